@@ -1,0 +1,60 @@
+// Scaled dot-product attention over strided views.
+//
+// Axis letters used in every header: B batch, Tq / Tk query / key length, H / Hk query / key-value heads, D head_dim,
+// Dv value head_dim, E embed_dim.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+
+#include "mha/errors.hpp"
+#include "mha/tensor_view.hpp"
+
+namespace mha {
+
+/// Which keys a query sees, and how scores are scaled. All restrictions compose: a key takes part if every one of them
+/// admits it.
+struct AttentionOptions {
+  /// [B|1, H|1, Tq|1, Tk|1], missing leading axes broadcast. DType::boolean: true takes part. The dtype of query: added
+  /// to the scaled scores; minus infinity masks. Any strides, zero included; never expanded.
+  TensorView attn_mask = {};
+  /// [B|1, Tk], boolean: true takes part, for every head and query.
+  TensorView key_mask = {};
+  /// Key j is visible to query i only if j <= query_offset + i.
+  bool is_causal = false;
+  /// Position of the first query row among the keys, for every batch element.
+  std::int64_t query_offset = 0;
+  /// [B] or null; replaces query_offset element by element.
+  const std::int64_t* query_offsets = nullptr;
+  /// [B] or null; keys j >= key_lengths[b] do not exist and their memory is not read. Values in [0, Tk].
+  const std::int64_t* key_lengths = nullptr;
+  /// query_offset + i - window_left <= j <= query_offset + i + window_right; -1 is unbounded.
+  std::int64_t window_left = -1;
+  std::int64_t window_right = -1;
+  /// Multiplies the scores; NaN, the default, stands for 1 / sqrt(D).
+  double scale = std::numeric_limits<double>::quiet_NaN();
+  /// Threads for this call; 0 takes the default of runtime.hpp. The result does not depend on it, not in one bit.
+  int num_threads = 0;
+};
+
+/// softmax(scale * query key^T + masks) value.
+///
+/// @param query [B, H, Tq, D], or [H, Tq, D], or [Tq, D]; any strides
+/// @param key   [B, Hk, Tk, D] with H a multiple of Hk: query head h reads key-value head h / (H / Hk)
+/// @param value [B, Hk, Tk, Dv]
+/// @param out   [B, H, Tq, Dv]; written whole; must not overlap an input
+/// @param lse   [B, H, Tq] or empty: logarithm of the sum of the exponentials of the masked scores, in the accumulator's
+///              dtype (f64 for f64, else f32)
+///
+/// A row that sees no key gives zeros and an lse of minus infinity. Memory behind a mask never reaches the output, NaN
+/// included. Safe to call from several threads at once.
+/// @throws std::invalid_argument, DTypeError, AllocationError before anything is written
+void scaled_dot_product_attention(const TensorView& query, const TensorView& key, const TensorView& value,
+                                  const MutableTensorView& out, const MutableTensorView& lse = {},
+                                  const AttentionOptions& options = {});
+
+/// The softmax weights themselves: weights [B, H, Tq, Tk], in the dtype of query. Masked keys weigh exactly 0.
+void attention_weights(const TensorView& query, const TensorView& key, const MutableTensorView& weights,
+                       const AttentionOptions& options = {});
+
+}  // namespace mha

@@ -1,0 +1,46 @@
+// Element types, expanded from dtypes.def.
+#pragma once
+
+namespace mha {
+
+/// Element type of a tensor. `boolean` is one byte, 0 or 1, and is accepted for masks only.
+enum class DType : unsigned char {
+#define MHA_DTYPE(name, scalar, accumulator) name,
+#include "mha/dtypes.def"
+#undef MHA_DTYPE
+  boolean,
+};
+
+/// Number of element types that attention computes in: every DType below `boolean`.
+constexpr int kNumDTypes = static_cast<int>(DType::boolean);
+
+/// Bytes of one element.
+constexpr int size_of(DType dtype) {
+  switch (dtype) {
+#define MHA_DTYPE(name, scalar, accumulator) \
+  case DType::name:                          \
+    return static_cast<int>(sizeof(scalar));
+#include "mha/dtypes.def"
+#undef MHA_DTYPE
+    case DType::boolean:
+      return 1;
+  }
+  return 0;
+}
+
+/// The DType of a C++ element type; there is no value for a type that is not in the registry.
+template <class T>
+struct DTypeOf;
+#define MHA_DTYPE(name, scalar, accumulator)      \
+  template <>                                     \
+  struct DTypeOf<scalar> {                        \
+    static constexpr DType value = DType::name;   \
+  };
+#include "mha/dtypes.def"
+#undef MHA_DTYPE
+template <>
+struct DTypeOf<bool> {
+  static constexpr DType value = DType::boolean;
+};
+
+}  // namespace mha

@@ -1,0 +1,30 @@
+// What the library throws. Everything is thrown before any work is done; outputs are untouched.
+//   std::invalid_argument   a shape or a value breaks a rule           (Python: ValueError)
+//   mha::DTypeError         an element type breaks a rule              (Python: TypeError)
+//   mha::AllocationError    memory ran out; what() says how much       (Python: MemoryError)
+#pragma once
+
+#include <cstddef>
+#include <cstdio>
+#include <new>
+#include <stdexcept>
+
+namespace mha {
+
+class DTypeError : public std::invalid_argument {
+ public:
+  using std::invalid_argument::invalid_argument;
+};
+
+class AllocationError : public std::bad_alloc {
+ public:
+  explicit AllocationError(std::size_t bytes) noexcept {
+    std::snprintf(message_, sizeof message_, "mha_native: could not allocate %zu bytes", bytes);
+  }
+  const char* what() const noexcept override { return message_; }
+
+ private:
+  char message_[64];
+};
+
+}  // namespace mha

@@ -1,0 +1,70 @@
+// The multi-head attention layer: project, attend, concatenate, project out.
+#pragma once
+
+#include <memory>
+
+#include "mha/attention.hpp"
+
+namespace mha {
+
+/// Sizes of a layer. Zero stands for the usual choice, given on each line.
+struct MultiHeadAttentionConfig {
+  Index embed_dim = 0;       // E: features of query
+  Index num_heads = 0;       // H
+  Index num_kv_heads = 0;    // Hk; 0: H
+  Index head_dim = 0;        // D; 0: E / H
+  Index value_head_dim = 0;  // Dv; 0: D
+  Index kdim = 0;            // features of key; 0: E
+  Index vdim = 0;            // features of value; 0: E
+  Index out_dim = 0;         // features of the result; 0: E
+};
+
+/// Weights in the [out_features, in_features] layout of torch.nn.Linear. All of one dtype; biases may be empty.
+struct MultiHeadAttentionWeights {
+  TensorView query_weight;  // [H * D, E]
+  TensorView key_weight;    // [Hk * D, kdim]
+  TensorView value_weight;  // [Hk * Dv, vdim]
+  TensorView out_weight;    // [out_dim, H * Dv]
+  TensorView query_bias;    // [H * D]
+  TensorView key_bias;      // [Hk * D]
+  TensorView value_bias;    // [Hk * Dv]
+  TensorView out_bias;      // [out_dim]
+};
+
+/// Immutable after construction: forward() may run on several threads at once. The weights are copied into panels once,
+/// by the constructor; the caller's arrays may go away afterwards.
+class MultiHeadAttention {
+ public:
+  /// @throws std::invalid_argument, DTypeError if sizes or dtypes disagree; AllocationError
+  MultiHeadAttention(const MultiHeadAttentionConfig& config, const MultiHeadAttentionWeights& weights);
+  ~MultiHeadAttention();
+  MultiHeadAttention(MultiHeadAttention&&) noexcept;
+  MultiHeadAttention& operator=(MultiHeadAttention&&) noexcept;
+
+  /// concat(head_1 ... head_H) W^O with head_i = attention(query W_i^Q, key W_i^K, value W_i^V).
+  ///
+  /// @param query   [B, Tq, E] or [Tq, E]
+  /// @param key     [B, Tk, kdim]; pass the view of query for self-attention
+  /// @param value   [B, Tk, vdim]
+  /// @param out     [B, Tq, out_dim]; must not overlap an input
+  /// @param weights [B, H, Tq, Tk] or empty: the softmax weights of each head
+  void forward(const TensorView& query, const TensorView& key, const TensorView& value, const MutableTensorView& out,
+               const MutableTensorView& weights = {}, const AttentionOptions& options = {}) const;
+
+  /// The sizes with every zero resolved.
+  const MultiHeadAttentionConfig& config() const;
+  DType dtype() const;
+
+  /// Copies the weights out again, into views of the shapes of MultiHeadAttentionWeights; empty views are passed over.
+  struct WeightOutputs {
+    MutableTensorView query_weight, key_weight, value_weight, out_weight;
+    MutableTensorView query_bias, key_bias, value_bias, out_bias;
+  };
+  void copy_weights(const WeightOutputs& outputs) const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<const Impl> impl_;
+};
+
+}  // namespace mha

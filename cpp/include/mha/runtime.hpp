@@ -1,0 +1,42 @@
+// Which instruction set and how many threads: queries and process-wide defaults.
+#pragma once
+
+#include "mha/tensor_view.hpp"
+
+namespace mha {
+
+/// Number of instruction sets compiled in; the names in rising order of preference.
+int num_built_isas();
+const char* built_isa(int index);
+/// Whether this processor and operating system run the instruction set.
+bool isa_supported(int index);
+
+/// The instruction set that calls use: set_isa(), else the environment variable MHA_NATIVE_ISA, else the best supported.
+/// @throws std::invalid_argument if MHA_NATIVE_ISA names one that is unknown, or that this machine does not run
+const char* active_isa();
+/// One sentence: why active_isa() is what it is.
+const char* active_isa_reason();
+/// Chooses by name for the whole process; null or "" goes back to the environment and detection.
+void set_isa(const char* name);
+/// The instruction set that the calling thread's latest attention or layer call ran on; "" before the first.
+const char* last_used_isa();
+
+/// Threads that a call with num_threads = 0 uses: set_num_threads(), else OMP_NUM_THREADS, else the smaller of the
+/// affinity mask and the cgroup CPU quota.
+int num_threads();
+/// One sentence: why num_threads() is what it is.
+const char* num_threads_reason();
+/// n >= 1 for the whole process; 0 goes back to the environment and detection.
+void set_num_threads(int n);
+
+/// True in a child forked after this process had already computed in parallel: calls are then serial, with the same bits.
+bool forked_after_parallel();
+
+/// Largest scratch that the calling thread's arena has held, in bytes, all workers of its calls together.
+std::size_t scratch_bytes();
+
+/// Runs the FMA units of one core flat out for about `seconds` and returns GFLOP/s: the peak of the active instruction
+/// set in `dtype`, for benchmarks.
+double measure_fma_gflops(DType dtype, double seconds);
+
+}  // namespace mha
