@@ -1,0 +1,179 @@
+// O = softmax(...) V for one tile: O^T += V^T P^T, block of keys by block of keys.
+//
+// The weights P^T lie as the scores did, queries in the lanes, so values are read by broadcast from where they lie and
+// need no packing either. O^T [Dv][queries] stays in scratch and is transposed once, at the end. Memory traffic for a
+// block of 96 keys at D = Dv = 64 and 64 queries: 48 KB of K and V in, 16 KB of O^T in and out, for 1.6 million
+// multiply-adds: compute-bound from any level of cache.
+//
+// Numerics: a block's contribution is summed on its own, from zero, and then added to the rescaled total. Blocked
+// summation keeps the rounding error of a long row near (block + blocks) instead of (keys) units.
+#pragma once
+
+#include "score_tile.hpp"
+
+namespace mha::MHA_ISA {
+
+template <class T>
+struct ValueArguments {
+  Index depth;     // keys
+  const T* value;  // first key of the segment
+  Index value_row, value_step;
+  const T* weights;     // P^T at the segment's first key and vector
+  const T* correction;  // at the segment's first vector
+  T* out;               // O^T, or the block's own sum
+};
+
+/// M rows of O^T: out = out * correction + V^T P^T.
+template <class T, int M, int N>
+struct MergeValues {
+  static void run(const ValueArguments<T>& g, Index row) {
+    using P = Packet<T>;
+    constexpr Index L = kLanes<T>, W = kWidth<T>;
+    T* out = g.out + row * W;
+    multiply_tile<T, M, N>(
+        g.depth, g.value + row * g.value_step, g.value_step, g.value_row, g.weights, W,
+        [](int, int) MHA_INLINE_LAMBDA { return pset1<P>(T(0)); },
+        [&](int i, int j, const P& sum) MHA_INLINE_LAMBDA {
+          T* o = out + i * W + j * L;
+          pstore(o, pmadd(pload<P>(o), pload<P>(g.correction + j * L), sum));
+        });
+  }
+};
+
+/// M rows of the block's own sum: out += V^T P^T, the chain over keys going on from the segment before.
+template <class T, int M, int N>
+struct AddValues {
+  static void run(const ValueArguments<T>& g, Index row) {
+    using P = Packet<T>;
+    constexpr Index L = kLanes<T>, W = kWidth<T>;
+    T* out = g.out + row * W;
+    multiply_tile<T, M, N>(
+        g.depth, g.value + row * g.value_step, g.value_step, g.value_row, g.weights, W,
+        [&](int i, int j) MHA_INLINE_LAMBDA { return pload<P>(out + i * W + j * L); },
+        [&](int i, int j, const P& sum) MHA_INLINE_LAMBDA { pstore(out + i * W + j * L, sum); });
+  }
+};
+
+template <class T>
+class AttendTile {
+ public:
+  static constexpr Index L = kLanes<T>, W = kWidth<T>;
+  using P = Packet<T>;
+
+  static std::size_t scratch_bytes(Index head_dim, Index value_dim) {
+    return sizeof(T) * (ScoreTile<T>::scratch_elements(head_dim) + std::size_t(2 * W * value_dim));
+  }
+
+  AttendTile(const AttentionTile& tile, void* scratch)
+      : tile_(tile),
+        out_(static_cast<T*>(scratch)),
+        block_out_(out_ + W * tile.value_dim),
+        scores_(tile, block_out_ + W * tile.value_dim) {}
+
+  void run() {
+    zero(out_);
+    scores_.for_each_block([&](const KeyBlock& block) {
+      scores_.score(block);
+      scores_.raise_maximum();
+      const bool guarded = block.is_masked() && has_non_finite_value(block);
+      const T* masked = guarded ? scores_.mark_masked(block) : nullptr;
+      scores_.exponentiate(block, true);
+      const Segment& segment = block.segments[0];
+      if (guarded) {
+        add_guarded(block, masked);
+      } else if (block.segment_count == 1 && segment.vectors == scores_.vectors()) {
+        static constexpr StripTable<MergeValues, T, ValueArguments<T>> merge;
+        merge(segment.vectors, tile_.value_dim, arguments(block, segment, out_));
+      } else {
+        add_segments(block);
+      }
+    });
+    store();
+  }
+
+ private:
+  ValueArguments<T> arguments(const KeyBlock& block, const Segment& segment, T* out) const {
+    const Index lane = segment.first_vector * L;
+    return {segment.end - segment.begin,
+            static_cast<const T*>(tile_.value) + segment.begin * tile_.value_row,
+            tile_.value_row,
+            tile_.value_step,
+            scores_.weights() + (segment.begin - block.begin) * W + lane,
+            scores_.correction() + lane,
+            out + lane};
+  }
+
+  void add_segments(const KeyBlock& block) {
+    static constexpr StripTable<AddValues, T, ValueArguments<T>> add;
+    zero(block_out_);
+    for (int i = 0; i < block.segment_count; ++i) {
+      const Segment& segment = block.segments[i];
+      add(segment.vectors, tile_.value_dim, arguments(block, segment, block_out_));
+    }
+    merge_block();
+  }
+
+  /// A masked weight is 0, but 0 times NaN is NaN: with such values about, masked positions are left out by selection.
+  /// Slow, and rare: the values behind a mask are seldom uninitialised.
+  void add_guarded(const KeyBlock& block, const T* masked) {
+    zero(block_out_);
+    for (int j = 0; j < scores_.vectors(); ++j)
+      for (Index key = scores_.first_in(block, j); key < scores_.last_in(block, j); ++key) {
+        const Index at = (key - block.begin) * W + j * L;
+        const P weight = pload<P>(scores_.weights() + at), skip = pload<P>(masked + at);
+        const T* value = static_cast<const T*>(tile_.value) + key * tile_.value_row;
+        for (Index d = 0; d < tile_.value_dim; ++d) {
+          T* o = block_out_ + d * W + j * L;
+          const P sum = pload<P>(o);
+          pstore(o, pselect(skip, sum, pmadd(pset1<P>(value[d * tile_.value_step]), weight, sum)));
+        }
+      }
+    merge_block();
+  }
+
+  void merge_block() {
+    for (Index d = 0; d < tile_.value_dim; ++d)
+      for (int j = 0; j < scores_.vectors(); ++j) {
+        T* o = out_ + d * W + j * L;
+        const P correction = pload<P>(scores_.correction() + j * L);
+        pstore(o, pmadd(pload<P>(o), correction, pload<P>(block_out_ + d * W + j * L)));
+      }
+  }
+
+  /// x * 0 is 0 for every finite x and NaN for every other.
+  bool has_non_finite_value(const KeyBlock& block) const {
+    P sum = pset1<P>(T(0));
+    T rest = T(0);
+    for (Index key = block.segments[0].begin; key < block.end; ++key) {
+      const T* value = static_cast<const T*>(tile_.value) + key * tile_.value_row;
+      Index d = 0;
+      if (tile_.value_step == 1)
+        for (; d + L <= tile_.value_dim; d += L) sum = pmadd(ploadu<P>(value + d), pset1<P>(T(0)), sum);
+      for (; d < tile_.value_dim; ++d) rest += value[d * tile_.value_step] * T(0);
+    }
+    rest += predux(sum);
+    return rest != rest;
+  }
+
+  void zero(T* rows) const {
+    for (Index d = 0; d < tile_.value_dim; ++d)
+      for (int j = 0; j < scores_.vectors(); ++j) pstore(rows + d * W + j * L, pset1<P>(T(0)));
+  }
+
+  void store() const {
+    for (int j = 0; j < scores_.vectors(); ++j) {
+      const Index first = j * L, count = tile_.rows - first < L ? tile_.rows - first : L;
+      T* rows[L];
+      for (Index r = 0; r < count; ++r) rows[r] = static_cast<T*>(tile_.out[first + r]);
+      store_transposed<T>(out_ + first, W, scores_.normalizer(j), rows, count, 0, tile_.value_dim, tile_.out_step);
+    }
+    for (int r = 0; r < tile_.rows; ++r)
+      if (tile_.lse[r]) *static_cast<T*>(tile_.lse[r]) = scores_.log_sum_exp(r);
+  }
+
+  const AttentionTile& tile_;
+  T *out_, *block_out_;
+  ScoreTile<T> scores_;
+};
+
+}  // namespace mha::MHA_ISA

@@ -1,0 +1,56 @@
+// The only <Eigen/...> include of the library.
+//
+// Eigen is all templates, and this folder is compiled once per instruction set: two objects would hold weak symbols of
+// one name and different code, and the linker would keep either. Renaming the namespace before the include gives every
+// object an Eigen of its own. From it we take the packet operations: one vocabulary for SSE, AVX, AVX-512 and NEON.
+#pragma once
+
+#ifndef MHA_ISA
+#error "MHA_ISA names the instruction set that this object is compiled for; cpp/cmake/isa.cmake sets it"
+#endif
+
+#define MHA_PASTE_EXPANDED(a, b) a##b
+#define MHA_PASTE(a, b) MHA_PASTE_EXPANDED(a, b)
+#define Eigen MHA_PASTE(mha_eigen_, MHA_ISA)
+#define EIGEN_NO_DEBUG
+#define EIGEN_DONT_PARALLELIZE
+#define EIGEN_MAX_ALIGN_BYTES 64
+#include <Eigen/Core>
+
+#include "mha/tensor_view.hpp"
+
+// Loops over the registers of a tile must disappear, or the accumulators live in memory.
+#define MHA_UNROLL _Pragma("GCC unroll 16")
+#define MHA_INLINE __attribute__((always_inline)) inline
+#define MHA_INLINE_LAMBDA __attribute__((always_inline))
+
+namespace mha::MHA_ISA {
+
+using namespace Eigen::internal;
+
+template <class T>
+using Packet = typename packet_traits<T>::type;
+
+template <class T>
+constexpr int kLanes = packet_traits<T>::size;
+
+// std::numeric_limits is a template that every object would share.
+template <class T>
+constexpr T kInfinity = T(__builtin_inf());
+template <class T>
+constexpr T kLowest = sizeof(T) == 4 ? T(-__FLT_MAX__) : T(-__DBL_MAX__);
+
+/// Vectors side by side in a register tile. With 32 registers 6 x 4 accumulators, 4 vectors of B and one broadcast fit,
+/// with 16 registers 6 x 2; EVEX and AArch64 have 32.
+constexpr int kVectors = EIGEN_ARCH_DEFAULT_NUMBER_OF_REGISTERS >= 32 ? 4 : 2;
+
+/// Columns of a register tile.
+template <class T>
+constexpr int kWidth = kVectors * kLanes<T>;
+
+/// Rows of a register tile that is N vectors wide: as many as keep accumulators, B and a broadcast in registers.
+constexpr int tile_rows(int n) {
+  return kVectors == 4 ? (n == 4 ? 6 : n == 3 ? 8 : 12) : (n == 2 ? 6 : 12);
+}
+
+}  // namespace mha::MHA_ISA

@@ -1,0 +1,47 @@
+// The one translation unit of this folder: instantiates the kernels for every row of dtypes.def and hands out one table.
+// Compiled once for each line of cpp/cmake/isa.cmake, with that instruction set's flags and MHA_ISA.
+#include "attend_tile.hpp"
+#include "kernel_table.hpp"
+#include "project_tile.hpp"
+#include "saturate_fma.hpp"
+#include "weigh_tile.hpp"
+
+#define MHA_QUOTE_EXPANDED(x) #x
+#define MHA_QUOTE(x) MHA_QUOTE_EXPANDED(x)
+
+namespace mha::MHA_ISA {
+namespace {
+
+__attribute__((noinline)) const char* compiled_isa() { return MHA_QUOTE(MHA_ISA); }
+
+template <class T>
+void attend_tile(const AttentionTile& tile, void* scratch) {
+  AttendTile<T>(tile, scratch).run();
+}
+
+template <class T>
+std::size_t attention_scratch(Index head_dim, Index value_dim) {
+  return AttendTile<T>::scratch_bytes(head_dim, value_dim);
+}
+
+template <class T>
+constexpr DTypeKernels dtype_kernels() {
+  static_assert(kWidth<T> <= kMaxTileRows);
+  static_assert(kLanes<T> * sizeof(T) <= kVectorBytes && kPanelWidth<T> % kWidth<T> == 0);
+  return {int(kWidth<T>),   &attention_scratch<T>, &attend_tile<T>,     &weigh_tile<T>,
+          &projection_scratch<T>, &project_tile<T>,      &saturate_fma<T>};
+}
+
+constexpr KernelTable kTable = {MHA_QUOTE(MHA_ISA),
+                                &compiled_isa,
+                                {
+#define MHA_DTYPE(name, scalar, accumulator) dtype_kernels<scalar>(),
+#include "mha/dtypes.def"
+#undef MHA_DTYPE
+                                }};
+
+}  // namespace
+
+const KernelTable& table() { return kTable; }
+
+}  // namespace mha::MHA_ISA

@@ -1,0 +1,81 @@
+// The register-tile microkernel: every multiply-add of the library happens here.
+#pragma once
+
+#include "eigen.hpp"
+
+namespace mha::MHA_ISA {
+
+/// C[M x N vectors] = start + sum over k < depth of A[i, k] B[k, :].
+///
+/// A is read by broadcast from wherever it lies (a_row, a_step: elements between rows and along k), so keys, values and
+/// activations need no packing. B is a panel: row k starts at b + k * b_row, aligned to vectors. `start(i, j)` gives
+/// the initial accumulator, `finish(i, j, c)` takes the result: what surrounds the product (masks, running maxima,
+/// rescaling, stores) is fused there while the tile is in registers.
+///
+/// Each k costs N vector loads and M broadcasts for M * N multiply-adds: 10 loads for 24 at 6 x 4. Two multiply-adds a
+/// cycle with a latency of four need eight independent accumulators, the tile has 24 (Goto and van de Geijn, "Anatomy of
+/// High-Performance Matrix Multiplication", 2008, section 4). The sum over k is one sequential chain per element, so a
+/// result does not depend on which tile shape computed it.
+template <class T, int M, int N, class Start, class Finish>
+MHA_INLINE void multiply_tile(Index depth, const T* a, Index a_row, Index a_step, const T* b, Index b_row, Start start,
+                              Finish finish) {
+  Packet<T> c[M][N];
+  MHA_UNROLL
+  for (int i = 0; i < M; ++i) {
+    MHA_UNROLL
+    for (int j = 0; j < N; ++j) c[i][j] = start(i, j);
+  }
+  for (Index k = 0; k < depth; ++k) {
+    Packet<T> bk[N];
+    MHA_UNROLL
+    for (int j = 0; j < N; ++j) bk[j] = pload<Packet<T>>(b + j * kLanes<T>);
+    MHA_UNROLL
+    for (int i = 0; i < M; ++i) {
+      const Packet<T> aik = pset1<Packet<T>>(a[i * a_row]);
+      MHA_UNROLL
+      for (int j = 0; j < N; ++j) c[i][j] = pmadd(aik, bk[j], c[i][j]);
+    }
+    a += a_step;
+    b += b_row;
+  }
+  MHA_UNROLL
+  for (int i = 0; i < M; ++i) {
+    MHA_UNROLL
+    for (int j = 0; j < N; ++j) finish(i, j, c[i][j]);
+  }
+}
+
+/// A strip function computes M rows of a tile that is N vectors wide. `Strip<T, M, N>::run` is instantiated for every M
+/// up to tile_rows(N) and every N, and called through a table.
+///
+/// Splits `rows` into strips of nearly equal height, none above tile_rows(n): 32 rows become 6+6+5+5+5+5, not
+/// 6+6+6+6+6+2, since a tile of two rows has too few accumulators to hide the latency of a multiply-add.
+template <template <class, int, int> class Strip, class T, class Arguments>
+struct StripTable {
+  using Function = void (*)(const Arguments&, Index first_row);
+  Function strips[kVectors][12];
+
+  constexpr StripTable() : strips{} { fill<1>(); }
+
+  void operator()(int n, Index rows, const Arguments& arguments) const {
+    const Index count = (rows + tile_rows(n) - 1) / tile_rows(n);
+    Index row = 0;
+    for (Index strip = 0; strip < count; ++strip) {
+      const Index height = (rows - row + count - strip - 1) / (count - strip);
+      strips[n - 1][height - 1](arguments, row);
+      row += height;
+    }
+  }
+
+ private:
+  template <int N, int M = 1>
+  constexpr void fill() {
+    strips[N - 1][M - 1] = &Strip<T, M, N>::run;
+    if constexpr (M < tile_rows(N))
+      fill<N, M + 1>();
+    else if constexpr (N < kVectors)
+      fill<N + 1>();
+  }
+};
+
+}  // namespace mha::MHA_ISA

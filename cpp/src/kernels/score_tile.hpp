@@ -1,0 +1,400 @@
+// Scores of one tile, block of keys by block of keys: S^T = K Q^T with every mask applied, the running maximum, and the
+// exponentials. What is done with the weights (attend_tile.hpp, weigh_tile.hpp) is not known here.
+//
+// Queries lie in the lanes: a row of S^T holds one key's scores with every query of the tile. Keys are read by broadcast
+// from where they lie, only Q^T is packed, once per tile, and maximum, sum and rescaling are plain vector operations
+// with no horizontal step (the transposed form of Dao et al., "FlashAttention", 2022, algorithm 1; online softmax after
+// Milakov and Gimelshein, 2018, algorithm 3).
+//
+// One row, one answer: a lane never meets another lane, blocks end at multiples of kKeyBlock counted from key 0, sums
+// inside a block are one chain in key order, and a masked key adds an exact 0. So a row's bits do not depend on which
+// rows share its tile.
+#pragma once
+
+#include <math.h>
+#include <stdint.h>
+
+#include "exp2.hpp"
+#include "kernel_table.hpp"
+#include "microkernel.hpp"
+#include "transpose.hpp"
+
+namespace mha::MHA_ISA {
+
+/// Keys in a block. S^T and a tile of K or V of D = 64 take 24 KB each: the level-1 cache of Zen 5 (48 KB) holds both,
+/// that of Zen 4 (32 KB) the one in use. Measured against 64 and 128 in docs/decisions/0003.
+constexpr Index kKeyBlock = 96;
+
+/// Keys [begin, end) of a block for which the same vectors of queries have something to see.
+struct Segment {
+  Index begin, end;
+  int first_vector, vectors;
+  bool masked;  // some lane must not see some key
+};
+
+struct KeyBlock {
+  Index begin, end;
+  bool has_bias;  // the bias tile holds this block's mask entries
+  int segment_count;
+  Segment segments[2 * kVectors + 1];
+
+  bool is_masked() const {
+    for (int i = 0; i < segment_count; ++i)
+      if (segments[i].masked) return true;
+    return false;
+  }
+};
+
+template <class T>
+struct ScoreArguments {
+  Index depth;
+  const T* key;  // first key of the segment
+  Index key_row, key_step;
+  const T* queries;  // Q^T, at the segment's first vector; likewise below
+  T* scores;
+  T* block_max;
+  // For masked segments only.
+  T score_scale;
+  const T* bias;         // null: none
+  const T *first, *last;  // each lane's bounds, counted from the block's begin
+  Index offset;           // of the segment's first key in the block
+};
+
+/// M keys against N vectors of queries, all visible.
+template <class T, int M, int N>
+struct PlainScores {
+  static void run(const ScoreArguments<T>& g, Index row) {
+    using P = Packet<T>;
+    constexpr Index L = kLanes<T>, W = kWidth<T>;
+    T* scores = g.scores + row * W;
+    P highest[N];
+    multiply_tile<T, M, N>(
+        g.depth, g.key + row * g.key_row, g.key_row, g.key_step, g.queries, W,
+        [](int, int) MHA_INLINE_LAMBDA { return pset1<P>(T(0)); },
+        [&](int i, int j, const P& s) MHA_INLINE_LAMBDA {
+          highest[j] = pmax(i == 0 ? pload<P>(g.block_max + j * L) : highest[j], s);
+          pstore(scores + i * W + j * L, s);
+          if (i == M - 1) pstore(g.block_max + j * L, highest[j]);
+        });
+  }
+};
+
+/// The same where masks cut: score = scale * s + bias where visible, minus infinity where not. Selection, not arithmetic,
+/// decides, so that a NaN behind a mask goes nowhere.
+template <class T, int M, int N>
+struct MaskedScores {
+  static void run(const ScoreArguments<T>& g, Index row) {
+    using P = Packet<T>;
+    constexpr Index L = kLanes<T>, W = kWidth<T>;
+    T* scores = g.scores + row * W;
+    const T* bias = g.bias ? g.bias + row * W : nullptr;
+    const P minus_infinity = pset1<P>(-kInfinity<T>);
+    multiply_tile<T, M, N>(
+        g.depth, g.key + row * g.key_row, g.key_row, g.key_step, g.queries, W,
+        [](int, int) MHA_INLINE_LAMBDA { return pset1<P>(T(0)); },
+        [&](int i, int j, const P& product) MHA_INLINE_LAMBDA {
+          const P key = pset1<P>(T(g.offset + row + i));
+          P visible = pand(pcmp_le(pload<P>(g.first + j * L), key), pcmp_lt(key, pload<P>(g.last + j * L)));
+          P s = pmul(product, pset1<P>(g.score_scale));
+          if (bias) {
+            const P b = pload<P>(bias + i * W + j * L);
+            visible = pandnot(visible, pcmp_eq(b, minus_infinity));
+            s = pmadd(product, pset1<P>(g.score_scale), b);
+          }
+          s = pselect(visible, s, minus_infinity);
+          pstore(scores + i * W + j * L, s);
+          pstore(g.block_max + j * L, pmax(pload<P>(g.block_max + j * L), s));
+        });
+  }
+};
+
+/// The state of one tile. Everything is [.][kWidth], a column to a query row.
+template <class T>
+class ScoreTile {
+ public:
+  static constexpr Index L = kLanes<T>, W = kWidth<T>;
+  using P = Packet<T>;
+
+  static std::size_t scratch_elements(Index head_dim) { return std::size_t(W * (head_dim + 2 * kKeyBlock + 6)); }
+
+  ScoreTile(const AttentionTile& tile, T* scratch) : tile_(tile) {
+    auto take = [&](Index rows) {
+      T* part = scratch;
+      scratch += rows * W;
+      return part;
+    };
+    queries_ = take(tile.head_dim);
+    scores_ = take(kKeyBlock);
+    bias_ = take(kKeyBlock);
+    row_max_ = take(1);
+    row_sum_ = take(1);
+    correction_ = take(1);
+    block_max_ = take(1);
+    first_ = take(1);
+    last_ = take(1);
+
+    // A positive scale can wait for the exponent, where it costs nothing. A bias is added to scaled scores, and a scale
+    // that is not positive turns the maximum around: then scores are scaled first, and no segment is plain.
+    scale_first_ = (tile.attn_mask[0] && !tile.attn_mask_is_boolean) || !(tile.scale > 0);
+    score_scale_ = scale_first_ ? T(tile.scale) : T(1);
+    max_scale_ = scale_first_ ? 1.0 : tile.scale;
+    exponent_scale_ = T(max_scale_ * 1.4426950408889634);  // log2(e)
+
+    vectors_ = int((tile.rows + L - 1) / L);
+    find_bounds();
+    pack_queries();
+    for (int j = 0; j < vectors_; ++j) {
+      pstore(row_max_ + j * L, pset1<P>(kLowest<T>));
+      pstore(row_sum_ + j * L, pset1<P>(T(0)));
+    }
+  }
+
+  /// Calls `visit(block)` for every block of keys that some row sees, in order.
+  template <class Visitor>
+  MHA_INLINE void for_each_block(Visitor visit) {
+    Index begin = last_key_, end = 0;
+    for (int j = 0; j < vectors_; ++j) {
+      if (any_first_[j] == any_last_[j]) continue;
+      begin = any_first_[j] < begin ? any_first_[j] : begin;
+      end = any_last_[j] > end ? any_last_[j] : end;
+    }
+    while (begin < end) {
+      const Index edge = (begin / kKeyBlock + 1) * kKeyBlock;
+      KeyBlock block{begin - begin % kKeyBlock, edge < end ? edge : end, false, 0, {}};
+      if (plan_block(block, begin)) visit(block);
+      begin = block.end;
+    }
+  }
+
+  /// Fills the scores of the block's segments and the maximum of each lane over the block.
+  void score(const KeyBlock& block) {
+    static constexpr StripTable<PlainScores, T, ScoreArguments<T>> plain;
+    static constexpr StripTable<MaskedScores, T, ScoreArguments<T>> masked;
+    for (int j = 0; j < vectors_; ++j) pstore(block_max_ + j * L, pset1<P>(kLowest<T>));
+    for (int i = 0; i < block.segment_count; ++i) {
+      const Segment& segment = block.segments[i];
+      const Index lane = segment.first_vector * L;
+      const Index offset = segment.begin - block.begin;
+      const ScoreArguments<T> arguments{tile_.head_dim,
+                                        static_cast<const T*>(tile_.key) + segment.begin * tile_.key_row,
+                                        tile_.key_row,
+                                        tile_.key_step,
+                                        queries_ + lane,
+                                        scores_ + offset * W + lane,
+                                        block_max_ + lane,
+                                        score_scale_,
+                                        block.has_bias ? bias_ + offset * W + lane : nullptr,
+                                        first_ + lane,
+                                        last_ + lane,
+                                        offset};
+      if (segment.masked)
+        masked(segment.vectors, segment.end - segment.begin, arguments);
+      else
+        plain(segment.vectors, segment.end - segment.begin, arguments);
+    }
+  }
+
+  /// Moves the running maximum on to include the block; correction() then brings older sums to the new maximum.
+  void raise_maximum() {
+    const P scale = pset1<P>(exponent_scale_);
+    for (int j = 0; j < vectors_; ++j) {
+      const P before = pload<P>(row_max_ + j * L);
+      const P after = pmax(before, pload<P>(block_max_ + j * L));
+      pstore(row_max_ + j * L, after);
+      pstore(correction_ + j * L, exp2_of_nonpositive(pmul(psub(before, after), scale)));
+    }
+  }
+
+  /// Scores of the block become weights relative to the maximum. The sum takes them in when `accumulate` is set.
+  void exponentiate(const KeyBlock& block, bool accumulate) {
+    const P scale = pset1<P>(exponent_scale_);
+    for (int j = 0; j < vectors_; ++j) {
+      const P highest = pload<P>(row_max_ + j * L);
+      P sum = pset1<P>(T(0));
+      const Index end = last_in(block, j);
+      for (Index key = first_in(block, j); key < end; ++key) {
+        T* s = scores_ + (key - block.begin) * W + j * L;
+        const P weight = exp2_of_nonpositive(pmul(psub(pload<P>(s), highest), scale));
+        pstore(s, weight);
+        sum = padd(sum, weight);
+      }
+      if (accumulate)
+        pstore(row_sum_ + j * L, pmadd(pload<P>(row_sum_ + j * L), pload<P>(correction_ + j * L), sum));
+    }
+  }
+
+  /// Keys of the block that vector j has scores for.
+  Index first_in(const KeyBlock& block, int j) const {
+    return any_first_[j] > block.begin ? any_first_[j] : block.begin;
+  }
+  Index last_in(const KeyBlock& block, int j) const { return any_last_[j] < block.end ? any_last_[j] : block.end; }
+
+  /// 1 / sum for each lane of vector j; 0 for a row that saw nothing.
+  P normalizer(int j) const {
+    const P sum = pload<P>(row_sum_ + j * L), zero = pset1<P>(T(0));
+    return pselect(pcmp_eq(sum, zero), zero, pdiv(pset1<P>(T(1)), sum));
+  }
+
+  /// The logarithm of the sum of exponentials of the masked scores of row r.
+  T log_sum_exp(int r) const {
+    if (row_sum_[r] == T(0)) return -kInfinity<T>;
+    return T(double(row_max_[r]) * max_scale_ + ::log(double(row_sum_[r])));
+  }
+
+  /// Before exponentiate(): writes over the bias tile which entries of the block are masked, all bits set where so.
+  const T* mark_masked(const KeyBlock& block) {
+    const P minus_infinity = pset1<P>(-kInfinity<T>);
+    for (Index i = 0; i < (block.end - block.begin) * W; i += L)
+      pstore(bias_ + i, pcmp_eq(pload<P>(scores_ + i), minus_infinity));
+    return bias_;
+  }
+
+  int vectors() const { return vectors_; }
+  const T* weights() const { return scores_; }
+  const T* correction() const { return correction_; }
+
+ private:
+  void find_bounds();
+  void pack_queries();
+  bool plan_block(KeyBlock& block, Index begin);
+  bool fill_bias(const KeyBlock& block, bool& any_visible);
+
+  const AttentionTile& tile_;
+  bool scale_first_;
+  T score_scale_, exponent_scale_;
+  double max_scale_;  // natural scores per unit of row_max
+  int vectors_;
+  Index last_key_ = 0;
+  // For each vector the keys that any of its lanes sees, and those that all of them see.
+  Index any_first_[kVectors], any_last_[kVectors], all_first_[kVectors], all_last_[kVectors];
+  T *queries_, *scores_, *bias_, *row_max_, *row_sum_, *correction_, *block_max_, *first_, *last_;
+};
+
+template <class T>
+void ScoreTile<T>::find_bounds() {
+  for (int j = 0; j < vectors_; ++j) {
+    any_first_[j] = all_last_[j] = PTRDIFF_MAX;
+    any_last_[j] = all_first_[j] = 0;
+    for (Index r = j * L; r < (j + 1) * L && r < tile_.rows; ++r) {
+      const Index first = tile_.first_key[r], last = tile_.last_key[r];
+      if (first < last) {
+        any_first_[j] = first < any_first_[j] ? first : any_first_[j];
+        any_last_[j] = last > any_last_[j] ? last : any_last_[j];
+      }
+      all_first_[j] = first > all_first_[j] ? first : all_first_[j];
+      all_last_[j] = last < all_last_[j] ? last : all_last_[j];
+    }
+    if (any_last_[j] == 0) any_first_[j] = 0;
+    last_key_ = any_last_[j] > last_key_ ? any_last_[j] : last_key_;
+  }
+}
+
+template <class T>
+void ScoreTile<T>::pack_queries() {
+  for (int j = 0; j < vectors_; ++j) {
+    const T* rows[L];  // lanes without a row of their own repeat the last one; nothing of theirs is stored
+    for (Index r = 0; r < L; ++r) {
+      const Index row = j * L + r < tile_.rows ? j * L + r : tile_.rows - 1;
+      rows[r] = static_cast<const T*>(tile_.query[row]);
+    }
+    load_transposed<T>(rows, 0, tile_.head_dim, tile_.query_step, queries_ + j * L, W);
+  }
+}
+
+/// Cuts the block where the set of vectors that see something changes. False if masks leave nothing of it.
+template <class T>
+bool ScoreTile<T>::plan_block(KeyBlock& block, Index begin) {
+  bool masked = scale_first_;
+  if (tile_.attn_mask[0] || tile_.key_mask) {
+    bool any_visible = true;
+    block.has_bias = fill_bias(block, any_visible);
+    if (!any_visible) return false;
+    masked |= block.has_bias;
+  }
+  bool bounds_needed = masked;
+  while (begin < block.end) {
+    Index end = block.end;
+    int first_vector = vectors_, last_vector = -1;
+    bool cut = false;
+    for (int j = 0; j < vectors_; ++j) {
+      if (any_first_[j] > begin && any_first_[j] < end) end = any_first_[j];
+      if (any_last_[j] > begin && any_last_[j] < end) end = any_last_[j];
+    }
+    for (int j = 0; j < vectors_; ++j) {
+      if (any_first_[j] > begin || any_last_[j] <= begin) continue;
+      first_vector = j < first_vector ? j : first_vector;
+      last_vector = j;
+      cut |= all_first_[j] > begin || all_last_[j] < end;
+    }
+    if (last_vector >= 0)
+      block.segments[block.segment_count++] = {begin, end, first_vector, last_vector - first_vector + 1, masked || cut};
+    bounds_needed |= cut;
+    begin = end;
+  }
+  if (bounds_needed) {
+    const Index size = block.end - block.begin;
+    for (Index r = 0; r < vectors_ * L; ++r) {
+      const Index row = r < tile_.rows ? r : tile_.rows - 1;
+      const Index first = tile_.first_key[row] - block.begin, last = tile_.last_key[row] - block.begin;
+      first_[r] = T(first < 0 ? 0 : first > size ? size : first);
+      last_[r] = T(last < 0 ? 0 : last > size ? size : last);
+    }
+  }
+  return block.segment_count > 0;
+}
+
+/// The block's mask entries, transposed to [key][query]: 0 or the bias where visible, minus infinity where masked.
+/// Returns whether there is anything to apply: a block that masks nothing, of boolean masks only, is better left plain.
+template <class T>
+bool ScoreTile<T>::fill_bias(const KeyBlock& block, bool& any_visible) {
+  constexpr T kMasked = -kInfinity<T>;
+  const Index size = block.end - block.begin, lanes = vectors_ * L;
+  bool any_masked = false;
+  auto clear = [&] {
+    for (Index i = 0; i < size; ++i)
+      for (Index r = 0; r < lanes; ++r) bias_[i * W + r] = T(0);
+  };
+
+  if (tile_.attn_mask[0] && tile_.attn_mask_is_boolean) {
+    any_visible = false;
+    for (Index r = 0; r < lanes; ++r) {
+      const Index row = r < tile_.rows ? r : tile_.rows - 1;
+      const auto* mask = static_cast<const unsigned char*>(tile_.attn_mask[row]) + block.begin * tile_.attn_mask_step;
+      for (Index i = 0; i < size; ++i) {
+        const bool visible = mask[i * tile_.attn_mask_step];
+        any_visible |= visible;
+        if (visible) continue;
+        if (!any_masked) clear();
+        any_masked = true;
+        bias_[i * W + r] = kMasked;
+      }
+    }
+  } else if (tile_.attn_mask[0]) {
+    any_masked = true;
+    for (int j = 0; j < vectors_; ++j) {
+      const T* rows[L];
+      for (Index r = 0; r < L; ++r) {
+        const Index row = j * L + r < tile_.rows ? j * L + r : tile_.rows - 1;
+        rows[r] = static_cast<const T*>(tile_.attn_mask[row]);
+      }
+      load_transposed<T>(rows, block.begin, size, tile_.attn_mask_step, bias_ + j * L, W);
+    }
+  }
+
+  if (tile_.key_mask && any_visible) {
+    const unsigned char* mask = tile_.key_mask + block.begin * tile_.key_mask_step;
+    bool any_key = false;
+    for (Index i = 0; i < size; ++i) {
+      const bool visible = mask[i * tile_.key_mask_step];
+      any_key |= visible;
+      if (visible) continue;
+      if (!any_masked) clear();
+      any_masked = true;
+      for (Index r = 0; r < lanes; ++r) bias_[i * W + r] = kMasked;
+    }
+    any_visible = any_key;
+  }
+  return any_masked;
+}
+
+}  // namespace mha::MHA_ISA

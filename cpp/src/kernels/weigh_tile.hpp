@@ -1,0 +1,35 @@
+// The softmax weights of one tile, materialised. Two passes over the keys: the first finds each row's maximum and sum, the
+// second computes the scores again and writes the weights. Nothing of size Tk is kept but the result.
+#pragma once
+
+#include "score_tile.hpp"
+
+namespace mha::MHA_ISA {
+
+template <class T>
+void weigh_tile(const AttentionTile& tile, void* scratch) {
+  constexpr Index L = kLanes<T>;
+  T* rows[kMaxTileRows];
+  for (int r = 0; r < tile.rows; ++r) {
+    rows[r] = static_cast<T*>(tile.out[r]);
+    for (Index key = 0; key < tile.key_length; ++key) rows[r][key * tile.out_step] = T(0);
+  }
+  ScoreTile<T> scores(tile, static_cast<T*>(scratch));
+  scores.for_each_block([&](const KeyBlock& block) {
+    scores.score(block);
+    scores.raise_maximum();
+    scores.exponentiate(block, true);
+  });
+  scores.for_each_block([&](const KeyBlock& block) {
+    scores.score(block);
+    scores.exponentiate(block, false);
+    for (int j = 0; j < scores.vectors(); ++j) {
+      const Index first = scores.first_in(block, j), columns = scores.last_in(block, j) - first;
+      const Index count = tile.rows - j * L < L ? tile.rows - j * L : L;
+      store_transposed<T>(scores.weights() + (first - block.begin) * kWidth<T> + j * L, kWidth<T>,
+                          scores.normalizer(j), rows + j * L, count, first, columns, tile.out_step);
+    }
+  });
+}
+
+}  // namespace mha::MHA_ISA
