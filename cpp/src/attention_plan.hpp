@@ -1,0 +1,52 @@
+// The watershed: above it views, options and types; below it bytes and integers.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/kernel_table.hpp"
+
+namespace mha {
+
+/// A tensor of up to four axes [batch, head, row, element]. Axes that broadcast have stride 0.
+template <class Byte>
+struct Operand {
+  Byte* data;
+  Index batch, head, row;  // bytes
+  Index step;              // elements, along the last axis
+
+  Byte* at(Index b, Index h, Index r) const { return data + b * batch + h * head + r * row; }
+};
+using Input = Operand<const std::byte>;
+using Output = Operand<std::byte>;
+
+struct AttentionPlan {
+  const DTypeKernels* kernels;
+  void (*kernel)(const AttentionTile&, void* scratch);  // kernels->attend or kernels->weigh
+
+  Index element_size;  // bytes
+  Index batch, kv_heads;
+  Index group;  // query heads that share one key-value head; their rows lie in one tile
+  Index query_length, key_length, head_dim, value_dim;
+
+  Input query, key, value;
+  Output out;
+  Output lse;       // data null: not wanted
+  Input attn_mask;  // data null: none
+  bool attn_mask_is_boolean;
+  const std::byte* key_mask;  // [batch, key]; null: none
+  Index key_mask_batch, key_mask_step;
+
+  bool is_causal;
+  std::int64_t window_left, window_right;  // -1: unbounded
+  std::int64_t query_offset;
+  const std::int64_t* query_offsets;  // [batch] or null
+  const std::int64_t* key_lengths;    // [batch] or null
+  double scale;
+
+  Index tiles_per_head;  // query tiles of one (batch, key-value head)
+  Index tiles() const { return batch * kv_heads * tiles_per_head; }
+  double work;                // multiply-adds, about
+  std::size_t scratch_bytes;  // of one thread
+};
+
+}  // namespace mha

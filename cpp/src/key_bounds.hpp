@@ -1,0 +1,28 @@
+// Structural masks: causal, window and lengths are all the same thing, a range of keys for each query. A new structural
+// mask is a change of this one function.
+#pragma once
+
+#include <algorithm>
+
+#include "attention_plan.hpp"
+
+namespace mha {
+
+struct KeyBounds {
+  Index first, last;  // [first, last); equal: none
+};
+
+/// The keys that query `i` of batch element `b` may see. Neither end falls as i grows, and the queries that see something
+/// are neighbours: the kernels rely on both. make_plan keeps offsets and windows small enough that nothing overflows.
+inline KeyBounds key_bounds(const AttentionPlan& plan, Index b, Index i) {
+  const std::int64_t position = (plan.query_offsets ? plan.query_offsets[b] : plan.query_offset) + i;
+  std::int64_t first = 0, last = plan.key_lengths ? plan.key_lengths[b] : plan.key_length;
+  if (plan.is_causal) last = std::min(last, position + 1);
+  if (plan.window_right >= 0) last = std::min(last, position + plan.window_right + 1);
+  if (plan.window_left >= 0) first = std::max<std::int64_t>(first, position - plan.window_left);
+  last = std::max<std::int64_t>(last, 0);
+  first = std::min(first, last);
+  return {Index(first), Index(last)};
+}
+
+}  // namespace mha

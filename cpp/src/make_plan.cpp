@@ -1,0 +1,77 @@
+#include "make_plan.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+namespace mha {
+namespace {
+
+template <class Byte, class View>
+Operand<Byte> operand(const View& view) {
+  const Index size = size_of(view.dtype);
+  return {static_cast<Byte*>(view.data), view.strides[0] * size, view.strides[1] * size, view.strides[2] * size,
+          view.strides[3]};
+}
+
+// Positions further away than this see the same keys as at it; sums of three of them fit.
+constexpr std::int64_t kFar = std::int64_t{1} << 60;
+
+}  // namespace
+
+AttentionPlan make_plan(const AttentionArguments& a, AttentionOutput output, const KernelTable& table) {
+  const AttentionOptions& options = a.options;
+  AttentionPlan plan{};
+  plan.kernels = &table.kernels[static_cast<int>(a.query.dtype)];
+  plan.kernel = output == AttentionOutput::weights ? plan.kernels->weigh : plan.kernels->attend;
+
+  plan.element_size = size_of(a.query.dtype);
+  plan.batch = a.query.extents[0];
+  plan.kv_heads = a.key.extents[1];
+  plan.group = plan.kv_heads == 0 ? 0 : a.query.extents[1] / plan.kv_heads;
+  plan.query_length = a.query.extents[2];
+  plan.head_dim = a.query.extents[3];
+  plan.key_length = a.key.extents[2];
+  plan.value_dim = a.value ? a.value.extents[3] : 0;
+
+  plan.query = operand<const std::byte>(a.query);
+  plan.key = operand<const std::byte>(a.key);
+  if (a.value) plan.value = operand<const std::byte>(a.value);
+  plan.out = operand<std::byte>(a.out);
+  if (a.lse) plan.lse = operand<std::byte>(a.lse);
+  plan.lse.step = 1;
+
+  if (const TensorView& mask = options.attn_mask; mask) {
+    plan.attn_mask = operand<const std::byte>(mask);
+    plan.attn_mask_is_boolean = mask.dtype == DType::boolean;
+  }
+  if (const TensorView& mask = options.key_mask; mask) {
+    plan.key_mask = static_cast<const std::byte*>(mask.data);
+    plan.key_mask_batch = mask.strides[0];
+    plan.key_mask_step = mask.strides[1];
+  } else if (plan.attn_mask.data && plan.attn_mask_is_boolean && plan.attn_mask.head == 0 && plan.attn_mask.row == 0) {
+    // The same for every head and query: one look at each key does, instead of one at each (query, key).
+    plan.key_mask = plan.attn_mask.data;
+    plan.key_mask_batch = plan.attn_mask.batch;
+    plan.key_mask_step = plan.attn_mask.step;
+    plan.attn_mask.data = nullptr;
+  }
+
+  plan.is_causal = options.is_causal;
+  plan.window_left = std::min(options.window_left, kFar);
+  plan.window_right = std::min(options.window_right, kFar);
+  plan.query_offset = std::clamp(options.query_offset, -kFar, kFar);
+  plan.query_offsets = options.query_offsets;
+  plan.key_lengths = options.key_lengths;
+  plan.scale = !std::isnan(options.scale) ? options.scale
+               : plan.head_dim > 0        ? 1.0 / std::sqrt(static_cast<double>(plan.head_dim))
+                                          : 1.0;
+
+  const Index rows = plan.group * plan.query_length, tile_rows = plan.kernels->query_tile_rows;
+  plan.tiles_per_head = (rows + tile_rows - 1) / tile_rows;
+  const double pairs = double(plan.batch) * double(plan.kv_heads) * double(rows) * double(plan.key_length);
+  plan.work = pairs * double(plan.head_dim + plan.value_dim) * (plan.is_causal ? 0.5 : 1.0);
+  plan.scratch_bytes = plan.kernels->attention_scratch(plan.head_dim, plan.value_dim);
+  return plan;
+}
+
+}  // namespace mha

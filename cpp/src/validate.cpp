@@ -1,0 +1,254 @@
+#include "validate.hpp"
+
+#include <cmath>
+
+#include "describe.hpp"
+#include "memory_overlap.hpp"
+
+namespace mha {
+namespace {
+
+using Named = std::initializer_list<std::pair<const char*, TensorView>>;
+
+[[noreturn]] void fail(const char* function, const std::string& rule, Named views) {
+  throw std::invalid_argument(std::string(function) + ": " + rule + "; got " + shapes_of(views));
+}
+
+/// Missing leading axes have length 1.
+template <class View>
+void add_leading_axes(View& view, int rank) {
+  while (view && view.rank < rank) {
+    for (int axis = view.rank; axis > 0; --axis) {
+      view.extents[axis] = view.extents[axis - 1];
+      view.strides[axis] = view.strides[axis - 1];
+    }
+    view.extents[0] = 1;
+    view.strides[0] = 0;
+    ++view.rank;
+  }
+}
+
+bool has_shape(const TensorView& view, std::initializer_list<Index> shape) {
+  int axis = 0;
+  for (Index extent : shape)
+    if (axis >= view.rank || view.extents[axis++] != extent) return false;
+  return axis == view.rank;
+}
+
+/// Gives axes that broadcast a stride of 0. False if the shape does not broadcast.
+bool broadcast_to(TensorView& view, std::initializer_list<Index> shape) {
+  add_leading_axes(view, int(shape.size()));
+  int axis = 0;
+  for (Index extent : shape) {
+    if (view.extents[axis] == 1 && extent != 1) view.strides[axis] = 0;
+    if (view.extents[axis] != 1 && view.extents[axis] != extent) return false;
+    view.extents[axis++] = extent;
+  }
+  return true;
+}
+
+void check_rank(const char* function, const char* name, const TensorView& view, int least, int most, Named views) {
+  if (view.rank < least || view.rank > most)
+    fail(function,
+         std::string(name) + " must have " + std::to_string(least) + " to " + std::to_string(most) + " axes", views);
+  for (int axis = 0; axis < view.rank; ++axis)
+    if (view.extents[axis] < 0) fail(function, std::string(name) + " must not have a negative extent", views);
+}
+
+void check_dtypes(const char* function, DType expected, Named views) {
+  for (const auto& [name, view] : views)
+    if (view && (view.dtype != expected || view.dtype == DType::boolean))
+      throw DTypeError(std::string(function) + ": all tensors must have one floating-point dtype; got " +
+                       dtypes_of(views));
+}
+
+void check_output(const char* function, const char* name, const MutableTensorView& out, Named inputs) {
+  if (may_overlap_itself(out))
+    fail(function, std::string(name) + " must not have two indices for one element (a stride of 0)", {{name, out}});
+  for (const auto& [input, view] : inputs)
+    if (may_overlap(out, view))
+      fail(function, std::string(name) + " must not overlap " + input + " in memory", {{name, out}, {input, view}});
+}
+
+/// Options that name batch elements, keys and positions, for scores of shape [B, H, Tq, Tk]; broadcasts the masks.
+AttentionOptions checked_options(const char* function, AttentionOptions options, DType dtype, Index batch, Index heads,
+                                 Index query_length, Index key_length) {
+  const auto wrong = [&](const std::string& rule) {
+    throw std::invalid_argument(std::string(function) + ": " + rule);
+  };
+  const auto shape = [](std::initializer_list<Index> extents) {
+    std::string text;
+    for (Index extent : extents) text += (text.empty() ? "[" : ", ") + std::to_string(extent);
+    return text + "]";
+  };
+  if (TensorView& mask = options.attn_mask; mask) {
+    if (mask.dtype != DType::boolean && mask.dtype != dtype)
+      throw DTypeError(std::string(function) + ": attn_mask must be bool or have the dtype of query; got query " +
+                       name_of(dtype) + ", attn_mask " + name_of(mask.dtype));
+    const std::string given = shape_of(mask);
+    if (!broadcast_to(mask, {batch, heads, query_length, key_length}))
+      wrong("attn_mask must broadcast to [B, H, Tq, Tk] = " + shape({batch, heads, query_length, key_length}) +
+            "; got attn_mask " + given);
+  }
+  if (TensorView& mask = options.key_mask; mask) {
+    if (mask.dtype != DType::boolean)
+      throw DTypeError(std::string(function) + ": key_mask must be bool; got key_mask " + name_of(mask.dtype));
+    const std::string given = shape_of(mask);
+    if (mask.rank > 2 || !broadcast_to(mask, {batch, key_length}))
+      wrong("key_mask must broadcast to [B, Tk] = " + shape({batch, key_length}) + "; got key_mask " + given);
+  }
+  if (options.key_lengths)
+    for (Index b = 0; b < batch; ++b)
+      if (options.key_lengths[b] < 0 || options.key_lengths[b] > key_length)
+        wrong("key_lengths must lie in [0, Tk] = [0, " + std::to_string(key_length) + "]; got " +
+              std::to_string(options.key_lengths[b]) + " for batch element " + std::to_string(b));
+  if (options.window_left < -1 || options.window_right < -1)
+    wrong("window must be (left, right) with -1 for unbounded; got (" + std::to_string(options.window_left) + ", " +
+          std::to_string(options.window_right) + ")");
+  if (std::isinf(options.scale)) wrong("scale must be finite; got " + std::to_string(options.scale));
+  if (options.num_threads < 0)
+    wrong("num_threads must be at least 1, or 0 for the default; got " + std::to_string(options.num_threads));
+  return options;
+}
+
+}  // namespace
+
+AttentionArguments validate(AttentionArguments a) {
+  const char* f = a.function;
+  const bool weigh = !a.value;
+  const char* result = weigh ? "weights" : "out";
+  const TensorView query = a.query, key = a.key, value = a.value;  // as given, for messages
+  const Named inputs = {{"query", query}, {"key", key}, {"value", value}};
+
+  check_rank(f, "query", query, 2, 4, inputs);
+  check_rank(f, "key", key, 2, 4, inputs);
+  if (!weigh) check_rank(f, "value", value, 2, 4, inputs);
+  check_dtypes(f, query.dtype, {{"query", query}, {"key", key}, {"value", value}, {result, a.out}});
+
+  add_leading_axes(a.query, 4);
+  add_leading_axes(a.key, 4);
+  add_leading_axes(a.value, 4);
+  const auto [batch, heads, query_length, head_dim] = a.query.extents;
+  const auto [key_batch, kv_heads, key_length, key_dim] = a.key.extents;
+  if (key_batch != batch) fail(f, "key must have the batch size of query", inputs);
+  if (key_dim != head_dim) fail(f, "key must have the head_dim of query", inputs);
+  if (kv_heads == 0 ? heads != 0 : heads % kv_heads != 0)
+    fail(f, "the heads of query must be a multiple of the heads of key", inputs);
+  if (!weigh) {
+    if (a.value.extents[0] != batch) fail(f, "value must have the batch size of query", inputs);
+    if (a.value.extents[1] != kv_heads) fail(f, "value must have the heads of key", inputs);
+    if (a.value.extents[2] != key_length) fail(f, "value must have the length of key", inputs);
+  }
+
+  a.options = checked_options(f, a.options, query.dtype, batch, heads, query_length, key_length);
+
+  const Index width = weigh ? key_length : a.value.extents[3];
+  const MutableTensorView out = a.out, lse = a.lse;
+  add_leading_axes(a.out, 4);
+  if (out.rank != query.rank || !has_shape(a.out, {batch, heads, query_length, width}))
+    fail(f, std::string(result) + " must have the axes of query, ending in " + std::to_string(width),
+         {{result, out}, {"query", query}, {"key", key}, {"value", value}});
+  check_output(f, result, a.out, {{"query", a.query}, {"key", a.key}, {"value", a.value},
+                                  {"attn_mask", a.options.attn_mask}, {"key_mask", a.options.key_mask}});
+  if (lse) {
+    if (lse.dtype != query.dtype)
+      throw DTypeError(std::string(f) + ": lse must have the dtype of the scores; got " +
+                       dtypes_of({{"query", query}, {"lse", lse}}));
+    add_leading_axes(a.lse, 3);
+    if (!has_shape(a.lse, {batch, heads, query_length}))
+      fail(f, "lse must have the shape of query without head_dim", {{"lse", lse}, {"query", query}});
+    check_output(f, "lse", a.lse, {{"query", a.query}, {"key", a.key}, {"value", a.value}, {result, a.out}});
+  }
+  return a;
+}
+
+LayerArguments validate(const MultiHeadAttentionConfig& config, DType dtype, LayerArguments a) {
+  const char* f = "MultiHeadAttention";
+  const TensorView query = a.query, key = a.key, value = a.value;
+  const Named inputs = {{"query", query}, {"key", key}, {"value", value}};
+  check_rank(f, "query", query, 2, 3, inputs);
+  check_rank(f, "key", key, 2, 3, inputs);
+  check_rank(f, "value", value, 2, 3, inputs);
+  check_dtypes(f, dtype, {{"query", query}, {"key", key}, {"value", value}, {"out", a.out}, {"weights", a.weights}});
+
+  add_leading_axes(a.query, 3);
+  add_leading_axes(a.key, 3);
+  add_leading_axes(a.value, 3);
+  const Index batch = a.query.extents[0], query_length = a.query.extents[1], key_length = a.key.extents[1];
+  const auto features = [](const char* name, Index count) {
+    return std::string(name) + " must have " + std::to_string(count) + " features";
+  };
+  if (a.query.extents[2] != config.embed_dim) fail(f, features("query", config.embed_dim), inputs);
+  if (a.key.extents[2] != config.kdim) fail(f, features("key", config.kdim), inputs);
+  if (a.value.extents[2] != config.vdim) fail(f, features("value", config.vdim), inputs);
+  if (a.key.extents[0] != batch) fail(f, "key must have the batch size of query", inputs);
+  if (a.value.extents[0] != batch) fail(f, "value must have the batch size of query", inputs);
+  if (a.value.extents[1] != key_length) fail(f, "value must have the length of key", inputs);
+
+  a.options = checked_options(f, a.options, dtype, batch, config.num_heads, query_length, key_length);
+
+  const MutableTensorView out = a.out, weights = a.weights;
+  add_leading_axes(a.out, 3);
+  if (out.rank != query.rank || !has_shape(a.out, {batch, query_length, config.out_dim}))
+    fail(f, "out must have the axes of query, ending in " + std::to_string(config.out_dim),
+         {{"out", out}, {"query", query}});
+  const Named masks_too = {{"query", a.query}, {"key", a.key}, {"value", a.value},
+                           {"attn_mask", a.options.attn_mask}, {"key_mask", a.options.key_mask}};
+  check_output(f, "out", a.out, masks_too);
+  if (weights) {
+    add_leading_axes(a.weights, 4);
+    if (!has_shape(a.weights, {batch, config.num_heads, query_length, key_length}))
+      fail(f, "weights must be [B, H, Tq, Tk]", {{"weights", weights}, {"query", query}, {"key", key}});
+    check_output(f, "weights", a.weights, masks_too);
+    check_output(f, "weights", a.weights, {{"out", a.out}});
+  }
+  return a;
+}
+
+MultiHeadAttentionConfig validate(MultiHeadAttentionConfig c, const MultiHeadAttentionWeights& w) {
+  const char* f = "MultiHeadAttention";
+  const auto wrong = [&](const std::string& rule) { throw std::invalid_argument(std::string(f) + ": " + rule); };
+  if (c.embed_dim < 1) wrong("embed_dim must be at least 1; got " + std::to_string(c.embed_dim));
+  if (c.num_heads < 1) wrong("num_heads must be at least 1; got " + std::to_string(c.num_heads));
+  if (c.head_dim == 0 && c.embed_dim % c.num_heads != 0)
+    wrong("embed_dim must be a multiple of num_heads when head_dim is not given; got embed_dim " +
+          std::to_string(c.embed_dim) + ", num_heads " + std::to_string(c.num_heads));
+  const auto resolve = [&](const char* name, Index& size, Index usual) {
+    if (size == 0) size = usual;
+    if (size < 1) wrong(std::string(name) + " must be at least 1; got " + std::to_string(size));
+  };
+  resolve("num_kv_heads", c.num_kv_heads, c.num_heads);
+  resolve("head_dim", c.head_dim, c.embed_dim / c.num_heads);
+  resolve("value_head_dim", c.value_head_dim, c.head_dim);
+  resolve("kdim", c.kdim, c.embed_dim);
+  resolve("vdim", c.vdim, c.embed_dim);
+  resolve("out_dim", c.out_dim, c.embed_dim);
+  if (c.num_heads % c.num_kv_heads != 0)
+    wrong("num_heads must be a multiple of num_kv_heads; got num_heads " + std::to_string(c.num_heads) +
+          ", num_kv_heads " + std::to_string(c.num_kv_heads));
+
+  const Index query_width = c.num_heads * c.head_dim, key_width = c.num_kv_heads * c.head_dim;
+  const Index value_width = c.num_kv_heads * c.value_head_dim, concat_width = c.num_heads * c.value_head_dim;
+  const auto check = [&](const char* name, const TensorView& view, std::initializer_list<Index> shape, bool required) {
+    if (!required && !view) return;
+    if (has_shape(view, shape)) return;
+    std::string expected;
+    for (Index extent : shape) expected += (expected.empty() ? "[" : ", ") + std::to_string(extent);
+    fail(f, std::string(name) + " must be " + expected + "]", {{name, view}});
+  };
+  check_dtypes(f, w.query_weight.dtype,
+               {{"query_weight", w.query_weight}, {"key_weight", w.key_weight}, {"value_weight", w.value_weight},
+                {"out_weight", w.out_weight}, {"query_bias", w.query_bias}, {"key_bias", w.key_bias},
+                {"value_bias", w.value_bias}, {"out_bias", w.out_bias}});
+  check("query_weight", w.query_weight, {query_width, c.embed_dim}, true);
+  check("key_weight", w.key_weight, {key_width, c.kdim}, true);
+  check("value_weight", w.value_weight, {value_width, c.vdim}, true);
+  check("out_weight", w.out_weight, {c.out_dim, concat_width}, true);
+  check("query_bias", w.query_bias, {query_width}, false);
+  check("key_bias", w.key_bias, {key_width}, false);
+  check("value_bias", w.value_bias, {value_width}, false);
+  check("out_bias", w.out_bias, {c.out_dim}, false);
+  return c;
+}
+
+}  // namespace mha

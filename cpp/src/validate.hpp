@@ -1,0 +1,31 @@
+// Every precondition of a call, one function for each rule. What passes here needs no check further down.
+#pragma once
+
+#include "mha/attention.hpp"
+#include "mha/multi_head_attention.hpp"
+
+namespace mha {
+
+/// One call of the attention family, views brought to [B, H, T, D] by validate().
+struct AttentionArguments {
+  const char* function;  // for messages
+  TensorView query, key, value;  // value empty: attention_weights
+  MutableTensorView out, lse;
+  AttentionOptions options;
+};
+
+/// Throws what mha/errors.hpp says, or returns the arguments with all leading axes in place.
+AttentionArguments validate(AttentionArguments arguments);
+
+/// The same for a layer call: query, key, value and out become [B, T, features], weights [B, H, Tq, Tk].
+struct LayerArguments {
+  TensorView query, key, value;
+  MutableTensorView out, weights;
+  AttentionOptions options;
+};
+LayerArguments validate(const MultiHeadAttentionConfig& config, DType dtype, LayerArguments arguments);
+
+/// Resolves the zeros of the config and checks the weights against it.
+MultiHeadAttentionConfig validate(MultiHeadAttentionConfig config, const MultiHeadAttentionWeights& weights);
+
+}  // namespace mha
