@@ -1,0 +1,152 @@
+// The layer: project, attend, concatenate, project out. Reads like the equation.
+#include "mha/multi_head_attention.hpp"
+
+#include <algorithm>
+#include <limits>
+
+#include "dispatch.hpp"
+#include "make_plan.hpp"
+#include "projection_phase.hpp"
+#include "run_plan.hpp"
+#include "workspace.hpp"
+
+namespace mha {
+
+struct MultiHeadAttention::Impl {
+  Impl(const MultiHeadAttentionConfig& sizes, const MultiHeadAttentionWeights& w)
+      : config(sizes),
+        query(w.query_weight, w.query_bias, sizes.head_dim),
+        key(w.key_weight, w.key_bias, sizes.head_dim),
+        value(w.value_weight, w.value_bias, sizes.value_head_dim),
+        out(w.out_weight, w.out_bias, sizes.out_dim) {}
+
+  MultiHeadAttentionConfig config;
+  PackedLinear query, key, value, out;
+};
+
+namespace {
+
+/// The rows of a tensor as [B, segments, T, columns] in scratch memory, and how much of it they take.
+///
+/// Memory order is [segments, B, T, columns], a row padded to `row` elements: keys and values of one head lie together,
+/// and with batch elements of one segment next to each other, all rows of a projection are one run.
+struct Intermediate {
+  DType dtype;
+  Index batch, segments, length, columns, row;
+
+  Intermediate(const PackedLinear& linear, Index b, Index t)
+      : dtype(linear.dtype()), batch(b), segments(linear.segments()), length(t), columns(linear.segment_columns()),
+        row(linear.padded_segment_columns()) {}
+
+  double bytes() const { return double(batch) * double(segments) * double(length) * double(row) * size_of(dtype); }
+
+  MutableTensorView at(std::byte* data) const {
+    return {data, dtype, {batch, segments, length, columns}, {length * row, batch * length * row, row, 1}};
+  }
+};
+
+/// Rows of the sizes given share one block of memory.
+class Layout {
+ public:
+  std::size_t take(double bytes) {
+    // Sizes are products of extents that the caller chose; in double nothing wraps around.
+    if (total_ + bytes > 4e18) throw AllocationError(static_cast<std::size_t>(-1));
+    const std::size_t offset = static_cast<std::size_t>(total_);
+    total_ = double(padded(offset + static_cast<std::size_t>(bytes)));
+    return offset;
+  }
+  std::size_t total() const { return static_cast<std::size_t>(total_); }
+
+ private:
+  double total_ = 0;
+};
+
+/// x [B, T, features] to out [B, segments, T, columns].
+Projection projection(const PackedLinear& linear, const DTypeKernels& kernels, const TensorView& x,
+                      const MutableTensorView& out) {
+  const Index size = size_of(linear.dtype());
+  return {&linear,
+          &kernels,
+          x.extents[0],
+          x.extents[1],
+          {static_cast<const std::byte*>(x.data), x.strides[0] * size, 0, x.strides[1] * size, x.strides[2]},
+          {static_cast<std::byte*>(out.data), out.strides[0] * size, out.strides[1] * size, out.strides[2] * size,
+           out.strides[3]}};
+}
+
+}  // namespace
+
+MultiHeadAttention::MultiHeadAttention(const MultiHeadAttentionConfig& config, const MultiHeadAttentionWeights& weights)
+    : impl_(std::make_unique<const Impl>(validate(config, weights), weights)) {}
+MultiHeadAttention::~MultiHeadAttention() = default;
+MultiHeadAttention::MultiHeadAttention(MultiHeadAttention&&) noexcept = default;
+MultiHeadAttention& MultiHeadAttention::operator=(MultiHeadAttention&&) noexcept = default;
+
+const MultiHeadAttentionConfig& MultiHeadAttention::config() const { return impl_->config; }
+DType MultiHeadAttention::dtype() const { return impl_->query.dtype(); }
+
+void MultiHeadAttention::copy_weights(const WeightOutputs& outputs) const {
+  impl_->query.unpack(outputs.query_weight, outputs.query_bias);
+  impl_->key.unpack(outputs.key_weight, outputs.key_bias);
+  impl_->value.unpack(outputs.value_weight, outputs.value_bias);
+  impl_->out.unpack(outputs.out_weight, outputs.out_bias);
+}
+
+void MultiHeadAttention::forward(const TensorView& query, const TensorView& key, const TensorView& value,
+                                 const MutableTensorView& out, const MutableTensorView& weights,
+                                 const AttentionOptions& options) const {
+  const Impl& layer = *impl_;
+  const MultiHeadAttentionConfig& sizes = layer.config;
+  const LayerArguments a = validate(sizes, dtype(), {query, key, value, out, weights, options});
+  const KernelTable& table = active_kernels();
+  const DTypeKernels& kernels = table.kernels[static_cast<int>(dtype())];
+  const Index batch = a.query.extents[0], query_length = a.query.extents[1], key_length = a.key.extents[1];
+
+  // Memory: projected rows, concatenated heads, and scratch for each worker.
+  const Intermediate q_rows(layer.query, batch, query_length), k_rows(layer.key, batch, key_length),
+      v_rows(layer.value, batch, key_length);
+  const Index concat_width = sizes.num_heads * sizes.value_head_dim;
+  Layout layout;
+  const std::size_t q_at = layout.take(q_rows.bytes()), k_at = layout.take(k_rows.bytes()),
+                    v_at = layout.take(v_rows.bytes());
+  const std::size_t z_at =
+      layout.take(double(batch) * double(query_length) * double(concat_width) * size_of(dtype()));
+  const std::size_t scratch_stride = padded(std::max(kernels.attention_scratch(sizes.head_dim, sizes.value_head_dim),
+                                                     kernels.projection_scratch(kProjectionBlockRows)));
+  const double rows = double(batch) * double(query_length), keys = double(batch) * double(key_length);
+  const double work =
+      rows * double(layer.query.weights() + layer.out.weights()) + keys * double(layer.key.weights() + layer.value.weights()) +
+      rows * double(key_length) * double(sizes.num_heads * (sizes.head_dim + sizes.value_head_dim));
+  const int threads = threads_for(a.options.num_threads, std::numeric_limits<Index>::max(), work);
+  const std::size_t scratch_at = layout.take(double(threads) * double(scratch_stride));
+  Workspace workspace(layout.total());
+  std::byte* const memory = workspace.data(), * const scratch = memory + scratch_at;
+
+  const MutableTensorView q = q_rows.at(memory + q_at), k = k_rows.at(memory + k_at), v = v_rows.at(memory + v_at);
+  const MutableTensorView z(memory + z_at, dtype(), {batch, sizes.num_heads, query_length, sizes.value_head_dim},
+                            {query_length * concat_width, sizes.value_head_dim, concat_width, 1});
+  const TensorView concat(memory + z_at, dtype(), {batch, query_length, concat_width});
+  const MutableTensorView result(a.out.data, dtype(), {batch, 1, query_length, sizes.out_dim},
+                                 {a.out.strides[0], 0, a.out.strides[1], a.out.strides[2]});
+
+  ProjectionRun project_in(scratch, scratch_stride), project_out(scratch, scratch_stride);
+  project_in.add(projection(layer.query, kernels, a.query, q));
+  project_in.add(projection(layer.key, kernels, a.key, k));
+  project_in.add(projection(layer.value, kernels, a.value, v));
+  const AttentionPlan attend_plan =
+      make_plan({"", q, k, v, z, {}, a.options}, AttentionOutput::attended_values, table);
+  const AttentionRun attend{&attend_plan, scratch, scratch_stride};
+  project_out.add(projection(layer.out, kernels, concat, result));
+
+  Phase phases[4] = {projection_phase(project_in), attention_phase(attend), projection_phase(project_out)};
+  int count = 3;
+  AttentionPlan weigh_plan;
+  const AttentionRun weigh{&weigh_plan, scratch, scratch_stride};
+  if (a.weights) {
+    weigh_plan = make_plan({"", q, k, {}, a.weights, {}, a.options}, AttentionOutput::weights, table);
+    phases[count++] = attention_phase(weigh);
+  }
+  run_phases(phases, count, threads);
+}
+
+}  // namespace mha

@@ -1,0 +1,50 @@
+// Projections as tasks: (block of rows) x (weight panel).
+#pragma once
+
+#include "attention_plan.hpp"
+#include "packed_linear.hpp"
+#include "parallel.hpp"
+
+namespace mha {
+
+/// One projection of one call: out[b, s, t, :] = x[b, t, :] W^T + bias for segment s of the output features.
+struct Projection {
+  const PackedLinear* linear;
+  const DTypeKernels* kernels;
+  Index batch, rows;  // of x
+  Input x;            // head unused
+  Output out;         // head: segment
+};
+
+/// Projections of the same rows, done block of rows by block of rows while the block is in cache: query, key and value in
+/// self-attention.
+struct ProjectionGroup {
+  Projection projections[3];
+  int count;
+  Index row_blocks;  // of all batch elements
+  Index panels;      // of all projections
+
+  Index tasks() const { return row_blocks * panels; }
+};
+
+/// Most rows in a block: their activations (96 x 512 features x 4 bytes = 192 KB) stay in level 2 beside a panel's 128 KB
+/// while every panel passes over them; sixteen strips of six. A worker needs scratch for this many rows.
+constexpr Index kProjectionBlockRows = 96;
+
+/// Up to three groups in one phase, and the scratch of its workers: `scratch + worker * scratch_stride`.
+struct ProjectionRun {
+  ProjectionGroup groups[3];
+  int count = 0;
+  std::byte* scratch;
+  std::size_t scratch_stride;
+
+  ProjectionRun(std::byte* scratch_of_all, std::size_t stride) : scratch(scratch_of_all), scratch_stride(stride) {}
+
+  /// Joins the last group if it reads the same rows, else begins a new one.
+  void add(Projection projection);
+};
+
+/// The run as one phase; `run` must outlive it.
+Phase projection_phase(const ProjectionRun& run);
+
+}  // namespace mha
