@@ -1,0 +1,51 @@
+# The registry of instruction sets: one line for each, in rising rank. A line makes an object library of
+# src/kernels/kernels.cpp compiled with FLAGS, and a row MHA_ISA(name, condition) of the generated isa_list.inc;
+# dispatch takes the last row whose condition holds. REQUIRES lists all that FLAGS let the compiler emit, in the names of
+# __builtin_cpu_supports, which also asks (XGETBV) whether the operating system saves the registers.
+#
+# Common code is compiled for the compiler's default, so that dispatch itself runs everywhere and an old machine gets an
+# error instead of an illegal instruction.
+
+set(MHA_ISA_LIST "")
+set(MHA_ISA_NAMES "")
+
+macro(mha_register_isa)
+  cmake_parse_arguments(isa "" NAME "REQUIRES;FLAGS" ${ARGN})
+
+  set(condition "true")
+  foreach(feature IN LISTS isa_REQUIRES)
+    string(APPEND condition " && __builtin_cpu_supports(\"${feature}\")")
+  endforeach()
+  string(APPEND MHA_ISA_LIST "MHA_ISA(${isa_NAME}, ${condition})\n")
+  list(APPEND MHA_ISA_NAMES ${isa_NAME})
+
+  add_library(mha_kernels_${isa_NAME} OBJECT ${CMAKE_CURRENT_SOURCE_DIR}/src/kernels/kernels.cpp)
+  mha_configure_target(mha_kernels_${isa_NAME})
+  target_include_directories(mha_kernels_${isa_NAME} PRIVATE include src)
+  target_link_libraries(mha_kernels_${isa_NAME} PRIVATE Eigen3::Eigen)
+  target_compile_definitions(mha_kernels_${isa_NAME} PRIVATE MHA_ISA=${isa_NAME})
+  # A packet type as a template argument loses its alignment attribute, which no template here relies on.
+  target_compile_options(mha_kernels_${isa_NAME} PRIVATE ${isa_FLAGS} -Wno-ignored-attributes)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
+    # Its AVX-512 intrinsics warn about their own undefined operands (GCC bug 105593).
+    target_compile_options(mha_kernels_${isa_NAME} PRIVATE -Wno-uninitialized -Wno-maybe-uninitialized)
+  endif()
+endmacro()
+
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
+  set(v2 sse3 ssse3 sse4.1 sse4.2 popcnt)
+  set(v3 ${v2} avx avx2 bmi bmi2 f16c fma lzcnt movbe)
+  set(v4 ${v3} avx512f avx512bw avx512cd avx512dq avx512vl)
+  mha_register_isa(NAME baseline REQUIRES ${v2} FLAGS -march=x86-64-v2)
+  mha_register_isa(NAME avx2 REQUIRES ${v3} FLAGS -march=x86-64-v3)
+  mha_register_isa(NAME avx512 REQUIRES ${v4} FLAGS -march=x86-64-v4 -mprefer-vector-width=512)
+elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64)$")
+  mha_register_isa(NAME neon)  # a part of every 64-bit Arm processor
+else()
+  message(FATAL_ERROR "No kernels are registered for ${CMAKE_SYSTEM_PROCESSOR}")
+endif()
+if(MHA_NATIVE)
+  mha_register_isa(NAME native FLAGS -march=native)
+endif()
+
+file(CONFIGURE OUTPUT ${CMAKE_CURRENT_BINARY_DIR}/generated/isa_list.inc CONTENT "${MHA_ISA_LIST}" @ONLY)
