@@ -1,0 +1,104 @@
+// Threads, by OpenMP: one parallel region for all phases of a call.
+#include "parallel.hpp"
+
+#include <algorithm>
+#include <atomic>
+
+#include "mha/runtime.hpp"
+
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+#ifndef _WIN32
+#include <pthread.h>
+#endif
+
+namespace mha {
+namespace {
+
+// Fewest multiply-adds that are worth a thread of their own: about the work that a core does while another one wakes.
+constexpr double kWorkPerThread = 100'000;
+
+std::atomic<bool> is_forked{false};
+
+#ifdef _OPENMP
+/// A forked child has OpenMP's memory without its threads, and would wait for them forever. The handler is installed
+/// by the first parallel region, so that a child of a process that never had one computes in parallel as usual. Two
+/// threads may both install it: that does no harm, where a lock could be held at the moment of a fork.
+void watch_for_forks() {
+#ifndef _WIN32
+  static std::atomic<bool> is_watching{false};
+  if (is_watching.load(std::memory_order_acquire)) return;
+  pthread_atfork(nullptr, nullptr, [] { is_forked.store(true, std::memory_order_relaxed); });
+  is_watching.store(true, std::memory_order_release);
+#endif
+}
+#endif
+
+bool can_run_parallel() {
+#ifdef _OPENMP
+  return !forked_after_parallel() && !omp_in_parallel();
+#else
+  return false;
+#endif
+}
+
+void run_serial(const Phase* phases, int count) {
+  for (int p = 0; p < count; ++p)
+    for (Index task = 0; task < phases[p].tasks; ++task) phases[p].run(phases[p].context, task, 0);
+}
+
+#ifdef _OPENMP
+struct alignas(64) TaskCounter {  // a cache line each
+  std::atomic<Index> next{0};
+};
+
+void run_parallel(const Phase* phases, int count, int threads) {
+  // Phases use the two counters in turn. During one phase nobody looks at the counter of the next: the barrier before
+  // has ended its last use, the barrier after will begin its next one. So any thread may set it back to zero.
+  TaskCounter counters[2];
+#pragma omp parallel num_threads(threads)
+  {
+    const int worker = omp_get_thread_num();
+    for (int p = 0; p < count; ++p) {
+      const Phase& phase = phases[p];
+      std::atomic<Index>& next = counters[p % 2].next;
+      if (worker == 0) counters[(p + 1) % 2].next.store(0, std::memory_order_relaxed);
+      for (;;) {
+        const Index task = next.fetch_add(1, std::memory_order_relaxed);
+        if (task >= phase.tasks) break;
+        phase.run(phase.context, task, worker);
+      }
+      if (p + 1 < count) {
+#pragma omp barrier
+      }
+    }
+  }
+}
+#endif
+
+}  // namespace
+
+bool forked_after_parallel() { return is_forked.load(std::memory_order_relaxed); }
+
+void run_phases(const Phase* phases, int count, int threads) {
+#ifdef _OPENMP
+  if (threads > 1 && can_run_parallel()) {
+    watch_for_forks();
+    run_parallel(phases, count, threads);
+    return;
+  }
+#else
+  static_cast<void>(threads);
+#endif
+  run_serial(phases, count);
+}
+
+int threads_for(int requested, Index tasks, double work) {
+  if (!can_run_parallel()) return 1;
+  const double most = std::min(static_cast<double>(tasks), work / kWorkPerThread);
+  const int threads = requested > 0 ? requested : num_threads();
+  return most < threads ? std::max(1, static_cast<int>(most)) : threads;
+}
+
+}  // namespace mha
