@@ -1,0 +1,264 @@
+#include "array_view.hpp"
+
+#include <cstring>
+#include <string>
+
+#include <pybind11/numpy.h>
+
+namespace mha::bindings {
+namespace {
+
+using py::detail::npy_api;
+
+constexpr char kNotAnArray[] = "must be a NumPy array, or a CPU tensor that speaks DLPack";
+
+// The fields of an array, read in place: the accessors of py::array call back into Python or count references.
+const py::detail::PyArray_Proxy& fields_of(py::handle array) { return *py::detail::array_proxy(array.ptr()); }
+
+const py::detail::PyArrayDescr_Proxy& dtype_fields_of(py::handle array) {
+  return *py::detail::array_descriptor_proxy(fields_of(array).descr);
+}
+
+bool is_native(py::handle array) {
+  const std::uint16_t one = 1;
+  unsigned char first_byte;
+  std::memcpy(&first_byte, &one, 1);
+  return dtype_fields_of(array).byteorder != (first_byte == 1 ? '>' : '<');
+}
+
+// NumPy's number for an element type.
+int type_number(DType dtype) {
+  switch (dtype) {
+#define MHA_DTYPE(name, scalar, accumulator) \
+  case DType::name:                          \
+    return py::detail::npy_format_descriptor<scalar>::value;
+#include <mha/dtypes.def>
+#undef MHA_DTYPE
+    case DType::boolean:
+      return npy_api::NPY_BOOL_;
+  }
+  return npy_api::NPY_VOID_;
+}
+
+// Sets `dtype` if NumPy's number is one of ours.
+bool find_dtype(int number, DType* dtype) {
+  for (int i = 0; i <= kNumDTypes; ++i)
+    if (type_number(static_cast<DType>(i)) == number) {
+      *dtype = static_cast<DType>(i);
+      return true;
+    }
+  return false;
+}
+
+std::string name_of(py::handle dtype) { return py::cast<std::string>(py::str(dtype)); }
+
+// "float32 or float64"
+std::string accepted_dtypes() {
+  std::string names;
+  for (int i = 0; i < kNumDTypes; ++i) {
+    if (i > 0) names += i + 1 < kNumDTypes ? ", " : " or ";
+    names += name_of(numpy_dtype(static_cast<DType>(i)));
+  }
+  return names;
+}
+
+std::string shape_of(py::handle array) {
+  std::string text = "[";
+  for (int axis = 0; axis < fields_of(array).nd; ++axis) {
+    if (axis > 0) text += ", ";
+    text += std::to_string(fields_of(array).dimensions[axis]);
+  }
+  return text + "]";
+}
+
+template <class T>
+bool copy_integers(py::handle array, std::vector<std::int64_t>* values) {
+  const py::detail::PyArray_Proxy& fields = fields_of(array);
+  for (std::size_t i = 0; i < values->size(); ++i) {
+    T element;
+    std::memcpy(&element, fields.data + static_cast<Index>(i) * fields.strides[0], sizeof element);
+    (*values)[i] = static_cast<std::int64_t>(element);
+    if (element > T{} && (*values)[i] < 0) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+void ArrayArguments::type_error(int i, const std::string& rule) const {
+  std::string message = std::string(function_) + ": " + arguments_[i].name + " " + rule + "; got ";
+  const char* separator = "";
+  for (int each = 0; each < count_; ++each) {
+    if (!given(each) && each != i) continue;
+    const py::handle array = arguments_[each].array;
+    const py::object kind = is_array(array) ? array.attr("dtype") : py::type::of(array).attr("__name__");
+    message += separator + std::string(arguments_[each].name) + " " + name_of(kind);
+    separator = ", ";
+  }
+  throw py::type_error(message);
+}
+
+void ArrayArguments::shape_error(int i, const std::string& rule) const {
+  std::string message = std::string(function_) + ": " + arguments_[i].name + " " + rule + "; got ";
+  const char* separator = "";
+  for (int each = 0; each < count_; ++each) {
+    if (!given(each) || !is_array(arguments_[each].array)) continue;
+    message += separator + std::string(arguments_[each].name) + " " + shape_of(arguments_[each].array);
+    separator = ", ";
+  }
+  throw py::value_error(message);
+}
+
+// Of an argument that must be an array of numbers.
+DType ArrayArguments::dtype_of(int i) const {
+  const py::handle array = arguments_[i].array;
+  if (!is_array(array)) type_error(i, kNotAnArray);
+  DType dtype = DType::boolean;
+  if (!find_dtype(dtype_fields_of(array).type_num, &dtype) || dtype == DType::boolean)
+    type_error(i, "must be " + accepted_dtypes());
+  return dtype;
+}
+
+TensorView ArrayArguments::view(int i, Accept accept, int min_rank, int max_rank) const {
+  const py::handle array = arguments_[i].array;
+  if (!is_array(array)) type_error(i, kNotAnArray);
+
+  TensorView view;
+  const bool known = find_dtype(dtype_fields_of(array).type_num, &view.dtype);
+  const bool is_boolean = known && view.dtype == DType::boolean;
+  if (accept == Accept::boolean && !is_boolean) type_error(i, "must be bool");
+  if (!(is_boolean && accept != Accept::call_dtype) && !(known && view.dtype == dtype_))
+    type_error(i, std::string(accept == Accept::either ? "must be bool or" : "must be") + " of the dtype of " +
+                      same_dtype_as_ + ", " + name_of(numpy_dtype(dtype_)));
+  if (!is_native(array)) type_error(i, "must be in native byte order");
+
+  const py::detail::PyArray_Proxy& fields = fields_of(array);
+  if ((fields.flags & npy_api::NPY_ARRAY_ALIGNED_) == 0) type_error(i, "must be aligned in memory");
+  if (fields.nd < min_rank || fields.nd > max_rank) {
+    const std::string span = min_rank == max_rank ? "" : std::to_string(min_rank) + " to ";
+    shape_error(i, "must have " + span + std::to_string(max_rank) + " axes");
+  }
+  view.data = fields.data;
+  view.rank = fields.nd;
+  const Index item = size_of(view.dtype);
+  for (int axis = 0; axis < fields.nd; ++axis) {
+    view.extents[axis] = fields.dimensions[axis];
+    view.strides[axis] = fields.strides[axis] / item;
+    if (fields.strides[axis] % item != 0 && view.extents[axis] > 1)
+      type_error(i, "must have strides that are multiples of its item size");
+  }
+  return view;
+}
+
+TensorView ArrayArguments::tensor(int i, int min_rank, int max_rank) const {
+  return view(i, Accept::call_dtype, min_rank, max_rank);
+}
+
+TensorView ArrayArguments::optional_tensor(int i, int min_rank, int max_rank) const {
+  return given(i) ? tensor(i, min_rank, max_rank) : TensorView{};
+}
+
+TensorView ArrayArguments::mask(int i, bool may_add) const {
+  if (!given(i)) return {};
+  TensorView mask = view(i, may_add ? Accept::either : Accept::boolean, 0, kMaxRank);
+  if (mask.rank == 0) {
+    mask.rank = 1;
+    mask.extents[0] = 1;
+  }
+  return mask;
+}
+
+MutableTensorView ArrayArguments::output(int i, int min_rank, int max_rank) const {
+  const TensorView view = tensor(i, min_rank, max_rank);
+  const py::detail::PyArray_Proxy& fields = fields_of(arguments_[i].array);
+  if ((fields.flags & npy_api::NPY_ARRAY_WRITEABLE_) == 0) shape_error(i, "must be writable");
+  MutableTensorView output;
+  output.data = fields.data;
+  output.dtype = view.dtype;
+  output.rank = view.rank;
+  for (int axis = 0; axis < view.rank; ++axis) {
+    output.extents[axis] = view.extents[axis];
+    output.strides[axis] = view.strides[axis];
+  }
+  return output;
+}
+
+std::vector<std::int64_t> ArrayArguments::integers(int i, Index length) const {
+  const py::handle array = arguments_[i].array;
+  if (!is_array(array)) type_error(i, "must be an integer array");
+  if (!is_native(array)) type_error(i, "must be in native byte order");
+  if (fields_of(array).nd != 1 || fields_of(array).dimensions[0] != length)
+    shape_error(i, "must have one entry for each batch element, " + std::to_string(length));
+  std::vector<std::int64_t> values(static_cast<std::size_t>(length));
+  bool fits = true;
+  switch (dtype_fields_of(array).type_num) {
+#define MHA_INTEGER(number, type)               \
+  case npy_api::number:                         \
+    fits = copy_integers<type>(array, &values); \
+    break;
+    MHA_INTEGER(NPY_BYTE_, signed char)
+    MHA_INTEGER(NPY_UBYTE_, unsigned char)
+    MHA_INTEGER(NPY_SHORT_, short)
+    MHA_INTEGER(NPY_USHORT_, unsigned short)
+    MHA_INTEGER(NPY_INT_, int)
+    MHA_INTEGER(NPY_UINT_, unsigned int)
+    MHA_INTEGER(NPY_LONG_, long)
+    MHA_INTEGER(NPY_ULONG_, unsigned long)
+    MHA_INTEGER(NPY_LONGLONG_, long long)
+    MHA_INTEGER(NPY_ULONGLONG_, unsigned long long)
+#undef MHA_INTEGER
+    default:
+      type_error(i, "must be an integer array");
+  }
+  if (!fits) shape_error(i, "must hold integers of at most 63 bits");
+  return values;
+}
+
+bool is_array(py::handle object) { return npy_api::get().PyArray_Check_(object.ptr()); }
+
+NewArray new_array(DType dtype, int rank, const Index* extents) {
+  const npy_api& numpy = npy_api::get();
+  NewArray result;
+  // NumPy takes over the reference to the descriptor.
+  result.array = py::reinterpret_steal<py::object>(
+      numpy.PyArray_NewFromDescr_(numpy.PyArray_Type_, numpy.PyArray_DescrFromType_(type_number(dtype)), rank, extents,
+                                  nullptr, nullptr, 0, nullptr));
+  if (!result.array) throw py::error_already_set();
+  result.view.data = fields_of(result.array).data;
+  result.view.dtype = dtype;
+  result.view.rank = rank;
+  Index stride = 1;
+  for (int axis = rank - 1; axis >= 0; --axis) {
+    result.view.extents[axis] = extents[axis];
+    result.view.strides[axis] = stride;
+    stride *= extents[axis];
+  }
+  return result;
+}
+
+DType accumulator_of(DType dtype) {
+  switch (dtype) {
+#define MHA_DTYPE(name, scalar, accumulator) \
+  case DType::name:                          \
+    return DTypeOf<accumulator>::value;
+#include <mha/dtypes.def>
+#undef MHA_DTYPE
+    case DType::boolean:
+      break;
+  }
+  return DType::f32;
+}
+
+DType dtype_from(py::handle object) {
+  const py::dtype dtype = py::dtype::from_args(py::reinterpret_borrow<py::object>(object));
+  DType found = DType::boolean;
+  if (!find_dtype(dtype.num(), &found) || found == DType::boolean)
+    throw py::type_error("dtype must be " + accepted_dtypes() + "; got " + name_of(dtype));
+  return found;
+}
+
+py::object numpy_dtype(DType dtype) {
+  return py::reinterpret_steal<py::object>(npy_api::get().PyArray_DescrFromType_(type_number(dtype)));
+}
+
+}  // namespace mha::bindings

@@ -1,0 +1,84 @@
+// NumPy arrays <-> tensor views: the only place that looks inside an array. It checks what a view cannot express (kind,
+// dtype, byte order, alignment, strides); what shapes and values must satisfy is for the library to check.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <mha/tensor_view.hpp>
+
+#include <pybind11/pybind11.h>
+
+namespace mha::bindings {
+
+namespace py = pybind11;
+
+/// One array argument of a call; None stands for "not given".
+struct Argument {
+  const char* name;
+  py::handle array;
+};
+
+/// The array arguments of one call, together because a message about one of them shows them all. They have one dtype:
+/// that of the first, or `layer_dtype`. Methods take positions in the list, and throw py::type_error or py::value_error.
+class ArrayArguments {
+ public:
+  template <int count>
+  ArrayArguments(const char* function, const Argument (&arguments)[count])
+      : function_(function),
+        arguments_(arguments),
+        count_(count),
+        dtype_(dtype_of(0)),
+        same_dtype_as_(arguments[0].name) {}
+  template <int count>
+  ArrayArguments(const char* function, const Argument (&arguments)[count], DType layer_dtype)
+      : function_(function), arguments_(arguments), count_(count), dtype_(layer_dtype), same_dtype_as_("the layer") {}
+
+  bool given(int i) const { return !arguments_[i].array.is_none(); }
+
+  /// Of the call's dtype, with min_rank to max_rank axes.
+  TensorView tensor(int i, int min_rank, int max_rank) const;
+  /// tensor(), or an empty view if not given.
+  TensorView optional_tensor(int i, int min_rank, int max_rank) const;
+  /// Boolean, or of the call's dtype if `may_add`; any rank up to kMaxRank, a scalar as one axis of extent one; an empty
+  /// view if not given.
+  TensorView mask(int i, bool may_add) const;
+  /// tensor(), and writable.
+  MutableTensorView output(int i, int min_rank, int max_rank) const;
+  /// An integer array [length] of any width, as int64.
+  std::vector<std::int64_t> integers(int i, Index length) const;
+
+ private:
+  enum class Accept { call_dtype, boolean, either };
+  TensorView view(int i, Accept accept, int min_rank, int max_rank) const;
+  DType dtype_of(int i) const;
+  [[noreturn]] void type_error(int i, const std::string& rule) const;
+  [[noreturn]] void shape_error(int i, const std::string& rule) const;
+
+  const char* function_;
+  const Argument* arguments_;
+  int count_;
+  DType dtype_;
+  const char* same_dtype_as_;
+};
+
+/// Whether Python passed a NumPy array.
+bool is_array(py::handle object);
+
+/// A new array, its elements not set, and the view to fill it through.
+struct NewArray {
+  py::object array;
+  MutableTensorView view;
+};
+NewArray new_array(DType dtype, int rank, const Index* extents);
+
+/// The dtype that logarithms of sums, and other results in accumulator precision, come in.
+DType accumulator_of(DType dtype);
+
+/// What `numpy.dtype(object)` says, as an element type of attention. @throws py::type_error
+DType dtype_from(py::handle object);
+/// The numpy.dtype of an element type.
+py::object numpy_dtype(DType dtype);
+
+}  // namespace mha::bindings

@@ -1,0 +1,126 @@
+// scaled_dot_product_attention and attention_weights.
+#include <pybind11/gil_simple.h>
+#include <mha/attention.hpp>
+
+#include "array_view.hpp"
+#include "bindings.hpp"
+#include "scalars.hpp"
+
+namespace mha::bindings {
+namespace {
+
+// What both functions take besides tensors, as Python passed it.
+struct ScoreArguments {
+  py::handle is_causal, query_offset, window, scale, num_threads;
+};
+
+// The options of a call, with the buffers that they point to.
+struct ScoreOptions : AttentionOptions {
+  // `arrays` holds attn_mask, query_offset (None if it is one number) and key_lengths from position `first` on.
+  ScoreOptions(const char* function, const ArrayArguments& arrays, int first, const ScoreArguments& given,
+               const TensorView& query) {
+    const Index batch_size = query.rank == kMaxRank ? query.extents[0] : 1;
+    attn_mask = arrays.mask(first, true);
+    is_causal = boolean(function, "is_causal", given.is_causal);
+    if (arrays.given(first + 1)) {
+      query_offset_buffer_ = arrays.integers(first + 1, batch_size);
+      query_offsets = query_offset_buffer_.data();
+    } else {
+      query_offset = integer(function, "query_offset", given.query_offset, "an integer or an integer array [B]");
+    }
+    if (arrays.given(first + 2)) {
+      key_length_buffer_ = arrays.integers(first + 2, batch_size);
+      key_lengths = key_length_buffer_.data();
+    }
+    if (!given.window.is_none()) set_window(function, given.window);
+    scale = real(function, "scale", given.scale, scale);
+    num_threads = positive(function, "num_threads", given.num_threads, num_threads);
+  }
+
+ private:
+  void set_window(const char* function, py::handle window) {
+    const bool is_pair = (PyTuple_Check(window.ptr()) || PyList_Check(window.ptr())) && py::len(window) == 2;
+    if (!is_pair) throw py::type_error(describe(function, "window", "None or a pair (left, right)", window));
+    window_left = integer(function, "window[0]", py::object(window[py::int_(0)]));
+    window_right = integer(function, "window[1]", py::object(window[py::int_(1)]));
+  }
+
+  std::vector<std::int64_t> query_offset_buffer_, key_length_buffer_;
+};
+
+// `query_offset` if it is an array, else None: a number is not an array argument.
+py::handle offsets_in(py::handle query_offset) { return is_array(query_offset) ? query_offset : py::handle(Py_None); }
+
+// The array given as `out` (argument `i`), else a new one: the shape of `query` with `last_extent` columns.
+NewArray output_or_new(const ArrayArguments& arrays, int i, py::handle out, const TensorView& query,
+                       Index last_extent) {
+  if (arrays.given(i)) return {py::reinterpret_borrow<py::object>(out), arrays.output(i, 2, kMaxRank)};
+  Index extents[kMaxRank];
+  for (int axis = 0; axis < query.rank; ++axis) extents[axis] = query.extents[axis];
+  extents[query.rank - 1] = last_extent;
+  return new_array(query.dtype, query.rank, extents);
+}
+
+py::object attend(py::handle query, py::handle key, py::handle value, py::handle attn_mask, py::handle is_causal,
+                  py::handle query_offset, py::handle key_lengths, py::handle window, py::handle scale,
+                  py::handle return_lse, py::handle out, py::handle num_threads) {
+  const char* const function = "scaled_dot_product_attention";
+  const Argument list[] = {{"query", query},
+                           {"key", key},
+                           {"value", value},
+                           {"attn_mask", attn_mask},
+                           {"query_offset", offsets_in(query_offset)},
+                           {"key_lengths", key_lengths},
+                           {"out", out}};
+  const ArrayArguments arrays(function, list);
+  const TensorView q = arrays.tensor(0, 2, kMaxRank);
+  const TensorView k = arrays.tensor(1, 2, kMaxRank);
+  const TensorView v = arrays.tensor(2, 2, kMaxRank);
+  const ScoreOptions options(function, arrays, 3, {is_causal, query_offset, window, scale, num_threads}, q);
+  const bool with_lse = boolean(function, "return_lse", return_lse);
+
+  const NewArray result = output_or_new(arrays, 6, out, q, v.extents[v.rank - 1]);
+  const NewArray lse = with_lse ? new_array(accumulator_of(q.dtype), q.rank - 1, q.extents) : NewArray{};
+  warn_if_forked();
+  {
+    const py::gil_scoped_release_simple unlocked;
+    scaled_dot_product_attention(q, k, v, result.view, lse.view, options);
+  }
+  if (!with_lse) return result.array;
+  return py::make_tuple(result.array, lse.array);
+}
+
+py::object weigh(py::handle query, py::handle key, py::handle attn_mask, py::handle is_causal, py::handle query_offset,
+                 py::handle key_lengths, py::handle window, py::handle scale, py::handle out, py::handle num_threads) {
+  const char* const function = "attention_weights";
+  const Argument list[] = {{"query", query},
+                           {"key", key},
+                           {"attn_mask", attn_mask},
+                           {"query_offset", offsets_in(query_offset)},
+                           {"key_lengths", key_lengths},
+                           {"out", out}};
+  const ArrayArguments arrays(function, list);
+  const TensorView q = arrays.tensor(0, 2, kMaxRank);
+  const TensorView k = arrays.tensor(1, 2, kMaxRank);
+  const ScoreOptions options(function, arrays, 2, {is_causal, query_offset, window, scale, num_threads}, q);
+
+  const NewArray result = output_or_new(arrays, 5, out, q, k.extents[k.rank - 2]);
+  warn_if_forked();
+  {
+    const py::gil_scoped_release_simple unlocked;
+    attention_weights(q, k, result.view, options);
+  }
+  return result.array;
+}
+
+}  // namespace
+
+void bind_attention(py::module_& m) {
+  m.def("scaled_dot_product_attention", &attend,
+        "(query, key, value, attn_mask, is_causal, query_offset, key_lengths, window, scale, return_lse, out, "
+        "num_threads) -> out or (out, lse)");
+  m.def("attention_weights", &weigh,
+        "(query, key, attn_mask, is_causal, query_offset, key_lengths, window, scale, out, num_threads) -> weights");
+}
+
+}  // namespace mha::bindings

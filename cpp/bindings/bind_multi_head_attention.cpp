@@ -1,0 +1,135 @@
+// The MultiHeadAttention layer.
+#include <pybind11/gil_simple.h>
+#include <mha/multi_head_attention.hpp>
+
+#include "array_view.hpp"
+#include "bindings.hpp"
+#include "scalars.hpp"
+
+namespace mha::bindings {
+namespace {
+
+constexpr int kNumWeights = 8;
+
+// The layer, and which of its weights exist: a bias that was not given is not handed back.
+struct Layer {
+  MultiHeadAttention attention;
+  bool has_weight[kNumWeights];
+};
+
+Layer make_layer(Index embed_dim, Index num_heads, Index num_kv_heads, Index head_dim, Index value_head_dim, Index kdim,
+                 Index vdim, Index out_dim, py::handle query_weight, py::handle key_weight, py::handle value_weight,
+                 py::handle out_weight, py::handle query_bias, py::handle key_bias, py::handle value_bias,
+                 py::handle out_bias) {
+  const Argument list[] = {{"query_weight", query_weight}, {"key_weight", key_weight}, {"value_weight", value_weight},
+                           {"out_weight", out_weight},     {"query_bias", query_bias}, {"key_bias", key_bias},
+                           {"value_bias", value_bias},     {"out_bias", out_bias}};
+  const ArrayArguments arrays("MultiHeadAttention", list);
+  const MultiHeadAttentionWeights weights = {arrays.tensor(0, 2, 2),          arrays.tensor(1, 2, 2),
+                                             arrays.tensor(2, 2, 2),          arrays.tensor(3, 2, 2),
+                                             arrays.optional_tensor(4, 1, 1), arrays.optional_tensor(5, 1, 1),
+                                             arrays.optional_tensor(6, 1, 1), arrays.optional_tensor(7, 1, 1)};
+  const MultiHeadAttentionConfig config = {embed_dim,      num_heads, num_kv_heads, head_dim,
+                                           value_head_dim, kdim,      vdim,         out_dim};
+  Layer layer = {MultiHeadAttention(config, weights), {}};
+  for (int i = 0; i < kNumWeights; ++i) layer.has_weight[i] = arrays.given(i);
+  return layer;
+}
+
+py::object forward(const Layer& layer, py::handle query, py::handle key, py::handle value, py::handle attn_mask,
+                   py::handle key_mask, py::handle is_causal, py::handle need_weights, py::handle out,
+                   py::handle num_threads) {
+  const char* const function = "MultiHeadAttention";
+  const Argument list[] = {{"query", query},         {"key", key},           {"value", value},
+                           {"attn_mask", attn_mask}, {"key_mask", key_mask}, {"out", out}};
+  const ArrayArguments arrays(function, list, layer.attention.dtype());
+  const TensorView q = arrays.tensor(0, 2, 3);
+  const TensorView k = arrays.tensor(1, 2, 3);
+  const TensorView v = arrays.tensor(2, 2, 3);
+  AttentionOptions options;
+  options.attn_mask = arrays.mask(3, true);
+  options.key_mask = arrays.mask(4, false);
+  options.is_causal = boolean(function, "is_causal", is_causal);
+  options.num_threads = positive(function, "num_threads", num_threads, options.num_threads);
+  const bool with_weights = boolean(function, "need_weights", need_weights);
+
+  const MultiHeadAttentionConfig& config = layer.attention.config();
+  NewArray result;
+  if (arrays.given(5)) {
+    result = {py::reinterpret_borrow<py::object>(out), arrays.output(5, 2, 3)};
+  } else {
+    Index extents[kMaxRank] = {q.extents[0], q.extents[1], config.out_dim};
+    extents[q.rank - 1] = config.out_dim;
+    result = new_array(q.dtype, q.rank, extents);
+  }
+  NewArray weights;
+  if (with_weights) {
+    // [B, H, Tq, Tk], without B if query has none.
+    const Index extents[kMaxRank] = {q.extents[0], config.num_heads, q.extents[q.rank - 2], k.extents[k.rank - 2]};
+    weights = new_array(q.dtype, q.rank + 1, q.rank == 3 ? extents : extents + 1);
+  }
+  warn_if_forked();
+  {
+    const py::gil_scoped_release_simple unlocked;
+    layer.attention.forward(q, k, v, result.view, weights.view, options);
+  }
+  if (!with_weights) return result.array;
+  return py::make_tuple(result.array, weights.array);
+}
+
+// The weights in the order of the constructor's arguments.
+py::tuple copy_weights(const Layer& layer) {
+  const MultiHeadAttentionConfig& config = layer.attention.config();
+  const Index query_columns = config.num_heads * config.head_dim;
+  const Index key_columns = config.num_kv_heads * config.head_dim;
+  const Index value_columns = config.num_kv_heads * config.value_head_dim;
+  const Index head_columns = config.num_heads * config.value_head_dim;
+  const Index extents[kNumWeights][2] = {{query_columns, config.embed_dim},
+                                         {key_columns, config.kdim},
+                                         {value_columns, config.vdim},
+                                         {config.out_dim, head_columns},
+                                         {query_columns},
+                                         {key_columns},
+                                         {value_columns},
+                                         {config.out_dim}};
+  NewArray copies[kNumWeights];
+  py::tuple result(kNumWeights);
+  for (int i = 0; i < kNumWeights; ++i) {
+    if (layer.has_weight[i]) copies[i] = new_array(layer.attention.dtype(), i < 4 ? 2 : 1, extents[i]);
+    result[static_cast<std::size_t>(i)] = layer.has_weight[i] ? copies[i].array : py::object(py::none());
+  }
+  layer.attention.copy_weights({copies[0].view, copies[1].view, copies[2].view, copies[3].view, copies[4].view,
+                                copies[5].view, copies[6].view, copies[7].view});
+  return result;
+}
+
+// A read-only property for one size.
+template <Index MultiHeadAttentionConfig::* size>
+Index get(const Layer& layer) {
+  return layer.attention.config().*size;
+}
+
+}  // namespace
+
+void bind_multi_head_attention(py::module_& m) {
+  using Config = MultiHeadAttentionConfig;
+  py::class_<Layer>(m, "MultiHeadAttention")
+      .def(py::init(&make_layer),
+           "(embed_dim, num_heads, num_kv_heads, head_dim, value_head_dim, kdim, vdim, out_dim, query_weight, "
+           "key_weight, value_weight, out_weight, query_bias, key_bias, value_bias, out_bias)")
+      .def("forward", &forward,
+           "(query, key, value, attn_mask, key_mask, is_causal, need_weights, out, num_threads) -> out or (out, "
+           "weights)")
+      .def("weights", &copy_weights, "() -> copies of the eight weights, None for a bias that the layer lacks")
+      .def_property_readonly("embed_dim", &get<&Config::embed_dim>)
+      .def_property_readonly("num_heads", &get<&Config::num_heads>)
+      .def_property_readonly("num_kv_heads", &get<&Config::num_kv_heads>)
+      .def_property_readonly("head_dim", &get<&Config::head_dim>)
+      .def_property_readonly("value_head_dim", &get<&Config::value_head_dim>)
+      .def_property_readonly("kdim", &get<&Config::kdim>)
+      .def_property_readonly("vdim", &get<&Config::vdim>)
+      .def_property_readonly("out_dim", &get<&Config::out_dim>)
+      .def_property_readonly("dtype", [](const Layer& layer) { return numpy_dtype(layer.attention.dtype()); });
+}
+
+}  // namespace mha::bindings

@@ -1,0 +1,80 @@
+// Instruction sets, threads, and what the process is.
+#include <unistd.h>
+
+#include <atomic>
+#include <cstring>
+#include <string>
+
+#include <pybind11/gil_simple.h>
+#include <mha/runtime.hpp>
+
+#include "array_view.hpp"
+#include "bindings.hpp"
+#include "scalars.hpp"
+
+namespace mha::bindings {
+namespace {
+
+py::tuple built_isas() {
+  py::tuple names(num_built_isas());
+  for (int i = 0; i < num_built_isas(); ++i) names[static_cast<std::size_t>(i)] = built_isa(i);
+  return names;
+}
+
+bool is_supported(const char* name) {
+  for (int i = 0; i < num_built_isas(); ++i)
+    if (std::strcmp(built_isa(i), name) == 0) return isa_supported(i);
+  return false;
+}
+
+void choose_isa(py::handle name) {
+  if (!name.is_none() && !PyUnicode_Check(name.ptr()))
+    throw py::type_error(describe("set_isa", "name", "None or a str", name));
+  set_isa(name.is_none() ? nullptr : py::cast<std::string>(name).c_str());
+}
+
+py::tuple dtypes() {
+  py::tuple result(kNumDTypes);
+  for (int i = 0; i < kNumDTypes; ++i) result[static_cast<std::size_t>(i)] = numpy_dtype(static_cast<DType>(i));
+  return result;
+}
+
+double measure(py::handle dtype, double seconds) {
+  const DType measured = dtype_from(dtype);
+  const py::gil_scoped_release_simple unlocked;
+  return measure_fma_gflops(measured, seconds);
+}
+
+}  // namespace
+
+void warn_if_forked() {
+  if (!forked_after_parallel()) return;
+  // By process, not once: a child of this child is a process of its own.
+  static std::atomic<long> warned_process{0};
+  const long process = getpid();
+  if (warned_process.exchange(process) == process) return;
+  // Level 2 is the caller of the package's function.
+  if (PyErr_WarnEx(PyExc_RuntimeWarning,
+                   "mha_native: this process was forked after parallel work; it computes on one thread", 2) != 0)
+    throw py::error_already_set();
+}
+
+void bind_runtime(py::module_& m) {
+  m.def("built_isas", &built_isas, "The instruction sets compiled in, in rising order of preference");
+  m.def("isa_supported", &is_supported, "Whether the instruction set is built in and this machine runs it");
+  m.def("active_isa", &active_isa);
+  m.def("active_isa_reason", &active_isa_reason);
+  m.def("set_isa", &choose_isa, "Chooses by name; None goes back to MHA_NATIVE_ISA and detection");
+  m.def("last_used_isa", &last_used_isa);
+  m.def("num_threads", &num_threads);
+  m.def("num_threads_reason", &num_threads_reason);
+  m.def(
+      "set_num_threads", [](py::handle n) { set_num_threads(positive("set_num_threads", "num_threads", n, 0)); },
+      "At least 1; None goes back to the environment and detection");
+  m.def("forked_after_parallel", &forked_after_parallel);
+  m.def("scratch_bytes", &scratch_bytes);
+  m.def("measure_fma_gflops", &measure, "(dtype, seconds) -> GFLOP/s of one core's multiply-add units");
+  m.def("dtypes", &dtypes, "The dtypes that attention computes in");
+}
+
+}  // namespace mha::bindings

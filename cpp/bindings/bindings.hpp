@@ -1,0 +1,18 @@
+// The parts that module.cpp puts together, one for each bind_*.cpp.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+namespace mha::bindings {
+
+namespace py = pybind11;
+
+void bind_attention(py::module_& m);
+void bind_multi_head_attention(py::module_& m);
+void bind_runtime(py::module_& m);
+
+/// Call before computing. In a child forked after parallel work it issues one RuntimeWarning per process, and throws if
+/// the user has made warnings errors.
+void warn_if_forked();
+
+}  // namespace mha::bindings

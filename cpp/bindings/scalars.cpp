@@ -1,0 +1,60 @@
+#include "scalars.hpp"
+
+#include <algorithm>
+#include <climits>
+#include <cmath>
+#include <cstring>
+
+namespace mha::bindings {
+
+std::string describe(const char* function, const char* argument, const char* rule, py::handle object) {
+  std::string shown = py::cast<std::string>(py::repr(object));
+  if (shown.size() > 80) shown = py::cast<std::string>(py::type::handle_of(object).attr("__name__"));
+  return std::string(function) + ": " + argument + " must be " + rule + "; got " + shown;
+}
+
+std::int64_t integer(const char* function, const char* argument, py::handle object, const char* rule) {
+  if (!PyIndex_Check(object.ptr()) || PyBool_Check(object.ptr()))
+    throw py::type_error(describe(function, argument, rule, object));
+  const py::object number = py::reinterpret_steal<py::object>(PyNumber_Index(object.ptr()));
+  if (!number) throw py::error_already_set();
+  int overflow = 0;
+  const long long value = PyLong_AsLongLongAndOverflow(number.ptr(), &overflow);
+  if (overflow != 0) throw py::value_error(describe(function, argument, "an integer of at most 64 bits", object));
+  return value;
+}
+
+int positive(const char* function, const char* argument, py::handle object, int if_none) {
+  if (object.is_none()) return if_none;
+  const std::int64_t value = integer(function, argument, object);
+  if (value < 1) throw py::value_error(describe(function, argument, "at least 1", object));
+  return static_cast<int>(std::min<std::int64_t>(value, INT_MAX));
+}
+
+double real(const char* function, const char* argument, py::handle object, double if_none) {
+  if (object.is_none()) return if_none;
+  double value;
+  if (PyFloat_CheckExact(object.ptr())) {
+    value = PyFloat_AS_DOUBLE(object.ptr());
+  } else {
+    // NumPy registers its scalars with the standard library's tower of numbers, where an array is not a Real.
+    const py::object real_number = py::module_::import("numbers").attr("Real");
+    if (PyBool_Check(object.ptr()) || !py::isinstance(object, real_number))
+      throw py::type_error(describe(function, argument, "None or a real number", object));
+    value = PyFloat_AsDouble(object.ptr());
+    if (value == -1 && PyErr_Occurred()) throw py::error_already_set();
+  }
+  if (!std::isfinite(value)) throw py::value_error(describe(function, argument, "finite", object));
+  return value;
+}
+
+bool boolean(const char* function, const char* argument, py::handle object) {
+  if (object.ptr() == Py_True) return true;
+  if (object.ptr() == Py_False) return false;
+  const char* type_name = Py_TYPE(object.ptr())->tp_name;
+  if (std::strcmp(type_name, "numpy.bool") != 0 && std::strcmp(type_name, "numpy.bool_") != 0)
+    throw py::type_error(describe(function, argument, "a bool", object));
+  return PyObject_IsTrue(object.ptr()) == 1;
+}
+
+}  // namespace mha::bindings

@@ -1,0 +1,62 @@
+"""Tensors of other libraries, in and out through DLPack. What is left is a NumPy array, which the core judges."""
+
+import sys
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+# A NumPy array, or a CPU tensor of any library that speaks DLPack.
+Tensor: TypeAlias = Any
+
+# DLPack's names for memory that the CPU reads like its own: its own, and pinned for CUDA or ROCm.
+_HOST_DEVICES = (1, 3, 11)
+
+
+def to_numpy(function: str, name: str, tensor: Tensor) -> Any:
+    """`tensor` itself if it is an array or no tensor at all, else an array over the same memory.
+
+    Callers skip this function for the type ``numpy.ndarray``: an attention call on a few tokens takes no longer than a
+    handful of Python calls.
+
+    Raises
+    ------
+    TypeError
+        For what cannot be read without a copy, a loss, or a gradient.
+    """
+    if isinstance(tensor, np.ndarray):
+        if isinstance(tensor, np.ma.MaskedArray):
+            raise TypeError(f"{function}: {name} is a numpy.ma.MaskedArray; pass its data, and its mask as attn_mask")
+        return tensor
+    if not hasattr(tensor, "__dlpack__"):
+        return tensor
+    kind = f"{type(tensor).__module__}.{type(tensor).__qualname__}"
+    if getattr(tensor, "requires_grad", False):
+        raise TypeError(f"{function}: {name} ({kind}) needs a gradient, and none is computed; pass its .detach()")
+    try:
+        device = int(tensor.__dlpack_device__()[0])
+        if device in _HOST_DEVICES:
+            _importer_of(tensor)
+            return np.from_dlpack(tensor)
+    except Exception as error:  # whatever the other library raises
+        dtype = getattr(tensor, "dtype", "of unknown dtype")
+        raise TypeError(f"{function}: {name} ({kind}, {dtype}) cannot be read by NumPy: {error}") from error
+    place = getattr(tensor, "device", f"DLPack type {device}")
+    raise TypeError(f"{function}: {name} ({kind}) is on a device, {place}; copy it to the CPU")
+
+
+def like(tensor: Tensor, array: NDArray[Any]) -> Tensor:
+    """`array` as the kind of tensor that `tensor` is, over the same memory."""
+    return array if isinstance(tensor, np.ndarray) else _importer_of(tensor)(array)
+
+
+def _importer_of(tensor: Tensor) -> Callable[[NDArray[Any]], Tensor]:
+    """The ``from_dlpack`` of the library that `tensor` comes from."""
+    if hasattr(tensor, "__array_namespace__"):
+        return tensor.__array_namespace__().from_dlpack  # type: ignore[no-any-return]
+    for base in type(tensor).__mro__:
+        library = sys.modules.get(base.__module__.partition(".")[0])
+        if hasattr(library, "from_dlpack"):
+            return library.from_dlpack  # type: ignore[union-attr, no-any-return]
+    raise TypeError("its library has no from_dlpack to give a result back through")

@@ -1,0 +1,117 @@
+"""The compiled core: positional arguments, NumPy arrays only. The functions of the package document them."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+__version__: str
+compiler: str
+
+def scaled_dot_product_attention(
+    query: NDArray[Any],
+    key: NDArray[Any],
+    value: NDArray[Any],
+    attn_mask: NDArray[Any] | None,
+    is_causal: bool,
+    query_offset: int | NDArray[Any],
+    key_lengths: NDArray[Any] | None,
+    window: tuple[int, int] | None,
+    scale: float | None,
+    return_lse: bool,
+    out: NDArray[Any] | None,
+    num_threads: int | None,
+    /,
+) -> Any: ...
+def attention_weights(
+    query: NDArray[Any],
+    key: NDArray[Any],
+    attn_mask: NDArray[Any] | None,
+    is_causal: bool,
+    query_offset: int | NDArray[Any],
+    key_lengths: NDArray[Any] | None,
+    window: tuple[int, int] | None,
+    scale: float | None,
+    out: NDArray[Any] | None,
+    num_threads: int | None,
+    /,
+) -> NDArray[Any]: ...
+
+class MultiHeadAttention:
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        num_kv_heads: int,
+        head_dim: int,
+        value_head_dim: int,
+        kdim: int,
+        vdim: int,
+        out_dim: int,
+        query_weight: NDArray[Any],
+        key_weight: NDArray[Any],
+        value_weight: NDArray[Any],
+        out_weight: NDArray[Any],
+        query_bias: NDArray[Any] | None,
+        key_bias: NDArray[Any] | None,
+        value_bias: NDArray[Any] | None,
+        out_bias: NDArray[Any] | None,
+        /,
+    ) -> None: ...
+    def forward(
+        self,
+        query: NDArray[Any],
+        key: NDArray[Any],
+        value: NDArray[Any],
+        attn_mask: NDArray[Any] | None,
+        key_mask: NDArray[Any] | None,
+        is_causal: bool,
+        need_weights: bool,
+        out: NDArray[Any] | None,
+        num_threads: int | None,
+        /,
+    ) -> Any: ...
+    def weights(
+        self,
+    ) -> tuple[
+        NDArray[Any],
+        NDArray[Any],
+        NDArray[Any],
+        NDArray[Any],
+        NDArray[Any] | None,
+        NDArray[Any] | None,
+        NDArray[Any] | None,
+        NDArray[Any] | None,
+    ]: ...
+    @property
+    def embed_dim(self) -> int: ...
+    @property
+    def num_heads(self) -> int: ...
+    @property
+    def num_kv_heads(self) -> int: ...
+    @property
+    def head_dim(self) -> int: ...
+    @property
+    def value_head_dim(self) -> int: ...
+    @property
+    def kdim(self) -> int: ...
+    @property
+    def vdim(self) -> int: ...
+    @property
+    def out_dim(self) -> int: ...
+    @property
+    def dtype(self) -> np.dtype[Any]: ...
+
+def built_isas() -> tuple[str, ...]: ...
+def isa_supported(name: str, /) -> bool: ...
+def active_isa() -> str: ...
+def active_isa_reason() -> str: ...
+def set_isa(name: str | None, /) -> None: ...
+def last_used_isa() -> str: ...
+def num_threads() -> int: ...
+def num_threads_reason() -> str: ...
+def set_num_threads(n: int | None, /) -> None: ...
+def forked_after_parallel() -> bool: ...
+def scratch_bytes() -> int: ...
+def measure_fma_gflops(dtype: DTypeLike, seconds: float, /) -> float: ...
+def dtypes() -> tuple[np.dtype[Any], ...]: ...

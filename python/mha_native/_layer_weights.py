@@ -1,0 +1,138 @@
+"""Sizes of a multi-head attention layer, and its weights as a state dict: names, shapes, initial values."""
+
+import math
+import operator
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy import ndarray
+from numpy.typing import NDArray
+
+from ._arrays import Tensor, to_numpy
+
+
+class Sizes(NamedTuple):
+    """Sizes of a layer, in the order in which the core takes them."""
+
+    embed_dim: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    value_head_dim: int
+    kdim: int
+    vdim: int
+    out_dim: int
+
+    @property
+    def are_stackable(self) -> bool:
+        """Whether the projections of query, key and value read equally many features."""
+        return self.kdim == self.vdim == self.embed_dim
+
+    @property
+    def in_rows(self) -> tuple[int, int, int]:
+        """What the projections of query, key and value give: H D, Hk D, Hk Dv."""
+        heads, kv_heads = self.num_heads, self.num_kv_heads
+        return heads * self.head_dim, kv_heads * self.head_dim, kv_heads * self.value_head_dim
+
+    def state_shapes(self, bias: bool, stacked: bool) -> dict[str, tuple[int, ...]]:
+        """Names and shapes of a state dict."""
+        rows = self.in_rows
+        shapes: dict[str, tuple[int, ...]] = {"in_proj_weight": (sum(rows), self.embed_dim)}
+        if not stacked:
+            features = (self.embed_dim, self.kdim, self.vdim)
+            shapes = {f"{letter}_proj_weight": (rows[i], features[i]) for i, letter in enumerate("qkv")}
+        if bias:
+            shapes["in_proj_bias"] = (sum(rows),)
+        shapes["out_proj.weight"] = (self.out_dim, self.num_heads * self.value_head_dim)
+        if bias:
+            shapes["out_proj.bias"] = (self.out_dim,)
+        return shapes
+
+
+def resolve_sizes(embed_dim: int, num_heads: int, *others: int | None) -> Sizes:
+    """Puts in the usual sizes for None, and checks them all."""
+    num_kv_heads, head_dim, value_head_dim, kdim, vdim, out_dim = others
+    given = Sizes(
+        embed_dim,
+        num_heads,
+        num_heads if num_kv_heads is None else num_kv_heads,
+        1 if head_dim is None else head_dim,
+        1 if value_head_dim is None else value_head_dim,
+        embed_dim if kdim is None else kdim,
+        embed_dim if vdim is None else vdim,
+        embed_dim if out_dim is None else out_dim,
+    )
+    for name, size in given._asdict().items():
+        if isinstance(size, bool) or not hasattr(size, "__index__"):
+            raise TypeError(f"MultiHeadAttention: {name} must be an integer; got {size!r}")
+        if size < 1:
+            raise ValueError(f"MultiHeadAttention: {name} must be at least 1; got {size}")
+    sizes = Sizes(*map(operator.index, given))
+    if head_dim is None:
+        if sizes.embed_dim % sizes.num_heads:
+            raise ValueError(
+                "MultiHeadAttention: embed_dim must be a multiple of num_heads if head_dim is not given; "
+                f"got embed_dim {embed_dim}, num_heads {num_heads}"
+            )
+        sizes = sizes._replace(head_dim=sizes.embed_dim // sizes.num_heads)
+    if value_head_dim is None:
+        sizes = sizes._replace(value_head_dim=sizes.head_dim)
+    if sizes.num_heads % sizes.num_kv_heads:
+        raise ValueError(
+            "MultiHeadAttention: num_heads must be a multiple of num_kv_heads; "
+            f"got num_heads {num_heads}, num_kv_heads {num_kv_heads}"
+        )
+    return sizes
+
+
+def initial_state(sizes: Sizes, bias: bool, dtype: np.dtype[Any], seed: int | None) -> dict[str, NDArray[Any]]:
+    """Random weights by the rule of torch: Xavier-uniform into the heads, as one block where they are stacked, and the
+    rule of ``torch.nn.Linear`` out of them."""
+    rng = np.random.default_rng(seed)
+    state = {}
+    for name, shape in sizes.state_shapes(bias, stacked=sizes.are_stackable).items():
+        if len(shape) == 1:
+            state[name] = np.zeros(shape, dtype)
+        else:
+            rows, features = shape
+            bound = 1 / math.sqrt(features) if name == "out_proj.weight" else math.sqrt(6 / (features + rows))
+            state[name] = rng.uniform(-bound, bound, shape).astype(dtype)
+    return state
+
+
+def split_state(
+    sizes: Sizes, bias: bool, dtype: np.dtype[Any], state: Mapping[str, Tensor]
+) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any], Any, Any, Any, Any]:
+    """The weights in the order of the core: four matrices, then four biases or None. Checks every name and shape."""
+    function = "MultiHeadAttention.load_state_dict"
+    stacked = sizes.are_stackable and not any(f"{letter}_proj_weight" in state for letter in "qkv")
+    expected = sizes.state_shapes(bias, stacked)
+    arrays: dict[str, Any] = {name: to_numpy(function, name, state[name]) for name in expected if name in state}
+    wrong_kinds = [f"{name} is a {type(x).__name__}" for name, x in arrays.items() if not isinstance(x, ndarray)]
+    if wrong_kinds:
+        raise TypeError(f"{function}: expected arrays; {', '.join(wrong_kinds)}")
+
+    complaints = {
+        "missing": [name for name in expected if name not in state],
+        "unexpected": [str(name) for name in state if name not in expected],
+        "of the wrong shape": [
+            f"{name} {list(arrays[name].shape)} instead of {list(shape)}"
+            for name, shape in expected.items()
+            if name in arrays and arrays[name].shape != shape
+        ],
+    }
+    if any(complaints.values()):
+        raise ValueError(f"{function}: " + "; ".join(f"{what}: {', '.join(n)}" for what, n in complaints.items() if n))
+    wrong_dtypes = [f"{name} {array.dtype}" for name, array in arrays.items() if array.dtype != dtype]
+    if wrong_dtypes:
+        raise TypeError(f"{function}: the layer is {dtype}; got {', '.join(wrong_dtypes)}")
+
+    rows = sizes.in_rows
+    splits = [rows[0], rows[0] + rows[1]]
+    if stacked:
+        q, k, v = np.split(arrays["in_proj_weight"], splits)
+    else:
+        q, k, v = (arrays[f"{letter}_proj_weight"] for letter in "qkv")
+    biases = np.split(arrays["in_proj_bias"], splits) if bias else [None, None, None]
+    return q, k, v, arrays["out_proj.weight"], biases[0], biases[1], biases[2], arrays.get("out_proj.bias")

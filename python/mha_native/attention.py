@@ -1,0 +1,184 @@
+"""Attention over arrays: the public functions, which document and forward. Checks and work are in the core."""
+
+from numpy import ndarray
+
+from . import _core
+from ._arrays import Tensor, like, to_numpy
+
+
+def scaled_dot_product_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    *,
+    is_causal: bool = False,
+    query_offset: int | Tensor = 0,
+    key_lengths: Tensor | None = None,
+    window: tuple[int, int] | None = None,
+    scale: float | None = None,
+    return_lse: bool = False,
+    out: Tensor | None = None,
+    num_threads: int | None = None,
+) -> Tensor:
+    """``softmax(scale * query @ key.T + masks) @ value``, for each batch element and head.
+
+    Arrays are NumPy arrays, or CPU tensors of any library that speaks DLPack (PyTorch, JAX, ...), of float32 or float64
+    and one dtype in a call. They are read where they lie, whatever their strides. B is the batch size, H and Hk the
+    number of query heads and key-value heads, Tq and Tk the number of queries and keys, D and Dv the width of a head.
+
+    Parameters
+    ----------
+    query : [B, H, Tq, D], [H, Tq, D] or [Tq, D]
+    key : [B, Hk, Tk, D]
+        Of the rank of `query`, as is `value`. H is a multiple of Hk, and query head h reads key-value head
+        ``h // (H // Hk)``.
+    value : [B, Hk, Tk, Dv]
+    attn_mask : broadcastable to [B, H, Tq, Tk], optional
+        Boolean: True means that the key takes part (the opposite of ``torch.nn.MultiheadAttention``). Or of the dtype
+        of `query`: added to the scaled scores, where minus infinity masks.
+    is_causal : bool, default False
+        Query i sees key j only if ``j <= query_offset + i``.
+    query_offset : int or integer array [B], default 0
+        Position of the first query among the keys. ``Tk - Tq`` aligns the last query with the last key.
+    key_lengths : integer array [B], optional
+        Keys ``j >= key_lengths[b]`` do not exist, and their memory is not read.
+    window : (left, right), optional
+        Query i sees key j only if ``query_offset + i - left <= j <= query_offset + i + right``; -1 is unbounded.
+    scale : float, optional
+        Default: ``1 / sqrt(D)``.
+    return_lse : bool, default False
+        Return the logarithm of the sum of the exponentials of the masked scores, too.
+    out : [B, H, Tq, Dv], optional
+        Array to write the result to; it must not overlap an input.
+    num_threads : int, optional
+        Threads for this call; default: `mha_native.num_threads`. It does not change the result, not in one bit.
+
+    Returns
+    -------
+    out : [B, H, Tq, Dv]
+        Of the rank, dtype and kind of `query`.
+    lse : [B, H, Tq]
+        Only with `return_lse`: float64 for float64, else float32.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Before any work, if an argument breaks a rule; the message shows the dtypes or shapes of all.
+
+    See Also
+    --------
+    attention_weights : The weights that the values are averaged with.
+    MultiHeadAttention : The layer, with projections.
+
+    Notes
+    -----
+    All masks compose: a key takes part if each admits it. A query that sees no key gets zeros and an `lse` of minus
+    infinity. What is behind a mask, NaN included, never reaches the result. Sums are accumulated in float32, or float64
+    for float64. The [Tq, Tk] scores are never stored.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import mha_native as mha
+    >>> rng = np.random.default_rng(0)
+    >>> query, key, value = rng.standard_normal((3, 2, 8, 5, 64), dtype=np.float32)
+    >>> mha.scaled_dot_product_attention(query, key, value).shape
+    (2, 8, 5, 64)
+
+    The first query of a causal call sees one key, and gives its value:
+
+    >>> out = mha.scaled_dot_product_attention(query, key, value, is_causal=True)
+    >>> np.array_equal(out[:, :, 0], value[:, :, 0])
+    True
+
+    Sentences of three and five words in one batch:
+
+    >>> lengths = np.array([3, 5])
+    >>> out = mha.scaled_dot_product_attention(query, key, value, key_lengths=lengths)
+    >>> same = mha.scaled_dot_product_attention(query[0], key[0, :, :3], value[0, :, :3])
+    >>> np.allclose(out[0], same, atol=1e-6)
+    True
+    """
+    name = "scaled_dot_product_attention"
+    result = _core.scaled_dot_product_attention(
+        query if type(query) is ndarray else to_numpy(name, "query", query),
+        key if type(key) is ndarray else to_numpy(name, "key", key),
+        value if type(value) is ndarray else to_numpy(name, "value", value),
+        attn_mask if attn_mask is None or type(attn_mask) is ndarray else to_numpy(name, "attn_mask", attn_mask),
+        is_causal,
+        query_offset if type(query_offset) is int else to_numpy(name, "query_offset", query_offset),
+        key_lengths if key_lengths is None else to_numpy(name, "key_lengths", key_lengths),
+        window,
+        scale,
+        return_lse,
+        out if out is None or type(out) is ndarray else to_numpy(name, "out", out),
+        num_threads,
+    )
+    if type(query) is ndarray:
+        return result
+    if not return_lse:
+        return like(query, result) if out is None else out
+    return like(query, result[0]) if out is None else out, like(query, result[1])
+
+
+def attention_weights(
+    query: Tensor,
+    key: Tensor,
+    attn_mask: Tensor | None = None,
+    *,
+    is_causal: bool = False,
+    query_offset: int | Tensor = 0,
+    key_lengths: Tensor | None = None,
+    window: tuple[int, int] | None = None,
+    scale: float | None = None,
+    out: Tensor | None = None,
+    num_threads: int | None = None,
+) -> Tensor:
+    """``softmax(scale * query @ key.T + masks)``: how much each query attends to each key.
+
+    Parameters
+    ----------
+    query : [B, H, Tq, D], [H, Tq, D] or [Tq, D]
+    key : [B, Hk, Tk, D]
+    attn_mask, is_causal, query_offset, key_lengths, window, scale, num_threads
+        As for `scaled_dot_product_attention`.
+    out : [B, H, Tq, Tk], optional
+        Array to write the result to; it must not overlap an input.
+
+    Returns
+    -------
+    weights : [B, H, Tq, Tk]
+        Of the rank, dtype and kind of `query`. Rows sum to 1. Masked keys weigh exactly 0, and a query that sees no key
+        has zeros only.
+
+    See Also
+    --------
+    scaled_dot_product_attention : The average of the values under these weights, which does not store them.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import mha_native as mha
+    >>> x = np.eye(3, dtype=np.float32)
+    >>> mha.attention_weights(x, x, is_causal=True, scale=np.log(4)).round(2)
+    array([[1.  , 0.  , 0.  ],
+           [0.2 , 0.8 , 0.  ],
+           [0.17, 0.17, 0.67]], dtype=float32)
+    """
+    name = "attention_weights"
+    result = _core.attention_weights(
+        query if type(query) is ndarray else to_numpy(name, "query", query),
+        key if type(key) is ndarray else to_numpy(name, "key", key),
+        attn_mask if attn_mask is None or type(attn_mask) is ndarray else to_numpy(name, "attn_mask", attn_mask),
+        is_causal,
+        query_offset if type(query_offset) is int else to_numpy(name, "query_offset", query_offset),
+        key_lengths if key_lengths is None else to_numpy(name, "key_lengths", key_lengths),
+        window,
+        scale,
+        out if out is None or type(out) is ndarray else to_numpy(name, "out", out),
+        num_threads,
+    )
+    if type(query) is ndarray:
+        return result
+    return like(query, result) if out is None else out

@@ -1,0 +1,190 @@
+"""The command ``python -m mha_native demo``: self-attention over the words of a text, shown, checked and timed."""
+
+import re
+import shutil
+import statistics
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import _core, reference
+from .multi_head_attention import MultiHeadAttention
+from .positions import sinusoidal_positions
+
+EMBED_DIM = 512
+NUM_HEADS = 8
+
+MAX_WORDS = 1024  # that take part: the weights of all heads are 32 MB then
+MAX_ROWS = 24  # of the table: one screen
+MAX_DRAWN = 40  # words of the plot: what has room for labels
+MAX_WIDTH = 12  # characters of a word in the table
+
+Array = NDArray[np.float32]
+
+
+class BadInput(Exception):
+    """What the user can mend: one sentence, without the name of the program."""
+
+
+def run(text: str, seed: int, plot: str | None) -> None:
+    """Print the demonstration for `text`, and draw the weights to the file `plot`.
+
+    Raises
+    ------
+    BadInput
+        Before anything is printed.
+    """
+    if seed < 0:
+        raise BadInput(f"--seed must not be negative; got {seed}")
+    all_words = re.findall(r"\w+(?:['\u2019-]\w+)*", text)
+    words = all_words[:MAX_WORDS]
+    if not words:
+        raise BadInput("the text has no words")
+    try:
+        isa = _core.active_isa()
+    except ValueError as error:  # MHA_NATIVE_ISA asks for what cannot be had
+        raise BadInput(str(error)) from error
+
+    rng = np.random.default_rng(seed)
+    x = embed(words, rng) + sinusoidal_positions(len(words), EMBED_DIM)
+    layer = MultiHeadAttention(EMBED_DIM, NUM_HEADS, seed=seed)
+    out, weights = layer(x, need_weights=True)
+    if plot is not None:
+        draw(words[:MAX_DRAWN], weights[:, :MAX_DRAWN, :MAX_DRAWN], plot)
+
+    count = f"{len(words)} word{'s' * (len(words) > 1)}"
+    if len(all_words) > len(words):
+        count = f"the first {len(words):,} of {len(all_words):,} words"
+    print(f"Multi-head self-attention over {count}: d_model {EMBED_DIM}, {NUM_HEADS} heads, float32")
+    print(f"mha_native {_core.__version__} with {isa}, threads: up to {_core.num_threads()}")
+    print()
+    print("What each word attends to most, and how much. The layer is not trained, so it carries no meaning.")
+    print_heads(words, weights)
+
+    state = layer.state_dict()
+    expected = reference.multi_head_attention(x, x, x, state, NUM_HEADS)
+    print()
+    print(
+        f"Largest error against the float64 reference: {np.abs(out - expected).max():.1e}, "
+        f"in results of up to {np.abs(expected).max():.1f}"
+    )
+    ours, numpys = time_in_turns([lambda: layer(x), lambda: numpy_layer(x, state)])
+    print(
+        f"Time: {in_words(ours)}; the same in NumPy {np.__version__}: {in_words(numpys)}, {numpys / ours:.1f} times as "
+        "long (medians, in turns)"
+    )
+    if plot is not None:
+        which = f"the first {MAX_DRAWN} words" if len(words) > MAX_DRAWN else "all words"
+        print(f"Plot of {which}: {plot}")
+
+
+def read_text(path: str) -> str:
+    """The contents of a UTF-8 file."""
+    try:
+        return Path(path).read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise BadInput(f"cannot read {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise BadInput(f"cannot read {path}: it is not UTF-8 text") from error
+
+
+def embed(words: list[str], rng: np.random.Generator) -> Array:
+    """Random embeddings [T, E]; one word has one embedding wherever it stands."""
+    vocabulary, index = np.unique([word.casefold() for word in words], return_inverse=True)
+    table: Array = rng.standard_normal((len(vocabulary), EMBED_DIM), dtype=np.float32)
+    return table[index]
+
+
+def numpy_layer(x: Array, state: Mapping[str, Array]) -> Array:
+    """The layer as one writes it in NumPy, in float32."""
+    length, width = x.shape
+    projected = x @ state["in_proj_weight"].T + state["in_proj_bias"]
+    q, k, v = projected.reshape(length, 3, NUM_HEADS, width // NUM_HEADS).transpose(1, 2, 0, 3)  # [H, T, D] each
+    scores = q @ k.swapaxes(1, 2) / np.float32(np.sqrt(width // NUM_HEADS))
+    exponentials = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    weights = exponentials / exponentials.sum(axis=-1, keepdims=True)
+    heads: Array = (weights @ v).transpose(1, 0, 2).reshape(length, width)
+    return heads @ state["out_proj.weight"].T + state["out_proj.bias"]
+
+
+def time_in_turns(functions: list[Callable[[], Any]], turns: int = 6) -> list[float]:
+    """Median seconds of each function. They take turns, so that a busy machine is unfair to none."""
+    seconds: list[list[float]] = [[] for _ in functions]
+    for _ in range(turns):
+        for function, taken in zip(functions, seconds, strict=True):
+            time.sleep(0.05)  # the idle threads of the library before would spin on into this turn
+            function()
+            end_of_turn = time.perf_counter() + 0.1
+            for _ in range(10):
+                start = time.perf_counter()
+                function()
+                taken.append(time.perf_counter() - start)
+                if time.perf_counter() > end_of_turn:
+                    break
+    return [statistics.median(taken) for taken in seconds]
+
+
+def in_words(seconds: float) -> str:
+    return f"{seconds * 1e6:.0f} us" if seconds < 1e-3 else f"{seconds * 1e3:.1f} ms"
+
+
+def print_heads(words: list[str], weights: Array) -> None:
+    """Tables of what each word attends to most, with as many heads side by side as the terminal has room for."""
+    encoding = sys.stdout.encoding or "utf-8"
+    names = [shorten(word).encode(encoding, "replace").decode(encoding) for word in words]
+    best = weights.argmax(axis=-1)  # [H, T]
+    shown = range(min(len(words), MAX_ROWS))
+
+    def cell(head: int, row: int) -> str:
+        weight = weights[head, row, best[head, row]]
+        return f"{names[best[head, row]]} {weight:.{0 if weight >= 0.0995 else 1}%}"
+
+    cells = [[cell(head, row) for row in shown] for head in range(NUM_HEADS)]
+    label_width = max(len(names[row]) for row in shown)
+    cell_width = max(len(text) for column in cells for text in column)
+    room = shutil.get_terminal_size((80, 24)).columns - label_width
+    side_by_side = next((n for n in (8, 4, 2) if n * (cell_width + 2) <= room), 1)
+    for first in range(0, NUM_HEADS, side_by_side):
+        heads = range(first, first + side_by_side)
+        print()
+        print(" " * label_width + "".join(f"  {f'head {head + 1}':<{cell_width}}" for head in heads).rstrip())
+        for row in shown:
+            line = "".join(f"  {cells[head][row]:<{cell_width}}" for head in heads)
+            print(f"{names[row]:<{label_width}}{line}".rstrip())
+    if len(words) > len(shown):
+        print(f"... and {len(words) - len(shown):,} more words; the first {len(shown)} are shown")
+
+
+def shorten(word: str) -> str:
+    return word if len(word) <= MAX_WIDTH else word[: MAX_WIDTH - 2] + ".."
+
+
+def draw(words: list[str], weights: Array, path: str) -> None:
+    """Writes a picture of the weights [H, T, T], one panel for each head."""
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg  # type: ignore[import-not-found, unused-ignore]
+        from matplotlib.figure import Figure  # type: ignore[import-not-found, unused-ignore]
+    except ImportError as error:
+        raise BadInput('--plot needs matplotlib: pip install "mha_native[plot]"') from error
+    side = 1.6 + 0.14 * len(words)
+    figure = Figure(figsize=(4 * side, 2 * side), layout="constrained")
+    FigureCanvasAgg(figure)
+    for head, panel in enumerate(figure.subplots(2, 4).flat):
+        picture = panel.imshow(weights[head], cmap="viridis", vmin=0, vmax=weights.max())
+        labels = [shorten(word) for word in words]
+        panel.set_xticks(range(len(words)), labels, rotation=90, fontsize=7)
+        panel.set_yticks(range(len(words)), labels, fontsize=7)
+        panel.set_title(f"head {head + 1}", fontsize=9)
+    figure.colorbar(picture, ax=figure.axes, label="weight", shrink=0.8)
+    figure.supxlabel("attends to")
+    try:
+        figure.savefig(path, dpi=150, format=Path(path).suffix[1:] or "png")
+    except OSError as error:
+        raise BadInput(f"cannot write {path}: {error.strerror}") from error
+    except ValueError as error:  # an ending that matplotlib does not know
+        raise BadInput(f"cannot write {path}: {str(error).splitlines()[0]}") from error

@@ -1,0 +1,275 @@
+"""The multi-head attention layer. Its weights live in the core, packed; this class names and documents."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy import ndarray
+from numpy.typing import DTypeLike, NDArray
+
+from . import _core
+from ._arrays import Tensor, like, to_numpy
+from ._layer_weights import Sizes, initial_state, resolve_sizes, split_state
+
+
+class MultiHeadAttention:
+    """``concat(head_1 ... head_H) W_O`` with ``head_i = attention(query W_Q_i, key W_K_i, value W_V_i)``.
+
+    Parameters
+    ----------
+    embed_dim : int
+        E, the features of the query.
+    num_heads : int
+        H.
+    num_kv_heads : int, optional
+        Hk, a divisor of H: heads of keys and values, each shared by H / Hk heads of queries. Default: H.
+    head_dim : int, optional
+        D, the width of a head. Default: E / H.
+    value_head_dim : int, optional
+        Dv, the width of a head of the values. Default: D.
+    kdim, vdim, out_dim : int, optional
+        Features of the key, the value and the result. Default: E.
+    bias : bool, default True
+        Add a bias in all four projections.
+    dtype : float32 or float64, default "float32"
+        Of the weights, and of what the layer takes and gives.
+    seed : int, optional
+        Of the initial weights, which follow the rule of ``torch.nn.MultiheadAttention``: Xavier-uniform, biases zero.
+
+    See Also
+    --------
+    from_torch, load_state_dict : Weights from elsewhere.
+
+    Notes
+    -----
+    A layer may be called from several threads at once. It is always batch-first, and has no dropout.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import mha_native as mha
+    >>> layer = mha.MultiHeadAttention(512, 8, seed=0)
+    >>> x = np.random.default_rng(1).standard_normal((2, 10, 512), dtype=np.float32)
+    >>> layer(x).shape
+    (2, 10, 512)
+    >>> y, weights = layer(x, is_causal=True, need_weights=True)
+    >>> weights.shape
+    (2, 8, 10, 10)
+    """
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        *,
+        num_kv_heads: int | None = None,
+        head_dim: int | None = None,
+        value_head_dim: int | None = None,
+        kdim: int | None = None,
+        vdim: int | None = None,
+        out_dim: int | None = None,
+        bias: bool = True,
+        dtype: DTypeLike = "float32",
+        seed: int | None = None,
+    ) -> None:
+        sizes = resolve_sizes(embed_dim, num_heads, num_kv_heads, head_dim, value_head_dim, kdim, vdim, out_dim)
+        dtype = np.dtype(dtype)
+        if dtype not in _core.dtypes():
+            names = " or ".join(map(str, _core.dtypes()))
+            raise TypeError(f"MultiHeadAttention: dtype must be {names}; got {dtype}")
+        self._set_state(sizes, bool(bias), dtype, initial_state(sizes, bool(bias), dtype, seed))
+
+    def __call__(
+        self,
+        query: Tensor,
+        key: Tensor | None = None,
+        value: Tensor | None = None,
+        *,
+        attn_mask: Tensor | None = None,
+        key_mask: Tensor | None = None,
+        is_causal: bool = False,
+        need_weights: bool = False,
+        average_attn_weights: bool = False,
+        out: Tensor | None = None,
+        num_threads: int | None = None,
+    ) -> Tensor:
+        """Attend from `query` to `key`; self-attention if there is no `key`.
+
+        Parameters
+        ----------
+        query : [B, Tq, E] or [Tq, E]
+            NumPy array, or CPU tensor of any library that speaks DLPack, of the dtype of the layer.
+        key : [B, Tk, kdim], default `query`
+        value : [B, Tk, vdim], default `key`
+        attn_mask : broadcastable to [B, H, Tq, Tk], optional
+            Boolean: True means that the key takes part, the opposite of ``torch.nn.MultiheadAttention``. Or of the
+            dtype of the layer: added to the scaled scores.
+        key_mask : boolean, broadcastable to [B, Tk], optional
+            True means that the key takes part: the negation of torch's ``key_padding_mask``.
+        is_causal : bool, default False
+            Query i sees the keys up to i.
+        need_weights : bool, default False
+            Return the attention weights, too.
+        average_attn_weights : bool, default False
+            Average the weights over the heads.
+        out : [B, Tq, out_dim], optional
+            Array to write the result to; it must not overlap an input.
+        num_threads : int, optional
+            Threads for this call; default: `mha_native.num_threads`.
+
+        Returns
+        -------
+        out : [B, Tq, out_dim]
+            Of the rank and kind of `query`.
+        weights : [B, H, Tq, Tk], averaged: [B, Tq, Tk]
+            Only with `need_weights`; without B if `query` has none.
+        """
+        name = "MultiHeadAttention"
+        q = query if type(query) is ndarray else to_numpy(name, "query", query)
+        k = q if key is None else key if type(key) is ndarray else to_numpy(name, "key", key)
+        v = k if value is None else value if type(value) is ndarray else to_numpy(name, "value", value)
+        result: Any = self._core.forward(
+            q,
+            k,
+            v,
+            attn_mask if attn_mask is None or type(attn_mask) is ndarray else to_numpy(name, "attn_mask", attn_mask),
+            key_mask if key_mask is None or type(key_mask) is ndarray else to_numpy(name, "key_mask", key_mask),
+            is_causal,
+            need_weights,
+            out if out is None or type(out) is ndarray else to_numpy(name, "out", out),
+            num_threads,
+        )
+        array = result[0] if need_weights else result
+        if type(query) is not ndarray:
+            array = like(query, array) if out is None else out
+        if not need_weights:
+            return array
+        weights = result[1].mean(axis=-3) if average_attn_weights else result[1]
+        return array, weights if type(query) is ndarray else like(query, weights)
+
+    def state_dict(self) -> dict[str, NDArray[Any]]:
+        """Copies of the weights, under the names and in the [out, in] layout of ``torch.nn.MultiheadAttention``.
+
+        ``in_proj_weight`` [H D + Hk D + Hk Dv, E] stacks the projections of query, key and value if `kdim` and `vdim`
+        are E; else they are ``q_proj_weight``, ``k_proj_weight`` and ``v_proj_weight``. ``out_proj.weight`` is
+        [out_dim, H Dv]. With biases also ``in_proj_bias`` and ``out_proj.bias``.
+        """
+        q, k, v, out, q_bias, k_bias, v_bias, out_bias = self._core.weights()
+        state = {"q_proj_weight": q, "k_proj_weight": k, "v_proj_weight": v}
+        if self._sizes.are_stackable:
+            state = {"in_proj_weight": np.concatenate([q, k, v])}
+        if self._bias:
+            state["in_proj_bias"] = np.concatenate([q_bias, k_bias, v_bias])
+        state["out_proj.weight"] = out
+        if out_bias is not None:
+            state["out_proj.bias"] = out_bias
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Replace the weights by those in `state`, all or none of them.
+
+        Parameters
+        ----------
+        state : mapping of names to arrays or CPU tensors
+            As `state_dict` gives it. The projections of query, key and value may be stacked or not.
+
+        Raises
+        ------
+        ValueError
+            If names are missing or unexpected, or shapes differ: one message says which. The layer is as before.
+        TypeError
+            If an array is not of the dtype of the layer.
+        """
+        self._set_state(self._sizes, self._bias, self.dtype, state)
+
+    @classmethod
+    def from_torch(cls, module: Any) -> "MultiHeadAttention":
+        """The layer that computes what a ``torch.nn.MultiheadAttention`` does, with a copy of its weights.
+
+        Three things differ. Boolean masks are the other way round: here True means that the key takes part. The layer
+        is batch-first, whatever ``module.batch_first`` says. Dropout is not applied, as in ``module.eval()``.
+
+        Parameters
+        ----------
+        module : torch.nn.MultiheadAttention
+            On the CPU; without ``add_bias_kv`` and ``add_zero_attn``.
+        """
+        if not all(hasattr(module, name) for name in ("embed_dim", "num_heads", "kdim", "vdim", "state_dict")):
+            kind = f"{type(module).__module__}.{type(module).__qualname__}"
+            raise TypeError(f"MultiHeadAttention.from_torch: expected a torch.nn.MultiheadAttention; got {kind}")
+        if getattr(module, "bias_k", None) is not None or getattr(module, "bias_v", None) is not None:
+            raise ValueError("MultiHeadAttention.from_torch: add_bias_kv is not supported")
+        if getattr(module, "add_zero_attn", False):
+            raise ValueError("MultiHeadAttention.from_torch: add_zero_attn is not supported")
+        state = module.state_dict()
+        out_weight = to_numpy("MultiHeadAttention.from_torch", "out_proj.weight", state["out_proj.weight"])
+        layer = cls.__new__(cls)
+        sizes = resolve_sizes(module.embed_dim, module.num_heads, None, None, None, module.kdim, module.vdim, None)
+        layer._set_state(sizes, "in_proj_bias" in state, out_weight.dtype, state)
+        return layer
+
+    @property
+    def embed_dim(self) -> int:
+        """E, the features of the query."""
+        return self._sizes.embed_dim
+
+    @property
+    def num_heads(self) -> int:
+        """H, the heads of the query."""
+        return self._sizes.num_heads
+
+    @property
+    def num_kv_heads(self) -> int:
+        """Hk, the heads of keys and values."""
+        return self._sizes.num_kv_heads
+
+    @property
+    def head_dim(self) -> int:
+        """D, the width of a head of queries and keys."""
+        return self._sizes.head_dim
+
+    @property
+    def value_head_dim(self) -> int:
+        """Dv, the width of a head of values."""
+        return self._sizes.value_head_dim
+
+    @property
+    def kdim(self) -> int:
+        """Features of the key."""
+        return self._sizes.kdim
+
+    @property
+    def vdim(self) -> int:
+        """Features of the value."""
+        return self._sizes.vdim
+
+    @property
+    def out_dim(self) -> int:
+        """Features of the result."""
+        return self._sizes.out_dim
+
+    @property
+    def bias(self) -> bool:
+        """Whether the projections have biases."""
+        return self._bias
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of the weights, and of what the layer takes and gives."""
+        return self._core.dtype
+
+    def __repr__(self) -> str:
+        sizes = ", ".join(f"{name}={size}" for name, size in self._sizes._asdict().items())
+        return f"{type(self).__name__}({sizes}, bias={self._bias}, dtype='{self.dtype}')"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"sizes": tuple(self._sizes), "bias": self._bias, "dtype": self.dtype, "state": self.state_dict()}
+
+    def __setstate__(self, saved: dict[str, Any]) -> None:
+        self._set_state(Sizes(*saved["sizes"]), saved["bias"], saved["dtype"], saved["state"])
+
+    def _set_state(self, sizes: Sizes, bias: bool, dtype: np.dtype[Any], state: Mapping[str, Tensor]) -> None:
+        weights = split_state(sizes, bias, dtype, state)
+        self._core = _core.MultiHeadAttention(*sizes, *weights)
+        self._sizes = sizes
+        self._bias = bias

@@ -1,0 +1,162 @@
+"""The specification: attention as the textbook writes it, in NumPy and float64. Slow, and short enough to be believed.
+
+Arguments mean what they mean in the functions and the layer of the same names, except that any array-like is accepted
+and everything is computed in float64. Axes: B batch, H / Hk query / key-value heads, Tq / Tk lengths, D / Dv widths.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+__all__ = ["attention_weights", "multi_head_attention", "scaled_dot_product_attention"]
+
+Array = NDArray[np.float64]
+
+
+def scaled_dot_product_attention(
+    query: ArrayLike,
+    key: ArrayLike,
+    value: ArrayLike,
+    attn_mask: ArrayLike | None = None,
+    *,
+    return_lse: bool = False,
+    **masks: Any,
+) -> Any:
+    """``softmax(scale * query @ key.T + masks) @ value``: [B, H, Tq, Dv], and [B, H, Tq] with `return_lse`.
+
+    `masks` are the options of `attention_weights`.
+    """
+    rank = np.ndim(query)
+    weights, lse, visible = _softmax_of_scores(query, key, attn_mask, **masks)
+    value = _for_each_query_head(value, weights.shape[1])
+
+    # A masked value is left out, not multiplied by 0: that would let NaN and infinity through. So the sum over the keys
+    # is a product of matrices for finite values, and the others are added where they are visible.
+    finite = np.isfinite(value)
+    out = weights @ np.where(finite, value, 0)
+    for j in np.flatnonzero(~finite.all(axis=(0, 1, 3))):
+        other = np.where(finite[:, :, j], 0, value[:, :, j])  # [B, H, Dv]
+        with np.errstate(invalid="ignore"):
+            term = weights[..., j, None] * other[:, :, None]
+        out += np.where(visible[..., j, None] & ~finite[:, :, None, j], term, 0)
+
+    out = _with_rank(out, rank)
+    return (out, _with_rank(lse, rank - 1)) if return_lse else out
+
+
+def attention_weights(query: ArrayLike, key: ArrayLike, attn_mask: ArrayLike | None = None, **masks: Any) -> Array:
+    """``softmax(scale * query @ key.T + masks)``: [B, H, Tq, Tk].
+
+    `masks` are `scale` and the arguments of `visible_keys`.
+    """
+    return _with_rank(_softmax_of_scores(query, key, attn_mask, **masks)[0], np.ndim(query))
+
+
+def multi_head_attention(
+    query: ArrayLike,
+    key: ArrayLike,
+    value: ArrayLike,
+    state: Mapping[str, ArrayLike],
+    num_heads: int,
+    *,
+    num_kv_heads: int | None = None,
+    attn_mask: ArrayLike | None = None,
+    need_weights: bool = False,
+    **masks: Any,
+) -> Any:
+    """``concat(head_1 ... head_H) W_O``, ``head_i = attention(query W_Q_i, key W_K_i, value W_V_i)``: [B, Tq, out_dim].
+
+    `state` is a state dict of `MultiHeadAttention` or of ``torch.nn.MultiheadAttention``. With `need_weights` also the
+    weights, [B, H, Tq, Tk].
+    """
+    weight = {name: np.asarray(array, np.float64) for name, array in state.items()}
+    num_kv_heads = num_kv_heads or num_heads
+    out_weight = weight["out_proj.weight"]
+    kv_columns = out_weight.shape[1] // num_heads * num_kv_heads  # of the values: Hk * Dv
+
+    if "in_proj_weight" in weight:
+        stacked = weight["in_proj_weight"]  # rows: H * D of the queries, Hk * D of the keys, Hk * Dv of the values
+        head_dim = (len(stacked) - kv_columns) // (num_heads + num_kv_heads)
+        rows = [num_heads * head_dim, (num_heads + num_kv_heads) * head_dim]
+        in_weights = np.split(stacked, rows)
+    else:
+        in_weights = [weight[f"{letter}_proj_weight"] for letter in "qkv"]
+        rows = [len(in_weights[0]), len(in_weights[0]) + len(in_weights[1])]
+    in_biases = np.split(weight["in_proj_bias"], rows) if "in_proj_bias" in weight else (0, 0, 0)
+
+    def heads(x: ArrayLike, i: int, count: int) -> Array:
+        projected = np.asarray(x, np.float64) @ in_weights[i].T + in_biases[i]  # [..., T, count * D]
+        return np.swapaxes(projected.reshape(*projected.shape[:-1], count, in_weights[i].shape[0] // count), -3, -2)
+
+    q, k, v = heads(query, 0, num_heads), heads(key, 1, num_kv_heads), heads(value, 2, num_kv_heads)
+    attended = np.swapaxes(scaled_dot_product_attention(q, k, v, attn_mask, **masks), -3, -2)  # [..., Tq, H, Dv]
+    out = attended.reshape(*attended.shape[:-2], out_weight.shape[1]) @ out_weight.T + weight.get("out_proj.bias", 0)
+    return (out, attention_weights(q, k, attn_mask, **masks)) if need_weights else out
+
+
+def visible_keys(
+    shape: tuple[int, ...],
+    *,
+    is_causal: bool = False,
+    query_offset: ArrayLike = 0,
+    key_lengths: ArrayLike | None = None,
+    window: tuple[int, int] | None = None,
+    key_mask: ArrayLike | None = None,
+) -> NDArray[np.bool_]:
+    """Which keys the masks other than `attn_mask` let each query see, for scores of `shape` [B, H, Tq, Tk]."""
+    j = np.arange(shape[3])
+    position = np.reshape(query_offset, (-1, 1, 1, 1)) + np.arange(shape[2])[:, None]  # [B | 1, 1, Tq, 1]
+    visible = np.ones(shape, bool)
+    if is_causal:
+        visible &= j <= position
+    if window is not None:
+        left, right = window
+        visible &= (left == -1) | (position - left <= j)
+        visible &= (right == -1) | (j <= position + right)
+    if key_lengths is not None:
+        visible &= j < np.reshape(key_lengths, (-1, 1, 1, 1))
+    if key_mask is not None:
+        visible &= np.expand_dims(np.asarray(key_mask, bool), (-3, -2))  # [B | 1, Tk] -> [B | 1, 1, 1, Tk]
+    return visible
+
+
+def _softmax_of_scores(
+    query: ArrayLike, key: ArrayLike, attn_mask: ArrayLike | None, *, scale: float | None = None, **masks: Any
+) -> tuple[Array, Array, NDArray[np.bool_]]:
+    """Weights [B, H, Tq, Tk], lse [B, H, Tq], and which keys take part."""
+    query = _with_rank(np.asarray(query, np.float64), 4)
+    key = _for_each_query_head(key, query.shape[1])
+    if scale is None:
+        scale = 1 / np.sqrt(max(query.shape[3], 1))
+
+    with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
+        scores = scale * (query @ np.swapaxes(key, -2, -1))
+        visible = visible_keys(scores.shape, **masks)
+        if attn_mask is not None:
+            attn_mask = np.asarray(attn_mask)
+            is_boolean = attn_mask.dtype == bool
+            visible = visible & (attn_mask if is_boolean else attn_mask != -np.inf)
+            scores = scores if is_boolean else scores + attn_mask
+        scores = np.where(visible, scores, -np.inf)
+
+        largest = scores.max(axis=-1, keepdims=True, initial=-np.inf)
+        largest = np.where(largest == -np.inf, 0, largest)  # no key at all: the exponentials below are 0
+        exponentials = np.exp(scores - largest)
+        total = exponentials.sum(axis=-1, keepdims=True)
+        weights = np.where(total == 0, 0, exponentials / total)
+        lse = np.log(total) + largest
+    return weights, lse[..., 0], visible
+
+
+def _for_each_query_head(array: ArrayLike, num_heads: int) -> Array:
+    """[B, Hk, T, D] -> [B, H, T, D]: query head h reads key-value head h // (H // Hk)."""
+    array = _with_rank(np.asarray(array, np.float64), 4)
+    return np.repeat(array, num_heads // max(array.shape[1], 1), axis=1)
+
+
+def _with_rank(array: Array, rank: int) -> Array:
+    """Adds leading axes of extent 1, or drops them."""
+    shape = array.shape
+    return array.reshape(shape[array.ndim - rank :] if rank < array.ndim else (1,) * (rank - array.ndim) + shape)

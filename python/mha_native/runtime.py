@@ -1,0 +1,127 @@
+"""Instruction sets and threads: what there is, what is used and why, and how to choose."""
+
+import platform
+from typing import TextIO
+
+import numpy as np
+
+from . import _core
+from ._core import active_isa, last_used_isa, num_threads
+
+__all__ = [
+    "active_isa",
+    "available_isas",
+    "last_used_isa",
+    "num_threads",
+    "set_num_threads",
+    "show_config",
+    "use_isa",
+    "use_threads",
+]
+
+# What the process was last told, so that leaving a `with` block gives back the state before it: None is no choice.
+_chosen_isa: str | None = None
+_chosen_threads: int | None = None
+
+
+def available_isas() -> tuple[str, ...]:
+    """Names of the instruction sets that are built in and that this machine runs, the best last."""
+    return tuple(name for name in _core.built_isas() if _core.isa_supported(name))
+
+
+class use_isa:
+    """Compute with an instruction set, in the whole process from now on; in a ``with`` statement, until its end.
+
+    Parameters
+    ----------
+    name : str or None
+        One of `available_isas`; None goes back to the environment variable ``MHA_NATIVE_ISA``, else to the best one.
+
+    Examples
+    --------
+    >>> import mha_native as mha
+    >>> with mha.use_isa("baseline"):
+    ...     mha.active_isa()
+    'baseline'
+    """
+
+    def __init__(self, name: str | None) -> None:
+        global _chosen_isa
+        self._before = _chosen_isa
+        _core.set_isa(name)
+        _chosen_isa = name
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *exception: object) -> None:
+        global _chosen_isa
+        _core.set_isa(self._before)
+        _chosen_isa = self._before
+
+
+def set_num_threads(n: int | None) -> None:
+    """Let calls without ``num_threads`` use `n` threads, in the whole process.
+
+    None goes back to ``OMP_NUM_THREADS``, else to the processors that this process may use.
+    """
+    global _chosen_threads
+    _core.set_num_threads(n)
+    _chosen_threads = n
+
+
+class use_threads:
+    """`set_num_threads`, and in a ``with`` statement only until its end.
+
+    Examples
+    --------
+    >>> import mha_native as mha
+    >>> with mha.use_threads(1):
+    ...     mha.num_threads()
+    1
+    """
+
+    def __init__(self, n: int | None) -> None:
+        self._before = _chosen_threads
+        set_num_threads(n)
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *exception: object) -> None:
+        set_num_threads(self._before)
+
+
+def show_config(file: TextIO | None = None) -> None:
+    """Print what a report of a problem should say: versions, instruction sets, threads, and why they are what they are.
+
+    Parameters
+    ----------
+    file : writable text file, default ``sys.stdout``
+    """
+    try:
+        active = f"{_core.active_isa()} ({_core.active_isa_reason()})"
+    except ValueError as error:  # MHA_NATIVE_ISA asks for what cannot be had: all the more reason to show the rest
+        active = f"none ({error})"
+    lines = {
+        "mha_native": f"{_core.__version__}, built with {_core.compiler}",
+        "Python": f"{platform.python_version()}, NumPy {np.__version__}, {platform.machine()} {platform.system()}",
+        "instruction sets built": ", ".join(_core.built_isas()),
+        "  this machine runs": ", ".join(available_isas()),
+        "  in use": active,
+        "threads": f"{_core.num_threads()} ({_core.num_threads_reason()})",
+        "OpenMP runtime": ", ".join(_openmp_runtimes()) or "none loaded",
+        "dtypes": ", ".join(map(str, _core.dtypes())),
+    }
+    for label, text in lines.items():
+        print(f"{label:<24}{text}", file=file)
+
+
+def _openmp_runtimes() -> list[str]:
+    """Paths of the OpenMP runtimes in this process, those of other libraries included: two at once may fight."""
+    try:
+        with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
+            paths = {line.split(maxsplit=5)[5].strip() for line in maps if len(line.split(maxsplit=5)) == 6}
+    except OSError:  # not Linux
+        return []
+    return sorted(path for path in paths if path.rpartition("/")[2].startswith(("libgomp", "libomp", "libiomp")))
