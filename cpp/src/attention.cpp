@@ -10,8 +10,7 @@ namespace mha {
 void scaled_dot_product_attention(const TensorView& query, const TensorView& key, const TensorView& value,
                                   const MutableTensorView& out, const MutableTensorView& lse,
                                   const AttentionOptions& options) {
-  const AttentionArguments arguments =
-      validate({"scaled_dot_product_attention", query, key, value, out, lse, options});
+  const AttentionArguments arguments = validate({"scaled_dot_product_attention", query, key, value, out, lse, options});
   run_plan(make_plan(arguments, AttentionOutput::attended_values, active_kernels()), options.num_threads);
 }
 

@@ -35,7 +35,11 @@ struct Intermediate {
   Index batch, segments, length, columns, row;
 
   Intermediate(const PackedLinear& linear, Index b, Index t)
-      : dtype(linear.dtype()), batch(b), segments(linear.segments()), length(t), columns(linear.segment_columns()),
+      : dtype(linear.dtype()),
+        batch(b),
+        segments(linear.segments()),
+        length(t),
+        columns(linear.segment_columns()),
         row(linear.padded_segment_columns()) {}
 
   double bytes() const { return double(batch) * double(segments) * double(length) * double(row) * size_of(dtype); }
@@ -109,18 +113,17 @@ void MultiHeadAttention::forward(const TensorView& query, const TensorView& key,
   Layout layout;
   const std::size_t q_at = layout.take(q_rows.bytes()), k_at = layout.take(k_rows.bytes()),
                     v_at = layout.take(v_rows.bytes());
-  const std::size_t z_at =
-      layout.take(double(batch) * double(query_length) * double(concat_width) * size_of(dtype()));
+  const std::size_t z_at = layout.take(double(batch) * double(query_length) * double(concat_width) * size_of(dtype()));
   const std::size_t scratch_stride = padded(std::max(kernels.attention_scratch(sizes.head_dim, sizes.value_head_dim),
                                                      kernels.projection_scratch(kProjectionBlockRows)));
   const double rows = double(batch) * double(query_length), keys = double(batch) * double(key_length);
-  const double work =
-      rows * double(layer.query.weights() + layer.out.weights()) + keys * double(layer.key.weights() + layer.value.weights()) +
-      rows * double(key_length) * double(sizes.num_heads * (sizes.head_dim + sizes.value_head_dim));
+  const double work = rows * double(layer.query.weights() + layer.out.weights()) +
+                      keys * double(layer.key.weights() + layer.value.weights()) +
+                      rows * double(key_length) * double(sizes.num_heads * (sizes.head_dim + sizes.value_head_dim));
   const int threads = threads_for(a.options.num_threads, std::numeric_limits<Index>::max(), work);
   const std::size_t scratch_at = layout.take(double(threads) * double(scratch_stride));
   Workspace workspace(layout.total());
-  std::byte* const memory = workspace.data(), * const scratch = memory + scratch_at;
+  std::byte *const memory = workspace.data(), *const scratch = memory + scratch_at;
 
   const MutableTensorView q = q_rows.at(memory + q_at), k = k_rows.at(memory + k_at), v = v_rows.at(memory + v_at);
   const MutableTensorView z(memory + z_at, dtype(), {batch, sizes.num_heads, query_length, sizes.value_head_dim},
@@ -133,8 +136,7 @@ void MultiHeadAttention::forward(const TensorView& query, const TensorView& key,
   project_in.add(projection(layer.query, kernels, a.query, q));
   project_in.add(projection(layer.key, kernels, a.key, k));
   project_in.add(projection(layer.value, kernels, a.value, v));
-  const AttentionPlan attend_plan =
-      make_plan({"", q, k, v, z, {}, a.options}, AttentionOutput::attended_values, table);
+  const AttentionPlan attend_plan = make_plan({"", q, k, v, z, {}, a.options}, AttentionOutput::attended_values, table);
   const AttentionRun attend{&attend_plan, scratch, scratch_stride};
   project_out.add(projection(layer.out, kernels, concat, result));
 

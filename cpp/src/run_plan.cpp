@@ -19,8 +19,8 @@ void run_tile(const void* context, Index task, int worker) {
   const Index first_row = tile_index * plan.kernels->query_tile_rows;
 
   AttentionTile tile;
-  tile.rows = static_cast<int>(
-      std::min<Index>(plan.kernels->query_tile_rows, plan.group * plan.query_length - first_row));
+  tile.rows =
+      static_cast<int>(std::min<Index>(plan.kernels->query_tile_rows, plan.group * plan.query_length - first_row));
   tile.head_dim = plan.head_dim;
   tile.value_dim = plan.value_dim;
   tile.query_step = plan.query.step;
@@ -35,9 +35,8 @@ void run_tile(const void* context, Index task, int worker) {
   tile.key_length = plan.key_length;
   tile.attn_mask_is_boolean = plan.attn_mask_is_boolean;
   tile.attn_mask_step = plan.attn_mask.step;
-  tile.key_mask = plan.key_mask
-                      ? reinterpret_cast<const unsigned char*>(plan.key_mask + batch * plan.key_mask_batch)
-                      : nullptr;
+  tile.key_mask =
+      plan.key_mask ? reinterpret_cast<const unsigned char*>(plan.key_mask + batch * plan.key_mask_batch) : nullptr;
   tile.key_mask_step = plan.key_mask_step;
   tile.scale = plan.scale;
   // Rows are queries with the heads of a group innermost: neighbours in the lanes are neighbours in position.

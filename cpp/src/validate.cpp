@@ -49,8 +49,8 @@ bool broadcast_to(TensorView& view, std::initializer_list<Index> shape) {
 
 void check_rank(const char* function, const char* name, const TensorView& view, int least, int most, Named views) {
   if (view.rank < least || view.rank > most)
-    fail(function,
-         std::string(name) + " must have " + std::to_string(least) + " to " + std::to_string(most) + " axes", views);
+    fail(function, std::string(name) + " must have " + std::to_string(least) + " to " + std::to_string(most) + " axes",
+         views);
   for (int axis = 0; axis < view.rank; ++axis)
     if (view.extents[axis] < 0) fail(function, std::string(name) + " must not have a negative extent", views);
 }
@@ -73,9 +73,7 @@ void check_output(const char* function, const char* name, const MutableTensorVie
 /// Options that name batch elements, keys and positions, for scores of shape [B, H, Tq, Tk]; broadcasts the masks.
 AttentionOptions checked_options(const char* function, AttentionOptions options, DType dtype, Index batch, Index heads,
                                  Index query_length, Index key_length) {
-  const auto wrong = [&](const std::string& rule) {
-    throw std::invalid_argument(std::string(function) + ": " + rule);
-  };
+  const auto wrong = [&](const std::string& rule) { throw std::invalid_argument(std::string(function) + ": " + rule); };
   const auto shape = [](std::initializer_list<Index> extents) {
     std::string text;
     for (Index extent : extents) text += (text.empty() ? "[" : ", ") + std::to_string(extent);
@@ -148,8 +146,12 @@ AttentionArguments validate(AttentionArguments a) {
   if (out.rank != query.rank || !has_shape(a.out, {batch, heads, query_length, width}))
     fail(f, std::string(result) + " must have the axes of query, ending in " + std::to_string(width),
          {{result, out}, {"query", query}, {"key", key}, {"value", value}});
-  check_output(f, result, a.out, {{"query", a.query}, {"key", a.key}, {"value", a.value},
-                                  {"attn_mask", a.options.attn_mask}, {"key_mask", a.options.key_mask}});
+  check_output(f, result, a.out,
+               {{"query", a.query},
+                {"key", a.key},
+                {"value", a.value},
+                {"attn_mask", a.options.attn_mask},
+                {"key_mask", a.options.key_mask}});
   if (lse) {
     if (lse.dtype != query.dtype)
       throw DTypeError(std::string(f) + ": lse must have the dtype of the scores; got " +
@@ -192,8 +194,11 @@ LayerArguments validate(const MultiHeadAttentionConfig& config, DType dtype, Lay
   if (out.rank != query.rank || !has_shape(a.out, {batch, query_length, config.out_dim}))
     fail(f, "out must have the axes of query, ending in " + std::to_string(config.out_dim),
          {{"out", out}, {"query", query}});
-  const Named masks_too = {{"query", a.query}, {"key", a.key}, {"value", a.value},
-                           {"attn_mask", a.options.attn_mask}, {"key_mask", a.options.key_mask}};
+  const Named masks_too = {{"query", a.query},
+                           {"key", a.key},
+                           {"value", a.value},
+                           {"attn_mask", a.options.attn_mask},
+                           {"key_mask", a.options.key_mask}};
   check_output(f, "out", a.out, masks_too);
   if (weights) {
     add_leading_axes(a.weights, 4);
@@ -237,9 +242,14 @@ MultiHeadAttentionConfig validate(MultiHeadAttentionConfig c, const MultiHeadAtt
     fail(f, std::string(name) + " must be " + expected + "]", {{name, view}});
   };
   check_dtypes(f, w.query_weight.dtype,
-               {{"query_weight", w.query_weight}, {"key_weight", w.key_weight}, {"value_weight", w.value_weight},
-                {"out_weight", w.out_weight}, {"query_bias", w.query_bias}, {"key_bias", w.key_bias},
-                {"value_bias", w.value_bias}, {"out_bias", w.out_bias}});
+               {{"query_weight", w.query_weight},
+                {"key_weight", w.key_weight},
+                {"value_weight", w.value_weight},
+                {"out_weight", w.out_weight},
+                {"query_bias", w.query_bias},
+                {"key_bias", w.key_bias},
+                {"value_bias", w.value_bias},
+                {"out_bias", w.out_bias}});
   check("query_weight", w.query_weight, {query_width, c.embed_dim}, true);
   check("key_weight", w.key_weight, {key_width, c.kdim}, true);
   check("value_weight", w.value_weight, {value_width, c.vdim}, true);

@@ -8,7 +8,7 @@ namespace mha {
 
 /// One call of the attention family, views brought to [B, H, T, D] by validate().
 struct AttentionArguments {
-  const char* function;  // for messages
+  const char* function;          // for messages
   TensorView query, key, value;  // value empty: attention_weights
   MutableTensorView out, lse;
   AttentionOptions options;

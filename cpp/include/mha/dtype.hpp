@@ -31,10 +31,10 @@ constexpr int size_of(DType dtype) {
 /// The DType of a C++ element type; there is no value for a type that is not in the registry.
 template <class T>
 struct DTypeOf;
-#define MHA_DTYPE(name, scalar, accumulator)      \
-  template <>                                     \
-  struct DTypeOf<scalar> {                        \
-    static constexpr DType value = DType::name;   \
+#define MHA_DTYPE(name, scalar, accumulator)    \
+  template <>                                   \
+  struct DTypeOf<scalar> {                      \
+    static constexpr DType value = DType::name; \
   };
 #include "mha/dtypes.def"
 #undef MHA_DTYPE

@@ -2,7 +2,7 @@
 //
 // The weights P^T lie as the scores did, queries in the lanes, so values are read by broadcast from where they lie and
 // need no packing either. O^T [Dv][queries] stays in scratch and is transposed once, at the end. Memory traffic for a
-// block of 96 keys at D = Dv = 64 and 64 queries: 48 KB of K and V in, 16 KB of O^T in and out, for 1.6 million
+// block of 64 keys at D = Dv = 64 and 64 queries: 32 KB of K and V in, 16 KB of O^T in and out, for half a million
 // multiply-adds: compute-bound from any level of cache.
 //
 // Numerics: a block's contribution is summed on its own, from zero, and then added to the rescaled total. Blocked
@@ -21,6 +21,7 @@ struct ValueArguments {
   const T* weights;     // P^T at the segment's first key and vector
   const T* correction;  // at the segment's first vector
   T* out;               // O^T, or the block's own sum
+  bool starts;          // nothing has been written to `out` yet
 };
 
 /// M rows of O^T: out = out * correction + V^T P^T.
@@ -35,7 +36,7 @@ struct MergeValues {
         [](int, int) MHA_INLINE_LAMBDA { return pset1<P>(T(0)); },
         [&](int i, int j, const P& sum) MHA_INLINE_LAMBDA {
           T* o = out + i * W + j * L;
-          pstore(o, pmadd(pload<P>(o), pload<P>(g.correction + j * L), sum));
+          pstore(o, g.starts ? sum : pmadd(pload<P>(o), pload<P>(g.correction + j * L), sum));
         });
   }
 };
@@ -49,7 +50,7 @@ struct AddValues {
     T* out = g.out + row * W;
     multiply_tile<T, M, N>(
         g.depth, g.value + row * g.value_step, g.value_step, g.value_row, g.weights, W,
-        [&](int i, int j) MHA_INLINE_LAMBDA { return pload<P>(out + i * W + j * L); },
+        [&](int i, int j) MHA_INLINE_LAMBDA { return g.starts ? pset1<P>(T(0)) : pload<P>(out + i * W + j * L); },
         [&](int i, int j, const P& sum) MHA_INLINE_LAMBDA { pstore(out + i * W + j * L, sum); });
   }
 };
@@ -71,7 +72,7 @@ class AttendTile {
         scores_(tile, block_out_ + W * tile.value_dim) {}
 
   void run() {
-    zero(out_);
+    bool starts = true;
     scores_.for_each_block([&](const KeyBlock& block) {
       scores_.score(block);
       scores_.raise_maximum();
@@ -81,18 +82,22 @@ class AttendTile {
       const Segment& segment = block.segments[0];
       if (guarded) {
         add_guarded(block, masked);
+        merge_block(starts);
       } else if (block.segment_count == 1 && segment.vectors == scores_.vectors()) {
         static constexpr StripTable<MergeValues, T, ValueArguments<T>> merge;
-        merge(segment.vectors, tile_.value_dim, arguments(block, segment, out_));
+        merge(segment.vectors, tile_.value_dim, arguments(block, segment, out_, starts));
       } else {
         add_segments(block);
+        merge_block(starts);
       }
+      starts = false;
     });
+    if (starts) zero(out_);  // no row sees any key
     store();
   }
 
  private:
-  ValueArguments<T> arguments(const KeyBlock& block, const Segment& segment, T* out) const {
+  ValueArguments<T> arguments(const KeyBlock& block, const Segment& segment, T* out, bool starts) const {
     const Index lane = segment.first_vector * L;
     return {segment.end - segment.begin,
             static_cast<const T*>(tile_.value) + segment.begin * tile_.value_row,
@@ -100,17 +105,19 @@ class AttendTile {
             tile_.value_step,
             scores_.weights() + (segment.begin - block.begin) * W + lane,
             scores_.correction() + lane,
-            out + lane};
+            out + lane,
+            starts};
   }
 
+  /// Block sum, segment after segment. The first one starts it if it spans every vector, as under a causal mask.
   void add_segments(const KeyBlock& block) {
     static constexpr StripTable<AddValues, T, ValueArguments<T>> add;
-    zero(block_out_);
+    const bool starts = block.segments[0].vectors == scores_.vectors();
+    if (!starts) zero(block_out_);
     for (int i = 0; i < block.segment_count; ++i) {
       const Segment& segment = block.segments[i];
-      add(segment.vectors, tile_.value_dim, arguments(block, segment, block_out_));
+      add(segment.vectors, tile_.value_dim, arguments(block, segment, block_out_, starts && i == 0));
     }
-    merge_block();
   }
 
   /// A masked weight is 0, but 0 times NaN is NaN: with such values about, masked positions are left out by selection.
@@ -128,15 +135,14 @@ class AttendTile {
           pstore(o, pselect(skip, sum, pmadd(pset1<P>(value[d * tile_.value_step]), weight, sum)));
         }
       }
-    merge_block();
   }
 
-  void merge_block() {
+  void merge_block(bool starts) {
     for (Index d = 0; d < tile_.value_dim; ++d)
       for (int j = 0; j < scores_.vectors(); ++j) {
         T* o = out_ + d * W + j * L;
-        const P correction = pload<P>(scores_.correction() + j * L);
-        pstore(o, pmadd(pload<P>(o), correction, pload<P>(block_out_ + d * W + j * L)));
+        const P sum = pload<P>(block_out_ + d * W + j * L), correction = pload<P>(scores_.correction() + j * L);
+        pstore(o, starts ? sum : pmadd(pload<P>(o), correction, sum));
       }
   }
 

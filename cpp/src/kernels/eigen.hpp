@@ -49,8 +49,6 @@ template <class T>
 constexpr int kWidth = kVectors * kLanes<T>;
 
 /// Rows of a register tile that is N vectors wide: as many as keep accumulators, B and a broadcast in registers.
-constexpr int tile_rows(int n) {
-  return kVectors == 4 ? (n == 4 ? 6 : n == 3 ? 8 : 12) : (n == 2 ? 6 : 12);
-}
+constexpr int tile_rows(int n) { return kVectors == 4 ? (n == 4 ? 6 : n == 3 ? 8 : 12) : (n == 2 ? 6 : 12); }
 
 }  // namespace mha::MHA_ISA

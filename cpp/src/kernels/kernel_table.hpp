@@ -19,35 +19,35 @@ constexpr int kVectorBytes = 64;
 /// One tile of attention: up to kMaxTileRows query rows that read the same keys and values. Which head or batch element
 /// a row belongs to ends here. Rows are sorted by position: first_key and last_key never fall.
 struct AttentionTile {
-  int rows;                               // 1 ... query_tile_rows
-  Index head_dim, value_dim;              // D, Dv
-  const void* query[kMaxTileRows];        // each row's first element
-  Index query_step;                       // elements between neighbours along D
-  const void *key, *value;                // element (0, 0)
-  Index key_row, key_step;                // elements between keys; between neighbours along D
-  Index value_row, value_step;            // elements between keys; between neighbours along Dv
-  void* out[kMaxTileRows];                // attend: each row's Dv results; weigh: each row's Tk weights
-  Index out_step;                         //
-  void* lse[kMaxTileRows];                // accumulator type; null: not wanted
-  Index first_key[kMaxTileRows];          // row r sees the keys [first_key, last_key) that the masks admit;
-  Index last_key[kMaxTileRows];           //   equal: the row sees none
-  Index key_length;                       // Tk: weigh fills this many columns
-  const void* attn_mask[kMaxTileRows];    // each row's mask entries, one for each key; attn_mask[0] null: none
-  bool attn_mask_is_boolean;              // else the dtype of the tile, added to the scaled scores
-  Index attn_mask_step;                   // elements between the entries of neighbouring keys
-  const unsigned char* key_mask;          // one for each key, for all rows; null: none
+  int rows;                             // 1 ... query_tile_rows
+  Index head_dim, value_dim;            // D, Dv
+  const void* query[kMaxTileRows];      // each row's first element
+  Index query_step;                     // elements between neighbours along D
+  const void *key, *value;              // element (0, 0)
+  Index key_row, key_step;              // elements between keys; between neighbours along D
+  Index value_row, value_step;          // elements between keys; between neighbours along Dv
+  void* out[kMaxTileRows];              // attend: each row's Dv results; weigh: each row's Tk weights
+  Index out_step;                       //
+  void* lse[kMaxTileRows];              // accumulator type; null: not wanted
+  Index first_key[kMaxTileRows];        // row r sees the keys [first_key, last_key) that the masks admit;
+  Index last_key[kMaxTileRows];         //   equal: the row sees none
+  Index key_length;                     // Tk: weigh fills this many columns
+  const void* attn_mask[kMaxTileRows];  // each row's mask entries, one for each key; attn_mask[0] null: none
+  bool attn_mask_is_boolean;            // else the dtype of the tile, added to the scaled scores
+  Index attn_mask_step;                 // elements between the entries of neighbouring keys
+  const unsigned char* key_mask;        // one for each key, for all rows; null: none
   Index key_mask_step;
-  double scale;                           // multiplies the scores
+  double scale;  // multiplies the scores
 };
 
 /// Rows of a projection times one weight panel: out = x panel + bias.
 struct ProjectionTile {
-  Index rows;                  // any number
+  Index rows;  // any number
   Index in_features;
-  const void* x;               // [rows, in_features]
-  Index x_row, x_step;         // elements between rows; between features
-  const void* panel;           // [in_features][panel width], kVectorBytes aligned
-  const void* bias;            // [panel width]
+  const void* x;        // [rows, in_features]
+  Index x_row, x_step;  // elements between rows; between features
+  const void* panel;    // [in_features][panel width], kVectorBytes aligned
+  const void* bias;     // [panel width]
   // Where the columns go, in groups of one vector of the widest set (kVectorBytes): group g of row r is written to
   // out[g] + r * out_row, group_columns[g] elements, out_step apart. No columns: the group is padding.
   void* out[kPanelBytes / kVectorBytes];
@@ -68,7 +68,7 @@ struct DTypeKernels {
 };
 
 struct KernelTable {
-  const char* isa;             // must equal the name in the registry
+  const char* isa;                // must equal the name in the registry
   const char* (*compiled_isa)();  // asks the object itself: proves which code the linker kept
   DTypeKernels kernels[kNumDTypes];
 };

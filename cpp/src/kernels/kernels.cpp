@@ -28,7 +28,7 @@ template <class T>
 constexpr DTypeKernels dtype_kernels() {
   static_assert(kWidth<T> <= kMaxTileRows);
   static_assert(kLanes<T> * sizeof(T) <= kVectorBytes && kPanelWidth<T> % kWidth<T> == 0);
-  return {int(kWidth<T>),   &attention_scratch<T>, &attend_tile<T>,     &weigh_tile<T>,
+  return {int(kWidth<T>),         &attention_scratch<T>, &attend_tile<T>, &weigh_tile<T>,
           &projection_scratch<T>, &project_tile<T>,      &saturate_fma<T>};
 }
 

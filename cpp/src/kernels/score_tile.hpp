@@ -21,9 +21,11 @@
 
 namespace mha::MHA_ISA {
 
-/// Keys in a block. S^T and a tile of K or V of D = 64 take 24 KB each: the level-1 cache of Zen 5 (48 KB) holds both,
-/// that of Zen 4 (32 KB) the one in use. Measured against 64 and 128 in docs/decisions/0003.
-constexpr Index kKeyBlock = 96;
+/// Keys in a block. S^T takes 16 KB (f32, AVX-512), as do a block of K or V at D = 64 and Q^T: level 1 (32 KB on Zen 4,
+/// 48 KB on Zen 5) holds what a product works on. As many keys as a tile has queries, so that under a causal mask one block
+/// in a tile is cut, not two. 96 and 128 keys are no faster without a mask and 2 to 3 % slower with one at T = 512:
+/// docs/decisions/0003.
+constexpr Index kKeyBlock = 64;
 
 /// Keys [begin, end) of a block for which the same vectors of queries have something to see.
 struct Segment {
@@ -55,7 +57,7 @@ struct ScoreArguments {
   T* block_max;
   // For masked segments only.
   T score_scale;
-  const T* bias;         // null: none
+  const T* bias;          // null: none
   const T *first, *last;  // each lane's bounds, counted from the block's begin
   Index offset;           // of the segment's first key in the block
 };
@@ -218,8 +220,7 @@ class ScoreTile {
         pstore(s, weight);
         sum = padd(sum, weight);
       }
-      if (accumulate)
-        pstore(row_sum_ + j * L, pmadd(pload<P>(row_sum_ + j * L), pload<P>(correction_ + j * L), sum));
+      if (accumulate) pstore(row_sum_ + j * L, pmadd(pload<P>(row_sum_ + j * L), pload<P>(correction_ + j * L), sum));
     }
   }
 

@@ -26,8 +26,8 @@ void weigh_tile(const AttentionTile& tile, void* scratch) {
     for (int j = 0; j < scores.vectors(); ++j) {
       const Index first = scores.first_in(block, j), columns = scores.last_in(block, j) - first;
       const Index count = tile.rows - j * L < L ? tile.rows - j * L : L;
-      store_transposed<T>(scores.weights() + (first - block.begin) * kWidth<T> + j * L, kWidth<T>,
-                          scores.normalizer(j), rows + j * L, count, first, columns, tile.out_step);
+      store_transposed<T>(scores.weights() + (first - block.begin) * kWidth<T> + j * L, kWidth<T>, scores.normalizer(j),
+                          rows + j * L, count, first, columns, tile.out_step);
     }
   });
 }
