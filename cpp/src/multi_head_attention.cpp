@@ -132,7 +132,7 @@ void MultiHeadAttention::forward(const TensorView& query, const TensorView& key,
   const MutableTensorView result(a.out.data, dtype(), {batch, 1, query_length, sizes.out_dim},
                                  {a.out.strides[0], 0, a.out.strides[1], a.out.strides[2]});
 
-  ProjectionRun project_in(scratch, scratch_stride), project_out(scratch, scratch_stride);
+  ProjectionRun project_in(threads, scratch, scratch_stride), project_out(threads, scratch, scratch_stride);
   project_in.add(projection(layer.query, kernels, a.query, q));
   project_in.add(projection(layer.key, kernels, a.key, k));
   project_in.add(projection(layer.value, kernels, a.value, v));

@@ -10,7 +10,14 @@ bool same_rows(const Projection& a, const Projection& b) {
          a.x.row == b.x.row && a.x.step == b.x.step && a.linear->in_features() == b.linear->in_features();
 }
 
-Index blocks(Index rows) { return (rows + kProjectionBlockRows - 1) / kProjectionBlockRows; }
+/// Blocks of rows for a projection: as few as fit kProjectionBlockRows, but enough that each thread finds a few tasks. Rows
+/// of a block share what it costs to bring a panel near: a block of fewer than 24 gains nothing.
+Index count_blocks(const Projection& p, int threads) {
+  constexpr Index kLeastRows = 24, kTasksPerThread = 3;
+  const auto ceil_div = [](Index n, Index by) { return (n + by - 1) / by; };
+  const Index enough = ceil_div(kTasksPerThread * threads, p.linear->panels());
+  return std::max(ceil_div(p.rows, kProjectionBlockRows), threads == 1 ? 0 : std::min(enough, p.rows / kLeastRows));
+}
 
 void run_task(const ProjectionGroup& group, Index task, void* scratch) {
   Index p = task % group.panels;
@@ -19,9 +26,8 @@ void run_task(const ProjectionGroup& group, Index task, void* scratch) {
   const PackedLinear& linear = *projection->linear;
 
   // Blocks of nearly equal size in each batch element.
-  const Index blocks_here = blocks(projection->rows), block = task / group.panels % blocks_here;
-  const Index batch = task / group.panels / blocks_here;
-  const Index first = projection->rows * block / blocks_here, last = projection->rows * (block + 1) / blocks_here;
+  const Index block = task / group.panels % group.blocks, batch = task / group.panels / group.blocks;
+  const Index first = projection->rows * block / group.blocks, last = projection->rows * (block + 1) / group.blocks;
 
   const Index size = size_of(linear.dtype());
   ProjectionTile tile{};
@@ -61,7 +67,7 @@ void ProjectionRun::add(Projection p) {
     p.batch = 1;
   }
   if (count == 0 || !same_rows(groups[count - 1].projections[0], p))
-    groups[count++] = {{}, 0, p.batch * blocks(p.rows), 0};
+    groups[count++] = {{}, 0, count_blocks(p, threads), 0};
   ProjectionGroup& group = groups[count - 1];
   group.projections[group.count++] = p;
   group.panels += p.linear->panels();

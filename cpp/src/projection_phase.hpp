@@ -21,24 +21,26 @@ struct Projection {
 struct ProjectionGroup {
   Projection projections[3];
   int count;
-  Index row_blocks;  // of all batch elements
-  Index panels;      // of all projections
+  Index blocks;  // of rows, in each batch element
+  Index panels;  // of all projections
 
-  Index tasks() const { return row_blocks * panels; }
+  Index tasks() const { return projections[0].batch * blocks * panels; }
 };
 
-/// Most rows in a block: their activations (96 x 512 features x 4 bytes = 192 KB) stay in level 2 beside a panel's 128 KB
-/// while every panel passes over them; sixteen strips of six. A worker needs scratch for this many rows.
-constexpr Index kProjectionBlockRows = 96;
+/// Most rows in a block: their activations (128 x 768 features x 4 bytes = 384 KB) stay in level 2 beside a panel's 192 KB
+/// while every panel passes over them. A worker needs scratch for this many rows.
+constexpr Index kProjectionBlockRows = 128;
 
 /// Up to three groups in one phase, and the scratch of its workers: `scratch + worker * scratch_stride`.
 struct ProjectionRun {
   ProjectionGroup groups[3];
   int count = 0;
+  int threads;
   std::byte* scratch;
   std::size_t scratch_stride;
 
-  ProjectionRun(std::byte* scratch_of_all, std::size_t stride) : scratch(scratch_of_all), scratch_stride(stride) {}
+  ProjectionRun(int threads_of_run, std::byte* scratch_of_all, std::size_t stride)
+      : threads(threads_of_run), scratch(scratch_of_all), scratch_stride(stride) {}
 
   /// Joins the last group if it reads the same rows, else begins a new one.
   void add(Projection projection);

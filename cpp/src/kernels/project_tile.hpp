@@ -12,9 +12,10 @@
 
 namespace mha::MHA_ISA {
 
-/// Features in a block: 128 KB of panel, within any level 2. Also the length of the longest chain of additions: block
-/// sums are added up, which keeps the rounding error of wide layers near that of a blocked summation.
-constexpr Index kDepth = 512;
+/// Features in a block: 192 KB of panel, a fifth of level 2 on Zen. Also the length of the longest chain of additions:
+/// block sums are added up, which keeps the rounding error of wide layers near that of a blocked summation. BERT's 768
+/// features in one block, not two, are worth 2 %.
+constexpr Index kDepth = 768;
 
 template <class T>
 constexpr Index kPanelWidth = kPanelBytes / Index(sizeof(T));
@@ -25,23 +26,25 @@ struct ProjectionArguments {
   const T* x;
   Index x_row, x_step;
   const T* panel;  // at the strip of columns
-  const T* start;  // the bias, or null: go on from sums
-  T* sums;         // [rows][kPanelWidth], at the strip of columns
+  const T* start;  // what to add to: the bias (start_row = 0) or the sums so far
+  Index start_row;
+  T* out[kVectors];  // where each vector of columns goes: the sums so far, or the result
+  Index out_row;
 };
 
+/// M rows of N vectors of columns. Results leave the registers for where they belong: written in a burst of their own, they
+/// would wait for memory; between multiply-adds nobody waits.
 template <class T, int M, int N>
 struct ProjectRows {
   static void run(const ProjectionArguments<T>& g, Index row) {
     using P = Packet<T>;
     constexpr Index L = kLanes<T>;
-    T* sums = g.sums + row * kPanelWidth<T>;
-    const T* before = g.start ? g.start : sums;
-    const Index before_row = g.start ? 0 : kPanelWidth<T>;
+    const T* start = g.start + row * g.start_row;
     multiply_tile<T, M, N>(
         g.depth, g.x + row * g.x_row, g.x_row, g.x_step, g.panel, kPanelWidth<T>,
         [](int, int) MHA_INLINE_LAMBDA { return pset1<P>(T(0)); },
         [&](int i, int j, const P& sum) MHA_INLINE_LAMBDA {
-          pstore(sums + i * kPanelWidth<T> + j * L, padd(pload<P>(before + i * before_row + j * L), sum));
+          pstoreu(g.out[j] + (row + i) * g.out_row, padd(pload<P>(start + i * g.start_row + j * L), sum));
         });
   }
 };
@@ -54,35 +57,44 @@ std::size_t projection_scratch(Index rows) {
 template <class T>
 void project_tile(const ProjectionTile& tile, void* scratch) {
   static constexpr StripTable<ProjectRows, T, ProjectionArguments<T>> project;
-  constexpr Index kGroup = kVectorBytes / Index(sizeof(T));
+  constexpr Index L = kLanes<T>, kGroup = kVectorBytes / Index(sizeof(T)), kGroups = kPanelBytes / kVectorBytes;
   T* sums = static_cast<T*>(scratch);
-  Index width = kPanelWidth<T>;
-  while (width > 0 && tile.group_columns[(width - 1) / kGroup] == 0) width -= kGroup;  // padding at the end
+  Index groups = kGroups;
+  while (groups > 0 && tile.group_columns[groups - 1] == 0) --groups;  // padding at the end
+  bool is_direct = tile.out_step == 1;  // whole vectors next to each other: no detour through the sums
+  for (Index g = 0; g < groups; ++g) is_direct = is_direct && tile.group_columns[g] == kGroup;
 
   Index k = 0;
   do {
     const Index depth = tile.in_features - k < kDepth ? tile.in_features - k : kDepth;
-    for (Index column = 0; column < width; column += kWidth<T>) {
-      const Index rest = width - column < kWidth<T> ? width - column : kWidth<T>;
-      project(int((rest + kLanes<T> - 1) / kLanes<T>), tile.rows,
-              {depth, static_cast<const T*>(tile.x) + k * tile.x_step, tile.x_row, tile.x_step,
-               static_cast<const T*>(tile.panel) + k * kPanelWidth<T> + column,
-               k == 0 ? static_cast<const T*>(tile.bias) + column : nullptr, sums + column});
+    const bool is_last = k + depth == tile.in_features;
+    for (Index column = 0; column < groups * kGroup; column += kWidth<T>) {
+      const Index rest = groups * kGroup - column, width = rest < kWidth<T> ? rest : kWidth<T>;
+      ProjectionArguments<T> arguments{depth,
+                                       static_cast<const T*>(tile.x) + k * tile.x_step,
+                                       tile.x_row,
+                                       tile.x_step,
+                                       static_cast<const T*>(tile.panel) + k * kPanelWidth<T> + column,
+                                       k == 0 ? static_cast<const T*>(tile.bias) + column : sums + column,
+                                       k == 0 ? 0 : kPanelWidth<T>,
+                                       {},
+                                       is_last && is_direct ? tile.out_row : kPanelWidth<T>};
+      for (Index j = 0; j < width / L; ++j) {
+        const Index at = column + j * L;
+        arguments.out[j] = is_last && is_direct ? static_cast<T*>(tile.out[at / kGroup]) + at % kGroup : sums + at;
+      }
+      project(int(width / L), tile.rows, arguments);
     }
     k += depth;
   } while (k < tile.in_features);
 
-  for (Index group = 0; group < width / kGroup; ++group) {
-    const Index columns = tile.group_columns[group];
+  if (is_direct) return;
+  for (Index group = 0; group < groups; ++group)
     for (Index r = 0; r < tile.rows; ++r) {
       const T* from = sums + r * kPanelWidth<T> + group * kGroup;
       T* to = static_cast<T*>(tile.out[group]) + r * tile.out_row;
-      if (columns == kGroup && tile.out_step == 1)
-        for (Index c = 0; c < kGroup; ++c) to[c] = from[c];
-      else
-        for (Index c = 0; c < columns; ++c) to[c * tile.out_step] = from[c];
+      for (Index c = 0; c < tile.group_columns[group]; ++c) to[c * tile.out_step] = from[c];
     }
-  }
 }
 
 }  // namespace mha::MHA_ISA
