@@ -236,19 +236,6 @@ NewArray new_array(DType dtype, int rank, const Index* extents) {
   return result;
 }
 
-DType accumulator_of(DType dtype) {
-  switch (dtype) {
-#define MHA_DTYPE(name, scalar, accumulator) \
-  case DType::name:                          \
-    return DTypeOf<accumulator>::value;
-#include <mha/dtypes.def>
-#undef MHA_DTYPE
-    case DType::boolean:
-      break;
-  }
-  return DType::f32;
-}
-
 DType dtype_from(py::handle object) {
   const py::dtype dtype = py::dtype::from_args(py::reinterpret_borrow<py::object>(object));
   DType found = DType::boolean;

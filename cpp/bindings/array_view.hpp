@@ -73,9 +73,6 @@ struct NewArray {
 };
 NewArray new_array(DType dtype, int rank, const Index* extents);
 
-/// The dtype that logarithms of sums, and other results in accumulator precision, come in.
-DType accumulator_of(DType dtype);
-
 /// What `numpy.dtype(object)` says, as an element type of attention. @throws py::type_error
 DType dtype_from(py::handle object);
 /// The numpy.dtype of an element type.

@@ -48,14 +48,15 @@ double measure(py::handle dtype, double seconds) {
 }  // namespace
 
 void warn_if_forked() {
-  if (!forked_after_parallel()) return;
+  if (!in_forked_child()) return;
   // By process, not once: a child of this child is a process of its own.
   static std::atomic<long> warned_process{0};
   const long process = getpid();
   if (warned_process.exchange(process) == process) return;
   // Level 2 is the caller of the package's function.
   if (PyErr_WarnEx(PyExc_RuntimeWarning,
-                   "mha_native: this process was forked after parallel work; it computes on one thread", 2) != 0)
+                   "mha_native: a forked process computes on one thread; start processes with 'spawn' to use more",
+                   2) != 0)
     throw py::error_already_set();
 }
 
@@ -71,7 +72,7 @@ void bind_runtime(py::module_& m) {
   m.def(
       "set_num_threads", [](py::handle n) { set_num_threads(positive("set_num_threads", "num_threads", n, 0)); },
       "At least 1; None goes back to the environment and detection");
-  m.def("forked_after_parallel", &forked_after_parallel);
+  m.def("in_forked_child", &in_forked_child);
   m.def("scratch_bytes", &scratch_bytes);
   m.def("measure_fma_gflops", &measure, "(dtype, seconds) -> GFLOP/s of one core's multiply-add units");
   m.def("dtypes", &dtypes, "The dtypes that attention computes in");

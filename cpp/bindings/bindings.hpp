@@ -11,7 +11,7 @@ void bind_attention(py::module_& m);
 void bind_multi_head_attention(py::module_& m);
 void bind_runtime(py::module_& m);
 
-/// Call before computing. In a child forked after parallel work it issues one RuntimeWarning per process, and throws if
+/// Call before computing. In a forked child it issues one RuntimeWarning per process, and throws if
 /// the user has made warnings errors.
 void warn_if_forked();
 

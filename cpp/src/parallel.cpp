@@ -19,25 +19,17 @@ namespace {
 // Fewest multiply-adds that are worth a thread of their own: about the work that a core does while another one wakes.
 constexpr double kWorkPerThread = 100'000;
 
+/// Set in every forked child. It has OpenMP's memory without its threads, and would wait for them forever. Whether OpenMP
+/// had threads at the moment of the fork cannot be known: another library may have started them in the same runtime.
 std::atomic<bool> is_forked{false};
-
-#ifdef _OPENMP
-/// A forked child has OpenMP's memory without its threads, and would wait for them forever. The handler is installed
-/// by the first parallel region, so that a child of a process that never had one computes in parallel as usual. Two
-/// threads may both install it: that does no harm, where a lock could be held at the moment of a fork.
-void watch_for_forks() {
 #ifndef _WIN32
-  static std::atomic<bool> is_watching{false};
-  if (is_watching.load(std::memory_order_acquire)) return;
-  pthread_atfork(nullptr, nullptr, [] { is_forked.store(true, std::memory_order_relaxed); });
-  is_watching.store(true, std::memory_order_release);
-#endif
-}
+const int watches_for_forks =
+    pthread_atfork(nullptr, nullptr, [] { is_forked.store(true, std::memory_order_relaxed); });
 #endif
 
 bool can_run_parallel() {
 #ifdef _OPENMP
-  return !forked_after_parallel() && !omp_in_parallel();
+  return !in_forked_child() && !omp_in_parallel();
 #else
   return false;
 #endif
@@ -79,12 +71,11 @@ void run_parallel(const Phase* phases, int count, int threads) {
 
 }  // namespace
 
-bool forked_after_parallel() { return is_forked.load(std::memory_order_relaxed); }
+bool in_forked_child() { return is_forked.load(std::memory_order_relaxed); }
 
 void run_phases(const Phase* phases, int count, int threads) {
 #ifdef _OPENMP
   if (threads > 1 && can_run_parallel()) {
-    watch_for_forks();
     run_parallel(phases, count, threads);
     return;
   }

@@ -1,4 +1,4 @@
-// The one place that knows about threads, and the only file that includes <omp.h>.
+// The one place that knows about threads; parallel.cpp is the only file that includes <omp.h>.
 #pragma once
 
 #include "mha/tensor_view.hpp"
@@ -14,8 +14,8 @@ struct Phase {
 };
 
 /// Runs the phases one after another, the tasks of each in any order on up to `threads` threads, all in one parallel
-/// region. Workers take tasks in rising order as they become free. Serial inside another parallel region and after a
-/// fork.
+/// region. Workers take tasks in rising order as they become free. Serial inside another parallel region and in a
+/// forked child.
 void run_phases(const Phase* phases, int count, int threads);
 
 /// How many threads to use: `requested` (0: the default of runtime.hpp), no more than `tasks`, and no more than leaves

@@ -146,20 +146,21 @@ AttentionArguments validate(AttentionArguments a) {
   if (out.rank != query.rank || !has_shape(a.out, {batch, heads, query_length, width}))
     fail(f, std::string(result) + " must have the axes of query, ending in " + std::to_string(width),
          {{result, out}, {"query", query}, {"key", key}, {"value", value}});
-  check_output(f, result, a.out,
-               {{"query", a.query},
-                {"key", a.key},
-                {"value", a.value},
-                {"attn_mask", a.options.attn_mask},
-                {"key_mask", a.options.key_mask}});
+  const Named inputs_and_masks = {{"query", a.query},
+                                  {"key", a.key},
+                                  {"value", a.value},
+                                  {"attn_mask", a.options.attn_mask},
+                                  {"key_mask", a.options.key_mask}};
+  check_output(f, result, a.out, inputs_and_masks);
   if (lse) {
-    if (lse.dtype != query.dtype)
+    if (lse.dtype != accumulator_of(query.dtype))
       throw DTypeError(std::string(f) + ": lse must have the dtype of the scores; got " +
                        dtypes_of({{"query", query}, {"lse", lse}}));
     add_leading_axes(a.lse, 3);
     if (!has_shape(a.lse, {batch, heads, query_length}))
       fail(f, "lse must have the shape of query without head_dim", {{"lse", lse}, {"query", query}});
-    check_output(f, "lse", a.lse, {{"query", a.query}, {"key", a.key}, {"value", a.value}, {result, a.out}});
+    check_output(f, "lse", a.lse, inputs_and_masks);
+    check_output(f, "lse", a.lse, {{result, a.out}});
   }
   return a;
 }
@@ -194,17 +195,17 @@ LayerArguments validate(const MultiHeadAttentionConfig& config, DType dtype, Lay
   if (out.rank != query.rank || !has_shape(a.out, {batch, query_length, config.out_dim}))
     fail(f, "out must have the axes of query, ending in " + std::to_string(config.out_dim),
          {{"out", out}, {"query", query}});
-  const Named masks_too = {{"query", a.query},
-                           {"key", a.key},
-                           {"value", a.value},
-                           {"attn_mask", a.options.attn_mask},
-                           {"key_mask", a.options.key_mask}};
-  check_output(f, "out", a.out, masks_too);
+  const Named inputs_and_masks = {{"query", a.query},
+                                  {"key", a.key},
+                                  {"value", a.value},
+                                  {"attn_mask", a.options.attn_mask},
+                                  {"key_mask", a.options.key_mask}};
+  check_output(f, "out", a.out, inputs_and_masks);
   if (weights) {
     add_leading_axes(a.weights, 4);
     if (!has_shape(a.weights, {batch, config.num_heads, query_length, key_length}))
       fail(f, "weights must be [B, H, Tq, Tk]", {{"weights", weights}, {"query", query}, {"key", key}});
-    check_output(f, "weights", a.weights, masks_too);
+    check_output(f, "weights", a.weights, inputs_and_masks);
     check_output(f, "weights", a.weights, {{"out", a.out}});
   }
   return a;

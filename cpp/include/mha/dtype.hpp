@@ -43,4 +43,18 @@ struct DTypeOf<bool> {
   static constexpr DType value = DType::boolean;
 };
 
+/// The type that scores, sums and lse of `dtype` are computed in.
+constexpr DType accumulator_of(DType dtype) {
+  switch (dtype) {
+#define MHA_DTYPE(name, scalar, accumulator) \
+  case DType::name:                          \
+    return DTypeOf<accumulator>::value;
+#include "mha/dtypes.def"
+#undef MHA_DTYPE
+    case DType::boolean:
+      break;
+  }
+  return DType::boolean;
+}
+
 }  // namespace mha

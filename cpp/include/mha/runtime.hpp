@@ -29,10 +29,11 @@ const char* num_threads_reason();
 /// n >= 1 for the whole process; 0 goes back to the environment and detection.
 void set_num_threads(int n);
 
-/// True in a child forked after this process had already computed in parallel: calls are then serial, with the same bits.
-bool forked_after_parallel();
+/// True in a child forked after this library was loaded: its calls are serial, with the same bits, since OpenMP's threads
+/// do not survive a fork.
+bool in_forked_child();
 
-/// Largest scratch that the calling thread's arena has held, in bytes, all workers of its calls together.
+/// Largest scratch that the calling thread's arena has held, in bytes and whole pages: all workers of its calls together.
 std::size_t scratch_bytes();
 
 /// Runs the FMA units of one core flat out for about `seconds` and returns GFLOP/s: the peak of the active instruction
