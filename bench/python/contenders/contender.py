@@ -1,0 +1,64 @@
+"""What the benchmark knows of a library: its name, how it is told its threads, and programs that compute a case."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from shapes import Case, Inputs
+
+
+@dataclass(frozen=True)
+class Program:
+    """One way in which a contender computes one case with a number of threads.
+
+    Parameters
+    ----------
+    run : callable
+        What is timed: the call as its user would write it, on inputs in the library's own form.
+    turn : callable
+        Gives a context that holds while `run` is warmed up and timed, and is not timed: thread counts, modes.
+    to_array : callable
+        Makes a NumPy array of what `run` returns; not timed.
+    variant : str
+        Tells programs of one contender apart. The fastest stands for the contender.
+    """
+
+    contender: str
+    threads: int
+    run: Callable[[], Any]
+    turn: Callable[[], AbstractContextManager[Any]] = nullcontext
+    to_array: Callable[[Any], NDArray[Any]] = np.asarray
+    variant: str = ""
+
+    @property
+    def label(self) -> str:
+        return f"{self.contender} ({self.variant})" if self.variant else self.contender
+
+
+class Contender(ABC):
+    """A library in the race. Its module imports the library; `contenders` imports the module only when it is asked for.
+
+    Parameters
+    ----------
+    thread_counts : list of int
+        All that will be asked for.
+    """
+
+    name: str
+
+    def __init__(self, thread_counts: list[int]) -> None:
+        self.thread_counts = thread_counts
+
+    @abstractmethod
+    def description(self) -> str:
+        """Version, and how the number of threads is set."""
+
+    @abstractmethod
+    def programs(self, case: Case, inputs: Inputs, threads: int) -> list[Program]:
+        """The programs for `case`, none if the library cannot compute it so. What may be prepared is prepared here."""

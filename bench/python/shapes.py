@@ -1,0 +1,140 @@
+"""A row of `cases.toml`: its sizes, its work, its inputs, and what the float64 oracle says about them."""
+
+from __future__ import annotations
+
+import sys
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import mha_native
+from mha_native import reference
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+Array = NDArray[Any]
+
+CASES_FILE = Path(__file__).resolve().parents[1] / "cases.toml"
+
+DTYPES: dict[str, np.dtype[Any]] = {"f32": np.dtype(np.float32), "f64": np.dtype(np.float64)}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One shape. The fields are the columns of `cases.toml`, which explains them; Dv is D."""
+
+    name: str
+    kind: str
+    dtype: str
+    B: int
+    H: int
+    Hk: int
+    Tq: int
+    Tk: int
+    D: int
+    E: int
+    causal: bool
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("sdpa", "mha") or self.dtype not in DTYPES:
+            raise ValueError(f"case {self.name}: kind {self.kind!r} or dtype {self.dtype!r} is not known")
+        if min(self.B, self.H, self.Hk, self.Tq, self.Tk, self.D) < 1 or self.H % self.Hk:
+            raise ValueError(f"case {self.name}: sizes must be positive, and H a multiple of Hk")
+        if self.kind == "mha" and (self.E != self.H * self.D or self.Hk != self.H or self.Tk != self.Tq):
+            raise ValueError(f"case {self.name}: a layer attends to itself, with E = H * D, Hk = H and Tk = Tq")
+
+    @property
+    def np_dtype(self) -> np.dtype[Any]:
+        return DTYPES[self.dtype]
+
+    @property
+    def visible_pairs(self) -> int:
+        """Query-key pairs that take part in one head of one batch element; a causal call is not "half"."""
+        if not self.causal:
+            return self.Tq * self.Tk
+        square = min(self.Tq, self.Tk)  # rows before the last key comes into sight; the rest see every key
+        return square * (square + 1) // 2 + (self.Tq - square) * self.Tk
+
+    @property
+    def flops(self) -> int:
+        """2 D for a score and 2 D for a weighted value of each visible pair; 2 E^2 for each row of four projections."""
+        attention = 4 * self.B * self.H * self.visible_pairs * self.D
+        return attention + 8 * self.B * self.Tq * self.E**2
+
+    @property
+    def least_bytes(self) -> int:
+        """Memory to be read or written at least once: inputs, weights, result."""
+        if self.kind == "mha":
+            elements = 2 * self.B * self.Tq * self.E + 4 * self.E * (self.E + 1)
+        else:
+            elements = 2 * self.B * self.D * (self.H * self.Tq + self.Hk * self.Tk)
+        return elements * self.np_dtype.itemsize
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """`arrays`: query, key, value of attention, or x of a layer. `state`: weights of the layer, in torch's names."""
+
+    arrays: tuple[Array, ...]
+    state: dict[str, Array]
+
+
+def load_cases(path: Path = CASES_FILE) -> list[Case]:
+    """All rows, with defaults put in."""
+    rows = tomllib.loads(path.read_text(encoding="utf-8"))["case"]
+    cases = []
+    for row in rows:
+        width = {"D": row["E"] // row["H"]} if row["kind"] == "mha" else {"E": 0}
+        cases.append(Case(**{"Hk": row["H"], "Tk": row["Tq"], "causal": False, **width, **row}))
+    names = [case.name for case in cases]
+    if len(set(names)) < len(names):
+        raise ValueError(f"{path}: names must be unique; got {names}")
+    return cases
+
+
+def make_inputs(case: Case) -> Inputs:
+    """Standard normal arrays, the same on each run; time does not depend on the values."""
+    seed = zlib.crc32(case.name.encode())
+    rng = np.random.default_rng(seed)
+    if case.kind == "sdpa":
+        shapes = [(case.B, heads, length, case.D) for heads, length in ((case.H, case.Tq), *[(case.Hk, case.Tk)] * 2)]
+        return Inputs(tuple(rng.standard_normal(shape).astype(case.np_dtype) for shape in shapes), {})
+    state = mha_native.MultiHeadAttention(case.E, case.H, dtype=case.np_dtype, seed=seed).state_dict()
+    for name in ("in_proj_bias", "out_proj.bias"):  # zero in a new layer, and a forgotten bias would go unseen
+        state[name] = rng.uniform(-0.1, 0.1, state[name].shape).astype(case.np_dtype)
+    return Inputs((rng.standard_normal((case.B, case.Tq, case.E)).astype(case.np_dtype),), state)
+
+
+def oracle(case: Case, inputs: Inputs) -> NDArray[np.float64]:
+    """The result in float64, by the textbook."""
+    if case.kind == "sdpa":
+        result: NDArray[np.float64] = reference.scaled_dot_product_attention(*inputs.arrays, is_causal=case.causal)
+    else:
+        x = inputs.arrays[0]
+        result = reference.multi_head_attention(x, x, x, inputs.state, case.H, is_causal=case.causal)
+    return result
+
+
+def tolerance(case: Case, expected: NDArray[np.float64]) -> float:
+    """What the largest error of any contender must stay below: ``8 eps sqrt(n) max|expected|``.
+
+    n is the longest sum of the case. Rounding errors of a sum grow like sqrt(n), so honest computations in the dtype,
+    in whatever order, stay well below; a wrong mask, layout or scale is far above. It asks "is this the same
+    computation?"; how accurate the library is, the tests ask.
+    """
+    longest = max(case.D, case.Tk, case.E)
+    return float(8 * np.finfo(case.np_dtype).eps * np.sqrt(longest) * np.abs(expected).max())
+
+
+def largest_error(result: Array, expected: NDArray[np.float64]) -> float:
+    """NaN if `result` has one."""
+    if result.shape != expected.shape:
+        raise ValueError(f"a result of shape {result.shape}; expected {expected.shape}")
+    return float(np.abs(result - expected).max())
