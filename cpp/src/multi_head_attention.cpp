@@ -117,8 +117,7 @@ void MultiHeadAttention::forward(const TensorView& query, const TensorView& key,
   const std::size_t scratch_stride = padded(std::max(kernels.attention_scratch(sizes.head_dim, sizes.value_head_dim),
                                                      kernels.projection_scratch(kProjectionBlockRows)));
   const double rows = double(batch) * double(query_length), keys = double(batch) * double(key_length);
-  const double work = rows * double(layer.query.weights() + layer.out.weights()) +
-                      keys * double(layer.key.weights() + layer.value.weights()) +
+  const double work = layer.query.work(rows) + layer.key.work(keys) + layer.value.work(keys) + layer.out.work(rows) +
                       rows * double(key_length) * double(sizes.num_heads * (sizes.head_dim + sizes.value_head_dim));
   const int threads = threads_for(a.options.num_threads, std::numeric_limits<Index>::max(), work);
   const std::size_t scratch_at = layout.take(double(threads) * double(scratch_stride));
@@ -137,13 +136,13 @@ void MultiHeadAttention::forward(const TensorView& query, const TensorView& key,
   project_in.add(projection(layer.key, kernels, a.key, k));
   project_in.add(projection(layer.value, kernels, a.value, v));
   const AttentionPlan attend_plan = make_plan({"", q, k, v, z, {}, a.options}, AttentionOutput::attended_values, table);
-  const AttentionRun attend{&attend_plan, scratch, scratch_stride};
+  const AttentionRun attend{&attend_plan, threads, scratch, scratch_stride};
   project_out.add(projection(layer.out, kernels, concat, result));
 
   Phase phases[4] = {projection_phase(project_in), attention_phase(attend), projection_phase(project_out)};
   int count = 3;
   AttentionPlan weigh_plan;
-  const AttentionRun weigh{&weigh_plan, scratch, scratch_stride};
+  const AttentionRun weigh{&weigh_plan, threads, scratch, scratch_stride};
   if (a.weights) {
     weigh_plan = make_plan({"", q, k, {}, a.weights, {}, a.options}, AttentionOutput::weights, table);
     phases[count++] = attention_phase(weigh);

@@ -29,7 +29,8 @@ class PackedLinear {
   Index segment_columns() const { return segment_columns_; }
   Index padded_segment_columns() const { return padded_segment_columns_; }
 
-  Index weights() const { return segments_ * segment_columns_ * in_features_; }
+  /// What a projection of so many rows costs, in multiply-adds. Bringing a weight near costs as much as eight.
+  double work(double rows) const { return (rows + 8) * double(segments_ * segment_columns_) * double(in_features_); }
 
   Index panels() const { return panels_; }
   const std::byte* panel(Index p) const { return data_.get() + p * in_features_ * kPanelBytes; }

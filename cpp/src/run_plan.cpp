@@ -32,6 +32,7 @@ void run_tile(const void* context, Index task, int worker) {
   tile.value_row = plan.value.row / size;
   tile.value_step = plan.value.step;
   tile.out_step = plan.out.step;
+  tile.is_far = task % plan.tiles_per_head < run.threads;  // about each worker's first tile of this head
   tile.key_length = plan.key_length;
   tile.attn_mask_is_boolean = plan.attn_mask_is_boolean;
   tile.attn_mask_step = plan.attn_mask.step;
@@ -62,7 +63,7 @@ void run_plan(const AttentionPlan& plan, int num_threads) {
   const int threads = threads_for(num_threads, plan.tiles(), plan.work);
   const std::size_t stride = padded(plan.scratch_bytes);
   Workspace workspace(stride * static_cast<std::size_t>(threads));
-  const AttentionRun run{&plan, workspace.data(), stride};
+  const AttentionRun run{&plan, threads, workspace.data(), stride};
   const Phase phase = attention_phase(run);
   run_phases(&phase, 1, threads);
 }

@@ -6,9 +6,10 @@
 
 namespace mha {
 
-/// A plan and the scratch of its workers: `scratch + worker * scratch_stride`.
+/// A plan, its threads, and the scratch of its workers: `scratch + worker * scratch_stride`.
 struct AttentionRun {
   const AttentionPlan* plan;
+  int threads;
   std::byte* scratch;
   std::size_t scratch_stride;
 };

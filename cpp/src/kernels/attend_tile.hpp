@@ -85,7 +85,7 @@ class AttendTile {
         merge_block(starts);
       } else if (block.segment_count == 1 && segment.vectors == scores_.vectors()) {
         static constexpr StripTable<MergeValues, T, ValueArguments<T>> merge;
-        merge(segment.vectors, tile_.value_dim, arguments(block, segment, out_, starts));
+        merge(segment.vectors, tile_.value_dim, arguments(block, segment, out_, starts), scores_.next_keys(block));
       } else {
         add_segments(block);
         merge_block(starts);

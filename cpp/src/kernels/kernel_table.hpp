@@ -31,6 +31,7 @@ struct AttentionTile {
   void* lse[kMaxTileRows];              // accumulator type; null: not wanted
   Index first_key[kMaxTileRows];        // row r sees the keys [first_key, last_key) that the masks admit;
   Index last_key[kMaxTileRows];         //   equal: the row sees none
+  bool is_far;                          // keys and values are probably not in this core's caches yet
   Index key_length;                     // Tk: weigh fills this many columns
   const void* attn_mask[kMaxTileRows];  // each row's mask entries, one for each key; attn_mask[0] null: none
   bool attn_mask_is_boolean;            // else the dtype of the tile, added to the scaled scores

@@ -126,10 +126,13 @@ class ScoreTile {
                                         first_ + lane,
                                         last_ + lane,
                                         offset};
+      const Index keys = segment.end - segment.begin;
+      const Upcoming values =
+          upcoming(tile_.value, tile_.value_row, tile_.value_step, tile_.value_dim, segment.begin, keys);
       if (segment.masked)
-        masked(segment.vectors, segment.end - segment.begin, arguments);
+        masked(segment.vectors, keys, arguments, values);
       else
-        plain(segment.vectors, segment.end - segment.begin, arguments);
+        plain(segment.vectors, keys, arguments, values);
     }
   }
 
@@ -187,11 +190,23 @@ class ScoreTile {
     return bias_;
   }
 
+  /// Keys that follow the block.
+  Upcoming next_keys(const KeyBlock& block) const {
+    const Index left = last_key_ - block.end, keys = left < kKeyBlock ? left : kKeyBlock;
+    return upcoming(tile_.key, tile_.key_row, tile_.key_step, tile_.head_dim, block.end, keys);
+  }
+
   int vectors() const { return vectors_; }
   const T* weights() const { return scores_; }
   const T* correction() const { return correction_; }
 
  private:
+  Upcoming upcoming(const void* data, Index row, Index step, Index columns, Index first, Index rows) const {
+    if (!tile_.is_far || step != 1) return {};
+    constexpr Index kSize = sizeof(T);
+    return {static_cast<const T*>(data) + first * row, row * kSize, rows, columns * kSize};
+  }
+
   void find_bounds();
   void pack_queries();
   bool plan_block(KeyBlock& block, Index begin);
@@ -229,6 +244,9 @@ void ScoreTile<T>::find_bounds() {
 
 template <class T>
 void ScoreTile<T>::pack_queries() {
+  // All requests at once: a transpose alone has no more than kLanes of them on the way.
+  for (int r = 0; r < tile_.rows && tile_.query_step == 1; ++r)
+    Upcoming{tile_.query[r], 0, 1, tile_.head_dim * Index(sizeof(T))}.prefetch(0, 1);
   for (int j = 0; j < vectors_; ++j) {
     const T* rows[L];  // lanes without a row of their own repeat the last one; nothing of theirs is stored
     for (Index r = 0; r < L; ++r) {
