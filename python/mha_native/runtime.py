@@ -6,7 +6,6 @@ from typing import TextIO
 import numpy as np
 
 from . import _core
-from ._core import active_isa, last_used_isa, num_threads
 
 __all__ = [
     "active_isa",
@@ -25,8 +24,63 @@ _chosen_threads: int | None = None
 
 
 def available_isas() -> tuple[str, ...]:
-    """Names of the instruction sets that are built in and that this machine runs, the best last."""
+    """Names of the instruction sets that are built in and that this machine runs, the best last.
+
+    Examples
+    --------
+    >>> import mha_native as mha
+    >>> mha.active_isa() in mha.available_isas()
+    True
+    """
     return tuple(name for name in _core.built_isas() if _core.isa_supported(name))
+
+
+def active_isa() -> str:
+    """Name of the instruction set that calls use: by `use_isa`, by ``MHA_NATIVE_ISA``, else the best available.
+
+    Raises
+    ------
+    ValueError
+        If ``MHA_NATIVE_ISA`` names one that is unknown, or that this machine does not run.
+
+    Examples
+    --------
+    >>> import mha_native as mha
+    >>> with mha.use_isa("baseline"):
+    ...     mha.active_isa()
+    'baseline'
+    """
+    return _core.active_isa()
+
+
+def last_used_isa() -> str:
+    """Name of the instruction set that this thread's latest call ran on; empty before the first.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import mha_native as mha
+    >>> x = np.ones((3, 8), np.float32)
+    >>> out = mha.scaled_dot_product_attention(x, x, x)
+    >>> mha.last_used_isa() == mha.active_isa()
+    True
+    """
+    return _core.last_used_isa()
+
+
+def num_threads() -> int:
+    """Most threads that a call without ``num_threads`` uses; a small call uses fewer.
+
+    By `set_num_threads` or `use_threads`, else by ``OMP_NUM_THREADS``, else as many as the affinity mask and the CPU
+    quota of the container allow.
+
+    Examples
+    --------
+    >>> import mha_native as mha
+    >>> mha.num_threads() >= 1
+    True
+    """
+    return _core.num_threads()
 
 
 class use_isa:
@@ -63,7 +117,18 @@ class use_isa:
 def set_num_threads(n: int | None) -> None:
     """Let calls without ``num_threads`` use `n` threads, in the whole process.
 
-    None goes back to ``OMP_NUM_THREADS``, else to the processors that this process may use.
+    Parameters
+    ----------
+    n : int or None
+        At least 1; None goes back to ``OMP_NUM_THREADS``, else to the processors that this process may use.
+
+    Examples
+    --------
+    >>> import mha_native as mha
+    >>> mha.set_num_threads(2)
+    >>> mha.num_threads()
+    2
+    >>> mha.set_num_threads(None)
     """
     global _chosen_threads
     _core.set_num_threads(n)
@@ -72,6 +137,11 @@ def set_num_threads(n: int | None) -> None:
 
 class use_threads:
     """`set_num_threads`, and in a ``with`` statement only until its end.
+
+    Parameters
+    ----------
+    n : int or None
+        As in `set_num_threads`.
 
     Examples
     --------
@@ -98,6 +168,15 @@ def show_config(file: TextIO | None = None) -> None:
     Parameters
     ----------
     file : writable text file, default ``sys.stdout``
+
+    Examples
+    --------
+    >>> import io
+    >>> import mha_native as mha
+    >>> text = io.StringIO()
+    >>> mha.show_config(text)
+    >>> mha.active_isa() in text.getvalue()
+    True
     """
     try:
         active = f"{_core.active_isa()} ({_core.active_isa_reason()})"

@@ -15,12 +15,6 @@ namespace mha::MHA_ISA {
 /// Features in a block: 192 KB of panel, a fifth of level 2 on Zen; BERT's 768 in one.
 constexpr Index kDepth = 768;
 
-/// Features in a chain of multiply-adds. Chains are added up one after another, which brings the rounding error of n
-/// features from about sqrt(n / 2) units down to sqrt(kChain / 2 + n / (2 kChain)): at n = 512 from 16 to 8, where a matrix
-/// product of NumPy, with chains of some 300, has 12. It costs 1.5 %; chains of 64 would cost 3 %.
-constexpr Index kChain = 128;
-static_assert(kDepth % kChain == 0, "chains are the same whatever the blocks are");
-
 template <class T>
 constexpr Index kPanelWidth = kPanelBytes / Index(sizeof(T));
 
@@ -43,19 +37,12 @@ struct ProjectRows {
   static void run(const ProjectionArguments<T>& g, Index row) {
     using P = Packet<T>;
     constexpr Index L = kLanes<T>;
-    alignas(kVectorBytes) T running[M * N * L];
-    for (Index k = 0; k < g.depth; k += kChain) {
-      const bool is_last = k + kChain >= g.depth;
-      const T* before = k == 0 ? g.start + row * g.start_row : running;
-      const Index before_row = k == 0 ? g.start_row : N * L;
-      multiply_tile<T, M, N>(
-          is_last ? g.depth - k : kChain, g.x + row * g.x_row + k * g.x_step, g.x_row, g.x_step,
-          g.panel + k * kPanelWidth<T>, kPanelWidth<T>, [](int, int) MHA_INLINE_LAMBDA { return pset1<P>(T(0)); },
-          [&](int i, int j, const P& sum) MHA_INLINE_LAMBDA {
-            T* to = is_last ? g.out[j] + (row + i) * g.out_row : running + (i * N + j) * L;
-            pstoreu(to, padd(pload<P>(before + i * before_row + j * L), sum));
-          });
-    }
+    const T* start = g.start + row * g.start_row;
+    multiply_long_tile<T, M, N>(g.depth, g.x + row * g.x_row, g.x_row, g.x_step, g.panel, kPanelWidth<T>,
+                                [&](int i, int j, const P& sum) MHA_INLINE_LAMBDA {
+                                  pstoreu(g.out[j] + (row + i) * g.out_row,
+                                          padd(pload<P>(start + i * g.start_row + j * L), sum));
+                                });
   }
 };
 

@@ -28,14 +28,12 @@ struct PlainScores {
     constexpr Index L = kLanes<T>, W = kWidth<T>;
     T* scores = g.scores + row * W;
     P highest[N];
-    multiply_tile<T, M, N>(
-        g.depth, g.key + row * g.key_row, g.key_row, g.key_step, g.queries, W,
-        [](int, int) MHA_INLINE_LAMBDA { return pset1<P>(T(0)); },
-        [&](int i, int j, const P& s) MHA_INLINE_LAMBDA {
-          highest[j] = pmax(i == 0 ? pload<P>(g.block_max + j * L) : highest[j], s);
-          pstore(scores + i * W + j * L, s);
-          if (i == M - 1) pstore(g.block_max + j * L, highest[j]);
-        });
+    multiply_long_tile<T, M, N>(g.depth, g.key + row * g.key_row, g.key_row, g.key_step, g.queries, W,
+                                [&](int i, int j, const P& s) MHA_INLINE_LAMBDA {
+                                  highest[j] = pmax(i == 0 ? pload<P>(g.block_max + j * L) : highest[j], s);
+                                  pstore(scores + i * W + j * L, s);
+                                  if (i == M - 1) pstore(g.block_max + j * L, highest[j]);
+                                });
   }
 };
 
@@ -49,22 +47,21 @@ struct MaskedScores {
     T* scores = g.scores + row * W;
     const T* bias = g.bias ? g.bias + row * W : nullptr;
     const P minus_infinity = pset1<P>(-kInfinity<T>);
-    multiply_tile<T, M, N>(
-        g.depth, g.key + row * g.key_row, g.key_row, g.key_step, g.queries, W,
-        [](int, int) MHA_INLINE_LAMBDA { return pset1<P>(T(0)); },
-        [&](int i, int j, const P& product) MHA_INLINE_LAMBDA {
-          const P key = pset1<P>(T(g.offset + row + i));
-          P visible = pand(pcmp_le(pload<P>(g.first + j * L), key), pcmp_lt(key, pload<P>(g.last + j * L)));
-          P s = pmul(product, pset1<P>(g.score_scale));
-          if (bias) {
-            const P b = pload<P>(bias + i * W + j * L);
-            visible = pandnot(visible, pcmp_eq(b, minus_infinity));
-            s = pmadd(product, pset1<P>(g.score_scale), b);
-          }
-          s = pselect(visible, s, minus_infinity);
-          pstore(scores + i * W + j * L, s);
-          pstore(g.block_max + j * L, pmax(pload<P>(g.block_max + j * L), s));
-        });
+    multiply_long_tile<T, M, N>(g.depth, g.key + row * g.key_row, g.key_row, g.key_step, g.queries, W,
+                                [&](int i, int j, const P& product) MHA_INLINE_LAMBDA {
+                                  const P key = pset1<P>(T(g.offset + row + i));
+                                  P visible = pand(pcmp_le(pload<P>(g.first + j * L), key),
+                                                   pcmp_lt(key, pload<P>(g.last + j * L)));
+                                  P s = pmul(product, pset1<P>(g.score_scale));
+                                  if (bias) {
+                                    const P b = pload<P>(bias + i * W + j * L);
+                                    visible = pandnot(visible, pcmp_eq(b, minus_infinity));
+                                    s = pmadd(product, pset1<P>(g.score_scale), b);
+                                  }
+                                  s = pselect(visible, s, minus_infinity);
+                                  pstore(scores + i * W + j * L, s);
+                                  pstore(g.block_max + j * L, pmax(pload<P>(g.block_max + j * L), s));
+                                });
   }
 };
 
