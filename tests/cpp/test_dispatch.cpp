@@ -1,0 +1,99 @@
+// Which kernels a call runs on, and that the linker kept each instruction set's own code.
+#include "dispatch.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <stdexcept>
+#include <string>
+#include <thread>
+
+#include "mha/errors.hpp"
+#include "mha/runtime.hpp"
+
+namespace mha {
+namespace {
+
+class Dispatch : public ::testing::Test {
+ protected:
+  void TearDown() override { set_isa(nullptr); }
+};
+
+std::string message_of_set_isa(const char* name) {
+  try {
+    set_isa(name);
+  } catch (const std::invalid_argument& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST_F(Dispatch, EveryTableRunsItsOwnCode) {
+  int supported = 0;
+  for (int index = 0; index < num_built_isas(); ++index) {
+    if (!isa_supported(index)) continue;
+    ++supported;
+    set_isa(built_isa(index));
+    EXPECT_STREQ(active_isa(), built_isa(index));
+    EXPECT_STREQ(active_kernels().isa, built_isa(index));
+    EXPECT_STREQ(active_kernels().compiled_isa(), built_isa(index));
+    EXPECT_STREQ(last_used_isa(), built_isa(index));
+  }
+  EXPECT_GT(supported, 0);
+}
+
+TEST_F(Dispatch, TheNamesOfTheRegistryAreDistinct) {
+  for (int i = 0; i < num_built_isas(); ++i)
+    for (int j = 0; j < i; ++j) EXPECT_STRNE(built_isa(i), built_isa(j));
+  EXPECT_THROW(built_isa(-1), std::invalid_argument);
+  EXPECT_THROW(isa_supported(num_built_isas()), std::invalid_argument);
+}
+
+TEST_F(Dispatch, AnImpossibleChoiceIsAnErrorAndChangesNothing) {
+  const std::string before = active_isa();
+  const std::string message = message_of_set_isa("avx1024");
+  EXPECT_NE(message.find("unknown instruction set 'avx1024'; available: "), std::string::npos) << message;
+  EXPECT_NE(message.find(before), std::string::npos) << message;
+  for (int index = 0; index < num_built_isas(); ++index) {
+    if (isa_supported(index)) continue;
+    EXPECT_NE(message_of_set_isa(built_isa(index)).find("this machine does not run"), std::string::npos);
+  }
+  EXPECT_EQ(active_isa(), before);
+}
+
+TEST_F(Dispatch, TheReasonFollowsTheChoice) {
+  const std::string by_default = active_isa_reason();
+  const std::string isa = active_isa();
+  set_isa(isa.c_str());
+  EXPECT_NE(std::string(active_isa_reason()).find("set_isa()"), std::string::npos);
+  set_isa("");
+  EXPECT_EQ(active_isa_reason(), by_default);
+  EXPECT_EQ(active_isa(), isa);
+}
+
+// tests/cpp/CMakeLists.txt runs this one again for environments that ask for something.
+TEST_F(Dispatch, TheEnvironmentChooses) {
+  const char* requested = std::getenv("MHA_NATIVE_ISA");
+  if (requested == nullptr || *requested == '\0')
+    EXPECT_NE(std::string(active_isa_reason()).find("the best"), std::string::npos);
+  else
+    EXPECT_STREQ(active_isa(), requested);
+}
+
+TEST_F(Dispatch, LastUsedBelongsToTheThread) {
+  active_kernels();
+  EXPECT_STRNE(last_used_isa(), "");
+  std::thread([] { EXPECT_STREQ(last_used_isa(), ""); }).join();
+}
+
+TEST_F(Dispatch, ThePeakIsMeasuredWithoutCountingAsACall) {
+  std::thread([] {
+    EXPECT_GT(measure_fma_gflops(DType::f32, 0.01), 0);
+    EXPECT_GT(measure_fma_gflops(DType::f64, -1), 0);
+    EXPECT_STREQ(last_used_isa(), "");
+  }).join();
+  EXPECT_THROW(measure_fma_gflops(DType::boolean, 0.01), DTypeError);
+}
+
+}  // namespace
+}  // namespace mha

@@ -1,0 +1,143 @@
+// In a steady state a call allocates nothing: the arena of its thread has grown to what it needs.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdint>
+#include <cstdlib>
+#include <new>
+
+#include "arrays.hpp"
+#include "mha/multi_head_attention.hpp"
+
+namespace {
+
+// Of the whole process, OpenMP's workers included.
+std::atomic<long> allocations{0};
+
+constexpr std::size_t kDefaultAlignment = __STDCPP_DEFAULT_NEW_ALIGNMENT__;
+
+void* counted(std::size_t bytes, std::size_t alignment) noexcept {
+  allocations.fetch_add(1, std::memory_order_relaxed);
+  if (alignment < sizeof(void*)) alignment = sizeof(void*);
+  void* memory = nullptr;
+  return posix_memalign(&memory, alignment, bytes > 0 ? bytes : 1) == 0 ? memory : nullptr;
+}
+
+void* counted_or_throw(std::size_t bytes, std::size_t alignment) {
+  void* const memory = counted(bytes, alignment);
+  if (memory == nullptr) throw std::bad_alloc();
+  return memory;
+}
+
+// Not inlined: a compiler that sees free() meet the result of operator new takes it for a mistake.
+[[gnu::noinline]] void release(void* memory) noexcept { std::free(memory); }
+
+}  // namespace
+
+void* operator new(std::size_t bytes) { return counted_or_throw(bytes, kDefaultAlignment); }
+void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept { return counted(bytes, kDefaultAlignment); }
+void* operator new(std::size_t bytes, std::align_val_t alignment) {
+  return counted_or_throw(bytes, std::size_t(alignment));
+}
+void* operator new(std::size_t bytes, std::align_val_t alignment, const std::nothrow_t&) noexcept {
+  return counted(bytes, std::size_t(alignment));
+}
+void* operator new[](std::size_t bytes) { return counted_or_throw(bytes, kDefaultAlignment); }
+void* operator new[](std::size_t bytes, const std::nothrow_t&) noexcept { return counted(bytes, kDefaultAlignment); }
+void* operator new[](std::size_t bytes, std::align_val_t alignment) {
+  return counted_or_throw(bytes, std::size_t(alignment));
+}
+void* operator new[](std::size_t bytes, std::align_val_t alignment, const std::nothrow_t&) noexcept {
+  return counted(bytes, std::size_t(alignment));
+}
+
+void operator delete(void* memory) noexcept { release(memory); }
+void operator delete(void* memory, std::size_t) noexcept { release(memory); }
+void operator delete(void* memory, const std::nothrow_t&) noexcept { release(memory); }
+void operator delete(void* memory, std::align_val_t) noexcept { release(memory); }
+void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { release(memory); }
+void operator delete(void* memory, std::align_val_t, const std::nothrow_t&) noexcept { release(memory); }
+void operator delete[](void* memory) noexcept { release(memory); }
+void operator delete[](void* memory, std::size_t) noexcept { release(memory); }
+void operator delete[](void* memory, const std::nothrow_t&) noexcept { release(memory); }
+void operator delete[](void* memory, std::align_val_t) noexcept { release(memory); }
+void operator delete[](void* memory, std::size_t, std::align_val_t) noexcept { release(memory); }
+void operator delete[](void* memory, std::align_val_t, const std::nothrow_t&) noexcept { release(memory); }
+
+namespace mha {
+namespace {
+
+using testing::Array;
+
+template <class Call>
+long allocations_of(Call call) {
+  const long before = allocations.load();
+  call();
+  return allocations.load() - before;
+}
+
+TEST(NoAllocation, TheCounterCounts) {
+  EXPECT_EQ(allocations_of([] {}), 0);
+  EXPECT_GT(allocations_of([] { const std::vector<int> some(100); }), 0);
+}
+
+TEST(NoAllocation, Attention) {
+  constexpr Index B = 2, H = 8, T = 150, D = 64;
+  const auto x = Array<float>::random({B, H, T, D}, 1);
+  Array<float> out({B, H, T, D}, 0), lse({B, H, T}, 0), weights({B, H, T, T}, 0);
+  std::vector<char> admit(T * T, 1);
+  const std::int64_t lengths[] = {100, 150}, offsets[] = {3, 0};
+  AttentionOptions options;
+  options.attn_mask = TensorView(reinterpret_cast<const bool*>(admit.data()), {T, T});
+  options.is_causal = true;
+  options.key_lengths = lengths;
+  options.query_offsets = offsets;
+  options.window_left = 60;
+  for (int threads : {1, 2, 3}) {
+    options.num_threads = threads;
+    const auto attend = [&] {
+      scaled_dot_product_attention(x.view(), x.view(), x.view(), out.view(), lse.view(), options);
+    };
+    const auto weigh = [&] { attention_weights(x.view(), x.view(), weights.view(), options); };
+    attend();
+    weigh();
+    EXPECT_EQ(allocations_of(attend), 0) << threads << " threads";
+    EXPECT_EQ(allocations_of(weigh), 0) << threads << " threads";
+  }
+}
+
+TEST(NoAllocation, SmallAfterLarge) {
+  const auto large = Array<float>::random({1, 2, 300, 128}, 1), small = Array<float>::random({1, 1, 3, 8}, 1);
+  Array<float> large_out({1, 2, 300, 128}, 0), small_out({1, 1, 3, 8}, 0);
+  const auto both = [&] {
+    scaled_dot_product_attention(large.view(), large.view(), large.view(), large_out.view());
+    scaled_dot_product_attention(small.view(), small.view(), small.view(), small_out.view());
+  };
+  both();
+  EXPECT_EQ(allocations_of(both), 0);
+}
+
+TEST(NoAllocation, Layer) {
+  constexpr Index B = 2, T = 150, E = 256;
+  const auto square = Array<float>::random({E, E}, 1), bias = Array<float>::random({E}, 2);
+  const MultiHeadAttentionConfig config = {E, 4};
+  const MultiHeadAttention layer(config, {square.view(), square.view(), square.view(), square.view(), bias.view(),
+                                          bias.view(), bias.view(), bias.view()});
+  const auto x = Array<float>::random({B, T, E}, 3), other = Array<float>::random({B, T, E}, 4);
+  Array<float> out({B, T, E}, 0), weights({B, 4, T, T}, 0);
+  AttentionOptions options;
+  for (int threads : {1, 2, 3}) {
+    options.num_threads = threads;
+    const auto self = [&] { layer.forward(x.view(), x.view(), x.view(), out.view(), {}, options); };
+    const auto cross = [&] {
+      layer.forward(x.view(), other.view(), other.view(), out.view(), weights.view(), options);
+    };
+    self();
+    cross();
+    EXPECT_EQ(allocations_of(self), 0) << threads << " threads";
+    EXPECT_EQ(allocations_of(cross), 0) << threads << " threads";
+  }
+}
+
+}  // namespace
+}  // namespace mha

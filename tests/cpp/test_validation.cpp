@@ -1,0 +1,196 @@
+// What the library refuses: the type of the exception, its words, and outputs that stay untouched.
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <stdexcept>
+
+#include "arrays.hpp"
+#include "mha/attention.hpp"
+
+namespace mha {
+namespace {
+
+using testing::expect_words;
+using testing::message_of;
+
+/// A call without a fault, for tests to break in one place.
+class Validation : public ::testing::Test {
+ protected:
+  static constexpr Index B = 2, H = 4, Hk = 2, Tq = 5, Tk = 7, D = 8, Dv = 6;
+  testing::Array<float> query_{{B, H, Tq, D}, 1}, key_{{B, Hk, Tk, D}, 1}, value_{{B, Hk, Tk, Dv}, 1};
+  testing::Array<float> out_{{B, H, Tq, Dv}, 3}, lse_{{B, H, Tq}, 3}, weights_{{B, H, Tq, Tk}, 3};
+  testing::Array<double> doubles_{{B, H, Tq, D}, 1};
+  TensorView query = query_.view(), key = key_.view(), value = value_.view();
+  MutableTensorView out = out_.view(), lse = lse_.view(), weights = weights_.view();
+  AttentionOptions options;
+
+  template <class Error = std::invalid_argument>
+  std::string attend() {
+    const std::string message =
+        message_of<Error>([&] { scaled_dot_product_attention(query, key, value, out, lse, options); });
+    for (const auto* array : {&out_, &lse_})
+      for (float element : array->data()) EXPECT_EQ(element, 3) << "written before the error: " << message;
+    expect_words(message, {"scaled_dot_product_attention: "});
+    return message;
+  }
+
+  template <class Error = std::invalid_argument>
+  std::string weigh() {
+    const std::string message = message_of<Error>([&] { attention_weights(query, key, weights, options); });
+    for (float element : weights_.data()) EXPECT_EQ(element, 3) << "written before the error: " << message;
+    expect_words(message, {"attention_weights: "});
+    return message;
+  }
+
+  static MutableTensorView with_extent(MutableTensorView view, int axis, Index extent) {
+    view.extents[axis] = extent;
+    return view;
+  }
+};
+
+TEST_F(Validation, TheCallIsGood) {
+  EXPECT_NO_THROW(scaled_dot_product_attention(query, key, value, out, lse, options));
+  EXPECT_NO_THROW(attention_weights(query, key, weights, options));
+  EXPECT_EQ(out_.data()[0], 1);
+}
+
+TEST_F(Validation, Ranks) {
+  query = {};
+  expect_words(attend(), {"query", "axes"});
+  expect_words(weigh(), {"query", "axes"});
+  query = TensorView(query_.data().data(), {D});
+  expect_words(attend(), {"query", "2 to 4 axes", "[8]"});
+  query = query_.view();
+  key = {};
+  expect_words(attend(), {"key", "axes"});
+  key = key_.view();
+  value = TensorView(value_.data().data(), {Dv});
+  expect_words(attend(), {"value", "2 to 4 axes", "[6]"});
+}
+
+TEST_F(Validation, Shapes) {
+  const TensorView good_key = key;
+  key = with_extent(key_.view(), 0, 1);
+  expect_words(attend(), {"key", "batch", "query [2, 4, 5, 8]", "key [1, 2, 7, 8]", "value [2, 2, 7, 6]"});
+  key = with_extent(key_.view(), 3, 7);
+  expect_words(attend(), {"key", "head_dim", "[2, 2, 7, 7]"});
+  key = with_extent(key_.view(), 1, 3);
+  expect_words(attend(), {"heads", "[2, 3, 7, 8]"});
+  expect_words(weigh(), {"heads", "[2, 3, 7, 8]"});
+  key = with_extent(key_.view(), 1, 0);
+  expect_words(attend(), {"heads", "[2, 0, 7, 8]"});
+  key = with_extent(key_.view(), 2, -1);
+  expect_words(attend(), {"key", "negative"});
+  key = good_key;
+  value = with_extent(value_.view(), 2, 6);
+  expect_words(attend(), {"value", "length", "[2, 2, 6, 6]"});
+  value = with_extent(value_.view(), 1, 1);
+  expect_words(attend(), {"value", "heads", "[2, 1, 7, 6]"});
+  value = with_extent(value_.view(), 0, 1);
+  expect_words(attend(), {"value", "batch", "[1, 2, 7, 6]"});
+}
+
+TEST_F(Validation, Outputs) {
+  out = {};
+  expect_words(attend(), {"out"});
+  out = with_extent(out_.view(), 3, 5);
+  expect_words(attend(), {"out", "[2, 4, 5, 5]"});
+  out = MutableTensorView(out_.data().data(), {H, Tq, Dv});
+  expect_words(attend(), {"out", "[4, 5, 6]"});
+  out = out_.view();
+  lse = with_extent(lse_.view(), 2, 4);
+  expect_words(attend(), {"lse", "[2, 4, 4]"});
+  weights = with_extent(weights_.view(), 3, 6);
+  expect_words(weigh(), {"weights", "[2, 4, 5, 6]"});
+}
+
+TEST_F(Validation, ElementTypes) {
+  query = doubles_.view();
+  expect_words(attend<DTypeError>(), {"query float64", "key float32", "value float32"});
+  query = query_.view();
+  query.dtype = DType::boolean;
+  expect_words(attend<DTypeError>(), {"query bool"});
+  query = query_.view();
+  lse.dtype = DType::f64;
+  expect_words(attend<DTypeError>(), {"lse float64"});
+  lse = lse_.view();
+  out.dtype = DType::f64;
+  expect_words(attend<DTypeError>(), {"out float64"});
+  out = out_.view();
+  options.attn_mask = TensorView(doubles_.data().data(), {Tq, Tk});
+  expect_words(attend<DTypeError>(), {"attn_mask float64"});
+  options.attn_mask = {};
+  options.key_mask = TensorView(query_.data().data(), {B, Tk});
+  expect_words(attend<DTypeError>(), {"key_mask float32"});
+}
+
+TEST_F(Validation, Masks) {
+  const bool admit[B * H * Tq * Tk] = {};
+  options.attn_mask = TensorView(admit, {Tq, Tk + 1});
+  expect_words(attend(), {"attn_mask", "[5, 8]", "[2, 4, 5, 7]"});
+  expect_words(weigh(), {"attn_mask", "[5, 8]", "[2, 4, 5, 7]"});
+  options.attn_mask = TensorView(admit, {Hk, Tq, Tk});
+  expect_words(attend(), {"attn_mask", "[2, 5, 7]"});
+  options.attn_mask = {};
+  options.key_mask = TensorView(admit, {B, Tk - 1});
+  expect_words(attend(), {"key_mask", "[2, 6]", "[2, 7]"});
+  options.key_mask = TensorView(admit, {B, 1, Tk});
+  expect_words(attend(), {"key_mask", "[2, 1, 7]"});
+}
+
+TEST_F(Validation, Values) {
+  const std::int64_t too_long[] = {7, 8}, negative[] = {7, -1};
+  options.key_lengths = too_long;
+  expect_words(attend(), {"key_lengths", "[0, 7]", "8", "batch element 1"});
+  options.key_lengths = negative;
+  expect_words(weigh(), {"key_lengths", "-1"});
+  options.key_lengths = nullptr;
+  options.window_left = -2;
+  expect_words(attend(), {"window", "(-2, -1)"});
+  options.window_left = -1;
+  options.window_right = -3;
+  expect_words(attend(), {"window", "(-1, -3)"});
+  options.window_right = -1;
+  options.scale = std::numeric_limits<double>::infinity();
+  expect_words(attend(), {"scale", "finite"});
+  options.scale = 1;
+  options.num_threads = -1;
+  expect_words(attend(), {"num_threads", "-1"});
+}
+
+TEST_F(Validation, OutputsThatOverlap) {
+  out = MutableTensorView(query_.data().data(), {B, H, Tq, Dv});
+  expect_words(attend(), {"out must not overlap query"});
+  out = MutableTensorView(value_.data().data() + value_.data().size() - 1, {B, H, Tq, Dv});
+  expect_words(attend(), {"out must not overlap value"});
+  out = MutableTensorView(out_.data().data(), {B, H, Tq, Dv}, {H * Dv, Dv, 0, 1});
+  expect_words(attend(), {"out", "stride of 0"});
+  out = out_.view();
+  lse = MutableTensorView(out_.data().data(), {B, H, Tq});
+  expect_words(attend(), {"lse must not overlap out"});
+  lse = MutableTensorView(key_.data().data(), {B, H, Tq});
+  expect_words(attend(), {"lse must not overlap key"});
+  weights = MutableTensorView(key_.data().data(), {B, H, Tq, Tk});
+  expect_words(weigh(), {"weights must not overlap key"});
+}
+
+TEST_F(Validation, AnOutputAmongTheInputsOfOneBuffer) {
+  // [B, T, 4, H, D]: query, key, value and out in turn. The ranges of addresses overlap, the elements do not.
+  testing::Array<float> packed({B, Tq, 4 * H * D}, 1);
+  const auto part = [&](Index i) {
+    return MutableTensorView(packed.data().data() + i * H * D, {B, H, Tq, D}, {Tq * 4 * H * D, D, 4 * H * D, 1});
+  };
+  EXPECT_NO_THROW(scaled_dot_product_attention(part(0), part(1), part(2), part(3)));
+  // One head further on they do.
+  MutableTensorView shifted = part(2);
+  shifted.data = packed.data().data() + 2 * H * D + D;
+  EXPECT_THROW(scaled_dot_product_attention(part(0), part(1), part(2), shifted), std::invalid_argument);
+}
+
+TEST_F(Validation, WhatIsEmptyOverlapsNothing) {
+  const TensorView no_keys(query_.data().data(), {B, Hk, 0, D}), no_values(out_.data().data(), {B, Hk, 0, Dv});
+  EXPECT_NO_THROW(scaled_dot_product_attention(query, no_keys, no_values, out));
+}
+
+}  // namespace
+}  // namespace mha

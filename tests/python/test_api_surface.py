@@ -1,0 +1,127 @@
+"""The public face: every name documented, every example true, every version the same."""
+
+from __future__ import annotations
+
+import ast
+import doctest
+import importlib.metadata
+import inspect
+import re
+import types
+from pathlib import Path
+
+import pytest
+
+import mha_native
+from mha_native import _core
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = Path(mha_native.__file__).parent
+PUBLIC = [name for name in mha_native.__all__ if not name.startswith("__")]
+
+
+def test_all_is_the_whole_face() -> None:
+    modules = {name for name, x in vars(mha_native).items() if inspect.ismodule(x)}
+    visible = {name for name in vars(mha_native) if not name.startswith("_")}
+    assert visible - modules == set(PUBLIC) - {"reference"}
+    assert len(set(mha_native.__all__)) == len(mha_native.__all__)
+    assert sorted(mha_native.__all__) == list(mha_native.__all__)
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_every_name_is_documented(name: str) -> None:
+    thing = getattr(mha_native, name)
+    # The first line of an undocumented binding is its signature.
+    assert re.match(r"[A-Z`].*", inspect.getdoc(thing) or ""), f"{name}: {inspect.getdoc(thing)!r}"
+    for member, x in vars(thing).items() if inspect.isclass(thing) else ():
+        if not member.startswith("_") and (inspect.isroutine(x) or isinstance(x, property)):
+            assert inspect.getdoc(x), f"{name}.{member}"
+
+
+PYTHON = [name for name in PUBLIC if isinstance(getattr(mha_native, name), type | types.FunctionType)]
+
+
+@pytest.mark.parametrize("name", PYTHON)
+def test_every_parameter_is_documented(name: str) -> None:
+    thing = getattr(mha_native, name)
+    text = inspect.getdoc(thing) or ""
+    for parameter in inspect.signature(thing).parameters:
+        assert re.search(rf"\b{parameter}\b", text), f"{name}: {parameter}"
+
+
+@pytest.mark.parametrize("name", [name for name in PUBLIC if callable(getattr(mha_native, name))])
+def test_examples_are_true(name: str) -> None:
+    tests = [test for test in doctest.DocTestFinder().find(getattr(mha_native, name), name) if test.examples]
+    assert tests, f"{name} has no example"
+    runner = doctest.DocTestRunner(verbose=False)
+    report: list[str] = []
+    for test in tests:
+        runner.run(test, out=report.append)
+    assert runner.summarize(verbose=False).failed == 0, "".join(report)
+
+
+def _stub() -> ast.Module:
+    return ast.parse((PACKAGE / "_core.pyi").read_text(encoding="utf-8"))
+
+
+def _declared(body: list[ast.stmt]) -> set[str]:
+    names = {node.name for node in body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    return names | {
+        node.target.id for node in body if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
+    }
+
+
+def test_the_stub_matches_the_module() -> None:
+    stub = _stub()
+    present = {name for name in vars(_core) if not name.startswith("_")} | {"__version__"}
+    assert _declared(stub.body) == present
+    for node in stub.body:
+        if isinstance(node, ast.ClassDef):
+            members = {name for name in vars(getattr(_core, node.name)) if not name.startswith("_")}
+            assert {name for name in _declared(node.body) if not name.startswith("_")} == members
+
+
+def test_the_stub_matches_the_signatures() -> None:
+    # pybind11 writes the number of positional arguments into the docstring of a function.
+    for node in _stub().body:
+        if isinstance(node, ast.FunctionDef):
+            first_line = (getattr(_core, node.name).__doc__ or "").splitlines()[0]
+            written = first_line[first_line.index("(") + 1 : first_line.rindex(") ->")]
+            assert len([part for part in written.split(",") if part.strip()]) == len(node.args.posonlyargs), node.name
+
+
+def test_versions_agree() -> None:
+    stated = re.search(r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.M)
+    assert stated
+    assert mha_native.__version__ == _core.__version__ == stated[1]
+
+
+def test_the_installed_version_agrees() -> None:
+    assert importlib.metadata.version("mha_native") == mha_native.__version__
+
+
+def test_the_package_is_typed() -> None:
+    assert (PACKAGE / "py.typed").is_file()
+
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+SNIPPETS = re.findall(r"^```python\n(.*?)^```", README, re.M | re.S)
+EXTRAS = ("torch", "matplotlib", "onnxruntime", "openvino", "tokenizers", "safetensors", "jax")
+
+
+def test_the_readme_has_python() -> None:
+    assert SNIPPETS
+
+
+@pytest.mark.parametrize("snippet", SNIPPETS, ids=range(len(SNIPPETS)))
+def test_the_readme_is_true(snippet: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for extra in EXTRAS:
+        if re.search(rf"\bimport {extra}\b|\bfrom {extra}\b", snippet):
+            pytest.importorskip(extra)
+    monkeypatch.chdir(tmp_path)
+    exec(compile(snippet, "README.md", "exec"), {"__name__": "readme"})
+
+
+def test_importing_needs_numpy_only() -> None:
+    requirements = importlib.metadata.requires("mha_native") or []
+    assert [r for r in requirements if "extra ==" not in r] == ["numpy"]

@@ -1,0 +1,155 @@
+"""``python -m mha_native``: what it shows, and one sentence and exit code 2 for what the user can mend."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import mha_native
+from mha_native import demo
+from mha_native.__main__ import main
+
+
+def _main(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    code = main(list(arguments))
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def _one_sentence(code: int, out: str, err: str, *words: str) -> None:
+    assert code == 2
+    assert out == ""
+    assert err.startswith("mha_native: ")
+    assert err.count("\n") == 1
+    for word in words:
+        assert word in err, err
+
+
+def test_as_a_module() -> None:
+    result = subprocess.run([sys.executable, "-m", "mha_native", "info"], capture_output=True, text=True, timeout=60)
+    assert result.returncode == 0, result.stderr
+    assert result.stderr == ""
+    for word in (mha_native.__version__, *mha_native.available_isas(), "threads", "OpenMP"):
+        assert word in result.stdout
+
+
+def test_info(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = _main(capsys, "info")
+    assert (code, err) == (0, "")
+    for word in ("built with", "this machine runs", "in use", "threads", "OpenMP runtime", np.__version__):
+        assert word in out
+
+
+def test_demo(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = _main(capsys, "demo")
+    assert (code, err) == (0, "")
+    for word in ["A", "dog", "ate", "the", "food", "because", "it", "was", "hungry"]:
+        assert word in out
+    for head in range(1, 9):
+        assert f"head {head}" in out
+    error = re.search(r"Largest error against the float64 reference: (\S+),", out)
+    assert error
+    assert 0 < float(error[1]) < 1e-5
+    assert "NumPy" in out
+
+
+def test_demo_takes_a_text(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = _main(capsys, "demo", "--text", "Zwölf Boxkämpfer don't stop")
+    for word in ("Zwölf", "Boxkämpfer", "don't", "stop", "4 words"):
+        assert word in out
+
+
+def test_demo_takes_a_file(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo, "MAX_WORDS", 40)
+    path = tmp_path / "text.txt"
+    path.write_text("one two three " * 800, encoding="utf-8")
+    code, out, _ = _main(capsys, "demo", "--file", str(path))
+    assert code == 0
+    assert "the first 40 of 2,400 words" in out
+
+
+def test_demo_is_the_same_for_the_same_seed(capsys: pytest.CaptureFixture[str]) -> None:
+    def tables(*arguments: str) -> str:
+        out = _main(capsys, "demo", *arguments)[1]
+        return out[: out.index("Largest error")]
+
+    assert tables() == tables("--seed", "0")
+    assert tables() != tables("--seed", "1")
+
+
+def test_demo_draws(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    path = tmp_path / "heads.png"
+    code, out, err = _main(capsys, "demo", "--plot", str(path))
+    assert (code, err) == (0, "")
+    assert str(path) in out
+    assert path.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("name", "words"), [("no/such/folder/heads.png", "cannot write"), ("heads.nonsense", "nonsense")]
+)
+def test_a_plot_that_cannot_be_written(
+    name: str, words: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    pytest.importorskip("matplotlib")
+    _one_sentence(*_main(capsys, "demo", "--plot", str(tmp_path / name)), words)
+
+
+def test_a_plot_without_matplotlib(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("matplotlib", "matplotlib.figure", "matplotlib.backends.backend_agg"):
+        monkeypatch.setitem(sys.modules, name, None)
+    _one_sentence(*_main(capsys, "demo", "--plot", "heads.png"), "matplotlib", "pip install")
+
+
+@pytest.mark.parametrize("text", ["", "   ", "!? -- ..."])
+def test_a_text_without_words(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    _one_sentence(*_main(capsys, "demo", "--text", text), "no words")
+
+
+def test_a_missing_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = str(tmp_path / "missing.txt")
+    _one_sentence(*_main(capsys, "demo", "--file", path), path, "No such file")
+    _one_sentence(*_main(capsys, "demo", "--file", str(tmp_path)), str(tmp_path))
+
+
+def test_a_file_that_is_no_text(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "binary"
+    path.write_bytes(b"\xff\xfe\x00\xd8")
+    _one_sentence(*_main(capsys, "demo", "--file", str(path)), "UTF-8")
+
+
+def test_a_negative_seed(capsys: pytest.CaptureFixture[str]) -> None:
+    _one_sentence(*_main(capsys, "demo", "--seed", "-1"), "--seed", "-1")
+
+
+@pytest.mark.parametrize("arguments", [[], ["dance"], ["demo", "--seed", "x"], ["demo", "--text", "a", "--file", "b"]])
+def test_wrong_usage(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as error:
+        main(arguments)
+    assert error.value.code == 2
+    assert "usage: python -m mha_native" in capsys.readouterr().err
+
+
+def test_an_impossible_instruction_set() -> None:
+    result = subprocess.run(
+        [sys.executable, "-m", "mha_native", "demo"],
+        env=os.environ | {"MHA_NATIVE_ISA": "mmx"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    _one_sentence(result.returncode, result.stdout, result.stderr, "MHA_NATIVE_ISA", "mmx")
+
+
+def test_the_layer_in_numpy_computes_the_same() -> None:
+    # What the demo is timed against has to be the same computation.
+    layer = mha_native.MultiHeadAttention(demo.EMBED_DIM, demo.NUM_HEADS, seed=0)
+    x = np.random.default_rng(0).standard_normal((20, demo.EMBED_DIM), dtype=np.float32)
+    np.testing.assert_allclose(demo.numpy_layer(x, layer.state_dict()), layer(x), rtol=0, atol=1e-5)

@@ -1,0 +1,122 @@
+"""NaN and infinities: behind a mask they reach nothing; in the open they reach what depends on them and no more."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import textbook
+import tolerance
+from cases import CASES, Call, Case, make_call
+from tolerance import assert_close, assert_same_bits
+
+import mha_native
+
+RESTRICTED = [case for case in CASES if any((case.is_causal, case.key_lengths, case.window, case.mask))]
+GROUPED = [case for case in CASES if case.name in ("long", "group-6-2-5", "group-8-1-70", "size-3", "head-dim-80")]
+POISON = [np.nan, np.inf, -np.inf]
+
+
+def _seen_by_any_row(call: Call) -> np.ndarray:
+    """[B, Hk, Tk], True where some row of some head of the group sees the key."""
+    batch, heads, queries, _ = call.query.shape
+    kv_heads, keys = call.key.shape[1:3]
+    seen = textbook.visible((batch, heads, queries, keys), call.options)
+    return seen.reshape(batch, kv_heads, -1, keys).any(2)
+
+
+@pytest.mark.parametrize("poison", POISON, ids=str)
+@pytest.mark.parametrize("case", RESTRICTED, ids=str)
+def test_keys_that_no_row_sees_change_no_bit(case: Case, poison: float, isa: str, dtype: Any) -> None:
+    call = make_call(case, dtype)
+    clean = mha_native.scaled_dot_product_attention(*call.arrays, return_lse=True, **call.options)
+    clean_weights = mha_native.attention_weights(call.query, call.key, **call.options)
+    hidden = ~_seen_by_any_row(call)
+    call.key[hidden] = call.value[hidden] = poison
+    dirty = mha_native.scaled_dot_product_attention(*call.arrays, return_lse=True, **call.options)
+    assert_same_bits(dirty[0], clean[0], label=f"{case} out")
+    assert_same_bits(dirty[1], clean[1], label=f"{case} lse")
+    assert_same_bits(mha_native.attention_weights(call.query, call.key, **call.options), clean_weights)
+
+
+@pytest.mark.parametrize("where", ["key", "value"])
+@pytest.mark.parametrize("case", RESTRICTED + GROUPED, ids=str)
+def test_a_nan_key_reaches_the_rows_that_see_it(case: Case, where: str, isa: str, dtype: Any) -> None:
+    clean = make_call(case, dtype)
+    expected_bits = mha_native.scaled_dot_product_attention(*clean.arrays, **clean.options)
+    for position in sorted({0, case.keys // 2, case.keys - 1}):
+        call = make_call(case, dtype)
+        getattr(call, where)[0, -1, position, -1] = np.nan
+        out, lse = mha_native.scaled_dot_product_attention(*call.arrays, return_lse=True, **call.options)
+        expected = tolerance.attention(*call.arrays, call.options)
+        label = f"{case} NaN {where} at {position}"
+        assert_close(out, expected.out, expected.out_bound, label=label)
+        assert_close(lse, expected.lse, expected.lse_bound, label=f"{label} lse")
+        clear = ~np.isnan(expected.out)
+        assert_same_bits(out[clear], expected_bits[clear], label=label)
+        seen = textbook.visible((*out.shape[:3], case.keys), call.options)[0, -1, :, position]
+        assert np.array_equal(np.isnan(out[0, -1]).any(-1), seen), f"{label}: not the rows that see it"
+
+
+@pytest.mark.parametrize("case", GROUPED, ids=str)
+def test_a_nan_query_reaches_its_own_row(case: Case, isa: str, dtype: Any) -> None:
+    call = make_call(case, dtype)
+    clean = mha_native.scaled_dot_product_attention(*call.arrays)
+    row = (0, case.H - 1, case.Tq // 2)
+    call.query[(*row, 0)] = np.nan
+    out, lse = mha_native.scaled_dot_product_attention(*call.arrays, return_lse=True)
+    assert np.isnan(out[row]).all()
+    assert np.isnan(lse[row])
+    others = np.ones(out.shape[:3], bool)
+    others[row] = False
+    assert_same_bits(out[others], clean[others], label=str(case))
+    assert not np.isnan(lse[others]).any()
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("case", GROUPED, ids=str)
+def test_a_visible_infinite_value(case: Case, sign: int, isa: str, dtype: Any) -> None:
+    call = make_call(case, dtype)
+    call.value[0, 0, case.keys // 2, 0] = sign * np.inf
+    out = mha_native.scaled_dot_product_attention(*call.arrays)
+    expected = tolerance.attention(*call.arrays, {})
+    assert np.isinf(expected.out).any(), "the case must show something"
+    assert_close(out, expected.out, expected.out_bound, label=str(case))
+
+
+@pytest.mark.parametrize("case", GROUPED, ids=str)
+def test_a_visible_infinite_key(case: Case, isa: str, dtype: Any) -> None:
+    # A score of plus infinity has no softmax and gives NaN; one of minus infinity weighs nothing.
+    call = make_call(case, dtype)
+    call.key[0, 0, case.keys // 2, 0] = np.inf
+    out = mha_native.scaled_dot_product_attention(*call.arrays)
+    expected = tolerance.attention(*call.arrays, {})
+    assert np.isnan(expected.out).any(), "the case must show something"
+    assert_close(out, expected.out, expected.out_bound, label=str(case))
+
+
+def test_a_nan_in_an_additive_mask(isa: str, dtype: Any) -> None:
+    case = Case("nan-mask", "", Tq=40, Tk=110, mask="finite HQK", is_causal=True)
+    call = make_call(case, dtype)
+    mask = call.options["attn_mask"]
+    mask[0, 5, 3] = np.nan  # in the open
+    mask[1, 5, 70] = np.nan  # behind the diagonal
+    out = mha_native.scaled_dot_product_attention(*call.arrays, **call.options)
+    assert np.isnan(out[0, 0, 5]).all()
+    assert np.isnan(out).any(-1).sum() == 1
+
+
+@pytest.mark.parametrize("kind", ["boolean", "additive"])
+def test_a_mask_hides_nan_within_a_row(kind: str, isa: str, dtype: Any, rng: np.random.Generator) -> None:
+    # Some rows see the poisoned key and some do not, inside one tile.
+    call = make_call(Case("hide", "", H=1, Tq=70, Tk=150, mask=f"{kind} QK"), dtype)
+    clean = mha_native.scaled_dot_product_attention(*call.arrays, **call.options)
+    call.value[0, 0, 100] = np.nan
+    call.key[0, 0, 20] = np.inf
+    seen = textbook.visible((1, 1, 70, 150), call.options)[0, 0]
+    out = mha_native.scaled_dot_product_attention(*call.arrays, **call.options)[0, 0]
+    untouched = ~seen[:, 100] & ~seen[:, 20]
+    assert untouched.any()
+    assert_same_bits(out[untouched], clean[0, 0][untouched])
+    assert np.isnan(out[seen[:, 100]]).all()

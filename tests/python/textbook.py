@@ -1,0 +1,50 @@
+"""The unfused computation in the dtype of its inputs: what a user would write in NumPy. The yardstick for accuracy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def visible(shape: tuple[int, ...], options: dict[str, Any]) -> Array:
+    """[B, H, Tq, Tk], True where a key takes part."""
+    batch, heads, queries, keys = shape
+    row, key = np.arange(queries)[:, None], np.arange(keys)
+    position = row + np.reshape(options.get("query_offset", 0), (-1, 1, 1, 1))
+    seen = np.ones((batch, heads, queries, keys), bool)
+    if options.get("is_causal"):
+        seen &= key <= position
+    left, right = options.get("window") or (-1, -1)
+    if left >= 0:
+        seen &= key >= position - left
+    if right >= 0:
+        seen &= key <= position + right
+    if options.get("key_lengths") is not None:
+        seen &= key < np.reshape(options["key_lengths"], (-1, 1, 1, 1))
+    mask = options.get("attn_mask")
+    if mask is not None:
+        seen &= mask if mask.dtype == bool else mask != -np.inf
+    return seen
+
+
+def attention(query: Array, key: Array, value: Array, options: dict[str, Any]) -> tuple[Array, Array, Array]:
+    """(out, lse, weights): matmul, softmax, matmul, every step rounded to the dtype of query; four axes each."""
+    group = query.shape[1] // key.shape[1]
+    key, value = np.repeat(key, group, 1), np.repeat(value, group, 1)
+    scale = options.get("scale")
+    scale = 1 / np.sqrt(query.shape[-1]) if scale is None else scale
+    with np.errstate(all="ignore"):
+        scores = (query @ key.swapaxes(-1, -2)) * query.dtype.type(scale)
+        mask = options.get("attn_mask")
+        if mask is not None and mask.dtype != bool:
+            scores = scores + mask
+        scores = np.where(visible(scores.shape, options), scores, query.dtype.type(-np.inf))
+        maximum = np.max(scores, -1, keepdims=True, initial=np.finfo(query.dtype).min)
+        weights = np.exp(scores - maximum)
+        total = weights.sum(-1, keepdims=True)
+        weights = np.divide(weights, total, out=np.zeros_like(weights), where=total > 0)
+        lse = (maximum + np.log(total))[..., 0]
+    return weights @ value, lse, weights

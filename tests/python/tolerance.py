@@ -1,0 +1,200 @@
+"""How far a result may be from the float64 oracle: one derived bound, used by every numeric comparison.
+
+A sum of n products
+-------------------
+With unit roundoff u = eps / 2, a chain of n rounded operations on terms t_j is off by at most n u sum|t_j|. Rounding
+errors behave like independent random variables of mean zero, so the error is below lambda sqrt(n) u sum|t_j| with
+probability 1 - 2 n exp(-lambda^2 / 2) (Higham and Mary, 2019). lambda = 6 leaves 3e-8 n. So
+
+    gamma(n) = min(n / 2, 3 sqrt(n)) eps
+
+Scores
+------
+s_j = scale q.k_j + b_j. With a_j = |scale| sum_d |q_d k_jd|, the sum is off by gamma(D) a_j. The scale, its product
+with log2(e), the addition of the bias and the subtraction of the maximum m round at most six times, each by u times a
+magnitude below a_j + |b_j|, or by u |s_j - m| <= u |log w_j|. A polynomial exponential adds 2 eps. So log w_j is off
+by
+
+    delta_j = (gamma(D) + 3 eps) (a_j + |b_j|) + (2 + |log w_j|) eps
+
+and the weight, before it is normalised, by a factor 1 +- r_j with r_j = expm1(delta_j).
+
+Results
+-------
+The normalised weight depends on the other errors through their mean R = sum_i w_i r_i, and on the rounding of the sum.
+Sums over keys, and their rescaling when the running maximum moves, are a chain of at most 2 Tk operations:
+
+    weights   w_j (r_j + R + gamma(2 Tk))
+    lse       R + gamma(2 Tk) + 2 eps (|lse| + log(Tk) + 1)        (the last: changes of base and the logarithm)
+    out       sum_j w_j r_j (|v_j| + |out|) + gamma(2 Tk) (sum_j w_j |v_j| + |out|)
+
+Numbers too small for their type are off by absolute amounts: exp(s_j - m) below twice the smallest normal number may be
+lost altogether, since an exponential that scales by adding to the exponent field needs one to spare; and a subnormal
+product rounds to a multiple of the smallest subnormal number.
+
+Layers
+------
+A projection x W + b of n features is off by gamma(n + 1) (|x| |W| + |b|), plus |x's error| |W|. The errors of q, k and
+v enter delta_j as |scale| sum_d (|dq_d| |k_jd| + |q_d| |dk_jd|) and `out` as sum_j w_j |dv_j|.
+
+Every bound is of first order in eps. `weights` and `out` of one row have one bound for each element: nothing is
+measured against the largest element of an array. Comparisons are written `not (error <= bound)`, so that NaN fails.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mha_native import MultiHeadAttention, last_used_isa, reference
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def gamma(n: float, eps: float) -> float:
+    """Relative error of a chain of `n` rounded operations."""
+    return float(min(n / 2, 3 * np.sqrt(n)) * eps)
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What the oracle says, and how far from it a result may be."""
+
+    out: Array
+    lse: Array
+    weights: Array
+    out_bound: Array
+    lse_bound: Array
+    weights_bound: Array
+
+
+def attention(
+    query: Array,
+    key: Array,
+    value: Array,
+    options: dict[str, Any],
+    dtype: Any = None,
+    errors: tuple[Array, ...] | None = None,
+) -> Expected:
+    """Oracle and bounds for inputs [B, H, Tq, D], [B, Hk, Tk, D], [B, Hk, Tk, Dv] (or fewer leading axes).
+
+    `errors` are bounds on the errors that query, key and value carry already; `dtype` defaults to that of query.
+    """
+    info = np.finfo(query.dtype if dtype is None else dtype)
+    eps, lost, least = float(info.eps), 2 * float(info.tiny), float(info.smallest_subnormal)
+    out, lse = reference.scaled_dot_product_attention(query, key, value, return_lse=True, **options)
+    weights = reference.attention_weights(query, key, **options)
+    with np.errstate(all="ignore"):
+        q, k, v = (np.abs(np.nan_to_num(_matrix(x, query.shape), posinf=0, neginf=0)) for x in (query, key, value))
+        keys, head_dim = k.shape[-2:]
+        scale = options.get("scale")
+        scale = 1 / np.sqrt(max(head_dim, 1)) if scale is None else abs(scale)
+        log_error = scale * (q @ k.swapaxes(-1, -2))
+        bias = options.get("attn_mask")
+        if bias is not None and bias.dtype != bool:
+            log_error = log_error + np.where(np.isinf(bias), 0, np.abs(bias.astype(np.float64)))
+        log_error = (gamma(head_dim, eps) + 3 * eps) * log_error
+        if errors is not None:
+            dq, dk, dv = (_matrix(x, query.shape) for x in errors)
+            log_error = log_error + scale * (dq @ k.swapaxes(-1, -2) + q @ dk.swapaxes(-1, -2))
+        log_weight = np.where(weights > 0, np.log(weights), np.log(lost))
+        ratio = np.expm1(log_error + (2 + np.abs(log_weight)) * eps)
+        off = weights * ratio
+        mean = off.sum(-1, keepdims=True)
+        chain = gamma(2 * keys, eps)
+        magnitude = np.abs(out)
+        out_bound = off @ v + mean * magnitude + chain * (weights @ v + magnitude)
+        if errors is not None:
+            out_bound = out_bound + weights @ dv
+        out_bound = out_bound + keys * (lost * v.max(-2, keepdims=True, initial=0) + least)
+        lse_bound = mean[..., 0] + chain + 2 * eps * (np.abs(lse) + np.log(max(keys, 1)) + 1)
+        weights_bound = off + weights * (mean + chain) + lost
+    return Expected(out, lse, weights, out_bound, lse_bound, weights_bound)
+
+
+def layer(layer: MultiHeadAttention, query: Array, key: Array, value: Array, options: dict[str, Any]) -> Expected:
+    """Oracle and bounds for a layer; `out` [B, Tq, out_dim], the others as for its heads."""
+    eps = float(np.finfo(layer.dtype).eps)
+    state, heads, kv_heads = layer.state_dict(), layer.num_heads, layer.num_kv_heads
+    rows = np.cumsum([heads * layer.head_dim, kv_heads * layer.head_dim])
+    if "in_proj_weight" in state:
+        in_weights = np.split(state["in_proj_weight"], rows)
+    else:
+        in_weights = [state[f"{letter}_proj_weight"] for letter in "qkv"]
+    in_biases = np.split(state["in_proj_bias"], rows) if layer.bias else [None] * 3
+
+    def split(x: Array, count: int) -> Array:
+        return x.reshape(*x.shape[:-1], count, -1).swapaxes(-3, -2)  # [..., T, count * D] -> [..., count, T, D]
+
+    projected, errors = [], []
+    for x, weight, bias, count in zip(
+        (query, key, value), in_weights, in_biases, (heads, kv_heads, kv_heads), strict=True
+    ):
+        exact, bound = projection(x, weight, bias, eps)
+        projected.append(split(exact, count))
+        errors.append(split(bound, count))
+    inner = attention(*projected, options, layer.dtype, tuple(errors))
+
+    def concatenate(x: Array) -> Array:
+        return x.swapaxes(-3, -2).reshape(*query.shape[:-1], -1)
+
+    _, out_bound = projection(
+        concatenate(inner.out), state["out_proj.weight"], state.get("out_proj.bias"), eps, concatenate(inner.out_bound)
+    )
+    out, weights = reference.multi_head_attention(
+        query, key, value, state, heads, num_kv_heads=kv_heads, need_weights=True, **options
+    )
+    return Expected(out, inner.lse, weights, out_bound, inner.lse_bound, inner.weights_bound)
+
+
+def projection(
+    x: Array, weight: Array, bias: Array | None, eps: float, error: Array | float = 0
+) -> tuple[Array, Array]:
+    """x W^T + b in float64, and its bound: x [..., in] off by `error`, weight [out, in]."""
+    x, weight = x.astype(np.float64), weight.astype(np.float64)
+    exact, magnitude = x @ weight.T, np.abs(x) @ np.abs(weight).T
+    if bias is not None:
+        exact, magnitude = exact + bias, magnitude + np.abs(bias)
+    bound = gamma(weight.shape[1] + 1, eps) * magnitude
+    return exact, bound + np.broadcast_to(error, x.shape) @ np.abs(weight).T
+
+
+def assert_close(actual: Array, expected: Array, bound: Array, *, label: str) -> None:
+    """Each finite element within its bound; NaN and infinities exactly where the oracle has them."""
+    assert actual.shape == expected.shape, f"{label}: shape {actual.shape}, expected {expected.shape}"
+    eps = float(np.finfo(actual.dtype).eps)
+    with np.errstate(all="ignore"):
+        error = np.abs(actual.astype(np.float64) - expected)
+        finite = np.isfinite(expected)
+        right = np.where(finite, error <= bound, (actual == expected) | (np.isnan(actual) & np.isnan(expected)))
+        if right.all():
+            return
+        excess = np.where(right, -1.0, np.nan_to_num(error / bound, nan=np.inf))
+        worst = np.unravel_index(np.argmax(excess), excess.shape)
+        in_eps = error[worst] / (eps * max(abs(expected[worst]), float(np.finfo(actual.dtype).tiny)))
+    raise AssertionError(
+        f"{label} [{last_used_isa()}, {actual.dtype}]: {np.count_nonzero(~right)} of {right.size} elements are off; "
+        f"worst at {tuple(int(i) for i in worst)}: expected {expected[worst]!r}, actual {actual[worst]!r}, "
+        f"error {error[worst]:.3g} ({in_eps:.3g} eps), bound {bound[worst]:.3g}"
+    )
+
+
+def assert_same_bits(actual: Array, expected: Array, *, label: str = "") -> None:
+    """Equal element by element, as bit patterns: -0 is not 0, and NaN equals the same NaN."""
+    assert actual.dtype == expected.dtype, label
+    assert actual.shape == expected.shape, label
+    bits = np.dtype(f"u{actual.dtype.itemsize}")
+    left, right = (np.ascontiguousarray(x).view(bits) for x in (actual, expected))
+    if not np.array_equal(left, right):
+        where = tuple(int(i) for i in np.argwhere(left != right)[0])
+        raise AssertionError(f"{label}: first difference at {where}: {actual[where]!r} is not {expected[where]!r}")
+
+
+def _matrix(x: Array, query_shape: tuple[int, ...]) -> Array:
+    """[..., T, D] in float64, key-value heads repeated for each query head of their group."""
+    x = x.astype(np.float64)
+    if x.ndim > 2 and x.shape[-3] != query_shape[-3]:
+        x = np.repeat(x, query_shape[-3] // max(x.shape[-3], 1), axis=-3)
+    return x
