@@ -154,8 +154,8 @@ TEST(Parallel, AForkedChildIsSerialAndDoesNotHang) {
                       },
                       &seen};
     run_phases(&phase, 1, 3);
-    const bool good = in_forked_child() && threads_for(3, 100, kPlentyOfWork) == 1 && seen.tasks == 50 &&
-                      seen.other_workers == 0;
+    const bool good =
+        in_forked_child() && threads_for(3, 100, kPlentyOfWork) == 1 && seen.tasks == 50 && seen.other_workers == 0;
     _exit(good ? 0 : 1);
   }
   int status = -1;
