@@ -127,16 +127,19 @@ TensorView ArrayArguments::view(int i, Accept accept, int min_rank, int max_rank
   const bool known = find_dtype(dtype_fields_of(array).type_num, &view.dtype);
   const bool is_boolean = known && view.dtype == DType::boolean;
   if (accept == Accept::boolean && !is_boolean) type_error(i, "must be bool");
-  if (!(is_boolean && accept != Accept::call_dtype) && !(known && view.dtype == dtype_))
-    type_error(i, std::string(accept == Accept::either ? "must be bool or" : "must be") + " of the dtype of " +
-                      same_dtype_as_ + ", " + name_of(numpy_dtype(dtype_)));
+  const bool may_be_boolean = accept == Accept::boolean || accept == Accept::boolean_or_call_dtype;
+  const bool is_score = accept == Accept::score_dtype;
+  const DType expected = is_score ? accumulator_of(dtype_) : dtype_;
+  if (!(is_boolean && may_be_boolean) && !(known && view.dtype == expected))
+    type_error(i, std::string(may_be_boolean ? "must be bool or" : "must be") + " of the dtype of " +
+                      (is_score ? "lse" : same_dtype_as_) + ", " + name_of(numpy_dtype(expected)));
   if (!is_native(array)) type_error(i, "must be in native byte order");
 
   const py::detail::PyArray_Proxy& fields = fields_of(array);
   if ((fields.flags & npy_api::NPY_ARRAY_ALIGNED_) == 0) type_error(i, "must be aligned in memory");
   if (fields.nd < min_rank || fields.nd > max_rank) {
     const std::string span = min_rank == max_rank ? "" : std::to_string(min_rank) + " to ";
-    shape_error(i, "must have " + span + std::to_string(max_rank) + " axes");
+    shape_error(i, "must have " + span + std::to_string(max_rank) + (max_rank == 1 ? " axis" : " axes"));
   }
   view.data = fields.data;
   view.rank = fields.nd;
@@ -160,13 +163,15 @@ TensorView ArrayArguments::optional_tensor(int i, int min_rank, int max_rank) co
 
 TensorView ArrayArguments::mask(int i, bool may_add) const {
   if (!given(i)) return {};
-  TensorView mask = view(i, may_add ? Accept::either : Accept::boolean, 0, kMaxRank);
+  TensorView mask = view(i, may_add ? Accept::boolean_or_call_dtype : Accept::boolean, 0, kMaxRank);
   if (mask.rank == 0) {
     mask.rank = 1;
     mask.extents[0] = 1;
   }
   return mask;
 }
+
+TensorView ArrayArguments::score_vector(int i) const { return view(i, Accept::score_dtype, 1, 1); }
 
 MutableTensorView ArrayArguments::output(int i, int min_rank, int max_rank) const {
   const TensorView view = tensor(i, min_rank, max_rank);

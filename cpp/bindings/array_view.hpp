@@ -44,13 +44,15 @@ class ArrayArguments {
   /// Boolean, or of the call's dtype if `may_add`; any rank up to kMaxRank, a scalar as one axis of extent one; an empty
   /// view if not given.
   TensorView mask(int i, bool may_add) const;
+  /// One axis, of the dtype that scores have: that of lse.
+  TensorView score_vector(int i) const;
   /// tensor(), and writable.
   MutableTensorView output(int i, int min_rank, int max_rank) const;
   /// An integer array [length] of any width, as int64.
   std::vector<std::int64_t> integers(int i, Index length) const;
 
  private:
-  enum class Accept { call_dtype, boolean, either };
+  enum class Accept { call_dtype, score_dtype, boolean, boolean_or_call_dtype };
   TensorView view(int i, Accept accept, int min_rank, int max_rank) const;
   DType dtype_of(int i) const;
   [[noreturn]] void type_error(int i, const std::string& rule) const;

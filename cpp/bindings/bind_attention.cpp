@@ -11,12 +11,13 @@ namespace {
 
 // What both functions take besides tensors, as Python passed it.
 struct ScoreArguments {
-  py::handle is_causal, query_offset, window, scale, num_threads;
+  py::handle is_causal, query_offset, window, scale, softcap, num_threads;
 };
 
 // The options of a call, with the buffers that they point to.
 struct ScoreOptions : AttentionOptions {
-  // `arrays` holds attn_mask, query_offset (None if it is one number) and key_lengths from position `first` on.
+  // `arrays` holds attn_mask, query_offset (None if it is one number), key_lengths, alibi_slopes and sinks from position
+  // `first` on.
   ScoreOptions(const char* function, const ArrayArguments& arrays, int first, const ScoreArguments& given,
                const TensorView& query) {
     const Index batch_size = query.rank == kMaxRank ? query.extents[0] : 1;
@@ -34,6 +35,9 @@ struct ScoreOptions : AttentionOptions {
     }
     if (!given.window.is_none()) set_window(function, given.window);
     scale = real(function, "scale", given.scale, scale);
+    softcap = positive_real(function, "softcap", given.softcap, softcap);
+    if (arrays.given(first + 3)) alibi_slopes = arrays.score_vector(first + 3);
+    if (arrays.given(first + 4)) sinks = arrays.score_vector(first + 4);
     num_threads = positive(function, "num_threads", given.num_threads, num_threads);
   }
 
@@ -63,7 +67,8 @@ NewArray output_or_new(const ArrayArguments& arrays, int i, py::handle out, cons
 
 py::object attend(py::handle query, py::handle key, py::handle value, py::handle attn_mask, py::handle is_causal,
                   py::handle query_offset, py::handle key_lengths, py::handle window, py::handle scale,
-                  py::handle return_lse, py::handle out, py::handle num_threads) {
+                  py::handle softcap, py::handle alibi_slopes, py::handle sinks, py::handle return_lse, py::handle out,
+                  py::handle num_threads) {
   const char* const function = "scaled_dot_product_attention";
   const Argument list[] = {{"query", query},
                            {"key", key},
@@ -71,15 +76,17 @@ py::object attend(py::handle query, py::handle key, py::handle value, py::handle
                            {"attn_mask", attn_mask},
                            {"query_offset", offsets_in(query_offset)},
                            {"key_lengths", key_lengths},
+                           {"alibi_slopes", alibi_slopes},
+                           {"sinks", sinks},
                            {"out", out}};
   const ArrayArguments arrays(function, list);
   const TensorView q = arrays.tensor(0, 2, kMaxRank);
   const TensorView k = arrays.tensor(1, 2, kMaxRank);
   const TensorView v = arrays.tensor(2, 2, kMaxRank);
-  const ScoreOptions options(function, arrays, 3, {is_causal, query_offset, window, scale, num_threads}, q);
+  const ScoreOptions options(function, arrays, 3, {is_causal, query_offset, window, scale, softcap, num_threads}, q);
   const bool with_lse = boolean(function, "return_lse", return_lse);
 
-  const NewArray result = output_or_new(arrays, 6, out, q, v.extents[v.rank - 1]);
+  const NewArray result = output_or_new(arrays, 8, out, q, v.extents[v.rank - 1]);
   const NewArray lse = with_lse ? new_array(accumulator_of(q.dtype), q.rank - 1, q.extents) : NewArray{};
   warn_if_forked();
   {
@@ -91,20 +98,23 @@ py::object attend(py::handle query, py::handle key, py::handle value, py::handle
 }
 
 py::object weigh(py::handle query, py::handle key, py::handle attn_mask, py::handle is_causal, py::handle query_offset,
-                 py::handle key_lengths, py::handle window, py::handle scale, py::handle out, py::handle num_threads) {
+                 py::handle key_lengths, py::handle window, py::handle scale, py::handle softcap,
+                 py::handle alibi_slopes, py::handle sinks, py::handle out, py::handle num_threads) {
   const char* const function = "attention_weights";
   const Argument list[] = {{"query", query},
                            {"key", key},
                            {"attn_mask", attn_mask},
                            {"query_offset", offsets_in(query_offset)},
                            {"key_lengths", key_lengths},
+                           {"alibi_slopes", alibi_slopes},
+                           {"sinks", sinks},
                            {"out", out}};
   const ArrayArguments arrays(function, list);
   const TensorView q = arrays.tensor(0, 2, kMaxRank);
   const TensorView k = arrays.tensor(1, 2, kMaxRank);
-  const ScoreOptions options(function, arrays, 2, {is_causal, query_offset, window, scale, num_threads}, q);
+  const ScoreOptions options(function, arrays, 2, {is_causal, query_offset, window, scale, softcap, num_threads}, q);
 
-  const NewArray result = output_or_new(arrays, 5, out, q, k.extents[k.rank - 2]);
+  const NewArray result = output_or_new(arrays, 7, out, q, k.extents[k.rank - 2]);
   warn_if_forked();
   {
     const py::gil_scoped_release_simple unlocked;
@@ -117,10 +127,13 @@ py::object weigh(py::handle query, py::handle key, py::handle attn_mask, py::han
 
 void bind_attention(py::module_& m) {
   m.def("scaled_dot_product_attention", &attend,
-        "(query, key, value, attn_mask, is_causal, query_offset, key_lengths, window, scale, return_lse, out, "
-        "num_threads) -> out or (out, lse)");
-  m.def("attention_weights", &weigh,
-        "(query, key, attn_mask, is_causal, query_offset, key_lengths, window, scale, out, num_threads) -> weights");
+        "(query, key, value, attn_mask, is_causal, query_offset, key_lengths, window, scale, softcap, alibi_slopes, "
+        "sinks, "
+        "return_lse, out, num_threads) -> out or (out, lse)");
+  m.def(
+      "attention_weights", &weigh,
+      "(query, key, attn_mask, is_causal, query_offset, key_lengths, window, scale, softcap, alibi_slopes, sinks, out, "
+      "num_threads) -> weights");
 }
 
 }  // namespace mha::bindings

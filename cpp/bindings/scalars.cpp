@@ -48,6 +48,13 @@ double real(const char* function, const char* argument, py::handle object, doubl
   return value;
 }
 
+double positive_real(const char* function, const char* argument, py::handle object, double if_none) {
+  if (object.is_none()) return if_none;
+  const double value = real(function, argument, object, if_none);
+  if (value <= 0) throw py::value_error(describe(function, argument, "positive, or None", object));
+  return value;
+}
+
 bool boolean(const char* function, const char* argument, py::handle object) {
   if (object.ptr() == Py_True) return true;
   if (object.ptr() == Py_False) return false;

@@ -16,6 +16,8 @@ std::int64_t integer(const char* function, const char* argument, py::handle obje
 int positive(const char* function, const char* argument, py::handle object, int if_none);
 /// A finite real number, or `if_none`.
 double real(const char* function, const char* argument, py::handle object, double if_none);
+/// real() above zero, or `if_none`.
+double positive_real(const char* function, const char* argument, py::handle object, double if_none);
 /// A bool or numpy.bool.
 bool boolean(const char* function, const char* argument, py::handle object);
 

@@ -33,8 +33,13 @@ Index extent(const TensorView& view, int from_last) {
   return view.rank > from_last ? view.extents[view.rank - 1 - from_last] : 1;
 }
 
+/// Of query i among the keys.
+Index position_of(const AttentionOptions& options, Index b, Index i) {
+  return (options.query_offsets ? options.query_offsets[b] : options.query_offset) + i;
+}
+
 bool takes_part(const AttentionOptions& options, Index b, Index h, Index i, Index j) {
-  const Index position = (options.query_offsets ? options.query_offsets[b] : options.query_offset) + i;
+  const Index position = position_of(options, b, i);
   if (options.is_causal && j > position) return false;
   if (options.window_left >= 0 && j < position - options.window_left) return false;
   if (options.window_right >= 0 && j > position + options.window_right) return false;
@@ -43,6 +48,15 @@ bool takes_part(const AttentionOptions& options, Index b, Index h, Index i, Inde
   if (!options.attn_mask) return true;
   const double mask = at(options.attn_mask, {b, h, i, j});
   return options.attn_mask.dtype == DType::boolean ? mask != 0 : mask != -kInfinity;
+}
+
+/// What becomes of a scaled score before it is masked.
+double modified(double score, const AttentionOptions& options, Index b, Index h, Index i, Index j) {
+  if (options.softcap > 0) score = options.softcap * std::tanh(score / options.softcap);
+  if (options.attn_mask && options.attn_mask.dtype != DType::boolean) score += at(options.attn_mask, {b, h, i, j});
+  if (options.alibi_slopes)
+    score -= at(options.alibi_slopes, {h}) * std::abs(static_cast<double>(position_of(options, b, i) - j));
+  return score;
 }
 
 /// A dense [rows..., features] array of doubles that a layer hands from one step to the next.
@@ -78,7 +92,6 @@ Attention scaled_dot_product_attention(const TensorView& query, const TensorView
   // With no head dimension every score is 0, and the default scale must not turn it into NaN.
   const double default_scale = head_dim > 0 ? 1.0 / std::sqrt(static_cast<double>(head_dim)) : 1.0;
   const double scale = std::isnan(options.scale) ? default_scale : options.scale;
-  const bool has_bias = options.attn_mask && options.attn_mask.dtype != DType::boolean;
 
   Attention result;
   std::vector<double> score(static_cast<std::size_t>(keys));
@@ -87,17 +100,18 @@ Attention scaled_dot_product_attention(const TensorView& query, const TensorView
     for (Index h = 0; h < heads; ++h)
       for (Index i = 0; i < queries; ++i) {
         const Index hk = h / (heads / kv_heads);
-        double maximum = -kInfinity;
+        const double sink = options.sinks ? at(options.sinks, {h}) : -kInfinity;
+        double maximum = sink;
         for (Index j = 0; j < keys; ++j) {
           sees[j] = takes_part(options, b, h, i, j);
           if (!sees[j]) continue;
           double dot = 0;
           for (Index d = 0; d < head_dim; ++d) dot += at(query, {b, h, i, d}) * at(key, {b, hk, j, d});
-          score[j] = scale * dot + (has_bias ? at(options.attn_mask, {b, h, i, j}) : 0.0);
+          score[j] = modified(scale * dot, options, b, h, i, j);
           if (score[j] > maximum) maximum = score[j];
         }
-        if (maximum == -kInfinity) maximum = 0;  // no key at all: the exponentials below are 0
-        double sum = 0;
+        if (maximum == -kInfinity) maximum = 0;  // nothing at all: the exponentials below are 0
+        double sum = std::exp(sink - maximum);
         for (Index j = 0; j < keys; ++j)
           if (sees[j]) sum += std::exp(score[j] - maximum);
         result.lse.push_back(maximum + std::log(sum));

@@ -11,7 +11,7 @@ namespace mha::reference {
 /// Dense row-major results, in double precision whatever the dtype of the inputs.
 struct Attention {
   std::vector<double> out;      // [B, H, Tq, Dv]
-  std::vector<double> lse;      // [B, H, Tq]; minus infinity for a row that sees no key
+  std::vector<double> lse;      // [B, H, Tq]; for a row that sees no key its sink, or minus infinity
   std::vector<double> weights;  // [B, H, Tq, Tk]; 0 where a key does not take part
 };
 

@@ -42,6 +42,10 @@ struct AttentionPlan {
   const std::int64_t* query_offsets;  // [batch] or null
   const std::int64_t* key_lengths;    // [batch] or null
   double scale;
+  double softcap;                         // 0: none
+  const std::byte *alibi_slopes, *sinks;  // [head], of the accumulator's type; null: none
+  Index alibi_slope_stride, sink_stride;  // bytes
+  DType accumulator;
 
   Index tiles_per_head;  // query tiles of one (batch, key-value head)
   Index tiles() const { return batch * kv_heads * tiles_per_head; }

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "key_bounds.hpp"
+
 namespace mha {
 namespace {
 
@@ -12,9 +14,6 @@ Operand<Byte> operand(const View& view) {
   return {static_cast<Byte*>(view.data), view.strides[0] * size, view.strides[1] * size, view.strides[2] * size,
           view.strides[3]};
 }
-
-// Positions further away than this see the same keys as at it; sums of three of them fit.
-constexpr std::int64_t kFar = std::int64_t{1} << 60;
 
 }  // namespace
 
@@ -59,12 +58,21 @@ AttentionPlan make_plan(const AttentionArguments& a, AttentionOutput output, con
   plan.is_causal = options.is_causal;
   plan.window_left = std::min(options.window_left, kFar);
   plan.window_right = std::min(options.window_right, kFar);
-  plan.query_offset = std::clamp(options.query_offset, -kFar, kFar);
+  plan.query_offset = options.query_offset;
   plan.query_offsets = options.query_offsets;
   plan.key_lengths = options.key_lengths;
   plan.scale = !std::isnan(options.scale) ? options.scale
                : plan.head_dim > 0        ? 1.0 / std::sqrt(static_cast<double>(plan.head_dim))
                                           : 1.0;
+
+  plan.accumulator = accumulator_of(a.query.dtype);
+  // What is far from every score caps all or nothing: there its reciprocal still has all digits.
+  const double far_cap = plan.accumulator == DType::f64 ? 0x1p512 : 0x1p64;
+  plan.softcap = options.softcap == 0 ? 0 : std::clamp(options.softcap, 1 / far_cap, far_cap);
+  plan.alibi_slopes = static_cast<const std::byte*>(options.alibi_slopes.data);
+  plan.alibi_slope_stride = options.alibi_slopes.strides[0] * size_of(plan.accumulator);
+  plan.sinks = static_cast<const std::byte*>(options.sinks.data);
+  plan.sink_stride = options.sinks.strides[0] * size_of(plan.accumulator);
 
   const Index rows = plan.group * plan.query_length, tile_rows = plan.kernels->query_tile_rows;
   plan.tiles_per_head = (rows + tile_rows - 1) / tile_rows;

@@ -8,6 +8,10 @@
 namespace mha {
 namespace {
 
+double read_real(const std::byte* element, DType dtype) {
+  return dtype == DType::f64 ? *reinterpret_cast<const double*>(element) : *reinterpret_cast<const float*>(element);
+}
+
 void run_tile(const void* context, Index task, int worker) {
   const AttentionRun& run = *static_cast<const AttentionRun*>(context);
   const AttentionPlan& plan = *run.plan;
@@ -40,6 +44,9 @@ void run_tile(const void* context, Index task, int worker) {
       plan.key_mask ? reinterpret_cast<const unsigned char*>(plan.key_mask + batch * plan.key_mask_batch) : nullptr;
   tile.key_mask_step = plan.key_mask_step;
   tile.scale = plan.scale;
+  tile.softcap = plan.softcap;
+  tile.has_alibi = plan.alibi_slopes != nullptr;
+  tile.has_sinks = plan.sinks != nullptr;
   // Rows are queries with the heads of a group innermost: neighbours in the lanes are neighbours in position.
   for (int r = 0; r < tile.rows; ++r) {
     const Index query = (first_row + r) / plan.group, head = kv_head * plan.group + (first_row + r) % plan.group;
@@ -49,6 +56,11 @@ void run_tile(const void* context, Index task, int worker) {
     tile.query[r] = plan.query.at(batch, head, query);
     tile.out[r] = plan.out.at(batch, head, query);
     tile.lse[r] = plan.lse.data ? plan.lse.at(batch, head, query) : nullptr;
+    if (tile.has_alibi) {
+      tile.alibi_slope[r] = read_real(plan.alibi_slopes + head * plan.alibi_slope_stride, plan.accumulator);
+      tile.position[r] = query_position(plan, batch, query);
+    }
+    if (tile.has_sinks) tile.sink[r] = read_real(plan.sinks + head * plan.sink_stride, plan.accumulator);
     tile.attn_mask[r] = plan.attn_mask.data ? plan.attn_mask.at(batch, head, query) : nullptr;
   }
   plan.kernel(tile, run.scratch + static_cast<std::size_t>(worker) * run.scratch_stride);

@@ -104,6 +104,18 @@ AttentionOptions checked_options(const char* function, AttentionOptions options,
     wrong("window must be (left, right) with -1 for unbounded; got (" + std::to_string(options.window_left) + ", " +
           std::to_string(options.window_right) + ")");
   if (std::isinf(options.scale)) wrong("scale must be finite; got " + std::to_string(options.scale));
+  if (!(options.softcap >= 0) || std::isinf(options.softcap))
+    wrong("softcap must be a finite positive number, or 0 for none; got " + std::to_string(options.softcap));
+  const auto check_head_values = [&](const char* name, const TensorView& values) {
+    if (!values) return;
+    if (values.dtype != accumulator_of(dtype))
+      throw DTypeError(std::string(function) + ": " + name + " must be " + name_of(accumulator_of(dtype)) + "; got " +
+                       name + " " + name_of(values.dtype));
+    if (!has_shape(values, {heads}))
+      wrong(std::string(name) + " must be [H] = " + shape({heads}) + "; got " + name + " " + shape_of(values));
+  };
+  check_head_values("alibi_slopes", options.alibi_slopes);
+  check_head_values("sinks", options.sinks);
   if (options.num_threads < 0)
     wrong("num_threads must be at least 1, or 0 for the default; got " + std::to_string(options.num_threads));
   return options;
@@ -150,7 +162,9 @@ AttentionArguments validate(AttentionArguments a) {
                                   {"key", a.key},
                                   {"value", a.value},
                                   {"attn_mask", a.options.attn_mask},
-                                  {"key_mask", a.options.key_mask}};
+                                  {"key_mask", a.options.key_mask},
+                                  {"alibi_slopes", a.options.alibi_slopes},
+                                  {"sinks", a.options.sinks}};
   check_output(f, result, a.out, inputs_and_masks);
   if (lse) {
     if (lse.dtype != accumulator_of(query.dtype))
@@ -199,7 +213,9 @@ LayerArguments validate(const MultiHeadAttentionConfig& config, DType dtype, Lay
                                   {"key", a.key},
                                   {"value", a.value},
                                   {"attn_mask", a.options.attn_mask},
-                                  {"key_mask", a.options.key_mask}};
+                                  {"key_mask", a.options.key_mask},
+                                  {"alibi_slopes", a.options.alibi_slopes},
+                                  {"sinks", a.options.sinks}};
   check_output(f, "out", a.out, inputs_and_masks);
   if (weights) {
     add_leading_axes(a.weights, 4);

@@ -17,6 +17,9 @@ def scaled_dot_product_attention(
     key_lengths: Tensor | None = None,
     window: tuple[int, int] | None = None,
     scale: float | None = None,
+    softcap: float | None = None,
+    alibi_slopes: Tensor | None = None,
+    sinks: Tensor | None = None,
     return_lse: bool = False,
     out: Tensor | None = None,
     num_threads: int | None = None,
@@ -36,7 +39,7 @@ def scaled_dot_product_attention(
     value : [B, Hk, Tk, Dv]
     attn_mask : broadcastable to [B, H, Tq, Tk], optional
         Boolean: True means that the key takes part (the opposite of ``torch.nn.MultiheadAttention``). Or of the dtype
-        of `query`: added to the scaled scores, where minus infinity masks.
+        of `query`: added to the scaled and capped scores, where minus infinity masks.
     is_causal : bool, default False
         Query i sees key j only if ``j <= query_offset + i``.
     query_offset : int or integer array [B], default 0
@@ -47,8 +50,15 @@ def scaled_dot_product_attention(
         Query i sees key j only if ``query_offset + i - left <= j <= query_offset + i + right``; -1 is unbounded.
     scale : float, optional
         Default: ``1 / sqrt(D)``.
+    softcap : float, optional
+        Positive: a scaled score s becomes ``softcap * tanh(s / softcap)``, before anything is added to it.
+    alibi_slopes : array [H], optional
+        ``alibi_slopes[h] * |query_offset + i - j|`` is subtracted from the score of query i and key j in head h. Of the
+        dtype of `lse`.
+    sinks : array [H], optional
+        One more score for each query of head h, as it is: it takes weight, and has no value. Of the dtype of `lse`.
     return_lse : bool, default False
-        Return the logarithm of the sum of the exponentials of the masked scores, too.
+        Return the logarithm of the sum of the exponentials of the masked scores, and of the sink, too.
     out : [B, H, Tq, Dv], optional
         Array to write the result to; it must not overlap an input.
     num_threads : int, optional
@@ -73,9 +83,10 @@ def scaled_dot_product_attention(
 
     Notes
     -----
+    Scores are scaled, then capped, then `attn_mask` and the term of `alibi_slopes` are added, and then they are masked.
     All masks compose: a key takes part if each admits it. A query that sees no key gets zeros and an `lse` of minus
-    infinity. What is behind a mask, NaN included, never reaches the result. Sums are accumulated in float32, or float64
-    for float64. The [Tq, Tk] scores are never stored.
+    infinity, or of its sink. What is behind a mask, NaN included, never reaches the result. Sums are accumulated in
+    float32, or float64 for float64. The [Tq, Tk] scores are never stored.
 
     Examples
     --------
@@ -99,6 +110,13 @@ def scaled_dot_product_attention(
     >>> same = mha.scaled_dot_product_attention(query[0], key[0, :, :3], value[0, :, :3])
     >>> np.allclose(out[0], same, atol=1e-6)
     True
+
+    With a sink a query need not attend to anything. Here it takes as much weight as both keys together:
+
+    >>> zeros, ones = np.zeros((2, 4), np.float32), np.ones((2, 1), np.float32)
+    >>> mha.scaled_dot_product_attention(zeros, zeros, ones, sinks=np.log([2], dtype=np.float32)).round(3)
+    array([[0.5],
+           [0.5]], dtype=float32)
     """
     name = "scaled_dot_product_attention"
     result = _core.scaled_dot_product_attention(
@@ -111,6 +129,9 @@ def scaled_dot_product_attention(
         key_lengths if key_lengths is None else to_numpy(name, "key_lengths", key_lengths),
         window,
         scale,
+        softcap,
+        alibi_slopes if alibi_slopes is None else to_numpy(name, "alibi_slopes", alibi_slopes),
+        sinks if sinks is None else to_numpy(name, "sinks", sinks),
         return_lse,
         out if out is None or type(out) is ndarray else to_numpy(name, "out", out),
         num_threads,
@@ -132,6 +153,9 @@ def attention_weights(
     key_lengths: Tensor | None = None,
     window: tuple[int, int] | None = None,
     scale: float | None = None,
+    softcap: float | None = None,
+    alibi_slopes: Tensor | None = None,
+    sinks: Tensor | None = None,
     out: Tensor | None = None,
     num_threads: int | None = None,
 ) -> Tensor:
@@ -141,7 +165,7 @@ def attention_weights(
     ----------
     query : [B, H, Tq, D], [H, Tq, D] or [Tq, D]
     key : [B, Hk, Tk, D]
-    attn_mask, is_causal, query_offset, key_lengths, window, scale, num_threads
+    attn_mask, is_causal, query_offset, key_lengths, window, scale, softcap, alibi_slopes, sinks, num_threads
         As for `scaled_dot_product_attention`.
     out : [B, H, Tq, Tk], optional
         Array to write the result to; it must not overlap an input.
@@ -149,8 +173,8 @@ def attention_weights(
     Returns
     -------
     weights : [B, H, Tq, Tk]
-        Of the rank, dtype and kind of `query`. Rows sum to 1. Masked keys weigh exactly 0, and a query that sees no key
-        has zeros only.
+        Of the rank, dtype and kind of `query`. Rows sum to 1, or with `sinks` to 1 less the weight of the sink. Masked
+        keys weigh exactly 0, and a query that sees no key has zeros only.
 
     See Also
     --------
@@ -176,6 +200,9 @@ def attention_weights(
         key_lengths if key_lengths is None else to_numpy(name, "key_lengths", key_lengths),
         window,
         scale,
+        softcap,
+        alibi_slopes if alibi_slopes is None else to_numpy(name, "alibi_slopes", alibi_slopes),
+        sinks if sinks is None else to_numpy(name, "sinks", sinks),
         out if out is None or type(out) is ndarray else to_numpy(name, "out", out),
         num_threads,
     )

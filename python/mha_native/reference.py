@@ -22,14 +22,14 @@ def scaled_dot_product_attention(
     attn_mask: ArrayLike | None = None,
     *,
     return_lse: bool = False,
-    **masks: Any,
+    **options: Any,
 ) -> Any:
     """``softmax(scale * query @ key.T + masks) @ value``: [B, H, Tq, Dv], and [B, H, Tq] with `return_lse`.
 
-    `masks` are the options of `attention_weights`.
+    `options` are those of `attention_weights`.
     """
     rank = np.ndim(query)
-    weights, lse, visible = _softmax_of_scores(query, key, attn_mask, **masks)
+    weights, lse, visible = _softmax_of_scores(query, key, attn_mask, **options)
     value = _for_each_query_head(value, weights.shape[1])
 
     # A masked value is left out, not multiplied by 0: that would let NaN and infinity through. So the sum over the keys
@@ -46,12 +46,12 @@ def scaled_dot_product_attention(
     return (out, _with_rank(lse, rank - 1)) if return_lse else out
 
 
-def attention_weights(query: ArrayLike, key: ArrayLike, attn_mask: ArrayLike | None = None, **masks: Any) -> Array:
+def attention_weights(query: ArrayLike, key: ArrayLike, attn_mask: ArrayLike | None = None, **options: Any) -> Array:
     """``softmax(scale * query @ key.T + masks)``: [B, H, Tq, Tk].
 
-    `masks` are `scale` and the arguments of `visible_keys`.
+    `options` are `scale`, `softcap`, `alibi_slopes`, `sinks` and the arguments of `visible_keys`.
     """
-    return _with_rank(_softmax_of_scores(query, key, attn_mask, **masks)[0], np.ndim(query))
+    return _with_rank(_softmax_of_scores(query, key, attn_mask, **options)[0], np.ndim(query))
 
 
 def multi_head_attention(
@@ -64,7 +64,7 @@ def multi_head_attention(
     num_kv_heads: int | None = None,
     attn_mask: ArrayLike | None = None,
     need_weights: bool = False,
-    **masks: Any,
+    **options: Any,
 ) -> Any:
     """``concat(head_1 ... head_H) W_O``, ``head_i = attention(query W_Q_i, key W_K_i, value W_V_i)``: [B, Tq, out_dim].
 
@@ -91,9 +91,9 @@ def multi_head_attention(
         return np.swapaxes(projected.reshape(*projected.shape[:-1], count, in_weights[i].shape[0] // count), -3, -2)
 
     q, k, v = heads(query, 0, num_heads), heads(key, 1, num_kv_heads), heads(value, 2, num_kv_heads)
-    attended = np.swapaxes(scaled_dot_product_attention(q, k, v, attn_mask, **masks), -3, -2)  # [..., Tq, H, Dv]
+    attended = np.swapaxes(scaled_dot_product_attention(q, k, v, attn_mask, **options), -3, -2)  # [..., Tq, H, Dv]
     out = attended.reshape(*attended.shape[:-2], out_weight.shape[1]) @ out_weight.T + weight.get("out_proj.bias", 0)
-    return (out, attention_weights(q, k, attn_mask, **masks)) if need_weights else out
+    return (out, attention_weights(q, k, attn_mask, **options)) if need_weights else out
 
 
 def visible_keys(
@@ -106,8 +106,7 @@ def visible_keys(
     key_mask: ArrayLike | None = None,
 ) -> NDArray[np.bool_]:
     """Which keys the masks other than `attn_mask` let each query see, for scores of `shape` [B, H, Tq, Tk]."""
-    j = np.arange(shape[3])
-    position = np.reshape(query_offset, (-1, 1, 1, 1)) + np.arange(shape[2])[:, None]  # [B | 1, 1, Tq, 1]
+    position, j = _positions(shape, query_offset)
     visible = np.ones(shape, bool)
     if is_causal:
         visible &= j <= position
@@ -123,7 +122,16 @@ def visible_keys(
 
 
 def _softmax_of_scores(
-    query: ArrayLike, key: ArrayLike, attn_mask: ArrayLike | None, *, scale: float | None = None, **masks: Any
+    query: ArrayLike,
+    key: ArrayLike,
+    attn_mask: ArrayLike | None,
+    *,
+    scale: float | None = None,
+    softcap: float | None = None,
+    alibi_slopes: ArrayLike | None = None,
+    sinks: ArrayLike | None = None,
+    query_offset: ArrayLike = 0,
+    **masks: Any,
 ) -> tuple[Array, Array, NDArray[np.bool_]]:
     """Weights [B, H, Tq, Tk], lse [B, H, Tq], and which keys take part."""
     query = _with_rank(np.asarray(query, np.float64), 4)
@@ -133,7 +141,12 @@ def _softmax_of_scores(
 
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
         scores = scale * (query @ np.swapaxes(key, -2, -1))
-        visible = visible_keys(scores.shape, **masks)
+        if softcap is not None:
+            scores = softcap * np.tanh(scores / softcap)
+        if alibi_slopes is not None:
+            position, j = _positions(scores.shape, query_offset)
+            scores = scores - _for_each_head(alibi_slopes) * np.abs(position - j)
+        visible = visible_keys(scores.shape, query_offset=query_offset, **masks)
         if attn_mask is not None:
             attn_mask = np.asarray(attn_mask)
             is_boolean = attn_mask.dtype == bool
@@ -141,13 +154,24 @@ def _softmax_of_scores(
             scores = scores if is_boolean else scores + attn_mask
         scores = np.where(visible, scores, -np.inf)
 
-        largest = scores.max(axis=-1, keepdims=True, initial=-np.inf)
-        largest = np.where(largest == -np.inf, 0, largest)  # no key at all: the exponentials below are 0
+        sink = -np.inf if sinks is None else _for_each_head(sinks)  # a score that no value goes with
+        largest = np.maximum(scores.max(axis=-1, keepdims=True, initial=-np.inf), sink)
+        largest = np.where(largest == -np.inf, 0, largest)  # nothing at all: the exponentials below are 0
         exponentials = np.exp(scores - largest)
-        total = exponentials.sum(axis=-1, keepdims=True)
-        weights = np.where(total == 0, 0, exponentials / total)
+        total = exponentials.sum(axis=-1, keepdims=True) + np.exp(sink - largest)
+        weights = np.where(visible & (total != 0), exponentials / total, 0)
         lse = np.log(total) + largest
     return weights, lse[..., 0], visible
+
+
+def _positions(shape: tuple[int, ...], query_offset: ArrayLike) -> tuple[NDArray[np.int_], NDArray[np.int_]]:
+    """Of the queries among the keys, [B | 1, 1, Tq, 1], and of the keys, [Tk], for scores of `shape` [B, H, Tq, Tk]."""
+    return np.reshape(query_offset, (-1, 1, 1, 1)) + np.arange(shape[2])[:, None], np.arange(shape[3])
+
+
+def _for_each_head(numbers: ArrayLike) -> Array:
+    """[H] -> [H, 1, 1]."""
+    return np.asarray(numbers, np.float64)[:, None, None]
 
 
 def _for_each_query_head(array: ArrayLike, num_heads: int) -> Array:

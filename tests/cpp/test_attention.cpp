@@ -133,6 +133,70 @@ TYPED_TEST(AttentionOf, EveryOption) {
   check(all);
 }
 
+TYPED_TEST(AttentionOf, EveryChangeOfTheScores) {
+  constexpr Index B = 2, H = 4, Hk = 2, Tq = 37, Tk = 101, D = 16;
+  const auto query = Array<TypeParam>::random({B, H, Tq, D}, 1);
+  const auto key = Array<TypeParam>::random({B, Hk, Tk, D}, 2);
+  const auto value = Array<TypeParam>::random({B, Hk, Tk, D}, 3);
+  const TypeParam slopes[] = {0.5, 0.25, -0.125, 0}, sinks[] = {1, -2, 0, 4};
+  const std::int64_t offsets[] = {-10, 64}, key_lengths[] = {0, 97};
+  bool admit[Tq * Tk];
+  for (Index i = 0; i < Tq * Tk; ++i) admit[i] = i * 7919 % 13 < 8 && i / Tk != 5;  // row 5 sees nothing
+  const auto bias = Array<TypeParam>::random({H, 1, Tk}, 4);
+
+  // Each by itself, and all; each of these without a mask, with every kind of mask, and with every restriction.
+  for (int which = 1; which <= 4; ++which) {
+    AttentionOptions options;
+    if (which == 1 || which == 4) options.softcap = 1.5;
+    if (which == 2 || which == 4) options.alibi_slopes = TensorView(slopes, {H});
+    if (which == 3 || which == 4) options.sinks = TensorView(sinks, {H});
+    const auto check = [&] {
+      SCOPED_TRACE(which);
+      this->check(query.view(), key.view(), value.view(), options);
+    };
+    check();
+    options.query_offset = 20;
+    options.attn_mask = TensorView(admit, {Tq, Tk});
+    check();
+    options.attn_mask = bias.view();
+    options.scale = -0.3;
+    check();
+    options.is_causal = true;
+    options.query_offsets = offsets;
+    options.key_lengths = key_lengths;
+    options.window_left = 60;
+    options.key_mask = TensorView(admit, {B, Tk});
+    options.num_threads = 2;
+    check();
+  }
+
+  // The numbers of heads, as they lie: one for all, and backwards.
+  AttentionOptions strided;
+  strided.alibi_slopes = TensorView(slopes, {H}, {0});
+  strided.sinks = TensorView(sinks + 3, {H}, {-1});
+  this->check(query.view(), key.view(), value.view(), strided);
+}
+
+TYPED_TEST(AttentionOf, ARowThatSeesNothingButItsSink) {
+  constexpr Index H = 2, Tq = 70, Tk = 65, D = 8;
+  const auto x = Array<TypeParam>::random({1, H, Tq, D}, 1);
+  const auto key = nans<TypeParam>({1, H, Tk, D});
+  const TypeParam sinks[] = {TypeParam(0.3), -std::numeric_limits<TypeParam>::infinity()};
+  const std::int64_t key_lengths[] = {0};
+  AttentionOptions options;
+  options.sinks = TensorView(sinks, {H});
+  options.key_lengths = key_lengths;
+  this->on_every_isa([&] {
+    auto out = nans<TypeParam>({1, H, Tq, D}), lse = nans<TypeParam>({1, H, Tq}),
+         weights = nans<TypeParam>({1, H, Tq, Tk});
+    scaled_dot_product_attention(x.view(), key.view(), key.view(), out.view(), lse.view(), options);
+    attention_weights(x.view(), key.view(), weights.view(), options);
+    for (TypeParam element : out.data()) EXPECT_EQ(element, 0);
+    for (TypeParam element : weights.data()) EXPECT_EQ(element, 0);
+    for (Index i = 0; i < H * Tq; ++i) EXPECT_EQ(lse.data()[static_cast<std::size_t>(i)], sinks[i / Tq]) << i;
+  });
+}
+
 TYPED_TEST(AttentionOf, AnyStrides) {
   constexpr Index B = 2, H = 3, Tq = 19, Tk = 70, D = 12;
   // One buffer of [B, T, 3, H, D], as a fused projection writes it.
@@ -219,18 +283,22 @@ TYPED_TEST(AttentionOf, EmptySizes) {
 TYPED_TEST(AttentionOf, TheSameBitsOnAnyNumberOfThreads) {
   constexpr Index H = 8, T = 150, D = 64;
   const auto x = Array<TypeParam>::random({2, H, T, D}, 1);
-  this->on_every_isa([&] {
-    auto one = nans<TypeParam>({2, H, T, D});
-    AttentionOptions options;
-    options.num_threads = 1;
-    scaled_dot_product_attention(x.view(), x.view(), x.view(), one.view(), {}, options);
-    for (int threads : {2, 3, 7}) {
-      auto out = nans<TypeParam>({2, H, T, D});
-      options.num_threads = threads;
-      scaled_dot_product_attention(x.view(), x.view(), x.view(), out.view(), {}, options);
-      EXPECT_EQ(out.data(), one.data()) << threads << " threads";
-    }
-  });
+  const auto numbers = Array<TypeParam>::random({H}, 2);
+  AttentionOptions modified;
+  modified.softcap = 3;
+  modified.alibi_slopes = modified.sinks = numbers.view();
+  for (AttentionOptions options : {AttentionOptions{}, modified})
+    this->on_every_isa([&] {
+      auto one = nans<TypeParam>({2, H, T, D});
+      options.num_threads = 1;
+      scaled_dot_product_attention(x.view(), x.view(), x.view(), one.view(), {}, options);
+      for (int threads : {2, 3, 7}) {
+        auto out = nans<TypeParam>({2, H, T, D});
+        options.num_threads = threads;
+        scaled_dot_product_attention(x.view(), x.view(), x.view(), out.view(), {}, options);
+        EXPECT_EQ(out.data(), one.data()) << threads << " threads, softcap " << options.softcap;
+      }
+    });
 }
 
 }  // namespace

@@ -82,6 +82,12 @@ TYPED_TEST(LayerOf, ComputesWhatTheReferenceDoes) {
         AttentionOptions options;
         options.key_mask = TensorView(admit, {B, Tk});
         options.is_causal = is_causal;
+        const TypeParam slopes[] = {0.5, 0.25, -0.125, 0, 1, 2}, sinks[] = {1, -2, 0, 4, 2, -1};
+        if (!bias) {  // half of the cases, with all that can be done to a score
+          options.softcap = 1.5;
+          options.alibi_slopes = TensorView(slopes, {config.num_heads});
+          options.sinks = TensorView(sinks, {config.num_heads});
+        }
         const reference::Attention expected = reference::multi_head_attention(config, weights.views(bias), query.view(),
                                                                               key.view(), value.view(), options);
         const double bound = 8 * tolerance<TypeParam>(70, Tk, 10) * 4;

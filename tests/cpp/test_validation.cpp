@@ -154,8 +154,37 @@ TEST_F(Validation, Values) {
   options.scale = std::numeric_limits<double>::infinity();
   expect_words(attend(), {"scale", "finite"});
   options.scale = 1;
+  for (double softcap : {-1.0, std::numeric_limits<double>::infinity(), std::numeric_limits<double>::quiet_NaN()}) {
+    options.softcap = softcap;
+    expect_words(attend(), {"softcap", "finite"});
+    expect_words(weigh(), {"softcap", "finite"});
+  }
+  options.softcap = 0;
   options.num_threads = -1;
   expect_words(attend(), {"num_threads", "-1"});
+}
+
+TEST_F(Validation, NumbersOfEachHead) {
+  const auto check = [&](const char* name, TensorView& numbers) {
+    const auto words = [name](const char* shape) { return std::string(name) + " " + shape; };
+    numbers = TensorView(query_.data().data(), {Hk});
+    expect_words(attend(), {"must be [H] = [4]", words("[2]").c_str()});
+    expect_words(weigh(), {"must be [H] = [4]", words("[2]").c_str()});
+    numbers = TensorView(query_.data().data(), {1, H});
+    expect_words(attend(), {words("[1, 4]").c_str()});
+    numbers = TensorView(doubles_.data().data(), {H});
+    expect_words(attend<DTypeError>(), {words("float64").c_str()});
+    expect_words(weigh<DTypeError>(), {words("float64").c_str()});
+    numbers = TensorView(out_.data().data() + 5, {H});
+    expect_words(attend(), {"out must not overlap", name});
+    numbers = TensorView(lse_.data().data() + 5, {H});
+    expect_words(attend(), {"lse must not overlap", name});
+    numbers = TensorView(weights_.data().data() + 5, {H});
+    expect_words(weigh(), {"weights must not overlap", name});
+    numbers = {};
+  };
+  check("alibi_slopes", options.alibi_slopes);
+  check("sinks", options.sinks);
 }
 
 TEST_F(Validation, OutputsThatOverlap) {

@@ -36,6 +36,9 @@ class Case:
     window: tuple[int, int] | None = None
     mask: str | None = None
     scale: float | None = None
+    softcap: float | None = None
+    alibi: bool = False
+    sinks: bool = False
     data: str = "normal"
 
     @property
@@ -88,6 +91,12 @@ def make_call(case: Case, dtype: Any) -> Call:
         options["scale"] = case.scale
     if case.mask is not None:
         options["attn_mask"] = _mask(case, rng, dtype)
+    if case.softcap is not None:
+        options["softcap"] = case.softcap
+    if case.alibi:
+        options["alibi_slopes"] = (0.5 ** (8 * np.arange(1, case.H + 1) / case.H)).astype(dtype)
+    if case.sinks:
+        options["sinks"] = (2 * rng.standard_normal(case.H) + np.log(max(case.keys, 1))).astype(dtype)
     if case.data == "peaked":
         query *= 30
     elif case.data == "score_offset":
@@ -268,5 +277,74 @@ def _values() -> list[Case]:
     ]
 
 
-CASES: list[Case] = _sizes() + _bounds() + _masks() + _values()
+def _score_options() -> list[Case]:
+    rows = []
+    options: list[tuple[str, dict[str, Any]]] = [
+        ("softcap", {"softcap": 2.0}),
+        ("alibi", {"alibi": True}),
+        ("sinks", {"sinks": True}),
+        ("modified", {"softcap": 2.5, "alibi": True, "sinks": True}),
+    ]
+    for name, option in options:
+        rows += [
+            Case(f"{name}-plain", "by itself", Tq=70, Tk=130, D=24, Dv=17, **option),
+            Case(f"{name}-one-row", "a row below a vector", Tq=1, Tk=201, D=40, query_offset=200, **option),
+            Case(f"{name}-causal", "under a diagonal", Tq=101, is_causal=True, **option),
+            Case(f"{name}-window", "both ends move", Tq=133, window=(40, 9), **option),
+            Case(
+                f"{name}-offsets",
+                "positions of each batch element",
+                B=3,
+                Tq=20,
+                Tk=90,
+                is_causal=True,
+                query_offset=(-5, 0, 60),
+                **option,
+            ),
+            Case(f"{name}-lengths", "no key, some and all", B=3, Tq=9, Tk=130, key_lengths=(0, 97, 130), **option),
+            Case(f"{name}-group", "each head its own, in one tile", B=2, H=8, Hk=2, Tq=21, Tk=70, **option),
+            Case(f"{name}-boolean", "some rows see some keys", Tq=40, Tk=120, mask="boolean HQK", **option),
+            Case(f"{name}-boolean-K", "the same keys for all rows", B=2, Tq=40, Tk=120, mask="boolean B11K", **option),
+            Case(f"{name}-additive", "added after the cap", H=3, Tq=40, Tk=120, mask="additive HQK", **option),
+            Case(f"{name}-scale-negative", "prefers the least similar key", Tq=20, Tk=130, scale=-0.7, **option),
+            Case(f"{name}-scale-zero", "products have no say", Tq=20, Tk=130, scale=0.0, **option),
+            Case(f"{name}-peaked", "few keys take all the weight", Tq=40, Tk=200, data="peaked", **option),
+            Case(f"{name}-huge-scores", "exp would overflow", Tq=40, Tk=200, data="huge_scores", **option),
+            Case(f"{name}-rising", "the maximum moves at every block", Tq=10, Tk=400, data="rising", **option),
+            Case(f"{name}-one-hot", "values read the weights back", Tq=40, Tk=200, Dv=200, data="one_hot", **option),
+            *(
+                Case(
+                    f"{name}-everything-{kind}",
+                    "every restriction at once",
+                    B=3,
+                    H=6,
+                    Hk=3,
+                    Tq=45,
+                    Tk=120,
+                    D=24,
+                    Dv=17,
+                    mask=f"{kind} BHQK",
+                    is_causal=True,
+                    query_offset=(-3, 40, 80),
+                    key_lengths=(120, 0, 101),
+                    window=(50, 3),
+                    scale=0.4,
+                    **option,
+                )
+                for kind in ("boolean", "additive")
+            ),
+        ]
+    return [
+        *rows,
+        Case("softcap-50", "hardly bends the scores", Tq=70, Tk=130, softcap=50.0),
+        Case("softcap-low", "nearly every score is at the cap", Tq=70, Tk=130, softcap=0.1),
+        Case("softcap-far", "far above every score: no cap at all", Tq=70, Tk=130, softcap=1e30),
+        Case("softcap-small-scores", "no digit of a small score is lost", Tq=20, Tk=70, scale=1e-4, softcap=50.0),
+        Case("softcap-peaked-50", "scores on both sides of the bend", Tq=40, Tk=200, data="peaked", softcap=50.0),
+        Case("alibi-far", "a row far from all keys", Tq=20, Tk=130, alibi=True, query_offset=100_000),
+        Case("alibi-many-heads", "slopes from 1/2 to 1/256", H=16, Tq=20, Tk=300, is_causal=True, alibi=True),
+    ]
+
+
+CASES: list[Case] = _sizes() + _bounds() + _masks() + _values() + _score_options()
 assert len({case.name for case in CASES}) == len(CASES), "case names are the seeds and must differ"

@@ -19,7 +19,12 @@ LARGE = [
     Case("large-mask", "", B=3, H=2, Tq=200, Tk=300, D=64, mask="additive BHQK", window=(90, 40)),
     Case("large-decode", "", B=2, H=8, Hk=2, Tq=1, Tk=4000, D=64),
     Case("one-tile", "", H=1, Tq=20, Tk=3000, D=128),
+    Case("large-softcap", "", B=2, H=4, Tq=260, Tk=500, D=64, softcap=2.0),
+    Case("large-alibi", "", H=8, Hk=2, Tq=130, Tk=700, D=64, is_causal=True, alibi=True),
+    Case("large-sinks", "", B=2, H=4, Tq=260, Tk=500, D=64, sinks=True),
+    Case("large-modified", "", B=2, H=8, Hk=2, Tq=1, Tk=4000, D=64, softcap=2.0, alibi=True, sinks=True),
 ]
+OF_EACH_HEAD = ("alibi_slopes", "sinks")
 
 
 @pytest.mark.parametrize("case", LARGE, ids=str)
@@ -48,14 +53,30 @@ def test_lse_changes_no_bit(isa: str, dtype: Any) -> None:
     assert_same_bits(scaled_dot_product_attention(*call.arrays, **call.options), with_lse)
 
 
-@pytest.mark.parametrize("case", ["batch", "lengths", "group-8-2-5", "boolean-everything", "finite-everything"])
+@pytest.mark.parametrize(
+    "case",
+    [
+        "batch",
+        "lengths",
+        "group-8-2-5",
+        "boolean-everything",
+        "finite-everything",
+        *(
+            f"{option}-{kind}"
+            for option in ("softcap", "alibi", "sinks", "modified")
+            for kind in ("group", "offsets", "everything-boolean", "everything-additive")
+        ),
+    ],
+)
 def test_batch_element_by_itself(case: str, isa: str, dtype: Any) -> None:
     call = make_call(BY_NAME[case], dtype)
     together = scaled_dot_product_attention(*call.arrays, **call.options)
     together_weights = attention_weights(call.query, call.key, **call.options)
     for b in range(len(call.query)):
         one = {
-            name: option[b : b + 1] if isinstance(option, np.ndarray) and len(option) > 1 else option
+            name: option[b : b + 1]
+            if isinstance(option, np.ndarray) and name not in OF_EACH_HEAD and len(option) > 1
+            else option
             for name, option in call.options.items()
         }
         query, key, value = (x[b : b + 1] for x in call.arrays)
@@ -70,15 +91,18 @@ def test_position_in_the_batch(isa: str, dtype: Any) -> None:
     assert_same_bits(scaled_dot_product_attention(*(x[order] for x in call.arrays)), forward[order])
 
 
-def test_head_by_itself(isa: str, dtype: Any) -> None:
-    call = make_call(BY_NAME["group-8-2-70"], dtype)
-    together = scaled_dot_product_attention(*call.arrays, is_causal=True)
+@pytest.mark.parametrize("case", ["group-8-2-70", "softcap-group", "alibi-group", "sinks-group", "modified-group"])
+def test_head_by_itself(case: str, isa: str, dtype: Any) -> None:
+    call = make_call(BY_NAME[case], dtype)
+    together = scaled_dot_product_attention(*call.arrays, is_causal=True, **call.options)
     for h in range(8):
+        options = {name: option[h : h + 1] if name in OF_EACH_HEAD else option for name, option in call.options.items()}
         alone = scaled_dot_product_attention(
             call.query[:, h : h + 1],
             call.key[:, h // 4 : h // 4 + 1],
             call.value[:, h // 4 : h // 4 + 1],
             is_causal=True,
+            **options,
         )
         assert_same_bits(alone, together[:, h : h + 1], label=f"head {h}")
 
@@ -91,6 +115,27 @@ ROW_CASES = [
     Case("rows-group", "", H=6, Hk=2, Tq=150, Tk=333, D=24, is_causal=True),
     Case("rows-bias", "", H=2, Tq=150, Tk=333, D=24, mask="additive HQK"),
     Case("rows-mask", "", H=2, Tq=150, Tk=333, D=24, mask="boolean HQK", is_causal=True, query_offset=150),
+    Case("rows-softcap", "", H=2, Tq=150, Tk=333, D=40, softcap=2.0),
+    Case("rows-softcap-group", "", H=6, Hk=2, Tq=150, Tk=333, D=24, is_causal=True, softcap=2.0),
+    Case("rows-alibi", "", H=2, Tq=150, Tk=333, D=40, alibi=True, query_offset=100),
+    Case("rows-alibi-group", "", H=6, Hk=2, Tq=150, Tk=333, D=24, window=(70, 9), alibi=True, query_offset=50),
+    Case("rows-sinks", "", H=2, Tq=150, Tk=333, D=40, sinks=True),
+    Case("rows-sinks-group", "", H=6, Hk=2, Tq=150, Tk=333, D=24, is_causal=True, sinks=True),
+    Case(
+        "rows-modified",
+        "",
+        H=6,
+        Hk=2,
+        Tq=150,
+        Tk=333,
+        D=24,
+        mask="additive HQK",
+        is_causal=True,
+        query_offset=150,
+        softcap=2.0,
+        alibi=True,
+        sinks=True,
+    ),
 ]
 
 

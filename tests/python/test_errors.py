@@ -108,12 +108,15 @@ WRONG_DTYPES = [
 ]
 
 
-@pytest.mark.parametrize("argument", ["query", "key", "value", "attn_mask", "out"])
+OPTIONAL_SHAPES = {"attn_mask": (5, 7), "alibi_slopes": (4,), "sinks": (4,), "out": (2, 4, 5, 6)}
+
+
+@pytest.mark.parametrize("argument", ["query", "key", "value", *OPTIONAL_SHAPES])
 @pytest.mark.parametrize("dtype", [*WRONG_DTYPES, "float64"])
 def test_wrong_dtypes(argument: str, dtype: str) -> None:
     if (argument, dtype) == ("attn_mask", "bool"):
         dtype = "int8"  # a boolean mask is right, a byte is not
-    shape = {"attn_mask": (5, 7), "out": (2, 4, 5, 6)}.get(argument) or _good()[argument].shape
+    shape = OPTIONAL_SHAPES.get(argument) or _good()[argument].shape
     arguments = _good() | {argument: np.zeros(shape, dtype)}
     with pytest.raises(TypeError) as error:
         mha_native.scaled_dot_product_attention(**arguments)
@@ -124,16 +127,16 @@ def test_wrong_dtypes(argument: str, dtype: str) -> None:
         assert f"{name} {array.dtype}" in message, f"the dtype of {name}: {message}"
 
 
-@pytest.mark.parametrize("argument", ["query", "key", "value", "attn_mask", "out"])
+@pytest.mark.parametrize("argument", ["query", "key", "value", *OPTIONAL_SHAPES])
 def test_foreign_byte_order(argument: str) -> None:
-    shape = {"attn_mask": (5, 7), "out": (2, 4, 5, 6)}.get(argument) or _good()[argument].shape
+    shape = OPTIONAL_SHAPES.get(argument) or _good()[argument].shape
     swapped = np.zeros(shape, np.dtype(F32).newbyteorder())
     with pytest.raises(TypeError) as error:
         mha_native.scaled_dot_product_attention(**(_good() | {argument: swapped}))
     assert str(swapped.dtype) in _message(error, "scaled_dot_product_attention", argument)
 
 
-@pytest.mark.parametrize("argument", ["query", "key", "value", "attn_mask", "key_lengths", "out"])
+@pytest.mark.parametrize("argument", ["query", "key", "value", "key_lengths", *OPTIONAL_SHAPES])
 @pytest.mark.parametrize("thing", [[[1.0, 2.0]], "text", 3.5], ids=lambda x: type(x).__name__)
 def test_things_that_are_no_arrays(argument: str, thing: object) -> None:
     with pytest.raises(TypeError) as error:
@@ -173,6 +176,16 @@ VALUES = [
     ("scale", True, TypeError),
     ("scale", np.nan, ValueError),
     ("scale", np.inf, ValueError),
+    ("softcap", 0, ValueError),
+    ("softcap", 0.0, ValueError),
+    ("softcap", -0.0, ValueError),
+    ("softcap", -50.0, ValueError),
+    ("softcap", np.inf, ValueError),
+    ("softcap", -np.inf, ValueError),
+    ("softcap", np.nan, ValueError),
+    ("softcap", True, TypeError),
+    ("softcap", "50", TypeError),
+    ("softcap", np.ones(4, F32), TypeError),
     ("is_causal", 1, TypeError),
     ("is_causal", None, TypeError),
     ("return_lse", "yes", TypeError),
@@ -195,6 +208,21 @@ def test_wrong_values(argument: str, value: object, kind: type[Exception]) -> No
         with pytest.raises(kind) as error:
             mha_native.attention_weights(**arguments, **{argument: value})
         _message(error, "attention_weights", argument)
+
+
+@pytest.mark.parametrize("argument", ["alibi_slopes", "sinks"])
+@pytest.mark.parametrize("shape", [(), (0,), (1,), (2,), (5,), (4, 1), (1, 4), (2, 4)], ids=str)
+@pytest.mark.parametrize("function", ["scaled_dot_product_attention", "attention_weights"])
+def test_one_number_for_each_query_head(function: str, shape: tuple[int, ...], argument: str) -> None:
+    # Not for each key-value head, of which there are 2, and no broadcasting.
+    result = np.full((2, 4, 5, 6 if function == "scaled_dot_product_attention" else 7), 3, F32)
+    arguments = _good() | {argument: np.ones(shape, F32), "out": result}
+    if function == "attention_weights":
+        del arguments["value"]
+    with pytest.raises(ValueError, match=rf"\b{argument} must") as error:
+        getattr(mha_native, function)(**arguments)
+    assert f"{argument} {list(shape)}" in _message(error, function, argument)
+    assert (result == 3).all()
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ def calls(draw: st.DrawFn, group: int | None = None) -> tuple[np.ndarray, np.nda
 
 @st.composite
 def restrictions(draw: st.DrawFn, query: np.ndarray, key: np.ndarray, rng: np.random.Generator) -> dict[str, Any]:
-    """Any mixture of masks."""
+    """Any mixture of masks and of changes of the scores."""
     batch, heads, queries, _ = query.shape
     keys = key.shape[2]
     options: dict[str, Any] = {"is_causal": draw(st.booleans())}
@@ -53,6 +53,12 @@ def restrictions(draw: st.DrawFn, query: np.ndarray, key: np.ndarray, rng: np.ra
         options["window"] = (draw(st.integers(-1, keys)), draw(st.integers(-1, keys)))
     if draw(st.booleans()):
         options["scale"] = draw(st.sampled_from((-1.0, 0.0, 0.1, 1.0)))
+    if draw(st.booleans()):
+        options["softcap"] = draw(st.sampled_from((0.5, 3.0, 50.0)))
+    if draw(st.booleans()):
+        options["alibi_slopes"] = (rng.random(heads) / 4).astype(query.dtype)
+    if draw(st.booleans()):
+        options["sinks"] = (5 * rng.standard_normal(heads)).astype(query.dtype)
     kind = draw(st.sampled_from(("none", "boolean", "additive")))
     shape = [1 if draw(st.booleans()) else n for n in (batch, heads, queries, keys)][draw(st.integers(0, 3)) :]
     if kind == "boolean":
@@ -180,6 +186,7 @@ def test_threads_change_no_bit(data: st.DataObject, call: Any, isa: str, threads
     # More heads, so that the work is worth several threads.
     query, key, value = (np.tile(x, (1, 8, 1, 1)) for x in (query, key, value))
     options.pop("attn_mask", None)
+    options |= {name: np.tile(options[name], 8) for name in ("alibi_slopes", "sinks") if name in options}
     with mha_native.use_isa(isa):
         one = scaled_dot_product_attention(query, key, value, num_threads=1, **options)
         assert_same_bits(scaled_dot_product_attention(query, key, value, num_threads=threads, **options), one)

@@ -73,6 +73,67 @@ def test_a_wrong_result_is_outside(wrong: Callable[[Call], np.ndarray], dtype: A
         assert_close(wrong(call), expected.out, expected.out_bound, label="wrong")
 
 
+MODIFIED = Case(
+    "modified", "all changes of a score at work", H=4, Tq=50, Tk=300, D=64, softcap=2.5, alibi=True, sinks=True
+)
+
+
+def _capped_before_scaling(call: Call) -> dict[str, Any]:
+    return call.options | {"softcap": call.options["softcap"] * 8}
+
+
+def _capped_a_thousandth_higher(call: Call) -> dict[str, Any]:
+    return call.options | {"softcap": call.options["softcap"] * 1.001}
+
+
+def _distance_off_by_one(call: Call) -> dict[str, Any]:
+    return call.options | {"query_offset": 1}
+
+
+def _signed_distance(call: Call) -> dict[str, Any]:
+    bias = call.options["alibi_slopes"][:, None, None] * (np.arange(300) - np.arange(50)[:, None])
+    return call.options | {"alibi_slopes": None, "attn_mask": bias.astype(call.query.dtype)}
+
+
+def _slopes_of_neighbours(call: Call) -> dict[str, Any]:
+    return call.options | {"alibi_slopes": np.roll(call.options["alibi_slopes"], 1)}
+
+
+def _sinks_scaled(call: Call) -> dict[str, Any]:
+    return call.options | {"sinks": call.options["sinks"] / 8}
+
+
+def _no_sinks(call: Call) -> dict[str, Any]:
+    return call.options | {"sinks": None}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        _capped_before_scaling,
+        _capped_a_thousandth_higher,
+        _distance_off_by_one,
+        _signed_distance,
+        _slopes_of_neighbours,
+        _sinks_scaled,
+        _no_sinks,
+    ],
+    ids=lambda f: f.__name__.strip("_"),
+)
+def test_a_wrong_option_is_outside(wrong: Callable[[Call], dict[str, Any]], dtype: Any) -> None:
+    call = make_call(MODIFIED, dtype)
+    expected = tolerance.attention(*call.arrays, call.options)
+    results = zip(
+        textbook.attention(*call.arrays, wrong(call)),
+        (expected.out, expected.lse, expected.weights),
+        (expected.out_bound, expected.lse_bound, expected.weights_bound),
+        strict=True,
+    )
+    for actual, exact, bound in results:
+        with pytest.raises(AssertionError, match="worst at"):
+            assert_close(actual, exact, bound, label="wrong")
+
+
 def test_a_float32_result_is_not_a_float64_result() -> None:
     call = make_call(ORDINARY, np.float64)
     expected = tolerance.attention(*call.arrays, call.options)

@@ -38,13 +38,25 @@ def attention(query: Array, key: Array, value: Array, options: dict[str, Any]) -
     scale = 1 / np.sqrt(query.shape[-1]) if scale is None else scale
     with np.errstate(all="ignore"):
         scores = (query @ key.swapaxes(-1, -2)) * query.dtype.type(scale)
+        if options.get("softcap") is not None:
+            softcap = query.dtype.type(options["softcap"])
+            scores = softcap * np.tanh(scores / softcap)
+        if options.get("alibi_slopes") is not None:
+            row, column = np.arange(scores.shape[-2])[:, None], np.arange(scores.shape[-1])
+            distance = np.abs(np.reshape(options.get("query_offset", 0), (-1, 1, 1, 1)) + row - column)
+            scores = scores - options["alibi_slopes"][:, None, None] * distance.astype(query.dtype)
         mask = options.get("attn_mask")
         if mask is not None and mask.dtype != bool:
             scores = scores + mask
         scores = np.where(visible(scores.shape, options), scores, query.dtype.type(-np.inf))
         maximum = np.max(scores, -1, keepdims=True, initial=np.finfo(query.dtype).min)
+        if options.get("sinks") is not None:
+            sink = options["sinks"][:, None, None]
+            maximum = np.maximum(maximum, sink)
         weights = np.exp(scores - maximum)
         total = weights.sum(-1, keepdims=True)
+        if options.get("sinks") is not None:
+            total = total + np.exp(sink - maximum)
         weights = np.divide(weights, total, out=np.zeros_like(weights), where=total > 0)
         lse = (maximum + np.log(total))[..., 0]
     return weights @ value, lse, weights

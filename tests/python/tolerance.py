@@ -19,14 +19,26 @@ by
 
 and the weight, before it is normalised, by a factor 1 +- r_j with r_j = expm1(delta_j).
 
+A softcap c makes c tanh(t_j) of the scaled score, with t_j = scale q.k_j / c. What the score is off by so far, e_j =
+(gamma(D) + 3 eps) a_j, counts 1 / cosh(t_j)^2 times; or, since e_j need not be small against c, what that is at most
+within e_j / c of t_j. A relative change of t_j or of c changes the result relatively by no more: 1 / c, its product
+with the score and c itself round three times, the last product once, and the hyperbolic tangent adds 3 eps. Those are
+5 eps of what comes out, which is also what all later steps round:
+
+    (gamma(D) + 3 eps) a_j   becomes   e_j / cosh(max(|t_j| - e_j / c, 0))^2 + (5 + 3) eps |c tanh t_j|
+
+The term of ALiBi, slope times distance, is one more bias. It rounds four times: the position and the distance (beyond
+2^24), the product, the sum; each by u times a magnitude below a_j + |b_j|. With it the 3 eps are 5 eps.
+
 Results
 -------
 The normalised weight depends on the other errors through their mean R = sum_i w_i r_i, and on the rounding of the sum.
-Sums over keys, and their rescaling when the running maximum moves, are a chain of at most 2 Tk operations:
+A sink is one of the i: a score of size |sink| that no sum over d went into. Sums over keys, and their rescaling when
+the running maximum moves, are a chain of at most 2 n operations, with n = Tk, or Tk + 1 with a sink:
 
-    weights   w_j (r_j + R + gamma(2 Tk))
-    lse       R + gamma(2 Tk) + 2 eps (|lse| + log(Tk) + 1)        (the last: changes of base and the logarithm)
-    out       sum_j w_j r_j (|v_j| + |out|) + gamma(2 Tk) (sum_j w_j |v_j| + |out|)
+    weights   w_j (r_j + R + gamma(2 n))
+    lse       R + gamma(2 n) + 2 eps (|lse| + log(n) + 1)          (the last: changes of base and the logarithm)
+    out       sum_j w_j r_j |v_j| + R |out| + gamma(2 n) (sum_j w_j |v_j| + |out|)
 
 Numbers too small for their type are off by absolute amounts: exp(s_j - m) below twice the smallest normal number may be
 lost altogether, since an exponential that scales by adding to the exponent field needs one to spare; and a subnormal
@@ -43,6 +55,7 @@ measured against the largest element of an array. Comparisons are written `not (
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -91,18 +104,32 @@ def attention(
         keys, head_dim = k.shape[-2:]
         scale = options.get("scale")
         scale = 1 / np.sqrt(max(head_dim, 1)) if scale is None else abs(scale)
-        log_error = scale * (q @ k.swapaxes(-1, -2))
-        bias = options.get("attn_mask")
-        if bias is not None and bias.dtype != bool:
-            log_error = log_error + np.where(np.isinf(bias), 0, np.abs(bias.astype(np.float64)))
-        log_error = (gamma(head_dim, eps) + 3 * eps) * log_error
+        slopes, softcap, sinks = (options.get(name) for name in ("alibi_slopes", "softcap", "sinks"))
+        rounding = gamma(head_dim, eps) + (3 if slopes is None else 5) * eps
+        log_error = rounding * scale * (q @ k.swapaxes(-1, -2))
         if errors is not None:
             dq, dk, dv = (_matrix(x, query.shape) for x in errors)
             log_error = log_error + scale * (dq @ k.swapaxes(-1, -2) + q @ dk.swapaxes(-1, -2))
+        if softcap is not None:
+            product = _matrix(query, query.shape) @ _matrix(key, query.shape).swapaxes(-1, -2)
+            log_error = _through_softcap(log_error, scale * product, softcap, eps)
+        bias = options.get("attn_mask")
+        if bias is not None and bias.dtype != bool:
+            log_error = log_error + rounding * np.where(np.isinf(bias), 0, np.abs(bias.astype(np.float64)))
+        if slopes is not None:
+            position = np.reshape(options.get("query_offset", 0), (-1, 1, 1, 1)) + np.arange(query.shape[-2])[:, None]
+            distance = np.abs(position - np.arange(keys))
+            log_error = log_error + rounding * np.abs(slopes.astype(np.float64))[:, None, None] * distance
         log_weight = np.where(weights > 0, np.log(weights), np.log(lost))
         ratio = np.expm1(log_error + (2 + np.abs(log_weight)) * eps)
         off = weights * ratio
         mean = off.sum(-1, keepdims=True)
+        if sinks is not None:
+            sink = sinks.astype(np.float64)[:, None, None]
+            sink_weight = np.where(np.isneginf(sink), 0, np.exp(sink - lse[..., None]))
+            sink_error = 3 * eps * np.abs(sink) + (2 + np.abs(np.log(sink_weight))) * eps
+            mean = mean + np.where(sink_weight == 0, 0, sink_weight * np.expm1(sink_error))
+            keys += 1
         chain = gamma(2 * keys, eps)
         magnitude = np.abs(out)
         out_bound = off @ v + mean * magnitude + chain * (weights @ v + magnitude)
@@ -112,6 +139,13 @@ def attention(
         lse_bound = mean[..., 0] + chain + 2 * eps * (np.abs(lse) + np.log(max(keys, 1)) + 1)
         weights_bound = off + weights * (mean + chain) + lost
     return Expected(out, lse, weights, out_bound, lse_bound, weights_bound)
+
+
+def _through_softcap(error: Array, score: Array, softcap: float, eps: float) -> Array:
+    """The error of a capped score, from that of the scaled one."""
+    bent = np.nan_to_num(np.abs(score) / softcap)
+    steepest: Array = np.cosh(np.maximum(bent - error / softcap, 0)) ** -2.0
+    return error * steepest + 8 * eps * softcap * np.tanh(bent)
 
 
 def layer(layer: MultiHeadAttention, query: Array, key: Array, value: Array, options: dict[str, Any]) -> Expected:
@@ -159,6 +193,52 @@ def projection(
         exact, magnitude = exact + bias, magnitude + np.abs(bias)
     bound = gamma(weight.shape[1] + 1, eps) * magnitude
     return exact, bound + np.broadcast_to(error, x.shape) @ np.abs(weight).T
+
+
+@dataclass(frozen=True)
+class Merged:
+    """What shards of the keys come to together, and how far from it a merged result may be."""
+
+    out: Array
+    lse: Array
+    out_bound: Array
+    lse_bound: Array
+
+
+def merged(shards: Sequence[Expected | Merged], dtype: Any) -> Merged:
+    """The exact merge of shards that are off by their bounds, and the bound of a merge in float64 that rounds once.
+
+    With the share w_s = exp(lse_s - lse) of a shard, errors do_s and dl_s of what is merged move the results by
+    sum_s w_s (do_s + dl_s (out_s - out)) and sum_s w_s dl_s. The merge itself, with d_s = lse_s - max lse and u the
+    unit roundoff of float64: an exponential is off by |d_s| u (the difference) + 2 u, the sum of S of them by their
+    mean, D = sum_s w_s |d_s| and 2, and p u with p = ceil(log2 S), as it is made in pairs; the quotient and the product
+    by 2 u, the sum of products by p u.
+    """
+    info, u, pairs = np.finfo(dtype), float(np.finfo(np.float64).eps) / 2, (len(shards) - 1).bit_length()
+    with np.errstate(all="ignore"):
+        outs, lses, out_bounds, lse_bounds = (
+            np.array([getattr(shard, name) for shard in shards], np.longdouble)
+            for name in ("out", "lse", "out_bound", "lse_bound")
+        )
+        unseen = np.isneginf(lses)
+        top = lses.max(0)
+        distance = np.where(unseen, 0, np.abs(lses - top))
+        raw = np.where(unseen, 0, np.exp(lses - top))
+        total = raw.sum(0)
+        lse = np.where(total == 0, -np.inf, top + np.log(total))
+        share = np.where(unseen, 0, raw / total)
+        ratio = np.where(unseen, 0, np.expm1(lse_bounds))
+        mean = (share * distance).sum(0)
+        share, distance, ratio = share[..., None], distance[..., None], ratio[..., None]
+        outs = np.where(unseen[..., None], 0, outs)
+        out = (share * outs).sum(0)
+        off = share * (out_bounds + ratio * np.abs(outs - out))
+        computed = u * share * np.abs(outs) * (distance + mean[..., None] + 2 * pairs + 6)
+        once = float(info.eps) / 2 * np.abs(out) + float(info.smallest_subnormal)
+        out_bound = (off + computed).sum(0) + once
+        lse_bound = (share * ratio)[..., 0].sum(0) + u * (mean + pairs + 2 + 2 * np.log(len(shards)))
+        lse_bound = lse_bound + (u + float(info.eps) / 2) * np.abs(lse)
+    return Merged(*(x.astype(np.float64) for x in (out, lse, out_bound, lse_bound)))
 
 
 def assert_close(actual: Array, expected: Array, bound: Array, *, label: str) -> None:

@@ -12,8 +12,8 @@
 
 namespace mha {
 
-/// Which keys a query sees, and how scores are scaled. All restrictions compose: a key takes part if every one of them
-/// admits it.
+/// Which keys a query sees, and what becomes of the scores. All restrictions compose: a key takes part if every one of them
+/// admits it. Scores are scaled, then capped, then biased (attn_mask, alibi_slopes), then masked.
 struct AttentionOptions {
   /// [B|1, H|1, Tq|1, Tk|1], missing leading axes broadcast. DType::boolean: true takes part. The dtype of query: added
   /// to the scaled scores; minus infinity masks. Any strides, zero included; never expanded.
@@ -33,6 +33,13 @@ struct AttentionOptions {
   std::int64_t window_right = -1;
   /// Multiplies the scores; NaN, the default, stands for 1 / sqrt(D).
   double scale = std::numeric_limits<double>::quiet_NaN();
+  /// Scores become softcap * tanh(score / softcap); 0: they stay as they are.
+  double softcap = 0;
+  /// [H], of the dtype of lse: head h adds -alibi_slopes[h] * |query_offset + i - j| to its scores.
+  TensorView alibi_slopes = {};
+  /// [H], of the dtype of lse: one more score for each row of head h, which takes weight and has no value. It counts in lse;
+  /// a row that sees no key gives zeros and an lse of the sink.
+  TensorView sinks = {};
   /// Threads for this call; 0 takes the default of runtime.hpp. The result does not depend on it, not in one bit.
   int num_threads = 0;
 };

@@ -76,7 +76,7 @@ class AttendTile {
     scores_.for_each_block([&](const KeyBlock& block) {
       scores_.score(block);
       scores_.raise_maximum();
-      const bool guarded = block.is_masked() && has_non_finite_value(block);
+      const bool guarded = block.is_masked && has_non_finite_value(block);
       const T* masked = guarded ? scores_.mark_masked(block) : nullptr;
       scores_.exponentiate(block, true);
       const Segment& segment = block.segments[0];

@@ -38,7 +38,13 @@ struct AttentionTile {
   Index attn_mask_step;                 // elements between the entries of neighbouring keys
   const unsigned char* key_mask;        // one for each key, for all rows; null: none
   Index key_mask_step;
-  double scale;  // multiplies the scores
+  double scale;    // multiplies the scores
+  double softcap;  // then score = softcap * tanh(score / softcap); 0: no
+  bool has_alibi;  // then score -= alibi_slope * |position - key|
+  double alibi_slope[kMaxTileRows];
+  Index position[kMaxTileRows];
+  bool has_sinks;  // one more score for each row, without a value
+  double sink[kMaxTileRows];
 };
 
 /// Rows of a projection times one weight panel: out = x panel + bias.

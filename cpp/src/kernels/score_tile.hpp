@@ -16,6 +16,7 @@
 
 #include "exp2.hpp"
 #include "kernel_table.hpp"
+#include "modify_scores.hpp"
 #include "score_strips.hpp"
 #include "transpose.hpp"
 
@@ -27,24 +28,36 @@ namespace mha::MHA_ISA {
 /// docs/decisions/0003.
 constexpr Index kKeyBlock = 64;
 
+/// Takes the entries of a row of a boolean mask into account: whether all are set, whether any is.
+MHA_INLINE void look_at_mask(const unsigned char* mask, Index size, Index step, bool& all, bool& any) {
+  Index i = 0;
+  if (step == 1)
+    for (; i + 8 <= size; i += 8) {
+      uint64_t eight;
+      __builtin_memcpy(&eight, mask + i, 8);
+      all &= eight ==
+             0x0101010101010101u;  // NumPy writes 1; other values of true take the way of a mask, with the same bits
+      any |= eight != 0;
+    }
+  for (; i < size; ++i) {
+    all &= mask[i * step] != 0;
+    any |= mask[i * step] != 0;
+  }
+}
+
 /// Keys [begin, end) of a block for which the same vectors of queries have something to see.
 struct Segment {
   Index begin, end;
   int first_vector, vectors;
-  bool masked;  // some lane must not see some key
+  bool modified;  // modify_scores() has something to do
 };
 
 struct KeyBlock {
   Index begin, end;
-  bool has_bias;  // the bias tile holds this block's mask entries
+  bool has_bias;   // the bias tile holds this block's mask entries
+  bool is_masked;  // some lane must not see some key
   int segment_count;
   Segment segments[2 * kVectors + 1];
-
-  bool is_masked() const {
-    for (int i = 0; i < segment_count; ++i)
-      if (segments[i].masked) return true;
-    return false;
-  }
 };
 
 /// The state of one tile. Everything is [.][kWidth], a column to a query row.
@@ -54,7 +67,7 @@ class ScoreTile {
   static constexpr Index L = kLanes<T>, W = kWidth<T>;
   using P = Packet<T>;
 
-  static std::size_t scratch_elements(Index head_dim) { return std::size_t(W * (head_dim + 2 * kKeyBlock + 6)); }
+  static std::size_t scratch_elements(Index head_dim) { return std::size_t(W * (head_dim + 2 * kKeyBlock + 8)); }
 
   ScoreTile(const AttentionTile& tile, T* scratch) : tile_(tile) {
     auto take = [&](Index rows) {
@@ -71,11 +84,13 @@ class ScoreTile {
     block_max_ = take(1);
     first_ = take(1);
     last_ = take(1);
+    slope_ = take(1);
+    position_ = take(1);
 
-    // A positive scale can wait for the exponent, where it costs nothing. A bias is added to scaled scores, and a scale
-    // that is not positive turns the maximum around: then scores are scaled first, and no segment is plain.
-    scale_first_ = (tile.attn_mask[0] && !tile.attn_mask_is_boolean) || !(tile.scale > 0);
-    score_scale_ = scale_first_ ? T(tile.scale) : T(1);
+    // A positive scale can wait for the exponent, where it costs nothing. What is capped or added to is the scaled score, and
+    // a scale that is not positive turns the maximum around: then scores are scaled first, and every segment is modified.
+    scale_first_ =
+        (tile.attn_mask[0] && !tile.attn_mask_is_boolean) || tile.softcap != 0 || tile.has_alibi || !(tile.scale > 0);
     max_scale_ = scale_first_ ? 1.0 : tile.scale;
     exponent_scale_ = T(max_scale_ * 1.4426950408889634);  // log2(e)
 
@@ -99,7 +114,7 @@ class ScoreTile {
     }
     while (begin < end) {
       const Index edge = (begin / kKeyBlock + 1) * kKeyBlock;
-      KeyBlock block{begin - begin % kKeyBlock, edge < end ? edge : end, false, 0, {}};
+      KeyBlock block{begin - begin % kKeyBlock, edge < end ? edge : end, false, false, 0, {}};
       if (plan_block(block, begin)) visit(block);
       begin = block.end;
     }
@@ -107,32 +122,30 @@ class ScoreTile {
 
   /// Fills the scores of the block's segments and the maximum of each lane over the block.
   void score(const KeyBlock& block) {
-    static constexpr StripTable<PlainScores, T, ScoreArguments<T>> plain;
-    static constexpr StripTable<MaskedScores, T, ScoreArguments<T>> masked;
-    for (int j = 0; j < vectors_; ++j) pstore(block_max_ + j * L, pset1<P>(kLowest<T>));
+    static constexpr StripTable<ScoreKeys, T, ScoreArguments<T>> score_keys;
+    const ScoreModification<T> modification{scale_first_ ? T(tile_.scale) : T(1),
+                                            T(tile_.softcap),
+                                            tile_.has_alibi ? slope_ : nullptr,
+                                            position_,
+                                            block.has_bias ? bias_ : nullptr,
+                                            first_,
+                                            last_};
+    alignas(kVectorBytes) T unused[W];
+    for (int j = 0; j < vectors_; ++j) {
+      pstore(block_max_ + j * L, pset1<P>(kLowest<T>));
+      pstore(unused + j * L, pset1<P>(kLowest<T>));
+    }
     for (int i = 0; i < block.segment_count; ++i) {
       const Segment& segment = block.segments[i];
-      const Index lane = segment.first_vector * L;
-      const Index offset = segment.begin - block.begin;
-      const ScoreArguments<T> arguments{tile_.head_dim,
-                                        static_cast<const T*>(tile_.key) + segment.begin * tile_.key_row,
-                                        tile_.key_row,
-                                        tile_.key_step,
-                                        queries_ + lane,
-                                        scores_ + offset * W + lane,
-                                        block_max_ + lane,
-                                        score_scale_,
-                                        block.has_bias ? bias_ + offset * W + lane : nullptr,
-                                        first_ + lane,
-                                        last_ + lane,
-                                        offset};
+      const Index lane = segment.first_vector * L, offset = segment.begin - block.begin;
       const Index keys = segment.end - segment.begin;
-      const Upcoming values =
-          upcoming(tile_.value, tile_.value_row, tile_.value_step, tile_.value_dim, segment.begin, keys);
-      if (segment.masked)
-        masked(segment.vectors, keys, arguments, values);
-      else
-        plain(segment.vectors, keys, arguments, values);
+      score_keys(segment.vectors, keys,
+                 {tile_.head_dim, static_cast<const T*>(tile_.key) + segment.begin * tile_.key_row, tile_.key_row,
+                  tile_.key_step, queries_ + lane, scores_ + offset * W + lane,
+                  (segment.modified ? unused : block_max_) + lane},
+                 upcoming(tile_.value, tile_.value_row, tile_.value_step, tile_.value_dim, segment.begin, keys));
+      if (segment.modified)
+        modify_scores(modification, offset, offset + keys, segment.first_vector, segment.vectors, scores_, block_max_);
     }
   }
 
@@ -170,16 +183,22 @@ class ScoreTile {
   }
   Index last_in(const KeyBlock& block, int j) const { return any_last_[j] < block.end ? any_last_[j] : block.end; }
 
-  /// 1 / sum for each lane of vector j; 0 for a row that saw nothing.
+  /// What brings each lane of vector j from sums relative to the maximum to averages: 1 / sum, 0 for a row that saw nothing.
   P normalizer(int j) const {
     const P sum = pload<P>(row_sum_ + j * L), zero = pset1<P>(T(0));
-    return pselect(pcmp_eq(sum, zero), zero, pdiv(pset1<P>(T(1)), sum));
+    if (!tile_.has_sinks) return pselect(pcmp_eq(sum, zero), zero, pdiv(pset1<P>(T(1)), sum));
+    alignas(kVectorBytes) T factors[L] = {};
+    for (Index r = 0; r < L && j * L + r < tile_.rows; ++r) {
+      const Total total = total_of(int(j * L + r));
+      factors[r] = total.sum == 0 ? T(0) : T(total.kept / total.sum);
+    }
+    return pload<P>(factors);
   }
 
-  /// The logarithm of the sum of exponentials of the masked scores of row r.
+  /// The logarithm of the sum of exponentials of the masked scores of row r, and of its sink.
   T log_sum_exp(int r) const {
-    if (row_sum_[r] == T(0)) return -kInfinity<T>;
-    return T(double(row_max_[r]) * max_scale_ + ::log(double(row_sum_[r])));
+    const Total total = total_of(r);
+    return total.sum == 0 ? -kInfinity<T> : T(total.highest + ::log(total.sum));
   }
 
   /// Before exponentiate(): writes over the bias tile which entries of the block are masked, all bits set where so.
@@ -201,6 +220,18 @@ class ScoreTile {
   const T* correction() const { return correction_; }
 
  private:
+  /// The exponentials of a row, relative to the largest score: their sum, and what a weight relative to row_max counts.
+  struct Total {
+    double highest, sum, kept;
+  };
+  Total total_of(int r) const {
+    const double highest = double(row_max_[r]) * max_scale_, sum = double(row_sum_[r]);
+    if (!tile_.has_sinks || tile_.sink[r] == -__builtin_inf()) return {highest, sum, 1};
+    if (sum == 0) return {tile_.sink[r], 1, 0};
+    const double top = highest > tile_.sink[r] ? highest : tile_.sink[r], kept = ::exp(highest - top);
+    return {top, sum * kept + ::exp(tile_.sink[r] - top), kept};
+  }
+
   Upcoming upcoming(const void* data, Index row, Index step, Index columns, Index first, Index rows) const {
     if (!tile_.is_far || step != 1) return {};
     constexpr Index kSize = sizeof(T);
@@ -210,17 +241,18 @@ class ScoreTile {
   void find_bounds();
   void pack_queries();
   bool plan_block(KeyBlock& block, Index begin);
+  void fill_lanes(const KeyBlock& block);
   bool fill_bias(const KeyBlock& block, bool& any_visible);
 
   const AttentionTile& tile_;
   bool scale_first_;
-  T score_scale_, exponent_scale_;
+  T exponent_scale_;
   double max_scale_;  // natural scores per unit of row_max
   int vectors_;
   Index last_key_ = 0;
   // For each vector the keys that any of its lanes sees, and those that all of them see.
   Index any_first_[kVectors], any_last_[kVectors], all_first_[kVectors], all_last_[kVectors];
-  T *queries_, *scores_, *bias_, *row_max_, *row_sum_, *correction_, *block_max_, *first_, *last_;
+  T *queries_, *scores_, *bias_, *row_max_, *row_sum_, *correction_, *block_max_, *first_, *last_, *slope_, *position_;
 };
 
 template <class T>
@@ -260,14 +292,11 @@ void ScoreTile<T>::pack_queries() {
 /// Cuts the block where the set of vectors that see something changes. False if masks leave nothing of it.
 template <class T>
 bool ScoreTile<T>::plan_block(KeyBlock& block, Index begin) {
-  bool masked = scale_first_;
   if (tile_.attn_mask[0] || tile_.key_mask) {
     bool any_visible = true;
-    block.has_bias = fill_bias(block, any_visible);
+    block.has_bias = block.is_masked = fill_bias(block, any_visible);
     if (!any_visible) return false;
-    masked |= block.has_bias;
   }
-  bool bounds_needed = masked;
   while (begin < block.end) {
     Index end = block.end;
     int first_vector = vectors_, last_vector = -1;
@@ -283,20 +312,28 @@ bool ScoreTile<T>::plan_block(KeyBlock& block, Index begin) {
       cut |= all_first_[j] > begin || all_last_[j] < end;
     }
     if (last_vector >= 0)
-      block.segments[block.segment_count++] = {begin, end, first_vector, last_vector - first_vector + 1, masked || cut};
-    bounds_needed |= cut;
+      block.segments[block.segment_count++] = {begin, end, first_vector, last_vector - first_vector + 1,
+                                               scale_first_ || block.has_bias || cut};
+    block.is_masked |= cut;
     begin = end;
   }
-  if (bounds_needed) {
-    const Index size = block.end - block.begin;
-    for (Index r = 0; r < vectors_ * L; ++r) {
-      const Index row = r < tile_.rows ? r : tile_.rows - 1;
-      const Index first = tile_.first_key[row] - block.begin, last = tile_.last_key[row] - block.begin;
-      first_[r] = T(first < 0 ? 0 : first > size ? size : first);
-      last_[r] = T(last < 0 ? 0 : last > size ? size : last);
-    }
-  }
+  if (block.is_masked || scale_first_) fill_lanes(block);
   return block.segment_count > 0;
+}
+
+/// What modify_scores() has to know of each lane, counted from the block's begin.
+template <class T>
+void ScoreTile<T>::fill_lanes(const KeyBlock& block) {
+  const Index size = block.end - block.begin;
+  const auto inside = [&](Index key) { return T(key < 0 ? 0 : key > size ? size : key); };
+  for (Index r = 0; r < vectors_ * L; ++r) {
+    const Index row = r < tile_.rows ? r : tile_.rows - 1;
+    first_[r] = inside(tile_.first_key[row] - block.begin);
+    last_[r] = inside(tile_.last_key[row] - block.begin);
+    if (!tile_.has_alibi) continue;
+    slope_[r] = T(tile_.alibi_slope[row]);
+    position_[r] = T(tile_.position[row] - block.begin);
+  }
 }
 
 /// The block's mask entries, transposed to [key][query]: 0 or the bias where visible, minus infinity where masked.
@@ -306,24 +343,25 @@ bool ScoreTile<T>::fill_bias(const KeyBlock& block, bool& any_visible) {
   constexpr T kMasked = -kInfinity<T>;
   const Index size = block.end - block.begin, lanes = vectors_ * L;
   bool any_masked = false;
-  auto clear = [&] {
-    for (Index i = 0; i < size; ++i)
-      for (Index r = 0; r < lanes; ++r) bias_[i * W + r] = T(0);
-  };
-
   if (tile_.attn_mask[0] && tile_.attn_mask_is_boolean) {
+    bool all_visible = true;
     any_visible = false;
+    const unsigned char* masks[W];
     for (Index r = 0; r < lanes; ++r) {
       const Index row = r < tile_.rows ? r : tile_.rows - 1;
-      const auto* mask = static_cast<const unsigned char*>(tile_.attn_mask[row]) + block.begin * tile_.attn_mask_step;
-      for (Index i = 0; i < size; ++i) {
-        const bool visible = mask[i * tile_.attn_mask_step];
-        any_visible |= visible;
-        if (visible) continue;
-        if (!any_masked) clear();
-        any_masked = true;
-        bias_[i * W + r] = kMasked;
+      masks[r] = static_cast<const unsigned char*>(tile_.attn_mask[row]) + block.begin * tile_.attn_mask_step;
+      look_at_mask(masks[r], size, tile_.attn_mask_step, all_visible, any_visible);
+    }
+    any_masked = !all_visible;
+    for (int j = 0; j < vectors_ && any_masked; ++j) {
+      alignas(kVectorBytes) T lines[L][kKeyBlock];
+      const T* rows[L];
+      for (Index r = 0; r < L; ++r) {
+        const unsigned char* mask = masks[j * L + r];
+        for (Index i = 0; i < size; ++i) lines[r][i] = mask[i * tile_.attn_mask_step] ? T(0) : kMasked;
+        rows[r] = lines[r];
       }
+      load_transposed<T>(rows, 0, size, 1, bias_ + j * L, W);
     }
   } else if (tile_.attn_mask[0]) {
     any_masked = true;
@@ -339,16 +377,16 @@ bool ScoreTile<T>::fill_bias(const KeyBlock& block, bool& any_visible) {
 
   if (tile_.key_mask && any_visible) {
     const unsigned char* mask = tile_.key_mask + block.begin * tile_.key_mask_step;
-    bool any_key = false;
+    bool all_visible = true;
+    any_visible = false;
+    look_at_mask(mask, size, tile_.key_mask_step, all_visible, any_visible);
+    if (all_visible) return any_masked;
     for (Index i = 0; i < size; ++i) {
       const bool visible = mask[i * tile_.key_mask_step];
-      any_key |= visible;
-      if (visible) continue;
-      if (!any_masked) clear();
-      any_masked = true;
-      for (Index r = 0; r < lanes; ++r) bias_[i * W + r] = kMasked;
+      if (visible && any_masked) continue;  // as attn_mask has it
+      for (int j = 0; j < vectors_; ++j) pstore(bias_ + i * W + j * L, pset1<P>(visible ? T(0) : kMasked));
     }
-    any_visible = any_key;
+    any_masked = true;
   }
   return any_masked;
 }

@@ -20,13 +20,15 @@ void weigh_tile(const AttentionTile& tile, void* scratch) {
     scores.raise_maximum();
     scores.exponentiate(block, true);
   });
+  Packet<T> normalizers[kVectors];
+  for (int j = 0; j < scores.vectors(); ++j) normalizers[j] = scores.normalizer(j);
   scores.for_each_block([&](const KeyBlock& block) {
     scores.score(block);
     scores.exponentiate(block, false);
     for (int j = 0; j < scores.vectors(); ++j) {
       const Index first = scores.first_in(block, j), columns = scores.last_in(block, j) - first;
       const Index count = tile.rows - j * L < L ? tile.rows - j * L : L;
-      store_transposed<T>(scores.weights() + (first - block.begin) * kWidth<T> + j * L, kWidth<T>, scores.normalizer(j),
+      store_transposed<T>(scores.weights() + (first - block.begin) * kWidth<T> + j * L, kWidth<T>, normalizers[j],
                           rows + j * L, count, first, columns, tile.out_step);
     }
   });
