@@ -3,6 +3,7 @@
 from . import reference
 from ._core import __version__
 from .attention import attention_weights, scaled_dot_product_attention
+from .merging import merge_attention
 from .multi_head_attention import MultiHeadAttention
 from .positions import sinusoidal_positions
 from .runtime import (
@@ -23,6 +24,7 @@ __all__ = [
     "attention_weights",
     "available_isas",
     "last_used_isa",
+    "merge_attention",
     "num_threads",
     "reference",
     "scaled_dot_product_attention",
