@@ -19,9 +19,12 @@ struct Operand {
 using Input = Operand<const std::byte>;
 using Output = Operand<std::byte>;
 
+/// Spans that `keys` keys begin.
+constexpr Index spans_of(Index keys) { return (keys + kSpanKeys - 1) / kSpanKeys; }
+
 struct AttentionPlan {
   const DTypeKernels* kernels;
-  void (*kernel)(const AttentionTile&, void* scratch);  // kernels->attend or kernels->weigh
+  void (*kernel)(const AttentionTile&, void* scratch);  // one of kernels->attend, decode, weigh
 
   Index element_size;  // bytes
   Index batch, kv_heads;
@@ -47,7 +50,9 @@ struct AttentionPlan {
   Index alibi_slope_stride, sink_stride;  // bytes
   DType accumulator;
 
+  Index tile_rows;       // most query rows of a tile
   Index tiles_per_head;  // query tiles of one (batch, key-value head)
+  Index spans;           // of keys, that a tile can be shared out in; 1: it cannot
   Index tiles() const { return batch * kv_heads * tiles_per_head; }
   double work;                // multiply-adds, about
   std::size_t scratch_bytes;  // of one thread

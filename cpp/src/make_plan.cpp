@@ -15,14 +15,26 @@ Operand<Byte> operand(const View& view) {
           view.strides[3]};
 }
 
+/// The most keys that a query can see, as far as that is known without looking at each.
+Index most_keys(const AttentionPlan& plan) {
+  Index keys = plan.key_length;
+  if (plan.key_lengths) keys = plan.batch == 0 ? 0 : *std::max_element(plan.key_lengths, plan.key_lengths + plan.batch);
+  return keys;
+}
+
+/// Whether the kernel for few rows can take the plan: it loads whole vectors of keys and values.
+bool suits_decode(const AttentionPlan& plan) {
+  const Index lanes = plan.kernels->decode_lanes;
+  return plan.group * plan.query_length <= kMaxDecodeRows && plan.head_dim % lanes == 0 &&
+         plan.value_dim % lanes == 0 && plan.value_dim > 0 && plan.key.step == 1 && plan.value.step == 1;
+}
+
 }  // namespace
 
 AttentionPlan make_plan(const AttentionArguments& a, AttentionOutput output, const KernelTable& table) {
   const AttentionOptions& options = a.options;
   AttentionPlan plan{};
   plan.kernels = &table.kernels[static_cast<int>(a.query.dtype)];
-  plan.kernel = output == AttentionOutput::weights ? plan.kernels->weigh : plan.kernels->attend;
-
   plan.element_size = size_of(a.query.dtype);
   plan.batch = a.query.extents[0];
   plan.kv_heads = a.key.extents[1];
@@ -74,10 +86,19 @@ AttentionPlan make_plan(const AttentionArguments& a, AttentionOutput output, con
   plan.sinks = static_cast<const std::byte*>(options.sinks.data);
   plan.sink_stride = options.sinks.strides[0] * size_of(plan.accumulator);
 
-  const Index rows = plan.group * plan.query_length, tile_rows = plan.kernels->query_tile_rows;
-  plan.tiles_per_head = (rows + tile_rows - 1) / tile_rows;
-  const double pairs = double(plan.batch) * double(plan.kv_heads) * double(rows) * double(plan.key_length);
-  plan.work = pairs * double(plan.head_dim + plan.value_dim) * (plan.is_causal ? 0.5 : 1.0);
+  const Index rows = plan.group * plan.query_length, keys = most_keys(plan);
+  plan.kernel = output == AttentionOutput::weights ? plan.kernels->weigh : plan.kernels->attend;
+  plan.tile_rows = plan.kernels->query_tile_rows;
+  plan.spans = 1;
+  if (output == AttentionOutput::attended_values && suits_decode(plan)) {
+    plan.kernel = plan.kernels->decode;
+    plan.tile_rows = kMaxDecodeRows;
+    plan.spans = std::max<Index>(1, spans_of(keys));
+  }
+  plan.tiles_per_head = (rows + plan.tile_rows - 1) / plan.tile_rows;
+  // For few rows the time is that of reading keys and values, as much as some 16 multiply-adds with each element.
+  const double pairs = double(plan.batch) * double(plan.kv_heads) * double(std::max<Index>(rows, 16)) * double(keys);
+  plan.work = pairs * double(plan.head_dim + plan.value_dim) * (plan.is_causal && rows > plan.group ? 0.5 : 1.0);
   plan.scratch_bytes = plan.kernels->attention_scratch(plan.head_dim, plan.value_dim);
   return plan;
 }

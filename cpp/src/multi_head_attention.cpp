@@ -121,6 +121,8 @@ void MultiHeadAttention::forward(const TensorView& query, const TensorView& key,
                       rows * double(key_length) * double(sizes.num_heads * (sizes.head_dim + sizes.value_head_dim));
   const int threads = threads_for(a.options.num_threads, std::numeric_limits<Index>::max(), work);
   const std::size_t scratch_at = layout.take(double(threads) * double(scratch_stride));
+  const std::size_t sums_at = layout.take(
+      span_sums_bytes(kernels, batch * sizes.num_kv_heads, spans_of(key_length), sizes.value_head_dim, threads));
   Workspace workspace(layout.total());
   std::byte *const memory = workspace.data(), *const scratch = memory + scratch_at;
 
@@ -136,16 +138,18 @@ void MultiHeadAttention::forward(const TensorView& query, const TensorView& key,
   project_in.add(projection(layer.key, kernels, a.key, k));
   project_in.add(projection(layer.value, kernels, a.value, v));
   const AttentionPlan attend_plan = make_plan({"", q, k, v, z, {}, a.options}, AttentionOutput::attended_values, table);
-  const AttentionRun attend{&attend_plan, threads, scratch, scratch_stride};
+  const AttentionRun attend{&attend_plan, threads, scratch, scratch_stride, memory + sums_at};
   project_out.add(projection(layer.out, kernels, concat, result));
 
-  Phase phases[4] = {projection_phase(project_in), attention_phase(attend), projection_phase(project_out)};
-  int count = 3;
+  Phase phases[5] = {projection_phase(project_in)};
+  int count = 1;
+  count += attention_phases(attend, phases + count);
+  phases[count++] = projection_phase(project_out);
   AttentionPlan weigh_plan;
-  const AttentionRun weigh{&weigh_plan, threads, scratch, scratch_stride};
+  const AttentionRun weigh{&weigh_plan, threads, scratch, scratch_stride, nullptr};
   if (a.weights) {
     weigh_plan = make_plan({"", q, k, {}, a.weights, {}, a.options}, AttentionOutput::weights, table);
-    phases[count++] = attention_phase(weigh);
+    count += attention_phases(weigh, phases + count);
   }
   run_phases(phases, count, threads);
 }

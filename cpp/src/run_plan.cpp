@@ -12,19 +12,20 @@ double read_real(const std::byte* element, DType dtype) {
   return dtype == DType::f64 ? *reinterpret_cast<const double*>(element) : *reinterpret_cast<const float*>(element);
 }
 
-void run_tile(const void* context, Index task, int worker) {
-  const AttentionRun& run = *static_cast<const AttentionRun*>(context);
+/// Whether tiles alone would leave threads idle: with four for each, the last to finish are a small part of the whole.
+bool has_few_tiles(Index tiles, int threads) { return threads > 1 && tiles < 4 * threads; }
+
+AttentionTile tile_at(const AttentionRun& run, Index task) {
   const AttentionPlan& plan = *run.plan;
   // Tiles of one head follow one another, so that its keys and values stay in cache; the last tile, which sees the most
   // keys under a causal mask, comes first, so that the workers finish together.
   const Index tile_index = plan.tiles_per_head - 1 - task % plan.tiles_per_head;
   const Index kv_head = task / plan.tiles_per_head % plan.kv_heads;
   const Index batch = task / plan.tiles_per_head / plan.kv_heads;
-  const Index first_row = tile_index * plan.kernels->query_tile_rows;
+  const Index first_row = tile_index * plan.tile_rows;
 
   AttentionTile tile;
-  tile.rows =
-      static_cast<int>(std::min<Index>(plan.kernels->query_tile_rows, plan.group * plan.query_length - first_row));
+  tile.rows = static_cast<int>(std::min<Index>(plan.tile_rows, plan.group * plan.query_length - first_row));
   tile.head_dim = plan.head_dim;
   tile.value_dim = plan.value_dim;
   tile.query_step = plan.query.step;
@@ -63,21 +64,69 @@ void run_tile(const void* context, Index task, int worker) {
     if (tile.has_sinks) tile.sink[r] = read_real(plan.sinks + head * plan.sink_stride, plan.accumulator);
     tile.attn_mask[r] = plan.attn_mask.data ? plan.attn_mask.at(batch, head, query) : nullptr;
   }
-  plan.kernel(tile, run.scratch + static_cast<std::size_t>(worker) * run.scratch_stride);
+  tile.span = nullptr;
+  return tile;
+}
+
+const AttentionRun& run_of(const void* context) { return *static_cast<const AttentionRun*>(context); }
+
+std::byte* scratch_of(const AttentionRun& run, int worker) {
+  return run.scratch + static_cast<std::size_t>(worker) * run.scratch_stride;
+}
+
+void run_tile(const void* context, Index task, int worker) {
+  const AttentionRun& run = run_of(context);
+  run.plan->kernel(tile_at(run, task), scratch_of(run, worker));
+}
+
+std::byte* span_at(const AttentionRun& run, Index tile, Index span) {
+  const std::size_t bytes = run.plan->kernels->span_bytes(run.plan->value_dim);
+  return run.span_sums + static_cast<std::size_t>(tile * run.plan->spans + span) * bytes;
+}
+
+void sum_span(const void* context, Index task, int worker) {
+  const AttentionRun& run = run_of(context);
+  const Index index = task / run.plan->spans, span = task % run.plan->spans;
+  AttentionTile tile = tile_at(run, index);
+  for (int r = 0; r < tile.rows; ++r) {
+    tile.first_key[r] = std::max(tile.first_key[r], span * kSpanKeys);
+    tile.last_key[r] = std::max(tile.first_key[r], std::min(tile.last_key[r], (span + 1) * kSpanKeys));
+  }
+  tile.span = span_at(run, index, span);
+  run.plan->kernel(tile, scratch_of(run, worker));
+}
+
+void merge_spans(const void* context, Index task, int worker) {
+  const AttentionRun& run = run_of(context);
+  run.plan->kernels->merge_spans(tile_at(run, task), span_at(run, task, 0), run.plan->spans, scratch_of(run, worker));
 }
 
 }  // namespace
 
-Phase attention_phase(const AttentionRun& run) { return {run.plan->tiles(), &run_tile, &run}; }
+double span_sums_bytes(const DTypeKernels& kernels, Index tiles, Index spans, Index value_dim, int threads) {
+  return has_few_tiles(tiles, threads) ? double(tiles) * double(spans) * double(kernels.span_bytes(value_dim)) : 0;
+}
+
+int attention_phases(const AttentionRun& run, Phase* phases) {
+  const AttentionPlan& plan = *run.plan;
+  if (plan.spans == 1 || !has_few_tiles(plan.tiles(), run.threads)) {
+    phases[0] = {plan.tiles(), &run_tile, &run};
+    return 1;
+  }
+  phases[0] = {plan.tiles() * plan.spans, &sum_span, &run};
+  phases[1] = {plan.tiles(), &merge_spans, &run};
+  return 2;
+}
 
 void run_plan(const AttentionPlan& plan, int num_threads) {
   if (plan.tiles() == 0) return;
-  const int threads = threads_for(num_threads, plan.tiles(), plan.work);
-  const std::size_t stride = padded(plan.scratch_bytes);
-  Workspace workspace(stride * static_cast<std::size_t>(threads));
-  const AttentionRun run{&plan, threads, workspace.data(), stride};
-  const Phase phase = attention_phase(run);
-  run_phases(&phase, 1, threads);
+  const int threads = threads_for(num_threads, plan.tiles() * plan.spans, plan.work);
+  const std::size_t stride = padded(plan.scratch_bytes), scratch = stride * static_cast<std::size_t>(threads);
+  const double sums = span_sums_bytes(*plan.kernels, plan.tiles(), plan.spans, plan.value_dim, threads);
+  Workspace workspace(scratch + static_cast<std::size_t>(sums));
+  const AttentionRun run{&plan, threads, workspace.data(), stride, workspace.data() + scratch};
+  Phase phases[2];
+  run_phases(phases, attention_phases(run, phases), threads);
 }
 
 }  // namespace mha

@@ -6,18 +6,23 @@
 
 namespace mha {
 
-/// A plan, its threads, and the scratch of its workers: `scratch + worker * scratch_stride`.
+/// A plan, its threads, the scratch of its workers, `scratch + worker * scratch_stride`, and span_sums_bytes() of memory.
 struct AttentionRun {
   const AttentionPlan* plan;
   int threads;
   std::byte* scratch;
   std::size_t scratch_stride;
+  std::byte* span_sums;
 };
 
-/// The run as one phase; `run` must outlive it.
-Phase attention_phase(const AttentionRun& run);
+/// Memory for the sums of `tiles` tiles, if those are so few that the keys of each are shared out among the threads in
+/// `spans` parts; else 0.
+double span_sums_bytes(const DTypeKernels& kernels, Index tiles, Index spans, Index value_dim, int threads);
 
-/// Scratch, threads, one phase.
+/// The run as one or two phases, and how many; `run` must outlive them.
+int attention_phases(const AttentionRun& run, Phase* phases);
+
+/// Scratch, threads, phases.
 void run_plan(const AttentionPlan& plan, int num_threads);
 
 }  // namespace mha

@@ -5,10 +5,12 @@
 // block of 64 keys at D = Dv = 64 and 64 queries: 32 KB of K and V in, 16 KB of O^T in and out, for half a million
 // multiply-adds: compute-bound from any level of cache.
 //
-// Numerics: a block's contribution is summed on its own, from zero, and then added to the rescaled total. Blocked
-// summation keeps the rounding error of a long row near (block + blocks) instead of (keys) units.
+// Numerics: a block's contribution is summed on its own, from zero, and then added to the rescaled sum of its span, spans
+// likewise to the whole. Blocked summation keeps the rounding error of a long row near (keys of a block + blocks of a span +
+// spans) instead of (keys) units.
 #pragma once
 
+#include "guard_values.hpp"
 #include "score_tile.hpp"
 
 namespace mha::MHA_ISA {
@@ -62,21 +64,27 @@ class AttendTile {
   using P = Packet<T>;
 
   static std::size_t scratch_bytes(Index head_dim, Index value_dim) {
-    return sizeof(T) * (ScoreTile<T>::scratch_elements(head_dim) + std::size_t(2 * W * value_dim));
+    return sizeof(T) * (ScoreTile<T>::scratch_elements(head_dim) + std::size_t(3 * W * value_dim));
   }
 
   AttendTile(const AttentionTile& tile, void* scratch)
       : tile_(tile),
         out_(static_cast<T*>(scratch)),
-        block_out_(out_ + W * tile.value_dim),
+        total_out_(out_ + W * tile.value_dim),
+        block_out_(total_out_ + W * tile.value_dim),
         scores_(tile, block_out_ + W * tile.value_dim) {}
 
   void run() {
     bool starts = true;
     scores_.for_each_block([&](const KeyBlock& block) {
+      if (block.begins_span) {
+        scores_.begin_span();
+        if (!starts) merge_span();
+        starts = true;
+      }
       scores_.score(block);
       scores_.raise_maximum();
-      const bool guarded = block.is_masked && has_non_finite_value(block);
+      const bool guarded = block.is_masked && has_non_finite_value<T>(tile_, block.segments[0].begin, block.end);
       const T* masked = guarded ? scores_.mark_masked(block) : nullptr;
       scores_.exponentiate(block, true);
       const Segment& segment = block.segments[0];
@@ -92,7 +100,11 @@ class AttendTile {
       }
       starts = false;
     });
-    if (starts) zero(out_);  // no row sees any key
+    scores_.close_span();
+    if (starts)
+      zero(total_out_);  // no row sees any key
+    else
+      merge_span();
     store();
   }
 
@@ -120,8 +132,7 @@ class AttendTile {
     }
   }
 
-  /// A masked weight is 0, but 0 times NaN is NaN: with such values about, masked positions are left out by selection.
-  /// Slow, and rare: the values behind a mask are seldom uninitialised.
+  /// Masked positions are left out by selection.
   void add_guarded(const KeyBlock& block, const T* masked) {
     zero(block_out_);
     for (int j = 0; j < scores_.vectors(); ++j)
@@ -146,19 +157,20 @@ class AttendTile {
       }
   }
 
-  /// x * 0 is 0 for every finite x and NaN for every other.
-  bool has_non_finite_value(const KeyBlock& block) const {
-    P sum = pset1<P>(T(0));
-    T rest = T(0);
-    for (Index key = block.segments[0].begin; key < block.end; ++key) {
-      const T* value = static_cast<const T*>(tile_.value) + key * tile_.value_row;
-      Index d = 0;
-      if (tile_.value_step == 1)
-        for (; d + L <= tile_.value_dim; d += L) sum = pmadd(ploadu<P>(value + d), pset1<P>(T(0)), sum);
-      for (; d < tile_.value_dim; ++d) rest += value[d * tile_.value_step] * T(0);
+  /// The sums of the span join those of the spans before.
+  void merge_span() {
+    if (spans_++ == 0) {
+      T* const first = out_;
+      out_ = total_out_;
+      total_out_ = first;
+      return;
     }
-    rest += predux(sum);
-    return rest != rest;
+    for (int j = 0; j < scores_.vectors(); ++j) {
+      const MergeSums<T> merge = scores_.span_merge(j);
+      for (T *total = total_out_ + j * L, *span = out_ + j * L; total < total_out_ + tile_.value_dim * W;
+           total += W, span += W)
+        pstore(total, merge(pload<P>(total), pload<P>(span)));
+    }
   }
 
   void zero(T* rows) const {
@@ -171,14 +183,16 @@ class AttendTile {
       const Index first = j * L, count = tile_.rows - first < L ? tile_.rows - first : L;
       T* rows[L];
       for (Index r = 0; r < count; ++r) rows[r] = static_cast<T*>(tile_.out[first + r]);
-      store_transposed<T>(out_ + first, W, scores_.normalizer(j), rows, count, 0, tile_.value_dim, tile_.out_step);
+      store_transposed<T>(total_out_ + first, W, scores_.normalizer(j), rows, count, 0, tile_.value_dim,
+                          tile_.out_step);
     }
     for (int r = 0; r < tile_.rows; ++r)
       if (tile_.lse[r]) *static_cast<T*>(tile_.lse[r]) = scores_.log_sum_exp(r);
   }
 
   const AttentionTile& tile_;
-  T *out_, *block_out_;
+  T *out_, *total_out_, *block_out_;  // of the span, of all spans, of a block
+  int spans_ = 0;
   ScoreTile<T> scores_;
 };
 

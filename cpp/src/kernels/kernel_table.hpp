@@ -16,6 +16,15 @@ constexpr int kMaxTileRows = 64;
 constexpr int kPanelBytes = 256;
 constexpr int kVectorBytes = 64;
 
+/// Keys in a span, from a multiple of it: the unit in which keys are shared out among threads when there are fewer heads than
+/// those. Every kernel sums span by span and then over the spans in order, so that the bits do not tell who computed what.
+/// At 512 that is 8 blocks: the extra sum costs a tile of 64 queries 0.3 %, and 256 KB of keys and values (f32, D = 64) are
+/// 10 us of reading, a few times what it takes to wake a thread.
+constexpr Index kSpanKeys = 512;
+
+/// Most query rows of a tile for decode.
+constexpr int kMaxDecodeRows = 8;
+
 /// One tile of attention: up to kMaxTileRows query rows that read the same keys and values. Which head or batch element
 /// a row belongs to ends here. Rows are sorted by position: first_key and last_key never fall.
 struct AttentionTile {
@@ -45,6 +54,7 @@ struct AttentionTile {
   Index position[kMaxTileRows];
   bool has_sinks;  // one more score for each row, without a value
   double sink[kMaxTileRows];
+  void* span;  // decode: where the sums of one span of keys go, instead of out and lse; null: the result
 };
 
 /// Rows of a projection times one weight panel: out = x panel + bias.
@@ -68,6 +78,13 @@ struct DTypeKernels {
   std::size_t (*attention_scratch)(Index head_dim, Index value_dim);
   void (*attend)(const AttentionTile& tile, void* scratch);  // out = softmax(...) value; and lse
   void (*weigh)(const AttentionTile& tile, void* scratch);   // out = softmax(...)
+  /// attend() for up to kMaxDecodeRows rows, with the same bits. head_dim and value_dim are multiples of decode_lanes, and
+  /// neighbours along them lie next to each other. With tile.span, first_key and last_key lie within one span.
+  void (*decode)(const AttentionTile& tile, void* scratch);
+  int decode_lanes;
+  std::size_t (*span_bytes)(Index value_dim);
+  /// Brings `count` spans, `span_bytes` apart, together: out and lse of decode().
+  void (*merge_spans)(const AttentionTile& tile, void* spans, Index count, void* scratch);
   std::size_t (*projection_scratch)(Index rows);
   void (*project)(const ProjectionTile& tile, void* scratch);
   /// Runs `rounds` rounds of independent multiply-adds; returns the floating-point operations that it did.

@@ -1,6 +1,7 @@
 // The one translation unit of this folder: instantiates the kernels for every row of dtypes.def and hands out one table.
 // Compiled once for each line of cpp/cmake/isa.cmake, with that instruction set's flags and MHA_ISA.
 #include "attend_tile.hpp"
+#include "decode_tile.hpp"
 #include "kernel_table.hpp"
 #include "project_tile.hpp"
 #include "saturate_fma.hpp"
@@ -20,16 +21,29 @@ void attend_tile(const AttentionTile& tile, void* scratch) {
 }
 
 template <class T>
+void decode_tile(const AttentionTile& tile, void* scratch) {
+  DecodeTile<T>(tile, scratch).run();
+}
+
+template <class T>
+void merge_spans(const AttentionTile& tile, void* spans, Index count, void* scratch) {
+  DecodeTile<T>(tile, scratch).merge_spans(spans, count);
+}
+
+template <class T>
 std::size_t attention_scratch(Index head_dim, Index value_dim) {
-  return AttendTile<T>::scratch_bytes(head_dim, value_dim);
+  const std::size_t many = AttendTile<T>::scratch_bytes(head_dim, value_dim);
+  const std::size_t few = DecodeTile<T>::scratch_bytes(head_dim, value_dim);
+  return many > few ? many : few;
 }
 
 template <class T>
 constexpr DTypeKernels dtype_kernels() {
   static_assert(kWidth<T> <= kMaxTileRows);
   static_assert(kLanes<T> * sizeof(T) <= kVectorBytes && kPanelWidth<T> % kWidth<T> == 0);
-  return {int(kWidth<T>),         &attention_scratch<T>, &attend_tile<T>, &weigh_tile<T>,
-          &projection_scratch<T>, &project_tile<T>,      &saturate_fma<T>};
+  return {int(kWidth<T>),  &attention_scratch<T>, &attend_tile<T>, &weigh_tile<T>,         &decode_tile<T>,
+          kLanes<T>,       &SpanSums<T>::bytes,   &merge_spans<T>, &projection_scratch<T>, &project_tile<T>,
+          &saturate_fma<T>};
 }
 
 constexpr KernelTable kTable = {MHA_QUOTE(MHA_ISA),

@@ -4,8 +4,25 @@
 #include <math.h>
 
 #include "eigen.hpp"
+#include "kernel_table.hpp"
 
 namespace mha::MHA_ISA {
+
+/// How scores turn into weights: a weight is 2^((score - maximum) * exponent_scale).
+template <class T>
+struct ScoreScale {
+  // A positive scale can wait for the exponent, where it costs nothing. What is capped or added to is the scaled score, and
+  // a scale that is not positive turns the maximum around: then scores are scaled first, and every score is modified.
+  explicit ScoreScale(const AttentionTile& tile)
+      : comes_first((tile.attn_mask[0] && !tile.attn_mask_is_boolean) || tile.softcap != 0 || tile.has_alibi ||
+                    !(tile.scale > 0)),
+        of_maximum(comes_first ? 1.0 : tile.scale),
+        exponent_scale(T(of_maximum * 1.4426950408889634)) {}  // log2(e)
+
+  bool comes_first;
+  double of_maximum;  // natural scores per unit of the maximum
+  T exponent_scale;
+};
 
 /// tanh, 3 units of eps, in f32 by Eigen's rational function, which is not made for NaN. Few use softcap in f64: the C library.
 MHA_INLINE Packet<float> tanh_of(const Packet<float>& x) { return pselect(pcmp_eq(x, x), ptanh(x), x); }
@@ -16,49 +33,38 @@ MHA_INLINE Packet<double> tanh_of(const Packet<double>& x) {
   return pload<Packet<double>>(lanes);
 }
 
-/// How the scores of a block change. Pointers are to one value for each lane; null: not wanted.
+/// A vector of products becomes a vector of scores, whether queries lie in its lanes or keys do.
 template <class T>
-struct ScoreModification {
-  T scale;
-  T softcap;              // 0: none
-  const T* slope;         // of ALiBi
-  const T* position;      // of the query among the keys, counted from the block's begin; with slope
-  const T* bias;          // [keys of the block][kWidth]; minus infinity masks
-  const T *first, *last;  // bounds of the visible keys, counted from the block's begin
-};
-
-/// Keys [begin, end) of the block, vectors [first_vector, first_vector + vectors): scores [keys of the block][kWidth] change in
-/// place and raise block_max. Selection, not arithmetic, masks, so that a NaN behind a mask goes nowhere. The products are still
-/// in level 1: a pass of its own costs 2 % of what the products took, and keeps the strips free of all this.
-template <class T>
-void modify_scores(const ScoreModification<T>& m, Index begin, Index end, int first_vector, int vectors, T* scores,
-                   T* block_max) {
+struct ModifyScores {
   using P = Packet<T>;
-  constexpr Index L = kLanes<T>, W = kWidth<T>;
-  const P minus_infinity = pset1<P>(-kInfinity<T>), scale = pset1<P>(m.scale);
-  const P cap = pset1<P>(m.softcap), inverse_cap = pset1<P>(m.softcap == T(0) ? T(0) : T(1) / m.softcap);
-  for (Index lane = first_vector * L; lane < (first_vector + vectors) * L; lane += L) {
-    const P first = pload<P>(m.first + lane), last = pload<P>(m.last + lane);
-    const P slope = m.slope ? pload<P>(m.slope + lane) : scale;
-    const P position = m.slope ? pload<P>(m.position + lane) : scale;
-    P highest = pload<P>(block_max + lane);
-    for (Index i = begin; i < end; ++i) {
-      const P key = pset1<P>(T(i));
-      P visible = pand(pcmp_le(first, key), pcmp_lt(key, last));
-      P s = pmul(pload<P>(scores + i * W + lane), scale);
-      if (m.softcap != T(0)) s = pmul(cap, tanh_of(pmul(s, inverse_cap)));
-      if (m.slope) s = psub(s, pmul(slope, pabs(psub(position, key))));
-      if (m.bias) {
-        const P bias = pload<P>(m.bias + i * W + lane);
-        visible = pandnot(visible, pcmp_eq(bias, minus_infinity));
-        s = padd(s, bias);
-      }
-      s = pselect(visible, s, minus_infinity);
-      pstore(scores + i * W + lane, s);
-      highest = pmax(highest, s);
+
+  ModifyScores(const AttentionTile& tile, const ScoreScale<T>& score_scale)
+      : has_cap(tile.softcap != 0),
+        has_alibi(tile.has_alibi),
+        scale(pset1<P>(score_scale.comes_first ? T(tile.scale) : T(1))),
+        cap(pset1<P>(T(tile.softcap))),
+        inverse_cap(pset1<P>(has_cap ? T(1) / T(tile.softcap) : T(0))),
+        minus_infinity(pset1<P>(-kInfinity<T>)) {}
+
+  /// `key`, `position` of the query, `first` and `last` visible key: all counted from the begin of the block, which keeps
+  /// them exact. `bias`: an addend for each lane, where minus infinity masks; null: none. Selection, not arithmetic, masks,
+  /// so that a NaN behind a mask goes nowhere.
+  MHA_INLINE P operator()(P s, const P& key, const P& first, const P& last, const P& slope, const P& position,
+                          const T* bias) const {
+    P visible = pand(pcmp_le(first, key), pcmp_lt(key, last));
+    s = pmul(s, scale);
+    if (has_cap) s = pmul(cap, tanh_of(pmul(s, inverse_cap)));
+    if (has_alibi) s = psub(s, pmul(slope, pabs(psub(position, key))));
+    if (bias) {
+      const P b = pload<P>(bias);
+      visible = pandnot(visible, pcmp_eq(b, minus_infinity));
+      s = padd(s, b);
     }
-    pstore(block_max + lane, highest);
+    return pselect(visible, s, minus_infinity);
   }
-}
+
+  bool has_cap, has_alibi;
+  P scale, cap, inverse_cap, minus_infinity;
+};
 
 }  // namespace mha::MHA_ISA

@@ -6,56 +6,30 @@
 // with no horizontal step (the transposed form of Dao et al., "FlashAttention", 2022, algorithm 1; online softmax after
 // Milakov and Gimelshein, 2018, algorithm 3).
 //
-// One row, one answer: a lane never meets another lane, blocks end at multiples of kKeyBlock counted from key 0, sums
-// inside a block are one chain in key order, and a masked key adds an exact 0. So a row's bits do not depend on which
-// rows share its tile.
+// One row, one answer: a lane never meets another lane, blocks and spans end at multiples of their sizes counted from key
+// 0, sums inside a block are one chain in key order, blocks follow one another in a span and spans in a row, and a masked
+// key adds an exact 0. So a row's bits do not depend on which rows share its tile, nor on which kernel computed it.
 #pragma once
 
-#include <math.h>
-#include <stdint.h>
-
-#include "exp2.hpp"
-#include "kernel_table.hpp"
-#include "modify_scores.hpp"
+#include "mask_bias.hpp"
 #include "score_strips.hpp"
+#include "softmax_sums.hpp"
 #include "transpose.hpp"
 
 namespace mha::MHA_ISA {
-
-/// Keys in a block. S^T takes 16 KB (f32, AVX-512), as do a block of K or V at D = 64 and Q^T: level 1 (32 KB on Zen 4,
-/// 48 KB on Zen 5) holds what a product works on. As many keys as a tile has queries, so that under a causal mask one block
-/// in a tile is cut, not two. 96 and 128 keys are no faster without a mask and 2 to 3 % slower with one at T = 512:
-/// docs/decisions/0003.
-constexpr Index kKeyBlock = 64;
-
-/// Takes the entries of a row of a boolean mask into account: whether all are set, whether any is.
-MHA_INLINE void look_at_mask(const unsigned char* mask, Index size, Index step, bool& all, bool& any) {
-  Index i = 0;
-  if (step == 1)
-    for (; i + 8 <= size; i += 8) {
-      uint64_t eight;
-      __builtin_memcpy(&eight, mask + i, 8);
-      all &= eight ==
-             0x0101010101010101u;  // NumPy writes 1; other values of true take the way of a mask, with the same bits
-      any |= eight != 0;
-    }
-  for (; i < size; ++i) {
-    all &= mask[i * step] != 0;
-    any |= mask[i * step] != 0;
-  }
-}
 
 /// Keys [begin, end) of a block for which the same vectors of queries have something to see.
 struct Segment {
   Index begin, end;
   int first_vector, vectors;
-  bool modified;  // modify_scores() has something to do
+  bool modified;  // modify() has something to do
 };
 
 struct KeyBlock {
   Index begin, end;
   bool has_bias;   // the bias tile holds this block's mask entries
   bool is_masked;  // some lane must not see some key
+  bool begins_span;
   int segment_count;
   Segment segments[2 * kVectors + 1];
 };
@@ -67,9 +41,9 @@ class ScoreTile {
   static constexpr Index L = kLanes<T>, W = kWidth<T>;
   using P = Packet<T>;
 
-  static std::size_t scratch_elements(Index head_dim) { return std::size_t(W * (head_dim + 2 * kKeyBlock + 8)); }
+  static std::size_t scratch_elements(Index head_dim) { return std::size_t(W * (head_dim + 2 * kKeyBlock + 12)); }
 
-  ScoreTile(const AttentionTile& tile, T* scratch) : tile_(tile) {
+  ScoreTile(const AttentionTile& tile, T* scratch) : tile_(tile), scale_(tile), modify_(tile, scale_) {
     auto take = [&](Index rows) {
       T* part = scratch;
       scratch += rows * W;
@@ -86,13 +60,10 @@ class ScoreTile {
     last_ = take(1);
     slope_ = take(1);
     position_ = take(1);
-
-    // A positive scale can wait for the exponent, where it costs nothing. What is capped or added to is the scaled score, and
-    // a scale that is not positive turns the maximum around: then scores are scaled first, and every segment is modified.
-    scale_first_ =
-        (tile.attn_mask[0] && !tile.attn_mask_is_boolean) || tile.softcap != 0 || tile.has_alibi || !(tile.scale > 0);
-    max_scale_ = scale_first_ ? 1.0 : tile.scale;
-    exponent_scale_ = T(max_scale_ * 1.4426950408889634);  // log2(e)
+    total_max_ = take(1);
+    total_sum_ = take(1);
+    older_ = take(1);
+    recent_ = take(1);
 
     vectors_ = int((tile.rows + L - 1) / L);
     find_bounds();
@@ -100,6 +71,8 @@ class ScoreTile {
     for (int j = 0; j < vectors_; ++j) {
       pstore(row_max_ + j * L, pset1<P>(kLowest<T>));
       pstore(row_sum_ + j * L, pset1<P>(T(0)));
+      pstore(total_max_ + j * L, pset1<P>(kLowest<T>));
+      pstore(total_sum_ + j * L, pset1<P>(T(0)));
     }
   }
 
@@ -112,10 +85,15 @@ class ScoreTile {
       begin = any_first_[j] < begin ? any_first_[j] : begin;
       end = any_last_[j] > end ? any_last_[j] : end;
     }
+    Index span = -1;
     while (begin < end) {
       const Index edge = (begin / kKeyBlock + 1) * kKeyBlock;
-      KeyBlock block{begin - begin % kKeyBlock, edge < end ? edge : end, false, false, 0, {}};
-      if (plan_block(block, begin)) visit(block);
+      KeyBlock block{begin - begin % kKeyBlock, edge < end ? edge : end, false, false, false, 0, {}};
+      if (plan_block(block, begin)) {
+        block.begins_span = block.begin / kSpanKeys != span;
+        span = block.begin / kSpanKeys;
+        visit(block);
+      }
       begin = block.end;
     }
   }
@@ -123,13 +101,6 @@ class ScoreTile {
   /// Fills the scores of the block's segments and the maximum of each lane over the block.
   void score(const KeyBlock& block) {
     static constexpr StripTable<ScoreKeys, T, ScoreArguments<T>> score_keys;
-    const ScoreModification<T> modification{scale_first_ ? T(tile_.scale) : T(1),
-                                            T(tile_.softcap),
-                                            tile_.has_alibi ? slope_ : nullptr,
-                                            position_,
-                                            block.has_bias ? bias_ : nullptr,
-                                            first_,
-                                            last_};
     alignas(kVectorBytes) T unused[W];
     for (int j = 0; j < vectors_; ++j) {
       pstore(block_max_ + j * L, pset1<P>(kLowest<T>));
@@ -144,14 +115,39 @@ class ScoreTile {
                   tile_.key_step, queries_ + lane, scores_ + offset * W + lane,
                   (segment.modified ? unused : block_max_) + lane},
                  upcoming(tile_.value, tile_.value_row, tile_.value_step, tile_.value_dim, segment.begin, keys));
-      if (segment.modified)
-        modify_scores(modification, offset, offset + keys, segment.first_vector, segment.vectors, scores_, block_max_);
+      if (segment.modified) modify(block, segment);
     }
   }
 
+  /// Closes the span under way and begins the next.
+  void begin_span() {
+    close_span();
+    for (int j = 0; j < vectors_; ++j) {
+      pstore(total_max_ + j * L, pload<P>(row_max_ + j * L));
+      pstore(total_sum_ + j * L, pload<P>(row_sum_ + j * L));
+      pstore(row_max_ + j * L, pset1<P>(kLowest<T>));
+      pstore(row_sum_ + j * L, pset1<P>(T(0)));
+    }
+  }
+
+  /// Maximum and sum of the span under way become those of all spans so far; span_merge() tells how.
+  void close_span() {
+    const P scale = pset1<P>(scale_.exponent_scale);
+    for (int j = 0; j < vectors_; ++j) {
+      const P total_max = pload<P>(total_max_ + j * L), span_max = pload<P>(row_max_ + j * L);
+      const P maximum = pmax(total_max, span_max);
+      const MergeSums<T> merge(total_max, span_max, maximum, scale);
+      pstore(row_max_ + j * L, maximum);
+      pstore(row_sum_ + j * L, merge(pload<P>(total_sum_ + j * L), pload<P>(row_sum_ + j * L)));
+      pstore(older_ + j * L, merge.older);
+      pstore(recent_ + j * L, merge.recent);
+    }
+  }
+  MergeSums<T> span_merge(int j) const { return {pload<P>(older_ + j * L), pload<P>(recent_ + j * L)}; }
+
   /// Moves the running maximum on to include the block; correction() then brings older sums to the new maximum.
   void raise_maximum() {
-    const P scale = pset1<P>(exponent_scale_);
+    const P scale = pset1<P>(scale_.exponent_scale);
     for (int j = 0; j < vectors_; ++j) {
       const P before = pload<P>(row_max_ + j * L);
       const P after = pmax(before, pload<P>(block_max_ + j * L));
@@ -162,17 +158,21 @@ class ScoreTile {
 
   /// Scores of the block become weights relative to the maximum. The sum takes them in when `accumulate` is set.
   void exponentiate(const KeyBlock& block, bool accumulate) {
-    const P scale = pset1<P>(exponent_scale_);
+    const P scale = pset1<P>(scale_.exponent_scale);
     for (int j = 0; j < vectors_; ++j) {
       const P highest = pload<P>(row_max_ + j * L);
-      P sum = pset1<P>(T(0));
-      const Index end = last_in(block, j);
-      for (Index key = first_in(block, j); key < end; ++key) {
-        T* s = scores_ + (key - block.begin) * W + j * L;
-        const P weight = exp2_of_nonpositive(pmul(psub(pload<P>(s), highest), scale));
-        pstore(s, weight);
-        sum = padd(sum, weight);
-      }
+      const Index first = first_in(block, j), last = last_in(block, j);
+      const P sum = sum_chains<0, 1>([&](Index chain) MHA_INLINE_LAMBDA {
+        P weights = pset1<P>(T(0));
+        const Index before = first - block.begin - chain + kSumChains - 1;
+        for (Index key = block.begin + chain + (before - before % kSumChains); key < last; key += kSumChains) {
+          T* s = scores_ + (key - block.begin) * W + j * L;
+          const P weight = exp2_of_nonpositive(pmul(psub(pload<P>(s), highest), scale));
+          pstore(s, weight);
+          weights = padd(weights, weight);
+        }
+        return weights;
+      });
       if (accumulate) pstore(row_sum_ + j * L, pmadd(pload<P>(row_sum_ + j * L), pload<P>(correction_ + j * L), sum));
     }
   }
@@ -188,18 +188,12 @@ class ScoreTile {
     const P sum = pload<P>(row_sum_ + j * L), zero = pset1<P>(T(0));
     if (!tile_.has_sinks) return pselect(pcmp_eq(sum, zero), zero, pdiv(pset1<P>(T(1)), sum));
     alignas(kVectorBytes) T factors[L] = {};
-    for (Index r = 0; r < L && j * L + r < tile_.rows; ++r) {
-      const Total total = total_of(int(j * L + r));
-      factors[r] = total.sum == 0 ? T(0) : T(total.kept / total.sum);
-    }
+    for (Index r = 0; r < L && j * L + r < tile_.rows; ++r) factors[r] = T(total_of(int(j * L + r)).normalizer());
     return pload<P>(factors);
   }
 
   /// The logarithm of the sum of exponentials of the masked scores of row r, and of its sink.
-  T log_sum_exp(int r) const {
-    const Total total = total_of(r);
-    return total.sum == 0 ? -kInfinity<T> : T(total.highest + ::log(total.sum));
-  }
+  T log_sum_exp(int r) const { return T(total_of(r).log_sum_exp()); }
 
   /// Before exponentiate(): writes over the bias tile which entries of the block are masked, all bits set where so.
   const T* mark_masked(const KeyBlock& block) {
@@ -220,17 +214,7 @@ class ScoreTile {
   const T* correction() const { return correction_; }
 
  private:
-  /// The exponentials of a row, relative to the largest score: their sum, and what a weight relative to row_max counts.
-  struct Total {
-    double highest, sum, kept;
-  };
-  Total total_of(int r) const {
-    const double highest = double(row_max_[r]) * max_scale_, sum = double(row_sum_[r]);
-    if (!tile_.has_sinks || tile_.sink[r] == -__builtin_inf()) return {highest, sum, 1};
-    if (sum == 0) return {tile_.sink[r], 1, 0};
-    const double top = highest > tile_.sink[r] ? highest : tile_.sink[r], kept = ::exp(highest - top);
-    return {top, sum * kept + ::exp(tile_.sink[r] - top), kept};
-  }
+  Total total_of(int r) const { return {tile_, scale_, r, row_max_[r], row_sum_[r]}; }
 
   Upcoming upcoming(const void* data, Index row, Index step, Index columns, Index first, Index rows) const {
     if (!tile_.is_far || step != 1) return {};
@@ -241,18 +225,18 @@ class ScoreTile {
   void find_bounds();
   void pack_queries();
   bool plan_block(KeyBlock& block, Index begin);
+  void modify(const KeyBlock& block, const Segment& segment);
   void fill_lanes(const KeyBlock& block);
-  bool fill_bias(const KeyBlock& block, bool& any_visible);
 
   const AttentionTile& tile_;
-  bool scale_first_;
-  T exponent_scale_;
-  double max_scale_;  // natural scores per unit of row_max
+  ScoreScale<T> scale_;
+  ModifyScores<T> modify_;
   int vectors_;
   Index last_key_ = 0;
   // For each vector the keys that any of its lanes sees, and those that all of them see.
   Index any_first_[kVectors], any_last_[kVectors], all_first_[kVectors], all_last_[kVectors];
   T *queries_, *scores_, *bias_, *row_max_, *row_sum_, *correction_, *block_max_, *first_, *last_, *slope_, *position_;
+  T *total_max_, *total_sum_, *older_, *recent_;
 };
 
 template <class T>
@@ -294,7 +278,8 @@ template <class T>
 bool ScoreTile<T>::plan_block(KeyBlock& block, Index begin) {
   if (tile_.attn_mask[0] || tile_.key_mask) {
     bool any_visible = true;
-    block.has_bias = block.is_masked = fill_bias(block, any_visible);
+    block.has_bias = block.is_masked =
+        fill_bias_transposed(tile_, block.begin, block.end, vectors_, bias_, any_visible);
     if (!any_visible) return false;
   }
   while (begin < block.end) {
@@ -313,15 +298,36 @@ bool ScoreTile<T>::plan_block(KeyBlock& block, Index begin) {
     }
     if (last_vector >= 0)
       block.segments[block.segment_count++] = {begin, end, first_vector, last_vector - first_vector + 1,
-                                               scale_first_ || block.has_bias || cut};
+                                               scale_.comes_first || block.has_bias || cut};
     block.is_masked |= cut;
     begin = end;
   }
-  if (block.is_masked || scale_first_) fill_lanes(block);
+  if (block.is_masked || scale_.comes_first) fill_lanes(block);
   return block.segment_count > 0;
 }
 
-/// What modify_scores() has to know of each lane, counted from the block's begin.
+/// Modifies the scores of a segment in place and raises block_max. The products are still in level 1: a pass of its own
+/// costs 2 % of what they took, and keeps the strips free of all this.
+template <class T>
+void ScoreTile<T>::modify(const KeyBlock& block, const Segment& segment) {
+  const P zero = pset1<P>(T(0));
+  for (Index lane = segment.first_vector * L; lane < (segment.first_vector + segment.vectors) * L; lane += L) {
+    const P first = pload<P>(first_ + lane), last = pload<P>(last_ + lane);
+    const P slope = tile_.has_alibi ? pload<P>(slope_ + lane) : zero;
+    const P position = tile_.has_alibi ? pload<P>(position_ + lane) : zero;
+    P highest = pload<P>(block_max_ + lane);
+    for (Index i = segment.begin - block.begin; i < segment.end - block.begin; ++i) {
+      T* s = scores_ + i * W + lane;
+      const P score = modify_(pload<P>(s), pset1<P>(T(i)), first, last, slope, position,
+                              block.has_bias ? bias_ + i * W + lane : nullptr);
+      pstore(s, score);
+      highest = pmax(highest, score);
+    }
+    pstore(block_max_ + lane, highest);
+  }
+}
+
+/// What modify() has to know of each lane, counted from the block's begin.
 template <class T>
 void ScoreTile<T>::fill_lanes(const KeyBlock& block) {
   const Index size = block.end - block.begin;
@@ -334,61 +340,6 @@ void ScoreTile<T>::fill_lanes(const KeyBlock& block) {
     slope_[r] = T(tile_.alibi_slope[row]);
     position_[r] = T(tile_.position[row] - block.begin);
   }
-}
-
-/// The block's mask entries, transposed to [key][query]: 0 or the bias where visible, minus infinity where masked.
-/// Returns whether there is anything to apply: a block that masks nothing, of boolean masks only, is better left plain.
-template <class T>
-bool ScoreTile<T>::fill_bias(const KeyBlock& block, bool& any_visible) {
-  constexpr T kMasked = -kInfinity<T>;
-  const Index size = block.end - block.begin, lanes = vectors_ * L;
-  bool any_masked = false;
-  if (tile_.attn_mask[0] && tile_.attn_mask_is_boolean) {
-    bool all_visible = true;
-    any_visible = false;
-    const unsigned char* masks[W];
-    for (Index r = 0; r < lanes; ++r) {
-      const Index row = r < tile_.rows ? r : tile_.rows - 1;
-      masks[r] = static_cast<const unsigned char*>(tile_.attn_mask[row]) + block.begin * tile_.attn_mask_step;
-      look_at_mask(masks[r], size, tile_.attn_mask_step, all_visible, any_visible);
-    }
-    any_masked = !all_visible;
-    for (int j = 0; j < vectors_ && any_masked; ++j) {
-      alignas(kVectorBytes) T lines[L][kKeyBlock];
-      const T* rows[L];
-      for (Index r = 0; r < L; ++r) {
-        const unsigned char* mask = masks[j * L + r];
-        for (Index i = 0; i < size; ++i) lines[r][i] = mask[i * tile_.attn_mask_step] ? T(0) : kMasked;
-        rows[r] = lines[r];
-      }
-      load_transposed<T>(rows, 0, size, 1, bias_ + j * L, W);
-    }
-  } else if (tile_.attn_mask[0]) {
-    any_masked = true;
-    for (int j = 0; j < vectors_; ++j) {
-      const T* rows[L];
-      for (Index r = 0; r < L; ++r) {
-        const Index row = j * L + r < tile_.rows ? j * L + r : tile_.rows - 1;
-        rows[r] = static_cast<const T*>(tile_.attn_mask[row]);
-      }
-      load_transposed<T>(rows, block.begin, size, tile_.attn_mask_step, bias_ + j * L, W);
-    }
-  }
-
-  if (tile_.key_mask && any_visible) {
-    const unsigned char* mask = tile_.key_mask + block.begin * tile_.key_mask_step;
-    bool all_visible = true;
-    any_visible = false;
-    look_at_mask(mask, size, tile_.key_mask_step, all_visible, any_visible);
-    if (all_visible) return any_masked;
-    for (Index i = 0; i < size; ++i) {
-      const bool visible = mask[i * tile_.key_mask_step];
-      if (visible && any_masked) continue;  // as attn_mask has it
-      for (int j = 0; j < vectors_; ++j) pstore(bias_ + i * W + j * L, pset1<P>(visible ? T(0) : kMasked));
-    }
-    any_masked = true;
-  }
-  return any_masked;
 }
 
 }  // namespace mha::MHA_ISA

@@ -5,6 +5,42 @@
 
 namespace mha::MHA_ISA {
 
+/// Transposes in registers.
+template <class P, int N>
+MHA_INLINE void transpose(PacketBlock<P, N>& block) {
+  ptranspose(block);
+}
+
+#ifdef EIGEN_VECTORIZE_AVX512
+// 64 shuffles, each on whole vectors; Eigen goes through halves, with 48 moves more, and spills: docs/decisions/0007.
+MHA_INLINE void transpose(PacketBlock<Packet<float>, 16>& block) {
+  __m512* const p = block.packet;
+  __m512 quads[16];  // [group of 4 rows][m]: in 128-bit lane l the four rows' element 4 l + m
+  MHA_UNROLL
+  for (int g = 0; g < 16; g += 4) {
+    const __m512d a = _mm512_castps_pd(_mm512_unpacklo_ps(p[g], p[g + 1]));
+    const __m512d b = _mm512_castps_pd(_mm512_unpackhi_ps(p[g], p[g + 1]));
+    const __m512d c = _mm512_castps_pd(_mm512_unpacklo_ps(p[g + 2], p[g + 3]));
+    const __m512d d = _mm512_castps_pd(_mm512_unpackhi_ps(p[g + 2], p[g + 3]));
+    quads[g] = _mm512_castpd_ps(_mm512_unpacklo_pd(a, c));
+    quads[g + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(a, c));
+    quads[g + 2] = _mm512_castpd_ps(_mm512_unpacklo_pd(b, d));
+    quads[g + 3] = _mm512_castpd_ps(_mm512_unpackhi_pd(b, d));
+  }
+  MHA_UNROLL
+  for (int m = 0; m < 4; ++m) {
+    const __m512 a = _mm512_shuffle_f32x4(quads[m], quads[4 + m], 0x44);
+    const __m512 b = _mm512_shuffle_f32x4(quads[m], quads[4 + m], 0xee);
+    const __m512 c = _mm512_shuffle_f32x4(quads[8 + m], quads[12 + m], 0x44);
+    const __m512 d = _mm512_shuffle_f32x4(quads[8 + m], quads[12 + m], 0xee);
+    p[m] = _mm512_shuffle_f32x4(a, c, 0x88);
+    p[4 + m] = _mm512_shuffle_f32x4(a, c, 0xdd);
+    p[8 + m] = _mm512_shuffle_f32x4(b, d, 0x88);
+    p[12 + m] = _mm512_shuffle_f32x4(b, d, 0xdd);
+  }
+}
+#endif
+
 /// tile[c * width + r] = rows[r][(first + c) * step] for c < columns, r < kLanes. In blocks of kLanes x kLanes by register
 /// transposes where neighbours are contiguous, else element by element.
 template <class T>
@@ -16,7 +52,7 @@ void load_transposed(const T* const* rows, Index first, Index columns, Index ste
       PacketBlock<Packet<T>, L> block;
       MHA_UNROLL
       for (Index r = 0; r < L; ++r) block.packet[r] = ploadu<Packet<T>>(rows[r] + first + c);
-      ptranspose(block);
+      transpose(block);
       MHA_UNROLL
       for (Index r = 0; r < L; ++r) pstore(tile + (c + r) * width, block.packet[r]);
     }
@@ -37,7 +73,7 @@ void store_transposed(const T* tile, Index width, const Packet<T>& factor, T* co
       PacketBlock<Packet<T>, L> block;
       MHA_UNROLL
       for (Index r = 0; r < L; ++r) block.packet[r] = pmadd(pload<Packet<T>>(tile + (c + r) * width), factor, zero);
-      ptranspose(block);
+      transpose(block);
       if (count == L) {
         MHA_UNROLL
         for (Index r = 0; r < L; ++r) pstoreu(rows[r] + first + c, block.packet[r]);

@@ -1,0 +1,194 @@
+// The two products of decode: keys, then value columns, lie in the lanes, so that each byte of K and V goes through a register
+// once, whatever the number of query rows.
+#pragma once
+
+#include "microkernel.hpp"
+#include "transpose.hpp"
+
+namespace mha::MHA_ISA {
+
+/// Rows of memory that are read one after another, and those that are read after them.
+struct RowStream {
+  const char* data = nullptr;
+  Index row = 0, bytes = 0, rows = 0;  // bytes between rows; of each; number
+  const char* next = nullptr;
+  Index next_row = 0;
+};
+
+/// Asks for the rows of a stream kAhead bytes before they are read: enough to cover the latency of memory, and in the order of
+/// their addresses, which the hardware then follows (in the order of use, 25 % less bandwidth).
+class ReadAhead {
+ public:
+  /// `first`: the row that is read first.
+  ReadAhead(const RowStream& stream, Index first) : row_(stream.row), bytes_(stream.bytes) {
+    if (bytes_ == 0) return;
+    first += kAhead / bytes_ + 1;
+    left_ = stream.rows - first;
+    current_ = stream.data + first * row_;
+    next_ = stream.next;
+    next_row_ = stream.next_row;
+    if (left_ <= 0) turn(-left_);
+  }
+
+  /// Asks for the next `count` lines.
+  MHA_INLINE void lines(int count) {
+    for (int i = 0; i < count; ++i) {
+      __builtin_prefetch(current_ + at_);
+      at_ += 64;
+      if (at_ < bytes_) continue;
+      at_ = 0;
+      step();
+    }
+  }
+  /// Asks for bytes [from, to) of the next row.
+  MHA_INLINE void part_of_row(Index from, Index to) {
+    for (; from < to; from += 64) __builtin_prefetch(current_ + from);
+    step();
+  }
+
+ private:
+  static constexpr Index kAhead = 6144;
+
+  MHA_INLINE void step() {
+    current_ += row_;
+    if (--left_ == 0) turn(0);
+  }
+  void turn(Index first) {
+    row_ = next_row_;
+    current_ = next_ + first * row_;
+  }
+
+  Index row_, bytes_, at_ = 0, left_ = 0;
+  const char *current_ = nullptr, *next_ = nullptr;
+  Index next_row_ = 0;
+};
+
+template <class T>
+struct DecodeArguments {
+  Index keys;
+  Index head_dim;   // unused by values
+  const T* source;  // K or V: first key
+  Index source_row;
+  const T* left;  // Q [rows][left_row]; P [rows][left_row], at the first key
+  Index left_row;
+  T* out;  // scores [rows][out_row], at the first key; sums of the values [rows][out_row]
+  Index out_row;
+  const T* correction;  // values: for each row
+  bool starts;          // values: nothing has been written to `out` yet
+  const RowStream& stream;
+  Index first;   // where in the stream `source` is: row,
+  Index column;  // values: and element
+};
+
+/// Scores of `keys` keys, whole vectors of them, against M rows: K is transposed in registers, kLanes x kLanes elements at a
+/// time. The sum over the head dimension has the order of multiply_long_tile.
+template <class T, int M>
+void score_key_lanes(const DecodeArguments<T>& g) {
+  using P = Packet<T>;
+  constexpr Index L = kLanes<T>;
+  constexpr Index kQuad =
+      L < 4 ? L : 4;  // Addresses of four rows share one pointer, or the pointers alone fill the registers.
+  const Index row = g.source_row;
+  ReadAhead ahead(g.stream, g.first);
+  for (Index key = 0; key < g.keys; key += L) {
+    const T* quads[L / kQuad];
+    MHA_UNROLL
+    for (Index k = 0; k < L; k += kQuad) quads[k / kQuad] = g.source + (key + k) * row;
+    P total[M];
+    MHA_UNROLL
+    for (int m = 0; m < M; ++m) total[m] = pset1<P>(T(0));
+    const T* left = g.left;
+    for (Index begin = 0; begin < g.head_dim; begin += kChain) {
+      const Index end = begin + kChain < g.head_dim ? begin + kChain : g.head_dim;
+      P sum[M];
+      MHA_UNROLL
+      for (int m = 0; m < M; ++m) sum[m] = pset1<P>(T(0));
+      for (Index d = begin; d < end; d += L) {
+        PacketBlock<P, L> block;
+        MHA_UNROLL
+        for (Index k = 0; k < L; ++k) block.packet[k] = ploadu<P>(quads[k / kQuad] + k % kQuad * row);
+        MHA_UNROLL
+        for (const T*& quad : quads) quad += L;
+        transpose(block);
+        MHA_UNROLL
+        for (Index k = 0; k < L; ++k) {
+          MHA_UNROLL
+          for (int m = 0; m < M; ++m) sum[m] = pmadd(block.packet[k], pset1<P>(left[m * g.left_row + k]), sum[m]);
+        }
+        left += L;
+        ahead.lines(L * L * sizeof(T) < 64 ? 1 : L * L * sizeof(T) / 64);
+      }
+      MHA_UNROLL
+      for (int m = 0; m < M; ++m) total[m] = padd(total[m], sum[m]);
+    }
+    MHA_UNROLL
+    for (int m = 0; m < M; ++m) pstore(g.out + m * g.out_row + key, total[m]);
+  }
+}
+
+/// M rows times N vectors of columns: out = out * correction + P V.
+template <class T, int M, int N>
+void merge_value_lanes(const DecodeArguments<T>& g) {
+  using P = Packet<T>;
+  constexpr Index L = kLanes<T>;
+  P sum[M][N];
+  MHA_UNROLL
+  for (int m = 0; m < M; ++m) {
+    MHA_UNROLL
+    for (int n = 0; n < N; ++n) sum[m][n] = pset1<P>(T(0));
+  }
+  const T* source = g.source;
+  ReadAhead ahead(g.stream, g.first);
+  const Index from = g.column * Index(sizeof(T)), to = from + N * L * Index(sizeof(T));
+  for (Index key = 0; key < g.keys; ++key, source += g.source_row) {
+    ahead.part_of_row(from, to);
+    P value[N];
+    MHA_UNROLL
+    for (int n = 0; n < N; ++n) value[n] = ploadu<P>(source + n * L);
+    MHA_UNROLL
+    for (int m = 0; m < M; ++m) {
+      const P weight = pset1<P>(g.left[m * g.left_row + key]);
+      MHA_UNROLL
+      for (int n = 0; n < N; ++n) sum[m][n] = pmadd(value[n], weight, sum[m][n]);
+    }
+  }
+  MHA_UNROLL
+  for (int m = 0; m < M; ++m) {
+    MHA_UNROLL
+    for (int n = 0; n < N; ++n) {
+      T* out = g.out + m * g.out_row + n * L;
+      pstore(out, g.starts ? sum[m][n] : pmadd(pload<P>(out), pset1<P>(g.correction[m]), sum[m][n]));
+    }
+  }
+}
+
+/// Vectors of columns of merge_value_lanes for m rows: a chain of multiply-adds for each, enough of them to hide its latency, and
+/// not more than there are registers.
+constexpr int value_vectors(int m) {
+  const int most = kVectors == 4 ? 20 : 10;
+  return m * 8 <= most ? 8 : m * 4 <= most ? 4 : m * 2 <= most ? 2 : 1;
+}
+
+/// The strips by number of rows; those of the values for 8, 4, 2 and 1 vectors.
+template <class T>
+struct DecodeTable {
+  using Function = void (*)(const DecodeArguments<T>&);
+  Function score[kMaxDecodeRows], values[kMaxDecodeRows][4];
+
+  constexpr DecodeTable() : score{}, values{} { fill<1>(); }
+
+ private:
+  template <int M>
+  constexpr void fill() {
+    score[M - 1] = &score_key_lanes<T, M>;
+    fill_values<M, value_vectors(M)>();
+    if constexpr (M < kMaxDecodeRows) fill<M + 1>();
+  }
+  template <int M, int N>
+  constexpr void fill_values() {
+    values[M - 1][N == 8 ? 0 : N == 4 ? 1 : N == 2 ? 2 : 3] = &merge_value_lanes<T, M, N>;
+    if constexpr (N > 1) fill_values<M, N / 2>();
+  }
+};
+
+}  // namespace mha::MHA_ISA

@@ -1,0 +1,366 @@
+// Decode: O = softmax(...) V for up to kMaxDecodeRows query rows, the rows of one group of heads at one or a few positions.
+//
+// Every element of K and V is used once for each row, so the time is that of reading them: 2 * Tk * D elements, once for the
+// whole group. The kernel of many rows would spend a multiply-add of 16 lanes on each element, most of them idle. Here keys lie
+// in the lanes of the scores and value columns in those of the result. A block of 64 keys and values (32 KB at D = 64) is
+// prefetched while the one before is computed, since rows of a cache may lie far apart and hardware follows runs only.
+//
+// One row, one answer: blocks, spans, and the order of every sum are those of score_tile.hpp and attend_tile.hpp; a multiply-
+// add does not ask which of its factors is broadcast. So a row has the same bits here and there. Spans can be computed by
+// different threads (split keys, as in Dao et al., "Flash-Decoding", 2023), since they are merged in order in any case.
+#pragma once
+
+#include "decode_strips.hpp"
+#include "guard_values.hpp"
+#include "score_tile.hpp"
+
+namespace mha::MHA_ISA {
+
+/// One number for each row, in whole vectors.
+template <class T>
+constexpr Index kRowFactors = kVectorBytes / sizeof(T);
+
+/// What is summed over the keys of a span, or over all: a maximum, a sum and Dv weighted sums for each row.
+template <class T>
+struct SpanSums {
+  T *maximum, *sum, *out;
+
+  explicit SpanSums(void* memory)
+      : maximum(static_cast<T*>(memory)), sum(maximum + kRowFactors<T>), out(sum + kRowFactors<T>) {}
+  static std::size_t bytes(Index value_dim) {
+    const std::size_t size = sizeof(T) * std::size_t(kMaxDecodeRows * value_dim + 2 * kRowFactors<T>);
+    return (size + kVectorBytes - 1) / kVectorBytes * kVectorBytes;
+  }
+};
+
+template <class T>
+class DecodeTile {
+ public:
+  static constexpr Index L = kLanes<T>;
+  using P = Packet<T>;
+  static_assert(kMaxDecodeRows <= kRowFactors<T>);
+
+  static std::size_t scratch_bytes(Index head_dim, Index value_dim) {
+    return 2 * SpanSums<T>::bytes(value_dim) +
+           sizeof(T) * std::size_t((kMaxDecodeRows + kSumChains) * head_dim + 2 * kMaxDecodeRows * kSpanKeys);
+  }
+
+  DecodeTile(const AttentionTile& tile, void* scratch)
+      : tile_(tile),
+        scale_(tile),
+        modify_(tile, scale_),
+        total_(scratch),
+        span_(static_cast<char*>(scratch) + SpanSums<T>::bytes(tile.value_dim)),
+        scores_(span_.out + kMaxDecodeRows * tile.value_dim),
+        bias_(scores_ + kMaxDecodeRows * kSpanKeys),
+        queries_(bias_ + kMaxDecodeRows * kSpanKeys),
+        last_keys_(queries_ + kMaxDecodeRows * tile.head_dim) {}
+
+  void run() {
+    pack_queries();
+    find_bounds();
+    if (tile_.span) {
+      sum_span(SpanSums<T>(tile_.span), first_key_, last_key_);
+      return;
+    }
+    Index begin = first_key_;
+    for (bool starts = true; starts || begin < last_key_; starts = false) {
+      const Index edge = (begin / kSpanKeys + 1) * kSpanKeys, end = edge < last_key_ ? edge : last_key_;
+      sum_span(starts ? total_ : span_, begin, end);
+      if (!starts) merge(span_);
+      begin = end;
+    }
+    store();
+  }
+
+  /// The first span takes in the others.
+  void merge_spans(void* spans, Index count) {
+    const std::size_t bytes = SpanSums<T>::bytes(tile_.value_dim);
+    total_ = SpanSums<T>(spans);
+    for (Index i = 1; i < count; ++i) merge(SpanSums<T>(static_cast<char*>(spans) + std::size_t(i) * bytes));
+    store();
+  }
+
+ private:
+  /// Keys [begin, end) of a block, beginning where chain 0 does; scores reach to where the last chain ends. Row r's scores and
+  /// mask entries are at `scores` and `bias` + r * kSpanKeys.
+  struct Block {
+    Index begin, end;
+    T *scores, *bias;
+    bool is_plain;  // products are all that its scores need
+    alignas(kVectorBytes) T correction[kRowFactors<T>];
+
+    Index keys() const { return end - begin; }
+    Index scored_keys() const { return (keys() + kSumChains - 1) / kSumChains * kSumChains; }
+    Index origin() const { return begin - begin % kKeyBlock; }
+  };
+
+  void pack_queries() {
+    for (int r = 0; r < tile_.rows; ++r) {
+      const T* query = static_cast<const T*>(tile_.query[r]);
+      for (Index d = 0; d < tile_.head_dim; ++d) queries_[r * tile_.head_dim + d] = query[d * tile_.query_step];
+    }
+  }
+
+  void find_bounds() {
+    first_key_ = PTRDIFF_MAX;
+    for (int r = 0; r < tile_.rows; ++r) {
+      if (tile_.first_key[r] >= tile_.last_key[r]) continue;
+      first_key_ = tile_.first_key[r] < first_key_ ? tile_.first_key[r] : first_key_;
+      last_key_ = tile_.last_key[r] > last_key_ ? tile_.last_key[r] : last_key_;
+    }
+    first_key_ = last_key_ == 0 ? 0 : first_key_ / kSumChains * kSumChains;
+  }
+
+  /// The keys [begin, end) of one span: all scores, then all weights, then all values, so that keys and values are read in
+  /// long runs.
+  void sum_span(const SpanSums<T>& sums, Index begin, Index end) {
+    for (Index r = 0; r < kRowFactors<T>; ++r) {
+      sums.maximum[r] = kLowest<T>;
+      sums.sum[r] = T(0);
+    }
+    RowStream keys = stream(tile_.key, tile_.key_row, tile_.head_dim, begin, end);
+    RowStream values = stream(tile_.value, tile_.value_row, tile_.value_dim, begin, end);
+    keys.next = values.data;
+    keys.next_row = values.row;
+    if (end < last_key_) {
+      values.next = keys.data + keys.rows * keys.row;
+      values.next_row = keys.row;
+    }
+
+    Block blocks[kSpanKeys / kKeyBlock];
+    int count = 0;
+    for (Index at = begin; at < end;) {
+      const Index edge = (at / kKeyBlock + 1) * kKeyBlock, in_span = (edge - kKeyBlock) % kSpanKeys;
+      Block& block = blocks[count];
+      block.begin = at;
+      block.end = at = edge < end ? edge : end;
+      block.scores = scores_ + in_span;
+      block.bias = bias_ + in_span;
+      block.is_plain = is_plain(block);
+      if (has_bias() && !fill_bias_rows(tile_, block.begin, block.end, block.bias, kSpanKeys)) continue;
+      score(block, keys, begin);
+      ++count;
+    }
+    for (int i = 0; i < count; ++i) {
+      raise_maximum(blocks[i], sums);
+      if (!blocks[i].is_plain) mark_masked(blocks[i]);
+      exponentiate(blocks[i], sums);
+    }
+    for (int i = 0; i < count; ++i) {
+      const Block& block = blocks[i];
+      if (!block.is_plain && has_non_finite_value<T>(tile_, block.begin, block.end))
+        add_guarded(block, sums, i == 0);
+      else
+        add_values(block, sums, i == 0, values, begin);
+    }
+    if (count == 0)
+      for (Index i = 0; i < tile_.rows * tile_.value_dim; ++i) sums.out[i] = T(0);
+  }
+
+  bool has_bias() const { return tile_.attn_mask[0] || tile_.key_mask; }
+
+  /// Whether every row sees every key, as it comes, and vectors are full.
+  bool is_plain(const Block& block) const {
+    if (scale_.comes_first || has_bias() || block.keys() % kSumChains != 0) return false;
+    for (int r = 0; r < tile_.rows; ++r)
+      if (tile_.first_key[r] > block.begin || tile_.last_key[r] < block.end) return false;
+    return true;
+  }
+
+  void score(const Block& block, const RowStream& stream, Index span_begin) {
+    const T* key = static_cast<const T*>(tile_.key) + block.begin * tile_.key_row;
+    const auto strip = kStrips.score[tile_.rows - 1];
+    const Index whole = block.keys() / kSumChains * kSumChains, rest = block.keys() - whole;
+    if (whole > 0)
+      strip({whole,
+             tile_.head_dim,
+             key,
+             tile_.key_row,
+             queries_,
+             tile_.head_dim,
+             block.scores,
+             kSpanKeys,
+             {},
+             {},
+             stream,
+             block.begin - span_begin,
+             0});
+    if (rest > 0) {  // Completed to as many as there are chains; the others are masked.
+      const std::size_t bytes = std::size_t(tile_.head_dim) * sizeof(T);
+      for (Index i = 0; i < kSumChains; ++i)
+        __builtin_memcpy(last_keys_ + i * tile_.head_dim, key + (whole + (i < rest ? i : 0)) * tile_.key_row, bytes);
+      strip({kSumChains,
+             tile_.head_dim,
+             last_keys_,
+             tile_.head_dim,
+             queries_,
+             tile_.head_dim,
+             block.scores + whole,
+             kSpanKeys,
+             {},
+             {},
+             RowStream(),
+             0,
+             0});
+    }
+    if (!block.is_plain) modify(block);
+  }
+
+  void modify(const Block& block) {
+    const Index origin = block.origin();  // as in ScoreTile, for the same roundings
+    const auto inside = [&](Index key) {
+      return pset1<P>(T((key < block.begin ? block.begin : key > block.end ? block.end : key) - origin));
+    };
+    for (int r = 0; r < tile_.rows; ++r) {
+      const P first = inside(tile_.first_key[r]), last = inside(tile_.last_key[r]);
+      const P slope = pset1<P>(tile_.has_alibi ? T(tile_.alibi_slope[r]) : T(0));
+      const P position = pset1<P>(tile_.has_alibi ? T(tile_.position[r] - origin) : T(0));
+      for (Index i = 0; i < block.scored_keys(); i += L) {
+        T* const s = block.scores + r * kSpanKeys + i;
+        pstore(s, modify_(pload<P>(s), plset<P>(T(block.begin - origin + i)), first, last, slope, position,
+                          has_bias() ? block.bias + r * kSpanKeys + i : nullptr));
+      }
+    }
+  }
+
+  void raise_maximum(Block& block, const SpanSums<T>& sums) {
+    alignas(kVectorBytes) T change[kRowFactors<T>] = {};
+    for (int r = 0; r < tile_.rows; ++r) {
+      const T* const scores = block.scores + r * kSpanKeys;
+      P highest = pset1<P>(kLowest<T>);
+      for (Index i = 0; i < block.scored_keys(); i += L) highest = pmax(highest, pload<P>(scores + i));
+      const T before = sums.maximum[r], of_block = predux_max(highest);
+      sums.maximum[r] = before < of_block ? of_block : before;
+      change[r] = before - sums.maximum[r];
+    }
+    for (Index r = 0; r < kRowFactors<T>; r += L)
+      pstore(block.correction + r, exp2_of_nonpositive(pmul(pload<P>(change + r), pset1<P>(scale_.exponent_scale))));
+  }
+
+  /// Before exponentiate(): writes over the bias which keys are masked.
+  void mark_masked(const Block& block) {
+    for (int r = 0; r < tile_.rows; ++r)
+      for (Index i = r * kSpanKeys; i < r * kSpanKeys + block.keys(); ++i)
+        block.bias[i] = block.scores[i] == -kInfinity<T> ? T(1) : T(0);
+  }
+
+  void exponentiate(const Block& block, const SpanSums<T>& sums) {
+    const P scale = pset1<P>(scale_.exponent_scale);
+    alignas(kVectorBytes) T of_block[kRowFactors<T>] = {};
+    for (int r = 0; r < tile_.rows; ++r) {
+      T* const scores = block.scores + r * kSpanKeys;
+      const P highest = pset1<P>(sums.maximum[r]);
+      P weights[kSumChains / L];
+      MHA_UNROLL
+      for (P& chains : weights) chains = pset1<P>(T(0));
+      for (Index i = 0; i < block.scored_keys(); i += kSumChains) {
+        MHA_UNROLL
+        for (Index c = 0; c < kSumChains; c += L) {
+          const P weight = exp2_of_nonpositive(pmul(psub(pload<P>(scores + i + c), highest), scale));
+          pstore(scores + i + c, weight);
+          weights[c / L] = padd(weights[c / L], weight);
+        }
+      }
+      alignas(kVectorBytes) T chains[kSumChains];
+      MHA_UNROLL
+      for (Index c = 0; c < kSumChains; c += L) pstore(chains + c, weights[c / L]);
+      of_block[r] = sum_chains<0, 1>([&](Index c) MHA_INLINE_LAMBDA { return chains[c]; });
+    }
+    for (Index r = 0; r < kRowFactors<T>; r += L)
+      pstore(sums.sum + r, pmadd(pload<P>(sums.sum + r), pload<P>(block.correction + r), pload<P>(of_block + r)));
+  }
+
+  void add_values(const Block& block, const SpanSums<T>& sums, bool starts, const RowStream& stream, Index span_begin) {
+    const T* value = static_cast<const T*>(tile_.value) + block.begin * tile_.value_row;
+    Index d = 0;
+    for (int i = 0; i < 4; ++i) {
+      const auto strip = kStrips.values[tile_.rows - 1][i];
+      for (const Index columns = (8 >> i) * L; strip && d + columns <= tile_.value_dim; d += columns)
+        strip({block.keys(),
+               {},
+               value + d,
+               tile_.value_row,
+               block.scores,
+               kSpanKeys,
+               sums.out + d,
+               tile_.value_dim,
+               block.correction,
+               starts,
+               stream,
+               block.begin - span_begin,
+               d});
+    }
+  }
+
+  /// add_values() without the masked keys.
+  void add_guarded(const Block& block, const SpanSums<T>& sums, bool starts) {
+    for (int r = 0; r < tile_.rows; ++r)
+      for (Index d = 0; d < tile_.value_dim; d += L) {
+        const T* value = static_cast<const T*>(tile_.value) + block.begin * tile_.value_row + d;
+        P sum = pset1<P>(T(0));
+        for (Index i = r * kSpanKeys; i < r * kSpanKeys + block.keys(); ++i, value += tile_.value_row)
+          if (block.bias[i] == T(0)) sum = pmadd(ploadu<P>(value), pset1<P>(block.scores[i]), sum);
+        T* const out = sums.out + r * tile_.value_dim + d;
+        pstore(out, starts ? sum : pmadd(pload<P>(out), pset1<P>(block.correction[r]), sum));
+      }
+  }
+
+  /// The sums of a span join those of the spans before.
+  void merge(const SpanSums<T>& span) {
+    alignas(kVectorBytes) T older[kRowFactors<T>], recent[kRowFactors<T>];
+    for (Index r = 0; r < kRowFactors<T>; r += L) {
+      const P total_max = pload<P>(total_.maximum + r), span_max = pload<P>(span.maximum + r);
+      const P maximum = pmax(total_max, span_max);
+      const MergeSums<T> merge(total_max, span_max, maximum, pset1<P>(scale_.exponent_scale));
+      pstore(total_.maximum + r, maximum);
+      pstore(total_.sum + r, merge(pload<P>(total_.sum + r), pload<P>(span.sum + r)));
+      pstore(older + r, merge.older);
+      pstore(recent + r, merge.recent);
+    }
+    for (int r = 0; r < tile_.rows; ++r) {
+      const MergeSums<T> merge(pset1<P>(older[r]), pset1<P>(recent[r]));
+      T* const total = total_.out + r * tile_.value_dim;
+      for (Index d = 0; d < tile_.value_dim; d += L)
+        pstore(total + d, merge(pload<P>(total + d), pload<P>(span.out + r * tile_.value_dim + d)));
+    }
+  }
+
+  void store() const {
+    for (int r = 0; r < tile_.rows; ++r) {
+      const Total total(tile_, scale_, r, total_.maximum[r], total_.sum[r]);
+      const P factor = pset1<P>(T(total.normalizer())), zero = pset1<P>(T(0));
+      T* const out = static_cast<T*>(tile_.out[r]);
+      for (Index d = 0; d < tile_.value_dim; d += L) {
+        const P result = pmadd(pload<P>(total_.out + r * tile_.value_dim + d), factor, zero);
+        if (tile_.out_step == 1)
+          pstoreu(out + d, result);
+        else
+          pscatter<T, P>(out + d * tile_.out_step, result, tile_.out_step);
+      }
+      if (tile_.lse[r]) *static_cast<T*>(tile_.lse[r]) = T(total.log_sum_exp());
+    }
+  }
+
+  static RowStream stream(const void* data, Index row, Index columns, Index begin, Index end) {
+    constexpr Index kSize = sizeof(T);
+    return {static_cast<const char*>(data) + begin * row * kSize,
+            row * kSize,
+            columns * kSize,
+            end - begin,
+            static_cast<const char*>(data) + begin * row * kSize,
+            0};
+  }
+
+  static constexpr DecodeTable<T> kStrips{};
+
+  const AttentionTile& tile_;
+  ScoreScale<T> scale_;
+  ModifyScores<T> modify_;
+  SpanSums<T> total_, span_;
+  T *scores_, *bias_;        // [rows][kSpanKeys]
+  T *queries_, *last_keys_;  // [rows][D], [L][D]
+  Index first_key_ = 0, last_key_ = 0;
+};
+
+}  // namespace mha::MHA_ISA
