@@ -21,7 +21,7 @@ using Output = Operand<std::byte>;
 
 struct AttentionPlan {
   const DTypeKernels* kernels;
-  void (*kernel)(const AttentionTile&, void* scratch);  // kernels->attend or kernels->weigh
+  void (*kernel)(const AttentionTile&, void* scratch);  // kernels->attend, weigh or score
 
   Index element_size;  // bytes
   Index batch, kv_heads;

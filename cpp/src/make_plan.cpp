@@ -21,7 +21,9 @@ AttentionPlan make_plan(const AttentionArguments& a, AttentionOutput output, con
   const AttentionOptions& options = a.options;
   AttentionPlan plan{};
   plan.kernels = &table.kernels[static_cast<int>(a.query.dtype)];
-  plan.kernel = output == AttentionOutput::weights ? plan.kernels->weigh : plan.kernels->attend;
+  plan.kernel = output == AttentionOutput::scores    ? plan.kernels->score
+                : output == AttentionOutput::weights ? plan.kernels->weigh
+                                                     : plan.kernels->attend;
 
   plan.element_size = size_of(a.query.dtype);
   plan.batch = a.query.extents[0];

@@ -88,9 +88,10 @@ class ScoreTile {
     position_ = take(1);
 
     // A positive scale can wait for the exponent, where it costs nothing. What is capped or added to is the scaled score, and
-    // a scale that is not positive turns the maximum around: then scores are scaled first, and every segment is modified.
-    scale_first_ =
-        (tile.attn_mask[0] && !tile.attn_mask_is_boolean) || tile.softcap != 0 || tile.has_alibi || !(tile.scale > 0);
+    // a scale that is not positive turns the maximum around (one that T rounds to 0 makes NaN of a masked score): then scores
+    // are scaled first, and every segment is modified.
+    scale_first_ = (tile.attn_mask[0] && !tile.attn_mask_is_boolean) || tile.softcap != 0 || tile.has_alibi ||
+                   !(T(tile.scale) > 0);
     max_scale_ = scale_first_ ? 1.0 : tile.scale;
     exponent_scale_ = T(max_scale_ * 1.4426950408889634);  // log2(e)
 
@@ -217,6 +218,8 @@ class ScoreTile {
 
   int vectors() const { return vectors_; }
   const T* weights() const { return scores_; }
+  /// What brings the scores of score() to scaled ones.
+  P score_scale() const { return pset1<P>(T(max_scale_)); }
   const T* correction() const { return correction_; }
 
  private:
