@@ -108,12 +108,15 @@ Attention scaled_dot_product_attention(const TensorView& query, const TensorView
         double maximum = sink;
         for (Index j = 0; j < keys; ++j) {
           sees[j] = takes_part(options, b, h, i, j);
+          if (options.key_lengths && j >= options.key_lengths[b]) {  // there is nothing to read
+            for (auto* stage : {&result.scaled, &result.capped, &result.masked}) stage->push_back(-kInfinity);
+            continue;
+          }
           double dot = 0;
           for (Index d = 0; d < head_dim; ++d) dot += at(query, {b, h, i, d}) * at(key, {b, hk, j, d});
-          const bool exists = !options.key_lengths || j < options.key_lengths[b];
-          result.scaled.push_back(exists ? scale * dot : -kInfinity);
-          result.capped.push_back(exists ? capped(scale * dot, options) : -kInfinity);
-          score[j] = biased(capped(scale * dot, options), options, b, h, i, j);
+          result.scaled.push_back(scale * dot);
+          result.capped.push_back(capped(scale * dot, options));
+          score[j] = biased(result.capped.back(), options, b, h, i, j);
           result.masked.push_back(sees[j] ? score[j] : -kInfinity);
           if (!sees[j]) continue;
           if (score[j] > maximum) maximum = score[j];
