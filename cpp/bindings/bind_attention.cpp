@@ -1,4 +1,6 @@
 // scaled_dot_product_attention and attention_weights.
+#include <utility>
+
 #include <pybind11/gil_simple.h>
 #include <mha/attention.hpp>
 
@@ -55,6 +57,18 @@ struct ScoreOptions : AttentionOptions {
 // `query_offset` if it is an array, else None: a number is not an array argument.
 py::handle offsets_in(py::handle query_offset) { return is_array(query_offset) ? query_offset : py::handle(Py_None); }
 
+ScoreStage stage_called(const char* function, py::handle name) {
+  constexpr std::pair<const char*, ScoreStage> kStages[] = {{"weights", ScoreStage::weights},
+                                                            {"scaled", ScoreStage::scaled},
+                                                            {"capped", ScoreStage::capped},
+                                                            {"masked", ScoreStage::masked}};
+  const char* const rule = "'scaled', 'capped', 'masked' or 'weights'";
+  if (!PyUnicode_Check(name.ptr())) throw py::type_error(describe(function, "stage", rule, name));
+  for (const auto& [known, stage] : kStages)
+    if (PyUnicode_CompareWithASCIIString(name.ptr(), known) == 0) return stage;
+  throw py::value_error(describe(function, "stage", rule, name));
+}
+
 // The array given as `out` (argument `i`), else a new one: the shape of `query` with `last_extent` columns.
 NewArray output_or_new(const ArrayArguments& arrays, int i, py::handle out, const TensorView& query,
                        Index last_extent) {
@@ -99,7 +113,7 @@ py::object attend(py::handle query, py::handle key, py::handle value, py::handle
 
 py::object weigh(py::handle query, py::handle key, py::handle attn_mask, py::handle is_causal, py::handle query_offset,
                  py::handle key_lengths, py::handle window, py::handle scale, py::handle softcap,
-                 py::handle alibi_slopes, py::handle sinks, py::handle out, py::handle num_threads) {
+                 py::handle alibi_slopes, py::handle sinks, py::handle stage, py::handle out, py::handle num_threads) {
   const char* const function = "attention_weights";
   const Argument list[] = {{"query", query},
                            {"key", key},
@@ -113,12 +127,13 @@ py::object weigh(py::handle query, py::handle key, py::handle attn_mask, py::han
   const TensorView q = arrays.tensor(0, 2, kMaxRank);
   const TensorView k = arrays.tensor(1, 2, kMaxRank);
   const ScoreOptions options(function, arrays, 2, {is_causal, query_offset, window, scale, softcap, num_threads}, q);
+  const ScoreStage last = stage_called(function, stage);
 
   const NewArray result = output_or_new(arrays, 7, out, q, k.extents[k.rank - 2]);
   warn_if_forked();
   {
     const py::gil_scoped_release_simple unlocked;
-    attention_weights(q, k, result.view, options);
+    attention_weights(q, k, result.view, options, last);
   }
   return result.array;
 }
@@ -130,10 +145,9 @@ void bind_attention(py::module_& m) {
         "(query, key, value, attn_mask, is_causal, query_offset, key_lengths, window, scale, softcap, alibi_slopes, "
         "sinks, "
         "return_lse, out, num_threads) -> out or (out, lse)");
-  m.def(
-      "attention_weights", &weigh,
-      "(query, key, attn_mask, is_causal, query_offset, key_lengths, window, scale, softcap, alibi_slopes, sinks, out, "
-      "num_threads) -> weights");
+  m.def("attention_weights", &weigh,
+        "(query, key, attn_mask, is_causal, query_offset, key_lengths, window, scale, softcap, alibi_slopes, sinks, "
+        "stage, out, num_threads) -> weights");
 }
 
 }  // namespace mha::bindings

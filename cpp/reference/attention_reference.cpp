@@ -50,9 +50,13 @@ bool takes_part(const AttentionOptions& options, Index b, Index h, Index i, Inde
   return options.attn_mask.dtype == DType::boolean ? mask != 0 : mask != -kInfinity;
 }
 
-/// What becomes of a scaled score before it is masked.
-double modified(double score, const AttentionOptions& options, Index b, Index h, Index i, Index j) {
-  if (options.softcap > 0) score = options.softcap * std::tanh(score / options.softcap);
+/// What becomes of a scaled score.
+double capped(double score, const AttentionOptions& options) {
+  return options.softcap > 0 ? options.softcap * std::tanh(score / options.softcap) : score;
+}
+
+/// What becomes of a capped score before it is masked.
+double biased(double score, const AttentionOptions& options, Index b, Index h, Index i, Index j) {
   if (options.attn_mask && options.attn_mask.dtype != DType::boolean) score += at(options.attn_mask, {b, h, i, j});
   if (options.alibi_slopes)
     score -= at(options.alibi_slopes, {h}) * std::abs(static_cast<double>(position_of(options, b, i) - j));
@@ -104,10 +108,17 @@ Attention scaled_dot_product_attention(const TensorView& query, const TensorView
         double maximum = sink;
         for (Index j = 0; j < keys; ++j) {
           sees[j] = takes_part(options, b, h, i, j);
-          if (!sees[j]) continue;
+          if (options.key_lengths && j >= options.key_lengths[b]) {  // there is nothing to read
+            for (auto* stage : {&result.scaled, &result.capped, &result.masked}) stage->push_back(-kInfinity);
+            continue;
+          }
           double dot = 0;
           for (Index d = 0; d < head_dim; ++d) dot += at(query, {b, h, i, d}) * at(key, {b, hk, j, d});
-          score[j] = modified(scale * dot, options, b, h, i, j);
+          result.scaled.push_back(scale * dot);
+          result.capped.push_back(capped(scale * dot, options));
+          score[j] = biased(result.capped.back(), options, b, h, i, j);
+          result.masked.push_back(sees[j] ? score[j] : -kInfinity);
+          if (!sees[j]) continue;
           if (score[j] > maximum) maximum = score[j];
         }
         if (maximum == -kInfinity) maximum = 0;  // nothing at all: the exponentials below are 0

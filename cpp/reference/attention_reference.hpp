@@ -13,6 +13,8 @@ struct Attention {
   std::vector<double> out;      // [B, H, Tq, Dv]
   std::vector<double> lse;      // [B, H, Tq]; for a row that sees no key its sink, or minus infinity
   std::vector<double> weights;  // [B, H, Tq, Tk]; 0 where a key does not take part
+  // [B, H, Tq, Tk]; what attention_weights gives at the stages before
+  std::vector<double> scaled, capped, masked;
 };
 
 /// softmax(scale * query key^T + masks) value, with the shapes and options of mha::scaled_dot_product_attention.

@@ -6,6 +6,19 @@
 #include "run_plan.hpp"
 
 namespace mha {
+namespace {
+
+/// The options whose masked scores are the scores of `options` at `stage`: what comes later is left out.
+AttentionOptions up_to(ScoreStage stage, const AttentionOptions& options) {
+  if (stage >= ScoreStage::masked) return options;
+  AttentionOptions earlier;
+  earlier.scale = options.scale;
+  earlier.key_lengths = options.key_lengths;
+  if (stage == ScoreStage::capped) earlier.softcap = options.softcap;
+  return earlier;
+}
+
+}  // namespace
 
 void scaled_dot_product_attention(const TensorView& query, const TensorView& key, const TensorView& value,
                                   const MutableTensorView& out, const MutableTensorView& lse,
@@ -15,9 +28,11 @@ void scaled_dot_product_attention(const TensorView& query, const TensorView& key
 }
 
 void attention_weights(const TensorView& query, const TensorView& key, const MutableTensorView& weights,
-                       const AttentionOptions& options) {
-  const AttentionArguments arguments = validate({"attention_weights", query, key, {}, weights, {}, options});
-  run_plan(make_plan(arguments, AttentionOutput::weights, active_kernels()), options.num_threads);
+                       const AttentionOptions& options, ScoreStage stage) {
+  AttentionArguments arguments = validate({"attention_weights", query, key, {}, weights, {}, options});
+  arguments.options = up_to(stage, arguments.options);
+  const AttentionOutput output = stage == ScoreStage::weights ? AttentionOutput::weights : AttentionOutput::scores;
+  run_plan(make_plan(arguments, output, active_kernels()), options.num_threads);
 }
 
 }  // namespace mha

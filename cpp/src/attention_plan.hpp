@@ -24,7 +24,7 @@ constexpr Index spans_of(Index keys) { return (keys + kSpanKeys - 1) / kSpanKeys
 
 struct AttentionPlan {
   const DTypeKernels* kernels;
-  void (*kernel)(const AttentionTile&, void* scratch);  // one of kernels->attend, decode, weigh
+  void (*kernel)(const AttentionTile&, void* scratch);  // one of kernels->attend, decode, weigh, score
 
   Index element_size;  // bytes
   Index batch, kv_heads;

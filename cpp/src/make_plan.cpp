@@ -87,7 +87,9 @@ AttentionPlan make_plan(const AttentionArguments& a, AttentionOutput output, con
   plan.sink_stride = options.sinks.strides[0] * size_of(plan.accumulator);
 
   const Index rows = plan.group * plan.query_length, keys = most_keys(plan);
-  plan.kernel = output == AttentionOutput::weights ? plan.kernels->weigh : plan.kernels->attend;
+  plan.kernel = output == AttentionOutput::scores    ? plan.kernels->score
+                : output == AttentionOutput::weights ? plan.kernels->weigh
+                                                     : plan.kernels->attend;
   plan.tile_rows = plan.kernels->query_tile_rows;
   plan.spans = 1;
   if (output == AttentionOutput::attended_values && suits_decode(plan)) {

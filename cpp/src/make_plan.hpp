@@ -7,7 +7,7 @@
 namespace mha {
 
 /// What to compute for each tile.
-enum class AttentionOutput { attended_values, weights };
+enum class AttentionOutput { attended_values, weights, scores };
 
 /// `arguments` must have passed validate().
 AttentionPlan make_plan(const AttentionArguments& arguments, AttentionOutput output, const KernelTable& table);

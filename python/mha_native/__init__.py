@@ -1,6 +1,6 @@
 """Multi-head attention on a CPU: a C++ core with a thin NumPy face."""
 
-from . import reference
+from . import compat, reference
 from ._core import __version__
 from .attention import attention_weights, scaled_dot_product_attention
 from .merging import merge_attention
@@ -23,6 +23,7 @@ __all__ = [
     "active_isa",
     "attention_weights",
     "available_isas",
+    "compat",
     "last_used_isa",
     "merge_attention",
     "num_threads",

@@ -38,6 +38,7 @@ def attention_weights(
     softcap: float | None,
     alibi_slopes: NDArray[Any] | None,
     sinks: NDArray[Any] | None,
+    stage: str,
     out: NDArray[Any] | None,
     num_threads: int | None,
     /,

@@ -1,5 +1,7 @@
 """Attention over arrays: the public functions, which document and forward. Checks and work are in the core."""
 
+from typing import Literal
+
 from numpy import ndarray
 
 from . import _core
@@ -156,10 +158,11 @@ def attention_weights(
     softcap: float | None = None,
     alibi_slopes: Tensor | None = None,
     sinks: Tensor | None = None,
+    stage: Literal["scaled", "capped", "masked", "weights"] = "weights",
     out: Tensor | None = None,
     num_threads: int | None = None,
 ) -> Tensor:
-    """``softmax(scale * query @ key.T + masks)``: how much each query attends to each key.
+    """``softmax(scale * query @ key.T + masks)``: the weights of each query's keys; or the scores before.
 
     Parameters
     ----------
@@ -167,6 +170,16 @@ def attention_weights(
     key : [B, Hk, Tk, D]
     attn_mask, is_causal, query_offset, key_lengths, window, scale, softcap, alibi_slopes, sinks, num_threads
         As for `scaled_dot_product_attention`.
+    stage : {"scaled", "capped", "masked", "weights"}, default "weights"
+        How far to go:
+
+        - "scaled": ``scale * query @ key.T``, also where a mask hides the key;
+        - "capped": after `softcap`, likewise;
+        - "masked": after `attn_mask` and `alibi_slopes`, and minus infinity where a key is masked;
+        - "weights": after the softmax.
+
+        Keys behind `key_lengths` are not read at any stage, and their scores are minus infinity. What a stage comes
+        before has no effect on it, but is checked all the same; `sinks` have no part in scores.
     out : [B, H, Tq, Tk], optional
         Array to write the result to; it must not overlap an input.
 
@@ -174,7 +187,7 @@ def attention_weights(
     -------
     weights : [B, H, Tq, Tk]
         Of the rank, dtype and kind of `query`. Rows sum to 1, or with `sinks` to 1 less the weight of the sink. Masked
-        keys weigh exactly 0, and a query that sees no key has zeros only.
+        keys weigh exactly 0, and a query that sees no key has zeros only. Or the scores of another `stage`.
 
     See Also
     --------
@@ -189,6 +202,17 @@ def attention_weights(
     array([[1.  , 0.  , 0.  ],
            [0.2 , 0.8 , 0.  ],
            [0.17, 0.17, 0.67]], dtype=float32)
+
+    The scores that these weights come from, and what they were before the mask:
+
+    >>> mha.attention_weights(x, x, is_causal=True, stage="masked", scale=3)
+    array([[  3., -inf, -inf],
+           [  0.,   3., -inf],
+           [  0.,   0.,   3.]], dtype=float32)
+    >>> mha.attention_weights(x, x, is_causal=True, stage="scaled", scale=3)
+    array([[3., 0., 0.],
+           [0., 3., 0.],
+           [0., 0., 3.]], dtype=float32)
     """
     name = "attention_weights"
     result = _core.attention_weights(
@@ -203,6 +227,7 @@ def attention_weights(
         softcap,
         alibi_slopes if alibi_slopes is None else to_numpy(name, "alibi_slopes", alibi_slopes),
         sinks if sinks is None else to_numpy(name, "sinks", sinks),
+        stage,
         out if out is None or type(out) is ndarray else to_numpy(name, "out", out),
         num_threads,
     )

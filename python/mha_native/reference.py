@@ -46,12 +46,24 @@ def scaled_dot_product_attention(
     return (out, _with_rank(lse, rank - 1)) if return_lse else out
 
 
-def attention_weights(query: ArrayLike, key: ArrayLike, attn_mask: ArrayLike | None = None, **options: Any) -> Array:
-    """``softmax(scale * query @ key.T + masks)``: [B, H, Tq, Tk].
+def attention_weights(
+    query: ArrayLike,
+    key: ArrayLike,
+    attn_mask: ArrayLike | None = None,
+    *,
+    stage: str = "weights",
+    sinks: ArrayLike | None = None,
+    **options: Any,
+) -> Array:
+    """``softmax(scale * query @ key.T + masks)``, or what it was at an earlier `stage`: [B, H, Tq, Tk].
 
-    `options` are `scale`, `softcap`, `alibi_slopes`, `sinks` and the arguments of `visible_keys`.
+    `options` are `scale`, `softcap`, `alibi_slopes` and the arguments of `visible_keys`.
     """
-    return _with_rank(_softmax_of_scores(query, key, attn_mask, **options)[0], np.ndim(query))
+    if stage == "weights":
+        result = _softmax_of_scores(query, key, attn_mask, sinks=sinks, **options)[0]
+    else:
+        result = _scores(query, key, attn_mask, stage=stage, **options)[0]
+    return _with_rank(result, np.ndim(query))
 
 
 def multi_head_attention(
@@ -121,19 +133,20 @@ def visible_keys(
     return visible
 
 
-def _softmax_of_scores(
+def _scores(
     query: ArrayLike,
     key: ArrayLike,
     attn_mask: ArrayLike | None,
     *,
+    stage: str = "masked",
     scale: float | None = None,
     softcap: float | None = None,
     alibi_slopes: ArrayLike | None = None,
-    sinks: ArrayLike | None = None,
     query_offset: ArrayLike = 0,
+    key_lengths: ArrayLike | None = None,
     **masks: Any,
-) -> tuple[Array, Array, NDArray[np.bool_]]:
-    """Weights [B, H, Tq, Tk], lse [B, H, Tq], and which keys take part."""
+) -> tuple[Array, NDArray[np.bool_]]:
+    """Scores [B, H, Tq, Tk] at a stage, and which of them are one; the others are minus infinity."""
     query = _with_rank(np.asarray(query, np.float64), 4)
     key = _for_each_query_head(key, query.shape[1])
     if scale is None:
@@ -141,19 +154,34 @@ def _softmax_of_scores(
 
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
         scores = scale * (query @ np.swapaxes(key, -2, -1))
-        if softcap is not None:
+        if stage != "scaled" and softcap is not None:
             scores = softcap * np.tanh(scores / softcap)
+        if stage in ("scaled", "capped"):
+            exists = visible_keys(scores.shape, key_lengths=key_lengths)
+            return np.where(exists, scores, -np.inf), exists
         if alibi_slopes is not None:
             position, j = _positions(scores.shape, query_offset)
             scores = scores - _for_each_head(alibi_slopes) * np.abs(position - j)
-        visible = visible_keys(scores.shape, query_offset=query_offset, **masks)
+        visible = visible_keys(scores.shape, query_offset=query_offset, key_lengths=key_lengths, **masks)
         if attn_mask is not None:
             attn_mask = np.asarray(attn_mask)
             is_boolean = attn_mask.dtype == bool
             visible = visible & (attn_mask if is_boolean else attn_mask != -np.inf)
             scores = scores if is_boolean else scores + attn_mask
-        scores = np.where(visible, scores, -np.inf)
+    return np.where(visible, scores, -np.inf), visible
 
+
+def _softmax_of_scores(
+    query: ArrayLike,
+    key: ArrayLike,
+    attn_mask: ArrayLike | None,
+    *,
+    sinks: ArrayLike | None = None,
+    **options: Any,
+) -> tuple[Array, Array, NDArray[np.bool_]]:
+    """Weights [B, H, Tq, Tk], lse [B, H, Tq], and which keys take part."""
+    scores, visible = _scores(query, key, attn_mask, **options)
+    with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
         sink = -np.inf if sinks is None else _for_each_head(sinks)  # a score that no value goes with
         largest = np.maximum(scores.max(axis=-1, keepdims=True, initial=-np.inf), sink)
         largest = np.where(largest == -np.inf, 0, largest)  # nothing at all: the exponentials below are 0

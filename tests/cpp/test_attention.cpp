@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <numeric>
+#include <utility>
 
 #include "arrays.hpp"
 #include "attention_reference.hpp"
@@ -51,6 +52,13 @@ class AttentionOf : public ::testing::Test {
       expect_close(lse.data(), expected.lse, bound);
       attention_weights(query, key, weights.view(), options);
       expect_close(weights.data(), expected.weights, bound);
+      for (const auto& [stage, scores] : {std::pair(ScoreStage::scaled, expected.scaled),
+                                          {ScoreStage::capped, expected.capped},
+                                          {ScoreStage::masked, expected.masked}}) {
+        Array<T> result = nans<T>({B, H, Tq, Tk});
+        attention_weights(query, key, result.view(), options, stage);
+        expect_close(result.data(), scores, bound);
+      }
     });
   }
 };

@@ -265,6 +265,7 @@ def _values() -> list[Case]:
         Case("scale-zero", "uniform weights", Tq=20, Tk=130, scale=0.0),
         Case("scale-large", "nearly one-hot weights", Tq=20, Tk=130, scale=8.0),
         Case("scale-tiny", "nearly uniform weights", Tq=20, Tk=130, scale=1e-6),
+        Case("scale-underflow", "rounds to 0 in float32", Tq=20, Tk=130, scale=1e-60, mask="boolean QK"),
         Case("peaked", "few keys take all the weight", Tq=40, Tk=200, data="peaked"),
         Case("huge-scores", "exp would overflow without the maximum", Tq=40, Tk=200, data="huge_scores"),
         Case("rising", "the running maximum moves at every key block", Tq=10, Tk=400, data="rising"),

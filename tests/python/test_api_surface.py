@@ -6,31 +6,38 @@ import ast
 import doctest
 import importlib.metadata
 import inspect
+import operator
 import re
 import types
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import mha_native
-from mha_native import _core
+from mha_native import _core, compat
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = Path(mha_native.__file__).parent
 PUBLIC = [name for name in mha_native.__all__ if not name.startswith("__")]
+ADAPTERS = [f"compat.{name}" for name in compat.__all__]
 
 
 def test_all_is_the_whole_face() -> None:
     modules = {name for name, x in vars(mha_native).items() if inspect.ismodule(x)}
     visible = {name for name in vars(mha_native) if not name.startswith("_")}
-    assert visible - modules == set(PUBLIC) - {"reference"}
+    assert visible - modules == set(PUBLIC) - {"compat", "reference"}
     assert len(set(mha_native.__all__)) == len(mha_native.__all__)
     assert sorted(mha_native.__all__) == list(mha_native.__all__)
 
 
-@pytest.mark.parametrize("name", PUBLIC)
+def _thing(name: str) -> Any:
+    return operator.attrgetter(name)(mha_native)
+
+
+@pytest.mark.parametrize("name", PUBLIC + ADAPTERS)
 def test_every_name_is_documented(name: str) -> None:
-    thing = getattr(mha_native, name)
+    thing = _thing(name)
     # The first line of an undocumented binding is its signature.
     assert re.match(r"[A-Z`].*", inspect.getdoc(thing) or ""), f"{name}: {inspect.getdoc(thing)!r}"
     for member, x in vars(thing).items() if inspect.isclass(thing) else ():
@@ -38,20 +45,20 @@ def test_every_name_is_documented(name: str) -> None:
             assert inspect.getdoc(x), f"{name}.{member}"
 
 
-PYTHON = [name for name in PUBLIC if isinstance(getattr(mha_native, name), type | types.FunctionType)]
+PYTHON = [name for name in PUBLIC + ADAPTERS if isinstance(_thing(name), type | types.FunctionType)]
 
 
 @pytest.mark.parametrize("name", PYTHON)
 def test_every_parameter_is_documented(name: str) -> None:
-    thing = getattr(mha_native, name)
+    thing = _thing(name)
     text = inspect.getdoc(thing) or ""
     for parameter in inspect.signature(thing).parameters:
         assert re.search(rf"\b{parameter}\b", text), f"{name}: {parameter}"
 
 
-@pytest.mark.parametrize("name", [name for name in PUBLIC if callable(getattr(mha_native, name))])
+@pytest.mark.parametrize("name", [name for name in PUBLIC + ADAPTERS if callable(_thing(name))])
 def test_examples_are_true(name: str) -> None:
-    tests = [test for test in doctest.DocTestFinder().find(getattr(mha_native, name), name) if test.examples]
+    tests = [test for test in doctest.DocTestFinder().find(_thing(name), name) if test.examples]
     assert tests, f"{name} has no example"
     runner = doctest.DocTestRunner(verbose=False)
     report: list[str] = []

@@ -100,26 +100,8 @@ def attention(
     out, lse = reference.scaled_dot_product_attention(query, key, value, return_lse=True, **options)
     weights = reference.attention_weights(query, key, **options)
     with np.errstate(all="ignore"):
-        q, k, v = (np.abs(np.nan_to_num(_matrix(x, query.shape), posinf=0, neginf=0)) for x in (query, key, value))
-        keys, head_dim = k.shape[-2:]
-        scale = options.get("scale")
-        scale = 1 / np.sqrt(max(head_dim, 1)) if scale is None else abs(scale)
-        slopes, softcap, sinks = (options.get(name) for name in ("alibi_slopes", "softcap", "sinks"))
-        rounding = gamma(head_dim, eps) + (3 if slopes is None else 5) * eps
-        log_error = rounding * scale * (q @ k.swapaxes(-1, -2))
-        if errors is not None:
-            dq, dk, dv = (_matrix(x, query.shape) for x in errors)
-            log_error = log_error + scale * (dq @ k.swapaxes(-1, -2) + q @ dk.swapaxes(-1, -2))
-        if softcap is not None:
-            product = _matrix(query, query.shape) @ _matrix(key, query.shape).swapaxes(-1, -2)
-            log_error = _through_softcap(log_error, scale * product, softcap, eps)
-        bias = options.get("attn_mask")
-        if bias is not None and bias.dtype != bool:
-            log_error = log_error + rounding * np.where(np.isinf(bias), 0, np.abs(bias.astype(np.float64)))
-        if slopes is not None:
-            position = np.reshape(options.get("query_offset", 0), (-1, 1, 1, 1)) + np.arange(query.shape[-2])[:, None]
-            distance = np.abs(position - np.arange(keys))
-            log_error = log_error + rounding * np.abs(slopes.astype(np.float64))[:, None, None] * distance
+        v, keys, sinks = _size(value, query.shape), key.shape[-2], options.get("sinks")
+        log_error = _score_error(query, key, options, eps, errors)
         log_weight = np.where(weights > 0, np.log(weights), np.log(lost))
         ratio = np.expm1(log_error + (2 + np.abs(log_weight)) * eps)
         off = weights * ratio
@@ -134,11 +116,52 @@ def attention(
         magnitude = np.abs(out)
         out_bound = off @ v + mean * magnitude + chain * (weights @ v + magnitude)
         if errors is not None:
-            out_bound = out_bound + weights @ dv
+            out_bound = out_bound + weights @ _matrix(errors[2], query.shape)
         out_bound = out_bound + keys * (lost * v.max(-2, keepdims=True, initial=0) + least)
         lse_bound = mean[..., 0] + chain + 2 * eps * (np.abs(lse) + np.log(max(keys, 1)) + 1)
         weights_bound = off + weights * (mean + chain) + lost
     return Expected(out, lse, weights, out_bound, lse_bound, weights_bound)
+
+
+def scores(query: Array, key: Array, options: dict[str, Any], stage: str) -> tuple[Array, Array]:
+    """What the oracle says of the scores at a stage, and how far from it they may be."""
+    names = {"scaled": ("scale", "key_lengths"), "capped": ("scale", "key_lengths", "softcap")}.get(stage, options)
+    done = {name: options[name] for name in names if name in options}
+    info, head_dim = np.finfo(query.dtype), query.shape[-1]
+    with np.errstate(all="ignore"):
+        bound = _score_error(query, key, done, float(info.eps))
+    scale, softcap = done.get("scale"), done.get("softcap", 0)
+    scale = 1 if scale is None else max(1, abs(scale))
+    steps = scale * (head_dim + 1) + softcap + 1  # products, scaled; the division by the cap, and all the rest
+    bound = bound + steps * float(info.smallest_subnormal)
+    return reference.attention_weights(query, key, stage=stage, **options), bound
+
+
+def _score_error(
+    query: Array, key: Array, options: dict[str, Any], eps: float, errors: tuple[Array, ...] | None = None
+) -> Array:
+    """How far masked scores may be from the exact ones: delta_j without what the exponential adds."""
+    q, k = _size(query, query.shape), _size(key, query.shape)
+    keys, head_dim = k.shape[-2:]
+    scale = options.get("scale")
+    scale = 1 / np.sqrt(max(head_dim, 1)) if scale is None else abs(scale)
+    slopes, softcap = options.get("alibi_slopes"), options.get("softcap")
+    rounding = gamma(head_dim, eps) + (3 if slopes is None else 5) * eps
+    error = rounding * scale * (q @ k.swapaxes(-1, -2))
+    if errors is not None:
+        dq, dk = (_matrix(x, query.shape) for x in errors[:2])
+        error = error + scale * (dq @ k.swapaxes(-1, -2) + q @ dk.swapaxes(-1, -2))
+    if softcap is not None:
+        product = _matrix(query, query.shape) @ _matrix(key, query.shape).swapaxes(-1, -2)
+        error = _through_softcap(error, scale * product, softcap, eps)
+    bias = options.get("attn_mask")
+    if bias is not None and bias.dtype != bool:
+        error = error + rounding * np.where(np.isinf(bias), 0, np.abs(bias.astype(np.float64)))
+    if slopes is not None:
+        position = np.reshape(options.get("query_offset", 0), (-1, 1, 1, 1)) + np.arange(query.shape[-2])[:, None]
+        distance = np.abs(position - np.arange(keys))
+        error = error + rounding * np.abs(slopes.astype(np.float64))[:, None, None] * distance
+    return error
 
 
 def _through_softcap(error: Array, score: Array, softcap: float, eps: float) -> Array:
@@ -270,6 +293,11 @@ def assert_same_bits(actual: Array, expected: Array, *, label: str = "") -> None
     if not np.array_equal(left, right):
         where = tuple(int(i) for i in np.argwhere(left != right)[0])
         raise AssertionError(f"{label}: first difference at {where}: {actual[where]!r} is not {expected[where]!r}")
+
+
+def _size(x: Array, query_shape: tuple[int, ...]) -> Array:
+    """The magnitudes of a `_matrix`; what is not finite has none."""
+    return np.abs(np.nan_to_num(_matrix(x, query_shape), posinf=0, neginf=0))
 
 
 def _matrix(x: Array, query_shape: tuple[int, ...]) -> Array:

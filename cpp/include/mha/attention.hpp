@@ -60,8 +60,18 @@ void scaled_dot_product_attention(const TensorView& query, const TensorView& key
                                   const MutableTensorView& out, const MutableTensorView& lse = {},
                                   const AttentionOptions& options = {});
 
-/// The softmax weights themselves: weights [B, H, Tq, Tk], in the dtype of query. Masked keys weigh exactly 0.
+/// How far attention_weights goes. Keys behind key_lengths are not read at any stage: before the softmax they have a score
+/// of minus infinity.
+enum class ScoreStage {
+  scaled,  // scale * query key^T, also where a mask hides the key
+  capped,  // after softcap, likewise
+  masked,  // after attn_mask and alibi_slopes; minus infinity where the key is masked
+  weights  // after the softmax
+};
+
+/// The softmax weights themselves, or the scores that they come from: weights [B, H, Tq, Tk], in the dtype of query.
+/// Masked keys weigh exactly 0. Sinks have no part in the scores; all options are checked at every stage.
 void attention_weights(const TensorView& query, const TensorView& key, const MutableTensorView& weights,
-                       const AttentionOptions& options = {});
+                       const AttentionOptions& options = {}, ScoreStage stage = ScoreStage::weights);
 
 }  // namespace mha

@@ -35,13 +35,13 @@ struct AttentionTile {
   const void *key, *value;              // element (0, 0)
   Index key_row, key_step;              // elements between keys; between neighbours along D
   Index value_row, value_step;          // elements between keys; between neighbours along Dv
-  void* out[kMaxTileRows];              // attend: each row's Dv results; weigh: each row's Tk weights
+  void* out[kMaxTileRows];              // attend: each row's Dv results; weigh, score: its Tk weights, scores
   Index out_step;                       //
   void* lse[kMaxTileRows];              // accumulator type; null: not wanted
   Index first_key[kMaxTileRows];        // row r sees the keys [first_key, last_key) that the masks admit;
   Index last_key[kMaxTileRows];         //   equal: the row sees none
   bool is_far;                          // keys and values are probably not in this core's caches yet
-  Index key_length;                     // Tk: weigh fills this many columns
+  Index key_length;                     // Tk: weigh and score fill this many columns
   const void* attn_mask[kMaxTileRows];  // each row's mask entries, one for each key; attn_mask[0] null: none
   bool attn_mask_is_boolean;            // else the dtype of the tile, added to the scaled scores
   Index attn_mask_step;                 // elements between the entries of neighbouring keys
@@ -78,6 +78,7 @@ struct DTypeKernels {
   std::size_t (*attention_scratch)(Index head_dim, Index value_dim);
   void (*attend)(const AttentionTile& tile, void* scratch);  // out = softmax(...) value; and lse
   void (*weigh)(const AttentionTile& tile, void* scratch);   // out = softmax(...)
+  void (*score)(const AttentionTile& tile, void* scratch);   // out = what the softmax is of
   /// attend() for up to kMaxDecodeRows rows, with the same bits. head_dim and value_dim are multiples of decode_lanes, and
   /// neighbours along them lie next to each other. With tile.span, first_key and last_key lie within one span.
   void (*decode)(const AttentionTile& tile, void* scratch);

@@ -6,6 +6,7 @@
 #include "project_tile.hpp"
 #include "saturate_fma.hpp"
 #include "weigh_tile.hpp"
+#include "write_scores.hpp"
 
 #define MHA_QUOTE_EXPANDED(x) #x
 #define MHA_QUOTE(x) MHA_QUOTE_EXPANDED(x)
@@ -41,9 +42,9 @@ template <class T>
 constexpr DTypeKernels dtype_kernels() {
   static_assert(kWidth<T> <= kMaxTileRows);
   static_assert(kLanes<T> * sizeof(T) <= kVectorBytes && kPanelWidth<T> % kWidth<T> == 0);
-  return {int(kWidth<T>),  &attention_scratch<T>, &attend_tile<T>, &weigh_tile<T>,         &decode_tile<T>,
-          kLanes<T>,       &SpanSums<T>::bytes,   &merge_spans<T>, &projection_scratch<T>, &project_tile<T>,
-          &saturate_fma<T>};
+  return {int(kWidth<T>),   &attention_scratch<T>,  &attend_tile<T>,  &weigh_tile<T>,
+          &write_scores<T>, &decode_tile<T>,        kLanes<T>,        &SpanSums<T>::bytes,
+          &merge_spans<T>,  &projection_scratch<T>, &project_tile<T>, &saturate_fma<T>};
 }
 
 constexpr KernelTable kTable = {MHA_QUOTE(MHA_ISA),

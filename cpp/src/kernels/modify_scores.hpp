@@ -12,10 +12,11 @@ namespace mha::MHA_ISA {
 template <class T>
 struct ScoreScale {
   // A positive scale can wait for the exponent, where it costs nothing. What is capped or added to is the scaled score, and
-  // a scale that is not positive turns the maximum around: then scores are scaled first, and every score is modified.
+  // a scale that is not positive turns the maximum around (one that T rounds to 0 makes NaN of a masked score): then scores
+  // are scaled first, and every score is modified.
   explicit ScoreScale(const AttentionTile& tile)
       : comes_first((tile.attn_mask[0] && !tile.attn_mask_is_boolean) || tile.softcap != 0 || tile.has_alibi ||
-                    !(tile.scale > 0)),
+                    !(T(tile.scale) > 0)),
         of_maximum(comes_first ? 1.0 : tile.scale),
         exponent_scale(T(of_maximum * 1.4426950408889634)) {}  // log2(e)
 

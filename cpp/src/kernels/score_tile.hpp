@@ -211,6 +211,8 @@ class ScoreTile {
 
   int vectors() const { return vectors_; }
   const T* weights() const { return scores_; }
+  /// What brings the scores of score() to scaled ones.
+  P score_scale() const { return pset1<P>(T(scale_.of_maximum)); }
   const T* correction() const { return correction_; }
 
  private:

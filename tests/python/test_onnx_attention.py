@@ -1,0 +1,281 @@
+"""compat.onnx_attention against the operator as its specification has it, and against ONNX's own cases where it is."""
+
+from __future__ import annotations
+
+import warnings
+import zlib
+from typing import Any
+
+import numpy as np
+import onnx_operator
+import pytest
+import tolerance
+from tolerance import assert_close, assert_same_bits
+
+from mha_native.compat import onnx_attention
+
+SIZES = {"B": 2, "H": 4, "Hk": 2, "Tq": 5, "Tk": 70, "P": 0, "D": 8, "Dv": 6}
+
+# Name: sizes that differ from SIZES, attributes, and inputs: "mask" as its kind and shape, "lengths" of the batch.
+CASES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "one-head-group": {"Hk": 4},
+    "one-kv-head": {"Hk": 1},
+    "causal": {"is_causal": 1},
+    "causal-more-queries": {"is_causal": 1, "Tq": 9, "Tk": 4},
+    "scale": {"scale": 0.7},
+    "scale-zero": {"scale": 0.0},
+    "softcap": {"softcap": 1.5},
+    "softcap-mask": {"softcap": 0.5, "mask": ("boolean", "B1QK")},
+    "softcap-additive": {"softcap": 0.5, "mask": ("additive", "HQK")},
+    "past": {"P": 60, "Tk": 5},
+    "past-causal": {"P": 60, "Tk": 5, "is_causal": 1},
+    "past-causal-longer-query": {"P": 3, "Tk": 2, "Tq": 9, "is_causal": 1},
+    "past-empty": {"P": 0, "Tk": 5, "past": True, "is_causal": 1},
+    "past-mask": {"P": 60, "Tk": 5, "mask": ("additive", "QK"), "is_causal": 1},
+    "past-window": {"P": 60, "Tk": 5, "left_window_size": 7, "right_window_size": 1},
+    "lengths": {"lengths": (31, 70)},
+    "lengths-zero": {"lengths": (0, 7)},
+    "lengths-causal": {"lengths": (31, 70), "is_causal": 1},
+    "lengths-causal-negative-offset": {"lengths": (3, 0), "is_causal": 1},
+    "lengths-window": {"lengths": (31, 70), "left_window_size": 9, "right_window_size": 0},
+    "lengths-short-mask": {"lengths": (31, 50), "mask": ("boolean", "B1Qk"), "is_causal": 1},
+    "window": {"left_window_size": 2, "right_window_size": 1},
+    "window-left": {"left_window_size": 0, "Tq": 40},
+    "window-right": {"right_window_size": 3, "Tq": 40},
+    "window-causal": {"left_window_size": 4, "right_window_size": 4, "is_causal": 1, "Tq": 40},
+    "window-everything": {
+        "lengths": (31, 66),
+        "left_window_size": 30,
+        "right_window_size": 2,
+        "softcap": 2.0,
+        "mask": ("additive", "BHQk"),
+        "is_causal": 1,
+        "scale": 0.4,
+    },
+    **{
+        f"{kind}-{axes}": {"mask": (kind, axes)}
+        for kind in ("boolean", "additive")
+        for axes in ("K", "QK", "1K", "HQK", "1QK", "BHQK", "B1QK", "B11K", "1H1K")
+    },
+    # k: shorter than Tk; 1 at the end: one key, and no broadcast.
+    **{
+        f"{kind}-short-{axes}": {"mask": (kind, axes)}
+        for kind in ("boolean", "additive")
+        for axes in ("k", "Qk", "BHQk", "Q1", "B1Q1")
+    },
+    "nothing-seen": {"mask": ("nothing", "B1QK")},
+}
+
+
+def _make(name: str, dtype: Any, rank: int) -> tuple[list[Any], dict[str, Any]]:
+    """Inputs and attributes of a case."""
+    row = dict(CASES[name])
+    B, H, Hk, Tq, Tk, P, D, Dv = (row.pop(axis, size) for axis, size in SIZES.items())
+    rng = np.random.default_rng(zlib.crc32(name.encode()))
+
+    def normal(*shape: int) -> np.ndarray:
+        return rng.standard_normal(shape).astype(dtype)
+
+    inputs: list[Any] = [normal(B, H, Tq, D), normal(B, Hk, Tk, D), normal(B, Hk, Tk, Dv), None, None, None, None]
+    if "mask" in row:
+        kind, axes = row.pop("mask")
+        sizes = {"B": B, "H": H, "Q": Tq, "K": P + Tk, "k": 53, "1": 1}
+        shape = tuple(sizes[axis] for axis in axes)
+        inputs[3] = rng.random(shape) < (0 if kind == "nothing" else 0.6)
+        if kind == "additive":
+            inputs[3] = np.where(inputs[3], normal(*shape), dtype(-np.inf))
+    if P or row.pop("past", False):
+        inputs[4:6] = normal(B, Hk, P, D), normal(B, Hk, P, Dv)
+    if "lengths" in row:
+        inputs[6] = np.array(row.pop("lengths"), np.int64)
+    if rank == 3:
+        inputs[:3] = (x.swapaxes(1, 2).reshape(x.shape[0], x.shape[2], -1) for x in inputs[:3])
+        row |= {"q_num_heads": H, "kv_num_heads": Hk}
+    return inputs, row
+
+
+def _bounds(inputs: list[Any], attributes: dict[str, Any], dtype: Any) -> tuple[np.ndarray, list[np.ndarray]]:
+    """How far Y and each qk_matmul_output may be off, by tolerance.py, whose bias is the operator's whole bias."""
+    query, key, value, bias = onnx_operator.prepared(*inputs, **attributes)
+    query, key, value = (x.astype(dtype) for x in (query, key, value))
+    options = {name: attributes[name] for name in ("scale", "softcap") if name in attributes} | {"attn_mask": bias}
+    expected = tolerance.attention(query, key, value, options)
+    scores = [tolerance.scores(query, key, options, stage)[1] for stage in ("scaled", "capped", "masked")]
+    out = expected.out_bound
+    if inputs[0].ndim == 3:
+        out = out.swapaxes(1, 2).reshape(*inputs[0].shape[:2], -1)
+    return out, [*scores, expected.weights_bound]
+
+
+def _check(inputs: list[Any], attributes: dict[str, Any], label: str, computed: Any = None) -> None:
+    dtype = inputs[0].dtype
+    Y, outputs = onnx_operator.attention(*inputs, **attributes)
+    _, key, value, _ = onnx_operator.prepared(*inputs, **attributes)
+    y_bound, output_bounds = _bounds(inputs, attributes, dtype if computed is None else computed)
+    once = float(np.finfo(dtype).eps) if computed is not None else 0.0  # rounded to the dtype of Q at the end
+    for mode, (expected, bound) in enumerate(zip(outputs, output_bounds, strict=True)):
+        result = onnx_attention(*inputs, qk_matmul_output_mode=mode, **attributes)
+        assert [x.dtype for x in result] == [dtype, dtype, value.dtype, dtype]
+        bound = bound + once * np.abs(np.nan_to_num(expected, neginf=0))
+        assert_close(result[0], Y, y_bound + once * np.abs(Y), label=f"{label} Y")
+        assert_same_bits(result[1], key, label=f"{label} present_key")
+        assert_same_bits(result[2], value, label=f"{label} present_value")
+        assert_close(result[3], expected, bound, label=f"{label} mode {mode}")
+
+
+@pytest.mark.parametrize("rank", [3, 4])
+@pytest.mark.parametrize("name", CASES)
+def test_the_operator(name: str, rank: int, dtype: Any) -> None:
+    inputs, attributes = _make(name, dtype, rank)
+    _check(inputs, attributes, name)
+
+
+@pytest.mark.parametrize("rank", [3, 4])
+def test_every_instruction_set(rank: int, isa: str, dtype: Any) -> None:
+    inputs, attributes = _make("window-everything", dtype, rank)
+    _check(inputs, attributes, isa)
+
+
+@pytest.mark.parametrize("name", ["plain", "window-everything", "past-mask"])
+def test_softmax_in_double_precision(name: str) -> None:
+    inputs, attributes = _make(name, np.float32, 4)
+    _check(inputs, attributes | {"softmax_precision": 11}, name, computed=np.float64)
+    for precision in (1, 10, 16):
+        _check(inputs, attributes | {"softmax_precision": precision}, name)
+
+
+@pytest.mark.parametrize("rank", [3, 4])
+def test_values_of_another_dtype(rank: int) -> None:
+    inputs, attributes = _make("past-mask", np.float32, rank)
+    inputs[2], inputs[5] = inputs[2].astype(np.float64), inputs[5].astype(np.float64)
+    _check(inputs, attributes, "V in float64", computed=np.float64)
+
+
+def test_a_masked_row_is_zero_whatever_is_behind_the_mask(dtype: Any) -> None:
+    inputs, attributes = _make("lengths-causal-negative-offset", dtype, 4)
+    for x in inputs[1:3]:
+        x[0, :, 3:] = np.nan
+        x[1] = np.nan
+    for mode in (2, 3):
+        Y, _, _, qk = onnx_attention(*inputs, qk_matmul_output_mode=mode, **attributes)
+        assert not Y[1].any()
+        assert not Y[0, :, :2].any()
+        assert np.isfinite(Y).all()
+        assert (qk[1] == (0 if mode == 3 else -np.inf)).all()
+    for mode in (0, 1):  # not masked yet
+        assert np.isnan(onnx_attention(*inputs, qk_matmul_output_mode=mode, **attributes)[3][1]).all()
+
+
+@pytest.mark.parametrize("rank", [3, 4])
+def test_memory_as_it_lies(rank: int, dtype: Any) -> None:
+    inputs, attributes = _make("past-mask", dtype, rank)
+    expected = onnx_attention(*inputs, **attributes)
+    views = [x if x is None else np.repeat(x, 2, -1)[..., ::2] for x in inputs]
+    for x in views:
+        if x is not None:
+            x.flags.writeable = False
+    for actual, wanted in zip(onnx_attention(*views, **attributes), expected, strict=True):
+        assert_same_bits(actual, wanted)
+
+
+@pytest.mark.parametrize("empty", ["B", "Tq", "Tk"])
+@pytest.mark.parametrize("rank", [3, 4])
+def test_empty_sizes(empty: str, rank: int, dtype: Any) -> None:
+    B, Tq, Tk = (0 if axis == empty else 3 for axis in ("B", "Tq", "Tk"))
+    Q, K, V = np.ones((B, 4, Tq, 8), dtype), np.ones((B, 2, Tk, 8), dtype), np.ones((B, 2, Tk, 6), dtype)
+    mask, counts = np.ones((Tq, 1), bool), {"q_num_heads": 4, "kv_num_heads": 2} if rank == 3 else {}
+    if rank == 3:
+        Q, K, V = (x.swapaxes(1, 2).reshape(*x.shape[::2], x.shape[1] * x.shape[3]) for x in (Q, K, V))
+    Y, present_key, present_value, qk = onnx_attention(Q, K, V, mask, is_causal=1, **counts)
+    assert Y.shape == ((B, 4, Tq, 6) if rank == 4 else (B, Tq, 24))
+    assert not Y.any()
+    assert (present_key.shape, present_value.shape, qk.shape) == ((B, 2, Tk, 8), (B, 2, Tk, 6), (B, 4, Tq, Tk))
+
+
+REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
+    ({"qk_matmul_output_mode": 4}, ValueError, "qk_matmul_output_mode must be 0, 1, 2 or 3; got 4"),
+    ({"softmax_precision": 7}, ValueError, "softmax_precision must be"),
+    ({"left_window_size": -2}, ValueError, "window must be"),
+    ({"softcap": -1.0}, ValueError, "softcap must be"),
+    ({"q_num_heads": 4, "kv_num_heads": 2}, ValueError, "must not be given where Q has four axes"),
+    ({"past_key": (2, 2, 3, 8)}, ValueError, "must be given together"),
+    ({"past_value": (2, 2, 3, 6)}, ValueError, "must be given together"),
+    ({"past_key": (2, 3, 8), "past_value": (2, 2, 3, 6)}, ValueError, r"past_key must be \[2, 2, P, 8\]"),
+    ({"past_key": (2, 2, 3, 8), "past_value": (2, 2, 3, 7)}, ValueError, r"past_value must be \[2, 2, P, 6\]"),
+    ({"past_key": (2, 2, 3, 8), "past_value": (2, 2, 4, 6)}, ValueError, "value must have the length of key"),
+    ({"K": (2, 70, 16)}, ValueError, "must all have three axes, or all four"),
+    ({"K": (2, 3, 70, 8), "V": (2, 3, 70, 6)}, ValueError, "multiple of the heads of key"),
+    ({"attn_mask": (5, 71)}, ValueError, "attn_mask must broadcast"),
+    ({"attn_mask": (2, 5, 70)}, ValueError, "attn_mask must broadcast"),
+    ({"nonpad_kv_seqlen": np.array([3, 71])}, ValueError, "key_lengths must lie in"),
+    ({"nonpad_kv_seqlen": np.array([3])}, ValueError, r"\[B\]|batch"),
+]
+
+
+@pytest.mark.parametrize(("change", "error", "words"), REFUSED, ids=[words for _, _, words in REFUSED])
+def test_refused(change: dict[str, Any], error: type[Exception], words: str, dtype: Any) -> None:
+    inputs, _ = _make("plain", dtype, 4)
+    call = dict(zip(("Q", "K", "V"), inputs, strict=False))
+    call |= {name: np.ones(x, dtype) if isinstance(x, tuple) else x for name, x in change.items()}
+    with pytest.raises(error, match=words):
+        onnx_attention(**call)
+
+
+def test_no_cache_beside_lengths(dtype: Any) -> None:
+    inputs, _ = _make("past", dtype, 4)
+    with pytest.raises(ValueError, match="nonpad_kv_seqlen must not be given with past_key"):
+        onnx_attention(*inputs[:6], np.array([3, 5]))
+
+
+@pytest.mark.parametrize("counts", [(None, 2), (4, None), (3, 2), (4, 5), (0, 2)])
+def test_head_counts(counts: tuple[int | None, int | None], dtype: Any) -> None:
+    inputs, _ = _make("plain", dtype, 3)
+    with pytest.raises(ValueError, match="num_heads must be given, at least 1, and divide the last axis of"):
+        onnx_attention(*inputs, q_num_heads=counts[0], kv_num_heads=counts[1])
+
+
+@pytest.mark.parametrize("name", ["Q", "K", "past_key", "past_value", "attn_mask"])
+def test_dtypes(name: str, dtype: Any) -> None:
+    inputs, attributes = _make("past-mask", dtype, 4)
+    names = ("Q", "K", "V", "attn_mask", "past_key", "past_value")
+    call = dict(zip(names, inputs, strict=False))
+    for other in (np.float64 if dtype == np.float32 else np.float32, np.int64):
+        changed = call | {name: np.nan_to_num(call[name], neginf=0).astype(other)}
+        with pytest.raises(TypeError, match=f"onnx_attention: .*{np.dtype(other)}"):
+            onnx_attention(**changed, **attributes)
+
+
+def _onnx_cases() -> list[Any]:
+    """The cases that ONNX comes with, of one operator each; none without it."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            from onnx.backend.test.case.node import collect_testcases
+
+            cases = collect_testcases("Attention")
+    except ImportError:
+        return [pytest.param(None, marks=pytest.mark.skip("onnx is not installed"), id="onnx")]
+    operators = [case for case in cases if [node.op_type for node in case.model.graph.node] == ["Attention"]]
+    return [pytest.param(case, id=case.name) for case in operators]
+
+
+@pytest.mark.parametrize("case", _onnx_cases())
+def test_cases_of_onnx(case: Any) -> None:
+    from onnx.helper import get_attribute_value
+
+    node = case.model.graph.node[0]
+    attributes = {attribute.name: get_attribute_value(attribute) for attribute in node.attribute}
+    names = ("Q", "K", "V", "attn_mask", "past_key", "past_value", "nonpad_kv_seqlen")
+    for given, expected in case.data_sets:
+        values = iter(given)
+        inputs = {name: next(values) for name, used in zip(names, node.input, strict=False) if used}
+        if inputs["Q"].dtype not in (np.float32, np.float64):
+            with pytest.raises(TypeError):
+                onnx_attention(**inputs, **attributes)
+            continue
+        results = onnx_attention(**inputs, **attributes)
+        asked = [x for x, used in zip(results, node.output, strict=False) if used]
+        for actual, wanted in zip(asked, expected, strict=True):
+            assert actual.dtype == wanted.dtype
+            np.testing.assert_allclose(actual, wanted, rtol=case.rtol, atol=case.atol)

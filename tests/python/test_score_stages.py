@@ -1,0 +1,154 @@
+"""attention_weights at the stages before the softmax: which keys have a score there, and what it is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import textbook
+import tolerance
+from cases import CASES, Case, make_call
+from tolerance import assert_close, assert_same_bits
+
+from mha_native import attention_weights, reference
+
+STAGES = ("scaled", "capped", "masked")
+EVERYTHING = Case(
+    "stages",
+    "every option at once; two tiles of every instruction set, and two blocks of keys",
+    B=3,
+    H=6,
+    Hk=3,
+    Tq=45,
+    Tk=120,
+    D=24,
+    mask="additive BHQK",
+    is_causal=True,
+    query_offset=(-3, 40, 80),
+    key_lengths=(120, 0, 101),
+    window=(50, 3),
+    softcap=2.0,
+    alibi=True,
+    sinks=True,
+)
+each_stage = pytest.mark.parametrize("stage", STAGES)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_scores(case: Case, isa: str, dtype: Any) -> None:
+    call = make_call(case, dtype)
+    for stage in STAGES:
+        buffer = np.full((case.B, case.H, case.Tq, case.keys), np.nan, dtype)
+        scores = attention_weights(call.query, call.key, stage=stage, out=buffer, **call.options)
+        assert scores is buffer
+        expected, bound = tolerance.scores(call.query, call.key, call.options, stage)
+        assert_close(scores, expected, bound, label=f"{case} {stage}")
+    seen = textbook.visible(scores.shape, call.options)
+    assert np.array_equal(np.isneginf(scores), ~seen), "minus infinity exactly where a key is masked"
+
+
+def test_what_comes_later_changes_no_bit(isa: str, dtype: Any) -> None:
+    call = make_call(EVERYTHING, dtype)
+    lengths = {"key_lengths": call.options["key_lengths"]}
+    plain = attention_weights(call.query, call.key, stage="scaled", **lengths)
+    assert_same_bits(attention_weights(call.query, call.key, stage="scaled", **call.options), plain)
+    assert_same_bits(attention_weights(call.query, call.key, stage="capped", **lengths), plain)
+    masked = attention_weights(call.query, call.key, stage="masked", is_causal=True)
+    seen = np.tri(EVERYTHING.Tq, EVERYTHING.keys, dtype=bool)
+    whole = attention_weights(call.query, call.key, stage="scaled")
+    assert_same_bits(masked, np.where(seen, whole, dtype(-np.inf)))
+    capped = attention_weights(call.query, call.key, stage="capped", **call.options)
+    assert_same_bits(capped, attention_weights(call.query, call.key, stage="capped", softcap=2.0, **lengths))
+    without_sinks = {name: x for name, x in call.options.items() if name != "sinks"}
+    assert_same_bits(
+        attention_weights(call.query, call.key, stage="masked", **call.options),
+        attention_weights(call.query, call.key, stage="masked", **without_sinks),
+    )
+
+
+@each_stage
+def test_nan_in_a_key(stage: str, isa: str, dtype: Any) -> None:
+    # Before the masks it reaches every query, behind a mask none, and behind key_lengths it is never read.
+    clean = make_call(EVERYTHING, dtype)
+    call = make_call(EVERYTHING, dtype)
+    call.key[2, :, 70] = np.nan
+    call.key[2, :, 101:] = np.nan
+    call.key[1] = np.nan
+    scores = attention_weights(call.query, call.key, stage=stage, **call.options)
+    expected = attention_weights(clean.query, clean.key, stage=stage, **clean.options)
+    reached = np.zeros(scores.shape, bool)
+    reached[2, :, :, 70] = True
+    if stage == "masked":
+        reached &= textbook.visible(scores.shape, call.options)
+        assert 0 < reached.sum() < EVERYTHING.H * EVERYTHING.Tq, "the case must show both"
+    assert np.array_equal(np.isnan(scores), reached)
+    assert_same_bits(scores[~reached], expected[~reached])
+    assert np.isneginf(scores[1]).all()
+    assert np.isneginf(scores[2, :, :, 101:]).all()
+
+
+@each_stage
+def test_the_same_bits_in_any_company(stage: str, isa: str, dtype: Any, num_threads: int) -> None:
+    call = make_call(EVERYTHING, dtype)
+    whole = attention_weights(call.query, call.key, stage=stage, num_threads=num_threads, **call.options)
+    call.options.update({name: call.options[name][2:] for name in ("query_offset", "key_lengths")})
+    for row in (0, 17, 44):
+        options = call.options | {"attn_mask": call.options["attn_mask"][2:, :, row : row + 1]}
+        options["query_offset"] = options["query_offset"] + row
+        alone = attention_weights(call.query[2:, :, row : row + 1], call.key[2:], stage=stage, **options)
+        assert_same_bits(alone, whole[2:, :, row : row + 1], label=f"{stage} row {row}")
+
+
+@each_stage
+def test_memory_as_it_lies(stage: str, isa: str, dtype: Any) -> None:
+    call = make_call(EVERYTHING, dtype)
+    expected = attention_weights(call.query, call.key, stage=stage, **call.options)
+    query, key = (np.repeat(x, 2, -1)[..., ::2] for x in (call.query, call.key))
+    for x in (query, key, call.options["attn_mask"]):
+        x.flags.writeable = False
+    buffer = np.full((EVERYTHING.keys, EVERYTHING.Tq, 3, EVERYTHING.H), np.nan, dtype)
+    out = buffer.transpose(2, 3, 1, 0)
+    assert attention_weights(query, key, stage=stage, out=out, **call.options) is out
+    assert_same_bits(out, expected)
+
+
+@each_stage
+@pytest.mark.parametrize("rank", [2, 3])
+def test_missing_leading_axes(rank: int, stage: str, isa: str, dtype: Any) -> None:
+    call = make_call(Case("stages-rank", "", H=1 if rank == 2 else 4, Tq=9, Tk=70, softcap=1.5), dtype)
+    expected = attention_weights(call.query, call.key, stage=stage, is_causal=True, **call.options)
+    query, key = (x.reshape(x.shape[4 - rank :]) for x in (call.query, call.key))
+    scores = attention_weights(query, key, stage=stage, is_causal=True, **call.options)
+    assert_same_bits(scores, expected.reshape(expected.shape[4 - rank :]))
+    exact = reference.attention_weights(query, key, stage=stage, is_causal=True, **call.options)
+    assert exact.shape == scores.shape
+
+
+@each_stage
+def test_empty_sizes(stage: str, isa: str, dtype: Any) -> None:
+    for empty in ({"B": 0}, {"H": 0}, {"Tq": 0}, {"Tk": 0}):
+        call = make_call(Case("stages-empty", "", **({"Tk": 9} | empty)), dtype)
+        scores = attention_weights(call.query, call.key, stage=stage)
+        assert scores.size == 0
+        assert scores.shape == reference.attention_weights(call.query, call.key, stage=stage).shape
+    no_width = np.zeros((1, 1, 3, 0), dtype)
+    assert not attention_weights(no_width, no_width, stage=stage).any(), "an empty sum is 0"
+
+
+def test_a_stage_that_is_none(dtype: Any) -> None:
+    x = np.ones((2, 3), dtype)
+    with pytest.raises(ValueError, match=r"attention_weights: stage must be 'scaled', .*; got 'softmax'"):
+        attention_weights(x, x, stage="softmax")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"attention_weights: stage must be .*; got None"):
+        attention_weights(x, x, stage=None)  # type: ignore[arg-type]
+
+
+@each_stage
+def test_all_options_are_checked(stage: str, dtype: Any) -> None:
+    x = np.ones((2, 3), dtype)
+    for wrong in ({"attn_mask": np.ones((3, 3), bool)}, {"window": (-2, 0)}, {"softcap": -1.0}, {"sinks": x}):
+        with pytest.raises(ValueError, match="attention_weights"):
+            attention_weights(x, x, stage=stage, **wrong)
+    with pytest.raises(ValueError, match="must not overlap query"):
+        attention_weights(x[:, :2], np.ones((2, 2), dtype), stage=stage, out=x[:, 1:])
