@@ -14,6 +14,10 @@ struct AttentionRun {
   std::size_t scratch_stride;
 };
 
+/// The tile that begins at row `first_row` of `heads` neighbouring query heads, which read one key-value head. Rows are
+/// queries with the heads innermost: neighbours in the lanes are neighbours in position.
+AttentionTile make_tile(const AttentionPlan& plan, Index batch, Index first_head, Index heads, Index first_row);
+
 /// The run as one phase; `run` must outlive it.
 Phase attention_phase(const AttentionRun& run);
 

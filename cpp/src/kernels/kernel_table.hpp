@@ -2,6 +2,8 @@
 // object. Plain pointers and integers; no Eigen, no STL, no exceptions, no allocation, no threads on either side of it.
 #pragma once
 
+#include <cstdint>
+
 #include "mha/dtype.hpp"
 #include "mha/tensor_view.hpp"
 
@@ -42,9 +44,17 @@ struct AttentionTile {
   double softcap;  // then score = softcap * tanh(score / softcap); 0: no
   bool has_alibi;  // then score -= alibi_slope * |position - key|
   double alibi_slope[kMaxTileRows];
+  // Where each row stands among the keys; with or without has_alibi.
   Index position[kMaxTileRows];
   bool has_sinks;  // one more score for each row, without a value
   double sink[kMaxTileRows];
+};
+
+/// Where the statistics of a tile's rows go: of the accumulator's type; null: not wanted.
+struct StatisticsOutputs {
+  void *entropy[kMaxTileRows], *max_weight[kMaxTileRows], *mean_distance[kMaxTileRows];
+  std::int64_t* max_key[kMaxTileRows];
+  double* received;  // [Tk]: what each key receives from the rows is added
 };
 
 /// Rows of a projection times one weight panel: out = x panel + bias.
@@ -68,6 +78,8 @@ struct DTypeKernels {
   std::size_t (*attention_scratch)(Index head_dim, Index value_dim);
   void (*attend)(const AttentionTile& tile, void* scratch);  // out = softmax(...) value; and lse
   void (*weigh)(const AttentionTile& tile, void* scratch);   // out = softmax(...)
+  // Statistics of softmax(...); value, out and lse of the tile are not looked at.
+  void (*observe)(const AttentionTile& tile, const StatisticsOutputs& outputs, void* scratch);
   std::size_t (*projection_scratch)(Index rows);
   void (*project)(const ProjectionTile& tile, void* scratch);
   /// Runs `rounds` rounds of independent multiply-adds; returns the floating-point operations that it did.

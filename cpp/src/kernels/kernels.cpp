@@ -4,6 +4,7 @@
 #include "kernel_table.hpp"
 #include "project_tile.hpp"
 #include "saturate_fma.hpp"
+#include "statistics_tile.hpp"
 #include "weigh_tile.hpp"
 
 #define MHA_QUOTE_EXPANDED(x) #x
@@ -20,6 +21,11 @@ void attend_tile(const AttentionTile& tile, void* scratch) {
 }
 
 template <class T>
+void observe_tile(const AttentionTile& tile, const StatisticsOutputs& outputs, void* scratch) {
+  StatisticsTile<T>(tile, outputs, scratch).run();
+}
+
+template <class T>
 std::size_t attention_scratch(Index head_dim, Index value_dim) {
   return AttendTile<T>::scratch_bytes(head_dim, value_dim);
 }
@@ -28,8 +34,8 @@ template <class T>
 constexpr DTypeKernels dtype_kernels() {
   static_assert(kWidth<T> <= kMaxTileRows);
   static_assert(kLanes<T> * sizeof(T) <= kVectorBytes && kPanelWidth<T> % kWidth<T> == 0);
-  return {int(kWidth<T>),         &attention_scratch<T>, &attend_tile<T>, &weigh_tile<T>,
-          &projection_scratch<T>, &project_tile<T>,      &saturate_fma<T>};
+  return {int(kWidth<T>),   &attention_scratch<T>,  &attend_tile<T>,  &weigh_tile<T>,
+          &observe_tile<T>, &projection_scratch<T>, &project_tile<T>, &saturate_fma<T>};
 }
 
 constexpr KernelTable kTable = {MHA_QUOTE(MHA_ISA),

@@ -177,6 +177,11 @@ class ScoreTile {
     }
   }
 
+  /// What exponentiate() raises 2 to for scores of vector j: log2 of the weight relative to the largest one.
+  P log2_weight(const P& score, int j) const {
+    return pmul(psub(score, pload<P>(row_max_ + j * L)), pset1<P>(exponent_scale_));
+  }
+
   /// Keys of the block that vector j has scores for.
   Index first_in(const KeyBlock& block, int j) const {
     return any_first_[j] > block.begin ? any_first_[j] : block.begin;
