@@ -65,6 +65,7 @@ void run_head(const void* context, Index task, int worker) {
 void attention_statistics(const TensorView& query, const TensorView& key, const AttentionStatistics& results,
                           const AttentionOptions& options) {
   const StatisticsArguments a = validate({"attention_statistics", query, key, {}, {}, {}, options}, results);
+  // A plan without values; its kernel is not called.
   StatisticsRun run{make_plan(a.inputs, AttentionOutput::weights, active_kernels()), a.results, nullptr, 0, 0};
   const Index tasks = run.plan.batch * run.plan.kv_heads * run.plan.group;
   if (tasks == 0) return;

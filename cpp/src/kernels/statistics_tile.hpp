@@ -3,7 +3,7 @@
 // once at each weight, which has the bits that weigh_tile() would have written.
 //
 // Entropy: a weight is w = 2^t c, with t <= 0 the score relative to the largest one in units of log 2, and c = 1 / sum.
-// So -sum w log w = -log 2 sum w t - log c sum w. Both terms are positive: nothing cancels. Sums over the keys are made
+// So -sum w log w = -log 2 sum w t - log c sum w. Neither is negative: nothing cancels. Sums over the keys are made
 // block by block, as those of attend_tile.hpp are.
 //
 // What a key receives is a chain over the rows, in their order, in double precision. So it depends neither on where
