@@ -71,6 +71,15 @@ std::string shape_of(py::handle array) {
   return text + "]";
 }
 
+py::object new_array_of(int number, int rank, const Index* extents) {
+  const npy_api& numpy = npy_api::get();
+  // NumPy takes over the reference to the descriptor.
+  py::object array = py::reinterpret_steal<py::object>(numpy.PyArray_NewFromDescr_(
+      numpy.PyArray_Type_, numpy.PyArray_DescrFromType_(number), rank, extents, nullptr, nullptr, 0, nullptr));
+  if (!array) throw py::error_already_set();
+  return array;
+}
+
 template <class T>
 bool copy_integers(py::handle array, std::vector<std::int64_t>* values) {
   const py::detail::PyArray_Proxy& fields = fields_of(array);
@@ -222,13 +231,8 @@ std::vector<std::int64_t> ArrayArguments::integers(int i, Index length) const {
 bool is_array(py::handle object) { return npy_api::get().PyArray_Check_(object.ptr()); }
 
 NewArray new_array(DType dtype, int rank, const Index* extents) {
-  const npy_api& numpy = npy_api::get();
   NewArray result;
-  // NumPy takes over the reference to the descriptor.
-  result.array = py::reinterpret_steal<py::object>(
-      numpy.PyArray_NewFromDescr_(numpy.PyArray_Type_, numpy.PyArray_DescrFromType_(type_number(dtype)), rank, extents,
-                                  nullptr, nullptr, 0, nullptr));
-  if (!result.array) throw py::error_already_set();
+  result.array = new_array_of(type_number(dtype), rank, extents);
   result.view.data = fields_of(result.array).data;
   result.view.dtype = dtype;
   result.view.rank = rank;
@@ -239,6 +243,11 @@ NewArray new_array(DType dtype, int rank, const Index* extents) {
     stride *= extents[axis];
   }
   return result;
+}
+
+NewIntegers new_integers(int rank, const Index* extents) {
+  const py::object array = new_array_of(py::detail::npy_format_descriptor<std::int64_t>::value, rank, extents);
+  return {array, reinterpret_cast<std::int64_t*>(fields_of(array).data)};
 }
 
 DType dtype_from(py::handle object) {

@@ -75,6 +75,13 @@ struct NewArray {
 };
 NewArray new_array(DType dtype, int rank, const Index* extents);
 
+/// The same of int64, dense.
+struct NewIntegers {
+  py::object array;
+  std::int64_t* data;
+};
+NewIntegers new_integers(int rank, const Index* extents);
+
 /// What `numpy.dtype(object)` says, as an element type of attention. @throws py::type_error
 DType dtype_from(py::handle object);
 /// The numpy.dtype of an element type.

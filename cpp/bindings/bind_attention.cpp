@@ -1,8 +1,8 @@
-// scaled_dot_product_attention and attention_weights.
+// scaled_dot_product_attention, attention_weights and attention_statistics.
 #include <utility>
 
 #include <pybind11/gil_simple.h>
-#include <mha/attention.hpp>
+#include <mha/attention_statistics.hpp>
 
 #include "array_view.hpp"
 #include "bindings.hpp"
@@ -11,7 +11,7 @@
 namespace mha::bindings {
 namespace {
 
-// What both functions take besides tensors, as Python passed it.
+// What all functions take besides tensors, as Python passed it.
 struct ScoreArguments {
   py::handle is_causal, query_offset, window, scale, softcap, num_threads;
 };
@@ -138,6 +138,39 @@ py::object weigh(py::handle query, py::handle key, py::handle attn_mask, py::han
   return result.array;
 }
 
+py::object observe(py::handle query, py::handle key, py::handle attn_mask, py::handle is_causal,
+                   py::handle query_offset, py::handle key_lengths, py::handle window, py::handle scale,
+                   py::handle softcap, py::handle alibi_slopes, py::handle sinks, py::handle num_threads) {
+  const char* const function = "attention_statistics";
+  const Argument list[] = {{"query", query},
+                           {"key", key},
+                           {"attn_mask", attn_mask},
+                           {"query_offset", offsets_in(query_offset)},
+                           {"key_lengths", key_lengths},
+                           {"alibi_slopes", alibi_slopes},
+                           {"sinks", sinks}};
+  const ArrayArguments arrays(function, list);
+  const TensorView q = arrays.tensor(0, 2, kMaxRank);
+  const TensorView k = arrays.tensor(1, 2, kMaxRank);
+  const ScoreOptions options(function, arrays, 2, {is_causal, query_offset, window, scale, softcap, num_threads}, q);
+
+  const int rank = q.rank - 1;
+  const DType dtype = accumulator_of(q.dtype);
+  Index key_extents[kMaxRank];
+  for (int axis = 0; axis < rank; ++axis) key_extents[axis] = axis + 1 < rank ? q.extents[axis] : k.extents[k.rank - 2];
+  const NewArray entropy = new_array(dtype, rank, q.extents), max_weight = new_array(dtype, rank, q.extents),
+                 mean_distance = new_array(dtype, rank, q.extents),
+                 received_weight = new_array(dtype, rank, key_extents);
+  const NewIntegers max_key = new_integers(rank, q.extents);
+  warn_if_forked();
+  {
+    const py::gil_scoped_release_simple unlocked;
+    attention_statistics(q, k, {entropy.view, max_weight.view, max_key.data, mean_distance.view, received_weight.view},
+                         options);
+  }
+  return py::make_tuple(entropy.array, max_weight.array, max_key.array, mean_distance.array, received_weight.array);
+}
+
 }  // namespace
 
 void bind_attention(py::module_& m) {
@@ -148,6 +181,9 @@ void bind_attention(py::module_& m) {
   m.def("attention_weights", &weigh,
         "(query, key, attn_mask, is_causal, query_offset, key_lengths, window, scale, softcap, alibi_slopes, sinks, "
         "stage, out, num_threads) -> weights");
+  m.def("attention_statistics", &observe,
+        "(query, key, attn_mask, is_causal, query_offset, key_lengths, window, scale, softcap, alibi_slopes, sinks, "
+        "num_threads) -> (entropy, max_weight, max_key, mean_distance, received_weight)");
 }
 
 }  // namespace mha::bindings

@@ -15,6 +15,10 @@ struct AttentionRun {
   std::byte* span_sums;
 };
 
+/// The tile that begins at row `first_row` of `heads` neighbouring query heads, which read one key-value head. Rows are
+/// queries with the heads innermost: neighbours in the lanes are neighbours in position.
+AttentionTile make_tile(const AttentionPlan& plan, Index batch, Index first_head, Index heads, Index first_row);
+
 /// Memory for the sums of `tiles` tiles, if those are so few that the keys of each are shared out among the threads in
 /// `spans` parts; else 0.
 double span_sums_bytes(const DTypeKernels& kernels, Index tiles, Index spans, Index value_dim, int threads);

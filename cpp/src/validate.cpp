@@ -121,9 +121,8 @@ AttentionOptions checked_options(const char* function, AttentionOptions options,
   return options;
 }
 
-}  // namespace
-
-AttentionArguments validate(AttentionArguments a) {
+/// All but what is written; out is looked at for its dtype only.
+AttentionArguments checked_inputs(AttentionArguments a) {
   const char* f = a.function;
   const bool weigh = !a.value;
   const char* result = weigh ? "weights" : "out";
@@ -151,8 +150,20 @@ AttentionArguments validate(AttentionArguments a) {
   }
 
   a.options = checked_options(f, a.options, query.dtype, batch, heads, query_length, key_length);
+  return a;
+}
 
-  const Index width = weigh ? key_length : a.value.extents[3];
+}  // namespace
+
+AttentionArguments validate(AttentionArguments a) {
+  const char* f = a.function;
+  const bool weigh = !a.value;
+  const char* result = weigh ? "weights" : "out";
+  const TensorView query = a.query, key = a.key, value = a.value;  // as given, for messages
+  a = checked_inputs(a);
+  const auto [batch, heads, query_length, head_dim] = a.query.extents;
+
+  const Index width = weigh ? a.key.extents[2] : a.value.extents[3];
   const MutableTensorView out = a.out, lse = a.lse;
   add_leading_axes(a.out, 4);
   if (out.rank != query.rank || !has_shape(a.out, {batch, heads, query_length, width}))
@@ -177,6 +188,48 @@ AttentionArguments validate(AttentionArguments a) {
     check_output(f, "lse", a.lse, {{result, a.out}});
   }
   return a;
+}
+
+StatisticsArguments validate(AttentionArguments inputs, AttentionStatistics r) {
+  const char* f = inputs.function;
+  const TensorView query = inputs.query;
+  inputs = checked_inputs(inputs);
+  const Index* const sizes = inputs.query.extents;
+  const Named arrays = {{"query", inputs.query},
+                        {"key", inputs.key},
+                        {"attn_mask", inputs.options.attn_mask},
+                        {"key_mask", inputs.options.key_mask},
+                        {"alibi_slopes", inputs.options.alibi_slopes},
+                        {"sinks", inputs.options.sinks}};
+  const auto check = [&](const char* name, MutableTensorView& result, Index length) {
+    if (!result) return;
+    if (result.dtype != accumulator_of(query.dtype))
+      throw DTypeError(std::string(f) + ": " + name + " must have the dtype of the scores; got " +
+                       dtypes_of({{"query", query}, {name, result}}));
+    const MutableTensorView given = result;
+    add_leading_axes(result, 3);
+    if (!has_shape(result, {sizes[0], sizes[1], length}))
+      fail(f, std::string(name) + " must have the batch and heads of query, ending in " + std::to_string(length),
+           {{name, given}, {"query", query}});
+  };
+  check("entropy", r.entropy, sizes[2]);
+  check("max_weight", r.max_weight, sizes[2]);
+  check("mean_distance", r.mean_distance, sizes[2]);
+  check("received_weight", r.received_weight, inputs.key.extents[2]);
+
+  MutableTensorView max_key;  // as many bytes of another type: what counts is where they lie
+  if (r.max_key) max_key = MutableTensorView(r.max_key, DType::f64, {sizes[0], sizes[1], sizes[2]});
+  const std::pair<const char*, MutableTensorView> outputs[] = {{"entropy", r.entropy},
+                                                               {"max_weight", r.max_weight},
+                                                               {"max_key", max_key},
+                                                               {"mean_distance", r.mean_distance},
+                                                               {"received_weight", r.received_weight}};
+  for (const auto& [name, output] : outputs) {
+    check_output(f, name, output, arrays);
+    for (const auto* before = outputs; before->first != name; ++before)
+      check_output(f, name, output, {{before->first, before->second}});
+  }
+  return {inputs, r};
 }
 
 LayerArguments validate(const MultiHeadAttentionConfig& config, DType dtype, LayerArguments a) {

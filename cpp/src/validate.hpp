@@ -2,6 +2,7 @@
 #pragma once
 
 #include "mha/attention.hpp"
+#include "mha/attention_statistics.hpp"
 #include "mha/multi_head_attention.hpp"
 
 namespace mha {
@@ -16,6 +17,13 @@ struct AttentionArguments {
 
 /// Throws what mha/errors.hpp says, or returns the arguments with all leading axes in place.
 AttentionArguments validate(AttentionArguments arguments);
+
+/// The same for attention_statistics: `inputs` has no value and no outputs; results become [B, H, T].
+struct StatisticsArguments {
+  AttentionArguments inputs;
+  AttentionStatistics results;
+};
+StatisticsArguments validate(AttentionArguments inputs, AttentionStatistics results);
 
 /// The same for a layer call: query, key, value and out become [B, T, features], weights [B, H, Tq, Tk].
 struct LayerArguments {

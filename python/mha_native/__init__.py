@@ -16,11 +16,14 @@ from .runtime import (
     use_isa,
     use_threads,
 )
+from .statistics import AttentionStatistics, attention_statistics
 
 __all__ = [
+    "AttentionStatistics",
     "MultiHeadAttention",
     "__version__",
     "active_isa",
+    "attention_statistics",
     "attention_weights",
     "available_isas",
     "compat",

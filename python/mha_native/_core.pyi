@@ -43,6 +43,21 @@ def attention_weights(
     num_threads: int | None,
     /,
 ) -> NDArray[Any]: ...
+def attention_statistics(
+    query: NDArray[Any],
+    key: NDArray[Any],
+    attn_mask: NDArray[Any] | None,
+    is_causal: bool,
+    query_offset: int | NDArray[Any],
+    key_lengths: NDArray[Any] | None,
+    window: tuple[int, int] | None,
+    scale: float | None,
+    softcap: float | None,
+    alibi_slopes: NDArray[Any] | None,
+    sinks: NDArray[Any] | None,
+    num_threads: int | None,
+    /,
+) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.int64], NDArray[Any], NDArray[Any]]: ...
 
 class MultiHeadAttention:
     def __init__(

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from . import _core, reference
 from .multi_head_attention import MultiHeadAttention
 from .positions import sinusoidal_positions
+from .statistics import attention_statistics
 
 EMBED_DIM = 512
 NUM_HEADS = 8
@@ -67,6 +68,13 @@ def run(text: str, seed: int, plot: str | None) -> None:
     print_heads(words, weights)
 
     state = layer.state_dict()
+    query, key, _ = numpy_heads(x, state)
+    entropy = attention_statistics(query, key).entropy.mean(axis=-1)  # [H]
+    print()
+    print(
+        f"Mean entropy, heads 1 to {NUM_HEADS}: {' '.join(f'{nats:.2f}' for nats in entropy)} nats, "
+        f"at most log({len(words)}) = {np.log(len(words)):.2f}"
+    )
     expected = reference.multi_head_attention(x, x, x, state, NUM_HEADS)
     print()
     print(
@@ -100,11 +108,17 @@ def embed(words: list[str], rng: np.random.Generator) -> Array:
     return table[index]
 
 
+def numpy_heads(x: Array, state: Mapping[str, Array]) -> Array:
+    """Query, key and value of each head: [3, H, T, D]."""
+    length, width = x.shape
+    projected = x @ state["in_proj_weight"].T + state["in_proj_bias"]
+    return projected.reshape(length, 3, NUM_HEADS, width // NUM_HEADS).transpose(1, 2, 0, 3)
+
+
 def numpy_layer(x: Array, state: Mapping[str, Array]) -> Array:
     """The layer as one writes it in NumPy, in float32."""
     length, width = x.shape
-    projected = x @ state["in_proj_weight"].T + state["in_proj_bias"]
-    q, k, v = projected.reshape(length, 3, NUM_HEADS, width // NUM_HEADS).transpose(1, 2, 0, 3)  # [H, T, D] each
+    q, k, v = numpy_heads(x, state)
     scores = q @ k.swapaxes(1, 2) / np.float32(np.sqrt(width // NUM_HEADS))
     exponentials = np.exp(scores - scores.max(axis=-1, keepdims=True))
     weights = exponentials / exponentials.sum(axis=-1, keepdims=True)

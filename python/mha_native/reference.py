@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["attention_weights", "multi_head_attention", "scaled_dot_product_attention"]
+__all__ = ["attention_statistics", "attention_weights", "multi_head_attention", "scaled_dot_product_attention"]
 
 Array = NDArray[np.float64]
 
@@ -64,6 +64,24 @@ def attention_weights(
     else:
         result = _scores(query, key, attn_mask, stage=stage, **options)[0]
     return _with_rank(result, np.ndim(query))
+
+
+def attention_statistics(
+    query: ArrayLike, key: ArrayLike, attn_mask: ArrayLike | None = None, **options: Any
+) -> tuple[NDArray[Any], ...]:
+    """Entropy, largest weight, the first key that has it, mean distance: [B, H, Tq]; and weight received: [B, H, Tk].
+
+    `options` are those of `attention_weights`.
+    """
+    weights, _, _ = _softmax_of_scores(query, key, attn_mask, **options)
+    position, j = _positions(weights.shape, options.get("query_offset", 0))
+    entropy = -(weights * np.log(np.where(weights == 0, 1, weights))).sum(-1)  # 0 log 0 is 0
+    max_weight = weights.max(-1, initial=0)
+    with_one_more = np.pad(weights, [(0, 0), (0, 0), (0, 0), (0, 1)])  # there may be no keys
+    max_key = np.where(max_weight > 0, with_one_more.argmax(-1), -1)
+    mean_distance = (weights * np.abs(position - j)).sum(-1)
+    statistics = entropy, max_weight, max_key, mean_distance, weights.sum(-2)
+    return tuple(_with_rank(array, np.ndim(query) - 1) for array in statistics)
 
 
 def multi_head_attention(

@@ -7,6 +7,7 @@
 #include <new>
 
 #include "arrays.hpp"
+#include "mha/attention_statistics.hpp"
 #include "mha/multi_head_attention.hpp"
 
 namespace {
@@ -84,7 +85,7 @@ TEST(NoAllocation, TheCounterCounts) {
 TEST(NoAllocation, Attention) {
   constexpr Index B = 2, H = 8, T = 150, D = 64;
   const auto x = Array<float>::random({B, H, T, D}, 1);
-  Array<float> out({B, H, T, D}, 0), lse({B, H, T}, 0), weights({B, H, T, T}, 0);
+  Array<float> out({B, H, T, D}, 0), lse({B, H, T}, 0), weights({B, H, T, T}, 0), received({B, H, T}, 0);
   std::vector<char> admit(T * T, 1);
   const std::int64_t lengths[] = {100, 150}, offsets[] = {3, 0};
   AttentionOptions options;
@@ -99,10 +100,16 @@ TEST(NoAllocation, Attention) {
       scaled_dot_product_attention(x.view(), x.view(), x.view(), out.view(), lse.view(), options);
     };
     const auto weigh = [&] { attention_weights(x.view(), x.view(), weights.view(), options); };
+    AttentionStatistics statistics;
+    statistics.entropy = lse.view();
+    statistics.received_weight = received.view();
+    const auto observe = [&] { attention_statistics(x.view(), x.view(), statistics, options); };
     attend();
     weigh();
+    observe();
     EXPECT_EQ(allocations_of(attend), 0) << threads << " threads";
     EXPECT_EQ(allocations_of(weigh), 0) << threads << " threads";
+    EXPECT_EQ(allocations_of(observe), 0) << threads << " threads";
   }
 }
 

@@ -56,6 +56,9 @@ def test_demo(capsys: pytest.CaptureFixture[str]) -> None:
     error = re.search(r"Largest error against the float64 reference: (\S+),", out)
     assert error
     assert 0 < float(error[1]) < 1e-5
+    entropy = re.search(r"^Mean entropy, heads 1 to 8: ((?:\d\.\d\d ){8})nats, at most log\(9\) = 2\.20$", out, re.M)
+    assert entropy
+    assert all(1.5 < float(nats) < 2.2 for nats in entropy[1].split())
     assert "NumPy" in out
 
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "mha/attention.hpp"             // scaled_dot_product_attention, attention_weights
+#include "mha/attention_statistics.hpp"  // attention_statistics
 #include "mha/dtype.hpp"                 // element types, from the registry dtypes.def
 #include "mha/errors.hpp"                // what is thrown
 #include "mha/multi_head_attention.hpp"  // the layer: projections around attention

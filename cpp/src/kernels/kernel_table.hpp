@@ -2,6 +2,8 @@
 // object. Plain pointers and integers; no Eigen, no STL, no exceptions, no allocation, no threads on either side of it.
 #pragma once
 
+#include <cstdint>
+
 #include "mha/dtype.hpp"
 #include "mha/tensor_view.hpp"
 
@@ -51,10 +53,18 @@ struct AttentionTile {
   double softcap;  // then score = softcap * tanh(score / softcap); 0: no
   bool has_alibi;  // then score -= alibi_slope * |position - key|
   double alibi_slope[kMaxTileRows];
+  // Where each row stands among the keys; with or without has_alibi.
   Index position[kMaxTileRows];
   bool has_sinks;  // one more score for each row, without a value
   double sink[kMaxTileRows];
   void* span;  // decode: where the sums of one span of keys go, instead of out and lse; null: the result
+};
+
+/// Where the statistics of a tile's rows go: of the accumulator's type; null: not wanted.
+struct StatisticsOutputs {
+  void *entropy[kMaxTileRows], *max_weight[kMaxTileRows], *mean_distance[kMaxTileRows];
+  std::int64_t* max_key[kMaxTileRows];
+  double* received;  // [Tk]: what each key receives from the rows is added
 };
 
 /// Rows of a projection times one weight panel: out = x panel + bias.
@@ -79,6 +89,8 @@ struct DTypeKernels {
   void (*attend)(const AttentionTile& tile, void* scratch);  // out = softmax(...) value; and lse
   void (*weigh)(const AttentionTile& tile, void* scratch);   // out = softmax(...)
   void (*score)(const AttentionTile& tile, void* scratch);   // out = what the softmax is of
+  /// Statistics of softmax(...); value, out and lse of the tile are not looked at.
+  void (*observe)(const AttentionTile& tile, const StatisticsOutputs& outputs, void* scratch);
   /// attend() for up to kMaxDecodeRows rows, with the same bits. head_dim and value_dim are multiples of decode_lanes, and
   /// neighbours along them lie next to each other. With tile.span, first_key and last_key lie within one span.
   void (*decode)(const AttentionTile& tile, void* scratch);

@@ -5,6 +5,7 @@
 #include "kernel_table.hpp"
 #include "project_tile.hpp"
 #include "saturate_fma.hpp"
+#include "statistics_tile.hpp"
 #include "weigh_tile.hpp"
 #include "write_scores.hpp"
 
@@ -19,6 +20,11 @@ __attribute__((noinline)) const char* compiled_isa() { return MHA_QUOTE(MHA_ISA)
 template <class T>
 void attend_tile(const AttentionTile& tile, void* scratch) {
   AttendTile<T>(tile, scratch).run();
+}
+
+template <class T>
+void observe_tile(const AttentionTile& tile, const StatisticsOutputs& outputs, void* scratch) {
+  StatisticsTile<T>(tile, outputs, scratch).run();
 }
 
 template <class T>
@@ -42,9 +48,9 @@ template <class T>
 constexpr DTypeKernels dtype_kernels() {
   static_assert(kWidth<T> <= kMaxTileRows);
   static_assert(kLanes<T> * sizeof(T) <= kVectorBytes && kPanelWidth<T> % kWidth<T> == 0);
-  return {int(kWidth<T>),   &attention_scratch<T>,  &attend_tile<T>,  &weigh_tile<T>,
-          &write_scores<T>, &decode_tile<T>,        kLanes<T>,        &SpanSums<T>::bytes,
-          &merge_spans<T>,  &projection_scratch<T>, &project_tile<T>, &saturate_fma<T>};
+  return {int(kWidth<T>),         &attention_scratch<T>, &attend_tile<T>, &weigh_tile<T>,      &write_scores<T>,
+          &observe_tile<T>,       &decode_tile<T>,       kLanes<T>,       &SpanSums<T>::bytes, &merge_spans<T>,
+          &projection_scratch<T>, &project_tile<T>,      &saturate_fma<T>};
 }
 
 constexpr KernelTable kTable = {MHA_QUOTE(MHA_ISA),

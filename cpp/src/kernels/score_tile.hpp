@@ -119,6 +119,17 @@ class ScoreTile {
     }
   }
 
+  /// The first of two passes: maximum and sum of every row.
+  void find_sums() {
+    for_each_block([&](const KeyBlock& block) {
+      if (block.begins_span) begin_span();
+      score(block);
+      raise_maximum();
+      exponentiate(block, true);
+    });
+    close_span();
+  }
+
   /// Closes the span under way and begins the next.
   void begin_span() {
     close_span();
@@ -175,6 +186,11 @@ class ScoreTile {
       });
       if (accumulate) pstore(row_sum_ + j * L, pmadd(pload<P>(row_sum_ + j * L), pload<P>(correction_ + j * L), sum));
     }
+  }
+
+  /// What exponentiate() raises 2 to for scores of vector j: log2 of the weight relative to the largest one.
+  P log2_weight(const P& score, int j) const {
+    return pmul(psub(score, pload<P>(row_max_ + j * L)), pset1<P>(scale_.exponent_scale));
   }
 
   /// Keys of the block that vector j has scores for.

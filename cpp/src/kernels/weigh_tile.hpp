@@ -15,13 +15,7 @@ void weigh_tile(const AttentionTile& tile, void* scratch) {
     for (Index key = 0; key < tile.key_length; ++key) rows[r][key * tile.out_step] = T(0);
   }
   ScoreTile<T> scores(tile, static_cast<T*>(scratch));
-  scores.for_each_block([&](const KeyBlock& block) {
-    if (block.begins_span) scores.begin_span();
-    scores.score(block);
-    scores.raise_maximum();
-    scores.exponentiate(block, true);
-  });
-  scores.close_span();
+  scores.find_sums();
   Packet<T> normalizers[kVectors];
   for (int j = 0; j < scores.vectors(); ++j) normalizers[j] = scores.normalizer(j);
   scores.for_each_block([&](const KeyBlock& block) {
