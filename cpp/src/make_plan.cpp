@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "key_bounds.hpp"
+#include "ragged_batch.hpp"
 
 namespace mha {
 namespace {
@@ -47,12 +48,22 @@ AttentionPlan make_plan(const AttentionArguments& a, AttentionOutput output, con
     plan.key_mask = static_cast<const std::byte*>(mask.data);
     plan.key_mask_batch = mask.strides[0];
     plan.key_mask_step = mask.strides[1];
-  } else if (plan.attn_mask.data && plan.attn_mask_is_boolean && plan.attn_mask.head == 0 && plan.attn_mask.row == 0) {
-    // The same for every head and query: one look at each key does, instead of one at each (query, key).
+  } else if (plan.attn_mask.data && plan.attn_mask_is_boolean && plan.attn_mask.head == 0 && plan.attn_mask.row == 0 &&
+             !a.ragged) {
+    // The same for every head and query: one look at each key does, instead of one at each (query, key). Not in a ragged
+    // batch, where such a mask begins anew with each sequence, and a key_mask goes through all keys.
     plan.key_mask = plan.attn_mask.data;
     plan.key_mask_batch = plan.attn_mask.batch;
     plan.key_mask_step = plan.attn_mask.step;
     plan.attn_mask.data = nullptr;
+  }
+
+  if (a.ragged) {
+    plan.batch = a.ragged->size;
+    plan.query_starts = a.ragged->cu_seqlens_q;
+    plan.key_starts = a.ragged->cu_seqlens_k;
+    plan.query.batch = plan.key.batch = plan.value.batch = plan.out.batch = plan.lse.batch = plan.attn_mask.batch = 0;
+    plan.key_mask_batch = 0;
   }
 
   plan.is_causal = options.is_causal;
@@ -74,10 +85,17 @@ AttentionPlan make_plan(const AttentionArguments& a, AttentionOutput output, con
   plan.sinks = static_cast<const std::byte*>(options.sinks.data);
   plan.sink_stride = options.sinks.strides[0] * size_of(plan.accumulator);
 
-  const Index rows = plan.group * plan.query_length, tile_rows = plan.kernels->query_tile_rows;
-  plan.tiles_per_head = (rows + tile_rows - 1) / tile_rows;
-  const double pairs = double(plan.batch) * double(plan.kv_heads) * double(rows) * double(plan.key_length);
-  plan.work = pairs * double(plan.head_dim + plan.value_dim) * (plan.is_causal ? 0.5 : 1.0);
+  double pairs;
+  if (a.ragged) {
+    for (Index b = 0; b < plan.batch; ++b) plan.query_tiles += plan.tiles_of(b);
+    pairs = count_pairs(*a.ragged);
+  } else {
+    plan.tiles_per_head = plan.tiles_of(0);
+    plan.query_tiles = plan.batch * plan.tiles_per_head;
+    pairs = double(plan.batch) * double(plan.query_length) * double(plan.key_length);
+  }
+  const double width = double(plan.kv_heads) * double(plan.group) * double(plan.head_dim + plan.value_dim);
+  plan.work = pairs * width * (plan.is_causal ? 0.5 : 1.0);
   plan.scratch_bytes = plan.kernels->attention_scratch(plan.head_dim, plan.value_dim);
   return plan;
 }

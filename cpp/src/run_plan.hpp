@@ -3,6 +3,7 @@
 
 #include "attention_plan.hpp"
 #include "parallel.hpp"
+#include "ragged_schedule.hpp"
 
 namespace mha {
 
@@ -12,6 +13,7 @@ struct AttentionRun {
   int threads;
   std::byte* scratch;
   std::size_t scratch_stride;
+  const SequenceTasks* schedule = nullptr;  // of a ragged batch; null: dense
 };
 
 /// The run as one phase; `run` must outlive it.

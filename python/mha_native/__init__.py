@@ -16,6 +16,7 @@ from .runtime import (
     use_isa,
     use_threads,
 )
+from .varlen import scaled_dot_product_attention_varlen
 
 __all__ = [
     "MultiHeadAttention",
@@ -28,6 +29,7 @@ __all__ = [
     "num_threads",
     "reference",
     "scaled_dot_product_attention",
+    "scaled_dot_product_attention_varlen",
     "set_num_threads",
     "show_config",
     "sinusoidal_positions",
