@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from contenders import Contender
 
-SMOKE_CASES = r"T1-|T16-|B8-T128-D32"
+SMOKE_CASES = r"T1-|T16-|B8-T128-D32|ragged"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -111,7 +111,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         "--peers",
         metavar="NAMES",
         type=lambda text: [name for name in text.split(",") if name],
-        help="numpy,torch; default: those that are installed",
+        help="padded,numpy,torch; default: those that are installed",
     )
     parser.add_argument("--isa", metavar="NAME", help="instruction set of this library; default: its own choice")
     parser.add_argument("--overheads", action="store_true", help="also the cost of a tiny call, and scratch memory")

@@ -41,14 +41,30 @@ class Case:
     D: int
     E: int
     causal: bool
+    shortest: int = 0
 
     def __post_init__(self) -> None:
-        if self.kind not in ("sdpa", "mha") or self.dtype not in DTYPES:
+        if self.kind not in ("sdpa", "ragged", "mha") or self.dtype not in DTYPES:
             raise ValueError(f"case {self.name}: kind {self.kind!r} or dtype {self.dtype!r} is not known")
         if min(self.B, self.H, self.Hk, self.Tq, self.Tk, self.D) < 1 or self.H % self.Hk:
             raise ValueError(f"case {self.name}: sizes must be positive, and H a multiple of Hk")
         if self.kind == "mha" and (self.E != self.H * self.D or self.Hk != self.H or self.Tk != self.Tq):
             raise ValueError(f"case {self.name}: a layer attends to itself, with E = H * D, Hk = H and Tk = Tq")
+        if self.kind == "ragged" and (self.Tk != self.Tq or not 1 <= self.shortest <= self.Tq):
+            raise ValueError(f"case {self.name}: sequences attend to themselves, with Tk = Tq and 1 <= shortest <= Tq")
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """Queries of each batch element."""
+        if self.kind != "ragged":
+            return np.full(self.B, self.Tq)
+        even = np.linspace(self.shortest, self.Tq, self.B).round().astype(np.int64)
+        return np.random.default_rng(0).permutation(even)
+
+    @property
+    def offsets(self) -> NDArray[np.int64]:
+        """Where the sequences of a ragged batch begin, and the end of the last."""
+        return np.concatenate([[0], np.cumsum(self.lengths)])
 
     @property
     def np_dtype(self) -> np.dtype[Any]:
@@ -56,16 +72,19 @@ class Case:
 
     @property
     def visible_pairs(self) -> int:
-        """Query-key pairs that take part in one head of one batch element; a causal call is not "half"."""
-        if not self.causal:
-            return self.Tq * self.Tk
-        square = min(self.Tq, self.Tk)  # rows before the last key comes into sight; the rest see every key
-        return square * (square + 1) // 2 + (self.Tq - square) * self.Tk
+        """Query-key pairs that take part in one head, in all batch elements; a causal call is not "half"."""
+        pairs = 0
+        for queries in self.lengths.tolist():
+            keys = queries if self.kind == "ragged" else self.Tk
+            square = min(queries, keys)  # rows before the last key comes into sight; the rest see every key
+            causal_pairs = square * (square + 1) // 2 + (queries - square) * keys
+            pairs += causal_pairs if self.causal else queries * keys
+        return pairs
 
     @property
     def flops(self) -> int:
         """2 D for a score and 2 D for a weighted value of each visible pair; 2 E^2 for each row of four projections."""
-        attention = 4 * self.B * self.H * self.visible_pairs * self.D
+        attention = 4 * self.H * self.visible_pairs * self.D
         return attention + 8 * self.B * self.Tq * self.E**2
 
     @property
@@ -74,7 +93,9 @@ class Case:
         if self.kind == "mha":
             elements = 2 * self.B * self.Tq * self.E + 4 * self.E * (self.E + 1)
         else:
-            elements = 2 * self.B * self.D * (self.H * self.Tq + self.Hk * self.Tk)
+            queries = int(self.lengths.sum())
+            keys = queries if self.kind == "ragged" else self.B * self.Tk
+            elements = 2 * self.D * (self.H * queries + self.Hk * keys)
         return elements * self.np_dtype.itemsize
 
 
@@ -106,16 +127,37 @@ def make_inputs(case: Case) -> Inputs:
     if case.kind == "sdpa":
         shapes = [(case.B, heads, length, case.D) for heads, length in ((case.H, case.Tq), *[(case.Hk, case.Tk)] * 2)]
         return Inputs(tuple(rng.standard_normal(shape).astype(case.np_dtype) for shape in shapes), {})
+    if case.kind == "ragged":
+        rows = int(case.lengths.sum())
+        shapes = [(rows, heads, case.D) for heads in (case.H, case.Hk, case.Hk)]
+        return Inputs(tuple(rng.standard_normal(shape).astype(case.np_dtype) for shape in shapes), {})
     state = mha_native.MultiHeadAttention(case.E, case.H, dtype=case.np_dtype, seed=seed).state_dict()
     for name in ("in_proj_bias", "out_proj.bias"):  # zero in a new layer, and a forgotten bias would go unseen
         state[name] = rng.uniform(-0.1, 0.1, state[name].shape).astype(case.np_dtype)
     return Inputs((rng.standard_normal((case.B, case.Tq, case.E)).astype(case.np_dtype),), state)
 
 
+def padded(case: Case, ragged: Array) -> Array:
+    """[N, heads, D] as [B, heads, Tq, D]: zeros behind the end of each sequence."""
+    out = np.zeros((case.B, ragged.shape[1], case.Tq, ragged.shape[2]), ragged.dtype)
+    for b, length in enumerate(case.lengths):
+        out[b, :, :length] = ragged[case.offsets[b] : case.offsets[b + 1]].swapaxes(0, 1)
+    return out
+
+
+def unpadded(case: Case, dense: Array) -> Array:
+    """The way back."""
+    return np.concatenate([one[:, :length].swapaxes(0, 1) for one, length in zip(dense, case.lengths, strict=True)])
+
+
 def oracle(case: Case, inputs: Inputs) -> NDArray[np.float64]:
     """The result in float64, by the textbook."""
     if case.kind == "sdpa":
         result: NDArray[np.float64] = reference.scaled_dot_product_attention(*inputs.arrays, is_causal=case.causal)
+    elif case.kind == "ragged":
+        result = reference.scaled_dot_product_attention_varlen(
+            *inputs.arrays, case.offsets, case.offsets, is_causal=case.causal
+        )
     else:
         x = inputs.arrays[0]
         result = reference.multi_head_attention(x, x, x, inputs.state, case.H, is_causal=case.causal)

@@ -14,7 +14,7 @@ import report
 from contenders import Ours, Program
 from contenders.numpy_unfused import attention
 from measure import Effort, Measurement, Timed, Turn, WrongResult, measure
-from shapes import Array, Case, load_cases, make_inputs, oracle
+from shapes import Array, Case, load_cases, make_inputs, oracle, padded, unpadded
 
 SMALL = Case("small", "sdpa", "f32", B=1, H=4, Hk=2, Tq=5, Tk=7, D=8, E=0, causal=True)
 NO_TIME = Effort(rounds=3, turn_seconds=0, rest_seconds=0)
@@ -27,6 +27,23 @@ def test_visible_pairs_are_counted_one_by_one(queries: int, keys: int) -> None:
     assert dataclasses.replace(causal, causal=False).visible_pairs == queries * keys
 
 
+def test_a_ragged_batch_has_the_pairs_of_its_sequences() -> None:
+    ragged = dataclasses.replace(SMALL, kind="ragged", B=3, Tk=5, shortest=1)
+    assert sorted(ragged.lengths) == [1, 3, 5]
+    assert ragged.visible_pairs == sum(np.tri(n).sum() for n in (1, 3, 5))
+    assert dataclasses.replace(ragged, causal=False).flops == 4 * 4 * 8 * (1 + 9 + 25)
+    assert ragged.least_bytes == 4 * 2 * 9 * 8 * (4 + 2)
+
+
+def test_padding_and_back() -> None:
+    ragged = dataclasses.replace(SMALL, kind="ragged", B=3, Tk=5, shortest=1)
+    rows = make_inputs(ragged).arrays[0]
+    dense = padded(ragged, rows)
+    assert dense.shape == (3, 4, 5, 8)
+    assert np.count_nonzero(dense) == rows.size
+    np.testing.assert_array_equal(unpadded(ragged, dense), rows)
+
+
 def test_flops() -> None:
     cases = {case.name: case for case in load_cases()}
     assert cases["sdpa-T2048-D64"].flops == 2 * 2 * 8 * 2048 * 2048 * 64
@@ -35,7 +52,14 @@ def test_flops() -> None:
 
 
 def test_rows_that_make_no_sense_are_refused() -> None:
-    for changes in ({"kind": "mhsa"}, {"dtype": "f8"}, {"Hk": 3}, {"Tq": 0}, {"kind": "mha", "E": 24}):
+    for changes in (
+        {"kind": "mhsa"},
+        {"dtype": "f8"},
+        {"Hk": 3},
+        {"Tq": 0},
+        {"kind": "mha", "E": 24},
+        {"kind": "ragged", "Tk": 5},
+    ):
         with pytest.raises(ValueError, match="small"):
             dataclasses.replace(SMALL, **changes)
 
@@ -105,7 +129,7 @@ def test_smoke(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     document = json.loads(written.read_text(encoding="utf-8"))
-    assert {case["kind"] for case in document["cases"]} == {"sdpa", "mha"}
+    assert {case["kind"] for case in document["cases"]} == {"sdpa", "ragged", "mha"}
     for case in document["cases"]:
         assert f"| {case['name']} " in done.stdout
         for program in case["programs"]:

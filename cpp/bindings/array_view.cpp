@@ -197,13 +197,24 @@ MutableTensorView ArrayArguments::output(int i, int min_rank, int max_rank) cons
   return output;
 }
 
-std::vector<std::int64_t> ArrayArguments::integers(int i, Index length) const {
+std::vector<std::int64_t> ArrayArguments::integers(int i, Index length, const char* rule) const {
+  std::vector<std::int64_t> values = read_integers(i);
+  if (static_cast<Index>(values.size()) != length) shape_error(i, rule + (", " + std::to_string(length)));
+  return values;
+}
+
+std::vector<std::int64_t> ArrayArguments::offsets(int i) const {
+  std::vector<std::int64_t> values = read_integers(i);
+  if (values.empty()) shape_error(i, "must have at least one entry");
+  return values;
+}
+
+std::vector<std::int64_t> ArrayArguments::read_integers(int i) const {
   const py::handle array = arguments_[i].array;
   if (!is_array(array)) type_error(i, "must be an integer array");
   if (!is_native(array)) type_error(i, "must be in native byte order");
-  if (fields_of(array).nd != 1 || fields_of(array).dimensions[0] != length)
-    shape_error(i, "must have one entry for each batch element, " + std::to_string(length));
-  std::vector<std::int64_t> values(static_cast<std::size_t>(length));
+  if (fields_of(array).nd != 1) shape_error(i, "must have 1 axis");
+  std::vector<std::int64_t> values(static_cast<std::size_t>(fields_of(array).dimensions[0]));
   bool fits = true;
   switch (dtype_fields_of(array).type_num) {
 #define MHA_INTEGER(number, type)               \

@@ -48,13 +48,17 @@ class ArrayArguments {
   TensorView score_vector(int i) const;
   /// tensor(), and writable.
   MutableTensorView output(int i, int min_rank, int max_rank) const;
-  /// An integer array [length] of any width, as int64.
-  std::vector<std::int64_t> integers(int i, Index length) const;
+  /// An integer array [length] of any width, as int64; `rule` says why of that length.
+  std::vector<std::int64_t> integers(int i, Index length,
+                                     const char* rule = "must have one entry for each batch element") const;
+  /// The same of any length but 0.
+  std::vector<std::int64_t> offsets(int i) const;
 
  private:
   enum class Accept { call_dtype, score_dtype, boolean, boolean_or_call_dtype };
   TensorView view(int i, Accept accept, int min_rank, int max_rank) const;
   DType dtype_of(int i) const;
+  std::vector<std::int64_t> read_integers(int i) const;
   [[noreturn]] void type_error(int i, const std::string& rule) const;
   [[noreturn]] void shape_error(int i, const std::string& rule) const;
 

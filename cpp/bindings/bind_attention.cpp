@@ -1,11 +1,13 @@
-// scaled_dot_product_attention, attention_weights and attention_statistics.
+// scaled_dot_product_attention, its ragged twin, attention_weights and attention_statistics.
 #include <utility>
 
 #include <pybind11/gil_simple.h>
 #include <mha/attention_statistics.hpp>
+#include <mha/varlen.hpp>
 
 #include "array_view.hpp"
 #include "bindings.hpp"
+#include "ragged_argument.hpp"
 #include "scalars.hpp"
 
 namespace mha::bindings {
@@ -21,8 +23,7 @@ struct ScoreOptions : AttentionOptions {
   // `arrays` holds attn_mask, query_offset (None if it is one number), key_lengths, alibi_slopes and sinks from position
   // `first` on.
   ScoreOptions(const char* function, const ArrayArguments& arrays, int first, const ScoreArguments& given,
-               const TensorView& query) {
-    const Index batch_size = query.rank == kMaxRank ? query.extents[0] : 1;
+               Index batch_size) {
     attn_mask = arrays.mask(first, true);
     is_causal = boolean(function, "is_causal", given.is_causal);
     if (arrays.given(first + 1)) {
@@ -53,6 +54,8 @@ struct ScoreOptions : AttentionOptions {
 
   std::vector<std::int64_t> query_offset_buffer_, key_length_buffer_;
 };
+
+Index batch_size_of(const TensorView& query) { return query.rank == kMaxRank ? query.extents[0] : 1; }
 
 // `query_offset` if it is an array, else None: a number is not an array argument.
 py::handle offsets_in(py::handle query_offset) { return is_array(query_offset) ? query_offset : py::handle(Py_None); }
@@ -97,7 +100,8 @@ py::object attend(py::handle query, py::handle key, py::handle value, py::handle
   const TensorView q = arrays.tensor(0, 2, kMaxRank);
   const TensorView k = arrays.tensor(1, 2, kMaxRank);
   const TensorView v = arrays.tensor(2, 2, kMaxRank);
-  const ScoreOptions options(function, arrays, 3, {is_causal, query_offset, window, scale, softcap, num_threads}, q);
+  const ScoreOptions options(function, arrays, 3, {is_causal, query_offset, window, scale, softcap, num_threads},
+                             batch_size_of(q));
   const bool with_lse = boolean(function, "return_lse", return_lse);
 
   const NewArray result = output_or_new(arrays, 8, out, q, v.extents[v.rank - 1]);
@@ -106,6 +110,44 @@ py::object attend(py::handle query, py::handle key, py::handle value, py::handle
   {
     const py::gil_scoped_release_simple unlocked;
     scaled_dot_product_attention(q, k, v, result.view, lse.view, options);
+  }
+  if (!with_lse) return result.array;
+  return py::make_tuple(result.array, lse.array);
+}
+
+py::object attend_varlen(py::handle query, py::handle key, py::handle value, py::handle cu_seqlens_q,
+                         py::handle cu_seqlens_k, py::handle attn_mask, py::handle key_mask, py::handle is_causal,
+                         py::handle query_offset, py::handle key_lengths, py::handle window, py::handle scale,
+                         py::handle softcap, py::handle alibi_slopes, py::handle sinks, py::handle return_lse,
+                         py::handle out, py::handle num_threads) {
+  const char* const function = "scaled_dot_product_attention_varlen";
+  const Argument list[] = {{"query", query},
+                           {"key", key},
+                           {"value", value},
+                           {"cu_seqlens_q", cu_seqlens_q},
+                           {"cu_seqlens_k", cu_seqlens_k},
+                           {"attn_mask", attn_mask},
+                           {"query_offset", offsets_in(query_offset)},
+                           {"key_lengths", key_lengths},
+                           {"alibi_slopes", alibi_slopes},
+                           {"sinks", sinks},
+                           {"key_mask", key_mask},
+                           {"out", out}};
+  const ArrayArguments arrays(function, list);
+  const TensorView q = arrays.tensor(0, 3, 3);
+  const TensorView k = arrays.tensor(1, 3, 3);
+  const TensorView v = arrays.tensor(2, 3, 3);
+  const RaggedArgument batch(arrays, 3, 4);
+  ScoreOptions options(function, arrays, 5, {is_causal, query_offset, window, scale, softcap, num_threads}, batch.size);
+  options.key_mask = arrays.mask(10, false);
+  const bool with_lse = boolean(function, "return_lse", return_lse);
+
+  const NewArray result = output_or_new(arrays, 11, out, q, v.extents[2]);
+  const NewArray lse = with_lse ? new_array(accumulator_of(q.dtype), 2, q.extents) : NewArray{};
+  warn_if_forked();
+  {
+    const py::gil_scoped_release_simple unlocked;
+    scaled_dot_product_attention_varlen(q, k, v, batch, result.view, lse.view, options);
   }
   if (!with_lse) return result.array;
   return py::make_tuple(result.array, lse.array);
@@ -126,7 +168,8 @@ py::object weigh(py::handle query, py::handle key, py::handle attn_mask, py::han
   const ArrayArguments arrays(function, list);
   const TensorView q = arrays.tensor(0, 2, kMaxRank);
   const TensorView k = arrays.tensor(1, 2, kMaxRank);
-  const ScoreOptions options(function, arrays, 2, {is_causal, query_offset, window, scale, softcap, num_threads}, q);
+  const ScoreOptions options(function, arrays, 2, {is_causal, query_offset, window, scale, softcap, num_threads},
+                             batch_size_of(q));
   const ScoreStage last = stage_called(function, stage);
 
   const NewArray result = output_or_new(arrays, 7, out, q, k.extents[k.rank - 2]);
@@ -152,7 +195,8 @@ py::object observe(py::handle query, py::handle key, py::handle attn_mask, py::h
   const ArrayArguments arrays(function, list);
   const TensorView q = arrays.tensor(0, 2, kMaxRank);
   const TensorView k = arrays.tensor(1, 2, kMaxRank);
-  const ScoreOptions options(function, arrays, 2, {is_causal, query_offset, window, scale, softcap, num_threads}, q);
+  const ScoreOptions options(function, arrays, 2, {is_causal, query_offset, window, scale, softcap, num_threads},
+                             batch_size_of(q));
 
   const int rank = q.rank - 1;
   const DType dtype = accumulator_of(q.dtype);
@@ -178,6 +222,9 @@ void bind_attention(py::module_& m) {
         "(query, key, value, attn_mask, is_causal, query_offset, key_lengths, window, scale, softcap, alibi_slopes, "
         "sinks, "
         "return_lse, out, num_threads) -> out or (out, lse)");
+  m.def("scaled_dot_product_attention_varlen", &attend_varlen,
+        "(query, key, value, cu_seqlens_q, cu_seqlens_k, attn_mask, key_mask, is_causal, query_offset, key_lengths, "
+        "window, scale, softcap, alibi_slopes, sinks, return_lse, out, num_threads) -> out or (out, lse)");
   m.def("attention_weights", &weigh,
         "(query, key, attn_mask, is_causal, query_offset, key_lengths, window, scale, softcap, alibi_slopes, sinks, "
         "stage, out, num_threads) -> weights");

@@ -4,6 +4,7 @@
 
 #include "array_view.hpp"
 #include "bindings.hpp"
+#include "ragged_argument.hpp"
 #include "scalars.hpp"
 
 namespace mha::bindings {
@@ -77,6 +78,40 @@ py::object forward(const Layer& layer, py::handle query, py::handle key, py::han
   return py::make_tuple(result.array, weights.array);
 }
 
+py::object forward_varlen(const Layer& layer, py::handle query, py::handle key, py::handle value,
+                          py::handle cu_seqlens_q, py::handle cu_seqlens_k, py::handle attn_mask, py::handle key_mask,
+                          py::handle is_causal, py::handle out, py::handle num_threads) {
+  const char* const function = "MultiHeadAttention";
+  const Argument list[] = {{"query", query},
+                           {"key", key},
+                           {"value", value},
+                           {"cu_seqlens_q", cu_seqlens_q},
+                           {"cu_seqlens_k", cu_seqlens_k},
+                           {"attn_mask", attn_mask},
+                           {"key_mask", key_mask},
+                           {"out", out}};
+  const ArrayArguments arrays(function, list, layer.attention.dtype());
+  const TensorView q = arrays.tensor(0, 2, 2);
+  const TensorView k = arrays.tensor(1, 2, 2);
+  const TensorView v = arrays.tensor(2, 2, 2);
+  const RaggedArgument batch(arrays, 3, 4);
+  AttentionOptions options;
+  options.attn_mask = arrays.mask(5, true);
+  options.key_mask = arrays.mask(6, false);
+  options.is_causal = boolean(function, "is_causal", is_causal);
+  options.num_threads = positive(function, "num_threads", num_threads, options.num_threads);
+
+  const Index extents[] = {q.extents[0], layer.attention.config().out_dim};
+  const NewArray result = arrays.given(7) ? NewArray{py::reinterpret_borrow<py::object>(out), arrays.output(7, 2, 2)}
+                                          : new_array(q.dtype, 2, extents);
+  warn_if_forked();
+  {
+    const py::gil_scoped_release_simple unlocked;
+    layer.attention.forward_varlen(q, k, v, batch, result.view, options);
+  }
+  return result.array;
+}
+
 // The weights in the order of the constructor's arguments.
 py::tuple copy_weights(const Layer& layer) {
   const MultiHeadAttentionConfig& config = layer.attention.config();
@@ -120,6 +155,8 @@ void bind_multi_head_attention(py::module_& m) {
       .def("forward", &forward,
            "(query, key, value, attn_mask, key_mask, is_causal, need_weights, out, num_threads) -> out or (out, "
            "weights)")
+      .def("forward_varlen", &forward_varlen,
+           "(query, key, value, cu_seqlens_q, cu_seqlens_k, attn_mask, key_mask, is_causal, out, num_threads) -> out")
       .def("weights", &copy_weights, "() -> copies of the eight weights, None for a bias that the layer lacks")
       .def_property_readonly("embed_dim", &get<&Config::embed_dim>)
       .def_property_readonly("num_heads", &get<&Config::num_heads>)

@@ -3,6 +3,7 @@
 
 #include "dispatch.hpp"
 #include "make_plan.hpp"
+#include "mha/varlen.hpp"
 #include "run_plan.hpp"
 
 namespace mha {
@@ -24,6 +25,14 @@ void scaled_dot_product_attention(const TensorView& query, const TensorView& key
                                   const MutableTensorView& out, const MutableTensorView& lse,
                                   const AttentionOptions& options) {
   const AttentionArguments arguments = validate({"scaled_dot_product_attention", query, key, value, out, lse, options});
+  run_plan(make_plan(arguments, AttentionOutput::attended_values, active_kernels()), options.num_threads);
+}
+
+void scaled_dot_product_attention_varlen(const TensorView& query, const TensorView& key, const TensorView& value,
+                                         const RaggedBatch& batch, const MutableTensorView& out,
+                                         const MutableTensorView& lse, const AttentionOptions& options) {
+  const AttentionArguments arguments =
+      validate({"scaled_dot_product_attention_varlen", query, key, value, out, lse, options, &batch});
   run_plan(make_plan(arguments, AttentionOutput::attended_values, active_kernels()), options.num_threads);
 }
 

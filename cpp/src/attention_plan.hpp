@@ -24,12 +24,16 @@ constexpr Index spans_of(Index keys) { return (keys + kSpanKeys - 1) / kSpanKeys
 
 struct AttentionPlan {
   const DTypeKernels* kernels;
-  void (*kernel)(const AttentionTile&, void* scratch);  // one of kernels->attend, decode, weigh, score
+  void (*kernel)(const AttentionTile&, void* scratch);  // one of kernels->attend, weigh, score
+  void (*decode)(const AttentionTile&, void* scratch);  // for tiles of up to kMaxDecodeRows rows; null: `kernel`
 
   Index element_size;  // bytes
   Index batch, kv_heads;
   Index group;  // query heads that share one key-value head; their rows lie in one tile
   Index query_length, key_length, head_dim, value_dim;
+  // [batch + 1], a ragged batch: the rows of all its elements lie along one axis, those of element b from starts[b] on;
+  // the batch strides are 0. Null: dense.
+  const std::int64_t *query_starts, *key_starts;
 
   Input query, key, value;
   Output out;
@@ -50,12 +54,21 @@ struct AttentionPlan {
   Index alibi_slope_stride, sink_stride;  // bytes
   DType accumulator;
 
-  Index tile_rows;       // most query rows of a tile
-  Index tiles_per_head;  // query tiles of one (batch, key-value head)
-  Index spans;           // of keys, that a tile can be shared out in; 1: it cannot
-  Index tiles() const { return batch * kv_heads * tiles_per_head; }
+  Index tiles_per_head;  // query tiles of one (batch, key-value head); 0 for a ragged batch
+  Index query_tiles;     // of one key-value head, in all batch elements
+  Index tiles() const { return kv_heads * query_tiles; }
+  Index spans;                // of keys, that a tile can be shared out in; 1: it cannot
   double work;                // multiply-adds, about
   std::size_t scratch_bytes;  // of one thread
+
+  Index queries_of(Index b) const { return query_starts ? query_starts[b + 1] - query_starts[b] : query_length; }
+  /// That exist: those behind key_lengths do not.
+  Index keys_of(Index b) const {
+    return key_lengths ? key_lengths[b] : key_starts ? key_starts[b + 1] - key_starts[b] : key_length;
+  }
+  Index tiles_of(Index b) const {
+    return (group * queries_of(b) + kernels->query_tile_rows - 1) / kernels->query_tile_rows;
+  }
 };
 
 }  // namespace mha

@@ -44,7 +44,7 @@ void run_head(const void* context, Index task, int worker) {
   StatisticsOutputs outputs;
   outputs.received = results.received_weight ? reinterpret_cast<double*>(scratch) : nullptr;
   if (outputs.received) std::fill_n(outputs.received, plan.key_length, 0.0);
-  for (Index first_row = 0; first_row < plan.query_length; first_row += plan.tile_rows) {
+  for (Index first_row = 0; first_row < plan.query_length; first_row += plan.kernels->query_tile_rows) {
     AttentionTile tile = make_tile(plan, batch, head, 1, first_row);
     tile.is_far = first_row == 0;
     for (int r = 0; r < tile.rows; ++r) {

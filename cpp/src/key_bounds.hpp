@@ -24,7 +24,7 @@ struct KeyBounds {
 /// are neighbours: the kernels rely on both.
 inline KeyBounds key_bounds(const AttentionPlan& plan, Index b, Index i) {
   const std::int64_t position = query_position(plan, b, i);
-  std::int64_t first = 0, last = plan.key_lengths ? plan.key_lengths[b] : plan.key_length;
+  std::int64_t first = 0, last = plan.keys_of(b);
   if (plan.is_causal) last = std::min(last, position + 1);
   if (plan.window_right >= 0) last = std::min(last, position + plan.window_right + 1);
   if (plan.window_left >= 0) first = std::max<std::int64_t>(first, position - plan.window_left);

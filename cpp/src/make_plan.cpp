@@ -15,18 +15,11 @@ Operand<Byte> operand(const View& view) {
           view.strides[3]};
 }
 
-/// The most keys that a query can see, as far as that is known without looking at each.
-Index most_keys(const AttentionPlan& plan) {
-  Index keys = plan.key_length;
-  if (plan.key_lengths) keys = plan.batch == 0 ? 0 : *std::max_element(plan.key_lengths, plan.key_lengths + plan.batch);
-  return keys;
-}
-
-/// Whether the kernel for few rows can take the plan: it loads whole vectors of keys and values.
+/// The kernel for few rows loads whole vectors of keys and values.
 bool suits_decode(const AttentionPlan& plan) {
   const Index lanes = plan.kernels->decode_lanes;
-  return plan.group * plan.query_length <= kMaxDecodeRows && plan.head_dim % lanes == 0 &&
-         plan.value_dim % lanes == 0 && plan.value_dim > 0 && plan.key.step == 1 && plan.value.step == 1;
+  return plan.head_dim % lanes == 0 && plan.value_dim % lanes == 0 && plan.head_dim > 0 && plan.value_dim > 0 &&
+         plan.key.step == 1 && plan.value.step == 1;
 }
 
 }  // namespace
@@ -59,12 +52,22 @@ AttentionPlan make_plan(const AttentionArguments& a, AttentionOutput output, con
     plan.key_mask = static_cast<const std::byte*>(mask.data);
     plan.key_mask_batch = mask.strides[0];
     plan.key_mask_step = mask.strides[1];
-  } else if (plan.attn_mask.data && plan.attn_mask_is_boolean && plan.attn_mask.head == 0 && plan.attn_mask.row == 0) {
-    // The same for every head and query: one look at each key does, instead of one at each (query, key).
+  } else if (plan.attn_mask.data && plan.attn_mask_is_boolean && plan.attn_mask.head == 0 && plan.attn_mask.row == 0 &&
+             !a.ragged) {
+    // The same for every head and query: one look at each key does, instead of one at each (query, key). Not in a ragged
+    // batch, where such a mask begins anew with each sequence, and a key_mask goes through all keys.
     plan.key_mask = plan.attn_mask.data;
     plan.key_mask_batch = plan.attn_mask.batch;
     plan.key_mask_step = plan.attn_mask.step;
     plan.attn_mask.data = nullptr;
+  }
+
+  if (a.ragged) {
+    plan.batch = a.ragged->size;
+    plan.query_starts = a.ragged->cu_seqlens_q;
+    plan.key_starts = a.ragged->cu_seqlens_k;
+    plan.query.batch = plan.key.batch = plan.value.batch = plan.out.batch = plan.lse.batch = plan.attn_mask.batch = 0;
+    plan.key_mask_batch = 0;
   }
 
   plan.is_causal = options.is_causal;
@@ -86,21 +89,25 @@ AttentionPlan make_plan(const AttentionArguments& a, AttentionOutput output, con
   plan.sinks = static_cast<const std::byte*>(options.sinks.data);
   plan.sink_stride = options.sinks.strides[0] * size_of(plan.accumulator);
 
-  const Index rows = plan.group * plan.query_length, keys = most_keys(plan);
   plan.kernel = output == AttentionOutput::scores    ? plan.kernels->score
                 : output == AttentionOutput::weights ? plan.kernels->weigh
                                                      : plan.kernels->attend;
-  plan.tile_rows = plan.kernels->query_tile_rows;
-  plan.spans = 1;
-  if (output == AttentionOutput::attended_values && suits_decode(plan)) {
-    plan.kernel = plan.kernels->decode;
-    plan.tile_rows = kMaxDecodeRows;
-    plan.spans = std::max<Index>(1, spans_of(keys));
+  if (output == AttentionOutput::attended_values && suits_decode(plan)) plan.decode = plan.kernels->decode;
+
+  double pairs = 0;
+  Index most_rows = 0, most_keys = 0;
+  for (Index b = 0; b < plan.batch; ++b) {
+    const Index rows = plan.group * plan.queries_of(b), keys = plan.keys_of(b);
+    plan.query_tiles += plan.tiles_of(b);
+    // For few rows the time is that of reading keys and values, as much as some 16 multiply-adds with each element.
+    if (rows > 0) pairs += double(std::max<Index>(rows, 16)) * double(keys);
+    most_rows = std::max(most_rows, rows);
+    most_keys = std::max(most_keys, keys);
   }
-  plan.tiles_per_head = (rows + plan.tile_rows - 1) / plan.tile_rows;
-  // For few rows the time is that of reading keys and values, as much as some 16 multiply-adds with each element.
-  const double pairs = double(plan.batch) * double(plan.kv_heads) * double(std::max<Index>(rows, 16)) * double(keys);
-  plan.work = pairs * double(plan.head_dim + plan.value_dim) * (plan.is_causal && rows > plan.group ? 0.5 : 1.0);
+  if (!a.ragged && plan.batch > 0) plan.tiles_per_head = plan.tiles_of(0);
+  plan.spans = plan.decode && most_rows <= kMaxDecodeRows ? std::max<Index>(1, spans_of(most_keys)) : 1;
+  const double width = double(plan.kv_heads) * double(plan.head_dim + plan.value_dim);
+  plan.work = pairs * width * (plan.is_causal && most_rows > plan.group ? 0.5 : 1.0);
   plan.scratch_bytes = plan.kernels->attention_scratch(plan.head_dim, plan.value_dim);
   return plan;
 }

@@ -7,6 +7,7 @@
 #include "dispatch.hpp"
 #include "make_plan.hpp"
 #include "projection_phase.hpp"
+#include "ragged_batch.hpp"
 #include "run_plan.hpp"
 #include "workspace.hpp"
 
@@ -19,6 +20,9 @@ struct MultiHeadAttention::Impl {
         key(w.key_weight, w.key_bias, sizes.head_dim),
         value(w.value_weight, w.value_bias, sizes.value_head_dim),
         out(w.out_weight, w.out_bias, sizes.out_dim) {}
+
+  DType dtype() const { return query.dtype(); }
+  void forward(const LayerArguments& a) const;
 
   MultiHeadAttentionConfig config;
   PackedLinear query, key, value, out;
@@ -87,7 +91,7 @@ MultiHeadAttention::MultiHeadAttention(MultiHeadAttention&&) noexcept = default;
 MultiHeadAttention& MultiHeadAttention::operator=(MultiHeadAttention&&) noexcept = default;
 
 const MultiHeadAttentionConfig& MultiHeadAttention::config() const { return impl_->config; }
-DType MultiHeadAttention::dtype() const { return impl_->query.dtype(); }
+DType MultiHeadAttention::dtype() const { return impl_->dtype(); }
 
 void MultiHeadAttention::copy_weights(const WeightOutputs& outputs) const {
   impl_->query.unpack(outputs.query_weight, outputs.query_bias);
@@ -99,9 +103,18 @@ void MultiHeadAttention::copy_weights(const WeightOutputs& outputs) const {
 void MultiHeadAttention::forward(const TensorView& query, const TensorView& key, const TensorView& value,
                                  const MutableTensorView& out, const MutableTensorView& weights,
                                  const AttentionOptions& options) const {
-  const Impl& layer = *impl_;
-  const MultiHeadAttentionConfig& sizes = layer.config;
-  const LayerArguments a = validate(sizes, dtype(), {query, key, value, out, weights, options});
+  impl_->forward(validate(config(), dtype(), {query, key, value, out, weights, options}));
+}
+
+void MultiHeadAttention::forward_varlen(const TensorView& query, const TensorView& key, const TensorView& value,
+                                        const RaggedBatch& batch, const MutableTensorView& out,
+                                        const AttentionOptions& options) const {
+  impl_->forward(validate(config(), dtype(), {query, key, value, out, {}, options, &batch}));
+}
+
+void MultiHeadAttention::Impl::forward(const LayerArguments& a) const {
+  const Impl& layer = *this;
+  const MultiHeadAttentionConfig& sizes = config;
   const KernelTable& table = active_kernels();
   const DTypeKernels& kernels = table.kernels[static_cast<int>(dtype())];
   const Index batch = a.query.extents[0], query_length = a.query.extents[1], key_length = a.key.extents[1];
@@ -117,12 +130,15 @@ void MultiHeadAttention::forward(const TensorView& query, const TensorView& key,
   const std::size_t scratch_stride = padded(std::max(kernels.attention_scratch(sizes.head_dim, sizes.value_head_dim),
                                                      kernels.projection_scratch(kProjectionBlockRows)));
   const double rows = double(batch) * double(query_length), keys = double(batch) * double(key_length);
+  const double pairs = a.ragged ? count_pairs(*a.ragged) : rows * double(key_length);
   const double work = layer.query.work(rows) + layer.key.work(keys) + layer.value.work(keys) + layer.out.work(rows) +
-                      rows * double(key_length) * double(sizes.num_heads * (sizes.head_dim + sizes.value_head_dim));
+                      pairs * double(sizes.num_heads * (sizes.head_dim + sizes.value_head_dim));
   const int threads = threads_for(a.options.num_threads, std::numeric_limits<Index>::max(), work);
   const std::size_t scratch_at = layout.take(double(threads) * double(scratch_stride));
+  const Index sequences = a.ragged ? a.ragged->size : batch;
   const std::size_t sums_at = layout.take(
-      span_sums_bytes(kernels, batch * sizes.num_kv_heads, spans_of(key_length), sizes.value_head_dim, threads));
+      span_sums_bytes(kernels, sequences * sizes.num_kv_heads, spans_of(key_length), sizes.value_head_dim, threads));
+  const std::size_t schedule_at = layout.take(a.ragged ? double(schedule_bytes(sequences)) : 0);
   Workspace workspace(layout.total());
   std::byte *const memory = workspace.data(), *const scratch = memory + scratch_at;
 
@@ -137,8 +153,11 @@ void MultiHeadAttention::forward(const TensorView& query, const TensorView& key,
   project_in.add(projection(layer.query, kernels, a.query, q));
   project_in.add(projection(layer.key, kernels, a.key, k));
   project_in.add(projection(layer.value, kernels, a.value, v));
-  const AttentionPlan attend_plan = make_plan({"", q, k, v, z, {}, a.options}, AttentionOutput::attended_values, table);
-  const AttentionRun attend{&attend_plan, threads, scratch, scratch_stride, memory + sums_at};
+  const AttentionPlan attend_plan =
+      make_plan({"", q, k, v, z, {}, a.options, a.ragged}, AttentionOutput::attended_values, table);
+  const AttentionRun attend{&attend_plan,     threads,
+                            scratch,          scratch_stride,
+                            memory + sums_at, a.ragged ? schedule(attend_plan, memory + schedule_at) : nullptr};
   project_out.add(projection(layer.out, kernels, concat, result));
 
   Phase phases[5] = {projection_phase(project_in)};

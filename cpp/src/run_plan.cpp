@@ -16,15 +16,18 @@ double read_real(const std::byte* element, DType dtype) {
 
 AttentionTile make_tile(const AttentionPlan& plan, Index batch, Index first_head, Index heads, Index first_row) {
   AttentionTile tile;
-  tile.rows = static_cast<int>(std::min<Index>(plan.tile_rows, heads * plan.query_length - first_row));
+  const Index first_query = plan.query_starts ? plan.query_starts[batch] : 0;
+  const Index first_key = plan.key_starts ? plan.key_starts[batch] : 0;
+  const Index left = heads * plan.queries_of(batch) - first_row;
+  tile.rows = static_cast<int>(std::min<Index>(plan.kernels->query_tile_rows, left));
   tile.head_dim = plan.head_dim;
   tile.value_dim = plan.value_dim;
   tile.query_step = plan.query.step;
   const Index size = plan.element_size, kv_head = first_head / plan.group;
-  tile.key = plan.key.at(batch, kv_head, 0);
+  tile.key = plan.key.at(batch, kv_head, first_key);
   tile.key_row = plan.key.row / size;
   tile.key_step = plan.key.step;
-  tile.value = plan.value.at(batch, kv_head, 0);
+  tile.value = plan.value.at(batch, kv_head, first_key);
   tile.value_row = plan.value.row / size;
   tile.value_step = plan.value.step;
   tile.out_step = plan.out.step;
@@ -32,8 +35,9 @@ AttentionTile make_tile(const AttentionPlan& plan, Index batch, Index first_head
   tile.key_length = plan.key_length;
   tile.attn_mask_is_boolean = plan.attn_mask_is_boolean;
   tile.attn_mask_step = plan.attn_mask.step;
-  tile.key_mask =
-      plan.key_mask ? reinterpret_cast<const unsigned char*>(plan.key_mask + batch * plan.key_mask_batch) : nullptr;
+  tile.key_mask = plan.key_mask ? reinterpret_cast<const unsigned char*>(plan.key_mask + batch * plan.key_mask_batch +
+                                                                         first_key * plan.key_mask_step)
+                                : nullptr;
   tile.key_mask_step = plan.key_mask_step;
   tile.scale = plan.scale;
   tile.softcap = plan.softcap;
@@ -44,14 +48,15 @@ AttentionTile make_tile(const AttentionPlan& plan, Index batch, Index first_head
     const KeyBounds bounds = key_bounds(plan, batch, query);
     tile.first_key[r] = bounds.first;
     tile.last_key[r] = bounds.last;
-    tile.query[r] = plan.query.at(batch, head, query);
-    tile.out[r] = plan.out.at(batch, head, query);
-    tile.lse[r] = plan.lse.data ? plan.lse.at(batch, head, query) : nullptr;
     tile.position[r] = query_position(plan, batch, query);
+    const Index row = first_query + query;
+    tile.query[r] = plan.query.at(batch, head, row);
+    tile.out[r] = plan.out.at(batch, head, row);
+    tile.lse[r] = plan.lse.data ? plan.lse.at(batch, head, row) : nullptr;
     if (tile.has_alibi)
       tile.alibi_slope[r] = read_real(plan.alibi_slopes + head * plan.alibi_slope_stride, plan.accumulator);
     if (tile.has_sinks) tile.sink[r] = read_real(plan.sinks + head * plan.sink_stride, plan.accumulator);
-    tile.attn_mask[r] = plan.attn_mask.data ? plan.attn_mask.at(batch, head, query) : nullptr;
+    tile.attn_mask[r] = plan.attn_mask.data ? plan.attn_mask.at(batch, head, row) : nullptr;
   }
   tile.span = nullptr;
   return tile;
@@ -62,15 +67,38 @@ namespace {
 /// Whether tiles alone would leave threads idle: with four for each, the last to finish are a small part of the whole.
 bool has_few_tiles(Index tiles, int threads) { return threads > 1 && tiles < 4 * threads; }
 
-AttentionTile tile_at(const AttentionRun& run, Index task) {
+/// The tile that a task is.
+struct Place {
+  Index batch, kv_head;
+  Index task_of_head;  // among the tiles of this head, in the order in which they are begun
+  Index tile_index;    // in the order of the query rows
+};
+
+/// Tiles of one head follow one another, so that its keys and values stay in cache; the last tile, which sees the most keys
+/// under a causal mask, comes first, so that the workers finish together.
+Place place_of(const AttentionRun& run, Index task) {
   const AttentionPlan& plan = *run.plan;
-  // Tiles of one head follow one another, so that its keys and values stay in cache; the last tile, which sees the most
-  // keys under a causal mask, comes first, so that the workers finish together.
-  const Index tile_index = plan.tiles_per_head - 1 - task % plan.tiles_per_head;
-  const Index kv_head = task / plan.tiles_per_head % plan.kv_heads;
-  const Index batch = task / plan.tiles_per_head / plan.kv_heads;
-  AttentionTile tile = make_tile(plan, batch, kv_head * plan.group, plan.group, tile_index * plan.tile_rows);
-  tile.is_far = task % plan.tiles_per_head < run.threads;  // about each worker's first tile of this head
+  Index batch, first_task, tiles;
+  if (run.schedule) {
+    const SequenceTasks& entry = entry_of(run.schedule, plan.batch, task);
+    batch = entry.sequence;
+    first_task = entry.first_task;
+    tiles = plan.tiles_of(batch);
+  } else {
+    tiles = plan.tiles_per_head;
+    batch = task / (tiles * plan.kv_heads);
+    first_task = batch * tiles * plan.kv_heads;
+  }
+  const Index kv_head = (task - first_task) / tiles, task_of_head = (task - first_task) % tiles;
+  return {batch, kv_head, task_of_head, tiles - 1 - task_of_head};
+}
+
+AttentionTile tile_at(const AttentionRun& run, Index task) {
+  const auto [batch, kv_head, task_of_head, tile_index] = place_of(run, task);
+  const AttentionPlan& plan = *run.plan;
+  AttentionTile tile =
+      make_tile(plan, batch, kv_head * plan.group, plan.group, tile_index * plan.kernels->query_tile_rows);
+  tile.is_far = task_of_head < run.threads;  // about each worker's first tile of this head
   return tile;
 }
 
@@ -82,7 +110,9 @@ std::byte* scratch_of(const AttentionRun& run, int worker) {
 
 void run_tile(const void* context, Index task, int worker) {
   const AttentionRun& run = run_of(context);
-  run.plan->kernel(tile_at(run, task), scratch_of(run, worker));
+  const AttentionTile tile = tile_at(run, task);
+  const auto kernel = tile.rows <= kMaxDecodeRows && run.plan->decode ? run.plan->decode : run.plan->kernel;
+  kernel(tile, scratch_of(run, worker));
 }
 
 std::byte* span_at(const AttentionRun& run, Index tile, Index span) {
@@ -99,7 +129,7 @@ void sum_span(const void* context, Index task, int worker) {
     tile.last_key[r] = std::max(tile.first_key[r], std::min(tile.last_key[r], (span + 1) * kSpanKeys));
   }
   tile.span = span_at(run, index, span);
-  run.plan->kernel(tile, scratch_of(run, worker));
+  run.plan->decode(tile, scratch_of(run, worker));
 }
 
 void merge_spans(const void* context, Index task, int worker) {
@@ -109,8 +139,10 @@ void merge_spans(const void* context, Index task, int worker) {
 
 }  // namespace
 
-double span_sums_bytes(const DTypeKernels& kernels, Index tiles, Index spans, Index value_dim, int threads) {
-  return has_few_tiles(tiles, threads) ? double(tiles) * double(spans) * double(kernels.span_bytes(value_dim)) : 0;
+double span_sums_bytes(const DTypeKernels& kernels, Index heads, Index spans, Index value_dim, int threads) {
+  if (!has_few_tiles(heads, threads)) return 0;
+  const Index tiles_per_head = (kMaxDecodeRows + kernels.query_tile_rows - 1) / kernels.query_tile_rows;
+  return double(heads) * double(tiles_per_head) * double(spans) * double(kernels.span_bytes(value_dim));
 }
 
 int attention_phases(const AttentionRun& run, Phase* phases) {
@@ -127,10 +159,14 @@ int attention_phases(const AttentionRun& run, Phase* phases) {
 void run_plan(const AttentionPlan& plan, int num_threads) {
   if (plan.tiles() == 0) return;
   const int threads = threads_for(num_threads, plan.tiles() * plan.spans, plan.work);
-  const std::size_t stride = padded(plan.scratch_bytes), scratch = stride * static_cast<std::size_t>(threads);
-  const double sums = span_sums_bytes(*plan.kernels, plan.tiles(), plan.spans, plan.value_dim, threads);
-  Workspace workspace(scratch + static_cast<std::size_t>(sums));
-  const AttentionRun run{&plan, threads, workspace.data(), stride, workspace.data() + scratch};
+  const std::size_t stride = padded(plan.scratch_bytes), sums_at = stride * static_cast<std::size_t>(threads);
+  const double sums = span_sums_bytes(*plan.kernels, plan.batch * plan.kv_heads, plan.spans, plan.value_dim, threads);
+  const std::size_t schedule_at = sums_at + padded(static_cast<std::size_t>(sums));
+  const bool is_ragged = plan.query_starts != nullptr;
+  Workspace workspace(schedule_at + (is_ragged ? schedule_bytes(plan.batch) : 0));
+  std::byte* const memory = workspace.data();
+  const AttentionRun run{&plan,  threads,          memory,
+                         stride, memory + sums_at, is_ragged ? schedule(plan, memory + schedule_at) : nullptr};
   Phase phases[2];
   run_phases(phases, attention_phases(run, phases), threads);
 }

@@ -3,6 +3,7 @@
 
 #include "attention_plan.hpp"
 #include "parallel.hpp"
+#include "ragged_schedule.hpp"
 
 namespace mha {
 
@@ -13,15 +14,16 @@ struct AttentionRun {
   std::byte* scratch;
   std::size_t scratch_stride;
   std::byte* span_sums;
+  const SequenceTasks* schedule = nullptr;  // of a ragged batch; null: dense
 };
 
 /// The tile that begins at row `first_row` of `heads` neighbouring query heads, which read one key-value head. Rows are
 /// queries with the heads innermost: neighbours in the lanes are neighbours in position.
 AttentionTile make_tile(const AttentionPlan& plan, Index batch, Index first_head, Index heads, Index first_row);
 
-/// Memory for the sums of `tiles` tiles, if those are so few that the keys of each are shared out among the threads in
-/// `spans` parts; else 0.
-double span_sums_bytes(const DTypeKernels& kernels, Index tiles, Index spans, Index value_dim, int threads);
+/// Memory for the sums of the tiles of `heads` key-value heads in all, if those are so few that the keys of each are shared
+/// out among the threads in `spans` parts; else 0.
+double span_sums_bytes(const DTypeKernels& kernels, Index heads, Index spans, Index value_dim, int threads);
 
 /// The run as one or two phases, and how many; `run` must outlive them.
 int attention_phases(const AttentionRun& run, Phase* phases);

@@ -4,6 +4,7 @@
 
 #include "describe.hpp"
 #include "memory_overlap.hpp"
+#include "ragged_batch.hpp"
 
 namespace mha {
 namespace {
@@ -28,6 +29,15 @@ void add_leading_axes(View& view, int rank) {
   }
 }
 
+/// The rows of a ragged batch, [N, H, D] or [N, H], as [1, H, N, D] or [1, H, N].
+template <class View>
+void ragged_to_dense_axes(View& view) {
+  if (!view) return;
+  std::swap(view.extents[0], view.extents[1]);
+  std::swap(view.strides[0], view.strides[1]);
+  add_leading_axes(view, view.rank + 1);
+}
+
 bool has_shape(const TensorView& view, std::initializer_list<Index> shape) {
   int axis = 0;
   for (Index extent : shape)
@@ -49,7 +59,9 @@ bool broadcast_to(TensorView& view, std::initializer_list<Index> shape) {
 
 void check_rank(const char* function, const char* name, const TensorView& view, int least, int most, Named views) {
   if (view.rank < least || view.rank > most)
-    fail(function, std::string(name) + " must have " + std::to_string(least) + " to " + std::to_string(most) + " axes",
+    fail(function,
+         std::string(name) + " must have " + (least == most ? "" : std::to_string(least) + " to ") +
+             std::to_string(most) + " axes",
          views);
   for (int axis = 0; axis < view.rank; ++axis)
     if (view.extents[axis] < 0) fail(function, std::string(name) + " must not have a negative extent", views);
@@ -70,9 +82,10 @@ void check_output(const char* function, const char* name, const MutableTensorVie
       fail(function, std::string(name) + " must not overlap " + input + " in memory", {{name, out}, {input, view}});
 }
 
-/// Options that name batch elements, keys and positions, for scores of shape [B, H, Tq, Tk]; broadcasts the masks.
+/// Options that name batch elements, keys and positions, for scores of shape [B, H, Tq, Tk]; broadcasts the masks. In a
+/// ragged batch B is 1, and Tq and Tk are the rows of all sequences together.
 AttentionOptions checked_options(const char* function, AttentionOptions options, DType dtype, Index batch, Index heads,
-                                 Index query_length, Index key_length) {
+                                 Index query_length, Index key_length, const RaggedBatch* ragged) {
   const auto wrong = [&](const std::string& rule) { throw std::invalid_argument(std::string(function) + ": " + rule); };
   const auto shape = [](std::initializer_list<Index> extents) {
     std::string text;
@@ -84,8 +97,11 @@ AttentionOptions checked_options(const char* function, AttentionOptions options,
       throw DTypeError(std::string(function) + ": attn_mask must be bool or have the dtype of query; got query " +
                        name_of(dtype) + ", attn_mask " + name_of(mask.dtype));
     const std::string given = shape_of(mask);
-    if (!broadcast_to(mask, {batch, heads, query_length, key_length}))
-      wrong("attn_mask must broadcast to [B, H, Tq, Tk] = " + shape({batch, heads, query_length, key_length}) +
+    const Index columns = ragged ? longest_keys(*ragged) : key_length;
+    if (!broadcast_to(mask, {batch, heads, query_length, columns}))
+      wrong("attn_mask must broadcast to " +
+            (ragged ? "[H, Nq, longest Tk] = " + shape({heads, query_length, columns})
+                    : "[B, H, Tq, Tk] = " + shape({batch, heads, query_length, columns})) +
             "; got attn_mask " + given);
   }
   if (TensorView& mask = options.key_mask; mask) {
@@ -93,13 +109,17 @@ AttentionOptions checked_options(const char* function, AttentionOptions options,
       throw DTypeError(std::string(function) + ": key_mask must be bool; got key_mask " + name_of(mask.dtype));
     const std::string given = shape_of(mask);
     if (mask.rank > 2 || !broadcast_to(mask, {batch, key_length}))
-      wrong("key_mask must broadcast to [B, Tk] = " + shape({batch, key_length}) + "; got key_mask " + given);
+      wrong("key_mask must broadcast to " +
+            (ragged ? "[Nk] = " + shape({key_length}) : "[B, Tk] = " + shape({batch, key_length})) + "; got key_mask " +
+            given);
   }
   if (options.key_lengths)
-    for (Index b = 0; b < batch; ++b)
-      if (options.key_lengths[b] < 0 || options.key_lengths[b] > key_length)
-        wrong("key_lengths must lie in [0, Tk] = [0, " + std::to_string(key_length) + "]; got " +
+    for (Index b = 0; b < (ragged ? ragged->size : batch); ++b) {
+      const std::int64_t keys = ragged ? ragged->cu_seqlens_k[b + 1] - ragged->cu_seqlens_k[b] : key_length;
+      if (options.key_lengths[b] < 0 || options.key_lengths[b] > keys)
+        wrong("key_lengths must lie in [0, Tk] = [0, " + std::to_string(keys) + "]; got " +
               std::to_string(options.key_lengths[b]) + " for batch element " + std::to_string(b));
+    }
   if (options.window_left < -1 || options.window_right < -1)
     wrong("window must be (left, right) with -1 for unbounded; got (" + std::to_string(options.window_left) + ", " +
           std::to_string(options.window_right) + ")");
@@ -129,11 +149,14 @@ AttentionArguments checked_inputs(AttentionArguments a) {
   const TensorView query = a.query, key = a.key, value = a.value;  // as given, for messages
   const Named inputs = {{"query", query}, {"key", key}, {"value", value}};
 
-  check_rank(f, "query", query, 2, 4, inputs);
-  check_rank(f, "key", key, 2, 4, inputs);
-  if (!weigh) check_rank(f, "value", value, 2, 4, inputs);
+  const int least_rank = a.ragged ? 3 : 2, most_rank = a.ragged ? 3 : 4;
+  check_rank(f, "query", query, least_rank, most_rank, inputs);
+  check_rank(f, "key", key, least_rank, most_rank, inputs);
+  if (!weigh) check_rank(f, "value", value, least_rank, most_rank, inputs);
   check_dtypes(f, query.dtype, {{"query", query}, {"key", key}, {"value", value}, {result, a.out}});
 
+  if (a.ragged)
+    for (TensorView* view : {&a.query, &a.key, &a.value}) ragged_to_dense_axes(*view);
   add_leading_axes(a.query, 4);
   add_leading_axes(a.key, 4);
   add_leading_axes(a.value, 4);
@@ -149,7 +172,8 @@ AttentionArguments checked_inputs(AttentionArguments a) {
     if (a.value.extents[2] != key_length) fail(f, "value must have the length of key", inputs);
   }
 
-  a.options = checked_options(f, a.options, query.dtype, batch, heads, query_length, key_length);
+  if (a.ragged) check_ragged_batch(f, *a.ragged, query_length, key_length);
+  a.options = checked_options(f, a.options, query.dtype, batch, heads, query_length, key_length, a.ragged);
   return a;
 }
 
@@ -165,6 +189,7 @@ AttentionArguments validate(AttentionArguments a) {
 
   const Index width = weigh ? a.key.extents[2] : a.value.extents[3];
   const MutableTensorView out = a.out, lse = a.lse;
+  if (a.ragged && out.rank == 3) ragged_to_dense_axes(a.out);
   add_leading_axes(a.out, 4);
   if (out.rank != query.rank || !has_shape(a.out, {batch, heads, query_length, width}))
     fail(f, std::string(result) + " must have the axes of query, ending in " + std::to_string(width),
@@ -181,8 +206,9 @@ AttentionArguments validate(AttentionArguments a) {
     if (lse.dtype != accumulator_of(query.dtype))
       throw DTypeError(std::string(f) + ": lse must have the dtype of the scores; got " +
                        dtypes_of({{"query", query}, {"lse", lse}}));
+    if (a.ragged && lse.rank == 2) ragged_to_dense_axes(a.lse);
     add_leading_axes(a.lse, 3);
-    if (!has_shape(a.lse, {batch, heads, query_length}))
+    if ((a.ragged && lse.rank != 2) || !has_shape(a.lse, {batch, heads, query_length}))
       fail(f, "lse must have the shape of query without head_dim", {{"lse", lse}, {"query", query}});
     check_output(f, "lse", a.lse, inputs_and_masks);
     check_output(f, "lse", a.lse, {{result, a.out}});
@@ -236,9 +262,10 @@ LayerArguments validate(const MultiHeadAttentionConfig& config, DType dtype, Lay
   const char* f = "MultiHeadAttention";
   const TensorView query = a.query, key = a.key, value = a.value;
   const Named inputs = {{"query", query}, {"key", key}, {"value", value}};
-  check_rank(f, "query", query, 2, 3, inputs);
-  check_rank(f, "key", key, 2, 3, inputs);
-  check_rank(f, "value", value, 2, 3, inputs);
+  const int most_rank = a.ragged ? 2 : 3;
+  check_rank(f, "query", query, 2, most_rank, inputs);
+  check_rank(f, "key", key, 2, most_rank, inputs);
+  check_rank(f, "value", value, 2, most_rank, inputs);
   check_dtypes(f, dtype, {{"query", query}, {"key", key}, {"value", value}, {"out", a.out}, {"weights", a.weights}});
 
   add_leading_axes(a.query, 3);
@@ -255,7 +282,8 @@ LayerArguments validate(const MultiHeadAttentionConfig& config, DType dtype, Lay
   if (a.value.extents[0] != batch) fail(f, "value must have the batch size of query", inputs);
   if (a.value.extents[1] != key_length) fail(f, "value must have the length of key", inputs);
 
-  a.options = checked_options(f, a.options, dtype, batch, config.num_heads, query_length, key_length);
+  if (a.ragged) check_ragged_batch(f, *a.ragged, query_length, key_length);
+  a.options = checked_options(f, a.options, dtype, batch, config.num_heads, query_length, key_length, a.ragged);
 
   const MutableTensorView out = a.out, weights = a.weights;
   add_leading_axes(a.out, 3);

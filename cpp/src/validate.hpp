@@ -4,6 +4,7 @@
 #include "mha/attention.hpp"
 #include "mha/attention_statistics.hpp"
 #include "mha/multi_head_attention.hpp"
+#include "mha/varlen.hpp"
 
 namespace mha {
 
@@ -13,6 +14,7 @@ struct AttentionArguments {
   TensorView query, key, value;  // value empty: attention_weights
   MutableTensorView out, lse;
   AttentionOptions options;
+  const RaggedBatch* ragged = nullptr;  // views are [1, H, N, D]; null: a dense batch
 };
 
 /// Throws what mha/errors.hpp says, or returns the arguments with all leading axes in place.
@@ -30,6 +32,7 @@ struct LayerArguments {
   TensorView query, key, value;
   MutableTensorView out, weights;
   AttentionOptions options;
+  const RaggedBatch* ragged = nullptr;  // B is 1, T is N, and weights are not given; null: a dense batch
 };
 LayerArguments validate(const MultiHeadAttentionConfig& config, DType dtype, LayerArguments arguments);
 

@@ -17,6 +17,7 @@ from .runtime import (
     use_threads,
 )
 from .statistics import AttentionStatistics, attention_statistics
+from .varlen import scaled_dot_product_attention_varlen
 
 __all__ = [
     "AttentionStatistics",
@@ -32,6 +33,7 @@ __all__ = [
     "num_threads",
     "reference",
     "scaled_dot_product_attention",
+    "scaled_dot_product_attention_varlen",
     "set_num_threads",
     "show_config",
     "sinusoidal_positions",

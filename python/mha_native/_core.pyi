@@ -26,6 +26,27 @@ def scaled_dot_product_attention(
     num_threads: int | None,
     /,
 ) -> Any: ...
+def scaled_dot_product_attention_varlen(
+    query: NDArray[Any],
+    key: NDArray[Any],
+    value: NDArray[Any],
+    cu_seqlens_q: NDArray[Any],
+    cu_seqlens_k: NDArray[Any],
+    attn_mask: NDArray[Any] | None,
+    key_mask: NDArray[Any] | None,
+    is_causal: bool,
+    query_offset: int | NDArray[Any],
+    key_lengths: NDArray[Any] | None,
+    window: tuple[int, int] | None,
+    scale: float | None,
+    softcap: float | None,
+    alibi_slopes: NDArray[Any] | None,
+    sinks: NDArray[Any] | None,
+    return_lse: bool,
+    out: NDArray[Any] | None,
+    num_threads: int | None,
+    /,
+) -> Any: ...
 def attention_weights(
     query: NDArray[Any],
     key: NDArray[Any],
@@ -93,6 +114,20 @@ class MultiHeadAttention:
         num_threads: int | None,
         /,
     ) -> Any: ...
+    def forward_varlen(
+        self,
+        query: NDArray[Any],
+        key: NDArray[Any],
+        value: NDArray[Any],
+        cu_seqlens_q: NDArray[Any],
+        cu_seqlens_k: NDArray[Any],
+        attn_mask: NDArray[Any] | None,
+        key_mask: NDArray[Any] | None,
+        is_causal: bool,
+        out: NDArray[Any] | None,
+        num_threads: int | None,
+        /,
+    ) -> NDArray[Any]: ...
     def weights(
         self,
     ) -> tuple[

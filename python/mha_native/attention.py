@@ -81,6 +81,7 @@ def scaled_dot_product_attention(
     See Also
     --------
     attention_weights : The weights that the values are averaged with.
+    scaled_dot_product_attention_varlen : For sequences of different length, without padding.
     MultiHeadAttention : The layer, with projections.
 
     Notes

@@ -55,6 +55,11 @@ class MultiHeadAttention:
     >>> y, weights = layer(x, is_causal=True, need_weights=True)
     >>> weights.shape
     (2, 8, 10, 10)
+
+    Texts of 4, 9 and 7 words, without padding:
+
+    >>> layer(x.reshape(20, 512), cu_seqlens_q=np.cumsum([0, 4, 9, 7])).shape
+    (20, 512)
     """
 
     def __init__(
@@ -90,6 +95,8 @@ class MultiHeadAttention:
         is_causal: bool = False,
         need_weights: bool = False,
         average_attn_weights: bool = False,
+        cu_seqlens_q: Tensor | None = None,
+        cu_seqlens_k: Tensor | None = None,
         out: Tensor | None = None,
         num_threads: int | None = None,
     ) -> Tensor:
@@ -112,6 +119,11 @@ class MultiHeadAttention:
             Return the attention weights, too.
         average_attn_weights : bool, default False
             Average the weights over the heads.
+        cu_seqlens_q, cu_seqlens_k : integer array [B + 1], optional
+            A ragged batch, as for `scaled_dot_product_attention_varlen`: sequences one after another, without padding.
+            Then `query`, `key`, `value` and `out` are [Nq, E], [Nk, kdim], [Nk, vdim] and [Nq, out_dim], `key_mask` is
+            [Nk], and `attn_mask` broadcasts to [H, Nq, max Tk]. There are no weights to return. The default of
+            `cu_seqlens_k` is `cu_seqlens_q`. A row has the bits that it has in a call on its sequence alone.
         out : [B, Tq, out_dim], optional
             Array to write the result to; it must not overlap an input.
         num_threads : int, optional
@@ -128,6 +140,25 @@ class MultiHeadAttention:
         q = query if type(query) is ndarray else to_numpy(name, "query", query)
         k = q if key is None else key if type(key) is ndarray else to_numpy(name, "key", key)
         v = k if value is None else value if type(value) is ndarray else to_numpy(name, "value", value)
+        if cu_seqlens_q is not None or cu_seqlens_k is not None:
+            if cu_seqlens_q is None:
+                raise ValueError(f"{name}: cu_seqlens_q must be given if cu_seqlens_k is")
+            if need_weights:
+                raise ValueError(f"{name}: need_weights must be False with cu_seqlens_q: weights have no ragged form")
+            offsets = to_numpy(name, "cu_seqlens_q", cu_seqlens_q)
+            rows = self._core.forward_varlen(
+                q,
+                k,
+                v,
+                offsets,
+                offsets if cu_seqlens_k is None else to_numpy(name, "cu_seqlens_k", cu_seqlens_k),
+                attn_mask if attn_mask is None else to_numpy(name, "attn_mask", attn_mask),
+                key_mask if key_mask is None else to_numpy(name, "key_mask", key_mask),
+                is_causal,
+                out if out is None else to_numpy(name, "out", out),
+                num_threads,
+            )
+            return rows if type(query) is ndarray else like(query, rows) if out is None else out
         result: Any = self._core.forward(
             q,
             k,

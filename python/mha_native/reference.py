@@ -10,7 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["attention_statistics", "attention_weights", "multi_head_attention", "scaled_dot_product_attention"]
+__all__ = [
+    "attention_statistics",
+    "attention_weights",
+    "multi_head_attention",
+    "scaled_dot_product_attention",
+    "scaled_dot_product_attention_varlen",
+]
 
 Array = NDArray[np.float64]
 
@@ -44,6 +50,44 @@ def scaled_dot_product_attention(
 
     out = _with_rank(out, rank)
     return (out, _with_rank(lse, rank - 1)) if return_lse else out
+
+
+def scaled_dot_product_attention_varlen(
+    query: ArrayLike,
+    key: ArrayLike,
+    value: ArrayLike,
+    cu_seqlens_q: ArrayLike,
+    cu_seqlens_k: ArrayLike,
+    *,
+    attn_mask: ArrayLike | None = None,
+    key_mask: ArrayLike | None = None,
+    query_offset: ArrayLike = 0,
+    key_lengths: ArrayLike | None = None,
+    return_lse: bool = False,
+    **options: Any,
+) -> Any:
+    """`scaled_dot_product_attention` of one sequence after another: [Nq, H, Dv], and [Nq, H] with `return_lse`."""
+    query, key, value = (np.asarray(x, np.float64) for x in (query, key, value))  # [N, heads, width]
+    offsets_q, offsets_k = np.asarray(cu_seqlens_q), np.asarray(cu_seqlens_k)
+    sequences = len(offsets_q) - 1
+    mask = None if attn_mask is None else _with_rank(np.asarray(attn_mask), 3)  # [H | 1, Nq | 1, max Tk | 1]
+    positions = np.broadcast_to(query_offset, sequences)
+    out = np.zeros((*query.shape[:2], value.shape[2]))
+    lse = np.zeros(query.shape[:2])
+    for b in range(sequences):
+        q, k = slice(offsets_q[b], offsets_q[b + 1]), slice(offsets_k[b], offsets_k[b + 1])
+        one = {**options, "query_offset": positions[b]}
+        if mask is not None:
+            columns = slice(None) if mask.shape[2] == 1 else slice(k.stop - k.start)
+            one["attn_mask"] = mask[:, slice(None) if mask.shape[1] == 1 else q, columns]
+        if key_mask is not None:
+            one["key_mask"] = np.asarray(key_mask)[None, k]
+        if key_lengths is not None:
+            one["key_lengths"] = np.asarray(key_lengths)[b]
+        heads_first = (x.swapaxes(0, 1) for x in (query[q], key[k], value[k]))
+        of_sequence = scaled_dot_product_attention(*heads_first, return_lse=True, **one)
+        out[q], lse[q] = (x.swapaxes(0, 1) for x in of_sequence)
+    return (out, lse) if return_lse else out
 
 
 def attention_weights(

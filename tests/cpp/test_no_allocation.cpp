@@ -113,6 +113,23 @@ TEST(NoAllocation, Attention) {
   }
 }
 
+TEST(NoAllocation, RaggedBatch) {
+  constexpr Index N = 300, H = 8, D = 32;
+  const auto x = Array<float>::random({N, H, D}, 1);
+  Array<float> out({N, H, D}, 0), lse({N, H}, 0);
+  const std::int64_t offsets[] = {0, 10, 150, 150, 151, 300};
+  AttentionOptions options;
+  for (int threads : {1, 2, 3}) {
+    options.num_threads = threads;
+    const auto attend = [&] {
+      scaled_dot_product_attention_varlen(x.view(), x.view(), x.view(), {5, offsets, offsets}, out.view(), lse.view(),
+                                          options);
+    };
+    attend();
+    EXPECT_EQ(allocations_of(attend), 0) << threads << " threads";
+  }
+}
+
 TEST(NoAllocation, SmallAfterLarge) {
   const auto large = Array<float>::random({1, 2, 300, 128}, 1), small = Array<float>::random({1, 1, 3, 8}, 1);
   Array<float> large_out({1, 2, 300, 128}, 0), small_out({1, 1, 3, 8}, 0);
@@ -139,10 +156,18 @@ TEST(NoAllocation, Layer) {
     const auto cross = [&] {
       layer.forward(x.view(), other.view(), other.view(), out.view(), weights.view(), options);
     };
+    const std::int64_t offsets[] = {0, 20, 20, 150};
+    const TensorView rows(x.data().data(), {T, E});
+    const auto ragged = [&] {
+      layer.forward_varlen(rows, rows, rows, {3, offsets, offsets}, MutableTensorView(out.data().data(), {T, E}),
+                           options);
+    };
     self();
     cross();
+    ragged();
     EXPECT_EQ(allocations_of(self), 0) << threads << " threads";
     EXPECT_EQ(allocations_of(cross), 0) << threads << " threads";
+    EXPECT_EQ(allocations_of(ragged), 0) << threads << " threads";
   }
 }
 

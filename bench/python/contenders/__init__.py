@@ -11,6 +11,7 @@ __all__ = ["PEERS", "Contender", "Ours", "Program", "make_peer"]
 
 # The name on the command line: module and class. A module imports its library, which need not be installed.
 PEERS = {
+    "padded": ("padded", "Padded"),
     "numpy": ("numpy_unfused", "NumPyUnfused"),
     "torch": ("torch_peer", "Torch"),
 }

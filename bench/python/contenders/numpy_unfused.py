@@ -41,6 +41,8 @@ class NumPyUnfused(Contender):
     def programs(self, case: Case, inputs: Inputs, threads: int) -> list[Program]:
         if self._blas is None and os.environ.get("OPENBLAS_NUM_THREADS") != str(threads):
             return []
+        if case.kind == "ragged":
+            return []
         hidden = ~np.tri(case.Tq, case.Tk, dtype=bool) if case.causal else None
         if case.kind == "sdpa":
             query, key, value = inputs.arrays

@@ -23,6 +23,10 @@ class Ours(Contender):
             attend = mha_native.scaled_dot_product_attention
             query, key, value = inputs.arrays
             return [Program(self.name, threads, lambda: attend(query, key, value, **options))]
+        if case.kind == "ragged":
+            attend_ragged, offsets = mha_native.scaled_dot_product_attention_varlen, case.offsets
+            query, key, value = inputs.arrays
+            return [Program(self.name, threads, lambda: attend_ragged(query, key, value, offsets, offsets, **options))]
         x = inputs.arrays[0]
         layer = mha_native.MultiHeadAttention(case.E, case.H, dtype=case.np_dtype)
         layer.load_state_dict(inputs.state)

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
-from shapes import Case, Inputs
+from shapes import Case, Inputs, padded, unpadded
 from torch.nn import functional
 
 from .contender import Contender, Program
@@ -30,6 +30,22 @@ class Torch(Contender):
             query, key, value = map(torch.from_numpy, inputs.arrays)
             grouped = case.Hk != case.H
             return [program(lambda: attend(query, key, value, is_causal=causal, enable_gqa=grouped))]
+
+        if case.kind == "ragged":  # torch has no ragged attention on a CPU
+            if case.causal or case.Hk != case.H:
+                return []
+            query, key, value = (torch.from_numpy(padded(case, array)) for array in inputs.arrays)
+            admitted = torch.arange(case.Tk)[None, None, None] < torch.from_numpy(case.lengths)[:, None, None, None]
+            return [
+                Program(
+                    self.name,
+                    threads,
+                    lambda: functional.scaled_dot_product_attention(query, key, value, attn_mask=admitted),
+                    turn(threads, True),
+                    lambda out: unpadded(case, out.numpy()),
+                    "padded",
+                )
+            ]
 
         x = torch.from_numpy(inputs.arrays[0])
         layer = torch.nn.MultiheadAttention(case.E, case.H, batch_first=True, dtype=x.dtype).eval()

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "mha/attention.hpp"
+#include "mha/varlen.hpp"
 
 namespace mha {
 
@@ -50,6 +51,13 @@ class MultiHeadAttention {
   /// @param weights [B, H, Tq, Tk] or empty: the softmax weights of each head
   void forward(const TensorView& query, const TensorView& key, const TensorView& value, const MutableTensorView& out,
                const MutableTensorView& weights = {}, const AttentionOptions& options = {}) const;
+
+  /// The same for a ragged batch, over its rows and no others: the bits of a row are those of forward() on its sequence.
+  ///
+  /// @param query [Nq, E]; key [Nk, kdim]; value [Nk, vdim]; out [Nq, out_dim]
+  /// @param options with the masks of scaled_dot_product_attention_varlen()
+  void forward_varlen(const TensorView& query, const TensorView& key, const TensorView& value, const RaggedBatch& batch,
+                      const MutableTensorView& out, const AttentionOptions& options = {}) const;
 
   /// The sizes with every zero resolved.
   const MultiHeadAttentionConfig& config() const;
