@@ -20,6 +20,9 @@ struct MultiHeadAttention::Impl {
         value(w.value_weight, w.value_bias, sizes.value_head_dim),
         out(w.out_weight, w.out_bias, sizes.out_dim) {}
 
+  /// `grows` is the cache of the call if the call appends to it, else null.
+  void run(const LayerArguments& arguments, KVCache* grows) const;
+
   MultiHeadAttentionConfig config;
   PackedLinear query, key, value, out;
 };
@@ -78,6 +81,28 @@ Projection projection(const PackedLinear& linear, const DTypeKernels& kernels, c
            out.strides[3]}};
 }
 
+/// The same into a cache, behind the tokens that are there.
+Projection projection_into(KVCache& cache, const MutableTensorView& memory, const PackedLinear& linear,
+                           const DTypeKernels& kernels, const TensorView& x, const std::int64_t* new_lengths) {
+  Projection p = projection(linear, kernels, x, memory);
+  p.first_rows = cache.lengths();
+  p.row_counts = new_lengths;
+  return p;
+}
+
+/// How many tokens each sequence will have, written to `lengths`.
+const std::int64_t* lengths_after(const LayerArguments& a, Index new_keys, std::int64_t* lengths) {
+  for (Index b = 0; b < a.cache->config().batch_size; ++b)
+    lengths[b] = a.cache->lengths()[b] + (a.new_lengths ? a.new_lengths[b] : new_keys);
+  return lengths;
+}
+
+/// The first `length` tokens of each sequence of a cache.
+TensorView first_tokens(TensorView memory, Index length) {
+  memory.extents[2] = length;
+  return memory;
+}
+
 }  // namespace
 
 MultiHeadAttention::MultiHeadAttention(const MultiHeadAttentionConfig& config, const MultiHeadAttentionWeights& weights)
@@ -99,24 +124,48 @@ void MultiHeadAttention::copy_weights(const WeightOutputs& outputs) const {
 void MultiHeadAttention::forward(const TensorView& query, const TensorView& key, const TensorView& value,
                                  const MutableTensorView& out, const MutableTensorView& weights,
                                  const AttentionOptions& options) const {
-  const Impl& layer = *impl_;
-  const MultiHeadAttentionConfig& sizes = layer.config;
-  const LayerArguments a = validate(sizes, dtype(), {query, key, value, out, weights, options});
+  impl_->run(validate(config(), dtype(), {query, key, value, out, weights, options}), nullptr);
+}
+
+void MultiHeadAttention::forward(const TensorView& query, const TensorView& key, const TensorView& value,
+                                 KVCache& cache, const MutableTensorView& out, const MutableTensorView& weights,
+                                 const AttentionOptions& options, const std::int64_t* new_lengths) const {
+  impl_->run(validate(config(), dtype(), {query, key, value, out, weights, options, &cache, new_lengths}), &cache);
+}
+
+void MultiHeadAttention::attend(const TensorView& query, const KVCache& cache, const MutableTensorView& out,
+                                const MutableTensorView& weights, const AttentionOptions& options) const {
+  impl_->run(validate(config(), dtype(), {query, {}, {}, out, weights, options, &cache}), nullptr);
+}
+
+void MultiHeadAttention::append_to(KVCache& cache, const TensorView& key, const TensorView& value,
+                                   const std::int64_t* new_lengths, int num_threads) const {
+  AttentionOptions options;
+  options.num_threads = num_threads;
+  impl_->run(validate(config(), dtype(), {{}, key, value, {}, {}, options, &cache, new_lengths}), &cache);
+}
+
+void MultiHeadAttention::Impl::run(const LayerArguments& a, KVCache* grows) const {
+  const Impl& layer = *this;
+  const MultiHeadAttentionConfig& sizes = config;
+  const DType dtype = query.dtype();
   const KernelTable& table = active_kernels();
-  const DTypeKernels& kernels = table.kernels[static_cast<int>(dtype())];
-  const Index batch = a.query.extents[0], query_length = a.query.extents[1], key_length = a.key.extents[1];
+  const DTypeKernels& kernels = table.kernels[static_cast<int>(dtype)];
+  const Index batch = a.query.extents[0], query_length = a.query.extents[1], key_length = a.key_length;
+  const Index new_keys = a.key ? a.key.extents[1] : 0, scratch_keys = a.cache ? 0 : key_length;
 
   // Memory: projected rows, concatenated heads, and scratch for each worker.
-  const Intermediate q_rows(layer.query, batch, query_length), k_rows(layer.key, batch, key_length),
-      v_rows(layer.value, batch, key_length);
+  const Intermediate q_rows(layer.query, batch, query_length), k_rows(layer.key, batch, scratch_keys),
+      v_rows(layer.value, batch, scratch_keys);
   const Index concat_width = sizes.num_heads * sizes.value_head_dim;
   Layout layout;
   const std::size_t q_at = layout.take(q_rows.bytes()), k_at = layout.take(k_rows.bytes()),
                     v_at = layout.take(v_rows.bytes());
-  const std::size_t z_at = layout.take(double(batch) * double(query_length) * double(concat_width) * size_of(dtype()));
-  const std::size_t scratch_stride = padded(std::max(kernels.attention_scratch(sizes.head_dim, sizes.value_head_dim),
-                                                     kernels.projection_scratch(kProjectionBlockRows)));
-  const double rows = double(batch) * double(query_length), keys = double(batch) * double(key_length);
+  const std::size_t z_at = layout.take(double(batch) * double(query_length) * double(concat_width) * size_of(dtype));
+  const std::size_t lengths_at = layout.take(a.cache ? double(batch) * sizeof(std::int64_t) : 0);
+  const std::size_t scratch_stride =
+      padded(std::max(kernels.attention_scratch(sizes.head_dim, sizes.value_head_dim), projection_scratch(kernels)));
+  const double rows = double(batch) * double(query_length), keys = double(batch) * double(new_keys);
   const double work = layer.query.work(rows) + layer.key.work(keys) + layer.value.work(keys) + layer.out.work(rows) +
                       rows * double(key_length) * double(sizes.num_heads * (sizes.head_dim + sizes.value_head_dim));
   const int threads = threads_for(a.options.num_threads, std::numeric_limits<Index>::max(), work);
@@ -124,18 +173,30 @@ void MultiHeadAttention::forward(const TensorView& query, const TensorView& key,
   Workspace workspace(layout.total());
   std::byte *const memory = workspace.data(), *const scratch = memory + scratch_at;
 
-  const MutableTensorView q = q_rows.at(memory + q_at), k = k_rows.at(memory + k_at), v = v_rows.at(memory + v_at);
-  const MutableTensorView z(memory + z_at, dtype(), {batch, sizes.num_heads, query_length, sizes.value_head_dim},
+  const MutableTensorView q = q_rows.at(memory + q_at), k_new = k_rows.at(memory + k_at),
+                          v_new = v_rows.at(memory + v_at);
+  const TensorView k = a.cache ? first_tokens(a.cache->keys(), key_length) : k_new;
+  const TensorView v = a.cache ? first_tokens(a.cache->values(), key_length) : v_new;
+  const MutableTensorView z(memory + z_at, dtype, {batch, sizes.num_heads, query_length, sizes.value_head_dim},
                             {query_length * concat_width, sizes.value_head_dim, concat_width, 1});
-  const TensorView concat(memory + z_at, dtype(), {batch, query_length, concat_width});
-  const MutableTensorView result(a.out.data, dtype(), {batch, 1, query_length, sizes.out_dim},
+  const TensorView concat(memory + z_at, dtype, {batch, query_length, concat_width});
+  const MutableTensorView result(a.out.data, dtype, {batch, 1, query_length, sizes.out_dim},
                                  {a.out.strides[0], 0, a.out.strides[1], a.out.strides[2]});
 
   ProjectionRun project_in(threads, scratch, scratch_stride), project_out(threads, scratch, scratch_stride);
   project_in.add(projection(layer.query, kernels, a.query, q));
-  project_in.add(projection(layer.key, kernels, a.key, k));
-  project_in.add(projection(layer.value, kernels, a.value, v));
-  const AttentionPlan attend_plan = make_plan({"", q, k, v, z, {}, a.options}, AttentionOutput::attended_values, table);
+  if (grows) {
+    project_in.add(projection_into(*grows, grows->keys(), layer.key, kernels, a.key, a.new_lengths));
+    project_in.add(projection_into(*grows, grows->values(), layer.value, kernels, a.value, a.new_lengths));
+  } else if (!a.cache) {
+    project_in.add(projection(layer.key, kernels, a.key, k_new));
+    project_in.add(projection(layer.value, kernels, a.value, v_new));
+  }
+  AttentionOptions options = a.options;
+  if (a.cache) options.key_lengths = lengths_after(a, new_keys, reinterpret_cast<std::int64_t*>(memory + lengths_at));
+  if (grows) options.query_offsets = grows->lengths();
+  AttentionPlan attend_plan = make_plan({"", q, k, v, z, {}, options}, AttentionOutput::attended_values, table);
+  attend_plan.query_lengths = a.new_lengths;
   const AttentionRun attend{&attend_plan, threads, scratch, scratch_stride};
   project_out.add(projection(layer.out, kernels, concat, result));
 
@@ -144,10 +205,12 @@ void MultiHeadAttention::forward(const TensorView& query, const TensorView& key,
   AttentionPlan weigh_plan;
   const AttentionRun weigh{&weigh_plan, threads, scratch, scratch_stride};
   if (a.weights) {
-    weigh_plan = make_plan({"", q, k, {}, a.weights, {}, a.options}, AttentionOutput::weights, table);
+    weigh_plan = make_plan({"", q, k, {}, a.weights, {}, options}, AttentionOutput::weights, table);
+    weigh_plan.query_lengths = a.new_lengths;
     phases[count++] = attention_phase(weigh);
   }
   run_phases(phases, count, threads);
+  if (grows) grows->advance(new_keys, a.new_lengths);
 }
 
 }  // namespace mha

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "mha/attention.hpp"
+#include "mha/kv_cache.hpp"
 #include "mha/multi_head_attention.hpp"
 
 namespace mha {
@@ -19,9 +20,12 @@ AttentionArguments validate(AttentionArguments arguments);
 
 /// The same for a layer call: query, key, value and out become [B, T, features], weights [B, H, Tq, Tk].
 struct LayerArguments {
-  TensorView query, key, value;
+  TensorView query, key, value;  // with a cache: query empty: append only; key and value empty: attend only
   MutableTensorView out, weights;
   AttentionOptions options;
+  const KVCache* cache = nullptr;             // holds the keys and values attended to
+  const std::int64_t* new_lengths = nullptr;  // [B]: rows of each sequence that count; null: all
+  Index key_length = 0;                       // Tk, set by validate()
 };
 LayerArguments validate(const MultiHeadAttentionConfig& config, DType dtype, LayerArguments arguments);
 
