@@ -103,7 +103,7 @@ void bind_kv_cache(py::module_& m) {
       .def_property_readonly("keys", [](py::handle self) { return array_over(as_const(self).keys(), self); })
       .def_property_readonly("values", [](py::handle self) { return array_over(as_const(self).values(), self); })
       .def_property_readonly("lengths", &lengths)
-      .def_property_readonly("longest", &KVCache::longest)
+      .def_property_readonly("longest", [](const KVCache& cache) { return cache.longest(); })
       .def_property_readonly("batch_size", &get<&Config::batch_size>)
       .def_property_readonly("num_kv_heads", &get<&Config::num_kv_heads>)
       .def_property_readonly("capacity", &get<&Config::capacity>)

@@ -51,16 +51,11 @@ class NewLengths {
   std::vector<std::int64_t> values_;
 };
 
-// Tk of a call with a cache that appends `key`. What breaks a rule may give any number that is not negative: the call
-// will say so.
-Index keys_after(const KVCache& cache, const TensorView& key, const NewLengths& counts) {
-  const Index rows = key ? key.extents[key.rank - 2] : 0;
-  const bool is_one_for_each = key && (key.rank == 3 ? key.extents[0] : 1) == cache.config().batch_size;
-  if (!counts.data() || !is_one_for_each) return std::min(cache.longest() + rows, cache.config().capacity);
-  Index longest = 0;
-  for (Index b = 0; b < cache.config().batch_size; ++b)
-    longest = std::max<Index>(longest, cache.lengths()[b] + std::clamp<Index>(counts.data()[b], 0, rows));
-  return longest;
+// Tk of a call with a cache that appends `key`. If that breaks a rule it is some small number, and the call will say so.
+Index keys_after(const KVCache& cache, const TensorView& query, const TensorView& key, const NewLengths& counts) {
+  const bool is_of_cache = (query.rank == 3 ? query.extents[0] : 1) == cache.config().batch_size;
+  const Index longest = cache.longest(key ? key.extents[key.rank - 2] : 0, is_of_cache ? counts.data() : nullptr);
+  return std::min(longest, cache.config().capacity);
 }
 
 // Without a cache key and value are given; with one they are None if nothing is appended.
@@ -100,7 +95,7 @@ py::object forward(const Layer& layer, py::handle query, py::handle key, py::han
   NewArray weights;
   if (with_weights) {
     // [B, H, Tq, Tk], without B if query has none.
-    const Index keys = cache ? keys_after(*cache, k, counts) : k.extents[k.rank - 2];
+    const Index keys = cache ? keys_after(*cache, q, k, counts) : k.extents[k.rank - 2];
     const Index extents[kMaxRank] = {q.extents[0], config.num_heads, q.extents[q.rank - 2], keys};
     weights = new_array(q.dtype, q.rank + 1, q.rank == 3 ? extents : extents + 1);
   }

@@ -148,9 +148,12 @@ MutableTensorView KVCache::keys() { return impl_->view(impl_->keys, impl_->confi
 MutableTensorView KVCache::values() { return impl_->view(impl_->values, impl_->config.value_head_dim); }
 const std::int64_t* KVCache::lengths() const { return impl_->lengths; }
 
-Index KVCache::longest() const {
+Index KVCache::longest(Index count, const std::int64_t* new_lengths) const {
   Index longest = 0;
-  for (Index b = 0; b < impl_->config.batch_size; ++b) longest = std::max<Index>(longest, impl_->lengths[b]);
+  for (Index b = 0; b < impl_->config.batch_size; ++b) {
+    const Index more = new_lengths ? std::clamp<Index>(new_lengths[b], 0, count) : count;
+    longest = std::max<Index>(longest, impl_->lengths[b] + more);
+  }
   return longest;
 }
 

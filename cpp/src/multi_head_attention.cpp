@@ -20,8 +20,7 @@ struct MultiHeadAttention::Impl {
         value(w.value_weight, w.value_bias, sizes.value_head_dim),
         out(w.out_weight, w.out_bias, sizes.out_dim) {}
 
-  /// `grows` is the cache of the call if the call appends to it, else null.
-  void run(const LayerArguments& arguments, KVCache* grows) const;
+  void run(const LayerArguments& arguments) const;
 
   MultiHeadAttentionConfig config;
   PackedLinear query, key, value, out;
@@ -124,28 +123,28 @@ void MultiHeadAttention::copy_weights(const WeightOutputs& outputs) const {
 void MultiHeadAttention::forward(const TensorView& query, const TensorView& key, const TensorView& value,
                                  const MutableTensorView& out, const MutableTensorView& weights,
                                  const AttentionOptions& options) const {
-  impl_->run(validate(config(), dtype(), {query, key, value, out, weights, options}), nullptr);
+  impl_->run(validate(config(), dtype(), {query, key, value, out, weights, options}));
 }
 
 void MultiHeadAttention::forward(const TensorView& query, const TensorView& key, const TensorView& value,
                                  KVCache& cache, const MutableTensorView& out, const MutableTensorView& weights,
                                  const AttentionOptions& options, const std::int64_t* new_lengths) const {
-  impl_->run(validate(config(), dtype(), {query, key, value, out, weights, options, &cache, new_lengths}), &cache);
+  impl_->run(validate(config(), dtype(), {query, key, value, out, weights, options, &cache, &cache, new_lengths}));
 }
 
 void MultiHeadAttention::attend(const TensorView& query, const KVCache& cache, const MutableTensorView& out,
                                 const MutableTensorView& weights, const AttentionOptions& options) const {
-  impl_->run(validate(config(), dtype(), {query, {}, {}, out, weights, options, &cache}), nullptr);
+  impl_->run(validate(config(), dtype(), {query, {}, {}, out, weights, options, &cache}));
 }
 
 void MultiHeadAttention::append_to(KVCache& cache, const TensorView& key, const TensorView& value,
                                    const std::int64_t* new_lengths, int num_threads) const {
   AttentionOptions options;
   options.num_threads = num_threads;
-  impl_->run(validate(config(), dtype(), {{}, key, value, {}, {}, options, &cache, new_lengths}), &cache);
+  impl_->run(validate(config(), dtype(), {{}, key, value, {}, {}, options, &cache, &cache, new_lengths}));
 }
 
-void MultiHeadAttention::Impl::run(const LayerArguments& a, KVCache* grows) const {
+void MultiHeadAttention::Impl::run(const LayerArguments& a) const {
   const Impl& layer = *this;
   const MultiHeadAttentionConfig& sizes = config;
   const DType dtype = query.dtype();
@@ -166,7 +165,8 @@ void MultiHeadAttention::Impl::run(const LayerArguments& a, KVCache* grows) cons
   const std::size_t scratch_stride =
       padded(std::max(kernels.attention_scratch(sizes.head_dim, sizes.value_head_dim), projection_scratch(kernels)));
   const double rows = double(batch) * double(query_length), keys = double(batch) * double(new_keys);
-  const double work = layer.query.work(rows) + layer.key.work(keys) + layer.value.work(keys) + layer.out.work(rows) +
+  const double key_work = a.key ? layer.key.work(keys) + layer.value.work(keys) : 0;
+  const double work = layer.query.work(rows) + key_work + layer.out.work(rows) +
                       rows * double(key_length) * double(sizes.num_heads * (sizes.head_dim + sizes.value_head_dim));
   const int threads = threads_for(a.options.num_threads, std::numeric_limits<Index>::max(), work);
   const std::size_t scratch_at = layout.take(double(threads) * double(scratch_stride));
@@ -185,16 +185,16 @@ void MultiHeadAttention::Impl::run(const LayerArguments& a, KVCache* grows) cons
 
   ProjectionRun project_in(threads, scratch, scratch_stride), project_out(threads, scratch, scratch_stride);
   project_in.add(projection(layer.query, kernels, a.query, q));
-  if (grows) {
-    project_in.add(projection_into(*grows, grows->keys(), layer.key, kernels, a.key, a.new_lengths));
-    project_in.add(projection_into(*grows, grows->values(), layer.value, kernels, a.value, a.new_lengths));
+  if (a.grows) {
+    project_in.add(projection_into(*a.grows, a.grows->keys(), layer.key, kernels, a.key, a.new_lengths));
+    project_in.add(projection_into(*a.grows, a.grows->values(), layer.value, kernels, a.value, a.new_lengths));
   } else if (!a.cache) {
     project_in.add(projection(layer.key, kernels, a.key, k_new));
     project_in.add(projection(layer.value, kernels, a.value, v_new));
   }
   AttentionOptions options = a.options;
   if (a.cache) options.key_lengths = lengths_after(a, new_keys, reinterpret_cast<std::int64_t*>(memory + lengths_at));
-  if (grows) options.query_offsets = grows->lengths();
+  if (a.grows) options.query_offsets = a.grows->lengths();
   AttentionPlan attend_plan = make_plan({"", q, k, v, z, {}, options}, AttentionOutput::attended_values, table);
   attend_plan.query_lengths = a.new_lengths;
   const AttentionRun attend{&attend_plan, threads, scratch, scratch_stride};
@@ -210,7 +210,7 @@ void MultiHeadAttention::Impl::run(const LayerArguments& a, KVCache* grows) cons
     phases[count++] = attention_phase(weigh);
   }
   run_phases(phases, count, threads);
-  if (grows) grows->advance(new_keys, a.new_lengths);
+  if (a.grows) a.grows->advance(new_keys, a.new_lengths);
 }
 
 }  // namespace mha

@@ -22,10 +22,23 @@ Index count_blocks(const Projection& p, int threads) {
   return std::max(ceil_div(p.rows, kProjectionBlockRows), threads == 1 ? 0 : std::min(enough, p.rows / kLeastRows));
 }
 
-/// Projects into scratch, and takes each row from there to its place: rows of several batch elements still share what it
-/// costs to bring a panel near. `tile.out` holds places in row 0 of batch element 0; `row` is the tile's first row among all.
+/// Projects rows that go to places of their own. `tile.out` says where row 0 of batch element 0 goes; `row` is the tile's
+/// first row among all.
+///
+/// Rows of one batch element lie together there, too. Those of several are projected into scratch and taken to their places
+/// one by one, so that they still share what it costs to bring a panel near: the steps of a batch of decoders.
 void project_and_place(const Projection& p, ProjectionTile tile, Index row, std::byte* scratch) {
   constexpr int kGroups = kPanelBytes / kVectorBytes;
+  const auto wanted = [&](Index b) { return p.row_counts ? Index(p.row_counts[b]) : p.length; };
+  const auto place = [&](Index b, Index t) { return b * p.out.batch + (p.first_rows[b] + t) * p.out.row; };
+  if (const Index b = row / p.length, t = row % p.length; t + tile.rows <= p.length) {
+    tile.rows = std::min(tile.rows, wanted(b) - t);
+    for (int g = 0; g < kGroups; ++g)
+      if (tile.group_columns[g] > 0) tile.out[g] = static_cast<std::byte*>(tile.out[g]) + place(b, t);
+    if (tile.rows > 0) p.kernels->project(tile, scratch);
+    return;
+  }
+
   struct Piece {  // of a row: columns that lie together where they go
     std::byte* to;
     Index at, bytes;  // in scratch
@@ -37,9 +50,9 @@ void project_and_place(const Projection& p, ProjectionTile tile, Index row, std:
     if (tile.group_columns[g] == 0) continue;
     std::byte* const to = static_cast<std::byte*>(tile.out[g]);
     const Index at = g * kVectorBytes, bytes = tile.group_columns[g] * size;
-    Piece* const last = pieces + count - 1;
-    if (count > 0 && to == last->to + last->bytes && at == last->at + last->bytes)
-      last->bytes += bytes;
+    const auto continues = [&](const Piece& last) { return to == last.to + last.bytes && at == last.at + last.bytes; };
+    if (count > 0 && continues(pieces[count - 1]))
+      pieces[count - 1].bytes += bytes;
     else
       pieces[count++] = {to, at, bytes};
     tile.group_columns[g] = kVectorBytes / size;
@@ -51,10 +64,9 @@ void project_and_place(const Projection& p, ProjectionTile tile, Index row, std:
 
   for (Index r = 0; r < tile.rows; ++r) {
     const Index b = (row + r) / p.length, t = (row + r) % p.length;
-    if (p.row_counts && t >= p.row_counts[b]) continue;
-    const Index offset = b * p.out.batch + (p.first_rows[b] + t) * p.out.row;
+    if (t >= wanted(b)) continue;
     for (int i = 0; i < count; ++i)
-      std::memcpy(pieces[i].to + offset, staged + r * kPanelBytes + pieces[i].at,
+      std::memcpy(pieces[i].to + place(b, t), staged + r * kPanelBytes + pieces[i].at,
                   static_cast<std::size_t>(pieces[i].bytes));
   }
 }

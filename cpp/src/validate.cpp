@@ -174,8 +174,7 @@ AttentionArguments validate(AttentionArguments a) {
 }
 
 LayerArguments validate(const MultiHeadAttentionConfig& config, DType dtype, LayerArguments a) {
-  // With a cache there may be no query: keys and values are only appended; or no key: there is nothing to append.
-  const bool appends_only = a.cache && !a.query, attends_only = a.cache && !a.key && !a.value;
+  const bool appends_only = a.grows && !a.query && !a.out, attends_only = a.cache && !a.grows;
   const char* f = appends_only ? "MultiHeadAttention.append_to" : "MultiHeadAttention";
   const TensorView query = a.query, key = a.key, value = a.value;
   const Named inputs = {{"query", query}, {"key", key}, {"value", value}};

@@ -20,10 +20,11 @@ AttentionArguments validate(AttentionArguments arguments);
 
 /// The same for a layer call: query, key, value and out become [B, T, features], weights [B, H, Tq, Tk].
 struct LayerArguments {
-  TensorView query, key, value;  // with a cache: query empty: append only; key and value empty: attend only
+  TensorView query, key, value;  // query empty: only append to the cache; key and value empty: attend to what is in it
   MutableTensorView out, weights;
   AttentionOptions options;
-  const KVCache* cache = nullptr;             // holds the keys and values attended to
+  const KVCache* cache = nullptr;             // holds the keys and values attended to, if there is one
+  KVCache* grows = nullptr;                   // the same if key and value are appended to it, else null
   const std::int64_t* new_lengths = nullptr;  // [B]: rows of each sequence that count; null: all
   Index key_length = 0;                       // Tk, set by validate()
 };

@@ -112,7 +112,7 @@ class MultiHeadAttention:
         key_mask : boolean, broadcastable to [B, Tk], optional
             True means that the key takes part: the negation of torch's ``key_padding_mask``.
         is_causal : bool, default False
-            Query i sees the keys up to i. With a cache that the call appends to, it sees all that was there before, too.
+            Query i sees the keys up to i. With a cache that the call appends to, all that was there before, too.
         cache : KVCache, optional
             The keys attended to are those in the cache. Those of this call, of `query` if there is no `key`, are
             appended first, so that the result is that of the whole sequences, for the new rows. Tk, the length of masks

@@ -45,8 +45,8 @@ class KVCache {
   MutableTensorView values();
   /// [B]: tokens of each sequence. The pointer stays valid, what it points to changes.
   const std::int64_t* lengths() const;
-  /// The largest of lengths().
-  Index longest() const;
+  /// The largest of lengths(); or what it will be once `count` tokens, or the first new_lengths[b] of them, are appended.
+  Index longest(Index count = 0, const std::int64_t* new_lengths = nullptr) const;
 
   /// Copies tokens behind those of each sequence.
   ///
