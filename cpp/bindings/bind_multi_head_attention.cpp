@@ -3,10 +3,12 @@
 #include <mha/multi_head_attention.hpp>
 
 #include <algorithm>
+#include <optional>
 
 #include "array_view.hpp"
 #include "bindings.hpp"
 #include "scalars.hpp"
+#include "shared_cache.hpp"
 
 namespace mha::bindings {
 namespace {
@@ -60,7 +62,7 @@ Index keys_after(const KVCache& cache, const TensorView& query, const TensorView
 
 // Without a cache key and value are given; with one they are None if nothing is appended.
 py::object forward(const Layer& layer, py::handle query, py::handle key, py::handle value, py::handle attn_mask,
-                   py::handle key_mask, py::handle is_causal, KVCache* cache, py::handle new_lengths,
+                   py::handle key_mask, py::handle is_causal, SharedCache* shared, py::handle new_lengths,
                    py::handle need_weights, py::handle out, py::handle num_threads) {
   const char* const function = "MultiHeadAttention";
   const Argument list[] = {{"query", query},
@@ -72,6 +74,7 @@ py::object forward(const Layer& layer, py::handle query, py::handle key, py::han
                            {"new_lengths", new_lengths}};
   const ArrayArguments arrays(function, list, layer.attention.dtype());
   const TensorView q = arrays.tensor(0, 2, 3);
+  KVCache* const cache = shared ? &shared->cache : nullptr;
   const bool attends_only = cache && !arrays.given(1);
   const TensorView k = attends_only ? TensorView{} : arrays.tensor(1, 2, 3);
   const TensorView v = attends_only ? TensorView{} : arrays.tensor(2, 2, 3);
@@ -84,6 +87,8 @@ py::object forward(const Layer& layer, py::handle query, py::handle key, py::han
   const bool with_weights = boolean(function, "need_weights", need_weights);
 
   const MultiHeadAttentionConfig& config = layer.attention.config();
+  std::optional<CacheUse> use;
+  if (shared) use.emplace(*shared, attends_only ? CacheUse::reads : CacheUse::changes);
   NewArray result;
   if (arrays.given(5)) {
     result = {py::reinterpret_borrow<py::object>(out), arrays.output(5, 2, 3)};
@@ -113,7 +118,7 @@ py::object forward(const Layer& layer, py::handle query, py::handle key, py::han
   return py::make_tuple(result.array, weights.array);
 }
 
-void append_to(const Layer& layer, KVCache& cache, py::handle key, py::handle value, py::handle new_lengths,
+void append_to(const Layer& layer, SharedCache& shared, py::handle key, py::handle value, py::handle new_lengths,
                py::handle num_threads) {
   const char* const function = "MultiHeadAttention.append_to";
   const Argument list[] = {{"key", key}, {"value", value}, {"new_lengths", new_lengths}};
@@ -123,8 +128,9 @@ void append_to(const Layer& layer, KVCache& cache, py::handle key, py::handle va
   const NewLengths counts(arrays, 2, k);
   const int threads = positive(function, "num_threads", num_threads, 0);
   warn_if_forked();
+  const CacheUse use(shared, CacheUse::changes);
   const py::gil_scoped_release_simple unlocked;
-  layer.attention.append_to(cache, k, v, counts.data(), threads);
+  layer.attention.append_to(shared.cache, k, v, counts.data(), threads);
 }
 
 // The weights in the order of the constructor's arguments.

@@ -32,27 +32,29 @@ void copy_rows(std::byte* to, const std::byte* from, Index count, Index row, Ind
 
 }  // namespace
 
-/// Keys or values: [B, Hk, capacity, columns].
-struct Rows {
-  std::byte* data;
-  Index row;             // bytes of one token in one head
-  Index head, sequence;  // bytes between heads; between sequences
-};
-
 struct KVCache::Impl {
+  /// Keys or values: [B, Hk, capacity, columns].
+  struct Rows {
+    std::byte* data;
+    Index row;             // bytes of one token in one head
+    Index head, sequence;  // bytes between heads; between sequences
+  };
+
   explicit Impl(const KVCacheConfig& sizes) : config(sizes) {
-    const Index size = size_of(config.dtype), heads = config.batch_size * config.num_kv_heads;
+    const Index size = size_of(config.dtype);
     const auto rows = [&](Index columns) {
       const Index head = config.capacity * columns * size;
       return Rows{nullptr, columns * size, head, head * config.num_kv_heads};
     };
-    const double bytes = double(config.batch_size) * double(config.num_kv_heads) * double(config.capacity) *
+    const double bytes = double(config.batch_size) * double(config.num_kv_heads) *
+                             double(std::max<Index>(config.capacity, 1)) *
                              (double(config.head_dim) + double(config.value_head_dim)) * double(size) +
                          double(config.batch_size) * 2 * sizeof(std::int64_t);
     if (bytes > 4e18) throw AllocationError(static_cast<std::size_t>(-1));
     keys = rows(config.head_dim);
     values = rows(config.value_head_dim);
-    const std::size_t key_bytes = whole_lines(heads * keys.head), value_bytes = whole_lines(heads * values.head);
+    const std::size_t key_bytes = whole_lines(config.batch_size * keys.sequence);
+    const std::size_t value_bytes = whole_lines(config.batch_size * values.sequence);
     const std::size_t length_bytes = whole_lines(config.batch_size * Index{sizeof(std::int64_t)});
     const std::size_t total = key_bytes + value_bytes + 2 * length_bytes + kAlignment;
     // calloc hands out pages that the operating system clears when they are first touched: a cache of which little is used
@@ -220,7 +222,7 @@ void KVCache::keep_last(std::int64_t count) {
   for (Index b = 0; b < config.batch_size; ++b) {
     const Index drop = impl_->lengths[b] - count;
     if (drop <= 0) continue;
-    for (const Rows& rows : {impl_->keys, impl_->values})
+    for (const Impl::Rows& rows : {impl_->keys, impl_->values})
       for (Index h = 0; h < config.num_kv_heads; ++h) {
         std::byte* const head = rows.data + b * rows.sequence + h * rows.head;
         std::memmove(head, head + drop * rows.row, static_cast<std::size_t>(count * rows.row));

@@ -20,6 +20,7 @@ struct MultiHeadAttention::Impl {
         value(w.value_weight, w.value_bias, sizes.value_head_dim),
         out(w.out_weight, w.out_bias, sizes.out_dim) {}
 
+  DType dtype() const { return query.dtype(); }
   void run(const LayerArguments& arguments) const;
 
   MultiHeadAttentionConfig config;
@@ -147,9 +148,8 @@ void MultiHeadAttention::append_to(KVCache& cache, const TensorView& key, const 
 void MultiHeadAttention::Impl::run(const LayerArguments& a) const {
   const Impl& layer = *this;
   const MultiHeadAttentionConfig& sizes = config;
-  const DType dtype = query.dtype();
   const KernelTable& table = active_kernels();
-  const DTypeKernels& kernels = table.kernels[static_cast<int>(dtype)];
+  const DTypeKernels& kernels = table.kernels[static_cast<int>(dtype())];
   const Index batch = a.query.extents[0], query_length = a.query.extents[1], key_length = a.key_length;
   const Index new_keys = a.key ? a.key.extents[1] : 0, scratch_keys = a.cache ? 0 : key_length;
 
@@ -160,7 +160,7 @@ void MultiHeadAttention::Impl::run(const LayerArguments& a) const {
   Layout layout;
   const std::size_t q_at = layout.take(q_rows.bytes()), k_at = layout.take(k_rows.bytes()),
                     v_at = layout.take(v_rows.bytes());
-  const std::size_t z_at = layout.take(double(batch) * double(query_length) * double(concat_width) * size_of(dtype));
+  const std::size_t z_at = layout.take(double(batch) * double(query_length) * double(concat_width) * size_of(dtype()));
   const std::size_t lengths_at = layout.take(a.cache ? double(batch) * sizeof(std::int64_t) : 0);
   const std::size_t scratch_stride =
       padded(std::max(kernels.attention_scratch(sizes.head_dim, sizes.value_head_dim), projection_scratch(kernels)));
@@ -177,10 +177,10 @@ void MultiHeadAttention::Impl::run(const LayerArguments& a) const {
                           v_new = v_rows.at(memory + v_at);
   const TensorView k = a.cache ? first_tokens(a.cache->keys(), key_length) : k_new;
   const TensorView v = a.cache ? first_tokens(a.cache->values(), key_length) : v_new;
-  const MutableTensorView z(memory + z_at, dtype, {batch, sizes.num_heads, query_length, sizes.value_head_dim},
+  const MutableTensorView z(memory + z_at, dtype(), {batch, sizes.num_heads, query_length, sizes.value_head_dim},
                             {query_length * concat_width, sizes.value_head_dim, concat_width, 1});
-  const TensorView concat(memory + z_at, dtype, {batch, query_length, concat_width});
-  const MutableTensorView result(a.out.data, dtype, {batch, 1, query_length, sizes.out_dim},
+  const TensorView concat(memory + z_at, dtype(), {batch, query_length, concat_width});
+  const MutableTensorView result(a.out.data, dtype(), {batch, 1, query_length, sizes.out_dim},
                                  {a.out.strides[0], 0, a.out.strides[1], a.out.strides[2]});
 
   ProjectionRun project_in(threads, scratch, scratch_stride), project_out(threads, scratch, scratch_stride);

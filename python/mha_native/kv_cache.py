@@ -38,8 +38,8 @@ class KVCache:
     Sequences have lengths of their own. Memory is taken from the operating system as it is first written to, and never
     moves. What fails, fails before anything is changed; a sequence that would outgrow the capacity is a ValueError.
 
-    One call at a time may use a cache: it is for the caller to keep two threads from changing it at once. Calls that
-    only read it may run side by side.
+    One call at a time may change a cache: a second one, from another thread, is a RuntimeError. Calls that only read
+    it, those with ``append=False``, may run side by side.
 
     Positions count from the oldest token that is left. Masks and biases see differences of positions only, so that
     `keep_last` does not change what they mean.

@@ -387,6 +387,58 @@ def test_input_from_the_memory_of_the_cache(append: bool) -> None:
     assert cache.lengths.tolist() == [3]
 
 
+def test_two_threads_in_one_cache() -> None:
+    # The second call is refused: it would count on lengths that the first is about to change.
+    layer = _layer("whole vectors", F32)
+    x = _x(layer, 1, 3000)
+    cache = layer.new_cache(1, 3000)
+    results: list[np.ndarray] = []
+
+    def read() -> None:
+        results.append(layer(x, cache=cache, is_causal=True, num_threads=1))
+
+    def meet() -> list[str]:
+        cache.clear()
+        worker, refused = threading.Thread(target=read), []
+        worker.start()
+        while worker.is_alive():
+            try:
+                cache.rollback(0)
+            except RuntimeError as error:
+                refused.append(str(error))
+        worker.join()
+        return refused
+
+    for _ in range(50):
+        if refused := meet():
+            break
+    assert refused, "the calls never met"
+    assert "another thread" in refused[0]
+    assert cache.lengths.tolist() == [3000]
+    assert_same_bits(results[-1], layer(x, is_causal=True))
+
+
+def test_threads_that_only_read(isa: str) -> None:
+    layer = _layer("whole vectors", F32)
+    x = _x(layer, 2, 300)
+    cache = layer.new_cache(2, 300)
+    layer.append_to(cache, x)
+    expected = layer(x, x)
+    results: list[np.ndarray] = []
+    workers = [
+        threading.Thread(target=lambda: results.append(layer(x, cache=cache, append=False, num_threads=1)))
+        for _ in range(4)
+    ]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert len(results) == 4
+    for result in results:
+        assert_same_bits(result, expected)
+    layer.append_to(cache, x[:, :0])  # nobody is left in it
+
+
 def test_each_thread_with_a_cache_of_its_own() -> None:
     layer = _layer("usual", F32)
     x = _x(layer, 1, 60)
