@@ -21,7 +21,8 @@ struct Argument {
 };
 
 /// The array arguments of one call, together because a message about one of them shows them all. They have one dtype:
-/// that of the first, or that of the object they are given to. Methods take positions in the list, and throw py::type_error or py::value_error.
+/// that of the first, or that of the object they are given to. Methods take positions in the list, and throw
+/// py::type_error or py::value_error.
 class ArrayArguments {
  public:
   template <int count>

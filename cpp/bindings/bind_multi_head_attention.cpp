@@ -53,7 +53,7 @@ class NewLengths {
   std::vector<std::int64_t> values_;
 };
 
-// Tk of a call with a cache that appends `key`. If that breaks a rule it is some small number, and the call will say so.
+// Tk of a call with a cache that appends `key`. If that breaks a rule it is some number, and the call will say so.
 Index keys_after(const KVCache& cache, const TensorView& query, const TensorView& key, const NewLengths& counts) {
   const bool is_of_cache = (query.rank == 3 ? query.extents[0] : 1) == cache.config().batch_size;
   const Index longest = cache.longest(key ? key.extents[key.rank - 2] : 0, is_of_cache ? counts.data() : nullptr);

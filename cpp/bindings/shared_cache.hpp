@@ -16,8 +16,8 @@ struct SharedCache {
   std::atomic<int> users{0};
 };
 
-/// A call that uses a cache. Calls run without the GIL: two that change one cache at the same time would write past its end, so
-/// the second is refused. Becomes a RuntimeError.
+/// A call that uses a cache. Calls run without the GIL: two that change one cache at the same time would write past its
+/// end, so the second is refused. Becomes a RuntimeError.
 class CacheUse {
  public:
   enum Kind { reads, changes };

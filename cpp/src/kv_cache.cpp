@@ -57,8 +57,8 @@ struct KVCache::Impl {
     const std::size_t value_bytes = whole_lines(config.batch_size * values.sequence);
     const std::size_t length_bytes = whole_lines(config.batch_size * Index{sizeof(std::int64_t)});
     const std::size_t total = key_bytes + value_bytes + 2 * length_bytes + kAlignment;
-    // calloc hands out pages that the operating system clears when they are first touched: a cache of which little is used
-    // takes little memory. It knows no alignment.
+    // calloc hands out pages that the operating system clears when they are first touched: a cache of which little is
+    // used takes little memory. It knows no alignment.
     memory.reset(std::calloc(total, 1));
     if (!memory) throw AllocationError(total);
     void* aligned = memory.get();
@@ -100,8 +100,8 @@ struct KVCache::Impl {
     lengths[to] = lengths[from];
   }
 
-  /// Sequence `first` becomes index[first], that one becomes what it names, and so on round a circle, piece by piece: the
-  /// first sequence's piece waits aside for the last.
+  /// Sequence `first` becomes index[first], that one becomes what it names, and so on round a circle, piece by piece:
+  /// the first sequence's piece waits aside for the last.
   void rotate(Index first, const std::int64_t* index) const {
     constexpr Index kPiece = 4096;  // bytes, of the stack: a page, which level 1 holds beside its copies
     alignas(kAlignment) std::byte aside[kPiece];

@@ -22,11 +22,11 @@ Index count_blocks(const Projection& p, int threads) {
   return std::max(ceil_div(p.rows, kProjectionBlockRows), threads == 1 ? 0 : std::min(enough, p.rows / kLeastRows));
 }
 
-/// Projects rows that go to places of their own. `tile.out` says where row 0 of batch element 0 goes; `row` is the tile's
-/// first row among all.
+/// Projects rows that go to places of their own. `tile.out` says where row 0 of batch element 0 goes; `row` is the
+/// tile's first row among all.
 ///
-/// Rows of one batch element lie together there, too. Those of several are projected into scratch and taken to their places
-/// one by one, so that they still share what it costs to bring a panel near: the steps of a batch of decoders.
+/// Rows of one batch element lie together there, too. Those of several are projected into scratch and taken to their
+/// places one by one, so that they still share what it costs to bring a panel near: the steps of a batch of decoders.
 void project_and_place(const Projection& p, ProjectionTile tile, Index row, std::byte* scratch) {
   constexpr int kGroups = kPanelBytes / kVectorBytes;
   const auto wanted = [&](Index b) { return p.row_counts ? Index(p.row_counts[b]) : p.length; };
@@ -123,8 +123,8 @@ std::size_t projection_scratch(const DTypeKernels& kernels) {
 
 void ProjectionRun::add(Projection p) {
   p.length = p.rows;
-  // Batch elements that follow one another without a gap are one long run of rows: a strip may span them. So are those of
-  // one row each, whatever lies between.
+  // Batch elements that follow one another without a gap are one long run of rows: a strip may span them. So are those
+  // of one row each, whatever lies between.
   if (p.rows == 1) {
     p.x.row = p.x.batch;
     if (!p.first_rows) p.out.row = p.out.batch;

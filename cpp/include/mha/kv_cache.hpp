@@ -19,15 +19,15 @@ struct KVCacheConfig {
   DType dtype = DType::f32;
 };
 
-/// Preallocated keys [B, Hk, capacity, D] and values [B, Hk, capacity, Dv], dense and aligned to 64 bytes. Sequence b holds
-/// lengths()[b] tokens, the oldest first; what lies behind them is not set. Attend to them with
+/// Preallocated keys [B, Hk, capacity, D] and values [B, Hk, capacity, Dv], dense and aligned to 64 bytes. Sequence b
+/// holds lengths()[b] tokens, the oldest first; what lies behind them is not set. Attend to them with
 ///
 ///     options.key_lengths = cache.lengths();
 ///     options.query_offsets = ...  // lengths() before the tokens of the query were appended
 ///     scaled_dot_product_attention(query, cache.keys(), cache.values(), out, {}, options);
 ///
-/// The memory is taken from the operating system as it is first written to, and it never moves. Whatever fails, fails before
-/// anything is changed. One call at a time may use a cache; calls that only read it may go on side by side.
+/// The memory is taken from the operating system as it is first written to, and it never moves. Whatever fails, fails
+/// before anything is changed. One call at a time may use a cache; calls that only read it may go on side by side.
 class KVCache {
  public:
   /// @throws std::invalid_argument, DTypeError, AllocationError
@@ -45,7 +45,8 @@ class KVCache {
   MutableTensorView values();
   /// [B]: tokens of each sequence. The pointer stays valid, what it points to changes.
   const std::int64_t* lengths() const;
-  /// The largest of lengths(); or what it will be once `count` tokens, or the first new_lengths[b] of them, are appended.
+  /// The largest of lengths(); or what it will be once `count` tokens, or the first new_lengths[b] of them, are
+  /// appended.
   Index longest(Index count = 0, const std::int64_t* new_lengths = nullptr) const;
 
   /// Copies tokens behind those of each sequence.
@@ -55,8 +56,8 @@ class KVCache {
   /// @param new_lengths [B] or null: sequence b takes the first new_lengths[b] of the T tokens only
   /// @throws std::invalid_argument if a sequence would outgrow the capacity
   void append(const TensorView& key, const TensorView& value, const std::int64_t* new_lengths = nullptr);
-  /// The same without the copy: counts tokens as appended that the caller has written through keys() and values(), `count`
-  /// of them or new_lengths[b] <= count.
+  /// The same without the copy: counts tokens as appended that the caller has written through keys() and values(),
+  /// `count` of them or new_lengths[b] <= count.
   void advance(Index count, const std::int64_t* new_lengths = nullptr);
   /// Replaces everything: clear() and append(), or nothing at all.
   void assign(const TensorView& key, const TensorView& value, const std::int64_t* new_lengths = nullptr);
@@ -64,12 +65,12 @@ class KVCache {
   /// Forgets the newest `count` tokens of each sequence, or counts[b] of sequence b: drafts that were rejected.
   void rollback(std::int64_t count);
   void rollback(const std::int64_t* counts);
-  /// Sequence b becomes what sequence index[b] was: beams that live on, each as often as it is named. Only tokens are moved,
-  /// and nothing for index[b] = b.
+  /// Sequence b becomes what sequence index[b] was: beams that live on, each as often as it is named. Only tokens are
+  /// moved, and nothing for index[b] = b.
   void reorder(const std::int64_t* index);
-  /// Forgets the oldest tokens of sequences that hold more than `count`. Positions count from the oldest token left, and
-  /// masks and biases see differences of positions only. Each call moves what stays, so it should free many tokens at once:
-  /// at twice the window as capacity a token is moved once on average.
+  /// Forgets the oldest tokens of sequences that hold more than `count`. Positions count from the oldest token left,
+  /// and masks and biases see differences of positions only. Each call moves what stays, so it should free many tokens
+  /// at once: at twice the window as capacity a token is moved once on average.
   void keep_last(std::int64_t count);
   /// Forgets everything.
   void clear();
