@@ -261,6 +261,19 @@ NewIntegers new_integers(int rank, const Index* extents) {
   return {array, reinterpret_cast<std::int64_t*>(fields_of(array).data)};
 }
 
+py::object array_over(const TensorView& view, py::handle owner) {
+  Index strides[kMaxRank];
+  for (int axis = 0; axis < view.rank; ++axis) strides[axis] = view.strides[axis] * size_of(view.dtype);
+  const npy_api& numpy = npy_api::get();
+  // NumPy takes over the references to the descriptor and to the owner. Without its flag, an array is not writable.
+  py::object array = py::reinterpret_steal<py::object>(numpy.PyArray_NewFromDescr_(
+      numpy.PyArray_Type_, numpy.PyArray_DescrFromType_(type_number(view.dtype)), view.rank, view.extents, strides,
+      const_cast<void*>(view.data), npy_api::NPY_ARRAY_ALIGNED_, nullptr));
+  if (!array) throw py::error_already_set();
+  if (numpy.PyArray_SetBaseObject_(array.ptr(), owner.inc_ref().ptr()) < 0) throw py::error_already_set();
+  return array;
+}
+
 DType dtype_from(py::handle object) {
   const py::dtype dtype = py::dtype::from_args(py::reinterpret_borrow<py::object>(object));
   DType found = DType::boolean;

@@ -21,7 +21,8 @@ struct Argument {
 };
 
 /// The array arguments of one call, together because a message about one of them shows them all. They have one dtype:
-/// that of the first, or `layer_dtype`. Methods take positions in the list, and throw py::type_error or py::value_error.
+/// that of the first, or that of the object they are given to. Methods take positions in the list, and throw
+/// py::type_error or py::value_error.
 class ArrayArguments {
  public:
   template <int count>
@@ -32,8 +33,9 @@ class ArrayArguments {
         dtype_(dtype_of(0)),
         same_dtype_as_(arguments[0].name) {}
   template <int count>
-  ArrayArguments(const char* function, const Argument (&arguments)[count], DType layer_dtype)
-      : function_(function), arguments_(arguments), count_(count), dtype_(layer_dtype), same_dtype_as_("the layer") {}
+  ArrayArguments(const char* function, const Argument (&arguments)[count], DType layer_dtype,
+                 const char* owner = "the layer")
+      : function_(function), arguments_(arguments), count_(count), dtype_(layer_dtype), same_dtype_as_(owner) {}
 
   bool given(int i) const { return !arguments_[i].array.is_none(); }
 
@@ -85,6 +87,9 @@ struct NewIntegers {
   std::int64_t* data;
 };
 NewIntegers new_integers(int rank, const Index* extents);
+
+/// A read-only array over the memory of `view`, which `owner` keeps alive.
+py::object array_over(const TensorView& view, py::handle owner);
 
 /// What `numpy.dtype(object)` says, as an element type of attention. @throws py::type_error
 DType dtype_from(py::handle object);

@@ -2,10 +2,14 @@
 #include <pybind11/gil_simple.h>
 #include <mha/multi_head_attention.hpp>
 
+#include <algorithm>
+#include <optional>
+
 #include "array_view.hpp"
 #include "bindings.hpp"
 #include "ragged_argument.hpp"
 #include "scalars.hpp"
+#include "shared_cache.hpp"
 
 namespace mha::bindings {
 namespace {
@@ -37,16 +41,45 @@ Layer make_layer(Index embed_dim, Index num_heads, Index num_kv_heads, Index hea
   return layer;
 }
 
+// The argument new_lengths, [B] or None, in a call whose tokens are `rows`: [B, T, features] or [T, features].
+class NewLengths {
+ public:
+  NewLengths(const ArrayArguments& arrays, int i, const TensorView& rows) : given_(arrays.given(i)) {
+    if (given_) values_ = arrays.integers(i, rows.rank == 3 ? rows.extents[0] : 1);
+  }
+  const std::int64_t* data() const { return given_ ? values_.data() : nullptr; }
+
+ private:
+  bool given_;
+  std::vector<std::int64_t> values_;
+};
+
+// Tk of a call with a cache that appends `key`. If that breaks a rule it is some number, and the call will say so.
+Index keys_after(const KVCache& cache, const TensorView& query, const TensorView& key, const NewLengths& counts) {
+  const bool is_of_cache = (query.rank == 3 ? query.extents[0] : 1) == cache.config().batch_size;
+  const Index longest = cache.longest(key ? key.extents[key.rank - 2] : 0, is_of_cache ? counts.data() : nullptr);
+  return std::min(longest, cache.config().capacity);
+}
+
+// Without a cache key and value are given; with one they are None if nothing is appended.
 py::object forward(const Layer& layer, py::handle query, py::handle key, py::handle value, py::handle attn_mask,
-                   py::handle key_mask, py::handle is_causal, py::handle need_weights, py::handle out,
-                   py::handle num_threads) {
+                   py::handle key_mask, py::handle is_causal, SharedCache* shared, py::handle new_lengths,
+                   py::handle need_weights, py::handle out, py::handle num_threads) {
   const char* const function = "MultiHeadAttention";
-  const Argument list[] = {{"query", query},         {"key", key},           {"value", value},
-                           {"attn_mask", attn_mask}, {"key_mask", key_mask}, {"out", out}};
+  const Argument list[] = {{"query", query},
+                           {"key", key},
+                           {"value", value},
+                           {"attn_mask", attn_mask},
+                           {"key_mask", key_mask},
+                           {"out", out},
+                           {"new_lengths", new_lengths}};
   const ArrayArguments arrays(function, list, layer.attention.dtype());
   const TensorView q = arrays.tensor(0, 2, 3);
-  const TensorView k = arrays.tensor(1, 2, 3);
-  const TensorView v = arrays.tensor(2, 2, 3);
+  KVCache* const cache = shared ? &shared->cache : nullptr;
+  const bool attends_only = cache && !arrays.given(1);
+  const TensorView k = attends_only ? TensorView{} : arrays.tensor(1, 2, 3);
+  const TensorView v = attends_only ? TensorView{} : arrays.tensor(2, 2, 3);
+  const NewLengths counts(arrays, 6, q);
   AttentionOptions options;
   options.attn_mask = arrays.mask(3, true);
   options.key_mask = arrays.mask(4, false);
@@ -55,6 +88,8 @@ py::object forward(const Layer& layer, py::handle query, py::handle key, py::han
   const bool with_weights = boolean(function, "need_weights", need_weights);
 
   const MultiHeadAttentionConfig& config = layer.attention.config();
+  std::optional<CacheUse> use;
+  if (shared) use.emplace(*shared, attends_only ? CacheUse::reads : CacheUse::changes);
   NewArray result;
   if (arrays.given(5)) {
     result = {py::reinterpret_borrow<py::object>(out), arrays.output(5, 2, 3)};
@@ -66,13 +101,19 @@ py::object forward(const Layer& layer, py::handle query, py::handle key, py::han
   NewArray weights;
   if (with_weights) {
     // [B, H, Tq, Tk], without B if query has none.
-    const Index extents[kMaxRank] = {q.extents[0], config.num_heads, q.extents[q.rank - 2], k.extents[k.rank - 2]};
+    const Index keys = cache ? keys_after(*cache, q, k, counts) : k.extents[k.rank - 2];
+    const Index extents[kMaxRank] = {q.extents[0], config.num_heads, q.extents[q.rank - 2], keys};
     weights = new_array(q.dtype, q.rank + 1, q.rank == 3 ? extents : extents + 1);
   }
   warn_if_forked();
   {
     const py::gil_scoped_release_simple unlocked;
-    layer.attention.forward(q, k, v, result.view, weights.view, options);
+    if (!cache)
+      layer.attention.forward(q, k, v, result.view, weights.view, options);
+    else if (attends_only)
+      layer.attention.attend(q, *cache, result.view, weights.view, options);
+    else
+      layer.attention.forward(q, k, v, *cache, result.view, weights.view, options, counts.data());
   }
   if (!with_weights) return result.array;
   return py::make_tuple(result.array, weights.array);
@@ -110,6 +151,21 @@ py::object forward_varlen(const Layer& layer, py::handle query, py::handle key, 
     layer.attention.forward_varlen(q, k, v, batch, result.view, options);
   }
   return result.array;
+}
+
+void append_to(const Layer& layer, SharedCache& shared, py::handle key, py::handle value, py::handle new_lengths,
+               py::handle num_threads) {
+  const char* const function = "MultiHeadAttention.append_to";
+  const Argument list[] = {{"key", key}, {"value", value}, {"new_lengths", new_lengths}};
+  const ArrayArguments arrays(function, list, layer.attention.dtype());
+  const TensorView k = arrays.tensor(0, 2, 3);
+  const TensorView v = arrays.tensor(1, 2, 3);
+  const NewLengths counts(arrays, 2, k);
+  const int threads = positive(function, "num_threads", num_threads, 0);
+  warn_if_forked();
+  const CacheUse use(shared, CacheUse::changes);
+  const py::gil_scoped_release_simple unlocked;
+  layer.attention.append_to(shared.cache, k, v, counts.data(), threads);
 }
 
 // The weights in the order of the constructor's arguments.
@@ -153,10 +209,11 @@ void bind_multi_head_attention(py::module_& m) {
            "(embed_dim, num_heads, num_kv_heads, head_dim, value_head_dim, kdim, vdim, out_dim, query_weight, "
            "key_weight, value_weight, out_weight, query_bias, key_bias, value_bias, out_bias)")
       .def("forward", &forward,
-           "(query, key, value, attn_mask, key_mask, is_causal, need_weights, out, num_threads) -> out or (out, "
-           "weights)")
+           "(query, key, value, attn_mask, key_mask, is_causal, cache, new_lengths, need_weights, out, num_threads) -> "
+           "out or (out, weights)")
       .def("forward_varlen", &forward_varlen,
            "(query, key, value, cu_seqlens_q, cu_seqlens_k, attn_mask, key_mask, is_causal, out, num_threads) -> out")
+      .def("append_to", &append_to, "(cache, key, value, new_lengths, num_threads) -> None")
       .def("weights", &copy_weights, "() -> copies of the eight weights, None for a bias that the layer lacks")
       .def_property_readonly("embed_dim", &get<&Config::embed_dim>)
       .def_property_readonly("num_heads", &get<&Config::num_heads>)

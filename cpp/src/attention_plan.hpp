@@ -48,6 +48,7 @@ struct AttentionPlan {
   std::int64_t query_offset;
   const std::int64_t* query_offsets;  // [batch] or null
   const std::int64_t* key_lengths;    // [batch] or null
+  const std::int64_t* query_lengths;  // [batch] or null; rows behind them are padding, which sees no key
   double scale;
   double softcap;                         // 0: none
   const std::byte *alibi_slopes, *sinks;  // [head], of the accumulator's type; null: none

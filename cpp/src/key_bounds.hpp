@@ -30,6 +30,7 @@ inline KeyBounds key_bounds(const AttentionPlan& plan, Index b, Index i) {
   if (plan.window_left >= 0) first = std::max<std::int64_t>(first, position - plan.window_left);
   last = std::max<std::int64_t>(last, 0);
   first = std::min(first, last);
+  if (plan.query_lengths && i >= plan.query_lengths[b]) first = last;
   return {Index(first), Index(last)};
 }
 

@@ -22,7 +22,7 @@ struct MultiHeadAttention::Impl {
         out(w.out_weight, w.out_bias, sizes.out_dim) {}
 
   DType dtype() const { return query.dtype(); }
-  void forward(const LayerArguments& a) const;
+  void run(const LayerArguments& arguments) const;
 
   MultiHeadAttentionConfig config;
   PackedLinear query, key, value, out;
@@ -82,6 +82,28 @@ Projection projection(const PackedLinear& linear, const DTypeKernels& kernels, c
            out.strides[3]}};
 }
 
+/// The same into a cache, behind the tokens that are there.
+Projection projection_into(KVCache& cache, const MutableTensorView& memory, const PackedLinear& linear,
+                           const DTypeKernels& kernels, const TensorView& x, const std::int64_t* new_lengths) {
+  Projection p = projection(linear, kernels, x, memory);
+  p.first_rows = cache.lengths();
+  p.row_counts = new_lengths;
+  return p;
+}
+
+/// How many tokens each sequence will have, written to `lengths`.
+const std::int64_t* lengths_after(const LayerArguments& a, Index new_keys, std::int64_t* lengths) {
+  for (Index b = 0; b < a.cache->config().batch_size; ++b)
+    lengths[b] = a.cache->lengths()[b] + (a.new_lengths ? a.new_lengths[b] : new_keys);
+  return lengths;
+}
+
+/// The first `length` tokens of each sequence of a cache.
+TensorView first_tokens(TensorView memory, Index length) {
+  memory.extents[2] = length;
+  return memory;
+}
+
 }  // namespace
 
 MultiHeadAttention::MultiHeadAttention(const MultiHeadAttentionConfig& config, const MultiHeadAttentionWeights& weights)
@@ -103,35 +125,58 @@ void MultiHeadAttention::copy_weights(const WeightOutputs& outputs) const {
 void MultiHeadAttention::forward(const TensorView& query, const TensorView& key, const TensorView& value,
                                  const MutableTensorView& out, const MutableTensorView& weights,
                                  const AttentionOptions& options) const {
-  impl_->forward(validate(config(), dtype(), {query, key, value, out, weights, options}));
+  impl_->run(validate(config(), dtype(), {query, key, value, out, weights, options}));
 }
 
 void MultiHeadAttention::forward_varlen(const TensorView& query, const TensorView& key, const TensorView& value,
                                         const RaggedBatch& batch, const MutableTensorView& out,
                                         const AttentionOptions& options) const {
-  impl_->forward(validate(config(), dtype(), {query, key, value, out, {}, options, &batch}));
+  LayerArguments arguments{query, key, value, out, {}, options};
+  arguments.ragged = &batch;
+  impl_->run(validate(config(), dtype(), arguments));
 }
 
-void MultiHeadAttention::Impl::forward(const LayerArguments& a) const {
+void MultiHeadAttention::forward(const TensorView& query, const TensorView& key, const TensorView& value,
+                                 KVCache& cache, const MutableTensorView& out, const MutableTensorView& weights,
+                                 const AttentionOptions& options, const std::int64_t* new_lengths) const {
+  impl_->run(validate(config(), dtype(), {query, key, value, out, weights, options, &cache, &cache, new_lengths}));
+}
+
+void MultiHeadAttention::attend(const TensorView& query, const KVCache& cache, const MutableTensorView& out,
+                                const MutableTensorView& weights, const AttentionOptions& options) const {
+  impl_->run(validate(config(), dtype(), {query, {}, {}, out, weights, options, &cache}));
+}
+
+void MultiHeadAttention::append_to(KVCache& cache, const TensorView& key, const TensorView& value,
+                                   const std::int64_t* new_lengths, int num_threads) const {
+  AttentionOptions options;
+  options.num_threads = num_threads;
+  impl_->run(validate(config(), dtype(), {{}, key, value, {}, {}, options, &cache, &cache, new_lengths}));
+}
+
+void MultiHeadAttention::Impl::run(const LayerArguments& a) const {
   const Impl& layer = *this;
   const MultiHeadAttentionConfig& sizes = config;
   const KernelTable& table = active_kernels();
   const DTypeKernels& kernels = table.kernels[static_cast<int>(dtype())];
-  const Index batch = a.query.extents[0], query_length = a.query.extents[1], key_length = a.key.extents[1];
+  const Index batch = a.query.extents[0], query_length = a.query.extents[1], key_length = a.key_length;
+  const Index new_keys = a.key ? a.key.extents[1] : 0, scratch_keys = a.cache ? 0 : key_length;
 
   // Memory: projected rows, concatenated heads, and scratch for each worker.
-  const Intermediate q_rows(layer.query, batch, query_length), k_rows(layer.key, batch, key_length),
-      v_rows(layer.value, batch, key_length);
+  const Intermediate q_rows(layer.query, batch, query_length), k_rows(layer.key, batch, scratch_keys),
+      v_rows(layer.value, batch, scratch_keys);
   const Index concat_width = sizes.num_heads * sizes.value_head_dim;
   Layout layout;
   const std::size_t q_at = layout.take(q_rows.bytes()), k_at = layout.take(k_rows.bytes()),
                     v_at = layout.take(v_rows.bytes());
   const std::size_t z_at = layout.take(double(batch) * double(query_length) * double(concat_width) * size_of(dtype()));
-  const std::size_t scratch_stride = padded(std::max(kernels.attention_scratch(sizes.head_dim, sizes.value_head_dim),
-                                                     kernels.projection_scratch(kProjectionBlockRows)));
-  const double rows = double(batch) * double(query_length), keys = double(batch) * double(key_length);
+  const std::size_t lengths_at = layout.take(a.cache ? double(batch) * sizeof(std::int64_t) : 0);
+  const std::size_t scratch_stride =
+      padded(std::max(kernels.attention_scratch(sizes.head_dim, sizes.value_head_dim), projection_scratch(kernels)));
+  const double rows = double(batch) * double(query_length), keys = double(batch) * double(new_keys);
   const double pairs = a.ragged ? count_pairs(*a.ragged) : rows * double(key_length);
-  const double work = layer.query.work(rows) + layer.key.work(keys) + layer.value.work(keys) + layer.out.work(rows) +
+  const double key_work = a.key ? layer.key.work(keys) + layer.value.work(keys) : 0;
+  const double work = layer.query.work(rows) + key_work + layer.out.work(rows) +
                       pairs * double(sizes.num_heads * (sizes.head_dim + sizes.value_head_dim));
   const int threads = threads_for(a.options.num_threads, std::numeric_limits<Index>::max(), work);
   const std::size_t scratch_at = layout.take(double(threads) * double(scratch_stride));
@@ -142,7 +187,10 @@ void MultiHeadAttention::Impl::forward(const LayerArguments& a) const {
   Workspace workspace(layout.total());
   std::byte *const memory = workspace.data(), *const scratch = memory + scratch_at;
 
-  const MutableTensorView q = q_rows.at(memory + q_at), k = k_rows.at(memory + k_at), v = v_rows.at(memory + v_at);
+  const MutableTensorView q = q_rows.at(memory + q_at), k_new = k_rows.at(memory + k_at),
+                          v_new = v_rows.at(memory + v_at);
+  const TensorView k = a.cache ? first_tokens(a.cache->keys(), key_length) : k_new;
+  const TensorView v = a.cache ? first_tokens(a.cache->values(), key_length) : v_new;
   const MutableTensorView z(memory + z_at, dtype(), {batch, sizes.num_heads, query_length, sizes.value_head_dim},
                             {query_length * concat_width, sizes.value_head_dim, concat_width, 1});
   const TensorView concat(memory + z_at, dtype(), {batch, query_length, concat_width});
@@ -151,13 +199,21 @@ void MultiHeadAttention::Impl::forward(const LayerArguments& a) const {
 
   ProjectionRun project_in(threads, scratch, scratch_stride), project_out(threads, scratch, scratch_stride);
   project_in.add(projection(layer.query, kernels, a.query, q));
-  project_in.add(projection(layer.key, kernels, a.key, k));
-  project_in.add(projection(layer.value, kernels, a.value, v));
-  const AttentionPlan attend_plan =
-      make_plan({"", q, k, v, z, {}, a.options, a.ragged}, AttentionOutput::attended_values, table);
-  const AttentionRun attend{&attend_plan,     threads,
-                            scratch,          scratch_stride,
-                            memory + sums_at, a.ragged ? schedule(attend_plan, memory + schedule_at) : nullptr};
+  if (a.grows) {
+    project_in.add(projection_into(*a.grows, a.grows->keys(), layer.key, kernels, a.key, a.new_lengths));
+    project_in.add(projection_into(*a.grows, a.grows->values(), layer.value, kernels, a.value, a.new_lengths));
+  } else if (!a.cache) {
+    project_in.add(projection(layer.key, kernels, a.key, k_new));
+    project_in.add(projection(layer.value, kernels, a.value, v_new));
+  }
+  AttentionOptions options = a.options;
+  if (a.cache) options.key_lengths = lengths_after(a, new_keys, reinterpret_cast<std::int64_t*>(memory + lengths_at));
+  if (a.grows) options.query_offsets = a.grows->lengths();
+  AttentionPlan attend_plan =
+      make_plan({"", q, k, v, z, {}, options, a.ragged}, AttentionOutput::attended_values, table);
+  attend_plan.query_lengths = a.new_lengths;
+  const SequenceTasks* tasks = a.ragged ? schedule(attend_plan, memory + schedule_at) : nullptr;
+  const AttentionRun attend{&attend_plan, threads, scratch, scratch_stride, memory + sums_at, tasks};
   project_out.add(projection(layer.out, kernels, concat, result));
 
   Phase phases[5] = {projection_phase(project_in)};
@@ -167,10 +223,12 @@ void MultiHeadAttention::Impl::forward(const LayerArguments& a) const {
   AttentionPlan weigh_plan;
   const AttentionRun weigh{&weigh_plan, threads, scratch, scratch_stride, nullptr};
   if (a.weights) {
-    weigh_plan = make_plan({"", q, k, {}, a.weights, {}, a.options}, AttentionOutput::weights, table);
+    weigh_plan = make_plan({"", q, k, {}, a.weights, {}, options}, AttentionOutput::weights, table);
+    weigh_plan.query_lengths = a.new_lengths;
     count += attention_phases(weigh, phases + count);
   }
   run_phases(phases, count, threads);
+  if (a.grows) a.grows->advance(new_keys, a.new_lengths);
 }
 
 }  // namespace mha

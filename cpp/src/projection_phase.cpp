@@ -1,6 +1,9 @@
 #include "projection_phase.hpp"
 
 #include <algorithm>
+#include <cstring>
+
+#include "workspace.hpp"
 
 namespace mha {
 namespace {
@@ -19,7 +22,56 @@ Index count_blocks(const Projection& p, int threads) {
   return std::max(ceil_div(p.rows, kProjectionBlockRows), threads == 1 ? 0 : std::min(enough, p.rows / kLeastRows));
 }
 
-void run_task(const ProjectionGroup& group, Index task, void* scratch) {
+/// Projects rows that go to places of their own. `tile.out` says where row 0 of batch element 0 goes; `row` is the
+/// tile's first row among all.
+///
+/// Rows of one batch element lie together there, too. Those of several are projected into scratch and taken to their
+/// places one by one, so that they still share what it costs to bring a panel near: the steps of a batch of decoders.
+void project_and_place(const Projection& p, ProjectionTile tile, Index row, std::byte* scratch) {
+  constexpr int kGroups = kPanelBytes / kVectorBytes;
+  const auto wanted = [&](Index b) { return p.row_counts ? Index(p.row_counts[b]) : p.length; };
+  const auto place = [&](Index b, Index t) { return b * p.out.batch + (p.first_rows[b] + t) * p.out.row; };
+  if (const Index b = row / p.length, t = row % p.length; t + tile.rows <= p.length) {
+    tile.rows = std::min(tile.rows, wanted(b) - t);
+    for (int g = 0; g < kGroups; ++g)
+      if (tile.group_columns[g] > 0) tile.out[g] = static_cast<std::byte*>(tile.out[g]) + place(b, t);
+    if (tile.rows > 0) p.kernels->project(tile, scratch);
+    return;
+  }
+
+  struct Piece {  // of a row: columns that lie together where they go
+    std::byte* to;
+    Index at, bytes;  // in scratch
+  } pieces[kGroups];
+  std::byte* const staged = scratch + padded(p.kernels->projection_scratch(kProjectionBlockRows));
+  const Index size = size_of(p.linear->dtype());
+  int count = 0;
+  for (int g = 0; g < kGroups; ++g) {
+    if (tile.group_columns[g] == 0) continue;
+    std::byte* const to = static_cast<std::byte*>(tile.out[g]);
+    const Index at = g * kVectorBytes, bytes = tile.group_columns[g] * size;
+    const auto continues = [&](const Piece& last) { return to == last.to + last.bytes && at == last.at + last.bytes; };
+    if (count > 0 && continues(pieces[count - 1]))
+      pieces[count - 1].bytes += bytes;
+    else
+      pieces[count++] = {to, at, bytes};
+    tile.group_columns[g] = kVectorBytes / size;
+    tile.out[g] = staged + at;
+  }
+  tile.out_row = kPanelBytes / size;
+  tile.out_step = 1;
+  p.kernels->project(tile, scratch);
+
+  for (Index r = 0; r < tile.rows; ++r) {
+    const Index b = (row + r) / p.length, t = (row + r) % p.length;
+    if (t >= wanted(b)) continue;
+    for (int i = 0; i < count; ++i)
+      std::memcpy(pieces[i].to + place(b, t), staged + r * kPanelBytes + pieces[i].at,
+                  static_cast<std::size_t>(pieces[i].bytes));
+  }
+}
+
+void run_task(const ProjectionGroup& group, Index task, std::byte* scratch) {
   Index p = task % group.panels;
   const Projection* projection = group.projections;
   while (p >= projection->linear->panels()) p -= (projection++)->linear->panels();
@@ -46,9 +98,14 @@ void run_task(const ProjectionGroup& group, Index task, void* scratch) {
     const Index segment = column / linear.padded_segment_columns(), within = column % linear.padded_segment_columns();
     if (segment >= linear.segments()) break;
     tile.group_columns[g] = std::clamp<Index>(linear.segment_columns() - within, 0, group_columns);
-    tile.out[g] = projection->out.at(batch, segment, first) + within * projection->out.step * size;
+    tile.out[g] =
+        (projection->first_rows ? projection->out.at(0, segment, 0) : projection->out.at(batch, segment, first)) +
+        within * projection->out.step * size;
   }
-  projection->kernels->project(tile, scratch);
+  if (projection->first_rows)
+    project_and_place(*projection, tile, batch * projection->rows + first, scratch);
+  else
+    projection->kernels->project(tile, scratch);
 }
 
 void run_phase_task(const void* context, Index task, int worker) {
@@ -60,9 +117,19 @@ void run_phase_task(const void* context, Index task, int worker) {
 
 }  // namespace
 
+std::size_t projection_scratch(const DTypeKernels& kernels) {
+  return padded(kernels.projection_scratch(kProjectionBlockRows)) + std::size_t{kProjectionBlockRows * kPanelBytes};
+}
+
 void ProjectionRun::add(Projection p) {
-  // Batch elements that follow one another without a gap are one long run of rows: a strip may span them.
-  if (p.x.batch == p.rows * p.x.row && p.out.batch == p.rows * p.out.row) {
+  p.length = p.rows;
+  // Batch elements that follow one another without a gap are one long run of rows: a strip may span them. So are those
+  // of one row each, whatever lies between.
+  if (p.rows == 1) {
+    p.x.row = p.x.batch;
+    if (!p.first_rows) p.out.row = p.out.batch;
+  }
+  if (p.x.batch == p.rows * p.x.row && (p.first_rows || p.out.batch == p.rows * p.out.row)) {
     p.rows *= p.batch;
     p.batch = 1;
   }

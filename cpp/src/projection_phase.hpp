@@ -14,6 +14,10 @@ struct Projection {
   Index batch, rows;  // of x
   Input x;            // head unused
   Output out;         // head: segment
+  // [batch] or null: row t of batch element b is row first_rows[b] + t of out, whose rows are then dense ...
+  const std::int64_t* first_rows = nullptr;
+  const std::int64_t* row_counts = nullptr;  // ... if t < row_counts[b]; null: all of them
+  Index length = 0;                          // rows of a batch element, set by add(), which may make one run of all
 };
 
 /// Projections of the same rows, done block of rows by block of rows while the block is in cache: query, key and value in
@@ -28,8 +32,11 @@ struct ProjectionGroup {
 };
 
 /// Most rows in a block: their activations (128 x 768 features x 4 bytes = 384 KB) stay in level 2 beside a panel's 192 KB
-/// while every panel passes over them. A worker needs scratch for this many rows.
+/// while every panel passes over them.
 constexpr Index kProjectionBlockRows = 128;
+
+/// Scratch of one worker.
+std::size_t projection_scratch(const DTypeKernels& kernels);
 
 /// Up to three groups in one phase, and the scratch of its workers: `scratch + worker * scratch_stride`.
 struct ProjectionRun {

@@ -3,8 +3,10 @@
 #include <cmath>
 
 #include "describe.hpp"
+#include "leading_axes.hpp"
 #include "memory_overlap.hpp"
 #include "ragged_batch.hpp"
+#include "validate_cache.hpp"
 
 namespace mha {
 namespace {
@@ -13,20 +15,6 @@ using Named = std::initializer_list<std::pair<const char*, TensorView>>;
 
 [[noreturn]] void fail(const char* function, const std::string& rule, Named views) {
   throw std::invalid_argument(std::string(function) + ": " + rule + "; got " + shapes_of(views));
-}
-
-/// Missing leading axes have length 1.
-template <class View>
-void add_leading_axes(View& view, int rank) {
-  while (view && view.rank < rank) {
-    for (int axis = view.rank; axis > 0; --axis) {
-      view.extents[axis] = view.extents[axis - 1];
-      view.strides[axis] = view.strides[axis - 1];
-    }
-    view.extents[0] = 1;
-    view.strides[0] = 0;
-    ++view.rank;
-  }
 }
 
 /// The rows of a ragged batch, [N, H, D] or [N, H], as [1, H, N, D] or [1, H, N].
@@ -80,6 +68,12 @@ void check_output(const char* function, const char* name, const MutableTensorVie
   for (const auto& [input, view] : inputs)
     if (may_overlap(out, view))
       fail(function, std::string(name) + " must not overlap " + input + " in memory", {{name, out}, {input, view}});
+}
+
+void check_apart(const char* function, const KVCache& cache, Named views) {
+  for (const auto& [name, view] : views)
+    if (may_overlap(cache.keys(), view) || may_overlap(cache.values(), view))
+      fail(function, std::string(name) + " must not overlap the cache in memory", {{name, view}});
 }
 
 /// Options that name batch elements, keys and positions, for scores of shape [B, H, Tq, Tk]; broadcasts the masks. In a
@@ -259,35 +253,48 @@ StatisticsArguments validate(AttentionArguments inputs, AttentionStatistics r) {
 }
 
 LayerArguments validate(const MultiHeadAttentionConfig& config, DType dtype, LayerArguments a) {
-  const char* f = "MultiHeadAttention";
+  const bool appends_only = a.grows && !a.query && !a.out, attends_only = a.cache && !a.grows;
+  const char* f = appends_only ? "MultiHeadAttention.append_to" : "MultiHeadAttention";
   const TensorView query = a.query, key = a.key, value = a.value;
   const Named inputs = {{"query", query}, {"key", key}, {"value", value}};
   const int most_rank = a.ragged ? 2 : 3;
-  check_rank(f, "query", query, 2, most_rank, inputs);
-  check_rank(f, "key", key, 2, most_rank, inputs);
-  check_rank(f, "value", value, 2, most_rank, inputs);
+  if (!appends_only) check_rank(f, "query", query, 2, most_rank, inputs);
+  if (!attends_only) {
+    check_rank(f, "key", key, 2, most_rank, inputs);
+    check_rank(f, "value", value, 2, most_rank, inputs);
+  }
   check_dtypes(f, dtype, {{"query", query}, {"key", key}, {"value", value}, {"out", a.out}, {"weights", a.weights}});
 
   add_leading_axes(a.query, 3);
   add_leading_axes(a.key, 3);
   add_leading_axes(a.value, 3);
-  const Index batch = a.query.extents[0], query_length = a.query.extents[1], key_length = a.key.extents[1];
+  const Index batch = appends_only ? a.key.extents[0] : a.query.extents[0];
+  const Index query_length = a.query.extents[1];  // none: 0
   const auto features = [](const char* name, Index count) {
     return std::string(name) + " must have " + std::to_string(count) + " features";
   };
-  if (a.query.extents[2] != config.embed_dim) fail(f, features("query", config.embed_dim), inputs);
-  if (a.key.extents[2] != config.kdim) fail(f, features("key", config.kdim), inputs);
-  if (a.value.extents[2] != config.vdim) fail(f, features("value", config.vdim), inputs);
-  if (a.key.extents[0] != batch) fail(f, "key must have the batch size of query", inputs);
-  if (a.value.extents[0] != batch) fail(f, "value must have the batch size of query", inputs);
-  if (a.value.extents[1] != key_length) fail(f, "value must have the length of key", inputs);
+  if (!appends_only && a.query.extents[2] != config.embed_dim) fail(f, features("query", config.embed_dim), inputs);
+  if (!attends_only) {
+    if (a.key.extents[2] != config.kdim) fail(f, features("key", config.kdim), inputs);
+    if (a.value.extents[2] != config.vdim) fail(f, features("value", config.vdim), inputs);
+    if (a.key.extents[0] != batch) fail(f, "key must have the batch size of query", inputs);
+    if (a.value.extents[0] != batch) fail(f, "value must have the batch size of key", inputs);
+    if (a.value.extents[1] != a.key.extents[1]) fail(f, "value must have the length of key", inputs);
+  }
+  a.key_length =
+      a.cache ? validate_cache(f, *a.cache, config, dtype, a.query, a.key, a.options, a.new_lengths) : a.key.extents[1];
+  if (appends_only) {
+    a.query = {nullptr, dtype, {batch, 0, config.embed_dim}};
+    a.out = {nullptr, dtype, {batch, 0, config.out_dim}};
+  }
+  const Index key_length = a.key_length;
 
   if (a.ragged) check_ragged_batch(f, *a.ragged, query_length, key_length);
   a.options = checked_options(f, a.options, dtype, batch, config.num_heads, query_length, key_length, a.ragged);
 
   const MutableTensorView out = a.out, weights = a.weights;
   add_leading_axes(a.out, 3);
-  if (out.rank != query.rank || !has_shape(a.out, {batch, query_length, config.out_dim}))
+  if ((out.rank != query.rank && !appends_only) || !has_shape(a.out, {batch, query_length, config.out_dim}))
     fail(f, "out must have the axes of query, ending in " + std::to_string(config.out_dim),
          {{"out", out}, {"query", query}});
   const Named inputs_and_masks = {{"query", a.query},
@@ -298,6 +305,10 @@ LayerArguments validate(const MultiHeadAttentionConfig& config, DType dtype, Lay
                                   {"alibi_slopes", a.options.alibi_slopes},
                                   {"sinks", a.options.sinks}};
   check_output(f, "out", a.out, inputs_and_masks);
+  if (a.cache) {
+    check_apart(f, *a.cache, inputs_and_masks);
+    check_apart(f, *a.cache, {{"out", a.out}, {"weights", weights}});
+  }
   if (weights) {
     add_leading_axes(a.weights, 4);
     if (!has_shape(a.weights, {batch, config.num_heads, query_length, key_length}))

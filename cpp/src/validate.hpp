@@ -3,6 +3,7 @@
 
 #include "mha/attention.hpp"
 #include "mha/attention_statistics.hpp"
+#include "mha/kv_cache.hpp"
 #include "mha/multi_head_attention.hpp"
 #include "mha/varlen.hpp"
 
@@ -29,10 +30,14 @@ StatisticsArguments validate(AttentionArguments inputs, AttentionStatistics resu
 
 /// The same for a layer call: query, key, value and out become [B, T, features], weights [B, H, Tq, Tk].
 struct LayerArguments {
-  TensorView query, key, value;
+  TensorView query, key, value;  // query empty: only append to the cache; key and value empty: attend to what is in it
   MutableTensorView out, weights;
   AttentionOptions options;
-  const RaggedBatch* ragged = nullptr;  // B is 1, T is N, and weights are not given; null: a dense batch
+  const KVCache* cache = nullptr;             // holds the keys and values attended to, if there is one
+  KVCache* grows = nullptr;                   // the same if key and value are appended to it, else null
+  const std::int64_t* new_lengths = nullptr;  // [B]: rows of each sequence that count; null: all
+  Index key_length = 0;                       // Tk, set by validate()
+  const RaggedBatch* ragged = nullptr;        // B is 1, T is N, and weights are not given; null: a dense batch
 };
 LayerArguments validate(const MultiHeadAttentionConfig& config, DType dtype, LayerArguments arguments);
 

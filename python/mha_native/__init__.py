@@ -3,6 +3,7 @@
 from . import compat, reference
 from ._core import __version__
 from .attention import attention_weights, scaled_dot_product_attention
+from .kv_cache import KVCache
 from .merging import merge_attention
 from .multi_head_attention import MultiHeadAttention
 from .positions import sinusoidal_positions
@@ -21,6 +22,7 @@ from .varlen import scaled_dot_product_attention_varlen
 
 __all__ = [
     "AttentionStatistics",
+    "KVCache",
     "MultiHeadAttention",
     "__version__",
     "active_isa",

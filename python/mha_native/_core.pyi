@@ -80,6 +80,44 @@ def attention_statistics(
     /,
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.int64], NDArray[Any], NDArray[Any]]: ...
 
+class KVCache:
+    def __init__(
+        self,
+        batch_size: int,
+        num_kv_heads: int,
+        capacity: int,
+        head_dim: int,
+        value_head_dim: int | None,
+        dtype: DTypeLike,
+        /,
+    ) -> None: ...
+    def append(self, key: NDArray[Any], value: NDArray[Any], new_lengths: NDArray[Any] | None, /) -> None: ...
+    def assign(self, key: NDArray[Any], value: NDArray[Any], new_lengths: NDArray[Any] | None, /) -> None: ...
+    def rollback(self, count: int | NDArray[Any], /) -> None: ...
+    def reorder(self, index: NDArray[Any], /) -> None: ...
+    def keep_last(self, count: int, /) -> None: ...
+    def clear(self) -> None: ...
+    @property
+    def keys(self) -> NDArray[Any]: ...
+    @property
+    def values(self) -> NDArray[Any]: ...
+    @property
+    def lengths(self) -> NDArray[np.int64]: ...
+    @property
+    def longest(self) -> int: ...
+    @property
+    def batch_size(self) -> int: ...
+    @property
+    def num_kv_heads(self) -> int: ...
+    @property
+    def capacity(self) -> int: ...
+    @property
+    def head_dim(self) -> int: ...
+    @property
+    def value_head_dim(self) -> int: ...
+    @property
+    def dtype(self) -> np.dtype[Any]: ...
+
 class MultiHeadAttention:
     def __init__(
         self,
@@ -104,11 +142,13 @@ class MultiHeadAttention:
     def forward(
         self,
         query: NDArray[Any],
-        key: NDArray[Any],
-        value: NDArray[Any],
+        key: NDArray[Any] | None,
+        value: NDArray[Any] | None,
         attn_mask: NDArray[Any] | None,
         key_mask: NDArray[Any] | None,
         is_causal: bool,
+        cache: KVCache | None,
+        new_lengths: NDArray[Any] | None,
         need_weights: bool,
         out: NDArray[Any] | None,
         num_threads: int | None,
@@ -128,6 +168,15 @@ class MultiHeadAttention:
         num_threads: int | None,
         /,
     ) -> NDArray[Any]: ...
+    def append_to(
+        self,
+        cache: KVCache,
+        key: NDArray[Any],
+        value: NDArray[Any],
+        new_lengths: NDArray[Any] | None,
+        num_threads: int | None,
+        /,
+    ) -> None: ...
     def weights(
         self,
     ) -> tuple[

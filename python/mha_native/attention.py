@@ -83,6 +83,7 @@ def scaled_dot_product_attention(
     attention_weights : The weights that the values are averaged with.
     scaled_dot_product_attention_varlen : For sequences of different length, without padding.
     MultiHeadAttention : The layer, with projections.
+    KVCache : Keys and values of the tokens so far, to decode over.
 
     Notes
     -----

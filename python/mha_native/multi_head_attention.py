@@ -10,6 +10,7 @@ from numpy.typing import DTypeLike, NDArray
 from . import _core
 from ._arrays import Tensor, like, to_numpy
 from ._layer_weights import Sizes, initial_state, resolve_sizes, split_state
+from .kv_cache import KVCache
 
 
 class MultiHeadAttention:
@@ -42,7 +43,8 @@ class MultiHeadAttention:
 
     Notes
     -----
-    A layer may be called from several threads at once. It is always batch-first, and has no dropout.
+    A layer may be called from several threads at once, but a cache by one only. It is always batch-first, and has no
+    dropout.
 
     Examples
     --------
@@ -93,6 +95,9 @@ class MultiHeadAttention:
         attn_mask: Tensor | None = None,
         key_mask: Tensor | None = None,
         is_causal: bool = False,
+        cache: KVCache | None = None,
+        append: bool = True,
+        new_lengths: Tensor | None = None,
         need_weights: bool = False,
         average_attn_weights: bool = False,
         cu_seqlens_q: Tensor | None = None,
@@ -114,7 +119,16 @@ class MultiHeadAttention:
         key_mask : boolean, broadcastable to [B, Tk], optional
             True means that the key takes part: the negation of torch's ``key_padding_mask``.
         is_causal : bool, default False
-            Query i sees the keys up to i.
+            Query i sees the keys up to i. With a cache that the call appends to, all that was there before, too.
+        cache : KVCache, optional
+            The keys attended to are those in the cache. Those of this call, of `query` if there is no `key`, are
+            appended first, so that the result is that of the whole sequences, for the new rows. Tk, the length of masks
+            and weights, is then that of the longest sequence after the call.
+        append : bool, default True
+            With a cache: False attends to what is there and appends nothing; there is no `key` then.
+        new_lengths : integer array [B], optional
+            With a cache: of sequence b only the first ``new_lengths[b]`` rows count, as of prompts of different length.
+            The others are padding, which is not appended; their results are those of rows that see no key.
         need_weights : bool, default False
             Return the attention weights, too.
         average_attn_weights : bool, default False
@@ -135,14 +149,41 @@ class MultiHeadAttention:
             Of the rank and kind of `query`.
         weights : [B, H, Tq, Tk], averaged: [B, Tq, Tk]
             Only with `need_weights`; without B if `query` has none.
+
+        Raises
+        ------
+        TypeError, ValueError
+            Before any work, if an argument breaks a rule, or if the cache is too small; it is then as before.
+
+        Examples
+        --------
+        A decoder's steps, one token at a time, give the rows of one causal call:
+
+        >>> import numpy as np
+        >>> import mha_native as mha
+        >>> layer = mha.MultiHeadAttention(64, 4, seed=0)
+        >>> x = np.random.default_rng(1).standard_normal((2, 5, 64), dtype=np.float32)
+        >>> cache = layer.new_cache(batch_size=2, capacity=16)
+        >>> steps = [layer(x[:, t : t + 1], cache=cache, is_causal=True) for t in range(5)]
+        >>> np.array_equal(np.concatenate(steps, axis=1), layer(x, is_causal=True))
+        True
         """
         name = "MultiHeadAttention"
+        if cache is None:
+            if not append or new_lengths is not None:
+                raise ValueError(f"{name}: append and new_lengths need a cache")
+        elif not isinstance(cache, KVCache):
+            raise TypeError(f"{name}: cache must be a KVCache; got {type(cache).__name__}")
+        elif not append and not (key is None and value is None and new_lengths is None):
+            raise ValueError(f"{name}: with append=False nothing is appended: there is no key, value or new_lengths")
         q = query if type(query) is ndarray else to_numpy(name, "query", query)
-        k = q if key is None else key if type(key) is ndarray else to_numpy(name, "key", key)
+        k: Any = q if key is None else key if type(key) is ndarray else to_numpy(name, "key", key)
         v = k if value is None else value if type(value) is ndarray else to_numpy(name, "value", value)
         if cu_seqlens_q is not None or cu_seqlens_k is not None:
             if cu_seqlens_q is None:
                 raise ValueError(f"{name}: cu_seqlens_q must be given if cu_seqlens_k is")
+            if cache is not None:
+                raise ValueError(f"{name}: a ragged batch and a cache cannot be combined")
             if need_weights:
                 raise ValueError(f"{name}: need_weights must be False with cu_seqlens_q: weights have no ragged form")
             offsets = to_numpy(name, "cu_seqlens_q", cu_seqlens_q)
@@ -159,6 +200,8 @@ class MultiHeadAttention:
                 num_threads,
             )
             return rows if type(query) is ndarray else like(query, rows) if out is None else out
+        if not append:
+            k = v = None
         result: Any = self._core.forward(
             q,
             k,
@@ -166,6 +209,8 @@ class MultiHeadAttention:
             attn_mask if attn_mask is None or type(attn_mask) is ndarray else to_numpy(name, "attn_mask", attn_mask),
             key_mask if key_mask is None or type(key_mask) is ndarray else to_numpy(name, "key_mask", key_mask),
             is_causal,
+            None if cache is None else cache._core,
+            new_lengths if new_lengths is None else to_numpy(name, "new_lengths", new_lengths),
             need_weights,
             out if out is None or type(out) is ndarray else to_numpy(name, "out", out),
             num_threads,
@@ -177,6 +222,62 @@ class MultiHeadAttention:
             return array
         weights = result[1].mean(axis=-3) if average_attn_weights else result[1]
         return array, weights if type(query) is ndarray else like(query, weights)
+
+    def new_cache(self, batch_size: int, capacity: int) -> KVCache:
+        """An empty cache for the keys and values of this layer.
+
+        Parameters
+        ----------
+        batch_size : int
+            B, the number of sequences.
+        capacity : int
+            The most tokens of a sequence.
+        """
+        sizes = self._sizes
+        return KVCache(batch_size, sizes.num_kv_heads, capacity, sizes.head_dim, sizes.value_head_dim, self.dtype)
+
+    def append_to(
+        self,
+        cache: KVCache,
+        key: Tensor,
+        value: Tensor | None = None,
+        *,
+        new_lengths: Tensor | None = None,
+        num_threads: int | None = None,
+    ) -> None:
+        """Project `key` and `value` into `cache`, and attend to nothing.
+
+        Parameters
+        ----------
+        cache : KVCache
+        key : [B, T, kdim] or [T, kdim]
+        value : [B, T, vdim], default `key`
+        new_lengths : integer array [B], optional
+            Of sequence b only the first ``new_lengths[b]`` rows are appended.
+        num_threads : int, optional
+            Threads for this call; default: `mha_native.num_threads`.
+
+        Examples
+        --------
+        Cross-attention: what the encoder gave is projected once, and attended to in every step of the decoder.
+
+        >>> import numpy as np
+        >>> import mha_native as mha
+        >>> layer = mha.MultiHeadAttention(64, 4, seed=0)
+        >>> x, encoded = np.random.default_rng(1).standard_normal((2, 3, 7, 64), dtype=np.float32)
+        >>> cache = layer.new_cache(batch_size=3, capacity=7)
+        >>> layer.append_to(cache, encoded)
+        >>> y = layer(x[:, :1], cache=cache, append=False)
+        >>> np.array_equal(y, layer(x[:, :1], encoded))
+        True
+        """
+        name = "MultiHeadAttention.append_to"
+        if not isinstance(cache, KVCache):
+            raise TypeError(f"{name}: cache must be a KVCache; got {type(cache).__name__}")
+        k = key if type(key) is ndarray else to_numpy(name, "key", key)
+        v = k if value is None else value if type(value) is ndarray else to_numpy(name, "value", value)
+        counts = new_lengths if new_lengths is None else to_numpy(name, "new_lengths", new_lengths)
+        self._core.append_to(cache._core, k, v, counts, num_threads)
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
         """Copies of the weights, under the names and in the [out, in] layout of ``torch.nn.MultiheadAttention``.

@@ -171,5 +171,29 @@ TEST(NoAllocation, Layer) {
   }
 }
 
+TEST(NoAllocation, LayerWithACache) {
+  constexpr Index B = 3, E = 256;
+  const auto square = Array<float>::random({E, E}, 1);
+  const MultiHeadAttentionConfig config = {E, 4};
+  const MultiHeadAttention layer(config, {square.view(), square.view(), square.view(), square.view(), {}, {}, {}, {}});
+  const auto x = Array<float>::random({B, 2, E}, 3);
+  Array<float> out({B, 2, E}, 0);
+  KVCache cache({B, 4, 40, 64});
+  const std::int64_t counts[] = {2, 1, 0}, circle[] = {1, 2, 0};
+  AttentionOptions options;
+  options.is_causal = true;
+  for (int threads : {1, 2, 3}) {
+    options.num_threads = threads;
+    const auto step = [&] {
+      layer.forward(x.view(), x.view(), x.view(), cache, out.view(), {}, options, counts);
+      layer.attend(x.view(), cache, out.view(), {}, options);
+      cache.reorder(circle);
+      cache.keep_last(5);
+    };
+    step();
+    EXPECT_EQ(allocations_of(step), 0) << threads << " threads";
+  }
+}
+
 }  // namespace
 }  // namespace mha

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "mha/attention.hpp"
+#include "mha/kv_cache.hpp"
 #include "mha/varlen.hpp"
 
 namespace mha {
@@ -58,6 +59,31 @@ class MultiHeadAttention {
   /// @param options with the masks of scaled_dot_product_attention_varlen()
   void forward_varlen(const TensorView& query, const TensorView& key, const TensorView& value, const RaggedBatch& batch,
                       const MutableTensorView& out, const AttentionOptions& options = {}) const;
+
+  /// The same with the keys and values in a cache: those of the call are projected into it, behind what it holds, and
+  /// then attended to with the others. Lengths grow when everything else is done. A step of a decoder, or its prompt.
+  ///
+  /// Row i of query stands at position lengths()[b] + i, lengths being those before the call: query_offset and
+  /// key_lengths are the cache's and must not be given. Tk, for masks and weights, is longest() after the call.
+  ///
+  /// @param key         [B, T, kdim]; pass the view of query for self-attention
+  /// @param value       [B, T, vdim]
+  /// @param new_lengths [B] or null: only the first new_lengths[b] rows of query, key and value count, which then have
+  ///                    one length. The others are padding: it is not appended, and its results are those of rows that
+  ///                    see no key
+  /// @throws std::invalid_argument, with the cache unchanged, if a sequence would outgrow the capacity
+  void forward(const TensorView& query, const TensorView& key, const TensorView& value, KVCache& cache,
+               const MutableTensorView& out, const MutableTensorView& weights = {},
+               const AttentionOptions& options = {}, const std::int64_t* new_lengths = nullptr) const;
+
+  /// The same without appending anything: what forward() without a cache gives for the keys and values that are in this
+  /// one. Cross-attention, whose keys append_to() has projected once for all steps.
+  void attend(const TensorView& query, const KVCache& cache, const MutableTensorView& out,
+              const MutableTensorView& weights = {}, const AttentionOptions& options = {}) const;
+
+  /// Projects key [B, T, kdim] and value [B, T, vdim] into a cache and does nothing else.
+  void append_to(KVCache& cache, const TensorView& key, const TensorView& value,
+                 const std::int64_t* new_lengths = nullptr, int num_threads = 0) const;
 
   /// The sizes with every zero resolved.
   const MultiHeadAttentionConfig& config() const;

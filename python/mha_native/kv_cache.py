@@ -1,0 +1,262 @@
+"""Keys and values of the tokens so far, preallocated: what a decoder attends to step by step."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy import ndarray
+from numpy.typing import DTypeLike, NDArray
+
+from . import _core
+from ._arrays import Tensor, to_numpy
+
+
+class KVCache:
+    """Room for the keys and values of `capacity` tokens in each of `batch_size` sequences.
+
+    Parameters
+    ----------
+    batch_size : int
+        B, the number of sequences.
+    num_kv_heads : int
+        Hk, the heads of keys and values.
+    capacity : int
+        The most tokens of a sequence.
+    head_dim : int
+        D, the width of a head of the keys.
+    value_head_dim : int, optional
+        Dv, the width of a head of the values. Default: D.
+    dtype : float32 or float64, default "float32"
+        Of keys and values.
+
+    See Also
+    --------
+    MultiHeadAttention.new_cache : A cache of the sizes of a layer, which ``layer(x, cache=cache)`` fills.
+
+    Notes
+    -----
+    Sequences have lengths of their own. Memory is taken from the operating system as it is first written to, and never
+    moves. What fails, fails before anything is changed; a sequence that would outgrow the capacity is a ValueError.
+
+    One call at a time may change a cache: a second one, from another thread, is a RuntimeError. Calls that only read
+    it, those with ``append=False``, may run side by side.
+
+    Positions count from the oldest token that is left. Masks and biases see differences of positions only, so that
+    `keep_last` does not change what they mean.
+
+    Examples
+    --------
+    A prompt of four tokens, then one token after the other, as a decoder makes them:
+
+    >>> import numpy as np
+    >>> import mha_native as mha
+    >>> rng = np.random.default_rng(0)
+    >>> query, key, value = rng.standard_normal((3, 2, 8, 6, 64), dtype=np.float32)
+    >>> cache = mha.KVCache(batch_size=2, num_kv_heads=8, capacity=16, head_dim=64)
+    >>> cache.append(key[:, :, :4], value[:, :, :4])
+    >>> for t in range(4, 6):
+    ...     cache.append(key[:, :, t : t + 1], value[:, :, t : t + 1])
+    ...     out = mha.scaled_dot_product_attention(
+    ...         query[:, :, t : t + 1], cache.keys, cache.values,
+    ...         is_causal=True, query_offset=cache.lengths - 1, key_lengths=cache.lengths,
+    ...     )
+    >>> cache.lengths
+    array([6, 6])
+
+    The steps compute what one causal call does, in every bit:
+
+    >>> whole = mha.scaled_dot_product_attention(query, key, value, is_causal=True)
+    >>> np.array_equal(out[:, :, 0], whole[:, :, 5])
+    True
+
+    Two of three drafted tokens of the first sequence are rejected, and one of the second:
+
+    >>> cache.append(key[:, :, :3], value[:, :, :3])
+    >>> cache.rollback(np.array([2, 1]))
+    >>> cache.lengths
+    array([7, 8])
+    """
+
+    def __init__(
+        self,
+        batch_size: int,
+        num_kv_heads: int,
+        capacity: int,
+        head_dim: int,
+        value_head_dim: int | None = None,
+        dtype: DTypeLike = "float32",
+    ) -> None:
+        self._core = _core.KVCache(batch_size, num_kv_heads, capacity, head_dim, value_head_dim, dtype)
+
+    def append(self, key: Tensor, value: Tensor, new_lengths: Tensor | None = None) -> None:
+        """Copy tokens behind those that each sequence has.
+
+        Parameters
+        ----------
+        key : [B, Hk, T, D]
+            Of the dtype of the cache, with any strides. Missing leading axes have length 1.
+        value : [B, Hk, T, Dv]
+        new_lengths : integer array [B], optional
+            Sequence b takes its first ``new_lengths[b]`` tokens; what is behind them is padding. Default: all T.
+
+        Raises
+        ------
+        ValueError
+            If a sequence would outgrow the capacity, among others. The cache is as before.
+        """
+        self._core.append(*_tokens("KVCache.append", key, value, new_lengths))
+
+    def rollback(self, count: int | Tensor) -> None:
+        """Forget the newest tokens, such as drafts that were rejected.
+
+        Parameters
+        ----------
+        count : int or integer array [B]
+            How many, of every sequence or of each one.
+        """
+        self._core.rollback(count if type(count) is int else to_numpy("KVCache.rollback", "count", count))
+
+    def reorder(self, index: Tensor) -> None:
+        """Let sequence b become what sequence ``index[b]`` was: the step of a beam search.
+
+        Tokens are copied, and only those that are there; where ``index[b] == b`` nothing is done.
+
+        Parameters
+        ----------
+        index : integer array [B]
+            Sequences may be named more than once, or not at all.
+
+        Examples
+        --------
+        Four beams from one prompt, which is appended to the first sequence alone:
+
+        >>> import numpy as np
+        >>> import mha_native as mha
+        >>> cache = mha.KVCache(batch_size=4, num_kv_heads=2, capacity=8, head_dim=3)
+        >>> prompt = np.ones((4, 2, 5, 3), np.float32)
+        >>> cache.append(prompt, prompt, new_lengths=np.array([5, 0, 0, 0]))
+        >>> cache.reorder(np.array([0, 0, 0, 0]))
+        >>> cache.lengths
+        array([5, 5, 5, 5])
+        """
+        self._core.reorder(to_numpy("KVCache.reorder", "index", index))
+
+    def keep_last(self, count: int) -> None:
+        """Forget the oldest tokens of sequences that hold more than `count`: a sliding window.
+
+        The tokens that stay are moved to the front. Do it rarely: with twice the window as capacity, and whenever the
+        cache is full, each token is moved once on average.
+
+        Parameters
+        ----------
+        count : int
+            How many stay at most.
+        """
+        self._core.keep_last(count)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._core.clear()
+
+    def state_dict(self) -> dict[str, NDArray[Any]]:
+        """Copies of what is in the cache: plain arrays, for `load_state_dict`, ``numpy.savez`` or a look.
+
+        ``keys`` [B, Hk, T, D] and ``values`` [B, Hk, T, Dv] with T the length of the longest sequence, zero behind
+        shorter ones; ``lengths`` [B].
+        """
+        lengths, longest = self.lengths, self.longest
+        state = {"keys": self.keys[:, :, :longest].copy(), "values": self.values[:, :, :longest].copy()}
+        for array in state.values():
+            for b, length in enumerate(lengths):
+                array[b, :, length:] = 0
+        return state | {"lengths": lengths}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Replace what is in the cache by `state`, whole or not at all.
+
+        Parameters
+        ----------
+        state : mapping of names to arrays or CPU tensors
+            As `state_dict` gives it, of a cache of the same sizes; its capacity may be another.
+        """
+        function = "KVCache.load_state_dict"
+        if set(state) != {"keys", "values", "lengths"}:
+            names = ", ".join(map(str, state))
+            raise ValueError(f"{function}: state must hold keys, values and lengths; got {names or 'nothing'}")
+        self._core.assign(*_tokens(function, state["keys"], state["values"], state["lengths"]))
+
+    @property
+    def keys(self) -> NDArray[Any]:
+        """All keys, [B, Hk, capacity, D]: a read-only view. Behind ``lengths[b]`` it holds anything."""
+        return self._core.keys
+
+    @property
+    def values(self) -> NDArray[Any]:
+        """All values, [B, Hk, capacity, Dv]: a read-only view. Behind ``lengths[b]`` it holds anything."""
+        return self._core.values
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """How many tokens each sequence has, [B]: a copy, which does not change when the cache does."""
+        return self._core.lengths
+
+    @property
+    def longest(self) -> int:
+        """The largest of `lengths`."""
+        return self._core.longest
+
+    @property
+    def batch_size(self) -> int:
+        """B, the number of sequences."""
+        return self._core.batch_size
+
+    @property
+    def num_kv_heads(self) -> int:
+        """Hk, the heads of keys and values."""
+        return self._core.num_kv_heads
+
+    @property
+    def capacity(self) -> int:
+        """The most tokens of a sequence."""
+        return self._core.capacity
+
+    @property
+    def head_dim(self) -> int:
+        """D, the width of a head of the keys."""
+        return self._core.head_dim
+
+    @property
+    def value_head_dim(self) -> int:
+        """Dv, the width of a head of the values."""
+        return self._core.value_head_dim
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of keys and values."""
+        return self._core.dtype
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all keys and values, used or not."""
+        return self.keys.nbytes + self.values.nbytes
+
+    def __repr__(self) -> str:
+        names = ("batch_size", "num_kv_heads", "capacity", "head_dim", "value_head_dim")
+        sizes = ", ".join(f"{name}={getattr(self, name)}" for name in names)
+        return f"{type(self).__name__}({sizes}, dtype='{self.dtype}', lengths={self.lengths.tolist()})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        sizes = (self.batch_size, self.num_kv_heads, self.capacity, self.head_dim, self.value_head_dim, self.dtype)
+        return {"sizes": sizes, "state": self.state_dict()}
+
+    def __setstate__(self, saved: dict[str, Any]) -> None:
+        self._core = _core.KVCache(*saved["sizes"])
+        self.load_state_dict(saved["state"])
+
+
+def _tokens(function: str, key: Tensor, value: Tensor, new_lengths: Tensor | None) -> tuple[Any, Any, Any]:
+    return (
+        key if type(key) is ndarray else to_numpy(function, "key", key),
+        value if type(value) is ndarray else to_numpy(function, "value", value),
+        new_lengths if new_lengths is None else to_numpy(function, "new_lengths", new_lengths),
+    )
