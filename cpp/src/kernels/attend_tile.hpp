@@ -5,9 +5,9 @@
 // block of 64 keys at D = Dv = 64 and 64 queries: 32 KB of K and V in, 16 KB of O^T in and out, for half a million
 // multiply-adds: compute-bound from any level of cache.
 //
-// Numerics: a block's contribution is summed on its own, from zero, and then added to the rescaled sum of its span, spans
-// likewise to the whole. Blocked summation keeps the rounding error of a long row near (keys of a block + blocks of a span +
-// spans) instead of (keys) units.
+// Numerics: a block's contribution is summed on its own, from zero, and then added to the rescaled sum of its span,
+// spans likewise to the whole. Blocked summation keeps the rounding error of a long row near (keys of a block + blocks
+// of a span + spans) instead of (keys) units.
 #pragma once
 
 #include "guard_values.hpp"

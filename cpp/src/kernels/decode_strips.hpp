@@ -1,5 +1,5 @@
-// The two products of decode: keys, then value columns, lie in the lanes, so that each byte of K and V goes through a register
-// once, whatever the number of query rows.
+// The two products of decode: keys, then value columns, lie in the lanes, so that each byte of K and V goes through a
+// register once, whatever the number of query rows.
 #pragma once
 
 #include "microkernel.hpp"
@@ -9,24 +9,22 @@ namespace mha::MHA_ISA {
 
 /// Rows of memory that are read one after another, and those that are read after them.
 struct RowStream {
-  const char* data = nullptr;
-  Index row = 0, bytes = 0, rows = 0;  // bytes between rows; of each; number
-  const char* next = nullptr;
-  Index next_row = 0;
+  const char* data;
+  Index row, bytes, rows;  // bytes between rows; of each; number
+  const char* next;
+  Index next_row;
 };
 
-/// Asks for the rows of a stream kAhead bytes before they are read: enough to cover the latency of memory, and in the order of
-/// their addresses, which the hardware then follows (in the order of use, 25 % less bandwidth).
+/// Asks for the rows of a stream kAhead bytes before they are read: enough to cover the latency of memory, and in the
+/// order of their addresses, which the hardware then follows (in the order of use it gives 25 % less bandwidth).
 class ReadAhead {
  public:
   /// `first`: the row that is read first.
-  ReadAhead(const RowStream& stream, Index first) : row_(stream.row), bytes_(stream.bytes) {
-    if (bytes_ == 0) return;
+  ReadAhead(const RowStream& stream, Index first)
+      : row_(stream.row), bytes_(stream.bytes), next_(stream.next), next_row_(stream.next_row) {
     first += kAhead / bytes_ + 1;
     left_ = stream.rows - first;
     current_ = stream.data + first * row_;
-    next_ = stream.next;
-    next_row_ = stream.next_row;
     if (left_ <= 0) turn(-left_);
   }
 
@@ -58,52 +56,46 @@ class ReadAhead {
     current_ = next_ + first * row_;
   }
 
-  Index row_, bytes_, at_ = 0, left_ = 0;
-  const char *current_ = nullptr, *next_ = nullptr;
-  Index next_row_ = 0;
+  Index row_, bytes_, at_ = 0, left_;
+  const char *current_, *next_;
+  Index next_row_;
 };
 
 template <class T>
-struct DecodeArguments {
-  Index keys;
-  Index head_dim;   // unused by values
-  const T* source;  // K or V: first key
-  Index source_row;
-  const T* left;  // Q [rows][left_row]; P [rows][left_row], at the first key
-  Index left_row;
-  T* out;  // scores [rows][out_row], at the first key; sums of the values [rows][out_row]
-  Index out_row;
-  const T* correction;  // values: for each row
-  bool starts;          // values: nothing has been written to `out` yet
+struct DecodeKeys {
+  Index keys, head_dim;
+  const T* key;  // first key
+  Index key_row;
+  const T* queries;  // [rows][head_dim]
+  T* scores;         // [rows][kSpanKeys], at the first key
   const RowStream& stream;
-  Index first;   // where in the stream `source` is: row,
-  Index column;  // values: and element
+  Index first;  // where `key` is in the stream
 };
 
-/// Scores of `keys` keys, whole vectors of them, against M rows: K is transposed in registers, kLanes x kLanes elements at a
-/// time. The sum over the head dimension has the order of multiply_long_tile.
+/// Scores of `keys` keys, whole vectors of them, against M rows: K is transposed in registers, kLanes x kLanes elements
+/// at a time. The sum over the head dimension has the order of multiply_long_tile.
 template <class T, int M>
-void score_key_lanes(const DecodeArguments<T>& g) {
+void score_key_lanes(const DecodeKeys<T>& g) {
   using P = Packet<T>;
   constexpr Index L = kLanes<T>;
-  constexpr Index kQuad =
-      L < 4 ? L : 4;  // Addresses of four rows share one pointer, or the pointers alone fill the registers.
-  const Index row = g.source_row;
+  constexpr Index kQuad = L < 4 ? L : 4;  // Four addresses share a pointer: a pointer for each row does not fit.
+  constexpr int kLines = L * L * sizeof(T) < 64 ? 1 : L * L * sizeof(T) / 64;
+  const Index row = g.key_row;
   ReadAhead ahead(g.stream, g.first);
   for (Index key = 0; key < g.keys; key += L) {
     const T* quads[L / kQuad];
     MHA_UNROLL
-    for (Index k = 0; k < L; k += kQuad) quads[k / kQuad] = g.source + (key + k) * row;
+    for (Index k = 0; k < L; k += kQuad) quads[k / kQuad] = g.key + (key + k) * row;
     P total[M];
     MHA_UNROLL
     for (int m = 0; m < M; ++m) total[m] = pset1<P>(T(0));
-    const T* left = g.left;
+    const T* query = g.queries;
     for (Index begin = 0; begin < g.head_dim; begin += kChain) {
       const Index end = begin + kChain < g.head_dim ? begin + kChain : g.head_dim;
       P sum[M];
       MHA_UNROLL
       for (int m = 0; m < M; ++m) sum[m] = pset1<P>(T(0));
-      for (Index d = begin; d < end; d += L) {
+      for (Index d = begin; d < end; d += L, query += L) {
         PacketBlock<P, L> block;
         MHA_UNROLL
         for (Index k = 0; k < L; ++k) block.packet[k] = ploadu<P>(quads[k / kQuad] + k % kQuad * row);
@@ -113,22 +105,35 @@ void score_key_lanes(const DecodeArguments<T>& g) {
         MHA_UNROLL
         for (Index k = 0; k < L; ++k) {
           MHA_UNROLL
-          for (int m = 0; m < M; ++m) sum[m] = pmadd(block.packet[k], pset1<P>(left[m * g.left_row + k]), sum[m]);
+          for (int m = 0; m < M; ++m) sum[m] = pmadd(block.packet[k], pset1<P>(query[m * g.head_dim + k]), sum[m]);
         }
-        left += L;
-        ahead.lines(L * L * sizeof(T) < 64 ? 1 : L * L * sizeof(T) / 64);
+        ahead.lines(kLines);
       }
       MHA_UNROLL
       for (int m = 0; m < M; ++m) total[m] = padd(total[m], sum[m]);
     }
     MHA_UNROLL
-    for (int m = 0; m < M; ++m) pstore(g.out + m * g.out_row + key, total[m]);
+    for (int m = 0; m < M; ++m) pstore(g.scores + m * kSpanKeys + key, total[m]);
   }
 }
 
+template <class T>
+struct DecodeValues {
+  Index keys;
+  const T* value;  // first key and column
+  Index value_row;
+  const T* weights;     // [rows][kSpanKeys], at the first key
+  const T* correction;  // for each row
+  T* out;               // sums [rows][out_row], at the first column
+  Index out_row;
+  bool starts;  // nothing has been written to `out` yet
+  const RowStream& stream;
+  Index first, column;  // where `value` is in the stream: row, element
+};
+
 /// M rows times N vectors of columns: out = out * correction + P V.
 template <class T, int M, int N>
-void merge_value_lanes(const DecodeArguments<T>& g) {
+void merge_value_lanes(const DecodeValues<T>& g) {
   using P = Packet<T>;
   constexpr Index L = kLanes<T>;
   P sum[M][N];
@@ -137,17 +142,17 @@ void merge_value_lanes(const DecodeArguments<T>& g) {
     MHA_UNROLL
     for (int n = 0; n < N; ++n) sum[m][n] = pset1<P>(T(0));
   }
-  const T* source = g.source;
+  const T* row = g.value;
   ReadAhead ahead(g.stream, g.first);
   const Index from = g.column * Index(sizeof(T)), to = from + N * L * Index(sizeof(T));
-  for (Index key = 0; key < g.keys; ++key, source += g.source_row) {
+  for (Index key = 0; key < g.keys; ++key, row += g.value_row) {
     ahead.part_of_row(from, to);
     P value[N];
     MHA_UNROLL
-    for (int n = 0; n < N; ++n) value[n] = ploadu<P>(source + n * L);
+    for (int n = 0; n < N; ++n) value[n] = ploadu<P>(row + n * L);
     MHA_UNROLL
     for (int m = 0; m < M; ++m) {
-      const P weight = pset1<P>(g.left[m * g.left_row + key]);
+      const P weight = pset1<P>(g.weights[m * kSpanKeys + key]);
       MHA_UNROLL
       for (int n = 0; n < N; ++n) sum[m][n] = pmadd(value[n], weight, sum[m][n]);
     }
@@ -162,8 +167,8 @@ void merge_value_lanes(const DecodeArguments<T>& g) {
   }
 }
 
-/// Vectors of columns of merge_value_lanes for m rows: a chain of multiply-adds for each, enough of them to hide its latency, and
-/// not more than there are registers.
+/// Vectors of columns of merge_value_lanes for m rows: with a chain of multiply-adds for each there are enough to hide
+/// its latency, and no more than registers.
 constexpr int value_vectors(int m) {
   const int most = kVectors == 4 ? 20 : 10;
   return m * 8 <= most ? 8 : m * 4 <= most ? 4 : m * 2 <= most ? 2 : 1;
@@ -172,8 +177,8 @@ constexpr int value_vectors(int m) {
 /// The strips by number of rows; those of the values for 8, 4, 2 and 1 vectors.
 template <class T>
 struct DecodeTable {
-  using Function = void (*)(const DecodeArguments<T>&);
-  Function score[kMaxDecodeRows], values[kMaxDecodeRows][4];
+  void (*score[kMaxDecodeRows])(const DecodeKeys<T>&);
+  void (*values[kMaxDecodeRows][4])(const DecodeValues<T>&);
 
   constexpr DecodeTable() : score{}, values{} { fill<1>(); }
 

@@ -1,13 +1,16 @@
-// Decode: O = softmax(...) V for up to kMaxDecodeRows query rows, the rows of one group of heads at one or a few positions.
+// Decode: O = softmax(...) V for up to kMaxDecodeRows query rows, those of one group of heads at one or a few
+// positions.
 //
-// Every element of K and V is used once for each row, so the time is that of reading them: 2 * Tk * D elements, once for the
-// whole group. The kernel of many rows would spend a multiply-add of 16 lanes on each element, most of them idle. Here keys lie
-// in the lanes of the scores and value columns in those of the result. A block of 64 keys and values (32 KB at D = 64) is
-// prefetched while the one before is computed, since rows of a cache may lie far apart and hardware follows runs only.
+// Every element of K and V meets each row once, so the time is that of reading them: 2 * Tk * D elements, once for the
+// whole group. attend_tile.hpp would spend a multiply-add of whole vectors on each element, most lanes of it idle. Here
+// keys lie in the lanes of the scores, and value columns in those of the result. A span is scored, then weighed, then
+// multiplied by its values, so that memory is read in runs of 128 KB (D = 64); in turns of 16 KB it gives a quarter
+// less.
 //
-// One row, one answer: blocks, spans, and the order of every sum are those of score_tile.hpp and attend_tile.hpp; a multiply-
-// add does not ask which of its factors is broadcast. So a row has the same bits here and there. Spans can be computed by
-// different threads (split keys, as in Dao et al., "Flash-Decoding", 2023), since they are merged in order in any case.
+// One row, one answer: blocks, spans, and the order of every sum are those of score_tile.hpp and attend_tile.hpp; a
+// multiply-add does not ask which of its factors is broadcast. So a row has the same bits here and there. Spans can be
+// computed by different threads (split keys, as in Dao et al., "Flash-Decoding", 2023): they are merged in order
+// anyway. Measurements: docs/decisions/0007.
 #pragma once
 
 #include "decode_strips.hpp"
@@ -82,12 +85,12 @@ class DecodeTile {
   }
 
  private:
-  /// Keys [begin, end) of a block, beginning where chain 0 does; scores reach to where the last chain ends. Row r's scores and
-  /// mask entries are at `scores` and `bias` + r * kSpanKeys.
+  /// Keys [begin, end) of a block, beginning where chain 0 does; scores reach to where the last chain ends. Row r's
+  /// scores and mask entries are at `scores` and `bias` + r * kSpanKeys.
   struct Block {
     Index begin, end;
     T *scores, *bias;
-    bool is_plain;  // products are all that its scores need
+    bool is_masked;  // some row must not see some key, or the last chains have none
     alignas(kVectorBytes) T correction[kRowFactors<T>];
 
     Index keys() const { return end - begin; }
@@ -112,8 +115,7 @@ class DecodeTile {
     first_key_ = last_key_ == 0 ? 0 : first_key_ / kSumChains * kSumChains;
   }
 
-  /// The keys [begin, end) of one span: all scores, then all weights, then all values, so that keys and values are read in
-  /// long runs.
+  /// The keys [begin, end) of one span: all scores, then all weights, then all values.
   void sum_span(const SpanSums<T>& sums, Index begin, Index end) {
     for (Index r = 0; r < kRowFactors<T>; ++r) {
       sums.maximum[r] = kLowest<T>;
@@ -137,19 +139,19 @@ class DecodeTile {
       block.end = at = edge < end ? edge : end;
       block.scores = scores_ + in_span;
       block.bias = bias_ + in_span;
-      block.is_plain = is_plain(block);
+      block.is_masked = is_masked(block);
       if (has_bias() && !fill_bias_rows(tile_, block.begin, block.end, block.bias, kSpanKeys)) continue;
       score(block, keys, begin);
       ++count;
     }
     for (int i = 0; i < count; ++i) {
       raise_maximum(blocks[i], sums);
-      if (!blocks[i].is_plain) mark_masked(blocks[i]);
+      if (blocks[i].is_masked) mark_masked(blocks[i]);
       exponentiate(blocks[i], sums);
     }
     for (int i = 0; i < count; ++i) {
       const Block& block = blocks[i];
-      if (!block.is_plain && has_non_finite_value<T>(tile_, block.begin, block.end))
+      if (block.is_masked && has_non_finite_value<T>(tile_, block.begin, block.end))
         add_guarded(block, sums, i == 0);
       else
         add_values(block, sums, i == 0, values, begin);
@@ -160,51 +162,32 @@ class DecodeTile {
 
   bool has_bias() const { return tile_.attn_mask[0] || tile_.key_mask; }
 
-  /// Whether every row sees every key, as it comes, and vectors are full.
-  bool is_plain(const Block& block) const {
-    if (scale_.comes_first || has_bias() || block.keys() % kSumChains != 0) return false;
+  bool is_masked(const Block& block) const {
+    if (has_bias() || block.keys() % kSumChains != 0) return true;
     for (int r = 0; r < tile_.rows; ++r)
-      if (tile_.first_key[r] > block.begin || tile_.last_key[r] < block.end) return false;
-    return true;
+      if (tile_.first_key[r] > block.begin || tile_.last_key[r] < block.end) return true;
+    return false;
   }
 
   void score(const Block& block, const RowStream& stream, Index span_begin) {
     const T* key = static_cast<const T*>(tile_.key) + block.begin * tile_.key_row;
     const auto strip = kStrips.score[tile_.rows - 1];
     const Index whole = block.keys() / kSumChains * kSumChains, rest = block.keys() - whole;
-    if (whole > 0)
-      strip({whole,
-             tile_.head_dim,
-             key,
-             tile_.key_row,
-             queries_,
-             tile_.head_dim,
-             block.scores,
-             kSpanKeys,
-             {},
-             {},
-             stream,
-             block.begin - span_begin,
-             0});
+    DecodeKeys<T> g{whole,    tile_.head_dim, key,    tile_.key_row,
+                    queries_, block.scores,   stream, block.begin - span_begin};
+    if (whole > 0) strip(g);
     if (rest > 0) {  // Completed to as many as there are chains; the others are masked.
       const std::size_t bytes = std::size_t(tile_.head_dim) * sizeof(T);
       for (Index i = 0; i < kSumChains; ++i)
         __builtin_memcpy(last_keys_ + i * tile_.head_dim, key + (whole + (i < rest ? i : 0)) * tile_.key_row, bytes);
-      strip({kSumChains,
-             tile_.head_dim,
-             last_keys_,
-             tile_.head_dim,
-             queries_,
-             tile_.head_dim,
-             block.scores + whole,
-             kSpanKeys,
-             {},
-             {},
-             RowStream(),
-             0,
-             0});
+      g.keys = kSumChains;
+      g.key = last_keys_;
+      g.key_row = tile_.head_dim;
+      g.scores += whole;
+      g.first += whole;
+      strip(g);
     }
-    if (!block.is_plain) modify(block);
+    if (block.is_masked || scale_.comes_first) modify(block);
   }
 
   void modify(const Block& block) {
@@ -277,19 +260,8 @@ class DecodeTile {
     for (int i = 0; i < 4; ++i) {
       const auto strip = kStrips.values[tile_.rows - 1][i];
       for (const Index columns = (8 >> i) * L; strip && d + columns <= tile_.value_dim; d += columns)
-        strip({block.keys(),
-               {},
-               value + d,
-               tile_.value_row,
-               block.scores,
-               kSpanKeys,
-               sums.out + d,
-               tile_.value_dim,
-               block.correction,
-               starts,
-               stream,
-               block.begin - span_begin,
-               d});
+        strip({block.keys(), value + d, tile_.value_row, block.scores, block.correction, sums.out + d, tile_.value_dim,
+               starts, stream, block.begin - span_begin, d});
     }
   }
 

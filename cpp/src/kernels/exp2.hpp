@@ -8,8 +8,8 @@
 namespace mha::MHA_ISA {
 
 // t = n + r with n = round(t), |r| <= 1/2; 2^r by a polynomial whose constant term is exactly 1, so that the largest
-// weight of a row, t = 0, is exactly 1; then a step of n in the exponent. Scores arrive as (s - max) * scale * log2(e), so
-// base 2 costs nothing. Coefficients: minimax in relative error on [-1/2, 1/2] under that constraint.
+// weight of a row, t = 0, is exactly 1; then a step of n in the exponent. Scores arrive as (s - max) * scale * log2(e),
+// so base 2 costs nothing. Coefficients: minimax in relative error on [-1/2, 1/2] under that constraint.
 //
 // t = -inf, a masked score, gives exactly 0; NaN stays NaN.
 
@@ -22,8 +22,8 @@ MHA_INLINE Packet<double> scale_by_power(const Packet<double>& p, const Packet<d
   return _mm512_scalef_pd(p, n);
 }
 #else
-// p * 2^n by adding n to the exponent field. That runs out below t = -126: such weights become 0. (At n = -126 the field
-// is enough, since t >= n then means p >= 1.) The comparison is false for NaN.
+// p * 2^n by adding n to the exponent field. That runs out below t = -126: such weights become 0. (At n = -126 the
+// field is enough, since t >= n then means p >= 1.) The comparison is false for NaN.
 MHA_INLINE Packet<float> scale_by_power(const Packet<float>& p, const Packet<float>& n, const Packet<float>& t) {
   using Integers = unpacket_traits<Packet<float>>::integer_packet;
   const Integers exponent = plogical_shift_left<23>(pcast<Packet<float>, Integers>(n));

@@ -1,6 +1,6 @@
 // A masked weight is 0, but 0 times NaN is NaN. Where masks cut a block, its values are looked at first; only with such
-// values about, masked positions are left out by selection, which is slow, and rare: the values behind a mask are seldom
-// uninitialised.
+// values about, masked positions are left out by selection, which is slow, and rare: the values behind a mask are
+// seldom uninitialised.
 #pragma once
 
 #include "eigen.hpp"

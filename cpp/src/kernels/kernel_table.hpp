@@ -12,16 +12,16 @@ namespace mha {
 /// Most query rows that one tile holds: four AVX-512 vectors of f32.
 constexpr int kMaxTileRows = 64;
 
-/// Bytes of one row of a weight panel: four AVX-512 vectors. Narrower instruction sets walk a panel in column strips, so
-/// packed weights look the same for all of them. A head's columns are padded to whole vectors of the widest set, so
+/// Bytes of one row of a weight panel: four AVX-512 vectors. Narrower instruction sets walk a panel in column strips,
+/// so packed weights look the same for all of them. A head's columns are padded to whole vectors of the widest set, so
 /// that a vector of columns never belongs to two heads.
 constexpr int kPanelBytes = 256;
 constexpr int kVectorBytes = 64;
 
-/// Keys in a span, from a multiple of it: the unit in which keys are shared out among threads when there are fewer heads than
-/// those. Every kernel sums span by span and then over the spans in order, so that the bits do not tell who computed what.
-/// At 512 that is 8 blocks: the extra sum costs a tile of 64 queries 0.3 %, and 256 KB of keys and values (f32, D = 64) are
-/// 10 us of reading, a few times what it takes to wake a thread.
+/// Keys in a span, from a multiple of it: the unit in which keys are shared out among threads when there are fewer
+/// heads than those. Every kernel sums span by span and then over the spans in order, so that the bits do not tell who
+/// computed what. At 512 that is 8 blocks: the extra sum costs a tile of 64 queries 0.3 %, and 256 KB of keys and
+/// values (f32, D = 64) are 10 us of reading, a few times what it takes to wake a thread.
 constexpr Index kSpanKeys = 512;
 
 /// Most query rows of a tile for decode.
@@ -91,8 +91,8 @@ struct DTypeKernels {
   void (*score)(const AttentionTile& tile, void* scratch);   // out = what the softmax is of
   /// Statistics of softmax(...); value, out and lse of the tile are not looked at.
   void (*observe)(const AttentionTile& tile, const StatisticsOutputs& outputs, void* scratch);
-  /// attend() for up to kMaxDecodeRows rows, with the same bits. head_dim and value_dim are multiples of decode_lanes, and
-  /// neighbours along them lie next to each other. With tile.span, first_key and last_key lie within one span.
+  /// attend() for up to kMaxDecodeRows rows, with the same bits. head_dim and value_dim are multiples of decode_lanes,
+  /// and neighbours along them lie next to each other. With tile.span, first_key and last_key lie within one span.
   void (*decode)(const AttentionTile& tile, void* scratch);
   int decode_lanes;
   std::size_t (*span_bytes)(Index value_dim);

@@ -1,5 +1,5 @@
-// The one translation unit of this folder: instantiates the kernels for every row of dtypes.def and hands out one table.
-// Compiled once for each line of cpp/cmake/isa.cmake, with that instruction set's flags and MHA_ISA.
+// The one translation unit of this folder: instantiates the kernels for every row of dtypes.def and hands out one
+// table. Compiled once for each line of cpp/cmake/isa.cmake, with that instruction set's flags and MHA_ISA.
 #include "attend_tile.hpp"
 #include "decode_tile.hpp"
 #include "kernel_table.hpp"

@@ -13,9 +13,9 @@ namespace mha::MHA_ISA {
 /// rescaling, stores) is fused there while the tile is in registers.
 ///
 /// Each k costs N vector loads and M broadcasts for M * N multiply-adds: 10 loads for 24 at 6 x 4. Two multiply-adds a
-/// cycle with a latency of four need eight independent accumulators, the tile has 24 (Goto and van de Geijn, "Anatomy of
-/// High-Performance Matrix Multiplication", 2008, section 4). The order of the sum over k depends on depth alone, so a
-/// result does not depend on which tile shape computed it.
+/// cycle with a latency of four need eight independent accumulators, the tile has 24 (Goto and van de Geijn, "Anatomy
+/// of High-Performance Matrix Multiplication", 2008, section 4). The order of the sum over k depends on depth alone, so
+/// a result does not depend on which tile shape computed it.
 template <class T, int M, int N, class Start, class Finish>
 MHA_INLINE void multiply_tile(Index depth, const T* a, Index a_row, Index a_step, const T* b, Index b_row, Start start,
                               Finish finish) {
@@ -45,9 +45,9 @@ MHA_INLINE void multiply_tile(Index depth, const T* a, Index a_row, Index a_step
   }
 }
 
-/// Most multiply-adds in one chain of a long sum. Longer sums are added up chain by chain, which brings the rounding error
-/// of n terms from about sqrt(n / 2) units down to sqrt(kChain / 2 + n / (2 kChain)): at n = 512 from 16 to 8, where a
-/// matrix product of NumPy, with chains of some 300, has 12. It costs 1.5 %; chains of 64 would cost 3 %.
+/// Most multiply-adds in one chain of a long sum. Longer sums are added up chain by chain, which brings the rounding
+/// error of n terms from about sqrt(n / 2) units down to sqrt(kChain / 2 + n / (2 kChain)): at n = 512 from 16 to 8,
+/// where a matrix product of NumPy, with chains of some 300, has 12. It costs 1.5 %; chains of 64 would cost 3 %.
 constexpr Index kChain = 128;
 
 /// multiply_tile from a start of 0, for sums of any length.
@@ -84,8 +84,8 @@ struct Upcoming {
 /// up to tile_rows(N) and every N, and called through a table.
 ///
 /// Splits `rows` into strips of nearly equal height, none above tile_rows(n): 32 rows become 6+6+5+5+5+5, not
-/// 6+6+6+6+6+2, since a tile of two rows has too few accumulators to hide the latency of a multiply-add. Before each strip its
-/// share of `upcoming` is prefetched: spread out, the requests never fill the queue to memory.
+/// 6+6+6+6+6+2, since a tile of two rows has too few accumulators to hide the latency of a multiply-add. Before each
+/// strip its share of `upcoming` is prefetched: spread out, the requests never fill the queue to memory.
 template <template <class, int, int> class Strip, class T, class Arguments>
 struct StripTable {
   using Function = void (*)(const Arguments&, Index first_row);

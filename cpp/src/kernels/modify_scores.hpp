@@ -1,4 +1,5 @@
-// What becomes of products before the softmax: scale, softcap, ALiBi, bias, masks. A new modification of scores is a line here.
+// What becomes of products before the softmax: scale, softcap, ALiBi, bias, masks. A new modification of scores is a
+// line here.
 #pragma once
 
 #include <math.h>
@@ -11,9 +12,9 @@ namespace mha::MHA_ISA {
 /// How scores turn into weights: a weight is 2^((score - maximum) * exponent_scale).
 template <class T>
 struct ScoreScale {
-  // A positive scale can wait for the exponent, where it costs nothing. What is capped or added to is the scaled score, and
-  // a scale that is not positive turns the maximum around (one that T rounds to 0 makes NaN of a masked score): then scores
-  // are scaled first, and every score is modified.
+  // A positive scale can wait for the exponent, where it costs nothing. What is capped or added to is the scaled score,
+  // and a scale that is not positive turns the maximum around (one that T rounds to 0 makes NaN of a masked score):
+  // then scores are scaled first, and every score is modified.
   explicit ScoreScale(const AttentionTile& tile)
       : comes_first((tile.attn_mask[0] && !tile.attn_mask_is_boolean) || tile.softcap != 0 || tile.has_alibi ||
                     !(T(tile.scale) > 0)),
@@ -25,7 +26,8 @@ struct ScoreScale {
   T exponent_scale;
 };
 
-/// tanh, 3 units of eps, in f32 by Eigen's rational function, which is not made for NaN. Few use softcap in f64: the C library.
+/// tanh, 3 units of eps, in f32 by Eigen's rational function, which is not made for NaN. Few use softcap in f64: the C
+/// library.
 MHA_INLINE Packet<float> tanh_of(const Packet<float>& x) { return pselect(pcmp_eq(x, x), ptanh(x), x); }
 MHA_INLINE Packet<double> tanh_of(const Packet<double>& x) {
   alignas(kVectorBytes) double lanes[kLanes<double>];
@@ -47,9 +49,9 @@ struct ModifyScores {
         inverse_cap(pset1<P>(has_cap ? T(1) / T(tile.softcap) : T(0))),
         minus_infinity(pset1<P>(-kInfinity<T>)) {}
 
-  /// `key`, `position` of the query, `first` and `last` visible key: all counted from the begin of the block, which keeps
-  /// them exact. `bias`: an addend for each lane, where minus infinity masks; null: none. Selection, not arithmetic, masks,
-  /// so that a NaN behind a mask goes nowhere.
+  /// `key`, `position` of the query, `first` and `last` visible key: all counted from the begin of the block, which
+  /// keeps them exact. `bias`: an addend for each lane, where minus infinity masks; null: none. Selection, not
+  /// arithmetic, masks, so that a NaN behind a mask goes nowhere.
   MHA_INLINE P operator()(P s, const P& key, const P& first, const P& last, const P& slope, const P& position,
                           const T* bias) const {
     P visible = pand(pcmp_le(first, key), pcmp_lt(key, last));

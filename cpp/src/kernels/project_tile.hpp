@@ -3,8 +3,8 @@
 // Weights are packed once into panels [in_features][kPanelBytes] and activations are read by broadcast from where they
 // lie, so a call packs nothing (the "sup" form of BLIS). A panel is taken kDepth features at a time: that part of the
 // panel is read again for every strip of rows and comes from level 2, the rows' own part from level 1. With 6 x 64
-// tiles each 256 bytes of panel feed 384 multiply-adds, 21 bytes a cycle on a core that does two 16-lane multiply-adds a
-// cycle, a third of what level 2 delivers.
+// tiles each 256 bytes of panel feed 384 multiply-adds, 21 bytes a cycle on a core that does two 16-lane multiply-adds
+// a cycle, a third of what level 2 delivers.
 #pragma once
 
 #include "kernel_table.hpp"
@@ -30,8 +30,8 @@ struct ProjectionArguments {
   Index out_row;
 };
 
-/// M rows of N vectors of columns. Results leave the registers for where they belong: written in a burst of their own, they
-/// would wait for memory; between multiply-adds nobody waits.
+/// M rows of N vectors of columns. Results leave the registers for where they belong: written in a burst of their own,
+/// they would wait for memory; between multiply-adds nobody waits.
 template <class T, int M, int N>
 struct ProjectRows {
   static void run(const ProjectionArguments<T>& g, Index row) {

@@ -5,8 +5,8 @@
 
 namespace mha::MHA_ISA {
 
-/// Sixteen multiply-adds a round, none waiting for another: twice what two pipes with a latency of four need, and what 16
-/// registers nearly hold. Returns the operations done, two for each multiply-add and lane.
+/// Sixteen multiply-adds a round, none waiting for another: twice what two pipes with a latency of four need, and what
+/// 16 registers nearly hold. Returns the operations done, two for each multiply-add and lane.
 template <class T>
 double saturate_fma(Index rounds) {
   constexpr int kChains = 2 * kVectors + 4;

@@ -1,14 +1,15 @@
 // Scores of one tile, block of keys by block of keys: S^T = K Q^T with every mask applied, the running maximum, and the
 // exponentials. What is done with the weights (attend_tile.hpp, weigh_tile.hpp) is not known here.
 //
-// Queries lie in the lanes: a row of S^T holds one key's scores with every query of the tile. Keys are read by broadcast
-// from where they lie, only Q^T is packed, once per tile, and maximum, sum and rescaling are plain vector operations
-// with no horizontal step (the transposed form of Dao et al., "FlashAttention", 2022, algorithm 1; online softmax after
-// Milakov and Gimelshein, 2018, algorithm 3).
+// Queries lie in the lanes: a row of S^T holds one key's scores with every query of the tile. Keys are read by
+// broadcast from where they lie, only Q^T is packed, once per tile, and maximum, sum and rescaling are plain vector
+// operations with no horizontal step (the transposed form of Dao et al., "FlashAttention", 2022, algorithm 1; online
+// softmax after Milakov and Gimelshein, 2018, algorithm 3).
 //
-// One row, one answer: a lane never meets another lane, blocks and spans end at multiples of their sizes counted from key
-// 0, sums inside a block are one chain in key order, blocks follow one another in a span and spans in a row, and a masked
-// key adds an exact 0. So a row's bits do not depend on which rows share its tile, nor on which kernel computed it.
+// One row, one answer: a lane never meets another lane, blocks and spans end at multiples of their sizes counted from
+// key 0, sums inside a block are one chain in key order, blocks follow one another in a span and spans in a row, and a
+// masked key adds an exact 0. So a row's bits do not depend on which rows share its tile, nor on which kernel computed
+// it.
 #pragma once
 
 #include "mask_bias.hpp"
@@ -199,7 +200,8 @@ class ScoreTile {
   }
   Index last_in(const KeyBlock& block, int j) const { return any_last_[j] < block.end ? any_last_[j] : block.end; }
 
-  /// What brings each lane of vector j from sums relative to the maximum to averages: 1 / sum, 0 for a row that saw nothing.
+  /// What brings each lane of vector j from sums relative to the maximum to averages: 1 / sum, 0 for a row that saw
+  /// nothing.
   P normalizer(int j) const {
     const P sum = pload<P>(row_sum_ + j * L), zero = pset1<P>(T(0));
     if (!tile_.has_sinks) return pselect(pcmp_eq(sum, zero), zero, pdiv(pset1<P>(T(1)), sum));

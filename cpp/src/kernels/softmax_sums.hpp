@@ -1,4 +1,5 @@
-// Sums of the softmax, as every kernel keeps them: each row's largest score and its sum of exponentials relative to that.
+// Sums of the softmax, as every kernel keeps them: each row's largest score and its sum of exponentials relative to
+// that.
 #pragma once
 
 #include <math.h>
@@ -8,9 +9,9 @@
 
 namespace mha::MHA_ISA {
 
-/// The weights of a block are added in this many chains: key k of the block in chain k mod kSumChains, the chains then in
-/// pairs, c and c + 8, c + 4, c + 2, c + 1. So sums are the same whether queries lie in the lanes or keys do, and no chain
-/// is long enough to wait for.
+/// The weights of a block are added in this many chains: key k of the block in chain k mod kSumChains, the chains then
+/// in pairs, c and c + 8, c + 4, c + 2, c + 1. So sums are the same whether queries lie in the lanes or keys do, and no
+/// chain is long enough to wait for.
 constexpr Index kSumChains = 16;
 
 /// The sum of chains that begin at C, C + Step, ... : `chain(c)` gives one.
@@ -38,8 +39,8 @@ struct MergeSums {
   }
 };
 
-/// The sums of row r with its sink, relative to the larger of the two scores; `kept` brings what is relative to `maximum`
-/// there.
+/// The sums of row r with its sink, relative to the larger of the two scores; `kept` brings what is relative to
+/// `maximum` there.
 struct Total {
   double highest, sum, kept;
 

@@ -41,8 +41,8 @@ MHA_INLINE void transpose(PacketBlock<Packet<float>, 16>& block) {
 }
 #endif
 
-/// tile[c * width + r] = rows[r][(first + c) * step] for c < columns, r < kLanes. In blocks of kLanes x kLanes by register
-/// transposes where neighbours are contiguous, else element by element.
+/// tile[c * width + r] = rows[r][(first + c) * step] for c < columns, r < kLanes. In blocks of kLanes x kLanes by
+/// register transposes where neighbours are contiguous, else element by element.
 template <class T>
 void load_transposed(const T* const* rows, Index first, Index columns, Index step, T* tile, Index width) {
   constexpr Index L = kLanes<T>;

@@ -1,5 +1,5 @@
-// The softmax weights of one tile, materialised. Two passes over the keys: the first finds each row's maximum and sum, the
-// second computes the scores again and writes the weights. Nothing of size Tk is kept but the result.
+// The softmax weights of one tile, materialised. Two passes over the keys: the first finds each row's maximum and sum,
+// the second computes the scores again and writes the weights. Nothing of size Tk is kept but the result.
 #pragma once
 
 #include "score_tile.hpp"
