@@ -45,7 +45,7 @@ class ReadAhead {
   }
 
  private:
-  static constexpr Index kAhead = 6144;
+  static constexpr Index kAhead = 8192;
 
   MHA_INLINE void step() {
     current_ += row_;
