@@ -57,6 +57,20 @@ struct ScoreOptions : AttentionOptions {
 
 Index batch_size_of(const TensorView& query) { return query.rank == kMaxRank ? query.extents[0] : 1; }
 
+// `query` with the batch axis of the result: that of `key`, if its own has one element or is missing.
+TensorView with_batch_of(const TensorView& key, TensorView query) {
+  const Index batch = batch_size_of(key);
+  if (batch_size_of(query) != 1 || batch == 1) return query;
+  for (int axis = kMaxRank - 1, from = query.rank - 1; axis > 0; --axis, --from) {
+    query.extents[axis] = from >= 0 ? query.extents[from] : 1;
+    query.strides[axis] = from >= 0 ? query.strides[from] : 0;
+  }
+  query.rank = kMaxRank;
+  query.extents[0] = batch;
+  query.strides[0] = 0;
+  return query;
+}
+
 // `query_offset` if it is an array, else None: a number is not an array argument.
 py::handle offsets_in(py::handle query_offset) { return is_array(query_offset) ? query_offset : py::handle(Py_None); }
 
@@ -97,8 +111,7 @@ py::object attend(py::handle query, py::handle key, py::handle value, py::handle
                            {"sinks", sinks},
                            {"out", out}};
   const ArrayArguments arrays(function, list);
-  const TensorView q = arrays.tensor(0, 2, kMaxRank);
-  const TensorView k = arrays.tensor(1, 2, kMaxRank);
+  const TensorView k = arrays.tensor(1, 2, kMaxRank), q = with_batch_of(k, arrays.tensor(0, 2, kMaxRank));
   const TensorView v = arrays.tensor(2, 2, kMaxRank);
   const ScoreOptions options(function, arrays, 3, {is_causal, query_offset, window, scale, softcap, num_threads},
                              batch_size_of(q));
@@ -166,8 +179,7 @@ py::object weigh(py::handle query, py::handle key, py::handle attn_mask, py::han
                            {"sinks", sinks},
                            {"out", out}};
   const ArrayArguments arrays(function, list);
-  const TensorView q = arrays.tensor(0, 2, kMaxRank);
-  const TensorView k = arrays.tensor(1, 2, kMaxRank);
+  const TensorView k = arrays.tensor(1, 2, kMaxRank), q = with_batch_of(k, arrays.tensor(0, 2, kMaxRank));
   const ScoreOptions options(function, arrays, 2, {is_causal, query_offset, window, scale, softcap, num_threads},
                              batch_size_of(q));
   const ScoreStage last = stage_called(function, stage);
@@ -193,8 +205,7 @@ py::object observe(py::handle query, py::handle key, py::handle attn_mask, py::h
                            {"alibi_slopes", alibi_slopes},
                            {"sinks", sinks}};
   const ArrayArguments arrays(function, list);
-  const TensorView q = arrays.tensor(0, 2, kMaxRank);
-  const TensorView k = arrays.tensor(1, 2, kMaxRank);
+  const TensorView k = arrays.tensor(1, 2, kMaxRank), q = with_batch_of(k, arrays.tensor(0, 2, kMaxRank));
   const ScoreOptions options(function, arrays, 2, {is_causal, query_offset, window, scale, softcap, num_threads},
                              batch_size_of(q));
 

@@ -26,6 +26,13 @@ void ragged_to_dense_axes(View& view) {
   add_leading_axes(view, view.rank + 1);
 }
 
+/// A batch of one becomes one of `batch`.
+void repeat_batch(TensorView& view, Index batch) {
+  if (!view || view.extents[0] == batch) return;
+  view.extents[0] = batch;
+  view.strides[0] = 0;
+}
+
 bool has_shape(const TensorView& view, std::initializer_list<Index> shape) {
   int axis = 0;
   for (Index extent : shape)
@@ -154,14 +161,18 @@ AttentionArguments checked_inputs(AttentionArguments a) {
   add_leading_axes(a.query, 4);
   add_leading_axes(a.key, 4);
   add_leading_axes(a.value, 4);
+  const Index query_batch = a.query.extents[0], key_batch = a.key.extents[0];
+  if (query_batch != key_batch && query_batch != 1 && key_batch != 1)
+    fail(f, "query and key must have the same batch size, or one of them 1", inputs);
+  if (!weigh && a.value.extents[0] != key_batch) fail(f, "value must have the batch size of key", inputs);
+  for (TensorView* view : {&a.query, &a.key, &a.value}) repeat_batch(*view, query_batch == 1 ? key_batch : query_batch);
+
   const auto [batch, heads, query_length, head_dim] = a.query.extents;
-  const auto [key_batch, kv_heads, key_length, key_dim] = a.key.extents;
-  if (key_batch != batch) fail(f, "key must have the batch size of query", inputs);
+  const auto [same_batch, kv_heads, key_length, key_dim] = a.key.extents;
   if (key_dim != head_dim) fail(f, "key must have the head_dim of query", inputs);
   if (kv_heads == 0 ? heads != 0 : heads % kv_heads != 0)
     fail(f, "the heads of query must be a multiple of the heads of key", inputs);
   if (!weigh) {
-    if (a.value.extents[0] != batch) fail(f, "value must have the batch size of query", inputs);
     if (a.value.extents[1] != kv_heads) fail(f, "value must have the heads of key", inputs);
     if (a.value.extents[2] != key_length) fail(f, "value must have the length of key", inputs);
   }
@@ -183,9 +194,10 @@ AttentionArguments validate(AttentionArguments a) {
 
   const Index width = weigh ? a.key.extents[2] : a.value.extents[3];
   const MutableTensorView out = a.out, lse = a.lse;
+  const int rank = !a.ragged && batch != 1 ? 4 : query.rank;  // more than that of query if its batch is repeated
   if (a.ragged && out.rank == 3) ragged_to_dense_axes(a.out);
   add_leading_axes(a.out, 4);
-  if (out.rank != query.rank || !has_shape(a.out, {batch, heads, query_length, width}))
+  if (out.rank != rank || !has_shape(a.out, {batch, heads, query_length, width}))
     fail(f, std::string(result) + " must have the axes of query, ending in " + std::to_string(width),
          {{result, out}, {"query", query}, {"key", key}, {"value", value}});
   const Named inputs_and_masks = {{"query", a.query},

@@ -37,7 +37,8 @@ def scaled_dot_product_attention(
     query : [B, H, Tq, D], [H, Tq, D] or [Tq, D]
     key : [B, Hk, Tk, D]
         Of the rank of `query`, as is `value`. H is a multiple of Hk, and query head h reads key-value head
-        ``h // (H // Hk)``.
+        ``h // (H // Hk)``. Where B is 1 for `query` or for `key` and `value`, those serve every batch element of the
+        other; missing axes count as 1.
     value : [B, Hk, Tk, Dv]
     attn_mask : broadcastable to [B, H, Tq, Tk], optional
         Boolean: True means that the key takes part (the opposite of ``torch.nn.MultiheadAttention``). Or of the dtype

@@ -34,7 +34,6 @@ def scaled_dot_product_attention(
 
     `options` are those of `attention_weights`.
     """
-    rank = np.ndim(query)
     weights, lse, visible = _softmax_of_scores(query, key, attn_mask, **options)
     value = _for_each_query_head(value, weights.shape[1])
 
@@ -48,6 +47,7 @@ def scaled_dot_product_attention(
             term = weights[..., j, None] * other[:, :, None]
         out += np.where(visible[..., j, None] & ~finite[:, :, None, j], term, 0)
 
+    rank = _rank_of_result(query, out)
     out = _with_rank(out, rank)
     return (out, _with_rank(lse, rank - 1)) if return_lse else out
 
@@ -107,7 +107,7 @@ def attention_weights(
         result = _softmax_of_scores(query, key, attn_mask, sinks=sinks, **options)[0]
     else:
         result = _scores(query, key, attn_mask, stage=stage, **options)[0]
-    return _with_rank(result, np.ndim(query))
+    return _with_rank(result, _rank_of_result(query, result))
 
 
 def attention_statistics(
@@ -125,7 +125,7 @@ def attention_statistics(
     max_key = np.where(max_weight > 0, with_one_more.argmax(-1), -1)
     mean_distance = (weights * np.abs(position - j)).sum(-1)
     statistics = entropy, max_weight, max_key, mean_distance, weights.sum(-2)
-    return tuple(_with_rank(array, np.ndim(query) - 1) for array in statistics)
+    return tuple(_with_rank(array, _rank_of_result(query, weights) - 1) for array in statistics)
 
 
 def multi_head_attention(
@@ -268,6 +268,11 @@ def _for_each_query_head(array: ArrayLike, num_heads: int) -> Array:
     """[B, Hk, T, D] -> [B, H, T, D]: query head h reads key-value head h // (H // Hk)."""
     array = _with_rank(np.asarray(array, np.float64), 4)
     return np.repeat(array, num_heads // max(array.shape[1], 1), axis=1)
+
+
+def _rank_of_result(query: ArrayLike, result: Array) -> int:
+    """That of the query, unless its batch is repeated for the keys: `result` is [B, ...]."""
+    return np.ndim(query) if len(result) == 1 else 4
 
 
 def _with_rank(array: Array, rank: int) -> Array:

@@ -193,3 +193,38 @@ def test_results_are_new_arrays(function: Callable[..., np.ndarray], dtype: Any)
 def test_reference_is_public() -> None:
     call = make_call(PLAIN, np.float32)
     assert mha_native.reference.scaled_dot_product_attention(*call.arrays).dtype == np.float64
+
+
+@pytest.mark.parametrize("single", ["query", "keys"])
+@pytest.mark.parametrize("has_batch_axis", [True, False])
+def test_a_batch_of_one_serves_every_batch_element(single: str, has_batch_axis: bool, isa: str, dtype: Any) -> None:
+    call = make_call(PLAIN, dtype)
+    query, key, value = call.arrays
+    options = {"is_causal": True, "query_offset": np.array([3, 40]), "key_lengths": np.array([130, 77])}
+    if single == "query":
+        repeated = np.repeat(query[:1], 2, axis=0), key, value
+        given = query[:1] if has_batch_axis else query[0], key, value
+    else:
+        repeated = query, np.repeat(key[:1], 2, axis=0), np.repeat(value[:1], 2, axis=0)
+        given = query, *(x[:1] if has_batch_axis else x[0] for x in (key, value))
+    expected, expected_lse = scaled_dot_product_attention(*repeated, return_lse=True, **options)
+    out, lse = scaled_dot_product_attention(*given, return_lse=True, **options)
+    assert_same_bits(out, expected)
+    assert_same_bits(lse, expected_lse)
+    assert_same_bits(attention_weights(*given[:2], **options), attention_weights(*repeated[:2], **options))
+    for given_field, field in zip(
+        mha_native.attention_statistics(*given[:2], **options),
+        mha_native.attention_statistics(*repeated[:2], **options),
+        strict=True,
+    ):
+        assert_same_bits(given_field, field)
+    oracle = mha_native.reference.scaled_dot_product_attention
+    assert_same_bits(oracle(*given, **options), oracle(*repeated, **options))
+
+
+def test_batches_of_other_sizes_are_refused() -> None:
+    x = np.zeros((2, 1, 4, 8), np.float32)
+    with pytest.raises(ValueError, match=r"same batch size, or one of them 1; got query \[2, 1, 4, 8\], key \[3, 1, 4"):
+        scaled_dot_product_attention(x, np.zeros((3, 1, 4, 8), np.float32), np.zeros((3, 1, 4, 8), np.float32))
+    with pytest.raises(ValueError, match="value must have the batch size of key"):
+        scaled_dot_product_attention(x, x, x[:1])

@@ -12,8 +12,8 @@
 
 namespace mha {
 
-/// Which keys a query sees, and what becomes of the scores. All restrictions compose: a key takes part if every one of them
-/// admits it. Scores are scaled, then capped, then biased (attn_mask, alibi_slopes), then masked.
+/// Which keys a query sees, and what becomes of the scores. All restrictions compose: a key takes part if every one of
+/// them admits it. Scores are scaled, then capped, then biased (attn_mask, alibi_slopes), then masked.
 struct AttentionOptions {
   /// [B|1, H|1, Tq|1, Tk|1], missing leading axes broadcast. DType::boolean: true takes part. The dtype of query: added
   /// to the scaled scores; minus infinity masks. Any strides, zero included; never expanded.
@@ -37,8 +37,8 @@ struct AttentionOptions {
   double softcap = 0;
   /// [H], of the dtype of lse: head h adds -alibi_slopes[h] * |query_offset + i - j| to its scores.
   TensorView alibi_slopes = {};
-  /// [H], of the dtype of lse: one more score for each row of head h, which takes weight and has no value. It counts in lse;
-  /// a row that sees no key gives zeros and an lse of the sink.
+  /// [H], of the dtype of lse: one more score for each row of head h, which takes weight and has no value. It counts in
+  /// lse; a row that sees no key gives zeros and an lse of the sink.
   TensorView sinks = {};
   /// Threads for this call; 0 takes the default of runtime.hpp. The result does not depend on it, not in one bit.
   int num_threads = 0;
@@ -48,7 +48,7 @@ struct AttentionOptions {
 ///
 /// @param query [B, H, Tq, D], or [H, Tq, D], or [Tq, D]; any strides
 /// @param key   [B, Hk, Tk, D] with H a multiple of Hk: query head h reads key-value head h / (H / Hk)
-/// @param value [B, Hk, Tk, Dv]
+/// @param value [B, Hk, Tk, Dv]; where B is 1 for query, or for key and value, those serve every batch element of the other
 /// @param out   [B, H, Tq, Dv]; written whole; must not overlap an input
 /// @param lse   [B, H, Tq] or empty: logarithm of the sum of the exponentials of the masked scores, in the accumulator's
 ///              dtype (f64 for f64, else f32)
@@ -60,8 +60,8 @@ void scaled_dot_product_attention(const TensorView& query, const TensorView& key
                                   const MutableTensorView& out, const MutableTensorView& lse = {},
                                   const AttentionOptions& options = {});
 
-/// How far attention_weights goes. Keys behind key_lengths are not read at any stage: before the softmax they have a score
-/// of minus infinity.
+/// How far attention_weights goes. Keys behind key_lengths are not read at any stage: before the softmax they have a
+/// score of minus infinity.
 enum class ScoreStage {
   scaled,  // scale * query key^T, also where a mask hides the key
   capped,  // after softcap, likewise
