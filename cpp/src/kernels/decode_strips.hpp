@@ -73,7 +73,8 @@ struct DecodeKeys {
 };
 
 /// Scores of `keys` keys, whole vectors of them, against M rows: K is transposed in registers, kLanes x kLanes elements
-/// at a time. The sum over the head dimension has the order of multiply_long_tile.
+/// at a time. The sum over the head dimension has the order of multiply_long_tile. A single row has one chain of
+/// multiply-adds for each vector of keys; two vectors at a time hide its latency.
 template <class T, int M>
 void score_key_lanes(const DecodeKeys<T>& g) {
   using P = Packet<T>;
@@ -81,39 +82,51 @@ void score_key_lanes(const DecodeKeys<T>& g) {
   constexpr Index kQuad = L < 4 ? L : 4;  // Four addresses share a pointer: a pointer for each row does not fit.
   constexpr int kLines = L * L * sizeof(T) < 64 ? 1 : L * L * sizeof(T) / 64;
   const Index row = g.key_row;
+  constexpr int G = M == 1 ? 2 : 1;  // vectors of keys at a time
   ReadAhead ahead(g.stream, g.first);
-  for (Index key = 0; key < g.keys; key += L) {
-    const T* quads[L / kQuad];
+  for (Index key = 0; key < g.keys; key += G * L) {
+    const int groups = key + G * L <= g.keys ? G : 1;
+    const T* quads[G][L / kQuad];
     MHA_UNROLL
-    for (Index k = 0; k < L; k += kQuad) quads[k / kQuad] = g.key + (key + k) * row;
-    P total[M];
+    for (int i = 0; i < G; ++i) {
+      MHA_UNROLL
+      for (Index k = 0; k < L; k += kQuad) quads[i][k / kQuad] = g.key + (key + (i < groups ? i : 0) * L + k) * row;
+    }
+    P total[G][M];
     MHA_UNROLL
-    for (int m = 0; m < M; ++m) total[m] = pset1<P>(T(0));
+    for (int i = 0; i < G * M; ++i) total[i / M][i % M] = pset1<P>(T(0));
     const T* query = g.queries;
     for (Index begin = 0; begin < g.head_dim; begin += kChain) {
       const Index end = begin + kChain < g.head_dim ? begin + kChain : g.head_dim;
-      P sum[M];
+      P sum[G][M];
       MHA_UNROLL
-      for (int m = 0; m < M; ++m) sum[m] = pset1<P>(T(0));
+      for (int i = 0; i < G * M; ++i) sum[i / M][i % M] = pset1<P>(T(0));
       for (Index d = begin; d < end; d += L, query += L) {
-        PacketBlock<P, L> block;
         MHA_UNROLL
-        for (Index k = 0; k < L; ++k) block.packet[k] = ploadu<P>(quads[k / kQuad] + k % kQuad * row);
-        MHA_UNROLL
-        for (const T*& quad : quads) quad += L;
-        transpose(block);
-        MHA_UNROLL
-        for (Index k = 0; k < L; ++k) {
+        for (int i = 0; i < G; ++i) {
+          PacketBlock<P, L> block;
           MHA_UNROLL
-          for (int m = 0; m < M; ++m) sum[m] = pmadd(block.packet[k], pset1<P>(query[m * g.head_dim + k]), sum[m]);
+          for (Index k = 0; k < L; ++k) block.packet[k] = ploadu<P>(quads[i][k / kQuad] + k % kQuad * row);
+          MHA_UNROLL
+          for (const T*& quad : quads[i]) quad += L;
+          transpose(block);
+          if (G > 1) asm("" : "+r"(query));  // or the broadcast queries stay in registers, which are all taken
+          MHA_UNROLL
+          for (Index k = 0; k < L; ++k) {
+            MHA_UNROLL
+            for (int m = 0; m < M; ++m)
+              sum[i][m] = pmadd(block.packet[k], pset1<P>(query[m * g.head_dim + k]), sum[i][m]);
+          }
+          ahead.lines(kLines);
         }
-        ahead.lines(kLines);
       }
       MHA_UNROLL
-      for (int m = 0; m < M; ++m) total[m] = padd(total[m], sum[m]);
+      for (int i = 0; i < G * M; ++i) total[i / M][i % M] = padd(total[i / M][i % M], sum[i / M][i % M]);
     }
-    MHA_UNROLL
-    for (int m = 0; m < M; ++m) pstore(g.scores + m * kSpanKeys + key, total[m]);
+    for (int i = 0; i < groups; ++i) {
+      MHA_UNROLL
+      for (int m = 0; m < M; ++m) pstore(g.scores + m * kSpanKeys + key + i * L, total[i][m]);
+    }
   }
 }
 
