@@ -9,6 +9,7 @@
 #include "bindings.hpp"
 #include "ragged_argument.hpp"
 #include "scalars.hpp"
+#include "score_options.hpp"
 #include "shared_cache.hpp"
 
 namespace mha::bindings {
@@ -63,13 +64,19 @@ Index keys_after(const KVCache& cache, const TensorView& query, const TensorView
 
 // Without a cache key and value are given; with one they are None if nothing is appended.
 py::object forward(const Layer& layer, py::handle query, py::handle key, py::handle value, py::handle attn_mask,
-                   py::handle key_mask, py::handle is_causal, SharedCache* shared, py::handle new_lengths,
-                   py::handle need_weights, py::handle out, py::handle num_threads) {
+                   py::handle key_mask, py::handle is_causal, py::handle query_offset, py::handle key_lengths,
+                   py::handle window, py::handle scale, py::handle softcap, py::handle alibi_slopes, py::handle sinks,
+                   SharedCache* shared, py::handle new_lengths, py::handle need_weights, py::handle out,
+                   py::handle num_threads) {
   const char* const function = "MultiHeadAttention";
   const Argument list[] = {{"query", query},
                            {"key", key},
                            {"value", value},
                            {"attn_mask", attn_mask},
+                           {"query_offset", offsets_in(query_offset)},
+                           {"key_lengths", key_lengths},
+                           {"alibi_slopes", alibi_slopes},
+                           {"sinks", sinks},
                            {"key_mask", key_mask},
                            {"out", out},
                            {"new_lengths", new_lengths}};
@@ -79,20 +86,18 @@ py::object forward(const Layer& layer, py::handle query, py::handle key, py::han
   const bool attends_only = cache && !arrays.given(1);
   const TensorView k = attends_only ? TensorView{} : arrays.tensor(1, 2, 3);
   const TensorView v = attends_only ? TensorView{} : arrays.tensor(2, 2, 3);
-  const NewLengths counts(arrays, 6, q);
-  AttentionOptions options;
-  options.attn_mask = arrays.mask(3, true);
-  options.key_mask = arrays.mask(4, false);
-  options.is_causal = boolean(function, "is_causal", is_causal);
-  options.num_threads = positive(function, "num_threads", num_threads, options.num_threads);
+  const NewLengths counts(arrays, 10, q);
+  ScoreOptions options(function, arrays, 3, {is_causal, query_offset, window, scale, softcap, num_threads},
+                       q.rank == 3 ? q.extents[0] : 1);
+  options.key_mask = arrays.mask(8, false);
   const bool with_weights = boolean(function, "need_weights", need_weights);
 
   const MultiHeadAttentionConfig& config = layer.attention.config();
   std::optional<CacheUse> use;
   if (shared) use.emplace(*shared, attends_only ? CacheUse::reads : CacheUse::changes);
   NewArray result;
-  if (arrays.given(5)) {
-    result = {py::reinterpret_borrow<py::object>(out), arrays.output(5, 2, 3)};
+  if (arrays.given(9)) {
+    result = {py::reinterpret_borrow<py::object>(out), arrays.output(9, 2, 3)};
   } else {
     Index extents[kMaxRank] = {q.extents[0], q.extents[1], config.out_dim};
     extents[q.rank - 1] = config.out_dim;
@@ -121,7 +126,9 @@ py::object forward(const Layer& layer, py::handle query, py::handle key, py::han
 
 py::object forward_varlen(const Layer& layer, py::handle query, py::handle key, py::handle value,
                           py::handle cu_seqlens_q, py::handle cu_seqlens_k, py::handle attn_mask, py::handle key_mask,
-                          py::handle is_causal, py::handle out, py::handle num_threads) {
+                          py::handle is_causal, py::handle query_offset, py::handle key_lengths, py::handle window,
+                          py::handle scale, py::handle softcap, py::handle alibi_slopes, py::handle sinks,
+                          py::handle out, py::handle num_threads) {
   const char* const function = "MultiHeadAttention";
   const Argument list[] = {{"query", query},
                            {"key", key},
@@ -129,6 +136,10 @@ py::object forward_varlen(const Layer& layer, py::handle query, py::handle key, 
                            {"cu_seqlens_q", cu_seqlens_q},
                            {"cu_seqlens_k", cu_seqlens_k},
                            {"attn_mask", attn_mask},
+                           {"query_offset", offsets_in(query_offset)},
+                           {"key_lengths", key_lengths},
+                           {"alibi_slopes", alibi_slopes},
+                           {"sinks", sinks},
                            {"key_mask", key_mask},
                            {"out", out}};
   const ArrayArguments arrays(function, list, layer.attention.dtype());
@@ -136,15 +147,12 @@ py::object forward_varlen(const Layer& layer, py::handle query, py::handle key, 
   const TensorView k = arrays.tensor(1, 2, 2);
   const TensorView v = arrays.tensor(2, 2, 2);
   const RaggedArgument batch(arrays, 3, 4);
-  AttentionOptions options;
-  options.attn_mask = arrays.mask(5, true);
-  options.key_mask = arrays.mask(6, false);
-  options.is_causal = boolean(function, "is_causal", is_causal);
-  options.num_threads = positive(function, "num_threads", num_threads, options.num_threads);
+  ScoreOptions options(function, arrays, 5, {is_causal, query_offset, window, scale, softcap, num_threads}, batch.size);
+  options.key_mask = arrays.mask(10, false);
 
   const Index extents[] = {q.extents[0], layer.attention.config().out_dim};
-  const NewArray result = arrays.given(7) ? NewArray{py::reinterpret_borrow<py::object>(out), arrays.output(7, 2, 2)}
-                                          : new_array(q.dtype, 2, extents);
+  const NewArray result = arrays.given(11) ? NewArray{py::reinterpret_borrow<py::object>(out), arrays.output(11, 2, 2)}
+                                           : new_array(q.dtype, 2, extents);
   warn_if_forked();
   {
     const py::gil_scoped_release_simple unlocked;
@@ -209,10 +217,11 @@ void bind_multi_head_attention(py::module_& m) {
            "(embed_dim, num_heads, num_kv_heads, head_dim, value_head_dim, kdim, vdim, out_dim, query_weight, "
            "key_weight, value_weight, out_weight, query_bias, key_bias, value_bias, out_bias)")
       .def("forward", &forward,
-           "(query, key, value, attn_mask, key_mask, is_causal, cache, new_lengths, need_weights, out, num_threads) -> "
-           "out or (out, weights)")
+           "(query, key, value, attn_mask, key_mask, is_causal, query_offset, key_lengths, window, scale, softcap, "
+           "alibi_slopes, sinks, cache, new_lengths, need_weights, out, num_threads) -> out or (out, weights)")
       .def("forward_varlen", &forward_varlen,
-           "(query, key, value, cu_seqlens_q, cu_seqlens_k, attn_mask, key_mask, is_causal, out, num_threads) -> out")
+           "(query, key, value, cu_seqlens_q, cu_seqlens_k, attn_mask, key_mask, is_causal, query_offset, key_lengths, "
+           "window, scale, softcap, alibi_slopes, sinks, out, num_threads) -> out")
       .def("append_to", &append_to, "(cache, key, value, new_lengths, num_threads) -> None")
       .def("weights", &copy_weights, "() -> copies of the eight weights, None for a bias that the layer lacks")
       .def_property_readonly("embed_dim", &get<&Config::embed_dim>)

@@ -95,6 +95,13 @@ class MultiHeadAttention:
         attn_mask: Tensor | None = None,
         key_mask: Tensor | None = None,
         is_causal: bool = False,
+        query_offset: int | Tensor = 0,
+        key_lengths: Tensor | None = None,
+        window: tuple[int, int] | None = None,
+        scale: float | None = None,
+        softcap: float | None = None,
+        alibi_slopes: Tensor | None = None,
+        sinks: Tensor | None = None,
         cache: KVCache | None = None,
         append: bool = True,
         new_lengths: Tensor | None = None,
@@ -120,6 +127,8 @@ class MultiHeadAttention:
             True means that the key takes part: the negation of torch's ``key_padding_mask``.
         is_causal : bool, default False
             Query i sees the keys up to i. With a cache that the call appends to, all that was there before, too.
+        query_offset, key_lengths, window, scale, softcap, alibi_slopes, sinks : optional
+            As for `scaled_dot_product_attention`. Of a cache that the call appends to, the first two are known.
         cache : KVCache, optional
             The keys attended to are those in the cache. Those of this call, of `query` if there is no `key`, are
             appended first, so that the result is that of the whole sequences, for the new rows. Tk, the length of masks
@@ -179,6 +188,18 @@ class MultiHeadAttention:
         q = query if type(query) is ndarray else to_numpy(name, "query", query)
         k: Any = q if key is None else key if type(key) is ndarray else to_numpy(name, "key", key)
         v = k if value is None else value if type(value) is ndarray else to_numpy(name, "value", value)
+        options = (
+            attn_mask if attn_mask is None or type(attn_mask) is ndarray else to_numpy(name, "attn_mask", attn_mask),
+            key_mask if key_mask is None or type(key_mask) is ndarray else to_numpy(name, "key_mask", key_mask),
+            is_causal,
+            query_offset if type(query_offset) is int else to_numpy(name, "query_offset", query_offset),
+            key_lengths if key_lengths is None else to_numpy(name, "key_lengths", key_lengths),
+            window,
+            scale,
+            softcap,
+            alibi_slopes if alibi_slopes is None else to_numpy(name, "alibi_slopes", alibi_slopes),
+            sinks if sinks is None else to_numpy(name, "sinks", sinks),
+        )
         if cu_seqlens_q is not None or cu_seqlens_k is not None:
             if cu_seqlens_q is None:
                 raise ValueError(f"{name}: cu_seqlens_q must be given if cu_seqlens_k is")
@@ -193,9 +214,7 @@ class MultiHeadAttention:
                 v,
                 offsets,
                 offsets if cu_seqlens_k is None else to_numpy(name, "cu_seqlens_k", cu_seqlens_k),
-                attn_mask if attn_mask is None else to_numpy(name, "attn_mask", attn_mask),
-                key_mask if key_mask is None else to_numpy(name, "key_mask", key_mask),
-                is_causal,
+                *options,
                 out if out is None else to_numpy(name, "out", out),
                 num_threads,
             )
@@ -206,9 +225,7 @@ class MultiHeadAttention:
             q,
             k,
             v,
-            attn_mask if attn_mask is None or type(attn_mask) is ndarray else to_numpy(name, "attn_mask", attn_mask),
-            key_mask if key_mask is None or type(key_mask) is ndarray else to_numpy(name, "key_mask", key_mask),
-            is_causal,
+            *options,
             None if cache is None else cache._core,
             new_lengths if new_lengths is None else to_numpy(name, "new_lengths", new_lengths),
             need_weights,

@@ -71,10 +71,20 @@ def _masks(which: str, layer: MultiHeadAttention, batch: int, queries: int, keys
         "one key mask": {"key_mask": key_mask[-1:]},
         "flat key mask": {"key_mask": key_mask[-1]},
         "all": {"attn_mask": additive, "key_mask": key_mask, "is_causal": True},
+        "lengths": {"key_lengths": np.array([keys, keys // 3][:batch])},
+        "offsets": {"is_causal": True, "query_offset": np.array([keys // 2, 3][:batch])},
+        "window": {"window": (7, 2), "query_offset": 20},
+        "scores": {
+            "scale": 0.7,
+            "softcap": 2.5,
+            "alibi_slopes": rng.random(layer.num_heads).astype(layer.dtype),
+            "sinks": rng.standard_normal(layer.num_heads).astype(layer.dtype),
+        },
     }[which]
 
 
 MASKS = ["none", "causal", "boolean", "additive", "key mask", "one key mask", "flat key mask", "all"]
+MASKS += ["lengths", "offsets", "window", "scores"]
 
 
 @functools.cache

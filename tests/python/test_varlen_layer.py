@@ -36,7 +36,16 @@ def test_a_sequence_by_itself(name: str, masked: bool, isa: str, dtype: Any, rng
         mask = rng.standard_normal((layer.num_heads, cu_q[-1], lengths_k.max())).astype(dtype)
         mask[rng.random(mask.shape) < 0.3] = -np.inf
         key_mask = rng.random(cu_k[-1]) < 0.7
-        options = {"attn_mask": mask, "key_mask": key_mask, "is_causal": True} if masked else {}
+        scores = {
+            "window": (30, 5),
+            "softcap": 3.0,
+            "alibi_slopes": rng.random(layer.num_heads).astype(dtype),
+            "sinks": rng.standard_normal(layer.num_heads).astype(dtype),
+        }
+        offsets = rng.integers(-5, 40, size)
+        options = {}
+        if masked:
+            options = {"attn_mask": mask, "key_mask": key_mask, "is_causal": True, "query_offset": offsets, **scores}
         for threads in (1, 2, 3):
             buffer = np.full((cu_q[-1], layer.out_dim), np.nan, dtype)
             out = layer(
@@ -45,11 +54,14 @@ def test_a_sequence_by_itself(name: str, masked: bool, isa: str, dtype: Any, rng
             assert out is buffer
             for b in range(size):
                 q, k = slice(*cu_q[b : b + 2]), slice(*cu_k[b : b + 2])
+                mine = {}
                 if masked:
-                    options_b = {"attn_mask": mask[:, q, : lengths_k[b]], "key_mask": key_mask[k], "is_causal": True}
-                else:
-                    options_b = {}
-                alone = layer(query[q], key[k], value[k], **options_b)
+                    mine = {
+                        "attn_mask": mask[:, q, : lengths_k[b]],
+                        "key_mask": key_mask[k],
+                        "query_offset": offsets[b],
+                    }
+                alone = layer(query[q], key[k], value[k], **{**options, **mine})
                 assert_same_bits(out[q], alone, label=f"{threads} threads, sequence {b} of {lengths_q}, {lengths_k}")
 
 
