@@ -249,7 +249,8 @@ def over_a_cache(call: Call, rng: Generator) -> Call:
     lengths = call.options.get("key_lengths", np.full(batch, keys))
     extra = int(rng.integers(1, 600))
     cache = KVCache(batch, kv_heads, keys + extra, width, call.value.shape[-1], call.key.dtype)
-    cache.append(*(np.full((batch, kv_heads, keys + extra, x.shape[-1]), np.nan, x.dtype) for x in (call.key, call.value)))
+    brim = (np.full((batch, kv_heads, keys + extra, x.shape[-1]), np.nan, x.dtype) for x in (call.key, call.value))
+    cache.append(*brim)
     cache.clear()
     order, middle = rng.permutation(batch), int(rng.integers(keys + 1))
     for part in (slice(0, middle), slice(middle, keys)):
