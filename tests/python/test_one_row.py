@@ -72,6 +72,17 @@ def test_weights_and_statistics(seeds: range, isa: str, dtype: Any) -> None:
 
 
 Sequences = list[Array]
+LAYERS: dict[str, dict[str, Any]] = {
+    "whole-vectors": {"embed_dim": 128, "num_heads": 4, "num_kv_heads": 2},
+    "few-heads": {"embed_dim": 64, "num_heads": 1},
+    "other-widths": {"embed_dim": 29, "num_heads": 6, "num_kv_heads": 3, "head_dim": 11, "value_head_dim": 13},
+}
+END = 12
+"""Rows at the end of a sequence that are computed in all ways: of a long one the first are too many."""
+
+
+def _end(x: Array) -> range:
+    return range(max(len(x) - END, 0), len(x))
 
 
 def _sequence_by_sequence(layer: MultiHeadAttention, sequences: Sequences, _: Generator) -> Sequences:
@@ -129,18 +140,6 @@ def _over_a_cache(layer: MultiHeadAttention, sequences: Sequences, rng: Generato
 
 LayerWay = Callable[[MultiHeadAttention, Sequences, Generator], Sequences]
 LAYER_WAYS: tuple[LayerWay, ...] = (_ragged, _padded, _last_rows_as_cross_attention, _over_a_cache)
-END = 12
-"""Rows at the end of a sequence that are computed in all ways: of a long one the first are too many."""
-
-LAYERS: dict[str, dict[str, Any]] = {
-    "whole-vectors": {"embed_dim": 128, "num_heads": 4, "num_kv_heads": 2},
-    "few-heads": {"embed_dim": 64, "num_heads": 1},
-    "other-widths": {"embed_dim": 29, "num_heads": 6, "num_kv_heads": 3, "head_dim": 11, "value_head_dim": 13},
-}
-
-
-def _end(x: Array) -> range:
-    return range(max(len(x) - END, 0), len(x))
 
 
 @pytest.mark.parametrize("lengths", [(1, 70, 13), (600, 5), (1100, 40, 1030)], ids=str)

@@ -173,15 +173,13 @@ def other_heads(call: Call, rng: Generator) -> Call:
     return call.part(heads=heads, kv_heads=kv_heads)
 
 
-def repeated_heads(call: Call, _: Generator) -> Call:
-    return call.changed(key=np.repeat(call.key, call.group, 1), value=np.repeat(call.value, call.group, 1))
+def repeated_keys(call: Call, _: Generator) -> Call:
+    """For each query head; a single head without a copy."""
 
-
-def repeated_heads_without_a_copy(call: Call, _: Generator) -> Call:
     def repeated(x: Array) -> Array:
-        if x.shape[1] != 1:
-            return np.repeat(x, call.group, 1)
-        return np.broadcast_to(x, (len(x), call.group, *x.shape[2:]))
+        if x.shape[1] == 1:
+            return np.broadcast_to(x, (len(x), call.group, *x.shape[2:]))
+        return np.repeat(x, call.group, 1)
 
     return call.changed(key=repeated(call.key), value=repeated(call.value))
 
@@ -304,8 +302,7 @@ CHANGES: tuple[Change, ...] = (
     other_batch,
     one_head,
     other_heads,
-    repeated_heads,
-    repeated_heads_without_a_copy,
+    repeated_keys,
     keys_behind_lengths,
     keys_behind_a_mask,
     no_unseen_keys,
@@ -332,12 +329,19 @@ def attend(call: Call) -> tuple[Array, Array, Array]:
 
 
 def attend_ragged(call: Call, rng: Generator) -> tuple[Array, Array, Array]:
-    """The same of some queries of each sequence, one after another, without the keys behind `key_lengths`."""
-    batch, heads, queries, _ = call.query.shape
+    """The same of some queries of each sequence, one after another; keys that do not exist are left out, or hidden."""
+    batch, heads, queries, keys = call.score_shape
     options = dict(call.options)
     firsts, counts = rng.integers(queries + 1, size=batch), rng.choice([1, 2, queries], batch)
     some = [slice(first, min(first + count, queries)) for first, count in zip(firsts, counts, strict=True)]
-    lengths = options.pop("key_lengths", np.full(batch, call.key.shape[2]))
+    exist = options.pop("key_lengths", np.full(batch, keys))
+    lengths = exist
+    if rng.random() < 0.5:
+        lengths = np.full(batch, keys)
+        if rng.random() < 0.5:
+            options["key_lengths"] = exist
+        else:
+            options["key_mask"] = (np.arange(keys) < exist[:, None]).ravel()
     options["query_offset"] = options["query_offset"] + firsts
     if "attn_mask" in options:
         mask = [options["attn_mask"][b, :, q, : lengths.max()] for b, q in enumerate(some)]
