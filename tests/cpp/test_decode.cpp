@@ -132,13 +132,15 @@ TYPED_TEST(DecodeOf, EveryChangeOfTheScores) {
   constexpr Index keys = 1040;
   const auto query = Array<TypeParam>::random({1, H, Tq, D}, 1), key = Array<TypeParam>::random({1, Hk, keys, D}, 2);
   const auto value = Array<TypeParam>::random({1, Hk, keys, Dv}, 3), numbers = Array<TypeParam>::random({H}, 4);
-  auto bias = Array<TypeParam>::random({keys}, 5);
+  auto small = Array<TypeParam>::random({H}, 6), bias = Array<TypeParam>::random({keys}, 5);
   for (std::size_t i = 0; i < keys; i += 3) bias.data()[i] = -std::numeric_limits<TypeParam>::infinity();
   AttentionOptions capped, sloped, far, sunk, biased, negative;
   capped.softcap = 2;
-  sloped.alibi_slopes = sunk.sinks = far.alibi_slopes = numbers.view();
-  far.query_offset = (1 << 24) + 1;  // distances are rounded
-  far.window_left = (1 << 24) - 500;
+  sloped.alibi_slopes = sunk.sinks = numbers.view();
+  for (TypeParam& slope : small.data()) slope *= TypeParam(1e-6);
+  far.alibi_slopes = small.view();
+  far.query_offset = 1 << 30;  // distances are rounded, to more than the 16 keys where decode may begin
+  far.window_left = (1 << 30) - 500;
   biased.attn_mask = bias.view();
   negative.scale = -0.4;
   AttentionOptions all = biased;
@@ -255,17 +257,19 @@ TEST(Decode, SharesOutSpansWhenThereAreFewTiles) {
 }
 
 TEST(Decode, RaggedSequencesOfAnyLength) {
-  // Some have spans that others lack; one has no keys, and one no queries.
-  const std::int64_t queries[] = {0, 1, 3, 4, 4, 5}, keys[] = {0, 1025, 1040, 1040, 1104, 1617};
+  // Some have spans that others lack; one has no keys, and many have no queries, and so no tiles.
+  constexpr Index B = 9;
+  const std::int64_t queries[B + 1] = {0, 1, 3, 4, 4, 4, 4, 4, 4, 5},
+                                 keys[B + 1] = {0, 1025, 1040, 1040, 1041, 1042, 1043, 1044, 1104, 1617};
   const auto query = Array<float>::random({5, H, D}, 1), key = Array<float>::random({1617, Hk, D}, 2);
   const auto value = Array<float>::random({1617, Hk, Dv}, 3);
-  for (int threads : {1, 2, 7}) {
+  for (int threads : {1, 2, 3, 7}) {
     auto out = nans<float>({5, H, Dv}), lse = nans<float>({5, H});
     AttentionOptions options;
     options.num_threads = threads;
-    scaled_dot_product_attention_varlen(query.view(), key.view(), value.view(), {5, queries, keys}, out.view(),
+    scaled_dot_product_attention_varlen(query.view(), key.view(), value.view(), {B, queries, keys}, out.view(),
                                         lse.view(), options);
-    for (int b = 0; b < 5; ++b) {
+    for (int b = 0; b < B; ++b) {
       const Index rows = queries[b + 1] - queries[b], count = keys[b + 1] - keys[b];
       auto alone = nans<float>({1, H, rows, Dv}), alone_lse = nans<float>({1, H, rows});
       options.num_threads = 1;
