@@ -24,8 +24,11 @@ macro(mha_register_isa)
   target_include_directories(mha_kernels_${isa_NAME} PRIVATE include src)
   target_link_libraries(mha_kernels_${isa_NAME} PRIVATE Eigen3::Eigen)
   target_compile_definitions(mha_kernels_${isa_NAME} PRIVATE MHA_ISA=${isa_NAME})
+  # Products are rounded unless the source says pmadd. GCC would fuse them with sums where it can, which depends on what
+  # it has inlined: two kernels that share a line of source could round it differently.
+  target_compile_options(mha_kernels_${isa_NAME} PRIVATE ${isa_FLAGS} -ffp-contract=off)
   # A packet type as a template argument loses its alignment attribute, which no template here relies on.
-  target_compile_options(mha_kernels_${isa_NAME} PRIVATE ${isa_FLAGS} -Wno-ignored-attributes)
+  target_compile_options(mha_kernels_${isa_NAME} PRIVATE -Wno-ignored-attributes)
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
     # Its AVX-512 intrinsics warn about their own undefined operands (GCC bug 105593).
     target_compile_options(mha_kernels_${isa_NAME} PRIVATE -Wno-uninitialized -Wno-maybe-uninitialized)

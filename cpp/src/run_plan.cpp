@@ -64,8 +64,9 @@ AttentionTile make_tile(const AttentionPlan& plan, Index batch, Index first_head
 
 namespace {
 
-/// Whether tiles alone would leave threads idle: with four for each, the last to finish are a small part of the whole.
-bool has_few_tiles(Index tiles, int threads) { return threads > 1 && tiles < 4 * threads; }
+/// Whether heads alone, of all batch elements, would leave threads idle: with four for each, the last to finish are a small
+/// part of the whole. Those without queries count: memory is laid out before it is known how many tiles there are.
+bool has_few_heads(Index heads, int threads) { return threads > 1 && heads < 4 * threads; }
 
 /// The tile that a task is.
 struct Place {
@@ -140,14 +141,14 @@ void merge_spans(const void* context, Index task, int worker) {
 }  // namespace
 
 double span_sums_bytes(const DTypeKernels& kernels, Index heads, Index spans, Index value_dim, int threads) {
-  if (!has_few_tiles(heads, threads)) return 0;
+  if (!has_few_heads(heads, threads)) return 0;
   const Index tiles_per_head = (kMaxDecodeRows + kernels.query_tile_rows - 1) / kernels.query_tile_rows;
   return double(heads) * double(tiles_per_head) * double(spans) * double(kernels.span_bytes(value_dim));
 }
 
 int attention_phases(const AttentionRun& run, Phase* phases) {
   const AttentionPlan& plan = *run.plan;
-  if (plan.spans == 1 || !has_few_tiles(plan.tiles(), run.threads)) {
+  if (plan.spans == 1 || !has_few_heads(plan.batch * plan.kv_heads, run.threads)) {
     phases[0] = {plan.tiles(), &run_tile, &run};
     return 1;
   }

@@ -130,6 +130,29 @@ TEST(NoAllocation, RaggedBatch) {
   }
 }
 
+TEST(NoAllocation, SpansOfKeysSharedOut) {
+  constexpr Index H = 8, keys = 3000, D = 64;
+  const auto query = Array<float>::random({1, H, 1, D}, 1), key = Array<float>::random({1, 2, keys, D}, 2);
+  Array<float> out({1, H, 1, D}, 0), lse({1, H, 1}, 0);
+  const std::int64_t starts[] = {0, 1}, key_starts[] = {0, keys};
+  const TensorView row(query.data().data(), {1, H, D}), rows(key.data().data(), {keys, 2, D}, {D, keys * D, 1});
+  AttentionOptions options;
+  for (int threads : {1, 2, 7}) {
+    options.num_threads = threads;
+    const auto attend = [&] {
+      scaled_dot_product_attention(query.view(), key.view(), key.view(), out.view(), lse.view(), options);
+    };
+    const auto ragged = [&] {
+      scaled_dot_product_attention_varlen(row, rows, rows, {1, starts, key_starts},
+                                          MutableTensorView(out.data().data(), {1, H, D}), {}, options);
+    };
+    attend();
+    EXPECT_EQ(allocations_of(attend), 0) << threads << " threads";
+    ragged();
+    EXPECT_EQ(allocations_of(ragged), 0) << threads << " threads";
+  }
+}
+
 TEST(NoAllocation, SmallAfterLarge) {
   const auto large = Array<float>::random({1, 2, 300, 128}, 1), small = Array<float>::random({1, 1, 3, 8}, 1);
   Array<float> large_out({1, 2, 300, 128}, 0), small_out({1, 1, 3, 8}, 0);

@@ -1,4 +1,4 @@
-"""One row, one answer: its bits do not depend on threads, on the batch, or on which other rows are there."""
+"""Named cases of one row, one answer: threads, batch elements and rows by themselves. For any case: test_one_row.py."""
 
 from __future__ import annotations
 
@@ -84,29 +84,6 @@ def test_batch_element_by_itself(case: str, isa: str, dtype: Any) -> None:
         assert_same_bits(attention_weights(query, key, **one), together_weights[b : b + 1], label=f"b={b}")
 
 
-def test_position_in_the_batch(isa: str, dtype: Any) -> None:
-    call = make_call(BY_NAME["batch"], dtype)
-    forward = scaled_dot_product_attention(*call.arrays)
-    order = [2, 0, 1, 1]
-    assert_same_bits(scaled_dot_product_attention(*(x[order] for x in call.arrays)), forward[order])
-
-
-@pytest.mark.parametrize("case", ["group-8-2-70", "softcap-group", "alibi-group", "sinks-group", "modified-group"])
-def test_head_by_itself(case: str, isa: str, dtype: Any) -> None:
-    call = make_call(BY_NAME[case], dtype)
-    together = scaled_dot_product_attention(*call.arrays, is_causal=True, **call.options)
-    for h in range(8):
-        options = {name: option[h : h + 1] if name in OF_EACH_HEAD else option for name, option in call.options.items()}
-        alone = scaled_dot_product_attention(
-            call.query[:, h : h + 1],
-            call.key[:, h // 4 : h // 4 + 1],
-            call.value[:, h // 4 : h // 4 + 1],
-            is_causal=True,
-            **options,
-        )
-        assert_same_bits(alone, together[:, h : h + 1], label=f"head {h}")
-
-
 SLICES = [(0, 1), (7, 8), (149, 150), (0, 5), (60, 69), (3, 19), (31, 95), (64, 128), (100, 150)]
 ROW_CASES = [
     Case("rows", "", H=2, Tq=150, Tk=333, D=40),
@@ -156,12 +133,3 @@ def test_some_rows_by_themselves(case: Case, isa: str, dtype: Any) -> None:
         assert_same_bits(lse, together_lse[:, :, first:last], label=f"{label}, lse")
         weights = attention_weights(query, call.key, **options)
         assert_same_bits(weights, together_weights[:, :, first:last], label=f"{label}, weights")
-
-
-def test_what_other_rows_hold(isa: str, dtype: Any) -> None:
-    call = make_call(ROW_CASES[1], dtype)
-    clean = scaled_dot_product_attention(*call.arrays, **call.options)
-    others = np.arange(150) % 7 != 3
-    call.query[:, :, others] = np.nan
-    out = scaled_dot_product_attention(*call.arrays, **call.options)
-    assert_same_bits(out[:, :, ~others], clean[:, :, ~others])

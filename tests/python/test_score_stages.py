@@ -67,6 +67,19 @@ def test_what_comes_later_changes_no_bit(isa: str, dtype: Any) -> None:
     )
 
 
+def test_each_step_is_rounded(isa: str, dtype: Any) -> None:
+    # A compiler that fuses the product of slope and distance with the difference makes other bits, here and not there.
+    rng = np.random.default_rng(11)
+    query, key = rng.standard_normal((2, 1, 4, 70, 24)).astype(dtype)
+    slopes, mask = rng.random(4).astype(dtype), rng.standard_normal((70, 70)).astype(dtype)
+    distance = np.abs(np.arange(70)[:, None] - np.arange(70)).astype(dtype)
+    scaled = attention_weights(query, key, stage="scaled", scale=0.3)
+    with_alibi = scaled - slopes[:, None, None] * distance
+    assert_same_bits(attention_weights(query, key, stage="masked", scale=0.3, alibi_slopes=slopes), with_alibi)
+    every = attention_weights(query, key, mask, stage="masked", scale=0.3, alibi_slopes=slopes)
+    assert_same_bits(every, with_alibi + mask)
+
+
 @each_stage
 def test_nan_in_a_key(stage: str, isa: str, dtype: Any) -> None:
     # Before the masks it reaches every query, behind a mask none, and behind key_lengths it is never read.
