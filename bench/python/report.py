@@ -101,10 +101,9 @@ def against_lines(measurements: list[Measurement]) -> list[str]:
             ours = fastest_of(m, "mha_native", other.program.threads)
             if other.program.pairs and ours is not None:
                 name = other.program.variant or other.program.contender
-                pairs = f"{m.case.visible_pairs / other.program.pairs:.2f} x the pairs"
-                lines.append(
-                    f"{m.case.name} against {name}, {threads_of(other)}: {ratio(ours, other)} x as long, {pairs}"
-                )
+                times, pairs = ratio(ours, other), m.case.visible_pairs / other.program.pairs
+                against = f"{m.case.name} against {name}, {threads_of(other)}"
+                lines.append(f"{against}: {times} x as long, {pairs:.2f} x the pairs")
     return lines
 
 

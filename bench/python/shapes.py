@@ -162,20 +162,20 @@ class Inputs:
 
 
 def load_cases(path: Path = CASES_FILE) -> list[Case]:
-    """All rows, with defaults put in."""
-    rows = tomllib.loads(path.read_text(encoding="utf-8"))["case"]
-    cases = []
-    for row in rows:
+    """All rows, with what they leave out put in."""
+    rows: dict[str, dict[str, Any]] = {}
+    cases: dict[str, Case] = {}
+    for given in tomllib.loads(path.read_text(encoding="utf-8"))["case"]:
+        name, plain = given["name"], given.get("against", "")
+        if name in rows or (plain and plain not in rows):
+            raise ValueError(f"{path}: {name} must be a new name, and go against a case above it")
+        rows[name] = row = {**rows.get(plain, {}), **given}
         width = {"D": row["E"] // row["H"]} if row["kind"] == "mha" else {"E": 0}
         window = {"window": tuple(row["window"])} if "window" in row else {}
-        cases.append(Case(**{"Hk": row["H"], "Tk": row["Tq"], "causal": False, **width, **row, **window}))
-    by_name = {case.name: case for case in cases}
-    if len(by_name) < len(cases):
-        raise ValueError(f"{path}: names must be unique; got {[case.name for case in cases]}")
-    for case in cases:
-        if case.against and (case.against not in by_name or sizes(by_name[case.against]) != sizes(case)):
-            raise ValueError(f"{path}: {case.name} goes against {case.against!r}, which must be a case of its sizes")
-    return cases
+        cases[name] = Case(**{"Hk": row["H"], "Tk": row["Tq"], "causal": False, **width, **row, **window})
+        if plain and sizes(cases[plain]) != sizes(cases[name]):
+            raise ValueError(f"{path}: {name} must have the sizes of {plain}, which it goes against")
+    return list(cases.values())
 
 
 def sizes(case: Case) -> tuple[Any, ...]:
@@ -184,7 +184,7 @@ def sizes(case: Case) -> tuple[Any, ...]:
 
 
 def plain_case(case: Case) -> Case:
-    """The case that `case` goes against."""
+    """The case above that `case` goes against."""
     return next(plain for plain in load_cases() if plain.name == case.against)
 
 

@@ -88,15 +88,21 @@ def test_rows_that_make_no_sense_are_refused() -> None:
             dataclasses.replace(SMALL, **changes)
 
 
-def test_a_case_goes_against_one_of_its_sizes(tmp_path: Path) -> None:
-    row = 'name = "{}", kind = "sdpa", dtype = "f32", B = 1, H = 1, Tq = {}, D = 8'
+def test_a_case_goes_against_one_above_of_its_sizes(tmp_path: Path) -> None:
     file = tmp_path / "cases.toml"
-    for plain, length in (("plain", 4), ("other", 3)):
-        rows = [row.format(plain, 3), row.format("capped", length) + ', softcap = 2.0, against = "plain"']
-        file.write_text("case = [" + ", ".join(f"{{ {one} }}" for one in rows) + "]", encoding="utf-8")
-        with pytest.raises(ValueError, match="capped goes against 'plain'"):
-            load_cases(file)
-    assert all(plain_case(case).options != case.options for case in load_cases() if case.against)
+
+    def load(*rows: str) -> list[Case]:
+        file.write_text("case = [" + ", ".join(f"{{ {row} }}" for row in rows) + "]", encoding="utf-8")
+        return load_cases(file)
+
+    plain = 'name = "plain", kind = "sdpa", dtype = "f32", B = 1, H = 1, Tq = 3, D = 8, causal = true'
+    capped = 'name = "capped", against = "plain", softcap = 2.0'
+    first, second = load(plain, capped)
+    assert second == dataclasses.replace(first, name="capped", against="plain", softcap=2.0)
+    for rows in ([capped, plain], [capped], [plain, plain], [plain, capped + ", Tq = 4"]):
+        with pytest.raises(ValueError, match="must"):
+            load(*rows)
+    assert all(plain_case(case).options != case.options for case in load_cases() if case.against and not case.cold)
 
 
 def test_cold_arrays_are_the_same_in_other_memory() -> None:

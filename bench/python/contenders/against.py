@@ -17,7 +17,7 @@ class Against(Contender):
         return "this library without the options of the case"
 
     def programs(self, case: Case, inputs: Inputs, threads: int) -> list[Program]:
-        if not case.against:
+        if not case.against or case.cold:
             return []
         plain = plain_case(case)
         return [
