@@ -44,7 +44,7 @@ std::size_t scratch_bytes();
 double measure_fma_gflops(DType dtype, double seconds);
 
 /// Reads `count` blocks of `bytes` bytes each once, on `threads` threads, and returns the XOR of their 8-byte words, the
-/// last word of a block filled up with zeros. For benchmarks: what computes on this memory takes no less time.
+/// last word of a block filled up with zeros. For benchmarks: how fast this memory can be read at all.
 std::uint64_t read_memory(const void* const* blocks, int count, std::size_t bytes, int threads);
 
 }  // namespace mha
