@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from contenders import Contender
 
-SMOKE_CASES = r"T1-|T16-|B8-T128-D32|ragged"
+SMOKE_CASES = r"T1-|T16-|B8-T128-D32|ragged|decode-S1024|mask"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -25,11 +25,11 @@ def main(arguments: list[str] | None = None) -> int:
 
     # Not above: NumPy comes with them.
     import report
-    from contenders import PEERS, Ours, make_peer
+    from contenders import PEERS, Ours, in_rotation, make_peer
     from machine import describe_machine
     from measure import Effort, WrongResult, measure
     from overheads import measure_overheads
-    from shapes import load_cases, make_inputs, oracle
+    from shapes import copies, load_cases, make_inputs, oracle
 
     import mha_native
 
@@ -66,14 +66,15 @@ def main(arguments: list[str] | None = None) -> int:
 
     measurements = []
     for case in cases:
+        print(f"{case.name} ...", file=sys.stderr, flush=True)
         inputs = make_inputs(case)
+        arrays = copies(case, inputs)
         programs = [
-            program
+            in_rotation(list(same))
             for threads in options.threads
             for contender in contenders
-            for program in contender.programs(case, inputs, threads)
+            for same in zip(*(contender.programs(case, copy, threads) for copy in arrays), strict=True)
         ]
-        print(f"{case.name} ...", file=sys.stderr, flush=True)
         try:
             measurements.append(measure(case, programs, oracle(case, inputs), effort))
         except WrongResult as error:
@@ -88,7 +89,12 @@ def main(arguments: list[str] | None = None) -> int:
     print(report.layout(report.speed_table(measurements, names[1:], options.threads), options.markdown))
     print("\nLargest error against the float64 oracle")
     print(report.layout(report.error_table(measurements, names), options.markdown))
-    print("", *report.peak_lines(measurements), *(overheads.lines() if overheads else []), sep="\n")
+    lines = [
+        *report.against_lines(measurements),
+        *report.bandwidth_lines(measurements),
+        *report.peak_lines(measurements),
+    ]
+    print("", *lines, *(overheads.lines() if overheads else []), sep="\n")
     if options.json is not None:
         document = {
             "machine": machine,
@@ -111,7 +117,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         "--peers",
         metavar="NAMES",
         type=lambda text: [name for name in text.split(",") if name],
-        help="padded,numpy,torch; default: those that are installed",
+        help="read,against,padded,numpy,torch,onnxruntime; default: those that are installed",
     )
     parser.add_argument("--isa", metavar="NAME", help="instruction set of this library; default: its own choice")
     parser.add_argument("--overheads", action="store_true", help="also the cost of a tiny call, and scratch memory")

@@ -23,6 +23,7 @@ def describe_machine() -> dict[str, str]:
         "isa": f"{mha_native.active_isa()} ({_core.active_isa_reason()})",
         "cpu": cpu_model(),
         "cpus": f"{len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()}",
+        "last cache": f"{last_cache_bytes() / 2**20:.3g} MiB",
         "governor": first_line("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
         "load": f"{os.getloadavg()[0]:.1f} at the start" if hasattr(os, "getloadavg") else "",
         "python": f"{platform.python_version()} on {platform.system()} {platform.machine()}",
@@ -48,6 +49,12 @@ def cpu_model() -> str:
     facts = dict(line.replace("\t", "").split(":", 1) for line in lines if ":" in line)
     numbers = [f"{key} {facts[key].strip()}" for key in ("cpu family", "model") if key in facts]
     return ", ".join([facts.get("model name", platform.machine()).strip(), *numbers])
+
+
+def last_cache_bytes() -> int:
+    """Of the largest cache that the first core sees; 32 MiB where the system does not tell."""
+    sizes = [first_line(str(path)) for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")]
+    return max((int(size.removesuffix("K")) * 1024 for size in sizes if size.endswith("K")), default=32 * 2**20)
 
 
 def seconds_of_others() -> float | None:

@@ -47,10 +47,10 @@ class Turn:
 
 @dataclass(frozen=True)
 class Timed:
-    """A program, its largest error, and its turns, one of each round."""
+    """A program, its largest error if it is checked, and its turns, one of each round."""
 
     program: Program
-    error: float
+    error: float | None
     turns: list[Turn]
 
     @property
@@ -86,7 +86,7 @@ def measure(case: Case, programs: list[Program], expected: Array, effort: Effort
         Before anything is timed.
     """
     bound = tolerance(case, expected)
-    errors = [checked_error(case, program, expected, bound) for program in programs]
+    errors = [checked_error(case, program, expected, bound) if program.is_checked else None for program in programs]
     turns: list[list[Turn]] = [[] for _ in programs]
     peaks = []
     start, others_start = time.perf_counter(), seconds_of_others()

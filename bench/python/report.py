@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from measure import Measurement, Timed
 
+READ = "read"  # the contender whose time over ours is a fraction of bandwidth
+
 
 def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
     """Lower quartile, median, upper quartile."""
@@ -31,7 +33,10 @@ def ratio(of: Timed, to: Timed) -> str:
 def speed_table(measurements: list[Measurement], peers: list[str], thread_counts: list[int]) -> list[list[str]]:
     """One row for each case and number of threads. "Best" is the fastest call against the highest peak of its dtype."""
     few, many = thread_counts[0], thread_counts[-1]
-    header = ["case", "threads", "us", "best us", "GFLOP/s", "GB/s", "of peak", "best", *(f"{p} / ours" for p in peers)]
+    ran = {t.program.contender for m in measurements for t in m.timed}
+    peers = [peer for peer in peers if peer in ran]
+    header = ["case", "threads", "us", "best us", "GFLOP/s", "GB/s", "of peak", "best"]
+    header += ["of bandwidth" if peer == READ else f"{peer} / ours" for peer in peers]
     if many > few:
         header.append(f"{few} / {many} threads")
     header.append("others")
@@ -71,11 +76,14 @@ def speed_table(measurements: list[Measurement], peers: list[str], thread_counts
 
 def error_table(measurements: list[Measurement], contenders: list[str]) -> list[list[str]]:
     """Largest errors against float64, one row for each case, over all thread counts and programs of a contender."""
+    checked = {t.program.contender for m in measurements for t in m.timed if t.error is not None}
+    contenders = [name for name in contenders if name in checked]
     rows = [["case", *contenders, "allowed", *(["ours / numpy"] if "numpy" in contenders else [])]]
     for m in measurements:
         largest: dict[str, float] = {}
         for t in m.timed:
-            largest[t.program.contender] = max(t.error, largest.get(t.program.contender, 0))
+            if t.error is not None:
+                largest[t.program.contender] = max(t.error, largest.get(t.program.contender, 0))
         row = [m.case.name, *(f"{largest[name]:.1e}" if name in largest else "-" for name in contenders)]
         row.append(f"{m.tolerance:.1e}")
         if "numpy" in contenders:
@@ -83,6 +91,37 @@ def error_table(measurements: list[Measurement], contenders: list[str]) -> list[
             row.append(f"{largest['mha_native'] / unfused:.2f}" if unfused else "-")
         rows.append(row)
     return rows
+
+
+def against_lines(measurements: list[Measurement]) -> list[str]:
+    """What an option costs or saves: time and pairs of the case, over those of what it is timed beside."""
+    lines = []
+    for m in measurements:
+        for other in m.timed:
+            ours = fastest_of(m, "mha_native", other.program.threads)
+            if other.program.pairs and ours is not None:
+                name = other.program.variant or other.program.contender
+                times, pairs = ratio(ours, other), m.case.visible_pairs / other.program.pairs
+                against = f"{m.case.name} against {name}, {threads_of(other)}"
+                lines.append(f"{against}: {times} x as long, {pairs:.2f} x the pairs")
+    return lines
+
+
+def bandwidth_lines(measurements: list[Measurement]) -> list[str]:
+    """What "of bandwidth" divides by."""
+    lines = []
+    for m in measurements:
+        for read in m.timed:
+            if read.program.contender == READ:
+                gigabytes = m.case.key_value_bytes * 1e-9
+                low, median, high = quartiles([gigabytes / seconds for seconds in read.medians])
+                rates = f"median {median:.1f} GB/s [{low:.1f} {high:.1f}], best {gigabytes / read.best:.1f}"
+                lines.append(f"Read bandwidth, {m.case.name}, {threads_of(read)}: {rates}")
+    return lines
+
+
+def threads_of(timed: Timed) -> str:
+    return f"{timed.program.threads} thread{'s' * (timed.program.threads > 1)}"
 
 
 def peak_lines(measurements: list[Measurement]) -> list[str]:

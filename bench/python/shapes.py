@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from machine import last_cache_bytes
 from numpy.typing import NDArray
 
 import mha_native
@@ -22,6 +23,8 @@ else:
 Array = NDArray[Any]
 
 CASES_FILE = Path(__file__).resolve().parents[1] / "cases.toml"
+
+COLD_CACHES = 4  # times the last cache, so that nothing of it survives until it is read again
 
 DTYPES: dict[str, np.dtype[Any]] = {"f32": np.dtype(np.float32), "f64": np.dtype(np.float64)}
 
@@ -42,6 +45,12 @@ class Case:
     E: int
     causal: bool
     shortest: int = 0
+    window: tuple[int, int] | None = None
+    admitted: int | None = None
+    softcap: float | None = None
+    alibi: bool = False
+    cold: bool = False
+    against: str = ""
 
     def __post_init__(self) -> None:
         if self.kind not in ("sdpa", "ragged", "mha") or self.dtype not in DTYPES:
@@ -52,6 +61,50 @@ class Case:
             raise ValueError(f"case {self.name}: a layer attends to itself, with E = H * D, Hk = H and Tk = Tq")
         if self.kind == "ragged" and (self.Tk != self.Tq or not 1 <= self.shortest <= self.Tq):
             raise ValueError(f"case {self.name}: sequences attend to themselves, with Tk = Tq and 1 <= shortest <= Tq")
+        if self.admitted is not None and not 0 < self.admitted <= self.Tk:
+            raise ValueError(f"case {self.name}: the mask must admit 1 to Tk keys")
+        if self.kind != "sdpa" and (self.options.keys() - {"is_causal"} or self.cold):
+            raise ValueError(f"case {self.name}: options, and memory that is cold, are for attention of a dense batch")
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Those of the call, by the names that the library and its reference give them; none at its default."""
+        options: dict[str, Any] = {}
+        if self.causal:
+            options["is_causal"] = True
+        if self.window is not None:
+            options["window"] = self.window
+        if self.admitted is not None:
+            options["attn_mask"] = np.broadcast_to(np.arange(self.Tk) < self.admitted, (self.B, 1, 1, self.Tk)).copy()
+        if self.softcap is not None:
+            options["softcap"] = self.softcap
+        if self.alibi:  # powers of two, as in the paper; of the dtype of lse
+            options["alibi_slopes"] = (2 ** (-8 * np.arange(1, self.H + 1) / self.H)).astype(self.np_dtype)
+        return options
+
+    @property
+    def is_masked(self) -> bool:
+        """Whether some query does not see some key by more than being causal."""
+        return self.window is not None or self.admitted is not None
+
+    @property
+    def changes_scores(self) -> bool:
+        return self.softcap is not None or self.alibi
+
+    def visible(self, queries: int, keys: int) -> NDArray[np.bool_]:
+        """Which of so many keys each of so many queries sees, [queries, keys]."""
+        i, j = np.arange(queries)[:, None], np.arange(keys)
+        left, right = self.window or (-1, -1)
+        seen = np.full((queries, keys), True)
+        if self.causal:
+            seen &= j <= i
+        if left >= 0:
+            seen &= j >= i - left
+        if right >= 0:
+            seen &= j <= i + right
+        if self.admitted is not None:
+            seen &= j < self.admitted
+        return seen
 
     @property
     def lengths(self) -> NDArray[np.int64]:
@@ -73,19 +126,20 @@ class Case:
     @property
     def visible_pairs(self) -> int:
         """Query-key pairs that take part in one head, in all batch elements; a causal call is not "half"."""
-        pairs = 0
-        for queries in self.lengths.tolist():
-            keys = queries if self.kind == "ragged" else self.Tk
-            square = min(queries, keys)  # rows before the last key comes into sight; the rest see every key
-            causal_pairs = square * (square + 1) // 2 + (queries - square) * keys
-            pairs += causal_pairs if self.causal else queries * keys
-        return pairs
+        if self.kind != "ragged":
+            return self.B * int(np.count_nonzero(self.visible(self.Tq, self.Tk)))
+        return sum(int(np.count_nonzero(self.visible(n, n))) for n in self.lengths.tolist())
 
     @property
     def flops(self) -> int:
         """2 D for a score and 2 D for a weighted value of each visible pair; 2 E^2 for each row of four projections."""
         attention = 4 * self.H * self.visible_pairs * self.D
         return attention + 8 * self.B * self.Tq * self.E**2
+
+    @property
+    def key_value_bytes(self) -> int:
+        """All that a query of a dense batch has to be compared with, and its values."""
+        return 2 * self.B * self.Hk * self.Tk * self.D * self.np_dtype.itemsize
 
     @property
     def least_bytes(self) -> int:
@@ -108,16 +162,30 @@ class Inputs:
 
 
 def load_cases(path: Path = CASES_FILE) -> list[Case]:
-    """All rows, with defaults put in."""
-    rows = tomllib.loads(path.read_text(encoding="utf-8"))["case"]
-    cases = []
-    for row in rows:
+    """All rows, with what they leave out put in."""
+    rows: dict[str, dict[str, Any]] = {}
+    cases: dict[str, Case] = {}
+    for given in tomllib.loads(path.read_text(encoding="utf-8"))["case"]:
+        name, plain = given["name"], given.get("against", "")
+        if name in rows or (plain and plain not in rows):
+            raise ValueError(f"{path}: {name} must be a new name, and go against a case above it")
+        rows[name] = row = {**rows.get(plain, {}), **given}
         width = {"D": row["E"] // row["H"]} if row["kind"] == "mha" else {"E": 0}
-        cases.append(Case(**{"Hk": row["H"], "Tk": row["Tq"], "causal": False, **width, **row}))
-    names = [case.name for case in cases]
-    if len(set(names)) < len(names):
-        raise ValueError(f"{path}: names must be unique; got {names}")
-    return cases
+        window = {"window": tuple(row["window"])} if "window" in row else {}
+        cases[name] = Case(**{"Hk": row["H"], "Tk": row["Tq"], "causal": False, **width, **row, **window})
+        if plain and sizes(cases[plain]) != sizes(cases[name]):
+            raise ValueError(f"{path}: {name} must have the sizes of {plain}, which it goes against")
+    return list(cases.values())
+
+
+def sizes(case: Case) -> tuple[Any, ...]:
+    """What two cases share that compute on the same arrays."""
+    return case.kind, case.dtype, case.B, case.H, case.Hk, case.Tq, case.Tk, case.D, case.E, case.shortest
+
+
+def plain_case(case: Case) -> Case:
+    """The case above that `case` goes against."""
+    return next(plain for plain in load_cases() if plain.name == case.against)
 
 
 def make_inputs(case: Case) -> Inputs:
@@ -137,12 +205,25 @@ def make_inputs(case: Case) -> Inputs:
     return Inputs((rng.standard_normal((case.B, case.Tq, case.E)).astype(case.np_dtype),), state)
 
 
+def copies(case: Case, inputs: Inputs) -> list[Inputs]:
+    """`inputs`; for a cold case so many of the same that each has left the caches when its turn comes again."""
+    if not case.cold:
+        return [inputs]
+    count = -(-COLD_CACHES * last_cache_bytes() // sum(array.nbytes for array in inputs.arrays))
+    return [Inputs(tuple(array.copy() for array in inputs.arrays), inputs.state) for _ in range(max(2, count))]
+
+
 def padded(case: Case, ragged: Array) -> Array:
     """[N, heads, D] as [B, heads, Tq, D]: zeros behind the end of each sequence."""
     out = np.zeros((case.B, ragged.shape[1], case.Tq, ragged.shape[2]), ragged.dtype)
     for b, length in enumerate(case.lengths):
         out[b, :, :length] = ragged[case.offsets[b] : case.offsets[b + 1]].swapaxes(0, 1)
     return out
+
+
+def padded_pairs(case: Case) -> int:
+    """Of a head, with as many queries in each sequence as in the longest, and `key_lengths`."""
+    return sum(int(np.count_nonzero(case.visible(case.Tq, length))) for length in case.lengths.tolist())
 
 
 def unpadded(case: Case, dense: Array) -> Array:
@@ -153,7 +234,7 @@ def unpadded(case: Case, dense: Array) -> Array:
 def oracle(case: Case, inputs: Inputs) -> NDArray[np.float64]:
     """The result in float64, by the textbook."""
     if case.kind == "sdpa":
-        result: NDArray[np.float64] = reference.scaled_dot_product_attention(*inputs.arrays, is_causal=case.causal)
+        result: NDArray[np.float64] = reference.scaled_dot_product_attention(*inputs.arrays, **case.options)
     elif case.kind == "ragged":
         result = reference.scaled_dot_product_attention_varlen(
             *inputs.arrays, case.offsets, case.offsets, is_causal=case.causal

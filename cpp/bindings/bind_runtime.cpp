@@ -2,8 +2,11 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cstdint>
 #include <cstring>
+#include <memory>
 #include <string>
+#include <vector>
 
 #include <pybind11/gil_simple.h>
 #include <mha/runtime.hpp>
@@ -45,6 +48,25 @@ double measure(py::handle dtype, double seconds) {
   return measure_fma_gflops(measured, seconds);
 }
 
+std::uint64_t read(const py::list& arrays, py::handle threads) {
+  const int num_threads = positive("read_memory", "num_threads", threads, 1);
+  std::vector<py::buffer_info> buffers;
+  std::vector<const void*> blocks;
+  for (py::handle array : arrays) {
+    auto view = std::make_unique<Py_buffer>();
+    if (PyObject_GetBuffer(array.ptr(), view.get(), PyBUF_C_CONTIGUOUS | PyBUF_FORMAT) != 0)
+      throw py::error_already_set();
+    buffers.emplace_back(view.release());
+    blocks.push_back(buffers.back().ptr);
+    if (buffers.back().view()->len != buffers.front().view()->len)
+      throw py::value_error("read_memory: arrays must be of one size");
+  }
+  if (buffers.empty()) return 0;
+  const auto bytes = static_cast<std::size_t>(buffers.front().view()->len);
+  const py::gil_scoped_release_simple unlocked;
+  return read_memory(blocks.data(), static_cast<int>(blocks.size()), bytes, num_threads);
+}
+
 }  // namespace
 
 void warn_if_forked() {
@@ -75,6 +97,7 @@ void bind_runtime(py::module_& m) {
   m.def("in_forked_child", &in_forked_child);
   m.def("scratch_bytes", &scratch_bytes);
   m.def("measure_fma_gflops", &measure, "(dtype, seconds) -> GFLOP/s of one core's multiply-add units");
+  m.def("read_memory", &read, "(arrays of one size, num_threads) -> XOR of their 8-byte words");
   m.def("dtypes", &dtypes, "The dtypes that attention computes in");
 }
 

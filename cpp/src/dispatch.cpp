@@ -5,11 +5,13 @@
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
+#include <cstring>
 #include <stdexcept>
 #include <string>
 
 #include "mha/errors.hpp"
 #include "mha/runtime.hpp"
+#include "parallel.hpp"
 
 namespace mha {
 
@@ -104,6 +106,27 @@ const Isa& isa_at(int index) {
   return kIsas[index];
 }
 
+// Long enough for the hardware to see a stream, and short enough that no thread waits for the last one.
+constexpr Index kPieceBytes = 256 * 1024;
+
+/// What the tasks of read_memory() share: `pieces` of them read a block.
+struct Reading {
+  std::uint64_t (*read_words)(const void* memory, Index count);
+  const void* const* blocks;
+  Index bytes, pieces;
+  mutable std::atomic<std::uint64_t> result{0};
+};
+
+void read_piece(const void* context, Index task, int) {
+  const auto& reading = *static_cast<const Reading*>(context);
+  const Index first = task % reading.pieces * kPieceBytes;
+  const char* piece = static_cast<const char*>(reading.blocks[task / reading.pieces]) + first;
+  const Index length = std::min<Index>(kPieceBytes, reading.bytes - first), words = length / 8;
+  std::uint64_t last = 0;
+  std::memcpy(&last, piece + words * 8, static_cast<std::size_t>(length - words * 8));
+  reading.result.fetch_xor(last ^ reading.read_words(piece, words), std::memory_order_relaxed);
+}
+
 }  // namespace
 
 const KernelTable& active_kernels() {
@@ -157,6 +180,14 @@ double measure_fma_gflops(DType dtype, double seconds) {
       best = std::max(best, flops / elapsed);
   } while (best == 0 || seconds_since(begin) < seconds);
   return best * 1e-9;
+}
+
+std::uint64_t read_memory(const void* const* blocks, int count, std::size_t bytes, int threads) {
+  const auto size = static_cast<Index>(bytes);
+  const Reading reading{current_isa().table().read_words, blocks, size, (size + kPieceBytes - 1) / kPieceBytes};
+  const Phase phase{count * reading.pieces, &read_piece, &reading};
+  run_phases(&phase, 1, threads);
+  return reading.result;
 }
 
 }  // namespace mha

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <cstdlib>
 #include <stdexcept>
 #include <string>
@@ -93,6 +94,17 @@ TEST_F(Dispatch, ThePeakIsMeasuredWithoutCountingAsACall) {
     EXPECT_STREQ(last_used_isa(), "");
   }).join();
   EXPECT_THROW(measure_fma_gflops(DType::boolean, 0.01), DTypeError);
+}
+
+TEST_F(Dispatch, MemoryIsReadWithoutCountingAsACall) {
+  const std::uint64_t words[3] = {1, 2, 4}, others[3] = {8, 16, 32};
+  const void* const blocks[] = {words, others};
+  std::thread([&] {
+    EXPECT_EQ(read_memory(blocks, 2, 16, 1), 27u);
+    EXPECT_EQ(read_memory(blocks, 2, 24, 2), 63u);
+    EXPECT_EQ(read_memory(blocks, 2, 0, 2), 0u);
+    EXPECT_STREQ(last_used_isa(), "");
+  }).join();
 }
 
 }  // namespace

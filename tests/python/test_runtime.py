@@ -218,3 +218,22 @@ def test_bits_are_those_of_the_environment_and_of_use_isa() -> None:
         ours = scaled_dot_product_attention(x, x, x)
     theirs = np.frombuffer(bytes.fromhex(_output(code, MHA_NATIVE_ISA=name)), np.float32).reshape(ours.shape)
     assert_same_bits(theirs, ours)
+
+
+@pytest.mark.parametrize("size", [0, 1, 7, 8, 9, 511, 513, 262143, 262145, 1_000_003])
+def test_memory_is_read_once_and_whole(size: int, num_threads: int, rng: np.random.Generator) -> None:
+    arrays = [rng.integers(0, 256, size, dtype=np.uint8) for _ in range(3)]
+    words = [np.concatenate([array, np.zeros(-size % 8, np.uint8)]).view(np.uint64) for array in arrays]
+    expected = int(np.bitwise_xor.reduce(np.concatenate(words)))
+    for name in mha_native.available_isas():  # not the fixture: this is no call that dispatches
+        with mha_native.use_isa(name):
+            assert _core.read_memory(arrays, num_threads) == expected
+
+
+def test_memory_that_is_no_block_is_not_read() -> None:
+    x = np.ones((4, 4), np.float32)
+    for arrays, threads in (([x.T], 1), ([x[:, :2]], 1), ([x, x[:2]], 1), ([x], 0)):
+        with pytest.raises(ValueError):
+            _core.read_memory(arrays, threads)
+    x.flags.writeable = False
+    assert _core.read_memory([x], 1) == _core.read_memory([], 1) == 0

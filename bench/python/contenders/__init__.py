@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from .contender import Contender, Program
+from .contender import Contender, Program, in_rotation
 from .ours import Ours
 
-__all__ = ["PEERS", "Contender", "Ours", "Program", "make_peer"]
+__all__ = ["PEERS", "Contender", "Ours", "Program", "in_rotation", "make_peer"]
 
 # The name on the command line: module and class. A module imports its library, which need not be installed.
 PEERS = {
+    "read": ("read_once", "ReadOnce"),
+    "against": ("against", "Against"),
     "padded": ("padded", "Padded"),
     "numpy": ("numpy_unfused", "NumPyUnfused"),
     "torch": ("torch_peer", "Torch"),
+    "onnxruntime": ("onnxruntime_peer", "OnnxRuntime"),
 }
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,10 @@ class Program:
         Makes a NumPy array of what `run` returns; not timed.
     variant : str
         Tells programs of one contender apart. The fastest stands for the contender.
+    is_checked : bool
+        False for a yardstick: it computes something else than the case, to be compared in time only.
+    pairs : int
+        Query-key pairs of a head that it computes, if the report is to set them against those of the case; else 0.
     """
 
     contender: str
@@ -35,10 +40,18 @@ class Program:
     turn: Callable[[], AbstractContextManager[Any]] = nullcontext
     to_array: Callable[[Any], NDArray[Any]] = np.asarray
     variant: str = ""
+    is_checked: bool = True
+    pairs: int = 0
 
     @property
     def label(self) -> str:
         return f"{self.contender} ({self.variant})" if self.variant else self.contender
+
+
+def in_rotation(programs: list[Program]) -> Program:
+    """A program that runs the next of `programs` at each call: the same work, on other memory."""
+    runs = itertools.cycle([program.run for program in programs])
+    return programs[0] if len(programs) == 1 else replace(programs[0], run=lambda: next(runs)())
 
 
 class Contender(ABC):

@@ -41,9 +41,9 @@ class NumPyUnfused(Contender):
     def programs(self, case: Case, inputs: Inputs, threads: int) -> list[Program]:
         if self._blas is None and os.environ.get("OPENBLAS_NUM_THREADS") != str(threads):
             return []
-        if case.kind == "ragged":
+        if case.kind == "ragged" or case.changes_scores:
             return []
-        hidden = ~np.tri(case.Tq, case.Tk, dtype=bool) if case.causal else None
+        hidden = ~case.visible(case.Tq, case.Tk) if case.causal or case.is_masked else None
         if case.kind == "sdpa":
             query, key, value = inputs.arrays
             return [Program(self.name, threads, lambda: attention(query, key, value, hidden), self._turn(threads))]

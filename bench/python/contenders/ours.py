@@ -18,7 +18,7 @@ class Ours(Contender):
         return f"{mha_native.__version__}, {mha_native.active_isa()}; threads by num_threads= of each call"
 
     def programs(self, case: Case, inputs: Inputs, threads: int) -> list[Program]:
-        options: dict[str, Any] = {"is_causal": case.causal, "num_threads": threads}
+        options: dict[str, Any] = {**case.options, "num_threads": threads}
         if case.kind == "sdpa":
             attend = mha_native.scaled_dot_product_attention
             query, key, value = inputs.arrays

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shapes import Case, Inputs, padded, unpadded
+from shapes import Case, Inputs, padded, padded_pairs, unpadded
 
 import mha_native
 
@@ -27,5 +27,6 @@ class Padded(Contender):
                 threads,
                 lambda: attend(query, key, value, **options),
                 to_array=lambda out: unpadded(case, out),
+                pairs=padded_pairs(case),
             )
         ]

@@ -25,11 +25,16 @@ class Torch(Contender):
             return Program(self.name, threads, run, turn(threads, variant != "slow path"), torch.Tensor.numpy, variant)
 
         causal = case.causal
+        if case.changes_scores:  # a bias for every pair could stand for alibi, and nothing fused for a softcap
+            return []
         if case.kind == "sdpa":
             attend = functional.scaled_dot_product_attention
             query, key, value = map(torch.from_numpy, inputs.arrays)
-            grouped = case.Hk != case.H
-            return [program(lambda: attend(query, key, value, is_causal=causal, enable_gqa=grouped))]
+            options: dict[str, Any] = {"is_causal": causal, "enable_gqa": case.Hk != case.H}
+            if case.is_masked:  # one mask for everything, since both together are refused
+                mask = case.visible(case.Tq if causal or case.window else 1, case.Tk)
+                options.update(is_causal=False, attn_mask=torch.from_numpy(mask))
+            return [program(lambda: attend(query, key, value, **options))]
 
         if case.kind == "ragged":  # torch has no ragged attention on a CPU
             if case.causal or case.Hk != case.H:

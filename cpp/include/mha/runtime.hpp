@@ -1,6 +1,9 @@
 // Which instruction set and how many threads: queries and process-wide defaults.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
+
 #include "mha/tensor_view.hpp"
 
 namespace mha {
@@ -39,5 +42,9 @@ std::size_t scratch_bytes();
 /// Runs the FMA units of one core flat out for about `seconds` and returns GFLOP/s: the peak of the active instruction
 /// set in `dtype`, for benchmarks.
 double measure_fma_gflops(DType dtype, double seconds);
+
+/// Reads `count` blocks of `bytes` bytes each once, on `threads` threads, and returns the XOR of their 8-byte words, the
+/// last word of a block filled up with zeros. For benchmarks: how fast this memory can be read at all.
+std::uint64_t read_memory(const void* const* blocks, int count, std::size_t bytes, int threads);
 
 }  // namespace mha

@@ -107,6 +107,7 @@ struct DTypeKernels {
 struct KernelTable {
   const char* isa;                // must equal the name in the registry
   const char* (*compiled_isa)();  // asks the object itself: proves which code the linker kept
+  std::uint64_t (*read_words)(const void* memory, Index count);  // XOR of words of eight bytes, at any address
   DTypeKernels kernels[kNumDTypes];
 };
 

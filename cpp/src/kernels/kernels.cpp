@@ -4,6 +4,7 @@
 #include "decode_tile.hpp"
 #include "kernel_table.hpp"
 #include "project_tile.hpp"
+#include "read_words.hpp"
 #include "saturate_fma.hpp"
 #include "statistics_tile.hpp"
 #include "weigh_tile.hpp"
@@ -55,6 +56,7 @@ constexpr DTypeKernels dtype_kernels() {
 
 constexpr KernelTable kTable = {MHA_QUOTE(MHA_ISA),
                                 &compiled_isa,
+                                &read_words,
                                 {
 #define MHA_DTYPE(name, scalar, accumulator) dtype_kernels<scalar>(),
 #include "mha/dtypes.def"

@@ -1,0 +1,26 @@
+"""This library on the plain case that a case with options goes against, on the same arrays."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from shapes import Case, Inputs, plain_case
+
+from .contender import Contender, Program
+from .ours import Ours
+
+
+class Against(Contender):
+    name = "against"
+
+    def description(self) -> str:
+        return "this library without the options of the case"
+
+    def programs(self, case: Case, inputs: Inputs, threads: int) -> list[Program]:
+        if not case.against or case.cold:
+            return []
+        plain = plain_case(case)
+        return [
+            replace(program, contender=self.name, variant=plain.name, is_checked=False, pairs=plain.visible_pairs)
+            for program in Ours(self.thread_counts).programs(plain, inputs, threads)
+        ]
