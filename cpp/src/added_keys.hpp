@@ -27,13 +27,13 @@ class AddedKeys {
 
  private:
   TensorView view(const std::vector<std::byte>& rows, Index batch, Index columns) const {
-    return {rows.data(), dtype_, {batch, kv_heads_, count_, columns}, {0, count_ * columns, columns, 1}};
+    return {rows.data(), dtype_, {batch, kv_heads_, count_, columns}, {0, columns, kv_heads_ * columns, 1}};
   }
 
   DType dtype_;
   bool has_bias_kv_;
   Index count_, kv_heads_, head_dim_, value_head_dim_;
-  std::vector<std::byte> keys_, values_;
+  std::vector<std::byte> keys_, values_;  // [count, Hk, D], [count, Hk, Dv]: the key of the weights comes first
 };
 
 /// The added keys in one call of the layer. Its phases refer to it: it must outlive them, and stay where it is.
