@@ -333,20 +333,20 @@ class MultiHeadAttention:
 
         Four things differ. Boolean masks are the other way round: here True means that the key takes part; those of
         [B * H, Tq, Tk] become [B, H, Tq, Tk]. The layer is batch-first, whatever ``module.batch_first`` says: weights
-        are the same either way, and nothing is transposed. Dropout is not applied, in training mode neither, as in
-        ``module.eval()``. A query that sees no key gives the bias of the last projection, where torch may give NaN.
+        are the same either way, and nothing is transposed. Dropout is not applied, not even in training mode: results
+        are those of ``module.eval()``. A query that sees no key gives the bias of the last projection, where torch may
+        give NaN.
 
         Parameters
         ----------
         module : torch.nn.MultiheadAttention
             On the CPU, in float32 or float64, of any configuration.
         """
-        if not all(
-            hasattr(module, name) for name in ("embed_dim", "num_heads", "kdim", "vdim", "add_zero_attn", "state_dict")
-        ):
+        names = ("embed_dim", "num_heads", "kdim", "vdim", "add_zero_attn", "state_dict")
+        state = module.state_dict() if all(hasattr(module, name) for name in names) else {}
+        if "out_proj.weight" not in state:  # parametrized, or wrapped: then it goes by another name
             kind = f"{type(module).__module__}.{type(module).__qualname__}"
-            raise TypeError(f"MultiHeadAttention.from_torch: expected a torch.nn.MultiheadAttention; got {kind}")
-        state = module.state_dict()
+            raise TypeError(f"MultiHeadAttention.from_torch: expected a plain torch.nn.MultiheadAttention; got {kind}")
         out_weight = to_numpy("MultiHeadAttention.from_torch", "out_proj.weight", state["out_proj.weight"])
         layer = cls.__new__(cls)
         sizes = resolve_sizes(module.embed_dim, module.num_heads, None, None, None, module.kdim, module.vdim, None)

@@ -220,6 +220,10 @@ def test_added_keys_are_exchanged() -> None:
 def test_what_from_torch_refuses() -> None:
     with pytest.raises(TypeError, match="Linear"):
         MultiHeadAttention.from_torch(torch.nn.Linear(32, 32))
+    parametrized = _module()
+    torch.nn.utils.parametrizations.weight_norm(parametrized.out_proj)
+    with pytest.raises(TypeError, match=r"expected a plain torch\.nn\.MultiheadAttention"):
+        MultiHeadAttention.from_torch(parametrized)
     with pytest.raises(TypeError, match="float16"):
         MultiHeadAttention.from_torch(torch.nn.MultiheadAttention(32, 4, dtype=torch.float16))
     with pytest.raises(TypeError, match="device"):
