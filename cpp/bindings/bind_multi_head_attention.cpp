@@ -15,7 +15,7 @@
 namespace mha::bindings {
 namespace {
 
-constexpr int kNumWeights = 8;
+constexpr int kNumWeights = 10;
 
 // The layer, and which of its weights exist: a bias that was not given is not handed back.
 struct Layer {
@@ -26,17 +26,19 @@ struct Layer {
 Layer make_layer(Index embed_dim, Index num_heads, Index num_kv_heads, Index head_dim, Index value_head_dim, Index kdim,
                  Index vdim, Index out_dim, py::handle query_weight, py::handle key_weight, py::handle value_weight,
                  py::handle out_weight, py::handle query_bias, py::handle key_bias, py::handle value_bias,
-                 py::handle out_bias) {
+                 py::handle out_bias, py::handle added_key, py::handle added_value, bool add_zero_attn) {
   const Argument list[] = {{"query_weight", query_weight}, {"key_weight", key_weight}, {"value_weight", value_weight},
                            {"out_weight", out_weight},     {"query_bias", query_bias}, {"key_bias", key_bias},
-                           {"value_bias", value_bias},     {"out_bias", out_bias}};
+                           {"value_bias", value_bias},     {"out_bias", out_bias},     {"added_key", added_key},
+                           {"added_value", added_value}};
   const ArrayArguments arrays("MultiHeadAttention", list);
   const MultiHeadAttentionWeights weights = {arrays.tensor(0, 2, 2),          arrays.tensor(1, 2, 2),
                                              arrays.tensor(2, 2, 2),          arrays.tensor(3, 2, 2),
                                              arrays.optional_tensor(4, 1, 1), arrays.optional_tensor(5, 1, 1),
-                                             arrays.optional_tensor(6, 1, 1), arrays.optional_tensor(7, 1, 1)};
-  const MultiHeadAttentionConfig config = {embed_dim,      num_heads, num_kv_heads, head_dim,
-                                           value_head_dim, kdim,      vdim,         out_dim};
+                                             arrays.optional_tensor(6, 1, 1), arrays.optional_tensor(7, 1, 1),
+                                             arrays.optional_tensor(8, 1, 1), arrays.optional_tensor(9, 1, 1)};
+  const MultiHeadAttentionConfig config = {embed_dim, num_heads, num_kv_heads, head_dim,        value_head_dim,
+                                           kdim,      vdim,      out_dim,      arrays.given(8), add_zero_attn};
   Layer layer = {MultiHeadAttention(config, weights), {}};
   for (int i = 0; i < kNumWeights; ++i) layer.has_weight[i] = arrays.given(i);
   return layer;
@@ -105,9 +107,9 @@ py::object forward(const Layer& layer, py::handle query, py::handle key, py::han
   }
   NewArray weights;
   if (with_weights) {
-    // [B, H, Tq, Tk], without B if query has none.
+    // [B, H, Tq, Tk + added], without B if query has none.
     const Index keys = cache ? keys_after(*cache, q, k, counts) : k.extents[k.rank - 2];
-    const Index extents[kMaxRank] = {q.extents[0], config.num_heads, q.extents[q.rank - 2], keys};
+    const Index extents[kMaxRank] = {q.extents[0], config.num_heads, q.extents[q.rank - 2], keys + config.added_keys()};
     weights = new_array(q.dtype, q.rank + 1, q.rank == 3 ? extents : extents + 1);
   }
   warn_if_forked();
@@ -190,7 +192,9 @@ py::tuple copy_weights(const Layer& layer) {
                                          {query_columns},
                                          {key_columns},
                                          {value_columns},
-                                         {config.out_dim}};
+                                         {config.out_dim},
+                                         {key_columns},
+                                         {value_columns}};
   NewArray copies[kNumWeights];
   py::tuple result(kNumWeights);
   for (int i = 0; i < kNumWeights; ++i) {
@@ -198,7 +202,7 @@ py::tuple copy_weights(const Layer& layer) {
     result[static_cast<std::size_t>(i)] = layer.has_weight[i] ? copies[i].array : py::object(py::none());
   }
   layer.attention.copy_weights({copies[0].view, copies[1].view, copies[2].view, copies[3].view, copies[4].view,
-                                copies[5].view, copies[6].view, copies[7].view});
+                                copies[5].view, copies[6].view, copies[7].view, copies[8].view, copies[9].view});
   return result;
 }
 
@@ -215,7 +219,8 @@ void bind_multi_head_attention(py::module_& m) {
   py::class_<Layer>(m, "MultiHeadAttention")
       .def(py::init(&make_layer),
            "(embed_dim, num_heads, num_kv_heads, head_dim, value_head_dim, kdim, vdim, out_dim, query_weight, "
-           "key_weight, value_weight, out_weight, query_bias, key_bias, value_bias, out_bias)")
+           "key_weight, value_weight, out_weight, query_bias, key_bias, value_bias, out_bias, added_key, added_value, "
+           "add_zero_attn)")
       .def("forward", &forward,
            "(query, key, value, attn_mask, key_mask, is_causal, query_offset, key_lengths, window, scale, softcap, "
            "alibi_slopes, sinks, cache, new_lengths, need_weights, out, num_threads) -> out or (out, weights)")
@@ -223,7 +228,7 @@ void bind_multi_head_attention(py::module_& m) {
            "(query, key, value, cu_seqlens_q, cu_seqlens_k, attn_mask, key_mask, is_causal, query_offset, key_lengths, "
            "window, scale, softcap, alibi_slopes, sinks, out, num_threads) -> out")
       .def("append_to", &append_to, "(cache, key, value, new_lengths, num_threads) -> None")
-      .def("weights", &copy_weights, "() -> copies of the eight weights, None for a bias that the layer lacks")
+      .def("weights", &copy_weights, "() -> copies of the ten weights, None for one that the layer lacks")
       .def_property_readonly("embed_dim", &get<&Config::embed_dim>)
       .def_property_readonly("num_heads", &get<&Config::num_heads>)
       .def_property_readonly("num_kv_heads", &get<&Config::num_kv_heads>)

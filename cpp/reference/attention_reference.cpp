@@ -86,10 +86,9 @@ Dense project_heads(const TensorView& x, const TensorView& weight, const TensorV
   return result;
 }
 
-}  // namespace
-
-Attention scaled_dot_product_attention(const TensorView& query, const TensorView& key, const TensorView& value,
-                                       const AttentionOptions& options) {
+/// Every row sees the last `added` keys, which are neither biased nor masked.
+Attention attention(const TensorView& query, const TensorView& key, const TensorView& value,
+                    const AttentionOptions& options, Index added) {
   const Index batch = extent(query, 3), heads = extent(query, 2), queries = extent(query, 1),
               head_dim = extent(query, 0);
   const Index kv_heads = extent(key, 2), keys = extent(key, 1), value_dim = extent(value, 0);
@@ -107,8 +106,9 @@ Attention scaled_dot_product_attention(const TensorView& query, const TensorView
         const double sink = options.sinks ? at(options.sinks, {h}) : -kInfinity;
         double maximum = sink;
         for (Index j = 0; j < keys; ++j) {
-          sees[j] = takes_part(options, b, h, i, j);
-          if (options.key_lengths && j >= options.key_lengths[b]) {  // there is nothing to read
+          const bool is_added = j >= keys - added;
+          sees[j] = is_added || takes_part(options, b, h, i, j);
+          if (!is_added && options.key_lengths && j >= options.key_lengths[b]) {  // there is nothing to read
             for (auto* stage : {&result.scaled, &result.capped, &result.masked}) stage->push_back(-kInfinity);
             continue;
           }
@@ -116,7 +116,7 @@ Attention scaled_dot_product_attention(const TensorView& query, const TensorView
           for (Index d = 0; d < head_dim; ++d) dot += at(query, {b, h, i, d}) * at(key, {b, hk, j, d});
           result.scaled.push_back(scale * dot);
           result.capped.push_back(capped(scale * dot, options));
-          score[j] = biased(result.capped.back(), options, b, h, i, j);
+          score[j] = is_added ? result.capped.back() : biased(result.capped.back(), options, b, h, i, j);
           result.masked.push_back(sees[j] ? score[j] : -kInfinity);
           if (!sees[j]) continue;
           if (score[j] > maximum) maximum = score[j];
@@ -138,6 +138,30 @@ Attention scaled_dot_product_attention(const TensorView& query, const TensorView
   return result;
 }
 
+/// Projected rows, [B, Hk, T, columns], and behind those of each head the rows that a layer adds: `given`, [Hk * columns]
+/// or empty, and zeros.
+Dense with_added_rows(const Dense& x, const TensorView& given, bool add_zeros) {
+  const auto [batch, heads, length, columns] = x.view.extents;
+  const Index total = length + Index{bool(given)} + Index{add_zeros};
+  Dense result;
+  for (Index b = 0; b < batch; ++b)
+    for (Index h = 0; h < heads; ++h)
+      for (Index t = 0; t < total; ++t)
+        for (Index c = 0; c < columns; ++c)
+          result.data.push_back(t < length             ? at(x.view, {b, h, t, c})
+                                : t == length && given ? at(given, {h * columns + c})
+                                                       : 0.0);
+  result.view = TensorView(result.data.data(), {batch, heads, total, columns});
+  return result;
+}
+
+}  // namespace
+
+Attention scaled_dot_product_attention(const TensorView& query, const TensorView& key, const TensorView& value,
+                                       const AttentionOptions& options) {
+  return attention(query, key, value, options, 0);
+}
+
 Attention multi_head_attention(const MultiHeadAttentionConfig& config, const MultiHeadAttentionWeights& weights,
                                const TensorView& query, const TensorView& key, const TensorView& value,
                                const AttentionOptions& options) {
@@ -145,7 +169,9 @@ Attention multi_head_attention(const MultiHeadAttentionConfig& config, const Mul
   const Dense q = project_heads(query, weights.query_weight, weights.query_bias, heads);
   const Dense k = project_heads(key, weights.key_weight, weights.key_bias, kv_heads);
   const Dense v = project_heads(value, weights.value_weight, weights.value_bias, kv_heads);
-  Attention result = scaled_dot_product_attention(q.view, k.view, v.view, options);
+  const Dense keys = with_added_rows(k, weights.added_key, config.add_zero_attn);
+  const Dense values = with_added_rows(v, weights.added_value, config.add_zero_attn);
+  Attention result = attention(q.view, keys.view, values.view, options, config.added_keys());
 
   // concat(head_1 ... head_H): [B, H, Tq, Dv] read as [B, Tq, H * Dv].
   const Index batch = extent(query, 2), queries = extent(query, 1), width = extent(v.view, 0);

@@ -50,9 +50,10 @@ struct AttentionPlan {
   const std::int64_t* key_lengths;    // [batch] or null
   const std::int64_t* query_lengths;  // [batch] or null; rows behind them are padding, which sees no key
   double scale;
-  double softcap;                         // 0: none
-  const std::byte *alibi_slopes, *sinks;  // [head], of the accumulator's type; null: none
-  Index alibi_slope_stride, sink_stride;  // bytes
+  double softcap;                 // 0: none
+  const std::byte* alibi_slopes;  // [head], of the accumulator's type; null: none
+  Index alibi_slope_stride;       // bytes
+  Input sinks;                    // one for each row, of the accumulator's type; data null: none
   DType accumulator;
 
   Index tiles_per_head;  // query tiles of one (batch, key-value head); 0 for a ragged batch

@@ -43,6 +43,7 @@ AttentionPlan make_plan(const AttentionArguments& a, AttentionOutput output, con
   plan.out = operand<std::byte>(a.out);
   if (a.lse) plan.lse = operand<std::byte>(a.lse);
   plan.lse.step = 1;
+  if (options.sinks) plan.sinks = operand<const std::byte>(options.sinks);
 
   if (const TensorView& mask = options.attn_mask; mask) {
     plan.attn_mask = operand<const std::byte>(mask);
@@ -67,7 +68,7 @@ AttentionPlan make_plan(const AttentionArguments& a, AttentionOutput output, con
     plan.query_starts = a.ragged->cu_seqlens_q;
     plan.key_starts = a.ragged->cu_seqlens_k;
     plan.query.batch = plan.key.batch = plan.value.batch = plan.out.batch = plan.lse.batch = plan.attn_mask.batch = 0;
-    plan.key_mask_batch = 0;
+    plan.key_mask_batch = plan.sinks.batch = 0;
   }
 
   plan.is_causal = options.is_causal;
@@ -86,8 +87,6 @@ AttentionPlan make_plan(const AttentionArguments& a, AttentionOutput output, con
   plan.softcap = options.softcap == 0 ? 0 : std::clamp(options.softcap, 1 / far_cap, far_cap);
   plan.alibi_slopes = static_cast<const std::byte*>(options.alibi_slopes.data);
   plan.alibi_slope_stride = options.alibi_slopes.strides[0] * size_of(plan.accumulator);
-  plan.sinks = static_cast<const std::byte*>(options.sinks.data);
-  plan.sink_stride = options.sinks.strides[0] * size_of(plan.accumulator);
 
   plan.kernel = output == AttentionOutput::scores    ? plan.kernels->score
                 : output == AttentionOutput::weights ? plan.kernels->weigh

@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
 
+#include "added_keys.hpp"
 #include "dispatch.hpp"
 #include "make_plan.hpp"
 #include "projection_phase.hpp"
@@ -19,13 +21,15 @@ struct MultiHeadAttention::Impl {
         query(w.query_weight, w.query_bias, sizes.head_dim),
         key(w.key_weight, w.key_bias, sizes.head_dim),
         value(w.value_weight, w.value_bias, sizes.value_head_dim),
-        out(w.out_weight, w.out_bias, sizes.out_dim) {}
+        out(w.out_weight, w.out_bias, sizes.out_dim),
+        added(sizes, w) {}
 
   DType dtype() const { return query.dtype(); }
   void run(const LayerArguments& arguments) const;
 
   MultiHeadAttentionConfig config;
   PackedLinear query, key, value, out;
+  AddedKeys added;
 };
 
 namespace {
@@ -120,6 +124,7 @@ void MultiHeadAttention::copy_weights(const WeightOutputs& outputs) const {
   impl_->key.unpack(outputs.key_weight, outputs.key_bias);
   impl_->value.unpack(outputs.value_weight, outputs.value_bias);
   impl_->out.unpack(outputs.out_weight, outputs.out_bias);
+  impl_->added.unpack(outputs.added_key, outputs.added_value);
 }
 
 void MultiHeadAttention::forward(const TensorView& query, const TensorView& key, const TensorView& value,
@@ -184,6 +189,8 @@ void MultiHeadAttention::Impl::run(const LayerArguments& a) const {
   const std::size_t sums_at = layout.take(
       span_sums_bytes(kernels, sequences * sizes.num_kv_heads, spans_of(key_length), sizes.value_head_dim, threads));
   const std::size_t schedule_at = layout.take(a.ragged ? double(schedule_bytes(sequences)) : 0);
+  const bool has_added = layer.added.count() > 0;
+  const std::size_t added_at = layout.take(has_added ? AddedShard::bytes(sizes, dtype(), rows) : 0);
   Workspace workspace(layout.total());
   std::byte *const memory = workspace.data(), *const scratch = memory + scratch_at;
 
@@ -209,21 +216,32 @@ void MultiHeadAttention::Impl::run(const LayerArguments& a) const {
   AttentionOptions options = a.options;
   if (a.cache) options.key_lengths = lengths_after(a, new_keys, reinterpret_cast<std::int64_t*>(memory + lengths_at));
   if (a.grows) options.query_offsets = a.grows->lengths();
+  std::optional<AddedShard> shard;
+  MutableTensorView lse;
+  if (has_added) {
+    shard.emplace(layer.added, a, q, z, memory + added_at, table);
+    options.sinks = shard->lse();
+    lse = shard->total_lse();
+  }
   AttentionPlan attend_plan =
-      make_plan({"", q, k, v, z, {}, options, a.ragged}, AttentionOutput::attended_values, table);
+      make_plan({"", q, k, v, z, lse, options, a.ragged}, AttentionOutput::attended_values, table);
   attend_plan.query_lengths = a.new_lengths;
   const SequenceTasks* tasks = a.ragged ? schedule(attend_plan, memory + schedule_at) : nullptr;
   const AttentionRun attend{&attend_plan, threads, scratch, scratch_stride, memory + sums_at, tasks};
   project_out.add(projection(layer.out, kernels, concat, result));
 
-  Phase phases[5] = {projection_phase(project_in)};
+  Phase phases[8] = {projection_phase(project_in)};
   int count = 1;
+  if (shard) count += shard->attend_phases(attend, phases + count);
   count += attention_phases(attend, phases + count);
+  if (shard) phases[count++] = shard->join_phase();
   phases[count++] = projection_phase(project_out);
   AttentionPlan weigh_plan;
   const AttentionRun weigh{&weigh_plan, threads, scratch, scratch_stride, nullptr};
   if (a.weights) {
-    weigh_plan = make_plan({"", q, k, {}, a.weights, {}, options}, AttentionOutput::weights, table);
+    MutableTensorView columns = a.weights;  // those of the added keys come behind
+    columns.extents[3] = key_length;
+    weigh_plan = make_plan({"", q, k, {}, columns, {}, options}, AttentionOutput::weights, table);
     weigh_plan.query_lengths = a.new_lengths;
     count += attention_phases(weigh, phases + count);
   }

@@ -42,7 +42,7 @@ AttentionTile make_tile(const AttentionPlan& plan, Index batch, Index first_head
   tile.scale = plan.scale;
   tile.softcap = plan.softcap;
   tile.has_alibi = plan.alibi_slopes != nullptr;
-  tile.has_sinks = plan.sinks != nullptr;
+  tile.has_sinks = plan.sinks.data != nullptr;
   for (int r = 0; r < tile.rows; ++r) {
     const Index query = (first_row + r) / heads, head = first_head + (first_row + r) % heads;
     const KeyBounds bounds = key_bounds(plan, batch, query);
@@ -55,7 +55,7 @@ AttentionTile make_tile(const AttentionPlan& plan, Index batch, Index first_head
     tile.lse[r] = plan.lse.data ? plan.lse.at(batch, head, row) : nullptr;
     if (tile.has_alibi)
       tile.alibi_slope[r] = read_real(plan.alibi_slopes + head * plan.alibi_slope_stride, plan.accumulator);
-    if (tile.has_sinks) tile.sink[r] = read_real(plan.sinks + head * plan.sink_stride, plan.accumulator);
+    if (tile.has_sinks) tile.sink[r] = read_real(plan.sinks.at(batch, head, row), plan.accumulator);
     tile.attn_mask[r] = plan.attn_mask.data ? plan.attn_mask.at(batch, head, row) : nullptr;
   }
   tile.span = nullptr;

@@ -137,6 +137,8 @@ AttentionOptions checked_options(const char* function, AttentionOptions options,
   };
   check_head_values("alibi_slopes", options.alibi_slopes);
   check_head_values("sinks", options.sinks);
+  if (const TensorView sinks = options.sinks; sinks)
+    options.sinks = {sinks.data, sinks.dtype, {batch, heads, query_length}, {0, sinks.strides[0], 0}};
   if (options.num_threads < 0)
     wrong("num_threads must be at least 1, or 0 for the default; got " + std::to_string(options.num_threads));
   return options;
@@ -323,8 +325,11 @@ LayerArguments validate(const MultiHeadAttentionConfig& config, DType dtype, Lay
   }
   if (weights) {
     add_leading_axes(a.weights, 4);
-    if (!has_shape(a.weights, {batch, config.num_heads, query_length, key_length}))
-      fail(f, "weights must be [B, H, Tq, Tk]", {{"weights", weights}, {"query", query}, {"key", key}});
+    const Index added = config.added_keys();
+    if (!has_shape(a.weights, {batch, config.num_heads, query_length, key_length + added}))
+      fail(f,
+           added ? "weights must be [B, H, Tq, Tk + " + std::to_string(added) + "]" : "weights must be [B, H, Tq, Tk]",
+           {{"weights", weights}, {"query", query}, {"key", key}});
     check_output(f, "weights", a.weights, inputs_and_masks);
     check_output(f, "weights", a.weights, {{"out", a.out}});
   }
@@ -370,7 +375,9 @@ MultiHeadAttentionConfig validate(MultiHeadAttentionConfig c, const MultiHeadAtt
                 {"query_bias", w.query_bias},
                 {"key_bias", w.key_bias},
                 {"value_bias", w.value_bias},
-                {"out_bias", w.out_bias}});
+                {"out_bias", w.out_bias},
+                {"added_key", w.added_key},
+                {"added_value", w.added_value}});
   check("query_weight", w.query_weight, {query_width, c.embed_dim}, true);
   check("key_weight", w.key_weight, {key_width, c.kdim}, true);
   check("value_weight", w.value_weight, {value_width, c.vdim}, true);
@@ -379,6 +386,10 @@ MultiHeadAttentionConfig validate(MultiHeadAttentionConfig c, const MultiHeadAtt
   check("key_bias", w.key_bias, {key_width}, false);
   check("value_bias", w.value_bias, {value_width}, false);
   check("out_bias", w.out_bias, {c.out_dim}, false);
+  if (!c.add_bias_kv && (w.added_key || w.added_value))
+    wrong("added_key and added_value must not be given without add_bias_kv");
+  check("added_key", w.added_key, {key_width}, c.add_bias_kv);
+  check("added_value", w.added_value, {value_width}, c.add_bias_kv);
   return c;
 }
 

@@ -137,6 +137,9 @@ class MultiHeadAttention:
         key_bias: NDArray[Any] | None,
         value_bias: NDArray[Any] | None,
         out_bias: NDArray[Any] | None,
+        added_key: NDArray[Any] | None,
+        added_value: NDArray[Any] | None,
+        add_zero_attn: bool,
         /,
     ) -> None: ...
     def forward(
@@ -198,6 +201,8 @@ class MultiHeadAttention:
         NDArray[Any],
         NDArray[Any],
         NDArray[Any],
+        NDArray[Any] | None,
+        NDArray[Any] | None,
         NDArray[Any] | None,
         NDArray[Any] | None,
         NDArray[Any] | None,

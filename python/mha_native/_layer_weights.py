@@ -12,6 +12,14 @@ from numpy.typing import NDArray
 from ._arrays import Tensor, to_numpy
 
 
+class Parts(NamedTuple):
+    """What a layer may have besides its projections."""
+
+    bias: bool
+    add_bias_kv: bool
+    add_zero_attn: bool
+
+
 class Sizes(NamedTuple):
     """Sizes of a layer, in the order in which the core takes them."""
 
@@ -35,17 +43,19 @@ class Sizes(NamedTuple):
         heads, kv_heads = self.num_heads, self.num_kv_heads
         return heads * self.head_dim, kv_heads * self.head_dim, kv_heads * self.value_head_dim
 
-    def state_shapes(self, bias: bool, stacked: bool) -> dict[str, tuple[int, ...]]:
+    def state_shapes(self, parts: Parts, stacked: bool) -> dict[str, tuple[int, ...]]:
         """Names and shapes of a state dict."""
         rows = self.in_rows
         shapes: dict[str, tuple[int, ...]] = {"in_proj_weight": (sum(rows), self.embed_dim)}
         if not stacked:
             features = (self.embed_dim, self.kdim, self.vdim)
             shapes = {f"{letter}_proj_weight": (rows[i], features[i]) for i, letter in enumerate("qkv")}
-        if bias:
+        if parts.bias:
             shapes["in_proj_bias"] = (sum(rows),)
+        if parts.add_bias_kv:
+            shapes |= {"bias_k": (1, 1, rows[1]), "bias_v": (1, 1, rows[2])}
         shapes["out_proj.weight"] = (self.out_dim, self.num_heads * self.value_head_dim)
-        if bias:
+        if parts.bias:
             shapes["out_proj.bias"] = (self.out_dim,)
         return shapes
 
@@ -86,14 +96,16 @@ def resolve_sizes(embed_dim: int, num_heads: int, *others: int | None) -> Sizes:
     return sizes
 
 
-def initial_state(sizes: Sizes, bias: bool, dtype: np.dtype[Any], seed: int | None) -> dict[str, NDArray[Any]]:
+def initial_state(sizes: Sizes, parts: Parts, dtype: np.dtype[Any], seed: int | None) -> dict[str, NDArray[Any]]:
     """Random weights by the rule of torch: Xavier-uniform into the heads, as one block where they are stacked, and the
-    rule of ``torch.nn.Linear`` out of them."""
+    rule of ``torch.nn.Linear`` out of them; an added key and its value are Xavier-normal."""
     rng = np.random.default_rng(seed)
     state = {}
-    for name, shape in sizes.state_shapes(bias, stacked=sizes.are_stackable).items():
+    for name, shape in sizes.state_shapes(parts, stacked=sizes.are_stackable).items():
         if len(shape) == 1:
             state[name] = np.zeros(shape, dtype)
+        elif len(shape) == 3:
+            state[name] = rng.normal(0, 1 / math.sqrt(shape[2]), shape).astype(dtype)
         else:
             rows, features = shape
             bound = 1 / math.sqrt(features) if name == "out_proj.weight" else math.sqrt(6 / (features + rows))
@@ -102,12 +114,13 @@ def initial_state(sizes: Sizes, bias: bool, dtype: np.dtype[Any], seed: int | No
 
 
 def split_state(
-    sizes: Sizes, bias: bool, dtype: np.dtype[Any], state: Mapping[str, Tensor]
-) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any], Any, Any, Any, Any]:
-    """The weights in the order of the core: four matrices, then four biases or None. Checks every name and shape."""
+    sizes: Sizes, parts: Parts, dtype: np.dtype[Any], state: Mapping[str, Tensor]
+) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any], Any, Any, Any, Any, Any, Any]:
+    """The weights in the order of the core: four matrices, four biases, added key and value; what the layer lacks is
+    None. Checks every name and shape."""
     function = "MultiHeadAttention.load_state_dict"
     stacked = sizes.are_stackable and not any(f"{letter}_proj_weight" in state for letter in "qkv")
-    expected = sizes.state_shapes(bias, stacked)
+    expected = sizes.state_shapes(parts, stacked)
     arrays: dict[str, Any] = {name: to_numpy(function, name, state[name]) for name in expected if name in state}
     wrong_kinds = [f"{name} is a {type(x).__name__}" for name, x in arrays.items() if not isinstance(x, ndarray)]
     if wrong_kinds:
@@ -134,5 +147,7 @@ def split_state(
         q, k, v = np.split(arrays["in_proj_weight"], splits)
     else:
         q, k, v = (arrays[f"{letter}_proj_weight"] for letter in "qkv")
-    biases = np.split(arrays["in_proj_bias"], splits) if bias else [None, None, None]
-    return q, k, v, arrays["out_proj.weight"], biases[0], biases[1], biases[2], arrays.get("out_proj.bias")
+    biases = np.split(arrays["in_proj_bias"], splits) if parts.bias else [None, None, None]
+    added = [arrays["bias_k"][0, 0], arrays["bias_v"][0, 0]] if parts.add_bias_kv else [None, None]
+    matrices = q, k, v, arrays["out_proj.weight"]
+    return *matrices, biases[0], biases[1], biases[2], arrays.get("out_proj.bias"), added[0], added[1]

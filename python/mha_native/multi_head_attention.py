@@ -9,7 +9,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from . import _core
 from ._arrays import Tensor, like, to_numpy
-from ._layer_weights import Sizes, initial_state, resolve_sizes, split_state
+from ._layer_weights import Parts, Sizes, initial_state, resolve_sizes, split_state
 from .kv_cache import KVCache
 
 
@@ -32,6 +32,10 @@ class MultiHeadAttention:
         Features of the key, the value and the result. Default: E.
     bias : bool, default True
         Add a bias in all four projections.
+    add_bias_kv : bool, default False
+        Every query also sees one more key, and its value, which are weights of the layer.
+    add_zero_attn : bool, default False
+        Every query also sees a key of zeros, whose value is zeros.
     dtype : float32 or float64, default "float32"
         Of the weights, and of what the layer takes and gives.
     seed : int, optional
@@ -45,6 +49,8 @@ class MultiHeadAttention:
     -----
     A layer may be called from several threads at once, but a cache by one only. It is always batch-first, and has no
     dropout.
+
+    Keys that the layer adds come behind all others. No mask hides them, they have no position, and no cache holds them.
 
     Examples
     --------
@@ -76,6 +82,8 @@ class MultiHeadAttention:
         vdim: int | None = None,
         out_dim: int | None = None,
         bias: bool = True,
+        add_bias_kv: bool = False,
+        add_zero_attn: bool = False,
         dtype: DTypeLike = "float32",
         seed: int | None = None,
     ) -> None:
@@ -84,7 +92,8 @@ class MultiHeadAttention:
         if dtype not in _core.dtypes():
             names = " or ".join(map(str, _core.dtypes()))
             raise TypeError(f"MultiHeadAttention: dtype must be {names}; got {dtype}")
-        self._set_state(sizes, bool(bias), dtype, initial_state(sizes, bool(bias), dtype, seed))
+        parts = Parts(bool(bias), bool(add_bias_kv), bool(add_zero_attn))
+        self._set_state(sizes, parts, dtype, initial_state(sizes, parts, dtype, seed))
 
     def __call__(
         self,
@@ -157,7 +166,8 @@ class MultiHeadAttention:
         out : [B, Tq, out_dim]
             Of the rank and kind of `query`.
         weights : [B, H, Tq, Tk], averaged: [B, Tq, Tk]
-            Only with `need_weights`; without B if `query` has none.
+            Only with `need_weights`; without B if `query` has none. The keys that the layer adds have columns behind
+            those of the others, first that of `add_bias_kv`.
 
         Raises
         ------
@@ -301,14 +311,17 @@ class MultiHeadAttention:
 
         ``in_proj_weight`` [H D + Hk D + Hk Dv, E] stacks the projections of query, key and value if `kdim` and `vdim`
         are E; else they are ``q_proj_weight``, ``k_proj_weight`` and ``v_proj_weight``. ``out_proj.weight`` is
-        [out_dim, H Dv]. With biases also ``in_proj_bias`` and ``out_proj.bias``.
+        [out_dim, H Dv]. With biases also ``in_proj_bias`` and ``out_proj.bias``; with `add_bias_kv` ``bias_k``
+        [1, 1, Hk D] and ``bias_v`` [1, 1, Hk Dv].
         """
-        q, k, v, out, q_bias, k_bias, v_bias, out_bias = self._core.weights()
+        q, k, v, out, q_bias, k_bias, v_bias, out_bias, added_key, added_value = self._core.weights()
         state = {"q_proj_weight": q, "k_proj_weight": k, "v_proj_weight": v}
         if self._sizes.are_stackable:
             state = {"in_proj_weight": np.concatenate([q, k, v])}
-        if self._bias:
+        if self.bias:
             state["in_proj_bias"] = np.concatenate([q_bias, k_bias, v_bias])
+        if added_key is not None and added_value is not None:
+            state |= {"bias_k": added_key[None, None], "bias_v": added_value[None, None]}
         state["out_proj.weight"] = out
         if out_bias is not None:
             state["out_proj.bias"] = out_bias
@@ -329,32 +342,33 @@ class MultiHeadAttention:
         TypeError
             If an array is not of the dtype of the layer.
         """
-        self._set_state(self._sizes, self._bias, self.dtype, state)
+        self._set_state(self._sizes, self._parts, self.dtype, state)
 
     @classmethod
     def from_torch(cls, module: Any) -> "MultiHeadAttention":
         """The layer that computes what a ``torch.nn.MultiheadAttention`` does, with a copy of its weights.
 
-        Three things differ. Boolean masks are the other way round: here True means that the key takes part. The layer
-        is batch-first, whatever ``module.batch_first`` says. Dropout is not applied, as in ``module.eval()``.
+        Four things differ. Boolean masks are the other way round: here True means that the key takes part; those of
+        [B * H, Tq, Tk] become [B, H, Tq, Tk]. The layer is batch-first, whatever ``module.batch_first`` says: weights
+        are the same either way, and nothing is transposed. Dropout is not applied, not even in training mode: results
+        are those of ``module.eval()``. A query that sees no key gives the bias of the last projection, where torch may
+        give NaN.
 
         Parameters
         ----------
         module : torch.nn.MultiheadAttention
-            On the CPU; without ``add_bias_kv`` and ``add_zero_attn``.
+            On the CPU, in float32 or float64, of any configuration.
         """
-        if not all(hasattr(module, name) for name in ("embed_dim", "num_heads", "kdim", "vdim", "state_dict")):
+        names = ("embed_dim", "num_heads", "kdim", "vdim", "add_zero_attn", "state_dict")
+        state = module.state_dict() if all(hasattr(module, name) for name in names) else {}
+        if "out_proj.weight" not in state:  # parametrized, or wrapped: then it goes by another name
             kind = f"{type(module).__module__}.{type(module).__qualname__}"
-            raise TypeError(f"MultiHeadAttention.from_torch: expected a torch.nn.MultiheadAttention; got {kind}")
-        if getattr(module, "bias_k", None) is not None or getattr(module, "bias_v", None) is not None:
-            raise ValueError("MultiHeadAttention.from_torch: add_bias_kv is not supported")
-        if getattr(module, "add_zero_attn", False):
-            raise ValueError("MultiHeadAttention.from_torch: add_zero_attn is not supported")
-        state = module.state_dict()
+            raise TypeError(f"MultiHeadAttention.from_torch: expected a plain torch.nn.MultiheadAttention; got {kind}")
         out_weight = to_numpy("MultiHeadAttention.from_torch", "out_proj.weight", state["out_proj.weight"])
         layer = cls.__new__(cls)
         sizes = resolve_sizes(module.embed_dim, module.num_heads, None, None, None, module.kdim, module.vdim, None)
-        layer._set_state(sizes, "in_proj_bias" in state, out_weight.dtype, state)
+        parts = Parts("in_proj_bias" in state, "bias_k" in state, bool(module.add_zero_attn))
+        layer._set_state(sizes, parts, out_weight.dtype, state)
         return layer
 
     @property
@@ -400,7 +414,17 @@ class MultiHeadAttention:
     @property
     def bias(self) -> bool:
         """Whether the projections have biases."""
-        return self._bias
+        return self._parts.bias
+
+    @property
+    def add_bias_kv(self) -> bool:
+        """Whether every query also sees a key and a value that are weights of the layer."""
+        return self._parts.add_bias_kv
+
+    @property
+    def add_zero_attn(self) -> bool:
+        """Whether every query also sees a key and a value of zeros."""
+        return self._parts.add_zero_attn
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -408,17 +432,19 @@ class MultiHeadAttention:
         return self._core.dtype
 
     def __repr__(self) -> str:
-        sizes = ", ".join(f"{name}={size}" for name, size in self._sizes._asdict().items())
-        return f"{type(self).__name__}({sizes}, bias={self._bias}, dtype='{self.dtype}')"
+        options = self._sizes._asdict() | self._parts._asdict()
+        given = ", ".join(f"{name}={value}" for name, value in options.items())
+        return f"{type(self).__name__}({given}, dtype='{self.dtype}')"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"sizes": tuple(self._sizes), "bias": self._bias, "dtype": self.dtype, "state": self.state_dict()}
+        sizes, parts = tuple(self._sizes), tuple(self._parts)
+        return {"sizes": sizes, "parts": parts, "dtype": self.dtype, "state": self.state_dict()}
 
     def __setstate__(self, saved: dict[str, Any]) -> None:
-        self._set_state(Sizes(*saved["sizes"]), saved["bias"], saved["dtype"], saved["state"])
+        self._set_state(Sizes(*saved["sizes"]), Parts(*saved["parts"]), saved["dtype"], saved["state"])
 
-    def _set_state(self, sizes: Sizes, bias: bool, dtype: np.dtype[Any], state: Mapping[str, Tensor]) -> None:
-        weights = split_state(sizes, bias, dtype, state)
-        self._core = _core.MultiHeadAttention(*sizes, *weights)
+    def _set_state(self, sizes: Sizes, parts: Parts, dtype: np.dtype[Any], state: Mapping[str, Tensor]) -> None:
+        weights = split_state(sizes, parts, dtype, state)
+        self._core = _core.MultiHeadAttention(*sizes, *weights, parts.add_zero_attn)
         self._sizes = sizes
-        self._bias = bias
+        self._parts = parts

@@ -136,6 +136,7 @@ def multi_head_attention(
     num_heads: int,
     *,
     num_kv_heads: int | None = None,
+    add_zero_attn: bool = False,
     attn_mask: ArrayLike | None = None,
     need_weights: bool = False,
     **options: Any,
@@ -143,7 +144,7 @@ def multi_head_attention(
     """``concat(head_1 ... head_H) W_O``, ``head_i = attention(query W_Q_i, key W_K_i, value W_V_i)``: [B, Tq, out_dim].
 
     `state` is a state dict of `MultiHeadAttention` or of ``torch.nn.MultiheadAttention``. With `need_weights` also the
-    weights, [B, H, Tq, Tk].
+    weights, [B, H, Tq, Tk]; keys that the layer adds are further columns.
     """
     weight = {name: np.asarray(array, np.float64) for name, array in state.items()}
     num_kv_heads = num_kv_heads or num_heads
@@ -165,6 +166,10 @@ def multi_head_attention(
         return np.swapaxes(projected.reshape(*projected.shape[:-1], count, in_weights[i].shape[0] // count), -3, -2)
 
     q, k, v = heads(query, 0, num_heads), heads(key, 1, num_kv_heads), heads(value, 2, num_kv_heads)
+    if count := ("bias_k" in weight) + add_zero_attn:
+        shape = (*_with_rank(q, 4).shape[:3], k.shape[-2])
+        attn_mask, options = _admit_added_keys(count, shape, attn_mask, **options)
+        k, v = (_with_added_rows(x, weight.get(f"bias_{letter}"), add_zero_attn) for x, letter in ((k, "k"), (v, "v")))
     attended = np.swapaxes(scaled_dot_product_attention(q, k, v, attn_mask, **options), -3, -2)  # [..., Tq, H, Dv]
     out = attended.reshape(*attended.shape[:-2], out_weight.shape[1]) @ out_weight.T + weight.get("out_proj.bias", 0)
     return (out, attention_weights(q, k, attn_mask, **options)) if need_weights else out
@@ -193,6 +198,35 @@ def visible_keys(
     if key_mask is not None:
         visible &= np.expand_dims(np.asarray(key_mask, bool), (-3, -2))  # [B | 1, Tk] -> [B | 1, 1, 1, Tk]
     return visible
+
+
+def _with_added_rows(x: Array, given: Array | None, add_zeros: bool) -> Array:
+    """[..., Hk, T, D] with another row or two: `given`, [1, 1, Hk * D], and zeros."""
+    rows = [] if given is None else [given.reshape(x.shape[-3], 1, -1)]
+    if add_zeros:
+        rows.append(np.zeros((x.shape[-3], 1, x.shape[-1])))
+    return np.concatenate([x, *(np.broadcast_to(row, (*x.shape[:-2], 1, x.shape[-1])) for row in rows)], axis=-2)
+
+
+def _admit_added_keys(
+    count: int,
+    shape: tuple[int, ...],
+    attn_mask: ArrayLike | None,
+    *,
+    scale: float | None = None,
+    softcap: float | None = None,
+    sinks: ArrayLike | None = None,
+    alibi_slopes: ArrayLike | None = None,
+    **masks: Any,
+) -> tuple[Array, dict[str, Any]]:
+    """All masks and biases of scores of `shape` as one to add, 0 for `count` more keys; and the other options."""
+    bias = np.asarray(True if attn_mask is None else attn_mask)
+    bias = np.where(bias, 0, -np.inf) if bias.dtype == bool else bias
+    if alibi_slopes is not None:
+        position, j = _positions(shape, masks.get("query_offset", 0))
+        bias = bias - _for_each_head(alibi_slopes) * np.abs(position - j)
+    mask = np.where(visible_keys(shape, **masks), bias, -np.inf)
+    return np.pad(mask, [(0, 0), (0, 0), (0, 0), (0, count)]), {"scale": scale, "softcap": softcap, "sinks": sinks}
 
 
 def _scores(

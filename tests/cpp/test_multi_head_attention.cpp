@@ -31,7 +31,10 @@ struct Weights {
                Array<T>::random({c.num_heads * c.head_dim}, 5),
                Array<T>::random({c.num_kv_heads * c.head_dim}, 6),
                Array<T>::random({c.num_kv_heads * c.value_head_dim}, 7),
-               Array<T>::random({c.out_dim}, 8)} {}
+               Array<T>::random({c.out_dim}, 8),
+               Array<T>::random({c.num_kv_heads * c.head_dim}, 9),
+               Array<T>::random({c.num_kv_heads * c.value_head_dim}, 10)},
+        add_bias_kv(c.add_bias_kv) {}
 
   static Array<T> scaled(std::initializer_list<Index> shape, unsigned seed) {
     auto array = Array<T>::random(shape, seed);
@@ -51,14 +54,22 @@ struct Weights {
       all.value_bias = arrays[6].view();
       all.out_bias = arrays[7].view();
     }
+    if (add_bias_kv) {
+      all.added_key = arrays[8].view();
+      all.added_value = arrays[9].view();
+    }
     return all;
   }
 
-  Array<T> arrays[8];
+  Array<T> arrays[10];
+  bool add_bias_kv;
 };
 
 constexpr MultiHeadAttentionConfig kUsual = {32, 4, 4, 8, 8, 32, 32, 32};
 constexpr MultiHeadAttentionConfig kWide = {29, 6, 3, 11, 13, 23, 31, 70};
+constexpr MultiHeadAttentionConfig kWithKey = {29, 6, 3, 11, 13, 23, 31, 70, true};
+constexpr MultiHeadAttentionConfig kWithZeros = {32, 4, 4, 8, 8, 32, 32, 32, false, true};
+constexpr MultiHeadAttentionConfig kWithBoth = {29, 6, 3, 11, 13, 23, 31, 70, true, true};
 
 template <class T>
 class LayerOf : public ::testing::Test {
@@ -70,7 +81,7 @@ TYPED_TEST_SUITE(LayerOf, Elements);
 
 TYPED_TEST(LayerOf, ComputesWhatTheReferenceDoes) {
   constexpr Index B = 2, Tq = 21, Tk = 40;
-  for (const MultiHeadAttentionConfig& config : {kUsual, kWide})
+  for (const MultiHeadAttentionConfig& config : {kUsual, kWide, kWithKey, kWithZeros, kWithBoth})
     for (bool bias : {true, false})
       for (bool is_causal : {true, false}) {
         const Weights<TypeParam> weights(config);
@@ -96,7 +107,7 @@ TYPED_TEST(LayerOf, ComputesWhatTheReferenceDoes) {
           if (!isa_supported(index)) continue;
           set_isa(built_isa(index));
           auto out = nans<TypeParam>({B, Tq, config.out_dim}), again = nans<TypeParam>({B, Tq, config.out_dim});
-          auto attention = nans<TypeParam>({B, config.num_heads, Tq, Tk});
+          auto attention = nans<TypeParam>({B, config.num_heads, Tq, Tk + config.added_keys()});
           layer.forward(query.view(), key.view(), value.view(), out.view(), attention.view(), options);
           EXPECT_STREQ(last_used_isa(), built_isa(index));
           expect_close(out.data(), expected.out, bound);
@@ -142,10 +153,10 @@ TYPED_TEST(LayerOf, StridedInputsAndResults) {
 
 TYPED_TEST(LayerOf, GivesItsWeightsBack) {
   for (bool bias : {true, false}) {
-    const Weights<TypeParam> given(kWide);
-    const MultiHeadAttention layer(kWide, given.views(bias));
+    const Weights<TypeParam> given(kWithBoth);
+    const MultiHeadAttention layer(kWithBoth, given.views(bias));
     EXPECT_EQ(layer.dtype(), DTypeOf<TypeParam>::value);
-    Weights<TypeParam> copies(kWide);
+    Weights<TypeParam> copies(kWithBoth);
     for (auto& array : copies.arrays) array.data().assign(array.data().size(), 0);
     MultiHeadAttention::WeightOutputs outputs;
     outputs.query_weight = copies.arrays[0].view();
@@ -158,8 +169,15 @@ TYPED_TEST(LayerOf, GivesItsWeightsBack) {
       outputs.value_bias = copies.arrays[6].view();
       outputs.out_bias = copies.arrays[7].view();
     }
+    outputs.added_key = copies.arrays[8].view();
+    outputs.added_value = copies.arrays[9].view();
     layer.copy_weights(outputs);
-    for (int i = 0; i < (bias ? 8 : 4); ++i) EXPECT_EQ(copies.arrays[i].data(), given.arrays[i].data()) << i;
+    for (int i = 0; i < 10; ++i) {
+      const bool is_bias = i >= 4 && i < 8;
+      if (bias || !is_bias) {
+        EXPECT_EQ(copies.arrays[i].data(), given.arrays[i].data()) << i;
+      }
+    }
   }
 }
 
@@ -222,6 +240,28 @@ TEST(Layer, RefusesSizesAndWeightsThatDisagree) {
   views = weights.views();
   views.out_bias.dtype = DType::f64;
   expect_words(message_of<DTypeError>([&] { MultiHeadAttention(kUsual, views); }), {"out_bias float64"});
+  const Weights<float> added(kWithBoth);
+  views = added.views();
+  views.added_key.extents[0] = 32;
+  expect_words(refused(kWithBoth, views), {"added_key", "[32]", "[33]"});
+  views.added_key = {};
+  expect_words(refused(kWithBoth, views), {"added_key", "[33]"});
+  views = added.views();
+  views.added_value = {};
+  expect_words(refused(kWithBoth, views), {"added_value", "[39]"});
+  expect_words(refused(kWide, added.views()), {"added_key", "add_bias_kv"});
+  views = added.views();
+  views.added_value.dtype = DType::f64;
+  expect_words(message_of<DTypeError>([&] { MultiHeadAttention(kWithBoth, views); }), {"added_value float64"});
+}
+
+TEST(Layer, WeightsHaveColumnsForAddedKeys) {
+  const Weights<float> weights(kWithZeros);
+  const MultiHeadAttention layer(kWithZeros, weights.views());
+  Array<float> x({2, 5, 32}, 1), out({2, 5, 32}, 3), attention({2, 4, 5, 5}, 3);
+  expect_words(message_of<std::invalid_argument>(
+                   [&] { layer.forward(x.view(), x.view(), x.view(), out.view(), attention.view()); }),
+               {"weights must be [B, H, Tq, Tk + 1]", "[2, 4, 5, 5]"});
 }
 
 TEST(Layer, RefusesCallsBeforeAnythingIsWritten) {

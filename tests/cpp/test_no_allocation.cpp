@@ -194,6 +194,24 @@ TEST(NoAllocation, Layer) {
   }
 }
 
+TEST(NoAllocation, LayerWithAddedKeys) {
+  constexpr Index B = 2, T = 150, E = 256;
+  const auto square = Array<float>::random({E, E}, 1), row = Array<float>::random({E}, 2);
+  MultiHeadAttentionConfig config = {E, 4};
+  config.add_bias_kv = config.add_zero_attn = true;
+  const MultiHeadAttention layer(
+      config, {square.view(), square.view(), square.view(), square.view(), {}, {}, {}, {}, row.view(), row.view()});
+  const auto x = Array<float>::random({B, T, E}, 3);
+  Array<float> out({B, T, E}, 0), weights({B, 4, T, T + 2}, 0);
+  AttentionOptions options;
+  for (int threads : {1, 2, 3}) {
+    options.num_threads = threads;
+    const auto attend = [&] { layer.forward(x.view(), x.view(), x.view(), out.view(), weights.view(), options); };
+    attend();
+    EXPECT_EQ(allocations_of(attend), 0) << threads << " threads";
+  }
+}
+
 TEST(NoAllocation, LayerWithACache) {
   constexpr Index B = 3, E = 256;
   const auto square = Array<float>::random({E, E}, 1);

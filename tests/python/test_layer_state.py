@@ -14,7 +14,8 @@ from tolerance import assert_same_bits
 from mha_native import MultiHeadAttention
 
 WIDE = {"num_kv_heads": 2, "head_dim": 5, "value_head_dim": 3, "kdim": 7, "vdim": 9, "out_dim": 11}
-LAYERS = [{}, {"bias": False}, {"num_kv_heads": 2}, {"out_dim": 3}, WIDE, WIDE | {"bias": False}]
+ADDED = {"add_bias_kv": True, "add_zero_attn": True}
+LAYERS = [{}, {"bias": False}, {"num_kv_heads": 2}, {"out_dim": 3}, ADDED, WIDE, WIDE | {"bias": False}, WIDE | ADDED]
 every_layer = pytest.mark.parametrize("options", LAYERS, ids=lambda o: "-".join(o) or "usual")
 
 

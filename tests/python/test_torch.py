@@ -116,15 +116,118 @@ def test_from_torch_takes_a_copy() -> None:
     assert_same_bits(layer.state_dict()["in_proj_weight"], before)
 
 
+def _module(**options: Any) -> Any:
+    """A module of 32 features and 4 heads whose every weight is random: torch begins with biases of zero."""
+    torch.manual_seed(0)
+    module = torch.nn.MultiheadAttention(32, 4, **options)
+    for parameter in module.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    return module
+
+
+def _masks_of_torch(which: str, rng: np.random.Generator, dtype: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Masks for B 2, H 4, Tq 9 and Tk 15 as our arguments and as those of torch; the first key is never hidden."""
+    boolean = rng.random((9, 15)) < 0.6
+    per_head = rng.random((2, 4, 9, 15)) < 0.6
+    key_mask = rng.random((2, 15)) < 0.7
+    for mask in (boolean, per_head, key_mask):
+        mask[..., 0] = True
+    added, added_per_head = rng.standard_normal((9, 15)).astype(dtype), rng.standard_normal((2, 4, 9, 15)).astype(dtype)
+    added[~boolean] = added_per_head[~per_head] = -np.inf
+    padding = np.where(key_mask, 0, -np.inf).astype(dtype)
+    ours, theirs = {
+        "none": ({}, {}),
+        "boolean": ({"attn_mask": boolean}, {"attn_mask": ~boolean}),
+        "boolean of each head": ({"attn_mask": per_head}, {"attn_mask": ~per_head.reshape(8, 9, 15)}),
+        "added": ({"attn_mask": added}, {"attn_mask": added}),
+        "added of each head": ({"attn_mask": added_per_head}, {"attn_mask": added_per_head.reshape(8, 9, 15)}),
+        "padding": ({"key_mask": key_mask}, {"key_padding_mask": ~key_mask}),
+        "boolean, padding": (
+            {"attn_mask": per_head, "key_mask": key_mask},
+            {"attn_mask": ~per_head.reshape(8, 9, 15), "key_padding_mask": ~key_mask},
+        ),
+        "added, padding": (
+            {"attn_mask": added, "key_mask": key_mask},
+            {"attn_mask": added, "key_padding_mask": padding},
+        ),
+    }[which]
+    return ours, {name: torch.from_numpy(mask) for name, mask in theirs.items()}
+
+
+SEPARATE = {"kdim": 20, "vdim": 12, "bias": False}
+MASKS_OF_TORCH = [
+    "none", "boolean", "boolean of each head", "added", "added of each head", "padding", "boolean, padding",
+    "added, padding",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("masks", MASKS_OF_TORCH)
+@pytest.mark.parametrize(
+    ("add_bias_kv", "add_zero_attn", "features"),
+    [(False, False, {}), (True, False, {}), (False, True, SEPARATE), (True, True, {}), (True, True, SEPARATE)],
+    ids=["usual", "key", "zeros, separate", "both", "both, separate"],
+)
+def test_every_configuration(
+    add_bias_kv: bool, add_zero_attn: bool, features: dict[str, Any], masks: str, isa: str, dtype: Any
+) -> None:
+    kind = torch.from_numpy(np.ones(1, dtype)).dtype
+    module = _module(add_bias_kv=add_bias_kv, add_zero_attn=add_zero_attn, dropout=0.5, dtype=kind, **features)
+    layer = MultiHeadAttention.from_torch(module)  # in training mode: there is no dropout all the same
+    assert list(layer.state_dict()) == list(module.state_dict())
+    query, key, value = _tensors(
+        (2, 9, 32), (2, 15, features.get("kdim", 32)), (2, 15, features.get("vdim", 32)), dtype=dtype
+    )
+    ours, theirs = _masks_of_torch(masks, np.random.default_rng(2), dtype)
+    out, weights = layer(query, key, value, need_weights=True, **ours)
+    time_first = [x.transpose(0, 1) for x in (query, key, value)]
+    other, their_weights = module.eval()(*time_first, average_attn_weights=False, **theirs)
+    expected = tolerance.layer(layer, query.numpy(), key.numpy(), value.numpy(), ours)
+    _both_within(out, other.transpose(0, 1), expected.out, expected.out_bound)
+    assert weights.shape == (2, 4, 9, 15 + add_bias_kv + add_zero_attn)
+    _both_within(weights, their_weights, expected.weights, expected.weights_bound)
+
+    averaged = layer(query, key, value, need_weights=True, average_attn_weights=True, **ours)[1]
+    _both_within(averaged, module(*time_first, **theirs)[1], expected.weights.mean(1), expected.weights_bound.mean(1))
+
+
+@pytest.mark.parametrize("options", [{}, {"add_bias_kv": True, "add_zero_attn": True}], ids=["", "added"])
+@pytest.mark.parametrize("batch_first", [True, False])
+def test_one_sequence_without_a_batch_axis(options: dict[str, bool], batch_first: bool, isa: str, dtype: Any) -> None:
+    kind = torch.from_numpy(np.ones(1, dtype)).dtype
+    module = _module(batch_first=batch_first, dtype=kind, **options).eval()
+    layer = MultiHeadAttention.from_torch(module)
+    query, key = _tensors((9, 32), (15, 32), dtype=dtype)
+    out, weights = layer(query, key, need_weights=True)
+    other, their_weights = module(query, key, key, average_attn_weights=False)
+    batched = tolerance.layer(layer, query.numpy()[None], key.numpy()[None], key.numpy()[None], {})
+    _both_within(out, other, batched.out[0], batched.out_bound[0])
+    _both_within(weights, their_weights, batched.weights[0], batched.weights_bound[0])
+
+
+def test_added_keys_are_exchanged() -> None:
+    module = _module(add_bias_kv=True, add_zero_attn=True)
+    layer = MultiHeadAttention(32, 4, add_bias_kv=True, add_zero_attn=True)
+    layer.load_state_dict(module.state_dict())
+    other = MultiHeadAttention.from_torch(module)
+    assert repr(other) == repr(layer)
+    back = torch.nn.MultiheadAttention(32, 4, add_bias_kv=True, add_zero_attn=True)
+    back.load_state_dict({name: torch.from_numpy(array) for name, array in other.state_dict().items()})
+    for name, tensor in module.state_dict().items():
+        assert_same_bits(layer.state_dict()[name], tensor.numpy(), label=name)
+        assert_same_bits(back.state_dict()[name].numpy(), tensor.numpy(), label=name)
+
+
 def test_what_from_torch_refuses() -> None:
-    with pytest.raises(ValueError, match="add_bias_kv"):
-        MultiHeadAttention.from_torch(torch.nn.MultiheadAttention(32, 4, add_bias_kv=True))
-    with pytest.raises(ValueError, match="add_zero_attn"):
-        MultiHeadAttention.from_torch(torch.nn.MultiheadAttention(32, 4, add_zero_attn=True))
     with pytest.raises(TypeError, match="Linear"):
         MultiHeadAttention.from_torch(torch.nn.Linear(32, 32))
+    parametrized = _module()
+    torch.nn.utils.parametrizations.weight_norm(parametrized.out_proj)
+    with pytest.raises(TypeError, match=r"expected a plain torch\.nn\.MultiheadAttention"):
+        MultiHeadAttention.from_torch(parametrized)
     with pytest.raises(TypeError, match="float16"):
         MultiHeadAttention.from_torch(torch.nn.MultiheadAttention(32, 4, dtype=torch.float16))
+    with pytest.raises(TypeError, match="device"):
+        MultiHeadAttention.from_torch(torch.nn.MultiheadAttention(32, 4, device="meta"))
 
 
 def test_tensors_in_tensors_out(dtype: Any) -> None:

@@ -60,6 +60,10 @@ Layers
 A projection x W + b of n features is off by gamma(n + 1) (|x| |W| + |b|), plus |x's error| |W|. The errors of q, k and
 v enter delta_j as |scale| sum_d (|dq_d| |k_jd| + |q_d| |dk_jd|) and `out` as sum_j w_j |dv_j|.
 
+Keys that a layer adds are a shard, whose lse is a sink of the other keys and makes its share of the weight, exp(lse of
+the shard - lse). So the weights of all keys together are off, relatively, by the bounds of both lse more. Those have
+room for the rounding of the product, too.
+
 Every bound is of first order in eps. `weights` and `out` of one row have one bound for each element: nothing is
 measured against the largest element of an array. Comparisons are written `not (error <= bound)`, so that NaN fails.
 """
@@ -67,7 +71,7 @@ measured against the largest element of an array. Comparisons are written `not (
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -226,7 +230,8 @@ def layer(layer: MultiHeadAttention, query: Array, key: Array, value: Array, opt
     in_biases = np.split(state["in_proj_bias"], rows) if layer.bias else [None] * 3
 
     def split(x: Array, count: int) -> Array:
-        return x.reshape(*x.shape[:-1], count, -1).swapaxes(-3, -2)  # [..., T, count * D] -> [..., count, T, D]
+        # [..., T, count * D] -> [..., count, T, D]
+        return x.reshape(*x.shape[:-1], count, x.shape[-1] // count).swapaxes(-3, -2)
 
     projected, errors = [], []
     for x, weight, bias, count in zip(
@@ -235,7 +240,10 @@ def layer(layer: MultiHeadAttention, query: Array, key: Array, value: Array, opt
         exact, bound = projection(x, weight, bias, eps)
         projected.append(split(exact, count))
         errors.append(split(bound, count))
-    inner = attention(*projected, options, layer.dtype, tuple(errors))
+    if layer.add_bias_kv or layer.add_zero_attn:
+        inner = heads_with_added_keys(layer, projected, errors, options)
+    else:
+        inner = attention(*projected, options, layer.dtype, tuple(errors))
 
     def concatenate(x: Array) -> Array:
         return x.swapaxes(-3, -2).reshape(*query.shape[:-1], -1)
@@ -244,9 +252,45 @@ def layer(layer: MultiHeadAttention, query: Array, key: Array, value: Array, opt
         concatenate(inner.out), state["out_proj.weight"], state.get("out_proj.bias"), eps, concatenate(inner.out_bound)
     )
     out, weights = reference.multi_head_attention(
-        query, key, value, state, heads, num_kv_heads=kv_heads, need_weights=True, **options
-    )
+        query, key, value, state, heads, num_kv_heads=kv_heads, add_zero_attn=layer.add_zero_attn, need_weights=True,
+        **options,
+    )  # fmt: skip
     return Expected(out, inner.lse, weights, out_bound, inner.lse_bound, inner.weights_bound)
+
+
+def heads_with_added_keys(
+    layer: MultiHeadAttention, projected: list[Array], errors: list[Array], options: dict[str, Any]
+) -> Expected:
+    """`attention` for the projected heads of a layer that adds keys, which carry no error and which no mask hides."""
+    query, state, dtype = projected[0], layer.state_dict(), layer.dtype
+    shard, together, shard_errors, all_errors = [query], [query], [errors[0]], [errors[0]]
+    for name, x, error in zip(("bias_k", "bias_v"), projected[1:], errors[1:], strict=True):
+        heads, width = x.shape[-3], x.shape[-1]
+        rows = [state[name].reshape(heads, 1, width)] if layer.add_bias_kv else []
+        rows += [np.zeros((heads, 1, width))] if layer.add_zero_attn else []
+        added = np.broadcast_to(np.concatenate(rows, -2), (*x.shape[:-2], len(rows), width)).astype(np.float64)
+        shard.append(added)
+        together.append(np.concatenate([x, added], -2))
+        shard_errors.append(np.zeros_like(added))
+        all_errors.append(np.concatenate([error, np.zeros_like(added)], -2))
+
+    masks = dict(options)
+    of_scores = {name: masks.pop(name) for name in ("scale", "softcap", "sinks") if name in masks}
+    slopes = masks.pop("alibi_slopes", None)
+    mask = np.asarray(masks.pop("attn_mask", True))
+    shape = (*(1,) * (4 - query.ndim), *query.shape[:-1], projected[1].shape[-2])  # of the scores, [B, H, Tq, Tk]
+    bias = np.where(mask, 0, -np.inf) if mask.dtype == bool else mask
+    if slopes is not None:
+        position = np.reshape(masks.get("query_offset", 0), (-1, 1, 1, 1)) + np.arange(shape[2])[:, None]
+        bias = bias - slopes.astype(np.float64)[:, None, None] * np.abs(position - np.arange(shape[3]))
+    bias = np.where(reference.visible_keys(shape, **masks), bias, -np.inf)
+    bias = np.pad(bias, [(0, 0), (0, 0), (0, 0), (0, len(rows))])[(0,) * (4 - query.ndim)]
+    of_shard = attention(*shard, of_scores, dtype, tuple(shard_errors))
+    of_all = attention(*together, {"attn_mask": bias, **of_scores}, dtype, tuple(all_errors))
+    off = (of_shard.lse_bound + of_all.lse_bound)[..., None]
+    with np.errstate(all="ignore"):
+        out_bound = of_all.out_bound + off * (of_all.weights @ _size(together[2], query.shape))
+    return replace(of_all, out_bound=out_bound, weights_bound=of_all.weights_bound + off * of_all.weights)
 
 
 def projection(

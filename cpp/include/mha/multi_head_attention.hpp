@@ -9,7 +9,7 @@
 
 namespace mha {
 
-/// Sizes of a layer. Zero stands for the usual choice, given on each line.
+/// Sizes of a layer, and the keys that it adds. Zero stands for the usual choice, given on each line.
 struct MultiHeadAttentionConfig {
   Index embed_dim = 0;       // E: features of query
   Index num_heads = 0;       // H
@@ -19,6 +19,14 @@ struct MultiHeadAttentionConfig {
   Index kdim = 0;            // features of key; 0: E
   Index vdim = 0;            // features of value; 0: E
   Index out_dim = 0;         // features of the result; 0: E
+
+  /// Every row sees these keys besides those of the call, in this order: one of the weights, and one of zeros. No mask hides
+  /// them, they have no position, and no cache holds them.
+  bool add_bias_kv = false;
+  bool add_zero_attn = false;
+
+  /// How many those are.
+  Index added_keys() const { return Index{add_bias_kv} + Index{add_zero_attn}; }
 };
 
 /// Weights in the [out_features, in_features] layout of torch.nn.Linear. All of one dtype; biases may be empty.
@@ -31,6 +39,10 @@ struct MultiHeadAttentionWeights {
   TensorView key_bias;      // [Hk * D]
   TensorView value_bias;    // [Hk * Dv]
   TensorView out_bias;      // [out_dim]
+
+  /// With add_bias_kv, and only then: a key and its value as projections give them, bias_k and bias_v of torch.
+  TensorView added_key = {};    // [Hk * D]
+  TensorView added_value = {};  // [Hk * Dv]
 };
 
 /// Immutable after construction: forward() may run on several threads at once. The weights are copied into panels once,
@@ -49,7 +61,8 @@ class MultiHeadAttention {
   /// @param key     [B, Tk, kdim]; pass the view of query for self-attention
   /// @param value   [B, Tk, vdim]
   /// @param out     [B, Tq, out_dim]; must not overlap an input
-  /// @param weights [B, H, Tq, Tk] or empty: the softmax weights of each head
+  /// @param weights [B, H, Tq, Tk] or empty: the softmax weights of each head; with added keys [B, H, Tq, Tk + added_keys],
+  ///                those of the added ones last
   void forward(const TensorView& query, const TensorView& key, const TensorView& value, const MutableTensorView& out,
                const MutableTensorView& weights = {}, const AttentionOptions& options = {}) const;
 
@@ -70,7 +83,7 @@ class MultiHeadAttention {
   /// @param value       [B, T, vdim]
   /// @param new_lengths [B] or null: only the first new_lengths[b] rows of query, key and value count, which then have
   ///                    one length. The others are padding: it is not appended, and its results are those of rows that
-  ///                    see no key
+  ///                    see no key, not even an added one
   /// @throws std::invalid_argument, with the cache unchanged, if a sequence would outgrow the capacity
   void forward(const TensorView& query, const TensorView& key, const TensorView& value, KVCache& cache,
                const MutableTensorView& out, const MutableTensorView& weights = {},
@@ -93,6 +106,7 @@ class MultiHeadAttention {
   struct WeightOutputs {
     MutableTensorView query_weight, key_weight, value_weight, out_weight;
     MutableTensorView query_bias, key_bias, value_bias, out_bias;
+    MutableTensorView added_key = {}, added_value = {};
   };
   void copy_weights(const WeightOutputs& outputs) const;
 
