@@ -232,8 +232,13 @@ def test_memory_is_read_once_and_whole(size: int, num_threads: int, rng: np.rand
 
 def test_memory_that_is_no_block_is_not_read() -> None:
     x = np.ones((4, 4), np.float32)
-    for arrays, threads in (([x.T], 1), ([x[:, :2]], 1), ([x, x[:2]], 1), ([x], 0)):
-        with pytest.raises(ValueError):
+    for arrays, threads, message in (
+        ([x.T], 1, "contiguous"),
+        ([x[:, :2]], 1, "contiguous"),
+        ([x, x[:2]], 1, "one size"),
+        ([x], 0, "num_threads"),
+    ):
+        with pytest.raises(ValueError, match=message):
             _core.read_memory(arrays, threads)
     x.flags.writeable = False
     assert _core.read_memory([x], 1) == _core.read_memory([], 1) == 0
