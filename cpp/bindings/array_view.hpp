@@ -43,8 +43,8 @@ class ArrayArguments {
   TensorView tensor(int i, int min_rank, int max_rank) const;
   /// tensor(), or an empty view if not given.
   TensorView optional_tensor(int i, int min_rank, int max_rank) const;
-  /// Boolean, or of the call's dtype if `may_add`; any rank up to kMaxRank, a scalar as one axis of extent one; an empty
-  /// view if not given.
+  /// Boolean, or of the call's dtype if `may_add`; any rank up to kMaxRank, a scalar as one axis of extent one; an
+  /// empty view if not given.
   TensorView mask(int i, bool may_add) const;
   /// One axis, of the dtype that scores have: that of lse.
   TensorView score_vector(int i) const;

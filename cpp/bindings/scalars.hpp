@@ -9,8 +9,8 @@ namespace mha::bindings {
 
 namespace py = pybind11;
 
-/// An int or a NumPy integer; bool is not one. `rule` completes "must be". @throws py::type_error; py::value_error if it
-/// takes more than 64 bits
+/// An int or a NumPy integer; bool is not one. `rule` completes "must be". @throws py::type_error; py::value_error if
+/// it takes more than 64 bits
 std::int64_t integer(const char* function, const char* argument, py::handle object, const char* rule = "an integer");
 /// integer() of at least one, cut to what an int holds, or `if_none`.
 int positive(const char* function, const char* argument, py::handle object, int if_none);

@@ -17,8 +17,8 @@ struct ScoreArguments {
 
 /// The options of a call, with the buffers that they point to.
 struct ScoreOptions : AttentionOptions {
-  /// `arrays` holds attn_mask, query_offset (None if it is one number), key_lengths, alibi_slopes and sinks from position
-  /// `first` on; `batch_size` is B.
+  /// `arrays` holds attn_mask, query_offset (None if it is one number), key_lengths, alibi_slopes and sinks from
+  /// position `first` on; `batch_size` is B.
   ScoreOptions(const char* function, const ArrayArguments& arrays, int first, const ScoreArguments& given,
                Index batch_size) {
     attn_mask = arrays.mask(first, true);

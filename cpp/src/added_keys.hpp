@@ -1,9 +1,9 @@
-// Keys and values of the layer itself, which every row sees besides those of the call: bias_k and bias_v of torch, and a
-// key and a value of zeros (add_zero_attn).
+// Keys and values of the layer itself, which every row sees besides those of the call: bias_k and bias_v of torch, and
+// a key and a value of zeros (add_zero_attn).
 //
-// They are a shard of the keys that no mask, bound, position or cache knows of. It is attended to first. Its log-sum-exp
-// is then a sink of each row among the keys of the call, so that their softmax is the one over all keys. At last the
-// values of the shard join, by its share of the weight.
+// They are a shard of the keys that no mask, bound, position or cache knows of. It is attended to first. Its
+// log-sum-exp is then a sink of each row among the keys of the call, so that their softmax is the one over all keys. At
+// last the values of the shard join, by its share of the weight.
 #pragma once
 
 #include <vector>

@@ -20,8 +20,8 @@ struct KeyBounds {
   Index first, last;  // [first, last); equal: none
 };
 
-/// The keys that query `i` of batch element `b` may see. Neither end falls as i grows, and the queries that see something
-/// are neighbours: the kernels rely on both.
+/// The keys that query `i` of batch element `b` may see. Neither end falls as i grows, and the queries that see
+/// something are neighbours: the kernels rely on both.
 inline KeyBounds key_bounds(const AttentionPlan& plan, Index b, Index i) {
   const std::int64_t position = query_position(plan, b, i);
   std::int64_t first = 0, last = plan.keys_of(b);

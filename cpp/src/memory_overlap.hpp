@@ -5,8 +5,8 @@
 
 namespace mha {
 
-/// True if an element of `a` may share bytes with one of `b`. Exact for views that lie apart and for interleaved views of
-/// one packed buffer (q, k and v of [B, T, 3, H, D]); says true in doubt.
+/// True if an element of `a` may share bytes with one of `b`. Exact for views that lie apart and for interleaved views
+/// of one packed buffer (q, k and v of [B, T, 3, H, D]); says true in doubt.
 bool may_overlap(const TensorView& a, const TensorView& b);
 
 /// True if two index tuples of `view` may name the same element, as in a broadcast view.

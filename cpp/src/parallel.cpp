@@ -16,12 +16,13 @@
 namespace mha {
 namespace {
 
-// Fewest multiply-adds that are worth a thread of their own: 8 us on a Zen 5 core. A thread that is awake joins in about 2 us,
-// one that sleeps in 5 to 50, one that another process has displaced in milliseconds.
+// Fewest multiply-adds that are worth a thread of their own: 8 us on a Zen 5 core. A thread that is awake joins in
+// about 2 us, one that sleeps in 5 to 50, one that another process has displaced in milliseconds.
 constexpr double kWorkPerThread = 1e6;
 
-/// Set in every forked child. It has OpenMP's memory without its threads, and would wait for them forever. Whether OpenMP
-/// had threads at the moment of the fork cannot be known: another library may have started them in the same runtime.
+/// Set in every forked child. It has OpenMP's memory without its threads, and would wait for them forever. Whether
+/// OpenMP had threads at the moment of the fork cannot be known: another library may have started them in the same
+/// runtime.
 std::atomic<bool> is_forked{false};
 #ifndef _WIN32
 const int watches_for_forks =

@@ -13,8 +13,8 @@ bool same_rows(const Projection& a, const Projection& b) {
          a.x.row == b.x.row && a.x.step == b.x.step && a.linear->in_features() == b.linear->in_features();
 }
 
-/// Blocks of rows for a projection: as few as fit kProjectionBlockRows, but enough that each thread finds a few tasks. Rows
-/// of a block share what it costs to bring a panel near: a block of fewer than 24 gains nothing.
+/// Blocks of rows for a projection: as few as fit kProjectionBlockRows, but enough that each thread finds a few tasks.
+/// Rows of a block share what it costs to bring a panel near: a block of fewer than 24 gains nothing.
 Index count_blocks(const Projection& p, int threads) {
   constexpr Index kLeastRows = 24, kTasksPerThread = 3;
   const auto ceil_div = [](Index n, Index by) { return (n + by - 1) / by; };

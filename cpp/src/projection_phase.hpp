@@ -20,8 +20,8 @@ struct Projection {
   Index length = 0;                          // rows of a batch element, set by add(), which may make one run of all
 };
 
-/// Projections of the same rows, done block of rows by block of rows while the block is in cache: query, key and value in
-/// self-attention.
+/// Projections of the same rows, done block of rows by block of rows while the block is in cache: query, key and value
+/// in self-attention.
 struct ProjectionGroup {
   Projection projections[3];
   int count;
@@ -31,8 +31,8 @@ struct ProjectionGroup {
   Index tasks() const { return projections[0].batch * blocks * panels; }
 };
 
-/// Most rows in a block: their activations (128 x 768 features x 4 bytes = 384 KB) stay in level 2 beside a panel's 192 KB
-/// while every panel passes over them.
+/// Most rows in a block: their activations (128 x 768 features x 4 bytes = 384 KB) stay in level 2 beside a panel's 192
+/// KB while every panel passes over them.
 constexpr Index kProjectionBlockRows = 128;
 
 /// Scratch of one worker.

@@ -15,8 +15,9 @@ constexpr std::size_t schedule_bytes(Index sequences) {
   return static_cast<std::size_t>(sequences) * sizeof(SequenceTasks);
 }
 
-/// One entry for each sequence of a ragged plan, written to `memory`, which is aligned for them. Sequences with the most keys
-/// come first: their tiles take longest, and one of them begun last would keep its worker busy when the others are done.
+/// One entry for each sequence of a ragged plan, written to `memory`, which is aligned for them. Sequences with the
+/// most keys come first: their tiles take longest, and one of them begun last would keep its worker busy when the
+/// others are done.
 const SequenceTasks* schedule(const AttentionPlan& plan, std::byte* memory);
 
 /// The entry of `task`, by bisection.

@@ -64,8 +64,9 @@ AttentionTile make_tile(const AttentionPlan& plan, Index batch, Index first_head
 
 namespace {
 
-/// Whether heads alone, of all batch elements, would leave threads idle: with four for each, the last to finish are a small
-/// part of the whole. Those without queries count: memory is laid out before it is known how many tiles there are.
+/// Whether heads alone, of all batch elements, would leave threads idle: with four for each, the last to finish are a
+/// small part of the whole. Those without queries count: memory is laid out before it is known how many tiles there
+/// are.
 bool has_few_heads(Index heads, int threads) { return threads > 1 && heads < 4 * threads; }
 
 /// The tile that a task is.
@@ -75,8 +76,8 @@ struct Place {
   Index tile_index;    // in the order of the query rows
 };
 
-/// Tiles of one head follow one another, so that its keys and values stay in cache; the last tile, which sees the most keys
-/// under a causal mask, comes first, so that the workers finish together.
+/// Tiles of one head follow one another, so that its keys and values stay in cache; the last tile, which sees the most
+/// keys under a causal mask, comes first, so that the workers finish together.
 Place place_of(const AttentionRun& run, Index task) {
   const AttentionPlan& plan = *run.plan;
   Index batch, first_task, tiles;

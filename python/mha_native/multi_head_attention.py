@@ -1,19 +1,19 @@
 """The multi-head attention layer. Its weights live in the core, packed; this class names and documents."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy import ndarray
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import DTypeLike
 
 from . import _core
 from ._arrays import Tensor, like, to_numpy
-from ._layer_weights import Parts, Sizes, initial_state, resolve_sizes, split_state
+from ._layer_state import LayerState
+from ._layer_weights import Parts, initial_state, resolve_sizes
 from .kv_cache import KVCache
 
 
-class MultiHeadAttention:
+class MultiHeadAttention(LayerState):
     """``concat(head_1 ... head_H) W_O`` with ``head_i = attention(query W_Q_i, key W_K_i, value W_V_i)``.
 
     Parameters
@@ -305,146 +305,3 @@ class MultiHeadAttention:
         v = k if value is None else value if type(value) is ndarray else to_numpy(name, "value", value)
         counts = new_lengths if new_lengths is None else to_numpy(name, "new_lengths", new_lengths)
         self._core.append_to(cache._core, k, v, counts, num_threads)
-
-    def state_dict(self) -> dict[str, NDArray[Any]]:
-        """Copies of the weights, under the names and in the [out, in] layout of ``torch.nn.MultiheadAttention``.
-
-        ``in_proj_weight`` [H D + Hk D + Hk Dv, E] stacks the projections of query, key and value if `kdim` and `vdim`
-        are E; else they are ``q_proj_weight``, ``k_proj_weight`` and ``v_proj_weight``. ``out_proj.weight`` is
-        [out_dim, H Dv]. With biases also ``in_proj_bias`` and ``out_proj.bias``; with `add_bias_kv` ``bias_k``
-        [1, 1, Hk D] and ``bias_v`` [1, 1, Hk Dv].
-        """
-        q, k, v, out, q_bias, k_bias, v_bias, out_bias, added_key, added_value = self._core.weights()
-        state = {"q_proj_weight": q, "k_proj_weight": k, "v_proj_weight": v}
-        if self._sizes.are_stackable:
-            state = {"in_proj_weight": np.concatenate([q, k, v])}
-        if self.bias:
-            state["in_proj_bias"] = np.concatenate([q_bias, k_bias, v_bias])
-        if added_key is not None and added_value is not None:
-            state |= {"bias_k": added_key[None, None], "bias_v": added_value[None, None]}
-        state["out_proj.weight"] = out
-        if out_bias is not None:
-            state["out_proj.bias"] = out_bias
-        return state
-
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Replace the weights by those in `state`, all or none of them.
-
-        Parameters
-        ----------
-        state : mapping of names to arrays or CPU tensors
-            As `state_dict` gives it. The projections of query, key and value may be stacked or not.
-
-        Raises
-        ------
-        ValueError
-            If names are missing or unexpected, or shapes differ: one message says which. The layer is as before.
-        TypeError
-            If an array is not of the dtype of the layer.
-        """
-        self._set_state(self._sizes, self._parts, self.dtype, state)
-
-    @classmethod
-    def from_torch(cls, module: Any) -> "MultiHeadAttention":
-        """The layer that computes what a ``torch.nn.MultiheadAttention`` does, with a copy of its weights.
-
-        Four things differ. Boolean masks are the other way round: here True means that the key takes part; those of
-        [B * H, Tq, Tk] become [B, H, Tq, Tk]. The layer is batch-first, whatever ``module.batch_first`` says: weights
-        are the same either way, and nothing is transposed. Dropout is not applied, not even in training mode: results
-        are those of ``module.eval()``. A query that sees no key gives the bias of the last projection, where torch may
-        give NaN.
-
-        Parameters
-        ----------
-        module : torch.nn.MultiheadAttention
-            On the CPU, in float32 or float64, of any configuration.
-        """
-        names = ("embed_dim", "num_heads", "kdim", "vdim", "add_zero_attn", "state_dict")
-        state = module.state_dict() if all(hasattr(module, name) for name in names) else {}
-        if "out_proj.weight" not in state:  # parametrized, or wrapped: then it goes by another name
-            kind = f"{type(module).__module__}.{type(module).__qualname__}"
-            raise TypeError(f"MultiHeadAttention.from_torch: expected a plain torch.nn.MultiheadAttention; got {kind}")
-        out_weight = to_numpy("MultiHeadAttention.from_torch", "out_proj.weight", state["out_proj.weight"])
-        layer = cls.__new__(cls)
-        sizes = resolve_sizes(module.embed_dim, module.num_heads, None, None, None, module.kdim, module.vdim, None)
-        parts = Parts("in_proj_bias" in state, "bias_k" in state, bool(module.add_zero_attn))
-        layer._set_state(sizes, parts, out_weight.dtype, state)
-        return layer
-
-    @property
-    def embed_dim(self) -> int:
-        """E, the features of the query."""
-        return self._sizes.embed_dim
-
-    @property
-    def num_heads(self) -> int:
-        """H, the heads of the query."""
-        return self._sizes.num_heads
-
-    @property
-    def num_kv_heads(self) -> int:
-        """Hk, the heads of keys and values."""
-        return self._sizes.num_kv_heads
-
-    @property
-    def head_dim(self) -> int:
-        """D, the width of a head of queries and keys."""
-        return self._sizes.head_dim
-
-    @property
-    def value_head_dim(self) -> int:
-        """Dv, the width of a head of values."""
-        return self._sizes.value_head_dim
-
-    @property
-    def kdim(self) -> int:
-        """Features of the key."""
-        return self._sizes.kdim
-
-    @property
-    def vdim(self) -> int:
-        """Features of the value."""
-        return self._sizes.vdim
-
-    @property
-    def out_dim(self) -> int:
-        """Features of the result."""
-        return self._sizes.out_dim
-
-    @property
-    def bias(self) -> bool:
-        """Whether the projections have biases."""
-        return self._parts.bias
-
-    @property
-    def add_bias_kv(self) -> bool:
-        """Whether every query also sees a key and a value that are weights of the layer."""
-        return self._parts.add_bias_kv
-
-    @property
-    def add_zero_attn(self) -> bool:
-        """Whether every query also sees a key and a value of zeros."""
-        return self._parts.add_zero_attn
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Of the weights, and of what the layer takes and gives."""
-        return self._core.dtype
-
-    def __repr__(self) -> str:
-        options = self._sizes._asdict() | self._parts._asdict()
-        given = ", ".join(f"{name}={value}" for name, value in options.items())
-        return f"{type(self).__name__}({given}, dtype='{self.dtype}')"
-
-    def __getstate__(self) -> dict[str, Any]:
-        sizes, parts = tuple(self._sizes), tuple(self._parts)
-        return {"sizes": sizes, "parts": parts, "dtype": self.dtype, "state": self.state_dict()}
-
-    def __setstate__(self, saved: dict[str, Any]) -> None:
-        self._set_state(Sizes(*saved["sizes"]), Parts(*saved["parts"]), saved["dtype"], saved["state"])
-
-    def _set_state(self, sizes: Sizes, parts: Parts, dtype: np.dtype[Any], state: Mapping[str, Tensor]) -> None:
-        weights = split_state(sizes, parts, dtype, state)
-        self._core = _core.MultiHeadAttention(*sizes, *weights, parts.add_zero_attn)
-        self._sizes = sizes
-        self._parts = parts

@@ -48,7 +48,7 @@ struct AttentionOptions {
 ///
 /// @param query [B, H, Tq, D], or [H, Tq, D], or [Tq, D]; any strides
 /// @param key   [B, Hk, Tk, D] with H a multiple of Hk: query head h reads key-value head h / (H / Hk)
-/// @param value [B, Hk, Tk, Dv]; where B is 1 for query, or for key and value, those serve every batch element of the other
+/// @param value [B, Hk, Tk, Dv]; where B is 1 for query, or for key and value, those serve every element of the other
 /// @param out   [B, H, Tq, Dv]; written whole; must not overlap an input
 /// @param lse   [B, H, Tq] or empty: logarithm of the sum of the exponentials of the masked scores, in the accumulator's
 ///              dtype (f64 for f64, else f32)

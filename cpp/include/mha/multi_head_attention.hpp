@@ -20,8 +20,8 @@ struct MultiHeadAttentionConfig {
   Index vdim = 0;            // features of value; 0: E
   Index out_dim = 0;         // features of the result; 0: E
 
-  /// Every row sees these keys besides those of the call, in this order: one of the weights, and one of zeros. No mask hides
-  /// them, they have no position, and no cache holds them.
+  /// Every row sees these keys besides those of the call, in this order: one of the weights, and one of zeros. No mask
+  /// hides them, they have no position, and no cache holds them.
   bool add_bias_kv = false;
   bool add_zero_attn = false;
 
@@ -66,7 +66,8 @@ class MultiHeadAttention {
   void forward(const TensorView& query, const TensorView& key, const TensorView& value, const MutableTensorView& out,
                const MutableTensorView& weights = {}, const AttentionOptions& options = {}) const;
 
-  /// The same for a ragged batch, over its rows and no others: the bits of a row are those of forward() on its sequence.
+  /// The same for a ragged batch, over its rows and no others: the bits of a row are those of forward() on its
+  /// sequence.
   ///
   /// @param query [Nq, E]; key [Nk, kdim]; value [Nk, vdim]; out [Nq, out_dim]
   /// @param options with the masks of scaled_dot_product_attention_varlen()

@@ -14,7 +14,8 @@ const char* built_isa(int index);
 /// Whether this processor and operating system run the instruction set.
 bool isa_supported(int index);
 
-/// The instruction set that calls use: set_isa(), else the environment variable MHA_NATIVE_ISA, else the best supported.
+/// The instruction set that calls use: set_isa(), else the environment variable MHA_NATIVE_ISA, else the best
+/// supported.
 /// @throws std::invalid_argument if MHA_NATIVE_ISA names one that is unknown, or that this machine does not run
 const char* active_isa();
 /// One sentence: why active_isa() is what it is.
@@ -32,19 +33,20 @@ const char* num_threads_reason();
 /// n >= 1 for the whole process; 0 goes back to the environment and detection.
 void set_num_threads(int n);
 
-/// True in a child forked after this library was loaded: its calls are serial, with the same bits, since OpenMP's threads
-/// do not survive a fork.
+/// True in a child forked after this library was loaded: its calls are serial, with the same bits, since OpenMP's
+/// threads do not survive a fork.
 bool in_forked_child();
 
-/// Largest scratch that the calling thread's arena has held, in bytes and whole pages: all workers of its calls together.
+/// Largest scratch that the calling thread's arena has held, in bytes and whole pages: all workers of its calls
+/// together.
 std::size_t scratch_bytes();
 
 /// Runs the FMA units of one core flat out for about `seconds` and returns GFLOP/s: the peak of the active instruction
 /// set in `dtype`, for benchmarks.
 double measure_fma_gflops(DType dtype, double seconds);
 
-/// Reads `count` blocks of `bytes` bytes each once, on `threads` threads, and returns the XOR of their 8-byte words, the
-/// last word of a block filled up with zeros. For benchmarks: how fast this memory can be read at all.
+/// Reads `count` blocks of `bytes` bytes each once, on `threads` threads, and returns the XOR of their 8-byte words,
+/// the last word of a block filled up with zeros. For benchmarks: how fast this memory can be read at all.
 std::uint64_t read_memory(const void* const* blocks, int count, std::size_t bytes, int threads);
 
 }  // namespace mha

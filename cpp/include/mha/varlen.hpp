@@ -7,16 +7,17 @@
 
 namespace mha {
 
-/// Where the sequences lie: sequence b has the query rows [cu_seqlens_q[b], cu_seqlens_q[b + 1]), and its keys likewise.
-/// Every row belongs to one sequence: offsets begin with 0, never fall, and end with Nq or Nk. A sequence may be empty.
+/// Where the sequences lie: sequence b has the query rows [cu_seqlens_q[b], cu_seqlens_q[b + 1]), and its keys
+/// likewise. Every row belongs to one sequence: offsets begin with 0, never fall, and end with Nq or Nk. A sequence may
+/// be empty.
 struct RaggedBatch {
   Index size = 0;                              // B
   const std::int64_t* cu_seqlens_q = nullptr;  // [B + 1]
   const std::int64_t* cu_seqlens_k = nullptr;  // [B + 1]; may be cu_seqlens_q
 };
 
-/// scaled_dot_product_attention() of each sequence with its own keys. The bits of a row are those that it has in a dense call
-/// on its sequence alone.
+/// scaled_dot_product_attention() of each sequence with its own keys. The bits of a row are those that it has in a
+/// dense call on its sequence alone.
 ///
 /// @param query [Nq, H, D]; any strides
 /// @param key   [Nk, Hk, D]

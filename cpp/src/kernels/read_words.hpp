@@ -7,9 +7,10 @@
 
 namespace mha::MHA_ISA {
 
-/// XOR of `count` words of eight bytes: one load and one operation for each vector, so that a loop that also computes has
-/// nothing to wait for that this one has not. XOR, since no order and no NaN changes it: it proves that all was read.
-/// Two to eight streams side by side, and prefetching 1 to 4 KiB ahead, read no faster on a Zen 5 core, hot or cold.
+/// XOR of `count` words of eight bytes: one load and one operation for each vector, so that a loop that also computes
+/// has nothing to wait for that this one has not. XOR, since no order and no NaN changes it: it proves that all was
+/// read. Two to eight streams side by side, and prefetching 1 to 4 KiB ahead, read no faster on a Zen 5 core, hot or
+/// cold.
 inline std::uint64_t read_words(const void* memory, Index count) {
   using Words = Packet<double>;
   constexpr int kChains = 8;  // eight cache lines with 64-byte vectors
