@@ -12,6 +12,7 @@ from cases import CASES, Call, Case, make_call
 from tolerance import assert_close, assert_same_bits
 
 import mha_native
+from mha_native import reference
 
 RESTRICTED = [case for case in CASES if any((case.is_causal, case.key_lengths, case.window, case.mask))]
 GROUPED = [case for case in CASES if case.name in ("long", "group-6-2-5", "group-8-1-70", "size-3", "head-dim-80")]
@@ -72,6 +73,25 @@ def test_a_nan_query_reaches_its_own_row(case: Case, isa: str, dtype: Any) -> No
     others[row] = False
     assert_same_bits(out[others], clean[others], label=str(case))
     assert not np.isnan(lse[others]).any()
+
+
+@pytest.mark.parametrize("hidden", ["causal", "window", "boolean", "additive", "lengths"])
+def test_a_row_of_nan_weighs_only_what_it_sees(hidden: str, isa: str, dtype: Any, rng: np.random.Generator) -> None:
+    call = make_call(Case("nan-row", "", B=2, H=2, Tq=40, Tk=150, D=16), dtype)
+    call.query[1, 0, 20, 3] = np.nan
+    mask = rng.random((2, 2, 40, 150)) < 0.6
+    options: dict[str, Any] = {
+        "causal": {"is_causal": True, "query_offset": 70},
+        "window": {"window": (50, 9), "query_offset": 70},
+        "boolean": {"attn_mask": mask},
+        "additive": {"attn_mask": np.where(mask, 0, -np.inf).astype(dtype)},
+        "lengths": {"key_lengths": np.array([150, 101])},
+    }[hidden]
+    weights = mha_native.attention_weights(call.query, call.key, **options)
+    expected = reference.attention_weights(call.query, call.key, **options)
+    assert 0 < np.isnan(expected[1, 0, 20]).sum() < 150, "the case must show something"
+    assert np.array_equal(np.isnan(weights), np.isnan(expected))
+    assert (weights[expected == 0] == 0).all()
 
 
 @pytest.mark.parametrize("sign", [1, -1])

@@ -221,6 +221,14 @@ class ScoreTile {
     return bias_;
   }
 
+  /// After exponentiate(): multiplies the weights of vector j by `normalizer`; 0 where `masked`, as mark_masked() has it.
+  void normalize(const KeyBlock& block, int j, const P& normalizer, const T* masked) {
+    for (Index key = first_in(block, j); key < last_in(block, j); ++key) {
+      const Index at = (key - block.begin) * W + j * L;
+      pstore(scores_ + at, pandnot(pmul(pload<P>(scores_ + at), normalizer), pload<P>(masked + at)));
+    }
+  }
+
   /// Keys that follow the block.
   Upcoming next_keys(const KeyBlock& block) const {
     const Index left = last_key_ - block.end, keys = left < kKeyBlock ? left : kKeyBlock;
