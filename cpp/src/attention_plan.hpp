@@ -1,6 +1,7 @@
 // The watershed: above it views, options and types; below it bytes and integers.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "kernels/kernel_table.hpp"
@@ -22,10 +23,15 @@ using Output = Operand<std::byte>;
 /// Spans that `keys` keys begin.
 constexpr Index spans_of(Index keys) { return (keys + kSpanKeys - 1) / kSpanKeys; }
 
+/// Most query rows of a key-value head whose keys threads share out: one tile, or as many as decode takes.
+inline Index most_shared_rows(const DTypeKernels& kernels) {
+  return std::max<Index>(kernels.query_tile_rows, kMaxDecodeRows);
+}
+
 struct AttentionPlan {
   const DTypeKernels* kernels;
-  void (*kernel)(const AttentionTile&, void* scratch);  // one of kernels->attend, weigh, score
-  void (*decode)(const AttentionTile&, void* scratch);  // for tiles of up to kMaxDecodeRows rows; null: `kernel`
+  void (*write)(const AttentionTile&, void* scratch);  // kernels->weigh or score; null: kernels->attend and decode
+  bool suits_decode;                                   // tiles of few rows go to kernels->decode
 
   Index element_size;  // bytes
   Index batch, kv_heads;
@@ -60,6 +66,7 @@ struct AttentionPlan {
   Index query_tiles;     // of one key-value head, in all batch elements
   Index tiles() const { return kv_heads * query_tiles; }
   Index spans;                // of keys, that a tile can be shared out in; 1: it cannot
+  bool has_few_rows;          // in every tile: as many as decode takes
   double work;                // multiply-adds, about
   std::size_t scratch_bytes;  // of one thread
 

@@ -88,10 +88,9 @@ AttentionPlan make_plan(const AttentionArguments& a, AttentionOutput output, con
   plan.alibi_slopes = static_cast<const std::byte*>(options.alibi_slopes.data);
   plan.alibi_slope_stride = options.alibi_slopes.strides[0] * size_of(plan.accumulator);
 
-  plan.kernel = output == AttentionOutput::scores    ? plan.kernels->score
-                : output == AttentionOutput::weights ? plan.kernels->weigh
-                                                     : plan.kernels->attend;
-  if (output == AttentionOutput::attended_values && suits_decode(plan)) plan.decode = plan.kernels->decode;
+  if (output == AttentionOutput::scores) plan.write = plan.kernels->score;
+  if (output == AttentionOutput::weights) plan.write = plan.kernels->weigh;
+  plan.suits_decode = !plan.write && suits_decode(plan);
 
   double pairs = 0;
   Index most_rows = 0, most_keys = 0;
@@ -104,7 +103,9 @@ AttentionPlan make_plan(const AttentionArguments& a, AttentionOutput output, con
     most_keys = std::max(most_keys, keys);
   }
   if (!a.ragged && plan.batch > 0) plan.tiles_per_head = plan.tiles_of(0);
-  plan.spans = plan.decode && most_rows <= kMaxDecodeRows ? std::max<Index>(1, spans_of(most_keys)) : 1;
+  plan.spans =
+      !plan.write && most_rows <= most_shared_rows(*plan.kernels) ? std::max<Index>(1, spans_of(most_keys)) : 1;
+  plan.has_few_rows = most_rows <= kMaxDecodeRows;
   const double width = double(plan.kv_heads) * double(plan.head_dim + plan.value_dim);
   plan.work = pairs * width * (plan.is_causal && most_rows > plan.group ? 0.5 : 1.0);
   plan.scratch_bytes = plan.kernels->attention_scratch(plan.head_dim, plan.value_dim);

@@ -186,8 +186,10 @@ void MultiHeadAttention::Impl::run(const LayerArguments& a) const {
   const int threads = threads_for(a.options.num_threads, std::numeric_limits<Index>::max(), work);
   const std::size_t scratch_at = layout.take(double(threads) * double(scratch_stride));
   const Index sequences = a.ragged ? a.ragged->size : batch;
-  const std::size_t sums_at = layout.take(
-      span_sums_bytes(kernels, sequences * sizes.num_kv_heads, spans_of(key_length), sizes.value_head_dim, threads));
+  const Index group_rows = sizes.num_heads / sizes.num_kv_heads * query_length;
+  const Index shared_rows = a.ragged ? std::min(group_rows, most_shared_rows(kernels)) : group_rows;
+  const std::size_t sums_at = layout.take(span_sums_bytes(kernels, sequences * sizes.num_kv_heads, shared_rows,
+                                                          spans_of(key_length), sizes.value_head_dim, threads));
   const std::size_t schedule_at = layout.take(a.ragged ? double(schedule_bytes(sequences)) : 0);
   const bool has_added = layer.added.count() > 0;
   const std::size_t added_at = layout.take(has_added ? AddedShard::bytes(sizes, dtype(), rows) : 0);

@@ -110,16 +110,24 @@ std::byte* scratch_of(const AttentionRun& run, int worker) {
   return run.scratch + static_cast<std::size_t>(worker) * run.scratch_stride;
 }
 
+const AttentionKernel& kernel_of(const AttentionPlan& plan, const AttentionTile& tile) {
+  return plan.suits_decode && tile.rows <= kMaxDecodeRows ? plan.kernels->decode : plan.kernels->attend;
+}
+
 void run_tile(const void* context, Index task, int worker) {
   const AttentionRun& run = run_of(context);
   const AttentionTile tile = tile_at(run, task);
-  const auto kernel = tile.rows <= kMaxDecodeRows && run.plan->decode ? run.plan->decode : run.plan->kernel;
+  const auto kernel = run.plan->write ? run.plan->write : kernel_of(*run.plan, tile).run;
   kernel(tile, scratch_of(run, worker));
 }
 
-std::byte* span_at(const AttentionRun& run, Index tile, Index span) {
-  const std::size_t bytes = run.plan->kernels->span_bytes(run.plan->value_dim);
-  return run.span_sums + static_cast<std::size_t>(tile * run.plan->spans + span) * bytes;
+std::size_t most_span_bytes(const DTypeKernels& kernels, Index value_dim) {
+  return std::max(kernels.attend.span_bytes(value_dim), kernels.decode.span_bytes(value_dim));
+}
+
+std::byte* sums_of(const AttentionRun& run, Index tile) {
+  const std::size_t bytes = most_span_bytes(*run.plan->kernels, run.plan->value_dim);
+  return run.span_sums + static_cast<std::size_t>(tile * run.plan->spans) * bytes;
 }
 
 void sum_span(const void* context, Index task, int worker) {
@@ -130,26 +138,35 @@ void sum_span(const void* context, Index task, int worker) {
     tile.first_key[r] = std::max(tile.first_key[r], span * kSpanKeys);
     tile.last_key[r] = std::max(tile.first_key[r], std::min(tile.last_key[r], (span + 1) * kSpanKeys));
   }
-  tile.span = span_at(run, index, span);
-  run.plan->decode(tile, scratch_of(run, worker));
+  const AttentionKernel& kernel = kernel_of(*run.plan, tile);
+  tile.span = sums_of(run, index) + static_cast<std::size_t>(span) * kernel.span_bytes(tile.value_dim);
+  kernel.run(tile, scratch_of(run, worker));
 }
 
 void merge_spans(const void* context, Index task, int worker) {
   const AttentionRun& run = run_of(context);
-  run.plan->kernels->merge_spans(tile_at(run, task), span_at(run, task, 0), run.plan->spans, scratch_of(run, worker));
+  const AttentionTile tile = tile_at(run, task);
+  kernel_of(*run.plan, tile).merge_spans(tile, sums_of(run, task), run.plan->spans, scratch_of(run, worker));
+}
+
+/// A tile of many rows is cut up only for threads that would have no head at all: each part packs all of its queries.
+bool shares_out_spans(const AttentionPlan& plan, int threads) {
+  const Index heads = plan.batch * plan.kv_heads;
+  return plan.spans > 1 && has_few_heads(heads, threads) && (plan.has_few_rows || heads < threads);
 }
 
 }  // namespace
 
-double span_sums_bytes(const DTypeKernels& kernels, Index heads, Index spans, Index value_dim, int threads) {
-  if (!has_few_heads(heads, threads)) return 0;
-  const Index tiles_per_head = (kMaxDecodeRows + kernels.query_tile_rows - 1) / kernels.query_tile_rows;
-  return double(heads) * double(tiles_per_head) * double(spans) * double(kernels.span_bytes(value_dim));
+double span_sums_bytes(const DTypeKernels& kernels, Index heads, Index rows, Index spans, Index value_dim,
+                       int threads) {
+  if (!has_few_heads(heads, threads) || rows > most_shared_rows(kernels)) return 0;
+  const Index tiles_per_head = (rows + kernels.query_tile_rows - 1) / kernels.query_tile_rows;
+  return double(heads) * double(tiles_per_head) * double(spans) * double(most_span_bytes(kernels, value_dim));
 }
 
 int attention_phases(const AttentionRun& run, Phase* phases) {
   const AttentionPlan& plan = *run.plan;
-  if (plan.spans == 1 || !has_few_heads(plan.batch * plan.kv_heads, run.threads)) {
+  if (!shares_out_spans(plan, run.threads)) {
     phases[0] = {plan.tiles(), &run_tile, &run};
     return 1;
   }
@@ -162,7 +179,9 @@ void run_plan(const AttentionPlan& plan, int num_threads) {
   if (plan.tiles() == 0) return;
   const int threads = threads_for(num_threads, plan.tiles() * plan.spans, plan.work);
   const std::size_t stride = padded(plan.scratch_bytes), sums_at = stride * static_cast<std::size_t>(threads);
-  const double sums = span_sums_bytes(*plan.kernels, plan.batch * plan.kv_heads, plan.spans, plan.value_dim, threads);
+  const Index heads = plan.batch * plan.kv_heads, rows = most_shared_rows(*plan.kernels);
+  const double sums =
+      plan.spans == 1 ? 0 : span_sums_bytes(*plan.kernels, heads, rows, plan.spans, plan.value_dim, threads);
   const std::size_t schedule_at = sums_at + padded(static_cast<std::size_t>(sums));
   const bool is_ragged = plan.query_starts != nullptr;
   Workspace workspace(schedule_at + (is_ragged ? schedule_bytes(plan.batch) : 0));

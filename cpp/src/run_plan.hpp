@@ -22,9 +22,9 @@ struct AttentionRun {
 /// queries with the heads innermost: neighbours in the lanes are neighbours in position.
 AttentionTile make_tile(const AttentionPlan& plan, Index batch, Index first_head, Index heads, Index first_row);
 
-/// Memory for the sums of the tiles of `heads` key-value heads in all, if those are so few that the keys of each are
-/// shared out among the threads in `spans` parts; else 0.
-double span_sums_bytes(const DTypeKernels& kernels, Index heads, Index spans, Index value_dim, int threads);
+/// Memory for the sums of the tiles of `heads` key-value heads in all, with up to `rows` query rows each, if those are
+/// so few that the keys of each are shared out among the threads in `spans` parts; else 0.
+double span_sums_bytes(const DTypeKernels& kernels, Index heads, Index rows, Index spans, Index value_dim, int threads);
 
 /// The run as one or two phases, and how many; `run` must outlive them.
 int attention_phases(const AttentionRun& run, Phase* phases);

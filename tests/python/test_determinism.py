@@ -133,3 +133,22 @@ def test_some_rows_by_themselves(case: Case, isa: str, dtype: Any) -> None:
         assert_same_bits(lse, together_lse[:, :, first:last], label=f"{label}, lse")
         weights = attention_weights(query, call.key, **options)
         assert_same_bits(weights, together_weights[:, :, first:last], label=f"{label}, weights")
+
+
+@pytest.mark.parametrize("queries", [1, 2])
+@pytest.mark.parametrize("heads", [5, 20, 32])
+def test_threads_that_share_the_keys_of_one_head(
+    heads: int, queries: int, isa: str, dtype: Any, rng: np.random.Generator
+) -> None:
+    query = rng.standard_normal((1, heads, queries, 64)).astype(dtype)
+    key, value = rng.standard_normal((2, 1, 1, 9000, 64)).astype(dtype)
+    value[..., 100:700, :] = np.nan  # behind the mask: one span and parts of two
+    mask = np.ones((1, 9000), bool)
+    mask[:, 100:700] = False
+    options = {"attn_mask": mask, "window": (8500, 0), "query_offset": 8997}
+    expected = scaled_dot_product_attention(query, key, value, return_lse=True, num_threads=1, **options)
+    assert np.isfinite(expected[0]).all()
+    for threads in (2, 3, 7):
+        results = scaled_dot_product_attention(query, key, value, return_lse=True, num_threads=threads, **options)
+        for result, same in zip(results, expected, strict=True):
+            assert_same_bits(result, same, label=f"{threads} threads")

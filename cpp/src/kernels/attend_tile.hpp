@@ -67,6 +67,9 @@ class AttendTile {
     return sizeof(T) * (ScoreTile<T>::scratch_elements(head_dim) + std::size_t(3 * W * value_dim));
   }
 
+  /// Maximum and sum of each row, and O^T.
+  static std::size_t span_bytes(Index value_dim) { return sizeof(T) * std::size_t(W * (value_dim + 2)); }
+
   AttendTile(const AttentionTile& tile, void* scratch)
       : tile_(tile),
         out_(static_cast<T*>(scratch)),
@@ -105,6 +108,23 @@ class AttendTile {
       zero(total_out_);  // no row sees any key
     else
       merge_span();
+    if (tile_.span)
+      store_span(static_cast<T*>(tile_.span));
+    else
+      store();
+  }
+
+  /// The first span takes in the others.
+  void merge_spans(void* spans, Index count) {
+    for (Index i = 0; i < count; ++i) {
+      T* const span = static_cast<T*>(spans) + i * W * (tile_.value_dim + 2);
+      scores_.begin_span();
+      if (i > 0) merge_span();
+      scores_.load_sums(span);
+      out_ = span + 2 * W;
+    }
+    scores_.close_span();
+    merge_span();
     store();
   }
 
@@ -176,6 +196,12 @@ class AttendTile {
   void zero(T* rows) const {
     for (Index d = 0; d < tile_.value_dim; ++d)
       for (int j = 0; j < scores_.vectors(); ++j) pstore(rows + d * W + j * L, pset1<P>(T(0)));
+  }
+
+  void store_span(T* span) const {
+    scores_.save_sums(span);
+    for (T *to = span + 2 * W, *from = total_out_; from < total_out_ + tile_.value_dim * W; from += W, to += W)
+      for (int j = 0; j < scores_.vectors(); ++j) pstore(to + j * L, pload<P>(from + j * L));
   }
 
   void store() const {

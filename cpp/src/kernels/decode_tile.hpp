@@ -48,6 +48,8 @@ class DecodeTile {
            sizeof(T) * std::size_t((kMaxDecodeRows + kSumChains) * head_dim + 2 * kMaxDecodeRows * kSpanKeys);
   }
 
+  static std::size_t span_bytes(Index value_dim) { return SpanSums<T>::bytes(value_dim); }
+
   DecodeTile(const AttentionTile& tile, void* scratch)
       : tile_(tile),
         scale_(tile),

@@ -57,7 +57,7 @@ struct AttentionTile {
   Index position[kMaxTileRows];
   bool has_sinks;  // one more score for each row, without a value
   double sink[kMaxTileRows];
-  void* span;  // decode: where the sums of one span of keys go, instead of out and lse; null: the result
+  void* span;  // where the sums of one span of keys go, instead of out and lse; null: the result
 };
 
 /// Where the statistics of a tile's rows go: of the accumulator's type; null: not wanted.
@@ -82,22 +82,28 @@ struct ProjectionTile {
   Index out_row, out_step;
 };
 
+/// out = softmax(...) value; and lse.
+struct AttentionKernel {
+  void (*run)(const AttentionTile& tile, void* scratch);
+  /// Of tile.span. With that, first_key and last_key lie within one span.
+  std::size_t (*span_bytes)(Index value_dim);
+  /// Brings `count` spans, `span_bytes` apart, together: out and lse of run() over all of their keys.
+  void (*merge_spans)(const AttentionTile& tile, void* spans, Index count, void* scratch);
+};
+
 /// The kernels of one element type.
 struct DTypeKernels {
   int query_tile_rows;  // most rows of an AttentionTile
   std::size_t (*attention_scratch)(Index head_dim, Index value_dim);
-  void (*attend)(const AttentionTile& tile, void* scratch);  // out = softmax(...) value; and lse
-  void (*weigh)(const AttentionTile& tile, void* scratch);   // out = softmax(...)
-  void (*score)(const AttentionTile& tile, void* scratch);   // out = what the softmax is of
+  AttentionKernel attend;
+  /// For up to kMaxDecodeRows rows, with the same bits. head_dim and value_dim are multiples of decode_lanes, and
+  /// neighbours along them lie next to each other.
+  AttentionKernel decode;
+  int decode_lanes;
+  void (*weigh)(const AttentionTile& tile, void* scratch);  // out = softmax(...)
+  void (*score)(const AttentionTile& tile, void* scratch);  // out = what the softmax is of
   /// Statistics of softmax(...); value, out and lse of the tile are not looked at.
   void (*observe)(const AttentionTile& tile, const StatisticsOutputs& outputs, void* scratch);
-  /// attend() for up to kMaxDecodeRows rows, with the same bits. head_dim and value_dim are multiples of decode_lanes,
-  /// and neighbours along them lie next to each other. With tile.span, first_key and last_key lie within one span.
-  void (*decode)(const AttentionTile& tile, void* scratch);
-  int decode_lanes;
-  std::size_t (*span_bytes)(Index value_dim);
-  /// Brings `count` spans, `span_bytes` apart, together: out and lse of decode().
-  void (*merge_spans)(const AttentionTile& tile, void* spans, Index count, void* scratch);
   std::size_t (*projection_scratch)(Index rows);
   void (*project)(const ProjectionTile& tile, void* scratch);
   /// Runs `rounds` rounds of independent multiply-adds; returns the floating-point operations that it did.

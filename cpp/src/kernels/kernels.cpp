@@ -18,24 +18,24 @@ namespace {
 
 __attribute__((noinline)) const char* compiled_isa() { return MHA_QUOTE(MHA_ISA); }
 
-template <class T>
-void attend_tile(const AttentionTile& tile, void* scratch) {
-  AttendTile<T>(tile, scratch).run();
+template <template <class> class Tile, class T>
+void run_tile(const AttentionTile& tile, void* scratch) {
+  Tile<T>(tile, scratch).run();
+}
+
+template <template <class> class Tile, class T>
+void merge_spans(const AttentionTile& tile, void* spans, Index count, void* scratch) {
+  Tile<T>(tile, scratch).merge_spans(spans, count);
+}
+
+template <template <class> class Tile, class T>
+constexpr AttentionKernel attention_kernel() {
+  return {&run_tile<Tile, T>, &Tile<T>::span_bytes, &merge_spans<Tile, T>};
 }
 
 template <class T>
 void observe_tile(const AttentionTile& tile, const StatisticsOutputs& outputs, void* scratch) {
   StatisticsTile<T>(tile, outputs, scratch).run();
-}
-
-template <class T>
-void decode_tile(const AttentionTile& tile, void* scratch) {
-  DecodeTile<T>(tile, scratch).run();
-}
-
-template <class T>
-void merge_spans(const AttentionTile& tile, void* spans, Index count, void* scratch) {
-  DecodeTile<T>(tile, scratch).merge_spans(spans, count);
 }
 
 template <class T>
@@ -49,9 +49,17 @@ template <class T>
 constexpr DTypeKernels dtype_kernels() {
   static_assert(kWidth<T> <= kMaxTileRows);
   static_assert(kLanes<T> * sizeof(T) <= kVectorBytes && kPanelWidth<T> % kWidth<T> == 0);
-  return {int(kWidth<T>),         &attention_scratch<T>, &attend_tile<T>, &weigh_tile<T>,      &write_scores<T>,
-          &observe_tile<T>,       &decode_tile<T>,       kLanes<T>,       &SpanSums<T>::bytes, &merge_spans<T>,
-          &projection_scratch<T>, &project_tile<T>,      &saturate_fma<T>};
+  return {int(kWidth<T>),
+          &attention_scratch<T>,
+          attention_kernel<AttendTile, T>(),
+          attention_kernel<DecodeTile, T>(),
+          kLanes<T>,
+          &weigh_tile<T>,
+          &write_scores<T>,
+          &observe_tile<T>,
+          &projection_scratch<T>,
+          &project_tile<T>,
+          &saturate_fma<T>};
 }
 
 constexpr KernelTable kTable = {MHA_QUOTE(MHA_ISA),

@@ -157,6 +157,20 @@ class ScoreTile {
   }
   MergeSums<T> span_merge(int j) const { return {pload<P>(older_ + j * L), pload<P>(recent_ + j * L)}; }
 
+  /// Maximum and sum of the rows, [2][kWidth]: of all spans after close_span(), to that under way after begin_span().
+  void save_sums(T* sums) const {
+    for (int j = 0; j < vectors_; ++j) {
+      pstore(sums + j * L, pload<P>(row_max_ + j * L));
+      pstore(sums + W + j * L, pload<P>(row_sum_ + j * L));
+    }
+  }
+  void load_sums(const T* sums) {
+    for (int j = 0; j < vectors_; ++j) {
+      pstore(row_max_ + j * L, pload<P>(sums + j * L));
+      pstore(row_sum_ + j * L, pload<P>(sums + W + j * L));
+    }
+  }
+
   /// Moves the running maximum on to include the block; correction() then brings older sums to the new maximum.
   void raise_maximum() {
     const P scale = pset1<P>(scale_.exponent_scale);
@@ -221,7 +235,8 @@ class ScoreTile {
     return bias_;
   }
 
-  /// After exponentiate(): multiplies the weights of vector j by `normalizer`; 0 where `masked`, as mark_masked() has it.
+  /// After exponentiate(): multiplies the weights of vector j by `normalizer`; 0 where `masked`, as mark_masked() has
+  /// it.
   void normalize(const KeyBlock& block, int j, const P& normalizer, const T* masked) {
     for (Index key = first_in(block, j); key < last_in(block, j); ++key) {
       const Index at = (key - block.begin) * W + j * L;
