@@ -10,6 +10,11 @@ from numpy.typing import NDArray
 # A NumPy array, or a CPU tensor of any library that speaks DLPack.
 Tensor: TypeAlias = Any
 
+# What `score_options` gives.
+ScoreOptions: TypeAlias = tuple[
+    Tensor, Tensor | None, tuple[int, int] | None, float | None, float | None, Tensor | None, Tensor | None
+]
+
 # DLPack's names for memory that the CPU reads like its own: its own, and pinned for CUDA or ROCm.
 _HOST_DEVICES = (1, 3, 11)
 
@@ -44,6 +49,28 @@ def to_numpy(function: str, name: str, tensor: Tensor) -> Any:
         raise TypeError(f"{function}: {name} ({kind}, {dtype}) cannot be read by NumPy: {error}") from error
     place = getattr(tensor, "device", f"DLPack type {device}")
     raise TypeError(f"{function}: {name} ({kind}) is on a device, {place}; copy it to the CPU")
+
+
+def score_options(
+    function: str,
+    query_offset: int | Tensor,
+    key_lengths: Tensor | None,
+    window: tuple[int, int] | None,
+    scale: float | None,
+    softcap: float | None,
+    alibi_slopes: Tensor | None,
+    sinks: Tensor | None,
+) -> ScoreOptions:
+    """What every function of attention takes from `query_offset` to `sinks`, in the order of the core."""
+    return (
+        query_offset if type(query_offset) is int else to_numpy(function, "query_offset", query_offset),
+        key_lengths if key_lengths is None else to_numpy(function, "key_lengths", key_lengths),
+        window,
+        scale,
+        softcap,
+        alibi_slopes if alibi_slopes is None else to_numpy(function, "alibi_slopes", alibi_slopes),
+        sinks if sinks is None else to_numpy(function, "sinks", sinks),
+    )
 
 
 def like(tensor: Tensor, array: NDArray[Any]) -> Tensor:

@@ -7,7 +7,7 @@ from numpy import ndarray
 from numpy.typing import DTypeLike
 
 from . import _core
-from ._arrays import Tensor, like, to_numpy
+from ._arrays import Tensor, like, score_options, to_numpy
 from ._layer_state import LayerState
 from ._layer_weights import Parts, initial_state, resolve_sizes
 from .kv_cache import KVCache
@@ -202,13 +202,7 @@ class MultiHeadAttention(LayerState):
             attn_mask if attn_mask is None or type(attn_mask) is ndarray else to_numpy(name, "attn_mask", attn_mask),
             key_mask if key_mask is None or type(key_mask) is ndarray else to_numpy(name, "key_mask", key_mask),
             is_causal,
-            query_offset if type(query_offset) is int else to_numpy(name, "query_offset", query_offset),
-            key_lengths if key_lengths is None else to_numpy(name, "key_lengths", key_lengths),
-            window,
-            scale,
-            softcap,
-            alibi_slopes if alibi_slopes is None else to_numpy(name, "alibi_slopes", alibi_slopes),
-            sinks if sinks is None else to_numpy(name, "sinks", sinks),
+            *score_options(name, query_offset, key_lengths, window, scale, softcap, alibi_slopes, sinks),
         )
         if cu_seqlens_q is not None or cu_seqlens_k is not None:
             if cu_seqlens_q is None:

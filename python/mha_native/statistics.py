@@ -5,7 +5,7 @@ from typing import NamedTuple
 from numpy import ndarray
 
 from . import _core
-from ._arrays import Tensor, like, to_numpy
+from ._arrays import Tensor, like, score_options, to_numpy
 
 
 class AttentionStatistics(NamedTuple):
@@ -113,13 +113,7 @@ def attention_statistics(
         key if type(key) is ndarray else to_numpy(name, "key", key),
         attn_mask if attn_mask is None or type(attn_mask) is ndarray else to_numpy(name, "attn_mask", attn_mask),
         is_causal,
-        query_offset if type(query_offset) is int else to_numpy(name, "query_offset", query_offset),
-        key_lengths if key_lengths is None else to_numpy(name, "key_lengths", key_lengths),
-        window,
-        scale,
-        softcap,
-        alibi_slopes if alibi_slopes is None else to_numpy(name, "alibi_slopes", alibi_slopes),
-        sinks if sinks is None else to_numpy(name, "sinks", sinks),
+        *score_options(name, query_offset, key_lengths, window, scale, softcap, alibi_slopes, sinks),
         num_threads,
     )
     return AttentionStatistics(*(like(query, result) for result in results))

@@ -3,7 +3,7 @@
 from numpy import ndarray
 
 from . import _core
-from ._arrays import Tensor, like, to_numpy
+from ._arrays import Tensor, like, score_options, to_numpy
 
 
 def scaled_dot_product_attention_varlen(
@@ -123,13 +123,7 @@ def scaled_dot_product_attention_varlen(
         attn_mask if attn_mask is None else to_numpy(name, "attn_mask", attn_mask),
         key_mask if key_mask is None else to_numpy(name, "key_mask", key_mask),
         is_causal,
-        query_offset if type(query_offset) is int else to_numpy(name, "query_offset", query_offset),
-        key_lengths if key_lengths is None else to_numpy(name, "key_lengths", key_lengths),
-        window,
-        scale,
-        softcap,
-        alibi_slopes if alibi_slopes is None else to_numpy(name, "alibi_slopes", alibi_slopes),
-        sinks if sinks is None else to_numpy(name, "sinks", sinks),
+        *score_options(name, query_offset, key_lengths, window, scale, softcap, alibi_slopes, sinks),
         return_lse,
         out if out is None else to_numpy(name, "out", out),
         num_threads,

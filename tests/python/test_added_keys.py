@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tolerance
+from test_multi_head_attention import _inputs
 from tolerance import assert_close, assert_same_bits
 
 from mha_native import MultiHeadAttention, reference, scaled_dot_product_attention
@@ -41,12 +42,6 @@ def _layer(name: str, added: str, dtype: Any, size: float = 1) -> MultiHeadAtten
 
 def _count(layer: MultiHeadAttention) -> int:
     return layer.add_bias_kv + layer.add_zero_attn
-
-
-def _inputs(layer: MultiHeadAttention, batch: int, queries: int, keys: int, seed: int = 5) -> tuple[Array, ...]:
-    rng = np.random.default_rng(seed)
-    shapes = ((batch, queries, layer.embed_dim), (batch, keys, layer.kdim), (batch, keys, layer.vdim))
-    return tuple(rng.standard_normal(shape).astype(layer.dtype) for shape in shapes)
 
 
 def _masks(which: str, layer: MultiHeadAttention, batch: int, queries: int, keys: int) -> dict[str, Any]:

@@ -49,8 +49,10 @@ def _layer(name: str, dtype: Any = np.float32) -> MultiHeadAttention:
     return layer
 
 
-def _inputs(layer: MultiHeadAttention, batch: int, queries: int, keys: int) -> tuple[np.ndarray, ...]:
-    rng = np.random.default_rng(5)
+def _inputs(
+    layer: MultiHeadAttention, batch: int, queries: int, keys: int, seed: int = 5
+) -> tuple[np.ndarray[Any, np.dtype[Any]], ...]:
+    rng = np.random.default_rng(seed)
     shapes = ((batch, queries, layer.embed_dim), (batch, keys, layer.kdim), (batch, keys, layer.vdim))
     return tuple(rng.standard_normal(shape).astype(layer.dtype) for shape in shapes)
 
