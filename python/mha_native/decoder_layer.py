@@ -22,8 +22,8 @@ from .multi_head_attention import MultiHeadAttention
 class DecoderLayer(ModuleState):
     """``y = norm1(x + self_attn(x))``, ``z = norm2(y + cross_attn(y, memory))``, ``norm3(z + feed_forward(z))``.
 
-    That is post-LN, as in the Transformer paper. With `norm_first` (pre-LN) each norm is that of what its block reads, as
-    in `EncoderLayer`.
+    That is post-LN, as in the Transformer paper. With `norm_first` (pre-LN) each norm is that of what its block reads,
+    as in `EncoderLayer`.
 
     Parameters
     ----------
