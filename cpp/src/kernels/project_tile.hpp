@@ -7,6 +7,7 @@
 // a cycle, a third of what level 2 delivers.
 #pragma once
 
+#include "activate.hpp"
 #include "kernel_table.hpp"
 #include "microkernel.hpp"
 
@@ -28,6 +29,7 @@ struct ProjectionArguments {
   Index start_row;
   T* out[kVectors];  // where each vector of columns goes: the sums so far, or the result
   Index out_row;
+  Activation activation;  // of the results, once the sum is complete
 };
 
 /// M rows of N vectors of columns. Results leave the registers for where they belong: written in a burst of their own,
@@ -43,6 +45,7 @@ struct ProjectRows {
                                   pstoreu(g.out[j] + (row + i) * g.out_row,
                                           padd(pload<P>(start + i * g.start_row + j * L), sum));
                                 });
+    if (g.activation != Activation::none) activate<T>(g.activation, g.out, N, row, M, g.out_row);
   }
 };
 
@@ -75,7 +78,8 @@ void project_tile(const ProjectionTile& tile, void* scratch) {
                                        k == 0 ? static_cast<const T*>(tile.bias) + column : sums + column,
                                        k == 0 ? 0 : kPanelWidth<T>,
                                        {},
-                                       is_last && is_direct ? tile.out_row : kPanelWidth<T>};
+                                       is_last && is_direct ? tile.out_row : kPanelWidth<T>,
+                                       is_last ? tile.activation : Activation::none};
       for (Index j = 0; j < width / L; ++j) {
         const Index at = column + j * L;
         arguments.out[j] = is_last && is_direct ? static_cast<T*>(tile.out[at / kGroup]) + at % kGroup : sums + at;
