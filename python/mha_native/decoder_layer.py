@@ -258,12 +258,19 @@ class DecoderLayer(ModuleState):
         shared = block_configuration(self.self_attn, self.feed_forward, self.norm1, self.norm_first)
         return shared | {"memory_dim": self.memory_dim}
 
-    def _handle(self) -> Any:
-        parts = (self.self_attn, self.cross_attn, self.feed_forward, self.norm1, self.norm2, self.norm3)
-        return _core.DecoderLayer(*(part._core for part in parts), self.norm_first)
+    def _handle(self) -> _core.DecoderLayer:
+        return _core.DecoderLayer(
+            self.self_attn._core,
+            self.cross_attn._core,
+            self.feed_forward._core,
+            self.norm1._core,
+            self.norm2._core,
+            self.norm3._core,
+            self.norm_first,
+        )
 
 
-def stack_of(layers: Sequence[DecoderLayer], norm: LayerNorm | None) -> Any:
+def stack_of(layers: Sequence[DecoderLayer], norm: LayerNorm | None) -> _core.Decoder:
     """Layers and a norm as one thing to compute, with the weights that they have now."""
     return _core.Decoder([layer._handle() for layer in layers], None if norm is None else norm._core)
 

@@ -133,5 +133,5 @@ class LayerNorm(Leaf):
     def _state_shapes(self, names: Collection[str]) -> dict[str, tuple[int, ...]]:
         return dict.fromkeys(["weight", "bias"] if self._bias else ["weight"], (self._embed_dim,))
 
-    def _make_core(self, arrays: Mapping[str, NDArray[Any]]) -> Any:
+    def _make_core(self, arrays: Mapping[str, NDArray[Any]]) -> _core.LayerNorm:
         return _core.LayerNorm(arrays["weight"], arrays.get("bias"), self._eps)
