@@ -151,7 +151,7 @@ class DecoderLayer(ModuleState):
         memory_key_mask : boolean, broadcastable to [B, S], optional
             Which of the memory all tokens see. True takes part.
         memory_lengths : integer array [B], optional
-            How much memory each sequence has.
+            How much memory each sequence has. Of a `memory_cache` this is known.
         cache : KVCache, optional
             Keys and values of the tokens before these, to which those of `x` are appended: see `new_cache`.
         memory_cache : KVCache, optional

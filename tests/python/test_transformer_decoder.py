@@ -83,10 +83,12 @@ def _check(name: str, mask: str, sizes: tuple[int, int, int], dtype: Any, thread
     buffer = np.full(x.shape, np.nan, dtype)
     assert model(x, memory, out=buffer, num_threads=threads, **options) is buffer
     assert_close(buffer, expected.out, expected.bound, label=f"{name} {mask}")
-    projected = model.project_memory(memory, num_threads=threads)
+    lengths = options.pop("memory_lengths", None)
+    projected = model.project_memory(memory, memory_lengths=lengths, num_threads=threads)
     out = model(x, memory_caches=projected, num_threads=threads, **options)
     assert_same_bits(out, buffer, label="memory projected before")
-    assert [cache.longest for cache in projected] == [sizes[2]] * len(model.layers)
+    in_caches = [sizes[2]] * sizes[0] if lengths is None else lengths.tolist()
+    assert [cache.lengths.tolist() for cache in projected] == [in_caches] * len(model.layers)
 
 
 @every_stack
@@ -248,12 +250,17 @@ CALLS: list[tuple[dict[str, Any], type[Exception], list[str]]] = [
     ({"memory": None}, ValueError, ["memory"]),
     ({"memory_caches": _caches(2)}, ValueError, ["memory", "memory_caches"]),
     ({"memory": None, "memory_caches": _caches(1)}, ValueError, ["memory_caches", "2", "1"]),
-    ({"memory": None, "memory_caches": _caches(2, batch=3)}, ValueError, ["memory_caches", "3"]),
+    ({"memory": None, "memory_caches": _caches(2, batch=3)}, ValueError, ["attention to memory", "cache", "3"]),
     ({"memory": None, "memory_caches": [1, 2]}, TypeError, ["memory_caches", "KVCache", "int"]),
     ({"attn_mask": np.ones((4, 7), bool)}, ValueError, ["attn_mask", "[4, 7]"]),
-    ({"memory_attn_mask": np.ones((4, 7), bool)}, ValueError, ["memory_attn_mask", "[4, 7]"]),
-    ({"memory_key_mask": np.ones((2, 7), bool)}, ValueError, ["memory_key_mask", "[2, 7]"]),
-    ({"memory_lengths": np.array([1, 7])}, ValueError, ["memory_lengths", "7"]),
+    ({"memory_attn_mask": np.ones((4, 7), bool)}, ValueError, ["attention to memory", "attn_mask", "[4, 7]"]),
+    ({"memory_key_mask": np.ones((2, 7), bool)}, ValueError, ["attention to memory", "key_mask", "[2, 7]"]),
+    ({"memory_lengths": np.array([1, 7])}, ValueError, ["attention to memory", "key_lengths", "7"]),
+    (
+        {"memory": None, "memory_caches": _caches(2), "memory_lengths": np.array([1, 2])},
+        ValueError,
+        ["attention to memory", "key_lengths", "cache"],
+    ),
     ({"out": np.ones((2, 4, 15), F32)}, ValueError, ["out", "[2, 4, 15]"]),
     ({"caches": _caches(1)}, ValueError, ["caches", "2", "1"]),
     ({"caches": _caches(2, capacity=3)}, ValueError, ["cache", "3", "4"]),

@@ -318,7 +318,7 @@ CALLS: list[tuple[dict[str, Any], type[Exception], list[str]]] = [
     (
         {"x": np.ones((5, 16), F32), "out": None, "cu_seqlens": np.array([0, 5]), "caches": _caches(2)},
         ValueError,
-        ["cache", "ragged"],
+        ["caches", "cu_seqlens"],
     ),
 ]
 
@@ -347,7 +347,7 @@ def test_the_second_cache_is_too_small() -> None:
 
 def test_one_cache_for_two_layers() -> None:
     model, cache = Encoder(2, 16, 2, 24, seed=0), KVCache(2, 2, 9, 8)
-    with pytest.raises(ValueError, match="caches"):
+    with pytest.raises(ValueError, match="layers 0 and 1 share one"):
         model(np.ones((2, 4, 16), F32), caches=[cache, cache], is_causal=True)
     assert cache.longest == 0
 
