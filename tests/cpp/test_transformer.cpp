@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "arrays.hpp"
+#include "mha/positions.hpp"
 
 namespace mha {
 namespace {
@@ -316,6 +317,21 @@ TEST(Transformer, WeightsComeOutAsTheyWentIn) {
   Rows copy = testing::nans<float>({kEmbed});
   LayerNorm(scale.view()).copy_weights(copy.view(), {});
   EXPECT_EQ(copy.data(), scale.data());
+}
+
+TEST(Transformer, PositionsGoOnWhereTheyWere) {
+  for (const Index width : {1, 5, 8}) {
+    Array<double> whole = testing::nans<double>({20, width}), rest = testing::nans<double>({7, width});
+    sinusoidal_positions(whole.view());
+    sinusoidal_positions(rest.view(), 13);
+    EXPECT_EQ(std::memcmp(rest.data().data(), whole.data().data() + 13 * width, sizeof(double) * rest.data().size()),
+              0);
+    for (Index e = 0; e < width; ++e) {
+      const double angle = 19 / std::pow(10000.0, double(e - e % 2) / double(width));
+      EXPECT_EQ(whole.data()[static_cast<std::size_t>(19 * width + e)], e % 2 ? std::cos(angle) : std::sin(angle));
+    }
+  }
+  EXPECT_THROW(sinusoidal_positions(MutableTensorView{}), std::invalid_argument);
 }
 
 }  // namespace
