@@ -9,7 +9,7 @@ from numpy.typing import DTypeLike
 
 from . import _core
 from ._arrays import Tensor, attention_options, like, to_numpy
-from ._layer_weights import Seed
+from ._constructor_arguments import Seed
 from ._module_state import ModuleState
 from ._torch_modules import checked_module
 from .feed_forward import FeedForward

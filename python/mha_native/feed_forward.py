@@ -10,7 +10,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from . import _core
 from ._arrays import Tensor, like, to_numpy
-from ._layer_weights import Seed, checked_dtype, checked_size
+from ._constructor_arguments import Seed, checked_dtype, checked_size
 from ._module_state import Leaf
 from ._torch_modules import activation_name, checked_module
 

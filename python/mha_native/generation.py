@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ._arrays import Tensor, to_numpy
-from ._layer_weights import checked_size
+from ._constructor_arguments import checked_size
 from .decoder import Decoder
 from .encoder import Encoder
 from .positions import sinusoidal_positions

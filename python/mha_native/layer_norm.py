@@ -9,7 +9,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from . import _core
 from ._arrays import Tensor, like, to_numpy
-from ._layer_weights import checked_dtype, checked_size
+from ._constructor_arguments import checked_dtype, checked_size
 from ._module_state import Leaf
 from ._torch_modules import checked_module
 

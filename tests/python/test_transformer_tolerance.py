@@ -114,10 +114,9 @@ def test_a_float32_result_is_not_a_float64_result() -> None:
         assert_close(out, expected.out, expected.bound, label="float32 in between")
 
 
-@pytest.mark.parametrize("name", STACKS)
+# A norm of one feature gives its bias, whatever it reads, and one of six does not say much more.
+@pytest.mark.parametrize("name", [name for name in STACKS if name not in ("one feature", "narrow")])
 def test_options_that_are_forgotten_are_outside(name: str, dtype: Any) -> None:
-    if name in ("one feature", "narrow"):
-        pytest.skip("norms of one feature, and a feed-forward of one, have little to say")
     model = decoder(name, dtype)
     x, memory = rows((2, 20, model.embed_dim), dtype), rows((2, 9, model.embed_dim), dtype, seed=8)
     expected = block_tolerance.decoder(model, x, memory, {"is_causal": True}, {"key_lengths": np.array([9, 4])})
