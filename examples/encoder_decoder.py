@@ -11,7 +11,7 @@ rng = np.random.default_rng(0)
 encoder = mha.Encoder(2, E, H, F, norm_first=True, final_norm=True, seed=1)
 decoder = mha.Decoder(2, E, H, F, norm_first=True, final_norm=True, seed=2)
 source_table = rng.standard_normal((SOURCE, E), dtype=np.float32)
-target_table = rng.standard_normal((TARGET, E), dtype=np.float32)  # embeds tokens, and scores them: tied weights
+target_table, scores_of = rng.standard_normal((2, TARGET, E), dtype=np.float32)  # what embeds tokens, what scores them
 
 sentences = rng.integers(3, SOURCE, (len(lengths), lengths.max()))
 sentences[np.arange(lengths.max()) >= lengths[:, None]] = 0  # padding
@@ -24,7 +24,7 @@ written = [np.full(3, BEGIN)]
 for t in range(10):
     x = target_table[written[-1]] + mha.sinusoidal_positions(1, E, first_position=t)
     y = decoder(x[:, None], caches=caches, memory_caches=memory_caches)  # [3, 1, E]
-    written.append((y[:, 0] @ target_table.T).argmax(-1))
+    written.append((y[:, 0] @ scores_of.T).argmax(-1))
 tokens = np.stack(written, axis=1)
 
 # All at once, from scratch: a row does not depend on what comes after it, so the bits are the same.
@@ -41,7 +41,7 @@ print(f"largest error against float64: {error:.1e}, in results of up to {np.abs(
 assert error < 1e-4
 
 # The same as a loop that is there already; it can draw, too, and stops where all sentences have ended.
-options = {"memory": memory, "memory_lengths": lengths, "max_new_tokens": 10}
+options = {"memory": memory, "memory_lengths": lengths, "output_weight": scores_of, "max_new_tokens": 10}
 steps = list(mha.generate(decoder, np.full((3, 1), BEGIN), target_table, **options))
 for sentence, line in enumerate(np.stack([step.tokens for step in steps], axis=1)):
     print(f"  {sentence}: {' '.join(map(str, line))}")

@@ -89,8 +89,10 @@ def test_a_sequence_does_not_depend_on_the_others(name: str, sampling: dict[str,
 
 def test_a_stop_token_ends_its_sequence() -> None:
     model = encoder("pre-LN", np.float32)
-    arguments = {"model": model, "embeddings": _table(model), "prompt_lengths": LENGTHS, "prompts": PROMPTS}
+    arguments = {"model": model, "prompts": PROMPTS, "prompt_lengths": LENGTHS, "embeddings": _table(model)}
+    arguments["output_weight"] = _table(model, 2)
     free = np.stack([step.tokens for step in generate(**arguments, max_new_tokens=STEPS)])  # [STEPS, B]
+    assert len(np.unique(free)) > 4, "tokens hardly differ"
     for stop in np.unique(free):
         ends = [np.flatnonzero(free[:, b] == stop) for b in range(B)]
         ends = [int(end[0]) if len(end) else STEPS for end in ends]
