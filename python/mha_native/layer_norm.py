@@ -96,7 +96,8 @@ class LayerNorm(Leaf):
     @property
     def eps(self) -> float:
         """What is added to the variance."""
-        return self._eps
+        eps: float = self._core.eps
+        return eps
 
     @property
     def bias(self) -> bool:

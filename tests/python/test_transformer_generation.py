@@ -178,7 +178,11 @@ def test_more_work_is_done_only_when_it_is_asked_for() -> None:
     steps = generate(model, [1, 2], _table(model), max_new_tokens=1000)
     first = next(steps)
     assert first.tokens.shape == (1,)
-    assert_same_bits(first.logits[0], _logits(model, np.array([1, 2]), 0, _table(model), _table(model)))
+    token = int(first.tokens[0])
+    first.tokens[:] = 3  # which belongs to the caller
+    table = _table(model)
+    assert_same_bits(first.logits[0], _logits(model, np.array([1, 2]), 0, table, table))
+    assert_same_bits(next(steps).logits[0], _logits(model, np.array([1, 2, token]), 0, table, table))
     steps.close()
 
 
@@ -188,6 +192,11 @@ def test_more_work_is_done_only_when_it_is_asked_for() -> None:
         ({"model": mha_native.MultiHeadAttention(16, 2)}, TypeError, ["model", "MultiHeadAttention"]),
         ({"model": Decoder(1, 16, 2, 8)}, ValueError, ["Decoder", "memory"]),
         ({"memory": np.ones((2, 3, 16), np.float32)}, ValueError, ["Encoder", "memory"]),
+        (
+            {"model": Decoder(1, 16, 2, 8), "memory": np.ones((3, 4, 16), np.float32)},
+            ValueError,
+            ["memory", "batch", "2", "3"],
+        ),
         ({"prompts": np.ones((2, 3))}, ValueError, ["prompts", "float64"]),
         ({"prompts": np.ones((2, 0), int)}, ValueError, ["prompts", "[2, 0]"]),
         ({"prompts": np.ones((2, 3, 1), int)}, ValueError, ["prompts", "[2, 3, 1]"]),
