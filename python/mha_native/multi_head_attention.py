@@ -5,7 +5,7 @@ from typing import Any
 from numpy import ndarray
 from numpy.typing import DTypeLike
 
-from ._arrays import Tensor, like, score_options, to_numpy
+from ._arrays import Tensor, attention_options, like, to_numpy
 from ._constructor_arguments import Seed, checked_dtype
 from ._layer_state import LayerState
 from ._layer_weights import Parts, initial_state, resolve_sizes
@@ -194,11 +194,8 @@ class MultiHeadAttention(LayerState):
         q = query if type(query) is ndarray else to_numpy(name, "query", query)
         k: Any = q if key is None else key if type(key) is ndarray else to_numpy(name, "key", key)
         v = k if value is None else value if type(value) is ndarray else to_numpy(name, "value", value)
-        options = (
-            attn_mask if attn_mask is None or type(attn_mask) is ndarray else to_numpy(name, "attn_mask", attn_mask),
-            key_mask if key_mask is None or type(key_mask) is ndarray else to_numpy(name, "key_mask", key_mask),
-            is_causal,
-            *score_options(name, query_offset, key_lengths, window, scale, softcap, alibi_slopes, sinks),
+        options = attention_options(
+            name, attn_mask, key_mask, is_causal, query_offset, key_lengths, window, scale, softcap, alibi_slopes, sinks
         )
         if cu_seqlens_q is not None or cu_seqlens_k is not None:
             if cu_seqlens_q is None:
@@ -214,7 +211,7 @@ class MultiHeadAttention(LayerState):
                 v,
                 offsets,
                 offsets if cu_seqlens_k is None else to_numpy(name, "cu_seqlens_k", cu_seqlens_k),
-                *options,
+                options,
                 out if out is None else to_numpy(name, "out", out),
                 num_threads,
             )
@@ -225,7 +222,7 @@ class MultiHeadAttention(LayerState):
             q,
             k,
             v,
-            *options,
+            options,
             None if cache is None else cache._core,
             new_lengths if new_lengths is None else to_numpy(name, "new_lengths", new_lengths),
             need_weights,
