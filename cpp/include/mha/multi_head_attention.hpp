@@ -47,7 +47,7 @@ struct MultiHeadAttentionWeights {
 
 /// Immutable after construction: forward() may run on several threads at once. The weights are copied into panels once,
 /// by the constructor; the caller's arrays may go away afterwards.
-class MultiHeadAttention {
+class MHA_API MultiHeadAttention {
  public:
   /// @throws std::invalid_argument, DTypeError if sizes or dtypes disagree; AllocationError
   MultiHeadAttention(const MultiHeadAttentionConfig& config, const MultiHeadAttentionWeights& weights);
@@ -112,7 +112,7 @@ class MultiHeadAttention {
   void copy_weights(const WeightOutputs& outputs) const;
 
  private:
-  struct Impl;
+  struct MHA_LOCAL Impl;
   std::unique_ptr<const Impl> impl_;
 };
 
