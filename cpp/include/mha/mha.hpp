@@ -5,6 +5,7 @@
 #include "mha/attention_statistics.hpp"  // attention_statistics
 #include "mha/dtype.hpp"                 // element types, from the registry dtypes.def
 #include "mha/errors.hpp"                // what is thrown
+#include "mha/executor.hpp"              // threads of the caller's own
 #include "mha/kv_cache.hpp"              // keys and values of the tokens so far
 #include "mha/multi_head_attention.hpp"  // the layer: projections around attention
 #include "mha/runtime.hpp"               // instruction sets, threads
