@@ -8,9 +8,18 @@
 namespace mha {
 namespace {
 
-// Before a thread goes to sleep: phases of a call follow each other closer than that, and calls in a loop do, too. Each
-// takes a fraction of a microsecond where nobody else wants the processor.
-constexpr int kYields = 200;
+// Looks at a flag before a thread goes to sleep, a tenth of a millisecond or two: phases of a call follow each other
+// closer than that, and calls in a loop do, too. To give up the processor in between would be kinder to other programs,
+// but on a busy machine it is given back milliseconds later.
+constexpr int kLooks = 4000;
+
+inline void relax() {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  __asm__ volatile("yield");
+#endif
+}
 
 struct Job {
   void (*body)(void* context, int i);
@@ -51,9 +60,9 @@ class Worker {
 
   void wait_while(bool is_busy) {
     const auto is_over = [&] { return is_busy_.load(std::memory_order_acquire) != is_busy; };
-    for (int i = 0; i < kYields; ++i) {
+    for (int i = 0; i < kLooks; ++i) {
       if (is_over()) return;
-      std::this_thread::yield();
+      relax();
     }
     std::unique_lock<std::mutex> lock(mutex_);
     changed_.wait(lock, is_over);
