@@ -4,6 +4,7 @@
 #include "attention_plan.hpp"
 #include "packed_linear.hpp"
 #include "parallel.hpp"
+#include "workspace.hpp"
 
 namespace mha {
 
@@ -14,6 +15,7 @@ struct Projection {
   Index batch, rows;  // of x
   Input x;            // head unused
   Output out;         // head: segment
+  Activation activation = Activation::none;
   // [batch] or null: row t of batch element b is row first_rows[b] + t of out, whose rows are then dense ...
   const std::int64_t* first_rows = nullptr;
   const std::int64_t* row_counts = nullptr;  // ... if t < row_counts[b]; null: all of them
@@ -35,19 +37,23 @@ struct ProjectionGroup {
 /// KB while every panel passes over them.
 constexpr Index kProjectionBlockRows = 128;
 
+/// Blocks that the rows of a batch element are cut in: as few as fit kProjectionBlockRows, but enough that each thread
+/// finds a few tasks, if a task is a block and one of `panels` weight panels.
+Index projection_blocks(Index rows, Index panels, int threads);
+
+/// Rows [first, last) of a batch element times one panel: one task. `scratch` is projection_scratch() of memory.
+void project_rows(const Projection& projection, Index panel, Index batch, Index first, Index last, std::byte* scratch);
+
 /// Scratch of one worker.
 std::size_t projection_scratch(const DTypeKernels& kernels);
 
-/// Up to three groups in one phase, and the scratch of its workers: `scratch + worker * scratch_stride`.
+/// Up to three groups in one phase, and who runs it.
 struct ProjectionRun {
   ProjectionGroup groups[3];
   int count = 0;
-  int threads;
-  std::byte* scratch;
-  std::size_t scratch_stride;
+  Workers workers;
 
-  ProjectionRun(int threads_of_run, std::byte* scratch_of_all, std::size_t stride)
-      : threads(threads_of_run), scratch(scratch_of_all), scratch_stride(stride) {}
+  explicit ProjectionRun(const Workers& workers_of_run) : workers(workers_of_run) {}
 
   /// Joins the last group if it reads the same rows, else begins a new one.
   void add(Projection projection);

@@ -14,7 +14,7 @@ MARKED = re.compile(r"^(?:class MHA_API (\w+)|MHA_API [^;(]*?(\w+)\()", re.M)
 FUNCTION = re.compile(
     r"^(?!MHA_API|class|constexpr|enum|extern|inline|namespace|struct|template|typedef|using)\w[^;(]*?(\w+)\(", re.M
 )
-OPAQUE_CLASS = re.compile(r"^class (?!MHA_API)(\w+) [^}]*? Impl;", re.M)
+CLASS = re.compile(r"^class (?!MHA_API)(\w+)[^;{]*{", re.M)
 SHOWN_INNER_CLASS = re.compile(r"^  struct (Impl);", re.M)
 
 
@@ -31,7 +31,7 @@ def marked(header: str) -> set[str]:
 
 def unmarked(header: str) -> list[str]:
     """Functions that nobody could link, and classes whose members nobody could, or everybody, though inner ones."""
-    return [name for rule in (FUNCTION, OPAQUE_CLASS, SHOWN_INNER_CLASS) for name in rule.findall(declarations(header))]
+    return [name for rule in (FUNCTION, CLASS, SHOWN_INNER_CLASS) for name in rule.findall(declarations(header))]
 
 
 def exported(nm_output: str) -> set[str]:

@@ -15,6 +15,7 @@ namespace mha {
 MHA_API void attend(const TensorView& query,
                     int threads = 0);
 MHA_API const char* why();
+class InnerPart;
 class MHA_API Cache {
  public:
   void append(int count);

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "mha/activation.hpp"
 #include "mha/dtype.hpp"
 #include "mha/tensor_view.hpp"
 
@@ -67,7 +68,7 @@ struct StatisticsOutputs {
   double* received;  // [Tk]: what each key receives from the rows is added
 };
 
-/// Rows of a projection times one weight panel: out = x panel + bias.
+/// Rows of a projection times one weight panel: out = activation(x panel + bias).
 struct ProjectionTile {
   Index rows;  // any number
   Index in_features;
@@ -80,6 +81,24 @@ struct ProjectionTile {
   void* out[kPanelBytes / kVectorBytes];
   Index group_columns[kPanelBytes / kVectorBytes];
   Index out_row, out_step;
+  Activation activation;
+};
+
+/// out = (z - mean) / sqrt(variance + eps) * weight + bias, for each row of z = x + residual, with mean and variance of
+/// the row. Neighbours along the columns lie next to each other, at any address. Any of sum and out may be x or residual
+/// (the same rows).
+struct NormalizeTile {
+  Index rows, columns;   // any number; 1 or more
+  const void* x;         // [rows, columns]
+  Index x_row;           // elements between rows, as all _row
+  const void* residual;  // [rows, columns]; null: nothing is added
+  Index residual_row;
+  void* sum;  // where z goes; null: nowhere
+  Index sum_row;
+  const void *weight, *bias;  // [columns]; null: 1, 0
+  double eps;
+  void* out;  // null: z is all that is wanted
+  Index out_row;
 };
 
 /// out = softmax(...) value; and lse.
@@ -106,6 +125,7 @@ struct DTypeKernels {
   void (*observe)(const AttentionTile& tile, const StatisticsOutputs& outputs, void* scratch);
   std::size_t (*projection_scratch)(Index rows);
   void (*project)(const ProjectionTile& tile, void* scratch);
+  void (*normalize)(const NormalizeTile& tile);
   /// Runs `rounds` rounds of independent multiply-adds; returns the floating-point operations that it did.
   double (*saturate_fma)(Index rounds);
 };

@@ -3,6 +3,7 @@
 #include "attend_tile.hpp"
 #include "decode_tile.hpp"
 #include "kernel_table.hpp"
+#include "normalize_rows.hpp"
 #include "project_tile.hpp"
 #include "read_words.hpp"
 #include "saturate_fma.hpp"
@@ -59,6 +60,7 @@ constexpr DTypeKernels dtype_kernels() {
           &observe_tile<T>,
           &projection_scratch<T>,
           &project_tile<T>,
+          &normalize_rows<T>,
           &saturate_fma<T>};
 }
 
