@@ -1,4 +1,5 @@
-// mha_native: multi-head attention on a CPU. Include this one; it is also the map of the folder.
+// mha_native: multi-head attention on a CPU. Include this one; it is also the map of the folder. Besides there are mha.h, the
+// library for C, and eigen.hpp, views of Eigen's matrices, which wants Eigen.
 #pragma once
 
 #include "mha/attention.hpp"             // scaled_dot_product_attention, attention_weights
