@@ -7,6 +7,8 @@ function(mha_configure_target target)
     VISIBILITY_INLINES_HIDDEN ON
     POSITION_INDEPENDENT_CODE ON)
   target_compile_options(${target} PRIVATE -Wall -Wextra -Wshadow -Wconversion)
+  # A build of somebody else that this is a part of may state no kind of build.
+  target_compile_options(${target} PRIVATE $<$<CONFIG:>:-O3>)
   if(MHA_WERROR)
     target_compile_options(${target} PRIVATE -Werror)
   endif()

@@ -1,13 +1,19 @@
-// Threads, by OpenMP: one parallel region for all phases of a call.
+// Phases on the threads of OpenMP, of our own pool, or of a caller's executor.
 #include "parallel.hpp"
 
 #include <algorithm>
 #include <atomic>
+#include <stdexcept>
+#include <string>
 
+#include "mha/executor.hpp"
 #include "mha/runtime.hpp"
 
 #ifdef _OPENMP
 #include <omp.h>
+#endif
+#ifdef MHA_THREADS_STD
+#include "thread_pool.hpp"
 #endif
 #ifndef _WIN32
 #include <pthread.h>
@@ -20,21 +26,33 @@ namespace {
 // about 2 us, one that sleeps in 5 to 50, one that another process has displaced in milliseconds.
 constexpr double kWorkPerThread = 1e6;
 
-/// Set in every forked child. It has OpenMP's memory without its threads, and would wait for them forever. Whether
-/// OpenMP had threads at the moment of the fork cannot be known: another library may have started them in the same
-/// runtime.
+/// Set in every forked child. It has the memory of its parent without the threads, and would wait for them forever.
+/// Whether OpenMP had threads at the moment of the fork cannot be known: another library may have started them in the
+/// same runtime.
 std::atomic<bool> is_forked{false};
 #ifndef _WIN32
 const int watches_for_forks =
     pthread_atfork(nullptr, nullptr, [] { is_forked.store(true, std::memory_order_relaxed); });
 #endif
 
-bool can_run_parallel() {
-#ifdef _OPENMP
-  return !in_forked_child() && !omp_in_parallel();
+thread_local const Executor* chosen_executor = nullptr;  // by the innermost ExecutorScope
+thread_local bool is_worker = false;                     // this thread runs tasks that came by an executor
+
+/// What computes if OpenMP does not, or null.
+const Executor* executor() {
+#ifdef MHA_THREADS_STD
+  return chosen_executor != nullptr ? chosen_executor : &thread_pool();
 #else
-  return false;
+  return chosen_executor;
 #endif
+}
+
+bool can_run_parallel() {
+  if (in_forked_child() || is_worker) return false;
+#ifdef _OPENMP
+  if (executor() == nullptr) return !omp_in_parallel();
+#endif
+  return executor() != nullptr;
 }
 
 void run_serial(const Phase* phases, int count) {
@@ -42,12 +60,44 @@ void run_serial(const Phase* phases, int count) {
     for (Index task = 0; task < phases[p].tasks; ++task) phases[p].run(phases[p].context, task, 0);
 }
 
+void take_tasks(const Phase& phase, std::atomic<Index>& next, int worker) {
+  for (;;) {
+    const Index task = next.fetch_add(1, std::memory_order_relaxed);
+    if (task >= phase.tasks) break;
+    phase.run(phase.context, task, worker);
+  }
+}
+
+/// Workers cannot wait for each other between phases, since an executor may run them one after another. So each phase
+/// is a call of its own, which returns when all are done.
+void run_on(const Executor& executor, const Phase* phases, int count, int threads) {
+  struct Work {
+    const Phase& phase;
+    std::atomic<Index> next{0};
+  };
+  for (int p = 0; p < count; ++p) {
+    const auto workers = static_cast<int>(std::min<Index>(threads, phases[p].tasks));
+    if (workers <= 1) {
+      run_serial(&phases[p], 1);
+      continue;
+    }
+    Work work{phases[p]};
+    const auto run_worker = [](void* context, int worker) {
+      auto& [phase, next] = *static_cast<Work*>(context);
+      is_worker = true;
+      take_tasks(phase, next, worker);
+      is_worker = false;
+    };
+    executor.parallel_for(executor.state, workers, run_worker, &work);
+  }
+}
+
 #ifdef _OPENMP
 struct alignas(64) TaskCounter {  // a cache line each
   std::atomic<Index> next{0};
 };
 
-void run_parallel(const Phase* phases, int count, int threads) {
+void run_region(const Phase* phases, int count, int threads) {
   // Phases use the two counters in turn. During one phase nobody looks at the counter of the next: the barrier before
   // has ended its last use, the barrier after will begin its next one. So any thread may set it back to zero.
   TaskCounter counters[2];
@@ -55,14 +105,8 @@ void run_parallel(const Phase* phases, int count, int threads) {
   {
     const int worker = omp_get_thread_num();
     for (int p = 0; p < count; ++p) {
-      const Phase& phase = phases[p];
-      std::atomic<Index>& next = counters[p % 2].next;
       if (worker == 0) counters[(p + 1) % 2].next.store(0, std::memory_order_relaxed);
-      for (;;) {
-        const Index task = next.fetch_add(1, std::memory_order_relaxed);
-        if (task >= phase.tasks) break;
-        phase.run(phase.context, task, worker);
-      }
+      take_tasks(phases[p], counters[p % 2].next, worker);
       if (p + 1 < count) {
 #pragma omp barrier
       }
@@ -76,22 +120,31 @@ void run_parallel(const Phase* phases, int count, int threads) {
 bool in_forked_child() { return is_forked.load(std::memory_order_relaxed); }
 
 void run_phases(const Phase* phases, int count, int threads) {
-#ifdef _OPENMP
   if (threads > 1 && can_run_parallel()) {
-    run_parallel(phases, count, threads);
-    return;
-  }
-#else
-  static_cast<void>(threads);
+    if (const Executor* chosen = executor()) return run_on(*chosen, phases, count, threads);
+#ifdef _OPENMP
+    return run_region(phases, count, threads);
 #endif
+  }
   run_serial(phases, count);
 }
 
 int threads_for(int requested, Index tasks, double work) {
   if (!can_run_parallel()) return 1;
   const double most = std::min(static_cast<double>(tasks), work / kWorkPerThread);
-  const int threads = requested > 0 ? requested : num_threads();
+  const int by_default = chosen_executor != nullptr ? chosen_executor->num_threads : num_threads();
+  const int threads = requested > 0 ? requested : by_default;
   return most < threads ? std::max(1, static_cast<int>(most)) : threads;
 }
+
+ExecutorScope::ExecutorScope(const Executor& executor) : executor_(executor), outer_(chosen_executor) {
+  if (executor.parallel_for == nullptr) throw std::invalid_argument("ExecutorScope executor: parallel_for is null");
+  if (executor.num_threads < 1)
+    throw std::invalid_argument("ExecutorScope executor: num_threads must be at least 1; got " +
+                                std::to_string(executor.num_threads));
+  chosen_executor = &executor_;
+}
+
+ExecutorScope::~ExecutorScope() { chosen_executor = outer_; }
 
 }  // namespace mha

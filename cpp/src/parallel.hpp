@@ -13,9 +13,9 @@ struct Phase {
   const void* context;
 };
 
-/// Runs the phases one after another, the tasks of each in any order on up to `threads` threads, all in one parallel
-/// region. Workers take tasks in rising order as they become free. Serial inside another parallel region and in a
-/// forked child.
+/// Runs the phases one after another, the tasks of each in any order on up to `threads` threads: those of the calling
+/// thread's ExecutorScope, else of the build; with OpenMP all phases are one parallel region. Workers take tasks in
+/// rising order as they become free. Serial inside another parallel region and in a forked child.
 void run_phases(const Phase* phases, int count, int threads);
 
 /// How many threads to use: `requested` (0: the default of runtime.hpp), no more than `tasks`, and no more than leaves

@@ -10,7 +10,9 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 CPP = ROOT / "cpp"
 PACKAGE = ROOT / "python" / "mha_native"
-CPP_FILES = sorted(path.relative_to(ROOT).as_posix() for path in CPP.rglob("*.[ch]pp"))
+CPP_FILES = sorted(
+    path.relative_to(ROOT).as_posix() for path in CPP.rglob("*") if path.suffix in (".cpp", ".h", ".hpp")
+)
 PYTHON_FILES = sorted(PACKAGE.glob("*.py"))
 
 # What a folder of ours may include of ours, as regular expressions on paths below cpp/. The longest prefix counts.
@@ -32,7 +34,11 @@ FOREIGN_INCLUDES = {
 # A template of the standard library would be a weak symbol, in every instruction set's object with different code.
 KERNEL_STANDARD_HEADERS = {"cstddef", "cstdint", "math.h", "stddef.h", "stdint.h", "type_traits"}
 
-GENERATED = {"mha/version.hpp": "include/mha/version.hpp", "isa_list.inc": "src/isa_list.inc"}
+GENERATED = {
+    "mha/export.h": "include/mha/export.h",
+    "mha/version.hpp": "include/mha/version.hpp",
+    "isa_list.inc": "src/isa_list.inc",
+}
 
 
 def includes(text: str) -> list[str]:

@@ -94,7 +94,7 @@ TEST(Parallel, SeveralCallersAtOnce) {
   for (std::thread& caller : callers) caller.join();
 }
 
-#ifdef MHA_OPENMP
+#ifndef MHA_SERIAL
 TEST(Parallel, NestedCallsAreSerial) {
   struct Nest {
     std::atomic<int> wrong_workers{0}, inner_tasks{0}, several_threads{0};

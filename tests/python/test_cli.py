@@ -46,6 +46,26 @@ def test_info(capsys: pytest.CaptureFixture[str]) -> None:
         assert word in out
 
 
+@pytest.mark.parametrize(
+    ("option", "name"),
+    [
+        ("--cmake-dir", "mha_native-config.cmake"),
+        ("--include-dir", "mha/mha.hpp"),
+        ("--pkgconfig-dir", "mha_native.pc"),
+    ],
+)
+def test_where_the_cpp_library_is(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, option: str, name: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", "20")  # a path is not wrapped
+    with pytest.raises(SystemExit) as done:
+        main([option])
+    captured = capsys.readouterr()
+    assert (done.value.code, captured.err) == (0, "")
+    assert captured.out.count("\n") == 1
+    assert (Path(captured.out.rstrip("\n")) / name).is_file()
+
+
 def test_demo(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = _main(capsys, "demo")
     assert (code, err) == (0, "")

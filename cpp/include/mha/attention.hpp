@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "mha/errors.hpp"
+#include "mha/export.h"
 #include "mha/tensor_view.hpp"
 
 namespace mha {
@@ -56,9 +57,9 @@ struct AttentionOptions {
 /// A row that sees no key gives zeros and an lse of minus infinity. Memory behind a mask never reaches the output, NaN
 /// included. Safe to call from several threads at once.
 /// @throws std::invalid_argument, DTypeError, AllocationError before anything is written
-void scaled_dot_product_attention(const TensorView& query, const TensorView& key, const TensorView& value,
-                                  const MutableTensorView& out, const MutableTensorView& lse = {},
-                                  const AttentionOptions& options = {});
+MHA_API void scaled_dot_product_attention(const TensorView& query, const TensorView& key, const TensorView& value,
+                                          const MutableTensorView& out, const MutableTensorView& lse = {},
+                                          const AttentionOptions& options = {});
 
 /// How far attention_weights goes. Keys behind key_lengths are not read at any stage: before the softmax they have a
 /// score of minus infinity.
@@ -71,7 +72,7 @@ enum class ScoreStage {
 
 /// The softmax weights themselves, or the scores that they come from: weights [B, H, Tq, Tk], in the dtype of query.
 /// Masked keys weigh exactly 0. Sinks have no part in the scores; all options are checked at every stage.
-void attention_weights(const TensorView& query, const TensorView& key, const MutableTensorView& weights,
-                       const AttentionOptions& options = {}, ScoreStage stage = ScoreStage::weights);
+MHA_API void attention_weights(const TensorView& query, const TensorView& key, const MutableTensorView& weights,
+                               const AttentionOptions& options = {}, ScoreStage stage = ScoreStage::weights);
 
 }  // namespace mha

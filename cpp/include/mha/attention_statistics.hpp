@@ -33,7 +33,7 @@ struct AttentionStatistics {
 /// A row that sees no key has zeros and a max_key of -1. A head is one task: no more threads work than there are heads
 /// in the batch. Safe to call from several threads at once.
 /// @throws std::invalid_argument, DTypeError, AllocationError before anything is written
-void attention_statistics(const TensorView& query, const TensorView& key, const AttentionStatistics& results,
-                          const AttentionOptions& options = {});
+MHA_API void attention_statistics(const TensorView& query, const TensorView& key, const AttentionStatistics& results,
+                                  const AttentionOptions& options = {});
 
 }  // namespace mha

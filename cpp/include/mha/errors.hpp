@@ -9,14 +9,16 @@
 #include <new>
 #include <stdexcept>
 
+#include "mha/export.h"
+
 namespace mha {
 
-class DTypeError : public std::invalid_argument {
+class MHA_API DTypeError : public std::invalid_argument {
  public:
   using std::invalid_argument::invalid_argument;
 };
 
-class AllocationError : public std::bad_alloc {
+class MHA_API AllocationError : public std::bad_alloc {
  public:
   explicit AllocationError(std::size_t bytes) noexcept {
     std::snprintf(message_, sizeof message_, "mha_native: could not allocate %zu bytes", bytes);

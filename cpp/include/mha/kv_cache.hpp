@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "mha/errors.hpp"
+#include "mha/export.h"
 #include "mha/tensor_view.hpp"
 
 namespace mha {
@@ -28,7 +29,7 @@ struct KVCacheConfig {
 ///
 /// The memory is taken from the operating system as it is first written to, and it never moves. Whatever fails, fails
 /// before anything is changed. One call at a time may use a cache; calls that only read it may go on side by side.
-class KVCache {
+class MHA_API KVCache {
  public:
   /// @throws std::invalid_argument, DTypeError, AllocationError
   explicit KVCache(const KVCacheConfig& config);
@@ -76,7 +77,7 @@ class KVCache {
   void clear();
 
  private:
-  struct Impl;
+  struct MHA_LOCAL Impl;
   std::unique_ptr<Impl> impl_;
 };
 

@@ -49,7 +49,7 @@ struct PackedAttention;  // of the library itself
 
 /// Immutable after construction: forward() may run on several threads at once. The weights are copied into panels once,
 /// by the constructor; the caller's arrays may go away afterwards. Copies of a layer share them.
-class MultiHeadAttention {
+class MHA_API MultiHeadAttention {
  public:
   /// @throws std::invalid_argument, DTypeError if sizes or dtypes disagree; AllocationError
   MultiHeadAttention(const MultiHeadAttentionConfig& config, const MultiHeadAttentionWeights& weights);

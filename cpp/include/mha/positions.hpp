@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "mha/errors.hpp"
+#include "mha/export.h"
 #include "mha/tensor_view.hpp"
 
 namespace mha {
@@ -15,6 +16,6 @@ namespace mha {
 /// @param out            [T, E], any strides; an odd E ends with a sine
 /// @param first_position of row 0: where a decoder goes on
 /// @throws std::invalid_argument, DTypeError
-void sinusoidal_positions(const MutableTensorView& out, std::int64_t first_position = 0);
+MHA_API void sinusoidal_positions(const MutableTensorView& out, std::int64_t first_position = 0);
 
 }  // namespace mha

@@ -4,49 +4,50 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "mha/export.h"
 #include "mha/tensor_view.hpp"
 
 namespace mha {
 
 /// Number of instruction sets compiled in; the names in rising order of preference.
-int num_built_isas();
-const char* built_isa(int index);
+MHA_API int num_built_isas();
+MHA_API const char* built_isa(int index);
 /// Whether this processor and operating system run the instruction set.
-bool isa_supported(int index);
+MHA_API bool isa_supported(int index);
 
 /// The instruction set that calls use: set_isa(), else the environment variable MHA_NATIVE_ISA, else the best
 /// supported.
 /// @throws std::invalid_argument if MHA_NATIVE_ISA names one that is unknown, or that this machine does not run
-const char* active_isa();
+MHA_API const char* active_isa();
 /// One sentence: why active_isa() is what it is.
-const char* active_isa_reason();
+MHA_API const char* active_isa_reason();
 /// Chooses by name for the whole process; null or "" goes back to the environment and detection.
-void set_isa(const char* name);
+MHA_API void set_isa(const char* name);
 /// The instruction set that the calling thread's latest attention or layer call ran on; "" before the first.
-const char* last_used_isa();
+MHA_API const char* last_used_isa();
 
 /// Threads that a call with num_threads = 0 uses: set_num_threads(), else OMP_NUM_THREADS, else the smaller of the
 /// affinity mask and the cgroup CPU quota.
-int num_threads();
+MHA_API int num_threads();
 /// One sentence: why num_threads() is what it is.
-const char* num_threads_reason();
+MHA_API const char* num_threads_reason();
 /// n >= 1 for the whole process; 0 goes back to the environment and detection.
-void set_num_threads(int n);
+MHA_API void set_num_threads(int n);
 
 /// True in a child forked after this library was loaded: its calls are serial, with the same bits, since OpenMP's
 /// threads do not survive a fork.
-bool in_forked_child();
+MHA_API bool in_forked_child();
 
 /// Largest scratch that the calling thread's arena has held, in bytes and whole pages: all workers of its calls
 /// together.
-std::size_t scratch_bytes();
+MHA_API std::size_t scratch_bytes();
 
 /// Runs the FMA units of one core flat out for about `seconds` and returns GFLOP/s: the peak of the active instruction
 /// set in `dtype`, for benchmarks.
-double measure_fma_gflops(DType dtype, double seconds);
+MHA_API double measure_fma_gflops(DType dtype, double seconds);
 
 /// Reads `count` blocks of `bytes` bytes each once, on `threads` threads, and returns the XOR of their 8-byte words,
 /// the last word of a block filled up with zeros. For benchmarks: how fast this memory can be read at all.
-std::uint64_t read_memory(const void* const* blocks, int count, std::size_t bytes, int threads);
+MHA_API std::uint64_t read_memory(const void* const* blocks, int count, std::size_t bytes, int threads);
 
 }  // namespace mha

@@ -19,7 +19,7 @@ class DecoderStack;        // likewise
 /// estimate (Ba, Kiros, Hinton, "Layer Normalization", 2016).
 ///
 /// Immutable, like all that is in this header: forward() may run on several threads at once. Copies share the weights.
-class LayerNorm {
+class MHA_API LayerNorm {
  public:
   /// @param weight [E]; copied
   /// @param bias   [E] or empty: none
@@ -54,7 +54,7 @@ struct FeedForwardWeights {
 
 /// activation(x W1^T + b1) W2^T + b2, for each row. The F values in between are never stored for more rows than are in
 /// cache at a time.
-class FeedForward {
+class MHA_API FeedForward {
  public:
   /// @throws std::invalid_argument, DTypeError, AllocationError
   FeedForward(const FeedForwardWeights& weights, Activation activation);
@@ -107,7 +107,7 @@ struct EncoderExtras {
 ///
 /// Rows have the bits that they have alone, in any batch, for any number of threads, step by step over a cache or all
 /// at once.
-class Encoder {
+class MHA_API Encoder {
  public:
   /// @param layers     [count], of one dtype and one E
   /// @param final_norm null: none
@@ -159,7 +159,7 @@ struct DecoderContext {
 };
 
 /// Layers one after another, and a last layer norm if there is one.
-class Decoder {
+class MHA_API Decoder {
  public:
   /// @param layers     [count], of one dtype, one E and one Em
   /// @param final_norm null: none

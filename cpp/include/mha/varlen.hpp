@@ -30,8 +30,9 @@ struct RaggedBatch {
 ///                          sequence, and entries beyond its last key are not read
 ///                key_mask  [Nk]
 /// @throws std::invalid_argument, DTypeError, AllocationError before anything is written
-void scaled_dot_product_attention_varlen(const TensorView& query, const TensorView& key, const TensorView& value,
-                                         const RaggedBatch& batch, const MutableTensorView& out,
-                                         const MutableTensorView& lse = {}, const AttentionOptions& options = {});
+MHA_API void scaled_dot_product_attention_varlen(const TensorView& query, const TensorView& key,
+                                                 const TensorView& value, const RaggedBatch& batch,
+                                                 const MutableTensorView& out, const MutableTensorView& lse = {},
+                                                 const AttentionOptions& options = {});
 
 }  // namespace mha

@@ -1,0 +1,275 @@
+// The C functions do what the C++ ones do, and what those throw becomes a status and a sentence.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "arrays.hpp"
+#include "mha/mha.h"
+#include "mha/mha.hpp"
+
+namespace mha {
+namespace {
+
+using testing::Array;
+using testing::expect_words;
+using testing::nans;
+
+template <class T>
+mha_tensor c_tensor(const Array<T>& array) {
+  const MutableTensorView& view = array.view();
+  return mha_dense(view.data, static_cast<mha_dtype>(view.dtype), view.rank, view.extents);
+}
+
+void expect_failure(mha_status expected, mha_status actual, std::initializer_list<const char*> words) {
+  EXPECT_EQ(actual, expected);
+  expect_words(mha_last_error(), words);
+}
+
+#define EXPECT_OK(call) EXPECT_EQ(call, MHA_OK) << mha_last_error()
+
+TEST(CApi, Attention) {
+  const auto query = Array<double>::random({2, 4, 30, 8}, 1), key = Array<double>::random({2, 2, 40, 8}, 2);
+  const auto sinks = Array<double>::random({4}, 3), mask = Array<double>::random({30, 40}, 4);
+  const std::int64_t lengths[] = {40, 25}, offsets[] = {3, 11};
+  AttentionOptions options;
+  options.attn_mask = mask.view();
+  options.is_causal = true;
+  options.query_offsets = offsets;
+  options.key_lengths = lengths;
+  options.window_left = 20;
+  options.scale = 0.5;
+  options.softcap = 3;
+  options.sinks = sinks.view();
+  auto expected = nans<double>({2, 4, 30, 8}), expected_lse = nans<double>({2, 4, 30});
+  scaled_dot_product_attention(query.view(), key.view(), key.view(), expected.view(), expected_lse.view(), options);
+
+  const mha_tensor c_query = c_tensor(query), c_key = c_tensor(key), c_sinks = c_tensor(sinks), c_mask = c_tensor(mask);
+  mha_attention_options c_options = mha_default_options();
+  c_options.attn_mask = &c_mask;
+  c_options.is_causal = true;
+  c_options.query_offsets = offsets;
+  c_options.key_lengths = lengths;
+  c_options.window_left = 20;
+  c_options.scale = 0.5;
+  c_options.softcap = 3;
+  c_options.sinks = &c_sinks;
+  auto out = nans<double>({2, 4, 30, 8}), lse = nans<double>({2, 4, 30});
+  const mha_tensor c_out = c_tensor(out), c_lse = c_tensor(lse);
+  EXPECT_OK(mha_scaled_dot_product_attention(&c_query, &c_key, &c_key, &c_out, &c_lse, &c_options));
+  EXPECT_EQ(out.data(), expected.data());
+  EXPECT_EQ(lse.data(), expected_lse.data());
+}
+
+TEST(CApi, DefaultOptionsAreThoseOfNoOptions) {
+  const auto x = Array<float>::random({2, 30, 8}, 1), slopes = Array<float>::random({2}, 2);
+  auto without = nans<float>({2, 30, 8}), defaults = nans<float>({2, 30, 8}), biased = nans<float>({2, 30, 8});
+  const mha_tensor c_x = c_tensor(x), outs[] = {c_tensor(without), c_tensor(defaults), c_tensor(biased)};
+  mha_attention_options options = mha_default_options();
+  EXPECT_OK(mha_scaled_dot_product_attention(&c_x, &c_x, &c_x, &outs[0], nullptr, nullptr));
+  EXPECT_OK(mha_scaled_dot_product_attention(&c_x, &c_x, &c_x, &outs[1], nullptr, &options));
+  const mha_tensor c_slopes = c_tensor(slopes);
+  options.alibi_slopes = &c_slopes;
+  options.query_offset = 5;
+  EXPECT_OK(mha_scaled_dot_product_attention(&c_x, &c_x, &c_x, &outs[2], nullptr, &options));
+  EXPECT_EQ(defaults.data(), without.data());
+  EXPECT_NE(biased.data(), without.data());
+}
+
+TEST(CApi, RaggedWeightsAndStatistics) {
+  const auto x = Array<float>::random({30, 2, 8}, 1), dense = Array<float>::random({2, 30, 8}, 2);
+  const std::int64_t offsets[] = {0, 10, 10, 30};
+  auto expected = nans<float>({30, 2, 8}), out = nans<float>({30, 2, 8});
+  scaled_dot_product_attention_varlen(x.view(), x.view(), x.view(), {3, offsets, offsets}, expected.view());
+  const mha_tensor c_x = c_tensor(x), c_out = c_tensor(out), c_dense = c_tensor(dense);
+  const mha_ragged_batch batch = {3, offsets, offsets};
+  EXPECT_OK(mha_scaled_dot_product_attention_varlen(&c_x, &c_x, &c_x, &batch, &c_out, nullptr, nullptr));
+  EXPECT_EQ(out.data(), expected.data());
+
+  auto weights = nans<float>({2, 30, 30}), c_weights = nans<float>({2, 30, 30});
+  const mha_tensor weights_tensor = c_tensor(c_weights);
+  for (int stage = MHA_SCORES_SCALED; stage <= MHA_WEIGHTS; ++stage) {
+    attention_weights(dense.view(), dense.view(), weights.view(), {}, static_cast<ScoreStage>(stage));
+    EXPECT_OK(mha_attention_weights(&c_dense, &c_dense, &weights_tensor, nullptr, stage));
+    EXPECT_EQ(c_weights.data(), weights.data());
+  }
+
+  auto entropy = nans<float>({2, 30}), received = nans<float>({2, 30});
+  auto c_entropy = nans<float>({2, 30}), c_received = nans<float>({2, 30});
+  std::vector<std::int64_t> max_key(60, -2), c_max_key(60, -2);
+  AttentionStatistics statistics;
+  statistics.entropy = entropy.view();
+  statistics.received_weight = received.view();
+  statistics.max_key = max_key.data();
+  attention_statistics(dense.view(), dense.view(), statistics);
+  const mha_tensor entropy_tensor = c_tensor(c_entropy), received_tensor = c_tensor(c_received);
+  mha_statistics results = {};
+  results.entropy = &entropy_tensor;
+  results.received_weight = &received_tensor;
+  results.max_key = c_max_key.data();
+  EXPECT_OK(mha_attention_statistics(&c_dense, &c_dense, &results, nullptr));
+  EXPECT_EQ(c_entropy.data(), entropy.data());
+  EXPECT_EQ(c_received.data(), received.data());
+  EXPECT_EQ(c_max_key, max_key);
+}
+
+TEST(CApi, LayerAndCache) {
+  constexpr Index B = 2, T = 6, E = 16, F = 8;
+  const auto square = Array<float>::random({E, E}, 1), narrow = Array<float>::random({F, E}, 2);
+  const auto bias = Array<float>::random({E}, 3), added = Array<float>::random({F}, 4);
+  const auto x = Array<float>::random({B, T, E}, 5);
+  MultiHeadAttentionConfig config{E, 4, 2};
+  config.add_bias_kv = true;
+  MultiHeadAttentionWeights weights{square.view(), narrow.view(), narrow.view(), square.view(), bias.view(), {}, {},
+                                    bias.view(),   added.view(),  added.view()};
+  const MultiHeadAttention layer(config, weights);
+
+  const mha_tensor c_square = c_tensor(square), c_narrow = c_tensor(narrow), c_bias = c_tensor(bias),
+                   c_added = c_tensor(added), c_x = c_tensor(x);
+  const mha_layer_config c_config = {E, 4, 2, 0, 0, 0, 0, 0, true, false};
+  const mha_layer_weights c_weights = {&c_square, &c_narrow, &c_narrow, &c_square, &c_bias,
+                                       nullptr,   nullptr,   &c_bias,   &c_added,  &c_added};
+  mha_layer* c_layer = nullptr;
+  ASSERT_EQ(mha_layer_create(&c_config, &c_weights, &c_layer), MHA_OK) << mha_last_error();
+  mha_cache* c_cache = nullptr;
+  const mha_cache_config cache_config = {B, 2, 20, 4, 0, MHA_DTYPE_f32};
+  ASSERT_EQ(mha_cache_create(&cache_config, &c_cache), MHA_OK) << mha_last_error();
+  KVCache cache({B, 2, 20, 4});
+
+  auto expected = nans<float>({B, T, E}), out = nans<float>({B, T, E});
+  auto expected_weights = nans<float>({B, 4, T, T + 1}), out_weights = nans<float>({B, 4, T, T + 1});
+  const mha_tensor c_out = c_tensor(out), c_out_weights = c_tensor(out_weights);
+  const auto expect_same = [&] {
+    EXPECT_EQ(out.data(), expected.data());
+    EXPECT_EQ(std::vector<std::int64_t>(mha_cache_lengths(c_cache), mha_cache_lengths(c_cache) + B),
+              std::vector<std::int64_t>(cache.lengths(), cache.lengths() + B));
+  };
+  layer.forward(x.view(), x.view(), x.view(), expected.view(), expected_weights.view());
+  EXPECT_OK(mha_layer_forward(c_layer, &c_x, &c_x, &c_x, &c_out, &c_out_weights, nullptr));
+  expect_same();
+  EXPECT_EQ(out_weights.data(), expected_weights.data());
+
+  const std::int64_t counts[] = {6, 4}, swapped[] = {1, 0}, rejected[] = {1, 0};
+  layer.forward(x.view(), x.view(), x.view(), cache, expected.view(), {}, {}, counts);
+  EXPECT_OK(mha_layer_forward_cached(c_layer, &c_x, &c_x, &c_x, c_cache, &c_out, nullptr, nullptr, counts));
+  expect_same();
+
+  layer.append_to(cache, x.view(), x.view(), counts);
+  const TensorView token(x.data().data(), {B, 2, T, 4});
+  cache.append(token, token, rejected);
+  cache.rollback(rejected);
+  cache.reorder(swapped);
+  cache.keep_last(7);
+  layer.attend(x.view(), cache, expected.view());
+  const Index token_shape[] = {B, 2, T, 4};
+  const mha_tensor tokens = mha_dense(x.data().data(), MHA_DTYPE_f32, 4, token_shape);
+  EXPECT_OK(mha_layer_append_to(c_layer, c_cache, &c_x, &c_x, counts, 0));
+  EXPECT_OK(mha_cache_append(c_cache, &tokens, &tokens, rejected));
+  EXPECT_OK(mha_cache_rollback(c_cache, rejected));
+  EXPECT_OK(mha_cache_reorder(c_cache, swapped));
+  EXPECT_OK(mha_cache_keep_last(c_cache, 7));
+  EXPECT_OK(mha_layer_attend(c_layer, &c_x, c_cache, &c_out, nullptr, nullptr));
+  expect_same();
+
+  const mha_tensor keys = mha_cache_keys(c_cache), values = mha_cache_values(c_cache);
+  EXPECT_EQ(std::vector<Index>(keys.extents, keys.extents + 4), (std::vector<Index>{B, 2, 20, 4}));
+  EXPECT_NE(keys.data, values.data);
+  EXPECT_EQ(*static_cast<const float*>(keys.data), *static_cast<const float*>(cache.keys().data));
+  EXPECT_OK(mha_cache_advance(c_cache, 1, nullptr));
+  cache.advance(1);
+  expect_same();
+  EXPECT_OK(mha_cache_clear(c_cache));
+  cache.clear();
+  expect_same();
+
+  const std::int64_t offsets[] = {0, 2, 6};
+  const TensorView rows(x.data().data(), {T, E});
+  layer.forward_varlen(rows, rows, rows, {2, offsets, offsets}, MutableTensorView(expected.data().data(), {T, E}));
+  const Index row_shape[] = {T, E};
+  const mha_tensor c_rows = mha_dense(x.data().data(), MHA_DTYPE_f32, 2, row_shape),
+                   c_out_rows = mha_dense(out.data().data(), MHA_DTYPE_f32, 2, row_shape);
+  const mha_ragged_batch batch = {2, offsets, offsets};
+  EXPECT_OK(mha_layer_forward_varlen(c_layer, &c_rows, &c_rows, &c_rows, &batch, &c_out_rows, nullptr));
+  expect_same();
+
+  mha_cache_destroy(c_cache);
+  mha_layer_destroy(c_layer);
+  mha_cache_destroy(nullptr);
+  mha_layer_destroy(nullptr);
+}
+
+TEST(CApi, ErrorsAreStatusesWithASentence) {
+  const auto x = Array<float>::random({2, 30, 8}, 1), narrow = Array<float>::random({2, 30, 7}, 1);
+  const auto other = Array<double>::random({2, 30, 8}, 1);
+  auto out = nans<float>({2, 30, 8});
+  const mha_tensor c_x = c_tensor(x), c_narrow = c_tensor(narrow), c_other = c_tensor(other), c_out = c_tensor(out);
+  const auto attend = [&](const mha_tensor* query, const mha_tensor* key) {
+    return mha_scaled_dot_product_attention(query, key, key, &c_out, nullptr, nullptr);
+  };
+  expect_failure(MHA_INVALID_ARGUMENT, attend(&c_x, &c_narrow), {"scaled_dot_product_attention", "[2, 30, 7]"});
+  expect_failure(MHA_DTYPE_ERROR, attend(&c_x, &c_other), {"float64"});
+  expect_failure(MHA_INVALID_ARGUMENT, attend(nullptr, &c_x), {"scaled_dot_product_attention", "query"});
+  mha_tensor bad = c_x;
+  bad.rank = 5;
+  expect_failure(MHA_INVALID_ARGUMENT, attend(&bad, &c_x), {"rank", "got 5"});
+  bad = c_x;
+  bad.dtype = 99;
+  expect_failure(MHA_DTYPE_ERROR, attend(&bad, &c_x), {"mha_dtype", "got 99"});
+  expect_failure(MHA_INVALID_ARGUMENT, mha_attention_weights(&c_x, &c_x, &c_out, nullptr, 4), {"mha_score_stage"});
+  expect_failure(MHA_INVALID_ARGUMENT,
+                 mha_scaled_dot_product_attention_varlen(&c_x, &c_x, &c_x, nullptr, &c_out, nullptr, nullptr),
+                 {"batch"});
+  expect_failure(MHA_INVALID_ARGUMENT, mha_layer_forward(nullptr, &c_x, &c_x, &c_x, &c_out, nullptr, nullptr),
+                 {"layer"});
+  expect_failure(MHA_INVALID_ARGUMENT, mha_cache_clear(nullptr), {"cache"});
+  expect_failure(MHA_INVALID_ARGUMENT, mha_set_num_threads(-1), {"set_num_threads"});
+  expect_failure(MHA_INVALID_ARGUMENT, mha_set_isa("avx1024"), {"avx1024"});
+  mha_cache* cache = nullptr;
+  const mha_cache_config huge = {1, 1, Index{1} << 62, 1, 0, MHA_DTYPE_f32};
+  expect_failure(MHA_OUT_OF_MEMORY, mha_cache_create(&huge, &cache), {"could not allocate"});
+  EXPECT_EQ(cache, nullptr);
+  for (float element : out.data()) ASSERT_TRUE(std::isnan(element));
+
+  std::thread([] { EXPECT_STREQ(mha_last_error(), ""); }).join();  // of its thread
+  EXPECT_STRNE(mha_last_error(), "");
+  EXPECT_OK(attend(&c_x, &c_x));
+  EXPECT_STREQ(mha_last_error(), "");
+}
+
+TEST(CApi, ExecutorsAreOfTheirThread) {
+  const auto x = Array<float>::random({4, 200, 64}, 1);
+  auto expected = nans<float>({4, 200, 64}), out = nans<float>({4, 200, 64});
+  const mha_tensor c_x = c_tensor(x), c_expected = c_tensor(expected), c_out = c_tensor(out);
+  EXPECT_OK(mha_scaled_dot_product_attention(&c_x, &c_x, &c_x, &c_expected, nullptr, nullptr));
+  int calls = 0;
+  const mha_executor executor = {[](void* state, int count, void (*body)(void* context, int i), void* context) {
+                                   ++*static_cast<int*>(state);
+                                   for (int i = 0; i < count; ++i) body(context, i);
+                                 },
+                                 &calls, 3};
+  EXPECT_OK(mha_set_executor(&executor));
+  const mha_executor none = {};
+  expect_failure(MHA_INVALID_ARGUMENT, mha_set_executor(&none), {"parallel_for"});  // and the other one stays
+  EXPECT_OK(mha_scaled_dot_product_attention(&c_x, &c_x, &c_x, &c_out, nullptr, nullptr));
+  EXPECT_EQ(calls, 1);
+  EXPECT_EQ(out.data(), expected.data());
+  EXPECT_OK(mha_set_executor(nullptr));
+  EXPECT_OK(mha_scaled_dot_product_attention(&c_x, &c_x, &c_x, &c_out, nullptr, nullptr));
+  EXPECT_EQ(calls, 1);
+}
+
+TEST(CApi, TheRuntime) {
+  EXPECT_STREQ(mha_version(), MHA_VERSION);
+  EXPECT_STREQ(mha_active_isa(), active_isa());
+  EXPECT_OK(mha_set_isa(built_isa(0)));
+  EXPECT_STREQ(active_isa(), built_isa(0));
+  EXPECT_OK(mha_set_isa(nullptr));
+  EXPECT_OK(mha_set_num_threads(3));
+  EXPECT_EQ(mha_num_threads(), 3);
+  EXPECT_OK(mha_set_num_threads(0));
+  EXPECT_EQ(mha_num_threads(), num_threads());
+}
+
+}  // namespace
+}  // namespace mha
