@@ -81,9 +81,9 @@ AddedShard::AddedShard(const AddedKeys& keys, const LayerArguments& call, const 
   weigh_plan_.query_lengths = call.new_lengths;
 }
 
-int AddedShard::attend_phases(const AttentionRun& workers, Phase* phases) {
-  attend_ = {&attend_plan_, workers.threads, workers.scratch, workers.scratch_stride, nullptr};
-  weigh_ = {&weigh_plan_, workers.threads, workers.scratch, workers.scratch_stride, nullptr};
+int AddedShard::attend_phases(const Workers& workers, Phase* phases) {
+  attend_ = {&attend_plan_, workers, nullptr};
+  weigh_ = {&weigh_plan_, workers, nullptr};
   int count = attention_phases(attend_, phases);  // so few keys are one span
   if (weights_) count += attention_phases(weigh_, phases + count);
   return count;

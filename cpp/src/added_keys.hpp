@@ -55,8 +55,8 @@ class AddedShard {
   /// [B, H, Tq]: of all keys. Attention to the keys of the call, with those sinks, is to write it.
   MutableTensorView total_lse() const { return total_lse_; }
 
-  /// Attention to the shard, on the threads and the scratch of `workers`, and how many phases.
-  int attend_phases(const AttentionRun& workers, Phase* phases);
+  /// Attention to the shard, and how many phases.
+  int attend_phases(const Workers& workers, Phase* phases);
   /// When all has been attended to: the values of the shard join `out`, and its weights get their share.
   Phase join_phase() const;
 

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "workspace.hpp"
-
 namespace mha {
 namespace {
 
@@ -112,7 +110,7 @@ void run_phase_task(const void* context, Index task, int worker) {
   const ProjectionRun& run = *static_cast<const ProjectionRun*>(context);
   const ProjectionGroup* group = run.groups;
   while (task >= group->tasks()) task -= (group++)->tasks();
-  run_task(*group, task, run.scratch + static_cast<std::size_t>(worker) * run.scratch_stride);
+  run_task(*group, task, run.workers.scratch_of(worker));
 }
 
 }  // namespace
@@ -134,7 +132,7 @@ void ProjectionRun::add(Projection p) {
     p.batch = 1;
   }
   if (count == 0 || !same_rows(groups[count - 1].projections[0], p))
-    groups[count++] = {{}, 0, count_blocks(p, threads), 0};
+    groups[count++] = {{}, 0, count_blocks(p, workers.threads), 0};
   ProjectionGroup& group = groups[count - 1];
   group.projections[group.count++] = p;
   group.panels += p.linear->panels();

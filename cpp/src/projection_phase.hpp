@@ -4,6 +4,7 @@
 #include "attention_plan.hpp"
 #include "packed_linear.hpp"
 #include "parallel.hpp"
+#include "workspace.hpp"
 
 namespace mha {
 
@@ -38,16 +39,13 @@ constexpr Index kProjectionBlockRows = 128;
 /// Scratch of one worker.
 std::size_t projection_scratch(const DTypeKernels& kernels);
 
-/// Up to three groups in one phase, and the scratch of its workers: `scratch + worker * scratch_stride`.
+/// Up to three groups in one phase, and who runs it.
 struct ProjectionRun {
   ProjectionGroup groups[3];
   int count = 0;
-  int threads;
-  std::byte* scratch;
-  std::size_t scratch_stride;
+  Workers workers;
 
-  ProjectionRun(int threads_of_run, std::byte* scratch_of_all, std::size_t stride)
-      : threads(threads_of_run), scratch(scratch_of_all), scratch_stride(stride) {}
+  explicit ProjectionRun(const Workers& workers_of_run) : workers(workers_of_run) {}
 
   /// Joins the last group if it reads the same rows, else begins a new one.
   void add(Projection projection);

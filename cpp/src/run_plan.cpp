@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "key_bounds.hpp"
-#include "workspace.hpp"
 
 namespace mha {
 namespace {
@@ -100,15 +99,11 @@ AttentionTile tile_at(const AttentionRun& run, Index task) {
   const AttentionPlan& plan = *run.plan;
   AttentionTile tile =
       make_tile(plan, batch, kv_head * plan.group, plan.group, tile_index * plan.kernels->query_tile_rows);
-  tile.is_far = task_of_head < run.threads;  // about each worker's first tile of this head
+  tile.is_far = task_of_head < run.workers.threads;  // about each worker's first tile of this head
   return tile;
 }
 
 const AttentionRun& run_of(const void* context) { return *static_cast<const AttentionRun*>(context); }
-
-std::byte* scratch_of(const AttentionRun& run, int worker) {
-  return run.scratch + static_cast<std::size_t>(worker) * run.scratch_stride;
-}
 
 const AttentionKernel& kernel_of(const AttentionPlan& plan, const AttentionTile& tile) {
   return plan.suits_decode && tile.rows <= kMaxDecodeRows ? plan.kernels->decode : plan.kernels->attend;
@@ -118,7 +113,7 @@ void run_tile(const void* context, Index task, int worker) {
   const AttentionRun& run = run_of(context);
   const AttentionTile tile = tile_at(run, task);
   const auto kernel = run.plan->write ? run.plan->write : kernel_of(*run.plan, tile).run;
-  kernel(tile, scratch_of(run, worker));
+  kernel(tile, run.workers.scratch_of(worker));
 }
 
 std::size_t most_span_bytes(const DTypeKernels& kernels, Index value_dim) {
@@ -140,13 +135,13 @@ void sum_span(const void* context, Index task, int worker) {
   }
   const AttentionKernel& kernel = kernel_of(*run.plan, tile);
   tile.span = sums_of(run, index) + static_cast<std::size_t>(span) * kernel.span_bytes(tile.value_dim);
-  kernel.run(tile, scratch_of(run, worker));
+  kernel.run(tile, run.workers.scratch_of(worker));
 }
 
 void merge_spans(const void* context, Index task, int worker) {
   const AttentionRun& run = run_of(context);
   const AttentionTile tile = tile_at(run, task);
-  kernel_of(*run.plan, tile).merge_spans(tile, sums_of(run, task), run.plan->spans, scratch_of(run, worker));
+  kernel_of(*run.plan, tile).merge_spans(tile, sums_of(run, task), run.plan->spans, run.workers.scratch_of(worker));
 }
 
 /// A tile of many rows is cut up only for threads that would have no head at all: each part packs all of its queries.
@@ -166,7 +161,7 @@ double span_sums_bytes(const DTypeKernels& kernels, Index heads, Index rows, Ind
 
 int attention_phases(const AttentionRun& run, Phase* phases) {
   const AttentionPlan& plan = *run.plan;
-  if (!shares_out_spans(plan, run.threads)) {
+  if (!shares_out_spans(plan, run.workers.threads)) {
     phases[0] = {plan.tiles(), &run_tile, &run};
     return 1;
   }
@@ -186,8 +181,8 @@ void run_plan(const AttentionPlan& plan, int num_threads) {
   const bool is_ragged = plan.query_starts != nullptr;
   Workspace workspace(schedule_at + (is_ragged ? schedule_bytes(plan.batch) : 0));
   std::byte* const memory = workspace.data();
-  const AttentionRun run{&plan,  threads,          memory,
-                         stride, memory + sums_at, is_ragged ? schedule(plan, memory + schedule_at) : nullptr};
+  const AttentionRun run{
+      &plan, {threads, memory, stride}, memory + sums_at, is_ragged ? schedule(plan, memory + schedule_at) : nullptr};
   Phase phases[2];
   run_phases(phases, attention_phases(run, phases), threads);
 }

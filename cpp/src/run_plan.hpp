@@ -4,16 +4,14 @@
 #include "attention_plan.hpp"
 #include "parallel.hpp"
 #include "ragged_schedule.hpp"
+#include "workspace.hpp"
 
 namespace mha {
 
-/// A plan, its threads, the scratch of its workers, `scratch + worker * scratch_stride`, and span_sums_bytes() of
-/// memory.
+/// A plan, who runs it, and span_sums_bytes() of memory.
 struct AttentionRun {
   const AttentionPlan* plan;
-  int threads;
-  std::byte* scratch;
-  std::size_t scratch_stride;
+  Workers workers;
   std::byte* span_sums;
   const SequenceTasks* schedule = nullptr;  // of a ragged batch; null: dense
 };

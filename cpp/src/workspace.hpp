@@ -22,6 +22,15 @@ class Workspace {
   std::byte* data_;
 };
 
+/// The threads of one call, and the scratch that each has to itself.
+struct Workers {
+  int threads;
+  std::byte* scratch;
+  std::size_t scratch_stride;
+
+  std::byte* scratch_of(int worker) const { return scratch + static_cast<std::size_t>(worker) * scratch_stride; }
+};
+
 /// `bytes` rounded up so that what follows starts on a cache line of its own.
 constexpr std::size_t padded(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
 

@@ -226,7 +226,7 @@ TYPED_TEST(DecodeOf, AStridedResult) {
 /// How many phases a call has: two if threads share out the spans of keys.
 int phases_of(const AttentionArguments& arguments, int threads) {
   const AttentionPlan plan = make_plan(validate(arguments), AttentionOutput::attended_values, active_kernels());
-  const AttentionRun run{&plan, threads, nullptr, 0, nullptr};
+  const AttentionRun run{&plan, {threads, nullptr, 0}, nullptr};
   Phase phases[2];
   return attention_phases(run, phases);
 }

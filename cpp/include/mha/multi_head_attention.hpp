@@ -45,15 +45,14 @@ struct MultiHeadAttentionWeights {
   TensorView added_value = {};  // [Hk * Dv]
 };
 
+struct PackedAttention;  // of the library itself
+
 /// Immutable after construction: forward() may run on several threads at once. The weights are copied into panels once,
-/// by the constructor; the caller's arrays may go away afterwards.
+/// by the constructor; the caller's arrays may go away afterwards. Copies of a layer share them.
 class MultiHeadAttention {
  public:
   /// @throws std::invalid_argument, DTypeError if sizes or dtypes disagree; AllocationError
   MultiHeadAttention(const MultiHeadAttentionConfig& config, const MultiHeadAttentionWeights& weights);
-  ~MultiHeadAttention();
-  MultiHeadAttention(MultiHeadAttention&&) noexcept;
-  MultiHeadAttention& operator=(MultiHeadAttention&&) noexcept;
 
   /// concat(head_1 ... head_H) W^O with head_i = attention(query W_i^Q, key W_i^K, value W_i^V).
   ///
@@ -111,9 +110,11 @@ class MultiHeadAttention {
   };
   void copy_weights(const WeightOutputs& outputs) const;
 
+  /// For the blocks of a transformer, which have a layer as a part.
+  const PackedAttention& packed() const { return *packed_; }
+
  private:
-  struct Impl;
-  std::unique_ptr<const Impl> impl_;
+  std::shared_ptr<const PackedAttention> packed_;
 };
 
 }  // namespace mha
