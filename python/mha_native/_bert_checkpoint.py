@@ -149,8 +149,9 @@ class Checkpoint:
     def __init__(self, path: Path, shapes: Iterable[tuple[str, tuple[int, ...]]]) -> None:
         from safetensors import SafetensorError, safe_open
 
+        require_file(path)
         try:
-            self._file = safe_open(require_file(path), framework="numpy")
+            self._file = safe_open(path, framework="numpy")
         except (SafetensorError, OSError) as error:
             raise ValueError(f"{FUNCTION}: {path} is no valid safetensors file: {error}") from error
         self._path, self._names = path, {}

@@ -82,7 +82,7 @@ class SentenceEncoder:
             import safetensors  # noqa: F401
             import tokenizers
         except ImportError as error:
-            raise ImportError(f'{FUNCTION} needs {error.name}: pip install "mha_native[text]"') from error
+            raise ImportError(f'{FUNCTION}: {error.name} is not installed: pip install "mha_native[text]"') from error
         folder = Path(directory)
         config = read_config(folder / "config.json")
         sentences = read_sentence_config(folder, config.max_positions)

@@ -180,6 +180,27 @@ TYPED_TEST(Embedding, ATextHasTheSameBitsAloneAndAmongOthers) {
   }
 }
 
+TEST(EmbeddingThreads, ChangeNoBit) {
+  constexpr Index width = 384, count = 2000;  // enough work for three threads
+  const Tables<float> tables(width);
+  std::vector<std::int64_t> cu_seqlens = {0};
+  for (Index length = 1; cu_seqlens.back() + length < count; length = length * 7 % 131)
+    cu_seqlens.push_back(cu_seqlens.back() + length);
+  cu_seqlens.push_back(count);
+  const Index size = static_cast<Index>(cu_seqlens.size()) - 1;
+  const auto tokens = some_tokens(count);
+  auto rows = nans<float>({count, width}), pooled = nans<float>({size, width});
+  embed_tokens(tokens.data(), cu_seqlens.data(), size, tables.views(), rows.view(), 1);
+  mean_pool(rows.view(), cu_seqlens.data(), size, true, pooled.view(), 1);
+  for (int threads : {2, 3}) {
+    auto out = nans<float>({count, width}), means = nans<float>({size, width});
+    embed_tokens(tokens.data(), cu_seqlens.data(), size, tables.views(), out.view(), threads);
+    mean_pool(out.view(), cu_seqlens.data(), size, true, means.view(), threads);
+    EXPECT_EQ(out.data(), rows.data());
+    EXPECT_EQ(means.data(), pooled.data());
+  }
+}
+
 TEST(EmbeddingErrors, RefusesBeforeAnythingIsWritten) {
   const Tables<float> good(8);
   Array<float> out({5, 8}, 3);
