@@ -1,9 +1,23 @@
 """The compiled core: positional arguments, NumPy arrays only. The functions of the package document them."""
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
+
+# attn_mask, key_mask, is_causal, query_offset, key_lengths, window, scale, softcap, alibi_slopes, sinks
+AttentionOptions: TypeAlias = tuple[
+    NDArray[Any] | None,
+    NDArray[Any] | None,
+    bool,
+    int | NDArray[Any],
+    NDArray[Any] | None,
+    tuple[int, int] | None,
+    float | None,
+    float | None,
+    NDArray[Any] | None,
+    NDArray[Any] | None,
+]
 
 __version__: str
 compiler: str
@@ -247,6 +261,87 @@ class MultiHeadAttention:
     def out_dim(self) -> int: ...
     @property
     def dtype(self) -> np.dtype[Any]: ...
+
+class LayerNorm:
+    def __init__(self, weight: NDArray[Any], bias: NDArray[Any] | None, eps: float, /) -> None: ...
+    def forward(self, x: NDArray[Any], out: NDArray[Any] | None, num_threads: int | None, /) -> NDArray[Any]: ...
+    def weights(self) -> tuple[NDArray[Any], NDArray[Any] | None]: ...
+    @property
+    def eps(self) -> float: ...
+    @property
+    def dtype(self) -> np.dtype[Any]: ...
+
+class FeedForward:
+    def __init__(
+        self,
+        weight1: NDArray[Any],
+        bias1: NDArray[Any] | None,
+        weight2: NDArray[Any],
+        bias2: NDArray[Any] | None,
+        activation: str,
+        /,
+    ) -> None: ...
+    def forward(self, x: NDArray[Any], out: NDArray[Any] | None, num_threads: int | None, /) -> NDArray[Any]: ...
+    def weights(self) -> tuple[NDArray[Any], NDArray[Any] | None, NDArray[Any], NDArray[Any] | None]: ...
+    @property
+    def activation(self) -> str: ...
+    @property
+    def dtype(self) -> np.dtype[Any]: ...
+
+class EncoderLayer:
+    def __init__(
+        self,
+        self_attn: MultiHeadAttention,
+        feed_forward: FeedForward,
+        norm1: LayerNorm,
+        norm2: LayerNorm,
+        norm_first: bool,
+        /,
+    ) -> None: ...
+
+class Encoder:
+    def __init__(self, layers: list[EncoderLayer], norm: LayerNorm | None, /) -> None: ...
+    def forward(
+        self,
+        x: NDArray[Any],
+        options: AttentionOptions,
+        cu_seqlens: NDArray[Any] | None,
+        caches: list[KVCache] | None,
+        new_lengths: NDArray[Any] | None,
+        need_weights: bool,
+        out: NDArray[Any] | None,
+        num_threads: int | None,
+        /,
+    ) -> Any: ...
+
+class DecoderLayer:
+    def __init__(
+        self,
+        self_attn: MultiHeadAttention,
+        cross_attn: MultiHeadAttention,
+        feed_forward: FeedForward,
+        norm1: LayerNorm,
+        norm2: LayerNorm,
+        norm3: LayerNorm,
+        norm_first: bool,
+        /,
+    ) -> None: ...
+
+class Decoder:
+    def __init__(self, layers: list[DecoderLayer], norm: LayerNorm | None, /) -> None: ...
+    def forward(
+        self,
+        x: NDArray[Any],
+        memory: NDArray[Any] | None,
+        options: AttentionOptions,
+        memory_options: AttentionOptions,
+        caches: list[KVCache] | None,
+        memory_caches: list[KVCache] | None,
+        new_lengths: NDArray[Any] | None,
+        out: NDArray[Any] | None,
+        num_threads: int | None,
+        /,
+    ) -> NDArray[Any]: ...
 
 def built_isas() -> tuple[str, ...]: ...
 def isa_supported(name: str, /) -> bool: ...
