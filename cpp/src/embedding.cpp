@@ -6,9 +6,8 @@
 #include <cstdint>
 #include <string>
 
-#include "describe.hpp"
+#include "checks.hpp"
 #include "dispatch.hpp"
-#include "memory_overlap.hpp"
 #include "parallel.hpp"
 #include "ragged_batch.hpp"
 #include "workspace.hpp"
@@ -22,21 +21,6 @@ constexpr Index kTaskTokens = 64;
 // What an element that comes from memory costs, in multiply-adds: at 28 GB/s a core reads one f32 in the time of eight.
 constexpr double kWorkPerElement = 8;
 
-/// The names and views of a call, for messages.
-using Views = std::initializer_list<std::pair<const char*, TensorView>>;
-
-[[noreturn]] void refuse(const char* function, const std::string& rule, Views views) {
-  throw std::invalid_argument(std::string(function) + ": " + rule + "; got " + shapes_of(views));
-}
-
-void check_dtypes(const char* function, const TensorView& first, Views views) {
-  for (const auto& [name, view] : views)
-    if (view && view.dtype != first.dtype)
-      throw DTypeError(std::string(function) + ": all arrays must be of one dtype; got " + dtypes_of(views));
-  if (static_cast<int>(first.dtype) >= kNumDTypes)
-    throw DTypeError(std::string(function) + ": arrays must hold floating-point numbers; got " + dtypes_of(views));
-}
-
 void check_texts(const char* function, const std::int64_t* cu_seqlens, Index batch_size, const char* rows_of,
                  Index rows) {
   if (batch_size < 0)
@@ -45,54 +29,47 @@ void check_texts(const char* function, const std::int64_t* cu_seqlens, Index bat
   check_offsets(function, "cu_seqlens", cu_seqlens, batch_size, rows_of, rows);
 }
 
-void check_output(const char* function, const MutableTensorView& out, Views inputs) {
-  if (may_overlap_itself(out)) throw std::invalid_argument(std::string(function) + ": out must not overlap itself");
-  for (const auto& [name, view] : inputs)
-    if (may_overlap(out, view)) throw std::invalid_argument(std::string(function) + ": out must not overlap " + name);
-}
-
 /// Of a call of embed_tokens.
 void check(const std::int64_t* tokens, const std::int64_t* cu_seqlens, Index batch_size, const EmbeddingTables& tables,
            const MutableTensorView& out) {
   const char* const function = "embed_tokens";
-  const Views inputs = {{"words", tables.words},
-                        {"positions", tables.positions},
-                        {"norm_weight", tables.norm_weight},
-                        {"norm_bias", tables.norm_bias}};
-  const Views views = {{"words", tables.words},
-                       {"positions", tables.positions},
+  const TensorView &words = tables.words, &positions = tables.positions;
+  const Named inputs = {
+      {"words", words}, {"positions", positions}, {"norm_weight", tables.norm_weight}, {"norm_bias", tables.norm_bias}};
+  const Named views = {{"words", words},
+                       {"positions", positions},
                        {"norm_weight", tables.norm_weight},
                        {"norm_bias", tables.norm_bias},
                        {"out", out}};
-  check_dtypes(function, tables.words, views);
-  if (tables.words.rank != 2 || tables.positions.rank != 2 || out.rank != 2)
-    refuse(function, "words, positions and out must have 2 axes", views);
-  const Index width = tables.words.extents[1];
-  if (width < 1) refuse(function, "words must have at least 1 feature", views);
+  check_dtypes(function, words.dtype, views);
+  check_rank(function, "words", words, 2, 2, views);
+  check_rank(function, "positions", positions, 2, 2, views);
+  check_rank(function, "out", out, 2, 2, views);
+  if (tables.norm_weight) check_rank(function, "norm_weight", tables.norm_weight, 1, 1, views);
+  if (tables.norm_bias) check_rank(function, "norm_bias", tables.norm_bias, 1, 1, views);
+  const Index width = words.extents[1];
+  if (width < 1) fail(function, "words must have at least 1 feature", views);
   for (const auto& [name, view] : views) {
     if (!view) continue;
-    if (view.extents[view.rank - 1] != width) refuse(function, std::string(name) + " must be as wide as words", views);
+    if (view.extents[view.rank - 1] != width) fail(function, std::string(name) + " must be as wide as words", views);
     if (width > 1 && view.strides[view.rank - 1] != 1)
-      refuse(function, std::string(name) + " must have neighbours along E next to each other", views);
+      fail(function, std::string(name) + " must have neighbours along E next to each other", views);
   }
-  for (const TensorView& norm : {tables.norm_weight, tables.norm_bias})
-    if (norm && norm.rank != 1) refuse(function, "norm_weight and norm_bias must have 1 axis", views);
   if (!(tables.norm_eps >= 0 && std::isfinite(tables.norm_eps)))
     throw std::invalid_argument(std::string(function) + ": norm_eps must be at least 0, and finite; got " +
                                 std::to_string(tables.norm_eps));
   check_texts(function, cu_seqlens, batch_size, "out", out.extents[0]);
   for (Index b = 0; b < batch_size; ++b)
-    if (cu_seqlens[b + 1] - cu_seqlens[b] > tables.positions.extents[0])
-      refuse(function,
-             "a text must have no more tokens than positions has rows, and text " + std::to_string(b) + " has " +
-                 std::to_string(cu_seqlens[b + 1] - cu_seqlens[b]),
-             views);
+    if (cu_seqlens[b + 1] - cu_seqlens[b] > positions.extents[0])
+      fail(function,
+           "a text must have no more tokens than positions has rows, and text " + std::to_string(b) + " has " +
+               std::to_string(cu_seqlens[b + 1] - cu_seqlens[b]),
+           views);
   for (Index i = 0; i < out.extents[0]; ++i)
-    if (tokens[i] < 0 || tokens[i] >= tables.words.extents[0])
-      refuse(function,
-             "tokens must be rows of words, and token " + std::to_string(i) + " is " + std::to_string(tokens[i]),
-             views);
-  check_output(function, out, inputs);
+    if (tokens[i] < 0 || tokens[i] >= words.extents[0])
+      fail(function,
+           "tokens must be rows of words, and token " + std::to_string(i) + " is " + std::to_string(tokens[i]), views);
+  check_output(function, "out", out, inputs);
 }
 
 struct EmbeddingRun {
@@ -182,13 +159,13 @@ void embed_tokens(const std::int64_t* tokens, const std::int64_t* cu_seqlens, In
 void mean_pool(const TensorView& x, const std::int64_t* cu_seqlens, Index batch_size, bool normalize,
                const MutableTensorView& out, int num_threads) {
   const char* const function = "mean_pool";
-  const Views views = {{"x", x}, {"out", out}};
-  check_dtypes(function, x, views);
-  if (x.rank != 2 || out.rank != 2) refuse(function, "x and out must have 2 axes", views);
+  const Named views = {{"x", x}, {"out", out}};
+  check_dtypes(function, x.dtype, views);
+  check_rank(function, "x", x, 2, 2, views);
   check_texts(function, cu_seqlens, batch_size, "x", x.extents[0]);
-  if (out.extents[0] != batch_size || out.extents[1] != x.extents[1])
-    refuse(function, "out must be [" + std::to_string(batch_size) + ", " + std::to_string(x.extents[1]) + "]", views);
-  check_output(function, out, {{"x", x}});
+  if (!has_shape(out, {batch_size, x.extents[1]}))
+    fail(function, "out must be [" + std::to_string(batch_size) + ", " + std::to_string(x.extents[1]) + "]", views);
+  check_output(function, "out", out, {{"x", x}});
 
   PoolingRun run{x, cu_seqlens, normalize, out, nullptr, 0};
   const double elements = double(x.extents[0]) * double(x.extents[1]);

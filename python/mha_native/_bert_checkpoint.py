@@ -151,10 +151,11 @@ class Checkpoint:
 
         require_file(path)
         try:
-            self._file = safe_open(path, framework="numpy")
+            self._file: Any = safe_open(path, framework="numpy")
         except (SafetensorError, OSError) as error:
             raise ValueError(f"{FUNCTION}: {path} is no valid safetensors file: {error}") from error
-        self._path, self._names = path, {}
+        self._path = path
+        self._names: dict[str, str] = {}  # in the file
         try:
             self._check(shapes)
         except BaseException:

@@ -1,7 +1,6 @@
 """A model of the BERT family: from the tokens of texts, one after another, to a vector for each token."""
 
-from collections.abc import Mapping
-from typing import Any
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,16 +12,26 @@ from ._bert_checkpoint import BertConfig
 _EVERY_TOKEN_SEES_ALL = (None, None, False, 0, None, None, None, None, None, None)
 
 
-class BertModel:
-    """Embeddings and encoder layers. The table of words stays the array that `tensors` gives; the core packs the rest."""
+class Tensors(Protocol):
+    """Weights by their names."""
 
-    def __init__(self, config: BertConfig, tensors: Mapping[str, NDArray[np.float32]]) -> None:
+    def __getitem__(self, name: str, /) -> NDArray[np.float32]: ...
+
+
+class BertModel:
+    """Embeddings and encoder layers.
+
+    The table of words stays the array that `tensors` gives, the norm and the positions are small, and the core packs
+    the rest.
+    """
+
+    def __init__(self, config: BertConfig, tensors: Tensors) -> None:
         self.config = config
         self._words = tensors["embeddings.word_embeddings.weight"]
         # Every token is of type 0, so that its row is the same everywhere.
         token_type = tensors["embeddings.token_type_embeddings.weight"][0]
         self._positions = tensors["embeddings.position_embeddings.weight"] + token_type
-        self._norm = tuple(tensors[f"embeddings.LayerNorm.{part}"] for part in ("weight", "bias"))
+        self._norm = tensors["embeddings.LayerNorm.weight"], tensors["embeddings.LayerNorm.bias"]
         self._encoder = _core.Encoder([_layer(config, tensors, i) for i in range(config.num_layers)], None)
 
     def hidden_states(
@@ -30,10 +39,8 @@ class BertModel:
     ) -> NDArray[np.float32]:
         """What the last layer gives: [N, E] for the N tokens of all texts."""
         x = self._embed(tokens, cu_seqlens, num_threads)
-        y: NDArray[np.float32] = self._encoder.forward(
-            x, _EVERY_TOKEN_SEES_ALL, cu_seqlens, None, None, False, None, num_threads
-        )
-        return y
+        self._encoder.forward(x, _EVERY_TOKEN_SEES_ALL, cu_seqlens, None, None, False, x, num_threads)
+        return x
 
     def attention_weights(self, tokens: NDArray[np.integer], num_threads: int | None) -> NDArray[np.float32]:
         """Of one text, for each layer and head what every token attends to: [layers, H, T, T]."""
@@ -50,7 +57,7 @@ class BertModel:
         return x
 
 
-def _layer(config: BertConfig, tensors: Mapping[str, NDArray[np.float32]], i: int) -> Any:
+def _layer(config: BertConfig, tensors: Tensors, i: int) -> _core.EncoderLayer:
     """Post-LN, as in the paper of the transformer."""
 
     def weight_and_bias(name: str) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
@@ -62,13 +69,10 @@ def _layer(config: BertConfig, tensors: Mapping[str, NDArray[np.float32]], i: in
     v, v_bias = weight_and_bias("attention.self.value")
     out, out_bias = weight_and_bias("attention.output.dense")
     sizes = width, heads, heads, width // heads, width // heads, width, width, width
-    attention = _core.MultiHeadAttention(
-        *sizes, q, k, v, out, q_bias, k_bias, v_bias, out_bias, None, None, False
-    )
+    attention = _core.MultiHeadAttention(*sizes, q, k, v, out, q_bias, k_bias, v_bias, out_bias, None, None, False)
     feed_forward = _core.FeedForward(
         *weight_and_bias("intermediate.dense"), *weight_and_bias("output.dense"), config.activation
     )
-    norms = (
-        _core.LayerNorm(*weight_and_bias(f"{part}.LayerNorm"), config.eps) for part in ("attention.output", "output")
-    )
-    return _core.EncoderLayer(attention, feed_forward, *norms, False)
+    norm1 = _core.LayerNorm(*weight_and_bias("attention.output.LayerNorm"), config.eps)
+    norm2 = _core.LayerNorm(*weight_and_bias("output.LayerNorm"), config.eps)
+    return _core.EncoderLayer(attention, feed_forward, norm1, norm2, False)

@@ -93,7 +93,6 @@ def attention_statistics(
     num_threads: int | None,
     /,
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.int64], NDArray[Any], NDArray[Any]]: ...
-
 def embed_tokens(
     tokens: NDArray[np.integer],
     cu_seqlens: NDArray[np.integer],

@@ -1,4 +1,4 @@
-"""What a directory of sentence-transformers says beside the model itself: how tokens become one vector, how many there are."""
+"""What sentence-transformers writes beside a model: how many tokens it reads, and how they become one vector."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -33,7 +33,7 @@ def read_sentence_config(directory: Path, max_positions: int) -> SentenceConfig:
         lower_case = values.get("do_lower_case") is True
     if length > max_positions:
         raise ValueError(
-            f"{FUNCTION}: {path}: max_seq_length must not be above max_position_embeddings, {max_positions}; got {length}"
+            f"{FUNCTION}: {path}: max_seq_length must be at most max_position_embeddings, {max_positions}; got {length}"
         )
     return SentenceConfig(length, lower_case, pooling, normalize)
 
@@ -45,7 +45,8 @@ def _read_modules(path: Path) -> tuple[str, bool]:
     kinds = [str(entry.get("type")).rpartition(".")[2] for entry in entries]
     if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
         raise ValueError(
-            f"{FUNCTION}: {path} must list Transformer, Pooling and perhaps Normalize; got {', '.join(kinds) or 'nothing'}"
+            f"{FUNCTION}: {path} must list Transformer, Pooling and perhaps Normalize; "
+            f"got {', '.join(kinds) or 'nothing'}"
         )
     if entries[0].get("path") != "":
         raise ValueError(f"{FUNCTION}: {path} must have the Transformer beside it; got {entries[0].get('path')!r}")
@@ -56,6 +57,8 @@ def _read_pooling(path: Path) -> str:
     values = read_json(path, dict)
     modes = [name for name, on in values.items() if name.startswith("pooling_mode_") and on is True]
     if len(modes) != 1 or modes[0] not in _POOLING_MODES:
-        expected = " or ".join(_POOLING_MODES)
-        raise ValueError(f"{FUNCTION}: {path} must choose {expected}, and nothing else; got {', '.join(modes) or 'none'}")
+        raise ValueError(
+            f"{FUNCTION}: {path} must choose {' or '.join(_POOLING_MODES)}, and nothing else; "
+            f"got {', '.join(modes) or 'none'}"
+        )
     return _POOLING_MODES[modes[0]]

@@ -247,10 +247,9 @@ def _write(model: SentenceEncoder, source: Texts, sink: Sink) -> None:
 
 def _opened(path: str) -> BinaryIO:
     try:
-        file = open(path, "rb")
+        return Path(path).open("rb")
     except OSError as error:
         raise BadInput(f"cannot read {path}: {error.strerror}") from error
-    return file
 
 
 def _size_of(file: BinaryIO) -> int | None:

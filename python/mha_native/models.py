@@ -132,7 +132,8 @@ class SentenceEncoder:
             If a text is no str, or holds what is no character: half of a surrogate pair. The message says which.
         """
         if isinstance(texts, str):
-            return next(self.encode_batches([texts], normalize=normalize, num_threads=num_threads))[0]
+            rows = next(self.encode_batches([texts], normalize=normalize, num_threads=num_threads))
+            return rows.reshape(self.embed_dim)
         texts = list(texts)
         embeddings = np.empty((len(texts), self.embed_dim), np.float32)
         first = 0
@@ -168,9 +169,7 @@ class SentenceEncoder:
                 rows, cu_seqlens = rows[cu_seqlens[:-1]], np.arange(len(batch) + 1)
             yield _core.mean_pool(rows, cu_seqlens, normalize, None, num_threads)
 
-    def attention_weights(
-        self, text: str, *, num_threads: int | None = None
-    ) -> tuple[list[str], NDArray[np.float32]]:
+    def attention_weights(self, text: str, *, num_threads: int | None = None) -> tuple[list[str], NDArray[np.float32]]:
         """What each token of a text attends to, in each layer and head.
 
         Parameters

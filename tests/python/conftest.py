@@ -14,9 +14,9 @@ import pytest
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np
+import pretrained
 
 import mha_native
-import pretrained
 
 
 @pytest.fixture(params=mha_native.available_isas())

@@ -1,4 +1,4 @@
-"""Files of a model that are missing, damaged, or not of this kind: one sentence that names what is wrong, nothing loaded."""
+"""Files of a model that are missing, damaged, or of another kind: one sentence that names what is wrong."""
 
 from __future__ import annotations
 
@@ -214,7 +214,9 @@ def test_a_max_seq_length_that_cannot_be(length: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "kinds", [[], ["Transformer"], ["Pooling", "Transformer"], ["Transformer", "Pooling", "Dense", "Normalize"]], ids=str
+    "kinds",
+    [[], ["Transformer"], ["Pooling", "Transformer"], ["Transformer", "Pooling", "Dense", "Normalize"]],
+    ids=str,
 )
 def test_modules_of_another_model(kinds: list[str], tmp_path: Path) -> None:
     tiny_bert.write(tmp_path, files={"modules.json": _modules(*kinds)})

@@ -1,4 +1,4 @@
-"""Sentence embeddings: against a float64 oracle and a golden file, the same bits in any company, and what is refused."""
+"""Sentence embeddings: against a float64 oracle and a golden file, and with the same bits in any company."""
 
 from __future__ import annotations
 
@@ -24,7 +24,16 @@ Array = np.ndarray[Any, Any]
 GOLDEN = Path(__file__).parents[1] / "data" / "all_minilm_l6_v2.json"
 
 # Of different lengths, the longest beyond the 20 tokens that the tiny model reads.
-TEXTS = ["", "dog", "the dog", "a b c d e f g h", "the cat !", " ".join("abcdefghijklmnopqrstuvwxyz"), "", "x unknown y"]
+TEXTS = [
+    "",
+    "dog",
+    "the dog",
+    "a b c d e f g h",
+    "the cat !",
+    " ".join("abcdefghijklmnopqrstuvwxyz"),
+    "",
+    "x unknown y",
+]
 
 
 def _assert_embeddings(actual: Array, expected: Array, label: str) -> None:
@@ -224,9 +233,7 @@ def test_texts_are_cut_at_max_seq_length(length: int, tmp_path: Path) -> None:
     model = SentenceEncoder.from_pretrained(tmp_path)
     assert model.max_seq_length == length
     settings, tensors = tiny_bert.config(), tiny_bert.tensors(tiny_bert.config())
-    expected = [
-        bert_oracle.sentence_embedding(tensors, settings, tiny_bert.ids(text, length)) for text in TEXTS
-    ]
+    expected = [bert_oracle.sentence_embedding(tensors, settings, tiny_bert.ids(text, length)) for text in TEXTS]
     _assert_embeddings(model.encode(TEXTS), np.stack(expected), "cut")
 
 

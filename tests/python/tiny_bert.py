@@ -42,7 +42,7 @@ def tensors(settings: dict[str, Any]) -> dict[str, Array]:
     for i in range(settings["num_hidden_layers"]):
         layer = f"encoder.layer.{i}"
         names = [f"attention.self.{name}" for name in ("query", "key", "value")] + ["attention.output.dense"]
-        linears = {name: (width, width) for name in names}
+        linears = dict.fromkeys(names, (width, width))
         linears |= {"intermediate.dense": (inner, width), "output.dense": (width, inner)}
         for name, shape in linears.items():
             shapes |= {f"{layer}.{name}.weight": shape, f"{layer}.{name}.bias": shape[:1]}
