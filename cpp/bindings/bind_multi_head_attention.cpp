@@ -2,26 +2,17 @@
 #include <pybind11/gil_simple.h>
 #include <mha/multi_head_attention.hpp>
 
-#include <algorithm>
 #include <optional>
 
 #include "array_view.hpp"
 #include "bindings.hpp"
+#include "layer.hpp"
 #include "ragged_argument.hpp"
 #include "scalars.hpp"
 #include "score_options.hpp"
-#include "shared_cache.hpp"
 
 namespace mha::bindings {
 namespace {
-
-constexpr int kNumWeights = 10;
-
-// The layer, and which of its weights exist: a bias that was not given is not handed back.
-struct Layer {
-  MultiHeadAttention attention;
-  bool has_weight[kNumWeights];
-};
 
 Layer make_layer(Index embed_dim, Index num_heads, Index num_kv_heads, Index head_dim, Index value_head_dim, Index kdim,
                  Index vdim, Index out_dim, py::handle query_weight, py::handle key_weight, py::handle value_weight,
@@ -42,26 +33,6 @@ Layer make_layer(Index embed_dim, Index num_heads, Index num_kv_heads, Index hea
   Layer layer = {MultiHeadAttention(config, weights), {}};
   for (int i = 0; i < kNumWeights; ++i) layer.has_weight[i] = arrays.given(i);
   return layer;
-}
-
-// The argument new_lengths, [B] or None, in a call whose tokens are `rows`: [B, T, features] or [T, features].
-class NewLengths {
- public:
-  NewLengths(const ArrayArguments& arrays, int i, const TensorView& rows) : given_(arrays.given(i)) {
-    if (given_) values_ = arrays.integers(i, rows.rank == 3 ? rows.extents[0] : 1);
-  }
-  const std::int64_t* data() const { return given_ ? values_.data() : nullptr; }
-
- private:
-  bool given_;
-  std::vector<std::int64_t> values_;
-};
-
-// Tk of a call with a cache that appends `key`. If that breaks a rule it is some number, and the call will say so.
-Index keys_after(const KVCache& cache, const TensorView& query, const TensorView& key, const NewLengths& counts) {
-  const bool is_of_cache = (query.rank == 3 ? query.extents[0] : 1) == cache.config().batch_size;
-  const Index longest = cache.longest(key ? key.extents[key.rank - 2] : 0, is_of_cache ? counts.data() : nullptr);
-  return std::min(longest, cache.config().capacity);
 }
 
 // Without a cache key and value are given; with one they are None if nothing is appended.
@@ -108,7 +79,7 @@ py::object forward(const Layer& layer, py::handle query, py::handle key, py::han
   NewArray weights;
   if (with_weights) {
     // [B, H, Tq, Tk + added], without B if query has none.
-    const Index keys = cache ? keys_after(*cache, q, k, counts) : k.extents[k.rank - 2];
+    const Index keys = cache ? keys_after(*cache, q, k ? k.extents[k.rank - 2] : 0, counts) : k.extents[k.rank - 2];
     const Index extents[kMaxRank] = {q.extents[0], config.num_heads, q.extents[q.rank - 2], keys + config.added_keys()};
     weights = new_array(q.dtype, q.rank + 1, q.rank == 3 ? extents : extents + 1);
   }

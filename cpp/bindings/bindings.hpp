@@ -8,9 +8,11 @@ namespace mha::bindings {
 namespace py = pybind11;
 
 void bind_attention(py::module_& m);
+void bind_embedding(py::module_& m);
 void bind_kv_cache(py::module_& m);
 void bind_multi_head_attention(py::module_& m);
 void bind_runtime(py::module_& m);
+void bind_transformer(py::module_& m);
 
 /// Call before computing. In a forked child it issues one RuntimeWarning per process, and throws if
 /// the user has made warnings errors.

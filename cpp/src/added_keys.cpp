@@ -2,8 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <limits>
+
+#include "dense_rows.hpp"
 
 namespace mha {
 namespace {
@@ -17,16 +18,10 @@ std::byte* element(const MutableTensorView& view, Index b, Index h, Index i) {
          (b * view.strides[0] + h * view.strides[1] + i * view.strides[2]) * size_of(view.dtype);
 }
 
-void copy_elements(void* to, Index to_step, const void* from, Index from_step, Index count, Index size) {
-  for (Index i = 0; i < count; ++i)
-    std::memcpy(static_cast<std::byte*>(to) + i * to_step * size,
-                static_cast<const std::byte*>(from) + i * from_step * size, static_cast<std::size_t>(size));
-}
-
 /// `count` rows of `width` elements: the one that is given, if any, and zeros.
 std::vector<std::byte> stacked_rows(const TensorView& given, Index count, Index width, DType dtype) {
   std::vector<std::byte> rows(static_cast<std::size_t>(count * width * size_of(dtype)));
-  if (given) copy_elements(rows.data(), 1, given.data, given.strides[0], width, size_of(dtype));
+  if (given) copy_elements(given, {rows.data(), dtype, {width}});
   return rows;
 }
 
@@ -44,8 +39,8 @@ AddedKeys::AddedKeys(const MultiHeadAttentionConfig& config, const MultiHeadAtte
 
 void AddedKeys::unpack(const MutableTensorView& key, const MutableTensorView& value) const {
   if (!has_bias_kv_) return;
-  if (key) copy_elements(key.data, key.strides[0], keys_.data(), 1, key.extents[0], size_of(dtype_));
-  if (value) copy_elements(value.data, value.strides[0], values_.data(), 1, value.extents[0], size_of(dtype_));
+  if (key) copy_elements({keys_.data(), dtype_, {key.extents[0]}}, key);
+  if (value) copy_elements({values_.data(), dtype_, {value.extents[0]}}, value);
 }
 
 double AddedShard::bytes(const MultiHeadAttentionConfig& config, DType dtype, double rows) {

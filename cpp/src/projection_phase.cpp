@@ -11,15 +11,6 @@ bool same_rows(const Projection& a, const Projection& b) {
          a.x.row == b.x.row && a.x.step == b.x.step && a.linear->in_features() == b.linear->in_features();
 }
 
-/// Blocks of rows for a projection: as few as fit kProjectionBlockRows, but enough that each thread finds a few tasks.
-/// Rows of a block share what it costs to bring a panel near: a block of fewer than 24 gains nothing.
-Index count_blocks(const Projection& p, int threads) {
-  constexpr Index kLeastRows = 24, kTasksPerThread = 3;
-  const auto ceil_div = [](Index n, Index by) { return (n + by - 1) / by; };
-  const Index enough = ceil_div(kTasksPerThread * threads, p.linear->panels());
-  return std::max(ceil_div(p.rows, kProjectionBlockRows), threads == 1 ? 0 : std::min(enough, p.rows / kLeastRows));
-}
-
 /// Projects rows that go to places of their own. `tile.out` says where row 0 of batch element 0 goes; `row` is the
 /// tile's first row among all.
 ///
@@ -70,40 +61,14 @@ void project_and_place(const Projection& p, ProjectionTile tile, Index row, std:
 }
 
 void run_task(const ProjectionGroup& group, Index task, std::byte* scratch) {
-  Index p = task % group.panels;
+  Index panel = task % group.panels;
   const Projection* projection = group.projections;
-  while (p >= projection->linear->panels()) p -= (projection++)->linear->panels();
-  const PackedLinear& linear = *projection->linear;
+  while (panel >= projection->linear->panels()) panel -= (projection++)->linear->panels();
 
   // Blocks of nearly equal size in each batch element.
   const Index block = task / group.panels % group.blocks, batch = task / group.panels / group.blocks;
   const Index first = projection->rows * block / group.blocks, last = projection->rows * (block + 1) / group.blocks;
-
-  const Index size = size_of(linear.dtype());
-  ProjectionTile tile{};
-  tile.rows = last - first;
-  tile.in_features = linear.in_features();
-  tile.x = projection->x.at(batch, 0, first);
-  tile.x_row = projection->x.row / size;
-  tile.x_step = projection->x.step;
-  tile.panel = linear.panel(p);
-  tile.bias = linear.bias(p);
-  tile.out_row = projection->out.row / size;
-  tile.out_step = projection->out.step;
-  const Index group_columns = kVectorBytes / size;
-  for (Index g = 0; g < kPanelBytes / kVectorBytes; ++g) {
-    const Index column = (p * (kPanelBytes / kVectorBytes) + g) * group_columns;
-    const Index segment = column / linear.padded_segment_columns(), within = column % linear.padded_segment_columns();
-    if (segment >= linear.segments()) break;
-    tile.group_columns[g] = std::clamp<Index>(linear.segment_columns() - within, 0, group_columns);
-    tile.out[g] =
-        (projection->first_rows ? projection->out.at(0, segment, 0) : projection->out.at(batch, segment, first)) +
-        within * projection->out.step * size;
-  }
-  if (projection->first_rows)
-    project_and_place(*projection, tile, batch * projection->rows + first, scratch);
-  else
-    projection->kernels->project(tile, scratch);
+  project_rows(*projection, panel, batch, first, last, scratch);
 }
 
 void run_phase_task(const void* context, Index task, int worker) {
@@ -114,6 +79,44 @@ void run_phase_task(const void* context, Index task, int worker) {
 }
 
 }  // namespace
+
+Index projection_blocks(Index rows, Index panels, int threads) {
+  // Rows of a block share what it costs to bring a panel near: a block of fewer than 24 gains nothing.
+  constexpr Index kLeastRows = 24, kTasksPerThread = 3;
+  const auto ceil_div = [](Index n, Index by) { return (n + by - 1) / by; };
+  const Index enough = ceil_div(kTasksPerThread * threads, panels);
+  return std::max(ceil_div(rows, kProjectionBlockRows), threads == 1 ? 0 : std::min(enough, rows / kLeastRows));
+}
+
+void project_rows(const Projection& projection, Index panel, Index batch, Index first, Index last, std::byte* scratch) {
+  const PackedLinear& linear = *projection.linear;
+  const Index size = size_of(linear.dtype());
+  ProjectionTile tile{};
+  tile.rows = last - first;
+  tile.in_features = linear.in_features();
+  tile.x = projection.x.at(batch, 0, first);
+  tile.x_row = projection.x.row / size;
+  tile.x_step = projection.x.step;
+  tile.panel = linear.panel(panel);
+  tile.bias = linear.bias(panel);
+  tile.activation = projection.activation;
+  tile.out_row = projection.out.row / size;
+  tile.out_step = projection.out.step;
+  const Index group_columns = kVectorBytes / size;
+  for (Index g = 0; g < kPanelBytes / kVectorBytes; ++g) {
+    const Index column = (panel * (kPanelBytes / kVectorBytes) + g) * group_columns;
+    const Index segment = column / linear.padded_segment_columns(), within = column % linear.padded_segment_columns();
+    if (segment >= linear.segments()) break;
+    tile.group_columns[g] = std::clamp<Index>(linear.segment_columns() - within, 0, group_columns);
+    tile.out[g] =
+        (projection.first_rows ? projection.out.at(0, segment, 0) : projection.out.at(batch, segment, first)) +
+        within * projection.out.step * size;
+  }
+  if (projection.first_rows)
+    project_and_place(projection, tile, batch * projection.rows + first, scratch);
+  else
+    projection.kernels->project(tile, scratch);
+}
 
 std::size_t projection_scratch(const DTypeKernels& kernels) {
   return padded(kernels.projection_scratch(kProjectionBlockRows)) + std::size_t{kProjectionBlockRows * kPanelBytes};
@@ -132,7 +135,7 @@ void ProjectionRun::add(Projection p) {
     p.batch = 1;
   }
   if (count == 0 || !same_rows(groups[count - 1].projections[0], p))
-    groups[count++] = {{}, 0, count_blocks(p, workers.threads), 0};
+    groups[count++] = {{}, 0, projection_blocks(p.rows, p.linear->panels(), workers.threads), 0};
   ProjectionGroup& group = groups[count - 1];
   group.projections[group.count++] = p;
   group.panels += p.linear->panels();

@@ -15,6 +15,7 @@ struct Projection {
   Index batch, rows;  // of x
   Input x;            // head unused
   Output out;         // head: segment
+  Activation activation = Activation::none;
   // [batch] or null: row t of batch element b is row first_rows[b] + t of out, whose rows are then dense ...
   const std::int64_t* first_rows = nullptr;
   const std::int64_t* row_counts = nullptr;  // ... if t < row_counts[b]; null: all of them
@@ -35,6 +36,13 @@ struct ProjectionGroup {
 /// Most rows in a block: their activations (128 x 768 features x 4 bytes = 384 KB) stay in level 2 beside a panel's 192
 /// KB while every panel passes over them.
 constexpr Index kProjectionBlockRows = 128;
+
+/// Blocks that the rows of a batch element are cut in: as few as fit kProjectionBlockRows, but enough that each thread
+/// finds a few tasks, if a task is a block and one of `panels` weight panels.
+Index projection_blocks(Index rows, Index panels, int threads);
+
+/// Rows [first, last) of a batch element times one panel: one task. `scratch` is projection_scratch() of memory.
+void project_rows(const Projection& projection, Index panel, Index batch, Index first, Index last, std::byte* scratch);
 
 /// Scratch of one worker.
 std::size_t projection_scratch(const DTypeKernels& kernels);

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "checks.hpp"
 #include "describe.hpp"
 #include "leading_axes.hpp"
 #include "memory_overlap.hpp"
@@ -10,12 +11,6 @@
 
 namespace mha {
 namespace {
-
-using Named = std::initializer_list<std::pair<const char*, TensorView>>;
-
-[[noreturn]] void fail(const char* function, const std::string& rule, Named views) {
-  throw std::invalid_argument(std::string(function) + ": " + rule + "; got " + shapes_of(views));
-}
 
 /// The rows of a ragged batch, [N, H, D] or [N, H], as [1, H, N, D] or [1, H, N].
 template <class View>
@@ -33,13 +28,6 @@ void repeat_batch(TensorView& view, Index batch) {
   view.strides[0] = 0;
 }
 
-bool has_shape(const TensorView& view, std::initializer_list<Index> shape) {
-  int axis = 0;
-  for (Index extent : shape)
-    if (axis >= view.rank || view.extents[axis++] != extent) return false;
-  return axis == view.rank;
-}
-
 /// Gives axes that broadcast a stride of 0. False if the shape does not broadcast.
 bool broadcast_to(TensorView& view, std::initializer_list<Index> shape) {
   add_leading_axes(view, int(shape.size()));
@@ -50,31 +38,6 @@ bool broadcast_to(TensorView& view, std::initializer_list<Index> shape) {
     view.extents[axis++] = extent;
   }
   return true;
-}
-
-void check_rank(const char* function, const char* name, const TensorView& view, int least, int most, Named views) {
-  if (view.rank < least || view.rank > most)
-    fail(function,
-         std::string(name) + " must have " + (least == most ? "" : std::to_string(least) + " to ") +
-             std::to_string(most) + " axes",
-         views);
-  for (int axis = 0; axis < view.rank; ++axis)
-    if (view.extents[axis] < 0) fail(function, std::string(name) + " must not have a negative extent", views);
-}
-
-void check_dtypes(const char* function, DType expected, Named views) {
-  for (const auto& [name, view] : views)
-    if (view && (view.dtype != expected || view.dtype == DType::boolean))
-      throw DTypeError(std::string(function) + ": all tensors must have one floating-point dtype; got " +
-                       dtypes_of(views));
-}
-
-void check_output(const char* function, const char* name, const MutableTensorView& out, Named inputs) {
-  if (may_overlap_itself(out))
-    fail(function, std::string(name) + " must not have two indices for one element (a stride of 0)", {{name, out}});
-  for (const auto& [input, view] : inputs)
-    if (may_overlap(out, view))
-      fail(function, std::string(name) + " must not overlap " + input + " in memory", {{name, out}, {input, view}});
 }
 
 void check_apart(const char* function, const KVCache& cache, Named views) {
@@ -268,10 +231,10 @@ StatisticsArguments validate(AttentionArguments inputs, AttentionStatistics r) {
 
 LayerArguments validate(const MultiHeadAttentionConfig& config, DType dtype, LayerArguments a) {
   const bool appends_only = a.grows && !a.query && !a.out, attends_only = a.cache && !a.grows;
-  const char* f = appends_only ? "MultiHeadAttention.append_to" : "MultiHeadAttention";
+  const char* f = a.block ? a.block : appends_only ? "MultiHeadAttention.append_to" : "MultiHeadAttention";
   const TensorView query = a.query, key = a.key, value = a.value;
   const Named inputs = {{"query", query}, {"key", key}, {"value", value}};
-  const int most_rank = a.ragged ? 2 : 3;
+  const int most_rank = a.ragged && !a.block ? 2 : 3;
   if (!appends_only) check_rank(f, "query", query, 2, most_rank, inputs);
   if (!attends_only) {
     check_rank(f, "key", key, 2, most_rank, inputs);
@@ -308,7 +271,9 @@ LayerArguments validate(const MultiHeadAttentionConfig& config, DType dtype, Lay
 
   const MutableTensorView out = a.out, weights = a.weights;
   add_leading_axes(a.out, 3);
-  if ((out.rank != query.rank && !appends_only) || !has_shape(a.out, {batch, query_length, config.out_dim}))
+  const bool has_shape_of_query =
+      (out.rank == query.rank || appends_only) && has_shape(a.out, {batch, query_length, config.out_dim});
+  if (!a.block && !has_shape_of_query)
     fail(f, "out must have the axes of query, ending in " + std::to_string(config.out_dim),
          {{"out", out}, {"query", query}});
   const Named inputs_and_masks = {{"query", a.query},
@@ -318,7 +283,7 @@ LayerArguments validate(const MultiHeadAttentionConfig& config, DType dtype, Lay
                                   {"key_mask", a.options.key_mask},
                                   {"alibi_slopes", a.options.alibi_slopes},
                                   {"sinks", a.options.sinks}};
-  check_output(f, "out", a.out, inputs_and_masks);
+  if (!a.block) check_output(f, "out", a.out, inputs_and_masks);
   if (a.cache) {
     check_apart(f, *a.cache, inputs_and_masks);
     check_apart(f, *a.cache, {{"out", a.out}, {"weights", weights}});

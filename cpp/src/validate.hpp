@@ -38,6 +38,7 @@ struct LayerArguments {
   const std::int64_t* new_lengths = nullptr;  // [B]: rows of each sequence that count; null: all
   Index key_length = 0;                       // Tk, set by validate()
   const RaggedBatch* ragged = nullptr;        // B is 1, T is N, and weights are not given; null: a dense batch
+  const char* block = nullptr;  // the function that this attention is a part of, which has checked `out`; null: none
 };
 LayerArguments validate(const MultiHeadAttentionConfig& config, DType dtype, LayerArguments arguments);
 

@@ -79,6 +79,26 @@ def attention_statistics(
     num_threads: int | None,
     /,
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.int64], NDArray[Any], NDArray[Any]]: ...
+def embed_tokens(
+    tokens: NDArray[np.integer],
+    cu_seqlens: NDArray[np.integer],
+    words: NDArray[Any],
+    positions: NDArray[Any],
+    norm_weight: NDArray[Any] | None,
+    norm_bias: NDArray[Any] | None,
+    norm_eps: float,
+    out: NDArray[Any] | None,
+    num_threads: int | None,
+    /,
+) -> NDArray[Any]: ...
+def mean_pool(
+    x: NDArray[Any],
+    cu_seqlens: NDArray[np.integer],
+    normalize: bool,
+    out: NDArray[Any] | None,
+    num_threads: int | None,
+    /,
+) -> NDArray[Any]: ...
 
 class KVCache:
     def __init__(
@@ -226,6 +246,88 @@ class MultiHeadAttention:
     def out_dim(self) -> int: ...
     @property
     def dtype(self) -> np.dtype[Any]: ...
+
+class LayerNorm:
+    def __init__(self, weight: NDArray[Any], bias: NDArray[Any] | None, eps: float, /) -> None: ...
+    def forward(self, x: NDArray[Any], out: NDArray[Any] | None, num_threads: int | None, /) -> NDArray[Any]: ...
+    def weights(self) -> tuple[NDArray[Any], NDArray[Any] | None]: ...
+    @property
+    def eps(self) -> float: ...
+    @property
+    def dtype(self) -> np.dtype[Any]: ...
+
+class FeedForward:
+    def __init__(
+        self,
+        weight1: NDArray[Any],
+        bias1: NDArray[Any] | None,
+        weight2: NDArray[Any],
+        bias2: NDArray[Any] | None,
+        activation: str,
+        /,
+    ) -> None: ...
+    def forward(self, x: NDArray[Any], out: NDArray[Any] | None, num_threads: int | None, /) -> NDArray[Any]: ...
+    def weights(self) -> tuple[NDArray[Any], NDArray[Any] | None, NDArray[Any], NDArray[Any] | None]: ...
+    @property
+    def activation(self) -> str: ...
+    @property
+    def dtype(self) -> np.dtype[Any]: ...
+
+class EncoderLayer:
+    def __init__(
+        self,
+        self_attn: MultiHeadAttention,
+        feed_forward: FeedForward,
+        norm1: LayerNorm,
+        norm2: LayerNorm,
+        norm_first: bool,
+        /,
+    ) -> None: ...
+
+# Options are attn_mask, key_mask, is_causal, query_offset, key_lengths, window, scale, softcap, alibi_slopes, sinks.
+class Encoder:
+    def __init__(self, layers: list[EncoderLayer], norm: LayerNorm | None, /) -> None: ...
+    def forward(
+        self,
+        x: NDArray[Any],
+        options: tuple[Any, ...],
+        cu_seqlens: NDArray[Any] | None,
+        caches: list[KVCache] | None,
+        new_lengths: NDArray[Any] | None,
+        need_weights: bool,
+        out: NDArray[Any] | None,
+        num_threads: int | None,
+        /,
+    ) -> Any: ...
+
+class DecoderLayer:
+    def __init__(
+        self,
+        self_attn: MultiHeadAttention,
+        cross_attn: MultiHeadAttention,
+        feed_forward: FeedForward,
+        norm1: LayerNorm,
+        norm2: LayerNorm,
+        norm3: LayerNorm,
+        norm_first: bool,
+        /,
+    ) -> None: ...
+
+class Decoder:
+    def __init__(self, layers: list[DecoderLayer], norm: LayerNorm | None, /) -> None: ...
+    def forward(
+        self,
+        x: NDArray[Any],
+        memory: NDArray[Any] | None,
+        options: tuple[Any, ...],
+        memory_options: tuple[Any, ...],
+        caches: list[KVCache] | None,
+        memory_caches: list[KVCache] | None,
+        new_lengths: NDArray[Any] | None,
+        out: NDArray[Any] | None,
+        num_threads: int | None,
+        /,
+    ) -> NDArray[Any]: ...
 
 def built_isas() -> tuple[str, ...]: ...
 def isa_supported(name: str, /) -> bool: ...

@@ -31,7 +31,10 @@ def layer_norm(
 
 
 def activate(x: ArrayLike, name: str) -> Array:
-    """``max(x, 0)``, ``x P(X <= x)`` with X from the standard normal distribution, or its approximation by tanh."""
+    """``max(x, 0)``, ``x P(X <= x)`` with X from the standard normal distribution, or its approximation by tanh.
+
+    All are 0 in the limit of minus infinity.
+    """
     x = np.asarray(x, np.float64)
     functions: dict[str, Callable[[], Array]] = {
         "relu": lambda: np.maximum(x, 0),
@@ -39,7 +42,7 @@ def activate(x: ArrayLike, name: str) -> Array:
         "gelu_tanh": lambda: x / 2 * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
     }
     with np.errstate(invalid="ignore", over="ignore"):
-        return functions[name]()
+        return np.where(x == -np.inf, 0, functions[name]())
 
 
 def feed_forward(x: ArrayLike, state: State, *, activation: str = "relu") -> Array:

@@ -9,28 +9,42 @@
 
 namespace mha::MHA_ISA {
 
-/// A row's columns, a vector at a time: whole ones where they lie, the last few through a buffer filled up with zeros,
-/// so that nothing outside the row is read or written.
+/// A sum over the columns of a row, in an order that they alone fix: whole vector v is added in chain v mod kChains,
+/// what is left over in a chain of its own.
+template <class T>
+struct RowSum {
+  static constexpr int kChains = 4;  // an addition every cycle in spite of its latency
+  Packet<T> chains[kChains + 1];
+
+  RowSum() {
+    MHA_UNROLL
+    for (int chain = 0; chain <= kChains; ++chain) chains[chain] = pset1<Packet<T>>(T(0));
+  }
+  MHA_INLINE T total() const {
+    return predux(padd(padd(padd(chains[0], chains[1]), padd(chains[2], chains[3])), chains[kChains]));
+  }
+};
+
 template <class T>
 class RowNormalizer {
   using P = Packet<T>;
   static constexpr Index L = kLanes<T>;
-  static constexpr int kChains = 4;  // enough for the latency of an addition at two loads a cycle
+  static constexpr int kChains = RowSum<T>::kChains;
 
  public:
   explicit RowNormalizer(const NormalizeTile& tile)
       : tile_(tile),
         whole_(tile.columns / L * L),
-        rest_(int(tile.columns - whole_)),
+        rest_(tile.columns - whole_),
         in_rest_(pcmp_lt(plset<P>(T(0)), pset1<P>(T(rest_)))) {}
 
   void run() const {
     for (Index r = 0; r < tile_.rows; ++r) {
-      const T* const x = static_cast<const T*>(tile_.x) + r * tile_.x_row;
-      const T* const residual =
-          tile_.residual ? static_cast<const T*>(tile_.residual) + r * tile_.residual_row : nullptr;
-      T* const sum = tile_.sum ? static_cast<T*>(tile_.sum) + r * tile_.sum_row : nullptr;
-      T* const out = tile_.out ? static_cast<T*>(tile_.out) + r * tile_.out_row : nullptr;
+      const auto row = [r](auto* first, Index step) { return first ? first + r * step : nullptr; };
+      const T* const x = row(static_cast<const T*>(tile_.x), tile_.x_row);
+      const T* const residual = row(static_cast<const T*>(tile_.residual), tile_.residual_row);
+      T* const sum = row(static_cast<T*>(tile_.sum), tile_.sum_row);
+      T* const out = row(static_cast<T*>(tile_.out), tile_.out_row);
       // With an addition, z is kept where it is wanted, else where the result will be.
       T* const kept = sum ? sum : residual ? out : nullptr;
       const T total = add(x, residual, kept);
@@ -39,47 +53,49 @@ class RowNormalizer {
   }
 
  private:
-  MHA_INLINE P load(const T* at, Index column) const {
-    if (column < whole_) return ploadu<P>(at + column);
+  // The last few columns, fewer than a vector, go through a buffer: nothing outside the row is read or written. The
+  // lanes behind them hold 0.
+  struct Whole {};
+  struct Rest {};
+  MHA_INLINE P load(const T* at, Whole) const { return ploadu<P>(at); }
+  MHA_INLINE P load(const T* at, Rest) const {
     alignas(kVectorBytes) T lanes[L] = {};
-    for (int i = 0; i < rest_; ++i) lanes[i] = at[column + i];
+    for (Index i = 0; i < rest_; ++i) lanes[i] = at[i];
     return pload<P>(lanes);
   }
-  MHA_INLINE void store(T* at, Index column, const P& value) const {
-    if (column < whole_) return pstoreu(at + column, value);
+  MHA_INLINE void store(T* at, const P& value, Whole) const { pstoreu(at, value); }
+  MHA_INLINE void store(T* at, const P& value, Rest) const {
     alignas(kVectorBytes) T lanes[L];
     pstore(lanes, value);
-    for (int i = 0; i < rest_; ++i) at[column + i] = lanes[i];
+    for (Index i = 0; i < rest_; ++i) at[i] = lanes[i];
   }
+  MHA_INLINE P without_padding(const P& value, Whole) const { return value; }
+  MHA_INLINE P without_padding(const P& value, Rest) const { return pand(value, in_rest_); }
 
-  /// visit(chain, column) for every vector of the row: vector v in chain v mod kChains.
+  /// visit(column, chain, Whole or Rest) for every vector of a row.
   template <class Visit>
   MHA_INLINE void for_each_vector(Visit visit) const {
     Index column = 0;
     for (; column + kChains * L <= whole_; column += kChains * L) {
       MHA_UNROLL
-      for (int chain = 0; chain < kChains; ++chain) visit(chain, column + chain * L);
+      for (int chain = 0; chain < kChains; ++chain) visit(column + chain * L, chain, Whole());
     }
     MHA_UNROLL
-    for (int chain = 0; chain < kChains; ++chain)
-      if (column + chain * L < tile_.columns) visit(chain, column + chain * L);
-  }
-
-  static T sum_of(const P (&chains)[kChains]) {
-    return predux(padd(padd(chains[0], chains[1]), padd(chains[2], chains[3])));
+    for (int chain = 0; chain < kChains - 1; ++chain)
+      if (column + (chain + 1) * L <= whole_) visit(column + chain * L, chain, Whole());
+    if (rest_ > 0) visit(whole_, kChains, Rest());
   }
 
   /// z = x + residual, to `kept` if there is such a place; returns the sum of z.
   MHA_INLINE T add(const T* x, const T* residual, T* kept) const {
-    P sums[kChains];
-    for (P& sum : sums) sum = pset1<P>(T(0));
-    for_each_vector([&](int chain, Index column) MHA_INLINE_LAMBDA {
-      P z = load(x, column);
-      if (residual) z = padd(z, load(residual, column));
-      if (kept) store(kept, column, z);
-      sums[chain] = padd(sums[chain], z);
+    RowSum<T> sum;
+    for_each_vector([&](Index column, int chain, auto part) MHA_INLINE_LAMBDA {
+      P z = load(x + column, part);
+      if (residual) z = padd(z, load(residual + column, part));
+      if (kept) store(kept + column, z, part);
+      sum.chains[chain] = padd(sum.chains[chain], z);
     });
-    return sum_of(sums);
+    return sum.total();
   }
 
   /// The mean is rounded; the mean of what is left, d = z - mean, corrects it, and the variance with it (Chan, Golub and
@@ -87,31 +103,28 @@ class RowNormalizer {
   MHA_INLINE void normalize(const T* z, T total, T* out) const {
     const double n = double(tile_.columns);
     const P mean = pset1<P>(T(double(total) / n));
-    P sums[kChains], squares[kChains];
-    for (P& sum : sums) sum = pset1<P>(T(0));
-    for (P& square : squares) square = pset1<P>(T(0));
-    for_each_vector([&](int chain, Index column) MHA_INLINE_LAMBDA {
-      P d = psub(load(z, column), mean);
-      if (column >= whole_) d = pand(d, in_rest_);
-      sums[chain] = padd(sums[chain], d);
-      squares[chain] = pmadd(d, d, squares[chain]);
+    RowSum<T> sum, squares;
+    for_each_vector([&](Index column, int chain, auto part) MHA_INLINE_LAMBDA {
+      const P d = without_padding(psub(load(z + column, part), mean), part);
+      sum.chains[chain] = padd(sum.chains[chain], d);
+      squares.chains[chain] = pmadd(d, d, squares.chains[chain]);
     });
-    const double left = double(sum_of(sums)) / n;
-    const double variance = double(sum_of(squares)) / n - left * left;
+    const double left = double(sum.total()) / n;
+    const double variance = double(squares.total()) / n - left * left;
     const double spread = variance < 0 ? 0 : variance;  // rounding alone can make it negative; NaN stays NaN
     const P correction = pset1<P>(T(left)), factor = pset1<P>(T(1 / ::sqrt(spread + tile_.eps)));
     const T *const weight = static_cast<const T*>(tile_.weight), *const bias = static_cast<const T*>(tile_.bias);
-    for_each_vector([&](int, Index column) MHA_INLINE_LAMBDA {
-      const P d = psub(psub(load(z, column), mean), correction);
-      const P w = weight ? load(weight, column) : pset1<P>(T(1)), b = bias ? load(bias, column) : pset1<P>(T(0));
-      store(out, column, pmadd(pmul(d, factor), w, b));
+    for_each_vector([&](Index column, int, auto part) MHA_INLINE_LAMBDA {
+      const P d = psub(psub(load(z + column, part), mean), correction);
+      const P w = weight ? load(weight + column, part) : pset1<P>(T(1));
+      const P b = bias ? load(bias + column, part) : pset1<P>(T(0));
+      store(out + column, pmadd(pmul(d, factor), w, b), part);
     });
   }
 
   const NormalizeTile& tile_;
-  Index whole_;
-  int rest_;
-  P in_rest_;  // all bits in the lanes of the last few columns
+  Index whole_, rest_;  // columns in whole vectors, columns left over
+  P in_rest_;           // all bits in the lanes of the latter
 };
 
 template <class T>

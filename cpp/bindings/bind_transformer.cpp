@@ -1,0 +1,300 @@
+// The blocks around the attention layer: LayerNorm, FeedForward, and stacks of encoder and decoder layers.
+#include <pybind11/gil_simple.h>
+#include <mha/transformer.hpp>
+
+#include <deque>
+#include <optional>
+#include <utility>
+
+#include "array_view.hpp"
+#include "bindings.hpp"
+#include "layer.hpp"
+#include "ragged_argument.hpp"
+#include "scalars.hpp"
+#include "score_options.hpp"
+
+namespace mha::bindings {
+namespace {
+
+constexpr std::pair<const char*, Activation> kActivations[] = {
+    {"relu", Activation::relu}, {"gelu", Activation::gelu}, {"gelu_tanh", Activation::gelu_tanh}};
+
+Activation activation_called(py::handle name) {
+  const char* const rule = "'relu', 'gelu' or 'gelu_tanh'";
+  if (!PyUnicode_Check(name.ptr())) throw py::type_error(describe("FeedForward", "activation", rule, name));
+  for (const auto& [known, activation] : kActivations)
+    if (PyUnicode_CompareWithASCIIString(name.ptr(), known) == 0) return activation;
+  throw py::value_error(describe("FeedForward", "activation", rule, name));
+}
+
+const char* name_of(Activation activation) {
+  for (const auto& [name, known] : kActivations)
+    if (known == activation) return name;
+  return "none";
+}
+
+// The array given as `out` (argument `i`), else a new one of the shape of x.
+NewArray output_like(const ArrayArguments& arrays, int i, py::handle out, const TensorView& x, int least_rank) {
+  if (arrays.given(i)) return {py::reinterpret_borrow<py::object>(out), arrays.output(i, least_rank, kMaxRank)};
+  return new_array(x.dtype, x.rank, x.extents);
+}
+
+LayerNorm make_norm(py::handle weight, py::handle bias, py::handle eps) {
+  const Argument list[] = {{"weight", weight}, {"bias", bias}};
+  const ArrayArguments arrays("LayerNorm", list);
+  return LayerNorm(arrays.tensor(0, 1, 1), arrays.optional_tensor(1, 1, 1), real("LayerNorm", "eps", eps, 1e-5));
+}
+
+FeedForward make_feed_forward(py::handle weight1, py::handle bias1, py::handle weight2, py::handle bias2,
+                              py::handle activation) {
+  const Argument list[] = {{"weight1", weight1}, {"bias1", bias1}, {"weight2", weight2}, {"bias2", bias2}};
+  const ArrayArguments arrays("FeedForward", list);
+  return FeedForward({arrays.tensor(0, 2, 2), arrays.optional_tensor(1, 1, 1), arrays.tensor(2, 2, 2),
+                      arrays.optional_tensor(3, 1, 1)},
+                     activation_called(activation));
+}
+
+// LayerNorm and FeedForward.
+template <class RowLayer>
+py::object forward_rows(const char* function, const RowLayer& layer, py::handle x, py::handle out,
+                        py::handle num_threads) {
+  const Argument list[] = {{"x", x}, {"out", out}};
+  const ArrayArguments arrays(function, list, layer.dtype());
+  const TensorView rows = arrays.tensor(0, 1, kMaxRank);
+  const int threads = positive(function, "num_threads", num_threads, 0);
+  const NewArray result = output_like(arrays, 1, out, rows, 1);
+  warn_if_forked();
+  {
+    const py::gil_scoped_release_simple unlocked;
+    layer.forward(rows, result.view, threads);
+  }
+  return result.array;
+}
+
+py::tuple norm_weights(const LayerNorm& norm) {
+  const Index extents[] = {norm.embed_dim()};
+  const NewArray weight = new_array(norm.dtype(), 1, extents);
+  const NewArray bias = norm.has_bias() ? new_array(norm.dtype(), 1, extents) : NewArray{py::none(), {}};
+  norm.copy_weights(weight.view, bias.view);
+  return py::make_tuple(weight.array, bias.array);
+}
+
+py::tuple feed_forward_weights(const FeedForward& layer) {
+  const Index in = layer.embed_dim(), hidden = layer.feedforward_dim();
+  const Index up[] = {hidden, in}, down[] = {in, hidden};
+  const auto bias = [&](bool given, const Index* extents) {
+    return given ? new_array(layer.dtype(), 1, extents) : NewArray{py::none(), {}};
+  };
+  const NewArray weight1 = new_array(layer.dtype(), 2, up), weight2 = new_array(layer.dtype(), 2, down);
+  const NewArray bias1 = bias(layer.has_bias1(), up), bias2 = bias(layer.has_bias2(), down);
+  layer.copy_weights({weight1.view, bias1.view, weight2.view, bias2.view});
+  return py::make_tuple(weight1.array, bias1.array, weight2.array, bias2.array);
+}
+
+EncoderLayer make_encoder_layer(const Layer& self_attention, const FeedForward& feed_forward, const LayerNorm& norm1,
+                                const LayerNorm& norm2, bool norm_first) {
+  return {self_attention.attention, feed_forward, norm1, norm2, norm_first};
+}
+
+DecoderLayer make_decoder_layer(const Layer& self_attention, const Layer& cross_attention,
+                                const FeedForward& feed_forward, const LayerNorm& norm1, const LayerNorm& norm2,
+                                const LayerNorm& norm3, bool norm_first) {
+  return {self_attention.attention, cross_attention.attention, feed_forward, norm1, norm2, norm3, norm_first};
+}
+
+template <class Stack, class StackLayer>
+Stack make_stack(const py::list& layers, const LayerNorm* norm) {
+  std::vector<StackLayer> parts;
+  for (py::handle layer : layers) parts.push_back(layer.cast<const StackLayer&>());
+  return Stack(parts.data(), static_cast<Index>(parts.size()), norm);
+}
+
+// A list of caches, one for each layer, or None; in use as long as this lives.
+class CacheList {
+ public:
+  CacheList(const char* function, const char* name, py::handle list, Index layers, CacheUse::Kind kind) {
+    if (list.is_none()) return;
+    const auto caches = py::reinterpret_borrow<py::sequence>(list);
+    if (static_cast<Index>(py::len(caches)) != layers)
+      throw py::value_error(std::string(function) + ": " + name + " must be one cache for each layer, " +
+                            std::to_string(layers) + "; got " + std::to_string(py::len(caches)));
+    for (py::handle item : caches) {
+      auto& shared = item.cast<SharedCache&>();
+      // One that is there twice is for the library to complain about.
+      if (std::find(caches_.begin(), caches_.end(), &shared.cache) == caches_.end()) uses_.emplace_back(shared, kind);
+      caches_.push_back(&shared.cache);
+    }
+  }
+
+  explicit operator bool() const { return !caches_.empty(); }
+  KVCache& operator[](std::size_t i) const { return *caches_[i]; }
+  KVCache* const* data() const { return caches_.empty() ? nullptr : caches_.data(); }
+
+ private:
+  std::vector<KVCache*> caches_;
+  std::deque<CacheUse> uses_;
+};
+
+// The options of attention as one tuple: attn_mask, key_mask, is_causal, query_offset, key_lengths, window, scale,
+// softcap, alibi_slopes, sinks.
+struct OptionTuple {
+  explicit OptionTuple(const py::tuple& given) {
+    if (py::len(given) != 10) throw py::value_error("options must have 10 entries");
+    for (std::size_t i = 0; i < 10; ++i) entries[i] = PyTuple_GET_ITEM(given.ptr(), static_cast<Py_ssize_t>(i));
+  }
+  py::handle attn_mask() const { return entries[0]; }
+  py::handle key_mask() const { return entries[1]; }
+  py::handle query_offsets() const { return offsets_in(entries[3]); }
+  py::handle key_lengths() const { return entries[4]; }
+  py::handle alibi_slopes() const { return entries[8]; }
+  py::handle sinks() const { return entries[9]; }
+  ScoreArguments score_arguments(py::handle num_threads) const {
+    return {entries[2], entries[3], entries[5], entries[6], entries[7], num_threads};
+  }
+
+  py::handle entries[10];
+};
+
+Index batch_size_of(const TensorView& x) { return x.rank == 3 ? x.extents[0] : 1; }
+
+py::object encode(const Encoder& encoder, py::handle x, const py::tuple& given_options, py::handle cu_seqlens,
+                  py::handle caches, py::handle new_lengths, py::handle need_weights, py::handle out,
+                  py::handle num_threads) {
+  const char* const function = "Encoder";
+  const OptionTuple given(given_options);
+  const Argument list[] = {{"x", x},
+                           {"attn_mask", given.attn_mask()},
+                           {"query_offset", given.query_offsets()},
+                           {"key_lengths", given.key_lengths()},
+                           {"alibi_slopes", given.alibi_slopes()},
+                           {"sinks", given.sinks()},
+                           {"key_mask", given.key_mask()},
+                           {"cu_seqlens", cu_seqlens},
+                           {"new_lengths", new_lengths},
+                           {"out", out}};
+  const ArrayArguments arrays(function, list, encoder.dtype(), "the encoder");
+  const bool is_ragged = arrays.given(7), with_weights = boolean(function, "need_weights", need_weights);
+  if (is_ragged && (with_weights || !caches.is_none()))
+    throw py::value_error("Encoder: cu_seqlens cannot be combined with need_weights or caches");
+  const TensorView rows = is_ragged ? arrays.tensor(0, 2, 2) : arrays.tensor(0, 2, 3);
+  const std::vector<std::int64_t> offsets = is_ragged ? arrays.offsets(7) : std::vector<std::int64_t>{};
+  const Index batch = is_ragged ? static_cast<Index>(offsets.size()) - 1 : batch_size_of(rows);
+  ScoreOptions options(function, arrays, 1, given.score_arguments(num_threads), batch);
+  options.key_mask = arrays.mask(6, false);
+  const NewLengths counts(arrays, 8, rows);
+  const CacheList used(function, "caches", caches, encoder.num_layers(), CacheUse::changes);
+  const NewArray result = output_like(arrays, 9, out, rows, 2);
+
+  py::list weights;
+  std::vector<MutableTensorView> weight_views;
+  if (with_weights) {
+    const Index length = rows.extents[rows.rank - 2];
+    for (Index i = 0; i < encoder.num_layers(); ++i) {
+      const MultiHeadAttentionConfig& sizes = encoder.layer(i).self_attention.config();
+      const Index keys = used ? keys_after(used[static_cast<std::size_t>(i)], rows, length, counts) : length;
+      const Index extents[] = {rows.extents[0], sizes.num_heads, length, keys + sizes.added_keys()};
+      const NewArray of_layer = new_array(rows.dtype, rows.rank + 1, rows.rank == 3 ? extents : extents + 1);
+      weight_views.push_back(of_layer.view);
+      weights.append(of_layer.array);
+    }
+  }
+  EncoderExtras extras;
+  extras.weights = weight_views.empty() ? nullptr : weight_views.data();
+  extras.caches = used.data();
+  extras.new_lengths = counts.data();
+  warn_if_forked();
+  {
+    const py::gil_scoped_release_simple unlocked;
+    if (is_ragged)
+      encoder.forward_varlen(rows, offsets.data(), batch, result.view, options);
+    else
+      encoder.forward(rows, result.view, options, extras);
+  }
+  if (weight_views.empty()) return result.array;
+  return py::make_tuple(result.array, weights);
+}
+
+py::object decode(const Decoder& decoder, py::handle x, py::handle memory, const py::tuple& given_options,
+                  const py::tuple& given_memory_options, py::handle caches, py::handle memory_caches,
+                  py::handle new_lengths, py::handle out, py::handle num_threads) {
+  const char* const function = "Decoder";
+  const OptionTuple given(given_options), of_memory(given_memory_options);
+  const Argument list[] = {{"x", x},
+                           {"attn_mask", given.attn_mask()},
+                           {"query_offset", given.query_offsets()},
+                           {"key_lengths", given.key_lengths()},
+                           {"alibi_slopes", given.alibi_slopes()},
+                           {"sinks", given.sinks()},
+                           {"key_mask", given.key_mask()},
+                           {"memory", memory},
+                           {"new_lengths", new_lengths},
+                           {"out", out}};
+  const Argument memory_list[] = {
+      {"memory_mask", of_memory.attn_mask()},      {"memory_query_offset", of_memory.query_offsets()},
+      {"memory_lengths", of_memory.key_lengths()}, {"memory_alibi_slopes", of_memory.alibi_slopes()},
+      {"memory_sinks", of_memory.sinks()},         {"memory_key_mask", of_memory.key_mask()}};
+  const ArrayArguments arrays(function, list, decoder.dtype(), "the decoder");
+  const ArrayArguments memory_arrays(function, memory_list, decoder.dtype(), "the decoder");
+  const TensorView rows = arrays.tensor(0, 2, 3);
+  ScoreOptions options(function, arrays, 1, given.score_arguments(num_threads), batch_size_of(rows));
+  options.key_mask = arrays.mask(6, false);
+  ScoreOptions memory_options(function, memory_arrays, 0, of_memory.score_arguments(num_threads), batch_size_of(rows));
+  memory_options.key_mask = memory_arrays.mask(5, false);
+  const NewLengths counts(arrays, 8, rows);
+  const CacheList used(function, "caches", caches, decoder.num_layers(), CacheUse::changes);
+  const CacheList read(function, "memory_caches", memory_caches, decoder.num_layers(), CacheUse::reads);
+
+  DecoderContext context;
+  context.memory = arrays.optional_tensor(7, 2, 3);
+  context.memory_caches = read.data();
+  context.caches = used.data();
+  context.new_lengths = counts.data();
+  const NewArray result = output_like(arrays, 9, out, rows, 2);
+  warn_if_forked();
+  {
+    const py::gil_scoped_release_simple unlocked;
+    decoder.forward(rows, context, result.view, options, memory_options);
+  }
+  return result.array;
+}
+
+}  // namespace
+
+void bind_transformer(py::module_& m) {
+  py::class_<LayerNorm>(m, "LayerNorm")
+      .def(py::init(&make_norm), "(weight, bias, eps)")
+      .def(
+          "forward",
+          [](const LayerNorm& norm, py::handle x, py::handle out, py::handle num_threads) {
+            return forward_rows("LayerNorm", norm, x, out, num_threads);
+          },
+          "(x, out, num_threads) -> out")
+      .def("weights", &norm_weights, "() -> copies of weight, and bias or None")
+      .def_property_readonly("eps", &LayerNorm::eps)
+      .def_property_readonly("dtype", [](const LayerNorm& norm) { return numpy_dtype(norm.dtype()); });
+  py::class_<FeedForward>(m, "FeedForward")
+      .def(py::init(&make_feed_forward), "(weight1, bias1, weight2, bias2, activation)")
+      .def(
+          "forward",
+          [](const FeedForward& layer, py::handle x, py::handle out, py::handle num_threads) {
+            return forward_rows("FeedForward", layer, x, out, num_threads);
+          },
+          "(x, out, num_threads) -> out")
+      .def("weights", &feed_forward_weights, "() -> copies of weight1, bias1 or None, weight2, bias2 or None")
+      .def_property_readonly("activation", [](const FeedForward& layer) { return name_of(layer.activation()); })
+      .def_property_readonly("dtype", [](const FeedForward& layer) { return numpy_dtype(layer.dtype()); });
+  py::class_<EncoderLayer>(m, "EncoderLayer")
+      .def(py::init(&make_encoder_layer), "(self_attn, feed_forward, norm1, norm2, norm_first)");
+  py::class_<DecoderLayer>(m, "DecoderLayer")
+      .def(py::init(&make_decoder_layer), "(self_attn, cross_attn, feed_forward, norm1, norm2, norm3, norm_first)");
+  py::class_<Encoder>(m, "Encoder")
+      .def(py::init(&make_stack<Encoder, EncoderLayer>), "(layers, norm or None)")
+      .def("forward", &encode,
+           "(x, options, cu_seqlens, caches, new_lengths, need_weights, out, num_threads) -> out or (out, weights)");
+  py::class_<Decoder>(m, "Decoder")
+      .def(py::init(&make_stack<Decoder, DecoderLayer>), "(layers, norm or None)")
+      .def("forward", &decode,
+           "(x, memory, options, memory_options, caches, memory_caches, new_lengths, out, num_threads) -> out");
+}
+
+}  // namespace mha::bindings

@@ -1,0 +1,84 @@
+#include "dense_rows.hpp"
+
+#include <cstring>
+
+#include "leading_axes.hpp"
+
+namespace mha {
+namespace {
+
+/// [N, E] over the same memory, without data if there is none like that.
+template <class View>
+View as_rows(const View& view) {
+  const int last = view.rank - 1;
+  Index count = 1, row = 0;
+  bool is_even = view.extents[last] <= 1 || view.strides[last] == 1;
+  for (int axis = last - 1; axis >= 0; --axis) {
+    if (view.extents[axis] == 1) continue;
+    if (count == 1)
+      row = view.strides[axis];
+    else
+      is_even = is_even && view.strides[axis] == count * row;
+    count *= view.extents[axis];
+  }
+  if (count <= 1) row = view.extents[last];
+  // A step of 0 between rows would be taken for "no rows".
+  return {is_even && row > 0 ? view.data : nullptr, view.dtype, {count, view.extents[last]}, {row, 1}};
+}
+
+/// Evenly spaced rows with the axes of `view`.
+template <class Rows, class View>
+Rows with_axes_of(Rows rows, const View& view) {
+  Index stride = rows.strides[0];
+  rows.rank = view.rank;
+  for (int axis = view.rank - 1; axis >= 0; --axis) {
+    rows.extents[axis] = view.extents[axis];
+    rows.strides[axis] = axis == view.rank - 1 ? 1 : stride;
+    if (axis < view.rank - 1) stride *= view.extents[axis];
+  }
+  return rows;
+}
+
+}  // namespace
+
+void copy_elements(const TensorView& from, const MutableTensorView& to) {
+  TensorView x = from;
+  MutableTensorView y = to;
+  add_leading_axes(x, kMaxRank);
+  add_leading_axes(y, kMaxRank);
+  const Index size = size_of(from.dtype);
+  const auto at = [size](auto* data, const Index* strides, Index i, Index j, Index k) {
+    return data + (i * strides[0] + j * strides[1] + k * strides[2]) * size;
+  };
+  for (Index i = 0; i < x.extents[0]; ++i)
+    for (Index j = 0; j < x.extents[1]; ++j)
+      for (Index k = 0; k < x.extents[2]; ++k) {
+        const std::byte* source = at(static_cast<const std::byte*>(x.data), x.strides, i, j, k);
+        std::byte* target = at(static_cast<std::byte*>(y.data), y.strides, i, j, k);
+        for (Index e = 0; e < x.extents[3]; ++e)
+          std::memcpy(target + e * y.strides[3] * size, source + e * x.strides[3] * size,
+                      static_cast<std::size_t>(size));
+      }
+}
+
+DenseRows::DenseRows(const TensorView& x, const MutableTensorView& out, Layout& layout)
+    : given_x_(x), x_(as_rows(x)), given_out_(out), out_(as_rows(out)) {
+  if (!out_.data) {
+    out_ = {nullptr, out.dtype, {out_.extents[0], out_.extents[1]}};
+    copy_at_ = layout.take(double(out_.extents[0]) * double(out_.extents[1]) * size_of(out.dtype));
+  }
+}
+
+void DenseRows::gather(std::byte* memory) {
+  if (!out_.data) out_.data = memory + copy_at_;
+  if (x_.data) return;
+  copy_elements(given_x_, with_axes_of(out_, given_x_));
+  x_ = out_;
+}
+
+void DenseRows::scatter() const {
+  const TensorView result = out_;
+  if (out_.data != given_out_.data) copy_elements(with_axes_of(result, given_out_), given_out_);
+}
+
+}  // namespace mha

@@ -1,0 +1,34 @@
+// Rows of any strides as dense ones.
+#pragma once
+
+#include "layout.hpp"
+#include "mha/tensor_view.hpp"
+
+namespace mha {
+
+/// Copies a view to another one of the same shape and dtype.
+void copy_elements(const TensorView& from, const MutableTensorView& to);
+
+/// What a block reads and writes, [..., E], as [N, E] with evenly spaced rows of neighbouring elements: the caller's
+/// memory where it is like that, else a copy.
+class DenseRows {
+ public:
+  /// Views of one shape; out may be x.
+  DenseRows(const TensorView& x, const MutableTensorView& out, Layout& layout);
+
+  /// Brings x together, if that is needed.
+  void gather(std::byte* memory);
+  /// Takes the results to their places, if they are elsewhere.
+  void scatter() const;
+
+  TensorView x() const { return x_; }
+  MutableTensorView out() const { return out_; }
+  Index count() const { return out_.extents[0]; }
+
+ private:
+  TensorView given_x_, x_;
+  MutableTensorView given_out_, out_;
+  std::size_t copy_at_ = 0;
+};
+
+}  // namespace mha

@@ -1,0 +1,24 @@
+// The weights of a layer norm.
+#pragma once
+
+#include <vector>
+
+#include "mha/tensor_view.hpp"
+
+namespace mha {
+
+/// Rows of E elements: the weight, then the bias if there is one.
+struct NormWeights {
+  NormWeights(const TensorView& weight, const TensorView& bias, double epsilon);
+
+  DType dtype;
+  Index embed_dim;
+  double eps;
+  bool has_bias;
+  std::vector<std::byte> data;
+
+  const std::byte* weight() const { return data.data(); }
+  const std::byte* bias() const { return has_bias ? data.data() + embed_dim * size_of(dtype) : nullptr; }
+};
+
+}  // namespace mha
