@@ -1,13 +1,13 @@
 """Pretrained models: sentence embeddings by a model of the BERT family, from its files."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from . import _core
 from ._bert_checkpoint import FUNCTION, Checkpoint, read_config, require_file
@@ -159,8 +159,39 @@ class SentenceEncoder:
         embeddings : float32 [n, E]
             Of the next n texts.
         """
+        return self._embed(self._tokenize(texts), normalize, num_threads)
+
+    def encode_tokens(
+        self, sequences: Sequence[ArrayLike], *, normalize: bool | None = None, num_threads: int | None = None
+    ) -> NDArray[np.float32]:
+        """Embeddings of texts that are tokens already, for whoever has a tokenizer, or tokens that are stored.
+
+        Parameters
+        ----------
+        sequences : N of integers [T]
+            The tokens of each text, which need not be equally many, special tokens included; they are not cut.
+        normalize, num_threads
+            As for `encode`.
+
+        Returns
+        -------
+        embeddings : float32 [N, E]
+            Zeros where there are no tokens.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If tokens are no integers, none of the model's, or more than it has positions.
+        """
+        tokens = [_checked_tokens(sequence, i) for i, sequence in enumerate(sequences)]
+        parts = [np.empty((0, self.embed_dim), np.float32), *self._embed(tokens, normalize, num_threads)]
+        return parts[1] if len(parts) == 2 else np.concatenate(parts)
+
+    def _embed(
+        self, sequences: Iterable[list[int]], normalize: bool | None, num_threads: int | None
+    ) -> Iterator[NDArray[np.float32]]:
         normalize = self._config.normalize if normalize is None else bool(normalize)
-        for batch in _batches(self._tokenize(texts)):
+        for batch in _batches(sequences):
             cu_seqlens = np.zeros(len(batch) + 1, np.int64)
             np.cumsum([len(tokens) for tokens in batch], out=cu_seqlens[1:])
             tokens = np.fromiter(chain.from_iterable(batch), np.int64, cu_seqlens[-1])
@@ -240,6 +271,16 @@ class SentenceEncoder:
                 f"SentenceEncoder: text {index} holds half of a surrogate pair, {text[error.start]!r}, "
                 f"at character {error.start}"
             ) from None
+
+
+def _checked_tokens(sequence: ArrayLike, index: int) -> list[int]:
+    tokens = np.asarray(sequence)
+    if tokens.ndim != 1:
+        raise ValueError(f"SentenceEncoder: the tokens of a text must have one axis; got {tokens.shape} at {index}")
+    if tokens.size and not np.issubdtype(tokens.dtype, np.integer):
+        raise TypeError(f"SentenceEncoder: tokens must be integers; got {tokens.dtype} at {index}")
+    ids: list[int] = tokens.tolist()
+    return ids
 
 
 def _slabs(texts: Iterable[str]) -> Iterator[list[str]]:

@@ -189,6 +189,32 @@ def test_encode_takes_any_number_of_texts(tiny: SentenceEncoder) -> None:
     assert_same_bits(tiny.encode(text for text in TEXTS), tiny.encode(tuple(TEXTS)))
 
 
+def test_tokens_have_the_embeddings_of_their_text(tiny: SentenceEncoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = tiny.encode(TEXTS)
+    sequences = [tiny_bert.ids(text) for text in TEXTS]
+    assert_same_bits(tiny.encode_tokens(sequences), expected)
+    assert_same_bits(tiny.encode_tokens([np.array(tokens, np.int32) for tokens in sequences], num_threads=2), expected)
+    monkeypatch.setattr(models, "_BATCH_TOKENS", 9)
+    assert_same_bits(tiny.encode_tokens(sequences), expected)
+    assert tiny.encode_tokens([]).shape == (0, tiny.embed_dim)
+    assert not tiny.encode_tokens([[]]).any()
+
+
+@pytest.mark.parametrize(
+    ("sequence", "error", "message"),
+    [
+        ([0.5], TypeError, "must be integers; got float64 at 1"),
+        ([[1], [2]], ValueError, r"one axis; got \(2, 1\) at 1"),
+        ([10**6], ValueError, "1000000"),
+        ([-1], ValueError, "-1"),
+        ([1] * 1000, ValueError, "1000"),
+    ],
+)
+def test_what_are_no_tokens(sequence: Any, error: type[Exception], message: str, tiny: SentenceEncoder) -> None:
+    with pytest.raises(error, match=message):
+        tiny.encode_tokens([[1], sequence])
+
+
 def test_the_length_of_embeddings(tiny: SentenceEncoder, tmp_path: Path) -> None:
     scaled, plain = tiny.encode(TEXTS), tiny.encode(TEXTS, normalize=False)
     np.testing.assert_allclose(np.linalg.norm(scaled.astype(np.float64), axis=1), 1, rtol=1e-6)

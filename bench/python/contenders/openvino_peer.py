@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
@@ -72,5 +73,6 @@ def compiled(directory: Path, threads: int, num_inputs: int, shape: tuple[int, i
 def converted(directory: Path, num_inputs: int) -> Any:
     """With a mask, or, of one input, without."""
     example = tuple(torch.ones(2, 7, dtype=torch.long) for _ in range(num_inputs))
-    with torch.no_grad():
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of its tracing, by the ways of torch that are old
         return openvino.convert_model(load_embedder(directory), example_input=example)

@@ -30,7 +30,8 @@ class Ours(Contender):
             query, key, value = inputs.arrays
             return [Program(self.name, threads, lambda: attend_ragged(query, key, value, offsets, offsets, **options))]
         if case.kind == "sentences":
-            model, texts = load_model(inputs.model), list(inputs.arrays)
+            model = load_model(inputs.model)
+            texts = [tokens.tolist() for tokens in inputs.arrays]  # as a tokenizer gives them
             return [Program(self.name, threads, lambda: model.encode_tokens(texts, num_threads=threads))]
         x = inputs.arrays[0]
         layer: Any

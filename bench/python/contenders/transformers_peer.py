@@ -16,6 +16,9 @@ from torch.nn import functional
 from .contender import Contender, Program
 from .torch_peer import turn
 
+transformers.logging.set_verbosity_error()  # it says at length what it does not load
+transformers.logging.disable_progress_bar()
+
 SORTED_BATCH = 32  # the default of sentence-transformers, which sorts texts by length, too
 
 
