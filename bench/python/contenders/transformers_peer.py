@@ -19,7 +19,11 @@ from .torch_peer import turn
 transformers.logging.set_verbosity_error()  # it says at length what it does not load
 transformers.logging.disable_progress_bar()
 
-SORTED_BATCH = 32  # the default of sentence-transformers, which sorts texts by length, too
+# Of texts sorted by length: the default of sentence-transformers, which sorts them, too, and one with less padding.
+SORTED_BATCHES = (32, 8)
+
+
+Form = tuple[str, list[int], list[tuple[Array, ...]]]  # a name, the order of the texts, and batches of ids and masks
 
 
 class Transformers(Contender):
@@ -73,19 +77,19 @@ def load_embedder(directory: Path) -> Embedder:
     return Embedder(bert).eval()
 
 
-def forms(case: Case, inputs: Inputs) -> list[tuple[str, list[int], list[tuple[Array, ...]]]]:
-    """How a batch may be put to a model that wants rectangles: a name, the order of the texts, and the batches."""
+def forms(case: Case, inputs: Inputs) -> list[Form]:
+    """How a batch may be put to a model that wants rectangles."""
     texts = list(inputs.arrays)
     given = list(range(case.B))
     if case.shortest == case.Tq:  # a mask that hides nothing, as tokenizers make it, or none
         ids, mask = padded_texts(texts)
         return [("mask", given, [(ids, mask)]), ("no mask", given, [(ids,)])]
     by_length = sorted(given, key=lambda i: -len(texts[i]))
-    groups = [by_length[first : first + SORTED_BATCH] for first in range(0, case.B, SORTED_BATCH)]
-    return [
-        ("padded", given, [padded_texts(texts)]),
-        ("sorted", by_length, [padded_texts([texts[i] for i in group]) for group in groups]),
-    ]
+    made: list[Form] = [("padded", given, [padded_texts(texts)])]
+    for size in SORTED_BATCHES:
+        groups = [by_length[first : first + size] for first in range(0, case.B, size)]
+        made.append((f"sorted, {size}", by_length, [padded_texts([texts[i] for i in group]) for group in groups]))
+    return made
 
 
 def in_order(order: list[int], parts: list[Array]) -> Array:
