@@ -1,23 +1,9 @@
 """The compiled core: positional arguments, NumPy arrays only. The functions of the package document them."""
 
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
-
-# attn_mask, key_mask, is_causal, query_offset, key_lengths, window, scale, softcap, alibi_slopes, sinks
-AttentionOptions: TypeAlias = tuple[
-    NDArray[Any] | None,
-    NDArray[Any] | None,
-    bool,
-    int | NDArray[Any],
-    NDArray[Any] | None,
-    tuple[int, int] | None,
-    float | None,
-    float | None,
-    NDArray[Any] | None,
-    NDArray[Any] | None,
-]
 
 __version__: str
 compiler: str
@@ -298,12 +284,13 @@ class EncoderLayer:
         /,
     ) -> None: ...
 
+# Options are attn_mask, key_mask, is_causal, query_offset, key_lengths, window, scale, softcap, alibi_slopes, sinks.
 class Encoder:
     def __init__(self, layers: list[EncoderLayer], norm: LayerNorm | None, /) -> None: ...
     def forward(
         self,
         x: NDArray[Any],
-        options: AttentionOptions,
+        options: tuple[Any, ...],
         cu_seqlens: NDArray[Any] | None,
         caches: list[KVCache] | None,
         new_lengths: NDArray[Any] | None,
@@ -332,8 +319,8 @@ class Decoder:
         self,
         x: NDArray[Any],
         memory: NDArray[Any] | None,
-        options: AttentionOptions,
-        memory_options: AttentionOptions,
+        options: tuple[Any, ...],
+        memory_options: tuple[Any, ...],
         caches: list[KVCache] | None,
         memory_caches: list[KVCache] | None,
         new_lengths: NDArray[Any] | None,
