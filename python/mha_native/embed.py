@@ -21,6 +21,8 @@ from .models import SentenceEncoder
 from .show_heads import MAX_DRAWN, draw_heads, print_heads
 
 MAX_COMPLAINTS = 10  # about lines that are not UTF-8, before they are only counted
+PATIENCE = 0.5  # seconds before there is a progress bar, and
+PAUSE = 0.1  # between two of its pictures
 
 Array = NDArray[np.float32]
 
@@ -181,7 +183,7 @@ class Progress:
     def show(self, share: float | None, count: int) -> None:
         """So much of the whole is done, and so many texts."""
         now = time.monotonic()
-        if not self._is_terminal or now - self._started < 0.5 or now - self._drawn < 0.1:
+        if not self._is_terminal or now - self._started < PATIENCE or now - self._drawn < PAUSE:
             return
         self._drawn, self._visible = now, True
         rate = count / (now - self._started)
