@@ -20,8 +20,8 @@ __all__ = ["SentenceEncoder"]
 _SLAB_TEXTS = 1024
 _SLAB_CHARACTERS = 1 << 20
 
-# Tokens that go through the layers at once. With all-MiniLM-L6-v2 they take 19 MiB beyond the weights; twice as many take
-# 34 MiB and no less time for each, since layers work on blocks of rows in cache.
+# Tokens that go through the layers at once. With all-MiniLM-L6-v2 they take 19 MiB beyond the weights; twice as many
+# take 34 MiB and no less time for each, since layers work on blocks of rows in cache.
 _BATCH_TOKENS = 2048
 
 
@@ -29,6 +29,11 @@ class SentenceEncoder:
     """Sentence embeddings: tokens, their vectors after the layers of a BERT, the mean of those, scaled to length 1.
 
     Made by `from_pretrained`.
+
+    Parameters
+    ----------
+    model, tokenizer, config
+        What `from_pretrained` reads.
 
     See Also
     --------
