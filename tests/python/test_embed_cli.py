@@ -19,6 +19,7 @@ from test_cli import _main, _one_sentence
 from tolerance import assert_same_bits
 
 from mha_native import embed, models
+from mha_native.__main__ import main
 from mha_native.models import SentenceEncoder
 
 Array = np.ndarray[Any, Any]
@@ -46,6 +47,13 @@ def test_texts_to_json_lines(directory: str, expected: Array, capsys: pytest.Cap
     texts, embeddings = _read_json_lines(out)
     assert texts == LINES
     assert_same_bits(embeddings, expected)
+
+
+def test_a_text_stays_as_it_was_typed(directory: str, capsys: pytest.CaptureFixture[str]) -> None:
+    typed = ["\ufeffdog\r\n", "dog\n", 'a "quoted" \\ \u2028 😀']
+    code, out, err = _main(capsys, "embed", "--model", directory, *typed)
+    assert (code, err) == (0, "")
+    assert _read_json_lines(out)[0] == typed
 
 
 @pytest.mark.parametrize("ending", ["\n", "\r\n"], ids=["unix", "dos"])
@@ -321,6 +329,17 @@ def test_no_progress_bar_elsewhere(
     monkeypatch.setattr(embed, "PAUSE", 0)
     monkeypatch.setattr(models, "_BATCH_TOKENS", 10)
     assert _main(capsys, "embed", "--model", directory, *LINES)[::2] == (0, "")
+
+
+def test_no_progress_bar_among_what_is_printed(directory: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embed, "PATIENCE", 0)
+    monkeypatch.setattr(embed, "PAUSE", 0)
+    monkeypatch.setattr(models, "_BATCH_TOKENS", 10)
+    screen = _Terminal()
+    monkeypatch.setattr(sys, "stdout", screen)
+    monkeypatch.setattr(sys, "stderr", screen)
+    assert main(["embed", "--model", directory, *LINES]) == 0
+    assert _read_json_lines(screen.getvalue())[0] == LINES
 
 
 def test_what_each_token_attends_to(directory: str, capsys: pytest.CaptureFixture[str]) -> None:

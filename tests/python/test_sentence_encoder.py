@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +139,13 @@ def test_the_pretrained_model_has_the_same_bits_alone_and_in_any_batch(
     for text, embedding in zip(texts, together, strict=True):
         assert_same_bits(minilm.encode(text, num_threads=1), embedding, label=text)
     assert_same_bits(minilm.encode(texts[::-1])[::-1], together)
+
+
+def test_many_threads_may_call_it(tiny: SentenceEncoder) -> None:
+    expected = tiny.encode(TEXTS)
+    with ThreadPoolExecutor(4) as pool:
+        for embeddings in pool.map(tiny.encode, [TEXTS] * 40):
+            assert_same_bits(embeddings, expected)
 
 
 def test_batches_hold_no_more_tokens_than_they_may(tiny: SentenceEncoder, monkeypatch: pytest.MonkeyPatch) -> None:
