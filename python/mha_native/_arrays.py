@@ -73,6 +73,22 @@ def score_options(
     )
 
 
+def attention_options(
+    function: str,
+    attn_mask: Tensor | None,
+    key_mask: Tensor | None,
+    is_causal: bool,
+    *scores: Any,
+) -> tuple[Any, ...]:
+    """Masks of a layer before its `score_options`, in the order of the core."""
+    return (
+        attn_mask if attn_mask is None else to_numpy(function, "attn_mask", attn_mask),
+        key_mask if key_mask is None else to_numpy(function, "key_mask", key_mask),
+        is_causal,
+        *score_options(function, *scores),
+    )
+
+
 def like(tensor: Tensor, array: NDArray[Any]) -> Tensor:
     """`array` as the kind of tensor that `tensor` is, over the same memory."""
     return array if isinstance(tensor, np.ndarray) else _importer_of(tensor)(array)

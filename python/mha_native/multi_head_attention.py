@@ -2,12 +2,11 @@
 
 from typing import Any
 
-import numpy as np
 from numpy import ndarray
 from numpy.typing import DTypeLike
 
-from . import _core
 from ._arrays import Tensor, like, score_options, to_numpy
+from ._constructor_arguments import Seed, checked_dtype
 from ._layer_state import LayerState
 from ._layer_weights import Parts, initial_state, resolve_sizes
 from .kv_cache import KVCache
@@ -38,7 +37,7 @@ class MultiHeadAttention(LayerState):
         Every query also sees a key of zeros, whose value is zeros.
     dtype : float32 or float64, default "float32"
         Of the weights, and of what the layer takes and gives.
-    seed : int, optional
+    seed : int or numpy.random.Generator, optional
         Of the initial weights, which follow the rule of ``torch.nn.MultiheadAttention``: Xavier-uniform, biases zero.
 
     See Also
@@ -85,15 +84,12 @@ class MultiHeadAttention(LayerState):
         add_bias_kv: bool = False,
         add_zero_attn: bool = False,
         dtype: DTypeLike = "float32",
-        seed: int | None = None,
+        seed: Seed = None,
     ) -> None:
         sizes = resolve_sizes(embed_dim, num_heads, num_kv_heads, head_dim, value_head_dim, kdim, vdim, out_dim)
-        dtype = np.dtype(dtype)
-        if dtype not in _core.dtypes():
-            names = " or ".join(map(str, _core.dtypes()))
-            raise TypeError(f"MultiHeadAttention: dtype must be {names}; got {dtype}")
+        kind = checked_dtype("MultiHeadAttention", dtype)
         parts = Parts(bool(bias), bool(add_bias_kv), bool(add_zero_attn))
-        self._set_state(sizes, parts, dtype, initial_state(sizes, parts, dtype, seed))
+        self._set_state(sizes, parts, kind, initial_state(sizes, parts, kind, seed))
 
     def __call__(
         self,
