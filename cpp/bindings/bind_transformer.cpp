@@ -1,5 +1,6 @@
 // The blocks around the attention layer: LayerNorm, FeedForward, and stacks of encoder and decoder layers.
 #include <pybind11/gil_simple.h>
+#include <mha/positions.hpp>
 #include <mha/transformer.hpp>
 
 #include <deque>
@@ -258,6 +259,13 @@ py::object decode(const Decoder& decoder, py::handle x, py::handle memory, const
   return result.array;
 }
 
+py::object positions(Index length, Index embed_dim, std::int64_t first_position, py::handle dtype) {
+  const Index extents[] = {length, embed_dim};
+  const NewArray result = new_array(dtype_from(dtype), 2, extents);
+  sinusoidal_positions(result.view, first_position);
+  return result.array;
+}
+
 }  // namespace
 
 void bind_transformer(py::module_& m) {
@@ -295,6 +303,7 @@ void bind_transformer(py::module_& m) {
       .def(py::init(&make_stack<Decoder, DecoderLayer>), "(layers, norm or None)")
       .def("forward", &decode,
            "(x, memory, options, memory_options, caches, memory_caches, new_lengths, out, num_threads) -> out");
+  m.def("sinusoidal_positions", &positions, "(length, embed_dim, first_position, dtype) -> positions");
 }
 
 }  // namespace mha::bindings

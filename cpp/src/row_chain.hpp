@@ -51,8 +51,8 @@ class RowChain {
   /// residual.
   void normalize(const NormWeights* norm, const Rows& x, const Rows& residual, const Rows& sum, const Rows& out);
 
-  /// Most steps, and so most phases.
-  static constexpr int kMostSteps = 5;
+  /// Most steps, and so most phases: two projections with their residual sums, one more, and a last norm.
+  static constexpr int kMostSteps = 6;
   /// Returns how many it has written.
   int phases(Phase* phases);
 

@@ -1,17 +1,13 @@
 """Sizes of a multi-head attention layer, and its weights as a state dict: names, shapes, initial values."""
 
 import math
-import operator
 from collections.abc import Collection, Mapping
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
-from . import _core
-
-# Of initial weights: None is another one each time, and a generator goes on from where it is.
-Seed: TypeAlias = int | np.random.Generator | None
+from ._constructor_arguments import Seed, checked_size
 
 
 class Parts(NamedTuple):
@@ -60,23 +56,6 @@ class Sizes(NamedTuple):
         if parts.bias:
             shapes["out_proj.bias"] = (self.out_dim,)
         return shapes
-
-
-def checked_size(function: str, name: str, size: int) -> int:
-    """A size that a caller gave, as an int."""
-    if isinstance(size, bool) or not hasattr(size, "__index__"):
-        raise TypeError(f"{function}: {name} must be an integer; got {size!r}")
-    if size < 1:
-        raise ValueError(f"{function}: {name} must be at least 1; got {size}")
-    return operator.index(size)
-
-
-def checked_dtype(function: str, dtype: DTypeLike) -> np.dtype[Any]:
-    """A dtype that a caller gave, which the core computes in."""
-    dtype = np.dtype(dtype)
-    if dtype not in _core.dtypes():
-        raise TypeError(f"{function}: dtype must be {' or '.join(map(str, _core.dtypes()))}; got {dtype}")
-    return dtype
 
 
 def resolve_sizes(embed_dim: int, num_heads: int, *others: int | None) -> Sizes:

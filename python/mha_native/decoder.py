@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from ._arrays import Tensor, attention_options
-from ._layer_weights import Seed, checked_size
+from ._constructor_arguments import Seed, checked_size
 from ._module_state import ModuleState
 from ._torch_modules import checked_module
 from .decoder_layer import DecoderLayer, decode, masks_of_memory, stack_of

@@ -9,7 +9,7 @@ from numpy.typing import DTypeLike
 
 from . import _core
 from ._arrays import Tensor, attention_options, like, to_numpy
-from ._layer_weights import Seed, checked_size
+from ._constructor_arguments import Seed, checked_size
 from ._module_state import ModuleState
 from ._torch_modules import checked_module
 from .encoder_layer import block_configuration, cores_of_caches
@@ -151,7 +151,7 @@ class DecoderLayer(ModuleState):
         memory_key_mask : boolean, broadcastable to [B, S], optional
             Which of the memory all tokens see. True takes part.
         memory_lengths : integer array [B], optional
-            How much memory each sequence has.
+            How much memory each sequence has. Of a `memory_cache` this is known.
         cache : KVCache, optional
             Keys and values of the tokens before these, to which those of `x` are appended: see `new_cache`.
         memory_cache : KVCache, optional
@@ -258,12 +258,19 @@ class DecoderLayer(ModuleState):
         shared = block_configuration(self.self_attn, self.feed_forward, self.norm1, self.norm_first)
         return shared | {"memory_dim": self.memory_dim}
 
-    def _handle(self) -> Any:
-        parts = (self.self_attn, self.cross_attn, self.feed_forward, self.norm1, self.norm2, self.norm3)
-        return _core.DecoderLayer(*(part._core for part in parts), self.norm_first)
+    def _handle(self) -> _core.DecoderLayer:
+        return _core.DecoderLayer(
+            self.self_attn._core,
+            self.cross_attn._core,
+            self.feed_forward._core,
+            self.norm1._core,
+            self.norm2._core,
+            self.norm3._core,
+            self.norm_first,
+        )
 
 
-def stack_of(layers: Sequence[DecoderLayer], norm: LayerNorm | None) -> Any:
+def stack_of(layers: Sequence[DecoderLayer], norm: LayerNorm | None) -> _core.Decoder:
     """Layers and a norm as one thing to compute, with the weights that they have now."""
     return _core.Decoder([layer._handle() for layer in layers], None if norm is None else norm._core)
 

@@ -8,9 +8,9 @@ import struct
 import sys
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import IO, BinaryIO, Protocol
+from typing import BinaryIO, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,8 @@ from .models import SentenceEncoder
 from .show_heads import MAX_DRAWN, draw_heads, print_heads
 
 MAX_COMPLAINTS = 10  # about lines that are not UTF-8, before they are only counted
+PATIENCE = 0.5  # seconds before there is a progress bar, and
+PAUSE = 0.1  # between two of its pictures
 
 Array = NDArray[np.float32]
 
@@ -42,11 +44,13 @@ def run(directory: str, texts: list[str], path: str | None, output: str | None) 
             source = Texts(file, f"{path}, line", _size_of(file))
         model = load(directory)
         if output is None:
-            _write(model, source, JsonLines(sys.stdout))
+            _write(model, source, JsonLines(sys.stdout.write), Progress(is_wanted=not sys.stdout.isatty()))
             return
         try:
             with written_whole(Path(output)) as target:
-                _write(model, source, Npy(target, model.embed_dim) if output.endswith(".npy") else JsonLines(target))
+                is_npy = output.endswith(".npy")
+                sink = Npy(target, model.embed_dim) if is_npy else JsonLines(lambda line: target.write(line.encode()))
+                _write(model, source, sink, Progress())
         except OSError as error:
             raise BadInput(f"cannot write {output}: {error.strerror}") from error
     print(f"{source.count:,} embeddings of {model.embed_dim} features: {output}")
@@ -86,6 +90,7 @@ class Texts:
 
     def __init__(self, source: Iterable[bytes], place: str, size: int | None) -> None:
         self._source, self._place, self._size = source, place, size
+        self._has_lines = hasattr(source, "read")
         self._bytes = self._damaged = 0
         self.count = 0
 
@@ -94,9 +99,7 @@ class Texts:
             for raw in self._source:
                 self.count += 1
                 self._bytes += len(raw)
-                if self.count == 1:
-                    raw = raw.removeprefix(codecs.BOM_UTF8)
-                yield self._decoded(raw.removesuffix(b"\n").removesuffix(b"\r"))
+                yield self._decoded(self._without_ending(raw) if self._has_lines else raw)
         except OSError as error:
             raise BadInput(f"cannot read {self._place} {self.count + 1}: {error.strerror}") from error
         if self._damaged > MAX_COMPLAINTS:
@@ -105,8 +108,12 @@ class Texts:
     @property
     def share_read(self) -> float | None:
         """Of the whole, if its size is known."""
-        done = self._bytes if hasattr(self._source, "read") else self.count
+        done = self._bytes if self._has_lines else self.count
         return min(done / self._size, 1) if self._size else None
+
+    def _without_ending(self, raw: bytes) -> bytes:
+        start = codecs.BOM_UTF8 if self.count == 1 else b""
+        return raw.removeprefix(start).removesuffix(b"\n").removesuffix(b"\r")
 
     def _decoded(self, raw: bytes) -> str:
         try:
@@ -134,15 +141,14 @@ class Sink(Protocol):
 class JsonLines:
     """An object for each line: the text, and its embedding with digits enough to be read back as it was."""
 
-    def __init__(self, file: IO[bytes] | IO[str]) -> None:
-        self._file = file
+    def __init__(self, write: Callable[[str], object]) -> None:
+        self._write = write
 
     def write(self, texts: Iterable[str], rows: Array) -> None:
         """One row for each text."""
         template = ", ".join(["%.9g"] * rows.shape[1])
         for text, row in zip(texts, rows, strict=True):
-            line = f'{{"text": {json.dumps(text)}, "embedding": [{template % tuple(row)}]}}\n'
-            self._file.write(line if self._file is sys.stdout else line.encode())  # type: ignore[arg-type]
+            self._write(f'{{"text": {json.dumps(text)}, "embedding": [{template % tuple(row)}]}}\n')
 
     def finish(self, count: int) -> None:
         """Nothing is left to do."""
@@ -173,15 +179,15 @@ class Npy:
 class Progress:
     """A bar on the terminal, once something takes long."""
 
-    def __init__(self) -> None:
-        self._is_terminal = sys.stderr.isatty()
+    def __init__(self, is_wanted: bool = True) -> None:
+        self._is_wanted = is_wanted and sys.stderr.isatty()
         self._started = self._drawn = time.monotonic()
         self._visible = False
 
     def show(self, share: float | None, count: int) -> None:
         """So much of the whole is done, and so many texts."""
         now = time.monotonic()
-        if not self._is_terminal or now - self._started < 0.5 or now - self._drawn < 0.1:
+        if not self._is_wanted or now - self._started < PATIENCE or now - self._drawn < PAUSE:
             return
         self._drawn, self._visible = now, True
         rate = count / (now - self._started)
@@ -226,9 +232,9 @@ def written_whole(path: Path) -> Iterator[BinaryIO]:
         raise
 
 
-def _write(model: SentenceEncoder, source: Texts, sink: Sink) -> None:
+def _write(model: SentenceEncoder, source: Texts, sink: Sink, progress: Progress) -> None:
     pending: deque[str] = deque()  # read, and not embedded yet
-    progress, count = Progress(), 0
+    count = 0
 
     def remembered() -> Iterator[str]:
         for text in source:

@@ -9,7 +9,7 @@ from numpy.typing import DTypeLike
 
 from . import _core
 from ._arrays import Tensor, attention_options, like, to_numpy
-from ._layer_weights import Seed
+from ._constructor_arguments import Seed
 from ._module_state import ModuleState
 from ._torch_modules import checked_module
 from .feed_forward import FeedForward
@@ -201,12 +201,13 @@ class EncoderLayer(ModuleState):
     def _configuration(self) -> dict[str, Any]:
         return block_configuration(self.self_attn, self.feed_forward, self.norm1, self.norm_first)
 
-    def _handle(self) -> Any:
-        parts = (self.self_attn, self.feed_forward, self.norm1, self.norm2)
-        return _core.EncoderLayer(*(part._core for part in parts), self.norm_first)
+    def _handle(self) -> _core.EncoderLayer:
+        return _core.EncoderLayer(
+            self.self_attn._core, self.feed_forward._core, self.norm1._core, self.norm2._core, self.norm_first
+        )
 
 
-def stack_of(layers: Sequence[EncoderLayer], norm: LayerNorm | None) -> Any:
+def stack_of(layers: Sequence[EncoderLayer], norm: LayerNorm | None) -> _core.Encoder:
     """Layers and a norm as one thing to compute, with the weights that they have now."""
     return _core.Encoder([layer._handle() for layer in layers], None if norm is None else norm._core)
 

@@ -10,7 +10,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from . import _core
 from ._arrays import Tensor, like, to_numpy
-from ._layer_weights import Seed, checked_dtype, checked_size
+from ._constructor_arguments import Seed, checked_dtype, checked_size
 from ._module_state import Leaf
 from ._torch_modules import activation_name, checked_module
 
@@ -160,9 +160,14 @@ class FeedForward(Leaf):
     def _state_shapes(self, names: Collection[str]) -> dict[str, tuple[int, ...]]:
         return _shapes(self._sizes)
 
-    def _make_core(self, arrays: Mapping[str, NDArray[Any]]) -> Any:
-        names = ("linear1.weight", "linear1.bias", "linear2.weight", "linear2.bias")
-        return _core.FeedForward(*(arrays.get(name) for name in names), self._sizes.activation)
+    def _make_core(self, arrays: Mapping[str, NDArray[Any]]) -> _core.FeedForward:
+        return _core.FeedForward(
+            arrays["linear1.weight"],
+            arrays.get("linear1.bias"),
+            arrays["linear2.weight"],
+            arrays.get("linear2.bias"),
+            self._sizes.activation,
+        )
 
 
 def _shapes(sizes: Sizes) -> dict[str, tuple[int, ...]]:

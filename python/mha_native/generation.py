@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ._arrays import Tensor, to_numpy
-from ._layer_weights import checked_size
+from ._constructor_arguments import checked_size
 from .decoder import Decoder
 from .encoder import Encoder
 from .positions import sinusoidal_positions
@@ -21,7 +21,7 @@ class GenerationStep(NamedTuple):
     tokens : integer array [B]
         Of a sequence that has ended, its stop token again.
     logits : [B, V]
-        Before temperature and all else.
+        Before temperature and all else. Of a sequence that has ended, anything.
 
     Examples
     --------
@@ -100,7 +100,8 @@ def generate(
     Raises
     ------
     TypeError, ValueError
-        Before any work, if an argument breaks a rule; in a step, if its largest logit is NaN or infinite.
+        Before any step, if an argument breaks a rule; in the first one, if one of `options` does; in any, if the
+        largest logit is NaN or infinite.
 
     Examples
     --------
@@ -141,40 +142,28 @@ def generate(
     calls = dict(options, is_causal=True, caches=model.new_caches(batch, room), num_threads=num_threads)
     if isinstance(model, Decoder):
         calls["memory_caches"] = model.project_memory(memory, memory_lengths=memory_lengths, num_threads=num_threads)
-    return _steps(model, calls, tokens, lengths, table, output, places, choose, stop_token, max_new_tokens)
+        if (held := calls["memory_caches"][0].batch_size) != batch:
+            raise ValueError(f"{name}: memory must have the batch size of the prompts, {batch}; got {held}")
 
-
-def _steps(
-    model: Encoder | Decoder,
-    calls: dict[str, Any],
-    tokens: NDArray[Any],
-    counts: NDArray[Any],
-    table: NDArray[Any],
-    output: NDArray[Any],
-    places: NDArray[Any],
-    choose: "_Chooser",
-    stop_token: int | None,
-    max_new_tokens: int,
-) -> Iterator[GenerationStep]:
-    """The loop: `tokens` [B, T], of which the first ``counts[b]`` are new to sequence b."""
-    batch = len(tokens)
-    rows, read, going = np.arange(batch), np.zeros(batch, np.int64), np.ones(batch, bool)
-    for _ in range(max_new_tokens):
-        at = np.minimum(read[:, None] + np.arange(tokens.shape[1]), len(places) - 1)  # padding may lie beyond the end
-        y = model(table[tokens] + places[at], new_lengths=counts, **calls)
-        read = read + counts
-        last = y[rows, np.maximum(counts, 1) - 1]
-        # One product for each sequence: a product of all of them may round differently for another batch.
-        logits = np.stack([output @ row for row in last])
-        chosen = choose(logits, going)
-        if stop_token is not None:
-            chosen[~going] = stop_token
-        yield GenerationStep(chosen, logits)
-        if stop_token is not None:
-            going &= chosen != stop_token
+    def steps(new: NDArray[np.int64], counts: NDArray[np.int64]) -> Iterator[GenerationStep]:
+        # `new` [B, T] are tokens that have not been read, of sequence b the first counts[b].
+        read, going = np.zeros(batch, np.int64), np.ones(batch, bool)
+        for _ in range(max_new_tokens):
+            at = np.minimum(read[:, None] + np.arange(new.shape[1]), len(places) - 1)  # padding may lie beyond the end
+            y = model(table[new] + places[at], new_lengths=counts, **calls)
+            read = read + counts
+            # One product for each sequence: a product of all of them may round differently for another batch.
+            logits = np.stack([output @ y[b, max(count, 1) - 1] for b, count in enumerate(counts)])
+            chosen = choose(logits, going)
+            if stop_token is not None:
+                chosen[~going] = stop_token
+                going &= chosen != stop_token
+            yield GenerationStep(chosen.copy(), logits)
             if not going.any():
                 return
-        tokens, counts = chosen[:, None], going.astype(np.int64)
+            new, counts = chosen[:, None], going.astype(np.int64)
+
+    return steps(tokens, lengths)
 
 
 class _Chooser:

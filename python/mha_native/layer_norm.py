@@ -9,7 +9,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from . import _core
 from ._arrays import Tensor, like, to_numpy
-from ._layer_weights import checked_dtype, checked_size
+from ._constructor_arguments import checked_dtype, checked_size
 from ._module_state import Leaf
 from ._torch_modules import checked_module
 
@@ -96,7 +96,8 @@ class LayerNorm(Leaf):
     @property
     def eps(self) -> float:
         """What is added to the variance."""
-        return self._eps
+        eps: float = self._core.eps
+        return eps
 
     @property
     def bias(self) -> bool:
@@ -133,5 +134,5 @@ class LayerNorm(Leaf):
     def _state_shapes(self, names: Collection[str]) -> dict[str, tuple[int, ...]]:
         return dict.fromkeys(["weight", "bias"] if self._bias else ["weight"], (self._embed_dim,))
 
-    def _make_core(self, arrays: Mapping[str, NDArray[Any]]) -> Any:
+    def _make_core(self, arrays: Mapping[str, NDArray[Any]]) -> _core.LayerNorm:
         return _core.LayerNorm(arrays["weight"], arrays.get("bias"), self._eps)

@@ -6,8 +6,9 @@ from numpy import ndarray
 from numpy.typing import DTypeLike
 
 from ._arrays import Tensor, like, score_options, to_numpy
+from ._constructor_arguments import Seed, checked_dtype
 from ._layer_state import LayerState
-from ._layer_weights import Parts, Seed, checked_dtype, initial_state, resolve_sizes
+from ._layer_weights import Parts, initial_state, resolve_sizes
 from .kv_cache import KVCache
 
 

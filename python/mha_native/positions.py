@@ -1,10 +1,15 @@
 """Positional encodings."""
 
-import numpy as np
+from typing import Any
+
 from numpy.typing import DTypeLike, NDArray
 
+from . import _core
 
-def sinusoidal_positions(length: int, embed_dim: int, *, dtype: DTypeLike = np.float32) -> NDArray[np.floating]:
+
+def sinusoidal_positions(
+    length: int, embed_dim: int, *, first_position: int = 0, dtype: DTypeLike = "float32"
+) -> NDArray[Any]:
     """Sines and cosines of the position, one wavelength for each pair of features.
 
     Parameters
@@ -12,14 +17,17 @@ def sinusoidal_positions(length: int, embed_dim: int, *, dtype: DTypeLike = np.f
     length : int
         T, the number of positions.
     embed_dim : int
-        E, the number of features.
-    dtype : dtype, default float32
+        E, the number of features; an odd one ends with a sine.
+    first_position : int, default 0
+        Position of the first row: where the steps of a decoder go on.
+    dtype : float32 or float64, default "float32"
         Of the result; it is computed in float64 and rounded once.
 
     Returns
     -------
     positions : [T, E] array
-        ``positions[t, 2 i] = sin(t / 10000 ** (2 i / E))`` and ``positions[t, 2 i + 1]`` the cosine of the same angle.
+        ``positions[t, 2 i] = sin(t / 10000 ** (2 i / E))`` and ``positions[t, 2 i + 1]`` the cosine of the same angle, for
+        a `first_position` of 0 (Vaswani et al., "Attention Is All You Need", 2017, section 3.5).
 
     Examples
     --------
@@ -32,7 +40,4 @@ def sinusoidal_positions(length: int, embed_dim: int, *, dtype: DTypeLike = np.f
         raise ValueError(
             f"sinusoidal_positions: length and embed_dim must not be negative; got {length} and {embed_dim}"
         )
-    feature = np.arange(embed_dim)
-    wavelength = 10000.0 ** ((feature - feature % 2) / max(embed_dim, 1))
-    angles = np.arange(length)[:, None] / wavelength
-    return np.where(feature % 2 == 0, np.sin(angles), np.cos(angles)).astype(dtype)
+    return _core.sinusoidal_positions(length, embed_dim, first_position, dtype)

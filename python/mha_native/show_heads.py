@@ -71,7 +71,7 @@ def draw_heads(words: Sequence[str], weights: Array, titles: Sequence[str], path
         panel.set_xticks(range(length), labels, rotation=90, fontsize=7)
         panel.set_yticks(range(length), labels, fontsize=7)
         panel.set_title(title, fontsize=9)
-    figure.colorbar(picture, ax=panels, label="weight", shrink=0.8)
+    figure.colorbar(picture, ax=panels, label="weight", shrink=0.8, fraction=0.02)
     figure.supxlabel("attends to")
     try:
         figure.savefig(path, dpi=120, format=Path(path).suffix[1:] or "png")

@@ -26,6 +26,7 @@ class Array {
     view_.data = data_.data();
   }
   Array(Array&&) = default;  // the elements stay where they are
+  Array(const Array& other) : data_(other.data_), view_(other.view_) { view_.data = data_.data(); }
 
   /// Standard normal numbers; the same for the same seed.
   static Array random(std::initializer_list<Index> shape, unsigned seed) {

@@ -9,6 +9,7 @@
 #include "arrays.hpp"
 #include "mha/attention_statistics.hpp"
 #include "mha/multi_head_attention.hpp"
+#include "mha/transformer.hpp"
 
 namespace {
 
@@ -209,6 +210,36 @@ TEST(NoAllocation, LayerWithAddedKeys) {
     const auto attend = [&] { layer.forward(x.view(), x.view(), x.view(), out.view(), weights.view(), options); };
     attend();
     EXPECT_EQ(allocations_of(attend), 0) << threads << " threads";
+  }
+}
+
+TEST(NoAllocation, EncoderAndDecoder) {
+  constexpr Index B = 2, T = 90, E = 128;
+  const auto square = Array<float>::random({E, E}, 1), wide = Array<float>::random({2 * E, E}, 2);
+  const auto narrow = Array<float>::random({E, 2 * E}, 3), row = Array<float>::random({E}, 4);
+  const MultiHeadAttentionConfig config = {E, 4};
+  const MultiHeadAttention attention(config,
+                                     {square.view(), square.view(), square.view(), square.view(), {}, {}, {}, {}});
+  const FeedForward feed_forward({wide.view(), {}, narrow.view(), row.view()}, Activation::gelu);
+  const LayerNorm norm(row.view());
+  const EncoderLayer layer = {attention, feed_forward, norm, norm};
+  const DecoderLayer decoder_layer = {attention, attention, feed_forward, norm, norm, norm, true};
+  const Encoder encoder(&layer, 1, &norm);
+  const Decoder decoder(&decoder_layer, 1);
+  const auto x = Array<float>::random({B, T, E}, 5);
+  Array<float> out({B, T, E}, 0);
+  DecoderContext context;
+  context.memory = x.view();
+  AttentionOptions options;
+  for (int threads : {1, 2, 3}) {
+    options.num_threads = threads;
+    const auto both = [&] {
+      encoder.forward(x.view(), out.view(), options);
+      decoder.forward(x.view(), context, out.view(), options);
+      feed_forward.forward(x.view(), out.view(), threads);
+    };
+    both();
+    EXPECT_EQ(allocations_of(both), 0) << threads << " threads";
   }
 }
 

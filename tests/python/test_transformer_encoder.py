@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import threading
 from itertools import pairwise
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from blocks import STACKS, encoder, oracle_options, rows, views
 from tolerance import assert_close, assert_same_bits
 
-from mha_native import Encoder, EncoderLayer, KVCache, reference
+from mha_native import Encoder, KVCache, reference
 
 every_stack = pytest.mark.parametrize("name", STACKS)
 
@@ -137,8 +138,8 @@ def test_rows_by_themselves(name: str, isa: str, dtype: Any) -> None:
 
 @every_stack
 @pytest.mark.parametrize("masked", [False, True], ids=["plain", "masked"])
-def test_ragged(name: str, masked: bool, isa: str, dtype: Any, num_threads: int) -> None:
-    model, lengths = encoder(name, dtype), np.array([5, 1, 40, 0, 17, 64])
+def test_ragged(name: str, masked: bool, isa: str, dtype: Any) -> None:
+    model, lengths, num_threads = encoder(name, dtype), np.array([5, 1, 40, 0, 17, 64]), 3 if masked else 2
     cu = np.concatenate([[0], np.cumsum(lengths)])
     x = rows((cu[-1], model.embed_dim), dtype)
     heads, rng = model.layers[0].self_attn.num_heads, np.random.default_rng(2)
@@ -282,92 +283,22 @@ def test_without_a_batch_axis(isa: str, dtype: Any) -> None:
 F32 = np.float32
 
 
-def _caches(count: int, batch: int = 2, capacity: int = 9) -> list[KVCache]:
-    return [KVCache(batch, 2, capacity, 8) for _ in range(count)]
+def test_calls_from_several_threads(isa: str) -> None:
+    model = encoder("one wide", F32)
+    x = rows((2, 70, 300), F32)
+    expected, results = model(x), {}
 
+    def run(name: int) -> None:
+        results[name] = [model(x, num_threads=1 + name % 2) for _ in range(5)]
 
-CALLS: list[tuple[dict[str, Any], type[Exception], list[str]]] = [
-    ({"x": np.ones((2, 4, 15), F32)}, ValueError, ["x", "16", "[2, 4, 15]"]),
-    ({"x": np.ones(16, F32)}, ValueError, ["x", "[16]"]),
-    ({"x": np.ones((1, 2, 4, 16), F32)}, ValueError, ["x", "[1, 2, 4, 16]"]),
-    ({"x": np.ones((2, 4, 16))}, TypeError, ["x", "float64"]),
-    ({"x": [1.0]}, TypeError, ["x", "list"]),
-    ({"attn_mask": np.ones((4, 7), bool)}, ValueError, ["attn_mask", "[4, 7]"]),
-    ({"attn_mask": np.ones((4, 4))}, TypeError, ["attn_mask float64"]),
-    ({"key_mask": np.ones((2, 7), bool)}, ValueError, ["key_mask", "[2, 7]"]),
-    ({"key_lengths": np.array([1, 5])}, ValueError, ["key_lengths", "5"]),
-    ({"is_causal": 1}, TypeError, ["is_causal"]),
-    ({"window": (1,)}, TypeError, ["window"]),
-    ({"need_weights": 1}, TypeError, ["need_weights"]),
-    ({"num_threads": 0}, ValueError, ["num_threads"]),
-    ({"out": np.ones((2, 4, 15), F32)}, ValueError, ["out", "[2, 4, 15]"]),
-    ({"out": np.ones((2, 4, 16))}, TypeError, ["out float64"]),
-    ({"caches": _caches(1)}, ValueError, ["caches", "2", "1"]),
-    ({"caches": [None, None]}, TypeError, ["caches", "KVCache", "NoneType"]),
-    ({"caches": _caches(2, batch=3)}, ValueError, ["cache", "3"]),
-    ({"caches": _caches(2, capacity=3)}, ValueError, ["cache", "3", "4"]),
-    ({"new_lengths": np.array([1, 2])}, ValueError, ["new_lengths", "cache"]),
-    ({"caches": _caches(2), "new_lengths": np.array([1, 5])}, ValueError, ["new_lengths", "5"]),
-    ({"cu_seqlens": np.array([0, 4])}, ValueError, ["x", "2 axes"]),
-    ({"x": np.ones((5, 16), F32), "out": None, "cu_seqlens": np.array([0, 4])}, ValueError, ["cu_seqlens", "5", "4"]),
-    (
-        {"x": np.ones((5, 16), F32), "out": None, "cu_seqlens": np.array([0, 5]), "need_weights": True},
-        ValueError,
-        ["need_weights", "cu_seqlens"],
-    ),
-    (
-        {"x": np.ones((5, 16), F32), "out": None, "cu_seqlens": np.array([0, 5]), "caches": _caches(2)},
-        ValueError,
-        ["cache", "ragged"],
-    ),
-]
-
-
-@pytest.mark.parametrize(("fault", "kind", "words"), CALLS, ids=lambda x: "-".join(x) if isinstance(x, dict) else "")
-def test_wrong_calls(fault: dict[str, Any], kind: type[Exception], words: list[str]) -> None:
-    model, out = Encoder(2, 16, 2, 24, seed=0), np.full((2, 4, 16), 3, F32)
-    caches = fault.get("caches") or []
-    with pytest.raises(kind) as error:
-        model(**({"x": np.ones((2, 4, 16), F32), "out": out} | fault))
-    message = str(error.value)
-    assert message.startswith("Encoder"), message
-    for word in words:
-        assert word in message, message
-    assert (out == 3).all(), "work was done before the error"
-    assert not any(cache.longest for cache in caches if cache is not None), "a cache was appended to"
-
-
-def test_the_second_cache_is_too_small() -> None:
-    # Whatever fails, fails before the first layer has appended anything.
-    model, caches = Encoder(2, 16, 2, 24, seed=0), [KVCache(2, 2, 9, 8), KVCache(2, 2, 3, 8)]
-    with pytest.raises(ValueError, match="3"):
-        model(np.ones((2, 4, 16), F32), caches=caches, is_causal=True)
-    assert [cache.longest for cache in caches] == [0, 0]
-
-
-def test_one_cache_for_two_layers() -> None:
-    model, cache = Encoder(2, 16, 2, 24, seed=0), KVCache(2, 2, 9, 8)
-    with pytest.raises(ValueError, match="caches"):
-        model(np.ones((2, 4, 16), F32), caches=[cache, cache], is_causal=True)
-    assert cache.longest == 0
-
-
-def test_out_over_an_input() -> None:
-    model, memory = Encoder(1, 16, 2, 24, seed=0), np.ones((3, 4, 16), F32)
-    with pytest.raises(ValueError, match="out must not overlap x"):
-        model(memory[:2], out=memory[1:])
-    mask = memory.reshape(-1).view(bool)[: 4 * 4].reshape(4, 4)
-    with pytest.raises(ValueError, match="out must not overlap attn_mask"):
-        model(rows((3, 4, 16), F32), attn_mask=mask, out=memory)
-    assert (memory == 1).all()
-
-
-def test_a_wrong_call_of_a_layer() -> None:
-    layer = EncoderLayer(16, 2, 24)
-    with pytest.raises(TypeError, match=r"^EncoderLayer: .*KVCache"):
-        layer(np.ones((2, 16), F32), cache="cache")
-    with pytest.raises(ValueError, match=r"^Encoder\b"):
-        layer(np.ones((2, 15), F32))
+    workers = [threading.Thread(target=run, args=(i,)) for i in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert sorted(results) == [0, 1, 2, 3]
+    for out in (out for of_thread in results.values() for out in of_thread):
+        assert_same_bits(out, expected)
 
 
 def test_tensors_of_torch() -> None:

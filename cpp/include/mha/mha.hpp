@@ -8,6 +8,7 @@
 #include "mha/errors.hpp"                // what is thrown
 #include "mha/kv_cache.hpp"              // keys and values of the tokens so far
 #include "mha/multi_head_attention.hpp"  // the layer: projections around attention
+#include "mha/positions.hpp"             // sinusoidal_positions
 #include "mha/runtime.hpp"               // instruction sets, threads
 #include "mha/tensor_view.hpp"           // how arrays are passed
 #include "mha/transformer.hpp"           // the blocks around the layer: encoder, decoder

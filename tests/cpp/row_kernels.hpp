@@ -1,0 +1,60 @@
+// What the tests of kernels for rows share: every instruction set's table, random rows, comparison of bits.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <vector>
+
+#include "dispatch.hpp"
+#include "mha/runtime.hpp"
+
+namespace mha::testing {
+
+template <class T>
+constexpr T kNaN = std::numeric_limits<T>::quiet_NaN();
+template <class T>
+constexpr T kInf = std::numeric_limits<T>::infinity();
+template <class T>
+constexpr long double kEps = std::numeric_limits<T>::epsilon();
+
+template <class T>
+class RowKernelsOf : public ::testing::Test {
+ protected:
+  void TearDown() override { set_isa(nullptr); }
+
+  /// check(kernels) with those of each instruction set.
+  template <class Check>
+  void on_every_isa(Check check) {
+    for (int index = 0; index < num_built_isas(); ++index) {
+      if (!isa_supported(index)) continue;
+      SCOPED_TRACE(built_isa(index));
+      set_isa(built_isa(index));
+      check(active_kernels().kernels[static_cast<int>(DTypeOf<T>::value)]);
+    }
+  }
+};
+
+/// Bit for bit, but for what a NaN carries.
+template <class T>
+::testing::AssertionResult same_bits(const std::vector<T>& actual, const std::vector<T>& expected) {
+  if (actual.size() != expected.size()) return ::testing::AssertionFailure() << "sizes differ";
+  for (std::size_t i = 0; i < actual.size(); ++i)
+    if (!(std::isnan(actual[i]) && std::isnan(expected[i])) && std::memcmp(&actual[i], &expected[i], sizeof(T)) != 0)
+      return ::testing::AssertionFailure() << "element " << i << ": " << actual[i] << " instead of " << expected[i];
+  return ::testing::AssertionSuccess();
+}
+
+template <class T>
+std::vector<T> random(Index count, unsigned seed, double mean = 0) {
+  std::vector<T> numbers(static_cast<std::size_t>(count));
+  std::mt19937 generator(seed);
+  std::normal_distribution<double> normal(mean, 1);
+  for (T& number : numbers) number = static_cast<T>(normal(generator));
+  return numbers;
+}
+
+}  // namespace mha::testing

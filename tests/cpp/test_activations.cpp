@@ -1,0 +1,188 @@
+// Activations, where a projection applies them.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <vector>
+
+#include "row_kernels.hpp"
+
+namespace mha {
+namespace {
+
+using testing::kEps;
+using testing::kInf;
+using testing::kNaN;
+using testing::random;
+using testing::same_bits;
+
+template <class T>
+using ActivationsOf = testing::RowKernelsOf<T>;
+using Elements = ::testing::Types<float, double>;
+TYPED_TEST_SUITE(ActivationsOf, Elements);
+
+constexpr Activation kActivations[] = {Activation::relu, Activation::gelu, Activation::gelu_tanh};
+
+/// A panel in memory that is aligned as PackedLinear aligns it.
+template <class T>
+struct Panel {
+  static constexpr Index kWidth = kPanelBytes / static_cast<Index>(sizeof(T));
+  struct alignas(kVectorBytes) Line {
+    T columns[kWidth];
+  };
+  std::vector<Line> lines;  // one for each input feature, then the bias
+
+  explicit Panel(Index in_features) : lines(static_cast<std::size_t>(in_features + 1), Line{}) {}
+
+  /// A tile whose columns lie next to each other, in rows of a panel's width.
+  ProjectionTile tile(const T* x, Index rows, T* out) const {
+    ProjectionTile tile{};
+    tile.rows = rows;
+    tile.in_features = static_cast<Index>(lines.size()) - 1;
+    tile.x = x;
+    tile.x_row = tile.in_features;
+    tile.x_step = 1;
+    tile.panel = lines.data();
+    tile.bias = &lines.back();
+    const Index group = kVectorBytes / static_cast<Index>(sizeof(T));
+    for (Index g = 0; g < kPanelBytes / kVectorBytes; ++g) {
+      tile.out[g] = out + g * group;
+      tile.group_columns[g] = group;
+    }
+    tile.out_row = kWidth;
+    tile.out_step = 1;
+    return tile;
+  }
+};
+
+template <class T>
+void project(const DTypeKernels& kernels, const ProjectionTile& tile) {
+  std::vector<typename Panel<T>::Line> scratch(kernels.projection_scratch(tile.rows) / sizeof(typename Panel<T>::Line));
+  kernels.project(tile, scratch.data());
+}
+
+/// The activation of each number, by a projection that gives the number: the bias of a panel of zeros.
+template <class T>
+std::vector<T> activated(const DTypeKernels& kernels, Activation activation, std::vector<T> numbers) {
+  const std::size_t count = numbers.size(), width = static_cast<std::size_t>(Panel<T>::kWidth);
+  numbers.resize((count + width - 1) / width * width);
+  std::vector<T> out(numbers.size(), kNaN<T>);
+  const T x = 0;
+  Panel<T> panel(1);
+  for (std::size_t at = 0; at < numbers.size(); at += width) {
+    std::memcpy(panel.lines.back().columns, &numbers[at], kPanelBytes);
+    ProjectionTile tile = panel.tile(&x, 1, &out[at]);
+    tile.activation = activation;
+    project<T>(kernels, tile);
+  }
+  out.resize(count);
+  return out;
+}
+
+/// What an activation of GELU leaves of a positive number's other side: 1 - F(|x|), with x F(x) the activation.
+long double tail(Activation activation, long double a) {
+  if (activation == Activation::gelu) return 0.5L * std::erfc(a * std::sqrt(0.5L));
+  return 1 / (1 + std::exp(2 * std::sqrt(2 / std::acos(-1.0L)) * (a + 0.044715L * a * a * a)));
+}
+
+long double expected_of(Activation activation, long double x) {
+  const long double positive = x > 0 ? x : 0, a = std::abs(x);
+  return activation == Activation::relu ? positive : positive - a * tail(activation, a);
+}
+
+/// How far a result may be off, with u = eps / 2 for each rounding. relu rounds nothing. Of the others the result is
+/// rounded once, and the product a (1 - F(a)) is made of, relative to itself:
+///   gelu       2 x 4 u and 2 x 5 u for two polynomials without a fused multiply-add, 4 u for the power, the quotient and
+///              two products; 2 eps more for what the fit leaves; the C library's erfc, for double, is within 5 eps.
+///              The exponent a^2 / 2 is rounded three times: 3 u a^2 / 2, of erfc's argument twice: 2 u (a^2 + 1).
+///   gelu_tanh  2 u for the power, u each for sum, quotient and product; the exponent 2 z five times: 5 u 2 z.
+/// Exponentials too small for a normal number may be 0 (of double from 2^-1080 on): less than two such numbers times a.
+template <class T>
+long double bound_of(Activation activation, long double x) {
+  if (activation == Activation::relu) return 0;
+  const long double a = std::abs(x), eps = kEps<T>;
+  const long double z = std::sqrt(2 / std::acos(-1.0L)) * (a + 0.044715L * a * a * a);
+  const long double relative = activation == Activation::gelu ? 14 + a * a : 3 + 5 * z;
+  return (relative * a * tail(activation, a) + std::abs(expected_of(activation, x))) * eps +
+         2 * (a + 1) * static_cast<long double>(std::numeric_limits<T>::min());
+}
+
+/// Every exponent of the type, of both signs; many numbers where the functions bend.
+template <class T>
+std::vector<T> numbers_of_all_sizes() {
+  std::vector<T> numbers;
+  std::mt19937 generator(7);
+  std::uniform_real_distribution<double> mantissa(1, 2);
+  for (int e = std::numeric_limits<T>::min_exponent - std::numeric_limits<T>::digits;
+       e < std::numeric_limits<T>::max_exponent; ++e)
+    for (int i = 0; i < (-6 <= e && e <= 5 ? 500 : 4); ++i)
+      for (int sign : {1, -1})
+        numbers.push_back(std::ldexp(static_cast<T>(i == 0 ? 1 : mantissa(generator)), e) * T(sign));
+  return numbers;
+}
+
+TYPED_TEST(ActivationsOf, ActivationsAreAccurateAtEverySize) {
+  using T = TypeParam;
+  const std::vector<T> numbers = numbers_of_all_sizes<T>();
+  this->on_every_isa([&](const DTypeKernels& kernels) {
+    for (Activation activation : kActivations) {
+      const std::vector<T> out = activated(kernels, activation, numbers);
+      for (std::size_t i = 0; i < numbers.size(); ++i)
+        ASSERT_LE(std::abs(out[i] - expected_of(activation, numbers[i])), bound_of<T>(activation, numbers[i]))
+            << "activation " << static_cast<int>(activation) << " of " << numbers[i] << ": " << out[i];
+    }
+  });
+}
+
+TYPED_TEST(ActivationsOf, ActivationsOfWhatIsNotFinite) {
+  using T = TypeParam;
+  this->on_every_isa([&](const DTypeKernels& kernels) {
+    for (Activation activation : kActivations)
+      EXPECT_TRUE(same_bits(activated<T>(kernels, activation, {kNaN<T>, kInf<T>, -kInf<T>, -kNaN<T>}),
+                            {kNaN<T>, kInf<T>, T(0), kNaN<T>}));
+  });
+}
+
+// Sums of one block of features and of several; whole columns that lie next to each other, and others.
+TYPED_TEST(ActivationsOf, EveryResultOfAProjectionIsActivatedOnce) {
+  using T = TypeParam;
+  constexpr Index width = Panel<T>::kWidth, group = kVectorBytes / static_cast<Index>(sizeof(T));
+  this->on_every_isa([&](const DTypeKernels& kernels) {
+    for (Index in_features : {3, 200, 1601})
+      for (Index rows : {1, 7, 24}) {
+        Panel<T> panel(in_features);
+        const std::vector<T> x = random<T>(rows * in_features, 1), weight = random<T>((in_features + 1) * width, 2);
+        std::memcpy(panel.lines.data(), weight.data(), weight.size() * sizeof(T));
+        std::vector<T> plain(static_cast<std::size_t>(rows * width), kNaN<T>);
+        project<T>(kernels, panel.tile(x.data(), rows, plain.data()));
+        for (Activation activation : kActivations) {
+          const std::vector<T> expected = activated(kernels, activation, plain);
+          std::vector<T> out(plain.size(), kNaN<T>);
+          ProjectionTile tile = panel.tile(x.data(), rows, out.data());
+          tile.activation = activation;
+          project<T>(kernels, tile);
+          EXPECT_TRUE(same_bits(out, expected));
+
+          std::vector<T> spread(2 * plain.size(), kNaN<T>), expected_spread = spread;  // every other element
+          for (Index g = 0; g < kPanelBytes / kVectorBytes; ++g) {
+            tile.out[g] = spread.data() + 2 * g * group;
+            tile.group_columns[g] = g == 1 ? group - 1 : g == 3 ? 0 : group;
+            for (Index r = 0; r < rows; ++r)
+              for (Index c = 0; c < tile.group_columns[g]; ++c) {
+                const auto at = static_cast<std::size_t>(r * width + g * group + c);
+                expected_spread[2 * at] = expected[at];
+              }
+          }
+          tile.out_row = 2 * width;
+          tile.out_step = 2;
+          project<T>(kernels, tile);
+          EXPECT_TRUE(same_bits(spread, expected_spread));
+        }
+      }
+  });
+}
+
+}  // namespace
+}  // namespace mha

@@ -1,0 +1,338 @@
+// Blocks of a transformer: what they are made of, one result on every path, and what they refuse. Accuracy is for the
+// Python tests, which have the reference.
+#include "mha/transformer.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "arrays.hpp"
+#include "mha/positions.hpp"
+
+namespace mha {
+namespace {
+
+using testing::Array;
+using testing::expect_words;
+using testing::message_of;
+
+using Rows = Array<float>;
+
+MultiHeadAttention attention(Index embed_dim, Index heads, Index memory_dim, unsigned seed) {
+  const Rows in = Rows::random({embed_dim, embed_dim}, seed), out = Rows::random({embed_dim, embed_dim}, seed + 1);
+  const Rows key = Rows::random({embed_dim, memory_dim}, seed + 2), bias = Rows::random({embed_dim}, seed + 3);
+  MultiHeadAttentionConfig config;
+  config.embed_dim = embed_dim;
+  config.num_heads = heads;
+  config.kdim = config.vdim = memory_dim;
+  return {config, {in.view(), key.view(), key.view(), out.view(), bias.view(), bias.view(), bias.view(), bias.view()}};
+}
+
+FeedForward feed_forward(Index embed_dim, Index hidden, unsigned seed, Activation activation = Activation::gelu) {
+  const Rows up = Rows::random({hidden, embed_dim}, seed), down = Rows::random({embed_dim, hidden}, seed + 1);
+  const Rows bias1 = Rows::random({hidden}, seed + 2), bias2 = Rows::random({embed_dim}, seed + 3);
+  return {{up.view(), bias1.view(), down.view(), bias2.view()}, activation};
+}
+
+LayerNorm norm(Index embed_dim, unsigned seed) {
+  const Rows weight = Rows::random({embed_dim}, seed), bias = Rows::random({embed_dim}, seed + 1);
+  return LayerNorm(weight.view(), bias.view());
+}
+
+constexpr Index kEmbed = 40, kHeads = 4, kHidden = 72, kMemory = 24;
+
+EncoderLayer encoder_layer(unsigned seed, bool norm_first = false, Index embed_dim = kEmbed) {
+  return {attention(embed_dim, kHeads, embed_dim, seed), feed_forward(embed_dim, kHidden, seed + 10),
+          norm(embed_dim, seed + 20), norm(embed_dim, seed + 30), norm_first};
+}
+
+DecoderLayer decoder_layer(unsigned seed, bool norm_first = false) {
+  return {attention(kEmbed, kHeads, kEmbed, seed),
+          attention(kEmbed, kHeads, kMemory, seed + 5),
+          feed_forward(kEmbed, kHidden, seed + 10),
+          norm(kEmbed, seed + 20),
+          norm(kEmbed, seed + 30),
+          norm(kEmbed, seed + 40),
+          norm_first};
+}
+
+Encoder encoder(bool norm_first = false) {
+  const EncoderLayer layers[] = {encoder_layer(1, norm_first), encoder_layer(2, norm_first)};
+  const LayerNorm last = norm(kEmbed, 3);
+  return {layers, 2, &last};
+}
+
+AttentionOptions with_threads(int threads) {
+  AttentionOptions options;
+  options.num_threads = threads;
+  return options;
+}
+
+KVCache cache_of(const MultiHeadAttention& layer, Index batch, Index capacity) {
+  const MultiHeadAttentionConfig& sizes = layer.config();
+  return KVCache({batch, sizes.num_kv_heads, capacity, sizes.head_dim, sizes.value_head_dim, layer.dtype()});
+}
+
+void add_to(Rows& sum, const Rows& x) {
+  for (std::size_t i = 0; i < sum.data().size(); ++i) sum.data()[i] += x.data()[i];
+}
+
+TEST(Transformer, AnEncoderLayerIsItsPartsInOrder) {
+  for (const bool norm_first : {false, true}) {
+    const EncoderLayer layer = encoder_layer(4, norm_first);
+    const Rows x = Rows::random({2, 7, kEmbed}, 5);
+    Rows y = x, normed = x, part = testing::nans<float>({2, 7, kEmbed});
+    const auto sublayer = [&](const LayerNorm& own_norm, auto run) {
+      if (norm_first) own_norm.forward(y.view(), normed.view());
+      run(norm_first ? normed.view() : y.view(), part.view());
+      add_to(y, part);
+      if (!norm_first) own_norm.forward(y.view(), y.view());
+    };
+    sublayer(layer.norm1, [&](const TensorView& in, const MutableTensorView& out) {
+      layer.self_attention.forward(in, in, in, out);
+    });
+    sublayer(layer.norm2,
+             [&](const TensorView& in, const MutableTensorView& out) { layer.feed_forward.forward(in, out); });
+    Rows out = testing::nans<float>({2, 7, kEmbed});
+    Encoder(&layer, 1).forward(x.view(), out.view());
+    EXPECT_EQ(out.data(), y.data()) << "norm_first " << norm_first;
+  }
+}
+
+TEST(Transformer, ManyRowsAndFewHaveTheSameBits) {
+  // 200 rows on one thread go through all steps block by block, on eight each step is a phase.
+  for (const bool norm_first : {false, true}) {
+    const Encoder stack = encoder(norm_first);
+    const Rows x = Rows::random({4, 50, kEmbed}, 6);
+    Rows expected = testing::nans<float>({4, 50, kEmbed});
+    stack.forward(x.view(), expected.view(), with_threads(1));
+    for (const int threads : {2, 3, 8}) {
+      Rows out = testing::nans<float>({4, 50, kEmbed});
+      stack.forward(x.view(), out.view(), with_threads(threads));
+      EXPECT_EQ(out.data(), expected.data()) << threads << " threads";
+    }
+    Rows alone = testing::nans<float>({1, 50, kEmbed});
+    const TensorView third(static_cast<const float*>(x.view().data) + 2 * 50 * kEmbed, {50, kEmbed});
+    stack.forward(third, {alone.data().data(), DType::f32, {50, kEmbed}});
+    EXPECT_EQ(std::memcmp(alone.data().data(), expected.data().data() + 2 * 50 * kEmbed, sizeof(float) * 50 * kEmbed),
+              0);
+  }
+}
+
+TEST(Transformer, RowsMayLieAnywhere) {
+  const Encoder stack = encoder();
+  const Rows x = Rows::random({2, 5, kEmbed}, 7);
+  Rows expected = testing::nans<float>({2, 5, kEmbed});
+  stack.forward(x.view(), expected.view());
+
+  Rows in_place = x;
+  stack.forward(in_place.view(), in_place.view());
+  EXPECT_EQ(in_place.data(), expected.data());
+
+  // Features two elements apart, tokens before batch elements, rows of the result in reverse order.
+  std::vector<float> spread(2 * 5 * kEmbed * 2), reversed(2 * 5 * kEmbed);
+  const Index steps[] = {2 * kEmbed, 4 * kEmbed, 2};
+  for (Index b = 0; b < 2; ++b)
+    for (Index t = 0; t < 5; ++t)
+      for (Index e = 0; e < kEmbed; ++e)
+        spread[static_cast<std::size_t>(b * steps[0] + t * steps[1] + e * steps[2])] =
+            x.data()[static_cast<std::size_t>((b * 5 + t) * kEmbed + e)];
+  stack.forward({spread.data(), {2, 5, kEmbed}, {steps[0], steps[1], steps[2]}},
+                {reversed.data() + 9 * kEmbed, {2, 5, kEmbed}, {-5 * kEmbed, -kEmbed, 1}});
+  for (std::size_t row = 0; row < 10; ++row)
+    for (std::size_t e = 0; e < kEmbed; ++e)
+      ASSERT_EQ(reversed[(9 - row) * kEmbed + e], expected.data()[row * kEmbed + e]) << "row " << row;
+}
+
+TEST(Transformer, SequencesOneAfterAnother) {
+  const Encoder stack = encoder();
+  const Rows x = Rows::random({9, kEmbed}, 8);
+  const std::int64_t offsets[] = {0, 4, 4, 9};
+  Rows out = testing::nans<float>({9, kEmbed});
+  stack.forward_varlen(x.view(), offsets, 3, out.view());
+  for (int b = 0; b < 3; ++b) {
+    const Index length = offsets[b + 1] - offsets[b];
+    const float* const first = x.data().data() + offsets[b] * kEmbed;
+    std::vector<float> alone(static_cast<std::size_t>(length * kEmbed + 1));
+    stack.forward({first, {length, kEmbed}}, {alone.data(), {length, kEmbed}});
+    for (Index i = 0; i < length * kEmbed; ++i)
+      ASSERT_EQ(alone[static_cast<std::size_t>(i)], out.data()[static_cast<std::size_t>(offsets[b] * kEmbed + i)]);
+  }
+}
+
+TEST(Transformer, WeightsOfEachLayer) {
+  const EncoderLayer layers[] = {encoder_layer(1), encoder_layer(2)};
+  const Rows x = Rows::random({2, 6, kEmbed}, 9);
+  Rows out = testing::nans<float>({2, 6, kEmbed}), first = out, unused = out;
+  Rows weights0 = testing::nans<float>({2, kHeads, 6, 6}), weights1 = weights0, expected = weights0;
+  const MutableTensorView wanted[] = {weights0.view(), weights1.view()};
+  EncoderExtras extras;
+  extras.weights = wanted;
+  Encoder(layers, 2).forward(x.view(), out.view(), {}, extras);
+
+  layers[0].self_attention.forward(x.view(), x.view(), x.view(), unused.view(), expected.view());
+  EXPECT_EQ(weights0.data(), expected.data());
+  Encoder(layers, 1).forward(x.view(), first.view());
+  layers[1].self_attention.forward(first.view(), first.view(), first.view(), unused.view(), expected.view());
+  EXPECT_EQ(weights1.data(), expected.data());
+}
+
+TEST(Transformer, DecoderStepsGiveTheRowsOfOneCall) {
+  for (const bool norm_first : {false, true}) {
+    const DecoderLayer layers[] = {decoder_layer(1, norm_first), decoder_layer(2, norm_first)};
+    const LayerNorm last = norm(kEmbed, 3);
+    const Decoder stack(layers, 2, &last);
+    const Rows x = Rows::random({2, 5, kEmbed}, 10), memory = Rows::random({2, 6, kMemory}, 11);
+    AttentionOptions causal;
+    causal.is_causal = true;
+    Rows whole = testing::nans<float>({2, 5, kEmbed});
+    DecoderContext context;
+    context.memory = memory.view();
+    stack.forward(x.view(), context, whole.view(), causal);
+
+    std::vector<KVCache> caches, memory_caches;
+    KVCache* pointers[2];
+    const KVCache* memory_pointers[2];
+    for (const DecoderLayer& layer : layers) {
+      caches.push_back(cache_of(layer.self_attention, 2, 5));
+      memory_caches.push_back(cache_of(layer.cross_attention, 2, 6));
+      layer.cross_attention.append_to(memory_caches.back(), memory.view(), memory.view());
+    }
+    for (std::size_t i = 0; i < 2; ++i) {
+      pointers[i] = &caches[i];
+      memory_pointers[i] = &memory_caches[i];
+    }
+    DecoderContext step;
+    step.caches = pointers;
+    step.memory_caches = memory_pointers;
+    std::vector<float> row(2 * kEmbed);
+    for (Index t = 0; t < 5; ++t) {
+      const TensorView token(x.data().data() + t * kEmbed, {2, 1, kEmbed}, {5 * kEmbed, kEmbed, 1});
+      stack.forward(token, step, {row.data(), {2, 1, kEmbed}}, causal);
+      for (Index b = 0; b < 2; ++b)
+        EXPECT_EQ(
+            std::memcmp(row.data() + b * kEmbed, whole.data().data() + (b * 5 + t) * kEmbed, sizeof(float) * kEmbed), 0)
+            << "token " << t << " of sequence " << b << ", norm_first " << norm_first;
+    }
+    EXPECT_EQ(caches[1].longest(), 5);
+  }
+}
+
+TEST(Transformer, AFailureLeavesAllCachesAsTheyWere) {
+  const EncoderLayer layers[] = {encoder_layer(1), encoder_layer(2)};
+  KVCache first = cache_of(layers[0].self_attention, 1, 8), second = cache_of(layers[1].self_attention, 1, 2);
+  KVCache* const caches[] = {&first, &second};
+  EncoderExtras extras;
+  extras.caches = caches;
+  const Rows x = Rows::random({1, 3, kEmbed}, 12);
+  Rows out = testing::nans<float>({1, 3, kEmbed});
+  const std::string message =
+      message_of<std::invalid_argument>([&] { Encoder(layers, 2).forward(x.view(), out.view(), {}, extras); });
+  expect_words(message, {"Encoder", "capacity of 2"});
+  EXPECT_EQ(first.longest(), 0);
+  EXPECT_TRUE(std::isnan(out.data()[0]));
+
+  KVCache* const same[] = {&first, &first};
+  extras.caches = same;
+  expect_words(message_of<std::invalid_argument>([&] { Encoder(layers, 2).forward(x.view(), out.view(), {}, extras); }),
+               {"Encoder", "a cache of its own", "layers 0 and 1"});
+  KVCache other = cache_of(layers[1].self_attention, 1, 8);
+  layers[1].self_attention.append_to(other, x.view(), x.view());
+  KVCache* const uneven[] = {&first, &other};
+  extras.caches = uneven;
+  expect_words(message_of<std::invalid_argument>([&] { Encoder(layers, 2).forward(x.view(), out.view(), {}, extras); }),
+               {"same tokens", "layer 1"});
+}
+
+TEST(Transformer, PartsMustFit) {
+  const EncoderLayer good = encoder_layer(1);
+  const auto message = [](const EncoderLayer& layer) {
+    return message_of<std::invalid_argument>([&] { Encoder(&layer, 1); });
+  };
+  EncoderLayer layer = good;
+  layer.feed_forward = feed_forward(kEmbed + 1, kHidden, 1);
+  expect_words(message(layer), {"Encoder: layer 0", "feed_forward", "40", "41"});
+  layer = good;
+  layer.norm2 = norm(kEmbed - 1, 1);
+  expect_words(message(layer), {"norm2", "40", "39"});
+  layer = good;
+  layer.self_attention = attention(kEmbed, kHeads, kEmbed + 2, 1);
+  expect_words(message(layer), {"kdim of self_attention", "40", "42"});
+  const EncoderLayer layers[] = {good, encoder_layer(1, false, 48)};
+  expect_words(message_of<std::invalid_argument>([&] { Encoder(layers, 2); }), {"layer 1", "embed_dim", "40", "48"});
+  const LayerNorm last = norm(kEmbed + 8, 1);
+  expect_words(message_of<std::invalid_argument>([&] { Encoder(layers, 1, &last); }), {"final_norm", "40", "48"});
+  expect_words(message_of<std::invalid_argument>([&] { Encoder(layers, 0); }), {"at least 1 layer"});
+}
+
+TEST(Transformer, CallsMustFit) {
+  const Encoder stack = encoder();
+  Rows x = Rows::random({2, 3, kEmbed}, 13), out = testing::nans<float>({2, 3, kEmbed});
+  const auto message = [&](const TensorView& in, const MutableTensorView& result) {
+    return message_of<std::invalid_argument>([&] { stack.forward(in, result); });
+  };
+  const Rows narrow = Rows::random({2, 3, kEmbed - 1}, 14);
+  expect_words(message(narrow.view(), out.view()), {"Encoder: x must have 40 features", "[2, 3, 39]"});
+  expect_words(message(x.view(), {out.data().data(), {3, 2, kEmbed}}), {"out must have the shape of x"});
+  const MutableTensorView shifted(x.data().data() + kEmbed, {5, kEmbed});
+  expect_words(message({x.data().data(), {5, kEmbed}}, shifted), {"out must not overlap x"});
+  const Array<double> wide = Array<double>::random({2, 3, kEmbed}, 15);
+  EXPECT_THROW(stack.forward(wide.view(), out.view()), DTypeError);
+  expect_words(message_of<std::invalid_argument>([&] { norm(kEmbed, 1).forward(narrow.view(), out.view()); }),
+               {"LayerNorm: x must have 40 features"});
+
+  const DecoderLayer layer = decoder_layer(1);
+  const Decoder decoder(&layer, 1);
+  expect_words(message_of<std::invalid_argument>([&] { decoder.forward(x.view(), {}, out.view(), {}); }),
+               {"Decoder", "either memory or memory_caches"});
+  DecoderContext context;
+  const Rows memory = Rows::random({3, 4, kMemory}, 16);
+  context.memory = memory.view();
+  expect_words(message_of<std::invalid_argument>([&] { decoder.forward(x.view(), context, out.view(), {}); }),
+               {"memory must have the batch size of x", "[3, 4, 24]"});
+}
+
+TEST(Transformer, NothingIsNothing) {
+  const Encoder stack = encoder();
+  float none = 0;
+  stack.forward({&none, {0, 5, kEmbed}}, {&none, {0, 5, kEmbed}});
+  stack.forward({&none, {2, 0, kEmbed}}, {&none, {2, 0, kEmbed}});
+  const std::int64_t offsets[] = {0};
+  stack.forward_varlen({&none, {0, kEmbed}}, offsets, 0, {&none, {0, kEmbed}});
+  norm(kEmbed, 1).forward({&none, {0, kEmbed}}, {&none, {0, kEmbed}});
+  EXPECT_EQ(none, 0);
+}
+
+TEST(Transformer, WeightsComeOutAsTheyWentIn) {
+  const Rows weight1 = Rows::random({kHidden, kEmbed}, 1), weight2 = Rows::random({kEmbed, kHidden}, 2);
+  const FeedForward layer({weight1.view(), {}, weight2.view(), {}}, Activation::relu);
+  EXPECT_FALSE(layer.has_bias1() || layer.has_bias2());
+  Rows copy1 = testing::nans<float>({kHidden, kEmbed}), copy2 = testing::nans<float>({kEmbed, kHidden});
+  layer.copy_weights({copy1.view(), {}, copy2.view(), {}});
+  EXPECT_EQ(copy1.data(), weight1.data());
+  EXPECT_EQ(copy2.data(), weight2.data());
+  const Rows scale = Rows::random({kEmbed}, 3);
+  Rows copy = testing::nans<float>({kEmbed});
+  LayerNorm(scale.view()).copy_weights(copy.view(), {});
+  EXPECT_EQ(copy.data(), scale.data());
+}
+
+TEST(Transformer, PositionsGoOnWhereTheyWere) {
+  for (const Index width : {1, 5, 8}) {
+    Array<double> whole = testing::nans<double>({20, width}), rest = testing::nans<double>({7, width});
+    sinusoidal_positions(whole.view());
+    sinusoidal_positions(rest.view(), 13);
+    EXPECT_EQ(std::memcmp(rest.data().data(), whole.data().data() + 13 * width, sizeof(double) * rest.data().size()),
+              0);
+    for (Index e = 0; e < width; ++e) {
+      const double angle = 19 / std::pow(10000.0, double(e - e % 2) / double(width));
+      EXPECT_EQ(whole.data()[static_cast<std::size_t>(19 * width + e)], e % 2 ? std::cos(angle) : std::sin(angle));
+    }
+  }
+  EXPECT_THROW(sinusoidal_positions(MutableTensorView{}), std::invalid_argument);
+}
+
+}  // namespace
+}  // namespace mha
