@@ -58,9 +58,7 @@ def _add_embed(commands: Any) -> None:
     source.add_argument("texts", metavar="TEXT", nargs="*", default=[], help="a text, or several")
     source.add_argument("--file", metavar="FILE", help="a text in each line, in UTF-8; - reads standard input")
     source.add_argument("--explain", metavar="TEXT", help="show what each token attends to, in each layer and head")
-    parser.add_argument(
-        "--output", metavar="PATH", help="to out.npy or out.jsonl, not as JSON lines to standard output"
-    )
+    parser.add_argument("--output", metavar="PATH", help="out.npy or out.jsonl; default: JSON lines to standard output")
     parser.add_argument("--plot", metavar="PATH", help="with --explain: draw the weights, to heads.png for example")
     parser.set_defaults(usage_error=parser.error)
 

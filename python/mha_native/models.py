@@ -107,6 +107,8 @@ class SentenceEncoder:
                 f"{FUNCTION}: max_seq_length must leave room beside {special} special tokens; "
                 f"got {sentences.max_seq_length}"
             )
+        if sentences.pooling == "cls" and special == 0:
+            raise ValueError(f"{FUNCTION}: {tokenizer_path} adds no first token, which the pooling asks for")
         tokenizer.no_padding()
         tokenizer.enable_truncation(sentences.max_seq_length)
         with Checkpoint(folder / "model.safetensors", config.tensor_shapes()) as tensors:

@@ -12,6 +12,7 @@ from typing import Any
 
 import bert_oracle
 import numpy as np
+import pretrained
 import pytest
 import tiny_bert
 from tolerance import EMBEDDING_BOUND, assert_close, assert_same_bits
@@ -260,6 +261,19 @@ def test_the_first_token_as_the_embedding(folder: str, tmp_path: Path) -> None:
     _assert_embeddings(SentenceEncoder.from_pretrained(directory).encode(TEXTS), expected, "cls")
 
 
+def test_a_text_without_tokens(tmp_path: Path) -> None:
+    tokenizer = json.loads(tiny_bert.tokenizer().to_str()) | {"post_processor": None}
+    model = SentenceEncoder.from_pretrained(tiny_bert.write(tmp_path, files={"tokenizer.json": tokenizer}))
+    dog = model.encode("dog")
+    assert np.any(dog != 0)
+    for texts in (["", "dog", ""], ["dog"], [""], ["", ""]):
+        expected = np.stack([dog if text else np.zeros_like(dog) for text in texts])
+        assert_same_bits(model.encode(texts), expected, label=str(texts))
+    files = {"tokenizer.json": tokenizer, "1_Pooling/config.json": {"pooling_mode_cls_token": True}}
+    with pytest.raises(ValueError, match=r"tokenizer\.json adds no first token"):
+        SentenceEncoder.from_pretrained(tiny_bert.write(tmp_path, files=files))
+
+
 @pytest.mark.parametrize("length", [3, 7, 20])
 def test_texts_are_cut_at_max_seq_length(length: int, tmp_path: Path) -> None:
     tiny_bert.write(tmp_path, files={"sentence_bert_config.json": {"max_seq_length": length}})
@@ -371,6 +385,20 @@ def test_importing_it_is_quick_and_takes_no_tokenizer() -> None:
     program = "import mha_native.models, sys; print({'tokenizers', 'safetensors'} & set(sys.modules))"
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert result.stdout == "set()\n"
+
+
+def test_only_ci_needs_the_pretrained_model(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fetch(folder: Path) -> Path:
+        raise OSError("offline")
+
+    monkeypatch.setattr(pretrained, "fetch", fetch)
+    monkeypatch.delenv("MHA_NATIVE_MODEL", raising=False)
+    monkeypatch.setenv("CI", "true")
+    with pytest.raises(pytest.fail.Exception, match="offline"):
+        pretrained.find(request)
+    monkeypatch.delenv("CI")
+    with pytest.raises(pytest.skip.Exception, match="offline"):
+        pretrained.find(request)
 
 
 def test_it_is_part_of_the_package() -> None:
