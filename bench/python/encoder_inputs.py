@@ -141,6 +141,7 @@ def check_model(case: Case, directory: Path) -> None:
     """
     config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
     expected = {
+        "vocab_size": VOCABULARY,
         "hidden_size": case.E,
         "num_attention_heads": case.H,
         "intermediate_size": case.F,

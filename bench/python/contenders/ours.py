@@ -32,7 +32,9 @@ class Ours(Contender):
         if case.kind == "sentences":
             model = load_model(inputs.model)
             texts = [tokens.tolist() for tokens in inputs.arrays]  # as a tokenizer gives them
-            return [Program(self.name, threads, lambda: model.encode_tokens(texts, num_threads=threads))]
+            return [
+                Program(self.name, threads, lambda: model.encode_tokens(texts, normalize=True, num_threads=threads))
+            ]
         x = inputs.arrays[0]
         layer: Any
         if case.kind == "encoder_layer":
