@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -180,12 +181,23 @@ def sentence_oracle(case: Case, tokens: list[Array], directory: Path) -> NDArray
     words, positions, types = (table.astype(np.float64) for table in tables)
     norm = [tensors[f"embeddings.LayerNorm.{end}"] for end in ("weight", "bias")]
     embeddings = np.empty((case.B, case.E))
-    for i, text in enumerate(tokens):
-        x = reference.layer_norm(words[text] + positions[: len(text)] + types[0], *norm, eps=eps)
-        rows = reference.encoder(x[None], state, case.H, activation=case.activation, eps=eps)
-        mean = rows[0].mean(axis=0)
-        embeddings[i] = mean / np.linalg.norm(mean)
+    with one_blas_thread():
+        for i, text in enumerate(tokens):
+            x = reference.layer_norm(words[text] + positions[: len(text)] + types[0], *norm, eps=eps)
+            rows = reference.encoder(x[None], state, case.H, activation=case.activation, eps=eps)
+            mean = rows[0].mean(axis=0)
+            embeddings[i] = mean / np.linalg.norm(mean)
     return embeddings
+
+
+def one_blas_thread() -> AbstractContextManager[Any]:
+    """NumPy's BLAS spins while it waits for its threads: between small products that takes longer than they do."""
+    try:
+        from threadpoolctl import threadpool_limits  # type: ignore[import-untyped, unused-ignore]
+    except ImportError:
+        return nullcontext()
+    limit: AbstractContextManager[Any] = threadpool_limits(1, user_api="blas")
+    return limit
 
 
 def padded_texts(texts: list[Array]) -> tuple[Array, Array]:
