@@ -57,6 +57,8 @@ class ArrayArguments {
   /// An integer array [length] of any width, as int64; `rule` says why of that length.
   std::vector<std::int64_t> integers(int i, Index length,
                                      const char* rule = "must have one entry for each batch element") const;
+  /// The same of any length.
+  std::vector<std::int64_t> integers(int i) const { return read_integers(i); }
   /// The same of any length but 0.
   std::vector<std::int64_t> offsets(int i) const;
 

@@ -1,6 +1,6 @@
 """Multi-head attention on a CPU: a C++ core with a thin NumPy face."""
 
-from . import compat, reference
+from . import compat, models, reference
 from ._core import __version__
 from .attention import attention_weights, scaled_dot_product_attention
 from .decoder import Decoder
@@ -47,6 +47,7 @@ __all__ = [
     "generate",
     "last_used_isa",
     "merge_attention",
+    "models",
     "num_threads",
     "reference",
     "scaled_dot_product_attention",

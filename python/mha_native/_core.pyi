@@ -48,6 +48,26 @@ def attention_statistics(
     num_threads: int | None,
     /,
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.int64], NDArray[Any], NDArray[Any]]: ...
+def embed_tokens(
+    tokens: NDArray[np.integer],
+    cu_seqlens: NDArray[np.integer],
+    words: NDArray[Any],
+    positions: NDArray[Any],
+    norm_weight: NDArray[Any] | None,
+    norm_bias: NDArray[Any] | None,
+    norm_eps: float,
+    out: NDArray[Any] | None,
+    num_threads: int | None,
+    /,
+) -> NDArray[Any]: ...
+def mean_pool(
+    x: NDArray[Any],
+    cu_seqlens: NDArray[np.integer],
+    normalize: bool,
+    out: NDArray[Any] | None,
+    num_threads: int | None,
+    /,
+) -> NDArray[Any]: ...
 
 class KVCache:
     def __init__(
