@@ -24,21 +24,23 @@ AttentionOptions up_to(ScoreStage stage, const AttentionOptions& options) {
 void scaled_dot_product_attention(const TensorView& query, const TensorView& key, const TensorView& value,
                                   const MutableTensorView& out, const MutableTensorView& lse,
                                   const AttentionOptions& options) {
-  const AttentionArguments arguments = validate({"scaled_dot_product_attention", query, key, value, out, lse, options});
+  AttentionArguments arguments{"scaled_dot_product_attention", query, key, value, out, lse, options};
+  validate(arguments);
   run_plan(make_plan(arguments, AttentionOutput::attended_values, active_kernels()), options.num_threads);
 }
 
 void scaled_dot_product_attention_varlen(const TensorView& query, const TensorView& key, const TensorView& value,
                                          const RaggedBatch& batch, const MutableTensorView& out,
                                          const MutableTensorView& lse, const AttentionOptions& options) {
-  const AttentionArguments arguments =
-      validate({"scaled_dot_product_attention_varlen", query, key, value, out, lse, options, &batch});
+  AttentionArguments arguments{"scaled_dot_product_attention_varlen", query, key, value, out, lse, options, &batch};
+  validate(arguments);
   run_plan(make_plan(arguments, AttentionOutput::attended_values, active_kernels()), options.num_threads);
 }
 
 void attention_weights(const TensorView& query, const TensorView& key, const MutableTensorView& weights,
                        const AttentionOptions& options, ScoreStage stage) {
-  AttentionArguments arguments = validate({"attention_weights", query, key, {}, weights, {}, options});
+  AttentionArguments arguments{"attention_weights", query, key, {}, weights, {}, options};
+  validate(arguments);
   arguments.options = up_to(stage, arguments.options);
   const AttentionOutput output = stage == ScoreStage::weights ? AttentionOutput::weights : AttentionOutput::scores;
   run_plan(make_plan(arguments, output, active_kernels()), options.num_threads);

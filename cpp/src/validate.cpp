@@ -147,7 +147,7 @@ void check_inputs(AttentionArguments& a) {
 
 }  // namespace
 
-AttentionArguments validate(AttentionArguments a) {
+void validate(AttentionArguments& a) {
   const char* f = a.function;
   const bool weigh = !a.value;
   const char* result = weigh ? "weights" : "out";
@@ -182,7 +182,6 @@ AttentionArguments validate(AttentionArguments a) {
     check_output(f, "lse", a.lse, inputs_and_masks);
     check_output(f, "lse", a.lse, {{result, a.out}});
   }
-  return a;
 }
 
 StatisticsArguments validate(AttentionArguments inputs, AttentionStatistics r) {

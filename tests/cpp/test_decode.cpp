@@ -223,9 +223,14 @@ TYPED_TEST(DecodeOf, AStridedResult) {
   });
 }
 
+AttentionPlan plan_of(AttentionArguments arguments) {
+  validate(arguments);
+  return make_plan(arguments, AttentionOutput::attended_values, active_kernels());
+}
+
 /// How many phases a call has: two if threads share out the spans of keys.
 int phases_of(const AttentionArguments& arguments, int threads) {
-  const AttentionPlan plan = make_plan(validate(arguments), AttentionOutput::attended_values, active_kernels());
+  const AttentionPlan plan = plan_of(arguments);
   const AttentionRun run{&plan, {threads, nullptr, 0}, nullptr};
   Phase phases[2];
   return attention_phases(run, phases);
@@ -250,8 +255,7 @@ TEST(Decode, SharesOutSpansWhenThereAreFewHeads) {
   EXPECT_EQ(phases_of(arguments(2, 512, 1), 7), 1) << "there is one span";
   EXPECT_EQ(phases_of(arguments(2, keys, 2), 7), 2) << "the other kernel knows spans, too";
   // These calls have enough work that run_plan() gives them the threads that the tests of this file ask for.
-  const AttentionPlan plan =
-      make_plan(validate(arguments(1, keys, 1)), AttentionOutput::attended_values, active_kernels());
+  const AttentionPlan plan = plan_of(arguments(1, keys, 1));
   EXPECT_GE(threads_for(2, plan.tiles() * plan.spans, plan.work), 2);
 }
 

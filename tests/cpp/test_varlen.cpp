@@ -43,8 +43,8 @@ TEST(RaggedSchedule, EveryTileOnceAndMostKeysFirst) {
   const auto q = Array<float>::random({200, H, D}, 1), k = Array<float>::random({230, Hk, D}, 2);
   auto out = nans<float>({200, H, D});
   const RaggedBatch batch = batch_of(kQueries, kKeys);
-  const AttentionArguments arguments =
-      validate({"test", q.view(), k.view(), k.view(), out.view(), {}, AttentionOptions{}, &batch});
+  AttentionArguments arguments{"test", q.view(), k.view(), k.view(), out.view(), {}, AttentionOptions{}, &batch};
+  validate(arguments);
   const AttentionPlan plan = make_plan(arguments, AttentionOutput::attended_values, active_kernels());
   std::vector<SequenceTasks> memory(static_cast<std::size_t>(batch.size));
   const SequenceTasks* entries = schedule(plan, reinterpret_cast<std::byte*>(memory.data()));
