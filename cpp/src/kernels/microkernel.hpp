@@ -16,7 +16,11 @@ namespace mha::MHA_ISA {
 /// cycle with a latency of four need eight independent accumulators, the tile has 24 (Goto and van de Geijn, "Anatomy
 /// of High-Performance Matrix Multiplication", 2008, section 4). The order of the sum over k depends on depth alone, so
 /// a result does not depend on which tile shape computed it.
-template <class T, int M, int N, class Start, class Finish>
+///
+/// With kAhead, rows of B are asked for so many rows before they are read, among the multiply-adds. Left to itself the
+/// processor looks a dozen rows ahead, as far as its reorder buffer goes at 34 operations a row: too few loads in flight
+/// to cover the way from level 3 or from memory.
+template <class T, int M, int N, int kAhead = 0, class Start, class Finish>
 MHA_INLINE void multiply_tile(Index depth, const T* a, Index a_row, Index a_step, const T* b, Index b_row, Start start,
                               Finish finish) {
   Packet<T> c[M][N];
@@ -29,6 +33,11 @@ MHA_INLINE void multiply_tile(Index depth, const T* a, Index a_row, Index a_step
     Packet<T> bk[N];
     MHA_UNROLL
     for (int j = 0; j < N; ++j) bk[j] = pload<Packet<T>>(b + j * kLanes<T>);
+    if constexpr (kAhead > 0) {
+      MHA_UNROLL
+      for (int j = 0; j < N; j += kVectorBytes / int(sizeof(bk[0])))
+        __builtin_prefetch(b + kAhead * b_row + j * kLanes<T>);
+    }
     MHA_UNROLL
     for (int i = 0; i < M; ++i) {
       const Packet<T> aik = pset1<Packet<T>>(a[i * a_row]);
@@ -51,21 +60,22 @@ MHA_INLINE void multiply_tile(Index depth, const T* a, Index a_row, Index a_step
 constexpr Index kChain = 128;
 
 /// multiply_tile from a start of 0, for sums of any length.
-template <class T, int M, int N, class Finish>
+template <class T, int M, int N, int kAhead = 0, class Finish>
 MHA_INLINE void multiply_long_tile(Index depth, const T* a, Index a_row, Index a_step, const T* b, Index b_row,
                                    Finish finish) {
   const auto zero = [](int, int) MHA_INLINE_LAMBDA { return pset1<Packet<T>>(T(0)); };
-  if (depth <= kChain) return multiply_tile<T, M, N>(depth, a, a_row, a_step, b, b_row, zero, finish);
+  if (depth <= kChain) return multiply_tile<T, M, N, kAhead>(depth, a, a_row, a_step, b, b_row, zero, finish);
   constexpr Index L = kLanes<T>;
   alignas(kVectorBytes) T sums[M * N * L] = {};
   const auto sum = [&](int i, int j, const Packet<T>& c)
                        MHA_INLINE_LAMBDA { return padd(pload<Packet<T>>(sums + (i * N + j) * L), c); };
   for (; depth > kChain; depth -= kChain, a += kChain * a_step, b += kChain * b_row)
-    multiply_tile<T, M, N>(kChain, a, a_row, a_step, b, b_row, zero,
-                           [&](int i, int j, const Packet<T>& c)
-                               MHA_INLINE_LAMBDA { pstore(sums + (i * N + j) * L, sum(i, j, c)); });
-  multiply_tile<T, M, N>(depth, a, a_row, a_step, b, b_row, zero,
-                         [&](int i, int j, const Packet<T>& c) MHA_INLINE_LAMBDA { finish(i, j, sum(i, j, c)); });
+    multiply_tile<T, M, N, kAhead>(kChain, a, a_row, a_step, b, b_row, zero,
+                                   [&](int i, int j, const Packet<T>& c)
+                                       MHA_INLINE_LAMBDA { pstore(sums + (i * N + j) * L, sum(i, j, c)); });
+  multiply_tile<T, M, N, kAhead>(depth, a, a_row, a_step, b, b_row, zero,
+                                 [&](int i, int j, const Packet<T>& c)
+                                     MHA_INLINE_LAMBDA { finish(i, j, sum(i, j, c)); });
 }
 
 /// Rows of memory that will be read soon. Prefetching costs a little when they are near already (1.5 % at T = 128) and
@@ -85,21 +95,24 @@ struct Upcoming {
 ///
 /// Splits `rows` into strips of nearly equal height, none above tile_rows(n): 32 rows become 6+6+5+5+5+5, not
 /// 6+6+6+6+6+2, since a tile of two rows has too few accumulators to hide the latency of a multiply-add. Before each
-/// strip its share of `upcoming` is prefetched: spread out, the requests never fill the queue to memory.
+/// strip its share of `upcoming` is prefetched: spread out, the requests never fill the queue to memory. The first strip,
+/// which finds B wherever it was, has functions of its own if `first` is given.
 template <template <class, int, int> class Strip, class T, class Arguments>
 struct StripTable {
   using Function = void (*)(const Arguments&, Index first_row);
-  Function strips[kVectors][8];
+  using Functions = Function[kVectors][8];
+  Functions strips;
 
   constexpr StripTable() : strips{} { fill<1>(); }
 
-  void operator()(int n, Index rows, const Arguments& arguments, const Upcoming& upcoming = {}) const {
+  void operator()(int n, Index rows, const Arguments& arguments, const Upcoming& upcoming = {},
+                  const Functions* first = nullptr) const {
     const Index count = (rows + tile_rows(n) - 1) / tile_rows(n);
     Index row = 0;
     for (Index strip = 0; strip < count; ++strip) {
       const Index height = (rows - row + count - strip - 1) / (count - strip);
       upcoming.prefetch(upcoming.rows * strip / count, upcoming.rows * (strip + 1) / count);
-      strips[n - 1][height - 1](arguments, row);
+      (strip == 0 && first ? *first : strips)[n - 1][height - 1](arguments, row);
       row += height;
     }
   }
