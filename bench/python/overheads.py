@@ -30,7 +30,7 @@ print(mha_native._core.scratch_bytes())
 
 @dataclass(frozen=True)
 class Overheads:
-    """Seconds of a call on one query, one key and one feature; bytes of scratch at `LONG`, by number of threads."""
+    """Seconds of a call on one query, one key and eight features; bytes of scratch at `LONG`, by number of threads."""
 
     tiny_call_median: float
     tiny_call_best: float
@@ -47,11 +47,11 @@ class Overheads:
             for n, size in self.scratch_bytes.items()
         ]
         median, best = self.tiny_call_median * 1e6, self.tiny_call_best * 1e6
-        return [f"Tiny call from Python, [1, 1, 1, 1]: median {median:.2f} us, best {best:.2f} us", *scratch]
+        return [f"Tiny call from Python, [1, 1, 1, 8]: median {median:.2f} us, best {best:.2f} us", *scratch]
 
 
 def measure_overheads(thread_counts: list[int], effort: Effort) -> Overheads:
-    x = np.ones((1, 1, 1, 1), np.float32)
+    x = np.ones((1, 1, 1, 8), np.float32)
     attend = mha_native.scaled_dot_product_attention
     tiny = Program("mha_native", 1, lambda: attend(x, x, x))
     turns = [take_turn(tiny, effort) for _ in range(effort.rounds)]
