@@ -15,7 +15,7 @@ double saturate_bf16(long rounds) {
     for (int i = 0; i < kChains; ++i) chains[i] = _mm512_dpbf16_ps(chains[i], a, b);
   }
   for (int i = 0; i < kChains; ++i) asm volatile("" : : "v"(chains[i]));  // wanted by somebody
-  return 2.0 * 32 * kChains * double(rounds);  // 16 lanes, two products each
+  return 2.0 * 32 * kChains * double(rounds);                             // 16 lanes, two products each
 }
 
 }  // namespace mha::bench

@@ -14,7 +14,7 @@ double saturate_int8(long rounds) {
     for (int i = 0; i < kChains; ++i) chains[i] = _mm512_dpbusd_epi32(chains[i], a, b);
   }
   for (int i = 0; i < kChains; ++i) asm volatile("" : : "v"(chains[i]));  // wanted by somebody
-  return 2.0 * 64 * kChains * double(rounds);  // 16 lanes, four products each
+  return 2.0 * 64 * kChains * double(rounds);                             // 16 lanes, four products each
 }
 
 }  // namespace mha::bench

@@ -9,6 +9,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "cpu_features.hpp"
 #include "mha/errors.hpp"
 #include "mha/runtime.hpp"
 #include "parallel.hpp"
