@@ -18,7 +18,7 @@ namespace {
 class AttentionRun {
  public:
   AttentionRun(const Case& c, int threads)
-      : case_(c), starts_(c.kind == "ragged" ? c.offsets() : std::vector<std::int64_t>()) {
+      : case_(c), starts_(c.is_ragged() ? c.offsets() : std::vector<std::int64_t>()) {
     const DType dtype = c.element();
     const bool is_ragged = !starts_.empty();
     const Index rows = is_ragged ? Index(starts_.back()) : 0;
@@ -167,7 +167,7 @@ Subject smallest_call() {
 void add_attention(const Settings& settings) {
   add_benchmark("overhead/attention-1x1x1x8", settings, smallest_call);
   for (const Case& c : cases()) {
-    if (c.kind == "mha") continue;
+    if (c.E > 0) continue;
     for (int threads : settings.threads)
       add_benchmark(with_threads("attention/" + c.name, threads), settings,
                     [&c, threads] { return attention_of(c, threads); });

@@ -4,6 +4,7 @@
 #include <limits>
 #include <memory>
 #include <stdexcept>
+#include <vector>
 
 #include "attention_reference.hpp"
 #include "cases.hpp"
@@ -167,25 +168,34 @@ Subject layer_of(const Case& c, int threads) {
   return subject;
 }
 
-/// With F = 4 E and GELU, as in BERT: 4 E F more multiply-adds for each row, norms not counted.
+/// Layers of an encoder, with random weights; sequences of any length lie one after another.
 Subject encoder_of(const Case& c, int threads) {
   const DType dtype = c.element();
-  const Index F = 4 * c.E;
-  const Tensor up(dtype, {F, c.E}, 11, 1 / std::sqrt(double(c.E))), up_bias(dtype, {F}, 12, 0.1);
-  const Tensor down(dtype, {c.E, F}, 13, 1 / std::sqrt(double(F))), down_bias(dtype, {c.E}, 14, 0.1);
+  const Tensor up(dtype, {c.F, c.E}, 11, 1 / std::sqrt(double(c.E))), up_bias(dtype, {c.F}, 12, 0.1);
+  const Tensor down(dtype, {c.E, c.F}, 13, 1 / std::sqrt(double(c.F))), down_bias(dtype, {c.E}, 14, 0.1);
   const Tensor weight(dtype, {c.E}, 15), bias(dtype, {c.E}, 16);
-  const LayerNorm norm(weight.view(), bias.view());
-  const FeedForward feed_forward({up.view(), up_bias.view(), down.view(), down_bias.view()}, Activation::gelu);
-  const EncoderLayer layer = {Layer(c).packed(), feed_forward, norm, norm};
-  const Shared x = tensor(dtype, {c.B, c.Tq, c.E}, 9), out = tensor(dtype, {c.B, c.Tq, c.E}, 10);
+  const Activation activation = c.activation == "relu" ? Activation::relu : Activation::gelu;
+  std::vector<EncoderLayer> layers;
+  for (Index i = 0; i < c.layers; ++i) {  // each packs, and so reads, weights of its own
+    const LayerNorm norm(weight.view(), bias.view());
+    const FeedForward feed_forward({up.view(), up_bias.view(), down.view(), down_bias.view()}, activation);
+    layers.push_back({Layer(c).packed(), feed_forward, norm, norm});
+  }
   Subject subject;
   subject.dtype = dtype;
   subject.threads = threads;
-  subject.work.flops = c.flops() + 4.0 * double(c.B * c.Tq) * double(c.E * F);
-  subject.work.bytes = c.least_bytes() + double(2 * c.E * F + F + 5 * c.E) * size_of(dtype);
-  subject.call = [x, out, encoder = Encoder(&layer, 1), options = options_of(c, threads)] {
-    encoder.forward(x->view(), out->view(), options);
-  };
+  subject.work = {c.flops(), c.least_bytes()};
+  const Encoder encoder(layers.data(), c.layers);
+  const AttentionOptions options = options_of(c, threads);
+  if (c.is_ragged()) {
+    const Shared x = tensor(dtype, {c.queries(), c.E}, 9), out = tensor(dtype, {c.queries(), c.E}, 10);
+    subject.call = [x, out, encoder, options, starts = c.offsets()] {
+      encoder.forward_varlen(x->view(), starts.data(), Index(starts.size()) - 1, out->view(), options);
+    };
+  } else {
+    const Shared x = tensor(dtype, {c.B, c.Tq, c.E}, 9), out = tensor(dtype, {c.B, c.Tq, c.E}, 10);
+    subject.call = [x, out, encoder, options] { encoder.forward(x->view(), out->view(), options); };
+  }
   return subject;
 }
 
@@ -199,15 +209,17 @@ void add_layers(const Settings& settings) {
                     [dtype, depth] { return microkernel(dtype, depth); });
     }
   for (const Case& c : cases()) {
-    if (c.kind != "mha") continue;
+    if (c.E == 0) continue;
     for (int threads : settings.threads) {
-      // What comes before a causal attention is the same.
-      if (!c.causal)
+      if (c.F > 0) {
+        add_benchmark(with_threads("encoder/" + c.name, threads), settings,
+                      [&c, threads] { return encoder_of(c, threads); });
+        continue;
+      }
+      add_benchmark(with_threads("layer/" + c.name, threads), settings, [&c, threads] { return layer_of(c, threads); });
+      if (!c.causal)  // which comes after the projection
         add_benchmark(with_threads("projection/" + c.name, threads), settings,
                       [&c, threads] { return projection_of(c, threads); });
-      add_benchmark(with_threads("layer/" + c.name, threads), settings, [&c, threads] { return layer_of(c, threads); });
-      add_benchmark(with_threads("encoder/" + c.name, threads), settings,
-                    [&c, threads] { return encoder_of(c, threads); });
     }
   }
 }

@@ -75,7 +75,7 @@ std::vector<std::int64_t> Case::offsets() const {
 }
 
 double Case::visible_pairs() const {
-  if (kind != "ragged") return double(B) * pairs_of(*this, Tq, Tk);
+  if (!is_ragged()) return double(B) * pairs_of(*this, Tq, Tk);
   const auto starts = offsets();
   double pairs = 0;
   for (std::size_t b = 0; b + 1 < starts.size(); ++b) {
@@ -85,16 +85,19 @@ double Case::visible_pairs() const {
   return pairs;
 }
 
-double Case::flops() const { return 4 * double(H * D) * visible_pairs() + 8 * double(B * Tq) * double(E * E); }
+double Case::flops() const {
+  const double products = double(queries()) * double(8 * E * E + 4 * E * F);
+  return double(layers) * (4 * double(H * D) * visible_pairs() + products);
+}
 
 double Case::least_bytes() const {
   Index elements;
-  if (kind == "mha") {
-    elements = 2 * B * Tq * E + 4 * E * (E + 1);
+  if (E > 0) {
+    const Index feed_forward = F > 0 ? F * (2 * E + 1) + 5 * E : 0;  // with two norms
+    elements = 2 * queries() * E + layers * (4 * E * (E + 1) + feed_forward);
   } else {
-    const Index queries = kind == "ragged" ? Index(offsets().back()) : B * Tq;
-    const Index keys = kind == "ragged" ? queries : B * Tk;
-    elements = 2 * D * (H * queries + Hk * keys);
+    const Index keys = is_ragged() ? queries() : B * Tk;
+    elements = 2 * D * (H * queries() + Hk * keys);
   }
   return double(elements) * size_of(element());
 }

@@ -11,8 +11,9 @@ namespace mha::bench {
 
 /// The fields are the columns of cases.toml, which explains them; Dv is D.
 struct Case {
-  std::string name, kind, dtype, against;
-  Index B = 0, H = 0, Hk = 0, Tq = 0, Tk = 0, D = 0, E = 0;
+  std::string name, kind, dtype, against, activation;
+  Index B = 0, H = 0, Hk = 0, Tq = 0, Tk = 0, D = 0, E = 0, F = 0;
+  Index layers = 1;
   bool causal = false;
   Index shortest = 0;
   std::array<Index, 2> window = {-1, -1};
@@ -26,12 +27,17 @@ struct Case {
     return causal || window[0] >= 0 || window[1] >= 0 || admitted > 0 || softcap > 0 || alibi;
   }
 
-  /// Where the sequences of a ragged batch begin, and the end of the last; lengths rise evenly, and are shuffled.
+  /// Whether sequences may differ in length.
+  bool is_ragged() const { return kind == "ragged" || kind == "sentences"; }
+  /// Where the sequences begin, and the end of the last; lengths of a ragged batch rise evenly, and are shuffled.
   std::vector<std::int64_t> offsets() const;
+  /// Of all sequences.
+  Index queries() const { return is_ragged() ? Index(offsets().back()) : B * Tq; }
 
   /// Query-key pairs that take part in one head, in all batch elements, counted row by row.
   double visible_pairs() const;
-  /// 2 D for a score and 2 D for a weighted value of each visible pair; 2 E^2 for each row of four projections.
+  /// Of a layer: 2 D for a score and 2 D for a weighted value of each visible pair; 2 E^2 for each row of four
+  /// projections, 2 E F for each of the two of the feed-forward.
   double flops() const;
   /// Memory to be read or written at least once: inputs, weights, result.
   double least_bytes() const;

@@ -1,4 +1,4 @@
-"""Attention and the attention layer against other libraries, side by side. The protocol is in ../README.md."""
+"""Attention, layers and sentence models against other libraries, side by side. The protocol is in ../README.md."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from contenders import Contender
 
-SMOKE_CASES = r"T1-|T16-|B8-T128-D32|ragged|decode-S1024|mask"
+SMOKE_CASES = r"T1-|T16-|B8-T128-D32|ragged|decode-S1024|mask|B1-T11"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -26,8 +26,10 @@ def main(arguments: list[str] | None = None) -> int:
     # Not above: NumPy comes with them.
     import report
     from contenders import PEERS, Ours, in_rotation, make_peer
+    from encoder_inputs import Models
     from machine import describe_machine
     from measure import Effort, WrongResult, measure
+    from model_memory import measure_model_memory
     from overheads import measure_overheads
     from shapes import copies, load_cases, make_inputs, oracle
 
@@ -38,6 +40,10 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
 
     cases = [case for case in load_cases() if options.cases.search(case.name)]
+    missing = [library for library in ("safetensors", "tokenizers") if find_spec(library) is None]
+    if missing and any(case.kind == "sentences" for case in cases):
+        cases = [case for case in cases if case.kind != "sentences"]
+        print(f"bench_attention: without sentences, for which {' and '.join(missing)} are missing", file=sys.stderr)
     if not cases:
         return fail(f"no case matches {options.cases.pattern!r}: " + ", ".join(case.name for case in load_cases()))
     if options.isa is not None and options.isa not in mha_native.available_isas():
@@ -64,26 +70,34 @@ def main(arguments: list[str] | None = None) -> int:
         effort = Effort(rounds=2, turn_seconds=0, rest_seconds=0)
     print(f"{'effort':<22}{effort.rounds} rounds of {effort.turn_seconds:.3g} s for each program", flush=True)
 
-    measurements = []
-    for case in cases:
-        print(f"{case.name} ...", file=sys.stderr, flush=True)
-        inputs = make_inputs(case)
-        arrays = copies(case, inputs)
-        programs = [
-            in_rotation(list(same))
-            for threads in options.threads
-            for contender in contenders
-            for same in zip(*(contender.programs(case, copy, threads) for copy in arrays), strict=True)
-        ]
-        try:
-            measurements.append(measure(case, programs, oracle(case, inputs), effort))
-        except WrongResult as error:
-            print(f"bench_attention: {error}", file=sys.stderr)
-            return 1
-        if mha_native.last_used_isa() != mha_native.active_isa():
-            print(f"bench_attention: ran on {mha_native.last_used_isa()}", file=sys.stderr)
-            return 1
-    overheads = measure_overheads(options.threads, effort) if options.overheads or options.smoke else None
+    measurements, memory = [], []
+    measures_overheads = options.overheads or options.smoke
+    with Models(options.model) as models:
+        for case in cases:
+            print(f"{case.name} ...", file=sys.stderr, flush=True)
+            try:
+                inputs = make_inputs(case, models.directory(case))
+            except (OSError, ValueError) as error:
+                return fail(f"--model: {error}")
+            arrays = copies(case, inputs)
+            programs = [
+                in_rotation(list(same))
+                for threads in options.threads
+                for contender in contenders
+                for same in zip(*(contender.programs(case, copy, threads) for copy in arrays), strict=True)
+            ]
+            try:
+                measurements.append(measure(case, programs, oracle(case, inputs), effort))
+            except WrongResult as error:
+                print(f"bench_attention: {error}", file=sys.stderr)
+                return 1
+            if mha_native.last_used_isa() != mha_native.active_isa():
+                print(f"bench_attention: ran on {mha_native.last_used_isa()}", file=sys.stderr)
+                return 1
+            if case.kind == "sentences" and measures_overheads:
+                ran = dict.fromkeys((program.contender, program.threads) for program in programs)
+                memory += [found for key in ran for found in measure_model_memory(*key, case, inputs.model)]
+    overheads = measure_overheads(options.threads, effort, memory) if measures_overheads else None
 
     print("\nSpeed. Ratios of times: median [quartiles] best; others: CPUs kept busy by other processes")
     print(report.layout(report.speed_table(measurements, names[1:], options.threads), options.markdown))
@@ -91,6 +105,7 @@ def main(arguments: list[str] | None = None) -> int:
     print(report.layout(report.error_table(measurements, names), options.markdown))
     lines = [
         *report.against_lines(measurements),
+        *report.variant_lines(measurements),
         *report.bandwidth_lines(measurements),
         *report.peak_lines(measurements),
     ]
@@ -117,10 +132,13 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         "--peers",
         metavar="NAMES",
         type=lambda text: [name for name in text.split(",") if name],
-        help="read,against,padded,numpy,torch,onnxruntime; default: those that are installed",
+        help="read,against,padded,numpy,torch,onnxruntime,transformers,openvino; default: those that are installed",
     )
     parser.add_argument("--isa", metavar="NAME", help="instruction set of this library; default: its own choice")
-    parser.add_argument("--overheads", action="store_true", help="also the cost of a tiny call, and scratch memory")
+    parser.add_argument(
+        "--model", metavar="DIR", type=Path, help="of a BERT, for sentences; default: random weights of its sizes"
+    )
+    parser.add_argument("--overheads", action="store_true", help="also the cost of a tiny call, memory, imports")
     parser.add_argument("--json", metavar="PATH", type=Path, help="write every turn to this file")
     parser.add_argument("--markdown", action="store_true", help="print the tables as Markdown")
     parser.add_argument("--smoke", action="store_true", help="run everything, measure next to nothing: a few seconds")

@@ -16,6 +16,7 @@ from shapes import Array, Case, largest_error, tolerance
 from mha_native import _core
 
 WARM_SECONDS = 2e-3  # wakes sleeping threads and fills the caches
+LONG_SECONDS = 1.0  # a call that takes longer is not warmed up by another
 SAMPLE_SECONDS = 1e-4  # of calls for one reading of the clock, which costs about 5e-8
 PEAK_SECONDS = 0.02  # ten chunks of the loop, of which the fastest counts
 
@@ -127,7 +128,7 @@ def take_turn(program: Program, effort: Effort) -> Turn:
             while time.perf_counter() - start < min(WARM_SECONDS, effort.turn_seconds):
                 call = seconds_of(program.run, 1)
             calls = max(1, min(1000, int(SAMPLE_SECONDS / call)))
-            samples: list[float] = []
+            samples = [call] if call > LONG_SECONDS else []
             start = time.perf_counter()
             while not samples or time.perf_counter() - start < effort.turn_seconds:
                 samples.append(seconds_of(program.run, calls))

@@ -107,6 +107,19 @@ def against_lines(measurements: list[Measurement]) -> list[str]:
     return lines
 
 
+def variant_lines(measurements: list[Measurement]) -> list[str]:
+    """All forms in which peers embed sentences, not only the fastest: padding is a choice of their users."""
+    lines = []
+    for m in measurements:
+        for other in m.timed:
+            ours = fastest_of(m, "mha_native", other.program.threads)
+            if m.case.kind == "sentences" and other.program.variant and ours is not None:
+                median = number(quartiles(other.medians)[1] * 1e6)
+                name = f"{m.case.name}, {other.program.label}, {threads_of(other)}"
+                lines.append(f"{name}: {median} us, {ratio(other, ours)} x ours")
+    return lines
+
+
 def bandwidth_lines(measurements: list[Measurement]) -> list[str]:
     """What "of bandwidth" divides by."""
     lines = []

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from encoder_inputs import layer_oracle, layer_state, make_tokens, sentence_oracle
 from machine import last_cache_bytes
 from numpy.typing import NDArray
 
@@ -25,6 +26,8 @@ Array = NDArray[Any]
 CASES_FILE = Path(__file__).resolve().parents[1] / "cases.toml"
 
 COLD_CACHES = 4  # times the last cache, so that nothing of it survives until it is read again
+
+KINDS = ("sdpa", "ragged", "mha", "encoder_layer", "sentences")
 
 DTYPES: dict[str, np.dtype[Any]] = {"f32": np.dtype(np.float32), "f64": np.dtype(np.float64)}
 
@@ -44,6 +47,9 @@ class Case:
     D: int
     E: int
     causal: bool
+    F: int = 0
+    activation: str = ""
+    layers: int = 1
     shortest: int = 0
     window: tuple[int, int] | None = None
     admitted: int | None = None
@@ -53,18 +59,38 @@ class Case:
     against: str = ""
 
     def __post_init__(self) -> None:
-        if self.kind not in ("sdpa", "ragged", "mha") or self.dtype not in DTYPES:
+        if self.kind not in KINDS or self.dtype not in DTYPES:
             raise ValueError(f"case {self.name}: kind {self.kind!r} or dtype {self.dtype!r} is not known")
         if min(self.B, self.H, self.Hk, self.Tq, self.Tk, self.D) < 1 or self.H % self.Hk:
             raise ValueError(f"case {self.name}: sizes must be positive, and H a multiple of Hk")
-        if self.kind == "mha" and (self.E != self.H * self.D or self.Hk != self.H or self.Tk != self.Tq):
+        if self.is_layer and (self.E != self.H * self.D or self.Hk != self.H or self.Tk != self.Tq):
             raise ValueError(f"case {self.name}: a layer attends to itself, with E = H * D, Hk = H and Tk = Tq")
-        if self.kind == "ragged" and (self.Tk != self.Tq or not 1 <= self.shortest <= self.Tq):
+        if self.has_feed_forward and (self.F < 1 or self.activation not in ("relu", "gelu")):
+            raise ValueError(f"case {self.name}: an encoder needs F, and an activation")
+        if not self.has_feed_forward and (self.F or self.activation):
+            raise ValueError(f"case {self.name}: F and activation are for encoders")
+        if self.layers < 1 or (self.layers > 1 and self.kind != "sentences"):
+            raise ValueError(f"case {self.name}: a model has at least one layer, all else is one")
+        if self.is_ragged and (self.Tk != self.Tq or not 1 <= self.shortest <= self.Tq):
             raise ValueError(f"case {self.name}: sequences attend to themselves, with Tk = Tq and 1 <= shortest <= Tq")
         if self.admitted is not None and not 0 < self.admitted <= self.Tk:
             raise ValueError(f"case {self.name}: the mask must admit 1 to Tk keys")
         if self.kind != "sdpa" and (self.options.keys() - {"is_causal"} or self.cold):
             raise ValueError(f"case {self.name}: options, and memory that is cold, are for attention of a dense batch")
+
+    @property
+    def is_layer(self) -> bool:
+        """Whether there are weights."""
+        return self.kind in ("mha", "encoder_layer", "sentences")
+
+    @property
+    def has_feed_forward(self) -> bool:
+        return self.kind in ("encoder_layer", "sentences")
+
+    @property
+    def is_ragged(self) -> bool:
+        """Whether sequences may differ in length."""
+        return self.kind in ("ragged", "sentences")
 
     @property
     def options(self) -> dict[str, Any]:
@@ -109,7 +135,7 @@ class Case:
     @property
     def lengths(self) -> NDArray[np.int64]:
         """Queries of each batch element."""
-        if self.kind != "ragged":
+        if not self.is_ragged:
             return np.full(self.B, self.Tq)
         even = np.linspace(self.shortest, self.Tq, self.B).round().astype(np.int64)
         return np.random.default_rng(0).permutation(even)
@@ -126,15 +152,25 @@ class Case:
     @property
     def visible_pairs(self) -> int:
         """Query-key pairs that take part in one head, in all batch elements; a causal call is not "half"."""
-        if self.kind != "ragged":
+        if not self.is_ragged:
             return self.B * int(np.count_nonzero(self.visible(self.Tq, self.Tk)))
         return sum(int(np.count_nonzero(self.visible(n, n))) for n in self.lengths.tolist())
 
     @property
     def flops(self) -> int:
-        """2 D for a score and 2 D for a weighted value of each visible pair; 2 E^2 for each row of four projections."""
+        """Of a layer: 2 D for a score and 2 D for a weighted value of each visible pair; 2 E^2 for each row of four
+        projections, 2 E F for each of the two of the feed-forward."""
         attention = 4 * self.H * self.visible_pairs * self.D
-        return attention + 8 * self.B * self.Tq * self.E**2
+        products = int(self.lengths.sum()) * (8 * self.E**2 + 4 * self.E * self.F)
+        return self.layers * (attention + products)
+
+    @property
+    def weights_of_layer(self) -> int:
+        """Elements."""
+        if not self.is_layer:
+            return 0
+        feed_forward = self.F * (2 * self.E + 1) + 5 * self.E if self.has_feed_forward else 0  # with two norms
+        return 4 * self.E * (self.E + 1) + feed_forward
 
     @property
     def key_value_bytes(self) -> int:
@@ -144,10 +180,12 @@ class Case:
     @property
     def least_bytes(self) -> int:
         """Memory to be read or written at least once: inputs, weights, result."""
-        if self.kind == "mha":
-            elements = 2 * self.B * self.Tq * self.E + 4 * self.E * (self.E + 1)
+        queries = int(self.lengths.sum())
+        if self.kind == "sentences":  # a row of the table for each token
+            elements = (queries + self.B) * self.E + self.layers * self.weights_of_layer
+        elif self.is_layer:
+            elements = 2 * queries * self.E + self.weights_of_layer
         else:
-            queries = int(self.lengths.sum())
             keys = queries if self.kind == "ragged" else self.B * self.Tk
             elements = 2 * self.D * (self.H * queries + self.Hk * keys)
         return elements * self.np_dtype.itemsize
@@ -155,10 +193,14 @@ class Case:
 
 @dataclass(frozen=True)
 class Inputs:
-    """`arrays`: query, key, value of attention, or x of a layer. `state`: weights of the layer, in torch's names."""
+    """`arrays`: query, key, value of attention, x of a layer, or the token ids of each text.
+
+    `state`: weights of the layer, in torch's names. `model`: where the model lies that texts are for.
+    """
 
     arrays: tuple[Array, ...]
     state: dict[str, Array]
+    model: Path = Path()
 
 
 def load_cases(path: Path = CASES_FILE) -> list[Case]:
@@ -170,7 +212,9 @@ def load_cases(path: Path = CASES_FILE) -> list[Case]:
         if name in rows or (plain and plain not in rows):
             raise ValueError(f"{path}: {name} must be a new name, and go against a case above it")
         rows[name] = row = {**rows.get(plain, {}), **given}
-        width = {"D": row["E"] // row["H"]} if row["kind"] == "mha" else {"E": 0}
+        width = {"D": row["E"] // row["H"]} if "E" in row else {"E": 0}
+        if row["kind"] == "sentences":
+            width["shortest"] = row["Tq"]
         window = {"window": tuple(row["window"])} if "window" in row else {}
         cases[name] = Case(**{"Hk": row["H"], "Tk": row["Tq"], "causal": False, **width, **row, **window})
         if plain and sizes(cases[plain]) != sizes(cases[name]):
@@ -188,8 +232,8 @@ def plain_case(case: Case) -> Case:
     return next(plain for plain in load_cases() if plain.name == case.against)
 
 
-def make_inputs(case: Case) -> Inputs:
-    """Standard normal arrays, the same on each run; time does not depend on the values."""
+def make_inputs(case: Case, model: Path | None = None) -> Inputs:
+    """Standard normal arrays, the same on each run; time does not depend on the values. Texts need a `model`."""
     seed = zlib.crc32(case.name.encode())
     rng = np.random.default_rng(seed)
     if case.kind == "sdpa":
@@ -199,6 +243,13 @@ def make_inputs(case: Case) -> Inputs:
         rows = int(case.lengths.sum())
         shapes = [(rows, heads, case.D) for heads in (case.H, case.Hk, case.Hk)]
         return Inputs(tuple(rng.standard_normal(shape).astype(case.np_dtype) for shape in shapes), {})
+    if case.kind == "sentences":
+        if model is None:
+            raise ValueError(f"{case.name} needs a model")
+        return Inputs(tuple(make_tokens(case, rng)), {}, model)
+    if case.kind == "encoder_layer":
+        x = rng.standard_normal((case.B, case.Tq, case.E)).astype(case.np_dtype)
+        return Inputs((x,), layer_state(case, rng))
     state = mha_native.MultiHeadAttention(case.E, case.H, dtype=case.np_dtype, seed=seed).state_dict()
     for name in ("in_proj_bias", "out_proj.bias"):  # zero in a new layer, and a forgotten bias would go unseen
         state[name] = rng.uniform(-0.1, 0.1, state[name].shape).astype(case.np_dtype)
@@ -239,6 +290,10 @@ def oracle(case: Case, inputs: Inputs) -> NDArray[np.float64]:
         result = reference.scaled_dot_product_attention_varlen(
             *inputs.arrays, case.offsets, case.offsets, is_causal=case.causal
         )
+    elif case.kind == "sentences":
+        result = sentence_oracle(case, list(inputs.arrays), inputs.model)
+    elif case.kind == "encoder_layer":
+        result = layer_oracle(case, inputs.arrays[0], inputs.state)
     else:
         x = inputs.arrays[0]
         result = reference.multi_head_attention(x, x, x, inputs.state, case.H, is_causal=case.causal)
@@ -252,7 +307,7 @@ def tolerance(case: Case, expected: NDArray[np.float64]) -> float:
     in whatever order, stay well below; a wrong mask, layout or scale is far above. It asks "is this the same
     computation?"; how accurate the library is, the tests ask.
     """
-    longest = max(case.D, case.Tk, case.E)
+    longest = max(case.D, case.Tk, case.E, case.F)
     return float(8 * np.finfo(case.np_dtype).eps * np.sqrt(longest) * np.abs(expected).max())
 
 

@@ -6,6 +6,8 @@ import dataclasses
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -13,10 +15,15 @@ import pytest
 import report
 from contenders import PEERS, Ours, Program, in_rotation, make_peer
 from contenders.numpy_unfused import attention
+from encoder_inputs import Models, padded_texts, write_model
 from machine import last_cache_bytes
 from measure import Effort, Measurement, Timed, Turn, WrongResult, measure
 from shapes import Array, Case, copies, load_cases, make_inputs, oracle, padded, padded_pairs, plain_case, unpadded
 
+SENTENCES = Case(
+    "sentences", "sentences", "f32", B=3, H=2, Hk=2, Tq=6, Tk=6, D=8, E=16, causal=False,
+    F=24, activation="gelu", layers=2, shortest=2,
+)  # fmt: skip
 SMALL = Case("small", "sdpa", "f32", B=1, H=4, Hk=2, Tq=5, Tk=7, D=8, E=0, causal=True)
 NO_TIME = Effort(rounds=3, turn_seconds=0, rest_seconds=0)
 
@@ -64,6 +71,18 @@ def test_padding_and_back() -> None:
     np.testing.assert_array_equal(unpadded(ragged, dense), rows)
 
 
+def test_an_encoder_has_the_work_of_its_layers() -> None:
+    sequences = SENTENCES.lengths.tolist()
+    assert sorted(sequences) == [2, 4, 6]
+    products = 12 * 2 * (4 * 16 * 16 + 2 * 16 * 24)  # of 12 tokens
+    assert SENTENCES.flops == 2 * (products + 4 * 2 * 8 * (4 + 16 + 36))
+    layer = dataclasses.replace(SENTENCES, kind="encoder_layer", layers=1, B=2)
+    assert layer.flops == products + 2 * 4 * 2 * 8 * 36
+    state = make_inputs(layer).state
+    assert layer.weights_of_layer == sum(array.size for array in state.values())
+    assert layer.least_bytes == 4 * (2 * 12 * 16 + layer.weights_of_layer)
+
+
 def test_flops() -> None:
     cases = {case.name: case for case in load_cases()}
     assert cases["sdpa-T2048-D64"].flops == 2 * 2 * 8 * 2048 * 2048 * 64
@@ -81,6 +100,10 @@ def test_rows_that_make_no_sense_are_refused() -> None:
         {"kind": "ragged", "Tk": 5},
         {"kind": "ragged", "Tk": 5, "shortest": 1, "softcap": 1.0},
         {"kind": "mha", "E": 32, "Hk": 4, "Tk": 5, "cold": True},
+        {"F": 8},
+        {"layers": 2},
+        {"kind": "encoder_layer", "E": 32, "Hk": 4, "Tk": 5},
+        {"kind": "encoder_layer", "E": 32, "Hk": 4, "Tk": 5, "F": 8, "activation": "tanh"},
         {"admitted": 0},
         {"admitted": 8},
     ):
@@ -126,7 +149,7 @@ def test_a_rotation_runs_one_after_another() -> None:
 
 
 @pytest.mark.parametrize("peer", [name for name in PEERS if name not in ("read", "against")])
-def test_peers_compute_what_they_say_they_do(peer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_peers_compute_what_they_say_they_do(peer: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1")  # or NumPy is absent where threadpoolctl is
     try:
         contender = make_peer(peer, [1])
@@ -144,10 +167,15 @@ def test_peers_compute_what_they_say_they_do(peer: str, monkeypatch: pytest.Monk
         dataclasses.replace(square, kind="ragged", B=3, shortest=1, causal=False, Hk=4),
         dataclasses.replace(square, kind="mha", E=32, Hk=4, causal=False),
         dataclasses.replace(square, kind="mha", E=32, Hk=4, causal=True),
+        dataclasses.replace(SENTENCES, kind="encoder_layer", layers=1, activation="relu"),
+        dataclasses.replace(SENTENCES, kind="encoder_layer", layers=1),
     ]
+    if peer in ("transformers", "openvino"):
+        cases += [SENTENCES, dataclasses.replace(SENTENCES, shortest=6)]
+        write_model(SENTENCES, tmp_path)
     computed = 0
     for case in cases:
-        inputs = make_inputs(case)
+        inputs = make_inputs(case, tmp_path)
         before = [array.copy() for array in inputs.arrays]
         programs = contender.programs(case, inputs, 1)
         timed = measure(case, programs, oracle(case, inputs), NO_TIME).timed  # refuses what is wrong
@@ -155,6 +183,37 @@ def test_peers_compute_what_they_say_they_do(peer: str, monkeypatch: pytest.Monk
         for array, same in zip(inputs.arrays, before, strict=True):
             np.testing.assert_array_equal(array, same)
     assert computed >= 1
+
+
+@pytest.fixture
+def models() -> Iterator[Models]:
+    pytest.importorskip("safetensors")
+    pytest.importorskip("tokenizers")
+    with Models(None) as written:
+        yield written
+
+
+def test_a_model_is_written_once_and_checked(models: Models) -> None:
+    directory = models.directory(SENTENCES)
+    assert directory is not None
+    assert models.directory(dataclasses.replace(SENTENCES, B=1)) == directory
+    assert models.directory(SMALL) is None
+    given = Models(directory)
+    assert given.directory(SENTENCES) == directory
+    with pytest.raises(ValueError, match="'num_hidden_layers': 3"):
+        given.directory(dataclasses.replace(SENTENCES, layers=3))
+
+
+def test_this_library_embeds_sentences(models: Models) -> None:
+    inputs = make_inputs(SENTENCES, models.directory(SENTENCES))
+    programs = Ours([1, 2]).programs(SENTENCES, inputs, 1) + Ours([1, 2]).programs(SENTENCES, inputs, 2)
+    assert len(measure(SENTENCES, programs, oracle(SENTENCES, inputs), NO_TIME).timed) == 2
+
+
+def test_padding_of_texts() -> None:
+    ids, mask = padded_texts([np.array([7, 8, 9]), np.array([5])])
+    assert ids.tolist() == [[7, 8, 9], [5, 0, 0]]
+    assert mask.tolist() == [[1, 1, 1], [1, 0, 0]]
 
 
 def test_a_case_is_timed_beside_the_one_it_goes_against() -> None:
@@ -255,13 +314,19 @@ def test_smoke(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     document = json.loads(written.read_text(encoding="utf-8"))
-    assert {case["kind"] for case in document["cases"]} == {"sdpa", "ragged", "mha"}
+    kinds = {"sdpa", "ragged", "mha", "encoder_layer"}
+    if find_spec("safetensors") and find_spec("tokenizers"):
+        kinds.add("sentences")
+    assert {case["kind"] for case in document["cases"]} == kinds
     for case in document["cases"]:
         assert f"| {case['name']} " in done.stdout
         for program in case["programs"]:
             assert min(program["best_seconds"]) > 0
             assert program["largest_error"] is None or program["largest_error"] <= case["tolerance"]
     assert document["overheads"]["scratch_bytes"]["1"] > 0
+    assert min(document["overheads"]["import_seconds"]["mha_native.models"]) > 0
+    for memory in document["overheads"]["models"]:
+        assert memory["of_call"] > 0
 
 
 def test_what_the_user_can_mend_is_said() -> None:

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -25,17 +26,20 @@ struct Argument {
 /// py::type_error or py::value_error.
 class ArrayArguments {
  public:
-  template <int count>
-  ArrayArguments(const char* function, const Argument (&arguments)[count])
+  template <class List>
+  ArrayArguments(const char* function, const List& arguments)
       : function_(function),
-        arguments_(arguments),
-        count_(count),
+        arguments_(std::data(arguments)),
+        count_(static_cast<int>(std::size(arguments))),
         dtype_(dtype_of(0)),
-        same_dtype_as_(arguments[0].name) {}
-  template <int count>
-  ArrayArguments(const char* function, const Argument (&arguments)[count], DType layer_dtype,
-                 const char* owner = "the layer")
-      : function_(function), arguments_(arguments), count_(count), dtype_(layer_dtype), same_dtype_as_(owner) {}
+        same_dtype_as_(arguments_[0].name) {}
+  template <class List>
+  ArrayArguments(const char* function, const List& arguments, DType layer_dtype, const char* owner = "the layer")
+      : function_(function),
+        arguments_(std::data(arguments)),
+        count_(static_cast<int>(std::size(arguments))),
+        dtype_(layer_dtype),
+        same_dtype_as_(owner) {}
 
   bool given(int i) const { return !arguments_[i].array.is_none(); }
 
@@ -53,6 +57,8 @@ class ArrayArguments {
   /// An integer array [length] of any width, as int64; `rule` says why of that length.
   std::vector<std::int64_t> integers(int i, Index length,
                                      const char* rule = "must have one entry for each batch element") const;
+  /// The same of any length.
+  std::vector<std::int64_t> integers(int i) const { return read_integers(i); }
   /// The same of any length but 0.
   std::vector<std::int64_t> offsets(int i) const;
 

@@ -52,28 +52,18 @@ NewArray output_or_new(const ArrayArguments& arrays, int i, py::handle out, cons
   return new_array(query.dtype, query.rank, extents);
 }
 
-py::object attend(py::handle query, py::handle key, py::handle value, py::handle attn_mask, py::handle is_causal,
-                  py::handle query_offset, py::handle key_lengths, py::handle window, py::handle scale,
-                  py::handle softcap, py::handle alibi_slopes, py::handle sinks, py::handle return_lse, py::handle out,
-                  py::handle num_threads) {
+py::object attend(py::handle query, py::handle key, py::handle value, const py::tuple& given_options,
+                  py::handle return_lse, py::handle out, py::handle num_threads) {
   const char* const function = "scaled_dot_product_attention";
-  const Argument list[] = {{"query", query},
-                           {"key", key},
-                           {"value", value},
-                           {"attn_mask", attn_mask},
-                           {"query_offset", offsets_in(query_offset)},
-                           {"key_lengths", key_lengths},
-                           {"alibi_slopes", alibi_slopes},
-                           {"sinks", sinks},
-                           {"out", out}};
+  const OptionTuple given(given_options);
+  const auto list = with_options(given, {{"query", query}, {"key", key}, {"value", value}, {"out", out}});
   const ArrayArguments arrays(function, list);
   const TensorView k = arrays.tensor(1, 2, kMaxRank), q = with_batch_of(k, arrays.tensor(0, 2, kMaxRank));
   const TensorView v = arrays.tensor(2, 2, kMaxRank);
-  const ScoreOptions options(function, arrays, 3, {is_causal, query_offset, window, scale, softcap, num_threads},
-                             batch_size_of(q));
+  const ScoreOptions options(function, arrays, 4, given, num_threads, batch_size_of(q));
   const bool with_lse = boolean(function, "return_lse", return_lse);
 
-  const NewArray result = output_or_new(arrays, 8, out, q, v.extents[v.rank - 1]);
+  const NewArray result = output_or_new(arrays, 3, out, q, v.extents[v.rank - 1]);
   const NewArray lse = with_lse ? new_array(accumulator_of(q.dtype), q.rank - 1, q.extents) : NewArray{};
   warn_if_forked();
   {
@@ -85,33 +75,25 @@ py::object attend(py::handle query, py::handle key, py::handle value, py::handle
 }
 
 py::object attend_varlen(py::handle query, py::handle key, py::handle value, py::handle cu_seqlens_q,
-                         py::handle cu_seqlens_k, py::handle attn_mask, py::handle key_mask, py::handle is_causal,
-                         py::handle query_offset, py::handle key_lengths, py::handle window, py::handle scale,
-                         py::handle softcap, py::handle alibi_slopes, py::handle sinks, py::handle return_lse,
-                         py::handle out, py::handle num_threads) {
+                         py::handle cu_seqlens_k, const py::tuple& given_options, py::handle return_lse, py::handle out,
+                         py::handle num_threads) {
   const char* const function = "scaled_dot_product_attention_varlen";
-  const Argument list[] = {{"query", query},
-                           {"key", key},
-                           {"value", value},
-                           {"cu_seqlens_q", cu_seqlens_q},
-                           {"cu_seqlens_k", cu_seqlens_k},
-                           {"attn_mask", attn_mask},
-                           {"query_offset", offsets_in(query_offset)},
-                           {"key_lengths", key_lengths},
-                           {"alibi_slopes", alibi_slopes},
-                           {"sinks", sinks},
-                           {"key_mask", key_mask},
-                           {"out", out}};
+  const OptionTuple given(given_options);
+  const auto list = with_options(given, {{"query", query},
+                                         {"key", key},
+                                         {"value", value},
+                                         {"cu_seqlens_q", cu_seqlens_q},
+                                         {"cu_seqlens_k", cu_seqlens_k},
+                                         {"out", out}});
   const ArrayArguments arrays(function, list);
   const TensorView q = arrays.tensor(0, 3, 3);
   const TensorView k = arrays.tensor(1, 3, 3);
   const TensorView v = arrays.tensor(2, 3, 3);
   const RaggedArgument batch(arrays, 3, 4);
-  ScoreOptions options(function, arrays, 5, {is_causal, query_offset, window, scale, softcap, num_threads}, batch.size);
-  options.key_mask = arrays.mask(10, false);
+  const ScoreOptions options(function, arrays, 6, given, num_threads, batch.size);
   const bool with_lse = boolean(function, "return_lse", return_lse);
 
-  const NewArray result = output_or_new(arrays, 11, out, q, v.extents[2]);
+  const NewArray result = output_or_new(arrays, 5, out, q, v.extents[2]);
   const NewArray lse = with_lse ? new_array(accumulator_of(q.dtype), 2, q.extents) : NewArray{};
   warn_if_forked();
   {
@@ -122,25 +104,17 @@ py::object attend_varlen(py::handle query, py::handle key, py::handle value, py:
   return py::make_tuple(result.array, lse.array);
 }
 
-py::object weigh(py::handle query, py::handle key, py::handle attn_mask, py::handle is_causal, py::handle query_offset,
-                 py::handle key_lengths, py::handle window, py::handle scale, py::handle softcap,
-                 py::handle alibi_slopes, py::handle sinks, py::handle stage, py::handle out, py::handle num_threads) {
+py::object weigh(py::handle query, py::handle key, const py::tuple& given_options, py::handle stage, py::handle out,
+                 py::handle num_threads) {
   const char* const function = "attention_weights";
-  const Argument list[] = {{"query", query},
-                           {"key", key},
-                           {"attn_mask", attn_mask},
-                           {"query_offset", offsets_in(query_offset)},
-                           {"key_lengths", key_lengths},
-                           {"alibi_slopes", alibi_slopes},
-                           {"sinks", sinks},
-                           {"out", out}};
+  const OptionTuple given(given_options);
+  const auto list = with_options(given, {{"query", query}, {"key", key}, {"out", out}});
   const ArrayArguments arrays(function, list);
   const TensorView k = arrays.tensor(1, 2, kMaxRank), q = with_batch_of(k, arrays.tensor(0, 2, kMaxRank));
-  const ScoreOptions options(function, arrays, 2, {is_causal, query_offset, window, scale, softcap, num_threads},
-                             batch_size_of(q));
+  const ScoreOptions options(function, arrays, 3, given, num_threads, batch_size_of(q));
   const ScoreStage last = stage_called(function, stage);
 
-  const NewArray result = output_or_new(arrays, 7, out, q, k.extents[k.rank - 2]);
+  const NewArray result = output_or_new(arrays, 2, out, q, k.extents[k.rank - 2]);
   warn_if_forked();
   {
     const py::gil_scoped_release_simple unlocked;
@@ -149,21 +123,13 @@ py::object weigh(py::handle query, py::handle key, py::handle attn_mask, py::han
   return result.array;
 }
 
-py::object observe(py::handle query, py::handle key, py::handle attn_mask, py::handle is_causal,
-                   py::handle query_offset, py::handle key_lengths, py::handle window, py::handle scale,
-                   py::handle softcap, py::handle alibi_slopes, py::handle sinks, py::handle num_threads) {
+py::object observe(py::handle query, py::handle key, const py::tuple& given_options, py::handle num_threads) {
   const char* const function = "attention_statistics";
-  const Argument list[] = {{"query", query},
-                           {"key", key},
-                           {"attn_mask", attn_mask},
-                           {"query_offset", offsets_in(query_offset)},
-                           {"key_lengths", key_lengths},
-                           {"alibi_slopes", alibi_slopes},
-                           {"sinks", sinks}};
+  const OptionTuple given(given_options);
+  const auto list = with_options(given, {{"query", query}, {"key", key}});
   const ArrayArguments arrays(function, list);
   const TensorView k = arrays.tensor(1, 2, kMaxRank), q = with_batch_of(k, arrays.tensor(0, 2, kMaxRank));
-  const ScoreOptions options(function, arrays, 2, {is_causal, query_offset, window, scale, softcap, num_threads},
-                             batch_size_of(q));
+  const ScoreOptions options(function, arrays, 2, given, num_threads, batch_size_of(q));
 
   const int rank = q.rank - 1;
   const DType dtype = accumulator_of(q.dtype);
@@ -186,18 +152,12 @@ py::object observe(py::handle query, py::handle key, py::handle attn_mask, py::h
 
 void bind_attention(py::module_& m) {
   m.def("scaled_dot_product_attention", &attend,
-        "(query, key, value, attn_mask, is_causal, query_offset, key_lengths, window, scale, softcap, alibi_slopes, "
-        "sinks, "
-        "return_lse, out, num_threads) -> out or (out, lse)");
+        "(query, key, value, options, return_lse, out, num_threads) -> out or (out, lse)");
   m.def("scaled_dot_product_attention_varlen", &attend_varlen,
-        "(query, key, value, cu_seqlens_q, cu_seqlens_k, attn_mask, key_mask, is_causal, query_offset, key_lengths, "
-        "window, scale, softcap, alibi_slopes, sinks, return_lse, out, num_threads) -> out or (out, lse)");
-  m.def("attention_weights", &weigh,
-        "(query, key, attn_mask, is_causal, query_offset, key_lengths, window, scale, softcap, alibi_slopes, sinks, "
-        "stage, out, num_threads) -> weights");
+        "(query, key, value, cu_seqlens_q, cu_seqlens_k, options, return_lse, out, num_threads) -> out or (out, lse)");
+  m.def("attention_weights", &weigh, "(query, key, options, stage, out, num_threads) -> weights");
   m.def("attention_statistics", &observe,
-        "(query, key, attn_mask, is_causal, query_offset, key_lengths, window, scale, softcap, alibi_slopes, sinks, "
-        "num_threads) -> (entropy, max_weight, max_key, mean_distance, received_weight)");
+        "(query, key, options, num_threads) -> (entropy, max_weight, max_key, mean_distance, received_weight)");
 }
 
 }  // namespace mha::bindings

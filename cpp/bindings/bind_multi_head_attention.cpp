@@ -36,41 +36,29 @@ Layer make_layer(Index embed_dim, Index num_heads, Index num_kv_heads, Index hea
 }
 
 // Without a cache key and value are given; with one they are None if nothing is appended.
-py::object forward(const Layer& layer, py::handle query, py::handle key, py::handle value, py::handle attn_mask,
-                   py::handle key_mask, py::handle is_causal, py::handle query_offset, py::handle key_lengths,
-                   py::handle window, py::handle scale, py::handle softcap, py::handle alibi_slopes, py::handle sinks,
-                   SharedCache* shared, py::handle new_lengths, py::handle need_weights, py::handle out,
-                   py::handle num_threads) {
+py::object forward(const Layer& layer, py::handle query, py::handle key, py::handle value,
+                   const py::tuple& given_options, SharedCache* shared, py::handle new_lengths, py::handle need_weights,
+                   py::handle out, py::handle num_threads) {
   const char* const function = "MultiHeadAttention";
-  const Argument list[] = {{"query", query},
-                           {"key", key},
-                           {"value", value},
-                           {"attn_mask", attn_mask},
-                           {"query_offset", offsets_in(query_offset)},
-                           {"key_lengths", key_lengths},
-                           {"alibi_slopes", alibi_slopes},
-                           {"sinks", sinks},
-                           {"key_mask", key_mask},
-                           {"out", out},
-                           {"new_lengths", new_lengths}};
+  const OptionTuple given(given_options);
+  const auto list = with_options(
+      given, {{"query", query}, {"key", key}, {"value", value}, {"out", out}, {"new_lengths", new_lengths}});
   const ArrayArguments arrays(function, list, layer.attention.dtype());
   const TensorView q = arrays.tensor(0, 2, 3);
   KVCache* const cache = shared ? &shared->cache : nullptr;
   const bool attends_only = cache && !arrays.given(1);
   const TensorView k = attends_only ? TensorView{} : arrays.tensor(1, 2, 3);
   const TensorView v = attends_only ? TensorView{} : arrays.tensor(2, 2, 3);
-  const NewLengths counts(arrays, 10, q);
-  ScoreOptions options(function, arrays, 3, {is_causal, query_offset, window, scale, softcap, num_threads},
-                       q.rank == 3 ? q.extents[0] : 1);
-  options.key_mask = arrays.mask(8, false);
+  const NewLengths counts(arrays, 4, q);
+  const ScoreOptions options(function, arrays, 5, given, num_threads, q.rank == 3 ? q.extents[0] : 1);
   const bool with_weights = boolean(function, "need_weights", need_weights);
 
   const MultiHeadAttentionConfig& config = layer.attention.config();
   std::optional<CacheUse> use;
   if (shared) use.emplace(*shared, attends_only ? CacheUse::reads : CacheUse::changes);
   NewArray result;
-  if (arrays.given(9)) {
-    result = {py::reinterpret_borrow<py::object>(out), arrays.output(9, 2, 3)};
+  if (arrays.given(3)) {
+    result = {py::reinterpret_borrow<py::object>(out), arrays.output(3, 2, 3)};
   } else {
     Index extents[kMaxRank] = {q.extents[0], q.extents[1], config.out_dim};
     extents[q.rank - 1] = config.out_dim;
@@ -98,34 +86,26 @@ py::object forward(const Layer& layer, py::handle query, py::handle key, py::han
 }
 
 py::object forward_varlen(const Layer& layer, py::handle query, py::handle key, py::handle value,
-                          py::handle cu_seqlens_q, py::handle cu_seqlens_k, py::handle attn_mask, py::handle key_mask,
-                          py::handle is_causal, py::handle query_offset, py::handle key_lengths, py::handle window,
-                          py::handle scale, py::handle softcap, py::handle alibi_slopes, py::handle sinks,
+                          py::handle cu_seqlens_q, py::handle cu_seqlens_k, const py::tuple& given_options,
                           py::handle out, py::handle num_threads) {
   const char* const function = "MultiHeadAttention";
-  const Argument list[] = {{"query", query},
-                           {"key", key},
-                           {"value", value},
-                           {"cu_seqlens_q", cu_seqlens_q},
-                           {"cu_seqlens_k", cu_seqlens_k},
-                           {"attn_mask", attn_mask},
-                           {"query_offset", offsets_in(query_offset)},
-                           {"key_lengths", key_lengths},
-                           {"alibi_slopes", alibi_slopes},
-                           {"sinks", sinks},
-                           {"key_mask", key_mask},
-                           {"out", out}};
+  const OptionTuple given(given_options);
+  const auto list = with_options(given, {{"query", query},
+                                         {"key", key},
+                                         {"value", value},
+                                         {"cu_seqlens_q", cu_seqlens_q},
+                                         {"cu_seqlens_k", cu_seqlens_k},
+                                         {"out", out}});
   const ArrayArguments arrays(function, list, layer.attention.dtype());
   const TensorView q = arrays.tensor(0, 2, 2);
   const TensorView k = arrays.tensor(1, 2, 2);
   const TensorView v = arrays.tensor(2, 2, 2);
   const RaggedArgument batch(arrays, 3, 4);
-  ScoreOptions options(function, arrays, 5, {is_causal, query_offset, window, scale, softcap, num_threads}, batch.size);
-  options.key_mask = arrays.mask(10, false);
+  const ScoreOptions options(function, arrays, 6, given, num_threads, batch.size);
 
   const Index extents[] = {q.extents[0], layer.attention.config().out_dim};
-  const NewArray result = arrays.given(11) ? NewArray{py::reinterpret_borrow<py::object>(out), arrays.output(11, 2, 2)}
-                                           : new_array(q.dtype, 2, extents);
+  const NewArray result = arrays.given(5) ? NewArray{py::reinterpret_borrow<py::object>(out), arrays.output(5, 2, 2)}
+                                          : new_array(q.dtype, 2, extents);
   warn_if_forked();
   {
     const py::gil_scoped_release_simple unlocked;
@@ -193,11 +173,9 @@ void bind_multi_head_attention(py::module_& m) {
            "key_weight, value_weight, out_weight, query_bias, key_bias, value_bias, out_bias, added_key, added_value, "
            "add_zero_attn)")
       .def("forward", &forward,
-           "(query, key, value, attn_mask, key_mask, is_causal, query_offset, key_lengths, window, scale, softcap, "
-           "alibi_slopes, sinks, cache, new_lengths, need_weights, out, num_threads) -> out or (out, weights)")
+           "(query, key, value, options, cache, new_lengths, need_weights, out, num_threads) -> out or (out, weights)")
       .def("forward_varlen", &forward_varlen,
-           "(query, key, value, cu_seqlens_q, cu_seqlens_k, attn_mask, key_mask, is_causal, query_offset, key_lengths, "
-           "window, scale, softcap, alibi_slopes, sinks, out, num_threads) -> out")
+           "(query, key, value, cu_seqlens_q, cu_seqlens_k, options, out, num_threads) -> out")
       .def("append_to", &append_to, "(cache, key, value, new_lengths, num_threads) -> None")
       .def("weights", &copy_weights, "() -> copies of the ten weights, None for one that the layer lacks")
       .def_property_readonly("embed_dim", &get<&Config::embed_dim>)

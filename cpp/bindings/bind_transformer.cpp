@@ -136,26 +136,6 @@ class CacheList {
   std::deque<CacheUse> uses_;
 };
 
-// The options of attention as one tuple: attn_mask, key_mask, is_causal, query_offset, key_lengths, window, scale,
-// softcap, alibi_slopes, sinks.
-struct OptionTuple {
-  explicit OptionTuple(const py::tuple& given) {
-    if (py::len(given) != 10) throw py::value_error("options must have 10 entries");
-    for (std::size_t i = 0; i < 10; ++i) entries[i] = PyTuple_GET_ITEM(given.ptr(), static_cast<Py_ssize_t>(i));
-  }
-  py::handle attn_mask() const { return entries[0]; }
-  py::handle key_mask() const { return entries[1]; }
-  py::handle query_offsets() const { return offsets_in(entries[3]); }
-  py::handle key_lengths() const { return entries[4]; }
-  py::handle alibi_slopes() const { return entries[8]; }
-  py::handle sinks() const { return entries[9]; }
-  ScoreArguments score_arguments(py::handle num_threads) const {
-    return {entries[2], entries[3], entries[5], entries[6], entries[7], num_threads};
-  }
-
-  py::handle entries[10];
-};
-
 Index batch_size_of(const TensorView& x) { return x.rank == 3 ? x.extents[0] : 1; }
 
 py::object encode(const Encoder& encoder, py::handle x, const py::tuple& given_options, py::handle cu_seqlens,
@@ -163,28 +143,19 @@ py::object encode(const Encoder& encoder, py::handle x, const py::tuple& given_o
                   py::handle num_threads) {
   const char* const function = "Encoder";
   const OptionTuple given(given_options);
-  const Argument list[] = {{"x", x},
-                           {"attn_mask", given.attn_mask()},
-                           {"query_offset", given.query_offsets()},
-                           {"key_lengths", given.key_lengths()},
-                           {"alibi_slopes", given.alibi_slopes()},
-                           {"sinks", given.sinks()},
-                           {"key_mask", given.key_mask()},
-                           {"cu_seqlens", cu_seqlens},
-                           {"new_lengths", new_lengths},
-                           {"out", out}};
+  const auto list =
+      with_options(given, {{"x", x}, {"cu_seqlens", cu_seqlens}, {"new_lengths", new_lengths}, {"out", out}});
   const ArrayArguments arrays(function, list, encoder.dtype(), "the encoder");
-  const bool is_ragged = arrays.given(7), with_weights = boolean(function, "need_weights", need_weights);
+  const bool is_ragged = arrays.given(1), with_weights = boolean(function, "need_weights", need_weights);
   if (is_ragged && (with_weights || !caches.is_none()))
     throw py::value_error("Encoder: cu_seqlens cannot be combined with need_weights or caches");
   const TensorView rows = is_ragged ? arrays.tensor(0, 2, 2) : arrays.tensor(0, 2, 3);
-  const std::vector<std::int64_t> offsets = is_ragged ? arrays.offsets(7) : std::vector<std::int64_t>{};
+  const std::vector<std::int64_t> offsets = is_ragged ? arrays.offsets(1) : std::vector<std::int64_t>{};
   const Index batch = is_ragged ? static_cast<Index>(offsets.size()) - 1 : batch_size_of(rows);
-  ScoreOptions options(function, arrays, 1, given.score_arguments(num_threads), batch);
-  options.key_mask = arrays.mask(6, false);
-  const NewLengths counts(arrays, 8, rows);
+  const ScoreOptions options(function, arrays, 4, given, num_threads, batch);
+  const NewLengths counts(arrays, 2, rows);
   const CacheList used(function, "caches", caches, encoder.num_layers(), CacheUse::changes);
-  const NewArray result = output_like(arrays, 9, out, rows, 2);
+  const NewArray result = output_like(arrays, 3, out, rows, 2);
 
   py::list weights;
   std::vector<MutableTensorView> weight_views;
@@ -220,37 +191,25 @@ py::object decode(const Decoder& decoder, py::handle x, py::handle memory, const
                   py::handle new_lengths, py::handle out, py::handle num_threads) {
   const char* const function = "Decoder";
   const OptionTuple given(given_options), of_memory(given_memory_options);
-  const Argument list[] = {{"x", x},
-                           {"attn_mask", given.attn_mask()},
-                           {"query_offset", given.query_offsets()},
-                           {"key_lengths", given.key_lengths()},
-                           {"alibi_slopes", given.alibi_slopes()},
-                           {"sinks", given.sinks()},
-                           {"key_mask", given.key_mask()},
-                           {"memory", memory},
-                           {"new_lengths", new_lengths},
-                           {"out", out}};
-  const Argument memory_list[] = {
-      {"memory_mask", of_memory.attn_mask()},      {"memory_query_offset", of_memory.query_offsets()},
-      {"memory_lengths", of_memory.key_lengths()}, {"memory_alibi_slopes", of_memory.alibi_slopes()},
-      {"memory_sinks", of_memory.sinks()},         {"memory_key_mask", of_memory.key_mask()}};
+  const auto list = with_options(given, {{"x", x}, {"memory", memory}, {"new_lengths", new_lengths}, {"out", out}});
+  const auto memory_list = with_options(of_memory, {{"memory", memory}},
+                                        {"memory_attn_mask", "memory_key_mask", "memory_query_offset", "memory_lengths",
+                                         "memory_alibi_slopes", "memory_sinks"});
   const ArrayArguments arrays(function, list, decoder.dtype(), "the decoder");
   const ArrayArguments memory_arrays(function, memory_list, decoder.dtype(), "the decoder");
   const TensorView rows = arrays.tensor(0, 2, 3);
-  ScoreOptions options(function, arrays, 1, given.score_arguments(num_threads), batch_size_of(rows));
-  options.key_mask = arrays.mask(6, false);
-  ScoreOptions memory_options(function, memory_arrays, 0, of_memory.score_arguments(num_threads), batch_size_of(rows));
-  memory_options.key_mask = memory_arrays.mask(5, false);
-  const NewLengths counts(arrays, 8, rows);
+  const ScoreOptions options(function, arrays, 4, given, num_threads, batch_size_of(rows));
+  const ScoreOptions memory_options(function, memory_arrays, 1, of_memory, num_threads, batch_size_of(rows));
+  const NewLengths counts(arrays, 2, rows);
   const CacheList used(function, "caches", caches, decoder.num_layers(), CacheUse::changes);
   const CacheList read(function, "memory_caches", memory_caches, decoder.num_layers(), CacheUse::reads);
 
   DecoderContext context;
-  context.memory = arrays.optional_tensor(7, 2, 3);
+  context.memory = arrays.optional_tensor(1, 2, 3);
   context.memory_caches = read.data();
   context.caches = used.data();
   context.new_lengths = counts.data();
-  const NewArray result = output_like(arrays, 9, out, rows, 2);
+  const NewArray result = output_like(arrays, 3, out, rows, 2);
   warn_if_forked();
   {
     const py::gil_scoped_release_simple unlocked;

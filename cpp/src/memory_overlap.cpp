@@ -25,41 +25,54 @@ bool is_empty(const TensorView& view) {
   return std::find(view.extents, view.extents + view.rank, 0) != view.extents + view.rank;
 }
 
-/// A view as bytes: where it begins and ends, and as a run of contiguous bytes repeated at strides.
-struct Extent {
-  std::intptr_t begin, end;  // [begin, end)
-  Index run;                 // contiguous bytes at each place
-  Index step;                // every place is a multiple of this away from begin; 0: one place only
+/// The bytes of a view lie in [begin, end).
+struct ByteRange {
+  std::intptr_t begin, end;
 };
 
-Extent extent_of(const TensorView& view) {
+ByteRange range_of(const TensorView& view) {
   const Index size = size_of(view.dtype);
-  Extent extent{reinterpret_cast<std::intptr_t>(view.data), 0, size, 0};
-  extent.end = extent.begin + size;
+  ByteRange range{reinterpret_cast<std::intptr_t>(view.data), reinterpret_cast<std::intptr_t>(view.data) + size};
+  for (int axis = 0; axis < view.rank; ++axis) {
+    const Index reach = (view.extents[axis] - 1) * view.strides[axis] * size;
+    (reach < 0 ? range.begin : range.end) += reach;
+  }
+  return range;
+}
+
+/// A run of contiguous bytes repeated at strides.
+struct Pattern {
+  Index run;   // contiguous bytes at each place
+  Index step;  // every place is a multiple of this away from the beginning; 0: one place only
+};
+
+Pattern pattern_of(const TensorView& view) {
+  const Index size = size_of(view.dtype);
+  Pattern pattern{size, 0};
   int axes[kMaxRank];
   const int count = sort_axes(view, axes);
   for (int i = 0; i < count; ++i) {
     const Index extra = view.extents[axes[i]] - 1, stride = view.strides[axes[i]] * size;
-    (stride < 0 ? extent.begin : extent.end) += extra * stride;
-    if (extent.step == 0 && std::abs(stride) == extent.run)
-      extent.run += extra * extent.run;
+    if (pattern.step == 0 && std::abs(stride) == pattern.run)
+      pattern.run += extra * pattern.run;
     else
-      extent.step = std::gcd(extent.step, stride);
+      pattern.step = std::gcd(pattern.step, stride);
   }
-  return extent;
+  return pattern;
 }
 
 }  // namespace
 
 bool may_overlap(const TensorView& a, const TensorView& b) {
   if (!a || !b || is_empty(a) || is_empty(b)) return false;
-  const Extent p = extent_of(a), q = extent_of(b);
-  if (p.end <= q.begin || q.end <= p.begin) return false;
+  const ByteRange p = range_of(a), q = range_of(b);
+  if (p.end <= q.begin || q.end <= p.begin) return false;  // as nearly always: the rest is not worth its time before
+  const Pattern in_p = pattern_of(a), in_q = pattern_of(b);
   // Both repeat at multiples of `step`: seen modulo it, two runs either meet everywhere or nowhere.
-  const Index step = std::gcd(p.step, q.step);
+  const Index step = std::gcd(in_p.step, in_q.step);
   if (step == 0) return true;
   const Index apart = ((q.begin - p.begin) % step + step) % step;  // from p's run to q's next one
-  return apart < p.run || step - apart < q.run;
+  return apart < in_p.run || step - apart < in_q.run;
 }
 
 bool may_overlap_itself(const TensorView& view) {

@@ -4,7 +4,6 @@
 #include <string>
 
 namespace mha {
-namespace {
 
 void check_offsets(const char* function, const char* name, const std::int64_t* offsets, Index size, const char* rows_of,
                    Index rows) {
@@ -21,8 +20,6 @@ void check_offsets(const char* function, const char* name, const std::int64_t* o
     wrong("end with the rows of " + std::string(rows_of) + ", " + std::to_string(rows) + "; got " +
           std::to_string(offsets[size]));
 }
-
-}  // namespace
 
 void check_ragged_batch(const char* function, const RaggedBatch& batch, Index query_rows, Index key_rows) {
   if (batch.size < 0)

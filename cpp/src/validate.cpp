@@ -48,8 +48,8 @@ void check_apart(const char* function, const KVCache& cache, Named views) {
 
 /// Options that name batch elements, keys and positions, for scores of shape [B, H, Tq, Tk]; broadcasts the masks. In a
 /// ragged batch B is 1, and Tq and Tk are the rows of all sequences together.
-AttentionOptions checked_options(const char* function, AttentionOptions options, DType dtype, Index batch, Index heads,
-                                 Index query_length, Index key_length, const RaggedBatch* ragged) {
+void check_options(const char* function, AttentionOptions& options, DType dtype, Index batch, Index heads,
+                   Index query_length, Index key_length, const RaggedBatch* ragged) {
   const auto wrong = [&](const std::string& rule) { throw std::invalid_argument(std::string(function) + ": " + rule); };
   const auto shape = [](std::initializer_list<Index> extents) {
     std::string text;
@@ -104,11 +104,10 @@ AttentionOptions checked_options(const char* function, AttentionOptions options,
     options.sinks = {sinks.data, sinks.dtype, {batch, heads, query_length}, {0, sinks.strides[0], 0}};
   if (options.num_threads < 0)
     wrong("num_threads must be at least 1, or 0 for the default; got " + std::to_string(options.num_threads));
-  return options;
 }
 
 /// All but what is written; out is looked at for its dtype only.
-AttentionArguments checked_inputs(AttentionArguments a) {
+void check_inputs(AttentionArguments& a) {
   const char* f = a.function;
   const bool weigh = !a.value;
   const char* result = weigh ? "weights" : "out";
@@ -143,8 +142,7 @@ AttentionArguments checked_inputs(AttentionArguments a) {
   }
 
   if (a.ragged) check_ragged_batch(f, *a.ragged, query_length, key_length);
-  a.options = checked_options(f, a.options, query.dtype, batch, heads, query_length, key_length, a.ragged);
-  return a;
+  check_options(f, a.options, query.dtype, batch, heads, query_length, key_length, a.ragged);
 }
 
 }  // namespace
@@ -154,7 +152,7 @@ AttentionArguments validate(AttentionArguments a) {
   const bool weigh = !a.value;
   const char* result = weigh ? "weights" : "out";
   const TensorView query = a.query, key = a.key, value = a.value;  // as given, for messages
-  a = checked_inputs(a);
+  check_inputs(a);
   const auto [batch, heads, query_length, head_dim] = a.query.extents;
 
   const Index width = weigh ? a.key.extents[2] : a.value.extents[3];
@@ -190,7 +188,7 @@ AttentionArguments validate(AttentionArguments a) {
 StatisticsArguments validate(AttentionArguments inputs, AttentionStatistics r) {
   const char* f = inputs.function;
   const TensorView query = inputs.query;
-  inputs = checked_inputs(inputs);
+  check_inputs(inputs);
   const Index* const sizes = inputs.query.extents;
   const Named arrays = {{"query", inputs.query},
                         {"key", inputs.key},
@@ -267,7 +265,7 @@ LayerArguments validate(const MultiHeadAttentionConfig& config, DType dtype, Lay
   const Index key_length = a.key_length;
 
   if (a.ragged) check_ragged_batch(f, *a.ragged, query_length, key_length);
-  a.options = checked_options(f, a.options, dtype, batch, config.num_heads, query_length, key_length, a.ragged);
+  check_options(f, a.options, dtype, batch, config.num_heads, query_length, key_length, a.ragged);
 
   const MutableTensorView out = a.out, weights = a.weights;
   add_leading_axes(a.out, 3);

@@ -1,9 +1,16 @@
 """Multi-head attention on a CPU: a C++ core with a thin NumPy face."""
 
-from . import compat, reference
+from . import compat, models, reference
 from ._core import __version__
 from .attention import attention_weights, scaled_dot_product_attention
+from .decoder import Decoder
+from .decoder_layer import DecoderLayer
+from .encoder import Encoder
+from .encoder_layer import EncoderLayer
+from .feed_forward import FeedForward
+from .generation import GenerationStep, generate
 from .kv_cache import KVCache
+from .layer_norm import LayerNorm
 from .merging import merge_attention
 from .multi_head_attention import MultiHeadAttention
 from .positions import sinusoidal_positions
@@ -22,7 +29,14 @@ from .varlen import scaled_dot_product_attention_varlen
 
 __all__ = [
     "AttentionStatistics",
+    "Decoder",
+    "DecoderLayer",
+    "Encoder",
+    "EncoderLayer",
+    "FeedForward",
+    "GenerationStep",
     "KVCache",
+    "LayerNorm",
     "MultiHeadAttention",
     "__version__",
     "active_isa",
@@ -30,8 +44,10 @@ __all__ = [
     "attention_weights",
     "available_isas",
     "compat",
+    "generate",
     "last_used_isa",
     "merge_attention",
+    "models",
     "num_threads",
     "reference",
     "scaled_dot_product_attention",

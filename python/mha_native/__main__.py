@@ -4,8 +4,10 @@ import argparse
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
-from . import demo
+from . import demo, embed
+from .bad_input import BadInput
 from .runtime import show_config
 
 _EXAMPLE = "A dog ate the food because it was hungry"
@@ -40,22 +42,54 @@ def main(arguments: list[str] | None = None) -> int:
     source.add_argument("--file", metavar="PATH", help="take the text from a UTF-8 file")
     demo_parser.add_argument("--plot", metavar="PATH", help="draw the weights of each head, to heads.png for example")
     demo_parser.add_argument("--seed", type=int, default=0, help="of embeddings and weights; default: %(default)s")
+    _add_embed(commands)
     options = parser.parse_args(arguments)
 
     try:
         if options.command == "info":
             show_config()
+        elif options.command == "embed":
+            _embed(options)
         else:
             text = options.text if options.file is None else demo.read_text(options.file)
             demo.run(text, options.seed, options.plot)
         sys.stdout.flush()
-    except demo.BadInput as error:
-        print(f"mha_native: {error}", file=sys.stderr)
+    except BadInput as error:
+        embed.complain(str(error))
         return 2
+    except KeyboardInterrupt:
+        embed.complain("interrupted")
+        return 130  # what a shell says of it
     except BrokenPipeError:  # the reader has seen enough, as in `| head`; keep the interpreter from flushing into it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     return 0
+
+
+def _add_embed(commands: Any) -> None:
+    about = "sentence embeddings of texts, or of the lines of a file, by a pretrained model"
+    parser = commands.add_parser("embed", help=about, description=about[0].upper() + about[1:] + ".")
+    parser.add_argument(
+        "--model", metavar="DIR", required=True, help="with config.json, model.safetensors, tokenizer.json"
+    )
+    source = parser.add_argument_group("what to embed, one of").add_mutually_exclusive_group(required=True)
+    source.add_argument("texts", metavar="TEXT", nargs="*", default=[], help="a text, or several")
+    source.add_argument("--file", metavar="FILE", help="a text in each line, in UTF-8; - reads standard input")
+    source.add_argument("--explain", metavar="TEXT", help="show what each token attends to, in each layer and head")
+    parser.add_argument("--output", metavar="PATH", help="out.npy or out.jsonl; default: JSON lines to standard output")
+    parser.add_argument("--plot", metavar="PATH", help="with --explain: draw the weights, to heads.png for example")
+    parser.set_defaults(usage_error=parser.error)
+
+
+def _embed(options: argparse.Namespace) -> None:
+    if options.explain is None:
+        if options.plot is not None:
+            options.usage_error("--plot needs --explain")
+        embed.run(options.model, options.texts, options.file, options.output)
+    elif options.output is not None:
+        options.usage_error("--output does not go with --explain")
+    else:
+        embed.explain(options.model, options.explain, options.plot)
 
 
 if __name__ == "__main__":

@@ -10,9 +10,18 @@ from numpy.typing import NDArray
 # A NumPy array, or a CPU tensor of any library that speaks DLPack.
 Tensor: TypeAlias = Any
 
-# What `score_options` gives.
-ScoreOptions: TypeAlias = tuple[
-    Tensor, Tensor | None, tuple[int, int] | None, float | None, float | None, Tensor | None, Tensor | None
+# What `attention_options` gives.
+AttentionOptions: TypeAlias = tuple[
+    Tensor | None,
+    Tensor | None,
+    bool,
+    int | Tensor,
+    Tensor | None,
+    tuple[int, int] | None,
+    float | None,
+    float | None,
+    Tensor | None,
+    Tensor | None,
 ]
 
 # DLPack's names for memory that the CPU reads like its own: its own, and pinned for CUDA or ROCm.
@@ -51,8 +60,11 @@ def to_numpy(function: str, name: str, tensor: Tensor) -> Any:
     raise TypeError(f"{function}: {name} ({kind}) is on a device, {place}; copy it to the CPU")
 
 
-def score_options(
+def attention_options(
     function: str,
+    attn_mask: Tensor | None,
+    key_mask: Tensor | None,
+    is_causal: bool,
     query_offset: int | Tensor,
     key_lengths: Tensor | None,
     window: tuple[int, int] | None,
@@ -60,9 +72,12 @@ def score_options(
     softcap: float | None,
     alibi_slopes: Tensor | None,
     sinks: Tensor | None,
-) -> ScoreOptions:
-    """What every function of attention takes from `query_offset` to `sinks`, in the order of the core."""
+) -> AttentionOptions:
+    """What functions and layers of attention take, in the order of the core; without a `key_mask` it is None."""
     return (
+        attn_mask if attn_mask is None or type(attn_mask) is np.ndarray else to_numpy(function, "attn_mask", attn_mask),
+        key_mask if key_mask is None or type(key_mask) is np.ndarray else to_numpy(function, "key_mask", key_mask),
+        is_causal,
         query_offset if type(query_offset) is int else to_numpy(function, "query_offset", query_offset),
         key_lengths if key_lengths is None else to_numpy(function, "key_lengths", key_lengths),
         window,

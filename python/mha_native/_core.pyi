@@ -5,6 +5,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from ._arrays import AttentionOptions
+
 __version__: str
 compiler: str
 
@@ -12,15 +14,7 @@ def scaled_dot_product_attention(
     query: NDArray[Any],
     key: NDArray[Any],
     value: NDArray[Any],
-    attn_mask: NDArray[Any] | None,
-    is_causal: bool,
-    query_offset: int | NDArray[Any],
-    key_lengths: NDArray[Any] | None,
-    window: tuple[int, int] | None,
-    scale: float | None,
-    softcap: float | None,
-    alibi_slopes: NDArray[Any] | None,
-    sinks: NDArray[Any] | None,
+    options: AttentionOptions,
     return_lse: bool,
     out: NDArray[Any] | None,
     num_threads: int | None,
@@ -32,16 +26,7 @@ def scaled_dot_product_attention_varlen(
     value: NDArray[Any],
     cu_seqlens_q: NDArray[Any],
     cu_seqlens_k: NDArray[Any],
-    attn_mask: NDArray[Any] | None,
-    key_mask: NDArray[Any] | None,
-    is_causal: bool,
-    query_offset: int | NDArray[Any],
-    key_lengths: NDArray[Any] | None,
-    window: tuple[int, int] | None,
-    scale: float | None,
-    softcap: float | None,
-    alibi_slopes: NDArray[Any] | None,
-    sinks: NDArray[Any] | None,
+    options: AttentionOptions,
     return_lse: bool,
     out: NDArray[Any] | None,
     num_threads: int | None,
@@ -50,15 +35,7 @@ def scaled_dot_product_attention_varlen(
 def attention_weights(
     query: NDArray[Any],
     key: NDArray[Any],
-    attn_mask: NDArray[Any] | None,
-    is_causal: bool,
-    query_offset: int | NDArray[Any],
-    key_lengths: NDArray[Any] | None,
-    window: tuple[int, int] | None,
-    scale: float | None,
-    softcap: float | None,
-    alibi_slopes: NDArray[Any] | None,
-    sinks: NDArray[Any] | None,
+    options: AttentionOptions,
     stage: str,
     out: NDArray[Any] | None,
     num_threads: int | None,
@@ -67,18 +44,30 @@ def attention_weights(
 def attention_statistics(
     query: NDArray[Any],
     key: NDArray[Any],
-    attn_mask: NDArray[Any] | None,
-    is_causal: bool,
-    query_offset: int | NDArray[Any],
-    key_lengths: NDArray[Any] | None,
-    window: tuple[int, int] | None,
-    scale: float | None,
-    softcap: float | None,
-    alibi_slopes: NDArray[Any] | None,
-    sinks: NDArray[Any] | None,
+    options: AttentionOptions,
     num_threads: int | None,
     /,
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.int64], NDArray[Any], NDArray[Any]]: ...
+def embed_tokens(
+    tokens: NDArray[np.integer],
+    cu_seqlens: NDArray[np.integer],
+    words: NDArray[Any],
+    positions: NDArray[Any],
+    norm_weight: NDArray[Any] | None,
+    norm_bias: NDArray[Any] | None,
+    norm_eps: float,
+    out: NDArray[Any] | None,
+    num_threads: int | None,
+    /,
+) -> NDArray[Any]: ...
+def mean_pool(
+    x: NDArray[Any],
+    cu_seqlens: NDArray[np.integer],
+    normalize: bool,
+    out: NDArray[Any] | None,
+    num_threads: int | None,
+    /,
+) -> NDArray[Any]: ...
 
 class KVCache:
     def __init__(
@@ -147,16 +136,7 @@ class MultiHeadAttention:
         query: NDArray[Any],
         key: NDArray[Any] | None,
         value: NDArray[Any] | None,
-        attn_mask: NDArray[Any] | None,
-        key_mask: NDArray[Any] | None,
-        is_causal: bool,
-        query_offset: int | NDArray[Any],
-        key_lengths: NDArray[Any] | None,
-        window: tuple[int, int] | None,
-        scale: float | None,
-        softcap: float | None,
-        alibi_slopes: NDArray[Any] | None,
-        sinks: NDArray[Any] | None,
+        options: AttentionOptions,
         cache: KVCache | None,
         new_lengths: NDArray[Any] | None,
         need_weights: bool,
@@ -171,16 +151,7 @@ class MultiHeadAttention:
         value: NDArray[Any],
         cu_seqlens_q: NDArray[Any],
         cu_seqlens_k: NDArray[Any],
-        attn_mask: NDArray[Any] | None,
-        key_mask: NDArray[Any] | None,
-        is_causal: bool,
-        query_offset: int | NDArray[Any],
-        key_lengths: NDArray[Any] | None,
-        window: tuple[int, int] | None,
-        scale: float | None,
-        softcap: float | None,
-        alibi_slopes: NDArray[Any] | None,
-        sinks: NDArray[Any] | None,
+        options: AttentionOptions,
         out: NDArray[Any] | None,
         num_threads: int | None,
         /,
@@ -264,13 +235,12 @@ class EncoderLayer:
         /,
     ) -> None: ...
 
-# Options are attn_mask, key_mask, is_causal, query_offset, key_lengths, window, scale, softcap, alibi_slopes, sinks.
 class Encoder:
     def __init__(self, layers: list[EncoderLayer], norm: LayerNorm | None, /) -> None: ...
     def forward(
         self,
         x: NDArray[Any],
-        options: tuple[Any, ...],
+        options: AttentionOptions,
         cu_seqlens: NDArray[Any] | None,
         caches: list[KVCache] | None,
         new_lengths: NDArray[Any] | None,
@@ -299,8 +269,8 @@ class Decoder:
         self,
         x: NDArray[Any],
         memory: NDArray[Any] | None,
-        options: tuple[Any, ...],
-        memory_options: tuple[Any, ...],
+        options: AttentionOptions,
+        memory_options: AttentionOptions,
         caches: list[KVCache] | None,
         memory_caches: list[KVCache] | None,
         new_lengths: NDArray[Any] | None,
@@ -309,9 +279,7 @@ class Decoder:
         /,
     ) -> NDArray[Any]: ...
 
-def sinusoidal_positions(
-    length: int, embed_dim: int, first_position: int, dtype: DTypeLike, /
-) -> NDArray[Any]: ...
+def sinusoidal_positions(length: int, embed_dim: int, first_position: int, dtype: DTypeLike, /) -> NDArray[Any]: ...
 def built_isas() -> tuple[str, ...]: ...
 def isa_supported(name: str, /) -> bool: ...
 def active_isa() -> str: ...

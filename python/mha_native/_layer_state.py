@@ -1,6 +1,6 @@
 """What a multi-head attention layer is made of: its sizes, its weights, and how they come and go."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, TypeVar
 
 import numpy as np
@@ -8,12 +8,13 @@ from numpy.typing import NDArray
 
 from . import _core
 from ._arrays import Tensor, to_numpy
-from ._layer_weights import Parts, Sizes, resolve_sizes, split_state
+from ._layer_weights import Parts, Sizes, resolve_sizes, split_state, state_shapes
+from ._module_state import Leaf
 
 Layer = TypeVar("Layer", bound="LayerState")
 
 
-class LayerState:
+class LayerState(Leaf):
     """The weights of a `MultiHeadAttention`, which live in the core, packed."""
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
@@ -52,7 +53,7 @@ class LayerState:
         TypeError
             If an array is not of the dtype of the layer.
         """
-        self._set_state(self._sizes, self._parts, self.dtype, state)
+        super().load_state_dict(state)
 
     @classmethod
     def from_torch(cls: type[Layer], module: Any) -> Layer:
@@ -136,15 +137,8 @@ class LayerState:
         """Whether every query also sees a key and a value of zeros."""
         return self._parts.add_zero_attn
 
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Of the weights, and of what the layer takes and gives."""
-        return self._core.dtype
-
-    def __repr__(self) -> str:
-        options = self._sizes._asdict() | self._parts._asdict()
-        given = ", ".join(f"{name}={value}" for name, value in options.items())
-        return f"{type(self).__name__}({given}, dtype='{self.dtype}')"
+    def _configuration(self) -> dict[str, Any]:
+        return self._sizes._asdict() | self._parts._asdict()
 
     def __getstate__(self) -> dict[str, Any]:
         sizes, parts = tuple(self._sizes), tuple(self._parts)
@@ -154,7 +148,13 @@ class LayerState:
         self._set_state(Sizes(*saved["sizes"]), Parts(*saved["parts"]), saved["dtype"], saved["state"])
 
     def _set_state(self, sizes: Sizes, parts: Parts, dtype: np.dtype[Any], state: Mapping[str, Tensor]) -> None:
-        weights = split_state(sizes, parts, dtype, state)
-        self._core = _core.MultiHeadAttention(*sizes, *weights, parts.add_zero_attn)
         self._sizes = sizes
         self._parts = parts
+        self._load(dtype, state)
+
+    def _state_shapes(self, names: Collection[str]) -> dict[str, tuple[int, ...]]:
+        return state_shapes(self._sizes, self._parts, names)
+
+    def _make_core(self, arrays: Mapping[str, NDArray[Any]]) -> _core.MultiHeadAttention:
+        weights = split_state(self._sizes, self._parts, arrays)
+        return _core.MultiHeadAttention(*self._sizes, *weights, self._parts.add_zero_attn)

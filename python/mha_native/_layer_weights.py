@@ -1,15 +1,13 @@
 """Sizes of a multi-head attention layer, and its weights as a state dict: names, shapes, initial values."""
 
 import math
-import operator
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy import ndarray
 from numpy.typing import NDArray
 
-from ._arrays import Tensor, to_numpy
+from ._constructor_arguments import Seed, checked_size
 
 
 class Parts(NamedTuple):
@@ -73,12 +71,7 @@ def resolve_sizes(embed_dim: int, num_heads: int, *others: int | None) -> Sizes:
         embed_dim if vdim is None else vdim,
         embed_dim if out_dim is None else out_dim,
     )
-    for name, size in given._asdict().items():
-        if isinstance(size, bool) or not hasattr(size, "__index__"):
-            raise TypeError(f"MultiHeadAttention: {name} must be an integer; got {size!r}")
-        if size < 1:
-            raise ValueError(f"MultiHeadAttention: {name} must be at least 1; got {size}")
-    sizes = Sizes(*map(operator.index, given))
+    sizes = Sizes(*(checked_size("MultiHeadAttention", name, size) for name, size in given._asdict().items()))
     if head_dim is None:
         if sizes.embed_dim % sizes.num_heads:
             raise ValueError(
@@ -96,7 +89,7 @@ def resolve_sizes(embed_dim: int, num_heads: int, *others: int | None) -> Sizes:
     return sizes
 
 
-def initial_state(sizes: Sizes, parts: Parts, dtype: np.dtype[Any], seed: int | None) -> dict[str, NDArray[Any]]:
+def initial_state(sizes: Sizes, parts: Parts, dtype: np.dtype[Any], seed: Seed) -> dict[str, NDArray[Any]]:
     """Random weights by the rule of torch: Xavier-uniform into the heads, as one block where they are stacked, and the
     rule of ``torch.nn.Linear`` out of them; an added key and its value are Xavier-normal."""
     rng = np.random.default_rng(seed)
@@ -113,37 +106,20 @@ def initial_state(sizes: Sizes, parts: Parts, dtype: np.dtype[Any], seed: int | 
     return state
 
 
+def state_shapes(sizes: Sizes, parts: Parts, names: Collection[str]) -> dict[str, tuple[int, ...]]:
+    """What a state dict that has `names` must hold: projections stacked, unless it has them one by one."""
+    stacked = sizes.are_stackable and not any(f"{letter}_proj_weight" in names for letter in "qkv")
+    return sizes.state_shapes(parts, stacked)
+
+
 def split_state(
-    sizes: Sizes, parts: Parts, dtype: np.dtype[Any], state: Mapping[str, Tensor]
+    sizes: Sizes, parts: Parts, arrays: Mapping[str, NDArray[Any]]
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any], Any, Any, Any, Any, Any, Any]:
     """The weights in the order of the core: four matrices, four biases, added key and value; what the layer lacks is
-    None. Checks every name and shape."""
-    function = "MultiHeadAttention.load_state_dict"
-    stacked = sizes.are_stackable and not any(f"{letter}_proj_weight" in state for letter in "qkv")
-    expected = sizes.state_shapes(parts, stacked)
-    arrays: dict[str, Any] = {name: to_numpy(function, name, state[name]) for name in expected if name in state}
-    wrong_kinds = [f"{name} is a {type(x).__name__}" for name, x in arrays.items() if not isinstance(x, ndarray)]
-    if wrong_kinds:
-        raise TypeError(f"{function}: expected arrays; {', '.join(wrong_kinds)}")
-
-    complaints = {
-        "missing": [name for name in expected if name not in state],
-        "unexpected": [str(name) for name in state if name not in expected],
-        "of the wrong shape": [
-            f"{name} {list(arrays[name].shape)} instead of {list(shape)}"
-            for name, shape in expected.items()
-            if name in arrays and arrays[name].shape != shape
-        ],
-    }
-    if any(complaints.values()):
-        raise ValueError(f"{function}: " + "; ".join(f"{what}: {', '.join(n)}" for what, n in complaints.items() if n))
-    wrong_dtypes = [f"{name} {array.dtype}" for name, array in arrays.items() if array.dtype != dtype]
-    if wrong_dtypes:
-        raise TypeError(f"{function}: the layer is {dtype}; got {', '.join(wrong_dtypes)}")
-
+    None."""
     rows = sizes.in_rows
     splits = [rows[0], rows[0] + rows[1]]
-    if stacked:
+    if "in_proj_weight" in arrays:
         q, k, v = np.split(arrays["in_proj_weight"], splits)
     else:
         q, k, v = (arrays[f"{letter}_proj_weight"] for letter in "qkv")

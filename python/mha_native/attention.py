@@ -5,7 +5,7 @@ from typing import Literal
 from numpy import ndarray
 
 from . import _core
-from ._arrays import Tensor, like, score_options, to_numpy
+from ._arrays import Tensor, attention_options, like, to_numpy
 
 
 def scaled_dot_product_attention(
@@ -128,9 +128,9 @@ def scaled_dot_product_attention(
         query if type(query) is ndarray else to_numpy(name, "query", query),
         key if type(key) is ndarray else to_numpy(name, "key", key),
         value if type(value) is ndarray else to_numpy(name, "value", value),
-        attn_mask if attn_mask is None or type(attn_mask) is ndarray else to_numpy(name, "attn_mask", attn_mask),
-        is_causal,
-        *score_options(name, query_offset, key_lengths, window, scale, softcap, alibi_slopes, sinks),
+        attention_options(
+            name, attn_mask, None, is_causal, query_offset, key_lengths, window, scale, softcap, alibi_slopes, sinks
+        ),
         return_lse,
         out if out is None or type(out) is ndarray else to_numpy(name, "out", out),
         num_threads,
@@ -215,9 +215,9 @@ def attention_weights(
     result = _core.attention_weights(
         query if type(query) is ndarray else to_numpy(name, "query", query),
         key if type(key) is ndarray else to_numpy(name, "key", key),
-        attn_mask if attn_mask is None or type(attn_mask) is ndarray else to_numpy(name, "attn_mask", attn_mask),
-        is_causal,
-        *score_options(name, query_offset, key_lengths, window, scale, softcap, alibi_slopes, sinks),
+        attention_options(
+            name, attn_mask, None, is_causal, query_offset, key_lengths, window, scale, softcap, alibi_slopes, sinks
+        ),
         stage,
         out if out is None or type(out) is ndarray else to_numpy(name, "out", out),
         num_threads,

@@ -1,9 +1,7 @@
 """The command ``python -m mha_native demo``: self-attention over the words of a text, shown, checked and timed."""
 
 import re
-import shutil
 import statistics
-import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -13,23 +11,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import _core, reference
+from .bad_input import BadInput
 from .multi_head_attention import MultiHeadAttention
 from .positions import sinusoidal_positions
+from .show_heads import MAX_DRAWN, draw_heads, print_heads
 from .statistics import attention_statistics
 
 EMBED_DIM = 512
 NUM_HEADS = 8
 
 MAX_WORDS = 1024  # that take part: the weights of all heads are 32 MB then
-MAX_ROWS = 24  # of the table: one screen
-MAX_DRAWN = 40  # words of the plot: what has room for labels
-MAX_WIDTH = 12  # characters of a word in the table
 
 Array = NDArray[np.float32]
-
-
-class BadInput(Exception):
-    """What the user can mend: one sentence, without the name of the program."""
 
 
 def run(text: str, seed: int, plot: str | None) -> None:
@@ -56,7 +49,8 @@ def run(text: str, seed: int, plot: str | None) -> None:
     layer = MultiHeadAttention(EMBED_DIM, NUM_HEADS, seed=seed)
     out, weights = layer(x, need_weights=True)
     if plot is not None:
-        draw(words[:MAX_DRAWN], weights[:, :MAX_DRAWN, :MAX_DRAWN], plot)
+        drawn = weights[:, :MAX_DRAWN, :MAX_DRAWN].reshape(2, NUM_HEADS // 2, *2 * [min(len(words), MAX_DRAWN)])
+        draw_heads(words, drawn, [f"head {head + 1}" for head in range(NUM_HEADS)], plot)
 
     count = f"{len(words)} word{'s' * (len(words) > 1)}"
     if len(all_words) > len(words):
@@ -145,60 +139,3 @@ def time_in_turns(functions: list[Callable[[], Any]], turns: int = 6) -> list[fl
 
 def in_words(seconds: float) -> str:
     return f"{seconds * 1e6:.0f} us" if seconds < 1e-3 else f"{seconds * 1e3:.1f} ms"
-
-
-def print_heads(words: list[str], weights: Array) -> None:
-    """Tables of what each word attends to most, with as many heads side by side as the terminal has room for."""
-    encoding = sys.stdout.encoding or "utf-8"
-    names = [shorten(word).encode(encoding, "replace").decode(encoding) for word in words]
-    best = weights.argmax(axis=-1)  # [H, T]
-    shown = range(min(len(words), MAX_ROWS))
-
-    def cell(head: int, row: int) -> str:
-        weight = weights[head, row, best[head, row]]
-        return f"{names[best[head, row]]} {weight:.{0 if weight >= 0.0995 else 1}%}"
-
-    cells = [[cell(head, row) for row in shown] for head in range(NUM_HEADS)]
-    label_width = max(len(names[row]) for row in shown)
-    cell_width = max(len(text) for column in cells for text in column)
-    room = shutil.get_terminal_size((80, 24)).columns - label_width
-    side_by_side = next((n for n in (8, 4, 2) if n * (cell_width + 2) <= room), 1)
-    for first in range(0, NUM_HEADS, side_by_side):
-        heads = range(first, first + side_by_side)
-        print()
-        print(" " * label_width + "".join(f"  {f'head {head + 1}':<{cell_width}}" for head in heads).rstrip())
-        for row in shown:
-            line = "".join(f"  {cells[head][row]:<{cell_width}}" for head in heads)
-            print(f"{names[row]:<{label_width}}{line}".rstrip())
-    if len(words) > len(shown):
-        print(f"... and {len(words) - len(shown):,} more words; the first {len(shown)} are shown")
-
-
-def shorten(word: str) -> str:
-    return word if len(word) <= MAX_WIDTH else word[: MAX_WIDTH - 2] + ".."
-
-
-def draw(words: list[str], weights: Array, path: str) -> None:
-    """Writes a picture of the weights [H, T, T], one panel for each head."""
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg  # type: ignore[import-not-found, unused-ignore]
-        from matplotlib.figure import Figure  # type: ignore[import-not-found, unused-ignore]
-    except ImportError as error:
-        raise BadInput('--plot needs matplotlib: pip install "mha_native[plot]"') from error
-    side = 1.6 + 0.14 * len(words)
-    figure = Figure(figsize=(4 * side, 2 * side), layout="constrained")
-    FigureCanvasAgg(figure)
-    for head, panel in enumerate(figure.subplots(2, 4).flat):
-        picture = panel.imshow(weights[head], cmap="viridis", vmin=0, vmax=weights.max())
-        labels = [shorten(word) for word in words]
-        panel.set_xticks(range(len(words)), labels, rotation=90, fontsize=7)
-        panel.set_yticks(range(len(words)), labels, fontsize=7)
-        panel.set_title(f"head {head + 1}", fontsize=9)
-    figure.colorbar(picture, ax=figure.axes, label="weight", shrink=0.8)
-    figure.supxlabel("attends to")
-    try:
-        figure.savefig(path, dpi=150, format=Path(path).suffix[1:] or "png")
-    except OSError as error:
-        raise BadInput(f"cannot write {path}: {error.strerror}") from error
-    except ValueError as error:  # an ending that matplotlib does not know
-        raise BadInput(f"cannot write {path}: {str(error).splitlines()[0]}") from error

@@ -2,12 +2,11 @@
 
 from typing import Any
 
-import numpy as np
 from numpy import ndarray
 from numpy.typing import DTypeLike
 
-from . import _core
-from ._arrays import Tensor, like, score_options, to_numpy
+from ._arrays import Tensor, attention_options, like, to_numpy
+from ._constructor_arguments import Seed, checked_dtype
 from ._layer_state import LayerState
 from ._layer_weights import Parts, initial_state, resolve_sizes
 from .kv_cache import KVCache
@@ -38,7 +37,7 @@ class MultiHeadAttention(LayerState):
         Every query also sees a key of zeros, whose value is zeros.
     dtype : float32 or float64, default "float32"
         Of the weights, and of what the layer takes and gives.
-    seed : int, optional
+    seed : int or numpy.random.Generator, optional
         Of the initial weights, which follow the rule of ``torch.nn.MultiheadAttention``: Xavier-uniform, biases zero.
 
     See Also
@@ -85,15 +84,12 @@ class MultiHeadAttention(LayerState):
         add_bias_kv: bool = False,
         add_zero_attn: bool = False,
         dtype: DTypeLike = "float32",
-        seed: int | None = None,
+        seed: Seed = None,
     ) -> None:
         sizes = resolve_sizes(embed_dim, num_heads, num_kv_heads, head_dim, value_head_dim, kdim, vdim, out_dim)
-        dtype = np.dtype(dtype)
-        if dtype not in _core.dtypes():
-            names = " or ".join(map(str, _core.dtypes()))
-            raise TypeError(f"MultiHeadAttention: dtype must be {names}; got {dtype}")
+        kind = checked_dtype("MultiHeadAttention", dtype)
         parts = Parts(bool(bias), bool(add_bias_kv), bool(add_zero_attn))
-        self._set_state(sizes, parts, dtype, initial_state(sizes, parts, dtype, seed))
+        self._set_state(sizes, parts, kind, initial_state(sizes, parts, kind, seed))
 
     def __call__(
         self,
@@ -198,11 +194,8 @@ class MultiHeadAttention(LayerState):
         q = query if type(query) is ndarray else to_numpy(name, "query", query)
         k: Any = q if key is None else key if type(key) is ndarray else to_numpy(name, "key", key)
         v = k if value is None else value if type(value) is ndarray else to_numpy(name, "value", value)
-        options = (
-            attn_mask if attn_mask is None or type(attn_mask) is ndarray else to_numpy(name, "attn_mask", attn_mask),
-            key_mask if key_mask is None or type(key_mask) is ndarray else to_numpy(name, "key_mask", key_mask),
-            is_causal,
-            *score_options(name, query_offset, key_lengths, window, scale, softcap, alibi_slopes, sinks),
+        options = attention_options(
+            name, attn_mask, key_mask, is_causal, query_offset, key_lengths, window, scale, softcap, alibi_slopes, sinks
         )
         if cu_seqlens_q is not None or cu_seqlens_k is not None:
             if cu_seqlens_q is None:
@@ -218,7 +211,7 @@ class MultiHeadAttention(LayerState):
                 v,
                 offsets,
                 offsets if cu_seqlens_k is None else to_numpy(name, "cu_seqlens_k", cu_seqlens_k),
-                *options,
+                options,
                 out if out is None else to_numpy(name, "out", out),
                 num_threads,
             )
@@ -229,7 +222,7 @@ class MultiHeadAttention(LayerState):
             q,
             k,
             v,
-            *options,
+            options,
             None if cache is None else cache._core,
             new_lengths if new_lengths is None else to_numpy(name, "new_lengths", new_lengths),
             need_weights,

@@ -26,8 +26,8 @@ def sinusoidal_positions(
     Returns
     -------
     positions : [T, E] array
-        ``positions[t, 2 i] = sin(t / 10000 ** (2 i / E))`` and ``positions[t, 2 i + 1]`` the cosine of the same angle, for
-        a `first_position` of 0 (Vaswani et al., "Attention Is All You Need", 2017, section 3.5).
+        ``positions[t, 2 i] = sin(t / 10000 ** (2 i / E))`` and ``positions[t, 2 i + 1]`` the cosine of the same angle,
+        for a `first_position` of 0 (Vaswani et al., "Attention Is All You Need", 2017, section 3.5).
 
     Examples
     --------

@@ -5,7 +5,7 @@ from typing import NamedTuple
 from numpy import ndarray
 
 from . import _core
-from ._arrays import Tensor, like, score_options, to_numpy
+from ._arrays import Tensor, attention_options, like, to_numpy
 
 
 class AttentionStatistics(NamedTuple):
@@ -111,9 +111,9 @@ def attention_statistics(
     results = _core.attention_statistics(
         query if type(query) is ndarray else to_numpy(name, "query", query),
         key if type(key) is ndarray else to_numpy(name, "key", key),
-        attn_mask if attn_mask is None or type(attn_mask) is ndarray else to_numpy(name, "attn_mask", attn_mask),
-        is_causal,
-        *score_options(name, query_offset, key_lengths, window, scale, softcap, alibi_slopes, sinks),
+        attention_options(
+            name, attn_mask, None, is_causal, query_offset, key_lengths, window, scale, softcap, alibi_slopes, sinks
+        ),
         num_threads,
     )
     return AttentionStatistics(*(like(query, result) for result in results))

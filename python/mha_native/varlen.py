@@ -3,7 +3,7 @@
 from numpy import ndarray
 
 from . import _core
-from ._arrays import Tensor, like, score_options, to_numpy
+from ._arrays import Tensor, attention_options, like, to_numpy
 
 
 def scaled_dot_product_attention_varlen(
@@ -120,10 +120,9 @@ def scaled_dot_product_attention_varlen(
         value if type(value) is ndarray else to_numpy(name, "value", value),
         to_numpy(name, "cu_seqlens_q", cu_seqlens_q),
         to_numpy(name, "cu_seqlens_k", cu_seqlens_k),
-        attn_mask if attn_mask is None else to_numpy(name, "attn_mask", attn_mask),
-        key_mask if key_mask is None else to_numpy(name, "key_mask", key_mask),
-        is_causal,
-        *score_options(name, query_offset, key_lengths, window, scale, softcap, alibi_slopes, sinks),
+        attention_options(
+            name, attn_mask, key_mask, is_causal, query_offset, key_lengths, window, scale, softcap, alibi_slopes, sinks
+        ),
         return_lse,
         out if out is None else to_numpy(name, "out", out),
         num_threads,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np
+import pretrained
 
 import mha_native
 
@@ -38,3 +40,9 @@ def num_threads(request: pytest.FixtureRequest) -> int:
 @pytest.fixture
 def rng() -> np.random.Generator:
     return np.random.default_rng(7)
+
+
+@pytest.fixture(scope="session")
+def model_directory(request: pytest.FixtureRequest) -> Path:
+    """all-MiniLM-L6-v2."""
+    return pretrained.find(request)

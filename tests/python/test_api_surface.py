@@ -15,18 +15,18 @@ from typing import Any
 import pytest
 
 import mha_native
-from mha_native import _core, compat
+from mha_native import _core, compat, models
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = Path(mha_native.__file__).parent
 PUBLIC = [name for name in mha_native.__all__ if not name.startswith("__")]
-ADAPTERS = [f"compat.{name}" for name in compat.__all__]
+ADAPTERS = [f"compat.{name}" for name in compat.__all__] + [f"models.{name}" for name in models.__all__]
 
 
 def test_all_is_the_whole_face() -> None:
     modules = {name for name, x in vars(mha_native).items() if inspect.ismodule(x)}
     visible = {name for name in vars(mha_native) if not name.startswith("_")}
-    assert visible - modules == set(PUBLIC) - {"compat", "reference"}
+    assert visible - modules == set(PUBLIC) - {"compat", "models", "reference"}
     assert len(set(mha_native.__all__)) == len(mha_native.__all__)
     assert sorted(mha_native.__all__) == list(mha_native.__all__)
 
@@ -57,7 +57,10 @@ def test_every_parameter_is_documented(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in PUBLIC + ADAPTERS if callable(_thing(name))])
-def test_examples_are_true(name: str) -> None:
+def test_examples_are_true(
+    name: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _enter_folder_for(inspect.getdoc(_thing(name)) or "", request, tmp_path, monkeypatch)
     tests = [test for test in doctest.DocTestFinder().find(_thing(name), name) if test.examples]
     assert tests, f"{name} has no example"
     runner = doctest.DocTestRunner(verbose=False)
@@ -65,6 +68,14 @@ def test_examples_are_true(name: str) -> None:
     for test in tests:
         runner.run(test, out=report.append)
     assert runner.summarize(verbose=False).failed == 0, "".join(report)
+
+
+def _enter_folder_for(code: str, request: pytest.FixtureRequest, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty folder, but for the model of `code` that reads one."""
+    name = "all-MiniLM-L6-v2"
+    if f'"{name}"' in code:
+        (folder / name).symlink_to(request.getfixturevalue("model_directory").resolve())
+    monkeypatch.chdir(folder)
 
 
 def _stub() -> ast.Module:
@@ -121,11 +132,13 @@ def test_the_readme_has_python() -> None:
 
 
 @pytest.mark.parametrize("snippet", SNIPPETS, ids=range(len(SNIPPETS)))
-def test_the_readme_is_true(snippet: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_readme_is_true(
+    snippet: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for extra in EXTRAS:
         if re.search(rf"\bimport {extra}\b|\bfrom {extra}\b", snippet):
             pytest.importorskip(extra)
-    monkeypatch.chdir(tmp_path)
+    _enter_folder_for(snippet, request, tmp_path, monkeypatch)
     exec(compile(snippet, "README.md", "exec"), {"__name__": "readme"})
 
 

@@ -80,6 +80,9 @@ from mha_native import MultiHeadAttention, last_used_isa, reference
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
+# What an element of a sentence embedding of length 1 may be off by, after all layers: the promise of docs/numerics.md.
+EMBEDDING_BOUND = 1e-5
+
 
 def gamma(n: float, eps: float) -> float:
     """Relative error of a chain of `n` rounded operations."""

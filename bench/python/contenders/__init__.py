@@ -17,6 +17,8 @@ PEERS = {
     "numpy": ("numpy_unfused", "NumPyUnfused"),
     "torch": ("torch_peer", "Torch"),
     "onnxruntime": ("onnxruntime_peer", "OnnxRuntime"),
+    "transformers": ("transformers_peer", "Transformers"),
+    "openvino": ("openvino_peer", "OpenVino"),
 }
 
 

@@ -41,7 +41,7 @@ class NumPyUnfused(Contender):
     def programs(self, case: Case, inputs: Inputs, threads: int) -> list[Program]:
         if self._blas is None and os.environ.get("OPENBLAS_NUM_THREADS") != str(threads):
             return []
-        if case.kind == "ragged" or case.changes_scores:
+        if case.kind not in ("sdpa", "mha") or case.changes_scores:
             return []
         hidden = ~case.visible(case.Tq, case.Tk) if case.causal or case.is_masked else None
         if case.kind == "sdpa":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from shapes import Case, Inputs
@@ -27,7 +29,25 @@ class Ours(Contender):
             attend_ragged, offsets = mha_native.scaled_dot_product_attention_varlen, case.offsets
             query, key, value = inputs.arrays
             return [Program(self.name, threads, lambda: attend_ragged(query, key, value, offsets, offsets, **options))]
+        if case.kind == "sentences":
+            model = load_model(inputs.model)
+            texts = [tokens.tolist() for tokens in inputs.arrays]  # as a tokenizer gives them
+            return [
+                Program(self.name, threads, lambda: model.encode_tokens(texts, normalize=True, num_threads=threads))
+            ]
         x = inputs.arrays[0]
-        layer = mha_native.MultiHeadAttention(case.E, case.H, dtype=case.np_dtype)
+        layer: Any
+        if case.kind == "encoder_layer":
+            layer = mha_native.EncoderLayer(case.E, case.H, case.F, activation=case.activation, dtype=case.np_dtype)
+        else:
+            layer = mha_native.MultiHeadAttention(case.E, case.H, dtype=case.np_dtype)
         layer.load_state_dict(inputs.state)
         return [Program(self.name, threads, lambda: layer(x, **options))]
+
+
+@lru_cache(maxsize=1)
+def load_model(directory: Path) -> Any:
+    """One for all numbers of threads."""
+    from mha_native.models import SentenceEncoder
+
+    return SentenceEncoder.from_pretrained(directory)

@@ -25,6 +25,8 @@ class Torch(Contender):
             return Program(self.name, threads, run, turn(threads, variant != "slow path"), torch.Tensor.numpy, variant)
 
         causal = case.causal
+        if case.kind == "sentences":  # there is a peer for those
+            return []
         if case.changes_scores:  # a bias for every pair could stand for alibi, and nothing fused for a softcap
             return []
         if case.kind == "sdpa":
@@ -53,6 +55,9 @@ class Torch(Contender):
             ]
 
         x = torch.from_numpy(inputs.arrays[0])
+        if case.kind == "encoder_layer":
+            encoder = encoder_layer(case, inputs, x.dtype)
+            return [program(lambda: encoder(x), variant) for variant in ("fast path", "slow path")]
         layer = torch.nn.MultiheadAttention(case.E, case.H, batch_first=True, dtype=x.dtype).eval()
         layer.load_state_dict({name: torch.from_numpy(array) for name, array in inputs.state.items()})
         hidden = torch.ones(case.Tq, case.Tk, dtype=torch.bool).triu(1) if causal else None
@@ -93,3 +98,11 @@ def by_hand(x: torch.Tensor, layer: Any, causal: bool) -> Callable[[], torch.Ten
         return functional.linear(attended.transpose(1, 2).flatten(2), out_weight, out_bias)
 
     return run
+
+
+def encoder_layer(case: Case, inputs: Inputs, dtype: torch.dtype) -> torch.nn.TransformerEncoderLayer:
+    layer = torch.nn.TransformerEncoderLayer(
+        case.E, case.H, case.F, activation=case.activation, batch_first=True, dtype=dtype
+    ).eval()
+    layer.load_state_dict({name: torch.from_numpy(array) for name, array in inputs.state.items()})
+    return layer

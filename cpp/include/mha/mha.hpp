@@ -1,9 +1,11 @@
-// mha_native: multi-head attention on a CPU. Include this one; it is also the map of the folder.
+// mha_native: multi-head attention on a CPU. Include this one; it is also the map of the folder. Besides there are mha.h, the
+// library for C, and eigen.hpp, views of Eigen's matrices, which wants Eigen.
 #pragma once
 
 #include "mha/attention.hpp"             // scaled_dot_product_attention, attention_weights
 #include "mha/attention_statistics.hpp"  // attention_statistics
 #include "mha/dtype.hpp"                 // element types, from the registry dtypes.def
+#include "mha/embedding.hpp"             // tokens to vectors, and vectors of a text to one
 #include "mha/errors.hpp"                // what is thrown
 #include "mha/executor.hpp"              // threads of the caller's own
 #include "mha/kv_cache.hpp"              // keys and values of the tokens so far

@@ -1,0 +1,78 @@
+"""OpenVINO: the BERT of transformers with its pooling, converted and compiled as a whole."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import openvino
+import torch
+from shapes import Array, Case, Inputs
+
+from .contender import Contender, Program
+from .transformers_peer import forms, in_order, load_embedder
+
+
+class OpenVino(Contender):
+    name = "openvino"
+
+    def description(self) -> str:
+        return f"{openvino.__version__}; model of transformers, f32, LATENCY; INFERENCE_NUM_THREADS, compiled for each"
+
+    def programs(self, case: Case, inputs: Inputs, threads: int) -> list[Program]:
+        if case.kind != "sentences":
+            return []
+        programs = []
+        for form, order, batches in forms(case, inputs):
+            shapes: list[tuple[int, int] | None] = [None]
+            if len(batches) == 1:
+                shapes.append(batches[0][0].shape)
+            for shape in shapes:
+                programs.append(
+                    Program(
+                        self.name,
+                        threads,
+                        embedding(inputs.model, threads, shape, batches),
+                        to_array=partial(in_order, order),
+                        variant=f"{form}, {'one shape' if shape else 'any shape'}",
+                    )
+                )
+        return programs
+
+
+def embedding(
+    directory: Path, threads: int, shape: tuple[int, int] | None, batches: list[tuple[Array, ...]]
+) -> Callable[[], list[Array]]:
+    """Compiles when it is first called. Inputs are not copied; results are, if another batch overwrites them."""
+    last = len(batches) - 1
+
+    def run() -> list[Array]:
+        request = compiled(directory, threads, len(batches[0]), shape)
+        return [request.infer(batch, share_inputs=True, share_outputs=i == last)[0] for i, batch in enumerate(batches)]
+
+    return run
+
+
+@cache
+def compiled(directory: Path, threads: int, num_inputs: int, shape: tuple[int, int] | None) -> Any:
+    model = converted(directory, num_inputs).clone()
+    if shape is not None:
+        model.reshape(dict.fromkeys(model.inputs, shape))
+    config = {
+        "INFERENCE_PRECISION_HINT": "f32",
+        "PERFORMANCE_HINT": "LATENCY",
+        "INFERENCE_NUM_THREADS": threads,
+    }
+    return openvino.Core().compile_model(model, "CPU", config).create_infer_request()
+
+
+@cache
+def converted(directory: Path, num_inputs: int) -> Any:
+    """With a mask, or, of one input, without."""
+    example = tuple(torch.ones(2, 7, dtype=torch.long) for _ in range(num_inputs))
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of its tracing, by the ways of torch that are old
+        return openvino.convert_model(load_embedder(directory), example_input=example)

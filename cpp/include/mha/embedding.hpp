@@ -1,0 +1,42 @@
+// The two ends of an encoder over texts: tokens to vectors before it, vectors to one for each text behind it.
+//
+// N is the number of tokens of all texts together, one text after another as in varlen.hpp; B the number of texts.
+#pragma once
+
+#include "mha/errors.hpp"
+#include "mha/export.h"
+#include "mha/tensor_view.hpp"
+
+namespace mha {
+
+/// What embed_tokens() looks up, all of one dtype. Neighbours along E lie next to each other.
+struct EmbeddingTables {
+  TensorView words;             // [V, E]: a row for each token that there is
+  TensorView positions;         // [P, E]: one for each place in a text, with what else is the same for every text
+  TensorView norm_weight = {};  // [E] or empty: 1
+  TensorView norm_bias = {};    // [E] or empty: 0
+  double norm_eps = 0;
+};
+
+/// Row i of out is the layer norm of words[tokens[i]] + positions[place of i in its text].
+///
+/// @param tokens     [N] in [0, V)
+/// @param cu_seqlens [B + 1]: text b has the tokens [cu_seqlens[b], cu_seqlens[b + 1]), at most P. Begins with 0, never
+///                   falls, ends with N
+/// @param out        [N, E], neighbours along E next to each other; written whole; must not overlap a table
+/// @param num_threads 0: the default of runtime.hpp. The result does not depend on it
+/// @throws std::invalid_argument, DTypeError, AllocationError before anything is written
+MHA_API void embed_tokens(const std::int64_t* tokens, const std::int64_t* cu_seqlens, Index batch_size,
+                          const EmbeddingTables& tables, const MutableTensorView& out, int num_threads = 0);
+
+/// Row b of out is the mean of the rows of text b of x, or, with normalize, that scaled to length 1. Summed in double
+/// precision, row by row, and rounded once. A text without rows gives zeros, and so does normalize of zeros.
+///
+/// @param x          [N, E]; any strides
+/// @param cu_seqlens [B + 1], as for embed_tokens()
+/// @param out        [B, E]; written whole; must not overlap x
+/// @throws std::invalid_argument, DTypeError, AllocationError before anything is written
+MHA_API void mean_pool(const TensorView& x, const std::int64_t* cu_seqlens, Index batch_size, bool normalize,
+                       const MutableTensorView& out, int num_threads = 0);
+
+}  // namespace mha

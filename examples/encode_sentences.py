@@ -1,0 +1,35 @@
+"""Semantic search: sentences that answer a question, though they share no word with it.
+
+    python examples/encode_sentences.py [DIRECTORY [QUESTION]]
+
+The directory holds all-MiniLM-L6-v2; default: what the environment variable MHA_NATIVE_MODEL says.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from mha_native.models import SentenceEncoder
+
+directory = sys.argv[1] if len(sys.argv) > 1 else os.environ["MHA_NATIVE_MODEL"]
+questions = sys.argv[2:] or [
+    "Where do I get rid of an old couch?",
+    "Who helps when my son falls ill on Saturday night?",
+    "I dropped my purse on the train.",
+    "Is there WLAN?",
+]
+
+model = SentenceEncoder.from_pretrained(directory)
+sentences = Path(__file__).with_name("town_notes.txt").read_text(encoding="utf-8").splitlines()
+notes = model.encode(sentences)  # [N, E], each of length 1, so that a product is a cosine
+for question, embedding in zip(questions, model.encode(questions), strict=True):
+    likeness = notes @ embedding
+    print(question)
+    for best in np.argsort(-likeness)[:3]:
+        print(f"  {likeness[best]:.2f}  {sentences[best]}")
+
+# Alone or among others, a sentence has the same bits.
+assert all(np.array_equal(model.encode(sentence), note) for sentence, note in zip(sentences, notes, strict=True))
+assert len(sys.argv) > 2 or "sofas" in sentences[np.argmax(notes @ model.encode(questions[0]))]

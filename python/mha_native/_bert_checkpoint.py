@@ -1,0 +1,208 @@
+"""A model of the BERT family as it lies on disk: config.json and model.safetensors, checked before a number is read."""
+
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+FUNCTION = "SentenceEncoder.from_pretrained"  # for messages
+
+# What config.json calls an activation, and what the core does.
+_ACTIVATIONS = {
+    "relu": "relu",
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+}
+
+# As safetensors calls them. Of the others NumPy has none that float32 holds, BF16 included.
+_DTYPES = ("F32", "F16")
+
+_MOST_LISTED = 8  # names in a message
+
+
+class BertConfig(NamedTuple):
+    """What config.json says of the computation."""
+
+    vocab_size: int  # V
+    embed_dim: int  # E
+    num_layers: int
+    num_heads: int  # H
+    feedforward_dim: int  # F
+    max_positions: int  # P
+    token_types: int
+    activation: str  # in the words of the core
+    eps: float
+
+    def tensor_shapes(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Names and shapes of all tensors that the model is made of."""
+        width = self.embed_dim
+        yield "embeddings.word_embeddings.weight", (self.vocab_size, width)
+        yield "embeddings.position_embeddings.weight", (self.max_positions, width)
+        yield "embeddings.token_type_embeddings.weight", (self.token_types, width)
+        yield "embeddings.LayerNorm.weight", (width,)
+        yield "embeddings.LayerNorm.bias", (width,)
+        for i in range(self.num_layers):
+            for name, out_features, in_features in (
+                ("attention.self.query", width, width),
+                ("attention.self.key", width, width),
+                ("attention.self.value", width, width),
+                ("attention.output.dense", width, width),
+                ("intermediate.dense", self.feedforward_dim, width),
+                ("output.dense", width, self.feedforward_dim),
+            ):
+                yield f"encoder.layer.{i}.{name}.weight", (out_features, in_features)
+                yield f"encoder.layer.{i}.{name}.bias", (out_features,)
+            for name in ("attention.output.LayerNorm", "output.LayerNorm"):
+                yield f"encoder.layer.{i}.{name}.weight", (width,)
+                yield f"encoder.layer.{i}.{name}.bias", (width,)
+
+
+def require_file(path: Path) -> Path:
+    """`path`, or FileNotFoundError that names it."""
+    if not path.is_file():
+        raise FileNotFoundError(f"{FUNCTION}: {path} does not exist, or is no file")
+    return path
+
+
+def read_json(path: Path, kind: type) -> Any:
+    """The object or list in a file."""
+    try:
+        value = json.loads(require_file(path).read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:  # no JSON, or no UTF-8
+        raise ValueError(f"{FUNCTION}: {path} is no valid JSON: {error}") from error
+    if not isinstance(value, kind):
+        expected = "an object" if kind is dict else "a list"
+        raise ValueError(f"{FUNCTION}: {path} must hold {expected}; got {type(value).__name__}")
+    return value
+
+
+def read_size(path: Path, values: Mapping[str, Any], name: str, default: int | None = None) -> int:
+    """A whole number of at least 1 from what was read from `path`."""
+    value = values.get(name, default)
+    if type(value) is not int or value < 1:
+        raise ValueError(f"{FUNCTION}: {path}: {name} must be an integer of at least 1; got {value!r}")
+    return value
+
+
+def read_config(path: Path) -> BertConfig:
+    """The sizes in config.json.
+
+    Raises
+    ------
+    ValueError
+        If the model is of another kind, or computes what is not computed here.
+    """
+    values = read_json(path, dict)
+
+    def choose(name: str, default: object, *allowed: object) -> Any:
+        value = values.get(name, default)
+        if value not in allowed or type(value) is not type(allowed[0]):
+            expected = " or ".join(map(repr, allowed))
+            raise ValueError(f"{FUNCTION}: {path}: {name} must be {expected}; got {value!r}")
+        return value
+
+    choose("model_type", None, "bert")
+    choose("position_embedding_type", "absolute", "absolute")
+    choose("is_decoder", False, False)
+    choose("add_cross_attention", False, False)
+    activation = _ACTIVATIONS[choose("hidden_act", "gelu", *_ACTIVATIONS)]
+    eps = values.get("layer_norm_eps", 1e-12)  # the default of the family
+    if type(eps) is not float or not 0 < eps < math.inf:
+        raise ValueError(f"{FUNCTION}: {path}: layer_norm_eps must be a positive number; got {eps!r}")
+    config = BertConfig(
+        vocab_size=read_size(path, values, "vocab_size"),
+        embed_dim=read_size(path, values, "hidden_size"),
+        num_layers=read_size(path, values, "num_hidden_layers"),
+        num_heads=read_size(path, values, "num_attention_heads"),
+        feedforward_dim=read_size(path, values, "intermediate_size"),
+        max_positions=read_size(path, values, "max_position_embeddings"),
+        token_types=read_size(path, values, "type_vocab_size", 2),
+        activation=activation,
+        eps=eps,
+    )
+    if config.embed_dim % config.num_heads:
+        raise ValueError(
+            f"{FUNCTION}: {path}: hidden_size must be a multiple of num_attention_heads; "
+            f"got {config.embed_dim} and {config.num_heads}"
+        )
+    return config
+
+
+class Checkpoint:
+    """The tensors of a safetensors file, by the names of `shapes`, each read when it is asked for.
+
+    A context manager. All names, shapes and dtypes have been checked when it opens, so that nothing is half-loaded.
+    In the file names may begin with ``bert.``, and norms may have their old names, ``gamma`` and ``beta``.
+
+    Raises
+    ------
+    ValueError
+        If the file is damaged, or does not hold all tensors in their shapes: one message names them all.
+    """
+
+    def __init__(self, path: Path, shapes: Iterable[tuple[str, tuple[int, ...]]]) -> None:
+        from safetensors import SafetensorError, safe_open  # type: ignore[import-not-found, unused-ignore]
+
+        require_file(path)
+        try:
+            self._file: Any = safe_open(path, framework="numpy")
+        except (SafetensorError, OSError) as error:
+            raise ValueError(f"{FUNCTION}: {path} is no valid safetensors file: {error}") from error
+        self._path = path
+        self._names: dict[str, str] = {}  # in the file
+        try:
+            self._check(shapes)
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+
+    def __enter__(self) -> "Checkpoint":
+        self._file.__enter__()
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._file.__exit__(kind, error, trace)
+
+    def __getitem__(self, name: str) -> NDArray[np.float32]:
+        """The tensor, in memory of its own."""
+        tensor: NDArray[Any] = self._file.get_tensor(self._names[name])
+        return tensor.astype(np.float32, copy=False)
+
+    def _check(self, shapes: Iterable[tuple[str, tuple[int, ...]]]) -> None:
+        present = {_plain_name(name): name for name in self._file.keys()}  # noqa: SIM118  (no mapping)
+        missing, misshapen, unreadable = [], [], []
+        for name, shape in shapes:
+            if name not in present:
+                missing.append(name)
+                if len(missing) > _MOST_LISTED:
+                    break  # whatever number of layers config.json makes up
+                continue
+            tensor = self._file.get_slice(present[name])
+            actual, dtype = tuple(tensor.get_shape()), tensor.get_dtype()
+            if actual != shape:
+                misshapen.append(f"{name} {list(actual)} instead of {list(shape)}")
+            if dtype not in _DTYPES:
+                unreadable.append(f"{name} {dtype} instead of {' or '.join(_DTYPES)}")
+            self._names[name] = present[name]
+        complaints = {"missing": missing, "of the wrong shape": misshapen, "of another dtype": unreadable}
+        if any(complaints.values()):
+            words = "; ".join(f"{what}: {_listed(names)}" for what, names in complaints.items() if names)
+            raise ValueError(f"{FUNCTION}: {self._path} does not hold the model of config.json: {words}")
+
+
+def _plain_name(name: str) -> str:
+    name = name.removeprefix("bert.")
+    for old, new in ((".LayerNorm.gamma", ".LayerNorm.weight"), (".LayerNorm.beta", ".LayerNorm.bias")):
+        if name.endswith(old):
+            return name.removesuffix(old) + new
+    return name
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names[:_MOST_LISTED]) + (" and more" if len(names) > _MOST_LISTED else "")

@@ -1,0 +1,117 @@
+"""State dicts of layers and of what is made of them: names of a part get a prefix, and one check covers all parts."""
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ._arrays import Tensor, to_numpy
+
+
+class ModuleState:
+    """Something with weights: a `Leaf`, or what is made of several."""
+
+    def state_dict(self) -> dict[str, NDArray[Any]]:
+        """Copies of the weights, under the names and in the layout of the module of torch that has the same name."""
+        leaves = self._leaves().items()
+        return {prefix + name: array for prefix, leaf in leaves for name, array in leaf.state_dict().items()}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Replace the weights by those in `state`, all or none of them, while no other thread is in a call.
+
+        Parameters
+        ----------
+        state : mapping of names to arrays or CPU tensors
+            As `state_dict` gives it.
+
+        Raises
+        ------
+        ValueError
+            If names are missing or unexpected, or shapes differ: one message says which. All is as before.
+        TypeError
+            If an array is of another dtype.
+        """
+        self._load(self.dtype, state)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of the weights, and of what goes in and comes out."""
+        dtype: np.dtype[Any] = next(iter(self._leaves().values()))._core.dtype
+        return dtype
+
+    def __repr__(self) -> str:
+        given = ", ".join(f"{name}={value!r}" for name, value in self._configuration().items())
+        return f"{type(self).__name__}({given}, dtype='{self.dtype}')"
+
+    def _configuration(self) -> dict[str, Any]:
+        """The arguments of the constructor besides dtype and seed."""
+        raise NotImplementedError
+
+    def _children(self) -> "dict[str, ModuleState]":
+        """What this is made of, by the prefix of its names."""
+        raise NotImplementedError
+
+    def _leaves(self) -> "dict[str, Leaf]":
+        return {
+            prefix + inner: leaf for prefix, part in self._children().items() for inner, leaf in part._leaves().items()
+        }
+
+    def _load(self, dtype: np.dtype[Any], state: Mapping[str, Tensor]) -> None:
+        leaves, shapes = self._leaves(), {}
+        for prefix, leaf in leaves.items():
+            names = {str(name).removeprefix(prefix) for name in state if str(name).startswith(prefix)}
+            shapes[prefix] = leaf._state_shapes(names)
+        expected = {prefix + name: shape for prefix, of_leaf in shapes.items() for name, shape in of_leaf.items()}
+        arrays = checked_arrays(f"{type(self).__name__}.load_state_dict", expected, dtype, state)
+        cores = [
+            leaf._make_core({name: arrays[prefix + name] for name in shapes[prefix]}) for prefix, leaf in leaves.items()
+        ]
+        for leaf, core in zip(leaves.values(), cores, strict=True):
+            leaf._core = core
+
+
+class Leaf(ModuleState):
+    """A layer whose weights live in the core, which is replaced as a whole when they are."""
+
+    _core: Any
+
+    def state_dict(self) -> dict[str, NDArray[Any]]:
+        raise NotImplementedError
+
+    def _state_shapes(self, names: Collection[str]) -> dict[str, tuple[int, ...]]:
+        """What a state dict must hold; `names` are those in the one at hand."""
+        raise NotImplementedError
+
+    def _make_core(self, arrays: Mapping[str, NDArray[Any]]) -> Any:
+        """A core of arrays that have the right names, shapes and dtype."""
+        raise NotImplementedError
+
+    def _leaves(self) -> "dict[str, Leaf]":
+        return {"": self}
+
+
+def checked_arrays(
+    function: str, expected: Mapping[str, tuple[int, ...]], dtype: np.dtype[Any], state: Mapping[str, Tensor]
+) -> dict[str, NDArray[Any]]:
+    """The arrays of a state dict that has exactly the names and shapes `expected`, all of `dtype`."""
+    arrays: dict[str, Any] = {name: to_numpy(function, name, state[name]) for name in expected if name in state}
+    wrong_kinds = [f"{name} is a {type(x).__name__}" for name, x in arrays.items() if not isinstance(x, np.ndarray)]
+    if wrong_kinds:
+        raise TypeError(f"{function}: expected arrays; {', '.join(wrong_kinds)}")
+
+    complaints = {
+        "missing": [name for name in expected if name not in state],
+        "unexpected": [str(name) for name in state if name not in expected],
+        "of the wrong shape": [
+            f"{name} {list(arrays[name].shape)} instead of {list(shape)}"
+            for name, shape in expected.items()
+            if name in arrays and arrays[name].shape != shape
+        ],
+    }
+    if any(complaints.values()):
+        raise ValueError(f"{function}: " + "; ".join(f"{what}: {', '.join(n)}" for what, n in complaints.items() if n))
+    wrong_dtypes = [f"{name} {array.dtype}" for name, array in arrays.items() if array.dtype != dtype]
+    if wrong_dtypes:
+        raise TypeError(f"{function}: the layer is {dtype}; got {', '.join(wrong_dtypes)}")
+    return arrays

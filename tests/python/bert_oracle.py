@@ -1,0 +1,94 @@
+"""A model of the BERT family in float64, from its files to embeddings, and small models to write into files.
+
+Nothing of the library is used but its reference of attention: the files are read here in a way of their own.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mha_native import reference
+
+Array = np.ndarray[Any, Any]
+
+_erf = np.frompyfunc(math.erf, 1, 1)
+
+
+def read_tensors(path: Path) -> dict[str, Array]:
+    """The f32 tensors of a safetensors file: eight bytes of length, a header in JSON, the numbers."""
+    raw = path.read_bytes()
+    (length,) = struct.unpack("<Q", raw[:8])
+    header = json.loads(raw[8 : 8 + length])
+    return {
+        name: np.frombuffer(raw[8 + length :][slice(*entry["data_offsets"])], "<f4").reshape(entry["shape"])
+        for name, entry in header.items()
+        if name != "__metadata__" and entry["dtype"] == "F32"
+    }
+
+
+def embed(tensors: dict[str, Array], config: dict[str, Any], tokens: list[int]) -> Array:
+    """The sum of word, position and token type, normalised: [T, E]."""
+    rows = tensors["embeddings.word_embeddings.weight"].astype(np.float64)[tokens]
+    rows = rows + tensors["embeddings.position_embeddings.weight"][: len(tokens)]
+    rows = rows + tensors["embeddings.token_type_embeddings.weight"][0]
+    return layer_norm(rows, tensors, "embeddings.LayerNorm", config)
+
+
+def hidden_states(tensors: dict[str, Array], config: dict[str, Any], tokens: list[int]) -> Array:
+    """What the last layer gives for the tokens of one text: [T, E]."""
+    return _run(tensors, config, tokens)[0]
+
+
+def attention_weights(tensors: dict[str, Array], config: dict[str, Any], tokens: list[int]) -> list[Array]:
+    """Of each layer: [H, T, T]."""
+    return _run(tensors, config, tokens)[1]
+
+
+def sentence_embedding(
+    tensors: dict[str, Array], config: dict[str, Any], tokens: list[int], normalize: bool = True
+) -> Array:
+    mean = hidden_states(tensors, config, tokens).mean(axis=0)
+    return mean / np.linalg.norm(mean) if normalize else mean
+
+
+def _run(tensors: dict[str, Array], config: dict[str, Any], tokens: list[int]) -> tuple[Array, list[Array]]:
+    x, weights = embed(tensors, config, tokens), []
+    length, heads = len(tokens), config["num_attention_heads"]
+    for i in range(config["num_hidden_layers"]):
+        layer = f"encoder.layer.{i}"
+        q, k, v = (
+            linear(x, tensors, f"{layer}.attention.self.{name}").reshape(length, heads, -1).swapaxes(0, 1)
+            for name in ("query", "key", "value")
+        )
+        weights.append(reference.attention_weights(q, k))
+        attended = (weights[-1] @ v).swapaxes(0, 1).reshape(length, -1)
+        y = x + linear(attended, tensors, f"{layer}.attention.output.dense")
+        y = layer_norm(y, tensors, f"{layer}.attention.output.LayerNorm", config)
+        inner = ACTIVATIONS[config["hidden_act"]](linear(y, tensors, f"{layer}.intermediate.dense"))
+        y = y + linear(inner, tensors, f"{layer}.output.dense")
+        x = layer_norm(y, tensors, f"{layer}.output.LayerNorm", config)
+    return x, weights
+
+
+ACTIVATIONS = {
+    "relu": lambda x: np.maximum(x, 0),
+    "gelu": lambda x: x / 2 * (1 + _erf(x / math.sqrt(2)).astype(np.float64)),
+    "gelu_new": lambda x: x / 2 * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
+}
+
+
+def linear(x: Array, tensors: dict[str, Array], name: str) -> Array:
+    return x @ tensors[f"{name}.weight"].astype(np.float64).T + tensors[f"{name}.bias"]
+
+
+def layer_norm(x: Array, tensors: dict[str, Array], name: str, config: dict[str, Any]) -> Array:
+    centred = x - x.mean(axis=-1, keepdims=True)
+    variance = np.square(centred).mean(axis=-1, keepdims=True)
+    scaled = centred / np.sqrt(variance + config["layer_norm_eps"])
+    return scaled * tensors[f"{name}.weight"] + tensors[f"{name}.bias"]

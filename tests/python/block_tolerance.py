@@ -1,0 +1,195 @@
+"""The oracle of the blocks around attention, and how far from it a result may be: goes on from tolerance.py.
+
+A block reads x off by dx and gives y off by dy. What it rounds itself has the bounds of tolerance.py. What it carries
+on from dx is a sum of errors that behave like independent random variables, as there: bounded one by one at lambda
+standard deviations, they add up in quadrature. Added up as if all had one sign they would allow 0.1 after one layer in
+float32, and anything after two.
+
+    dy_i = gamma(n + 1) (...) + sqrt(sum_j (dy_i / dx_j)^2 dx_j^2)
+
+Products: sqrt(sum_j W_ij^2 dx_j^2). Sums: x + y rounds once, dx + dy + eps / 2 |x + y|.
+
+Attention
+---------
+Errors of q, k and v move the scores by e_j, and with the weights w_j the result:
+
+    e_j  = |scale| sqrt(sum_d (dq_d k_jd)^2 + (q_d dk_jd)^2)          a softcap has a slope of at most 1
+    dw_j = w_j sqrt(e_j^2 + sum_i w_i^2 e_i^2)
+    do   = sqrt(sum_j w_j^2 (e_j^2 (v_j - o)^2 + dv_j^2))
+
+Feed-forward
+------------
+An activation f has a slope of at most 1 (relu) or 1.13 (gelu, where it is steepest, at sqrt(2)). Both forms of gelu are
+|h| times a tail made of an exponential and a quotient, 4 eps of |h| in all: df = slope dh + 4 eps |h|.
+
+Layer norm
+----------
+z off by dz, with E features. The mean is a chain; c is rounded once. In the variance what the mean is off by cancels,
+as sum c = 0:
+
+    dm = sqrt(sum dz^2) / E + gamma(E + 1) mean |z|
+    dc = dz + dm + eps |c|                                              c = z - m
+    dv = 2 sqrt(sum c^2 dz^2) / E + mean dc^2 + gamma(E + 2) v          v = mean c^2
+
+The quotient c / s with s = sqrt(v + e) is of first order in dz only while dv is small against v: rows whose features
+hardly differ have no digits to spare, and the constant e is what keeps their quotients bounded. So the change of 1 / s
+is taken whole, at the smallest s there may be:
+
+    r  = s / sqrt(max(v - dv, 0) + e) - 1 + 4 eps
+    dy = |w| / s (dc + r (|c| + dc)) + eps (2 |w c / s| + |b|)
+
+An error of z is thus multiplied by 1 / s: what a post-LN layer does to the errors of its attention.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tolerance
+from tolerance import Array, gamma
+
+from mha_native import Decoder, DecoderLayer, Encoder, EncoderLayer, FeedForward, LayerNorm, MultiHeadAttention
+from mha_native import reference as oracle
+
+STEEPEST = {"relu": 1.0, "gelu": 1.13, "gelu_tanh": 1.13}
+
+
+@dataclass(frozen=True)
+class Near:
+    """What the oracle says, and how far from it a result may be."""
+
+    out: Array
+    bound: Array
+
+    @classmethod
+    def exactly(cls, x: Array) -> Near:
+        return cls(x.astype(np.float64), np.zeros(x.shape))
+
+    def plus(self, other: Near, eps: float) -> Near:
+        out = self.out + other.out
+        return Near(out, self.bound + other.bound + eps / 2 * np.abs(out))
+
+
+def layer_norm(norm: LayerNorm, x: Near) -> Near:
+    eps, features = float(np.finfo(norm.dtype).eps), norm.embed_dim
+    state = {name: array.astype(np.float64) for name, array in norm.state_dict().items()}
+    weight, bias = state["weight"], state.get("bias", np.zeros(features))
+    with np.errstate(all="ignore"):
+        z, dz = x.out, x.bound
+        off_mean = _root(dz**2) / features + gamma(features + 1, eps) * np.abs(z).mean(-1, keepdims=True)
+        c = z - z.mean(-1, keepdims=True)
+        dc = dz + off_mean + eps * np.abs(c)
+        variance = (c**2).mean(-1, keepdims=True)
+        off = 2 * _root((c * dz) ** 2) / features + (dc**2).mean(-1, keepdims=True)
+        off = off + gamma(features + 2, eps) * variance
+        s = np.sqrt(variance + norm.eps)
+        ratio = s / np.sqrt(np.maximum(variance - off, 0) + norm.eps) - 1 + 4 * eps
+        slope = np.abs(weight) / s
+        bound = slope * (dc + ratio * (np.abs(c) + dc)) + eps * (2 * slope * np.abs(c) + np.abs(bias))
+        return Near(oracle.layer_norm(z, weight, bias, eps=norm.eps), bound)
+
+
+def feed_forward(layer: FeedForward, x: Near) -> Near:
+    eps, state = float(np.finfo(layer.dtype).eps), layer.state_dict()
+    with np.errstate(all="ignore"):
+        h = _product(x, state["linear1.weight"], state.get("linear1.bias"), eps)
+        off = STEEPEST[layer.activation] * h.bound + 4 * eps * np.abs(h.out)
+        active = Near(oracle.activate(h.out, layer.activation), off)
+        return _product(active, state["linear2.weight"], state.get("linear2.bias"), eps)
+
+
+def attention(layer: MultiHeadAttention, x: Near, memory: Near, options: dict[str, Any]) -> tuple[Near, Near]:
+    """Of `x` to `memory`: the result, and the weights of each head."""
+    eps, state, heads = float(np.finfo(layer.dtype).eps), layer.state_dict(), layer.num_heads
+    counts = (heads, layer.num_kv_heads, layer.num_kv_heads)
+    rows = np.cumsum([heads * layer.head_dim, layer.num_kv_heads * layer.head_dim])
+    stacked = "in_proj_weight" in state
+    weights = np.split(state["in_proj_weight"], rows) if stacked else [state[f"{which}_proj_weight"] for which in "qkv"]
+    biases = np.split(state["in_proj_bias"], rows) if layer.bias else [None] * 3
+    with np.errstate(all="ignore"):
+        projected = zip((x, memory, memory), weights, biases, strict=True)
+        q, k, v = (
+            _heads(_product(of, weight, bias, eps), count)
+            for (of, weight, bias), count in zip(projected, counts, strict=True)
+        )
+        inner = tolerance.attention(q.out, k.out, v.out, options, layer.dtype)
+        k, v = (Near(*(np.repeat(y, heads // counts[1], axis=-3) for y in (z.out, z.bound))) for z in (k, v))
+        scale = options.get("scale") or layer.head_dim**-0.5
+        moved = q.bound**2 @ _turned(k.out**2) + q.out**2 @ _turned(k.bound**2)
+        moved = (scale * inner.weights) ** 2 * np.where(inner.weights == 0, 0, moved)  # (w_j e_j)^2
+        of_weights = np.sqrt(moved + inner.weights**2 * moved.sum(-1, keepdims=True))
+        values, finite = np.where(np.isfinite(v.out), v.out, 0), np.where(np.isfinite(v.bound), v.bound, 0)
+        spread = moved @ values**2 - 2 * inner.out * (moved @ values) + inner.out**2 * moved.sum(-1, keepdims=True)
+        of_heads = np.sqrt(np.maximum(spread, 0) + inner.weights**2 @ finite**2)
+        whole = Near(_joined(inner.out), _joined(inner.out_bound + of_heads))
+        out = _product(whole, state["out_proj.weight"], state.get("out_proj.bias"), eps)
+    return out, Near(inner.weights, inner.weights_bound + of_weights)
+
+
+def encoder(encoder: Encoder | EncoderLayer, x: Array, options: dict[str, Any]) -> tuple[Near, list[Near]]:
+    """The result, and the weights of each layer."""
+    weights = []
+
+    def blocks(layer: EncoderLayer) -> list[Any]:
+        def attend(y: Near) -> Near:
+            out, of_heads = attention(layer.self_attn, y, y, options)
+            weights.append(of_heads)
+            return out
+
+        return [attend, lambda y: feed_forward(layer.feed_forward, y)]
+
+    return _through(encoder, x, blocks), weights
+
+
+def decoder(
+    decoder: Decoder | DecoderLayer, x: Array, memory: Array | Near, options: dict[str, Any], of_memory: dict[str, Any]
+) -> Near:
+    """`options` are those of the self-attention, `of_memory` those of the attention to the memory."""
+    seen = memory if isinstance(memory, Near) else Near.exactly(memory)
+
+    def blocks(layer: DecoderLayer) -> list[Any]:
+        return [
+            lambda y: attention(layer.self_attn, y, y, options)[0],
+            lambda y: attention(layer.cross_attn, y, seen, of_memory)[0],
+            lambda y: feed_forward(layer.feed_forward, y),
+        ]
+
+    return _through(decoder, x, blocks)
+
+
+def _through(stack: Any, x: Array, blocks: Any) -> Near:
+    """All layers of a stack, or of one layer."""
+    eps, y = float(np.finfo(stack.dtype).eps), Near.exactly(x)
+    for layer in getattr(stack, "layers", (stack,)):
+        for number, block in enumerate(blocks(layer), 1):
+            norm = getattr(layer, f"norm{number}")
+            pre = layer.norm_first
+            y = y.plus(block(layer_norm(norm, y)), eps) if pre else layer_norm(norm, y.plus(block(y), eps))
+    last = getattr(stack, "norm", None)
+    return y if last is None else layer_norm(last, y)
+
+
+def _product(x: Near, weight: Array, bias: Array | None, eps: float) -> Near:
+    out, bound = tolerance.projection(x.out, weight, bias, eps)
+    return Near(out, bound + np.sqrt(x.bound**2 @ weight.T.astype(np.float64) ** 2))
+
+
+def _root(x: Array) -> Array:
+    return np.sqrt(x.sum(-1, keepdims=True))
+
+
+def _turned(x: Array) -> Array:
+    return x.swapaxes(-1, -2)
+
+
+def _heads(x: Near, count: int) -> Near:
+    """[..., T, count * D] -> [..., count, T, D]."""
+    shape = (*x.out.shape[:-1], count, x.out.shape[-1] // count)
+    return Near(*(y.reshape(shape).swapaxes(-3, -2) for y in (x.out, x.bound)))
+
+
+def _joined(x: Array) -> Array:
+    x = x.swapaxes(-3, -2)
+    return x.reshape(*x.shape[:-2], -1)
