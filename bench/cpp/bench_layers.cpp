@@ -209,7 +209,7 @@ void add_layers(const Settings& settings) {
                     [dtype, depth] { return microkernel(dtype, depth); });
     }
   for (const Case& c : cases()) {
-    if (c.E == 0) continue;
+    if (c.E == 0 || !settings.wants(c.flops())) continue;
     for (int threads : settings.threads) {
       if (c.F > 0) {
         add_benchmark(with_threads("encoder/" + c.name, threads), settings,

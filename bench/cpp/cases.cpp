@@ -24,9 +24,11 @@ double pairs_of(const Case& c, Index queries, Index keys) {
 void resolve(Case& c) {
   if (c.Hk == 0) c.Hk = c.H;
   if (c.Tk == 0) c.Tk = c.Tq;
-  if (c.kind == "mha" && c.H > 0) c.D = c.E / c.H;
+  if (c.E > 0 && c.H > 0) c.D = c.E / c.H;
+  if (c.kind == "sentences" && c.shortest == 0) c.shortest = c.Tq;
+  const auto kinds = {"sdpa", "ragged", "mha", "encoder_layer", "sentences"};
   const bool is_known =
-      (c.kind == "sdpa" || c.kind == "ragged" || c.kind == "mha") && (c.dtype == "f32" || c.dtype == "f64");
+      std::find(kinds.begin(), kinds.end(), c.kind) != kinds.end() && (c.dtype == "f32" || c.dtype == "f64");
   const bool is_positive = std::min({c.B, c.H, c.Hk, c.Tq, c.Tk, c.D}) > 0;
   if (!is_known || !is_positive || c.H % c.Hk != 0)
     throw std::invalid_argument("cases.toml: case " + c.name + " breaks a rule of the file");

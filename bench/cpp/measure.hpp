@@ -15,7 +15,9 @@ namespace mha::bench {
 /// What the command line asks for.
 struct Settings {
   std::vector<int> threads = {1, 2};
-  bool is_smoke = false;  // run everything, measure next to nothing
+  bool is_smoke = false;  // run everything that takes no seconds, measure next to nothing
+
+  bool wants(double flops) const { return !is_smoke || flops < 2e10; }
 };
 
 /// What one call does. Zero: not worth a rate.
