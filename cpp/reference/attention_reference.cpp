@@ -4,6 +4,7 @@
 #include <cmath>
 #include <initializer_list>
 #include <limits>
+#include <memory>
 
 namespace mha::reference {
 namespace {
@@ -98,9 +99,9 @@ Attention attention(const TensorView& query, const TensorView& key, const Tensor
 
   Attention result;
   std::vector<double> scores(static_cast<std::size_t>(keys));
-  std::vector<char> seen(scores.size());
+  const auto seen = std::make_unique<bool[]>(scores.size());
   double* const score = scores.data();
-  char* const sees = seen.data();
+  bool* const sees = seen.get();
   for (Index b = 0; b < batch; ++b)
     for (Index h = 0; h < heads; ++h)
       for (Index i = 0; i < queries; ++i) {
