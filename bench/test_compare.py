@@ -32,7 +32,7 @@ def test_ratio_and_spread(tmp_path: Path) -> None:
     after = write(tmp_path / "b.json", {"layer": [5, 10, 15]})
     (row,) = compare.compare(compare.read([before]), compare.read([after]))
     quotients = sorted([1 / 2, 1, 3 / 2, 1 / 4, 1 / 2, 3 / 4, 1 / 6, 1 / 3, 1 / 2])
-    assert (row.before, row.after) == (20, 10)
+    assert (row.before, row.after, row.best) == (20, 10, 0.5)
     assert row.times == pytest.approx((quotients[2], quotients[4], quotients[6]))
 
 
