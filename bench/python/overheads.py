@@ -41,7 +41,7 @@ IMPORTED = ("mha_native", "mha_native.models")
 
 @dataclass(frozen=True)
 class Overheads:
-    """Seconds of a call on one query, one key and one feature; bytes of scratch at `LONG`, by number of threads.
+    """Seconds of a call on one query, one key and eight features; bytes of scratch at `LONG`, by number of threads.
 
     `import_seconds` are the median and the best of modules, each in a process of its own; `models` what models take in
     memory.
@@ -69,7 +69,7 @@ class Overheads:
             for module, seconds in self.import_seconds.items()
         ]
         return [
-            f"Tiny call from Python, [1, 1, 1, 1]: median {median:.2f} us, best {best:.2f} us",
+            f"Tiny call from Python, [1, 1, 1, 8]: median {median:.2f} us, best {best:.2f} us",
             *scratch,
             *imports,
             *(model.line() for model in self.models),
@@ -77,7 +77,7 @@ class Overheads:
 
 
 def measure_overheads(thread_counts: list[int], effort: Effort, models: list[ModelMemory]) -> Overheads:
-    x = np.ones((1, 1, 1, 1), np.float32)
+    x = np.ones((1, 1, 1, 8), np.float32)
     attend = mha_native.scaled_dot_product_attention
     tiny = Program("mha_native", 1, lambda: attend(x, x, x))
     turns = [take_turn(tiny, effort) for _ in range(effort.rounds)]

@@ -1,20 +1,26 @@
 # The registry of instruction sets: one line for each, in rising rank. A line makes an object library of
 # src/kernels/kernels.cpp compiled with FLAGS, and a row MHA_ISA(name, condition) of the generated isa_list.inc;
 # dispatch takes the last row whose condition holds. REQUIRES lists all that FLAGS let the compiler emit, in the names of
-# __builtin_cpu_supports, which also asks (XGETBV) whether the operating system saves the registers.
+# __builtin_cpu_supports, which also asks (XGETBV) whether the operating system saves the registers; for the names of
+# isa_own_features src/cpu_features.hpp asks.
 #
 # Common code is compiled for the compiler's default, so that dispatch itself runs everywhere and an old machine gets an
 # error instead of an illegal instruction.
 
 set(MHA_ISA_LIST "")
 set(MHA_ISA_NAMES "")
+set(isa_own_features f16c lzcnt movbe)
 
 macro(mha_register_isa)
   cmake_parse_arguments(isa "" NAME "REQUIRES;FLAGS" ${ARGN})
 
   set(condition "true")
   foreach(feature IN LISTS isa_REQUIRES)
-    string(APPEND condition " && __builtin_cpu_supports(\"${feature}\")")
+    if(feature IN_LIST isa_own_features)
+      string(APPEND condition " && has_${feature}()")
+    else()
+      string(APPEND condition " && __builtin_cpu_supports(\"${feature}\")")
+    endif()
   endforeach()
   string(APPEND MHA_ISA_LIST "MHA_ISA(${isa_NAME}, ${condition})\n")
   list(APPEND MHA_ISA_NAMES ${isa_NAME})

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <initializer_list>
 #include <limits>
+#include <memory>
 
 namespace mha::reference {
 namespace {
@@ -97,8 +98,10 @@ Attention attention(const TensorView& query, const TensorView& key, const Tensor
   const double scale = std::isnan(options.scale) ? default_scale : options.scale;
 
   Attention result;
-  std::vector<double> score(static_cast<std::size_t>(keys));
-  std::vector<bool> sees(score.size());
+  std::vector<double> scores(static_cast<std::size_t>(keys));
+  const auto seen = std::make_unique<bool[]>(scores.size());
+  double* const score = scores.data();
+  bool* const sees = seen.get();
   for (Index b = 0; b < batch; ++b)
     for (Index h = 0; h < heads; ++h)
       for (Index i = 0; i < queries; ++i) {
@@ -127,7 +130,7 @@ Attention attention(const TensorView& query, const TensorView& key, const Tensor
           if (sees[j]) sum += std::exp(score[j] - maximum);
         result.lse.push_back(maximum + std::log(sum));
         for (Index j = 0; j < keys; ++j) result.weights.push_back(sees[j] ? std::exp(score[j] - maximum) / sum : 0.0);
-        const double* weight = result.weights.data() + result.weights.size() - keys;
+        const double* weight = result.weights.data() + (Index(result.weights.size()) - keys);
         for (Index d = 0; d < value_dim; ++d) {
           double out = 0;
           for (Index j = 0; j < keys; ++j)
@@ -180,7 +183,7 @@ Attention multi_head_attention(const MultiHeadAttentionConfig& config, const Mul
     for (Index i = 0; i < queries; ++i)
       for (Index h = 0; h < heads; ++h)
         for (Index d = 0; d < width; ++d)
-          concatenated.push_back(result.out[((b * heads + h) * queries + i) * width + d]);
+          concatenated.push_back(result.out.data()[((b * heads + h) * queries + i) * width + d]);
   const TensorView heads_view(concatenated.data(), {batch, queries, heads * width});
   result.out = project_heads(heads_view, weights.out_weight, weights.out_bias, 1).data;
   return result;

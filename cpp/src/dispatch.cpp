@@ -9,6 +9,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "cpu_features.hpp"
 #include "mha/errors.hpp"
 #include "mha/runtime.hpp"
 #include "parallel.hpp"
@@ -63,7 +64,7 @@ struct DefaultIsa {
   std::string explanation;
 
   DefaultIsa() {
-    const char* requested = std::getenv("MHA_NATIVE_ISA");
+    const char* requested = std::getenv("MHA_NATIVE_ISA");  // NOLINT(concurrency-mt-unsafe): nothing here sets one
     if (requested != nullptr && *requested != '\0') {
       try {
         index = find_isa("MHA_NATIVE_ISA", requested);
@@ -107,7 +108,7 @@ const Isa& isa_at(int index) {
 }
 
 // Long enough for the hardware to see a stream, and short enough that no thread waits for the last one.
-constexpr Index kPieceBytes = 256 * 1024;
+constexpr Index kPieceBytes = Index{256} * 1024;
 
 /// What the tasks of read_memory() share: `pieces` of them read a block.
 struct Reading {

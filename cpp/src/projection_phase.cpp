@@ -35,7 +35,7 @@ void project_and_place(const Projection& p, ProjectionTile tile, Index row, std:
   std::byte* const staged = scratch + padded(p.kernels->projection_scratch(kProjectionBlockRows));
   const Index size = size_of(p.linear->dtype());
   int count = 0;
-  for (int g = 0; g < kGroups; ++g) {
+  for (Index g = 0; g < kGroups; ++g) {
     if (tile.group_columns[g] == 0) continue;
     std::byte* const to = static_cast<std::byte*>(tile.out[g]);
     const Index at = g * kVectorBytes, bytes = tile.group_columns[g] * size;

@@ -66,7 +66,7 @@ namespace {
 /// Whether heads alone, of all batch elements, would leave threads idle: with four for each, the last to finish are a
 /// small part of the whole. Those without queries count: memory is laid out before it is known how many tiles there
 /// are.
-bool has_few_heads(Index heads, int threads) { return threads > 1 && heads < 4 * threads; }
+bool has_few_heads(Index heads, int threads) { return threads > 1 && heads < Index{4} * threads; }
 
 /// The tile that a task is.
 struct Place {

@@ -60,7 +60,8 @@ ThreadCount choose_thread_count(const char* omp_num_threads, int processors, dou
 }
 
 ThreadCount default_thread_count() {
-  return choose_thread_count(std::getenv("OMP_NUM_THREADS"), available_processors(), cgroup_cpu_quota());
+  const char* const from_environment = std::getenv("OMP_NUM_THREADS");  // NOLINT(concurrency-mt-unsafe): as in dispatch
+  return choose_thread_count(from_environment, available_processors(), cgroup_cpu_quota());
 }
 
 }  // namespace mha

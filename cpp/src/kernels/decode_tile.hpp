@@ -45,7 +45,7 @@ class DecodeTile {
 
   static std::size_t scratch_bytes(Index head_dim, Index value_dim) {
     return 2 * SpanSums<T>::bytes(value_dim) +
-           sizeof(T) * std::size_t((kMaxDecodeRows + kSumChains) * head_dim + 2 * kMaxDecodeRows * kSpanKeys);
+           sizeof(T) * std::size_t((kMaxDecodeRows + kSumChains) * head_dim + 2 * kSpanKeys * kMaxDecodeRows);
   }
 
   static std::size_t span_bytes(Index value_dim) { return SpanSums<T>::bytes(value_dim); }

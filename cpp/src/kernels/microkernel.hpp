@@ -66,7 +66,7 @@ MHA_INLINE void multiply_long_tile(Index depth, const T* a, Index a_row, Index a
   const auto zero = [](int, int) MHA_INLINE_LAMBDA { return pset1<Packet<T>>(T(0)); };
   if (depth <= kChain) return multiply_tile<T, M, N, kAhead>(depth, a, a_row, a_step, b, b_row, zero, finish);
   constexpr Index L = kLanes<T>;
-  alignas(kVectorBytes) T sums[M * N * L] = {};
+  alignas(kVectorBytes) T sums[L * M * N] = {};
   const auto sum = [&](int i, int j, const Packet<T>& c)
                        MHA_INLINE_LAMBDA { return padd(pload<Packet<T>>(sums + (i * N + j) * L), c); };
   for (; depth > kChain; depth -= kChain, a += kChain * a_step, b += kChain * b_row)

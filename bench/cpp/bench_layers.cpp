@@ -1,0 +1,227 @@
+// What a layer is made of, from the inside out: the microkernel, a projection, the attention layer, an encoder's layer.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <memory>
+#include <stdexcept>
+#include <vector>
+
+#include "attention_reference.hpp"
+#include "cases.hpp"
+#include "dispatch.hpp"
+#include "measure.hpp"
+#include "mha/mha.hpp"
+#include "row_chain.hpp"
+#include "tensor.hpp"
+
+namespace mha::bench {
+namespace {
+
+using Shared = std::shared_ptr<Tensor>;
+
+Shared tensor(DType dtype, std::initializer_list<Index> shape, unsigned seed, double deviation = 1) {
+  return std::make_shared<Tensor>(dtype, shape, seed, deviation);
+}
+
+/// Memory on a cache line of its own.
+std::shared_ptr<std::byte> aligned_bytes(std::size_t bytes) {
+  constexpr std::align_val_t kLine{64};
+  return {static_cast<std::byte*>(::operator new(bytes, kLine)), [](std::byte* p) { ::operator delete(p, kLine); }};
+}
+
+/// One weight panel times 48 rows: eight register tiles of six, and what surrounds them.
+Subject microkernel(DType dtype, Index depth) {
+  constexpr Index kRows = 48;
+  const Index size = size_of(dtype), columns = kPanelBytes / size;
+  const DTypeKernels& kernels = active_kernels().kernels[static_cast<int>(dtype)];
+  const Shared x = tensor(dtype, {kRows, depth}, 1), out = tensor(dtype, {kRows, columns}, 2);
+  const Shared weight = tensor(dtype, {columns, depth}, 3);
+  const auto packed = std::make_shared<PackedLinear>(weight->view(), TensorView(), columns);
+  const auto scratch = aligned_bytes(kernels.projection_scratch(kRows));
+  ProjectionTile tile = {};
+  tile.rows = kRows;
+  tile.in_features = depth;
+  tile.x = x->view().data;
+  tile.x_row = depth;
+  tile.x_step = 1;
+  tile.panel = packed->panel(0);
+  tile.bias = packed->bias(0);
+  for (Index g = 0; g < kPanelBytes / kVectorBytes; ++g) {
+    tile.out[g] = static_cast<std::byte*>(out->view().data) + g * kVectorBytes;
+    tile.group_columns[g] = kVectorBytes / size;
+  }
+  tile.out_row = columns;
+  tile.out_step = 1;
+  tile.activation = Activation::none;
+
+  Subject subject;
+  subject.dtype = dtype;
+  subject.work.flops = 2.0 * double(kRows * columns * depth);
+  subject.call = [=, project = kernels.project] {
+    (void)x, (void)out, (void)packed;  // kept alive
+    project(tile, scratch.get());
+  };
+  return subject;
+}
+
+/// x W^T + b with W [E, E], one of the four projections of a layer.
+Subject projection_of(const Case& c, int threads) {
+  const DType dtype = c.element();
+  const Index rows = c.B * c.Tq;
+  struct Run {
+    Tensor x, out;
+    PackedLinear linear;
+    RowChain chain;
+    std::shared_ptr<std::byte> scratch;
+  };
+  const Tensor weight(dtype, {c.E, c.E}, 1, 1 / std::sqrt(double(c.E))), bias(dtype, {c.E}, 2);
+  const int workers = threads_for(threads, std::numeric_limits<Index>::max(), double(rows) * double(c.E * c.E));
+  const auto run =
+      std::shared_ptr<Run>(new Run{Tensor(dtype, {rows, c.E}, 3),
+                                   Tensor(dtype, {rows, c.E}, 4),
+                                   {weight.view(), bias.view(), c.E},
+                                   {active_kernels().kernels[static_cast<int>(dtype)], dtype, rows, workers},
+                                   {}});
+  const std::size_t stride = padded(run->chain.scratch_bytes());
+  run->scratch = aligned_bytes(std::size_t(workers) * stride);
+  run->chain.place(run->scratch.get(), {workers, run->scratch.get(), stride});
+  run->chain.project(run->linear, Activation::none, rows_of(run->x.view()), rows_of(run->out.view()));
+
+  Subject subject;
+  subject.dtype = dtype;
+  subject.threads = threads;
+  subject.work.flops = 2.0 * double(rows) * double(c.E * c.E);
+  subject.work.bytes = double(2 * rows * c.E + c.E * (c.E + 1)) * size_of(dtype);
+  subject.call = [run, workers] {
+    Phase phases[RowChain::kMostSteps];
+    run_phases(phases, run->chain.phases(phases), workers);
+  };
+  return subject;
+}
+
+/// Weights of a layer, and one that has packed them.
+struct Layer {
+  MultiHeadAttentionConfig config;
+  Tensor weights[4], biases[4];
+
+  explicit Layer(const Case& c)
+      : config{c.E, c.H},
+        weights{weight(c, 1), weight(c, 2), weight(c, 3), weight(c, 4)},
+        biases{bias(c, 5), bias(c, 6), bias(c, 7), bias(c, 8)} {}
+
+  MultiHeadAttentionWeights views() const {
+    return {weights[0].view(), weights[1].view(), weights[2].view(), weights[3].view(),
+            biases[0].view(),  biases[1].view(),  biases[2].view(),  biases[3].view()};
+  }
+  MultiHeadAttention packed() const { return {config, views()}; }
+
+ private:
+  static Tensor weight(const Case& c, unsigned seed) {
+    return Tensor(c.element(), {c.E, c.E}, seed, 1 / std::sqrt(double(c.E)));
+  }
+  static Tensor bias(const Case& c, unsigned seed) { return Tensor(c.element(), {c.E}, seed, 0.1); }
+};
+
+AttentionOptions options_of(const Case& c, int threads) {
+  AttentionOptions options;
+  options.is_causal = c.causal;
+  options.num_threads = threads;
+  return options;
+}
+
+/// Compares the last row of the last batch element with the reference, by the bound of bench_attention.cpp.
+void check_layer(const Case& c, const Tensor& x, const Tensor& out) {
+  const Layer layer(c);
+  AttentionOptions options = options_of(c, 1);
+  options.query_offset = c.Tq - 1;
+  const auto element = [&](Index row) {
+    return static_cast<const char*>(x.view().data) + row * c.E * size_of(c.element());
+  };
+  const Index last = c.B * c.Tq - 1;
+  const TensorView query(element(last), c.element(), {1, 1, c.E});
+  const TensorView key(element((c.B - 1) * c.Tq), c.element(), {1, c.Tq, c.E});
+  const auto expected = reference::multi_head_attention(layer.config, layer.views(), query, key, key, options);
+  double largest = 0, error = 0;
+  bool is_nan = false;
+  for (Index e = 0; e < c.E; ++e) {
+    const double difference = std::abs(out[last * c.E + e] - expected.out[std::size_t(e)]);
+    is_nan = is_nan || std::isnan(difference);
+    largest = std::max(largest, std::abs(expected.out[std::size_t(e)]));
+    error = std::max(error, difference);
+  }
+  const double eps =
+      c.dtype == "f64" ? std::numeric_limits<double>::epsilon() : double(std::numeric_limits<float>::epsilon());
+  if (is_nan || error > 8 * eps * std::sqrt(double(std::max(c.E, c.Tk))) * largest)
+    throw std::runtime_error(c.name + " is off by " + std::to_string(error) + " from the reference");
+}
+
+Subject layer_of(const Case& c, int threads) {
+  const Shared x = tensor(c.element(), {c.B, c.Tq, c.E}, 9), out = tensor(c.element(), {c.B, c.Tq, c.E}, 10);
+  Subject subject;
+  subject.dtype = c.element();
+  subject.threads = threads;
+  subject.work = {c.flops(), c.least_bytes()};
+  subject.call = [x, out, layer = Layer(c).packed(), options = options_of(c, threads)] {
+    layer.forward(x->view(), x->view(), x->view(), out->view(), {}, options);
+  };
+  subject.check = [&c, x, out] { check_layer(c, *x, *out); };
+  return subject;
+}
+
+/// Layers of an encoder, with random weights; sequences of any length lie one after another.
+Subject encoder_of(const Case& c, int threads) {
+  const DType dtype = c.element();
+  const Tensor up(dtype, {c.F, c.E}, 11, 1 / std::sqrt(double(c.E))), up_bias(dtype, {c.F}, 12, 0.1);
+  const Tensor down(dtype, {c.E, c.F}, 13, 1 / std::sqrt(double(c.F))), down_bias(dtype, {c.E}, 14, 0.1);
+  const Tensor weight(dtype, {c.E}, 15), bias(dtype, {c.E}, 16);
+  const Activation activation = c.activation == "relu" ? Activation::relu : Activation::gelu;
+  std::vector<EncoderLayer> layers;
+  for (Index i = 0; i < c.layers; ++i) {  // each packs, and so reads, weights of its own
+    const LayerNorm norm(weight.view(), bias.view());
+    const FeedForward feed_forward({up.view(), up_bias.view(), down.view(), down_bias.view()}, activation);
+    layers.push_back({Layer(c).packed(), feed_forward, norm, norm});
+  }
+  Subject subject;
+  subject.dtype = dtype;
+  subject.threads = threads;
+  subject.work = {c.flops(), c.least_bytes()};
+  const Encoder encoder(layers.data(), c.layers);
+  const AttentionOptions options = options_of(c, threads);
+  if (c.is_ragged()) {
+    const Shared x = tensor(dtype, {c.queries(), c.E}, 9), out = tensor(dtype, {c.queries(), c.E}, 10);
+    subject.call = [x, out, encoder, options, starts = c.offsets()] {
+      encoder.forward_varlen(x->view(), starts.data(), Index(starts.size()) - 1, out->view(), options);
+    };
+  } else {
+    const Shared x = tensor(dtype, {c.B, c.Tq, c.E}, 9), out = tensor(dtype, {c.B, c.Tq, c.E}, 10);
+    subject.call = [x, out, encoder, options] { encoder.forward(x->view(), out->view(), options); };
+  }
+  return subject;
+}
+
+}  // namespace
+
+void add_layers(const Settings& settings) {
+  for (DType dtype : {DType::f32, DType::f64})
+    for (Index depth : {64, 128, 512}) {  // within one head, within one chain of a long sum, beyond it
+      const std::string element = dtype == DType::f32 ? "f32" : "f64";
+      add_benchmark("microkernel/" + element + "-depth" + std::to_string(depth), settings,
+                    [dtype, depth] { return microkernel(dtype, depth); });
+    }
+  for (const Case& c : cases()) {
+    if (c.E == 0 || !settings.wants(c.flops())) continue;
+    for (int threads : settings.threads) {
+      if (c.F > 0) {
+        add_benchmark(with_threads("encoder/" + c.name, threads), settings,
+                      [&c, threads] { return encoder_of(c, threads); });
+        continue;
+      }
+      add_benchmark(with_threads("layer/" + c.name, threads), settings, [&c, threads] { return layer_of(c, threads); });
+      if (!c.causal)  // which comes after the projection
+        add_benchmark(with_threads("projection/" + c.name, threads), settings,
+                      [&c, threads] { return projection_of(c, threads); });
+    }
+  }
+}
+
+}  // namespace mha::bench

@@ -1,0 +1,76 @@
+// What the machine can do: multiply-adds in registers, and reading from each level of memory.
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "dispatch.hpp"
+#include "measure.hpp"
+#include "mha/runtime.hpp"
+#include "saturate.hpp"
+
+namespace mha::bench {
+namespace {
+
+/// One loop on each of so many threads, which share nothing: what a clock that falls when all of them work leaves.
+template <class Saturate>
+void add_peak(const std::string& name, const Settings& settings, const char* unit, Saturate saturate) {
+  for (int threads : settings.threads) {
+    const auto run = [saturate, unit](benchmark::State& state) {
+      double operations = 0;
+      const auto start = std::chrono::steady_clock::now();
+      for ([[maybe_unused]] auto _ : state) operations += saturate();
+      const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+      state.counters[unit] = operations * 1e-9 / seconds.count();  // the sum of all threads is shown
+    };
+    benchmark::RegisterBenchmark(("machine/" + name).c_str(), run)
+        ->Threads(threads)
+        ->UseRealTime()
+        ->Unit(benchmark::kMicrosecond);
+  }
+}
+
+/// Reads `bytes` of memory again and again.
+void add_reading(const std::string& level, std::size_t bytes, const Settings& settings) {
+  for (int threads : settings.threads) {
+    add_benchmark(with_threads("machine/read-" + level, threads), settings, [=] {
+      // So much for one call that waking the threads does not count.
+      constexpr std::size_t kLeastBytes = std::size_t{16} << 20;
+      const auto memory = std::make_shared<std::vector<double>>(bytes / sizeof(double), 1.0);
+      const std::vector<const void*> blocks((kLeastBytes + bytes - 1) / bytes, memory->data());
+      Subject subject;
+      subject.threads = threads;
+      subject.work.bytes = double(blocks.size()) * double(bytes);
+      subject.call = [=] {
+        benchmark::DoNotOptimize(
+            read_memory(blocks.data(), int(blocks.size()), memory->size() * sizeof(double), threads));
+      };
+      return subject;
+    });
+  }
+}
+
+}  // namespace
+
+void add_machine(const Settings& settings) {
+  constexpr Index kRounds = 1000;  // some 50 us
+  for (DType dtype : {DType::f32, DType::f64}) {
+    const auto saturate_fma = active_kernels().kernels[static_cast<int>(dtype)].saturate_fma;
+    add_peak(dtype == DType::f32 ? "fma-f32" : "fma-f64", settings, "GFLOP/s", [=] { return saturate_fma(kRounds); });
+  }
+#ifdef MHA_BENCH_NARROW_PEAKS
+  if (__builtin_cpu_supports("avx512bf16"))
+    add_peak("fma-bf16", settings, "GFLOP/s", [] { return saturate_bf16(8 * kRounds); });
+  if (__builtin_cpu_supports("avx512vnni"))
+    add_peak("fma-int8", settings, "GOP/s", [] { return saturate_int8(8 * kRounds); });
+#endif
+
+  // Half of a level 2 that each thread has to itself; of a last cache, which strangers may share, a quarter, if that is
+  // beyond level 2; four times the last cache.
+  const std::size_t level2 = cache_bytes(2), last = last_cache_bytes();
+  if (level2 > 0) add_reading("L2", level2 / 2, settings);
+  if (cache_bytes(3) / 4 >= 4 * level2 && level2 > 0) add_reading("L3", cache_bytes(3) / 4, settings);
+  add_reading("DRAM", 4 * last, settings);
+}
+
+}  // namespace mha::bench

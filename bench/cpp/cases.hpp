@@ -1,0 +1,51 @@
+// A row of bench/cases.toml: its sizes and its work. The twin of bench/python/shapes.py.
+#pragma once
+
+#include <array>
+#include <string>
+#include <vector>
+
+#include "mha/tensor_view.hpp"
+
+namespace mha::bench {
+
+/// The fields are the columns of cases.toml, which explains them; Dv is D.
+struct Case {
+  std::string name, kind, dtype, against, activation;
+  Index B = 0, H = 0, Hk = 0, Tq = 0, Tk = 0, D = 0, E = 0, F = 0;
+  Index layers = 1;
+  bool causal = false;
+  Index shortest = 0;
+  std::array<Index, 2> window = {-1, -1};
+  Index admitted = 0;  // 0: no mask
+  double softcap = 0;
+  bool alibi = false;
+  bool cold = false;
+
+  DType element() const { return dtype == "f64" ? DType::f64 : DType::f32; }
+  bool has_options() const {
+    return causal || window[0] >= 0 || window[1] >= 0 || admitted > 0 || softcap > 0 || alibi;
+  }
+
+  /// Whether sequences may differ in length.
+  bool is_ragged() const { return kind == "ragged" || kind == "sentences"; }
+  /// Where the sequences begin, and the end of the last; lengths of a ragged batch rise evenly, and are shuffled.
+  std::vector<std::int64_t> offsets() const;
+  /// Of all sequences.
+  Index queries() const { return is_ragged() ? Index(offsets().back()) : B * Tq; }
+
+  /// Query-key pairs that take part in one head, in all batch elements, counted row by row.
+  double visible_pairs() const;
+  /// Of a layer: 2 D for a score and 2 D for a weighted value of each visible pair; 2 E^2 for each row of four
+  /// projections, 2 E F for each of the two of the feed-forward.
+  double flops() const;
+  /// Memory to be read or written at least once: inputs, weights, result.
+  double least_bytes() const;
+  double key_value_bytes() const { return 2.0 * double(B * Hk * Tk * D) * size_of(element()); }
+};
+
+/// All rows, with what they leave out put in.
+/// @throws std::invalid_argument if a row breaks the rules of the file
+const std::vector<Case>& cases();
+
+}  // namespace mha::bench
