@@ -256,6 +256,15 @@ NewArray new_array(DType dtype, int rank, const Index* extents) {
   return result;
 }
 
+NewArray output_or_new(const ArrayArguments& arrays, int i, py::handle out, int least_rank, int most_rank,
+                       const TensorView& view, Index last_extent) {
+  if (arrays.given(i)) return {py::reinterpret_borrow<py::object>(out), arrays.output(i, least_rank, most_rank)};
+  Index extents[kMaxRank];
+  for (int axis = 0; axis < view.rank; ++axis) extents[axis] = view.extents[axis];
+  extents[view.rank - 1] = last_extent;
+  return new_array(view.dtype, view.rank, extents);
+}
+
 NewIntegers new_integers(int rank, const Index* extents) {
   const py::object array = new_array_of(py::detail::npy_format_descriptor<std::int64_t>::value, rank, extents);
   return {array, reinterpret_cast<std::int64_t*>(fields_of(array).data)};

@@ -87,7 +87,12 @@ struct NewArray {
 };
 NewArray new_array(DType dtype, int rank, const Index* extents);
 
-/// The same of int64, dense.
+/// `out`, which is argument `i`, with least_rank to most_rank axes; or if it was not given a new array: the axes of
+/// `view`, the last one of `last_extent`.
+NewArray output_or_new(const ArrayArguments& arrays, int i, py::handle out, int least_rank, int most_rank,
+                       const TensorView& view, Index last_extent);
+
+/// A new array of int64, dense.
 struct NewIntegers {
   py::object array;
   std::int64_t* data;

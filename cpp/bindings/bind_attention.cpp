@@ -42,16 +42,6 @@ ScoreStage stage_called(const char* function, py::handle name) {
   throw py::value_error(describe(function, "stage", rule, name));
 }
 
-// The array given as `out` (argument `i`), else a new one: the shape of `query` with `last_extent` columns.
-NewArray output_or_new(const ArrayArguments& arrays, int i, py::handle out, const TensorView& query,
-                       Index last_extent) {
-  if (arrays.given(i)) return {py::reinterpret_borrow<py::object>(out), arrays.output(i, 2, kMaxRank)};
-  Index extents[kMaxRank];
-  for (int axis = 0; axis < query.rank; ++axis) extents[axis] = query.extents[axis];
-  extents[query.rank - 1] = last_extent;
-  return new_array(query.dtype, query.rank, extents);
-}
-
 py::object attend(py::handle query, py::handle key, py::handle value, const py::tuple& given_options,
                   py::handle return_lse, py::handle out, py::handle num_threads) {
   const char* const function = "scaled_dot_product_attention";
@@ -63,7 +53,7 @@ py::object attend(py::handle query, py::handle key, py::handle value, const py::
   const ScoreOptions options(function, arrays, 4, given, num_threads, batch_size_of(q));
   const bool with_lse = boolean(function, "return_lse", return_lse);
 
-  const NewArray result = output_or_new(arrays, 3, out, q, v.extents[v.rank - 1]);
+  const NewArray result = output_or_new(arrays, 3, out, 2, kMaxRank, q, v.extents[v.rank - 1]);
   const NewArray lse = with_lse ? new_array(accumulator_of(q.dtype), q.rank - 1, q.extents) : NewArray{};
   warn_if_forked();
   {
@@ -93,7 +83,7 @@ py::object attend_varlen(py::handle query, py::handle key, py::handle value, py:
   const ScoreOptions options(function, arrays, 6, given, num_threads, batch.size);
   const bool with_lse = boolean(function, "return_lse", return_lse);
 
-  const NewArray result = output_or_new(arrays, 5, out, q, v.extents[2]);
+  const NewArray result = output_or_new(arrays, 5, out, 2, kMaxRank, q, v.extents[2]);
   const NewArray lse = with_lse ? new_array(accumulator_of(q.dtype), 2, q.extents) : NewArray{};
   warn_if_forked();
   {
@@ -114,7 +104,7 @@ py::object weigh(py::handle query, py::handle key, const py::tuple& given_option
   const ScoreOptions options(function, arrays, 3, given, num_threads, batch_size_of(q));
   const ScoreStage last = stage_called(function, stage);
 
-  const NewArray result = output_or_new(arrays, 2, out, q, k.extents[k.rank - 2]);
+  const NewArray result = output_or_new(arrays, 2, out, 2, kMaxRank, q, k.extents[k.rank - 2]);
   warn_if_forked();
   {
     const py::gil_scoped_release_simple unlocked;

@@ -56,14 +56,7 @@ py::object forward(const Layer& layer, py::handle query, py::handle key, py::han
   const MultiHeadAttentionConfig& config = layer.attention.config();
   std::optional<CacheUse> use;
   if (shared) use.emplace(*shared, attends_only ? CacheUse::reads : CacheUse::changes);
-  NewArray result;
-  if (arrays.given(3)) {
-    result = {py::reinterpret_borrow<py::object>(out), arrays.output(3, 2, 3)};
-  } else {
-    Index extents[kMaxRank] = {q.extents[0], q.extents[1], config.out_dim};
-    extents[q.rank - 1] = config.out_dim;
-    result = new_array(q.dtype, q.rank, extents);
-  }
+  const NewArray result = output_or_new(arrays, 3, out, 2, 3, q, config.out_dim);
   NewArray weights;
   if (with_weights) {
     // [B, H, Tq, Tk + added], without B if query has none.
@@ -103,9 +96,7 @@ py::object forward_varlen(const Layer& layer, py::handle query, py::handle key, 
   const RaggedArgument batch(arrays, 3, 4);
   const ScoreOptions options(function, arrays, 6, given, num_threads, batch.size);
 
-  const Index extents[] = {q.extents[0], layer.attention.config().out_dim};
-  const NewArray result = arrays.given(5) ? NewArray{py::reinterpret_borrow<py::object>(out), arrays.output(5, 2, 2)}
-                                          : new_array(q.dtype, 2, extents);
+  const NewArray result = output_or_new(arrays, 5, out, 2, 2, q, layer.attention.config().out_dim);
   warn_if_forked();
   {
     const py::gil_scoped_release_simple unlocked;

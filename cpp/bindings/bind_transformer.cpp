@@ -34,12 +34,6 @@ const char* name_of(Activation activation) {
   return "none";
 }
 
-// The array given as `out` (argument `i`), else a new one of the shape of x.
-NewArray output_like(const ArrayArguments& arrays, int i, py::handle out, const TensorView& x, int least_rank) {
-  if (arrays.given(i)) return {py::reinterpret_borrow<py::object>(out), arrays.output(i, least_rank, kMaxRank)};
-  return new_array(x.dtype, x.rank, x.extents);
-}
-
 LayerNorm make_norm(py::handle weight, py::handle bias, py::handle eps) {
   const Argument list[] = {{"weight", weight}, {"bias", bias}};
   const ArrayArguments arrays("LayerNorm", list);
@@ -63,7 +57,7 @@ py::object forward_rows(const char* function, const RowLayer& layer, py::handle 
   const ArrayArguments arrays(function, list, layer.dtype());
   const TensorView rows = arrays.tensor(0, 1, kMaxRank);
   const int threads = positive(function, "num_threads", num_threads, 0);
-  const NewArray result = output_like(arrays, 1, out, rows, 1);
+  const NewArray result = output_or_new(arrays, 1, out, 1, kMaxRank, rows, rows.extents[rows.rank - 1]);
   warn_if_forked();
   {
     const py::gil_scoped_release_simple unlocked;
@@ -155,7 +149,7 @@ py::object encode(const Encoder& encoder, py::handle x, const py::tuple& given_o
   const ScoreOptions options(function, arrays, 4, given, num_threads, batch);
   const NewLengths counts(arrays, 2, rows);
   const CacheList used(function, "caches", caches, encoder.num_layers(), CacheUse::changes);
-  const NewArray result = output_like(arrays, 3, out, rows, 2);
+  const NewArray result = output_or_new(arrays, 3, out, 2, kMaxRank, rows, rows.extents[rows.rank - 1]);
 
   py::list weights;
   std::vector<MutableTensorView> weight_views;
@@ -209,7 +203,7 @@ py::object decode(const Decoder& decoder, py::handle x, py::handle memory, const
   context.memory_caches = read.data();
   context.caches = used.data();
   context.new_lengths = counts.data();
-  const NewArray result = output_like(arrays, 3, out, rows, 2);
+  const NewArray result = output_or_new(arrays, 3, out, 2, kMaxRank, rows, rows.extents[rows.rank - 1]);
   warn_if_forked();
   {
     const py::gil_scoped_release_simple unlocked;

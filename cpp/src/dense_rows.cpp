@@ -26,19 +26,6 @@ View as_rows(const View& view) {
   return {is_even && row > 0 ? view.data : nullptr, view.dtype, {count, view.extents[last]}, {row, 1}};
 }
 
-/// Evenly spaced rows with the axes of `view`.
-template <class Rows, class View>
-Rows with_axes_of(Rows rows, const View& view) {
-  Index stride = rows.strides[0];
-  rows.rank = view.rank;
-  for (int axis = view.rank - 1; axis >= 0; --axis) {
-    rows.extents[axis] = view.extents[axis];
-    rows.strides[axis] = axis == view.rank - 1 ? 1 : stride;
-    if (axis < view.rank - 1) stride *= view.extents[axis];
-  }
-  return rows;
-}
-
 }  // namespace
 
 void copy_elements(const TensorView& from, const MutableTensorView& to) {

@@ -9,6 +9,19 @@ namespace mha {
 /// Copies a view to another one of the same shape and dtype.
 void copy_elements(const TensorView& from, const MutableTensorView& to);
 
+/// Evenly spaced rows, [N, E], with the axes of `view`.
+template <class Matrix, class View>
+Matrix with_axes_of(Matrix rows, const View& view) {
+  Index stride = rows.strides[0];
+  rows.rank = view.rank;
+  for (int axis = view.rank - 1; axis >= 0; --axis) {
+    rows.extents[axis] = view.extents[axis];
+    rows.strides[axis] = axis == view.rank - 1 ? 1 : stride;
+    if (axis < view.rank - 1) stride *= view.extents[axis];
+  }
+  return rows;
+}
+
 /// What a block reads and writes, [..., E], as [N, E] with evenly spaced rows of neighbouring elements: the caller's
 /// memory where it is like that, else a copy.
 class DenseRows {

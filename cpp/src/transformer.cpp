@@ -100,16 +100,8 @@ void run(const Stack<Layer>& stack, const StackArguments& given) {
   const Workers workers{threads, workspace.data() + scratch_at, stride};
 
   rows.gather(workspace.data());
-  const auto as_batch = [&](auto matrix) {  // [N, E] as [B, T, E]
-    const Index row = matrix.strides[0];
-    const Index extents[] = {a.x.extents[0], a.x.extents[1], a.x.extents[2]}, strides[] = {extents[1] * row, row, 1};
-    matrix.rank = 3;
-    std::copy_n(extents, 3, matrix.extents);
-    std::copy_n(strides, 3, matrix.strides);
-    return matrix;
-  };
-  TensorView x = as_batch(rows.x());
-  const MutableTensorView out = as_batch(rows.out());
+  TensorView x = with_axes_of(rows.x(), a.x);
+  const MutableTensorView out = with_axes_of(rows.out(), a.x);
   for (Index i = 0; i < stack.count(); ++i) {
     const BlockArguments of_layer = arguments_of(stack, i, a);
     Layout layout = rows_layout;
