@@ -29,11 +29,14 @@ bool is_native(py::handle array) {
 // NumPy's number for an element type.
 int type_number(DType dtype) {
   switch (dtype) {
-#define MHA_DTYPE(name, scalar, accumulator) \
-  case DType::name:                          \
-    return py::detail::npy_format_descriptor<scalar>::value;
-#include <mha/dtypes.def>
-#undef MHA_DTYPE
+    case DType::f32:
+      return npy_api::NPY_FLOAT_;
+    case DType::f64:
+      return npy_api::NPY_DOUBLE_;
+    case DType::f16:
+      return 23;  // NPY_HALF
+    case DType::bf16:
+      return -1;
     case DType::boolean:
       return npy_api::NPY_BOOL_;
   }

@@ -1,6 +1,8 @@
 # The registry of instruction sets: one line for each, in rising rank. A line makes an object library of
-# src/kernels/kernels.cpp compiled with FLAGS, and a row MHA_ISA(name, condition) of the generated isa_list.inc;
-# dispatch takes the last row whose condition holds. REQUIRES lists all that FLAGS let the compiler emit, in the names of
+# src/kernels/kernels.cpp compiled with FLAGS, and a row MHA_ISA(name, condition, preferred) of the generated
+# isa_list.inc; dispatch takes the last row for which both hold. PREFERRED is a condition of its own, where a processor
+# may have instructions and be slow at them. What EXTENDS another instruction set has its own kernels for the element
+# types it has instructions for, and takes the others from there. REQUIRES lists all that FLAGS let the compiler emit, in the names of
 # __builtin_cpu_supports, which also asks (XGETBV) whether the operating system saves the registers; for the names of
 # isa_own_features src/cpu_features.hpp asks.
 #
@@ -12,7 +14,7 @@ set(MHA_ISA_NAMES "")
 set(isa_own_features f16c lzcnt movbe)
 
 macro(mha_register_isa)
-  cmake_parse_arguments(isa "" NAME "REQUIRES;FLAGS" ${ARGN})
+  cmake_parse_arguments(isa "" "NAME;EXTENDS;PREFERRED" "REQUIRES;FLAGS" ${ARGN})
 
   set(condition "true")
   foreach(feature IN LISTS isa_REQUIRES)
@@ -22,7 +24,10 @@ macro(mha_register_isa)
       string(APPEND condition " && __builtin_cpu_supports(\"${feature}\")")
     endif()
   endforeach()
-  string(APPEND MHA_ISA_LIST "MHA_ISA(${isa_NAME}, ${condition})\n")
+  if(NOT isa_PREFERRED)
+    set(isa_PREFERRED "true")
+  endif()
+  string(APPEND MHA_ISA_LIST "MHA_ISA(${isa_NAME}, ${condition}, ${isa_PREFERRED})\n")
   list(APPEND MHA_ISA_NAMES ${isa_NAME})
 
   add_library(mha_kernels_${isa_NAME} OBJECT ${CMAKE_CURRENT_SOURCE_DIR}/src/kernels/kernels.cpp)
@@ -30,6 +35,9 @@ macro(mha_register_isa)
   target_include_directories(mha_kernels_${isa_NAME} PRIVATE include src)
   target_link_libraries(mha_kernels_${isa_NAME} PRIVATE Eigen3::Eigen)
   target_compile_definitions(mha_kernels_${isa_NAME} PRIVATE MHA_ISA=${isa_NAME})
+  if(isa_EXTENDS)
+    target_compile_definitions(mha_kernels_${isa_NAME} PRIVATE MHA_BASE_ISA=${isa_EXTENDS})
+  endif()
   # Products are rounded unless the source says pmadd. GCC would fuse them with sums where it can, which depends on what
   # it has inlined: two kernels that share a line of source could round it differently.
   target_compile_options(mha_kernels_${isa_NAME} PRIVATE ${isa_FLAGS} -ffp-contract=off)
@@ -48,6 +56,10 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
   mha_register_isa(NAME baseline REQUIRES ${v2} FLAGS -march=x86-64-v2)
   mha_register_isa(NAME avx2 REQUIRES ${v3} FLAGS -march=x86-64-v3)
   mha_register_isa(NAME avx512 REQUIRES ${v4} FLAGS -march=x86-64-v4 -mprefer-vector-width=512)
+  # Intel's processors to date run VDPBF16PS at half the rate of a multiply-add or less, AMD's at its full rate.
+  mha_register_isa(NAME avx512bf16 EXTENDS avx512 REQUIRES ${v4} avx512vnni avx512bf16
+    PREFERRED "__builtin_cpu_is(\"amd\")"
+    FLAGS -march=x86-64-v4 -mavx512vnni -mavx512bf16 -mprefer-vector-width=512)
 elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64)$")
   mha_register_isa(NAME neon)  # a part of every 64-bit Arm processor
 else()

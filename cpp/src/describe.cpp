@@ -14,6 +14,10 @@ const char* name_of(DType dtype) {
       return "float32";
     case DType::f64:
       return "float64";
+    case DType::f16:
+      return "float16";
+    case DType::bf16:
+      return "bfloat16";
     case DType::boolean:
       return "bool";
   }

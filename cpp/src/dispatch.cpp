@@ -16,9 +16,9 @@
 
 namespace mha {
 
-#define MHA_ISA(name, condition) \
-  namespace name {               \
-  const KernelTable& table();    \
+#define MHA_ISA(name, condition, preferred) \
+  namespace name {                          \
+  const KernelTable& table();               \
   }
 #include "isa_list.inc"
 #undef MHA_ISA
@@ -29,11 +29,13 @@ struct Isa {
   const char* name;
   const KernelTable& (*table)();
   bool (*supported)();
+  bool (*preferred)();  // where it is supported
 };
 
 // In rising rank, as registered in cpp/cmake/isa.cmake.
 constexpr Isa kIsas[] = {
-#define MHA_ISA(name, condition) {#name, &name::table, [] { return bool(condition); }},
+#define MHA_ISA(name, condition, preferred) \
+  {#name, &name::table, [] { return bool(condition); }, [] { return bool(preferred); }},
 #include "isa_list.inc"
 #undef MHA_ISA
 };
@@ -75,7 +77,7 @@ struct DefaultIsa {
       return;
     }
     for (int i = 0; i < kNumIsas; ++i)
-      if (kIsas[i].supported()) index = i;
+      if (kIsas[i].supported() && kIsas[i].preferred()) index = i;
     explanation = index == kNone
                       ? std::string("this machine runs none of the instruction sets that were built, from '") +
                             kIsas[0].name + "' upwards"

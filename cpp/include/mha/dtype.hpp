@@ -1,7 +1,19 @@
 // Element types, expanded from dtypes.def.
 #pragma once
 
+#include <cstdint>
+
 namespace mha {
+
+/// IEEE 754 binary16: 5 bits of exponent, 11 of significand. Storage only.
+struct Float16 {
+  std::uint16_t bits;
+};
+
+/// The upper half of an IEEE 754 binary32: 8 bits of exponent, 8 of significand. Storage only.
+struct BFloat16 {
+  std::uint16_t bits;
+};
 
 /// Element type of a tensor. `boolean` is one byte, 0 or 1, and is accepted for masks only.
 enum class DType : unsigned char {

@@ -48,6 +48,7 @@ std::size_t attention_scratch(Index head_dim, Index value_dim) {
 
 template <class T>
 constexpr DTypeKernels dtype_kernels() {
+  if constexpr (sizeof(T) == 2) return {}; else {
   static_assert(kWidth<T> <= kMaxTileRows);
   static_assert(kLanes<T> * sizeof(T) <= kVectorBytes && kPanelWidth<T> % kWidth<T> == 0);
   return {int(kWidth<T>),
@@ -62,6 +63,7 @@ constexpr DTypeKernels dtype_kernels() {
           &project_tile<T>,
           &normalize_rows<T>,
           &saturate_fma<T>};
+  }
 }
 
 constexpr KernelTable kTable = {MHA_QUOTE(MHA_ISA),
