@@ -14,6 +14,12 @@
 #define MHA_QUOTE_EXPANDED(x) #x
 #define MHA_QUOTE(x) MHA_QUOTE_EXPANDED(x)
 
+#ifdef MHA_BASE_ISA
+namespace mha::MHA_BASE_ISA {
+const KernelTable& table();
+}
+#endif
+
 namespace mha::MHA_ISA {
 namespace {
 
@@ -39,33 +45,48 @@ void observe_tile(const AttentionTile& tile, const StatisticsOutputs& outputs, v
   StatisticsTile<T>(tile, outputs, scratch).run();
 }
 
-template <class T>
+template <class S>
 std::size_t attention_scratch(Index head_dim, Index value_dim) {
-  const std::size_t many = AttendTile<T>::scratch_bytes(head_dim, value_dim);
-  const std::size_t few = DecodeTile<T>::scratch_bytes(head_dim, value_dim);
+  const std::size_t many = AttendTile<S>::scratch_bytes(head_dim, value_dim);
+  const std::size_t few = DecodeTile<S>::scratch_bytes(head_dim, value_dim);
   return many > few ? many : few;
 }
 
-template <class T>
+template <class S>
 constexpr DTypeKernels dtype_kernels() {
-  if constexpr (sizeof(T) == 2) return {}; else {
+  using T = Compute<S>;
   static_assert(kWidth<T> <= kMaxTileRows);
   static_assert(kLanes<T> * sizeof(T) <= kVectorBytes && kPanelWidth<T> % kWidth<T> == 0);
-  return {int(kWidth<T>),
-          &attention_scratch<T>,
-          attention_kernel<AttendTile, T>(),
-          attention_kernel<DecodeTile, T>(),
-          kLanes<T>,
-          &weigh_tile<T>,
-          &write_scores<T>,
-          &observe_tile<T>,
-          &projection_scratch<T>,
-          &project_tile<T>,
-          &normalize_rows<T>,
-          &saturate_fma<T>};
+  DTypeKernels kernels{int(kWidth<T>),
+                       &attention_scratch<S>,
+                       attention_kernel<AttendTile, S>(),
+                       attention_kernel<DecodeTile, S>(),
+                       DecodeTile<S>::kColumns,
+                       &weigh_tile<S>,
+                       &write_scores<S>,
+                       &observe_tile<S>,
+                       nullptr,
+                       nullptr,
+                       nullptr,
+                       &saturate_fma<typename Units<S>::Unit>};
+  if constexpr (sizeof(S) == sizeof(T)) {
+    kernels.projection_scratch = &projection_scratch<T>;
+    kernels.project = &project_tile<T>;
+    kernels.normalize = &normalize_rows<T>;
   }
+  return kernels;
 }
 
+#ifdef MHA_BASE_ISA
+/// The element types that this instruction set has instructions for; the others are those of the set it extends.
+KernelTable extended_table() {
+  KernelTable extended = MHA_BASE_ISA::table();
+  extended.isa = MHA_QUOTE(MHA_ISA);
+  extended.compiled_isa = &compiled_isa;
+  extended.kernels[int(DType::bf16)] = dtype_kernels<BFloat16>();
+  return extended;
+}
+#else
 constexpr KernelTable kTable = {MHA_QUOTE(MHA_ISA),
                                 &compiled_isa,
                                 &read_words,
@@ -74,9 +95,15 @@ constexpr KernelTable kTable = {MHA_QUOTE(MHA_ISA),
 #include "mha/dtypes.def"
 #undef MHA_DTYPE
                                 }};
+#endif
 
 }  // namespace
 
-const KernelTable& table() { return kTable; }
+const KernelTable& table() {
+#ifdef MHA_BASE_ISA
+  static const KernelTable kTable = extended_table();
+#endif
+  return kTable;
+}
 
 }  // namespace mha::MHA_ISA

@@ -34,8 +34,10 @@ MHA_INLINE void look_at_mask(const unsigned char* mask, Index size, Index step, 
 
 /// The block's mask entries, transposed to [key][query]: 0 or the bias where visible, minus infinity where masked.
 /// Returns whether there is anything to apply: a block that masks nothing, of boolean masks only, is better left plain.
-template <class T>
-bool fill_bias_transposed(const AttentionTile& tile, Index begin, Index end, int vectors, T* bias, bool& any_visible) {
+template <class S>
+bool fill_bias_transposed(const AttentionTile& tile, Index begin, Index end, int vectors, Compute<S>* bias,
+                          bool& any_visible) {
+  using T = Compute<S>;
   using P = Packet<T>;
   constexpr Index L = kLanes<T>, W = kWidth<T>;
   constexpr T kMasked = -kInfinity<T>;
@@ -64,12 +66,12 @@ bool fill_bias_transposed(const AttentionTile& tile, Index begin, Index end, int
   } else if (tile.attn_mask[0]) {
     any_masked = true;
     for (int j = 0; j < vectors; ++j) {
-      const T* rows[L];
+      const S* rows[L];
       for (Index r = 0; r < L; ++r) {
         const Index row = j * L + r < tile.rows ? j * L + r : tile.rows - 1;
-        rows[r] = static_cast<const T*>(tile.attn_mask[row]);
+        rows[r] = static_cast<const S*>(tile.attn_mask[row]);
       }
-      load_transposed<T>(rows, begin, size, tile.attn_mask_step, bias + j * L, W);
+      load_transposed<S, Numbers<S>>(rows, begin, size, tile.attn_mask_step, bias + j * L, W);
     }
   }
 
@@ -90,8 +92,9 @@ bool fill_bias_transposed(const AttentionTile& tile, Index begin, Index end, int
 }
 
 /// The same by rows, `row` elements apart, 0 where no mask says otherwise. Returns whether any key is visible.
-template <class T>
-bool fill_bias_rows(const AttentionTile& tile, Index begin, Index end, T* bias, Index row) {
+template <class S>
+bool fill_bias_rows(const AttentionTile& tile, Index begin, Index end, Compute<S>* bias, Index row) {
+  using T = Compute<S>;
   const unsigned char* key_mask = tile.key_mask;
   bool any_visible = false;
   for (int r = 0; r < tile.rows; ++r, bias += row) {
@@ -103,7 +106,7 @@ bool fill_bias_rows(const AttentionTile& tile, Index begin, Index end, T* bias, 
       if (attn_mask && tile.attn_mask_is_boolean)
         visible &= static_cast<const unsigned char*>(attn_mask)[at] != 0;
       else if (attn_mask)
-        entry = static_cast<const T*>(attn_mask)[at];
+        entry = load_element(static_cast<const S*>(attn_mask) + at);
       bias[key - begin] = visible ? entry : -kInfinity<T>;
       any_visible |= bias[key - begin] != -kInfinity<T>;
     }

@@ -23,9 +23,10 @@ void add_to_sums(double* __restrict__ sums, const T* __restrict__ terms, Index c
   for (Index i = 0; i < count; ++i) sums[i] += double(terms[i]);
 }
 
-template <class T>
+template <class S>
 class StatisticsTile {
  public:
+  using T = Compute<S>;
   static constexpr Index L = kLanes<T>;
   using P = Packet<T>;
 
@@ -138,7 +139,7 @@ class StatisticsTile {
 
   const AttentionTile& tile_;
   const StatisticsOutputs& outputs_;
-  ScoreTile<T> scores_;
+  ScoreTile<S> scores_;
   Sums sums_[kVectors];
   int64_t max_key_[kMaxTileRows];
 };

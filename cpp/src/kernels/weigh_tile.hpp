@@ -6,15 +6,18 @@
 
 namespace mha::MHA_ISA {
 
-template <class T>
+template <class S>
 void weigh_tile(const AttentionTile& tile, void* scratch) {
+  using T = Compute<S>;
   constexpr Index L = kLanes<T>;
-  T* rows[kMaxTileRows];
+  S zero;
+  store_element(&zero, T(0));
+  S* rows[kMaxTileRows];
   for (int r = 0; r < tile.rows; ++r) {
-    rows[r] = static_cast<T*>(tile.out[r]);
-    for (Index key = 0; key < tile.key_length; ++key) rows[r][key * tile.out_step] = T(0);
+    rows[r] = static_cast<S*>(tile.out[r]);
+    for (Index key = 0; key < tile.key_length; ++key) rows[r][key * tile.out_step] = zero;
   }
-  ScoreTile<T> scores(tile, static_cast<T*>(scratch));
+  ScoreTile<S> scores(tile, static_cast<T*>(scratch));
   scores.find_sums();
   Packet<T> normalizers[kVectors];
   for (int j = 0; j < scores.vectors(); ++j) normalizers[j] = scores.normalizer(j);
@@ -27,7 +30,7 @@ void weigh_tile(const AttentionTile& tile, void* scratch) {
       const Index count = tile.rows - j * L < L ? tile.rows - j * L : L;
       // In a row of NaN what is masked is still 0: it is selected, since 0 times NaN would not be.
       if (masked) scores.normalize(block, j, normalizers[j], masked);
-      store_transposed<T>(scores.weights() + (first - block.begin) * kWidth<T> + j * L, kWidth<T>,
+      store_transposed<S>(scores.weights() + (first - block.begin) * kWidth<T> + j * L, kWidth<T>,
                           masked ? pset1<Packet<T>>(T(1)) : normalizers[j], rows + j * L, count, first, columns,
                           tile.out_step);
     }
