@@ -82,7 +82,6 @@ class AttendTile {
         total_out_(out_ + W * tile.value_dim),
         block_out_(total_out_ + W * tile.value_dim),
         near_values_(reinterpret_cast<Unit*>(block_out_ + W * tile.value_dim)),
-        units_of_weights_(near_values_ + kUnitsOfBlock * units_of_value_row(tile.value_dim)),
         scores_(tile, block_out_ + W * tile.value_dim + near_units(tile.value_dim)) {}
 
   void run() {
@@ -97,8 +96,7 @@ class AttendTile {
       scores_.raise_maximum();
       const bool guarded = block.is_masked && has_non_finite_value<S>(tile_, block.segments[0].begin, block.end);
       const T* masked = guarded ? scores_.mark_masked(block) : nullptr;
-      scores_.exponentiate(block, true);
-      pack_weights(block);
+      scores_.exponentiate(block);
       values_ = values_from(block.segments[0].begin, block.end);
       const Segment& segment = block.segments[0];
       if (guarded) {
@@ -145,9 +143,7 @@ class AttendTile {
 
   /// Of a row of values, in units that join keys, not columns.
   static constexpr Index units_of_value_row(Index value_dim) { return kConverts ? (value_dim + L - 1) / L * L : 0; }
-  static constexpr Index near_units(Index value_dim) {
-    return kUnitsOfBlock * (units_of_value_row(value_dim) + (kJoinsKeys ? W : 0));
-  }
+  static constexpr Index near_units(Index value_dim) { return kUnitsOfBlock * units_of_value_row(value_dim); }
 
   /// Values of the keys [first, last), as they lie if they can be multiplied so.
   UnitRows<Unit> values_from(Index first, Index last) const {
@@ -165,32 +161,13 @@ class AttendTile {
     return {near_values_, row, 1};
   }
 
-  /// Weights of the block in units.
-  void pack_weights([[maybe_unused]] const KeyBlock& block) {
-    if constexpr (kJoinsKeys)
-      for (int j = 0; j < scores_.vectors(); ++j) {
-        const Index first = scores_.first_in(block, j) - block.begin, last = scores_.last_in(block, j) - block.begin;
-        const T* weight = scores_.weights() + first * W + j * L;
-        for (Index i = first; i < last; i += 2, weight += 2 * W)
-          store_units(units_of_weights_ + i / 2 * W + j * L,
-                      pair_up(pload<P>(weight), i + 1 < last ? pload<P>(weight + W) : pset1<P>(T(0))));
-      }
-  }
-  /// Those of the unit that begins at key `first` of the block.
-  const Unit* weights_at(Index first) const {
-    if constexpr (kJoinsKeys)
-      return units_of_weights_ + first / 2 * W;
-    else
-      return scores_.weights() + first * W;
-  }
-
   ValueArguments<Unit> arguments(const KeyBlock& block, const Segment& segment, T* out, bool starts) const {
     const Index lane = segment.first_vector * L, first = block.segments[0].begin;
     return {U::count(segment.end - segment.begin),
             values_.data + (segment.begin - first) / U::kElements * values_.row,
             values_.row,
             values_.step,
-            weights_at(segment.begin - block.begin) + lane,
+            scores_.weights(segment.begin - block.begin) + lane,
             scores_.correction() + lane,
             out + lane,
             starts};
@@ -216,7 +193,7 @@ class AttendTile {
         P skip = pload<P>(masked + i * W + j * L);
         if constexpr (kJoinsKeys)
           skip = join_halves(skip, key + 1 < block.end ? pload<P>(masked + (i + 1) * W + j * L) : ptrue(skip));
-        const P weight = load_units(weights_at(i) + j * L);
+        const P weight = load_units(scores_.weights(i) + j * L);
         const Unit* value = values_.data + (key - block.segments[0].begin) / U::kElements * values_.row;
         for (Index d = 0; d < tile_.value_dim; ++d, value += values_.step) {
           T* o = block_out_ + d * W + j * L;
@@ -275,7 +252,7 @@ class AttendTile {
 
   const AttentionTile& tile_;
   T *out_, *total_out_, *block_out_;  // of the span, of all spans, of a block
-  Unit *near_values_, *units_of_weights_;
+  Unit* near_values_;
   UnitRows<Unit> values_{};  // of the block
   int spans_ = 0;
   ScoreTile<S> scores_;

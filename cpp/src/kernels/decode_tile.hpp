@@ -257,7 +257,7 @@ class DecodeTile {
       for (Index i = 0; i < block.scored_keys(); i += kSumChains) {
         MHA_UNROLL
         for (Index c = 0; c < kSumChains; c += L) {
-          const P weight = exp2_of_nonpositive(pmul(psub(pload<P>(scores + i + c), highest), scale));
+          const P weight = weight_of<S>(pmul(psub(pload<P>(scores + i + c), highest), scale));
           if constexpr (kJoinsKeys)
             store_pairs(block.weights + r * kSpanUnits + (i + c) / U::kElements, weight);
           else

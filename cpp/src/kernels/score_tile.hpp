@@ -45,9 +45,13 @@ class ScoreTile {
   static constexpr Index L = kLanes<T>, W = kWidth<T>;
   using P = Packet<T>;
 
+  /// Whether a unit holds several keys; then weights become units in a place of their own.
+  static constexpr bool kJoinsKeys = U::kElements > 1;
+
   static std::size_t scratch_elements(Index head_dim) {
     const Index near_keys = U::lie_ready(0, 1, 0) && U::kElements == 1 ? 0 : kKeyBlock * units_row<S>(head_dim);
-    return std::size_t(W * (U::count(head_dim) + 2 * kKeyBlock + 12) + near_keys);
+    const Index units = kJoinsKeys ? kKeyBlock / U::kElements : 0;
+    return std::size_t(W * (U::count(head_dim) + 2 * kKeyBlock + units + 12) + near_keys);
   }
 
   ScoreTile(const AttentionTile& tile, T* scratch) : tile_(tile), scale_(tile), modify_(tile, scale_) {
@@ -59,6 +63,7 @@ class ScoreTile {
     queries_ = reinterpret_cast<Unit*>(take(U::count(tile.head_dim)));
     scores_ = take(kKeyBlock);
     bias_ = take(kKeyBlock);
+    weights_ = reinterpret_cast<Unit*>(kJoinsKeys ? take(kKeyBlock / U::kElements) : scores_);
     row_max_ = take(1);
     row_sum_ = take(1);
     correction_ = take(1);
@@ -135,7 +140,7 @@ class ScoreTile {
       if (block.begins_span) begin_span();
       score(block);
       raise_maximum();
-      exponentiate(block, true);
+      exponentiate(block);
     });
     close_span();
   }
@@ -191,25 +196,33 @@ class ScoreTile {
     }
   }
 
-  /// Scores of the block become weights relative to the maximum. The sum takes them in when `accumulate` is set.
-  void exponentiate(const KeyBlock& block, bool accumulate) {
-    const P scale = pset1<P>(scale_.exponent_scale);
+  /// Scores of the block become weights relative to the maximum, and the sum takes them in.
+  void exponentiate(const KeyBlock& block) {
     for (int j = 0; j < vectors_; ++j) {
-      const P highest = pload<P>(row_max_ + j * L);
-      const Index first = first_in(block, j), last = last_in(block, j);
-      const P sum = sum_chains<0, 1>([&](Index chain) MHA_INLINE_LAMBDA {
-        P weights = pset1<P>(T(0));
-        const Index before = first - block.begin - chain + kSumChains - 1;
-        for (Index key = block.begin + chain + (before - before % kSumChains); key < last; key += kSumChains) {
-          T* s = scores_ + (key - block.begin) * W + j * L;
-          const P weight = exp2_of_nonpositive(pmul(psub(pload<P>(s), highest), scale));
-          pstore(s, weight);
-          weights = padd(weights, weight);
-        }
-        return weights;
-      });
-      if (accumulate) pstore(row_sum_ + j * L, pmadd(pload<P>(row_sum_ + j * L), pload<P>(correction_ + j * L), sum));
+      P sum;
+      if constexpr (kJoinsKeys)
+        sum = exponentiate_to_units(block, j);
+      else
+        sum = exponentiate_in_place(block, j);
+      pstore(row_sum_ + j * L, pmadd(pload<P>(row_sum_ + j * L), pload<P>(correction_ + j * L), sum));
     }
+  }
+
+  /// The scores of vector j become weights, where they are. Returns their sum.
+  P exponentiate_in_place(const KeyBlock& block, int j) {
+    const P scale = pset1<P>(scale_.exponent_scale), highest = pload<P>(row_max_ + j * L);
+    const Index first = first_in(block, j), last = last_in(block, j);
+    return sum_chains<0, 1>([&](Index chain) MHA_INLINE_LAMBDA {
+      P weights = pset1<P>(T(0));
+      const Index before = first - block.begin - chain + kSumChains - 1;
+      for (Index key = block.begin + chain + (before - before % kSumChains); key < last; key += kSumChains) {
+        T* s = scores_ + (key - block.begin) * W + j * L;
+        const P weight = weight_of<S>(pmul(psub(pload<P>(s), highest), scale));
+        pstore(s, weight);
+        weights = padd(weights, weight);
+      }
+      return weights;
+    });
   }
 
   /// What exponentiate() raises 2 to for scores of vector j: log2 of the weight relative to the largest one.
@@ -260,7 +273,10 @@ class ScoreTile {
   }
 
   int vectors() const { return vectors_; }
-  const T* weights() const { return scores_; }
+  /// [keys of the block][kWidth]
+  const T* scores() const { return scores_; }
+  /// What exponentiate() made of those from key `first` of the block on, which begins a unit.
+  const Unit* weights(Index first) const { return weights_ + first / U::kElements * W; }
   /// What brings the scores of score() to scaled ones.
   P score_scale() const { return pset1<P>(T(scale_.of_maximum)); }
   const T* correction() const { return correction_; }
@@ -285,6 +301,34 @@ class ScoreTile {
     return {near_keys_, row, 1};
   }
 
+  /// The scores of vector j become weights in units, rounded; the sum is of those before that. All chains at once, so
+  /// that the two weights of a unit meet in registers.
+  P exponentiate_to_units(const KeyBlock& block, int j) {
+    const P scale = pset1<P>(scale_.exponent_scale), highest = pload<P>(row_max_ + j * L);
+    const Index first = first_in(block, j) - block.begin, last = last_in(block, j) - block.begin;
+    const Index begin = first - first % kSumChains, end = last + (kSumChains - last % kSumChains) % kSumChains;
+    T* const scores = scores_ + j * L;
+    const auto leave_out = [&](Index from, Index to) {
+      for (Index key = from; key < to; ++key) pstore(scores + key * W, pset1<P>(-kInfinity<T>));
+    };
+    leave_out(begin, first);
+    leave_out(last, end);
+    P chains[kSumChains];
+    MHA_UNROLL
+    for (P& chain : chains) chain = pset1<P>(T(0));
+    for (Index key = begin; key < end; key += kSumChains) {
+      MHA_UNROLL
+      for (Index c = 0; c < kSumChains; c += 2) {
+        const P one = weight_of<S>(pmul(psub(pload<P>(scores + (key + c) * W), highest), scale));
+        const P two = weight_of<S>(pmul(psub(pload<P>(scores + (key + c + 1) * W), highest), scale));
+        store_units(weights_ + (key + c) / 2 * W + j * L, pair_up(one, two));
+        chains[c] = padd(chains[c], one);
+        chains[c + 1] = padd(chains[c + 1], two);
+      }
+    }
+    return sum_chains<0, 1>([&](Index chain) MHA_INLINE_LAMBDA { return chains[chain]; });
+  }
+
   void find_bounds();
   void pack_queries();
   bool plan_block(KeyBlock& block, Index begin);
@@ -298,7 +342,7 @@ class ScoreTile {
   Index last_key_ = 0;
   // For each vector the keys that any of its lanes sees, and those that all of them see.
   Index any_first_[kVectors], any_last_[kVectors], all_first_[kVectors], all_last_[kVectors];
-  Unit *queries_, *near_keys_;
+  Unit *queries_, *near_keys_, *weights_;
   T *scores_, *bias_, *row_max_, *row_sum_, *correction_, *block_max_, *first_, *last_, *slope_, *position_;
   T *total_max_, *total_sum_, *older_, *recent_;
 };

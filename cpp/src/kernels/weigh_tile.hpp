@@ -24,13 +24,13 @@ void weigh_tile(const AttentionTile& tile, void* scratch) {
   scores.for_each_block([&](const KeyBlock& block) {
     scores.score(block);
     const T* masked = block.is_masked ? scores.mark_masked(block) : nullptr;
-    scores.exponentiate(block, false);
     for (int j = 0; j < scores.vectors(); ++j) {
+      scores.exponentiate_in_place(block, j);
       const Index first = scores.first_in(block, j), columns = scores.last_in(block, j) - first;
       const Index count = tile.rows - j * L < L ? tile.rows - j * L : L;
       // In a row of NaN what is masked is still 0: it is selected, since 0 times NaN would not be.
       if (masked) scores.normalize(block, j, normalizers[j], masked);
-      store_transposed<S>(scores.weights() + (first - block.begin) * kWidth<T> + j * L, kWidth<T>,
+      store_transposed<S>(scores.scores() + (first - block.begin) * kWidth<T> + j * L, kWidth<T>,
                           masked ? pset1<Packet<T>>(T(1)) : normalizers[j], rows + j * L, count, first, columns,
                           tile.out_step);
     }
