@@ -239,15 +239,23 @@ class AttendTile {
   }
 
   void store() const {
-    for (int j = 0; j < scores_.vectors(); ++j) {
-      const Index first = j * L, count = tile_.rows - first < L ? tile_.rows - first : L;
-      S* rows[L];
-      for (Index r = 0; r < count; ++r) rows[r] = static_cast<S*>(tile_.out[first + r]);
-      store_transposed<S>(total_out_ + first, W, scores_.normalizer(j), rows, count, 0, tile_.value_dim,
-                          tile_.out_step);
-    }
+    if (tile_.is_wide)
+      store_rows<T>();
+    else
+      store_rows<S>();
     for (int r = 0; r < tile_.rows; ++r)
       if (tile_.lse[r]) *static_cast<T*>(tile_.lse[r]) = scores_.log_sum_exp(r);
+  }
+
+  template <class Element>
+  void store_rows() const {
+    for (int j = 0; j < scores_.vectors(); ++j) {
+      const Index first = j * L, count = tile_.rows - first < L ? tile_.rows - first : L;
+      Element* rows[L];
+      for (Index r = 0; r < count; ++r) rows[r] = static_cast<Element*>(tile_.out[first + r]);
+      store_transposed<Element>(total_out_ + first, W, scores_.normalizer(j), rows, count, 0, tile_.value_dim,
+                                tile_.out_step);
+    }
   }
 
   const AttentionTile& tile_;

@@ -114,11 +114,18 @@ class DecodeTile {
   };
 
   void pack_queries() {
+    if (tile_.is_wide)
+      pack_queries<UnitsOfNumbers<S>, T>();
+    else
+      pack_queries<U, S>();
+  }
+  template <class Load, class Element>
+  void pack_queries() {
     for (int r = 0; r < tile_.rows; ++r) {
-      const S* query = static_cast<const S*>(tile_.query[r]);
+      const Element* query = static_cast<const Element*>(tile_.query[r]);
       const Index step = tile_.query_step;
       for (Index u = 0, d = 0; u < depth_; ++u, d += U::kElements)
-        queries_[r * depth_ + u] = U::load_one(query + d * step, step, tile_.head_dim - d);
+        queries_[r * depth_ + u] = Load::load_one(query + d * step, step, tile_.head_dim - d);
     }
   }
 
@@ -334,19 +341,26 @@ class DecodeTile {
   void store() const {
     for (int r = 0; r < tile_.rows; ++r) {
       const Total total(tile_, scale_, r, total_.maximum[r], total_.sum[r]);
-      const P factor = pset1<P>(T(total.normalizer())), zero = pset1<P>(T(0));
-      S* const out = static_cast<S*>(tile_.out[r]);
-      for (Index d = 0; d < tile_.value_dim; d += L) {
-        const P result = pmadd(pload<P>(total_.out + r * tile_.value_dim + d), factor, zero);
-        if (tile_.out_step == 1) {
-          store_packet(out + d, result);
-        } else {
-          alignas(kVectorBytes) S lanes[L];
-          store_packet(lanes, result);
-          for (Index i = 0; i < L; ++i) out[(d + i) * tile_.out_step] = lanes[i];
-        }
-      }
+      if (tile_.is_wide)
+        store_row(r, T(total.normalizer()), static_cast<T*>(tile_.out[r]));
+      else
+        store_row(r, T(total.normalizer()), static_cast<S*>(tile_.out[r]));
       if (tile_.lse[r]) *static_cast<T*>(tile_.lse[r]) = T(total.log_sum_exp());
+    }
+  }
+
+  template <class Element>
+  void store_row(int r, T normalizer, Element* out) const {
+    const P factor = pset1<P>(normalizer), zero = pset1<P>(T(0));
+    for (Index d = 0; d < tile_.value_dim; d += L) {
+      const P result = pmadd(pload<P>(total_.out + r * tile_.value_dim + d), factor, zero);
+      if (tile_.out_step == 1) {
+        store_packet(out + d, result);
+      } else {
+        alignas(kVectorBytes) Element lanes[L];
+        store_packet(lanes, result);
+        for (Index i = 0; i < L; ++i) out[(d + i) * tile_.out_step] = lanes[i];
+      }
     }
   }
 

@@ -69,6 +69,10 @@ struct Numbers {
 template <class S>
 struct Units : Numbers<S> {};
 
+/// How numbers become units of the kind that elements of type S become: queries of a tile that is_wide.
+template <class S>
+struct UnitsOfNumbers : Numbers<Compute<S>> {};
+
 /// Rows of units.
 template <class Unit>
 struct UnitRows {
@@ -124,6 +128,20 @@ struct Units<BFloat16> {
   /// Of a single element the other one is 0.
   MHA_INLINE static Unit load_one(const BFloat16* from, Index step, Index left) {
     return {*from, left > 1 ? from[step] : BFloat16{0}};
+  }
+};
+
+template <>
+struct UnitsOfNumbers<BFloat16> : Units<BFloat16> {
+  MHA_INLINE static Packet<T> load(const float* from) {
+    return _mm512_castsi512_ps(
+        __m512i(_mm512_cvtne2ps_pbh(_mm512_loadu_ps(from + kLanes<float>), _mm512_loadu_ps(from))));
+  }
+  MHA_INLINE static Unit load_one(const float* from, Index step, Index left) {
+    alignas(kVectorBytes) float numbers[2 * kLanes<float>] = {*from, left > 1 ? from[step] : 0.0f};
+    alignas(kVectorBytes) Unit units[kLanes<float>];
+    store_units(units, load(numbers));
+    return units[0];
   }
 };
 

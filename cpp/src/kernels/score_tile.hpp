@@ -331,6 +331,8 @@ class ScoreTile {
 
   void find_bounds();
   void pack_queries();
+  template <class Load, class Element>
+  void pack_queries();
   bool plan_block(KeyBlock& block, Index begin);
   void modify(const KeyBlock& block, const Segment& segment);
   void fill_lanes(const KeyBlock& block);
@@ -376,15 +378,25 @@ void ScoreTile<S>::find_bounds() {
 template <class S>
 void ScoreTile<S>::pack_queries() {
   // All requests at once: a transpose alone has no more than kLanes of them on the way.
+  const Index size = tile_.is_wide ? sizeof(T) : sizeof(S);
   for (int r = 0; r < tile_.rows && tile_.query_step == 1; ++r)
-    Upcoming{tile_.query[r], 0, 1, tile_.head_dim * Index(sizeof(S))}.prefetch(0, 1);
+    Upcoming{tile_.query[r], 0, 1, tile_.head_dim * size}.prefetch(0, 1);
+  if (tile_.is_wide)
+    pack_queries<UnitsOfNumbers<S>, T>();
+  else
+    pack_queries<U, S>();
+}
+
+template <class S>
+template <class Load, class Element>
+void ScoreTile<S>::pack_queries() {
   for (int j = 0; j < vectors_; ++j) {
-    const S* rows[L];  // lanes without a row of their own repeat the last one; nothing of theirs is stored
+    const Element* rows[L];  // lanes without a row of their own repeat the last one; nothing of theirs is stored
     for (Index r = 0; r < L; ++r) {
       const Index row = j * L + r < tile_.rows ? j * L + r : tile_.rows - 1;
-      rows[r] = static_cast<const S*>(tile_.query[row]);
+      rows[r] = static_cast<const Element*>(tile_.query[row]);
     }
-    load_transposed<S>(rows, 0, tile_.head_dim, tile_.query_step, queries_ + j * L, W);
+    load_transposed<Load>(rows, 0, tile_.head_dim, tile_.query_step, queries_ + j * L, W);
   }
 }
 

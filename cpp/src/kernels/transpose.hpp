@@ -43,7 +43,7 @@ MHA_INLINE void transpose(PacketBlock<Packet<float>, 16>& block) {
 
 /// tile[c * width + r] = unit c of rows[r] from element `first` on, for r < kLanes and the units of `columns` elements,
 /// `step` apart. In blocks of kLanes x kLanes by register transposes where neighbours are contiguous, else one by one.
-template <class S, class Load = Units<S>>
+template <class Load, class S>
 void load_transposed(const S* const* rows, Index first, Index columns, Index step, typename Load::Unit* tile,
                      Index width) {
   using T = typename Load::T;
