@@ -329,17 +329,17 @@ MultiHeadAttentionConfig validate(MultiHeadAttentionConfig c, const MultiHeadAtt
     for (Index extent : shape) expected += (expected.empty() ? "[" : ", ") + std::to_string(extent);
     fail(f, std::string(name) + " must be " + expected + "]", {{name, view}});
   };
-  check_dtypes(f, w.query_weight.dtype,
-               {{"query_weight", w.query_weight},
-                {"key_weight", w.key_weight},
-                {"value_weight", w.value_weight},
-                {"out_weight", w.out_weight},
-                {"query_bias", w.query_bias},
-                {"key_bias", w.key_bias},
-                {"value_bias", w.value_bias},
-                {"out_bias", w.out_bias},
-                {"added_key", w.added_key},
-                {"added_value", w.added_value}});
+  check_layer_dtypes(f, w.query_weight.dtype,
+                     {{"query_weight", w.query_weight},
+                      {"key_weight", w.key_weight},
+                      {"value_weight", w.value_weight},
+                      {"out_weight", w.out_weight},
+                      {"query_bias", w.query_bias},
+                      {"key_bias", w.key_bias},
+                      {"value_bias", w.value_bias},
+                      {"out_bias", w.out_bias},
+                      {"added_key", w.added_key},
+                      {"added_value", w.added_value}});
   check("query_weight", w.query_weight, {query_width, c.embed_dim}, true);
   check("key_weight", w.key_weight, {key_width, c.kdim}, true);
   check("value_weight", w.value_weight, {value_width, c.vdim}, true);

@@ -54,7 +54,7 @@ void check_caches(const char* f, KVCache* const* caches, Index layers) {
 void validate_norm(const TensorView& weight, const TensorView& bias, double eps) {
   const char* f = "LayerNorm";
   const Named views = {{"weight", weight}, {"bias", bias}};
-  check_dtypes(f, weight.dtype, views);
+  check_layer_dtypes(f, weight.dtype, views);
   check_rank(f, "weight", weight, 1, 1, views);
   if (weight.extents[0] < 1) fail(f, "weight must have at least 1 element", views);
   if (bias && !has_shape(bias, {weight.extents[0]})) fail(f, "bias must have the shape of weight", views);
@@ -66,7 +66,7 @@ void validate_norm(const TensorView& weight, const TensorView& bias, double eps)
 void validate_feed_forward(const FeedForwardWeights& w) {
   const char* f = "FeedForward";
   const Named views = {{"weight1", w.weight1}, {"bias1", w.bias1}, {"weight2", w.weight2}, {"bias2", w.bias2}};
-  check_dtypes(f, w.weight1.dtype, views);
+  check_layer_dtypes(f, w.weight1.dtype, views);
   check_rank(f, "weight1", w.weight1, 2, 2, views);
   check_rank(f, "weight2", w.weight2, 2, 2, views);
   const Index features = w.weight1.extents[1], hidden = w.weight1.extents[0];

@@ -306,6 +306,7 @@ class ScoreTile {
   P exponentiate_to_units(const KeyBlock& block, int j) {
     const P scale = pset1<P>(scale_.exponent_scale), highest = pload<P>(row_max_ + j * L);
     const Index first = first_in(block, j) - block.begin, last = last_in(block, j) - block.begin;
+    if (first >= last) return pset1<P>(T(0));  // both may lie far outside the block
     const Index begin = first - first % kSumChains, end = last + (kSumChains - last % kSumChains) % kSumChains;
     T* const scores = scores_ + j * L;
     const auto leave_out = [&](Index from, Index to) {
