@@ -39,13 +39,15 @@ int type_number(DType dtype) {
       return -1;
     case DType::boolean:
       return npy_api::NPY_BOOL_;
+    case DType::int8:
+      return npy_api::NPY_BYTE_;
   }
   return npy_api::NPY_VOID_;
 }
 
 // Sets `dtype` if NumPy's number is one of ours.
 bool find_dtype(int number, DType* dtype) {
-  for (int i = 0; i <= kNumDTypes; ++i)
+  for (int i = 0; i <= static_cast<int>(DType::int8); ++i)
     if (type_number(static_cast<DType>(i)) == number) {
       *dtype = static_cast<DType>(i);
       return true;
@@ -126,7 +128,7 @@ DType ArrayArguments::dtype_of(int i) const {
   const py::handle array = arguments_[i].array;
   if (!is_array(array)) type_error(i, kNotAnArray);
   DType dtype = DType::boolean;
-  if (!find_dtype(dtype_fields_of(array).type_num, &dtype) || dtype == DType::boolean)
+  if (!find_dtype(dtype_fields_of(array).type_num, &dtype) || static_cast<int>(dtype) >= kNumDTypes)
     type_error(i, "must be " + accepted_dtypes());
   return dtype;
 }
@@ -139,9 +141,10 @@ TensorView ArrayArguments::view(int i, Accept accept, int min_rank, int max_rank
   const bool known = find_dtype(dtype_fields_of(array).type_num, &view.dtype);
   const bool is_boolean = known && view.dtype == DType::boolean;
   if (accept == Accept::boolean && !is_boolean) type_error(i, "must be bool");
+  if (accept == Accept::int8 && !(known && view.dtype == DType::int8)) type_error(i, "must be int8");
   const bool may_be_boolean = accept == Accept::boolean || accept == Accept::boolean_or_call_dtype;
   const bool is_score = accept == Accept::score_dtype;
-  const DType expected = is_score ? accumulator_of(dtype_) : dtype_;
+  const DType expected = is_score ? accumulator_of(dtype_) : accept == Accept::int8 ? DType::int8 : dtype_;
   if (!(is_boolean && may_be_boolean) && !(known && view.dtype == expected))
     type_error(i, std::string(may_be_boolean ? "must be bool or" : "must be") + " of the dtype of " +
                       (is_score ? "lse" : same_dtype_as_) + ", " + name_of(numpy_dtype(expected)));
@@ -167,6 +170,10 @@ TensorView ArrayArguments::view(int i, Accept accept, int min_rank, int max_rank
 
 TensorView ArrayArguments::tensor(int i, int min_rank, int max_rank) const {
   return view(i, Accept::call_dtype, min_rank, max_rank);
+}
+
+TensorView ArrayArguments::int8_tensor(int i, int min_rank, int max_rank) const {
+  return view(i, Accept::int8, min_rank, max_rank);
 }
 
 TensorView ArrayArguments::optional_tensor(int i, int min_rank, int max_rank) const {
@@ -289,7 +296,7 @@ py::object array_over(const TensorView& view, py::handle owner) {
 DType dtype_from(py::handle object) {
   const py::dtype dtype = py::dtype::from_args(py::reinterpret_borrow<py::object>(object));
   DType found = DType::boolean;
-  if (!find_dtype(dtype.num(), &found) || found == DType::boolean)
+  if (!find_dtype(dtype.num(), &found) || static_cast<int>(found) >= kNumDTypes)
     throw py::type_error("dtype must be " + accepted_dtypes() + "; got " + name_of(dtype));
   return found;
 }

@@ -4,7 +4,10 @@
 #include "decode_tile.hpp"
 #include "kernel_table.hpp"
 #include "normalize_rows.hpp"
+#include "project_bf16_weights.hpp"
+#include "project_int8_weights.hpp"
 #include "project_tile.hpp"
+#include "quantize_rows.hpp"
 #include "read_words.hpp"
 #include "saturate_fma.hpp"
 #include "statistics_tile.hpp"
@@ -51,7 +54,7 @@ constexpr DTypeKernels dtype_kernels() {
   if constexpr (sizeof(T) == 2) return {}; else {
   static_assert(kWidth<T> <= kMaxTileRows);
   static_assert(kLanes<T> * sizeof(T) <= kVectorBytes && kPanelWidth<T> % kWidth<T> == 0);
-  return {int(kWidth<T>),
+  DTypeKernels kernels{int(kWidth<T>),
           &attention_scratch<T>,
           attention_kernel<AttendTile, T>(),
           attention_kernel<DecodeTile, T>(),
@@ -60,9 +63,18 @@ constexpr DTypeKernels dtype_kernels() {
           &write_scores<T>,
           &observe_tile<T>,
           &projection_scratch<T>,
-          &project_tile<T>,
+          {&project_tile<T>},
+          nullptr,
+          nullptr,
           &normalize_rows<T>,
           &saturate_fma<T>};
+  if constexpr (sizeof(T) == sizeof(float)) {
+    kernels.project[int(WeightFormat::bf16)] = &project_bf16_weights;
+    kernels.project[int(WeightFormat::int8)] = &project_int8_weights;
+    kernels.quantized_row_bytes = &quantized_row_bytes;
+    kernels.quantize = &quantize_rows;
+  }
+  return kernels;
   }
 }
 
