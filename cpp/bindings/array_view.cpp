@@ -19,52 +19,13 @@ const py::detail::PyArrayDescr_Proxy& dtype_fields_of(py::handle array) {
   return *py::detail::array_descriptor_proxy(fields_of(array).descr);
 }
 
+bool find_dtype_of(py::handle array, DType* dtype) { return find_dtype(fields_of(array).descr, dtype); }
+
 bool is_native(py::handle array) {
   const std::uint16_t one = 1;
   unsigned char first_byte;
   std::memcpy(&first_byte, &one, 1);
   return dtype_fields_of(array).byteorder != (first_byte == 1 ? '>' : '<');
-}
-
-// NumPy's number for an element type.
-int type_number(DType dtype) {
-  switch (dtype) {
-    case DType::f32:
-      return npy_api::NPY_FLOAT_;
-    case DType::f64:
-      return npy_api::NPY_DOUBLE_;
-    case DType::f16:
-      return 23;  // NPY_HALF
-    case DType::bf16:
-      return -1;
-    case DType::boolean:
-      return npy_api::NPY_BOOL_;
-    case DType::int8:
-      return npy_api::NPY_BYTE_;
-  }
-  return npy_api::NPY_VOID_;
-}
-
-// Sets `dtype` if NumPy's number is one of ours.
-bool find_dtype(int number, DType* dtype) {
-  for (int i = 0; i <= static_cast<int>(DType::int8); ++i)
-    if (type_number(static_cast<DType>(i)) == number) {
-      *dtype = static_cast<DType>(i);
-      return true;
-    }
-  return false;
-}
-
-std::string name_of(py::handle dtype) { return py::cast<std::string>(py::str(dtype)); }
-
-// "float32 or float64"
-std::string accepted_dtypes() {
-  std::string names;
-  for (int i = 0; i < kNumDTypes; ++i) {
-    if (i > 0) names += i + 1 < kNumDTypes ? ", " : " or ";
-    names += name_of(numpy_dtype(static_cast<DType>(i)));
-  }
-  return names;
 }
 
 std::string shape_of(py::handle array) {
@@ -76,11 +37,11 @@ std::string shape_of(py::handle array) {
   return text + "]";
 }
 
-py::object new_array_of(int number, int rank, const Index* extents) {
+py::object new_array_of(py::object dtype, int rank, const Index* extents) {
   const npy_api& numpy = npy_api::get();
   // NumPy takes over the reference to the descriptor.
   py::object array = py::reinterpret_steal<py::object>(numpy.PyArray_NewFromDescr_(
-      numpy.PyArray_Type_, numpy.PyArray_DescrFromType_(number), rank, extents, nullptr, nullptr, 0, nullptr));
+      numpy.PyArray_Type_, dtype.release().ptr(), rank, extents, nullptr, nullptr, 0, nullptr));
   if (!array) throw py::error_already_set();
   return array;
 }
@@ -105,8 +66,9 @@ void ArrayArguments::type_error(int i, const std::string& rule) const {
   for (int each = 0; each < count_; ++each) {
     if (!given(each) && each != i) continue;
     const py::handle array = arguments_[each].array;
-    const py::object kind = is_array(array) ? array.attr("dtype") : py::type::of(array).attr("__name__");
-    message += separator + std::string(arguments_[each].name) + " " + name_of(kind);
+    message += separator + std::string(arguments_[each].name) + " " +
+               (is_array(array) ? name_of_dtype(fields_of(array).descr)
+                                : py::cast<std::string>(py::type::of(array).attr("__name__")));
     separator = ", ";
   }
   throw py::type_error(message);
@@ -128,7 +90,7 @@ DType ArrayArguments::dtype_of(int i) const {
   const py::handle array = arguments_[i].array;
   if (!is_array(array)) type_error(i, kNotAnArray);
   DType dtype = DType::boolean;
-  if (!find_dtype(dtype_fields_of(array).type_num, &dtype) || static_cast<int>(dtype) >= kNumDTypes)
+  if (!find_dtype_of(array, &dtype) || static_cast<int>(dtype) >= kNumDTypes)
     type_error(i, "must be " + accepted_dtypes());
   return dtype;
 }
@@ -138,7 +100,7 @@ TensorView ArrayArguments::view(int i, Accept accept, int min_rank, int max_rank
   if (!is_array(array)) type_error(i, kNotAnArray);
 
   TensorView view;
-  const bool known = find_dtype(dtype_fields_of(array).type_num, &view.dtype);
+  const bool known = find_dtype_of(array, &view.dtype);
   const bool is_boolean = known && view.dtype == DType::boolean;
   if (accept == Accept::boolean && !is_boolean) type_error(i, "must be bool");
   if (accept == Accept::int8 && !(known && view.dtype == DType::int8)) type_error(i, "must be int8");
@@ -147,7 +109,7 @@ TensorView ArrayArguments::view(int i, Accept accept, int min_rank, int max_rank
   const DType expected = is_score ? accumulator_of(dtype_) : accept == Accept::int8 ? DType::int8 : dtype_;
   if (!(is_boolean && may_be_boolean) && !(known && view.dtype == expected))
     type_error(i, std::string(may_be_boolean ? "must be bool or" : "must be") + " of the dtype of " +
-                      (is_score ? "lse" : same_dtype_as_) + ", " + name_of(numpy_dtype(expected)));
+                      (is_score ? "lse" : same_dtype_as_) + ", " + name_of(expected));
   if (!is_native(array)) type_error(i, "must be in native byte order");
 
   const py::detail::PyArray_Proxy& fields = fields_of(array);
@@ -253,7 +215,7 @@ bool is_array(py::handle object) { return npy_api::get().PyArray_Check_(object.p
 
 NewArray new_array(DType dtype, int rank, const Index* extents) {
   NewArray result;
-  result.array = new_array_of(type_number(dtype), rank, extents);
+  result.array = new_array_of(numpy_dtype(dtype), rank, extents);
   result.view.data = fields_of(result.array).data;
   result.view.dtype = dtype;
   result.view.rank = rank;
@@ -276,7 +238,7 @@ NewArray output_or_new(const ArrayArguments& arrays, int i, py::handle out, int 
 }
 
 NewIntegers new_integers(int rank, const Index* extents) {
-  const py::object array = new_array_of(py::detail::npy_format_descriptor<std::int64_t>::value, rank, extents);
+  const py::object array = new_array_of(py::dtype::of<std::int64_t>(), rank, extents);
   return {array, reinterpret_cast<std::int64_t*>(fields_of(array).data)};
 }
 
@@ -285,24 +247,12 @@ py::object array_over(const TensorView& view, py::handle owner) {
   for (int axis = 0; axis < view.rank; ++axis) strides[axis] = view.strides[axis] * size_of(view.dtype);
   const npy_api& numpy = npy_api::get();
   // NumPy takes over the references to the descriptor and to the owner. Without its flag, an array is not writable.
-  py::object array = py::reinterpret_steal<py::object>(numpy.PyArray_NewFromDescr_(
-      numpy.PyArray_Type_, numpy.PyArray_DescrFromType_(type_number(view.dtype)), view.rank, view.extents, strides,
-      const_cast<void*>(view.data), npy_api::NPY_ARRAY_ALIGNED_, nullptr));
+  py::object array = py::reinterpret_steal<py::object>(
+      numpy.PyArray_NewFromDescr_(numpy.PyArray_Type_, numpy_dtype(view.dtype).release().ptr(), view.rank, view.extents,
+                                  strides, const_cast<void*>(view.data), npy_api::NPY_ARRAY_ALIGNED_, nullptr));
   if (!array) throw py::error_already_set();
   if (numpy.PyArray_SetBaseObject_(array.ptr(), owner.inc_ref().ptr()) < 0) throw py::error_already_set();
   return array;
-}
-
-DType dtype_from(py::handle object) {
-  const py::dtype dtype = py::dtype::from_args(py::reinterpret_borrow<py::object>(object));
-  DType found = DType::boolean;
-  if (!find_dtype(dtype.num(), &found) || static_cast<int>(found) >= kNumDTypes)
-    throw py::type_error("dtype must be " + accepted_dtypes() + "; got " + name_of(dtype));
-  return found;
-}
-
-py::object numpy_dtype(DType dtype) {
-  return py::reinterpret_steal<py::object>(npy_api::get().PyArray_DescrFromType_(type_number(dtype)));
 }
 
 }  // namespace mha::bindings

@@ -11,6 +11,8 @@
 
 #include <pybind11/pybind11.h>
 
+#include "numpy_dtypes.hpp"
+
 namespace mha::bindings {
 
 namespace py = pybind11;
@@ -103,10 +105,5 @@ NewIntegers new_integers(int rank, const Index* extents);
 
 /// A read-only array over the memory of `view`, which `owner` keeps alive.
 py::object array_over(const TensorView& view, py::handle owner);
-
-/// What `numpy.dtype(object)` says, as an element type of attention. @throws py::type_error
-DType dtype_from(py::handle object);
-/// The numpy.dtype of an element type.
-py::object numpy_dtype(DType dtype);
 
 }  // namespace mha::bindings

@@ -38,7 +38,7 @@ void choose_isa(py::handle name) {
 
 py::tuple dtypes() {
   py::tuple result(kNumDTypes);
-  for (int i = 0; i < kNumDTypes; ++i) result[static_cast<std::size_t>(i)] = numpy_dtype(static_cast<DType>(i));
+  for (int i = 0; i < kNumDTypes; ++i) result[static_cast<std::size_t>(i)] = name_of(static_cast<DType>(i));
   return result;
 }
 
@@ -98,7 +98,7 @@ void bind_runtime(py::module_& m) {
   m.def("scratch_bytes", &scratch_bytes);
   m.def("measure_fma_gflops", &measure, "(dtype, seconds) -> GFLOP/s of one core's multiply-add units");
   m.def("read_memory", &read, "(arrays of one size, num_threads) -> XOR of their 8-byte words");
-  m.def("dtypes", &dtypes, "The dtypes that attention computes in");
+  m.def("dtypes", &dtypes, "The names of the dtypes that attention computes in");
 }
 
 }  // namespace mha::bindings

@@ -33,7 +33,8 @@ struct AttentionPlan {
   void (*write)(const AttentionTile&, void* scratch);  // kernels->weigh or score; null: kernels->attend and decode
   bool suits_decode;                                   // tiles of few rows go to kernels->decode
 
-  Index element_size;  // bytes
+  Index element_size;  // bytes, of keys and values
+  bool is_wide;        // query, out and attn_mask are of the accumulator's type, keys and values of a narrower one
   Index batch, kv_heads;
   Index group;  // query heads that share one key-value head; their rows lie in one tile
   Index query_length, key_length, head_dim, value_dim;

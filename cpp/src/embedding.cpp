@@ -41,7 +41,7 @@ void check(const std::int64_t* tokens, const std::int64_t* cu_seqlens, Index bat
                        {"norm_weight", tables.norm_weight},
                        {"norm_bias", tables.norm_bias},
                        {"out", out}};
-  check_dtypes(function, words.dtype, views);
+  check_layer_dtypes(function, words.dtype, views);
   check_rank(function, "words", words, 2, 2, views);
   check_rank(function, "positions", positions, 2, 2, views);
   check_rank(function, "out", out, 2, 2, views);
@@ -160,7 +160,7 @@ void mean_pool(const TensorView& x, const std::int64_t* cu_seqlens, Index batch_
                const MutableTensorView& out, int num_threads) {
   const char* const function = "mean_pool";
   const Named views = {{"x", x}, {"out", out}};
-  check_dtypes(function, x.dtype, views);
+  check_layer_dtypes(function, x.dtype, views);
   check_rank(function, "x", x, 2, 2, views);
   check_texts(function, cu_seqlens, batch_size, "x", x.extents[0]);
   if (!has_shape(out, {batch_size, x.extents[1]}))

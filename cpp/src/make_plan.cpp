@@ -27,8 +27,9 @@ bool suits_decode(const AttentionPlan& plan) {
 AttentionPlan make_plan(const AttentionArguments& a, AttentionOutput output, const KernelTable& table) {
   const AttentionOptions& options = a.options;
   AttentionPlan plan{};
-  plan.kernels = &table.kernels[static_cast<int>(a.query.dtype)];
-  plan.element_size = size_of(a.query.dtype);
+  plan.kernels = &table.kernels[static_cast<int>(a.key.dtype)];
+  plan.element_size = size_of(a.key.dtype);
+  plan.is_wide = a.query.dtype != a.key.dtype;
   plan.batch = a.query.extents[0];
   plan.kv_heads = a.key.extents[1];
   plan.group = plan.kv_heads == 0 ? 0 : a.query.extents[1] / plan.kv_heads;

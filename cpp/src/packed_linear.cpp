@@ -2,8 +2,9 @@
 
 #include <cstring>
 
+#include "int8_scale.hpp"
 #include "mha/errors.hpp"
-#include "weight_rounding.hpp"
+#include "mha/half_precision.hpp"
 
 namespace mha {
 namespace {
@@ -65,7 +66,7 @@ PackedLinear::PackedLinear(const TensorView& weight, const TensorView& bias, Ind
     for (Index input = 0; input < in_features_; ++input) {
       const std::byte* const from = element(weight, feature, input);
       if (format_ == WeightFormat::bf16)
-        write(panel + offset_of(input), to_bf16(read<float>(from)));
+        write(panel + offset_of(input), to_bfloat16(read<float>(from)));
       else
         copy(panel + offset_of(input), from, dtype_);
     }
@@ -95,7 +96,7 @@ void PackedLinear::unpack(const MutableTensorView& weight, const MutableTensorVi
     for (Index input = 0; weight && input < in_features_; ++input) {
       const std::byte* const from = panel + offset_of(input);
       if (format_ == WeightFormat::bf16)
-        write(element(weight, feature, input), from_bf16(read<std::uint16_t>(from)));
+        write(element(weight, feature, input), to_float(read<BFloat16>(from)));
       else
         copy(element(weight, feature, input), from, format_ == WeightFormat::int8 ? DType::int8 : dtype_);
     }

@@ -1,11 +1,23 @@
 #include "mha/positions.hpp"
 
 #include <cmath>
+#include <type_traits>
 
 #include "checks.hpp"
+#include "mha/half_precision.hpp"
 
 namespace mha {
 namespace {
+
+template <class T>
+T rounded(double number) {
+  if constexpr (std::is_same_v<T, Float16>)
+    return to_float16(number);
+  else if constexpr (std::is_same_v<T, BFloat16>)
+    return to_bfloat16(number);
+  else
+    return static_cast<T>(number);
+}
 
 template <class T>
 void fill(const MutableTensorView& out, std::int64_t first_position) {
@@ -16,8 +28,8 @@ void fill(const MutableTensorView& out, std::int64_t first_position) {
     for (Index t = 0; t < length; ++t) {
       const double angle = double(first_position + t) / wavelength;
       T* const row = data + t * out.strides[0];
-      row[e * out.strides[1]] = static_cast<T>(std::sin(angle));
-      if (e + 1 < width) row[(e + 1) * out.strides[1]] = static_cast<T>(std::cos(angle));
+      row[e * out.strides[1]] = rounded<T>(std::sin(angle));
+      if (e + 1 < width) row[(e + 1) * out.strides[1]] = rounded<T>(std::cos(angle));
     }
   }
 }
@@ -29,10 +41,16 @@ void sinusoidal_positions(const MutableTensorView& out, std::int64_t first_posit
   check_rank(f, "out", out, 2, 2, {{"out", out}});
   check_dtypes(f, out.dtype, {{"out", out}});
   check_output(f, "out", out, {});
-  if (out.dtype == DType::f64)
-    fill<double>(out, first_position);
-  else
-    fill<float>(out, first_position);
+  switch (out.dtype) {
+#define MHA_DTYPE(name, scalar, accumulator) \
+  case DType::name:                          \
+    return fill<scalar>(out, first_position);
+#include "mha/dtypes.def"
+#undef MHA_DTYPE
+    case DType::boolean:
+    case DType::int8:
+      break;
+  }
 }
 
 }  // namespace mha

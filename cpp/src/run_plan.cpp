@@ -31,6 +31,7 @@ AttentionTile make_tile(const AttentionPlan& plan, Index batch, Index first_head
   tile.value_step = plan.value.step;
   tile.out_step = plan.out.step;
   tile.is_far = false;
+  tile.is_wide = plan.is_wide;
   tile.key_length = plan.key_length;
   tile.attn_mask_is_boolean = plan.attn_mask_is_boolean;
   tile.attn_mask_step = plan.attn_mask.step;

@@ -7,6 +7,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from . import _core
+
 # A NumPy array, or a CPU tensor of any library that speaks DLPack.
 Tensor: TypeAlias = Any
 
@@ -52,7 +54,7 @@ def to_numpy(function: str, name: str, tensor: Tensor) -> Any:
         device = int(tensor.__dlpack_device__()[0])
         if device in _HOST_DEVICES:
             _importer_of(tensor)
-            return np.from_dlpack(tensor)
+            return _core.from_dlpack(_capsule_of(tensor))
     except Exception as error:  # whatever the other library raises
         dtype = getattr(tensor, "dtype", "of unknown dtype")
         raise TypeError(f"{function}: {name} ({kind}, {dtype}) cannot be read by NumPy: {error}") from error
@@ -90,10 +92,18 @@ def attention_options(
 
 def like(tensor: Tensor, array: NDArray[Any]) -> Tensor:
     """`array` as the kind of tensor that `tensor` is, over the same memory."""
-    return array if isinstance(tensor, np.ndarray) else _importer_of(tensor)(array)
+    return array if isinstance(tensor, np.ndarray) else _importer_of(tensor)(_core.DLPackArray(array))
 
 
-def _importer_of(tensor: Tensor) -> Callable[[NDArray[Any]], Tensor]:
+def _capsule_of(tensor: Tensor) -> Any:
+    """What the core reads, of a version that says whether it may write, if the library of `tensor` has one."""
+    try:
+        return tensor.__dlpack__(max_version=(1, 0))
+    except TypeError:  # older than the argument
+        return tensor.__dlpack__()
+
+
+def _importer_of(tensor: Tensor) -> Callable[[Any], Tensor]:
     """The ``from_dlpack`` of the library that `tensor` comes from."""
     if hasattr(tensor, "__array_namespace__"):
         return tensor.__array_namespace__().from_dlpack  # type: ignore[no-any-return]

@@ -6,7 +6,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import DTypeLike
 
-from . import _core
+# What layers compute in; attention itself takes more.
+LAYER_DTYPES = ("float32", "float64")
 
 # Of initial weights: None is another one each time, and a generator goes on from where it is.
 Seed: TypeAlias = int | np.random.Generator | None
@@ -25,11 +26,12 @@ def checked_size(function: str, name: str, size: int) -> int:
 
 
 def checked_dtype(function: str, dtype: DTypeLike) -> np.dtype[Any]:
-    """A dtype that a caller gave, which the core computes in."""
-    dtype = np.dtype(dtype)
-    if dtype not in _core.dtypes():
-        raise TypeError(f"{function}: dtype must be {' or '.join(map(str, _core.dtypes()))}; got {dtype}")
-    return dtype
+    """A dtype that a caller gave, which layers compute in."""
+    is_known = not (isinstance(dtype, str) and dtype == "bfloat16")  # to NumPy, whose own types are all that it takes
+    name = str(np.dtype(dtype)) if is_known else dtype
+    if name not in LAYER_DTYPES:
+        raise TypeError(f"{function}: dtype must be {' or '.join(LAYER_DTYPES)}; got {name}")
+    return np.dtype(dtype)
 
 
 def checked_weight_dtype(function: str, weight_dtype: WeightDType, dtype: np.dtype[Any]) -> str:

@@ -190,7 +190,7 @@ def show_config(file: TextIO | None = None) -> None:
         "  in use": active,
         "threads": f"{_core.num_threads()} ({_core.num_threads_reason()})",
         "OpenMP runtime": ", ".join(_openmp_runtimes()) or "none loaded",
-        "dtypes": ", ".join(map(str, _core.dtypes())),
+        "dtypes": ", ".join(_core.dtypes()),
     }
     for label, text in lines.items():
         print(f"{label:<24}{text}", file=file)

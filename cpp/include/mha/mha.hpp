@@ -8,6 +8,7 @@
 #include "mha/embedding.hpp"             // tokens to vectors, and vectors of a text to one
 #include "mha/errors.hpp"                // what is thrown
 #include "mha/executor.hpp"              // threads of the caller's own
+#include "mha/half_precision.hpp"        // conversions to and from elements of 16 bits
 #include "mha/kv_cache.hpp"              // keys and values of the tokens so far
 #include "mha/multi_head_attention.hpp"  // the layer: projections around attention
 #include "mha/positions.hpp"             // sinusoidal_positions

@@ -15,25 +15,26 @@
 
 namespace mha::MHA_ISA {
 
-template <class T>
+template <class Unit>
 struct ValueArguments {
-  Index depth;     // keys
-  const T* value;  // first key of the segment
+  Index depth;        // units of keys
+  const Unit* value;  // first key of the segment
   Index value_row, value_step;
-  const T* weights;     // P^T at the segment's first key and vector
-  const T* correction;  // at the segment's first vector
-  T* out;               // O^T, or the block's own sum
-  bool starts;          // nothing has been written to `out` yet
+  const Unit* weights;          // P^T at the segment's first key and vector
+  const Sum<Unit>* correction;  // at the segment's first vector
+  Sum<Unit>* out;               // O^T, or the block's own sum
+  bool starts;                  // nothing has been written to `out` yet
 };
 
 /// M rows of O^T: out = out * correction + V^T P^T.
-template <class T, int M, int N>
+template <class Unit, int M, int N>
 struct MergeValues {
-  static void run(const ValueArguments<T>& g, Index row) {
+  static void run(const ValueArguments<Unit>& g, Index row) {
+    using T = Sum<Unit>;
     using P = Packet<T>;
     constexpr Index L = kLanes<T>, W = kWidth<T>;
     T* out = g.out + row * W;
-    multiply_tile<T, M, N>(
+    multiply_tile<Unit, M, N>(
         g.depth, g.value + row * g.value_step, g.value_step, g.value_row, g.weights, W,
         [](int, int) MHA_INLINE_LAMBDA { return pset1<P>(T(0)); },
         [&](int i, int j, const P& sum) MHA_INLINE_LAMBDA {
@@ -44,27 +45,32 @@ struct MergeValues {
 };
 
 /// M rows of the block's own sum: out += V^T P^T, the chain over keys going on from the segment before.
-template <class T, int M, int N>
+template <class Unit, int M, int N>
 struct AddValues {
-  static void run(const ValueArguments<T>& g, Index row) {
+  static void run(const ValueArguments<Unit>& g, Index row) {
+    using T = Sum<Unit>;
     using P = Packet<T>;
     constexpr Index L = kLanes<T>, W = kWidth<T>;
     T* out = g.out + row * W;
-    multiply_tile<T, M, N>(
+    multiply_tile<Unit, M, N>(
         g.depth, g.value + row * g.value_step, g.value_step, g.value_row, g.weights, W,
         [&](int i, int j) MHA_INLINE_LAMBDA { return g.starts ? pset1<P>(T(0)) : pload<P>(out + i * W + j * L); },
         [&](int i, int j, const P& sum) MHA_INLINE_LAMBDA { pstore(out + i * W + j * L, sum); });
   }
 };
 
-template <class T>
+template <class S>
 class AttendTile {
  public:
+  using T = Compute<S>;
+  using U = Units<S>;
+  using Unit = typename U::Unit;
   static constexpr Index L = kLanes<T>, W = kWidth<T>;
   using P = Packet<T>;
 
   static std::size_t scratch_bytes(Index head_dim, Index value_dim) {
-    return sizeof(T) * (ScoreTile<T>::scratch_elements(head_dim) + std::size_t(3 * W * value_dim));
+    return sizeof(T) * (ScoreTile<S>::scratch_elements(head_dim) +
+                        std::size_t(3 * W * value_dim + near_units(value_dim)));
   }
 
   /// Maximum and sum of each row, and O^T.
@@ -75,7 +81,8 @@ class AttendTile {
         out_(static_cast<T*>(scratch)),
         total_out_(out_ + W * tile.value_dim),
         block_out_(total_out_ + W * tile.value_dim),
-        scores_(tile, block_out_ + W * tile.value_dim) {}
+        near_values_(reinterpret_cast<Unit*>(block_out_ + W * tile.value_dim)),
+        scores_(tile, block_out_ + W * tile.value_dim + near_units(tile.value_dim)) {}
 
   void run() {
     bool starts = true;
@@ -87,15 +94,16 @@ class AttendTile {
       }
       scores_.score(block);
       scores_.raise_maximum();
-      const bool guarded = block.is_masked && has_non_finite_value<T>(tile_, block.segments[0].begin, block.end);
+      const bool guarded = block.is_masked && has_non_finite_value<S>(tile_, block.segments[0].begin, block.end);
       const T* masked = guarded ? scores_.mark_masked(block) : nullptr;
-      scores_.exponentiate(block, true);
+      scores_.exponentiate(block);
+      values_ = values_from(block.segments[0].begin, block.end);
       const Segment& segment = block.segments[0];
       if (guarded) {
         add_guarded(block, masked);
         merge_block(starts);
       } else if (block.segment_count == 1 && segment.vectors == scores_.vectors()) {
-        static constexpr StripTable<MergeValues, T, ValueArguments<T>> merge;
+        static constexpr StripTable<MergeValues, Unit, ValueArguments<Unit>> merge;
         merge(segment.vectors, tile_.value_dim, arguments(block, segment, out_, starts), scores_.next_keys(block));
       } else {
         add_segments(block);
@@ -129,13 +137,37 @@ class AttendTile {
   }
 
  private:
-  ValueArguments<T> arguments(const KeyBlock& block, const Segment& segment, T* out, bool starts) const {
-    const Index lane = segment.first_vector * L;
-    return {segment.end - segment.begin,
-            static_cast<const T*>(tile_.value) + segment.begin * tile_.value_row,
-            tile_.value_row,
-            tile_.value_step,
-            scores_.weights() + (segment.begin - block.begin) * W + lane,
+  static constexpr bool kJoinsKeys = U::kElements > 1;
+  static constexpr bool kConverts = kJoinsKeys || !U::lie_ready(0, 1, 0);
+  static constexpr Index kUnitsOfBlock = kKeyBlock / U::kElements;
+
+  /// Of a row of values, in units that join keys, not columns.
+  static constexpr Index units_of_value_row(Index value_dim) { return kConverts ? (value_dim + L - 1) / L * L : 0; }
+  static constexpr Index near_units(Index value_dim) { return kUnitsOfBlock * units_of_value_row(value_dim); }
+
+  /// Values of the keys [first, last), as they lie if they can be multiplied so.
+  UnitRows<Unit> values_from(Index first, Index last) const {
+    const S* const value = static_cast<const S*>(tile_.value) + first * tile_.value_row;
+    const Index row = units_of_value_row(tile_.value_dim), keys = last - first;
+    if constexpr (!kConverts)
+      return {value, tile_.value_row, tile_.value_step};
+    else if constexpr (!kJoinsKeys)
+      for (Index i = 0; i < keys; ++i)
+        convert_row<S>(value + i * tile_.value_row, tile_.value_step, tile_.value_dim, near_values_ + i * row);
+    else
+      for (Index i = 0; i < keys; i += 2)
+        pair_rows(value + i * tile_.value_row, i + 1 < keys ? value + (i + 1) * tile_.value_row : nullptr,
+                  tile_.value_step, tile_.value_dim, near_values_ + i / 2 * row);
+    return {near_values_, row, 1};
+  }
+
+  ValueArguments<Unit> arguments(const KeyBlock& block, const Segment& segment, T* out, bool starts) const {
+    const Index lane = segment.first_vector * L, first = block.segments[0].begin;
+    return {U::count(segment.end - segment.begin),
+            values_.data + (segment.begin - first) / U::kElements * values_.row,
+            values_.row,
+            values_.step,
+            scores_.weights(segment.begin - block.begin) + lane,
             scores_.correction() + lane,
             out + lane,
             starts};
@@ -143,7 +175,7 @@ class AttendTile {
 
   /// Block sum, segment after segment. The first one starts it if it spans every vector, as under a causal mask.
   void add_segments(const KeyBlock& block) {
-    static constexpr StripTable<AddValues, T, ValueArguments<T>> add;
+    static constexpr StripTable<AddValues, Unit, ValueArguments<Unit>> add;
     const bool starts = block.segments[0].vectors == scores_.vectors();
     if (!starts) zero(block_out_);
     for (int i = 0; i < block.segment_count; ++i) {
@@ -156,14 +188,16 @@ class AttendTile {
   void add_guarded(const KeyBlock& block, const T* masked) {
     zero(block_out_);
     for (int j = 0; j < scores_.vectors(); ++j)
-      for (Index key = scores_.first_in(block, j); key < scores_.last_in(block, j); ++key) {
-        const Index at = (key - block.begin) * W + j * L;
-        const P weight = pload<P>(scores_.weights() + at), skip = pload<P>(masked + at);
-        const T* value = static_cast<const T*>(tile_.value) + key * tile_.value_row;
-        for (Index d = 0; d < tile_.value_dim; ++d) {
+      for (Index key = scores_.first_in(block, j); key < scores_.last_in(block, j); key += U::kElements) {
+        const Index i = key - block.begin;
+        P skip = pload<P>(masked + i * W + j * L);
+        if constexpr (kJoinsKeys)
+          skip = join_halves(skip, key + 1 < block.end ? pload<P>(masked + (i + 1) * W + j * L) : ptrue(skip));
+        const P weight = load_units(scores_.weights(i) + j * L);
+        const Unit* value = values_.data + (key - block.segments[0].begin) / U::kElements * values_.row;
+        for (Index d = 0; d < tile_.value_dim; ++d, value += values_.step) {
           T* o = block_out_ + d * W + j * L;
-          const P sum = pload<P>(o);
-          pstore(o, pselect(skip, sum, pmadd(pset1<P>(value[d * tile_.value_step]), weight, sum)));
+          pstore(o, multiply_add(value, pandnot(broadcast_unit(value), skip), weight, pload<P>(o)));
         }
       }
   }
@@ -205,21 +239,31 @@ class AttendTile {
   }
 
   void store() const {
-    for (int j = 0; j < scores_.vectors(); ++j) {
-      const Index first = j * L, count = tile_.rows - first < L ? tile_.rows - first : L;
-      T* rows[L];
-      for (Index r = 0; r < count; ++r) rows[r] = static_cast<T*>(tile_.out[first + r]);
-      store_transposed<T>(total_out_ + first, W, scores_.normalizer(j), rows, count, 0, tile_.value_dim,
-                          tile_.out_step);
-    }
+    if (tile_.is_wide)
+      store_rows<T>();
+    else
+      store_rows<S>();
     for (int r = 0; r < tile_.rows; ++r)
       if (tile_.lse[r]) *static_cast<T*>(tile_.lse[r]) = scores_.log_sum_exp(r);
   }
 
+  template <class Element>
+  void store_rows() const {
+    for (int j = 0; j < scores_.vectors(); ++j) {
+      const Index first = j * L, count = tile_.rows - first < L ? tile_.rows - first : L;
+      Element* rows[L];
+      for (Index r = 0; r < count; ++r) rows[r] = static_cast<Element*>(tile_.out[first + r]);
+      store_transposed<Element>(total_out_ + first, W, scores_.normalizer(j), rows, count, 0, tile_.value_dim,
+                                tile_.out_step);
+    }
+  }
+
   const AttentionTile& tile_;
   T *out_, *total_out_, *block_out_;  // of the span, of all spans, of a block
+  Unit* near_values_;
+  UnitRows<Unit> values_{};  // of the block
   int spans_ = 0;
-  ScoreTile<T> scores_;
+  ScoreTile<S> scores_;
 };
 
 }  // namespace mha::MHA_ISA

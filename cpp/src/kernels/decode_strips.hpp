@@ -61,13 +61,14 @@ class ReadAhead {
   Index next_row_;
 };
 
-template <class T>
+template <class S>
 struct DecodeKeys {
-  Index keys, head_dim;
-  const T* key;  // first key
+  using Unit = typename Units<S>::Unit;
+  Index keys, depth;  // depth: units of the head dimension
+  const S* key;       // first key
   Index key_row;
-  const T* queries;  // [rows][head_dim]
-  T* scores;         // [rows][kSpanKeys], at the first key
+  const Unit* queries;  // [rows][depth]
+  Compute<S>* scores;   // [rows][kSpanKeys], at the first key
   const RowStream& stream;
   Index first;  // where `key` is in the stream
 };
@@ -75,18 +76,20 @@ struct DecodeKeys {
 /// Scores of `keys` keys, whole vectors of them, against M rows: K is transposed in registers, kLanes x kLanes elements
 /// at a time. The sum over the head dimension has the order of multiply_long_tile. A single row has one chain of
 /// multiply-adds for each vector of keys; two vectors at a time hide its latency.
-template <class T, int M>
-void score_key_lanes(const DecodeKeys<T>& g) {
+template <class S, int M>
+void score_key_lanes(const DecodeKeys<S>& g) {
+  using T = Compute<S>;
+  using U = Units<S>;
   using P = Packet<T>;
   constexpr Index L = kLanes<T>;
   constexpr Index kQuad = L < 4 ? L : 4;  // Four addresses share a pointer: a pointer for each row does not fit.
-  constexpr int kLines = L * L * sizeof(T) < 64 ? 1 : L * L * sizeof(T) / 64;
+  constexpr int kBytes = L * L * U::kElements * sizeof(S), kLines = kBytes < 64 ? 1 : kBytes / 64;
   const Index row = g.key_row;
   constexpr int G = M == 1 ? 2 : 1;  // vectors of keys at a time
   ReadAhead ahead(g.stream, g.first);
   for (Index key = 0; key < g.keys; key += G * L) {
     const int groups = key + G * L <= g.keys ? G : 1;
-    const T* quads[G][L / kQuad];
+    const S* quads[G][L / kQuad];
     MHA_UNROLL
     for (int i = 0; i < G; ++i) {
       MHA_UNROLL
@@ -95,9 +98,9 @@ void score_key_lanes(const DecodeKeys<T>& g) {
     P total[G][M];
     MHA_UNROLL
     for (int i = 0; i < G * M; ++i) total[i / M][i % M] = pset1<P>(T(0));
-    const T* query = g.queries;
-    for (Index begin = 0; begin < g.head_dim; begin += kChain) {
-      const Index end = begin + kChain < g.head_dim ? begin + kChain : g.head_dim;
+    const typename U::Unit* query = g.queries;
+    for (Index begin = 0; begin < g.depth; begin += kChain) {
+      const Index end = begin + kChain < g.depth ? begin + kChain : g.depth;
       P sum[G][M];
       MHA_UNROLL
       for (int i = 0; i < G * M; ++i) sum[i / M][i % M] = pset1<P>(T(0));
@@ -106,16 +109,16 @@ void score_key_lanes(const DecodeKeys<T>& g) {
         for (int i = 0; i < G; ++i) {
           PacketBlock<P, L> block;
           MHA_UNROLL
-          for (Index k = 0; k < L; ++k) block.packet[k] = ploadu<P>(quads[i][k / kQuad] + k % kQuad * row);
+          for (Index k = 0; k < L; ++k) block.packet[k] = U::load(quads[i][k / kQuad] + k % kQuad * row);
           MHA_UNROLL
-          for (const T*& quad : quads[i]) quad += L;
+          for (const S*& quad : quads[i]) quad += L * U::kElements;
           transpose(block);
           if (G > 1) asm("" : "+r"(query));  // or the broadcast queries stay in registers, which are all taken
           MHA_UNROLL
           for (Index k = 0; k < L; ++k) {
             MHA_UNROLL
             for (int m = 0; m < M; ++m)
-              sum[i][m] = pmadd(block.packet[k], pset1<P>(query[m * g.head_dim + k]), sum[i][m]);
+              sum[i][m] = multiply_add(query, block.packet[k], broadcast_unit(query + m * g.depth + k), sum[i][m]);
           }
           ahead.lines(kLines);
         }
@@ -130,46 +133,72 @@ void score_key_lanes(const DecodeKeys<T>& g) {
   }
 }
 
-template <class T>
+template <class S>
 struct DecodeValues {
+  using Unit = typename Units<S>::Unit;
   Index keys;
-  const T* value;  // first key and column
+  const S* value;  // first key and column
   Index value_row;
-  const T* weights;     // [rows][kSpanKeys], at the first key
-  const T* correction;  // for each row
-  T* out;               // sums [rows][out_row], at the first column
+  const Unit* weights;           // [rows][kSpanKeys / elements of a unit], at the first key
+  const Compute<S>* correction;  // for each row
+  Compute<S>* out;               // sums [rows][out_row], at the first column
   Index out_row;
   bool starts;  // nothing has been written to `out` yet
   const RowStream& stream;
   Index first, column;  // where `value` is in the stream: row, element
 };
 
+/// N vectors of columns of the values of one unit of keys; `row` of the first, `second` of the other one if it has two.
+template <class S, int N>
+MHA_INLINE void load_values(const S* row, [[maybe_unused]] const S* second, Packet<Compute<S>> (&value)[N]) {
+  constexpr Index L = kLanes<Compute<S>>;
+  MHA_UNROLL
+  for (int n = 0; n < N; n += int(Units<S>::kElements)) {
+    if constexpr (Units<S>::kElements == 2)
+      pair_columns(row + n * L, second + n * L, value[n], value[n + 1]);
+    else
+      value[n] = load_packet(row + n * L);
+  }
+}
+
 /// M rows times N vectors of columns: out = out * correction + P V.
-template <class T, int M, int N>
-void merge_value_lanes(const DecodeValues<T>& g) {
+template <class S, int M, int N>
+void merge_value_lanes(const DecodeValues<S>& g) {
+  using T = Compute<S>;
+  using U = Units<S>;
   using P = Packet<T>;
-  constexpr Index L = kLanes<T>;
+  constexpr Index L = kLanes<T>, kKeys = U::kElements;
   P sum[M][N];
   MHA_UNROLL
   for (int m = 0; m < M; ++m) {
     MHA_UNROLL
     for (int n = 0; n < N; ++n) sum[m][n] = pset1<P>(T(0));
   }
-  const T* row = g.value;
+  const S* row = g.value;
   ReadAhead ahead(g.stream, g.first);
-  const Index from = g.column * Index(sizeof(T)), to = from + N * L * Index(sizeof(T));
-  for (Index key = 0; key < g.keys; ++key, row += g.value_row) {
-    ahead.part_of_row(from, to);
+  const Index from = g.column * Index(sizeof(S)), to = from + N * L * Index(sizeof(S));
+  const typename U::Unit* weights = g.weights;
+  const auto add_unit = [&](const S* second) MHA_INLINE_LAMBDA {
     P value[N];
-    MHA_UNROLL
-    for (int n = 0; n < N; ++n) value[n] = ploadu<P>(row + n * L);
+    load_values<S, N>(row, second, value);
     MHA_UNROLL
     for (int m = 0; m < M; ++m) {
-      const P weight = pset1<P>(g.weights[m * kSpanKeys + key]);
+      const P weight = broadcast_unit(weights + m * (kSpanKeys / kKeys));
       MHA_UNROLL
-      for (int n = 0; n < N; ++n) sum[m][n] = pmadd(value[n], weight, sum[m][n]);
+      for (int n = 0; n < N; ++n) sum[m][n] = multiply_add(weights, value[n], weight, sum[m][n]);
     }
+    row += kKeys * g.value_row;
+    ++weights;
+  };
+  for (Index key = 0; key + kKeys <= g.keys; key += kKeys) {
+    for (Index k = 0; k < kKeys; ++k) ahead.part_of_row(from, to);
+    add_unit(row + g.value_row);
   }
+  if constexpr (kKeys > 1)
+    if (g.keys % kKeys != 0) {  // the other key of the last unit weighs nothing
+      alignas(kVectorBytes) static constexpr S kNothing[N * L] = {};
+      add_unit(kNothing);
+    }
   MHA_UNROLL
   for (int m = 0; m < M; ++m) {
     MHA_UNROLL
@@ -188,24 +217,24 @@ constexpr int value_vectors(int m) {
 }
 
 /// The strips by number of rows; those of the values for 8, 4, 2 and 1 vectors.
-template <class T>
+template <class S>
 struct DecodeTable {
-  void (*score[kMaxDecodeRows])(const DecodeKeys<T>&);
-  void (*values[kMaxDecodeRows][4])(const DecodeValues<T>&);
+  void (*score[kMaxDecodeRows])(const DecodeKeys<S>&);
+  void (*values[kMaxDecodeRows][4])(const DecodeValues<S>&);
 
   constexpr DecodeTable() : score{}, values{} { fill<1>(); }
 
  private:
   template <int M>
   constexpr void fill() {
-    score[M - 1] = &score_key_lanes<T, M>;
+    score[M - 1] = &score_key_lanes<S, M>;
     fill_values<M, value_vectors(M)>();
     if constexpr (M < kMaxDecodeRows) fill<M + 1>();
   }
   template <int M, int N>
   constexpr void fill_values() {
-    values[M - 1][N == 8 ? 0 : N == 4 ? 1 : N == 2 ? 2 : 3] = &merge_value_lanes<T, M, N>;
-    if constexpr (N > 1) fill_values<M, N / 2>();
+    values[M - 1][N == 8 ? 0 : N == 4 ? 1 : N == 2 ? 2 : 3] = &merge_value_lanes<S, M, N>;
+    if constexpr (N > Units<S>::kElements) fill_values<M, N / 2>();
   }
 };
 

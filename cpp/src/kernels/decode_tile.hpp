@@ -36,16 +36,22 @@ struct SpanSums {
   }
 };
 
-template <class T>
+template <class S>
 class DecodeTile {
  public:
+  using T = Compute<S>;
+  using U = Units<S>;
+  using Unit = typename U::Unit;
   static constexpr Index L = kLanes<T>;
+  /// What head_dim and value_dim must be multiples of.
+  static constexpr int kColumns = int(L * U::kElements);
   using P = Packet<T>;
   static_assert(kMaxDecodeRows <= kRowFactors<T>);
 
   static std::size_t scratch_bytes(Index head_dim, Index value_dim) {
     return 2 * SpanSums<T>::bytes(value_dim) +
-           sizeof(T) * std::size_t((kMaxDecodeRows + kSumChains) * head_dim + 2 * kSpanKeys * kMaxDecodeRows);
+           sizeof(T) * std::size_t((kMaxDecodeRows + kSumChains) * head_dim +
+                                   (kJoinsKeys ? 3 : 2) * kSpanKeys * kMaxDecodeRows);
   }
 
   static std::size_t span_bytes(Index value_dim) { return SpanSums<T>::bytes(value_dim); }
@@ -58,8 +64,10 @@ class DecodeTile {
         span_(static_cast<char*>(scratch) + SpanSums<T>::bytes(tile.value_dim)),
         scores_(span_.out + kMaxDecodeRows * tile.value_dim),
         bias_(scores_ + kMaxDecodeRows * kSpanKeys),
-        queries_(bias_ + kMaxDecodeRows * kSpanKeys),
-        last_keys_(queries_ + kMaxDecodeRows * tile.head_dim) {}
+        weights_(units_of(kJoinsKeys ? bias_ + kMaxDecodeRows * kSpanKeys : scores_)),
+        queries_(units_of(bias_ + (kJoinsKeys ? 2 : 1) * kMaxDecodeRows * kSpanKeys)),
+        depth_(U::count(tile.head_dim)),
+        last_keys_(reinterpret_cast<S*>(queries_ + kMaxDecodeRows * depth_)) {}
 
   void run() {
     pack_queries();
@@ -87,11 +95,16 @@ class DecodeTile {
   }
 
  private:
+  static constexpr bool kJoinsKeys = U::kElements > 1;
+  static constexpr Index kSpanUnits = kSpanKeys / U::kElements;
+  static Unit* units_of(T* scratch) { return reinterpret_cast<Unit*>(scratch); }
+
   /// Keys [begin, end) of a block, beginning where chain 0 does; scores reach to where the last chain ends. Row r's
   /// scores and mask entries are at `scores` and `bias` + r * kSpanKeys.
   struct Block {
     Index begin, end;
     T *scores, *bias;
+    Unit* weights;   // Row r's are at `weights` + r * kSpanUnits.
     bool is_masked;  // some row must not see some key, or the last chains have none
     alignas(kVectorBytes) T correction[kRowFactors<T>];
 
@@ -101,9 +114,18 @@ class DecodeTile {
   };
 
   void pack_queries() {
+    if (tile_.is_wide)
+      pack_queries<UnitsOfNumbers<S>, T>();
+    else
+      pack_queries<U, S>();
+  }
+  template <class Load, class Element>
+  void pack_queries() {
     for (int r = 0; r < tile_.rows; ++r) {
-      const T* query = static_cast<const T*>(tile_.query[r]);
-      for (Index d = 0; d < tile_.head_dim; ++d) queries_[r * tile_.head_dim + d] = query[d * tile_.query_step];
+      const Element* query = static_cast<const Element*>(tile_.query[r]);
+      const Index step = tile_.query_step;
+      for (Index u = 0, d = 0; u < depth_; ++u, d += U::kElements)
+        queries_[r * depth_ + u] = Load::load_one(query + d * step, step, tile_.head_dim - d);
     }
   }
 
@@ -141,8 +163,9 @@ class DecodeTile {
       block.end = at = edge < end ? edge : end;
       block.scores = scores_ + in_span;
       block.bias = bias_ + in_span;
+      block.weights = weights_ + in_span / U::kElements;
       block.is_masked = is_masked(block);
-      if (has_bias() && !fill_bias_rows(tile_, block.begin, block.end, block.bias, kSpanKeys)) continue;
+      if (has_bias() && !fill_bias_rows<S>(tile_, block.begin, block.end, block.bias, kSpanKeys)) continue;
       score(block, keys, begin);
       ++count;
     }
@@ -153,7 +176,7 @@ class DecodeTile {
     }
     for (int i = 0; i < count; ++i) {
       const Block& block = blocks[i];
-      if (block.is_masked && has_non_finite_value<T>(tile_, block.begin, block.end))
+      if (block.is_masked && has_non_finite_value<S>(tile_, block.begin, block.end))
         add_guarded(block, sums, i == 0);
       else
         add_values(block, sums, i == 0, values, begin);
@@ -172,14 +195,13 @@ class DecodeTile {
   }
 
   void score(const Block& block, const RowStream& stream, Index span_begin) {
-    const T* key = static_cast<const T*>(tile_.key) + block.begin * tile_.key_row;
+    const S* key = static_cast<const S*>(tile_.key) + block.begin * tile_.key_row;
     const auto strip = kStrips.score[tile_.rows - 1];
     const Index whole = block.keys() / kSumChains * kSumChains, rest = block.keys() - whole;
-    DecodeKeys<T> g{whole,    tile_.head_dim, key,    tile_.key_row,
-                    queries_, block.scores,   stream, block.begin - span_begin};
+    DecodeKeys<S> g{whole, depth_, key, tile_.key_row, queries_, block.scores, stream, block.begin - span_begin};
     if (whole > 0) strip(g);
     if (rest > 0) {  // Completed to as many as there are chains; the others are masked.
-      const std::size_t bytes = std::size_t(tile_.head_dim) * sizeof(T);
+      const std::size_t bytes = std::size_t(tile_.head_dim) * sizeof(S);
       for (Index i = 0; i < kSumChains; ++i)
         __builtin_memcpy(last_keys_ + i * tile_.head_dim, key + (whole + (i < rest ? i : 0)) * tile_.key_row, bytes);
       g.keys = kSumChains;
@@ -242,8 +264,11 @@ class DecodeTile {
       for (Index i = 0; i < block.scored_keys(); i += kSumChains) {
         MHA_UNROLL
         for (Index c = 0; c < kSumChains; c += L) {
-          const P weight = exp2_of_nonpositive(pmul(psub(pload<P>(scores + i + c), highest), scale));
-          pstore(scores + i + c, weight);
+          const P weight = weight_of<S>(pmul(psub(pload<P>(scores + i + c), highest), scale));
+          if constexpr (kJoinsKeys)
+            store_pairs(block.weights + r * kSpanUnits + (i + c) / U::kElements, weight);
+          else
+            pstore(scores + i + c, weight);
           weights[c / L] = padd(weights[c / L], weight);
         }
       }
@@ -257,26 +282,39 @@ class DecodeTile {
   }
 
   void add_values(const Block& block, const SpanSums<T>& sums, bool starts, const RowStream& stream, Index span_begin) {
-    const T* value = static_cast<const T*>(tile_.value) + block.begin * tile_.value_row;
+    const S* value = static_cast<const S*>(tile_.value) + block.begin * tile_.value_row;
     Index d = 0;
     for (int i = 0; i < 4; ++i) {
       const auto strip = kStrips.values[tile_.rows - 1][i];
       for (const Index columns = (8 >> i) * L; strip && d + columns <= tile_.value_dim; d += columns)
-        strip({block.keys(), value + d, tile_.value_row, block.scores, block.correction, sums.out + d, tile_.value_dim,
+        strip({block.keys(), value + d, tile_.value_row, block.weights, block.correction, sums.out + d, tile_.value_dim,
                starts, stream, block.begin - span_begin, d});
     }
   }
 
-  /// add_values() without the masked keys.
+  /// add_values() without the masked keys: zeros stand for their values.
   void add_guarded(const Block& block, const SpanSums<T>& sums, bool starts) {
+    constexpr int N = int(U::kElements);
+    alignas(kVectorBytes) static constexpr S kNothing[N * L] = {};
     for (int r = 0; r < tile_.rows; ++r)
-      for (Index d = 0; d < tile_.value_dim; d += L) {
-        const T* value = static_cast<const T*>(tile_.value) + block.begin * tile_.value_row + d;
-        P sum = pset1<P>(T(0));
-        for (Index i = r * kSpanKeys; i < r * kSpanKeys + block.keys(); ++i, value += tile_.value_row)
-          if (block.bias[i] == T(0)) sum = pmadd(ploadu<P>(value), pset1<P>(block.scores[i]), sum);
+      for (Index d = 0; d < tile_.value_dim; d += N * L) {
+        const auto values_of = [&](Index i) {
+          const bool is_visible = i < block.keys() && block.bias[r * kSpanKeys + i] == T(0);
+          return is_visible ? static_cast<const S*>(tile_.value) + (block.begin + i) * tile_.value_row + d : kNothing;
+        };
+        P sum[N];
+        for (P& vector : sum) vector = pset1<P>(T(0));
+        const Unit* weight = block.weights + r * kSpanUnits;
+        for (Index i = 0; i < block.keys(); i += N, ++weight) {
+          P value[N];
+          load_values<S, N>(values_of(i), values_of(i + N - 1), value);
+          for (int n = 0; n < N; ++n) sum[n] = multiply_add(weight, value[n], broadcast_unit(weight), sum[n]);
+        }
         T* const out = sums.out + r * tile_.value_dim + d;
-        pstore(out, starts ? sum : pmadd(pload<P>(out), pset1<P>(block.correction[r]), sum));
+        for (int n = 0; n < N; ++n) {
+          const P before = pload<P>(out + n * L);
+          pstore(out + n * L, starts ? sum[n] : pmadd(before, pset1<P>(block.correction[r]), sum[n]));
+        }
       }
   }
 
@@ -303,21 +341,31 @@ class DecodeTile {
   void store() const {
     for (int r = 0; r < tile_.rows; ++r) {
       const Total total(tile_, scale_, r, total_.maximum[r], total_.sum[r]);
-      const P factor = pset1<P>(T(total.normalizer())), zero = pset1<P>(T(0));
-      T* const out = static_cast<T*>(tile_.out[r]);
-      for (Index d = 0; d < tile_.value_dim; d += L) {
-        const P result = pmadd(pload<P>(total_.out + r * tile_.value_dim + d), factor, zero);
-        if (tile_.out_step == 1)
-          pstoreu(out + d, result);
-        else
-          pscatter<T, P>(out + d * tile_.out_step, result, tile_.out_step);
-      }
+      if (tile_.is_wide)
+        store_row(r, T(total.normalizer()), static_cast<T*>(tile_.out[r]));
+      else
+        store_row(r, T(total.normalizer()), static_cast<S*>(tile_.out[r]));
       if (tile_.lse[r]) *static_cast<T*>(tile_.lse[r]) = T(total.log_sum_exp());
     }
   }
 
+  template <class Element>
+  void store_row(int r, T normalizer, Element* out) const {
+    const P factor = pset1<P>(normalizer), zero = pset1<P>(T(0));
+    for (Index d = 0; d < tile_.value_dim; d += L) {
+      const P result = pmadd(pload<P>(total_.out + r * tile_.value_dim + d), factor, zero);
+      if (tile_.out_step == 1) {
+        store_packet(out + d, result);
+      } else {
+        alignas(kVectorBytes) Element lanes[L];
+        store_packet(lanes, result);
+        for (Index i = 0; i < L; ++i) out[(d + i) * tile_.out_step] = lanes[i];
+      }
+    }
+  }
+
   static RowStream stream(const void* data, Index row, Index columns, Index begin, Index end) {
-    constexpr Index kSize = sizeof(T);
+    constexpr Index kSize = sizeof(S);
     return {static_cast<const char*>(data) + begin * row * kSize,
             row * kSize,
             columns * kSize,
@@ -326,14 +374,17 @@ class DecodeTile {
             0};
   }
 
-  static constexpr DecodeTable<T> kStrips{};
+  static constexpr DecodeTable<S> kStrips{};
 
   const AttentionTile& tile_;
   ScoreScale<T> scale_;
   ModifyScores<T> modify_;
   SpanSums<T> total_, span_;
-  T *scores_, *bias_;        // [rows][kSpanKeys]
-  T *queries_, *last_keys_;  // [rows][D], [L][D]
+  T *scores_, *bias_;  // [rows][kSpanKeys]
+  Unit* weights_;      // [rows][kSpanUnits]: the scores, replaced, where a unit is a number
+  Unit* queries_;      // [rows][depth_]
+  Index depth_;        // units of the head dimension
+  S* last_keys_;       // [kSumChains][D]
   Index first_key_ = 0, last_key_ = 0;
 };
 

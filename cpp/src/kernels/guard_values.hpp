@@ -3,24 +3,25 @@
 // seldom uninitialised.
 #pragma once
 
-#include "eigen.hpp"
+#include "elements.hpp"
 #include "kernel_table.hpp"
 
 namespace mha::MHA_ISA {
 
 /// Whether a value of the keys [begin, end) is not finite: x * 0 is 0 for every finite x and NaN for every other.
-template <class T>
+template <class S>
 bool has_non_finite_value(const AttentionTile& tile, Index begin, Index end) {
+  using T = Compute<S>;
   using P = Packet<T>;
   constexpr Index L = kLanes<T>;
   P sum = pset1<P>(T(0));
   T rest = T(0);
   for (Index key = begin; key < end; ++key) {
-    const T* value = static_cast<const T*>(tile.value) + key * tile.value_row;
+    const S* value = static_cast<const S*>(tile.value) + key * tile.value_row;
     Index d = 0;
     if (tile.value_step == 1)
-      for (; d + L <= tile.value_dim; d += L) sum = pmadd(ploadu<P>(value + d), pset1<P>(T(0)), sum);
-    for (; d < tile.value_dim; ++d) rest += value[d * tile.value_step] * T(0);
+      for (; d + L <= tile.value_dim; d += L) sum = pmadd(load_packet(value + d), pset1<P>(T(0)), sum);
+    for (; d < tile.value_dim; ++d) rest += load_element(value + d * tile.value_step) * T(0);
   }
   rest += predux(sum);
   return rest != rest;

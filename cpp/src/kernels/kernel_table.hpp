@@ -33,6 +33,7 @@ constexpr int kMaxDecodeRows = 8;
 /// a row belongs to ends here. Rows are sorted by position: first_key and last_key never fall.
 struct AttentionTile {
   int rows;                             // 1 ... query_tile_rows
+  bool is_wide;                         // query, out and attn_mask are of the accumulator's type, wider than keys and values
   Index head_dim, value_dim;            // D, Dv
   const void* query[kMaxTileRows];      // each row's first element
   Index query_step;                     // elements between neighbours along D

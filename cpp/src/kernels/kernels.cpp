@@ -17,6 +17,12 @@
 #define MHA_QUOTE_EXPANDED(x) #x
 #define MHA_QUOTE(x) MHA_QUOTE_EXPANDED(x)
 
+#ifdef MHA_BASE_ISA
+namespace mha::MHA_BASE_ISA {
+const KernelTable& table();
+}
+#endif
+
 namespace mha::MHA_ISA {
 namespace {
 
@@ -42,42 +48,61 @@ void observe_tile(const AttentionTile& tile, const StatisticsOutputs& outputs, v
   StatisticsTile<T>(tile, outputs, scratch).run();
 }
 
-template <class T>
+template <class S>
 std::size_t attention_scratch(Index head_dim, Index value_dim) {
-  const std::size_t many = AttendTile<T>::scratch_bytes(head_dim, value_dim);
-  const std::size_t few = DecodeTile<T>::scratch_bytes(head_dim, value_dim);
+  const std::size_t many = AttendTile<S>::scratch_bytes(head_dim, value_dim);
+  const std::size_t few = DecodeTile<S>::scratch_bytes(head_dim, value_dim);
   return many > few ? many : few;
 }
 
-template <class T>
+constexpr void add_int8_kernels(DTypeKernels& f32) {
+  f32.project[int(WeightFormat::int8)] = &project_int8_weights;
+  f32.quantized_row_bytes = &quantized_row_bytes;
+  f32.quantize = &quantize_rows;
+}
+
+template <class S>
 constexpr DTypeKernels dtype_kernels() {
-  if constexpr (sizeof(T) == 2) return {}; else {
+  using T = Compute<S>;
   static_assert(kWidth<T> <= kMaxTileRows);
   static_assert(kLanes<T> * sizeof(T) <= kVectorBytes && kPanelWidth<T> % kWidth<T> == 0);
   DTypeKernels kernels{int(kWidth<T>),
-          &attention_scratch<T>,
-          attention_kernel<AttendTile, T>(),
-          attention_kernel<DecodeTile, T>(),
-          kLanes<T>,
-          &weigh_tile<T>,
-          &write_scores<T>,
-          &observe_tile<T>,
-          &projection_scratch<T>,
-          {&project_tile<T>},
-          nullptr,
-          nullptr,
-          &normalize_rows<T>,
-          &saturate_fma<T>};
-  if constexpr (sizeof(T) == sizeof(float)) {
+                       &attention_scratch<S>,
+                       attention_kernel<AttendTile, S>(),
+                       attention_kernel<DecodeTile, S>(),
+                       DecodeTile<S>::kColumns,
+                       &weigh_tile<S>,
+                       &write_scores<S>,
+                       &observe_tile<S>,
+                       nullptr,
+                       {},
+                       nullptr,
+                       nullptr,
+                       nullptr,
+                       &saturate_fma<typename Units<S>::Unit>};
+  if constexpr (sizeof(S) == sizeof(T)) {
+    kernels.projection_scratch = &projection_scratch<T>;
+    kernels.project[int(WeightFormat::plain)] = &project_tile<T>;
+    kernels.normalize = &normalize_rows<T>;
+  }
+  if constexpr (sizeof(S) == sizeof(float)) {
     kernels.project[int(WeightFormat::bf16)] = &project_bf16_weights;
-    kernels.project[int(WeightFormat::int8)] = &project_int8_weights;
-    kernels.quantized_row_bytes = &quantized_row_bytes;
-    kernels.quantize = &quantize_rows;
+    add_int8_kernels(kernels);
   }
   return kernels;
-  }
 }
 
+#ifdef MHA_BASE_ISA
+/// The element types, and int8 weights, that this instruction set has instructions for; the others are those of the set it extends.
+KernelTable extended_table() {
+  KernelTable extended = MHA_BASE_ISA::table();
+  extended.isa = MHA_QUOTE(MHA_ISA);
+  extended.compiled_isa = &compiled_isa;
+  extended.kernels[int(DType::bf16)] = dtype_kernels<BFloat16>();
+  add_int8_kernels(extended.kernels[int(DType::f32)]);
+  return extended;
+}
+#else
 constexpr KernelTable kTable = {MHA_QUOTE(MHA_ISA),
                                 &compiled_isa,
                                 &read_words,
@@ -86,9 +111,15 @@ constexpr KernelTable kTable = {MHA_QUOTE(MHA_ISA),
 #include "mha/dtypes.def"
 #undef MHA_DTYPE
                                 }};
+#endif
 
 }  // namespace
 
-const KernelTable& table() { return kTable; }
+const KernelTable& table() {
+#ifdef MHA_BASE_ISA
+  static const KernelTable kTable = extended_table();
+#endif
+  return kTable;
+}
 
 }  // namespace mha::MHA_ISA

@@ -32,10 +32,26 @@ MHA_INLINE void look_at_mask(const unsigned char* mask, Index size, Index step, 
   }
 }
 
+/// Biases of type M, transposed to [key][query].
+template <class M>
+void load_bias_transposed(const AttentionTile& tile, Index begin, Index size, int vectors, Compute<M>* bias) {
+  constexpr Index L = kLanes<Compute<M>>;
+  for (int j = 0; j < vectors; ++j) {
+    const M* rows[L];
+    for (Index r = 0; r < L; ++r) {
+      const Index row = j * L + r < tile.rows ? j * L + r : tile.rows - 1;
+      rows[r] = static_cast<const M*>(tile.attn_mask[row]);
+    }
+    load_transposed<Numbers<M>>(rows, begin, size, tile.attn_mask_step, bias + j * L, kWidth<Compute<M>>);
+  }
+}
+
 /// The block's mask entries, transposed to [key][query]: 0 or the bias where visible, minus infinity where masked.
 /// Returns whether there is anything to apply: a block that masks nothing, of boolean masks only, is better left plain.
-template <class T>
-bool fill_bias_transposed(const AttentionTile& tile, Index begin, Index end, int vectors, T* bias, bool& any_visible) {
+template <class S>
+bool fill_bias_transposed(const AttentionTile& tile, Index begin, Index end, int vectors, Compute<S>* bias,
+                          bool& any_visible) {
+  using T = Compute<S>;
   using P = Packet<T>;
   constexpr Index L = kLanes<T>, W = kWidth<T>;
   constexpr T kMasked = -kInfinity<T>;
@@ -59,18 +75,14 @@ bool fill_bias_transposed(const AttentionTile& tile, Index begin, Index end, int
         for (Index i = 0; i < size; ++i) lines[r][i] = mask[i * tile.attn_mask_step] ? T(0) : kMasked;
         rows[r] = lines[r];
       }
-      load_transposed<T>(rows, 0, size, 1, bias + j * L, W);
+      load_transposed<Numbers<T>>(rows, 0, size, 1, bias + j * L, W);
     }
   } else if (tile.attn_mask[0]) {
     any_masked = true;
-    for (int j = 0; j < vectors; ++j) {
-      const T* rows[L];
-      for (Index r = 0; r < L; ++r) {
-        const Index row = j * L + r < tile.rows ? j * L + r : tile.rows - 1;
-        rows[r] = static_cast<const T*>(tile.attn_mask[row]);
-      }
-      load_transposed<T>(rows, begin, size, tile.attn_mask_step, bias + j * L, W);
-    }
+    if (tile.is_wide)
+      load_bias_transposed<T>(tile, begin, size, vectors, bias);
+    else
+      load_bias_transposed<S>(tile, begin, size, vectors, bias);
   }
 
   if (tile.key_mask && any_visible) {
@@ -90,8 +102,9 @@ bool fill_bias_transposed(const AttentionTile& tile, Index begin, Index end, int
 }
 
 /// The same by rows, `row` elements apart, 0 where no mask says otherwise. Returns whether any key is visible.
-template <class T>
-bool fill_bias_rows(const AttentionTile& tile, Index begin, Index end, T* bias, Index row) {
+template <class S>
+bool fill_bias_rows(const AttentionTile& tile, Index begin, Index end, Compute<S>* bias, Index row) {
+  using T = Compute<S>;
   const unsigned char* key_mask = tile.key_mask;
   bool any_visible = false;
   for (int r = 0; r < tile.rows; ++r, bias += row) {
@@ -103,7 +116,7 @@ bool fill_bias_rows(const AttentionTile& tile, Index begin, Index end, T* bias, 
       if (attn_mask && tile.attn_mask_is_boolean)
         visible &= static_cast<const unsigned char*>(attn_mask)[at] != 0;
       else if (attn_mask)
-        entry = static_cast<const T*>(attn_mask)[at];
+        entry = tile.is_wide ? static_cast<const T*>(attn_mask)[at] : load_element(static_cast<const S*>(attn_mask) + at);
       bias[key - begin] = visible ? entry : -kInfinity<T>;
       any_visible |= bias[key - begin] != -kInfinity<T>;
     }

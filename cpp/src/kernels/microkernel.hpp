@@ -1,13 +1,13 @@
 // The register-tile microkernel: every multiply-add of the library happens here.
 #pragma once
 
-#include "eigen.hpp"
+#include "operands.hpp"
 
 namespace mha::MHA_ISA {
 
-/// C[M x N vectors] = start + sum over k < depth of A[i, k] B[k, :].
+/// C[M x N vectors] = start + sum over k < depth of A[i, k] B[k, :], k counting units (operands.hpp), as all steps do.
 ///
-/// A is read by broadcast from wherever it lies (a_row, a_step: elements between rows and along k), so keys, values and
+/// A is read by broadcast from wherever it lies (a_row, a_step: units between rows and along k), so keys, values and
 /// activations need no packing. B is a panel: row k starts at b + k * b_row, aligned to vectors. `start(i, j)` gives
 /// the initial accumulator, `finish(i, j, c)` takes the result: what surrounds the product (masks, running maxima,
 /// rescaling, stores) is fused there while the tile is in registers.
@@ -20,9 +20,10 @@ namespace mha::MHA_ISA {
 /// With kAhead, rows of B are asked for so many rows before they are read, among the multiply-adds. Left to itself the
 /// processor looks a dozen rows ahead, as far as its reorder buffer goes at 34 operations a row: too few loads in flight
 /// to cover the way from level 3 or from memory.
-template <class T, int M, int N, int kAhead = 0, class Start, class Finish>
-MHA_INLINE void multiply_tile(Index depth, const T* a, Index a_row, Index a_step, const T* b, Index b_row, Start start,
+template <class Unit, int M, int N, int kAhead = 0, class Start, class Finish>
+MHA_INLINE void multiply_tile(Index depth, const Unit* a, Index a_row, Index a_step, const Unit* b, Index b_row, Start start,
                               Finish finish) {
+  using T = Sum<Unit>;
   Packet<T> c[M][N];
   MHA_UNROLL
   for (int i = 0; i < M; ++i) {
@@ -32,7 +33,7 @@ MHA_INLINE void multiply_tile(Index depth, const T* a, Index a_row, Index a_step
   for (Index k = 0; k < depth; ++k) {
     Packet<T> bk[N];
     MHA_UNROLL
-    for (int j = 0; j < N; ++j) bk[j] = pload<Packet<T>>(b + j * kLanes<T>);
+    for (int j = 0; j < N; ++j) bk[j] = load_units(b + j * kLanes<T>);
     if constexpr (kAhead > 0) {
       MHA_UNROLL
       for (int j = 0; j < N; j += kVectorBytes / int(sizeof(bk[0])))
@@ -40,9 +41,9 @@ MHA_INLINE void multiply_tile(Index depth, const T* a, Index a_row, Index a_step
     }
     MHA_UNROLL
     for (int i = 0; i < M; ++i) {
-      const Packet<T> aik = pset1<Packet<T>>(a[i * a_row]);
+      const Packet<T> aik = broadcast_unit(a + i * a_row);
       MHA_UNROLL
-      for (int j = 0; j < N; ++j) c[i][j] = pmadd(aik, bk[j], c[i][j]);
+      for (int j = 0; j < N; ++j) c[i][j] = multiply_add(a, aik, bk[j], c[i][j]);
     }
     a += a_step;
     b += b_row;
@@ -60,20 +61,21 @@ MHA_INLINE void multiply_tile(Index depth, const T* a, Index a_row, Index a_step
 constexpr Index kChain = 128;
 
 /// multiply_tile from a start of 0, for sums of any length.
-template <class T, int M, int N, int kAhead = 0, class Finish>
-MHA_INLINE void multiply_long_tile(Index depth, const T* a, Index a_row, Index a_step, const T* b, Index b_row,
+template <class Unit, int M, int N, int kAhead = 0, class Finish>
+MHA_INLINE void multiply_long_tile(Index depth, const Unit* a, Index a_row, Index a_step, const Unit* b, Index b_row,
                                    Finish finish) {
+  using T = Sum<Unit>;
   const auto zero = [](int, int) MHA_INLINE_LAMBDA { return pset1<Packet<T>>(T(0)); };
-  if (depth <= kChain) return multiply_tile<T, M, N, kAhead>(depth, a, a_row, a_step, b, b_row, zero, finish);
+  if (depth <= kChain) return multiply_tile<Unit, M, N, kAhead>(depth, a, a_row, a_step, b, b_row, zero, finish);
   constexpr Index L = kLanes<T>;
   alignas(kVectorBytes) T sums[L * M * N] = {};
   const auto sum = [&](int i, int j, const Packet<T>& c)
                        MHA_INLINE_LAMBDA { return padd(pload<Packet<T>>(sums + (i * N + j) * L), c); };
   for (; depth > kChain; depth -= kChain, a += kChain * a_step, b += kChain * b_row)
-    multiply_tile<T, M, N, kAhead>(kChain, a, a_row, a_step, b, b_row, zero,
+    multiply_tile<Unit, M, N, kAhead>(kChain, a, a_row, a_step, b, b_row, zero,
                                    [&](int i, int j, const Packet<T>& c)
                                        MHA_INLINE_LAMBDA { pstore(sums + (i * N + j) * L, sum(i, j, c)); });
-  multiply_tile<T, M, N, kAhead>(depth, a, a_row, a_step, b, b_row, zero,
+  multiply_tile<Unit, M, N, kAhead>(depth, a, a_row, a_step, b, b_row, zero,
                                  [&](int i, int j, const Packet<T>& c)
                                      MHA_INLINE_LAMBDA { finish(i, j, sum(i, j, c)); });
 }

@@ -5,25 +5,26 @@
 
 namespace mha::MHA_ISA {
 
-template <class T>
+template <class Unit>
 struct ScoreArguments {
-  Index depth;
-  const T* key;  // first key of the segment
+  Index depth;      // units of the head dimension
+  const Unit* key;  // first key of the segment
   Index key_row, key_step;
-  const T* queries;  // Q^T, at the segment's first vector; likewise below
-  T* scores;
-  T* block_max;  // each lane's largest product so far
+  const Unit* queries;  // Q^T, at the segment's first vector; likewise below
+  Sum<Unit>* scores;
+  Sum<Unit>* block_max;  // each lane's largest product so far
 };
 
 /// M keys against N vectors of queries.
-template <class T, int M, int N>
+template <class Unit, int M, int N>
 struct ScoreKeys {
-  static void run(const ScoreArguments<T>& g, Index row) {
+  static void run(const ScoreArguments<Unit>& g, Index row) {
+    using T = Sum<Unit>;
     using P = Packet<T>;
     constexpr Index L = kLanes<T>, W = kWidth<T>;
     T* scores = g.scores + row * W;
     P highest[N];
-    multiply_long_tile<T, M, N>(g.depth, g.key + row * g.key_row, g.key_row, g.key_step, g.queries, W,
+    multiply_long_tile<Unit, M, N>(g.depth, g.key + row * g.key_row, g.key_row, g.key_step, g.queries, W,
                                 [&](int i, int j, const P& s) MHA_INLINE_LAMBDA {
                                   highest[j] = pmax(i == 0 ? pload<P>(g.block_max + j * L) : highest[j], s);
                                   pstore(scores + i * W + j * L, s);

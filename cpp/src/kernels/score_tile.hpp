@@ -36,13 +36,23 @@ struct KeyBlock {
 };
 
 /// The state of one tile. Everything is [.][kWidth], a column to a query row.
-template <class T>
+template <class S>
 class ScoreTile {
  public:
+  using T = Compute<S>;
+  using U = Units<S>;
+  using Unit = typename U::Unit;
   static constexpr Index L = kLanes<T>, W = kWidth<T>;
   using P = Packet<T>;
 
-  static std::size_t scratch_elements(Index head_dim) { return std::size_t(W * (head_dim + 2 * kKeyBlock + 12)); }
+  /// Whether a unit holds several keys; then weights become units in a place of their own.
+  static constexpr bool kJoinsKeys = U::kElements > 1;
+
+  static std::size_t scratch_elements(Index head_dim) {
+    const Index near_keys = U::lie_ready(0, 1, 0) && U::kElements == 1 ? 0 : kKeyBlock * units_row<S>(head_dim);
+    const Index units = kJoinsKeys ? kKeyBlock / U::kElements : 0;
+    return std::size_t(W * (U::count(head_dim) + 2 * kKeyBlock + units + 12) + near_keys);
+  }
 
   ScoreTile(const AttentionTile& tile, T* scratch) : tile_(tile), scale_(tile), modify_(tile, scale_) {
     auto take = [&](Index rows) {
@@ -50,9 +60,10 @@ class ScoreTile {
       scratch += rows * W;
       return part;
     };
-    queries_ = take(tile.head_dim);
+    queries_ = reinterpret_cast<Unit*>(take(U::count(tile.head_dim)));
     scores_ = take(kKeyBlock);
     bias_ = take(kKeyBlock);
+    weights_ = reinterpret_cast<Unit*>(kJoinsKeys ? take(kKeyBlock / U::kElements) : scores_);
     row_max_ = take(1);
     row_sum_ = take(1);
     correction_ = take(1);
@@ -65,6 +76,7 @@ class ScoreTile {
     total_sum_ = take(1);
     older_ = take(1);
     recent_ = take(1);
+    near_keys_ = reinterpret_cast<Unit*>(scratch);
 
     vectors_ = int((tile.rows + L - 1) / L);
     find_bounds();
@@ -101,19 +113,21 @@ class ScoreTile {
 
   /// Fills the scores of the block's segments and the maximum of each lane over the block.
   void score(const KeyBlock& block) {
-    static constexpr StripTable<ScoreKeys, T, ScoreArguments<T>> score_keys;
+    static constexpr StripTable<ScoreKeys, Unit, ScoreArguments<Unit>> score_keys;
     alignas(kVectorBytes) T unused[W];
     for (int j = 0; j < vectors_; ++j) {
       pstore(block_max_ + j * L, pset1<P>(kLowest<T>));
       pstore(unused + j * L, pset1<P>(kLowest<T>));
     }
+    const Index first = block.segments[0].begin;
+    const UnitRows<Unit> rows = keys_from(first, block.end);
     for (int i = 0; i < block.segment_count; ++i) {
       const Segment& segment = block.segments[i];
       const Index lane = segment.first_vector * L, offset = segment.begin - block.begin;
       const Index keys = segment.end - segment.begin;
       score_keys(segment.vectors, keys,
-                 {tile_.head_dim, static_cast<const T*>(tile_.key) + segment.begin * tile_.key_row, tile_.key_row,
-                  tile_.key_step, queries_ + lane, scores_ + offset * W + lane,
+                 {U::count(tile_.head_dim), rows.data + (segment.begin - first) * rows.row, rows.row, rows.step,
+                  queries_ + lane, scores_ + offset * W + lane,
                   (segment.modified ? unused : block_max_) + lane},
                  upcoming(tile_.value, tile_.value_row, tile_.value_step, tile_.value_dim, segment.begin, keys));
       if (segment.modified) modify(block, segment);
@@ -126,7 +140,7 @@ class ScoreTile {
       if (block.begins_span) begin_span();
       score(block);
       raise_maximum();
-      exponentiate(block, true);
+      exponentiate(block);
     });
     close_span();
   }
@@ -182,25 +196,33 @@ class ScoreTile {
     }
   }
 
-  /// Scores of the block become weights relative to the maximum. The sum takes them in when `accumulate` is set.
-  void exponentiate(const KeyBlock& block, bool accumulate) {
-    const P scale = pset1<P>(scale_.exponent_scale);
+  /// Scores of the block become weights relative to the maximum, and the sum takes them in.
+  void exponentiate(const KeyBlock& block) {
     for (int j = 0; j < vectors_; ++j) {
-      const P highest = pload<P>(row_max_ + j * L);
-      const Index first = first_in(block, j), last = last_in(block, j);
-      const P sum = sum_chains<0, 1>([&](Index chain) MHA_INLINE_LAMBDA {
-        P weights = pset1<P>(T(0));
-        const Index before = first - block.begin - chain + kSumChains - 1;
-        for (Index key = block.begin + chain + (before - before % kSumChains); key < last; key += kSumChains) {
-          T* s = scores_ + (key - block.begin) * W + j * L;
-          const P weight = exp2_of_nonpositive(pmul(psub(pload<P>(s), highest), scale));
-          pstore(s, weight);
-          weights = padd(weights, weight);
-        }
-        return weights;
-      });
-      if (accumulate) pstore(row_sum_ + j * L, pmadd(pload<P>(row_sum_ + j * L), pload<P>(correction_ + j * L), sum));
+      P sum;
+      if constexpr (kJoinsKeys)
+        sum = exponentiate_to_units(block, j);
+      else
+        sum = exponentiate_in_place(block, j);
+      pstore(row_sum_ + j * L, pmadd(pload<P>(row_sum_ + j * L), pload<P>(correction_ + j * L), sum));
     }
+  }
+
+  /// The scores of vector j become weights, where they are. Returns their sum.
+  P exponentiate_in_place(const KeyBlock& block, int j) {
+    const P scale = pset1<P>(scale_.exponent_scale), highest = pload<P>(row_max_ + j * L);
+    const Index first = first_in(block, j), last = last_in(block, j);
+    return sum_chains<0, 1>([&](Index chain) MHA_INLINE_LAMBDA {
+      P weights = pset1<P>(T(0));
+      const Index before = first - block.begin - chain + kSumChains - 1;
+      for (Index key = block.begin + chain + (before - before % kSumChains); key < last; key += kSumChains) {
+        T* s = scores_ + (key - block.begin) * W + j * L;
+        const P weight = weight_of<S>(pmul(psub(pload<P>(s), highest), scale));
+        pstore(s, weight);
+        weights = padd(weights, weight);
+      }
+      return weights;
+    });
   }
 
   /// What exponentiate() raises 2 to for scores of vector j: log2 of the weight relative to the largest one.
@@ -251,7 +273,10 @@ class ScoreTile {
   }
 
   int vectors() const { return vectors_; }
-  const T* weights() const { return scores_; }
+  /// [keys of the block][kWidth]
+  const T* scores() const { return scores_; }
+  /// What exponentiate() made of those from key `first` of the block on, which begins a unit.
+  const Unit* weights(Index first) const { return weights_ + first / U::kElements * W; }
   /// What brings the scores of score() to scaled ones.
   P score_scale() const { return pset1<P>(T(scale_.of_maximum)); }
   const T* correction() const { return correction_; }
@@ -261,11 +286,53 @@ class ScoreTile {
 
   Upcoming upcoming(const void* data, Index row, Index step, Index columns, Index first, Index rows) const {
     if (!tile_.is_far || step != 1) return {};
-    constexpr Index kSize = sizeof(T);
-    return {static_cast<const T*>(data) + first * row, row * kSize, rows, columns * kSize};
+    constexpr Index kSize = sizeof(S);
+    return {static_cast<const S*>(data) + first * row, row * kSize, rows, columns * kSize};
+  }
+
+  /// Keys [first, last), as they lie if they can be multiplied so.
+  UnitRows<Unit> keys_from(Index first, Index last) const {
+    const S* const key = static_cast<const S*>(tile_.key) + first * tile_.key_row;
+    if (U::lie_ready(tile_.key_row, tile_.key_step, tile_.head_dim))
+      return {reinterpret_cast<const Unit*>(key), tile_.key_row / U::kElements, tile_.key_step};
+    const Index row = units_row<S>(tile_.head_dim);
+    for (Index i = 0; i < last - first; ++i)
+      convert_row<S>(key + i * tile_.key_row, tile_.key_step, tile_.head_dim, near_keys_ + i * row);
+    return {near_keys_, row, 1};
+  }
+
+  /// The scores of vector j become weights in units, rounded; the sum is of those before that. All chains at once, so
+  /// that the two weights of a unit meet in registers.
+  P exponentiate_to_units(const KeyBlock& block, int j) {
+    const P scale = pset1<P>(scale_.exponent_scale), highest = pload<P>(row_max_ + j * L);
+    const Index first = first_in(block, j) - block.begin, last = last_in(block, j) - block.begin;
+    if (first >= last) return pset1<P>(T(0));  // both may lie far outside the block
+    const Index begin = first - first % kSumChains, end = last + (kSumChains - last % kSumChains) % kSumChains;
+    T* const scores = scores_ + j * L;
+    const auto leave_out = [&](Index from, Index to) {
+      for (Index key = from; key < to; ++key) pstore(scores + key * W, pset1<P>(-kInfinity<T>));
+    };
+    leave_out(begin, first);
+    leave_out(last, end);
+    P chains[kSumChains];
+    MHA_UNROLL
+    for (P& chain : chains) chain = pset1<P>(T(0));
+    for (Index key = begin; key < end; key += kSumChains) {
+      MHA_UNROLL
+      for (Index c = 0; c < kSumChains; c += 2) {
+        const P one = weight_of<S>(pmul(psub(pload<P>(scores + (key + c) * W), highest), scale));
+        const P two = weight_of<S>(pmul(psub(pload<P>(scores + (key + c + 1) * W), highest), scale));
+        store_units(weights_ + (key + c) / 2 * W + j * L, pair_up(one, two));
+        chains[c] = padd(chains[c], one);
+        chains[c + 1] = padd(chains[c + 1], two);
+      }
+    }
+    return sum_chains<0, 1>([&](Index chain) MHA_INLINE_LAMBDA { return chains[chain]; });
   }
 
   void find_bounds();
+  void pack_queries();
+  template <class Load, class Element>
   void pack_queries();
   bool plan_block(KeyBlock& block, Index begin);
   void modify(const KeyBlock& block, const Segment& segment);
@@ -278,12 +345,13 @@ class ScoreTile {
   Index last_key_ = 0;
   // For each vector the keys that any of its lanes sees, and those that all of them see.
   Index any_first_[kVectors], any_last_[kVectors], all_first_[kVectors], all_last_[kVectors];
-  T *queries_, *scores_, *bias_, *row_max_, *row_sum_, *correction_, *block_max_, *first_, *last_, *slope_, *position_;
+  Unit *queries_, *near_keys_, *weights_;
+  T *scores_, *bias_, *row_max_, *row_sum_, *correction_, *block_max_, *first_, *last_, *slope_, *position_;
   T *total_max_, *total_sum_, *older_, *recent_;
 };
 
-template <class T>
-void ScoreTile<T>::find_bounds() {
+template <class S>
+void ScoreTile<S>::find_bounds() {
   for (int j = 0; j < vectors_; ++j) {
     any_first_[j] = all_last_[j] = PTRDIFF_MAX;
     any_last_[j] = all_first_[j] = 0;
@@ -299,30 +367,47 @@ void ScoreTile<T>::find_bounds() {
     if (any_last_[j] == 0) any_first_[j] = 0;
     last_key_ = any_last_[j] > last_key_ ? any_last_[j] : last_key_;
   }
+  // A unit of two keys is in one segment as a whole.
+  constexpr Index kKeys = U::kElements;
+  for (int j = 0; j < vectors_; ++j) {
+    const Index last = (any_last_[j] + kKeys - 1) / kKeys * kKeys;
+    any_first_[j] -= any_first_[j] % kKeys;
+    any_last_[j] = last < last_key_ ? last : last_key_;
+  }
 }
 
-template <class T>
-void ScoreTile<T>::pack_queries() {
+template <class S>
+void ScoreTile<S>::pack_queries() {
   // All requests at once: a transpose alone has no more than kLanes of them on the way.
+  const Index size = tile_.is_wide ? sizeof(T) : sizeof(S);
   for (int r = 0; r < tile_.rows && tile_.query_step == 1; ++r)
-    Upcoming{tile_.query[r], 0, 1, tile_.head_dim * Index(sizeof(T))}.prefetch(0, 1);
+    Upcoming{tile_.query[r], 0, 1, tile_.head_dim * size}.prefetch(0, 1);
+  if (tile_.is_wide)
+    pack_queries<UnitsOfNumbers<S>, T>();
+  else
+    pack_queries<U, S>();
+}
+
+template <class S>
+template <class Load, class Element>
+void ScoreTile<S>::pack_queries() {
   for (int j = 0; j < vectors_; ++j) {
-    const T* rows[L];  // lanes without a row of their own repeat the last one; nothing of theirs is stored
+    const Element* rows[L];  // lanes without a row of their own repeat the last one; nothing of theirs is stored
     for (Index r = 0; r < L; ++r) {
       const Index row = j * L + r < tile_.rows ? j * L + r : tile_.rows - 1;
-      rows[r] = static_cast<const T*>(tile_.query[row]);
+      rows[r] = static_cast<const Element*>(tile_.query[row]);
     }
-    load_transposed<T>(rows, 0, tile_.head_dim, tile_.query_step, queries_ + j * L, W);
+    load_transposed<Load>(rows, 0, tile_.head_dim, tile_.query_step, queries_ + j * L, W);
   }
 }
 
 /// Cuts the block where the set of vectors that see something changes. False if masks leave nothing of it.
-template <class T>
-bool ScoreTile<T>::plan_block(KeyBlock& block, Index begin) {
+template <class S>
+bool ScoreTile<S>::plan_block(KeyBlock& block, Index begin) {
   if (tile_.attn_mask[0] || tile_.key_mask) {
     bool any_visible = true;
     block.has_bias = block.is_masked =
-        fill_bias_transposed(tile_, block.begin, block.end, vectors_, bias_, any_visible);
+        fill_bias_transposed<S>(tile_, block.begin, block.end, vectors_, bias_, any_visible);
     if (!any_visible) return false;
   }
   while (begin < block.end) {
@@ -351,8 +436,8 @@ bool ScoreTile<T>::plan_block(KeyBlock& block, Index begin) {
 
 /// Modifies the scores of a segment in place and raises block_max. The products are still in level 1: a pass of its own
 /// costs 2 % of what they took, and keeps the strips free of all this.
-template <class T>
-void ScoreTile<T>::modify(const KeyBlock& block, const Segment& segment) {
+template <class S>
+void ScoreTile<S>::modify(const KeyBlock& block, const Segment& segment) {
   const P zero = pset1<P>(T(0));
   for (Index lane = segment.first_vector * L; lane < (segment.first_vector + segment.vectors) * L; lane += L) {
     const P first = pload<P>(first_ + lane), last = pload<P>(last_ + lane);
@@ -371,8 +456,8 @@ void ScoreTile<T>::modify(const KeyBlock& block, const Segment& segment) {
 }
 
 /// What modify() has to know of each lane, counted from the block's begin.
-template <class T>
-void ScoreTile<T>::fill_lanes(const KeyBlock& block) {
+template <class S>
+void ScoreTile<S>::fill_lanes(const KeyBlock& block) {
   const Index size = block.end - block.begin;
   const auto inside = [&](Index key) { return T(key < 0 ? 0 : key > size ? size : key); };
   for (Index r = 0; r < vectors_ * L; ++r) {

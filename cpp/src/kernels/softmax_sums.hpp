@@ -6,8 +6,18 @@
 
 #include "exp2.hpp"
 #include "modify_scores.hpp"
+#include "operands.hpp"
 
 namespace mha::MHA_ISA {
+
+/// 2^t for t <= 0, the weight of a score, as exact as the units that it becomes one of.
+template <class S>
+MHA_INLINE Packet<Compute<S>> weight_of(const Packet<Compute<S>>& t) {
+  if constexpr (Units<S>::kElements > 1)
+    return coarse_exp2_of_nonpositive(t);
+  else
+    return exp2_of_nonpositive(t);
+}
 
 /// The weights of a block are added in this many chains: key k of the block in chain k mod kSumChains, the chains then
 /// in pairs, c and c + 8, c + 4, c + 2, c + 1. So sums are the same whether queries lie in the lanes or keys do, and no

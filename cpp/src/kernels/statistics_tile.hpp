@@ -23,9 +23,10 @@ void add_to_sums(double* __restrict__ sums, const T* __restrict__ terms, Index c
   for (Index i = 0; i < count; ++i) sums[i] += double(terms[i]);
 }
 
-template <class T>
+template <class S>
 class StatisticsTile {
  public:
+  using T = Compute<S>;
   static constexpr Index L = kLanes<T>;
   using P = Packet<T>;
 
@@ -62,11 +63,11 @@ class StatisticsTile {
     P weights = zero, log_weights = zero, distances = zero, largest = total.largest, largest_at = nowhere;
     alignas(kVectorBytes) T by_key[kKeyBlock * L];
     for (Index i = first - block.begin; i < last - block.begin; ++i) {
-      const P at = pset1<P>(T(i)), score = pload<P>(scores_.weights() + i * kWidth<T> + j * L);
+      const P at = pset1<P>(T(i)), score = pload<P>(scores_.scores() + i * kWidth<T> + j * L);
       const P log2_weight = scores_.log2_weight(score, j);
       // By selection: a masked key weighs 0 in a row of NaN, too, and 0 log 0 is 0.
       const P weight =
-          pandnot(pmul(exp2_of_nonpositive(log2_weight), total.normalizer), pcmp_eq(score, minus_infinity));
+          pandnot(pmul(weight_of<S>(log2_weight), total.normalizer), pcmp_eq(score, minus_infinity));
       weights = padd(weights, weight);
       log_weights = padd(log_weights, pandnot(pmul(weight, log2_weight), pcmp_eq(weight, zero)));
       distances = pmadd(weight, pabs(psub(position, at)), distances);
@@ -138,7 +139,7 @@ class StatisticsTile {
 
   const AttentionTile& tile_;
   const StatisticsOutputs& outputs_;
-  ScoreTile<T> scores_;
+  ScoreTile<S> scores_;
   Sums sums_[kVectors];
   int64_t max_key_[kMaxTileRows];
 };

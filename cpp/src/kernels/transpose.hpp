@@ -1,7 +1,7 @@
 // Moves between rows in memory and the lanes of a tile: rows[r][c] <-> tile[c][r].
 #pragma once
 
-#include "eigen.hpp"
+#include "operands.hpp"
 
 namespace mha::MHA_ISA {
 
@@ -41,30 +41,34 @@ MHA_INLINE void transpose(PacketBlock<Packet<float>, 16>& block) {
 }
 #endif
 
-/// tile[c * width + r] = rows[r][(first + c) * step] for c < columns, r < kLanes. In blocks of kLanes x kLanes by
-/// register transposes where neighbours are contiguous, else element by element.
-template <class T>
-void load_transposed(const T* const* rows, Index first, Index columns, Index step, T* tile, Index width) {
-  constexpr Index L = kLanes<T>;
+/// tile[c * width + r] = unit c of rows[r] from element `first` on, for r < kLanes and the units of `columns` elements,
+/// `step` apart. In blocks of kLanes x kLanes by register transposes where neighbours are contiguous, else one by one.
+template <class Load, class S>
+void load_transposed(const S* const* rows, Index first, Index columns, Index step, typename Load::Unit* tile,
+                     Index width) {
+  using T = typename Load::T;
+  constexpr Index L = kLanes<T>, kElements = Load::kElements;
   Index c = 0;
   if (step == 1) {
-    for (; c + L <= columns; c += L) {
+    for (; (c + L) * kElements <= columns; c += L) {
       PacketBlock<Packet<T>, L> block;
       MHA_UNROLL
-      for (Index r = 0; r < L; ++r) block.packet[r] = ploadu<Packet<T>>(rows[r] + first + c);
+      for (Index r = 0; r < L; ++r) block.packet[r] = Load::load(rows[r] + first + c * kElements);
       transpose(block);
       MHA_UNROLL
-      for (Index r = 0; r < L; ++r) pstore(tile + (c + r) * width, block.packet[r]);
+      for (Index r = 0; r < L; ++r) store_units(tile + (c + r) * width, block.packet[r]);
     }
   }
-  for (; c < columns; ++c)
-    for (Index r = 0; r < L; ++r) tile[c * width + r] = rows[r][(first + c) * step];
+  for (; c < Load::count(columns); ++c)
+    for (Index r = 0; r < L; ++r)
+      tile[c * width + r] = Load::load_one(rows[r] + (first + c * kElements) * step, step, columns - c * kElements);
 }
 
 /// rows[r][(first + c) * step] = tile[c * width + r] * factor[r] for c < columns, r < count <= kLanes.
-template <class T>
-void store_transposed(const T* tile, Index width, const Packet<T>& factor, T* const* rows, Index count, Index first,
-                      Index columns, Index step) {
+template <class S>
+void store_transposed(const Compute<S>* tile, Index width, const Packet<Compute<S>>& factor, S* const* rows,
+                      Index count, Index first, Index columns, Index step) {
+  using T = Compute<S>;
   constexpr Index L = kLanes<T>;
   const Packet<T> zero = pset1<Packet<T>>(T(0));
   Index c = 0;
@@ -76,19 +80,19 @@ void store_transposed(const T* tile, Index width, const Packet<T>& factor, T* co
       transpose(block);
       if (count == L) {
         MHA_UNROLL
-        for (Index r = 0; r < L; ++r) pstoreu(rows[r] + first + c, block.packet[r]);
+        for (Index r = 0; r < L; ++r) store_packet(rows[r] + first + c, block.packet[r]);
       } else {
         alignas(kVectorBytes) T lines[L * L];
         MHA_UNROLL
         for (Index r = 0; r < L; ++r) pstore(lines + r * L, block.packet[r]);
-        for (Index r = 0; r < count; ++r) pstoreu(rows[r] + first + c, pload<Packet<T>>(lines + r * L));
+        for (Index r = 0; r < count; ++r) store_packet(rows[r] + first + c, pload<Packet<T>>(lines + r * L));
       }
     }
   }
   for (; c < columns; ++c) {
     alignas(kVectorBytes) T column[L];
     pstore(column, pmadd(pload<Packet<T>>(tile + c * width), factor, zero));
-    for (Index r = 0; r < count; ++r) rows[r][(first + c) * step] = column[r];
+    for (Index r = 0; r < count; ++r) store_element(rows[r] + (first + c) * step, column[r]);
   }
 }
 
