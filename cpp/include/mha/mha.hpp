@@ -9,6 +9,7 @@
 #include "mha/errors.hpp"                // what is thrown
 #include "mha/executor.hpp"              // threads of the caller's own
 #include "mha/kv_cache.hpp"              // keys and values of the tokens so far
+#include "mha/merge_attention.hpp"       // attention over shards of the keys, made one
 #include "mha/multi_head_attention.hpp"  // the layer: projections around attention
 #include "mha/positions.hpp"             // sinusoidal_positions
 #include "mha/runtime.hpp"               // instruction sets, threads
