@@ -50,8 +50,6 @@ py::object merge(const py::list& given_outs, const py::list& given_lses, py::han
 
 }  // namespace
 
-void bind_merge(py::module_& m) {
-  m.def("merge_attention", &merge, "(outs, lses, out, num_threads) -> (out, lse)");
-}
+void bind_merge(py::module_& m) { m.def("merge_attention", &merge, "(outs, lses, out, num_threads) -> (out, lse)"); }
 
 }  // namespace mha::bindings
