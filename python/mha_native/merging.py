@@ -34,7 +34,8 @@ def merge_attention(
     ----------
     outs : sequence of S arrays [..., Tq, Dv], or one array [S, ..., Tq, Dv]
         Result of each shard; any leading axes, any strides, S at least 1. NumPy arrays, or CPU tensors of any library
-        that speaks DLPack, of float32 or float64 and one dtype in a call.
+        that speaks DLPack, of float32 or float64 and one dtype in a call. Beyond four axes the first ones must be one
+        in memory, or they are copied.
     lses : sequence of S arrays [..., Tq], or one array [S, ..., Tq]
         Log-sum-exp of each shard.
     out : [..., Tq, Dv], optional
@@ -106,6 +107,8 @@ def _merge_joined(
         if x.shape != expected:
             rule = f"must have the shape {list(expected)}, by that of outs[0]"
             raise ValueError(f"{_FUNCTION}: {name} {rule}; got {name} {list(x.shape)}")
+    if out is not None and not out.flags.writeable:
+        raise ValueError(f"{_FUNCTION}: out must be writable; got out {list(shape)}")
 
     def joined(x: Array) -> Array:
         return x.reshape(prod(shape[: 1 - _MOST_AXES]), *x.shape[len(shape) + 1 - _MOST_AXES :])
@@ -136,4 +139,3 @@ def _shards(name: str, tensors: Sequence[Tensor] | Tensor) -> list[Array]:
     if stacked.ndim == 0:
         raise ValueError(f"{_FUNCTION}: {name} must have the shards along its first axis; got {name} []")
     return [stacked[s, ...] for s in range(len(stacked))]
-
