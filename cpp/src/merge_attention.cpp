@@ -34,7 +34,7 @@ struct Term {
   double weight;
 };
 
-/// terms[0] + ... + terms[count - 1] of the weights, in the order of sum_rows().
+/// The sum of the weights, in the order of sum_rows().
 template <class T>
 double sum_weights(const Term<T>* terms, Index count) {
   if (count == 1) return terms->weight;
@@ -42,8 +42,8 @@ double sum_weights(const Term<T>* terms, Index count) {
   return sum_weights(terms, half) + sum_weights(terms + half, count - half);
 }
 
-/// The same of `columns` columns from `first` on. In pairs: each term goes through log2(count) roundings. Behind the
-/// sums is room for those of the other half.
+/// The sum of the weighted rows, in `columns` columns from `first` on. Added up in pairs: each term goes through
+/// log2(count) roundings. Behind `sums` is room for those of one half, and of half of that, and so on.
 template <class T>
 void sum_rows(const Term<T>* terms, Index count, Index first, Index columns, double* sums) {
   if (count > 2) {
@@ -70,7 +70,7 @@ struct MergeRun {
   std::size_t sums_at;
 };
 
-/// What a view has for a row, of which `row` are the indices on `axes` axes: in outs the row, in lses its number.
+/// What a view has for the row with the indices `row` on the first `axes` axes: outs a row, lses an element.
 template <class T, class View>
 T* part_of(const View& view, const Index* row, int axes) {
   T* part = static_cast<T*>(view.data);

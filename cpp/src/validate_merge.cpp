@@ -33,25 +33,25 @@ std::string describe(const MergeArguments& a, Word word) {
   return describe("outs", a.outs, a.shards, word) + ", " + describe("lses", a.lses, a.shards, word) + ", ";
 }
 
-[[noreturn]] void fail(const MergeArguments& a, const std::string& rule) {
+[[noreturn]] void refuse(const MergeArguments& a, const std::string& rule) {
   throw std::invalid_argument(kFunction + (": " + rule) + "; got " + describe(a, shape_of) +
                               shapes_of({{"out", a.out}, {"lse", a.lse}}));
 }
 
-void check_dtypes(const MergeArguments& a) {
+void check_one_dtype(const MergeArguments& a) {
   const DType dtype = a.outs[0].dtype;
-  const auto fail_at = [&](const std::string& name) {
+  const auto refuse_at = [&](const std::string& name) {
     const auto word = [](const TensorView& view) { return std::string(name_of(view.dtype)); };
     throw DTypeError(kFunction + (": " + name) + " must be of the dtype of outs[0], " + name_of(dtype) + "; got " +
                      describe(a, word) + dtypes_of({{"out", a.out}, {"lse", a.lse}}));
   };
   check_dtypes(kFunction, dtype, {{"outs[0]", a.outs[0]}});  // it is not Boolean
   for (Index s = 0; s < a.shards; ++s) {
-    if (a.outs[s].dtype != dtype) fail_at(shard_of("outs", s));
-    if (a.lses[s].dtype != dtype) fail_at(shard_of("lses", s));
+    if (a.outs[s].dtype != dtype) refuse_at(shard_of("outs", s));
+    if (a.lses[s].dtype != dtype) refuse_at(shard_of("lses", s));
   }
-  if (a.out.dtype != dtype) fail_at("out");
-  if (a.lse && a.lse.dtype != dtype) fail_at("lse");
+  if (a.out.dtype != dtype) refuse_at("out");
+  if (a.lse && a.lse.dtype != dtype) refuse_at("lse");
 }
 
 bool has_shape_of(const TensorView& model, const TensorView& view) {
@@ -60,20 +60,20 @@ bool has_shape_of(const TensorView& model, const TensorView& view) {
 
 void check_shapes(const MergeArguments& a) {
   const TensorView& rows = a.outs[0];
-  if (rows.rank < 2) fail(a, "outs[0] must have two axes at least, [..., Tq, Dv]");
+  if (rows.rank < 2) refuse(a, "outs[0] must have two axes at least, [..., Tq, Dv]");
   check_rank(kFunction, "outs[0]", rows, 2, kMaxRank, {{"outs[0]", rows}});
   TensorView entries = rows;
   --entries.rank;
-  const auto fail_at = [&](const std::string& name, const TensorView& model) {
+  const auto refuse_at = [&](const std::string& name, const TensorView& model) {
     const char* const rest = &model == &rows ? ", " : " without its last axis, ";
-    fail(a, name + " must have the shape of outs[0]" + rest + shape_of(model));
+    refuse(a, name + " must have the shape of outs[0]" + rest + shape_of(model));
   };
   for (Index s = 0; s < a.shards; ++s) {
-    if (!has_shape_of(rows, a.outs[s])) fail_at(shard_of("outs", s), rows);
-    if (!has_shape_of(entries, a.lses[s])) fail_at(shard_of("lses", s), entries);
+    if (!has_shape_of(rows, a.outs[s])) refuse_at(shard_of("outs", s), rows);
+    if (!has_shape_of(entries, a.lses[s])) refuse_at(shard_of("lses", s), entries);
   }
-  if (!has_shape_of(rows, a.out)) fail_at("out", rows);
-  if (a.lse && !has_shape_of(entries, a.lse)) fail_at("lse", entries);
+  if (!has_shape_of(rows, a.out)) refuse_at("out", rows);
+  if (a.lse && !has_shape_of(entries, a.lse)) refuse_at("lse", entries);
 }
 
 /// Whether two views of one shape and dtype have each element at the same place.
@@ -84,17 +84,15 @@ bool is_same(const TensorView& a, const TensorView& b) {
 }
 
 /// An output that may be `own[0]`, and touches no other input.
-void check_apart(const MergeArguments& a, const char* name, const MutableTensorView& output, const char* own) {
+void check_apart(const MergeArguments& a, const char* name, const MutableTensorView& output, const TensorView* own) {
   check_output(kFunction, name, output, {});
   const std::pair<const char*, const TensorView*> inputs[] = {{"outs", a.outs}, {"lses", a.lses}};
   for (const auto& [list, views] : inputs)
     for (Index s = 0; s < a.shards; ++s) {
-      const bool may_be_same = s == 0 && list == own;
-      if (!may_overlap(output, views[s]) || (may_be_same && is_same(output, views[s]))) continue;
-      const std::string shard = shard_of(list, s);
-      mha::fail(kFunction,
-                name + (" must not overlap " + shard) + " in memory, unless it is " + shard_of(own, 0) + " itself",
-                {{name, output}, {shard.c_str(), views[s]}});
+      if (!may_overlap(output, views[s]) || (views + s == own && is_same(output, *own))) continue;
+      const std::string shard = shard_of(list, s), exception = own == a.outs ? "outs[0]" : "lses[0]";
+      fail(kFunction, name + (" must not overlap " + shard) + " in memory, unless it is " + exception + " itself",
+           {{name, output}, {shard.c_str(), views[s]}});
     }
 }
 
@@ -104,11 +102,11 @@ void validate(const MergeArguments& a) {
   if (a.shards < 1)
     throw std::invalid_argument(std::string(kFunction) + ": outs must have at least one shard; got " +
                                 std::to_string(a.shards));
-  check_dtypes(a);
+  check_one_dtype(a);
   check_shapes(a);
-  check_apart(a, "out", a.out, "outs");
+  check_apart(a, "out", a.out, a.outs);
   if (!a.lse) return;
-  check_apart(a, "lse", a.lse, "lses");
+  check_apart(a, "lse", a.lse, a.lses);
   check_output(kFunction, "lse", a.lse, {{"out", a.out}});
 }
 
