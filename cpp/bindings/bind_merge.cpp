@@ -39,7 +39,7 @@ py::object merge(const py::list& given_outs, const py::list& given_lses, py::han
   const NewArray out = given_out.is_none() ? new_array(first.dtype, first.rank, first.extents)
                                            : NewArray{py::reinterpret_borrow<py::object>(given_out),
                                                       ArrayArguments(kFunction, list).output(0, 0, kMaxRank)};
-  const NewArray lse = new_array(first.dtype, std::max(first.rank - 1, 0), first.extents);
+  const NewArray lse = new_array(accumulator_of(first.dtype), std::max(first.rank - 1, 0), first.extents);
   warn_if_forked();
   {
     const py::gil_scoped_release_simple unlocked;

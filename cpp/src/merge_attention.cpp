@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "element.hpp"
 #include "layout.hpp"
 #include "parallel.hpp"
 #include "validate_merge.hpp"
@@ -58,9 +59,9 @@ void sum_rows(const Term<T>* terms, Index count, Index first, Index columns, dou
   const T *const x = one.row + first * one.step, *const y = two.row + first * two.step;
   if (count == 2)
     for (Index c = 0; c < columns; ++c)
-      sums[c] = one.weight * double(x[c * one.step]) + two.weight * double(y[c * two.step]);
+      sums[c] = one.weight * number(x[c * one.step]) + two.weight * number(y[c * two.step]);
   else
-    for (Index c = 0; c < columns; ++c) sums[c] = one.weight * double(x[c * one.step]);
+    for (Index c = 0; c < columns; ++c) sums[c] = one.weight * number(x[c * one.step]);
 }
 
 struct MergeRun {
@@ -78,7 +79,7 @@ T* part_of(const View& view, const Index* row, int axes) {
   return part;
 }
 
-template <class T>
+template <class T, class Lse>
 void merge_row(const MergeRun& run, const Index* row, std::byte* scratch) {
   const MergeArguments& a = run.arguments;
   const int axes = a.out.rank - 1;
@@ -88,7 +89,7 @@ void merge_row(const MergeRun& run, const Index* row, std::byte* scratch) {
   Index count = 0;
   double largest = -kInfinity;
   for (Index s = 0; s < a.shards; ++s) {
-    const double score = *part_of<const T>(a.lses[s], row, axes);
+    const double score = *part_of<const Lse>(a.lses[s], row, axes);
     if (score == -kInfinity) continue;  // it sees no key, and what its out holds may be NaN
     terms[count++] = {part_of<const T>(a.outs[s], row, axes), a.outs[s].strides[axes], score};
     largest = std::max(largest, score);  // never NaN, but then the total is
@@ -103,12 +104,12 @@ void merge_row(const MergeRun& run, const Index* row, std::byte* scratch) {
   for (Index first = 0; first < width; first += kColumns) {
     const Index columns = std::min(kColumns, width - first);
     if (count > 0) sum_rows(terms, count, first, columns, sums);
-    for (Index c = 0; c < columns; ++c) out[(first + c) * step] = static_cast<T>(sums[c]);
+    for (Index c = 0; c < columns; ++c) out[(first + c) * step] = rounded<T>(sums[c]);
   }
-  if (a.lse) *part_of<T>(a.lse, row, axes) = static_cast<T>(largest + std::log(total));
+  if (a.lse) *part_of<Lse>(a.lse, row, axes) = static_cast<Lse>(largest + std::log(total));
 }
 
-template <class T>
+template <class T, class Lse>
 void merge_rows(const void* context, Index task, int worker) {
   const MergeRun& run = *static_cast<const MergeRun*>(context);
   const MutableTensorView& out = run.arguments.out;
@@ -116,9 +117,15 @@ void merge_rows(const void* context, Index task, int worker) {
   for (Index i = first; i < last; ++i) {
     Index row[kMaxRank], rest = i;
     for (int axis = out.rank - 1; axis-- > 0; rest /= out.extents[axis]) row[axis] = rest % out.extents[axis];
-    merge_row<T>(run, row, run.workers.scratch_of(worker));
+    merge_row<T, Lse>(run, row, run.workers.scratch_of(worker));
   }
 }
+
+constexpr decltype(Phase::run) kMergeRows[kNumDTypes] = {
+#define MHA_DTYPE(name, scalar, accumulator) &merge_rows<scalar, accumulator>,
+#include "mha/dtypes.def"
+#undef MHA_DTYPE
+};
 
 }  // namespace
 
@@ -140,7 +147,7 @@ void merge_attention(const TensorView* outs, const TensorView* lses, Index shard
   run.sums_at = layout.take(double(levels) * kColumns * sizeof(double));
   const Workspace workspace(layout.total() * static_cast<std::size_t>(threads));
   run.workers = {threads, workspace.data(), layout.total()};
-  const Phase phase{tasks, out.dtype == DType::f64 ? &merge_rows<double> : &merge_rows<float>, &run};
+  const Phase phase{tasks, kMergeRows[static_cast<int>(out.dtype)], &run};
   run_phases(&phase, 1, threads);
 }
 

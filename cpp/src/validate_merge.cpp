@@ -40,18 +40,20 @@ std::string describe(const MergeArguments& a, Word word) {
 
 void check_one_dtype(const MergeArguments& a) {
   const DType dtype = a.outs[0].dtype;
-  const auto refuse_at = [&](const std::string& name) {
-    const auto word = [](const TensorView& view) { return std::string(name_of(view.dtype)); };
-    throw DTypeError(kFunction + (": " + name) + " must be of the dtype of outs[0], " + name_of(dtype) + "; got " +
-                     describe(a, word) + dtypes_of({{"out", a.out}, {"lse", a.lse}}));
+  const auto check_at = [&](const std::string& name, const TensorView& view, DType expected, const char* rule) {
+    if (view.dtype == expected) return;
+    const auto word = [](const TensorView& each) { return std::string(name_of(each.dtype)); };
+    throw DTypeError(kFunction + (": " + name) + rule + name_of(expected) + "; got " + describe(a, word) +
+                     dtypes_of({{"out", a.out}, {"lse", a.lse}}));
   };
   check_dtypes(kFunction, dtype, {{"outs[0]", a.outs[0]}});  // it is not Boolean
+  constexpr char kOfOuts[] = " must be of the dtype of outs[0], ", kOfScores[] = " must be of the dtype of scores, ";
   for (Index s = 0; s < a.shards; ++s) {
-    if (a.outs[s].dtype != dtype) refuse_at(shard_of("outs", s));
-    if (a.lses[s].dtype != dtype) refuse_at(shard_of("lses", s));
+    check_at(shard_of("outs", s), a.outs[s], dtype, kOfOuts);
+    check_at(shard_of("lses", s), a.lses[s], accumulator_of(dtype), kOfScores);
   }
-  if (a.out.dtype != dtype) refuse_at("out");
-  if (a.lse && a.lse.dtype != dtype) refuse_at("lse");
+  check_at("out", a.out, dtype, kOfOuts);
+  if (a.lse) check_at("lse", a.lse, accumulator_of(dtype), kOfScores);
 }
 
 bool has_shape_of(const TensorView& model, const TensorView& view) {

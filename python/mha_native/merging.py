@@ -34,10 +34,10 @@ def merge_attention(
     ----------
     outs : sequence of S arrays [..., Tq, Dv], or one array [S, ..., Tq, Dv]
         Result of each shard; any leading axes, any strides, S at least 1. NumPy arrays, or CPU tensors of any library
-        that speaks DLPack, of float32 or float64 and one dtype in a call. Beyond four axes the first ones must be one
-        in memory, or they are copied.
+        that speaks DLPack, of one dtype in a call. Beyond four axes the first ones must be one in memory, or they are
+        copied.
     lses : sequence of S arrays [..., Tq], or one array [S, ..., Tq]
-        Log-sum-exp of each shard.
+        Log-sum-exp of each shard: float64 for float64, else float32.
     out : [..., Tq, Dv], optional
         Array to write the result to. It may be ``outs[0]`` itself, which merges further shards into a running result;
         otherwise it must not overlap an input.
@@ -49,7 +49,7 @@ def merge_attention(
     out : [..., Tq, Dv]
         Of the dtype and kind of ``outs[0]``.
     lse : [..., Tq]
-        Of the same dtype and kind. Both can be merged with further shards.
+        Of the dtype of `lses` and the same kind. Both can be merged with further shards.
 
     Raises
     ------

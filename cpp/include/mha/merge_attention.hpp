@@ -13,7 +13,7 @@ namespace mha {
 /// given with one shard only, since they count in its lse.
 ///
 /// @param outs   `shards` views [..., Tq, Dv] of one shape, with 2 to 4 axes; any strides
-/// @param lses   `shards` views [..., Tq] of the dtype of outs
+/// @param lses   `shards` views [..., Tq] of the dtype of lse: f64 for f64, else f32
 /// @param shards at least 1
 /// @param out    [..., Tq, Dv]; written whole. It may be outs[0] itself, which merges further shards into a running
 ///               result; otherwise it must not overlap an input
