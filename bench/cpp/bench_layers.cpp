@@ -57,7 +57,7 @@ Subject microkernel(DType dtype, Index depth) {
   Subject subject;
   subject.dtype = dtype;
   subject.work.flops = 2.0 * double(kRows * columns * depth);
-  subject.call = [=, project = kernels.project] {
+  subject.call = [=, project = kernels.project[0]] {
     (void)x, (void)out, (void)packed;  // kept alive
     project(tile, scratch.get());
   };
@@ -82,6 +82,7 @@ Subject projection_of(const Case& c, int threads) {
                                    {weight.view(), bias.view(), c.E},
                                    {active_kernels().kernels[static_cast<int>(dtype)], dtype, rows, workers},
                                    {}});
+  run->chain.prepare_for(run->linear);
   const std::size_t stride = padded(run->chain.scratch_bytes());
   run->scratch = aligned_bytes(std::size_t(workers) * stride);
   run->chain.place(run->scratch.get(), {workers, run->scratch.get(), stride});

@@ -90,7 +90,8 @@ DType ArrayArguments::dtype_of(int i) const {
   const py::handle array = arguments_[i].array;
   if (!is_array(array)) type_error(i, kNotAnArray);
   DType dtype = DType::boolean;
-  if (!find_dtype_of(array, &dtype) || dtype == DType::boolean) type_error(i, "must be " + accepted_dtypes());
+  if (!find_dtype_of(array, &dtype) || static_cast<int>(dtype) >= kNumDTypes)
+    type_error(i, "must be " + accepted_dtypes());
   return dtype;
 }
 
@@ -102,9 +103,10 @@ TensorView ArrayArguments::view(int i, Accept accept, int min_rank, int max_rank
   const bool known = find_dtype_of(array, &view.dtype);
   const bool is_boolean = known && view.dtype == DType::boolean;
   if (accept == Accept::boolean && !is_boolean) type_error(i, "must be bool");
+  if (accept == Accept::int8 && !(known && view.dtype == DType::int8)) type_error(i, "must be int8");
   const bool may_be_boolean = accept == Accept::boolean || accept == Accept::boolean_or_call_dtype;
   const bool is_score = accept == Accept::score_dtype;
-  const DType expected = is_score ? accumulator_of(dtype_) : dtype_;
+  const DType expected = is_score ? accumulator_of(dtype_) : accept == Accept::int8 ? DType::int8 : dtype_;
   if (!(is_boolean && may_be_boolean) && !(known && view.dtype == expected))
     type_error(i, std::string(may_be_boolean ? "must be bool or" : "must be") + " of the dtype of " +
                       (is_score ? "lse" : same_dtype_as_) + ", " + name_of(expected));
@@ -130,6 +132,10 @@ TensorView ArrayArguments::view(int i, Accept accept, int min_rank, int max_rank
 
 TensorView ArrayArguments::tensor(int i, int min_rank, int max_rank) const {
   return view(i, Accept::call_dtype, min_rank, max_rank);
+}
+
+TensorView ArrayArguments::int8_tensor(int i, int min_rank, int max_rank) const {
+  return view(i, Accept::int8, min_rank, max_rank);
 }
 
 TensorView ArrayArguments::optional_tensor(int i, int min_rank, int max_rank) const {

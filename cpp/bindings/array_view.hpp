@@ -49,6 +49,8 @@ class ArrayArguments {
   TensorView tensor(int i, int min_rank, int max_rank) const;
   /// tensor(), or an empty view if not given.
   TensorView optional_tensor(int i, int min_rank, int max_rank) const;
+  /// Of int8, whatever the call's dtype.
+  TensorView int8_tensor(int i, int min_rank, int max_rank) const;
   /// Boolean, or of the call's dtype if `may_add`; any rank up to kMaxRank, a scalar as one axis of extent one; an
   /// empty view if not given.
   TensorView mask(int i, bool may_add) const;
@@ -65,7 +67,7 @@ class ArrayArguments {
   std::vector<std::int64_t> offsets(int i) const;
 
  private:
-  enum class Accept { call_dtype, score_dtype, boolean, boolean_or_call_dtype };
+  enum class Accept { call_dtype, score_dtype, int8, boolean, boolean_or_call_dtype };
   TensorView view(int i, Accept accept, int min_rank, int max_rank) const;
   DType dtype_of(int i) const;
   std::vector<std::int64_t> read_integers(int i) const;

@@ -17,21 +17,37 @@ namespace {
 Layer make_layer(Index embed_dim, Index num_heads, Index num_kv_heads, Index head_dim, Index value_head_dim, Index kdim,
                  Index vdim, Index out_dim, py::handle query_weight, py::handle key_weight, py::handle value_weight,
                  py::handle out_weight, py::handle query_bias, py::handle key_bias, py::handle value_bias,
-                 py::handle out_bias, py::handle added_key, py::handle added_value, bool add_zero_attn) {
-  const Argument list[] = {{"query_weight", query_weight}, {"key_weight", key_weight}, {"value_weight", value_weight},
-                           {"out_weight", out_weight},     {"query_bias", query_bias}, {"key_bias", key_bias},
-                           {"value_bias", value_bias},     {"out_bias", out_bias},     {"added_key", added_key},
-                           {"added_value", added_value}};
-  const ArrayArguments arrays("MultiHeadAttention", list);
-  const MultiHeadAttentionWeights weights = {arrays.tensor(0, 2, 2),          arrays.tensor(1, 2, 2),
-                                             arrays.tensor(2, 2, 2),          arrays.tensor(3, 2, 2),
-                                             arrays.optional_tensor(4, 1, 1), arrays.optional_tensor(5, 1, 1),
-                                             arrays.optional_tensor(6, 1, 1), arrays.optional_tensor(7, 1, 1),
-                                             arrays.optional_tensor(8, 1, 1), arrays.optional_tensor(9, 1, 1)};
-  const MultiHeadAttentionConfig config = {embed_dim, num_heads, num_kv_heads, head_dim,        value_head_dim,
-                                           kdim,      vdim,      out_dim,      arrays.given(8), add_zero_attn};
+                 py::handle out_bias, py::handle added_key, py::handle added_value, py::handle query_scale,
+                 py::handle key_scale, py::handle value_scale, py::handle out_scale, bool add_zero_attn,
+                 const std::string& weight_dtype) {
+  const Argument list[kNumWeights] = {
+      {"query_weight", query_weight}, {"key_weight", key_weight},   {"value_weight", value_weight},
+      {"out_weight", out_weight},     {"query_bias", query_bias},   {"key_bias", key_bias},
+      {"value_bias", value_bias},     {"out_bias", out_bias},       {"added_key", added_key},
+      {"added_value", added_value},   {"query_scale", query_scale}, {"key_scale", key_scale},
+      {"value_scale", value_scale},   {"out_scale", out_scale}};
+  const ArrayArguments arrays = weight_arguments("MultiHeadAttention", list, query_scale);
+  const auto vector = [&](int i) { return arrays.optional_tensor(i, 1, 1); };
+  const MultiHeadAttentionWeights weights = {weight_matrix(arrays, 0, 10),
+                                             weight_matrix(arrays, 1, 11),
+                                             weight_matrix(arrays, 2, 12),
+                                             weight_matrix(arrays, 3, 13),
+                                             vector(4),
+                                             vector(5),
+                                             vector(6),
+                                             vector(7),
+                                             vector(8),
+                                             vector(9),
+                                             vector(10),
+                                             vector(11),
+                                             vector(12),
+                                             vector(13)};
+  MultiHeadAttentionConfig config = {embed_dim, num_heads, num_kv_heads, head_dim,        value_head_dim,
+                                     kdim,      vdim,      out_dim,      arrays.given(8), add_zero_attn};
+  config.weight_format = format_of(weight_dtype, weights.query_weight.dtype);
   Layer layer = {MultiHeadAttention(config, weights), {}};
-  for (int i = 0; i < kNumWeights; ++i) layer.has_weight[i] = arrays.given(i);
+  for (int i = 0; i < kFirstScale; ++i) layer.has_weight[i] = arrays.given(i);
+  for (int i = kFirstScale; i < kNumWeights; ++i) layer.has_weight[i] = config.weight_format == WeightFormat::int8;
   return layer;
 }
 
@@ -136,15 +152,22 @@ py::tuple copy_weights(const Layer& layer) {
                                          {value_columns},
                                          {config.out_dim},
                                          {key_columns},
-                                         {value_columns}};
+                                         {value_columns},
+                                         {query_columns},
+                                         {key_columns},
+                                         {value_columns},
+                                         {config.out_dim}};
+  const DType dtype = layer.attention.dtype();
+  const DType dtype_of_matrices = layer.has_weight[kFirstScale] ? DType::int8 : dtype;
   NewArray copies[kNumWeights];
   py::tuple result(kNumWeights);
   for (int i = 0; i < kNumWeights; ++i) {
-    if (layer.has_weight[i]) copies[i] = new_array(layer.attention.dtype(), i < 4 ? 2 : 1, extents[i]);
+    if (layer.has_weight[i]) copies[i] = new_array(i < 4 ? dtype_of_matrices : dtype, i < 4 ? 2 : 1, extents[i]);
     result[static_cast<std::size_t>(i)] = layer.has_weight[i] ? copies[i].array : py::object(py::none());
   }
   layer.attention.copy_weights({copies[0].view, copies[1].view, copies[2].view, copies[3].view, copies[4].view,
-                                copies[5].view, copies[6].view, copies[7].view, copies[8].view, copies[9].view});
+                                copies[5].view, copies[6].view, copies[7].view, copies[8].view, copies[9].view,
+                                copies[10].view, copies[11].view, copies[12].view, copies[13].view});
   return result;
 }
 
@@ -162,13 +185,13 @@ void bind_multi_head_attention(py::module_& m) {
       .def(py::init(&make_layer),
            "(embed_dim, num_heads, num_kv_heads, head_dim, value_head_dim, kdim, vdim, out_dim, query_weight, "
            "key_weight, value_weight, out_weight, query_bias, key_bias, value_bias, out_bias, added_key, added_value, "
-           "add_zero_attn)")
+           "query_scale, key_scale, value_scale, out_scale, add_zero_attn, weight_dtype)")
       .def("forward", &forward,
            "(query, key, value, options, cache, new_lengths, need_weights, out, num_threads) -> out or (out, weights)")
       .def("forward_varlen", &forward_varlen,
            "(query, key, value, cu_seqlens_q, cu_seqlens_k, options, out, num_threads) -> out")
       .def("append_to", &append_to, "(cache, key, value, new_lengths, num_threads) -> None")
-      .def("weights", &copy_weights, "() -> copies of the ten weights, None for one that the layer lacks")
+      .def("weights", &copy_weights, "() -> copies of the weights and scales, None for one that the layer lacks")
       .def_property_readonly("embed_dim", &get<&Config::embed_dim>)
       .def_property_readonly("num_heads", &get<&Config::num_heads>)
       .def_property_readonly("num_kv_heads", &get<&Config::num_kv_heads>)

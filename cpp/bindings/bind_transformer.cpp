@@ -41,12 +41,15 @@ LayerNorm make_norm(py::handle weight, py::handle bias, py::handle eps) {
 }
 
 FeedForward make_feed_forward(py::handle weight1, py::handle bias1, py::handle weight2, py::handle bias2,
-                              py::handle activation) {
-  const Argument list[] = {{"weight1", weight1}, {"bias1", bias1}, {"weight2", weight2}, {"bias2", bias2}};
-  const ArrayArguments arrays("FeedForward", list);
-  return FeedForward({arrays.tensor(0, 2, 2), arrays.optional_tensor(1, 1, 1), arrays.tensor(2, 2, 2),
-                      arrays.optional_tensor(3, 1, 1)},
-                     activation_called(activation));
+                              py::handle scale1, py::handle scale2, py::handle activation,
+                              const std::string& weight_dtype) {
+  const Argument list[] = {{"weight1", weight1}, {"bias1", bias1},   {"weight2", weight2},
+                           {"bias2", bias2},     {"scale1", scale1}, {"scale2", scale2}};
+  const ArrayArguments arrays = weight_arguments("FeedForward", list, scale1);
+  const auto vector = [&](int i) { return arrays.optional_tensor(i, 1, 1); };
+  const FeedForwardWeights weights = {weight_matrix(arrays, 0, 4), vector(1), weight_matrix(arrays, 2, 5),
+                                      vector(3),                   vector(4), vector(5)};
+  return FeedForward(weights, activation_called(activation), format_of(weight_dtype, weights.weight1.dtype));
 }
 
 // LayerNorm and FeedForward.
@@ -77,13 +80,16 @@ py::tuple norm_weights(const LayerNorm& norm) {
 py::tuple feed_forward_weights(const FeedForward& layer) {
   const Index in = layer.embed_dim(), hidden = layer.feedforward_dim();
   const Index up[] = {hidden, in}, down[] = {in, hidden};
-  const auto bias = [&](bool given, const Index* extents) {
+  const bool is_int8 = layer.weight_format() == WeightFormat::int8;
+  const auto vector = [&](bool given, const Index* extents) {
     return given ? new_array(layer.dtype(), 1, extents) : NewArray{py::none(), {}};
   };
-  const NewArray weight1 = new_array(layer.dtype(), 2, up), weight2 = new_array(layer.dtype(), 2, down);
-  const NewArray bias1 = bias(layer.has_bias1(), up), bias2 = bias(layer.has_bias2(), down);
-  layer.copy_weights({weight1.view, bias1.view, weight2.view, bias2.view});
-  return py::make_tuple(weight1.array, bias1.array, weight2.array, bias2.array);
+  const DType dtype_of_matrices = is_int8 ? DType::int8 : layer.dtype();
+  const NewArray weight1 = new_array(dtype_of_matrices, 2, up), weight2 = new_array(dtype_of_matrices, 2, down);
+  const NewArray bias1 = vector(layer.has_bias1(), up), bias2 = vector(layer.has_bias2(), down);
+  const NewArray scale1 = vector(is_int8, up), scale2 = vector(is_int8, down);
+  layer.copy_weights({weight1.view, bias1.view, weight2.view, bias2.view, scale1.view, scale2.view});
+  return py::make_tuple(weight1.array, bias1.array, weight2.array, bias2.array, scale1.array, scale2.array);
 }
 
 EncoderLayer make_encoder_layer(const Layer& self_attention, const FeedForward& feed_forward, const LayerNorm& norm1,
@@ -234,14 +240,15 @@ void bind_transformer(py::module_& m) {
       .def_property_readonly("eps", &LayerNorm::eps)
       .def_property_readonly("dtype", [](const LayerNorm& norm) { return numpy_dtype(norm.dtype()); });
   py::class_<FeedForward>(m, "FeedForward")
-      .def(py::init(&make_feed_forward), "(weight1, bias1, weight2, bias2, activation)")
+      .def(py::init(&make_feed_forward),
+           "(weight1, bias1, weight2, bias2, scale1, scale2, activation, weight_dtype)")
       .def(
           "forward",
           [](const FeedForward& layer, py::handle x, py::handle out, py::handle num_threads) {
             return forward_rows("FeedForward", layer, x, out, num_threads);
           },
           "(x, out, num_threads) -> out")
-      .def("weights", &feed_forward_weights, "() -> copies of weight1, bias1 or None, weight2, bias2 or None")
+      .def("weights", &feed_forward_weights, "() -> copies of weight1, bias1, weight2, bias2, scale1, scale2, None for one that the layer lacks")
       .def_property_readonly("activation", [](const FeedForward& layer) { return name_of(layer.activation()); })
       .def_property_readonly("dtype", [](const FeedForward& layer) { return numpy_dtype(layer.dtype()); });
   py::class_<EncoderLayer>(m, "EncoderLayer")

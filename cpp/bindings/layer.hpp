@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <string>
 #include <vector>
 
 #include <mha/multi_head_attention.hpp>
@@ -11,13 +12,30 @@
 
 namespace mha::bindings {
 
-constexpr int kNumWeights = 10;
+constexpr int kNumWeights = 14, kFirstScale = 10;
 
 /// The layer, and which of its weights exist: a bias that was not given is not handed back.
 struct Layer {
   MultiHeadAttention attention;
   bool has_weight[kNumWeights];
 };
+
+/// How a layer of `dtype` keeps weights of `weight_dtype`.
+inline WeightFormat format_of(const std::string& weight_dtype, DType dtype) {
+  if (weight_dtype == "int8") return WeightFormat::int8;
+  return weight_dtype == "bfloat16" && dtype != DType::bf16 ? WeightFormat::bf16 : WeightFormat::plain;
+}
+
+/// The matrix of weights that is argument `i`, of int8 if argument `scale` is given.
+inline TensorView weight_matrix(const ArrayArguments& arrays, int i, int scale) {
+  return arrays.given(scale) ? arrays.int8_tensor(i, 2, 2) : arrays.tensor(i, 2, 2);
+}
+
+/// The weights of a layer, of the dtype of the first one; the others of weights in int8, which have scales, are float32.
+template <class List>
+ArrayArguments weight_arguments(const char* function, const List& list, py::handle scale) {
+  return scale.is_none() ? ArrayArguments(function, list) : ArrayArguments(function, list, DType::f32);
+}
 
 /// The argument new_lengths, [B] or None, in a call whose tokens are `rows`: [B, T, features] or [T, features].
 class NewLengths {

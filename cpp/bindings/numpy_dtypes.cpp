@@ -49,6 +49,8 @@ int type_number(DType dtype) {
       return bfloat16_number();
     case DType::boolean:
       return npy_api::NPY_BOOL_;
+    case DType::int8:
+      return npy_api::NPY_BYTE_;
   }
   return -1;
 }
@@ -57,7 +59,7 @@ int type_number(DType dtype) {
 
 bool find_dtype(py::handle numpy_dtype, DType* dtype) {
   const int number = py::detail::array_descriptor_proxy(numpy_dtype.ptr())->type_num;
-  for (const DType each : {DType::f32, DType::f64, DType::f16, DType::boolean})
+  for (const DType each : {DType::f32, DType::f64, DType::f16, DType::boolean, DType::int8})
     if (number == type_number(each)) {
       *dtype = each;
       return true;
@@ -103,7 +105,7 @@ DType dtype_from(py::handle object) {
   }
   const py::dtype dtype = py::dtype::from_args(py::reinterpret_borrow<py::object>(object));
   DType found = DType::boolean;
-  if (!find_dtype(dtype, &found) || found == DType::boolean)
+  if (!find_dtype(dtype, &found) || static_cast<int>(found) >= kNumDTypes)
     throw py::type_error("dtype must be " + accepted_dtypes() + "; got " + name_of_dtype(dtype));
   return found;
 }

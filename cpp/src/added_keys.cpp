@@ -27,8 +27,8 @@ std::vector<std::byte> stacked_rows(const TensorView& given, Index count, Index 
 
 }  // namespace
 
-AddedKeys::AddedKeys(const MultiHeadAttentionConfig& config, const MultiHeadAttentionWeights& weights)
-    : dtype_(weights.query_weight.dtype),
+AddedKeys::AddedKeys(const MultiHeadAttentionConfig& config, const MultiHeadAttentionWeights& weights, DType dtype)
+    : dtype_(dtype),
       has_bias_kv_(config.add_bias_kv),
       count_(config.added_keys()),
       kv_heads_(config.num_kv_heads),

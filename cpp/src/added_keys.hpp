@@ -15,7 +15,7 @@ namespace mha {
 
 class AddedKeys {
  public:
-  AddedKeys(const MultiHeadAttentionConfig& config, const MultiHeadAttentionWeights& weights);
+  AddedKeys(const MultiHeadAttentionConfig& config, const MultiHeadAttentionWeights& weights, DType dtype);
 
   Index count() const { return count_; }
   /// [batch, Hk, count, D] and [batch, Hk, count, Dv]; the same for every batch element.

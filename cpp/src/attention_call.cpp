@@ -100,7 +100,10 @@ AttentionCall::AttentionCall(const PackedAttention& layer, const LayerArguments&
 
 std::size_t AttentionCall::scratch_bytes() const {
   const MultiHeadAttentionConfig& sizes = layer_.config;
-  return std::max(kernels().attention_scratch(sizes.head_dim, sizes.value_head_dim), projection_scratch(kernels()));
+  std::size_t bytes = kernels().attention_scratch(sizes.head_dim, sizes.value_head_dim);
+  for (const PackedLinear* linear : {&layer_.query, &layer_.key, &layer_.value, &layer_.out})
+    bytes = std::max(bytes, projection_scratch(kernels(), *linear));
+  return bytes;
 }
 
 /// How many tokens each sequence will have, written to `lengths`.

@@ -29,6 +29,10 @@ BlockCall::BlockCall(const Block& block, const LayerArguments& self, const Layer
   between_at_ = layout.take(cross ? bytes : 0);
   joined_ = after_.buffer(embed_dim_, layout);
   hidden_ = after_.buffer(block.feed_forward->up.segment_columns(), layout);
+  if (cross) between_.prepare_for(block.self_attention->out);
+  const PackedLinear& last_out = cross ? block.cross_attention->out : block.self_attention->out;
+  for (const PackedLinear* linear : {&last_out, &block.feed_forward->up, &block.feed_forward->down})
+    after_.prepare_for(*linear);
 }
 
 RowChain BlockCall::new_chain(const KernelTable& table, int threads) const {
@@ -37,7 +41,7 @@ RowChain BlockCall::new_chain(const KernelTable& table, int threads) const {
 
 std::size_t BlockCall::scratch_bytes() const {
   const std::size_t attention = std::max(self_.scratch_bytes(), cross_ ? cross_->scratch_bytes() : 0);
-  return std::max(attention, after_.scratch_bytes());
+  return std::max({attention, between_.scratch_bytes(), after_.scratch_bytes()});
 }
 
 /// The end of a sublayer: its result and the residual stream become one, in the place of the result; `normed` is what

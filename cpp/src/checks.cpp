@@ -28,7 +28,7 @@ void check_rank(const char* function, const char* name, const TensorView& view, 
 
 void check_dtypes(const char* function, DType expected, Named views) {
   for (const auto& [name, view] : views)
-    if (view && (view.dtype != expected || view.dtype == DType::boolean))
+    if (view && (view.dtype != expected || static_cast<int>(expected) >= kNumDTypes))
       throw DTypeError(std::string(function) + ": all tensors must have one floating-point dtype; got " +
                        dtypes_of(views));
 }

@@ -20,6 +20,8 @@ const char* name_of(DType dtype) {
       return "bfloat16";
     case DType::boolean:
       return "bool";
+    case DType::int8:
+      return "int8";
   }
   return "unknown";
 }

@@ -160,8 +160,8 @@ void set_isa(const char* name) {
 const char* last_used_isa() { return last_used; }
 
 double measure_fma_gflops(DType dtype, double seconds) {
-  if (dtype == DType::boolean)
-    throw DTypeError("measure_fma_gflops dtype: expected a floating-point type; got boolean");
+  if (static_cast<int>(dtype) >= kNumDTypes)
+    throw DTypeError("measure_fma_gflops dtype: expected a floating-point type");
   const auto saturate_fma = current_isa().table().kernels[static_cast<int>(dtype)].saturate_fma;
 
   using Clock = std::chrono::steady_clock;

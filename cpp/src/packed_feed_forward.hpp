@@ -8,10 +8,10 @@
 namespace mha {
 
 struct PackedFeedForward {
-  PackedFeedForward(const FeedForwardWeights& w, Activation function)
+  PackedFeedForward(const FeedForwardWeights& w, Activation function, WeightFormat format)
       : activation(function),
-        up(w.weight1, w.bias1, w.weight1.extents[0]),
-        down(w.weight2, w.bias2, w.weight2.extents[0]) {}
+        up(w.weight1, w.bias1, w.weight1.extents[0], format, w.scale1),
+        down(w.weight2, w.bias2, w.weight2.extents[0], format, w.scale2) {}
 
   double work(double rows) const { return up.work(rows) + down.work(rows); }
 

@@ -2,61 +2,122 @@
 
 #include <cstring>
 
+#include "int8_scale.hpp"
 #include "mha/errors.hpp"
+#include "mha/half_precision.hpp"
 
 namespace mha {
 namespace {
 
 Index round_up(Index n, Index multiple) { return (n + multiple - 1) / multiple * multiple; }
 
+template <class T>
+T read(const void* at) {
+  T value;
+  std::memcpy(&value, at, sizeof value);
+  return value;
+}
+
+template <class T>
+void write(std::byte* at, T value) {
+  std::memcpy(at, &value, sizeof value);
+}
+
+template <class View>
+auto element(const View& view, Index i, Index j = 0) {
+  using Byte = std::conditional_t<std::is_const_v<std::remove_pointer_t<decltype(view.data)>>, const std::byte, std::byte>;
+  return static_cast<Byte*>(view.data) + (i * view.strides[0] + j * view.strides[1]) * size_of(view.dtype);
+}
+
+void copy(std::byte* to, const std::byte* from, DType dtype) {
+  std::memcpy(to, from, static_cast<std::size_t>(size_of(dtype)));
+}
+
+/// Of one row of a matrix in f32; NaN if there is one.
+float largest_magnitude(const TensorView& weight, Index row) {
+  float most = 0;
+  for (Index input = 0; input < weight.extents[1] && !std::isnan(most); ++input) {
+    const float size = std::abs(read<float>(element(weight, row, input)));
+    if (!(size <= most)) most = size;
+  }
+  return most;
+}
+
 }  // namespace
 
-PackedLinear::PackedLinear(const TensorView& weight, const TensorView& bias, Index segment_columns)
-    : dtype_(weight.dtype),
+PackedLinear::PackedLinear(const TensorView& weight, const TensorView& bias, Index segment_columns, WeightFormat format,
+                           const TensorView& scale)
+    : dtype_(weight.dtype == DType::int8 ? DType::f32 : weight.dtype),
+      format_(format),
       has_bias_(bool(bias)),
       in_features_(weight.extents[1]),
       segments_(weight.extents[0] / segment_columns),
       segment_columns_(segment_columns),
       padded_segment_columns_(round_up(segment_columns, kVectorBytes / size_of(dtype_))) {
   panels_ = round_up(segments_ * padded_segment_columns_ * size_of(dtype_), kPanelBytes) / kPanelBytes;
-  const std::size_t bytes = static_cast<std::size_t>(panels_ * (in_features_ + 1) * kPanelBytes);
+  const std::size_t bytes = static_cast<std::size_t>(bias_at(panels_));
   data_.reset(new (std::align_val_t{64}, std::nothrow) std::byte[bytes]);
   if (!data_) throw AllocationError(bytes);
   std::memset(data_.get(), 0, bytes);
 
-  const Index size = size_of(dtype_);
-  const auto* from = static_cast<const std::byte*>(weight.data);
-  const auto* bias_from = static_cast<const std::byte*>(bias.data);
-  for_each_element([&](Index feature, Index input, Index at) {
-    const std::byte* source = input < in_features_
-                                  ? from + (feature * weight.strides[0] + input * weight.strides[1]) * size
-                                  : bias_from + feature * bias.strides[0] * size;
-    if (input < in_features_ || has_bias_) std::memcpy(data_.get() + at, source, static_cast<std::size_t>(size));
+  for_each_feature([&](Index feature, std::byte* panel, std::byte* bias_row) {
+    if (has_bias_) copy(bias_row, element(bias, feature), dtype_);
+    if (format_ == WeightFormat::int8) return pack_int8(weight, scale, feature, panel, bias_row);
+    for (Index input = 0; input < in_features_; ++input) {
+      const std::byte* const from = element(weight, feature, input);
+      if (format_ == WeightFormat::bf16)
+        write(panel + offset_of(input), to_bfloat16(read<float>(from)));
+      else
+        copy(panel + offset_of(input), from, dtype_);
+    }
   });
 }
 
-void PackedLinear::unpack(const MutableTensorView& weight, const MutableTensorView& bias) const {
-  const Index size = size_of(dtype_);
-  for_each_element([&](Index feature, Index input, Index at) {
-    const bool is_bias = input == in_features_;
-    const MutableTensorView& view = is_bias ? bias : weight;
-    if (!view || (is_bias && !has_bias_)) return;
-    const Index element = feature * view.strides[0] + (is_bias ? 0 : input * view.strides[1]);
-    std::memcpy(static_cast<std::byte*>(view.data) + element * size, data_.get() + at, static_cast<std::size_t>(size));
+void PackedLinear::pack_int8(const TensorView& weight, const TensorView& scale, Index feature, std::byte* panel,
+                             std::byte* bias_row) {
+  const bool is_quantized = weight.dtype == DType::int8;
+  const Int8Scale own(is_quantized ? 0 : largest_magnitude(weight, feature));
+  std::int32_t sum = 0;
+  for (Index input = 0; input < in_features_; ++input) {
+    const std::byte* const from = element(weight, feature, input);
+    const std::int8_t integer = is_quantized ? read<std::int8_t>(from) : own.integer(read<float>(from));
+    write(panel + offset_of(input), integer);
+    sum += integer;
+  }
+  write(bias_row + kPanelBytes, is_quantized ? read<float>(element(scale, feature)) : own.value());
+  write(bias_row + 2 * kPanelBytes, sum);
+}
+
+void PackedLinear::unpack(const MutableTensorView& weight, const MutableTensorView& bias,
+                          const MutableTensorView& scale) const {
+  for_each_feature([&](Index feature, const std::byte* panel, const std::byte* bias_row) {
+    if (bias && has_bias_) copy(element(bias, feature), bias_row, dtype_);
+    if (scale && format_ == WeightFormat::int8) copy(element(scale, feature), bias_row + kPanelBytes, DType::f32);
+    for (Index input = 0; weight && input < in_features_; ++input) {
+      const std::byte* const from = panel + offset_of(input);
+      if (format_ == WeightFormat::bf16)
+        write(element(weight, feature, input), to_float(read<BFloat16>(from)));
+      else
+        copy(element(weight, feature, input), from, format_ == WeightFormat::int8 ? DType::int8 : dtype_);
+    }
   });
 }
 
-/// Calls visit(output feature, input feature, byte offset in data_) for every weight; input = in_features is the bias.
+/// Calls visit(output feature, its column in the first row of its panel, its column in the bias row).
 template <class Visitor>
-void PackedLinear::for_each_element(Visitor visit) const {
+void PackedLinear::for_each_feature(Visitor visit) const {
   const Index size = size_of(dtype_), width = kPanelBytes / size;
   for (Index feature = 0; feature < segments_ * segment_columns_; ++feature) {
     const Index column = feature / segment_columns_ * padded_segment_columns_ + feature % segment_columns_;
     const Index p = column / width, offset = column % width * size;
-    for (Index input = 0; input < in_features_; ++input)
-      visit(feature, input, (p * in_features_ + input) * kPanelBytes + offset);
-    visit(feature, in_features_, (panels_ * in_features_ + p) * kPanelBytes + offset);
+    visit(feature, data_.get() + p * panel_rows() * kPanelBytes + offset, data_.get() + bias_at(p) + offset);
   }
+}
+
+/// From a feature's column in the first row of a panel to the weight of an input feature.
+Index PackedLinear::offset_of(Index input) const {
+  const Index n = features_per_word(format_);
+  return input / n * kPanelBytes + input % n * (Index{4} / n);
 }
 
 }  // namespace mha

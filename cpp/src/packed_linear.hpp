@@ -12,42 +12,61 @@ namespace mha {
 ///
 /// Output features come in segments (one for each head; a single one for the output projection). A segment is padded to
 /// whole vectors of the widest instruction set, so that the columns of a vector belong to one segment. Panels hold
-/// kPanelBytes of columns for each input feature: [panel][in_features][columns], the same for every instruction set.
+/// kPanelBytes of columns for each input feature: [panel][in_features][columns], the same for every instruction set. With
+/// narrow weights the four bytes of a column hold several features: [panel][in_features / n][columns][n].
 class PackedLinear {
  public:
-  /// @param weight [segments * segment_columns, in_features], any strides
+  /// @param weight [segments * segment_columns, in_features], any strides; of int8 only with a scale
   /// @param bias   [segments * segment_columns] or empty
-  PackedLinear(const TensorView& weight, const TensorView& bias, Index segment_columns);
+  /// @param scale  [segments * segment_columns] or empty
+  PackedLinear(const TensorView& weight, const TensorView& bias, Index segment_columns,
+               WeightFormat format = WeightFormat::plain, const TensorView& scale = {});
 
-  /// Writes the weights back out: the inverse of packing. Empty views are passed over.
-  void unpack(const MutableTensorView& weight, const MutableTensorView& bias) const;
+  /// Writes the weights back out: the inverse of packing, up to the rounding of the format. Empty views are passed over.
+  void unpack(const MutableTensorView& weight, const MutableTensorView& bias,
+              const MutableTensorView& scale = {}) const;
 
+  /// Of rows and results.
   DType dtype() const { return dtype_; }
+  WeightFormat format() const { return format_; }
   bool has_bias() const { return has_bias_; }
   Index in_features() const { return in_features_; }
   Index segments() const { return segments_; }
   Index segment_columns() const { return segment_columns_; }
   Index padded_segment_columns() const { return padded_segment_columns_; }
 
-  /// What a projection of so many rows costs, in multiply-adds. Bringing a weight near costs as much as eight.
-  double work(double rows) const { return (rows + 8) * double(segments_ * segment_columns_) * double(in_features_); }
+  /// What a projection of so many rows costs, in multiply-adds of f32. Bringing a weight of four bytes near costs as much
+  /// as eight; integers are multiplied four at a time.
+  double work(double rows) const {
+    const double rate = format_ == WeightFormat::int8 ? 4 : 1, near = 8 / double(features_per_word(format_));
+    return (rows / rate + near) * double(segments_ * segment_columns_) * double(in_features_);
+  }
 
   Index panels() const { return panels_; }
-  const std::byte* panel(Index p) const { return data_.get() + p * in_features_ * kPanelBytes; }
-  const std::byte* bias(Index p) const { return data_.get() + (panels_ * in_features_ + p) * kPanelBytes; }
+  const std::byte* panel(Index p) const { return data_.get() + p * panel_rows() * kPanelBytes; }
+  /// One row of a panel's width; of int8 weights three: see ProjectionTile::bias.
+  const std::byte* bias(Index p) const { return data_.get() + bias_at(p); }
 
  private:
   template <class Visitor>
-  void for_each_element(Visitor visit) const;
+  void for_each_feature(Visitor visit) const;
+  Index offset_of(Index input) const;
+  void pack_int8(const TensorView& weight, const TensorView& scale, Index feature, std::byte* panel,
+                 std::byte* bias_row);
+
+  Index panel_rows() const { return (in_features_ + features_per_word(format_) - 1) / features_per_word(format_); }
+  Index bias_rows() const { return format_ == WeightFormat::int8 ? 3 : 1; }
+  Index bias_at(Index p) const { return (panels_ * panel_rows() + p * bias_rows()) * kPanelBytes; }
 
   struct FreeAligned {
     void operator()(std::byte* data) const { ::operator delete[](data, std::align_val_t{64}); }
   };
 
   DType dtype_;
+  WeightFormat format_;
   bool has_bias_;
   Index in_features_, segments_, segment_columns_, padded_segment_columns_, panels_;
-  std::unique_ptr<std::byte[], FreeAligned> data_;  // the panels, then one bias row for each
+  std::unique_ptr<std::byte[], FreeAligned> data_;  // the panels, then the bias rows of each
 };
 
 }  // namespace mha

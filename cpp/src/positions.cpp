@@ -48,6 +48,7 @@ void sinusoidal_positions(const MutableTensorView& out, std::int64_t first_posit
 #include "mha/dtypes.def"
 #undef MHA_DTYPE
     case DType::boolean:
+    case DType::int8:
       break;
   }
 }

@@ -11,6 +11,36 @@ bool same_rows(const Projection& a, const Projection& b) {
          a.x.row == b.x.row && a.x.step == b.x.step && a.linear->in_features() == b.linear->in_features();
 }
 
+// Scratch of a worker: sums of a panel, the results of one on the way to their places, quantized rows, their scales.
+std::size_t staged_at(const DTypeKernels& kernels) { return padded(kernels.projection_scratch(kProjectionBlockRows)); }
+std::size_t quantized_at(const DTypeKernels& kernels) {
+  return staged_at(kernels) + std::size_t{kProjectionBlockRows * kPanelBytes};
+}
+Index quantized_row(const DTypeKernels& kernels, const PackedLinear& linear) {
+  return static_cast<Index>(padded(static_cast<std::size_t>(kernels.quantized_row_bytes(linear.in_features()))));
+}
+
+void project(const Projection& p, const ProjectionTile& tile, std::byte* scratch) {
+  p.kernels->project[static_cast<int>(p.linear->format())](tile, scratch);
+}
+
+/// Rows of x as the projection reads them.
+void read_rows(const Projection& p, Index batch, Index first, ProjectionTile& tile, std::byte* scratch) {
+  tile.in_features = p.linear->in_features();
+  tile.x = p.x.at(batch, 0, first);
+  tile.x_row = p.x.row / size_of(p.linear->dtype());
+  tile.x_step = p.x.step;
+  if (p.linear->format() != WeightFormat::int8) return;
+  QuantizeTile rows{tile.rows, tile.in_features, tile.x, tile.x_row, tile.x_step, nullptr, 0, nullptr};
+  rows.out = scratch + quantized_at(*p.kernels);
+  rows.out_row = quantized_row(*p.kernels, *p.linear);
+  rows.scales = reinterpret_cast<float*>(static_cast<std::byte*>(rows.out) + rows.out_row * kProjectionBlockRows);
+  p.kernels->quantize(rows);
+  tile.x = rows.out;
+  tile.x_row = rows.out_row;
+  tile.x_scales = rows.scales;
+}
+
 /// Projects rows that go to places of their own. `tile.out` says where row 0 of batch element 0 goes; `row` is the
 /// tile's first row among all.
 ///
@@ -24,7 +54,7 @@ void project_and_place(const Projection& p, ProjectionTile tile, Index row, std:
     tile.rows = std::min(tile.rows, wanted(b) - t);
     for (int g = 0; g < kGroups; ++g)
       if (tile.group_columns[g] > 0) tile.out[g] = static_cast<std::byte*>(tile.out[g]) + place(b, t);
-    if (tile.rows > 0) p.kernels->project(tile, scratch);
+    if (tile.rows > 0) project(p, tile, scratch);
     return;
   }
 
@@ -32,7 +62,7 @@ void project_and_place(const Projection& p, ProjectionTile tile, Index row, std:
     std::byte* to;
     Index at, bytes;  // in scratch
   } pieces[kGroups];
-  std::byte* const staged = scratch + padded(p.kernels->projection_scratch(kProjectionBlockRows));
+  std::byte* const staged = scratch + staged_at(*p.kernels);
   const Index size = size_of(p.linear->dtype());
   int count = 0;
   for (Index g = 0; g < kGroups; ++g) {
@@ -49,7 +79,7 @@ void project_and_place(const Projection& p, ProjectionTile tile, Index row, std:
   }
   tile.out_row = kPanelBytes / size;
   tile.out_step = 1;
-  p.kernels->project(tile, scratch);
+  project(p, tile, scratch);
 
   for (Index r = 0; r < tile.rows; ++r) {
     const Index b = (row + r) / p.length, t = (row + r) % p.length;
@@ -60,15 +90,40 @@ void project_and_place(const Projection& p, ProjectionTile tile, Index row, std:
   }
 }
 
-void run_task(const ProjectionGroup& group, Index task, std::byte* scratch) {
-  Index panel = task % group.panels;
-  const Projection* projection = group.projections;
-  while (panel >= projection->linear->panels()) panel -= (projection++)->linear->panels();
+/// `rows` times one panel.
+void project_panel(const Projection& projection, Index panel, Index batch, Index first, ProjectionTile tile,
+                   std::byte* scratch) {
+  const PackedLinear& linear = *projection.linear;
+  const Index size = size_of(linear.dtype());
+  tile.panel = linear.panel(panel);
+  tile.bias = linear.bias(panel);
+  tile.activation = projection.activation;
+  tile.out_row = projection.out.row / size;
+  tile.out_step = projection.out.step;
+  const Index group_columns = kVectorBytes / size;
+  for (Index g = 0; g < kPanelBytes / kVectorBytes; ++g) {
+    const Index column = (panel * (kPanelBytes / kVectorBytes) + g) * group_columns;
+    const Index segment = column / linear.padded_segment_columns(), within = column % linear.padded_segment_columns();
+    if (segment >= linear.segments()) break;
+    tile.group_columns[g] = std::clamp<Index>(linear.segment_columns() - within, 0, group_columns);
+    tile.out[g] =
+        (projection.first_rows ? projection.out.at(0, segment, 0) : projection.out.at(batch, segment, first)) +
+        within * projection.out.step * size;
+  }
+  if (projection.first_rows)
+    project_and_place(projection, tile, batch * projection.rows + first, scratch);
+  else
+    project(projection, tile, scratch);
+}
 
+void run_task(const ProjectionGroup& group, Index task, std::byte* scratch) {
+  const Index panel = task % group.tasks_of_block() * group.panels_of_task;
+  const Index count = std::min(group.panels_of_task, group.panels - panel);
   // Blocks of nearly equal size in each batch element.
-  const Index block = task / group.panels % group.blocks, batch = task / group.panels / group.blocks;
-  const Index first = projection->rows * block / group.blocks, last = projection->rows * (block + 1) / group.blocks;
-  project_rows(*projection, panel, batch, first, last, scratch);
+  const Index row_block = task / group.tasks_of_block();
+  const Index block = row_block % group.blocks, batch = row_block / group.blocks, rows = group.projections[0].rows;
+  project_rows(group.projections, panel, count, batch, rows * block / group.blocks, rows * (block + 1) / group.blocks,
+               scratch);
 }
 
 void run_phase_task(const void* context, Index task, int worker) {
@@ -88,38 +143,28 @@ Index projection_blocks(Index rows, Index panels, int threads) {
   return std::max(ceil_div(rows, kProjectionBlockRows), threads == 1 ? 0 : std::min(enough, rows / kLeastRows));
 }
 
-void project_rows(const Projection& projection, Index panel, Index batch, Index first, Index last, std::byte* scratch) {
-  const PackedLinear& linear = *projection.linear;
-  const Index size = size_of(linear.dtype());
-  ProjectionTile tile{};
-  tile.rows = last - first;
-  tile.in_features = linear.in_features();
-  tile.x = projection.x.at(batch, 0, first);
-  tile.x_row = projection.x.row / size;
-  tile.x_step = projection.x.step;
-  tile.panel = linear.panel(panel);
-  tile.bias = linear.bias(panel);
-  tile.activation = projection.activation;
-  tile.out_row = projection.out.row / size;
-  tile.out_step = projection.out.step;
-  const Index group_columns = kVectorBytes / size;
-  for (Index g = 0; g < kPanelBytes / kVectorBytes; ++g) {
-    const Index column = (panel * (kPanelBytes / kVectorBytes) + g) * group_columns;
-    const Index segment = column / linear.padded_segment_columns(), within = column % linear.padded_segment_columns();
-    if (segment >= linear.segments()) break;
-    tile.group_columns[g] = std::clamp<Index>(linear.segment_columns() - within, 0, group_columns);
-    tile.out[g] =
-        (projection.first_rows ? projection.out.at(0, segment, 0) : projection.out.at(batch, segment, first)) +
-        within * projection.out.step * size;
-  }
-  if (projection.first_rows)
-    project_and_place(projection, tile, batch * projection.rows + first, scratch);
-  else
-    projection.kernels->project(tile, scratch);
+Index projection_panels_of_task(WeightFormat format, Index panels, Index blocks, int threads) {
+  constexpr Index kTasksPerThread = 3;
+  if (format != WeightFormat::int8) return 1;
+  return threads == 1 ? panels : std::max<Index>(1, panels * blocks / (kTasksPerThread * threads));
 }
 
-std::size_t projection_scratch(const DTypeKernels& kernels) {
-  return padded(kernels.projection_scratch(kProjectionBlockRows)) + std::size_t{kProjectionBlockRows * kPanelBytes};
+void project_rows(const Projection* projections, Index panel, Index count, Index batch, Index first, Index last,
+                  std::byte* scratch) {
+  ProjectionTile rows{};
+  rows.rows = last - first;
+  read_rows(*projections, batch, first, rows, scratch);
+  for (; count > 0; --count, ++panel) {
+    while (panel >= projections->linear->panels()) panel -= (projections++)->linear->panels();
+    project_panel(*projections, panel, batch, first, rows, scratch);
+  }
+}
+
+std::size_t projection_scratch(const DTypeKernels& kernels, const PackedLinear& linear) {
+  const std::size_t bytes = quantized_at(kernels);
+  if (linear.format() != WeightFormat::int8) return bytes;
+  const auto row = static_cast<std::size_t>(quantized_row(kernels, linear)) + sizeof(float);
+  return bytes + row * std::size_t{kProjectionBlockRows};
 }
 
 void ProjectionRun::add(Projection p) {
@@ -135,10 +180,12 @@ void ProjectionRun::add(Projection p) {
     p.batch = 1;
   }
   if (count == 0 || !same_rows(groups[count - 1].projections[0], p))
-    groups[count++] = {{}, 0, projection_blocks(p.rows, p.linear->panels(), workers.threads), 0};
+    groups[count++] = {{}, 0, projection_blocks(p.rows, p.linear->panels(), workers.threads), 0, 1};
   ProjectionGroup& group = groups[count - 1];
   group.projections[group.count++] = p;
   group.panels += p.linear->panels();
+  group.panels_of_task =
+      projection_panels_of_task(p.linear->format(), group.panels, p.batch * group.blocks, workers.threads);
 }
 
 Phase projection_phase(const ProjectionRun& run) {

@@ -29,8 +29,10 @@ struct ProjectionGroup {
   int count;
   Index blocks;  // of rows, in each batch element
   Index panels;  // of all projections
+  Index panels_of_task;
 
-  Index tasks() const { return projections[0].batch * blocks * panels; }
+  Index tasks_of_block() const { return (panels + panels_of_task - 1) / panels_of_task; }
+  Index tasks() const { return projections[0].batch * blocks * tasks_of_block(); }
 };
 
 /// Most rows in a block: their activations (128 x 768 features x 4 bytes = 384 KB) stay in level 2 beside a panel's 192
@@ -41,11 +43,17 @@ constexpr Index kProjectionBlockRows = 128;
 /// finds a few tasks, if a task is a block and one of `panels` weight panels.
 Index projection_blocks(Index rows, Index panels, int threads);
 
-/// Rows [first, last) of a batch element times one panel: one task. `scratch` is projection_scratch() of memory.
-void project_rows(const Projection& projection, Index panel, Index batch, Index first, Index last, std::byte* scratch);
+/// How many panels of a block of rows are one task, if there are so many `blocks`. Rows for int8 weights are quantized by
+/// each task that reads them, which costs as much as half a panel: tasks are few there.
+Index projection_panels_of_task(WeightFormat format, Index panels, Index blocks, int threads);
 
-/// Scratch of one worker.
-std::size_t projection_scratch(const DTypeKernels& kernels);
+/// Rows [first, last) of a batch element times `count` panels from `panel` on, those of the first of `projections` and then
+/// of the next, which read the same rows: one task. `scratch` is projection_scratch() of memory.
+void project_rows(const Projection* projections, Index panel, Index count, Index batch, Index first, Index last,
+                  std::byte* scratch);
+
+/// Scratch of one worker, for a projection by such weights.
+std::size_t projection_scratch(const DTypeKernels& kernels, const PackedLinear& linear);
 
 /// Up to three groups in one phase, and who runs it.
 struct ProjectionRun {

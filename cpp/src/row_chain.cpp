@@ -29,7 +29,11 @@ Rows RowChain::buffer(Index columns, Layout& layout) {
   return {nullptr, row, columns, offset};
 }
 
-std::size_t RowChain::scratch_bytes() const { return buffers_bytes_ + projection_scratch(kernels_); }
+void RowChain::prepare_for(const PackedLinear& linear) {
+  projection_bytes_ = std::max(projection_bytes_, projection_scratch(kernels_, linear));
+}
+
+std::size_t RowChain::scratch_bytes() const { return buffers_bytes_ + projection_bytes_; }
 
 void RowChain::place(std::byte* memory, const Workers& workers) {
   memory_ = memory;
@@ -50,14 +54,15 @@ int RowChain::phases(Phase* phases) {
   for (int i = 0; i < num_steps_; ++i) {
     Stage& stage = stages_[count];
     if (is_fused_) {
-      stage = {this, 0, num_steps_, blocks_, 1};
+      stage = {this, 0, num_steps_, blocks_, 1, 1};
+    } else if (const PackedLinear* const linear = steps_[i].linear; linear) {
+      const Index panels = linear->panels(), blocks = projection_blocks(rows_, panels, workers_.threads);
+      const Index of_task = projection_panels_of_task(linear->format(), panels, blocks, workers_.threads);
+      stage = {this, i, i + 1, blocks, (panels + of_task - 1) / of_task, of_task};
     } else {
-      const Index panels = steps_[i].linear ? steps_[i].linear->panels() : 1;
-      const Index blocks = steps_[i].linear ? projection_blocks(rows_, panels, workers_.threads)
-                                            : std::min<Index>(rows_, workers_.threads);
-      stage = {this, i, i + 1, blocks, panels};
+      stage = {this, i, i + 1, std::min<Index>(rows_, workers_.threads), 1, 1};
     }
-    phases[count++] = {stage.blocks * stage.panels, &run_task, &stage};
+    phases[count++] = {stage.blocks * stage.tasks_of_block, &run_task, &stage};
     if (is_fused_) break;
   }
   return count;
@@ -66,16 +71,17 @@ int RowChain::phases(Phase* phases) {
 void RowChain::run_task(const void* context, Index task, int worker) {
   const Stage& stage = *static_cast<const Stage*>(context);
   const RowChain& chain = *stage.chain;
-  const Index block = task / stage.panels;
+  const Index block = task / stage.tasks_of_block;
   const Index first = chain.rows_ * block / stage.blocks, last = chain.rows_ * (block + 1) / stage.blocks;
   for (int i = stage.first_step; i < stage.last_step; ++i) {
     const Step& step = chain.steps_[i];
-    if (!step.linear)
+    if (!step.linear) {
       chain.normalize(step, first, last, worker);
-    else if (!chain.is_fused_)
-      chain.project(step, first, last, task % stage.panels, worker);
-    else
-      for (Index panel = 0; panel < step.linear->panels(); ++panel) chain.project(step, first, last, panel, worker);
+      continue;
+    }
+    const Index panel = chain.is_fused_ ? 0 : task % stage.tasks_of_block * stage.panels_of_task;
+    const Index rest = step.linear->panels() - panel;
+    chain.project(step, first, last, panel, chain.is_fused_ ? rest : std::min(rest, stage.panels_of_task), worker);
   }
 }
 
@@ -86,7 +92,7 @@ std::byte* RowChain::at(const Rows& rows, Index first, int worker) const {
   return is_fused_ ? workers_.scratch_of(worker) + rows.buffer_at : memory_ + rows.buffer_at + first * rows.row;
 }
 
-void RowChain::project(const Step& step, Index first, Index last, Index panel, int worker) const {
+void RowChain::project(const Step& step, Index first, Index last, Index panel, Index count, int worker) const {
   const Projection projection{step.linear,
                               &kernels_,
                               1,
@@ -94,7 +100,7 @@ void RowChain::project(const Step& step, Index first, Index last, Index panel, i
                               {at(step.x, first, worker), 0, 0, step.x.row, 1},
                               {at(step.out, first, worker), 0, 0, step.out.row, 1},
                               step.activation};
-  project_rows(projection, panel, 0, 0, last - first, workers_.scratch_of(worker) + buffers_bytes_);
+  project_rows(&projection, panel, count, 0, 0, last - first, workers_.scratch_of(worker) + buffers_bytes_);
 }
 
 void RowChain::normalize(const Step& step, Index first, Index last, int worker) const {

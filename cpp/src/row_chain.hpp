@@ -41,7 +41,9 @@ class RowChain {
 
   /// Memory for what steps of this chain hand to each other.
   Rows buffer(Index columns, Layout& layout);
-  /// Of each worker, when all buffers are known.
+  /// Scratch for a projection by such weights.
+  void prepare_for(const PackedLinear& linear);
+  /// Of each worker, when all buffers and projections are known.
   std::size_t scratch_bytes() const;
   void place(std::byte* memory, const Workers& workers);
 
@@ -67,11 +69,11 @@ class RowChain {
   struct Stage {
     const RowChain* chain;
     int first_step, last_step;
-    Index blocks, panels;
+    Index blocks, tasks_of_block, panels_of_task;
   };
 
   std::byte* at(const Rows& rows, Index first, int worker) const;
-  void project(const Step& step, Index first, Index last, Index panel, int worker) const;
+  void project(const Step& step, Index first, Index last, Index panel, Index count, int worker) const;
   void normalize(const Step& step, Index first, Index last, int worker) const;
   static void run_task(const void* stage, Index task, int worker);
 
@@ -81,6 +83,7 @@ class RowChain {
   bool is_fused_;                  // blocks of rows go through all steps
   Index blocks_;                   // then
   std::size_t buffers_bytes_ = 0;  // of a worker's scratch, if the chain is fused
+  std::size_t projection_bytes_ = 0;
   std::byte* memory_ = nullptr;
   Workers workers_{};
   Step steps_[kMostSteps];

@@ -84,15 +84,16 @@ void LayerNorm::copy_weights(const MutableTensorView& weight, const MutableTenso
   if (bias && has_bias()) copy_elements({weights_->bias(), dtype(), {embed_dim()}}, bias);
 }
 
-FeedForward::FeedForward(const FeedForwardWeights& weights, Activation activation) {
-  validate_feed_forward(weights);
-  packed_ = std::make_shared<const PackedFeedForward>(weights, activation);
+FeedForward::FeedForward(const FeedForwardWeights& weights, Activation activation, WeightFormat weight_format) {
+  validate_feed_forward(weights, weight_format);
+  packed_ = std::make_shared<const PackedFeedForward>(weights, activation, weight_format);
 }
 
 void FeedForward::forward(const TensorView& x, const MutableTensorView& out, int num_threads) const {
   validate_rows("FeedForward", dtype(), embed_dim(), x, out);
   RowCall call(dtype(), x, out, num_threads, packed_->work(1));
   const Rows hidden = call.chain.buffer(feedforward_dim(), call.layout);
+  for (const PackedLinear* linear : {&packed_->up, &packed_->down}) call.chain.prepare_for(*linear);
   call.place();
   call.chain.project(packed_->up, packed_->activation, call.x(), hidden);
   call.chain.project(packed_->down, Activation::none, hidden, call.out());
@@ -105,10 +106,11 @@ Activation FeedForward::activation() const { return packed_->activation; }
 bool FeedForward::has_bias1() const { return packed_->up.has_bias(); }
 bool FeedForward::has_bias2() const { return packed_->down.has_bias(); }
 DType FeedForward::dtype() const { return packed_->up.dtype(); }
+WeightFormat FeedForward::weight_format() const { return packed_->up.format(); }
 
 void FeedForward::copy_weights(const WeightOutputs& outputs) const {
-  packed_->up.unpack(outputs.weight1, outputs.bias1);
-  packed_->down.unpack(outputs.weight2, outputs.bias2);
+  packed_->up.unpack(outputs.weight1, outputs.bias1, outputs.scale1);
+  packed_->down.unpack(outputs.weight2, outputs.bias2, outputs.scale2);
 }
 
 }  // namespace mha

@@ -8,6 +8,7 @@
 #include "memory_overlap.hpp"
 #include "ragged_batch.hpp"
 #include "validate_cache.hpp"
+#include "validate_weights.hpp"
 
 namespace mha {
 namespace {
@@ -329,17 +330,21 @@ MultiHeadAttentionConfig validate(MultiHeadAttentionConfig c, const MultiHeadAtt
     for (Index extent : shape) expected += (expected.empty() ? "[" : ", ") + std::to_string(extent);
     fail(f, std::string(name) + " must be " + expected + "]", {{name, view}});
   };
-  check_layer_dtypes(f, w.query_weight.dtype,
-                     {{"query_weight", w.query_weight},
-                      {"key_weight", w.key_weight},
-                      {"value_weight", w.value_weight},
-                      {"out_weight", w.out_weight},
-                      {"query_bias", w.query_bias},
-                      {"key_bias", w.key_bias},
-                      {"value_bias", w.value_bias},
-                      {"out_bias", w.out_bias},
-                      {"added_key", w.added_key},
-                      {"added_value", w.added_value}});
+  check_weights(f, c.weight_format,
+                {{"query_weight", w.query_weight},
+                 {"key_weight", w.key_weight},
+                 {"value_weight", w.value_weight},
+                 {"out_weight", w.out_weight},
+                 {"query_bias", w.query_bias},
+                 {"key_bias", w.key_bias},
+                 {"value_bias", w.value_bias},
+                 {"out_bias", w.out_bias},
+                 {"added_key", w.added_key},
+                 {"added_value", w.added_value}},
+                {{"query_scale", w.query_scale},
+                 {"key_scale", w.key_scale},
+                 {"value_scale", w.value_scale},
+                 {"out_scale", w.out_scale}});
   check("query_weight", w.query_weight, {query_width, c.embed_dim}, true);
   check("key_weight", w.key_weight, {key_width, c.kdim}, true);
   check("value_weight", w.value_weight, {value_width, c.vdim}, true);

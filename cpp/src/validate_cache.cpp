@@ -32,7 +32,8 @@ KVCacheConfig validate(KVCacheConfig c) {
   check("capacity", c.capacity, 0);
   check("head_dim", c.head_dim, 1);
   check("value_head_dim", c.value_head_dim, 1);
-  if (c.dtype == DType::boolean) throw DTypeError("KVCache: dtype must be one that attention computes in; got bool");
+  if (static_cast<int>(c.dtype) >= kNumDTypes)
+    throw DTypeError(std::string("KVCache: dtype must be one that attention computes in; got ") + name_of(c.dtype));
   return c;
 }
 

@@ -6,6 +6,7 @@
 #include "checks.hpp"
 #include "describe.hpp"
 #include "leading_axes.hpp"
+#include "validate_weights.hpp"
 
 namespace mha {
 namespace {
@@ -63,10 +64,10 @@ void validate_norm(const TensorView& weight, const TensorView& bias, double eps)
                                 std::to_string(eps));
 }
 
-void validate_feed_forward(const FeedForwardWeights& w) {
+void validate_feed_forward(const FeedForwardWeights& w, WeightFormat format) {
   const char* f = "FeedForward";
-  const Named views = {{"weight1", w.weight1}, {"bias1", w.bias1}, {"weight2", w.weight2}, {"bias2", w.bias2}};
-  check_layer_dtypes(f, w.weight1.dtype, views);
+  const Named views = {{"weight1", w.weight1}, {"weight2", w.weight2}, {"bias1", w.bias1}, {"bias2", w.bias2}};
+  check_weights(f, format, views, {{"scale1", w.scale1}, {"scale2", w.scale2}});
   check_rank(f, "weight1", w.weight1, 2, 2, views);
   check_rank(f, "weight2", w.weight2, 2, 2, views);
   const Index features = w.weight1.extents[1], hidden = w.weight1.extents[0];

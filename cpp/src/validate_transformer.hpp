@@ -7,7 +7,7 @@
 namespace mha {
 
 void validate_norm(const TensorView& weight, const TensorView& bias, double eps);
-void validate_feed_forward(const FeedForwardWeights& weights);
+void validate_feed_forward(const FeedForwardWeights& weights, WeightFormat format);
 
 /// A call of LayerNorm or FeedForward, whose last axis has `features` elements.
 void validate_rows(const char* function, DType dtype, Index features, const TensorView& x,

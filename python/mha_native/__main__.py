@@ -72,6 +72,12 @@ def _add_embed(commands: Any) -> None:
     parser.add_argument(
         "--model", metavar="DIR", required=True, help="with config.json, model.safetensors, tokenizer.json"
     )
+    parser.add_argument(
+        "--weight-dtype",
+        choices=("float32", "bfloat16", "int8"),
+        default="float32",
+        help="what the weights of the layers are stored as; default: %(default)s",
+    )
     source = parser.add_argument_group("what to embed, one of").add_mutually_exclusive_group(required=True)
     source.add_argument("texts", metavar="TEXT", nargs="*", default=[], help="a text, or several")
     source.add_argument("--file", metavar="FILE", help="a text in each line, in UTF-8; - reads standard input")
@@ -85,11 +91,11 @@ def _embed(options: argparse.Namespace) -> None:
     if options.explain is None:
         if options.plot is not None:
             options.usage_error("--plot needs --explain")
-        embed.run(options.model, options.texts, options.file, options.output)
+        embed.run(options.model, options.weight_dtype, options.texts, options.file, options.output)
     elif options.output is not None:
         options.usage_error("--output does not go with --explain")
     else:
-        embed.explain(options.model, options.explain, options.plot)
+        embed.explain(options.model, options.weight_dtype, options.explain, options.plot)
 
 
 if __name__ == "__main__":

@@ -25,14 +25,16 @@ class BertModel:
     the rest.
     """
 
-    def __init__(self, config: BertConfig, tensors: Tensors) -> None:
+    def __init__(self, config: BertConfig, tensors: Tensors, weight_dtype: str = "float32") -> None:
         self.config = config
         self._words = tensors["embeddings.word_embeddings.weight"]
         # Every token is of type 0, so that its row is the same everywhere.
         token_type = tensors["embeddings.token_type_embeddings.weight"][0]
         self._positions = tensors["embeddings.position_embeddings.weight"] + token_type
         self._norm = tensors["embeddings.LayerNorm.weight"], tensors["embeddings.LayerNorm.bias"]
-        self._encoder = _core.Encoder([_layer(config, tensors, i) for i in range(config.num_layers)], None)
+        self.weight_dtype = weight_dtype
+        layers = [_layer(config, tensors, i, weight_dtype) for i in range(config.num_layers)]
+        self._encoder = _core.Encoder(layers, None)
 
     def hidden_states(
         self, tokens: NDArray[np.integer], cu_seqlens: NDArray[np.integer], num_threads: int | None
@@ -57,7 +59,7 @@ class BertModel:
         return x
 
 
-def _layer(config: BertConfig, tensors: Tensors, i: int) -> _core.EncoderLayer:
+def _layer(config: BertConfig, tensors: Tensors, i: int, weight_dtype: str) -> _core.EncoderLayer:
     """Post-LN, as in the paper of the transformer."""
 
     def weight_and_bias(name: str) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
@@ -69,10 +71,11 @@ def _layer(config: BertConfig, tensors: Tensors, i: int) -> _core.EncoderLayer:
     v, v_bias = weight_and_bias("attention.self.value")
     out, out_bias = weight_and_bias("attention.output.dense")
     sizes = width, heads, heads, width // heads, width // heads, width, width, width
-    attention = _core.MultiHeadAttention(*sizes, q, k, v, out, q_bias, k_bias, v_bias, out_bias, None, None, False)
-    feed_forward = _core.FeedForward(
-        *weight_and_bias("intermediate.dense"), *weight_and_bias("output.dense"), config.activation
-    )
+    weights = q, k, v, out, q_bias, k_bias, v_bias, out_bias
+    no_added, no_scales = (None, None), (None, None, None, None)
+    attention = _core.MultiHeadAttention(*sizes, *weights, *no_added, *no_scales, False, weight_dtype)
+    up, down = weight_and_bias("intermediate.dense"), weight_and_bias("output.dense")
+    feed_forward = _core.FeedForward(*up, *down, None, None, config.activation, weight_dtype)
     norm1 = _core.LayerNorm(*weight_and_bias("attention.output.LayerNorm"), config.eps)
     norm2 = _core.LayerNorm(*weight_and_bias("output.LayerNorm"), config.eps)
     return _core.EncoderLayer(attention, feed_forward, norm1, norm2, False)

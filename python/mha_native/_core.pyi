@@ -136,7 +136,12 @@ class MultiHeadAttention:
         out_bias: NDArray[Any] | None,
         added_key: NDArray[Any] | None,
         added_value: NDArray[Any] | None,
+        query_scale: NDArray[Any] | None,
+        key_scale: NDArray[Any] | None,
+        value_scale: NDArray[Any] | None,
+        out_scale: NDArray[Any] | None,
         add_zero_attn: bool,
+        weight_dtype: str,
         /,
     ) -> None: ...
     def forward(
@@ -186,6 +191,10 @@ class MultiHeadAttention:
         NDArray[Any] | None,
         NDArray[Any] | None,
         NDArray[Any] | None,
+        NDArray[Any] | None,
+        NDArray[Any] | None,
+        NDArray[Any] | None,
+        NDArray[Any] | None,
     ]: ...
     @property
     def embed_dim(self) -> int: ...
@@ -222,11 +231,23 @@ class FeedForward:
         bias1: NDArray[Any] | None,
         weight2: NDArray[Any],
         bias2: NDArray[Any] | None,
+        scale1: NDArray[Any] | None,
+        scale2: NDArray[Any] | None,
         activation: str,
+        weight_dtype: str,
         /,
     ) -> None: ...
     def forward(self, x: NDArray[Any], out: NDArray[Any] | None, num_threads: int | None, /) -> NDArray[Any]: ...
-    def weights(self) -> tuple[NDArray[Any], NDArray[Any] | None, NDArray[Any], NDArray[Any] | None]: ...
+    def weights(
+        self,
+    ) -> tuple[
+        NDArray[Any],
+        NDArray[Any] | None,
+        NDArray[Any],
+        NDArray[Any] | None,
+        NDArray[Any] | None,
+        NDArray[Any] | None,
+    ]: ...
     @property
     def activation(self) -> str: ...
     @property

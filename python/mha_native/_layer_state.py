@@ -23,17 +23,26 @@ class LayerState(Leaf):
         ``in_proj_weight`` [H D + Hk D + Hk Dv, E] stacks the projections of query, key and value if `kdim` and `vdim`
         are E; else they are ``q_proj_weight``, ``k_proj_weight`` and ``v_proj_weight``. ``out_proj.weight`` is
         [out_dim, H Dv]. With biases also ``in_proj_bias`` and ``out_proj.bias``; with `add_bias_kv` ``bias_k``
-        [1, 1, Hk D] and ``bias_v`` [1, 1, Hk Dv].
+        [1, 1, Hk D] and ``bias_v`` [1, 1, Hk Dv]. Matrices in int8 have scales, ``in_proj_weight_scale`` [H D + Hk D +
+        Hk Dv] and so on.
         """
-        q, k, v, out, q_bias, k_bias, v_bias, out_bias, added_key, added_value = self._core.weights()
+        q, k, v, out, q_bias, k_bias, v_bias, out_bias, added_key, added_value, *scales = self._core.weights()
         state = {"q_proj_weight": q, "k_proj_weight": k, "v_proj_weight": v}
+        if self.weight_dtype == "int8":
+            state |= {f"{letter}_proj_weight_scale": scale for letter, scale in zip("qkv", scales[:3], strict=True)}
         if self._sizes.are_stackable:
-            state = {"in_proj_weight": np.concatenate([q, k, v])}
+            state = {
+                f"in_proj_weight{end}": np.concatenate([state[f"{letter}_proj_weight{end}"] for letter in "qkv"])
+                for end in ("", "_scale")
+                if f"q_proj_weight{end}" in state
+            }
         if self.bias:
             state["in_proj_bias"] = np.concatenate([q_bias, k_bias, v_bias])
         if added_key is not None and added_value is not None:
             state |= {"bias_k": added_key[None, None], "bias_v": added_value[None, None]}
         state["out_proj.weight"] = out
+        if self.weight_dtype == "int8":
+            state["out_proj.weight_scale"] = scales[3]
         if out_bias is not None:
             state["out_proj.bias"] = out_bias
         return state
@@ -44,7 +53,8 @@ class LayerState(Leaf):
         Parameters
         ----------
         state : mapping of names to arrays or CPU tensors
-            As `state_dict` gives it. The projections of query, key and value may be stacked or not.
+            As `state_dict` gives it. The projections of query, key and value may be stacked or not. Of a layer whose
+            weights are in fewer bits they may also be in the dtype of the layer, and are then rounded.
 
         Raises
         ------
@@ -79,7 +89,7 @@ class LayerState(Leaf):
         layer = cls.__new__(cls)
         sizes = resolve_sizes(module.embed_dim, module.num_heads, None, None, None, module.kdim, module.vdim, None)
         parts = Parts("in_proj_bias" in state, "bias_k" in state, bool(module.add_zero_attn))
-        layer._set_state(sizes, parts, out_weight.dtype, state)
+        layer._set_state(sizes, parts, out_weight.dtype, out_weight.dtype.name, state)
         return layer
 
     @property
@@ -142,19 +152,24 @@ class LayerState(Leaf):
 
     def __getstate__(self) -> dict[str, Any]:
         sizes, parts = tuple(self._sizes), tuple(self._parts)
-        return {"sizes": sizes, "parts": parts, "dtype": self.dtype, "state": self.state_dict()}
+        dtypes = {"dtype": self.dtype, "weight_dtype": self.weight_dtype}
+        return {"sizes": sizes, "parts": parts, **dtypes, "state": self.state_dict()}
 
     def __setstate__(self, saved: dict[str, Any]) -> None:
-        self._set_state(Sizes(*saved["sizes"]), Parts(*saved["parts"]), saved["dtype"], saved["state"])
+        sizes, parts = Sizes(*saved["sizes"]), Parts(*saved["parts"])
+        self._set_state(sizes, parts, saved["dtype"], saved["weight_dtype"], saved["state"])
 
-    def _set_state(self, sizes: Sizes, parts: Parts, dtype: np.dtype[Any], state: Mapping[str, Tensor]) -> None:
+    def _set_state(
+        self, sizes: Sizes, parts: Parts, dtype: np.dtype[Any], weight_dtype: str, state: Mapping[str, Tensor]
+    ) -> None:
         self._sizes = sizes
         self._parts = parts
+        self._weight_dtype = weight_dtype
         self._load(dtype, state)
 
     def _state_shapes(self, names: Collection[str]) -> dict[str, tuple[int, ...]]:
-        return state_shapes(self._sizes, self._parts, names)
+        return self._with_scales(state_shapes(self._sizes, self._parts, names), names)
 
     def _make_core(self, arrays: Mapping[str, NDArray[Any]]) -> _core.MultiHeadAttention:
         weights = split_state(self._sizes, self._parts, arrays)
-        return _core.MultiHeadAttention(*self._sizes, *weights, self._parts.add_zero_attn)
+        return _core.MultiHeadAttention(*self._sizes, *weights, self._parts.add_zero_attn, self._weight_dtype)

@@ -114,9 +114,9 @@ def state_shapes(sizes: Sizes, parts: Parts, names: Collection[str]) -> dict[str
 
 def split_state(
     sizes: Sizes, parts: Parts, arrays: Mapping[str, NDArray[Any]]
-) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any], Any, Any, Any, Any, Any, Any]:
-    """The weights in the order of the core: four matrices, four biases, added key and value; what the layer lacks is
-    None."""
+) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any], Any, Any, Any, Any, Any, Any, Any, Any, Any, Any]:
+    """The weights in the order of the core: four matrices, four biases, added key and value, four scales; what the layer
+    lacks is None."""
     rows = sizes.in_rows
     splits = [rows[0], rows[0] + rows[1]]
     if "in_proj_weight" in arrays:
@@ -126,4 +126,9 @@ def split_state(
     biases = np.split(arrays["in_proj_bias"], splits) if parts.bias else [None, None, None]
     added = [arrays["bias_k"][0, 0], arrays["bias_v"][0, 0]] if parts.add_bias_kv else [None, None]
     matrices = q, k, v, arrays["out_proj.weight"]
-    return *matrices, biases[0], biases[1], biases[2], arrays.get("out_proj.bias"), added[0], added[1]
+    scales = [arrays.get(f"{letter}_proj_weight_scale") for letter in "qkv"]
+    if "in_proj_weight_scale" in arrays:
+        scales = list(np.split(arrays["in_proj_weight_scale"], splits))
+    scales.append(arrays.get("out_proj.weight_scale"))
+    out_bias = arrays.get("out_proj.bias")
+    return *matrices, biases[0], biases[1], biases[2], out_bias, added[0], added[1], *scales

@@ -9,7 +9,7 @@ from numpy.typing import DTypeLike
 
 from . import _core
 from ._arrays import Tensor, attention_options, like, to_numpy
-from ._constructor_arguments import Seed, checked_size
+from ._constructor_arguments import Seed, WeightDType, checked_size
 from ._module_state import ModuleState
 from ._torch_modules import checked_module
 from .encoder_layer import block_configuration, cores_of_caches
@@ -47,6 +47,8 @@ class DecoderLayer(ModuleState):
         Whether all parts have biases.
     dtype : float32 or float64, default "float32"
         Of the weights, and of what the layer takes and gives.
+    weight_dtype : {"float32", "bfloat16", "int8"}, optional
+        What the matrices of weights are stored as, of a layer in float32: see `quantize`. Default: `dtype`.
     seed : int or numpy.random.Generator, optional
         Of the initial weights, which follow the rules of torch.
 
@@ -87,6 +89,7 @@ class DecoderLayer(ModuleState):
         head_dim: int | None = None,
         bias: bool = True,
         dtype: DTypeLike = "float32",
+        weight_dtype: WeightDType = None,
         seed: Seed = None,
     ) -> None:
         rng = np.random.default_rng(seed)
@@ -101,12 +104,13 @@ class DecoderLayer(ModuleState):
                 vdim=kdim,
                 bias=bias,
                 dtype=dtype,
+                weight_dtype=weight_dtype,
                 seed=rng,
             )
             for kdim in (embed_dim, features)
         )
         self.feed_forward = FeedForward(
-            embed_dim, feedforward_dim, activation=activation, bias=bias, dtype=dtype, seed=rng
+            embed_dim, feedforward_dim, activation=activation, bias=bias, dtype=dtype, weight_dtype=weight_dtype, seed=rng
         )
         self.norm1, self.norm2, self.norm3 = (LayerNorm(embed_dim, eps=eps, bias=bias, dtype=dtype) for _ in range(3))
         self.norm_first = bool(norm_first)

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from ._arrays import Tensor, attention_options
-from ._constructor_arguments import Seed, checked_size
+from ._constructor_arguments import Seed, WeightDType, checked_size
 from ._module_state import ModuleState
 from ._torch_modules import checked_module
 from .encoder_layer import EncoderLayer, encode, stack_of
@@ -24,7 +24,7 @@ class Encoder(ModuleState):
         How many layers.
     embed_dim, num_heads, feedforward_dim : int
         E, H and F of each, as for `EncoderLayer`.
-    activation, norm_first, eps, num_kv_heads, head_dim, bias, dtype : optional
+    activation, norm_first, eps, num_kv_heads, head_dim, bias, dtype, weight_dtype : optional
         As for `EncoderLayer`, the same for all; `eps` and `bias` also for the final norm.
     final_norm : bool, default False
         Normalise the result of the last layer, as models with `norm_first` do.
@@ -81,6 +81,7 @@ class Encoder(ModuleState):
         head_dim: int | None = None,
         bias: bool = True,
         dtype: DTypeLike = "float32",
+        weight_dtype: WeightDType = None,
         seed: Seed = None,
     ) -> None:
         rng = np.random.default_rng(seed)
@@ -96,6 +97,7 @@ class Encoder(ModuleState):
                 head_dim=head_dim,
                 bias=bias,
                 dtype=dtype,
+                weight_dtype=weight_dtype,
                 seed=rng,
             )
             for _ in range(checked_size("Encoder", "num_layers", num_layers))

@@ -9,7 +9,7 @@ from numpy.typing import DTypeLike
 
 from . import _core
 from ._arrays import Tensor, attention_options, like, to_numpy
-from ._constructor_arguments import Seed
+from ._constructor_arguments import Seed, WeightDType
 from ._module_state import ModuleState
 from ._torch_modules import checked_module
 from .feed_forward import FeedForward
@@ -43,6 +43,8 @@ class EncoderLayer(ModuleState):
         Whether all parts have biases.
     dtype : float32 or float64, default "float32"
         Of the weights, and of what the layer takes and gives.
+    weight_dtype : {"float32", "bfloat16", "int8"}, optional
+        What the matrices of weights are stored as, of a layer in float32: see `quantize`. Default: `dtype`.
     seed : int or numpy.random.Generator, optional
         Of the initial weights, which follow the rules of torch.
 
@@ -87,14 +89,15 @@ class EncoderLayer(ModuleState):
         head_dim: int | None = None,
         bias: bool = True,
         dtype: DTypeLike = "float32",
+        weight_dtype: WeightDType = None,
         seed: Seed = None,
     ) -> None:
         rng = np.random.default_rng(seed)
         self.self_attn = MultiHeadAttention(
-            embed_dim, num_heads, num_kv_heads=num_kv_heads, head_dim=head_dim, bias=bias, dtype=dtype, seed=rng
+            embed_dim, num_heads, num_kv_heads=num_kv_heads, head_dim=head_dim, bias=bias, dtype=dtype, weight_dtype=weight_dtype, seed=rng
         )
         self.feed_forward = FeedForward(
-            embed_dim, feedforward_dim, activation=activation, bias=bias, dtype=dtype, seed=rng
+            embed_dim, feedforward_dim, activation=activation, bias=bias, dtype=dtype, weight_dtype=weight_dtype, seed=rng
         )
         self.norm1 = LayerNorm(embed_dim, eps=eps, bias=bias, dtype=dtype)
         self.norm2 = LayerNorm(embed_dim, eps=eps, bias=bias, dtype=dtype)

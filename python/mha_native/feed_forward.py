@@ -10,7 +10,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from . import _core
 from ._arrays import Tensor, like, to_numpy
-from ._constructor_arguments import Seed, checked_dtype, checked_size
+from ._constructor_arguments import Seed, WeightDType, checked_dtype, checked_size, checked_weight_dtype
 from ._module_state import Leaf
 from ._torch_modules import activation_name, checked_module
 
@@ -40,6 +40,8 @@ class FeedForward(Leaf):
         Add a bias in both products.
     dtype : float32 or float64, default "float32"
         Of the weights, and of what the layer takes and gives.
+    weight_dtype : {"float32", "bfloat16", "int8"}, optional
+        What both matrices of weights are stored as, of a layer in float32: see `quantize`. Default: `dtype`.
     seed : int or numpy.random.Generator, optional
         Of the initial weights, which follow the rule of ``torch.nn.Linear``: uniform up to ``1 / sqrt(features read)``.
 
@@ -61,6 +63,7 @@ class FeedForward(Leaf):
         activation: str = "relu",
         bias: bool = True,
         dtype: DTypeLike = "float32",
+        weight_dtype: WeightDType = None,
         seed: Seed = None,
     ) -> None:
         name = "FeedForward"
@@ -76,7 +79,7 @@ class FeedForward(Leaf):
         for which, shape in _shapes(sizes).items():
             bound = 1 / math.sqrt(sizes.embed_dim if which.startswith("linear1") else sizes.feedforward_dim)
             state[which] = rng.uniform(-bound, bound, shape).astype(kind)
-        self._set_state(sizes, kind, state)
+        self._set_state(sizes, kind, checked_weight_dtype(name, weight_dtype, kind), state)
 
     def __call__(self, x: Tensor, *, out: Tensor | None = None, num_threads: int | None = None) -> Tensor:
         """Apply both products to each row of `x`.
@@ -104,9 +107,11 @@ class FeedForward(Leaf):
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
         """Copies of ``linear1.weight`` [F, E] and ``linear2.weight`` [E, F], and of ``linear1.bias`` and
-        ``linear2.bias``: the names of ``torch.nn.TransformerEncoderLayer``."""
-        weight1, bias1, weight2, bias2 = self._core.weights()
+        ``linear2.bias``: the names of ``torch.nn.TransformerEncoderLayer``. Matrices in int8 have
+        ``linear1.weight_scale`` [F] and ``linear2.weight_scale`` [E]."""
+        weight1, bias1, weight2, bias2, scale1, scale2 = self._core.weights()
         state = {"linear1.weight": weight1, "linear1.bias": bias1, "linear2.weight": weight2, "linear2.bias": bias2}
+        state |= {"linear1.weight_scale": scale1, "linear2.weight_scale": scale2}
         return {name: array for name, array in state.items() if array is not None}
 
     @property
@@ -141,24 +146,29 @@ class FeedForward(Leaf):
         width, features = state["linear1.weight"].shape
         feed_forward = cls.__new__(cls)
         sizes = Sizes(features, width, activation_name(function, module.activation), "linear1.bias" in state)
-        feed_forward._set_state(sizes, checked_dtype(function, state["linear1.weight"].dtype), state)
+        dtype = checked_dtype(function, state["linear1.weight"].dtype)
+        feed_forward._set_state(sizes, dtype, dtype.name, state)
         return feed_forward
 
     def _configuration(self) -> dict[str, Any]:
         return self._sizes._asdict()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"sizes": tuple(self._sizes), "dtype": self.dtype, "state": self.state_dict()}
+        dtypes = {"dtype": self.dtype, "weight_dtype": self.weight_dtype}
+        return {"sizes": tuple(self._sizes), **dtypes, "state": self.state_dict()}
 
     def __setstate__(self, saved: dict[str, Any]) -> None:
-        self._set_state(Sizes(*saved["sizes"]), saved["dtype"], saved["state"])
+        self._set_state(Sizes(*saved["sizes"]), saved["dtype"], saved["weight_dtype"], saved["state"])
 
-    def _set_state(self, sizes: Sizes, dtype: np.dtype[Any], state: Mapping[str, NDArray[Any]]) -> None:
+    def _set_state(
+        self, sizes: Sizes, dtype: np.dtype[Any], weight_dtype: str, state: Mapping[str, NDArray[Any]]
+    ) -> None:
         self._sizes = sizes
+        self._weight_dtype = weight_dtype
         self._load(dtype, state)
 
     def _state_shapes(self, names: Collection[str]) -> dict[str, tuple[int, ...]]:
-        return _shapes(self._sizes)
+        return self._with_scales(_shapes(self._sizes), names)
 
     def _make_core(self, arrays: Mapping[str, NDArray[Any]]) -> _core.FeedForward:
         return _core.FeedForward(
@@ -166,7 +176,10 @@ class FeedForward(Leaf):
             arrays.get("linear1.bias"),
             arrays["linear2.weight"],
             arrays.get("linear2.bias"),
+            arrays.get("linear1.weight_scale"),
+            arrays.get("linear2.weight_scale"),
             self._sizes.activation,
+            self._weight_dtype,
         )
 
 

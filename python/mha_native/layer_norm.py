@@ -118,6 +118,12 @@ class LayerNorm(Leaf):
         norm._set_state(module.eps, checked_dtype(function, state["weight"].dtype), state)
         return norm
 
+    def _quantized(self, weight_dtype: str) -> "LayerNorm":
+        """A copy: no weight is multiplied more than once for each row."""
+        norm = LayerNorm.__new__(LayerNorm)
+        norm.__setstate__(self.__getstate__())
+        return norm
+
     def _configuration(self) -> dict[str, Any]:
         return {"embed_dim": self.embed_dim, "eps": self.eps, "bias": self.bias}
 
@@ -129,6 +135,7 @@ class LayerNorm(Leaf):
 
     def _set_state(self, eps: float, dtype: np.dtype[Any], state: Mapping[str, NDArray[Any]]) -> None:
         self._embed_dim, self._eps, self._bias = state["weight"].size, eps, "bias" in state
+        self._weight_dtype = dtype.name
         self._load(dtype, state)
 
     def _state_shapes(self, names: Collection[str]) -> dict[str, tuple[int, ...]]:

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from . import _core
 from ._bert_checkpoint import FUNCTION, Checkpoint, read_config, require_file
 from ._bert_model import BertModel
+from ._constructor_arguments import WeightDType, checked_weight_dtype
 from ._sentence_files import SentenceConfig, read_sentence_config
 
 __all__ = ["SentenceEncoder"]
@@ -64,7 +65,9 @@ class SentenceEncoder:
         self._config = config
 
     @classmethod
-    def from_pretrained(cls, directory: str | PathLike[str]) -> "SentenceEncoder":
+    def from_pretrained(
+        cls, directory: str | PathLike[str], *, weight_dtype: WeightDType = None
+    ) -> "SentenceEncoder":
         """The model in `directory`, as sentence-transformers and transformers save it.
 
         Parameters
@@ -74,6 +77,9 @@ class SentenceEncoder:
             float32, or in float16, which is converted. The files of sentence-transformers are heeded if they are there:
             sentence_bert_config.json (``max_seq_length``), 1_Pooling/config.json (mean or first token), modules.json
             (whether embeddings are scaled to length 1; they are without it).
+        weight_dtype : {"float32", "bfloat16", "int8"}, optional
+            What the weights of the layers are stored as, see `MultiHeadAttention.quantize`; embeddings of tokens stay in
+            float32. Default: float32.
 
         Raises
         ------
@@ -88,6 +94,7 @@ class SentenceEncoder:
             import tokenizers  # type: ignore[import-not-found, unused-ignore]
         except ImportError as error:
             raise ImportError(f'{FUNCTION}: {error.name} is not installed: pip install "mha_native[text]"') from error
+        stored = checked_weight_dtype(FUNCTION, weight_dtype, np.dtype(np.float32))
         folder = Path(directory)
         config = read_config(folder / "config.json")
         sentences = read_sentence_config(folder, config.max_positions)
@@ -112,7 +119,7 @@ class SentenceEncoder:
         tokenizer.no_padding()
         tokenizer.enable_truncation(sentences.max_seq_length)
         with Checkpoint(folder / "model.safetensors", config.tensor_shapes()) as tensors:
-            return cls(BertModel(config, tensors), tokenizer, sentences)
+            return cls(BertModel(config, tensors, stored), tokenizer, sentences)
 
     def encode(
         self, texts: str | Iterable[str], *, normalize: bool | None = None, num_threads: int | None = None
@@ -238,6 +245,11 @@ class SentenceEncoder:
         return self._config.max_seq_length
 
     @property
+    def weight_dtype(self) -> str:
+        """What the weights of the layers are stored as."""
+        return self._model.weight_dtype
+
+    @property
     def num_layers(self) -> int:
         """Layers of the encoder."""
         return self._model.config.num_layers
@@ -251,7 +263,8 @@ class SentenceEncoder:
         config = self._model.config
         return (
             f"{type(self).__name__}(embed_dim={config.embed_dim}, num_layers={config.num_layers}, "
-            f"num_heads={config.num_heads}, max_seq_length={self.max_seq_length})"
+            f"num_heads={config.num_heads}, max_seq_length={self.max_seq_length}, "
+            f"weight_dtype={self.weight_dtype!r})"
         )
 
     def _tokenize(self, texts: Iterable[str]) -> Iterator[list[int]]:

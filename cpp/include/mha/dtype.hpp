@@ -15,12 +15,13 @@ struct BFloat16 {
   std::uint16_t bits;
 };
 
-/// Element type of a tensor. `boolean` is one byte, 0 or 1, and is accepted for masks only.
+/// Element type of a tensor. `boolean` is one byte, 0 or 1, and is accepted for masks only; `int8` for weights only.
 enum class DType : unsigned char {
 #define MHA_DTYPE(name, scalar, accumulator) name,
 #include "mha/dtypes.def"
 #undef MHA_DTYPE
   boolean,
+  int8,
 };
 
 /// Number of element types that attention computes in: every DType below `boolean`.
@@ -35,6 +36,7 @@ constexpr int size_of(DType dtype) {
 #include "mha/dtypes.def"
 #undef MHA_DTYPE
     case DType::boolean:
+    case DType::int8:
       return 1;
   }
   return 0;
@@ -54,6 +56,10 @@ template <>
 struct DTypeOf<bool> {
   static constexpr DType value = DType::boolean;
 };
+template <>
+struct DTypeOf<std::int8_t> {
+  static constexpr DType value = DType::int8;
+};
 
 /// The type that scores, sums and lse of `dtype` are computed in.
 constexpr DType accumulator_of(DType dtype) {
@@ -64,6 +70,7 @@ constexpr DType accumulator_of(DType dtype) {
 #include "mha/dtypes.def"
 #undef MHA_DTYPE
     case DType::boolean:
+    case DType::int8:
       break;
   }
   return DType::boolean;

@@ -6,6 +6,7 @@
 #include "mha/attention.hpp"
 #include "mha/kv_cache.hpp"
 #include "mha/varlen.hpp"
+#include "mha/weight_format.hpp"
 
 namespace mha {
 
@@ -25,11 +26,17 @@ struct MultiHeadAttentionConfig {
   bool add_bias_kv = false;
   bool add_zero_attn = false;
 
+  /// Of the four projections.
+  WeightFormat weight_format = WeightFormat::plain;
+
   /// How many those are.
   Index added_keys() const { return Index{add_bias_kv} + Index{add_zero_attn}; }
 };
 
 /// Weights in the [out_features, in_features] layout of torch.nn.Linear. All of one dtype; biases may be empty.
+///
+/// With WeightFormat::int8 the matrices may be given as they are stored, all four in int8 and with scales: then the others
+/// are f32, and element (i, j) of a matrix is scale[i] times the integer.
 struct MultiHeadAttentionWeights {
   TensorView query_weight;  // [H * D, E]
   TensorView key_weight;    // [Hk * D, kdim]
@@ -43,6 +50,11 @@ struct MultiHeadAttentionWeights {
   /// With add_bias_kv, and only then: a key and its value as projections give them, bias_k and bias_v of torch.
   TensorView added_key = {};    // [Hk * D]
   TensorView added_value = {};  // [Hk * Dv]
+
+  TensorView query_scale = {};  // [H * D]
+  TensorView key_scale = {};    // [Hk * D]
+  TensorView value_scale = {};  // [Hk * Dv]
+  TensorView out_scale = {};    // [out_dim]
 };
 
 struct PackedAttention;  // of the library itself
@@ -103,10 +115,12 @@ class MHA_API MultiHeadAttention {
   DType dtype() const;
 
   /// Copies the weights out again, into views of the shapes of MultiHeadAttentionWeights; empty views are passed over.
+  /// The matrices are of dtype(), rounded as they are; with WeightFormat::int8 of int8, and there are scales.
   struct WeightOutputs {
     MutableTensorView query_weight, key_weight, value_weight, out_weight;
     MutableTensorView query_bias, key_bias, value_bias, out_bias;
     MutableTensorView added_key = {}, added_value = {};
+    MutableTensorView query_scale = {}, key_scale = {}, value_scale = {}, out_scale = {};
   };
   void copy_weights(const WeightOutputs& outputs) const;
 

@@ -44,12 +44,15 @@ class MHA_API LayerNorm {
   std::shared_ptr<const NormWeights> weights_;
 };
 
-/// Weights in the [out_features, in_features] layout of torch.nn.Linear; biases may be empty.
+/// Weights in the [out_features, in_features] layout of torch.nn.Linear; biases may be empty. Of WeightFormat::int8 they
+/// may be given with scales, as those of MultiHeadAttentionWeights.
 struct FeedForwardWeights {
-  TensorView weight1;  // [F, E]
-  TensorView bias1;    // [F]
-  TensorView weight2;  // [E, F]
-  TensorView bias2;    // [E]
+  TensorView weight1;      // [F, E]
+  TensorView bias1;        // [F]
+  TensorView weight2;      // [E, F]
+  TensorView bias2;        // [E]
+  TensorView scale1 = {};  // [F]
+  TensorView scale2 = {};  // [E]
 };
 
 /// activation(x W1^T + b1) W2^T + b2, for each row. The F values in between are never stored for more rows than are in
@@ -57,7 +60,8 @@ struct FeedForwardWeights {
 class MHA_API FeedForward {
  public:
   /// @throws std::invalid_argument, DTypeError, AllocationError
-  FeedForward(const FeedForwardWeights& weights, Activation activation);
+  FeedForward(const FeedForwardWeights& weights, Activation activation,
+              WeightFormat weight_format = WeightFormat::plain);
 
   /// @param x   [..., E], up to four axes
   /// @param out the shape of x; x itself, or memory that x does not overlap
@@ -69,10 +73,12 @@ class MHA_API FeedForward {
   bool has_bias1() const;
   bool has_bias2() const;
   DType dtype() const;
+  WeightFormat weight_format() const;
   struct WeightOutputs {
     MutableTensorView weight1, bias1, weight2, bias2;
+    MutableTensorView scale1 = {}, scale2 = {};
   };
-  /// Copies the weights out again; empty views are passed over.
+  /// Copies the weights out again, as MultiHeadAttention does; empty views are passed over.
   void copy_weights(const WeightOutputs& outputs) const;
 
   const PackedFeedForward& packed() const { return *packed_; }

@@ -7,6 +7,7 @@
 #include "mha/activation.hpp"
 #include "mha/dtype.hpp"
 #include "mha/tensor_view.hpp"
+#include "mha/weight_format.hpp"
 
 namespace mha {
 
@@ -69,14 +70,37 @@ struct StatisticsOutputs {
   double* received;  // [Tk]: what each key receives from the rows is added
 };
 
+/// Input features whose weights share the four bytes of a column in one row of a panel of f32 results.
+constexpr Index features_per_word(WeightFormat format) {
+  return format == WeightFormat::int8 ? 4 : format == WeightFormat::bf16 ? 2 : 1;
+}
+
+/// The largest magnitude of a row, or of the weights of an output feature, counts as so much at least when it is
+/// quantized: 127 times its inverse is finite.
+constexpr float kLeastQuantizedMax = 0x1p-100f;
+
+/// Rows of f32 to integers of 8 bits and a scale for each row, in the form that `project` wants with int8 weights.
+struct QuantizeTile {
+  Index rows, in_features;
+  const void* x;        // [rows, in_features]
+  Index x_row, x_step;  // elements between rows; between features
+  void* out;            // kVectorBytes aligned
+  Index out_row;        // bytes between rows, at least quantized_row_bytes()
+  float* scales;        // [rows]
+};
+
 /// Rows of a projection times one weight panel: out = activation(x panel + bias).
+///
+/// The panel's format is that of the kernel. With narrow weights a row of it holds features_per_word() features; the last
+/// one is filled up with zeros. x with int8 weights is what `quantize` made of it.
 struct ProjectionTile {
   Index rows;  // any number
   Index in_features;
-  const void* x;        // [rows, in_features]
-  Index x_row, x_step;  // elements between rows; between features
-  const void* panel;    // [in_features][panel width], kVectorBytes aligned
-  const void* bias;     // [panel width]
+  const void* x;          // [rows, in_features]
+  Index x_row, x_step;    // elements between rows; between features. Quantized: bytes; unused
+  const float* x_scales;  // [rows], quantized only
+  const void* panel;      // [in_features][panel width], kVectorBytes aligned
+  const void* bias;       // [panel width]; int8: then the scales of the weights, and their sums in int32
   // Where the columns go, in groups of one vector of the widest set (kVectorBytes): group g of row r is written to
   // out[g] + r * out_row, group_columns[g] elements, out_step apart. No columns: the group is padding.
   void* out[kPanelBytes / kVectorBytes];
@@ -125,7 +149,11 @@ struct DTypeKernels {
   /// Statistics of softmax(...); value, out and lse of the tile are not looked at.
   void (*observe)(const AttentionTile& tile, const StatisticsOutputs& outputs, void* scratch);
   std::size_t (*projection_scratch)(Index rows);
-  void (*project)(const ProjectionTile& tile, void* scratch);
+  /// By WeightFormat; those of narrow weights are null where rows are not f32.
+  void (*project[kNumWeightFormats])(const ProjectionTile& tile, void* scratch);
+  /// f32 only.
+  Index (*quantized_row_bytes)(Index in_features);
+  void (*quantize)(const QuantizeTile& tile);
   void (*normalize)(const NormalizeTile& tile);
   /// Runs `rounds` rounds of independent multiply-adds; returns the floating-point operations that it did.
   double (*saturate_fma)(Index rounds);

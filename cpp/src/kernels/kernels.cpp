@@ -4,7 +4,10 @@
 #include "decode_tile.hpp"
 #include "kernel_table.hpp"
 #include "normalize_rows.hpp"
+#include "project_bf16_weights.hpp"
+#include "project_int8_weights.hpp"
 #include "project_tile.hpp"
+#include "quantize_rows.hpp"
 #include "read_words.hpp"
 #include "saturate_fma.hpp"
 #include "statistics_tile.hpp"
@@ -52,6 +55,12 @@ std::size_t attention_scratch(Index head_dim, Index value_dim) {
   return many > few ? many : few;
 }
 
+constexpr void add_int8_kernels(DTypeKernels& f32) {
+  f32.project[int(WeightFormat::int8)] = &project_int8_weights;
+  f32.quantized_row_bytes = &quantized_row_bytes;
+  f32.quantize = &quantize_rows;
+}
+
 template <class S>
 constexpr DTypeKernels dtype_kernels() {
   using T = Compute<S>;
@@ -66,24 +75,31 @@ constexpr DTypeKernels dtype_kernels() {
                        &write_scores<S>,
                        &observe_tile<S>,
                        nullptr,
+                       {},
+                       nullptr,
                        nullptr,
                        nullptr,
                        &saturate_fma<typename Units<S>::Unit>};
   if constexpr (sizeof(S) == sizeof(T)) {
     kernels.projection_scratch = &projection_scratch<T>;
-    kernels.project = &project_tile<T>;
+    kernels.project[int(WeightFormat::plain)] = &project_tile<T>;
     kernels.normalize = &normalize_rows<T>;
+  }
+  if constexpr (sizeof(S) == sizeof(float)) {
+    kernels.project[int(WeightFormat::bf16)] = &project_bf16_weights;
+    add_int8_kernels(kernels);
   }
   return kernels;
 }
 
 #ifdef MHA_BASE_ISA
-/// The element types that this instruction set has instructions for; the others are those of the set it extends.
+/// The element types, and int8 weights, that this instruction set has instructions for; the others are those of the set it extends.
 KernelTable extended_table() {
   KernelTable extended = MHA_BASE_ISA::table();
   extended.isa = MHA_QUOTE(MHA_ISA);
   extended.compiled_isa = &compiled_isa;
   extended.kernels[int(DType::bf16)] = dtype_kernels<BFloat16>();
+  add_int8_kernels(extended.kernels[int(DType::f32)]);
   return extended;
 }
 #else

@@ -93,19 +93,19 @@ struct Upcoming {
 };
 
 /// A strip function computes M rows of a tile that is N vectors wide. `Strip<T, M, N>::run` is instantiated for every M
-/// up to tile_rows(N) and every N, and called through a table.
+/// up to tile_rows(N) and every N from kLeastVectors on, and called through a table.
 ///
 /// Splits `rows` into strips of nearly equal height, none above tile_rows(n): 32 rows become 6+6+5+5+5+5, not
 /// 6+6+6+6+6+2, since a tile of two rows has too few accumulators to hide the latency of a multiply-add. Before each
 /// strip its share of `upcoming` is prefetched: spread out, the requests never fill the queue to memory. The first strip,
 /// which finds B wherever it was, has functions of its own if `first` is given.
-template <template <class, int, int> class Strip, class T, class Arguments>
+template <template <class, int, int> class Strip, class T, class Arguments, int kLeastVectors = 1>
 struct StripTable {
   using Function = void (*)(const Arguments&, Index first_row);
   using Functions = Function[kVectors][8];
   Functions strips;
 
-  constexpr StripTable() : strips{} { fill<1>(); }
+  constexpr StripTable() : strips{} { fill<kLeastVectors>(); }
 
   void operator()(int n, Index rows, const Arguments& arguments, const Upcoming& upcoming = {},
                   const Functions* first = nullptr) const {

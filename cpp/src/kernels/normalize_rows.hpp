@@ -4,8 +4,7 @@
 
 #include <math.h>
 
-#include "eigen.hpp"
-#include "kernel_table.hpp"
+#include "elements.hpp"
 
 namespace mha::MHA_ISA {
 
@@ -25,8 +24,9 @@ struct RowSum {
   }
 };
 
-template <class T>
+template <class S>
 class RowNormalizer {
+  using T = Compute<S>;
   using P = Packet<T>;
   static constexpr Index L = kLanes<T>;
   static constexpr int kChains = RowSum<T>::kChains;
@@ -41,12 +41,12 @@ class RowNormalizer {
   void run() const {
     for (Index r = 0; r < tile_.rows; ++r) {
       const auto row = [r](auto* first, Index step) { return first ? first + r * step : nullptr; };
-      const T* const x = row(static_cast<const T*>(tile_.x), tile_.x_row);
-      const T* const residual = row(static_cast<const T*>(tile_.residual), tile_.residual_row);
-      T* const sum = row(static_cast<T*>(tile_.sum), tile_.sum_row);
-      T* const out = row(static_cast<T*>(tile_.out), tile_.out_row);
+      const S* const x = row(static_cast<const S*>(tile_.x), tile_.x_row);
+      const S* const residual = row(static_cast<const S*>(tile_.residual), tile_.residual_row);
+      S* const sum = row(static_cast<S*>(tile_.sum), tile_.sum_row);
+      S* const out = row(static_cast<S*>(tile_.out), tile_.out_row);
       // With an addition, z is kept where it is wanted, else where the result will be.
-      T* const kept = sum ? sum : residual ? out : nullptr;
+      S* const kept = sum ? sum : residual ? out : nullptr;
       const T total = add(x, residual, kept);
       if (out) normalize(kept ? kept : x, total, out);
     }
@@ -57,16 +57,16 @@ class RowNormalizer {
   // lanes behind them hold 0.
   struct Whole {};
   struct Rest {};
-  MHA_INLINE P load(const T* at, Whole) const { return ploadu<P>(at); }
-  MHA_INLINE P load(const T* at, Rest) const {
-    alignas(kVectorBytes) T lanes[L] = {};
+  MHA_INLINE P load(const S* at, Whole) const { return load_packet(at); }
+  MHA_INLINE P load(const S* at, Rest) const {
+    alignas(kVectorBytes) S lanes[L] = {};
     for (Index i = 0; i < rest_; ++i) lanes[i] = at[i];
-    return pload<P>(lanes);
+    return load_packet(lanes);
   }
-  MHA_INLINE void store(T* at, const P& value, Whole) const { pstoreu(at, value); }
-  MHA_INLINE void store(T* at, const P& value, Rest) const {
-    alignas(kVectorBytes) T lanes[L];
-    pstore(lanes, value);
+  MHA_INLINE void store(S* at, const P& value, Whole) const { store_packet(at, value); }
+  MHA_INLINE void store(S* at, const P& value, Rest) const {
+    alignas(kVectorBytes) S lanes[L];
+    store_packet(lanes, value);
     for (Index i = 0; i < rest_; ++i) at[i] = lanes[i];
   }
   MHA_INLINE P without_padding(const P& value, Whole) const { return value; }
@@ -87,7 +87,7 @@ class RowNormalizer {
   }
 
   /// z = x + residual, to `kept` if there is such a place; returns the sum of z.
-  MHA_INLINE T add(const T* x, const T* residual, T* kept) const {
+  MHA_INLINE T add(const S* x, const S* residual, S* kept) const {
     RowSum<T> sum;
     for_each_vector([&](Index column, int chain, auto part) MHA_INLINE_LAMBDA {
       P z = load(x + column, part);
@@ -100,7 +100,7 @@ class RowNormalizer {
 
   /// The mean is rounded; the mean of what is left, d = z - mean, corrects it, and the variance with it (Chan, Golub and
   /// LeVeque, "Algorithms for Computing the Sample Variance", 1983, the corrected two-pass algorithm).
-  MHA_INLINE void normalize(const T* z, T total, T* out) const {
+  MHA_INLINE void normalize(const S* z, T total, S* out) const {
     const double n = double(tile_.columns);
     const P mean = pset1<P>(T(double(total) / n));
     RowSum<T> sum, squares;
@@ -113,7 +113,7 @@ class RowNormalizer {
     const double variance = double(squares.total()) / n - left * left;
     const double spread = variance < 0 ? 0 : variance;  // rounding alone can make it negative; NaN stays NaN
     const P correction = pset1<P>(T(left)), factor = pset1<P>(T(1 / ::sqrt(spread + tile_.eps)));
-    const T *const weight = static_cast<const T*>(tile_.weight), *const bias = static_cast<const T*>(tile_.bias);
+    const S *const weight = static_cast<const S*>(tile_.weight), *const bias = static_cast<const S*>(tile_.bias);
     for_each_vector([&](Index column, int, auto part) MHA_INLINE_LAMBDA {
       const P d = psub(psub(load(z + column, part), mean), correction);
       const P w = weight ? load(weight + column, part) : pset1<P>(T(1));
@@ -127,9 +127,9 @@ class RowNormalizer {
   P in_rest_;           // all bits in the lanes of the latter
 };
 
-template <class T>
+template <class S>
 void normalize_rows(const NormalizeTile& tile) {
-  RowNormalizer<T>(tile).run();
+  RowNormalizer<S>(tile).run();
 }
 
 }  // namespace mha::MHA_ISA

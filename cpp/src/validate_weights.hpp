@@ -1,0 +1,16 @@
+// What the weights of projections must satisfy, by their format.
+#pragma once
+
+#include "checks.hpp"
+#include "mha/weight_format.hpp"
+
+namespace mha {
+
+/// The most input features of int8 weights: sums of so many products of -128 ... 127 and -127 ... 127 fit 32 bits.
+constexpr Index kMostInt8Features = 0x7fffffff / (128 * 127);
+
+/// `views` are those of a layer, its matrices first, and `scales` those of the matrices, in order. Looks at dtypes, and
+/// at the shapes of scales.
+void check_weights(const char* function, WeightFormat format, Named views, Named scales);
+
+}  // namespace mha
