@@ -113,9 +113,9 @@ def test_what_cannot_be_read_is_not_taken(arrays: list[Array]) -> None:
         assert len(dlpack_tensor.given_back) == before
     capsule = Tensor(bits).__dlpack__()
     _core.from_dlpack(capsule)
-    with pytest.raises(ValueError, match="dltensor"):
+    with pytest.raises(ValueError, match="PyCapsule"):
         _core.from_dlpack(capsule)
-    with pytest.raises(ValueError, match="dltensor"):
+    with pytest.raises(ValueError, match="PyCapsule"):
         _core.from_dlpack(bits)
 
 
@@ -161,12 +161,13 @@ def test_what_may_be_written_to(tensor: dict[str, Any], is_writable: bool, array
     # A tensor of the old version does not say, and what is written to a copy is lost.
     expected = scaled_dot_product_attention(*arrays)
     out = Tensor(_bits(np.full_like(expected, np.nan)), **tensor)
+    inputs = [Tensor(_bits(x)) for x in arrays]
     if is_writable:
-        assert scaled_dot_product_attention(*arrays, out=out) is out
+        assert scaled_dot_product_attention(*inputs, out=out) is out
         assert_same_bits(out.bits, _bits(expected))
     else:
         with pytest.raises(ValueError, match="out must be writable"):
-            scaled_dot_product_attention(*arrays, out=out)
+            scaled_dot_product_attention(*inputs, out=out)
 
 
 def test_tensors_on_a_device(arrays: list[Array]) -> None:

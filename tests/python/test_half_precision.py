@@ -23,7 +23,17 @@ def _all_numbers(half: Any) -> Array:
 def _finite(half: Any) -> Array:
     """All that are, in rising order."""
     numbers = _all_numbers(half)
-    return np.sort(numbers[np.isfinite(numbers)].astype(np.float64)).astype(half)
+    return np.sort(numbers[np.isfinite(_wide(numbers))].astype(np.float64)).astype(half)
+
+
+def _wide(numbers: Array) -> Array:
+    with np.errstate(invalid="ignore"):  # of signalling NaN
+        return numbers.astype(np.float64)
+
+
+def _rounded(exact: Array, half: Any) -> Array:
+    """By NumPy, which converts to bfloat16 from float32 only."""
+    return exact.astype(np.float32 if half == BFLOAT16 else np.float64).astype(half)
 
 
 def _takes_subnormals_as_zero(isa: str, half: Any) -> bool:
@@ -44,34 +54,29 @@ def _mean_of(values: Array, rows: int) -> Array:
 def test_the_mean_of_one_number_is_the_number(half: Any, rows: int, isa: str) -> None:
     numbers = _all_numbers(half)
     out = _mean_of(numbers[None], rows)
-    expected = numbers.copy()
+    expected = _wide(numbers)
     if _takes_subnormals_as_zero(isa, half):
-        expected[np.abs(expected) < limits(half).tiny] = 0
-    is_nan = np.isnan(expected)
-    assert np.array_equal(np.isnan(out), is_nan)
-    assert np.array_equal(out[~is_nan], expected[~is_nan])
+        expected[np.abs(expected) < float(limits(half).tiny)] = 0
+    assert np.array_equal(_wide(out), expected, equal_nan=True)
 
 
 @pytest.mark.parametrize("rows", [1, 20])
 @each_half
 def test_means_are_rounded_to_the_nearest_and_of_two_to_the_even_one(half: Any, rows: int, isa: str) -> None:
-    numbers = _finite(half)
-    numbers = numbers[np.abs(numbers.astype(np.float64)) < float(limits(half).max) / 8]  # sums stay finite
+    numbers, tiny = _finite(half), float(limits(half).tiny)
+    numbers = numbers[np.abs(_wide(numbers)) < float(limits(half).max) / 8]  # sums stay finite
     if _takes_subnormals_as_zero(isa, half):
-        numbers = numbers[np.abs(numbers) >= 2 * limits(half).tiny]
+        numbers = numbers[np.abs(_wide(numbers)) >= tiny]
     numbers = numbers[: len(numbers) // 256 * 256]
-    far = np.roll(numbers, 999)
-    for others in (
-        np.roll(numbers, 1),
-        far,
-        -far,
-    ):  # neighbours have no number between them, so that every mean is a tie
-        exact = (numbers.astype(np.float64) + others.astype(np.float64)) / 2
-        expected = exact.astype(np.float32).astype(half)  # NumPy's rounding; the mean is a float32
-        assert (exact.astype(np.float32) == exact).mean() > 0.5
-        fits = exact.astype(np.float32) == exact
+    neighbours, far = np.roll(numbers, 1), np.roll(numbers, 999)
+    for others in (neighbours, far, -far):  # the mean of neighbours is a tie
+        exact = (_wide(numbers) + _wide(others)) / 2
+        is_float32 = exact == exact.astype(np.float32)
+        if _takes_subnormals_as_zero(isa, half):
+            is_float32 &= (exact == 0) | (np.abs(exact) >= tiny)
+        assert is_float32.mean() > 0.4, "the case must show something"
         out = _mean_of(np.stack([numbers, others]), rows)
-        assert np.array_equal(out[fits], expected[fits])
+        assert np.array_equal(out[is_float32], _rounded(exact, half)[is_float32])
 
 
 @each_half
@@ -84,7 +89,7 @@ def test_scores_are_float32(half: Any, isa: str) -> None:
     value = np.array([[1, 0], [1, 0], [0, 1]], half)[None, None]
     out, lse = scaled_dot_product_attention(query, key, value, scale=scale, return_lse=True)
     exact, exact_lse = reference.scaled_dot_product_attention(query, key, value, scale=scale, return_lse=True)
-    assert exact[0, 0, 0, 1] > 0.55, "the case must show something"
+    assert exact[0, 0, 0, 1] > 0.5, "the case must show something"
     np.testing.assert_allclose(out.astype(np.float64), exact, rtol=float(limits(half).eps), atol=0)
     np.testing.assert_allclose(lse, exact_lse, rtol=1e-6)
     scores = attention_weights(query, key, stage="scaled", scale=1.0)
@@ -125,4 +130,4 @@ def test_the_reference_takes_them(half: Any) -> None:
 @each_half
 def test_positions_are_rounded_once(half: Any) -> None:
     exact = sinusoidal_positions(500, 63, dtype="float64")
-    assert_same_bits(sinusoidal_positions(500, 63, dtype=half), exact.astype(np.float32).astype(half))
+    assert_same_bits(sinusoidal_positions(500, 63, dtype=half), _rounded(exact, half))
