@@ -11,17 +11,14 @@ bool same_rows(const Projection& a, const Projection& b) {
          a.x.row == b.x.row && a.x.step == b.x.step && a.linear->in_features() == b.linear->in_features();
 }
 
-// Scratch of a worker: sums of a panel, the results of one on the way to their places, quantized rows, their scales.
+// Scratch of a worker: sums of a panel, the results of one on the way to their places, rows as they are read.
 std::size_t staged_at(const DTypeKernels& kernels) { return padded(kernels.projection_scratch(kProjectionBlockRows)); }
-std::size_t quantized_at(const DTypeKernels& kernels) {
+std::size_t rows_at(const DTypeKernels& kernels) {
   return staged_at(kernels) + std::size_t{kProjectionBlockRows * kPanelBytes};
 }
-Index quantized_row(const DTypeKernels& kernels, const PackedLinear& linear) {
-  return static_cast<Index>(padded(static_cast<std::size_t>(kernels.quantized_row_bytes(linear.in_features()))));
-}
 
-void project(const Projection& p, const ProjectionTile& tile, std::byte* scratch) {
-  p.kernels->project[static_cast<int>(p.linear->format())](tile, scratch);
+const ProjectionKernel& kernel_of(const Projection& p) {
+  return p.kernels->project[static_cast<int>(p.linear->format())];
 }
 
 /// Rows of x as the projection reads them.
@@ -30,15 +27,7 @@ void read_rows(const Projection& p, Index batch, Index first, ProjectionTile& ti
   tile.x = p.x.at(batch, 0, first);
   tile.x_row = p.x.row / size_of(p.linear->dtype());
   tile.x_step = p.x.step;
-  if (p.linear->format() != WeightFormat::int8) return;
-  QuantizeTile rows{tile.rows, tile.in_features, tile.x, tile.x_row, tile.x_step, nullptr, 0, nullptr};
-  rows.out = scratch + quantized_at(*p.kernels);
-  rows.out_row = quantized_row(*p.kernels, *p.linear);
-  rows.scales = reinterpret_cast<float*>(static_cast<std::byte*>(rows.out) + rows.out_row * kProjectionBlockRows);
-  p.kernels->quantize(rows);
-  tile.x = rows.out;
-  tile.x_row = rows.out_row;
-  tile.x_scales = rows.scales;
+  kernel_of(p).read(tile, scratch + rows_at(*p.kernels));
 }
 
 /// Projects rows that go to places of their own. `tile.out` says where row 0 of batch element 0 goes; `row` is the
@@ -54,7 +43,7 @@ void project_and_place(const Projection& p, ProjectionTile tile, Index row, std:
     tile.rows = std::min(tile.rows, wanted(b) - t);
     for (int g = 0; g < kGroups; ++g)
       if (tile.group_columns[g] > 0) tile.out[g] = static_cast<std::byte*>(tile.out[g]) + place(b, t);
-    if (tile.rows > 0) project(p, tile, scratch);
+    if (tile.rows > 0) kernel_of(p).run(tile, scratch);
     return;
   }
 
@@ -63,29 +52,30 @@ void project_and_place(const Projection& p, ProjectionTile tile, Index row, std:
     Index at, bytes;  // in scratch
   } pieces[kGroups];
   std::byte* const staged = scratch + staged_at(*p.kernels);
-  const Index size = size_of(p.linear->dtype());
+  const Index size = size_of(p.linear->dtype()), group_columns = kVectorBytes / column_bytes(p.linear->dtype());
+  const Index row_bytes = kGroups * group_columns * size;
   int count = 0;
   for (Index g = 0; g < kGroups; ++g) {
     if (tile.group_columns[g] == 0) continue;
     std::byte* const to = static_cast<std::byte*>(tile.out[g]);
-    const Index at = g * kVectorBytes, bytes = tile.group_columns[g] * size;
+    const Index at = g * group_columns * size, bytes = tile.group_columns[g] * size;
     const auto continues = [&](const Piece& last) { return to == last.to + last.bytes && at == last.at + last.bytes; };
     if (count > 0 && continues(pieces[count - 1]))
       pieces[count - 1].bytes += bytes;
     else
       pieces[count++] = {to, at, bytes};
-    tile.group_columns[g] = kVectorBytes / size;
+    tile.group_columns[g] = group_columns;
     tile.out[g] = staged + at;
   }
-  tile.out_row = kPanelBytes / size;
+  tile.out_row = kGroups * group_columns;
   tile.out_step = 1;
-  project(p, tile, scratch);
+  kernel_of(p).run(tile, scratch);
 
   for (Index r = 0; r < tile.rows; ++r) {
     const Index b = (row + r) / p.length, t = (row + r) % p.length;
     if (t >= wanted(b)) continue;
     for (int i = 0; i < count; ++i)
-      std::memcpy(pieces[i].to + place(b, t), staged + r * kPanelBytes + pieces[i].at,
+      std::memcpy(pieces[i].to + place(b, t), staged + r * row_bytes + pieces[i].at,
                   static_cast<std::size_t>(pieces[i].bytes));
   }
 }
@@ -100,7 +90,7 @@ void project_panel(const Projection& projection, Index panel, Index batch, Index
   tile.activation = projection.activation;
   tile.out_row = projection.out.row / size;
   tile.out_step = projection.out.step;
-  const Index group_columns = kVectorBytes / size;
+  const Index group_columns = kVectorBytes / column_bytes(linear.dtype());
   for (Index g = 0; g < kPanelBytes / kVectorBytes; ++g) {
     const Index column = (panel * (kPanelBytes / kVectorBytes) + g) * group_columns;
     const Index segment = column / linear.padded_segment_columns(), within = column % linear.padded_segment_columns();
@@ -113,7 +103,7 @@ void project_panel(const Projection& projection, Index panel, Index batch, Index
   if (projection.first_rows)
     project_and_place(projection, tile, batch * projection.rows + first, scratch);
   else
-    project(projection, tile, scratch);
+    kernel_of(projection).run(tile, scratch);
 }
 
 void run_task(const ProjectionGroup& group, Index task, std::byte* scratch) {
@@ -161,10 +151,8 @@ void project_rows(const Projection* projections, Index panel, Index count, Index
 }
 
 std::size_t projection_scratch(const DTypeKernels& kernels, const PackedLinear& linear) {
-  const std::size_t bytes = quantized_at(kernels);
-  if (linear.format() != WeightFormat::int8) return bytes;
-  const auto row = static_cast<std::size_t>(quantized_row(kernels, linear)) + sizeof(float);
-  return bytes + row * std::size_t{kProjectionBlockRows};
+  const ProjectionKernel& kernel = kernels.project[static_cast<int>(linear.format())];
+  return rows_at(kernels) + kernel.read_bytes(kProjectionBlockRows, linear.in_features());
 }
 
 void ProjectionRun::add(Projection p) {

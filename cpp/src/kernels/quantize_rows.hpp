@@ -30,7 +30,14 @@ MHA_INLINE void for_each_vector_of_row(const float* x, Index step, Index count, 
   }
 }
 
-inline void quantize_rows(const QuantizeTile& tile) {
+/// The rows, and behind them their scales.
+inline std::size_t quantized_bytes(Index rows, Index in_features) {
+  return std::size_t(rows * (quantized_row_bytes(in_features) + Index(sizeof(float))));
+}
+
+inline void quantize_rows(ProjectionTile& tile, void* memory) {
+  const Index out_row = quantized_row_bytes(tile.in_features);
+  auto* const scales = reinterpret_cast<float*>(static_cast<unsigned char*>(memory) + tile.rows * out_row);
   for (Index r = 0; r < tile.rows; ++r) {
     const float* const x = static_cast<const float*>(tile.x) + r * tile.x_row;
     // Without their signs, numbers are in the order of their bits, with NaN behind infinity: the largest is found
@@ -47,15 +54,18 @@ inline void quantize_rows(const QuantizeTile& tile) {
     const bool is_finite = bits < 0x7f800000;
     if (most < kLeastQuantizedMax) most = kLeastQuantizedMax;
     const float factor = is_finite ? 127.0f / most : 0.0f;
-    tile.scales[r] = is_finite ? most / 127.0f : __builtin_nanf("");
+    scales[r] = is_finite ? most / 127.0f : __builtin_nanf("");
 
     // Added to 1.5 * 2^23 a number is rounded to an integer, which the lower bits then hold.
-    auto* const out = static_cast<unsigned char*>(tile.out) + r * tile.out_row;
+    auto* const out = static_cast<unsigned char*>(memory) + r * out_row;
     for_each_vector_of_row(x, tile.x_step, tile.in_features, [&](Index k, const Floats& lanes) MHA_INLINE_LAMBDA {
       const Floats rounded = lanes * factor + (12582912.0f + kFeatureOffset);
       store_features(out + k * kFeatureBytes, Bits(rounded));
     });
   }
+  tile.x = memory;
+  tile.x_row = out_row;
+  tile.x_scales = scales;
 }
 
 }  // namespace mha::MHA_ISA
