@@ -33,13 +33,14 @@ void read_rows(const Projection& p, Index batch, Index first, ProjectionTile& ti
 /// Projects rows that go to places of their own. `tile.out` says where row 0 of batch element 0 goes; `row` is the
 /// tile's first row among all.
 ///
-/// Rows of one batch element lie together there, too. Those of several are projected into scratch and taken to their
-/// places one by one, so that they still share what it costs to bring a panel near: the steps of a batch of decoders.
+/// Rows of one batch element lie together there, too. Those of several, and those to be rounded, are projected into
+/// scratch and taken to their places one by one, so that they still share what it costs to bring a panel near: the steps
+/// of a batch of decoders.
 void project_and_place(const Projection& p, ProjectionTile tile, Index row, std::byte* scratch) {
   constexpr int kGroups = kPanelBytes / kVectorBytes;
   const auto wanted = [&](Index b) { return p.row_counts ? Index(p.row_counts[b]) : p.length; };
   const auto place = [&](Index b, Index t) { return b * p.out.batch + (p.first_rows[b] + t) * p.out.row; };
-  if (const Index b = row / p.length, t = row % p.length; t + tile.rows <= p.length) {
+  if (const Index b = row / p.length, t = row % p.length; !p.round && t + tile.rows <= p.length) {
     tile.rows = std::min(tile.rows, wanted(b) - t);
     for (int g = 0; g < kGroups; ++g)
       if (tile.group_columns[g] > 0) tile.out[g] = static_cast<std::byte*>(tile.out[g]) + place(b, t);
@@ -49,7 +50,7 @@ void project_and_place(const Projection& p, ProjectionTile tile, Index row, std:
 
   struct Piece {  // of a row: columns that lie together where they go
     std::byte* to;
-    Index at, bytes;  // in scratch
+    Index at, columns;  // in a row of scratch: bytes from its begin; how many
   } pieces[kGroups];
   std::byte* const staged = scratch + staged_at(*p.kernels);
   const Index size = size_of(p.linear->dtype()), group_columns = kVectorBytes / column_bytes(p.linear->dtype());
@@ -58,12 +59,14 @@ void project_and_place(const Projection& p, ProjectionTile tile, Index row, std:
   for (Index g = 0; g < kGroups; ++g) {
     if (tile.group_columns[g] == 0) continue;
     std::byte* const to = static_cast<std::byte*>(tile.out[g]);
-    const Index at = g * group_columns * size, bytes = tile.group_columns[g] * size;
-    const auto continues = [&](const Piece& last) { return to == last.to + last.bytes && at == last.at + last.bytes; };
+    const Index at = g * group_columns * size, columns = tile.group_columns[g];
+    const auto continues = [&](const Piece& last) {
+      return to == last.to + last.columns * p.out_size() && at == last.at + last.columns * size;
+    };
     if (count > 0 && continues(pieces[count - 1]))
-      pieces[count - 1].bytes += bytes;
+      pieces[count - 1].columns += columns;
     else
-      pieces[count++] = {to, at, bytes};
+      pieces[count++] = {to, at, columns};
     tile.group_columns[g] = group_columns;
     tile.out[g] = staged + at;
   }
@@ -74,9 +77,14 @@ void project_and_place(const Projection& p, ProjectionTile tile, Index row, std:
   for (Index r = 0; r < tile.rows; ++r) {
     const Index b = (row + r) / p.length, t = (row + r) % p.length;
     if (t >= wanted(b)) continue;
-    for (int i = 0; i < count; ++i)
-      std::memcpy(pieces[i].to + place(b, t), staged + r * row_bytes + pieces[i].at,
-                  static_cast<std::size_t>(pieces[i].bytes));
+    for (int i = 0; i < count; ++i) {
+      const Piece& piece = pieces[i];
+      std::byte *const from = staged + r * row_bytes + piece.at, *const to = piece.to + place(b, t);
+      if (p.round)
+        p.round(from, to, piece.columns);
+      else
+        std::memcpy(to, from, static_cast<std::size_t>(piece.columns * size));
+    }
   }
 }
 
@@ -84,7 +92,7 @@ void project_and_place(const Projection& p, ProjectionTile tile, Index row, std:
 void project_panel(const Projection& projection, Index panel, Index batch, Index first, ProjectionTile tile,
                    std::byte* scratch) {
   const PackedLinear& linear = *projection.linear;
-  const Index size = size_of(linear.dtype());
+  const Index size = projection.out_size();
   tile.panel = linear.panel(panel);
   tile.bias = linear.bias(panel);
   tile.activation = projection.activation;

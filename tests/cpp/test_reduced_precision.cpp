@@ -13,6 +13,8 @@
 #include "make_plan.hpp"
 #include "mha/attention.hpp"
 #include "mha/half_precision.hpp"
+#include "mha/kv_cache.hpp"
+#include "mha/multi_head_attention.hpp"
 #include "mha/runtime.hpp"
 #include "run_plan.hpp"
 #include "validate.hpp"
@@ -262,6 +264,66 @@ TYPED_TEST(ReducedPrecisionOf, WideQueriesGiveWideResults) {
     run_plan(make_plan(arguments, AttentionOutput::attended_values, active_kernels()), 2);
     expect_exact<S>(call.exact(), out, lse);
   });
+}
+
+/// A layer in f32 whose cache takes half the memory: rows come as they would all at once, bit for bit, and keys and values
+/// are all that is rounded.
+TYPED_TEST(ReducedPrecisionOf, CacheBehindALayerInF32) {
+  constexpr Index E = 48, H = 3, B = 2, T = 70;
+  const auto random = [](Index size, double spread, unsigned seed) {
+    std::mt19937 generator(seed);
+    std::normal_distribution<float> normal(0, float(spread));
+    std::vector<float> numbers(static_cast<std::size_t>(size));
+    for (float& x : numbers) x = normal(generator);
+    return numbers;
+  };
+  const double spread = 1 / std::sqrt(double(E));
+  const std::vector<float> q = random(E * E, spread, 1), k = random(E * E, spread, 2), v = random(E * E, spread, 3),
+                           o = random(E * E, spread, 4), bias = random(E, 0.1, 5), x = random(B * T * E, 1, 6);
+  MultiHeadAttentionWeights weights;
+  weights.query_weight = {q.data(), {E, E}};
+  weights.key_weight = {k.data(), {E, E}};
+  weights.value_weight = {v.data(), {E, E}};
+  weights.out_weight = {o.data(), {E, E}};
+  weights.query_bias = weights.key_bias = weights.value_bias = weights.out_bias = {bias.data(), {E}};
+  MultiHeadAttentionConfig config;
+  config.embed_dim = E;
+  config.num_heads = H;
+  const MultiHeadAttention layer(config, weights);
+  AttentionOptions causal;
+  causal.is_causal = true;
+  for (int index = 0; index < num_built_isas(); ++index) {
+    if (!isa_supported(index)) continue;
+    set_isa(built_isa(index));
+    SCOPED_TRACE(built_isa(index));
+    const TensorView all(x.data(), {B, T, E});
+    std::vector<float> exact(x.size()), at_once(x.size(), std::nanf("")), step(B * E);
+    layer.forward(all, all, all, {exact.data(), {B, T, E}}, {}, causal);
+
+    KVCacheConfig sizes;
+    sizes.batch_size = B;
+    sizes.num_kv_heads = H;
+    sizes.capacity = T;
+    sizes.head_dim = E / H;
+    sizes.dtype = DTypeOf<TypeParam>::value;
+    KVCache cache(sizes), stepwise(sizes);
+    layer.forward(all, all, all, cache, {at_once.data(), {B, T, E}}, {}, causal);
+    double worst = 0;
+    for (std::size_t i = 0; i < exact.size(); ++i) {
+      ASSERT_FALSE(std::isnan(at_once[i]));
+      worst = std::max(worst, double(std::fabs(at_once[i] - exact[i])));
+    }
+    EXPECT_GT(worst, 0.0);
+    EXPECT_LT(worst, 8 * kEps<TypeParam>);  // of results near 1
+    for (Index t = 0; t < T; ++t) {
+      const TensorView token(x.data() + t * E, {B, 1, E}, {T * E, E, 1});
+      layer.forward(token, token, token, stepwise, {step.data(), {B, 1, E}}, {}, causal);
+      for (Index b = 0; b < B; ++b)
+        for (Index e = 0; e < E; ++e)
+          ASSERT_EQ(step[static_cast<std::size_t>(b * E + e)], at_once[static_cast<std::size_t>((b * T + t) * E + e)])
+              << "token " << t;
+    }
+  }
 }
 
 }  // namespace
