@@ -33,9 +33,9 @@ NAMES = {np.float32: "f32", np.float64: "f64", np.float16: "f16", BFLOAT16: "bf1
 
 # What attention takes beside float32 and float64. Layers do not, yet.
 TAKE_HALF = {
-    "test_attention", "test_determinism", "test_kv_cache", "test_one_row", "test_onnx_attention", "test_poison",
-    "test_rulings", "test_score_options", "test_score_stages", "test_statistics", "test_tolerance", "test_varlen",
-    "test_views",
+    "test_attention", "test_determinism", "test_kv_cache", "test_merging", "test_one_row", "test_onnx_attention",
+    "test_poison", "test_rulings", "test_score_options", "test_score_stages", "test_statistics", "test_tolerance",
+    "test_varlen", "test_views",
 }  # fmt: skip
 
 # What the types of 16 bits take of the long lists: all else is the code of float32.

@@ -217,7 +217,6 @@ def test_order_and_company_change_no_bit(isa: str, dtype: Any, rng: np.random.Ge
         assert_same_bits(scaled_dot_product_attention_varlen(y, y, y, offsets, offsets), expected)
 
 
-@pytest.mark.wide
 def test_shards_of_the_keys_merge(isa: str, dtype: Any, rng: np.random.Generator) -> None:
     cu_q = np.array([0, 5, 30])
     query = rng.standard_normal((30, 4, 16)).astype(dtype)

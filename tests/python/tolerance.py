@@ -316,7 +316,8 @@ def merged(shards: Sequence[Expected | Merged], dtype: Any) -> Merged:
     mean, D = sum_s w_s |d_s| and 2, and p u with p = ceil(log2 S), as it is made in pairs; the quotient and the product
     by 2 u, the sum of products by p u.
     """
-    info, u, pairs = np.finfo(dtype), float(np.finfo(np.float64).eps) / 2, (len(shards) - 1).bit_length()
+    info, eps_of_lse = limits(dtype), float(limits(accumulator_of(dtype)).eps)
+    u, pairs = float(np.finfo(np.float64).eps) / 2, (len(shards) - 1).bit_length()
     with np.errstate(all="ignore"):
         outs, lses, out_bounds, lse_bounds = (
             np.array([getattr(shard, name) for shard in shards], np.longdouble)
@@ -339,7 +340,7 @@ def merged(shards: Sequence[Expected | Merged], dtype: Any) -> Merged:
         once = float(info.eps) / 2 * np.abs(out) + float(info.smallest_subnormal)
         out_bound = (off + computed).sum(0) + once
         lse_bound = (share * ratio)[..., 0].sum(0) + u * (mean + pairs + 2 + 2 * np.log(len(shards)))
-        lse_bound = lse_bound + (u + float(info.eps) / 2) * np.abs(lse)
+        lse_bound = lse_bound + (u + eps_of_lse / 2) * np.abs(lse)
     return Merged(*(x.astype(np.float64) for x in (out, lse, out_bound, lse_bound)))
 
 
