@@ -252,7 +252,7 @@ TEST(WeightFormats, WrongWeights) {
   expect_words(dtype_message({bytes, wide_scales, bytes, {}, scales, scales}, kInt8), {"bias1 float64"});
   const TensorView endless(f32.data(), {1, kMostInt8Features + 1}, {0, 0}),
       turned(f32.data(), {kMostInt8Features + 1, 1}, {0, 0});
-  expect_words(message({endless, {}, turned, {}}, kInt8), {"weight1", "132103", "[1, 132104]"});
+  expect_words(message({endless, {}, turned, {}}, kInt8), {"weight1", "at most 132104", "[1, 132105]"});
 }
 
 }  // namespace
