@@ -34,7 +34,8 @@ void read_rows(const Projection& p, Index batch, Index first, ProjectionTile& ti
   QuantizeTile rows{tile.rows, tile.in_features, tile.x, tile.x_row, tile.x_step, nullptr, 0, nullptr};
   rows.out = scratch + quantized_at(*p.kernels);
   rows.out_row = quantized_row(*p.kernels, *p.linear);
-  rows.scales = reinterpret_cast<float*>(static_cast<std::byte*>(rows.out) + rows.out_row * kProjectionBlockRows);
+  rows.scales =
+      reinterpret_cast<QuantizedRow*>(static_cast<std::byte*>(rows.out) + rows.out_row * kProjectionBlockRows);
   p.kernels->quantize(rows);
   tile.x = rows.out;
   tile.x_row = rows.out_row;
@@ -163,7 +164,7 @@ void project_rows(const Projection* projections, Index panel, Index count, Index
 std::size_t projection_scratch(const DTypeKernels& kernels, const PackedLinear& linear) {
   const std::size_t bytes = quantized_at(kernels);
   if (linear.format() != WeightFormat::int8) return bytes;
-  const auto row = static_cast<std::size_t>(quantized_row(kernels, linear)) + sizeof(float);
+  const auto row = static_cast<std::size_t>(quantized_row(kernels, linear)) + sizeof(QuantizedRow);
   return bytes + row * std::size_t{kProjectionBlockRows};
 }
 

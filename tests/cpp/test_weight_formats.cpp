@@ -49,7 +49,7 @@ std::vector<float> project(const DTypeKernels& kernels, const PackedLinear& line
   tile.x_step = 1;
   tile.activation = activation;
   AlignedBytes integers(static_cast<std::size_t>(rows * (kernels.quantized_row_bytes(in) + kVectorBytes)));
-  std::vector<float> scales(static_cast<std::size_t>(rows));
+  std::vector<QuantizedRow> scales(static_cast<std::size_t>(rows));
   if (linear.format() == WeightFormat::int8) {
     const Index row = kernels.quantized_row_bytes(in) + kVectorBytes;
     kernels.quantize({rows, in, x.data(), in, 1, integers.data(), row, scales.data()});
@@ -118,9 +118,11 @@ TEST_F(WeightKernels, Bf16HasTheBitsOfRoundedWeights) {
 
 /// The rule of docs/numerics.md, in integers.
 std::vector<float> int8_oracle(const Matrix& matrix, const std::vector<float>& x) {
-  const auto quantize = [](const float* numbers, Index count, float* scale) {
-    float most = kLeastQuantizedMax;
-    for (Index i = 0; i < count; ++i) most = std::max(most, std::abs(numbers[i]));
+  const auto quantize = [](const float* numbers, Index count, bool is_symmetric, float* scale) {
+    float high = 0, low = 0;
+    for (Index i = 0; i < count; ++i) high = std::max(high, numbers[i]), low = std::min(low, numbers[i]);
+    const float range = is_symmetric ? std::max(high, -low) : 0.5f * high - 0.5f * low;
+    const float most = std::max(range, kLeastQuantizedMax);
     *scale = most / 127;
     const float factor = 127 / most;
     std::vector<std::int64_t> integers;
@@ -134,8 +136,8 @@ std::vector<float> int8_oracle(const Matrix& matrix, const std::vector<float>& x
   for (Index r = 0; r < static_cast<Index>(x.size()) / matrix.in; ++r)
     for (Index c = 0; c < matrix.out; ++c) {
       float x_scale, w_scale;
-      const auto row = quantize(&x[static_cast<std::size_t>(r * matrix.in)], matrix.in, &x_scale);
-      const auto weights = quantize(&matrix.weight[static_cast<std::size_t>(c * matrix.in)], matrix.in, &w_scale);
+      const auto row = quantize(&x[static_cast<std::size_t>(r * matrix.in)], matrix.in, false, &x_scale);
+      const auto weights = quantize(&matrix.weight[static_cast<std::size_t>(c * matrix.in)], matrix.in, true, &w_scale);
       const std::int64_t sum = std::inner_product(row.begin(), row.end(), weights.begin(), std::int64_t{0});
       const volatile float scale = x_scale * w_scale, scaled = static_cast<float>(sum) * scale;
       out.push_back(scaled + matrix.bias[static_cast<std::size_t>(c)]);
@@ -170,11 +172,11 @@ TEST_F(WeightKernels, QuantizedRowsDoNotDependOnHowTheyLie) {
   on_every_isa([&](const DTypeKernels& kernels) {
     const Index row = kernels.quantized_row_bytes(in);
     AlignedBytes dense(static_cast<std::size_t>(2 * row)), strided(static_cast<std::size_t>(2 * row));
-    float scales[4];
+    QuantizedRow scales[4];
     kernels.quantize({2, in, x.data(), in, 1, dense.data(), row, scales});
     kernels.quantize({2, in, spread.data(), 3 * in, 3, strided.data(), row, scales + 2});
     EXPECT_EQ(std::memcmp(dense.data(), strided.data(), static_cast<std::size_t>(2 * row)), 0);
-    EXPECT_EQ(std::memcmp(scales, scales + 2, 2 * sizeof(float)), 0);
+    EXPECT_EQ(std::memcmp(scales, scales + 2, 2 * sizeof(QuantizedRow)), 0);
   });
 }
 
@@ -252,7 +254,7 @@ TEST(WeightFormats, WrongWeights) {
   expect_words(dtype_message({bytes, wide_scales, bytes, {}, scales, scales}, kInt8), {"bias1 float64"});
   const TensorView endless(f32.data(), {1, kMostInt8Features + 1}, {0, 0}),
       turned(f32.data(), {kMostInt8Features + 1, 1}, {0, 0});
-  expect_words(message({endless, {}, turned, {}}, kInt8), {"weight1", "at most 132104", "[1, 132105]"});
+  expect_words(message({endless, {}, turned, {}}, kInt8), {"weight1", "at most 66052", "[1, 66053]"});
 }
 
 }  // namespace
