@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "dense_rows.hpp"
+#include "element.hpp"
 
 namespace mha {
 namespace {
@@ -92,27 +93,38 @@ void AddedShard::run_join(const void* context, Index task, int) {
   const AddedShard& shard = *static_cast<const AddedShard*>(context);
   const Index rows = shard.out_.extents[0] * shard.out_.extents[2];
   for (Index row = task * kJoinRows; row < std::min(rows, (task + 1) * kJoinRows); ++row)
-    if (shard.out_.dtype == DType::f64)
-      shard.join_row<double>(row);
-    else
-      shard.join_row<float>(row);
+    switch (shard.out_.dtype) {
+#define MHA_DTYPE(name, scalar, accumulator)   \
+  case DType::name:                            \
+    shard.join_row<scalar, accumulator>(row);  \
+    break;
+#include "mha/dtypes.def"
+#undef MHA_DTYPE
+      case DType::boolean:
+      case DType::int8:
+        break;
+    }
 }
 
-template <class T>
+template <class Element, class Sum>
 void AddedShard::join_row(Index row) const {
   const Index b = row / out_.extents[2], i = row % out_.extents[2];
   for (Index h = 0; h < out_.extents[1]; ++h) {
-    const T lse = *reinterpret_cast<const T*>(element(lse_, b, h, i));
-    const T total = *reinterpret_cast<const T*>(element(total_lse_, b, h, i));
+    const Sum lse = *reinterpret_cast<const Sum*>(element(lse_, b, h, i));
+    const Sum total = *reinterpret_cast<const Sum*>(element(total_lse_, b, h, i));
     // Padding sees no key at all; then the difference is that of two infinities.
-    const bool sees_nothing = lse == -std::numeric_limits<T>::infinity();
-    const T share = sees_nothing ? T(0) : static_cast<T>(std::exp(double(lse) - double(total)));
-    T* const out = reinterpret_cast<T*>(element(out_, b, h, i));
-    const T* const own = reinterpret_cast<const T*>(element(shard_out_, b, h, i));
-    for (Index d = 0; d < out_.extents[3]; ++d) out[d] += share * own[d];
+    const bool sees_nothing = lse == -std::numeric_limits<Sum>::infinity();
+    const Sum share = sees_nothing ? Sum(0) : static_cast<Sum>(std::exp(double(lse) - double(total)));
+    auto* const out = reinterpret_cast<Element*>(element(out_, b, h, i));
+    const auto* const own = reinterpret_cast<const Element*>(element(shard_out_, b, h, i));
+    for (Index d = 0; d < out_.extents[3]; ++d)
+      out[d] = rounded<Element>(static_cast<Sum>(number(out[d])) + share * static_cast<Sum>(number(own[d])));
     if (!weights_) continue;
-    T* const weights = reinterpret_cast<T*>(element(weights_, b, h, i));
-    for (Index k = 0; k < weights_.extents[3]; ++k) weights[k * weights_.strides[3]] *= share;
+    auto* const weights = reinterpret_cast<Element*>(element(weights_, b, h, i));
+    for (Index k = 0; k < weights_.extents[3]; ++k) {
+      Element& weight = weights[k * weights_.strides[3]];
+      weight = rounded<Element>(static_cast<Sum>(number(weight)) * share);
+    }
   }
 }
 

@@ -61,7 +61,7 @@ class AddedShard {
   Phase join_phase() const;
 
  private:
-  template <class T>
+  template <class Element, class Sum>
   void join_row(Index row) const;
   static void run_join(const void* context, Index task, int worker);
 

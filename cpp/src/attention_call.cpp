@@ -42,8 +42,13 @@ Intermediate key_rows(const PackedLinear& linear, const LayerArguments& a) {
 
 /// The same into a cache, behind the tokens that are there.
 Projection projection_into(KVCache& cache, const MutableTensorView& memory, const PackedLinear& linear,
-                           const DTypeKernels& kernels, const TensorView& x, const std::int64_t* new_lengths) {
-  Projection p = projection(linear, kernels, x, memory);
+                           const KernelTable& table, const TensorView& x, const std::int64_t* new_lengths) {
+  const auto kernels_of = [&](DType dtype) -> const DTypeKernels& { return table.kernels[static_cast<int>(dtype)]; };
+  Projection p = projection(linear, kernels_of(linear.dtype()), x, memory);
+  if (memory.dtype != linear.dtype()) {
+    p.round = kernels_of(memory.dtype).round;
+    p.rounded_size = size_of(memory.dtype);
+  }
   p.first_rows = cache.lengths();
   p.row_counts = new_lengths;
   return p;
@@ -59,14 +64,14 @@ TensorView first_tokens(TensorView memory, Index length) {
 
 Projection projection(const PackedLinear& linear, const DTypeKernels& kernels, const TensorView& x,
                       const MutableTensorView& out) {
-  const Index size = size_of(linear.dtype());
+  const Index size = size_of(linear.dtype()), out_size = size_of(out.dtype);
   return {&linear,
           &kernels,
           x.extents[0],
           x.extents[1],
           {static_cast<const std::byte*>(x.data), x.strides[0] * size, 0, x.strides[1] * size, x.strides[2]},
-          {static_cast<std::byte*>(out.data), out.strides[0] * size, out.strides[1] * size, out.strides[2] * size,
-           out.strides[3]}};
+          {static_cast<std::byte*>(out.data), out.strides[0] * out_size, out.strides[1] * out_size,
+           out.strides[2] * out_size, out.strides[3]}};
 }
 
 double AttentionCall::work(const PackedAttention& layer, const LayerArguments& a) {
@@ -91,8 +96,8 @@ AttentionCall::AttentionCall(const PackedAttention& layer, const LayerArguments&
   lengths_at_ = layout.take(a.cache ? double(batch) * sizeof(std::int64_t) : 0);
   const Index sequences = a.ragged ? a.ragged->size : batch;
   const Index group_rows = sizes.num_heads / sizes.num_kv_heads * query_length;
-  const Index shared_rows = a.ragged ? std::min(group_rows, most_shared_rows(kernels())) : group_rows;
-  sums_at_ = layout.take(span_sums_bytes(kernels(), sequences * sizes.num_kv_heads, shared_rows, spans_of(a.key_length),
+  const Index shared_rows = a.ragged ? std::min(group_rows, most_shared_rows(attention_kernels())) : group_rows;
+  sums_at_ = layout.take(span_sums_bytes(attention_kernels(), sequences * sizes.num_kv_heads, shared_rows, spans_of(a.key_length),
                                          sizes.value_head_dim, threads));
   schedule_at_ = layout.take(a.ragged ? double(schedule_bytes(sequences)) : 0);
   added_at_ = layout.take(layer.added.count() > 0 ? AddedShard::bytes(sizes, dtype(), rows) : 0);
@@ -100,7 +105,10 @@ AttentionCall::AttentionCall(const PackedAttention& layer, const LayerArguments&
 
 std::size_t AttentionCall::scratch_bytes() const {
   const MultiHeadAttentionConfig& sizes = layer_.config;
-  std::size_t bytes = kernels().attention_scratch(sizes.head_dim, sizes.value_head_dim);
+  std::size_t bytes = attention_kernels().attention_scratch(sizes.head_dim, sizes.value_head_dim);
+  // The added keys are of the dtype of the layer.
+  if (layer_.added.count() > 0)
+    bytes = std::max(bytes, kernels().attention_scratch(sizes.head_dim, sizes.value_head_dim));
   for (const PackedLinear* linear : {&layer_.query, &layer_.key, &layer_.value, &layer_.out})
     bytes = std::max(bytes, projection_scratch(kernels(), *linear));
   return bytes;
@@ -137,8 +145,8 @@ void AttentionCall::place(std::byte* memory, const Workers& workers, const Tenso
   project_in_.emplace(workers);
   project_in_->add(projection(layer_.query, kernels(), query, q));
   if (a.grows) {
-    project_in_->add(projection_into(*a.grows, a.grows->keys(), layer_.key, kernels(), key, a.new_lengths));
-    project_in_->add(projection_into(*a.grows, a.grows->values(), layer_.value, kernels(), value, a.new_lengths));
+    project_in_->add(projection_into(*a.grows, a.grows->keys(), layer_.key, table_, key, a.new_lengths));
+    project_in_->add(projection_into(*a.grows, a.grows->values(), layer_.value, table_, value, a.new_lengths));
   } else if (!a.cache) {
     project_in_->add(projection(layer_.key, kernels(), key, k_new));
     project_in_->add(projection(layer_.value, kernels(), value, v_new));

@@ -45,6 +45,10 @@ class AttentionCall {
  private:
   DType dtype() const { return layer_.dtype(); }
   const DTypeKernels& kernels() const { return table_.kernels[static_cast<int>(dtype())]; }
+  /// Of the dtype of keys and values.
+  const DTypeKernels& attention_kernels() const {
+    return arguments_.cache ? table_.kernels[static_cast<int>(arguments_.cache->config().dtype)] : kernels();
+  }
   Index new_keys() const { return arguments_.key ? arguments_.key.extents[1] : 0; }
   const std::int64_t* lengths_after(std::int64_t* lengths) const;
 

@@ -6,6 +6,7 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "mha/mha.h"
 #include "mha/mha.hpp"
@@ -209,6 +210,18 @@ mha_status mha_attention_statistics(const mha_tensor* query, const mha_tensor* k
                          {view(wanted.entropy), view(wanted.max_weight), wanted.max_key, view(wanted.mean_distance),
                           view(wanted.received_weight)},
                          options_of(options));
+  });
+}
+
+mha_status mha_merge_attention(const mha_tensor* outs, const mha_tensor* lses, ptrdiff_t shards, const mha_tensor* out,
+                               const mha_tensor* lse, int num_threads) noexcept {
+  return guarded([&] {
+    std::vector<TensorView> shard_outs, shard_lses;
+    for (ptrdiff_t s = 0; s < shards; ++s) {
+      shard_outs.push_back(view(&given(outs, "outs") + s));
+      shard_lses.push_back(view(&given(lses, "lses") + s));
+    }
+    merge_attention(shard_outs.data(), shard_lses.data(), shards, view(out), view(lse), num_threads);
   });
 }
 

@@ -33,12 +33,6 @@ void check_dtypes(const char* function, DType expected, Named views) {
                        dtypes_of(views));
 }
 
-void check_layer_dtypes(const char* function, DType expected, Named views) {
-  check_dtypes(function, expected, views);
-  if (expected != DType::f32 && expected != DType::f64)
-    throw DTypeError(std::string(function) + ": tensors must be float32 or float64; got " + dtypes_of(views));
-}
-
 void check_output(const char* function, const char* name, const MutableTensorView& out, Named inputs) {
   if (may_overlap_itself(out))
     fail(function, std::string(name) + " must not have two indices for one element (a stride of 0)", {{name, out}});

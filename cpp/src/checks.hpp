@@ -22,9 +22,6 @@ void check_rank(const char* function, const char* name, const TensorView& view, 
 /// Views that were given have the dtype `expected`. @throws DTypeError
 void check_dtypes(const char* function, DType expected, Named views);
 
-/// Only attention itself computes in the types of 16 bits: `views` that were given are wider. @throws DTypeError
-void check_layer_dtypes(const char* function, DType expected, Named views);
-
 /// An output has one place for each index, and none in an input.
 void check_output(const char* function, const char* name, const MutableTensorView& out, Named inputs);
 

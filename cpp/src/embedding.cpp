@@ -8,6 +8,9 @@
 
 #include "checks.hpp"
 #include "dispatch.hpp"
+#include "element.hpp"
+#include "mha/errors.hpp"
+#include "describe.hpp"
 #include "parallel.hpp"
 #include "ragged_batch.hpp"
 #include "workspace.hpp"
@@ -41,7 +44,7 @@ void check(const std::int64_t* tokens, const std::int64_t* cu_seqlens, Index bat
                        {"norm_weight", tables.norm_weight},
                        {"norm_bias", tables.norm_bias},
                        {"out", out}};
-  check_layer_dtypes(function, words.dtype, views);
+  check_dtypes(function, words.dtype, views);
   check_rank(function, "words", words, 2, 2, views);
   check_rank(function, "positions", positions, 2, 2, views);
   check_rank(function, "out", out, 2, 2, views);
@@ -113,14 +116,14 @@ struct PoolingRun {
   std::size_t scratch_stride;
 };
 
-template <class T>
+template <class T, class Sum>
 void pool_text(const PoolingRun& run, Index text, double* sums) {
   const Index width = run.x.extents[1], first = run.cu_seqlens[text], last = run.cu_seqlens[text + 1];
   const Index step = run.x.strides[1];
   std::fill_n(sums, width, 0.0);
   for (Index i = first; i < last; ++i) {
     const T* const row = static_cast<const T*>(run.x.data) + i * run.x.strides[0];
-    for (Index e = 0; e < width; ++e) sums[e] += double(row[e * step]);
+    for (Index e = 0; e < width; ++e) sums[e] += number(row[e * step]);
   }
   // Scaled to length 1, the mean is the sum.
   double divisor = double(last - first);
@@ -130,17 +133,23 @@ void pool_text(const PoolingRun& run, Index text, double* sums) {
     divisor = std::sqrt(divisor);
   }
   const double scale = divisor == 0 ? 0 : 1 / divisor;
-  T* const out = static_cast<T*>(run.out.data) + text * run.out.strides[0];
-  for (Index e = 0; e < width; ++e) out[e * run.out.strides[1]] = static_cast<T>(sums[e] * scale);
+  auto* const out = static_cast<Sum*>(run.out.data) + text * run.out.strides[0];
+  for (Index e = 0; e < width; ++e) out[e * run.out.strides[1]] = static_cast<Sum>(sums[e] * scale);
 }
 
 void pool_run(const void* context, Index task, int worker) {
   const PoolingRun& run = *static_cast<const PoolingRun*>(context);
   auto* const sums = reinterpret_cast<double*>(run.scratch + static_cast<std::size_t>(worker) * run.scratch_stride);
-  if (run.x.dtype == DType::f64)
-    pool_text<double>(run, task, sums);
-  else
-    pool_text<float>(run, task, sums);
+  switch (run.x.dtype) {
+#define MHA_DTYPE(name, scalar, accumulator) \
+  case DType::name:                          \
+    return pool_text<scalar, accumulator>(run, task, sums);
+#include "mha/dtypes.def"
+#undef MHA_DTYPE
+    case DType::boolean:
+    case DType::int8:
+      break;
+  }
 }
 
 }  // namespace
@@ -160,7 +169,10 @@ void mean_pool(const TensorView& x, const std::int64_t* cu_seqlens, Index batch_
                const MutableTensorView& out, int num_threads) {
   const char* const function = "mean_pool";
   const Named views = {{"x", x}, {"out", out}};
-  check_layer_dtypes(function, x.dtype, views);
+  check_dtypes(function, x.dtype, {{"x", x}});
+  if (out.dtype != accumulator_of(x.dtype))
+    throw DTypeError(std::string(function) + ": out must be float64 for x in float64, else float32; got " +
+                     dtypes_of(views));
   check_rank(function, "x", x, 2, 2, views);
   check_texts(function, cu_seqlens, batch_size, "x", x.extents[0]);
   if (!has_shape(out, {batch_size, x.extents[1]}))

@@ -38,7 +38,7 @@ class PackedLinear {
   /// What a projection of so many rows costs, in multiply-adds of f32. Bringing a weight of four bytes near costs as much
   /// as eight; integers are multiplied four at a time.
   double work(double rows) const {
-    const double rate = format_ == WeightFormat::int8 ? 4 : 1, near = 8 / double(features_per_word(format_));
+    const double rate = format_ == WeightFormat::int8 ? 4 : 1, near = 8 / double(features_per_word());
     return (rows / rate + near) * double(segments_ * segment_columns_) * double(in_features_);
   }
 
@@ -51,10 +51,12 @@ class PackedLinear {
   template <class Visitor>
   void for_each_feature(Visitor visit) const;
   Index offset_of(Index input) const;
+  DType packed_dtype() const;  // of weights in panels; biases are of the accumulator's
   void pack_int8(const TensorView& weight, const TensorView& scale, Index feature, std::byte* panel,
                  std::byte* bias_row);
 
-  Index panel_rows() const { return (in_features_ + features_per_word(format_) - 1) / features_per_word(format_); }
+  Index features_per_word() const { return mha::features_per_word(dtype_, format_); }
+  Index panel_rows() const { return (in_features_ + features_per_word() - 1) / features_per_word(); }
   Index bias_rows() const { return format_ == WeightFormat::int8 ? 3 : 1; }
   Index bias_at(Index p) const { return (panels_ * panel_rows() + p * bias_rows()) * kPanelBytes; }
 

@@ -1,23 +1,12 @@
 #include "mha/positions.hpp"
 
 #include <cmath>
-#include <type_traits>
 
 #include "checks.hpp"
-#include "mha/half_precision.hpp"
+#include "element.hpp"
 
 namespace mha {
 namespace {
-
-template <class T>
-T rounded(double number) {
-  if constexpr (std::is_same_v<T, Float16>)
-    return to_float16(number);
-  else if constexpr (std::is_same_v<T, BFloat16>)
-    return to_bfloat16(number);
-  else
-    return static_cast<T>(number);
-}
 
 template <class T>
 void fill(const MutableTensorView& out, std::int64_t first_position) {

@@ -11,17 +11,14 @@ bool same_rows(const Projection& a, const Projection& b) {
          a.x.row == b.x.row && a.x.step == b.x.step && a.linear->in_features() == b.linear->in_features();
 }
 
-// Scratch of a worker: sums of a panel, the results of one on the way to their places, quantized rows, their scales.
+// Scratch of a worker: sums of a panel, the results of one on the way to their places, rows as they are read.
 std::size_t staged_at(const DTypeKernels& kernels) { return padded(kernels.projection_scratch(kProjectionBlockRows)); }
-std::size_t quantized_at(const DTypeKernels& kernels) {
+std::size_t rows_at(const DTypeKernels& kernels) {
   return staged_at(kernels) + std::size_t{kProjectionBlockRows * kPanelBytes};
 }
-Index quantized_row(const DTypeKernels& kernels, const PackedLinear& linear) {
-  return static_cast<Index>(padded(static_cast<std::size_t>(kernels.quantized_row_bytes(linear.in_features()))));
-}
 
-void project(const Projection& p, const ProjectionTile& tile, std::byte* scratch) {
-  p.kernels->project[static_cast<int>(p.linear->format())](tile, scratch);
+const ProjectionKernel& kernel_of(const Projection& p) {
+  return p.kernels->project[static_cast<int>(p.linear->format())];
 }
 
 /// Rows of x as the projection reads them.
@@ -30,64 +27,64 @@ void read_rows(const Projection& p, Index batch, Index first, ProjectionTile& ti
   tile.x = p.x.at(batch, 0, first);
   tile.x_row = p.x.row / size_of(p.linear->dtype());
   tile.x_step = p.x.step;
-  if (p.linear->format() != WeightFormat::int8) return;
-  QuantizeTile rows{tile.rows, tile.in_features, tile.x, tile.x_row, tile.x_step, nullptr, 0, nullptr};
-  rows.out = scratch + quantized_at(*p.kernels);
-  rows.out_row = quantized_row(*p.kernels, *p.linear);
-  rows.scales =
-      reinterpret_cast<QuantizedRow*>(static_cast<std::byte*>(rows.out) + rows.out_row * kProjectionBlockRows);
-  p.kernels->quantize(rows);
-  tile.x = rows.out;
-  tile.x_row = rows.out_row;
-  tile.x_scales = rows.scales;
+  kernel_of(p).read(tile, scratch + rows_at(*p.kernels));
 }
 
 /// Projects rows that go to places of their own. `tile.out` says where row 0 of batch element 0 goes; `row` is the
 /// tile's first row among all.
 ///
-/// Rows of one batch element lie together there, too. Those of several are projected into scratch and taken to their
-/// places one by one, so that they still share what it costs to bring a panel near: the steps of a batch of decoders.
+/// Rows of one batch element lie together there, too. Those of several, and those to be rounded, are projected into
+/// scratch and taken to their places one by one, so that they still share what it costs to bring a panel near: the steps
+/// of a batch of decoders.
 void project_and_place(const Projection& p, ProjectionTile tile, Index row, std::byte* scratch) {
   constexpr int kGroups = kPanelBytes / kVectorBytes;
   const auto wanted = [&](Index b) { return p.row_counts ? Index(p.row_counts[b]) : p.length; };
   const auto place = [&](Index b, Index t) { return b * p.out.batch + (p.first_rows[b] + t) * p.out.row; };
-  if (const Index b = row / p.length, t = row % p.length; t + tile.rows <= p.length) {
+  if (const Index b = row / p.length, t = row % p.length; !p.round && t + tile.rows <= p.length) {
     tile.rows = std::min(tile.rows, wanted(b) - t);
     for (int g = 0; g < kGroups; ++g)
       if (tile.group_columns[g] > 0) tile.out[g] = static_cast<std::byte*>(tile.out[g]) + place(b, t);
-    if (tile.rows > 0) project(p, tile, scratch);
+    if (tile.rows > 0) kernel_of(p).run(tile, scratch);
     return;
   }
 
   struct Piece {  // of a row: columns that lie together where they go
     std::byte* to;
-    Index at, bytes;  // in scratch
+    Index at, columns;  // in a row of scratch: bytes from its begin; how many
   } pieces[kGroups];
   std::byte* const staged = scratch + staged_at(*p.kernels);
-  const Index size = size_of(p.linear->dtype());
+  const Index size = size_of(p.linear->dtype()), group_columns = kVectorBytes / column_bytes(p.linear->dtype());
+  const Index row_bytes = kGroups * group_columns * size;
   int count = 0;
   for (Index g = 0; g < kGroups; ++g) {
     if (tile.group_columns[g] == 0) continue;
     std::byte* const to = static_cast<std::byte*>(tile.out[g]);
-    const Index at = g * kVectorBytes, bytes = tile.group_columns[g] * size;
-    const auto continues = [&](const Piece& last) { return to == last.to + last.bytes && at == last.at + last.bytes; };
+    const Index at = g * group_columns * size, columns = tile.group_columns[g];
+    const auto continues = [&](const Piece& last) {
+      return to == last.to + last.columns * p.out_size() && at == last.at + last.columns * size;
+    };
     if (count > 0 && continues(pieces[count - 1]))
-      pieces[count - 1].bytes += bytes;
+      pieces[count - 1].columns += columns;
     else
-      pieces[count++] = {to, at, bytes};
-    tile.group_columns[g] = kVectorBytes / size;
+      pieces[count++] = {to, at, columns};
+    tile.group_columns[g] = group_columns;
     tile.out[g] = staged + at;
   }
-  tile.out_row = kPanelBytes / size;
+  tile.out_row = kGroups * group_columns;
   tile.out_step = 1;
-  project(p, tile, scratch);
+  kernel_of(p).run(tile, scratch);
 
   for (Index r = 0; r < tile.rows; ++r) {
     const Index b = (row + r) / p.length, t = (row + r) % p.length;
     if (t >= wanted(b)) continue;
-    for (int i = 0; i < count; ++i)
-      std::memcpy(pieces[i].to + place(b, t), staged + r * kPanelBytes + pieces[i].at,
-                  static_cast<std::size_t>(pieces[i].bytes));
+    for (int i = 0; i < count; ++i) {
+      const Piece& piece = pieces[i];
+      std::byte *const from = staged + r * row_bytes + piece.at, *const to = piece.to + place(b, t);
+      if (p.round)
+        p.round(from, to, piece.columns);
+      else
+        std::memcpy(to, from, static_cast<std::size_t>(piece.columns * size));
+    }
   }
 }
 
@@ -95,13 +92,13 @@ void project_and_place(const Projection& p, ProjectionTile tile, Index row, std:
 void project_panel(const Projection& projection, Index panel, Index batch, Index first, ProjectionTile tile,
                    std::byte* scratch) {
   const PackedLinear& linear = *projection.linear;
-  const Index size = size_of(linear.dtype());
+  const Index size = projection.out_size();
   tile.panel = linear.panel(panel);
   tile.bias = linear.bias(panel);
   tile.activation = projection.activation;
   tile.out_row = projection.out.row / size;
   tile.out_step = projection.out.step;
-  const Index group_columns = kVectorBytes / size;
+  const Index group_columns = kVectorBytes / column_bytes(linear.dtype());
   for (Index g = 0; g < kPanelBytes / kVectorBytes; ++g) {
     const Index column = (panel * (kPanelBytes / kVectorBytes) + g) * group_columns;
     const Index segment = column / linear.padded_segment_columns(), within = column % linear.padded_segment_columns();
@@ -114,7 +111,7 @@ void project_panel(const Projection& projection, Index panel, Index batch, Index
   if (projection.first_rows)
     project_and_place(projection, tile, batch * projection.rows + first, scratch);
   else
-    project(projection, tile, scratch);
+    kernel_of(projection).run(tile, scratch);
 }
 
 void run_task(const ProjectionGroup& group, Index task, std::byte* scratch) {
@@ -162,10 +159,8 @@ void project_rows(const Projection* projections, Index panel, Index count, Index
 }
 
 std::size_t projection_scratch(const DTypeKernels& kernels, const PackedLinear& linear) {
-  const std::size_t bytes = quantized_at(kernels);
-  if (linear.format() != WeightFormat::int8) return bytes;
-  const auto row = static_cast<std::size_t>(quantized_row(kernels, linear)) + sizeof(QuantizedRow);
-  return bytes + row * std::size_t{kProjectionBlockRows};
+  const ProjectionKernel& kernel = kernels.project[static_cast<int>(linear.format())];
+  return rows_at(kernels) + kernel.read_bytes(kProjectionBlockRows, linear.in_features());
 }
 
 void ProjectionRun::add(Projection p) {

@@ -19,7 +19,12 @@ struct Projection {
   // [batch] or null: row t of batch element b is row first_rows[b] + t of out, whose rows are then dense ...
   const std::int64_t* first_rows = nullptr;
   const std::int64_t* row_counts = nullptr;  // ... if t < row_counts[b]; null: all of them
-  Index length = 0;                          // rows of a batch element, set by add(), which may make one run of all
+  // Results to elements of `rounded_size` bytes, for first_rows only; null: out is of the dtype of `linear`.
+  void (*round)(const void* numbers, void* elements, Index count) = nullptr;
+  Index rounded_size = 0;
+  Index length = 0;  // rows of a batch element, set by add(), which may make one run of all
+
+  Index out_size() const { return round ? rounded_size : size_of(linear->dtype()); }
 };
 
 /// Projections of the same rows, done block of rows by block of rows while the block is in cache: query, key and value

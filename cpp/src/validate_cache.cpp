@@ -102,9 +102,10 @@ Index validate_cache(const char* f, const KVCache& cache, const MultiHeadAttenti
                      const std::int64_t* new_lengths) {
   const KVCacheConfig& c = cache.config();
   const Index batch = (query ? query : key).extents[0];
-  if (c.dtype != dtype)
-    throw DTypeError(std::string(f) + ": cache must have the dtype of the layer, " + name_of(dtype) + "; got " +
-                     name_of(c.dtype));
+  const bool is_narrower = size_of(c.dtype) < size_of(dtype) && accumulator_of(c.dtype) == dtype;
+  if (c.dtype != dtype && !is_narrower)
+    throw DTypeError(std::string(f) + ": cache must have the dtype of the layer, " + name_of(dtype) +
+                     (dtype == DType::f32 ? ", or float16 or bfloat16" : "") + "; got " + name_of(c.dtype));
   if (c.batch_size != batch)
     fail(f, "cache must have the batch size of the call, " + std::to_string(batch) + "; got " +
                 std::to_string(c.batch_size));

@@ -55,7 +55,7 @@ void check_caches(const char* f, KVCache* const* caches, Index layers) {
 void validate_norm(const TensorView& weight, const TensorView& bias, double eps) {
   const char* f = "LayerNorm";
   const Named views = {{"weight", weight}, {"bias", bias}};
-  check_layer_dtypes(f, weight.dtype, views);
+  check_dtypes(f, weight.dtype, views);
   check_rank(f, "weight", weight, 1, 1, views);
   if (weight.extents[0] < 1) fail(f, "weight must have at least 1 element", views);
   if (bias && !has_shape(bias, {weight.extents[0]})) fail(f, "bias must have the shape of weight", views);

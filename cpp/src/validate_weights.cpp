@@ -11,7 +11,7 @@ void check_weights(const char* f, WeightFormat format, Named views, Named scales
     throw DTypeError(std::string(f) + ": " + rule + "; got " + dtypes_of(views));
   };
   if (!is_quantized) {
-    check_layer_dtypes(f, given, views);
+    check_dtypes(f, given, views);
     if (format != WeightFormat::plain && given != DType::f32)
       wrong_dtype("weights in bfloat16 or int8 are those of a layer in float32");
   }

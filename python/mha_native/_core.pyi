@@ -49,6 +49,13 @@ def attention_statistics(
     /,
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.int64], NDArray[Any], NDArray[Any]]: ...
 def from_dlpack(capsule: Any, /) -> NDArray[Any]: ...
+def merge_attention(
+    outs: list[NDArray[Any]],
+    lses: list[NDArray[Any]],
+    out: NDArray[Any] | None,
+    num_threads: int | None,
+    /,
+) -> tuple[NDArray[Any], NDArray[Any]]: ...
 def embed_tokens(
     tokens: NDArray[np.integer],
     cu_seqlens: NDArray[np.integer],

@@ -60,7 +60,7 @@ struct Panel {
 template <class T>
 void project(const DTypeKernels& kernels, const ProjectionTile& tile) {
   std::vector<typename Panel<T>::Line> scratch(kernels.projection_scratch(tile.rows) / sizeof(typename Panel<T>::Line));
-  kernels.project[0](tile, scratch.data());
+  kernels.project[0].run(tile, scratch.data());
 }
 
 /// The activation of each number, by a projection that gives the number: the bias of a panel of zeros.

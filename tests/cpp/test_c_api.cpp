@@ -114,6 +114,27 @@ TEST(CApi, RaggedWeightsAndStatistics) {
   EXPECT_EQ(c_max_key, max_key);
 }
 
+TEST(CApi, MergedShards) {
+  auto first = Array<double>::random({2, 30, 8}, 1), first_lse = Array<double>::random({2, 30}, 2);
+  const auto second = Array<double>::random({2, 30, 8}, 3), second_lse = Array<double>::random({2, 30}, 4);
+  const TensorView outs[] = {first.view(), second.view()}, lses[] = {first_lse.view(), second_lse.view()};
+  auto expected = nans<double>({2, 30, 8}), expected_lse = nans<double>({2, 30}), out = nans<double>({2, 30, 8});
+  merge_attention(outs, lses, 2, expected.view(), expected_lse.view());
+  const mha_tensor c_outs[] = {c_tensor(first), c_tensor(second)},
+                   c_lses[] = {c_tensor(first_lse), c_tensor(second_lse)};
+  const mha_tensor c_out = c_tensor(out);
+  EXPECT_OK(mha_merge_attention(c_outs, c_lses, 2, &c_out, nullptr, 1));
+  EXPECT_EQ(out.data(), expected.data());
+  expect_failure(MHA_INVALID_ARGUMENT, mha_merge_attention(c_outs, c_lses, 2, &c_outs[1], nullptr, 0),
+                 {"merge_attention", "outs[1]", "[2, 30, 8]"});
+  expect_failure(MHA_INVALID_ARGUMENT, mha_merge_attention(c_outs, c_lses, 0, &c_out, nullptr, 0), {"one shard"});
+  expect_failure(MHA_INVALID_ARGUMENT, mha_merge_attention(c_outs, nullptr, 2, &c_out, nullptr, 0), {"lses"});
+  expect_failure(MHA_INVALID_ARGUMENT, mha_merge_attention(nullptr, c_lses, 2, &c_out, nullptr, 0), {"outs"});
+  EXPECT_OK(mha_merge_attention(c_outs, c_lses, 2, &c_outs[0], &c_lses[0], 0));
+  EXPECT_EQ(first.data(), expected.data());
+  EXPECT_EQ(first_lse.data(), expected_lse.data());
+}
+
 TEST(CApi, LayerAndCache) {
   constexpr Index B = 2, T = 6, E = 16, F = 8;
   const auto square = Array<float>::random({E, E}, 1), narrow = Array<float>::random({F, E}, 2);

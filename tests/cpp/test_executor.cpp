@@ -12,6 +12,7 @@
 
 #include "arrays.hpp"
 #include "mha/attention_statistics.hpp"
+#include "mha/merge_attention.hpp"
 #include "mha/multi_head_attention.hpp"
 #include "mha/runtime.hpp"
 #include "parallel.hpp"
@@ -66,7 +67,7 @@ void two_threads(void* state, int count, Body body, void* context) {
   other.join();
 }
 
-/// Attention, its weights and statistics, and a layer: all that has tasks, one result after another.
+/// Attention, its weights and statistics, shards of it, and a layer: all that has tasks, one result after another.
 std::vector<float> results(int num_threads) {
   constexpr Index H = 4, T = 150, D = 32, E = H * D;
   const auto x = Array<float>::random({1, H, T, D}, 1);
@@ -74,21 +75,23 @@ std::vector<float> results(int num_threads) {
   const auto square = Array<float>::random({E, E}, 3), rows = Array<float>::random({2, T, E}, 4);
   const MultiHeadAttention layer({E, H}, {square.view(), square.view(), square.view(), square.view(), {}, {}, {}, {}});
   auto out = nans<float>({1, H, T, D}), shared = nans<float>({1, 1, 1, D}), weights = nans<float>({1, H, T, T});
-  auto entropy = nans<float>({1, H, T}), projected = nans<float>({2, T, E});
+  auto entropy = nans<float>({1, H, T}), projected = nans<float>({2, T, E}), merged = nans<float>({1, H, T, D});
   AttentionOptions options;
   options.num_threads = num_threads;
   AttentionStatistics statistics;
   statistics.entropy = entropy.view();
+  const TensorView shards[] = {out.view(), x.view()}, lses[] = {entropy.view(), entropy.view()};
   const TensorView one_row(x.data().data(), {1, 1, 1, D});
 
   scaled_dot_product_attention(x.view(), x.view(), x.view(), out.view(), {}, options);
   scaled_dot_product_attention(one_row, key.view(), key.view(), shared.view(), {}, options);
   attention_weights(x.view(), x.view(), weights.view(), options);
   attention_statistics(x.view(), x.view(), statistics, options);
+  merge_attention(shards, lses, 2, merged.view(), {}, num_threads);
   layer.forward(rows.view(), rows.view(), rows.view(), projected.view(), {}, options);
 
   std::vector<float> all;
-  for (const auto* array : {&out, &shared, &weights, &entropy, &projected})
+  for (const auto* array : {&out, &shared, &weights, &entropy, &merged, &projected})
     all.insert(all.end(), array->data().begin(), array->data().end());
   return all;
 }

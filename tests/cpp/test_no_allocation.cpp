@@ -8,6 +8,7 @@
 
 #include "arrays.hpp"
 #include "mha/attention_statistics.hpp"
+#include "mha/merge_attention.hpp"
 #include "mha/multi_head_attention.hpp"
 #include "mha/transformer.hpp"
 
@@ -111,6 +112,18 @@ TEST(NoAllocation, Attention) {
     EXPECT_EQ(allocations_of(attend), 0) << threads << " threads";
     EXPECT_EQ(allocations_of(weigh), 0) << threads << " threads";
     EXPECT_EQ(allocations_of(observe), 0) << threads << " threads";
+  }
+}
+
+TEST(NoAllocation, MergedShards) {
+  constexpr Index H = 8, T = 150, D = 64, shards = 20;
+  const auto x = Array<float>::random({H, T, D}, 1), x_lse = Array<float>::random({H, T}, 2);
+  Array<float> out({H, T, D}, 0), lse({H, T}, 0);
+  const std::vector<TensorView> outs(shards, x.view()), lses(shards, x_lse.view());
+  for (int threads : {1, 2, 3}) {
+    const auto merge = [&] { merge_attention(outs.data(), lses.data(), shards, out.view(), lse.view(), threads); };
+    merge();
+    EXPECT_EQ(allocations_of(merge), 0) << threads << " threads";
   }
 }
 

@@ -48,15 +48,9 @@ std::vector<float> project(const DTypeKernels& kernels, const PackedLinear& line
   tile.x_row = in;
   tile.x_step = 1;
   tile.activation = activation;
-  AlignedBytes integers(static_cast<std::size_t>(rows * (kernels.quantized_row_bytes(in) + kVectorBytes)));
-  std::vector<QuantizedRow> scales(static_cast<std::size_t>(rows));
-  if (linear.format() == WeightFormat::int8) {
-    const Index row = kernels.quantized_row_bytes(in) + kVectorBytes;
-    kernels.quantize({rows, in, x.data(), in, 1, integers.data(), row, scales.data()});
-    tile.x = integers.data();
-    tile.x_row = row;
-    tile.x_scales = scales.data();
-  }
+  const ProjectionKernel& kernel = kernels.project[static_cast<int>(linear.format())];
+  AlignedBytes memory(kernel.read_bytes(rows, in));
+  kernel.read(tile, memory.data());
   tile.out_row = width * step;
   tile.out_step = step;
   for (Index p = 0; p < linear.panels(); ++p) {
@@ -70,7 +64,7 @@ std::vector<float> project(const DTypeKernels& kernels, const PackedLinear& line
       tile.group_columns[g] = std::min<Index>(16, std::max<Index>(0, linear.segment_columns() - within));
       tile.out[g] = out.data() + (segment * linear.segment_columns() + within) * step;
     }
-    kernels.project[static_cast<int>(linear.format())](tile, scratch.data());
+    kernel.run(tile, scratch.data());
   }
   std::vector<float> dense;
   for (std::size_t i = 0; i < out.size(); ++i)
@@ -170,13 +164,24 @@ TEST_F(WeightKernels, QuantizedRowsDoNotDependOnHowTheyLie) {
   std::vector<float> spread(x.size() * 3, kNaN<float>);
   for (std::size_t i = 0; i < x.size(); ++i) spread[3 * i] = x[i];
   on_every_isa([&](const DTypeKernels& kernels) {
-    const Index row = kernels.quantized_row_bytes(in);
-    AlignedBytes dense(static_cast<std::size_t>(2 * row)), strided(static_cast<std::size_t>(2 * row));
-    QuantizedRow scales[4];
-    kernels.quantize({2, in, x.data(), in, 1, dense.data(), row, scales});
-    kernels.quantize({2, in, spread.data(), 3 * in, 3, strided.data(), row, scales + 2});
-    EXPECT_EQ(std::memcmp(dense.data(), strided.data(), static_cast<std::size_t>(2 * row)), 0);
-    EXPECT_EQ(std::memcmp(scales, scales + 2, 2 * sizeof(QuantizedRow)), 0);
+    const ProjectionKernel& kernel = kernels.project[static_cast<int>(WeightFormat::int8)];
+    const std::size_t bytes = kernel.read_bytes(2, in);
+    AlignedBytes dense(bytes), strided(bytes);
+    ProjectionTile tile{};
+    tile.rows = 2;
+    tile.in_features = in;
+    tile.x = x.data();
+    tile.x_row = in;
+    tile.x_step = 1;
+    ProjectionTile other = tile;
+    other.x = spread.data();
+    other.x_row = 3 * in;
+    other.x_step = 3;
+    kernel.read(tile, dense.data());
+    kernel.read(other, strided.data());
+    EXPECT_EQ(std::memcmp(dense.data(), strided.data(), bytes), 0);
+    EXPECT_EQ(tile.x_row, other.x_row);
+    EXPECT_NE(tile.x_scales[0].scale, tile.x_scales[1].scale);
   });
 }
 

@@ -302,7 +302,7 @@ WRONG = [
     (_with("lses", np.ones((), np.float32)), ValueError, r"lses\[2\] .*\[\]"),
     (_good() | {"outs": []}, ValueError, "outs must have at least one shard"),
     (_good() | {"outs": np.ones((0, 5, 4), np.float32)}, ValueError, "outs must have at least one shard"),
-    (_good() | {"lses": _good()["lses"][:2]}, ValueError, r"lses .*as many .*3; got outs 3 x .*lses 2 x"),
+    (_good() | {"lses": _good()["lses"][:2]}, ValueError, r"lses .*as many .*3; got 2$"),
     (_good() | {"outs": np.ones((3, 4), np.float32)}, ValueError, r"outs\[0\] must have two axes.*outs 3 x \[4\]"),
     (_good() | {"outs": np.ones(3, np.float32)}, ValueError, r"outs\[0\] must have two axes.*outs 3 x \[\]"),
     (_good() | {"outs": np.ones((), np.float32)}, ValueError, r"outs .*first axis"),

@@ -55,7 +55,7 @@ def test_errors_in_one_thread_do_not_disturb_another() -> None:
             future.result()
 
 
-@pytest.mark.parametrize("what", ["attention", "weights", "layer"])
+@pytest.mark.parametrize("what", ["attention", "weights", "merge", "layer"])
 def test_the_interpreter_runs_meanwhile(what: str) -> None:
     # With a switch interval of an hour no thread is ever made to give up the interpreter. A second thread that counts,
     # and gives way after each step, can then only advance while the first one has let go of its own accord.
@@ -65,6 +65,7 @@ def test_the_interpreter_runs_meanwhile(what: str) -> None:
     call = {
         "attention": lambda: scaled_dot_product_attention(query, query, query, num_threads=1),
         "weights": lambda: mha_native.attention_weights(query, query, num_threads=1),
+        "merge": lambda: mha_native.merge_attention([query] * 8, [query[..., 0]] * 8, num_threads=1),
         "layer": lambda: layer(x, num_threads=1),
     }[what]
     count, done = [0], threading.Event()

@@ -34,7 +34,7 @@ MHA_API void embed_tokens(const std::int64_t* tokens, const std::int64_t* cu_seq
 ///
 /// @param x          [N, E]; any strides
 /// @param cu_seqlens [B + 1], as for embed_tokens()
-/// @param out        [B, E]; written whole; must not overlap x
+/// @param out        [B, E], f64 for x in f64, else f32; written whole; must not overlap x
 /// @throws std::invalid_argument, DTypeError, AllocationError before anything is written
 MHA_API void mean_pool(const TensorView& x, const std::int64_t* cu_seqlens, Index batch_size, bool normalize,
                        const MutableTensorView& out, int num_threads = 0);

@@ -125,6 +125,10 @@ MHA_API mha_status mha_attention_statistics(const mha_tensor* query, const mha_t
                                             const mha_statistics* results,
                                             const mha_attention_options* options) MHA_NOEXCEPT;
 
+/* outs and lses have `shards` tensors each; lse may be null. The rules are those of merge_attention.hpp. */
+MHA_API mha_status mha_merge_attention(const mha_tensor* outs, const mha_tensor* lses, ptrdiff_t shards,
+                                       const mha_tensor* out, const mha_tensor* lse, int num_threads) MHA_NOEXCEPT;
+
 /* Keys and values of the tokens so far: KVCache. */
 typedef struct mha_cache mha_cache;
 typedef struct mha_cache_config {

@@ -10,6 +10,7 @@
 #include "mha/executor.hpp"              // threads of the caller's own
 #include "mha/half_precision.hpp"        // conversions to and from elements of 16 bits
 #include "mha/kv_cache.hpp"              // keys and values of the tokens so far
+#include "mha/merge_attention.hpp"       // attention over shards of the keys, made one
 #include "mha/multi_head_attention.hpp"  // the layer: projections around attention
 #include "mha/positions.hpp"             // sinusoidal_positions
 #include "mha/runtime.hpp"               // instruction sets, threads

@@ -70,9 +70,12 @@ struct StatisticsOutputs {
   double* received;  // [Tk]: what each key receives from the rows is added
 };
 
-/// Input features whose weights share the four bytes of a column in one row of a panel of f32 results.
-constexpr Index features_per_word(WeightFormat format) {
-  return format == WeightFormat::int8 ? 4 : format == WeightFormat::bf16 ? 2 : 1;
+/// Bytes of the numbers that panels are as wide as: a column for each of these in a row of kPanelBytes.
+constexpr int column_bytes(DType dtype) { return size_of(accumulator_of(dtype)); }
+
+/// Input features whose weights share the bytes of a column in one row of a panel.
+constexpr Index features_per_word(DType dtype, WeightFormat format) {
+  return format == WeightFormat::int8 ? 4 : format == WeightFormat::bf16 || dtype == DType::bf16 ? 2 : 1;
 }
 
 /// What rows, and the weights of an output feature, are quantized by is so much at least: 127 times its inverse is finite.
@@ -84,28 +87,18 @@ struct QuantizedRow {
   std::int32_t offset;
 };
 
-/// Rows of f32 to integers, in the form that `project` wants with int8 weights.
-struct QuantizeTile {
-  Index rows, in_features;
-  const void* x;         // [rows, in_features]
-  Index x_row, x_step;   // elements between rows; between features
-  void* out;             // kVectorBytes aligned
-  Index out_row;         // bytes between rows, at least quantized_row_bytes()
-  QuantizedRow* scales;  // [rows]
-};
-
 /// Rows of a projection times one weight panel: out = activation(x panel + bias).
 ///
-/// The panel's format is that of the kernel. With narrow weights a row of it holds features_per_word() features; the last
-/// one is filled up with zeros. x with int8 weights is what `quantize` made of it.
+/// The panel's format is that of the kernel: a row of it holds features_per_word() features, the last one filled up with
+/// zeros, of f32 for binary16.
 struct ProjectionTile {
   Index rows;  // any number
   Index in_features;
   const void* x;                 // [rows, in_features]
-  Index x_row, x_step;           // elements between rows; between features. Quantized: bytes; unused
-  const QuantizedRow* x_scales;  // [rows], quantized only
+  Index x_row, x_step;           // elements between rows; between features. After `read` in units of its own
+  const QuantizedRow* x_scales;  // [rows], set by `read` for int8 weights
   const void* panel;             // [in_features][panel width], kVectorBytes aligned
-  const void* bias;              // [panel width]; int8: then the scales of the weights, and their sums in int32
+  const void* bias;  // [panel width], as all columns; int8: then the scales of the weights, and their sums in int32
   // Where the columns go, in groups of one vector of the widest set (kVectorBytes): group g of row r is written to
   // out[g] + r * out_row, group_columns[g] elements, out_step apart. No columns: the group is padding.
   void* out[kPanelBytes / kVectorBytes];
@@ -140,6 +133,15 @@ struct AttentionKernel {
   void (*merge_spans)(const AttentionTile& tile, void* spans, Index count, void* scratch);
 };
 
+/// out = activation(x panel + bias).
+struct ProjectionKernel {
+  /// Bytes of memory for read(), kVectorBytes aligned.
+  std::size_t (*read_bytes)(Index rows, Index in_features);
+  /// Turns x into what run() reads, in `memory` if it must: of `tile` only rows, in_features and x are looked at.
+  void (*read)(ProjectionTile& tile, void* memory);
+  void (*run)(const ProjectionTile& tile, void* scratch);
+};
+
 /// The kernels of one element type.
 struct DTypeKernels {
   int query_tile_rows;  // most rows of an AttentionTile
@@ -154,11 +156,9 @@ struct DTypeKernels {
   /// Statistics of softmax(...); value, out and lse of the tile are not looked at.
   void (*observe)(const AttentionTile& tile, const StatisticsOutputs& outputs, void* scratch);
   std::size_t (*projection_scratch)(Index rows);
-  /// By WeightFormat; those of narrow weights are null where rows are not f32.
-  void (*project[kNumWeightFormats])(const ProjectionTile& tile, void* scratch);
-  /// f32 only.
-  Index (*quantized_row_bytes)(Index in_features);
-  void (*quantize)(const QuantizeTile& tile);
+  ProjectionKernel project[kNumWeightFormats];  // those of narrow weights are null where rows are not f32
+  /// `count` accumulators to elements, which lie next to each other.
+  void (*round)(const void* numbers, void* elements, Index count);
   void (*normalize)(const NormalizeTile& tile);
   /// Runs `rounds` rounds of independent multiply-adds; returns the floating-point operations that it did.
   double (*saturate_fma)(Index rounds);

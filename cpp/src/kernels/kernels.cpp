@@ -6,6 +6,7 @@
 #include "normalize_rows.hpp"
 #include "project_bf16_weights.hpp"
 #include "project_int8_weights.hpp"
+#include "project_rounded.hpp"
 #include "project_tile.hpp"
 #include "quantize_rows.hpp"
 #include "read_words.hpp"
@@ -55,11 +56,10 @@ std::size_t attention_scratch(Index head_dim, Index value_dim) {
   return many > few ? many : few;
 }
 
-constexpr void add_int8_kernels(DTypeKernels& f32) {
-  f32.project[int(WeightFormat::int8)] = &project_int8_weights;
-  f32.quantized_row_bytes = &quantized_row_bytes;
-  f32.quantize = &quantize_rows;
-}
+std::size_t no_bytes(Index, Index) { return 0; }
+void read_in_place(ProjectionTile&, void*) {}
+
+constexpr ProjectionKernel kInt8Weights = {&quantized_bytes, &quantize_rows, &project_int8_weights};
 
 template <class S>
 constexpr DTypeKernels dtype_kernels() {
@@ -74,32 +74,33 @@ constexpr DTypeKernels dtype_kernels() {
                        &weigh_tile<S>,
                        &write_scores<S>,
                        &observe_tile<S>,
-                       nullptr,
+                       &rounded_scratch,
                        {},
-                       nullptr,
-                       nullptr,
-                       nullptr,
+                       &round_numbers<S>,
+                       &normalize_rows<S>,
                        &saturate_fma<typename Units<S>::Unit>};
-  if constexpr (sizeof(S) == sizeof(T)) {
+  if constexpr (sizeof(S) < sizeof(T)) {
+    kernels.project[int(WeightFormat::plain)] = rounded_projection<S>();
+  } else {
     kernels.projection_scratch = &projection_scratch<T>;
-    kernels.project[int(WeightFormat::plain)] = &project_tile<T>;
-    kernels.normalize = &normalize_rows<T>;
+    kernels.project[int(WeightFormat::plain)] = {&no_bytes, &read_in_place, &project_tile<T>};
   }
-  if constexpr (sizeof(S) == sizeof(float)) {
-    kernels.project[int(WeightFormat::bf16)] = &project_bf16_weights;
-    add_int8_kernels(kernels);
+  if constexpr (DTypeOf<S>::value == DType::f32) {
+    kernels.project[int(WeightFormat::bf16)] = {&no_bytes, &read_in_place, &project_bf16_weights};
+    kernels.project[int(WeightFormat::int8)] = kInt8Weights;
   }
   return kernels;
 }
 
 #ifdef MHA_BASE_ISA
-/// The element types, and int8 weights, that this instruction set has instructions for; the others are those of the set it extends.
+/// The element types, and int8 weights, that this instruction set has instructions for; the others are those of the set
+/// it extends.
 KernelTable extended_table() {
   KernelTable extended = MHA_BASE_ISA::table();
   extended.isa = MHA_QUOTE(MHA_ISA);
   extended.compiled_isa = &compiled_isa;
   extended.kernels[int(DType::bf16)] = dtype_kernels<BFloat16>();
-  add_int8_kernels(extended.kernels[int(DType::f32)]);
+  extended.kernels[int(DType::f32)].project[int(WeightFormat::int8)] = kInt8Weights;
   return extended;
 }
 #else

@@ -32,7 +32,14 @@ MHA_INLINE void for_each_vector_of_row(const float* x, Index step, Index count, 
   }
 }
 
-inline void quantize_rows(const QuantizeTile& tile) {
+/// The rows, and behind them their scales.
+inline std::size_t quantized_bytes(Index rows, Index in_features) {
+  return std::size_t(rows * (quantized_row_bytes(in_features) + Index(sizeof(QuantizedRow))));
+}
+
+inline void quantize_rows(ProjectionTile& tile, void* memory) {
+  const Index out_row = quantized_row_bytes(tile.in_features);
+  auto* const scales = reinterpret_cast<QuantizedRow*>(static_cast<unsigned char*>(memory) + tile.rows * out_row);
   for (Index r = 0; r < tile.rows; ++r) {
     const float* const x = static_cast<const float*>(tile.x) + r * tile.x_row;
     // As integers the bits of the largest number are the largest with a sign, those of the least negative one the
@@ -57,18 +64,21 @@ inline void quantize_rows(const QuantizeTile& tile) {
     const float range = 0.5f * high - 0.5f * low;
     const float most = range > kLeastQuantizedMax ? range : kLeastQuantizedMax;
     const float factor = is_finite ? 127.0f / most : 0.0f;
-    tile.scales[r].scale = is_finite ? most / 127.0f : __builtin_nanf("");
+    scales[r].scale = is_finite ? most / 127.0f : __builtin_nanf("");
 
     // Added to 1.5 * 2^23 a number is rounded to an integer, which the lower bits then hold.
     constexpr float kRounds = 12582912.0f;
     const auto integers = [factor](const Floats& lanes) MHA_INLINE_LAMBDA { return Bits(lanes * factor + kRounds); };
     const std::uint32_t offset = kHasOffset && is_finite ? 0u - integers(Floats{} + low)[0] : 0u;
-    tile.scales[r].offset = std::int32_t(offset & 0xff);
-    auto* const out = static_cast<unsigned char*>(tile.out) + r * tile.out_row;
+    scales[r].offset = std::int32_t(offset & 0xff);
+    auto* const out = static_cast<unsigned char*>(memory) + r * out_row;
     for_each_vector_of_row(x, tile.x_step, tile.in_features, [&](Index k, const Floats& lanes) MHA_INLINE_LAMBDA {
       store_features(out + k * kFeatureBytes, integers(lanes) + offset);
     });
   }
+  tile.x = memory;
+  tile.x_row = out_row;
+  tile.x_scales = scales;
 }
 
 }  // namespace mha::MHA_ISA
