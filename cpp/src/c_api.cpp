@@ -6,6 +6,7 @@
 #include <exception>
 #include <new>
 #include <optional>
+#include <stdexcept>
 
 namespace mha::c_api {
 namespace {
@@ -46,6 +47,8 @@ mha_status failure() noexcept {
     return failed(MHA_OTHER_ERROR, "mha_native: an unknown exception");
   }
 }
+
+void refuse_null(const std::string& name) { throw std::invalid_argument(name + ": a null pointer"); }
 
 DType dtype_of(mha_dtype dtype) {
   if (dtype < 0 || dtype > MHA_DTYPE_boolean)

@@ -1,7 +1,6 @@
 // What the functions of mha/mha.h are made of: handles, conversions, and what becomes of exceptions.
 #pragma once
 
-#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -25,10 +24,12 @@ mha_status guarded(Call call) noexcept {
   }
 }
 
-/// `name` is a string of either language, of which nothing is made before it is needed.
-template <class T, class Name>
-T& given(T* pointer, const Name& name) {
-  if (pointer == nullptr) throw std::invalid_argument(std::string(name) + ": a null pointer");
+/// @throws std::invalid_argument
+[[noreturn]] void refuse_null(const std::string& name);
+
+template <class T>
+T& given(T* pointer, const char* name) {
+  if (pointer == nullptr) refuse_null(name);
   return *pointer;
 }
 
@@ -72,8 +73,8 @@ template <class Handle>
 Object<Handle>& object(Handle& handle) {
   return reinterpret_cast<Object<Handle>&>(handle);
 }
-template <class Handle, class Name>
-Object<Handle>& object(Handle* handle, const Name& name) {
+template <class Handle>
+Object<Handle>& object(Handle* handle, const char* name) {
   return object(given(handle, name));
 }
 template <class Handle>
@@ -100,8 +101,7 @@ class Objects {
     Object<Handle>** const objects =
         count <= kFew ? few_ : (many_.resize(static_cast<std::size_t>(count)), many_.data());
     for (Index i = 0; i < count; ++i) {
-      if (handles[i] == nullptr)
-        throw std::invalid_argument(std::string(name) + "[" + std::to_string(i) + "]: a null pointer");
+      if (handles[i] == nullptr) refuse_null(std::string(name) + "[" + std::to_string(i) + "]");
       objects[i] = &object(*handles[i]);
     }
     data_ = objects;

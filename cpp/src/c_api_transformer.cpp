@@ -1,6 +1,8 @@
 // mha/mha.h, continued: what stands around attention. Positions, embeddings, layer norm, feed-forward, encoder, decoder.
 #include "c_api.hpp"
 
+#include <stdexcept>
+
 namespace mha::c_api {
 namespace {
 
@@ -18,27 +20,34 @@ Weights weights_of(const mha_feed_forward_weights& w) {
   return {view(w.weight1), view(w.bias1), view(w.weight2), view(w.bias2)};
 }
 
-EncoderLayer layer_of(const mha_encoder_layer& parts, const std::string& prefix) {
-  return {object(parts.self_attention, prefix + "self_attention"), object(parts.feed_forward, prefix + "feed_forward"),
-          object(parts.norm1, prefix + "norm1"), object(parts.norm2, prefix + "norm2"), parts.norm_first};
+/// The part `name` of layers[i].
+template <class Handle>
+Object<Handle>& part(Handle* handle, Index i, const char* name) {
+  if (handle == nullptr) refuse_null("layers[" + std::to_string(i) + "]." + name);
+  return object(*handle);
 }
 
-DecoderLayer layer_of(const mha_decoder_layer& parts, const std::string& prefix) {
-  return {object(parts.self_attention, prefix + "self_attention"),
-          object(parts.cross_attention, prefix + "cross_attention"),
-          object(parts.feed_forward, prefix + "feed_forward"),
-          object(parts.norm1, prefix + "norm1"),
-          object(parts.norm2, prefix + "norm2"),
-          object(parts.norm3, prefix + "norm3"),
+EncoderLayer layer_of(const mha_encoder_layer& parts, Index i) {
+  return {part(parts.self_attention, i, "self_attention"), part(parts.feed_forward, i, "feed_forward"),
+          part(parts.norm1, i, "norm1"), part(parts.norm2, i, "norm2"), parts.norm_first};
+}
+
+DecoderLayer layer_of(const mha_decoder_layer& parts, Index i) {
+  return {part(parts.self_attention, i, "self_attention"),
+          part(parts.cross_attention, i, "cross_attention"),
+          part(parts.feed_forward, i, "feed_forward"),
+          part(parts.norm1, i, "norm1"),
+          part(parts.norm2, i, "norm2"),
+          part(parts.norm3, i, "norm3"),
           parts.norm_first};
 }
 
 /// Makes an encoder or a decoder.
 template <class Parts, class Handle>
 void create_stack(const Parts* layers, ptrdiff_t count, const mha_norm* final_norm, Handle** handle, const char* name) {
-  std::vector<decltype(layer_of(*layers, {}))> stack;
+  std::vector<decltype(layer_of(*layers, 0))> stack;
   if (count > 0) given(layers, "layers");
-  for (Index i = 0; i < count; ++i) stack.push_back(layer_of(layers[i], "layers[" + std::to_string(i) + "]."));
+  for (Index i = 0; i < count; ++i) stack.push_back(layer_of(layers[i], i));
   create(handle, name, stack.data(), count, final_norm == nullptr ? nullptr : &object(*final_norm));
 }
 

@@ -91,13 +91,15 @@ TEST(CApiRows, PositionsEmbeddingsAndMeans) {
   EXPECT_OK(mha_sinusoidal_positions(&positions_tensor, 4));
   EXPECT_EQ(c_positions.data(), positions.data());
 
-  const auto words = Array<double>::random({5, kEmbed}, 1), weight = Array<double>::random({kEmbed}, 2);
+  const auto words = Array<double>::random({5, kEmbed}, 1);
+  const auto weight = Array<double>::random({kEmbed}, 2), bias = Array<double>::random({kEmbed}, 3);
   const std::int64_t tokens[] = {4, 0, 0, 3, 2}, offsets[] = {0, 2, 2, 5};
-  EmbeddingTables tables = {words.view(), positions.view(), weight.view(), {}, 1e-3};
+  EmbeddingTables tables = {words.view(), positions.view(), weight.view(), bias.view(), 1e-3};
   auto expected = nans<double>({5, kEmbed}), out = expected;
   embed_tokens(tokens, offsets, 3, tables, expected.view());
-  const mha_tensor c_words = c_tensor(words), c_weight = c_tensor(weight), c_out = c_tensor(out);
-  const mha_embedding_tables c_tables = {&c_words, &positions_tensor, &c_weight, nullptr, 1e-3};
+  const mha_tensor c_words = c_tensor(words), c_weight = c_tensor(weight), c_bias = c_tensor(bias),
+                   c_out = c_tensor(out);
+  const mha_embedding_tables c_tables = {&c_words, &positions_tensor, &c_weight, &c_bias, 1e-3};
   EXPECT_OK(mha_embed_tokens(tokens, offsets, 3, &c_tables, &c_out, 2));
   EXPECT_EQ(out.data(), expected.data());
 
