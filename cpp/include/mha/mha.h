@@ -143,28 +143,6 @@ MHA_API mha_status mha_attention_statistics(const mha_tensor* query, const mha_t
                                             const mha_statistics* results,
                                             const mha_attention_options* options) MHA_NOEXCEPT;
 
-/* Row t of out, [T, E], becomes sines and cosines of the position first_position + t: sinusoidal_positions. */
-MHA_API mha_status mha_sinusoidal_positions(const mha_tensor* out, int64_t first_position) MHA_NOEXCEPT;
-
-/* What mha_embed_tokens() looks up: EmbeddingTables. Neighbours along E lie next to each other. */
-typedef struct mha_embedding_tables {
-  const mha_tensor* words;       /* [V, E] */
-  const mha_tensor* positions;   /* [P, E] */
-  const mha_tensor* norm_weight; /* [E] or null: 1 */
-  const mha_tensor* norm_bias;   /* [E] or null: 0 */
-  double norm_eps;
-} mha_embedding_tables;
-/* Row i of out, [N, E], becomes the layer norm of words[tokens[i]] + positions[place of i in its text]. tokens: [N], in
- * [0, V). cu_seqlens: [batch_size + 1], text b has the tokens [cu_seqlens[b], cu_seqlens[b + 1]). out must not overlap
- * a table, and its neighbours along E lie next to each other. */
-MHA_API mha_status mha_embed_tokens(const int64_t* tokens, const int64_t* cu_seqlens, ptrdiff_t batch_size,
-                                    const mha_embedding_tables* tables, const mha_tensor* out,
-                                    int num_threads) MHA_NOEXCEPT;
-/* Row b of out, [batch_size, E], becomes the mean of the rows of text b of x, [N, E], or that scaled to length 1. out
- * must not overlap x. */
-MHA_API mha_status mha_mean_pool(const mha_tensor* x, const int64_t* cu_seqlens, ptrdiff_t batch_size, bool normalize,
-                                 const mha_tensor* out, int num_threads) MHA_NOEXCEPT;
-
 /* Keys and values of the tokens so far: KVCache. */
 typedef struct mha_cache mha_cache;
 typedef struct mha_cache_config {
@@ -234,6 +212,28 @@ MHA_API mha_status mha_layer_attend(const mha_layer* layer, const mha_tensor* qu
 MHA_API mha_status mha_layer_append_to(const mha_layer* layer, mha_cache* cache, const mha_tensor* key,
                                        const mha_tensor* value, const int64_t* new_lengths,
                                        int num_threads) MHA_NOEXCEPT;
+
+/* Row t of out, [T, E], becomes sines and cosines of the position first_position + t: sinusoidal_positions. */
+MHA_API mha_status mha_sinusoidal_positions(const mha_tensor* out, int64_t first_position) MHA_NOEXCEPT;
+
+/* What mha_embed_tokens() looks up: EmbeddingTables. Neighbours along E lie next to each other. */
+typedef struct mha_embedding_tables {
+  const mha_tensor* words;       /* [V, E] */
+  const mha_tensor* positions;   /* [P, E] */
+  const mha_tensor* norm_weight; /* [E] or null: 1 */
+  const mha_tensor* norm_bias;   /* [E] or null: 0 */
+  double norm_eps;
+} mha_embedding_tables;
+/* Row i of out, [N, E], becomes the layer norm of words[tokens[i]] + positions[place of i in its text]. tokens: [N], in
+ * [0, V). cu_seqlens: [batch_size + 1], text b has the tokens [cu_seqlens[b], cu_seqlens[b + 1]). out must not overlap
+ * a table, and its neighbours along E lie next to each other. */
+MHA_API mha_status mha_embed_tokens(const int64_t* tokens, const int64_t* cu_seqlens, ptrdiff_t batch_size,
+                                    const mha_embedding_tables* tables, const mha_tensor* out,
+                                    int num_threads) MHA_NOEXCEPT;
+/* Row b of out, [batch_size, E], becomes the mean of the rows of text b of x, [N, E], or that scaled to length 1. out
+ * must not overlap x. */
+MHA_API mha_status mha_mean_pool(const mha_tensor* x, const int64_t* cu_seqlens, ptrdiff_t batch_size, bool normalize,
+                                 const mha_tensor* out, int num_threads) MHA_NOEXCEPT;
 
 /* Layer norm over the last axis: LayerNorm. */
 typedef struct mha_norm mha_norm;
