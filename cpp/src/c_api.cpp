@@ -1,5 +1,5 @@
-// mha/mha.h: each function is one of the C++ API between conversions; what is thrown becomes a status. Here are those of
-// the runtime, attention, caches and the attention layer.
+// mha/mha.h: each function is one of the C++ API between conversions; what is thrown becomes a status. Here are the
+// runtime, attention, caches and the attention layer.
 #include "c_api.hpp"
 
 #include <cstdio>

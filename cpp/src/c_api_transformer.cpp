@@ -1,4 +1,5 @@
-// mha/mha.h, continued: what stands around attention. Positions, embeddings, layer norm, feed-forward, encoder, decoder.
+// mha/mha.h, continued: what stands around attention. Positions, embeddings, layer norm, feed-forward, encoder and
+// decoder.
 #include "c_api.hpp"
 
 #include <stdexcept>
