@@ -114,9 +114,9 @@ def state_shapes(sizes: Sizes, parts: Parts, names: Collection[str]) -> dict[str
 
 def split_state(
     sizes: Sizes, parts: Parts, arrays: Mapping[str, NDArray[Any]]
-) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any], Any, Any, Any, Any, Any, Any, Any, Any, Any, Any]:
-    """The weights in the order of the core: four matrices, four biases, added key and value, four scales; what the layer
-    lacks is None."""
+) -> tuple[Any, ...]:
+    """The weights in the order of the core: four matrices, four biases, added key and value, four scales; what the
+    layer lacks is None."""
     rows = sizes.in_rows
     splits = [rows[0], rows[0] + rows[1]]
     if "in_proj_weight" in arrays:
