@@ -107,7 +107,7 @@ TEST_F(Dispatch, MemoryIsReadWithoutCountingAsACall) {
   }).join();
 }
 
-TEST(Dispatch, AnExtensionHasTheKernelsOfItsBaseForOtherTypes) {
+TEST_F(Dispatch, AnExtensionHasTheKernelsOfItsBaseForOtherTypes) {
   constexpr char kExtension[] = "avx512bf16";
   bool is_there = false;
   for (int index = 0; index < num_built_isas(); ++index)
