@@ -259,10 +259,10 @@ class SentenceEncoder:
 
     def __repr__(self) -> str:
         config = self._model.config
+        stored = "" if self.weight_dtype == "float32" else f", weight_dtype={self.weight_dtype!r}"
         return (
             f"{type(self).__name__}(embed_dim={config.embed_dim}, num_layers={config.num_layers}, "
-            f"num_heads={config.num_heads}, max_seq_length={self.max_seq_length}, "
-            f"weight_dtype={self.weight_dtype!r})"
+            f"num_heads={config.num_heads}, max_seq_length={self.max_seq_length}{stored})"
         )
 
     def _tokenize(self, texts: Iterable[str]) -> Iterator[list[int]]:
