@@ -5,7 +5,8 @@ from typing import Any
 from numpy import ndarray
 from numpy.typing import DTypeLike
 
-from ._arrays import Tensor, attention_options, like, to_numpy
+from . import _core
+from ._arrays import Tensor, attention_options, like, to_numpy, widened
 from ._constructor_arguments import Seed, WeightDType, checked_dtype, checked_weight_dtype
 from ._layer_state import LayerState
 from ._layer_weights import Parts, initial_state, resolve_sizes
@@ -247,10 +248,12 @@ class MultiHeadAttention(LayerState):
             array = like(query, array) if out is None else out
         if not need_weights:
             return array
-        weights = result[1].mean(axis=-3) if average_attn_weights else result[1]
+        weights = result[1]
+        if average_attn_weights:
+            weights = _core.convert(widened(weights).mean(axis=-3), weights.dtype)
         return array, weights if type(query) is ndarray else like(query, weights)
 
-    def new_cache(self, batch_size: int, capacity: int) -> KVCache:
+    def new_cache(self, batch_size: int, capacity: int, *, dtype: DTypeLike | None = None) -> KVCache:
         """An empty cache for the keys and values of this layer.
 
         Parameters
@@ -259,9 +262,13 @@ class MultiHeadAttention(LayerState):
             B, the number of sequences.
         capacity : int
             The most tokens of a sequence.
+        dtype : optional
+            That of the layer; of one in float32 also float16 or bfloat16: keys and values are rounded as they are
+            projected, which halves the memory, and the time of a step that waits for it.
         """
         sizes = self._sizes
-        return KVCache(batch_size, sizes.num_kv_heads, capacity, sizes.head_dim, sizes.value_head_dim, self.dtype)
+        dtype = self.dtype if dtype is None else dtype
+        return KVCache(batch_size, sizes.num_kv_heads, capacity, sizes.head_dim, sizes.value_head_dim, dtype)
 
     def append_to(
         self,
