@@ -87,6 +87,8 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 # What an element of a sentence embedding of length 1 may be off by, after all layers: the promise of docs/numerics.md.
 EMBEDDING_BOUND = 1e-5
+# Of embeddings with weights in fewer bits and those in float32; likewise.
+LEAST_COSINE = {"bfloat16": 0.999, "int8": 0.99}
 
 
 def gamma(n: float, eps: float) -> float:
