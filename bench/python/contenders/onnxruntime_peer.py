@@ -31,7 +31,7 @@ class OnnxRuntime(Contender):
         )
 
     def programs(self, case: Case, inputs: Inputs, threads: int) -> list[Program]:
-        models = models_of(case, inputs) if case.dtype == "f32" else []
+        models = models_of(case, inputs) if case.precision == "f32" and not case.weights else []
         return [
             Program(self.name, threads, bound(model, threads), to_array=model.to_array, variant=model.operator)
             for model in models
