@@ -67,6 +67,7 @@ py::object import_tensor(py::handle capsule) {
   py::object dtype = numpy_dtype_of(tensor.dtype);
 
   PyObject* const owner_or_null = PyCapsule_New(managed, nullptr, [](PyObject* owner) {
+    const py::error_scope under_way;  // an array may go because of an error, of which the deleter must not see anything
     auto* const owned = static_cast<Managed*>(PyCapsule_GetPointer(owner, nullptr));
     if (owned->deleter) owned->deleter(owned);
   });

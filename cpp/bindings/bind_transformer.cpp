@@ -47,8 +47,8 @@ FeedForward make_feed_forward(py::handle weight1, py::handle bias1, py::handle w
                            {"bias2", bias2},     {"scale1", scale1}, {"scale2", scale2}};
   const ArrayArguments arrays = weight_arguments("FeedForward", list, scale1);
   const auto vector = [&](int i) { return arrays.optional_tensor(i, 1, 1); };
-  const FeedForwardWeights weights = {weight_matrix(arrays, 0, 4), vector(1), weight_matrix(arrays, 2, 5),
-                                      vector(3),                   vector(4), vector(5)};
+  const FeedForwardWeights weights = {
+      weight_matrix(arrays, 0, 4), vector(1), weight_matrix(arrays, 2, 5), vector(3), vector(4), vector(5)};
   return FeedForward(weights, activation_called(activation), format_of(weight_dtype, weights.weight1.dtype));
 }
 
@@ -240,15 +240,15 @@ void bind_transformer(py::module_& m) {
       .def_property_readonly("eps", &LayerNorm::eps)
       .def_property_readonly("dtype", [](const LayerNorm& norm) { return numpy_dtype(norm.dtype()); });
   py::class_<FeedForward>(m, "FeedForward")
-      .def(py::init(&make_feed_forward),
-           "(weight1, bias1, weight2, bias2, scale1, scale2, activation, weight_dtype)")
+      .def(py::init(&make_feed_forward), "(weight1, bias1, weight2, bias2, scale1, scale2, activation, weight_dtype)")
       .def(
           "forward",
           [](const FeedForward& layer, py::handle x, py::handle out, py::handle num_threads) {
             return forward_rows("FeedForward", layer, x, out, num_threads);
           },
           "(x, out, num_threads) -> out")
-      .def("weights", &feed_forward_weights, "() -> copies of weight1, bias1, weight2, bias2, scale1, scale2, None for one that the layer lacks")
+      .def("weights", &feed_forward_weights,
+           "() -> copies of weight1, bias1, weight2, bias2, scale1, scale2, None for one that the layer lacks")
       .def_property_readonly("activation", [](const FeedForward& layer) { return name_of(layer.activation()); })
       .def_property_readonly("dtype", [](const FeedForward& layer) { return numpy_dtype(layer.dtype()); });
   py::class_<EncoderLayer>(m, "EncoderLayer")

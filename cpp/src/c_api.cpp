@@ -1,24 +1,16 @@
-// mha/mha.h: each function is one of the C++ API between conversions; what is thrown becomes a status.
+// mha/mha.h: each function is one of the C++ API between conversions; what is thrown becomes a status. Here are the
+// runtime, attention, caches and the attention layer.
+#include "c_api.hpp"
+
 #include <cstdio>
 #include <exception>
-#include <memory>
 #include <new>
 #include <optional>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
-#include "mha/mha.h"
-#include "mha/mha.hpp"
-
-struct mha_cache {
-  mha::KVCache cache;
-};
-struct mha_layer {
-  mha::MultiHeadAttention layer;
-};
-
-namespace mha {
+namespace mha::c_api {
 namespace {
 
 static_assert(static_cast<int>(DType::boolean) == MHA_DTYPE_boolean, "both come from dtypes.def");
@@ -35,12 +27,16 @@ mha_status failed(mha_status status, const char* sentence) {
   return status;
 }
 
-template <class Call>
-mha_status guarded(Call call) noexcept {
+}  // namespace
+
+mha_status success() noexcept {
+  last_error[0] = '\0';
+  return MHA_OK;
+}
+
+mha_status failure() noexcept {
   try {
-    call();
-    last_error[0] = '\0';
-    return MHA_OK;
+    throw;
   } catch (const DTypeError& error) {
     return failed(MHA_DTYPE_ERROR, error.what());
   } catch (const std::invalid_argument& error) {
@@ -54,11 +50,7 @@ mha_status guarded(Call call) noexcept {
   }
 }
 
-template <class T>
-T& given(T* pointer, const char* name) {
-  if (pointer == nullptr) throw std::invalid_argument(std::string(name) + ": a null pointer");
-  return *pointer;
-}
+void refuse_null(const std::string& name) { throw std::invalid_argument(name + ": a null pointer"); }
 
 DType dtype_of(mha_dtype dtype) {
   if (dtype < 0 || dtype > MHA_DTYPE_boolean)
@@ -82,15 +74,6 @@ MutableTensorView view(const mha_tensor* tensor) {
   return result;
 }
 
-mha_tensor tensor_of(const MutableTensorView& view) {
-  mha_tensor tensor = {view.data, static_cast<mha_dtype>(view.dtype), view.rank, {}, {}};
-  for (int axis = 0; axis < view.rank; ++axis) {
-    tensor.extents[axis] = view.extents[axis];
-    tensor.strides[axis] = view.strides[axis];
-  }
-  return tensor;
-}
-
 AttentionOptions options_of(const mha_attention_options* from) {
   AttentionOptions options;
   if (from == nullptr) return options;
@@ -110,39 +93,86 @@ AttentionOptions options_of(const mha_attention_options* from) {
   return options;
 }
 
+namespace {
+
+mha_tensor tensor_of(const MutableTensorView& view) {
+  mha_tensor tensor = {view.data, static_cast<mha_dtype>(view.dtype), view.rank, {}, {}};
+  for (int axis = 0; axis < view.rank; ++axis) {
+    tensor.extents[axis] = view.extents[axis];
+    tensor.strides[axis] = view.strides[axis];
+  }
+  return tensor;
+}
+
 RaggedBatch batch_of(const mha_ragged_batch* batch) {
   const mha_ragged_batch& from = given(batch, "batch");
   return {from.size, from.cu_seqlens_q, from.cu_seqlens_k};
 }
 
-const MultiHeadAttention& layer_of(const mha_layer* layer) { return given(layer, "layer").layer; }
-KVCache& cache_of(mha_cache* cache) { return given(cache, "cache").cache; }
+/// MultiHeadAttentionWeights, or the outputs of the same names.
+template <class Weights>
+Weights weights_of(const mha_layer_weights& w) {
+  return {view(w.query_weight), view(w.key_weight), view(w.value_weight), view(w.out_weight), view(w.query_bias),
+          view(w.key_bias),     view(w.value_bias), view(w.out_bias),     view(w.added_key),  view(w.added_value)};
+}
+
+const MultiHeadAttention& layer_of(const mha_layer* layer) { return object(layer, "layer"); }
+KVCache& cache_of(mha_cache* cache) { return object(cache, "cache"); }
+
+/// What `call` returns, or `otherwise`, if it throws.
+template <class Value, class Call>
+auto value_or(Value otherwise, Call call) noexcept {
+  decltype(call()) value = otherwise;
+  guarded([&] { value = call(); });
+  return value;
+}
 
 thread_local std::optional<ExecutorScope> chosen_executor;
 
 }  // namespace
-}  // namespace mha
+}  // namespace mha::c_api
 
 using namespace mha;
+using namespace mha::c_api;
 
 const char* mha_last_error() noexcept { return last_error; }
 
 const char* mha_version() noexcept { return MHA_VERSION; }
 
-const char* mha_active_isa() noexcept {
-  const char* name = nullptr;
-  guarded([&] { name = active_isa(); });
-  return name;
+int mha_num_built_isas() noexcept { return num_built_isas(); }
+
+const char* mha_built_isa(int index) noexcept {
+  return value_or(nullptr, [&] { return built_isa(index); });
 }
+
+bool mha_isa_supported(int index) noexcept {
+  return value_or(false, [&] { return isa_supported(index); });
+}
+
+const char* mha_active_isa() noexcept { return value_or(nullptr, &active_isa); }
+const char* mha_active_isa_reason() noexcept { return value_or(nullptr, &active_isa_reason); }
+const char* mha_last_used_isa() noexcept { return last_used_isa(); }
 
 mha_status mha_set_isa(const char* name) noexcept {
   return guarded([&] { set_isa(name); });
 }
 
 int mha_num_threads() noexcept { return num_threads(); }
+const char* mha_num_threads_reason() noexcept { return num_threads_reason(); }
 
 mha_status mha_set_num_threads(int n) noexcept {
   return guarded([&] { set_num_threads(n); });
+}
+
+bool mha_in_forked_child() noexcept { return in_forked_child(); }
+size_t mha_scratch_bytes() noexcept { return scratch_bytes(); }
+
+mha_status mha_measure_fma_gflops(mha_dtype dtype, double seconds, double* gflops) noexcept {
+  return guarded([&] { given(gflops, "gflops") = measure_fma_gflops(dtype_of(dtype), seconds); });
+}
+
+mha_status mha_read_memory(const void* const* blocks, int count, size_t bytes, int threads, uint64_t* result) noexcept {
+  return guarded([&] { given(result, "result") = read_memory(&given(blocks, "blocks"), count, bytes, threads); });
 }
 
 mha_status mha_set_executor(const mha_executor* executor) noexcept {
@@ -228,20 +258,34 @@ mha_status mha_merge_attention(const mha_tensor* outs, const mha_tensor* lses, p
 mha_status mha_cache_create(const mha_cache_config* config, mha_cache** cache) noexcept {
   return guarded([&] {
     const mha_cache_config& from = given(config, "config");
-    given(cache, "cache") = new mha_cache{KVCache(
-        {from.batch_size, from.num_kv_heads, from.capacity, from.head_dim, from.value_head_dim, dtype_of(from.dtype)})};
+    create(cache, "cache",
+           KVCacheConfig{from.batch_size, from.num_kv_heads, from.capacity, from.head_dim, from.value_head_dim,
+                         dtype_of(from.dtype)});
   });
 }
 
-void mha_cache_destroy(mha_cache* cache) noexcept { delete cache; }
+void mha_cache_destroy(mha_cache* cache) noexcept { destroy(cache); }
 
-const int64_t* mha_cache_lengths(const mha_cache* cache) noexcept { return cache->cache.lengths(); }
-mha_tensor mha_cache_keys(mha_cache* cache) noexcept { return tensor_of(cache->cache.keys()); }
-mha_tensor mha_cache_values(mha_cache* cache) noexcept { return tensor_of(cache->cache.values()); }
+mha_cache_config mha_cache_config_of(const mha_cache* cache) noexcept {
+  const KVCacheConfig& c = object(*cache).config();
+  return {c.batch_size, c.num_kv_heads, c.capacity, c.head_dim, c.value_head_dim, static_cast<mha_dtype>(c.dtype)};
+}
+
+const int64_t* mha_cache_lengths(const mha_cache* cache) noexcept { return object(*cache).lengths(); }
+ptrdiff_t mha_cache_longest(const mha_cache* cache, ptrdiff_t count, const int64_t* new_lengths) noexcept {
+  return object(*cache).longest(count, new_lengths);
+}
+mha_tensor mha_cache_keys(mha_cache* cache) noexcept { return tensor_of(object(*cache).keys()); }
+mha_tensor mha_cache_values(mha_cache* cache) noexcept { return tensor_of(object(*cache).values()); }
 
 mha_status mha_cache_append(mha_cache* cache, const mha_tensor* key, const mha_tensor* value,
                             const int64_t* new_lengths) noexcept {
   return guarded([&] { cache_of(cache).append(view(key), view(value), new_lengths); });
+}
+
+mha_status mha_cache_assign(mha_cache* cache, const mha_tensor* key, const mha_tensor* value,
+                            const int64_t* new_lengths) noexcept {
+  return guarded([&] { cache_of(cache).assign(view(key), view(value), new_lengths); });
 }
 
 mha_status mha_cache_advance(mha_cache* cache, ptrdiff_t count, const int64_t* new_lengths) noexcept {
@@ -250,6 +294,10 @@ mha_status mha_cache_advance(mha_cache* cache, ptrdiff_t count, const int64_t* n
 
 mha_status mha_cache_rollback(mha_cache* cache, const int64_t* counts) noexcept {
   return guarded([&] { cache_of(cache).rollback(&given(counts, "counts")); });
+}
+
+mha_status mha_cache_rollback_by(mha_cache* cache, int64_t count) noexcept {
+  return guarded([&] { cache_of(cache).rollback(count); });
 }
 
 mha_status mha_cache_reorder(mha_cache* cache, const int64_t* index) noexcept {
@@ -269,15 +317,27 @@ mha_status mha_layer_create(const mha_layer_config* config, const mha_layer_weig
   return guarded([&] {
     const mha_layer_config& c = given(config, "config");
     const mha_layer_weights& w = given(weights, "weights");
-    given(layer, "layer") = new mha_layer{MultiHeadAttention(
-        {c.embed_dim, c.num_heads, c.num_kv_heads, c.head_dim, c.value_head_dim, c.kdim, c.vdim, c.out_dim,
-         c.add_bias_kv, c.add_zero_attn},
-        {view(w.query_weight), view(w.key_weight), view(w.value_weight), view(w.out_weight), view(w.query_bias),
-         view(w.key_bias), view(w.value_bias), view(w.out_bias), view(w.added_key), view(w.added_value)})};
+    create(layer, "layer",
+           MultiHeadAttentionConfig{c.embed_dim, c.num_heads, c.num_kv_heads, c.head_dim, c.value_head_dim, c.kdim,
+                                    c.vdim, c.out_dim, c.add_bias_kv, c.add_zero_attn},
+           weights_of<MultiHeadAttentionWeights>(w));
   });
 }
 
-void mha_layer_destroy(mha_layer* layer) noexcept { delete layer; }
+void mha_layer_destroy(mha_layer* layer) noexcept { destroy(layer); }
+
+mha_layer_config mha_layer_config_of(const mha_layer* layer) noexcept {
+  const MultiHeadAttentionConfig& c = object(*layer).config();
+  return {c.embed_dim, c.num_heads, c.num_kv_heads, c.head_dim,    c.value_head_dim,
+          c.kdim,      c.vdim,      c.out_dim,      c.add_bias_kv, c.add_zero_attn};
+}
+
+mha_dtype mha_layer_dtype(const mha_layer* layer) noexcept { return static_cast<mha_dtype>(object(*layer).dtype()); }
+
+mha_status mha_layer_copy_weights(const mha_layer* layer, const mha_layer_weights* outputs) noexcept {
+  return guarded(
+      [&] { layer_of(layer).copy_weights(weights_of<MultiHeadAttention::WeightOutputs>(given(outputs, "outputs"))); });
+}
 
 mha_status mha_layer_forward(const mha_layer* layer, const mha_tensor* query, const mha_tensor* key,
                              const mha_tensor* value, const mha_tensor* out, const mha_tensor* weights,
@@ -310,7 +370,7 @@ mha_status mha_layer_attend(const mha_layer* layer, const mha_tensor* query, con
                             const mha_tensor* out, const mha_tensor* weights,
                             const mha_attention_options* options) noexcept {
   return guarded([&] {
-    layer_of(layer).attend(view(query), given(cache, "cache").cache, view(out), view(weights), options_of(options));
+    layer_of(layer).attend(view(query), object(cache, "cache"), view(out), view(weights), options_of(options));
   });
 }
 

@@ -9,7 +9,7 @@
 
 namespace mha {
 
-/// Of the weights of one output feature. It is the rule of quantize_rows.hpp, which makes integers of rows.
+/// Of the weights of one output feature: symmetric, where that of a row (quantize_rows.hpp) has an offset.
 class Int8Scale {
  public:
   /// @param most the largest magnitude; not finite, if one of the weights is not: then their product with any row is NaN

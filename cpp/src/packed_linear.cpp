@@ -25,7 +25,8 @@ void write(std::byte* at, T value) {
 
 template <class View>
 auto element(const View& view, Index i, Index j = 0) {
-  using Byte = std::conditional_t<std::is_const_v<std::remove_pointer_t<decltype(view.data)>>, const std::byte, std::byte>;
+  using Byte =
+      std::conditional_t<std::is_const_v<std::remove_pointer_t<decltype(view.data)>>, const std::byte, std::byte>;
   return static_cast<Byte*>(view.data) + (i * view.strides[0] + j * view.strides[1]) * size_of(view.dtype);
 }
 

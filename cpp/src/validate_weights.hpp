@@ -6,8 +6,8 @@
 
 namespace mha {
 
-/// The most input features of int8 weights: sums of so many products of -128 ... 127 and -127 ... 127 fit 32 bits.
-constexpr Index kMostInt8Features = 0x7fffffff / (128 * 127);
+/// The most input features of int8 weights: sums of so many products of -128 ... 127 and -254 ... 254 fit 32 bits.
+constexpr Index kMostInt8Features = 0x7fffffff / (128 * 254);
 
 /// `views` are those of a layer, its matrices first, and `scales` those of the matrices, in order. Looks at dtypes, and
 /// at the shapes of scales.

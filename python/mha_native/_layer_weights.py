@@ -114,9 +114,9 @@ def state_shapes(sizes: Sizes, parts: Parts, names: Collection[str]) -> dict[str
 
 def split_state(
     sizes: Sizes, parts: Parts, arrays: Mapping[str, NDArray[Any]]
-) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any], Any, Any, Any, Any, Any, Any, Any, Any, Any, Any]:
-    """The weights in the order of the core: four matrices, four biases, added key and value, four scales; what the layer
-    lacks is None."""
+) -> tuple[Any, Any, Any, Any, Any, Any, Any, Any, Any, Any, Any, Any, Any, Any]:
+    """The weights in the order of the core: four matrices, four biases, added key and value, four scales; what the
+    layer lacks is None."""
     rows = sizes.in_rows
     splits = [rows[0], rows[0] + rows[1]]
     if "in_proj_weight" in arrays:
@@ -131,4 +131,5 @@ def split_state(
         scales = list(np.split(arrays["in_proj_weight_scale"], splits))
     scales.append(arrays.get("out_proj.weight_scale"))
     out_bias = arrays.get("out_proj.bias")
-    return *matrices, biases[0], biases[1], biases[2], out_bias, added[0], added[1], *scales
+    of_heads = biases[0], biases[1], biases[2]
+    return *matrices, *of_heads, out_bias, added[0], added[1], scales[0], scales[1], scales[2], scales[3]

@@ -28,9 +28,10 @@ def scaled_dot_product_attention(
 ) -> Tensor:
     """``softmax(scale * query @ key.T + masks) @ value``, for each batch element and head.
 
-    Arrays are NumPy arrays, or CPU tensors of any library that speaks DLPack (PyTorch, JAX, ...), of float32 or float64
-    and one dtype in a call. They are read where they lie, whatever their strides. B is the batch size, H and Hk the
-    number of query heads and key-value heads, Tq and Tk the number of queries and keys, D and Dv the width of a head.
+    Arrays are NumPy arrays, or CPU tensors of any library that speaks DLPack (PyTorch, JAX, ...), of float32, float64,
+    float16 or bfloat16 (NumPy has it from the package ml_dtypes), and one dtype in a call. They are read where they
+    lie, whatever their strides. B is the batch size, H and Hk the number of query heads and key-value heads, Tq and Tk
+    the number of queries and keys, D and Dv the width of a head.
 
     Parameters
     ----------
@@ -90,8 +91,8 @@ def scaled_dot_product_attention(
     -----
     Scores are scaled, then capped, then `attn_mask` and the term of `alibi_slopes` are added, and then they are masked.
     All masks compose: a key takes part if each admits it. A query that sees no key gets zeros and an `lse` of minus
-    infinity, or of its sink. What is behind a mask, NaN included, never reaches the result. Sums are accumulated in
-    float32, or float64 for float64. The [Tq, Tk] scores are never stored.
+    infinity, or of its sink. What is behind a mask, NaN included, never reaches the result. Scores, softmax and sums
+    are float32, or float64 for float64. The [Tq, Tk] scores are never stored.
 
     Examples
     --------
@@ -184,7 +185,8 @@ def attention_weights(
     -------
     weights : [B, H, Tq, Tk]
         Of the rank, dtype and kind of `query`. Rows sum to 1, or with `sinks` to 1 less the weight of the sink. Masked
-        keys weigh exactly 0, and a query that sees no key has zeros only. Or the scores of another `stage`.
+        keys weigh exactly 0, and a query that sees no key has zeros only. Or the scores of another `stage`; those too
+        large for float16 are infinite.
 
     See Also
     --------

@@ -110,7 +110,13 @@ class DecoderLayer(ModuleState):
             for kdim in (embed_dim, features)
         )
         self.feed_forward = FeedForward(
-            embed_dim, feedforward_dim, activation=activation, bias=bias, dtype=dtype, weight_dtype=weight_dtype, seed=rng
+            embed_dim,
+            feedforward_dim,
+            activation=activation,
+            bias=bias,
+            dtype=dtype,
+            weight_dtype=weight_dtype,
+            seed=rng,
         )
         self.norm1, self.norm2, self.norm3 = (LayerNorm(embed_dim, eps=eps, bias=bias, dtype=dtype) for _ in range(3))
         self.norm_first = bool(norm_first)

@@ -94,10 +94,23 @@ class EncoderLayer(ModuleState):
     ) -> None:
         rng = np.random.default_rng(seed)
         self.self_attn = MultiHeadAttention(
-            embed_dim, num_heads, num_kv_heads=num_kv_heads, head_dim=head_dim, bias=bias, dtype=dtype, weight_dtype=weight_dtype, seed=rng
+            embed_dim,
+            num_heads,
+            num_kv_heads=num_kv_heads,
+            head_dim=head_dim,
+            bias=bias,
+            dtype=dtype,
+            weight_dtype=weight_dtype,
+            seed=rng,
         )
         self.feed_forward = FeedForward(
-            embed_dim, feedforward_dim, activation=activation, bias=bias, dtype=dtype, weight_dtype=weight_dtype, seed=rng
+            embed_dim,
+            feedforward_dim,
+            activation=activation,
+            bias=bias,
+            dtype=dtype,
+            weight_dtype=weight_dtype,
+            seed=rng,
         )
         self.norm1 = LayerNorm(embed_dim, eps=eps, bias=bias, dtype=dtype)
         self.norm2 = LayerNorm(embed_dim, eps=eps, bias=bias, dtype=dtype)

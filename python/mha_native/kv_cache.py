@@ -26,8 +26,8 @@ class KVCache:
         D, the width of a head of the keys.
     value_head_dim : int, optional
         Dv, the width of a head of the values. Default: D.
-    dtype : float32 or float64, default "float32"
-        Of keys and values.
+    dtype : float32, float64, float16 or bfloat16, default "float32"
+        Of keys and values. bfloat16 takes the package ml_dtypes.
 
     See Also
     --------

@@ -65,9 +65,7 @@ class SentenceEncoder:
         self._config = config
 
     @classmethod
-    def from_pretrained(
-        cls, directory: str | PathLike[str], *, weight_dtype: WeightDType = None
-    ) -> "SentenceEncoder":
+    def from_pretrained(cls, directory: str | PathLike[str], *, weight_dtype: WeightDType = None) -> "SentenceEncoder":
         """The model in `directory`, as sentence-transformers and transformers save it.
 
         Parameters
@@ -78,8 +76,8 @@ class SentenceEncoder:
             sentence_bert_config.json (``max_seq_length``), 1_Pooling/config.json (mean or first token), modules.json
             (whether embeddings are scaled to length 1; they are without it).
         weight_dtype : {"float32", "bfloat16", "int8"}, optional
-            What the weights of the layers are stored as, see `MultiHeadAttention.quantize`; embeddings of tokens stay in
-            float32. Default: float32.
+            What the weights of the layers are stored as, see `MultiHeadAttention.quantize`; embeddings of tokens stay
+            in float32. Default: float32.
 
         Raises
         ------

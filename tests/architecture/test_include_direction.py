@@ -19,7 +19,8 @@ PYTHON_FILES = sorted(PACKAGE.glob("*.py"))
 OWN_INCLUDES = {
     "cpp/include/mha/": r"include/mha/.*",
     "cpp/src/": r"include/mha/.*|src/[^/]*|src/kernels/kernel_table\.hpp",
-    "cpp/src/kernels/": r"src/kernels/.*|include/mha/(activation\.hpp|dtype\.hpp|dtypes\.def|tensor_view\.hpp|weight_format\.hpp)",
+    "cpp/src/kernels/": r"src/kernels/.*|"
+    r"include/mha/(activation\.hpp|dtype\.hpp|dtypes\.def|tensor_view\.hpp|weight_format\.hpp)",
     "cpp/bindings/": r"include/mha/.*|bindings/.*",
     "cpp/reference/": r"include/mha/.*|reference/.*",
 }

@@ -6,28 +6,16 @@
 #include <vector>
 
 #include "arrays.hpp"
-#include "mha/mha.h"
+#include "c_calls.hpp"
 #include "mha/mha.hpp"
 
 namespace mha {
 namespace {
 
 using testing::Array;
-using testing::expect_words;
+using testing::c_tensor;
+using testing::expect_failure;
 using testing::nans;
-
-template <class T>
-mha_tensor c_tensor(const Array<T>& array) {
-  const MutableTensorView& view = array.view();
-  return mha_dense(view.data, static_cast<mha_dtype>(view.dtype), view.rank, view.extents);
-}
-
-void expect_failure(mha_status expected, mha_status actual, std::initializer_list<const char*> words) {
-  EXPECT_EQ(actual, expected);
-  expect_words(mha_last_error(), words);
-}
-
-#define EXPECT_OK(call) EXPECT_EQ(call, MHA_OK) << mha_last_error()
 
 TEST(CApi, Attention) {
   const auto query = Array<double>::random({2, 4, 30, 8}, 1), key = Array<double>::random({2, 2, 40, 8}, 2);
@@ -220,6 +208,56 @@ TEST(CApi, LayerAndCache) {
   mha_layer_destroy(nullptr);
 }
 
+TEST(CApi, WhatACacheAndALayerAre) {
+  const auto square = Array<double>::random({6, 6}, 1), narrow = Array<double>::random({2, 6}, 2);
+  const auto bias = Array<double>::random({6}, 3), tokens = Array<double>::random({2, 1, 3, 2}, 4);
+  const mha_tensor c_square = c_tensor(square), c_narrow = c_tensor(narrow), c_bias = c_tensor(bias),
+                   c_tokens = c_tensor(tokens);
+  const mha_layer_config config = {6, 3, 1, 0, 0, 0, 0, 0, false, true};
+  const mha_layer_weights weights = {&c_square, &c_narrow, &c_narrow, &c_square, nullptr,
+                                     nullptr,   nullptr,   &c_bias,   nullptr,   nullptr};
+  mha_layer* layer = nullptr;
+  ASSERT_EQ(mha_layer_create(&config, &weights, &layer), MHA_OK) << mha_last_error();
+  const mha_layer_config sizes = mha_layer_config_of(layer);
+  EXPECT_EQ(std::vector<Index>({sizes.embed_dim, sizes.num_heads, sizes.num_kv_heads, sizes.head_dim,
+                                sizes.value_head_dim, sizes.kdim, sizes.vdim, sizes.out_dim}),
+            std::vector<Index>({6, 3, 1, 2, 2, 6, 6, 6}));
+  EXPECT_TRUE(!sizes.add_bias_kv && sizes.add_zero_attn);
+  EXPECT_EQ(mha_layer_dtype(layer), MHA_DTYPE_f64);
+  auto weight_copy = nans<double>({2, 6}), bias_copy = nans<double>({6});
+  const mha_tensor c_weight_copy = c_tensor(weight_copy), c_bias_copy = c_tensor(bias_copy);
+  mha_layer_weights outputs = {};
+  outputs.value_weight = &c_weight_copy;
+  outputs.out_bias = &c_bias_copy;
+  EXPECT_OK(mha_layer_copy_weights(layer, &outputs));
+  EXPECT_EQ(weight_copy.data(), narrow.data());
+  EXPECT_EQ(bias_copy.data(), bias.data());
+  expect_failure(MHA_INVALID_ARGUMENT, mha_layer_copy_weights(layer, nullptr), {"outputs"});
+  mha_layer_destroy(layer);
+
+  mha_cache* cache = nullptr;
+  const mha_cache_config cache_config = {2, 1, 9, 2, 0, MHA_DTYPE_f64};
+  ASSERT_EQ(mha_cache_create(&cache_config, &cache), MHA_OK) << mha_last_error();
+  const mha_cache_config found = mha_cache_config_of(cache);
+  EXPECT_EQ(std::vector<Index>({found.batch_size, found.num_kv_heads, found.capacity, found.head_dim,
+                                found.value_head_dim, found.dtype}),
+            std::vector<Index>({2, 1, 9, 2, 2, MHA_DTYPE_f64}));
+  const std::int64_t counts[] = {3, 1};
+  const auto lengths = [&] {
+    return std::vector<std::int64_t>(mha_cache_lengths(cache), mha_cache_lengths(cache) + 2);
+  };
+  EXPECT_OK(mha_cache_append(cache, &c_tokens, &c_tokens, nullptr));
+  EXPECT_OK(mha_cache_assign(cache, &c_tokens, &c_tokens, counts));
+  EXPECT_EQ(lengths(), (std::vector<std::int64_t>{3, 1}));
+  EXPECT_EQ(mha_cache_longest(cache, 0, nullptr), 3);
+  EXPECT_EQ(mha_cache_longest(cache, 3, counts), 6);
+  EXPECT_OK(mha_cache_rollback_by(cache, 1));
+  EXPECT_EQ(lengths(), (std::vector<std::int64_t>{2, 0}));
+  expect_failure(MHA_INVALID_ARGUMENT, mha_cache_rollback_by(cache, 1), {"KVCache.rollback", "sequence 1"});
+  EXPECT_EQ(lengths(), (std::vector<std::int64_t>{2, 0}));
+  mha_cache_destroy(cache);
+}
+
 TEST(CApi, ErrorsAreStatusesWithASentence) {
   const auto x = Array<float>::random({2, 30, 8}, 1), narrow = Array<float>::random({2, 30, 7}, 1);
   const auto other = Array<double>::random({2, 30, 8}, 1);
@@ -290,6 +328,37 @@ TEST(CApi, TheRuntime) {
   EXPECT_EQ(mha_num_threads(), 3);
   EXPECT_OK(mha_set_num_threads(0));
   EXPECT_EQ(mha_num_threads(), num_threads());
+  EXPECT_STREQ(mha_num_threads_reason(), num_threads_reason());
+
+  ASSERT_EQ(mha_num_built_isas(), num_built_isas());
+  for (int i = 0; i < num_built_isas(); ++i) {
+    EXPECT_STREQ(mha_built_isa(i), built_isa(i));
+    EXPECT_EQ(mha_isa_supported(i), isa_supported(i));
+  }
+  EXPECT_EQ(mha_built_isa(-1), nullptr);
+  testing::expect_words(mha_last_error(), {"isa index", "got -1"});
+  EXPECT_FALSE(mha_isa_supported(num_built_isas()));
+  testing::expect_words(mha_last_error(), {"isa index"});
+  EXPECT_STREQ(mha_active_isa_reason(), active_isa_reason());
+  EXPECT_STREQ(mha_last_error(), "");
+  EXPECT_STREQ(mha_last_used_isa(), last_used_isa());
+  EXPECT_EQ(mha_in_forked_child(), in_forked_child());
+  EXPECT_EQ(mha_scratch_bytes(), scratch_bytes());
+}
+
+TEST(CApi, Measurements) {
+  double gflops = 0;
+  EXPECT_OK(mha_measure_fma_gflops(MHA_DTYPE_f32, 1e-3, &gflops));
+  EXPECT_GT(gflops, 0);
+  expect_failure(MHA_DTYPE_ERROR, mha_measure_fma_gflops(MHA_DTYPE_boolean, 1e-3, &gflops), {"boolean"});
+  expect_failure(MHA_INVALID_ARGUMENT, mha_measure_fma_gflops(MHA_DTYPE_f32, 1e-3, nullptr), {"gflops"});
+  const std::vector<std::uint64_t> first(1000, 5), second(1000, 7);
+  const void* const blocks[] = {first.data(), second.data()};
+  std::uint64_t result = 0, expected = read_memory(blocks, 2, 7992, 2);
+  EXPECT_NE(expected, 0u);
+  EXPECT_OK(mha_read_memory(blocks, 2, 7992, 2, &result));
+  EXPECT_EQ(result, expected);
+  expect_failure(MHA_INVALID_ARGUMENT, mha_read_memory(nullptr, 2, 8, 1, &result), {"blocks"});
 }
 
 }  // namespace

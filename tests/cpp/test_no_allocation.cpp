@@ -7,6 +7,7 @@
 #include <new>
 
 #include "arrays.hpp"
+#include "c_calls.hpp"
 #include "mha/attention_statistics.hpp"
 #include "mha/merge_attention.hpp"
 #include "mha/multi_head_attention.hpp"
@@ -254,6 +255,41 @@ TEST(NoAllocation, EncoderAndDecoder) {
     both();
     EXPECT_EQ(allocations_of(both), 0) << threads << " threads";
   }
+}
+
+TEST(NoAllocation, AStepInC) {
+  constexpr Index B = 2, E = 64, layers = 3;
+  const auto square = Array<float>::random({E, E}, 1), row = Array<float>::random({E}, 2);
+  const auto x = Array<float>::random({B, 1, E}, 3);
+  Array<float> out({B, 1, E}, 0);
+  const mha_tensor c_square = testing::c_tensor(square), c_row = testing::c_tensor(row), c_x = testing::c_tensor(x),
+                   c_out = testing::c_tensor(out);
+  const mha_layer_config config = {E, 4, 0, 0, 0, 0, 0, 0, false, false};
+  const mha_layer_weights weights = {&c_square, &c_square, &c_square, &c_square, &c_row,
+                                     &c_row,    &c_row,    &c_row,    nullptr,   nullptr};
+  const mha_feed_forward_weights feed_forward_weights = {&c_square, nullptr, &c_square, nullptr};
+  mha_layer* attention = nullptr;
+  mha_feed_forward* feed_forward = nullptr;
+  mha_norm* norm = nullptr;
+  mha_encoder* encoder = nullptr;
+  mha_cache* caches[layers] = {};
+  EXPECT_OK(mha_layer_create(&config, &weights, &attention));
+  EXPECT_OK(mha_feed_forward_create(&feed_forward_weights, MHA_ACTIVATION_GELU, &feed_forward));
+  EXPECT_OK(mha_norm_create(&c_row, nullptr, 1e-5, &norm));
+  const mha_encoder_layer layer = {attention, feed_forward, norm, norm, true};
+  const mha_encoder_layer stack[layers] = {layer, layer, layer};
+  EXPECT_OK(mha_encoder_create(stack, layers, norm, &encoder));
+  const mha_cache_config sizes = {B, 4, 20, E / 4, 0, MHA_DTYPE_f32};
+  for (mha_cache*& cache : caches) EXPECT_OK(mha_cache_create(&sizes, &cache));
+  const mha_encoder_extras extras = {nullptr, caches, nullptr};
+  const auto step = [&] { EXPECT_EQ(mha_encoder_forward(encoder, &c_x, &c_out, nullptr, &extras), MHA_OK); };
+  step();
+  EXPECT_EQ(allocations_of(step), 0);
+  for (mha_cache* cache : caches) mha_cache_destroy(cache);
+  mha_encoder_destroy(encoder);
+  mha_norm_destroy(norm);
+  mha_feed_forward_destroy(feed_forward);
+  mha_layer_destroy(attention);
 }
 
 TEST(NoAllocation, LayerWithACache) {

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from element_types import accumulator_of, limits
 
 BLOCK_EDGES = (16, 32, 64, 96, 128)
 """Widths that a kernel may block by: vectors, register tiles, query and key blocks."""
@@ -15,6 +16,9 @@ PLANTED_POSITIONS = (0, 1, 15, 16, 31, 32, 47, 48, 63, 64, 95, 96, 97, 127, 128,
 """Key positions on both sides of every tile edge, the first and the last of `PLANTED_KEYS` keys."""
 
 PLANTED_KEYS = 399
+
+_SUBNORMAL = 0.01
+"""Of the smallest normal number of a type."""
 
 
 @dataclass(frozen=True)
@@ -94,9 +98,10 @@ def make_call(case: Case, dtype: Any) -> Call:
     if case.softcap is not None:
         options["softcap"] = case.softcap
     if case.alibi:
-        options["alibi_slopes"] = (0.5 ** (8 * np.arange(1, case.H + 1) / case.H)).astype(dtype)
+        options["alibi_slopes"] = (0.5 ** (8 * np.arange(1, case.H + 1) / case.H)).astype(accumulator_of(dtype))
     if case.sinks:
-        options["sinks"] = (2 * rng.standard_normal(case.H) + np.log(max(case.keys, 1))).astype(dtype)
+        sinks = 2 * rng.standard_normal(case.H) + np.log(max(case.keys, 1))
+        options["sinks"] = sinks.astype(accumulator_of(dtype))
     if case.data == "peaked":
         query *= 30
     elif case.data == "score_offset":
@@ -105,9 +110,9 @@ def make_call(case: Case, dtype: Any) -> Call:
     elif case.data == "value_offset":
         value += 1e4
     elif case.data == "subnormal_values":
-        value *= 1e-40 if dtype == np.float32 else 1e-310
+        value *= _SUBNORMAL * float(limits(dtype).tiny)
     elif case.data == "subnormal_scores":
-        query *= 1e-40 if dtype == np.float32 else 1e-310
+        query *= _SUBNORMAL * float(limits(dtype).tiny)
     elif case.data == "rising":
         # Every key outdoes all before it: the running maximum moves at every block.
         query[..., 0], key[..., 0] = 4, np.arange(case.keys)
@@ -349,3 +354,21 @@ def _score_options() -> list[Case]:
 
 CASES: list[Case] = _sizes() + _bounds() + _masks() + _values() + _score_options()
 assert len({case.name for case in CASES}) == len(CASES), "case names are the seeds and must differ"
+
+_HALF_CASES = """
+    size-1 size-3 size-7 length-17 length-64 length-97 keys-33-causal keys-65-causal keys-128-causal width-15 width-33
+    width-63 width-64 width-129 one-query-many-keys few-queries-many-keys long long-causal many-queries-one-key batch
+    head-dim-1 head-dim-3 head-dim-31 head-dim-128 head-dim-200 value-dim-64-1 value-dim-40-80 value-dim-16-200
+    value-dim-65-33 group-6-2-5 group-8-1-70 group-16-2-1 group-causal
+    causal-more-keys causal-decode causal-offsets causal-far-negative lengths lengths-group window-3-2 window-64-0
+    window-offsets window-decode
+    boolean-QK boolean-B11K boolean-group boolean-everything additive-QK additive-B11K additive-group
+    additive-everything finite-HQK finite-group finite-everything
+    softcap-plain alibi-plain sinks-plain modified-plain softcap-one-row alibi-one-row sinks-one-row modified-one-row
+    modified-group modified-offsets modified-boolean-K modified-everything-boolean modified-everything-additive
+    modified-huge-scores modified-rising alibi-far softcap-50
+"""
+_BY_NAME = {case.name: case for case in CASES}
+HALF_CASES: frozenset[Case] = frozenset([_BY_NAME[name] for name in _HALF_CASES.split()] + _values())
+"""The cases of the types of 16 bits: every option, every kernel, sizes off every block edge. The rest of what they run
+is the code of float32."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,8 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np
 import pretrained
+from cases import HALF_CASES
+from element_types import BFLOAT16, HALF
 
 import mha_native
 
@@ -27,9 +29,50 @@ def isa(request: pytest.FixtureRequest) -> Iterator[str]:
         assert mha_native.last_used_isa() == request.param, "the test never dispatched to the instruction set"
 
 
-@pytest.fixture(params=[np.float32, np.float64], ids=["f32", "f64"])
+NAMES = {np.float32: "f32", np.float64: "f64", np.float16: "f16", BFLOAT16: "bf16"}
+
+# What attention takes beside float32 and float64. Layers do not, yet.
+TAKE_HALF = {
+    "test_attention", "test_determinism", "test_kv_cache", "test_merging", "test_one_row", "test_onnx_attention",
+    "test_poison", "test_rulings", "test_score_options", "test_score_stages", "test_statistics", "test_tolerance",
+    "test_varlen", "test_views",
+}  # fmt: skip
+
+# What the types of 16 bits take of the long lists: all else is the code of float32.
+HALF_PART: dict[str, Callable[[Any], bool]] = {
+    "case": lambda case: case in HALF_CASES,
+    "num_threads": lambda count: count == 3,
+    "poison": np.isnan,
+    "position": lambda position: position in (0, 31, 63, 64, 193, 398),
+    "seeds": lambda seeds: seeds[0] == 0,
+    # Faults no larger than what rounding to 16 bits does.
+    "wrong": lambda wrong: not wrong.__name__.endswith(("_thousandth", "_thousandth_higher", "_half_precision")),
+}
+
+
+@pytest.fixture
 def dtype(request: pytest.FixtureRequest) -> Any:
+    """float32 and float64; in the modules of `TAKE_HALF` float16 and bfloat16, too, unless a test is marked `wide`."""
     return request.param
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    marks = metafunc.definition.iter_markers
+    is_given = any(mark.args[0] == "dtype" for mark in marks("parametrize"))
+    takes_half = metafunc.module.__name__ in TAKE_HALF and not any(marks("wide"))
+    if "dtype" in metafunc.fixturenames and not is_given:
+        metafunc.parametrize("dtype", list(NAMES)[: None if takes_half else 2], ids=NAMES.get, indirect=True)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    def is_left_out(item: pytest.Item) -> bool:
+        parameters = item.callspec.params if hasattr(item, "callspec") else {}
+        return parameters.get("dtype") in HALF and not all(
+            is_part(parameters[name]) for name, is_part in HALF_PART.items() if name in parameters
+        )
+
+    config.hook.pytest_deselected(items=[item for item in items if is_left_out(item)])
+    items[:] = [item for item in items if not is_left_out(item)]
 
 
 @pytest.fixture(params=[1, 2, 3], ids=["1-thread", "2-threads", "3-threads"])

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from element_types import accumulator_of
 
 Array = np.ndarray[Any, np.dtype[Any]]
 LENGTHS = (0, 1, 2, 5, 15, 16, 17, 31, 33, 63, 64, 65, 97, 128, 130, 150)
@@ -98,9 +99,9 @@ def random_batch(seed: int, dtype: Any) -> Ragged:
     if chance():
         options["softcap"] = float(rng.choice([0.5, 3.0, 50.0]))
     if chance():
-        options["alibi_slopes"] = (rng.random(heads) / 4).astype(dtype)
+        options["alibi_slopes"] = (rng.random(heads) / 4).astype(accumulator_of(dtype))
     if chance():
-        options["sinks"] = (3 * rng.standard_normal(heads)).astype(dtype)
+        options["sinks"] = (3 * rng.standard_normal(heads)).astype(accumulator_of(dtype))
     if chance():
         options["key_mask"] = rng.random(cu_k[-1]) < 0.8
     if chance():

@@ -10,6 +10,7 @@ import pytest
 import textbook
 import tolerance
 from cases import CASES, PLANTED_KEYS, PLANTED_POSITIONS, Call, Case, make_call, planted
+from element_types import accumulator_of, limits
 from tolerance import Expected, assert_close
 
 import mha_native
@@ -37,7 +38,7 @@ def test_out_and_lse(case: Case, isa: str, dtype: Any, num_threads: int) -> None
     call, expected = _solved(case, dtype)
     out, lse = _call_into_nan(call, num_threads=num_threads)
     assert_close(out, expected.out, expected.out_bound, label=f"{case} out")
-    assert lse.dtype == dtype
+    assert lse.dtype == accumulator_of(dtype)
     assert_close(lse, expected.lse, expected.lse_bound, label=f"{case} lse")
 
 
@@ -50,7 +51,7 @@ def test_weights(case: Case, isa: str, dtype: Any) -> None:
     seen = textbook.visible(weights.shape, call.options)
     assert not weights[~seen].any(), "a masked key weighs exactly 0"
     total = weights.sum(-1, dtype=np.float64)
-    rounding = np.full(total.shape, tolerance.gamma(2 * case.keys, float(np.finfo(dtype).eps)))
+    rounding = np.full(total.shape, tolerance.gamma(2 * case.keys, float(limits(dtype).eps)))
     if case.sinks:  # and whatever the weight of the sink is off by
         assert_close(total, expected.weights.sum(-1), rounding + expected.lse_bound, label=f"{case} sum")
     else:

@@ -323,6 +323,7 @@ def test_sizes_can_be_read() -> None:
         assert word in repr(cache)
 
 
+@pytest.mark.wide
 def test_state_is_plain_arrays(tmp_path: Path, dtype: Any) -> None:
     cache = _filled(dtype)
     np.savez(tmp_path / "cache.npz", **cache.state_dict())

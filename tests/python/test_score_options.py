@@ -9,6 +9,7 @@ import pytest
 import textbook
 import tolerance
 from cases import Call, Case, make_call
+from element_types import accumulator_of, limits
 from tolerance import assert_close, assert_same_bits
 
 from mha_native import attention_weights, reference, scaled_dot_product_attention
@@ -39,6 +40,7 @@ def _check(call: Call, label: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return out, lse, weights
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("softcap", [1e-3, 0.5, 1.0, 30.0, 50.0, 1e4])
 def test_softcap_keeps_relative_accuracy(softcap: float, isa: str, dtype: Any) -> None:
     # The lse over one key is its score, so this reads capped scores one by one: 5 eps as in tolerance.py, and one
@@ -65,6 +67,7 @@ def test_softcap_of_any_size(softcap: float, isa: str, dtype: Any) -> None:
         assert_close(capped[0], expected.out, expected.out_bound, label="a cap out of reach")
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("query_scale", [1e-3, 1.0, 1e3, 1e6])
 @pytest.mark.parametrize("softcap", [1e-3, 0.1, 50.0])
 def test_scores_of_any_size_under_softcap(softcap: float, query_scale: float, isa: str, dtype: Any) -> None:
@@ -161,7 +164,7 @@ def test_a_row_that_sees_nothing_but_its_sink(sinks: str, option: str, how: str,
             "huge": [1e3, -1e4, 80, -300],
             "mixed": [-np.inf, 0.7, -np.inf, 1e-30],
         }[sinks],
-        dtype,
+        accumulator_of(dtype),
     )
     out = np.full((2, 4, 40, 9), np.nan, dtype)
     _, lse = scaled_dot_product_attention(*call.arrays, return_lse=True, out=out, **call.options)
@@ -195,7 +198,7 @@ def test_a_sink_that_is_no_number(sink: float, isa: str, dtype: Any) -> None:
 @pytest.mark.parametrize("option", ["sinks", "all"])
 def test_no_keys_but_sinks(option: str, isa: str, dtype: Any) -> None:
     call = _make(option, dtype, Tk=0)
-    call.options["sinks"] = np.array([0.5, -np.inf, 3, -200], dtype)
+    call.options["sinks"] = np.array([0.5, -np.inf, 3, -200], accumulator_of(dtype))
     out = np.full((2, 4, 40, 9), np.nan, dtype)
     _, lse = scaled_dot_product_attention(*call.arrays, return_lse=True, out=out, **call.options)
     assert (out == 0).all()
@@ -207,20 +210,22 @@ def test_no_head_dimension(isa: str, dtype: Any) -> None:
     # All scores are 0, with or without a cap; the sink takes as much as 64 keys.
     call = make_call(Case("no-head-dim", "", H=2, Tq=3, Tk=64, D=0, Dv=5), dtype)
     call.value[...] = 1
-    out = scaled_dot_product_attention(*call.arrays, softcap=5.0, sinks=np.array([-np.inf, np.log(64)], dtype))
-    np.testing.assert_allclose(out[0, 0], 1, rtol=4 * np.finfo(dtype).eps)
-    np.testing.assert_allclose(out[0, 1], 0.5, rtol=8 * np.finfo(dtype).eps)
+    sinks = np.array([-np.inf, np.log(64)], accumulator_of(dtype))
+    out = scaled_dot_product_attention(*call.arrays, softcap=5.0, sinks=sinks).astype(np.float64)
+    np.testing.assert_allclose(out[0, 0], 1, rtol=4 * float(limits(dtype).eps))
+    np.testing.assert_allclose(out[0, 1], 0.5, rtol=8 * float(limits(dtype).eps))
 
 
 def test_a_sink_of_minus_infinity_changes_no_bit(isa: str, dtype: Any) -> None:
     call = _make("alibi", dtype, is_causal=True)
-    none = np.full(4, -np.inf, dtype)
+    none = np.full(4, -np.inf, accumulator_of(dtype))
     expected = scaled_dot_product_attention(*call.arrays, return_lse=True, **call.options)
     out, lse = scaled_dot_product_attention(*call.arrays, return_lse=True, sinks=none, **call.options)
     assert_same_bits(out, expected[0])
     assert_same_bits(lse, expected[1])
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("mask", [None, "boolean BHQK", "additive HQK"])
 def test_a_sink_is_a_key_without_value(mask: str | None, isa: str, dtype: Any) -> None:
     call = _make("sinks", dtype, mask=mask)
@@ -238,6 +243,7 @@ def test_a_sink_is_a_key_without_value(mask: str | None, isa: str, dtype: Any) -
     assert_close(weights[..., :150], expected.weights, expected.weights_bound, label="weights")
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("offset", [0, -30, 75, np.array([3, -200])], ids=str)
 def test_alibi_is_a_bias_of_distances(offset: Any, isa: str, dtype: Any) -> None:
     call = _make("alibi", dtype, query_offset=0)
@@ -266,7 +272,7 @@ def test_nothing_to_compute(option: str, dtype: Any) -> None:
         out, lse = scaled_dot_product_attention(*call.arrays, return_lse=True, **call.options)
         assert out.size == lse.size == 0
     call = _make(option, dtype, H=0, Hk=0) if option == "softcap" else _make("softcap", dtype, H=0, Hk=0)
-    empty = np.zeros(0, dtype)
+    empty = np.zeros(0, accumulator_of(dtype))
     assert scaled_dot_product_attention(*call.arrays, alibi_slopes=empty, sinks=empty, **call.options).size == 0
 
 
@@ -286,8 +292,8 @@ def test_missing_leading_axes(rank: int, option: str, isa: str, dtype: Any) -> N
 @pytest.mark.parametrize("option", ["alibi_slopes", "sinks"])
 def test_the_dtype_is_that_of_lse(option: str, dtype: Any) -> None:
     call = _make("softcap", dtype)
-    other = np.float64 if dtype == np.float32 else np.float32
-    name = np.dtype(dtype).name
+    name = np.dtype(accumulator_of(dtype)).name
+    other = np.float64 if name == "float32" else np.float32
     with pytest.raises(
         TypeError, match=rf"{option} must be of the dtype of lse, {name}; got .*{option} {np.dtype(other)}"
     ):
@@ -320,6 +326,7 @@ def test_options_of_another_library(dtype: Any) -> None:
     assert_same_bits(attention_weights(*call.arrays[:2], **call.options), expected_weights)
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("option", ["alibi_slopes", "sinks"])
 def test_out_over_an_option(option: str, dtype: Any) -> None:
     call = _make("softcap", dtype)

@@ -9,6 +9,7 @@ import pytest
 import textbook
 import tolerance
 from cases import CASES, Case, make_call
+from element_types import accumulator_of
 from tolerance import assert_close, assert_same_bits
 
 from mha_native import attention_weights, reference
@@ -67,6 +68,7 @@ def test_what_comes_later_changes_no_bit(isa: str, dtype: Any) -> None:
     )
 
 
+@pytest.mark.wide
 def test_each_step_is_rounded(isa: str, dtype: Any) -> None:
     # A compiler that fuses the product of slope and distance with the difference makes other bits, here and not there.
     rng = np.random.default_rng(11)
@@ -160,7 +162,12 @@ def test_a_stage_that_is_none(dtype: Any) -> None:
 @each_stage
 def test_all_options_are_checked(stage: str, dtype: Any) -> None:
     x = np.ones((2, 3), dtype)
-    for wrong in ({"attn_mask": np.ones((3, 3), bool)}, {"window": (-2, 0)}, {"softcap": -1.0}, {"sinks": x}):
+    for wrong in (
+        {"attn_mask": np.ones((3, 3), bool)},
+        {"window": (-2, 0)},
+        {"softcap": -1.0},
+        {"sinks": x.astype(accumulator_of(dtype))},
+    ):
         with pytest.raises(ValueError, match="attention_weights"):
             attention_weights(x, x, stage=stage, **wrong)
     with pytest.raises(ValueError, match="must not overlap query"):

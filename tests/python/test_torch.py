@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tolerance
+from element_types import BFLOAT16
 from tolerance import assert_close, assert_same_bits
 
 from mha_native import MultiHeadAttention, attention_weights, scaled_dot_product_attention
@@ -251,6 +252,39 @@ def test_tensors_in_tensors_out(dtype: Any) -> None:
         scaled_dot_product_attention(query, key, value, key_lengths=lengths).numpy(),
         scaled_dot_product_attention(*arrays, key_lengths=lengths.numpy()),
     )
+
+
+HALF_OF_TORCH = {torch.float16: np.float16, torch.bfloat16: BFLOAT16}
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"is_causal": True}, {"scale": 0.3}, {"attn_mask": "boolean"}, {"attn_mask": "additive"}], ids=str
+)
+@pytest.mark.parametrize("kind", HALF_OF_TORCH, ids=str)
+def test_tensors_of_16_bits(kind: Any, options: dict[str, Any], isa: str) -> None:
+    query, key, value, bias = (
+        x.to(kind) for x in _tensors((2, 8, 20, 32), (2, 2, 50, 32), (2, 2, 50, 32), (8, 20, 50), dtype=np.float32)
+    )
+    options = {name: {"boolean": bias < 0.5, "additive": bias}.get(x, x) for name, x in options.items()}
+
+    def array(x: Any) -> Any:  # NumPy has no bfloat16, and torch does not know of the one that it gets
+        return x.view(torch.int16).numpy().view(HALF_OF_TORCH[x.dtype]) if x.dtype in HALF_OF_TORCH else x.numpy()
+
+    ours, lse = scaled_dot_product_attention(query, key, value, return_lse=True, **options)
+    assert type(ours) is type(lse) is torch.Tensor
+    assert (ours.dtype, lse.dtype) == (kind, torch.float32)
+    theirs = functional.scaled_dot_product_attention(query, key, value, enable_gqa=True, **options)
+    arrays = [array(x) for x in (query, key, value)]
+    expected = tolerance.attention(
+        *arrays, {name: array(x) if isinstance(x, torch.Tensor) else x for name, x in options.items()}
+    )
+    assert_close(array(ours), expected.out, expected.out_bound, label="ours")
+    assert_close(lse.numpy(), expected.lse, expected.lse_bound, label="lse")
+    assert_close(array(theirs), expected.out, 4 * expected.out_bound, label="torch")
+    target = torch.full_like(ours, float("nan"))
+    strided = (x.mT.contiguous().mT for x in (query, key, value))
+    assert scaled_dot_product_attention(*strided, out=target, **options) is target
+    assert_same_bits(array(target), array(ours))
 
 
 @pytest.mark.parametrize("which", [0, 1, 2])

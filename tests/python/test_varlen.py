@@ -154,7 +154,7 @@ def test_sequences_without_keys_or_queries(isa: str, dtype: Any, rng: np.random.
     assert np.isneginf(lse[:4]).all()
     alone = scaled_dot_product_attention(heads_first(query[4:]), heads_first(key[3:]), heads_first(key[3:]))
     assert_same_bits(heads_first(out[4:]), alone)
-    sinks = np.array([1.5, -2], dtype)
+    sinks = np.array([1.5, -2], lse.dtype)
     assert np.array_equal(_attend(batch.changed(options={"sinks": sinks}))[1][:4], np.broadcast_to(sinks, (4, 2)))
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from cases import Case, make_call
+from element_types import accumulator_of
 from tolerance import assert_same_bits
 
 from mha_native import attention_weights, scaled_dot_product_attention
@@ -67,20 +68,21 @@ every_layout = pytest.mark.parametrize("layout", LAYOUTS, ids=lambda f: f.__name
 @pytest.mark.parametrize("option", ["alibi_slopes", "sinks"])
 def test_strided_numbers_of_each_head(option: str, isa: str, dtype: Any) -> None:
     call = make_call(CALL, dtype)
-    numbers = np.array([0.5, -0.25, 2, 0], dtype)
+    kind = accumulator_of(dtype)
+    numbers = np.array([0.5, -0.25, 2, 0], kind)
     more = call.options | {option: numbers}
     expected = scaled_dot_product_attention(*call.arrays, **more)
     views = [
-        np.array([0.5, 9, -0.25, 9, 2, 9, 0, 9], dtype)[::2],
-        np.array([0, 2, -0.25, 0.5], dtype)[::-1],
-        np.array([9, 0.5, -0.25, 2, 0, 9], dtype)[1:-1],
+        np.array([0.5, 9, -0.25, 9, 2, 9, 0, 9], kind)[::2],
+        np.array([0, 2, -0.25, 0.5], kind)[::-1],
+        np.array([9, 0.5, -0.25, 2, 0, 9], kind)[1:-1],
     ]
     for view in views:
         view.flags.writeable = False
         more[option] = view
         assert_same_bits(scaled_dot_product_attention(*call.arrays, **more), expected, label=str(view.strides))
-    same = call.options | {option: np.full(4, 0.5, dtype)}
-    repeated = call.options | {option: np.broadcast_to(dtype(0.5), 4)}
+    same = call.options | {option: np.full(4, 0.5, kind)}
+    repeated = call.options | {option: np.broadcast_to(kind(0.5), 4)}
     assert_same_bits(attention_weights(*call.arrays[:2], **repeated), attention_weights(*call.arrays[:2], **same))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from element_types import is_half
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -31,7 +32,15 @@ def visible(shape: tuple[int, ...], options: dict[str, Any]) -> Array:
 
 
 def attention(query: Array, key: Array, value: Array, options: dict[str, Any]) -> tuple[Array, Array, Array]:
-    """(out, lse, weights): matmul, softmax, matmul, every step rounded to the dtype of query; four axes each."""
+    """(out, lse, weights): matmul, softmax, matmul, every step rounded to the dtype of query; four axes each.
+
+    Of 16 bits: in float32, and results are rounded, lse excepted.
+    """
+    if is_half(query.dtype):
+        wide = {name: x.astype(np.float32) if _is_half_array(x) else x for name, x in options.items()}
+        out, lse, weights = attention(*(x.astype(np.float32) for x in (query, key, value)), wide)
+        with np.errstate(over="ignore"):
+            return out.astype(query.dtype), lse, weights.astype(query.dtype)
     group = query.shape[1] // key.shape[1]
     key, value = np.repeat(key, group, 1), np.repeat(value, group, 1)
     scale = options.get("scale")
@@ -60,3 +69,7 @@ def attention(query: Array, key: Array, value: Array, options: dict[str, Any]) -
         weights = np.divide(weights, total, out=np.zeros_like(weights), where=total > 0)
         lse = (maximum + np.log(total))[..., 0]
     return weights @ value, lse, weights
+
+
+def _is_half_array(x: Any) -> bool:
+    return isinstance(x, np.ndarray) and is_half(x.dtype)

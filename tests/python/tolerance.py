@@ -40,16 +40,20 @@ the running maximum moves, are a chain of at most 2 n operations, with n = Tk, o
     lse       R + gamma(2 n) + 2 eps (|lse| + log(n) + 1)          (the last: changes of base and the logarithm)
     out       sum_j w_j r_j |v_j| + R |out| + gamma(2 n) (sum_j w_j |v_j| + |out|)
 
-Statistics of the weights
--------------------------
-With the bound b_j of a weight: the largest weight is off by max_j b_j; a sum over the queries by sum_i b_ij, and it
-rounds once, since it is made in float64; a mean distance by sum_j b_j |p - j| + (gamma(2 n) + 2 eps) sum_j w_j |p - j|,
-where 2 eps are for distances beyond 2^24.
+Types of 16 bits
+----------------
+Everything above is computed in float32, with its eps, and exact inputs. With e = eps of the type, results are rounded
+to it once, by e / 2 of themselves. A kernel that multiplies pairs of bfloat16 rounds each weight before its product
+with a value, by e / 2 of it at most: sum_j w_j |v_j| e / 2. That sum is also no less than |out|, so that beside the
+bounds of float32
 
-The entropy -sum_j w_j log w_j moves by sum_j b_j (1 + |log w_j|). With m = max_j w_j it is computed as -sum_j w_j
-log(w_j / m) - log m sum_j w_j, two terms of one sign. The logarithms are those of weights before they are rounded, and
-off by no more than b_j / w_j together, which another b_j (1 + |log w_j|) has room for; each sum is a chain, gamma(2 n)
-of the entropy at most.
+    out       e sum_j w_j |v_j|
+    weights   e / 2 w_j
+    scores    e / 2 |s_j|
+
+lse and statistics are float32 and see no rounding. Instructions for pairs of bfloat16 take subnormal numbers for 0,
+which lie as far above the least number of float32 as its own: in each product one factor may be off by the smallest
+normal number.
 
 Numbers too small for their type are off by absolute amounts: exp(s_j - m) below twice the smallest normal number may be
 lost altogether, since an exponential that scales by adding to the exponent field needs one to spare; and a subnormal
@@ -75,6 +79,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from element_types import BFLOAT16, accumulator_of, is_half, limits
 
 from mha_native import MultiHeadAttention, last_used_isa, reference
 
@@ -113,7 +118,8 @@ def attention(
 
     `errors` are bounds on the errors that query, key and value carry already; `dtype` defaults to that of query.
     """
-    info = np.finfo(query.dtype if dtype is None else dtype)
+    dtype = query.dtype if dtype is None else dtype
+    info = limits(accumulator_of(dtype))
     eps, lost, least = float(info.eps), 2 * float(info.tiny), float(info.smallest_subnormal)
     out, lse = reference.scaled_dot_product_attention(query, key, value, return_lse=True, **options)
     weights = reference.attention_weights(query, key, **options)
@@ -138,53 +144,36 @@ def attention(
         out_bound = out_bound + keys * (lost * v.max(-2, keepdims=True, initial=0) + least)
         lse_bound = mean[..., 0] + chain + 2 * eps * (np.abs(lse) + np.log(max(keys, 1)) + 1)
         weights_bound = off + weights * (mean + chain) + lost
+        if is_half(dtype):
+            once = _rounded_once(weights @ v, dtype)
+            out_bound = out_bound + 2 * once + (float(info.tiny) if dtype == BFLOAT16 else 0)
+            weights_bound = weights_bound + _rounded_once(weights, dtype)
     return Expected(out, lse, weights, out_bound, lse_bound, weights_bound)
-
-
-@dataclass(frozen=True)
-class ExpectedStatistics:
-    """What the oracle says of the weights, and how far from it a result may be; each bound is named after its field."""
-
-    entropy: Array
-    max_weight: Array
-    mean_distance: Array
-    received_weight: Array
-    bounds: dict[str, Array]
-
-
-def statistics(query: Array, key: Array, options: dict[str, Any]) -> ExpectedStatistics:
-    """Oracle and bounds for `attention_statistics` of inputs with four axes."""
-    info = np.finfo(query.dtype)
-    eps, keys, queries = float(info.eps), key.shape[2], query.shape[2]
-    expected = attention(query, key, key[..., :0], options)
-    weights, off = expected.weights, expected.weights_bound
-    entropy, max_weight, _, mean_distance, received_weight = reference.attention_statistics(query, key, **options)
-    with np.errstate(all="ignore"):
-        size = np.abs(np.log(np.where(weights > 0, weights, 2 * float(info.tiny))))
-        position = np.reshape(options.get("query_offset", 0), (-1, 1, 1, 1)) + np.arange(queries)[:, None]
-        chain = gamma(2 * keys, eps)
-        in_float64 = gamma(queries, float(np.finfo(np.float64).eps))
-        bounds = {
-            "entropy": 2 * (off * (1 + size)).sum(-1) + 2 * chain * entropy + 2 * eps * entropy,
-            "max_weight": off.max(-1, initial=0),
-            "mean_distance": (off * np.abs(position - np.arange(keys))).sum(-1) + (chain + 2 * eps) * mean_distance,
-            "received_weight": off.sum(-2) + (in_float64 + eps) * received_weight,
-        }
-    return ExpectedStatistics(entropy, max_weight, mean_distance, received_weight, bounds)
 
 
 def scores(query: Array, key: Array, options: dict[str, Any], stage: str) -> tuple[Array, Array]:
     """What the oracle says of the scores at a stage, and how far from it they may be."""
     names = {"scaled": ("scale", "key_lengths"), "capped": ("scale", "key_lengths", "softcap")}.get(stage, options)
     done = {name: options[name] for name in names if name in options}
-    info, head_dim = np.finfo(query.dtype), query.shape[-1]
+    info, head_dim = limits(accumulator_of(query.dtype)), query.shape[-1]
     with np.errstate(all="ignore"):
         bound = _score_error(query, key, done, float(info.eps))
     scale, softcap = done.get("scale"), done.get("softcap", 0)
     scale = 1 if scale is None else max(1, abs(scale))
     steps = scale * (head_dim + 1) + softcap + 1  # products, scaled; the division by the cap, and all the rest
     bound = bound + steps * float(info.smallest_subnormal)
-    return reference.attention_weights(query, key, stage=stage, **options), bound
+    exact = reference.attention_weights(query, key, stage=stage, **options)
+    if is_half(query.dtype):
+        bound = bound + _rounded_once(exact, query.dtype)
+    if query.dtype == BFLOAT16:
+        q, k = (_size(x, query.shape).sum(-1) for x in (query, key))
+        bound = bound + scale * float(info.tiny) * (q[..., None] + k[..., None, :])
+    return exact, bound
+
+
+def _rounded_once(exact: Array, dtype: Any) -> Array:
+    """How far from `exact` the nearest number of `dtype` may be."""
+    return float(limits(dtype).eps) / 2 * np.abs(exact) + float(limits(dtype).smallest_subnormal) / 2
 
 
 def _score_error(
@@ -327,7 +316,8 @@ def merged(shards: Sequence[Expected | Merged], dtype: Any) -> Merged:
     mean, D = sum_s w_s |d_s| and 2, and p u with p = ceil(log2 S), as it is made in pairs; the quotient and the product
     by 2 u, the sum of products by p u.
     """
-    info, u, pairs = np.finfo(dtype), float(np.finfo(np.float64).eps) / 2, (len(shards) - 1).bit_length()
+    info, eps_of_lse = limits(dtype), float(limits(accumulator_of(dtype)).eps)
+    u, pairs = float(np.finfo(np.float64).eps) / 2, (len(shards) - 1).bit_length()
     with np.errstate(all="ignore"):
         outs, lses, out_bounds, lse_bounds = (
             np.array([getattr(shard, name) for shard in shards], np.longdouble)
@@ -350,14 +340,15 @@ def merged(shards: Sequence[Expected | Merged], dtype: Any) -> Merged:
         once = float(info.eps) / 2 * np.abs(out) + float(info.smallest_subnormal)
         out_bound = (off + computed).sum(0) + once
         lse_bound = (share * ratio)[..., 0].sum(0) + u * (mean + pairs + 2 + 2 * np.log(len(shards)))
-        lse_bound = lse_bound + (u + float(info.eps) / 2) * np.abs(lse)
+        lse_bound = lse_bound + (u + eps_of_lse / 2) * np.abs(lse)
     return Merged(*(x.astype(np.float64) for x in (out, lse, out_bound, lse_bound)))
 
 
 def assert_close(actual: Array, expected: Array, bound: Array, *, label: str) -> None:
     """Each finite element within its bound; NaN and infinities exactly where the oracle has them."""
     assert actual.shape == expected.shape, f"{label}: shape {actual.shape}, expected {expected.shape}"
-    eps = float(np.finfo(actual.dtype).eps)
+    info = limits(actual.dtype)
+    eps = float(info.eps)
     with np.errstate(all="ignore"):
         error = np.abs(actual.astype(np.float64) - expected)
         finite = np.isfinite(expected)
@@ -366,7 +357,7 @@ def assert_close(actual: Array, expected: Array, bound: Array, *, label: str) ->
             return
         excess = np.where(right, -1.0, np.nan_to_num(error / bound, nan=np.inf))
         worst = np.unravel_index(np.argmax(excess), excess.shape)
-        in_eps = error[worst] / (eps * max(abs(expected[worst]), float(np.finfo(actual.dtype).tiny)))
+        in_eps = error[worst] / (eps * max(abs(expected[worst]), float(info.tiny)))
     raise AssertionError(
         f"{label} [{last_used_isa()}, {actual.dtype}]: {np.count_nonzero(~right)} of {right.size} elements are off; "
         f"worst at {tuple(int(i) for i in worst)}: expected {expected[worst]!r}, actual {actual[worst]!r}, "

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import textbook
+from element_types import accumulator_of
 
 from mha_native import KVCache, scaled_dot_product_attention, scaled_dot_product_attention_varlen
 
@@ -111,12 +112,12 @@ def random_call(seed: int, dtype: Any) -> Call:
     if chance():
         options["softcap"] = float(rng.choice([0.5, 3.0, 50.0]))
     if chance():
-        options["alibi_slopes"] = (rng.random(heads) / 4).astype(dtype)
+        options["alibi_slopes"] = (rng.random(heads) / 4).astype(accumulator_of(dtype))
         if chance():  # so far away that distances are rounded, and to more than the 16 keys where decode may begin
             options |= {"query_offset": options["query_offset"] + 2**30, "window": (2**30 + 15, -1)}
-            options["alibi_slopes"] *= dtype(2**-18)
+            options["alibi_slopes"] *= accumulator_of(dtype)(2**-18)
     if chance():
-        options["sinks"] = (3 * rng.standard_normal(heads) + 3).astype(dtype)
+        options["sinks"] = (3 * rng.standard_normal(heads) + 3).astype(accumulator_of(dtype))
     if chance(0.5):
         axes = [1 if chance(0.5) else n for n in (batch, heads, queries)]
         mask = rng.standard_normal((*axes, keys)).astype(dtype)
@@ -226,7 +227,9 @@ def nan_in_unseen_keys(call: Call, _: Generator) -> Call:
     batch, _, queries, keys = call.score_shape
     seen = textbook.visible(call.score_shape, call.options)
     seen = seen.reshape(batch, call.key.shape[1], call.group * queries, keys).any(2)[..., None]
-    return call.changed(key=np.where(seen, call.key, np.nan), value=np.where(seen, call.value, np.nan))
+    return call.changed(
+        **{name: np.where(seen, x, x.dtype.type(np.nan)) for name, x in (("key", call.key), ("value", call.value))}
+    )
 
 
 def masked_by_nothing(call: Call, _: Generator) -> Call:

@@ -2,8 +2,12 @@
  *
  * Functions that can fail return a status; when it is not MHA_OK nothing has been written, and mha_last_error() has the
  * sentence. Pointers that may be null say so. Enumerations are int, so that other languages know their size. Shapes,
- * rules and axis letters are those of attention.hpp, multi_head_attention.hpp and kv_cache.hpp. Functions may be called
- * from several threads at once, those that change a cache one at a time for each cache. */
+ * rules and axis letters are those of the header *.hpp that has the function or the class which a comment names.
+ * Functions may be called from several threads at once, those that change a cache one at a time for each cache.
+ *
+ * What mha_..._create() makes is the caller's until mha_..._destroy(). It holds copies of what it was made from, and
+ * everything but a cache is immutable. Zeros and nulls in a struct stand for the usual choice, but in
+ * mha_attention_options, which begin as mha_default_options(). */
 #ifndef MHA_MHA_H
 #define MHA_MHA_H
 
@@ -34,14 +38,28 @@ MHA_API const char* mha_last_error(void) MHA_NOEXCEPT;
 
 /* "major.minor.patch" */
 MHA_API const char* mha_version(void) MHA_NOEXCEPT;
+/* Instruction sets that were compiled in, in rising order of preference, and whether this machine runs them; null, or
+ * false, and a sentence in mha_last_error(), if index is not in [0, mha_num_built_isas()). */
+MHA_API int mha_num_built_isas(void) MHA_NOEXCEPT;
+MHA_API const char* mha_built_isa(int index) MHA_NOEXCEPT;
+MHA_API bool mha_isa_supported(int index) MHA_NOEXCEPT;
 /* The instruction set that calls use; null, and a sentence in mha_last_error(), if the environment asks for one that is
  * not there. */
 MHA_API const char* mha_active_isa(void) MHA_NOEXCEPT;
+/* One sentence: why it is that; null as above. */
+MHA_API const char* mha_active_isa_reason(void) MHA_NOEXCEPT;
 /* For the whole process; null or "" goes back to the environment and detection. */
 MHA_API mha_status mha_set_isa(const char* name) MHA_NOEXCEPT;
+/* What the latest call of this thread that computed ran on; "" before the first. */
+MHA_API const char* mha_last_used_isa(void) MHA_NOEXCEPT;
 /* What num_threads = 0 of a call stands for; set for the whole process, 0 goes back to the environment and detection. */
 MHA_API int mha_num_threads(void) MHA_NOEXCEPT;
+MHA_API const char* mha_num_threads_reason(void) MHA_NOEXCEPT; /* one sentence */
 MHA_API mha_status mha_set_num_threads(int num_threads) MHA_NOEXCEPT;
+/* Whether this process was forked after the library was loaded: its calls are serial then. */
+MHA_API bool mha_in_forked_child(void) MHA_NOEXCEPT;
+/* The largest scratch memory that calls of this thread have taken, in bytes. */
+MHA_API size_t mha_scratch_bytes(void) MHA_NOEXCEPT;
 
 /* A pool of threads of the caller; see executor.hpp for the contract. */
 typedef struct mha_executor {
@@ -138,21 +156,29 @@ typedef struct mha_cache_config {
 } mha_cache_config;
 MHA_API mha_status mha_cache_create(const mha_cache_config* config, mha_cache** cache) MHA_NOEXCEPT;
 MHA_API void mha_cache_destroy(mha_cache* cache) MHA_NOEXCEPT; /* may be null */
+/* The sizes with every zero resolved. */
+MHA_API mha_cache_config mha_cache_config_of(const mha_cache* cache) MHA_NOEXCEPT;
 /* [B], which stays where it is */
 MHA_API const int64_t* mha_cache_lengths(const mha_cache* cache) MHA_NOEXCEPT;
+/* The largest of them once `count` tokens, or the first new_lengths[b] of them, are appended; new_lengths: [B] or
+ * null. */
+MHA_API ptrdiff_t mha_cache_longest(const mha_cache* cache, ptrdiff_t count, const int64_t* new_lengths) MHA_NOEXCEPT;
 /* [B, Hk, capacity, D], all of the memory; values [B, Hk, capacity, Dv] */
 MHA_API mha_tensor mha_cache_keys(mha_cache* cache) MHA_NOEXCEPT;
 MHA_API mha_tensor mha_cache_values(mha_cache* cache) MHA_NOEXCEPT;
 /* new_lengths, counts [B]; new_lengths may be null */
 MHA_API mha_status mha_cache_append(mha_cache* cache, const mha_tensor* key, const mha_tensor* value,
                                     const int64_t* new_lengths) MHA_NOEXCEPT;
+MHA_API mha_status mha_cache_assign(mha_cache* cache, const mha_tensor* key, const mha_tensor* value,
+                                    const int64_t* new_lengths) MHA_NOEXCEPT;
 MHA_API mha_status mha_cache_advance(mha_cache* cache, ptrdiff_t count, const int64_t* new_lengths) MHA_NOEXCEPT;
 MHA_API mha_status mha_cache_rollback(mha_cache* cache, const int64_t* counts) MHA_NOEXCEPT;
+MHA_API mha_status mha_cache_rollback_by(mha_cache* cache, int64_t count) MHA_NOEXCEPT; /* of each sequence */
 MHA_API mha_status mha_cache_reorder(mha_cache* cache, const int64_t* index) MHA_NOEXCEPT;
 MHA_API mha_status mha_cache_keep_last(mha_cache* cache, int64_t count) MHA_NOEXCEPT;
 MHA_API mha_status mha_cache_clear(mha_cache* cache) MHA_NOEXCEPT;
 
-/* The layer: MultiHeadAttention. Immutable; the weights are copied. */
+/* The layer: MultiHeadAttention. */
 typedef struct mha_layer mha_layer;
 typedef struct mha_layer_config { /* zeros stand for the usual choice: see MultiHeadAttentionConfig */
   ptrdiff_t embed_dim, num_heads, num_kv_heads, head_dim, value_head_dim, kdim, vdim, out_dim;
@@ -166,6 +192,11 @@ typedef struct mha_layer_weights { /* [out_features, in_features]; biases and ad
 MHA_API mha_status mha_layer_create(const mha_layer_config* config, const mha_layer_weights* weights,
                                     mha_layer** layer) MHA_NOEXCEPT;
 MHA_API void mha_layer_destroy(mha_layer* layer) MHA_NOEXCEPT; /* may be null */
+/* The sizes with every zero resolved. */
+MHA_API mha_layer_config mha_layer_config_of(const mha_layer* layer) MHA_NOEXCEPT;
+MHA_API mha_dtype mha_layer_dtype(const mha_layer* layer) MHA_NOEXCEPT;
+/* Copies the weights out again, into those tensors of `outputs` that are not null. */
+MHA_API mha_status mha_layer_copy_weights(const mha_layer* layer, const mha_layer_weights* outputs) MHA_NOEXCEPT;
 /* weights and options may be null. */
 MHA_API mha_status mha_layer_forward(const mha_layer* layer, const mha_tensor* query, const mha_tensor* key,
                                      const mha_tensor* value, const mha_tensor* out, const mha_tensor* weights,
@@ -185,6 +216,138 @@ MHA_API mha_status mha_layer_attend(const mha_layer* layer, const mha_tensor* qu
 MHA_API mha_status mha_layer_append_to(const mha_layer* layer, mha_cache* cache, const mha_tensor* key,
                                        const mha_tensor* value, const int64_t* new_lengths,
                                        int num_threads) MHA_NOEXCEPT;
+
+/* Row t of out, [T, E], becomes sines and cosines of the position first_position + t: sinusoidal_positions. */
+MHA_API mha_status mha_sinusoidal_positions(const mha_tensor* out, int64_t first_position) MHA_NOEXCEPT;
+
+/* What mha_embed_tokens() looks up: EmbeddingTables. Neighbours along E lie next to each other. */
+typedef struct mha_embedding_tables {
+  const mha_tensor* words;       /* [V, E] */
+  const mha_tensor* positions;   /* [P, E] */
+  const mha_tensor* norm_weight; /* [E] or null: 1 */
+  const mha_tensor* norm_bias;   /* [E] or null: 0 */
+  double norm_eps;
+} mha_embedding_tables;
+/* Row i of out, [N, E], becomes the layer norm of words[tokens[i]] + positions[place of i in its text]. tokens: [N], in
+ * [0, V). cu_seqlens: [batch_size + 1], text b has the tokens [cu_seqlens[b], cu_seqlens[b + 1]). out must not overlap
+ * a table, and its neighbours along E lie next to each other. */
+MHA_API mha_status mha_embed_tokens(const int64_t* tokens, const int64_t* cu_seqlens, ptrdiff_t batch_size,
+                                    const mha_embedding_tables* tables, const mha_tensor* out,
+                                    int num_threads) MHA_NOEXCEPT;
+/* Row b of out, [batch_size, E], becomes the mean of the rows of text b of x, [N, E], or that scaled to length 1. out
+ * must not overlap x. */
+MHA_API mha_status mha_mean_pool(const mha_tensor* x, const int64_t* cu_seqlens, ptrdiff_t batch_size, bool normalize,
+                                 const mha_tensor* out, int num_threads) MHA_NOEXCEPT;
+
+/* Layer norm over the last axis: LayerNorm. */
+typedef struct mha_norm mha_norm;
+/* weight: [E]; bias: [E] or null; eps: at least 0, 1e-5 for the usual choice. */
+MHA_API mha_status mha_norm_create(const mha_tensor* weight, const mha_tensor* bias, double eps,
+                                   mha_norm** norm) MHA_NOEXCEPT;
+MHA_API void mha_norm_destroy(mha_norm* norm) MHA_NOEXCEPT; /* may be null */
+/* x: [..., E]; out: of the shape of x, which it may be, but must not overlap otherwise. */
+MHA_API mha_status mha_norm_forward(const mha_norm* norm, const mha_tensor* x, const mha_tensor* out,
+                                    int num_threads) MHA_NOEXCEPT;
+MHA_API ptrdiff_t mha_norm_embed_dim(const mha_norm* norm) MHA_NOEXCEPT;
+MHA_API double mha_norm_eps(const mha_norm* norm) MHA_NOEXCEPT;
+MHA_API bool mha_norm_has_bias(const mha_norm* norm) MHA_NOEXCEPT;
+MHA_API mha_dtype mha_norm_dtype(const mha_norm* norm) MHA_NOEXCEPT;
+/* Copies the weights out again, [E]; each may be null. */
+MHA_API mha_status mha_norm_copy_weights(const mha_norm* norm, const mha_tensor* weight,
+                                         const mha_tensor* bias) MHA_NOEXCEPT;
+
+typedef int mha_activation;
+enum { MHA_ACTIVATION_NONE, MHA_ACTIVATION_RELU, MHA_ACTIVATION_GELU, MHA_ACTIVATION_GELU_TANH };
+/* activation(x W1^T + b1) W2^T + b2 of each row: FeedForward. */
+typedef struct mha_feed_forward mha_feed_forward;
+typedef struct mha_feed_forward_weights { /* biases may be null */
+  const mha_tensor* weight1;              /* [F, E] */
+  const mha_tensor* bias1;                /* [F] */
+  const mha_tensor* weight2;              /* [E, F] */
+  const mha_tensor* bias2;                /* [E] */
+} mha_feed_forward_weights;
+MHA_API mha_status mha_feed_forward_create(const mha_feed_forward_weights* weights, mha_activation activation,
+                                           mha_feed_forward** feed_forward) MHA_NOEXCEPT;
+MHA_API void mha_feed_forward_destroy(mha_feed_forward* feed_forward) MHA_NOEXCEPT; /* may be null */
+/* x and out as for mha_norm_forward() */
+MHA_API mha_status mha_feed_forward_forward(const mha_feed_forward* feed_forward, const mha_tensor* x,
+                                            const mha_tensor* out, int num_threads) MHA_NOEXCEPT;
+MHA_API ptrdiff_t mha_feed_forward_embed_dim(const mha_feed_forward* feed_forward) MHA_NOEXCEPT;
+MHA_API ptrdiff_t mha_feed_forward_feedforward_dim(const mha_feed_forward* feed_forward) MHA_NOEXCEPT;
+MHA_API mha_activation mha_feed_forward_activation(const mha_feed_forward* feed_forward) MHA_NOEXCEPT;
+MHA_API bool mha_feed_forward_has_bias1(const mha_feed_forward* feed_forward) MHA_NOEXCEPT;
+MHA_API bool mha_feed_forward_has_bias2(const mha_feed_forward* feed_forward) MHA_NOEXCEPT;
+MHA_API mha_dtype mha_feed_forward_dtype(const mha_feed_forward* feed_forward) MHA_NOEXCEPT;
+/* Copies the weights out again, into those tensors of `outputs` that are not null. */
+MHA_API mha_status mha_feed_forward_copy_weights(const mha_feed_forward* feed_forward,
+                                                 const mha_feed_forward_weights* outputs) MHA_NOEXCEPT;
+
+/* Layers one after another, and a last layer norm if there is one: Encoder. */
+typedef struct mha_encoder mha_encoder;
+typedef struct mha_encoder_layer { /* EncoderLayer: parts of one dtype and one E */
+  const mha_layer* self_attention;
+  const mha_feed_forward* feed_forward;
+  const mha_norm *norm1, *norm2;
+  bool norm_first;
+} mha_encoder_layer;
+typedef struct mha_encoder_extras { /* EncoderExtras; each may be null */
+  const mha_tensor* weights;        /* [count]: for each layer [B, H, T, Tk], or rank 0: not wanted */
+  mha_cache* const* caches;         /* [count]: one for each layer, which keys and values of the call join */
+  const int64_t* new_lengths;       /* [B]: with caches, only the first new_lengths[b] rows of x count */
+} mha_encoder_extras;
+/* layers: [count]. The encoder shares the weights of the parts, whose handles may be destroyed. final_norm may be
+ * null. */
+MHA_API mha_status mha_encoder_create(const mha_encoder_layer* layers, ptrdiff_t count, const mha_norm* final_norm,
+                                      mha_encoder** encoder) MHA_NOEXCEPT;
+MHA_API void mha_encoder_destroy(mha_encoder* encoder) MHA_NOEXCEPT; /* may be null */
+/* x: [B, T, E] or [T, E]; out: of the shape of x, which it may be, but must not overlap otherwise. options, of the
+ * attention of every layer, and extras may be null. If it fails, no cache has changed. */
+MHA_API mha_status mha_encoder_forward(const mha_encoder* encoder, const mha_tensor* x, const mha_tensor* out,
+                                       const mha_attention_options* options,
+                                       const mha_encoder_extras* extras) MHA_NOEXCEPT;
+/* x: [N, E]; cu_seqlens: [num_sequences + 1], where sequences begin, and N; options may be null. */
+MHA_API mha_status mha_encoder_forward_varlen(const mha_encoder* encoder, const mha_tensor* x,
+                                              const int64_t* cu_seqlens, ptrdiff_t num_sequences, const mha_tensor* out,
+                                              const mha_attention_options* options) MHA_NOEXCEPT;
+MHA_API ptrdiff_t mha_encoder_num_layers(const mha_encoder* encoder) MHA_NOEXCEPT;
+/* Layer i; nulls, if there is none. Its parts live as long as the encoder, and are not to be destroyed. */
+MHA_API mha_encoder_layer mha_encoder_layer_of(const mha_encoder* encoder, ptrdiff_t i) MHA_NOEXCEPT;
+MHA_API mha_dtype mha_encoder_dtype(const mha_encoder* encoder) MHA_NOEXCEPT;
+
+/* The same with attention to a memory in each layer: Decoder. */
+typedef struct mha_decoder mha_decoder;
+typedef struct mha_decoder_layer { /* DecoderLayer: parts of one dtype and one E */
+  const mha_layer *self_attention, *cross_attention;
+  const mha_feed_forward* feed_forward;
+  const mha_norm *norm1, *norm2, *norm3;
+  bool norm_first;
+} mha_decoder_layer;
+typedef struct mha_decoder_context {     /* DecoderContext: either memory or memory_caches; the others may be null */
+  const mha_tensor* memory;              /* [B, S, Em] or [S, Em] */
+  const mha_cache* const* memory_caches; /* [count]: what mha_layer_append_to() of cross_attention made of the memory */
+  mha_cache* const* caches;              /* [count]: one for each layer, which keys and values of the call join */
+  const int64_t* new_lengths;            /* [B]: as for an encoder */
+} mha_decoder_context;
+/* layers, final_norm: as for mha_encoder_create() */
+MHA_API mha_status mha_decoder_create(const mha_decoder_layer* layers, ptrdiff_t count, const mha_norm* final_norm,
+                                      mha_decoder** decoder) MHA_NOEXCEPT;
+MHA_API void mha_decoder_destroy(mha_decoder* decoder) MHA_NOEXCEPT; /* may be null */
+/* x, out: as for mha_encoder_forward(). options, of self-attention, with is_causal for a decoder, and memory_options,
+ * of cross-attention, may be null. If it fails, no cache has changed. */
+MHA_API mha_status mha_decoder_forward(const mha_decoder* decoder, const mha_tensor* x,
+                                       const mha_decoder_context* context, const mha_tensor* out,
+                                       const mha_attention_options* options,
+                                       const mha_attention_options* memory_options) MHA_NOEXCEPT;
+MHA_API ptrdiff_t mha_decoder_num_layers(const mha_decoder* decoder) MHA_NOEXCEPT;
+/* As mha_encoder_layer_of() */
+MHA_API mha_decoder_layer mha_decoder_layer_of(const mha_decoder* decoder, ptrdiff_t i) MHA_NOEXCEPT;
+MHA_API mha_dtype mha_decoder_dtype(const mha_decoder* decoder) MHA_NOEXCEPT;
+
+/* For benchmarks: the peak of one core in GFLOP/s, found in about `seconds`; and one reading of `count` blocks of
+ * `bytes` each, whose result is the XOR of their 8-byte words. */
+MHA_API mha_status mha_measure_fma_gflops(mha_dtype dtype, double seconds, double* gflops) MHA_NOEXCEPT;
+MHA_API mha_status mha_read_memory(const void* const* blocks, int count, size_t bytes, int threads,
+                                   uint64_t* result) MHA_NOEXCEPT;
 
 #ifdef __cplusplus
 }

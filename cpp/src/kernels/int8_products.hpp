@@ -11,22 +11,24 @@ namespace mha::MHA_ISA {
 
 #ifdef __AVX512VNNI__
 
-// VPDPBUSD takes bytes without signs from the rows: q + 128. Sums begin with -128 times the sum of the weights, which
-// takes that away again. (With q + 128 up to 255 they may wrap around on the way, and come out right.)
-constexpr int kFeatureBytes = 1, kFeatureOffset = 128;
+// VPDPBUSD takes bytes without signs from the rows: integers to which the row's offset has been added. Sums begin with
+// minus the offset times the sum of the weights, which takes that away again. (They may wrap around on the way, and come
+// out right.)
+constexpr int kFeatureBytes = 1;
+constexpr bool kHasOffset = true;
 
-using WeightBytes = Integers;
+using WeightBytes = Ints;
 MHA_INLINE WeightBytes weights_at(const void* at) { return load_vector<WeightBytes>(at); }
 
-using Features = Integers;
+using Features = Ints;
 MHA_INLINE Features features_at(const unsigned char* at) {
   std::int32_t four;
   __builtin_memcpy(&four, at, sizeof four);
-  return Integers(_mm512_set1_epi32(four));
+  return Ints(_mm512_set1_epi32(four));
 }
 
-MHA_INLINE Integers dot(const Integers& sum, const Features& x, const WeightBytes& w) {
-  return Integers(_mm512_dpbusd_epi32(__m512i(sum), __m512i(x), __m512i(w)));
+MHA_INLINE Ints dot(const Ints& sum, const Features& x, const WeightBytes& w) {
+  return Ints(_mm512_dpbusd_epi32(__m512i(sum), __m512i(x), __m512i(w)));
 }
 
 MHA_INLINE void store_features(unsigned char* to, const Bits& words) {
@@ -38,7 +40,8 @@ MHA_INLINE void store_features(unsigned char* to, const Bits& words) {
 // Without it products of 16-bit integers, two of which are added up at a time. VPMADDUBSW would take bytes, but it
 // saturates. A row holds 16-bit integers, of four features the first and the third, then the second and the fourth: the
 // pairs that are made of a word of weights by one shift or two.
-constexpr int kFeatureBytes = 2, kFeatureOffset = 0;
+constexpr int kFeatureBytes = 2;
+constexpr bool kHasOffset = false;
 
 struct WeightBytes {
   Shorts even, odd;  // features 0 and 2, 1 and 3
@@ -55,24 +58,24 @@ struct Features {
 MHA_INLINE Features features_at(const unsigned char* at) {
   std::int32_t pairs[2];
   __builtin_memcpy(pairs, at, sizeof pairs);
-  return {Shorts(Integers{} + pairs[0]), Shorts(Integers{} + pairs[1])};
+  return {Shorts(Ints{} + pairs[0]), Shorts(Ints{} + pairs[1])};
 }
 
 /// a0 b0 + a1 b1 for each pair.
-MHA_INLINE Integers multiply_pairs(const Shorts& a, const Shorts& b) {
+MHA_INLINE Ints multiply_pairs(const Shorts& a, const Shorts& b) {
 #if defined(EIGEN_VECTORIZE_AVX512)
-  return Integers(_mm512_madd_epi16(__m512i(a), __m512i(b)));
+  return Ints(_mm512_madd_epi16(__m512i(a), __m512i(b)));
 #elif defined(EIGEN_VECTORIZE_AVX2)
-  return Integers(_mm256_madd_epi16(__m256i(a), __m256i(b)));
+  return Ints(_mm256_madd_epi16(__m256i(a), __m256i(b)));
 #elif defined(EIGEN_VECTORIZE_SSE2)
-  return Integers(_mm_madd_epi16(__m128i(a), __m128i(b)));
+  return Ints(_mm_madd_epi16(__m128i(a), __m128i(b)));
 #else
   const Bits x = Bits(a), y = Bits(b);
-  return (Integers(x << 16) >> 16) * (Integers(y << 16) >> 16) + (Integers(x) >> 16) * (Integers(y) >> 16);
+  return (Ints(x << 16) >> 16) * (Ints(y << 16) >> 16) + (Ints(x) >> 16) * (Ints(y) >> 16);
 #endif
 }
 
-MHA_INLINE Integers dot(const Integers& sum, const Features& x, const WeightBytes& w) {
+MHA_INLINE Ints dot(const Ints& sum, const Features& x, const WeightBytes& w) {
   return sum + multiply_pairs(x.even, w.even) + multiply_pairs(x.odd, w.odd);
 }
 

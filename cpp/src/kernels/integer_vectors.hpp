@@ -11,7 +11,7 @@ namespace mha::MHA_ISA {
 constexpr int kPacketBytes = int(sizeof(Packet<float>));
 
 using Bits = std::uint32_t __attribute__((vector_size(kPacketBytes)));
-using Integers = std::int32_t __attribute__((vector_size(kPacketBytes)));
+using Ints = std::int32_t __attribute__((vector_size(kPacketBytes)));
 using Shorts = std::int16_t __attribute__((vector_size(kPacketBytes)));
 using Floats = float __attribute__((vector_size(kPacketBytes)));
 

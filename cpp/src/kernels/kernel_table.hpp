@@ -32,9 +32,9 @@ constexpr int kMaxDecodeRows = 8;
 /// One tile of attention: up to kMaxTileRows query rows that read the same keys and values. Which head or batch element
 /// a row belongs to ends here. Rows are sorted by position: first_key and last_key never fall.
 struct AttentionTile {
-  int rows;                             // 1 ... query_tile_rows
-  bool is_wide;                         // query, out and attn_mask are of the accumulator's type, wider than keys and values
-  Index head_dim, value_dim;            // D, Dv
+  int rows;                   // 1 ... query_tile_rows
+  bool is_wide;               // query, out and attn_mask are of the accumulator's type, wider than keys and values
+  Index head_dim, value_dim;  // D, Dv
   const void* query[kMaxTileRows];      // each row's first element
   Index query_step;                     // elements between neighbours along D
   const void *key, *value;              // element (0, 0)
@@ -78,9 +78,14 @@ constexpr Index features_per_word(DType dtype, WeightFormat format) {
   return format == WeightFormat::int8 ? 4 : format == WeightFormat::bf16 || dtype == DType::bf16 ? 2 : 1;
 }
 
-/// The largest magnitude of a row, or of the weights of an output feature, counts as so much at least when it is
-/// quantized: 127 times its inverse is finite.
+/// What rows, and the weights of an output feature, are quantized by is so much at least: 127 times its inverse is finite.
 constexpr float kLeastQuantizedMax = 0x1p-100f;
+
+/// A quantized row is scale * (integer - offset).
+struct QuantizedRow {
+  float scale;
+  std::int32_t offset;
+};
 
 /// Rows of a projection times one weight panel: out = activation(x panel + bias).
 ///
@@ -89,11 +94,11 @@ constexpr float kLeastQuantizedMax = 0x1p-100f;
 struct ProjectionTile {
   Index rows;  // any number
   Index in_features;
-  const void* x;          // [rows, in_features]
-  Index x_row, x_step;    // elements between rows; between features. After `read` in units of its own
-  const float* x_scales;  // [rows], set by `read` for int8 weights
-  const void* panel;      // [in_features][panel width], kVectorBytes aligned
-  const void* bias;       // [panel width], as all columns; int8: then the scales of the weights, and their sums in int32
+  const void* x;                 // [rows, in_features]
+  Index x_row, x_step;           // elements between rows; between features. After `read` in units of its own
+  const QuantizedRow* x_scales;  // [rows], set by `read` for int8 weights
+  const void* panel;             // [in_features][panel width], kVectorBytes aligned
+  const void* bias;  // [panel width], as all columns; int8: then the scales of the weights, and their sums in int32
   // Where the columns go, in groups of one vector of the widest set (kVectorBytes): group g of row r is written to
   // out[g] + r * out_row, group_columns[g] elements, out_step apart. No columns: the group is padding.
   void* out[kPanelBytes / kVectorBytes];

@@ -69,15 +69,18 @@ MHA_INLINE void multiply_long_tile(Index depth, const Unit* a, Index a_row, Inde
   if (depth <= kChain) return multiply_tile<Unit, M, N, kAhead>(depth, a, a_row, a_step, b, b_row, zero, finish);
   constexpr Index L = kLanes<T>;
   alignas(kVectorBytes) T sums[L * M * N] = {};
-  const auto sum = [&](int i, int j, const Packet<T>& c)
-                       MHA_INLINE_LAMBDA { return padd(pload<Packet<T>>(sums + (i * N + j) * L), c); };
-  for (; depth > kChain; depth -= kChain, a += kChain * a_step, b += kChain * b_row)
-    multiply_tile<Unit, M, N, kAhead>(kChain, a, a_row, a_step, b, b_row, zero,
-                                   [&](int i, int j, const Packet<T>& c)
-                                       MHA_INLINE_LAMBDA { pstore(sums + (i * N + j) * L, sum(i, j, c)); });
-  multiply_tile<Unit, M, N, kAhead>(depth, a, a_row, a_step, b, b_row, zero,
-                                 [&](int i, int j, const Packet<T>& c)
-                                     MHA_INLINE_LAMBDA { finish(i, j, sum(i, j, c)); });
+  // Chains meet in memory, the last one too: a loop of its own for that would be a third of the code.
+  for (; depth > 0; depth -= kChain, a += kChain * a_step, b += kChain * b_row)
+    multiply_tile<Unit, M, N, kAhead>(depth < kChain ? depth : kChain, a, a_row, a_step, b, b_row, zero,
+                                      [&](int i, int j, const Packet<T>& c) MHA_INLINE_LAMBDA {
+                                        T* const sum = sums + (i * N + j) * L;
+                                        pstore(sum, padd(pload<Packet<T>>(sum), c));
+                                      });
+  MHA_UNROLL
+  for (int i = 0; i < M; ++i) {
+    MHA_UNROLL
+    for (int j = 0; j < N; ++j) finish(i, j, pload<Packet<T>>(sums + (i * N + j) * L));
+  }
 }
 
 /// Rows of memory that will be read soon. Prefetching costs a little when they are near already (1.5 % at T = 128) and
@@ -93,7 +96,7 @@ struct Upcoming {
 };
 
 /// A strip function computes M rows of a tile that is N vectors wide. `Strip<T, M, N>::run` is instantiated for every M
-/// up to tile_rows(N) and every N from kLeastVectors on, and called through a table.
+/// up to tile_rows(N) and every N, or kLeastVectors and its doubles, and called through a table.
 ///
 /// Splits `rows` into strips of nearly equal height, none above tile_rows(n): 32 rows become 6+6+5+5+5+5, not
 /// 6+6+6+6+6+2, since a tile of two rows has too few accumulators to hide the latency of a multiply-add. Before each
@@ -126,7 +129,7 @@ struct StripTable {
     if constexpr (M < tile_rows(N))
       fill<N, M + 1>();
     else if constexpr (N < kVectors)
-      fill<N + 1>();
+      fill<kLeastVectors == 1 ? N + 1 : 2 * N>();
   }
 };
 

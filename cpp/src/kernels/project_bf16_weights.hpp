@@ -5,9 +5,9 @@
 // that were rounded to bfloat16.
 #pragma once
 
+#include "integer_vectors.hpp"
 #include "project_tile.hpp"
 #include "weight_strips.hpp"
-#include "integer_vectors.hpp"
 
 namespace mha::MHA_ISA {
 

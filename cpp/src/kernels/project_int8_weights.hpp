@@ -22,12 +22,12 @@ struct Int8WeightsStrip {
     const unsigned char* x = static_cast<const unsigned char*>(tile.x) + row * tile.x_row;
     const std::byte* b = g.panel();
 
-    Integers c[M][N];
+    Ints c[M][N];
     MHA_UNROLL
-    for (int j = 0; j < N; ++j) {
-      const Integers start = load_vector<Integers>(weight_sums + j * L) * -kFeatureOffset;
+    for (int i = 0; i < M; ++i) {
       MHA_UNROLL
-      for (int i = 0; i < M; ++i) c[i][j] = start;
+      for (int j = 0; j < N; ++j)
+        c[i][j] = kHasOffset ? load_vector<Ints>(weight_sums + j * L) * -tile.x_scales[row + i].offset : Ints{};
     }
     for (Index k = 0; k < tile.in_features; k += 4) {
       WeightBytes bk[N];
@@ -48,7 +48,7 @@ struct Int8WeightsStrip {
     }
     MHA_UNROLL
     for (int i = 0; i < M; ++i) {
-      const P x_scale = pset1<P>(tile.x_scales[row + i]);
+      const P x_scale = pset1<P>(tile.x_scales[row + i].scale);
       MHA_UNROLL
       for (int j = 0; j < N; ++j) {
         const P sum = P(__builtin_convertvector(c[i][j], Floats));

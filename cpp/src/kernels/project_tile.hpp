@@ -72,6 +72,11 @@ using ProjectAndActivateRows = ProjectAndActivateStrip<T, M, N, 0>;
 template <class T, int M, int N>
 using ProjectAndActivateFirstRows = ProjectAndActivateStrip<T, M, N, kPanelRowsAhead>;
 
+/// Strips as wide as a register tile, or half of that: a quarter and three quarters, for panels that end in padding, would
+/// be half of the code.
+template <template <class, int, int> class Strip, class T>
+using ProjectTable = StripTable<Strip, T, ProjectionArguments<T>, kVectors / 2>;
+
 template <class T>
 std::size_t projection_scratch(Index rows) {
   return std::size_t(rows * kPanelBytes);
@@ -79,23 +84,25 @@ std::size_t projection_scratch(Index rows) {
 
 template <class T>
 void project_tile(const ProjectionTile& tile, void* scratch) {
-  static constexpr StripTable<ProjectRows, T, ProjectionArguments<T>> project;
-  static constexpr StripTable<ProjectAndActivateRows, T, ProjectionArguments<T>> project_and_activate;
-  static constexpr StripTable<ProjectFirstRows, T, ProjectionArguments<T>> project_first;
-  static constexpr StripTable<ProjectAndActivateFirstRows, T, ProjectionArguments<T>> project_and_activate_first;
+  static constexpr ProjectTable<ProjectRows, T> project;
+  static constexpr ProjectTable<ProjectAndActivateRows, T> project_and_activate;
+  static constexpr ProjectTable<ProjectFirstRows, T> project_first;
+  static constexpr ProjectTable<ProjectAndActivateFirstRows, T> project_and_activate_first;
   constexpr Index L = kLanes<T>, kGroup = kVectorBytes / Index(sizeof(T)), kGroups = kPanelBytes / kVectorBytes;
   T* sums = static_cast<T*>(scratch);
+  constexpr Index kHalf = kVectors / 2 * L;
   Index groups = kGroups;
   while (groups > 0 && tile.group_columns[groups - 1] == 0) --groups;  // padding at the end
+  const Index columns = (groups * kGroup + kHalf - 1) / kHalf * kHalf;
   bool is_direct = tile.out_step == 1;  // whole vectors next to each other: no detour through the sums
-  for (Index g = 0; g < groups; ++g) is_direct = is_direct && tile.group_columns[g] == kGroup;
+  for (Index g = 0; g < columns / kGroup; ++g) is_direct = is_direct && tile.group_columns[g] == kGroup;
 
   Index k = 0;
   do {
     const Index depth = tile.in_features - k < kDepth ? tile.in_features - k : kDepth;
     const bool is_last = k + depth == tile.in_features;
-    for (Index column = 0; column < groups * kGroup; column += kWidth<T>) {
-      const Index rest = groups * kGroup - column, width = rest < kWidth<T> ? rest : kWidth<T>;
+    for (Index column = 0; column < columns; column += kWidth<T>) {
+      const Index rest = columns - column, width = rest < kWidth<T> ? rest : kWidth<T>;
       ProjectionArguments<T> arguments{depth,
                                        static_cast<const T*>(tile.x) + k * tile.x_step,
                                        tile.x_row,

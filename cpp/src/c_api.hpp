@@ -1,0 +1,128 @@
+// What the functions of mha/mha.h are made of: handles, conversions, and what becomes of exceptions.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "mha/mha.h"
+#include "mha/mha.hpp"
+
+namespace mha::c_api {
+
+/// MHA_OK, and no sentence in mha_last_error().
+mha_status success() noexcept;
+/// What stands for the exception that is being handled, and its sentence in mha_last_error().
+mha_status failure() noexcept;
+
+template <class Call>
+mha_status guarded(Call call) noexcept {
+  try {
+    call();
+    return success();
+  } catch (...) {
+    return failure();
+  }
+}
+
+/// @throws std::invalid_argument
+[[noreturn]] void refuse_null(const std::string& name);
+
+template <class T>
+T& given(T* pointer, const char* name) {
+  if (pointer == nullptr) refuse_null(name);
+  return *pointer;
+}
+
+// A handle is the address of an object of the C++ API under another name, so that the parts of an object have handles,
+// too.
+template <class Handle>
+struct Behind;
+template <>
+struct Behind<mha_cache> {
+  using Type = KVCache;
+};
+template <>
+struct Behind<mha_layer> {
+  using Type = MultiHeadAttention;
+};
+template <>
+struct Behind<mha_norm> {
+  using Type = LayerNorm;
+};
+template <>
+struct Behind<mha_feed_forward> {
+  using Type = FeedForward;
+};
+template <>
+struct Behind<mha_encoder> {
+  using Type = Encoder;
+};
+template <>
+struct Behind<mha_decoder> {
+  using Type = Decoder;
+};
+template <class Handle>
+struct Behind<const Handle> {
+  using Type = const typename Behind<Handle>::Type;
+};
+template <class Handle>
+using Object = typename Behind<Handle>::Type;
+
+/// The object of a handle that is known to be there.
+template <class Handle>
+Object<Handle>& object(Handle& handle) {
+  return reinterpret_cast<Object<Handle>&>(handle);
+}
+template <class Handle>
+Object<Handle>& object(Handle* handle, const char* name) {
+  return object(given(handle, name));
+}
+template <class Handle>
+const Handle* handle_of(const Object<Handle>& object) {
+  return reinterpret_cast<const Handle*>(&object);
+}
+
+template <class Handle, class... Arguments>
+void create(Handle** handle, const char* name, const Arguments&... arguments) {
+  Handle*& result = given(handle, name);
+  result = reinterpret_cast<Handle*>(new Object<Handle>(arguments...));
+}
+template <class Handle>
+void destroy(Handle* handle) noexcept {
+  delete reinterpret_cast<Object<Handle>*>(handle);
+}
+
+/// The objects of an array of handles, none of which may be null; data() is null if there is no array.
+template <class Handle>
+class Objects {
+ public:
+  Objects(Handle* const* handles, Index count, const char* name) {
+    if (handles == nullptr) return;
+    Object<Handle>** const objects =
+        count <= kFew ? few_ : (many_.resize(static_cast<std::size_t>(count)), many_.data());
+    for (Index i = 0; i < count; ++i) {
+      if (handles[i] == nullptr) refuse_null(std::string(name) + "[" + std::to_string(i) + "]");
+      objects[i] = &object(*handles[i]);
+    }
+    data_ = objects;
+  }
+  Objects(const Objects&) = delete;
+  Objects& operator=(const Objects&) = delete;
+
+  Object<Handle>* const* data() const { return data_; }
+
+ private:
+  // As many as most models have layers: a step over their caches allocates nothing.
+  static constexpr Index kFew = 96;
+  Object<Handle>* few_[kFew];
+  std::vector<Object<Handle>*> many_;
+  Object<Handle>* const* data_ = nullptr;
+};
+
+DType dtype_of(mha_dtype dtype);
+/// Empty for null.
+MutableTensorView view(const mha_tensor* tensor);
+/// The defaults for null.
+AttentionOptions options_of(const mha_attention_options* from);
+
+}  // namespace mha::c_api

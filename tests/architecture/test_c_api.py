@@ -1,0 +1,177 @@
+"""Whatever the C++ headers offer has a form in mha.h: functions, members of classes, fields of structs, enumerators."""
+
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from check_exports import MARKED, declarations, marked
+
+INCLUDE = Path(__file__).resolve().parents[2] / "cpp" / "include" / "mha"
+CPP = "\n".join(declarations(path.read_text(encoding="utf-8")) for path in sorted(INCLUDE.glob("*.hpp")))
+C = declarations((INCLUDE / "mha.h").read_text(encoding="utf-8"))
+
+# Classes and what stands for them in the names of C; the functions of a class are mha_<that>_<member>.
+HANDLES = {
+    "KVCache": "cache",
+    "MultiHeadAttention": "layer",
+    "LayerNorm": "norm",
+    "FeedForward": "feed_forward",
+    "Encoder": "encoder",
+    "Decoder": "decoder",
+}
+
+# What is called something else in C. Overloads have one name each, in the order of the header.
+OTHER_NAMES = {
+    "ExecutorScope": ["mha_set_executor"],  # scopes nest; in C a thread has one executor or none
+    "KVCache::config": ["mha_cache_config_of"],  # the name without "of" is that of a type
+    "KVCache::keys": ["mha_cache_keys", "mha_cache_keys"],  # const or not is all one to a tensor
+    "KVCache::values": ["mha_cache_values", "mha_cache_values"],
+    "KVCache::rollback": ["mha_cache_rollback_by", "mha_cache_rollback"],
+    "MultiHeadAttention::config": ["mha_layer_config_of"],
+    "MultiHeadAttention::forward": ["mha_layer_forward", "mha_layer_forward_cached"],
+    "Encoder::layer": ["mha_encoder_layer_of"],
+    "Decoder::layer": ["mha_decoder_layer_of"],
+    # Statuses.
+    "DTypeError": [],
+    "AllocationError": [],
+    "AllocationError::what": [],
+    # For the library itself.
+    "MultiHeadAttention::packed": [],
+    "FeedForward::packed": [],
+    "LayerNorm::weights": [],
+}
+
+STRUCTS = {
+    "AttentionOptions": "mha_attention_options",
+    "AttentionStatistics": "mha_statistics",
+    "DecoderContext": "mha_decoder_context",
+    "DecoderLayer": "mha_decoder_layer",
+    "EmbeddingTables": "mha_embedding_tables",
+    "EncoderExtras": "mha_encoder_extras",
+    "EncoderLayer": "mha_encoder_layer",
+    "Executor": "mha_executor",
+    "FeedForwardWeights": "mha_feed_forward_weights",
+    "KVCacheConfig": "mha_cache_config",
+    "MultiHeadAttentionConfig": "mha_layer_config",
+    "MultiHeadAttentionWeights": "mha_layer_weights",
+    "RaggedBatch": "mha_ragged_batch",
+}
+
+
+def members(header: str) -> list[str]:
+    """Public member functions of marked classes, as often as they are declared; none of those that any class has."""
+    names = []
+    for name, body in re.findall(r"^class MHA_API (\w+)[^;{]*{(.*?)^};", header, re.M | re.S):
+        public = body.partition(" private:")[0]
+        for member in re.findall(r"^  (?!struct|explicit|~)(?=\w)[^;(]*?(\w+|operator\W+)\(", public, re.M):
+            if member != name and not member.startswith("operator"):
+                names.append(f"{name}::{member}")
+    return names
+
+
+def entry_points(header: str) -> Counter[str]:
+    """Functions and classes that are marked, and members; how often each is declared."""
+    return Counter([*("".join(pair) for pair in MARKED.findall(header)), *members(header)])
+
+
+def expected_in_c(entry: str) -> list[str]:
+    name, _, member = entry.partition("::")
+    if entry in OTHER_NAMES:
+        return OTHER_NAMES[entry]
+    if name in HANDLES:
+        return [f"mha_{HANDLES[name]}_{part}" for part in ([member] if member else ["create", "destroy"])]
+    return [f"mha_{entry}"]
+
+
+def fields(body: str) -> list[str]:
+    """Names of the fields in the body of a struct, in either language."""
+    body = re.sub(r"=[^,;]*", "", body)
+    while body != (body := re.sub(r"{[^{}]*}", ";", body)):  # bodies of functions
+        pass
+    body = re.sub(r"\(\*(\w+)\)\([^;]*\)", r"\1", body)  # pointers to functions
+    return [
+        name
+        for statement in body.split(";")
+        if "(" not in statement
+        for name in re.findall(r"(\w+)\s*(?=,|$)", statement.strip())
+    ]
+
+
+CPP_STRUCTS = dict(re.findall(r"^struct (\w+) {(.*?)^};", CPP, re.M | re.S))
+C_STRUCTS = dict(re.findall(r"^typedef struct (\w+) {(.*?)^} \1;", C, re.M | re.S))
+ENTRY_POINTS = entry_points(CPP)
+
+
+@pytest.mark.parametrize("entry", sorted(ENTRY_POINTS))
+def test_what_can_be_called_from_cpp_can_be_called_from_c(entry: str) -> None:
+    names = expected_in_c(entry)
+    assert set(names) <= marked(C)
+    if names and entry not in HANDLES:
+        assert len(names) == ENTRY_POINTS[entry], "each overload needs a name of its own"
+
+
+def test_the_lists_name_what_there_is() -> None:
+    assert set(OTHER_NAMES) | set(HANDLES) <= set(ENTRY_POINTS)
+
+
+@pytest.mark.parametrize("name", sorted(CPP_STRUCTS))
+def test_structs_have_the_same_fields(name: str) -> None:
+    assert name in STRUCTS, "a struct needs one in C"
+    assert fields(C_STRUCTS[STRUCTS[name]]) == fields(CPP_STRUCTS[name]) != []
+
+
+def test_enumerations_have_the_same_values() -> None:
+    in_cpp = [re.findall(r"\w+", body) for body in re.findall(r"^enum class \w+[^{]*{([^}]*)}", CPP, re.M)]
+    in_c = [re.findall(r"(\w+)[^,]*", body.lower()) for body in re.findall(r"^enum {([^}]*)}", C, re.M)]
+    assert len(in_cpp) == 3
+    for values in in_cpp:
+        same = [
+            other
+            for other in in_c
+            if len(other) == len(values)
+            and all(c.endswith(f"_{value}") for c, value in zip(other, values, strict=True))
+        ]
+        assert same, values
+
+
+HEADER = declarations("""
+MHA_API void attend(const TensorView& query,
+                    int threads = 0);
+class MHA_API Cache {
+ public:
+  explicit Cache(int size);
+  ~Cache();
+  Cache& operator=(Cache&&) noexcept;
+  /// Not a declaration: append(x);
+  void append(int count,
+              const Index* lengths = nullptr);
+  void append(const Array& array);
+  struct Outputs {
+    Array keys;
+  };
+  const Index* lengths() const { return lengths_; }
+
+ private:
+  void grow();
+};
+""")
+
+
+def test_entry_points_are_found() -> None:
+    assert entry_points(HEADER) == Counter(
+        {"attend": 1, "Cache": 1, "Cache::append": 2, "Cache::lengths": 1},
+    )
+
+
+def test_fields_are_found() -> None:
+    cpp = """
+  View mask = {};
+  bool add, both = false;
+  void (*run)(void* state, void (*body)(int i)) = nullptr;
+  double scale = std::numeric_limits<double>::quiet_NaN();
+  Index sum() const { return Index{add} + 1; }
+  const Index* const* lengths = nullptr;
+"""
+    c = "const mha_tensor* mask; bool add, both; void (*run)(void*); double scale; const int64_t *const *lengths;"
+    assert fields(cpp) == fields(c) == ["mask", "add", "both", "run", "scale", "lengths"]

@@ -1,0 +1,165 @@
+// What computes rows by themselves, in C: the bits of the C++ functions, and what is refused.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdint>
+
+#include "arrays.hpp"
+#include "c_calls.hpp"
+#include "mha/mha.hpp"
+
+namespace mha {
+namespace {
+
+using testing::Array;
+using testing::c_tensor;
+using testing::expect_failure;
+using testing::nans;
+using testing::Owned;
+
+using Rows = Array<float>;
+
+constexpr Index kEmbed = 24, kHidden = 40;
+
+TEST(CApiRows, LayerNorm) {
+  const Rows weight = Rows::random({kEmbed}, 1), bias = Rows::random({kEmbed}, 2);
+  const Rows x = Rows::random({2, 5, kEmbed}, 3);
+  const mha_tensor c_weight = c_tensor(weight), c_bias = c_tensor(bias);
+  for (const bool has_bias : {false, true}) {
+    const LayerNorm expected_norm(weight.view(), has_bias ? bias.view() : TensorView{}, 0.25);
+    mha_norm* norm = nullptr;
+    ASSERT_EQ(mha_norm_create(&c_weight, has_bias ? &c_bias : nullptr, 0.25, &norm), MHA_OK) << mha_last_error();
+    const Owned<mha_norm> owned(norm, &mha_norm_destroy);
+    Rows expected = nans<float>({2, 5, kEmbed}), out = expected, in_place = x;
+    expected_norm.forward(x.view(), expected.view());
+    const mha_tensor c_x = c_tensor(x), c_out = c_tensor(out), c_in_place = c_tensor(in_place);
+    EXPECT_OK(mha_norm_forward(norm, &c_x, &c_out, 2));
+    EXPECT_OK(mha_norm_forward(norm, &c_in_place, &c_in_place, 0));
+    EXPECT_EQ(out.data(), expected.data());
+    EXPECT_EQ(in_place.data(), expected.data());
+
+    EXPECT_EQ(mha_norm_embed_dim(norm), kEmbed);
+    EXPECT_EQ(mha_norm_eps(norm), 0.25);
+    EXPECT_EQ(mha_norm_has_bias(norm), has_bias);
+    EXPECT_EQ(mha_norm_dtype(norm), MHA_DTYPE_f32);
+    Rows weight_copy = nans<float>({kEmbed}), bias_copy = nans<float>({kEmbed});
+    const mha_tensor c_weight_copy = c_tensor(weight_copy), c_bias_copy = c_tensor(bias_copy);
+    EXPECT_OK(mha_norm_copy_weights(norm, &c_weight_copy, has_bias ? &c_bias_copy : nullptr));
+    EXPECT_EQ(weight_copy.data(), weight.data());
+    if (has_bias) {
+      EXPECT_EQ(bias_copy.data(), bias.data());
+    }
+  }
+}
+
+TEST(CApiRows, FeedForward) {
+  const auto up = Array<double>::random({kHidden, kEmbed}, 1), down = Array<double>::random({kEmbed, kHidden}, 2);
+  const auto bias1 = Array<double>::random({kHidden}, 3), x = Array<double>::random({7, kEmbed}, 4);
+  const mha_tensor c_up = c_tensor(up), c_down = c_tensor(down), c_bias1 = c_tensor(bias1), c_x = c_tensor(x);
+  const mha_feed_forward_weights weights = {&c_up, &c_bias1, &c_down, nullptr};
+  for (const mha_activation activation :
+       {MHA_ACTIVATION_NONE, MHA_ACTIVATION_RELU, MHA_ACTIVATION_GELU, MHA_ACTIVATION_GELU_TANH}) {
+    mha_feed_forward* layer = nullptr;
+    ASSERT_EQ(mha_feed_forward_create(&weights, activation, &layer), MHA_OK) << mha_last_error();
+    const Owned<mha_feed_forward> owned(layer, &mha_feed_forward_destroy);
+    auto expected = nans<double>({7, kEmbed}), out = expected;
+    FeedForward({up.view(), bias1.view(), down.view(), {}}, static_cast<Activation>(activation))
+        .forward(x.view(), expected.view());
+    const mha_tensor c_out = c_tensor(out);
+    EXPECT_OK(mha_feed_forward_forward(layer, &c_x, &c_out, 1));
+    EXPECT_EQ(out.data(), expected.data()) << "activation " << activation;
+
+    EXPECT_EQ(mha_feed_forward_embed_dim(layer), kEmbed);
+    EXPECT_EQ(mha_feed_forward_feedforward_dim(layer), kHidden);
+    EXPECT_EQ(mha_feed_forward_activation(layer), activation);
+    EXPECT_TRUE(mha_feed_forward_has_bias1(layer));
+    EXPECT_FALSE(mha_feed_forward_has_bias2(layer));
+    EXPECT_EQ(mha_feed_forward_dtype(layer), MHA_DTYPE_f64);
+    auto down_copy = nans<double>({kEmbed, kHidden}), bias_copy = nans<double>({kHidden});
+    const mha_tensor c_down_copy = c_tensor(down_copy), c_bias_copy = c_tensor(bias_copy);
+    const mha_feed_forward_weights outputs = {nullptr, &c_bias_copy, &c_down_copy, nullptr};
+    EXPECT_OK(mha_feed_forward_copy_weights(layer, &outputs));
+    EXPECT_EQ(down_copy.data(), down.data());
+    EXPECT_EQ(bias_copy.data(), bias1.data());
+  }
+}
+
+TEST(CApiRows, PositionsEmbeddingsAndMeans) {
+  auto positions = nans<double>({9, kEmbed}), c_positions = positions;
+  sinusoidal_positions(positions.view(), 4);
+  const mha_tensor positions_tensor = c_tensor(c_positions);
+  EXPECT_OK(mha_sinusoidal_positions(&positions_tensor, 4));
+  EXPECT_EQ(c_positions.data(), positions.data());
+
+  const auto words = Array<double>::random({5, kEmbed}, 1);
+  const auto weight = Array<double>::random({kEmbed}, 2), bias = Array<double>::random({kEmbed}, 3);
+  const std::int64_t tokens[] = {4, 0, 0, 3, 2}, offsets[] = {0, 2, 2, 5};
+  EmbeddingTables tables = {words.view(), positions.view(), weight.view(), bias.view(), 1e-3};
+  auto expected = nans<double>({5, kEmbed}), out = expected;
+  embed_tokens(tokens, offsets, 3, tables, expected.view());
+  const mha_tensor c_words = c_tensor(words), c_weight = c_tensor(weight), c_bias = c_tensor(bias),
+                   c_out = c_tensor(out);
+  const mha_embedding_tables c_tables = {&c_words, &positions_tensor, &c_weight, &c_bias, 1e-3};
+  EXPECT_OK(mha_embed_tokens(tokens, offsets, 3, &c_tables, &c_out, 2));
+  EXPECT_EQ(out.data(), expected.data());
+
+  for (const bool normalize : {false, true}) {
+    auto means = nans<double>({3, kEmbed}), c_means = means;
+    mean_pool(expected.view(), offsets, 3, normalize, means.view());
+    const mha_tensor means_tensor = c_tensor(c_means);
+    EXPECT_OK(mha_mean_pool(&c_out, offsets, 3, normalize, &means_tensor, 2));
+    EXPECT_EQ(c_means.data(), means.data());
+  }
+}
+
+TEST(CApiRows, WhatIsRefused) {
+  const Rows table = Rows::random({kEmbed, kEmbed}, 1), wide = Rows::random({kHidden, kEmbed}, 2);
+  const Rows weight = Rows::random({kEmbed}, 3), x = Rows::random({3, kEmbed}, 4);
+  const Rows narrow = Rows::random({3, kEmbed - 1}, 5), down_weight = Rows::random({kEmbed, kHidden}, 6);
+  Rows out = nans<float>({3, kEmbed});
+  const mha_tensor rows = c_tensor(x), out_rows = c_tensor(out), c_narrow = c_tensor(narrow),
+                   c_weight = c_tensor(weight), down = c_tensor(down_weight);
+  const std::int64_t offsets[] = {0, 3}, tokens[] = {0, 9, 0};
+  const auto expect_invalid = [](mha_status status, std::initializer_list<const char*> words) {
+    expect_failure(MHA_INVALID_ARGUMENT, status, words);
+  };
+  mha_norm* norm = nullptr;
+  mha_feed_forward* feed_forward = nullptr;
+  const mha_tensor square = c_tensor(table), up = c_tensor(wide);
+  expect_invalid(mha_norm_create(nullptr, nullptr, 0, &norm), {"LayerNorm", "weight"});
+  expect_invalid(mha_norm_create(&square, nullptr, 0, &norm), {"LayerNorm", "weight", "[24, 24]"});
+  expect_invalid(mha_feed_forward_create(nullptr, MHA_ACTIVATION_RELU, &feed_forward), {"weights", "null"});
+  const mha_feed_forward_weights weights = {&up, nullptr, &up, nullptr};
+  expect_invalid(mha_feed_forward_create(&weights, MHA_ACTIVATION_RELU, &feed_forward), {"FeedForward", "weight2"});
+  expect_invalid(mha_feed_forward_create(&weights, 4, &feed_forward), {"mha_activation", "got 4"});
+  expect_invalid(mha_feed_forward_create(&weights, -1, &feed_forward), {"mha_activation", "got -1"});
+  EXPECT_EQ(norm, nullptr);
+  EXPECT_EQ(feed_forward, nullptr);
+
+  const mha_feed_forward_weights good_weights = {&up, nullptr, &down, nullptr};
+  ASSERT_EQ(mha_norm_create(&c_weight, nullptr, 0, &norm), MHA_OK) << mha_last_error();
+  ASSERT_EQ(mha_feed_forward_create(&good_weights, MHA_ACTIVATION_RELU, &feed_forward), MHA_OK) << mha_last_error();
+  expect_invalid(mha_norm_forward(nullptr, &rows, &out_rows, 0), {"norm", "null"});
+  expect_invalid(mha_norm_forward(norm, &c_narrow, &out_rows, 0), {"LayerNorm", "24 features"});
+  expect_invalid(mha_norm_copy_weights(nullptr, &out_rows, nullptr), {"norm", "null"});
+  expect_invalid(mha_feed_forward_forward(nullptr, &rows, &out_rows, 0), {"feed_forward", "null"});
+  expect_invalid(mha_feed_forward_forward(feed_forward, &c_narrow, &out_rows, 0), {"FeedForward", "24 features"});
+  expect_invalid(mha_feed_forward_copy_weights(feed_forward, nullptr), {"outputs", "null"});
+
+  const mha_embedding_tables tables = {&rows, &rows, nullptr, nullptr, 0};
+  expect_invalid(mha_sinusoidal_positions(nullptr, 0), {"sinusoidal_positions", "out"});
+  expect_invalid(mha_embed_tokens(nullptr, offsets, 1, &tables, &out_rows, 0), {"tokens", "null"});
+  expect_invalid(mha_embed_tokens(tokens, offsets, 1, nullptr, &out_rows, 0), {"tables", "null"});
+  expect_invalid(mha_embed_tokens(tokens, nullptr, 1, &tables, &out_rows, 0), {"cu_seqlens"});
+  expect_invalid(mha_embed_tokens(tokens, offsets, 1, &tables, &out_rows, 0), {"embed_tokens", "token 1 is 9"});
+  expect_invalid(mha_mean_pool(&rows, nullptr, 1, false, &out_rows, 0), {"mean_pool", "cu_seqlens"});
+  expect_invalid(mha_mean_pool(&rows, offsets, 1, false, &out_rows, 0), {"mean_pool", "[1, 24]", "[3, 24]"});
+  for (float element : out.data()) ASSERT_TRUE(std::isnan(element));
+  mha_norm_destroy(norm);
+  mha_feed_forward_destroy(feed_forward);
+  mha_norm_destroy(nullptr);
+  mha_feed_forward_destroy(nullptr);
+}
+
+}  // namespace
+}  // namespace mha

@@ -1,0 +1,266 @@
+// Weights in fewer bits, below Python: panels, kernels, and weights that are given as they are stored.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <numeric>
+#include <vector>
+
+#include "arrays.hpp"
+#include "mha/half_precision.hpp"
+#include "mha/mha.hpp"
+#include "packed_linear.hpp"
+#include "row_kernels.hpp"
+#include "validate_weights.hpp"
+
+namespace mha {
+namespace {
+
+using testing::expect_words;
+using testing::kNaN;
+using testing::message_of;
+using testing::random;
+using testing::same_bits;
+
+using WeightKernels = testing::RowKernelsOf<float>;
+
+struct AlignedBytes {
+  explicit AlignedBytes(std::size_t count) : lines((count + kVectorBytes - 1) / kVectorBytes + 1) {}
+  struct alignas(kVectorBytes) Line {
+    std::byte bytes[kVectorBytes];
+  };
+  std::byte* data() { return lines.data()->bytes; }
+  std::vector<Line> lines;
+};
+
+/// All columns of a projection, in segments whose results lie where `out` says: [rows][segments * columns], a step of
+/// `step` elements between neighbours.
+std::vector<float> project(const DTypeKernels& kernels, const PackedLinear& linear, const std::vector<float>& x,
+                           Index step, Activation activation) {
+  const Index in = linear.in_features(), rows = static_cast<Index>(x.size()) / in;
+  const Index width = linear.segments() * linear.segment_columns();
+  std::vector<float> out(static_cast<std::size_t>(rows * width * step), kNaN<float>);
+  AlignedBytes scratch(kernels.projection_scratch(rows));
+  ProjectionTile tile{};
+  tile.rows = rows;
+  tile.in_features = in;
+  tile.x = x.data();
+  tile.x_row = in;
+  tile.x_step = 1;
+  tile.activation = activation;
+  const ProjectionKernel& kernel = kernels.project[static_cast<int>(linear.format())];
+  AlignedBytes memory(kernel.read_bytes(rows, in));
+  kernel.read(tile, memory.data());
+  tile.out_row = width * step;
+  tile.out_step = step;
+  for (Index p = 0; p < linear.panels(); ++p) {
+    tile.panel = linear.panel(p);
+    tile.bias = linear.bias(p);
+    for (Index g = 0; g < 4; ++g) {
+      const Index column = p * 64 + g * 16, padded = linear.padded_segment_columns();
+      const Index segment = column / padded, within = column % padded;
+      tile.group_columns[g] = 0;
+      if (segment >= linear.segments()) continue;
+      tile.group_columns[g] = std::min<Index>(16, std::max<Index>(0, linear.segment_columns() - within));
+      tile.out[g] = out.data() + (segment * linear.segment_columns() + within) * step;
+    }
+    kernel.run(tile, scratch.data());
+  }
+  std::vector<float> dense;
+  for (std::size_t i = 0; i < out.size(); ++i)
+    if (static_cast<Index>(i) % step == 0)
+      dense.push_back(out[i]);
+    else
+      EXPECT_TRUE(std::isnan(out[i])) << "written between results";
+  return dense;
+}
+
+struct Matrix {
+  Index out, in;
+  std::vector<float> weight = random<float>(out * in, 1), bias = random<float>(out, 2);
+  TensorView weights() const { return {weight.data(), {out, in}}; }
+  TensorView biases() const { return {bias.data(), {out}}; }
+};
+
+constexpr Activation kActivations[] = {Activation::none, Activation::relu, Activation::gelu};
+
+/// Segments of 5, 16, 40 and 64 columns; every place of a last column in a panel's groups, and panels that are padding.
+struct Shape {
+  Index segments, columns, in;
+};
+constexpr Shape kShapes[] = {{1, 64, 64}, {3, 5, 7}, {5, 40, 130}, {1, 70, 1}, {2, 16, 900}};
+
+TEST_F(WeightKernels, Bf16HasTheBitsOfRoundedWeights) {
+  for (const auto& [segments, columns, in] : kShapes) {
+    SCOPED_TRACE(in);
+    const Matrix matrix{segments * columns, in};
+    Matrix rounded = matrix;
+    for (float& weight : rounded.weight) weight = to_float(to_bfloat16(weight));
+    const PackedLinear packed(matrix.weights(), matrix.biases(), columns, WeightFormat::bf16);
+    const PackedLinear plain(rounded.weights(), matrix.biases(), columns);
+    on_every_isa([&](const DTypeKernels& kernels) {
+      for (const Index rows : {1, 2, 5, 6, 7, 13})
+        for (const Index step : {1, 3})
+          for (const Activation activation : kActivations) {
+            const std::vector<float> x = random<float>(rows * in, 3);
+            EXPECT_TRUE(
+                same_bits(project(kernels, packed, x, step, activation), project(kernels, plain, x, step, activation)));
+          }
+    });
+  }
+}
+
+/// The rule of docs/numerics.md, in integers.
+std::vector<float> int8_oracle(const Matrix& matrix, const std::vector<float>& x) {
+  const auto quantize = [](const float* numbers, Index count, bool is_symmetric, float* scale) {
+    float high = 0, low = 0;
+    for (Index i = 0; i < count; ++i) high = std::max(high, numbers[i]), low = std::min(low, numbers[i]);
+    const float range = is_symmetric ? std::max(high, -low) : 0.5f * high - 0.5f * low;
+    const float most = std::max(range, kLeastQuantizedMax);
+    *scale = most / 127;
+    const float factor = 127 / most;
+    std::vector<std::int64_t> integers;
+    for (Index i = 0; i < count; ++i) {
+      const volatile float product = numbers[i] * factor;  // rounded
+      integers.push_back(std::llrint(product));
+    }
+    return integers;
+  };
+  std::vector<float> out;
+  for (Index r = 0; r < static_cast<Index>(x.size()) / matrix.in; ++r)
+    for (Index c = 0; c < matrix.out; ++c) {
+      float x_scale, w_scale;
+      const auto row = quantize(&x[static_cast<std::size_t>(r * matrix.in)], matrix.in, false, &x_scale);
+      const auto weights = quantize(&matrix.weight[static_cast<std::size_t>(c * matrix.in)], matrix.in, true, &w_scale);
+      const std::int64_t sum = std::inner_product(row.begin(), row.end(), weights.begin(), std::int64_t{0});
+      const volatile float scale = x_scale * w_scale, scaled = static_cast<float>(sum) * scale;
+      out.push_back(scaled + matrix.bias[static_cast<std::size_t>(c)]);
+    }
+  return out;
+}
+
+TEST_F(WeightKernels, Int8IsExact) {
+  for (const auto& [segments, columns, in] : kShapes) {
+    SCOPED_TRACE(in);
+    const Matrix matrix{segments * columns, in};
+    const PackedLinear packed(matrix.weights(), matrix.biases(), columns, WeightFormat::int8);
+    for (const Index rows : {1, 6, 7, 13}) {
+      const std::vector<float> x = random<float>(rows * in, 3), expected = int8_oracle(matrix, x);
+      std::vector<float> positive = expected;
+      for (float& element : positive) element = element < 0 ? 0 : element;
+      on_every_isa([&](const DTypeKernels& kernels) {
+        for (const Index step : {1, 3}) {
+          EXPECT_TRUE(same_bits(project(kernels, packed, x, step, Activation::none), expected));
+          EXPECT_TRUE(same_bits(project(kernels, packed, x, step, Activation::relu), positive));
+        }
+      });
+    }
+  }
+}
+
+TEST_F(WeightKernels, QuantizedRowsDoNotDependOnHowTheyLie) {
+  const Index in = 37;
+  const std::vector<float> x = random<float>(2 * in, 4);
+  std::vector<float> spread(x.size() * 3, kNaN<float>);
+  for (std::size_t i = 0; i < x.size(); ++i) spread[3 * i] = x[i];
+  on_every_isa([&](const DTypeKernels& kernels) {
+    const ProjectionKernel& kernel = kernels.project[static_cast<int>(WeightFormat::int8)];
+    const std::size_t bytes = kernel.read_bytes(2, in);
+    AlignedBytes dense(bytes), strided(bytes);
+    ProjectionTile tile{};
+    tile.rows = 2;
+    tile.in_features = in;
+    tile.x = x.data();
+    tile.x_row = in;
+    tile.x_step = 1;
+    ProjectionTile other = tile;
+    other.x = spread.data();
+    other.x_row = 3 * in;
+    other.x_step = 3;
+    kernel.read(tile, dense.data());
+    kernel.read(other, strided.data());
+    EXPECT_EQ(std::memcmp(dense.data(), strided.data(), bytes), 0);
+    EXPECT_EQ(tile.x_row, other.x_row);
+    EXPECT_NE(tile.x_scales[0].scale, tile.x_scales[1].scale);
+  });
+}
+
+TEST(WeightFormats, WeightsComeOutAsTheyAreStored) {
+  const Matrix matrix{12, 7};
+  std::vector<float> rounded(matrix.weight.size(), kNaN<float>), bias(12, kNaN<float>), scale(12, kNaN<float>);
+  std::vector<std::int8_t> integers(matrix.weight.size(), 99);
+  PackedLinear(matrix.weights(), matrix.biases(), 6, WeightFormat::bf16).unpack({rounded.data(), {12, 7}}, {});
+  for (std::size_t i = 0; i < rounded.size(); ++i) EXPECT_EQ(rounded[i], to_float(to_bfloat16(matrix.weight[i])));
+
+  const PackedLinear packed(matrix.weights(), matrix.biases(), 6, WeightFormat::int8);
+  packed.unpack({integers.data(), {12, 7}}, {bias.data(), {12}}, {scale.data(), {12}});
+  EXPECT_EQ(bias, matrix.bias);
+  const TensorView stored(integers.data(), {12, 7});
+  const PackedLinear again(stored, matrix.biases(), 6, WeightFormat::int8, {scale.data(), {12}});
+  EXPECT_EQ(again.dtype(), DType::f32);
+  EXPECT_EQ(std::memcmp(again.panel(0), packed.panel(0), static_cast<std::size_t>(again.bias(1) - again.panel(0))), 0);
+}
+
+TEST(WeightFormats, ALayerTakesWhatItGives) {
+  const Index E = 12;
+  const Matrix matrix{E, E};
+  MultiHeadAttentionConfig config = {E, 3};
+  config.weight_format = WeightFormat::int8;
+  MultiHeadAttentionWeights weights = {matrix.weights(), matrix.weights(), matrix.weights(), matrix.weights(),
+                                       matrix.biases(),  matrix.biases(),  matrix.biases(),  matrix.biases()};
+  const MultiHeadAttention layer(config, weights);
+  EXPECT_EQ(layer.dtype(), DType::f32);
+  EXPECT_EQ(layer.config().weight_format, WeightFormat::int8);
+  std::vector<std::int8_t> integers(E * E);
+  std::vector<float> scale(E);
+  MultiHeadAttention::WeightOutputs outputs{};
+  outputs.key_weight = {integers.data(), {E, E}};
+  outputs.key_scale = {scale.data(), {E}};
+  layer.copy_weights(outputs);
+  const TensorView stored(integers.data(), {E, E}), scales(scale.data(), {E});
+  weights.query_weight = weights.key_weight = weights.value_weight = weights.out_weight = stored;
+  weights.query_scale = weights.key_scale = weights.value_scale = weights.out_scale = scales;
+  const MultiHeadAttention other(config, weights);
+
+  const std::vector<float> x = random<float>(4 * E, 9);
+  std::vector<float> out(4 * E, kNaN<float>), expected(4 * E, kNaN<float>);
+  const TensorView rows(x.data(), {4, E});
+  layer.forward(rows, rows, rows, {expected.data(), {4, E}});
+  other.forward(rows, rows, rows, {out.data(), {4, E}});
+  EXPECT_TRUE(same_bits(out, expected));
+}
+
+TEST(WeightFormats, WrongWeights) {
+  const Index E = 8;
+  const std::vector<float> f32(64), scale(8);
+  const std::vector<double> f64(64);
+  const std::vector<std::int8_t> int8(64);
+  const TensorView single(f32.data(), {E, E}), wide(f64.data(), {E, E}), bytes(int8.data(), {E, E});
+  const TensorView scales(scale.data(), {E}), few(scale.data(), {E - 1}), wide_scales(f64.data(), {E});
+  const auto dtype_message = [](const FeedForwardWeights& weights, WeightFormat format) {
+    return message_of<DTypeError>([&] { FeedForward(weights, Activation::relu, format); });
+  };
+  const auto message = [](const FeedForwardWeights& weights, WeightFormat format) {
+    return message_of<std::invalid_argument>([&] { FeedForward(weights, Activation::relu, format); });
+  };
+  for (const WeightFormat format : {WeightFormat::bf16, WeightFormat::int8})
+    expect_words(dtype_message({wide, {}, wide, {}}, format), {"FeedForward", "float32", "weight1 float64"});
+  for (const WeightFormat format : {WeightFormat::plain, WeightFormat::bf16}) {
+    expect_words(dtype_message({bytes, {}, bytes, {}, scales, scales}, format), {"FeedForward", "int8"});
+    expect_words(message({single, {}, single, {}, scales}, format), {"scale1", "int8", "[8]"});
+  }
+  constexpr WeightFormat kInt8 = WeightFormat::int8;
+  expect_words(message({single, {}, single, {}, {}, scales}, kInt8), {"scale2", "int8"});
+  expect_words(message({bytes, {}, bytes, {}, scales, few}, kInt8), {"scale2", "row of weight2", "[7]", "[8, 8]"});
+  expect_words(message({bytes, {}, bytes, {}, scales, {}}, kInt8), {"scale2", "row of weight2"});
+  expect_words(dtype_message({bytes, {}, single, {}, scales, scales}, kInt8), {"int8", "weight2 float32"});
+  expect_words(dtype_message({single, {}, bytes, {}}, kInt8), {"weight1 float32", "weight2 int8"});
+  expect_words(dtype_message({bytes, {}, bytes, {}, scales, wide_scales}, kInt8), {"scale2", "float64"});
+  expect_words(dtype_message({bytes, wide_scales, bytes, {}, scales, scales}, kInt8), {"bias1 float64"});
+  const TensorView endless(f32.data(), {1, kMostInt8Features + 1}, {0, 0}),
+      turned(f32.data(), {kMostInt8Features + 1, 1}, {0, 0});
+  expect_words(message({endless, {}, turned, {}}, kInt8), {"weight1", "at most 66052", "[1, 66053]"});
+}
+
+}  // namespace
+}  // namespace mha
