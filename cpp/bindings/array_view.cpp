@@ -155,7 +155,14 @@ TensorView ArrayArguments::mask(int i, bool may_add) const {
 TensorView ArrayArguments::score_vector(int i) const { return view(i, Accept::score_dtype, 1, 1); }
 
 MutableTensorView ArrayArguments::output(int i, int min_rank, int max_rank) const {
-  const TensorView view = tensor(i, min_rank, max_rank);
+  return writable(i, tensor(i, min_rank, max_rank));
+}
+
+MutableTensorView ArrayArguments::score_output(int i, int rank) const {
+  return writable(i, view(i, Accept::score_dtype, rank, rank));
+}
+
+MutableTensorView ArrayArguments::writable(int i, const TensorView& view) const {
   const py::detail::PyArray_Proxy& fields = fields_of(arguments_[i].array);
   if ((fields.flags & npy_api::NPY_ARRAY_WRITEABLE_) == 0) shape_error(i, "must be writable");
   MutableTensorView output;

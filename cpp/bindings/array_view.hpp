@@ -58,6 +58,8 @@ class ArrayArguments {
   TensorView score_vector(int i) const;
   /// tensor(), and writable.
   MutableTensorView output(int i, int min_rank, int max_rank) const;
+  /// Of the dtype that scores have, with `rank` axes, and writable.
+  MutableTensorView score_output(int i, int rank) const;
   /// An integer array [length] of any width, as int64; `rule` says why of that length.
   std::vector<std::int64_t> integers(int i, Index length,
                                      const char* rule = "must have one entry for each batch element") const;
@@ -69,6 +71,7 @@ class ArrayArguments {
  private:
   enum class Accept { call_dtype, score_dtype, int8, boolean, boolean_or_call_dtype };
   TensorView view(int i, Accept accept, int min_rank, int max_rank) const;
+  MutableTensorView writable(int i, const TensorView& view) const;
   DType dtype_of(int i) const;
   std::vector<std::int64_t> read_integers(int i) const;
   [[noreturn]] void type_error(int i, const std::string& rule) const;

@@ -48,8 +48,8 @@ py::object mean_pool(py::handle x, py::handle cu_seqlens, py::handle normalize, 
   const int threads = positive(function, "num_threads", num_threads, 0);
   const Index batch_size = static_cast<Index>(offsets.size()) - 1;
   const Index extents[] = {batch_size, rows.extents[1]};
-  const NewArray result = arrays.given(2) ? NewArray{py::reinterpret_borrow<py::object>(out), arrays.output(2, 2, 2)}
-                                          : new_array(rows.dtype, 2, extents);
+  const NewArray result = arrays.given(2) ? NewArray{py::reinterpret_borrow<py::object>(out), arrays.score_output(2, 2)}
+                                          : new_array(accumulator_of(rows.dtype), 2, extents);
   warn_if_forked();
   {
     const py::gil_scoped_release_simple unlocked;

@@ -9,6 +9,7 @@ namespace py = pybind11;
 
 void bind_attention(py::module_& m);
 void bind_dlpack(py::module_& m);
+void bind_dtypes(py::module_& m);
 void bind_embedding(py::module_& m);
 void bind_kv_cache(py::module_& m);
 void bind_merge(py::module_& m);

@@ -24,6 +24,7 @@ PYBIND11_MODULE(_core, m, py::mod_gil_not_used()) {
 
   mha::bindings::bind_attention(m);
   mha::bindings::bind_dlpack(m);
+  mha::bindings::bind_dtypes(m);
   mha::bindings::bind_embedding(m);
   mha::bindings::bind_kv_cache(m);
   mha::bindings::bind_merge(m);

@@ -94,13 +94,15 @@ py::object numpy_dtype(DType dtype) {
   return py::reinterpret_steal<py::object>(npy_api::get().PyArray_DescrFromType_(number));
 }
 
+py::object bfloat16_dtype() {
+  if (!py::reinterpret_steal<py::object>(PyImport_ImportModule("ml_dtypes"))) PyErr_Clear();
+  return numpy_dtype(DType::bf16);
+}
+
 DType dtype_from(py::handle object) {
   if (PyUnicode_Check(object.ptr()) && PyUnicode_CompareWithASCIIString(object.ptr(), kBFloat16) == 0) {
-    const auto module = py::reinterpret_steal<py::object>(PyImport_ImportModule("ml_dtypes"));
-    if (!module) {
-      PyErr_Clear();
+    if (bfloat16_dtype().is(bfloat16_stand_in()))
       throw py::type_error("dtype bfloat16 is not one of NumPy itself: it takes the package ml_dtypes");
-    }
     return DType::bf16;
   }
   const py::dtype dtype = py::dtype::from_args(py::reinterpret_borrow<py::object>(object));

@@ -27,6 +27,9 @@ std::string accepted_dtypes();
 /// The numpy.dtype of an element type.
 py::object numpy_dtype(DType dtype);
 
+/// The numpy.dtype of bfloat16: that of ml_dtypes, which is loaded if it is there.
+py::object bfloat16_dtype();
+
 /// What `numpy.dtype(object)` says, as an element type of attention; loads ml_dtypes for "bfloat16". @throws
 /// py::type_error
 DType dtype_from(py::handle object);

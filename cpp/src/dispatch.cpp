@@ -10,6 +10,7 @@
 #include <string>
 
 #include "cpu_features.hpp"
+#include "describe.hpp"
 #include "mha/errors.hpp"
 #include "mha/runtime.hpp"
 #include "parallel.hpp"
@@ -161,7 +162,7 @@ const char* last_used_isa() { return last_used; }
 
 double measure_fma_gflops(DType dtype, double seconds) {
   if (static_cast<int>(dtype) >= kNumDTypes)
-    throw DTypeError("measure_fma_gflops dtype: expected a floating-point type");
+    throw DTypeError(std::string("measure_fma_gflops dtype: expected a floating-point type; got ") + name_of(dtype));
   const auto saturate_fma = current_isa().table().kernels[static_cast<int>(dtype)].saturate_fma;
 
   using Clock = std::chrono::steady_clock;

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from . import demo, embed
+from ._constructor_arguments import LAYER_DTYPES
 from .bad_input import BadInput
 from .runtime import show_config
 
@@ -73,10 +74,15 @@ def _add_embed(commands: Any) -> None:
         "--model", metavar="DIR", required=True, help="with config.json, model.safetensors, tokenizer.json"
     )
     parser.add_argument(
+        "--dtype",
+        choices=LAYER_DTYPES,
+        default="float32",
+        help="what the model is computed in; default: %(default)s",
+    )
+    parser.add_argument(
         "--weight-dtype",
         choices=("float32", "bfloat16", "int8"),
-        default="float32",
-        help="what the weights of the layers are stored as; default: %(default)s",
+        help="with float32, what the weights of the layers are stored as; default: as --dtype",
     )
     source = parser.add_argument_group("what to embed, one of").add_mutually_exclusive_group(required=True)
     source.add_argument("texts", metavar="TEXT", nargs="*", default=[], help="a text, or several")
@@ -91,11 +97,11 @@ def _embed(options: argparse.Namespace) -> None:
     if options.explain is None:
         if options.plot is not None:
             options.usage_error("--plot needs --explain")
-        embed.run(options.model, options.weight_dtype, options.texts, options.file, options.output)
+        embed.run(options.model, options.dtype, options.weight_dtype, options.texts, options.file, options.output)
     elif options.output is not None:
         options.usage_error("--output does not go with --explain")
     else:
-        embed.explain(options.model, options.weight_dtype, options.explain, options.plot)
+        embed.explain(options.model, options.dtype, options.weight_dtype, options.explain, options.plot)
 
 
 if __name__ == "__main__":

@@ -90,6 +90,11 @@ def attention_options(
     )
 
 
+def widened(array: NDArray[Any]) -> NDArray[Any]:
+    """Numbers of 16 bits in float32, which is what theirs are summed in, here as in the core; others as they are."""
+    return _core.convert(array, "float32") if array.itemsize == 2 else array
+
+
 def like(tensor: Tensor, array: NDArray[Any]) -> Tensor:
     """`array` as the kind of tensor that `tensor` is, over the same memory."""
     return array if isinstance(tensor, np.ndarray) else _importer_of(tensor)(_core.DLPackArray(array))

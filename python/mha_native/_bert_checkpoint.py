@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from . import _core
+
 FUNCTION = "SentenceEncoder.from_pretrained"  # for messages
 
 # What config.json calls an activation, and what the core does.
@@ -20,8 +22,8 @@ _ACTIVATIONS = {
     "gelu_pytorch_tanh": "gelu_tanh",
 }
 
-# As safetensors calls them. Of the others NumPy has none that float32 holds, BF16 included.
-_DTYPES = ("F32", "F16")
+# As safetensors calls those whose numbers float32 holds.
+_DTYPES = ("F32", "F16", "BF16")
 
 _MOST_LISTED = 8  # names in a message
 
@@ -171,8 +173,20 @@ class Checkpoint:
 
     def __getitem__(self, name: str) -> NDArray[np.float32]:
         """The tensor, in memory of its own."""
-        tensor: NDArray[Any] = self._file.get_tensor(self._names[name])
+        name = self._names[name]
+        if self._file.get_slice(name).get_dtype() == "BF16":  # which safetensors does not give to NumPy
+            return _core.convert(self._read_bfloat16(name), "float32")
+        tensor: NDArray[Any] = self._file.get_tensor(name)
         return tensor.astype(np.float32, copy=False)
+
+    def _read_bfloat16(self, name: str) -> NDArray[Any]:
+        """From the bytes of the file: the length of a JSON object, that object, and the tensors where it says."""
+        with open(self._path, "rb") as file:
+            size = int.from_bytes(file.read(8), "little")
+            tensor = json.loads(file.read(size))[name]
+            file.seek(8 + size + tensor["data_offsets"][0])
+            bits = np.fromfile(file, "<u2", math.prod(tensor["shape"]))
+        return bits.astype(np.uint16, copy=False).reshape(tensor["shape"]).view(_core.bfloat16())
 
     def _check(self, shapes: Iterable[tuple[str, tuple[int, ...]]]) -> None:
         present = {_plain_name(name): name for name in self._file.keys()}  # noqa: SIM118  (no mapping)

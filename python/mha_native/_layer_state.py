@@ -8,8 +8,9 @@ from numpy.typing import NDArray
 
 from . import _core
 from ._arrays import Tensor, to_numpy
+from ._constructor_arguments import checked_dtype
 from ._layer_weights import Parts, Sizes, resolve_sizes, split_state, state_shapes
-from ._module_state import Leaf
+from ._module_state import Leaf, packed_state, unpacked_state
 
 Layer = TypeVar("Layer", bound="LayerState")
 
@@ -89,7 +90,8 @@ class LayerState(Leaf):
         layer = cls.__new__(cls)
         sizes = resolve_sizes(module.embed_dim, module.num_heads, None, None, None, module.kdim, module.vdim, None)
         parts = Parts("in_proj_bias" in state, "bias_k" in state, bool(module.add_zero_attn))
-        layer._set_state(sizes, parts, out_weight.dtype, out_weight.dtype.name, state)
+        dtype = checked_dtype("MultiHeadAttention.from_torch", out_weight.dtype)
+        layer._set_state(sizes, parts, dtype, _core.dtype_name(dtype), state)
         return layer
 
     @property
@@ -152,12 +154,13 @@ class LayerState(Leaf):
 
     def __getstate__(self) -> dict[str, Any]:
         sizes, parts = tuple(self._sizes), tuple(self._parts)
-        dtypes = {"dtype": self.dtype, "weight_dtype": self.weight_dtype}
-        return {"sizes": sizes, "parts": parts, **dtypes, "state": self.state_dict()}
+        dtypes = {"dtype": _core.dtype_name(self.dtype), "weight_dtype": self.weight_dtype}
+        return {"sizes": sizes, "parts": parts, **dtypes, "state": packed_state(self.state_dict())}
 
     def __setstate__(self, saved: dict[str, Any]) -> None:
         sizes, parts = Sizes(*saved["sizes"]), Parts(*saved["parts"])
-        self._set_state(sizes, parts, saved["dtype"], saved["weight_dtype"], saved["state"])
+        dtype, state = checked_dtype("MultiHeadAttention", saved["dtype"]), unpacked_state(saved["state"])
+        self._set_state(sizes, parts, dtype, saved["weight_dtype"], state)
 
     def _set_state(
         self, sizes: Sizes, parts: Parts, dtype: np.dtype[Any], weight_dtype: str, state: Mapping[str, Tensor]

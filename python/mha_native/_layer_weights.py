@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ._constructor_arguments import Seed, checked_size
+from ._constructor_arguments import Seed, checked_size, initial_weights
 
 
 class Parts(NamedTuple):
@@ -96,13 +96,14 @@ def initial_state(sizes: Sizes, parts: Parts, dtype: np.dtype[Any], seed: Seed) 
     state = {}
     for name, shape in sizes.state_shapes(parts, stacked=sizes.are_stackable).items():
         if len(shape) == 1:
-            state[name] = np.zeros(shape, dtype)
+            numbers = np.zeros(shape)
         elif len(shape) == 3:
-            state[name] = rng.normal(0, 1 / math.sqrt(shape[2]), shape).astype(dtype)
+            numbers = rng.normal(0, 1 / math.sqrt(shape[2]), shape)
         else:
             rows, features = shape
             bound = 1 / math.sqrt(features) if name == "out_proj.weight" else math.sqrt(6 / (features + rows))
-            state[name] = rng.uniform(-bound, bound, shape).astype(dtype)
+            numbers = rng.uniform(-bound, bound, shape)
+        state[name] = initial_weights(numbers, dtype)
     return state
 
 
@@ -112,9 +113,7 @@ def state_shapes(sizes: Sizes, parts: Parts, names: Collection[str]) -> dict[str
     return sizes.state_shapes(parts, stacked)
 
 
-def split_state(
-    sizes: Sizes, parts: Parts, arrays: Mapping[str, NDArray[Any]]
-) -> tuple[Any, Any, Any, Any, Any, Any, Any, Any, Any, Any, Any, Any, Any, Any]:
+def split_state(sizes: Sizes, parts: Parts, arrays: Mapping[str, NDArray[Any]]) -> tuple[Any, ...]:
     """The weights in the order of the core: four matrices, four biases, added key and value, four scales; what the
     layer lacks is None."""
     rows = sizes.in_rows

@@ -5,10 +5,11 @@ from collections.abc import Collection, Mapping
 from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
+from . import _core
 from ._arrays import Tensor, to_numpy
-from ._constructor_arguments import WeightDType, checked_weight_dtype
+from ._constructor_arguments import WeightDType, checked_dtype, checked_weight_dtype
 
 Module = TypeVar("Module", bound="ModuleState")
 
@@ -17,7 +18,11 @@ class ModuleState:
     """Something with weights: a `Leaf`, or what is made of several."""
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
-        """Copies of the weights, under the names and in the layout of the module of torch that has the same name."""
+        """Copies of the weights, under the names and in the layout of the module of torch that has the same name.
+
+        Of a layer in bfloat16 they are arrays of ml_dtypes. Without that package they are for `load_state_dict` only,
+        since NumPy takes them for bytes; ``layer.astype("float32").state_dict()`` has the numbers.
+        """
         leaves = self._leaves().items()
         return {prefix + name: array for prefix, leaf in leaves for name, array in leaf.state_dict().items()}
 
@@ -34,9 +39,26 @@ class ModuleState:
         ValueError
             If names are missing or unexpected, or shapes differ: one message says which. All is as before.
         TypeError
-            If an array is of another dtype.
+            If an array is of another dtype: `astype` makes a layer of that dtype, and of any dtype one of another.
         """
         self._load(self.dtype, state)
+
+    def astype(self: Module, dtype: DTypeLike) -> Module:
+        """The same in another dtype, every weight rounded once. From 16 bits to float32 or float64 nothing is lost.
+
+        Parameters
+        ----------
+        dtype : {"float32", "float64", "float16", "bfloat16"}
+            What is beyond the range of float16, above 65504, becomes infinite.
+
+        Returns
+        -------
+        module
+            A new one. If `dtype` is that of this one, a copy; else its weights are stored in `dtype`, also those that
+            `quantize` has stored in fewer bits.
+        """
+        kind = checked_dtype(f"{type(self).__name__}.astype", dtype)
+        return copy.deepcopy(self, {id(leaf): leaf._converted(kind) for leaf in self._leaves().values()})
 
     def quantize(self: Module, weight_dtype: WeightDType) -> Module:
         """The same with weights stored in fewer bits. Activations, biases, norms and attention stay in float32.
@@ -72,8 +94,9 @@ class ModuleState:
 
     def __repr__(self) -> str:
         given = ", ".join(f"{name}={value!r}" for name, value in self._configuration().items())
-        stored = "" if self.weight_dtype == self.dtype.name else f", weight_dtype='{self.weight_dtype}'"
-        return f"{type(self).__name__}({given}, dtype='{self.dtype}'{stored})"
+        dtype = _core.dtype_name(self.dtype)
+        stored = "" if self.weight_dtype == dtype else f", weight_dtype='{self.weight_dtype}'"
+        return f"{type(self).__name__}({given}, dtype='{dtype}'{stored})"
 
     def _configuration(self) -> dict[str, Any]:
         """The arguments of the constructor besides dtypes and seed."""
@@ -129,6 +152,16 @@ class Leaf(ModuleState):
         leaf.__setstate__(saved)
         return leaf
 
+    def _converted(self, dtype: np.dtype[Any]) -> "Leaf":
+        """A new one in `dtype`, or a copy if it is in that already."""
+        leaf, saved = type(self).__new__(type(self)), self.__getstate__()
+        name = _core.dtype_name(dtype)
+        if name != _core.dtype_name(self.dtype):
+            state = {which: _core.convert(array, dtype) for which, array in _without_scales(self.state_dict()).items()}
+            saved |= {"dtype": name, "weight_dtype": name, "state": packed_state(state)}
+        leaf.__setstate__(saved)
+        return leaf
+
     def _with_scales(self, shapes: dict[str, tuple[int, ...]], names: Collection[str]) -> dict[str, tuple[int, ...]]:
         """`shapes`, and those of the scales if `names` are those of weights that have been quantized already."""
         if self._weight_dtype != "int8" or not any(name.endswith("weight_scale") for name in names):
@@ -166,15 +199,30 @@ def checked_arrays(
     }
     if any(complaints.values()):
         raise ValueError(f"{function}: " + "; ".join(f"{what}: {', '.join(n)}" for what, n in complaints.items() if n))
-    wanted = {name: np.dtype(np.int8) if f"{name}_scale" in expected else dtype for name in expected}
+    own = _core.dtype_name(dtype)
+    wanted = {name: "int8" if f"{name}_scale" in expected else own for name in expected}
     wrong_dtypes = [
-        f"{name} {array.dtype}" + " instead of int8" * (wanted[name] != dtype)
-        for name, array in arrays.items()
-        if array.dtype != wanted[name]
+        f"{name} {given}" + " instead of int8" * (wanted[name] != own)
+        for name, given in ((name, _core.dtype_name(array.dtype)) for name, array in arrays.items())
+        if given != wanted[name]
     ]
     if wrong_dtypes:
-        raise TypeError(f"{function}: the layer is {dtype}; got {', '.join(wrong_dtypes)}")
+        hint = "" if "int8" in wanted.values() else ": the astype of a layer in their dtype takes them"
+        raise TypeError(f"{function}: the layer is {own}; got {', '.join(wrong_dtypes)}{hint}")
     return arrays
+
+
+def packed_state(state: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """A state dict that any NumPy can pickle: bfloat16 as its bits."""
+    return {
+        name: array.view(np.uint16) if _core.dtype_name(array.dtype) == "bfloat16" else array
+        for name, array in state.items()
+    }
+
+
+def unpacked_state(state: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """What `packed_state` was given."""
+    return {name: array.view(_core.bfloat16()) if array.dtype == np.uint16 else array for name, array in state.items()}
 
 
 def _without_scales(state: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:

@@ -27,7 +27,9 @@ PAUSE = 0.1  # between two of its pictures
 Array = NDArray[np.float32]
 
 
-def run(directory: str, weight_dtype: str, texts: list[str], path: str | None, output: str | None) -> None:
+def run(
+    directory: str, dtype: str, weight_dtype: str | None, texts: list[str], path: str | None, output: str | None
+) -> None:
     """Embeddings of `texts`, or if there is a `path` of the lines of that file, one after another to `output`.
 
     Raises
@@ -42,7 +44,7 @@ def run(directory: str, weight_dtype: str, texts: list[str], path: str | None, o
         if path is not None:
             file = sys.stdin.buffer if path == "-" else stack.enter_context(_opened(path))
             source = Texts(file, f"{path}, line", _size_of(file))
-        model = load(directory, weight_dtype)
+        model = load(directory, dtype, weight_dtype)
         if output is None:
             _write(model, source, JsonLines(sys.stdout.write), Progress(is_wanted=not sys.stdout.isatty()))
             return
@@ -56,10 +58,10 @@ def run(directory: str, weight_dtype: str, texts: list[str], path: str | None, o
     print(f"{source.count:,} embeddings of {model.embed_dim} features: {output}")
 
 
-def explain(directory: str, weight_dtype: str, text: str, plot: str | None) -> None:
+def explain(directory: str, dtype: str, weight_dtype: str | None, text: str, plot: str | None) -> None:
     """Print what each token of `text` attends to in each layer and head, and draw it to the file `plot`."""
     (readable,) = Texts([text.encode("utf-8", "surrogatepass")], "text", 1)
-    model = load(directory, weight_dtype)
+    model = load(directory, dtype, weight_dtype)
     tokens, weights = model.attention_weights(readable)  # [layers, H, T, T]
     if plot is not None:
         titles = [f"layer {i + 1}, head {h + 1}" for i in range(model.num_layers) for h in range(model.num_heads)]
@@ -72,12 +74,12 @@ def explain(directory: str, weight_dtype: str, text: str, plot: str | None) -> N
         print(f"\nPlot of {'all' if len(tokens) <= MAX_DRAWN else f'the first {MAX_DRAWN}'} tokens: {plot}")
 
 
-def load(directory: str, weight_dtype: str) -> SentenceEncoder:
+def load(directory: str, dtype: str, weight_dtype: str | None) -> SentenceEncoder:
     """The model, on an instruction set that can be had."""
     try:
         _core.active_isa()
-        return SentenceEncoder.from_pretrained(directory, weight_dtype=weight_dtype)
-    except (ValueError, OSError, ImportError) as error:
+        return SentenceEncoder.from_pretrained(directory, dtype=dtype, weight_dtype=weight_dtype)
+    except (TypeError, ValueError, OSError, ImportError) as error:
         raise BadInput(str(error)) from error
 
 

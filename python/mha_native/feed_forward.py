@@ -10,8 +10,15 @@ from numpy.typing import DTypeLike, NDArray
 
 from . import _core
 from ._arrays import Tensor, like, to_numpy
-from ._constructor_arguments import Seed, WeightDType, checked_dtype, checked_size, checked_weight_dtype
-from ._module_state import Leaf
+from ._constructor_arguments import (
+    Seed,
+    WeightDType,
+    checked_dtype,
+    checked_size,
+    checked_weight_dtype,
+    initial_weights,
+)
+from ._module_state import Leaf, packed_state, unpacked_state
 from ._torch_modules import activation_name, checked_module
 
 
@@ -78,7 +85,7 @@ class FeedForward(Leaf):
         state = {}
         for which, shape in _shapes(sizes).items():
             bound = 1 / math.sqrt(sizes.embed_dim if which.startswith("linear1") else sizes.feedforward_dim)
-            state[which] = rng.uniform(-bound, bound, shape).astype(kind)
+            state[which] = initial_weights(rng.uniform(-bound, bound, shape), kind)
         self._set_state(sizes, kind, checked_weight_dtype(name, weight_dtype, kind), state)
 
     def __call__(self, x: Tensor, *, out: Tensor | None = None, num_threads: int | None = None) -> Tensor:
@@ -147,18 +154,19 @@ class FeedForward(Leaf):
         feed_forward = cls.__new__(cls)
         sizes = Sizes(features, width, activation_name(function, module.activation), "linear1.bias" in state)
         dtype = checked_dtype(function, state["linear1.weight"].dtype)
-        feed_forward._set_state(sizes, dtype, dtype.name, state)
+        feed_forward._set_state(sizes, dtype, _core.dtype_name(dtype), state)
         return feed_forward
 
     def _configuration(self) -> dict[str, Any]:
         return self._sizes._asdict()
 
     def __getstate__(self) -> dict[str, Any]:
-        dtypes = {"dtype": self.dtype, "weight_dtype": self.weight_dtype}
-        return {"sizes": tuple(self._sizes), **dtypes, "state": self.state_dict()}
+        dtypes = {"dtype": _core.dtype_name(self.dtype), "weight_dtype": self.weight_dtype}
+        return {"sizes": tuple(self._sizes), **dtypes, "state": packed_state(self.state_dict())}
 
     def __setstate__(self, saved: dict[str, Any]) -> None:
-        self._set_state(Sizes(*saved["sizes"]), saved["dtype"], saved["weight_dtype"], saved["state"])
+        dtype, state = checked_dtype("FeedForward", saved["dtype"]), unpacked_state(saved["state"])
+        self._set_state(Sizes(*saved["sizes"]), dtype, saved["weight_dtype"], state)
 
     def _set_state(
         self, sizes: Sizes, dtype: np.dtype[Any], weight_dtype: str, state: Mapping[str, NDArray[Any]]

@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ._arrays import Tensor, to_numpy
+from . import _core
+from ._arrays import Tensor, to_numpy, widened
 from ._constructor_arguments import checked_size
 from .decoder import Decoder
 from .encoder import Encoder
@@ -21,7 +22,7 @@ class GenerationStep(NamedTuple):
     tokens : integer array [B]
         Of a sequence that has ended, its stop token again.
     logits : [B, V]
-        Before temperature and all else. Of a sequence that has ended, anything.
+        Before temperature and all else; of a model in 16 bits in float32. Of a sequence that has ended, anything.
 
     Examples
     --------
@@ -129,9 +130,9 @@ def generate(
     batch, room = len(tokens), tokens.shape[1] + checked_size(name, "max_new_tokens", max_new_tokens) - 1
     choose = _Chooser(batch, temperature, top_k, top_p, seed)
     if positions is None:
-        places = np.zeros((room, model.embed_dim), model.dtype)
+        places = np.zeros((room, model.embed_dim), table.dtype)
     elif isinstance(positions, str) and positions == "sinusoidal":
-        places = sinusoidal_positions(room, model.embed_dim, dtype=model.dtype)
+        places = sinusoidal_positions(room, model.embed_dim, dtype=table.dtype)
     else:
         places = _matrix(name, "positions", positions, model)
         if len(places) < room:
@@ -150,7 +151,7 @@ def generate(
         read, going = np.zeros(batch, np.int64), np.ones(batch, bool)
         for _ in range(max_new_tokens):
             at = np.minimum(read[:, None] + np.arange(new.shape[1]), len(places) - 1)  # padding may lie beyond the end
-            y = model(table[new] + places[at], new_lengths=counts, **calls)
+            y = widened(model(_core.convert(table[new] + places[at], model.dtype), new_lengths=counts, **calls))
             read = read + counts
             # One product for each sequence: a product of all of them may round differently for another batch.
             logits = np.stack([output @ y[b, max(count, 1) - 1] for b, count in enumerate(counts)])
@@ -203,12 +204,13 @@ class _Chooser:
 
 def _matrix(name: str, argument: str, matrix: Tensor, model: Encoder | Decoder) -> NDArray[Any]:
     array: Any = to_numpy(name, argument, matrix)
-    if not isinstance(array, np.ndarray) or array.dtype != model.dtype:
-        given = getattr(array, "dtype", type(array).__name__)
-        raise TypeError(f"{name}: {argument} must be an array of {model.dtype}, as the model is; got {given}")
+    is_array, dtype = isinstance(array, np.ndarray), _core.dtype_name(model.dtype)
+    given = _core.dtype_name(array.dtype) if is_array else getattr(array, "dtype", type(array).__name__)
+    if not is_array or given != dtype:
+        raise TypeError(f"{name}: {argument} must be an array of {dtype}, as the model is; got {given}")
     if array.ndim != 2 or array.shape[1] != model.embed_dim or not len(array):
         raise ValueError(f"{name}: {argument} must have rows of {model.embed_dim}; got {list(array.shape)}")
-    return array
+    return widened(array)
 
 
 def _checked_prompts(

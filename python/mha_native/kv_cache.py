@@ -9,6 +9,8 @@ from numpy.typing import DTypeLike, NDArray
 
 from . import _core
 from ._arrays import Tensor, to_numpy
+from ._constructor_arguments import checked_dtype
+from ._module_state import packed_state, unpacked_state
 
 
 class KVCache:
@@ -167,8 +169,9 @@ class KVCache:
         lengths, longest = self.lengths, self.longest
         state = {"keys": self.keys[:, :, :longest].copy(), "values": self.values[:, :, :longest].copy()}
         for array in state.values():
+            bits = array.view(f"u{array.itemsize}")
             for b, length in enumerate(lengths):
-                array[b, :, length:] = 0
+                bits[b, :, length:] = 0
         return state | {"lengths": lengths}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
@@ -243,15 +246,18 @@ class KVCache:
     def __repr__(self) -> str:
         names = ("batch_size", "num_kv_heads", "capacity", "head_dim", "value_head_dim")
         sizes = ", ".join(f"{name}={getattr(self, name)}" for name in names)
-        return f"{type(self).__name__}({sizes}, dtype='{self.dtype}', lengths={self.lengths.tolist()})"
+        return (
+            f"{type(self).__name__}({sizes}, dtype='{_core.dtype_name(self.dtype)}', lengths={self.lengths.tolist()})"
+        )
 
     def __getstate__(self) -> dict[str, Any]:
-        sizes = (self.batch_size, self.num_kv_heads, self.capacity, self.head_dim, self.value_head_dim, self.dtype)
-        return {"sizes": sizes, "state": self.state_dict()}
+        sizes = (self.batch_size, self.num_kv_heads, self.capacity, self.head_dim, self.value_head_dim)
+        return {"sizes": (*sizes, _core.dtype_name(self.dtype)), "state": packed_state(self.state_dict())}
 
     def __setstate__(self, saved: dict[str, Any]) -> None:
-        self._core = _core.KVCache(*saved["sizes"])
-        self.load_state_dict(saved["state"])
+        sizes, dtype = saved["sizes"][:-1], saved["sizes"][-1]
+        self._core = _core.KVCache(*sizes, checked_dtype("KVCache", dtype))
+        self.load_state_dict(unpacked_state(saved["state"]))
 
 
 def _tokens(function: str, key: Tensor, value: Tensor, new_lengths: Tensor | None) -> tuple[Any, Any, Any]:

@@ -9,8 +9,8 @@ from numpy.typing import DTypeLike, NDArray
 
 from . import _core
 from ._arrays import Tensor, like, to_numpy
-from ._constructor_arguments import checked_dtype, checked_size
-from ._module_state import Leaf
+from ._constructor_arguments import checked_dtype, checked_size, initial_weights
+from ._module_state import Leaf, packed_state, unpacked_state
 from ._torch_modules import checked_module
 
 
@@ -44,8 +44,8 @@ class LayerNorm(Leaf):
 
     def __init__(self, embed_dim: int, *, eps: float = 1e-5, bias: bool = True, dtype: DTypeLike = "float32") -> None:
         size, kind = checked_size("LayerNorm", "embed_dim", embed_dim), checked_dtype("LayerNorm", dtype)
-        state = {"weight": np.ones(size, kind)} | ({"bias": np.zeros(size, kind)} if bias else {})
-        self._set_state(eps, kind, state)
+        numbers = {"weight": np.ones(size)} | ({"bias": np.zeros(size)} if bias else {})
+        self._set_state(eps, kind, {name: initial_weights(array, kind) for name, array in numbers.items()})
 
     def __call__(self, x: Tensor, *, out: Tensor | None = None, num_threads: int | None = None) -> Tensor:
         """Normalise each row of `x`.
@@ -128,14 +128,14 @@ class LayerNorm(Leaf):
         return {"embed_dim": self.embed_dim, "eps": self.eps, "bias": self.bias}
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"eps": self.eps, "dtype": self.dtype, "state": self.state_dict()}
+        return {"eps": self.eps, "dtype": _core.dtype_name(self.dtype), "state": packed_state(self.state_dict())}
 
     def __setstate__(self, saved: dict[str, Any]) -> None:
-        self._set_state(saved["eps"], saved["dtype"], saved["state"])
+        self._set_state(saved["eps"], checked_dtype("LayerNorm", saved["dtype"]), unpacked_state(saved["state"]))
 
     def _set_state(self, eps: float, dtype: np.dtype[Any], state: Mapping[str, NDArray[Any]]) -> None:
         self._embed_dim, self._eps, self._bias = state["weight"].size, eps, "bias" in state
-        self._weight_dtype = dtype.name
+        self._weight_dtype = _core.dtype_name(dtype)
         self._load(dtype, state)
 
     def _state_shapes(self, names: Collection[str]) -> dict[str, tuple[int, ...]]:

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from . import _core
 from ._bert_checkpoint import FUNCTION, Checkpoint, read_config, require_file
 from ._bert_model import BertModel
-from ._constructor_arguments import WeightDType, checked_weight_dtype
+from ._constructor_arguments import WeightDType, checked_dtype, checked_weight_dtype
 from ._sentence_files import SentenceConfig, read_sentence_config
 
 __all__ = ["SentenceEncoder"]
@@ -65,19 +65,24 @@ class SentenceEncoder:
         self._config = config
 
     @classmethod
-    def from_pretrained(cls, directory: str | PathLike[str], *, weight_dtype: WeightDType = None) -> "SentenceEncoder":
+    def from_pretrained(
+        cls, directory: str | PathLike[str], *, dtype: DTypeLike = "float32", weight_dtype: WeightDType = None
+    ) -> "SentenceEncoder":
         """The model in `directory`, as sentence-transformers and transformers save it.
 
         Parameters
         ----------
         directory : path
             With config.json, model.safetensors and tokenizer.json of a BERT (``model_type`` bert) with GELU or ReLU, in
-            float32, or in float16, which is converted. The files of sentence-transformers are heeded if they are there:
+            float32, float16 or bfloat16. The files of sentence-transformers are heeded if they are there:
             sentence_bert_config.json (``max_seq_length``), 1_Pooling/config.json (mean or first token), modules.json
             (whether embeddings are scaled to length 1; they are without it).
+        dtype : {"float32", "bfloat16", "float16", "float64"}, default "float32"
+            What the model is computed in, whatever its file is in: weights are converted, and those of 16 bits become
+            float32 without a loss. In 16 bits it takes half the memory. Embeddings are float32 with any of them.
         weight_dtype : {"float32", "bfloat16", "int8"}, optional
-            What the weights of the layers are stored as, see `MultiHeadAttention.quantize`; embeddings of tokens stay
-            in float32. Default: float32.
+            Of a model in float32, what the weights of the layers are stored as, see `MultiHeadAttention.quantize`;
+            embeddings of tokens stay in float32. Default: `dtype`.
 
         Raises
         ------
@@ -92,7 +97,8 @@ class SentenceEncoder:
             import tokenizers  # type: ignore[import-not-found, unused-ignore]
         except ImportError as error:
             raise ImportError(f'{FUNCTION}: {error.name} is not installed: pip install "mha_native[text]"') from error
-        stored = checked_weight_dtype(FUNCTION, weight_dtype, np.dtype(np.float32))
+        kind = checked_dtype(FUNCTION, dtype)
+        stored = checked_weight_dtype(FUNCTION, weight_dtype, kind)
         folder = Path(directory)
         config = read_config(folder / "config.json")
         sentences = read_sentence_config(folder, config.max_positions)
@@ -117,7 +123,7 @@ class SentenceEncoder:
         tokenizer.no_padding()
         tokenizer.enable_truncation(sentences.max_seq_length)
         with Checkpoint(folder / "model.safetensors", config.tensor_shapes()) as tensors:
-            return cls(BertModel(config, tensors, stored), tokenizer, sentences)
+            return cls(BertModel(config, tensors, kind, stored), tokenizer, sentences)
 
     def encode(
         self, texts: str | Iterable[str], *, normalize: bool | None = None, num_threads: int | None = None
@@ -210,7 +216,7 @@ class SentenceEncoder:
             rows = self._model.hidden_states(tokens, cu_seqlens, num_threads)
             if self._config.pooling == "cls":  # the mean over one token
                 rows, cu_seqlens = rows[cu_seqlens[:-1]], np.arange(len(batch) + 1)
-            yield _core.mean_pool(rows, cu_seqlens, normalize, None, num_threads)
+            yield _core.mean_pool(rows, cu_seqlens, normalize, None, num_threads).astype(np.float32, copy=False)
 
     def attention_weights(self, text: str, *, num_threads: int | None = None) -> tuple[list[str], NDArray[np.float32]]:
         """What each token of a text attends to, in each layer and head.
@@ -230,7 +236,18 @@ class SentenceEncoder:
         """
         self._check_text(text, 0)
         encoding = self._tokenizer.encode(self._prepared(text))
-        return encoding.tokens, self._model.attention_weights(np.array(encoding.ids), num_threads)
+        weights = self._model.attention_weights(np.array(encoding.ids), num_threads)
+        return encoding.tokens, weights.astype(np.float32, copy=False)
+
+    def astype(self, dtype: DTypeLike) -> "SentenceEncoder":
+        """The same model in another dtype, every weight rounded once, as by `MultiHeadAttention.astype`.
+
+        Parameters
+        ----------
+        dtype : {"float32", "bfloat16", "float16", "float64"}
+        """
+        kind = checked_dtype("SentenceEncoder.astype", dtype)
+        return type(self)(self._model.astype(kind), self._tokenizer, self._config)
 
     @property
     def embed_dim(self) -> int:
@@ -241,6 +258,11 @@ class SentenceEncoder:
     def max_seq_length(self) -> int:
         """The most tokens of a text that count, its special tokens included."""
         return self._config.max_seq_length
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """What the model is computed in."""
+        return self._model.dtype
 
     @property
     def weight_dtype(self) -> str:
@@ -262,7 +284,7 @@ class SentenceEncoder:
         return (
             f"{type(self).__name__}(embed_dim={config.embed_dim}, num_layers={config.num_layers}, "
             f"num_heads={config.num_heads}, max_seq_length={self.max_seq_length}, "
-            f"weight_dtype={self.weight_dtype!r})"
+            f"dtype={_core.dtype_name(self.dtype)!r}, weight_dtype={self.weight_dtype!r})"
         )
 
     def _tokenize(self, texts: Iterable[str]) -> Iterator[list[int]]:

@@ -5,7 +5,8 @@ from typing import Any
 from numpy import ndarray
 from numpy.typing import DTypeLike
 
-from ._arrays import Tensor, attention_options, like, to_numpy
+from . import _core
+from ._arrays import Tensor, attention_options, like, to_numpy, widened
 from ._constructor_arguments import Seed, WeightDType, checked_dtype, checked_weight_dtype
 from ._layer_state import LayerState
 from ._layer_weights import Parts, initial_state, resolve_sizes
@@ -247,7 +248,9 @@ class MultiHeadAttention(LayerState):
             array = like(query, array) if out is None else out
         if not need_weights:
             return array
-        weights = result[1].mean(axis=-3) if average_attn_weights else result[1]
+        weights = result[1]
+        if average_attn_weights:
+            weights = _core.convert(widened(weights).mean(axis=-3), weights.dtype)
         return array, weights if type(query) is ndarray else like(query, weights)
 
     def new_cache(self, batch_size: int, capacity: int) -> KVCache:

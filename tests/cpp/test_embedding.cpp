@@ -272,7 +272,7 @@ TEST(EmbeddingErrors, PoolingRefusesBeforeAnythingIsWritten) {
   expect_words(refused(x.view(), cu_seqlens, MutableTensorView(out.data().data(), {1, 8})),
                {"out must be [2, 8]", "out [1, 8]"});
   expect_words(refused(TensorView(x.data().data(), {5, 4, 2}), cu_seqlens, out.view()), {"2 axes", "x [5, 4, 2]"});
-  expect_words(refused(x.view(), cu_seqlens, wide.view()), {"one floating-point dtype", "float32", "float64"});
+  expect_words(refused(x.view(), cu_seqlens, wide.view()), {"out must be float64 for x in float64", "float32"});
   expect_words(refused(x.view(), cu_seqlens, MutableTensorView(x.data().data(), {2, 8})), {"out must not overlap x"});
 }
 

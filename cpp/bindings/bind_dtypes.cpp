@@ -1,0 +1,74 @@
+// Element types by name, and arrays from one to another: what NumPy does, but not for bfloat16.
+#include <mha/half_precision.hpp>
+
+#include <pybind11/numpy.h>
+
+#include "array_view.hpp"
+#include "bindings.hpp"
+#include "numpy_dtypes.hpp"
+
+namespace mha::bindings {
+namespace {
+
+double number(float element) { return double{element}; }
+double number(double element) { return element; }
+double number(Float16 element) { return double{to_float(element)}; }
+double number(BFloat16 element) { return double{to_float(element)}; }
+
+void round_to(double number, float* element) { *element = static_cast<float>(number); }
+void round_to(double number, double* element) { *element = number; }
+void round_to(double number, Float16* element) { *element = to_float16(number); }
+void round_to(double number, BFloat16* element) { *element = to_bfloat16(number); }
+
+/// visit(element of the type)
+template <class Visit>
+void with_element_of(DType dtype, Visit visit) {
+  switch (dtype) {
+#define MHA_DTYPE(name, scalar, accumulator) \
+  case DType::name:                          \
+    return visit(scalar{});
+#include <mha/dtypes.def>
+#undef MHA_DTYPE
+    case DType::boolean:
+    case DType::int8:
+      break;
+  }
+}
+
+// Every number rounded once, from any strides to a dense array.
+template <class From, class To>
+To* copy_rounded(const From* from, const TensorView& view, int axis, To* to) {
+  for (Index i = 0; i < view.extents[axis]; ++i, from += view.strides[axis]) {
+    if (axis + 1 < view.rank)
+      to = copy_rounded(from, view, axis + 1, to);
+    else
+      round_to(number(*from), to++);
+  }
+  return to;
+}
+
+py::object convert(py::handle array, py::handle dtype) {
+  const Argument list[] = {{"array", array}};
+  const ArrayArguments arrays("convert", list);
+  const TensorView view = arrays.tensor(0, 1, kMaxRank);
+  const NewArray result = new_array(dtype_from(dtype), view.rank, view.extents);
+  with_element_of(view.dtype, [&](auto from) {
+    with_element_of(result.view.dtype, [&](auto to) {
+      copy_rounded(static_cast<const decltype(from)*>(view.data), view, 0,
+                   static_cast<decltype(to)*>(result.view.data));
+    });
+  });
+  return result.array;
+}
+
+}  // namespace
+
+void bind_dtypes(py::module_& m) {
+  m.def("bfloat16", &bfloat16_dtype, "() -> the dtype of ml_dtypes, or what stands in for it without that package");
+  m.def(
+      "dtype_name", [](const py::dtype& dtype) { return name_of_dtype(dtype); },
+      "(dtype) -> str(dtype), also of what stands in for bfloat16");
+  m.def("convert", &convert, "(array, dtype) -> array, every number rounded once");
+}
+
+}  // namespace mha::bindings
