@@ -30,7 +30,12 @@ COLD_CACHES = 4  # times the last cache, so that nothing of it survives until it
 KINDS = ("sdpa", "ragged", "mha", "encoder_layer", "sentences")
 
 # In the names of the library, with the distance from 1 to the next number.
-DTYPES = {"f32": ("float32", 2**-23), "f64": ("float64", 2**-52), "f16": ("float16", 2**-10), "bf16": ("bfloat16", 2**-7)}
+DTYPES = {
+    "f32": ("float32", 2**-23),
+    "f64": ("float64", 2**-52),
+    "f16": ("float16", 2**-10),
+    "bf16": ("bfloat16", 2**-7),
+}
 
 # Formats of weights, likewise; the largest weight of an output feature is 127 in int8.
 WEIGHTS = {"": ("", 0.0), "bf16": DTYPES["bf16"], "int8": ("int8", 2**-7)}
@@ -294,8 +299,8 @@ def make_inputs(case: Case, model: Path | None = None) -> Inputs:
             raise ValueError(f"{case.name} needs a model")
         return Inputs(tuple(make_tokens(case, rng)), {}, model)
     if case.kind == "encoder_layer":
-        x = rng.standard_normal((case.B, case.Tq, case.E)).astype(case.np_dtype)
-        return Inputs((x,), layer_state(case, rng))
+        x = rng.standard_normal((case.B, case.Tq, case.E))
+        return in_dtype(Inputs((x,), layer_state(case, rng)), case)
     state = mha_native.MultiHeadAttention(case.E, case.H, dtype="float64", seed=seed).state_dict()
     for name in ("in_proj_bias", "out_proj.bias"):  # zero in a new layer, and a forgotten bias would go unseen
         state[name] = rng.uniform(-0.1, 0.1, state[name].shape)

@@ -14,7 +14,7 @@ from shapes import Array, Case, Inputs
 from torch.nn import functional
 
 from .contender import Contender, Program
-from .torch_peer import turn
+from .torch_peer import array_of, quantized, turn
 
 transformers.logging.set_verbosity_error()  # it says at length what it does not load
 transformers.logging.disable_progress_bar()
@@ -33,9 +33,9 @@ class Transformers(Contender):
         return f"{transformers.__version__} on torch {torch.__version__}; BertModel, sdpa; threads and mode as torch"
 
     def programs(self, case: Case, inputs: Inputs, threads: int) -> list[Program]:
-        if case.kind != "sentences":
+        if case.kind != "sentences" or case.precision not in ("f32", "bf16", "int8"):
             return []
-        embed = load_embedder(inputs.model)
+        embed = load_embedder(inputs.model, case.precision)
 
         def program(variant: str, order: list[int], batches: list[tuple[Array, ...]]) -> Program:
             tensors = [tuple(map(torch.from_numpy, batch)) for batch in batches]
@@ -44,7 +44,7 @@ class Transformers(Contender):
                 threads,
                 lambda: [embed(*batch) for batch in tensors],
                 turn(threads, True),
-                lambda parts: in_order(order, [part.numpy() for part in parts]),
+                lambda parts: in_order(order, [array_of(part) for part in parts]),
                 variant,
             )
 
@@ -69,12 +69,14 @@ class Embedder(torch.nn.Module):
 
 
 @lru_cache(maxsize=1)
-def load_embedder(directory: Path) -> Embedder:
-    """One for all numbers of threads."""
+def load_embedder(directory: Path, precision: str) -> Any:
+    """One for all numbers of threads. In int8, the weights of its linear maps are, and the rest is f32."""
+    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
     bert: Any = transformers.BertModel.from_pretrained(
-        directory, attn_implementation="sdpa", add_pooling_layer=False, dtype=torch.float32
+        directory, attn_implementation="sdpa", add_pooling_layer=False, dtype=dtype
     )
-    return Embedder(bert).eval()
+    embedder = Embedder(bert).eval()
+    return quantized(embedder) if precision == "int8" else embedder
 
 
 def forms(case: Case, inputs: Inputs) -> list[Form]:
