@@ -37,7 +37,7 @@ DTYPES = {
     "bf16": ("bfloat16", 2**-7),
 }
 
-# Formats of weights, likewise; the largest weight of an output feature is 127 in int8.
+# Formats of weights, likewise; the largest of a row, and of an output feature, is 127 in int8.
 WEIGHTS = {"": ("", 0.0), "bf16": DTYPES["bf16"], "int8": ("int8", 2**-7)}
 
 

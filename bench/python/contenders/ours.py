@@ -37,7 +37,7 @@ class Ours(Contender):
             ]
         x = inputs.arrays[0]
         layer: Any
-        formats = {"dtype": case.dtype_name, "weight_dtype": case.weight_dtype}
+        formats: dict[str, Any] = {"dtype": case.dtype_name, "weight_dtype": case.weight_dtype}
         if case.kind == "encoder_layer":
             layer = mha_native.EncoderLayer(case.E, case.H, case.F, activation=case.activation, **formats)
         else:

@@ -30,9 +30,9 @@ class Torch(Contender):
         if case.kind == "sentences":  # there is a peer for those
             return []
         if case.weights:
-            return (
-                [program(layer_of_int8(case, inputs), "int8")] if case.weights == "int8" and case.kind == "mha" else []
-            )
+            if (case.kind, case.weights) != ("mha", "int8"):
+                return []
+            return [program(layer_of_int8(case, inputs), "int8")]
         if case.changes_scores:  # a bias for every pair could stand for alibi, and nothing fused for a softcap
             return []
         if case.kind == "sdpa":
@@ -132,16 +132,13 @@ def linear_maps(inputs: Inputs) -> list[torch.nn.Linear]:
 
 
 def layer_of_int8(case: Case, inputs: Inputs) -> Callable[[], torch.Tensor]:
-    """By hand, with its dynamic quantization: weights once, by output feature, rows as they come."""
-    return by_hand(tensor_of(inputs.arrays[0]), case, *quantized(torch.nn.Sequential(*linear_maps(inputs))))
-
-
-def quantized(model: torch.nn.Module) -> Any:
-    """Its linear maps in int8; the rest, and what goes from one to the next, in f32."""
+    """By hand, with its dynamic quantization: weights once, by output feature, rows as they come; attention in f32."""
+    maps = torch.nn.Sequential(*linear_maps(inputs))
     qconfig = torch.ao.quantization.per_channel_dynamic_qconfig
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of what is to come after it, in another package
-        return torch.ao.quantization.quantize_dynamic(model, {torch.nn.Linear: qconfig})
+        quantized: Any = torch.ao.quantization.quantize_dynamic(maps, {torch.nn.Linear: qconfig})
+    return by_hand(tensor_of(inputs.arrays[0]), case, *quantized)
 
 
 def encoder_layer(case: Case, inputs: Inputs, dtype: torch.dtype) -> torch.nn.TransformerEncoderLayer:
