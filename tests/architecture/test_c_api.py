@@ -57,6 +57,7 @@ STRUCTS = {
     "MultiHeadAttentionWeights": "mha_layer_weights",
     "RaggedBatch": "mha_ragged_batch",
 }
+ELEMENTS = {"Float16", "BFloat16"}  # what arrays hold: uint16_t in C
 
 
 def members(header: str) -> list[str]:
@@ -115,7 +116,7 @@ def test_the_lists_name_what_there_is() -> None:
     assert set(OTHER_NAMES) | set(HANDLES) <= set(ENTRY_POINTS)
 
 
-@pytest.mark.parametrize("name", sorted(CPP_STRUCTS))
+@pytest.mark.parametrize("name", sorted(set(CPP_STRUCTS) - ELEMENTS))
 def test_structs_have_the_same_fields(name: str) -> None:
     assert name in STRUCTS, "a struct needs one in C"
     assert fields(C_STRUCTS[STRUCTS[name]]) == fields(CPP_STRUCTS[name]) != []
