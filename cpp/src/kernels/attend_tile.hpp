@@ -14,6 +14,7 @@
 #include "score_tile.hpp"
 
 namespace mha::MHA_ISA {
+namespace {
 
 template <class Unit>
 struct ValueArguments {
@@ -266,4 +267,5 @@ class AttendTile {
   ScoreTile<S> scores_;
 };
 
+}  // namespace
 }  // namespace mha::MHA_ISA

@@ -7,6 +7,7 @@
 #include "transpose.hpp"
 
 namespace mha::MHA_ISA {
+namespace {
 
 /// Keys in a block. S^T takes 16 KB (f32, AVX-512), as do a block of K or V at D = 64 and Q^T: level 1 (32 KB on Zen 4,
 /// 48 KB on Zen 5) holds what a product works on. As many keys as a tile has queries, so that under a causal mask one
@@ -124,4 +125,5 @@ bool fill_bias_rows(const AttentionTile& tile, Index begin, Index end, Compute<S
   return any_visible;
 }
 
+}  // namespace
 }  // namespace mha::MHA_ISA

@@ -4,6 +4,7 @@
 #include "operands.hpp"
 
 namespace mha::MHA_ISA {
+namespace {
 
 /// C[M x N vectors] = start + sum over k < depth of A[i, k] B[k, :], k counting units (operands.hpp), as all steps do.
 ///
@@ -133,4 +134,5 @@ struct StripTable {
   }
 };
 
+}  // namespace
 }  // namespace mha::MHA_ISA

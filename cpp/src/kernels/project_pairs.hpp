@@ -6,6 +6,7 @@
 #include "weight_strips.hpp"
 
 namespace mha::MHA_ISA {
+namespace {
 
 #ifdef __AVX512BF16__
 template <int M, int N, int kAhead>
@@ -36,4 +37,5 @@ inline void project_pairs(const ProjectionTile& tile, void* scratch) {
 }
 #endif
 
+}  // namespace
 }  // namespace mha::MHA_ISA

@@ -4,6 +4,7 @@
 #include "microkernel.hpp"
 
 namespace mha::MHA_ISA {
+namespace {
 
 template <class Unit>
 struct ScoreArguments {
@@ -33,4 +34,5 @@ struct ScoreKeys {
   }
 };
 
+}  // namespace
 }  // namespace mha::MHA_ISA

@@ -18,6 +18,7 @@
 #include "transpose.hpp"
 
 namespace mha::MHA_ISA {
+namespace {
 
 /// Keys [begin, end) of a block for which the same vectors of queries have something to see.
 struct Segment {
@@ -470,4 +471,5 @@ void ScoreTile<S>::fill_lanes(const KeyBlock& block) {
   }
 }
 
+}  // namespace
 }  // namespace mha::MHA_ISA

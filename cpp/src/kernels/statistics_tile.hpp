@@ -16,6 +16,7 @@
 #include "score_tile.hpp"
 
 namespace mha::MHA_ISA {
+namespace {
 
 /// sums[i] += terms[i]
 template <class T>
@@ -144,4 +145,5 @@ class StatisticsTile {
   int64_t max_key_[kMaxTileRows];
 };
 
+}  // namespace
 }  // namespace mha::MHA_ISA

@@ -5,6 +5,7 @@
 #include "score_tile.hpp"
 
 namespace mha::MHA_ISA {
+namespace {
 
 template <class S, class Element>
 void weigh_tile_as(const AttentionTile& tile, void* scratch) {
@@ -45,4 +46,5 @@ void weigh_tile(const AttentionTile& tile, void* scratch) {
     weigh_tile_as<S, S>(tile, scratch);
 }
 
+}  // namespace
 }  // namespace mha::MHA_ISA

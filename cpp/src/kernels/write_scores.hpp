@@ -5,6 +5,7 @@
 #include "score_tile.hpp"
 
 namespace mha::MHA_ISA {
+namespace {
 
 template <class S, class Element>
 void write_scores_as(const AttentionTile& tile, void* scratch) {
@@ -37,4 +38,5 @@ void write_scores(const AttentionTile& tile, void* scratch) {
     write_scores_as<S, S>(tile, scratch);
 }
 
+}  // namespace
 }  // namespace mha::MHA_ISA
