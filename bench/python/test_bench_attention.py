@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -118,6 +119,9 @@ def test_rows_that_make_no_sense_are_refused() -> None:
         {"kind": "mhsa"},
         {"dtype": "f8"},
         {"weights": "int8"},
+        {"cache": "bf16"},
+        {"kind": "step", "E": 32, "Hk": 4},
+        {"kind": "step", "E": 32, "Hk": 4, "Tq": 1, "causal": False, "dtype": "bf16", "cache": "f16"},
         {"kind": "mha", "E": 32, "Hk": 4, "Tk": 5, "weights": "int4"},
         {"kind": "mha", "E": 32, "Hk": 4, "Tk": 5, "dtype": "bf16", "weights": "int8"},
         {"Hk": 3},
@@ -154,7 +158,8 @@ def test_a_case_goes_against_one_above_of_its_sizes(tmp_path: Path) -> None:
     for case in load_cases():
         if case.against and not case.cold:
             plain = plain_case(case)
-            assert (plain.options, plain.dtype, plain.weights) != (case.options, case.dtype, case.weights)
+            given, without = ((c.options, c.dtype, c.weights, c.cache) for c in (case, plain))
+            assert given != without
 
 
 def test_cold_arrays_are_the_same_in_other_memory() -> None:
@@ -244,17 +249,21 @@ def test_this_library_embeds_sentences(models: Models) -> None:
     assert len(measure(SENTENCES, programs, oracle(SENTENCES, inputs), NO_TIME).timed) == 2
 
 
-@pytest.mark.parametrize("changes", [{"dtype": "bf16"}, {"weights": "bf16"}, {"weights": "int8"}])
-@pytest.mark.parametrize("kind", ["mha", "encoder_layer", "sentences"])
+@pytest.mark.parametrize("changes", [{"dtype": "bf16"}, {"weights": "bf16"}, {"weights": "int8"}, {"cache": "f16"}])
+@pytest.mark.parametrize("kind", ["mha", "step", "encoder_layer", "sentences"])
 def test_this_library_computes_in_fewer_bits(kind: str, changes: dict[str, str], models: Models) -> None:
+    if "cache" in changes and kind != "step":
+        pytest.skip("there is no cache")
     if "dtype" in changes:
         pytest.importorskip("ml_dtypes")
-    sizes = {"F": 0, "activation": ""} if kind == "mha" else {}
+    sizes: dict[str, Any] = {"F": 0, "activation": ""} if kind in ("mha", "step") else {}
+    if kind == "step":
+        sizes["Tq"] = 1
     case = dataclasses.replace(SENTENCES, kind=kind, layers=2 if kind == "sentences" else 1, **sizes, **changes)
     inputs = make_inputs(case, models.directory(case))
     expected = oracle(case, inputs)
     [timed] = measure(case, Ours([1]).programs(case, inputs, 1), expected, NO_TIME).timed
-    exact = dataclasses.replace(case, dtype="f32", weights="")
+    exact = dataclasses.replace(case, dtype="f32", weights="", cache="")
     [full] = measure(exact, Ours([1]).programs(exact, in_dtype(inputs, exact), 1), expected, NO_TIME).timed
     assert timed.error is not None
     assert full.error is not None
