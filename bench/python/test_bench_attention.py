@@ -9,7 +9,6 @@ import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -95,16 +94,6 @@ def test_an_encoder_has_the_work_of_its_layers() -> None:
     assert layer.matrices_of_layer + layer.vectors_of_layer == sum(array.size for array in state.values())
     assert layer.matrices_of_layer == sum(array.size for array in state.values() if array.ndim == 2)
     assert layer.least_bytes == 4 * (2 * 12 * 16 + layer.matrices_of_layer + layer.vectors_of_layer)
-
-
-@pytest.mark.parametrize(("changes", "of_matrices", "of_others"), [
-    ({"dtype": "bf16"}, 2, 2), ({"dtype": "f16"}, 2, 2), ({"dtype": "f64"}, 8, 8),
-    ({"weights": "bf16"}, 2, 4), ({"weights": "int8"}, 1, 4),
-])  # fmt: skip
-def test_bytes_are_those_of_the_dtype_and_of_weights(changes: dict[str, str], of_matrices: int, of_others: int) -> None:
-    layer = dataclasses.replace(SENTENCES, kind="encoder_layer", layers=1, B=2, **changes)
-    others = 2 * 12 * 16 + layer.vectors_of_layer
-    assert layer.least_bytes == of_matrices * layer.matrices_of_layer + of_others * others
 
 
 def test_flops() -> None:
@@ -247,27 +236,6 @@ def test_this_library_embeds_sentences(models: Models) -> None:
     inputs = make_inputs(SENTENCES, models.directory(SENTENCES))
     programs = Ours([1, 2]).programs(SENTENCES, inputs, 1) + Ours([1, 2]).programs(SENTENCES, inputs, 2)
     assert len(measure(SENTENCES, programs, oracle(SENTENCES, inputs), NO_TIME).timed) == 2
-
-
-@pytest.mark.parametrize("changes", [{"dtype": "bf16"}, {"weights": "bf16"}, {"weights": "int8"}, {"cache": "f16"}])
-@pytest.mark.parametrize("kind", ["mha", "step", "encoder_layer", "sentences"])
-def test_this_library_computes_in_fewer_bits(kind: str, changes: dict[str, str], models: Models) -> None:
-    if "cache" in changes and kind != "step":
-        pytest.skip("there is no cache")
-    if "dtype" in changes:
-        pytest.importorskip("ml_dtypes")
-    sizes: dict[str, Any] = {"F": 0, "activation": ""} if kind in ("mha", "step") else {}
-    if kind == "step":
-        sizes["Tq"] = 1
-    case = dataclasses.replace(SENTENCES, kind=kind, layers=2 if kind == "sentences" else 1, **sizes, **changes)
-    inputs = make_inputs(case, models.directory(case))
-    expected = oracle(case, inputs)
-    [timed] = measure(case, Ours([1]).programs(case, inputs, 1), expected, NO_TIME).timed
-    exact = dataclasses.replace(case, dtype="f32", weights="", cache="")
-    [full] = measure(exact, Ours([1]).programs(exact, in_dtype(inputs, exact), 1), expected, NO_TIME).timed
-    assert timed.error is not None
-    assert full.error is not None
-    assert timed.error > 16 * full.error  # the format was not lost on the way
 
 
 def test_padding_of_texts() -> None:
