@@ -117,7 +117,8 @@ bool fill_bias_rows(const AttentionTile& tile, Index begin, Index end, Compute<S
       if (attn_mask && tile.attn_mask_is_boolean)
         visible &= static_cast<const unsigned char*>(attn_mask)[at] != 0;
       else if (attn_mask)
-        entry = tile.is_wide ? static_cast<const T*>(attn_mask)[at] : load_element(static_cast<const S*>(attn_mask) + at);
+        entry =
+            tile.is_wide ? static_cast<const T*>(attn_mask)[at] : load_element(static_cast<const S*>(attn_mask) + at);
       bias[key - begin] = visible ? entry : -kInfinity<T>;
       any_visible |= bias[key - begin] != -kInfinity<T>;
     }

@@ -32,8 +32,8 @@ void weigh_tile_as(const AttentionTile& tile, void* scratch) {
       // In a row of NaN what is masked is still 0: it is selected, since 0 times NaN would not be.
       if (masked) scores.normalize(block, j, normalizers[j], masked);
       store_transposed<Element>(scores.scores() + (first - block.begin) * kWidth<T> + j * L, kWidth<T>,
-                          masked ? pset1<Packet<T>>(T(1)) : normalizers[j], rows + j * L, count, first, columns,
-                          tile.out_step);
+                                masked ? pset1<Packet<T>>(T(1)) : normalizers[j], rows + j * L, count, first, columns,
+                                tile.out_step);
     }
   });
 }
