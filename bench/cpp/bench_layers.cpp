@@ -144,16 +144,16 @@ AttentionOptions options_of(const Case& c, int threads) {
   return options;
 }
 
-/// Compares the last row of the last batch element with the reference.
+/// Compares the last row of the last batch element with the reference; x is [B, Tk, E].
 void check_layer(const Case& c, const Tensor& x, const Tensor& out) {
   const Layer layer(Layer(c), DType::f64);
   const Tensor exact(x, DType::f64);
   AttentionOptions options = options_of(c, 1);
-  options.query_offset = c.Tq - 1;
+  options.query_offset = c.Tk - 1;
   const auto row = [&](Index i) { return static_cast<const double*>(exact.view().data) + i * c.E; };
-  const Index last = c.B * c.Tq - 1;
-  const TensorView query(row(last), {1, 1, c.E}), key(row((c.B - 1) * c.Tq), {1, c.Tq, c.E});
+  const TensorView query(row(c.B * c.Tk - 1), {1, 1, c.E}), key(row((c.B - 1) * c.Tk), {1, c.Tk, c.E});
   const auto expected = reference::multi_head_attention(layer.config, layer.views(), query, key, key, options);
+  const Index last = c.B * c.Tq - 1;
   double largest = 0, error = 0;
   bool is_nan = false;
   for (Index e = 0; e < c.E; ++e) {
@@ -174,6 +174,34 @@ Subject layer_of(const Case& c, int threads) {
   subject.work = {c.flops(), c.least_bytes()};
   subject.call = [x, out, layer = Layer(c).packed(), options = options_of(c, threads)] {
     layer.forward(x->view(), x->view(), x->view(), out->view(), {}, options);
+  };
+  subject.check = [&c, x, out] { check_layer(c, *x, *out); };
+  return subject;
+}
+
+/// The last token of each sequence over a cache of the others, which then forgets it.
+Subject step_of(const Case& c, int threads) {
+  const Shared x = tensor(c.element(), {c.B, c.Tk, c.E}, 9), out = tensor(c.element(), {c.B, 1, c.E}, 10);
+  const auto part = [&](Index first, Index count) {
+    const auto data = static_cast<const std::byte*>(x->view().data) + first * c.E * size_of(c.element());
+    return TensorView(data, c.element(), {c.B, count, c.E}, {c.Tk * c.E, c.E, 1});
+  };
+  KVCacheConfig config;
+  config.batch_size = c.B;
+  config.num_kv_heads = c.H;
+  config.capacity = c.Tk;
+  config.head_dim = c.D;
+  config.dtype = c.cached();
+  const auto cache = std::make_shared<KVCache>(config);
+  const MultiHeadAttention layer = Layer(c).packed();
+  layer.append_to(*cache, part(0, c.Tk - 1), part(0, c.Tk - 1));
+  Subject subject;
+  subject.product = c.product();
+  subject.threads = threads;
+  subject.work = {c.flops(), c.least_bytes()};
+  subject.call = [x, out, cache, layer, token = part(c.Tk - 1, 1), options = options_of(c, threads)] {
+    layer.forward(token, token, token, *cache, out->view(), {}, options);
+    cache->rollback(1);
   };
   subject.check = [&c, x, out] { check_layer(c, *x, *out); };
   return subject;
@@ -233,8 +261,10 @@ void add_layers(const Settings& settings) {
                       [&c, threads] { return encoder_of(c, threads); });
         continue;
       }
-      add_benchmark(with_threads("layer/" + c.name, threads), settings, [&c, threads] { return layer_of(c, threads); });
-      if (!c.causal)  // which comes after the projection
+      const bool is_step = c.kind == "step";
+      add_benchmark(with_threads("layer/" + c.name, threads), settings,
+                    [&c, threads, is_step] { return is_step ? step_of(c, threads) : layer_of(c, threads); });
+      if (!c.causal && !is_step)  // which come after the projection
         add_benchmark(with_threads("projection/" + c.name, threads), settings,
                       [&c, threads] { return projection_of(c, threads); });
     }

@@ -36,7 +36,7 @@ void resolve(Case& c) {
   if (c.Tk == 0) c.Tk = c.Tq;
   if (c.E > 0 && c.H > 0) c.D = c.E / c.H;
   if (c.kind == "sentences" && c.shortest == 0) c.shortest = c.Tq;
-  const auto kinds = {"sdpa", "ragged", "mha", "encoder_layer", "sentences"};
+  const auto kinds = {"sdpa", "ragged", "mha", "step", "encoder_layer", "sentences"};
   const bool is_known = std::find(kinds.begin(), kinds.end(), c.kind) != kinds.end();
   const bool is_positive = std::min({c.B, c.H, c.Hk, c.Tq, c.Tk, c.D}) > 0;
   const bool has_format = c.weight_format() != WeightFormat::plain;
@@ -81,6 +81,10 @@ DType Case::weight() const {
   return format == WeightFormat::plain ? element() : format == WeightFormat::int8 ? DType::int8 : DType::bf16;
 }
 
+DType Case::cached() const {
+  return find_name<DType>(cache, {{"", element()}, {"bf16", DType::bf16}, {"f16", DType::f16}}, *this);
+}
+
 std::vector<std::int64_t> Case::offsets() const {
   std::vector<std::int64_t> lengths;
   for (Index b = 0; b < B; ++b) {
@@ -122,7 +126,7 @@ double Case::least_bytes() const {
   if (E > 0) {
     const Index matrices = 4 * E * E + 2 * E * F, others = 4 * E + (F > 0 ? F + 5 * E : 0);  // biases, two norms
     return double(layers) * (double(matrices) * size_of(weight()) + double(others) * size) +
-           double(2 * queries() * E) * size;
+           double(2 * queries() * E) * size + (kind == "step" ? double(2 * B * Tk * E) * size_of(cached()) : 0);
   }
   const Index keys = is_ragged() ? queries() : B * Tk;
   return double(2 * D * (H * queries() + Hk * keys)) * size;
@@ -131,8 +135,8 @@ double Case::least_bytes() const {
 double Case::tolerance(double largest) const {
   double eps = std::numeric_limits<float>::epsilon();
   if (element() == DType::f64) eps = std::numeric_limits<double>::epsilon();
-  if (element() == DType::f16) eps = 0x1p-10;
-  if (element() == DType::bf16 || !weights.empty()) eps = 0x1p-7;
+  if (element() == DType::f16 || cached() == DType::f16) eps = 0x1p-10;
+  if (element() == DType::bf16 || cached() == DType::bf16 || !weights.empty()) eps = 0x1p-7;
   const bool is_narrow = eps > 0x1p-11;
   return 8 * eps * std::sqrt(double(is_narrow ? layers : std::max({D, Tk, E, F}))) * largest;
 }

@@ -12,7 +12,7 @@ namespace mha::bench {
 
 /// The fields are the columns of cases.toml, which explains them; Dv is D.
 struct Case {
-  std::string name, kind, dtype, weights, against, activation;
+  std::string name, kind, dtype, weights, cache, against, activation;
   Index B = 0, H = 0, Hk = 0, Tq = 0, Tk = 0, D = 0, E = 0, F = 0;
   Index layers = 1;
   bool causal = false;
@@ -27,6 +27,8 @@ struct Case {
   WeightFormat weight_format() const;
   /// Of weights, as they are kept.
   DType weight() const;
+  /// Of keys and values between the steps of a decoder.
+  DType cached() const;
   /// What most of the products are of; of a layer with int8 weights those of its projections.
   DType product() const { return weight_format() == WeightFormat::int8 ? DType::int8 : element(); }
   bool has_options() const {

@@ -27,7 +27,7 @@ CASES_FILE = Path(__file__).resolve().parents[1] / "cases.toml"
 
 COLD_CACHES = 4  # times the last cache, so that nothing of it survives until it is read again
 
-KINDS = ("sdpa", "ragged", "mha", "encoder_layer", "sentences")
+KINDS = ("sdpa", "ragged", "mha", "step", "encoder_layer", "sentences")
 
 # In the names of the library, with the distance from 1 to the next number.
 DTYPES = {
@@ -81,6 +81,7 @@ class Case:
     cold: bool = False
     against: str = ""
     weights: str = ""
+    cache: str = ""
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS or self.dtype not in DTYPES:
@@ -89,7 +90,12 @@ class Case:
             raise ValueError(f"case {self.name}: weights are kept in {', '.join(WEIGHTS)[2:]} by layers in f32")
         if min(self.B, self.H, self.Hk, self.Tq, self.Tk, self.D) < 1 or self.H % self.Hk:
             raise ValueError(f"case {self.name}: sizes must be positive, and H a multiple of Hk")
-        if self.is_layer and (self.E != self.H * self.D or self.Hk != self.H or self.Tk != self.Tq):
+        if self.cache and (self.cache not in ("bf16", "f16") or (self.kind, self.dtype) != ("step", "f32")):
+            raise ValueError(f"case {self.name}: caches of 16 bits are for steps of layers in f32")
+        if self.kind == "step" and (self.Tq != 1 or self.causal):
+            raise ValueError(f"case {self.name}: a step has one query, which sees all keys")
+        is_square = self.Tk == self.Tq or self.kind == "step"
+        if self.is_layer and (self.E != self.H * self.D or self.Hk != self.H or not is_square):
             raise ValueError(f"case {self.name}: a layer attends to itself, with E = H * D, Hk = H and Tk = Tq")
         if self.has_feed_forward and (self.F < 1 or self.activation not in ("relu", "gelu")):
             raise ValueError(f"case {self.name}: an encoder needs F, and an activation")
@@ -107,7 +113,7 @@ class Case:
     @property
     def is_layer(self) -> bool:
         """Whether there are weights."""
-        return self.kind in ("mha", "encoder_layer", "sentences")
+        return self.kind in ("mha", "step", "encoder_layer", "sentences")
 
     @property
     def has_feed_forward(self) -> bool:
@@ -237,14 +243,15 @@ class Case:
         if self.kind == "sentences":  # a row of the table for each token
             return (queries + self.B) * self.E * size + of_layers
         if self.is_layer:
-            return 2 * queries * self.E * size + of_layers
+            of_cache = 2 * self.B * self.Tk * self.E * (2 if self.cache else size) if self.kind == "step" else 0
+            return 2 * queries * self.E * size + of_layers + of_cache
         keys = queries if self.kind == "ragged" else self.B * self.Tk
         return 2 * self.D * (self.H * queries + self.Hk * keys) * size
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """`arrays`: query, key, value of attention, x of a layer, or the token ids of each text.
+    """`arrays`: query, key, value of attention, x [B, Tk, E] of a layer, or the token ids of each text.
 
     `state`: weights of the layer, in torch's names. `model`: where the model lies that texts are for.
     """
@@ -304,7 +311,7 @@ def make_inputs(case: Case, model: Path | None = None) -> Inputs:
     state = mha_native.MultiHeadAttention(case.E, case.H, dtype="float64", seed=seed).state_dict()
     for name in ("in_proj_bias", "out_proj.bias"):  # zero in a new layer, and a forgotten bias would go unseen
         state[name] = rng.uniform(-0.1, 0.1, state[name].shape)
-    x = rng.standard_normal((case.B, case.Tq, case.E))
+    x = rng.standard_normal((case.B, case.Tk, case.E))
     return in_dtype(Inputs((x,), state), case)
 
 
@@ -358,7 +365,8 @@ def oracle(case: Case, inputs: Inputs) -> NDArray[np.float64]:
         result = layer_oracle(case, arrays[0], state)
     else:
         x = arrays[0]
-        result = reference.multi_head_attention(x, x, x, state, case.H, is_causal=case.causal)
+        query = x[:, -case.Tq :]
+        result = reference.multi_head_attention(query, x, x, state, case.H, is_causal=case.causal)
     return result
 
 
@@ -370,7 +378,7 @@ def tolerance(case: Case, expected: NDArray[np.float64]) -> float:
     summed in more: they are rounded from step to step, and n is the number of layers. It asks "is this the same
     computation?"; how accurate the library is, the tests ask.
     """
-    eps = max(DTYPES[case.dtype][1], WEIGHTS[case.weights][1])
+    eps = max(DTYPES[case.dtype][1], WEIGHTS[case.weights][1], DTYPES[case.cache or case.dtype][1])
     n = case.layers if eps > 2**-11 else max(case.D, case.Tk, case.E, case.F)
     return float(8 * eps * np.sqrt(n) * np.abs(expected).max())
 

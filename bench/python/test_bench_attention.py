@@ -96,16 +96,6 @@ def test_an_encoder_has_the_work_of_its_layers() -> None:
     assert layer.least_bytes == 4 * (2 * 12 * 16 + layer.matrices_of_layer + layer.vectors_of_layer)
 
 
-@pytest.mark.parametrize(("changes", "of_matrices", "of_others"), [
-    ({"dtype": "bf16"}, 2, 2), ({"dtype": "f16"}, 2, 2), ({"dtype": "f64"}, 8, 8),
-    ({"weights": "bf16"}, 2, 4), ({"weights": "int8"}, 1, 4),
-])  # fmt: skip
-def test_bytes_are_those_of_the_dtype_and_of_weights(changes: dict[str, str], of_matrices: int, of_others: int) -> None:
-    layer = dataclasses.replace(SENTENCES, kind="encoder_layer", layers=1, B=2, **changes)
-    others = 2 * 12 * 16 + layer.vectors_of_layer
-    assert layer.least_bytes == of_matrices * layer.matrices_of_layer + of_others * others
-
-
 def test_flops() -> None:
     cases = {case.name: case for case in load_cases()}
     assert cases["sdpa-T2048-D64"].flops == 2 * 2 * 8 * 2048 * 2048 * 64
@@ -118,6 +108,9 @@ def test_rows_that_make_no_sense_are_refused() -> None:
         {"kind": "mhsa"},
         {"dtype": "f8"},
         {"weights": "int8"},
+        {"cache": "bf16"},
+        {"kind": "step", "E": 32, "Hk": 4},
+        {"kind": "step", "E": 32, "Hk": 4, "Tq": 1, "causal": False, "dtype": "bf16", "cache": "f16"},
         {"kind": "mha", "E": 32, "Hk": 4, "Tk": 5, "weights": "int4"},
         {"kind": "mha", "E": 32, "Hk": 4, "Tk": 5, "dtype": "bf16", "weights": "int8"},
         {"Hk": 3},
@@ -154,7 +147,8 @@ def test_a_case_goes_against_one_above_of_its_sizes(tmp_path: Path) -> None:
     for case in load_cases():
         if case.against and not case.cold:
             plain = plain_case(case)
-            assert (plain.options, plain.dtype, plain.weights) != (case.options, case.dtype, case.weights)
+            given, without = ((c.options, c.dtype, c.weights, c.cache) for c in (case, plain))
+            assert given != without
 
 
 def test_cold_arrays_are_the_same_in_other_memory() -> None:
@@ -242,23 +236,6 @@ def test_this_library_embeds_sentences(models: Models) -> None:
     inputs = make_inputs(SENTENCES, models.directory(SENTENCES))
     programs = Ours([1, 2]).programs(SENTENCES, inputs, 1) + Ours([1, 2]).programs(SENTENCES, inputs, 2)
     assert len(measure(SENTENCES, programs, oracle(SENTENCES, inputs), NO_TIME).timed) == 2
-
-
-@pytest.mark.parametrize("changes", [{"dtype": "bf16"}, {"weights": "bf16"}, {"weights": "int8"}])
-@pytest.mark.parametrize("kind", ["mha", "encoder_layer", "sentences"])
-def test_this_library_computes_in_fewer_bits(kind: str, changes: dict[str, str], models: Models) -> None:
-    if "dtype" in changes:
-        pytest.importorskip("ml_dtypes")
-    sizes = {"F": 0, "activation": ""} if kind == "mha" else {}
-    case = dataclasses.replace(SENTENCES, kind=kind, layers=2 if kind == "sentences" else 1, **sizes, **changes)
-    inputs = make_inputs(case, models.directory(case))
-    expected = oracle(case, inputs)
-    [timed] = measure(case, Ours([1]).programs(case, inputs, 1), expected, NO_TIME).timed
-    exact = dataclasses.replace(case, dtype="f32", weights="")
-    [full] = measure(exact, Ours([1]).programs(exact, in_dtype(inputs, exact), 1), expected, NO_TIME).timed
-    assert timed.error is not None
-    assert full.error is not None
-    assert timed.error > 16 * full.error  # the format was not lost on the way
 
 
 def test_padding_of_texts() -> None:

@@ -79,7 +79,7 @@ class LayerState(Leaf):
         Parameters
         ----------
         module : torch.nn.MultiheadAttention
-            On the CPU, in float32 or float64, of any configuration.
+            On the CPU, in float32, float64, float16 or bfloat16, of any configuration.
         """
         names = ("embed_dim", "num_heads", "kdim", "vdim", "add_zero_attn", "state_dict")
         state = module.state_dict() if all(hasattr(module, name) for name in names) else {}

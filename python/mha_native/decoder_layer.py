@@ -45,8 +45,9 @@ class DecoderLayer(ModuleState):
         As for `MultiHeadAttention`, of both attentions.
     bias : bool, default True
         Whether all parts have biases.
-    dtype : float32 or float64, default "float32"
-        Of the weights, and of what the layer takes and gives.
+    dtype : {"float32", "float64", "float16", "bfloat16"}, default "float32"
+        Of the weights, and of what the layer takes and gives. Arrays of bfloat16 are those of the package ml_dtypes;
+        tensors of other libraries do without it.
     weight_dtype : {"float32", "bfloat16", "int8"}, optional
         What the matrices of weights are stored as, of a layer in float32: see `quantize`. Default: `dtype`.
     seed : int or numpy.random.Generator, optional
@@ -228,7 +229,8 @@ class DecoderLayer(ModuleState):
         Parameters
         ----------
         module : torch.nn.TransformerDecoderLayer
-            On the CPU, in float32 or float64, pre-LN or post-LN, with or without biases, with torch's relu or gelu.
+            On the CPU, in float32, float64, float16 or bfloat16, pre-LN or post-LN, with or without biases, with
+            torch's relu or gelu.
         """
         function = "DecoderLayer.from_torch"
         module = checked_module(function, module, "TransformerDecoderLayer")

@@ -41,8 +41,9 @@ class EncoderLayer(ModuleState):
         As for `MultiHeadAttention`.
     bias : bool, default True
         Whether all parts have biases.
-    dtype : float32 or float64, default "float32"
-        Of the weights, and of what the layer takes and gives.
+    dtype : {"float32", "float64", "float16", "bfloat16"}, default "float32"
+        Of the weights, and of what the layer takes and gives. Arrays of bfloat16 are those of the package ml_dtypes;
+        tensors of other libraries do without it.
     weight_dtype : {"float32", "bfloat16", "int8"}, optional
         What the matrices of weights are stored as, of a layer in float32: see `quantize`. Default: `dtype`.
     seed : int or numpy.random.Generator, optional
@@ -178,8 +179,8 @@ class EncoderLayer(ModuleState):
         return (result, weights[0]) if need_weights else result
 
     def new_cache(self, batch_size: int, capacity: int, *, dtype: DTypeLike | None = None) -> KVCache:
-        """An empty cache for `capacity` tokens in each of `batch_size` sequences, for a decoder without memory; `dtype` as
-        for `MultiHeadAttention.new_cache`."""
+        """An empty cache for `capacity` tokens in each of `batch_size` sequences, for a decoder without memory; `dtype`
+        as for `MultiHeadAttention.new_cache`."""
         return self.self_attn.new_cache(batch_size, capacity, dtype=dtype)
 
     @classmethod
@@ -193,7 +194,8 @@ class EncoderLayer(ModuleState):
         Parameters
         ----------
         module : torch.nn.TransformerEncoderLayer
-            On the CPU, in float32 or float64, pre-LN or post-LN, with or without biases, with torch's relu or gelu.
+            On the CPU, in float32, float64, float16 or bfloat16, pre-LN or post-LN, with or without biases, with
+            torch's relu or gelu.
         """
         function = "EncoderLayer.from_torch"
         module = checked_module(function, module, "TransformerEncoderLayer")

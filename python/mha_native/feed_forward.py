@@ -45,8 +45,9 @@ class FeedForward(Leaf):
         tanh.
     bias : bool, default True
         Add a bias in both products.
-    dtype : float32 or float64, default "float32"
-        Of the weights, and of what the layer takes and gives.
+    dtype : {"float32", "float64", "float16", "bfloat16"}, default "float32"
+        Of the weights, and of what the layer takes and gives. Arrays of bfloat16 are those of the package ml_dtypes;
+        tensors of other libraries do without it.
     weight_dtype : {"float32", "bfloat16", "int8"}, optional
         What both matrices of weights are stored as, of a layer in float32: see `quantize`. Default: `dtype`.
     seed : int or numpy.random.Generator, optional

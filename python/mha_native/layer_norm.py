@@ -25,8 +25,9 @@ class LayerNorm(Leaf):
         Added to the variance.
     bias : bool, default True
         Whether there is a bias.
-    dtype : float32 or float64, default "float32"
-        Of the weights, and of what the layer takes and gives.
+    dtype : {"float32", "float64", "float16", "bfloat16"}, default "float32"
+        Of the weights, and of what the layer takes and gives. Arrays of bfloat16 are those of the package ml_dtypes;
+        tensors of other libraries do without it.
 
     Notes
     -----
@@ -83,8 +84,8 @@ class LayerNorm(Leaf):
         Parameters
         ----------
         module : torch.nn.LayerNorm
-            Over the last axis, on the CPU, in float32 or float64. One without weights becomes a layer of float32 whose
-            weight is 1.
+            Over the last axis, on the CPU, in float32, float64, float16 or bfloat16. One without weights becomes a
+            layer of float32 whose weight is 1.
         """
         return cls._from_torch("LayerNorm.from_torch", module, np.dtype(np.float32))
 

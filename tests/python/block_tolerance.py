@@ -9,6 +9,16 @@ float32, and anything after two.
 
 Products: sqrt(sum_j W_ij^2 dx_j^2). Sums: x + y rounds once, dx + dy + eps / 2 |x + y|.
 
+In 16 bits sums and products are those of float32, and everything between two steps is rounded once to the type, with
+its eps e. That error is a random variable within e / 2 |y| on either side: its standard deviation is e / 2 |y| /
+sqrt(3), and lambda = 6 of those are
+
+    r = sqrt(3) e |y|
+
+The intermediates are a projection's result (that of the first product of a feed-forward behind the activation), heads,
+weights, a residual sum, and the result of a norm. Such errors are a thousand times those of float32, so that they must
+be added up as what they are, independent: r and the dx + dy of a sum in quadrature, too.
+
 Attention
 ---------
 Errors of q, k and v move the scores by e_j, and with the weights w_j the result:
@@ -48,6 +58,7 @@ from typing import Any
 
 import numpy as np
 import tolerance
+from element_types import accumulator_of, is_half, limits
 from tolerance import Array, gamma
 
 from mha_native import Decoder, DecoderLayer, Encoder, EncoderLayer, FeedForward, LayerNorm, MultiHeadAttention
@@ -67,13 +78,22 @@ class Near:
     def exactly(cls, x: Array) -> Near:
         return cls(x.astype(np.float64), np.zeros(x.shape))
 
-    def plus(self, other: Near, eps: float) -> Near:
+    def plus(self, other: Near, dtype: Any) -> Near:
         out = self.out + other.out
-        return Near(out, self.bound + other.bound + eps / 2 * np.abs(out))
+        if is_half(dtype):
+            return Near(out, np.hypot(self.bound, other.bound)).rounded(dtype)
+        return Near(out, self.bound + other.bound + _eps(dtype) / 2 * np.abs(out))
+
+    def rounded(self, dtype: Any) -> Near:
+        """To a type of 16 bits; of others the bounds of computing in them are all."""
+        if not is_half(dtype):
+            return self
+        once = np.sqrt(3) * float(limits(dtype).eps) * np.abs(self.out) + float(limits(dtype).smallest_subnormal)
+        return Near(self.out, np.hypot(self.bound, once))
 
 
 def layer_norm(norm: LayerNorm, x: Near) -> Near:
-    eps, features = float(np.finfo(norm.dtype).eps), norm.embed_dim
+    eps, features = _eps(norm.dtype), norm.embed_dim
     state = {name: array.astype(np.float64) for name, array in norm.state_dict().items()}
     weight, bias = state["weight"], state.get("bias", np.zeros(features))
     with np.errstate(all="ignore"):
@@ -88,21 +108,21 @@ def layer_norm(norm: LayerNorm, x: Near) -> Near:
         ratio = s / np.sqrt(np.maximum(variance - off, 0) + norm.eps) - 1 + 4 * eps
         slope = np.abs(weight) / s
         bound = slope * (dc + ratio * (np.abs(c) + dc)) + eps * (2 * slope * np.abs(c) + np.abs(bias))
-        return Near(oracle.layer_norm(z, weight, bias, eps=norm.eps), bound)
+        return Near(oracle.layer_norm(z, weight, bias, eps=norm.eps), bound).rounded(norm.dtype)
 
 
 def feed_forward(layer: FeedForward, x: Near) -> Near:
-    eps, state = float(np.finfo(layer.dtype).eps), layer.state_dict()
+    dtype, state = layer.dtype, layer.state_dict()
     with np.errstate(all="ignore"):
-        h = _product(x, state["linear1.weight"], state.get("linear1.bias"), eps)
-        off = STEEPEST[layer.activation] * h.bound + 4 * eps * np.abs(h.out)
-        active = Near(oracle.activate(h.out, layer.activation), off)
-        return _product(active, state["linear2.weight"], state.get("linear2.bias"), eps)
+        h = _product(x, state["linear1.weight"], state.get("linear1.bias"), accumulator_of(dtype))
+        off = STEEPEST[layer.activation] * h.bound + 4 * _eps(dtype) * np.abs(h.out)
+        active = Near(oracle.activate(h.out, layer.activation), off).rounded(dtype)
+        return _product(active, state["linear2.weight"], state.get("linear2.bias"), dtype)
 
 
 def attention(layer: MultiHeadAttention, x: Near, memory: Near, options: dict[str, Any]) -> tuple[Near, Near]:
     """Of `x` to `memory`: the result, and the weights of each head."""
-    eps, state, heads = float(np.finfo(layer.dtype).eps), layer.state_dict(), layer.num_heads
+    dtype, state, heads = layer.dtype, layer.state_dict(), layer.num_heads
     counts = (heads, layer.num_kv_heads, layer.num_kv_heads)
     rows = np.cumsum([heads * layer.head_dim, layer.num_kv_heads * layer.head_dim])
     stacked = "in_proj_weight" in state
@@ -111,7 +131,7 @@ def attention(layer: MultiHeadAttention, x: Near, memory: Near, options: dict[st
     with np.errstate(all="ignore"):
         projected = zip((x, memory, memory), weights, biases, strict=True)
         q, k, v = (
-            _heads(_product(of, weight, bias, eps), count)
+            _heads(_product(of, weight, bias, dtype), count)
             for (of, weight, bias), count in zip(projected, counts, strict=True)
         )
         inner = tolerance.attention(q.out, k.out, v.out, options, layer.dtype)
@@ -123,8 +143,8 @@ def attention(layer: MultiHeadAttention, x: Near, memory: Near, options: dict[st
         values, finite = np.where(np.isfinite(v.out), v.out, 0), np.where(np.isfinite(v.bound), v.bound, 0)
         spread = moved @ values**2 - 2 * inner.out * (moved @ values) + inner.out**2 * moved.sum(-1, keepdims=True)
         of_heads = np.sqrt(np.maximum(spread, 0) + inner.weights**2 @ finite**2)
-        whole = Near(_joined(inner.out), _joined(inner.out_bound + of_heads))
-        out = _product(whole, state["out_proj.weight"], state.get("out_proj.bias"), eps)
+        whole = Near(_joined(inner.out), _joined(inner.out_bound + of_heads)).rounded(dtype)
+        out = _product(whole, state["out_proj.weight"], state.get("out_proj.bias"), dtype)
     return out, Near(inner.weights, inner.weights_bound + of_weights)
 
 
@@ -161,19 +181,24 @@ def decoder(
 
 def _through(stack: Any, x: Array, blocks: Any) -> Near:
     """All layers of a stack, or of one layer."""
-    eps, y = float(np.finfo(stack.dtype).eps), Near.exactly(x)
+    dtype, y = stack.dtype, Near.exactly(x)
     for layer in getattr(stack, "layers", (stack,)):
         for number, block in enumerate(blocks(layer), 1):
             norm = getattr(layer, f"norm{number}")
             pre = layer.norm_first
-            y = y.plus(block(layer_norm(norm, y)), eps) if pre else layer_norm(norm, y.plus(block(y), eps))
+            y = y.plus(block(layer_norm(norm, y)), dtype) if pre else layer_norm(norm, y.plus(block(y), dtype))
     last = getattr(stack, "norm", None)
     return y if last is None else layer_norm(last, y)
 
 
-def _product(x: Near, weight: Array, bias: Array | None, eps: float) -> Near:
-    out, bound = tolerance.projection(x.out, weight, bias, eps)
-    return Near(out, bound + np.sqrt(x.bound**2 @ weight.T.astype(np.float64) ** 2))
+def _eps(dtype: Any) -> float:
+    """Of what `dtype` is computed in."""
+    return float(limits(accumulator_of(dtype)).eps)
+
+
+def _product(x: Near, weight: Array, bias: Array | None, dtype: Any) -> Near:
+    out, bound = tolerance.projection(x.out, weight, bias, accumulator_of(dtype))
+    return Near(out, bound + np.sqrt(x.bound**2 @ weight.T.astype(np.float64) ** 2)).rounded(dtype)
 
 
 def _root(x: Array) -> Array:

@@ -31,11 +31,16 @@ def isa(request: pytest.FixtureRequest) -> Iterator[str]:
 
 NAMES = {np.float32: "f32", np.float64: "f64", np.float16: "f16", BFLOAT16: "bf16"}
 
-# What attention takes beside float32 and float64. Layers do not, yet.
+# What attention takes beside float32 and float64, and what layers do.
 TAKE_HALF = {
     "test_attention", "test_determinism", "test_kv_cache", "test_merging", "test_one_row", "test_onnx_attention",
     "test_poison", "test_rulings", "test_score_options", "test_score_stages", "test_statistics", "test_tolerance",
     "test_varlen", "test_views",
+}  # fmt: skip
+LAYERS_TAKE_HALF = {
+    "test_added_keys", "test_layer_cache", "test_layer_state", "test_multi_head_attention", "test_transformer_decoder",
+    "test_transformer_encoder", "test_transformer_rows", "test_transformer_state", "test_transformer_tolerance",
+    "test_varlen_layer",
 }  # fmt: skip
 
 # What the types of 16 bits take of the long lists: all else is the code of float32.
@@ -48,18 +53,35 @@ HALF_PART: dict[str, Callable[[Any], bool]] = {
     # Faults no larger than what rounding to 16 bits does.
     "wrong": lambda wrong: not wrong.__name__.endswith(("_thousandth", "_thousandth_higher", "_half_precision")),
 }
+FEW_LAYERS = {
+    "usual", "one feature", "wide", "grouped", "everything", "awkward", "pre-LN", "deep", "norm", "feed-forward",
+    "MultiHeadAttention", "LayerNorm", "FeedForward", "DecoderLayer", "Encoder",
+}  # fmt: skip
+LAYERS_HALF_PART: dict[str, Callable[[Any], bool]] = {
+    "name": FEW_LAYERS.__contains__,
+    "mask": {"none", "causal", "additive", "key mask", "all", "bounds", "scores"}.__contains__,
+    "num_threads": lambda count: count == 3,
+    "poison": np.isnan,
+    "length": lambda length: length in (1, 15, 97),
+    "seed": lambda seed: seed < 3,
+    "size": lambda size: 0 < size < 1000,  # 65504 is the largest number of float16
+    "added": lambda added: added == "both",
+    "masked": bool,
+    "width": lambda width: width % 2 == 1 or width == 64,
+    "activation": lambda activation: activation != "gelu_tanh",
+}
 
 
 @pytest.fixture
 def dtype(request: pytest.FixtureRequest) -> Any:
-    """float32 and float64; in the modules of `TAKE_HALF` float16 and bfloat16, too, unless a test is marked `wide`."""
+    """float32 and float64; float16 and bfloat16, too, in some modules, unless a test is marked `wide`."""
     return request.param
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     marks = metafunc.definition.iter_markers
     is_given = any(mark.args[0] == "dtype" for mark in marks("parametrize"))
-    takes_half = metafunc.module.__name__ in TAKE_HALF and not any(marks("wide"))
+    takes_half = metafunc.module.__name__ in TAKE_HALF | LAYERS_TAKE_HALF and not any(marks("wide"))
     if "dtype" in metafunc.fixturenames and not is_given:
         metafunc.parametrize("dtype", list(NAMES)[: None if takes_half else 2], ids=NAMES.get, indirect=True)
 
@@ -74,8 +96,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         base, same = EXTENDED.get(parameters.get("isa", ""), ("", ()))
         if base in mha_native.available_isas() and parameters.get("dtype") in same:
             return True
+        parts = LAYERS_HALF_PART if item.module.__name__ in LAYERS_TAKE_HALF else HALF_PART
         return parameters.get("dtype") in HALF and not all(
-            is_part(parameters[name]) for name, is_part in HALF_PART.items() if name in parameters
+            is_part(parameters[name]) for name, is_part in parts.items() if name in parameters
         )
 
     config.hook.pytest_deselected(items=[item for item in items if is_left_out(item)])

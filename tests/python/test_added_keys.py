@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tolerance
+from element_types import accumulator_of
 from test_multi_head_attention import _inputs
 from tolerance import assert_close, assert_same_bits
 
@@ -63,8 +64,8 @@ def _masks(which: str, layer: MultiHeadAttention, batch: int, queries: int, keys
         "scores": {
             "scale": 0.7,
             "softcap": 2.5,
-            "alibi_slopes": rng.random(layer.num_heads).astype(layer.dtype),
-            "sinks": rng.standard_normal(layer.num_heads).astype(layer.dtype),
+            "alibi_slopes": rng.random(layer.num_heads).astype(accumulator_of(layer.dtype)),
+            "sinks": rng.standard_normal(layer.num_heads).astype(accumulator_of(layer.dtype)),
         },
     }[which]
 
@@ -165,7 +166,9 @@ def test_zeros_are_a_sink_of_0(isa: str, dtype: Any) -> None:
     layer.load_state_dict(state | {"in_proj_weight": np.tile(identity, (3, 1)), "out_proj.weight": identity})
     x = _inputs(layer, 2, 30, 30)[0]
     heads = x.reshape(2, 30, 4, 16).swapaxes(1, 2)
-    expected = scaled_dot_product_attention(heads, heads, heads, sinks=np.zeros(4, dtype), is_causal=True)
+    expected = scaled_dot_product_attention(
+        heads, heads, heads, sinks=np.zeros(4, accumulator_of(dtype)), is_causal=True
+    )
     assert_same_bits(layer(x, is_causal=True), expected.swapaxes(1, 2).reshape(2, 30, 64))
 
 

@@ -164,7 +164,7 @@ def test_a_wrong_state_leaves_the_layer_as_it_was(make_state: Any, kind: type[Ex
         ({"vdim": 0}, ValueError, ["vdim"]),
         ({"out_dim": 0}, ValueError, ["out_dim"]),
         ({"dtype": "int32"}, TypeError, ["dtype", "int32", "float32", "float64"]),
-        ({"dtype": np.float16}, TypeError, ["dtype", "float16"]),
+        ({"dtype": np.complex64}, TypeError, ["dtype", "float16", "complex64"]),
         ({"dtype": np.dtype(np.float32).newbyteorder()}, TypeError, ["dtype"]),
     ],
     ids=str,

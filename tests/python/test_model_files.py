@@ -199,12 +199,12 @@ def test_half_precision_is_converted(tmp_path: Path) -> None:
     assert_same_bits(halves, singles)
 
 
-def test_bf16_is_refused(tmp_path: Path) -> None:
+def test_integers_are_refused(tmp_path: Path) -> None:
     path = tiny_bert.write(tmp_path) / "model.safetensors"
     tensors = load_file(path)
     save_file(tensors | {NAME: tensors[NAME].astype(np.float16)}, path)
-    _edit_header(path, lambda header: header[NAME].update(dtype="BF16"))
-    _refused(tmp_path, f"{NAME} BF16 instead of F32 or F16")
+    _edit_header(path, lambda header: header[NAME].update(dtype="I16"))
+    _refused(tmp_path, f"{NAME} I16 instead of F32 or F16 or BF16")
 
 
 @pytest.mark.parametrize("length", [0, -1, "256", True, 21, 2])

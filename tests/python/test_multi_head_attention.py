@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tolerance
+from element_types import accumulator_of, limits
 from tolerance import Expected, assert_close, assert_same_bits
 
 import mha_native
@@ -79,8 +80,8 @@ def _masks(which: str, layer: MultiHeadAttention, batch: int, queries: int, keys
         "scores": {
             "scale": 0.7,
             "softcap": 2.5,
-            "alibi_slopes": rng.random(layer.num_heads).astype(layer.dtype),
-            "sinks": rng.standard_normal(layer.num_heads).astype(layer.dtype),
+            "alibi_slopes": rng.random(layer.num_heads).astype(accumulator_of(layer.dtype)),
+            "sinks": rng.standard_normal(layer.num_heads).astype(accumulator_of(layer.dtype)),
         },
     }[which]
 
@@ -163,7 +164,7 @@ def test_averaged_weights(mask: str, isa: str, dtype: Any) -> None:
     same, averaged = layer(*inputs, need_weights=True, average_attn_weights=True, **options)
     assert_same_bits(same, out)
     assert averaged.shape == (2, 20, 30)
-    bound = np.full(averaged.shape, np.finfo(dtype).eps)  # of a mean of weights, which are at most 1
+    bound = np.full(averaged.shape, limits(dtype).eps)  # of a mean of weights, which are at most 1
     assert_close(averaged, per_head.astype(np.float64).mean(1), bound, label="average")
 
 

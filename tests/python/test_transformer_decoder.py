@@ -10,6 +10,7 @@ import block_tolerance
 import numpy as np
 import pytest
 from blocks import STACKS, decoder, oracle_options, rows, views
+from element_types import accumulator_of
 from tolerance import assert_close, assert_same_bits
 
 from mha_native import Decoder, reference
@@ -53,8 +54,8 @@ def _masks(which: str, model: Decoder, batch: int, length: int, memory_length: i
             {
                 "scale": 0.7,
                 "softcap": 2.5,
-                "alibi_slopes": rng.random(heads).astype(model.dtype),
-                "sinks": rng.standard_normal(heads).astype(model.dtype),
+                "alibi_slopes": rng.random(heads).astype(accumulator_of(model.dtype)),
+                "sinks": rng.standard_normal(heads).astype(accumulator_of(model.dtype)),
             },
             {},
         ),

@@ -11,6 +11,7 @@ import block_tolerance
 import numpy as np
 import pytest
 from blocks import STACKS, encoder, oracle_options, rows, views
+from element_types import accumulator_of
 from tolerance import assert_close, assert_same_bits
 
 from mha_native import Encoder, KVCache, reference
@@ -37,8 +38,8 @@ def _masks(which: str, model: Encoder, batch: int, length: int) -> dict[str, Any
         "scores": {
             "scale": 0.7,
             "softcap": 2.5,
-            "alibi_slopes": rng.random(heads).astype(model.dtype),
-            "sinks": rng.standard_normal(heads).astype(model.dtype),
+            "alibi_slopes": rng.random(heads).astype(accumulator_of(model.dtype)),
+            "sinks": rng.standard_normal(heads).astype(accumulator_of(model.dtype)),
         },
     }[which]
 
@@ -143,7 +144,7 @@ def test_ragged(name: str, masked: bool, isa: str, dtype: Any) -> None:
     cu = np.concatenate([[0], np.cumsum(lengths)])
     x = rows((cu[-1], model.embed_dim), dtype)
     heads, rng = model.layers[0].self_attn.num_heads, np.random.default_rng(2)
-    key_mask, slopes = rng.random(cu[-1]) < 0.7, rng.random(heads).astype(dtype)
+    key_mask, slopes = rng.random(cu[-1]) < 0.7, rng.random(heads).astype(accumulator_of(dtype))
     options: dict[str, Any] = {}
     if masked:
         options = {"key_mask": key_mask, "alibi_slopes": slopes, "is_causal": True, "window": (20, -1)}

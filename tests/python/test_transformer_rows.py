@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from block_tolerance import Near
 from blocks import randomized, rows, views
+from element_types import limits
 from tolerance import assert_close, assert_same_bits
 
 from mha_native import FeedForward, LayerNorm, reference
@@ -77,6 +78,7 @@ def test_activations_far_out(activation: str, isa: str, dtype: Any) -> None:
     layer = FeedForward(1, 1, activation=activation, bias=False, dtype=dtype)
     layer.load_state_dict({"linear1.weight": np.ones((1, 1), dtype), "linear2.weight": np.ones((1, 1), dtype)})
     x = np.concatenate([np.linspace(-45, 45, 3001), 10.0 ** np.arange(2, 30), -(10.0 ** np.arange(2, 30))])
+    x = x[np.abs(x) < float(limits(dtype).max)]
     out = _check(layer, x.astype(dtype)[:, None], activation)
     assert out[x < -40].max() == 0
     special = np.array([[np.inf], [-np.inf], [np.nan], [0.0]], dtype)

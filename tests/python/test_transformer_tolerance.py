@@ -74,6 +74,7 @@ def _check(name: str, dtype: Any, length: int, norm: Any = _norm, activate: Any 
     assert_close(out, expected.out, expected.bound, label=name)
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("length", [1, 40])
 @pytest.mark.parametrize("name", ["usual", "pre-LN", "one wide", "narrow", "large eps"])
 def test_the_textbook_computation_is_within_bounds(name: str, length: int, dtype: Any) -> None:
@@ -89,6 +90,7 @@ WRONG: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("wrong", WRONG)
 @pytest.mark.parametrize("name", ["pre-LN", "one wide"])
 def test_a_wrong_result_is_outside(name: str, wrong: str, dtype: Any) -> None:

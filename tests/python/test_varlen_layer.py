@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tolerance
+from element_types import accumulator_of
 from ragged import LENGTHS, Array
 from test_multi_head_attention import LAYERS, _layer
 from tolerance import assert_close, assert_same_bits
@@ -39,8 +40,8 @@ def test_a_sequence_by_itself(name: str, masked: bool, isa: str, dtype: Any, rng
         scores = {
             "window": (30, 5),
             "softcap": 3.0,
-            "alibi_slopes": rng.random(layer.num_heads).astype(dtype),
-            "sinks": rng.standard_normal(layer.num_heads).astype(dtype),
+            "alibi_slopes": rng.random(layer.num_heads).astype(accumulator_of(dtype)),
+            "sinks": rng.standard_normal(layer.num_heads).astype(accumulator_of(dtype)),
         }
         offsets = rng.integers(-5, 40, size)
         options = {}

@@ -68,6 +68,11 @@ Keys that a layer adds are a shard, whose lse is a sink of the other keys and ma
 the shard - lse). So the weights of all keys together are off, relatively, by the bounds of both lse more. Those have
 room for the rounding of the product, too.
 
+In 16 bits, with e as above: what a projection gives is rounded once, and so are the heads. A joined result and a joined
+weight are rounded once more, each by e / 2 of its magnitude. bfloat16 may take a subnormal factor for 0 here, too. Such
+errors are a thousand times those of float32, and sums of them are bounded as the independent ones that they are: at 6
+standard deviations, which of a rounding of y are sqrt(3) e |y|, and in quadrature over d, over j and over features.
+
 Every bound is of first order in eps. `weights` and `out` of one row have one bound for each element: nothing is
 measured against the largest element of an array. Comparisons are written `not (error <= bound)`, so that NaN fails.
 """
@@ -87,8 +92,8 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 # What an element of a sentence embedding of length 1 may be off by, after all layers: the promise of docs/numerics.md.
 EMBEDDING_BOUND = 1e-5
-# Of embeddings with weights in fewer bits and those in float32; likewise.
-LEAST_COSINE = {"bfloat16": 0.999, "int8": 0.99}
+# Of embeddings in fewer bits, of layers or of weights, with those in float32; likewise.
+LEAST_COSINE = {"float16": 0.999, "bfloat16": 0.999, "int8": 0.99}
 
 
 def gamma(n: float, eps: float) -> float:
@@ -127,7 +132,7 @@ def attention(
     weights = reference.attention_weights(query, key, **options)
     with np.errstate(all="ignore"):
         v, keys, sinks = _size(value, query.shape), key.shape[-2], options.get("sinks")
-        log_error = _score_error(query, key, options, eps, errors)
+        log_error = _score_error(query, key, options, dtype, errors)
         log_weight = np.where(weights > 0, np.log(weights), np.log(lost))
         ratio = np.expm1(log_error + (2 + np.abs(log_weight)) * eps)
         off = weights * ratio
@@ -142,7 +147,7 @@ def attention(
         magnitude = np.abs(out)
         out_bound = off @ v + mean * magnitude + chain * (weights @ v + magnitude)
         if errors is not None:
-            out_bound = out_bound + weights @ _matrix(errors[2], query.shape)
+            out_bound = out_bound + _summed(weights, _matrix(errors[2], query.shape), dtype)
         out_bound = out_bound + keys * (lost * v.max(-2, keepdims=True, initial=0) + least)
         lse_bound = mean[..., 0] + chain + 2 * eps * (np.abs(lse) + np.log(max(keys, 1)) + 1)
         weights_bound = off + weights * (mean + chain) + lost
@@ -159,7 +164,7 @@ def scores(query: Array, key: Array, options: dict[str, Any], stage: str) -> tup
     done = {name: options[name] for name in names if name in options}
     info, head_dim = limits(accumulator_of(query.dtype)), query.shape[-1]
     with np.errstate(all="ignore"):
-        bound = _score_error(query, key, done, float(info.eps))
+        bound = _score_error(query, key, done, query.dtype)
     scale, softcap = done.get("scale"), done.get("softcap", 0)
     scale = 1 if scale is None else max(1, abs(scale))
     steps = scale * (head_dim + 1) + softcap + 1  # products, scaled; the division by the cap, and all the rest
@@ -173,15 +178,22 @@ def scores(query: Array, key: Array, options: dict[str, Any], stage: str) -> tup
     return exact, bound
 
 
+def _summed(left: Array, right: Array, dtype: Any) -> Array:
+    """A product of magnitudes, one of which holds errors; those of 16 bits add up in quadrature."""
+    product: Array = np.sqrt(left**2 @ right**2) if is_half(dtype) else left @ right
+    return product
+
+
 def _rounded_once(exact: Array, dtype: Any) -> Array:
     """How far from `exact` the nearest number of `dtype` may be."""
     return float(limits(dtype).eps) / 2 * np.abs(exact) + float(limits(dtype).smallest_subnormal) / 2
 
 
 def _score_error(
-    query: Array, key: Array, options: dict[str, Any], eps: float, errors: tuple[Array, ...] | None = None
+    query: Array, key: Array, options: dict[str, Any], dtype: Any, errors: tuple[Array, ...] | None = None
 ) -> Array:
     """How far masked scores may be from the exact ones: delta_j without what the exponential adds."""
+    eps = float(limits(accumulator_of(dtype)).eps)
     q, k = _size(query, query.shape), _size(key, query.shape)
     keys, head_dim = k.shape[-2:]
     scale = options.get("scale")
@@ -191,7 +203,8 @@ def _score_error(
     error = rounding * scale * (q @ k.swapaxes(-1, -2))
     if errors is not None:
         dq, dk = (_matrix(x, query.shape) for x in errors[:2])
-        error = error + scale * (dq @ k.swapaxes(-1, -2) + q @ dk.swapaxes(-1, -2))
+        of_query, of_key = _summed(dq, k.swapaxes(-1, -2), dtype), _summed(q, dk.swapaxes(-1, -2), dtype)
+        error = error + scale * (np.hypot(of_query, of_key) if is_half(dtype) else of_query + of_key)
     if softcap is not None:
         product = _matrix(query, query.shape) @ _matrix(key, query.shape).swapaxes(-1, -2)
         error = _through_softcap(error, scale * product, softcap, eps)
@@ -214,7 +227,7 @@ def _through_softcap(error: Array, score: Array, softcap: float, eps: float) -> 
 
 def layer(layer: MultiHeadAttention, query: Array, key: Array, value: Array, options: dict[str, Any]) -> Expected:
     """Oracle and bounds for a layer; `out` [B, Tq, out_dim], the others as for its heads."""
-    eps = float(np.finfo(layer.dtype).eps)
+    dtype = layer.dtype
     state, heads, kv_heads = layer.state_dict(), layer.num_heads, layer.num_kv_heads
     rows = np.cumsum([heads * layer.head_dim, kv_heads * layer.head_dim])
     if "in_proj_weight" in state:
@@ -231,7 +244,7 @@ def layer(layer: MultiHeadAttention, query: Array, key: Array, value: Array, opt
     for x, weight, bias, count in zip(
         (query, key, value), in_weights, in_biases, (heads, kv_heads, kv_heads), strict=True
     ):
-        exact, bound = projection(x, weight, bias, eps)
+        exact, bound = projection(x, weight, bias, dtype)
         projected.append(split(exact, count))
         errors.append(split(bound, count))
     if layer.add_bias_kv or layer.add_zero_attn:
@@ -243,7 +256,11 @@ def layer(layer: MultiHeadAttention, query: Array, key: Array, value: Array, opt
         return x.swapaxes(-3, -2).reshape(*query.shape[:-1], -1)
 
     _, out_bound = projection(
-        concatenate(inner.out), state["out_proj.weight"], state.get("out_proj.bias"), eps, concatenate(inner.out_bound)
+        concatenate(inner.out),
+        state["out_proj.weight"],
+        state.get("out_proj.bias"),
+        dtype,
+        concatenate(inner.out_bound),
     )
     out, weights = reference.multi_head_attention(
         query, key, value, state, heads, num_kv_heads=kv_heads, add_zero_attn=layer.add_zero_attn, need_weights=True,
@@ -260,7 +277,7 @@ def heads_with_added_keys(
     shard, together, shard_errors, all_errors = [query], [query], [errors[0]], [errors[0]]
     for name, x, error in zip(("bias_k", "bias_v"), projected[1:], errors[1:], strict=True):
         heads, width = x.shape[-3], x.shape[-1]
-        rows = [state[name].reshape(heads, 1, width)] if layer.add_bias_kv else []
+        rows = [state[name].reshape(heads, 1, width).astype(np.float64)] if layer.add_bias_kv else []
         rows += [np.zeros((heads, 1, width))] if layer.add_zero_attn else []
         added = np.broadcast_to(np.concatenate(rows, -2), (*x.shape[:-2], len(rows), width)).astype(np.float64)
         shard.append(added)
@@ -283,20 +300,30 @@ def heads_with_added_keys(
     of_all = attention(*together, {"attn_mask": bias, **of_scores}, dtype, tuple(all_errors))
     off = (of_shard.lse_bound + of_all.lse_bound)[..., None]
     with np.errstate(all="ignore"):
-        out_bound = of_all.out_bound + off * (of_all.weights @ _size(together[2], query.shape))
-    return replace(of_all, out_bound=out_bound, weights_bound=of_all.weights_bound + off * of_all.weights)
+        magnitude = of_all.weights @ _size(together[2], query.shape)
+        out_bound, weights_bound = of_all.out_bound + off * magnitude, of_all.weights_bound + off * of_all.weights
+        if is_half(dtype):
+            out_bound = out_bound + _rounded_once(magnitude, dtype)
+            weights_bound = weights_bound + _rounded_once(of_all.weights, dtype)
+    return replace(of_all, out_bound=out_bound, weights_bound=weights_bound)
 
 
 def projection(
-    x: Array, weight: Array, bias: Array | None, eps: float, error: Array | float = 0
+    x: Array, weight: Array, bias: Array | None, dtype: Any, error: Array | float = 0
 ) -> tuple[Array, Array]:
-    """x W^T + b in float64, and its bound: x [..., in] off by `error`, weight [out, in]."""
+    """x W^T + b in float64, and its bound in `dtype`: x [..., in] off by `error`, weight [out, in]."""
+    eps = float(limits(accumulator_of(dtype)).eps)
     x, weight = x.astype(np.float64), weight.astype(np.float64)
     exact, magnitude = x @ weight.T, np.abs(x) @ np.abs(weight).T
     if bias is not None:
         exact, magnitude = exact + bias, magnitude + np.abs(bias)
     bound = gamma(weight.shape[1] + 1, eps) * magnitude
-    return exact, bound + np.broadcast_to(error, x.shape) @ np.abs(weight).T
+    if is_half(dtype):
+        bound = bound + 2 * np.sqrt(3) * _rounded_once(exact, dtype)
+    if dtype == BFLOAT16:
+        subnormal = float(limits(dtype).tiny)
+        bound = bound + subnormal * (np.abs(x).sum(-1, keepdims=True) + np.abs(weight).sum(-1))
+    return exact, bound + _summed(np.broadcast_to(error, x.shape), np.abs(weight).T, dtype)
 
 
 @dataclass(frozen=True)

@@ -82,7 +82,9 @@ def bound(model: Model, threads: int) -> Callable[[], None]:
 
 
 def models_of(case: Case, inputs: Inputs) -> list[Model]:
-    if case.changes_scores or case.has_feed_forward:  # one of the operators knows a softcap, and none slopes
+    if (
+        case.kind == "step" or case.changes_scores or case.has_feed_forward
+    ):  # one of the operators knows a softcap, and none slopes
         return []
     if case.kind == "mha":
         return [layer(case, inputs, node) for node in (attention_node, contrib_node)]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from shapes import Case, Inputs
+from shapes import DTYPES, Array, Case, Inputs
 
 import mha_native
 
@@ -43,7 +44,23 @@ class Ours(Contender):
         else:
             layer = mha_native.MultiHeadAttention(case.E, case.H, **formats)
         layer.load_state_dict(inputs.state)
+        if case.kind == "step":
+            return [Program(self.name, threads, step(case, layer, x, threads))]
         return [Program(self.name, threads, lambda: layer(x, **options))]
+
+
+def step(case: Case, layer: Any, x: Array, threads: int) -> Callable[[], Array]:
+    """The last token of each sequence over a cache of the others, which then forgets it."""
+    token = x[:, -1:]
+    cache = layer.new_cache(case.B, case.Tk, dtype=DTYPES[case.cache or case.dtype][0])
+    layer.append_to(cache, x[:, :-1])
+
+    def run() -> Array:
+        out: Array = layer(token, cache=cache, num_threads=threads)
+        cache.rollback(1)
+        return out
+
+    return run
 
 
 @lru_cache(maxsize=2)

@@ -27,7 +27,7 @@ class Torch(Contender):
             return Program(self.name, threads, run, turn(threads, variant != "slow path"), array_of, variant)
 
         causal = case.causal
-        if case.kind == "sentences":  # there is a peer for those
+        if case.kind in ("sentences", "step"):  # there is a peer for those; there is no cache
             return []
         if case.weights:
             if (case.kind, case.weights) != ("mha", "int8"):

@@ -10,6 +10,7 @@
 #include "weight_strips.hpp"
 
 namespace mha::MHA_ISA {
+namespace {
 
 /// multiply_tile from a start of 0, where a row of B holds two features of each column, the first one in the lower half.
 /// Each vector of B is loaded for either half: 24 accumulators and 4 vectors leave no registers to keep it in.
@@ -99,4 +100,5 @@ inline void project_bf16_weights(const ProjectionTile& tile, void* scratch) {
   project_narrow(tile, scratch, strips, first);
 }
 
+}  // namespace
 }  // namespace mha::MHA_ISA
