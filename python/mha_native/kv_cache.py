@@ -255,8 +255,9 @@ class KVCache:
         return {"sizes": (*sizes, _core.dtype_name(self.dtype)), "state": packed_state(self.state_dict())}
 
     def __setstate__(self, saved: dict[str, Any]) -> None:
-        sizes, dtype = saved["sizes"][:-1], saved["sizes"][-1]
-        self._core = _core.KVCache(*sizes, checked_dtype("KVCache", dtype))
+        batch_size, num_kv_heads, capacity, head_dim, value_head_dim, name = saved["sizes"]
+        dtype = checked_dtype("KVCache", name)
+        self._core = _core.KVCache(batch_size, num_kv_heads, capacity, head_dim, value_head_dim, dtype)
         self.load_state_dict(unpacked_state(saved["state"]))
 
 

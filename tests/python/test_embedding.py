@@ -86,7 +86,7 @@ REFUSED = [
     ({"tokens": TOKENS + 1}, ValueError, r"token 1 is 9; got words \[9, 21\]"),
     ({"cu_seqlens": CU_SEQLENS[:0]}, ValueError, "cu_seqlens must have at least one entry"),
     ({"cu_seqlens": np.array([0, 7])}, ValueError, r"text 0 has 7; got .*positions \[5, 21\]"),
-    ({"words": np.ones((V, E), np.int32)}, TypeError, "words must be float32 or float64"),
+    ({"words": np.ones((V, E), np.int32)}, TypeError, "words must be float32, float64, float16 or bfloat16"),
     ({"words": np.ones(E, np.float32)}, ValueError, "words must have 2 axes"),
     ({"positions": np.ones((P, E), np.float16)}, TypeError, "positions must be of the dtype of words"),
     ({"norm_weight": np.ones(E + 1)}, ValueError, r"norm_weight must be as wide as words.*norm_weight \[22\]"),
@@ -113,7 +113,7 @@ def test_what_pooling_refuses() -> None:
         ((x[:-1], CU_SEQLENS, True, None, None), ValueError, "cu_seqlens must end with the rows of x, 6; got 7"),
         ((x, CU_SEQLENS, True, np.ones((3, E)), None), ValueError, r"out must be \[4, 21\]"),
         ((x, CU_SEQLENS, True, x[:4], None), ValueError, "out must not overlap x"),
-        ((x.astype(np.int64), CU_SEQLENS, True, None, None), TypeError, "x must be float32 or float64"),
+        ((x.astype(np.int64), CU_SEQLENS, True, None, None), TypeError, "x must be float32, float64, float16 or bfloat16"),
     ]:
         with pytest.raises(error, match=words):
             _core.mean_pool(*arguments)
