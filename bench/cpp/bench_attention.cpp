@@ -1,7 +1,6 @@
 // Attention of cases.toml, and what a call costs however small it is.
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <memory>
 #include <stdexcept>
 
@@ -37,7 +36,7 @@ class AttentionRun {
     options_.softcap = c.softcap;
     options_.num_threads = threads;
     if (c.alibi) {
-      slopes_ = std::make_unique<Tensor>(dtype, std::initializer_list<Index>{c.H}, 0);
+      slopes_ = std::make_unique<Tensor>(accumulator_of(dtype), std::initializer_list<Index>{c.H}, 0);
       for (Index h = 0; h < c.H; ++h) slopes_->set(h, std::exp2(-8.0 * double(h + 1) / double(c.H)));
       options_.alibi_slopes = slopes_->view();
     }
@@ -62,10 +61,13 @@ class AttentionRun {
 
   /// Compares the first and the last row of the first and the last head, in the first and the last batch element.
   void check() const {
+    const Copy& given = copies_[0];
+    const Copy exact = {
+        {given.query, DType::f64}, {given.key, DType::f64}, {given.value, DType::f64}};  // to the reference
     for (Index b : {Index(0), case_.B - 1})
       for (Index h : {Index(0), case_.H - 1}) {
         const Index length = starts_.empty() ? case_.Tq : Index(starts_[std::size_t(b) + 1] - starts_[std::size_t(b)]);
-        for (Index i : {Index(0), length - 1}) check_row(b, h, i, starts_.empty() ? case_.Tk : length);
+        for (Index i : {Index(0), length - 1}) check_row(exact, b, h, i, starts_.empty() ? case_.Tk : length);
       }
   }
 
@@ -95,20 +97,18 @@ class AttentionRun {
     return {static_cast<const char*>(x.data) + element, x.dtype, {1, 1, rows, case_.D}, {0, 0, step, 1}};
   }
 
-  /// Rounding is below 8 eps sqrt(n) of the largest element, n being the longest sum; a wrong mask, layout or scale is
-  /// far above (as in bench/python/shapes.py).
-  void check_row(Index b, Index h, Index i, Index keys) const {
+  void check_row(const Copy& exact, Index b, Index h, Index i, Index keys) const {
     const Index key_head = h / (case_.H / case_.Hk);
     AttentionOptions options = options_;
     options.query_offset = i;
-    if (slopes_)
-      options.alibi_slopes = {
-          static_cast<const char*>(slopes_->view().data) + h * size_of(case_.element()), case_.element(), {1}};
+    if (slopes_) {
+      const DType dtype = slopes_->view().dtype;
+      options.alibi_slopes = {static_cast<const char*>(slopes_->view().data) + h * size_of(dtype), dtype, {1}};
+    }
     if (options.attn_mask) options.attn_mask.extents[0] = 1;
-    const Copy& copy = copies_[0];
     const auto expected = reference::scaled_dot_product_attention(
-        part(copy.query.view(), b, h, i, 1), part(copy.key.view(), b, key_head, 0, keys),
-        part(copy.value.view(), b, key_head, 0, keys), options);
+        part(exact.query.view(), b, h, i, 1), part(exact.key.view(), b, key_head, 0, keys),
+        part(exact.value.view(), b, key_head, 0, keys), options);
     double largest = 0, error = 0;
     bool is_nan = false;
     for (Index d = 0; d < case_.D; ++d) {
@@ -118,10 +118,7 @@ class AttentionRun {
       largest = std::max(largest, std::abs(wanted));
       error = std::max(error, difference);
     }
-    const double eps = case_.element() == DType::f64 ? std::numeric_limits<double>::epsilon()
-                                                     : double(std::numeric_limits<float>::epsilon());
-    const double bound = 8 * eps * std::sqrt(double(std::max(case_.D, case_.Tk))) * largest;
-    if (is_nan || error > bound)
+    if (is_nan || error > case_.tolerance(largest))
       throw std::runtime_error(case_.name + " is off by " + std::to_string(error) + " from the reference");
   }
 
@@ -137,7 +134,7 @@ class AttentionRun {
 Subject attention_of(const Case& c, int threads) {
   const auto run = std::make_shared<AttentionRun>(c, threads);
   Subject subject;
-  subject.dtype = c.element();
+  subject.product = c.product();
   subject.threads = threads;
   subject.work = {c.flops(), c.least_bytes(), c.key_value_bytes()};
   subject.call = [run] { (*run)(); };

@@ -29,37 +29,41 @@ std::shared_ptr<std::byte> aligned_bytes(std::size_t bytes) {
   return {static_cast<std::byte*>(::operator new(bytes, kLine)), [](std::byte* p) { ::operator delete(p, kLine); }};
 }
 
-/// One weight panel times 48 rows: eight register tiles of six, and what surrounds them.
-Subject microkernel(DType dtype, Index depth) {
-  constexpr Index kRows = 48;
-  const Index size = size_of(dtype), columns = kPanelBytes / size;
+/// One weight panel times 48 rows, which are rounded, widened or quantized before: eight register tiles of six, and what
+/// surrounds them.
+Subject microkernel(DType dtype, WeightFormat format, Index depth) {
+  constexpr Index kRows = 48, kGroups = kPanelBytes / kVectorBytes;
+  const Index columns = kPanelBytes / column_bytes(dtype);
   const DTypeKernels& kernels = active_kernels().kernels[static_cast<int>(dtype)];
+  const ProjectionKernel& kernel = kernels.project[static_cast<int>(format)];
   const Shared x = tensor(dtype, {kRows, depth}, 1), out = tensor(dtype, {kRows, columns}, 2);
   const Shared weight = tensor(dtype, {columns, depth}, 3);
-  const auto packed = std::make_shared<PackedLinear>(weight->view(), TensorView(), columns);
+  const auto packed = std::make_shared<PackedLinear>(weight->view(), TensorView(), columns, format);
   const auto scratch = aligned_bytes(kernels.projection_scratch(kRows));
+  const auto rows = aligned_bytes(kernel.read_bytes(kRows, depth));
   ProjectionTile tile = {};
   tile.rows = kRows;
   tile.in_features = depth;
   tile.x = x->view().data;
   tile.x_row = depth;
   tile.x_step = 1;
+  kernel.read(tile, rows.get());
   tile.panel = packed->panel(0);
   tile.bias = packed->bias(0);
-  for (Index g = 0; g < kPanelBytes / kVectorBytes; ++g) {
-    tile.out[g] = static_cast<std::byte*>(out->view().data) + g * kVectorBytes;
-    tile.group_columns[g] = kVectorBytes / size;
+  for (Index g = 0; g < kGroups; ++g) {
+    tile.out[g] = static_cast<std::byte*>(out->view().data) + g * columns / kGroups * size_of(dtype);
+    tile.group_columns[g] = columns / kGroups;
   }
   tile.out_row = columns;
   tile.out_step = 1;
   tile.activation = Activation::none;
 
   Subject subject;
-  subject.dtype = dtype;
+  subject.product = format == WeightFormat::int8 ? DType::int8 : dtype;
   subject.work.flops = 2.0 * double(kRows * columns * depth);
-  subject.call = [=, project = kernels.project[0]] {
-    (void)x, (void)out, (void)packed;  // kept alive
-    project(tile, scratch.get());
+  subject.call = [=, run = kernel.run] {
+    (void)x, (void)out, (void)packed, (void)rows;  // kept alive
+    run(tile, scratch.get());
   };
   return subject;
 }
@@ -79,7 +83,7 @@ Subject projection_of(const Case& c, int threads) {
   const auto run =
       std::shared_ptr<Run>(new Run{Tensor(dtype, {rows, c.E}, 3),
                                    Tensor(dtype, {rows, c.E}, 4),
-                                   {weight.view(), bias.view(), c.E},
+                                   {weight.view(), bias.view(), c.E, c.weight_format()},
                                    {active_kernels().kernels[static_cast<int>(dtype)], dtype, rows, workers},
                                    {}});
   run->chain.prepare_for(run->linear);
@@ -89,10 +93,10 @@ Subject projection_of(const Case& c, int threads) {
   run->chain.project(run->linear, Activation::none, rows_of(run->x.view()), rows_of(run->out.view()));
 
   Subject subject;
-  subject.dtype = dtype;
+  subject.product = c.product();
   subject.threads = threads;
   subject.work.flops = 2.0 * double(rows) * double(c.E * c.E);
-  subject.work.bytes = double(2 * rows * c.E + c.E * (c.E + 1)) * size_of(dtype);
+  subject.work.bytes = double(2 * rows * c.E + c.E) * size_of(dtype) + double(c.E * c.E) * size_of(c.weight());
   subject.call = [run, workers] {
     Phase phases[RowChain::kMostSteps];
     run_phases(phases, run->chain.phases(phases), workers);
@@ -108,7 +112,16 @@ struct Layer {
   explicit Layer(const Case& c)
       : config{c.E, c.H},
         weights{weight(c, 1), weight(c, 2), weight(c, 3), weight(c, 4)},
-        biases{bias(c, 5), bias(c, 6), bias(c, 7), bias(c, 8)} {}
+        biases{bias(c, 5), bias(c, 6), bias(c, 7), bias(c, 8)} {
+    config.weight_format = c.weight_format();
+  }
+  /// For the reference.
+  explicit Layer(const Layer& other, DType dtype)
+      : config(other.config),
+        weights{as(other.weights[0], dtype), as(other.weights[1], dtype), as(other.weights[2], dtype),
+                as(other.weights[3], dtype)},
+        biases{as(other.biases[0], dtype), as(other.biases[1], dtype), as(other.biases[2], dtype),
+               as(other.biases[3], dtype)} {}
 
   MultiHeadAttentionWeights views() const {
     return {weights[0].view(), weights[1].view(), weights[2].view(), weights[3].view(),
@@ -117,6 +130,7 @@ struct Layer {
   MultiHeadAttention packed() const { return {config, views()}; }
 
  private:
+  static Tensor as(const Tensor& tensor, DType dtype) { return {tensor, dtype}; }
   static Tensor weight(const Case& c, unsigned seed) {
     return Tensor(c.element(), {c.E, c.E}, seed, 1 / std::sqrt(double(c.E)));
   }
@@ -130,18 +144,16 @@ AttentionOptions options_of(const Case& c, int threads) {
   return options;
 }
 
-/// Compares the last row of the last batch element with the reference, by the bound of bench_attention.cpp.
+/// Compares the last row of the last batch element with the reference; x is [B, Tk, E].
 void check_layer(const Case& c, const Tensor& x, const Tensor& out) {
-  const Layer layer(c);
+  const Layer layer(Layer(c), DType::f64);
+  const Tensor exact(x, DType::f64);
   AttentionOptions options = options_of(c, 1);
-  options.query_offset = c.Tq - 1;
-  const auto element = [&](Index row) {
-    return static_cast<const char*>(x.view().data) + row * c.E * size_of(c.element());
-  };
-  const Index last = c.B * c.Tq - 1;
-  const TensorView query(element(last), c.element(), {1, 1, c.E});
-  const TensorView key(element((c.B - 1) * c.Tq), c.element(), {1, c.Tq, c.E});
+  options.query_offset = c.Tk - 1;
+  const auto row = [&](Index i) { return static_cast<const double*>(exact.view().data) + i * c.E; };
+  const TensorView query(row(c.B * c.Tk - 1), {1, 1, c.E}), key(row((c.B - 1) * c.Tk), {1, c.Tk, c.E});
   const auto expected = reference::multi_head_attention(layer.config, layer.views(), query, key, key, options);
+  const Index last = c.B * c.Tq - 1;
   double largest = 0, error = 0;
   bool is_nan = false;
   for (Index e = 0; e < c.E; ++e) {
@@ -150,20 +162,46 @@ void check_layer(const Case& c, const Tensor& x, const Tensor& out) {
     largest = std::max(largest, std::abs(expected.out[std::size_t(e)]));
     error = std::max(error, difference);
   }
-  const double eps =
-      c.dtype == "f64" ? std::numeric_limits<double>::epsilon() : double(std::numeric_limits<float>::epsilon());
-  if (is_nan || error > 8 * eps * std::sqrt(double(std::max(c.E, c.Tk))) * largest)
+  if (is_nan || error > c.tolerance(largest))
     throw std::runtime_error(c.name + " is off by " + std::to_string(error) + " from the reference");
 }
 
 Subject layer_of(const Case& c, int threads) {
   const Shared x = tensor(c.element(), {c.B, c.Tq, c.E}, 9), out = tensor(c.element(), {c.B, c.Tq, c.E}, 10);
   Subject subject;
-  subject.dtype = c.element();
+  subject.product = c.product();
   subject.threads = threads;
   subject.work = {c.flops(), c.least_bytes()};
   subject.call = [x, out, layer = Layer(c).packed(), options = options_of(c, threads)] {
     layer.forward(x->view(), x->view(), x->view(), out->view(), {}, options);
+  };
+  subject.check = [&c, x, out] { check_layer(c, *x, *out); };
+  return subject;
+}
+
+/// The last token of each sequence over a cache of the others, which then forgets it.
+Subject step_of(const Case& c, int threads) {
+  const Shared x = tensor(c.element(), {c.B, c.Tk, c.E}, 9), out = tensor(c.element(), {c.B, 1, c.E}, 10);
+  const auto part = [&](Index first, Index count) {
+    const auto data = static_cast<const std::byte*>(x->view().data) + first * c.E * size_of(c.element());
+    return TensorView(data, c.element(), {c.B, count, c.E}, {c.Tk * c.E, c.E, 1});
+  };
+  KVCacheConfig config;
+  config.batch_size = c.B;
+  config.num_kv_heads = c.H;
+  config.capacity = c.Tk;
+  config.head_dim = c.D;
+  config.dtype = c.cached();
+  const auto cache = std::make_shared<KVCache>(config);
+  const MultiHeadAttention layer = Layer(c).packed();
+  layer.append_to(*cache, part(0, c.Tk - 1), part(0, c.Tk - 1));
+  Subject subject;
+  subject.product = c.product();
+  subject.threads = threads;
+  subject.work = {c.flops(), c.least_bytes()};
+  subject.call = [x, out, cache, layer, token = part(c.Tk - 1, 1), options = options_of(c, threads)] {
+    layer.forward(token, token, token, *cache, out->view(), {}, options);
+    cache->rollback(1);
   };
   subject.check = [&c, x, out] { check_layer(c, *x, *out); };
   return subject;
@@ -179,11 +217,12 @@ Subject encoder_of(const Case& c, int threads) {
   std::vector<EncoderLayer> layers;
   for (Index i = 0; i < c.layers; ++i) {  // each packs, and so reads, weights of its own
     const LayerNorm norm(weight.view(), bias.view());
-    const FeedForward feed_forward({up.view(), up_bias.view(), down.view(), down_bias.view()}, activation);
+    const FeedForward feed_forward({up.view(), up_bias.view(), down.view(), down_bias.view()}, activation,
+                                   c.weight_format());
     layers.push_back({Layer(c).packed(), feed_forward, norm, norm});
   }
   Subject subject;
-  subject.dtype = dtype;
+  subject.product = c.product();
   subject.threads = threads;
   subject.work = {c.flops(), c.least_bytes()};
   const Encoder encoder(layers.data(), c.layers);
@@ -203,12 +242,17 @@ Subject encoder_of(const Case& c, int threads) {
 }  // namespace
 
 void add_layers(const Settings& settings) {
-  for (DType dtype : {DType::f32, DType::f64})
-    for (Index depth : {64, 128, 512}) {  // within one head, within one chain of a long sum, beyond it
-      const std::string element = dtype == DType::f32 ? "f32" : "f64";
-      add_benchmark("microkernel/" + element + "-depth" + std::to_string(depth), settings,
-                    [dtype, depth] { return microkernel(dtype, depth); });
-    }
+  const struct {
+    const char* name;
+    DType dtype;
+    WeightFormat format;
+  } kinds[] = {{"f32", DType::f32, WeightFormat::plain},   {"f64", DType::f64, WeightFormat::plain},
+               {"bf16", DType::bf16, WeightFormat::plain}, {"f16", DType::f16, WeightFormat::plain},
+               {"bf16w", DType::f32, WeightFormat::bf16},  {"int8w", DType::f32, WeightFormat::int8}};
+  for (const auto& kind : kinds)
+    for (Index depth : {64, 128, 512})  // within one head, within one chain of a long sum, beyond it
+      add_benchmark("microkernel/" + std::string(kind.name) + "-depth" + std::to_string(depth), settings,
+                    [kind, depth] { return microkernel(kind.dtype, kind.format, depth); });
   for (const Case& c : cases()) {
     if (c.E == 0 || !settings.wants(c.flops())) continue;
     for (int threads : settings.threads) {
@@ -217,8 +261,10 @@ void add_layers(const Settings& settings) {
                       [&c, threads] { return encoder_of(c, threads); });
         continue;
       }
-      add_benchmark(with_threads("layer/" + c.name, threads), settings, [&c, threads] { return layer_of(c, threads); });
-      if (!c.causal)  // which comes after the projection
+      const bool is_step = c.kind == "step";
+      add_benchmark(with_threads("layer/" + c.name, threads), settings,
+                    [&c, threads, is_step] { return is_step ? step_of(c, threads) : layer_of(c, threads); });
+      if (!c.causal && !is_step)  // which come after the projection
         add_benchmark(with_threads("projection/" + c.name, threads), settings,
                       [&c, threads] { return projection_of(c, threads); });
     }

@@ -2,6 +2,7 @@
 #include <chrono>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "dispatch.hpp"
@@ -54,13 +55,12 @@ void add_reading(const std::string& level, std::size_t bytes, const Settings& se
 
 void add_machine(const Settings& settings) {
   constexpr Index kRounds = 1000;  // some 50 us
-  for (DType dtype : {DType::f32, DType::f64}) {
+  const std::pair<const char*, DType> types[] = {{"f32", DType::f32}, {"f64", DType::f64}, {"bf16", DType::bf16}};
+  for (const auto& [name, dtype] : types) {
     const auto saturate_fma = active_kernels().kernels[static_cast<int>(dtype)].saturate_fma;
-    add_peak(dtype == DType::f32 ? "fma-f32" : "fma-f64", settings, "GFLOP/s", [=] { return saturate_fma(kRounds); });
+    add_peak(std::string("fma-") + name, settings, "GFLOP/s", [=] { return saturate_fma(kRounds); });
   }
-#ifdef MHA_BENCH_NARROW_PEAKS
-  if (__builtin_cpu_supports("avx512bf16"))
-    add_peak("fma-bf16", settings, "GFLOP/s", [] { return saturate_bf16(8 * kRounds); });
+#ifdef MHA_BENCH_INT8_PEAK
   if (__builtin_cpu_supports("avx512vnni"))
     add_peak("fma-int8", settings, "GOP/s", [] { return saturate_int8(8 * kRounds); });
 #endif

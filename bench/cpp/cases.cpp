@@ -2,10 +2,20 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <stdexcept>
+#include <utility>
 
 namespace mha::bench {
 namespace {
+
+/// The names that cases.toml uses are those of the library.
+template <class Named>
+Named find_name(const std::string& name, std::initializer_list<std::pair<const char*, Named>> all, const Case& c) {
+  for (const auto& [known, value] : all)
+    if (name == known) return value;
+  throw std::invalid_argument("cases.toml: case " + c.name + " has " + name + ", which is not known");
+}
 
 /// Of `queries` queries and `keys` keys.
 double pairs_of(const Case& c, Index queries, Index keys) {
@@ -26,11 +36,11 @@ void resolve(Case& c) {
   if (c.Tk == 0) c.Tk = c.Tq;
   if (c.E > 0 && c.H > 0) c.D = c.E / c.H;
   if (c.kind == "sentences" && c.shortest == 0) c.shortest = c.Tq;
-  const auto kinds = {"sdpa", "ragged", "mha", "encoder_layer", "sentences"};
-  const bool is_known =
-      std::find(kinds.begin(), kinds.end(), c.kind) != kinds.end() && (c.dtype == "f32" || c.dtype == "f64");
+  const auto kinds = {"sdpa", "ragged", "mha", "step", "encoder_layer", "sentences"};
+  const bool is_known = std::find(kinds.begin(), kinds.end(), c.kind) != kinds.end();
   const bool is_positive = std::min({c.B, c.H, c.Hk, c.Tq, c.Tk, c.D}) > 0;
-  if (!is_known || !is_positive || c.H % c.Hk != 0)
+  const bool has_format = c.weight_format() != WeightFormat::plain;
+  if (!is_known || !is_positive || c.H % c.Hk != 0 || (has_format && (c.E == 0 || c.element() != DType::f32)))
     throw std::invalid_argument("cases.toml: case " + c.name + " breaks a rule of the file");
 }
 
@@ -54,6 +64,25 @@ std::vector<Case> make_cases() {
 const std::vector<Case>& cases() {
   static const std::vector<Case> all = make_cases();
   return all;
+}
+
+DType Case::element() const {
+  return find_name<DType>(dtype, {{"f32", DType::f32}, {"f64", DType::f64}, {"bf16", DType::bf16}, {"f16", DType::f16}},
+                          *this);
+}
+
+WeightFormat Case::weight_format() const {
+  return find_name<WeightFormat>(
+      weights, {{"", WeightFormat::plain}, {"bf16", WeightFormat::bf16}, {"int8", WeightFormat::int8}}, *this);
+}
+
+DType Case::weight() const {
+  const WeightFormat format = weight_format();
+  return format == WeightFormat::plain ? element() : format == WeightFormat::int8 ? DType::int8 : DType::bf16;
+}
+
+DType Case::cached() const {
+  return find_name<DType>(cache, {{"", element()}, {"bf16", DType::bf16}, {"f16", DType::f16}}, *this);
 }
 
 std::vector<std::int64_t> Case::offsets() const {
@@ -93,15 +122,23 @@ double Case::flops() const {
 }
 
 double Case::least_bytes() const {
-  Index elements;
+  const double size = size_of(element());
   if (E > 0) {
-    const Index feed_forward = F > 0 ? F * (2 * E + 1) + 5 * E : 0;  // with two norms
-    elements = 2 * queries() * E + layers * (4 * E * (E + 1) + feed_forward);
-  } else {
-    const Index keys = is_ragged() ? queries() : B * Tk;
-    elements = 2 * D * (H * queries() + Hk * keys);
+    const Index matrices = 4 * E * E + 2 * E * F, others = 4 * E + (F > 0 ? F + 5 * E : 0);  // biases, two norms
+    return double(layers) * (double(matrices) * size_of(weight()) + double(others) * size) +
+           double(2 * queries() * E) * size + (kind == "step" ? double(2 * B * Tk * E) * size_of(cached()) : 0);
   }
-  return double(elements) * size_of(element());
+  const Index keys = is_ragged() ? queries() : B * Tk;
+  return double(2 * D * (H * queries() + Hk * keys)) * size;
+}
+
+double Case::tolerance(double largest) const {
+  double eps = std::numeric_limits<float>::epsilon();
+  if (element() == DType::f64) eps = std::numeric_limits<double>::epsilon();
+  if (element() == DType::f16 || cached() == DType::f16) eps = 0x1p-10;
+  if (element() == DType::bf16 || cached() == DType::bf16 || !weights.empty()) eps = 0x1p-7;
+  const bool is_narrow = eps > 0x1p-11;
+  return 8 * eps * std::sqrt(double(is_narrow ? layers : std::max({D, Tk, E, F}))) * largest;
 }
 
 }  // namespace mha::bench

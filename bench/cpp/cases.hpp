@@ -6,12 +6,13 @@
 #include <vector>
 
 #include "mha/tensor_view.hpp"
+#include "mha/weight_format.hpp"
 
 namespace mha::bench {
 
 /// The fields are the columns of cases.toml, which explains them; Dv is D.
 struct Case {
-  std::string name, kind, dtype, against, activation;
+  std::string name, kind, dtype, weights, cache, against, activation;
   Index B = 0, H = 0, Hk = 0, Tq = 0, Tk = 0, D = 0, E = 0, F = 0;
   Index layers = 1;
   bool causal = false;
@@ -22,7 +23,14 @@ struct Case {
   bool alibi = false;
   bool cold = false;
 
-  DType element() const { return dtype == "f64" ? DType::f64 : DType::f32; }
+  DType element() const;
+  WeightFormat weight_format() const;
+  /// Of weights, as they are kept.
+  DType weight() const;
+  /// Of keys and values between the steps of a decoder.
+  DType cached() const;
+  /// What most of the products are of; of a layer with int8 weights those of its projections.
+  DType product() const { return weight_format() == WeightFormat::int8 ? DType::int8 : element(); }
   bool has_options() const {
     return causal || window[0] >= 0 || window[1] >= 0 || admitted > 0 || softcap > 0 || alibi;
   }
@@ -41,6 +49,9 @@ struct Case {
   double flops() const;
   /// Memory to be read or written at least once: inputs, weights, result.
   double least_bytes() const;
+  /// What the largest error must stay below, `largest` being the largest number of the result: as in
+  /// bench/python/shapes.py, which says why.
+  double tolerance(double largest) const;
   double key_value_bytes() const { return 2.0 * double(B * Hk * Tk * D) * size_of(element()); }
 };
 

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "mha/runtime.hpp"
+#include "saturate.hpp"
 
 namespace mha::bench {
 namespace {
@@ -36,7 +37,7 @@ void time_subject(benchmark::State& state, const Subject& subject, bool is_smoke
   // Idle threads of OpenMP spin on for some milliseconds after a call, and would take the time of this one.
   if (!is_smoke) std::this_thread::sleep_for(std::chrono::milliseconds(50));
   const Work& work = subject.work;
-  double peak = work.flops > 0 ? measure_fma_gflops(subject.dtype, peak_seconds) : 0;
+  double peak = work.flops > 0 ? measure_peak(subject.product, peak_seconds) : 0;
   subject.call();  // warms up
   const Clock::time_point start = Clock::now();
   for ([[maybe_unused]] auto _ : state) subject.call();
@@ -47,10 +48,12 @@ void time_subject(benchmark::State& state, const Subject& subject, bool is_smoke
   if (work.bytes > 0) counters["GB/s"] = work.bytes * 1e-9 / seconds;
   if (work.flops > 0) {
     // On both sides of what it is held against, since a clock may fall meanwhile.
-    peak = std::max(peak, measure_fma_gflops(subject.dtype, peak_seconds));
+    peak = std::max(peak, measure_peak(subject.product, peak_seconds));
     counters["GFLOP/s"] = work.flops * 1e-9 / seconds;
-    counters["of_peak"] = work.flops * 1e-9 / seconds / (peak * subject.threads);
-    counters["peak"] = peak;
+    if (peak > 0) {
+      counters["of_peak"] = work.flops * 1e-9 / seconds / (peak * subject.threads);
+      counters["peak"] = peak;
+    }
     counters["flops"] = work.flops;
   }
   if (!subject.blocks.empty()) {
@@ -61,6 +64,21 @@ void time_subject(benchmark::State& state, const Subject& subject, bool is_smoke
 }
 
 }  // namespace
+
+double measure_peak(DType product, double seconds) {
+  if (product != DType::int8) return measure_fma_gflops(product, seconds);
+  double best = 0;
+#ifdef MHA_BENCH_INT8_PEAK
+  if (!__builtin_cpu_supports("avx512vnni")) return 0;
+  constexpr long kRounds = 200000;
+  const Clock::time_point start = Clock::now();
+  do {  // chunks of about a millisecond, of which the fastest counts, as in the library
+    const Clock::time_point chunk = Clock::now();
+    best = std::max(best, saturate_int8(kRounds) * 1e-9 / seconds_since(chunk));
+  } while (seconds_since(start) < seconds);
+#endif
+  return best;
+}
 
 void add_benchmark(const std::string& name, const Settings& settings, std::function<Subject()> make) {
   // Google Benchmark calls the function several times for each repetition; repetitions of all benchmarks alternate.

@@ -29,7 +29,7 @@ struct Work {
 
 /// Something to be timed.
 struct Subject {
-  DType dtype = DType::f32;
+  DType product = DType::f32;  // what is multiplied, and so which peak it is held against
   int threads = 1;
   Work work = {};
   std::function<void()> call;
@@ -39,6 +39,10 @@ struct Subject {
   std::vector<const void*> blocks = {};
   std::size_t block_bytes = 0;
 };
+
+/// GFLOP/s of one core that does nothing but multiply and add, measured for so long: of the active instruction set; of
+/// int8 in GOP/s and of the processor, 0 if it has no instruction for that.
+double measure_peak(DType product, double seconds);
 
 /// Registers a benchmark of the name. `make` puts the subject together; it is called when the benchmark is first run,
 /// so that those that a filter leaves out take neither time nor memory.

@@ -1,12 +1,12 @@
-// Arrays of a benchmark: of either element type, with standard normal numbers, the same on each run.
+// Arrays of a benchmark: of any element type, with standard normal numbers, the same on each run.
 #pragma once
 
-#include <algorithm>
+#include <cstddef>
 #include <initializer_list>
-#include <iterator>
 #include <random>
 #include <vector>
 
+#include "element.hpp"
 #include "mha/tensor_view.hpp"
 
 namespace mha::bench {
@@ -16,37 +16,63 @@ class Tensor {
  public:
   Tensor(DType dtype, std::initializer_list<Index> shape, unsigned seed, double deviation = 1)
       : view_(nullptr, dtype, shape) {
-    std::size_t size = 1;
-    for (Index extent : shape) size *= std::size_t(extent);
+    allocate();
     std::mt19937 generator(seed);
     std::normal_distribution<float> normal(0, float(deviation));
-    const auto next = [&] { return normal(generator); };
-    if (dtype == DType::f64)
-      std::generate_n(std::back_inserter(f64_), size, next);
-    else
-      std::generate_n(std::back_inserter(f32_), size, next);
-    point();
+    for (Index i = 0; i < size_; ++i) set(i, double(normal(generator)));
   }
-  Tensor(const Tensor& other) : f32_(other.f32_), f64_(other.f64_), view_(other.view_) { point(); }
+  /// The same numbers as another type.
+  Tensor(const Tensor& other, DType dtype) : view_(other.view_) {
+    view_.dtype = dtype;
+    allocate();
+    for (Index i = 0; i < size_; ++i) set(i, other[i]);
+  }
+  Tensor(const Tensor& other) : memory_(other.memory_), size_(other.size_), view_(other.view_) { point(); }
   Tensor(Tensor&&) noexcept = default;  // the elements stay where they are
   Tensor& operator=(const Tensor&) = delete;
   Tensor& operator=(Tensor&&) = delete;
 
   const MutableTensorView& view() const { return view_; }
-  std::size_t bytes() const { return f32_.size() * sizeof(float) + f64_.size() * sizeof(double); }
+  std::size_t bytes() const { return memory_.size(); }
+
   void set(Index i, double value) {
-    if (f64_.empty())
-      f32_[std::size_t(i)] = float(value);
-    else
-      f64_[std::size_t(i)] = value;
+    switch (view_.dtype) {
+#define MHA_DTYPE(name, scalar, accumulator)                      \
+  case DType::name:                                               \
+    static_cast<scalar*>(view_.data)[i] = rounded<scalar>(value); \
+    break;
+#include "mha/dtypes.def"
+#undef MHA_DTYPE
+      case DType::boolean:
+      case DType::int8:
+        break;  // no array here is of one
+    }
   }
-  double operator[](Index i) const { return f64_.empty() ? double(f32_[std::size_t(i)]) : f64_[std::size_t(i)]; }
+  double operator[](Index i) const {
+    switch (view_.dtype) {
+#define MHA_DTYPE(name, scalar, accumulator) \
+  case DType::name:                          \
+    return number(static_cast<const scalar*>(view_.data)[i]);
+#include "mha/dtypes.def"
+#undef MHA_DTYPE
+      case DType::boolean:
+      case DType::int8:
+        break;
+    }
+    return 0;
+  }
 
  private:
-  void point() { view_.data = f64_.empty() ? static_cast<void*>(f32_.data()) : f64_.data(); }
+  void allocate() {
+    size_ = 1;
+    for (int axis = 0; axis < view_.rank; ++axis) size_ *= view_.extents[axis];
+    memory_.resize(std::size_t(size_ * size_of(view_.dtype)));
+    point();
+  }
+  void point() { view_.data = memory_.data(); }
 
-  std::vector<float> f32_;
-  std::vector<double> f64_;
+  std::vector<std::byte> memory_;
+  Index size_ = 0;
   MutableTensorView view_;
 };
 

@@ -40,10 +40,14 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
 
     cases = [case for case in load_cases() if options.cases.search(case.name)]
-    missing = [library for library in ("safetensors", "tokenizers") if find_spec(library) is None]
-    if missing and any(case.kind == "sentences" for case in cases):
-        cases = [case for case in cases if case.kind != "sentences"]
-        print(f"bench_attention: without sentences, for which {' and '.join(missing)} are missing", file=sys.stderr)
+    for what, libraries, needs in (
+        ("sentences", ("safetensors", "tokenizers"), lambda case: case.kind == "sentences"),
+        ("bf16", ("ml_dtypes",), lambda case: case.dtype == "bf16"),
+    ):
+        missing = [library for library in libraries if find_spec(library) is None]
+        if missing and any(map(needs, cases)):
+            cases = [case for case in cases if not needs(case)]
+            print(f"bench_attention: without {what}, for which {' and '.join(missing)} are missing", file=sys.stderr)
     if not cases:
         return fail(f"no case matches {options.cases.pattern!r}: " + ", ".join(case.name for case in load_cases()))
     if options.isa is not None and options.isa not in mha_native.available_isas():

@@ -23,7 +23,7 @@ EPS = 1e-12  # of its norms; in torch's layers 1e-5
 
 
 def layer_state(case: Case, rng: np.random.Generator) -> dict[str, Array]:
-    """One layer in the names of `torch.nn.TransformerEncoderLayer`. No weight is one that may be forgotten unseen."""
+    """One layer in the names of `torch.nn.TransformerEncoderLayer`, in float64. No weight may be forgotten unseen."""
     width, hidden = case.E, case.F
 
     def uniform(*shape: int) -> Array:
@@ -41,7 +41,7 @@ def layer_state(case: Case, rng: np.random.Generator) -> dict[str, Array]:
     }
     for norm in ("norm1", "norm2"):
         state[f"{norm}.weight"], state[f"{norm}.bias"] = 1 + uniform(width), uniform(width)
-    return {name: array.astype(case.np_dtype) for name, array in state.items()}
+    return state
 
 
 # Of a layer: a BERT's names, and torch's.
@@ -108,7 +108,7 @@ def write_model(case: Case, directory: Path) -> None:
         "embeddings.LayerNorm.bias": normal(case.E),
     }
     for i in range(case.layers):
-        state = layer_state(case, rng)
+        state = {name: array.astype(np.float32) for name, array in layer_state(case, rng).items()}
         for end in ("weight", "bias"):
             parts = np.split(state[f"self_attn.in_proj_{end}"], 3)
             named = dict(zip(PROJECTIONS, parts, strict=True))

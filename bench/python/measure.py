@@ -93,7 +93,7 @@ def measure(case: Case, programs: list[Program], expected: Array, effort: Effort
     start, others_start = time.perf_counter(), seconds_of_others()
     for i in range(effort.rounds):
         time.sleep(effort.rest_seconds)
-        peaks.append(_core.measure_fma_gflops(case.np_dtype, min(PEAK_SECONDS, effort.turn_seconds)))
+        peaks.append(_core.measure_fma_gflops(case.dtype_name, min(PEAK_SECONDS, effort.turn_seconds)))
         # Rotated, so that no program always comes after the same one.
         for j in range(len(programs)):
             which = (i + j) % len(programs)

@@ -113,7 +113,8 @@ def variant_lines(measurements: list[Measurement]) -> list[str]:
     for m in measurements:
         for other in m.timed:
             ours = fastest_of(m, "mha_native", other.program.threads)
-            if m.case.kind == "sentences" and other.program.variant and ours is not None:
+            is_peer = not other.program.pairs  # those have a line of their own
+            if m.case.kind == "sentences" and other.program.variant and is_peer and ours is not None:
                 median = number(quartiles(other.medians)[1] * 1e6)
                 name = f"{m.case.name}, {other.program.label}, {threads_of(other)}"
                 lines.append(f"{name}: {median} us, {ratio(other, ours)} x ours")

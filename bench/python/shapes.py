@@ -27,9 +27,32 @@ CASES_FILE = Path(__file__).resolve().parents[1] / "cases.toml"
 
 COLD_CACHES = 4  # times the last cache, so that nothing of it survives until it is read again
 
-KINDS = ("sdpa", "ragged", "mha", "encoder_layer", "sentences")
+KINDS = ("sdpa", "ragged", "mha", "step", "encoder_layer", "sentences")
 
-DTYPES: dict[str, np.dtype[Any]] = {"f32": np.dtype(np.float32), "f64": np.dtype(np.float64)}
+# In the names of the library, with the distance from 1 to the next number.
+DTYPES = {
+    "f32": ("float32", 2**-23),
+    "f64": ("float64", 2**-52),
+    "f16": ("float16", 2**-10),
+    "bf16": ("bfloat16", 2**-7),
+}
+
+# Formats of weights, likewise; the largest of a row, and of an output feature, is 127 in int8.
+WEIGHTS = {"": ("", 0.0), "bf16": DTYPES["bf16"], "int8": ("int8", 2**-7)}
+
+
+def np_dtype_of(name: str) -> np.dtype[Any]:
+    """bfloat16 is of the package ml_dtypes, which need not be installed.
+
+    Raises
+    ------
+    ImportError
+    """
+    if name != "bfloat16":
+        return np.dtype(name)
+    import ml_dtypes
+
+    return np.dtype(ml_dtypes.bfloat16)
 
 
 @dataclass(frozen=True)
@@ -57,13 +80,22 @@ class Case:
     alibi: bool = False
     cold: bool = False
     against: str = ""
+    weights: str = ""
+    cache: str = ""
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS or self.dtype not in DTYPES:
             raise ValueError(f"case {self.name}: kind {self.kind!r} or dtype {self.dtype!r} is not known")
+        if self.weights not in WEIGHTS or (self.weights and not (self.is_layer and self.dtype == "f32")):
+            raise ValueError(f"case {self.name}: weights are kept in {', '.join(WEIGHTS)[2:]} by layers in f32")
         if min(self.B, self.H, self.Hk, self.Tq, self.Tk, self.D) < 1 or self.H % self.Hk:
             raise ValueError(f"case {self.name}: sizes must be positive, and H a multiple of Hk")
-        if self.is_layer and (self.E != self.H * self.D or self.Hk != self.H or self.Tk != self.Tq):
+        if self.cache and (self.cache not in ("bf16", "f16") or (self.kind, self.dtype) != ("step", "f32")):
+            raise ValueError(f"case {self.name}: caches of 16 bits are for steps of layers in f32")
+        if self.kind == "step" and (self.Tq != 1 or self.causal):
+            raise ValueError(f"case {self.name}: a step has one query, which sees all keys")
+        is_square = self.Tk == self.Tq or self.kind == "step"
+        if self.is_layer and (self.E != self.H * self.D or self.Hk != self.H or not is_square):
             raise ValueError(f"case {self.name}: a layer attends to itself, with E = H * D, Hk = H and Tk = Tq")
         if self.has_feed_forward and (self.F < 1 or self.activation not in ("relu", "gelu")):
             raise ValueError(f"case {self.name}: an encoder needs F, and an activation")
@@ -81,7 +113,7 @@ class Case:
     @property
     def is_layer(self) -> bool:
         """Whether there are weights."""
-        return self.kind in ("mha", "encoder_layer", "sentences")
+        return self.kind in ("mha", "step", "encoder_layer", "sentences")
 
     @property
     def has_feed_forward(self) -> bool:
@@ -105,7 +137,9 @@ class Case:
         if self.softcap is not None:
             options["softcap"] = self.softcap
         if self.alibi:  # powers of two, as in the paper; of the dtype of lse
-            options["alibi_slopes"] = (2 ** (-8 * np.arange(1, self.H + 1) / self.H)).astype(self.np_dtype)
+            options["alibi_slopes"] = (2 ** (-8 * np.arange(1, self.H + 1) / self.H)).astype(
+                np.float64 if self.dtype == "f64" else np.float32
+            )
         return options
 
     @property
@@ -147,7 +181,26 @@ class Case:
 
     @property
     def np_dtype(self) -> np.dtype[Any]:
-        return DTYPES[self.dtype]
+        return np_dtype_of(self.dtype_name)
+
+    @property
+    def itemsize(self) -> int:
+        return {"f32": 4, "f64": 8}.get(self.dtype, 2)
+
+    @property
+    def dtype_name(self) -> str:
+        """Of the library."""
+        return DTYPES[self.dtype][0]
+
+    @property
+    def weight_dtype(self) -> str | None:
+        """Of the library; None: that of the arrays."""
+        return WEIGHTS[self.weights][0] or None
+
+    @property
+    def precision(self) -> str:
+        """In one word, as tables have it: what most of the products are of."""
+        return "int8" if self.weights == "int8" else self.dtype
 
     @property
     def visible_pairs(self) -> int:
@@ -165,35 +218,40 @@ class Case:
         return self.layers * (attention + products)
 
     @property
-    def weights_of_layer(self) -> int:
-        """Elements."""
+    def matrices_of_layer(self) -> int:
+        """Elements of weights that are kept in the format of the case."""
+        return 4 * self.E**2 + 2 * self.E * self.F if self.is_layer else 0
+
+    @property
+    def vectors_of_layer(self) -> int:
+        """Elements of biases, and of two norms around a feed-forward."""
         if not self.is_layer:
             return 0
-        feed_forward = self.F * (2 * self.E + 1) + 5 * self.E if self.has_feed_forward else 0  # with two norms
-        return 4 * self.E * (self.E + 1) + feed_forward
+        return 4 * self.E + (self.F + 5 * self.E if self.has_feed_forward else 0)
 
     @property
     def key_value_bytes(self) -> int:
         """All that a query of a dense batch has to be compared with, and its values."""
-        return 2 * self.B * self.Hk * self.Tk * self.D * self.np_dtype.itemsize
+        return 2 * self.B * self.Hk * self.Tk * self.D * self.itemsize
 
     @property
     def least_bytes(self) -> int:
         """Memory to be read or written at least once: inputs, weights, result."""
-        queries = int(self.lengths.sum())
+        queries, size = int(self.lengths.sum()), self.itemsize
+        kept = {"": size, "bf16": 2, "int8": 1}[self.weights]
+        of_layers = self.layers * (self.matrices_of_layer * kept + self.vectors_of_layer * size)
         if self.kind == "sentences":  # a row of the table for each token
-            elements = (queries + self.B) * self.E + self.layers * self.weights_of_layer
-        elif self.is_layer:
-            elements = 2 * queries * self.E + self.weights_of_layer
-        else:
-            keys = queries if self.kind == "ragged" else self.B * self.Tk
-            elements = 2 * self.D * (self.H * queries + self.Hk * keys)
-        return elements * self.np_dtype.itemsize
+            return (queries + self.B) * self.E * size + of_layers
+        if self.is_layer:
+            of_cache = 2 * self.B * self.Tk * self.E * (2 if self.cache else size) if self.kind == "step" else 0
+            return 2 * queries * self.E * size + of_layers + of_cache
+        keys = queries if self.kind == "ragged" else self.B * self.Tk
+        return 2 * self.D * (self.H * queries + self.Hk * keys) * size
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """`arrays`: query, key, value of attention, x of a layer, or the token ids of each text.
+    """`arrays`: query, key, value of attention, x [B, Tk, E] of a layer, or the token ids of each text.
 
     `state`: weights of the layer, in torch's names. `model`: where the model lies that texts are for.
     """
@@ -224,7 +282,7 @@ def load_cases(path: Path = CASES_FILE) -> list[Case]:
 
 def sizes(case: Case) -> tuple[Any, ...]:
     """What two cases share that compute on the same arrays."""
-    return case.kind, case.dtype, case.B, case.H, case.Hk, case.Tq, case.Tk, case.D, case.E, case.shortest
+    return case.kind, case.B, case.H, case.Hk, case.Tq, case.Tk, case.D, case.E, case.shortest
 
 
 def plain_case(case: Case) -> Case:
@@ -248,12 +306,21 @@ def make_inputs(case: Case, model: Path | None = None) -> Inputs:
             raise ValueError(f"{case.name} needs a model")
         return Inputs(tuple(make_tokens(case, rng)), {}, model)
     if case.kind == "encoder_layer":
-        x = rng.standard_normal((case.B, case.Tq, case.E)).astype(case.np_dtype)
-        return Inputs((x,), layer_state(case, rng))
-    state = mha_native.MultiHeadAttention(case.E, case.H, dtype=case.np_dtype, seed=seed).state_dict()
+        x = rng.standard_normal((case.B, case.Tq, case.E))
+        return in_dtype(Inputs((x,), layer_state(case, rng)), case)
+    state = mha_native.MultiHeadAttention(case.E, case.H, dtype="float64", seed=seed).state_dict()
     for name in ("in_proj_bias", "out_proj.bias"):  # zero in a new layer, and a forgotten bias would go unseen
-        state[name] = rng.uniform(-0.1, 0.1, state[name].shape).astype(case.np_dtype)
-    return Inputs((rng.standard_normal((case.B, case.Tq, case.E)).astype(case.np_dtype),), state)
+        state[name] = rng.uniform(-0.1, 0.1, state[name].shape)
+    x = rng.standard_normal((case.B, case.Tk, case.E))
+    return in_dtype(Inputs((x,), state), case)
+
+
+def in_dtype(inputs: Inputs, case: Case) -> Inputs:
+    """The same numbers in the dtype of `case`, rounded if they must be. Tokens, and models in files, stay."""
+    if case.kind == "sentences":
+        return inputs
+    arrays = tuple(array.astype(case.np_dtype, copy=False) for array in inputs.arrays)
+    return Inputs(arrays, {name: array.astype(case.np_dtype, copy=False) for name, array in inputs.state.items()})
 
 
 def copies(case: Case, inputs: Inputs) -> list[Inputs]:
@@ -283,20 +350,23 @@ def unpadded(case: Case, dense: Array) -> Array:
 
 
 def oracle(case: Case, inputs: Inputs) -> NDArray[np.float64]:
-    """The result in float64, by the textbook."""
+    """The result in float64, by the textbook; of weights as they are before a layer in f32 rounds them."""
+    if case.kind == "sentences":
+        return sentence_oracle(case, list(inputs.arrays), inputs.model)
+    arrays = [array.astype(np.float64) for array in inputs.arrays]
+    state = {name: array.astype(np.float64) for name, array in inputs.state.items()}
     if case.kind == "sdpa":
-        result: NDArray[np.float64] = reference.scaled_dot_product_attention(*inputs.arrays, **case.options)
+        result: NDArray[np.float64] = reference.scaled_dot_product_attention(*arrays, **case.options)
     elif case.kind == "ragged":
         result = reference.scaled_dot_product_attention_varlen(
-            *inputs.arrays, case.offsets, case.offsets, is_causal=case.causal
+            *arrays, case.offsets, case.offsets, is_causal=case.causal
         )
-    elif case.kind == "sentences":
-        result = sentence_oracle(case, list(inputs.arrays), inputs.model)
     elif case.kind == "encoder_layer":
-        result = layer_oracle(case, inputs.arrays[0], inputs.state)
+        result = layer_oracle(case, arrays[0], state)
     else:
-        x = inputs.arrays[0]
-        result = reference.multi_head_attention(x, x, x, inputs.state, case.H, is_causal=case.causal)
+        x = arrays[0]
+        query = x[:, -case.Tq :]
+        result = reference.multi_head_attention(query, x, x, state, case.H, is_causal=case.causal)
     return result
 
 
@@ -304,15 +374,17 @@ def tolerance(case: Case, expected: NDArray[np.float64]) -> float:
     """What the largest error of any contender must stay below: ``8 eps sqrt(n) max|expected|``.
 
     n is the longest sum of the case. Rounding errors of a sum grow like sqrt(n), so honest computations in the dtype,
-    in whatever order, stay well below; a wrong mask, layout or scale is far above. It asks "is this the same
+    in whatever order, stay well below; a wrong mask, layout or scale is far above. Numbers of 16 bits and less are
+    summed in more: they are rounded from step to step, and n is the number of layers. It asks "is this the same
     computation?"; how accurate the library is, the tests ask.
     """
-    longest = max(case.D, case.Tk, case.E, case.F)
-    return float(8 * np.finfo(case.np_dtype).eps * np.sqrt(longest) * np.abs(expected).max())
+    eps = max(DTYPES[case.dtype][1], WEIGHTS[case.weights][1], DTYPES[case.cache or case.dtype][1])
+    n = case.layers if eps > 2**-11 else max(case.D, case.Tk, case.E, case.F)
+    return float(8 * eps * np.sqrt(n) * np.abs(expected).max())
 
 
 def largest_error(result: Array, expected: NDArray[np.float64]) -> float:
     """NaN if `result` has one."""
     if result.shape != expected.shape:
         raise ValueError(f"a result of shape {result.shape}; expected {expected.shape}")
-    return float(np.abs(result - expected).max())
+    return float(np.abs(result.astype(np.float64) - expected).max())

@@ -18,7 +18,19 @@ from contenders.numpy_unfused import attention
 from encoder_inputs import Models, padded_texts, write_model
 from machine import last_cache_bytes
 from measure import Effort, Measurement, Timed, Turn, WrongResult, measure
-from shapes import Array, Case, copies, load_cases, make_inputs, oracle, padded, padded_pairs, plain_case, unpadded
+from shapes import (
+    Array,
+    Case,
+    copies,
+    in_dtype,
+    load_cases,
+    make_inputs,
+    oracle,
+    padded,
+    padded_pairs,
+    plain_case,
+    unpadded,
+)
 
 SENTENCES = Case(
     "sentences", "sentences", "f32", B=3, H=2, Hk=2, Tq=6, Tk=6, D=8, E=16, causal=False,
@@ -79,8 +91,9 @@ def test_an_encoder_has_the_work_of_its_layers() -> None:
     layer = dataclasses.replace(SENTENCES, kind="encoder_layer", layers=1, B=2)
     assert layer.flops == products + 2 * 4 * 2 * 8 * 36
     state = make_inputs(layer).state
-    assert layer.weights_of_layer == sum(array.size for array in state.values())
-    assert layer.least_bytes == 4 * (2 * 12 * 16 + layer.weights_of_layer)
+    assert layer.matrices_of_layer + layer.vectors_of_layer == sum(array.size for array in state.values())
+    assert layer.matrices_of_layer == sum(array.size for array in state.values() if array.ndim == 2)
+    assert layer.least_bytes == 4 * (2 * 12 * 16 + layer.matrices_of_layer + layer.vectors_of_layer)
 
 
 def test_flops() -> None:
@@ -94,6 +107,12 @@ def test_rows_that_make_no_sense_are_refused() -> None:
     for changes in (
         {"kind": "mhsa"},
         {"dtype": "f8"},
+        {"weights": "int8"},
+        {"cache": "bf16"},
+        {"kind": "step", "E": 32, "Hk": 4},
+        {"kind": "step", "E": 32, "Hk": 4, "Tq": 1, "causal": False, "dtype": "bf16", "cache": "f16"},
+        {"kind": "mha", "E": 32, "Hk": 4, "Tk": 5, "weights": "int4"},
+        {"kind": "mha", "E": 32, "Hk": 4, "Tk": 5, "dtype": "bf16", "weights": "int8"},
         {"Hk": 3},
         {"Tq": 0},
         {"kind": "mha", "E": 24},
@@ -125,7 +144,11 @@ def test_a_case_goes_against_one_above_of_its_sizes(tmp_path: Path) -> None:
     for rows in ([capped, plain], [capped], [plain, plain], [plain, capped + ", Tq = 4"]):
         with pytest.raises(ValueError, match="must"):
             load(*rows)
-    assert all(plain_case(case).options != case.options for case in load_cases() if case.against and not case.cold)
+    for case in load_cases():
+        if case.against and not case.cold:
+            plain = plain_case(case)
+            given, without = ((c.options, c.dtype, c.weights, c.cache) for c in (case, plain))
+            assert given != without
 
 
 def test_cold_arrays_are_the_same_in_other_memory() -> None:
@@ -172,6 +195,11 @@ def test_peers_compute_what_they_say_they_do(peer: str, monkeypatch: pytest.Monk
     ]
     if peer in ("transformers", "openvino"):
         cases += [SENTENCES, dataclasses.replace(SENTENCES, shortest=6)]
+    layers = [case for case in cases if case.is_layer]
+    cases += [dataclasses.replace(case, weights=weights) for case in layers for weights in ("bf16", "int8")]
+    narrow = ("f16", "bf16") if find_spec("ml_dtypes") else ("f16",)
+    cases += [dataclasses.replace(case, dtype=dtype) for case in cases if not case.weights for dtype in narrow]
+    if peer in ("transformers", "openvino"):
         write_model(SENTENCES, tmp_path)
     computed = 0
     for case in cases:
@@ -237,6 +265,10 @@ def test_decoding_is_held_against_reading() -> None:
     [program] = make_peer("read", [1]).programs(case, inputs, 1)
     bits = [array.view(np.uint64).ravel() for array in inputs.arrays[1:]]
     assert program.run() == np.bitwise_xor.reduce(np.concatenate(bits))
+    if find_spec("ml_dtypes"):  # whose arrays have no buffer of their type
+        narrow = in_dtype(inputs, dataclasses.replace(case, dtype="bf16"))
+        bits = [array.view(np.uint64).ravel() for array in narrow.arrays[1:]]
+        assert make_peer("read", [1]).programs(case, narrow, 1)[0].run() == np.bitwise_xor.reduce(np.concatenate(bits))
     assert make_peer("read", [1]).programs(SMALL, make_inputs(SMALL), 1) == []
     ours = Timed(Program("mha_native", 1, lambda: None), 0.0, [Turn(2e-6, 1e-6)])
     measurement = Measurement(case, 1e-6, [1.0], [ours, Timed(program, None, [Turn(1e-6, 5e-7)])])

@@ -92,11 +92,10 @@ Phase AddedShard::join_phase() const {
 void AddedShard::run_join(const void* context, Index task, int) {
   const AddedShard& shard = *static_cast<const AddedShard*>(context);
   const Index rows = shard.out_.extents[0] * shard.out_.extents[2];
-  for (Index row = task * kJoinRows; row < std::min(rows, (task + 1) * kJoinRows); ++row)
-    switch (shard.out_.dtype) {
-#define MHA_DTYPE(name, scalar, accumulator)   \
-  case DType::name:                            \
-    shard.join_row<scalar, accumulator>(row);  \
+  for (Index row = task * kJoinRows; row < std::min(rows, (task + 1) * kJoinRows); ++row) switch (shard.out_.dtype) {
+#define MHA_DTYPE(name, scalar, accumulator)  \
+  case DType::name:                           \
+    shard.join_row<scalar, accumulator>(row); \
     break;
 #include "mha/dtypes.def"
 #undef MHA_DTYPE

@@ -97,8 +97,8 @@ AttentionCall::AttentionCall(const PackedAttention& layer, const LayerArguments&
   const Index sequences = a.ragged ? a.ragged->size : batch;
   const Index group_rows = sizes.num_heads / sizes.num_kv_heads * query_length;
   const Index shared_rows = a.ragged ? std::min(group_rows, most_shared_rows(attention_kernels())) : group_rows;
-  sums_at_ = layout.take(span_sums_bytes(attention_kernels(), sequences * sizes.num_kv_heads, shared_rows, spans_of(a.key_length),
-                                         sizes.value_head_dim, threads));
+  sums_at_ = layout.take(span_sums_bytes(attention_kernels(), sequences * sizes.num_kv_heads, shared_rows,
+                                         spans_of(a.key_length), sizes.value_head_dim, threads));
   schedule_at_ = layout.take(a.ragged ? double(schedule_bytes(sequences)) : 0);
   added_at_ = layout.take(layer.added.count() > 0 ? AddedShard::bytes(sizes, dtype(), rows) : 0);
 }

@@ -14,6 +14,10 @@ namespace mha::c_api {
 namespace {
 
 static_assert(static_cast<int>(DType::boolean) == MHA_DTYPE_boolean, "both come from dtypes.def");
+static_assert(static_cast<int>(DType::int8) == MHA_DTYPE_int8);
+static_assert(static_cast<int>(WeightFormat::plain) == MHA_WEIGHT_FORMAT_PLAIN &&
+              static_cast<int>(WeightFormat::bf16) == MHA_WEIGHT_FORMAT_BF16 &&
+              static_cast<int>(WeightFormat::int8) == MHA_WEIGHT_FORMAT_INT8);
 static_assert(static_cast<int>(ScoreStage::scaled) == MHA_SCORES_SCALED &&
               static_cast<int>(ScoreStage::capped) == MHA_SCORES_CAPPED &&
               static_cast<int>(ScoreStage::masked) == MHA_SCORES_MASKED &&
@@ -53,10 +57,16 @@ mha_status failure() noexcept {
 void refuse_null(const std::string& name) { throw std::invalid_argument(name + ": a null pointer"); }
 
 DType dtype_of(mha_dtype dtype) {
-  if (dtype < 0 || dtype > MHA_DTYPE_boolean)
-    throw DTypeError("mha_dtype: expected 0 to " + std::to_string(MHA_DTYPE_boolean) + "; got " +
-                     std::to_string(dtype));
+  if (dtype < 0 || dtype > MHA_DTYPE_int8)
+    throw DTypeError("mha_dtype: expected 0 to " + std::to_string(MHA_DTYPE_int8) + "; got " + std::to_string(dtype));
   return static_cast<DType>(dtype);
+}
+
+WeightFormat weight_format_of(mha_weight_format format) {
+  if (format < MHA_WEIGHT_FORMAT_PLAIN || format >= kNumWeightFormats)
+    throw std::invalid_argument("mha_weight_format: expected 0 to " + std::to_string(kNumWeightFormats - 1) + "; got " +
+                                std::to_string(format));
+  return static_cast<WeightFormat>(format);
 }
 
 MutableTensorView view(const mha_tensor* tensor) {
@@ -113,7 +123,8 @@ RaggedBatch batch_of(const mha_ragged_batch* batch) {
 template <class Weights>
 Weights weights_of(const mha_layer_weights& w) {
   return {view(w.query_weight), view(w.key_weight), view(w.value_weight), view(w.out_weight), view(w.query_bias),
-          view(w.key_bias),     view(w.value_bias), view(w.out_bias),     view(w.added_key),  view(w.added_value)};
+          view(w.key_bias),     view(w.value_bias), view(w.out_bias),     view(w.added_key),  view(w.added_value),
+          view(w.query_scale),  view(w.key_scale),  view(w.value_scale),  view(w.out_scale)};
 }
 
 const MultiHeadAttention& layer_of(const mha_layer* layer) { return object(layer, "layer"); }
@@ -246,11 +257,8 @@ mha_status mha_attention_statistics(const mha_tensor* query, const mha_tensor* k
 mha_status mha_merge_attention(const mha_tensor* outs, const mha_tensor* lses, ptrdiff_t shards, const mha_tensor* out,
                                const mha_tensor* lse, int num_threads) noexcept {
   return guarded([&] {
-    std::vector<TensorView> shard_outs, shard_lses;
-    for (ptrdiff_t s = 0; s < shards; ++s) {
-      shard_outs.push_back(view(&given(outs, "outs") + s));
-      shard_lses.push_back(view(&given(lses, "lses") + s));
-    }
+    const std::vector<TensorView> shard_outs = views_of<TensorView>(&given(outs, "outs"), shards),
+                                  shard_lses = views_of<TensorView>(&given(lses, "lses"), shards);
     merge_attention(shard_outs.data(), shard_lses.data(), shards, view(out), view(lse), num_threads);
   });
 }
@@ -317,10 +325,11 @@ mha_status mha_layer_create(const mha_layer_config* config, const mha_layer_weig
   return guarded([&] {
     const mha_layer_config& c = given(config, "config");
     const mha_layer_weights& w = given(weights, "weights");
-    create(layer, "layer",
-           MultiHeadAttentionConfig{c.embed_dim, c.num_heads, c.num_kv_heads, c.head_dim, c.value_head_dim, c.kdim,
-                                    c.vdim, c.out_dim, c.add_bias_kv, c.add_zero_attn},
-           weights_of<MultiHeadAttentionWeights>(w));
+    create(
+        layer, "layer",
+        MultiHeadAttentionConfig{c.embed_dim, c.num_heads, c.num_kv_heads, c.head_dim, c.value_head_dim, c.kdim, c.vdim,
+                                 c.out_dim, c.add_bias_kv, c.add_zero_attn, weight_format_of(c.weight_format)},
+        weights_of<MultiHeadAttentionWeights>(w));
   });
 }
 
@@ -328,8 +337,17 @@ void mha_layer_destroy(mha_layer* layer) noexcept { destroy(layer); }
 
 mha_layer_config mha_layer_config_of(const mha_layer* layer) noexcept {
   const MultiHeadAttentionConfig& c = object(*layer).config();
-  return {c.embed_dim, c.num_heads, c.num_kv_heads, c.head_dim,    c.value_head_dim,
-          c.kdim,      c.vdim,      c.out_dim,      c.add_bias_kv, c.add_zero_attn};
+  return {c.embed_dim,
+          c.num_heads,
+          c.num_kv_heads,
+          c.head_dim,
+          c.value_head_dim,
+          c.kdim,
+          c.vdim,
+          c.out_dim,
+          c.add_bias_kv,
+          c.add_zero_attn,
+          static_cast<mha_weight_format>(c.weight_format)};
 }
 
 mha_dtype mha_layer_dtype(const mha_layer* layer) noexcept { return static_cast<mha_dtype>(object(*layer).dtype()); }

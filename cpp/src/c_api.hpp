@@ -120,8 +120,16 @@ class Objects {
 };
 
 DType dtype_of(mha_dtype dtype);
+WeightFormat weight_format_of(mha_weight_format format);
 /// Empty for null.
 MutableTensorView view(const mha_tensor* tensor);
+/// One for each of `count` tensors; none, if `tensors` is null.
+template <class View>
+std::vector<View> views_of(const mha_tensor* tensors, Index count) {
+  std::vector<View> views;
+  for (Index i = 0; tensors != nullptr && i < count; ++i) views.push_back(view(&tensors[i]));
+  return views;
+}
 /// The defaults for null.
 AttentionOptions options_of(const mha_attention_options* from);
 

@@ -18,7 +18,7 @@ const FeedForward& feed_forward_of(const mha_feed_forward* layer) { return objec
 /// FeedForwardWeights, or the outputs of the same names.
 template <class Weights>
 Weights weights_of(const mha_feed_forward_weights& w) {
-  return {view(w.weight1), view(w.bias1), view(w.weight2), view(w.bias2)};
+  return {view(w.weight1), view(w.bias1), view(w.weight2), view(w.bias2), view(w.scale1), view(w.scale2)};
 }
 
 /// The part `name` of layers[i].
@@ -56,13 +56,6 @@ void create_stack(const Parts* layers, ptrdiff_t count, const mha_norm* final_no
 template <class Handle>
 bool has_layer(const Handle* stack, ptrdiff_t i) {
   return i >= 0 && i < object(*stack).num_layers();
-}
-
-/// A view for each of `count` tensors; none, if `tensors` is null.
-std::vector<MutableTensorView> views_of(const mha_tensor* tensors, Index count) {
-  std::vector<MutableTensorView> views;
-  for (Index i = 0; tensors != nullptr && i < count; ++i) views.push_back(view(&tensors[i]));
-  return views;
 }
 
 }  // namespace
@@ -113,12 +106,12 @@ mha_status mha_norm_copy_weights(const mha_norm* norm, const mha_tensor* weight,
 }
 
 mha_status mha_feed_forward_create(const mha_feed_forward_weights* weights, mha_activation activation,
-                                   mha_feed_forward** feed_forward) noexcept {
+                                   mha_weight_format weight_format, mha_feed_forward** feed_forward) noexcept {
   return guarded([&] {
     if (activation < MHA_ACTIVATION_NONE || activation > MHA_ACTIVATION_GELU_TANH)
       throw std::invalid_argument("mha_activation: expected 0 to 3; got " + std::to_string(activation));
     create(feed_forward, "feed_forward", weights_of<FeedForwardWeights>(given(weights, "weights")),
-           static_cast<Activation>(activation));
+           static_cast<Activation>(activation), weight_format_of(weight_format));
   });
 }
 
@@ -141,6 +134,9 @@ bool mha_feed_forward_has_bias2(const mha_feed_forward* layer) noexcept { return
 mha_dtype mha_feed_forward_dtype(const mha_feed_forward* layer) noexcept {
   return static_cast<mha_dtype>(object(*layer).dtype());
 }
+mha_weight_format mha_feed_forward_weight_format(const mha_feed_forward* layer) noexcept {
+  return static_cast<mha_weight_format>(object(*layer).weight_format());
+}
 
 mha_status mha_feed_forward_copy_weights(const mha_feed_forward* feed_forward,
                                          const mha_feed_forward_weights* outputs) noexcept {
@@ -161,7 +157,7 @@ mha_status mha_encoder_forward(const mha_encoder* encoder, const mha_tensor* x, 
   return guarded([&] {
     const Encoder& stack = object(encoder, "encoder");
     const mha_encoder_extras& e = extras == nullptr ? mha_encoder_extras{} : *extras;
-    const std::vector<MutableTensorView> weights = views_of(e.weights, stack.num_layers());
+    const std::vector<MutableTensorView> weights = views_of<MutableTensorView>(e.weights, stack.num_layers());
     const Objects caches(e.caches, stack.num_layers(), "caches");
     stack.forward(view(x), view(out), options_of(options),
                   {weights.empty() ? nullptr : weights.data(), caches.data(), e.new_lengths});

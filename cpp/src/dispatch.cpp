@@ -19,7 +19,7 @@ namespace mha {
 
 #define MHA_ISA(name, condition, preferred) \
   namespace name {                          \
-  const KernelTable& table();               \
+  const KernelTable& table() noexcept;      \
   }
 #include "isa_list.inc"
 #undef MHA_ISA

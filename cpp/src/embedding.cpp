@@ -7,10 +7,10 @@
 #include <string>
 
 #include "checks.hpp"
+#include "describe.hpp"
 #include "dispatch.hpp"
 #include "element.hpp"
 #include "mha/errors.hpp"
-#include "describe.hpp"
 #include "parallel.hpp"
 #include "ragged_batch.hpp"
 #include "workspace.hpp"

@@ -41,7 +41,7 @@ static mha_encoder* make_encoder(void) {
   mha_norm* norm = NULL;
   mha_encoder* encoder = NULL;
   if (check(mha_layer_create(&sizes, &weights, &attention)) &&
-      check(mha_feed_forward_create(&hidden, MHA_ACTIVATION_GELU, &feed_forward)) &&
+      check(mha_feed_forward_create(&hidden, MHA_ACTIVATION_GELU, MHA_WEIGHT_FORMAT_PLAIN, &feed_forward)) &&
       check(mha_norm_create(&scale, NULL, 1e-5, &norm))) {
     const mha_encoder_layer layer = {
         .self_attention = attention, .feed_forward = feed_forward, .norm1 = norm, .norm2 = norm};

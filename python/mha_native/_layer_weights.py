@@ -113,7 +113,9 @@ def state_shapes(sizes: Sizes, parts: Parts, names: Collection[str]) -> dict[str
     return sizes.state_shapes(parts, stacked)
 
 
-def split_state(sizes: Sizes, parts: Parts, arrays: Mapping[str, NDArray[Any]]) -> tuple[Any, ...]:
+def split_state(
+    sizes: Sizes, parts: Parts, arrays: Mapping[str, NDArray[Any]]
+) -> tuple[Any, Any, Any, Any, Any, Any, Any, Any, Any, Any, Any, Any, Any, Any]:
     """The weights in the order of the core: four matrices, four biases, added key and value, four scales; what the
     layer lacks is None."""
     rows = sizes.in_rows

@@ -173,9 +173,10 @@ class Decoder(ModuleState):
             num_threads,
         )
 
-    def new_caches(self, batch_size: int, capacity: int) -> list[KVCache]:
-        """Empty caches for `capacity` tokens in each of `batch_size` sequences, one for each layer."""
-        return [layer.new_cache(batch_size, capacity) for layer in self.layers]
+    def new_caches(self, batch_size: int, capacity: int, *, dtype: DTypeLike | None = None) -> list[KVCache]:
+        """Empty caches for `capacity` tokens in each of `batch_size` sequences, one for each layer; `dtype` as for
+        `MultiHeadAttention.new_cache`."""
+        return [layer.new_cache(batch_size, capacity, dtype=dtype) for layer in self.layers]
 
     def project_memory(
         self, memory: Tensor, *, memory_lengths: Tensor | None = None, num_threads: int | None = None

@@ -190,9 +190,9 @@ class DecoderLayer(ModuleState):
             name, [self], None, x, memory, options, memory_options, caches, memory_caches, new_lengths, out, num_threads
         )
 
-    def new_cache(self, batch_size: int, capacity: int) -> KVCache:
+    def new_cache(self, batch_size: int, capacity: int, *, dtype: DTypeLike | None = None) -> KVCache:
         """An empty cache for `capacity` tokens in each of `batch_size` sequences, for the self-attention."""
-        return self.self_attn.new_cache(batch_size, capacity)
+        return self.self_attn.new_cache(batch_size, capacity, dtype=dtype)
 
     def project_memory(
         self, memory: Tensor, *, memory_lengths: Tensor | None = None, num_threads: int | None = None

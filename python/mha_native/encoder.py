@@ -163,9 +163,10 @@ class Encoder(ModuleState):
         )
         return (result, weights) if need_weights else result
 
-    def new_caches(self, batch_size: int, capacity: int) -> list[KVCache]:
-        """Empty caches for `capacity` tokens in each of `batch_size` sequences, one for each layer."""
-        return [layer.new_cache(batch_size, capacity) for layer in self.layers]
+    def new_caches(self, batch_size: int, capacity: int, *, dtype: DTypeLike | None = None) -> list[KVCache]:
+        """Empty caches for `capacity` tokens in each of `batch_size` sequences, one for each layer; `dtype` as for
+        `MultiHeadAttention.new_cache`."""
+        return [layer.new_cache(batch_size, capacity, dtype=dtype) for layer in self.layers]
 
     @classmethod
     def from_torch(cls, module: Any) -> "Encoder":

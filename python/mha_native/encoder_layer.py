@@ -178,9 +178,10 @@ class EncoderLayer(ModuleState):
         )
         return (result, weights[0]) if need_weights else result
 
-    def new_cache(self, batch_size: int, capacity: int) -> KVCache:
-        """An empty cache for `capacity` tokens in each of `batch_size` sequences, for a decoder without memory."""
-        return self.self_attn.new_cache(batch_size, capacity)
+    def new_cache(self, batch_size: int, capacity: int, *, dtype: DTypeLike | None = None) -> KVCache:
+        """An empty cache for `capacity` tokens in each of `batch_size` sequences, for a decoder without memory; `dtype`
+        as for `MultiHeadAttention.new_cache`."""
+        return self.self_attn.new_cache(batch_size, capacity, dtype=dtype)
 
     @classmethod
     def from_torch(cls, module: Any) -> "EncoderLayer":

@@ -56,11 +56,12 @@ TEST(CApiRows, FeedForward) {
   const auto up = Array<double>::random({kHidden, kEmbed}, 1), down = Array<double>::random({kEmbed, kHidden}, 2);
   const auto bias1 = Array<double>::random({kHidden}, 3), x = Array<double>::random({7, kEmbed}, 4);
   const mha_tensor c_up = c_tensor(up), c_down = c_tensor(down), c_bias1 = c_tensor(bias1), c_x = c_tensor(x);
-  const mha_feed_forward_weights weights = {&c_up, &c_bias1, &c_down, nullptr};
+  const mha_feed_forward_weights weights = {&c_up, &c_bias1, &c_down, nullptr, nullptr, nullptr};
   for (const mha_activation activation :
        {MHA_ACTIVATION_NONE, MHA_ACTIVATION_RELU, MHA_ACTIVATION_GELU, MHA_ACTIVATION_GELU_TANH}) {
     mha_feed_forward* layer = nullptr;
-    ASSERT_EQ(mha_feed_forward_create(&weights, activation, &layer), MHA_OK) << mha_last_error();
+    ASSERT_EQ(mha_feed_forward_create(&weights, activation, MHA_WEIGHT_FORMAT_PLAIN, &layer), MHA_OK)
+        << mha_last_error();
     const Owned<mha_feed_forward> owned(layer, &mha_feed_forward_destroy);
     auto expected = nans<double>({7, kEmbed}), out = expected;
     FeedForward({up.view(), bias1.view(), down.view(), {}}, static_cast<Activation>(activation))
@@ -77,7 +78,7 @@ TEST(CApiRows, FeedForward) {
     EXPECT_EQ(mha_feed_forward_dtype(layer), MHA_DTYPE_f64);
     auto down_copy = nans<double>({kEmbed, kHidden}), bias_copy = nans<double>({kHidden});
     const mha_tensor c_down_copy = c_tensor(down_copy), c_bias_copy = c_tensor(bias_copy);
-    const mha_feed_forward_weights outputs = {nullptr, &c_bias_copy, &c_down_copy, nullptr};
+    const mha_feed_forward_weights outputs = {nullptr, &c_bias_copy, &c_down_copy, nullptr, nullptr, nullptr};
     EXPECT_OK(mha_feed_forward_copy_weights(layer, &outputs));
     EXPECT_EQ(down_copy.data(), down.data());
     EXPECT_EQ(bias_copy.data(), bias1.data());
@@ -128,17 +129,22 @@ TEST(CApiRows, WhatIsRefused) {
   const mha_tensor square = c_tensor(table), up = c_tensor(wide);
   expect_invalid(mha_norm_create(nullptr, nullptr, 0, &norm), {"LayerNorm", "weight"});
   expect_invalid(mha_norm_create(&square, nullptr, 0, &norm), {"LayerNorm", "weight", "[24, 24]"});
-  expect_invalid(mha_feed_forward_create(nullptr, MHA_ACTIVATION_RELU, &feed_forward), {"weights", "null"});
-  const mha_feed_forward_weights weights = {&up, nullptr, &up, nullptr};
-  expect_invalid(mha_feed_forward_create(&weights, MHA_ACTIVATION_RELU, &feed_forward), {"FeedForward", "weight2"});
-  expect_invalid(mha_feed_forward_create(&weights, 4, &feed_forward), {"mha_activation", "got 4"});
-  expect_invalid(mha_feed_forward_create(&weights, -1, &feed_forward), {"mha_activation", "got -1"});
+  expect_invalid(mha_feed_forward_create(nullptr, MHA_ACTIVATION_RELU, MHA_WEIGHT_FORMAT_PLAIN, &feed_forward),
+                 {"weights", "null"});
+  const mha_feed_forward_weights weights = {&up, nullptr, &up, nullptr, nullptr, nullptr};
+  expect_invalid(mha_feed_forward_create(&weights, MHA_ACTIVATION_RELU, MHA_WEIGHT_FORMAT_PLAIN, &feed_forward),
+                 {"FeedForward", "weight2"});
+  expect_invalid(mha_feed_forward_create(&weights, 4, MHA_WEIGHT_FORMAT_PLAIN, &feed_forward),
+                 {"mha_activation", "got 4"});
+  expect_invalid(mha_feed_forward_create(&weights, -1, MHA_WEIGHT_FORMAT_PLAIN, &feed_forward),
+                 {"mha_activation", "got -1"});
   EXPECT_EQ(norm, nullptr);
   EXPECT_EQ(feed_forward, nullptr);
 
-  const mha_feed_forward_weights good_weights = {&up, nullptr, &down, nullptr};
+  const mha_feed_forward_weights good_weights = {&up, nullptr, &down, nullptr, nullptr, nullptr};
   ASSERT_EQ(mha_norm_create(&c_weight, nullptr, 0, &norm), MHA_OK) << mha_last_error();
-  ASSERT_EQ(mha_feed_forward_create(&good_weights, MHA_ACTIVATION_RELU, &feed_forward), MHA_OK) << mha_last_error();
+  ASSERT_EQ(mha_feed_forward_create(&good_weights, MHA_ACTIVATION_RELU, MHA_WEIGHT_FORMAT_PLAIN, &feed_forward), MHA_OK)
+      << mha_last_error();
   expect_invalid(mha_norm_forward(nullptr, &rows, &out_rows, 0), {"norm", "null"});
   expect_invalid(mha_norm_forward(norm, &c_narrow, &out_rows, 0), {"LayerNorm", "24 features"});
   expect_invalid(mha_norm_copy_weights(nullptr, &out_rows, nullptr), {"norm", "null"});

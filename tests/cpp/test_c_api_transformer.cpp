@@ -25,9 +25,10 @@ constexpr Index kEmbed = 24, kHeads = 3, kHidden = 40, kMemory = 16;
 
 Owned<mha_layer> c_attention(Index memory_dim, const Rows& square, const Rows& key, const Rows& bias) {
   const mha_tensor c_square = c_tensor(square), c_key = c_tensor(key), c_bias = c_tensor(bias);
-  const mha_layer_config config = {kEmbed, kHeads, 0, 0, 0, memory_dim, memory_dim, 0, false, false};
-  const mha_layer_weights weights = {&c_square, &c_key,  &c_key,  &c_square, &c_bias,
-                                     &c_bias,   &c_bias, &c_bias, nullptr,   nullptr};
+  const mha_layer_config config = {
+      kEmbed, kHeads, 0, 0, 0, memory_dim, memory_dim, 0, false, false, MHA_WEIGHT_FORMAT_PLAIN};
+  const mha_layer_weights weights = {&c_square, &c_key,  &c_key,  &c_square, &c_bias, &c_bias, &c_bias,
+                                     &c_bias,   nullptr, nullptr, nullptr,   nullptr, nullptr, nullptr};
   mha_layer* layer = nullptr;
   EXPECT_OK(mha_layer_create(&config, &weights, &layer));
   return {layer, &mha_layer_destroy};
@@ -50,9 +51,9 @@ Owned<mha_norm> c_norm(const Rows& weight, const Rows* bias, double eps) {
 Owned<mha_feed_forward> c_feed_forward(const Rows& up, const Rows& bias1, const Rows& down, const Rows& bias2,
                                        mha_activation activation) {
   const mha_tensor c_up = c_tensor(up), c_bias1 = c_tensor(bias1), c_down = c_tensor(down), c_bias2 = c_tensor(bias2);
-  const mha_feed_forward_weights weights = {&c_up, &c_bias1, &c_down, &c_bias2};
+  const mha_feed_forward_weights weights = {&c_up, &c_bias1, &c_down, &c_bias2, nullptr, nullptr};
   mha_feed_forward* layer = nullptr;
-  EXPECT_OK(mha_feed_forward_create(&weights, activation, &layer));
+  EXPECT_OK(mha_feed_forward_create(&weights, activation, MHA_WEIGHT_FORMAT_PLAIN, &layer));
   return {layer, &mha_feed_forward_destroy};
 }
 

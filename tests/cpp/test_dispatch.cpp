@@ -107,5 +107,28 @@ TEST_F(Dispatch, MemoryIsReadWithoutCountingAsACall) {
   }).join();
 }
 
+TEST_F(Dispatch, AnExtensionHasTheKernelsOfItsBaseForOtherTypes) {
+  constexpr char kExtension[] = "avx512bf16";
+  bool is_there = false;
+  for (int index = 0; index < num_built_isas(); ++index)
+    is_there = is_there || (isa_supported(index) && std::string(built_isa(index)) == kExtension);
+  if (!is_there) GTEST_SKIP() << "this machine does not run " << kExtension;
+  set_isa("avx512");
+  const KernelTable base = active_kernels();
+  set_isa(kExtension);
+  const KernelTable& extension = active_kernels();
+  set_isa(nullptr);
+  EXPECT_STREQ(extension.compiled_isa(), kExtension);
+  for (DType dtype : {DType::f32, DType::f64, DType::f16}) {
+    const auto i = static_cast<int>(dtype);
+    EXPECT_EQ(extension.kernels[i].attend.run, base.kernels[i].attend.run);
+    EXPECT_EQ(extension.kernels[i].decode.run, base.kernels[i].decode.run);
+    EXPECT_EQ(extension.kernels[i].project[0].run, base.kernels[i].project[0].run);
+  }
+  constexpr auto kPairs = static_cast<int>(DType::bf16);
+  EXPECT_NE(extension.kernels[kPairs].attend.run, base.kernels[kPairs].attend.run);
+  EXPECT_NE(extension.kernels[kPairs].project[0].run, base.kernels[kPairs].project[0].run);
+}
+
 }  // namespace
 }  // namespace mha

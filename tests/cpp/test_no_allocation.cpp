@@ -264,17 +264,18 @@ TEST(NoAllocation, AStepInC) {
   Array<float> out({B, 1, E}, 0);
   const mha_tensor c_square = testing::c_tensor(square), c_row = testing::c_tensor(row), c_x = testing::c_tensor(x),
                    c_out = testing::c_tensor(out);
-  const mha_layer_config config = {E, 4, 0, 0, 0, 0, 0, 0, false, false};
-  const mha_layer_weights weights = {&c_square, &c_square, &c_square, &c_square, &c_row,
-                                     &c_row,    &c_row,    &c_row,    nullptr,   nullptr};
-  const mha_feed_forward_weights feed_forward_weights = {&c_square, nullptr, &c_square, nullptr};
+  const mha_layer_config config = {E, 4, 0, 0, 0, 0, 0, 0, false, false, MHA_WEIGHT_FORMAT_PLAIN};
+  const mha_layer_weights weights = {&c_square, &c_square, &c_square, &c_square, &c_row,  &c_row,  &c_row,
+                                     &c_row,    nullptr,   nullptr,   nullptr,   nullptr, nullptr, nullptr};
+  const mha_feed_forward_weights feed_forward_weights = {&c_square, nullptr, &c_square, nullptr, nullptr, nullptr};
   mha_layer* attention = nullptr;
   mha_feed_forward* feed_forward = nullptr;
   mha_norm* norm = nullptr;
   mha_encoder* encoder = nullptr;
   mha_cache* caches[layers] = {};
   EXPECT_OK(mha_layer_create(&config, &weights, &attention));
-  EXPECT_OK(mha_feed_forward_create(&feed_forward_weights, MHA_ACTIVATION_GELU, &feed_forward));
+  EXPECT_OK(
+      mha_feed_forward_create(&feed_forward_weights, MHA_ACTIVATION_GELU, MHA_WEIGHT_FORMAT_PLAIN, &feed_forward));
   EXPECT_OK(mha_norm_create(&c_row, nullptr, 1e-5, &norm));
   const mha_encoder_layer layer = {attention, feed_forward, norm, norm, true};
   const mha_encoder_layer stack[layers] = {layer, layer, layer};

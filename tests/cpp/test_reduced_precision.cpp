@@ -34,19 +34,14 @@ struct Case {
 };
 
 // Odd numbers of everything, ends of chains, blocks and spans, and what decode takes.
-constexpr Case kCases[] = {{{1, 2, 1, 64, 64, 64, 64}, Masks::none},
-                           {{2, 4, 2, 70, 131, 64, 64}, Masks::none},
-                           {{1, 2, 2, 33, 65, 33, 17}, Masks::none},
-                           {{1, 1, 1, 1, 1, 1, 1}, Masks::none},
-                           {{1, 2, 2, 128, 201, 80, 80}, Masks::causal},
-                           {{1, 2, 1, 5, 129, 64, 64}, Masks::causal},
-                           {{1, 2, 2, 100, 97, 32, 32}, Masks::window},
-                           {{1, 4, 1, 1, 700, 64, 64}, Masks::lengths},
-                           {{1, 4, 1, 2, 1101, 128, 64}, Masks::lengths},
-                           {{1, 2, 2, 130, 1100, 64, 32}, Masks::boolean},
-                           {{1, 2, 2, 8, 77, 96, 32}, Masks::boolean},
-                           {{1, 2, 2, 130, 1101, 64, 64}, Masks::keys_with_nan},
-                           {{1, 4, 2, 3, 1101, 64, 64}, Masks::keys_with_nan}};
+constexpr Case kCases[] = {
+    {{1, 2, 1, 64, 64, 64, 64}, Masks::none},          {{2, 4, 2, 70, 131, 64, 64}, Masks::none},
+    {{1, 2, 2, 33, 65, 33, 17}, Masks::none},          {{1, 1, 1, 1, 1, 1, 1}, Masks::none},
+    {{1, 2, 2, 128, 201, 80, 80}, Masks::causal},      {{1, 2, 1, 5, 129, 64, 64}, Masks::causal},
+    {{1, 2, 2, 100, 97, 32, 32}, Masks::window},       {{1, 4, 1, 1, 700, 64, 64}, Masks::lengths},
+    {{1, 4, 1, 2, 1101, 128, 64}, Masks::lengths},     {{1, 2, 2, 130, 1100, 64, 32}, Masks::boolean},
+    {{1, 2, 2, 8, 77, 96, 32}, Masks::boolean},        {{1, 2, 2, 130, 1101, 64, 64}, Masks::keys_with_nan},
+    {{1, 4, 2, 3, 1101, 64, 64}, Masks::keys_with_nan}};
 
 template <class S>
 S rounded(double number);
@@ -165,12 +160,11 @@ struct Call {
       of_rows.attn_mask.extents[0] = rows;
       of_rows.attn_mask.data = attn_mask.data() + first * n.keys;
     }
-    scaled_dot_product_attention(
-        TensorView(q.data() + first * n.head_dim, {n.batch, n.heads, rows, n.head_dim},
-                   {n.heads * n.queries * n.head_dim, n.queries * n.head_dim, n.head_dim, 1}),
-        TensorView(k.data(), {n.batch, n.kv_heads, n.keys, n.head_dim}),
-        TensorView(v.data(), {n.batch, n.kv_heads, n.keys, n.value_dim}),
-        MutableTensorView(out.data(), {n.batch, n.heads, rows, n.value_dim}), lse, of_rows);
+    scaled_dot_product_attention(TensorView(q.data() + first * n.head_dim, {n.batch, n.heads, rows, n.head_dim},
+                                            {n.heads * n.queries * n.head_dim, n.queries * n.head_dim, n.head_dim, 1}),
+                                 TensorView(k.data(), {n.batch, n.kv_heads, n.keys, n.head_dim}),
+                                 TensorView(v.data(), {n.batch, n.kv_heads, n.keys, n.value_dim}),
+                                 MutableTensorView(out.data(), {n.batch, n.heads, rows, n.value_dim}), lse, of_rows);
   }
 
   Index rows() const { return n.batch * n.heads * n.queries; }
@@ -252,11 +246,13 @@ TYPED_TEST(ReducedPrecisionOf, WideQueriesGiveWideResults) {
     std::vector<float> query, out(static_cast<std::size_t>(call.rows() * n.value_dim), std::nanf(""));
     for (double x : call.query.wide) query.push_back(float(x));
     std::vector<float> lse(static_cast<std::size_t>(call.rows()), std::nanf(""));
-    AttentionArguments arguments{"test", TensorView(query.data(), {n.batch, n.heads, n.queries, n.head_dim}),
+    AttentionArguments arguments{"test",
+                                 TensorView(query.data(), {n.batch, n.heads, n.queries, n.head_dim}),
                                  TensorView(call.key.narrow.data(), {n.batch, n.kv_heads, n.keys, n.head_dim}),
                                  TensorView(call.value.narrow.data(), {n.batch, n.kv_heads, n.keys, n.value_dim}),
                                  MutableTensorView(out.data(), {n.batch, n.heads, n.queries, n.value_dim}),
-                                 MutableTensorView(lse.data(), {n.batch, n.heads, n.queries}), call.options};
+                                 MutableTensorView(lse.data(), {n.batch, n.heads, n.queries}),
+                                 call.options};
     TensorView& mask = arguments.options.attn_mask;
     if (mask) mask = {mask.data, mask.dtype, {n.batch, n.heads, n.queries, n.keys}, {0, 0, n.keys, 1}};
     TensorView& key_mask = arguments.options.key_mask;

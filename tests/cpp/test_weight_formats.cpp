@@ -253,6 +253,7 @@ TEST(WeightFormats, WrongWeights) {
   expect_words(message({single, {}, single, {}, {}, scales}, kInt8), {"scale2", "int8"});
   expect_words(message({bytes, {}, bytes, {}, scales, few}, kInt8), {"scale2", "row of weight2", "[7]", "[8, 8]"});
   expect_words(message({bytes, {}, bytes, {}, scales, {}}, kInt8), {"scale2", "row of weight2"});
+  expect_words(message({bytes, {}, {}, {}, scales, scales}, kInt8), {"weight2 must have 2 axes"});
   expect_words(dtype_message({bytes, {}, single, {}, scales, scales}, kInt8), {"int8", "weight2 float32"});
   expect_words(dtype_message({single, {}, bytes, {}}, kInt8), {"weight1 float32", "weight2 int8"});
   expect_words(dtype_message({bytes, {}, bytes, {}, scales, wide_scales}, kInt8), {"scale2", "float64"});

@@ -113,7 +113,11 @@ def test_what_pooling_refuses() -> None:
         ((x[:-1], CU_SEQLENS, True, None, None), ValueError, "cu_seqlens must end with the rows of x, 6; got 7"),
         ((x, CU_SEQLENS, True, np.ones((3, E)), None), ValueError, r"out must be \[4, 21\]"),
         ((x, CU_SEQLENS, True, x[:4], None), ValueError, "out must not overlap x"),
-        ((x.astype(np.int64), CU_SEQLENS, True, None, None), TypeError, "x must be float32, float64, float16 or bfloat16"),
+        (
+            (x.astype(np.int64), CU_SEQLENS, True, None, None),
+            TypeError,
+            "x must be float32, float64, float16 or bfloat16",
+        ),
     ]:
         with pytest.raises(error, match=words):
             _core.mean_pool(*arguments)

@@ -368,3 +368,25 @@ def test_each_thread_with_a_cache_of_its_own() -> None:
     assert sorted(results) == [0, 1, 2, 3]
     for result in results.values():
         assert_same_bits(result, whole)
+
+
+@pytest.mark.parametrize("name", ["usual", "grouped", "wide"])
+@pytest.mark.parametrize("narrow", ["float16", "bfloat16"])
+def test_a_cache_in_16_bits_rounds_keys_and_values_only(name: str, narrow: str, isa: str) -> None:
+    """Steps have the bits of one call over such a cache; and that is near the call without one, in float32."""
+    layer = _layer(name, F32)
+    x = _x(layer, 2, 70)
+    exact = layer(x, is_causal=True)
+    at_once = layer(x, is_causal=True, cache=layer.new_cache(2, 70, dtype=narrow))
+    assert at_once.dtype == F32
+    eps = 2**-10 if narrow == "float16" else 2**-7
+    assert 0 < np.abs(at_once - exact).max() < 8 * eps * np.abs(exact).max()
+    cache = layer.new_cache(2, 70, dtype=narrow)
+    steps = [layer(x[:, t : t + 1], is_causal=True, cache=cache) for t in range(70)]
+    assert_same_bits(np.concatenate(steps, axis=1), at_once)
+
+
+def test_a_cache_is_not_wider_than_the_layer() -> None:
+    layer = _layer("usual", F32)
+    with pytest.raises(TypeError, match="cache must have the dtype of the layer, float32, or float16 or bfloat16; got"):
+        layer(_x(layer, 1, 2), cache=layer.new_cache(1, 2, dtype="float64"))

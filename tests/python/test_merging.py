@@ -320,7 +320,7 @@ WRONG = [
     (_with("lses", np.ones((2, 5))), TypeError, r"lses\[2\] .*lses \(float32, float32, float64\)"),
     (_with("lses", np.ones((2, 5), ">f4")), TypeError, r"lses\[2\] .*byte order.*>f4"),
     (_with("lses", np.ones((2, 5), bool)), TypeError, r"lses\[2\] .*bool"),
-    (_good(np.float16), TypeError, r"outs\[0\] must be float32 or float64.*float16"),
+    (_good(np.float16), TypeError, r"lses\[0\] must be of the dtype of scores, float32; got outs 3 x float16"),
     (_good(np.int64), TypeError, r"outs\[0\] .*int64"),
     (_good() | {"out": np.ones((2, 5, 3), np.float32)}, ValueError, r"out must .*out \[2, 5, 3\]"),
     (_good() | {"out": np.ones((1, 2, 5, 4), np.float32)}, ValueError, r"out must .*out \[1, 2, 5, 4\]"),

@@ -92,8 +92,8 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 # What an element of a sentence embedding of length 1 may be off by, after all layers: the promise of docs/numerics.md.
 EMBEDDING_BOUND = 1e-5
-# Of one in 16 bits with that in float32, at least: likewise.
-LEAST_COSINE = 0.999
+# Of embeddings in fewer bits, of layers or of weights, with those in float32; likewise.
+LEAST_COSINE = {"float16": 0.999, "bfloat16": 0.999, "int8": 0.99}
 
 
 def gamma(n: float, eps: float) -> float:

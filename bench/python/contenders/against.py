@@ -1,10 +1,10 @@
-"""This library on the plain case that a case with options goes against, on the same arrays."""
+"""This library on the plain case that a case with options goes against, on the same numbers."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from shapes import Case, Inputs, plain_case
+from shapes import Case, Inputs, in_dtype, plain_case
 
 from .contender import Contender, Program
 from .ours import Ours
@@ -14,7 +14,7 @@ class Against(Contender):
     name = "against"
 
     def description(self) -> str:
-        return "this library without the options of the case"
+        return "this library without the options of the case, or in the dtype that it goes against"
 
     def programs(self, case: Case, inputs: Inputs, threads: int) -> list[Program]:
         if not case.against or case.cold:
@@ -22,5 +22,5 @@ class Against(Contender):
         plain = plain_case(case)
         return [
             replace(program, contender=self.name, variant=plain.name, is_checked=False, pairs=plain.visible_pairs)
-            for program in Ours(self.thread_counts).programs(plain, inputs, threads)
+            for program in Ours(self.thread_counts).programs(plain, in_dtype(inputs, plain), threads)
         ]

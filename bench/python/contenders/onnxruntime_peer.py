@@ -31,7 +31,7 @@ class OnnxRuntime(Contender):
         )
 
     def programs(self, case: Case, inputs: Inputs, threads: int) -> list[Program]:
-        models = models_of(case, inputs) if case.dtype == "f32" else []
+        models = models_of(case, inputs) if case.dtype == "f32" and case.weights != "bf16" else []
         return [
             Program(self.name, threads, bound(model, threads), to_array=model.to_array, variant=model.operator)
             for model in models
@@ -82,7 +82,9 @@ def bound(model: Model, threads: int) -> Callable[[], None]:
 
 
 def models_of(case: Case, inputs: Inputs) -> list[Model]:
-    if case.changes_scores or case.has_feed_forward:  # one of the operators knows a softcap, and none slopes
+    if (
+        case.kind == "step" or case.changes_scores or case.has_feed_forward
+    ):  # one of the operators knows a softcap, and none slopes
         return []
     if case.kind == "mha":
         return [layer(case, inputs, node) for node in (attention_node, contrib_node)]
@@ -174,23 +176,34 @@ def layer(case: Case, inputs: Inputs, node: Callable[..., NodeProto]) -> Model:
     x = inputs.arrays[0]
     attend = node(case, *"qkv", q_num_heads=case.H, kv_num_heads=case.H)
     attend.output[0] = "heads"
-    nodes = [
-        helper.make_node("MatMul", ["x", "in_weight"], ["product"]),
-        helper.make_node("Add", ["product", "in_bias"], ["in"]),
-        helper.make_node("Split", ["in"], [*"qkv"], axis=-1, num_outputs=3),
-        attend,
-        helper.make_node("MatMul", ["heads", "out_weight"], ["sum"]),
-        helper.make_node("Add", ["sum", "out_bias"], ["out"]),
-    ]
-    state = inputs.state
-    weights = {
-        "in_weight": np.ascontiguousarray(state["in_proj_weight"].T),
-        "in_bias": state["in_proj_bias"],
-        "out_weight": np.ascontiguousarray(state["out_proj.weight"].T),
-        "out_bias": state["out_proj.bias"],
-    }
+    project = quantized_map if case.weights else linear_map
+    in_nodes, in_weights = project("in", "x", inputs.state["in_proj_weight"], inputs.state["in_proj_bias"])
+    out_nodes, out_weights = project("out", "heads", inputs.state["out_proj.weight"], inputs.state["out_proj.bias"])
+    split = helper.make_node("Split", ["in"], [*"qkv"], axis=-1, num_outputs=3)
+    nodes, weights = [*in_nodes, split, attend, *out_nodes], in_weights | out_weights
     operator = "Attention" if node is attention_node else "MHA"
     return Model(operator, nodes, {"x": x}, {"out": np.empty_like(x)}, weights)
+
+
+def linear_map(name: str, rows: str, weight: Array, bias: Array) -> tuple[list[NodeProto], dict[str, Array]]:
+    """Nodes that compute `name` from `rows`, and the arrays that they are given."""
+    nodes = [
+        helper.make_node("MatMul", [rows, f"{name}_weight"], [f"{name}_product"]),
+        helper.make_node("Add", [f"{name}_product", f"{name}_bias"], [name]),
+    ]
+    return nodes, {f"{name}_weight": np.ascontiguousarray(weight.T), f"{name}_bias": bias}
+
+
+def quantized_map(name: str, rows: str, weight: Array, bias: Array) -> tuple[list[NodeProto], dict[str, Array]]:
+    """The same with weights in int8, a scale for each output feature; rows share one, of each call."""
+    scales = np.abs(weight).max(axis=1) / 127
+    arrays = {
+        f"{name}_weight": np.ascontiguousarray(np.rint(weight / scales[:, None]).astype(np.int8).T),
+        f"{name}_scales": scales,
+        f"{name}_zeros": np.zeros(len(scales), np.int8),
+        f"{name}_bias": bias,
+    }
+    return [helper.make_node("DynamicQuantizeMatMul", [rows, *arrays], [name], domain=CONTRIB)], arrays
 
 
 def side_by_side(heads: Array) -> Array:

@@ -1,4 +1,4 @@
-"""OpenVINO: the BERT of transformers with its pooling, converted and compiled as a whole."""
+"""OpenVINO: attention, a layer, and the BERT of transformers with its pooling, each compiled as a whole."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import torch
 from shapes import Array, Case, Inputs
 
 from .contender import Contender, Program
+from .openvino_graphs import graph_programs, settings
 from .transformers_peer import forms, in_order, load_embedder
 
 
@@ -20,10 +21,17 @@ class OpenVino(Contender):
     name = "openvino"
 
     def description(self) -> str:
-        return f"{openvino.__version__}; model of transformers, f32, LATENCY; INFERENCE_NUM_THREADS, compiled for each"
+        return (
+            f"{openvino.__version__}; LATENCY, INFERENCE_PRECISION_HINT as the case; INFERENCE_NUM_THREADS, "
+            "compiled for each; arrays of its own, that are there already"
+        )
 
     def programs(self, case: Case, inputs: Inputs, threads: int) -> list[Program]:
+        if case.weights == "bf16" or case.dtype not in ("f32", "bf16"):
+            return []
         if case.kind != "sentences":
+            return graph_programs(self.name, case, inputs, threads)
+        if case.weights:  # int8 models are those of another package
             return []
         programs = []
         for form, order, batches in forms(case, inputs):
@@ -35,7 +43,7 @@ class OpenVino(Contender):
                     Program(
                         self.name,
                         threads,
-                        embedding(inputs.model, threads, shape, batches),
+                        embedding(inputs.model, case.dtype, threads, shape, batches),
                         to_array=partial(in_order, order),
                         variant=f"{form}, {'one shape' if shape else 'any shape'}",
                     )
@@ -44,29 +52,24 @@ class OpenVino(Contender):
 
 
 def embedding(
-    directory: Path, threads: int, shape: tuple[int, int] | None, batches: list[tuple[Array, ...]]
+    directory: Path, precision: str, threads: int, shape: tuple[int, int] | None, batches: list[tuple[Array, ...]]
 ) -> Callable[[], list[Array]]:
     """Compiles when it is first called. Inputs are not copied; results are, if another batch overwrites them."""
     last = len(batches) - 1
 
     def run() -> list[Array]:
-        request = compiled(directory, threads, len(batches[0]), shape)
+        request = compiled(directory, precision, threads, len(batches[0]), shape)
         return [request.infer(batch, share_inputs=True, share_outputs=i == last)[0] for i, batch in enumerate(batches)]
 
     return run
 
 
 @cache
-def compiled(directory: Path, threads: int, num_inputs: int, shape: tuple[int, int] | None) -> Any:
+def compiled(directory: Path, precision: str, threads: int, num_inputs: int, shape: tuple[int, int] | None) -> Any:
     model = converted(directory, num_inputs).clone()
     if shape is not None:
         model.reshape(dict.fromkeys(model.inputs, shape))
-    config = {
-        "INFERENCE_PRECISION_HINT": "f32",
-        "PERFORMANCE_HINT": "LATENCY",
-        "INFERENCE_NUM_THREADS": threads,
-    }
-    return openvino.Core().compile_model(model, "CPU", config).create_infer_request()
+    return openvino.Core().compile_model(model, "CPU", settings(precision, threads)).create_infer_request()
 
 
 @cache
@@ -75,4 +78,4 @@ def converted(directory: Path, num_inputs: int) -> Any:
     example = tuple(torch.ones(2, 7, dtype=torch.long) for _ in range(num_inputs))
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of its tracing, by the ways of torch that are old
-        return openvino.convert_model(load_embedder(directory), example_input=example)
+        return openvino.convert_model(load_embedder(directory, "f32"), example_input=example)

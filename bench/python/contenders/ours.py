@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from shapes import Case, Inputs
+from shapes import DTYPES, Array, Case, Inputs
 
 import mha_native
 
@@ -30,24 +31,41 @@ class Ours(Contender):
             query, key, value = inputs.arrays
             return [Program(self.name, threads, lambda: attend_ragged(query, key, value, offsets, offsets, **options))]
         if case.kind == "sentences":
-            model = load_model(inputs.model)
+            model = load_model(inputs.model, case.dtype_name, case.weight_dtype)
             texts = [tokens.tolist() for tokens in inputs.arrays]  # as a tokenizer gives them
             return [
                 Program(self.name, threads, lambda: model.encode_tokens(texts, normalize=True, num_threads=threads))
             ]
         x = inputs.arrays[0]
         layer: Any
+        formats: dict[str, Any] = {"dtype": case.dtype_name, "weight_dtype": case.weight_dtype}
         if case.kind == "encoder_layer":
-            layer = mha_native.EncoderLayer(case.E, case.H, case.F, activation=case.activation, dtype=case.np_dtype)
+            layer = mha_native.EncoderLayer(case.E, case.H, case.F, activation=case.activation, **formats)
         else:
-            layer = mha_native.MultiHeadAttention(case.E, case.H, dtype=case.np_dtype)
+            layer = mha_native.MultiHeadAttention(case.E, case.H, **formats)
         layer.load_state_dict(inputs.state)
+        if case.kind == "step":
+            return [Program(self.name, threads, step(case, layer, x, threads))]
         return [Program(self.name, threads, lambda: layer(x, **options))]
 
 
-@lru_cache(maxsize=1)
-def load_model(directory: Path) -> Any:
-    """One for all numbers of threads."""
+def step(case: Case, layer: Any, x: Array, threads: int) -> Callable[[], Array]:
+    """The last token of each sequence over a cache of the others, which then forgets it."""
+    token = x[:, -1:]
+    cache = layer.new_cache(case.B, case.Tk, dtype=DTYPES[case.cache or case.dtype][0])
+    layer.append_to(cache, x[:, :-1])
+
+    def run() -> Array:
+        out: Array = layer(token, cache=cache, num_threads=threads)
+        cache.rollback(1)
+        return out
+
+    return run
+
+
+@lru_cache(maxsize=2)
+def load_model(directory: Path, dtype: str, weight_dtype: str | None) -> Any:
+    """One for all numbers of threads; with it that of the case it goes against."""
     from mha_native.models import SentenceEncoder
 
-    return SentenceEncoder.from_pretrained(directory)
+    return SentenceEncoder.from_pretrained(directory, dtype=dtype, weight_dtype=weight_dtype)

@@ -70,13 +70,15 @@ typedef struct mha_executor {
 /* What calls of this thread compute on from now on; it is copied. Null: the threads of the library. */
 MHA_API mha_status mha_set_executor(const mha_executor* executor) MHA_NOEXCEPT;
 
-/* MHA_DTYPE_f32, MHA_DTYPE_f64, ... and MHA_DTYPE_boolean, which is one byte, 0 or 1, for masks. */
+/* MHA_DTYPE_f32, MHA_DTYPE_f64, MHA_DTYPE_f16, MHA_DTYPE_bf16, whose elements of 16 bits are uint16_t here; and
+ * MHA_DTYPE_boolean, which is one byte, 0 or 1, for masks, and MHA_DTYPE_int8 for weights. */
 typedef int mha_dtype;
 enum {
 #define MHA_DTYPE(name, scalar, accumulator) MHA_DTYPE_##name,
 #include "mha/dtypes.def"
 #undef MHA_DTYPE
-  MHA_DTYPE_boolean
+  MHA_DTYPE_boolean,
+  MHA_DTYPE_int8
 };
 
 /* A borrowed array of up to four axes. Strides count elements and may be zero or negative. Memory is written to only if
@@ -178,16 +180,22 @@ MHA_API mha_status mha_cache_reorder(mha_cache* cache, const int64_t* index) MHA
 MHA_API mha_status mha_cache_keep_last(mha_cache* cache, int64_t count) MHA_NOEXCEPT;
 MHA_API mha_status mha_cache_clear(mha_cache* cache) MHA_NOEXCEPT;
 
+/* How the weights of projections are kept: WeightFormat. */
+typedef int mha_weight_format;
+enum { MHA_WEIGHT_FORMAT_PLAIN, MHA_WEIGHT_FORMAT_BF16, MHA_WEIGHT_FORMAT_INT8 };
+
 /* The layer: MultiHeadAttention. */
 typedef struct mha_layer mha_layer;
 typedef struct mha_layer_config { /* zeros stand for the usual choice: see MultiHeadAttentionConfig */
   ptrdiff_t embed_dim, num_heads, num_kv_heads, head_dim, value_head_dim, kdim, vdim, out_dim;
   bool add_bias_kv, add_zero_attn;
+  mha_weight_format weight_format;
 } mha_layer_config;
-typedef struct mha_layer_weights { /* [out_features, in_features]; biases and added_* may be null */
+typedef struct mha_layer_weights { /* [out_features, in_features]; biases, added_* and scales may be null */
   const mha_tensor *query_weight, *key_weight, *value_weight, *out_weight;
   const mha_tensor *query_bias, *key_bias, *value_bias, *out_bias;
   const mha_tensor *added_key, *added_value;
+  const mha_tensor *query_scale, *key_scale, *value_scale, *out_scale; /* [out_features], of matrices in int8 */
 } mha_layer_weights;
 MHA_API mha_status mha_layer_create(const mha_layer_config* config, const mha_layer_weights* weights,
                                     mha_layer** layer) MHA_NOEXCEPT;
@@ -260,13 +268,16 @@ typedef int mha_activation;
 enum { MHA_ACTIVATION_NONE, MHA_ACTIVATION_RELU, MHA_ACTIVATION_GELU, MHA_ACTIVATION_GELU_TANH };
 /* activation(x W1^T + b1) W2^T + b2 of each row: FeedForward. */
 typedef struct mha_feed_forward mha_feed_forward;
-typedef struct mha_feed_forward_weights { /* biases may be null */
+typedef struct mha_feed_forward_weights { /* biases and scales may be null */
   const mha_tensor* weight1;              /* [F, E] */
   const mha_tensor* bias1;                /* [F] */
   const mha_tensor* weight2;              /* [E, F] */
   const mha_tensor* bias2;                /* [E] */
+  const mha_tensor* scale1;               /* [F], of weight1 in int8 */
+  const mha_tensor* scale2;               /* [E], of weight2 in int8 */
 } mha_feed_forward_weights;
 MHA_API mha_status mha_feed_forward_create(const mha_feed_forward_weights* weights, mha_activation activation,
+                                           mha_weight_format weight_format,
                                            mha_feed_forward** feed_forward) MHA_NOEXCEPT;
 MHA_API void mha_feed_forward_destroy(mha_feed_forward* feed_forward) MHA_NOEXCEPT; /* may be null */
 /* x and out as for mha_norm_forward() */
@@ -278,6 +289,7 @@ MHA_API mha_activation mha_feed_forward_activation(const mha_feed_forward* feed_
 MHA_API bool mha_feed_forward_has_bias1(const mha_feed_forward* feed_forward) MHA_NOEXCEPT;
 MHA_API bool mha_feed_forward_has_bias2(const mha_feed_forward* feed_forward) MHA_NOEXCEPT;
 MHA_API mha_dtype mha_feed_forward_dtype(const mha_feed_forward* feed_forward) MHA_NOEXCEPT;
+MHA_API mha_weight_format mha_feed_forward_weight_format(const mha_feed_forward* feed_forward) MHA_NOEXCEPT;
 /* Copies the weights out again, into those tensors of `outputs` that are not null. */
 MHA_API mha_status mha_feed_forward_copy_weights(const mha_feed_forward* feed_forward,
                                                  const mha_feed_forward_weights* outputs) MHA_NOEXCEPT;

@@ -11,6 +11,7 @@
 #include "mha/activation.hpp"
 
 namespace mha::MHA_ISA {
+namespace {
 
 /// NaN stays NaN, and -0 stays -0.
 template <class T>
@@ -96,4 +97,5 @@ __attribute__((noinline)) void activate(Activation activation, T* const* columns
   }
 }
 
+}  // namespace
 }  // namespace mha::MHA_ISA

@@ -14,6 +14,7 @@
 #include "score_tile.hpp"
 
 namespace mha::MHA_ISA {
+namespace {
 
 template <class Unit>
 struct ValueArguments {
@@ -69,8 +70,8 @@ class AttendTile {
   using P = Packet<T>;
 
   static std::size_t scratch_bytes(Index head_dim, Index value_dim) {
-    return sizeof(T) * (ScoreTile<S>::scratch_elements(head_dim) +
-                        std::size_t(3 * W * value_dim + near_units(value_dim)));
+    return sizeof(T) *
+           (ScoreTile<S>::scratch_elements(head_dim) + std::size_t(3 * W * value_dim + near_units(value_dim)));
   }
 
   /// Maximum and sum of each row, and O^T.
@@ -266,4 +267,5 @@ class AttendTile {
   ScoreTile<S> scores_;
 };
 
+}  // namespace
 }  // namespace mha::MHA_ISA

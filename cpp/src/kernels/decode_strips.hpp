@@ -6,6 +6,7 @@
 #include "transpose.hpp"
 
 namespace mha::MHA_ISA {
+namespace {
 
 /// Rows of memory that are read one after another, and those that are read after them.
 struct RowStream {
@@ -238,4 +239,5 @@ struct DecodeTable {
   }
 };
 
+}  // namespace
 }  // namespace mha::MHA_ISA

@@ -18,6 +18,7 @@
 #include "score_tile.hpp"
 
 namespace mha::MHA_ISA {
+namespace {
 
 /// One number for each row, in whole vectors.
 template <class T>
@@ -388,4 +389,5 @@ class DecodeTile {
   Index first_key_ = 0, last_key_ = 0;
 };
 
+}  // namespace
 }  // namespace mha::MHA_ISA

@@ -25,6 +25,7 @@
 #define MHA_INLINE_LAMBDA __attribute__((always_inline))
 
 namespace mha::MHA_ISA {
+namespace {
 
 using namespace Eigen::internal;
 
@@ -52,4 +53,5 @@ constexpr int kWidth = kVectors * kLanes<T>;
 /// rows are enough for the latency of a multiply-add at any narrower one.
 constexpr int tile_rows(int n) { return n == kVectors ? 6 : 8; }
 
+}  // namespace
 }  // namespace mha::MHA_ISA

@@ -12,6 +12,7 @@
 #include "kernel_table.hpp"
 
 namespace mha::MHA_ISA {
+namespace {
 
 template <class S>
 struct ComputeType {
@@ -115,4 +116,5 @@ MHA_INLINE void store_element(S* to, float x) {
   *to = lanes[0];
 }
 
+}  // namespace
 }  // namespace mha::MHA_ISA

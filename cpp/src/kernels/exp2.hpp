@@ -6,6 +6,7 @@
 #include "eigen.hpp"
 
 namespace mha::MHA_ISA {
+namespace {
 
 // t = n + r with n = round(t), |r| <= 1/2; 2^r by a polynomial whose constant term is exactly 1, so that the largest
 // weight of a row, t = 0, is exactly 1; then a step of n in the exponent. Scores arrive as (s - max) * scale * log2(e),
@@ -85,4 +86,5 @@ MHA_INLINE Packet<double> exp2_of_nonpositive(const Packet<double>& t) {
   return scale_by_power(p, n, t);
 }
 
+}  // namespace
 }  // namespace mha::MHA_ISA

@@ -7,6 +7,7 @@
 #include "kernel_table.hpp"
 
 namespace mha::MHA_ISA {
+namespace {
 
 /// Whether a value of the keys [begin, end) is not finite: x * 0 is 0 for every finite x and NaN for every other.
 template <class S>
@@ -27,4 +28,5 @@ bool has_non_finite_value(const AttentionTile& tile, Index begin, Index end) {
   return rest != rest;
 }
 
+}  // namespace
 }  // namespace mha::MHA_ISA

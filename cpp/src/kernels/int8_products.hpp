@@ -8,6 +8,7 @@
 #include "integer_vectors.hpp"
 
 namespace mha::MHA_ISA {
+namespace {
 
 #ifdef __AVX512VNNI__
 
@@ -88,4 +89,5 @@ MHA_INLINE void store_features(unsigned char* to, const Bits& words) {
 
 #endif
 
+}  // namespace
 }  // namespace mha::MHA_ISA

@@ -7,6 +7,7 @@
 #include "eigen.hpp"
 
 namespace mha::MHA_ISA {
+namespace {
 
 constexpr int kPacketBytes = int(sizeof(Packet<float>));
 
@@ -23,4 +24,5 @@ MHA_INLINE Vector load_vector(const void* at) {
   return vector;
 }
 
+}  // namespace
 }  // namespace mha::MHA_ISA

@@ -20,7 +20,7 @@
 
 #ifdef MHA_BASE_ISA
 namespace mha::MHA_BASE_ISA {
-const KernelTable& table();
+const KernelTable& table() noexcept;
 }
 #endif
 
@@ -95,7 +95,7 @@ constexpr DTypeKernels dtype_kernels() {
 #ifdef MHA_BASE_ISA
 /// The element types, and int8 weights, that this instruction set has instructions for; the others are those of the set
 /// it extends.
-KernelTable extended_table() {
+KernelTable extended_table() noexcept {
   KernelTable extended = MHA_BASE_ISA::table();
   extended.isa = MHA_QUOTE(MHA_ISA);
   extended.compiled_isa = &compiled_isa;
@@ -116,7 +116,7 @@ constexpr KernelTable kTable = {MHA_QUOTE(MHA_ISA),
 
 }  // namespace
 
-const KernelTable& table() {
+const KernelTable& table() noexcept {
 #ifdef MHA_BASE_ISA
   static const KernelTable kTable = extended_table();
 #endif

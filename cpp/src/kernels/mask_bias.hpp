@@ -7,6 +7,7 @@
 #include "transpose.hpp"
 
 namespace mha::MHA_ISA {
+namespace {
 
 /// Keys in a block. S^T takes 16 KB (f32, AVX-512), as do a block of K or V at D = 64 and Q^T: level 1 (32 KB on Zen 4,
 /// 48 KB on Zen 5) holds what a product works on. As many keys as a tile has queries, so that under a causal mask one
@@ -116,7 +117,8 @@ bool fill_bias_rows(const AttentionTile& tile, Index begin, Index end, Compute<S
       if (attn_mask && tile.attn_mask_is_boolean)
         visible &= static_cast<const unsigned char*>(attn_mask)[at] != 0;
       else if (attn_mask)
-        entry = tile.is_wide ? static_cast<const T*>(attn_mask)[at] : load_element(static_cast<const S*>(attn_mask) + at);
+        entry =
+            tile.is_wide ? static_cast<const T*>(attn_mask)[at] : load_element(static_cast<const S*>(attn_mask) + at);
       bias[key - begin] = visible ? entry : -kInfinity<T>;
       any_visible |= bias[key - begin] != -kInfinity<T>;
     }
@@ -124,4 +126,5 @@ bool fill_bias_rows(const AttentionTile& tile, Index begin, Index end, Compute<S
   return any_visible;
 }
 
+}  // namespace
 }  // namespace mha::MHA_ISA

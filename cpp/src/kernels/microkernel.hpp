@@ -4,6 +4,7 @@
 #include "operands.hpp"
 
 namespace mha::MHA_ISA {
+namespace {
 
 /// C[M x N vectors] = start + sum over k < depth of A[i, k] B[k, :], k counting units (operands.hpp), as all steps do.
 ///
@@ -21,8 +22,8 @@ namespace mha::MHA_ISA {
 /// processor looks a dozen rows ahead, as far as its reorder buffer goes at 34 operations a row: too few loads in flight
 /// to cover the way from level 3 or from memory.
 template <class Unit, int M, int N, int kAhead = 0, class Start, class Finish>
-MHA_INLINE void multiply_tile(Index depth, const Unit* a, Index a_row, Index a_step, const Unit* b, Index b_row, Start start,
-                              Finish finish) {
+MHA_INLINE void multiply_tile(Index depth, const Unit* a, Index a_row, Index a_step, const Unit* b, Index b_row,
+                              Start start, Finish finish) {
   using T = Sum<Unit>;
   Packet<T> c[M][N];
   MHA_UNROLL
@@ -133,4 +134,5 @@ struct StripTable {
   }
 };
 
+}  // namespace
 }  // namespace mha::MHA_ISA

@@ -8,6 +8,7 @@
 #include "kernel_table.hpp"
 
 namespace mha::MHA_ISA {
+namespace {
 
 /// How scores turn into weights: a weight is 2^((score - maximum) * exponent_scale).
 template <class T>
@@ -70,4 +71,5 @@ struct ModifyScores {
   P scale, cap, inverse_cap, minus_infinity;
 };
 
+}  // namespace
 }  // namespace mha::MHA_ISA

@@ -7,6 +7,7 @@
 #include "elements.hpp"
 
 namespace mha::MHA_ISA {
+namespace {
 
 /// A sum over the columns of a row, in an order that they alone fix: whole vector v is added in chain v mod kChains,
 /// what is left over in a chain of its own.
@@ -132,4 +133,5 @@ void normalize_rows(const NormalizeTile& tile) {
   RowNormalizer<S>(tile).run();
 }
 
+}  // namespace
 }  // namespace mha::MHA_ISA

@@ -9,6 +9,7 @@
 #include "elements.hpp"
 
 namespace mha::MHA_ISA {
+namespace {
 
 /// Neighbouring elements of a sum: along the head dimension, or two keys.
 struct Pair {
@@ -190,4 +191,5 @@ MHA_INLINE Packet<float> pair_up(const Packet<float>& first, const Packet<float>
 }
 #endif
 
+}  // namespace
 }  // namespace mha::MHA_ISA

@@ -10,6 +10,7 @@
 #include "weight_strips.hpp"
 
 namespace mha::MHA_ISA {
+namespace {
 
 template <int M, int N, int kAhead>
 struct Int8WeightsStrip {
@@ -71,4 +72,5 @@ inline void project_int8_weights(const ProjectionTile& tile, void* scratch) {
   project_narrow(tile, scratch, strips, first);
 }
 
+}  // namespace
 }  // namespace mha::MHA_ISA

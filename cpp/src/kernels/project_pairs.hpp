@@ -6,6 +6,7 @@
 #include "weight_strips.hpp"
 
 namespace mha::MHA_ISA {
+namespace {
 
 #ifdef __AVX512BF16__
 template <int M, int N, int kAhead>
@@ -17,9 +18,9 @@ struct PairsStrip {
     const float* const bias = g.row_of_columns(tile.bias, 0);
     multiply_long_tile<Pair, M, N, kAhead>(
         Units<BFloat16>::count(tile.in_features), static_cast<const Pair*>(tile.x) + row * tile.x_row, tile.x_row, 1,
-        reinterpret_cast<const Pair*>(g.panel()), kPanelWidth<float>, [&](int i, int j, const P& sum) MHA_INLINE_LAMBDA {
-          pstoreu(g.out[j] + (row + i) * g.out_row, padd(pload<P>(bias + j * L), sum));
-        });
+        reinterpret_cast<const Pair*>(g.panel()), kPanelWidth<float>,
+        [&](int i, int j, const P& sum)
+            MHA_INLINE_LAMBDA { pstoreu(g.out[j] + (row + i) * g.out_row, padd(pload<P>(bias + j * L), sum)); });
     if (tile.activation != Activation::none) activate<float>(tile.activation, g.out, N, row, M, g.out_row);
   }
 };
@@ -36,4 +37,5 @@ inline void project_pairs(const ProjectionTile& tile, void* scratch) {
 }
 #endif
 
+}  // namespace
 }  // namespace mha::MHA_ISA

@@ -5,6 +5,7 @@
 #include "project_pairs.hpp"
 
 namespace mha::MHA_ISA {
+namespace {
 
 template <class S>
 std::size_t unit_bytes(Index rows, Index in_features) {
@@ -83,4 +84,5 @@ constexpr ProjectionKernel rounded_projection() {
     return {&unit_bytes<S>, &read_units<S>, &project_rounded<S, &project_tile<float>>};
 }
 
+}  // namespace
 }  // namespace mha::MHA_ISA

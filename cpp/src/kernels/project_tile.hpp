@@ -12,6 +12,7 @@
 #include "microkernel.hpp"
 
 namespace mha::MHA_ISA {
+namespace {
 
 /// Features in a block: 192 KB of panel, a fifth of level 2 on Zen; BERT's 768 in one.
 constexpr Index kDepth = 768;
@@ -134,4 +135,5 @@ void project_tile(const ProjectionTile& tile, void* scratch) {
     }
 }
 
+}  // namespace
 }  // namespace mha::MHA_ISA

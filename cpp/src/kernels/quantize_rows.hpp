@@ -11,6 +11,7 @@
 #include "kernel_table.hpp"
 
 namespace mha::MHA_ISA {
+namespace {
 
 /// Bytes of a quantized row: whole vectors.
 inline Index quantized_row_bytes(Index in_features) {
@@ -81,4 +82,5 @@ inline void quantize_rows(ProjectionTile& tile, void* memory) {
   tile.x_scales = scales;
 }
 
+}  // namespace
 }  // namespace mha::MHA_ISA

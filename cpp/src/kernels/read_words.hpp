@@ -6,6 +6,7 @@
 #include "eigen.hpp"
 
 namespace mha::MHA_ISA {
+namespace {
 
 /// XOR of `count` words of eight bytes: one load and one operation for each vector, so that a loop that also computes
 /// has nothing to wait for that this one has not. XOR, since no order and no NaN changes it: it proves that all was
@@ -39,4 +40,5 @@ inline std::uint64_t read_words(const void* memory, Index count) {
   return result;
 }
 
+}  // namespace
 }  // namespace mha::MHA_ISA

@@ -4,6 +4,7 @@
 #include "operands.hpp"
 
 namespace mha::MHA_ISA {
+namespace {
 
 /// One multiply-add of a chain whose numbers stay near 1: neither subnormal nor infinite.
 template <class T>
@@ -43,4 +44,5 @@ double saturate_fma(Index rounds) {
   return 2.0 * double(rounds) * kRepeats * kChains * kLanes<T> * SumType<Unit>::kProducts;
 }
 
+}  // namespace
 }  // namespace mha::MHA_ISA

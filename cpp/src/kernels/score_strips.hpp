@@ -4,6 +4,7 @@
 #include "microkernel.hpp"
 
 namespace mha::MHA_ISA {
+namespace {
 
 template <class Unit>
 struct ScoreArguments {
@@ -25,12 +26,13 @@ struct ScoreKeys {
     T* scores = g.scores + row * W;
     P highest[N];
     multiply_long_tile<Unit, M, N>(g.depth, g.key + row * g.key_row, g.key_row, g.key_step, g.queries, W,
-                                [&](int i, int j, const P& s) MHA_INLINE_LAMBDA {
-                                  highest[j] = pmax(i == 0 ? pload<P>(g.block_max + j * L) : highest[j], s);
-                                  pstore(scores + i * W + j * L, s);
-                                  if (i == M - 1) pstore(g.block_max + j * L, highest[j]);
-                                });
+                                   [&](int i, int j, const P& s) MHA_INLINE_LAMBDA {
+                                     highest[j] = pmax(i == 0 ? pload<P>(g.block_max + j * L) : highest[j], s);
+                                     pstore(scores + i * W + j * L, s);
+                                     if (i == M - 1) pstore(g.block_max + j * L, highest[j]);
+                                   });
   }
 };
 
+}  // namespace
 }  // namespace mha::MHA_ISA

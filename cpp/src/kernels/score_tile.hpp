@@ -18,6 +18,7 @@
 #include "transpose.hpp"
 
 namespace mha::MHA_ISA {
+namespace {
 
 /// Keys [begin, end) of a block for which the same vectors of queries have something to see.
 struct Segment {
@@ -127,8 +128,7 @@ class ScoreTile {
       const Index keys = segment.end - segment.begin;
       score_keys(segment.vectors, keys,
                  {U::count(tile_.head_dim), rows.data + (segment.begin - first) * rows.row, rows.row, rows.step,
-                  queries_ + lane, scores_ + offset * W + lane,
-                  (segment.modified ? unused : block_max_) + lane},
+                  queries_ + lane, scores_ + offset * W + lane, (segment.modified ? unused : block_max_) + lane},
                  upcoming(tile_.value, tile_.value_row, tile_.value_step, tile_.value_dim, segment.begin, keys));
       if (segment.modified) modify(block, segment);
     }
@@ -470,4 +470,5 @@ void ScoreTile<S>::fill_lanes(const KeyBlock& block) {
   }
 }
 
+}  // namespace
 }  // namespace mha::MHA_ISA

@@ -9,6 +9,7 @@
 #include "operands.hpp"
 
 namespace mha::MHA_ISA {
+namespace {
 
 /// 2^t for t <= 0, the weight of a score, as exact as the units that it becomes one of.
 template <class S>
@@ -76,4 +77,5 @@ struct Total {
   double log_sum_exp() const { return sum == 0 ? -__builtin_inf() : highest + ::log(sum); }
 };
 
+}  // namespace
 }  // namespace mha::MHA_ISA

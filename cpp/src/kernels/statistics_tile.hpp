@@ -16,6 +16,7 @@
 #include "score_tile.hpp"
 
 namespace mha::MHA_ISA {
+namespace {
 
 /// sums[i] += terms[i]
 template <class T>
@@ -66,8 +67,7 @@ class StatisticsTile {
       const P at = pset1<P>(T(i)), score = pload<P>(scores_.scores() + i * kWidth<T> + j * L);
       const P log2_weight = scores_.log2_weight(score, j);
       // By selection: a masked key weighs 0 in a row of NaN, too, and 0 log 0 is 0.
-      const P weight =
-          pandnot(pmul(weight_of<S>(log2_weight), total.normalizer), pcmp_eq(score, minus_infinity));
+      const P weight = pandnot(pmul(weight_of<S>(log2_weight), total.normalizer), pcmp_eq(score, minus_infinity));
       weights = padd(weights, weight);
       log_weights = padd(log_weights, pandnot(pmul(weight, log2_weight), pcmp_eq(weight, zero)));
       distances = pmadd(weight, pabs(psub(position, at)), distances);
@@ -144,4 +144,5 @@ class StatisticsTile {
   int64_t max_key_[kMaxTileRows];
 };
 
+}  // namespace
 }  // namespace mha::MHA_ISA

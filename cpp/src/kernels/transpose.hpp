@@ -4,6 +4,7 @@
 #include "operands.hpp"
 
 namespace mha::MHA_ISA {
+namespace {
 
 /// Transposes in registers.
 template <class P, int N>
@@ -96,4 +97,5 @@ void store_transposed(const Compute<S>* tile, Index width, const Packet<Compute<
   }
 }
 
+}  // namespace
 }  // namespace mha::MHA_ISA

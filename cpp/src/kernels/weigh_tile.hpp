@@ -5,6 +5,7 @@
 #include "score_tile.hpp"
 
 namespace mha::MHA_ISA {
+namespace {
 
 template <class S, class Element>
 void weigh_tile_as(const AttentionTile& tile, void* scratch) {
@@ -31,8 +32,8 @@ void weigh_tile_as(const AttentionTile& tile, void* scratch) {
       // In a row of NaN what is masked is still 0: it is selected, since 0 times NaN would not be.
       if (masked) scores.normalize(block, j, normalizers[j], masked);
       store_transposed<Element>(scores.scores() + (first - block.begin) * kWidth<T> + j * L, kWidth<T>,
-                          masked ? pset1<Packet<T>>(T(1)) : normalizers[j], rows + j * L, count, first, columns,
-                          tile.out_step);
+                                masked ? pset1<Packet<T>>(T(1)) : normalizers[j], rows + j * L, count, first, columns,
+                                tile.out_step);
     }
   });
 }
@@ -45,4 +46,5 @@ void weigh_tile(const AttentionTile& tile, void* scratch) {
     weigh_tile_as<S, S>(tile, scratch);
 }
 
+}  // namespace
 }  // namespace mha::MHA_ISA

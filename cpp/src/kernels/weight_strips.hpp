@@ -9,6 +9,7 @@
 #include "microkernel.hpp"
 
 namespace mha::MHA_ISA {
+namespace {
 
 /// One strip of columns of a panel.
 struct WeightStrip {
@@ -58,4 +59,5 @@ void project_narrow(const ProjectionTile& tile, void* scratch, const Rows& strip
     }
 }
 
+}  // namespace
 }  // namespace mha::MHA_ISA

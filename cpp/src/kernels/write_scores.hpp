@@ -5,6 +5,7 @@
 #include "score_tile.hpp"
 
 namespace mha::MHA_ISA {
+namespace {
 
 template <class S, class Element>
 void write_scores_as(const AttentionTile& tile, void* scratch) {
@@ -23,8 +24,8 @@ void write_scores_as(const AttentionTile& tile, void* scratch) {
     for (int j = 0; j < scores.vectors(); ++j) {
       const Index first = scores.first_in(block, j), columns = scores.last_in(block, j) - first;
       const Index count = tile.rows - j * L < L ? tile.rows - j * L : L;
-      store_transposed<Element>(scores.scores() + (first - block.begin) * kWidth<T> + j * L, kWidth<T>, scores.score_scale(),
-                          rows + j * L, count, first, columns, tile.out_step);
+      store_transposed<Element>(scores.scores() + (first - block.begin) * kWidth<T> + j * L, kWidth<T>,
+                                scores.score_scale(), rows + j * L, count, first, columns, tile.out_step);
     }
   });
 }
@@ -37,4 +38,5 @@ void write_scores(const AttentionTile& tile, void* scratch) {
     write_scores_as<S, S>(tile, scratch);
 }
 
+}  // namespace
 }  // namespace mha::MHA_ISA
