@@ -41,4 +41,18 @@ void check_output(const char* function, const char* name, const MutableTensorVie
       fail(function, std::string(name) + " must not overlap " + input + " in memory", {{name, out}, {input, view}});
 }
 
+void check_copy(const char* function, const char* name, const MutableTensorView& out, DType dtype,
+                std::initializer_list<Index> shape) {
+  if (!out) return;
+  if (out.dtype != dtype)
+    throw DTypeError(std::string(function) + ": " + name + " must be " + name_of(dtype) + "; got " +
+                     name_of(out.dtype));
+  if (!has_shape(out, shape)) {
+    std::string extents;
+    for (Index extent : shape) extents += (extents.empty() ? "" : ", ") + std::to_string(extent);
+    fail(function, std::string(name) + " must be [" + extents + "]", {{name, out}});
+  }
+  check_output(function, name, out, {});
+}
+
 }  // namespace mha

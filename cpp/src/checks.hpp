@@ -25,4 +25,8 @@ void check_dtypes(const char* function, DType expected, Named views);
 /// An output has one place for each index, and none in an input.
 void check_output(const char* function, const char* name, const MutableTensorView& out, Named inputs);
 
+/// The same for a copy of what is stored: an output that was given has that dtype and shape, too.
+void check_copy(const char* function, const char* name, const MutableTensorView& out, DType dtype,
+                std::initializer_list<Index> shape);
+
 }  // namespace mha

@@ -5,6 +5,7 @@
 
 #include "attention_call.hpp"
 #include "dispatch.hpp"
+#include "validate_weights.hpp"
 
 namespace mha {
 namespace {
@@ -46,6 +47,7 @@ const MultiHeadAttentionConfig& MultiHeadAttention::config() const { return pack
 DType MultiHeadAttention::dtype() const { return packed_->dtype(); }
 
 void MultiHeadAttention::copy_weights(const WeightOutputs& outputs) const {
+  validate(*this, outputs);
   packed_->query.unpack(outputs.query_weight, outputs.query_bias, outputs.query_scale);
   packed_->key.unpack(outputs.key_weight, outputs.key_bias, outputs.key_scale);
   packed_->value.unpack(outputs.value_weight, outputs.value_bias, outputs.value_scale);

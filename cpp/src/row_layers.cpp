@@ -8,6 +8,7 @@
 #include "packed_feed_forward.hpp"
 #include "row_chain.hpp"
 #include "validate_transformer.hpp"
+#include "validate_weights.hpp"
 
 namespace mha {
 namespace {
@@ -80,6 +81,8 @@ bool LayerNorm::has_bias() const { return weights_->has_bias; }
 DType LayerNorm::dtype() const { return weights_->dtype; }
 
 void LayerNorm::copy_weights(const MutableTensorView& weight, const MutableTensorView& bias) const {
+  check_copy("LayerNorm.copy_weights", "weight", weight, dtype(), {embed_dim()});
+  check_copy("LayerNorm.copy_weights", "bias", bias, dtype(), {embed_dim()});
   if (weight) copy_elements({weights_->weight(), dtype(), {embed_dim()}}, weight);
   if (bias && has_bias()) copy_elements({weights_->bias(), dtype(), {embed_dim()}}, bias);
 }
@@ -109,6 +112,7 @@ DType FeedForward::dtype() const { return packed_->up.dtype(); }
 WeightFormat FeedForward::weight_format() const { return packed_->up.format(); }
 
 void FeedForward::copy_weights(const WeightOutputs& outputs) const {
+  validate(*this, outputs);
   packed_->up.unpack(outputs.weight1, outputs.bias1, outputs.scale1);
   packed_->down.unpack(outputs.weight2, outputs.bias2, outputs.scale2);
 }
