@@ -333,7 +333,8 @@ def test_a_wrong_number_of_threads(num_threads: Any, tiny: SentenceEncoder) -> N
 
 
 def test_it_says_what_it_is(tiny: SentenceEncoder) -> None:
-    assert repr(tiny) == "SentenceEncoder(embed_dim=24, num_layers=2, num_heads=3, max_seq_length=20)"
+    sizes = "embed_dim=24, num_layers=2, num_heads=3, max_seq_length=20"
+    assert repr(tiny) == f"SentenceEncoder({sizes}, dtype='float32', weight_dtype='float32')"
     assert (tiny.embed_dim, tiny.num_layers, tiny.num_heads) == (24, 2, 3)
 
 
