@@ -68,7 +68,8 @@ LAYERS_HALF_PART: dict[str, Callable[[Any], bool]] = {
     "added": lambda added: added == "both",
     "masked": bool,
     "width": lambda width: width % 2 == 1 or width == 64,
-    "activation": lambda activation: activation != "gelu_tanh",
+    "activation": lambda activation: activation == "gelu",
+    "bias": bool,
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import pickle
 import re
 import subprocess
@@ -33,6 +34,7 @@ from mha_native import (
     generate,
     reference,
 )
+from mha_native.__main__ import main
 from mha_native.models import SentenceEncoder
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -214,6 +216,16 @@ def test_a_model_in_16_bits(half: Any, tmp_path: Path, isa: str) -> None:
     assert ((embeddings * wide.encode(texts)).sum(1) > LEAST_COSINE[np.dtype(half).name]).all()
     _, weights = model.attention_weights("the dog")
     assert weights.dtype == np.float32
+
+
+@each_half
+def test_the_command_line(half: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    directory, name = str(tiny_bert.write(tmp_path)), np.dtype(half).name
+    assert main(["embed", "--model", directory, "--dtype", name, "the dog"]) == 0
+    expected = SentenceEncoder.from_pretrained(directory, dtype=name).encode("the dog")
+    assert_same_bits(np.array(json.loads(capsys.readouterr().out)["embedding"], np.float32), expected)
+    assert main(["embed", "--model", directory, "--dtype", name, "--weight-dtype", "int8", "the dog"]) != 0
+    assert f"weight_dtype of a layer in {name} must be '{name}'; got 'int8'" in capsys.readouterr().err
 
 
 def _sentences() -> list[str]:

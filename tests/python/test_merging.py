@@ -12,8 +12,9 @@ import pytest
 from element_types import accumulator_of, limits
 from hypothesis import given
 from hypothesis import strategies as st
+from merging_tolerance import Merged, merged
 from test_properties import PROPERTY, calls, isas, restrictions
-from tolerance import Expected, Merged, assert_close, assert_same_bits, attention, merged
+from tolerance import Expected, assert_close, assert_same_bits, attention
 
 import mha_native
 from mha_native import merge_attention, scaled_dot_product_attention

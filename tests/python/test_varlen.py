@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tolerance
+from merging_tolerance import merged
 from ragged import Array, Ragged, heads_first, random_batch
 from tolerance import assert_close, assert_same_bits
 
@@ -231,7 +232,7 @@ def test_shards_of_the_keys_merge(isa: str, dtype: Any, rng: np.random.Generator
         middle = k.start + (30, 15)[b]
         q_of, k_of, v_of = heads_first(query[q]), heads_first(key[k]), heads_first(value[k])
         parts = [slice(0, middle - k.start), slice(middle - k.start, None)]
-        bound = tolerance.merged([tolerance.attention(q_of, k_of[:, p], v_of[:, p], {}) for p in parts], dtype)
+        bound = merged([tolerance.attention(q_of, k_of[:, p], v_of[:, p], {}) for p in parts], dtype)
         assert_close(heads_first(out[q]), bound.out, bound.out_bound, label="out")
         assert_close(lse[q].T, bound.lse, bound.lse_bound, label="lse")
 
