@@ -115,8 +115,8 @@ struct Layer {
         biases{bias(c, 5), bias(c, 6), bias(c, 7), bias(c, 8)} {
     config.weight_format = c.weight_format();
   }
-  /// For the reference.
-  explicit Layer(const Layer& other, DType dtype)
+  /// The same weights as another type, for the reference.
+  Layer(const Layer& other, DType dtype)
       : config(other.config),
         weights{as(other.weights[0], dtype), as(other.weights[1], dtype), as(other.weights[2], dtype),
                 as(other.weights[3], dtype)},
