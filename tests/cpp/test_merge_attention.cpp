@@ -326,7 +326,13 @@ TEST(MergeValidation, WhatIsRefused) {
       {"out must not overlap outs[1] in memory, unless it is outs[0] itself; got out [2, 1, 5, 4], outs[1] [2, 1,"});
   refused(value, [&](Call& c) { c.lse = shards.shards[2].lse.view(); },
           {"lse must not overlap lses[2] in memory, unless it is lses[0] itself"});
-  refused(value, [&](Call& c) { c.out.data = shards.shards[1].lse.data().data(); }, {"out must not overlap lses[1]"});
+  Array<float> shared({B, 1, Tq, Dv}, 1);
+  refused(value,
+          [&](Call& c) {
+            c.lses[1].data = shared.data().data();
+            c.out.data = shared.data().data();
+          },
+          {"out must not overlap lses[1]"});
   refused(value, [&](Call& c) { c.lse.data = shards.shards[0].out.data().data(); }, {"lse must not overlap outs[0]"});
   refused(value, [](Call& c) { c.lse.data = c.out.data; }, {"lse must not overlap out"});
   // The memory of outs[0] with the indices in another order, or an element further on.

@@ -1,6 +1,7 @@
 // Weights in fewer bits, below Python: panels, kernels, and weights that are given as they are stored.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <numeric>
@@ -228,6 +229,30 @@ TEST(WeightFormats, ALayerTakesWhatItGives) {
   layer.forward(rows, rows, rows, {expected.data(), {4, E}});
   other.forward(rows, rows, rows, {out.data(), {4, E}});
   EXPECT_TRUE(same_bits(out, expected));
+}
+
+TEST(WeightFormats, CopiesFitWhatIsStored) {
+  const Index E = 12;
+  const Matrix matrix{E, E};
+  const MultiHeadAttentionConfig config = {E, 3};
+  const MultiHeadAttention layer(config, {matrix.weights(), matrix.weights(), matrix.weights(), matrix.weights(),
+                                          matrix.biases(), matrix.biases(), matrix.biases(), matrix.biases()});
+  const FeedForward network({matrix.weights(), matrix.biases(), matrix.weights(), matrix.biases()}, Activation::relu);
+  std::vector<float> good(E * E, kNaN<float>);
+  std::vector<std::int8_t> integers(E * E);
+  MultiHeadAttention::WeightOutputs copies{};
+  copies.query_weight = {good.data(), {E, E}};
+  copies.out_weight = {integers.data(), {E, E}};
+  EXPECT_THROW(layer.copy_weights(copies), DTypeError);
+  copies.out_weight = {good.data(), {E, E - 1}};
+  EXPECT_THROW(layer.copy_weights(copies), std::invalid_argument);
+  copies.out_weight = {};
+  copies.key_bias = {good.data(), {E + 1}};
+  EXPECT_THROW(layer.copy_weights(copies), std::invalid_argument);
+  EXPECT_THROW(network.copy_weights({{good.data(), {E, E}, {0, 1}}, {}, {}, {}}), std::invalid_argument);
+  EXPECT_THROW(network.copy_weights({{}, {integers.data(), {E}}, {}, {}}), DTypeError);
+  EXPECT_THROW(LayerNorm(matrix.biases()).copy_weights({good.data(), {E - 1}}, {}), std::invalid_argument);
+  EXPECT_TRUE(std::all_of(good.begin(), good.end(), [](float x) { return std::isnan(x); })) << "nothing is written";
 }
 
 TEST(WeightFormats, WrongWeights) {
