@@ -240,7 +240,9 @@ class AttendTile {
   }
 
   void store() const {
-    if (tile_.is_wide)
+    if constexpr (sizeof(S) == sizeof(T))
+      store_rows<T>();
+    else if (tile_.is_wide)
       store_rows<T>();
     else
       store_rows<S>();

@@ -66,7 +66,7 @@ class DecodeTile {
         scores_(span_.out + kMaxDecodeRows * tile.value_dim),
         bias_(scores_ + kMaxDecodeRows * kSpanKeys),
         weights_(units_of(kJoinsKeys ? bias_ + kMaxDecodeRows * kSpanKeys : scores_)),
-        queries_(units_of(bias_ + (kJoinsKeys ? 2 : 1) * kMaxDecodeRows * kSpanKeys)),
+        queries_(units_of(bias_ + (kJoinsKeys ? 2 : 1) * Index{kMaxDecodeRows} * kSpanKeys)),
         depth_(U::count(tile.head_dim)),
         last_keys_(reinterpret_cast<S*>(queries_ + kMaxDecodeRows * depth_)) {}
 

@@ -36,7 +36,7 @@ struct Int8WeightsStrip {
       for (int j = 0; j < N; ++j) bk[j] = weights_at(b + j * Index(sizeof(P)));
       if constexpr (kAhead > 0) {
         MHA_UNROLL
-        for (int j = 0; j < N * int(sizeof(P)); j += kVectorBytes) __builtin_prefetch(b + kAhead * kPanelBytes + j);
+        for (int j = 0; j < N * int(sizeof(P)); j += kVectorBytes) __builtin_prefetch(b + Index{kAhead} * kPanelBytes + j);
       }
       MHA_UNROLL
       for (int i = 0; i < M; ++i) {
@@ -44,7 +44,7 @@ struct Int8WeightsStrip {
         MHA_UNROLL
         for (int j = 0; j < N; ++j) c[i][j] = dot(c[i][j], xik, bk[j]);
       }
-      x += 4 * kFeatureBytes;
+      x += Index{4} * kFeatureBytes;
       b += kPanelBytes;
     }
     MHA_UNROLL

@@ -391,6 +391,15 @@ void ScoreTile<S>::pack_queries() {
 template <class S>
 template <class Load, class Element>
 void ScoreTile<S>::pack_queries() {
+  if (tile_.rows == 1) {  // all lanes hold it: one store for each unit, not one for each lane of it
+    const Element* const query = static_cast<const Element*>(tile_.query[0]);
+    const Index step = tile_.query_step;
+    for (Index u = 0, d = 0; d < tile_.head_dim; ++u, d += U::kElements) {
+      const Unit unit = Load::load_one(query + d * step, step, tile_.head_dim - d);
+      store_units(queries_ + u * W, broadcast_unit(&unit));
+    }
+    return;
+  }
   for (int j = 0; j < vectors_; ++j) {
     const Element* rows[L];  // lanes without a row of their own repeat the last one; nothing of theirs is stored
     for (Index r = 0; r < L; ++r) {
