@@ -113,7 +113,7 @@ void PackedLinear::pack_int8(const TensorView& weight, const TensorView& scale, 
     sum += integer;
   }
   write(bias_row + kPanelBytes, is_quantized ? read<float>(element(scale, feature)) : own.value());
-  write(bias_row + 2 * kPanelBytes, sum);
+  write(bias_row + Index{2} * kPanelBytes, sum);
 }
 
 void PackedLinear::unpack(const MutableTensorView& weight, const MutableTensorView& bias,

@@ -225,10 +225,23 @@ def test_what_from_torch_refuses() -> None:
     torch.nn.utils.parametrizations.weight_norm(parametrized.out_proj)
     with pytest.raises(TypeError, match=r"expected a plain torch\.nn\.MultiheadAttention"):
         MultiHeadAttention.from_torch(parametrized)
-    with pytest.raises(TypeError, match="float16"):
-        MultiHeadAttention.from_torch(torch.nn.MultiheadAttention(32, 4, dtype=torch.float16))
     with pytest.raises(TypeError, match="device"):
         MultiHeadAttention.from_torch(torch.nn.MultiheadAttention(32, 4, device="meta"))
+
+
+@pytest.mark.parametrize("half", [torch.float16, torch.bfloat16], ids=str)
+def test_a_module_in_16_bits(half: torch.dtype) -> None:
+    """No further from the same layer in float32 than torch is, and a unit in the last place."""
+    module = torch.nn.MultiheadAttention(32, 4, batch_first=True, dtype=half).eval()
+    layer = MultiHeadAttention.from_torch(module)
+    x = torch.randn(3, 17, 32).to(half)
+    out = layer(x)
+    assert out.dtype == half
+    exact = layer.astype("float32")(x.float())
+    with torch.no_grad():
+        theirs = module(x, x, x, need_weights=False)[0]
+    unit = torch.finfo(half).eps * exact.abs().max()
+    assert (out.float() - exact).abs().max() <= (theirs.float() - exact).abs().max() + unit
 
 
 def test_tensors_in_tensors_out(dtype: Any) -> None:

@@ -240,14 +240,11 @@ class AttendTile {
   }
 
   void store() const {
-    if constexpr (sizeof(S) == sizeof(T))
-      store_rows<T>();
-    else if (tile_.is_wide)
-      store_rows<T>();
-    else
-      store_rows<S>();
     for (int r = 0; r < tile_.rows; ++r)
       if (tile_.lse[r]) *static_cast<T*>(tile_.lse[r]) = scores_.log_sum_exp(r);
+    if constexpr (sizeof(S) < sizeof(T))
+      if (!tile_.is_wide) return store_rows<S>();
+    store_rows<T>();
   }
 
   template <class Element>

@@ -56,8 +56,8 @@ std::size_t attention_scratch(Index head_dim, Index value_dim) {
   return many > few ? many : few;
 }
 
-std::size_t no_bytes(Index, Index) { return 0; }
-void read_in_place(ProjectionTile&, void*) {}
+[[maybe_unused]] std::size_t no_bytes(Index, Index) { return 0; }  // unused in an extension
+[[maybe_unused]] void read_in_place(ProjectionTile&, void*) {}
 
 constexpr ProjectionKernel kInt8Weights = {&quantized_bytes, &quantize_rows, &project_int8_weights};
 
