@@ -12,29 +12,13 @@
 // it.
 #pragma once
 
-#include "mask_bias.hpp"
+#include "key_blocks.hpp"
 #include "score_strips.hpp"
 #include "softmax_sums.hpp"
 #include "transpose.hpp"
 
 namespace mha::MHA_ISA {
 namespace {
-
-/// Keys [begin, end) of a block for which the same vectors of queries have something to see.
-struct Segment {
-  Index begin, end;
-  int first_vector, vectors;
-  bool modified;  // modify() has something to do
-};
-
-struct KeyBlock {
-  Index begin, end;
-  bool has_bias;   // the bias tile holds this block's mask entries
-  bool is_masked;  // some lane must not see some key
-  bool begins_span;
-  int segment_count;
-  Segment segments[2 * kVectors + 1];
-};
 
 /// The state of one tile. Everything is [.][kWidth], a column to a query row.
 template <class S>
@@ -55,7 +39,12 @@ class ScoreTile {
     return std::size_t(W * (U::count(head_dim) + 2 * kKeyBlock + units + 12) + near_keys);
   }
 
-  ScoreTile(const AttentionTile& tile, T* scratch) : tile_(tile), scale_(tile), modify_(tile, scale_) {
+  ScoreTile(const AttentionTile& tile, T* scratch)
+      : tile_(tile),
+        scale_(tile),
+        modify_(tile, scale_),
+        vectors_(int((tile.rows + L - 1) / L)),
+        blocks_(tile, vectors_) {
     auto take = [&](Index rows) {
       T* part = scratch;
       scratch += rows * W;
@@ -79,8 +68,6 @@ class ScoreTile {
     recent_ = take(1);
     near_keys_ = reinterpret_cast<Unit*>(scratch);
 
-    vectors_ = int((tile.rows + L - 1) / L);
-    find_bounds();
     pack_queries();
     for (int j = 0; j < vectors_; ++j) {
       pstore(row_max_ + j * L, pset1<P>(kLowest<T>));
@@ -93,23 +80,13 @@ class ScoreTile {
   /// Calls `visit(block)` for every block of keys that some row sees, in order.
   template <class Visitor>
   MHA_INLINE void for_each_block(Visitor visit) {
-    Index begin = last_key_, end = 0;
-    for (int j = 0; j < vectors_; ++j) {
-      if (any_first_[j] == any_last_[j]) continue;
-      begin = any_first_[j] < begin ? any_first_[j] : begin;
-      end = any_last_[j] > end ? any_last_[j] : end;
-    }
     Index span = -1;
-    while (begin < end) {
-      const Index edge = (begin / kKeyBlock + 1) * kKeyBlock;
-      KeyBlock block{begin - begin % kKeyBlock, edge < end ? edge : end, false, false, false, 0, {}};
-      if (plan_block(block, begin)) {
-        block.begins_span = block.begin / kSpanKeys != span;
-        span = block.begin / kSpanKeys;
-        visit(block);
-      }
-      begin = block.end;
-    }
+    blocks_.for_each([&](KeyBlock& block, Index begin) MHA_INLINE_LAMBDA {
+      if (!plan_block(block, begin)) return;
+      block.begins_span = block.begin / kSpanKeys != span;
+      span = block.begin / kSpanKeys;
+      visit(block);
+    });
   }
 
   /// Fills the scores of the block's segments and the maximum of each lane over the block.
@@ -231,10 +208,8 @@ class ScoreTile {
   }
 
   /// Keys of the block that vector j has scores for.
-  Index first_in(const KeyBlock& block, int j) const {
-    return any_first_[j] > block.begin ? any_first_[j] : block.begin;
-  }
-  Index last_in(const KeyBlock& block, int j) const { return any_last_[j] < block.end ? any_last_[j] : block.end; }
+  Index first_in(const KeyBlock& block, int j) const { return blocks_.first_in(block, j); }
+  Index last_in(const KeyBlock& block, int j) const { return blocks_.last_in(block, j); }
 
   /// What brings each lane of vector j from sums relative to the maximum to averages: 1 / sum, 0 for a row that saw
   /// nothing.
@@ -268,7 +243,7 @@ class ScoreTile {
 
   /// Keys that follow the block.
   Upcoming next_keys(const KeyBlock& block) const {
-    const Index left = last_key_ - block.end, keys = left < kKeyBlock ? left : kKeyBlock;
+    const Index left = blocks_.end() - block.end, keys = left < kKeyBlock ? left : kKeyBlock;
     return upcoming(tile_.key, tile_.key_row, tile_.key_step, tile_.head_dim, block.end, keys);
   }
 
@@ -330,7 +305,6 @@ class ScoreTile {
     return sum_chains<0, 1>([&](Index chain) MHA_INLINE_LAMBDA { return chains[chain]; });
   }
 
-  void find_bounds();
   void pack_queries();
   template <class Load, class Element>
   void pack_queries();
@@ -342,39 +316,11 @@ class ScoreTile {
   ScoreScale<T> scale_;
   ModifyScores<T> modify_;
   int vectors_;
-  Index last_key_ = 0;
-  // For each vector the keys that any of its lanes sees, and those that all of them see.
-  Index any_first_[kVectors], any_last_[kVectors], all_first_[kVectors], all_last_[kVectors];
+  KeyBlocks<S> blocks_;
   Unit *queries_, *near_keys_, *weights_;
   T *scores_, *bias_, *row_max_, *row_sum_, *correction_, *block_max_, *first_, *last_, *slope_, *position_;
   T *total_max_, *total_sum_, *older_, *recent_;
 };
-
-template <class S>
-void ScoreTile<S>::find_bounds() {
-  for (int j = 0; j < vectors_; ++j) {
-    any_first_[j] = all_last_[j] = PTRDIFF_MAX;
-    any_last_[j] = all_first_[j] = 0;
-    for (Index r = j * L; r < (j + 1) * L && r < tile_.rows; ++r) {
-      const Index first = tile_.first_key[r], last = tile_.last_key[r];
-      if (first < last) {
-        any_first_[j] = first < any_first_[j] ? first : any_first_[j];
-        any_last_[j] = last > any_last_[j] ? last : any_last_[j];
-      }
-      all_first_[j] = first > all_first_[j] ? first : all_first_[j];
-      all_last_[j] = last < all_last_[j] ? last : all_last_[j];
-    }
-    if (any_last_[j] == 0) any_first_[j] = 0;
-    last_key_ = any_last_[j] > last_key_ ? any_last_[j] : last_key_;
-  }
-  // A unit of two keys is in one segment as a whole.
-  constexpr Index kKeys = U::kElements;
-  for (int j = 0; j < vectors_; ++j) {
-    const Index last = (any_last_[j] + kKeys - 1) / kKeys * kKeys;
-    any_first_[j] -= any_first_[j] % kKeys;
-    any_last_[j] = last < last_key_ ? last : last_key_;
-  }
-}
 
 template <class S>
 void ScoreTile<S>::pack_queries() {
@@ -419,26 +365,7 @@ bool ScoreTile<S>::plan_block(KeyBlock& block, Index begin) {
         fill_bias_transposed<S>(tile_, block.begin, block.end, vectors_, bias_, any_visible);
     if (!any_visible) return false;
   }
-  while (begin < block.end) {
-    Index end = block.end;
-    int first_vector = vectors_, last_vector = -1;
-    bool cut = false;
-    for (int j = 0; j < vectors_; ++j) {
-      if (any_first_[j] > begin && any_first_[j] < end) end = any_first_[j];
-      if (any_last_[j] > begin && any_last_[j] < end) end = any_last_[j];
-    }
-    for (int j = 0; j < vectors_; ++j) {
-      if (any_first_[j] > begin || any_last_[j] <= begin) continue;
-      first_vector = j < first_vector ? j : first_vector;
-      last_vector = j;
-      cut |= all_first_[j] > begin || all_last_[j] < end;
-    }
-    if (last_vector >= 0)
-      block.segments[block.segment_count++] = {begin, end, first_vector, last_vector - first_vector + 1,
-                                               scale_.comes_first || block.has_bias || cut};
-    block.is_masked |= cut;
-    begin = end;
-  }
+  blocks_.cut(block, begin, scale_.comes_first || block.has_bias);
   if (block.is_masked || scale_.comes_first) fill_lanes(block);
   return block.segment_count > 0;
 }
