@@ -61,7 +61,7 @@ bool fill_bias_transposed(const AttentionTile& tile, Index begin, Index end, int
   if (tile.attn_mask[0] && tile.attn_mask_is_boolean) {
     bool all_visible = true;
     any_visible = false;
-    const unsigned char* masks[W];
+    const unsigned char* masks[W] = {};
     for (Index r = 0; r < lanes; ++r) {
       const Index row = r < tile.rows ? r : tile.rows - 1;
       masks[r] = static_cast<const unsigned char*>(tile.attn_mask[row]) + begin * tile.attn_mask_step;

@@ -41,7 +41,8 @@ MHA_INLINE void multiply_halves(Index depth, const float* a, Index a_row, Index 
   for (Index k = 0; k < depth / 2; ++k) {
     if constexpr (kAhead > 0) {
       MHA_UNROLL
-      for (int j = 0; j < N * int(sizeof(P)); j += kVectorBytes) __builtin_prefetch(b + Index{kAhead} * kPanelBytes + j);
+      for (int j = 0; j < N * int(sizeof(P)); j += kVectorBytes)
+        __builtin_prefetch(b + Index{kAhead} * kPanelBytes + j);
     }
     add_feature(lower);
     // Keeps the compiler from mixing the two, for which 16 registers do not suffice: 0.77 of the rate. With 32 they do.

@@ -36,7 +36,8 @@ struct Int8WeightsStrip {
       for (int j = 0; j < N; ++j) bk[j] = weights_at(b + j * Index(sizeof(P)));
       if constexpr (kAhead > 0) {
         MHA_UNROLL
-        for (int j = 0; j < N * int(sizeof(P)); j += kVectorBytes) __builtin_prefetch(b + Index{kAhead} * kPanelBytes + j);
+        for (int j = 0; j < N * int(sizeof(P)); j += kVectorBytes)
+          __builtin_prefetch(b + Index{kAhead} * kPanelBytes + j);
       }
       MHA_UNROLL
       for (int i = 0; i < M; ++i) {
