@@ -56,17 +56,18 @@ bool fill_bias_transposed(const AttentionTile& tile, Index begin, Index end, int
   using P = Packet<T>;
   constexpr Index L = kLanes<T>, W = kWidth<T>;
   constexpr T kMasked = -kInfinity<T>;
-  const Index size = end - begin, lanes = vectors * L;
+  const Index size = end - begin;
   bool any_masked = false;
   if (tile.attn_mask[0] && tile.attn_mask_is_boolean) {
     bool all_visible = true;
     any_visible = false;
-    const unsigned char* masks[W] = {};
-    for (Index r = 0; r < lanes; ++r) {
-      const Index row = r < tile.rows ? r : tile.rows - 1;
-      masks[r] = static_cast<const unsigned char*>(tile.attn_mask[row]) + begin * tile.attn_mask_step;
-      look_at_mask(masks[r], size, tile.attn_mask_step, all_visible, any_visible);
-    }
+    const unsigned char* masks[W];
+    for (int j = 0; j < vectors; ++j)
+      for (Index r = j * L; r < (j + 1) * L; ++r) {
+        const Index row = r < tile.rows ? r : tile.rows - 1;
+        masks[r] = static_cast<const unsigned char*>(tile.attn_mask[row]) + begin * tile.attn_mask_step;
+        look_at_mask(masks[r], size, tile.attn_mask_step, all_visible, any_visible);
+      }
     any_masked = !all_visible;
     for (int j = 0; j < vectors && any_masked; ++j) {
       alignas(kVectorBytes) T lines[L][kKeyBlock];
