@@ -6,7 +6,7 @@
 #include <random>
 #include <vector>
 
-#include "element.hpp"
+#include "mha/half_precision.hpp"
 #include "mha/tensor_view.hpp"
 
 namespace mha::bench {
@@ -37,9 +37,9 @@ class Tensor {
 
   void set(Index i, double value) {
     switch (view_.dtype) {
-#define MHA_DTYPE(name, scalar, accumulator)                      \
-  case DType::name:                                               \
-    static_cast<scalar*>(view_.data)[i] = rounded<scalar>(value); \
+#define MHA_DTYPE(name, scalar, accumulator)                          \
+  case DType::name:                                                   \
+    static_cast<scalar*>(view_.data)[i] = from_double<scalar>(value); \
     break;
 #include "mha/dtypes.def"
 #undef MHA_DTYPE
@@ -52,7 +52,7 @@ class Tensor {
     switch (view_.dtype) {
 #define MHA_DTYPE(name, scalar, accumulator) \
   case DType::name:                          \
-    return number(static_cast<const scalar*>(view_.data)[i]);
+    return to_double(static_cast<const scalar*>(view_.data)[i]);
 #include "mha/dtypes.def"
 #undef MHA_DTYPE
       case DType::boolean:

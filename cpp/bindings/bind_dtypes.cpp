@@ -10,16 +10,6 @@
 namespace mha::bindings {
 namespace {
 
-double number(float element) { return double{element}; }
-double number(double element) { return element; }
-double number(Float16 element) { return double{to_float(element)}; }
-double number(BFloat16 element) { return double{to_float(element)}; }
-
-void round_to(double number, float* element) { *element = static_cast<float>(number); }
-void round_to(double number, double* element) { *element = number; }
-void round_to(double number, Float16* element) { *element = to_float16(number); }
-void round_to(double number, BFloat16* element) { *element = to_bfloat16(number); }
-
 /// visit(element of the type)
 template <class Visit>
 void with_element_of(DType dtype, Visit visit) {
@@ -42,7 +32,7 @@ To* copy_rounded(const From* from, const TensorView& view, int axis, To* to) {
     if (axis + 1 < view.rank)
       to = copy_rounded(from, view, axis + 1, to);
     else
-      round_to(number(*from), to++);
+      *to++ = from_double<To>(to_double(*from));
   }
   return to;
 }

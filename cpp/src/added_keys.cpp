@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "dense_rows.hpp"
-#include "element.hpp"
+#include "mha/half_precision.hpp"
 
 namespace mha {
 namespace {
@@ -117,12 +117,12 @@ void AddedShard::join_row(Index row) const {
     auto* const out = reinterpret_cast<Element*>(element(out_, b, h, i));
     const auto* const own = reinterpret_cast<const Element*>(element(shard_out_, b, h, i));
     for (Index d = 0; d < out_.extents[3]; ++d)
-      out[d] = rounded<Element>(static_cast<Sum>(number(out[d])) + share * static_cast<Sum>(number(own[d])));
+      out[d] = from_double<Element>(static_cast<Sum>(to_double(out[d])) + share * static_cast<Sum>(to_double(own[d])));
     if (!weights_) continue;
     auto* const weights = reinterpret_cast<Element*>(element(weights_, b, h, i));
     for (Index k = 0; k < weights_.extents[3]; ++k) {
       Element& weight = weights[k * weights_.strides[3]];
-      weight = rounded<Element>(static_cast<Sum>(number(weight)) * share);
+      weight = from_double<Element>(static_cast<Sum>(to_double(weight)) * share);
     }
   }
 }

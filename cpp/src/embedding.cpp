@@ -9,8 +9,8 @@
 #include "checks.hpp"
 #include "describe.hpp"
 #include "dispatch.hpp"
-#include "element.hpp"
 #include "mha/errors.hpp"
+#include "mha/half_precision.hpp"
 #include "parallel.hpp"
 #include "ragged_batch.hpp"
 #include "workspace.hpp"
@@ -123,7 +123,7 @@ void pool_text(const PoolingRun& run, Index text, double* sums) {
   std::fill_n(sums, width, 0.0);
   for (Index i = first; i < last; ++i) {
     const T* const row = static_cast<const T*>(run.x.data) + i * run.x.strides[0];
-    for (Index e = 0; e < width; ++e) sums[e] += number(row[e * step]);
+    for (Index e = 0; e < width; ++e) sums[e] += to_double(row[e * step]);
   }
   // Scaled to length 1, the mean is the sum.
   double divisor = double(last - first);

@@ -5,8 +5,8 @@
 #include <cmath>
 #include <limits>
 
-#include "element.hpp"
 #include "layout.hpp"
+#include "mha/half_precision.hpp"
 #include "parallel.hpp"
 #include "validate_merge.hpp"
 #include "workspace.hpp"
@@ -59,9 +59,9 @@ void sum_rows(const Term<T>* terms, Index count, Index first, Index columns, dou
   const T *const x = one.row + first * one.step, *const y = two.row + first * two.step;
   if (count == 2)
     for (Index c = 0; c < columns; ++c)
-      sums[c] = one.weight * number(x[c * one.step]) + two.weight * number(y[c * two.step]);
+      sums[c] = one.weight * to_double(x[c * one.step]) + two.weight * to_double(y[c * two.step]);
   else
-    for (Index c = 0; c < columns; ++c) sums[c] = one.weight * number(x[c * one.step]);
+    for (Index c = 0; c < columns; ++c) sums[c] = one.weight * to_double(x[c * one.step]);
 }
 
 struct MergeRun {
@@ -104,7 +104,7 @@ void merge_row(const MergeRun& run, const Index* row, std::byte* scratch) {
   for (Index first = 0; first < width; first += kColumns) {
     const Index columns = std::min(kColumns, width - first);
     if (count > 0) sum_rows(terms, count, first, columns, sums);
-    for (Index c = 0; c < columns; ++c) out[(first + c) * step] = rounded<T>(sums[c]);
+    for (Index c = 0; c < columns; ++c) out[(first + c) * step] = from_double<T>(sums[c]);
   }
   if (a.lse) *part_of<Lse>(a.lse, row, axes) = static_cast<Lse>(largest + std::log(total));
 }

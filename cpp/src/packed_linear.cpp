@@ -2,9 +2,9 @@
 
 #include <cstring>
 
-#include "element.hpp"
 #include "int8_scale.hpp"
 #include "mha/errors.hpp"
+#include "mha/half_precision.hpp"
 
 namespace mha {
 namespace {
@@ -40,7 +40,7 @@ void convert(std::byte* to, DType to_dtype, const std::byte* from, DType from_dt
   switch (from_dtype) {
 #define MHA_DTYPE(name, scalar, accumulator) \
   case DType::name:                          \
-    value = number(read<scalar>(from));      \
+    value = to_double(read<scalar>(from));   \
     break;
 #include "mha/dtypes.def"
 #undef MHA_DTYPE
@@ -51,7 +51,7 @@ void convert(std::byte* to, DType to_dtype, const std::byte* from, DType from_dt
   switch (to_dtype) {
 #define MHA_DTYPE(name, scalar, accumulator) \
   case DType::name:                          \
-    return write(to, rounded<scalar>(value));
+    return write(to, from_double<scalar>(value));
 #include "mha/dtypes.def"
 #undef MHA_DTYPE
     case DType::boolean:

@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "checks.hpp"
-#include "element.hpp"
+#include "mha/half_precision.hpp"
 
 namespace mha {
 namespace {
@@ -17,8 +17,8 @@ void fill(const MutableTensorView& out, std::int64_t first_position) {
     for (Index t = 0; t < length; ++t) {
       const double angle = double(first_position + t) / wavelength;
       T* const row = data + t * out.strides[0];
-      row[e * out.strides[1]] = rounded<T>(std::sin(angle));
-      if (e + 1 < width) row[(e + 1) * out.strides[1]] = rounded<T>(std::cos(angle));
+      row[e * out.strides[1]] = from_double<T>(std::sin(angle));
+      if (e + 1 < width) row[(e + 1) * out.strides[1]] = from_double<T>(std::cos(angle));
     }
   }
 }

@@ -8,7 +8,7 @@
 
 #include "arrays.hpp"
 #include "c_calls.hpp"
-#include "element.hpp"
+#include "mha/half_precision.hpp"
 #include "mha/mha.hpp"
 
 namespace mha {
@@ -30,10 +30,10 @@ class CApiElementsOf : public ::testing::Test {
     Array<S> array(shape, S{});
     std::mt19937 generator(seed);
     std::normal_distribution<double> normal;
-    for (S& element : array.data()) element = rounded<S>(normal(generator));
+    for (S& element : array.data()) element = from_double<S>(normal(generator));
     return array;
   }
-  static Array<S> nans_of(std::initializer_list<Index> shape) { return Array<S>(shape, rounded<S>(std::nan(""))); }
+  static Array<S> nans_of(std::initializer_list<Index> shape) { return Array<S>(shape, from_double<S>(std::nan(""))); }
   static std::vector<std::uint16_t> bits(const Array<S>& array) {
     std::vector<std::uint16_t> all;
     for (const S element : array.data()) all.push_back(element.bits);

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "arrays.hpp"
-#include "element.hpp"
+#include "mha/half_precision.hpp"
 #include "mha/mha.hpp"
 
 namespace mha {
@@ -103,7 +103,7 @@ void expect_rounded(const MultiHeadAttention& layer, int threads) {
         const Index row = static_cast<Index>(i) / exact.extents[3], b = row / capacity / kKeyHeads;
         const bool is_token = row % capacity < T + counts[b];
         astray += (bits[i] == 0x55555555) == is_token;
-        expected.push_back(is_token ? rounded<S>(double(numbers[i])).bits : 0x5555);
+        expected.push_back(is_token ? from_double<S>(double(numbers[i])).bits : 0x5555);
       }
       EXPECT_EQ(astray, 0) << "elements that are not tokens, or tokens that were not written";
       EXPECT_TRUE(Tokens::elements<std::uint16_t>(memory) == expected) << T << " tokens";

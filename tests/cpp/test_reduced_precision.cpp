@@ -44,17 +44,6 @@ constexpr Case kCases[] = {
     {{1, 4, 2, 3, 1101, 64, 64}, Masks::keys_with_nan}};
 
 template <class S>
-S rounded(double number);
-template <>
-Float16 rounded<Float16>(double number) {
-  return to_float16(number);
-}
-template <>
-BFloat16 rounded<BFloat16>(double number) {
-  return to_bfloat16(number);
-}
-
-template <class S>
 constexpr double kEps = std::is_same_v<S, Float16> ? 0x1p-10 : 0x1p-7;
 
 /// The same numbers in 16 bits and in double.
@@ -67,7 +56,7 @@ struct Numbers {
     std::mt19937 generator(seed);
     std::normal_distribution<double> normal(0, spread);
     for (Index i = 0; i < size; ++i) {
-      narrow.push_back(rounded<S>(normal(generator)));
+      narrow.push_back(from_double<S>(normal(generator)));
       wide.push_back(double(to_float(narrow.back())));
     }
   }
@@ -145,7 +134,7 @@ struct Call {
     for (Index h = 0; h < n.batch * n.kv_heads; ++h)
       for (Index d = 0; d < n.value_dim; ++d) {
         const auto at = static_cast<std::size_t>((h * n.keys + j) * n.value_dim + d);
-        value.narrow[at] = rounded<S>(std::numeric_limits<double>::quiet_NaN());
+        value.narrow[at] = from_double<S>(std::numeric_limits<double>::quiet_NaN());
         value.wide[at] = std::numeric_limits<double>::quiet_NaN();
       }
   }
@@ -210,7 +199,7 @@ TYPED_TEST(ReducedPrecisionOf, AgreesWithDouble) {
   using S = TypeParam;
   this->on_every_isa_and_case([](const Case& c) {
     const Call<S> call(c);
-    std::vector<S> out(static_cast<std::size_t>(call.rows() * c.sizes.value_dim), rounded<S>(std::nan("")));
+    std::vector<S> out(static_cast<std::size_t>(call.rows() * c.sizes.value_dim), from_double<S>(std::nan("")));
     std::vector<float> lse(static_cast<std::size_t>(call.rows()), std::nanf(""));
     call.attend(call.query.narrow, call.key.narrow, call.value.narrow, out,
                 {lse.data(), {c.sizes.batch, c.sizes.heads, c.sizes.queries}}, 0, c.sizes.queries);

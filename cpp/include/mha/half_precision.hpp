@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #include "mha/dtype.hpp"
 
@@ -61,5 +62,23 @@ inline std::uint16_t round_to_16_bits(double number, int fraction_bits) {
 /// The nearest number, ties to even; a float is converted exactly on the way.
 inline Float16 to_float16(double number) { return {detail::round_to_16_bits(number, 10)}; }
 inline BFloat16 to_bfloat16(double number) { return {detail::round_to_16_bits(number, 7)}; }
+
+/// The number that any element is, and any element type's nearest to a number: for code that is generic in the type.
+template <class T>
+double to_double(T element) {
+  if constexpr (std::is_arithmetic_v<T>)
+    return static_cast<double>(element);
+  else
+    return double{to_float(element)};
+}
+template <class T>
+T from_double(double number) {
+  if constexpr (std::is_same_v<T, Float16>)
+    return to_float16(number);
+  else if constexpr (std::is_same_v<T, BFloat16>)
+    return to_bfloat16(number);
+  else
+    return static_cast<T>(number);
+}
 
 }  // namespace mha
