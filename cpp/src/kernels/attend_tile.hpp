@@ -138,21 +138,19 @@ class AttendTile {
   }
 
  private:
-  static constexpr bool kJoinsKeys = U::kElements > 1;
-  static constexpr bool kConverts = kJoinsKeys || !U::lie_ready(0, 1, 0);
   static constexpr Index kUnitsOfBlock = kKeyBlock / U::kElements;
 
   /// Of a row of values, in units that join keys, not columns.
-  static constexpr Index units_of_value_row(Index value_dim) { return kConverts ? (value_dim + L - 1) / L * L : 0; }
+  static constexpr Index units_of_value_row(Index value_dim) { return U::kConverts ? (value_dim + L - 1) / L * L : 0; }
   static constexpr Index near_units(Index value_dim) { return kUnitsOfBlock * units_of_value_row(value_dim); }
 
   /// Values of the keys [first, last), as they lie if they can be multiplied so.
   UnitRows<Unit> values_from(Index first, Index last) const {
     const S* const value = static_cast<const S*>(tile_.value) + first * tile_.value_row;
     const Index row = units_of_value_row(tile_.value_dim), keys = last - first;
-    if constexpr (!kConverts)
+    if constexpr (!U::kConverts)
       return {value, tile_.value_row, tile_.value_step};
-    else if constexpr (!kJoinsKeys)
+    else if constexpr (!U::kJoins)
       for (Index i = 0; i < keys; ++i)
         convert_row<S>(value + i * tile_.value_row, tile_.value_step, tile_.value_dim, near_values_ + i * row);
     else
@@ -192,7 +190,7 @@ class AttendTile {
       for (Index key = scores_.first_in(block, j); key < scores_.last_in(block, j); key += U::kElements) {
         const Index i = key - block.begin;
         P skip = pload<P>(masked + i * W + j * L);
-        if constexpr (kJoinsKeys)
+        if constexpr (U::kJoins)
           skip = join_halves(skip, key + 1 < block.end ? pload<P>(masked + (i + 1) * W + j * L) : ptrue(skip));
         const P weight = load_units(scores_.weights(i) + j * L);
         const Unit* value = values_.data + (key - block.segments[0].begin) / U::kElements * values_.row;

@@ -155,7 +155,7 @@ MHA_INLINE void load_values(const S* row, [[maybe_unused]] const S* second, Pack
   constexpr Index L = kLanes<Compute<S>>;
   MHA_UNROLL
   for (int n = 0; n < N; n += int(Units<S>::kElements)) {
-    if constexpr (Units<S>::kElements == 2)
+    if constexpr (Units<S>::kJoins)
       pair_columns(row + n * L, second + n * L, value[n], value[n + 1]);
     else
       value[n] = load_packet(row + n * L);
@@ -195,11 +195,8 @@ void merge_value_lanes(const DecodeValues<S>& g) {
     for (Index k = 0; k < kKeys; ++k) ahead.part_of_row(from, to);
     add_unit(row + g.value_row);
   }
-  if constexpr (kKeys > 1)
-    if (g.keys % kKeys != 0) {  // the other key of the last unit weighs nothing
-      alignas(kVectorBytes) static constexpr S kNothing[N * L] = {};
-      add_unit(kNothing);
-    }
+  if constexpr (U::kJoins)
+    if (g.keys % kKeys != 0) add_unit(kZeros<S, N * L>);  // the other key of the last unit weighs nothing
   MHA_UNROLL
   for (int m = 0; m < M; ++m) {
     MHA_UNROLL

@@ -51,8 +51,8 @@ class DecodeTile {
 
   static std::size_t scratch_bytes(Index head_dim, Index value_dim) {
     return 2 * SpanSums<T>::bytes(value_dim) +
-           sizeof(T) * std::size_t((kMaxDecodeRows + kSumChains) * head_dim +
-                                   (kJoinsKeys ? 3 : 2) * kSpanKeys * kMaxDecodeRows);
+           sizeof(T) *
+               std::size_t((kMaxDecodeRows + kSumChains) * head_dim + (U::kJoins ? 3 : 2) * kSpanKeys * kMaxDecodeRows);
   }
 
   static std::size_t span_bytes(Index value_dim) { return SpanSums<T>::bytes(value_dim); }
@@ -65,8 +65,8 @@ class DecodeTile {
         span_(static_cast<char*>(scratch) + SpanSums<T>::bytes(tile.value_dim)),
         scores_(span_.out + kMaxDecodeRows * tile.value_dim),
         bias_(scores_ + kMaxDecodeRows * kSpanKeys),
-        weights_(units_of(kJoinsKeys ? bias_ + kMaxDecodeRows * kSpanKeys : scores_)),
-        queries_(units_of(bias_ + (kJoinsKeys ? 2 : 1) * Index{kMaxDecodeRows} * kSpanKeys)),
+        weights_(units_of(U::kJoins ? bias_ + kMaxDecodeRows * kSpanKeys : scores_)),
+        queries_(units_of(bias_ + (U::kJoins ? 2 : 1) * Index{kMaxDecodeRows} * kSpanKeys)),
         depth_(U::count(tile.head_dim)),
         last_keys_(reinterpret_cast<S*>(queries_ + kMaxDecodeRows * depth_)) {}
 
@@ -96,7 +96,6 @@ class DecodeTile {
   }
 
  private:
-  static constexpr bool kJoinsKeys = U::kElements > 1;
   static constexpr Index kSpanUnits = kSpanKeys / U::kElements;
   static Unit* units_of(T* scratch) { return reinterpret_cast<Unit*>(scratch); }
 
@@ -266,7 +265,7 @@ class DecodeTile {
         MHA_UNROLL
         for (Index c = 0; c < kSumChains; c += L) {
           const P weight = weight_of<S>(pmul(psub(pload<P>(scores + i + c), highest), scale));
-          if constexpr (kJoinsKeys)
+          if constexpr (U::kJoins)
             store_pairs(block.weights + r * kSpanUnits + (i + c) / U::kElements, weight);
           else
             pstore(scores + i + c, weight);
@@ -296,12 +295,12 @@ class DecodeTile {
   /// add_values() without the masked keys: zeros stand for their values.
   void add_guarded(const Block& block, const SpanSums<T>& sums, bool starts) {
     constexpr int N = int(U::kElements);
-    alignas(kVectorBytes) static constexpr S kNothing[N * L] = {};
     for (int r = 0; r < tile_.rows; ++r)
       for (Index d = 0; d < tile_.value_dim; d += N * L) {
         const auto values_of = [&](Index i) {
           const bool is_visible = i < block.keys() && block.bias[r * kSpanKeys + i] == T(0);
-          return is_visible ? static_cast<const S*>(tile_.value) + (block.begin + i) * tile_.value_row + d : kNothing;
+          return is_visible ? static_cast<const S*>(tile_.value) + (block.begin + i) * tile_.value_row + d
+                            : kZeros<S, N * L>;
         };
         P sum[N];
         for (P& vector : sum) vector = pset1<P>(T(0));

@@ -8,7 +8,7 @@
 
 #include <stdint.h>
 
-#include "eigen.hpp"
+#include "integer_vectors.hpp"
 #include "kernel_table.hpp"
 
 namespace mha::MHA_ISA {
@@ -31,16 +31,13 @@ struct ComputeType<BFloat16> {
 template <class S>
 using Compute = typename ComputeType<S>::type;
 
-using ShortLanes = uint16_t __attribute__((vector_size(2 * kLanes<float>)));
-using WordLanes = uint32_t __attribute__((vector_size(4 * kLanes<float>)));
-using FloatLanes = float __attribute__((vector_size(4 * kLanes<float>)));
+/// As many as there are lanes of f32: half a vector.
+using ShortLanes = uint16_t __attribute__((vector_size(kPacketBytes / 2)));
 
-MHA_INLINE WordLanes load_words(const void* shorts) {
-  ShortLanes lanes;
-  __builtin_memcpy(&lanes, shorts, sizeof lanes);
-  return __builtin_convertvector(lanes, WordLanes);
+MHA_INLINE Bits load_words(const void* shorts) {
+  return __builtin_convertvector(load_vector<ShortLanes>(shorts), Bits);
 }
-MHA_INLINE void store_words(void* shorts, const WordLanes& words) {
+MHA_INLINE void store_words(void* shorts, const Bits& words) {
   const ShortLanes lanes = __builtin_convertvector(words, ShortLanes);
   __builtin_memcpy(shorts, &lanes, sizeof lanes);
 }
@@ -53,8 +50,8 @@ MHA_INLINE Packet<float> load_packet(const BFloat16* from) { return Packet<float
 MHA_INLINE void store_packet(float* to, const Packet<float>& x) { pstoreu(to, x); }
 MHA_INLINE void store_packet(double* to, const Packet<double>& x) { pstoreu(to, x); }
 MHA_INLINE void store_packet(BFloat16* to, const Packet<float>& x) {
-  const WordLanes bits = WordLanes(x), rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
-  const WordLanes is_nan = WordLanes((bits & 0x7fffffff) > 0x7f800000);
+  const Bits bits = Bits(x), rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+  const Bits is_nan = Bits((bits & 0x7fffffff) > 0x7f800000);
   store_words(to, (is_nan & (bits >> 16 | 0x40)) | (~is_nan & rounded));
 }
 
@@ -76,25 +73,25 @@ MHA_INLINE void store_packet(Float16* to, const Packet<float>& x) {
 #else
 MHA_INLINE Packet<float> load_packet(const Float16* from) {
   constexpr uint32_t kRebias = (127 - 15) << 23;
-  const WordLanes half = load_words(from), magnitude = (half & 0x7fff) << 13;
-  const WordLanes is_subnormal = WordLanes(magnitude < (1 << 23));
-  const WordLanes is_special = WordLanes(magnitude >= (31 << 23));  // infinity, NaN
+  const Bits half = load_words(from), magnitude = (half & 0x7fff) << 13;
+  const Bits is_subnormal = Bits(magnitude < (1 << 23));
+  const Bits is_special = Bits(magnitude >= (31 << 23));  // infinity, NaN
   // A subnormal number is what is left of 2^-14 + its digits.
   constexpr float kSmallestNormal = 0x1p-14f;
-  const WordLanes normal = magnitude + kRebias + (is_special & kRebias);
-  const WordLanes subnormal = WordLanes(FloatLanes(magnitude + kRebias + (1 << 23)) - kSmallestNormal);
+  const Bits normal = magnitude + kRebias + (is_special & kRebias);
+  const Bits subnormal = Bits(Floats(magnitude + kRebias + (1 << 23)) - kSmallestNormal);
   return Packet<float>((half & 0x8000) << 16 | (is_subnormal & subnormal) | (~is_subnormal & normal));
 }
 MHA_INLINE void store_packet(Float16* to, const Packet<float>& x) {
-  const WordLanes bits = WordLanes(x), magnitude = bits & 0x7fffffff;
-  const WordLanes is_nan = WordLanes(magnitude > 0x7f800000);
-  const WordLanes is_large = WordLanes(magnitude >= (127 + 16) << 23);  // rounds to infinity, or is NaN
-  const WordLanes is_small = WordLanes(magnitude < (127 - 14) << 23);   // subnormal as binary16
+  const Bits bits = Bits(x), magnitude = bits & 0x7fffffff;
+  const Bits is_nan = Bits(magnitude > 0x7f800000);
+  const Bits is_large = Bits(magnitude >= (127 + 16) << 23);  // rounds to infinity, or is NaN
+  const Bits is_small = Bits(magnitude < (127 - 14) << 23);   // subnormal as binary16
   // Adding 1/2 leaves the digits from 2^-24 on, rounded.
-  const WordLanes small = WordLanes(FloatLanes(magnitude) + 0.5f) - 0x3f000000;
-  const WordLanes normal = (magnitude - ((127 - 15) << 23) + 0xfff + (magnitude >> 13 & 1)) >> 13;
-  const WordLanes large = 0x7c00 | (is_nan & 0x200);
-  const WordLanes half = (is_large & large) | (is_small & small) | (~is_large & ~is_small & normal);
+  const Bits small = Bits(Floats(magnitude) + 0.5f) - 0x3f000000;
+  const Bits normal = (magnitude - ((127 - 15) << 23) + 0xfff + (magnitude >> 13 & 1)) >> 13;
+  const Bits large = 0x7c00 | (is_nan & 0x200);
+  const Bits half = (is_large & large) | (is_small & small) | (~is_large & ~is_small & normal);
   store_words(to, (bits >> 16 & 0x8000) | half);
 }
 #endif

@@ -1,5 +1,5 @@
-// Vectors of integers beside Packet<float>, as wide: bits of numbers, and sums. Eigen has no bytes and no 16-bit integers
-// in its packets; the vectors of GCC and Clang have all of them.
+// Vectors of integers beside Packet<float>, as wide: bits of numbers, 16-bit ones too, and sums. Eigen has no bytes and
+// no 16-bit integers in its packets; the vectors of GCC and Clang have all of them.
 #pragma once
 
 #include <cstdint>

@@ -55,9 +55,11 @@ struct Numbers {
   using T = Compute<S>;
   using Unit = T;
   static constexpr Index kElements = 1;
+  static constexpr bool kJoins = false;                      // a unit is of several elements
+  static constexpr bool kConverts = sizeof(S) != sizeof(T);  // else every element is a unit as it lies
 
   /// Whether rows of `columns` elements, `row` and `step` apart, are units as they lie.
-  static constexpr bool lie_ready(Index, Index, Index) { return sizeof(S) == sizeof(T); }
+  static constexpr bool lie_ready(Index, Index, Index) { return !kConverts; }
   /// Units of `elements` elements.
   static constexpr Index count(Index elements) { return elements; }
   /// kLanes units of elements that lie next to each other, at any address.
@@ -69,6 +71,10 @@ struct Numbers {
 /// How elements of type S become units.
 template <class S>
 struct Units : Numbers<S> {};
+
+/// What stands for columns that are not there, or that must not be seen.
+template <class S, Index kCount>
+alignas(kVectorBytes) constexpr S kZeros[kCount] = {};
 
 /// How numbers become units of the kind that elements of type S become: queries of a tile that is_wide.
 template <class S>
@@ -120,6 +126,8 @@ struct Units<BFloat16> {
   using T = float;
   using Unit = Pair;
   static constexpr Index kElements = 2;
+  static constexpr bool kJoins = true;
+  static constexpr bool kConverts = true;
 
   static constexpr bool lie_ready(Index row, Index step, Index columns) {
     return step == 1 && row % 2 == 0 && columns % 2 == 0;
@@ -155,9 +163,6 @@ MHA_INLINE void pair_columns(const BFloat16* first, const BFloat16* second, Pack
   high = _mm512_castsi512_ps(_mm512_permutex2var_epi16(a, _mm512_add_epi16(lanes, _mm512_set1_epi16(16)), b));
 }
 
-/// What stands for a row that is not there.
-alignas(kVectorBytes) constexpr BFloat16 kNoColumns[2 * kLanes<float>] = {};
-
 /// Pairs of one row and the next, null if there is none, column by column; `to` as for convert_row().
 inline void pair_rows(const BFloat16* first, const BFloat16* second, Index step, Index columns, Pair* to) {
   constexpr Index L = kLanes<float>;
@@ -165,7 +170,7 @@ inline void pair_rows(const BFloat16* first, const BFloat16* second, Index step,
   if (step == 1)
     for (; c + 2 * L <= columns; c += 2 * L) {
       Packet<float> low, high;
-      pair_columns(first + c, second ? second + c : kNoColumns, low, high);
+      pair_columns(first + c, second ? second + c : kZeros<BFloat16, 2 * L>, low, high);
       store_units(to + c, low);
       store_units(to + c + L, high);
     }

@@ -76,7 +76,7 @@ void round_numbers(const void* numbers, void* elements, Index count) {
 template <class S>
 constexpr ProjectionKernel rounded_projection() {
 #ifdef __AVX512BF16__
-  if constexpr (Units<S>::kElements == 2) return {&unit_bytes<S>, &read_units<S>, &project_rounded<S, &project_pairs>};
+  if constexpr (Units<S>::kJoins) return {&unit_bytes<S>, &read_units<S>, &project_rounded<S, &project_pairs>};
 #endif
   if constexpr (features_per_word(DTypeOf<S>::value, WeightFormat::plain) == 2)
     return {&unit_bytes<S>, &read_units<S>, &project_rounded<S, &project_bf16_weights>};

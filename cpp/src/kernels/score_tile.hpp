@@ -30,12 +30,9 @@ class ScoreTile {
   static constexpr Index L = kLanes<T>, W = kWidth<T>;
   using P = Packet<T>;
 
-  /// Whether a unit holds several keys; then weights become units in a place of their own.
-  static constexpr bool kJoinsKeys = U::kElements > 1;
-
   static std::size_t scratch_elements(Index head_dim) {
-    const Index near_keys = U::lie_ready(0, 1, 0) && U::kElements == 1 ? 0 : kKeyBlock * units_row<S>(head_dim);
-    const Index units = kJoinsKeys ? kKeyBlock / U::kElements : 0;
+    const Index near_keys = U::kConverts ? kKeyBlock * units_row<S>(head_dim) : 0;
+    const Index units = U::kJoins ? kKeyBlock / U::kElements : 0;  // weights become units in a place of their own
     return std::size_t(W * (U::count(head_dim) + 2 * kKeyBlock + units + 12) + near_keys);
   }
 
@@ -53,7 +50,7 @@ class ScoreTile {
     queries_ = reinterpret_cast<Unit*>(take(U::count(tile.head_dim)));
     scores_ = take(kKeyBlock);
     bias_ = take(kKeyBlock);
-    weights_ = reinterpret_cast<Unit*>(kJoinsKeys ? take(kKeyBlock / U::kElements) : scores_);
+    weights_ = reinterpret_cast<Unit*>(U::kJoins ? take(kKeyBlock / U::kElements) : scores_);
     row_max_ = take(1);
     row_sum_ = take(1);
     correction_ = take(1);
@@ -177,7 +174,7 @@ class ScoreTile {
   void exponentiate(const KeyBlock& block) {
     for (int j = 0; j < vectors_; ++j) {
       P sum;
-      if constexpr (kJoinsKeys)
+      if constexpr (U::kJoins)
         sum = exponentiate_to_units(block, j);
       else
         sum = exponentiate_in_place(block, j);

@@ -14,7 +14,7 @@ namespace {
 /// 2^t for t <= 0, the weight of a score, as exact as the units that it becomes one of.
 template <class S>
 MHA_INLINE Packet<Compute<S>> weight_of(const Packet<Compute<S>>& t) {
-  if constexpr (Units<S>::kElements > 1)
+  if constexpr (Units<S>::kJoins)
     return coarse_exp2_of_nonpositive(t);
   else
     return exp2_of_nonpositive(t);
