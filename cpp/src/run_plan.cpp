@@ -43,8 +43,8 @@ AttentionTile make_tile(const AttentionPlan& plan, Index batch, Index first_head
   tile.softcap = plan.softcap;
   tile.has_alibi = plan.alibi_slopes != nullptr;
   tile.has_sinks = plan.sinks.data != nullptr;
+  Index query = first_row / heads, head = first_head + first_row % heads;
   for (int r = 0; r < tile.rows; ++r) {
-    const Index query = (first_row + r) / heads, head = first_head + (first_row + r) % heads;
     const KeyBounds bounds = key_bounds(plan, batch, query);
     tile.first_key[r] = bounds.first;
     tile.last_key[r] = bounds.last;
@@ -57,6 +57,10 @@ AttentionTile make_tile(const AttentionPlan& plan, Index batch, Index first_head
       tile.alibi_slope[r] = read_real(plan.alibi_slopes + head * plan.alibi_slope_stride, plan.accumulator);
     if (tile.has_sinks) tile.sink[r] = read_real(plan.sinks.at(batch, head, row), plan.accumulator);
     tile.attn_mask[r] = plan.attn_mask.data ? plan.attn_mask.at(batch, head, row) : nullptr;
+    if (++head == first_head + heads) {
+      head = first_head;
+      ++query;
+    }
   }
   tile.span = nullptr;
   return tile;

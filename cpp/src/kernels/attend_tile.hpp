@@ -94,7 +94,7 @@ class AttendTile {
         starts = true;
       }
       scores_.score(block);
-      scores_.raise_maximum();
+      scores_.raise_maximum(block);
       const bool guarded = block.is_masked && has_non_finite_value<S>(tile_, block.segments[0].begin, block.end);
       const T* masked = guarded ? scores_.mark_masked(block) : nullptr;
       scores_.exponentiate(block);

@@ -2,8 +2,6 @@
 // something. What no query sees is never touched.
 #pragma once
 
-#include <stdint.h>
-
 #include "mask_bias.hpp"
 
 namespace mha::MHA_ISA {
@@ -32,19 +30,17 @@ class KeyBlocks {
   static constexpr Index L = kLanes<Compute<S>>;
 
   KeyBlocks(const AttentionTile& tile, int vectors) : vectors_(vectors) {
+    // Neither end falls from row to row, and the rows that see something are neighbours: the outer ones tell.
+    const auto sees_nothing = [&](Index r) { return tile.first_key[r] >= tile.last_key[r]; };
     for (int j = 0; j < vectors_; ++j) {
-      any_first_[j] = all_last_[j] = PTRDIFF_MAX;
-      any_last_[j] = all_first_[j] = 0;
-      for (Index r = j * L; r < (j + 1) * L && r < tile.rows; ++r) {
-        const Index first = tile.first_key[r], last = tile.last_key[r];
-        if (first < last) {
-          any_first_[j] = first < any_first_[j] ? first : any_first_[j];
-          any_last_[j] = last > any_last_[j] ? last : any_last_[j];
-        }
-        all_first_[j] = first > all_first_[j] ? first : all_first_[j];
-        all_last_[j] = last < all_last_[j] ? last : all_last_[j];
-      }
-      if (any_last_[j] == 0) any_first_[j] = 0;
+      Index first = j * L, last = (j + 1) * L < tile.rows ? (j + 1) * L - 1 : tile.rows - 1;
+      all_first_[j] = tile.first_key[last];
+      all_last_[j] = tile.last_key[first];
+      while (first < last && sees_nothing(first)) ++first;
+      while (first < last && sees_nothing(last)) --last;
+      const bool is_seeing = !sees_nothing(first);
+      any_first_[j] = is_seeing ? tile.first_key[first] : 0;
+      any_last_[j] = is_seeing ? tile.last_key[last] : 0;
       end_ = any_last_[j] > end_ ? any_last_[j] : end_;
     }
     begin_ = end_;

@@ -113,11 +113,12 @@ struct StripTable {
 
   void operator()(int n, Index rows, const Arguments& arguments, const Upcoming& upcoming = {},
                   const Functions* first = nullptr) const {
-    const Index count = (rows + tile_rows(n) - 1) / tile_rows(n);
-    Index row = 0;
-    for (Index strip = 0; strip < count; ++strip) {
-      const Index height = (rows - row + count - strip - 1) / (count - strip);
-      upcoming.prefetch(upcoming.rows * strip / count, upcoming.rows * (strip + 1) / count);
+    if (rows == 0) return;
+    const Index count = (rows + tile_rows(n) - 1) / tile_rows(n), least = rows / count, higher = rows % count;
+    for (Index strip = 0, row = 0; strip < count; ++strip) {
+      const Index height = least + (strip < higher);
+      if (upcoming.rows > 0)
+        upcoming.prefetch(upcoming.rows * strip / count, upcoming.rows * (strip + 1) / count);
       (strip == 0 && first ? *first : strips)[n - 1][height - 1](arguments, row);
       row += height;
     }

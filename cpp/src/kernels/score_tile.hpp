@@ -66,12 +66,7 @@ class ScoreTile {
     near_keys_ = reinterpret_cast<Unit*>(scratch);
 
     pack_queries();
-    for (int j = 0; j < vectors_; ++j) {
-      pstore(row_max_ + j * L, pset1<P>(kLowest<T>));
-      pstore(row_sum_ + j * L, pset1<P>(T(0)));
-      pstore(total_max_ + j * L, pset1<P>(kLowest<T>));
-      pstore(total_sum_ + j * L, pset1<P>(T(0)));
-    }
+    clear_sums();
   }
 
   /// Calls `visit(block)` for every block of keys that some row sees, in order.
@@ -113,7 +108,7 @@ class ScoreTile {
     for_each_block([&](const KeyBlock& block) {
       if (block.begins_span) begin_span();
       score(block);
-      raise_maximum();
+      raise_maximum(block);
       exponentiate(block);
     });
     close_span();
@@ -125,13 +120,15 @@ class ScoreTile {
     for (int j = 0; j < vectors_; ++j) {
       pstore(total_max_ + j * L, pload<P>(row_max_ + j * L));
       pstore(total_sum_ + j * L, pload<P>(row_sum_ + j * L));
-      pstore(row_max_ + j * L, pset1<P>(kLowest<T>));
-      pstore(row_sum_ + j * L, pset1<P>(T(0)));
     }
+    clear_sums();
+    ++spans_;
   }
 
-  /// Maximum and sum of the span under way become those of all spans so far; span_merge() tells how.
+  /// Maximum and sum of the span under way become those of all spans so far, which those of the first one are already;
+  /// span_merge() tells how.
   void close_span() {
+    if (spans_ < 2) return;
     const P scale = pset1<P>(scale_.exponent_scale);
     for (int j = 0; j < vectors_; ++j) {
       const P total_max = pload<P>(total_max_ + j * L), span_max = pload<P>(row_max_ + j * L);
@@ -159,14 +156,16 @@ class ScoreTile {
     }
   }
 
-  /// Moves the running maximum on to include the block; correction() then brings older sums to the new maximum.
-  void raise_maximum() {
+  /// Moves the running maximum on to include the block; correction() then brings older sums to the new maximum, of which
+  /// a span begins with none.
+  void raise_maximum(const KeyBlock& block) {
     const P scale = pset1<P>(scale_.exponent_scale);
     for (int j = 0; j < vectors_; ++j) {
       const P before = pload<P>(row_max_ + j * L);
       const P after = pmax(before, pload<P>(block_max_ + j * L));
       pstore(row_max_ + j * L, after);
-      pstore(correction_ + j * L, exp2_of_nonpositive(pmul(psub(before, after), scale)));
+      pstore(correction_ + j * L,
+             block.begins_span ? pset1<P>(T(0)) : exp2_of_nonpositive(pmul(psub(before, after), scale)));
     }
   }
 
@@ -302,6 +301,13 @@ class ScoreTile {
     return sum_chains<0, 1>([&](Index chain) MHA_INLINE_LAMBDA { return chains[chain]; });
   }
 
+  void clear_sums() {
+    for (int j = 0; j < vectors_; ++j) {
+      pstore(row_max_ + j * L, pset1<P>(kLowest<T>));
+      pstore(row_sum_ + j * L, pset1<P>(T(0)));
+    }
+  }
+
   void pack_queries();
   template <class Load, class Element>
   void pack_queries();
@@ -314,6 +320,7 @@ class ScoreTile {
   ModifyScores<T> modify_;
   int vectors_;
   KeyBlocks<S> blocks_;
+  int spans_ = 0;  // that were begun
   Unit *queries_, *near_keys_, *weights_;
   T *scores_, *bias_, *row_max_, *row_sum_, *correction_, *block_max_, *first_, *last_, *slope_, *position_;
   T *total_max_, *total_sum_, *older_, *recent_;
