@@ -181,20 +181,31 @@ class ScoreTile {
     }
   }
 
-  /// The scores of vector j become weights, where they are. Returns their sum.
+  /// The scores of vector j become weights, where they are. Returns their sum. Four chains at a time: as many
+  /// polynomials side by side as the latency of a multiply-add needs, and their coefficients fit sixteen registers.
   P exponentiate_in_place(const KeyBlock& block, int j) {
+    constexpr int kTogether = 4, kApart = kSumChains / kTogether;
     const P scale = pset1<P>(scale_.exponent_scale), highest = pload<P>(row_max_ + j * L);
-    const Index first = first_in(block, j), last = last_in(block, j);
-    return sum_chains<0, 1>([&](Index chain) MHA_INLINE_LAMBDA {
-      P weights = pset1<P>(T(0));
-      const Index before = first - block.begin - chain + kSumChains - 1;
-      for (Index key = block.begin + chain + (before - before % kSumChains); key < last; key += kSumChains) {
-        T* s = scores_ + (key - block.begin) * W + j * L;
-        const P weight = weight_of<S>(pmul(psub(pload<P>(s), highest), scale));
-        pstore(s, weight);
-        weights = padd(weights, weight);
-      }
-      return weights;
+    const Index first = first_in(block, j) - block.begin, last = last_in(block, j) - block.begin;
+    T* const scores = scores_ + j * L;
+    return sum_chains<0, 1, kApart>([&](Index chain) MHA_INLINE_LAMBDA {
+      P sums[kTogether];
+      MHA_UNROLL
+      for (P& sum : sums) sum = pset1<P>(T(0));
+      const auto weigh = [&](Index key, P& sum) MHA_INLINE_LAMBDA {
+        const P weight = weight_of<S>(pmul(psub(pload<P>(scores + key * W), highest), scale));
+        pstore(scores + key * W, weight);
+        sum = padd(sum, weight);
+      };
+      for (Index key = first - first % kSumChains + chain; key < last; key += kSumChains)
+        if (key >= first && key + kSumChains - kApart < last) {
+          MHA_UNROLL
+          for (int i = 0; i < kTogether; ++i) weigh(key + i * kApart, sums[i]);
+        } else {
+          for (int i = 0; i < kTogether; ++i)
+            if (key + i * kApart >= first && key + i * kApart < last) weigh(key + i * kApart, sums[i]);
+        }
+      return sum_chains<0, 1, kTogether>([&](Index i) MHA_INLINE_LAMBDA { return sums[i]; });
     });
   }
 

@@ -25,13 +25,13 @@ MHA_INLINE Packet<Compute<S>> weight_of(const Packet<Compute<S>>& t) {
 /// chain is long enough to wait for.
 constexpr Index kSumChains = 16;
 
-/// The sum of chains that begin at C, C + Step, ... : `chain(c)` gives one.
-template <int C, int Step, class Chain>
+/// The sum of chains C, C + Step, ... of kChains: `chain(c)` gives one.
+template <int C, int Step, int kChains = kSumChains, class Chain>
 MHA_INLINE auto sum_chains(Chain chain) {
-  if constexpr (Step == kSumChains)
+  if constexpr (Step == kChains)
     return chain(Index(C));
   else
-    return padd(sum_chains<C, 2 * Step>(chain), sum_chains<C + Step, 2 * Step>(chain));
+    return padd(sum_chains<C, 2 * Step, kChains>(chain), sum_chains<C + Step, 2 * Step, kChains>(chain));
 }
 
 /// Two sets of sums of the same rows, each relative to a maximum of its own, become one relative to the larger.
