@@ -5,9 +5,11 @@
 #include <atomic>
 #include <stdexcept>
 #include <string>
+#include <thread>
 
 #include "mha/executor.hpp"
 #include "mha/runtime.hpp"
+#include "relax.hpp"
 
 #ifdef _OPENMP
 #include <omp.h>
@@ -17,6 +19,9 @@
 #endif
 #ifndef _WIN32
 #include <pthread.h>
+#endif
+#ifdef __linux__
+#include <sched.h>
 #endif
 
 namespace mha {
@@ -98,16 +103,54 @@ struct alignas(64) TaskCounter {  // a cache line each
   std::atomic<Index> next{0};
 };
 
+// A thread that slept may be woken on the very processor of the caller, and there wait behind the caller, which does its
+// tasks and then spins in the barrier, waiting for the thread: 4 to 8 ms, until the scheduler moves one of them, for the
+// first call after a pause. So the caller gives its processor up if somebody is missing, and who finds himself there
+// leaves it.
+
+// Looks before the processor is given up: some 30 us, in which a thread that slept has come if it can.
+constexpr int kLooks = 1000;
+
+void await_arrivals(const std::atomic<int>& arrived, int threads) {
+  for (int looks = 0; arrived.load(std::memory_order_relaxed) < threads; ++looks)
+    if (looks < kLooks)
+      relax();
+    else
+      std::this_thread::yield();
+}
+
+#ifdef __linux__
+int current_processor() { return sched_getcpu(); }
+
+void leave_processor(int processor) {
+  if (processor < 0 || sched_getcpu() != processor) return;
+  cpu_set_t allowed, others;
+  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return;  // of more processors than the type has room for
+  others = allowed;
+  CPU_CLR(static_cast<unsigned>(processor), &others);
+  if (CPU_COUNT(&others) > 0 && sched_setaffinity(0, sizeof others, &others) == 0)
+    sched_setaffinity(0, sizeof allowed, &allowed);
+}
+#else
+int current_processor() { return -1; }
+void leave_processor(int) {}
+#endif
+
 void run_region(const Phase* phases, int count, int threads) {
   // Phases use the two counters in turn. During one phase nobody looks at the counter of the next: the barrier before
   // has ended its last use, the barrier after will begin its next one. So any thread may set it back to zero.
   TaskCounter counters[2];
+  std::atomic<int> arrived{0};
+  const int processor_of_caller = current_processor();
 #pragma omp parallel num_threads(threads)
   {
     const int worker = omp_get_thread_num();
+    if (worker > 0) leave_processor(processor_of_caller);
+    arrived.fetch_add(1, std::memory_order_relaxed);
     for (int p = 0; p < count; ++p) {
       if (worker == 0) counters[(p + 1) % 2].next.store(0, std::memory_order_relaxed);
       take_tasks(phases[p], counters[p % 2].next, worker);
+      if (p == 0 && worker == 0) await_arrivals(arrived, omp_get_num_threads());
       if (p + 1 < count) {
 #pragma omp barrier
       }

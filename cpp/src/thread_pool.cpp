@@ -5,6 +5,8 @@
 #include <mutex>
 #include <thread>
 
+#include "relax.hpp"
+
 namespace mha {
 namespace {
 
@@ -12,14 +14,6 @@ namespace {
 // closer than that, and calls in a loop do, too. To give up the processor in between would be kinder to other programs,
 // but on a busy machine it is given back milliseconds later.
 constexpr int kLooks = 4000;
-
-inline void relax() {
-#if defined(__x86_64__) || defined(__i386__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  __asm__ volatile("yield");
-#endif
-}
 
 struct Job {
   void (*body)(void* context, int i);

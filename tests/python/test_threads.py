@@ -152,3 +152,17 @@ def test_after_a_fork(parallel_before: bool, from_thread: bool) -> None:
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert result.returncode == 0, result.stderr
     assert result.stdout.strip() == "1", f"warnings of the child: {result.stdout}"
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="only Linux lists the threads of a process")
+def test_threads_may_run_where_they_might_before() -> None:
+    # A thread that comes late moves itself away from the processor of its caller: for that moment only.
+    call = make_call(Case("moved", "", H=8, Tq=64, D=64), np.float32)
+    for _ in range(20):
+        time.sleep(0.03)  # else no thread sleeps
+        scaled_dot_product_attention(*call.arrays, num_threads=2)
+    allowed = set()
+    for task in os.listdir("/proc/self/task"):
+        with open(f"/proc/self/task/{task}/status", encoding="ascii") as lines:
+            allowed |= {line for line in lines if line.startswith("Cpus_allowed_list")}
+    assert len(allowed) == 1
