@@ -1,6 +1,8 @@
 #include "run_plan.hpp"
 
 #include <algorithm>
+#include <cstdint>
+#include <cstring>
 
 #include "key_bounds.hpp"
 
@@ -9,6 +11,27 @@ namespace {
 
 double read_real(const std::byte* element, DType dtype) {
   return dtype == DType::f64 ? *reinterpret_cast<const double*>(element) : *reinterpret_cast<const float*>(element);
+}
+
+/// What a mask over keys leaves.
+struct AdmittedKeys {
+  Index first, last;  // none before, none from here on
+  bool all;           // of those between
+};
+
+AdmittedKeys admitted_keys(const unsigned char* mask, Index step, Index keys) {
+  if (step != 1) return {0, keys, false};
+  const auto hides_eight = [mask](Index from) {
+    std::uint64_t entries;
+    std::memcpy(&entries, mask + from, sizeof entries);
+    return entries == 0;
+  };
+  Index first = 0, last = keys;
+  while (first + 8 <= last && hides_eight(first)) first += 8;
+  while (first < last && mask[first] == 0) ++first;
+  while (first + 8 <= last && hides_eight(last - 8)) last -= 8;
+  while (first < last && mask[last - 1] == 0) --last;
+  return {first, last, std::memchr(mask + first, 0, static_cast<std::size_t>(last - first)) == nullptr};
 }
 
 }  // namespace
@@ -35,10 +58,16 @@ AttentionTile make_tile(const AttentionPlan& plan, Index batch, Index first_head
   tile.key_length = plan.key_length;
   tile.attn_mask_is_boolean = plan.attn_mask_is_boolean;
   tile.attn_mask_step = plan.attn_mask.step;
-  tile.key_mask = plan.key_mask ? reinterpret_cast<const unsigned char*>(plan.key_mask + batch * plan.key_mask_batch +
-                                                                         first_key * plan.key_mask_step)
-                                : nullptr;
+  tile.key_mask = nullptr;
   tile.key_mask_step = plan.key_mask_step;
+  AdmittedKeys admitted{0, plan.keys_of(batch), true};
+  if (plan.key_mask) {
+    const std::byte* const mask = plan.key_mask + batch * plan.key_mask_batch + first_key * plan.key_mask_step;
+    tile.key_mask = reinterpret_cast<const unsigned char*>(mask);
+    // Padding is a matter of bounds: outside them nothing is computed, and between them nothing is left to look at.
+    admitted = admitted_keys(tile.key_mask, tile.key_mask_step, admitted.last);
+    if (admitted.all) tile.key_mask = nullptr;
+  }
   tile.scale = plan.scale;
   tile.softcap = plan.softcap;
   tile.has_alibi = plan.alibi_slopes != nullptr;
@@ -46,8 +75,8 @@ AttentionTile make_tile(const AttentionPlan& plan, Index batch, Index first_head
   Index query = first_row / heads, head = first_head + first_row % heads;
   for (int r = 0; r < tile.rows; ++r) {
     const KeyBounds bounds = key_bounds(plan, batch, query);
-    tile.first_key[r] = bounds.first;
-    tile.last_key[r] = bounds.last;
+    tile.first_key[r] = std::max(bounds.first, admitted.first);
+    tile.last_key[r] = std::max(tile.first_key[r], std::min(bounds.last, admitted.last));
     tile.position[r] = query_position(plan, batch, query);
     const Index row = first_query + query;
     tile.query[r] = plan.query.at(batch, head, row);
