@@ -46,7 +46,7 @@ class ReadAhead {
   }
 
  private:
-  static constexpr Index kAhead = 8192;
+  static constexpr Index kAhead = 12288;
 
   MHA_INLINE void step() {
     current_ += row_;
