@@ -13,7 +13,7 @@ from encoder_inputs import padded_texts
 from shapes import Array, Case, Inputs
 from torch.nn import functional
 
-from .contender import Contender, Program
+from .contender import CannotCompute, Contender, Program
 from .torch_peer import array_of, turn
 
 transformers.logging.set_verbosity_error()  # it says at length what it does not load
@@ -33,9 +33,12 @@ class Transformers(Contender):
         return f"{transformers.__version__} on torch {torch.__version__}; BertModel, sdpa; threads and mode as torch"
 
     def programs(self, case: Case, inputs: Inputs, threads: int) -> list[Program]:
-        # In int8 its embeddings are off by a third of their largest number: all rows of a batch share one scale.
-        if case.kind != "sentences" or case.weights or case.dtype not in ("f32", "bf16"):
-            return []
+        if case.kind != "sentences":
+            raise CannotCompute("models only")
+        if case.weights:  # by dynamic quantization, which gives all rows of a batch one scale
+            raise CannotCompute("in int8 off by a third of the largest number")
+        if case.dtype not in ("f32", "bf16"):
+            raise CannotCompute(f"no {case.dtype_name} here")
         embed = load_embedder(inputs.model, case.dtype)
 
         def program(variant: str, order: list[int], batches: list[tuple[Array, ...]]) -> Program:
