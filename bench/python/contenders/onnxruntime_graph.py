@@ -36,10 +36,14 @@ class Model:
             of_numpy = helper.np_dtype_to_tensor_dtype
             return [helper.make_tensor_value_info(name, of_numpy(x.dtype), x.shape) for name, x in arrays.items()]
 
-        weights = [numpy_helper.from_array(array, name) for name, array in self.weights.items()]
-        graph = helper.make_graph(self.nodes, self.operator, infos(self.inputs), infos(self.outputs), weights)
-        serialized: bytes = helper.make_model(graph, opset_imports=OPSETS, ir_version=11).SerializeToString()
-        return serialized
+        return serialized(self.nodes, infos(self.inputs), infos(self.outputs), self.weights)
+
+
+def serialized(nodes: list[NodeProto], inputs: list[Any], outputs: list[Any], weights: dict[str, Array]) -> bytes:
+    constants = [numpy_helper.from_array(array, name) for name, array in weights.items()]
+    graph = helper.make_graph(nodes, "graph", inputs, outputs, constants)
+    made: bytes = helper.make_model(graph, opset_imports=OPSETS, ir_version=11).SerializeToString()
+    return made
 
 
 def side_by_side(heads: Array) -> Array:

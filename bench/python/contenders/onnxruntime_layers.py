@@ -10,8 +10,6 @@ from shapes import Case, Inputs
 
 from .onnxruntime_graph import CONTRIB, Array, Model
 
-EPS = 1e-5  # of the norms
-
 
 def layer_models(case: Case, inputs: Inputs) -> list[Model]:
     if case.kind == "step":
@@ -28,9 +26,14 @@ class Layer:
     def __init__(self, case: Case, inputs: Inputs) -> None:
         self.case = case
         self.arrays = dict(zip(("x", "memory"), inputs.arrays, strict=False))
-        self.state = {name.removeprefix("self_attn."): array for name, array in inputs.state.items()}
         self.nodes: list[NodeProto] = []
         self.weights: dict[str, Array] = {}
+        self.of_layer("x", inputs.state, 1e-5)
+
+    def of_layer(self, rows: str, state: dict[str, Array], eps: float, name: str = "", lengths: str = "") -> None:
+        """What comes next is of a layer of this name and state, over `rows` and, if they are padded, their lengths."""
+        self.rows, self.eps, self.name, self.lengths = rows, eps, name, lengths
+        self.state = {name.removeprefix("self_attn."): array for name, array in state.items()}
 
     def model(self, operator: str) -> Model:
         heads = self.attend(operator) if operator in ("Attention", "MHA") else self.project_and_attend(operator)
@@ -51,8 +54,8 @@ class Layer:
         return names[0]
 
     def constant(self, name: str, array: Array) -> str:
-        self.weights[name] = np.ascontiguousarray(array)
-        return name
+        self.weights[self.name + name] = np.ascontiguousarray(array)
+        return self.name + name
 
     def product(self, rows: str, name: str, part: slice = slice(None), bias: str = "") -> str:
         """Of rows and a weight. Int8 has a scale for each output feature; rows share one, of each call."""
@@ -96,7 +99,8 @@ class Layer:
         weight, bias = self.state["in_proj_weight"], self.constant("biases", self.state["in_proj_bias"])
         attributes = {"num_heads": case.H, "unidirectional": int(case.causal)}
         if operator != "QAttention":
-            return self.add("Attention", "x", self.constant("weights", weight.T), bias, **attributes)
+            weights = self.constant("weights", weight.T)
+            return self.add("Attention", self.rows, weights, bias, self.lengths, **attributes)
         integers, scales = in_int8(weight)
         names = [self.constant("weights", integers.T), self.constant("scales", scales)]
         zeros = self.constant("zeros", np.zeros(len(scales), np.int8))
@@ -104,19 +108,19 @@ class Layer:
         rows, scale, zero = self.nodes[-1].output
         return self.add(operator, rows, names[0], bias, scale, names[1], "", zero, zeros, **attributes)
 
-    def norms_and_feed_forward(self, heads: str) -> None:
-        rows = self.norm("norm1", self.product(heads, "out_proj.weight"), "x", "out_proj.bias")
+    def norms_and_feed_forward(self, heads: str) -> str:
+        rows = self.norm("norm1", self.product(heads, "out_proj.weight"), self.rows, "out_proj.bias")
         bias = self.constant("linear1.bias", self.state["linear1.bias"])
         if self.case.activation == "gelu":
             hidden = self.add("BiasGelu", self.product(rows, "linear1.weight"), bias)
         else:
             hidden = self.add("Relu", self.product(rows, "linear1.weight", bias=bias), domain="")
-        self.norm("norm2", self.product(hidden, "linear2.weight"), rows, "linear2.bias")
+        return self.norm("norm2", self.product(hidden, "linear2.weight"), rows, "linear2.bias")
 
     def norm(self, name: str, rows: str, others: str, bias: str) -> str:
         """Of the sum of both and a bias."""
         given = [self.constant(of, self.state[of]) for of in (f"{name}.weight", f"{name}.bias", bias)]
-        return self.add("SkipLayerNormalization", rows, others, *given, epsilon=EPS)
+        return self.add("SkipLayerNormalization", rows, others, *given, epsilon=self.eps)
 
     def step(self) -> Model:
         """The last token of each sequence over a cache, which it is written into."""

@@ -47,7 +47,7 @@ def compiled_forms(case: Case, inputs: Inputs, element: str, threads: int) -> It
     if case.kind == "ragged":
         raise CannotCompute("no ragged batch")
     if case.kind == "step":
-        raise CannotCompute("no cache but inside of a model, where it only grows")
+        raise CannotCompute("only caches that grow inside of a model")
     if case.softcap is not None:
         raise CannotCompute("no softcap")
     forms = ["groups as queries", "broadcast keys"] if case.Hk != case.H else [""]

@@ -14,7 +14,8 @@ from shapes import Array, Case, Inputs
 
 from .contender import CannotCompute, Contender, Program
 from .openvino_graphs import graph_programs, settings
-from .transformers_peer import forms, in_order, load_embedder
+from .text_batches import Batches, forms, in_order
+from .transformers_peer import load_embedder
 
 
 class OpenVino(Contender):
@@ -54,7 +55,7 @@ class OpenVino(Contender):
 
 
 def embedding(
-    directory: Path, precision: str, threads: int, shape: tuple[int, int] | None, batches: list[tuple[Array, ...]]
+    directory: Path, precision: str, threads: int, shape: tuple[int, int] | None, batches: Batches
 ) -> Callable[[], list[Array]]:
     """Compiles when it is first called. Inputs are not copied; results are, if another batch overwrites them."""
     last = len(batches) - 1

@@ -39,5 +39,6 @@ def flex_attend(case: Case, query: torch.Tensor, key: torch.Tensor, value: torch
     options: dict[str, Any] = {"block_mask": blocks, "enable_gqa": case.Hk != case.H}
     if softcap is not None:
         options["score_mod"] = capped
+    torch.compiler.reset()  # forms of one function are few that it keeps: those of other cases go
     compiled: Any = torch.compile(flex_attention, dynamic=False)
     return lambda: compiled(query, key, value, **options)

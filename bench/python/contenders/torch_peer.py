@@ -29,10 +29,8 @@ class Torch(Contender):
     def programs(self, case: Case, inputs: Inputs, threads: int) -> list[Program]:
         if case.kind == "sentences":
             raise CannotCompute("by transformers")
-        if case.cache:
-            raise CannotCompute("no cache of 16 bits behind a layer in float32")
-        if case.weights == "bf16" or (case.weights and case.kind == "step"):
-            raise CannotCompute(f"no {case.weights} weights of a layer in float32")
+        if case.weights == "bf16" or case.cache:
+            raise CannotCompute("no 16 bits behind float32")
         forms = {"sdpa": dense, "ragged": padded_batch, "encoder_layer": encoder_layers}.get(case.kind, layers)
         return [
             # The switch exists for layers only, and says nothing to the other programs.
