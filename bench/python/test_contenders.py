@@ -51,7 +51,7 @@ KNOWN = {
     "torch": {
         f"{kind} {dtype}" for kind in ("sdpa", "ragged", "mha", "step", "encoder_layer") for dtype in ("f32", "bf16")
     },
-    "onnxruntime": {"sdpa f32", "sdpa f16", "ragged f32", "mha f32", "step f32", "encoder_layer f32"},
+    "onnxruntime": {"sdpa f32", "sdpa f16", "ragged f32", "mha f32", "step f32", "encoder_layer f32", "sentences f32"},
     "transformers": {"sentences f32", "sentences bf16"},
     "openvino": {
         f"{kind} {dtype}" for kind in ("sdpa", "mha", "encoder_layer", "sentences") for dtype in ("f32", "bf16")

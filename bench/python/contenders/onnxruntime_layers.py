@@ -104,9 +104,9 @@ class Layer:
         integers, scales = in_int8(weight)
         names = [self.constant("weights", integers.T), self.constant("scales", scales)]
         zeros = self.constant("zeros", np.zeros(len(scales), np.int8))
-        self.add("DynamicQuantizeLinear", "x", results=3, domain="")
+        self.add("DynamicQuantizeLinear", self.rows, results=3, domain="")
         rows, scale, zero = self.nodes[-1].output
-        return self.add(operator, rows, names[0], bias, scale, names[1], "", zero, zeros, **attributes)
+        return self.add(operator, rows, names[0], bias, scale, names[1], self.lengths, zero, zeros, **attributes)
 
     def norms_and_feed_forward(self, heads: str) -> str:
         rows = self.norm("norm1", self.product(heads, "out_proj.weight"), self.rows, "out_proj.bias")

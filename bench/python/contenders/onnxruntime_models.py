@@ -23,6 +23,7 @@ def sentence_model(directory: Path, case: Case, with_mask: bool) -> bytes:
     tensors = load_file(directory / "model.safetensors")
     eps = json.loads((directory / "config.json").read_text(encoding="utf-8"))["layer_norm_eps"]
     graph = Layer(case, Inputs((), {}))
+    operator = "QAttention" if case.weights else "contrib Attention"
     tables = {name: tensors[f"embeddings.{name}_embeddings.weight"] for name in ("word", "position", "token_type")}
     given = [graph.constant("words", tables["word"])]
     given.append(graph.constant("positions", tables["position"] + tables["token_type"][0]))
@@ -35,7 +36,7 @@ def sentence_model(directory: Path, case: Case, with_mask: bool) -> bytes:
     lengths = graph.nodes[-1].output[1] if with_mask else ""
     for i in range(case.layers):
         graph.of_layer(rows, bert_layer(tensors, i), eps, f"{i} ", lengths)
-        rows = graph.norms_and_feed_forward(graph.project_and_attend("contrib Attention"))
+        rows = graph.norms_and_feed_forward(graph.project_and_attend(operator))
     graph.of_layer(rows, {}, eps, "pooling ")
     if with_mask:
         taken = graph.add("Cast", "mask", domain="", to=TensorProto.FLOAT)
