@@ -144,14 +144,17 @@ AttentionOptions options_of(const Case& c, int threads) {
   return options;
 }
 
-/// Compares the last row of the last batch element with the reference; x is [B, Tk, E].
-void check_layer(const Case& c, const Tensor& x, const Tensor& out) {
+/// Compares the last row of the last batch element with the reference; its query is the last row of x [B, n, E], and
+/// `memory` is [B, Tk, E].
+void check_layer(const Case& c, const Tensor& x, const Tensor& memory, const Tensor& out) {
   const Layer layer(Layer(c), DType::f64);
-  const Tensor exact(x, DType::f64);
+  const Tensor exact(x, DType::f64), exact_memory(memory, DType::f64);
   AttentionOptions options = options_of(c, 1);
   options.query_offset = c.Tk - 1;
-  const auto row = [&](Index i) { return static_cast<const double*>(exact.view().data) + i * c.E; };
-  const TensorView query(row(c.B * c.Tk - 1), {1, 1, c.E}), key(row((c.B - 1) * c.Tk), {1, c.Tk, c.E});
+  const auto row = [&](const Tensor& of, Index i) { return static_cast<const double*>(of.view().data) + i * c.E; };
+  const Index queries = x.view().extents[1];
+  const TensorView query(row(exact, c.B * queries - 1), {1, 1, c.E});
+  const TensorView key(row(exact_memory, (c.B - 1) * c.Tk), {1, c.Tk, c.E});
   const auto expected = reference::multi_head_attention(layer.config, layer.views(), query, key, key, options);
   const Index last = c.B * c.Tq - 1;
   double largest = 0, error = 0;
@@ -168,14 +171,15 @@ void check_layer(const Case& c, const Tensor& x, const Tensor& out) {
 
 Subject layer_of(const Case& c, int threads) {
   const Shared x = tensor(c.element(), {c.B, c.Tq, c.E}, 9), out = tensor(c.element(), {c.B, c.Tq, c.E}, 10);
+  const Shared memory = c.is_cross() ? tensor(c.element(), {c.B, c.Tk, c.E}, 11) : x;
   Subject subject;
   subject.product = c.product();
   subject.threads = threads;
   subject.work = {c.flops(), c.least_bytes()};
-  subject.call = [x, out, layer = Layer(c).packed(), options = options_of(c, threads)] {
-    layer.forward(x->view(), x->view(), x->view(), out->view(), {}, options);
+  subject.call = [x, memory, out, layer = Layer(c).packed(), options = options_of(c, threads)] {
+    layer.forward(x->view(), memory->view(), memory->view(), out->view(), {}, options);
   };
-  subject.check = [&c, x, out] { check_layer(c, *x, *out); };
+  subject.check = [&c, x, memory, out] { check_layer(c, *x, *memory, *out); };
   return subject;
 }
 
@@ -203,7 +207,7 @@ Subject step_of(const Case& c, int threads) {
     layer.forward(token, token, token, *cache, out->view(), {}, options);
     cache->rollback(1);
   };
-  subject.check = [&c, x, out] { check_layer(c, *x, *out); };
+  subject.check = [&c, x, out] { check_layer(c, *x, *x, *out); };
   return subject;
 }
 

@@ -118,7 +118,8 @@ double Case::visible_pairs() const {
 }
 
 double Case::flops() const {
-  const double products = double(queries()) * double(8 * E * E + 4 * E * F);
+  const Index keys = is_cross() ? B * Tk : queries();
+  const double products = 4 * double(queries() + keys) * double(E * E) + 4 * double(queries()) * double(E * F);
   return double(layers) * (4 * double(H * D) * visible_pairs() + products);
 }
 
@@ -127,7 +128,8 @@ double Case::least_bytes() const {
   if (E > 0) {
     const Index matrices = 4 * E * E + 2 * E * F, others = 4 * E + (F > 0 ? F + 5 * E : 0);  // biases, two norms
     return double(layers) * (double(matrices) * size_of(weight()) + double(others) * size) +
-           double(2 * queries() * E) * size + (kind == "step" ? double(2 * B * Tk * E) * size_of(cached()) : 0);
+           double((2 * queries() + (is_cross() ? B * Tk : 0)) * E) * size +
+           (kind == "step" ? double(2 * B * Tk * E) * size_of(cached()) : 0);
   }
   const Index keys = is_ragged() ? queries() : B * Tk;
   return double(2 * D * (H * queries() + Hk * keys)) * size;

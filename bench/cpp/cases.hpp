@@ -22,6 +22,7 @@ struct Case {
   double softcap = 0;
   bool alibi = false;
   bool cold = false;
+  bool quick = false, extra = false;  // of runs with other libraries
 
   DType element() const;
   WeightFormat weight_format() const;
@@ -39,13 +40,15 @@ struct Case {
   bool is_ragged() const { return kind == "ragged" || kind == "sentences"; }
   /// Where the sequences begin, and the end of the last; lengths of a ragged batch rise evenly, and are shuffled.
   std::vector<std::int64_t> offsets() const;
+  /// Whether a layer attends to another sequence than its own.
+  bool is_cross() const { return kind == "mha" && Tk != Tq; }
   /// Of all sequences.
   Index queries() const { return is_ragged() ? Index(offsets().back()) : B * Tq; }
 
   /// Query-key pairs that take part in one head, in all batch elements, counted row by row.
   double visible_pairs() const;
   /// Of a layer: 2 D for a score and 2 D for a weighted value of each visible pair; 2 E^2 for each row of four
-  /// projections, 2 E F for each of the two of the feed-forward.
+  /// projections, of which keys and values are of the memory, 2 E F for each of the two of the feed-forward.
   double flops() const;
   /// Memory to be read or written at least once: inputs, weights, result.
   double least_bytes() const;

@@ -170,13 +170,7 @@ def sentence_oracle(case: Case, tokens: list[Array], directory: Path) -> NDArray
 
     tensors = load_file(directory / "model.safetensors")
     eps = json.loads((directory / "config.json").read_text(encoding="utf-8"))["layer_norm_eps"]
-    state = {}
-    for i in range(case.layers):
-        for end in ("weight", "bias"):
-            parts = [tensors[f"encoder.layer.{i}.{name}.{end}"] for name in PROJECTIONS]
-            state[f"layers.{i}.self_attn.in_proj_{end}"] = np.concatenate(parts)
-            for name, torch_name in BERT_NAMES.items():
-                state[f"layers.{i}.{torch_name}.{end}"] = tensors[f"encoder.layer.{i}.{name}.{end}"]
+    state = {f"layers.{i}.{name}": array for i in range(case.layers) for name, array in bert_layer(tensors, i).items()}
     tables = [tensors[f"embeddings.{name}_embeddings.weight"] for name in ("word", "position", "token_type")]
     words, positions, types = (table.astype(np.float64) for table in tables)
     norm = [tensors[f"embeddings.LayerNorm.{end}"] for end in ("weight", "bias")]
@@ -188,6 +182,17 @@ def sentence_oracle(case: Case, tokens: list[Array], directory: Path) -> NDArray
             mean = rows[0].mean(axis=0)
             embeddings[i] = mean / np.linalg.norm(mean)
     return embeddings
+
+
+def bert_layer(tensors: dict[str, Array], i: int) -> dict[str, Array]:
+    """Layer `i` of a BERT in the names of `torch.nn.TransformerEncoderLayer`."""
+    state = {}
+    for end in ("weight", "bias"):
+        parts = [tensors[f"encoder.layer.{i}.{name}.{end}"] for name in PROJECTIONS]
+        state[f"self_attn.in_proj_{end}"] = np.concatenate(parts)
+        for name, torch_name in BERT_NAMES.items():
+            state[f"{torch_name}.{end}"] = tensors[f"encoder.layer.{i}.{name}.{end}"]
+    return state
 
 
 def one_blas_thread() -> AbstractContextManager[Any]:

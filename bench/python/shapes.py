@@ -82,6 +82,8 @@ class Case:
     against: str = ""
     weights: str = ""
     cache: str = ""
+    quick: bool = False
+    extra: bool = False
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS or self.dtype not in DTYPES:
@@ -94,9 +96,14 @@ class Case:
             raise ValueError(f"case {self.name}: caches of 16 bits are for steps of layers in f32")
         if self.kind == "step" and (self.Tq != 1 or self.causal):
             raise ValueError(f"case {self.name}: a step has one query, which sees all keys")
-        is_square = self.Tk == self.Tq or self.kind == "step"
-        if self.is_layer and (self.E != self.H * self.D or self.Hk != self.H or not is_square):
-            raise ValueError(f"case {self.name}: a layer attends to itself, with E = H * D, Hk = H and Tk = Tq")
+        if self.is_layer and (self.E != self.H * self.D or self.Hk != self.H):
+            raise ValueError(f"case {self.name}: a layer has E = H * D and Hk = H")
+        if self.has_feed_forward and self.Tk != self.Tq:
+            raise ValueError(f"case {self.name}: an encoder attends to itself, with Tk = Tq")
+        if self.is_cross and self.causal:
+            raise ValueError(f"case {self.name}: a memory has no order that a causal layer could follow")
+        if self.quick and self.extra:
+            raise ValueError(f"case {self.name}: what takes part in no run by itself takes part in no quick one")
         if self.has_feed_forward and (self.F < 1 or self.activation not in ("relu", "gelu")):
             raise ValueError(f"case {self.name}: an encoder needs F, and an activation")
         if not self.has_feed_forward and (self.F or self.activation):
@@ -114,6 +121,11 @@ class Case:
     def is_layer(self) -> bool:
         """Whether there are weights."""
         return self.kind in ("mha", "step", "encoder_layer", "sentences")
+
+    @property
+    def is_cross(self) -> bool:
+        """Whether a layer attends to another sequence than its own."""
+        return self.kind == "mha" and self.Tk != self.Tq
 
     @property
     def has_feed_forward(self) -> bool:
@@ -166,6 +178,18 @@ class Case:
             seen &= j < self.admitted
         return seen
 
+    def hidden(self, queries: int, keys: int) -> NDArray[np.bool_] | None:
+        """The opposite; None if every query sees every key."""
+        return ~self.visible(queries, keys) if self.causal or self.is_masked else None
+
+    def alibi_bias(self) -> Array | None:
+        """[1, H, Tq, Tk]: what contenders add to scores that know no slopes; None without them."""
+        if not self.alibi:
+            return None
+        distance = np.abs(np.arange(self.Tq)[:, None] - np.arange(self.Tk))
+        bias: Array = -self.options["alibi_slopes"][None, :, None, None] * distance
+        return bias.astype(self.np_dtype)
+
     @property
     def lengths(self) -> NDArray[np.int64]:
         """Queries of each batch element."""
@@ -212,9 +236,11 @@ class Case:
     @property
     def flops(self) -> int:
         """Of a layer: 2 D for a score and 2 D for a weighted value of each visible pair; 2 E^2 for each row of four
-        projections, 2 E F for each of the two of the feed-forward."""
+        projections, of which keys and values are of the memory, 2 E F for each of the two of the feed-forward."""
         attention = 4 * self.H * self.visible_pairs * self.D
-        products = int(self.lengths.sum()) * (8 * self.E**2 + 4 * self.E * self.F)
+        queries = int(self.lengths.sum())
+        keys = self.B * self.Tk if self.is_cross else queries
+        products = 4 * (queries + keys) * self.E**2 + 4 * queries * self.E * self.F
         return self.layers * (attention + products)
 
     @property
@@ -244,14 +270,16 @@ class Case:
             return (queries + self.B) * self.E * size + of_layers
         if self.is_layer:
             of_cache = 2 * self.B * self.Tk * self.E * (2 if self.cache else size) if self.kind == "step" else 0
-            return 2 * queries * self.E * size + of_layers + of_cache
+            of_memory = self.B * self.Tk * self.E * size if self.is_cross else 0
+            return 2 * queries * self.E * size + of_memory + of_layers + of_cache
         keys = queries if self.kind == "ragged" else self.B * self.Tk
         return 2 * self.D * (self.H * queries + self.Hk * keys) * size
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """`arrays`: query, key, value of attention, x [B, Tk, E] of a layer, or the token ids of each text.
+    """`arrays`: query, key, value of attention, x [B, Tq, E] of a layer and the memory [B, Tk, E] that it attends to if
+    that is another, all tokens [B, Tk, E] that a step is the last of, or the token ids of each text.
 
     `state`: weights of the layer, in torch's names. `model`: where the model lies that texts are for.
     """
@@ -269,7 +297,7 @@ def load_cases(path: Path = CASES_FILE) -> list[Case]:
         name, plain = given["name"], given.get("against", "")
         if name in rows or (plain and plain not in rows):
             raise ValueError(f"{path}: {name} must be a new name, and go against a case above it")
-        rows[name] = row = {**rows.get(plain, {}), **given}
+        rows[name] = row = {**rows.get(plain, {}), "quick": False, "extra": False, **given}
         width = {"D": row["E"] // row["H"]} if "E" in row else {"E": 0}
         if row["kind"] == "sentences":
             width["shortest"] = row["Tq"]
@@ -311,8 +339,9 @@ def make_inputs(case: Case, model: Path | None = None) -> Inputs:
     state = mha_native.MultiHeadAttention(case.E, case.H, dtype="float64", seed=seed).state_dict()
     for name in ("in_proj_bias", "out_proj.bias"):  # zero in a new layer, and a forgotten bias would go unseen
         state[name] = rng.uniform(-0.1, 0.1, state[name].shape)
-    x = rng.standard_normal((case.B, case.Tk, case.E))
-    return in_dtype(Inputs((x,), state), case)
+    lengths = (case.Tq, case.Tk) if case.is_cross else (case.Tk,)
+    arrays = tuple(rng.standard_normal((case.B, length, case.E)) for length in lengths)
+    return in_dtype(Inputs(arrays, state), case)
 
 
 def in_dtype(inputs: Inputs, case: Case) -> Inputs:
@@ -364,9 +393,8 @@ def oracle(case: Case, inputs: Inputs) -> NDArray[np.float64]:
     elif case.kind == "encoder_layer":
         result = layer_oracle(case, arrays[0], state)
     else:
-        x = arrays[0]
-        query = x[:, -case.Tq :]
-        result = reference.multi_head_attention(query, x, x, state, case.H, is_causal=case.causal)
+        query, memory = arrays[0][:, -case.Tq :], arrays[-1]
+        result = reference.multi_head_attention(query, memory, memory, state, case.H, is_causal=case.causal)
     return result
 
 

@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import report
-from contenders import PEERS, Ours, Program, in_rotation, make_peer
+from contenders import Ours, Program, in_rotation, make_peer
 from contenders.numpy_unfused import attention
-from encoder_inputs import Models, padded_texts, write_model
+from encoder_inputs import Models, padded_texts
 from machine import last_cache_bytes
 from measure import Effort, Measurement, Timed, Turn, WrongResult, measure
 from shapes import (
@@ -147,8 +147,7 @@ def test_a_case_goes_against_one_above_of_its_sizes(tmp_path: Path) -> None:
     for case in load_cases():
         if case.against and not case.cold:
             plain = plain_case(case)
-            given, without = ((c.options, c.dtype, c.weights, c.cache) for c in (case, plain))
-            assert given != without
+            assert dataclasses.replace(plain, name=case.name, against=plain.name, quick=case.quick) != case
 
 
 def test_cold_arrays_are_the_same_in_other_memory() -> None:
@@ -169,48 +168,6 @@ def test_a_rotation_runs_one_after_another() -> None:
     rotation = in_rotation(programs)
     assert [rotation.run() for _ in range(5)] == [0, 1, 2, 0, 1]
     assert in_rotation(programs[:1]) is programs[0]
-
-
-@pytest.mark.parametrize("peer", [name for name in PEERS if name not in ("read", "against")])
-def test_peers_compute_what_they_say_they_do(peer: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1")  # or NumPy is absent where threadpoolctl is
-    try:
-        contender = make_peer(peer, [1])
-    except ImportError as error:
-        pytest.skip(str(error))
-    square = dataclasses.replace(SMALL, Tk=5)
-    cases = [
-        *(dataclasses.replace(SMALL, causal=causal, Hk=heads) for causal in (False, True) for heads in (2, 4)),
-        *(dataclasses.replace(SMALL, Tq=1, causal=False, B=2, Hk=heads) for heads in (2, 4)),
-        *(dataclasses.replace(square, causal=True, Hk=heads) for heads in (2, 4)),
-        *(dataclasses.replace(square, window=(1, 0), causal=causal, Hk=4) for causal in (False, True)),
-        dataclasses.replace(SMALL, admitted=3, causal=False, B=2),
-        dataclasses.replace(SMALL, softcap=2.0),
-        dataclasses.replace(SMALL, alibi=True),
-        dataclasses.replace(square, kind="ragged", B=3, shortest=1, causal=False, Hk=4),
-        dataclasses.replace(square, kind="mha", E=32, Hk=4, causal=False),
-        dataclasses.replace(square, kind="mha", E=32, Hk=4, causal=True),
-        dataclasses.replace(SENTENCES, kind="encoder_layer", layers=1, activation="relu"),
-        dataclasses.replace(SENTENCES, kind="encoder_layer", layers=1),
-    ]
-    if peer in ("transformers", "openvino"):
-        cases += [SENTENCES, dataclasses.replace(SENTENCES, shortest=6)]
-    layers = [case for case in cases if case.is_layer]
-    cases += [dataclasses.replace(case, weights=weights) for case in layers for weights in ("bf16", "int8")]
-    narrow = ("f16", "bf16") if find_spec("ml_dtypes") else ("f16",)
-    cases += [dataclasses.replace(case, dtype=dtype) for case in cases if not case.weights for dtype in narrow]
-    if peer in ("transformers", "openvino"):
-        write_model(SENTENCES, tmp_path)
-    computed = 0
-    for case in cases:
-        inputs = make_inputs(case, tmp_path)
-        before = [array.copy() for array in inputs.arrays]
-        programs = contender.programs(case, inputs, 1)
-        timed = measure(case, programs, oracle(case, inputs), NO_TIME).timed  # refuses what is wrong
-        computed += len([one for one in timed if one.error is not None])
-        for array, same in zip(inputs.arrays, before, strict=True):
-            np.testing.assert_array_equal(array, same)
-    assert computed >= 1
 
 
 @pytest.fixture

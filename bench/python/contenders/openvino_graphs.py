@@ -1,7 +1,8 @@
-"""OpenVINO: graphs of its operator of attention, and of a layer around it."""
+"""OpenVINO: graphs of its operator of attention, and of layers around it."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -10,7 +11,8 @@ import openvino
 from openvino import opset13 as opset
 from shapes import Array, Case, Inputs
 
-from .contender import Program
+from .contender import CannotCompute, Program
+from .openvino_layers import layer_graph
 
 
 def settings(precision: str, threads: int) -> dict[str, Any]:
@@ -23,72 +25,92 @@ def settings(precision: str, threads: int) -> dict[str, Any]:
 
 
 def graph_programs(contender: str, case: Case, inputs: Inputs, threads: int) -> list[Program]:
-    """In bf16 once with arrays of that, and once with arrays of f32, which it rounds itself."""
-    elements = ["f32"] if case.dtype == "f32" else [case.dtype, "f32"]
-    if case.kind == "sdpa" and can_attend(case):
-        sizes = (case.B, case.H, case.Tq, case.Tk, case.D)
-        models = [attention(sizes, case.causal, element, case.dtype, threads) for element in elements]
-    elif case.kind == "mha":
-        graphs = [layer_graph(case, inputs.state, element) for element in elements]
-        models = [compiled_graph(graph, case.dtype, threads, case.E if case.weights else 0) for graph in graphs]
-    else:
-        return []
+    """In bf16 once with arrays of that, and once with arrays of f32, which it rounds itself.
+
+    Not with a mask of keys: of one row, which it rounds, the 2026.4 plugin makes another mask.
+    """
     programs = []
-    for element, model in zip(elements, models, strict=True):
-        request = Request(model, inputs.arrays, element)
-        variant = "" if case.dtype == "f32" else f"{element} arrays"
-        programs.append(Program(contender, threads, request, to_array=request.result, variant=variant))
+    for element in [case.dtype] if case.dtype == "f32" or case.admitted is not None else [case.dtype, "f32"]:
+        for form, model in compiled_forms(case, inputs, element, threads):
+            request = Request(model, inputs.arrays, element)
+            variant = ", ".join(filter(None, [form, "" if case.dtype == "f32" else f"{element} arrays"]))
+            programs.append(Program(contender, threads, request, to_array=request.result, variant=variant))
     return programs
 
 
-def can_attend(case: Case) -> bool:
-    """Its operator knows no groups of heads, and counts positions from the first key."""
-    return case.Hk == case.H and not case.options.keys() - {"is_causal"} and (not case.causal or case.Tq == case.Tk)
+def compiled_forms(case: Case, inputs: Inputs, element: str, threads: int) -> Iterator[tuple[str, Any]]:
+    if case.kind in ("mha", "encoder_layer"):
+        for form in ("three maps", "one map") if not case.is_cross else ("three maps", "two maps"):
+            graph = layer_graph(case, inputs.state, element, form)
+            yield form, compiled_graph(graph, case.dtype, threads, case.E if case.weights else 0)
+        return
+    if case.kind == "ragged":
+        raise CannotCompute("no ragged batch")
+    if case.kind == "step":
+        raise CannotCompute("only caches that grow inside of a model")
+    if case.softcap is not None:
+        raise CannotCompute("no softcap")
+    forms = ["groups as queries", "broadcast keys"] if case.Hk != case.H else [""]
+    for form in forms:
+        yield form, attention(case, form, element, threads)
 
 
 @lru_cache(maxsize=4)
-def attention(sizes: tuple[int, ...], causal: bool, element: str, precision: str, threads: int) -> Any:
-    """One for all arrays of its shapes."""
-    batch, heads, queries, keys, width = sizes
+def attention(case: Case, form: str, element: str, threads: int) -> Any:
+    """One for all arrays of its shapes. Masks and biases are constants of the graph, added to scores.
+
+    Its operator knows no groups of heads: either their queries become those of one head, or keys and values are
+    broadcast to all.
+    """
     kind = getattr(openvino.Type, element)
-    inputs = [opset.parameter([batch, heads, length, width], kind) for length in (queries, keys, keys)]
-    out = opset.scaled_dot_product_attention(*inputs, causal=causal)
-    return compiled_graph(openvino.Model([out], inputs), precision, threads)
+    shapes = [(case.H, case.Tq), (case.Hk, case.Tk), (case.Hk, case.Tk)]
+    inputs = [opset.parameter([case.B, heads, length, case.D], kind) for heads, length in shapes]
+    query, key, value = inputs
+    group = case.H // case.Hk
+    is_folded = form == "groups as queries"
+    given = added_mask(case, with_causal=case.Tq != case.Tk or is_folded)
+    if is_folded:
+        query = opset.reshape(query, [case.B, case.Hk, group * case.Tq, case.D], False)
+        given = None if given is None else of_groups(case, given)
+    elif group > 1:
+        key, value = (broadcast(case, heads, group) for heads in (key, value))
+    mask = [] if given is None else [opset.constant(given, dtype=kind)]
+    is_causal = case.causal and given is None
+    out = opset.scaled_dot_product_attention(query, key, value, *mask, causal=is_causal)
+    if is_folded:
+        out = opset.reshape(out, [case.B, case.H, case.Tq, case.D], False)
+    return compiled_graph(openvino.Model([out], inputs), case.dtype, threads)
+
+
+def added_mask(case: Case, with_causal: bool) -> Array | None:
+    """What its operator has no words for, as numbers to be added: it ignores a mask if it is told to be causal."""
+    bias = case.alibi_bias()
+    if not case.is_masked and bias is None and not (case.causal and with_causal):
+        return None
+    rows = case.Tq if case.causal or case.window is not None else 1
+    added: Array = np.where(case.visible(rows, case.Tk), 0 if bias is None else bias, -np.inf).astype(np.float32)
+    return added.reshape(1, -1, *added.shape[-2:])
+
+
+def of_groups(case: Case, mask: Array) -> Array:
+    """[1, 1 or H, 1 or Tq, Tk] as that of the queries of all heads of a group, one below the other."""
+    if mask.shape[1:3] == (1, 1):
+        return mask
+    rows = np.broadcast_to(mask, (1, case.H, case.Tq, case.Tk))
+    return rows.reshape(1, case.Hk, -1, case.Tk)
+
+
+def broadcast(case: Case, heads: Any, group: int) -> Any:
+    apart = opset.broadcast(
+        opset.unsqueeze(heads, opset.constant(2)), opset.constant([case.B, case.Hk, group, case.Tk, case.D])
+    )
+    return opset.reshape(apart, [case.B, case.H, case.Tk, case.D], False)
 
 
 def compiled_graph(graph: Any, precision: str, threads: int, quantized_features: int = 0) -> Any:
     """So many features of a row that meets int8 weights share a scale; none: it is not quantized."""
     quantization = {"DYNAMIC_QUANTIZATION_GROUP_SIZE": quantized_features}
     return openvino.Core().compile_model(graph, "CPU", settings(precision, threads) | quantization)
-
-
-def layer_graph(case: Case, state: dict[str, Array], element: str) -> Any:
-    """Three linear maps in, attention, one linear map out: the form that its compiler makes the most of."""
-    kind = getattr(openvino.Type, element)
-    x = opset.parameter([case.B, case.Tq, case.E], kind)
-
-    def constant(array: Array) -> Any:
-        return opset.constant(np.ascontiguousarray(array, np.float32), dtype=kind)
-
-    def matrix(weight: Array) -> Any:
-        if not case.weights:
-            return constant(weight)
-        scales = np.abs(weight).max(axis=1, keepdims=True) / 127
-        integers = opset.constant(np.rint(weight / scales).astype(np.int8))
-        return opset.multiply(opset.convert(integers, "f32"), constant(scales))
-
-    def project(rows: Any, weight: Array, bias: Array) -> Any:
-        return opset.add(opset.matmul(rows, matrix(weight), False, True), constant(bias))
-
-    def heads_of(rows: Any) -> Any:
-        split = opset.reshape(rows, [case.B, case.Tq, case.H, case.D], False)
-        return opset.transpose(split, [0, 2, 1, 3])
-
-    weights, biases = np.split(state["in_proj_weight"], 3), np.split(state["in_proj_bias"], 3)
-    projected = [heads_of(project(x, weight, bias)) for weight, bias in zip(weights, biases, strict=True)]
-    heads = opset.scaled_dot_product_attention(*projected, causal=case.causal)
-    rows = opset.reshape(opset.transpose(heads, [0, 2, 1, 3]), [case.B, case.Tq, case.E], False)
-    return openvino.Model([project(rows, state["out_proj.weight"], state["out_proj.bias"])], [x])
 
 
 class Request:

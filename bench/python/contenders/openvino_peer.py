@@ -12,9 +12,10 @@ import openvino
 import torch
 from shapes import Array, Case, Inputs
 
-from .contender import Contender, Program
+from .contender import CannotCompute, Contender, Program
 from .openvino_graphs import graph_programs, settings
-from .transformers_peer import forms, in_order, load_embedder
+from .text_batches import Batches, forms, in_order
+from .transformers_peer import load_embedder
 
 
 class OpenVino(Contender):
@@ -27,12 +28,14 @@ class OpenVino(Contender):
         )
 
     def programs(self, case: Case, inputs: Inputs, threads: int) -> list[Program]:
-        if case.weights == "bf16" or case.dtype not in ("f32", "bf16"):
-            return []
+        if case.dtype not in ("f32", "bf16"):  # of which its plugin for CPUs makes f32
+            raise CannotCompute(f"no {case.dtype_name} on this CPU" if case.dtype == "f16" else "no float64")
+        if case.weights == "bf16" or case.cache:
+            raise CannotCompute("no 16 bits behind float32")
         if case.kind != "sentences":
             return graph_programs(self.name, case, inputs, threads)
-        if case.weights:  # int8 models are those of another package
-            return []
+        if case.weights:
+            raise CannotCompute("int8 models are made by another package")
         programs = []
         for form, order, batches in forms(case, inputs):
             shapes: list[tuple[int, int] | None] = [None]
@@ -52,7 +55,7 @@ class OpenVino(Contender):
 
 
 def embedding(
-    directory: Path, precision: str, threads: int, shape: tuple[int, int] | None, batches: list[tuple[Array, ...]]
+    directory: Path, precision: str, threads: int, shape: tuple[int, int] | None, batches: Batches
 ) -> Callable[[], list[Array]]:
     """Compiles when it is first called. Inputs are not copied; results are, if another batch overwrites them."""
     last = len(batches) - 1

@@ -46,7 +46,7 @@ class Ours(Contender):
         layer.load_state_dict(inputs.state)
         if case.kind == "step":
             return [Program(self.name, threads, step(case, layer, x, threads))]
-        return [Program(self.name, threads, lambda: layer(x, **options))]
+        return [Program(self.name, threads, lambda: layer(*inputs.arrays, **options))]
 
 
 def step(case: Case, layer: Any, x: Array, threads: int) -> Callable[[], Array]:

@@ -6,24 +6,17 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import transformers
-from encoder_inputs import padded_texts
-from shapes import Array, Case, Inputs
+from shapes import Case, Inputs
 from torch.nn import functional
 
-from .contender import Contender, Program
+from .contender import CannotCompute, Contender, Program
+from .text_batches import Batches, forms, in_order
 from .torch_peer import array_of, turn
 
 transformers.logging.set_verbosity_error()  # it says at length what it does not load
 transformers.logging.disable_progress_bar()
-
-# Of texts sorted by length: the default of sentence-transformers, which sorts them, too, and one with less padding.
-SORTED_BATCHES = (32, 8)
-
-
-Form = tuple[str, list[int], list[tuple[Array, ...]]]  # a name, the order of the texts, and batches of ids and masks
 
 
 class Transformers(Contender):
@@ -33,12 +26,15 @@ class Transformers(Contender):
         return f"{transformers.__version__} on torch {torch.__version__}; BertModel, sdpa; threads and mode as torch"
 
     def programs(self, case: Case, inputs: Inputs, threads: int) -> list[Program]:
-        # In int8 its embeddings are off by a third of their largest number: all rows of a batch share one scale.
-        if case.kind != "sentences" or case.weights or case.dtype not in ("f32", "bf16"):
-            return []
+        if case.kind != "sentences":
+            raise CannotCompute("models only")
+        if case.weights:  # by dynamic quantization, which gives all rows of a batch one scale
+            raise CannotCompute("int8 embeddings off by a third")
+        if case.dtype not in ("f32", "bf16"):
+            raise CannotCompute(f"no {case.dtype_name} here")
         embed = load_embedder(inputs.model, case.dtype)
 
-        def program(variant: str, order: list[int], batches: list[tuple[Array, ...]]) -> Program:
+        def program(variant: str, order: list[int], batches: Batches) -> Program:
             tensors = [tuple(map(torch.from_numpy, batch)) for batch in batches]
             return Program(
                 self.name,
@@ -79,26 +75,3 @@ def load_embedder(directory: Path, dtype: str) -> Embedder:
         dtype=torch.bfloat16 if dtype == "bf16" else torch.float32,
     )
     return Embedder(bert).eval()
-
-
-def forms(case: Case, inputs: Inputs) -> list[Form]:
-    """How a batch may be put to a model that wants rectangles."""
-    texts = list(inputs.arrays)
-    given = list(range(case.B))
-    if case.shortest == case.Tq:  # a mask that hides nothing, as tokenizers make it, or none
-        ids, mask = padded_texts(texts)
-        return [("mask", given, [(ids, mask)]), ("no mask", given, [(ids,)])]
-    by_length = sorted(given, key=lambda i: -len(texts[i]))
-    made: list[Form] = [("padded", given, [padded_texts(texts)])]
-    for size in SORTED_BATCHES:
-        groups = [by_length[first : first + size] for first in range(0, case.B, size)]
-        made.append((f"sorted, {size}", by_length, [padded_texts([texts[i] for i in group]) for group in groups]))
-    return made
-
-
-def in_order(order: list[int], parts: list[Array]) -> Array:
-    """Embeddings in the order of the texts."""
-    rows = np.concatenate(parts)
-    out = np.empty_like(rows)
-    out[order] = rows
-    return out
