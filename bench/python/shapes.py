@@ -82,6 +82,8 @@ class Case:
     against: str = ""
     weights: str = ""
     cache: str = ""
+    quick: bool = False
+    extra: bool = False
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS or self.dtype not in DTYPES:

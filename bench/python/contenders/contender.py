@@ -13,6 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 from shapes import Case, Inputs
 
+# Contenders of which nothing is expected: they set a time beside ours, and compute something else.
+YARDSTICKS = ("read", "against", "padded")
+
+
+class CannotCompute(Exception):
+    """This library cannot compute the case; says why in few words."""
+
 
 @dataclass(frozen=True)
 class Program:
@@ -74,4 +81,10 @@ class Contender(ABC):
 
     @abstractmethod
     def programs(self, case: Case, inputs: Inputs, threads: int) -> list[Program]:
-        """The programs for `case`, none if the library cannot compute it so. What may be prepared is prepared here."""
+        """The programs for `case`. What may be prepared is prepared here.
+
+        Raises
+        ------
+        CannotCompute
+            With the reason, in few words: "no softcap". A yardstick that says nothing about the case has no programs.
+        """
