@@ -53,20 +53,24 @@ class Cell:
     def label(self) -> str:
         return f"{self.case.name}, {self.threads} thread{'s' * (self.threads > 1)}"
 
-    @cached_property
+    @property
     def ours(self) -> Timed:
-        return fastest(self.programs_of(Ours.name))
+        return self.programs_of(Ours.name)[0]
 
     @cached_property
     def peers(self) -> dict[str, Timed]:
         """By name, those that compute the case, each by its fastest form."""
         names = dict.fromkeys(one.program.contender for one in self.measurement.timed if is_peer(one.program))
         forms = {name: self.programs_of(name) for name in names}
-        return {name: fastest(of_peer) for name, of_peer in forms.items() if of_peer}
+        return {name: self.fastest(of_peer) for name, of_peer in forms.items() if of_peer}
 
     @property
     def best_peer(self) -> Timed | None:
-        return fastest(self.peers.values()) if self.peers else None
+        return self.fastest(self.peers.values()) if self.peers else None
+
+    def fastest(self, timed: Iterable[Timed]) -> Timed:
+        """Beside ours, among those that went on for as many rounds as any."""
+        return min(timed, key=lambda one: (-len(one.turns), ratio(one, self.ours).median))
 
     @property
     def lead(self) -> Spread | None:
@@ -89,11 +93,6 @@ class Cell:
     def programs_of(self, contender: str) -> list[Timed]:
         asked = (contender, self.threads)
         return [one for one in self.measurement.timed if (one.program.contender, one.program.threads) == asked]
-
-
-def fastest(timed: Iterable[Timed]) -> Timed:
-    """Of the least median, among those that went on for as many rounds as any."""
-    return min(timed, key=lambda one: (-len(one.turns), spread(one.medians).median))
 
 
 def geometric_mean(values: Sequence[float]) -> float:

@@ -22,9 +22,10 @@ LONG_SECONDS = 0.2  # a call that takes longer is not warmed up by another
 SAMPLE_SECONDS = 1e-4  # of calls for one reading of the clock, which costs about 5e-8
 PEAK_SECONDS = 0.02  # ten chunks of the loop, of which the fastest counts
 
-# Times as long as the fastest: a form of a peer as its fastest form, a peer as the fastest peer. What takes longer in
-# the first round is not what anybody would use, and has no more rounds.
-SLOW_FORM, SLOW_PEER = 1.5, 4.0
+# After so many rounds those go on that somebody would use: of each peer the forms that take at most so many times as
+# long as its fastest. And of peers whose calls are longer than a turn, only those that take at most so many times as
+# long as the fastest peer; short ones cost little.
+ROUNDS_OF_ALL, SLOW_FORM, SLOW_PEER = 2, 1.5, 4.0
 
 
 class WrongResult(Exception):
@@ -42,7 +43,7 @@ class Effort:
 
     rounds: int
     turn_seconds: float = 0.02
-    rest_seconds: float = 0.05
+    rest_seconds: float = 0.03
     least_rounds: int = 5
     case_seconds: float = 6.0
 
@@ -57,7 +58,7 @@ class Turn:
 
 @dataclass(frozen=True)
 class Timed:
-    """A program, its largest error if it is checked, and its turns: one of each round, or of the first alone.
+    """A program, its largest error if it is checked, and its turns: one of each round, or of the first ones alone.
 
     `check_seconds` are those of the call that was checked, of all calls the first.
     """
@@ -126,8 +127,8 @@ def race(measurement: Measurement, effort: Effort, after_round: Callable[[float]
                     time.sleep(effort.rest_seconds)
                 one.turns.append(take_turn(one.program, effort.turn_seconds))
             peaks.append(peak)
-            if i == 0:
-                racing = those_who_go_on(timed)
+            if i + 1 == ROUNDS_OF_ALL:
+                racing = those_who_go_on(timed, effort.turn_seconds)
             after_round((i + 1) / effort.rounds)
     finally:
         for one in timed:
@@ -137,26 +138,26 @@ def race(measurement: Measurement, effort: Effort, after_round: Callable[[float]
         measurement.cpus_of_others = max(0, others - others_start) / elapsed
 
 
-def those_who_go_on(timed: list[Timed]) -> list[Timed]:
+def those_who_go_on(timed: list[Timed], turn_seconds: float) -> list[Timed]:
     """This library, yardsticks, and of the peers those that are fast enough.
 
-    The call that was checked counts, too: a call of a second has no other in the first round, and might have been the
-    one that the machine interrupted.
+    By the best of all calls, that of the check included: one that the machine interrupted is not to decide.
     """
+    seconds = {id(one): min(one.best, one.check_seconds) for one in timed}
     fastest_form: dict[tuple[int, str], float] = {}
     fastest: dict[int, float] = {}
-    seconds = {id(one): min(one.best, one.check_seconds) for one in timed if is_peer(one.program)}
     for one in timed:
-        if id(one) in seconds:
+        if is_peer(one.program):
             taken, threads, form = seconds[id(one)], one.program.threads, (one.program.threads, one.program.contender)
             fastest_form[form] = min(taken, fastest_form.get(form, taken))
             fastest[threads] = min(taken, fastest.get(threads, taken))
 
     def goes_on(one: Timed) -> bool:
-        if id(one) not in seconds:
+        if not is_peer(one.program):
             return True
-        best_form = fastest_form[one.program.threads, one.program.contender]
-        return seconds[id(one)] <= SLOW_FORM * best_form and best_form <= SLOW_PEER * fastest[one.program.threads]
+        form = fastest_form[one.program.threads, one.program.contender]
+        is_used = form <= max(SLOW_PEER * fastest[one.program.threads], turn_seconds)
+        return is_used and seconds[id(one)] <= SLOW_FORM * form
 
     return [one for one in timed if goes_on(one)]
 

@@ -124,7 +124,7 @@ def roofline(cells: list[Cell]) -> Figure | None:
     on_log_axis(panel.yaxis, panel.set_yscale)
     panel.grid(which="both", linewidth=0.3)
     panel.legend(loc="lower right", fontsize=9)
-    panel.set_title(f"Roofline, {few} thread{'s' * (few > 1)}: every point below the roofs that the same run measured")
+    panel.set_title(f"Roofline, {few} thread{'s' * (few > 1)}: the roofs are measured in the same run")
     return figure
 
 

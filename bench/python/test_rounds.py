@@ -9,7 +9,19 @@ from functools import partial
 import numpy as np
 import pytest
 from contenders import Ours, Program
-from measure import SLOW_FORM, SLOW_PEER, Effort, Measurement, Timed, Turn, WrongResult, check, race, those_who_go_on
+from measure import (
+    ROUNDS_OF_ALL,
+    SLOW_FORM,
+    SLOW_PEER,
+    Effort,
+    Measurement,
+    Timed,
+    Turn,
+    WrongResult,
+    check,
+    race,
+    those_who_go_on,
+)
 from shapes import Array, Case, make_inputs, oracle
 
 SMALL = Case("small", "sdpa", "f32", B=1, H=4, Hk=2, Tq=5, Tk=7, D=8, E=0, causal=True)
@@ -70,14 +82,17 @@ def raced(contender: str, seconds: float, threads: int = 1, checked: float = np.
     return Timed(Program(contender, threads, lambda: None), turns=[Turn(2 * seconds, seconds)], check_seconds=checked)
 
 
-def test_what_is_slow_has_one_round() -> None:
+def test_what_is_slow_does_not_go_on() -> None:
     ours, yardstick = raced("mha_native", 1e3), raced("read", 1e3)
     fastest, form, slow_form = raced("a", 1.0), raced("a", SLOW_FORM), raced("a", SLOW_FORM * 1.01)
     peer, slow_peer = raced("b", SLOW_PEER), raced("c", SLOW_PEER * 1.01)
     alone = raced("c", SLOW_PEER * 1.01, threads=2)
     interrupted = raced("d", 1e3, checked=SLOW_PEER)
     timed = [ours, yardstick, fastest, form, slow_form, peer, slow_peer, alone, interrupted]
-    assert those_who_go_on(timed) == [ours, yardstick, fastest, form, peer, alone, interrupted]
+    rest = [ours, yardstick, fastest, form, peer, alone, interrupted]
+    assert those_who_go_on(timed, turn_seconds=0.02) == rest
+    rest.insert(5, slow_peer)
+    assert those_who_go_on(timed, turn_seconds=10) == rest
 
 
 def test_what_is_slow_loses_its_turns_alone() -> None:
@@ -85,7 +100,8 @@ def test_what_is_slow_loses_its_turns_alone() -> None:
     slow = Program("b", 1, lambda: time.sleep(1e-3))
     measurement = unraced(Program("mha_native", 1, lambda: None), slow, fast)
     race(measurement, NO_TIME)
-    assert [len(timed.turns) for timed in measurement.timed] == [3, 1, 3]
+    assert NO_TIME.rounds > ROUNDS_OF_ALL
+    assert [len(timed.turns) for timed in measurement.timed] == [NO_TIME.rounds, ROUNDS_OF_ALL, NO_TIME.rounds]
 
 
 @pytest.mark.parametrize("rounds", [0, 2])
