@@ -19,6 +19,7 @@ from mha_native import _core
 
 WARM_SECONDS = 2e-3  # wakes sleeping threads and fills the caches
 LONG_SECONDS = 0.2  # a call that takes longer is not warmed up by another
+REST_SECONDS = 5e-3  # in which a thread that spins takes as many of the processor
 SAMPLE_SECONDS = 1e-4  # of calls for one reading of the clock, which costs about 5e-8
 PEAK_SECONDS = 0.02  # ten chunks of the loop, of which the fastest counts
 
@@ -36,14 +37,13 @@ class WrongResult(Exception):
 class Effort:
     """How long to measure: so many rounds, in each a turn of `turn_seconds` or one call for each program.
 
-    `rest_seconds` come after each turn of several threads: those that are idle, of OpenMP and OpenBLAS, spin on for up
-    to 25 ms after a call, and would take the time from the next one. A case that has taken `case_seconds` ends after
-    `least_rounds`.
+    Before each turn it rests until no thread is busy, for `rest_seconds` at most. A case that has taken `case_seconds`
+    ends after `least_rounds`.
     """
 
     rounds: int
     turn_seconds: float = 0.02
-    rest_seconds: float = 0.03
+    rest_seconds: float = 0.3
     least_rounds: int = 5
     case_seconds: float = 6.0
 
@@ -118,14 +118,11 @@ def race(measurement: Measurement, effort: Effort, after_round: Callable[[float]
         for i in range(effort.rounds):
             if i >= effort.least_rounds and time.perf_counter() - start > effort.case_seconds:
                 break
-            time.sleep(effort.rest_seconds)
+            rest(effort.rest_seconds)
             peak = _core.measure_fma_gflops(measurement.case.dtype_name, min(PEAK_SECONDS, effort.turn_seconds))
-            # Rotated, so that no program always comes after the same one.
-            for j in range(len(racing)):
-                one, before = racing[(i + j) % len(racing)], racing[(i + j - 1) % len(racing)]
-                if j and before.program.threads > 1:
-                    time.sleep(effort.rest_seconds)
-                one.turns.append(take_turn(one.program, effort.turn_seconds))
+            for j in range(len(racing)):  # rotated, so that no program always comes after the same one
+                one = racing[(i + j) % len(racing)]
+                one.turns.append(take_turn(one.program, effort))
             peaks.append(peak)
             if i + 1 == ROUNDS_OF_ALL:
                 racing = those_who_go_on(timed, effort.turn_seconds)
@@ -181,25 +178,40 @@ def checked(case: Case, program: Program, expected: Array, bound: float) -> Time
     return Timed(program, error, check_seconds=seconds)
 
 
-def take_turn(program: Program, turn_seconds: float) -> Turn:
-    """Warms up, and calls for the time of a turn."""
+def take_turn(program: Program, effort: Effort) -> Turn:
+    """Rests, warms up, and calls for the time of a turn."""
+    rest(effort.rest_seconds)
     was_enabled = gc.isenabled()
     gc.disable()
     try:
         with program.turn():
             start = time.perf_counter()
             call = seconds_of(program.run, 1)
-            while time.perf_counter() - start < min(WARM_SECONDS, turn_seconds):
+            while time.perf_counter() - start < min(WARM_SECONDS, effort.turn_seconds):
                 call = seconds_of(program.run, 1)
             calls = max(1, min(1000, int(SAMPLE_SECONDS / call)))
             samples = [call] if call > LONG_SECONDS else []
             start = time.perf_counter()
-            while not samples or time.perf_counter() - start < turn_seconds:
+            while not samples or time.perf_counter() - start < effort.turn_seconds:
                 samples.append(seconds_of(program.run, calls))
     finally:
         if was_enabled:
             gc.enable()
     return Turn(statistics.median(samples), min(samples))
+
+
+def rest(most_seconds: float) -> None:
+    """Until the threads of this process sleep.
+
+    Idle ones spin on after a call, and would take the time from the next program: those of OpenMP for 10 ms, of ONNX
+    Runtime for 40, of OpenBLAS for 100.
+    """
+    end = time.perf_counter() + most_seconds
+    while time.perf_counter() < end:
+        busy = time.process_time()
+        time.sleep(REST_SECONDS)
+        if time.process_time() - busy < REST_SECONDS / 10:
+            return
 
 
 def seconds_of(run: Callable[[], Any], calls: int) -> float:

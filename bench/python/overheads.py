@@ -80,7 +80,7 @@ def measure_overheads(thread_counts: list[int], effort: Effort, models: list[Mod
     x = np.ones((1, 1, 1, 8), np.float32)
     attend = mha_native.scaled_dot_product_attention
     tiny = Program("mha_native", 1, lambda: attend(x, x, x))
-    turns = [take_turn(tiny, effort.turn_seconds) for _ in range(effort.rounds)]
+    turns = [take_turn(tiny, effort) for _ in range(effort.rounds)]
     scratch = {}
     for threads in thread_counts:
         command = [sys.executable, "-c", SCRATCH_PROGRAM, mha_native.active_isa(), str(threads)]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 import time
-from functools import partial
 
 import numpy as np
 import pytest
@@ -20,6 +20,7 @@ from measure import (
     WrongResult,
     check,
     race,
+    rest,
     those_who_go_on,
 )
 from shapes import Array, Case, make_inputs, oracle
@@ -69,13 +70,24 @@ def test_programs_take_turns() -> None:
     assert shares == pytest.approx([1 / 3, 2 / 3, 1])
 
 
-def test_rests_come_after_turns_of_several_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    events: list[object] = []
-    monkeypatch.setattr(time, "sleep", events.append)
-    programs = [Program("mha_native", threads, partial(events.append, str(threads))) for threads in (1, 2, 2)]
-    race(unraced(*programs), Effort(rounds=1, turn_seconds=0, rest_seconds=0.5))
-    runs = [event for i, event in enumerate(events) if event != events[i - 1] or event == 0.5]
-    assert runs == [0.5, "1", "2", 0.5, "2"]  # the first before the peak is measured
+def test_a_turn_waits_until_threads_sleep() -> None:
+    stop = threading.Event()
+
+    def spin() -> None:
+        while not stop.is_set():
+            pass
+
+    spinning = threading.Thread(target=spin)
+    spinning.start()
+    start = time.perf_counter()
+    threading.Timer(0.2, stop.set).start()
+    rest(10)
+    waited = time.perf_counter() - start
+    spinning.join()
+    assert 0.15 < waited < 5
+    start = time.perf_counter()
+    rest(10)
+    assert time.perf_counter() - start < 5
 
 
 def raced(contender: str, seconds: float, threads: int = 1, checked: float = np.inf) -> Timed:
