@@ -16,21 +16,24 @@ if TYPE_CHECKING:
 def main(arguments: list[str] | None = None) -> int:
     """Runs, reports, and returns the exit code: 1 for a wrong result, 2 for what the user can mend, 130 if stopped."""
     options = parse(arguments)
-    from run import prepare, run  # not above: NumPy and the peers come with it, and --help is to be there at once
-
     try:
-        plan, results = prepare(options)
-    except Mendable as error:
-        complain(str(error))
-        return 2
-    try:
-        run(plan, results)
+        return measure_and_show(options)
     except Mendable as error:
         complain(str(error))
         return 2
     except KeyboardInterrupt:
         complain("interrupted")
         return 130  # what a shell says of it
+
+
+def measure_and_show(options: Namespace) -> int:
+    try:  # not above: NumPy comes with it, and --help is to be there at once
+        from run import prepare, run
+    except ModuleNotFoundError as error:
+        raise Mendable(f'{error}: pip install "mha_native[bench]"') from error
+    plan, results = prepare(options)
+    try:
+        run(plan, results)
     finally:  # nothing is lost that was measured, whatever ended it
         show(results, options)
     return 1 if results.wrong else 0
