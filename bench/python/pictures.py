@@ -84,7 +84,7 @@ def bars(cells: list[Cell]) -> Figure | None:
         panel.set_yticks(range(len(rows[kind])), rows[kind], fontsize=8)
         panel.set_ylim(len(rows[kind]) - 0.4, -0.6)
         panel.set_title(TITLES[kind], fontsize=10, loc="left")
-        on_log_axis(panel.xaxis, panel.set_xscale)
+        on_log_axis(panel.xaxis, panel.set_xscale, (1, 1.5, 2, 3, 5))
         panel.tick_params(axis="x", labelbottom=True, labelsize=8)
         panel.grid(axis="x", which="both", linewidth=0.4)
         panel.set_axisbelow(True)
@@ -165,9 +165,9 @@ def gflops(cell: Cell, timed: Timed) -> float:
     return cell.case.flops * 1e-9 / spread(timed.medians).median
 
 
-def on_log_axis(axis: Any, set_scale: Any) -> None:
+def on_log_axis(axis: Any, set_scale: Any, labelled: Sequence[float] = (1, 2, 5)) -> None:
     """Numbers as they are said, not as powers of ten."""
     set_scale("log")
-    axis.set_major_locator(ticker.LogLocator(subs=(1, 1.5, 2, 3, 5)))
+    axis.set_major_locator(ticker.LogLocator(subs=labelled))
     axis.set_major_formatter(ticker.FormatStrFormatter("%g"))
     axis.set_minor_formatter(ticker.NullFormatter())

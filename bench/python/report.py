@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cells import LEVEL, READ, Cell, geometric_mean, ratio, short, spread
-from measure import Measurement
+from contenders import PEERS
+from measure import Measurement, Timed
 from results import Results
 
 MOST_NAMES = 3  # of cases that one reason is given for; of more only the number, the table has a dash in each
 
 BUSY = 0.1  # CPUs, from which on a time may be that of another process
+
+WIDEST_LABEL = 24  # of the best peer, in the table
 
 SHORT_NAMES = {"onnxruntime": "onnxrt", "transformers": "transf."}  # at the head of a column
 
@@ -45,13 +48,14 @@ def text(results: Results, markdown: bool) -> str:
 
 
 def speed_table(cells: list[Cell]) -> list[list[str]]:
-    """One row for each cell, after the header."""
-    peers = list(dict.fromkeys(name for cell in cells for name in cell.peers))
+    """One row for each cell, after the header. Columns of which nothing would be said are left out."""
+    peers = [name for name in PEERS if any(name in cell.peers for cell in cells)]
     few, many = min(cell.threads for cell in cells), max(cell.threads for cell in cells)
     single = {cell.case.name: cell for cell in cells if cell.threads == few}
+    has_busy = any(is_busy(cell) for cell in cells)
     header = ["case", "thr.", "us", "of peak", "best peer", "best / ours"]
     header += [SHORT_NAMES.get(peer, peer) for peer in peers]
-    header += [f"{few} / {many} thr."] * (many > few) + ["busy"]
+    header += [f"{few}/{many} thr."] * (many > few) + ["busy"] * has_busy
     rows = [header]
     for cell in cells:
         read, busy = cell.of_bandwidth, cell.measurement.cpus_of_others
@@ -60,15 +64,28 @@ def speed_table(cells: list[Cell]) -> list[list[str]]:
             str(cell.threads),
             number(spread(cell.ours.medians).median * 1e6),
             f"{cell.of_peak:.0%}" if read is None else f"{read.median:.0%} bw",
-            " ".join([cell.best_peer.program.contender, cell.best_peer.program.variant]) if cell.best_peer else "-",
+            short_label(cell.best_peer) if cell.best_peer else "-",
             str(cell.lead or "-"),
             *(short(ratio(cell.peers[peer], cell.ours).median) if peer in cell.peers else "-" for peer in peers),
         ]
         if many > few:
             speedup = ratio(single[cell.case.name].ours, cell.ours).median
             row.append(short(speedup) if cell.threads > few else "")
-        rows.append([*row, "" if busy is None else f"{busy:.1f}"])
+        if has_busy:
+            row.append("" if busy is None else f"{busy:.1f}")
+        rows.append(row)
     return rows
+
+
+def short_label(timed: Timed) -> str:
+    """The whole is in the lines below, in the pictures and in the JSON."""
+    program = timed.program
+    label = f"{SHORT_NAMES.get(program.contender, program.contender)} {program.variant}".rstrip()
+    return label if len(label) <= WIDEST_LABEL else f"{label[: WIDEST_LABEL - 2]}.."
+
+
+def is_busy(cell: Cell) -> bool:
+    return (cell.measurement.cpus_of_others or 0) > BUSY
 
 
 def summary(cells: list[Cell]) -> list[str]:
@@ -87,7 +104,7 @@ def summary(cells: list[Cell]) -> list[str]:
         lines.append(line + f"; {without} more without a peer" * (without > 0))
     else:
         lines.append(f"{count(without)}, without a peer")
-    busy = sum((cell.measurement.cpus_of_others or 0) > BUSY for cell in cells)
+    busy = sum(map(is_busy, cells))
     if busy:
         lines.append(f"in {count(busy)} other processes kept more than {BUSY} CPUs busy: measure again")
     return lines
