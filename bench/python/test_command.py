@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import signal
 import subprocess
@@ -10,6 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from progress import Progress
 
 FOLDER = Path(__file__).parent
 CASES = (
@@ -85,3 +87,25 @@ def test_what_the_user_can_mend_is_said_before_anything_runs(arguments: list[str
     assert (done.returncode, done.stdout) == (2, "")
     assert word in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("has_tqdm", [False, True])
+def test_progress_is_a_bar_where_it_can_be(has_tqdm: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if has_tqdm:
+        pytest.importorskip("tqdm")
+    else:
+        monkeypatch.setitem(sys.modules, "tqdm", None)
+    terminal = io.StringIO()
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stderr", terminal)
+    with Progress(4) as progress:
+        for name in ("first", "second"):
+            progress.begin(name)
+            progress.advance(0.5)
+        progress.say("wrong")
+        progress.advance(1.0)
+    shown = terminal.getvalue()
+    assert ("50%|" in shown) == has_tqdm
+    assert ("[2/4] second" in shown) != has_tqdm
+    assert "wrong\n" in shown
+    assert "second" in shown
