@@ -1,141 +1,180 @@
-"""What is said about measurements: medians, quartiles and ratios, as tables and as JSON."""
+"""What is said about measurements: a table, what it comes to, and who cannot compute what."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
-from typing import Any
 
-import numpy as np
+from cells import LEVEL, READ, Cell, geometric_mean, ratio, short, spread
+from contenders import PEERS
 from measure import Measurement, Timed
+from results import Results
 
-READ = "read"  # the contender whose time over ours is a fraction of bandwidth
+MOST_NAMES = 3  # of cases that one reason is given for; of more only the number, the table has a dash in each
 
+BUSY = 0.1  # CPUs, from which on a time may be that of another process
 
-def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
-    """Lower quartile, median, upper quartile."""
-    low, median, high = np.percentile(values, [25, 50, 75])
-    return float(low), float(median), float(high)
+WIDEST_LABEL = 24  # of the best peer, in the table
 
+SHORT_NAMES = {"onnxruntime": "onnxrt", "transformers": "transf."}  # at the head of a column
 
-def fastest_of(measurement: Measurement, contender: str, threads: int) -> Timed | None:
-    """The program that stands for `contender`: of the least median."""
-    timed = [t for t in measurement.timed if (t.program.contender, t.program.threads) == (contender, threads)]
-    return min(timed, key=lambda t: quartiles(t.medians)[1], default=None)
+Section = tuple[str, list[str]]
 
 
-def ratio(of: Timed, to: Timed) -> str:
-    """How many times as long `of` takes as `to`: the median of the rounds [quartiles], and best to best."""
-    low, median, high = quartiles([a / b for a, b in zip(of.medians, to.medians, strict=True)])
-    return f"{median:.2f} [{low:.2f} {high:.2f}] {of.best / to.best:.2f}"
+def text(results: Results, markdown: bool) -> str:
+    """All of it."""
+    cells, measurements = results.cells, results.measurements
+    sections: list[Section] = [
+        ("Against the best peer", summary(cells)),
+        ("Behind the best peer", behind(cells)),
+        ("Wrong, and not timed", results.wrong),
+        (
+            "Without a result",
+            [*(f"{name}: {why}" for name, why in results.absent.items()), *cannot_lines(measurements)],
+        ),
+        ("What options cost: time of the case over that of another", against_lines(cells)),
+        ("Largest error against the float64 oracle, over what rounding allows", [error_line(measurements)]),
+        ("The machine", [*peak_lines(measurements), *bandwidth_lines(cells)]),
+        ("Overheads", results.overheads.lines() if results.overheads else []),
+    ]
+    width = 0 if markdown else max(map(len, results.facts)) + 2
+    parts = ["\n".join(f"{'- ' * markdown}{name:<{width}} {fact}" for name, fact in results.facts.items())]
+    parts.append("Times of peers are multiples of ours, medians over rounds [quartiles]; above 1, ours is faster.")
+    parts.append(layout(speed_table(cells), markdown))
+    for title, lines in sections:
+        if lines:
+            bullet = "- " if markdown else "  "
+            parts.append("\n".join([f"{title}:", *[""] * markdown, *(f"{bullet}{line}" for line in lines)]))
+    return "\n\n".join(parts)
 
 
-def speed_table(measurements: list[Measurement], peers: list[str], thread_counts: list[int]) -> list[list[str]]:
-    """One row for each case and number of threads. "Best" is the fastest call against the highest peak of its dtype."""
-    few, many = thread_counts[0], thread_counts[-1]
-    ran = {t.program.contender for m in measurements for t in m.timed}
-    peers = [peer for peer in peers if peer in ran]
-    header = ["case", "threads", "us", "best us", "GFLOP/s", "GB/s", "of peak", "best"]
-    header += ["of bandwidth" if peer == READ else f"{peer} / ours" for peer in peers]
-    if many > few:
-        header.append(f"{few} / {many} threads")
-    header.append("others")
-    highest_peak: dict[str, float] = {}
-    for m in measurements:
-        highest_peak[m.case.dtype] = max(highest_peak.get(m.case.dtype, 0), *m.peaks)
-
+def speed_table(cells: list[Cell]) -> list[list[str]]:
+    """One row for each cell, after the header. Columns of which nothing would be said are left out."""
+    peers = [name for name in PEERS if any(name in cell.peers for cell in cells)]
+    few, many = min(cell.threads for cell in cells), max(cell.threads for cell in cells)
+    single = {cell.case.name: cell for cell in cells if cell.threads == few}
+    has_busy = any(is_busy(cell) for cell in cells)
+    header = ["case", "thr.", "us", "of peak", "best peer", "best / ours"]
+    header += [SHORT_NAMES.get(peer, peer) for peer in peers]
+    header += [f"{few}/{many} thr."] * (many > few) + ["busy"] * has_busy
     rows = [header]
-    for m in measurements:
-        single = fastest_of(m, "mha_native", few)
-        for threads in thread_counts:
-            ours = fastest_of(m, "mha_native", threads)
-            if single is None or ours is None:
-                raise ValueError(f"{m.case.name}: mha_native was not measured with {threads} threads")
-            low, median, high = quartiles(ours.medians)
-            gflops = m.case.flops * 1e-9 / np.array(ours.medians)
-            best_gflops = m.case.flops * 1e-9 / ours.best
-            row = [
-                m.case.name,
-                str(threads),
-                f"{number(median * 1e6)} [{number(low * 1e6)} {number(high * 1e6)}]",
-                number(ours.best * 1e6),
-                number(m.case.flops * 1e-9 / median),
-                number(m.case.least_bytes * 1e-9 / median),
-                f"{np.median(gflops / (threads * np.array(m.peaks))):.2f}",
-                f"{best_gflops / (threads * highest_peak[m.case.dtype]):.2f}",
-            ]
-            for peer in peers:
-                other = fastest_of(m, peer, threads)
-                row.append(f"{ratio(other, ours)} {other.program.variant}".rstrip() if other else "-")
-            if many > few:
-                row.append(ratio(single, ours) if threads > few else "")
-            row.append("" if m.cpus_of_others is None else f"{m.cpus_of_others:.1f}")
-            rows.append(row)
-    return rows
-
-
-def error_table(measurements: list[Measurement], contenders: list[str]) -> list[list[str]]:
-    """Largest errors against float64, one row for each case, over all thread counts and programs of a contender."""
-    checked = {t.program.contender for m in measurements for t in m.timed if t.error is not None}
-    contenders = [name for name in contenders if name in checked]
-    rows = [["case", *contenders, "allowed", *(["ours / numpy"] if "numpy" in contenders else [])]]
-    for m in measurements:
-        largest: dict[str, float] = {}
-        for t in m.timed:
-            if t.error is not None:
-                largest[t.program.contender] = max(t.error, largest.get(t.program.contender, 0))
-        row = [m.case.name, *(f"{largest[name]:.1e}" if name in largest else "-" for name in contenders)]
-        row.append(f"{m.tolerance:.1e}")
-        if "numpy" in contenders:
-            unfused = largest.get("numpy", 0)
-            row.append(f"{largest['mha_native'] / unfused:.2f}" if unfused else "-")
+    for cell in cells:
+        read, busy = cell.of_bandwidth, cell.measurement.cpus_of_others
+        row = [
+            cell.case.name,
+            str(cell.threads),
+            number(spread(cell.ours.medians).median * 1e6),
+            f"{cell.of_peak:.0%}" if read is None else f"{read.median:.0%} bw",
+            short_label(cell.best_peer) if cell.best_peer else "-",
+            str(cell.lead or "-"),
+            *(short(ratio(cell.peers[peer], cell.ours).median) if peer in cell.peers else "-" for peer in peers),
+        ]
+        if many > few:
+            speedup = ratio(single[cell.case.name].ours, cell.ours).median
+            row.append(short(speedup) if cell.threads > few else "")
+        if has_busy:
+            row.append("" if busy is None else f"{busy:.1f}")
         rows.append(row)
     return rows
 
 
-def against_lines(measurements: list[Measurement]) -> list[str]:
+def short_label(timed: Timed) -> str:
+    """The whole is in the lines below, in the pictures and in the JSON."""
+    program = timed.program
+    label = f"{SHORT_NAMES.get(program.contender, program.contender)} {program.variant}".rstrip()
+    return label if len(label) <= WIDEST_LABEL else f"{label[: WIDEST_LABEL - 2]}.."
+
+
+def is_busy(cell: Cell) -> bool:
+    return (cell.measurement.cpus_of_others or 0) > BUSY
+
+
+def summary(cells: list[Cell]) -> list[str]:
+    leads = [lead.median for lead in (cell.lead for cell in cells) if lead is not None]
+    without = len(cells) - len(leads)
+    lines = []
+    if leads:
+        level = sum(lead >= LEVEL for lead in leads)
+        line = (
+            f"{count(len(leads))}, not behind the best peer (>= {LEVEL}) {level}; "
+            f"geometric mean against the best peer {geometric_mean(leads):.2f}"
+        )
+        of_torch = [ratio(cell.peers["torch"], cell.ours).median for cell in cells if "torch" in cell.peers]
+        if of_torch:
+            line += f", against torch {geometric_mean(of_torch):.2f} ({count(len(of_torch))})"
+        lines.append(line + f"; {without} more without a peer" * (without > 0))
+    else:
+        lines.append(f"{count(without)}, without a peer")
+    busy = sum(map(is_busy, cells))
+    if busy:
+        lines.append(f"in {count(busy)} other processes kept more than {BUSY} CPUs busy: measure again")
+    return lines
+
+
+def count(cells: int) -> str:
+    return f"{cells} cell{'s' * (cells != 1)}"
+
+
+def behind(cells: list[Cell]) -> list[str]:
+    """Cells in which a peer is faster, the slowest of ours first."""
+    slower = [(cell.lead.median, cell) for cell in cells if cell.lead is not None and cell.lead.median < LEVEL]
+    lines = []
+    for _, cell in sorted(slower, key=lambda pair: pair[0]):
+        best = cell.best_peer
+        if best is not None:
+            ours, theirs = (number(spread(one.medians).median * 1e6) for one in (cell.ours, best))
+            lines.append(f"{cell.label}: {cell.lead}, {ours} us against {theirs} us of {best.program.label}")
+    return lines or ["nowhere"] * any(cell.peers for cell in cells)
+
+
+def cannot_lines(measurements: list[Measurement]) -> list[str]:
+    """Which peer cannot compute which cases, and why."""
+    names: dict[tuple[str, str], list[str]] = {}
+    for m in measurements:
+        for contender, why in m.cannot.items():
+            names.setdefault((contender, why), []).append(m.case.name)
+    lines = []
+    for (contender, why), cases in sorted(names.items()):
+        which = f"{len(cases)} cases" if len(cases) > MOST_NAMES else ", ".join(cases)
+        lines.append(f"{contender}: {why} ({which})")
+    return lines
+
+
+def against_lines(cells: list[Cell]) -> list[str]:
     """What an option costs or saves: time and pairs of the case, over those of what it is timed beside."""
     lines = []
-    for m in measurements:
-        for other in m.timed:
-            ours = fastest_of(m, "mha_native", other.program.threads)
-            if other.program.pairs and ours is not None:
-                name = other.program.variant or other.program.contender
-                times, pairs = ratio(ours, other), m.case.visible_pairs / other.program.pairs
-                against = f"{m.case.name} against {name}, {threads_of(other)}"
-                lines.append(f"{against}: {times} x as long, {pairs:.2f} x the pairs")
+    for cell in cells:
+        for other in cell.measurement.timed:
+            program = other.program
+            if program.pairs and program.threads == cell.threads:
+                pairs = cell.case.visible_pairs / program.pairs
+                name = program.variant or program.contender
+                lines.append(f"{cell.label}, over {name}: {ratio(cell.ours, other)}, of the pairs {pairs:.2f}")
     return lines
 
 
-def variant_lines(measurements: list[Measurement]) -> list[str]:
-    """All forms in which peers embed sentences, not only the fastest: padding is a choice of their users."""
+def error_line(measurements: list[Measurement]) -> str:
+    """The largest of each contender, in which case, as a share of the bound of that case."""
+    largest: dict[str, tuple[float, str]] = {}
+    for m in measurements:
+        for one in m.timed:
+            if one.error is not None:
+                found = one.error / m.tolerance, m.case.name
+                largest[one.program.contender] = max(found, largest.get(one.program.contender, found))
+    return ", ".join(f"{contender} {share:.2f} ({case})" for contender, (share, case) in largest.items())
+
+
+def bandwidth_lines(cells: list[Cell]) -> list[str]:
+    """What "bw" divides by, at most and at least."""
+    rates: dict[int, list[tuple[float, str]]] = {}
+    for cell in cells:
+        for read in cell.programs_of(READ):
+            rate = cell.case.key_value_bytes * 1e-9 / spread(read.medians).median
+            rates.setdefault(cell.threads, []).append((rate, cell.case.name))
     lines = []
-    for m in measurements:
-        for other in m.timed:
-            ours = fastest_of(m, "mha_native", other.program.threads)
-            is_peer = not other.program.pairs  # those have a line of their own
-            if m.case.kind == "sentences" and other.program.variant and is_peer and ours is not None:
-                median = number(quartiles(other.medians)[1] * 1e6)
-                name = f"{m.case.name}, {other.program.label}, {threads_of(other)}"
-                lines.append(f"{name}: {median} us, {ratio(other, ours)} x ours")
+    for threads, found in rates.items():
+        ends = " to ".join(f"{rate:.1f} GB/s ({name})" for rate, name in sorted({min(found), max(found)}))
+        lines.append(f"reading keys and values, {threads} thread{'s' * (threads > 1)}: {ends}")
     return lines
-
-
-def bandwidth_lines(measurements: list[Measurement]) -> list[str]:
-    """What "of bandwidth" divides by."""
-    lines = []
-    for m in measurements:
-        for read in m.timed:
-            if read.program.contender == READ:
-                gigabytes = m.case.key_value_bytes * 1e-9
-                low, median, high = quartiles([gigabytes / seconds for seconds in read.medians])
-                rates = f"median {median:.1f} GB/s [{low:.1f} {high:.1f}], best {gigabytes / read.best:.1f}"
-                lines.append(f"Read bandwidth, {m.case.name}, {threads_of(read)}: {rates}")
-    return lines
-
-
-def threads_of(timed: Timed) -> str:
-    return f"{timed.program.threads} thread{'s' * (timed.program.threads > 1)}"
 
 
 def peak_lines(measurements: list[Measurement]) -> list[str]:
@@ -143,11 +182,9 @@ def peak_lines(measurements: list[Measurement]) -> list[str]:
     lines = []
     for dtype in sorted({m.case.dtype for m in measurements}):
         peaks = [peak for m in measurements if m.case.dtype == dtype for peak in m.peaks]
-        low, median, high = quartiles(peaks)
-        lines.append(
-            f"FMA peak {dtype}, one thread: median {median:.1f} GFLOP/s [{low:.1f} {high:.1f}], best {max(peaks):.1f}; "
-            "of n threads: n times that"
-        )
+        at = spread(peaks)
+        rates = f"median {at.median:.0f} GFLOP/s [{at.low:.0f} {at.high:.0f}], best {max(peaks):.0f}"
+        lines.append(f"FMA peak {dtype}, one thread: {rates}; of n threads: n times that")
     return lines
 
 
@@ -156,7 +193,7 @@ def number(value: float) -> str:
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def layout(rows: list[list[str]], markdown: bool) -> str:
+def layout(rows: Sequence[Sequence[str]], markdown: bool) -> str:
     """Rows as text, the first of them the header; the first column to the left, the others to the right."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = []
@@ -168,29 +205,3 @@ def layout(rows: list[list[str]], markdown: bool) -> str:
         rule = [("-" * (width + 1) + ":") if i else "-" * (width + 2) for i, width in enumerate(widths)]
         lines.insert(1, f"|{'|'.join(rule)}|")
     return "\n".join(lines)
-
-
-def as_json(measurements: list[Measurement]) -> list[dict[str, Any]]:
-    """Every turn of every program: what the tables are made from."""
-    return [
-        {
-            **asdict(m.case),
-            "flops": m.case.flops,
-            "least_bytes": m.case.least_bytes,
-            "tolerance": m.tolerance,
-            "peak_gflops": m.peaks,
-            "cpus_of_others": m.cpus_of_others,
-            "programs": [
-                {
-                    "contender": t.program.contender,
-                    "variant": t.program.variant,
-                    "threads": t.program.threads,
-                    "largest_error": t.error,
-                    "median_seconds": t.medians,
-                    "best_seconds": [turn.best for turn in t.turns],
-                }
-                for t in m.timed
-            ],
-        }
-        for m in measurements
-    ]

@@ -1,25 +1,20 @@
-"""The benchmark itself: exact counts, wrong programs refused, and the whole of it once in a few seconds."""
+"""Cases and contenders: exact counts, and that peers compute what they say they do."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import pytest
-import report
 from contenders import Ours, Program, in_rotation, make_peer
 from contenders.numpy_unfused import attention
 from encoder_inputs import Models, padded_texts
 from machine import last_cache_bytes
-from measure import Effort, Measurement, Timed, Turn, WrongResult, measure
+from measure import check
 from shapes import (
-    Array,
     Case,
     copies,
     in_dtype,
@@ -37,7 +32,6 @@ SENTENCES = Case(
     F=24, activation="gelu", layers=2, shortest=2,
 )  # fmt: skip
 SMALL = Case("small", "sdpa", "f32", B=1, H=4, Hk=2, Tq=5, Tk=7, D=8, E=0, causal=True)
-NO_TIME = Effort(rounds=3, turn_seconds=0, rest_seconds=0)
 
 
 @pytest.mark.parametrize(("queries", "keys"), [(1, 1), (5, 5), (3, 7), (7, 3), (1, 9)])
@@ -192,7 +186,7 @@ def test_a_model_is_written_once_and_checked(models: Models) -> None:
 def test_this_library_embeds_sentences(models: Models) -> None:
     inputs = make_inputs(SENTENCES, models.directory(SENTENCES))
     programs = Ours([1, 2]).programs(SENTENCES, inputs, 1) + Ours([1, 2]).programs(SENTENCES, inputs, 2)
-    assert len(measure(SENTENCES, programs, oracle(SENTENCES, inputs), NO_TIME).timed) == 2
+    assert len(check(SENTENCES, programs, oracle(SENTENCES, inputs)).timed) == 2
 
 
 def test_padding_of_texts() -> None:
@@ -208,12 +202,6 @@ def test_a_case_is_timed_beside_the_one_it_goes_against() -> None:
     [program] = make_peer("against", [1]).programs(case, inputs, 1)
     np.testing.assert_allclose(program.run(), oracle(plain, inputs), atol=1e-5)
     assert make_peer("against", [1]).programs(plain, inputs, 1) == []
-    turns = [Turn(2.0, 1.0)]
-    ours = Timed(Program("mha_native", 1, lambda: None), 0.0, [Turn(1.0, 0.25)])
-    measurement = Measurement(case, 1e-6, [1.0], [ours, Timed(program, None, turns)])
-    expected = "mask-T512-half against sdpa-T512-D64, 1 thread: 0.50 [0.50 0.50] 0.25 x as long, 0.50 x the pairs"
-    assert report.against_lines([measurement]) == [expected]
-    assert report.error_table([measurement], ["mha_native", "against"])[0] == ["case", "mha_native", "allowed"]
 
 
 def test_decoding_is_held_against_reading() -> None:
@@ -227,52 +215,6 @@ def test_decoding_is_held_against_reading() -> None:
         bits = [array.view(np.uint64).ravel() for array in narrow.arrays[1:]]
         assert make_peer("read", [1]).programs(case, narrow, 1)[0].run() == np.bitwise_xor.reduce(np.concatenate(bits))
     assert make_peer("read", [1]).programs(SMALL, make_inputs(SMALL), 1) == []
-    ours = Timed(Program("mha_native", 1, lambda: None), 0.0, [Turn(2e-6, 1e-6)])
-    measurement = Measurement(case, 1e-6, [1.0], [ours, Timed(program, None, [Turn(1e-6, 5e-7)])])
-    rows = report.speed_table([measurement], ["read", "torch"], [1])
-    assert dict(zip(*rows, strict=True))["of bandwidth"] == "0.50 [0.50 0.50] 0.50"
-    assert "torch / ours" not in rows[0]
-    # 2 Hk Tk D elements of 4 bytes
-    expected = "Read bandwidth, small, 1 thread: median 0.9 GB/s [0.9 0.9], best 1.8"
-    assert case.key_value_bytes == 2 * 2 * 7 * 8 * 4
-    assert report.bandwidth_lines([measurement]) == [expected]
-
-
-@pytest.mark.parametrize("wrong", [np.nan, 1e-3])
-def test_a_wrong_result_is_refused_before_any_timing(wrong: float) -> None:
-    inputs = make_inputs(SMALL)
-    expected = oracle(SMALL, inputs)
-    calls = []
-
-    def run() -> Array:
-        calls.append(1)
-        result = expected.astype(np.float32)
-        result[0, 1, 2, 3] += wrong
-        return result
-
-    right = Ours([1]).programs(SMALL, inputs, 1)
-    with pytest.raises(WrongResult, match="small: other with 1 threads"):
-        measure(SMALL, [*right, Program("other", 1, run)], expected, NO_TIME)
-    assert len(calls) == 1
-
-
-def test_programs_take_turns() -> None:
-    inputs = make_inputs(SMALL)
-    expected = oracle(SMALL, inputs)
-    order: list[str] = []
-
-    def program(name: str) -> Program:
-        def run() -> Array:
-            if order[-1:] != [name]:
-                order.append(name)
-            return expected
-
-        return Program(name, 1, run)
-
-    measurement = measure(SMALL, [program(name) for name in "abc"], expected, NO_TIME)
-    assert "".join(order) == "abc" + "abc" + "bca" + "cab"  # the check, then three rounds
-    assert [len(timed.turns) for timed in measurement.timed] == [3, 3, 3]
-    assert len(measurement.peaks) == 3
 
 
 def test_the_yardstick_reads_grouped_heads() -> None:
@@ -280,48 +222,3 @@ def test_the_yardstick_reads_grouped_heads() -> None:
     query, key, value = inputs.arrays
     out = attention(query, key, value, ~np.tri(SMALL.Tq, SMALL.Tk, dtype=bool))
     np.testing.assert_allclose(out, oracle(SMALL, inputs), atol=1e-5)
-
-
-def test_the_fastest_program_stands_for_its_contender() -> None:
-    def timed(contender: str, variant: str, *medians: float) -> Timed:
-        turns = [Turn(median, median / 2) for median in medians]
-        return Timed(Program(contender, 1, lambda: None, variant=variant), 1e-7, turns)
-
-    ours = timed("mha_native", "", 1.0, 2.0, 1.0)
-    fast = timed("torch", "fast", 3.0, 4.0, 1.0)
-    measurement = Measurement(SMALL, 1e-6, [1.0, 2.0, 1.0], [ours, timed("torch", "slow", 4.0, 4.0, 4.0), fast])
-    assert report.fastest_of(measurement, "torch", 1) is fast
-    assert report.fastest_of(measurement, "torch", 2) is None
-    assert report.ratio(fast, ours) == "2.00 [1.50 2.50] 1.00"
-    rows = report.speed_table([measurement], ["torch"], [1])
-    assert dict(zip(*rows, strict=True))["torch / ours"] == "2.00 [1.50 2.50] 1.00 fast"
-
-
-def test_smoke(tmp_path: Path) -> None:
-    script, written = Path(__file__).with_name("bench_attention.py"), tmp_path / "out.json"
-    command = [sys.executable, str(script), "--smoke", "--markdown", "--json", str(written)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    document = json.loads(written.read_text(encoding="utf-8"))
-    kinds = {"sdpa", "ragged", "mha", "encoder_layer"}
-    if find_spec("safetensors") and find_spec("tokenizers"):
-        kinds.add("sentences")
-    assert {case["kind"] for case in document["cases"]} == kinds
-    for case in document["cases"]:
-        assert f"| {case['name']} " in done.stdout
-        for program in case["programs"]:
-            assert min(program["best_seconds"]) > 0
-            assert program["largest_error"] is None or program["largest_error"] <= case["tolerance"]
-    assert document["overheads"]["scratch_bytes"]["1"] > 0
-    assert min(document["overheads"]["import_seconds"]["mha_native.models"]) > 0
-    for memory in document["overheads"]["models"]:
-        assert memory["of_call"] > 0
-
-
-def test_what_the_user_can_mend_is_said() -> None:
-    script = Path(__file__).with_name("bench_attention.py")
-    for arguments in (["--cases", "no-such"], ["--isa", "no-such"], ["--peers", "no-such"]):
-        done = subprocess.run([sys.executable, str(script), *arguments], capture_output=True, text=True, check=False)
-        assert done.returncode == 2
-        assert "no-such" in done.stderr
-        assert "Traceback" not in done.stderr

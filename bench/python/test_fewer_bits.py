@@ -8,10 +8,8 @@ from typing import Any
 import pytest
 from contenders import Ours
 from encoder_inputs import Models
-from measure import Effort, measure
+from measure import check
 from shapes import Case, in_dtype, make_inputs, oracle
-
-NO_TIME = Effort(rounds=1, turn_seconds=0, rest_seconds=0)
 
 SQUARE = Case("mha", "mha", "f32", B=2, H=2, Hk=2, Tq=6, Tk=6, D=8, E=16, causal=False)
 STEP = dataclasses.replace(SQUARE, name="step", kind="step", Tq=1)
@@ -60,7 +58,7 @@ def test_this_library_computes_in_fewer_bits(case: Case, changes: dict[str, Any]
         errors = []
         for each in (narrow, case):
             programs = Ours([1]).programs(each, in_dtype(inputs, each), 1)
-            [timed] = measure(each, programs, expected, NO_TIME).timed
+            [timed] = check(each, programs, expected).timed
             assert timed.error is not None
             errors.append(timed.error)
     assert errors[0] > 16 * errors[1]  # the format was not lost on the way

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import runpy
 import sys
 from pathlib import Path
 from typing import Any
@@ -44,11 +45,17 @@ def main(arguments: list[str] | None = None) -> int:
     demo_parser.add_argument("--plot", metavar="PATH", help="draw the weights of each head, to heads.png for example")
     demo_parser.add_argument("--seed", type=int, default=0, help="of embeddings and weights; default: %(default)s")
     _add_embed(commands)
-    options = parser.parse_args(arguments)
+    about = "speed beside other libraries, on the same inputs in turns; each result is checked first (bench --help)"
+    commands.add_parser("bench", help=about, add_help=False)
+    given = sys.argv[1:] if arguments is None else arguments
+    is_bench = given[:1] == ["bench"]  # which has options of its own
+    options = parser.parse_args(given[:1] if is_bench else given)
 
     try:
         if options.command == "info":
             show_config()
+        elif options.command == "bench":
+            return _bench(given[1:])
         elif options.command == "embed":
             _embed(options)
         else:
@@ -102,6 +109,20 @@ def _embed(options: argparse.Namespace) -> None:
         options.usage_error("--output does not go with --explain")
     else:
         embed.explain(options.model, options.dtype, options.weight_dtype, options.explain, options.plot)
+
+
+def _bench(arguments: list[str]) -> int:
+    """Programs in a folder of their own, which run from a checkout as they do from here."""
+    folder = Path(__file__).parent / "bench" / "python"
+    before = sys.argv
+    sys.argv = [before[0], *arguments]
+    try:
+        runpy.run_path(str(folder), run_name="__main__")
+    except SystemExit as done:
+        return done.code if isinstance(done.code, int) else 0
+    finally:
+        sys.argv = before
+    return 0
 
 
 if __name__ == "__main__":

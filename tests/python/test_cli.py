@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -25,7 +26,7 @@ def _main(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str
 def _one_sentence(code: int, out: str, err: str, *words: str) -> None:
     assert code == 2
     assert out == ""
-    assert err.startswith("mha_native: ")
+    assert re.match("mha_native( bench)?: ", err)
     assert err.count("\n") == 1
     for word in words:
         assert word in err, err
@@ -146,6 +147,47 @@ def test_a_file_that_is_no_text(capsys: pytest.CaptureFixture[str], tmp_path: Pa
     path = tmp_path / "binary"
     path.write_bytes(b"\xff\xfe\x00\xd8")
     _one_sentence(*_main(capsys, "demo", "--file", str(path)), "UTF-8")
+
+
+def test_bench_has_a_help_of_its_own() -> None:
+    command = [sys.executable, "-m", "mha_native", "bench", "--help"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout.startswith("usage: python -m mha_native bench ")
+    for option in ("--quick", "--json", "--plot"):
+        assert option in result.stdout
+
+
+def test_bench(tmp_path: Path) -> None:
+    # From a folder in which nothing of a checkout is found.
+    written = tmp_path / "out.json"
+    command = [
+        sys.executable,
+        "-m",
+        "mha_native",
+        "bench",
+        "--cases",
+        "^sdpa-T16-D64$",
+        "--peers",
+        "",
+        "--threads",
+        "1",
+    ]
+    result = subprocess.run(
+        [*command, "--rounds", "1", "--json", str(written)], capture_output=True, text=True, timeout=60, cwd=tmp_path
+    )
+    assert result.returncode == 0, result.stderr
+    assert "sdpa-T16-D64" in result.stdout
+    [case] = json.loads(written.read_text(encoding="utf-8"))["cases"]
+    [program] = case["programs"]
+    assert program["contender"] == "mha_native"
+    assert 0 < program["best_seconds"][0] < 1
+
+
+def test_bench_says_what_can_be_mended(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "mha_native", "bench", "--cases", "no-such"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path)
+    _one_sentence(result.returncode, result.stdout, result.stderr, "bench", "no-such")
 
 
 def test_a_negative_seed(capsys: pytest.CaptureFixture[str]) -> None:

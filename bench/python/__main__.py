@@ -1,0 +1,62 @@
+"""`python -m mha_native bench`, or `python bench/python` in a checkout. The protocol is in ../README.md."""
+
+from __future__ import annotations
+
+import json
+import sys
+from argparse import Namespace
+from typing import TYPE_CHECKING
+
+from options import Mendable, complain, parse
+
+if TYPE_CHECKING:
+    from results import Results
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs, reports, and returns the exit code: 1 for a wrong result, 2 for what the user can mend, 130 if stopped."""
+    options = parse(arguments)
+    try:
+        return measure_and_show(options)
+    except Mendable as error:
+        complain(str(error))
+        return 2
+    except KeyboardInterrupt:
+        complain("interrupted")
+        return 130  # what a shell says of it
+
+
+def measure_and_show(options: Namespace) -> int:
+    try:  # not above: NumPy comes with it, and --help is to be there at once
+        from run import prepare, run
+    except ModuleNotFoundError as error:
+        raise Mendable(f'{error}: pip install "mha_native[bench]"') from error
+    plan, results = prepare(options)
+    try:
+        run(plan, results)
+    finally:  # nothing is lost that was measured, whatever ended it
+        show(results, options)
+    return 1 if results.wrong else 0
+
+
+def show(results: Results, options: Namespace) -> None:
+    """The report, and what goes to files."""
+    from document import as_json
+    from report import text
+
+    if not results.measurements:
+        return
+    print(text(results, options.markdown), flush=True)
+    try:
+        if options.json is not None:
+            options.json.write_text(json.dumps(as_json(results), indent=1) + "\n", encoding="utf-8")
+        if options.plot is not None:
+            from pictures import draw
+
+            draw(results.cells, options.plot)
+    except OSError as error:
+        complain(str(error))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
