@@ -7,7 +7,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from contenders import Ours, Program
@@ -92,6 +92,10 @@ class Measurement:
     cannot: dict[str, str] = field(default_factory=dict)
     peaks: list[float] = field(default_factory=list)
     cpus_of_others: float | None = None
+
+    def release(self) -> None:
+        """Lets go of arrays, sessions and compiled models. Those of all cases together would not fit the memory."""
+        self.timed = [replace(one, program=one.program.released()) for one in self.timed]
 
 
 def check(case: Case, programs: list[Program], expected: Array, cannot: dict[str, str] | None = None) -> Measurement:

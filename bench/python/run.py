@@ -122,7 +122,10 @@ def run(plan: Plan, results: Results) -> None:
                 progress.say(f"wrong: {error}")
                 continue
             results.started.append(measurement)
-            race(measurement, plan.effort, progress.advance)
+            try:
+                race(measurement, plan.effort, progress.advance)
+            finally:
+                measurement.release()
             if mha_native.last_used_isa() != mha_native.active_isa():
                 results.wrong.append(f"{case.name} ran on {mha_native.last_used_isa()}")
             if case.kind == "sentences" and plan.measures_overheads:

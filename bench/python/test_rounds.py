@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 import time
+import weakref
 
 import numpy as np
 import pytest
@@ -135,3 +136,13 @@ def test_a_long_case_has_fewer_rounds() -> None:
     measurement = unraced(Program("mha_native", 1, lambda: None))
     race(measurement, effort)
     assert len(measurement.peaks) == 2
+
+
+def test_results_do_not_keep_arrays_alive() -> None:
+    array = np.zeros(1)
+    kept = weakref.ref(array)
+    measurement = Measurement(SMALL, 1.0, [Timed(Program("numpy", 1, array.sum, to_array=array.__add__))])
+    del array
+    measurement.release()
+    assert kept() is None
+    assert measurement.timed[0].program.label == "numpy"

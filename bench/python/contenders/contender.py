@@ -54,6 +54,10 @@ class Program:
     def label(self) -> str:
         return f"{self.contender} ({self.variant})" if self.variant else self.contender
 
+    def released(self) -> Program:
+        """The same in name, without anything that it would need to run."""
+        return replace(self, run=lambda: None, turn=nullcontext, to_array=np.asarray)
+
 
 def in_rotation(programs: list[Program]) -> Program:
     """A program that runs the next of `programs` at each call: the same work, on other memory."""
