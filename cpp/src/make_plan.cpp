@@ -54,8 +54,9 @@ AttentionPlan make_plan(const AttentionArguments& a, AttentionOutput output, con
     plan.key_mask = static_cast<const std::byte*>(mask.data);
     plan.key_mask_batch = mask.strides[0];
     plan.key_mask_step = mask.strides[1];
-  } else if (plan.attn_mask.data && plan.attn_mask_is_boolean && plan.attn_mask.head == 0 && plan.attn_mask.row == 0 &&
-             !a.ragged) {
+  } else if (plan.attn_mask.data && plan.attn_mask_is_boolean &&
+             (plan.attn_mask.head == 0 || a.query.extents[1] == 1) &&
+             (plan.attn_mask.row == 0 || plan.query_length == 1) && !a.ragged) {
     // The same for every head and query: one look at each key does, instead of one at each (query, key). Not in a
     // ragged batch, where such a mask begins anew with each sequence, and a key_mask goes through all keys.
     plan.key_mask = plan.attn_mask.data;
