@@ -93,7 +93,7 @@ struct Bf16WeightsStrip {
 template <class, int M, int N>
 using Bf16WeightsRows = Bf16WeightsStrip<M, N, 0>;
 template <class, int M, int N>
-using Bf16WeightsFirstRows = Bf16WeightsStrip<M, N, kPanelRowsAhead>;
+using Bf16WeightsFirstRows = Bf16WeightsStrip<M, N, panel_rows_ahead(M)>;
 
 inline void project_bf16_weights(const ProjectionTile& tile, void* scratch) {
   static constexpr WeightStripTable<Bf16WeightsRows> strips;

@@ -65,7 +65,7 @@ struct Int8WeightsStrip {
 template <class, int M, int N>
 using Int8WeightsRows = Int8WeightsStrip<M, N, 0>;
 template <class, int M, int N>
-using Int8WeightsFirstRows = Int8WeightsStrip<M, N, kPanelRowsAhead>;
+using Int8WeightsFirstRows = Int8WeightsStrip<M, N, panel_rows_ahead(M)>;
 
 inline void project_int8_weights(const ProjectionTile& tile, void* scratch) {
   static constexpr WeightStripTable<Int8WeightsRows> strips;

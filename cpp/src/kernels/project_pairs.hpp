@@ -28,7 +28,7 @@ struct PairsStrip {
 template <class, int M, int N>
 using PairsRows = PairsStrip<M, N, 0>;
 template <class, int M, int N>
-using PairsFirstRows = PairsStrip<M, N, kPanelRowsAhead>;
+using PairsFirstRows = PairsStrip<M, N, panel_rows_ahead(M)>;
 
 inline void project_pairs(const ProjectionTile& tile, void* scratch) {
   static constexpr WeightStripTable<PairsRows> strips;
