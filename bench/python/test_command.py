@@ -57,7 +57,9 @@ def test_an_interrupted_run_reports_what_it_has() -> None:
         "--rounds",
         "100000",
     ]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+    # In the background of a shell, children inherit that it is ignored.
+    hears = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **hears) as running:
         assert running.stderr is not None
         assert "sdpa-T16-D64" in running.stderr.readline()
         with pytest.raises(subprocess.TimeoutExpired):
