@@ -117,8 +117,7 @@ struct StripTable {
     const Index count = (rows + tile_rows(n) - 1) / tile_rows(n), least = rows / count, higher = rows % count;
     for (Index strip = 0, row = 0; strip < count; ++strip) {
       const Index height = least + (strip < higher);
-      if (upcoming.rows > 0)
-        upcoming.prefetch(upcoming.rows * strip / count, upcoming.rows * (strip + 1) / count);
+      if (upcoming.rows > 0) upcoming.prefetch(upcoming.rows * strip / count, upcoming.rows * (strip + 1) / count);
       (strip == 0 && first ? *first : strips)[n - 1][height - 1](arguments, row);
       row += height;
     }
