@@ -184,7 +184,7 @@ class ScoreTile {
   /// The scores of vector j become weights, where they are. Returns their sum. Four chains at a time: as many
   /// polynomials side by side as the latency of a multiply-add needs, and their coefficients fit sixteen registers.
   P exponentiate_in_place(const KeyBlock& block, int j) {
-    constexpr int kTogether = 4, kApart = kSumChains / kTogether;
+    constexpr Index kTogether = 4, kApart = kSumChains / kTogether;
     const P scale = pset1<P>(scale_.exponent_scale), highest = pload<P>(row_max_ + j * L);
     const Index first = first_in(block, j) - block.begin, last = last_in(block, j) - block.begin;
     T* const scores = scores_ + j * L;
@@ -200,9 +200,9 @@ class ScoreTile {
       for (Index key = first - first % kSumChains + chain; key < last; key += kSumChains)
         if (key >= first && key + kSumChains - kApart < last) {
           MHA_UNROLL
-          for (int i = 0; i < kTogether; ++i) weigh(key + i * kApart, sums[i]);
+          for (Index i = 0; i < kTogether; ++i) weigh(key + i * kApart, sums[i]);
         } else {
-          for (int i = 0; i < kTogether; ++i)
+          for (Index i = 0; i < kTogether; ++i)
             if (key + i * kApart >= first && key + i * kApart < last) weigh(key + i * kApart, sums[i]);
         }
       return sum_chains<0, 1, kTogether>([&](Index i) MHA_INLINE_LAMBDA { return sums[i]; });
