@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tolerance
 from element_types import BFLOAT16
-from tolerance import assert_close, assert_same_bits
+from tolerance import assert_close, assert_no_further_off, assert_same_bits
 
 from mha_native import MultiHeadAttention, attention_weights, scaled_dot_product_attention
 
@@ -240,8 +240,7 @@ def test_a_module_in_16_bits(half: torch.dtype) -> None:
     exact = layer.astype("float32")(x.float())
     with torch.no_grad():
         theirs = module(x, x, x, need_weights=False)[0]
-    unit = torch.finfo(half).eps * exact.abs().max()
-    assert (out.float() - exact).abs().max() <= (theirs.float() - exact).abs().max() + unit
+    assert_no_further_off(*(result.float().numpy() for result in (out, theirs, exact)), torch.finfo(half).eps)
 
 
 def test_tensors_in_tensors_out(dtype: Any) -> None:

@@ -10,7 +10,7 @@ import block_tolerance
 import numpy as np
 import pytest
 from blocks import rows
-from tolerance import Array, assert_close, assert_same_bits
+from tolerance import Array, assert_close, assert_no_further_off, assert_same_bits
 
 from mha_native import Decoder, DecoderLayer, Encoder, EncoderLayer, LayerNorm
 
@@ -179,8 +179,7 @@ def test_a_module_in_16_bits(half: torch.dtype) -> None:
     exact = layer.astype("float32")(x.float())
     with torch.no_grad():
         theirs = module(x)
-    unit = torch.finfo(half).eps * exact.abs().max()
-    assert (out.float() - exact).abs().max() <= (theirs.float() - exact).abs().max() + unit
+    assert_no_further_off(*(result.float().numpy() for result in (out, theirs, exact)), torch.finfo(half).eps)
 
 
 @pytest.mark.parametrize(

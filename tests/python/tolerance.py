@@ -346,6 +346,12 @@ def assert_close(actual: Array, expected: Array, bound: Array, *, label: str) ->
     )
 
 
+def assert_no_further_off(ours: Array, theirs: Array, exact: Array, eps: float) -> None:
+    """No further from `exact` than `theirs`, and a unit in the last place of its largest element."""
+    unit = eps * np.abs(exact).max()
+    assert np.abs(ours - exact).max() <= np.abs(theirs - exact).max() + unit
+
+
 def assert_same_bits(actual: Array, expected: Array, *, label: str = "") -> None:
     """Equal element by element, as bit patterns: -0 is not 0, and NaN equals the same NaN."""
     assert actual.dtype == expected.dtype, label
