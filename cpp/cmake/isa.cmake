@@ -4,7 +4,7 @@
 # may have instructions and be slow at them. What EXTENDS another instruction set has its own kernels for the element
 # types it has instructions for, and takes the others from there. REQUIRES lists all that FLAGS let the compiler emit, in
 # the names of __builtin_cpu_supports, which also asks (XGETBV) whether the operating system saves the registers; for the
-# names of isa_own_features src/cpu_features.hpp asks.
+# names of isa_own_features src/platform/cpu_features.hpp asks.
 #
 # Common code is compiled for the compiler's default, so that dispatch itself runs everywhere and an old machine gets an
 # error instead of an illegal instruction.
