@@ -40,16 +40,10 @@ LayerNorm make_norm(py::handle weight, py::handle bias, py::handle eps) {
   return LayerNorm(arrays.tensor(0, 1, 1), arrays.optional_tensor(1, 1, 1), real("LayerNorm", "eps", eps, 1e-5));
 }
 
-FeedForward make_feed_forward(py::handle weight1, py::handle bias1, py::handle weight2, py::handle bias2,
-                              py::handle scale1, py::handle scale2, py::handle activation,
+FeedForward make_feed_forward(const py::tuple& up, const py::tuple& down, py::handle activation,
                               const std::string& weight_dtype) {
-  const Argument list[] = {{"weight1", weight1}, {"bias1", bias1},   {"weight2", weight2},
-                           {"bias2", bias2},     {"scale1", scale1}, {"scale2", scale2}};
-  const ArrayArguments arrays = weight_arguments("FeedForward", list, scale1);
-  const auto vector = [&](int i) { return arrays.optional_tensor(i, 1, 1); };
-  const FeedForwardWeights weights = {
-      weight_matrix(arrays, 0, 4), vector(1), weight_matrix(arrays, 2, 5), vector(3), vector(4), vector(5)};
-  return FeedForward(weights, activation_called(activation), format_of(weight_dtype, weights.weight1.dtype));
+  const FeedForwardWeights weights = {linear_weights("FeedForward", up), linear_weights("FeedForward", down)};
+  return FeedForward(weights, activation_called(activation), format_of(weight_dtype, weights.up.weight.dtype));
 }
 
 // LayerNorm and FeedForward.
@@ -70,26 +64,18 @@ py::object forward_rows(const char* function, const RowLayer& layer, py::handle 
 }
 
 py::tuple norm_weights(const LayerNorm& norm) {
-  const Index extents[] = {norm.embed_dim()};
-  const NewArray weight = new_array(norm.dtype(), 1, extents);
-  const NewArray bias = norm.has_bias() ? new_array(norm.dtype(), 1, extents) : NewArray{py::none(), {}};
+  const NewArray weight = new_vector(norm.dtype(), norm.embed_dim(), true);
+  const NewArray bias = new_vector(norm.dtype(), norm.embed_dim(), norm.has_bias());
   norm.copy_weights(weight.view, bias.view);
   return py::make_tuple(weight.array, bias.array);
 }
 
 py::tuple feed_forward_weights(const FeedForward& layer) {
   const Index in = layer.embed_dim(), hidden = layer.feedforward_dim();
-  const Index up[] = {hidden, in}, down[] = {in, hidden};
-  const bool is_int8 = layer.weight_format() == WeightFormat::int8;
-  const auto vector = [&](bool given, const Index* extents) {
-    return given ? new_array(layer.dtype(), 1, extents) : NewArray{py::none(), {}};
-  };
-  const DType dtype_of_matrices = is_int8 ? DType::int8 : layer.dtype();
-  const NewArray weight1 = new_array(dtype_of_matrices, 2, up), weight2 = new_array(dtype_of_matrices, 2, down);
-  const NewArray bias1 = vector(layer.has_bias1(), up), bias2 = vector(layer.has_bias2(), down);
-  const NewArray scale1 = vector(is_int8, up), scale2 = vector(is_int8, down);
-  layer.copy_weights({weight1.view, bias1.view, weight2.view, bias2.view, scale1.view, scale2.view});
-  return py::make_tuple(weight1.array, bias1.array, weight2.array, bias2.array, scale1.array, scale2.array);
+  const NewLinear up({hidden, in, layer.has_up_bias()}, layer.dtype(), layer.weight_format());
+  const NewLinear down({in, hidden, layer.has_down_bias()}, layer.dtype(), layer.weight_format());
+  layer.copy_weights({up.views, down.views});
+  return py::make_tuple(up.arrays, down.arrays);
 }
 
 EncoderLayer make_encoder_layer(const Layer& self_attention, const FeedForward& feed_forward, const LayerNorm& norm1,
@@ -240,15 +226,14 @@ void bind_transformer(py::module_& m) {
       .def_property_readonly("eps", &LayerNorm::eps)
       .def_property_readonly("dtype", [](const LayerNorm& norm) { return numpy_dtype(norm.dtype()); });
   py::class_<FeedForward>(m, "FeedForward")
-      .def(py::init(&make_feed_forward), "(weight1, bias1, weight2, bias2, scale1, scale2, activation, weight_dtype)")
+      .def(py::init(&make_feed_forward), "(up, down, activation, weight_dtype), up and down (weight, bias, scale)")
       .def(
           "forward",
           [](const FeedForward& layer, py::handle x, py::handle out, py::handle num_threads) {
             return forward_rows("FeedForward", layer, x, out, num_threads);
           },
           "(x, out, num_threads) -> out")
-      .def("weights", &feed_forward_weights,
-           "() -> copies of weight1, bias1, weight2, bias2, scale1, scale2, None for one that the layer lacks")
+      .def("weights", &feed_forward_weights, "() -> copies, (up, down)")
       .def_property_readonly("activation", [](const FeedForward& layer) { return name_of(layer.activation()); })
       .def_property_readonly("dtype", [](const FeedForward& layer) { return numpy_dtype(layer.dtype()); });
   py::class_<EncoderLayer>(m, "EncoderLayer")

@@ -16,7 +16,4 @@ StatisticsArguments validate(AttentionArguments inputs, AttentionStatistics resu
 /// The same for a layer call.
 LayerArguments validate(const MultiHeadAttentionConfig& config, DType dtype, LayerArguments arguments);
 
-/// Resolves the zeros of the config and checks the weights against it.
-MultiHeadAttentionConfig validate(MultiHeadAttentionConfig config, const MultiHeadAttentionWeights& weights);
-
 }  // namespace mha

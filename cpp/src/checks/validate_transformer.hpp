@@ -1,13 +1,10 @@
-// Preconditions of the blocks of a transformer.
+// Preconditions of LayerNorm, FeedForward and TransformerStack.
 #pragma once
 
 #include "checks/validate.hpp"
 #include "weights/layer_parts.hpp"
 
 namespace mha {
-
-void validate_norm(const TensorView& weight, const TensorView& bias, double eps);
-void validate_feed_forward(const FeedForwardWeights& weights, WeightFormat format);
 
 /// A call of LayerNorm or FeedForward, whose last axis has `features` elements.
 void validate_rows(const char* function, DType dtype, Index features, const TensorView& x,
@@ -17,7 +14,7 @@ void validate_rows(const char* function, DType dtype, Index features, const Tens
 struct StackSizes {
   DType dtype;
   Index embed_dim;   // E
-  Index memory_dim;  // Em; 0: an encoder
+  Index memory_dim;  // Em; 0: no layer reads a memory
 };
 
 /// The parts of a layer fit each other, and `first` if that is not null: the sizes of the first layer.
@@ -28,17 +25,18 @@ void validate_final_norm(const char* function, const NormWeights& norm, const St
 
 /// One call of a stack. validate() brings x, out and memory to [B, T, features].
 struct StackArguments {
-  const char* function;  // for messages
+  const char* function;         // the stack, for messages
+  const char* cross_attention;  // its attention to memory, likewise
   TensorView x;
   MutableTensorView out;
   AttentionOptions options;
-  TensorView memory;  // empty: an encoder, or there are memory_caches
-  AttentionOptions memory_options;
-  const MutableTensorView* weights = nullptr;  // [layers] or null, as are the caches
-  KVCache* const* caches = nullptr;
-  const KVCache* const* memory_caches = nullptr;
-  const std::int64_t* new_lengths = nullptr;
+  TransformerExtras extras;
   const RaggedBatch* ragged = nullptr;
+
+  /// Of the self-attention of one layer.
+  const AttentionOptions& options_of(Index layer) const {
+    return extras.layer_options ? extras.layer_options[layer] : options;
+  }
 };
 StackArguments validate(const StackSizes& sizes, Index layers, StackArguments arguments);
 

@@ -1,7 +1,6 @@
-// What the weights of projections must satisfy, by their format.
+// What the weights of layers must satisfy, as they are given to constructors and copied out again.
 #pragma once
 
-#include "checks/checks.hpp"
 #include "mha/transformer.hpp"
 
 namespace mha {
@@ -9,9 +8,10 @@ namespace mha {
 /// The most input features of int8 weights: sums of so many products of -128 ... 127 and -254 ... 254 fit 32 bits.
 constexpr Index kMostInt8Features = 0x7fffffff / (128 * 254);
 
-/// `views` are those of a layer, its matrices first, and `scales` those of the matrices, in order. Looks at dtypes, and
-/// at the shapes of scales.
-void check_weights(const char* function, WeightFormat format, Named views, Named scales);
+/// Resolves the zeros of the config and checks the weights against it.
+MultiHeadAttentionConfig validate(MultiHeadAttentionConfig config, const MultiHeadAttentionWeights& weights);
+void validate_feed_forward(const FeedForwardWeights& weights, WeightFormat format);
+void validate_norm(const TensorView& weight, const TensorView& bias, double eps);
 
 /// Of copy_weights(): where each weight of the layer goes.
 void validate(const MultiHeadAttention& layer, const MultiHeadAttention::WeightOutputs& outputs);

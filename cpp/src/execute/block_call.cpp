@@ -25,7 +25,7 @@ BlockCall::BlockCall(const Block& block, const LayerArguments& self, const Layer
   if (cross) cross_.emplace(*block.cross_attention, *cross, table, threads, layout);
   const double row_bytes = double(embed_dim_) * size_of(dtype_);
   const double bytes = double(batch_) * double(length_) * row_bytes;
-  normed_at_ = layout.take(block.norm_first ? bytes : 0);
+  normed_at_ = layout.take(block.norm_comes_first() ? bytes : 0);
   between_at_ = layout.take(cross ? bytes : 0);
   joined_ = after_.buffer(embed_dim_, layout);
   hidden_ = after_.buffer(block.feed_forward->up.segment_columns(), layout);
@@ -48,7 +48,7 @@ std::size_t BlockCall::scratch_bytes() const {
 /// the next sublayer reads, if norms come first.
 void BlockCall::join(RowChain& chain, int sublayer, const Rows& result, const Rows& residual,
                      const Rows& normed) const {
-  if (!block_.norm_first) return chain.normalize(block_.norms[sublayer], result, residual, {}, result);
+  if (!block_.norm_comes_first()) return chain.normalize(block_.norms[sublayer], result, residual, {}, result);
   const bool is_last = sublayer == (cross_ ? 2 : 1);
   if (is_last)
     chain.normalize(nullptr, result, residual, result, {});
@@ -63,8 +63,8 @@ void BlockCall::place(std::byte* memory, const Workers& workers, const TensorVie
   };
   for (RowChain* chain : {&before_, &between_, &after_}) chain->place(memory, workers);
   const TensorView normed = matrix_at(normed_at_);
-  if (block_.norm_first) before_.normalize(block_.norms[0], rows_of(x), {}, {}, rows_of(normed));
-  const TensorView self_input = block_.norm_first ? normed : x;
+  if (block_.norm_comes_first()) before_.normalize(block_.norms[0], rows_of(x), {}, {}, rows_of(normed));
+  const TensorView self_input = block_.norm_comes_first() ? normed : x;
   self_.place(memory, workers, self_input, self_input, self_input);
 
   const AttentionCall* last_attention = &self_;
@@ -76,7 +76,7 @@ void BlockCall::place(std::byte* memory, const Workers& workers, const TensorVie
     between_.project(*last_out, Activation::none, rows_of(self_.heads()), rows_of(between));
     join(between_, sublayer++, rows_of(between), residual, rows_of(normed));
     residual = rows_of(between);
-    cross_->place(memory, workers, block_.norm_first ? normed : between, context, context);
+    cross_->place(memory, workers, block_.norm_comes_first() ? normed : between, context, context);
     last_attention = &*cross_;
     last_out = &block_.cross_attention->out;
   }
@@ -85,7 +85,7 @@ void BlockCall::place(std::byte* memory, const Workers& workers, const TensorVie
   const Rows result = rows_of(out);
   after_.project(*last_out, Activation::none, rows_of(last_attention->heads()), joined_);
   join(after_, sublayer++, joined_, residual, rows_of(normed));
-  after_.project(feed_forward.up, feed_forward.activation, block_.norm_first ? rows_of(normed) : joined_, hidden_);
+  after_.project(feed_forward.up, feed_forward.activation, block_.norm_comes_first() ? rows_of(normed) : joined_, hidden_);
   after_.project(feed_forward.down, Activation::none, hidden_, result);
   join(after_, sublayer, result, joined_, {});
   if (block_.final_norm) after_.normalize(block_.final_norm, result, {}, {}, result);

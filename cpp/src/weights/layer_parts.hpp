@@ -7,14 +7,15 @@
 
 namespace mha {
 
-/// A layer of an encoder, or of a decoder.
 struct Block {
   const PackedAttention* self_attention;
-  const PackedAttention* cross_attention;  // null: an encoder's
+  const PackedAttention* cross_attention;  // null: the layer reads no memory
   const PackedFeedForward* feed_forward;
   const NormWeights* norms[3];  // of self-attention, cross-attention if there is one, feed-forward
-  bool norm_first;
-  const NormWeights* final_norm = nullptr;  // of the result, behind the last layer; null: none
+  NormPlacement norm_placement;
+  const NormWeights* final_norm = nullptr;  // of the result of the last layer; null: none
+
+  bool norm_comes_first() const { return norm_placement == NormPlacement::before; }
 };
 
 }  // namespace mha
