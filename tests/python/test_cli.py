@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import mha_native
-from mha_native import demo
 from mha_native.__main__ import main
+from mha_native.commands import demo
 
 
 def _main(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:

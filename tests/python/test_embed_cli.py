@@ -18,9 +18,9 @@ import tiny_bert
 from test_cli import _main, _one_sentence
 from tolerance import assert_same_bits
 
-from mha_native import embed, models
 from mha_native.__main__ import main
-from mha_native.models import SentenceEncoder
+from mha_native.commands import embed
+from mha_native.models import SentenceEncoder, sentence_encoder
 
 Array = np.ndarray[Any, Any]
 LINES = ["the dog", "", "a b c d e f g", "the cat !", "", "dog"]
@@ -293,8 +293,8 @@ class _Terminal(io.StringIO):
 def test_a_progress_bar_on_a_terminal(
     known: bool, directory: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(models, "_BATCH_TOKENS", 40)
-    monkeypatch.setattr(models, "_SLAB_TEXTS", 10)
+    monkeypatch.setattr(sentence_encoder, "_BATCH_TOKENS", 40)
+    monkeypatch.setattr(sentence_encoder, "_SLAB_TEXTS", 10)
     monkeypatch.setattr(embed, "PATIENCE", 0)
     monkeypatch.setattr(embed, "PAUSE", 0)
     if not known:
@@ -327,14 +327,14 @@ def test_no_progress_bar_elsewhere(
 ) -> None:
     monkeypatch.setattr(embed, "PATIENCE", 0)
     monkeypatch.setattr(embed, "PAUSE", 0)
-    monkeypatch.setattr(models, "_BATCH_TOKENS", 10)
+    monkeypatch.setattr(sentence_encoder, "_BATCH_TOKENS", 10)
     assert _main(capsys, "embed", "--model", directory, *LINES)[::2] == (0, "")
 
 
 def test_no_progress_bar_among_what_is_printed(directory: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(embed, "PATIENCE", 0)
     monkeypatch.setattr(embed, "PAUSE", 0)
-    monkeypatch.setattr(models, "_BATCH_TOKENS", 10)
+    monkeypatch.setattr(sentence_encoder, "_BATCH_TOKENS", 10)
     screen = _Terminal()
     monkeypatch.setattr(sys, "stdout", screen)
     monkeypatch.setattr(sys, "stderr", screen)
