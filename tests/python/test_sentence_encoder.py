@@ -15,6 +15,7 @@ import numpy as np
 import pretrained
 import pytest
 import tiny_bert
+from tiny_bert import TEXTS
 from tolerance import EMBEDDING_BOUND, assert_close, assert_same_bits
 
 import mha_native
@@ -22,18 +23,6 @@ from mha_native.models import SentenceEncoder, sentence_encoder
 
 Array = np.ndarray[Any, Any]
 GOLDEN = Path(__file__).parents[1] / "data" / "all_minilm_l6_v2.json"
-
-# Of different lengths, the longest beyond the 20 tokens that the tiny model reads.
-TEXTS = [
-    "",
-    "dog",
-    "the dog",
-    "a b c d e f g h",
-    "the cat !",
-    " ".join("abcdefghijklmnopqrstuvwxyz"),
-    "",
-    "x unknown y",
-]
 
 
 def _assert_embeddings(actual: Array, expected: Array, label: str) -> None:
@@ -229,19 +218,8 @@ def test_the_length_of_embeddings(tiny: SentenceEncoder, tmp_path: Path) -> None
     assert_same_bits(tiny.encode(TEXTS, normalize=True), scaled)
 
 
-SENTENCE_TRANSFORMERS = "sentence_transformers.models"
-
-
-def _modules(*kinds: str, pooling: str = "1_Pooling") -> list[dict[str, Any]]:
-    paths = {"Transformer": "", "Pooling": pooling}
-    return [
-        {"idx": i, "path": paths.get(kind, f"{i}_{kind}"), "type": f"{SENTENCE_TRANSFORMERS}.{kind}"}
-        for i, kind in enumerate(kinds)
-    ]
-
-
 def test_without_a_module_for_it_embeddings_keep_their_length(tmp_path: Path) -> None:
-    tiny_bert.write(tmp_path, files={"modules.json": _modules("Transformer", "Pooling")})
+    tiny_bert.write(tmp_path, files={"modules.json": tiny_bert.modules("Transformer", "Pooling")})
     model = SentenceEncoder.from_pretrained(tmp_path)
     _assert_embeddings(model.encode(TEXTS), _oracle(tmp_path, TEXTS, normalize=False), "as they are")
     _assert_embeddings(model.encode(TEXTS, normalize=True), _oracle(tmp_path, TEXTS), "scaled")
@@ -251,7 +229,7 @@ def test_without_a_module_for_it_embeddings_keep_their_length(tmp_path: Path) ->
 def test_the_first_token_as_the_embedding(folder: str, tmp_path: Path) -> None:
     files = {
         f"{folder}/config.json": {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False},
-        "modules.json": _modules("Transformer", "Pooling", "Normalize", pooling=folder),
+        "modules.json": tiny_bert.modules("Transformer", "Pooling", "Normalize", pooling=folder),
     }
     directory = tiny_bert.write(tmp_path, files=files)
     settings, tensors = tiny_bert.config(), tiny_bert.tensors(tiny_bert.config())
