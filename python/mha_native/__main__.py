@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from . import demo, embed
-from ._constructor_arguments import LAYER_DTYPES
-from .bad_input import BadInput
+from ._dtypes import LAYER_DTYPES
+from .commands import demo, embed
+from .commands.errors import UserError
 from .runtime import show_config
 
 _EXAMPLE = "A dog ate the food because it was hungry"
@@ -31,7 +31,7 @@ class _PrintPlace(argparse.Action):
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs one command and returns the exit code: 2 for what the user can mend."""
+    """Runs one command and returns the exit code: 2 for a `UserError`."""
     parser = argparse.ArgumentParser(prog="python -m mha_native", description="Multi-head attention on a CPU.")
     for option, (place, about) in _PLACES.items():
         parser.add_argument(option, action=_PrintPlace, const=place, nargs=0, help=f"print the {about}, and exit")
@@ -62,7 +62,7 @@ def main(arguments: list[str] | None = None) -> int:
             text = options.text if options.file is None else demo.read_text(options.file)
             demo.run(text, options.seed, options.plot)
         sys.stdout.flush()
-    except BadInput as error:
+    except UserError as error:
         embed.complain(str(error))
         return 2
     except KeyboardInterrupt:

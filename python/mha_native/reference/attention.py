@@ -1,4 +1,4 @@
-"""Attention as the textbook writes it, in NumPy and float64; `reference` shows it to the outside.
+"""Attention as the textbook writes it, in NumPy and float64.
 
 Arguments mean what they mean in the functions and the layer of the same names, except that any array-like is accepted
 and everything is computed in float64. Axes: B batch, H / Hk query / key-value heads, Tq / Tk lengths, D / Dv widths.

@@ -1,4 +1,4 @@
-"""The blocks of a transformer as its papers write them, in NumPy and float64; `reference` shows them to the outside.
+"""The blocks of a transformer as its papers write them, in NumPy and float64.
 
 A `state` is the state dict of the layer of the same name, or of its module in torch; anything array-like is accepted.
 Axes: B batch, T tokens, S tokens of the memory, E features, F features between the two products of the feed-forward.
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .attention_reference import multi_head_attention
+from .attention import multi_head_attention
 
 Array = NDArray[np.float64]
 State = Mapping[str, ArrayLike]

@@ -15,9 +15,9 @@ from typing import BinaryIO, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from . import _core
-from .bad_input import BadInput
-from .models import SentenceEncoder
+from .. import _core
+from ..models import SentenceEncoder
+from .errors import UserError
 from .show_heads import MAX_DRAWN, draw_heads, print_heads
 
 MAX_COMPLAINTS = 10  # about lines that are not UTF-8, before they are only counted
@@ -34,11 +34,11 @@ def run(
 
     Raises
     ------
-    BadInput
+    UserError
         Before anything is written; if a disk fills up, `output` is as before.
     """
     if output is not None and not output.endswith((".npy", ".jsonl")):
-        raise BadInput(f"--output must end in .npy or .jsonl; got {output}")
+        raise UserError(f"--output must end in .npy or .jsonl; got {output}")
     with contextlib.ExitStack() as stack:
         source = Texts([text.encode("utf-8", "surrogatepass") for text in texts], "text", len(texts))
         if path is not None:
@@ -54,7 +54,7 @@ def run(
                 sink = Npy(target, model.embed_dim) if is_npy else JsonLines(lambda line: target.write(line.encode()))
                 _write(model, source, sink, Progress())
         except OSError as error:
-            raise BadInput(f"cannot write {output}: {error.strerror}") from error
+            raise UserError(f"cannot write {output}: {error.strerror}") from error
     print(f"{source.count:,} embeddings of {model.embed_dim} features: {output}")
 
 
@@ -80,7 +80,7 @@ def load(directory: str, dtype: str, weight_dtype: str | None) -> SentenceEncode
         _core.active_isa()
         return SentenceEncoder.from_pretrained(directory, dtype=dtype, weight_dtype=weight_dtype)
     except (TypeError, ValueError, OSError, ImportError) as error:
-        raise BadInput(str(error)) from error
+        raise UserError(str(error)) from error
 
 
 class Texts:
@@ -103,7 +103,7 @@ class Texts:
                 self._bytes += len(raw)
                 yield self._decoded(self._without_ending(raw) if self._has_lines else raw)
         except OSError as error:
-            raise BadInput(f"cannot read {self._place} {self.count + 1}: {error.strerror}") from error
+            raise UserError(f"cannot read {self._place} {self.count + 1}: {error.strerror}") from error
         if self._damaged > MAX_COMPLAINTS:
             complain(f"{self._damaged - MAX_COMPLAINTS:,} more are not UTF-8")
 
@@ -257,7 +257,7 @@ def _opened(path: str) -> BinaryIO:
     try:
         return Path(path).open("rb")
     except OSError as error:
-        raise BadInput(f"cannot read {path}: {error.strerror}") from error
+        raise UserError(f"cannot read {path}: {error.strerror}") from error
 
 
 def _size_of(file: BinaryIO) -> int | None:

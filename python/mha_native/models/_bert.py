@@ -1,23 +1,115 @@
-"""A model of the BERT family: from the tokens of texts, one after another, to a vector for each token."""
+"""Models of the BERT family: config.json, the tensors of a checkpoint, and the computation from tokens to vectors."""
 
 import copy
-from typing import Any, Protocol
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from . import _core
-from ._arrays import widened
-from ._bert_checkpoint import BertConfig
-from ._layer_weights import Parts, Sizes
-from .encoder_layer import EncoderLayer, stack_of
-from .feed_forward import FeedForward
-from .feed_forward import Sizes as FeedForwardSizes
-from .layer_norm import LayerNorm
-from .multi_head_attention import MultiHeadAttention
+from .. import _core
+from .._arrays import widened
+from ..layers._layer_weights import Parts, Sizes
+from ..layers.encoder_layer import EncoderLayer, stack_of
+from ..layers.feed_forward import FeedForward
+from ..layers.feed_forward import Sizes as FeedForwardSizes
+from ..layers.layer_norm import LayerNorm
+from ..layers.multi_head_attention import MultiHeadAttention
+from ._checkpoint import FUNCTION, read_json, read_size
+
+# Activations: the name in config.json, and the name in the core.
+_ACTIVATIONS = {
+    "relu": "relu",
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+}
 
 # attn_mask, key_mask, is_causal, query_offset, key_lengths, window, scale, softcap, alibi_slopes, sinks
 _EVERY_TOKEN_SEES_ALL = (None, None, False, 0, None, None, None, None, None, None)
+
+
+class BertConfig(NamedTuple):
+    """What config.json says of the computation."""
+
+    vocab_size: int  # V
+    embed_dim: int  # E
+    num_layers: int
+    num_heads: int  # H
+    feedforward_dim: int  # F
+    max_positions: int  # P
+    token_types: int
+    activation: str  # in the words of the core
+    eps: float
+
+    def tensor_shapes(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Names and shapes of all tensors that the model is made of."""
+        width = self.embed_dim
+        yield "embeddings.word_embeddings.weight", (self.vocab_size, width)
+        yield "embeddings.position_embeddings.weight", (self.max_positions, width)
+        yield "embeddings.token_type_embeddings.weight", (self.token_types, width)
+        yield "embeddings.LayerNorm.weight", (width,)
+        yield "embeddings.LayerNorm.bias", (width,)
+        for i in range(self.num_layers):
+            for name, out_features, in_features in (
+                ("attention.self.query", width, width),
+                ("attention.self.key", width, width),
+                ("attention.self.value", width, width),
+                ("attention.output.dense", width, width),
+                ("intermediate.dense", self.feedforward_dim, width),
+                ("output.dense", width, self.feedforward_dim),
+            ):
+                yield f"encoder.layer.{i}.{name}.weight", (out_features, in_features)
+                yield f"encoder.layer.{i}.{name}.bias", (out_features,)
+            for name in ("attention.output.LayerNorm", "output.LayerNorm"):
+                yield f"encoder.layer.{i}.{name}.weight", (width,)
+                yield f"encoder.layer.{i}.{name}.bias", (width,)
+
+
+def read_config(path: Path) -> BertConfig:
+    """The sizes in config.json.
+
+    Raises
+    ------
+    ValueError
+        If the model is of another kind, or computes what is not computed here.
+    """
+    values = read_json(path, dict)
+
+    def choose(name: str, default: object, *allowed: object) -> Any:
+        value = values.get(name, default)
+        if value not in allowed or type(value) is not type(allowed[0]):
+            expected = " or ".join(map(repr, allowed))
+            raise ValueError(f"{FUNCTION}: {path}: {name} must be {expected}; got {value!r}")
+        return value
+
+    choose("model_type", None, "bert")
+    choose("position_embedding_type", "absolute", "absolute")
+    choose("is_decoder", False, False)
+    choose("add_cross_attention", False, False)
+    activation = _ACTIVATIONS[choose("hidden_act", "gelu", *_ACTIVATIONS)]
+    eps = values.get("layer_norm_eps", 1e-12)  # the default of the family
+    if type(eps) is not float or not 0 < eps < math.inf:
+        raise ValueError(f"{FUNCTION}: {path}: layer_norm_eps must be a positive number; got {eps!r}")
+    config = BertConfig(
+        vocab_size=read_size(path, values, "vocab_size"),
+        embed_dim=read_size(path, values, "hidden_size"),
+        num_layers=read_size(path, values, "num_hidden_layers"),
+        num_heads=read_size(path, values, "num_attention_heads"),
+        feedforward_dim=read_size(path, values, "intermediate_size"),
+        max_positions=read_size(path, values, "max_position_embeddings"),
+        token_types=read_size(path, values, "type_vocab_size", 2),
+        activation=activation,
+        eps=eps,
+    )
+    if config.embed_dim % config.num_heads:
+        raise ValueError(
+            f"{FUNCTION}: {path}: hidden_size must be a multiple of num_attention_heads; "
+            f"got {config.embed_dim} and {config.num_heads}"
+        )
+    return config
 
 
 class Tensors(Protocol):

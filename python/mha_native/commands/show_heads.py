@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from .bad_input import BadInput
+from .errors import UserError
 
 MAX_ROWS = 24  # of the table: one screen
 MAX_DRAWN = 40  # words of the picture: what has room for labels
@@ -59,7 +59,7 @@ def draw_heads(words: Sequence[str], weights: Array, titles: Sequence[str], path
         from matplotlib.backends.backend_agg import FigureCanvasAgg  # type: ignore[import-not-found, unused-ignore]
         from matplotlib.figure import Figure  # type: ignore[import-not-found, unused-ignore]
     except ImportError as error:
-        raise BadInput('--plot needs matplotlib: pip install "mha_native[plot]"') from error
+        raise UserError('--plot needs matplotlib: pip install "mha_native[plot]"') from error
     rows, columns, length = weights.shape[:3]
     side = 0.6 + 0.12 * length  # inches: room for a label of each word
     figure = Figure(figsize=(columns * side + 1.5, rows * side + 1), layout="constrained")
@@ -76,6 +76,6 @@ def draw_heads(words: Sequence[str], weights: Array, titles: Sequence[str], path
     try:
         figure.savefig(path, dpi=120, format=Path(path).suffix[1:] or "png")
     except OSError as error:
-        raise BadInput(f"cannot write {path}: {error.strerror}") from error
+        raise UserError(f"cannot write {path}: {error.strerror}") from error
     except ValueError as error:  # an ending that matplotlib does not know
-        raise BadInput(f"cannot write {path}: {str(error).splitlines()[0]}") from error
+        raise UserError(f"cannot write {path}: {str(error).splitlines()[0]}") from error

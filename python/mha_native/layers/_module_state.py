@@ -7,9 +7,10 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from . import _core
-from ._arrays import Tensor, to_numpy
-from ._constructor_arguments import WeightDType, checked_dtype, checked_weight_dtype
+from .. import _core
+from .._arrays import Tensor, to_numpy
+from .._dtypes import checked_dtype, packed_state
+from ._constructor_arguments import WeightDType, checked_weight_dtype
 
 Module = TypeVar("Module", bound="ModuleState")
 
@@ -210,19 +211,6 @@ def checked_arrays(
         hint = "" if "int8" in wanted.values() else ": the astype of a layer in their dtype takes them"
         raise TypeError(f"{function}: the layer is {own}; got {', '.join(wrong_dtypes)}{hint}")
     return arrays
-
-
-def packed_state(state: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    """A state dict that any NumPy can pickle: bfloat16 as its bits."""
-    return {
-        name: array.view(np.uint16) if _core.dtype_name(array.dtype) == "bfloat16" else array
-        for name, array in state.items()
-    }
-
-
-def unpacked_state(state: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    """What `packed_state` was given."""
-    return {name: array.view(_core.bfloat16()) if array.dtype == np.uint16 else array for name, array in state.items()}
 
 
 def _without_scales(state: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:

@@ -1,9 +1,9 @@
 """The specification, in NumPy and float64: slow, and short enough to be believed.
 
-Attention is in `attention_reference`, the blocks of a transformer around it in `transformer_reference`.
+Attention is in `attention.py`, the blocks of a transformer around it in `transformer.py`.
 """
 
-from .attention_reference import (
+from .attention import (
     attention_statistics,
     attention_weights,
     multi_head_attention,
@@ -11,7 +11,7 @@ from .attention_reference import (
     scaled_dot_product_attention_varlen,
     visible_keys,
 )
-from .transformer_reference import activate, decoder, decoder_layer, encoder, encoder_layer, feed_forward, layer_norm
+from .transformer import activate, decoder, decoder_layer, encoder, encoder_layer, feed_forward, layer_norm
 
 __all__ = [
     "activate",

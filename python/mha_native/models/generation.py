@@ -6,12 +6,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from . import _core
-from ._arrays import Tensor, to_numpy, widened
-from ._constructor_arguments import checked_size
-from .decoder import Decoder
-from .encoder import Encoder
-from .positions import sinusoidal_positions
+from .. import _core
+from .._arrays import Tensor, to_numpy, widened
+from ..layers._constructor_arguments import checked_size
+from ..layers.decoder import Decoder
+from ..layers.encoder import Encoder
+from ..positions import sinusoidal_positions
 
 
 class GenerationStep(NamedTuple):

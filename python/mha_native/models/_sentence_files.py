@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import NamedTuple
 
-from ._bert_checkpoint import FUNCTION, read_json, read_size
+from ._checkpoint import FUNCTION, read_json, read_size
 
 _POOLING_MODES = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls"}
 

@@ -1,4 +1,4 @@
-"""What constructors of layers are given: sizes, dtypes, seeds."""
+"""Checks of what the constructors of layers are given: sizes, dtypes of weights, seeds."""
 
 import operator
 from typing import Any, TypeAlias
@@ -6,20 +6,17 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from . import _core
+from .. import _core
 
-# What layers compute in.
-LAYER_DTYPES = ("float32", "float64", "float16", "bfloat16")
-
-# Of initial weights: None is another one each time, and a generator goes on from where it is.
+# Seed of the initial weights. None: a different one each time. A generator: its next numbers.
 Seed: TypeAlias = int | np.random.Generator | None
 
-# How weights are stored: None is as the layer computes.
+# What weights are stored as. None: the dtype that the layer computes in.
 WeightDType: TypeAlias = DTypeLike | None
 
 
 def checked_size(function: str, name: str, size: int) -> int:
-    """A size that a caller gave, as an int."""
+    """The size that a caller gave, as an int of at least 1."""
     if isinstance(size, bool) or not hasattr(size, "__index__"):
         raise TypeError(f"{function}: {name} must be an integer; got {size!r}")
     if size < 1:
@@ -27,22 +24,13 @@ def checked_size(function: str, name: str, size: int) -> int:
     return operator.index(size)
 
 
-def checked_dtype(function: str, dtype: DTypeLike) -> np.dtype[Any]:
-    """A dtype that a caller gave, which layers compute in."""
-    is_known = not (isinstance(dtype, str) and dtype == "bfloat16")  # to NumPy, whose own types are all that it takes
-    kind = np.dtype(dtype) if is_known else _core.bfloat16()
-    if (name := _core.dtype_name(kind)) not in LAYER_DTYPES:
-        raise TypeError(f"{function}: dtype must be {' or '.join(LAYER_DTYPES)}; got {name}")
-    return kind
-
-
 def initial_weights(numbers: NDArray[np.float64], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Those of a layer in 16 bits are those of one in float32, rounded."""
+    """`numbers` in `dtype`. A layer in 16 bits starts with the weights of one in float32, rounded."""
     return _core.convert(numbers if dtype == np.float64 else numbers.astype(np.float32), dtype)
 
 
 def checked_weight_dtype(function: str, weight_dtype: WeightDType, dtype: np.dtype[Any]) -> str:
-    """What the weights of a layer in `dtype` are stored as. It is a name, for NumPy has no bfloat16."""
+    """What the weights of a layer in `dtype` are stored as, by name, because NumPy has no bfloat16."""
     own = _core.dtype_name(dtype)
     if weight_dtype is None:
         return own

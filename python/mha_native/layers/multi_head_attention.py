@@ -5,12 +5,13 @@ from typing import Any
 from numpy import ndarray
 from numpy.typing import DTypeLike
 
-from . import _core
-from ._arrays import Tensor, attention_options, like, to_numpy, widened
-from ._constructor_arguments import Seed, WeightDType, checked_dtype, checked_weight_dtype
+from .. import _core
+from .._arrays import Tensor, attention_options, like, to_numpy, widened
+from .._dtypes import checked_dtype
+from ..kv_cache import KVCache
+from ._constructor_arguments import Seed, WeightDType, checked_weight_dtype
 from ._layer_state import LayerState
 from ._layer_weights import Parts, initial_state, resolve_sizes
-from .kv_cache import KVCache
 
 
 class MultiHeadAttention(LayerState):

@@ -1,4 +1,4 @@
-"""Pretrained models: sentence embeddings by a model of the BERT family, from its files."""
+"""Sentence embeddings by a pretrained model of the BERT family."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from . import _core
-from ._bert_checkpoint import FUNCTION, Checkpoint, read_config, require_file
-from ._bert_model import BertModel
-from ._constructor_arguments import WeightDType, checked_dtype, checked_weight_dtype
+from .. import _core
+from .._dtypes import checked_dtype
+from ..layers._constructor_arguments import WeightDType, checked_weight_dtype
+from ._bert import BertModel, read_config
+from ._checkpoint import FUNCTION, Checkpoint, require_file
 from ._sentence_files import SentenceConfig, read_sentence_config
 
 __all__ = ["SentenceEncoder"]

@@ -8,17 +8,11 @@ import numpy as np
 from numpy import ndarray
 from numpy.typing import DTypeLike, NDArray
 
-from . import _core
-from ._arrays import Tensor, like, to_numpy
-from ._constructor_arguments import (
-    Seed,
-    WeightDType,
-    checked_dtype,
-    checked_size,
-    checked_weight_dtype,
-    initial_weights,
-)
-from ._module_state import Leaf, packed_state, unpacked_state
+from .. import _core
+from .._arrays import Tensor, like, to_numpy
+from .._dtypes import checked_dtype, packed_state, unpacked_state
+from ._constructor_arguments import Seed, WeightDType, checked_size, checked_weight_dtype, initial_weights
+from ._module_state import Leaf
 from ._torch_modules import activation_name, checked_module
 
 

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from . import _core, reference
-from .bad_input import BadInput
-from .multi_head_attention import MultiHeadAttention
-from .positions import sinusoidal_positions
+from .. import _core, reference
+from ..layers.multi_head_attention import MultiHeadAttention
+from ..positions import sinusoidal_positions
+from ..statistics import attention_statistics
+from .errors import UserError
 from .show_heads import MAX_DRAWN, draw_heads, print_heads
-from .statistics import attention_statistics
 
 EMBED_DIM = 512
 NUM_HEADS = 8
@@ -30,19 +30,19 @@ def run(text: str, seed: int, plot: str | None) -> None:
 
     Raises
     ------
-    BadInput
+    UserError
         Before anything is printed.
     """
     if seed < 0:
-        raise BadInput(f"--seed must not be negative; got {seed}")
+        raise UserError(f"--seed must not be negative; got {seed}")
     all_words = re.findall(r"\w+(?:['\u2019-]\w+)*", text)
     words = all_words[:MAX_WORDS]
     if not words:
-        raise BadInput("the text has no words")
+        raise UserError("the text has no words")
     try:
         isa = _core.active_isa()
     except ValueError as error:  # MHA_NATIVE_ISA asks for what cannot be had
-        raise BadInput(str(error)) from error
+        raise UserError(str(error)) from error
 
     rng = np.random.default_rng(seed)
     x = embed(words, rng) + sinusoidal_positions(len(words), EMBED_DIM)
@@ -90,9 +90,9 @@ def read_text(path: str) -> str:
     try:
         return Path(path).read_text(encoding="utf-8-sig")
     except OSError as error:
-        raise BadInput(f"cannot read {path}: {error.strerror}") from error
+        raise UserError(f"cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise BadInput(f"cannot read {path}: it is not UTF-8 text") from error
+        raise UserError(f"cannot read {path}: it is not UTF-8 text") from error
 
 
 def embed(words: list[str], rng: np.random.Generator) -> Array:

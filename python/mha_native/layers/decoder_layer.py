@@ -7,14 +7,14 @@ import numpy as np
 from numpy import ndarray
 from numpy.typing import DTypeLike
 
-from . import _core
-from ._arrays import Tensor, attention_options, like, to_numpy
+from .. import _core
+from .._arrays import Tensor, attention_options, like, to_numpy
+from ..kv_cache import KVCache
 from ._constructor_arguments import Seed, WeightDType, checked_size
 from ._module_state import ModuleState
 from ._torch_modules import checked_module
 from .encoder_layer import block_configuration, cores_of_caches
 from .feed_forward import FeedForward
-from .kv_cache import KVCache
 from .layer_norm import LayerNorm
 from .multi_head_attention import MultiHeadAttention
 

@@ -7,10 +7,11 @@ import numpy as np
 from numpy import ndarray
 from numpy.typing import DTypeLike, NDArray
 
-from . import _core
-from ._arrays import Tensor, like, to_numpy
-from ._constructor_arguments import checked_dtype, checked_size, initial_weights
-from ._module_state import Leaf, packed_state, unpacked_state
+from .. import _core
+from .._arrays import Tensor, like, to_numpy
+from .._dtypes import checked_dtype, packed_state, unpacked_state
+from ._constructor_arguments import checked_size, initial_weights
+from ._module_state import Leaf
 from ._torch_modules import checked_module
 
 

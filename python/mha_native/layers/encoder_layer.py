@@ -7,13 +7,13 @@ import numpy as np
 from numpy import ndarray
 from numpy.typing import DTypeLike
 
-from . import _core
-from ._arrays import Tensor, attention_options, like, to_numpy
+from .. import _core
+from .._arrays import Tensor, attention_options, like, to_numpy
+from ..kv_cache import KVCache
 from ._constructor_arguments import Seed, WeightDType
 from ._module_state import ModuleState
 from ._torch_modules import checked_module
 from .feed_forward import FeedForward
-from .kv_cache import KVCache
 from .layer_norm import LayerNorm
 from .multi_head_attention import MultiHeadAttention
 

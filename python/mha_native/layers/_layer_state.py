@@ -6,11 +6,11 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from . import _core
-from ._arrays import Tensor, to_numpy
-from ._constructor_arguments import checked_dtype
+from .. import _core
+from .._arrays import Tensor, to_numpy
+from .._dtypes import checked_dtype, packed_state, unpacked_state
 from ._layer_weights import Parts, Sizes, resolve_sizes, split_state, state_shapes
-from ._module_state import Leaf, packed_state, unpacked_state
+from ._module_state import Leaf
 
 Layer = TypeVar("Layer", bound="LayerState")
 
