@@ -2,8 +2,8 @@
 #include <limits>
 #include <optional>
 
-#include "checks/validate_transformer.hpp"
-#include "checks/validate_weights.hpp"
+#include "checks/transformer.hpp"
+#include "checks/weights.hpp"
 #include "execute/dense_rows.hpp"
 #include "execute/row_chain.hpp"
 #include "mha/transformer.hpp"

@@ -1,4 +1,4 @@
-#include "checks/validate_cache.hpp"
+#include "checks/kv_cache.hpp"
 
 #include <algorithm>
 

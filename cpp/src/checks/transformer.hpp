@@ -1,7 +1,7 @@
 // Preconditions of the blocks of a transformer.
 #pragma once
 
-#include "checks/validate.hpp"
+#include "checks/attention.hpp"
 #include "weights/layer_parts.hpp"
 
 namespace mha {

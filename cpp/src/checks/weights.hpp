@@ -1,7 +1,7 @@
 // What the weights of projections must satisfy, by their format.
 #pragma once
 
-#include "checks/checks.hpp"
+#include "checks/rules.hpp"
 #include "mha/transformer.hpp"
 
 namespace mha {

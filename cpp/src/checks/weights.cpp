@@ -1,4 +1,4 @@
-#include "checks/validate_weights.hpp"
+#include "checks/weights.hpp"
 
 #include "views/describe.hpp"
 

@@ -1,10 +1,10 @@
-#include "checks/validate_transformer.hpp"
+#include "checks/transformer.hpp"
 
 #include <algorithm>
 #include <cmath>
 
-#include "checks/checks.hpp"
-#include "checks/validate_weights.hpp"
+#include "checks/rules.hpp"
+#include "checks/weights.hpp"
 #include "views/describe.hpp"
 #include "views/leading_axes.hpp"
 

@@ -1,9 +1,9 @@
-#include "checks/validate_merge.hpp"
+#include "checks/merge_attention.hpp"
 
 #include <algorithm>
 #include <string>
 
-#include "checks/checks.hpp"
+#include "checks/rules.hpp"
 #include "views/describe.hpp"
 #include "views/memory_overlap.hpp"
 

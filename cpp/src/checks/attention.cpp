@@ -1,10 +1,10 @@
-#include "checks/validate.hpp"
+#include "checks/attention.hpp"
 
 #include <cmath>
 
-#include "checks/checks.hpp"
-#include "checks/validate_cache.hpp"
-#include "checks/validate_weights.hpp"
+#include "checks/kv_cache.hpp"
+#include "checks/rules.hpp"
+#include "checks/weights.hpp"
 #include "views/describe.hpp"
 #include "views/leading_axes.hpp"
 #include "views/memory_overlap.hpp"

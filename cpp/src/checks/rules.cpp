@@ -1,4 +1,4 @@
-#include "checks/checks.hpp"
+#include "checks/rules.hpp"
 
 #include "views/describe.hpp"
 #include "views/memory_overlap.hpp"
