@@ -57,7 +57,7 @@ class Progress:
 def bar_of(cases: int) -> Any:
     """None without tqdm."""
     try:
-        from tqdm import tqdm  # type: ignore[import-untyped, unused-ignore]
+        from tqdm import tqdm
     except ImportError:
         return None
     tqdm.monitor_interval = 0  # no thread of its own, which would run beside what is timed

@@ -8,7 +8,10 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import mha_native
-from mha_native_bench.cases.case import Case, Inputs, copies, load_cases, make_inputs, oracle
+from mha_native_bench.cases.case import Case
+from mha_native_bench.cases.inputs import Inputs, copies, make_inputs
+from mha_native_bench.cases.load import load_cases
+from mha_native_bench.cases.oracle import oracle
 from mha_native_bench.cases.sentence_model import Models
 from mha_native_bench.contenders import PEERS, Contender, Ours, Program, in_rotation, make_peer
 from mha_native_bench.contenders.contender import YARDSTICKS, CannotCompute

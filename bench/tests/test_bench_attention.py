@@ -10,19 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mha_native_bench.cases.case import (
-    Case,
-    copies,
-    in_dtype,
-    load_cases,
-    make_inputs,
-    oracle,
-    padded,
-    padded_pairs,
-    plain_case,
-    unpadded,
-)
-from mha_native_bench.cases.sentence_model import Models, padded_texts
+from mha_native_bench.cases.case import Case
+from mha_native_bench.cases.inputs import copies, in_dtype, make_inputs
+from mha_native_bench.cases.load import load_cases, plain_case
+from mha_native_bench.cases.oracle import oracle
+from mha_native_bench.cases.padding import padded, padded_pairs, padded_texts, unpadded
+from mha_native_bench.cases.sentence_model import Models
 from mha_native_bench.contenders import Ours, Program, in_rotation, make_peer
 from mha_native_bench.contenders.peers.numpy_unfused import attention
 from mha_native_bench.machine import last_cache_bytes

@@ -10,7 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mha_native_bench.cases.case import Case, largest_error, make_inputs, oracle, tolerance
+from mha_native_bench.cases.case import Case
+from mha_native_bench.cases.inputs import make_inputs
+from mha_native_bench.cases.oracle import largest_error, oracle, tolerance
 from mha_native_bench.cases.sentence_model import write_model
 from mha_native_bench.contenders import PEERS, Contender, Ours, make_peer
 from mha_native_bench.contenders.contender import YARDSTICKS, CannotCompute

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from mha_native_bench.cases.case import Case, in_dtype, make_inputs, oracle
+from mha_native_bench.cases.case import Case
+from mha_native_bench.cases.inputs import in_dtype, make_inputs
+from mha_native_bench.cases.oracle import oracle
 from mha_native_bench.cases.sentence_model import Models
 from mha_native_bench.contenders import Ours
 from mha_native_bench.measure.rounds import check

@@ -7,7 +7,10 @@ import dataclasses
 import pytest
 
 from mha_native import reference
-from mha_native_bench.cases.case import Case, load_cases, make_inputs, oracle
+from mha_native_bench.cases.case import Case
+from mha_native_bench.cases.inputs import make_inputs
+from mha_native_bench.cases.load import load_cases
+from mha_native_bench.cases.oracle import oracle
 
 CROSS = Case("cross", "mha", "f32", B=2, H=2, Hk=2, Tq=3, Tk=7, D=8, E=16, causal=False)
 

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 import mha_native
-from mha_native_bench.cases.case import Case, load_cases
+from mha_native_bench.cases.case import Case
+from mha_native_bench.cases.load import load_cases
 
 BENCH = os.environ.get("MHA_BENCH", "")
 ISA = mha_native.available_isas()[0]

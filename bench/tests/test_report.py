@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from mha_native_bench.cases.case import Case, load_cases, plain_case
+from mha_native_bench.cases.case import Case
+from mha_native_bench.cases.load import load_cases, plain_case
 from mha_native_bench.contenders import Program
 from mha_native_bench.measure.cells import Cell, ratio
 from mha_native_bench.measure.results import Results

@@ -10,7 +10,9 @@ import weakref
 import numpy as np
 import pytest
 
-from mha_native_bench.cases.case import Array, Case, make_inputs, oracle
+from mha_native_bench.cases.case import Array, Case
+from mha_native_bench.cases.inputs import make_inputs
+from mha_native_bench.cases.oracle import oracle
 from mha_native_bench.contenders import Ours, Program
 from mha_native_bench.measure.rounds import (
     ROUNDS_OF_ALL,

@@ -9,7 +9,8 @@ from argparse import Namespace
 import pytest
 
 from mha_native_bench import run
-from mha_native_bench.cases.case import Case, Inputs
+from mha_native_bench.cases.case import Case
+from mha_native_bench.cases.inputs import Inputs
 from mha_native_bench.contenders import Contender, Ours, Program
 from mha_native_bench.contenders.contender import CannotCompute
 from mha_native_bench.measure.results import Results

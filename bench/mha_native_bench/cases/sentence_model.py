@@ -1,50 +1,20 @@
-"""Weights, inputs and oracles of encoder layers and of sentence models, and the directory that such a model lies in."""
+"""The BERT of a case of sentences: a directory that all contenders load, given by the user or written here."""
 
 from __future__ import annotations
 
 import json
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from mha_native import reference
-
-if TYPE_CHECKING:
-    from mha_native_bench.cases.case import Case
-
-Array = NDArray[Any]
+from mha_native_bench.cases.case import Array, Case
+from mha_native_bench.cases.weights import encoder_layer_state
 
 VOCABULARY, POSITIONS = 30522, 512  # of BERT, uncased
-EPS = 1e-12  # of its norms; in torch's layers 1e-5
+EPS = 1e-12  # of BERT's norms
 
-
-def layer_state(case: Case, rng: np.random.Generator) -> dict[str, Array]:
-    """One layer in the names of `torch.nn.TransformerEncoderLayer`, in float64. No weight may be forgotten unseen."""
-    width, hidden = case.E, case.F
-
-    def uniform(*shape: int) -> Array:
-        return rng.uniform(-1, 1, shape) * shape[-1] ** -0.5
-
-    state = {
-        "self_attn.in_proj_weight": uniform(3 * width, width),
-        "self_attn.in_proj_bias": uniform(3 * width),
-        "self_attn.out_proj.weight": uniform(width, width),
-        "self_attn.out_proj.bias": uniform(width),
-        "linear1.weight": uniform(hidden, width),
-        "linear1.bias": uniform(hidden),
-        "linear2.weight": uniform(width, hidden),
-        "linear2.bias": uniform(width),
-    }
-    for norm in ("norm1", "norm2"):
-        state[f"{norm}.weight"], state[f"{norm}.bias"] = 1 + uniform(width), uniform(width)
-    return state
-
-
-# Of a layer: a BERT's names, and torch's.
+# Parts of a layer: BERT's names and torch's.
 BERT_NAMES = {
     "attention.output.dense": "self_attn.out_proj",
     "intermediate.dense": "linear1",
@@ -56,9 +26,9 @@ PROJECTIONS = [f"attention.self.{name}" for name in ("query", "key", "value")]
 
 
 class Models:
-    """Where the model of a case lies: the one that was given, or one with random weights, written when it is asked for.
+    """Directories of models: the given one, or else one with random weights for each size, written on first use.
 
-    A context manager: what was written goes when it ends.
+    A context manager, which removes what was written.
     """
 
     def __init__(self, given: Path | None) -> None:
@@ -73,7 +43,7 @@ class Models:
             self._written.cleanup()
 
     def directory(self, case: Case) -> Path | None:
-        """None for a case that needs no model."""
+        """Where the model of `case` is; None for a case that needs no model."""
         if case.kind != "sentences":
             return None
         if self._given is not None:
@@ -90,7 +60,7 @@ class Models:
 
 
 def write_model(case: Case, directory: Path) -> None:
-    """A BERT of the sizes of `case` with random weights, which time does not depend on."""
+    """Writes a BERT of the sizes of `case` with random weights; times do not depend on them."""
     from safetensors.numpy import save_file
     from tokenizers import Tokenizer
     from tokenizers.models import WordLevel
@@ -98,7 +68,8 @@ def write_model(case: Case, directory: Path) -> None:
     rng = np.random.default_rng(0)
 
     def normal(*shape: int) -> Array:
-        return rng.standard_normal(shape, np.float32) * np.float32(0.1)
+        values: Array = rng.standard_normal(shape, np.float32) * np.float32(0.1)
+        return values
 
     tensors = {
         "embeddings.word_embeddings.weight": normal(VOCABULARY, case.E),
@@ -108,7 +79,7 @@ def write_model(case: Case, directory: Path) -> None:
         "embeddings.LayerNorm.bias": normal(case.E),
     }
     for i in range(case.layers):
-        state = {name: array.astype(np.float32) for name, array in layer_state(case, rng).items()}
+        state = {name: array.astype(np.float32) for name, array in encoder_layer_state(case, rng).items()}
         for end in ("weight", "bias"):
             parts = np.split(state[f"self_attn.in_proj_{end}"], 3)
             named = dict(zip(PROJECTIONS, parts, strict=True))
@@ -134,7 +105,7 @@ def write_model(case: Case, directory: Path) -> None:
 
 
 def check_model(case: Case, directory: Path) -> None:
-    """The work of a case is counted from its row: a model of other sizes would make its figures wrong.
+    """Refuses a model of other sizes than the row of the case, from which its work is counted.
 
     Raises
     ------
@@ -154,36 +125,6 @@ def check_model(case: Case, directory: Path) -> None:
         raise ValueError(f"{case.name}: config.json of {directory} must have {expected}; got {given}")
 
 
-def make_tokens(case: Case, rng: np.random.Generator) -> list[Array]:
-    """The token ids of each text."""
-    return [rng.integers(0, VOCABULARY, length) for length in case.lengths.tolist()]
-
-
-def layer_oracle(case: Case, x: Array, state: dict[str, Array]) -> NDArray[np.float64]:
-    """[B, T, E] by the textbook."""
-    return reference.encoder_layer(x, state, case.H, activation=case.activation, is_causal=case.causal)
-
-
-def sentence_oracle(case: Case, tokens: list[Array], directory: Path) -> NDArray[np.float64]:
-    """[B, E] by the textbook, each text by itself."""
-    from safetensors.numpy import load_file
-
-    tensors = load_file(directory / "model.safetensors")
-    eps = json.loads((directory / "config.json").read_text(encoding="utf-8"))["layer_norm_eps"]
-    state = {f"layers.{i}.{name}": array for i in range(case.layers) for name, array in bert_layer(tensors, i).items()}
-    tables = [tensors[f"embeddings.{name}_embeddings.weight"] for name in ("word", "position", "token_type")]
-    words, positions, types = (table.astype(np.float64) for table in tables)
-    norm = [tensors[f"embeddings.LayerNorm.{end}"] for end in ("weight", "bias")]
-    embeddings = np.empty((case.B, case.E))
-    with one_blas_thread():
-        for i, text in enumerate(tokens):
-            x = reference.layer_norm(words[text] + positions[: len(text)] + types[0], *norm, eps=eps)
-            rows = reference.encoder(x[None], state, case.H, activation=case.activation, eps=eps)
-            mean = rows[0].mean(axis=0)
-            embeddings[i] = mean / np.linalg.norm(mean)
-    return embeddings
-
-
 def bert_layer(tensors: dict[str, Array], i: int) -> dict[str, Array]:
     """Layer `i` of a BERT in the names of `torch.nn.TransformerEncoderLayer`."""
     state = {}
@@ -193,23 +134,3 @@ def bert_layer(tensors: dict[str, Array], i: int) -> dict[str, Array]:
         for name, torch_name in BERT_NAMES.items():
             state[f"{torch_name}.{end}"] = tensors[f"encoder.layer.{i}.{name}.{end}"]
     return state
-
-
-def one_blas_thread() -> AbstractContextManager[Any]:
-    """NumPy's BLAS spins while it waits for its threads: between small products that takes longer than they do."""
-    try:
-        from threadpoolctl import threadpool_limits  # type: ignore[import-untyped, unused-ignore]
-    except ImportError:
-        return nullcontext()
-    limit: AbstractContextManager[Any] = threadpool_limits(1, user_api="blas")
-    return limit
-
-
-def padded_texts(texts: list[Array]) -> tuple[Array, Array]:
-    """Token ids and mask, [B, longest] each; what is behind the end of a text is masked with 0."""
-    ids = np.zeros((len(texts), max(map(len, texts))), np.int64)
-    mask = np.zeros_like(ids)
-    for row, text in enumerate(texts):
-        ids[row, : len(text)] = text
-        mask[row, : len(text)] = 1
-    return ids, mask

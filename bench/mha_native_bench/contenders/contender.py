@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mha_native_bench.cases.case import Case, Inputs
+from mha_native_bench.cases.case import Case
+from mha_native_bench.cases.inputs import Inputs
 
 # Contenders of which nothing is expected: they set a time beside ours, and compute something else.
 YARDSTICKS = ("read", "against", "padded")

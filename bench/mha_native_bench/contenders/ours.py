@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import mha_native
-from mha_native_bench.cases.case import DTYPES, Array, Case, Inputs
+from mha_native_bench.cases.case import DTYPES, Array, Case
+from mha_native_bench.cases.inputs import Inputs
 from mha_native_bench.contenders.contender import Contender, Program
 
 

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import mha_native
-from mha_native_bench.cases.case import Case, load_cases, make_inputs
+from mha_native_bench.cases.case import Case
+from mha_native_bench.cases.inputs import make_inputs
+from mha_native_bench.cases.load import load_cases
 from mha_native_bench.contenders import Contender, Ours, make_peer
 
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mha_native import _core
-from mha_native_bench.cases.case import Array, Case, largest_error, tolerance
+from mha_native_bench.cases.case import Array, Case
+from mha_native_bench.cases.oracle import largest_error, tolerance
 from mha_native_bench.contenders import Ours, Program
 from mha_native_bench.contenders.contender import YARDSTICKS
 from mha_native_bench.machine import seconds_of_others

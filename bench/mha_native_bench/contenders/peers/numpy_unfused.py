@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mha_native_bench.cases.case import Case, Inputs
+from mha_native_bench.cases.case import Case
+from mha_native_bench.cases.inputs import Inputs
 from mha_native_bench.contenders.contender import CannotCompute, Contender, Program
 
 Array = NDArray[Any]
@@ -27,7 +28,7 @@ class NumPyUnfused(Contender):
         super().__init__(thread_counts)
         self._blas: Any = None
         if find_spec("threadpoolctl") is not None:
-            from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped, unused-ignore]
+            from threadpoolctl import ThreadpoolController
 
             self._blas = ThreadpoolController().select(user_api="blas")
 

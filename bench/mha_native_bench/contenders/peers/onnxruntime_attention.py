@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 from onnx import helper
 
-from mha_native_bench.cases.case import Case, Inputs, padded, unpadded
+from mha_native_bench.cases.case import Case
+from mha_native_bench.cases.inputs import Inputs
+from mha_native_bench.cases.padding import padded, unpadded
 from mha_native_bench.contenders.peers.onnxruntime_graph import CONTRIB, Model, heads_apart, side_by_side
 
 

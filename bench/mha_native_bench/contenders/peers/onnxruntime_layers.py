@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 from onnx import NodeProto, helper
 
-from mha_native_bench.cases.case import Case, Inputs
+from mha_native_bench.cases.case import Case
+from mha_native_bench.cases.inputs import Inputs
 from mha_native_bench.contenders.peers.onnxruntime_graph import CONTRIB, Array, Model
 
 

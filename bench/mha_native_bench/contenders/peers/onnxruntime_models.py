@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 from onnx import TensorProto, helper
 
-from mha_native_bench.cases.case import Case, Inputs
+from mha_native_bench.cases.case import Case
+from mha_native_bench.cases.inputs import Inputs
 from mha_native_bench.cases.sentence_model import bert_layer
 from mha_native_bench.contenders.peers.onnxruntime_graph import serialized
 from mha_native_bench.contenders.peers.onnxruntime_layers import Layer

@@ -7,9 +7,10 @@ from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
-import onnxruntime  # type: ignore[import-untyped, unused-ignore]
+import onnxruntime
 
-from mha_native_bench.cases.case import Case, Inputs
+from mha_native_bench.cases.case import Case
+from mha_native_bench.cases.inputs import Inputs
 from mha_native_bench.contenders.contender import CannotCompute, Contender, Program
 from mha_native_bench.contenders.peers.onnxruntime_attention import attention_models
 from mha_native_bench.contenders.peers.onnxruntime_graph import Array, Model

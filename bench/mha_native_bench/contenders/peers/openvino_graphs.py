@@ -10,7 +10,8 @@ import numpy as np
 import openvino
 from openvino import opset13 as opset
 
-from mha_native_bench.cases.case import Array, Case, Inputs
+from mha_native_bench.cases.case import Array, Case
+from mha_native_bench.cases.inputs import Inputs
 from mha_native_bench.contenders.contender import CannotCompute, Program
 from mha_native_bench.contenders.peers.openvino_layers import layer_graph
 

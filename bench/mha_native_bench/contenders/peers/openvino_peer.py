@@ -11,7 +11,8 @@ from typing import Any
 import openvino
 import torch
 
-from mha_native_bench.cases.case import Array, Case, Inputs
+from mha_native_bench.cases.case import Array, Case
+from mha_native_bench.cases.inputs import Inputs
 from mha_native_bench.contenders.contender import CannotCompute, Contender, Program
 from mha_native_bench.contenders.peers.openvino_graphs import graph_programs, settings
 from mha_native_bench.contenders.peers.text_batches import Batches, forms, in_order

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from mha_native_bench.cases.case import Array, Case, Inputs
-from mha_native_bench.cases.sentence_model import padded_texts
+from mha_native_bench.cases.case import Array, Case
+from mha_native_bench.cases.inputs import Inputs
+from mha_native_bench.cases.padding import padded_texts
 
 # Of texts sorted by length: the default of sentence-transformers, which sorts them, too, and one with less padding.
 SORTED_BATCHES = (32, 8)

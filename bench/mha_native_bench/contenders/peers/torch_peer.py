@@ -12,7 +12,9 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from mha_native_bench.cases.case import Array, Case, Inputs, padded, unpadded
+from mha_native_bench.cases.case import Array, Case
+from mha_native_bench.cases.inputs import Inputs
+from mha_native_bench.cases.padding import padded, unpadded
 from mha_native_bench.contenders.contender import CannotCompute, Contender, Program
 from mha_native_bench.contenders.peers.torch_flex import flex_attend
 

@@ -10,7 +10,8 @@ import torch
 import transformers
 from torch.nn import functional
 
-from mha_native_bench.cases.case import Case, Inputs
+from mha_native_bench.cases.case import Case
+from mha_native_bench.cases.inputs import Inputs
 from mha_native_bench.contenders.contender import CannotCompute, Contender, Program
 from mha_native_bench.contenders.peers.text_batches import Batches, forms, in_order
 from mha_native_bench.contenders.peers.torch_peer import array_of, turn

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mha_native_bench.cases.case import Case, Inputs, in_dtype, plain_case
+from mha_native_bench.cases.case import Case
+from mha_native_bench.cases.inputs import Inputs, in_dtype
+from mha_native_bench.cases.load import plain_case
 from mha_native_bench.contenders.contender import Contender, Program
 from mha_native_bench.contenders.ours import Ours
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import mha_native
-from mha_native_bench.cases.case import Case, Inputs, padded, padded_pairs, unpadded
+from mha_native_bench.cases.case import Case
+from mha_native_bench.cases.inputs import Inputs
+from mha_native_bench.cases.padding import padded, padded_pairs, unpadded
 from mha_native_bench.contenders.contender import Contender, Program
 
 

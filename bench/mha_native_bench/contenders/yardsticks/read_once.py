@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from mha_native import _core
-from mha_native_bench.cases.case import Case, Inputs
+from mha_native_bench.cases.case import Case
+from mha_native_bench.cases.inputs import Inputs
 from mha_native_bench.contenders.contender import Contender, Program
 
 
