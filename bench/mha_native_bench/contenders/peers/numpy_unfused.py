@@ -133,7 +133,8 @@ def layer(case: Case, inputs: Inputs) -> Callable[[], Array]:
             query = x @ weights[:first].T
             query += biases[:first]
             heads = [*in_heads(case, query), *heads]
-        return project_out(attention(*heads, hidden), state)
+        query, key, value = heads
+        return project_out(attention(query, key, value, hidden), state)
 
     return run
 

@@ -33,7 +33,8 @@ def knows_window(case: Case) -> bool:
 def attention(case: Case, inputs: Inputs) -> Model:
     """The operator of the standard. Its masks have a row for each query here, even if they are all the same."""
     arrays = dict(zip("qkv", inputs.arrays, strict=True))
-    names, attributes = ["q", "k", "v"], {"is_causal": int(case.causal)}
+    names = ["q", "k", "v"]
+    attributes: dict[str, Any] = {"is_causal": int(case.causal)}
     bias = case.alibi_bias()
     if case.softcap is not None:
         attributes["softcap"] = case.softcap
@@ -68,18 +69,18 @@ def contrib_attention(case: Case, inputs: Inputs) -> Model:
     query, key, value = inputs.arrays
     arrays = {"q": side_by_side(query), "k": key, "v": value}
     names = ["q", "k", "v"]
-    bias, hidden = case.alibi_bias(), None
+    bias, seen = case.alibi_bias(), None
     is_diagonal = case.causal and case.Tq == case.Tk  # it counts positions from the last query
     if case.window is not None or (case.causal and not is_diagonal):
-        hidden = case.hidden(case.Tq, case.Tk)
-        bias = np.zeros(hidden.shape, np.float32)[None, None] if bias is None else bias
+        seen = case.visible(case.Tq, case.Tk)
+        bias = np.zeros(seen.shape, np.float32)[None, None] if bias is None else bias
     elif case.admitted is not None:
         arrays["lengths"] = np.full(case.B, case.admitted, np.int32)
         names += ["", "lengths"]
     if bias is not None:
-        arrays["bias"] = bias if hidden is None else np.where(hidden, np.float32(-np.inf), bias)
+        arrays["bias"] = bias if seen is None else np.where(seen, bias, np.float32(-np.inf))
         names += [""] * (5 - len(names)) + ["bias"]
-    attributes: dict[str, Any] = {"num_heads": case.H, "unidirectional": int(is_diagonal and hidden is None)}
+    attributes: dict[str, Any] = {"num_heads": case.H, "unidirectional": int(is_diagonal and seen is None)}
     node = helper.make_node("MultiHeadAttention", names, ["out"], domain=CONTRIB, **attributes)
     out = {"out": np.empty_like(arrays["q"])}
     return Model("MHA", [node], arrays, out, layout=partial(heads_apart, case))

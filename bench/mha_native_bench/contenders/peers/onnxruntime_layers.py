@@ -49,7 +49,7 @@ class Layer:
         out = {"out": np.empty_like(self.arrays["x"])}
         return Model(operator, self.nodes, self.arrays, out | others, self.weights)
 
-    def add(self, operator: str, *inputs: str, results: int = 1, domain: str = CONTRIB, **attributes: Any) -> str:
+    def add(self, operator: str, *inputs: str, results: int = 1, domain: str = CONTRIB, **attributes: float) -> str:
         names = [f"{operator} {len(self.nodes)} {i}" for i in range(results)]
         self.nodes.append(helper.make_node(operator, inputs, names, domain=domain, **attributes))
         return names[0]
@@ -89,7 +89,7 @@ class Layer:
                 projected = self.linear(rows, "in_proj_weight", "in_proj_bias", part)
             heads += [projected] if count == 1 else self.split(projected, count)
         if operator == "Attention":
-            counts = {"q_num_heads": case.H, "kv_num_heads": case.H}
+            counts: dict[str, Any] = {"q_num_heads": case.H, "kv_num_heads": case.H}
             return self.add("Attention", *heads, domain="", is_causal=int(case.causal), **counts)
         heads.append(self.constant("biases", self.state["in_proj_bias"]))
         return self.add("MultiHeadAttention", *heads, num_heads=case.H, unidirectional=int(case.causal))
@@ -98,7 +98,7 @@ class Layer:
         """Both by one operator of its own."""
         case = self.case
         weight, bias = self.state["in_proj_weight"], self.constant("biases", self.state["in_proj_bias"])
-        attributes = {"num_heads": case.H, "unidirectional": int(case.causal)}
+        attributes: dict[str, Any] = {"num_heads": case.H, "unidirectional": int(case.causal)}
         if operator != "QAttention":
             weights = self.constant("weights", weight.T)
             return self.add("Attention", self.rows, weights, bias, self.lengths, **attributes)

@@ -136,7 +136,8 @@ def by_hand(case: Case, inputs: Inputs, maps: Any) -> Run:
         heads = in_heads(case, project[0](x))
         if case.is_cross:
             heads += in_heads(case, project[1](memory))
-        attended = functional.scaled_dot_product_attention(*heads, is_causal=case.causal)
+        query, key, value = heads
+        attended = functional.scaled_dot_product_attention(query, key, value, is_causal=case.causal)
         out: torch.Tensor = project_out(attended.transpose(1, 2).flatten(2))
         return out
 
@@ -161,7 +162,8 @@ def step(case: Case, inputs: Inputs, maps: Any) -> Run:
 
 def in_heads(case: Case, rows: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """[B, H, T, D] each, of as many as lie side by side in the rows [B, T, ...]."""
-    return rows.view(*rows.shape[:2], -1, case.H, case.D).permute(2, 0, 3, 1, 4).unbind()
+    heads: tuple[torch.Tensor, ...] = rows.view(*rows.shape[:2], -1, case.H, case.D).permute(2, 0, 3, 1, 4).unbind()
+    return heads
 
 
 def linear_maps(case: Case, state: dict[str, Array], attention: str = "", others: tuple[str, ...] = ()) -> Any:

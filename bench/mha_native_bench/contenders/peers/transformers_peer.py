@@ -49,7 +49,7 @@ class Transformers(Contender):
         return [program(*form) for form in forms(case, inputs)]
 
 
-class Embedder(torch.nn.Module):
+class Embedder(torch.nn.Module):  # type: ignore[misc]  # a class without types
     """Token ids [B, T], and a mask [B, T] if there is padding, to embeddings [B, E] of length 1."""
 
     def __init__(self, bert: torch.nn.Module) -> None:
@@ -75,4 +75,5 @@ def load_embedder(directory: Path, dtype: str) -> Embedder:
         add_pooling_layer=False,
         dtype=torch.bfloat16 if dtype == "bf16" else torch.float32,
     )
-    return Embedder(bert).eval()
+    embedder: Embedder = Embedder(bert).eval()
+    return embedder

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import mha_native
 from mha_native_bench.cases.case import Case
 from mha_native_bench.cases.inputs import Inputs
@@ -20,7 +22,7 @@ class Padded(Contender):
             return []
         attend = mha_native.scaled_dot_product_attention
         query, key, value = (padded(case, array) for array in inputs.arrays)
-        options = {"is_causal": case.causal, "key_lengths": case.lengths, "num_threads": threads}
+        options: dict[str, Any] = {"is_causal": case.causal, "key_lengths": case.lengths, "num_threads": threads}
         return [
             Program(
                 self.name,
