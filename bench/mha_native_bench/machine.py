@@ -10,7 +10,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 import mha_native
-from mha_native import _core
+from mha_native_bench.probes import active_isa_reason, compiler
 
 
 def describe_machine() -> dict[str, str]:
@@ -19,8 +19,8 @@ def describe_machine() -> dict[str, str]:
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "commit": commit(),
         "mha_native": mha_native.__version__,
-        "compiler": _core.compiler,
-        "isa": f"{mha_native.active_isa()} ({_core.active_isa_reason()})",
+        "compiler": compiler,
+        "isa": f"{mha_native.active_isa()} ({active_isa_reason()})",
         "cpu": cpu_model(),
         "cpus": f"{len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()}",
         "last cache": f"{last_cache_bytes() / 2**20:.3g} MiB",

@@ -1,22 +1,13 @@
-"""The command line, and what is said to who uses it."""
+"""The options of the command line."""
 
 from __future__ import annotations
 
 import argparse
 import re
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 
 PROGRAM = "python -m mha_native bench"
-
-
-class Mendable(Exception):
-    """What the user can mend, in one sentence."""
-
-
-def complain(sentence: str) -> None:
-    print(f"mha_native bench: {sentence}", file=sys.stderr)
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
@@ -74,7 +65,7 @@ def counts(text: str) -> list[int]:
 
 
 def in_a_folder(text: str) -> Path:
-    """Before anything is measured that could not be written."""
+    """A path that can be written to, checked before anything is measured."""
     path = Path(text)
     if path.is_dir() or not path.parent.is_dir():
         raise argparse.ArgumentTypeError(f"cannot write {text}: no file in a folder that exists")

@@ -15,12 +15,12 @@ from mha_native_bench.cases.oracle import oracle
 from mha_native_bench.cases.sentence_model import Models
 from mha_native_bench.contenders import PEERS, Contender, Ours, Program, in_rotation, make_peer
 from mha_native_bench.contenders.contender import YARDSTICKS, CannotCompute
+from mha_native_bench.errors import UserError
 from mha_native_bench.machine import describe_machine
 from mha_native_bench.measure.model_memory import measure_model_memory
 from mha_native_bench.measure.overheads import measure_overheads
 from mha_native_bench.measure.results import Results
 from mha_native_bench.measure.rounds import Effort, WrongResult, check, race
-from mha_native_bench.options import Mendable
 from mha_native_bench.progress import Progress
 
 FULL_ROUNDS, QUICK_ROUNDS = 9, 5
@@ -43,12 +43,12 @@ def prepare(options: Namespace) -> tuple[Plan, Results]:
 
     Raises
     ------
-    Mendable
+    UserError
     """
     try:
         mha_native.active_isa()
     except ValueError as error:  # MHA_NATIVE_ISA asks for what cannot be had
-        raise Mendable(str(error)) from error
+        raise UserError(str(error)) from error
     absent: dict[str, str] = {}
     cases = chosen_cases(options, absent)
     contenders = chosen_contenders(options, absent)
@@ -70,7 +70,7 @@ def chosen_cases(options: Namespace, absent: dict[str, str]) -> list[Case]:
         named = [case for case in cases if options.cases.search(case.name)]
         if not named:
             names = ", ".join(case.name for case in cases)
-            raise Mendable(f"--cases {options.cases.pattern}: no case matches; there are {names}")
+            raise UserError(f"--cases {options.cases.pattern}: no case matches; there are {names}")
         cases = named
     else:
         cases = [case for case in cases if not case.extra]
@@ -83,7 +83,7 @@ def chosen_cases(options: Namespace, absent: dict[str, str]) -> list[Case]:
             cases = [case for case in cases if case not in needing]
             absent[what] = f"not run, for lack of {' and '.join(missing)}"
     if not cases:
-        raise Mendable(f"nothing to run: {absent}")
+        raise UserError(f"nothing to run: {absent}")
     return cases
 
 
@@ -91,12 +91,12 @@ def chosen_contenders(options: Namespace, absent: dict[str, str]) -> list[Conten
     contenders: list[Contender] = [Ours(options.threads)]
     for name in DEFAULT_PEERS if options.peers is None else options.peers:
         if name not in PEERS:
-            raise Mendable(f"--peers {name}: there are {', '.join(PEERS)}")
+            raise UserError(f"--peers {name}: there are {', '.join(PEERS)}")
         try:
             contenders.append(make_peer(name, options.threads))
         except ImportError as error:
             if options.peers is not None:
-                raise Mendable(f"--peers {name}: {error}") from error
+                raise UserError(f"--peers {name}: {error}") from error
             absent[name] = f"not installed ({error})"
     return contenders
 
@@ -106,7 +106,7 @@ def run(plan: Plan, results: Results) -> None:
 
     Raises
     ------
-    Mendable
+    UserError
     """
     memory = []
     with Models(plan.model) as models, Progress(len(plan.cases)) as progress:
@@ -115,7 +115,7 @@ def run(plan: Plan, results: Results) -> None:
             try:
                 inputs = make_inputs(case, models.directory(case))
             except (OSError, ValueError) as error:
-                raise Mendable(f"--model: {error}") from error
+                raise UserError(f"--model: {error}") from error
             programs, cannot = programs_of(case, inputs, plan)
             try:
                 measurement = check(case, programs, oracle(case, inputs), cannot)

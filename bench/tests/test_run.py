@@ -13,9 +13,10 @@ from mha_native_bench.cases.case import Case
 from mha_native_bench.cases.inputs import Inputs
 from mha_native_bench.contenders import Contender, Ours, Program
 from mha_native_bench.contenders.contender import CannotCompute
+from mha_native_bench.errors import UserError
 from mha_native_bench.measure.results import Results
 from mha_native_bench.measure.rounds import Effort
-from mha_native_bench.options import Mendable, parse
+from mha_native_bench.options import parse
 
 SMALL = Case("small", "sdpa", "f32", B=1, H=2, Hk=2, Tq=3, Tk=3, D=8, E=0, causal=False)
 CAPPED = dataclasses.replace(SMALL, name="capped", softcap=2.0)
@@ -62,7 +63,7 @@ def test_which_cases_run(monkeypatch: pytest.MonkeyPatch) -> None:
     assert chosen(monkeypatch) == ["small", "quick"]
     assert chosen(monkeypatch, "--quick") == ["quick"]
     assert chosen(monkeypatch, "--cases", "a") == ["small", "extra"]
-    with pytest.raises(Mendable, match=r"no case matches; there are quick$"):
+    with pytest.raises(UserError, match=r"no case matches; there are quick$"):
         chosen(monkeypatch, "--quick", "--cases", "extra")
 
 

@@ -22,10 +22,11 @@ SCRATCH_PROGRAM = f"""
 import sys
 import numpy as np
 import mha_native
+from mha_native_bench.probes import scratch_bytes
 x = np.zeros((1, 1, {LONG}, 64), np.float32)
 mha_native.use_isa(sys.argv[1])
 mha_native.scaled_dot_product_attention(x, x, x, num_threads=int(sys.argv[2]))
-print(mha_native._core.scratch_bytes())
+print(scratch_bytes())
 """
 
 # NumPy comes first, since whoever has arrays has imported it.

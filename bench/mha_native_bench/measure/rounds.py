@@ -10,12 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from mha_native import _core
 from mha_native_bench.cases.case import Array, Case
 from mha_native_bench.cases.oracle import largest_error, tolerance
 from mha_native_bench.contenders import Ours, Program
 from mha_native_bench.contenders.contender import YARDSTICKS
 from mha_native_bench.machine import seconds_of_others
+from mha_native_bench.probes import measure_fma_gflops
 
 WARM_SECONDS = 2e-3  # wakes sleeping threads and fills the caches
 LONG_SECONDS = 0.2  # a call that takes longer is not warmed up by another
@@ -123,7 +123,7 @@ def race(measurement: Measurement, effort: Effort, after_round: Callable[[float]
             if i >= effort.least_rounds and time.perf_counter() - start > effort.case_seconds:
                 break
             rest(effort.rest_seconds)
-            peak = _core.measure_fma_gflops(measurement.case.dtype_name, min(PEAK_SECONDS, effort.turn_seconds))
+            peak = measure_fma_gflops(measurement.case.dtype_name, min(PEAK_SECONDS, effort.turn_seconds))
             for j in range(len(racing)):  # rotated, so that no program always comes after the same one
                 one = racing[(i + j) % len(racing)]
                 one.turns.append(take_turn(one.program, effort))

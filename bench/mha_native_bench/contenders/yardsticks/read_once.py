@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from mha_native import _core
 from mha_native_bench.cases.case import Case
 from mha_native_bench.cases.inputs import Inputs
 from mha_native_bench.contenders.contender import Contender, Program
+from mha_native_bench.probes import read_memory
 
 
 class ReadOnce(Contender):
@@ -20,5 +20,4 @@ class ReadOnce(Contender):
         if case.kind != "sdpa" or case.Tq != 1 or case.options:
             return []
         keys_and_values = [array.view(np.uint8) for array in inputs.arrays[1:]]  # bytes of any type
-        run = _core.read_memory
-        return [Program(self.name, threads, lambda: run(keys_and_values, threads), is_checked=False)]
+        return [Program(self.name, threads, lambda: read_memory(keys_and_values, threads), is_checked=False)]
