@@ -2,14 +2,13 @@
 
 import argparse
 import os
-import runpy
 import sys
 from pathlib import Path
 from typing import Any
 
-from . import demo, embed
-from ._constructor_arguments import LAYER_DTYPES
-from .bad_input import BadInput
+from ._dtypes import LAYER_DTYPES
+from .commands import demo, embed
+from .commands.errors import UserError
 from .runtime import show_config
 
 _EXAMPLE = "A dog ate the food because it was hungry"
@@ -31,7 +30,7 @@ class _PrintPlace(argparse.Action):
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs one command and returns the exit code: 2 for what the user can mend."""
+    """Runs one command and returns the exit code: 2 for a `UserError`."""
     parser = argparse.ArgumentParser(prog="python -m mha_native", description="Multi-head attention on a CPU.")
     for option, (place, about) in _PLACES.items():
         parser.add_argument(option, action=_PrintPlace, const=place, nargs=0, help=f"print the {about}, and exit")
@@ -62,7 +61,7 @@ def main(arguments: list[str] | None = None) -> int:
             text = options.text if options.file is None else demo.read_text(options.file)
             demo.run(text, options.seed, options.plot)
         sys.stdout.flush()
-    except BadInput as error:
+    except UserError as error:
         embed.complain(str(error))
         return 2
     except KeyboardInterrupt:
@@ -112,17 +111,9 @@ def _embed(options: argparse.Namespace) -> None:
 
 
 def _bench(arguments: list[str]) -> int:
-    """Programs in a folder of their own, which run from a checkout as they do from here."""
-    folder = Path(__file__).parent / "bench" / "python"
-    before = sys.argv
-    sys.argv = [before[0], *arguments]
-    try:
-        runpy.run_path(str(folder), run_name="__main__")
-    except SystemExit as done:
-        return done.code if isinstance(done.code, int) else 0
-    finally:
-        sys.argv = before
-    return 0
+    from mha_native_bench.command_line import main as bench  # which imports this package, so that it comes late
+
+    return bench(arguments)
 
 
 if __name__ == "__main__":

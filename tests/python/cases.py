@@ -368,7 +368,7 @@ _HALF_CASES = """
     modified-group modified-offsets modified-boolean-K modified-everything-boolean modified-everything-additive
     modified-huge-scores modified-rising alibi-far softcap-50
 """
-_BY_NAME = {case.name: case for case in CASES}
-HALF_CASES: frozenset[Case] = frozenset([_BY_NAME[name] for name in _HALF_CASES.split()] + _values())
+BY_NAME = {case.name: case for case in CASES}
+HALF_CASES: frozenset[Case] = frozenset([BY_NAME[name] for name in _HALF_CASES.split()] + _values())
 """The cases of the types of 16 bits: every option, every kernel, sizes off every block edge. The rest of what they run
 is the code of float32."""

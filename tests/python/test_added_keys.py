@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 import tolerance
+from blocks import attention_inputs
 from element_types import accumulator_of
-from test_multi_head_attention import _inputs
 from tolerance import assert_close, assert_same_bits
 
 from mha_native import MultiHeadAttention, reference, scaled_dot_product_attention
@@ -80,7 +80,7 @@ def test_against_the_oracle(
     name: str, added: str, mask: str, sizes: tuple[int, int, int], isa: str, dtype: Any
 ) -> None:
     layer = _layer(name, added, dtype)
-    inputs, options = _inputs(layer, *sizes), _masks(mask, layer, *sizes)
+    inputs, options = attention_inputs(layer, *sizes), _masks(mask, layer, *sizes)
     expected = tolerance.layer(layer, *inputs, options)
     buffer = np.full((*inputs[0].shape[:-1], layer.out_dim), np.nan, dtype)
     out, weights = layer(*inputs, out=buffer, need_weights=True, num_threads=2, **options)
@@ -94,7 +94,7 @@ def test_against_the_oracle(
 @pytest.mark.parametrize("size", [0.0, 30.0, 300.0])
 def test_keys_that_take_nothing_or_all(size: float, isa: str, dtype: Any) -> None:
     layer = _layer("usual", "both", dtype, size)
-    inputs = _inputs(layer, 2, 20, 90)
+    inputs = attention_inputs(layer, 2, 20, 90)
     expected = tolerance.layer(layer, *inputs, {})
     out, weights = layer(*inputs, need_weights=True)
     assert_close(out, expected.out, expected.out_bound, label="out")
@@ -108,7 +108,7 @@ def test_keys_that_take_nothing_or_all(size: float, isa: str, dtype: Any) -> Non
 def test_the_oracle_appends_projected_keys(added: str) -> None:
     """The specification itself, written once more: more keys and values, of which no mask knows."""
     layer = _layer("everything", added, np.float64)
-    query, key, value = _inputs(layer, 2, 7, 9)
+    query, key, value = attention_inputs(layer, 2, 7, 9)
     mask = np.random.default_rng(0).random((7, 9)) < 0.5
     state = layer.state_dict()
     parts = np.cumsum([6 * 11, 3 * 11])
@@ -139,7 +139,7 @@ def test_the_oracle_appends_projected_keys(added: str) -> None:
 def test_without_the_errors_of_projections(name: str, added: str, mask: str, isa: str, dtype: Any) -> None:
     layer = _layer(name, added, dtype)
     sizes = (2, 70, 130)
-    query, key, value = _inputs(layer, *sizes)
+    query, key, value = attention_inputs(layer, *sizes)
     identity, (rows, kv_rows, _) = np.eye(64, dtype=dtype), layer._sizes.in_rows
     state = layer.state_dict()
     for bias in ("in_proj_bias", "out_proj.bias"):
@@ -164,7 +164,7 @@ def test_zeros_are_a_sink_of_0(isa: str, dtype: Any) -> None:
     state = layer.state_dict()
     identity = np.eye(64, dtype=dtype)
     layer.load_state_dict(state | {"in_proj_weight": np.tile(identity, (3, 1)), "out_proj.weight": identity})
-    x = _inputs(layer, 2, 30, 30)[0]
+    x = attention_inputs(layer, 2, 30, 30)[0]
     heads = x.reshape(2, 30, 4, 16).swapaxes(1, 2)
     expected = scaled_dot_product_attention(
         heads, heads, heads, sinks=np.zeros(4, accumulator_of(dtype)), is_causal=True
@@ -175,7 +175,7 @@ def test_zeros_are_a_sink_of_0(isa: str, dtype: Any) -> None:
 @every_addition
 def test_queries_that_see_no_other_key(added: str, isa: str, dtype: Any) -> None:
     layer = _layer("grouped", added, dtype)
-    query, key, value = _inputs(layer, 3, 20, 70)
+    query, key, value = attention_inputs(layer, 3, 20, 70)
     nothing = np.zeros((3, 70), bool)
     empty = layer(query, key[:, :0], value[:, :0], need_weights=True)
     key[...] = value[...] = np.nan
@@ -192,7 +192,7 @@ def test_queries_that_see_no_other_key(added: str, isa: str, dtype: Any) -> None
 @every_layer
 def test_rows_and_batch_elements_by_themselves(name: str, added: str, isa: str, dtype: Any) -> None:
     layer = _layer(name, added, dtype)
-    inputs = _inputs(layer, 3, 130, 50)
+    inputs = attention_inputs(layer, 3, 130, 50)
     together, weights = layer(*inputs, need_weights=True, num_threads=1)
     for threads in (2, 3, 7):
         out, same = layer(*inputs, need_weights=True, num_threads=threads)
@@ -211,7 +211,7 @@ def test_rows_and_batch_elements_by_themselves(name: str, added: str, isa: str, 
 @every_addition
 def test_a_nan_query_keeps_to_itself(added: str, isa: str, dtype: Any) -> None:
     layer = _layer("usual", added, dtype)
-    query, key, value = _inputs(layer, 2, 40, 30)
+    query, key, value = attention_inputs(layer, 2, 40, 30)
     clean = layer(query, key, value)
     query[1, 7] = np.nan
     out = layer(query, key, value)
@@ -224,7 +224,7 @@ def test_a_nan_query_keeps_to_itself(added: str, isa: str, dtype: Any) -> None:
 @every_addition
 def test_strided_and_read_only_inputs(added: str, isa: str, dtype: Any) -> None:
     layer = _layer("everything", added, dtype)
-    inputs = _inputs(layer, 2, 20, 30)
+    inputs = attention_inputs(layer, 2, 20, 30)
     expected = layer(*inputs)
     views = [np.ascontiguousarray(x.T).T for x in inputs]
     for view in views:
@@ -239,7 +239,7 @@ def test_strided_and_read_only_inputs(added: str, isa: str, dtype: Any) -> None:
 @pytest.mark.parametrize("name", ["usual", "whole vectors", "grouped"])
 def test_steps_over_a_cache(name: str, added: str, isa: str, dtype: Any) -> None:
     layer = _layer(name, added, dtype)
-    x = _inputs(layer, 3, 40, 40)[0]
+    x = attention_inputs(layer, 3, 40, 40)[0]
     whole, weights = layer(x, is_causal=True, need_weights=True)
     cache = layer.new_cache(3, 40)
     for start, stop in ((0, 7), (7, 8), (8, 12), (12, 13), (13, 40)):
@@ -255,7 +255,7 @@ def test_steps_over_a_cache(name: str, added: str, isa: str, dtype: Any) -> None
 @every_addition
 def test_padding_sees_nothing(added: str, isa: str, dtype: Any) -> None:
     layer = _layer("grouped", added, dtype)
-    x, counts = _inputs(layer, 3, 12, 12)[0], np.array([5, 0, 12])
+    x, counts = attention_inputs(layer, 3, 12, 12)[0], np.array([5, 0, 12])
     for b, count in enumerate(counts):
         x[b, count:] = np.nan
     cache = layer.new_cache(3, 12)
@@ -275,7 +275,7 @@ def test_ragged_batches(added: str, masked: bool, isa: str, dtype: Any) -> None:
     rng = np.random.default_rng(0)
     lengths_q, lengths_k = np.array([3, 0, 70, 1, 9]), np.array([30, 5, 0, 1, 90])
     cu_q, cu_k = (np.concatenate([[0], np.cumsum(n)]) for n in (lengths_q, lengths_k))
-    query, key, value = (x[0] for x in _inputs(layer, 1, cu_q[-1], cu_k[-1]))
+    query, key, value = (x[0] for x in attention_inputs(layer, 1, cu_q[-1], cu_k[-1]))
     key_mask = rng.random(cu_k[-1]) < 0.5 if masked else None
     options: dict[str, Any] = {"is_causal": masked}
     for threads in (1, 2, 3):

@@ -11,25 +11,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from command_line import assert_refused, run
 
 import mha_native
-from mha_native import demo
 from mha_native.__main__ import main
-
-
-def _main(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    code = main(list(arguments))
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
-
-
-def _one_sentence(code: int, out: str, err: str, *words: str) -> None:
-    assert code == 2
-    assert out == ""
-    assert re.match("mha_native( bench)?: ", err)
-    assert err.count("\n") == 1
-    for word in words:
-        assert word in err, err
+from mha_native.commands import demo
 
 
 def test_as_a_module() -> None:
@@ -41,7 +27,7 @@ def test_as_a_module() -> None:
 
 
 def test_info(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, err = _main(capsys, "info")
+    code, out, err = run(capsys, "info")
     assert (code, err) == (0, "")
     for word in ("built with", "this machine runs", "in use", "threads", "OpenMP runtime", np.__version__):
         assert word in out
@@ -68,7 +54,7 @@ def test_where_the_cpp_library_is(
 
 
 def test_demo(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, err = _main(capsys, "demo")
+    code, out, err = run(capsys, "demo")
     assert (code, err) == (0, "")
     for word in ["A", "dog", "ate", "the", "food", "because", "it", "was", "hungry"]:
         assert word in out
@@ -84,7 +70,7 @@ def test_demo(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_demo_takes_a_text(capsys: pytest.CaptureFixture[str]) -> None:
-    _, out, _ = _main(capsys, "demo", "--text", "Zwölf Boxkämpfer don't stop")
+    _, out, _ = run(capsys, "demo", "--text", "Zwölf Boxkämpfer don't stop")
     for word in ("Zwölf", "Boxkämpfer", "don't", "stop", "4 words"):
         assert word in out
 
@@ -93,14 +79,14 @@ def test_demo_takes_a_file(capsys: pytest.CaptureFixture[str], tmp_path: Path, m
     monkeypatch.setattr(demo, "MAX_WORDS", 40)
     path = tmp_path / "text.txt"
     path.write_text("one two three " * 800, encoding="utf-8")
-    code, out, _ = _main(capsys, "demo", "--file", str(path))
+    code, out, _ = run(capsys, "demo", "--file", str(path))
     assert code == 0
     assert "the first 40 of 2,400 words" in out
 
 
 def test_demo_is_the_same_for_the_same_seed(capsys: pytest.CaptureFixture[str]) -> None:
     def tables(*arguments: str) -> str:
-        out = _main(capsys, "demo", *arguments)[1]
+        out = run(capsys, "demo", *arguments)[1]
         return out[: out.index("Largest error")]
 
     assert tables() == tables("--seed", "0")
@@ -110,7 +96,7 @@ def test_demo_is_the_same_for_the_same_seed(capsys: pytest.CaptureFixture[str]) 
 def test_demo_draws(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     path = tmp_path / "heads.png"
-    code, out, err = _main(capsys, "demo", "--plot", str(path))
+    code, out, err = run(capsys, "demo", "--plot", str(path))
     assert (code, err) == (0, "")
     assert str(path) in out
     assert path.read_bytes().startswith(b"\x89PNG")
@@ -123,30 +109,30 @@ def test_a_plot_that_cannot_be_written(
     name: str, words: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     pytest.importorskip("matplotlib")
-    _one_sentence(*_main(capsys, "demo", "--plot", str(tmp_path / name)), words)
+    assert_refused(*run(capsys, "demo", "--plot", str(tmp_path / name)), words)
 
 
 def test_a_plot_without_matplotlib(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("matplotlib", "matplotlib.figure", "matplotlib.backends.backend_agg"):
         monkeypatch.setitem(sys.modules, name, None)
-    _one_sentence(*_main(capsys, "demo", "--plot", "heads.png"), "matplotlib", "pip install")
+    assert_refused(*run(capsys, "demo", "--plot", "heads.png"), "matplotlib", "pip install")
 
 
 @pytest.mark.parametrize("text", ["", "   ", "!? -- ..."])
 def test_a_text_without_words(text: str, capsys: pytest.CaptureFixture[str]) -> None:
-    _one_sentence(*_main(capsys, "demo", "--text", text), "no words")
+    assert_refused(*run(capsys, "demo", "--text", text), "no words")
 
 
 def test_a_missing_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     path = str(tmp_path / "missing.txt")
-    _one_sentence(*_main(capsys, "demo", "--file", path), path, "No such file")
-    _one_sentence(*_main(capsys, "demo", "--file", str(tmp_path)), str(tmp_path))
+    assert_refused(*run(capsys, "demo", "--file", path), path, "No such file")
+    assert_refused(*run(capsys, "demo", "--file", str(tmp_path)), str(tmp_path))
 
 
 def test_a_file_that_is_no_text(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     path = tmp_path / "binary"
     path.write_bytes(b"\xff\xfe\x00\xd8")
-    _one_sentence(*_main(capsys, "demo", "--file", str(path)), "UTF-8")
+    assert_refused(*run(capsys, "demo", "--file", str(path)), "UTF-8")
 
 
 def test_bench_has_a_help_of_its_own() -> None:
@@ -187,11 +173,11 @@ def test_bench(tmp_path: Path) -> None:
 def test_bench_says_what_can_be_mended(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "mha_native", "bench", "--cases", "no-such"]
     result = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path)
-    _one_sentence(result.returncode, result.stdout, result.stderr, "bench", "no-such")
+    assert_refused(result.returncode, result.stdout, result.stderr, "bench", "no-such")
 
 
 def test_a_negative_seed(capsys: pytest.CaptureFixture[str]) -> None:
-    _one_sentence(*_main(capsys, "demo", "--seed", "-1"), "--seed", "-1")
+    assert_refused(*run(capsys, "demo", "--seed", "-1"), "--seed", "-1")
 
 
 @pytest.mark.parametrize("arguments", [[], ["dance"], ["demo", "--seed", "x"], ["demo", "--text", "a", "--file", "b"]])
@@ -210,7 +196,7 @@ def test_an_impossible_instruction_set() -> None:
         text=True,
         timeout=60,
     )
-    _one_sentence(result.returncode, result.stdout, result.stderr, "MHA_NATIVE_ISA", "mmx")
+    assert_refused(result.returncode, result.stdout, result.stderr, "MHA_NATIVE_ISA", "mmx")
 
 
 def test_the_layer_in_numpy_computes_the_same() -> None:

@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 import pytest
 import tiny_bert
-from test_cli import _main, _one_sentence
+from command_line import assert_refused, run
 from tolerance import assert_same_bits
 
-from mha_native import embed, models
 from mha_native.__main__ import main
-from mha_native.models import SentenceEncoder
+from mha_native.commands import embed
+from mha_native.models import SentenceEncoder, sentence_encoder
 
 Array = np.ndarray[Any, Any]
 LINES = ["the dog", "", "a b c d e f g", "the cat !", "", "dog"]
@@ -42,7 +42,7 @@ def _read_json_lines(text: str) -> tuple[list[str], Array]:
 
 
 def test_texts_to_json_lines(directory: str, expected: Array, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, err = _main(capsys, "embed", "--model", directory, *LINES)
+    code, out, err = run(capsys, "embed", "--model", directory, *LINES)
     assert (code, err) == (0, "")
     texts, embeddings = _read_json_lines(out)
     assert texts == LINES
@@ -51,7 +51,7 @@ def test_texts_to_json_lines(directory: str, expected: Array, capsys: pytest.Cap
 
 def test_a_text_stays_as_it_was_typed(directory: str, capsys: pytest.CaptureFixture[str]) -> None:
     typed = ["\ufeffdog\r\n", "dog\n", 'a "quoted" \\ \u2028 😀']
-    code, out, err = _main(capsys, "embed", "--model", directory, *typed)
+    code, out, err = run(capsys, "embed", "--model", directory, *typed)
     assert (code, err) == (0, "")
     assert _read_json_lines(out)[0] == typed
 
@@ -70,7 +70,7 @@ def test_each_line_is_a_row(
 ) -> None:
     path, output = tmp_path / "lines.txt", tmp_path / "out.npy"
     path.write_bytes((mark + ending.join(LINES) + ending * last).encode())
-    code, out, err = _main(capsys, "embed", "--model", directory, "--file", str(path), "--output", str(output))
+    code, out, err = run(capsys, "embed", "--model", directory, "--file", str(path), "--output", str(output))
     assert (code, err) == (0, "")
     assert out == f"6 embeddings of 24 features: {output}\n"
     assert_same_bits(np.load(output), expected)
@@ -81,7 +81,7 @@ def test_an_output_of_json_lines(
     directory: str, expected: Array, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     output = tmp_path / "out.jsonl"
-    code, _, err = _main(capsys, "embed", "--model", directory, *LINES, "--output", str(output))
+    code, _, err = run(capsys, "embed", "--model", directory, *LINES, "--output", str(output))
     assert (code, err) == (0, "")
     texts, embeddings = _read_json_lines(output.read_text(encoding="utf-8"))
     assert texts == LINES
@@ -103,7 +103,7 @@ def test_standard_input(directory: str, expected: Array) -> None:
 def test_an_empty_file(name: str, directory: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     path, output = tmp_path / "empty.txt", tmp_path / name
     path.write_bytes(b"")
-    code, out, err = _main(capsys, "embed", "--model", directory, "--file", str(path), "--output", str(output))
+    code, out, err = run(capsys, "embed", "--model", directory, "--file", str(path), "--output", str(output))
     assert (code, err) == (0, "")
     assert out.startswith("0 embeddings")
     if name == "out.npy":
@@ -115,7 +115,7 @@ def test_an_empty_file(name: str, directory: str, capsys: pytest.CaptureFixture[
 def test_lines_that_are_not_utf8(directory: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     path, output = tmp_path / "lines.txt", tmp_path / "out.npy"
     path.write_bytes(b"the dog\n\xff\xfe the cat\n\nthe \xe2\x82\ndog\n")
-    code, out, err = _main(capsys, "embed", "--model", directory, "--file", str(path), "--output", str(output))
+    code, out, err = run(capsys, "embed", "--model", directory, "--file", str(path), "--output", str(output))
     assert code == 0
     assert "5 embeddings" in out
     assert err.splitlines() == [
@@ -129,7 +129,7 @@ def test_lines_that_are_not_utf8(directory: str, capsys: pytest.CaptureFixture[s
 def test_many_lines_that_are_not_utf8(directory: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     path = tmp_path / "binary"
     path.write_bytes(b"\xff\n" * 1500)
-    code, out, err = _main(capsys, "embed", "--model", directory, "--file", str(path))
+    code, out, err = run(capsys, "embed", "--model", directory, "--file", str(path))
     assert code == 0
     assert out.count("\n") == 1500
     assert err.count("\n") == embed.MAX_COMPLAINTS + 1
@@ -195,11 +195,11 @@ def test_an_output_is_whole_or_as_it_was(
     arguments = ["embed", "--model", directory, "a", "b", "--output", str(output)]
     if isinstance(error, _Broken):
         with pytest.raises(_Broken):
-            _main(capsys, *arguments)
+            run(capsys, *arguments)
     elif isinstance(error, OSError):
-        _one_sentence(*_main(capsys, *arguments), str(output), "No space left")
+        assert_refused(*run(capsys, *arguments), str(output), "No space left")
     else:
-        assert _main(capsys, *arguments) == (130, "", "mha_native: interrupted\n")
+        assert run(capsys, *arguments) == (130, "", "mha_native: interrupted\n")
     assert output.read_bytes() == b"as it was"
     assert list(output.parent.iterdir()) == [output]
 
@@ -210,7 +210,7 @@ def test_an_output_through_a_link(
     target, link = tmp_path / "target.npy", tmp_path / "link.npy"
     target.write_bytes(b"old")
     link.symlink_to(target)
-    assert _main(capsys, "embed", "--model", directory, *LINES, "--output", str(link))[0] == 0
+    assert run(capsys, "embed", "--model", directory, *LINES, "--output", str(link))[0] == 0
     assert link.is_symlink()
     assert_same_bits(np.load(target), expected)
 
@@ -218,7 +218,7 @@ def test_an_output_through_a_link(
 def test_the_permissions_of_an_output(directory: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     output, plain = tmp_path / "out.npy", tmp_path / "plain"
     plain.touch()
-    assert _main(capsys, "embed", "--model", directory, "dog", "--output", str(output))[0] == 0
+    assert run(capsys, "embed", "--model", directory, "dog", "--output", str(output))[0] == 0
     assert output.stat().st_mode == plain.stat().st_mode
 
 
@@ -230,26 +230,26 @@ def test_an_output_that_cannot_be(
 ) -> None:
     (tmp_path / "folder.npy").mkdir()
     output = str(tmp_path / name)
-    _one_sentence(*_main(capsys, "embed", "--model", directory, "dog", "--output", output), output, words)
+    assert_refused(*run(capsys, "embed", "--model", directory, "dog", "--output", output), output, words)
 
 
 def test_a_file_that_cannot_be_read(directory: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     missing = str(tmp_path / "missing.txt")
-    _one_sentence(*_main(capsys, "embed", "--model", directory, "--file", missing), missing, "No such file")
-    _one_sentence(*_main(capsys, "embed", "--model", directory, "--file", directory), directory, "directory")
+    assert_refused(*run(capsys, "embed", "--model", directory, "--file", missing), missing, "No such file")
+    assert_refused(*run(capsys, "embed", "--model", directory, "--file", directory), directory, "directory")
 
 
 def test_a_model_that_cannot_be_read(
     directory: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nowhere = str(tmp_path / "nowhere")
-    _one_sentence(*_main(capsys, "embed", "--model", nowhere, "dog"), nowhere, "config.json", "does not exist")
-    _one_sentence(*_main(capsys, "embed", "--model", nowhere, "--explain", "dog"), nowhere)
+    assert_refused(*run(capsys, "embed", "--model", nowhere, "dog"), nowhere, "config.json", "does not exist")
+    assert_refused(*run(capsys, "embed", "--model", nowhere, "--explain", "dog"), nowhere)
     monkeypatch.setitem(sys.modules, "tokenizers", None)
-    _one_sentence(*_main(capsys, "embed", "--model", directory, "dog"), "tokenizers", "pip install")
+    assert_refused(*run(capsys, "embed", "--model", directory, "dog"), "tokenizers", "pip install")
     (Path(directory) / "model.safetensors").write_bytes(b"nothing")
     monkeypatch.undo()
-    _one_sentence(*_main(capsys, "embed", "--model", directory, "dog"), "model.safetensors", "safetensors file")
+    assert_refused(*run(capsys, "embed", "--model", directory, "dog"), "model.safetensors", "safetensors file")
 
 
 def test_an_impossible_instruction_set(directory: str) -> None:
@@ -260,7 +260,7 @@ def test_an_impossible_instruction_set(directory: str) -> None:
         text=True,
         timeout=60,
     )
-    _one_sentence(result.returncode, result.stdout, result.stderr, "MHA_NATIVE_ISA", "mmx")
+    assert_refused(result.returncode, result.stdout, result.stderr, "MHA_NATIVE_ISA", "mmx")
 
 
 @pytest.mark.parametrize(
@@ -279,7 +279,7 @@ def test_an_impossible_instruction_set(directory: str) -> None:
 )
 def test_wrong_usage(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as error:
-        _main(capsys, "embed", *arguments)
+        run(capsys, "embed", *arguments)
     assert error.value.code == 2
     assert "usage: python -m mha_native embed" in capsys.readouterr().err
 
@@ -293,8 +293,8 @@ class _Terminal(io.StringIO):
 def test_a_progress_bar_on_a_terminal(
     known: bool, directory: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(models, "_BATCH_TOKENS", 40)
-    monkeypatch.setattr(models, "_SLAB_TEXTS", 10)
+    monkeypatch.setattr(sentence_encoder, "_BATCH_TOKENS", 40)
+    monkeypatch.setattr(sentence_encoder, "_SLAB_TEXTS", 10)
     monkeypatch.setattr(embed, "PATIENCE", 0)
     monkeypatch.setattr(embed, "PAUSE", 0)
     if not known:
@@ -304,7 +304,7 @@ def test_a_progress_bar_on_a_terminal(
     path = tmp_path / "lines.txt"
     path.write_bytes(b"the dog\n" * 50 + b"\xff\n" + b"dog\n" * 50)
     assert (
-        _main(capsys, "embed", "--model", directory, "--file", str(path), "--output", str(tmp_path / "out.npy"))[0] == 0
+        run(capsys, "embed", "--model", directory, "--file", str(path), "--output", str(tmp_path / "out.npy"))[0] == 0
     )
     pictures = terminal.getvalue().split(embed.CLEAR_LINE)
     assert pictures[-1] == ""  # the line is free at the end
@@ -327,14 +327,14 @@ def test_no_progress_bar_elsewhere(
 ) -> None:
     monkeypatch.setattr(embed, "PATIENCE", 0)
     monkeypatch.setattr(embed, "PAUSE", 0)
-    monkeypatch.setattr(models, "_BATCH_TOKENS", 10)
-    assert _main(capsys, "embed", "--model", directory, *LINES)[::2] == (0, "")
+    monkeypatch.setattr(sentence_encoder, "_BATCH_TOKENS", 10)
+    assert run(capsys, "embed", "--model", directory, *LINES)[::2] == (0, "")
 
 
 def test_no_progress_bar_among_what_is_printed(directory: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(embed, "PATIENCE", 0)
     monkeypatch.setattr(embed, "PAUSE", 0)
-    monkeypatch.setattr(models, "_BATCH_TOKENS", 10)
+    monkeypatch.setattr(sentence_encoder, "_BATCH_TOKENS", 10)
     screen = _Terminal()
     monkeypatch.setattr(sys, "stdout", screen)
     monkeypatch.setattr(sys, "stderr", screen)
@@ -343,7 +343,7 @@ def test_no_progress_bar_among_what_is_printed(directory: str, monkeypatch: pyte
 
 
 def test_what_each_token_attends_to(directory: str, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, err = _main(capsys, "embed", "--model", directory, "--explain", "the dog !")
+    code, out, err = run(capsys, "embed", "--model", directory, "--explain", "the dog !")
     assert (code, err) == (0, "")
     assert out.startswith("5 tokens, 2 layers of 3 heads\n")
     model = SentenceEncoder.from_pretrained(directory)
@@ -364,9 +364,9 @@ def test_what_each_token_attends_to(directory: str, capsys: pytest.CaptureFixtur
 def test_the_weights_are_drawn(directory: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     path = tmp_path / "heads.png"
-    code, out, err = _main(capsys, "embed", "--model", directory, "--explain", "the dog", "--plot", str(path))
+    code, out, err = run(capsys, "embed", "--model", directory, "--explain", "the dog", "--plot", str(path))
     assert (code, err) == (0, "")
     assert f"Plot of all tokens: {path}" in out
     assert path.read_bytes().startswith(b"\x89PNG")
     nowhere = str(tmp_path / "no" / "heads.png")
-    _one_sentence(*_main(capsys, "embed", "--model", directory, "--explain", "dog", "--plot", nowhere), nowhere)
+    assert_refused(*run(capsys, "embed", "--model", directory, "--explain", "dog", "--plot", nowhere), nowhere)

@@ -13,7 +13,7 @@ from element_types import accumulator_of, limits
 from hypothesis import given
 from hypothesis import strategies as st
 from merging_tolerance import Merged, merged
-from test_properties import PROPERTY, calls, isas, restrictions
+from strategies import PROPERTY, calls, isas, restrictions
 from tolerance import Expected, assert_close, assert_same_bits, attention
 
 import mha_native

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import tiny_bert
 from safetensors.numpy import load_file, save_file
-from test_sentence_encoder import TEXTS, _modules
+from tiny_bert import TEXTS
 from tolerance import assert_same_bits
 
 from mha_native.models import SentenceEncoder
@@ -219,12 +219,12 @@ def test_a_max_seq_length_that_cannot_be(length: Any, tmp_path: Path) -> None:
     ids=str,
 )
 def test_modules_of_another_model(kinds: list[str], tmp_path: Path) -> None:
-    tiny_bert.write(tmp_path, files={"modules.json": _modules(*kinds)})
+    tiny_bert.write(tmp_path, files={"modules.json": tiny_bert.modules(*kinds)})
     _refused(tmp_path, str(tmp_path / "modules.json"), "Transformer, Pooling", *kinds)
 
 
 def test_a_module_elsewhere(tmp_path: Path) -> None:
-    modules = _modules("Transformer", "Pooling")
+    modules = tiny_bert.modules("Transformer", "Pooling")
     modules[0]["path"] = "0_Transformer"
     tiny_bert.write(tmp_path, files={"modules.json": modules})
     _refused(tmp_path, str(tmp_path / "modules.json"), "0_Transformer")

@@ -8,54 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 import tolerance
+from blocks import LAYERS, attention_inputs, attention_layer
 from element_types import accumulator_of, limits
 from tolerance import Expected, assert_close, assert_same_bits
 
 import mha_native
 from mha_native import MultiHeadAttention
 
-LAYERS: dict[str, dict[str, Any]] = {
-    "usual": {"embed_dim": 64, "num_heads": 4},
-    "one head": {"embed_dim": 33, "num_heads": 1},
-    "head of 1": {"embed_dim": 7, "num_heads": 7},
-    "one feature": {"embed_dim": 1, "num_heads": 1},
-    "many heads": {"embed_dim": 96, "num_heads": 24},
-    "wide": {"embed_dim": 384, "num_heads": 6},
-    "no bias": {"embed_dim": 48, "num_heads": 4, "bias": False},
-    "grouped": {"embed_dim": 64, "num_heads": 8, "num_kv_heads": 2},
-    "multi-query": {"embed_dim": 40, "num_heads": 5, "num_kv_heads": 1},
-    "head_dim": {"embed_dim": 30, "num_heads": 4, "head_dim": 19},
-    "value_head_dim": {"embed_dim": 24, "num_heads": 3, "value_head_dim": 21},
-    "kdim": {"embed_dim": 32, "num_heads": 4, "kdim": 50},
-    "vdim": {"embed_dim": 32, "num_heads": 4, "vdim": 17},
-    "out_dim": {"embed_dim": 32, "num_heads": 4, "out_dim": 5},
-    "everything": {
-        "embed_dim": 29, "num_heads": 6, "num_kv_heads": 3, "head_dim": 11, "value_head_dim": 13, "kdim": 23,
-        "vdim": 31, "out_dim": 70, "bias": False,
-    },
-}  # fmt: skip
 every_layer = pytest.mark.parametrize("name", LAYERS)
-
-
-@functools.cache
-def _layer(name: str, dtype: Any = np.float32) -> MultiHeadAttention:
-    """A layer whose biases are not zero: initial ones are."""
-    layer = MultiHeadAttention(**LAYERS[name], dtype=dtype, seed=3)
-    rng = np.random.default_rng(4)
-    state = layer.state_dict()
-    for key in state:
-        if key.endswith("bias"):
-            state[key] = rng.standard_normal(state[key].shape).astype(dtype)
-    layer.load_state_dict(state)
-    return layer
-
-
-def _inputs(
-    layer: MultiHeadAttention, batch: int, queries: int, keys: int, seed: int = 5
-) -> tuple[np.ndarray[Any, np.dtype[Any]], ...]:
-    rng = np.random.default_rng(seed)
-    shapes = ((batch, queries, layer.embed_dim), (batch, keys, layer.kdim), (batch, keys, layer.vdim))
-    return tuple(rng.standard_normal(shape).astype(layer.dtype) for shape in shapes)
 
 
 def _masks(which: str, layer: MultiHeadAttention, batch: int, queries: int, keys: int) -> dict[str, Any]:
@@ -92,13 +52,13 @@ MASKS += ["lengths", "offsets", "window", "scores"]
 
 @functools.cache
 def _expected(name: str, mask: str, sizes: tuple[int, int, int], dtype: Any) -> Expected:
-    layer = _layer(name, dtype)
-    return tolerance.layer(layer, *_inputs(layer, *sizes), _masks(mask, layer, *sizes))
+    layer = attention_layer(name, dtype)
+    return tolerance.layer(layer, *attention_inputs(layer, *sizes), _masks(mask, layer, *sizes))
 
 
 def _check(name: str, mask: str, sizes: tuple[int, int, int], dtype: Any, threads: int) -> None:
-    layer, expected = _layer(name, dtype), _expected(name, mask, sizes, dtype)
-    inputs, options = _inputs(layer, *sizes), _masks(mask, layer, *sizes)
+    layer, expected = attention_layer(name, dtype), _expected(name, mask, sizes, dtype)
+    inputs, options = attention_inputs(layer, *sizes), _masks(mask, layer, *sizes)
     buffer = np.full((*inputs[0].shape[:-1], layer.out_dim), np.nan, dtype)
     out, weights = layer(*inputs, out=buffer, need_weights=True, num_threads=threads, **options)
     assert out is buffer
@@ -122,8 +82,8 @@ def test_masks(name: str, mask: str, isa: str, dtype: Any) -> None:
 @pytest.mark.parametrize("name", [name for name, sizes in LAYERS.items() if not {"kdim", "vdim"} & set(sizes)])
 @pytest.mark.parametrize("length", [1, 2, 15, 64, 97, 130])
 def test_self_attention(name: str, length: int, isa: str, dtype: Any) -> None:
-    layer = _layer(name, dtype)
-    x = _inputs(layer, 2, length, length)[0]
+    layer = attention_layer(name, dtype)
+    x = attention_inputs(layer, 2, length, length)[0]
     expected = tolerance.layer(layer, x, x, x, {"is_causal": True})
     out = layer(x, is_causal=True)
     assert_close(out, expected.out, expected.out_bound, label=f"{name} {length}")
@@ -137,8 +97,8 @@ def test_self_attention(name: str, length: int, isa: str, dtype: Any) -> None:
 
 
 def test_value_defaults_to_key(isa: str) -> None:
-    layer = _layer("usual")
-    query, key, _ = _inputs(layer, 2, 5, 9)
+    layer = attention_layer("usual")
+    query, key, _ = attention_inputs(layer, 2, 5, 9)
     assert_same_bits(layer(query, key), layer(query, key, key))
 
 
@@ -158,8 +118,8 @@ def test_planted_features(isa: str, dtype: Any) -> None:
 
 @pytest.mark.parametrize("mask", ["none", "all"])
 def test_averaged_weights(mask: str, isa: str, dtype: Any) -> None:
-    layer = _layer("grouped", dtype)
-    inputs, options = _inputs(layer, 2, 20, 30), _masks(mask, layer, 2, 20, 30)
+    layer = attention_layer("grouped", dtype)
+    inputs, options = attention_inputs(layer, 2, 20, 30), _masks(mask, layer, 2, 20, 30)
     out, per_head = layer(*inputs, need_weights=True, **options)
     same, averaged = layer(*inputs, need_weights=True, average_attn_weights=True, **options)
     assert_same_bits(same, out)
@@ -170,8 +130,8 @@ def test_averaged_weights(mask: str, isa: str, dtype: Any) -> None:
 
 @pytest.mark.parametrize("name", ["usual", "everything"])
 def test_without_a_batch_axis(name: str, isa: str, dtype: Any) -> None:
-    layer = _layer(name, dtype)
-    query, key, value = _inputs(layer, 1, 8, 12)
+    layer = attention_layer(name, dtype)
+    query, key, value = attention_inputs(layer, 1, 8, 12)
     out, weights = layer(query[0], key[0], value[0], need_weights=True)
     batched, batched_weights = layer(query, key, value, need_weights=True)
     assert_same_bits(out, batched[0])
@@ -182,8 +142,8 @@ def test_without_a_batch_axis(name: str, isa: str, dtype: Any) -> None:
 
 @every_layer
 def test_a_batch_element_by_itself(name: str, isa: str, dtype: Any) -> None:
-    layer = _layer(name, dtype)
-    inputs = _inputs(layer, 5, 13, 20)
+    layer = attention_layer(name, dtype)
+    inputs = attention_inputs(layer, 5, 13, 20)
     together = layer(*inputs)
     for b in range(5):
         assert_same_bits(layer(*(x[b] for x in inputs)), together[b], label=f"b={b}")
@@ -194,8 +154,8 @@ def test_a_batch_element_by_itself(name: str, isa: str, dtype: Any) -> None:
 
 @pytest.mark.parametrize("name", ["usual", "wide", "everything"])
 def test_rows_by_themselves(name: str, isa: str, dtype: Any) -> None:
-    layer = _layer(name, dtype)
-    query, key, value = _inputs(layer, 1, 130, 50)
+    layer = attention_layer(name, dtype)
+    query, key, value = attention_inputs(layer, 1, 130, 50)
     together = layer(query, key, value)
     for first, last in ((0, 1), (129, 130), (3, 9), (60, 70), (64, 128), (1, 130)):
         assert_same_bits(layer(query[:, first:last], key, value), together[:, first:last], label=f"{first}:{last}")
@@ -203,8 +163,8 @@ def test_rows_by_themselves(name: str, isa: str, dtype: Any) -> None:
 
 @pytest.mark.parametrize("name", ["usual", "wide", "everything"])
 def test_threads(name: str, isa: str, dtype: Any) -> None:
-    layer = _layer(name, dtype)
-    inputs = _inputs(layer, 2, 150, 170)
+    layer = attention_layer(name, dtype)
+    inputs = attention_inputs(layer, 2, 150, 170)
     one, one_weights = layer(*inputs, num_threads=1, need_weights=True)
     for threads in (2, 3, 7):
         out, weights = layer(*inputs, num_threads=threads, need_weights=True)
@@ -214,8 +174,8 @@ def test_threads(name: str, isa: str, dtype: Any) -> None:
 
 @pytest.mark.parametrize("which", [0, 1, 2])
 def test_strided_inputs(which: int, isa: str, dtype: Any) -> None:
-    layer = _layer("everything", dtype)
-    inputs = _inputs(layer, 2, 20, 30)
+    layer = attention_layer("everything", dtype)
+    inputs = attention_inputs(layer, 2, 20, 30)
     expected = layer(*inputs)
     x = inputs[which]
     wide = np.full((*x.shape[:2], 2 * x.shape[2]), np.nan, dtype)
@@ -229,8 +189,8 @@ def test_strided_inputs(which: int, isa: str, dtype: Any) -> None:
 
 
 def test_strided_out(isa: str, dtype: Any) -> None:
-    layer = _layer("usual", dtype)
-    x = _inputs(layer, 2, 20, 20)[0]
+    layer = attention_layer("usual", dtype)
+    x = attention_inputs(layer, 2, 20, 20)[0]
     expected = layer(x)
     for memory, view in (
         (wide := np.full((2, 20, 128), np.nan, dtype), wide[..., 1::2]),
@@ -244,8 +204,8 @@ def test_strided_out(isa: str, dtype: Any) -> None:
 
 @pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf], ids=str)
 def test_hidden_keys(poison: float, isa: str, dtype: Any) -> None:
-    layer = _layer("grouped", dtype)
-    query, key, value = _inputs(layer, 3, 20, 70)
+    layer = attention_layer("grouped", dtype)
+    query, key, value = attention_inputs(layer, 3, 20, 70)
     key_mask = np.ones((3, 70), bool)
     key_mask[0, 50:] = key_mask[1, ::2] = key_mask[2] = False
     clean, clean_weights = layer(query, key, value, key_mask=key_mask, need_weights=True)
@@ -258,8 +218,8 @@ def test_hidden_keys(poison: float, isa: str, dtype: Any) -> None:
 
 
 def test_a_nan_token_reaches_the_rows_that_see_it(isa: str, dtype: Any) -> None:
-    layer = _layer("usual", dtype)
-    x = _inputs(layer, 2, 40, 40)[0]
+    layer = attention_layer("usual", dtype)
+    x = attention_inputs(layer, 2, 40, 40)[0]
     clean = layer(x, is_causal=True)
     x[1, 25] = np.nan
     out = layer(x, is_causal=True)
@@ -270,8 +230,8 @@ def test_a_nan_token_reaches_the_rows_that_see_it(isa: str, dtype: Any) -> None:
 
 @pytest.mark.parametrize("sizes", [(0, 5, 5), (2, 0, 5), (2, 5, 0), (0, 0, 0)], ids=str)
 def test_empty_sizes(sizes: tuple[int, int, int], isa: str, dtype: Any) -> None:
-    layer = _layer("usual", dtype)
-    query, key, value = _inputs(layer, *sizes)
+    layer = attention_layer("usual", dtype)
+    query, key, value = attention_inputs(layer, *sizes)
     out, weights = layer(query, key, value, need_weights=True)
     assert out.shape == (sizes[0], sizes[1], 64)
     assert weights.shape == (sizes[0], 4, sizes[1], sizes[2])
@@ -287,7 +247,7 @@ def test_a_layer_runs_on_every_instruction_set(dtype: Any) -> None:
         built_on_first = MultiHeadAttention(**LAYERS["everything"], dtype=dtype, seed=1)
     with mha_native.use_isa(names[-1]):
         built_on_last = MultiHeadAttention(**LAYERS["everything"], dtype=dtype, seed=1)
-    inputs = _inputs(built_on_first, 2, 20, 30)
+    inputs = attention_inputs(built_on_first, 2, 20, 30)
     expected = tolerance.layer(built_on_first, *inputs, {})
     for name in names:
         with mha_native.use_isa(name):

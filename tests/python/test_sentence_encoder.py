@@ -15,26 +15,14 @@ import numpy as np
 import pretrained
 import pytest
 import tiny_bert
+from tiny_bert import TEXTS
 from tolerance import EMBEDDING_BOUND, assert_close, assert_same_bits
 
 import mha_native
-from mha_native import models
-from mha_native.models import SentenceEncoder
+from mha_native.models import SentenceEncoder, sentence_encoder
 
 Array = np.ndarray[Any, Any]
 GOLDEN = Path(__file__).parents[1] / "data" / "all_minilm_l6_v2.json"
-
-# Of different lengths, the longest beyond the 20 tokens that the tiny model reads.
-TEXTS = [
-    "",
-    "dog",
-    "the dog",
-    "a b c d e f g h",
-    "the cat !",
-    " ".join("abcdefghijklmnopqrstuvwxyz"),
-    "",
-    "x unknown y",
-]
 
 
 def _assert_embeddings(actual: Array, expected: Array, label: str) -> None:
@@ -128,7 +116,7 @@ def test_a_text_has_the_same_bits_alone_and_in_any_batch(
     order = np.random.default_rng(0).permutation(4 * len(TEXTS))
     assert_same_bits(tiny.encode([(4 * TEXTS)[i] for i in order]), np.tile(together, (4, 1))[order])
     for tokens in (1, 2, 22, 23):  # less than a text has, too
-        monkeypatch.setattr(models, "_BATCH_TOKENS", tokens)
+        monkeypatch.setattr(sentence_encoder, "_BATCH_TOKENS", tokens)
         assert_same_bits(tiny.encode(TEXTS), together, label=f"{tokens} tokens at once")
 
 
@@ -150,7 +138,7 @@ def test_many_threads_may_call_it(tiny: SentenceEncoder) -> None:
 
 
 def test_batches_hold_no_more_tokens_than_they_may(tiny: SentenceEncoder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(models, "_BATCH_TOKENS", 22)
+    monkeypatch.setattr(sentence_encoder, "_BATCH_TOKENS", 22)
     rows: list[int] = []
     compute = tiny._model.hidden_states
 
@@ -168,8 +156,8 @@ def test_batches_hold_no_more_tokens_than_they_may(tiny: SentenceEncoder, monkey
 
 
 def test_embeddings_come_while_texts_are_read(tiny: SentenceEncoder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(models, "_BATCH_TOKENS", 50)
-    monkeypatch.setattr(models, "_SLAB_TEXTS", 5)
+    monkeypatch.setattr(sentence_encoder, "_BATCH_TOKENS", 50)
+    monkeypatch.setattr(sentence_encoder, "_SLAB_TEXTS", 5)
     read = 0
 
     def texts() -> Iterator[str]:
@@ -202,7 +190,7 @@ def test_tokens_have_the_embeddings_of_their_text(tiny: SentenceEncoder, monkeyp
     sequences = [tiny_bert.ids(text) for text in TEXTS]
     assert_same_bits(tiny.encode_tokens(sequences), expected)
     assert_same_bits(tiny.encode_tokens([np.array(tokens, np.int32) for tokens in sequences], num_threads=2), expected)
-    monkeypatch.setattr(models, "_BATCH_TOKENS", 9)
+    monkeypatch.setattr(sentence_encoder, "_BATCH_TOKENS", 9)
     assert_same_bits(tiny.encode_tokens(sequences), expected)
     assert tiny.encode_tokens([]).shape == (0, tiny.embed_dim)
     assert not tiny.encode_tokens([[]]).any()
@@ -230,19 +218,8 @@ def test_the_length_of_embeddings(tiny: SentenceEncoder, tmp_path: Path) -> None
     assert_same_bits(tiny.encode(TEXTS, normalize=True), scaled)
 
 
-SENTENCE_TRANSFORMERS = "sentence_transformers.models"
-
-
-def _modules(*kinds: str, pooling: str = "1_Pooling") -> list[dict[str, Any]]:
-    paths = {"Transformer": "", "Pooling": pooling}
-    return [
-        {"idx": i, "path": paths.get(kind, f"{i}_{kind}"), "type": f"{SENTENCE_TRANSFORMERS}.{kind}"}
-        for i, kind in enumerate(kinds)
-    ]
-
-
 def test_without_a_module_for_it_embeddings_keep_their_length(tmp_path: Path) -> None:
-    tiny_bert.write(tmp_path, files={"modules.json": _modules("Transformer", "Pooling")})
+    tiny_bert.write(tmp_path, files={"modules.json": tiny_bert.modules("Transformer", "Pooling")})
     model = SentenceEncoder.from_pretrained(tmp_path)
     _assert_embeddings(model.encode(TEXTS), _oracle(tmp_path, TEXTS, normalize=False), "as they are")
     _assert_embeddings(model.encode(TEXTS, normalize=True), _oracle(tmp_path, TEXTS), "scaled")
@@ -252,7 +229,7 @@ def test_without_a_module_for_it_embeddings_keep_their_length(tmp_path: Path) ->
 def test_the_first_token_as_the_embedding(folder: str, tmp_path: Path) -> None:
     files = {
         f"{folder}/config.json": {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False},
-        "modules.json": _modules("Transformer", "Pooling", "Normalize", pooling=folder),
+        "modules.json": tiny_bert.modules("Transformer", "Pooling", "Normalize", pooling=folder),
     }
     directory = tiny_bert.write(tmp_path, files=files)
     settings, tensors = tiny_bert.config(), tiny_bert.tensors(tiny_bert.config())

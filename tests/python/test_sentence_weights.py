@@ -11,7 +11,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import tiny_bert
-from test_cli import _main
+from command_line import run
 from tolerance import LEAST_COSINE, assert_same_bits
 
 from mha_native.models import SentenceEncoder
@@ -95,15 +95,15 @@ def test_what_is_no_format(tmp_path: Path) -> None:
 def test_the_command_line(weight_dtype: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     directory = str(tiny_bert.write(tmp_path))
     expected = SentenceEncoder.from_pretrained(directory, weight_dtype=weight_dtype).encode(["the dog"])
-    code, out, err = _main(capsys, "embed", "--model", directory, "--weight-dtype", weight_dtype, "the dog")
+    code, out, err = run(capsys, "embed", "--model", directory, "--weight-dtype", weight_dtype, "the dog")
     assert (code, err) == (0, "")
     assert_same_bits(np.array([json.loads(out)["embedding"]], np.float32), expected)
-    code, out, _ = _main(capsys, "embed", "--model", directory, "--weight-dtype", weight_dtype, "--explain", "the dog")
+    code, out, _ = run(capsys, "embed", "--model", directory, "--weight-dtype", weight_dtype, "--explain", "the dog")
     assert code == 0
     assert "4 tokens" in out
 
 
 def test_another_format_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        _main(capsys, "embed", "--model", str(tmp_path), "--weight-dtype", "int4", "dog")
+        run(capsys, "embed", "--model", str(tmp_path), "--weight-dtype", "int4", "dog")
     assert "invalid choice: 'int4'" in capsys.readouterr().err

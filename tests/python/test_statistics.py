@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import statistics_tolerance
 import textbook
-from cases import CASES, Call, Case, make_call
+from cases import BY_NAME, CASES, Call, Case, make_call
 from element_types import accumulator_of, is_half
 from hypothesis import given
 from hypothesis import strategies as st
-from test_determinism import BY_NAME, LARGE, OF_EACH_HEAD, ROW_CASES, SLICES
-from test_properties import PROPERTY, calls, isas, restrictions
+from row_cases import LARGE, OF_EACH_HEAD, ROW_CASES, SLICES
+from strategies import PROPERTY, calls, isas, restrictions
 from tolerance import assert_close, assert_same_bits
 
 import mha_native

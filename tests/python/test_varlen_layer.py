@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 import tolerance
+from blocks import LAYERS, attention_layer
 from element_types import accumulator_of
 from ragged import LENGTHS, Array
-from test_multi_head_attention import LAYERS, _layer
 from tolerance import assert_close, assert_same_bits
 
 from mha_native import MultiHeadAttention
@@ -28,7 +28,7 @@ def _inputs(layer: MultiHeadAttention, queries: int, keys: int, rng: np.random.G
 @pytest.mark.parametrize("name", LAYERS)
 @pytest.mark.parametrize("masked", [False, True], ids=["plain", "masked"])
 def test_a_sequence_by_itself(name: str, masked: bool, isa: str, dtype: Any, rng: np.random.Generator) -> None:
-    layer = _layer(name, dtype)
+    layer = attention_layer(name, dtype)
     for _ in range(3):
         size = int(rng.integers(1, 7))
         lengths_q, lengths_k = rng.choice(LENGTHS, (2, size))
@@ -68,7 +68,7 @@ def test_a_sequence_by_itself(name: str, masked: bool, isa: str, dtype: Any, rng
 
 @pytest.mark.parametrize("name", [name for name, sizes in LAYERS.items() if not {"kdim", "vdim"} & set(sizes)])
 def test_self_attention(name: str, isa: str, dtype: Any, rng: np.random.Generator) -> None:
-    layer = _layer(name, dtype)
+    layer = attention_layer(name, dtype)
     cu = _offsets([12, 1, 70, 33])
     x = _inputs(layer, cu[-1], 0, rng)[0]
     out = layer(x, cu_seqlens_q=cu, is_causal=True)
@@ -80,7 +80,7 @@ def test_self_attention(name: str, isa: str, dtype: Any, rng: np.random.Generato
 
 
 def test_views_of_memory(isa: str, dtype: Any, rng: np.random.Generator) -> None:
-    layer, cu = _layer("everything", dtype), _offsets([5, 40, 17])
+    layer, cu = attention_layer("everything", dtype), _offsets([5, 40, 17])
     inputs = _inputs(layer, 62, 62, rng)
     expected = layer(*inputs, cu_seqlens_q=cu)
     for view in (
@@ -97,7 +97,7 @@ def test_views_of_memory(isa: str, dtype: Any, rng: np.random.Generator) -> None
 
 
 def test_hidden_keys_are_not_read(isa: str, dtype: Any, rng: np.random.Generator) -> None:
-    layer, cu = _layer("grouped", dtype), _offsets([30, 50, 5])
+    layer, cu = attention_layer("grouped", dtype), _offsets([30, 50, 5])
     x = _inputs(layer, 85, 0, rng)[0]
     tokens = rng.random(85) < 0.5
     tokens[80:] = False  # the last sequence sees nothing
@@ -111,14 +111,14 @@ def test_hidden_keys_are_not_read(isa: str, dtype: Any, rng: np.random.Generator
 
 @pytest.mark.parametrize("lengths", [[], [0], [0, 0, 0]], ids=str)
 def test_no_rows(lengths: list[int], dtype: Any) -> None:
-    layer = _layer("usual", dtype)
+    layer = attention_layer("usual", dtype)
     cu = _offsets(lengths).astype(int)
     assert layer(np.ones((0, 64), dtype), cu_seqlens_q=cu).shape == (0, 64)
 
 
 def test_torch_tensors(rng: np.random.Generator) -> None:
     torch = pytest.importorskip("torch")
-    layer, cu = _layer("usual"), _offsets([4, 6])
+    layer, cu = attention_layer("usual"), _offsets([4, 6])
     x = _inputs(layer, 10, 0, rng)[0]
     expected = layer(x, cu_seqlens_q=cu)
     out = layer(torch.from_numpy(x), cu_seqlens_q=torch.from_numpy(cu))
@@ -153,6 +153,6 @@ WRONG = [
 def test_what_is_refused(arguments: dict[str, Any], kind: type[Exception], words: str) -> None:
     out = np.full((5, 64), 3, np.float32)
     with pytest.raises(kind, match=f"^MultiHeadAttention: {words}") as error:
-        _layer("usual")(**({"query": np.ones((5, 64), np.float32), "out": out} | arguments))
+        attention_layer("usual")(**({"query": np.ones((5, 64), np.float32), "out": out} | arguments))
     assert type(error.value) is kind
     assert (out == 3).all(), "work was done before the error"

@@ -14,6 +14,18 @@ Array = np.ndarray[Any, Any]
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *"abcdefghijklmnopqrstuvwxyz", "the", "dog", "cat", "!"]
 
+# Of different lengths, the longest beyond the 20 tokens that the tiny model reads.
+TEXTS = [
+    "",
+    "dog",
+    "the dog",
+    "a b c d e f g h",
+    "the cat !",
+    " ".join("abcdefghijklmnopqrstuvwxyz"),
+    "",
+    "x unknown y",
+]
+
 
 def config(**changes: Any) -> dict[str, Any]:
     return {
@@ -73,6 +85,15 @@ def ids(text: str, max_seq_length: int = 20) -> list[int]:
     """What `tokenizer` makes of a text of words with blanks between them."""
     words = [WORDS.index(word) if word in WORDS else 1 for word in text.split()]
     return [2, *words[: max_seq_length - 2], 3]
+
+
+def modules(*kinds: str, pooling: str = "1_Pooling") -> list[dict[str, Any]]:
+    """The contents of modules.json, as sentence-transformers writes it."""
+    paths = {"Transformer": "", "Pooling": pooling}
+    return [
+        {"idx": i, "path": paths.get(kind, f"{i}_{kind}"), "type": f"sentence_transformers.models.{kind}"}
+        for i, kind in enumerate(kinds)
+    ]
 
 
 def write(

@@ -3,8 +3,8 @@
 
 #include <limits>
 
-#include "checks/validate.hpp"
-#include "checks/validate_weights.hpp"
+#include "checks/attention.hpp"
+#include "checks/weights.hpp"
 #include "execute/attention_call.hpp"
 #include "platform/dispatch.hpp"
 

@@ -2,9 +2,9 @@
 #include <limits>
 #include <optional>
 
-#include "checks/checks.hpp"
-#include "checks/validate_transformer.hpp"
-#include "checks/validate_weights.hpp"
+#include "checks/rules.hpp"
+#include "checks/transformer.hpp"
+#include "checks/weights.hpp"
 #include "execute/dense_rows.hpp"
 #include "execute/row_chain.hpp"
 #include "mha/transformer.hpp"

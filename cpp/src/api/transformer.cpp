@@ -6,7 +6,7 @@
 #include <optional>
 #include <vector>
 
-#include "checks/validate_transformer.hpp"
+#include "checks/transformer.hpp"
 #include "execute/block_call.hpp"
 #include "execute/dense_rows.hpp"
 #include "platform/dispatch.hpp"
