@@ -214,8 +214,8 @@ TEST(CApi, WhatACacheAndALayerAre) {
   const mha_tensor c_square = c_tensor(square), c_narrow = c_tensor(narrow), c_bias = c_tensor(bias),
                    c_tokens = c_tensor(tokens);
   const mha_layer_config config = {6, 3, 1, 0, 0, 0, 0, 0, false, true, MHA_WEIGHT_FORMAT_PLAIN};
-  const mha_layer_weights weights = {&c_square, &c_narrow, &c_narrow, &c_square, nullptr, nullptr, nullptr,
-                                     &c_bias,   nullptr,   nullptr,   nullptr,   nullptr, nullptr, nullptr};
+  const mha_linear_weights query = {&c_square, nullptr, nullptr}, key = {&c_narrow, nullptr, nullptr};
+  const mha_layer_weights weights = {query, key, key, {&c_square, &c_bias, nullptr}, nullptr, nullptr};
   mha_layer* layer = nullptr;
   ASSERT_EQ(mha_layer_create(&config, &weights, &layer), MHA_OK) << mha_last_error();
   const mha_layer_config sizes = mha_layer_config_of(layer);

@@ -170,6 +170,16 @@ TEST(CApiTransformer, Encoder) {
     expect_same("options and weights");
     EXPECT_EQ(weights.data(), expected_weights.data());
 
+    AttentionOptions of_layers[] = {options, {}};
+    of_layers[1].window_left = 1;
+    mha_attention_options c_of_layers[] = {c_options, mha_default_options()};
+    c_of_layers[1].window_left = 1;
+    extras.layer_options = of_layers;
+    c_extras.layer_options = c_of_layers;
+    stack.forward(x.view(), expected.view(), {}, extras);
+    EXPECT_OK(mha_transformer_forward(encoder, &c_x, &c_out, nullptr, &c_extras));
+    expect_same("options of each layer");
+
     Caches caches(12);
     extras = {};
     c_extras = {};
@@ -191,6 +201,10 @@ TEST(CApiTransformer, Encoder) {
                      c_out_rows = mha_dense(out.data().data(), MHA_DTYPE_f32, 2, row_shape);
     EXPECT_OK(mha_transformer_forward_varlen(encoder, &c_rows, offsets, 3, &c_out_rows, nullptr, nullptr));
     expect_same("ragged");
+    of_layers[0].key_lengths = c_of_layers[0].key_lengths = nullptr;
+    stack.forward_varlen(rows, offsets, 3, {expected.data().data(), DType::f32, {6, kEmbed}}, {}, of_layers);
+    EXPECT_OK(mha_transformer_forward_varlen(encoder, &c_rows, offsets, 3, &c_out_rows, nullptr, c_of_layers));
+    expect_same("ragged, options of each layer");
 
     EXPECT_EQ(mha_transformer_num_layers(encoder), 2);
     EXPECT_EQ(mha_transformer_dtype(encoder), MHA_DTYPE_f32);

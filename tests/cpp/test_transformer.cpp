@@ -197,6 +197,63 @@ TEST(Transformer, WeightsOfEachLayer) {
   EXPECT_EQ(weights1.data(), expected.data());
 }
 
+TEST(Transformer, OptionsOfEachLayer) {
+  const TransformerLayer layers[] = {encoder_layer(1), encoder_layer(2), encoder_layer(3)};
+  const TransformerStack stack(layers, 3);
+  const std::vector<float> slopes = {0.5f, 0.25f, 0.125f, 0};
+  AttentionOptions of_layers[3];
+  of_layers[0].window_left = 2;
+  of_layers[1].is_causal = true;
+  of_layers[1].alibi_slopes = TensorView(slopes.data(), {kHeads});
+  of_layers[2].softcap = 0.5;
+  of_layers[2].num_threads = 3;  // not looked at: threads are those of the call
+  const auto expect_same = [](const Rows& actual, const Rows& expected) { EXPECT_EQ(actual.data(), expected.data()); };
+
+  const Rows x = Rows::random({2, 7, kEmbed}, 9);
+  Rows expected = x, out = testing::nans<float>({2, 7, kEmbed});
+  for (int i = 0; i < 3; ++i) encoder_of(&layers[i], 1).forward(expected.view(), expected.view(), of_layers[i]);
+  TransformerExtras extras;
+  extras.layer_options = of_layers;
+  AttentionOptions ignored = with_threads(1);
+  ignored.is_causal = true;
+  stack.forward(x.view(), out.view(), ignored, extras);
+  expect_same(out, expected);
+  stack.forward(x.view(), out.view());
+  EXPECT_NE(out.data(), expected.data()) << "the options must matter";
+
+  const std::int64_t offsets[] = {0, 5, 14};
+  const TensorView rows(x.data().data(), {14, kEmbed});
+  Rows ragged = testing::nans<float>({14, kEmbed}), one_by_one = ragged;
+  const MutableTensorView steps = one_by_one.view();
+  encoder_of(&layers[0], 1).forward_varlen(rows, offsets, 2, steps, of_layers[0]);
+  for (int i = 1; i < 3; ++i) encoder_of(&layers[i], 1).forward_varlen(steps, offsets, 2, steps, of_layers[i]);
+  stack.forward_varlen(rows, offsets, 2, ragged.view(), {}, of_layers);
+  expect_same(ragged, one_by_one);
+
+  of_layers[2].window_right = -2;
+  expect_words(message_of<std::invalid_argument>([&] { stack.forward(x.view(), out.view(), {}, extras); }),
+               {"TransformerStack", "window"});
+  of_layers[2].window_right = -1;
+  of_layers[2].attn_mask = out.view();
+  expect_words(message_of<std::invalid_argument>([&] { stack.forward(x.view(), out.view(), {}, extras); }),
+               {"out must not overlap attn_mask"});
+}
+
+TEST(Transformer, WeightsOfASelfAttentionBesideAMemory) {
+  const TransformerLayer layer = decoder_layer(1);
+  const TransformerStack stack(&layer, 1);
+  const Rows x = Rows::random({2, 6, kEmbed}, 9), memory = Rows::random({2, 3, kMemory}, 10);
+  Rows out = testing::nans<float>({2, 6, kEmbed}), unused = out;
+  Rows weights = testing::nans<float>({2, kHeads, 6, 6}), expected = weights;
+  const MutableTensorView wanted = weights.view();
+  TransformerExtras extras;
+  extras.memory = memory.view();
+  extras.weights = &wanted;
+  stack.forward(x.view(), out.view(), {}, extras);
+  layer.self_attention.forward(x.view(), x.view(), x.view(), unused.view(), expected.view());
+  EXPECT_EQ(weights.data(), expected.data());
+}
+
 TEST(Transformer, DecoderStepsGiveTheRowsOfOneCall) {
   for (const NormPlacement placement : kPlacements) {
     const TransformerLayer layers[] = {decoder_layer(1, placement), decoder_layer(2, placement)};
@@ -285,6 +342,11 @@ TEST(Transformer, PartsMustFit) {
   const LayerNorm last = norm(kEmbed + 8, 1);
   expect_words(message_of<std::invalid_argument>([&] { encoder_of(layers, 1, &last); }), {"final_norm", "40", "48"});
   expect_words(message_of<std::invalid_argument>([&] { encoder_of(layers, 0); }), {"at least 1 layer"});
+  const TransformerLayer mixed[] = {good, decoder_layer(1)};
+  expect_words(message_of<std::invalid_argument>([&] { encoder_of(mixed, 2); }), {"layer 1", "cross_attention"});
+  layer = good;
+  layer.norm3 = norm(kEmbed, 1);
+  expect_words(message(layer), {"layer 0", "norm3", "cross_attention"});
 }
 
 TEST(Transformer, CallsMustFit) {
@@ -312,6 +374,13 @@ TEST(Transformer, CallsMustFit) {
   context.memory = memory.view();
   expect_words(message_of<std::invalid_argument>([&] { decoder.forward(x.view(), out.view(), {}, context); }),
                {"memory must have the batch size of x", "[3, 4, 24]"});
+  expect_words(message_of<std::invalid_argument>([&] { stack.forward(x.view(), out.view(), {}, context); }),
+               {"Encoder", "no layer has a cross_attention"});
+  const std::int64_t offsets[] = {0, 5};
+  const TensorView rows(x.data().data(), {5, kEmbed});
+  const MutableTensorView result(out.data().data(), {5, kEmbed});
+  expect_words(message_of<std::invalid_argument>([&] { decoder.forward_varlen(rows, offsets, 1, result); }),
+               {"Decoder", "cross_attention", "ragged"});
 }
 
 TEST(Transformer, NothingIsNothing) {

@@ -78,7 +78,7 @@ void check_scales(const char* f, WeightFormat format, const Linears<TensorView>&
     const std::string weight_name = linear + "_weight", name = linear + "_scale";
     const auto& [weight, bias, scale] = weights;
     const Named views = {{name.c_str(), scale}, {weight_name.c_str(), weight}};
-    if (scale && weight.dtype != DType::int8) fail(f, name + " belongs to weights given in int8", views);
+    if (scale && weight && weight.dtype != DType::int8) fail(f, name + " belongs to weights given in int8", views);
     if (format == WeightFormat::int8 && weight.extents[1] > kMostInt8Features)
       fail(f, weight_name + " in int8 must have at most " + std::to_string(kMostInt8Features) + " input features",
            {{weight_name.c_str(), weight}});
