@@ -6,10 +6,10 @@ import copy
 import functools
 from typing import Any
 
-import block_tolerance
 import numpy as np
 import pytest
-from blocks import rows
+import transformer_tolerance
+from random_layers import rows
 from tolerance import Array, assert_close, assert_no_further_off, assert_same_bits
 
 from mha_native import Decoder, DecoderLayer, Encoder, EncoderLayer, LayerNorm
@@ -58,7 +58,7 @@ ACTIVATIONS = {
 def test_layer_norm(options: dict[str, bool], isa: str) -> None:
     module = _randomized(nn.LayerNorm(37, eps=1e-3, **options))
     norm, x = LayerNorm.from_torch(module), _tensor((4, 37), np.float32)
-    expected = block_tolerance.layer_norm(norm, block_tolerance.Near.exactly(x.numpy()))
+    expected = transformer_tolerance.layer_norm(norm, transformer_tolerance.Near.exactly(x.numpy()))
     _both_within(norm(x), module(x), expected.out, expected.bound)
 
 
@@ -79,7 +79,7 @@ def test_encoder_layer(activation: str, batch_first: bool, norm_first: bool, isa
     padding = ~torch.from_numpy(key_mask)
     theirs = module.eval()(x if batch_first else x.transpose(0, 1), src_key_padding_mask=padding)
     theirs = theirs if batch_first else theirs.transpose(0, 1)
-    expected, _ = block_tolerance.encoder(layer, x.numpy(), {"key_mask": key_mask})
+    expected, _ = transformer_tolerance.encoder(layer, x.numpy(), {"key_mask": key_mask})
     real = key_mask[..., None] & np.ones(32, bool)  # torch may leave out rows of padding
     _both_within(ours[real], theirs[real], expected.out[real], expected.bound[real])
 
@@ -95,7 +95,7 @@ def test_encoder(nested: bool, final_norm: bool, isa: str, dtype: Any) -> None:
     encoder = Encoder.from_torch(module)
     assert list(encoder.state_dict()) == list(module.state_dict())
     x, mask = _tensor((2, 9, 32), dtype), nn.Transformer.generate_square_subsequent_mask(9, dtype=_kind(dtype))
-    expected, _ = block_tolerance.encoder(encoder, x.numpy(), {"is_causal": True})
+    expected, _ = transformer_tolerance.encoder(encoder, x.numpy(), {"is_causal": True})
     ours = encoder(x, is_causal=True)
     _both_within(ours, module.eval()(x, mask=mask), expected.out, expected.bound)
     assert_close(encoder(x, attn_mask=mask).numpy(), expected.out, expected.bound, label="as a mask")
@@ -116,7 +116,7 @@ def test_decoder(activation: str, norm_first: bool, isa: str, dtype: Any) -> Non
     mask = nn.Transformer.generate_square_subsequent_mask(9, dtype=_kind(dtype))
     theirs = module.eval()(x, memory, tgt_mask=mask, memory_key_padding_mask=~torch.from_numpy(memory_mask))
     ours = decoder(x, memory, memory_key_mask=torch.from_numpy(memory_mask))
-    expected = block_tolerance.decoder(
+    expected = transformer_tolerance.decoder(
         decoder, x.numpy(), memory.numpy(), {"is_causal": True}, {"key_mask": memory_mask}
     )
     _both_within(ours, theirs, expected.out, expected.bound)
@@ -130,8 +130,8 @@ def test_a_whole_transformer(isa: str) -> None:
     source, target = _tensor((2, 7, 32), np.float32), _tensor((2, 5, 32), np.float32, seed=6)
     theirs = module(source, target, tgt_mask=module.generate_square_subsequent_mask(5))
     ours = decoder(target, encoder(source))
-    memory, _ = block_tolerance.encoder(encoder, source.numpy(), {})
-    expected = block_tolerance.decoder(decoder, target.numpy(), memory, {"is_causal": True}, {})
+    memory, _ = transformer_tolerance.encoder(encoder, source.numpy(), {})
+    expected = transformer_tolerance.decoder(decoder, target.numpy(), memory, {"is_causal": True}, {})
     _both_within(ours, theirs, expected.out, expected.bound)
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from equivalent_calls import CHANGES, LAYOUTS, Array, Call, Generator, attend, attend_ragged, random_call
 from tolerance import assert_same_bits
-from ways import CHANGES, LAYOUTS, Array, Call, Generator, attend, attend_ragged, random_call
 
 from mha_native import MultiHeadAttention, attention_statistics, attention_weights
 

@@ -2,7 +2,7 @@
 
 As a program it fetches the model into a folder and prints where it is:
 
-    python tests/python/pretrained.py FOLDER
+    python tests/python/support/pretrained.py FOLDER
 """
 
 from __future__ import annotations

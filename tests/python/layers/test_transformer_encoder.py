@@ -7,11 +7,11 @@ import threading
 from itertools import pairwise
 from typing import Any
 
-import block_tolerance
 import numpy as np
 import pytest
-from blocks import STACKS, encoder, oracle_options, rows, views
+import transformer_tolerance
 from element_types import accumulator_of
+from random_layers import STACKS, encoder, oracle_options, rows, views
 from tolerance import assert_close, assert_same_bits
 
 from mha_native import Encoder, KVCache, reference
@@ -51,7 +51,7 @@ MASKS = ["causal", "boolean", "additive", "key mask", "all", "lengths", "offsets
 def _expected(name: str, mask: str, shape: tuple[int, int], dtype: Any) -> Any:
     model = encoder(name, dtype)
     x = rows((*shape, model.embed_dim), dtype)
-    return block_tolerance.encoder(model, x, _masks(mask, model, *shape))
+    return transformer_tolerance.encoder(model, x, _masks(mask, model, *shape))
 
 
 def _check(name: str, mask: str, shape: tuple[int, int], dtype: Any, threads: int) -> None:
@@ -82,7 +82,7 @@ def test_masks(name: str, mask: str, isa: str, dtype: Any) -> None:
 @every_stack
 @pytest.mark.parametrize("mask", ["none", "causal", "key mask"])
 def test_the_bounds_are_around_the_reference(name: str, mask: str, dtype: Any) -> None:
-    # block_tolerance goes step by step; reference is what users read.
+    # transformer_tolerance goes step by step; reference is what users read.
     model = encoder(name, dtype)
     x = rows((2, 9, model.embed_dim), dtype)
     options = _masks(mask, model, 2, 9)
@@ -94,7 +94,7 @@ def test_the_bounds_are_around_the_reference(name: str, mask: str, dtype: Any) -
 def test_a_layer_by_itself(name: str, isa: str, dtype: Any) -> None:
     model = encoder(name, dtype)
     layer, x = model.layers[0], rows((2, 19, model.embed_dim), dtype)
-    expected, (expected_weights,) = block_tolerance.encoder(layer, x, {"is_causal": True})
+    expected, (expected_weights,) = transformer_tolerance.encoder(layer, x, {"is_causal": True})
     out, weights = layer(x, is_causal=True, need_weights=True)
     assert_close(out, expected.out, expected.bound, label=name)
     assert_close(weights, expected_weights.out, expected_weights.bound, label=f"{name} weights")

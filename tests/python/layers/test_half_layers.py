@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 import tiny_bert
-from blocks import randomized
 from element_types import BFLOAT16, HALF
+from random_layers import randomized
 from safetensors import safe_open
 from safetensors.numpy import save_file
 from tiny_bert import tensors
@@ -38,7 +38,7 @@ from mha_native.__main__ import main
 from mha_native.models import SentenceEncoder
 
 Array = np.ndarray[Any, np.dtype[Any]]
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 each_half = pytest.mark.parametrize("half", HALF, ids=["f16", "bf16"])
 
 MAKERS: dict[str, Any] = {
@@ -287,7 +287,7 @@ np.savez(sys.argv[1], out=out.bits, tokens=tokens)
 
 def test_without_ml_dtypes(tmp_path: Path) -> None:
     saved = tmp_path / "saved.npz"
-    environment = {"PYTHONPATH": str(Path(__file__).parent)}
+    environment = {"PYTHONPATH": str(ROOT / "tests" / "python" / "support")}
     subprocess.run([sys.executable, "-c", WITHOUT_ML_DTYPES, str(saved)], check=True, env=environment)
     bits = np.random.default_rng(0).standard_normal((2, 9, 16), dtype=np.float32).view(np.uint32) >> 16
     x = bits.astype(np.uint16).view(BFLOAT16)

@@ -42,7 +42,7 @@ def _sentences() -> list[str]:
 
 
 def test_the_pretrained_model_says_the_same(model_directory: Path) -> None:
-    entries = json.loads((Path(__file__).parents[1] / "data/all_minilm_l6_v2.json").read_text(encoding="utf-8"))[
+    entries = json.loads((Path(__file__).parents[2] / "data/all_minilm_l6_v2.json").read_text(encoding="utf-8"))[
         "texts"
     ]
     sentences = _sentences() + [entry["text"] for entry in entries if len(entry["text"].split()) > 2]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import block_tolerance
 import numpy as np
 import pytest
-from block_tolerance import Near
-from blocks import randomized, rows, views
+import transformer_tolerance
 from element_types import limits
+from random_layers import randomized, rows, views
 from tolerance import assert_close, assert_same_bits
+from transformer_tolerance import Near
 
 from mha_native import FeedForward, LayerNorm, reference
 
@@ -20,7 +20,7 @@ ACTIVATIONS = ["relu", "gelu", "gelu_tanh"]
 
 
 def _check(layer: Any, x: np.ndarray, label: str, num_threads: int | None = None) -> np.ndarray:
-    near = getattr(block_tolerance, "layer_norm" if isinstance(layer, LayerNorm) else "feed_forward")
+    near = getattr(transformer_tolerance, "layer_norm" if isinstance(layer, LayerNorm) else "feed_forward")
     expected = near(layer, Near.exactly(x))
     out = np.full(x.shape, np.nan, x.dtype)
     assert layer(x, out=out, num_threads=num_threads) is out

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from blocks import rows
+from random_layers import rows
 
 from mha_native import Decoder, DecoderLayer, Encoder, EncoderLayer, KVCache
 

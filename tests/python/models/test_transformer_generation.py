@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from blocks import decoder, encoder, rows
+from random_layers import decoder, encoder, rows
 from tolerance import assert_same_bits
 
 import mha_native

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import tolerance
-from blocks import LAYERS, attention_inputs, attention_layer
 from element_types import accumulator_of, limits
+from random_layers import LAYERS, attention_inputs, attention_layer
 from tolerance import Expected, assert_close, assert_same_bits
 
 import mha_native

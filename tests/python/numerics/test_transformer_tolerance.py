@@ -1,14 +1,14 @@
-"""The bounds of block_tolerance let the textbook computation through, and little else."""
+"""The bounds of transformer_tolerance let the textbook computation through, and little else."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-import block_tolerance
 import numpy as np
 import pytest
-from blocks import STACKS, decoder, encoder, oracle_options, rows
+import transformer_tolerance
+from random_layers import STACKS, decoder, encoder, oracle_options, rows
 from tolerance import assert_close
 
 from mha_native import reference
@@ -68,7 +68,7 @@ def _activate(h: Array, name: str) -> Array:
 def _check(name: str, dtype: Any, length: int, norm: Any = _norm, activate: Any = _activate, **settings: Any) -> None:
     model = encoder(name, dtype)
     x = rows((2, length, model.embed_dim), dtype)
-    expected, _ = block_tolerance.encoder(model, x, {})
+    expected, _ = transformer_tolerance.encoder(model, x, {})
     out = _unfused_encoder(x, model, norm, activate)
     assert out.dtype == dtype
     assert_close(out, expected.out, expected.bound, label=name)
@@ -101,7 +101,7 @@ def test_a_wrong_result_is_outside(name: str, wrong: str, dtype: Any) -> None:
 def test_a_variance_by_cancellation_is_outside() -> None:
     norm = encoder("usual", np.float32).layers[0].norm1
     x = rows((9, 64), np.float32) + np.float32(300)
-    expected = block_tolerance.layer_norm(norm, block_tolerance.Near.exactly(x))
+    expected = transformer_tolerance.layer_norm(norm, transformer_tolerance.Near.exactly(x))
     assert_close(_norm(x, norm), expected.out, expected.bound, label="two passes")
     with pytest.raises(AssertionError, match="elements are off"):
         assert_close(_one_pass_norm(x, norm), expected.out, expected.bound, label="one pass")
@@ -110,7 +110,7 @@ def test_a_variance_by_cancellation_is_outside() -> None:
 def test_a_float32_result_is_not_a_float64_result() -> None:
     model = encoder("pre-LN", np.float64)
     x = rows((2, 20, 48), np.float64)
-    expected, _ = block_tolerance.encoder(model, x, {})
+    expected, _ = transformer_tolerance.encoder(model, x, {})
     out = _unfused_encoder(x, model, _norm, lambda h, name: _activate(h.astype(np.float32), name).astype(np.float64))
     with pytest.raises(AssertionError, match="elements are off"):
         assert_close(out, expected.out, expected.bound, label="float32 in between")
@@ -121,7 +121,7 @@ def test_a_float32_result_is_not_a_float64_result() -> None:
 def test_options_that_are_forgotten_are_outside(name: str, dtype: Any) -> None:
     model = decoder(name, dtype)
     x, memory = rows((2, 20, model.embed_dim), dtype), rows((2, 9, model.embed_dim), dtype, seed=8)
-    expected = block_tolerance.decoder(model, x, memory, {"is_causal": True}, {"key_lengths": np.array([9, 4])})
+    expected = transformer_tolerance.decoder(model, x, memory, {"is_causal": True}, {"key_lengths": np.array([9, 4])})
     for wrong in ({"is_causal": False, "memory_lengths": [9, 4]}, {"memory_lengths": [9, 5]}, {}):
         out = reference.decoder(x, memory, model.state_dict(), **oracle_options(model), **wrong).astype(dtype)
         with pytest.raises(AssertionError, match="elements are off"):

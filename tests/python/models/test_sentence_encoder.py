@@ -22,7 +22,7 @@ import mha_native
 from mha_native.models import SentenceEncoder, sentence_encoder
 
 Array = np.ndarray[Any, Any]
-GOLDEN = Path(__file__).parents[1] / "data" / "all_minilm_l6_v2.json"
+GOLDEN = Path(__file__).parents[2] / "data" / "all_minilm_l6_v2.json"
 
 
 def _assert_embeddings(actual: Array, expected: Array, label: str) -> None:

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 import tolerance
-from blocks import attention_inputs
 from element_types import accumulator_of
+from random_layers import attention_inputs
 from tolerance import assert_close, assert_same_bits
 
 from mha_native import MultiHeadAttention, reference, scaled_dot_product_attention

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from blocks import randomized, rows
+from random_layers import randomized, rows
 from tolerance import assert_same_bits
 
 import mha_native

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 import tolerance
-from blocks import LAYERS, attention_layer
 from element_types import accumulator_of
 from ragged import LENGTHS, Array
+from random_layers import LAYERS, attention_layer
 from tolerance import assert_close, assert_same_bits
 
 from mha_native import MultiHeadAttention

@@ -257,7 +257,7 @@ assert mha_native.KVCache(1, 1, 4, 2, dtype="bfloat16").keys.dtype == ml_dtypes.
 def test_without_ml_dtypes(hide: str, end: str, tmp_path: Path) -> None:
     saved = tmp_path / "out.npy"
     program = WITHOUT_ML_DTYPES.format(hide=hide, end=end)
-    environment = {"PYTHONPATH": str(Path(__file__).parent)}
+    environment = {"PYTHONPATH": str(Path(dlpack_tensor.__file__).parent)}
     subprocess.run([sys.executable, "-c", program, str(saved)], check=True, env=environment)
     bits = np.random.default_rng(0).standard_normal((3, 2, 9, 16), dtype=np.float32).view(np.uint32) >> 16
     expected = scaled_dot_product_attention(*bits.astype(np.uint16).view(BFLOAT16))

@@ -6,11 +6,11 @@ import functools
 from itertools import pairwise
 from typing import Any
 
-import block_tolerance
 import numpy as np
 import pytest
-from blocks import STACKS, decoder, oracle_options, rows, views
+import transformer_tolerance
 from element_types import accumulator_of
+from random_layers import STACKS, decoder, oracle_options, rows, views
 from tolerance import assert_close, assert_same_bits
 
 from mha_native import Decoder, reference
@@ -74,7 +74,7 @@ def _call_options(of_self: dict[str, Any], of_memory: dict[str, Any]) -> dict[st
 def _expected(name: str, mask: str, sizes: tuple[int, int, int], dtype: Any) -> Any:
     model = _model(name, dtype)
     of_self, of_memory = _masks(mask, model, *sizes)
-    return block_tolerance.decoder(model, *_inputs(model, *sizes), {"is_causal": True} | of_self, of_memory)
+    return transformer_tolerance.decoder(model, *_inputs(model, *sizes), {"is_causal": True} | of_self, of_memory)
 
 
 def _check(name: str, mask: str, sizes: tuple[int, int, int], dtype: Any, threads: int) -> None:
