@@ -1,4 +1,4 @@
-"""``python -m mha_native``: what it shows, and one sentence and exit code 2 for what the user can mend."""
+"""``python -m mha_native``: what it shows, and one sentence and exit code 2 for a mistake of the user."""
 
 from __future__ import annotations
 

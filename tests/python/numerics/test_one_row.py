@@ -19,7 +19,7 @@ STATISTICS = ("entropy", "max_weight", "max_key", "mean_distance")
 every_seed = pytest.mark.parametrize("seeds", [SEEDS[i::3] for i in range(3)], ids=lambda seeds: f"seeds-{seeds[0]}")
 
 
-def _ways(call: Call, seed: int, mixtures: int) -> Iterator[tuple[str, Call, Generator]]:
+def _equivalent_calls(call: Call, seed: int, mixtures: int) -> Iterator[tuple[str, Call, Generator]]:
     """Each change by itself, and some of them one after another; on any number of threads."""
     rng = np.random.default_rng((seed, 1))
     mixed = [rng.choice(len(CHANGES), int(rng.integers(2, 6)), replace=False) for _ in range(mixtures)]
@@ -45,8 +45,8 @@ def test_attention(seeds: range, isa: str, dtype: Any) -> None:
     for seed in seeds:
         call = random_call(seed, dtype)
         _, out, lse = attend(call)
-        for label, way, rng in _ways(call, seed, MIXTURES):
-            for form, (rows, its_out, its_lse) in (("dense", attend(way)), ("ragged", attend_ragged(way, rng))):
+        for label, other, rng in _equivalent_calls(call, seed, MIXTURES):
+            for form, (rows, its_out, its_lse) in (("dense", attend(other)), ("ragged", attend_ragged(other, rng))):
                 _assert_rows(rows, its_out, out, f"{label}, {form}")
                 _assert_rows(rows, its_lse, lse, f"{label}, {form}, lse")
 
@@ -55,20 +55,20 @@ def test_attention(seeds: range, isa: str, dtype: Any) -> None:
 def test_weights_and_statistics(seeds: range, isa: str, dtype: Any) -> None:
     for seed in seeds[::3]:
         call = random_call(seed, dtype)
-        # Keys that a way adds or leaves out have no weight, and a score of minus infinity.
+        # Keys that a change adds or leaves out have no weight, and a score of minus infinity.
         nothing = {"weights": dtype(0), "masked": dtype(-np.inf)}
         expected = {stage: attention_weights(call.query, call.key, stage=stage, **call.options) for stage in nothing}
         of_rows = attention_statistics(call.query, call.key, **call.options)
-        for label, way, _ in _ways(call, seed, 2):
-            arguments: dict[str, Any] = way.options | {"num_threads": way.num_threads}
+        for label, other, _ in _equivalent_calls(call, seed, 2):
+            arguments: dict[str, Any] = other.options | {"num_threads": other.num_threads}
             for stage, nothing_there in nothing.items():
-                actual = attention_weights(way.query, way.key, stage=stage, **arguments)
+                actual = attention_weights(other.query, other.key, stage=stage, **arguments)
                 keys = min(actual.shape[3], expected[stage].shape[3])
-                _assert_rows(way.rows, actual[..., :keys], expected[stage][..., :keys], f"{label}, {stage}")
-                assert (actual[..., keys:][way.rows >= 0] == nothing_there).all(), f"{label}, {stage}"
-            statistics = attention_statistics(way.query, way.key, **arguments)
+                _assert_rows(other.rows, actual[..., :keys], expected[stage][..., :keys], f"{label}, {stage}")
+                assert (actual[..., keys:][other.rows >= 0] == nothing_there).all(), f"{label}, {stage}"
+            statistics = attention_statistics(other.query, other.key, **arguments)
             for field in STATISTICS:
-                _assert_rows(way.rows, getattr(statistics, field), getattr(of_rows, field), f"{label}, {field}")
+                _assert_rows(other.rows, getattr(statistics, field), getattr(of_rows, field), f"{label}, {field}")
 
 
 Sequences = list[Array]
@@ -78,7 +78,7 @@ LAYERS: dict[str, dict[str, Any]] = {
     "other-widths": {"embed_dim": 29, "num_heads": 6, "num_kv_heads": 3, "head_dim": 11, "value_head_dim": 13},
 }
 END = 12
-"""Rows at the end of a sequence that are computed in all ways: of a long one the first are too many."""
+"""Rows at the end of a sequence that are computed by all of LAYER_CALLS: of a long one the first are too many."""
 
 
 def _end(x: Array) -> range:
@@ -138,8 +138,8 @@ def _over_a_cache(layer: MultiHeadAttention, sequences: Sequences, rng: Generato
     return [np.concatenate(parts[b]) for b in np.argsort(order)[:-1]]
 
 
-LayerWay = Callable[[MultiHeadAttention, Sequences, Generator], Sequences]
-LAYER_WAYS: tuple[LayerWay, ...] = (_ragged, _padded, _last_rows_as_cross_attention, _over_a_cache)
+LayerCall = Callable[[MultiHeadAttention, Sequences, Generator], Sequences]
+LAYER_CALLS: tuple[LayerCall, ...] = (_ragged, _padded, _last_rows_as_cross_attention, _over_a_cache)
 
 
 @pytest.mark.wide
@@ -149,7 +149,7 @@ def test_layer(name: str, lengths: tuple[int, ...], isa: str, dtype: Any, rng: G
     layer = MultiHeadAttention(**LAYERS[name], dtype=dtype, seed=2)
     sequences = [rng.standard_normal((length, layer.embed_dim)).astype(dtype) for length in lengths]
     expected = _sequence_by_sequence(layer, sequences, rng)
-    for way in LAYER_WAYS:
-        for b, (actual, whole) in enumerate(zip(way(layer, sequences, rng), expected, strict=True)):
+    for other in LAYER_CALLS:
+        for b, (actual, whole) in enumerate(zip(other(layer, sequences, rng), expected, strict=True)):
             last = [x[-min(END, lengths[b]) :] for x in (actual, whole)]
-            assert_same_bits(*last, label=f"{way.__name__}, sequence {b} of {lengths}")
+            assert_same_bits(*last, label=f"{other.__name__}, sequence {b} of {lengths}")

@@ -1,4 +1,4 @@
-"""Ways to compute the same rows: a random call, and changes of it that may not change what any of its rows is.
+"""Equivalent calls: a random call of attention, and changes of it that must leave every row of its result as it is.
 
 A change takes a call and gives another: fewer queries, other sequences beside them, more keys that nobody sees, other
 memory. It says with `rows` which row of the first call each of its own is. Changes follow one another in any order, so
