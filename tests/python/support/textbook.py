@@ -1,4 +1,4 @@
-"""The unfused computation in the dtype of its inputs: what a user would write in NumPy. The yardstick for accuracy."""
+"""The unfused computation in the dtype of its inputs, as a user would write it in NumPy, to compare accuracy with."""
 
 from __future__ import annotations
 
