@@ -8,10 +8,10 @@
 
 #include "attention_reference.hpp"
 #include "cases.hpp"
-#include "dispatch.hpp"
+#include "execute/row_chain.hpp"
 #include "measure.hpp"
 #include "mha/mha.hpp"
-#include "row_chain.hpp"
+#include "platform/dispatch.hpp"
 #include "tensor.hpp"
 
 namespace mha::bench {

@@ -5,9 +5,9 @@
 #include <utility>
 #include <vector>
 
-#include "dispatch.hpp"
 #include "measure.hpp"
 #include "mha/runtime.hpp"
+#include "platform/dispatch.hpp"
 #include "saturate.hpp"
 
 namespace mha::bench {

@@ -4,7 +4,9 @@
 # may have instructions and be slow at them. What EXTENDS another instruction set has its own kernels for the element
 # types it has instructions for, and takes the others from there. REQUIRES lists all that FLAGS let the compiler emit, in
 # the names of __builtin_cpu_supports, which also asks (XGETBV) whether the operating system saves the registers; for the
-# names of isa_own_features src/cpu_features.hpp asks.
+# names of isa_own_features src/platform/cpu_features.hpp asks.
+#
+# MHA_ISAS leaves lines out: a library for machines that are known, or a quick build while kernels are being written.
 #
 # Common code is compiled for the compiler's default, so that dispatch itself runs everywhere and an old machine gets an
 # error instead of an illegal instruction.
@@ -13,8 +15,14 @@ set(MHA_ISA_LIST "")
 set(MHA_ISA_NAMES "")
 set(isa_own_features f16c lzcnt movbe)
 
-macro(mha_register_isa)
+function(mha_register_isa)
   cmake_parse_arguments(isa "" "NAME;EXTENDS;PREFERRED" "REQUIRES;FLAGS" ${ARGN})
+  if(MHA_ISAS AND NOT isa_NAME IN_LIST MHA_ISAS)
+    return()
+  endif()
+  if(isa_EXTENDS AND NOT isa_EXTENDS IN_LIST MHA_ISA_NAMES)
+    message(FATAL_ERROR "MHA_ISAS: ${isa_NAME} extends ${isa_EXTENDS}, which must be in the list, too")
+  endif()
 
   set(condition "true")
   foreach(feature IN LISTS isa_REQUIRES)
@@ -27,8 +35,8 @@ macro(mha_register_isa)
   if(NOT isa_PREFERRED)
     set(isa_PREFERRED "true")
   endif()
-  string(APPEND MHA_ISA_LIST "MHA_ISA(${isa_NAME}, ${condition}, ${isa_PREFERRED})\n")
-  list(APPEND MHA_ISA_NAMES ${isa_NAME})
+  set(MHA_ISA_LIST "${MHA_ISA_LIST}MHA_ISA(${isa_NAME}, ${condition}, ${isa_PREFERRED})\n" PARENT_SCOPE)
+  set(MHA_ISA_NAMES ${MHA_ISA_NAMES} ${isa_NAME} PARENT_SCOPE)
 
   add_library(mha_kernels_${isa_NAME} OBJECT ${CMAKE_CURRENT_SOURCE_DIR}/src/kernels/kernels.cpp)
   mha_configure_target(mha_kernels_${isa_NAME})
@@ -47,7 +55,7 @@ macro(mha_register_isa)
     # Its AVX-512 intrinsics warn about their own undefined operands (GCC bug 105593).
     target_compile_options(mha_kernels_${isa_NAME} PRIVATE -Wno-uninitialized -Wno-maybe-uninitialized)
   endif()
-endmacro()
+endfunction()
 
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
   set(v2 sse3 ssse3 sse4.1 sse4.2 popcnt)
@@ -67,6 +75,10 @@ else()
 endif()
 if(MHA_NATIVE)
   mha_register_isa(NAME native FLAGS -march=native)
+endif()
+
+if(NOT MHA_ISA_NAMES)
+  message(FATAL_ERROR "MHA_ISAS: no instruction set of this processor family is in '${MHA_ISAS}'")
 endif()
 
 file(CONFIGURE OUTPUT ${CMAKE_CURRENT_BINARY_DIR}/generated/isa_list.inc CONTENT "${MHA_ISA_LIST}" @ONLY)

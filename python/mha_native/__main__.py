@@ -2,7 +2,6 @@
 
 import argparse
 import os
-import runpy
 import sys
 from pathlib import Path
 from typing import Any
@@ -112,17 +111,9 @@ def _embed(options: argparse.Namespace) -> None:
 
 
 def _bench(arguments: list[str]) -> int:
-    """Programs in a folder of their own, which run from a checkout as they do from here."""
-    folder = Path(__file__).parent / "bench" / "python"
-    before = sys.argv
-    sys.argv = [before[0], *arguments]
-    try:
-        runpy.run_path(str(folder), run_name="__main__")
-    except SystemExit as done:
-        return done.code if isinstance(done.code, int) else 0
-    finally:
-        sys.argv = before
-    return 0
+    from mha_native_bench.command_line import main as bench  # which imports this package, so that it comes late
+
+    return bench(arguments)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The layers of docs/architecture.md as tests, in C++: bindings -> api -> plan -> schedule -> kernels, never back."""
+"""The layers of docs/architecture.md, in C++: bindings -> api -> checks, execute -> plan -> kernels, never back."""
 
 import re
 from pathlib import Path
@@ -11,10 +11,27 @@ CPP_FILES = sorted(
     path.relative_to(ROOT).as_posix() for path in CPP.rglob("*") if path.suffix in (".cpp", ".h", ".hpp")
 )
 
+# The rooms of cpp/src, floor by floor from the top, and those of cpp/src/kernels likewise. A file includes what lies in
+# its own room or on a lower floor; files beside the rooms (kernels.cpp) are above all of them.
+FLOORS = {
+    "cpp/src/": (
+        {"api", "c_api"},
+        {"checks", "execute"},
+        {"plan", "platform", "weights"},
+        {"kernels", "views"},
+    ),
+    "cpp/src/kernels/": (
+        {"attention", "projection", "probes"},
+        {"products", "rows"},
+        {"vectors"},
+    ),
+}
+
 # What a folder of ours may include of ours, as regular expressions on paths below cpp/. The longest prefix counts.
 OWN_INCLUDES = {
     "cpp/include/mha/": r"include/mha/.*",
-    "cpp/src/": r"include/mha/.*|src/[^/]*|src/kernels/kernel_table\.hpp",
+    "cpp/src/": r"include/mha/.*|src/(?!kernels/).*|src/kernels/kernel_table\.hpp",
+    "cpp/src/c_api/": r"include/mha/.*|src/c_api/.*",
     "cpp/src/kernels/": r"src/kernels/.*|"
     r"include/mha/(activation\.hpp|dtype\.hpp|dtypes\.def|tensor_view\.hpp|weight_format\.hpp)",
     "cpp/bindings/": r"include/mha/.*|bindings/.*",
@@ -23,8 +40,8 @@ OWN_INCLUDES = {
 
 # Headers of others, and the only files that may include them.
 FOREIGN_INCLUDES = {
-    r"omp\.h": r"cpp/src/parallel\.cpp",
-    r"(unsupported/)?Eigen/.*": r"cpp/src/kernels/eigen\.hpp|cpp/include/mha/eigen\.hpp",
+    r"omp\.h": r"cpp/src/platform/parallel\.cpp",
+    r"(unsupported/)?Eigen/.*": r"cpp/src/kernels/vectors/eigen\.hpp|cpp/include/mha/eigen\.hpp",
     r"pybind11/.*|Python\.h|numpy/.*": r"cpp/bindings/.*",
 }
 
@@ -34,7 +51,7 @@ KERNEL_STANDARD_HEADERS = {"cstddef", "cstdint", "math.h", "stddef.h", "stdint.h
 GENERATED = {
     "mha/export.h": "include/mha/export.h",
     "mha/version.hpp": "include/mha/version.hpp",
-    "isa_list.inc": "src/isa_list.inc",
+    "isa_list.inc": "src/platform/isa_list.inc",
 }
 
 
@@ -52,6 +69,26 @@ def resolve(path: str, name: str) -> str | None:
     return None
 
 
+def room(path: str, house: str) -> str | None:
+    """The folder of `house` that a file lies in; None beside the folders, or outside of the house."""
+    parts = path.removeprefix(house).split("/")
+    return parts[0] if path.startswith(house) and len(parts) > 1 else None
+
+
+def floor(name: str, house: str) -> int:
+    """How far down a room lies: the index of its floor."""
+    return next(i for i, rooms in enumerate(FLOORS[house]) if name in rooms)
+
+
+def points_up(path: str, own: str) -> bool:
+    """Whether `path` includes a file of another room that is not on a lower floor; both are paths below the root."""
+    for house in FLOORS:
+        includer, included = room(path, house), room(own, house)
+        if includer and included and includer != included:
+            return floor(includer, house) >= floor(included, house)
+    return False
+
+
 def violations(path: str, text: str) -> list[str]:
     """The includes in `text`, the file at `path`, that the rules forbid."""
     prefix = max((p for p in OWN_INCLUDES if path.startswith(p)), key=len)
@@ -59,7 +96,7 @@ def violations(path: str, text: str) -> list[str]:
     for name in includes(text):
         own = resolve(path, name)
         if own is not None:
-            allowed = re.fullmatch(OWN_INCLUDES[prefix], own)
+            allowed = re.fullmatch(OWN_INCLUDES[prefix], own) and not points_up(path, f"cpp/{own}")
         else:
             owners = [files for header, files in FOREIGN_INCLUDES.items() if re.fullmatch(header, name)]
             allowed = all(re.fullmatch(files, path) for files in owners)
@@ -93,21 +130,43 @@ def test_includes_point_down(path: str) -> None:
     assert violations(path, (ROOT / path).read_text(encoding="utf-8")) == []
 
 
+@pytest.mark.parametrize("house", FLOORS)
+def test_every_file_is_in_a_room_and_every_room_on_a_floor(house: str) -> None:
+    rooms = [name for names in FLOORS[house] for name in names]
+    assert sorted(rooms) == sorted({name for path in CPP_FILES if (name := room(path, house))})
+    beside = [path for path in CPP_FILES if path.startswith(house) and room(path, house) is None]
+    assert all(path.startswith("cpp/src/kernels/") for path in beside), "files of cpp/src lie in its rooms"
+
+
+def test_the_house_stays_small() -> None:
+    assert len(FLOORS["cpp/src/"]) <= 5
+    assert sum(map(len, FLOORS["cpp/src/"])) <= 10
+
+
 @pytest.mark.parametrize(
     ("path", "name"),
     [
-        ("cpp/src/kernels/kernels.cpp", "workspace.hpp"),
+        ("cpp/src/kernels/kernels.cpp", "platform/workspace.hpp"),
         ("cpp/src/kernels/kernels.cpp", "mha/attention.hpp"),
         ("cpp/src/kernels/kernels.cpp", "vector"),
         ("cpp/src/kernels/kernels.cpp", "Eigen/Core"),
-        ("cpp/src/dispatch.cpp", "kernels/eigen.hpp"),
-        ("cpp/src/dispatch.cpp", "omp.h"),
-        ("cpp/src/dispatch.cpp", "Eigen/Dense"),
-        ("cpp/src/dispatch.cpp", "pybind11/pybind11.h"),
-        ("cpp/include/mha/attention.hpp", "../../src/dispatch.hpp"),
+        ("cpp/src/kernels/vectors/exp2.hpp", "kernels/products/strips.hpp"),
+        ("cpp/src/kernels/products/strips.hpp", "kernels/attention/blocks.hpp"),
+        ("cpp/src/kernels/projection/project_tile.hpp", "kernels/attention/blocks.hpp"),
+        ("cpp/src/platform/dispatch.cpp", "kernels/vectors/eigen.hpp"),
+        ("cpp/src/platform/dispatch.cpp", "plan/attention_plan.hpp"),
+        ("cpp/src/platform/dispatch.cpp", "omp.h"),
+        ("cpp/src/platform/dispatch.cpp", "Eigen/Dense"),
+        ("cpp/src/platform/dispatch.cpp", "pybind11/pybind11.h"),
+        ("cpp/src/plan/make_plan.cpp", "checks/attention.hpp"),
+        ("cpp/src/checks/attention.cpp", "execute/run_plan.hpp"),
+        ("cpp/src/execute/run_plan.cpp", "checks/attention.hpp"),
+        ("cpp/src/views/describe.cpp", "platform/layout.hpp"),
+        ("cpp/src/c_api/attention.cpp", "platform/dispatch.hpp"),
+        ("cpp/include/mha/attention.hpp", "../../src/platform/dispatch.hpp"),
         ("cpp/include/mha/attention.hpp", "Eigen/Core"),
-        ("cpp/bindings/module.cpp", "dispatch.hpp"),
-        ("cpp/reference/attention_reference.cpp", "dispatch.hpp"),
+        ("cpp/bindings/module.cpp", "platform/dispatch.hpp"),
+        ("cpp/reference/attention_reference.cpp", "platform/dispatch.hpp"),
     ],
 )
 def test_an_include_that_points_back_is_found(path: str, name: str) -> None:

@@ -9,8 +9,8 @@
 #include <random>
 #include <vector>
 
-#include "dispatch.hpp"
 #include "mha/runtime.hpp"
+#include "platform/dispatch.hpp"
 
 namespace mha::testing {
 

@@ -6,11 +6,12 @@
 
 #include "arrays.hpp"
 #include "attention_reference.hpp"
-#include "dispatch.hpp"
-#include "make_plan.hpp"
+#include "checks/validate.hpp"
+#include "execute/run_plan.hpp"
 #include "mha/runtime.hpp"
 #include "mha/varlen.hpp"
-#include "run_plan.hpp"
+#include "plan/make_plan.hpp"
+#include "platform/dispatch.hpp"
 
 namespace mha {
 namespace {

@@ -1,5 +1,5 @@
 // Which kernels a call runs on, and that the linker kept each instruction set's own code.
-#include "dispatch.hpp"
+#include "platform/dispatch.hpp"
 
 #include <gtest/gtest.h>
 

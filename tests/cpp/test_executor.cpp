@@ -15,7 +15,7 @@
 #include "mha/merge_attention.hpp"
 #include "mha/multi_head_attention.hpp"
 #include "mha/runtime.hpp"
-#include "parallel.hpp"
+#include "platform/parallel.hpp"
 
 namespace mha {
 namespace {

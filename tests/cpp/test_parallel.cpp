@@ -1,5 +1,5 @@
 // Phases on threads: every task once, no phase before its turn, workers in range, nothing at all after a fork.
-#include "parallel.hpp"
+#include "platform/parallel.hpp"
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>

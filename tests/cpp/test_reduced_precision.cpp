@@ -9,15 +9,15 @@
 #include <random>
 #include <vector>
 
-#include "dispatch.hpp"
-#include "make_plan.hpp"
+#include "checks/attention.hpp"
+#include "execute/run_plan.hpp"
 #include "mha/attention.hpp"
 #include "mha/half_precision.hpp"
 #include "mha/kv_cache.hpp"
 #include "mha/multi_head_attention.hpp"
 #include "mha/runtime.hpp"
-#include "run_plan.hpp"
-#include "validate.hpp"
+#include "plan/make_plan.hpp"
+#include "platform/dispatch.hpp"
 
 namespace mha {
 namespace {

@@ -1,5 +1,5 @@
 // The default thread count, on made-up environments and made-up cgroup trees.
-#include "thread_count.hpp"
+#include "platform/thread_count.hpp"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@
 #include <limits>
 #include <string>
 
-#include "cgroup_quota.hpp"
+#include "platform/cgroup_quota.hpp"
 
 namespace mha {
 namespace {

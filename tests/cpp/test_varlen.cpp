@@ -9,10 +9,11 @@
 #include <vector>
 
 #include "arrays.hpp"
-#include "dispatch.hpp"
-#include "make_plan.hpp"
+#include "checks/validate.hpp"
+#include "execute/ragged_schedule.hpp"
 #include "mha/multi_head_attention.hpp"
-#include "ragged_schedule.hpp"
+#include "plan/make_plan.hpp"
+#include "platform/dispatch.hpp"
 
 namespace mha {
 namespace {

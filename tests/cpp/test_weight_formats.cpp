@@ -8,11 +8,11 @@
 #include <vector>
 
 #include "arrays.hpp"
+#include "checks/weights.hpp"
 #include "mha/half_precision.hpp"
 #include "mha/mha.hpp"
-#include "packed_linear.hpp"
 #include "row_kernels.hpp"
-#include "validate_weights.hpp"
+#include "weights/packed_linear.hpp"
 
 namespace mha {
 namespace {

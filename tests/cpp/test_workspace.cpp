@@ -1,5 +1,5 @@
 // Scratch arenas: kept between calls, separate when nested, bounded, and honest about failure.
-#include "workspace.hpp"
+#include "platform/workspace.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,19 +1,19 @@
 // The one translation unit of this folder: instantiates the kernels for every row of dtypes.def and hands out one
 // table. Compiled once for each line of cpp/cmake/isa.cmake, with that instruction set's flags and MHA_ISA.
-#include "attend_tile.hpp"
-#include "decode_tile.hpp"
-#include "kernel_table.hpp"
-#include "normalize_rows.hpp"
-#include "project_bf16_weights.hpp"
-#include "project_int8_weights.hpp"
-#include "project_rounded.hpp"
-#include "project_tile.hpp"
-#include "quantize_rows.hpp"
-#include "read_words.hpp"
-#include "saturate_fma.hpp"
-#include "statistics_tile.hpp"
-#include "weigh_tile.hpp"
-#include "write_scores.hpp"
+#include "kernels/attention/attend_tile.hpp"
+#include "kernels/attention/decode_tile.hpp"
+#include "kernels/attention/scores_tile.hpp"
+#include "kernels/attention/statistics_tile.hpp"
+#include "kernels/attention/weights_tile.hpp"
+#include "kernels/kernel_table.hpp"
+#include "kernels/probes/read_words.hpp"
+#include "kernels/probes/saturate_fma.hpp"
+#include "kernels/projection/project_bf16_weights.hpp"
+#include "kernels/projection/project_int8_weights.hpp"
+#include "kernels/projection/project_rounded.hpp"
+#include "kernels/projection/project_tile.hpp"
+#include "kernels/projection/quantize_rows.hpp"
+#include "kernels/rows/normalize_rows.hpp"
 
 #define MHA_QUOTE_EXPANDED(x) #x
 #define MHA_QUOTE(x) MHA_QUOTE_EXPANDED(x)

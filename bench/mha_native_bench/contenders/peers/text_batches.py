@@ -1,0 +1,38 @@
+"""How texts of any length are put to models that want rectangles."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mha_native_bench.cases.case import Array, Case
+from mha_native_bench.cases.inputs import Inputs
+from mha_native_bench.cases.padding import padded_texts
+
+# Of texts sorted by length: the default of sentence-transformers, which sorts them, too, and one with less padding.
+SORTED_BATCHES = (32, 8)
+
+Batches = list[tuple[Array, ...]]  # token ids and masks
+Form = tuple[str, list[int], Batches]  # a name, the order of the texts, and they
+
+
+def forms(case: Case, inputs: Inputs) -> list[Form]:
+    """How a batch may be put to a model that wants rectangles."""
+    texts = list(inputs.arrays)
+    given = list(range(case.B))
+    if case.shortest == case.Tq:  # a mask that hides nothing, as tokenizers make it, or none
+        ids, mask = padded_texts(texts)
+        return [("mask", given, [(ids, mask)]), ("no mask", given, [(ids,)])]
+    by_length = sorted(given, key=lambda i: -len(texts[i]))
+    made: list[Form] = [("padded", given, [padded_texts(texts)])]
+    for size in SORTED_BATCHES:
+        groups = [by_length[first : first + size] for first in range(0, case.B, size)]
+        made.append((f"sorted, {size}", by_length, [padded_texts([texts[i] for i in group]) for group in groups]))
+    return made
+
+
+def in_order(order: list[int], parts: list[Array]) -> Array:
+    """Embeddings in the order of the texts."""
+    rows = np.concatenate(parts)
+    out = np.empty_like(rows)
+    out[order] = rows
+    return out

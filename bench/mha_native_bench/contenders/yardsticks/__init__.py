@@ -1,0 +1,1 @@
+"""Calls that set a time beside ours without computing the case."""

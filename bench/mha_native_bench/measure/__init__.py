@@ -1,0 +1,1 @@
+"""Checking and timing, and the figures that come of it."""

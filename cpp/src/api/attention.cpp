@@ -1,0 +1,50 @@
+// Front end: validate, plan, run.
+#include "mha/attention.hpp"
+
+#include "checks/attention.hpp"
+#include "execute/run_plan.hpp"
+#include "mha/varlen.hpp"
+#include "plan/make_plan.hpp"
+#include "platform/dispatch.hpp"
+
+namespace mha {
+namespace {
+
+/// The options whose masked scores are the scores of `options` at `stage`: what comes later is left out.
+AttentionOptions up_to(ScoreStage stage, const AttentionOptions& options) {
+  if (stage >= ScoreStage::masked) return options;
+  AttentionOptions earlier;
+  earlier.scale = options.scale;
+  earlier.key_lengths = options.key_lengths;
+  if (stage == ScoreStage::capped) earlier.softcap = options.softcap;
+  return earlier;
+}
+
+}  // namespace
+
+void scaled_dot_product_attention(const TensorView& query, const TensorView& key, const TensorView& value,
+                                  const MutableTensorView& out, const MutableTensorView& lse,
+                                  const AttentionOptions& options) {
+  AttentionArguments arguments{"scaled_dot_product_attention", query, key, value, out, lse, options};
+  validate(arguments);
+  run_plan(make_plan(arguments, AttentionOutput::attended_values, active_kernels()), options.num_threads);
+}
+
+void scaled_dot_product_attention_varlen(const TensorView& query, const TensorView& key, const TensorView& value,
+                                         const RaggedBatch& batch, const MutableTensorView& out,
+                                         const MutableTensorView& lse, const AttentionOptions& options) {
+  AttentionArguments arguments{"scaled_dot_product_attention_varlen", query, key, value, out, lse, options, &batch};
+  validate(arguments);
+  run_plan(make_plan(arguments, AttentionOutput::attended_values, active_kernels()), options.num_threads);
+}
+
+void attention_weights(const TensorView& query, const TensorView& key, const MutableTensorView& weights,
+                       const AttentionOptions& options, ScoreStage stage) {
+  AttentionArguments arguments{"attention_weights", query, key, {}, weights, {}, options};
+  validate(arguments);
+  arguments.options = up_to(stage, arguments.options);
+  const AttentionOutput output = stage == ScoreStage::weights ? AttentionOutput::weights : AttentionOutput::scores;
+  run_plan(make_plan(arguments, output, active_kernels()), options.num_threads);
+}
+
+}  // namespace mha

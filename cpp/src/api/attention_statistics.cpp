@@ -1,0 +1,82 @@
+// attention_statistics: a head is one task, which goes through its query tiles in order. So what a key receives is one
+// sum in one order, whatever the threads.
+#include "mha/attention_statistics.hpp"
+
+#include <algorithm>
+
+#include "checks/attention.hpp"
+#include "execute/run_plan.hpp"
+#include "plan/make_plan.hpp"
+#include "platform/dispatch.hpp"
+#include "platform/workspace.hpp"
+
+namespace mha {
+namespace {
+
+struct StatisticsRun {
+  AttentionPlan plan;
+  AttentionStatistics results;
+  std::byte* scratch;  // of each worker: the sums of the keys, then that of the kernel
+  std::size_t sums_bytes, stride;
+};
+
+std::byte* element(const MutableTensorView& view, Index b, Index h, Index i) {
+  return static_cast<std::byte*>(view.data) +
+         (b * view.strides[0] + h * view.strides[1] + i * view.strides[2]) * size_of(view.dtype);
+}
+
+void store_received(const MutableTensorView& received, Index batch, Index head, const double* sums) {
+  for (Index j = 0; j < received.extents[2]; ++j) {
+    std::byte* const target = element(received, batch, head, j);
+    if (received.dtype == DType::f64)
+      *reinterpret_cast<double*>(target) = sums[j];
+    else
+      *reinterpret_cast<float*>(target) = static_cast<float>(sums[j]);
+  }
+}
+
+void run_head(const void* context, Index task, int worker) {
+  const StatisticsRun& run = *static_cast<const StatisticsRun*>(context);
+  const AttentionPlan& plan = run.plan;
+  const AttentionStatistics& results = run.results;
+  const Index heads = plan.kv_heads * plan.group, batch = task / heads, head = task % heads;
+  std::byte* const scratch = run.scratch + static_cast<std::size_t>(worker) * run.stride;
+
+  StatisticsOutputs outputs;
+  outputs.received = results.received_weight ? reinterpret_cast<double*>(scratch) : nullptr;
+  if (outputs.received) std::fill_n(outputs.received, plan.key_length, 0.0);
+  for (Index first_row = 0; first_row < plan.query_length; first_row += plan.kernels->query_tile_rows) {
+    AttentionTile tile = make_tile(plan, batch, head, 1, first_row);
+    tile.is_far = first_row == 0;
+    for (int r = 0; r < tile.rows; ++r) {
+      const Index query = first_row + r;
+      const auto at = [&](const MutableTensorView& view) { return view ? element(view, batch, head, query) : nullptr; };
+      outputs.entropy[r] = at(results.entropy);
+      outputs.max_weight[r] = at(results.max_weight);
+      outputs.mean_distance[r] = at(results.mean_distance);
+      outputs.max_key[r] = results.max_key ? results.max_key + task * plan.query_length + query : nullptr;
+    }
+    plan.kernels->observe(tile, outputs, scratch + run.sums_bytes);
+  }
+  if (outputs.received) store_received(results.received_weight, batch, head, outputs.received);
+}
+
+}  // namespace
+
+void attention_statistics(const TensorView& query, const TensorView& key, const AttentionStatistics& results,
+                          const AttentionOptions& options) {
+  const StatisticsArguments a = validate({"attention_statistics", query, key, {}, {}, {}, options}, results);
+  // A plan without values; its kernel is not called.
+  StatisticsRun run{make_plan(a.inputs, AttentionOutput::weights, active_kernels()), a.results, nullptr, 0, 0};
+  const Index tasks = run.plan.batch * run.plan.kv_heads * run.plan.group;
+  if (tasks == 0) return;
+  const int threads = threads_for(options.num_threads, tasks, 2 * run.plan.work);  // scores are computed twice
+  run.sums_bytes = padded(static_cast<std::size_t>(run.plan.key_length) * sizeof(double));
+  run.stride = run.sums_bytes + padded(run.plan.scratch_bytes);
+  const Workspace workspace(run.stride * static_cast<std::size_t>(threads));
+  run.scratch = workspace.data();
+  const Phase phase{tasks, &run_head, &run};
+  run_phases(&phase, 1, threads);
+}
+
+}  // namespace mha

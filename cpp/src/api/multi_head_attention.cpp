@@ -1,0 +1,91 @@
+// The layer: project, attend, concatenate, project out.
+#include "mha/multi_head_attention.hpp"
+
+#include <limits>
+
+#include "checks/attention.hpp"
+#include "checks/weights.hpp"
+#include "execute/attention_call.hpp"
+#include "platform/dispatch.hpp"
+
+namespace mha {
+namespace {
+
+void run(const PackedAttention& layer, const LayerArguments& a) {
+  const Index batch = a.query.extents[0], query_length = a.query.extents[1];
+  const KernelTable& table = active_kernels();
+  const DTypeKernels& kernels = table.kernels[static_cast<int>(layer.dtype())];
+  const double work = AttentionCall::work(layer, a) + layer.out.work(double(batch) * double(query_length));
+  const int threads = threads_for(a.options.num_threads, std::numeric_limits<Index>::max(), work);
+
+  Layout layout;
+  AttentionCall attention(layer, a, table, threads, layout);
+  const std::size_t stride = padded(attention.scratch_bytes());
+  const std::size_t scratch_at = layout.take(double(threads) * double(stride));
+  const Workspace workspace(layout.total());
+  const Workers workers{threads, workspace.data() + scratch_at, stride};
+
+  attention.place(workspace.data(), workers, a.query, a.key, a.value);
+  ProjectionRun project_out(workers);
+  project_out.add(projection(layer.out, kernels, attention.heads(),
+                             {a.out.data,
+                              layer.dtype(),
+                              {batch, 1, query_length, layer.config.out_dim},
+                              {a.out.strides[0], 0, a.out.strides[1], a.out.strides[2]}}));
+  Phase phases[kMostAttentionPhases + 1];
+  int count = attention.phases(phases);
+  phases[count++] = projection_phase(project_out);
+  run_phases(phases, count, threads);
+  attention.finish();
+}
+
+}  // namespace
+
+MultiHeadAttention::MultiHeadAttention(const MultiHeadAttentionConfig& config, const MultiHeadAttentionWeights& weights)
+    : packed_(std::make_shared<const PackedAttention>(validate(config, weights), weights)) {}
+
+const MultiHeadAttentionConfig& MultiHeadAttention::config() const { return packed_->config; }
+DType MultiHeadAttention::dtype() const { return packed_->dtype(); }
+
+void MultiHeadAttention::copy_weights(const WeightOutputs& outputs) const {
+  validate(*this, outputs);
+  packed_->query.unpack(outputs.query_weight, outputs.query_bias, outputs.query_scale);
+  packed_->key.unpack(outputs.key_weight, outputs.key_bias, outputs.key_scale);
+  packed_->value.unpack(outputs.value_weight, outputs.value_bias, outputs.value_scale);
+  packed_->out.unpack(outputs.out_weight, outputs.out_bias, outputs.out_scale);
+  packed_->added.unpack(outputs.added_key, outputs.added_value);
+}
+
+void MultiHeadAttention::forward(const TensorView& query, const TensorView& key, const TensorView& value,
+                                 const MutableTensorView& out, const MutableTensorView& weights,
+                                 const AttentionOptions& options) const {
+  run(*packed_, validate(config(), dtype(), {query, key, value, out, weights, options}));
+}
+
+void MultiHeadAttention::forward_varlen(const TensorView& query, const TensorView& key, const TensorView& value,
+                                        const RaggedBatch& batch, const MutableTensorView& out,
+                                        const AttentionOptions& options) const {
+  LayerArguments arguments{query, key, value, out, {}, options};
+  arguments.ragged = &batch;
+  run(*packed_, validate(config(), dtype(), arguments));
+}
+
+void MultiHeadAttention::forward(const TensorView& query, const TensorView& key, const TensorView& value,
+                                 KVCache& cache, const MutableTensorView& out, const MutableTensorView& weights,
+                                 const AttentionOptions& options, const std::int64_t* new_lengths) const {
+  run(*packed_, validate(config(), dtype(), {query, key, value, out, weights, options, &cache, &cache, new_lengths}));
+}
+
+void MultiHeadAttention::attend(const TensorView& query, const KVCache& cache, const MutableTensorView& out,
+                                const MutableTensorView& weights, const AttentionOptions& options) const {
+  run(*packed_, validate(config(), dtype(), {query, {}, {}, out, weights, options, &cache}));
+}
+
+void MultiHeadAttention::append_to(KVCache& cache, const TensorView& key, const TensorView& value,
+                                   const std::int64_t* new_lengths, int num_threads) const {
+  AttentionOptions options;
+  options.num_threads = num_threads;
+  run(*packed_, validate(config(), dtype(), {{}, key, value, {}, {}, options, &cache, &cache, new_lengths}));
+}
+
+}  // namespace mha

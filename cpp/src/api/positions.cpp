@@ -1,0 +1,45 @@
+#include "mha/positions.hpp"
+
+#include <cmath>
+
+#include "checks/rules.hpp"
+#include "mha/half_precision.hpp"
+
+namespace mha {
+namespace {
+
+template <class T>
+void fill(const MutableTensorView& out, std::int64_t first_position) {
+  const Index length = out.extents[0], width = out.extents[1];
+  T* const data = static_cast<T*>(out.data);
+  for (Index e = 0; e < width; e += 2) {
+    const double wavelength = std::pow(10000.0, double(e) / double(width));
+    for (Index t = 0; t < length; ++t) {
+      const double angle = double(first_position + t) / wavelength;
+      T* const row = data + t * out.strides[0];
+      row[e * out.strides[1]] = from_double<T>(std::sin(angle));
+      if (e + 1 < width) row[(e + 1) * out.strides[1]] = from_double<T>(std::cos(angle));
+    }
+  }
+}
+
+}  // namespace
+
+void sinusoidal_positions(const MutableTensorView& out, std::int64_t first_position) {
+  const char* f = "sinusoidal_positions";
+  check_rank(f, "out", out, 2, 2, {{"out", out}});
+  check_dtypes(f, out.dtype, {{"out", out}});
+  check_output(f, "out", out, {});
+  switch (out.dtype) {
+#define MHA_DTYPE(name, scalar, accumulator) \
+  case DType::name:                          \
+    return fill<scalar>(out, first_position);
+#include "mha/dtypes.def"
+#undef MHA_DTYPE
+    case DType::boolean:
+    case DType::int8:
+      break;
+  }
+}
+
+}  // namespace mha

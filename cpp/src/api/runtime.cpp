@@ -1,0 +1,38 @@
+// The thread half of mha/runtime.hpp: the process-wide default. dispatch.cpp holds the instruction sets, parallel.cpp
+// what happens after a fork, workspace.cpp the scratch.
+#include "mha/runtime.hpp"
+
+#include <atomic>
+#include <stdexcept>
+#include <string>
+
+#include "platform/thread_count.hpp"
+
+namespace mha {
+namespace {
+
+std::atomic<int> chosen_threads{0};  // by set_num_threads()
+
+const ThreadCount& default_threads() {
+  static const ThreadCount threads = default_thread_count();
+  return threads;
+}
+
+}  // namespace
+
+int num_threads() {
+  const int chosen = chosen_threads.load(std::memory_order_relaxed);
+  return chosen > 0 ? chosen : default_threads().count;
+}
+
+const char* num_threads_reason() {
+  return chosen_threads.load(std::memory_order_relaxed) > 0 ? "it was chosen by set_num_threads()"
+                                                            : default_threads().reason.c_str();
+}
+
+void set_num_threads(int n) {
+  if (n < 0) throw std::invalid_argument("set_num_threads n: expected 0 or more; got " + std::to_string(n));
+  chosen_threads.store(n, std::memory_order_relaxed);
+}
+
+}  // namespace mha

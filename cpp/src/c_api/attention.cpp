@@ -1,0 +1,398 @@
+// mha/mha.h: each function is one of the C++ API between conversions; what is thrown becomes a status. Here are the
+// runtime, attention, caches and the attention layer.
+#include "c_api/conversions.hpp"
+
+#include <cstdio>
+#include <exception>
+#include <new>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace mha::c_api {
+namespace {
+
+static_assert(static_cast<int>(DType::boolean) == MHA_DTYPE_boolean, "both come from dtypes.def");
+static_assert(static_cast<int>(DType::int8) == MHA_DTYPE_int8);
+static_assert(static_cast<int>(WeightFormat::plain) == MHA_WEIGHT_FORMAT_PLAIN &&
+              static_cast<int>(WeightFormat::bf16) == MHA_WEIGHT_FORMAT_BF16 &&
+              static_cast<int>(WeightFormat::int8) == MHA_WEIGHT_FORMAT_INT8);
+static_assert(static_cast<int>(ScoreStage::scaled) == MHA_SCORES_SCALED &&
+              static_cast<int>(ScoreStage::capped) == MHA_SCORES_CAPPED &&
+              static_cast<int>(ScoreStage::masked) == MHA_SCORES_MASKED &&
+              static_cast<int>(ScoreStage::weights) == MHA_WEIGHTS);
+
+// No allocation, which might be what has failed. Longer sentences are cut; shapes come first in them.
+thread_local char last_error[1024] = "";
+
+mha_status failed(mha_status status, const char* sentence) {
+  std::snprintf(last_error, sizeof last_error, "%s", sentence);
+  return status;
+}
+
+}  // namespace
+
+mha_status success() noexcept {
+  last_error[0] = '\0';
+  return MHA_OK;
+}
+
+mha_status failure() noexcept {
+  try {
+    throw;
+  } catch (const DTypeError& error) {
+    return failed(MHA_DTYPE_ERROR, error.what());
+  } catch (const std::invalid_argument& error) {
+    return failed(MHA_INVALID_ARGUMENT, error.what());
+  } catch (const std::bad_alloc& error) {
+    return failed(MHA_OUT_OF_MEMORY, error.what());
+  } catch (const std::exception& error) {
+    return failed(MHA_OTHER_ERROR, error.what());
+  } catch (...) {
+    return failed(MHA_OTHER_ERROR, "mha_native: an unknown exception");
+  }
+}
+
+void refuse_null(const std::string& name) { throw std::invalid_argument(name + ": a null pointer"); }
+
+DType dtype_of(mha_dtype dtype) {
+  if (dtype < 0 || dtype > MHA_DTYPE_int8)
+    throw DTypeError("mha_dtype: expected 0 to " + std::to_string(MHA_DTYPE_int8) + "; got " + std::to_string(dtype));
+  return static_cast<DType>(dtype);
+}
+
+WeightFormat weight_format_of(mha_weight_format format) {
+  if (format < MHA_WEIGHT_FORMAT_PLAIN || format >= kNumWeightFormats)
+    throw std::invalid_argument("mha_weight_format: expected 0 to " + std::to_string(kNumWeightFormats - 1) + "; got " +
+                                std::to_string(format));
+  return static_cast<WeightFormat>(format);
+}
+
+MutableTensorView view(const mha_tensor* tensor) {
+  MutableTensorView result;
+  if (tensor == nullptr) return result;
+  if (tensor->rank < 0 || tensor->rank > kMaxRank)
+    throw std::invalid_argument("mha_tensor rank: expected 0 to 4; got " + std::to_string(tensor->rank));
+  result.data = tensor->data;
+  result.dtype = dtype_of(tensor->dtype);
+  result.rank = tensor->rank;
+  for (int axis = 0; axis < tensor->rank; ++axis) {
+    result.extents[axis] = tensor->extents[axis];
+    result.strides[axis] = tensor->strides[axis];
+  }
+  return result;
+}
+
+AttentionOptions options_of(const mha_attention_options* from) {
+  AttentionOptions options;
+  if (from == nullptr) return options;
+  options.attn_mask = view(from->attn_mask);
+  options.key_mask = view(from->key_mask);
+  options.is_causal = from->is_causal;
+  options.query_offset = from->query_offset;
+  options.query_offsets = from->query_offsets;
+  options.key_lengths = from->key_lengths;
+  options.window_left = from->window_left;
+  options.window_right = from->window_right;
+  options.scale = from->scale;
+  options.softcap = from->softcap;
+  options.alibi_slopes = view(from->alibi_slopes);
+  options.sinks = view(from->sinks);
+  options.num_threads = from->num_threads;
+  return options;
+}
+
+namespace {
+
+mha_tensor tensor_of(const MutableTensorView& view) {
+  mha_tensor tensor = {view.data, static_cast<mha_dtype>(view.dtype), view.rank, {}, {}};
+  for (int axis = 0; axis < view.rank; ++axis) {
+    tensor.extents[axis] = view.extents[axis];
+    tensor.strides[axis] = view.strides[axis];
+  }
+  return tensor;
+}
+
+RaggedBatch batch_of(const mha_ragged_batch* batch) {
+  const mha_ragged_batch& from = given(batch, "batch");
+  return {from.size, from.cu_seqlens_q, from.cu_seqlens_k};
+}
+
+/// MultiHeadAttentionWeights, or the outputs of the same names.
+template <class Weights>
+Weights weights_of(const mha_layer_weights& w) {
+  return {view(w.query_weight), view(w.key_weight), view(w.value_weight), view(w.out_weight), view(w.query_bias),
+          view(w.key_bias),     view(w.value_bias), view(w.out_bias),     view(w.added_key),  view(w.added_value),
+          view(w.query_scale),  view(w.key_scale),  view(w.value_scale),  view(w.out_scale)};
+}
+
+const MultiHeadAttention& layer_of(const mha_layer* layer) { return object(layer, "layer"); }
+KVCache& cache_of(mha_cache* cache) { return object(cache, "cache"); }
+
+/// What `call` returns, or `otherwise`, if it throws.
+template <class Value, class Call>
+auto value_or(Value otherwise, Call call) noexcept {
+  decltype(call()) value = otherwise;
+  guarded([&] { value = call(); });
+  return value;
+}
+
+thread_local std::optional<ExecutorScope> chosen_executor;
+
+}  // namespace
+}  // namespace mha::c_api
+
+using namespace mha;
+using namespace mha::c_api;
+
+const char* mha_last_error() noexcept { return last_error; }
+
+const char* mha_version() noexcept { return MHA_VERSION; }
+
+int mha_num_built_isas() noexcept { return num_built_isas(); }
+
+const char* mha_built_isa(int index) noexcept {
+  return value_or(nullptr, [&] { return built_isa(index); });
+}
+
+bool mha_isa_supported(int index) noexcept {
+  return value_or(false, [&] { return isa_supported(index); });
+}
+
+const char* mha_active_isa() noexcept { return value_or(nullptr, &active_isa); }
+const char* mha_active_isa_reason() noexcept { return value_or(nullptr, &active_isa_reason); }
+const char* mha_last_used_isa() noexcept { return last_used_isa(); }
+
+mha_status mha_set_isa(const char* name) noexcept {
+  return guarded([&] { set_isa(name); });
+}
+
+int mha_num_threads() noexcept { return num_threads(); }
+const char* mha_num_threads_reason() noexcept { return num_threads_reason(); }
+
+mha_status mha_set_num_threads(int n) noexcept {
+  return guarded([&] { set_num_threads(n); });
+}
+
+bool mha_in_forked_child() noexcept { return in_forked_child(); }
+size_t mha_scratch_bytes() noexcept { return scratch_bytes(); }
+
+mha_status mha_measure_fma_gflops(mha_dtype dtype, double seconds, double* gflops) noexcept {
+  return guarded([&] { given(gflops, "gflops") = measure_fma_gflops(dtype_of(dtype), seconds); });
+}
+
+mha_status mha_read_memory(const void* const* blocks, int count, size_t bytes, int threads, uint64_t* result) noexcept {
+  return guarded([&] { given(result, "result") = read_memory(&given(blocks, "blocks"), count, bytes, threads); });
+}
+
+mha_status mha_set_executor(const mha_executor* executor) noexcept {
+  return guarded([&] {
+    if (executor != nullptr) ExecutorScope({executor->parallel_for, executor->state, executor->num_threads});  // checks
+    chosen_executor.reset();
+    if (executor != nullptr)
+      chosen_executor.emplace(Executor{executor->parallel_for, executor->state, executor->num_threads});
+  });
+}
+
+mha_tensor mha_dense(const void* data, mha_dtype dtype, int rank, const ptrdiff_t* extents) noexcept {
+  mha_tensor tensor = {const_cast<void*>(data), dtype, rank, {}, {}};
+  if (rank > kMaxRank) return tensor;  // which every function refuses
+  ptrdiff_t stride = 1;
+  for (int axis = rank; axis-- > 0;) {
+    tensor.extents[axis] = extents[axis];
+    tensor.strides[axis] = stride;
+    stride *= extents[axis];
+  }
+  return tensor;
+}
+
+mha_attention_options mha_default_options() noexcept {
+  const AttentionOptions options;
+  mha_attention_options result = {};
+  result.window_left = options.window_left;
+  result.window_right = options.window_right;
+  result.scale = options.scale;
+  return result;
+}
+
+mha_status mha_scaled_dot_product_attention(const mha_tensor* query, const mha_tensor* key, const mha_tensor* value,
+                                            const mha_tensor* out, const mha_tensor* lse,
+                                            const mha_attention_options* options) noexcept {
+  return guarded([&] {
+    scaled_dot_product_attention(view(query), view(key), view(value), view(out), view(lse), options_of(options));
+  });
+}
+
+mha_status mha_scaled_dot_product_attention_varlen(const mha_tensor* query, const mha_tensor* key,
+                                                   const mha_tensor* value, const mha_ragged_batch* batch,
+                                                   const mha_tensor* out, const mha_tensor* lse,
+                                                   const mha_attention_options* options) noexcept {
+  return guarded([&] {
+    scaled_dot_product_attention_varlen(view(query), view(key), view(value), batch_of(batch), view(out), view(lse),
+                                        options_of(options));
+  });
+}
+
+mha_status mha_attention_weights(const mha_tensor* query, const mha_tensor* key, const mha_tensor* weights,
+                                 const mha_attention_options* options, mha_score_stage stage) noexcept {
+  return guarded([&] {
+    if (stage < MHA_SCORES_SCALED || stage > MHA_WEIGHTS)
+      throw std::invalid_argument("mha_score_stage: expected 0 to 3; got " + std::to_string(stage));
+    attention_weights(view(query), view(key), view(weights), options_of(options), static_cast<ScoreStage>(stage));
+  });
+}
+
+mha_status mha_attention_statistics(const mha_tensor* query, const mha_tensor* key, const mha_statistics* results,
+                                    const mha_attention_options* options) noexcept {
+  return guarded([&] {
+    const mha_statistics& wanted = given(results, "results");
+    attention_statistics(view(query), view(key),
+                         {view(wanted.entropy), view(wanted.max_weight), wanted.max_key, view(wanted.mean_distance),
+                          view(wanted.received_weight)},
+                         options_of(options));
+  });
+}
+
+mha_status mha_merge_attention(const mha_tensor* outs, const mha_tensor* lses, ptrdiff_t shards, const mha_tensor* out,
+                               const mha_tensor* lse, int num_threads) noexcept {
+  return guarded([&] {
+    const std::vector<TensorView> shard_outs = views_of<TensorView>(&given(outs, "outs"), shards),
+                                  shard_lses = views_of<TensorView>(&given(lses, "lses"), shards);
+    merge_attention(shard_outs.data(), shard_lses.data(), shards, view(out), view(lse), num_threads);
+  });
+}
+
+mha_status mha_cache_create(const mha_cache_config* config, mha_cache** cache) noexcept {
+  return guarded([&] {
+    const mha_cache_config& from = given(config, "config");
+    create(cache, "cache",
+           KVCacheConfig{from.batch_size, from.num_kv_heads, from.capacity, from.head_dim, from.value_head_dim,
+                         dtype_of(from.dtype)});
+  });
+}
+
+void mha_cache_destroy(mha_cache* cache) noexcept { destroy(cache); }
+
+mha_cache_config mha_cache_config_of(const mha_cache* cache) noexcept {
+  const KVCacheConfig& c = object(*cache).config();
+  return {c.batch_size, c.num_kv_heads, c.capacity, c.head_dim, c.value_head_dim, static_cast<mha_dtype>(c.dtype)};
+}
+
+const int64_t* mha_cache_lengths(const mha_cache* cache) noexcept { return object(*cache).lengths(); }
+ptrdiff_t mha_cache_longest(const mha_cache* cache, ptrdiff_t count, const int64_t* new_lengths) noexcept {
+  return object(*cache).longest(count, new_lengths);
+}
+mha_tensor mha_cache_keys(mha_cache* cache) noexcept { return tensor_of(object(*cache).keys()); }
+mha_tensor mha_cache_values(mha_cache* cache) noexcept { return tensor_of(object(*cache).values()); }
+
+mha_status mha_cache_append(mha_cache* cache, const mha_tensor* key, const mha_tensor* value,
+                            const int64_t* new_lengths) noexcept {
+  return guarded([&] { cache_of(cache).append(view(key), view(value), new_lengths); });
+}
+
+mha_status mha_cache_assign(mha_cache* cache, const mha_tensor* key, const mha_tensor* value,
+                            const int64_t* new_lengths) noexcept {
+  return guarded([&] { cache_of(cache).assign(view(key), view(value), new_lengths); });
+}
+
+mha_status mha_cache_advance(mha_cache* cache, ptrdiff_t count, const int64_t* new_lengths) noexcept {
+  return guarded([&] { cache_of(cache).advance(count, new_lengths); });
+}
+
+mha_status mha_cache_rollback(mha_cache* cache, const int64_t* counts) noexcept {
+  return guarded([&] { cache_of(cache).rollback(&given(counts, "counts")); });
+}
+
+mha_status mha_cache_rollback_by(mha_cache* cache, int64_t count) noexcept {
+  return guarded([&] { cache_of(cache).rollback(count); });
+}
+
+mha_status mha_cache_reorder(mha_cache* cache, const int64_t* index) noexcept {
+  return guarded([&] { cache_of(cache).reorder(&given(index, "index")); });
+}
+
+mha_status mha_cache_keep_last(mha_cache* cache, int64_t count) noexcept {
+  return guarded([&] { cache_of(cache).keep_last(count); });
+}
+
+mha_status mha_cache_clear(mha_cache* cache) noexcept {
+  return guarded([&] { cache_of(cache).clear(); });
+}
+
+mha_status mha_layer_create(const mha_layer_config* config, const mha_layer_weights* weights,
+                            mha_layer** layer) noexcept {
+  return guarded([&] {
+    const mha_layer_config& c = given(config, "config");
+    const mha_layer_weights& w = given(weights, "weights");
+    create(
+        layer, "layer",
+        MultiHeadAttentionConfig{c.embed_dim, c.num_heads, c.num_kv_heads, c.head_dim, c.value_head_dim, c.kdim, c.vdim,
+                                 c.out_dim, c.add_bias_kv, c.add_zero_attn, weight_format_of(c.weight_format)},
+        weights_of<MultiHeadAttentionWeights>(w));
+  });
+}
+
+void mha_layer_destroy(mha_layer* layer) noexcept { destroy(layer); }
+
+mha_layer_config mha_layer_config_of(const mha_layer* layer) noexcept {
+  const MultiHeadAttentionConfig& c = object(*layer).config();
+  return {c.embed_dim,
+          c.num_heads,
+          c.num_kv_heads,
+          c.head_dim,
+          c.value_head_dim,
+          c.kdim,
+          c.vdim,
+          c.out_dim,
+          c.add_bias_kv,
+          c.add_zero_attn,
+          static_cast<mha_weight_format>(c.weight_format)};
+}
+
+mha_dtype mha_layer_dtype(const mha_layer* layer) noexcept { return static_cast<mha_dtype>(object(*layer).dtype()); }
+
+mha_status mha_layer_copy_weights(const mha_layer* layer, const mha_layer_weights* outputs) noexcept {
+  return guarded(
+      [&] { layer_of(layer).copy_weights(weights_of<MultiHeadAttention::WeightOutputs>(given(outputs, "outputs"))); });
+}
+
+mha_status mha_layer_forward(const mha_layer* layer, const mha_tensor* query, const mha_tensor* key,
+                             const mha_tensor* value, const mha_tensor* out, const mha_tensor* weights,
+                             const mha_attention_options* options) noexcept {
+  return guarded([&] {
+    layer_of(layer).forward(view(query), view(key), view(value), view(out), view(weights), options_of(options));
+  });
+}
+
+mha_status mha_layer_forward_varlen(const mha_layer* layer, const mha_tensor* query, const mha_tensor* key,
+                                    const mha_tensor* value, const mha_ragged_batch* batch, const mha_tensor* out,
+                                    const mha_attention_options* options) noexcept {
+  return guarded([&] {
+    layer_of(layer).forward_varlen(view(query), view(key), view(value), batch_of(batch), view(out),
+                                   options_of(options));
+  });
+}
+
+mha_status mha_layer_forward_cached(const mha_layer* layer, const mha_tensor* query, const mha_tensor* key,
+                                    const mha_tensor* value, mha_cache* cache, const mha_tensor* out,
+                                    const mha_tensor* weights, const mha_attention_options* options,
+                                    const int64_t* new_lengths) noexcept {
+  return guarded([&] {
+    layer_of(layer).forward(view(query), view(key), view(value), cache_of(cache), view(out), view(weights),
+                            options_of(options), new_lengths);
+  });
+}
+
+mha_status mha_layer_attend(const mha_layer* layer, const mha_tensor* query, const mha_cache* cache,
+                            const mha_tensor* out, const mha_tensor* weights,
+                            const mha_attention_options* options) noexcept {
+  return guarded([&] {
+    layer_of(layer).attend(view(query), object(cache, "cache"), view(out), view(weights), options_of(options));
+  });
+}
+
+mha_status mha_layer_append_to(const mha_layer* layer, mha_cache* cache, const mha_tensor* key, const mha_tensor* value,
+                               const int64_t* new_lengths, int num_threads) noexcept {
+  return guarded([&] { layer_of(layer).append_to(cache_of(cache), view(key), view(value), new_lengths, num_threads); });
+}

@@ -1,0 +1,190 @@
+#include "execute/attention_call.hpp"
+
+#include <algorithm>
+
+#include "plan/make_plan.hpp"
+#include "views/ragged_batch.hpp"
+
+namespace mha {
+namespace {
+
+/// The rows of a tensor as [B, segments, T, columns] in scratch memory, and how much of it they take.
+///
+/// Memory order is [segments, B, T, columns], a row padded to `row` elements: keys and values of one head lie together,
+/// and with batch elements of one segment next to each other, all rows of a projection are one run.
+struct Intermediate {
+  DType dtype;
+  Index batch, segments, length, columns, row;
+
+  Intermediate(const PackedLinear& linear, Index b, Index t)
+      : dtype(linear.dtype()),
+        batch(b),
+        segments(linear.segments()),
+        length(t),
+        columns(linear.segment_columns()),
+        row(linear.padded_segment_columns()) {}
+
+  double bytes() const { return double(batch) * double(segments) * double(length) * double(row) * size_of(dtype); }
+
+  MutableTensorView at(std::byte* data) const {
+    return {data, dtype, {batch, segments, length, columns}, {length * row, batch * length * row, row, 1}};
+  }
+};
+
+Intermediate query_rows(const PackedAttention& layer, const LayerArguments& a) {
+  return {layer.query, a.query.extents[0], a.query.extents[1]};
+}
+
+/// Keys and values that are in a cache need no other memory.
+Intermediate key_rows(const PackedLinear& linear, const LayerArguments& a) {
+  return {linear, a.query.extents[0], a.cache ? 0 : a.key_length};
+}
+
+/// The same into a cache, behind the tokens that are there.
+Projection projection_into(KVCache& cache, const MutableTensorView& memory, const PackedLinear& linear,
+                           const KernelTable& table, const TensorView& x, const std::int64_t* new_lengths) {
+  const auto kernels_of = [&](DType dtype) -> const DTypeKernels& { return table.kernels[static_cast<int>(dtype)]; };
+  Projection p = projection(linear, kernels_of(linear.dtype()), x, memory);
+  if (memory.dtype != linear.dtype()) {
+    p.round = kernels_of(memory.dtype).round;
+    p.rounded_size = size_of(memory.dtype);
+  }
+  p.first_rows = cache.lengths();
+  p.row_counts = new_lengths;
+  return p;
+}
+
+/// The first `length` tokens of each sequence of a cache.
+TensorView first_tokens(TensorView memory, Index length) {
+  memory.extents[2] = length;
+  return memory;
+}
+
+}  // namespace
+
+Projection projection(const PackedLinear& linear, const DTypeKernels& kernels, const TensorView& x,
+                      const MutableTensorView& out) {
+  const Index size = size_of(linear.dtype()), out_size = size_of(out.dtype);
+  return {&linear,
+          &kernels,
+          x.extents[0],
+          x.extents[1],
+          {static_cast<const std::byte*>(x.data), x.strides[0] * size, 0, x.strides[1] * size, x.strides[2]},
+          {static_cast<std::byte*>(out.data), out.strides[0] * out_size, out.strides[1] * out_size,
+           out.strides[2] * out_size, out.strides[3]}};
+}
+
+double AttentionCall::work(const PackedAttention& layer, const LayerArguments& a) {
+  const MultiHeadAttentionConfig& sizes = layer.config;
+  const double rows = double(a.query.extents[0]) * double(a.query.extents[1]);
+  const double keys = a.key ? double(a.key.extents[0]) * double(a.key.extents[1]) : 0;
+  const double pairs = a.ragged ? count_pairs(*a.ragged) : rows * double(a.key_length);
+  const double key_work = a.key ? layer.key.work(keys) + layer.value.work(keys) : 0;
+  return layer.query.work(rows) + key_work + pairs * double(sizes.num_heads * (sizes.head_dim + sizes.value_head_dim));
+}
+
+AttentionCall::AttentionCall(const PackedAttention& layer, const LayerArguments& a, const KernelTable& table,
+                             int threads, Layout& layout)
+    : layer_(layer), arguments_(a), table_(table) {
+  const MultiHeadAttentionConfig& sizes = layer.config;
+  const Index batch = a.query.extents[0], query_length = a.query.extents[1];
+  const double rows = double(batch) * double(query_length);
+  query_at_ = layout.take(query_rows(layer, a).bytes());
+  key_at_ = layout.take(key_rows(layer.key, a).bytes());
+  value_at_ = layout.take(key_rows(layer.value, a).bytes());
+  heads_at_ = layout.take(rows * double(layer.out.in_features()) * size_of(dtype()));
+  lengths_at_ = layout.take(a.cache ? double(batch) * sizeof(std::int64_t) : 0);
+  const Index sequences = a.ragged ? a.ragged->size : batch;
+  const Index group_rows = sizes.num_heads / sizes.num_kv_heads * query_length;
+  const Index shared_rows = a.ragged ? std::min(group_rows, most_shared_rows(attention_kernels())) : group_rows;
+  sums_at_ = layout.take(span_sums_bytes(attention_kernels(), sequences * sizes.num_kv_heads, shared_rows,
+                                         spans_of(a.key_length), sizes.value_head_dim, threads));
+  schedule_at_ = layout.take(a.ragged ? double(schedule_bytes(sequences)) : 0);
+  added_at_ = layout.take(layer.added.count() > 0 ? AddedShard::bytes(sizes, dtype(), rows) : 0);
+}
+
+std::size_t AttentionCall::scratch_bytes() const {
+  const MultiHeadAttentionConfig& sizes = layer_.config;
+  std::size_t bytes = attention_kernels().attention_scratch(sizes.head_dim, sizes.value_head_dim);
+  // The added keys are of the dtype of the layer.
+  if (layer_.added.count() > 0)
+    bytes = std::max(bytes, kernels().attention_scratch(sizes.head_dim, sizes.value_head_dim));
+  for (const PackedLinear* linear : {&layer_.query, &layer_.key, &layer_.value, &layer_.out})
+    bytes = std::max(bytes, projection_scratch(kernels(), *linear));
+  return bytes;
+}
+
+/// How many tokens each sequence will have, written to `lengths`.
+const std::int64_t* AttentionCall::lengths_after(std::int64_t* lengths) const {
+  const LayerArguments& a = arguments_;
+  for (Index b = 0; b < a.cache->config().batch_size; ++b)
+    lengths[b] = a.cache->lengths()[b] + (a.new_lengths ? a.new_lengths[b] : new_keys());
+  return lengths;
+}
+
+TensorView AttentionCall::heads() const {
+  const TensorView& query = arguments_.query;
+  return {memory_ + heads_at_, dtype(), {query.extents[0], query.extents[1], layer_.out.in_features()}};
+}
+
+void AttentionCall::place(std::byte* memory, const Workers& workers, const TensorView& query, const TensorView& key,
+                          const TensorView& value) {
+  const LayerArguments& a = arguments_;
+  const Index key_length = a.key_length, value_columns = layer_.config.value_head_dim;
+  memory_ = memory;
+  const MutableTensorView q = query_rows(layer_, a).at(memory + query_at_);
+  const MutableTensorView k_new = key_rows(layer_.key, a).at(memory + key_at_),
+                          v_new = key_rows(layer_.value, a).at(memory + value_at_);
+  const TensorView k = a.cache ? first_tokens(a.cache->keys(), key_length) : k_new;
+  const TensorView v = a.cache ? first_tokens(a.cache->values(), key_length) : v_new;
+  const TensorView concatenated = heads();
+  const MutableTensorView z(memory + heads_at_, dtype(),
+                            {q.extents[0], layer_.config.num_heads, q.extents[2], value_columns},
+                            {concatenated.strides[0], value_columns, concatenated.strides[1], 1});
+
+  project_in_.emplace(workers);
+  project_in_->add(projection(layer_.query, kernels(), query, q));
+  if (a.grows) {
+    project_in_->add(projection_into(*a.grows, a.grows->keys(), layer_.key, table_, key, a.new_lengths));
+    project_in_->add(projection_into(*a.grows, a.grows->values(), layer_.value, table_, value, a.new_lengths));
+  } else if (!a.cache) {
+    project_in_->add(projection(layer_.key, kernels(), key, k_new));
+    project_in_->add(projection(layer_.value, kernels(), value, v_new));
+  }
+
+  AttentionOptions options = a.options;
+  if (a.cache) options.key_lengths = lengths_after(reinterpret_cast<std::int64_t*>(memory + lengths_at_));
+  if (a.grows) options.query_offsets = a.grows->lengths();
+  MutableTensorView lse;
+  if (layer_.added.count() > 0) {
+    shard_.emplace(layer_.added, a, q, z, memory + added_at_, table_);
+    options.sinks = shard_->lse();
+    lse = shard_->total_lse();
+  }
+  attend_plan_ = make_plan({"", q, k, v, z, lse, options, a.ragged}, AttentionOutput::attended_values, table_);
+  attend_plan_.query_lengths = a.new_lengths;
+  const SequenceTasks* tasks = a.ragged ? schedule(attend_plan_, memory + schedule_at_) : nullptr;
+  attend_ = {&attend_plan_, workers, memory + sums_at_, tasks};
+  if (!a.weights) return;
+  MutableTensorView columns = a.weights;  // those of the added keys come behind
+  columns.extents[3] = key_length;
+  weigh_plan_ = make_plan({"", q, k, {}, columns, {}, options}, AttentionOutput::weights, table_);
+  weigh_plan_.query_lengths = a.new_lengths;
+  weigh_ = {&weigh_plan_, workers, nullptr};
+}
+
+int AttentionCall::phases(Phase* phases) {
+  phases[0] = projection_phase(*project_in_);
+  int count = 1;
+  if (shard_) count += shard_->attend_phases(attend_.workers, phases + count);
+  count += attention_phases(attend_, phases + count);
+  if (shard_) phases[count++] = shard_->join_phase();
+  if (arguments_.weights) count += attention_phases(weigh_, phases + count);
+  return count;
+}
+
+void AttentionCall::finish() const {
+  if (arguments_.grows) arguments_.grows->advance(new_keys(), arguments_.new_lengths);
+}
+
+}  // namespace mha

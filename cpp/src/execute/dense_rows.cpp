@@ -1,0 +1,49 @@
+#include "execute/dense_rows.hpp"
+
+#include "views/copy_elements.hpp"
+
+namespace mha {
+namespace {
+
+/// [N, E] over the same memory, without data if there is none like that.
+template <class View>
+View as_rows(const View& view) {
+  const int last = view.rank - 1;
+  Index count = 1, row = 0;
+  bool is_even = view.extents[last] <= 1 || view.strides[last] == 1;
+  for (int axis = last - 1; axis >= 0; --axis) {
+    if (view.extents[axis] == 1) continue;
+    if (count == 1)
+      row = view.strides[axis];
+    else
+      is_even = is_even && view.strides[axis] == count * row;
+    count *= view.extents[axis];
+  }
+  if (count <= 1) row = view.extents[last];
+  // A step of 0 between rows would be taken for "no rows".
+  return {is_even && row > 0 ? view.data : nullptr, view.dtype, {count, view.extents[last]}, {row, 1}};
+}
+
+}  // namespace
+
+DenseRows::DenseRows(const TensorView& x, const MutableTensorView& out, Layout& layout)
+    : given_x_(x), x_(as_rows(x)), given_out_(out), out_(as_rows(out)) {
+  if (!out_.data) {
+    out_ = {nullptr, out.dtype, {out_.extents[0], out_.extents[1]}};
+    copy_at_ = layout.take(double(out_.extents[0]) * double(out_.extents[1]) * size_of(out.dtype));
+  }
+}
+
+void DenseRows::gather(std::byte* memory) {
+  if (!out_.data) out_.data = memory + copy_at_;
+  if (x_.data) return;
+  copy_elements(given_x_, with_axes_of(out_, given_x_));
+  x_ = out_;
+}
+
+void DenseRows::scatter() const {
+  const TensorView result = out_;
+  if (out_.data != given_out_.data) copy_elements(with_axes_of(result, given_out_), given_out_);
+}
+
+}  // namespace mha

@@ -1,0 +1,44 @@
+// Rows of any strides as dense ones.
+#pragma once
+
+#include "mha/tensor_view.hpp"
+#include "platform/layout.hpp"
+
+namespace mha {
+
+/// Evenly spaced rows, [N, E], with the axes of `view`.
+template <class Matrix, class View>
+Matrix with_axes_of(Matrix rows, const View& view) {
+  Index stride = rows.strides[0];
+  rows.rank = view.rank;
+  for (int axis = view.rank - 1; axis >= 0; --axis) {
+    rows.extents[axis] = view.extents[axis];
+    rows.strides[axis] = axis == view.rank - 1 ? 1 : stride;
+    if (axis < view.rank - 1) stride *= view.extents[axis];
+  }
+  return rows;
+}
+
+/// What a block reads and writes, [..., E], as [N, E] with evenly spaced rows of neighbouring elements: the caller's
+/// memory where it is like that, else a copy.
+class DenseRows {
+ public:
+  /// Views of one shape; out may be x.
+  DenseRows(const TensorView& x, const MutableTensorView& out, Layout& layout);
+
+  /// Brings x together, if that is needed.
+  void gather(std::byte* memory);
+  /// Takes the results to their places, if they are elsewhere.
+  void scatter() const;
+
+  TensorView x() const { return x_; }
+  MutableTensorView out() const { return out_; }
+  Index count() const { return out_.extents[0]; }
+
+ private:
+  TensorView given_x_, x_;
+  MutableTensorView given_out_, out_;
+  std::size_t copy_at_ = 0;
+};
+
+}  // namespace mha

@@ -1,0 +1,224 @@
+#include "execute/run_plan.hpp"
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+
+#include "plan/key_bounds.hpp"
+
+namespace mha {
+namespace {
+
+double read_real(const std::byte* element, DType dtype) {
+  return dtype == DType::f64 ? *reinterpret_cast<const double*>(element) : *reinterpret_cast<const float*>(element);
+}
+
+/// What a mask over keys leaves.
+struct AdmittedKeys {
+  Index first, last;  // none before, none from here on
+  bool all;           // of those between
+};
+
+AdmittedKeys admitted_keys(const unsigned char* mask, Index step, Index keys) {
+  if (step != 1) return {0, keys, false};
+  const auto hides_eight = [mask](Index from) {
+    std::uint64_t entries;
+    std::memcpy(&entries, mask + from, sizeof entries);
+    return entries == 0;
+  };
+  Index first = 0, last = keys;
+  while (first + 8 <= last && hides_eight(first)) first += 8;
+  while (first < last && mask[first] == 0) ++first;
+  while (first + 8 <= last && hides_eight(last - 8)) last -= 8;
+  while (first < last && mask[last - 1] == 0) --last;
+  return {first, last, std::memchr(mask + first, 0, static_cast<std::size_t>(last - first)) == nullptr};
+}
+
+}  // namespace
+
+AttentionTile make_tile(const AttentionPlan& plan, Index batch, Index first_head, Index heads, Index first_row) {
+  AttentionTile tile;
+  const Index first_query = plan.query_starts ? plan.query_starts[batch] : 0;
+  const Index first_key = plan.key_starts ? plan.key_starts[batch] : 0;
+  const Index left = heads * plan.queries_of(batch) - first_row;
+  tile.rows = static_cast<int>(std::min<Index>(plan.kernels->query_tile_rows, left));
+  tile.head_dim = plan.head_dim;
+  tile.value_dim = plan.value_dim;
+  tile.query_step = plan.query.step;
+  const Index size = plan.element_size, kv_head = first_head / plan.group;
+  tile.key = plan.key.at(batch, kv_head, first_key);
+  tile.key_row = plan.key.row / size;
+  tile.key_step = plan.key.step;
+  tile.value = plan.value.at(batch, kv_head, first_key);
+  tile.value_row = plan.value.row / size;
+  tile.value_step = plan.value.step;
+  tile.out_step = plan.out.step;
+  tile.is_far = false;
+  tile.is_wide = plan.is_wide;
+  tile.key_length = plan.key_length;
+  tile.attn_mask_is_boolean = plan.attn_mask_is_boolean;
+  tile.attn_mask_step = plan.attn_mask.step;
+  tile.key_mask = nullptr;
+  tile.key_mask_step = plan.key_mask_step;
+  AdmittedKeys admitted{0, plan.keys_of(batch), true};
+  if (plan.key_mask) {
+    const std::byte* const mask = plan.key_mask + batch * plan.key_mask_batch + first_key * plan.key_mask_step;
+    tile.key_mask = reinterpret_cast<const unsigned char*>(mask);
+    // Padding is a matter of bounds: outside them nothing is computed, and between them nothing is left to look at.
+    admitted = admitted_keys(tile.key_mask, tile.key_mask_step, admitted.last);
+    if (admitted.all) tile.key_mask = nullptr;
+  }
+  tile.scale = plan.scale;
+  tile.softcap = plan.softcap;
+  tile.has_alibi = plan.alibi_slopes != nullptr;
+  tile.has_sinks = plan.sinks.data != nullptr;
+  Index query = first_row / heads, head = first_head + first_row % heads;
+  for (int r = 0; r < tile.rows; ++r) {
+    const KeyBounds bounds = key_bounds(plan, batch, query);
+    tile.first_key[r] = std::max(bounds.first, admitted.first);
+    tile.last_key[r] = std::max(tile.first_key[r], std::min(bounds.last, admitted.last));
+    tile.position[r] = query_position(plan, batch, query);
+    const Index row = first_query + query;
+    tile.query[r] = plan.query.at(batch, head, row);
+    tile.out[r] = plan.out.at(batch, head, row);
+    tile.lse[r] = plan.lse.data ? plan.lse.at(batch, head, row) : nullptr;
+    if (tile.has_alibi)
+      tile.alibi_slope[r] = read_real(plan.alibi_slopes + head * plan.alibi_slope_stride, plan.accumulator);
+    if (tile.has_sinks) tile.sink[r] = read_real(plan.sinks.at(batch, head, row), plan.accumulator);
+    tile.attn_mask[r] = plan.attn_mask.data ? plan.attn_mask.at(batch, head, row) : nullptr;
+    if (++head == first_head + heads) {
+      head = first_head;
+      ++query;
+    }
+  }
+  tile.span = nullptr;
+  return tile;
+}
+
+namespace {
+
+/// Whether heads alone, of all batch elements, would leave threads idle: with four for each, the last to finish are a
+/// small part of the whole. Those without queries count: memory is laid out before it is known how many tiles there
+/// are.
+bool has_few_heads(Index heads, int threads) { return threads > 1 && heads < Index{4} * threads; }
+
+/// The tile that a task is.
+struct Place {
+  Index batch, kv_head;
+  Index task_of_head;  // among the tiles of this head, in the order in which they are begun
+  Index tile_index;    // in the order of the query rows
+};
+
+/// Tiles of one head follow one another, so that its keys and values stay in cache; the last tile, which sees the most
+/// keys under a causal mask, comes first, so that the workers finish together.
+Place place_of(const AttentionRun& run, Index task) {
+  const AttentionPlan& plan = *run.plan;
+  Index batch, first_task, tiles;
+  if (run.schedule) {
+    const SequenceTasks& entry = entry_of(run.schedule, plan.batch, task);
+    batch = entry.sequence;
+    first_task = entry.first_task;
+    tiles = plan.tiles_of(batch);
+  } else {
+    tiles = plan.tiles_per_head;
+    batch = task / (tiles * plan.kv_heads);
+    first_task = batch * tiles * plan.kv_heads;
+  }
+  const Index kv_head = (task - first_task) / tiles, task_of_head = (task - first_task) % tiles;
+  return {batch, kv_head, task_of_head, tiles - 1 - task_of_head};
+}
+
+AttentionTile tile_at(const AttentionRun& run, Index task) {
+  const auto [batch, kv_head, task_of_head, tile_index] = place_of(run, task);
+  const AttentionPlan& plan = *run.plan;
+  AttentionTile tile =
+      make_tile(plan, batch, kv_head * plan.group, plan.group, tile_index * plan.kernels->query_tile_rows);
+  tile.is_far = task_of_head < run.workers.threads;  // about each worker's first tile of this head
+  return tile;
+}
+
+const AttentionRun& run_of(const void* context) { return *static_cast<const AttentionRun*>(context); }
+
+const AttentionKernel& kernel_of(const AttentionPlan& plan, const AttentionTile& tile) {
+  return plan.suits_decode && tile.rows <= kMaxDecodeRows ? plan.kernels->decode : plan.kernels->attend;
+}
+
+void run_tile(const void* context, Index task, int worker) {
+  const AttentionRun& run = run_of(context);
+  const AttentionTile tile = tile_at(run, task);
+  const auto kernel = run.plan->write ? run.plan->write : kernel_of(*run.plan, tile).run;
+  kernel(tile, run.workers.scratch_of(worker));
+}
+
+std::size_t most_span_bytes(const DTypeKernels& kernels, Index value_dim) {
+  return std::max(kernels.attend.span_bytes(value_dim), kernels.decode.span_bytes(value_dim));
+}
+
+std::byte* sums_of(const AttentionRun& run, Index tile) {
+  const std::size_t bytes = most_span_bytes(*run.plan->kernels, run.plan->value_dim);
+  return run.span_sums + static_cast<std::size_t>(tile * run.plan->spans) * bytes;
+}
+
+void sum_span(const void* context, Index task, int worker) {
+  const AttentionRun& run = run_of(context);
+  const Index index = task / run.plan->spans, span = task % run.plan->spans;
+  AttentionTile tile = tile_at(run, index);
+  for (int r = 0; r < tile.rows; ++r) {
+    tile.first_key[r] = std::max(tile.first_key[r], span * kSpanKeys);
+    tile.last_key[r] = std::max(tile.first_key[r], std::min(tile.last_key[r], (span + 1) * kSpanKeys));
+  }
+  const AttentionKernel& kernel = kernel_of(*run.plan, tile);
+  tile.span = sums_of(run, index) + static_cast<std::size_t>(span) * kernel.span_bytes(tile.value_dim);
+  kernel.run(tile, run.workers.scratch_of(worker));
+}
+
+void merge_spans(const void* context, Index task, int worker) {
+  const AttentionRun& run = run_of(context);
+  const AttentionTile tile = tile_at(run, task);
+  kernel_of(*run.plan, tile).merge_spans(tile, sums_of(run, task), run.plan->spans, run.workers.scratch_of(worker));
+}
+
+/// A tile of many rows is cut up only for threads that would have no head at all: each part packs all of its queries.
+bool shares_out_spans(const AttentionPlan& plan, int threads) {
+  const Index heads = plan.batch * plan.kv_heads;
+  return plan.spans > 1 && has_few_heads(heads, threads) && (plan.has_few_rows || heads < threads);
+}
+
+}  // namespace
+
+double span_sums_bytes(const DTypeKernels& kernels, Index heads, Index rows, Index spans, Index value_dim,
+                       int threads) {
+  if (!has_few_heads(heads, threads) || rows > most_shared_rows(kernels)) return 0;
+  const Index tiles_per_head = (rows + kernels.query_tile_rows - 1) / kernels.query_tile_rows;
+  return double(heads) * double(tiles_per_head) * double(spans) * double(most_span_bytes(kernels, value_dim));
+}
+
+int attention_phases(const AttentionRun& run, Phase* phases) {
+  const AttentionPlan& plan = *run.plan;
+  if (!shares_out_spans(plan, run.workers.threads)) {
+    phases[0] = {plan.tiles(), &run_tile, &run};
+    return 1;
+  }
+  phases[0] = {plan.tiles() * plan.spans, &sum_span, &run};
+  phases[1] = {plan.tiles(), &merge_spans, &run};
+  return 2;
+}
+
+void run_plan(const AttentionPlan& plan, int num_threads) {
+  if (plan.tiles() == 0) return;
+  const int threads = threads_for(num_threads, plan.tiles() * plan.spans, plan.work);
+  const std::size_t stride = padded(plan.scratch_bytes), sums_at = stride * static_cast<std::size_t>(threads);
+  const Index heads = plan.batch * plan.kv_heads, rows = most_shared_rows(*plan.kernels);
+  const double sums =
+      plan.spans == 1 ? 0 : span_sums_bytes(*plan.kernels, heads, rows, plan.spans, plan.value_dim, threads);
+  const std::size_t schedule_at = sums_at + padded(static_cast<std::size_t>(sums));
+  const bool is_ragged = plan.query_starts != nullptr;
+  Workspace workspace(schedule_at + (is_ragged ? schedule_bytes(plan.batch) : 0));
+  std::byte* const memory = workspace.data();
+  const AttentionRun run{
+      &plan, {threads, memory, stride}, memory + sums_at, is_ragged ? schedule(plan, memory + schedule_at) : nullptr};
+  Phase phases[2];
+  run_phases(phases, attention_phases(run, phases), threads);
+}
+
+}  // namespace mha

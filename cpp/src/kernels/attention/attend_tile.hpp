@@ -1,0 +1,268 @@
+// O = softmax(...) V for one tile: O^T += V^T P^T, block of keys by block of keys.
+//
+// The weights P^T lie as the scores did, queries in the lanes, so values are read by broadcast from where they lie and
+// need no packing either. O^T [Dv][queries] stays in scratch and is transposed once, at the end. Memory traffic for a
+// block of 64 keys at D = Dv = 64 and 64 queries: 32 KB of K and V in, 16 KB of O^T in and out, for half a million
+// multiply-adds: compute-bound from any level of cache.
+//
+// Numerics: a block's contribution is summed on its own, from zero, and then added to the rescaled sum of its span,
+// spans likewise to the whole. Blocked summation keeps the rounding error of a long row near (keys of a block + blocks
+// of a span + spans) instead of (keys) units.
+#pragma once
+
+#include "kernels/attention/guard_values.hpp"
+#include "kernels/attention/score_tile.hpp"
+
+namespace mha::MHA_ISA {
+namespace {
+
+template <class Unit>
+struct ValueArguments {
+  Index depth;        // units of keys
+  const Unit* value;  // first key of the segment
+  Index value_row, value_step;
+  const Unit* weights;          // P^T at the segment's first key and vector
+  const Sum<Unit>* correction;  // at the segment's first vector
+  Sum<Unit>* out;               // O^T, or the block's own sum
+  bool starts;                  // nothing has been written to `out` yet
+};
+
+/// M rows of O^T: out = out * correction + V^T P^T.
+template <class Unit, int M, int N>
+struct MergeValues {
+  static void run(const ValueArguments<Unit>& g, Index row) {
+    using T = Sum<Unit>;
+    using P = Packet<T>;
+    constexpr Index L = kLanes<T>, W = kWidth<T>;
+    T* out = g.out + row * W;
+    multiply_tile<Unit, M, N>(
+        g.depth, g.value + row * g.value_step, g.value_step, g.value_row, g.weights, W,
+        [](int, int) MHA_INLINE_LAMBDA { return pset1<P>(T(0)); },
+        [&](int i, int j, const P& sum) MHA_INLINE_LAMBDA {
+          T* o = out + i * W + j * L;
+          pstore(o, g.starts ? sum : pmadd(pload<P>(o), pload<P>(g.correction + j * L), sum));
+        });
+  }
+};
+
+/// M rows of the block's own sum: out += V^T P^T, the chain over keys going on from the segment before.
+template <class Unit, int M, int N>
+struct AddValues {
+  static void run(const ValueArguments<Unit>& g, Index row) {
+    using T = Sum<Unit>;
+    using P = Packet<T>;
+    constexpr Index L = kLanes<T>, W = kWidth<T>;
+    T* out = g.out + row * W;
+    multiply_tile<Unit, M, N>(
+        g.depth, g.value + row * g.value_step, g.value_step, g.value_row, g.weights, W,
+        [&](int i, int j) MHA_INLINE_LAMBDA { return g.starts ? pset1<P>(T(0)) : pload<P>(out + i * W + j * L); },
+        [&](int i, int j, const P& sum) MHA_INLINE_LAMBDA { pstore(out + i * W + j * L, sum); });
+  }
+};
+
+template <class S>
+class AttendTile {
+ public:
+  using T = Compute<S>;
+  using U = Units<S>;
+  using Unit = typename U::Unit;
+  static constexpr Index L = kLanes<T>, W = kWidth<T>;
+  using P = Packet<T>;
+
+  static std::size_t scratch_bytes(Index head_dim, Index value_dim) {
+    return sizeof(T) *
+           (ScoreTile<S>::scratch_elements(head_dim) + std::size_t(3 * W * value_dim + near_units(value_dim)));
+  }
+
+  /// Maximum and sum of each row, and O^T.
+  static std::size_t span_bytes(Index value_dim) { return sizeof(T) * std::size_t(W * (value_dim + 2)); }
+
+  AttendTile(const AttentionTile& tile, void* scratch)
+      : tile_(tile),
+        out_(static_cast<T*>(scratch)),
+        total_out_(out_ + W * tile.value_dim),
+        block_out_(total_out_ + W * tile.value_dim),
+        near_values_(reinterpret_cast<Unit*>(block_out_ + W * tile.value_dim)),
+        scores_(tile, block_out_ + W * tile.value_dim + near_units(tile.value_dim)) {}
+
+  void run() {
+    bool starts = true;
+    scores_.for_each_block([&](const KeyBlock& block) {
+      if (block.begins_span) {
+        scores_.begin_span();
+        if (!starts) merge_span();
+        starts = true;
+      }
+      scores_.score(block);
+      scores_.raise_maximum(block);
+      const bool guarded = block.is_masked && has_non_finite_value<S>(tile_, block.segments[0].begin, block.end);
+      const T* masked = guarded ? scores_.mark_masked(block) : nullptr;
+      scores_.exponentiate(block);
+      values_ = values_from(block.segments[0].begin, block.end);
+      const Segment& segment = block.segments[0];
+      if (guarded) {
+        add_guarded(block, masked);
+        merge_block(starts);
+      } else if (block.segment_count == 1 && segment.vectors == scores_.vectors()) {
+        static constexpr StripTable<MergeValues, Unit, ValueArguments<Unit>> merge;
+        merge(segment.vectors, tile_.value_dim, arguments(block, segment, out_, starts), scores_.next_keys(block));
+      } else {
+        add_segments(block);
+        merge_block(starts);
+      }
+      starts = false;
+    });
+    scores_.close_span();
+    if (starts)
+      zero(total_out_);  // no row sees any key
+    else
+      merge_span();
+    if (tile_.span)
+      store_span(static_cast<T*>(tile_.span));
+    else
+      store();
+  }
+
+  /// The first span takes in the others.
+  void merge_spans(void* spans, Index count) {
+    for (Index i = 0; i < count; ++i) {
+      T* const span = static_cast<T*>(spans) + i * W * (tile_.value_dim + 2);
+      scores_.begin_span();
+      if (i > 0) merge_span();
+      scores_.load_sums(span);
+      out_ = span + 2 * W;
+    }
+    scores_.close_span();
+    merge_span();
+    store();
+  }
+
+ private:
+  static constexpr Index kUnitsOfBlock = kKeyBlock / U::kElements;
+
+  /// Of a row of values, in units that join keys, not columns.
+  static constexpr Index units_of_value_row(Index value_dim) { return U::kConverts ? (value_dim + L - 1) / L * L : 0; }
+  static constexpr Index near_units(Index value_dim) { return kUnitsOfBlock * units_of_value_row(value_dim); }
+
+  /// Values of the keys [first, last), as they lie if they can be multiplied so.
+  UnitRows<Unit> values_from(Index first, Index last) const {
+    const S* const value = static_cast<const S*>(tile_.value) + first * tile_.value_row;
+    const Index row = units_of_value_row(tile_.value_dim), keys = last - first;
+    if constexpr (!U::kConverts)
+      return {value, tile_.value_row, tile_.value_step};
+    else if constexpr (!U::kJoins)
+      for (Index i = 0; i < keys; ++i)
+        convert_row<S>(value + i * tile_.value_row, tile_.value_step, tile_.value_dim, near_values_ + i * row);
+    else
+      for (Index i = 0; i < keys; i += 2)
+        pair_rows(value + i * tile_.value_row, i + 1 < keys ? value + (i + 1) * tile_.value_row : nullptr,
+                  tile_.value_step, tile_.value_dim, near_values_ + i / 2 * row);
+    return {near_values_, row, 1};
+  }
+
+  ValueArguments<Unit> arguments(const KeyBlock& block, const Segment& segment, T* out, bool starts) const {
+    const Index lane = segment.first_vector * L, first = block.segments[0].begin;
+    return {U::count(segment.end - segment.begin),
+            values_.data + (segment.begin - first) / U::kElements * values_.row,
+            values_.row,
+            values_.step,
+            scores_.weights(segment.begin - block.begin) + lane,
+            scores_.correction() + lane,
+            out + lane,
+            starts};
+  }
+
+  /// Block sum, segment after segment. The first one starts it if it spans every vector, as under a causal mask.
+  void add_segments(const KeyBlock& block) {
+    static constexpr StripTable<AddValues, Unit, ValueArguments<Unit>> add;
+    const bool starts = block.segments[0].vectors == scores_.vectors();
+    if (!starts) zero(block_out_);
+    for (int i = 0; i < block.segment_count; ++i) {
+      const Segment& segment = block.segments[i];
+      add(segment.vectors, tile_.value_dim, arguments(block, segment, block_out_, starts && i == 0));
+    }
+  }
+
+  /// Masked positions are left out by selection.
+  void add_guarded(const KeyBlock& block, const T* masked) {
+    zero(block_out_);
+    for (int j = 0; j < scores_.vectors(); ++j)
+      for (Index key = scores_.first_in(block, j); key < scores_.last_in(block, j); key += U::kElements) {
+        const Index i = key - block.begin;
+        P skip = pload<P>(masked + i * W + j * L);
+        if constexpr (U::kJoins)
+          skip = join_halves(skip, key + 1 < block.end ? pload<P>(masked + (i + 1) * W + j * L) : ptrue(skip));
+        const P weight = load_units(scores_.weights(i) + j * L);
+        const Unit* value = values_.data + (key - block.segments[0].begin) / U::kElements * values_.row;
+        for (Index d = 0; d < tile_.value_dim; ++d, value += values_.step) {
+          T* o = block_out_ + d * W + j * L;
+          pstore(o, multiply_add(value, pandnot(broadcast_unit(value), skip), weight, pload<P>(o)));
+        }
+      }
+  }
+
+  void merge_block(bool starts) {
+    for (Index d = 0; d < tile_.value_dim; ++d)
+      for (int j = 0; j < scores_.vectors(); ++j) {
+        T* o = out_ + d * W + j * L;
+        const P sum = pload<P>(block_out_ + d * W + j * L), correction = pload<P>(scores_.correction() + j * L);
+        pstore(o, starts ? sum : pmadd(pload<P>(o), correction, sum));
+      }
+  }
+
+  /// The sums of the span join those of the spans before.
+  void merge_span() {
+    if (spans_++ == 0) {
+      T* const first = out_;
+      out_ = total_out_;
+      total_out_ = first;
+      return;
+    }
+    for (int j = 0; j < scores_.vectors(); ++j) {
+      const MergeSums<T> merge = scores_.span_merge(j);
+      for (T *total = total_out_ + j * L, *span = out_ + j * L; total < total_out_ + tile_.value_dim * W;
+           total += W, span += W)
+        pstore(total, merge(pload<P>(total), pload<P>(span)));
+    }
+  }
+
+  void zero(T* rows) const {
+    for (Index d = 0; d < tile_.value_dim; ++d)
+      for (int j = 0; j < scores_.vectors(); ++j) pstore(rows + d * W + j * L, pset1<P>(T(0)));
+  }
+
+  void store_span(T* span) const {
+    scores_.save_sums(span);
+    for (T *to = span + 2 * W, *from = total_out_; from < total_out_ + tile_.value_dim * W; from += W, to += W)
+      for (int j = 0; j < scores_.vectors(); ++j) pstore(to + j * L, pload<P>(from + j * L));
+  }
+
+  void store() const {
+    for (int r = 0; r < tile_.rows; ++r)
+      if (tile_.lse[r]) *static_cast<T*>(tile_.lse[r]) = scores_.log_sum_exp(r);
+    if constexpr (sizeof(S) < sizeof(T))
+      if (!tile_.is_wide) return store_rows<S>();
+    store_rows<T>();
+  }
+
+  template <class Element>
+  void store_rows() const {
+    for (int j = 0; j < scores_.vectors(); ++j) {
+      const Index first = j * L, count = tile_.rows - first < L ? tile_.rows - first : L;
+      Element* rows[L];
+      for (Index r = 0; r < count; ++r) rows[r] = static_cast<Element*>(tile_.out[first + r]);
+      store_transposed<Element>(total_out_ + first, W, scores_.normalizer(j), rows, count, 0, tile_.value_dim,
+                                tile_.out_step);
+    }
+  }
+
+  const AttentionTile& tile_;
+  T *out_, *total_out_, *block_out_;  // of the span, of all spans, of a block
+  Unit* near_values_;
+  UnitRows<Unit> values_{};  // of the block
+  int spans_ = 0;
+  ScoreTile<S> scores_;
+};
+
+}  // namespace
+}  // namespace mha::MHA_ISA

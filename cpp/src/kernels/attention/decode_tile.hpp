@@ -1,0 +1,392 @@
+// Decode: O = softmax(...) V for up to kMaxDecodeRows query rows, those of one group of heads at one or a few
+// positions.
+//
+// Every element of K and V meets each row once, so the time is that of reading them: 2 * Tk * D elements, once for the
+// whole group. attend_tile.hpp would spend a multiply-add of whole vectors on each element, most lanes of it idle. Here
+// keys lie in the lanes of the scores, and value columns in those of the result. A span is scored, then weighed, then
+// multiplied by its values, so that memory is read in runs of 128 KB (D = 64); in turns of 16 KB it gives a quarter
+// less.
+//
+// One row, one answer: blocks, spans, and the order of every sum are those of score_tile.hpp and attend_tile.hpp; a
+// multiply-add does not ask which of its factors is broadcast. So a row has the same bits here and there. Spans can be
+// computed by different threads (split keys, as in Dao et al., "Flash-Decoding", 2023): they are merged in order
+// anyway. Measurements: docs/decisions/0007.
+#pragma once
+
+#include "kernels/attention/decode_strips.hpp"
+#include "kernels/attention/guard_values.hpp"
+#include "kernels/attention/score_tile.hpp"
+
+namespace mha::MHA_ISA {
+namespace {
+
+/// One number for each row, in whole vectors.
+template <class T>
+constexpr Index kRowFactors = kVectorBytes / sizeof(T);
+
+/// What is summed over the keys of a span, or over all: a maximum, a sum and Dv weighted sums for each row.
+template <class T>
+struct SpanSums {
+  T *maximum, *sum, *out;
+
+  explicit SpanSums(void* memory)
+      : maximum(static_cast<T*>(memory)), sum(maximum + kRowFactors<T>), out(sum + kRowFactors<T>) {}
+  static std::size_t bytes(Index value_dim) {
+    const std::size_t size = sizeof(T) * std::size_t(kMaxDecodeRows * value_dim + 2 * kRowFactors<T>);
+    return (size + kVectorBytes - 1) / kVectorBytes * kVectorBytes;
+  }
+};
+
+template <class S>
+class DecodeTile {
+ public:
+  using T = Compute<S>;
+  using U = Units<S>;
+  using Unit = typename U::Unit;
+  static constexpr Index L = kLanes<T>;
+  /// What head_dim and value_dim must be multiples of.
+  static constexpr int kColumns = int(L * U::kElements);
+  using P = Packet<T>;
+  static_assert(kMaxDecodeRows <= kRowFactors<T>);
+
+  static std::size_t scratch_bytes(Index head_dim, Index value_dim) {
+    return 2 * SpanSums<T>::bytes(value_dim) +
+           sizeof(T) *
+               std::size_t((kMaxDecodeRows + kSumChains) * head_dim + (U::kJoins ? 3 : 2) * kSpanKeys * kMaxDecodeRows);
+  }
+
+  static std::size_t span_bytes(Index value_dim) { return SpanSums<T>::bytes(value_dim); }
+
+  DecodeTile(const AttentionTile& tile, void* scratch)
+      : tile_(tile),
+        scale_(tile),
+        modify_(tile, scale_),
+        total_(scratch),
+        span_(static_cast<char*>(scratch) + SpanSums<T>::bytes(tile.value_dim)),
+        scores_(span_.out + kMaxDecodeRows * tile.value_dim),
+        bias_(scores_ + kMaxDecodeRows * kSpanKeys),
+        weights_(units_of(U::kJoins ? bias_ + kMaxDecodeRows * kSpanKeys : scores_)),
+        queries_(units_of(bias_ + (U::kJoins ? 2 : 1) * Index{kMaxDecodeRows} * kSpanKeys)),
+        depth_(U::count(tile.head_dim)),
+        last_keys_(reinterpret_cast<S*>(queries_ + kMaxDecodeRows * depth_)) {}
+
+  void run() {
+    pack_queries();
+    find_bounds();
+    if (tile_.span) {
+      sum_span(SpanSums<T>(tile_.span), first_key_, last_key_);
+      return;
+    }
+    Index begin = first_key_;
+    for (bool starts = true; starts || begin < last_key_; starts = false) {
+      const Index edge = (begin / kSpanKeys + 1) * kSpanKeys, end = edge < last_key_ ? edge : last_key_;
+      sum_span(starts ? total_ : span_, begin, end);
+      if (!starts) merge(span_);
+      begin = end;
+    }
+    store();
+  }
+
+  /// The first span takes in the others.
+  void merge_spans(void* spans, Index count) {
+    const std::size_t bytes = SpanSums<T>::bytes(tile_.value_dim);
+    total_ = SpanSums<T>(spans);
+    for (Index i = 1; i < count; ++i) merge(SpanSums<T>(static_cast<char*>(spans) + std::size_t(i) * bytes));
+    store();
+  }
+
+ private:
+  static constexpr Index kSpanUnits = kSpanKeys / U::kElements;
+  static Unit* units_of(T* scratch) { return reinterpret_cast<Unit*>(scratch); }
+
+  /// Keys [begin, end) of a block, beginning where chain 0 does; scores reach to where the last chain ends. Row r's
+  /// scores and mask entries are at `scores` and `bias` + r * kSpanKeys.
+  struct Block {
+    Index begin, end;
+    T *scores, *bias;
+    Unit* weights;   // Row r's are at `weights` + r * kSpanUnits.
+    bool is_masked;  // some row must not see some key, or the last chains have none
+    alignas(kVectorBytes) T correction[kRowFactors<T>];
+
+    Index keys() const { return end - begin; }
+    Index scored_keys() const { return (keys() + kSumChains - 1) / kSumChains * kSumChains; }
+    Index origin() const { return begin - begin % kKeyBlock; }
+  };
+
+  void pack_queries() {
+    if (tile_.is_wide)
+      pack_queries<UnitsOfNumbers<S>, T>();
+    else
+      pack_queries<U, S>();
+  }
+  template <class Load, class Element>
+  void pack_queries() {
+    for (int r = 0; r < tile_.rows; ++r) {
+      const Element* query = static_cast<const Element*>(tile_.query[r]);
+      const Index step = tile_.query_step;
+      for (Index u = 0, d = 0; u < depth_; ++u, d += U::kElements)
+        queries_[r * depth_ + u] = Load::load_one(query + d * step, step, tile_.head_dim - d);
+    }
+  }
+
+  void find_bounds() {
+    first_key_ = PTRDIFF_MAX;
+    for (int r = 0; r < tile_.rows; ++r) {
+      if (tile_.first_key[r] >= tile_.last_key[r]) continue;
+      first_key_ = tile_.first_key[r] < first_key_ ? tile_.first_key[r] : first_key_;
+      last_key_ = tile_.last_key[r] > last_key_ ? tile_.last_key[r] : last_key_;
+    }
+    first_key_ = last_key_ == 0 ? 0 : first_key_ / kSumChains * kSumChains;
+  }
+
+  /// The keys [begin, end) of one span: all scores, then all weights, then all values.
+  void sum_span(const SpanSums<T>& sums, Index begin, Index end) {
+    for (Index r = 0; r < kRowFactors<T>; ++r) {
+      sums.maximum[r] = kLowest<T>;
+      sums.sum[r] = T(0);
+    }
+    RowStream keys = stream(tile_.key, tile_.key_row, tile_.head_dim, begin, end);
+    RowStream values = stream(tile_.value, tile_.value_row, tile_.value_dim, begin, end);
+    keys.next = values.data;
+    keys.next_row = values.row;
+    if (end < last_key_) {
+      values.next = keys.data + keys.rows * keys.row;
+      values.next_row = keys.row;
+    }
+
+    Block blocks[kSpanKeys / kKeyBlock];
+    int count = 0;
+    for (Index at = begin; at < end;) {
+      const Index edge = (at / kKeyBlock + 1) * kKeyBlock, in_span = (edge - kKeyBlock) % kSpanKeys;
+      Block& block = blocks[count];
+      block.begin = at;
+      block.end = at = edge < end ? edge : end;
+      block.scores = scores_ + in_span;
+      block.bias = bias_ + in_span;
+      block.weights = weights_ + in_span / U::kElements;
+      block.is_masked = is_masked(block);
+      if (has_bias() && !fill_bias_rows<S>(tile_, block.begin, block.end, block.bias, kSpanKeys)) continue;
+      score(block, keys, begin);
+      ++count;
+    }
+    for (int i = 0; i < count; ++i) {
+      raise_maximum(blocks[i], sums);
+      if (blocks[i].is_masked) mark_masked(blocks[i]);
+      exponentiate(blocks[i], sums);
+    }
+    for (int i = 0; i < count; ++i) {
+      const Block& block = blocks[i];
+      if (block.is_masked && has_non_finite_value<S>(tile_, block.begin, block.end))
+        add_guarded(block, sums, i == 0);
+      else
+        add_values(block, sums, i == 0, values, begin);
+    }
+    if (count == 0)
+      for (Index i = 0; i < tile_.rows * tile_.value_dim; ++i) sums.out[i] = T(0);
+  }
+
+  bool has_bias() const { return tile_.attn_mask[0] || tile_.key_mask; }
+
+  bool is_masked(const Block& block) const {
+    if (has_bias() || block.keys() % kSumChains != 0) return true;
+    for (int r = 0; r < tile_.rows; ++r)
+      if (tile_.first_key[r] > block.begin || tile_.last_key[r] < block.end) return true;
+    return false;
+  }
+
+  void score(const Block& block, const RowStream& stream, Index span_begin) {
+    const S* key = static_cast<const S*>(tile_.key) + block.begin * tile_.key_row;
+    const auto strip = kStrips.score[tile_.rows - 1];
+    const Index whole = block.keys() / kSumChains * kSumChains, rest = block.keys() - whole;
+    DecodeKeys<S> g{whole, depth_, key, tile_.key_row, queries_, block.scores, stream, block.begin - span_begin};
+    if (whole > 0) strip(g);
+    if (rest > 0) {  // Completed to as many as there are chains; the others are masked.
+      const std::size_t bytes = std::size_t(tile_.head_dim) * sizeof(S);
+      for (Index i = 0; i < kSumChains; ++i)
+        __builtin_memcpy(last_keys_ + i * tile_.head_dim, key + (whole + (i < rest ? i : 0)) * tile_.key_row, bytes);
+      g.keys = kSumChains;
+      g.key = last_keys_;
+      g.key_row = tile_.head_dim;
+      g.scores += whole;
+      g.first += whole;
+      strip(g);
+    }
+    if (block.is_masked || scale_.comes_first) modify(block);
+  }
+
+  void modify(const Block& block) {
+    const Index origin = block.origin();  // as in ScoreTile, for the same roundings
+    const auto inside = [&](Index key) {
+      return pset1<P>(T((key < block.begin ? block.begin : key > block.end ? block.end : key) - origin));
+    };
+    for (int r = 0; r < tile_.rows; ++r) {
+      const P first = inside(tile_.first_key[r]), last = inside(tile_.last_key[r]);
+      const P slope = pset1<P>(tile_.has_alibi ? T(tile_.alibi_slope[r]) : T(0));
+      const P position = pset1<P>(tile_.has_alibi ? T(tile_.position[r] - origin) : T(0));
+      for (Index i = 0; i < block.scored_keys(); i += L) {
+        T* const s = block.scores + r * kSpanKeys + i;
+        pstore(s, modify_(pload<P>(s), plset<P>(T(block.begin - origin + i)), first, last, slope, position,
+                          has_bias() ? block.bias + r * kSpanKeys + i : nullptr));
+      }
+    }
+  }
+
+  void raise_maximum(Block& block, const SpanSums<T>& sums) {
+    alignas(kVectorBytes) T change[kRowFactors<T>] = {};
+    for (int r = 0; r < tile_.rows; ++r) {
+      const T* const scores = block.scores + r * kSpanKeys;
+      P highest = pset1<P>(kLowest<T>);
+      for (Index i = 0; i < block.scored_keys(); i += L) highest = pmax(highest, pload<P>(scores + i));
+      const T before = sums.maximum[r], of_block = predux_max(highest);
+      sums.maximum[r] = before < of_block ? of_block : before;
+      change[r] = before - sums.maximum[r];
+    }
+    for (Index r = 0; r < kRowFactors<T>; r += L)
+      pstore(block.correction + r, exp2_of_nonpositive(pmul(pload<P>(change + r), pset1<P>(scale_.exponent_scale))));
+  }
+
+  /// Before exponentiate(): writes over the bias which keys are masked.
+  void mark_masked(const Block& block) {
+    for (int r = 0; r < tile_.rows; ++r)
+      for (Index i = r * kSpanKeys; i < r * kSpanKeys + block.keys(); ++i)
+        block.bias[i] = block.scores[i] == -kInfinity<T> ? T(1) : T(0);
+  }
+
+  void exponentiate(const Block& block, const SpanSums<T>& sums) {
+    const P scale = pset1<P>(scale_.exponent_scale);
+    alignas(kVectorBytes) T of_block[kRowFactors<T>] = {};
+    for (int r = 0; r < tile_.rows; ++r) {
+      T* const scores = block.scores + r * kSpanKeys;
+      const P highest = pset1<P>(sums.maximum[r]);
+      P weights[kSumChains / L];
+      MHA_UNROLL
+      for (P& chains : weights) chains = pset1<P>(T(0));
+      for (Index i = 0; i < block.scored_keys(); i += kSumChains) {
+        MHA_UNROLL
+        for (Index c = 0; c < kSumChains; c += L) {
+          const P weight = weight_of<S>(pmul(psub(pload<P>(scores + i + c), highest), scale));
+          if constexpr (U::kJoins)
+            store_pairs(block.weights + r * kSpanUnits + (i + c) / U::kElements, weight);
+          else
+            pstore(scores + i + c, weight);
+          weights[c / L] = padd(weights[c / L], weight);
+        }
+      }
+      alignas(kVectorBytes) T chains[kSumChains];
+      MHA_UNROLL
+      for (Index c = 0; c < kSumChains; c += L) pstore(chains + c, weights[c / L]);
+      of_block[r] = sum_chains<0, 1>([&](Index c) MHA_INLINE_LAMBDA { return chains[c]; });
+    }
+    for (Index r = 0; r < kRowFactors<T>; r += L)
+      pstore(sums.sum + r, pmadd(pload<P>(sums.sum + r), pload<P>(block.correction + r), pload<P>(of_block + r)));
+  }
+
+  void add_values(const Block& block, const SpanSums<T>& sums, bool starts, const RowStream& stream, Index span_begin) {
+    const S* value = static_cast<const S*>(tile_.value) + block.begin * tile_.value_row;
+    Index d = 0;
+    for (int i = 0; i < 4; ++i) {
+      const auto strip = kStrips.values[tile_.rows - 1][i];
+      for (const Index columns = (8 >> i) * L; strip && d + columns <= tile_.value_dim; d += columns)
+        strip({block.keys(), value + d, tile_.value_row, block.weights, block.correction, sums.out + d, tile_.value_dim,
+               starts, stream, block.begin - span_begin, d});
+    }
+  }
+
+  /// add_values() without the masked keys: zeros stand for their values.
+  void add_guarded(const Block& block, const SpanSums<T>& sums, bool starts) {
+    constexpr int N = int(U::kElements);
+    for (int r = 0; r < tile_.rows; ++r)
+      for (Index d = 0; d < tile_.value_dim; d += N * L) {
+        const auto values_of = [&](Index i) {
+          const bool is_visible = i < block.keys() && block.bias[r * kSpanKeys + i] == T(0);
+          return is_visible ? static_cast<const S*>(tile_.value) + (block.begin + i) * tile_.value_row + d
+                            : kZeros<S, N * L>;
+        };
+        P sum[N];
+        for (P& vector : sum) vector = pset1<P>(T(0));
+        const Unit* weight = block.weights + r * kSpanUnits;
+        for (Index i = 0; i < block.keys(); i += N, ++weight) {
+          P value[N];
+          load_values<S, N>(values_of(i), values_of(i + N - 1), value);
+          for (int n = 0; n < N; ++n) sum[n] = multiply_add(weight, value[n], broadcast_unit(weight), sum[n]);
+        }
+        T* const out = sums.out + r * tile_.value_dim + d;
+        for (int n = 0; n < N; ++n) {
+          const P before = pload<P>(out + n * L);
+          pstore(out + n * L, starts ? sum[n] : pmadd(before, pset1<P>(block.correction[r]), sum[n]));
+        }
+      }
+  }
+
+  /// The sums of a span join those of the spans before.
+  void merge(const SpanSums<T>& span) {
+    alignas(kVectorBytes) T older[kRowFactors<T>], recent[kRowFactors<T>];
+    for (Index r = 0; r < kRowFactors<T>; r += L) {
+      const P total_max = pload<P>(total_.maximum + r), span_max = pload<P>(span.maximum + r);
+      const P maximum = pmax(total_max, span_max);
+      const MergeSums<T> merge(total_max, span_max, maximum, pset1<P>(scale_.exponent_scale));
+      pstore(total_.maximum + r, maximum);
+      pstore(total_.sum + r, merge(pload<P>(total_.sum + r), pload<P>(span.sum + r)));
+      pstore(older + r, merge.older);
+      pstore(recent + r, merge.recent);
+    }
+    for (int r = 0; r < tile_.rows; ++r) {
+      const MergeSums<T> merge(pset1<P>(older[r]), pset1<P>(recent[r]));
+      T* const total = total_.out + r * tile_.value_dim;
+      for (Index d = 0; d < tile_.value_dim; d += L)
+        pstore(total + d, merge(pload<P>(total + d), pload<P>(span.out + r * tile_.value_dim + d)));
+    }
+  }
+
+  void store() const {
+    for (int r = 0; r < tile_.rows; ++r) {
+      const Total total(tile_, scale_, r, total_.maximum[r], total_.sum[r]);
+      if (tile_.is_wide)
+        store_row(r, T(total.normalizer()), static_cast<T*>(tile_.out[r]));
+      else
+        store_row(r, T(total.normalizer()), static_cast<S*>(tile_.out[r]));
+      if (tile_.lse[r]) *static_cast<T*>(tile_.lse[r]) = T(total.log_sum_exp());
+    }
+  }
+
+  template <class Element>
+  void store_row(int r, T normalizer, Element* out) const {
+    const P factor = pset1<P>(normalizer), zero = pset1<P>(T(0));
+    for (Index d = 0; d < tile_.value_dim; d += L) {
+      const P result = pmadd(pload<P>(total_.out + r * tile_.value_dim + d), factor, zero);
+      if (tile_.out_step == 1) {
+        store_packet(out + d, result);
+      } else {
+        alignas(kVectorBytes) Element lanes[L];
+        store_packet(lanes, result);
+        for (Index i = 0; i < L; ++i) out[(d + i) * tile_.out_step] = lanes[i];
+      }
+    }
+  }
+
+  static RowStream stream(const void* data, Index row, Index columns, Index begin, Index end) {
+    constexpr Index kSize = sizeof(S);
+    return {static_cast<const char*>(data) + begin * row * kSize,
+            row * kSize,
+            columns * kSize,
+            end - begin,
+            static_cast<const char*>(data) + begin * row * kSize,
+            0};
+  }
+
+  static constexpr DecodeTable<S> kStrips{};
+
+  const AttentionTile& tile_;
+  ScoreScale<T> scale_;
+  ModifyScores<T> modify_;
+  SpanSums<T> total_, span_;
+  T *scores_, *bias_;  // [rows][kSpanKeys]
+  Unit* weights_;      // [rows][kSpanUnits]: the scores, replaced, where a unit is a number
+  Unit* queries_;      // [rows][depth_]
+  Index depth_;        // units of the head dimension
+  S* last_keys_;       // [kSumChains][D]
+  Index first_key_ = 0, last_key_ = 0;
+};
+
+}  // namespace
+}  // namespace mha::MHA_ISA

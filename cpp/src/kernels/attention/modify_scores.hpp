@@ -1,0 +1,75 @@
+// What becomes of products before the softmax: scale, softcap, ALiBi, bias, masks. A new modification of scores is a
+// line here.
+#pragma once
+
+#include <math.h>
+
+#include "kernels/kernel_table.hpp"
+#include "kernels/vectors/eigen.hpp"
+
+namespace mha::MHA_ISA {
+namespace {
+
+/// How scores turn into weights: a weight is 2^((score - maximum) * exponent_scale).
+template <class T>
+struct ScoreScale {
+  // A positive scale can wait for the exponent, where it costs nothing. What is capped or added to is the scaled score,
+  // and a scale that is not positive turns the maximum around (one that T rounds to 0 makes NaN of a masked score):
+  // then scores are scaled first, and every score is modified.
+  explicit ScoreScale(const AttentionTile& tile)
+      : comes_first((tile.attn_mask[0] && !tile.attn_mask_is_boolean) || tile.softcap != 0 || tile.has_alibi ||
+                    !(T(tile.scale) > 0)),
+        of_maximum(comes_first ? 1.0 : tile.scale),
+        exponent_scale(T(of_maximum * 1.4426950408889634)) {}  // log2(e)
+
+  bool comes_first;
+  double of_maximum;  // natural scores per unit of the maximum
+  T exponent_scale;
+};
+
+/// tanh, 3 units of eps, in f32 by Eigen's rational function, which is not made for NaN. Few use softcap in f64: the C
+/// library.
+MHA_INLINE Packet<float> tanh_of(const Packet<float>& x) { return pselect(pcmp_eq(x, x), ptanh(x), x); }
+MHA_INLINE Packet<double> tanh_of(const Packet<double>& x) {
+  alignas(kVectorBytes) double lanes[kLanes<double>];
+  pstore(lanes, x);
+  for (double& lane : lanes) lane = ::tanh(lane);
+  return pload<Packet<double>>(lanes);
+}
+
+/// A vector of products becomes a vector of scores, whether queries lie in its lanes or keys do.
+template <class T>
+struct ModifyScores {
+  using P = Packet<T>;
+
+  ModifyScores(const AttentionTile& tile, const ScoreScale<T>& score_scale)
+      : has_cap(tile.softcap != 0),
+        has_alibi(tile.has_alibi),
+        scale(pset1<P>(score_scale.comes_first ? T(tile.scale) : T(1))),
+        cap(pset1<P>(T(tile.softcap))),
+        inverse_cap(pset1<P>(has_cap ? T(1) / T(tile.softcap) : T(0))),
+        minus_infinity(pset1<P>(-kInfinity<T>)) {}
+
+  /// `key`, `position` of the query, `first` and `last` visible key: all counted from the begin of the block, which
+  /// keeps them exact. `bias`: an addend for each lane, where minus infinity masks; null: none. Selection, not
+  /// arithmetic, masks, so that a NaN behind a mask goes nowhere.
+  MHA_INLINE P operator()(P s, const P& key, const P& first, const P& last, const P& slope, const P& position,
+                          const T* bias) const {
+    P visible = pand(pcmp_le(first, key), pcmp_lt(key, last));
+    s = pmul(s, scale);
+    if (has_cap) s = pmul(cap, tanh_of(pmul(s, inverse_cap)));
+    if (has_alibi) s = psub(s, pmul(slope, pabs(psub(position, key))));
+    if (bias) {
+      const P b = pload<P>(bias);
+      visible = pandnot(visible, pcmp_eq(b, minus_infinity));
+      s = padd(s, b);
+    }
+    return pselect(visible, s, minus_infinity);
+  }
+
+  bool has_cap, has_alibi;
+  P scale, cap, inverse_cap, minus_infinity;
+};
+
+}  // namespace
+}  // namespace mha::MHA_ISA

@@ -1,0 +1,426 @@
+// Scores of one tile, block of keys by block of keys: S^T = K Q^T with every mask applied, the running maximum, and the
+// exponentials. What is done with the weights (attend_tile.hpp, weigh_tile.hpp) is not known here.
+//
+// Queries lie in the lanes: a row of S^T holds one key's scores with every query of the tile. Keys are read by
+// broadcast from where they lie, only Q^T is packed, once per tile, and maximum, sum and rescaling are plain vector
+// operations with no horizontal step (the transposed form of Dao et al., "FlashAttention", 2022, algorithm 1; online
+// softmax after Milakov and Gimelshein, 2018, algorithm 3).
+//
+// One row, one answer: a lane never meets another lane, blocks and spans end at multiples of their sizes counted from
+// key 0, sums inside a block are one chain in key order, blocks follow one another in a span and spans in a row, and a
+// masked key adds an exact 0. So a row's bits do not depend on which rows share its tile, nor on which kernel computed
+// it.
+#pragma once
+
+#include "kernels/attention/key_blocks.hpp"
+#include "kernels/attention/mask_bias.hpp"
+#include "kernels/attention/score_strips.hpp"
+#include "kernels/attention/softmax_sums.hpp"
+#include "kernels/vectors/transpose.hpp"
+
+namespace mha::MHA_ISA {
+namespace {
+
+/// The state of one tile. Everything is [.][kWidth], a column to a query row.
+template <class S>
+class ScoreTile {
+ public:
+  using T = Compute<S>;
+  using U = Units<S>;
+  using Unit = typename U::Unit;
+  static constexpr Index L = kLanes<T>, W = kWidth<T>;
+  using P = Packet<T>;
+
+  static std::size_t scratch_elements(Index head_dim) {
+    const Index near_keys = U::kConverts ? kKeyBlock * units_row<S>(head_dim) : 0;
+    const Index units = U::kJoins ? kKeyBlock / U::kElements : 0;  // weights become units in a place of their own
+    return std::size_t(W * (U::count(head_dim) + 2 * kKeyBlock + units + 12) + near_keys);
+  }
+
+  ScoreTile(const AttentionTile& tile, T* scratch)
+      : tile_(tile),
+        scale_(tile),
+        modify_(tile, scale_),
+        vectors_(int((tile.rows + L - 1) / L)),
+        blocks_(tile, vectors_) {
+    auto take = [&](Index rows) {
+      T* part = scratch;
+      scratch += rows * W;
+      return part;
+    };
+    queries_ = reinterpret_cast<Unit*>(take(U::count(tile.head_dim)));
+    scores_ = take(kKeyBlock);
+    bias_ = take(kKeyBlock);
+    weights_ = reinterpret_cast<Unit*>(U::kJoins ? take(kKeyBlock / U::kElements) : scores_);
+    row_max_ = take(1);
+    row_sum_ = take(1);
+    correction_ = take(1);
+    block_max_ = take(1);
+    first_ = take(1);
+    last_ = take(1);
+    slope_ = take(1);
+    position_ = take(1);
+    total_max_ = take(1);
+    total_sum_ = take(1);
+    older_ = take(1);
+    recent_ = take(1);
+    near_keys_ = reinterpret_cast<Unit*>(scratch);
+
+    pack_queries();
+    clear_sums();
+  }
+
+  /// Calls `visit(block)` for every block of keys that some row sees, in order.
+  template <class Visitor>
+  MHA_INLINE void for_each_block(Visitor visit) {
+    Index span = -1;
+    blocks_.for_each([&](KeyBlock& block, Index begin) MHA_INLINE_LAMBDA {
+      if (!plan_block(block, begin)) return;
+      block.begins_span = block.begin / kSpanKeys != span;
+      span = block.begin / kSpanKeys;
+      visit(block);
+    });
+  }
+
+  /// Fills the scores of the block's segments and the maximum of each lane over the block.
+  void score(const KeyBlock& block) {
+    static constexpr StripTable<ScoreKeys, Unit, ScoreArguments<Unit>> score_keys;
+    alignas(kVectorBytes) T unused[W];
+    for (int j = 0; j < vectors_; ++j) {
+      pstore(block_max_ + j * L, pset1<P>(kLowest<T>));
+      pstore(unused + j * L, pset1<P>(kLowest<T>));
+    }
+    const Index first = block.segments[0].begin;
+    const UnitRows<Unit> rows = keys_from(first, block.end);
+    for (int i = 0; i < block.segment_count; ++i) {
+      const Segment& segment = block.segments[i];
+      const Index lane = segment.first_vector * L, offset = segment.begin - block.begin;
+      const Index keys = segment.end - segment.begin;
+      score_keys(segment.vectors, keys,
+                 {U::count(tile_.head_dim), rows.data + (segment.begin - first) * rows.row, rows.row, rows.step,
+                  queries_ + lane, scores_ + offset * W + lane, (segment.modified ? unused : block_max_) + lane},
+                 upcoming(tile_.value, tile_.value_row, tile_.value_step, tile_.value_dim, segment.begin, keys));
+      if (segment.modified) modify(block, segment);
+    }
+  }
+
+  /// The first of two passes: maximum and sum of every row.
+  void find_sums() {
+    for_each_block([&](const KeyBlock& block) {
+      if (block.begins_span) begin_span();
+      score(block);
+      raise_maximum(block);
+      exponentiate(block);
+    });
+    close_span();
+  }
+
+  /// Closes the span under way and begins the next.
+  void begin_span() {
+    close_span();
+    for (int j = 0; j < vectors_; ++j) {
+      pstore(total_max_ + j * L, pload<P>(row_max_ + j * L));
+      pstore(total_sum_ + j * L, pload<P>(row_sum_ + j * L));
+    }
+    clear_sums();
+    ++spans_;
+  }
+
+  /// Maximum and sum of the span under way become those of all spans so far, which those of the first one are already;
+  /// span_merge() tells how.
+  void close_span() {
+    if (spans_ < 2) return;
+    const P scale = pset1<P>(scale_.exponent_scale);
+    for (int j = 0; j < vectors_; ++j) {
+      const P total_max = pload<P>(total_max_ + j * L), span_max = pload<P>(row_max_ + j * L);
+      const P maximum = pmax(total_max, span_max);
+      const MergeSums<T> merge(total_max, span_max, maximum, scale);
+      pstore(row_max_ + j * L, maximum);
+      pstore(row_sum_ + j * L, merge(pload<P>(total_sum_ + j * L), pload<P>(row_sum_ + j * L)));
+      pstore(older_ + j * L, merge.older);
+      pstore(recent_ + j * L, merge.recent);
+    }
+  }
+  MergeSums<T> span_merge(int j) const { return {pload<P>(older_ + j * L), pload<P>(recent_ + j * L)}; }
+
+  /// Maximum and sum of the rows, [2][kWidth]: of all spans after close_span(), to that under way after begin_span().
+  void save_sums(T* sums) const {
+    for (int j = 0; j < vectors_; ++j) {
+      pstore(sums + j * L, pload<P>(row_max_ + j * L));
+      pstore(sums + W + j * L, pload<P>(row_sum_ + j * L));
+    }
+  }
+  void load_sums(const T* sums) {
+    for (int j = 0; j < vectors_; ++j) {
+      pstore(row_max_ + j * L, pload<P>(sums + j * L));
+      pstore(row_sum_ + j * L, pload<P>(sums + W + j * L));
+    }
+  }
+
+  /// Moves the running maximum on to include the block; correction() then brings older sums to the new maximum, of which
+  /// a span begins with none.
+  void raise_maximum(const KeyBlock& block) {
+    const P scale = pset1<P>(scale_.exponent_scale);
+    for (int j = 0; j < vectors_; ++j) {
+      const P before = pload<P>(row_max_ + j * L);
+      const P after = pmax(before, pload<P>(block_max_ + j * L));
+      pstore(row_max_ + j * L, after);
+      pstore(correction_ + j * L,
+             block.begins_span ? pset1<P>(T(0)) : exp2_of_nonpositive(pmul(psub(before, after), scale)));
+    }
+  }
+
+  /// Scores of the block become weights relative to the maximum, and the sum takes them in.
+  void exponentiate(const KeyBlock& block) {
+    for (int j = 0; j < vectors_; ++j) {
+      P sum;
+      if constexpr (U::kJoins)
+        sum = exponentiate_to_units(block, j);
+      else
+        sum = exponentiate_in_place(block, j);
+      pstore(row_sum_ + j * L, pmadd(pload<P>(row_sum_ + j * L), pload<P>(correction_ + j * L), sum));
+    }
+  }
+
+  /// The scores of vector j become weights, where they are. Returns their sum. Four chains at a time: as many
+  /// polynomials side by side as the latency of a multiply-add needs, and their coefficients fit sixteen registers.
+  P exponentiate_in_place(const KeyBlock& block, int j) {
+    constexpr Index kTogether = 4, kApart = kSumChains / kTogether;
+    const P scale = pset1<P>(scale_.exponent_scale), highest = pload<P>(row_max_ + j * L);
+    const Index first = first_in(block, j) - block.begin, last = last_in(block, j) - block.begin;
+    T* const scores = scores_ + j * L;
+    return sum_chains<0, 1, kApart>([&](Index chain) MHA_INLINE_LAMBDA {
+      P sums[kTogether];
+      MHA_UNROLL
+      for (P& sum : sums) sum = pset1<P>(T(0));
+      const auto weigh = [&](Index key, P& sum) MHA_INLINE_LAMBDA {
+        const P weight = weight_of<S>(pmul(psub(pload<P>(scores + key * W), highest), scale));
+        pstore(scores + key * W, weight);
+        sum = padd(sum, weight);
+      };
+      for (Index key = first - first % kSumChains + chain; key < last; key += kSumChains)
+        if (key >= first && key + kSumChains - kApart < last) {
+          MHA_UNROLL
+          for (Index i = 0; i < kTogether; ++i) weigh(key + i * kApart, sums[i]);
+        } else {
+          for (Index i = 0; i < kTogether; ++i)
+            if (key + i * kApart >= first && key + i * kApart < last) weigh(key + i * kApart, sums[i]);
+        }
+      return sum_chains<0, 1, kTogether>([&](Index i) MHA_INLINE_LAMBDA { return sums[i]; });
+    });
+  }
+
+  /// What exponentiate() raises 2 to for scores of vector j: log2 of the weight relative to the largest one.
+  P log2_weight(const P& score, int j) const {
+    return pmul(psub(score, pload<P>(row_max_ + j * L)), pset1<P>(scale_.exponent_scale));
+  }
+
+  /// Keys of the block that vector j has scores for.
+  Index first_in(const KeyBlock& block, int j) const { return blocks_.first_in(block, j); }
+  Index last_in(const KeyBlock& block, int j) const { return blocks_.last_in(block, j); }
+
+  /// What brings each lane of vector j from sums relative to the maximum to averages: 1 / sum, 0 for a row that saw
+  /// nothing.
+  P normalizer(int j) const {
+    const P sum = pload<P>(row_sum_ + j * L), zero = pset1<P>(T(0));
+    if (!tile_.has_sinks) return pselect(pcmp_eq(sum, zero), zero, pdiv(pset1<P>(T(1)), sum));
+    alignas(kVectorBytes) T factors[L] = {};
+    for (Index r = 0; r < L && j * L + r < tile_.rows; ++r) factors[r] = T(total_of(int(j * L + r)).normalizer());
+    return pload<P>(factors);
+  }
+
+  /// The logarithm of the sum of exponentials of the masked scores of row r, and of its sink.
+  T log_sum_exp(int r) const { return T(total_of(r).log_sum_exp()); }
+
+  /// Before exponentiate(): writes over the bias tile which entries of the block are masked, all bits set where so.
+  const T* mark_masked(const KeyBlock& block) {
+    const P minus_infinity = pset1<P>(-kInfinity<T>);
+    for (Index i = 0; i < (block.end - block.begin) * W; i += L)
+      pstore(bias_ + i, pcmp_eq(pload<P>(scores_ + i), minus_infinity));
+    return bias_;
+  }
+
+  /// After exponentiate(): multiplies the weights of vector j by `normalizer`; 0 where `masked`, as mark_masked() has
+  /// it.
+  void normalize(const KeyBlock& block, int j, const P& normalizer, const T* masked) {
+    for (Index key = first_in(block, j); key < last_in(block, j); ++key) {
+      const Index at = (key - block.begin) * W + j * L;
+      pstore(scores_ + at, pandnot(pmul(pload<P>(scores_ + at), normalizer), pload<P>(masked + at)));
+    }
+  }
+
+  /// Keys that follow the block.
+  Upcoming next_keys(const KeyBlock& block) const {
+    const Index left = blocks_.end() - block.end, keys = left < kKeyBlock ? left : kKeyBlock;
+    return upcoming(tile_.key, tile_.key_row, tile_.key_step, tile_.head_dim, block.end, keys);
+  }
+
+  int vectors() const { return vectors_; }
+  /// [keys of the block][kWidth]
+  const T* scores() const { return scores_; }
+  /// What exponentiate() made of those from key `first` of the block on, which begins a unit.
+  const Unit* weights(Index first) const { return weights_ + first / U::kElements * W; }
+  /// What brings the scores of score() to scaled ones.
+  P score_scale() const { return pset1<P>(T(scale_.of_maximum)); }
+  const T* correction() const { return correction_; }
+
+ private:
+  Total total_of(int r) const { return {tile_, scale_, r, row_max_[r], row_sum_[r]}; }
+
+  Upcoming upcoming(const void* data, Index row, Index step, Index columns, Index first, Index rows) const {
+    if (!tile_.is_far || step != 1) return {};
+    constexpr Index kSize = sizeof(S);
+    return {static_cast<const S*>(data) + first * row, row * kSize, rows, columns * kSize};
+  }
+
+  /// Keys [first, last), as they lie if they can be multiplied so.
+  UnitRows<Unit> keys_from(Index first, Index last) const {
+    const S* const key = static_cast<const S*>(tile_.key) + first * tile_.key_row;
+    if (U::lie_ready(tile_.key_row, tile_.key_step, tile_.head_dim))
+      return {reinterpret_cast<const Unit*>(key), tile_.key_row / U::kElements, tile_.key_step};
+    const Index row = units_row<S>(tile_.head_dim);
+    for (Index i = 0; i < last - first; ++i)
+      convert_row<S>(key + i * tile_.key_row, tile_.key_step, tile_.head_dim, near_keys_ + i * row);
+    return {near_keys_, row, 1};
+  }
+
+  /// The scores of vector j become weights in units, rounded; the sum is of those before that. All chains at once, so
+  /// that the two weights of a unit meet in registers.
+  P exponentiate_to_units(const KeyBlock& block, int j) {
+    const P scale = pset1<P>(scale_.exponent_scale), highest = pload<P>(row_max_ + j * L);
+    const Index first = first_in(block, j) - block.begin, last = last_in(block, j) - block.begin;
+    if (first >= last) return pset1<P>(T(0));  // both may lie far outside the block
+    const Index begin = first - first % kSumChains, end = last + (kSumChains - last % kSumChains) % kSumChains;
+    T* const scores = scores_ + j * L;
+    const auto leave_out = [&](Index from, Index to) {
+      for (Index key = from; key < to; ++key) pstore(scores + key * W, pset1<P>(-kInfinity<T>));
+    };
+    leave_out(begin, first);
+    leave_out(last, end);
+    P chains[kSumChains];
+    MHA_UNROLL
+    for (P& chain : chains) chain = pset1<P>(T(0));
+    for (Index key = begin; key < end; key += kSumChains) {
+      MHA_UNROLL
+      for (Index c = 0; c < kSumChains; c += 2) {
+        const P one = weight_of<S>(pmul(psub(pload<P>(scores + (key + c) * W), highest), scale));
+        const P two = weight_of<S>(pmul(psub(pload<P>(scores + (key + c + 1) * W), highest), scale));
+        store_units(weights_ + (key + c) / 2 * W + j * L, pair_up(one, two));
+        chains[c] = padd(chains[c], one);
+        chains[c + 1] = padd(chains[c + 1], two);
+      }
+    }
+    return sum_chains<0, 1>([&](Index chain) MHA_INLINE_LAMBDA { return chains[chain]; });
+  }
+
+  void clear_sums() {
+    for (int j = 0; j < vectors_; ++j) {
+      pstore(row_max_ + j * L, pset1<P>(kLowest<T>));
+      pstore(row_sum_ + j * L, pset1<P>(T(0)));
+    }
+  }
+
+  void pack_queries();
+  template <class Load, class Element>
+  void pack_queries();
+  bool plan_block(KeyBlock& block, Index begin);
+  void modify(const KeyBlock& block, const Segment& segment);
+  void fill_lanes(const KeyBlock& block);
+
+  const AttentionTile& tile_;
+  ScoreScale<T> scale_;
+  ModifyScores<T> modify_;
+  int vectors_;
+  KeyBlocks<S> blocks_;
+  int spans_ = 0;  // that were begun
+  Unit *queries_, *near_keys_, *weights_;
+  T *scores_, *bias_, *row_max_, *row_sum_, *correction_, *block_max_, *first_, *last_, *slope_, *position_;
+  T *total_max_, *total_sum_, *older_, *recent_;
+};
+
+template <class S>
+void ScoreTile<S>::pack_queries() {
+  // All requests at once: a transpose alone has no more than kLanes of them on the way.
+  const Index size = tile_.is_wide ? sizeof(T) : sizeof(S);
+  for (int r = 0; r < tile_.rows && tile_.query_step == 1; ++r)
+    Upcoming{tile_.query[r], 0, 1, tile_.head_dim * size}.prefetch(0, 1);
+  if (tile_.is_wide)
+    pack_queries<UnitsOfNumbers<S>, T>();
+  else
+    pack_queries<U, S>();
+}
+
+template <class S>
+template <class Load, class Element>
+void ScoreTile<S>::pack_queries() {
+  if (tile_.rows == 1) {  // all lanes hold it: one store for each unit, not one for each lane of it
+    const Element* const query = static_cast<const Element*>(tile_.query[0]);
+    const Index step = tile_.query_step;
+    for (Index u = 0, d = 0; d < tile_.head_dim; ++u, d += U::kElements) {
+      const Unit unit = Load::load_one(query + d * step, step, tile_.head_dim - d);
+      store_units(queries_ + u * W, broadcast_unit(&unit));
+    }
+    return;
+  }
+  for (int j = 0; j < vectors_; ++j) {
+    const Element* rows[L];  // lanes without a row of their own repeat the last one; nothing of theirs is stored
+    for (Index r = 0; r < L; ++r) {
+      const Index row = j * L + r < tile_.rows ? j * L + r : tile_.rows - 1;
+      rows[r] = static_cast<const Element*>(tile_.query[row]);
+    }
+    load_transposed<Load>(rows, 0, tile_.head_dim, tile_.query_step, queries_ + j * L, W);
+  }
+}
+
+/// Cuts the block where the set of vectors that see something changes. False if masks leave nothing of it.
+template <class S>
+bool ScoreTile<S>::plan_block(KeyBlock& block, Index begin) {
+  if (tile_.attn_mask[0] || tile_.key_mask) {
+    bool any_visible = true;
+    block.has_bias = block.is_masked =
+        fill_bias_transposed<S>(tile_, block.begin, block.end, vectors_, bias_, any_visible);
+    if (!any_visible) return false;
+  }
+  blocks_.cut(block, begin, scale_.comes_first || block.has_bias);
+  if (block.is_masked || scale_.comes_first) fill_lanes(block);
+  return block.segment_count > 0;
+}
+
+/// Modifies the scores of a segment in place and raises block_max. The products are still in level 1: a pass of its own
+/// costs 2 % of what they took, and keeps the strips free of all this.
+template <class S>
+void ScoreTile<S>::modify(const KeyBlock& block, const Segment& segment) {
+  const P zero = pset1<P>(T(0));
+  for (Index lane = segment.first_vector * L; lane < (segment.first_vector + segment.vectors) * L; lane += L) {
+    const P first = pload<P>(first_ + lane), last = pload<P>(last_ + lane);
+    const P slope = tile_.has_alibi ? pload<P>(slope_ + lane) : zero;
+    const P position = tile_.has_alibi ? pload<P>(position_ + lane) : zero;
+    P highest = pload<P>(block_max_ + lane);
+    for (Index i = segment.begin - block.begin; i < segment.end - block.begin; ++i) {
+      T* s = scores_ + i * W + lane;
+      const P score = modify_(pload<P>(s), pset1<P>(T(i)), first, last, slope, position,
+                              block.has_bias ? bias_ + i * W + lane : nullptr);
+      pstore(s, score);
+      highest = pmax(highest, score);
+    }
+    pstore(block_max_ + lane, highest);
+  }
+}
+
+/// What modify() has to know of each lane, counted from the block's begin.
+template <class S>
+void ScoreTile<S>::fill_lanes(const KeyBlock& block) {
+  const Index size = block.end - block.begin;
+  const auto inside = [&](Index key) { return T(key < 0 ? 0 : key > size ? size : key); };
+  for (Index r = 0; r < vectors_ * L; ++r) {
+    const Index row = r < tile_.rows ? r : tile_.rows - 1;
+    first_[r] = inside(tile_.first_key[row] - block.begin);
+    last_[r] = inside(tile_.last_key[row] - block.begin);
+    if (!tile_.has_alibi) continue;
+    slope_[r] = T(tile_.alibi_slope[row]);
+    position_[r] = T(tile_.position[row] - block.begin);
+  }
+}
+
+}  // namespace
+}  // namespace mha::MHA_ISA

@@ -1,0 +1,81 @@
+// Sums of the softmax, as every kernel keeps them: each row's largest score and its sum of exponentials relative to
+// that.
+#pragma once
+
+#include <math.h>
+
+#include "kernels/attention/modify_scores.hpp"
+#include "kernels/vectors/exp2.hpp"
+#include "kernels/vectors/operands.hpp"
+
+namespace mha::MHA_ISA {
+namespace {
+
+/// 2^t for t <= 0, the weight of a score, as exact as the units that it becomes one of.
+template <class S>
+MHA_INLINE Packet<Compute<S>> weight_of(const Packet<Compute<S>>& t) {
+  if constexpr (Units<S>::kJoins)
+    return coarse_exp2_of_nonpositive(t);
+  else
+    return exp2_of_nonpositive(t);
+}
+
+/// The weights of a block are added in this many chains: key k of the block in chain k mod kSumChains, the chains then
+/// in pairs, c and c + 8, c + 4, c + 2, c + 1. So sums are the same whether queries lie in the lanes or keys do, and no
+/// chain is long enough to wait for.
+constexpr Index kSumChains = 16;
+
+/// The sum of chains C, C + Step, ... of kChains: `chain(c)` gives one.
+template <int C, int Step, int kChains = kSumChains, class Chain>
+MHA_INLINE auto sum_chains(Chain chain) {
+  if constexpr (Step == kChains)
+    return chain(Index(C));
+  else
+    return padd(sum_chains<C, 2 * Step, kChains>(chain), sum_chains<C + Step, 2 * Step, kChains>(chain));
+}
+
+/// Two sets of sums of the same rows, each relative to a maximum of its own, become one relative to the larger.
+template <class T>
+struct MergeSums {
+  using P = Packet<T>;
+  P older, recent;
+
+  MHA_INLINE MergeSums(const P& older_factor, const P& recent_factor) : older(older_factor), recent(recent_factor) {}
+  MHA_INLINE MergeSums(const P& older_maximum, const P& recent_maximum, const P& maximum, const P& exponent_scale)
+      : older(exp2_of_nonpositive(pmul(psub(older_maximum, maximum), exponent_scale))),
+        recent(exp2_of_nonpositive(pmul(psub(recent_maximum, maximum), exponent_scale))) {}
+
+  MHA_INLINE P operator()(const P& older_sum, const P& recent_sum) const {
+    return pmadd(older_sum, older, pmul(recent_sum, recent));
+  }
+};
+
+/// The sums of row r with its sink, relative to the larger of the two scores; `kept` brings what is relative to
+/// `maximum` there.
+struct Total {
+  double highest, sum, kept;
+
+  template <class T>
+  Total(const AttentionTile& tile, const ScoreScale<T>& scale, int r, T maximum, T row_sum)
+      : highest(double(maximum) * scale.of_maximum), sum(double(row_sum)), kept(1) {
+    if (!tile.has_sinks || tile.sink[r] == -__builtin_inf()) return;
+    const double sink = tile.sink[r];
+    if (sum == 0) {
+      *this = Total(sink, 1, 0);
+      return;
+    }
+    const double top = highest > sink ? highest : sink;
+    kept = ::exp(highest - top);
+    sum = sum * kept + ::exp(sink - top);
+    highest = top;
+  }
+  Total(double highest_score, double total_sum, double kept_share)
+      : highest(highest_score), sum(total_sum), kept(kept_share) {}
+
+  /// From sums of weighted values to averages; 0 for a row that saw nothing.
+  double normalizer() const { return sum == 0 ? 0 : kept / sum; }
+  double log_sum_exp() const { return sum == 0 ? -__builtin_inf() : highest + ::log(sum); }
+};
+
+}  // namespace
+}  // namespace mha::MHA_ISA

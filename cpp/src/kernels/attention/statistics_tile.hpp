@@ -1,0 +1,148 @@
+// Statistics of the softmax weights of one tile, which are never stored. Two passes over the keys, as in
+// weigh_tile.hpp: the first finds the maximum and the sum of each row, the second computes the scores again and looks
+// once at each weight, which has the bits that weigh_tile() would have written.
+//
+// Entropy: a weight is w = 2^t c, with t <= 0 the score relative to the largest one in units of log 2, and c = 1 / sum.
+// So -sum w log w = -log 2 sum w t - log c sum w. Neither is negative: nothing cancels. Sums over the keys are made
+// block by block, as those of attend_tile.hpp are.
+//
+// What a key receives is a chain over the rows, in their order, in double precision. So it depends neither on where
+// tiles end nor on the width of a vector.
+#pragma once
+
+#include <math.h>
+#include <stdint.h>
+
+#include "kernels/attention/score_tile.hpp"
+
+namespace mha::MHA_ISA {
+namespace {
+
+/// sums[i] += terms[i]
+template <class T>
+void add_to_sums(double* __restrict__ sums, const T* __restrict__ terms, Index count) {
+  for (Index i = 0; i < count; ++i) sums[i] += double(terms[i]);
+}
+
+template <class S>
+class StatisticsTile {
+ public:
+  using T = Compute<S>;
+  static constexpr Index L = kLanes<T>;
+  using P = Packet<T>;
+
+  StatisticsTile(const AttentionTile& tile, const StatisticsOutputs& outputs, void* scratch)
+      : tile_(tile), outputs_(outputs), scores_(tile, static_cast<T*>(scratch)) {}
+
+  void run() {
+    scores_.find_sums();
+    const P zero = pset1<P>(T(0));
+    for (int j = 0; j < scores_.vectors(); ++j) sums_[j] = {scores_.normalizer(j), zero, zero, zero, zero};
+    for (int64_t& key : max_key_) key = -1;
+    scores_.for_each_block([&](const KeyBlock& block) {
+      scores_.score(block);
+      for (int j = 0; j < scores_.vectors(); ++j) add_block(block, j);
+    });
+    store();
+  }
+
+ private:
+  /// Of the rows of one vector.
+  struct Sums {
+    P normalizer, weight;
+    P log_weight;  // weight times log2 of the weight relative to the largest one
+    P distance;    // weight times distance
+    P largest;
+  };
+
+  void add_block(const KeyBlock& block, int j) {
+    const Index first = scores_.first_in(block, j), last = scores_.last_in(block, j);
+    if (first >= last) return;
+    Sums& total = sums_[j];
+    const P zero = pset1<P>(T(0)), minus_infinity = pset1<P>(-kInfinity<T>), nowhere = pset1<P>(T(-1));
+    const P position = positions(block.begin, j);
+    P weights = zero, log_weights = zero, distances = zero, largest = total.largest, largest_at = nowhere;
+    alignas(kVectorBytes) T by_key[kKeyBlock * L];
+    for (Index i = first - block.begin; i < last - block.begin; ++i) {
+      const P at = pset1<P>(T(i)), score = pload<P>(scores_.scores() + i * kWidth<T> + j * L);
+      const P log2_weight = scores_.log2_weight(score, j);
+      // By selection: a masked key weighs 0 in a row of NaN, too, and 0 log 0 is 0.
+      const P weight = pandnot(pmul(weight_of<S>(log2_weight), total.normalizer), pcmp_eq(score, minus_infinity));
+      weights = padd(weights, weight);
+      log_weights = padd(log_weights, pandnot(pmul(weight, log2_weight), pcmp_eq(weight, zero)));
+      distances = pmadd(weight, pabs(psub(position, at)), distances);
+      const P is_larger = pcmp_lt(largest, weight);
+      largest = pselect(is_larger, weight, largest);
+      largest_at = pselect(is_larger, at, largest_at);
+      pstore(by_key + i * L, weight);
+    }
+    total.weight = padd(total.weight, weights);
+    total.log_weight = padd(total.log_weight, log_weights);
+    total.distance = padd(total.distance, distances);
+    total.largest = largest;
+    move_max_key(largest_at, block.begin, j);
+    if (outputs_.received) add_received(by_key + (first - block.begin) * L, first, last - first, j);
+  }
+
+  /// Where the rows of vector j stand, counted from key `begin`: a place that is the same whatever the other rows are.
+  P positions(Index begin, int j) const {
+    alignas(kVectorBytes) T lanes[L];
+    for (Index r = 0; r < L; ++r) {
+      const Index row = j * L + r < tile_.rows ? j * L + r : tile_.rows - 1;
+      lanes[r] = T(tile_.position[row] - begin);
+    }
+    return pload<P>(lanes);
+  }
+
+  void move_max_key(const P& largest_at, Index begin, int j) {
+    alignas(kVectorBytes) T lanes[L];
+    pstore(lanes, largest_at);
+    for (Index r = 0; r < L; ++r)
+      if (lanes[r] >= T(0)) max_key_[j * L + r] = begin + Index(lanes[r]);
+  }
+
+  /// by_key [keys][kLanes] to rows, and these to the sums of the keys, one after another.
+  void add_received(const T* by_key, Index first, Index keys, int j) {
+    alignas(kVectorBytes) T lines[L][kKeyBlock];
+    T* rows[L];
+    for (Index r = 0; r < L; ++r) rows[r] = lines[r];
+    const Index count = tile_.rows - j * L < L ? tile_.rows - j * L : L;
+    store_transposed<T>(by_key, L, pset1<P>(T(1)), rows, count, 0, keys, 1);
+    for (Index r = 0; r < count; ++r) add_to_sums(outputs_.received + first, lines[r], keys);
+  }
+
+  void store() const {
+    for (int r = 0; r < tile_.rows; ++r) {
+      const Sums& total = sums_[r / L];
+      const Index lane = r % L;
+      const double weight = double(lane_of(total.weight, lane));
+      // Where no key has any weight its logarithm is not finite, and does not count.
+      const double log_of_largest = weight == 0 ? 0 : ::log(double(lane_of(total.normalizer, lane)));
+      const double entropy = -(0.6931471805599453 * double(lane_of(total.log_weight, lane)) + weight * log_of_largest);
+      const bool is_number = weight == weight;     // a comparison with NaN finds no largest weight
+      put(outputs_.entropy[r], T(entropy + 0.0));  // never minus zero
+      put(outputs_.max_weight[r], is_number ? lane_of(total.largest, lane) : T(weight));
+      put(outputs_.mean_distance[r], lane_of(total.distance, lane));
+      if (outputs_.max_key[r]) *outputs_.max_key[r] = max_key_[r];
+    }
+  }
+
+  static T lane_of(const P& packet, Index lane) {
+    alignas(kVectorBytes) T lanes[L];
+    pstore(lanes, packet);
+    return lanes[lane];
+  }
+
+  static void put(void* target, T number) {
+    if (target) *static_cast<T*>(target) = number;
+  }
+
+  const AttentionTile& tile_;
+  const StatisticsOutputs& outputs_;
+  ScoreTile<S> scores_;
+  Sums sums_[kVectors];
+  int64_t max_key_[kMaxTileRows];
+};
+
+}  // namespace
+}  // namespace mha::MHA_ISA

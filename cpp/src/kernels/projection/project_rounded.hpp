@@ -1,0 +1,88 @@
+// Projections of rows in 16 bits: a projection whose results are f32, and their rounding on the way to where they go.
+#pragma once
+
+#include "kernels/projection/project_bf16_weights.hpp"
+#include "kernels/projection/project_pairs.hpp"
+
+namespace mha::MHA_ISA {
+namespace {
+
+template <class S>
+std::size_t unit_bytes(Index rows, Index in_features) {
+  return std::size_t(rows * units_row<S>(in_features)) * sizeof(typename Units<S>::Unit);
+}
+
+/// Rows in units, as they lie if they can be multiplied so.
+template <class S>
+void read_units(ProjectionTile& tile, void* memory) {
+  using Unit = typename Units<S>::Unit;
+  if (Units<S>::lie_ready(tile.x_row, tile.x_step, tile.in_features)) {
+    tile.x_row /= Units<S>::kElements;
+    return;
+  }
+  const Index row = units_row<S>(tile.in_features);
+  for (Index r = 0; r < tile.rows; ++r)
+    convert_row<S>(static_cast<const S*>(tile.x) + r * tile.x_row, tile.x_step, tile.in_features,
+                   static_cast<Unit*>(memory) + r * row);
+  tile.x = memory;
+  tile.x_row = row;
+  tile.x_step = 1;
+}
+
+/// Of the results of a panel, and of what computes them.
+inline std::size_t rounded_scratch(Index rows) { return 2 * projection_scratch<float>(rows); }
+
+/// The rows of a panel's results in f32, whole, are 32 KB of scratch for 128 rows: in level 1 or 2 when they are rounded,
+/// 2 % of what it takes to compute them from 512 features.
+template <class S, void (*project)(const ProjectionTile&, void*)>
+void project_rounded(const ProjectionTile& tile, void* scratch) {
+  constexpr Index L = kLanes<float>, kGroup = kVectorBytes / Index(sizeof(float));
+  constexpr Index kGroups = kPanelBytes / kVectorBytes, kColumns = kGroups * kGroup;
+  float* const results = static_cast<float*>(scratch);
+  ProjectionTile whole = tile;
+  for (Index g = 0; g < kGroups; ++g) {
+    whole.out[g] = results + g * kGroup;
+    whole.group_columns[g] = kGroup;  // padding included
+  }
+  whole.out_row = kColumns;
+  whole.out_step = 1;
+  project(whole, results + tile.rows * kColumns);
+
+  for (Index g = 0; g < kGroups; ++g) {
+    const Index columns = tile.group_columns[g];
+    for (Index r = 0; columns > 0 && r < tile.rows; ++r) {
+      const float* const from = results + r * kColumns + g * kGroup;
+      S* const to = static_cast<S*>(tile.out[g]) + r * tile.out_row;
+      alignas(kVectorBytes) S rounded[kGroup];
+      const bool is_whole = columns == kGroup && tile.out_step == 1;
+      MHA_UNROLL
+      for (Index c = 0; c < kGroup; c += L) store_packet((is_whole ? to : rounded) + c, pload<Packet<float>>(from + c));
+      for (Index c = 0; !is_whole && c < columns; ++c) to[c * tile.out_step] = rounded[c];
+    }
+  }
+}
+
+template <class S>
+void round_numbers(const void* numbers, void* elements, Index count) {
+  using T = Compute<S>;
+  const T* const from = static_cast<const T*>(numbers);
+  S* const to = static_cast<S*>(elements);
+  Index i = 0;
+  for (; i + kLanes<T> <= count; i += kLanes<T>) store_packet(to + i, ploadu<Packet<T>>(from + i));
+  for (; i < count; ++i) store_element(to + i, from[i]);
+}
+
+/// With weights in the dtype of the rows.
+template <class S>
+constexpr ProjectionKernel rounded_projection() {
+#ifdef __AVX512BF16__
+  if constexpr (Units<S>::kJoins) return {&unit_bytes<S>, &read_units<S>, &project_rounded<S, &project_pairs>};
+#endif
+  if constexpr (features_per_word(DTypeOf<S>::value, WeightFormat::plain) == 2)
+    return {&unit_bytes<S>, &read_units<S>, &project_rounded<S, &project_bf16_weights>};
+  else
+    return {&unit_bytes<S>, &read_units<S>, &project_rounded<S, &project_tile<float>>};
+}
+
+}  // namespace
+}  // namespace mha::MHA_ISA

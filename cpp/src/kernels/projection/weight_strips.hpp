@@ -1,0 +1,64 @@
+// What the projections with narrow weights share: strips as wide as a register tile, and where their columns go.
+//
+// Narrow weights are those of WeightFormat::bf16 and int8. A word of four bytes, the column of one panel row, then holds
+// two or four input features of one output feature; rows and results are f32.
+#pragma once
+
+#include "kernels/kernel_table.hpp"
+#include "kernels/products/microkernel.hpp"
+#include "kernels/products/strips.hpp"
+#include "kernels/rows/activate.hpp"
+
+namespace mha::MHA_ISA {
+namespace {
+
+/// One strip of columns of a panel.
+struct WeightStrip {
+  const ProjectionTile* tile;
+  Index column;          // the first
+  float* out[kVectors];  // where each vector of columns goes
+  Index out_row;
+
+  const float* row_of_columns(const void* rows, Index row) const {
+    return static_cast<const float*>(rows) + row * (kPanelBytes / Index(sizeof(float))) + column;
+  }
+  const std::byte* panel() const { return static_cast<const std::byte*>(tile->panel) + column * Index(sizeof(float)); }
+};
+
+/// Function tables of all strip heights, at full width only: what is saved where a panel ends in padding is not worth
+/// three times the code.
+template <template <class, int, int> class Strip>
+using WeightStripTable = StripTable<Strip, float, WeightStrip, kVectors>;
+
+/// out = strips(x panel ...), column by column of the register tile. Where columns do not go to whole vectors next to
+/// each other they take a detour through `scratch`, projection_scratch() of it.
+template <class Rows, class FirstRows>
+void project_narrow(const ProjectionTile& tile, void* scratch, const Rows& strips, const FirstRows& first) {
+  constexpr Index L = kLanes<float>, kColumns = kPanelBytes / Index(sizeof(float));
+  constexpr Index kGroup = kVectorBytes / Index(sizeof(float)), kGroups = kPanelBytes / kVectorBytes;
+  float* const sums = static_cast<float*>(scratch);
+  bool is_direct = tile.out_step == 1;
+  Index columns = 0;  // up to the padding at the end
+  for (Index g = 0; g < kGroups; ++g) {
+    is_direct = is_direct && tile.group_columns[g] == kGroup;
+    if (tile.group_columns[g] > 0) columns = (g + 1) * kGroup;
+  }
+  for (Index column = 0; column < columns; column += kWidth<float>) {
+    WeightStrip strip{&tile, column, {}, is_direct ? tile.out_row : kColumns};
+    for (Index j = 0; j < kVectors; ++j) {
+      const Index at = column + j * L;
+      strip.out[j] = is_direct ? static_cast<float*>(tile.out[at / kGroup]) + at % kGroup : sums + at;
+    }
+    strips(kVectors, tile.rows, strip, {}, &first.strips);
+  }
+  if (is_direct) return;
+  for (Index group = 0; group < columns / kGroup; ++group)
+    for (Index r = 0; r < tile.rows; ++r) {
+      const float* const from = sums + r * kColumns + group * kGroup;
+      float* const to = static_cast<float*>(tile.out[group]) + r * tile.out_row;
+      for (Index c = 0; c < tile.group_columns[group]; ++c) to[c * tile.out_step] = from[c];
+    }
+}
+
+}  // namespace
+}  // namespace mha::MHA_ISA

@@ -1,0 +1,117 @@
+// Elements as they lie in memory, and the numbers that kernels compute with. An element of 16 bits becomes an f32 on
+// its way into a register, exactly, and an f32 is rounded to nearest even, once, on its way out.
+//
+// In the vector types of the compiler, which every instruction set has, and which become VPMOVZX and shifts; binary16
+// by the instructions for it where there are any. Those round as the arithmetic here does (after F. Giesen's
+// float-to-half conversions), and neither of the two asks the processor's mode for subnormal numbers.
+#pragma once
+
+#include <stdint.h>
+
+#include "kernels/kernel_table.hpp"
+#include "kernels/vectors/integer_vectors.hpp"
+
+namespace mha::MHA_ISA {
+namespace {
+
+template <class S>
+struct ComputeType {
+  using type = S;
+};
+template <>
+struct ComputeType<Float16> {
+  using type = float;
+};
+template <>
+struct ComputeType<BFloat16> {
+  using type = float;
+};
+
+/// What elements of type S are computed in: the accumulator of dtypes.def.
+template <class S>
+using Compute = typename ComputeType<S>::type;
+
+/// As many as there are lanes of f32: half a vector.
+using ShortLanes = uint16_t __attribute__((vector_size(kPacketBytes / 2)));
+
+MHA_INLINE Bits load_words(const void* shorts) {
+  return __builtin_convertvector(load_vector<ShortLanes>(shorts), Bits);
+}
+MHA_INLINE void store_words(void* shorts, const Bits& words) {
+  const ShortLanes lanes = __builtin_convertvector(words, ShortLanes);
+  __builtin_memcpy(shorts, &lanes, sizeof lanes);
+}
+
+/// kLanes elements that lie next to each other, at any address.
+MHA_INLINE Packet<float> load_packet(const float* from) { return ploadu<Packet<float>>(from); }
+MHA_INLINE Packet<double> load_packet(const double* from) { return ploadu<Packet<double>>(from); }
+MHA_INLINE Packet<float> load_packet(const BFloat16* from) { return Packet<float>(load_words(from) << 16); }
+
+MHA_INLINE void store_packet(float* to, const Packet<float>& x) { pstoreu(to, x); }
+MHA_INLINE void store_packet(double* to, const Packet<double>& x) { pstoreu(to, x); }
+MHA_INLINE void store_packet(BFloat16* to, const Packet<float>& x) {
+  const Bits bits = Bits(x), rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+  const Bits is_nan = Bits((bits & 0x7fffffff) > 0x7f800000);
+  store_words(to, (is_nan & (bits >> 16 | 0x40)) | (~is_nan & rounded));
+}
+
+#ifdef __F16C__
+MHA_INLINE Packet<float> load_packet(const Float16* from) {
+#ifdef EIGEN_VECTORIZE_AVX512
+  return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+#else
+  return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+#endif
+}
+MHA_INLINE void store_packet(Float16* to, const Packet<float>& x) {
+#ifdef EIGEN_VECTORIZE_AVX512
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
+#else
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
+#endif
+}
+#else
+MHA_INLINE Packet<float> load_packet(const Float16* from) {
+  constexpr uint32_t kRebias = (127 - 15) << 23;
+  const Bits half = load_words(from), magnitude = (half & 0x7fff) << 13;
+  const Bits is_subnormal = Bits(magnitude < (1 << 23));
+  const Bits is_special = Bits(magnitude >= (31 << 23));  // infinity, NaN
+  // A subnormal number is what is left of 2^-14 + its digits.
+  constexpr float kSmallestNormal = 0x1p-14f;
+  const Bits normal = magnitude + kRebias + (is_special & kRebias);
+  const Bits subnormal = Bits(Floats(magnitude + kRebias + (1 << 23)) - kSmallestNormal);
+  return Packet<float>((half & 0x8000) << 16 | (is_subnormal & subnormal) | (~is_subnormal & normal));
+}
+MHA_INLINE void store_packet(Float16* to, const Packet<float>& x) {
+  const Bits bits = Bits(x), magnitude = bits & 0x7fffffff;
+  const Bits is_nan = Bits(magnitude > 0x7f800000);
+  const Bits is_large = Bits(magnitude >= (127 + 16) << 23);  // rounds to infinity, or is NaN
+  const Bits is_small = Bits(magnitude < (127 - 14) << 23);   // subnormal as binary16
+  // Adding 1/2 leaves the digits from 2^-24 on, rounded.
+  const Bits small = Bits(Floats(magnitude) + 0.5f) - 0x3f000000;
+  const Bits normal = (magnitude - ((127 - 15) << 23) + 0xfff + (magnitude >> 13 & 1)) >> 13;
+  const Bits large = 0x7c00 | (is_nan & 0x200);
+  const Bits half = (is_large & large) | (is_small & small) | (~is_large & ~is_small & normal);
+  store_words(to, (bits >> 16 & 0x8000) | half);
+}
+#endif
+
+/// One element.
+MHA_INLINE float load_element(const float* from) { return *from; }
+MHA_INLINE double load_element(const double* from) { return *from; }
+template <class S>
+MHA_INLINE float load_element(const S* from) {
+  alignas(kVectorBytes) S lanes[kLanes<float>] = {*from};
+  return pfirst(load_packet(lanes));
+}
+MHA_INLINE void store_element(float* to, float x) { *to = x; }
+MHA_INLINE void store_element(double* to, double x) { *to = x; }
+template <class S>
+MHA_INLINE void store_element(S* to, float x) {
+  alignas(kVectorBytes) S lanes[kLanes<float>];
+  store_packet(lanes, pset1<Packet<float>>(x));
+  *to = lanes[0];
+}
+
+}  // namespace
+}  // namespace mha::MHA_ISA

@@ -1,0 +1,117 @@
+#include "plan/make_plan.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "plan/key_bounds.hpp"
+
+namespace mha {
+namespace {
+
+template <class Byte, class View>
+Operand<Byte> operand(const View& view) {
+  const Index size = size_of(view.dtype);
+  return {static_cast<Byte*>(view.data), view.strides[0] * size, view.strides[1] * size, view.strides[2] * size,
+          view.strides[3]};
+}
+
+/// The kernel for few rows loads whole vectors of keys and values.
+bool suits_decode(const AttentionPlan& plan) {
+  const Index lanes = plan.kernels->decode_lanes;
+  return plan.head_dim % lanes == 0 && plan.value_dim % lanes == 0 && plan.head_dim > 0 && plan.value_dim > 0 &&
+         plan.key.step == 1 && plan.value.step == 1;
+}
+
+}  // namespace
+
+AttentionPlan make_plan(const AttentionArguments& a, AttentionOutput output, const KernelTable& table) {
+  const AttentionOptions& options = a.options;
+  AttentionPlan plan{};
+  plan.kernels = &table.kernels[static_cast<int>(a.key.dtype)];
+  plan.element_size = size_of(a.key.dtype);
+  plan.is_wide = a.query.dtype != a.key.dtype;
+  plan.batch = a.query.extents[0];
+  plan.kv_heads = a.key.extents[1];
+  plan.group = plan.kv_heads == 0 ? 0 : a.query.extents[1] / plan.kv_heads;
+  plan.query_length = a.query.extents[2];
+  plan.head_dim = a.query.extents[3];
+  plan.key_length = a.key.extents[2];
+  plan.value_dim = a.value ? a.value.extents[3] : 0;
+
+  plan.query = operand<const std::byte>(a.query);
+  plan.key = operand<const std::byte>(a.key);
+  if (a.value) plan.value = operand<const std::byte>(a.value);
+  plan.out = operand<std::byte>(a.out);
+  if (a.lse) plan.lse = operand<std::byte>(a.lse);
+  plan.lse.step = 1;
+  if (options.sinks) plan.sinks = operand<const std::byte>(options.sinks);
+
+  if (const TensorView& mask = options.attn_mask; mask) {
+    plan.attn_mask = operand<const std::byte>(mask);
+    plan.attn_mask_is_boolean = mask.dtype == DType::boolean;
+  }
+  if (const TensorView& mask = options.key_mask; mask) {
+    plan.key_mask = static_cast<const std::byte*>(mask.data);
+    plan.key_mask_batch = mask.strides[0];
+    plan.key_mask_step = mask.strides[1];
+  } else if (plan.attn_mask.data && plan.attn_mask_is_boolean &&
+             (plan.attn_mask.head == 0 || a.query.extents[1] == 1) &&
+             (plan.attn_mask.row == 0 || plan.query_length == 1) && !a.ragged) {
+    // The same for every head and query: one look at each key does, instead of one at each (query, key). Not in a
+    // ragged batch, where such a mask begins anew with each sequence, and a key_mask goes through all keys.
+    plan.key_mask = plan.attn_mask.data;
+    plan.key_mask_batch = plan.attn_mask.batch;
+    plan.key_mask_step = plan.attn_mask.step;
+    plan.attn_mask.data = nullptr;
+  }
+
+  if (a.ragged) {
+    plan.batch = a.ragged->size;
+    plan.query_starts = a.ragged->cu_seqlens_q;
+    plan.key_starts = a.ragged->cu_seqlens_k;
+    plan.query.batch = plan.key.batch = plan.value.batch = plan.out.batch = plan.lse.batch = plan.attn_mask.batch = 0;
+    plan.key_mask_batch = plan.sinks.batch = 0;
+  }
+
+  plan.is_causal = options.is_causal;
+  plan.window_left = std::min(options.window_left, kFar);
+  plan.window_right = std::min(options.window_right, kFar);
+  plan.query_offset = options.query_offset;
+  plan.query_offsets = options.query_offsets;
+  plan.key_lengths = options.key_lengths;
+  plan.scale = !std::isnan(options.scale) ? options.scale
+               : plan.head_dim > 0        ? 1.0 / std::sqrt(static_cast<double>(plan.head_dim))
+                                          : 1.0;
+
+  plan.accumulator = accumulator_of(a.query.dtype);
+  // What is far from every score caps all or nothing: there its reciprocal still has all digits.
+  const double far_cap = plan.accumulator == DType::f64 ? 0x1p512 : 0x1p64;
+  plan.softcap = options.softcap == 0 ? 0 : std::clamp(options.softcap, 1 / far_cap, far_cap);
+  plan.alibi_slopes = static_cast<const std::byte*>(options.alibi_slopes.data);
+  plan.alibi_slope_stride = options.alibi_slopes.strides[0] * size_of(plan.accumulator);
+
+  if (output == AttentionOutput::scores) plan.write = plan.kernels->score;
+  if (output == AttentionOutput::weights) plan.write = plan.kernels->weigh;
+  plan.suits_decode = !plan.write && suits_decode(plan);
+
+  double pairs = 0;
+  Index most_rows = 0, most_keys = 0;
+  for (Index b = 0; b < plan.batch; ++b) {
+    const Index rows = plan.group * plan.queries_of(b), keys = plan.keys_of(b);
+    plan.query_tiles += plan.tiles_of(b);
+    // For few rows the time is that of reading keys and values, as much as some 16 multiply-adds with each element.
+    if (rows > 0) pairs += double(std::max<Index>(rows, 16)) * double(keys);
+    most_rows = std::max(most_rows, rows);
+    most_keys = std::max(most_keys, keys);
+  }
+  if (!a.ragged && plan.batch > 0) plan.tiles_per_head = plan.tiles_of(0);
+  plan.spans =
+      !plan.write && most_rows <= most_shared_rows(*plan.kernels) ? std::max<Index>(1, spans_of(most_keys)) : 1;
+  plan.has_few_rows = most_rows <= kMaxDecodeRows;
+  const double width = double(plan.kv_heads) * double(plan.head_dim + plan.value_dim);
+  plan.work = pairs * width * (plan.is_causal && most_rows > plan.group ? 0.5 : 1.0);
+  plan.scratch_bytes = plan.kernels->attention_scratch(plan.head_dim, plan.value_dim);
+  return plan;
+}
+
+}  // namespace mha

@@ -1,0 +1,197 @@
+// The instruction-set half of mha/runtime.hpp, and the choice behind dispatch.hpp.
+#include "platform/dispatch.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <stdexcept>
+#include <string>
+
+#include "mha/errors.hpp"
+#include "mha/runtime.hpp"
+#include "platform/cpu_features.hpp"
+#include "platform/parallel.hpp"
+#include "views/describe.hpp"
+
+namespace mha {
+
+#define MHA_ISA(name, condition, preferred) \
+  namespace name {                          \
+  const KernelTable& table() noexcept;      \
+  }
+#include "isa_list.inc"
+#undef MHA_ISA
+
+namespace {
+
+struct Isa {
+  const char* name;
+  const KernelTable& (*table)();
+  bool (*supported)();
+  bool (*preferred)();  // where it is supported
+};
+
+// In rising rank, as registered in cpp/cmake/isa.cmake.
+constexpr Isa kIsas[] = {
+#define MHA_ISA(name, condition, preferred) \
+  {#name, &name::table, [] { return bool(condition); }, [] { return bool(preferred); }},
+#include "isa_list.inc"
+#undef MHA_ISA
+};
+constexpr int kNumIsas = static_cast<int>(sizeof kIsas / sizeof *kIsas);
+constexpr int kNone = -1;
+
+std::string supported_names() {
+  std::string names;
+  for (const Isa& isa : kIsas)
+    if (isa.supported()) names += (names.empty() ? "" : ", ") + std::string(isa.name);
+  return names.empty() ? "none" : names;
+}
+
+/// Index of the instruction set called `name`, or an error in `source`'s name.
+int find_isa(const std::string& source, const std::string& name) {
+  for (int index = 0; index < kNumIsas; ++index) {
+    if (name != kIsas[index].name) continue;
+    if (kIsas[index].supported()) return index;
+    throw std::invalid_argument(source + ": this machine does not run the instruction set '" + name +
+                                "'; available: " + supported_names());
+  }
+  throw std::invalid_argument(source + ": unknown instruction set '" + name + "'; available: " + supported_names());
+}
+
+/// What holds until set_isa() says otherwise. Found once; an error is kept, and thrown by every call that needs it.
+struct DefaultIsa {
+  int index = kNone;
+  std::string explanation;
+
+  DefaultIsa() {
+    const char* requested = std::getenv("MHA_NATIVE_ISA");  // NOLINT(concurrency-mt-unsafe): nothing here sets one
+    if (requested != nullptr && *requested != '\0') {
+      try {
+        index = find_isa("MHA_NATIVE_ISA", requested);
+        explanation = "the environment variable MHA_NATIVE_ISA asks for it";
+      } catch (const std::invalid_argument& error) {
+        explanation = error.what();
+      }
+      return;
+    }
+    for (int i = 0; i < kNumIsas; ++i)
+      if (kIsas[i].supported() && kIsas[i].preferred()) index = i;
+    explanation = index == kNone
+                      ? std::string("this machine runs none of the instruction sets that were built, from '") +
+                            kIsas[0].name + "' upwards"
+                      : "the best that this machine runs, of: " + supported_names();
+  }
+};
+
+const DefaultIsa& default_isa() {
+  static const DefaultIsa isa;
+  return isa;
+}
+
+std::atomic<int> chosen_isa{kNone};  // by set_isa()
+thread_local const char* last_used = "";
+
+const Isa& current_isa() {
+  int index = chosen_isa.load(std::memory_order_relaxed);
+  if (index == kNone) {
+    index = default_isa().index;
+    if (index == kNone) throw std::invalid_argument(default_isa().explanation);
+  }
+  return kIsas[index];
+}
+
+const Isa& isa_at(int index) {
+  if (index < 0 || index >= kNumIsas)
+    throw std::invalid_argument("isa index: expected 0 to " + std::to_string(kNumIsas - 1) + "; got " +
+                                std::to_string(index));
+  return kIsas[index];
+}
+
+// Long enough for the hardware to see a stream, and short enough that no thread waits for the last one.
+constexpr Index kPieceBytes = Index{256} * 1024;
+
+/// What the tasks of read_memory() share: `pieces` of them read a block.
+struct Reading {
+  std::uint64_t (*read_words)(const void* memory, Index count);
+  const void* const* blocks;
+  Index bytes, pieces;
+  mutable std::atomic<std::uint64_t> result{0};
+};
+
+void read_piece(const void* context, Index task, int) {
+  const auto& reading = *static_cast<const Reading*>(context);
+  const Index first = task % reading.pieces * kPieceBytes;
+  const char* piece = static_cast<const char*>(reading.blocks[task / reading.pieces]) + first;
+  const Index length = std::min<Index>(kPieceBytes, reading.bytes - first), words = length / 8;
+  std::uint64_t last = 0;
+  std::memcpy(&last, piece + words * 8, static_cast<std::size_t>(length - words * 8));
+  reading.result.fetch_xor(last ^ reading.read_words(piece, words), std::memory_order_relaxed);
+}
+
+}  // namespace
+
+const KernelTable& active_kernels() {
+  const Isa& isa = current_isa();
+  last_used = isa.name;
+  return isa.table();
+}
+
+int num_built_isas() { return kNumIsas; }
+
+const char* built_isa(int index) { return isa_at(index).name; }
+
+bool isa_supported(int index) { return isa_at(index).supported(); }
+
+const char* active_isa() { return current_isa().name; }
+
+const char* active_isa_reason() {
+  current_isa();  // throws what any other call would
+  return chosen_isa.load(std::memory_order_relaxed) == kNone ? default_isa().explanation.c_str()
+                                                             : "it was chosen by set_isa()";
+}
+
+void set_isa(const char* name) {
+  const bool is_default = name == nullptr || *name == '\0';
+  chosen_isa.store(is_default ? kNone : find_isa("set_isa", name), std::memory_order_relaxed);
+}
+
+const char* last_used_isa() { return last_used; }
+
+double measure_fma_gflops(DType dtype, double seconds) {
+  if (static_cast<int>(dtype) >= kNumDTypes)
+    throw DTypeError(std::string("measure_fma_gflops dtype: expected a floating-point type; got ") + name_of(dtype));
+  const auto saturate_fma = current_isa().table().kernels[static_cast<int>(dtype)].saturate_fma;
+
+  using Clock = std::chrono::steady_clock;
+  const auto seconds_since = [](Clock::time_point start) {
+    return std::chrono::duration<double>(Clock::now() - start).count();
+  };
+  // A chunk is long enough for the clock, and short enough that some chunks are not interrupted.
+  constexpr double kChunkSeconds = 2e-3;
+  const Clock::time_point begin = Clock::now();
+  Index rounds = 1000;
+  double best = 0;
+  do {
+    const Clock::time_point start = Clock::now();
+    const double flops = saturate_fma(rounds);
+    const double elapsed = seconds_since(start);
+    if (elapsed < kChunkSeconds)
+      rounds *= 2;
+    else
+      best = std::max(best, flops / elapsed);
+  } while (best == 0 || seconds_since(begin) < seconds);
+  return best * 1e-9;
+}
+
+std::uint64_t read_memory(const void* const* blocks, int count, std::size_t bytes, int threads) {
+  const auto size = static_cast<Index>(bytes);
+  const Reading reading{current_isa().table().read_words, blocks, size, (size + kPieceBytes - 1) / kPieceBytes};
+  const Phase phase{count * reading.pieces, &read_piece, &reading};
+  run_phases(&phase, 1, threads);
+  return reading.result;
+}
+
+}  // namespace mha

@@ -1,0 +1,194 @@
+// Phases on the threads of OpenMP, of our own pool, or of a caller's executor.
+#include "platform/parallel.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <stdexcept>
+#include <string>
+#include <thread>
+
+#include "mha/executor.hpp"
+#include "mha/runtime.hpp"
+#include "platform/cpu_pause.hpp"
+
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+#ifdef MHA_THREADS_STD
+#include "platform/thread_pool.hpp"
+#endif
+#ifndef _WIN32
+#include <pthread.h>
+#endif
+#ifdef __linux__
+#include <sched.h>
+#endif
+
+namespace mha {
+namespace {
+
+// Fewest multiply-adds that are worth a thread of their own: 1 us on a Zen 5 core. A thread that is awake joins in less
+// than that, and awake it is in a loop of calls; one that sleeps joins in 5 to 50 us, one that another process has
+// displaced in milliseconds.
+constexpr double kWorkPerThread = 1.25e5;
+
+/// Set in every forked child. It has the memory of its parent without the threads, and would wait for them forever.
+/// Whether OpenMP had threads at the moment of the fork cannot be known: another library may have started them in the
+/// same runtime.
+std::atomic<bool> is_forked{false};
+#ifndef _WIN32
+const int watches_for_forks =
+    pthread_atfork(nullptr, nullptr, [] { is_forked.store(true, std::memory_order_relaxed); });
+#endif
+
+thread_local const Executor* chosen_executor = nullptr;  // by the innermost ExecutorScope
+thread_local bool is_worker = false;                     // this thread runs tasks that came by an executor
+
+/// What computes if OpenMP does not, or null.
+const Executor* executor() {
+#ifdef MHA_THREADS_STD
+  return chosen_executor != nullptr ? chosen_executor : &thread_pool();
+#else
+  return chosen_executor;
+#endif
+}
+
+bool can_run_parallel() {
+  if (in_forked_child() || is_worker) return false;
+#ifdef _OPENMP
+  if (executor() == nullptr) return !omp_in_parallel();
+#endif
+  return executor() != nullptr;
+}
+
+void run_serial(const Phase* phases, int count) {
+  for (int p = 0; p < count; ++p)
+    for (Index task = 0; task < phases[p].tasks; ++task) phases[p].run(phases[p].context, task, 0);
+}
+
+void take_tasks(const Phase& phase, std::atomic<Index>& next, int worker) {
+  for (;;) {
+    const Index task = next.fetch_add(1, std::memory_order_relaxed);
+    if (task >= phase.tasks) break;
+    phase.run(phase.context, task, worker);
+  }
+}
+
+/// Workers cannot wait for each other between phases, since an executor may run them one after another. So each phase
+/// is a call of its own, which returns when all are done.
+void run_on(const Executor& executor, const Phase* phases, int count, int threads) {
+  struct Work {
+    const Phase& phase;
+    std::atomic<Index> next{0};
+  };
+  for (int p = 0; p < count; ++p) {
+    const auto workers = static_cast<int>(std::min<Index>(threads, phases[p].tasks));
+    if (workers <= 1) {
+      run_serial(&phases[p], 1);
+      continue;
+    }
+    Work work{phases[p]};
+    const auto run_worker = [](void* context, int worker) {
+      auto& [phase, next] = *static_cast<Work*>(context);
+      is_worker = true;
+      take_tasks(phase, next, worker);
+      is_worker = false;
+    };
+    executor.parallel_for(executor.state, workers, run_worker, &work);
+  }
+}
+
+#ifdef _OPENMP
+struct alignas(64) TaskCounter {  // a cache line each
+  std::atomic<Index> next{0};
+};
+
+// A thread that slept may be woken on the very processor of the caller, and there wait behind the caller, which does its
+// tasks and then spins in the barrier, waiting for the thread: 4 to 8 ms, until the scheduler moves one of them, for the
+// first call after a pause. So the caller gives its processor up if somebody is missing, and who finds himself there
+// leaves it.
+
+// Looks before the processor is given up: some 30 us, in which a thread that slept has come if it can.
+constexpr int kLooks = 1000;
+
+void await_arrivals(const std::atomic<int>& arrived, int threads) {
+  for (int looks = 0; arrived.load(std::memory_order_relaxed) < threads; ++looks)
+    if (looks < kLooks)
+      cpu_pause();
+    else
+      std::this_thread::yield();
+}
+
+#ifdef __linux__
+int current_processor() { return sched_getcpu(); }
+
+void leave_processor(int processor) {
+  if (processor < 0 || sched_getcpu() != processor) return;
+  cpu_set_t allowed, others;
+  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return;  // of more processors than the type has room for
+  others = allowed;
+  CPU_CLR(static_cast<unsigned>(processor), &others);
+  if (CPU_COUNT(&others) > 0 && sched_setaffinity(0, sizeof others, &others) == 0)
+    sched_setaffinity(0, sizeof allowed, &allowed);
+}
+#else
+int current_processor() { return -1; }
+void leave_processor(int) {}
+#endif
+
+void run_region(const Phase* phases, int count, int threads) {
+  // Phases use the two counters in turn. During one phase nobody looks at the counter of the next: the barrier before
+  // has ended its last use, the barrier after will begin its next one. So any thread may set it back to zero.
+  TaskCounter counters[2];
+  std::atomic<int> arrived{0};
+  const int processor_of_caller = current_processor();
+#pragma omp parallel num_threads(threads)
+  {
+    const int worker = omp_get_thread_num();
+    if (worker > 0) leave_processor(processor_of_caller);
+    arrived.fetch_add(1, std::memory_order_relaxed);
+    for (int p = 0; p < count; ++p) {
+      if (worker == 0) counters[(p + 1) % 2].next.store(0, std::memory_order_relaxed);
+      take_tasks(phases[p], counters[p % 2].next, worker);
+      if (p == 0 && worker == 0) await_arrivals(arrived, omp_get_num_threads());
+      if (p + 1 < count) {
+#pragma omp barrier
+      }
+    }
+  }
+}
+#endif
+
+}  // namespace
+
+bool in_forked_child() { return is_forked.load(std::memory_order_relaxed); }
+
+void run_phases(const Phase* phases, int count, int threads) {
+  if (threads > 1 && can_run_parallel()) {
+    if (const Executor* chosen = executor()) return run_on(*chosen, phases, count, threads);
+#ifdef _OPENMP
+    return run_region(phases, count, threads);
+#endif
+  }
+  run_serial(phases, count);
+}
+
+int threads_for(int requested, Index tasks, double work) {
+  if (!can_run_parallel()) return 1;
+  const double most = std::min(static_cast<double>(tasks), work / kWorkPerThread);
+  const int by_default = chosen_executor != nullptr ? chosen_executor->num_threads : num_threads();
+  const int threads = requested > 0 ? requested : by_default;
+  return most < threads ? std::max(1, static_cast<int>(most)) : threads;
+}
+
+ExecutorScope::ExecutorScope(const Executor& executor) : executor_(executor), outer_(chosen_executor) {
+  if (executor.parallel_for == nullptr) throw std::invalid_argument("ExecutorScope executor: parallel_for is null");
+  if (executor.num_threads < 1)
+    throw std::invalid_argument("ExecutorScope executor: num_threads must be at least 1; got " +
+                                std::to_string(executor.num_threads));
+  chosen_executor = &executor_;
+}
+
+ExecutorScope::~ExecutorScope() { chosen_executor = outer_; }
+
+}  // namespace mha

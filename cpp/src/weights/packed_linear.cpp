@@ -1,0 +1,148 @@
+#include "weights/packed_linear.hpp"
+
+#include <cstring>
+
+#include "mha/errors.hpp"
+#include "mha/half_precision.hpp"
+#include "weights/int8_scale.hpp"
+
+namespace mha {
+namespace {
+
+Index round_up(Index n, Index multiple) { return (n + multiple - 1) / multiple * multiple; }
+
+template <class T>
+T read(const void* at) {
+  T value;
+  std::memcpy(&value, at, sizeof value);
+  return value;
+}
+
+template <class T>
+void write(std::byte* at, T value) {
+  std::memcpy(at, &value, sizeof value);
+}
+
+template <class View>
+auto element(const View& view, Index i, Index j = 0) {
+  using Byte =
+      std::conditional_t<std::is_const_v<std::remove_pointer_t<decltype(view.data)>>, const std::byte, std::byte>;
+  return static_cast<Byte*>(view.data) + (i * view.strides[0] + j * view.strides[1]) * size_of(view.dtype);
+}
+
+/// Rounded once, if it must be; the same type keeps its bits.
+void convert(std::byte* to, DType to_dtype, const std::byte* from, DType from_dtype) {
+  if (to_dtype == from_dtype) {
+    std::memcpy(to, from, static_cast<std::size_t>(size_of(to_dtype)));
+    return;
+  }
+  double value = 0;
+  switch (from_dtype) {
+#define MHA_DTYPE(name, scalar, accumulator) \
+  case DType::name:                          \
+    value = to_double(read<scalar>(from));   \
+    break;
+#include "mha/dtypes.def"
+#undef MHA_DTYPE
+    case DType::boolean:
+    case DType::int8:
+      break;
+  }
+  switch (to_dtype) {
+#define MHA_DTYPE(name, scalar, accumulator) \
+  case DType::name:                          \
+    return write(to, from_double<scalar>(value));
+#include "mha/dtypes.def"
+#undef MHA_DTYPE
+    case DType::boolean:
+    case DType::int8:
+      break;
+  }
+}
+
+/// Of one row of a matrix in f32; NaN if there is one.
+float largest_magnitude(const TensorView& weight, Index row) {
+  float most = 0;
+  for (Index input = 0; input < weight.extents[1] && !std::isnan(most); ++input) {
+    const float size = std::abs(read<float>(element(weight, row, input)));
+    if (!(size <= most)) most = size;
+  }
+  return most;
+}
+
+}  // namespace
+
+PackedLinear::PackedLinear(const TensorView& weight, const TensorView& bias, Index segment_columns, WeightFormat format,
+                           const TensorView& scale)
+    : dtype_(weight.dtype == DType::int8 ? DType::f32 : weight.dtype),
+      format_(format),
+      has_bias_(bool(bias)),
+      in_features_(weight.extents[1]),
+      segments_(weight.extents[0] / segment_columns),
+      segment_columns_(segment_columns),
+      padded_segment_columns_(round_up(segment_columns, kVectorBytes / column_bytes(dtype_))) {
+  panels_ = round_up(segments_ * padded_segment_columns_ * column_bytes(dtype_), kPanelBytes) / kPanelBytes;
+  const std::size_t bytes = static_cast<std::size_t>(bias_at(panels_));
+  data_.reset(new (std::align_val_t{64}, std::nothrow) std::byte[bytes]);
+  if (!data_) throw AllocationError(bytes);
+  std::memset(data_.get(), 0, bytes);
+
+  for_each_feature([&](Index feature, std::byte* panel, std::byte* bias_row) {
+    if (has_bias_) convert(bias_row, accumulator_of(dtype_), element(bias, feature), dtype_);
+    if (format_ == WeightFormat::int8) return pack_int8(weight, scale, feature, panel, bias_row);
+    for (Index input = 0; input < in_features_; ++input)
+      convert(panel + offset_of(input), packed_dtype(), element(weight, feature, input), dtype_);
+  });
+}
+
+DType PackedLinear::packed_dtype() const {
+  if (format_ == WeightFormat::int8) return DType::int8;
+  if (format_ == WeightFormat::bf16) return DType::bf16;
+  return dtype_ == DType::f16 ? DType::f32 : dtype_;
+}
+
+void PackedLinear::pack_int8(const TensorView& weight, const TensorView& scale, Index feature, std::byte* panel,
+                             std::byte* bias_row) {
+  const bool is_quantized = weight.dtype == DType::int8;
+  const Int8Scale own(is_quantized ? 0 : largest_magnitude(weight, feature));
+  std::int32_t sum = 0;
+  for (Index input = 0; input < in_features_; ++input) {
+    const std::byte* const from = element(weight, feature, input);
+    const std::int8_t integer = is_quantized ? read<std::int8_t>(from) : own.integer(read<float>(from));
+    write(panel + offset_of(input), integer);
+    sum += integer;
+  }
+  write(bias_row + kPanelBytes, is_quantized ? read<float>(element(scale, feature)) : own.value());
+  write(bias_row + Index{2} * kPanelBytes, sum);
+}
+
+void PackedLinear::unpack(const MutableTensorView& weight, const MutableTensorView& bias,
+                          const MutableTensorView& scale) const {
+  for_each_feature([&](Index feature, const std::byte* panel, const std::byte* bias_row) {
+    if (bias && has_bias_) convert(element(bias, feature), dtype_, bias_row, accumulator_of(dtype_));
+    if (scale && format_ == WeightFormat::int8)
+      convert(element(scale, feature), DType::f32, bias_row + kPanelBytes, DType::f32);
+    const DType stored = format_ == WeightFormat::int8 ? DType::int8 : dtype_;
+    for (Index input = 0; weight && input < in_features_; ++input)
+      convert(element(weight, feature, input), stored, panel + offset_of(input), packed_dtype());
+  });
+}
+
+/// Calls visit(output feature, its column in the first row of its panel, its column in the bias row).
+template <class Visitor>
+void PackedLinear::for_each_feature(Visitor visit) const {
+  const Index size = column_bytes(dtype_), width = kPanelBytes / size;
+  for (Index feature = 0; feature < segments_ * segment_columns_; ++feature) {
+    const Index column = feature / segment_columns_ * padded_segment_columns_ + feature % segment_columns_;
+    const Index p = column / width, offset = column % width * size;
+    visit(feature, data_.get() + p * panel_rows() * kPanelBytes + offset, data_.get() + bias_at(p) + offset);
+  }
+}
+
+/// From a feature's column in the first row of a panel to the weight of an input feature.
+Index PackedLinear::offset_of(Index input) const {
+  const Index n = features_per_word();
+  return input / n * kPanelBytes + input % n * size_of(packed_dtype());
+}
+
+}  // namespace mha
