@@ -13,8 +13,8 @@ from mha_native_bench.cases.inputs import Inputs, copies, make_inputs
 from mha_native_bench.cases.load import load_cases
 from mha_native_bench.cases.oracle import oracle
 from mha_native_bench.cases.sentence_model import Models
-from mha_native_bench.contenders import PEERS, Contender, Ours, Program, in_rotation, make_peer
-from mha_native_bench.contenders.contender import YARDSTICKS, CannotCompute
+from mha_native_bench.contenders import PEERS, YARDSTICKS, Contender, Ours, Program, in_rotation, make_contender
+from mha_native_bench.contenders.contender import CannotCompute
 from mha_native_bench.errors import UserError
 from mha_native_bench.machine import describe_machine
 from mha_native_bench.measure.model_memory import measure_model_memory
@@ -25,7 +25,7 @@ from mha_native_bench.progress import Progress
 
 FULL_ROUNDS, QUICK_ROUNDS = 9, 5
 
-DEFAULT_PEERS = [name for name in PEERS if name not in YARDSTICKS or name == "read"]
+DEFAULT_CONTENDERS = ["read", *PEERS]  # without a choice by --peers
 
 
 @dataclass(frozen=True)
@@ -89,11 +89,11 @@ def chosen_cases(options: Namespace, absent: dict[str, str]) -> list[Case]:
 
 def chosen_contenders(options: Namespace, absent: dict[str, str]) -> list[Contender]:
     contenders: list[Contender] = [Ours(options.threads)]
-    for name in DEFAULT_PEERS if options.peers is None else options.peers:
-        if name not in PEERS:
-            raise UserError(f"--peers {name}: there are {', '.join(PEERS)}")
+    for name in DEFAULT_CONTENDERS if options.peers is None else options.peers:
+        if name not in PEERS | YARDSTICKS:
+            raise UserError(f"--peers {name}: there are {', '.join(PEERS | YARDSTICKS)}")
         try:
-            contenders.append(make_peer(name, options.threads))
+            contenders.append(make_contender(name, options.threads))
         except ImportError as error:
             if options.peers is not None:
                 raise UserError(f"--peers {name}: {error}") from error

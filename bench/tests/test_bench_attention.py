@@ -16,7 +16,7 @@ from mha_native_bench.cases.load import load_cases, plain_case
 from mha_native_bench.cases.oracle import oracle
 from mha_native_bench.cases.padding import padded, padded_pairs, padded_texts, unpadded
 from mha_native_bench.cases.sentence_model import Models
-from mha_native_bench.contenders import Ours, Program, in_rotation, make_peer
+from mha_native_bench.contenders import Ours, Program, in_rotation, make_contender
 from mha_native_bench.contenders.peers.numpy_unfused import attention
 from mha_native_bench.machine import last_cache_bytes
 from mha_native_bench.measure.rounds import check
@@ -193,22 +193,23 @@ def test_a_case_is_timed_beside_the_one_it_goes_against() -> None:
     case = next(case for case in load_cases() if case.name == "mask-T512-half")
     plain = plain_case(case)
     inputs = make_inputs(case)
-    [program] = make_peer("against", [1]).programs(case, inputs, 1)
+    [program] = make_contender("against", [1]).programs(case, inputs, 1)
     np.testing.assert_allclose(program.run(), oracle(plain, inputs), atol=1e-5)
-    assert make_peer("against", [1]).programs(plain, inputs, 1) == []
+    assert make_contender("against", [1]).programs(plain, inputs, 1) == []
 
 
 def test_decoding_is_held_against_reading() -> None:
     case = dataclasses.replace(SMALL, Tq=1, causal=False)
     inputs = make_inputs(case)
-    [program] = make_peer("read", [1]).programs(case, inputs, 1)
+    [program] = make_contender("read", [1]).programs(case, inputs, 1)
     bits = [array.view(np.uint64).ravel() for array in inputs.arrays[1:]]
     assert program.run() == np.bitwise_xor.reduce(np.concatenate(bits))
     if find_spec("ml_dtypes"):  # whose arrays have no buffer of their type
         narrow = in_dtype(inputs, dataclasses.replace(case, dtype="bf16"))
         bits = [array.view(np.uint64).ravel() for array in narrow.arrays[1:]]
-        assert make_peer("read", [1]).programs(case, narrow, 1)[0].run() == np.bitwise_xor.reduce(np.concatenate(bits))
-    assert make_peer("read", [1]).programs(SMALL, make_inputs(SMALL), 1) == []
+        [program] = make_contender("read", [1]).programs(case, narrow, 1)
+        assert program.run() == np.bitwise_xor.reduce(np.concatenate(bits))
+    assert make_contender("read", [1]).programs(SMALL, make_inputs(SMALL), 1) == []
 
 
 def test_the_yardstick_reads_grouped_heads() -> None:

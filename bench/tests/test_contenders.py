@@ -14,8 +14,8 @@ from mha_native_bench.cases.case import Case
 from mha_native_bench.cases.inputs import make_inputs
 from mha_native_bench.cases.oracle import largest_error, oracle, tolerance
 from mha_native_bench.cases.sentence_model import write_model
-from mha_native_bench.contenders import PEERS, Contender, Ours, make_peer
-from mha_native_bench.contenders.contender import YARDSTICKS, CannotCompute
+from mha_native_bench.contenders import PEERS, Contender, make_contender
+from mha_native_bench.contenders.contender import CannotCompute
 
 ATTENTION = Case("attention", "sdpa", "f32", B=1, H=4, Hk=4, Tq=5, Tk=5, D=16, E=0, causal=False)
 LAYER = dataclasses.replace(ATTENTION, name="layer", kind="mha", H=2, Hk=2, E=32)
@@ -62,13 +62,11 @@ KNOWN = {
 }
 
 
-@pytest.fixture(params=["mha_native", *(name for name in PEERS if name not in YARDSTICKS)])
+@pytest.fixture(params=["mha_native", *PEERS])
 def contender(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Contender:
-    if request.param == "mha_native":
-        return Ours([1])
     monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1")  # or NumPy is absent where threadpoolctl is
     try:
-        return make_peer(request.param, [1])
+        return make_contender(request.param, [1])
     except ImportError as error:
         pytest.skip(str(error))
 
@@ -109,7 +107,7 @@ def test_contenders_compute_or_say_why_not(contender: Contender, tmp_path: Path)
 
 
 def test_numpy_says_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
-    contender = make_peer("numpy", [1])
+    contender = make_contender("numpy", [1])
     monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1")
     for changes, reason in (({"dtype": "f16"}, "no BLAS of 16 bits"), ({"weights": "int8"}, "no BLAS of int8 weights")):
         case = dataclasses.replace(LAYER, **changes)

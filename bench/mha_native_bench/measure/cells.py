@@ -10,8 +10,8 @@ from functools import cached_property
 import numpy as np
 
 from mha_native_bench.cases.case import Case
-from mha_native_bench.contenders import Ours
-from mha_native_bench.measure.rounds import Measurement, Timed, is_peer
+from mha_native_bench.contenders import Ours, is_peer
+from mha_native_bench.measure.rounds import Measurement, Timed
 
 READ = "read"  # the contender whose time over ours is a fraction of bandwidth
 

@@ -14,7 +14,7 @@ import mha_native
 from mha_native_bench.cases.case import Case
 from mha_native_bench.cases.inputs import make_inputs
 from mha_native_bench.cases.load import load_cases
-from mha_native_bench.contenders import Contender, Ours, make_peer
+from mha_native_bench.contenders import make_contender
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def measure_model_memory(contender: str, threads: int, case: Case, model: Path) 
 
 
 def measure_here(name: str, threads: int, case: Case, model: Path) -> ModelMemory:
-    contender: Contender = Ours([threads]) if name == Ours.name else make_peer(name, [threads])
+    contender = make_contender(name, [threads])
     inputs = make_inputs(case, model)
     short = replace(case, B=1, Tq=8, Tk=8, shortest=8)
     short_inputs = make_inputs(short, model)

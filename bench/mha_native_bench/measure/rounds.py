@@ -12,8 +12,7 @@ from typing import Any
 
 from mha_native_bench.cases.case import Array, Case
 from mha_native_bench.cases.oracle import largest_error, tolerance
-from mha_native_bench.contenders import Ours, Program
-from mha_native_bench.contenders.contender import YARDSTICKS
+from mha_native_bench.contenders import Program, is_peer
 from mha_native_bench.machine import seconds_of_others
 from mha_native_bench.probes import measure_fma_gflops
 
@@ -161,10 +160,6 @@ def those_who_go_on(timed: list[Timed], turn_seconds: float) -> list[Timed]:
         return is_used and seconds[id(one)] <= SLOW_FORM * form
 
     return [one for one in timed if goes_on(one)]
-
-
-def is_peer(program: Program) -> bool:
-    return program.contender != Ours.name and program.contender not in YARDSTICKS
 
 
 def checked(case: Case, program: Program, expected: Array, bound: float) -> Timed:
