@@ -1,6 +1,6 @@
-"""mha_bench, the benchmark in C++, once in a few seconds: it runs, checks itself, and counts as this one does.
+"""mha_bench, the benchmark in C++, in a few seconds: it runs, its results are right, and it counts work as Python does.
 
-The environment variable MHA_BENCH says where it is; without it nothing here runs.
+The environment variable MHA_BENCH names the program; without it these tests are skipped.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from mha_native_bench.cases.load import load_cases
 
 BENCH = os.environ.get("MHA_BENCH", "")
 ISA = mha_native.available_isas()[0]
-MOST_FLOPS = 2e10  # of a case that --smoke does not leave out
+MOST_FLOPS = 2e10  # of the cases that --smoke runs
 
 pytestmark = pytest.mark.skipif(not BENCH, reason="MHA_BENCH does not name the program")
 

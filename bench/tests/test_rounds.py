@@ -1,4 +1,4 @@
-"""Rounds: nothing wrong is timed, all take turns, what is slow takes no more, and what was measured stays."""
+"""Rounds: wrong results are not timed, programs take turns, slow ones drop out, complete rounds are kept."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from mha_native_bench.cases.oracle import oracle
 from mha_native_bench.contenders import Ours, Program
 from mha_native_bench.measure.rounds import (
     ROUNDS_OF_ALL,
-    SLOW_PROGRAM,
     SLOW_PEER,
+    SLOW_PROGRAM,
     Effort,
     Measurement,
     Timed,

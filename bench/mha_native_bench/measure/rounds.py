@@ -144,21 +144,18 @@ def fast_enough(timed: list[Timed], turn_seconds: float) -> list[Timed]:
 
     The least time of all calls decides, that of the check included, so that an interruption does not.
     """
-    seconds = {id(one): min(one.best, one.check_seconds) for one in timed}
-    fastest_program: dict[tuple[int, str], float] = {}
-    fastest: dict[int, float] = {}
-    for one in timed:
-        if is_peer(one.program):
-            taken, threads, form = seconds[id(one)], one.program.threads, (one.program.threads, one.program.contender)
-            fastest_program[form] = min(taken, fastest_program.get(form, taken))
-            fastest[threads] = min(taken, fastest.get(threads, taken))
+
+    def least(one: Timed) -> float:
+        return min(one.best, one.check_seconds)
 
     def goes_on(one: Timed) -> bool:
         if not is_peer(one.program):
             return True
-        form = fastest_program[one.program.threads, one.program.contender]
-        is_used = form <= max(SLOW_PEER * fastest[one.program.threads], turn_seconds)
-        return is_used and seconds[id(one)] <= SLOW_PROGRAM * form
+        peers = [other for other in timed if is_peer(other.program) and other.program.threads == one.program.threads]
+        fastest = min(map(least, peers))
+        of_contender = min(least(other) for other in peers if other.program.contender == one.program.contender)
+        is_slow_peer = of_contender > max(SLOW_PEER * fastest, turn_seconds)
+        return not is_slow_peer and least(one) <= SLOW_PROGRAM * of_contender
 
     return [one for one in timed if goes_on(one)]
 
