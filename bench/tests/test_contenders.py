@@ -67,14 +67,14 @@ KNOWN = {
 
 @pytest.fixture(params=["mha_native", *PEERS])
 def contender(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Contender:
-    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1")  # or NumPy is absent where threadpoolctl is
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1")  # else NumPy is left out where threadpoolctl is missing
     try:
         return make_contender(request.param, [1])
     except ImportError as error:
         pytest.skip(str(error))
 
 
-@pytest.mark.filterwarnings("ignore:`torch:DeprecationWarning")  # of what torch.compile imports
+@pytest.mark.filterwarnings("ignore:`torch:DeprecationWarning")  # from imports of torch.compile
 def test_contenders_compute_or_say_why_not(contender: Contender, tmp_path: Path) -> None:
     if contender.name == "torch" and shutil.which("g++") is None:
         pytest.skip("torch compiles some forms with a C++ compiler")
@@ -140,7 +140,7 @@ def test_decoding_is_held_against_reading() -> None:
     [program] = make_contender("read", [1]).programs(case, inputs, 1)
     bits = [array.view(np.uint64).ravel() for array in inputs.arrays[1:]]
     assert program.run() == np.bitwise_xor.reduce(np.concatenate(bits))
-    if find_spec("ml_dtypes"):  # whose arrays have no buffer of their type
+    if find_spec("ml_dtypes"):  # its arrays do not export their type by the buffer protocol
         narrow = in_dtype(inputs, dataclasses.replace(case, dtype="bf16"))
         bits = [array.view(np.uint64).ravel() for array in narrow.arrays[1:]]
         [program] = make_contender("read", [1]).programs(case, narrow, 1)

@@ -47,9 +47,9 @@ def test_counts_are_those_of_the_other_harness(case: Case, runs: dict[str, dict[
     run = runs[f"{part}/{case.name}"]
     assert run["flops"] == pytest.approx(case.flops, rel=1e-6)
     gflops, gigabytes = run["GFLOP/s"], run["GB/s"]
-    if case.kind != "sentences":  # which are rows here, and tokens there
+    if case.kind != "sentences":  # sentences begin with rows in C++ and with tokens in Python
         assert gigabytes / gflops == pytest.approx(case.least_bytes / case.flops, rel=1e-4)
-    if case.precision == "int8" and "peak" not in run:  # of a processor that has no such instruction
+    if case.precision == "int8" and "peak" not in run:  # a processor without instructions for int8 products
         return
     assert run["of_peak"] == pytest.approx(gflops / run["peak"], rel=1e-4)
 

@@ -63,7 +63,7 @@ def test_programs_take_turns() -> None:
             if order[-1:] != [name]:
                 order.append(name)
 
-        return Program("mha_native", 1, run, variant=name)  # of a peer some might be too slow for a second round
+        return Program("mha_native", 1, run, variant=name)  # not of a peer, whose slow programs drop out
 
     measurement = unraced(*map(program, "abc"))
     shares: list[float] = []
