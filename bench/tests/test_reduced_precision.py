@@ -1,4 +1,4 @@
-"""Cases in 16 bits, and layers with narrow weights and caches: their counts, and that they are what runs."""
+"""Cases in 16 bits, and weights and caches in reduced precision: their counts, and that they are what runs."""
 
 from __future__ import annotations
 
@@ -48,18 +48,18 @@ def test_a_step_has_the_work_of_its_token_and_reads_its_cache() -> None:
     + [(STEP, changes) for changes in CACHES],
     ids=lambda given: given.name if isinstance(given, Case) else "-".join(*given.items()),
 )
-def test_this_library_computes_in_fewer_bits(case: Case, changes: dict[str, Any]) -> None:
+def test_this_library_computes_in_reduced_precision(case: Case, changes: dict[str, Any]) -> None:
     if "bf16" in changes.values():
         pytest.importorskip("ml_dtypes")
     if case.kind == "sentences":
         pytest.importorskip("safetensors")
         pytest.importorskip("tokenizers")
-    narrow = dataclasses.replace(case, **changes)
+    reduced = dataclasses.replace(case, **changes)
     with Models(None) as models:
-        inputs = make_inputs(narrow, models.directory(narrow))
-        expected = oracle(narrow, inputs)
+        inputs = make_inputs(reduced, models.directory(reduced))
+        expected = oracle(reduced, inputs)
         errors = []
-        for each in (narrow, case):
+        for each in (reduced, case):
             programs = Ours([1]).programs(each, in_dtype(inputs, each), 1)
             [timed] = check(each, programs, expected).timed
             assert timed.error is not None

@@ -1,23 +1,21 @@
-"""Cases and contenders: exact counts, and that peers compute what they say they do."""
+"""Cases: exact counts of work, the rules of cases.toml, inputs, padding and models."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from mha_native_bench.cases.case import Case
-from mha_native_bench.cases.inputs import copies, in_dtype, make_inputs
+from mha_native_bench.cases.inputs import copies, make_inputs
 from mha_native_bench.cases.load import load_cases, plain_case
 from mha_native_bench.cases.oracle import oracle
 from mha_native_bench.cases.padding import padded, padded_pairs, padded_texts, unpadded
 from mha_native_bench.cases.sentence_model import Models
-from mha_native_bench.contenders import Ours, Program, in_rotation, make_peer
-from mha_native_bench.contenders.peers.numpy_unfused import attention
+from mha_native_bench.contenders import Ours
 from mha_native_bench.machine import last_cache_bytes
 from mha_native_bench.measure.rounds import check
 
@@ -151,13 +149,6 @@ def test_cold_arrays_are_the_same_in_other_memory() -> None:
         np.testing.assert_array_equal(key, inputs.arrays[1])
 
 
-def test_a_rotation_runs_one_after_another() -> None:
-    programs = [Program("a", 1, n.__int__) for n in range(3)]
-    rotation = in_rotation(programs)
-    assert [rotation.run() for _ in range(5)] == [0, 1, 2, 0, 1]
-    assert in_rotation(programs[:1]) is programs[0]
-
-
 @pytest.fixture
 def models() -> Iterator[Models]:
     pytest.importorskip("safetensors")
@@ -187,32 +178,3 @@ def test_padding_of_texts() -> None:
     ids, mask = padded_texts([np.array([7, 8, 9]), np.array([5])])
     assert ids.tolist() == [[7, 8, 9], [5, 0, 0]]
     assert mask.tolist() == [[1, 1, 1], [1, 0, 0]]
-
-
-def test_a_case_is_timed_beside_the_one_it_goes_against() -> None:
-    case = next(case for case in load_cases() if case.name == "mask-T512-half")
-    plain = plain_case(case)
-    inputs = make_inputs(case)
-    [program] = make_peer("against", [1]).programs(case, inputs, 1)
-    np.testing.assert_allclose(program.run(), oracle(plain, inputs), atol=1e-5)
-    assert make_peer("against", [1]).programs(plain, inputs, 1) == []
-
-
-def test_decoding_is_held_against_reading() -> None:
-    case = dataclasses.replace(SMALL, Tq=1, causal=False)
-    inputs = make_inputs(case)
-    [program] = make_peer("read", [1]).programs(case, inputs, 1)
-    bits = [array.view(np.uint64).ravel() for array in inputs.arrays[1:]]
-    assert program.run() == np.bitwise_xor.reduce(np.concatenate(bits))
-    if find_spec("ml_dtypes"):  # whose arrays have no buffer of their type
-        narrow = in_dtype(inputs, dataclasses.replace(case, dtype="bf16"))
-        bits = [array.view(np.uint64).ravel() for array in narrow.arrays[1:]]
-        assert make_peer("read", [1]).programs(case, narrow, 1)[0].run() == np.bitwise_xor.reduce(np.concatenate(bits))
-    assert make_peer("read", [1]).programs(SMALL, make_inputs(SMALL), 1) == []
-
-
-def test_the_yardstick_reads_grouped_heads() -> None:
-    inputs = make_inputs(SMALL)
-    query, key, value = inputs.arrays
-    out = attention(query, key, value, ~np.tri(SMALL.Tq, SMALL.Tk, dtype=bool))
-    np.testing.assert_allclose(out, oracle(SMALL, inputs), atol=1e-5)
