@@ -1,4 +1,4 @@
-"""The multi-head attention layer. Its weights live in the core, packed; this class names and documents."""
+"""The multi-head attention layer. This class documents and forwards; the core holds the weights and computes."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Tokens of a decoder, one after another: each is embedded, read over the caches, and the next one is chosen."""
+"""Generation of tokens one by one: embed the last token, run the decoder over its caches, choose the next token."""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -147,7 +147,7 @@ def generate(
             raise ValueError(f"{name}: memory must have the batch size of the prompts, {batch}; got {held}")
 
     def steps(new: NDArray[np.int64], counts: NDArray[np.int64]) -> Iterator[GenerationStep]:
-        # `new` [B, T] are tokens that have not been read, of sequence b the first counts[b].
+        # `new` [B, T]: tokens that the decoder has not read. Sequence b has counts[b] of them, padding follows.
         read, going = np.zeros(batch, np.int64), np.ones(batch, bool)
         for _ in range(max_new_tokens):
             at = np.minimum(read[:, None] + np.arange(new.shape[1]), len(places) - 1)  # padding may lie beyond the end
@@ -168,7 +168,7 @@ def generate(
 
 
 class _Chooser:
-    """Chooses the next token of each sequence by its logits."""
+    """The choice of the next token of each sequence by its logits."""
 
     def __init__(
         self, batch: int, temperature: float, top_k: int | None, top_p: float | None, seed: int | None
@@ -182,8 +182,8 @@ class _Chooser:
         self.generators = [np.random.default_rng(child) for child in np.random.SeedSequence(seed).spawn(batch)]
 
     def __call__(self, logits: NDArray[Any], going: NDArray[np.bool_]) -> NDArray[np.int64]:
-        """[B, V] -> [B]; of a sequence that is not `going` any more, anything."""
-        largest = logits.max(-1)  # NaN if there is one
+        """Logits [B, V] to tokens [B]. The token of a sequence that is no longer `going` has no meaning."""
+        largest = logits.max(-1)  # NaN if the row has one
         for b in np.flatnonzero(going & ~np.isfinite(largest)):
             raise ValueError(f"generate: the largest logit of sequence {b} is {largest[b]}")
         if self.temperature == 0:
