@@ -110,15 +110,15 @@ void check_options(const char* function, AttentionOptions& options, DType dtype,
 /// Checks and brings into shape all arguments but the outputs; of `out` only the dtype is checked.
 void check_inputs(AttentionArguments& a) {
   const char* f = a.function;
-  const bool weigh = !a.value;
-  const char* result = weigh ? "weights" : "out";
+  const bool gives_weights = !a.value;
+  const char* result = gives_weights ? "weights" : "out";
   const TensorView query = a.query, key = a.key, value = a.value;  // as they were given, for messages
   const Named inputs = {{"query", query}, {"key", key}, {"value", value}};
 
   const int least_rank = a.ragged ? 3 : 2, most_rank = a.ragged ? 3 : 4;
   check_rank(f, "query", query, least_rank, most_rank, inputs);
   check_rank(f, "key", key, least_rank, most_rank, inputs);
-  if (!weigh) check_rank(f, "value", value, least_rank, most_rank, inputs);
+  if (!gives_weights) check_rank(f, "value", value, least_rank, most_rank, inputs);
   check_dtypes(f, query.dtype, {{"query", query}, {"key", key}, {"value", value}, {result, a.out}});
 
   if (a.ragged)
@@ -129,7 +129,7 @@ void check_inputs(AttentionArguments& a) {
   const Index query_batch = a.query.extents[0], key_batch = a.key.extents[0];
   if (query_batch != key_batch && query_batch != 1 && key_batch != 1)
     fail(f, "query and key must have the same batch size, or one of them 1", inputs);
-  if (!weigh && a.value.extents[0] != key_batch) fail(f, "value must have the batch size of key", inputs);
+  if (!gives_weights && a.value.extents[0] != key_batch) fail(f, "value must have the batch size of key", inputs);
   for (TensorView* view : {&a.query, &a.key, &a.value}) repeat_batch(*view, query_batch == 1 ? key_batch : query_batch);
 
   const auto [batch, heads, query_length, head_dim] = a.query.extents;
@@ -137,7 +137,7 @@ void check_inputs(AttentionArguments& a) {
   if (key_dim != head_dim) fail(f, "key must have the head_dim of query", inputs);
   if (kv_heads == 0 ? heads != 0 : heads % kv_heads != 0)
     fail(f, "the heads of query must be a multiple of the heads of key", inputs);
-  if (!weigh) {
+  if (!gives_weights) {
     if (a.value.extents[1] != kv_heads) fail(f, "value must have the heads of key", inputs);
     if (a.value.extents[2] != key_length) fail(f, "value must have the length of key", inputs);
   }
@@ -150,13 +150,13 @@ void check_inputs(AttentionArguments& a) {
 
 void validate(AttentionArguments& a) {
   const char* f = a.function;
-  const bool weigh = !a.value;
-  const char* result = weigh ? "weights" : "out";
+  const bool gives_weights = !a.value;
+  const char* result = gives_weights ? "weights" : "out";
   const TensorView query = a.query, key = a.key, value = a.value;  // as they were given, for messages
   check_inputs(a);
   const auto [batch, heads, query_length, head_dim] = a.query.extents;
 
-  const Index width = weigh ? a.key.extents[2] : a.value.extents[3];
+  const Index width = gives_weights ? a.key.extents[2] : a.value.extents[3];
   const MutableTensorView out = a.out, lse = a.lse;
   const int rank = !a.ragged && batch != 1 ? 4 : query.rank;  // a batch of one that is repeated gets its axis
   if (a.ragged && out.rank == 3) ragged_to_dense_axes(a.out);
