@@ -1,12 +1,12 @@
-"""Compares what `mha_bench --benchmark_out=FILE` has written before a change and after it.
+"""Compares runs of `mha_bench`, the benchmark in C++, before a change and after it.
 
     python -m mha_native_bench.compare before-1.json before-2.json --to after-1.json after-2.json
 
-A ratio is that of two times, after over before: below 1, the change made it faster. It is the median of all pairs of a
-repetition before and one after, with the quartiles of those pairs. "by peak" is the same for the fraction of peak,
-turned round so that it can be compared: a machine that was slower as a whole during one of the runs does not move it. A
-star marks a benchmark both of whose ratios lie on one side of 1 with their quartiles. "best" is that of the fastest
-repetitions: on a machine that others use, what the code can do.
+The files are those of `--benchmark_out`. "after / before" is the time after over the time before, so that below 1 the
+change made it faster: the median, with its quartiles, over all pairs of a repetition before and one after. "by peak" is
+the fraction of peak before over that after, which does not change if the whole machine was slower during one of the
+runs. A star marks a benchmark whose two ratios are on the same side of 1 with all their quartiles. "best" is the ratio
+of the fastest repetitions, which other users of the machine disturb least.
 
 Exit code: 0; 2 if the files cannot be compared, or 1 with --fail-above if a starred ratio is above that.
 """
@@ -26,7 +26,7 @@ SAME_CONTEXT = ("isa", "host_name", "num_cpus")
 
 
 class Repetition(NamedTuple):
-    """Of one benchmark: microseconds of a call, and the fraction of peak where there is one."""
+    """Microseconds of a call in one repetition of a benchmark, and its fraction of peak if it has one."""
 
     microseconds: float
     of_peak: float | None
@@ -81,7 +81,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def read(paths: Sequence[Path]) -> dict[str, list[Repetition]]:
-    """The repetitions of each benchmark, of all files together, in the order of the files."""
+    """The repetitions of each benchmark from all files, in the order of the files."""
     repetitions: dict[str, list[Repetition]] = {}
     for path in paths:
         for run in load(path)["benchmarks"]:
@@ -123,7 +123,7 @@ def compare(before: dict[str, list[Repetition]], after: dict[str, list[Repetitio
 
 
 def ratio_of(numerators: Sequence[float], denominators: Sequence[float]) -> Ratio:
-    """Median and quartiles of all quotients: runs of two processes have no pairs that belong together."""
+    """Median and quartiles of the quotients of all pairs, as repetitions of two processes have no order in common."""
     quotients = [a / b for a in numerators for b in denominators]
     if len(quotients) == 1:
         return Ratio(quotients[0], quotients[0], quotients[0])

@@ -1,4 +1,4 @@
-"""Where and on what a measurement was made: what two of them must share to be compared."""
+"""The machine and the software of a measurement, which two measurements must share to be compared."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mha_native_bench.probes import active_isa_reason, compiler
 
 
 def describe_machine() -> dict[str, str]:
-    """Facts by name. Those that this system does not tell are left out."""
+    """Facts by name, without those that the system does not report."""
     facts = {
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "commit": commit(),
@@ -32,7 +32,7 @@ def describe_machine() -> dict[str, str]:
 
 
 def commit() -> str:
-    """Of the checkout that this file is in. The library that is measured is the installed one: install it afresh."""
+    """The commit of the checkout that holds this file; empty if it is installed. The library may be another commit."""
     here = Path(__file__).parent
     try:
         git = ["git", "-C", str(here), "describe", "--always", "--abbrev=12", "--dirty=, with changes", "--exclude=*"]
@@ -52,13 +52,13 @@ def cpu_model() -> str:
 
 
 def last_cache_bytes() -> int:
-    """Of the largest cache that the first core sees; 32 MiB where the system does not tell."""
+    """Size of the largest cache of the first core; 32 MiB where the system does not report it."""
     sizes = [first_line(str(path)) for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")]
     return max((int(size.removesuffix("K")) * 1024 for size in sizes if size.endswith("K")), default=32 * 2**20)
 
 
 def seconds_of_others() -> float | None:
-    """CPU seconds that other processes, and other guests of the host, have used so far; only on Linux."""
+    """CPU seconds that other processes, and other guests of the host, have used so far; None except on Linux."""
     try:
         fields = Path("/proc/stat").read_text(encoding="utf-8").split("\n", 1)[0].split()[1:]
         user, nice, system, _idle, _waiting, interrupts, soft_interrupts, stolen = map(int, fields[:8])

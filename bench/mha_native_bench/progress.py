@@ -1,4 +1,4 @@
-"""On the error output: what is running, and how long the rest will take. The report alone goes to standard output."""
+"""Progress on the error output: the case that runs and the time that is left. The report goes to standard output."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 
 
 class Progress:
-    """A bar of tqdm on a terminal, a line for each case elsewhere. A context manager: the bar goes when it ends."""
+    """A bar of tqdm on a terminal, else a line for each case. A context manager, which removes the bar at its end."""
 
     def __init__(self, cases: int) -> None:
         self._cases = cases
-        self._begun = 0  # cases
-        self._done = 0.0  # cases, and a fraction of the one that runs
+        self._begun = 0  # cases that have begun
+        self._done = 0.0  # cases that are done, and the fraction of the one that runs
         self._started = time.monotonic()
         self._bar = bar_of(cases) if sys.stderr.isatty() else None
 
@@ -26,7 +26,7 @@ class Progress:
             self._bar.close()
 
     def begin(self, name: str) -> None:
-        """The next case, of which nothing is done."""
+        """Starts the next case."""
         self._done, self._begun = self._begun, self._begun + 1
         if self._bar is not None:
             self._bar.n = self._done
@@ -35,14 +35,14 @@ class Progress:
             print(f"[{self._begun}/{self._cases}] {name}{self._left()}", file=sys.stderr, flush=True)
 
     def advance(self, share: float) -> None:
-        """So much of the case is done."""
+        """Sets the fraction of the running case that is done."""
         self._done = self._begun - 1 + share
         if self._bar is not None:
             self._bar.n = self._done
             self._bar.refresh()
 
     def say(self, sentence: str) -> None:
-        """A line that stays."""
+        """Prints a line that stays above the bar."""
         if self._bar is not None:
             self._bar.clear()
         print(sentence, file=sys.stderr, flush=True)
@@ -55,10 +55,10 @@ class Progress:
 
 
 def bar_of(cases: int) -> Any:
-    """None without tqdm."""
+    """A bar for so many cases; None without tqdm."""
     try:
         from tqdm import tqdm
     except ImportError:
         return None
-    tqdm.monitor_interval = 0  # no thread of its own, which would run beside what is timed
+    tqdm.monitor_interval = 0  # else its monitor is a thread that runs beside what is timed
     return tqdm(total=cases, bar_format="{percentage:3.0f}%|{bar:30}| {elapsed}, {remaining} left  {desc}", leave=False)

@@ -1,4 +1,4 @@
-"""From options to results: which cases, which contenders, and one case after another."""
+"""A run: chooses cases and contenders by the options, and measures one case after another."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from mha_native_bench.cases.inputs import Inputs, copies, make_inputs
 from mha_native_bench.cases.load import load_cases
 from mha_native_bench.cases.oracle import oracle
 from mha_native_bench.cases.sentence_model import Models
-from mha_native_bench.contenders import PEERS, Contender, Ours, Program, in_rotation, make_peer
-from mha_native_bench.contenders.contender import YARDSTICKS, CannotCompute
+from mha_native_bench.contenders import PEERS, YARDSTICKS, Contender, Ours, Program, in_rotation, make_contender
+from mha_native_bench.contenders.contender import CannotCompute
 from mha_native_bench.errors import UserError
 from mha_native_bench.machine import describe_machine
 from mha_native_bench.measure.model_memory import measure_model_memory
@@ -25,7 +25,7 @@ from mha_native_bench.progress import Progress
 
 FULL_ROUNDS, QUICK_ROUNDS = 9, 5
 
-DEFAULT_PEERS = [name for name in PEERS if name not in YARDSTICKS or name == "read"]
+DEFAULT_CONTENDERS = ["read", *PEERS]  # without --peers
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Plan:
 
 
 def prepare(options: Namespace) -> tuple[Plan, Results]:
-    """What is to be run, and results without a measurement yet.
+    """What to run, and results that have no measurement yet.
 
     Raises
     ------
@@ -47,7 +47,7 @@ def prepare(options: Namespace) -> tuple[Plan, Results]:
     """
     try:
         mha_native.active_isa()
-    except ValueError as error:  # MHA_NATIVE_ISA asks for what cannot be had
+    except ValueError as error:  # MHA_NATIVE_ISA names an instruction set that is not available
         raise UserError(str(error)) from error
     absent: dict[str, str] = {}
     cases = chosen_cases(options, absent)
@@ -62,7 +62,7 @@ def prepare(options: Namespace) -> tuple[Plan, Results]:
 
 
 def chosen_cases(options: Namespace, absent: dict[str, str]) -> list[Case]:
-    """Those of `extra` run only where they are named."""
+    """The cases of the options; `extra` cases run only if --cases names them."""
     cases = load_cases()
     if options.quick:
         cases = [case for case in cases if case.quick]
@@ -89,11 +89,11 @@ def chosen_cases(options: Namespace, absent: dict[str, str]) -> list[Case]:
 
 def chosen_contenders(options: Namespace, absent: dict[str, str]) -> list[Contender]:
     contenders: list[Contender] = [Ours(options.threads)]
-    for name in DEFAULT_PEERS if options.peers is None else options.peers:
-        if name not in PEERS:
-            raise UserError(f"--peers {name}: there are {', '.join(PEERS)}")
+    for name in DEFAULT_CONTENDERS if options.peers is None else options.peers:
+        if name not in PEERS | YARDSTICKS:
+            raise UserError(f"--peers {name}: there are {', '.join(PEERS | YARDSTICKS)}")
         try:
-            contenders.append(make_peer(name, options.threads))
+            contenders.append(make_contender(name, options.threads))
         except ImportError as error:
             if options.peers is not None:
                 raise UserError(f"--peers {name}: {error}") from error
@@ -102,7 +102,7 @@ def chosen_contenders(options: Namespace, absent: dict[str, str]) -> list[Conten
 
 
 def run(plan: Plan, results: Results) -> None:
-    """Puts into `results` one case after another, as far as it comes.
+    """Adds one case after another to `results`; if it is interrupted, those that it has measured remain.
 
     Raises
     ------
@@ -139,7 +139,7 @@ def run(plan: Plan, results: Results) -> None:
 
 
 def programs_of(case: Case, inputs: Inputs, plan: Plan) -> tuple[list[Program], dict[str, str]]:
-    """The programs of all contenders, and why others have none."""
+    """The programs of all contenders, and the reasons of those that cannot compute the case."""
     arrays = copies(case, inputs)
     programs: list[Program] = []
     cannot: dict[str, str] = {}

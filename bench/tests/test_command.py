@@ -59,13 +59,19 @@ def test_an_interrupted_run_reports_what_it_has() -> None:
         "--rounds",
         "100000",
     ]
-    # In the background of a shell, children inherit that it is ignored.
-    hears = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **hears) as running:
+    running = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # A shell starts background jobs with SIGINT ignored, which children inherit.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    with running:
         assert running.stderr is not None
         assert "sdpa-T16-D64" in running.stderr.readline()
         with pytest.raises(subprocess.TimeoutExpired):
-            running.wait(3)  # for a round
+            running.wait(3)  # long enough for a round
         running.send_signal(signal.SIGINT)
         out, err = running.communicate(timeout=60)
     assert running.returncode == 130
@@ -86,7 +92,7 @@ def test_an_interrupted_run_reports_what_it_has() -> None:
         (["--plot", "no/such/folder.png"], "no/such" if find_spec("matplotlib") else "pip install"),
     ],
 )
-def test_what_the_user_can_mend_is_said_before_anything_runs(arguments: list[str], word: str) -> None:
+def test_user_errors_are_reported_before_anything_runs(arguments: list[str], word: str) -> None:
     done = bench(*arguments)
     assert (done.returncode, done.stdout) == (2, "")
     assert word in done.stderr

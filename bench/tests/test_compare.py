@@ -1,4 +1,4 @@
-"""The comparison of two runs of mha_bench: ratios, spread, and what is no difference."""
+"""The comparison of runs of mha_bench: ratios, their spread, and which differences are clear."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mha_native_bench import compare
 def write(
     path: Path, times: dict[str, list[float]], peaks: dict[str, list[float]] | None = None, **context: Any
 ) -> Path:
-    """Each benchmark's repetitions, in microseconds, and an aggregate that must be passed over."""
+    """Each benchmark's repetitions, in microseconds, and an aggregate that must be skipped."""
     runs = []
     for name, values in times.items():
         for i, value in enumerate(values):
@@ -46,7 +46,7 @@ def test_several_files_are_one_side(tmp_path: Path) -> None:
     ("after", "of_peak", "clear"),
     [
         ([5.0, 5.1, 5.2], [0.8, 0.82, 0.81], True),  # faster, and by its share of the peak
-        ([5.0, 5.1, 5.2], [0.4, 0.42, 0.41], False),  # faster, since the machine was
+        ([5.0, 5.1, 5.2], [0.4, 0.42, 0.41], False),  # faster, because the machine was
         ([9.0, 10.1, 11.0], [0.8, 0.82, 0.81], False),  # within the spread
         ([20.0, 20.1, 20.2], [0.2, 0.21, 0.2], True),  # slower
     ],

@@ -1,4 +1,4 @@
-"""What the rows of cases.toml cover, what a quick run takes of them, and layers that attend to a memory."""
+"""What the rows of cases.toml cover, which of them a quick run takes, and layers that attend to a memory."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""mha_bench, the benchmark in C++, once in a few seconds: it runs, checks itself, and counts as this one does.
+"""mha_bench, the benchmark in C++, in a few seconds: it runs, its results are right, and it counts work as Python does.
 
-The environment variable MHA_BENCH says where it is; without it nothing here runs.
+The environment variable MHA_BENCH names the program; without it these tests are skipped.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from mha_native_bench.cases.load import load_cases
 
 BENCH = os.environ.get("MHA_BENCH", "")
 ISA = mha_native.available_isas()[0]
-MOST_FLOPS = 2e10  # of a case that --smoke does not leave out
+MOST_FLOPS = 2e10  # of the cases that --smoke runs
 
 pytestmark = pytest.mark.skipif(not BENCH, reason="MHA_BENCH does not name the program")
 
@@ -47,9 +47,9 @@ def test_counts_are_those_of_the_other_harness(case: Case, runs: dict[str, dict[
     run = runs[f"{part}/{case.name}"]
     assert run["flops"] == pytest.approx(case.flops, rel=1e-6)
     gflops, gigabytes = run["GFLOP/s"], run["GB/s"]
-    if case.kind != "sentences":  # which are rows here, and tokens there
+    if case.kind != "sentences":  # sentences begin with rows in C++ and with tokens in Python
         assert gigabytes / gflops == pytest.approx(case.least_bytes / case.flops, rel=1e-4)
-    if case.precision == "int8" and "peak" not in run:  # of a processor that has no such instruction
+    if case.precision == "int8" and "peak" not in run:  # a processor without instructions for int8 products
         return
     assert run["of_peak"] == pytest.approx(gflops / run["peak"], rel=1e-4)
 

@@ -1,4 +1,4 @@
-"""What is said of measurements: who stands for whom, what it comes to, and what nobody may leave out."""
+"""The report: the fastest program of each contender, ratios, the lines that it must have, JSON and pictures."""
 
 from __future__ import annotations
 

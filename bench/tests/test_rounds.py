@@ -1,4 +1,4 @@
-"""Rounds: nothing wrong is timed, all take turns, what is slow takes no more, and what was measured stays."""
+"""Rounds: wrong results are not timed, programs take turns, slow ones drop out, complete rounds are kept."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from mha_native_bench.cases.oracle import oracle
 from mha_native_bench.contenders import Ours, Program
 from mha_native_bench.measure.rounds import (
     ROUNDS_OF_ALL,
-    SLOW_FORM,
     SLOW_PEER,
+    SLOW_PROGRAM,
     Effort,
     Measurement,
     Timed,
     Turn,
     WrongResult,
     check,
+    fast_enough,
     race,
     rest,
-    those_who_go_on,
 )
 
 SMALL = Case("small", "sdpa", "f32", B=1, H=4, Hk=2, Tq=5, Tk=7, D=8, E=0, causal=True)
@@ -63,7 +63,7 @@ def test_programs_take_turns() -> None:
             if order[-1:] != [name]:
                 order.append(name)
 
-        return Program("mha_native", 1, run, variant=name)  # of a peer some might be too slow for a second round
+        return Program("mha_native", 1, run, variant=name)  # not of a peer, whose slow programs drop out
 
     measurement = unraced(*map(program, "abc"))
     shares: list[float] = []
@@ -100,15 +100,15 @@ def raced(contender: str, seconds: float, threads: int = 1, checked: float = np.
 
 def test_what_is_slow_does_not_go_on() -> None:
     ours, yardstick = raced("mha_native", 1e3), raced("read", 1e3)
-    fastest, form, slow_form = raced("a", 1.0), raced("a", SLOW_FORM), raced("a", SLOW_FORM * 1.01)
+    fastest, form, slow_program = raced("a", 1.0), raced("a", SLOW_PROGRAM), raced("a", SLOW_PROGRAM * 1.01)
     peer, slow_peer = raced("b", SLOW_PEER), raced("c", SLOW_PEER * 1.01)
     alone = raced("c", SLOW_PEER * 1.01, threads=2)
     interrupted = raced("d", 1e3, checked=SLOW_PEER)
-    timed = [ours, yardstick, fastest, form, slow_form, peer, slow_peer, alone, interrupted]
+    timed = [ours, yardstick, fastest, form, slow_program, peer, slow_peer, alone, interrupted]
     rest = [ours, yardstick, fastest, form, peer, alone, interrupted]
-    assert those_who_go_on(timed, turn_seconds=0.02) == rest
+    assert fast_enough(timed, turn_seconds=0.02) == rest
     rest.insert(5, slow_peer)
-    assert those_who_go_on(timed, turn_seconds=10) == rest
+    assert fast_enough(timed, turn_seconds=10) == rest
 
 
 def test_what_is_slow_loses_its_turns_alone() -> None:

@@ -1,4 +1,4 @@
-"""From options to results: which cases run, and what becomes of those that cannot, or are wrong."""
+"""A run: which cases and contenders it chooses, and what it does with wrong results."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CAPPED = dataclasses.replace(SMALL, name="capped", softcap=2.0)
 
 
 class Fake(Contender):
-    """Has no softcap, and gives the sum of what it is given."""
+    """Has no softcap, and returns the sum of its inputs."""
 
     name = "torch"
 

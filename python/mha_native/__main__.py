@@ -13,7 +13,7 @@ from .runtime import show_config
 
 _EXAMPLE = "A dog ate the food because it was hungry"
 
-# Of the C++ library that is in the package, for builds in other languages: cmake -Dmha_native_DIR=$(... --cmake-dir)
+# Folders of the C++ library in the package, for builds of C++ programs: cmake -Dmha_native_DIR=$(... --cmake-dir)
 _PLACES = {
     "--cmake-dir": ("lib/cmake/mha_native", "folder of the CMake package, for mha_native_DIR"),
     "--include-dir": ("include", "folder of the C and C++ headers"),
@@ -22,7 +22,7 @@ _PLACES = {
 
 
 class _PrintPlace(argparse.Action):
-    """Prints a path below the package as it is, which the action "version" would wrap."""
+    """Prints a path below the package. The action "version" would wrap a long one."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         print(Path(__file__).parent / str(self.const))
@@ -47,7 +47,7 @@ def main(arguments: list[str] | None = None) -> int:
     about = "speed beside other libraries, on the same inputs in turns; each result is checked first (bench --help)"
     commands.add_parser("bench", help=about, add_help=False)
     given = sys.argv[1:] if arguments is None else arguments
-    is_bench = given[:1] == ["bench"]  # which has options of its own
+    is_bench = given[:1] == ["bench"]  # its options are parsed by the benchmark itself
     options = parser.parse_args(given[:1] if is_bench else given)
 
     try:
@@ -66,8 +66,8 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt:
         embed.complain("interrupted")
-        return 130  # what a shell says of it
-    except BrokenPipeError:  # the reader has seen enough, as in `| head`; keep the interpreter from flushing into it
+        return 130  # the exit code of shells for an interrupt
+    except BrokenPipeError:  # as in `| head`: keep the interpreter from flushing into the closed pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     return 0

@@ -1,4 +1,4 @@
-"""The layers of docs/architecture.md as tests, in C++: bindings -> api -> checks, execute -> plan -> kernels, never back."""
+"""The layers of docs/architecture.md, in C++: bindings -> api -> checks, execute -> plan -> kernels, never back."""
 
 import re
 from pathlib import Path

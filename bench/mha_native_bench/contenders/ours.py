@@ -31,7 +31,7 @@ class Ours(Contender):
             return [Program(self.name, threads, lambda: attend_ragged(query, key, value, offsets, offsets, **options))]
         if case.kind == "sentences":
             model = load_model(inputs.model, case.dtype_name, case.weight_dtype)
-            texts = [tokens.tolist() for tokens in inputs.arrays]  # as a tokenizer gives them
+            texts = [tokens.tolist() for tokens in inputs.arrays]  # as tokenizers return them
             return [
                 Program(self.name, threads, lambda: model.encode_tokens(texts, normalize=True, num_threads=threads))
             ]
@@ -49,7 +49,7 @@ class Ours(Contender):
 
 
 def step(case: Case, layer: Any, x: Array, threads: int) -> Callable[[], Array]:
-    """The last token of each sequence over a cache of the others, which then forgets it."""
+    """Appends the last token of each sequence to a cache of the others, attends to all, and rolls the cache back."""
     token = x[:, -1:]
     cache = layer.new_cache(case.B, case.Tk, dtype=DTYPES[case.cache or case.dtype][0])
     layer.append_to(cache, x[:, :-1])
@@ -64,7 +64,7 @@ def step(case: Case, layer: Any, x: Array, threads: int) -> Callable[[], Array]:
 
 @lru_cache(maxsize=2)
 def load_model(directory: Path, dtype: str, weight_dtype: str | None) -> Any:
-    """One for all numbers of threads; with it that of the case it goes against."""
+    """The model, shared by all numbers of threads; also kept is that of the case that this one goes against."""
     from mha_native.models import SentenceEncoder
 
     return SentenceEncoder.from_pretrained(directory, dtype=dtype, weight_dtype=weight_dtype)

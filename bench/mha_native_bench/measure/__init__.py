@@ -1,1 +1,1 @@
-"""Checking and timing, and the figures that come of it."""
+"""Checks and times programs, and computes figures from the times."""

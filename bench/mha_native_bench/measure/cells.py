@@ -1,4 +1,4 @@
-"""What measurements say of each case and number of threads: who stands for whom, and how fast one is beside another."""
+"""Figures of each case and number of threads: the fastest program of each contender, and ratios of times."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from functools import cached_property
 import numpy as np
 
 from mha_native_bench.cases.case import Case
-from mha_native_bench.contenders import Ours
-from mha_native_bench.measure.rounds import Measurement, Timed, is_peer
+from mha_native_bench.contenders import Ours, is_peer
+from mha_native_bench.measure.rounds import Measurement, Timed
+from mha_native_bench.wording import counted, ratio_text
 
-READ = "read"  # the contender whose time over ours is a fraction of bandwidth
+READ = "read"  # the yardstick whose time over ours is the fraction of bandwidth that we use
 
-LEVEL = 0.98  # of the time of the best peer, over ours: from here on we are not behind
+LEVEL = 0.98  # least time of the best peer over ours at which we count as not behind
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class Spread:
     high: float
 
     def __str__(self) -> str:
-        return f"{short(self.median)} [{short(self.low)} {short(self.high)}]"
+        return f"{ratio_text(self.median)} [{ratio_text(self.low)} {ratio_text(self.high)}]"
 
 
 def spread(values: Sequence[float]) -> Spread:
@@ -35,7 +36,7 @@ def spread(values: Sequence[float]) -> Spread:
 
 
 def ratio(of: Timed, to: Timed) -> Spread:
-    """How many times as long `of` takes as `to`, over the rounds that both took part in: the first ones."""
+    """Time of `of` over that of `to`, from the rounds that both took part in, which are the first ones."""
     return spread([a / b for a, b in zip(of.medians, to.medians, strict=False)])
 
 
@@ -52,7 +53,7 @@ class Cell:
 
     @property
     def label(self) -> str:
-        return f"{self.case.name}, {self.threads} thread{'s' * (self.threads > 1)}"
+        return f"{self.case.name}, {counted(self.threads, 'thread')}"
 
     @property
     def ours(self) -> Timed:
@@ -60,7 +61,7 @@ class Cell:
 
     @cached_property
     def peers(self) -> dict[str, Timed]:
-        """By name, those that compute the case, each by its fastest form."""
+        """The fastest program of each peer that computes the case, by the name of the peer."""
         names = dict.fromkeys(one.program.contender for one in self.measurement.timed if is_peer(one.program))
         forms = {name: self.programs_of(name) for name in names}
         return {name: self.fastest(of_peer) for name, of_peer in forms.items() if of_peer}
@@ -70,24 +71,24 @@ class Cell:
         return self.fastest(self.peers.values()) if self.peers else None
 
     def fastest(self, timed: Iterable[Timed]) -> Timed:
-        """Beside ours, among those that went on for as many rounds as any."""
+        """The one of the least time over ours, among those with the most rounds."""
         return min(timed, key=lambda one: (-len(one.turns), ratio(one, self.ours).median))
 
     @property
     def lead(self) -> Spread | None:
-        """Time of the best peer over ours: above 1, ours is faster."""
+        """Time of the best peer over ours; above 1, ours is faster."""
         return ratio(self.best_peer, self.ours) if self.best_peer else None
 
     @property
     def of_peak(self) -> float:
-        """Median over rounds of the fraction of what so many cores could multiply and add."""
+        """Median over rounds of our FLOP/s over the peak of as many cores."""
         rates = [self.case.flops * 1e-9 / seconds for seconds in self.ours.medians]
         peaks = self.measurement.peaks
         return spread([rate / (self.threads * peak) for rate, peak in zip(rates, peaks, strict=True)]).median
 
     @property
     def of_bandwidth(self) -> Spread | None:
-        """Time of reading keys and values over ours."""
+        """Time of reading keys and values once over ours; None if the yardstick `read` did not run."""
         read = self.programs_of(READ)
         return ratio(read[0], self.ours) if read else None
 
@@ -98,8 +99,3 @@ class Cell:
 
 def geometric_mean(values: Sequence[float]) -> float:
     return math.exp(sum(map(math.log, values)) / len(values))
-
-
-def short(value: float) -> str:
-    """A ratio: two decimals, fewer of a large one."""
-    return f"{value:.2f}" if value < 10 else f"{value:.1f}" if value < 100 else f"{value:.0f}"

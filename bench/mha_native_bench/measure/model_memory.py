@@ -14,16 +14,18 @@ import mha_native
 from mha_native_bench.cases.case import Case
 from mha_native_bench.cases.inputs import make_inputs
 from mha_native_bench.cases.load import load_cases
-from mha_native_bench.contenders import Contender, Ours, make_peer
+from mha_native_bench.contenders import make_contender
+from mha_native_bench.wording import counted
 
 
 @dataclass(frozen=True)
 class ModelMemory:
-    """Bytes that are resident at most during a call, beyond those that were before.
+    """The most memory that is resident during a call, in bytes, less a state before it.
 
-    `beyond_weights`: before the model was loaded, and beyond the file of its weights. A second copy of weights counts,
-    and the tokenizer, and what loading leaves behind; libraries do not. `of_call`: after the model was loaded and has
-    embedded a short text. Pages of weights that are read for the first time count.
+    `beyond_weights`: less what was resident before the model was loaded, and less the file of its weights. Second
+    copies of weights, the tokenizer and what loading leaves behind count; code of libraries does not. `of_call`: less
+    what was resident after the model was loaded and had embedded a short text. Pages of weights that the call reads
+    for the first time count.
     """
 
     contender: str
@@ -36,19 +38,17 @@ class ModelMemory:
         return asdict(self)
 
     def line(self) -> str:
-        """For the reader."""
+        """The figures as a line of the report."""
         beyond, of_call = self.beyond_weights / 2**20, self.of_call / 2**20
-        threads = f"{self.threads} thread{'s' * (self.threads > 1)}"
-        return (
-            f"Memory of {self.contender}, {self.case}, {threads}: {beyond:.1f} MiB beyond weights, "
-            f"{of_call:.1f} MiB of it for the call"
-        )
+        which = f"{self.contender}, {self.case}, {counted(self.threads, 'thread')}"
+        return f"Memory of {which}: {beyond:.1f} MiB beyond weights, {of_call:.1f} MiB of it for the call"
 
 
 def measure_model_memory(contender: str, threads: int, case: Case, model: Path) -> list[ModelMemory]:
-    """In a process of its own, since memory that was freed may stay resident. Empty where the system does not tell.
+    """Measures in a process of its own, as memory that was freed may stay resident.
 
-    Also of ONNX Runtime, whose graph is put together here, in the same process, instead of read from a file.
+    Empty where the system does not report it, and for ONNX Runtime, whose graph is built in the process and not read
+    from a file.
     """
     if contender == "onnxruntime" or not Path("/proc/self/clear_refs").exists():
         return []
@@ -58,11 +58,11 @@ def measure_model_memory(contender: str, threads: int, case: Case, model: Path) 
 
 
 def measure_here(name: str, threads: int, case: Case, model: Path) -> ModelMemory:
-    contender: Contender = Ours([threads]) if name == Ours.name else make_peer(name, [threads])
+    contender = make_contender(name, [threads])
     inputs = make_inputs(case, model)
     short = replace(case, B=1, Tq=8, Tk=8, shortest=8)
     short_inputs = make_inputs(short, model)
-    for library in ("safetensors.numpy", "tokenizers"):  # loaded late by this library; those of peers are there by now
+    for library in ("safetensors.numpy", "tokenizers"):  # imported late by mha_native, and already by peers
         import_module(library)
     before = resident_bytes("VmRSS")
     first = contender.programs(short, short_inputs, threads)[0]
@@ -71,7 +71,7 @@ def measure_here(name: str, threads: int, case: Case, model: Path) -> ModelMemor
     loaded = resident_bytes("VmRSS")
     program = contender.programs(case, inputs, threads)[0]
     with program.turn():
-        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the peak is what is resident now
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # sets the peak to what is resident now
         program.run()
     most = resident_bytes("VmHWM")
     weights = (model / "model.safetensors").stat().st_size
@@ -79,7 +79,7 @@ def measure_here(name: str, threads: int, case: Case, model: Path) -> ModelMemor
 
 
 def resident_bytes(field: str) -> int:
-    """VmRSS: now; VmHWM: at most so far."""
+    """VmRSS: resident now; VmHWM: the peak so far."""
     lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{field}:"))
 

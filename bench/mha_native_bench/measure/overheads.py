@@ -1,4 +1,4 @@
-"""Costs that no case shows: of a call however small it is, the scratch memory of a long one, imports, and of models."""
+"""Costs beside the cases: a call on the least input, scratch memory of a long one, imports, memory of models."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ import mha_native
 from mha_native_bench.contenders import Program
 from mha_native_bench.measure.model_memory import ModelMemory
 from mha_native_bench.measure.rounds import Effort, take_turn
+from mha_native_bench.wording import counted
 
-LONG = 16384  # keys and queries: their scores would be 1 GiB
+LONG = 16384  # queries and keys of the long call; its scores would take 1 GiB if they were stored
 
-# In a process of its own, since a thread's scratch memory remembers the largest call. One head is enough: more heads
-# are more tiles, of the same size.
+# Run in a process of its own, as the scratch memory of a thread keeps the size of the largest call so far. One head is
+# enough: more heads are more tiles of the same size.
 SCRATCH_PROGRAM = f"""
 import sys
 import numpy as np
@@ -29,7 +30,7 @@ mha_native.scaled_dot_product_attention(x, x, x, num_threads=int(sys.argv[2]))
 print(scratch_bytes())
 """
 
-# NumPy comes first, since whoever has arrays has imported it.
+# NumPy is imported first, as a program that has arrays has imported it already.
 IMPORT_PROGRAM = """
 import sys, time
 import numpy
@@ -42,10 +43,11 @@ IMPORTED = ("mha_native", "mha_native.models")
 
 @dataclass(frozen=True)
 class Overheads:
-    """Seconds of a call on one query, one key and eight features; bytes of scratch at `LONG`, by number of threads.
+    """Costs beside the cases.
 
-    `import_seconds` are the median and the best of modules, each in a process of its own; `models` what models take in
-    memory.
+    The tiny call has one query, one key and eight features; its times are in seconds. `scratch_bytes` is the scratch
+    memory of a call of `LONG` queries and keys, by number of threads. `import_seconds` has the median and the least
+    time of importing each module, in a process of its own. `models` has the memory that models take.
     """
 
     tiny_call_median: float
@@ -58,9 +60,9 @@ class Overheads:
         return asdict(self)
 
     def lines(self) -> list[str]:
-        """For the reader."""
+        """The figures as lines of the report."""
         scratch = [
-            f"Scratch of attention, T = {LONG}, D = 64, f32, {n} thread{'s' * (n > 1)}: {size / 2**20:.2f} MiB, "
+            f"Scratch of attention, T = {LONG}, D = 64, f32, {counted(n, 'thread')}: {size / 2**20:.2f} MiB, "
             f"{size / n / 2**20:.2f} MiB a thread"
             for n, size in self.scratch_bytes.items()
         ]

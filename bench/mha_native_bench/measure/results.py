@@ -13,8 +13,8 @@ from mha_native_bench.measure.rounds import Measurement
 class Results:
     """What was measured so far.
 
-    `facts` of the machine and of the contenders; `absent`: peers and cases that take no part, and why; `wrong`: what a
-    program that does not compute its case is told, by case.
+    `facts` describe the machine and the contenders. `absent` gives for each peer, or kind of case, that does not take
+    part the reason. `wrong` has a sentence for each case that a program computes wrongly.
     """
 
     facts: dict[str, str]
@@ -26,7 +26,7 @@ class Results:
 
     @property
     def measurements(self) -> list[Measurement]:
-        """Those with a complete round."""
+        """The measurements with a complete round."""
         return [measurement for measurement in self.started if measurement.peaks]
 
     @property

@@ -1,4 +1,4 @@
-"""Checks programs, then times them in turns, so that whatever else the machine does is done to all of them alike."""
+"""Checks programs, then times them in turns, so that other work of the machine slows all of them alike."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from typing import Any
 
 from mha_native_bench.cases.case import Array, Case
 from mha_native_bench.cases.oracle import largest_error, tolerance
-from mha_native_bench.contenders import Ours, Program
-from mha_native_bench.contenders.contender import YARDSTICKS
+from mha_native_bench.contenders import Program, is_peer
 from mha_native_bench.machine import seconds_of_others
 from mha_native_bench.probes import measure_fma_gflops
 
-WARM_SECONDS = 2e-3  # wakes sleeping threads and fills the caches
-LONG_SECONDS = 0.2  # a call that takes longer is not warmed up by another
-REST_SECONDS = 5e-3  # in which a thread that spins takes as many of the processor
-SAMPLE_SECONDS = 1e-4  # of calls for one reading of the clock, which costs about 5e-8
-PEAK_SECONDS = 0.02  # ten chunks of the loop, of which the fastest counts
+WARM_SECONDS = 2e-3  # of calls before a turn is timed: they wake sleeping threads and fill the caches
+LONG_SECONDS = 0.2  # a longer call is timed from the first one, without calls before
+REST_SECONDS = 5e-3  # of sleep between two looks at whether threads still spin
+SAMPLE_SECONDS = 1e-4  # of calls between two readings of the clock, each of which costs about 5e-8
+PEAK_SECONDS = 0.02  # of the loop that measures the peak: ten chunks, of which the fastest counts
 
-# After so many rounds those go on that somebody would use: of each peer the forms that take at most so many times as
-# long as its fastest. And of peers whose calls are longer than a turn, only those that take at most so many times as
-# long as the fastest peer; short ones cost little.
-ROUNDS_OF_ALL, SLOW_FORM, SLOW_PEER = 2, 1.5, 4.0
+# After the first rounds, programs that nobody would use are dropped.
+ROUNDS_OF_ALL = 2  # in which all programs take part
+SLOW_PROGRAM = 1.5  # most time of a program over that of the fastest program of its peer
+SLOW_PEER = 4.0  # most time of a peer over that of the fastest peer, if its calls are longer than a turn
 
 
 class WrongResult(Exception):
-    """A program does not compute its case: there is nothing to time."""
+    """A program does not compute its case, which is therefore not timed."""
 
 
 @dataclass(frozen=True)
 class Effort:
-    """How long to measure: so many rounds, in each a turn of `turn_seconds` or one call for each program.
+    """How long to measure.
 
-    Before each turn it rests until no thread is busy, for `rest_seconds` at most. A case that has taken `case_seconds`
-    ends after `least_rounds`.
+    Each program gets a turn in each of `rounds`, for `turn_seconds` or one call. Before each turn the process waits
+    until none of its threads is busy, for `rest_seconds` at most. A case that has taken `case_seconds` ends after
+    `least_rounds`.
     """
 
     rounds: int
@@ -50,7 +50,7 @@ class Effort:
 
 @dataclass(frozen=True)
 class Turn:
-    """Seconds of a call in one turn."""
+    """Seconds of one call: the median and the least of the samples of a turn."""
 
     median: float
     best: float
@@ -58,9 +58,9 @@ class Turn:
 
 @dataclass(frozen=True)
 class Timed:
-    """A program, its largest error if it is checked, and its turns: one of each round, or of the first ones alone.
+    """A program with its largest error, if it is checked, and its turns, one for each round that it took part in.
 
-    `check_seconds` are those of the call that was checked, of all calls the first.
+    `check_seconds` is the time of the call that was checked, the first of all.
     """
 
     program: Program
@@ -79,11 +79,11 @@ class Timed:
 
 @dataclass
 class Measurement:
-    """All programs of one case, with what the machine did meanwhile.
+    """All programs of one case, and the state of the machine while they were timed.
 
-    `cannot` says by contender why it does not compute the case. `peaks` are the GFLOP/s that one core's multiply-add
-    units reached in each round, `cpus_of_others` how many CPUs other processes kept busy: what is above 0 there is in
-    the times here.
+    `cannot` has the reasons of contenders that cannot compute the case. `peaks` has the GFLOP/s that the multiply-add
+    units of one core reached in each round. `cpus_of_others` is how many CPUs other processes kept busy on average:
+    if it is above 0, the times here contain their work.
     """
 
     case: Case
@@ -94,12 +94,12 @@ class Measurement:
     cpus_of_others: float | None = None
 
     def release(self) -> None:
-        """Lets go of arrays, sessions and compiled models. Those of all cases together would not fit the memory."""
+        """Drops arrays, sessions and compiled models: those of all cases together would not fit into memory."""
         self.timed = [replace(one, program=one.program.released()) for one in self.timed]
 
 
 def check(case: Case, programs: list[Program], expected: Array, cannot: dict[str, str] | None = None) -> Measurement:
-    """Errors of all programs. There are no rounds yet.
+    """Compares the results of all programs with `expected`; the measurement has no rounds yet.
 
     Raises
     ------
@@ -111,9 +111,9 @@ def check(case: Case, programs: list[Program], expected: Array, cannot: dict[str
 
 
 def race(measurement: Measurement, effort: Effort, after_round: Callable[[float], None] = lambda share: None) -> None:
-    """Puts the rounds into `measurement`; if it is interrupted, those that are complete.
+    """Adds rounds to `measurement`; if it is interrupted, the complete ones remain.
 
-    `after_round` is told what share of the race is done.
+    `after_round` is called with the fraction of the rounds that is done.
     """
     timed, peaks = measurement.timed, measurement.peaks
     racing = timed
@@ -124,12 +124,12 @@ def race(measurement: Measurement, effort: Effort, after_round: Callable[[float]
                 break
             rest(effort.rest_seconds)
             peak = measure_fma_gflops(measurement.case.dtype_name, min(PEAK_SECONDS, effort.turn_seconds))
-            for j in range(len(racing)):  # rotated, so that no program always comes after the same one
+            for j in range(len(racing)):  # each round begins with another program
                 one = racing[(i + j) % len(racing)]
                 one.turns.append(take_turn(one.program, effort))
             peaks.append(peak)
             if i + 1 == ROUNDS_OF_ALL:
-                racing = those_who_go_on(timed, effort.turn_seconds)
+                racing = fast_enough(timed, effort.turn_seconds)
             after_round((i + 1) / effort.rounds)
     finally:
         for one in timed:
@@ -139,36 +139,29 @@ def race(measurement: Measurement, effort: Effort, after_round: Callable[[float]
         measurement.cpus_of_others = max(0, others - others_start) / elapsed
 
 
-def those_who_go_on(timed: list[Timed], turn_seconds: float) -> list[Timed]:
-    """This library, yardsticks, and of the peers those that are fast enough.
+def fast_enough(timed: list[Timed], turn_seconds: float) -> list[Timed]:
+    """This library, all yardsticks, and the programs of peers that are neither a SLOW_PROGRAM nor of a SLOW_PEER.
 
-    By the best of all calls, that of the check included: one that the machine interrupted is not to decide.
+    The least time of all calls decides, that of the check included, so that an interruption does not.
     """
-    seconds = {id(one): min(one.best, one.check_seconds) for one in timed}
-    fastest_form: dict[tuple[int, str], float] = {}
-    fastest: dict[int, float] = {}
-    for one in timed:
-        if is_peer(one.program):
-            taken, threads, form = seconds[id(one)], one.program.threads, (one.program.threads, one.program.contender)
-            fastest_form[form] = min(taken, fastest_form.get(form, taken))
-            fastest[threads] = min(taken, fastest.get(threads, taken))
+
+    def least(one: Timed) -> float:
+        return min(one.best, one.check_seconds)
 
     def goes_on(one: Timed) -> bool:
         if not is_peer(one.program):
             return True
-        form = fastest_form[one.program.threads, one.program.contender]
-        is_used = form <= max(SLOW_PEER * fastest[one.program.threads], turn_seconds)
-        return is_used and seconds[id(one)] <= SLOW_FORM * form
+        peers = [other for other in timed if is_peer(other.program) and other.program.threads == one.program.threads]
+        fastest = min(map(least, peers))
+        of_contender = min(least(other) for other in peers if other.program.contender == one.program.contender)
+        is_slow_peer = of_contender > max(SLOW_PEER * fastest, turn_seconds)
+        return not is_slow_peer and least(one) <= SLOW_PROGRAM * of_contender
 
     return [one for one in timed if goes_on(one)]
 
 
-def is_peer(program: Program) -> bool:
-    return program.contender != Ours.name and program.contender not in YARDSTICKS
-
-
 def checked(case: Case, program: Program, expected: Array, bound: float) -> Timed:
-    """`program`, if its largest error is below `bound`."""
+    """The program with its largest error, which must be at most `bound`."""
     with program.turn():
         start = time.perf_counter()
         out = program.run()
@@ -183,7 +176,7 @@ def checked(case: Case, program: Program, expected: Array, bound: float) -> Time
 
 
 def take_turn(program: Program, effort: Effort) -> Turn:
-    """Rests, warms up, and calls for the time of a turn."""
+    """Waits until threads sleep, warms up, and times calls for the length of a turn."""
     rest(effort.rest_seconds)
     was_enabled = gc.isenabled()
     gc.disable()
@@ -205,10 +198,10 @@ def take_turn(program: Program, effort: Effort) -> Turn:
 
 
 def rest(most_seconds: float) -> None:
-    """Until the threads of this process sleep.
+    """Waits until all threads of this process sleep, for `most_seconds` at most.
 
-    Idle ones spin on after a call, and would take the time from the next program: those of OpenMP for 10 ms, of ONNX
-    Runtime for 40, of OpenBLAS for 100.
+    Idle threads spin after a call and would slow the next program: those of OpenMP for 10 ms, of ONNX Runtime for
+    40 ms, of OpenBLAS for 100 ms.
     """
     end = time.perf_counter() + most_seconds
     while time.perf_counter() < end:
@@ -219,7 +212,7 @@ def rest(most_seconds: float) -> None:
 
 
 def seconds_of(run: Callable[[], Any], calls: int) -> float:
-    """Seconds of one of `calls` calls."""
+    """Mean time of `calls` calls."""
     start = time.perf_counter()
     for _ in range(calls):
         run()

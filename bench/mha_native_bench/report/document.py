@@ -1,4 +1,4 @@
-"""The report as JSON: every turn of every program, and what the table says of them."""
+"""The report as JSON: every turn of every program, and the figures of the table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two pictures: how much longer the best peer takes, and where that lies below the roofs of the machine."""
+"""Two pictures: times of the best peer over ours, and our FLOP/s below the roofline of the machine."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from matplotlib.figure import Figure
 from mha_native_bench.cases.case import KINDS
 from mha_native_bench.measure.cells import LEVEL, READ, Cell, spread
 from mha_native_bench.measure.rounds import Timed
+from mha_native_bench.wording import counted
 
 INCHES_OF_BAR = 0.15
-ROOM_FOR_NAMES = 0.25  # of the width, behind the longest bar
-SAME_ROOF = 0.1
-LEAST_DRAWN = 0.2  # a ratio below, which its number tells, would leave no room for the others
+ROOM_FOR_NAMES = 0.25  # of the width, right of the longest bar
+SAME_ROOF = 0.1  # relative difference of peaks that are drawn as one line
+LEAST_DRAWN = 0.2  # the axis begins here at the least; a lower ratio is cut off, and its number is printed
 
 AHEAD = ("tab:blue", "lightskyblue", "tab:cyan")  # by number of threads, the fewest first
 BEHIND = ("tab:red", "lightcoral", "tab:pink")
@@ -34,7 +35,7 @@ TITLES = {
 
 
 def draw(cells: list[Cell], path: Path) -> list[Path]:
-    """The files that were written: bars to `path`, the roofline beside it."""
+    """Writes the bars to `path` and the roofline beside it, and returns the paths of both."""
     written = []
     for suffix, figure in (("", bars(cells)), ("-roofline", roofline(cells))):
         if figure is not None:
@@ -53,7 +54,7 @@ def bars(cells: list[Cell]) -> Figure | None:
     groups = {kind: [cell for cell in with_peer if cell.case.kind == kind] for kind in kinds}
     threads = sorted({cell.threads for cell in with_peer})
     rows = {kind: list(dict.fromkeys(cell.case.name for cell in group)) for kind, group in groups.items()}
-    step = INCHES_OF_BAR * (len(threads) + 0.8)  # of a case
+    step = INCHES_OF_BAR * (len(threads) + 0.8)  # height of a case
     heights = [0.5 * INCHES_OF_BAR + step * len(rows[kind]) for kind in kinds]
     figure = Figure(figsize=(12, sum(heights) + 0.5 * len(kinds) + 1.2), layout="constrained")
     panels = figure.subplots(len(kinds), 1, squeeze=False, sharex=True, gridspec_kw={"height_ratios": heights})[:, 0]
@@ -92,7 +93,7 @@ def bars(cells: list[Cell]) -> Figure | None:
     low = max(LEAST_DRAWN, min(0.9, *(cell.lead.low for cell in with_peer if cell.lead)) / 1.05)
     high = max(2, *(cell.lead.high for cell in with_peer if cell.lead))
     panels[0].set_xlim(low, low * (high / low) ** (1 / (1 - ROOM_FOR_NAMES)))
-    of_threads = ", ".join(f"{n} thread{'s' * (n > 1)} {'above' if i == 0 else 'below'}" for i, n in enumerate(threads))
+    of_threads = ", ".join(f"{counted(n, 'thread')} {'above' if i == 0 else 'below'}" for i, n in enumerate(threads))
     figure.suptitle(
         f"Time of the best peer over ours, median and quartiles ({of_threads}); red: we are behind", fontsize=11
     )
@@ -100,7 +101,7 @@ def bars(cells: list[Cell]) -> Figure | None:
 
 
 def roofline(cells: list[Cell]) -> Figure | None:
-    """FLOP for each byte that must be moved, and FLOP/s, ours and of the best peer, with the fewest threads."""
+    """GFLOP/s of ours and of the best peer over FLOP per byte that must be moved, with the fewest threads."""
     few = min((cell.threads for cell in cells), default=0)
     cells = [cell for cell in cells if cell.threads == few]
     if not cells:
@@ -125,15 +126,15 @@ def roofline(cells: list[Cell]) -> Figure | None:
     on_log_axis(panel.yaxis, panel.set_yscale)
     panel.grid(which="both", linewidth=0.3)
     panel.legend(loc="lower right", fontsize=9)
-    panel.set_title(f"Roofline, {few} thread{'s' * (few > 1)}: the roofs are measured in the same run")
+    panel.set_title(f"Roofline, {counted(few, 'thread')}: the roofs are measured in the same run")
     return figure
 
 
 def draw_roofs(panel: Any, cells: Sequence[Cell], threads: int) -> None:
-    """What units of multiply-adds reach, and what reading reaches from caches and from memory."""
+    """Draws the peaks of multiply-adds, and the bandwidth of reading from caches and from memory."""
     intensities = [cell.case.flops / cell.case.least_bytes for cell in cells]
     left, right = min(intensities) / 1.5, max(intensities) * 1.5
-    peaks: dict[float, list[str]] = {}  # dtypes by their roofs, which some share
+    peaks: dict[float, list[str]] = {}  # the dtypes of each peak
     for dtype in dict.fromkeys(cell.case.dtype for cell in cells):
         peak = (
             threads * spread([p for cell in cells if cell.case.dtype == dtype for p in cell.measurement.peaks]).median
@@ -167,7 +168,7 @@ def gflops(cell: Cell, timed: Timed) -> float:
 
 
 def on_log_axis(axis: Any, set_scale: Any, labelled: Sequence[float] = (1, 2, 5)) -> None:
-    """Numbers as they are said, not as powers of ten."""
+    """A logarithmic axis with plain numbers instead of powers of ten."""
     set_scale("log")
     axis.set_major_locator(ticker.LogLocator(subs=labelled))
     axis.set_major_formatter(ticker.FormatStrFormatter("%g"))

@@ -1,19 +1,20 @@
-"""What is said about measurements: a table, what it comes to, and who cannot compute what."""
+"""The report as text: a table, its summary, and the lines below it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from mha_native_bench.contenders import PEERS
-from mha_native_bench.measure.cells import LEVEL, READ, Cell, geometric_mean, ratio, short, spread
+from mha_native_bench.measure.cells import LEVEL, READ, Cell, geometric_mean, ratio, spread
 from mha_native_bench.measure.results import Results
 from mha_native_bench.measure.rounds import Measurement, Timed
+from mha_native_bench.wording import counted, ratio_text, three_digits
 
-MOST_NAMES = 3  # of cases that one reason is given for; of more only the number, the table has a dash in each
+MOST_NAMES = 3  # of cases that a line lists; of more it gives the number, as the table has a dash in each of them
 
-BUSY = 0.1  # CPUs, from which on a time may be that of another process
+BUSY = 0.1  # CPUs that other processes may keep busy before a time counts as disturbed
 
-WIDEST_LABEL = 24  # of the best peer, in the table
+WIDEST_LABEL = 24  # characters of the best peer in the table
 
 SHORT_NAMES = {"onnxruntime": "onnxrt", "transformers": "transf."}  # at the head of a column
 
@@ -21,7 +22,7 @@ Section = tuple[str, list[str]]
 
 
 def text(results: Results, markdown: bool) -> str:
-    """All of it."""
+    """The whole report."""
     cells, measurements = results.cells, results.measurements
     sections: list[Section] = [
         ("Against the best peer", summary(cells)),
@@ -48,7 +49,7 @@ def text(results: Results, markdown: bool) -> str:
 
 
 def speed_table(cells: list[Cell]) -> list[list[str]]:
-    """One row for each cell, after the header. Columns of which nothing would be said are left out."""
+    """The header, then one row for each cell. Columns without an entry are left out."""
     peers = [name for name in PEERS if any(name in cell.peers for cell in cells)]
     few, many = min(cell.threads for cell in cells), max(cell.threads for cell in cells)
     single = {cell.case.name: cell for cell in cells if cell.threads == few}
@@ -62,15 +63,15 @@ def speed_table(cells: list[Cell]) -> list[list[str]]:
         row = [
             cell.case.name,
             str(cell.threads),
-            number(spread(cell.ours.medians).median * 1e6),
+            three_digits(spread(cell.ours.medians).median * 1e6),
             f"{cell.of_peak:.0%}" if read is None else f"{read.median:.0%} bw",
             short_label(cell.best_peer) if cell.best_peer else "-",
             str(cell.lead or "-"),
-            *(short(ratio(cell.peers[peer], cell.ours).median) if peer in cell.peers else "-" for peer in peers),
+            *(ratio_text(ratio(cell.peers[peer], cell.ours).median) if peer in cell.peers else "-" for peer in peers),
         ]
         if many > few:
             speedup = ratio(single[cell.case.name].ours, cell.ours).median
-            row.append(short(speedup) if cell.threads > few else "")
+            row.append(ratio_text(speedup) if cell.threads > few else "")
         if has_busy:
             row.append("" if busy is None else f"{busy:.1f}")
         rows.append(row)
@@ -78,7 +79,7 @@ def speed_table(cells: list[Cell]) -> list[list[str]]:
 
 
 def short_label(timed: Timed) -> str:
-    """The whole is in the lines below, in the pictures and in the JSON."""
+    """Contender and variant, cut to the width of the column; the whole label is in the JSON."""
     program = timed.program
     label = f"{SHORT_NAMES.get(program.contender, program.contender)} {program.variant}".rstrip()
     return label if len(label) <= WIDEST_LABEL else f"{label[: WIDEST_LABEL - 2]}.."
@@ -95,39 +96,35 @@ def summary(cells: list[Cell]) -> list[str]:
     if leads:
         level = sum(lead >= LEVEL for lead in leads)
         line = (
-            f"{count(len(leads))}, not behind the best peer (>= {LEVEL}) {level}; "
+            f"{counted(len(leads), 'cell')}, not behind the best peer (>= {LEVEL}) {level}; "
             f"geometric mean against the best peer {geometric_mean(leads):.2f}"
         )
         of_torch = [ratio(cell.peers["torch"], cell.ours).median for cell in cells if "torch" in cell.peers]
         if of_torch:
-            line += f", against torch {geometric_mean(of_torch):.2f} ({count(len(of_torch))})"
+            line += f", against torch {geometric_mean(of_torch):.2f} ({counted(len(of_torch), 'cell')})"
         lines.append(line + f"; {without} more without a peer" * (without > 0))
     else:
-        lines.append(f"{count(without)}, without a peer")
+        lines.append(f"{counted(without, 'cell')}, without a peer")
     busy = sum(map(is_busy, cells))
     if busy:
-        lines.append(f"in {count(busy)} other processes kept more than {BUSY} CPUs busy: measure again")
+        lines.append(f"in {counted(busy, 'cell')} other processes kept more than {BUSY} CPUs busy: measure again")
     return lines
 
 
-def count(cells: int) -> str:
-    return f"{cells} cell{'s' * (cells != 1)}"
-
-
 def behind(cells: list[Cell]) -> list[str]:
-    """Cells in which a peer is faster, the slowest of ours first."""
+    """One line for each cell in which a peer is faster, the largest difference first."""
     slower = [(cell.lead.median, cell) for cell in cells if cell.lead is not None and cell.lead.median < LEVEL]
     lines = []
     for _, cell in sorted(slower, key=lambda pair: pair[0]):
         best = cell.best_peer
         if best is not None:
-            ours, theirs = (number(spread(one.medians).median * 1e6) for one in (cell.ours, best))
+            ours, theirs = (three_digits(spread(one.medians).median * 1e6) for one in (cell.ours, best))
             lines.append(f"{cell.label}: {cell.lead}, {ours} us against {theirs} us of {best.program.label}")
     return lines or ["nowhere"] * any(cell.peers for cell in cells)
 
 
 def cannot_lines(measurements: list[Measurement]) -> list[str]:
-    """Which peer cannot compute which cases, and why."""
+    """Which contenders cannot compute which cases, and why."""
     names: dict[tuple[str, str], list[str]] = {}
     for m in measurements:
         for contender, why in m.cannot.items():
@@ -140,7 +137,7 @@ def cannot_lines(measurements: list[Measurement]) -> list[str]:
 
 
 def against_lines(cells: list[Cell]) -> list[str]:
-    """What an option costs or saves: time and pairs of the case, over those of what it is timed beside."""
+    """Time and query-key pairs of each case over those of the yardsticks that have a number of pairs."""
     lines = []
     for cell in cells:
         for other in cell.measurement.timed:
@@ -153,7 +150,7 @@ def against_lines(cells: list[Cell]) -> list[str]:
 
 
 def error_line(measurements: list[Measurement]) -> str:
-    """The largest of each contender, in which case, as a share of the bound of that case."""
+    """The largest error of each contender over the bound of its case, and the name of the case."""
     largest: dict[str, tuple[float, str]] = {}
     for m in measurements:
         for one in m.timed:
@@ -164,7 +161,7 @@ def error_line(measurements: list[Measurement]) -> str:
 
 
 def bandwidth_lines(cells: list[Cell]) -> list[str]:
-    """What "bw" divides by, at most and at least."""
+    """The least and the most GB/s of the yardstick `read`, by number of threads."""
     rates: dict[int, list[tuple[float, str]]] = {}
     for cell in cells:
         for read in cell.programs_of(READ):
@@ -173,12 +170,12 @@ def bandwidth_lines(cells: list[Cell]) -> list[str]:
     lines = []
     for threads, found in rates.items():
         ends = " to ".join(f"{rate:.1f} GB/s ({name})" for rate, name in sorted({min(found), max(found)}))
-        lines.append(f"reading keys and values, {threads} thread{'s' * (threads > 1)}: {ends}")
+        lines.append(f"reading keys and values, {counted(threads, 'thread')}: {ends}")
     return lines
 
 
 def peak_lines(measurements: list[Measurement]) -> list[str]:
-    """The multiply-add peak of one thread, over all rounds of all cases, by dtype."""
+    """The multiply-add peak of one thread over all rounds of all cases, by dtype."""
     lines = []
     for dtype in sorted({m.case.dtype for m in measurements}):
         peaks = [peak for m in measurements if m.case.dtype == dtype for peak in m.peaks]
@@ -188,13 +185,8 @@ def peak_lines(measurements: list[Measurement]) -> list[str]:
     return lines
 
 
-def number(value: float) -> str:
-    """Three significant digits, or all of an integer part."""
-    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
-
-
 def layout(rows: Sequence[Sequence[str]], markdown: bool) -> str:
-    """Rows as text, the first of them the header; the first column to the left, the others to the right."""
+    """A table, its header first: the first column aligned to the left, the others to the right."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = []
     for row in rows:

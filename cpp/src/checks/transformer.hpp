@@ -1,4 +1,4 @@
-// Preconditions of LayerNorm, FeedForward and TransformerStack.
+// The preconditions of layer norms, feed-forward networks, and stacks of transformer layers.
 #pragma once
 
 #include "checks/attention.hpp"
@@ -6,24 +6,24 @@
 
 namespace mha {
 
-/// A call of LayerNorm or FeedForward, whose last axis has `features` elements.
+/// A call of LayerNorm or FeedForward: x and out have `features` elements on the last axis.
 void validate_rows(const char* function, DType dtype, Index features, const TensorView& x,
                    const MutableTensorView& out);
 
-/// What the layers of a stack have in common.
+/// The sizes that all layers of a stack share.
 struct StackSizes {
   DType dtype;
   Index embed_dim;   // E
-  Index memory_dim;  // Em; 0: no layer reads a memory
+  Index memory_dim;  // Em, the features of the memory; 0 in a stack without cross-attention
 };
 
-/// The parts of a layer fit each other, and `first` if that is not null: the sizes of the first layer.
+/// The parts of a layer fit each other and, if it is not null, `first`: the sizes of the first layer. Returns the sizes.
 StackSizes validate_block(const char* function, Index layer, const Block& block, const StackSizes* first);
 
-/// So does the norm behind the last layer.
+/// The norm behind the last layer fits the layers.
 void validate_final_norm(const char* function, const NormWeights& norm, const StackSizes& sizes);
 
-/// One call of a stack. validate() brings x, out and memory to [B, T, features].
+/// The arguments of one call of a stack. validate() brings x, out and memory to [B, T, features].
 struct StackArguments {
   const char* function;         // the stack, for messages
   const char* cross_attention;  // its attention to memory, likewise
@@ -40,7 +40,7 @@ struct StackArguments {
 };
 StackArguments validate(const StackSizes& sizes, Index layers, StackArguments arguments);
 
-/// Attention of one layer in that call, validated.
+/// The arguments of self-attention and cross-attention of one layer in that call, validated.
 LayerArguments self_arguments(const StackArguments& arguments, Index layer, const Block& block);
 LayerArguments cross_arguments(const StackArguments& arguments, Index layer, const Block& block);
 

@@ -1,19 +1,20 @@
-// What the weights of layers must satisfy, as they are given to constructors and copied out again.
+// The preconditions of weights: those that constructors of layers are given, and the arrays that weights are copied to.
 #pragma once
 
 #include "mha/transformer.hpp"
 
 namespace mha {
 
-/// The most input features of int8 weights: sums of so many products of -128 ... 127 and -254 ... 254 fit 32 bits.
+/// The most input features of int8 weights. A sum of so many products fits 32 bits: weights are in [-128, 127],
+/// quantized rows in [-254, 254].
 constexpr Index kMostInt8Features = 0x7fffffff / (128 * 254);
 
-/// Resolves the zeros of the config and checks the weights against it.
+/// Replaces the zeros of the config, which stand for defaults, and checks the weights against it.
 MultiHeadAttentionConfig validate(MultiHeadAttentionConfig config, const MultiHeadAttentionWeights& weights);
 void validate_feed_forward(const FeedForwardWeights& weights, WeightFormat format);
 void validate_norm(const TensorView& weight, const TensorView& bias, double eps);
 
-/// Of copy_weights(): where each weight of the layer goes.
+/// The arguments of copy_weights(): each output that is not empty has the shape and dtype of the weight.
 void validate(const MultiHeadAttention& layer, const MultiHeadAttention::WeightOutputs& outputs);
 void validate(const FeedForward& layer, const FeedForward::WeightOutputs& outputs);
 

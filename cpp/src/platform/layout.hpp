@@ -1,4 +1,4 @@
-// Where the parts of one block of scratch memory lie.
+// The memory of one call: the sizes of its parts first, then the block that holds them all.
 #pragma once
 
 #include "mha/errors.hpp"
@@ -6,12 +6,13 @@
 
 namespace mha {
 
-/// Parts of the sizes given share one block of memory, each on cache lines of its own.
+/// Lays out parts one after another, each beginning on a cache line of its own.
 class Layout {
  public:
-  /// Returns the offset of a new part.
+  /// Adds a part of `bytes` bytes and returns its offset.
+  /// @throws AllocationError if no memory could hold all parts
   std::size_t take(double bytes) {
-    // Sizes are products of extents that the caller chose; in double nothing wraps around.
+    // Sizes are products of extents that the caller chose. They are added up in double, where nothing wraps around.
     if (total_ + bytes > 4e18) throw AllocationError(static_cast<std::size_t>(-1));
     const std::size_t offset = static_cast<std::size_t>(total_);
     total_ = double(padded(offset + static_cast<std::size_t>(bytes)));
@@ -21,6 +22,27 @@ class Layout {
 
  private:
   double total_ = 0;
+};
+
+/// The parts of a layout, and behind them the scratch of each worker, in the arena of the calling thread.
+class CallMemory {
+ public:
+  /// @param scratch_bytes of each of the `threads` workers
+  /// @throws AllocationError
+  CallMemory(Layout layout, int threads, std::size_t scratch_bytes)
+      : threads_(threads),
+        scratch_stride_(padded(scratch_bytes)),
+        scratch_at_(layout.take(double(threads) * double(scratch_stride_))),
+        workspace_(layout.total()) {}
+
+  /// What the offsets of the layout count from.
+  std::byte* data() const { return workspace_.data(); }
+  Workers workers() const { return {threads_, data() + scratch_at_, scratch_stride_}; }
+
+ private:
+  const int threads_;
+  const std::size_t scratch_stride_, scratch_at_;
+  const Workspace workspace_;
 };
 
 }  // namespace mha

@@ -9,11 +9,11 @@ namespace mha {
 
 struct Block {
   const PackedAttention* self_attention;
-  const PackedAttention* cross_attention;  // null: the layer reads no memory
+  const PackedAttention* cross_attention;  // null: none, as in an encoder
   const PackedFeedForward* feed_forward;
-  const NormWeights* norms[3];  // of self-attention, cross-attention if there is one, feed-forward
+  const NormWeights* norms[3];  // those of self-attention, of cross-attention if there is one, of feed-forward
   NormPlacement norm_placement;
-  const NormWeights* final_norm = nullptr;  // of the result of the last layer; null: none
+  const NormWeights* final_norm = nullptr;  // behind the last layer of a stack; null: none
 
   bool norm_comes_first() const { return norm_placement == NormPlacement::before; }
 };

@@ -18,6 +18,7 @@ struct PackedFeedForward {
     down.unpack(outputs.down);
   }
 
+  /// Multiply-adds of a call with so many rows: PackedLinear::work() of both projections.
   double work(double rows) const { return up.work(rows) + down.work(rows); }
 
   Activation activation;

@@ -20,7 +20,7 @@ from .show_heads import MAX_DRAWN, draw_heads, print_heads
 EMBED_DIM = 512
 NUM_HEADS = 8
 
-MAX_WORDS = 1024  # that take part: the weights of all heads are 32 MB then
+MAX_WORDS = 1024  # words that take part: the weights of all heads then take 32 MB
 
 Array = NDArray[np.float32]
 
@@ -41,7 +41,7 @@ def run(text: str, seed: int, plot: str | None) -> None:
         raise UserError("the text has no words")
     try:
         isa = _core.active_isa()
-    except ValueError as error:  # MHA_NATIVE_ISA asks for what cannot be had
+    except ValueError as error:  # MHA_NATIVE_ISA names what this machine does not have
         raise UserError(str(error)) from error
 
     rng = np.random.default_rng(seed)
@@ -96,7 +96,7 @@ def read_text(path: str) -> str:
 
 
 def embed(words: list[str], rng: np.random.Generator) -> Array:
-    """Random embeddings [T, E]; one word has one embedding wherever it stands."""
+    """Random embeddings [T, E]; equal words have equal embeddings."""
     vocabulary, index = np.unique([word.casefold() for word in words], return_inverse=True)
     table: Array = rng.standard_normal((len(vocabulary), EMBED_DIM), dtype=np.float32)
     return table[index]
@@ -110,7 +110,7 @@ def numpy_heads(x: Array, state: Mapping[str, Array]) -> Array:
 
 
 def numpy_layer(x: Array, state: Mapping[str, Array]) -> Array:
-    """The layer as one writes it in NumPy, in float32."""
+    """The layer as a user would write it in NumPy, in float32."""
     length, width = x.shape
     q, k, v = numpy_heads(x, state)
     scores = q @ k.swapaxes(1, 2) / np.float32(np.sqrt(width // NUM_HEADS))
@@ -121,11 +121,11 @@ def numpy_layer(x: Array, state: Mapping[str, Array]) -> Array:
 
 
 def time_in_turns(functions: list[Callable[[], Any]], turns: int = 6) -> list[float]:
-    """Median seconds of each function. They take turns, so that a busy machine is unfair to none."""
+    """Median seconds of each function. They run in turns, so that a busy machine slows all of them alike."""
     seconds: list[list[float]] = [[] for _ in functions]
     for _ in range(turns):
         for function, taken in zip(functions, seconds, strict=True):
-            time.sleep(0.05)  # the idle threads of the library before would spin on into this turn
+            time.sleep(0.05)  # the last function's idle threads may still spin
             function()
             end_of_turn = time.perf_counter() + 0.1
             for _ in range(10):

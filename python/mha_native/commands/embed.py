@@ -20,9 +20,9 @@ from ..models import SentenceEncoder
 from .errors import UserError
 from .show_heads import MAX_DRAWN, draw_heads, print_heads
 
-MAX_COMPLAINTS = 10  # about lines that are not UTF-8, before they are only counted
-PATIENCE = 0.5  # seconds before there is a progress bar, and
-PAUSE = 0.1  # between two of its pictures
+MAX_COMPLAINTS = 10  # messages about lines that are not UTF-8; further lines are only counted
+PATIENCE = 0.5  # seconds before the progress bar appears
+PAUSE = 0.1  # seconds between two updates of the progress bar
 
 Array = NDArray[np.float32]
 
@@ -75,7 +75,7 @@ def explain(directory: str, dtype: str, weight_dtype: str | None, text: str, plo
 
 
 def load(directory: str, dtype: str, weight_dtype: str | None) -> SentenceEncoder:
-    """The model, on an instruction set that can be had."""
+    """The model; UserError if it cannot be loaded, or if MHA_NATIVE_ISA names what this machine does not have."""
     try:
         _core.active_isa()
         return SentenceEncoder.from_pretrained(directory, dtype=dtype, weight_dtype=weight_dtype)
@@ -109,7 +109,7 @@ class Texts:
 
     @property
     def share_read(self) -> float | None:
-        """Of the whole, if its size is known."""
+        """The part of the input that has been read, in 0 ... 1; None if the size of the input is not known."""
         done = self._bytes if self._has_lines else self.count
         return min(done / self._size, 1) if self._size else None
 
@@ -131,55 +131,55 @@ class Texts:
 
 
 class Sink(Protocol):
-    """Where embeddings go."""
+    """What embeddings are written to."""
 
     def write(self, texts: Iterable[str], rows: Array) -> None:
-        """One row for each text."""
+        """Write one row for each text."""
 
     def finish(self, count: int) -> None:
-        """When all `count` have been written."""
+        """Called when all `count` rows have been written."""
 
 
 class JsonLines:
-    """An object for each line: the text, and its embedding with digits enough to be read back as it was."""
+    """A JSON object per line: the text and its embedding, with enough digits that reading gives the same bits."""
 
     def __init__(self, write: Callable[[str], object]) -> None:
         self._write = write
 
     def write(self, texts: Iterable[str], rows: Array) -> None:
-        """One row for each text."""
+        """Write one row for each text."""
         template = ", ".join(["%.9g"] * rows.shape[1])
         for text, row in zip(texts, rows, strict=True):
             self._write(f'{{"text": {json.dumps(text)}, "embedding": [{template % tuple(row)}]}}\n')
 
     def finish(self, count: int) -> None:
-        """Nothing is left to do."""
+        """Nothing to do."""
 
 
 class Npy:
-    """An array of NumPy [N, E], whose N is put in at the end."""
+    """A file of NumPy that holds an array [N, E]. N is written into its header at the end."""
 
     def __init__(self, file: BinaryIO, width: int) -> None:
         self._file, self._width = file, width
         self._write_header(0)
 
     def write(self, texts: Iterable[str], rows: Array) -> None:
-        """One row for each text."""
+        """Write one row for each text."""
         self._file.write(rows.astype("<f4", copy=False).tobytes())
 
     def finish(self, count: int) -> None:
-        """Now N is known."""
+        """Write N into the header."""
         self._file.seek(0)
         self._write_header(count)
 
     def _write_header(self, count: int) -> None:
-        # Version 1.0 of the format, always of 128 bytes: room for any number.
+        # Version 1.0 of the format, padded to 128 bytes, so that any N has room.
         header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({count}, {self._width}), }}"
         self._file.write(b"\x93NUMPY\x01\x00" + struct.pack("<H", 118) + header.ljust(117).encode() + b"\n")
 
 
 class Progress:
-    """A bar on the terminal, once something takes long."""
+    """A progress bar on the terminal, which appears after PATIENCE seconds."""
 
     def __init__(self, is_wanted: bool = True) -> None:
         self._is_wanted = is_wanted and sys.stderr.isatty()
@@ -187,7 +187,7 @@ class Progress:
         self._visible = False
 
     def show(self, share: float | None, count: int) -> None:
-        """So much of the whole is done, and so many texts."""
+        """Draw that this share of the input, and `count` texts, are done. `share` is None if the size is not known."""
         now = time.monotonic()
         if not self._is_wanted or now - self._started < PATIENCE or now - self._drawn < PAUSE:
             return
@@ -202,24 +202,24 @@ class Progress:
         sys.stderr.flush()
 
     def clear(self) -> None:
-        """The line is free again."""
+        """Remove the bar."""
         if self._visible:
             sys.stderr.write(CLEAR_LINE)
             sys.stderr.flush()
 
 
-CLEAR_LINE = "\r\x1b[K"  # of any terminal today
+CLEAR_LINE = "\r\x1b[K"  # to the start of the line, and erase to its end (ANSI)
 
 
 def complain(sentence: str) -> None:
-    """On the error output, over a progress bar if there is one."""
+    """Print a sentence to standard error, in place of a progress bar if there is one."""
     print(f"{CLEAR_LINE if sys.stderr.isatty() else ''}mha_native: {sentence}", file=sys.stderr)
 
 
 @contextlib.contextmanager
 def written_whole(path: Path) -> Iterator[BinaryIO]:
-    """A file to write to that takes the place of `path` in one step at the end. If anything fails before, it goes."""
-    target = Path(os.path.realpath(path))  # of a link the file that it leads to
+    """A new file that replaces `path` in one step at the end. If anything fails before that, it is removed."""
+    target = Path(os.path.realpath(path))  # follow a link to its file
     if target.is_dir():
         raise IsADirectoryError(None, "it is a directory")
     partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
@@ -235,7 +235,7 @@ def written_whole(path: Path) -> Iterator[BinaryIO]:
 
 
 def _write(model: SentenceEncoder, source: Texts, sink: Sink, progress: Progress) -> None:
-    pending: deque[str] = deque()  # read, and not embedded yet
+    pending: deque[str] = deque()  # texts that were read and are not embedded yet
     count = 0
 
     def remembered() -> Iterator[str]:
@@ -261,7 +261,7 @@ def _opened(path: str) -> BinaryIO:
 
 
 def _size_of(file: BinaryIO) -> int | None:
-    """In bytes; None of a pipe."""
+    """The size in bytes; None for a pipe."""
     try:
         return os.fstat(file.fileno()).st_size or None
     except (OSError, ValueError):

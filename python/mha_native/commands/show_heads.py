@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from .errors import UserError
 
-MAX_ROWS = 24  # of the table: one screen
-MAX_DRAWN = 40  # words of the picture: what has room for labels
+MAX_ROWS = 24  # rows of the table: one screen
+MAX_DRAWN = 40  # words in the picture: as many as have room for a label
 MAX_WIDTH = 12  # characters of a word in the table
 
 Array = NDArray[np.float32]
@@ -77,5 +77,5 @@ def draw_heads(words: Sequence[str], weights: Array, titles: Sequence[str], path
         figure.savefig(path, dpi=120, format=Path(path).suffix[1:] or "png")
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror}") from error
-    except ValueError as error:  # an ending that matplotlib does not know
+    except ValueError as error:  # a file name extension that matplotlib does not know
         raise UserError(f"cannot write {path}: {str(error).splitlines()[0]}") from error

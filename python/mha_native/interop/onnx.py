@@ -11,7 +11,7 @@ __all__ = ["onnx_attention"]
 
 Array: TypeAlias = NDArray[Any]
 
-# Of attention_weights, for each qk_matmul_output_mode. The first two come before anything is masked.
+# The `stage` of attention_weights for each qk_matmul_output_mode. In the first two nothing is masked yet.
 _STAGES: tuple[Literal["scaled", "capped", "masked", "weights"], ...] = ("scaled", "capped", "masked", "weights")
 _FIRST_MASKED_MODE = 2
 
@@ -164,7 +164,7 @@ def onnx_attention(
         query, key, value, **scores, **masks, out=None if out is None else out.swapaxes(1, 2)
     )
     if qk_matmul_output_mode < _FIRST_MASKED_MODE:
-        masks = {}  # padded keys have a score, too
+        masks = {}  # in these modes padded keys have a score, too
     qk = attention_weights(query, key, stage=_STAGES[qk_matmul_output_mode], **scores, **masks)
     if out is not None:
         y = out.reshape(*out.shape[:2], out.shape[2] * out.shape[3])
@@ -174,7 +174,7 @@ def onnx_attention(
 def _check_dtypes(
     Q: Array, K: Array, V: Array, attn_mask: Array | None, past_key: Array | None, past_value: Array | None
 ) -> None:
-    """Rules that the library would not see once V or the precision has changed the dtype."""
+    """Check the dtypes here, because V and softmax_precision may change them before the library sees the arrays."""
     is_boolean = attn_mask is not None and attn_mask.dtype == bool
     for of, like, name, given in (
         ("Q", Q, "K", K),
@@ -182,7 +182,7 @@ def _check_dtypes(
         ("V", V, "past_value", past_value),
         ("Q", Q, "attn_mask", None if is_boolean else attn_mask),
     ):
-        if like.dtype.kind not in ("f", "V"):  # the latter of types like bfloat16, which NumPy itself does not know
+        if like.dtype.kind not in ("f", "V"):  # "V": of types that NumPy itself lacks, as bfloat16
             raise TypeError(f"onnx_attention: {of} must be a floating-point array; got {like.dtype}")
         if given is not None and given.dtype != like.dtype:
             rule = f"be Boolean or have the dtype of {of}" if name == "attn_mask" else f"have the dtype of {of}"
@@ -192,7 +192,7 @@ def _check_dtypes(
 def _split_heads(
     Q: Array, K: Array, V: Array, q_num_heads: int | None, kv_num_heads: int | None
 ) -> tuple[Array, Array, Array]:
-    """Views [B, heads, T, width] of the inputs."""
+    """The inputs as views [B, heads, T, width]."""
     shapes = f"Q {list(Q.shape)}, K {list(K.shape)}, V {list(V.shape)}"
     if not Q.ndim == K.ndim == V.ndim or Q.ndim not in (3, 4):
         raise ValueError(f"onnx_attention: Q, K and V must all have three axes, or all four; got {shapes}")
@@ -217,7 +217,7 @@ def _split_heads(
 
 
 def _appended(name: str, past: Array, new: Array) -> Array:
-    """[B, Hk, P, width] and what follows, [B, Hk, T, width]."""
+    """Past keys or values [B, Hk, P, width], and the new ones [B, Hk, T, width] behind them: [B, Hk, P + T, width]."""
     if past.ndim != 4 or (*past.shape[:2], past.shape[3]) != (*new.shape[:2], new.shape[3]):
         batch, heads, _, width = new.shape
         raise ValueError(f"onnx_attention: {name} must be [{batch}, {heads}, P, {width}]; got {list(past.shape)}")
@@ -225,7 +225,7 @@ def _appended(name: str, past: Array, new: Array) -> Array:
 
 
 def _padded(attn_mask: Array, key_length: int) -> Array:
-    """The mask with all keys; those that it does not mention are masked."""
+    """The mask with its last axis extended to all keys; the keys that it lacked are masked."""
     if attn_mask.ndim == 0 or attn_mask.shape[-1] >= key_length:
         return attn_mask
     missing = [(0, 0)] * (attn_mask.ndim - 1) + [(0, key_length - attn_mask.shape[-1])]

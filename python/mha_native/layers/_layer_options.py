@@ -1,20 +1,15 @@
 """Score options that a stack has for each of its layers, besides those of a call."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from .._options import ScoreOptions, core_options
-
-# Those that do not depend on the tokens of a call.
-LAYER_OPTIONS = frozenset({"window", "scale", "softcap", "alibi_slopes", "sinks"})
+from .._options import ModelOptions, core_options
 
 
 def checked_layer_options(
-    function: str, layer_options: Sequence[ScoreOptions], num_layers: int
+    function: str, layer_options: Sequence[ModelOptions], num_layers: int
 ) -> tuple[dict[str, Any], ...]:
     """The options that a caller gave for each of `num_layers` layers, with arrays for tensors."""
     if len(layer_options) != num_layers:
@@ -22,20 +17,17 @@ def checked_layer_options(
             f"{function}: layer_options must have an entry for each layer, {num_layers}; got {len(layer_options)}"
         )
     return tuple(
-        core_options(f"{function}: layer_options[{i}]", options, LAYER_OPTIONS)
+        dict(core_options(f"{function}: layer_options[{i}]", options, ModelOptions.__optional_keys__))
         for i, options in enumerate(layer_options)
     )
 
 
 def merged_options(
-    function: str,
-    options: Mapping[str, Any],
-    layer_options: Iterable[Mapping[str, Any]],
-    dtype: np.dtype[Any],
+    function: str, options: Mapping[str, Any], layer_options: Iterable[Mapping[str, Any]], dtype: np.dtype[Any]
 ) -> list[dict[str, Any]]:
     """For each layer of a stack of `dtype` the options of the call and its own. What both have is an error."""
     of_call = core_options(function, options)
-    scores = np.float64 if dtype == np.float64 else np.float32  # what arrays of options are in
+    scores = np.float64 if dtype == np.float64 else np.float32  # the dtype of arrays among the options
     merged = []
     for i, own in enumerate(layer_options):
         for name in own.keys() & of_call.keys():

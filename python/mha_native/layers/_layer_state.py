@@ -1,4 +1,4 @@
-"""What a multi-head attention layer is made of: its sizes, its weights, and how they come and go."""
+"""Sizes and weights of a multi-head attention layer: state dicts, copies, pickles, and modules of torch."""
 
 from collections.abc import Collection, Mapping
 from typing import Any, TypeVar
@@ -16,7 +16,7 @@ Layer = TypeVar("Layer", bound="LayerState")
 
 
 class LayerState(Leaf):
-    """The weights of a `MultiHeadAttention`, which live in the core, packed."""
+    """The weights of a `MultiHeadAttention`. The core holds them, packed."""
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
         """Copies of the weights, under the names and in the [out, in] layout of ``torch.nn.MultiheadAttention``.
@@ -79,7 +79,7 @@ class LayerState(Leaf):
         """
         names = ("embed_dim", "num_heads", "kdim", "vdim", "add_zero_attn", "state_dict")
         state = module.state_dict() if all(hasattr(module, name) for name in names) else {}
-        if "out_proj.weight" not in state:  # parametrized, or wrapped: then it goes by another name
+        if "out_proj.weight" not in state:  # a parametrized or wrapped module has other names
             kind = f"{type(module).__module__}.{type(module).__qualname__}"
             raise TypeError(f"MultiHeadAttention.from_torch: expected a plain torch.nn.MultiheadAttention; got {kind}")
         out_weight = to_numpy("MultiHeadAttention.from_torch", "out_proj.weight", state["out_proj.weight"])

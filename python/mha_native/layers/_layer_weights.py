@@ -12,7 +12,7 @@ from ._module_state import Linear, linear_weights
 
 
 class Parts(NamedTuple):
-    """What a layer may have besides its projections."""
+    """Optional parts of a multi-head attention layer."""
 
     bias: bool
     add_bias_kv: bool
@@ -20,7 +20,7 @@ class Parts(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """Sizes of a layer, in the order in which the core takes them."""
+    """Sizes of a multi-head attention layer, in the order in which the core takes them."""
 
     embed_dim: int
     num_heads: int
@@ -33,17 +33,17 @@ class Sizes(NamedTuple):
 
     @property
     def are_stackable(self) -> bool:
-        """Whether the projections of query, key and value read equally many features."""
+        """Whether query, key and value have equally many features, so that their projections fit in one matrix."""
         return self.kdim == self.vdim == self.embed_dim
 
     @property
     def in_rows(self) -> tuple[int, int, int]:
-        """What the projections of query, key and value give: H D, Hk D, Hk Dv."""
+        """Output features of the projections of query, key and value: H D, Hk D, Hk Dv."""
         heads, kv_heads = self.num_heads, self.num_kv_heads
         return heads * self.head_dim, kv_heads * self.head_dim, kv_heads * self.value_head_dim
 
     def state_shapes(self, parts: Parts, stacked: bool) -> dict[str, tuple[int, ...]]:
-        """Names and shapes of a state dict."""
+        """Names and shapes of a state dict, with one matrix or three for query, key and value."""
         rows = self.in_rows
         shapes: dict[str, tuple[int, ...]] = {"in_proj_weight": (sum(rows), self.embed_dim)}
         if not stacked:
@@ -60,7 +60,7 @@ class Sizes(NamedTuple):
 
 
 def resolve_sizes(embed_dim: int, num_heads: int, *others: int | None) -> Sizes:
-    """Puts in the usual sizes for None, and checks them all."""
+    """The sizes of a layer, checked, with the defaults in place of None."""
     num_kv_heads, head_dim, value_head_dim, kdim, vdim, out_dim = others
     given = Sizes(
         embed_dim,
@@ -109,7 +109,7 @@ def initial_state(sizes: Sizes, parts: Parts, dtype: np.dtype[Any], seed: Seed) 
 
 
 def state_shapes(sizes: Sizes, parts: Parts, names: Collection[str]) -> dict[str, tuple[int, ...]]:
-    """What a state dict that has `names` must hold: projections stacked, unless it has them one by one."""
+    """What a state dict must hold: projections in one matrix, unless `names` has one of the three matrices."""
     stacked = sizes.are_stackable and not any(f"{letter}_proj_weight" in names for letter in "qkv")
     return sizes.state_shapes(parts, stacked)
 

@@ -1,4 +1,4 @@
-"""State dicts of layers and of what is made of them: names of a part get a prefix, and one check covers all parts."""
+"""State dicts of layers and stacks. Names of a part have its prefix; loading checks all parts before it changes one."""
 
 import copy
 from collections.abc import Collection, Mapping
@@ -19,7 +19,7 @@ Linear: TypeAlias = tuple[NDArray[Any], NDArray[Any] | None, NDArray[Any] | None
 
 
 class ModuleState:
-    """Something with weights: a `Leaf`, or what is made of several."""
+    """A layer with weights of its own (`Leaf`), or a layer or stack that is made of several of those."""
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
         """Copies of the weights, under the names and in the layout of the module of torch that has the same name.
@@ -87,12 +87,12 @@ class ModuleState:
 
     @property
     def weight_dtype(self) -> str:
-        """What the weights that are multiplied are stored as."""
+        """What the weights of matrix products are stored as."""
         return next(iter(self._leaves().values()))._weight_dtype
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of the weights, and of what goes in and comes out."""
+        """The dtype of weights, inputs and results."""
         dtype: np.dtype[Any] = next(iter(self._leaves().values()))._core.dtype
         return dtype
 
@@ -103,11 +103,11 @@ class ModuleState:
         return f"{type(self).__name__}({given}, dtype='{dtype}'{stored})"
 
     def _configuration(self) -> dict[str, Any]:
-        """The arguments of the constructor besides dtypes and seed."""
+        """The arguments of the constructor, without dtypes and seed."""
         raise NotImplementedError
 
     def _children(self) -> "dict[str, ModuleState]":
-        """What this is made of, by the prefix of its names."""
+        """The parts, by the prefix of their names in the state dict."""
         raise NotImplementedError
 
     def _leaves(self) -> "dict[str, Leaf]":
@@ -130,7 +130,7 @@ class ModuleState:
 
 
 class Leaf(ModuleState):
-    """A layer whose weights live in the core, which is replaced as a whole when they are."""
+    """A layer whose weights are in an object of the core. New weights make a new object."""
 
     _core: Any
     _weight_dtype: str
@@ -139,15 +139,15 @@ class Leaf(ModuleState):
         raise NotImplementedError
 
     def _state_shapes(self, names: Collection[str]) -> dict[str, tuple[int, ...]]:
-        """What a state dict must hold; `names` are those in the one at hand."""
+        """Names and shapes that a state dict must have. `names` are those that the given one has."""
         raise NotImplementedError
 
     def _make_core(self, arrays: Mapping[str, NDArray[Any]]) -> Any:
-        """A core of arrays that have the right names, shapes and dtypes."""
+        """An object of the core from arrays whose names, shapes and dtypes have been checked."""
         raise NotImplementedError
 
     def _quantized(self, weight_dtype: str) -> "Leaf":
-        """A new one, with weights stored as `weight_dtype`."""
+        """A new layer with the same weights, stored as `weight_dtype`."""
         saved = self.__getstate__()
         saved["weight_dtype"] = weight_dtype
         if weight_dtype != "int8":
@@ -157,7 +157,7 @@ class Leaf(ModuleState):
         return leaf
 
     def _converted(self, dtype: np.dtype[Any]) -> "Leaf":
-        """A new one in `dtype`, or a copy if it is in that already."""
+        """A new layer in `dtype`; a copy, if this one is in that dtype already."""
         leaf, saved = type(self).__new__(type(self)), self.__getstate__()
         name = _core.dtype_name(dtype)
         if name != _core.dtype_name(self.dtype):
@@ -167,7 +167,7 @@ class Leaf(ModuleState):
         return leaf
 
     def _with_scales(self, shapes: dict[str, tuple[int, ...]], names: Collection[str]) -> dict[str, tuple[int, ...]]:
-        """`shapes`, and those of the scales if `names` are those of weights that have been quantized already."""
+        """`shapes`, and those of the scales if the weights in `names` are int8 already."""
         if self._weight_dtype != "int8" or not any(name.endswith("weight_scale") for name in names):
             return shapes
         return shapes | {f"{name}_scale": shape[:1] for name, shape in shapes.items() if name.endswith("weight")}
@@ -229,7 +229,7 @@ def checked_arrays(
 
 
 def _without_scales(state: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    """A state dict with the numbers that quantized weights stand for."""
+    """A state dict with each int8 matrix multiplied by its scales."""
     return {
         name: array * state[f"{name}_scale"][:, None] if f"{name}_scale" in state else array
         for name, array in state.items()

@@ -1,4 +1,4 @@
-"""What modules of torch are read for: kinds and activations. Torch itself is never imported here."""
+"""Checks of torch modules that `from_torch` reads: their class and their activation. Torch is not imported here."""
 
 import functools
 import sys
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def checked_module(function: str, module: Any, kind: str) -> Any:
-    """`module` if it is a plain ``torch.nn.<kind>``: one that is derived from it may compute something else."""
+    """`module` if it is exactly a ``torch.nn.<kind>``. A derived class may compute something else: TypeError."""
     torch = sys.modules.get("torch")
     if torch is None or type(module) is not getattr(torch.nn, kind):
         given = f"{type(module).__module__}.{type(module).__qualname__}"
@@ -15,7 +15,7 @@ def checked_module(function: str, module: Any, kind: str) -> Any:
 
 
 def activation_name(function: str, activation: Any) -> str:
-    """Our name of an activation of torch: a function, a partial one, or a module."""
+    """The name in this library of a torch activation: a function, a partial function, or a module."""
     nn = sys.modules["torch"].nn
     keywords = {}
     if isinstance(activation, functools.partial) and not activation.args:

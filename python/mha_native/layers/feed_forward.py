@@ -1,4 +1,4 @@
-"""The two products of a transformer's layer that no other token takes part in."""
+"""The feed-forward part of a transformer layer: two matrix products with an activation between them, row by row."""
 
 import math
 from collections.abc import Collection, Mapping
@@ -17,7 +17,7 @@ from ._torch_modules import activation_name, checked_module
 
 
 class Sizes(NamedTuple):
-    """What a feed-forward is, besides its weights."""
+    """Sizes and options of a feed-forward layer."""
 
     embed_dim: int
     feedforward_dim: int
@@ -121,12 +121,12 @@ class FeedForward(Leaf):
 
     @property
     def feedforward_dim(self) -> int:
-        """F, the features in between."""
+        """F, the features between the two products."""
         return self._sizes.feedforward_dim
 
     @property
     def activation(self) -> str:
-        """The name of the function in between."""
+        """The name of the activation between the two products."""
         return self._sizes.activation
 
     @property
@@ -136,7 +136,7 @@ class FeedForward(Leaf):
 
     @classmethod
     def _from_torch(cls, function: str, module: Any) -> "FeedForward":
-        """That of a ``torch.nn.TransformerEncoderLayer`` or ``TransformerDecoderLayer``."""
+        """The feed-forward part of a ``torch.nn.TransformerEncoderLayer`` or ``TransformerDecoderLayer``."""
         linears = {name: checked_module(function, getattr(module, name), "Linear") for name in ("linear1", "linear2")}
         state = {
             f"{name}.{which}": to_numpy(function, f"{name}.{which}", tensor)

@@ -97,7 +97,7 @@ class LayerNorm(Leaf):
 
     @property
     def eps(self) -> float:
-        """What is added to the variance."""
+        """The number that is added to the variance."""
         eps: float = self._core.eps
         return eps
 
@@ -108,7 +108,7 @@ class LayerNorm(Leaf):
 
     @classmethod
     def _from_torch(cls, function: str, module: Any, dtype: np.dtype[Any]) -> "LayerNorm":
-        """`from_torch`, where `dtype` is that of a module without weights."""
+        """`from_torch`. A module without weights has no dtype of its own and gets `dtype`."""
         module = checked_module(function, module, "LayerNorm")
         if len(module.normalized_shape) != 1:
             shape = list(module.normalized_shape)
@@ -121,7 +121,7 @@ class LayerNorm(Leaf):
         return norm
 
     def _quantized(self, weight_dtype: str) -> "LayerNorm":
-        """A copy: no weight is multiplied more than once for each row."""
+        """A copy: a norm has no matrix, so nothing is stored in fewer bits."""
         norm = LayerNorm.__new__(LayerNorm)
         norm.__setstate__(self.__getstate__())
         return norm

@@ -11,7 +11,7 @@ from numpy.typing import DTypeLike
 
 from .. import _core
 from .._arrays import Tensor, like, to_numpy
-from .._options import ScoreOptions, core_options
+from .._options import ModelOptions, ScoreOptions, core_options
 from ..kv_cache import KVCache, cores_of_caches
 from ._constructor_arguments import LayerArguments, Seed, WeightDType, checked_size
 from ._layer_options import checked_layer_options, merged_options
@@ -129,9 +129,8 @@ class TransformerLayer(ModuleState):
         num_threads : int, optional
             Threads for this call; default: `mha_native.num_threads`.
         **options
-            Of the self-attention, as for the call of `MultiHeadAttention`: `attn_mask`, `key_mask`, `is_causal` (of a
-            `DecoderLayer` True by default), `query_offset`, `key_lengths`, `window`, `scale`, `softcap`, `alibi_slopes`,
-            `sinks`. Rows of padding are computed like others; no other row sees them.
+            The score options of the self-attention, as for the call of `MultiHeadAttention`; only that a `DecoderLayer`
+            is causal by default. Rows of padding are computed like others; no other row sees them.
 
         Returns
         -------
@@ -245,7 +244,7 @@ class TransformerStack(ModuleState):
         feedforward_dim: int,
         *,
         final_norm: bool = False,
-        layer_options: Sequence[ScoreOptions] | None = None,
+        layer_options: Sequence[ModelOptions] | None = None,
         **arguments: Unpack[LayerArguments],
     ) -> None:
         name, sizes = type(self).__name__, (embed_dim, num_heads, feedforward_dim)
@@ -292,7 +291,7 @@ class TransformerStack(ModuleState):
         out : [B, T, E], optional
         num_threads : int, optional
         **options
-            Of the self-attention of every layer, besides its own among `layer_options`.
+            The score options of the self-attention of every layer, besides its own among `layer_options`.
 
         Returns
         -------

@@ -28,9 +28,6 @@ _ACTIVATIONS = {
     "gelu_pytorch_tanh": "gelu_tanh",
 }
 
-# attn_mask, key_mask, is_causal, query_offset, key_lengths, window, scale, softcap, alibi_slopes, sinks
-_EVERY_TOKEN_SEES_ALL = (None, None, False, 0, None, None, None, None, None, None)
-
 
 class BertConfig(NamedTuple):
     """What config.json says of the computation."""
@@ -42,7 +39,7 @@ class BertConfig(NamedTuple):
     feedforward_dim: int  # F
     max_positions: int  # P
     token_types: int
-    activation: str  # in the words of the core
+    activation: str  # its name in the core
     eps: float
 
     def tensor_shapes(self) -> Iterator[tuple[str, tuple[int, ...]]]:
@@ -114,7 +111,7 @@ def read_config(path: Path) -> BertConfig:
 
 
 class Tensors(Protocol):
-    """Weights by their names."""
+    """Tensors of a checkpoint by their names."""
 
     def __getitem__(self, name: str, /) -> NDArray[np.float32]: ...
 
@@ -128,7 +125,7 @@ class BertModel:
 
     def __init__(self, config: BertConfig, tensors: Tensors, dtype: np.dtype[Any], weight_dtype: str) -> None:
         self.config = config
-        # Every token is of type 0, so that its row is the same everywhere.
+        # Every token is of type 0: its row is added to the positions once.
         token_type = tensors["embeddings.token_type_embeddings.weight"][0]
         self._tables = [
             _in_dtype(numbers, dtype)
@@ -143,7 +140,7 @@ class BertModel:
         self._encoder = stack_of("Encoder", self._layers, None)
 
     def astype(self, dtype: np.dtype[Any]) -> "BertModel":
-        """The same in another dtype."""
+        """The same model in another dtype."""
         model = copy.copy(self)
         model._tables = [_in_dtype(table, dtype) for table in self._tables]
         model._layers = [layer.astype(dtype) for layer in self._layers]
@@ -152,24 +149,24 @@ class BertModel:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of the tables, the layers, and the vectors of tokens."""
+        """The dtype of the tables, the layers, and the vectors of tokens."""
         return self._layers[0].dtype
 
     @property
     def weight_dtype(self) -> str:
-        """What the matrices of the layers are stored as."""
+        """What the matrices of the layers are stored as, by name."""
         return self._layers[0].weight_dtype
 
     def hidden_states(
         self, tokens: NDArray[np.integer], cu_seqlens: NDArray[np.integer], num_threads: int | None
     ) -> NDArray[Any]:
-        """What the last layer gives: [N, E] for the N tokens of all texts."""
+        """The vectors [N, E] that the last layer gives, for the N tokens of all texts."""
         x = self._embed(tokens, cu_seqlens, num_threads)
         self._encoder.forward(x, {}, {"cu_seqlens": cu_seqlens}, x, num_threads)
         return x
 
     def attention_weights(self, tokens: NDArray[np.integer], num_threads: int | None) -> NDArray[Any]:
-        """Of one text, for each layer and head what every token attends to: [layers, H, T, T]."""
+        """The attention weights of one text in every layer and head: [layers, H, T, T]."""
         x = self._embed(tokens, np.array([0, len(tokens)]), num_threads)
         _, weights = self._encoder.forward(x, {}, {"need_weights": True}, None, num_threads)
         return np.stack([widened(of_layer) for of_layer in weights])
@@ -189,7 +186,7 @@ def _in_dtype(numbers: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
 
 
 def _layer(config: BertConfig, tensors: Tensors, i: int, dtype: np.dtype[Any], weight_dtype: str) -> EncoderLayer:
-    """Post-LN, as in the paper of the transformer."""
+    """Encoder layer `i`, with its norms behind the residual additions (post-LN)."""
 
     def weights(**names: str) -> dict[str, NDArray[Any]]:
         return {

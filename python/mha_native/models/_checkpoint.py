@@ -17,21 +17,21 @@ FUNCTION = "SentenceEncoder.from_pretrained"  # which error messages begin with
 # Dtypes that float32 holds without loss, by their names in safetensors.
 _DTYPES = ("F32", "F16", "BF16")
 
-_MOST_LISTED = 8  # names in a message
+_MOST_LISTED = 8  # names that an error message lists at most
 
 
 def require_file(path: Path) -> Path:
-    """`path`, or FileNotFoundError that names it."""
+    """`path`, or FileNotFoundError if it is no file."""
     if not path.is_file():
         raise FileNotFoundError(f"{FUNCTION}: {path} does not exist, or is no file")
     return path
 
 
 def read_json(path: Path, kind: type) -> Any:
-    """The object or list in a file."""
+    """The JSON object (`kind` is dict) or list in a file."""
     try:
         value = json.loads(require_file(path).read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:  # no JSON, or no UTF-8
+    except (ValueError, RecursionError) as error:  # not JSON, or not UTF-8
         raise ValueError(f"{FUNCTION}: {path} is no valid JSON: {error}") from error
     if not isinstance(value, kind):
         expected = "an object" if kind is dict else "a list"
@@ -40,7 +40,7 @@ def read_json(path: Path, kind: type) -> Any:
 
 
 def read_size(path: Path, values: Mapping[str, Any], name: str, default: int | None = None) -> int:
-    """A whole number of at least 1 from what was read from `path`."""
+    """The entry `name` of what was read from `path`: an integer of at least 1."""
     value = values.get(name, default)
     if type(value) is not int or value < 1:
         raise ValueError(f"{FUNCTION}: {path}: {name} must be an integer of at least 1; got {value!r}")
@@ -68,7 +68,7 @@ class Checkpoint:
         except (SafetensorError, OSError) as error:
             raise ValueError(f"{FUNCTION}: {path} is no valid safetensors file: {error}") from error
         self._path = path
-        self._names: dict[str, str] = {}  # in the file
+        self._names: dict[str, str] = {}  # name in the model -> name in the file
         try:
             self._check(shapes)
         except BaseException:
@@ -83,15 +83,15 @@ class Checkpoint:
         self._file.__exit__(kind, error, trace)
 
     def __getitem__(self, name: str) -> NDArray[np.float32]:
-        """The tensor, in memory of its own."""
+        """A copy of the tensor, in float32."""
         name = self._names[name]
-        if self._file.get_slice(name).get_dtype() == "BF16":  # which safetensors does not give to NumPy
+        if self._file.get_slice(name).get_dtype() == "BF16":  # safetensors gives NumPy no bfloat16
             return _core.convert(self._read_bfloat16(name), "float32")
         tensor: NDArray[Any] = self._file.get_tensor(name)
         return tensor.astype(np.float32, copy=False)
 
     def _read_bfloat16(self, name: str) -> NDArray[Any]:
-        """From the bytes of the file: the length of a JSON object, that object, and the tensors where it says."""
+        """Read a tensor. The file holds the size of the header in 8 bytes, the header in JSON, then all tensors."""
         with open(self._path, "rb") as file:
             size = int.from_bytes(file.read(8), "little")
             tensor = json.loads(file.read(size))[name]
@@ -106,7 +106,7 @@ class Checkpoint:
             if name not in present:
                 missing.append(name)
                 if len(missing) > _MOST_LISTED:
-                    break  # whatever number of layers config.json makes up
+                    break  # config.json may name any number of layers
                 continue
             tensor = self._file.get_slice(present[name])
             actual, dtype = tuple(tensor.get_shape()), tensor.get_dtype()

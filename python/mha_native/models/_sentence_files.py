@@ -1,4 +1,4 @@
-"""What sentence-transformers writes beside a model: how many tokens it reads, and how they become one vector."""
+"""Files of sentence-transformers beside a model: the most tokens of a text, and how their vectors become one."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -9,7 +9,7 @@ _POOLING_MODES = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": 
 
 
 class SentenceConfig(NamedTuple):
-    """From modules.json, 1_Pooling/config.json and sentence_bert_config.json, of which each may be absent."""
+    """What modules.json, 1_Pooling/config.json and sentence_bert_config.json say. Each of them may be absent."""
 
     max_seq_length: int
     lower_case: bool
@@ -18,7 +18,7 @@ class SentenceConfig(NamedTuple):
 
 
 def read_sentence_config(directory: Path, max_positions: int) -> SentenceConfig:
-    """Without a file: as many tokens as there are positions, their mean, scaled to length 1."""
+    """Read the files. Defaults without them: all positions, the mean of the tokens, scaled to length 1."""
     pooling_path, normalize = directory / "1_Pooling" / "config.json", True
     if (path := directory / "modules.json").exists():
         folder, normalize = _read_modules(path)

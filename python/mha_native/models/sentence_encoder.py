@@ -18,12 +18,13 @@ from ._sentence_files import SentenceConfig, read_sentence_config
 
 __all__ = ["SentenceEncoder"]
 
-# Texts that are tokenized at once, and their characters; a longer text is alone. With their tokens they take some MiB.
+# The most texts, and the most characters, that are tokenized at once; a longer text is tokenized alone. With their
+# tokens they take a few MiB.
 _SLAB_TEXTS = 1024
 _SLAB_CHARACTERS = 1 << 20
 
-# Tokens that go through the layers at once. With all-MiniLM-L6-v2 they take 19 MiB beyond the weights; twice as many
-# take 34 MiB and no less time for each, since layers work on blocks of rows in cache.
+# The most tokens that go through the layers at once. With all-MiniLM-L6-v2 they take 19 MiB beyond the weights. Twice
+# as many take 34 MiB and no less time per token, since layers work on blocks of rows in cache.
 _BATCH_TOKENS = 2048
 
 
@@ -75,7 +76,7 @@ class SentenceEncoder:
         ----------
         directory : path
             With config.json, model.safetensors and tokenizer.json of a BERT (``model_type`` bert) with GELU or ReLU, in
-            float32, float16 or bfloat16. The files of sentence-transformers are heeded if they are there:
+            float32, float16 or bfloat16. The files of sentence-transformers count if they are there:
             sentence_bert_config.json (``max_seq_length``), 1_Pooling/config.json (mean or first token), modules.json
             (whether embeddings are scaled to length 1; they are without it).
         dtype : {"float32", "bfloat16", "float16", "float64"}, default "float32"
@@ -106,7 +107,7 @@ class SentenceEncoder:
         tokenizer_path = require_file(folder / "tokenizer.json")
         try:
             tokenizer = tokenizers.Tokenizer.from_file(str(tokenizer_path))
-        except Exception as error:  # the library raises no other class
+        except Exception as error:  # the library raises plain Exception
             raise ValueError(f"{FUNCTION}: {tokenizer_path} is no valid tokenizer: {error}") from error
         if tokenizer.get_vocab_size() > config.vocab_size:
             raise ValueError(
@@ -215,7 +216,7 @@ class SentenceEncoder:
             np.cumsum([len(tokens) for tokens in batch], out=cu_seqlens[1:])
             tokens = np.fromiter(chain.from_iterable(batch), np.int64, cu_seqlens[-1])
             rows = self._model.hidden_states(tokens, cu_seqlens, num_threads)
-            if self._config.pooling == "cls":  # the mean over one token
+            if self._config.pooling == "cls":  # the mean of the first token alone
                 rows, cu_seqlens = rows[cu_seqlens[:-1]], np.arange(len(batch) + 1)
             yield _core.mean_pool(rows, cu_seqlens, normalize, None, num_threads).astype(np.float32, copy=False)
 
@@ -325,7 +326,7 @@ def _checked_tokens(sequence: ArrayLike, index: int) -> list[int]:
 
 
 def _slabs(texts: Iterable[str]) -> Iterator[list[str]]:
-    """Some texts at a time, for the tokenizer, which is faster with many than one by one."""
+    """Texts in groups: the tokenizer is faster with many texts at once than one by one."""
     slab: list[str] = []
     characters = 0
     for text in texts:
@@ -339,7 +340,7 @@ def _slabs(texts: Iterable[str]) -> Iterator[list[str]]:
 
 
 def _batches(sequences: Iterable[list[int]]) -> Iterator[list[list[int]]]:
-    """Sequences in order, up to so many tokens at a time. There is no padding, so that their lengths may differ."""
+    """Sequences in order, in groups of at most _BATCH_TOKENS tokens. Nothing is padded, so lengths may differ."""
     batch: list[list[int]] = []
     tokens = 0
     for sequence in sequences:

@@ -1,6 +1,6 @@
 """NumPy, unfused: product, softmax, product, each stored in full, in the dtype of the inputs.
 
-Also the yardstick of accuracy: a fused kernel should be no further from the oracle than this.
+Its error in the report is what a fused kernel should not exceed.
 """
 
 from __future__ import annotations
@@ -12,13 +12,10 @@ from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from mha_native_bench.cases.case import Case
+from mha_native_bench.cases.case import Array, Case
 from mha_native_bench.cases.inputs import Inputs
 from mha_native_bench.contenders.contender import CannotCompute, Contender, Program
-
-Array = NDArray[Any]
 
 
 class NumPyUnfused(Contender):
@@ -72,7 +69,7 @@ def dense(case: Case, inputs: Inputs) -> Callable[[], Array]:
 
 
 def ragged(case: Case, inputs: Inputs) -> Callable[[], Array]:
-    """One sequence after another."""
+    """Computes one sequence after another."""
     hidden = case.hidden(case.Tq, case.Tq)
     parts = [
         [array[None, first:last].swapaxes(1, 2) for array in inputs.arrays]  # [1, heads, T, D]
@@ -83,8 +80,8 @@ def ragged(case: Case, inputs: Inputs) -> Callable[[], Array]:
         out = np.empty_like(inputs.arrays[0])
         for first, (query, key, value) in zip(case.offsets, parts, strict=False):
             length = query.shape[2]
-            seen = None if hidden is None else hidden[:length, :length]
-            out[first : first + length] = attention(query, key, value, seen)[0].swapaxes(0, 1)
+            hidden_here = None if hidden is None else hidden[:length, :length]
+            out[first : first + length] = attention(query, key, value, hidden_here)[0].swapaxes(0, 1)
         return out
 
     return run
@@ -98,10 +95,14 @@ def attention(
     bias: Array | None = None,
     softcap: float | None = None,
 ) -> Array:
-    """[B, H, Tq, D] from [B, H, Tq, D] and twice [B, Hk, Tk, D]; `hidden` [Tq, Tk] is True behind the mask."""
+    """Attention of query [B, H, Tq, D] over key and value [B, Hk, Tk, D].
+
+    `hidden` [Tq, Tk] is True where a key is masked; `bias` [1, H, Tq, Tk] is added to the scores.
+    """
     batch, heads, queries, width = query.shape
     kv_heads = key.shape[1]
-    grouped = query.reshape(batch, kv_heads, heads // kv_heads * queries, width)  # one product for a group of heads
+    # The heads of a group are rows of one product.
+    grouped = query.reshape(batch, kv_heads, heads // kv_heads * queries, width)
     scores = grouped @ key.swapaxes(-1, -2)
     scores *= width**-0.5
     if softcap is not None:
@@ -123,16 +124,16 @@ def layer(case: Case, inputs: Inputs) -> Callable[[], Array]:
     x, memory = inputs.arrays[0], inputs.arrays[-1]
     state, hidden = inputs.state, case.hidden(case.Tq, case.Tk)
     weights, biases = state["in_proj_weight"], state["in_proj_bias"]
-    first = case.E if case.is_cross else 0  # of what the memory is projected by
+    first = case.E if case.is_cross else 0  # row of the weights where those of the memory begin
 
     def run() -> Array:
         projected = memory @ weights[first:].T
         projected += biases[first:]
         heads = in_heads(case, projected)
         if case.is_cross:
-            query = x @ weights[:first].T
-            query += biases[:first]
-            heads = [*in_heads(case, query), *heads]
+            queries = x @ weights[:first].T
+            queries += biases[:first]
+            heads = in_heads(case, queries) + heads
         query, key, value = heads
         return project_out(attention(query, key, value, hidden), state)
 
@@ -140,7 +141,7 @@ def layer(case: Case, inputs: Inputs) -> Callable[[], Array]:
 
 
 def step(case: Case, inputs: Inputs) -> Callable[[], Array]:
-    """The last token over keys and values of all, its own written among them."""
+    """The last token attends to keys and values of all tokens, after its own are written over the last ones."""
     state, token = inputs.state, inputs.arrays[0][:, -1:]
     weights, biases = state["in_proj_weight"], state["in_proj_bias"]
     key, value = (x.copy() for x in in_heads(case, inputs.arrays[0] @ weights[case.E :].T + biases[case.E :]))
@@ -155,11 +156,12 @@ def step(case: Case, inputs: Inputs) -> Callable[[], Array]:
 
 
 def in_heads(case: Case, rows: Array) -> list[Array]:
-    """[B, H, T, D] each, of as many as lie side by side in the rows [B, T, ...]."""
+    """Rows [B, T, n E] as n arrays [B, H, T, D]."""
     return list(rows.reshape(*rows.shape[:2], -1, case.H, case.D).transpose(2, 0, 3, 1, 4))
 
 
 def project_out(heads: Array, state: dict[str, Array]) -> Array:
+    """Heads [B, H, T, D] as rows [B, T, E], times the output projection."""
     batch, _, length, _ = heads.shape
     out: Array = heads.swapaxes(1, 2).reshape(batch, length, -1) @ state["out_proj.weight"].T
     out += state["out_proj.bias"]

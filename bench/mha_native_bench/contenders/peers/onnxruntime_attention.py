@@ -1,4 +1,4 @@
-"""ONNX Runtime: attention by the operator of the standard, and by two of its own."""
+"""ONNX Runtime: attention by the operator of the ONNX standard, and by two operators of its own."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def attention_models(case: Case, inputs: Inputs) -> list[Model]:
 
 
 def knows_window(case: Case) -> bool:
-    """Whether GroupQueryAttention does: causal ones, of prompts."""
+    """Whether GroupQueryAttention can compute the window: it has causal windows over a prompt."""
     return case.window is None or (case.causal and case.Tq == case.Tk and case.window[0] >= 0 and case.window[1] <= 0)
 
 
 def attention(case: Case, inputs: Inputs) -> Model:
-    """The operator of the standard. Its masks have a row for each query here, even if they are all the same."""
+    """The operator of the standard, with a mask of one row for each query, even if all rows are the same."""
     arrays = dict(zip("qkv", inputs.arrays, strict=True))
     names = ["q", "k", "v"]
     attributes: dict[str, Any] = {"is_causal": int(case.causal)}
@@ -39,7 +39,8 @@ def attention(case: Case, inputs: Inputs) -> Model:
     if case.softcap is not None:
         attributes["softcap"] = case.softcap
     if case.admitted is not None and not case.causal and case.window is None and bias is None:
-        arrays["lengths"] = np.full(case.B, case.admitted, np.int64)  # it would count causal positions from these
+        # Causal calls take a mask instead, as the operator would count their positions from the lengths.
+        arrays["lengths"] = np.full(case.B, case.admitted, np.int64)
         names += ["", "", "", "lengths"]
     elif case.is_masked or bias is not None:
         seen = case.visible(case.Tq, case.Tk)
@@ -51,7 +52,7 @@ def attention(case: Case, inputs: Inputs) -> Model:
 
 
 def padded_attention(case: Case, inputs: Inputs) -> Model:
-    """Padded to the longest, with lengths; a causal one with a mask, as lengths move its diagonal."""
+    """Sequences padded to the longest, with lengths; causal calls with a mask, as lengths would move their diagonal."""
     arrays = {name: padded(case, array) for name, array in zip("qkv", inputs.arrays, strict=True)}
     names = ["q", "k", "v"]
     if case.causal:
@@ -65,12 +66,12 @@ def padded_attention(case: Case, inputs: Inputs) -> Model:
 
 
 def contrib_attention(case: Case, inputs: Inputs) -> Model:
-    """ONNX Runtime's own: fused if nothing is masked. Heads of queries lie side by side."""
+    """MultiHeadAttention of ONNX Runtime, which is fused if nothing is masked; queries are [B, T, H D]."""
     query, key, value = inputs.arrays
     arrays = {"q": side_by_side(query), "k": key, "v": value}
     names = ["q", "k", "v"]
     bias, seen = case.alibi_bias(), None
-    is_diagonal = case.causal and case.Tq == case.Tk  # it counts positions from the last query
+    is_diagonal = case.causal and case.Tq == case.Tk  # it aligns the last query with the last key
     if case.window is not None or (case.causal and not is_diagonal):
         seen = case.visible(case.Tq, case.Tk)
         bias = np.zeros(seen.shape, np.float32)[None, None] if bias is None else bias
@@ -87,9 +88,9 @@ def contrib_attention(case: Case, inputs: Inputs) -> Model:
 
 
 def grouped_query_attention(case: Case, inputs: Inputs) -> Model:
-    """ONNX Runtime's own, of decoders. Several queries are a prompt, and the cache begins empty.
+    """GroupQueryAttention of ONNX Runtime, for decoders. Several queries are a prompt, and the cache is empty before.
 
-    One query is the last token of a cache that has it already: writing its key and value there changes nothing.
+    One query is the last token of a full cache: the operator writes its key and value where they already are.
     """
     query, key, value = inputs.arrays
     decodes, total = case.Tq == 1, case.admitted or case.Tk

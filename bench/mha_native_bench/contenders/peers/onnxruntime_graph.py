@@ -1,4 +1,4 @@
-"""A graph of ONNX with arrays for all that goes in and out."""
+"""A graph of ONNX with the arrays of its inputs, outputs and weights."""
 
 from __future__ import annotations
 
@@ -7,12 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from onnx import NodeProto, helper, numpy_helper
 
-from mha_native_bench.cases.case import Case
-
-Array = NDArray[Any]
+from mha_native_bench.cases.case import Array, Case
 
 CONTRIB = "com.microsoft"
 OPSETS = [helper.make_opsetid("", 24), helper.make_opsetid(CONTRIB, 1)]
@@ -20,7 +17,7 @@ OPSETS = [helper.make_opsetid("", 24), helper.make_opsetid(CONTRIB, 1)]
 
 @dataclass(frozen=True)
 class Model:
-    """`layout` brings the output "out" into ours."""
+    """A graph that computes a case; `layout` reshapes the output "out" to the shape of the expected result."""
 
     operator: str
     nodes: list[NodeProto]
@@ -54,5 +51,5 @@ def side_by_side(heads: Array) -> Array:
 
 
 def heads_apart(case: Case, rows: Array) -> Array:
-    """The way back."""
+    """The inverse of `side_by_side`."""
     return rows.reshape(case.B, case.Tq, case.H, case.D).swapaxes(1, 2)

@@ -1,4 +1,4 @@
-"""ONNX Runtime: layers of attention, of encoders and of decoders, in the forms that its optimizer gives them."""
+"""ONNX Runtime: layers of attention, encoders and decoders, as the graphs that its optimizer makes of them."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 from onnx import NodeProto, helper
 
-from mha_native_bench.cases.case import Case
+from mha_native_bench.cases.case import Array, Case
 from mha_native_bench.cases.inputs import Inputs
-from mha_native_bench.contenders.peers.onnxruntime_graph import CONTRIB, Array, Model
+from mha_native_bench.contenders.peers.int8_weights import in_int8
+from mha_native_bench.contenders.peers.onnxruntime_graph import CONTRIB, Model
 
 
 def layer_models(case: Case, inputs: Inputs) -> list[Model]:
@@ -22,7 +23,7 @@ def layer_models(case: Case, inputs: Inputs) -> list[Model]:
 
 
 class Layer:
-    """A graph in the making. Its methods add nodes, and return the name of what these compute."""
+    """A graph under construction. The methods add nodes and return the name of the output of the last one."""
 
     def __init__(self, case: Case, inputs: Inputs) -> None:
         self.case = case
@@ -32,7 +33,7 @@ class Layer:
         self.of_layer("x", inputs.state, 1e-5)
 
     def of_layer(self, rows: str, state: dict[str, Array], eps: float, name: str = "", lengths: str = "") -> None:
-        """What comes next is of a layer of this name and state, over `rows` and, if they are padded, their lengths."""
+        """Starts a layer over `rows`: its weights, and a prefix for their names; `lengths` are those of padded rows."""
         self.rows, self.eps, self.name, self.lengths = rows, eps, name, lengths
         self.state = {name.removeprefix("self_attn."): array for name, array in state.items()}
 
@@ -59,7 +60,7 @@ class Layer:
         return self.name + name
 
     def product(self, rows: str, name: str, part: slice = slice(None), bias: str = "") -> str:
-        """Of rows and a weight. Int8 has a scale for each output feature; rows share one, of each call."""
+        """Rows times a weight. int8 weights have a scale for each output feature; all rows of a call share one."""
         weight = self.state[name][part]
         name = f"{name} {part.start}"
         if not self.case.weights:
@@ -78,7 +79,7 @@ class Layer:
         return list(self.nodes[-1].output)
 
     def attend(self, operator: str) -> str:
-        """Linear maps in, and attention over heads side by side; one of its own operators adds the biases itself."""
+        """Projections and attention as separate nodes; MultiHeadAttention adds the biases of the projections itself."""
         case = self.case
         of_memory = [("x", slice(0, case.E), 1), ("memory", slice(case.E, None), 2)]
         heads: list[str] = []
@@ -95,7 +96,7 @@ class Layer:
         return self.add("MultiHeadAttention", *heads, num_heads=case.H, unidirectional=int(case.causal))
 
     def project_and_attend(self, operator: str) -> str:
-        """Both by one operator of its own."""
+        """Projections and attention as one node of ONNX Runtime's own operator."""
         case = self.case
         weight, bias = self.state["in_proj_weight"], self.constant("biases", self.state["in_proj_bias"])
         attributes: dict[str, Any] = {"num_heads": case.H, "unidirectional": int(case.causal)}
@@ -119,12 +120,12 @@ class Layer:
         return self.norm("norm2", self.product(hidden, "linear2.weight"), rows, "linear2.bias")
 
     def norm(self, name: str, rows: str, others: str, bias: str) -> str:
-        """Of the sum of both and a bias."""
+        """The norm of the sum of `rows`, `others` and a bias."""
         given = [self.constant(of, self.state[of]) for of in (f"{name}.weight", f"{name}.bias", bias)]
         return self.add("SkipLayerNormalization", rows, others, *given, epsilon=self.eps)
 
     def step(self) -> Model:
-        """The last token of each sequence over a cache, which it is written into."""
+        """The last token of each sequence attends to a cache, into which its key and value are written first."""
         case, tokens = self.case, self.arrays["x"]
         self.arrays["x"] = np.ascontiguousarray(tokens[:, -1:])
         projected = self.linear("x", "in_proj_weight", "in_proj_bias")
@@ -139,9 +140,3 @@ class Layer:
         self.nodes[-1].output[1:] = ["present_key", "present_value"]
         self.linear(attended, "out_proj.weight", "out_proj.bias")
         return self.ending_here("GQA", present_key=keys, present_value=values)
-
-
-def in_int8(weight: Array) -> tuple[Array, Array]:
-    """Rounded, and the scale of each row."""
-    scales = np.abs(weight).max(axis=1) / 127
-    return np.rint(weight / scales[:, None]).astype(np.int8), scales

@@ -1,4 +1,4 @@
-"""ONNX Runtime: a BERT and its pooling as one graph, in the form that its optimizer gives such models."""
+"""ONNX Runtime: a BERT and its pooling as the graph that its optimizer makes of such models."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mha_native_bench.contenders.peers.onnxruntime_layers import Layer
 
 @lru_cache(maxsize=2)
 def sentence_model(directory: Path, case: Case, with_mask: bool) -> bytes:
-    """Of token ids [B, T] and a mask [B, T], or without one: "out" [B, E]; of any shape."""
+    """A graph from token ids [B, T], and a mask [B, T] if `with_mask`, to the output "out" [B, E], for any B and T."""
     from safetensors.numpy import load_file
 
     tensors = load_file(directory / "model.safetensors")
@@ -40,12 +40,12 @@ def sentence_model(directory: Path, case: Case, with_mask: bool) -> bytes:
         rows = graph.norms_and_feed_forward(graph.project_and_attend(operator))
     graph.of_layer(rows, {}, eps, "pooling ")
     if with_mask:
-        taken = graph.add("Cast", "mask", domain="", to=TensorProto.FLOAT)
+        unmasked = graph.add("Cast", "mask", domain="", to=TensorProto.FLOAT)
         rows = graph.add(
-            "Mul", rows, graph.add("Unsqueeze", taken, graph.constant("last", np.array([2])), domain=""), domain=""
+            "Mul", rows, graph.add("Unsqueeze", unmasked, graph.constant("last", np.array([2])), domain=""), domain=""
         )
     total = graph.add("ReduceSum", rows, graph.constant("length", np.array([1])), domain="", keepdims=0)
-    graph.add("LpNormalization", total, domain="", axis=-1, p=2)  # of the mean, too
+    graph.add("LpNormalization", total, domain="", axis=-1, p=2)  # the mean has the direction of the sum
     graph.nodes[-1].output[0] = "out"
     shape = ["batch", "length"]
     infos = [helper.make_tensor_value_info(name, TensorProto.INT32, shape) for name in inputs]

@@ -1,4 +1,4 @@
-"""ONNX Runtime: each operator that computes attention, and layers around them. The fastest counts."""
+"""ONNX Runtime: each of its operators of attention, and layers and models around them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import onnxruntime
 
-from mha_native_bench.cases.case import Case
+from mha_native_bench.cases.case import Array, Case
 from mha_native_bench.cases.inputs import Inputs
 from mha_native_bench.contenders.contender import CannotCompute, Contender, Program
 from mha_native_bench.contenders.peers.onnxruntime_attention import attention_models
-from mha_native_bench.contenders.peers.onnxruntime_graph import Array, Model
+from mha_native_bench.contenders.peers.onnxruntime_graph import Model
 from mha_native_bench.contenders.peers.onnxruntime_layers import layer_models
 from mha_native_bench.contenders.peers.onnxruntime_models import sentence_model
 from mha_native_bench.contenders.peers.text_batches import Batches, forms, in_order
@@ -48,7 +48,7 @@ class OnnxRuntime(Contender):
 
 
 def models_of(case: Case, inputs: Inputs) -> list[Model]:
-    if case.dtype not in ("f32", "f16"):  # its kernels of attention and of MatMul are registered for no others
+    if case.dtype not in ("f32", "f16"):  # its kernels of attention and MatMul have no others
         raise CannotCompute(f"no {'bfloat16' if case.dtype == 'bf16' else 'float64'} on a CPU")
     if not case.is_layer:
         return attention_models(case, inputs)
@@ -61,14 +61,14 @@ def models_of(case: Case, inputs: Inputs) -> list[Model]:
 
 @lru_cache(maxsize=8)
 def session_of(model: bytes, threads: int) -> Any:
-    """One for all arrays of its shapes: each has threads of its own."""
+    """A session, shared by all inputs of the same shapes, as each session has threads of its own."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
     return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
 
 def embedding(model: bytes, threads: int, batches: Batches, features: int) -> tuple[Callable[[], None], list[Array]]:
-    """One batch after another, and the arrays that results are written into."""
+    """A function that computes all batches, and the arrays that it writes the embeddings to."""
     session = session_of(model, threads)
     given = [dict(zip(("ids", "mask"), (array.astype(np.int32) for array in batch), strict=False)) for batch in batches]
     parts = [np.empty((len(batch[0]), features), np.float32) for batch in batches]
@@ -82,6 +82,7 @@ def embedding(model: bytes, threads: int, batches: Batches, features: int) -> tu
 
 
 def embeddings(order: list[int], parts: list[Array], _: None) -> Array:
+    """What `parts` hold after a call, in the order of the texts; the call itself returns None."""
     return in_order(order, parts)
 
 
@@ -92,7 +93,7 @@ def bound(model: Model, threads: int) -> Callable[[], None]:
 
 
 def binding_of(session: Any, inputs: dict[str, Array], outputs: dict[str, Array]) -> Any:
-    """Of arrays, in place."""
+    """Binds the arrays as memory of inputs and outputs, without a copy."""
     binding = session.io_binding()
     for name, array in inputs.items():
         binding.bind_ortvalue_input(name, onnxruntime.OrtValue.ortvalue_from_numpy(array))

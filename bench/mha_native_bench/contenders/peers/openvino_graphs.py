@@ -1,4 +1,4 @@
-"""OpenVINO: graphs of its operator of attention, and of layers around it."""
+"""OpenVINO: graphs of its operator of attention, and compiled programs of these and of layers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mha_native_bench.contenders.peers.openvino_layers import layer_graph
 
 
 def settings(precision: str, threads: int) -> dict[str, Any]:
-    """What is computed in, whatever arrays are of."""
+    """Settings of a compiled model; `precision` is what it computes in, whatever the type of its arrays."""
     return {
         "INFERENCE_PRECISION_HINT": precision,
         "PERFORMANCE_HINT": "LATENCY",
@@ -26,9 +26,9 @@ def settings(precision: str, threads: int) -> dict[str, Any]:
 
 
 def graph_programs(contender: str, case: Case, inputs: Inputs, threads: int) -> list[Program]:
-    """In bf16 once with arrays of that, and once with arrays of f32, which it rounds itself.
+    """Programs of all forms; a case in bf16 runs on bf16 arrays, and on f32 arrays that OpenVINO rounds itself.
 
-    Not with a mask of keys: of one row, which it rounds, the 2026.4 plugin makes another mask.
+    A case with a mask of keys runs on bf16 arrays only: version 2026.4 rounds a mask of one row to another mask.
     """
     programs = []
     for element in [case.dtype] if case.dtype == "f32" or case.admitted is not None else [case.dtype, "f32"]:
@@ -58,10 +58,10 @@ def compiled_forms(case: Case, inputs: Inputs, element: str, threads: int) -> It
 
 @lru_cache(maxsize=4)
 def attention(case: Case, form: str, element: str, threads: int) -> Any:
-    """One for all arrays of its shapes. Masks and biases are constants of the graph, added to scores.
+    """A compiled graph, shared by all inputs of the same shapes. Masks and biases are constants, added to the scores.
 
-    Its operator knows no groups of heads: either their queries become those of one head, or keys and values are
-    broadcast to all.
+    The operator has no groups of heads: either the queries of a group become queries of one head, or keys and values
+    are broadcast to all heads.
     """
     kind = getattr(openvino.Type, element)
     shapes = [(case.H, case.Tq), (case.Hk, case.Tk), (case.Hk, case.Tk)]
@@ -84,7 +84,7 @@ def attention(case: Case, form: str, element: str, threads: int) -> Any:
 
 
 def added_mask(case: Case, with_causal: bool) -> Array | None:
-    """What its operator has no words for, as numbers to be added: it ignores a mask if it is told to be causal."""
+    """Masks and biases as one array to be added. It includes causality, as a causal operator ignores a mask."""
     bias = case.alibi_bias()
     if not case.is_masked and bias is None and not (case.causal and with_causal):
         return None
@@ -94,7 +94,7 @@ def added_mask(case: Case, with_causal: bool) -> Array | None:
 
 
 def of_groups(case: Case, mask: Array) -> Array:
-    """[1, 1 or H, 1 or Tq, Tk] as that of the queries of all heads of a group, one below the other."""
+    """A mask [1, 1 or H, 1 or Tq, Tk] for the queries of all heads of a group, one head after another."""
     if mask.shape[1:3] == (1, 1):
         return mask
     rows = np.broadcast_to(mask, (1, case.H, case.Tq, case.Tk))
@@ -109,13 +109,13 @@ def broadcast(case: Case, heads: Any, group: int) -> Any:
 
 
 def compiled_graph(graph: Any, precision: str, threads: int, quantized_features: int = 0) -> Any:
-    """So many features of a row that meets int8 weights share a scale; none: it is not quantized."""
+    """Compiles a graph. Rows are quantized with one scale for so many features each; 0: not at all."""
     quantization = {"DYNAMIC_QUANTIZATION_GROUP_SIZE": quantized_features}
     return openvino.Core().compile_model(graph, "CPU", settings(precision, threads) | quantization)
 
 
 class Request:
-    """A call on memory that is there already, which OpenVINO itself does not keep alive."""
+    """A call on arrays allocated beforehand, which it keeps alive, as OpenVINO does not."""
 
     def __init__(self, model: Any, arrays: tuple[Array, ...], element: str) -> None:
         kind = getattr(openvino.Type, element)
@@ -136,5 +136,5 @@ class Request:
 
 
 def words(array: Array) -> Array:
-    """bfloat16 as what NumPy itself has of its size."""
+    """The array, with bfloat16 viewed as uint16, a type that NumPy itself has."""
     return array.view(np.uint16) if array.dtype.name == "bfloat16" else array

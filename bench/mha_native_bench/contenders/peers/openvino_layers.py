@@ -1,4 +1,4 @@
-"""OpenVINO: graphs of layers, of attention and of encoders."""
+"""OpenVINO: graphs of attention layers and of encoder layers."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ import openvino
 from openvino import opset13 as opset
 
 from mha_native_bench.cases.case import Array, Case
+from mha_native_bench.contenders.peers.int8_weights import in_int8
 
 EPS = 1e-5  # of the norms
 
 
 def layer_graph(case: Case, state: dict[str, Array], element: str, form: str) -> Any:
-    """Three linear maps into heads, or those of the same rows as one; attention; one linear map out."""
+    """A layer with three projections into heads, or with those of the same rows as one; `form` says which."""
     return Graph(case, state, element).layer(form)
 
 
@@ -44,7 +45,7 @@ class Graph:
         return openvino.Model([out], inputs)
 
     def heads(self, rows: Any, part: slice) -> list[Any]:
-        """[B, H, T, D] each, of the maps that lie in `part` one below the other."""
+        """Heads [B, H, T, D] of each projection whose weights are in the rows `part`."""
         case = self.case
         projected = self.linear(rows, "in_proj_weight", "in_proj_bias", part)
         batch, length, features = projected.shape
@@ -63,9 +64,8 @@ class Graph:
     def matrix(self, weight: Array) -> Any:
         if not self.case.weights:
             return self.constant(weight)
-        scales = np.abs(weight).max(axis=1, keepdims=True) / 127
-        integers = opset.constant(np.rint(weight / scales).astype(np.int8))
-        return opset.multiply(opset.convert(integers, "f32"), self.constant(scales))
+        integers, scales = in_int8(weight)
+        return opset.multiply(opset.convert(opset.constant(integers), "f32"), self.constant(scales[:, None]))
 
     def norms_and_feed_forward(self, x: Any, attended: Any) -> Any:
         rows = self.norm(opset.add(x, attended), "norm1")

@@ -29,7 +29,7 @@ class OpenVino(Contender):
         )
 
     def programs(self, case: Case, inputs: Inputs, threads: int) -> list[Program]:
-        if case.dtype not in ("f32", "bf16"):  # of which its plugin for CPUs makes f32
+        if case.dtype not in ("f32", "bf16"):  # its plugin for CPUs computes f16 and f64 in f32
             raise CannotCompute(f"no {case.dtype_name} on this CPU" if case.dtype == "f16" else "no float64")
         if case.weights == "bf16" or case.cache:
             raise CannotCompute("no 16 bits behind float32")
@@ -58,7 +58,10 @@ class OpenVino(Contender):
 def embedding(
     directory: Path, precision: str, threads: int, shape: tuple[int, int] | None, batches: Batches
 ) -> Callable[[], list[Array]]:
-    """Compiles when it is first called. Inputs are not copied; results are, if another batch overwrites them."""
+    """A function that computes all batches, compiled at its first call.
+
+    Inputs are not copied. Results are, except those of the last batch, which no other overwrites.
+    """
     last = len(batches) - 1
 
     def run() -> list[Array]:
@@ -78,8 +81,8 @@ def compiled(directory: Path, precision: str, threads: int, num_inputs: int, sha
 
 @cache
 def converted(directory: Path, num_inputs: int) -> Any:
-    """With a mask, or, of one input, without."""
+    """The BERT of transformers as a model of OpenVINO: of token ids, and of a mask if there are two inputs."""
     example = tuple(torch.ones(2, 7, dtype=torch.long) for _ in range(num_inputs))
     with torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of its tracing, by the ways of torch that are old
+        warnings.simplefilter("ignore")  # about deprecated functions of torch that the tracing calls
         return openvino.convert_model(load_embedder(directory, "f32"), example_input=example)

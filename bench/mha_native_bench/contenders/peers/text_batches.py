@@ -1,4 +1,4 @@
-"""How texts of any length are put to models that want rectangles."""
+"""Texts of different lengths as the rectangular batches that other libraries take."""
 
 from __future__ import annotations
 
@@ -8,18 +8,19 @@ from mha_native_bench.cases.case import Array, Case
 from mha_native_bench.cases.inputs import Inputs
 from mha_native_bench.cases.padding import padded_texts
 
-# Of texts sorted by length: the default of sentence-transformers, which sorts them, too, and one with less padding.
+# Texts in a batch, if they are sorted by length: the default of sentence-transformers, which sorts them too, and a
+# smaller number, which pads less.
 SORTED_BATCHES = (32, 8)
 
-Batches = list[tuple[Array, ...]]  # token ids and masks
-Form = tuple[str, list[int], Batches]  # a name, the order of the texts, and they
+Batches = list[tuple[Array, ...]]  # token ids [n, T], and mask [n, T] if there is one
+Form = tuple[str, list[int], Batches]  # a name, the order of the texts, and the texts in that order
 
 
 def forms(case: Case, inputs: Inputs) -> list[Form]:
-    """How a batch may be put to a model that wants rectangles."""
+    """The forms in which the texts of a case are given to a library."""
     texts = list(inputs.arrays)
     given = list(range(case.B))
-    if case.shortest == case.Tq:  # a mask that hides nothing, as tokenizers make it, or none
+    if case.shortest == case.Tq:  # all texts have one length: with the mask that tokenizers make, and without
         ids, mask = padded_texts(texts)
         return [("mask", given, [(ids, mask)]), ("no mask", given, [(ids,)])]
     by_length = sorted(given, key=lambda i: -len(texts[i]))
@@ -31,7 +32,7 @@ def forms(case: Case, inputs: Inputs) -> list[Form]:
 
 
 def in_order(order: list[int], parts: list[Array]) -> Array:
-    """Embeddings in the order of the texts."""
+    """The embeddings of all batches, back in the order of the texts."""
     rows = np.concatenate(parts)
     out = np.empty_like(rows)
     out[order] = rows

@@ -1,4 +1,4 @@
-"""PyTorch's `flex_attention`, for what its fused attention has no words for: compiled when it is first called."""
+"""PyTorch's `flex_attention`, for windows and softcaps, which its fused attention does not have."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mha_native_bench.contenders.contender import CannotCompute
 
 
 def flex_attend(case: Case, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> Callable[[], torch.Tensor]:
-    """Windows of whole blocks that no query sees are left out; a softcap is part of the loop."""
+    """A function that is compiled at its first call; it skips blocks of keys that no query of a block sees."""
     if shutil.which(os.environ.get("CXX", "g++")) is None:
         raise CannotCompute("no C++ compiler for flex_attention")
     softcap, (left, right) = case.softcap, case.window or (-1, -1)
@@ -39,6 +39,6 @@ def flex_attend(case: Case, query: torch.Tensor, key: torch.Tensor, value: torch
     options: dict[str, Any] = {"block_mask": blocks, "enable_gqa": case.Hk != case.H}
     if softcap is not None:
         options["score_mod"] = capped
-    torch.compiler.reset()  # forms of one function are few that it keeps: those of other cases go
+    torch.compiler.reset()  # it keeps few compiled forms of a function: drop those of other cases
     compiled: Any = torch.compile(flex_attention, dynamic=False)
     return lambda: compiled(query, key, value, **options)

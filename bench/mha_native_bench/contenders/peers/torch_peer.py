@@ -1,4 +1,4 @@
-"""PyTorch: its fused attention, and its layer in three forms, of which the fastest counts."""
+"""PyTorch: its fused attention, and its layers with and without their fast path, and written by hand."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from mha_native_bench.contenders.contender import CannotCompute, Contender, Prog
 from mha_native_bench.contenders.peers.torch_flex import flex_attend
 
 Run = Callable[[], Any]
-Form = tuple[str, Run, Callable[[Any], Array]]  # a name, what is timed, and what makes an array of its result
+Form = tuple[str, Run, Callable[[Any], Array]]  # a name, what is timed, and the conversion of its result to an array
 
 
 class Torch(Contender):
@@ -35,27 +35,27 @@ class Torch(Contender):
             raise CannotCompute("no 16 bits behind float32")
         forms = {"sdpa": dense, "ragged": padded_batch, "encoder_layer": encoder_layers}.get(case.kind, layers)
         return [
-            # The switch exists for layers only, and says nothing to the other programs.
+            # Layers alone read the switch for the fast path.
             Program(self.name, threads, run, turn(threads, variant != "slow path"), to_array, variant)
             for variant, run, to_array in forms(case, inputs)
         ]
 
 
 def tensor_of(array: Array) -> torch.Tensor:
-    """Over the same memory; NumPy has no bfloat16 of its own, and torch does not know that of others."""
+    """A tensor on the same memory. Torch does not know the bfloat16 of ml_dtypes: it gets the bits as integers."""
     if array.dtype.name == "bfloat16":
         return torch.from_numpy(array.view(np.uint16)).view(torch.bfloat16)
     return torch.from_numpy(array)
 
 
 def array_of(tensor: torch.Tensor) -> Array:
-    """The same numbers."""
+    """The same numbers as a NumPy array, bfloat16 as float32."""
     array: Array = (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
     return array
 
 
 def turn(threads: int, fast_path: bool) -> Callable[[], AbstractContextManager[None]]:
-    """The state that a program runs in."""
+    """Sets the state in which a program runs."""
 
     @contextmanager
     def context() -> Iterator[None]:
@@ -68,16 +68,16 @@ def turn(threads: int, fast_path: bool) -> Callable[[], AbstractContextManager[N
 
 
 def dense(case: Case, inputs: Inputs) -> Iterator[Form]:
-    """Its fused attention; masks as it takes them, true or added; what it has no words for is compiled by `flex`."""
+    """Fused attention with Boolean and with added masks, and `flex_attention` for windows and softcaps."""
     attend = functional.scaled_dot_product_attention
     query, key, value = map(tensor_of, inputs.arrays)
     if case.softcap is None:
         options: dict[str, Any] = {"is_causal": case.causal, "enable_gqa": case.Hk != case.H}
         for variant, mask in masks(case, query.dtype):
-            if mask is not None:  # one mask for everything, since both together are refused
+            if mask is not None:  # which includes causality, as it refuses a mask beside is_causal
                 options.update(is_causal=False, attn_mask=mask)
             yield variant, partial(attend, query, key, value, **options), array_of
-    if case.Tq == 1 and case.Hk != case.H and not case.options:  # heads of a group as queries of one head
+    if case.Tq == 1 and case.Hk != case.H and not case.options:  # a group of heads as queries of one head
         groups = query.view(case.B, case.Hk, -1, case.D)
         yield "groups as queries", partial(attend, groups, key, value), lambda out: array_of(out.view(query.shape))
     if case.window is not None or case.softcap is not None:
@@ -85,6 +85,7 @@ def dense(case: Case, inputs: Inputs) -> Iterator[Form]:
 
 
 def masks(case: Case, dtype: torch.dtype) -> Iterator[tuple[str, torch.Tensor | None]]:
+    """The masks and biases of the case as one tensor, by the name of its form; None if there are none."""
     bias = case.alibi_bias()
     if not case.is_masked and bias is None:
         yield "", None
@@ -99,19 +100,19 @@ def masks(case: Case, dtype: torch.dtype) -> Iterator[tuple[str, torch.Tensor | 
 
 
 def padded_batch(case: Case, inputs: Inputs) -> Iterator[Form]:
-    """Padded to the longest, since there is no ragged attention on a CPU."""
+    """Sequences padded to the longest, as torch has no attention of ragged batches on a CPU."""
     if case.causal:
         raise CannotCompute("no ragged batch, and no mask beside is_causal")
     query, key, value = (tensor_of(padded(case, array)) for array in inputs.arrays)
-    admitted = torch.arange(case.Tk)[None, None, None] < torch.from_numpy(case.lengths)[:, None, None, None]
+    unmasked = torch.arange(case.Tk)[None, None, None] < torch.from_numpy(case.lengths)[:, None, None, None]
     attend = partial(functional.scaled_dot_product_attention, enable_gqa=case.Hk != case.H)
-    yield "padded", partial(attend, query, key, value, attn_mask=admitted), lambda out: unpadded(case, array_of(out))
+    yield "padded", partial(attend, query, key, value, attn_mask=unmasked), lambda out: unpadded(case, array_of(out))
 
 
 def layers(case: Case, inputs: Inputs) -> Iterator[Form]:
     maps = linear_maps(case, inputs.state)
     yield "by hand", (step if case.kind == "step" else by_hand)(case, inputs, maps), array_of
-    if case.kind == "step" or case.weights:  # its layer has no cache, and no products of its int8
+    if case.kind == "step" or case.weights:  # nn.MultiheadAttention has neither a cache nor int8
         return
     x, memory = tensor_of(inputs.arrays[0]), tensor_of(inputs.arrays[-1])
     layer = torch.nn.MultiheadAttention(case.E, case.H, batch_first=True, dtype=x.dtype).eval()
@@ -122,13 +123,13 @@ def layers(case: Case, inputs: Inputs) -> Iterator[Form]:
         out: torch.Tensor = layer(x, memory, memory, need_weights=False, attn_mask=hidden, is_causal=case.causal)[0]
         return out
 
-    if not case.is_cross:  # which the fast path is not for
+    if not case.is_cross:  # the fast path is for self-attention only
         yield "fast path", forward, array_of
     yield "slow path", forward, array_of
 
 
 def by_hand(case: Case, inputs: Inputs, maps: Any) -> Run:
-    """What models write themselves: one linear map in, or two, fused attention, one linear map out."""
+    """The layer as models write it: one linear map in, or two, fused attention, one linear map out."""
     x, memory = tensor_of(inputs.arrays[0]), tensor_of(inputs.arrays[-1])
     *project, project_out = maps
 
@@ -145,7 +146,7 @@ def by_hand(case: Case, inputs: Inputs, maps: Any) -> Run:
 
 
 def step(case: Case, inputs: Inputs, maps: Any) -> Run:
-    """The last token of each sequence over keys and values of all, its own written among them."""
+    """The last token attends to keys and values of all tokens, after its own are written over the last ones."""
     tokens = tensor_of(inputs.arrays[0])
     token, (project, project_out) = tokens[:, -1:], maps
     with torch.inference_mode():
@@ -161,15 +162,16 @@ def step(case: Case, inputs: Inputs, maps: Any) -> Run:
 
 
 def in_heads(case: Case, rows: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """[B, H, T, D] each, of as many as lie side by side in the rows [B, T, ...]."""
+    """Rows [B, T, n E] as n tensors [B, H, T, D]."""
     heads: tuple[torch.Tensor, ...] = rows.view(*rows.shape[:2], -1, case.H, case.D).permute(2, 0, 3, 1, 4).unbind()
     return heads
 
 
 def linear_maps(case: Case, state: dict[str, Array], attention: str = "", others: tuple[str, ...] = ()) -> Any:
-    """Into queries, keys and values, of which a memory has only the last two, out of the heads, and others.
+    """Linear modules: into queries, keys and values (two of them if there is a memory), out of the heads, and `others`.
 
-    For int8 with its dynamic quantization: weights once, by output feature, rows as they come; attention stays in f32.
+    With int8 weights they are quantized dynamically: weights once, with a scale for each output feature, and rows in
+    each call; attention stays in f32.
     """
     weight, bias = state[f"{attention}in_proj_weight"], state[f"{attention}in_proj_bias"]
     parts = [slice(case.E), slice(case.E, None)] if case.is_cross else [slice(None)]
@@ -184,7 +186,7 @@ def linear_maps(case: Case, state: dict[str, Array], attention: str = "", others
         return maps
     qconfig = torch.ao.quantization.per_channel_dynamic_qconfig
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of what is to come after it, in another package
+        warnings.simplefilter("ignore")  # that this function will move to another package
         return torch.ao.quantization.quantize_dynamic(maps, {torch.nn.Linear: qconfig})
 
 
@@ -202,7 +204,7 @@ def encoder_layers(case: Case, inputs: Inputs) -> Iterator[Form]:
 
 
 def encoder_by_hand(case: Case, inputs: Inputs) -> Run:
-    """As models write a layer: attention by hand, and its feed-forward."""
+    """An encoder layer as models write it: attention by hand, norms and feed-forward."""
     x = tensor_of(inputs.arrays[0])
     *maps, up, down = linear_maps(case, inputs.state, "self_attn.", ("linear1", "linear2"))
     attend = by_hand(case, inputs, maps)

@@ -1,4 +1,4 @@
-"""Transformers on torch: its BERT with fused attention, and mean pooling as sentence-transformers has it."""
+"""Transformers on torch: its BERT with fused attention, and the mean pooling of sentence-transformers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mha_native_bench.contenders.contender import CannotCompute, Contender, Prog
 from mha_native_bench.contenders.peers.text_batches import Batches, forms, in_order
 from mha_native_bench.contenders.peers.torch_peer import array_of, turn
 
-transformers.logging.set_verbosity_error()  # it says at length what it does not load
+transformers.logging.set_verbosity_error()  # else it lists the weights that it does not load
 transformers.logging.disable_progress_bar()
 
 
@@ -29,7 +29,7 @@ class Transformers(Contender):
     def programs(self, case: Case, inputs: Inputs, threads: int) -> list[Program]:
         if case.kind != "sentences":
             raise CannotCompute("models only")
-        if case.weights:  # by dynamic quantization, which gives all rows of a batch one scale
+        if case.weights:  # dynamic quantization gives all rows of a batch one scale
             raise CannotCompute("int8 embeddings off by a third")
         if case.dtype not in ("f32", "bf16"):
             raise CannotCompute(f"no {case.dtype_name} here")
@@ -61,14 +61,14 @@ class Embedder(torch.nn.Module):  # type: ignore[misc]  # a class without types
         if mask is None:
             mean = rows.mean(dim=1)
         else:
-            taken = mask[..., None].to(rows.dtype)
-            mean = (rows * taken).sum(dim=1) / taken.sum(dim=1)
+            unmasked = mask[..., None].to(rows.dtype)
+            mean = (rows * unmasked).sum(dim=1) / unmasked.sum(dim=1)
         return functional.normalize(mean, dim=-1)
 
 
 @lru_cache(maxsize=1)
 def load_embedder(directory: Path, dtype: str) -> Embedder:
-    """One for all numbers of threads."""
+    """The model, shared by all numbers of threads."""
     bert: Any = transformers.BertModel.from_pretrained(
         directory,
         attn_implementation="sdpa",

@@ -1,1 +1,1 @@
-"""Calls that set a time beside ours without computing the case."""
+"""Contenders that do not compute the case: their time says what part of ours something takes."""

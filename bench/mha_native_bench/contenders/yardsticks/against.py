@@ -1,4 +1,4 @@
-"""This library on the plain case that a case with options goes against, on the same numbers."""
+"""This library on the case that a case with options goes against, on the same numbers: what the options cost."""
 
 from __future__ import annotations
 

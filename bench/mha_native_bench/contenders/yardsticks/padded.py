@@ -1,4 +1,4 @@
-"""This library on a padded batch, beside itself on the same sequences without padding."""
+"""This library on the sequences of a ragged batch padded to the longest: what padding costs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The limit of decoding: keys and values read once, by as many threads, and nothing computed."""
+"""Reading keys and values once, by as many threads, without computing: the limit of memory for one query."""
 
 from __future__ import annotations
 
