@@ -15,7 +15,7 @@
 namespace mha {
 namespace {
 
-Block block_of(const TransformerLayer& layer) {
+PackedTransformerLayer packed(const TransformerLayer& layer) {
   return {&layer.self_attention.packed(),
           layer.cross_attention ? &layer.cross_attention->packed() : nullptr,
           &layer.feed_forward.packed(),
@@ -30,7 +30,7 @@ struct StackOfLayers {
   StackOfLayers(const char* called, const TransformerLayer* first, Index count, const LayerNorm* norm) : name(called) {
     if (count < 1) throw std::invalid_argument(name + ": there must be at least 1 layer");
     for (Index i = 0; i < count; ++i) {
-      const StackSizes found = validate_block(called, i, block_of(first[i]), i == 0 ? nullptr : &sizes);
+      const StackSizes found = validate_layer(called, i, packed(first[i]), i == 0 ? nullptr : &sizes);
       if (i == 0) sizes = found;
     }
     if (norm) validate_final_norm(called, norm->weights(), sizes);
@@ -40,10 +40,10 @@ struct StackOfLayers {
   }
 
   Index count() const { return static_cast<Index>(layers.size()); }
-  Block block(Index i) const {
-    Block block = block_of(layers[static_cast<std::size_t>(i)]);
-    if (final_norm && i + 1 == count()) block.final_norm = &final_norm->weights();
-    return block;
+  PackedTransformerLayer layer(Index i) const {
+    PackedTransformerLayer layer = packed(layers[static_cast<std::size_t>(i)]);
+    if (final_norm && i + 1 == count()) layer.final_norm = &final_norm->weights();
+    return layer;
   }
   StackArguments arguments(const TensorView& x, const MutableTensorView& out, const AttentionOptions& options,
                            const TransformerExtras& extras) const {
@@ -58,20 +58,20 @@ struct StackOfLayers {
 
 namespace {
 
-/// What one layer does in a call.
-struct BlockArguments {
-  Block block;
+/// One layer in a call: its weights, and the arguments of its attentions.
+struct PartsOfCall {
+  PackedTransformerLayer layer;
   LayerArguments self;
   std::optional<LayerArguments> cross;
 
   const LayerArguments* cross_or_null() const { return cross ? &*cross : nullptr; }
 };
 
-BlockArguments arguments_of(const StackOfLayers& stack, Index i, const StackArguments& a) {
-  const Block block = stack.block(i);
-  BlockArguments arguments{block, self_arguments(a, i, block), {}};
-  if (block.cross_attention) arguments.cross = cross_arguments(a, i, block);
-  return arguments;
+PartsOfCall parts_of(const StackOfLayers& stack, Index i, const StackArguments& a) {
+  const PackedTransformerLayer layer = stack.layer(i);
+  PartsOfCall parts{layer, self_arguments(a, i, layer), {}};
+  if (layer.cross_attention) parts.cross = cross_arguments(a, i, layer);
+  return parts;
 }
 
 void run(const StackOfLayers& stack, const StackArguments& given) {
@@ -84,12 +84,12 @@ void run(const StackOfLayers& stack, const StackArguments& given) {
   int threads = 0;
   std::size_t scratch_bytes = 0, bytes = 0;
   for (Index i = 0; i < stack.count(); ++i) {
-    const BlockArguments of_layer = arguments_of(stack, i, a);
+    const PartsOfCall of_layer = parts_of(stack, i, a);
     if (i == 0)
       threads = threads_for(a.options.num_threads, std::numeric_limits<Index>::max(),
-                            TransformerLayerCall::work(of_layer.block, of_layer.self, of_layer.cross_or_null()));
+                            TransformerLayerCall::work(of_layer.layer, of_layer.self, of_layer.cross_or_null()));
     Layout layout = rows_layout;
-    const SizedTransformerLayerCall sized(of_layer.block, of_layer.self, of_layer.cross_or_null(), table, threads,
+    const SizedTransformerLayerCall sized(of_layer.layer, of_layer.self, of_layer.cross_or_null(), table, threads,
                                           layout);
     scratch_bytes = std::max(scratch_bytes, sized.scratch_bytes());
     bytes = std::max(bytes, layout.total());
@@ -102,9 +102,9 @@ void run(const StackOfLayers& stack, const StackArguments& given) {
   TensorView x = with_axes_of(rows.x(), a.x);
   const MutableTensorView out = with_axes_of(rows.out(), a.x);
   for (Index i = 0; i < stack.count(); ++i) {
-    const BlockArguments of_layer = arguments_of(stack, i, a);
+    const PartsOfCall of_layer = parts_of(stack, i, a);
     Layout layout = rows_layout;
-    const SizedTransformerLayerCall sized(of_layer.block, of_layer.self, of_layer.cross_or_null(), table, threads,
+    const SizedTransformerLayerCall sized(of_layer.layer, of_layer.self, of_layer.cross_or_null(), table, threads,
                                           layout);
     const TransformerLayerCall call(sized, memory, x, a.extras.memory, out);
     Phase phases[kMostLayerPhases];

@@ -228,10 +228,10 @@ StatisticsArguments validate(AttentionArguments inputs, AttentionStatistics r) {
 
 LayerArguments validate(const MultiHeadAttentionConfig& config, DType dtype, LayerArguments a) {
   const bool appends_only = a.grows && !a.query && !a.out, attends_only = a.cache && !a.grows;
-  const char* f = a.block ? a.block : appends_only ? "MultiHeadAttention.append_to" : "MultiHeadAttention";
+  const char* f = a.part_of ? a.part_of : appends_only ? "MultiHeadAttention.append_to" : "MultiHeadAttention";
   const TensorView query = a.query, key = a.key, value = a.value;
   const Named inputs = {{"query", query}, {"key", key}, {"value", value}};
-  const int most_rank = a.ragged && !a.block ? 2 : 3;
+  const int most_rank = a.ragged && !a.part_of ? 2 : 3;
   if (!appends_only) check_rank(f, "query", query, 2, most_rank, inputs);
   if (!attends_only) {
     check_rank(f, "key", key, 2, most_rank, inputs);
@@ -270,7 +270,7 @@ LayerArguments validate(const MultiHeadAttentionConfig& config, DType dtype, Lay
   add_leading_axes(a.out, 3);
   const bool has_shape_of_query =
       (out.rank == query.rank || appends_only) && has_shape(a.out, {batch, query_length, config.out_dim});
-  if (!a.block && !has_shape_of_query)
+  if (!a.part_of && !has_shape_of_query)
     fail(f, "out must have the axes of query, ending in " + std::to_string(config.out_dim),
          {{"out", out}, {"query", query}});
   const Named inputs_and_masks = {{"query", a.query},
@@ -280,7 +280,7 @@ LayerArguments validate(const MultiHeadAttentionConfig& config, DType dtype, Lay
                                   {"key_mask", a.options.key_mask},
                                   {"alibi_slopes", a.options.alibi_slopes},
                                   {"sinks", a.options.sinks}};
-  if (!a.block) check_output(f, "out", a.out, inputs_and_masks);
+  if (!a.part_of) check_output(f, "out", a.out, inputs_and_masks);
   if (a.cache) {
     check_apart(f, *a.cache, inputs_and_masks);
     check_apart(f, *a.cache, {{"out", a.out}, {"weights", weights}});

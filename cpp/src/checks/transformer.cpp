@@ -70,11 +70,11 @@ void validate_rows(const char* f, DType dtype, Index features, const TensorView&
   check_rows_output(f, x, out);
 }
 
-StackSizes validate_block(const char* f, Index layer, const Block& block, const StackSizes* first) {
-  const MultiHeadAttentionConfig &self = block.self_attention->config,
-                                 *cross = block.cross_attention ? &block.cross_attention->config : nullptr;
-  StackSizes sizes = {block.self_attention->dtype(), self.embed_dim, cross ? cross->kdim : 0};
-  const std::string of_layer = std::string(f) + ": layer " + std::to_string(layer) + ": ";
+StackSizes validate_layer(const char* f, Index i, const PackedTransformerLayer& layer, const StackSizes* first) {
+  const MultiHeadAttentionConfig &self = layer.self_attention->config,
+                                 *cross = layer.cross_attention ? &layer.cross_attention->config : nullptr;
+  StackSizes sizes = {layer.self_attention->dtype(), self.embed_dim, cross ? cross->kdim : 0};
+  const std::string of_layer = std::string(f) + ": layer " + std::to_string(i) + ": ";
   const auto check = [&](const char* name, Index size, Index expected) {
     if (size != expected)
       throw std::invalid_argument(of_layer + name + " must be " + std::to_string(expected) + "; got " +
@@ -96,16 +96,16 @@ StackSizes validate_block(const char* f, Index layer, const Block& block, const 
     check("embed_dim of cross_attention", cross->embed_dim, sizes.embed_dim);
     check("vdim of cross_attention", cross->vdim, sizes.memory_dim);
     check("out_dim of cross_attention", cross->out_dim, sizes.embed_dim);
-    check_dtype("dtype of cross_attention", block.cross_attention->dtype(), sizes.dtype);
+    check_dtype("dtype of cross_attention", layer.cross_attention->dtype(), sizes.dtype);
   }
-  check("embed_dim of feed_forward", block.feed_forward->up.in_features(), sizes.embed_dim);
-  check_dtype("dtype of feed_forward", block.feed_forward->up.dtype(), sizes.dtype);
-  if (bool(block.norms[2]) != bool(cross))
+  check("embed_dim of feed_forward", layer.feed_forward->up.in_features(), sizes.embed_dim);
+  check_dtype("dtype of feed_forward", layer.feed_forward->up.dtype(), sizes.dtype);
+  if (bool(layer.norms[2]) != bool(cross))
     throw std::invalid_argument(of_layer + "norm3 must be there if cross_attention is, and only then");
-  for (int i = 0; i < (cross ? 3 : 2); ++i) {
-    const std::string norm = "norm" + std::to_string(i + 1);
-    check(("embed_dim of " + norm).c_str(), block.norms[i]->embed_dim, sizes.embed_dim);
-    check_dtype(("dtype of " + norm).c_str(), block.norms[i]->dtype, sizes.dtype);
+  for (int n = 0; n < (cross ? 3 : 2); ++n) {
+    const std::string norm = "norm" + std::to_string(n + 1);
+    check(("embed_dim of " + norm).c_str(), layer.norms[n]->embed_dim, sizes.embed_dim);
+    check_dtype(("dtype of " + norm).c_str(), layer.norms[n]->dtype, sizes.dtype);
   }
   return sizes;
 }
@@ -151,24 +151,24 @@ StackArguments validate(const StackSizes& sizes, Index layers, StackArguments a)
   return a;
 }
 
-LayerArguments self_arguments(const StackArguments& a, Index layer, const Block& block) {
-  LayerArguments self{a.x, a.x, a.x, a.out, {}, a.options_of(layer)};
+LayerArguments self_arguments(const StackArguments& a, Index i, const PackedTransformerLayer& layer) {
+  LayerArguments self{a.x, a.x, a.x, a.out, {}, a.options_of(i)};
   self.options.num_threads = a.options.num_threads;
-  self.block = a.function;
+  self.part_of = a.function;
   self.ragged = a.ragged;
-  if (a.extras.weights) self.weights = a.extras.weights[layer];
+  if (a.extras.weights) self.weights = a.extras.weights[i];
   if (a.extras.caches) {
-    self.cache = self.grows = a.extras.caches[layer];
+    self.cache = self.grows = a.extras.caches[i];
     self.new_lengths = a.extras.new_lengths;
   }
-  return validate(block.self_attention->config, block.self_attention->dtype(), self);
+  return validate(layer.self_attention->config, layer.self_attention->dtype(), self);
 }
 
-LayerArguments cross_arguments(const StackArguments& a, Index layer, const Block& block) {
+LayerArguments cross_arguments(const StackArguments& a, Index i, const PackedTransformerLayer& layer) {
   LayerArguments cross{a.x, a.extras.memory, a.extras.memory, a.out, {}, a.extras.memory_options};
-  cross.block = a.cross_attention;
-  if (a.extras.memory_caches) cross.cache = a.extras.memory_caches[layer];
-  return validate(block.cross_attention->config, block.cross_attention->dtype(), cross);
+  cross.part_of = a.cross_attention;
+  if (a.extras.memory_caches) cross.cache = a.extras.memory_caches[i];
+  return validate(layer.cross_attention->config, layer.cross_attention->dtype(), cross);
 }
 
 }  // namespace mha

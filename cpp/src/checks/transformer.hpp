@@ -2,7 +2,7 @@
 #pragma once
 
 #include "checks/attention.hpp"
-#include "weights/layer_parts.hpp"
+#include "weights/packed_transformer_layer.hpp"
 
 namespace mha {
 
@@ -18,7 +18,7 @@ struct StackSizes {
 };
 
 /// The parts of a layer fit each other and, if it is not null, `first`: the sizes of the first layer. Returns the sizes.
-StackSizes validate_block(const char* function, Index layer, const Block& block, const StackSizes* first);
+StackSizes validate_layer(const char* function, Index i, const PackedTransformerLayer& layer, const StackSizes* first);
 
 /// The norm behind the last layer fits the layers.
 void validate_final_norm(const char* function, const NormWeights& norm, const StackSizes& sizes);
@@ -41,7 +41,7 @@ struct StackArguments {
 StackArguments validate(const StackSizes& sizes, Index layers, StackArguments arguments);
 
 /// The arguments of self-attention and cross-attention of one layer in that call, validated.
-LayerArguments self_arguments(const StackArguments& arguments, Index layer, const Block& block);
-LayerArguments cross_arguments(const StackArguments& arguments, Index layer, const Block& block);
+LayerArguments self_arguments(const StackArguments& arguments, Index i, const PackedTransformerLayer& layer);
+LayerArguments cross_arguments(const StackArguments& arguments, Index i, const PackedTransformerLayer& layer);
 
 }  // namespace mha

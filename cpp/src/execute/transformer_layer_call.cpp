@@ -4,14 +4,15 @@
 
 namespace mha {
 
-double TransformerLayerCall::work(const Block& layer, const LayerArguments& self, const LayerArguments* cross) {
+double TransformerLayerCall::work(const PackedTransformerLayer& layer, const LayerArguments& self,
+                                  const LayerArguments* cross) {
   const double rows = double(self.query.extents[0]) * double(self.query.extents[1]);
   double work = AttentionCall::work(*layer.self_attention, self) + layer.self_attention->out.work(rows);
   if (cross) work += AttentionCall::work(*layer.cross_attention, *cross) + layer.cross_attention->out.work(rows);
   return work + layer.feed_forward->work(rows);
 }
 
-SizedTransformerLayerCall::SizedTransformerLayerCall(const Block& layer, const LayerArguments& self,
+SizedTransformerLayerCall::SizedTransformerLayerCall(const PackedTransformerLayer& layer, const LayerArguments& self,
                                                      const LayerArguments* cross, const KernelTable& table, int threads,
                                                      Layout& layout)
     : layer_(layer),
@@ -53,7 +54,7 @@ TransformerLayerCall::TransformerLayerCall(const SizedTransformerLayerCall& size
       between_(sized.between_, memory),
       after_(sized.after_, memory),
       self_(sized.self_, memory, input(x), input(x), input(x)) {
-  const Block& layer = sized.layer_;
+  const PackedTransformerLayer& layer = sized.layer_;
   if (layer.norm_comes_first()) before_.normalize(layer.norms[0], rows_of(x), {}, {}, rows_of(normed_));
 
   const AttentionCall* last_attention = &self_;
@@ -84,7 +85,7 @@ TransformerLayerCall::TransformerLayerCall(const SizedTransformerLayerCall& size
 /// The end of a sublayer: its result and the residual stream become one, in the place of the result. If norms come
 /// first, what the next sublayer reads is written, too.
 void TransformerLayerCall::join(RowSteps& steps, int sublayer, const Rows& result, const Rows& residual) const {
-  const Block& layer = sized_.layer_;
+  const PackedTransformerLayer& layer = sized_.layer_;
   if (!layer.norm_comes_first()) return steps.normalize(layer.norms[sublayer], result, residual, {}, result);
   const bool is_last = sublayer == (sized_.cross_ ? 2 : 1);
   if (is_last)

@@ -171,6 +171,4 @@ class LayerState(Leaf):
 
     def _make_core(self, arrays: Mapping[str, NDArray[Any]]) -> _core.MultiHeadAttention:
         projections, added = split_state(self._sizes, self._parts, arrays)
-        return _core.MultiHeadAttention(
-            self._sizes, projections, added, self._parts.add_zero_attn, self._weight_dtype
-        )
+        return _core.MultiHeadAttention(self._sizes, projections, added, self._parts.add_zero_attn, self._weight_dtype)

@@ -4,7 +4,6 @@ import numpy as np
 
 from .._arrays import Tensor
 from ..kv_cache import KVCache
-from .layer_norm import LayerNorm
 from .multi_head_attention import MultiHeadAttention
 from .transformer import TransformerLayer, TransformerStack
 
@@ -43,7 +42,6 @@ class DecoderLayer(TransformerLayer):
     """
 
     cross_attn: MultiHeadAttention
-    norm3: LayerNorm
 
     _reads_memory, _is_causal = True, True
     _stack_name, _torch_name = "Decoder", "TransformerDecoderLayer"

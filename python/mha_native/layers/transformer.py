@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy import ndarray
@@ -22,10 +22,7 @@ from .layer_norm import LayerNorm
 from .multi_head_attention import MultiHeadAttention
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack  # in typing from Python 3.11 on
-
-Layer = TypeVar("Layer", bound="TransformerLayer")
-Stack = TypeVar("Stack", bound="TransformerStack")
+    from typing_extensions import Self, Unpack  # in typing from Python 3.11 on
 
 
 class TransformerLayer(ModuleState):
@@ -33,7 +30,6 @@ class TransformerLayer(ModuleState):
 
     cross_attn: MultiHeadAttention | None = None
     norm3: LayerNorm | None = None  # there if cross_attn is
-
     layer_options = None  # a stack may have some
 
     _reads_memory: ClassVar[bool]
@@ -60,7 +56,7 @@ class TransformerLayer(ModuleState):
     ) -> None:
         name = type(self).__name__
         if memory_dim is not None and not self._reads_memory:
-            raise TypeError(f"{name}: memory_dim is for a layer that reads a memory")
+            raise TypeError(f"{name}: memory_dim is for a layer that reads a memory; got {memory_dim}")
         weights: dict[str, Any] = {"bias": bias, "dtype": dtype, "weight_dtype": weight_dtype}
         weights["seed"] = np.random.default_rng(seed)  # which goes on from part to part
         heads: dict[str, Any] = {"num_kv_heads": num_kv_heads, "head_dim": head_dim}
@@ -71,12 +67,10 @@ class TransformerLayer(ModuleState):
         def norm() -> LayerNorm:
             return LayerNorm(embed_dim, eps=eps, bias=bias, dtype=dtype)
 
+        self.self_attn = attention(embed_dim)
         if self._reads_memory:
             features = embed_dim if memory_dim is None else checked_size(name, "memory_dim", memory_dim)
-            self.self_attn, self.cross_attn = attention(embed_dim), attention(features)
-            self.norm3 = norm()
-        else:
-            self.self_attn = attention(embed_dim)
+            self.cross_attn, self.norm3 = attention(features), norm()
         self.feed_forward = FeedForward(embed_dim, feedforward_dim, activation=activation, **weights)
         self.norm1, self.norm2 = norm(), norm()
         self.norm_first = bool(norm_first)
@@ -158,7 +152,7 @@ class TransformerLayer(ModuleState):
         return (result, weights[0]) if need_weights else result
 
     def new_cache(self, batch_size: int, capacity: int, *, dtype: DTypeLike | None = None) -> KVCache:
-        """An empty cache for `capacity` tokens in each of `batch_size` sequences, for the self-attention; `dtype` as for
+        """An empty cache for `capacity` tokens in each of `batch_size` sequences, of the self-attention; `dtype` as for
         `MultiHeadAttention.new_cache`."""
         return self.self_attn.new_cache(batch_size, capacity, dtype=dtype)
 
@@ -168,7 +162,7 @@ class TransformerLayer(ModuleState):
         return self.self_attn.embed_dim
 
     @classmethod
-    def from_torch(cls: type[Layer], module: Any) -> Layer:
+    def from_torch(cls, module: Any) -> Self:
         """The layer that computes what one of torch does, with a copy of its weights.
 
         What differs: the layer is batch-first, whatever torch's is, which by default is not. Boolean masks are the
@@ -195,15 +189,10 @@ class TransformerLayer(ModuleState):
         return layer
 
     def _children(self) -> dict[str, ModuleState]:
-        parts = {
-            "self_attn.": self.self_attn,
-            "multihead_attn.": self.cross_attn,  # as torch calls it
-            "": self.feed_forward,
-            "norm1.": self.norm1,
-            "norm2.": self.norm2,
-            "norm3.": self.norm3,
-        }
-        return {prefix: part for prefix, part in parts.items() if part is not None}
+        # The names of torch.
+        parts = {"self_attn.": self.self_attn, "multihead_attn.": self.cross_attn, "": self.feed_forward}
+        norms = {"norm1.": self.norm1, "norm2.": self.norm2, "norm3.": self.norm3}
+        return {prefix: part for prefix, part in {**parts, **norms}.items() if part is not None}
 
     def _configuration(self) -> dict[str, Any]:
         attention, hidden = self.self_attn, self.feed_forward
@@ -219,10 +208,10 @@ class TransformerLayer(ModuleState):
 
     def _parts(self) -> tuple[Any, ...]:
         """What the core makes a layer of, with the weights that the parts have now."""
-        cross_attn, norms = None, (self.norm1._core, self.norm2._core)
-        if self.cross_attn is not None and self.norm3 is not None:
-            cross_attn, norms = self.cross_attn._core, (*norms, self.norm3._core)
-        return self.self_attn._core, cross_attn, self.feed_forward._core, norms, self.norm_first
+        norms = (self.norm1, self.norm2) if self.norm3 is None else (self.norm1, self.norm2, self.norm3)
+        cross_attn = None if self.cross_attn is None else self.cross_attn._core
+        cores = tuple(norm._core for norm in norms)
+        return self.self_attn._core, cross_attn, self.feed_forward._core, cores, self.norm_first
 
 
 class TransformerStack(ModuleState):
@@ -328,11 +317,11 @@ class TransformerStack(ModuleState):
         return int(self.layers[0].embed_dim)
 
     @classmethod
-    def from_torch(cls: type[Stack], module: Any) -> Stack:
+    def from_torch(cls, module: Any) -> Self:
         """The stack that computes what one of torch does, with a copy of its weights.
 
-        What differs is said at the ``from_torch`` of a layer. Torch's ``enable_nested_tensor`` changes no result of a row
-        that is not padding.
+        What differs is said at the ``from_torch`` of a layer. Torch's ``enable_nested_tensor`` changes no result of a
+        row that is not padding.
 
         Parameters
         ----------
@@ -380,7 +369,8 @@ def run(
     name = type(module).__name__
     if module._is_causal and "is_causal" not in options:
         options = {"is_causal": True, **options}
-    given, of_memory = {}, {}
+    given: dict[str, Any] = {}
+    of_memory: dict[str, Any] = {}
     for argument, value in extras.items():
         if value is None:
             continue

@@ -7,7 +7,7 @@
 
 namespace mha {
 
-struct Block {
+struct PackedTransformerLayer {
   const PackedAttention* self_attention;
   const PackedAttention* cross_attention;  // null: none, as in an encoder
   const PackedFeedForward* feed_forward;
