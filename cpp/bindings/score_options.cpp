@@ -38,7 +38,8 @@ bool reads_array(Reading reading, py::handle value) {
   return reading == Reading::integers_if_array ? is_array(value) : reading < Reading::integers_if_array;
 }
 
-// The arguments of the rows as Python strings. In source code equal names are one object, so pointers are compared first.
+// The argument of each row as an interned string: in Python's source code and keyword arguments, equal names are the same
+// object, so that comparing pointers nearly always finds them.
 class ArgumentNames {
  public:
   ArgumentNames() {
@@ -52,8 +53,8 @@ class ArgumentNames {
       if (names_[row] == name) return row;
     for (int row = 0; row < from; ++row)
       if (names_[row] == name) return row;
-    int row = 0;
     if (!PyUnicode_Check(name)) return option::kCount;
+    int row = 0;
     while (row < option::kCount && PyUnicode_CompareWithASCIIString(name, kOptionNames[row]) != 0) ++row;
     return row;
   }
@@ -120,8 +121,9 @@ GivenOptions::GivenOptions(const char* function, const py::dict& options, const 
     if (row == option::kCount)
       throw py::type_error(std::string(function) + ": " + py::cast<std::string>(py::repr(key)) + " is no score option");
     const int first = row;
-    do values_[row] = value == Py_None && may_be_none(kReadings[row]) ? nullptr : value;
-    while (known.is_same(first, ++row));
+    do {
+      values_[row] = value == Py_None && may_be_none(kReadings[row]) ? nullptr : value;
+    } while (known.is_same(first, ++row));
   }
 }
 
