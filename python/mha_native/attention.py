@@ -131,7 +131,8 @@ def scaled_dot_product_attention(
            [0.5]], dtype=float32)
     """
     name = "scaled_dot_product_attention"
-    options: ScoreOptions = {}  # those that differ from their defaults, in few steps: the work may be less than this
+    # The core gets what differs from the defaults. In a small call these steps take as long as the work.
+    options: ScoreOptions = {}
     if attn_mask is not None:
         options["attn_mask"] = attn_mask if type(attn_mask) is ndarray else to_numpy(name, "attn_mask", attn_mask)
     if is_causal is not False:

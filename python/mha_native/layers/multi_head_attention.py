@@ -219,7 +219,8 @@ class MultiHeadAttention(LayerState):
         q = query if type(query) is ndarray else to_numpy(name, "query", query)
         k: Any = q if key is None else key if type(key) is ndarray else to_numpy(name, "key", key)
         v = k if value is None else value if type(value) is ndarray else to_numpy(name, "value", value)
-        options: ScoreOptions = {}  # those that differ from their defaults, in few steps: the work may be less than this
+        # The core gets what differs from the defaults. In a small call these steps take as long as the work.
+        options: ScoreOptions = {}
         if attn_mask is not None:
             options["attn_mask"] = attn_mask if type(attn_mask) is ndarray else to_numpy(name, "attn_mask", attn_mask)
         if key_mask is not None:
