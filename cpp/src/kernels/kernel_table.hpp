@@ -95,7 +95,7 @@ struct ProjectionTile {
   Index rows;  // any number
   Index in_features;
   const void* x;                 // [rows, in_features]
-  Index x_row, x_step;           // elements between rows; between features. After `read` in units of its own
+  Index x_row, x_step;           // elements between rows; between features. After `read` in operands of its own
   const QuantizedRow* x_scales;  // [rows], set by `read` for int8 weights
   const void* panel;             // [in_features][panel width], kVectorBytes aligned
   const void* bias;  // [panel width], as all columns; int8: then the scales of the weights, and their sums in int32

@@ -78,7 +78,7 @@ constexpr DTypeKernels dtype_kernels() {
                        {},
                        &round_numbers<S>,
                        &normalize_rows<S>,
-                       &saturate_fma<typename Units<S>::Unit>};
+                       &saturate_fma<typename OperandsOf<S>::Operand>};
   if constexpr (sizeof(S) < sizeof(T)) {
     kernels.project[int(WeightFormat::plain)] = rounded_projection<S>();
   } else {

@@ -16,26 +16,26 @@
 namespace mha::MHA_ISA {
 namespace {
 
-template <class Unit>
+template <class Operand>
 struct ValueArguments {
-  Index depth;        // units of keys
-  const Unit* value;  // first key of the segment
+  Index depth;           // operands of keys
+  const Operand* value;  // first key of the segment
   Index value_row, value_step;
-  const Unit* weights;          // P^T at the segment's first key and vector
-  const Sum<Unit>* correction;  // at the segment's first vector
-  Sum<Unit>* out;               // O^T, or the block's own sum
-  bool starts;                  // nothing has been written to `out` yet
+  const Operand* weights;          // P^T at the segment's first key and vector
+  const Sum<Operand>* correction;  // at the segment's first vector
+  Sum<Operand>* out;               // O^T, or the block's own sum
+  bool starts;                     // nothing has been written to `out` yet
 };
 
 /// M rows of O^T: out = out * correction + V^T P^T.
-template <class Unit, int M, int N>
+template <class Operand, int M, int N>
 struct MergeValues {
-  static void run(const ValueArguments<Unit>& g, Index row) {
-    using T = Sum<Unit>;
+  static void run(const ValueArguments<Operand>& g, Index row) {
+    using T = Sum<Operand>;
     using P = Packet<T>;
     constexpr Index L = kLanes<T>, W = kWidth<T>;
     T* out = g.out + row * W;
-    multiply_tile<Unit, M, N>(
+    multiply_tile<Operand, M, N>(
         g.depth, g.value + row * g.value_step, g.value_step, g.value_row, g.weights, W,
         [](int, int) MHA_INLINE_LAMBDA { return pset1<P>(T(0)); },
         [&](int i, int j, const P& sum) MHA_INLINE_LAMBDA {
@@ -46,14 +46,14 @@ struct MergeValues {
 };
 
 /// M rows of the block's own sum: out += V^T P^T, the chain over keys going on from the segment before.
-template <class Unit, int M, int N>
+template <class Operand, int M, int N>
 struct AddValues {
-  static void run(const ValueArguments<Unit>& g, Index row) {
-    using T = Sum<Unit>;
+  static void run(const ValueArguments<Operand>& g, Index row) {
+    using T = Sum<Operand>;
     using P = Packet<T>;
     constexpr Index L = kLanes<T>, W = kWidth<T>;
     T* out = g.out + row * W;
-    multiply_tile<Unit, M, N>(
+    multiply_tile<Operand, M, N>(
         g.depth, g.value + row * g.value_step, g.value_step, g.value_row, g.weights, W,
         [&](int i, int j) MHA_INLINE_LAMBDA { return g.starts ? pset1<P>(T(0)) : pload<P>(out + i * W + j * L); },
         [&](int i, int j, const P& sum) MHA_INLINE_LAMBDA { pstore(out + i * W + j * L, sum); });
@@ -64,14 +64,14 @@ template <class S>
 class AttendTile {
  public:
   using T = Compute<S>;
-  using U = Units<S>;
-  using Unit = typename U::Unit;
+  using Operands = OperandsOf<S>;
+  using Operand = typename Operands::Operand;
   static constexpr Index L = kLanes<T>, W = kWidth<T>;
   using P = Packet<T>;
 
   static std::size_t scratch_bytes(Index head_dim, Index value_dim) {
     return sizeof(T) *
-           (ScoreTile<S>::scratch_elements(head_dim) + std::size_t(3 * W * value_dim + near_units(value_dim)));
+           (ScoreTile<S>::scratch_elements(head_dim) + std::size_t(3 * W * value_dim + near_operands(value_dim)));
   }
 
   /// Maximum and sum of each row, and O^T.
@@ -82,8 +82,8 @@ class AttendTile {
         out_(static_cast<T*>(scratch)),
         total_out_(out_ + W * tile.value_dim),
         block_out_(total_out_ + W * tile.value_dim),
-        near_values_(reinterpret_cast<Unit*>(block_out_ + W * tile.value_dim)),
-        scores_(tile, block_out_ + W * tile.value_dim + near_units(tile.value_dim)) {}
+        near_values_(reinterpret_cast<Operand*>(block_out_ + W * tile.value_dim)),
+        scores_(tile, block_out_ + W * tile.value_dim + near_operands(tile.value_dim)) {}
 
   void run() {
     bool starts = true;
@@ -104,7 +104,7 @@ class AttendTile {
         add_guarded(block, masked);
         merge_block(starts);
       } else if (block.segment_count == 1 && segment.vectors == scores_.vectors()) {
-        static constexpr StripTable<MergeValues, Unit, ValueArguments<Unit>> merge;
+        static constexpr StripTable<MergeValues, Operand, ValueArguments<Operand>> merge;
         merge(segment.vectors, tile_.value_dim, arguments(block, segment, out_, starts), scores_.next_keys(block));
       } else {
         add_segments(block);
@@ -138,19 +138,21 @@ class AttendTile {
   }
 
  private:
-  static constexpr Index kUnitsOfBlock = kKeyBlock / U::kElements;
+  static constexpr Index kOperandsOfBlock = kKeyBlock / Operands::kElements;
 
-  /// Of a row of values, in units that join keys, not columns.
-  static constexpr Index units_of_value_row(Index value_dim) { return U::kConverts ? (value_dim + L - 1) / L * L : 0; }
-  static constexpr Index near_units(Index value_dim) { return kUnitsOfBlock * units_of_value_row(value_dim); }
+  /// Of a row of values, in operands that join keys, not columns.
+  static constexpr Index operands_of_value_row(Index value_dim) {
+    return Operands::kConverts ? (value_dim + L - 1) / L * L : 0;
+  }
+  static constexpr Index near_operands(Index value_dim) { return kOperandsOfBlock * operands_of_value_row(value_dim); }
 
   /// Values of the keys [first, last), as they lie if they can be multiplied so.
-  UnitRows<Unit> values_from(Index first, Index last) const {
+  OperandRows<Operand> values_from(Index first, Index last) const {
     const S* const value = static_cast<const S*>(tile_.value) + first * tile_.value_row;
-    const Index row = units_of_value_row(tile_.value_dim), keys = last - first;
-    if constexpr (!U::kConverts)
+    const Index row = operands_of_value_row(tile_.value_dim), keys = last - first;
+    if constexpr (!Operands::kConverts)
       return {value, tile_.value_row, tile_.value_step};
-    else if constexpr (!U::kJoins)
+    else if constexpr (!Operands::kJoins)
       for (Index i = 0; i < keys; ++i)
         convert_row<S>(value + i * tile_.value_row, tile_.value_step, tile_.value_dim, near_values_ + i * row);
     else
@@ -160,10 +162,10 @@ class AttendTile {
     return {near_values_, row, 1};
   }
 
-  ValueArguments<Unit> arguments(const KeyBlock& block, const Segment& segment, T* out, bool starts) const {
+  ValueArguments<Operand> arguments(const KeyBlock& block, const Segment& segment, T* out, bool starts) const {
     const Index lane = segment.first_vector * L, first = block.segments[0].begin;
-    return {U::count(segment.end - segment.begin),
-            values_.data + (segment.begin - first) / U::kElements * values_.row,
+    return {Operands::count(segment.end - segment.begin),
+            values_.data + (segment.begin - first) / Operands::kElements * values_.row,
             values_.row,
             values_.step,
             scores_.weights(segment.begin - block.begin) + lane,
@@ -174,7 +176,7 @@ class AttendTile {
 
   /// Block sum, segment after segment. The first one starts it if it spans every vector, as under a causal mask.
   void add_segments(const KeyBlock& block) {
-    static constexpr StripTable<AddValues, Unit, ValueArguments<Unit>> add;
+    static constexpr StripTable<AddValues, Operand, ValueArguments<Operand>> add;
     const bool starts = block.segments[0].vectors == scores_.vectors();
     if (!starts) zero(block_out_);
     for (int i = 0; i < block.segment_count; ++i) {
@@ -187,16 +189,16 @@ class AttendTile {
   void add_guarded(const KeyBlock& block, const T* masked) {
     zero(block_out_);
     for (int j = 0; j < scores_.vectors(); ++j)
-      for (Index key = scores_.first_in(block, j); key < scores_.last_in(block, j); key += U::kElements) {
+      for (Index key = scores_.first_in(block, j); key < scores_.last_in(block, j); key += Operands::kElements) {
         const Index i = key - block.begin;
         P skip = pload<P>(masked + i * W + j * L);
-        if constexpr (U::kJoins)
+        if constexpr (Operands::kJoins)
           skip = join_halves(skip, key + 1 < block.end ? pload<P>(masked + (i + 1) * W + j * L) : ptrue(skip));
-        const P weight = load_units(scores_.weights(i) + j * L);
-        const Unit* value = values_.data + (key - block.segments[0].begin) / U::kElements * values_.row;
+        const P weight = load_operands(scores_.weights(i) + j * L);
+        const Operand* value = values_.data + (key - block.segments[0].begin) / Operands::kElements * values_.row;
         for (Index d = 0; d < tile_.value_dim; ++d, value += values_.step) {
           T* o = block_out_ + d * W + j * L;
-          pstore(o, multiply_add(value, pandnot(broadcast_unit(value), skip), weight, pload<P>(o)));
+          pstore(o, multiply_add(value, pandnot(broadcast_operand(value), skip), weight, pload<P>(o)));
         }
       }
   }
@@ -258,8 +260,8 @@ class AttendTile {
 
   const AttentionTile& tile_;
   T *out_, *total_out_, *block_out_;  // of the span, of all spans, of a block
-  Unit* near_values_;
-  UnitRows<Unit> values_{};  // of the block
+  Operand* near_values_;
+  OperandRows<Operand> values_{};  // of the block
   int spans_ = 0;
   ScoreTile<S> scores_;
 };

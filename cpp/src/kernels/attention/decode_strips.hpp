@@ -64,12 +64,12 @@ class ReadAhead {
 
 template <class S>
 struct DecodeKeys {
-  using Unit = typename Units<S>::Unit;
-  Index keys, depth;  // depth: units of the head dimension
+  using Operand = typename OperandsOf<S>::Operand;
+  Index keys, depth;  // depth: operands of the head dimension
   const S* key;       // first key
   Index key_row;
-  const Unit* queries;  // [rows][depth]
-  Compute<S>* scores;   // [rows][kSpanKeys], at the first key
+  const Operand* queries;  // [rows][depth]
+  Compute<S>* scores;      // [rows][kSpanKeys], at the first key
   const RowStream& stream;
   Index first;  // where `key` is in the stream
 };
@@ -80,11 +80,11 @@ struct DecodeKeys {
 template <class S, int M>
 void score_key_lanes(const DecodeKeys<S>& g) {
   using T = Compute<S>;
-  using U = Units<S>;
+  using Operands = OperandsOf<S>;
   using P = Packet<T>;
   constexpr Index L = kLanes<T>;
   constexpr Index kQuad = L < 4 ? L : 4;  // Four addresses share a pointer: a pointer for each row does not fit.
-  constexpr int kBytes = L * L * U::kElements * sizeof(S), kLines = kBytes < 64 ? 1 : kBytes / 64;
+  constexpr int kBytes = L * L * Operands::kElements * sizeof(S), kLines = kBytes < 64 ? 1 : kBytes / 64;
   const Index row = g.key_row;
   constexpr int G = M == 1 ? 2 : 1;  // vectors of keys at a time
   ReadAhead ahead(g.stream, g.first);
@@ -99,7 +99,7 @@ void score_key_lanes(const DecodeKeys<S>& g) {
     P total[G][M];
     MHA_UNROLL
     for (int i = 0; i < G * M; ++i) total[i / M][i % M] = pset1<P>(T(0));
-    const typename U::Unit* query = g.queries;
+    const typename Operands::Operand* query = g.queries;
     for (Index begin = 0; begin < g.depth; begin += kChain) {
       const Index end = begin + kChain < g.depth ? begin + kChain : g.depth;
       P sum[G][M];
@@ -110,16 +110,16 @@ void score_key_lanes(const DecodeKeys<S>& g) {
         for (int i = 0; i < G; ++i) {
           PacketBlock<P, L> block;
           MHA_UNROLL
-          for (Index k = 0; k < L; ++k) block.packet[k] = U::load(quads[i][k / kQuad] + k % kQuad * row);
+          for (Index k = 0; k < L; ++k) block.packet[k] = Operands::load(quads[i][k / kQuad] + k % kQuad * row);
           MHA_UNROLL
-          for (const S*& quad : quads[i]) quad += L * U::kElements;
+          for (const S*& quad : quads[i]) quad += L * Operands::kElements;
           transpose(block);
           if (G > 1) asm("" : "+r"(query));  // or the broadcast queries stay in registers, which are all taken
           MHA_UNROLL
           for (Index k = 0; k < L; ++k) {
             MHA_UNROLL
             for (int m = 0; m < M; ++m)
-              sum[i][m] = multiply_add(query, block.packet[k], broadcast_unit(query + m * g.depth + k), sum[i][m]);
+              sum[i][m] = multiply_add(query, block.packet[k], broadcast_operand(query + m * g.depth + k), sum[i][m]);
           }
           ahead.lines(kLines);
         }
@@ -136,11 +136,11 @@ void score_key_lanes(const DecodeKeys<S>& g) {
 
 template <class S>
 struct DecodeValues {
-  using Unit = typename Units<S>::Unit;
+  using Operand = typename OperandsOf<S>::Operand;
   Index keys;
   const S* value;  // first key and column
   Index value_row;
-  const Unit* weights;           // [rows][kSpanKeys / elements of a unit], at the first key
+  const Operand* weights;        // [rows][kSpanKeys / elements of an operand], at the first key
   const Compute<S>* correction;  // for each row
   Compute<S>* out;               // sums [rows][out_row], at the first column
   Index out_row;
@@ -149,13 +149,13 @@ struct DecodeValues {
   Index first, column;  // where `value` is in the stream: row, element
 };
 
-/// N vectors of columns of the values of one unit of keys; `row` of the first, `second` of the other one if it has two.
+/// N vectors of columns of the values of one operand of keys; `row` of the first, `second` of the other one if it has two.
 template <class S, int N>
 MHA_INLINE void load_values(const S* row, [[maybe_unused]] const S* second, Packet<Compute<S>> (&value)[N]) {
   constexpr Index L = kLanes<Compute<S>>;
   MHA_UNROLL
-  for (int n = 0; n < N; n += int(Units<S>::kElements)) {
-    if constexpr (Units<S>::kJoins)
+  for (int n = 0; n < N; n += int(OperandsOf<S>::kElements)) {
+    if constexpr (OperandsOf<S>::kJoins)
       pair_columns(row + n * L, second + n * L, value[n], value[n + 1]);
     else
       value[n] = load_packet(row + n * L);
@@ -166,9 +166,9 @@ MHA_INLINE void load_values(const S* row, [[maybe_unused]] const S* second, Pack
 template <class S, int M, int N>
 void merge_value_lanes(const DecodeValues<S>& g) {
   using T = Compute<S>;
-  using U = Units<S>;
+  using Operands = OperandsOf<S>;
   using P = Packet<T>;
-  constexpr Index L = kLanes<T>, kKeys = U::kElements;
+  constexpr Index L = kLanes<T>, kKeys = Operands::kElements;
   P sum[M][N];
   MHA_UNROLL
   for (int m = 0; m < M; ++m) {
@@ -178,13 +178,13 @@ void merge_value_lanes(const DecodeValues<S>& g) {
   const S* row = g.value;
   ReadAhead ahead(g.stream, g.first);
   const Index from = g.column * Index(sizeof(S)), to = from + N * L * Index(sizeof(S));
-  const typename U::Unit* weights = g.weights;
-  const auto add_unit = [&](const S* second) MHA_INLINE_LAMBDA {
+  const typename Operands::Operand* weights = g.weights;
+  const auto add_operand = [&](const S* second) MHA_INLINE_LAMBDA {
     P value[N];
     load_values<S, N>(row, second, value);
     MHA_UNROLL
     for (int m = 0; m < M; ++m) {
-      const P weight = broadcast_unit(weights + m * (kSpanKeys / kKeys));
+      const P weight = broadcast_operand(weights + m * (kSpanKeys / kKeys));
       MHA_UNROLL
       for (int n = 0; n < N; ++n) sum[m][n] = multiply_add(weights, value[n], weight, sum[m][n]);
     }
@@ -193,10 +193,10 @@ void merge_value_lanes(const DecodeValues<S>& g) {
   };
   for (Index key = 0; key + kKeys <= g.keys; key += kKeys) {
     for (Index k = 0; k < kKeys; ++k) ahead.part_of_row(from, to);
-    add_unit(row + g.value_row);
+    add_operand(row + g.value_row);
   }
-  if constexpr (U::kJoins)
-    if (g.keys % kKeys != 0) add_unit(kZeros<S, N * L>);  // the other key of the last unit weighs nothing
+  if constexpr (Operands::kJoins)
+    if (g.keys % kKeys != 0) add_operand(kZeros<S, N * L>);  // the other key of the last operand weighs nothing
   MHA_UNROLL
   for (int m = 0; m < M; ++m) {
     MHA_UNROLL
@@ -232,7 +232,7 @@ struct DecodeTable {
   template <int M, int N>
   constexpr void fill_values() {
     values[M - 1][N == 8 ? 0 : N == 4 ? 1 : N == 2 ? 2 : 3] = &merge_value_lanes<S, M, N>;
-    if constexpr (N > Units<S>::kElements) fill_values<M, N / 2>();
+    if constexpr (N > OperandsOf<S>::kElements) fill_values<M, N / 2>();
   }
 };
 

@@ -41,18 +41,18 @@ template <class S>
 class DecodeTile {
  public:
   using T = Compute<S>;
-  using U = Units<S>;
-  using Unit = typename U::Unit;
+  using Operands = OperandsOf<S>;
+  using Operand = typename Operands::Operand;
   static constexpr Index L = kLanes<T>;
   /// What head_dim and value_dim must be multiples of.
-  static constexpr int kColumns = int(L * U::kElements);
+  static constexpr int kColumns = int(L * Operands::kElements);
   using P = Packet<T>;
   static_assert(kMaxDecodeRows <= kRowFactors<T>);
 
   static std::size_t scratch_bytes(Index head_dim, Index value_dim) {
     return 2 * SpanSums<T>::bytes(value_dim) +
-           sizeof(T) *
-               std::size_t((kMaxDecodeRows + kSumChains) * head_dim + (U::kJoins ? 3 : 2) * kSpanKeys * kMaxDecodeRows);
+           sizeof(T) * std::size_t((kMaxDecodeRows + kSumChains) * head_dim +
+                                   (Operands::kJoins ? 3 : 2) * kSpanKeys * kMaxDecodeRows);
   }
 
   static std::size_t span_bytes(Index value_dim) { return SpanSums<T>::bytes(value_dim); }
@@ -65,9 +65,9 @@ class DecodeTile {
         span_(static_cast<char*>(scratch) + SpanSums<T>::bytes(tile.value_dim)),
         scores_(span_.out + kMaxDecodeRows * tile.value_dim),
         bias_(scores_ + kMaxDecodeRows * kSpanKeys),
-        weights_(units_of(U::kJoins ? bias_ + kMaxDecodeRows * kSpanKeys : scores_)),
-        queries_(units_of(bias_ + (U::kJoins ? 2 : 1) * Index{kMaxDecodeRows} * kSpanKeys)),
-        depth_(U::count(tile.head_dim)),
+        weights_(operands_of(Operands::kJoins ? bias_ + kMaxDecodeRows * kSpanKeys : scores_)),
+        queries_(operands_of(bias_ + (Operands::kJoins ? 2 : 1) * Index{kMaxDecodeRows} * kSpanKeys)),
+        depth_(Operands::count(tile.head_dim)),
         last_keys_(reinterpret_cast<S*>(queries_ + kMaxDecodeRows * depth_)) {}
 
   void run() {
@@ -96,16 +96,16 @@ class DecodeTile {
   }
 
  private:
-  static constexpr Index kSpanUnits = kSpanKeys / U::kElements;
-  static Unit* units_of(T* scratch) { return reinterpret_cast<Unit*>(scratch); }
+  static constexpr Index kSpanOperands = kSpanKeys / Operands::kElements;
+  static Operand* operands_of(T* scratch) { return reinterpret_cast<Operand*>(scratch); }
 
   /// Keys [begin, end) of a block, beginning where chain 0 does; scores reach to where the last chain ends. Row r's
   /// scores and mask entries are at `scores` and `bias` + r * kSpanKeys.
   struct Block {
     Index begin, end;
     T *scores, *bias;
-    Unit* weights;   // Row r's are at `weights` + r * kSpanUnits.
-    bool is_masked;  // some row must not see some key, or the last chains have none
+    Operand* weights;  // Row r's are at `weights` + r * kSpanOperands.
+    bool is_masked;    // some row must not see some key, or the last chains have none
     alignas(kVectorBytes) T correction[kRowFactors<T>];
 
     Index keys() const { return end - begin; }
@@ -115,16 +115,16 @@ class DecodeTile {
 
   void pack_queries() {
     if (tile_.is_wide)
-      pack_queries<UnitsOfNumbers<S>, T>();
+      pack_queries<OperandsOfNumbers<S>, T>();
     else
-      pack_queries<U, S>();
+      pack_queries<Operands, S>();
   }
   template <class Load, class Element>
   void pack_queries() {
     for (int r = 0; r < tile_.rows; ++r) {
       const Element* query = static_cast<const Element*>(tile_.query[r]);
       const Index step = tile_.query_step;
-      for (Index u = 0, d = 0; u < depth_; ++u, d += U::kElements)
+      for (Index u = 0, d = 0; u < depth_; ++u, d += Operands::kElements)
         queries_[r * depth_ + u] = Load::load_one(query + d * step, step, tile_.head_dim - d);
     }
   }
@@ -163,7 +163,7 @@ class DecodeTile {
       block.end = at = edge < end ? edge : end;
       block.scores = scores_ + in_span;
       block.bias = bias_ + in_span;
-      block.weights = weights_ + in_span / U::kElements;
+      block.weights = weights_ + in_span / Operands::kElements;
       block.is_masked = is_masked(block);
       if (has_bias() && !fill_bias_rows<S>(tile_, block.begin, block.end, block.bias, kSpanKeys)) continue;
       score(block, keys, begin);
@@ -265,8 +265,8 @@ class DecodeTile {
         MHA_UNROLL
         for (Index c = 0; c < kSumChains; c += L) {
           const P weight = weight_of<S>(pmul(psub(pload<P>(scores + i + c), highest), scale));
-          if constexpr (U::kJoins)
-            store_pairs(block.weights + r * kSpanUnits + (i + c) / U::kElements, weight);
+          if constexpr (Operands::kJoins)
+            store_pairs(block.weights + r * kSpanOperands + (i + c) / Operands::kElements, weight);
           else
             pstore(scores + i + c, weight);
           weights[c / L] = padd(weights[c / L], weight);
@@ -294,7 +294,7 @@ class DecodeTile {
 
   /// add_values() without the masked keys: zeros stand for their values.
   void add_guarded(const Block& block, const SpanSums<T>& sums, bool starts) {
-    constexpr int N = int(U::kElements);
+    constexpr int N = int(Operands::kElements);
     for (int r = 0; r < tile_.rows; ++r)
       for (Index d = 0; d < tile_.value_dim; d += N * L) {
         const auto values_of = [&](Index i) {
@@ -304,11 +304,11 @@ class DecodeTile {
         };
         P sum[N];
         for (P& vector : sum) vector = pset1<P>(T(0));
-        const Unit* weight = block.weights + r * kSpanUnits;
+        const Operand* weight = block.weights + r * kSpanOperands;
         for (Index i = 0; i < block.keys(); i += N, ++weight) {
           P value[N];
           load_values<S, N>(values_of(i), values_of(i + N - 1), value);
-          for (int n = 0; n < N; ++n) sum[n] = multiply_add(weight, value[n], broadcast_unit(weight), sum[n]);
+          for (int n = 0; n < N; ++n) sum[n] = multiply_add(weight, value[n], broadcast_operand(weight), sum[n]);
         }
         T* const out = sums.out + r * tile_.value_dim + d;
         for (int n = 0; n < N; ++n) {
@@ -381,9 +381,9 @@ class DecodeTile {
   ModifyScores<T> modify_;
   SpanSums<T> total_, span_;
   T *scores_, *bias_;  // [rows][kSpanKeys]
-  Unit* weights_;      // [rows][kSpanUnits]: the scores, replaced, where a unit is a number
-  Unit* queries_;      // [rows][depth_]
-  Index depth_;        // units of the head dimension
+  Operand* weights_;   // [rows][kSpanOperands]: the scores, replaced, where an operand is a number
+  Operand* queries_;   // [rows][depth_]
+  Index depth_;        // operands of the head dimension
   S* last_keys_;       // [kSumChains][D]
   Index first_key_ = 0, last_key_ = 0;
 };

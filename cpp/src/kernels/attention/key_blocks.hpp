@@ -45,8 +45,8 @@ class KeyBlocks {
       end_ = any_last_[j] > end_ ? any_last_[j] : end_;
     }
     begin_ = end_;
-    // A unit of two keys is in one segment as a whole.
-    constexpr Index kKeys = Units<S>::kElements;
+    // An operand of two keys is in one segment as a whole.
+    constexpr Index kKeys = OperandsOf<S>::kElements;
     for (int j = 0; j < vectors_; ++j) {
       const Index last = (any_last_[j] + kKeys - 1) / kKeys * kKeys;
       any_first_[j] -= any_first_[j] % kKeys;

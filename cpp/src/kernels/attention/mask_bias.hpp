@@ -36,7 +36,7 @@ void load_bias_transposed(const AttentionTile& tile, Index begin, Index size, in
       const Index row = j * L + r < tile.rows ? j * L + r : tile.rows - 1;
       rows[r] = static_cast<const M*>(tile.attn_mask[row]);
     }
-    load_transposed<Numbers<M>>(rows, begin, size, tile.attn_mask_step, bias + j * L, kWidth<Compute<M>>);
+    load_transposed<NumberOperands<M>>(rows, begin, size, tile.attn_mask_step, bias + j * L, kWidth<Compute<M>>);
   }
 }
 
@@ -70,7 +70,7 @@ bool fill_bias_transposed(const AttentionTile& tile, Index begin, Index end, int
         for (Index i = 0; i < size; ++i) lines[r][i] = mask[i * tile.attn_mask_step] ? T(0) : kMasked;
         rows[r] = lines[r];
       }
-      load_transposed<Numbers<T>>(rows, 0, size, 1, bias + j * L, W);
+      load_transposed<NumberOperands<T>>(rows, 0, size, 1, bias + j * L, W);
     }
   } else if (tile.attn_mask[0]) {
     any_masked = true;

@@ -7,31 +7,31 @@
 namespace mha::MHA_ISA {
 namespace {
 
-template <class Unit>
+template <class Operand>
 struct ScoreArguments {
-  Index depth;      // units of the head dimension
-  const Unit* key;  // first key of the segment
+  Index depth;         // operands of the head dimension
+  const Operand* key;  // first key of the segment
   Index key_row, key_step;
-  const Unit* queries;  // Q^T, at the segment's first vector; likewise below
-  Sum<Unit>* scores;
-  Sum<Unit>* block_max;  // each lane's largest product so far
+  const Operand* queries;  // Q^T, at the segment's first vector; likewise below
+  Sum<Operand>* scores;
+  Sum<Operand>* block_max;  // each lane's largest product so far
 };
 
 /// M keys against N vectors of queries.
-template <class Unit, int M, int N>
+template <class Operand, int M, int N>
 struct ScoreKeys {
-  static void run(const ScoreArguments<Unit>& g, Index row) {
-    using T = Sum<Unit>;
+  static void run(const ScoreArguments<Operand>& g, Index row) {
+    using T = Sum<Operand>;
     using P = Packet<T>;
     constexpr Index L = kLanes<T>, W = kWidth<T>;
     T* scores = g.scores + row * W;
     P highest[N];
-    multiply_long_tile<Unit, M, N>(g.depth, g.key + row * g.key_row, g.key_row, g.key_step, g.queries, W,
-                                   [&](int i, int j, const P& s) MHA_INLINE_LAMBDA {
-                                     highest[j] = pmax(i == 0 ? pload<P>(g.block_max + j * L) : highest[j], s);
-                                     pstore(scores + i * W + j * L, s);
-                                     if (i == M - 1) pstore(g.block_max + j * L, highest[j]);
-                                   });
+    multiply_long_tile<Operand, M, N>(g.depth, g.key + row * g.key_row, g.key_row, g.key_step, g.queries, W,
+                                      [&](int i, int j, const P& s) MHA_INLINE_LAMBDA {
+                                        highest[j] = pmax(i == 0 ? pload<P>(g.block_max + j * L) : highest[j], s);
+                                        pstore(scores + i * W + j * L, s);
+                                        if (i == M - 1) pstore(g.block_max + j * L, highest[j]);
+                                      });
   }
 };
 

@@ -26,15 +26,16 @@ template <class S>
 class ScoreTile {
  public:
   using T = Compute<S>;
-  using U = Units<S>;
-  using Unit = typename U::Unit;
+  using Operands = OperandsOf<S>;
+  using Operand = typename Operands::Operand;
   static constexpr Index L = kLanes<T>, W = kWidth<T>;
   using P = Packet<T>;
 
   static std::size_t scratch_elements(Index head_dim) {
-    const Index near_keys = U::kConverts ? kKeyBlock * units_row<S>(head_dim) : 0;
-    const Index units = U::kJoins ? kKeyBlock / U::kElements : 0;  // weights become units in a place of their own
-    return std::size_t(W * (U::count(head_dim) + 2 * kKeyBlock + units + 12) + near_keys);
+    const Index near_keys = Operands::kConverts ? kKeyBlock * operand_row<S>(head_dim) : 0;
+    const Index operands =
+        Operands::kJoins ? kKeyBlock / Operands::kElements : 0;  // weights become operands in a place of their own
+    return std::size_t(W * (Operands::count(head_dim) + 2 * kKeyBlock + operands + 12) + near_keys);
   }
 
   ScoreTile(const AttentionTile& tile, T* scratch)
@@ -48,10 +49,10 @@ class ScoreTile {
       scratch += rows * W;
       return part;
     };
-    queries_ = reinterpret_cast<Unit*>(take(U::count(tile.head_dim)));
+    queries_ = reinterpret_cast<Operand*>(take(Operands::count(tile.head_dim)));
     scores_ = take(kKeyBlock);
     bias_ = take(kKeyBlock);
-    weights_ = reinterpret_cast<Unit*>(U::kJoins ? take(kKeyBlock / U::kElements) : scores_);
+    weights_ = reinterpret_cast<Operand*>(Operands::kJoins ? take(kKeyBlock / Operands::kElements) : scores_);
     row_max_ = take(1);
     row_sum_ = take(1);
     correction_ = take(1);
@@ -64,7 +65,7 @@ class ScoreTile {
     total_sum_ = take(1);
     older_ = take(1);
     recent_ = take(1);
-    near_keys_ = reinterpret_cast<Unit*>(scratch);
+    near_keys_ = reinterpret_cast<Operand*>(scratch);
 
     pack_queries();
     clear_sums();
@@ -84,20 +85,20 @@ class ScoreTile {
 
   /// Fills the scores of the block's segments and the maximum of each lane over the block.
   void score(const KeyBlock& block) {
-    static constexpr StripTable<ScoreKeys, Unit, ScoreArguments<Unit>> score_keys;
+    static constexpr StripTable<ScoreKeys, Operand, ScoreArguments<Operand>> score_keys;
     alignas(kVectorBytes) T unused[W];
     for (int j = 0; j < vectors_; ++j) {
       pstore(block_max_ + j * L, pset1<P>(kLowest<T>));
       pstore(unused + j * L, pset1<P>(kLowest<T>));
     }
     const Index first = block.segments[0].begin;
-    const UnitRows<Unit> rows = keys_from(first, block.end);
+    const OperandRows<Operand> rows = keys_from(first, block.end);
     for (int i = 0; i < block.segment_count; ++i) {
       const Segment& segment = block.segments[i];
       const Index lane = segment.first_vector * L, offset = segment.begin - block.begin;
       const Index keys = segment.end - segment.begin;
       score_keys(segment.vectors, keys,
-                 {U::count(tile_.head_dim), rows.data + (segment.begin - first) * rows.row, rows.row, rows.step,
+                 {Operands::count(tile_.head_dim), rows.data + (segment.begin - first) * rows.row, rows.row, rows.step,
                   queries_ + lane, scores_ + offset * W + lane, (segment.modified ? unused : block_max_) + lane},
                  upcoming(tile_.value, tile_.value_row, tile_.value_step, tile_.value_dim, segment.begin, keys));
       if (segment.modified) modify(block, segment);
@@ -174,8 +175,8 @@ class ScoreTile {
   void exponentiate(const KeyBlock& block) {
     for (int j = 0; j < vectors_; ++j) {
       P sum;
-      if constexpr (U::kJoins)
-        sum = exponentiate_to_units(block, j);
+      if constexpr (Operands::kJoins)
+        sum = exponentiate_to_operands(block, j);
       else
         sum = exponentiate_in_place(block, j);
       pstore(row_sum_ + j * L, pmadd(pload<P>(row_sum_ + j * L), pload<P>(correction_ + j * L), sum));
@@ -258,8 +259,8 @@ class ScoreTile {
   int vectors() const { return vectors_; }
   /// [keys of the block][kWidth]
   const T* scores() const { return scores_; }
-  /// What exponentiate() made of those from key `first` of the block on, which begins a unit.
-  const Unit* weights(Index first) const { return weights_ + first / U::kElements * W; }
+  /// What exponentiate() made of those from key `first` of the block on, which begins an operand.
+  const Operand* weights(Index first) const { return weights_ + first / Operands::kElements * W; }
   /// What brings the scores of score() to scaled ones.
   P score_scale() const { return pset1<P>(T(scale_.of_maximum)); }
   const T* correction() const { return correction_; }
@@ -274,19 +275,19 @@ class ScoreTile {
   }
 
   /// Keys [first, last), as they lie if they can be multiplied so.
-  UnitRows<Unit> keys_from(Index first, Index last) const {
+  OperandRows<Operand> keys_from(Index first, Index last) const {
     const S* const key = static_cast<const S*>(tile_.key) + first * tile_.key_row;
-    if (U::lie_ready(tile_.key_row, tile_.key_step, tile_.head_dim))
-      return {reinterpret_cast<const Unit*>(key), tile_.key_row / U::kElements, tile_.key_step};
-    const Index row = units_row<S>(tile_.head_dim);
+    if (Operands::lie_ready(tile_.key_row, tile_.key_step, tile_.head_dim))
+      return {reinterpret_cast<const Operand*>(key), tile_.key_row / Operands::kElements, tile_.key_step};
+    const Index row = operand_row<S>(tile_.head_dim);
     for (Index i = 0; i < last - first; ++i)
       convert_row<S>(key + i * tile_.key_row, tile_.key_step, tile_.head_dim, near_keys_ + i * row);
     return {near_keys_, row, 1};
   }
 
-  /// The scores of vector j become weights in units, rounded; the sum is of those before that. All chains at once, so
-  /// that the two weights of a unit meet in registers.
-  P exponentiate_to_units(const KeyBlock& block, int j) {
+  /// The scores of vector j become weights in operands, rounded; the sum is of those before that. All chains at once, so
+  /// that the two weights of an operand meet in registers.
+  P exponentiate_to_operands(const KeyBlock& block, int j) {
     const P scale = pset1<P>(scale_.exponent_scale), highest = pload<P>(row_max_ + j * L);
     const Index first = first_in(block, j) - block.begin, last = last_in(block, j) - block.begin;
     if (first >= last) return pset1<P>(T(0));  // both may lie far outside the block
@@ -305,7 +306,7 @@ class ScoreTile {
       for (Index c = 0; c < kSumChains; c += 2) {
         const P one = weight_of<S>(pmul(psub(pload<P>(scores + (key + c) * W), highest), scale));
         const P two = weight_of<S>(pmul(psub(pload<P>(scores + (key + c + 1) * W), highest), scale));
-        store_units(weights_ + (key + c) / 2 * W + j * L, pair_up(one, two));
+        store_operands(weights_ + (key + c) / 2 * W + j * L, pair_up(one, two));
         chains[c] = padd(chains[c], one);
         chains[c + 1] = padd(chains[c + 1], two);
       }
@@ -333,7 +334,7 @@ class ScoreTile {
   int vectors_;
   KeyBlocks<S> blocks_;
   int spans_ = 0;  // that were begun
-  Unit *queries_, *near_keys_, *weights_;
+  Operand *queries_, *near_keys_, *weights_;
   T *scores_, *bias_, *row_max_, *row_sum_, *correction_, *block_max_, *first_, *last_, *slope_, *position_;
   T *total_max_, *total_sum_, *older_, *recent_;
 };
@@ -345,20 +346,20 @@ void ScoreTile<S>::pack_queries() {
   for (int r = 0; r < tile_.rows && tile_.query_step == 1; ++r)
     Upcoming{tile_.query[r], 0, 1, tile_.head_dim * size}.prefetch(0, 1);
   if (tile_.is_wide)
-    pack_queries<UnitsOfNumbers<S>, T>();
+    pack_queries<OperandsOfNumbers<S>, T>();
   else
-    pack_queries<U, S>();
+    pack_queries<Operands, S>();
 }
 
 template <class S>
 template <class Load, class Element>
 void ScoreTile<S>::pack_queries() {
-  if (tile_.rows == 1) {  // all lanes hold it: one store for each unit, not one for each lane of it
+  if (tile_.rows == 1) {  // all lanes hold it: one store for each operand, not one for each lane of it
     const Element* const query = static_cast<const Element*>(tile_.query[0]);
     const Index step = tile_.query_step;
-    for (Index u = 0, d = 0; d < tile_.head_dim; ++u, d += U::kElements) {
-      const Unit unit = Load::load_one(query + d * step, step, tile_.head_dim - d);
-      store_units(queries_ + u * W, broadcast_unit(&unit));
+    for (Index u = 0, d = 0; d < tile_.head_dim; ++u, d += Operands::kElements) {
+      const Operand operand = Load::load_one(query + d * step, step, tile_.head_dim - d);
+      store_operands(queries_ + u * W, broadcast_operand(&operand));
     }
     return;
   }

@@ -11,10 +11,10 @@
 namespace mha::MHA_ISA {
 namespace {
 
-/// 2^t for t <= 0, the weight of a score, as exact as the units that it becomes one of.
+/// 2^t for t <= 0, the weight of a score, as exact as the operands that it becomes one of.
 template <class S>
 MHA_INLINE Packet<Compute<S>> weight_of(const Packet<Compute<S>>& t) {
-  if constexpr (Units<S>::kJoins)
+  if constexpr (OperandsOf<S>::kJoins)
     return coarse_exp2_of_nonpositive(t);
   else
     return exp2_of_nonpositive(t);

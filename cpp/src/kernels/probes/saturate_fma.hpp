@@ -12,17 +12,17 @@ MHA_INLINE Packet<T> advance(const T*, const Packet<T>& chain, const Packet<T>& 
   return pmadd(chain, shrink, grow);
 }
 #ifdef __AVX512BF16__
-MHA_INLINE Packet<float> advance(const Pair* unit, const Packet<float>& chain, const Packet<float>&,
+MHA_INLINE Packet<float> advance(const Pair* operand, const Packet<float>& chain, const Packet<float>&,
                                  const Packet<float>& grow) {
-  return multiply_add(unit, grow, grow, chain);  // two small products
+  return multiply_add(operand, grow, grow, chain);  // two small products
 }
 #endif
 
 /// Sixteen multiply-adds a round, none waiting for another: twice what two pipes with a latency of four need, and what
 /// 16 registers nearly hold. Returns the operations done, two for each multiply-add and lane.
-template <class Unit>
+template <class Operand>
 double saturate_fma(Index rounds) {
-  using T = Sum<Unit>;
+  using T = Sum<Operand>;
   constexpr int kChains = 2 * kVectors + 4;
   Packet<T> chains[kChains];
   MHA_UNROLL
@@ -33,7 +33,8 @@ double saturate_fma(Index rounds) {
     MHA_UNROLL
     for (int repeat = 0; repeat < kRepeats; ++repeat) {
       MHA_UNROLL
-      for (int i = 0; i < kChains; ++i) chains[i] = advance(static_cast<const Unit*>(nullptr), chains[i], shrink, grow);
+      for (int i = 0; i < kChains; ++i)
+        chains[i] = advance(static_cast<const Operand*>(nullptr), chains[i], shrink, grow);
     }
   }
   Packet<T> sum = chains[0];
@@ -41,7 +42,7 @@ double saturate_fma(Index rounds) {
   for (int i = 1; i < kChains; ++i) sum = padd(sum, chains[i]);
   const T total = predux(sum);
   asm volatile("" : : "r"(&total) : "memory");
-  return 2.0 * double(rounds) * kRepeats * kChains * kLanes<T> * SumType<Unit>::kProducts;
+  return 2.0 * double(rounds) * kRepeats * kChains * kLanes<T> * SumType<Operand>::kProducts;
 }
 
 }  // namespace

@@ -6,9 +6,9 @@
 namespace mha::MHA_ISA {
 namespace {
 
-/// C[M x N vectors] = start + sum over k < depth of A[i, k] B[k, :], k counting units (operands.hpp), as all steps do.
+/// C[M x N vectors] = start + sum over k < depth of A[i, k] B[k, :], k counting operands (operands.hpp), as all steps do.
 ///
-/// A is read by broadcast from wherever it lies (a_row, a_step: units between rows and along k), so keys, values and
+/// A is read by broadcast from wherever it lies (a_row, a_step: operands between rows and along k), so keys, values and
 /// activations need no packing. B is a panel: row k starts at b + k * b_row, aligned to vectors. `start(i, j)` gives
 /// the initial accumulator, `finish(i, j, c)` takes the result: what surrounds the product (masks, running maxima,
 /// rescaling, stores) is fused there while the tile is in registers.
@@ -21,10 +21,10 @@ namespace {
 /// With kAhead, rows of B are asked for so many rows before they are read, among the multiply-adds. Left to itself the
 /// processor looks a dozen rows ahead, as far as its reorder buffer goes at 34 operations a row: too few loads in flight
 /// to cover the way from level 3 or from memory.
-template <class Unit, int M, int N, int kAhead = 0, class Start, class Finish>
-MHA_INLINE void multiply_tile(Index depth, const Unit* a, Index a_row, Index a_step, const Unit* b, Index b_row,
+template <class Operand, int M, int N, int kAhead = 0, class Start, class Finish>
+MHA_INLINE void multiply_tile(Index depth, const Operand* a, Index a_row, Index a_step, const Operand* b, Index b_row,
                               Start start, Finish finish) {
-  using T = Sum<Unit>;
+  using T = Sum<Operand>;
   Packet<T> c[M][N];
   MHA_UNROLL
   for (int i = 0; i < M; ++i) {
@@ -34,7 +34,7 @@ MHA_INLINE void multiply_tile(Index depth, const Unit* a, Index a_row, Index a_s
   for (Index k = 0; k < depth; ++k) {
     Packet<T> bk[N];
     MHA_UNROLL
-    for (int j = 0; j < N; ++j) bk[j] = load_units(b + j * kLanes<T>);
+    for (int j = 0; j < N; ++j) bk[j] = load_operands(b + j * kLanes<T>);
     if constexpr (kAhead > 0) {
       MHA_UNROLL
       for (int j = 0; j < N; j += kVectorBytes / int(sizeof(bk[0])))
@@ -42,7 +42,7 @@ MHA_INLINE void multiply_tile(Index depth, const Unit* a, Index a_row, Index a_s
     }
     MHA_UNROLL
     for (int i = 0; i < M; ++i) {
-      const Packet<T> aik = broadcast_unit(a + i * a_row);
+      const Packet<T> aik = broadcast_operand(a + i * a_row);
       MHA_UNROLL
       for (int j = 0; j < N; ++j) c[i][j] = multiply_add(a, aik, bk[j], c[i][j]);
     }
@@ -62,21 +62,21 @@ MHA_INLINE void multiply_tile(Index depth, const Unit* a, Index a_row, Index a_s
 constexpr Index kChain = 128;
 
 /// multiply_tile from a start of 0, for sums of any length.
-template <class Unit, int M, int N, int kAhead = 0, class Finish>
-MHA_INLINE void multiply_long_tile(Index depth, const Unit* a, Index a_row, Index a_step, const Unit* b, Index b_row,
-                                   Finish finish) {
-  using T = Sum<Unit>;
+template <class Operand, int M, int N, int kAhead = 0, class Finish>
+MHA_INLINE void multiply_long_tile(Index depth, const Operand* a, Index a_row, Index a_step, const Operand* b,
+                                   Index b_row, Finish finish) {
+  using T = Sum<Operand>;
   const auto zero = [](int, int) MHA_INLINE_LAMBDA { return pset1<Packet<T>>(T(0)); };
-  if (depth <= kChain) return multiply_tile<Unit, M, N, kAhead>(depth, a, a_row, a_step, b, b_row, zero, finish);
+  if (depth <= kChain) return multiply_tile<Operand, M, N, kAhead>(depth, a, a_row, a_step, b, b_row, zero, finish);
   constexpr Index L = kLanes<T>;
   alignas(kVectorBytes) T sums[L * M * N] = {};
   // Chains meet in memory, the last one too: a loop of its own for that would be a third of the code.
   for (; depth > 0; depth -= kChain, a += kChain * a_step, b += kChain * b_row)
-    multiply_tile<Unit, M, N, kAhead>(depth < kChain ? depth : kChain, a, a_row, a_step, b, b_row, zero,
-                                      [&](int i, int j, const Packet<T>& c) MHA_INLINE_LAMBDA {
-                                        T* const sum = sums + (i * N + j) * L;
-                                        pstore(sum, padd(pload<Packet<T>>(sum), c));
-                                      });
+    multiply_tile<Operand, M, N, kAhead>(depth < kChain ? depth : kChain, a, a_row, a_step, b, b_row, zero,
+                                         [&](int i, int j, const Packet<T>& c) MHA_INLINE_LAMBDA {
+                                           T* const sum = sums + (i * N + j) * L;
+                                           pstore(sum, padd(pload<Packet<T>>(sum), c));
+                                         });
   MHA_UNROLL
   for (int i = 0; i < M; ++i) {
     MHA_UNROLL

@@ -17,8 +17,8 @@ struct PairsStrip {
     const ProjectionTile& tile = *g.tile;
     const float* const bias = g.row_of_columns(tile.bias, 0);
     multiply_long_tile<Pair, M, N, kAhead>(
-        Units<BFloat16>::count(tile.in_features), static_cast<const Pair*>(tile.x) + row * tile.x_row, tile.x_row, 1,
-        reinterpret_cast<const Pair*>(g.panel()), kPanelWidth<float>,
+        OperandsOf<BFloat16>::count(tile.in_features), static_cast<const Pair*>(tile.x) + row * tile.x_row, tile.x_row,
+        1, reinterpret_cast<const Pair*>(g.panel()), kPanelWidth<float>,
         [&](int i, int j, const P& sum)
             MHA_INLINE_LAMBDA { pstoreu(g.out[j] + (row + i) * g.out_row, padd(pload<P>(bias + j * L), sum)); });
     if (tile.activation != Activation::none) activate<float>(tile.activation, g.out, N, row, M, g.out_row);

@@ -8,22 +8,22 @@ namespace mha::MHA_ISA {
 namespace {
 
 template <class S>
-std::size_t unit_bytes(Index rows, Index in_features) {
-  return std::size_t(rows * units_row<S>(in_features)) * sizeof(typename Units<S>::Unit);
+std::size_t operand_bytes(Index rows, Index in_features) {
+  return std::size_t(rows * operand_row<S>(in_features)) * sizeof(typename OperandsOf<S>::Operand);
 }
 
-/// Rows in units, as they lie if they can be multiplied so.
+/// Rows in operands, as they lie if they can be multiplied so.
 template <class S>
-void read_units(ProjectionTile& tile, void* memory) {
-  using Unit = typename Units<S>::Unit;
-  if (Units<S>::lie_ready(tile.x_row, tile.x_step, tile.in_features)) {
-    tile.x_row /= Units<S>::kElements;
+void read_operands(ProjectionTile& tile, void* memory) {
+  using Operand = typename OperandsOf<S>::Operand;
+  if (OperandsOf<S>::lie_ready(tile.x_row, tile.x_step, tile.in_features)) {
+    tile.x_row /= OperandsOf<S>::kElements;
     return;
   }
-  const Index row = units_row<S>(tile.in_features);
+  const Index row = operand_row<S>(tile.in_features);
   for (Index r = 0; r < tile.rows; ++r)
     convert_row<S>(static_cast<const S*>(tile.x) + r * tile.x_row, tile.x_step, tile.in_features,
-                   static_cast<Unit*>(memory) + r * row);
+                   static_cast<Operand*>(memory) + r * row);
   tile.x = memory;
   tile.x_row = row;
   tile.x_step = 1;
@@ -76,12 +76,13 @@ void round_numbers(const void* numbers, void* elements, Index count) {
 template <class S>
 constexpr ProjectionKernel rounded_projection() {
 #ifdef __AVX512BF16__
-  if constexpr (Units<S>::kJoins) return {&unit_bytes<S>, &read_units<S>, &project_rounded<S, &project_pairs>};
+  if constexpr (OperandsOf<S>::kJoins)
+    return {&operand_bytes<S>, &read_operands<S>, &project_rounded<S, &project_pairs>};
 #endif
   if constexpr (features_per_word(DTypeOf<S>::value, WeightFormat::plain) == 2)
-    return {&unit_bytes<S>, &read_units<S>, &project_rounded<S, &project_bf16_weights>};
+    return {&operand_bytes<S>, &read_operands<S>, &project_rounded<S, &project_bf16_weights>};
   else
-    return {&unit_bytes<S>, &read_units<S>, &project_rounded<S, &project_tile<float>>};
+    return {&operand_bytes<S>, &read_operands<S>, &project_rounded<S, &project_tile<float>>};
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// What a multiply-add takes: units. A unit is one number, or a pair of bf16 where VDPBF16PS multiplies two pairs and
+// What a multiply-add takes: operands. An operand is one number, or a pair of bf16 where VDPBF16PS multiplies two pairs and
 // adds both products to an f32 sum, at twice the rate.
 //
 // The instruction rounds each product into the sum (in an order that the processor fixes) and takes subnormal numbers
@@ -16,9 +16,9 @@ struct Pair {
   BFloat16 first, second;
 };
 
-template <class Unit>
+template <class Operand>
 struct SumType {
-  using type = Unit;
+  using type = Operand;
   static constexpr int kProducts = 1;
 };
 template <>
@@ -27,16 +27,16 @@ struct SumType<Pair> {
   static constexpr int kProducts = 2;
 };
 
-/// What products of units are added up in. As many units as there are such sums lie in the lanes of a vector.
-template <class Unit>
-using Sum = typename SumType<Unit>::type;
+/// What products of operands are added up in. As many operands as there are such sums lie in the lanes of a vector.
+template <class Operand>
+using Sum = typename SumType<Operand>::type;
 
 template <class T>
-MHA_INLINE Packet<T> load_units(const T* from) {
+MHA_INLINE Packet<T> load_operands(const T* from) {
   return pload<Packet<T>>(from);
 }
 template <class T>
-MHA_INLINE Packet<T> broadcast_unit(const T* from) {
+MHA_INLINE Packet<T> broadcast_operand(const T* from) {
   return pset1<Packet<T>>(*from);
 }
 template <class T>
@@ -45,73 +45,74 @@ MHA_INLINE Packet<T> multiply_add(const T*, const Packet<T>& a, const Packet<T>&
 }
 
 template <class T>
-MHA_INLINE void store_units(T* to, const Packet<T>& units) {
-  pstore(to, units);
+MHA_INLINE void store_operands(T* to, const Packet<T>& operands) {
+  pstore(to, operands);
 }
 
 /// Elements of type S as numbers: converted, if they are not numbers already.
 template <class S>
-struct Numbers {
+struct NumberOperands {
   using T = Compute<S>;
-  using Unit = T;
+  using Operand = T;
   static constexpr Index kElements = 1;
-  static constexpr bool kJoins = false;                      // a unit is of several elements
-  static constexpr bool kConverts = sizeof(S) != sizeof(T);  // else every element is a unit as it lies
+  static constexpr bool kJoins = false;                      // an operand is of several elements
+  static constexpr bool kConverts = sizeof(S) != sizeof(T);  // else every element is an operand as it lies
 
-  /// Whether rows of `columns` elements, `row` and `step` apart, are units as they lie.
+  /// Whether rows of `columns` elements, `row` and `step` apart, are operands as they lie.
   static constexpr bool lie_ready(Index, Index, Index) { return !kConverts; }
   /// Units of `elements` elements.
   static constexpr Index count(Index elements) { return elements; }
-  /// kLanes units of elements that lie next to each other, at any address.
+  /// kLanes operands of elements that lie next to each other, at any address.
   MHA_INLINE static Packet<T> load(const S* from) { return load_packet(from); }
-  /// The unit of `left` or more elements, `step` apart.
-  MHA_INLINE static Unit load_one(const S* from, Index, Index) { return load_element(from); }
+  /// The operand of `left` or more elements, `step` apart.
+  MHA_INLINE static Operand load_one(const S* from, Index, Index) { return load_element(from); }
 };
 
-/// How elements of type S become units.
+/// How elements of type S become operands.
 template <class S>
-struct Units : Numbers<S> {};
+struct OperandsOf : NumberOperands<S> {};
 
 /// What stands for columns that are not there, or that must not be seen.
 template <class S, Index kCount>
 alignas(kVectorBytes) constexpr S kZeros[kCount] = {};
 
-/// How numbers become units of the kind that elements of type S become: queries of a tile that is_wide.
+/// How numbers become operands of the kind that elements of type S become: queries of a tile that is_wide.
 template <class S>
-struct UnitsOfNumbers : Numbers<Compute<S>> {};
+struct OperandsOfNumbers : NumberOperands<Compute<S>> {};
 
-/// Rows of units.
-template <class Unit>
-struct UnitRows {
-  const Unit* data;
+/// Rows of operands.
+template <class Operand>
+struct OperandRows {
+  const Operand* data;
   Index row, step;
 };
 
 /// Units from one row to the next where rows are converted: whole vectors.
 template <class S>
-constexpr Index units_row(Index columns) {
+constexpr Index operand_row(Index columns) {
   constexpr Index L = kLanes<Compute<S>>;
-  return (Units<S>::count(columns) + L - 1) / L * L;
+  return (OperandsOf<S>::count(columns) + L - 1) / L * L;
 }
 
-/// `to` [units_row(columns)], aligned to vectors.
+/// `to` [operand_row(columns)], aligned to vectors.
 template <class S>
-void convert_row(const S* from, Index step, Index columns, typename Units<S>::Unit* to) {
-  using U = Units<S>;
+void convert_row(const S* from, Index step, Index columns, typename OperandsOf<S>::Operand* to) {
+  using Operands = OperandsOf<S>;
   constexpr Index L = kLanes<Compute<S>>;
   Index c = 0;
   if (step == 1)
-    for (; (c + L) * U::kElements <= columns; c += L) store_units(to + c, U::load(from + c * U::kElements));
-  for (; c < U::count(columns); ++c) {
-    const Index at = c * U::kElements;
-    to[c] = U::load_one(from + at * step, step, columns - at);
+    for (; (c + L) * Operands::kElements <= columns; c += L)
+      store_operands(to + c, Operands::load(from + c * Operands::kElements));
+  for (; c < Operands::count(columns); ++c) {
+    const Index at = c * Operands::kElements;
+    to[c] = Operands::load_one(from + at * step, step, columns - at);
   }
 }
 
 #ifdef __AVX512BF16__
-MHA_INLINE Packet<float> load_units(const Pair* from) { return _mm512_load_ps(from); }
-MHA_INLINE void store_units(Pair* to, const Packet<float>& units) { _mm512_store_ps(to, units); }
-MHA_INLINE Packet<float> broadcast_unit(const Pair* from) {
+MHA_INLINE Packet<float> load_operands(const Pair* from) { return _mm512_load_ps(from); }
+MHA_INLINE void store_operands(Pair* to, const Packet<float>& operands) { _mm512_store_ps(to, operands); }
+MHA_INLINE Packet<float> broadcast_operand(const Pair* from) {
   int bits;
   __builtin_memcpy(&bits, from, sizeof bits);
   return _mm512_castsi512_ps(_mm512_set1_epi32(bits));
@@ -122,9 +123,9 @@ MHA_INLINE Packet<float> multiply_add(const Pair*, const Packet<float>& a, const
 }
 
 template <>
-struct Units<BFloat16> {
+struct OperandsOf<BFloat16> {
   using T = float;
-  using Unit = Pair;
+  using Operand = Pair;
   static constexpr Index kElements = 2;
   static constexpr bool kJoins = true;
   static constexpr bool kConverts = true;
@@ -135,22 +136,22 @@ struct Units<BFloat16> {
   static constexpr Index count(Index elements) { return (elements + 1) / 2; }
   MHA_INLINE static Packet<T> load(const BFloat16* from) { return _mm512_loadu_ps(from); }
   /// Of a single element the other one is 0.
-  MHA_INLINE static Unit load_one(const BFloat16* from, Index step, Index left) {
+  MHA_INLINE static Operand load_one(const BFloat16* from, Index step, Index left) {
     return {*from, left > 1 ? from[step] : BFloat16{0}};
   }
 };
 
 template <>
-struct UnitsOfNumbers<BFloat16> : Units<BFloat16> {
+struct OperandsOfNumbers<BFloat16> : OperandsOf<BFloat16> {
   MHA_INLINE static Packet<T> load(const float* from) {
     return _mm512_castsi512_ps(
         __m512i(_mm512_cvtne2ps_pbh(_mm512_loadu_ps(from + kLanes<float>), _mm512_loadu_ps(from))));
   }
-  MHA_INLINE static Unit load_one(const float* from, Index step, Index left) {
+  MHA_INLINE static Operand load_one(const float* from, Index step, Index left) {
     alignas(kVectorBytes) float numbers[2 * kLanes<float>] = {*from, left > 1 ? from[step] : 0.0f};
-    alignas(kVectorBytes) Unit units[kLanes<float>];
-    store_units(units, load(numbers));
-    return units[0];
+    alignas(kVectorBytes) Operand operands[kLanes<float>];
+    store_operands(operands, load(numbers));
+    return operands[0];
   }
 };
 
@@ -171,8 +172,8 @@ inline void pair_rows(const BFloat16* first, const BFloat16* second, Index step,
     for (; c + 2 * L <= columns; c += 2 * L) {
       Packet<float> low, high;
       pair_columns(first + c, second ? second + c : kZeros<BFloat16, 2 * L>, low, high);
-      store_units(to + c, low);
-      store_units(to + c + L, high);
+      store_operands(to + c, low);
+      store_operands(to + c + L, high);
     }
   for (; c < columns; ++c) to[c] = {first[c * step], second ? second[c * step] : BFloat16{0}};
 }

@@ -42,10 +42,10 @@ MHA_INLINE void transpose(PacketBlock<Packet<float>, 16>& block) {
 }
 #endif
 
-/// tile[c * width + r] = unit c of rows[r] from element `first` on, for r < kLanes and the units of `columns` elements,
+/// tile[c * width + r] = operand c of rows[r] from element `first` on, for r < kLanes and the operands of `columns` elements,
 /// `step` apart. In blocks of kLanes x kLanes by register transposes where neighbours are contiguous, else one by one.
 template <class Load, class S>
-void load_transposed(const S* const* rows, Index first, Index columns, Index step, typename Load::Unit* tile,
+void load_transposed(const S* const* rows, Index first, Index columns, Index step, typename Load::Operand* tile,
                      Index width) {
   using T = typename Load::T;
   constexpr Index L = kLanes<T>, kElements = Load::kElements;
@@ -57,7 +57,7 @@ void load_transposed(const S* const* rows, Index first, Index columns, Index ste
       for (Index r = 0; r < L; ++r) block.packet[r] = Load::load(rows[r] + first + c * kElements);
       transpose(block);
       MHA_UNROLL
-      for (Index r = 0; r < L; ++r) store_units(tile + (c + r) * width, block.packet[r]);
+      for (Index r = 0; r < L; ++r) store_operands(tile + (c + r) * width, block.packet[r]);
     }
   }
   for (; c < Load::count(columns); ++c)
