@@ -8,7 +8,7 @@
 
 #include "attention_reference.hpp"
 #include "cases.hpp"
-#include "execute/row_chain.hpp"
+#include "execute/row_steps.hpp"
 #include "measure.hpp"
 #include "mha/mha.hpp"
 #include "platform/dispatch.hpp"
@@ -72,34 +72,24 @@ Subject microkernel(DType dtype, WeightFormat format, Index depth) {
 Subject projection_of(const Case& c, int threads) {
   const DType dtype = c.element();
   const Index rows = c.B * c.Tq;
-  struct Run {
-    Tensor x, out;
-    PackedLinear linear;
-    RowChain chain;
-    std::shared_ptr<std::byte> scratch;
-  };
   const Tensor weight(dtype, {c.E, c.E}, 1, 1 / std::sqrt(double(c.E))), bias(dtype, {c.E}, 2);
   const int workers = threads_for(threads, std::numeric_limits<Index>::max(), double(rows) * double(c.E * c.E));
-  const auto run =
-      std::shared_ptr<Run>(new Run{Tensor(dtype, {rows, c.E}, 3),
-                                   Tensor(dtype, {rows, c.E}, 4),
-                                   {weight.view(), bias.view(), c.E, c.weight_format()},
-                                   {active_kernels().kernels[static_cast<int>(dtype)], dtype, rows, workers},
-                                   {}});
-  run->chain.prepare_for(run->linear);
-  const std::size_t stride = padded(run->chain.scratch_bytes());
-  run->scratch = aligned_bytes(std::size_t(workers) * stride);
-  run->chain.place(run->scratch.get(), {workers, run->scratch.get(), stride});
-  run->chain.project(run->linear, Activation::none, rows_of(run->x.view()), rows_of(run->out.view()));
+  const auto linear = std::make_shared<PackedLinear>(weight.view(), bias.view(), c.E, c.weight_format());
+  const Shared x = tensor(dtype, {rows, c.E}, 3), out = tensor(dtype, {rows, c.E}, 4);
+  SizedRowSteps sized(active_kernels().kernels[static_cast<int>(dtype)], dtype, rows, workers);
+  sized.reserve_for(*linear);
 
   Subject subject;
   subject.product = c.product();
   subject.threads = threads;
   subject.work.flops = 2.0 * double(rows) * double(c.E * c.E);
   subject.work.bytes = double(2 * rows * c.E + c.E) * size_of(dtype) + double(c.E * c.E) * size_of(c.weight());
-  subject.call = [run, workers] {
-    Phase phases[RowChain::kMostSteps];
-    run_phases(phases, run->chain.phases(phases), workers);
+  subject.call = [linear, x, out, sized, workers] {
+    const CallMemory memory({}, workers, sized.scratch_bytes());
+    RowSteps steps(sized, memory);
+    steps.project(*linear, Activation::none, rows_of(x->view()), rows_of(out->view()));
+    Phase phases[RowSteps::kMostSteps];
+    run_phases(phases, steps.phases(phases), workers);
   };
   return subject;
 }

@@ -1,4 +1,4 @@
-// A row of bench/cases.toml: its sizes and its work. The twin of bench/python/shapes.py.
+// A row of bench/cases.toml: its sizes and its work. The twin of bench/mha_native_bench/cases/case.py.
 #pragma once
 
 #include <array>
@@ -53,7 +53,7 @@ struct Case {
   /// Memory to be read or written at least once: inputs, weights, result.
   double least_bytes() const;
   /// What the largest error must stay below, `largest` being the largest number of the result: as in
-  /// bench/python/shapes.py, which says why.
+  /// bench/mha_native_bench/cases/oracle.py, which says why.
   double tolerance(double largest) const;
   double key_value_bytes() const { return 2.0 * double(B * Hk * Tk * D) * size_of(element()); }
 };

@@ -17,7 +17,7 @@ namespace {
 constexpr const char* kUsage =
     "mha_bench [--isa=NAME] [--threads=N,N] [--smoke] and the flags of Google Benchmark, among them\n"
     "  --benchmark_filter=REGEX        only these; --benchmark_list_tests prints their names\n"
-    "  --benchmark_out=FILE            every repetition as JSON, for bench/compare.py\n"
+    "  --benchmark_out=FILE            every repetition as JSON, for mha_native_bench.compare\n"
     "  --benchmark_repetitions=N       default: 9, of 0.05 s each, in turns\n"
     "  --isa=NAME                      instruction set of the library; default: its own choice\n"
     "  --threads=N,N                   default: 1,2\n"

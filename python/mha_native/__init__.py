@@ -3,16 +3,16 @@
 from . import compat, models, reference
 from ._core import __version__
 from .attention import attention_weights, scaled_dot_product_attention
-from .decoder import Decoder
-from .decoder_layer import DecoderLayer
-from .encoder import Encoder
-from .encoder_layer import EncoderLayer
-from .feed_forward import FeedForward
-from .generation import GenerationStep, generate
 from .kv_cache import KVCache
-from .layer_norm import LayerNorm
+from .layers.decoder import Decoder
+from .layers.decoder_layer import DecoderLayer
+from .layers.encoder import Encoder
+from .layers.encoder_layer import EncoderLayer
+from .layers.feed_forward import FeedForward
+from .layers.layer_norm import LayerNorm
+from .layers.multi_head_attention import MultiHeadAttention
 from .merging import merge_attention
-from .multi_head_attention import MultiHeadAttention
+from .models.generation import GenerationStep, generate
 from .positions import sinusoidal_positions
 from .runtime import (
     active_isa,

@@ -2,19 +2,18 @@
 
 import argparse
 import os
-import runpy
 import sys
 from pathlib import Path
 from typing import Any
 
-from . import demo, embed
-from ._constructor_arguments import LAYER_DTYPES
-from .bad_input import BadInput
+from ._dtypes import LAYER_DTYPES
+from .commands import demo, embed
+from .commands.errors import UserError
 from .runtime import show_config
 
 _EXAMPLE = "A dog ate the food because it was hungry"
 
-# Of the C++ library that is in the package, for builds in other languages: cmake -Dmha_native_DIR=$(... --cmake-dir)
+# Folders of the C++ library in the package, for builds of C++ programs: cmake -Dmha_native_DIR=$(... --cmake-dir)
 _PLACES = {
     "--cmake-dir": ("lib/cmake/mha_native", "folder of the CMake package, for mha_native_DIR"),
     "--include-dir": ("include", "folder of the C and C++ headers"),
@@ -23,7 +22,7 @@ _PLACES = {
 
 
 class _PrintPlace(argparse.Action):
-    """Prints a path below the package as it is, which the action "version" would wrap."""
+    """Prints a path below the package. The action "version" would wrap a long one."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         print(Path(__file__).parent / str(self.const))
@@ -31,7 +30,7 @@ class _PrintPlace(argparse.Action):
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs one command and returns the exit code: 2 for what the user can mend."""
+    """Runs one command and returns the exit code: 2 for a `UserError`."""
     parser = argparse.ArgumentParser(prog="python -m mha_native", description="Multi-head attention on a CPU.")
     for option, (place, about) in _PLACES.items():
         parser.add_argument(option, action=_PrintPlace, const=place, nargs=0, help=f"print the {about}, and exit")
@@ -48,7 +47,7 @@ def main(arguments: list[str] | None = None) -> int:
     about = "speed beside other libraries, on the same inputs in turns; each result is checked first (bench --help)"
     commands.add_parser("bench", help=about, add_help=False)
     given = sys.argv[1:] if arguments is None else arguments
-    is_bench = given[:1] == ["bench"]  # which has options of its own
+    is_bench = given[:1] == ["bench"]  # its options are parsed by the benchmark itself
     options = parser.parse_args(given[:1] if is_bench else given)
 
     try:
@@ -62,13 +61,13 @@ def main(arguments: list[str] | None = None) -> int:
             text = options.text if options.file is None else demo.read_text(options.file)
             demo.run(text, options.seed, options.plot)
         sys.stdout.flush()
-    except BadInput as error:
+    except UserError as error:
         embed.complain(str(error))
         return 2
     except KeyboardInterrupt:
         embed.complain("interrupted")
-        return 130  # what a shell says of it
-    except BrokenPipeError:  # the reader has seen enough, as in `| head`; keep the interpreter from flushing into it
+        return 130  # the exit code of shells for an interrupt
+    except BrokenPipeError:  # as in `| head`: keep the interpreter from flushing into the closed pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     return 0
@@ -112,17 +111,9 @@ def _embed(options: argparse.Namespace) -> None:
 
 
 def _bench(arguments: list[str]) -> int:
-    """Programs in a folder of their own, which run from a checkout as they do from here."""
-    folder = Path(__file__).parent / "bench" / "python"
-    before = sys.argv
-    sys.argv = [before[0], *arguments]
-    try:
-        runpy.run_path(str(folder), run_name="__main__")
-    except SystemExit as done:
-        return done.code if isinstance(done.code, int) else 0
-    finally:
-        sys.argv = before
-    return 0
+    from mha_native_bench.command_line import main as bench  # which imports this package, so that it comes late
+
+    return bench(arguments)
 
 
 if __name__ == "__main__":

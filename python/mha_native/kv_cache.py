@@ -9,8 +9,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from . import _core
 from ._arrays import Tensor, to_numpy
-from ._constructor_arguments import checked_dtype
-from ._module_state import packed_state, unpacked_state
+from ._dtypes import checked_dtype, packed_state, unpacked_state
 
 
 class KVCache:

@@ -6,6 +6,7 @@
 
 #include "arrays.hpp"
 #include "attention_reference.hpp"
+#include "checks/attention.hpp"
 #include "execute/run_plan.hpp"
 #include "mha/runtime.hpp"
 #include "mha/varlen.hpp"

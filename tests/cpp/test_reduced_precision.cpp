@@ -9,7 +9,7 @@
 #include <random>
 #include <vector>
 
-#include "checks/validate.hpp"
+#include "checks/attention.hpp"
 #include "execute/run_plan.hpp"
 #include "mha/attention.hpp"
 #include "mha/half_precision.hpp"

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "arrays.hpp"
+#include "checks/attention.hpp"
 #include "execute/ragged_schedule.hpp"
 #include "mha/multi_head_attention.hpp"
 #include "plan/make_plan.hpp"

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "arrays.hpp"
-#include "checks/validate_weights.hpp"
+#include "checks/weights.hpp"
 #include "mha/half_precision.hpp"
 #include "mha/mha.hpp"
 #include "row_kernels.hpp"

@@ -122,24 +122,37 @@ def test_the_package_is_typed() -> None:
     assert (PACKAGE / "py.typed").is_file()
 
 
-README = (ROOT / "README.md").read_text(encoding="utf-8")
-SNIPPETS = re.findall(r"^```python\n(.*?)^```", README, re.M | re.S)
+SNIPPETS = {
+    name: re.findall(r"^```python\n(.*?)^```", (ROOT / name).read_text(encoding="utf-8"), re.M | re.S)
+    for name in ("README.md", "docs/guide.md")
+}
 EXTRAS = ("torch", "matplotlib", "onnxruntime", "openvino", "tokenizers", "safetensors", "jax")
 
 
-def test_the_readme_has_python() -> None:
-    assert SNIPPETS
+def test_the_documents_have_python() -> None:
+    assert all(SNIPPETS.values())
 
 
-@pytest.mark.parametrize("snippet", SNIPPETS, ids=range(len(SNIPPETS)))
-def test_the_readme_is_true(
-    snippet: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("document", "snippet"),
+    [
+        pytest.param(document, snippet, id=f"{document}-{i}")
+        for document, snippets in SNIPPETS.items()
+        for i, snippet in enumerate(snippets)
+    ],
+)
+def test_the_documents_are_true(
+    document: str,
+    snippet: str,
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for extra in EXTRAS:
         if re.search(rf"\bimport {extra}\b|\bfrom {extra}\b", snippet):
             pytest.importorskip(extra)
     _enter_folder_for(snippet, request, tmp_path, monkeypatch)
-    exec(compile(snippet, "README.md", "exec"), {"__name__": "readme"})
+    exec(compile(snippet, document, "exec"), {"__name__": "document"})
 
 
 def test_importing_needs_numpy_only() -> None:

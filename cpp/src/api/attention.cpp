@@ -1,7 +1,7 @@
 // Front end: validate, plan, run.
 #include "mha/attention.hpp"
 
-#include "checks/validate.hpp"
+#include "checks/attention.hpp"
 #include "execute/run_plan.hpp"
 #include "mha/varlen.hpp"
 #include "plan/make_plan.hpp"

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "checks/validate.hpp"
+#include "checks/attention.hpp"
 #include "execute/run_plan.hpp"
 #include "plan/make_plan.hpp"
 #include "platform/dispatch.hpp"

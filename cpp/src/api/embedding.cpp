@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <string>
 
-#include "checks/checks.hpp"
+#include "checks/rules.hpp"
 #include "mha/errors.hpp"
 #include "mha/half_precision.hpp"
 #include "platform/dispatch.hpp"

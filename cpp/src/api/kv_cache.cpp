@@ -6,7 +6,7 @@
 #include <cstring>
 #include <memory>
 
-#include "checks/validate_cache.hpp"
+#include "checks/kv_cache.hpp"
 
 namespace mha {
 namespace {

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <limits>
 
-#include "checks/validate_merge.hpp"
+#include "checks/merge_attention.hpp"
 #include "mha/half_precision.hpp"
 #include "platform/layout.hpp"
 #include "platform/parallel.hpp"

@@ -3,8 +3,8 @@
 
 #include <limits>
 
-#include "checks/validate.hpp"
-#include "checks/validate_weights.hpp"
+#include "checks/attention.hpp"
+#include "checks/weights.hpp"
 #include "execute/attention_call.hpp"
 #include "platform/dispatch.hpp"
 
@@ -19,14 +19,10 @@ void run(const PackedAttention& layer, const LayerArguments& a) {
   const int threads = threads_for(a.options.num_threads, std::numeric_limits<Index>::max(), work);
 
   Layout layout;
-  AttentionCall attention(layer, a, table, threads, layout);
-  const std::size_t stride = padded(attention.scratch_bytes());
-  const std::size_t scratch_at = layout.take(double(threads) * double(stride));
-  const Workspace workspace(layout.total());
-  const Workers workers{threads, workspace.data() + scratch_at, stride};
-
-  attention.place(workspace.data(), workers, a.query, a.key, a.value);
-  ProjectionRun project_out(workers);
+  const SizedAttentionCall sized(layer, a, table, threads, layout);
+  const CallMemory memory(layout, threads, sized.scratch_bytes());
+  const AttentionCall attention(sized, memory, a.query, a.key, a.value);
+  ProjectionRun project_out(memory.workers());
   project_out.add(projection(layer.out, kernels, attention.heads(),
                              {a.out.data,
                               layer.dtype(),

@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "checks/checks.hpp"
+#include "checks/rules.hpp"
 #include "mha/half_precision.hpp"
 
 namespace mha {

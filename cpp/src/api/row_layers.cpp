@@ -1,11 +1,10 @@
 // The layers that take each row by itself: LayerNorm and FeedForward.
 #include <limits>
-#include <optional>
 
-#include "checks/validate_transformer.hpp"
-#include "checks/validate_weights.hpp"
+#include "checks/transformer.hpp"
+#include "checks/weights.hpp"
 #include "execute/dense_rows.hpp"
-#include "execute/row_chain.hpp"
+#include "execute/row_steps.hpp"
 #include "mha/transformer.hpp"
 #include "platform/dispatch.hpp"
 #include "views/copy_elements.hpp"
@@ -14,38 +13,37 @@
 namespace mha {
 namespace {
 
-/// One call that is a chain of steps over the rows of x: buffers first, then place(), then steps, then run().
-class RowCall {
- public:
-  RowCall(DType dtype, const TensorView& x, const MutableTensorView& out, int num_threads, double work_of_row)
-      : rows_(x, out, layout),
-        threads_(threads_for(num_threads, std::numeric_limits<Index>::max(), double(rows_.count()) * work_of_row)),
-        chain(active_kernels().kernels[static_cast<int>(dtype)], dtype, rows_.count(), threads_) {}
-
-  void place() {
-    const std::size_t stride = padded(chain.scratch_bytes());
-    const std::size_t scratch_at = layout.take(double(threads_) * double(stride));
-    std::byte* const memory = workspace_.emplace(layout.total()).data();
-    chain.place(memory, {threads_, memory + scratch_at, stride});
-    rows_.gather(memory);
-  }
-  Rows x() const { return rows_of(rows_.x()); }
-  Rows out() const { return rows_of(rows_.out()); }
-  void run() {
-    Phase phases[RowChain::kMostSteps];
-    run_phases(phases, chain.phases(phases), threads_);
-    rows_.scatter();
-  }
+/// The sizes of one call, before there is memory.
+struct SizedRowCall {
+  SizedRowCall(DType dtype, const TensorView& x, const MutableTensorView& out, int num_threads, double work_of_row)
+      : rows(x, out, layout),
+        threads(threads_for(num_threads, std::numeric_limits<Index>::max(), double(rows.count()) * work_of_row)),
+        steps(active_kernels().kernels[static_cast<int>(dtype)], dtype, rows.count(), threads) {}
 
   Layout layout;
+  DenseRows rows;
+  const int threads;
+  SizedRowSteps steps;
+};
 
- private:
-  DenseRows rows_;
-  int threads_;
-  std::optional<Workspace> workspace_;
+/// The call, over memory: steps are added, and then run.
+struct RowCall {
+  explicit RowCall(const SizedRowCall& sized)
+      : memory(sized.layout, sized.threads, sized.steps.scratch_bytes()), rows(sized.rows), steps(sized.steps, memory) {
+    rows.gather(memory.data());
+  }
 
- public:
-  RowChain chain;
+  Rows x() const { return rows_of(rows.x()); }
+  Rows out() const { return rows_of(rows.out()); }
+  void run() const {
+    Phase phases[RowSteps::kMostSteps];
+    run_phases(phases, steps.phases(phases), memory.workers().threads);
+    rows.scatter();
+  }
+
+  const CallMemory memory;
+  DenseRows rows;
+  RowSteps steps;
 };
 
 /// Multiply-adds that the time of normalizing an element is worth: memory and a few additions.
@@ -60,9 +58,8 @@ LayerNorm::LayerNorm(const TensorView& weight, const TensorView& bias, double ep
 
 void LayerNorm::forward(const TensorView& x, const MutableTensorView& out, int num_threads) const {
   validate_rows("LayerNorm", dtype(), embed_dim(), x, out);
-  RowCall call(dtype(), x, out, num_threads, kNormWork * double(embed_dim()));
-  call.place();
-  call.chain.normalize(weights_.get(), call.x(), {}, {}, call.out());
+  RowCall call(SizedRowCall(dtype(), x, out, num_threads, kNormWork * double(embed_dim())));
+  call.steps.normalize(weights_.get(), call.x(), {}, {}, call.out());
   call.run();
 }
 
@@ -85,12 +82,12 @@ FeedForward::FeedForward(const FeedForwardWeights& weights, Activation activatio
 
 void FeedForward::forward(const TensorView& x, const MutableTensorView& out, int num_threads) const {
   validate_rows("FeedForward", dtype(), embed_dim(), x, out);
-  RowCall call(dtype(), x, out, num_threads, packed_->work(1));
-  const Rows hidden = call.chain.buffer(feedforward_dim(), call.layout);
-  for (const PackedLinear* linear : {&packed_->up, &packed_->down}) call.chain.prepare_for(*linear);
-  call.place();
-  call.chain.project(packed_->up, packed_->activation, call.x(), hidden);
-  call.chain.project(packed_->down, Activation::none, hidden, call.out());
+  SizedRowCall sized(dtype(), x, out, num_threads, packed_->work(1));
+  const Rows hidden = sized.steps.buffer(feedforward_dim(), sized.layout);
+  for (const PackedLinear* linear : {&packed_->up, &packed_->down}) sized.steps.reserve_for(*linear);
+  RowCall call(sized);
+  call.steps.project(packed_->up, packed_->activation, call.x(), hidden);
+  call.steps.project(packed_->down, Activation::none, hidden, call.out());
   call.run();
 }
 

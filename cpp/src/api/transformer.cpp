@@ -6,9 +6,9 @@
 #include <optional>
 #include <vector>
 
-#include "checks/validate_transformer.hpp"
-#include "execute/block_call.hpp"
+#include "checks/transformer.hpp"
 #include "execute/dense_rows.hpp"
+#include "execute/transformer_layer_call.hpp"
 #include "platform/dispatch.hpp"
 #include "views/ragged_batch.hpp"
 
@@ -83,32 +83,32 @@ void run(const Stack<Layer>& stack, const StackArguments& given) {
 
   // All that can fail comes before the first layer runs and the first cache grows: rules, and memory.
   int threads = 0;
-  std::size_t stride = 0, bytes = 0;
+  std::size_t scratch_bytes = 0, bytes = 0;
   for (Index i = 0; i < stack.count(); ++i) {
     const BlockArguments of_layer = arguments_of(stack, i, a);
     if (i == 0)
       threads = threads_for(a.options.num_threads, std::numeric_limits<Index>::max(),
-                            BlockCall::work(of_layer.block, of_layer.self, of_layer.cross_or_null()));
+                            TransformerLayerCall::work(of_layer.block, of_layer.self, of_layer.cross_or_null()));
     Layout layout = rows_layout;
-    const BlockCall call(of_layer.block, of_layer.self, of_layer.cross_or_null(), table, threads, layout);
-    stride = std::max(stride, padded(call.scratch_bytes()));
+    const SizedTransformerLayerCall sized(of_layer.block, of_layer.self, of_layer.cross_or_null(), table, threads,
+                                          layout);
+    scratch_bytes = std::max(scratch_bytes, sized.scratch_bytes());
     bytes = std::max(bytes, layout.total());
   }
-  Layout workers_layout;
-  workers_layout.take(double(bytes));
-  const std::size_t scratch_at = workers_layout.take(double(threads) * double(stride));
-  const Workspace workspace(workers_layout.total());
-  const Workers workers{threads, workspace.data() + scratch_at, stride};
+  Layout largest;
+  largest.take(double(bytes));
+  const CallMemory memory(largest, threads, scratch_bytes);
 
-  rows.gather(workspace.data());
+  rows.gather(memory.data());
   TensorView x = with_axes_of(rows.x(), a.x);
   const MutableTensorView out = with_axes_of(rows.out(), a.x);
   for (Index i = 0; i < stack.count(); ++i) {
     const BlockArguments of_layer = arguments_of(stack, i, a);
     Layout layout = rows_layout;
-    BlockCall call(of_layer.block, of_layer.self, of_layer.cross_or_null(), table, threads, layout);
-    call.place(workspace.data(), workers, x, a.memory, out);
-    Phase phases[kMostBlockPhases];
+    const SizedTransformerLayerCall sized(of_layer.block, of_layer.self, of_layer.cross_or_null(), table, threads,
+                                          layout);
+    const TransformerLayerCall call(sized, memory, x, a.memory, out);
+    Phase phases[kMostLayerPhases];
     run_phases(phases, call.phases(phases), threads);
     call.finish();
     x = out;

@@ -26,7 +26,8 @@ double AddedShard::bytes(const MultiHeadAttentionConfig& config, DType dtype, do
 }
 
 AddedShard::AddedShard(const AddedKeys& keys, const LayerArguments& call, const TensorView& query,
-                       const MutableTensorView& out, std::byte* memory, const KernelTable& table)
+                       const MutableTensorView& out, std::byte* memory, const Workers& workers,
+                       const KernelTable& table)
     : out_(out), shard_out_(out) {
   const auto [batch, heads, query_length, value_dim] = out.extents;
   const Index rows = batch * query_length;
@@ -45,19 +46,19 @@ AddedShard::AddedShard(const AddedKeys& keys, const LayerArguments& call, const 
   attend_plan_ = make_plan({"", query, keys.keys(batch), keys.values(batch), shard_out_, lse_, options},
                            AttentionOutput::attended_values, table);
   attend_plan_.query_lengths = call.new_lengths;
+  attend_run_ = {&attend_plan_, workers, nullptr};  // so few keys are one span
   if (!call.weights) return;
   weights_ = call.weights;
   weights_.data = static_cast<std::byte*>(weights_.data) + call.key_length * weights_.strides[3] * size_of(out.dtype);
   weights_.extents[3] = keys.count();
-  weigh_plan_ = make_plan({"", query, keys.keys(batch), {}, weights_, {}, options}, AttentionOutput::weights, table);
-  weigh_plan_.query_lengths = call.new_lengths;
+  weights_plan_ = make_plan({"", query, keys.keys(batch), {}, weights_, {}, options}, AttentionOutput::weights, table);
+  weights_plan_.query_lengths = call.new_lengths;
+  weights_run_ = {&weights_plan_, workers, nullptr};
 }
 
-int AddedShard::attend_phases(const Workers& workers, Phase* phases) {
-  attend_ = {&attend_plan_, workers, nullptr};
-  weigh_ = {&weigh_plan_, workers, nullptr};
-  int count = attention_phases(attend_, phases);  // so few keys are one span
-  if (weights_) count += attention_phases(weigh_, phases + count);
+int AddedShard::attend_phases(Phase* phases) const {
+  int count = attention_phases(attend_run_, phases);
+  if (weights_) count += attention_phases(weights_run_, phases + count);
   return count;
 }
 

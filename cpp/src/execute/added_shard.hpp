@@ -11,7 +11,8 @@
 
 namespace mha {
 
-/// The added keys in one call of the layer. Its phases refer to it: it must outlive them, and stay where it is.
+/// The added keys in one call of the layer, over memory. Its phases refer to it: it must outlive them, and stay where it
+/// is.
 class AddedShard {
  public:
   /// Memory for the results of `rows` rows.
@@ -21,7 +22,7 @@ class AddedShard {
   /// @param out    [B, H, Tq, Dv], of the keys of the call: what the values of the shard join
   /// @param memory bytes() of it
   AddedShard(const AddedKeys& keys, const LayerArguments& call, const TensorView& query, const MutableTensorView& out,
-             std::byte* memory, const KernelTable& table);
+             std::byte* memory, const Workers& workers, const KernelTable& table);
   AddedShard(const AddedShard&) = delete;
   AddedShard& operator=(const AddedShard&) = delete;
 
@@ -31,7 +32,7 @@ class AddedShard {
   MutableTensorView total_lse() const { return total_lse_; }
 
   /// Attention to the shard, and how many phases.
-  int attend_phases(const Workers& workers, Phase* phases);
+  int attend_phases(Phase* phases) const;
   /// When all has been attended to: the values of the shard join `out`, and its weights get their share.
   Phase join_phase() const;
 
@@ -43,8 +44,8 @@ class AddedShard {
   MutableTensorView out_, shard_out_;  // [B, H, Tq, Dv]
   MutableTensorView lse_, total_lse_;  // [B, H, Tq]
   MutableTensorView weights_;          // [B, H, Tq, count], or empty
-  AttentionPlan attend_plan_{}, weigh_plan_{};
-  AttentionRun attend_{}, weigh_{};
+  AttentionPlan attend_plan_{}, weights_plan_{};
+  AttentionRun attend_run_{}, weights_run_{};
 };
 
 }  // namespace mha

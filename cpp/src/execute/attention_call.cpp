@@ -83,8 +83,8 @@ double AttentionCall::work(const PackedAttention& layer, const LayerArguments& a
   return layer.query.work(rows) + key_work + pairs * double(sizes.num_heads * (sizes.head_dim + sizes.value_head_dim));
 }
 
-AttentionCall::AttentionCall(const PackedAttention& layer, const LayerArguments& a, const KernelTable& table,
-                             int threads, Layout& layout)
+SizedAttentionCall::SizedAttentionCall(const PackedAttention& layer, const LayerArguments& a, const KernelTable& table,
+                                       int threads, Layout& layout)
     : layer_(layer), arguments_(a), table_(table) {
   const MultiHeadAttentionConfig& sizes = layer.config;
   const Index batch = a.query.extents[0], query_length = a.query.extents[1];
@@ -103,7 +103,7 @@ AttentionCall::AttentionCall(const PackedAttention& layer, const LayerArguments&
   added_at_ = layout.take(layer.added.count() > 0 ? AddedShard::bytes(sizes, dtype(), rows) : 0);
 }
 
-std::size_t AttentionCall::scratch_bytes() const {
+std::size_t SizedAttentionCall::scratch_bytes() const {
   const MultiHeadAttentionConfig& sizes = layer_.config;
   std::size_t bytes = attention_kernels().attention_scratch(sizes.head_dim, sizes.value_head_dim);
   // The added keys are of the dtype of the layer.
@@ -115,76 +115,76 @@ std::size_t AttentionCall::scratch_bytes() const {
 }
 
 /// How many tokens each sequence will have, written to `lengths`.
-const std::int64_t* AttentionCall::lengths_after(std::int64_t* lengths) const {
+const std::int64_t* SizedAttentionCall::lengths_after(std::int64_t* lengths) const {
   const LayerArguments& a = arguments_;
   for (Index b = 0; b < a.cache->config().batch_size; ++b)
     lengths[b] = a.cache->lengths()[b] + (a.new_lengths ? a.new_lengths[b] : new_keys());
   return lengths;
 }
 
-TensorView AttentionCall::heads() const {
-  const TensorView& query = arguments_.query;
-  return {memory_ + heads_at_, dtype(), {query.extents[0], query.extents[1], layer_.out.in_features()}};
-}
-
-void AttentionCall::place(std::byte* memory, const Workers& workers, const TensorView& query, const TensorView& key,
-                          const TensorView& value) {
-  const LayerArguments& a = arguments_;
-  const Index key_length = a.key_length, value_columns = layer_.config.value_head_dim;
-  memory_ = memory;
-  const MutableTensorView q = query_rows(layer_, a).at(memory + query_at_);
-  const MutableTensorView k_new = key_rows(layer_.key, a).at(memory + key_at_),
-                          v_new = key_rows(layer_.value, a).at(memory + value_at_);
+AttentionCall::AttentionCall(const SizedAttentionCall& sized, const CallMemory& memory, const TensorView& query,
+                             const TensorView& key, const TensorView& value)
+    : sized_(sized),
+      heads_(memory.data() + sized.heads_at_, sized.dtype(),
+             {sized.arguments_.query.extents[0], sized.arguments_.query.extents[1], sized.layer_.out.in_features()}),
+      project_in_(memory.workers()) {
+  const PackedAttention& layer = sized.layer_;
+  const LayerArguments& a = sized.arguments_;
+  const KernelTable& table = sized.table_;
+  const Index key_length = a.key_length, value_columns = layer.config.value_head_dim;
+  std::byte* const data = memory.data();
+  const MutableTensorView q = query_rows(layer, a).at(data + sized.query_at_);
+  const MutableTensorView k_new = key_rows(layer.key, a).at(data + sized.key_at_),
+                          v_new = key_rows(layer.value, a).at(data + sized.value_at_);
   const TensorView k = a.cache ? first_tokens(a.cache->keys(), key_length) : k_new;
   const TensorView v = a.cache ? first_tokens(a.cache->values(), key_length) : v_new;
-  const TensorView concatenated = heads();
-  const MutableTensorView z(memory + heads_at_, dtype(),
-                            {q.extents[0], layer_.config.num_heads, q.extents[2], value_columns},
-                            {concatenated.strides[0], value_columns, concatenated.strides[1], 1});
+  const MutableTensorView z(data + sized.heads_at_, sized.dtype(),
+                            {q.extents[0], layer.config.num_heads, q.extents[2], value_columns},
+                            {heads_.strides[0], value_columns, heads_.strides[1], 1});
 
-  project_in_.emplace(workers);
-  project_in_->add(projection(layer_.query, kernels(), query, q));
+  project_in_.add(projection(layer.query, sized.kernels(), query, q));
   if (a.grows) {
-    project_in_->add(projection_into(*a.grows, a.grows->keys(), layer_.key, table_, key, a.new_lengths));
-    project_in_->add(projection_into(*a.grows, a.grows->values(), layer_.value, table_, value, a.new_lengths));
+    project_in_.add(projection_into(*a.grows, a.grows->keys(), layer.key, table, key, a.new_lengths));
+    project_in_.add(projection_into(*a.grows, a.grows->values(), layer.value, table, value, a.new_lengths));
   } else if (!a.cache) {
-    project_in_->add(projection(layer_.key, kernels(), key, k_new));
-    project_in_->add(projection(layer_.value, kernels(), value, v_new));
+    project_in_.add(projection(layer.key, sized.kernels(), key, k_new));
+    project_in_.add(projection(layer.value, sized.kernels(), value, v_new));
   }
 
   AttentionOptions options = a.options;
-  if (a.cache) options.key_lengths = lengths_after(reinterpret_cast<std::int64_t*>(memory + lengths_at_));
+  if (a.cache) options.key_lengths = sized.lengths_after(reinterpret_cast<std::int64_t*>(data + sized.lengths_at_));
   if (a.grows) options.query_offsets = a.grows->lengths();
   MutableTensorView lse;
-  if (layer_.added.count() > 0) {
-    shard_.emplace(layer_.added, a, q, z, memory + added_at_, table_);
+  if (layer.added.count() > 0) {
+    shard_.emplace(layer.added, a, q, z, data + sized.added_at_, memory.workers(), table);
     options.sinks = shard_->lse();
     lse = shard_->total_lse();
   }
-  attend_plan_ = make_plan({"", q, k, v, z, lse, options, a.ragged}, AttentionOutput::attended_values, table_);
+  attend_plan_ = make_plan({"", q, k, v, z, lse, options, a.ragged}, AttentionOutput::attended_values, table);
   attend_plan_.query_lengths = a.new_lengths;
-  const SequenceTasks* tasks = a.ragged ? schedule(attend_plan_, memory + schedule_at_) : nullptr;
-  attend_ = {&attend_plan_, workers, memory + sums_at_, tasks};
+  const SequenceTasks* tasks = a.ragged ? schedule(attend_plan_, data + sized.schedule_at_) : nullptr;
+  attend_run_ = {&attend_plan_, memory.workers(), data + sized.sums_at_, tasks};
   if (!a.weights) return;
   MutableTensorView columns = a.weights;  // those of the added keys come behind
   columns.extents[3] = key_length;
-  weigh_plan_ = make_plan({"", q, k, {}, columns, {}, options}, AttentionOutput::weights, table_);
-  weigh_plan_.query_lengths = a.new_lengths;
-  weigh_ = {&weigh_plan_, workers, nullptr};
+  weights_plan_ = make_plan({"", q, k, {}, columns, {}, options}, AttentionOutput::weights, table);
+  weights_plan_.query_lengths = a.new_lengths;
+  weights_run_ = {&weights_plan_, memory.workers(), nullptr};
 }
 
-int AttentionCall::phases(Phase* phases) {
-  phases[0] = projection_phase(*project_in_);
+int AttentionCall::phases(Phase* phases) const {
+  phases[0] = projection_phase(project_in_);
   int count = 1;
-  if (shard_) count += shard_->attend_phases(attend_.workers, phases + count);
-  count += attention_phases(attend_, phases + count);
+  if (shard_) count += shard_->attend_phases(phases + count);
+  count += attention_phases(attend_run_, phases + count);
   if (shard_) phases[count++] = shard_->join_phase();
-  if (arguments_.weights) count += attention_phases(weigh_, phases + count);
+  if (sized_.arguments_.weights) count += attention_phases(weights_run_, phases + count);
   return count;
 }
 
 void AttentionCall::finish() const {
-  if (arguments_.grows) arguments_.grows->advance(new_keys(), arguments_.new_lengths);
+  const LayerArguments& a = sized_.arguments_;
+  if (a.grows) a.grows->advance(sized_.new_keys(), a.new_lengths);
 }
 
 }  // namespace mha

@@ -1,5 +1,8 @@
 // One call of a layer up to its heads: project in, attend, concatenate. What is left is the projection out, which the
-// layer and the blocks of a transformer each do in their own way.
+// attention layer and the layers of a transformer each do in their own way.
+//
+// The order of calls is one of types: what is sized takes its parts of a Layout; CallMemory borrows them, with the
+// scratch of each worker; what is bound to that memory has phases.
 #pragma once
 
 #include <optional>
@@ -16,33 +19,19 @@ namespace mha {
 /// for the weights.
 constexpr int kMostAttentionPhases = 8;
 
-/// Sizes first, when memory is laid out; then pointers, when there is memory. Phases refer to the call: it must outlive
-/// them, and stay where it is.
-class AttentionCall {
+/// The sizes of one call, before there is memory.
+class SizedAttentionCall {
  public:
-  /// Multiply-adds, about.
-  static double work(const PackedAttention& layer, const LayerArguments& arguments);
-
   /// Takes its memory from `layout`. `arguments` are validated; where their query, key and value lie is not looked at.
-  AttentionCall(const PackedAttention& layer, const LayerArguments& arguments, const KernelTable& table, int threads,
-                Layout& layout);
-  AttentionCall(const AttentionCall&) = delete;
-  AttentionCall& operator=(const AttentionCall&) = delete;
+  SizedAttentionCall(const PackedAttention& layer, const LayerArguments& arguments, const KernelTable& table,
+                     int threads, Layout& layout);
 
   /// Of each worker.
   std::size_t scratch_bytes() const;
 
-  /// Says where everything is: `memory` is what was laid out, the tensors are [B, T, features].
-  void place(std::byte* memory, const Workers& workers, const TensorView& query, const TensorView& key,
-             const TensorView& value);
-  /// Returns how many it has written.
-  int phases(Phase* phases);
-  /// The heads, concatenated: [B, Tq, H * Dv]. What phases() write.
-  TensorView heads() const;
-  /// When the phases have been run: the cache has grown.
-  void finish() const;
-
  private:
+  friend class AttentionCall;
+
   DType dtype() const { return layer_.dtype(); }
   const DTypeKernels& kernels() const { return table_.kernels[static_cast<int>(dtype())]; }
   /// Of the dtype of keys and values.
@@ -56,12 +45,38 @@ class AttentionCall {
   const LayerArguments arguments_;
   const KernelTable& table_;
   std::size_t query_at_, key_at_, value_at_, heads_at_, lengths_at_, sums_at_, schedule_at_, added_at_;
+};
 
-  std::byte* memory_ = nullptr;
-  std::optional<ProjectionRun> project_in_;
+/// The call, over memory. Phases refer to it: it must outlive them, and stay where it is.
+class AttentionCall {
+ public:
+  /// Multiply-adds, about.
+  static double work(const PackedAttention& layer, const LayerArguments& arguments);
+
+  /// @param sized            must outlive the call
+  /// @param memory           has the layout and the scratch that `sized` took
+  /// @param query,key,value  [B, T, features]
+  AttentionCall(const SizedAttentionCall& sized, const CallMemory& memory, const TensorView& query,
+                const TensorView& key, const TensorView& value);
+  AttentionCall(const SizedAttentionCall&& temporary, const CallMemory& memory, const TensorView& query,
+                const TensorView& key, const TensorView& value) = delete;
+  AttentionCall(const AttentionCall&) = delete;
+  AttentionCall& operator=(const AttentionCall&) = delete;
+
+  /// Returns how many it has written.
+  int phases(Phase* phases) const;
+  /// What they write: the heads, concatenated: [B, Tq, H * Dv].
+  TensorView heads() const { return heads_; }
+  /// When the phases have been run: the cache has grown.
+  void finish() const;
+
+ private:
+  const SizedAttentionCall& sized_;
+  const TensorView heads_;
+  ProjectionRun project_in_;
   std::optional<AddedShard> shard_;
-  AttentionPlan attend_plan_, weigh_plan_;
-  AttentionRun attend_{}, weigh_{};
+  AttentionPlan attend_plan_, weights_plan_;
+  AttentionRun attend_run_{}, weights_run_{};
 };
 
 /// x [B, T, features] to out [B, segments, T, columns].

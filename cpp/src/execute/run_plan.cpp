@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "plan/key_bounds.hpp"
+#include "platform/layout.hpp"
 
 namespace mha {
 namespace {
@@ -13,13 +14,13 @@ double read_real(const std::byte* element, DType dtype) {
   return dtype == DType::f64 ? *reinterpret_cast<const double*>(element) : *reinterpret_cast<const float*>(element);
 }
 
-/// What a mask over keys leaves.
-struct AdmittedKeys {
-  Index first, last;  // none before, none from here on
-  bool all;           // of those between
+/// The keys that a mask over keys leaves: some of [first, last), or all of them.
+struct UnmaskedKeys {
+  Index first, last;
+  bool all;
 };
 
-AdmittedKeys admitted_keys(const unsigned char* mask, Index step, Index keys) {
+UnmaskedKeys unmasked_keys(const unsigned char* mask, Index step, Index keys) {
   if (step != 1) return {0, keys, false};
   const auto hides_eight = [mask](Index from) {
     std::uint64_t entries;
@@ -60,13 +61,13 @@ AttentionTile make_tile(const AttentionPlan& plan, Index batch, Index first_head
   tile.attn_mask_step = plan.attn_mask.step;
   tile.key_mask = nullptr;
   tile.key_mask_step = plan.key_mask_step;
-  AdmittedKeys admitted{0, plan.keys_of(batch), true};
+  UnmaskedKeys unmasked{0, plan.keys_of(batch), true};
   if (plan.key_mask) {
     const std::byte* const mask = plan.key_mask + batch * plan.key_mask_batch + first_key * plan.key_mask_step;
     tile.key_mask = reinterpret_cast<const unsigned char*>(mask);
     // Padding is a matter of bounds: outside them nothing is computed, and between them nothing is left to look at.
-    admitted = admitted_keys(tile.key_mask, tile.key_mask_step, admitted.last);
-    if (admitted.all) tile.key_mask = nullptr;
+    unmasked = unmasked_keys(tile.key_mask, tile.key_mask_step, unmasked.last);
+    if (unmasked.all) tile.key_mask = nullptr;
   }
   tile.scale = plan.scale;
   tile.softcap = plan.softcap;
@@ -75,8 +76,8 @@ AttentionTile make_tile(const AttentionPlan& plan, Index batch, Index first_head
   Index query = first_row / heads, head = first_head + first_row % heads;
   for (int r = 0; r < tile.rows; ++r) {
     const KeyBounds bounds = key_bounds(plan, batch, query);
-    tile.first_key[r] = std::max(bounds.first, admitted.first);
-    tile.last_key[r] = std::max(tile.first_key[r], std::min(bounds.last, admitted.last));
+    tile.first_key[r] = std::max(bounds.first, unmasked.first);
+    tile.last_key[r] = std::max(tile.first_key[r], std::min(bounds.last, unmasked.last));
     tile.position[r] = query_position(plan, batch, query);
     const Index row = first_query + query;
     tile.query[r] = plan.query.at(batch, head, row);
@@ -102,8 +103,8 @@ namespace {
 /// are.
 bool has_few_heads(Index heads, int threads) { return threads > 1 && heads < Index{4} * threads; }
 
-/// The tile that a task is.
-struct Place {
+/// The tile that a task computes.
+struct TileIndex {
   Index batch, kv_head;
   Index task_of_head;  // among the tiles of this head, in the order in which they are begun
   Index tile_index;    // in the order of the query rows
@@ -111,7 +112,7 @@ struct Place {
 
 /// Tiles of one head follow one another, so that its keys and values stay in cache; the last tile, which sees the most
 /// keys under a causal mask, comes first, so that the workers finish together.
-Place place_of(const AttentionRun& run, Index task) {
+TileIndex tile_index_of(const AttentionRun& run, Index task) {
   const AttentionPlan& plan = *run.plan;
   Index batch, first_task, tiles;
   if (run.schedule) {
@@ -129,7 +130,7 @@ Place place_of(const AttentionRun& run, Index task) {
 }
 
 AttentionTile tile_at(const AttentionRun& run, Index task) {
-  const auto [batch, kv_head, task_of_head, tile_index] = place_of(run, task);
+  const auto [batch, kv_head, task_of_head, tile_index] = tile_index_of(run, task);
   const AttentionPlan& plan = *run.plan;
   AttentionTile tile =
       make_tile(plan, batch, kv_head * plan.group, plan.group, tile_index * plan.kernels->query_tile_rows);
@@ -207,16 +208,16 @@ int attention_phases(const AttentionRun& run, Phase* phases) {
 void run_plan(const AttentionPlan& plan, int num_threads) {
   if (plan.tiles() == 0) return;
   const int threads = threads_for(num_threads, plan.tiles() * plan.spans, plan.work);
-  const std::size_t stride = padded(plan.scratch_bytes), sums_at = stride * static_cast<std::size_t>(threads);
   const Index heads = plan.batch * plan.kv_heads, rows = most_shared_rows(*plan.kernels);
   const double sums =
       plan.spans == 1 ? 0 : span_sums_bytes(*plan.kernels, heads, rows, plan.spans, plan.value_dim, threads);
-  const std::size_t schedule_at = sums_at + padded(static_cast<std::size_t>(sums));
   const bool is_ragged = plan.query_starts != nullptr;
-  Workspace workspace(schedule_at + (is_ragged ? schedule_bytes(plan.batch) : 0));
-  std::byte* const memory = workspace.data();
-  const AttentionRun run{
-      &plan, {threads, memory, stride}, memory + sums_at, is_ragged ? schedule(plan, memory + schedule_at) : nullptr};
+  Layout layout;
+  const std::size_t sums_at = layout.take(sums);
+  const std::size_t schedule_at = layout.take(is_ragged ? double(schedule_bytes(plan.batch)) : 0);
+  const CallMemory memory(layout, threads, plan.scratch_bytes);
+  const SequenceTasks* const tasks = is_ragged ? schedule(plan, memory.data() + schedule_at) : nullptr;
+  const AttentionRun run{&plan, memory.workers(), memory.data() + sums_at, tasks};
   Phase phases[2];
   run_phases(phases, attention_phases(run, phases), threads);
 }

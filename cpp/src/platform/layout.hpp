@@ -1,4 +1,4 @@
-// Where the parts of one block of scratch memory lie.
+// The memory of one call: the sizes of its parts first, then the block that holds them all.
 #pragma once
 
 #include "mha/errors.hpp"
@@ -21,6 +21,27 @@ class Layout {
 
  private:
   double total_ = 0;
+};
+
+/// The parts of a layout, and behind them the scratch of each worker, in the arena of the calling thread.
+class CallMemory {
+ public:
+  /// @param scratch_bytes of each of the `threads` workers
+  /// @throws AllocationError
+  CallMemory(Layout layout, int threads, std::size_t scratch_bytes)
+      : threads_(threads),
+        scratch_stride_(padded(scratch_bytes)),
+        scratch_at_(layout.take(double(threads) * double(scratch_stride_))),
+        workspace_(layout.total()) {}
+
+  /// What the offsets of the layout count from.
+  std::byte* data() const { return workspace_.data(); }
+  Workers workers() const { return {threads_, data() + scratch_at_, scratch_stride_}; }
+
+ private:
+  const int threads_;
+  const std::size_t scratch_stride_, scratch_at_;
+  const Workspace workspace_;
 };
 
 }  // namespace mha

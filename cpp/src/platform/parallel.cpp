@@ -114,7 +114,7 @@ constexpr int kLooks = 1000;
 void await_arrivals(const std::atomic<int>& arrived, int threads) {
   for (int looks = 0; arrived.load(std::memory_order_relaxed) < threads; ++looks)
     if (looks < kLooks)
-      relax();
+      cpu_pause();
     else
       std::this_thread::yield();
 }

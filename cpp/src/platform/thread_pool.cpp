@@ -56,7 +56,7 @@ class Worker {
     const auto is_over = [&] { return is_busy_.load(std::memory_order_acquire) != is_busy; };
     for (int i = 0; i < kLooks; ++i) {
       if (is_over()) return;
-      relax();
+      cpu_pause();
     }
     std::unique_lock<std::mutex> lock(mutex_);
     changed_.wait(lock, is_over);

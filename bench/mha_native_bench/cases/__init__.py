@@ -1,0 +1,1 @@
+"""What is timed: shapes, their inputs and the results that are expected."""

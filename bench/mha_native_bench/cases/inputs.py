@@ -1,0 +1,77 @@
+"""The arrays and weights that all contenders of a case compute on."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from mha_native_bench.cases.case import Array, Case
+from mha_native_bench.cases.sentence_model import VOCABULARY
+from mha_native_bench.cases.weights import attention_state, encoder_layer_state
+from mha_native_bench.machine import last_cache_bytes
+
+# Copies of a cold case fill the last cache so many times over, so that each is evicted before it is used again.
+COLD_CACHES = 4
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What a case computes on.
+
+    Parameters
+    ----------
+    arrays : tuple of array
+        Attention: query, key and value. A layer: x [B, Tq, E], and the memory [B, Tk, E] if it attends to one. A step:
+        all tokens [B, Tk, E], of which it computes the last. Sentences: the token ids of each text.
+    state : dict
+        Weights of the layer, as torch names them.
+    model : path
+        The directory of the model that sentences are for.
+    """
+
+    arrays: tuple[Array, ...]
+    state: dict[str, Array]
+    model: Path = Path()
+
+
+def make_inputs(case: Case, model: Path | None = None) -> Inputs:
+    """Standard normal arrays, the same in each run; times do not depend on the values. Sentences need a `model`."""
+    seed = zlib.crc32(case.name.encode())
+    rng = np.random.default_rng(seed)
+    if case.kind == "sdpa":
+        query, key = (case.B, case.H, case.Tq, case.D), (case.B, case.Hk, case.Tk, case.D)
+        return Inputs(tuple(rng.standard_normal(shape).astype(case.np_dtype) for shape in (query, key, key)), {})
+    if case.kind == "ragged":
+        rows = int(case.lengths.sum())
+        heads = (case.H, case.Hk, case.Hk)
+        return Inputs(tuple(rng.standard_normal((rows, n, case.D)).astype(case.np_dtype) for n in heads), {})
+    if case.kind == "sentences":
+        if model is None:
+            raise ValueError(f"{case.name} needs a model")
+        return Inputs(tuple(rng.integers(0, VOCABULARY, length) for length in case.lengths.tolist()), {}, model)
+    if case.kind == "encoder_layer":
+        x = rng.standard_normal((case.B, case.Tq, case.E))
+        return in_dtype(Inputs((x,), encoder_layer_state(case, rng)), case)
+    state = attention_state(case, rng, seed)
+    lengths = (case.Tq, case.Tk) if case.is_cross else (case.Tk,)
+    arrays = tuple(rng.standard_normal((case.B, length, case.E)) for length in lengths)
+    return in_dtype(Inputs(arrays, state), case)
+
+
+def in_dtype(inputs: Inputs, case: Case) -> Inputs:
+    """The same numbers rounded to the dtype of `case`. Token ids, and models in files, stay as they are."""
+    if case.kind == "sentences":
+        return inputs
+    arrays = tuple(array.astype(case.np_dtype, copy=False) for array in inputs.arrays)
+    return Inputs(arrays, {name: array.astype(case.np_dtype, copy=False) for name, array in inputs.state.items()})
+
+
+def copies(case: Case, inputs: Inputs) -> list[Inputs]:
+    """`inputs` alone; for a cold case so many copies that each has left the caches before it is used again."""
+    if not case.cold:
+        return [inputs]
+    count = -(-COLD_CACHES * last_cache_bytes() // sum(array.nbytes for array in inputs.arrays))
+    return [Inputs(tuple(array.copy() for array in inputs.arrays), inputs.state) for _ in range(max(2, count))]

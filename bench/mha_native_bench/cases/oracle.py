@@ -1,0 +1,87 @@
+"""The expected result of a case in float64, and how far a contender may be from it."""
+
+from __future__ import annotations
+
+import json
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mha_native import reference
+from mha_native_bench.cases.case import DTYPES, WEIGHTS, Array, Case
+from mha_native_bench.cases.inputs import Inputs
+from mha_native_bench.cases.sentence_model import bert_layer
+
+
+def oracle(case: Case, inputs: Inputs) -> NDArray[np.float64]:
+    """The result by `mha_native.reference`, from weights that no layer has rounded to its format yet."""
+    if case.kind == "sentences":
+        return sentence_oracle(case, list(inputs.arrays), inputs.model)
+    arrays = [array.astype(np.float64) for array in inputs.arrays]
+    state = {name: array.astype(np.float64) for name, array in inputs.state.items()}
+    if case.kind == "sdpa":
+        result: NDArray[np.float64] = reference.scaled_dot_product_attention(*arrays, **case.options)
+    elif case.kind == "ragged":
+        query, key, value = arrays
+        result = reference.scaled_dot_product_attention_varlen(
+            query, key, value, case.offsets, case.offsets, is_causal=case.causal
+        )
+    elif case.kind == "encoder_layer":
+        result = reference.encoder_layer(arrays[0], state, case.H, activation=case.activation, is_causal=case.causal)
+    else:
+        query, memory = arrays[0][:, -case.Tq :], arrays[-1]
+        result = reference.multi_head_attention(query, memory, memory, state, case.H, is_causal=case.causal)
+    return result
+
+
+def sentence_oracle(case: Case, tokens: list[Array], directory: Path) -> NDArray[np.float64]:
+    """Embeddings [B, E] of length 1 by the model in `directory`, one text at a time."""
+    from safetensors.numpy import load_file
+
+    tensors = load_file(directory / "model.safetensors")
+    eps = json.loads((directory / "config.json").read_text(encoding="utf-8"))["layer_norm_eps"]
+    state = {f"layers.{i}.{name}": array for i in range(case.layers) for name, array in bert_layer(tensors, i).items()}
+    tables = [tensors[f"embeddings.{name}_embeddings.weight"] for name in ("word", "position", "token_type")]
+    words, positions, types = (table.astype(np.float64) for table in tables)
+    norm = [tensors[f"embeddings.LayerNorm.{end}"] for end in ("weight", "bias")]
+    embeddings = np.empty((case.B, case.E))
+    with one_blas_thread():
+        for i, text in enumerate(tokens):
+            x = reference.layer_norm(words[text] + positions[: len(text)] + types[0], *norm, eps=eps)
+            rows = reference.encoder(x[None], state, case.H, activation=case.activation, eps=eps)
+            mean = rows[0].mean(axis=0)
+            embeddings[i] = mean / np.linalg.norm(mean)
+    return embeddings
+
+
+def one_blas_thread() -> AbstractContextManager[Any]:
+    """Limits NumPy's BLAS to one thread: its threads spin between small products for longer than these take."""
+    try:
+        from threadpoolctl import threadpool_limits
+    except ImportError:
+        return nullcontext()
+    limit: AbstractContextManager[Any] = threadpool_limits(1, user_api="blas")
+    return limit
+
+
+def tolerance(case: Case, expected: NDArray[np.float64]) -> float:
+    """What the largest error of any contender must stay below: ``8 eps sqrt(n) max|expected|``.
+
+    n is the number of terms of the longest sum of the case. Rounding errors of a sum grow like sqrt(n), so a correct
+    computation in the dtype, in whatever order, stays well below the bound, and a wrong mask, layout or scale is far
+    above it. In reduced precision sums are kept in f32 and only results of steps are rounded: there n is the number of
+    layers. The bound asks whether this is the same computation; the tests ask how accurate the library is.
+    """
+    eps = max(DTYPES[case.dtype][1], WEIGHTS[case.weights][1], DTYPES[case.cache or case.dtype][1])
+    n = case.layers if eps > 2**-11 else max(case.D, case.Tk, case.E, case.F)
+    return float(8 * eps * np.sqrt(n) * np.abs(expected).max())
+
+
+def largest_error(result: Array, expected: NDArray[np.float64]) -> float:
+    """The largest absolute difference; NaN if `result` contains one."""
+    if result.shape != expected.shape:
+        raise ValueError(f"a result of shape {result.shape}; expected {expected.shape}")
+    return float(np.abs(result.astype(np.float64) - expected).max())

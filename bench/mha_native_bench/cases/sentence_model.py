@@ -1,0 +1,136 @@
+"""The BERT of a case of sentences: a directory that all contenders load, given by the user or written here."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+
+from mha_native_bench.cases.case import Array, Case
+from mha_native_bench.cases.weights import encoder_layer_state
+
+VOCABULARY, POSITIONS = 30522, 512  # of BERT, uncased
+EPS = 1e-12  # of BERT's norms
+
+# Parts of a layer: BERT's names and torch's.
+BERT_NAMES = {
+    "attention.output.dense": "self_attn.out_proj",
+    "intermediate.dense": "linear1",
+    "output.dense": "linear2",
+    "attention.output.LayerNorm": "norm1",
+    "output.LayerNorm": "norm2",
+}
+PROJECTIONS = [f"attention.self.{name}" for name in ("query", "key", "value")]
+
+
+class Models:
+    """Directories of models: the given one, or else one with random weights for each size, written on first use.
+
+    A context manager, which removes what was written.
+    """
+
+    def __init__(self, given: Path | None) -> None:
+        self._given = given
+        self._written: TemporaryDirectory[str] | None = None
+
+    def __enter__(self) -> Models:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._written is not None:
+            self._written.cleanup()
+
+    def directory(self, case: Case) -> Path | None:
+        """Where the model of `case` is; None for a case that needs no model."""
+        if case.kind != "sentences":
+            return None
+        if self._given is not None:
+            check_model(case, self._given)
+            return self._given
+        if self._written is None:
+            self._written = TemporaryDirectory()
+        sizes = f"{case.layers} {case.E} {case.H} {case.F} {case.activation}"
+        directory = Path(self._written.name) / sizes
+        if not directory.exists():
+            directory.mkdir()
+            write_model(case, directory)
+        return directory
+
+
+def write_model(case: Case, directory: Path) -> None:
+    """Writes a BERT of the sizes of `case` with random weights; times do not depend on them."""
+    from safetensors.numpy import save_file
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+
+    rng = np.random.default_rng(0)
+
+    def normal(*shape: int) -> Array:
+        values: Array = rng.standard_normal(shape, np.float32) * np.float32(0.1)
+        return values
+
+    tensors = {
+        "embeddings.word_embeddings.weight": normal(VOCABULARY, case.E),
+        "embeddings.position_embeddings.weight": normal(POSITIONS, case.E),
+        "embeddings.token_type_embeddings.weight": normal(2, case.E),
+        "embeddings.LayerNorm.weight": 1 + normal(case.E),
+        "embeddings.LayerNorm.bias": normal(case.E),
+    }
+    for i in range(case.layers):
+        state = {name: array.astype(np.float32) for name, array in encoder_layer_state(case, rng).items()}
+        for end in ("weight", "bias"):
+            parts = np.split(state[f"self_attn.in_proj_{end}"], 3)
+            named = dict(zip(PROJECTIONS, parts, strict=True))
+            named |= {name: state[f"{torch_name}.{end}"] for name, torch_name in BERT_NAMES.items()}
+            tensors |= {f"encoder.layer.{i}.{name}.{end}": array.copy() for name, array in named.items()}
+    save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
+    config = {
+        "model_type": "bert",
+        "architectures": ["BertModel"],
+        "vocab_size": VOCABULARY,
+        "hidden_size": case.E,
+        "num_hidden_layers": case.layers,
+        "num_attention_heads": case.H,
+        "intermediate_size": case.F,
+        "hidden_act": case.activation,
+        "max_position_embeddings": POSITIONS,
+        "type_vocab_size": 2,
+        "layer_norm_eps": EPS,
+        "pad_token_id": 0,
+    }
+    (directory / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    Tokenizer(WordLevel({"[UNK]": 0}, unk_token="[UNK]")).save(str(directory / "tokenizer.json"))
+
+
+def check_model(case: Case, directory: Path) -> None:
+    """Refuses a model of other sizes than the row of the case, from which its work is counted.
+
+    Raises
+    ------
+    ValueError
+    """
+    config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
+    expected = {
+        "vocab_size": VOCABULARY,
+        "hidden_size": case.E,
+        "num_attention_heads": case.H,
+        "intermediate_size": case.F,
+        "num_hidden_layers": case.layers,
+        "hidden_act": case.activation,
+    }
+    given = {name: config.get(name) for name in expected}
+    if given != expected:
+        raise ValueError(f"{case.name}: config.json of {directory} must have {expected}; got {given}")
+
+
+def bert_layer(tensors: dict[str, Array], i: int) -> dict[str, Array]:
+    """Layer `i` of a BERT in the names of `torch.nn.TransformerEncoderLayer`."""
+    state = {}
+    for end in ("weight", "bias"):
+        parts = [tensors[f"encoder.layer.{i}.{name}.{end}"] for name in PROJECTIONS]
+        state[f"self_attn.in_proj_{end}"] = np.concatenate(parts)
+        for name, torch_name in BERT_NAMES.items():
+            state[f"{torch_name}.{end}"] = tensors[f"encoder.layer.{i}.{name}.{end}"]
+    return state

@@ -1,0 +1,102 @@
+"""ONNX Runtime: each of its operators of attention, and layers and models around them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache, partial
+from typing import Any
+
+import numpy as np
+import onnxruntime
+
+from mha_native_bench.cases.case import Array, Case
+from mha_native_bench.cases.inputs import Inputs
+from mha_native_bench.contenders.contender import CannotCompute, Contender, Program
+from mha_native_bench.contenders.peers.onnxruntime_attention import attention_models
+from mha_native_bench.contenders.peers.onnxruntime_graph import Model
+from mha_native_bench.contenders.peers.onnxruntime_layers import layer_models
+from mha_native_bench.contenders.peers.onnxruntime_models import sentence_model
+from mha_native_bench.contenders.peers.text_batches import Batches, forms, in_order
+
+
+class OnnxRuntime(Contender):
+    name = "onnxruntime"
+
+    def description(self) -> str:
+        return (
+            f"{onnxruntime.__version__}; threads by intra_op_num_threads, a session for each count; "
+            "IO binding, into arrays that are there already"
+        )
+
+    def programs(self, case: Case, inputs: Inputs, threads: int) -> list[Program]:
+        if case.kind == "sentences":
+            return self._sentences(case, inputs, threads)
+        return [
+            Program(self.name, threads, bound(model, threads), to_array=model.to_array, variant=model.operator)
+            for model in models_of(case, inputs)
+        ]
+
+    def _sentences(self, case: Case, inputs: Inputs, threads: int) -> list[Program]:
+        if case.dtype != "f32" or case.weights == "bf16":
+            raise CannotCompute("no 16-bit MatMul on a CPU")
+        programs = []
+        for form, order, batches in forms(case, inputs):
+            model = sentence_model(inputs.model, case, len(batches[0]) > 1)
+            run, parts = embedding(model, threads, batches, case.E)
+            programs.append(Program(self.name, threads, run, to_array=partial(embeddings, order, parts), variant=form))
+        return programs
+
+
+def models_of(case: Case, inputs: Inputs) -> list[Model]:
+    if case.dtype not in ("f32", "f16"):  # its kernels of attention and MatMul have no others
+        raise CannotCompute(f"no {'bfloat16' if case.dtype == 'bf16' else 'float64'} on a CPU")
+    if not case.is_layer:
+        return attention_models(case, inputs)
+    if case.dtype == "f16":
+        raise CannotCompute("no float16 MatMul on a CPU")
+    if case.weights == "bf16" or case.cache:
+        raise CannotCompute("no 16 bits behind float32")
+    return layer_models(case, inputs)
+
+
+@lru_cache(maxsize=8)
+def session_of(model: bytes, threads: int) -> Any:
+    """A session, shared by all inputs of the same shapes, as each session has threads of its own."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+
+
+def embedding(model: bytes, threads: int, batches: Batches, features: int) -> tuple[Callable[[], None], list[Array]]:
+    """A function that computes all batches, and the arrays that it writes the embeddings to."""
+    session = session_of(model, threads)
+    given = [dict(zip(("ids", "mask"), (array.astype(np.int32) for array in batch), strict=False)) for batch in batches]
+    parts = [np.empty((len(batch[0]), features), np.float32) for batch in batches]
+    bindings = [binding_of(session, inputs, {"out": out}) for inputs, out in zip(given, parts, strict=True)]
+
+    def run() -> None:
+        for binding in bindings:
+            session.run_with_iobinding(binding)
+
+    return run, parts
+
+
+def embeddings(order: list[int], parts: list[Array], _: None) -> Array:
+    """What `parts` hold after a call, in the order of the texts; the call itself returns None."""
+    return in_order(order, parts)
+
+
+def bound(model: Model, threads: int) -> Callable[[], None]:
+    session = session_of(model.serialized(), threads)
+    binding = binding_of(session, model.inputs, model.outputs)
+    return lambda: session.run_with_iobinding(binding)
+
+
+def binding_of(session: Any, inputs: dict[str, Array], outputs: dict[str, Array]) -> Any:
+    """Binds the arrays as memory of inputs and outputs, without a copy."""
+    binding = session.io_binding()
+    for name, array in inputs.items():
+        binding.bind_ortvalue_input(name, onnxruntime.OrtValue.ortvalue_from_numpy(array))
+    for name, array in outputs.items():
+        binding.bind_ortvalue_output(name, onnxruntime.OrtValue.ortvalue_from_numpy(array))
+    return binding

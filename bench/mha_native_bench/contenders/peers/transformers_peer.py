@@ -1,0 +1,79 @@
+"""Transformers on torch: its BERT with fused attention, and the mean pooling of sentence-transformers."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from torch.nn import functional
+
+from mha_native_bench.cases.case import Case
+from mha_native_bench.cases.inputs import Inputs
+from mha_native_bench.contenders.contender import CannotCompute, Contender, Program
+from mha_native_bench.contenders.peers.text_batches import Batches, forms, in_order
+from mha_native_bench.contenders.peers.torch_peer import array_of, turn
+
+transformers.logging.set_verbosity_error()  # else it lists the weights that it does not load
+transformers.logging.disable_progress_bar()
+
+
+class Transformers(Contender):
+    name = "transformers"
+
+    def description(self) -> str:
+        return f"{transformers.__version__} on torch {torch.__version__}; BertModel, sdpa; threads and mode as torch"
+
+    def programs(self, case: Case, inputs: Inputs, threads: int) -> list[Program]:
+        if case.kind != "sentences":
+            raise CannotCompute("models only")
+        if case.weights:  # dynamic quantization gives all rows of a batch one scale
+            raise CannotCompute("int8 embeddings off by a third")
+        if case.dtype not in ("f32", "bf16"):
+            raise CannotCompute(f"no {case.dtype_name} here")
+        embed = load_embedder(inputs.model, case.dtype)
+
+        def program(variant: str, order: list[int], batches: Batches) -> Program:
+            tensors = [tuple(map(torch.from_numpy, batch)) for batch in batches]
+            return Program(
+                self.name,
+                threads,
+                lambda: [embed(*batch) for batch in tensors],
+                turn(threads, True),
+                lambda parts: in_order(order, [array_of(part) for part in parts]),
+                variant,
+            )
+
+        return [program(*form) for form in forms(case, inputs)]
+
+
+class Embedder(torch.nn.Module):  # type: ignore[misc]  # a class without types
+    """Token ids [B, T], and a mask [B, T] if there is padding, to embeddings [B, E] of length 1."""
+
+    def __init__(self, bert: torch.nn.Module) -> None:
+        super().__init__()
+        self.bert = bert
+
+    def forward(self, ids: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+        rows = self.bert(input_ids=ids, attention_mask=mask).last_hidden_state
+        if mask is None:
+            mean = rows.mean(dim=1)
+        else:
+            unmasked = mask[..., None].to(rows.dtype)
+            mean = (rows * unmasked).sum(dim=1) / unmasked.sum(dim=1)
+        return functional.normalize(mean, dim=-1)
+
+
+@lru_cache(maxsize=1)
+def load_embedder(directory: Path, dtype: str) -> Embedder:
+    """The model, shared by all numbers of threads."""
+    bert: Any = transformers.BertModel.from_pretrained(
+        directory,
+        attn_implementation="sdpa",
+        add_pooling_layer=False,
+        dtype=torch.bfloat16 if dtype == "bf16" else torch.float32,
+    )
+    embedder: Embedder = Embedder(bert).eval()
+    return embedder

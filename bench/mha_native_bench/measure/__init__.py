@@ -1,0 +1,1 @@
+"""Checks and times programs, and computes figures from the times."""

@@ -1,0 +1,1 @@
+"""Measurements for the reader: text, JSON and pictures."""

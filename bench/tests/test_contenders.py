@@ -1,0 +1,155 @@
+"""Each contender computes what the oracle does, in all its programs, or says in few words what it cannot compute."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mha_native_bench.cases.case import Case
+from mha_native_bench.cases.inputs import in_dtype, make_inputs
+from mha_native_bench.cases.load import load_cases, plain_case
+from mha_native_bench.cases.oracle import largest_error, oracle, tolerance
+from mha_native_bench.cases.sentence_model import write_model
+from mha_native_bench.contenders import PEERS, Contender, Program, in_rotation, make_contender
+from mha_native_bench.contenders.contender import CannotCompute
+from mha_native_bench.contenders.peers.numpy_unfused import attention
+
+ATTENTION = Case("attention", "sdpa", "f32", B=1, H=4, Hk=4, Tq=5, Tk=5, D=16, E=0, causal=False)
+GROUPED = dataclasses.replace(ATTENTION, name="grouped", Hk=2, Tk=7, D=8, causal=True)
+LAYER = dataclasses.replace(ATTENTION, name="layer", kind="mha", H=2, Hk=2, E=32)
+SENTENCES = dataclasses.replace(
+    LAYER, name="sentences", kind="sentences", B=3, Tq=6, Tk=6, F=24, activation="gelu", layers=2, shortest=2
+)
+
+CASES = [
+    *(dataclasses.replace(ATTENTION, causal=causal, Hk=heads) for causal in (False, True) for heads in (1, 2, 4)),
+    *(dataclasses.replace(ATTENTION, Tk=keys, causal=causal) for keys in (3, 7) for causal in (False, True)),
+    *(dataclasses.replace(ATTENTION, Tq=1, B=2, Tk=7, Hk=heads, admitted=n) for heads in (2, 4) for n in (None, 4)),
+    *(dataclasses.replace(ATTENTION, causal=causal, admitted=3, B=2) for causal in (False, True)),
+    dataclasses.replace(ATTENTION, window=(1, 2)),
+    dataclasses.replace(ATTENTION, window=(2, 0), causal=True, Hk=2),
+    dataclasses.replace(ATTENTION, softcap=2.0, causal=True, Hk=2),
+    *(dataclasses.replace(ATTENTION, alibi=True, causal=causal, Hk=heads) for causal, heads in ((False, 4), (True, 2))),
+    dataclasses.replace(ATTENTION, kind="ragged", B=3, shortest=1),
+    dataclasses.replace(ATTENTION, kind="ragged", B=3, shortest=1, causal=True, Hk=2),
+    *(dataclasses.replace(LAYER, B=2, causal=causal) for causal in (False, True)),
+    *(dataclasses.replace(LAYER, B=2, Tq=queries, Tk=7) for queries in (1, 3)),
+    dataclasses.replace(LAYER, kind="step", B=2, Tq=1),
+    *(dataclasses.replace(LAYER, kind="encoder_layer", F=24, activation=name) for name in ("relu", "gelu")),
+    SENTENCES,
+    dataclasses.replace(SENTENCES, shortest=6),
+]
+REDUCED = [
+    dataclasses.replace(case, **changes)
+    for changes in ({"dtype": "bf16"}, {"dtype": "f16"}, {"weights": "bf16"}, {"weights": "int8"})
+    for case in CASES
+    if (case.is_layer or "dtype" in changes) and not case.changes_scores and case.window is None
+]
+
+# Kinds and dtypes of cases of which each peer must compute some.
+KNOWN = {
+    "numpy": {"sdpa f32", "ragged f32", "mha f32", "step f32"},
+    "torch": {
+        f"{kind} {dtype}" for kind in ("sdpa", "ragged", "mha", "step", "encoder_layer") for dtype in ("f32", "bf16")
+    },
+    "onnxruntime": {"sdpa f32", "sdpa f16", "ragged f32", "mha f32", "step f32", "encoder_layer f32", "sentences f32"},
+    "transformers": {"sentences f32", "sentences bf16"},
+    "openvino": {
+        f"{kind} {dtype}" for kind in ("sdpa", "mha", "encoder_layer", "sentences") for dtype in ("f32", "bf16")
+    },
+}
+
+
+@pytest.fixture(params=["mha_native", *PEERS])
+def contender(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Contender:
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1")  # else NumPy is left out where threadpoolctl is missing
+    try:
+        return make_contender(request.param, [1])
+    except ImportError as error:
+        pytest.skip(str(error))
+
+
+@pytest.mark.filterwarnings("ignore:`torch:DeprecationWarning")  # from imports of torch.compile
+def test_contenders_compute_or_say_why_not(contender: Contender, tmp_path: Path) -> None:
+    if contender.name == "torch" and shutil.which("g++") is None:
+        pytest.skip("torch compiles some forms with a C++ compiler")
+    if find_spec("safetensors") and find_spec("tokenizers"):
+        write_model(SENTENCES, tmp_path)
+    computed, reasons = set(), []
+    for case in CASES + REDUCED:
+        needs_model = case.kind == "sentences" and not any(tmp_path.iterdir())
+        if needs_model or (case.dtype == "bf16" and not find_spec("ml_dtypes")):
+            continue
+        inputs = make_inputs(case, tmp_path)
+        before = [array.copy() for array in inputs.arrays]
+        try:
+            programs = contender.programs(case, inputs, 1)
+        except CannotCompute as why:
+            reasons.append(str(why))
+            continue
+        expected = oracle(case, inputs)
+        bound = tolerance(case, expected)
+        assert programs
+        assert len({program.variant for program in programs}) == len(programs)
+        for program in programs:
+            with program.turn():
+                error = largest_error(program.to_array(program.run()), expected)
+            assert error <= bound, (program.label, case)
+        for array, same in zip(inputs.arrays, before, strict=True):
+            np.testing.assert_array_equal(array, same)
+        computed.add(f"{case.kind} {case.dtype}")
+    assert all(0 < len(reason) < 50 for reason in reasons)
+    known = KNOWN.get(contender.name, set().union(*KNOWN.values()))
+    unknown = [*([] if find_spec("ml_dtypes") else ["bf16"]), *([] if any(tmp_path.iterdir()) else ["sentences"])]
+    assert computed >= {one for one in known if not any(word in one for word in unknown)}
+
+
+def test_numpy_says_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    contender = make_contender("numpy", [1])
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1")
+    for changes, reason in (({"dtype": "f16"}, "no BLAS of 16 bits"), ({"weights": "int8"}, "no BLAS of int8 weights")):
+        case = dataclasses.replace(LAYER, **changes)
+        with pytest.raises(CannotCompute, match=reason):
+            contender.programs(case, make_inputs(case), 1)
+
+
+def test_a_rotation_runs_one_after_another() -> None:
+    programs = [Program("a", 1, n.__int__) for n in range(3)]
+    rotation = in_rotation(programs)
+    assert [rotation.run() for _ in range(5)] == [0, 1, 2, 0, 1]
+    assert in_rotation(programs[:1]) is programs[0]
+
+
+def test_a_case_is_timed_beside_the_one_it_goes_against() -> None:
+    case = next(case for case in load_cases() if case.name == "mask-T512-half")
+    plain = plain_case(case)
+    inputs = make_inputs(case)
+    [program] = make_contender("against", [1]).programs(case, inputs, 1)
+    np.testing.assert_allclose(program.run(), oracle(plain, inputs), atol=1e-5)
+    assert make_contender("against", [1]).programs(plain, inputs, 1) == []
+
+
+def test_decoding_is_held_against_reading() -> None:
+    case = dataclasses.replace(GROUPED, Tq=1, causal=False)
+    inputs = make_inputs(case)
+    [program] = make_contender("read", [1]).programs(case, inputs, 1)
+    bits = [array.view(np.uint64).ravel() for array in inputs.arrays[1:]]
+    assert program.run() == np.bitwise_xor.reduce(np.concatenate(bits))
+    if find_spec("ml_dtypes"):  # its arrays do not export their type by the buffer protocol
+        narrow = in_dtype(inputs, dataclasses.replace(case, dtype="bf16"))
+        bits = [array.view(np.uint64).ravel() for array in narrow.arrays[1:]]
+        [program] = make_contender("read", [1]).programs(case, narrow, 1)
+        assert program.run() == np.bitwise_xor.reduce(np.concatenate(bits))
+    assert make_contender("read", [1]).programs(GROUPED, make_inputs(GROUPED), 1) == []
+
+
+def test_numpy_groups_heads() -> None:
+    inputs = make_inputs(GROUPED)
+    query, key, value = inputs.arrays
+    out = attention(query, key, value, ~np.tri(GROUPED.Tq, GROUPED.Tk, dtype=bool))
+    np.testing.assert_allclose(out, oracle(GROUPED, inputs), atol=1e-5)

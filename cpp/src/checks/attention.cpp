@@ -1,0 +1,363 @@
+#include "checks/attention.hpp"
+
+#include <cmath>
+
+#include "checks/kv_cache.hpp"
+#include "checks/rules.hpp"
+#include "checks/weights.hpp"
+#include "views/describe.hpp"
+#include "views/leading_axes.hpp"
+#include "views/memory_overlap.hpp"
+#include "views/ragged_batch.hpp"
+
+namespace mha {
+namespace {
+
+/// The rows of a ragged batch, [N, H, D] or [N, H], as [1, H, N, D] or [1, H, N].
+template <class View>
+void ragged_to_dense_axes(View& view) {
+  if (!view) return;
+  std::swap(view.extents[0], view.extents[1]);
+  std::swap(view.strides[0], view.strides[1]);
+  add_leading_axes(view, view.rank + 1);
+}
+
+/// A batch of one becomes one of `batch`.
+void repeat_batch(TensorView& view, Index batch) {
+  if (!view || view.extents[0] == batch) return;
+  view.extents[0] = batch;
+  view.strides[0] = 0;
+}
+
+/// Gives axes that broadcast a stride of 0. False if the shape does not broadcast.
+bool broadcast_to(TensorView& view, std::initializer_list<Index> shape) {
+  add_leading_axes(view, int(shape.size()));
+  int axis = 0;
+  for (Index extent : shape) {
+    if (view.extents[axis] == 1 && extent != 1) view.strides[axis] = 0;
+    if (view.extents[axis] != 1 && view.extents[axis] != extent) return false;
+    view.extents[axis++] = extent;
+  }
+  return true;
+}
+
+void check_apart(const char* function, const KVCache& cache, Named views) {
+  for (const auto& [name, view] : views)
+    if (may_overlap(cache.keys(), view) || may_overlap(cache.values(), view))
+      fail(function, std::string(name) + " must not overlap the cache in memory", {{name, view}});
+}
+
+/// Options that name batch elements, keys and positions, for scores of shape [B, H, Tq, Tk]; broadcasts the masks. In a
+/// ragged batch B is 1, and Tq and Tk are the rows of all sequences together.
+void check_options(const char* function, AttentionOptions& options, DType dtype, Index batch, Index heads,
+                   Index query_length, Index key_length, const RaggedBatch* ragged) {
+  const auto wrong = [&](const std::string& rule) { throw std::invalid_argument(std::string(function) + ": " + rule); };
+  const auto shape = [](std::initializer_list<Index> extents) {
+    std::string text;
+    for (Index extent : extents) text += (text.empty() ? "[" : ", ") + std::to_string(extent);
+    return text + "]";
+  };
+  if (TensorView& mask = options.attn_mask; mask) {
+    if (mask.dtype != DType::boolean && mask.dtype != dtype)
+      throw DTypeError(std::string(function) + ": attn_mask must be bool or have the dtype of query; got query " +
+                       name_of(dtype) + ", attn_mask " + name_of(mask.dtype));
+    const std::string given = shape_of(mask);
+    const Index columns = ragged ? longest_keys(*ragged) : key_length;
+    if (!broadcast_to(mask, {batch, heads, query_length, columns}))
+      wrong("attn_mask must broadcast to " +
+            (ragged ? "[H, Nq, longest Tk] = " + shape({heads, query_length, columns})
+                    : "[B, H, Tq, Tk] = " + shape({batch, heads, query_length, columns})) +
+            "; got attn_mask " + given);
+  }
+  if (TensorView& mask = options.key_mask; mask) {
+    if (mask.dtype != DType::boolean)
+      throw DTypeError(std::string(function) + ": key_mask must be bool; got key_mask " + name_of(mask.dtype));
+    const std::string given = shape_of(mask);
+    if (mask.rank > 2 || !broadcast_to(mask, {batch, key_length}))
+      wrong("key_mask must broadcast to " +
+            (ragged ? "[Nk] = " + shape({key_length}) : "[B, Tk] = " + shape({batch, key_length})) + "; got key_mask " +
+            given);
+  }
+  if (options.key_lengths)
+    for (Index b = 0; b < (ragged ? ragged->size : batch); ++b) {
+      const std::int64_t keys = ragged ? ragged->cu_seqlens_k[b + 1] - ragged->cu_seqlens_k[b] : key_length;
+      if (options.key_lengths[b] < 0 || options.key_lengths[b] > keys)
+        wrong("key_lengths must lie in [0, Tk] = [0, " + std::to_string(keys) + "]; got " +
+              std::to_string(options.key_lengths[b]) + " for batch element " + std::to_string(b));
+    }
+  if (options.window_left < -1 || options.window_right < -1)
+    wrong("window must be (left, right) with -1 for unbounded; got (" + std::to_string(options.window_left) + ", " +
+          std::to_string(options.window_right) + ")");
+  if (std::isinf(options.scale)) wrong("scale must be finite; got " + std::to_string(options.scale));
+  if (!(options.softcap >= 0) || std::isinf(options.softcap))
+    wrong("softcap must be a finite positive number, or 0 for none; got " + std::to_string(options.softcap));
+  const auto check_head_values = [&](const char* name, const TensorView& values) {
+    if (!values) return;
+    if (values.dtype != accumulator_of(dtype))
+      throw DTypeError(std::string(function) + ": " + name + " must be " + name_of(accumulator_of(dtype)) + "; got " +
+                       name + " " + name_of(values.dtype));
+    if (!has_shape(values, {heads}))
+      wrong(std::string(name) + " must be [H] = " + shape({heads}) + "; got " + name + " " + shape_of(values));
+  };
+  check_head_values("alibi_slopes", options.alibi_slopes);
+  check_head_values("sinks", options.sinks);
+  if (const TensorView sinks = options.sinks; sinks)
+    options.sinks = {sinks.data, sinks.dtype, {batch, heads, query_length}, {0, sinks.strides[0], 0}};
+  if (options.num_threads < 0)
+    wrong("num_threads must be at least 1, or 0 for the default; got " + std::to_string(options.num_threads));
+}
+
+/// All but what is written; out is looked at for its dtype only.
+void check_inputs(AttentionArguments& a) {
+  const char* f = a.function;
+  const bool weigh = !a.value;
+  const char* result = weigh ? "weights" : "out";
+  const TensorView query = a.query, key = a.key, value = a.value;  // as given, for messages
+  const Named inputs = {{"query", query}, {"key", key}, {"value", value}};
+
+  const int least_rank = a.ragged ? 3 : 2, most_rank = a.ragged ? 3 : 4;
+  check_rank(f, "query", query, least_rank, most_rank, inputs);
+  check_rank(f, "key", key, least_rank, most_rank, inputs);
+  if (!weigh) check_rank(f, "value", value, least_rank, most_rank, inputs);
+  check_dtypes(f, query.dtype, {{"query", query}, {"key", key}, {"value", value}, {result, a.out}});
+
+  if (a.ragged)
+    for (TensorView* view : {&a.query, &a.key, &a.value}) ragged_to_dense_axes(*view);
+  add_leading_axes(a.query, 4);
+  add_leading_axes(a.key, 4);
+  add_leading_axes(a.value, 4);
+  const Index query_batch = a.query.extents[0], key_batch = a.key.extents[0];
+  if (query_batch != key_batch && query_batch != 1 && key_batch != 1)
+    fail(f, "query and key must have the same batch size, or one of them 1", inputs);
+  if (!weigh && a.value.extents[0] != key_batch) fail(f, "value must have the batch size of key", inputs);
+  for (TensorView* view : {&a.query, &a.key, &a.value}) repeat_batch(*view, query_batch == 1 ? key_batch : query_batch);
+
+  const auto [batch, heads, query_length, head_dim] = a.query.extents;
+  const auto [same_batch, kv_heads, key_length, key_dim] = a.key.extents;
+  if (key_dim != head_dim) fail(f, "key must have the head_dim of query", inputs);
+  if (kv_heads == 0 ? heads != 0 : heads % kv_heads != 0)
+    fail(f, "the heads of query must be a multiple of the heads of key", inputs);
+  if (!weigh) {
+    if (a.value.extents[1] != kv_heads) fail(f, "value must have the heads of key", inputs);
+    if (a.value.extents[2] != key_length) fail(f, "value must have the length of key", inputs);
+  }
+
+  if (a.ragged) check_ragged_batch(f, *a.ragged, query_length, key_length);
+  check_options(f, a.options, query.dtype, batch, heads, query_length, key_length, a.ragged);
+}
+
+}  // namespace
+
+void validate(AttentionArguments& a) {
+  const char* f = a.function;
+  const bool weigh = !a.value;
+  const char* result = weigh ? "weights" : "out";
+  const TensorView query = a.query, key = a.key, value = a.value;  // as given, for messages
+  check_inputs(a);
+  const auto [batch, heads, query_length, head_dim] = a.query.extents;
+
+  const Index width = weigh ? a.key.extents[2] : a.value.extents[3];
+  const MutableTensorView out = a.out, lse = a.lse;
+  const int rank = !a.ragged && batch != 1 ? 4 : query.rank;  // more than that of query if its batch is repeated
+  if (a.ragged && out.rank == 3) ragged_to_dense_axes(a.out);
+  add_leading_axes(a.out, 4);
+  if (out.rank != rank || !has_shape(a.out, {batch, heads, query_length, width}))
+    fail(f, std::string(result) + " must have the axes of query, ending in " + std::to_string(width),
+         {{result, out}, {"query", query}, {"key", key}, {"value", value}});
+  const Named inputs_and_masks = {{"query", a.query},
+                                  {"key", a.key},
+                                  {"value", a.value},
+                                  {"attn_mask", a.options.attn_mask},
+                                  {"key_mask", a.options.key_mask},
+                                  {"alibi_slopes", a.options.alibi_slopes},
+                                  {"sinks", a.options.sinks}};
+  check_output(f, result, a.out, inputs_and_masks);
+  if (lse) {
+    if (lse.dtype != accumulator_of(query.dtype))
+      throw DTypeError(std::string(f) + ": lse must have the dtype of the scores; got " +
+                       dtypes_of({{"query", query}, {"lse", lse}}));
+    if (a.ragged && lse.rank == 2) ragged_to_dense_axes(a.lse);
+    add_leading_axes(a.lse, 3);
+    if ((a.ragged && lse.rank != 2) || !has_shape(a.lse, {batch, heads, query_length}))
+      fail(f, "lse must have the shape of query without head_dim", {{"lse", lse}, {"query", query}});
+    check_output(f, "lse", a.lse, inputs_and_masks);
+    check_output(f, "lse", a.lse, {{result, a.out}});
+  }
+}
+
+StatisticsArguments validate(AttentionArguments inputs, AttentionStatistics r) {
+  const char* f = inputs.function;
+  const TensorView query = inputs.query;
+  check_inputs(inputs);
+  const Index* const sizes = inputs.query.extents;
+  const Named arrays = {{"query", inputs.query},
+                        {"key", inputs.key},
+                        {"attn_mask", inputs.options.attn_mask},
+                        {"key_mask", inputs.options.key_mask},
+                        {"alibi_slopes", inputs.options.alibi_slopes},
+                        {"sinks", inputs.options.sinks}};
+  const auto check = [&](const char* name, MutableTensorView& result, Index length) {
+    if (!result) return;
+    if (result.dtype != accumulator_of(query.dtype))
+      throw DTypeError(std::string(f) + ": " + name + " must have the dtype of the scores; got " +
+                       dtypes_of({{"query", query}, {name, result}}));
+    const MutableTensorView given = result;
+    add_leading_axes(result, 3);
+    if (!has_shape(result, {sizes[0], sizes[1], length}))
+      fail(f, std::string(name) + " must have the batch and heads of query, ending in " + std::to_string(length),
+           {{name, given}, {"query", query}});
+  };
+  check("entropy", r.entropy, sizes[2]);
+  check("max_weight", r.max_weight, sizes[2]);
+  check("mean_distance", r.mean_distance, sizes[2]);
+  check("received_weight", r.received_weight, inputs.key.extents[2]);
+
+  MutableTensorView max_key;  // as many bytes of another type: what counts is where they lie
+  if (r.max_key) max_key = MutableTensorView(r.max_key, DType::f64, {sizes[0], sizes[1], sizes[2]});
+  const std::pair<const char*, MutableTensorView> outputs[] = {{"entropy", r.entropy},
+                                                               {"max_weight", r.max_weight},
+                                                               {"max_key", max_key},
+                                                               {"mean_distance", r.mean_distance},
+                                                               {"received_weight", r.received_weight}};
+  for (const auto& [name, output] : outputs) {
+    check_output(f, name, output, arrays);
+    for (const auto* before = outputs; before->first != name; ++before)
+      check_output(f, name, output, {{before->first, before->second}});
+  }
+  return {inputs, r};
+}
+
+LayerArguments validate(const MultiHeadAttentionConfig& config, DType dtype, LayerArguments a) {
+  const bool appends_only = a.grows && !a.query && !a.out, attends_only = a.cache && !a.grows;
+  const char* f = a.block ? a.block : appends_only ? "MultiHeadAttention.append_to" : "MultiHeadAttention";
+  const TensorView query = a.query, key = a.key, value = a.value;
+  const Named inputs = {{"query", query}, {"key", key}, {"value", value}};
+  const int most_rank = a.ragged && !a.block ? 2 : 3;
+  if (!appends_only) check_rank(f, "query", query, 2, most_rank, inputs);
+  if (!attends_only) {
+    check_rank(f, "key", key, 2, most_rank, inputs);
+    check_rank(f, "value", value, 2, most_rank, inputs);
+  }
+  check_dtypes(f, dtype, {{"query", query}, {"key", key}, {"value", value}, {"out", a.out}, {"weights", a.weights}});
+
+  add_leading_axes(a.query, 3);
+  add_leading_axes(a.key, 3);
+  add_leading_axes(a.value, 3);
+  const Index batch = appends_only ? a.key.extents[0] : a.query.extents[0];
+  const Index query_length = a.query.extents[1];  // none: 0
+  const auto features = [](const char* name, Index count) {
+    return std::string(name) + " must have " + std::to_string(count) + " features";
+  };
+  if (!appends_only && a.query.extents[2] != config.embed_dim) fail(f, features("query", config.embed_dim), inputs);
+  if (!attends_only) {
+    if (a.key.extents[2] != config.kdim) fail(f, features("key", config.kdim), inputs);
+    if (a.value.extents[2] != config.vdim) fail(f, features("value", config.vdim), inputs);
+    if (a.key.extents[0] != batch) fail(f, "key must have the batch size of query", inputs);
+    if (a.value.extents[0] != batch) fail(f, "value must have the batch size of key", inputs);
+    if (a.value.extents[1] != a.key.extents[1]) fail(f, "value must have the length of key", inputs);
+  }
+  a.key_length =
+      a.cache ? validate_cache(f, *a.cache, config, dtype, a.query, a.key, a.options, a.new_lengths) : a.key.extents[1];
+  if (appends_only) {
+    a.query = {nullptr, dtype, {batch, 0, config.embed_dim}};
+    a.out = {nullptr, dtype, {batch, 0, config.out_dim}};
+  }
+  const Index key_length = a.key_length;
+
+  if (a.ragged) check_ragged_batch(f, *a.ragged, query_length, key_length);
+  check_options(f, a.options, dtype, batch, config.num_heads, query_length, key_length, a.ragged);
+
+  const MutableTensorView out = a.out, weights = a.weights;
+  add_leading_axes(a.out, 3);
+  const bool has_shape_of_query =
+      (out.rank == query.rank || appends_only) && has_shape(a.out, {batch, query_length, config.out_dim});
+  if (!a.block && !has_shape_of_query)
+    fail(f, "out must have the axes of query, ending in " + std::to_string(config.out_dim),
+         {{"out", out}, {"query", query}});
+  const Named inputs_and_masks = {{"query", a.query},
+                                  {"key", a.key},
+                                  {"value", a.value},
+                                  {"attn_mask", a.options.attn_mask},
+                                  {"key_mask", a.options.key_mask},
+                                  {"alibi_slopes", a.options.alibi_slopes},
+                                  {"sinks", a.options.sinks}};
+  if (!a.block) check_output(f, "out", a.out, inputs_and_masks);
+  if (a.cache) {
+    check_apart(f, *a.cache, inputs_and_masks);
+    check_apart(f, *a.cache, {{"out", a.out}, {"weights", weights}});
+  }
+  if (weights) {
+    add_leading_axes(a.weights, 4);
+    const Index added = config.added_keys();
+    if (!has_shape(a.weights, {batch, config.num_heads, query_length, key_length + added}))
+      fail(f,
+           added ? "weights must be [B, H, Tq, Tk + " + std::to_string(added) + "]" : "weights must be [B, H, Tq, Tk]",
+           {{"weights", weights}, {"query", query}, {"key", key}});
+    check_output(f, "weights", a.weights, inputs_and_masks);
+    check_output(f, "weights", a.weights, {{"out", a.out}});
+  }
+  return a;
+}
+
+MultiHeadAttentionConfig validate(MultiHeadAttentionConfig c, const MultiHeadAttentionWeights& w) {
+  const char* f = "MultiHeadAttention";
+  const auto wrong = [&](const std::string& rule) { throw std::invalid_argument(std::string(f) + ": " + rule); };
+  if (c.embed_dim < 1) wrong("embed_dim must be at least 1; got " + std::to_string(c.embed_dim));
+  if (c.num_heads < 1) wrong("num_heads must be at least 1; got " + std::to_string(c.num_heads));
+  if (c.head_dim == 0 && c.embed_dim % c.num_heads != 0)
+    wrong("embed_dim must be a multiple of num_heads when head_dim is not given; got embed_dim " +
+          std::to_string(c.embed_dim) + ", num_heads " + std::to_string(c.num_heads));
+  const auto resolve = [&](const char* name, Index& size, Index usual) {
+    if (size == 0) size = usual;
+    if (size < 1) wrong(std::string(name) + " must be at least 1; got " + std::to_string(size));
+  };
+  resolve("num_kv_heads", c.num_kv_heads, c.num_heads);
+  resolve("head_dim", c.head_dim, c.embed_dim / c.num_heads);
+  resolve("value_head_dim", c.value_head_dim, c.head_dim);
+  resolve("kdim", c.kdim, c.embed_dim);
+  resolve("vdim", c.vdim, c.embed_dim);
+  resolve("out_dim", c.out_dim, c.embed_dim);
+  if (c.num_heads % c.num_kv_heads != 0)
+    wrong("num_heads must be a multiple of num_kv_heads; got num_heads " + std::to_string(c.num_heads) +
+          ", num_kv_heads " + std::to_string(c.num_kv_heads));
+
+  const Index query_width = c.num_heads * c.head_dim, key_width = c.num_kv_heads * c.head_dim;
+  const Index value_width = c.num_kv_heads * c.value_head_dim, concat_width = c.num_heads * c.value_head_dim;
+  const auto check = [&](const char* name, const TensorView& view, std::initializer_list<Index> shape, bool required) {
+    if (!required && !view) return;
+    if (has_shape(view, shape)) return;
+    std::string expected;
+    for (Index extent : shape) expected += (expected.empty() ? "[" : ", ") + std::to_string(extent);
+    fail(f, std::string(name) + " must be " + expected + "]", {{name, view}});
+  };
+  check_weights(f, c.weight_format,
+                {{"query_weight", w.query_weight},
+                 {"key_weight", w.key_weight},
+                 {"value_weight", w.value_weight},
+                 {"out_weight", w.out_weight},
+                 {"query_bias", w.query_bias},
+                 {"key_bias", w.key_bias},
+                 {"value_bias", w.value_bias},
+                 {"out_bias", w.out_bias},
+                 {"added_key", w.added_key},
+                 {"added_value", w.added_value}},
+                {{"query_scale", w.query_scale},
+                 {"key_scale", w.key_scale},
+                 {"value_scale", w.value_scale},
+                 {"out_scale", w.out_scale}});
+  check("query_weight", w.query_weight, {query_width, c.embed_dim}, true);
+  check("key_weight", w.key_weight, {key_width, c.kdim}, true);
+  check("value_weight", w.value_weight, {value_width, c.vdim}, true);
+  check("out_weight", w.out_weight, {c.out_dim, concat_width}, true);
+  check("query_bias", w.query_bias, {query_width}, false);
+  check("key_bias", w.key_bias, {key_width}, false);
+  check("value_bias", w.value_bias, {value_width}, false);
+  check("out_bias", w.out_bias, {c.out_dim}, false);
+  if (!c.add_bias_kv && (w.added_key || w.added_value))
+    wrong("added_key and added_value must not be given without add_bias_kv");
+  check("added_key", w.added_key, {key_width}, c.add_bias_kv);
+  check("added_value", w.added_value, {value_width}, c.add_bias_kv);
+  return c;
+}
+
+}  // namespace mha

@@ -1,0 +1,58 @@
+#include "checks/rules.hpp"
+
+#include "views/describe.hpp"
+#include "views/memory_overlap.hpp"
+
+namespace mha {
+
+void fail(const char* function, const std::string& rule, Named views) {
+  throw std::invalid_argument(std::string(function) + ": " + rule + "; got " + shapes_of(views));
+}
+
+bool has_shape(const TensorView& view, std::initializer_list<Index> shape) {
+  int axis = 0;
+  for (Index extent : shape)
+    if (axis >= view.rank || view.extents[axis++] != extent) return false;
+  return axis == view.rank;
+}
+
+void check_rank(const char* function, const char* name, const TensorView& view, int least, int most, Named views) {
+  if (view.rank < least || view.rank > most)
+    fail(function,
+         std::string(name) + " must have " + (least == most ? "" : std::to_string(least) + " to ") +
+             std::to_string(most) + " axes",
+         views);
+  for (int axis = 0; axis < view.rank; ++axis)
+    if (view.extents[axis] < 0) fail(function, std::string(name) + " must not have a negative extent", views);
+}
+
+void check_dtypes(const char* function, DType expected, Named views) {
+  for (const auto& [name, view] : views)
+    if (view && (view.dtype != expected || static_cast<int>(expected) >= kNumDTypes))
+      throw DTypeError(std::string(function) + ": all tensors must have one floating-point dtype; got " +
+                       dtypes_of(views));
+}
+
+void check_output(const char* function, const char* name, const MutableTensorView& out, Named inputs) {
+  if (may_overlap_itself(out))
+    fail(function, std::string(name) + " must not have two indices for one element (a stride of 0)", {{name, out}});
+  for (const auto& [input, view] : inputs)
+    if (may_overlap(out, view))
+      fail(function, std::string(name) + " must not overlap " + input + " in memory", {{name, out}, {input, view}});
+}
+
+void check_copy(const char* function, const char* name, const MutableTensorView& out, DType dtype,
+                std::initializer_list<Index> shape) {
+  if (!out) return;
+  if (out.dtype != dtype)
+    throw DTypeError(std::string(function) + ": " + name + " must be " + name_of(dtype) + "; got " +
+                     name_of(out.dtype));
+  if (!has_shape(out, shape)) {
+    std::string extents;
+    for (Index extent : shape) extents += (extents.empty() ? "" : ", ") + std::to_string(extent);
+    fail(function, std::string(name) + " must be [" + extents + "]", {{name, out}});
+  }
+  check_output(function, name, out, {});
+}
+
+}  // namespace mha

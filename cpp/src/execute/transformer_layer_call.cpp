@@ -1,0 +1,103 @@
+#include "execute/transformer_layer_call.hpp"
+
+#include <algorithm>
+
+namespace mha {
+
+double TransformerLayerCall::work(const Block& layer, const LayerArguments& self, const LayerArguments* cross) {
+  const double rows = double(self.query.extents[0]) * double(self.query.extents[1]);
+  double work = AttentionCall::work(*layer.self_attention, self) + layer.self_attention->out.work(rows);
+  if (cross) work += AttentionCall::work(*layer.cross_attention, *cross) + layer.cross_attention->out.work(rows);
+  return work + layer.feed_forward->work(rows);
+}
+
+SizedTransformerLayerCall::SizedTransformerLayerCall(const Block& layer, const LayerArguments& self,
+                                                     const LayerArguments* cross, const KernelTable& table, int threads,
+                                                     Layout& layout)
+    : layer_(layer),
+      batch_(self.query.extents[0]),
+      length_(self.query.extents[1]),
+      embed_dim_(self.query.extents[2]),
+      dtype_(layer.self_attention->dtype()),
+      self_(*layer.self_attention, self, table, threads, layout),
+      before_(row_steps(table, threads)),
+      between_(row_steps(table, threads)),
+      after_(row_steps(table, threads)) {
+  if (cross) cross_.emplace(*layer.cross_attention, *cross, table, threads, layout);
+  const double row_bytes = double(embed_dim_) * size_of(dtype_);
+  const double bytes = double(batch_) * double(length_) * row_bytes;
+  normed_at_ = layout.take(layer.norm_first ? bytes : 0);
+  between_at_ = layout.take(cross ? bytes : 0);
+  joined_ = after_.buffer(embed_dim_, layout);
+  hidden_ = after_.buffer(layer.feed_forward->up.segment_columns(), layout);
+  if (cross) between_.reserve_for(layer.self_attention->out);
+  const PackedLinear& last_out = cross ? layer.cross_attention->out : layer.self_attention->out;
+  for (const PackedLinear* linear : {&last_out, &layer.feed_forward->up, &layer.feed_forward->down})
+    after_.reserve_for(*linear);
+}
+
+SizedRowSteps SizedTransformerLayerCall::row_steps(const KernelTable& table, int threads) const {
+  return {table.kernels[static_cast<int>(dtype_)], dtype_, batch_ * length_, threads};
+}
+
+std::size_t SizedTransformerLayerCall::scratch_bytes() const {
+  const std::size_t attention = std::max(self_.scratch_bytes(), cross_ ? cross_->scratch_bytes() : 0);
+  return std::max({attention, between_.scratch_bytes(), after_.scratch_bytes()});
+}
+
+TransformerLayerCall::TransformerLayerCall(const SizedTransformerLayerCall& sized, const CallMemory& memory,
+                                           const TensorView& x, const TensorView& context, const MutableTensorView& out)
+    : sized_(sized),
+      normed_(sized.matrix_at(memory.data() + sized.normed_at_)),
+      before_(sized.before_, memory),
+      between_(sized.between_, memory),
+      after_(sized.after_, memory),
+      self_(sized.self_, memory, input(x), input(x), input(x)) {
+  const Block& layer = sized.layer_;
+  if (layer.norm_first) before_.normalize(layer.norms[0], rows_of(x), {}, {}, rows_of(normed_));
+
+  const AttentionCall* last_attention = &self_;
+  const PackedLinear* last_out = &layer.self_attention->out;
+  Rows residual = rows_of(x);
+  int sublayer = 0;
+  if (sized.cross_) {
+    const TensorView between = sized.matrix_at(memory.data() + sized.between_at_);
+    between_.project(*last_out, Activation::none, rows_of(self_.heads()), rows_of(between));
+    join(between_, sublayer++, rows_of(between), residual);
+    residual = rows_of(between);
+    cross_.emplace(*sized.cross_, memory, input(between), context, context);
+    last_attention = &*cross_;
+    last_out = &layer.cross_attention->out;
+  }
+
+  const PackedFeedForward& feed_forward = *layer.feed_forward;
+  const Rows joined = sized.joined_, hidden = sized.hidden_, result = rows_of(out);
+  after_.project(*last_out, Activation::none, rows_of(last_attention->heads()), joined);
+  join(after_, sublayer++, joined, residual);
+  after_.project(feed_forward.up, feed_forward.activation, layer.norm_first ? rows_of(normed_) : joined, hidden);
+  after_.project(feed_forward.down, Activation::none, hidden, result);
+  join(after_, sublayer, result, joined);
+  if (layer.final_norm) after_.normalize(layer.final_norm, result, {}, {}, result);
+}
+
+/// The end of a sublayer: its result and the residual stream become one, in the place of the result. If norms come
+/// first, what the next sublayer reads is written, too.
+void TransformerLayerCall::join(RowSteps& steps, int sublayer, const Rows& result, const Rows& residual) const {
+  const Block& layer = sized_.layer_;
+  if (!layer.norm_first) return steps.normalize(layer.norms[sublayer], result, residual, {}, result);
+  const bool is_last = sublayer == (sized_.cross_ ? 2 : 1);
+  if (is_last)
+    steps.normalize(nullptr, result, residual, result, {});
+  else
+    steps.normalize(layer.norms[sublayer + 1], result, residual, result, rows_of(normed_));
+}
+
+int TransformerLayerCall::phases(Phase* phases) const {
+  int count = before_.phases(phases);
+  count += self_.phases(phases + count);
+  count += between_.phases(phases + count);
+  if (cross_) count += cross_->phases(phases + count);
+  return count + after_.phases(phases + count);
+}
+
+}  // namespace mha

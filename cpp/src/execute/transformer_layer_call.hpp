@@ -1,0 +1,77 @@
+// One call of a layer of an encoder or a decoder, as phases. The order of calls is that of attention_call.hpp.
+#pragma once
+
+#include <optional>
+
+#include "execute/attention_call.hpp"
+#include "execute/row_steps.hpp"
+#include "weights/layer_parts.hpp"
+
+namespace mha {
+
+/// Most phases that a TransformerLayerCall has: layer norm, two attentions, and the steps behind each of them.
+constexpr int kMostLayerPhases = 1 + 2 * kMostAttentionPhases + 2 * RowSteps::kMostSteps;
+
+/// The sizes of one call, before there is memory.
+class SizedTransformerLayerCall {
+ public:
+  /// Takes its memory from `layout`. `self` and `cross` are validated; cross is null for an encoder's layer.
+  SizedTransformerLayerCall(const Block& layer, const LayerArguments& self, const LayerArguments* cross,
+                            const KernelTable& table, int threads, Layout& layout);
+
+  /// Of each worker.
+  std::size_t scratch_bytes() const;
+
+ private:
+  friend class TransformerLayerCall;
+
+  SizedRowSteps row_steps(const KernelTable& table, int threads) const;
+  TensorView matrix_at(const std::byte* data) const { return {data, dtype_, {batch_, length_, embed_dim_}}; }
+
+  const Block layer_;
+  const Index batch_, length_, embed_dim_;
+  const DType dtype_;
+  SizedAttentionCall self_;
+  std::optional<SizedAttentionCall> cross_;
+  SizedRowSteps before_, between_, after_;
+  Rows joined_, hidden_;                        // buffers of after_
+  std::size_t normed_at_ = 0, between_at_ = 0;  // [B, T, E] each, in memory
+};
+
+/// The call, over memory.
+///
+/// Rows go through three lists of steps: what comes before attention (a layer norm, if that comes first), what lies
+/// between self- and cross-attention, and everything from the last projection out of attention to the end of the layer.
+/// The residual stream passes through memory once for each of them.
+class TransformerLayerCall {
+ public:
+  /// Multiply-adds, about.
+  static double work(const Block& layer, const LayerArguments& self, const LayerArguments* cross);
+
+  /// @param sized   must outlive the call
+  /// @param memory  has the layout and the scratch that `sized` took
+  /// @param x,out   [B, T, E], evenly spaced rows of neighbouring elements; out may be x
+  /// @param context [B, S, Em], empty if cross-attention has a cache
+  TransformerLayerCall(const SizedTransformerLayerCall& sized, const CallMemory& memory, const TensorView& x,
+                       const TensorView& context, const MutableTensorView& out);
+  TransformerLayerCall(const SizedTransformerLayerCall&& temporary, const CallMemory& memory, const TensorView& x,
+                       const TensorView& context, const MutableTensorView& out) = delete;
+
+  /// Returns how many it has written.
+  int phases(Phase* phases) const;
+  /// When the phases have been run: the cache has grown.
+  void finish() const { self_.finish(); }
+
+ private:
+  /// What a sublayer reads: the residual stream, or its layer norm if norms come first.
+  const TensorView& input(const TensorView& stream) const { return sized_.layer_.norm_first ? normed_ : stream; }
+  void join(RowSteps& steps, int sublayer, const Rows& result, const Rows& residual) const;
+
+  const SizedTransformerLayerCall& sized_;
+  const TensorView normed_;  // [B, T, E]; used if norms come first
+  RowSteps before_, between_, after_;
+  AttentionCall self_;
+  std::optional<AttentionCall> cross_;
+};
+
+}  // namespace mha

@@ -1,0 +1,35 @@
+"""The dtypes of layers and caches, bfloat16 included, which NumPy does not have."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from . import _core
+
+# What layers compute in, and caches hold.
+LAYER_DTYPES = ("float32", "float64", "float16", "bfloat16")
+
+
+def checked_dtype(function: str, dtype: DTypeLike) -> np.dtype[Any]:
+    """The dtype that a caller gave, or TypeError if it is not one of `LAYER_DTYPES`."""
+    # bfloat16 is no dtype of NumPy itself; the core finds it.
+    is_bfloat16 = isinstance(dtype, str) and dtype == "bfloat16"
+    kind = _core.bfloat16() if is_bfloat16 else np.dtype(dtype)
+    if (name := _core.dtype_name(kind)) not in LAYER_DTYPES:
+        raise TypeError(f"{function}: dtype must be {' or '.join(LAYER_DTYPES)}; got {name}")
+    return kind
+
+
+def packed_state(state: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """The same state dict with arrays of bfloat16 as uint16, which NumPy can pickle without ml_dtypes."""
+    return {
+        name: array.view(np.uint16) if _core.dtype_name(array.dtype) == "bfloat16" else array
+        for name, array in state.items()
+    }
+
+
+def unpacked_state(state: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """The inverse of `packed_state`."""
+    return {name: array.view(_core.bfloat16()) if array.dtype == np.uint16 else array for name, array in state.items()}

@@ -1,0 +1,1 @@
+"""The commands of ``python -m mha_native``, one module each."""

@@ -1,0 +1,1 @@
+"""Attention with the meaning that other specifications give it."""

@@ -1,0 +1,1 @@
+"""Layers with weights: `MultiHeadAttention`, what stands around it in a transformer, and stacks of those."""

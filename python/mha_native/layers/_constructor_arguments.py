@@ -1,0 +1,43 @@
+"""Checks of what the constructors of layers are given: sizes, dtypes of weights, seeds."""
+
+import operator
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from .. import _core
+
+# Seed of the initial weights. None: a different one each time. A generator: its next numbers.
+Seed: TypeAlias = int | np.random.Generator | None
+
+# What weights are stored as. None: the dtype that the layer computes in.
+WeightDType: TypeAlias = DTypeLike | None
+
+
+def checked_size(function: str, name: str, size: int) -> int:
+    """The size that a caller gave, as an int of at least 1."""
+    if isinstance(size, bool) or not hasattr(size, "__index__"):
+        raise TypeError(f"{function}: {name} must be an integer; got {size!r}")
+    if size < 1:
+        raise ValueError(f"{function}: {name} must be at least 1; got {size}")
+    return operator.index(size)
+
+
+def initial_weights(numbers: NDArray[np.float64], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """`numbers` in `dtype`. A layer in 16 bits starts with the weights of one in float32, rounded."""
+    return _core.convert(numbers if dtype == np.float64 else numbers.astype(np.float32), dtype)
+
+
+def checked_weight_dtype(function: str, weight_dtype: WeightDType, dtype: np.dtype[Any]) -> str:
+    """What the weights of a layer in `dtype` are stored as, by name, because NumPy has no bfloat16."""
+    own = _core.dtype_name(dtype)
+    if weight_dtype is None:
+        return own
+    name = weight_dtype if isinstance(weight_dtype, str) else _core.dtype_name(np.dtype(weight_dtype))
+    choices = [own] + ["bfloat16", "int8"] * (own == "float32")
+    if name not in choices:
+        raise TypeError(
+            f"{function}: weight_dtype of a layer in {own} must be {' or '.join(map(repr, choices))}; got {name!r}"
+        )
+    return name

@@ -1,0 +1,178 @@
+"""Sizes and weights of a multi-head attention layer: state dicts, copies, pickles, and modules of torch."""
+
+from collections.abc import Collection, Mapping
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .. import _core
+from .._arrays import Tensor, to_numpy
+from .._dtypes import checked_dtype, packed_state, unpacked_state
+from ._layer_weights import Parts, Sizes, resolve_sizes, split_state, state_shapes
+from ._module_state import Leaf
+
+Layer = TypeVar("Layer", bound="LayerState")
+
+
+class LayerState(Leaf):
+    """The weights of a `MultiHeadAttention`. The core holds them, packed."""
+
+    def state_dict(self) -> dict[str, NDArray[Any]]:
+        """Copies of the weights, under the names and in the [out, in] layout of ``torch.nn.MultiheadAttention``.
+
+        ``in_proj_weight`` [H D + Hk D + Hk Dv, E] stacks the projections of query, key and value if `kdim` and `vdim`
+        are E; else they are ``q_proj_weight``, ``k_proj_weight`` and ``v_proj_weight``. ``out_proj.weight`` is
+        [out_dim, H Dv]. With biases also ``in_proj_bias`` and ``out_proj.bias``; with `add_bias_kv` ``bias_k``
+        [1, 1, Hk D] and ``bias_v`` [1, 1, Hk Dv]. Matrices in int8 have scales, ``in_proj_weight_scale`` [H D + Hk D +
+        Hk Dv] and so on.
+        """
+        q, k, v, out, q_bias, k_bias, v_bias, out_bias, added_key, added_value, *scales = self._core.weights()
+        state = {"q_proj_weight": q, "k_proj_weight": k, "v_proj_weight": v}
+        if self.weight_dtype == "int8":
+            state |= {f"{letter}_proj_weight_scale": scale for letter, scale in zip("qkv", scales[:3], strict=True)}
+        if self._sizes.are_stackable:
+            state = {
+                f"in_proj_weight{end}": np.concatenate([state[f"{letter}_proj_weight{end}"] for letter in "qkv"])
+                for end in ("", "_scale")
+                if f"q_proj_weight{end}" in state
+            }
+        if self.bias:
+            state["in_proj_bias"] = np.concatenate([q_bias, k_bias, v_bias])
+        if added_key is not None and added_value is not None:
+            state |= {"bias_k": added_key[None, None], "bias_v": added_value[None, None]}
+        state["out_proj.weight"] = out
+        if self.weight_dtype == "int8":
+            state["out_proj.weight_scale"] = scales[3]
+        if out_bias is not None:
+            state["out_proj.bias"] = out_bias
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Replace the weights by those in `state`, all or none of them.
+
+        Parameters
+        ----------
+        state : mapping of names to arrays or CPU tensors
+            As `state_dict` gives it. The projections of query, key and value may be stacked or not. Of a layer whose
+            weights are in fewer bits they may also be in the dtype of the layer, and are then rounded.
+
+        Raises
+        ------
+        ValueError
+            If names are missing or unexpected, or shapes differ: one message says which. The layer is as before.
+        TypeError
+            If an array is not of the dtype of the layer.
+        """
+        super().load_state_dict(state)
+
+    @classmethod
+    def from_torch(cls: type[Layer], module: Any) -> Layer:
+        """The layer that computes what a ``torch.nn.MultiheadAttention`` does, with a copy of its weights.
+
+        Four things differ. Boolean masks are the other way round: here True means that the key takes part; those of
+        [B * H, Tq, Tk] become [B, H, Tq, Tk]. The layer is batch-first, whatever ``module.batch_first`` says: weights
+        are the same either way, and nothing is transposed. Dropout is not applied, not even in training mode: results
+        are those of ``module.eval()``. A query that sees no key gives the bias of the last projection, where torch may
+        give NaN.
+
+        Parameters
+        ----------
+        module : torch.nn.MultiheadAttention
+            On the CPU, in float32, float64, float16 or bfloat16, of any configuration.
+        """
+        names = ("embed_dim", "num_heads", "kdim", "vdim", "add_zero_attn", "state_dict")
+        state = module.state_dict() if all(hasattr(module, name) for name in names) else {}
+        if "out_proj.weight" not in state:  # a parametrized or wrapped module has other names
+            kind = f"{type(module).__module__}.{type(module).__qualname__}"
+            raise TypeError(f"MultiHeadAttention.from_torch: expected a plain torch.nn.MultiheadAttention; got {kind}")
+        out_weight = to_numpy("MultiHeadAttention.from_torch", "out_proj.weight", state["out_proj.weight"])
+        layer = cls.__new__(cls)
+        sizes = resolve_sizes(module.embed_dim, module.num_heads, None, None, None, module.kdim, module.vdim, None)
+        parts = Parts("in_proj_bias" in state, "bias_k" in state, bool(module.add_zero_attn))
+        dtype = checked_dtype("MultiHeadAttention.from_torch", out_weight.dtype)
+        layer._set_state(sizes, parts, dtype, _core.dtype_name(dtype), state)
+        return layer
+
+    @property
+    def embed_dim(self) -> int:
+        """E, the features of the query."""
+        return self._sizes.embed_dim
+
+    @property
+    def num_heads(self) -> int:
+        """H, the heads of the query."""
+        return self._sizes.num_heads
+
+    @property
+    def num_kv_heads(self) -> int:
+        """Hk, the heads of keys and values."""
+        return self._sizes.num_kv_heads
+
+    @property
+    def head_dim(self) -> int:
+        """D, the width of a head of queries and keys."""
+        return self._sizes.head_dim
+
+    @property
+    def value_head_dim(self) -> int:
+        """Dv, the width of a head of values."""
+        return self._sizes.value_head_dim
+
+    @property
+    def kdim(self) -> int:
+        """Features of the key."""
+        return self._sizes.kdim
+
+    @property
+    def vdim(self) -> int:
+        """Features of the value."""
+        return self._sizes.vdim
+
+    @property
+    def out_dim(self) -> int:
+        """Features of the result."""
+        return self._sizes.out_dim
+
+    @property
+    def bias(self) -> bool:
+        """Whether the projections have biases."""
+        return self._parts.bias
+
+    @property
+    def add_bias_kv(self) -> bool:
+        """Whether every query also sees a key and a value that are weights of the layer."""
+        return self._parts.add_bias_kv
+
+    @property
+    def add_zero_attn(self) -> bool:
+        """Whether every query also sees a key and a value of zeros."""
+        return self._parts.add_zero_attn
+
+    def _configuration(self) -> dict[str, Any]:
+        return self._sizes._asdict() | self._parts._asdict()
+
+    def __getstate__(self) -> dict[str, Any]:
+        sizes, parts = tuple(self._sizes), tuple(self._parts)
+        dtypes = {"dtype": _core.dtype_name(self.dtype), "weight_dtype": self.weight_dtype}
+        return {"sizes": sizes, "parts": parts, **dtypes, "state": packed_state(self.state_dict())}
+
+    def __setstate__(self, saved: dict[str, Any]) -> None:
+        sizes, parts = Sizes(*saved["sizes"]), Parts(*saved["parts"])
+        dtype, state = checked_dtype("MultiHeadAttention", saved["dtype"]), unpacked_state(saved["state"])
+        self._set_state(sizes, parts, dtype, saved["weight_dtype"], state)
+
+    def _set_state(
+        self, sizes: Sizes, parts: Parts, dtype: np.dtype[Any], weight_dtype: str, state: Mapping[str, Tensor]
+    ) -> None:
+        self._sizes = sizes
+        self._parts = parts
+        self._weight_dtype = weight_dtype
+        self._load(dtype, state)
+
+    def _state_shapes(self, names: Collection[str]) -> dict[str, tuple[int, ...]]:
+        return self._with_scales(state_shapes(self._sizes, self._parts, names), names)
+
+    def _make_core(self, arrays: Mapping[str, NDArray[Any]]) -> _core.MultiHeadAttention:
+        weights = split_state(self._sizes, self._parts, arrays)
+        return _core.MultiHeadAttention(*self._sizes, *weights, self._parts.add_zero_attn, self._weight_dtype)

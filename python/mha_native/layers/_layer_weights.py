@@ -1,0 +1,136 @@
+"""Sizes of a multi-head attention layer, and its weights as a state dict: names, shapes, initial values."""
+
+import math
+from collections.abc import Collection, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ._constructor_arguments import Seed, checked_size, initial_weights
+
+
+class Parts(NamedTuple):
+    """Optional parts of a multi-head attention layer."""
+
+    bias: bool
+    add_bias_kv: bool
+    add_zero_attn: bool
+
+
+class Sizes(NamedTuple):
+    """Sizes of a multi-head attention layer, in the order in which the core takes them."""
+
+    embed_dim: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    value_head_dim: int
+    kdim: int
+    vdim: int
+    out_dim: int
+
+    @property
+    def are_stackable(self) -> bool:
+        """Whether query, key and value have equally many features, so that their projections fit in one matrix."""
+        return self.kdim == self.vdim == self.embed_dim
+
+    @property
+    def in_rows(self) -> tuple[int, int, int]:
+        """Output features of the projections of query, key and value: H D, Hk D, Hk Dv."""
+        heads, kv_heads = self.num_heads, self.num_kv_heads
+        return heads * self.head_dim, kv_heads * self.head_dim, kv_heads * self.value_head_dim
+
+    def state_shapes(self, parts: Parts, stacked: bool) -> dict[str, tuple[int, ...]]:
+        """Names and shapes of a state dict, with one matrix or three for query, key and value."""
+        rows = self.in_rows
+        shapes: dict[str, tuple[int, ...]] = {"in_proj_weight": (sum(rows), self.embed_dim)}
+        if not stacked:
+            features = (self.embed_dim, self.kdim, self.vdim)
+            shapes = {f"{letter}_proj_weight": (rows[i], features[i]) for i, letter in enumerate("qkv")}
+        if parts.bias:
+            shapes["in_proj_bias"] = (sum(rows),)
+        if parts.add_bias_kv:
+            shapes |= {"bias_k": (1, 1, rows[1]), "bias_v": (1, 1, rows[2])}
+        shapes["out_proj.weight"] = (self.out_dim, self.num_heads * self.value_head_dim)
+        if parts.bias:
+            shapes["out_proj.bias"] = (self.out_dim,)
+        return shapes
+
+
+def resolve_sizes(embed_dim: int, num_heads: int, *others: int | None) -> Sizes:
+    """The sizes of a layer, checked, with the defaults in place of None."""
+    num_kv_heads, head_dim, value_head_dim, kdim, vdim, out_dim = others
+    given = Sizes(
+        embed_dim,
+        num_heads,
+        num_heads if num_kv_heads is None else num_kv_heads,
+        1 if head_dim is None else head_dim,
+        1 if value_head_dim is None else value_head_dim,
+        embed_dim if kdim is None else kdim,
+        embed_dim if vdim is None else vdim,
+        embed_dim if out_dim is None else out_dim,
+    )
+    sizes = Sizes(*(checked_size("MultiHeadAttention", name, size) for name, size in given._asdict().items()))
+    if head_dim is None:
+        if sizes.embed_dim % sizes.num_heads:
+            raise ValueError(
+                "MultiHeadAttention: embed_dim must be a multiple of num_heads if head_dim is not given; "
+                f"got embed_dim {embed_dim}, num_heads {num_heads}"
+            )
+        sizes = sizes._replace(head_dim=sizes.embed_dim // sizes.num_heads)
+    if value_head_dim is None:
+        sizes = sizes._replace(value_head_dim=sizes.head_dim)
+    if sizes.num_heads % sizes.num_kv_heads:
+        raise ValueError(
+            "MultiHeadAttention: num_heads must be a multiple of num_kv_heads; "
+            f"got num_heads {num_heads}, num_kv_heads {num_kv_heads}"
+        )
+    return sizes
+
+
+def initial_state(sizes: Sizes, parts: Parts, dtype: np.dtype[Any], seed: Seed) -> dict[str, NDArray[Any]]:
+    """Random weights by the rule of torch: Xavier-uniform into the heads, as one block where they are stacked, and the
+    rule of ``torch.nn.Linear`` out of them; an added key and its value are Xavier-normal."""
+    rng = np.random.default_rng(seed)
+    state = {}
+    for name, shape in sizes.state_shapes(parts, stacked=sizes.are_stackable).items():
+        if len(shape) == 1:
+            numbers = np.zeros(shape)
+        elif len(shape) == 3:
+            numbers = rng.normal(0, 1 / math.sqrt(shape[2]), shape)
+        else:
+            rows, features = shape
+            bound = 1 / math.sqrt(features) if name == "out_proj.weight" else math.sqrt(6 / (features + rows))
+            numbers = rng.uniform(-bound, bound, shape)
+        state[name] = initial_weights(numbers, dtype)
+    return state
+
+
+def state_shapes(sizes: Sizes, parts: Parts, names: Collection[str]) -> dict[str, tuple[int, ...]]:
+    """What a state dict must hold: projections in one matrix, unless `names` has one of the three matrices."""
+    stacked = sizes.are_stackable and not any(f"{letter}_proj_weight" in names for letter in "qkv")
+    return sizes.state_shapes(parts, stacked)
+
+
+def split_state(
+    sizes: Sizes, parts: Parts, arrays: Mapping[str, NDArray[Any]]
+) -> tuple[Any, Any, Any, Any, Any, Any, Any, Any, Any, Any, Any, Any, Any, Any]:
+    """The weights in the order of the core: four matrices, four biases, added key and value, four scales; what the
+    layer lacks is None."""
+    rows = sizes.in_rows
+    splits = [rows[0], rows[0] + rows[1]]
+    if "in_proj_weight" in arrays:
+        q, k, v = np.split(arrays["in_proj_weight"], splits)
+    else:
+        q, k, v = (arrays[f"{letter}_proj_weight"] for letter in "qkv")
+    biases = np.split(arrays["in_proj_bias"], splits) if parts.bias else [None, None, None]
+    added = [arrays["bias_k"][0, 0], arrays["bias_v"][0, 0]] if parts.add_bias_kv else [None, None]
+    matrices = q, k, v, arrays["out_proj.weight"]
+    scales = [arrays.get(f"{letter}_proj_weight_scale") for letter in "qkv"]
+    if "in_proj_weight_scale" in arrays:
+        scales = list(np.split(arrays["in_proj_weight_scale"], splits))
+    scales.append(arrays.get("out_proj.weight_scale"))
+    out_bias = arrays.get("out_proj.bias")
+    of_heads = biases[0], biases[1], biases[2]
+    return *matrices, *of_heads, out_bias, added[0], added[1], scales[0], scales[1], scales[2], scales[3]

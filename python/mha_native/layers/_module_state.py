@@ -1,0 +1,222 @@
+"""State dicts of layers and stacks. Names of a part have its prefix; loading checks all parts before it changes one."""
+
+import copy
+from collections.abc import Collection, Mapping
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from .. import _core
+from .._arrays import Tensor, to_numpy
+from .._dtypes import checked_dtype, packed_state
+from ._constructor_arguments import WeightDType, checked_weight_dtype
+
+Module = TypeVar("Module", bound="ModuleState")
+
+
+class ModuleState:
+    """A layer with weights of its own (`Leaf`), or a layer or stack that is made of several of those."""
+
+    def state_dict(self) -> dict[str, NDArray[Any]]:
+        """Copies of the weights, under the names and in the layout of the module of torch that has the same name.
+
+        Of a layer in bfloat16 they are arrays of ml_dtypes. Without that package they are for `load_state_dict` only,
+        since NumPy takes them for bytes; ``layer.astype("float32").state_dict()`` has the numbers.
+        """
+        leaves = self._leaves().items()
+        return {prefix + name: array for prefix, leaf in leaves for name, array in leaf.state_dict().items()}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Replace the weights by those in `state`, all or none of them, while no other thread is in a call.
+
+        Parameters
+        ----------
+        state : mapping of names to arrays or CPU tensors
+            As `state_dict` gives it.
+
+        Raises
+        ------
+        ValueError
+            If names are missing or unexpected, or shapes differ: one message says which. All is as before.
+        TypeError
+            If an array is of another dtype: `astype` makes a layer of that dtype, and of any dtype one of another.
+        """
+        self._load(self.dtype, state)
+
+    def astype(self: Module, dtype: DTypeLike) -> Module:
+        """The same in another dtype, every weight rounded once. From 16 bits to float32 or float64 nothing is lost.
+
+        Parameters
+        ----------
+        dtype : {"float32", "float64", "float16", "bfloat16"}
+            What is beyond the range of float16, above 65504, becomes infinite.
+
+        Returns
+        -------
+        module
+            A new one. If `dtype` is that of this one, a copy; else its weights are stored in `dtype`, also those that
+            `quantize` has stored in fewer bits.
+        """
+        kind = checked_dtype(f"{type(self).__name__}.astype", dtype)
+        return copy.deepcopy(self, {id(leaf): leaf._converted(kind) for leaf in self._leaves().values()})
+
+    def quantize(self: Module, weight_dtype: WeightDType) -> Module:
+        """The same with weights stored in fewer bits. Activations, biases, norms and attention stay in float32.
+
+        Parameters
+        ----------
+        weight_dtype : {"bfloat16", "int8", "float32"}
+            "bfloat16": rounded to 8 significant bits; a product of few rows, which waits for weights, takes half the
+            time. "int8": an integer in -127 ... 127 and a scale for each output feature. The rows that are multiplied
+            are quantized likewise, one by one, and the sums of products are exact. "float32": what the weights are
+            now, in float32.
+
+        Returns
+        -------
+        module
+            A new one. Its ``state_dict`` holds the rounded weights: those in int8 as they are stored, each with
+            another array, ``..._scale`` [out], by which its rows are multiplied.
+        """
+        function = f"{type(self).__name__}.quantize"
+        name = checked_weight_dtype(function, weight_dtype, self.dtype)
+        return copy.deepcopy(self, {id(leaf): leaf._quantized(name) for leaf in self._leaves().values()})
+
+    @property
+    def weight_dtype(self) -> str:
+        """What the weights of matrix products are stored as."""
+        return next(iter(self._leaves().values()))._weight_dtype
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The dtype of weights, inputs and results."""
+        dtype: np.dtype[Any] = next(iter(self._leaves().values()))._core.dtype
+        return dtype
+
+    def __repr__(self) -> str:
+        given = ", ".join(f"{name}={value!r}" for name, value in self._configuration().items())
+        dtype = _core.dtype_name(self.dtype)
+        stored = "" if self.weight_dtype == dtype else f", weight_dtype='{self.weight_dtype}'"
+        return f"{type(self).__name__}({given}, dtype='{dtype}'{stored})"
+
+    def _configuration(self) -> dict[str, Any]:
+        """The arguments of the constructor, without dtypes and seed."""
+        raise NotImplementedError
+
+    def _children(self) -> "dict[str, ModuleState]":
+        """The parts, by the prefix of their names in the state dict."""
+        raise NotImplementedError
+
+    def _leaves(self) -> "dict[str, Leaf]":
+        return {
+            prefix + inner: leaf for prefix, part in self._children().items() for inner, leaf in part._leaves().items()
+        }
+
+    def _load(self, dtype: np.dtype[Any], state: Mapping[str, Tensor]) -> None:
+        leaves, shapes = self._leaves(), {}
+        for prefix, leaf in leaves.items():
+            names = {str(name).removeprefix(prefix) for name in state if str(name).startswith(prefix)}
+            shapes[prefix] = leaf._state_shapes(names)
+        expected = {prefix + name: shape for prefix, of_leaf in shapes.items() for name, shape in of_leaf.items()}
+        arrays = checked_arrays(f"{type(self).__name__}.load_state_dict", expected, dtype, state)
+        cores = [
+            leaf._make_core({name: arrays[prefix + name] for name in shapes[prefix]}) for prefix, leaf in leaves.items()
+        ]
+        for leaf, core in zip(leaves.values(), cores, strict=True):
+            leaf._core = core
+
+
+class Leaf(ModuleState):
+    """A layer whose weights are in an object of the core. New weights make a new object."""
+
+    _core: Any
+    _weight_dtype: str
+
+    def state_dict(self) -> dict[str, NDArray[Any]]:
+        raise NotImplementedError
+
+    def _state_shapes(self, names: Collection[str]) -> dict[str, tuple[int, ...]]:
+        """Names and shapes that a state dict must have. `names` are those that the given one has."""
+        raise NotImplementedError
+
+    def _make_core(self, arrays: Mapping[str, NDArray[Any]]) -> Any:
+        """An object of the core from arrays whose names, shapes and dtypes have been checked."""
+        raise NotImplementedError
+
+    def _quantized(self, weight_dtype: str) -> "Leaf":
+        """A new layer with the same weights, stored as `weight_dtype`."""
+        saved = self.__getstate__()
+        saved["weight_dtype"] = weight_dtype
+        if weight_dtype != "int8":
+            saved["state"] = _without_scales(saved["state"])
+        leaf = type(self).__new__(type(self))
+        leaf.__setstate__(saved)
+        return leaf
+
+    def _converted(self, dtype: np.dtype[Any]) -> "Leaf":
+        """A new layer in `dtype`; a copy, if this one is in that dtype already."""
+        leaf, saved = type(self).__new__(type(self)), self.__getstate__()
+        name = _core.dtype_name(dtype)
+        if name != _core.dtype_name(self.dtype):
+            state = {which: _core.convert(array, dtype) for which, array in _without_scales(self.state_dict()).items()}
+            saved |= {"dtype": name, "weight_dtype": name, "state": packed_state(state)}
+        leaf.__setstate__(saved)
+        return leaf
+
+    def _with_scales(self, shapes: dict[str, tuple[int, ...]], names: Collection[str]) -> dict[str, tuple[int, ...]]:
+        """`shapes`, and those of the scales if the weights in `names` are int8 already."""
+        if self._weight_dtype != "int8" or not any(name.endswith("weight_scale") for name in names):
+            return shapes
+        return shapes | {f"{name}_scale": shape[:1] for name, shape in shapes.items() if name.endswith("weight")}
+
+    def __getstate__(self) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def __setstate__(self, saved: dict[str, Any]) -> None:
+        raise NotImplementedError
+
+    def _leaves(self) -> "dict[str, Leaf]":
+        return {"": self}
+
+
+def checked_arrays(
+    function: str, expected: Mapping[str, tuple[int, ...]], dtype: np.dtype[Any], state: Mapping[str, Tensor]
+) -> dict[str, NDArray[Any]]:
+    """The arrays of a state dict that has exactly the names and shapes `expected`, all of `dtype` but for matrices that
+    have scales, which are int8."""
+    arrays: dict[str, Any] = {name: to_numpy(function, name, state[name]) for name in expected if name in state}
+    wrong_kinds = [f"{name} is a {type(x).__name__}" for name, x in arrays.items() if not isinstance(x, np.ndarray)]
+    if wrong_kinds:
+        raise TypeError(f"{function}: expected arrays; {', '.join(wrong_kinds)}")
+
+    complaints = {
+        "missing": [name for name in expected if name not in state],
+        "unexpected": [str(name) for name in state if name not in expected],
+        "of the wrong shape": [
+            f"{name} {list(arrays[name].shape)} instead of {list(shape)}"
+            for name, shape in expected.items()
+            if name in arrays and arrays[name].shape != shape
+        ],
+    }
+    if any(complaints.values()):
+        raise ValueError(f"{function}: " + "; ".join(f"{what}: {', '.join(n)}" for what, n in complaints.items() if n))
+    own = _core.dtype_name(dtype)
+    wanted = {name: "int8" if f"{name}_scale" in expected else own for name in expected}
+    wrong_dtypes = [
+        f"{name} {given}" + " instead of int8" * (wanted[name] != own)
+        for name, given in ((name, _core.dtype_name(array.dtype)) for name, array in arrays.items())
+        if given != wanted[name]
+    ]
+    if wrong_dtypes:
+        hint = "" if "int8" in wanted.values() else ": the astype of a layer in their dtype takes them"
+        raise TypeError(f"{function}: the layer is {own}; got {', '.join(wrong_dtypes)}{hint}")
+    return arrays
+
+
+def _without_scales(state: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """A state dict with each int8 matrix multiplied by its scales."""
+    return {
+        name: array * state[f"{name}_scale"][:, None] if f"{name}_scale" in state else array
+        for name, array in state.items()
+        if not name.endswith("weight_scale")
+    }

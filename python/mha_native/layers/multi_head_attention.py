@@ -1,0 +1,324 @@
+"""The multi-head attention layer. This class documents and forwards; the core holds the weights and computes."""
+
+from typing import Any
+
+from numpy import ndarray
+from numpy.typing import DTypeLike
+
+from .. import _core
+from .._arrays import Tensor, attention_options, like, to_numpy, widened
+from .._dtypes import checked_dtype
+from ..kv_cache import KVCache
+from ._constructor_arguments import Seed, WeightDType, checked_weight_dtype
+from ._layer_state import LayerState
+from ._layer_weights import Parts, initial_state, resolve_sizes
+
+
+class MultiHeadAttention(LayerState):
+    """``concat(head_1 ... head_H) W_O`` with ``head_i = attention(query W_Q_i, key W_K_i, value W_V_i)``.
+
+    Parameters
+    ----------
+    embed_dim : int
+        E, the features of the query.
+    num_heads : int
+        H.
+    num_kv_heads : int, optional
+        Hk, a divisor of H: heads of keys and values, each shared by H / Hk heads of queries. Default: H.
+    head_dim : int, optional
+        D, the width of a head. Default: E / H.
+    value_head_dim : int, optional
+        Dv, the width of a head of the values. Default: D.
+    kdim, vdim, out_dim : int, optional
+        Features of the key, the value and the result. Default: E.
+    bias : bool, default True
+        Add a bias in all four projections.
+    add_bias_kv : bool, default False
+        Every query also sees one more key, and its value, which are weights of the layer.
+    add_zero_attn : bool, default False
+        Every query also sees a key of zeros, whose value is zeros.
+    dtype : {"float32", "float64", "float16", "bfloat16"}, default "float32"
+        Of the weights, and of what the layer takes and gives. Arrays of bfloat16 are those of the package ml_dtypes;
+        tensors of other libraries do without it.
+    weight_dtype : {"float32", "bfloat16", "int8"}, optional
+        What the four matrices of weights are stored as, of a layer in float32: see `quantize`. Default: `dtype`.
+    seed : int or numpy.random.Generator, optional
+        Of the initial weights, which follow the rule of ``torch.nn.MultiheadAttention``: Xavier-uniform, biases zero.
+
+    See Also
+    --------
+    from_torch, load_state_dict : Weights from elsewhere.
+    quantize : Weights in fewer bits.
+    astype : All in another dtype.
+
+    Notes
+    -----
+    A layer may be called from several threads at once, but a cache by one only. It is always batch-first, and has no
+    dropout.
+
+    Keys that the layer adds come behind all others. No mask hides them, they have no position, and no cache holds them.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import mha_native as mha
+    >>> layer = mha.MultiHeadAttention(512, 8, seed=0)
+    >>> x = np.random.default_rng(1).standard_normal((2, 10, 512), dtype=np.float32)
+    >>> layer(x).shape
+    (2, 10, 512)
+    >>> y, weights = layer(x, is_causal=True, need_weights=True)
+    >>> weights.shape
+    (2, 8, 10, 10)
+
+    Texts of 4, 9 and 7 words, without padding:
+
+    >>> layer(x.reshape(20, 512), cu_seqlens_q=np.cumsum([0, 4, 9, 7])).shape
+    (20, 512)
+
+    All in half the memory. The tokens of a batch are rounded, too, as by ``x.astype(ml_dtypes.bfloat16)``:
+
+    >>> half = layer.astype("float16")
+    >>> y = half(x.astype(np.float16))
+    >>> y.dtype, float(np.abs(y - layer(x)).max() / np.abs(layer(x)).max()) < 0.002
+    (dtype('float16'), True)
+
+    Weights in a quarter of the memory:
+
+    >>> small = layer.quantize("int8")
+    >>> small.weight_dtype
+    'int8'
+    >>> float(np.abs(small(x) - layer(x)).max() / np.abs(layer(x)).max()) < 0.02
+    True
+    """
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        *,
+        num_kv_heads: int | None = None,
+        head_dim: int | None = None,
+        value_head_dim: int | None = None,
+        kdim: int | None = None,
+        vdim: int | None = None,
+        out_dim: int | None = None,
+        bias: bool = True,
+        add_bias_kv: bool = False,
+        add_zero_attn: bool = False,
+        dtype: DTypeLike = "float32",
+        weight_dtype: WeightDType = None,
+        seed: Seed = None,
+    ) -> None:
+        sizes = resolve_sizes(embed_dim, num_heads, num_kv_heads, head_dim, value_head_dim, kdim, vdim, out_dim)
+        kind = checked_dtype("MultiHeadAttention", dtype)
+        parts = Parts(bool(bias), bool(add_bias_kv), bool(add_zero_attn))
+        stored = checked_weight_dtype("MultiHeadAttention", weight_dtype, kind)
+        self._set_state(sizes, parts, kind, stored, initial_state(sizes, parts, kind, seed))
+
+    def __call__(
+        self,
+        query: Tensor,
+        key: Tensor | None = None,
+        value: Tensor | None = None,
+        *,
+        attn_mask: Tensor | None = None,
+        key_mask: Tensor | None = None,
+        is_causal: bool = False,
+        query_offset: int | Tensor = 0,
+        key_lengths: Tensor | None = None,
+        window: tuple[int, int] | None = None,
+        scale: float | None = None,
+        softcap: float | None = None,
+        alibi_slopes: Tensor | None = None,
+        sinks: Tensor | None = None,
+        cache: KVCache | None = None,
+        append: bool = True,
+        new_lengths: Tensor | None = None,
+        need_weights: bool = False,
+        average_attn_weights: bool = False,
+        cu_seqlens_q: Tensor | None = None,
+        cu_seqlens_k: Tensor | None = None,
+        out: Tensor | None = None,
+        num_threads: int | None = None,
+    ) -> Tensor:
+        """Attend from `query` to `key`; self-attention if there is no `key`.
+
+        Parameters
+        ----------
+        query : [B, Tq, E] or [Tq, E]
+            NumPy array, or CPU tensor of any library that speaks DLPack, of the dtype of the layer.
+        key : [B, Tk, kdim], default `query`
+        value : [B, Tk, vdim], default `key`
+        attn_mask : broadcastable to [B, H, Tq, Tk], optional
+            Boolean: True means that the key takes part, the opposite of ``torch.nn.MultiheadAttention``. Or of the
+            dtype of the layer: added to the scaled scores.
+        key_mask : boolean, broadcastable to [B, Tk], optional
+            True means that the key takes part: the negation of torch's ``key_padding_mask``.
+        is_causal : bool, default False
+            Query i sees the keys up to i. With a cache that the call appends to, all that was there before, too.
+        query_offset, key_lengths, window, scale, softcap, alibi_slopes, sinks : optional
+            As for `scaled_dot_product_attention`. Of a cache that the call appends to, the first two are known.
+        cache : KVCache, optional
+            The keys attended to are those in the cache. Those of this call, of `query` if there is no `key`, are
+            appended first, so that the result is that of the whole sequences, for the new rows. Tk, the length of masks
+            and weights, is then that of the longest sequence after the call.
+        append : bool, default True
+            With a cache: False attends to what is there and appends nothing; there is no `key` then.
+        new_lengths : integer array [B], optional
+            With a cache: of sequence b only the first ``new_lengths[b]`` rows count, as of prompts of different length.
+            The others are padding, which is not appended; their results are those of rows that see no key.
+        need_weights : bool, default False
+            Return the attention weights, too.
+        average_attn_weights : bool, default False
+            Average the weights over the heads.
+        cu_seqlens_q, cu_seqlens_k : integer array [B + 1], optional
+            A ragged batch, as for `scaled_dot_product_attention_varlen`: sequences one after another, without padding.
+            Then `query`, `key`, `value` and `out` are [Nq, E], [Nk, kdim], [Nk, vdim] and [Nq, out_dim], `key_mask` is
+            [Nk], and `attn_mask` broadcasts to [H, Nq, max Tk]. There are no weights to return. The default of
+            `cu_seqlens_k` is `cu_seqlens_q`. A row has the bits that it has in a call on its sequence alone.
+        out : [B, Tq, out_dim], optional
+            Array to write the result to; it must not overlap an input.
+        num_threads : int, optional
+            Threads for this call; default: `mha_native.num_threads`.
+
+        Returns
+        -------
+        out : [B, Tq, out_dim]
+            Of the rank and kind of `query`.
+        weights : [B, H, Tq, Tk], averaged: [B, Tq, Tk]
+            Only with `need_weights`; without B if `query` has none. The keys that the layer adds have columns behind
+            those of the others, first that of `add_bias_kv`.
+
+        Raises
+        ------
+        TypeError, ValueError
+            Before any work, if an argument breaks a rule, or if the cache is too small; it is then as before.
+
+        Examples
+        --------
+        A decoder's steps, one token at a time, give the rows of one causal call:
+
+        >>> import numpy as np
+        >>> import mha_native as mha
+        >>> layer = mha.MultiHeadAttention(64, 4, seed=0)
+        >>> x = np.random.default_rng(1).standard_normal((2, 5, 64), dtype=np.float32)
+        >>> cache = layer.new_cache(batch_size=2, capacity=16)
+        >>> steps = [layer(x[:, t : t + 1], cache=cache, is_causal=True) for t in range(5)]
+        >>> np.array_equal(np.concatenate(steps, axis=1), layer(x, is_causal=True))
+        True
+        """
+        name = "MultiHeadAttention"
+        if cache is None:
+            if not append or new_lengths is not None:
+                raise ValueError(f"{name}: append and new_lengths need a cache")
+        elif not isinstance(cache, KVCache):
+            raise TypeError(f"{name}: cache must be a KVCache; got {type(cache).__name__}")
+        elif not append and not (key is None and value is None and new_lengths is None):
+            raise ValueError(f"{name}: with append=False nothing is appended: there is no key, value or new_lengths")
+        q = query if type(query) is ndarray else to_numpy(name, "query", query)
+        k: Any = q if key is None else key if type(key) is ndarray else to_numpy(name, "key", key)
+        v = k if value is None else value if type(value) is ndarray else to_numpy(name, "value", value)
+        options = attention_options(
+            name, attn_mask, key_mask, is_causal, query_offset, key_lengths, window, scale, softcap, alibi_slopes, sinks
+        )
+        if cu_seqlens_q is not None or cu_seqlens_k is not None:
+            if cu_seqlens_q is None:
+                raise ValueError(f"{name}: cu_seqlens_q must be given if cu_seqlens_k is")
+            if cache is not None:
+                raise ValueError(f"{name}: a ragged batch and a cache cannot be combined")
+            if need_weights:
+                raise ValueError(f"{name}: need_weights must be False with cu_seqlens_q: weights have no ragged form")
+            offsets = to_numpy(name, "cu_seqlens_q", cu_seqlens_q)
+            rows = self._core.forward_varlen(
+                q,
+                k,
+                v,
+                offsets,
+                offsets if cu_seqlens_k is None else to_numpy(name, "cu_seqlens_k", cu_seqlens_k),
+                options,
+                out if out is None else to_numpy(name, "out", out),
+                num_threads,
+            )
+            return rows if type(query) is ndarray else like(query, rows) if out is None else out
+        if not append:
+            k = v = None
+        result: Any = self._core.forward(
+            q,
+            k,
+            v,
+            options,
+            None if cache is None else cache._core,
+            new_lengths if new_lengths is None else to_numpy(name, "new_lengths", new_lengths),
+            need_weights,
+            out if out is None or type(out) is ndarray else to_numpy(name, "out", out),
+            num_threads,
+        )
+        array = result[0] if need_weights else result
+        if type(query) is not ndarray:
+            array = like(query, array) if out is None else out
+        if not need_weights:
+            return array
+        weights = result[1]
+        if average_attn_weights:
+            weights = _core.convert(widened(weights).mean(axis=-3), weights.dtype)
+        return array, weights if type(query) is ndarray else like(query, weights)
+
+    def new_cache(self, batch_size: int, capacity: int, *, dtype: DTypeLike | None = None) -> KVCache:
+        """An empty cache for the keys and values of this layer.
+
+        Parameters
+        ----------
+        batch_size : int
+            B, the number of sequences.
+        capacity : int
+            The most tokens of a sequence.
+        dtype : optional
+            That of the layer; of one in float32 also float16 or bfloat16: keys and values are rounded as they are
+            projected, which halves the memory, and the time of a step that waits for it.
+        """
+        sizes = self._sizes
+        dtype = self.dtype if dtype is None else dtype
+        return KVCache(batch_size, sizes.num_kv_heads, capacity, sizes.head_dim, sizes.value_head_dim, dtype)
+
+    def append_to(
+        self,
+        cache: KVCache,
+        key: Tensor,
+        value: Tensor | None = None,
+        *,
+        new_lengths: Tensor | None = None,
+        num_threads: int | None = None,
+    ) -> None:
+        """Project `key` and `value` into `cache`, and attend to nothing.
+
+        Parameters
+        ----------
+        cache : KVCache
+        key : [B, T, kdim] or [T, kdim]
+        value : [B, T, vdim], default `key`
+        new_lengths : integer array [B], optional
+            Of sequence b only the first ``new_lengths[b]`` rows are appended.
+        num_threads : int, optional
+            Threads for this call; default: `mha_native.num_threads`.
+
+        Examples
+        --------
+        Cross-attention: what the encoder gave is projected once, and attended to in every step of the decoder.
+
+        >>> import numpy as np
+        >>> import mha_native as mha
+        >>> layer = mha.MultiHeadAttention(64, 4, seed=0)
+        >>> x, encoded = np.random.default_rng(1).standard_normal((2, 3, 7, 64), dtype=np.float32)
+        >>> cache = layer.new_cache(batch_size=3, capacity=7)
+        >>> layer.append_to(cache, encoded)
+        >>> y = layer(x[:, :1], cache=cache, append=False)
+        >>> np.array_equal(y, layer(x[:, :1], encoded))
+        True
+        """
+        name = "MultiHeadAttention.append_to"
+        if not isinstance(cache, KVCache):
+            raise TypeError(f"{name}: cache must be a KVCache; got {type(cache).__name__}")
+        k = key if type(key) is ndarray else to_numpy(name, "key", key)
+        v = k if value is None else value if type(value) is ndarray else to_numpy(name, "value", value)
+        counts = new_lengths if new_lengths is None else to_numpy(name, "new_lengths", new_lengths)
+        self._core.append_to(cache._core, k, v, counts, num_threads)

@@ -1,0 +1,225 @@
+"""Models of the BERT family: config.json, the tensors of a checkpoint, and the computation from tokens to vectors."""
+
+import copy
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .. import _core
+from .._arrays import widened
+from ..layers._layer_weights import Parts, Sizes
+from ..layers.encoder_layer import EncoderLayer, stack_of
+from ..layers.feed_forward import FeedForward
+from ..layers.feed_forward import Sizes as FeedForwardSizes
+from ..layers.layer_norm import LayerNorm
+from ..layers.multi_head_attention import MultiHeadAttention
+from ._checkpoint import FUNCTION, read_json, read_size
+
+# Activations: the name in config.json, and the name in the core.
+_ACTIVATIONS = {
+    "relu": "relu",
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+}
+
+# attn_mask, key_mask, is_causal, query_offset, key_lengths, window, scale, softcap, alibi_slopes, sinks
+_EVERY_TOKEN_SEES_ALL = (None, None, False, 0, None, None, None, None, None, None)
+
+
+class BertConfig(NamedTuple):
+    """What config.json says of the computation."""
+
+    vocab_size: int  # V
+    embed_dim: int  # E
+    num_layers: int
+    num_heads: int  # H
+    feedforward_dim: int  # F
+    max_positions: int  # P
+    token_types: int
+    activation: str  # its name in the core
+    eps: float
+
+    def tensor_shapes(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Names and shapes of all tensors that the model is made of."""
+        width = self.embed_dim
+        yield "embeddings.word_embeddings.weight", (self.vocab_size, width)
+        yield "embeddings.position_embeddings.weight", (self.max_positions, width)
+        yield "embeddings.token_type_embeddings.weight", (self.token_types, width)
+        yield "embeddings.LayerNorm.weight", (width,)
+        yield "embeddings.LayerNorm.bias", (width,)
+        for i in range(self.num_layers):
+            for name, out_features, in_features in (
+                ("attention.self.query", width, width),
+                ("attention.self.key", width, width),
+                ("attention.self.value", width, width),
+                ("attention.output.dense", width, width),
+                ("intermediate.dense", self.feedforward_dim, width),
+                ("output.dense", width, self.feedforward_dim),
+            ):
+                yield f"encoder.layer.{i}.{name}.weight", (out_features, in_features)
+                yield f"encoder.layer.{i}.{name}.bias", (out_features,)
+            for name in ("attention.output.LayerNorm", "output.LayerNorm"):
+                yield f"encoder.layer.{i}.{name}.weight", (width,)
+                yield f"encoder.layer.{i}.{name}.bias", (width,)
+
+
+def read_config(path: Path) -> BertConfig:
+    """The sizes in config.json.
+
+    Raises
+    ------
+    ValueError
+        If the model is of another kind, or computes what is not computed here.
+    """
+    values = read_json(path, dict)
+
+    def choose(name: str, default: object, *allowed: object) -> Any:
+        value = values.get(name, default)
+        if value not in allowed or type(value) is not type(allowed[0]):
+            expected = " or ".join(map(repr, allowed))
+            raise ValueError(f"{FUNCTION}: {path}: {name} must be {expected}; got {value!r}")
+        return value
+
+    choose("model_type", None, "bert")
+    choose("position_embedding_type", "absolute", "absolute")
+    choose("is_decoder", False, False)
+    choose("add_cross_attention", False, False)
+    activation = _ACTIVATIONS[choose("hidden_act", "gelu", *_ACTIVATIONS)]
+    eps = values.get("layer_norm_eps", 1e-12)  # the default of the family
+    if type(eps) is not float or not 0 < eps < math.inf:
+        raise ValueError(f"{FUNCTION}: {path}: layer_norm_eps must be a positive number; got {eps!r}")
+    config = BertConfig(
+        vocab_size=read_size(path, values, "vocab_size"),
+        embed_dim=read_size(path, values, "hidden_size"),
+        num_layers=read_size(path, values, "num_hidden_layers"),
+        num_heads=read_size(path, values, "num_attention_heads"),
+        feedforward_dim=read_size(path, values, "intermediate_size"),
+        max_positions=read_size(path, values, "max_position_embeddings"),
+        token_types=read_size(path, values, "type_vocab_size", 2),
+        activation=activation,
+        eps=eps,
+    )
+    if config.embed_dim % config.num_heads:
+        raise ValueError(
+            f"{FUNCTION}: {path}: hidden_size must be a multiple of num_attention_heads; "
+            f"got {config.embed_dim} and {config.num_heads}"
+        )
+    return config
+
+
+class Tensors(Protocol):
+    """Tensors of a checkpoint by their names."""
+
+    def __getitem__(self, name: str, /) -> NDArray[np.float32]: ...
+
+
+class BertModel:
+    """Embeddings and encoder layers.
+
+    In float32 the table of words stays the array that `tensors` gives. The norm and the positions are small, and the
+    core packs the rest.
+    """
+
+    def __init__(self, config: BertConfig, tensors: Tensors, dtype: np.dtype[Any], weight_dtype: str) -> None:
+        self.config = config
+        # Every token is of type 0: its row is added to the positions once.
+        token_type = tensors["embeddings.token_type_embeddings.weight"][0]
+        self._tables = [
+            _in_dtype(numbers, dtype)
+            for numbers in (
+                tensors["embeddings.word_embeddings.weight"],
+                tensors["embeddings.position_embeddings.weight"] + token_type,
+                tensors["embeddings.LayerNorm.weight"],
+                tensors["embeddings.LayerNorm.bias"],
+            )
+        ]
+        self._layers = [_layer(config, tensors, i, dtype, weight_dtype) for i in range(config.num_layers)]
+        self._encoder = stack_of(self._layers, None)
+
+    def astype(self, dtype: np.dtype[Any]) -> "BertModel":
+        """The same model in another dtype."""
+        model = copy.copy(self)
+        model._tables = [_in_dtype(table, dtype) for table in self._tables]
+        model._layers = [layer.astype(dtype) for layer in self._layers]
+        model._encoder = stack_of(model._layers, None)
+        return model
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The dtype of the tables, the layers, and the vectors of tokens."""
+        return self._layers[0].dtype
+
+    @property
+    def weight_dtype(self) -> str:
+        """What the matrices of the layers are stored as, by name."""
+        return self._layers[0].weight_dtype
+
+    def hidden_states(
+        self, tokens: NDArray[np.integer], cu_seqlens: NDArray[np.integer], num_threads: int | None
+    ) -> NDArray[Any]:
+        """The vectors [N, E] that the last layer gives, for the N tokens of all texts."""
+        x = self._embed(tokens, cu_seqlens, num_threads)
+        self._encoder.forward(x, _EVERY_TOKEN_SEES_ALL, cu_seqlens, None, None, False, x, num_threads)
+        return x
+
+    def attention_weights(self, tokens: NDArray[np.integer], num_threads: int | None) -> NDArray[Any]:
+        """The attention weights of one text in every layer and head: [layers, H, T, T]."""
+        x = self._embed(tokens, np.array([0, len(tokens)]), num_threads)
+        _, weights = self._encoder.forward(x, _EVERY_TOKEN_SEES_ALL, None, None, None, True, None, num_threads)
+        return np.stack([widened(of_layer) for of_layer in weights])
+
+    def _embed(
+        self, tokens: NDArray[np.integer], cu_seqlens: NDArray[np.integer], num_threads: int | None
+    ) -> NDArray[Any]:
+        words, positions, weight, bias = self._tables
+        return _core.embed_tokens(
+            tokens, cu_seqlens, words, positions, weight, bias, self.config.eps, None, num_threads
+        )
+
+
+def _in_dtype(numbers: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """`numbers` themselves if they are in `dtype`, else rounded to it."""
+    return numbers if _core.dtype_name(numbers.dtype) == _core.dtype_name(dtype) else _core.convert(numbers, dtype)
+
+
+def _layer(config: BertConfig, tensors: Tensors, i: int, dtype: np.dtype[Any], weight_dtype: str) -> EncoderLayer:
+    """Encoder layer `i`, with its norms behind the residual additions (post-LN)."""
+
+    def weights(**names: str) -> dict[str, NDArray[Any]]:
+        return {
+            ours + end: _in_dtype(tensors[f"encoder.layer.{i}.{theirs}{end}"], dtype)
+            for ours, theirs in names.items()
+            for end in (".weight", ".bias")
+        }
+
+    def norm(name: str) -> LayerNorm:
+        result = LayerNorm.__new__(LayerNorm)
+        result._set_state(
+            config.eps, dtype, {which.removeprefix("norm."): x for which, x in weights(norm=name).items()}
+        )
+        return result
+
+    width, heads = config.embed_dim, config.num_heads
+    projections = weights(q="attention.self.query", k="attention.self.key", v="attention.self.value")
+    state = {f"{letter}_proj_weight": projections[f"{letter}.weight"] for letter in "qkv"}
+    state["in_proj_bias"] = np.concatenate([projections[f"{letter}.bias"] for letter in "qkv"])
+    state |= weights(out_proj="attention.output.dense")
+    layer = EncoderLayer.__new__(EncoderLayer)
+    layer.self_attn = MultiHeadAttention.__new__(MultiHeadAttention)
+    sizes = Sizes(width, heads, heads, width // heads, width // heads, width, width, width)
+    layer.self_attn._set_state(sizes, Parts(True, False, False), dtype, weight_dtype, state)
+    layer.feed_forward = FeedForward.__new__(FeedForward)
+    layer.feed_forward._set_state(
+        FeedForwardSizes(width, config.feedforward_dim, config.activation, True),
+        dtype,
+        weight_dtype,
+        weights(linear1="intermediate.dense", linear2="output.dense"),
+    )
+    layer.norm1, layer.norm2 = norm("attention.output.LayerNorm"), norm("output.LayerNorm")
+    layer.norm_first = False
+    return layer

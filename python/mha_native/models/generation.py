@@ -1,0 +1,238 @@
+"""Generation of tokens one by one: embed the last token, run the decoder over its caches, choose the next token."""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .. import _core
+from .._arrays import Tensor, to_numpy, widened
+from ..layers._constructor_arguments import checked_size
+from ..layers.decoder import Decoder
+from ..layers.encoder import Encoder
+from ..positions import sinusoidal_positions
+
+
+class GenerationStep(NamedTuple):
+    """What `generate` yields: the next token of each sequence, and the logits that it was chosen by.
+
+    Parameters
+    ----------
+    tokens : integer array [B]
+        Of a sequence that has ended, its stop token again.
+    logits : [B, V]
+        Before temperature and all else; of a model in 16 bits in float32. Of a sequence that has ended, anything.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import mha_native as mha
+    >>> mha.GenerationStep(np.array([1]), np.array([[0.5, 2.0]])).tokens
+    array([1])
+    """
+
+    tokens: NDArray[np.int64]
+    logits: NDArray[Any]
+
+
+def generate(
+    model: Encoder | Decoder,
+    prompts: Tensor,
+    embeddings: Tensor,
+    *,
+    max_new_tokens: int,
+    prompt_lengths: Tensor | None = None,
+    output_weight: Tensor | None = None,
+    positions: Tensor | None = "sinusoidal",
+    memory: Tensor | None = None,
+    memory_lengths: Tensor | None = None,
+    stop_token: int | None = None,
+    temperature: float = 0.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    seed: int | None = None,
+    num_threads: int | None = None,
+    **options: Any,
+) -> Iterator[GenerationStep]:
+    """Continue each prompt token by token: embed, add positions, read over the caches, choose by the logits, repeat.
+
+    Parameters
+    ----------
+    model : Encoder or Decoder
+        A decoder that reads a `memory`, or an encoder, which is then causal: a decoder without memory.
+    prompts : integer array [B, T] or [T]
+        Tokens to begin with, at least one of each sequence.
+    embeddings : [V, E]
+        The row of each token, of the dtype of the model.
+    max_new_tokens : int
+        How many tokens are generated at most.
+    prompt_lengths : integer array [B], optional
+        Of prompts of different length: what is behind them in `prompts` is padding, and not read.
+    output_weight : [V, E], optional
+        Logits are ``output_weight @ y`` for the last row y of the model. Default: `embeddings` (tied weights).
+    positions : [P, E] or None, default "sinusoidal"
+        What is added to the token at each position; None: nothing.
+    memory : [B, S, Em] or [S, Em], optional
+        Of a `Decoder`; projected once.
+    memory_lengths : integer array [B], optional
+        How much memory each sequence has.
+    stop_token : int, optional
+        It ends its sequence, and is the last token of it. When all have ended, nothing more is generated.
+    temperature : float, default 0
+        0 chooses the token with the largest logit, the first one of equals. Above, tokens are drawn with the
+        probabilities ``softmax(logits / temperature)``.
+    top_k : int, optional
+        Draw among the `top_k` most probable tokens only.
+    top_p : float, optional
+        Draw among the fewest tokens whose probabilities reach `top_p` together, the most probable ones.
+    seed : int, optional
+        Of the draws. Each sequence has random numbers of its own, so that what it draws does not depend on the others.
+    num_threads : int, optional
+        Threads for each call of the model; default: `mha_native.num_threads`.
+    options : optional
+        More arguments for each call of the model: `window`, `scale`, `softcap`, `alibi_slopes`, `sinks`.
+
+    Yields
+    ------
+    step : GenerationStep
+        ``tokens`` [B] and ``logits`` [B, V].
+
+    Raises
+    ------
+    TypeError, ValueError
+        Before any step, if an argument breaks a rule; in the first one, if one of `options` does; in any, if the
+        largest logit is NaN or infinite.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import mha_native as mha
+    >>> model = mha.Encoder(2, 32, 4, 64, norm_first=True, final_norm=True, seed=0)
+    >>> embeddings = np.random.default_rng(1).standard_normal((50, 32), dtype=np.float32)
+    >>> prompts = np.array([[3, 1, 4, 1], [5, 9, 0, 0]])
+    >>> steps = mha.generate(model, prompts, embeddings, max_new_tokens=6, prompt_lengths=np.array([4, 2]))
+    >>> np.stack([step.tokens for step in steps], axis=1).shape
+    (2, 6)
+    """
+    name = "generate"
+    if not isinstance(model, Encoder | Decoder):
+        raise TypeError(f"{name}: model must be an Encoder or a Decoder; got {type(model).__name__}")
+    if isinstance(model, Decoder) != (memory is not None):
+        raise ValueError(f"{name}: a Decoder needs a memory, and an Encoder reads none")
+    if unknown := set(options) - {"window", "scale", "softcap", "alibi_slopes", "sinks"}:
+        raise TypeError(f"{name}: got unexpected {', '.join(sorted(unknown))}")
+    table = _matrix(name, "embeddings", embeddings, model)
+    output = table if output_weight is None else _matrix(name, "output_weight", output_weight, model)
+    if len(output) != len(table):
+        raise ValueError(f"{name}: output_weight must have the rows of embeddings, {len(table)}; got {len(output)}")
+    tokens, lengths = _checked_prompts(prompts, prompt_lengths, len(table))
+    batch, room = len(tokens), tokens.shape[1] + checked_size(name, "max_new_tokens", max_new_tokens) - 1
+    choose = _Chooser(batch, temperature, top_k, top_p, seed)
+    if positions is None:
+        places = np.zeros((room, model.embed_dim), table.dtype)
+    elif isinstance(positions, str) and positions == "sinusoidal":
+        places = sinusoidal_positions(room, model.embed_dim, dtype=table.dtype)
+    else:
+        places = _matrix(name, "positions", positions, model)
+        if len(places) < room:
+            raise ValueError(f"{name}: positions must have a row for each of {room} tokens; got {len(places)}")
+    if stop_token is not None and not 0 <= stop_token < len(table):
+        raise ValueError(f"{name}: stop_token must be a token, below {len(table)}; got {stop_token}")
+
+    calls = dict(options, is_causal=True, caches=model.new_caches(batch, room), num_threads=num_threads)
+    if isinstance(model, Decoder):
+        calls["memory_caches"] = model.project_memory(memory, memory_lengths=memory_lengths, num_threads=num_threads)
+        if (held := calls["memory_caches"][0].batch_size) != batch:
+            raise ValueError(f"{name}: memory must have the batch size of the prompts, {batch}; got {held}")
+
+    def steps(new: NDArray[np.int64], counts: NDArray[np.int64]) -> Iterator[GenerationStep]:
+        # `new` [B, T]: tokens that the decoder has not read. Sequence b has counts[b] of them, padding follows.
+        read, going = np.zeros(batch, np.int64), np.ones(batch, bool)
+        for _ in range(max_new_tokens):
+            at = np.minimum(read[:, None] + np.arange(new.shape[1]), len(places) - 1)  # padding may lie beyond the end
+            y = widened(model(_core.convert(table[new] + places[at], model.dtype), new_lengths=counts, **calls))
+            read = read + counts
+            # One product for each sequence: a product of all of them may round differently for another batch.
+            logits = np.stack([output @ y[b, max(count, 1) - 1] for b, count in enumerate(counts)])
+            chosen = choose(logits, going)
+            if stop_token is not None:
+                chosen[~going] = stop_token
+                going &= chosen != stop_token
+            yield GenerationStep(chosen.copy(), logits)
+            if not going.any():
+                return
+            new, counts = chosen[:, None], going.astype(np.int64)
+
+    return steps(tokens, lengths)
+
+
+class _Chooser:
+    """The choice of the next token of each sequence by its logits."""
+
+    def __init__(
+        self, batch: int, temperature: float, top_k: int | None, top_p: float | None, seed: int | None
+    ) -> None:
+        if not 0 <= temperature < np.inf:
+            raise ValueError(f"generate: temperature must not be negative, and finite; got {temperature}")
+        if top_p is not None and not 0 < top_p <= 1:
+            raise ValueError(f"generate: top_p must be above 0 and at most 1; got {top_p}")
+        self.temperature, self.top_p = temperature, top_p
+        self.top_k = None if top_k is None else checked_size("generate", "top_k", top_k)
+        self.generators = [np.random.default_rng(child) for child in np.random.SeedSequence(seed).spawn(batch)]
+
+    def __call__(self, logits: NDArray[Any], going: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """Logits [B, V] to tokens [B]. The token of a sequence that is no longer `going` has no meaning."""
+        largest = logits.max(-1)  # NaN if the row has one
+        for b in np.flatnonzero(going & ~np.isfinite(largest)):
+            raise ValueError(f"generate: the largest logit of sequence {b} is {largest[b]}")
+        if self.temperature == 0:
+            return np.asarray(logits.argmax(-1), np.int64)
+        return np.array([self._draw(*each) for each in zip(logits, self.generators, strict=True)], np.int64)
+
+    def _draw(self, logits: NDArray[Any], rng: np.random.Generator) -> int:
+        order = np.argsort(-logits, kind="stable")[: self.top_k]  # the most probable ones first
+        scaled = logits[order].astype(np.float64) / self.temperature
+        probabilities = np.exp(scaled - scaled[0])
+        if self.top_p is not None:
+            reached = np.cumsum(probabilities) / probabilities.sum()
+            probabilities = probabilities[: np.searchsorted(reached, self.top_p) + 1]
+        sums = np.cumsum(probabilities)
+        drawn = np.searchsorted(sums[:-1], rng.random() * sums[-1], side="right")
+        return int(order[drawn])
+
+
+def _matrix(name: str, argument: str, matrix: Tensor, model: Encoder | Decoder) -> NDArray[Any]:
+    array: Any = to_numpy(name, argument, matrix)
+    is_array, dtype = isinstance(array, np.ndarray), _core.dtype_name(model.dtype)
+    given = _core.dtype_name(array.dtype) if is_array else getattr(array, "dtype", type(array).__name__)
+    if not is_array or given != dtype:
+        raise TypeError(f"{name}: {argument} must be an array of {dtype}, as the model is; got {given}")
+    if array.ndim != 2 or array.shape[1] != model.embed_dim or not len(array):
+        raise ValueError(f"{name}: {argument} must have rows of {model.embed_dim}; got {list(array.shape)}")
+    return widened(array)
+
+
+def _checked_prompts(
+    prompts: Tensor, prompt_lengths: Tensor | None, vocabulary: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Prompts [B, T] with padding of 0, and how many tokens each has."""
+    name = "generate"
+    tokens: Any = np.asarray(to_numpy(name, "prompts", prompts))
+    if tokens.dtype.kind not in "iu" or tokens.ndim not in (1, 2) or not tokens.size:
+        raise ValueError(f"{name}: prompts must be integers [B, T]; got {tokens.dtype} {list(tokens.shape)}")
+    tokens = np.atleast_2d(tokens).astype(np.int64)
+    batch, longest = tokens.shape
+    lengths: Any = longest if prompt_lengths is None else to_numpy(name, "prompt_lengths", prompt_lengths)
+    lengths = np.asarray(lengths)
+    if lengths.dtype.kind not in "iu" or lengths.shape not in ((), (batch,)):
+        raise ValueError(
+            f"{name}: prompt_lengths must be integers [{batch}]; got {lengths.dtype} {list(lengths.shape)}"
+        )
+    lengths = np.broadcast_to(lengths, batch).astype(np.int64)
+    if lengths.min() < 1 or lengths.max() > longest:
+        raise ValueError(f"{name}: prompt_lengths must be from 1 to {longest}; got {lengths.tolist()}")
+    tokens[np.arange(longest) >= lengths[:, None]] = 0
+    if tokens.min() < 0 or tokens.max() >= vocabulary:
+        raise ValueError(f"{name}: prompts must be from 0 to {vocabulary - 1}; got {tokens.min()} to {tokens.max()}")
+    return tokens, lengths

@@ -1,0 +1,307 @@
+"""Attention as the textbook writes it, in NumPy and float64.
+
+Arguments mean what they mean in the functions and the layer of the same names, except that any array-like is accepted
+and everything is computed in float64. Axes: B batch, H / Hk query / key-value heads, Tq / Tk lengths, D / Dv widths.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Array = NDArray[np.float64]
+
+
+def scaled_dot_product_attention(
+    query: ArrayLike,
+    key: ArrayLike,
+    value: ArrayLike,
+    attn_mask: ArrayLike | None = None,
+    *,
+    return_lse: bool = False,
+    **options: Any,
+) -> Any:
+    """``softmax(scale * query @ key.T + masks) @ value``: [B, H, Tq, Dv], and [B, H, Tq] with `return_lse`.
+
+    `options` are those of `attention_weights`.
+    """
+    weights, lse, visible = _softmax_of_scores(query, key, attn_mask, **options)
+    value = _for_each_query_head(value, weights.shape[1])
+
+    # A masked value is left out, not multiplied by 0: that would let NaN and infinity through. So the sum over the keys
+    # is a product of matrices for finite values, and the others are added where they are visible.
+    finite = np.isfinite(value)
+    out = weights @ np.where(finite, value, 0)
+    for j in np.flatnonzero(~finite.all(axis=(0, 1, 3))):
+        other = np.where(finite[:, :, j], 0, value[:, :, j])  # [B, H, Dv]
+        with np.errstate(invalid="ignore"):
+            term = weights[..., j, None] * other[:, :, None]
+        out += np.where(visible[..., j, None] & ~finite[:, :, None, j], term, 0)
+
+    rank = _rank_of_result(query, out)
+    out = _with_rank(out, rank)
+    return (out, _with_rank(lse, rank - 1)) if return_lse else out
+
+
+def scaled_dot_product_attention_varlen(
+    query: ArrayLike,
+    key: ArrayLike,
+    value: ArrayLike,
+    cu_seqlens_q: ArrayLike,
+    cu_seqlens_k: ArrayLike,
+    *,
+    attn_mask: ArrayLike | None = None,
+    key_mask: ArrayLike | None = None,
+    query_offset: ArrayLike = 0,
+    key_lengths: ArrayLike | None = None,
+    return_lse: bool = False,
+    **options: Any,
+) -> Any:
+    """`scaled_dot_product_attention` of one sequence after another: [Nq, H, Dv], and [Nq, H] with `return_lse`."""
+    query, key, value = (np.asarray(x, np.float64) for x in (query, key, value))  # [N, heads, width]
+    offsets_q, offsets_k = np.asarray(cu_seqlens_q), np.asarray(cu_seqlens_k)
+    sequences = len(offsets_q) - 1
+    mask = None if attn_mask is None else _with_rank(np.asarray(attn_mask), 3)  # [H | 1, Nq | 1, max Tk | 1]
+    positions = np.broadcast_to(query_offset, sequences)
+    out = np.zeros((*query.shape[:2], value.shape[2]))
+    lse = np.zeros(query.shape[:2])
+    for b in range(sequences):
+        q, k = slice(offsets_q[b], offsets_q[b + 1]), slice(offsets_k[b], offsets_k[b + 1])
+        one = {**options, "query_offset": positions[b]}
+        if mask is not None:
+            columns = slice(None) if mask.shape[2] == 1 else slice(k.stop - k.start)
+            one["attn_mask"] = mask[:, slice(None) if mask.shape[1] == 1 else q, columns]
+        if key_mask is not None:
+            one["key_mask"] = np.asarray(key_mask)[None, k]
+        if key_lengths is not None:
+            one["key_lengths"] = np.asarray(key_lengths)[b]
+        heads_first = (x.swapaxes(0, 1) for x in (query[q], key[k], value[k]))
+        of_sequence = scaled_dot_product_attention(*heads_first, return_lse=True, **one)
+        out[q], lse[q] = (x.swapaxes(0, 1) for x in of_sequence)
+    return (out, lse) if return_lse else out
+
+
+def attention_weights(
+    query: ArrayLike,
+    key: ArrayLike,
+    attn_mask: ArrayLike | None = None,
+    *,
+    stage: str = "weights",
+    sinks: ArrayLike | None = None,
+    **options: Any,
+) -> Array:
+    """``softmax(scale * query @ key.T + masks)``, or what it was at an earlier `stage`: [B, H, Tq, Tk].
+
+    `options` are `scale`, `softcap`, `alibi_slopes` and the arguments of `visible_keys`.
+    """
+    if stage == "weights":
+        result = _softmax_of_scores(query, key, attn_mask, sinks=sinks, **options)[0]
+    else:
+        result = _scores(query, key, attn_mask, stage=stage, **options)[0]
+    return _with_rank(result, _rank_of_result(query, result))
+
+
+def attention_statistics(
+    query: ArrayLike, key: ArrayLike, attn_mask: ArrayLike | None = None, **options: Any
+) -> tuple[NDArray[Any], ...]:
+    """Entropy, largest weight, the first key that has it, mean distance: [B, H, Tq]; and weight received: [B, H, Tk].
+
+    `options` are those of `attention_weights`.
+    """
+    weights, _, _ = _softmax_of_scores(query, key, attn_mask, **options)
+    position, j = _positions(weights.shape, options.get("query_offset", 0))
+    entropy = -(weights * np.log(np.where(weights == 0, 1, weights))).sum(-1)  # 0 log 0 is 0
+    max_weight = weights.max(-1, initial=0)
+    with_one_more = np.pad(weights, [(0, 0), (0, 0), (0, 0), (0, 1)])  # there may be no keys
+    max_key = np.where(max_weight > 0, with_one_more.argmax(-1), -1)
+    mean_distance = (weights * np.abs(position - j)).sum(-1)
+    statistics = entropy, max_weight, max_key, mean_distance, weights.sum(-2)
+    return tuple(_with_rank(array, _rank_of_result(query, weights) - 1) for array in statistics)
+
+
+def multi_head_attention(
+    query: ArrayLike,
+    key: ArrayLike,
+    value: ArrayLike,
+    state: Mapping[str, ArrayLike],
+    num_heads: int,
+    *,
+    num_kv_heads: int | None = None,
+    add_zero_attn: bool = False,
+    attn_mask: ArrayLike | None = None,
+    need_weights: bool = False,
+    **options: Any,
+) -> Any:
+    """``concat(head_1 ... head_H) W_O``, ``head_i = attention(query W_Q_i, key W_K_i, value W_V_i)``: [B, Tq, out_dim].
+
+    `state` is a state dict of `MultiHeadAttention` or of ``torch.nn.MultiheadAttention``. With `need_weights` also the
+    weights, [B, H, Tq, Tk]; keys that the layer adds are further columns.
+    """
+    weight = {name: np.asarray(array, np.float64) for name, array in state.items()}
+    num_kv_heads = num_kv_heads or num_heads
+    out_weight = weight["out_proj.weight"]
+    kv_columns = out_weight.shape[1] // num_heads * num_kv_heads  # of the values: Hk * Dv
+
+    if "in_proj_weight" in weight:
+        stacked = weight["in_proj_weight"]  # rows: H * D of the queries, Hk * D of the keys, Hk * Dv of the values
+        head_dim = (len(stacked) - kv_columns) // (num_heads + num_kv_heads)
+        rows = [num_heads * head_dim, (num_heads + num_kv_heads) * head_dim]
+        in_weights = np.split(stacked, rows)
+    else:
+        in_weights = [weight[f"{letter}_proj_weight"] for letter in "qkv"]
+        rows = [len(in_weights[0]), len(in_weights[0]) + len(in_weights[1])]
+    in_biases = np.split(weight["in_proj_bias"], rows) if "in_proj_bias" in weight else (0, 0, 0)
+
+    def heads(x: ArrayLike, i: int, count: int) -> Array:
+        projected = np.asarray(x, np.float64) @ in_weights[i].T + in_biases[i]  # [..., T, count * D]
+        return np.swapaxes(projected.reshape(*projected.shape[:-1], count, in_weights[i].shape[0] // count), -3, -2)
+
+    q, k, v = heads(query, 0, num_heads), heads(key, 1, num_kv_heads), heads(value, 2, num_kv_heads)
+    if count := ("bias_k" in weight) + add_zero_attn:
+        shape = (*_with_rank(q, 4).shape[:3], k.shape[-2])
+        attn_mask, options = _admit_added_keys(count, shape, attn_mask, **options)
+        k, v = (_with_added_rows(x, weight.get(f"bias_{letter}"), add_zero_attn) for x, letter in ((k, "k"), (v, "v")))
+    attended = np.swapaxes(scaled_dot_product_attention(q, k, v, attn_mask, **options), -3, -2)  # [..., Tq, H, Dv]
+    out = attended.reshape(*attended.shape[:-2], out_weight.shape[1]) @ out_weight.T + weight.get("out_proj.bias", 0)
+    return (out, attention_weights(q, k, attn_mask, **options)) if need_weights else out
+
+
+def visible_keys(
+    shape: tuple[int, ...],
+    *,
+    is_causal: bool = False,
+    query_offset: ArrayLike = 0,
+    key_lengths: ArrayLike | None = None,
+    window: tuple[int, int] | None = None,
+    key_mask: ArrayLike | None = None,
+) -> NDArray[np.bool_]:
+    """Which keys the masks other than `attn_mask` let each query see, for scores of `shape` [B, H, Tq, Tk]."""
+    position, j = _positions(shape, query_offset)
+    visible = np.ones(shape, bool)
+    if is_causal:
+        visible &= j <= position
+    if window is not None:
+        left, right = window
+        visible &= (left == -1) | (position - left <= j)
+        visible &= (right == -1) | (j <= position + right)
+    if key_lengths is not None:
+        visible &= j < np.reshape(key_lengths, (-1, 1, 1, 1))
+    if key_mask is not None:
+        visible &= np.expand_dims(np.asarray(key_mask, bool), (-3, -2))  # [B | 1, Tk] -> [B | 1, 1, 1, Tk]
+    return visible
+
+
+def _with_added_rows(x: Array, given: Array | None, add_zeros: bool) -> Array:
+    """[..., Hk, T, D] with another row or two: `given`, [1, 1, Hk * D], and zeros."""
+    rows = [] if given is None else [given.reshape(x.shape[-3], 1, -1)]
+    if add_zeros:
+        rows.append(np.zeros((x.shape[-3], 1, x.shape[-1])))
+    return np.concatenate([x, *(np.broadcast_to(row, (*x.shape[:-2], 1, x.shape[-1])) for row in rows)], axis=-2)
+
+
+def _admit_added_keys(
+    count: int,
+    shape: tuple[int, ...],
+    attn_mask: ArrayLike | None,
+    *,
+    scale: float | None = None,
+    softcap: float | None = None,
+    sinks: ArrayLike | None = None,
+    alibi_slopes: ArrayLike | None = None,
+    **masks: Any,
+) -> tuple[Array, dict[str, Any]]:
+    """All masks and biases of scores of `shape` as one to add, 0 for `count` more keys; and the other options."""
+    bias = np.asarray(True if attn_mask is None else attn_mask)
+    bias = np.where(bias, 0, -np.inf) if bias.dtype == bool else bias
+    if alibi_slopes is not None:
+        position, j = _positions(shape, masks.get("query_offset", 0))
+        bias = bias - _for_each_head(alibi_slopes) * np.abs(position - j)
+    mask = np.where(visible_keys(shape, **masks), bias, -np.inf)
+    return np.pad(mask, [(0, 0), (0, 0), (0, 0), (0, count)]), {"scale": scale, "softcap": softcap, "sinks": sinks}
+
+
+def _scores(
+    query: ArrayLike,
+    key: ArrayLike,
+    attn_mask: ArrayLike | None,
+    *,
+    stage: str = "masked",
+    scale: float | None = None,
+    softcap: float | None = None,
+    alibi_slopes: ArrayLike | None = None,
+    query_offset: ArrayLike = 0,
+    key_lengths: ArrayLike | None = None,
+    **masks: Any,
+) -> tuple[Array, NDArray[np.bool_]]:
+    """Scores [B, H, Tq, Tk] at a stage, and which of them are one; the others are minus infinity."""
+    query = _with_rank(np.asarray(query, np.float64), 4)
+    key = _for_each_query_head(key, query.shape[1])
+    if scale is None:
+        scale = 1 / np.sqrt(max(query.shape[3], 1))
+
+    with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
+        scores = scale * (query @ np.swapaxes(key, -2, -1))
+        if stage != "scaled" and softcap is not None:
+            scores = softcap * np.tanh(scores / softcap)
+        if stage in ("scaled", "capped"):
+            exists = visible_keys(scores.shape, key_lengths=key_lengths)
+            return np.where(exists, scores, -np.inf), exists
+        if alibi_slopes is not None:
+            position, j = _positions(scores.shape, query_offset)
+            scores = scores - _for_each_head(alibi_slopes) * np.abs(position - j)
+        visible = visible_keys(scores.shape, query_offset=query_offset, key_lengths=key_lengths, **masks)
+        if attn_mask is not None:
+            attn_mask = np.asarray(attn_mask)
+            is_boolean = attn_mask.dtype == bool
+            visible = visible & (attn_mask if is_boolean else attn_mask != -np.inf)
+            scores = scores if is_boolean else scores + attn_mask
+    return np.where(visible, scores, -np.inf), visible
+
+
+def _softmax_of_scores(
+    query: ArrayLike,
+    key: ArrayLike,
+    attn_mask: ArrayLike | None,
+    *,
+    sinks: ArrayLike | None = None,
+    **options: Any,
+) -> tuple[Array, Array, NDArray[np.bool_]]:
+    """Weights [B, H, Tq, Tk], lse [B, H, Tq], and which keys take part."""
+    scores, visible = _scores(query, key, attn_mask, **options)
+    with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
+        sink = -np.inf if sinks is None else _for_each_head(sinks)  # a score that no value goes with
+        largest = np.maximum(scores.max(axis=-1, keepdims=True, initial=-np.inf), sink)
+        largest = np.where(largest == -np.inf, 0, largest)  # nothing at all: the exponentials below are 0
+        exponentials = np.exp(scores - largest)
+        total = exponentials.sum(axis=-1, keepdims=True) + np.exp(sink - largest)
+        weights = np.where(visible & (total != 0), exponentials / total, 0)
+        lse = np.log(total) + largest
+    return weights, lse[..., 0], visible
+
+
+def _positions(shape: tuple[int, ...], query_offset: ArrayLike) -> tuple[NDArray[np.int_], NDArray[np.int_]]:
+    """Of the queries among the keys, [B | 1, 1, Tq, 1], and of the keys, [Tk], for scores of `shape` [B, H, Tq, Tk]."""
+    return np.reshape(query_offset, (-1, 1, 1, 1)) + np.arange(shape[2])[:, None], np.arange(shape[3])
+
+
+def _for_each_head(numbers: ArrayLike) -> Array:
+    """[H] -> [H, 1, 1]."""
+    return np.asarray(numbers, np.float64)[:, None, None]
+
+
+def _for_each_query_head(array: ArrayLike, num_heads: int) -> Array:
+    """[B, Hk, T, D] -> [B, H, T, D]: query head h reads key-value head h // (H // Hk)."""
+    array = _with_rank(np.asarray(array, np.float64), 4)
+    return np.repeat(array, num_heads // max(array.shape[1], 1), axis=1)
+
+
+def _rank_of_result(query: ArrayLike, result: Array) -> int:
+    """That of the query, unless its batch is repeated for the keys: `result` is [B, ...]."""
+    return np.ndim(query) if len(result) == 1 else 4
+
+
+def _with_rank(array: Array, rank: int) -> Array:
+    """Adds leading axes of extent 1, or drops them."""
+    shape = array.shape
+    return array.reshape(shape[array.ndim - rank :] if rank < array.ndim else (1,) * (rank - array.ndim) + shape)

@@ -1,0 +1,166 @@
+"""The blocks of a transformer as its papers write them, in NumPy and float64.
+
+A `state` is the state dict of the layer of the same name, or of its module in torch; anything array-like is accepted.
+Axes: B batch, T tokens, S tokens of the memory, E features, F features between the two products of the feed-forward.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from .attention import multi_head_attention
+
+Array = NDArray[np.float64]
+State = Mapping[str, ArrayLike]
+Block = Callable[[Array], Array]
+
+
+def layer_norm(
+    x: ArrayLike, weight: ArrayLike | None = None, bias: ArrayLike | None = None, *, eps: float = 1e-5
+) -> Array:
+    """``(x - mean) / sqrt(variance + eps) * weight + bias``, mean and variance of the E features: [..., E]."""
+    x = np.asarray(x, np.float64)
+    centred = x - x.mean(-1, keepdims=True)
+    normal: Array = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + eps)
+    scaled = normal if weight is None else normal * np.asarray(weight, np.float64)
+    return scaled if bias is None else scaled + np.asarray(bias, np.float64)
+
+
+def activate(x: ArrayLike, name: str) -> Array:
+    """``max(x, 0)``, ``x P(X <= x)`` with X from the standard normal distribution, or its approximation by tanh.
+
+    All are 0 in the limit of minus infinity.
+    """
+    x = np.asarray(x, np.float64)
+    functions: dict[str, Callable[[], Array]] = {
+        "relu": lambda: np.maximum(x, 0),
+        "gelu": lambda: x / 2 * np.vectorize(math.erfc, otypes=[np.float64])(-x / math.sqrt(2)),
+        "gelu_tanh": lambda: x / 2 * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
+    }
+    with np.errstate(invalid="ignore", over="ignore"):
+        return np.where(x == -np.inf, 0, functions[name]())
+
+
+def feed_forward(x: ArrayLike, state: State, *, activation: str = "relu") -> Array:
+    """``activation(x W_1^T + b_1) W_2^T + b_2``: [..., E]."""
+    return _linear(activate(_linear(x, state, "linear1"), activation), state, "linear2")
+
+
+def encoder_layer(
+    x: ArrayLike,
+    state: State,
+    num_heads: int,
+    *,
+    num_kv_heads: int | None = None,
+    activation: str = "relu",
+    norm_first: bool = False,
+    eps: float = 1e-5,
+    **options: Any,
+) -> Array:
+    """Self-attention and feed-forward, each added to what it reads: [B, T, E].
+
+    `options` are those of `multi_head_attention`.
+    """
+
+    def attend(y: Array) -> Any:
+        weights = _part(state, "self_attn.")
+        return multi_head_attention(y, y, y, weights, num_heads, num_kv_heads=num_kv_heads, **options)
+
+    blocks: list[Block] = [attend, partial(feed_forward, state=state, activation=activation)]
+    return _around(x, blocks, state, norm_first, eps)
+
+
+def decoder_layer(
+    x: ArrayLike,
+    memory: ArrayLike,
+    state: State,
+    num_heads: int,
+    *,
+    num_kv_heads: int | None = None,
+    activation: str = "relu",
+    norm_first: bool = False,
+    eps: float = 1e-5,
+    is_causal: bool = True,
+    memory_attn_mask: ArrayLike | None = None,
+    memory_key_mask: ArrayLike | None = None,
+    memory_lengths: ArrayLike | None = None,
+    **options: Any,
+) -> Array:
+    """Self-attention, attention to `memory` [B, S, E_memory], and feed-forward: [B, T, E].
+
+    `options` are those of `multi_head_attention`, for the self-attention.
+    """
+
+    def attend(y: Array) -> Any:
+        weights = _part(state, "self_attn.")
+        return multi_head_attention(
+            y, y, y, weights, num_heads, num_kv_heads=num_kv_heads, is_causal=is_causal, **options
+        )
+
+    def attend_to_memory(y: Array) -> Any:
+        masks: dict[str, Any] = {
+            "attn_mask": memory_attn_mask,
+            "key_mask": memory_key_mask,
+            "key_lengths": memory_lengths,
+        }
+        weights = _part(state, "multihead_attn.")
+        return multi_head_attention(y, memory, memory, weights, num_heads, num_kv_heads=num_kv_heads, **masks)
+
+    blocks: list[Block] = [attend, attend_to_memory, partial(feed_forward, state=state, activation=activation)]
+    return _around(x, blocks, state, norm_first, eps)
+
+
+def encoder(x: ArrayLike, state: State, num_heads: int, *, eps: float = 1e-5, **options: Any) -> Array:
+    """One encoder layer after another, and ``norm`` if `state` has one: [B, T, E].
+
+    `options` are those of `encoder_layer`, the same for all.
+    """
+    for layer in _layers(state):
+        x = encoder_layer(x, layer, num_heads, eps=eps, **options)
+    return _final_norm(x, state, eps)
+
+
+def decoder(
+    x: ArrayLike, memory: ArrayLike, state: State, num_heads: int, *, eps: float = 1e-5, **options: Any
+) -> Array:
+    """One decoder layer after another, all over the same `memory`, and ``norm`` if `state` has one: [B, T, E].
+
+    `options` are those of `decoder_layer`, the same for all.
+    """
+    for layer in _layers(state):
+        x = decoder_layer(x, memory, layer, num_heads, eps=eps, **options)
+    return _final_norm(x, state, eps)
+
+
+def _around(x: ArrayLike, blocks: Sequence[Block], state: State, norm_first: bool, eps: float) -> Array:
+    """``norm(x + block(x))`` of each block in turn (post-LN), or with `norm_first` ``x + block(norm(x))`` (pre-LN)."""
+    x = np.asarray(x, np.float64)
+    for number, block in enumerate(blocks, 1):
+        weight, bias = state[f"norm{number}.weight"], state.get(f"norm{number}.bias")
+        norm = partial(layer_norm, weight=weight, bias=bias, eps=eps)
+        x = x + block(norm(x)) if norm_first else norm(x + block(x))
+    return x
+
+
+def _linear(x: ArrayLike, state: State, name: str) -> Array:
+    product = np.asarray(x, np.float64) @ np.asarray(state[f"{name}.weight"], np.float64).T
+    return product + np.asarray(state.get(f"{name}.bias", 0), np.float64)
+
+
+def _layers(state: State) -> list[State]:
+    count = len({name.split(".")[1] for name in state if name.startswith("layers.")})
+    return [_part(state, f"layers.{i}.") for i in range(count)]
+
+
+def _part(state: State, prefix: str) -> State:
+    return {name.removeprefix(prefix): array for name, array in state.items() if name.startswith(prefix)}
+
+
+def _final_norm(x: ArrayLike, state: State, eps: float) -> Array:
+    if "norm.weight" not in state:
+        return np.asarray(x, np.float64)
+    return layer_norm(x, state["norm.weight"], state.get("norm.bias"), eps=eps)

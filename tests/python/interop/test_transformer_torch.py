@@ -1,0 +1,225 @@
+"""The blocks as PyTorch has them: the same numbers from the same weights, and modules that cannot be taken over."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from typing import Any
+
+import numpy as np
+import pytest
+import transformer_tolerance
+from random_layers import rows
+from tolerance import Array, assert_close, assert_no_further_off, assert_same_bits
+
+from mha_native import Decoder, DecoderLayer, Encoder, EncoderLayer, LayerNorm
+
+torch = pytest.importorskip("torch")
+nn = torch.nn
+pytestmark = pytest.mark.filterwarnings("ignore:enable_nested_tensor is True:UserWarning")
+
+
+def _randomized(module: Any) -> Any:
+    torch.manual_seed(0)
+    for name, parameter in module.named_parameters():
+        nn.init.normal_(parameter, mean=float("norm" in name and name.endswith("weight")), std=0.2)
+    return module
+
+
+def _kind(dtype: Any) -> Any:
+    return torch.from_numpy(np.ones(1, dtype)).dtype
+
+
+def _tensor(shape: tuple[int, ...], dtype: Any, seed: int = 5) -> Any:
+    return torch.from_numpy(rows(shape, dtype, seed))
+
+
+def _both_within(ours: Any, theirs: Any, expected: Array, bound: Array) -> None:
+    """Each is close to the oracle, so they are close to each other."""
+    assert type(ours) is torch.Tensor
+    assert_close(ours.numpy(), expected, bound, label="ours")
+    assert_close(theirs.detach().numpy(), expected, 4 * bound, label="torch")  # its kernels may sum in another order
+
+
+ACTIVATIONS = {
+    "relu": ("relu", "relu"),
+    "gelu": ("gelu", "gelu"),
+    "function of relu": (nn.functional.relu, "relu"),
+    "torch.relu": (torch.relu, "relu"),
+    "module of relu": (nn.ReLU(), "relu"),
+    "function of gelu": (nn.functional.gelu, "gelu"),
+    "module of gelu": (nn.GELU(), "gelu"),
+    "module of gelu by tanh": (nn.GELU(approximate="tanh"), "gelu_tanh"),
+    "gelu by tanh": (functools.partial(nn.functional.gelu, approximate="tanh"), "gelu_tanh"),
+}
+
+
+@pytest.mark.parametrize("options", [{}, {"bias": False}, {"elementwise_affine": False}], ids=str)
+def test_layer_norm(options: dict[str, bool], isa: str) -> None:
+    module = _randomized(nn.LayerNorm(37, eps=1e-3, **options))
+    norm, x = LayerNorm.from_torch(module), _tensor((4, 37), np.float32)
+    expected = transformer_tolerance.layer_norm(norm, transformer_tolerance.Near.exactly(x.numpy()))
+    _both_within(norm(x), module(x), expected.out, expected.bound)
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("batch_first", [True, False], ids=["batch-first", "time-first"])
+@pytest.mark.parametrize("norm_first", [True, False], ids=["pre-LN", "post-LN"])
+def test_encoder_layer(activation: str, batch_first: bool, norm_first: bool, isa: str, dtype: Any) -> None:
+    function, name = ACTIVATIONS[activation]
+    module = nn.TransformerEncoderLayer(
+        32, 4, 60, activation=function, norm_first=norm_first, batch_first=batch_first, layer_norm_eps=1e-3,
+        bias=activation != "torch.relu", dtype=_kind(dtype),
+    )  # fmt: skip
+    layer = EncoderLayer.from_torch(_randomized(module))  # in training mode: there is no dropout all the same
+    assert layer.feed_forward.activation == name
+    assert list(layer.state_dict()) == list(module.state_dict())
+    x, key_mask = _tensor((2, 9, 32), dtype), np.arange(9) < np.array([[9], [5]])
+    ours = layer(x, key_mask=torch.from_numpy(key_mask))
+    padding = ~torch.from_numpy(key_mask)
+    theirs = module.eval()(x if batch_first else x.transpose(0, 1), src_key_padding_mask=padding)
+    theirs = theirs if batch_first else theirs.transpose(0, 1)
+    expected, _ = transformer_tolerance.encoder(layer, x.numpy(), {"key_mask": key_mask})
+    real = key_mask[..., None] & np.ones(32, bool)  # torch may leave out rows of padding
+    _both_within(ours[real], theirs[real], expected.out[real], expected.bound[real])
+
+
+@pytest.mark.parametrize("nested", [True, False])
+@pytest.mark.parametrize("final_norm", [True, False])
+def test_encoder(nested: bool, final_norm: bool, isa: str, dtype: Any) -> None:
+    one = nn.TransformerEncoderLayer(
+        32, 4, 60, activation="gelu", norm_first=final_norm, batch_first=True, dtype=_kind(dtype)
+    )
+    norm = nn.LayerNorm(32, eps=1e-4, bias=False, dtype=_kind(dtype)) if final_norm else None
+    module = _randomized(nn.TransformerEncoder(one, 3, norm, enable_nested_tensor=nested))
+    encoder = Encoder.from_torch(module)
+    assert list(encoder.state_dict()) == list(module.state_dict())
+    x, mask = _tensor((2, 9, 32), dtype), nn.Transformer.generate_square_subsequent_mask(9, dtype=_kind(dtype))
+    expected, _ = transformer_tolerance.encoder(encoder, x.numpy(), {"is_causal": True})
+    ours = encoder(x, is_causal=True)
+    _both_within(ours, module.eval()(x, mask=mask), expected.out, expected.bound)
+    assert_close(encoder(x, attn_mask=mask).numpy(), expected.out, expected.bound, label="as a mask")
+
+
+@pytest.mark.parametrize("activation", ["relu", "gelu", "gelu by tanh"])
+@pytest.mark.parametrize("norm_first", [True, False], ids=["pre-LN", "post-LN"])
+def test_decoder(activation: str, norm_first: bool, isa: str, dtype: Any) -> None:
+    function, _ = ACTIVATIONS[activation]
+    one = nn.TransformerDecoderLayer(
+        32, 4, 60, activation=function, norm_first=norm_first, batch_first=True, dtype=_kind(dtype)
+    )
+    module = _randomized(nn.TransformerDecoder(one, 2, nn.LayerNorm(32, dtype=_kind(dtype)) if norm_first else None))
+    decoder = Decoder.from_torch(module)
+    assert list(decoder.state_dict()) == list(module.state_dict())
+    x, memory = _tensor((2, 9, 32), dtype), _tensor((2, 13, 32), dtype, seed=8)
+    memory_mask = np.arange(13) < np.array([[13], [6]])
+    mask = nn.Transformer.generate_square_subsequent_mask(9, dtype=_kind(dtype))
+    theirs = module.eval()(x, memory, tgt_mask=mask, memory_key_padding_mask=~torch.from_numpy(memory_mask))
+    ours = decoder(x, memory, memory_key_mask=torch.from_numpy(memory_mask))
+    expected = transformer_tolerance.decoder(
+        decoder, x.numpy(), memory.numpy(), {"is_causal": True}, {"key_mask": memory_mask}
+    )
+    _both_within(ours, theirs, expected.out, expected.bound)
+    layer = DecoderLayer.from_torch(module.layers[1])
+    assert_same_bits(layer(x, memory).numpy(), decoder.layers[1](x, memory).numpy())
+
+
+def test_a_whole_transformer(isa: str) -> None:
+    module = _randomized(nn.Transformer(32, 4, 2, 2, 60, batch_first=True)).eval()
+    encoder, decoder = Encoder.from_torch(module.encoder), Decoder.from_torch(module.decoder)
+    source, target = _tensor((2, 7, 32), np.float32), _tensor((2, 5, 32), np.float32, seed=6)
+    theirs = module(source, target, tgt_mask=module.generate_square_subsequent_mask(5))
+    ours = decoder(target, encoder(source))
+    memory, _ = transformer_tolerance.encoder(encoder, source.numpy(), {})
+    expected = transformer_tolerance.decoder(decoder, target.numpy(), memory, {"is_causal": True}, {})
+    _both_within(ours, theirs, expected.out, expected.bound)
+
+
+def test_state_dicts_are_exchanged() -> None:
+    module = _randomized(nn.TransformerEncoder(nn.TransformerEncoderLayer(32, 4, 60), 2))
+    encoder = Encoder(2, 32, 4, 60, seed=5)
+    encoder.load_state_dict(module.state_dict())
+    back = nn.TransformerEncoder(nn.TransformerEncoderLayer(32, 4, 60), 2)
+    back.load_state_dict({name: torch.from_numpy(array) for name, array in encoder.state_dict().items()})
+    for name, tensor in back.state_dict().items():
+        assert_same_bits(module.state_dict()[name].numpy(), tensor.numpy(), label=name)
+
+
+def test_from_torch_takes_a_copy() -> None:
+    module = nn.TransformerEncoderLayer(32, 4, 60)
+    layer = EncoderLayer.from_torch(module)
+    before = layer.state_dict()
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.zero_()
+    for name, array in layer.state_dict().items():
+        assert_same_bits(array, before[name], label=name)
+
+
+class Derived(nn.TransformerEncoderLayer):
+    def _ff_block(self, x: Any) -> Any:
+        return x
+
+
+def _with(**parts: Any) -> Any:
+    module = copy.deepcopy(nn.TransformerEncoderLayer(32, 4, 60))
+    for name, part in parts.items():
+        setattr(module, name, part)
+    return module
+
+
+@pytest.mark.parametrize("half", [torch.float16, torch.bfloat16], ids=str)
+def test_a_module_in_16_bits(half: torch.dtype) -> None:
+    """No further from the same layer in float32 than torch is, and a unit in the last place."""
+    module = nn.TransformerEncoderLayer(32, 4, 60, batch_first=True, dtype=half).eval()
+    layer = EncoderLayer.from_torch(module)
+    x = torch.randn(3, 17, 32).to(half)
+    out = layer(x)
+    assert out.dtype == half
+    exact = layer.astype("float32")(x.float())
+    with torch.no_grad():
+        theirs = module(x)
+    assert_no_further_off(*(result.float().numpy() for result in (out, theirs, exact)), torch.finfo(half).eps)
+
+
+@pytest.mark.parametrize(
+    ("make", "kind", "words"),
+    [
+        (lambda: nn.TransformerEncoderLayer(32, 4, 60, activation=torch.tanh), ValueError, ["activation", "tanh"]),
+        (lambda: nn.TransformerEncoderLayer(32, 4, 60, activation=lambda x: x), ValueError, ["activation", "lambda"]),
+        (lambda: nn.TransformerEncoderLayer(32, 4, 60, activation=nn.SiLU()), ValueError, ["activation", "SiLU"]),
+        (lambda: nn.TransformerEncoderLayer(32, 4, 60, device="meta"), TypeError, ["meta"]),
+        (lambda: Derived(32, 4, 60), TypeError, ["torch.nn.TransformerEncoderLayer", "Derived"]),
+        (lambda: nn.TransformerDecoderLayer(32, 4, 60), TypeError, ["TransformerEncoderLayer", "TransformerDecoder"]),
+        (lambda: nn.Linear(3, 3), TypeError, ["torch.nn.TransformerEncoderLayer", "Linear"]),
+        (lambda: "layer", TypeError, ["torch.nn.TransformerEncoderLayer", "str"]),
+        (lambda: _with(norm1=nn.RMSNorm(32)), TypeError, ["torch.nn.LayerNorm", "RMSNorm"]),
+        (lambda: _with(norm2=nn.LayerNorm((9, 32))), ValueError, ["normalized_shape", "[9, 32]"]),
+        (lambda: _with(linear1=nn.Identity()), TypeError, ["torch.nn.Linear", "Identity"]),
+        (lambda: _with(linear2=nn.Linear(60, 31)), ValueError, ["linear2.weight", "[31, 60]", "[32, 60]"]),
+        (lambda: _with(linear2=nn.Linear(60, 32, bias=False)), ValueError, ["missing: linear2.bias"]),
+        (lambda: _with(norm1=nn.LayerNorm(31)), ValueError, ["31", "32"]),
+        (lambda: _with(norm1=nn.LayerNorm(32, dtype=torch.float64)), TypeError, ["float64", "float32"]),
+        (lambda: _with(self_attn=nn.Linear(32, 32)), TypeError, ["MultiheadAttention", "Linear"]),
+    ],
+)
+def test_modules_that_are_refused(make: Any, kind: type[Exception], words: list[str]) -> None:
+    with pytest.raises(kind) as error:
+        EncoderLayer.from_torch(make())
+    for word in words:
+        assert word in str(error.value), str(error.value)
+
+
+def test_stacks_that_are_refused() -> None:
+    with pytest.raises(TypeError, match=r"Encoder.from_torch: .*torch.nn.TransformerEncoder; got .*EncoderLayer"):
+        Encoder.from_torch(nn.TransformerEncoderLayer(32, 4, 60))
+    stack = nn.TransformerEncoder(nn.TransformerEncoderLayer(32, 4, 60), 2)
+    stack.norm = nn.RMSNorm(32)
+    with pytest.raises(TypeError, match=r"Encoder.from_torch: .*LayerNorm; got .*RMSNorm"):
+        Encoder.from_torch(stack)
+    stack.norm = None
+    stack.layers[1] = nn.TransformerEncoderLayer(16, 4, 60)
+    with pytest.raises(ValueError, match="16"):
+        Encoder.from_torch(stack)
+    with pytest.raises(TypeError, match=r"Decoder.from_torch: .*TransformerDecoder"):
+        Decoder.from_torch(stack)

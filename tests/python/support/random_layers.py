@@ -1,0 +1,122 @@
+"""Layers, encoders and decoders for tests, of sizes that fit no vector, with weights that are all random."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, TypeVar
+
+import numpy as np
+
+from mha_native import Decoder, DecoderLayer, Encoder, EncoderLayer, FeedForward, LayerNorm, MultiHeadAttention
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Module = TypeVar("Module", LayerNorm, FeedForward, EncoderLayer, Encoder, DecoderLayer, Decoder)
+
+# Attention layers by what makes them special.
+LAYERS: dict[str, dict[str, Any]] = {
+    "usual": {"embed_dim": 64, "num_heads": 4},
+    "one head": {"embed_dim": 33, "num_heads": 1},
+    "head of 1": {"embed_dim": 7, "num_heads": 7},
+    "one feature": {"embed_dim": 1, "num_heads": 1},
+    "many heads": {"embed_dim": 96, "num_heads": 24},
+    "wide": {"embed_dim": 384, "num_heads": 6},
+    "no bias": {"embed_dim": 48, "num_heads": 4, "bias": False},
+    "grouped": {"embed_dim": 64, "num_heads": 8, "num_kv_heads": 2},
+    "multi-query": {"embed_dim": 40, "num_heads": 5, "num_kv_heads": 1},
+    "head_dim": {"embed_dim": 30, "num_heads": 4, "head_dim": 19},
+    "value_head_dim": {"embed_dim": 24, "num_heads": 3, "value_head_dim": 21},
+    "kdim": {"embed_dim": 32, "num_heads": 4, "kdim": 50},
+    "vdim": {"embed_dim": 32, "num_heads": 4, "vdim": 17},
+    "out_dim": {"embed_dim": 32, "num_heads": 4, "out_dim": 5},
+    "everything": {
+        "embed_dim": 29, "num_heads": 6, "num_kv_heads": 3, "head_dim": 11, "value_head_dim": 13, "kdim": 23,
+        "vdim": 31, "out_dim": 70, "bias": False,
+    },
+}  # fmt: skip
+
+# Stacks of two layers, likewise.
+STACKS: dict[str, dict[str, Any]] = {
+    "usual": {"embed_dim": 64, "num_heads": 4, "feedforward_dim": 128},
+    "awkward": {"embed_dim": 29, "num_heads": 3, "head_dim": 11, "feedforward_dim": 37, "activation": "gelu"},
+    "pre-LN": {
+        "embed_dim": 48, "num_heads": 4, "feedforward_dim": 100, "activation": "gelu", "norm_first": True,
+        "final_norm": True,
+    },
+    "grouped": {"embed_dim": 64, "num_heads": 8, "num_kv_heads": 2, "feedforward_dim": 96, "activation": "gelu_tanh"},
+    "no bias": {"embed_dim": 33, "num_heads": 1, "feedforward_dim": 70, "bias": False, "norm_first": True},
+    "one wide": {"num_layers": 1, "embed_dim": 300, "num_heads": 5, "feedforward_dim": 1100, "activation": "gelu"},
+    "narrow": {"embed_dim": 6, "num_heads": 2, "feedforward_dim": 1, "final_norm": True},
+    "one feature": {"embed_dim": 1, "num_heads": 1, "feedforward_dim": 1, "norm_first": True},
+    "large eps": {"embed_dim": 24, "num_heads": 2, "feedforward_dim": 24, "eps": 0.5, "activation": "gelu_tanh"},
+}  # fmt: skip
+
+
+@functools.cache
+def attention_layer(name: str, dtype: Any = np.float32) -> MultiHeadAttention:
+    """A layer whose biases are not zero: initial ones are."""
+    layer = MultiHeadAttention(**LAYERS[name], dtype=dtype, seed=3)
+    rng = np.random.default_rng(4)
+    state = layer.state_dict()
+    for key in state:
+        if key.endswith("bias"):
+            state[key] = rng.standard_normal(state[key].shape).astype(dtype)
+    layer.load_state_dict(state)
+    return layer
+
+
+def attention_inputs(
+    layer: MultiHeadAttention, batch: int, queries: int, keys: int, seed: int = 5
+) -> tuple[Array, ...]:
+    """Query, key and value of the sizes of `layer`."""
+    rng = np.random.default_rng(seed)
+    shapes = ((batch, queries, layer.embed_dim), (batch, keys, layer.kdim), (batch, keys, layer.vdim))
+    return tuple(rng.standard_normal(shape).astype(layer.dtype) for shape in shapes)
+
+
+def randomized(module: Module, seed: int = 4) -> Module:
+    """The module with random biases, and random weights of its norms: initial ones are 0 and 1."""
+    rng = np.random.default_rng(seed)
+    state = module.state_dict()
+    for name, array in state.items():
+        if array.ndim == 1:
+            around = 1 if name.endswith("weight") else 0
+            state[name] = (around + 0.4 * rng.standard_normal(array.shape)).astype(array.dtype)
+    module.load_state_dict(state)
+    return module
+
+
+@functools.cache
+def encoder(name: str, dtype: Any) -> Encoder:
+    return randomized(Encoder(**{"num_layers": 2, **STACKS[name]}, dtype=dtype, seed=3))
+
+
+@functools.cache
+def decoder(name: str, dtype: Any, memory_dim: int | None = None) -> Decoder:
+    return randomized(Decoder(**{"num_layers": 2, **STACKS[name]}, memory_dim=memory_dim, dtype=dtype, seed=3))
+
+
+def oracle_options(module: Any) -> dict[str, Any]:
+    """What an oracle must be told of a module besides its state."""
+    layer = getattr(module, "layers", (module,))[0]
+    names = ("num_heads", "num_kv_heads")
+    return {name: getattr(layer.self_attn, name) for name in names} | {
+        "activation": layer.feed_forward.activation,
+        "norm_first": layer.norm_first,
+        "eps": layer.norm1.eps,
+    }
+
+
+def rows(shape: tuple[int, ...], dtype: Any, seed: int = 5) -> Array:
+    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
+
+
+def views(x: Array) -> list[Array]:
+    """`x` in memory of other layouts, read-only."""
+    wide = np.full((*x.shape[:-1], 2 * x.shape[-1]), np.nan, x.dtype)
+    wide[..., ::2] = x
+    backwards = tuple(slice(None, None, -1) for _ in x.shape)
+    found = [wide[..., ::2], np.asfortranarray(x), np.ascontiguousarray(x[backwards])[backwards]]
+    for view in found:
+        assert np.array_equal(view, x, equal_nan=True)
+        view.flags.writeable = False
+    return found

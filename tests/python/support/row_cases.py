@@ -1,0 +1,51 @@
+"""Cases whose rows must have the same bits on any number of threads, in any batch, and by themselves."""
+
+from cases import Case
+
+# Options that hold one number for each head.
+OF_EACH_HEAD = ("alibi_slopes", "sinks")
+
+# Enough work that seven threads are really used, and fewer tiles than threads in one of them.
+LARGE = [
+    Case("large", "", B=2, H=4, Tq=260, Tk=500, D=64),
+    Case("large-group", "", H=8, Hk=2, Tq=130, Tk=700, D=64, is_causal=True),
+    Case("large-mask", "", B=3, H=2, Tq=200, Tk=300, D=64, mask="additive BHQK", window=(90, 40)),
+    Case("large-decode", "", B=2, H=8, Hk=2, Tq=1, Tk=4000, D=64),
+    Case("one-tile", "", H=1, Tq=20, Tk=3000, D=128),
+    Case("large-softcap", "", B=2, H=4, Tq=260, Tk=500, D=64, softcap=2.0),
+    Case("large-alibi", "", H=8, Hk=2, Tq=130, Tk=700, D=64, is_causal=True, alibi=True),
+    Case("large-sinks", "", B=2, H=4, Tq=260, Tk=500, D=64, sinks=True),
+    Case("large-modified", "", B=2, H=8, Hk=2, Tq=1, Tk=4000, D=64, softcap=2.0, alibi=True, sinks=True),
+]
+
+# First and last query of the parts that a case is computed in by itself.
+SLICES = [(0, 1), (7, 8), (149, 150), (0, 5), (60, 69), (3, 19), (31, 95), (64, 128), (100, 150)]
+ROW_CASES = [
+    Case("rows", "", H=2, Tq=150, Tk=333, D=40),
+    Case("rows-causal", "", H=2, Tq=150, Tk=333, D=40, is_causal=True, query_offset=100),
+    Case("rows-window", "", H=2, Tq=150, Tk=333, D=40, window=(70, 9), query_offset=50),
+    Case("rows-group", "", H=6, Hk=2, Tq=150, Tk=333, D=24, is_causal=True),
+    Case("rows-bias", "", H=2, Tq=150, Tk=333, D=24, mask="additive HQK"),
+    Case("rows-mask", "", H=2, Tq=150, Tk=333, D=24, mask="boolean HQK", is_causal=True, query_offset=150),
+    Case("rows-softcap", "", H=2, Tq=150, Tk=333, D=40, softcap=2.0),
+    Case("rows-softcap-group", "", H=6, Hk=2, Tq=150, Tk=333, D=24, is_causal=True, softcap=2.0),
+    Case("rows-alibi", "", H=2, Tq=150, Tk=333, D=40, alibi=True, query_offset=100),
+    Case("rows-alibi-group", "", H=6, Hk=2, Tq=150, Tk=333, D=24, window=(70, 9), alibi=True, query_offset=50),
+    Case("rows-sinks", "", H=2, Tq=150, Tk=333, D=40, sinks=True),
+    Case("rows-sinks-group", "", H=6, Hk=2, Tq=150, Tk=333, D=24, is_causal=True, sinks=True),
+    Case(
+        "rows-modified",
+        "",
+        H=6,
+        Hk=2,
+        Tq=150,
+        Tk=333,
+        D=24,
+        mask="additive HQK",
+        is_causal=True,
+        query_offset=150,
+        softcap=2.0,
+        alibi=True,
+        sinks=True,
+    ),
+]
