@@ -16,26 +16,28 @@
 namespace mha::MHA_ISA {
 namespace {
 
-template <class Operand>
+template <class Products>
 struct ValueArguments {
+  using Operand = typename Products::Operand;
+  using T = typename Products::Sum;
   Index depth;           // operands of keys
   const Operand* value;  // first key of the segment
   Index value_row, value_step;
-  const Operand* weights;          // P^T at the segment's first key and vector
-  const Sum<Operand>* correction;  // at the segment's first vector
-  Sum<Operand>* out;               // O^T, or the block's own sum
-  bool starts;                     // nothing has been written to `out` yet
+  const Operand* weights;  // P^T at the segment's first key and vector
+  const T* correction;     // at the segment's first vector
+  T* out;                  // O^T, or the block's own sum
+  bool starts;             // nothing has been written to `out` yet
 };
 
 /// M rows of O^T: out = out * correction + V^T P^T.
-template <class Operand, int M, int N>
+template <class Products, int M, int N>
 struct MergeValues {
-  static void run(const ValueArguments<Operand>& g, Index row) {
-    using T = Sum<Operand>;
+  static void run(const ValueArguments<Products>& g, Index row) {
+    using T = typename Products::Sum;
     using P = Packet<T>;
     constexpr Index L = kLanes<T>, W = kWidth<T>;
     T* out = g.out + row * W;
-    multiply_tile<Operand, M, N>(
+    Products::Tile::template multiply<M, N>(
         g.depth, g.value + row * g.value_step, g.value_step, g.value_row, g.weights, W,
         [](int, int) MHA_INLINE_LAMBDA { return pset1<P>(T(0)); },
         [&](int i, int j, const P& sum) MHA_INLINE_LAMBDA {
@@ -46,14 +48,14 @@ struct MergeValues {
 };
 
 /// M rows of the block's own sum: out += V^T P^T, the chain over keys going on from the segment before.
-template <class Operand, int M, int N>
+template <class Products, int M, int N>
 struct AddValues {
-  static void run(const ValueArguments<Operand>& g, Index row) {
-    using T = Sum<Operand>;
+  static void run(const ValueArguments<Products>& g, Index row) {
+    using T = typename Products::Sum;
     using P = Packet<T>;
     constexpr Index L = kLanes<T>, W = kWidth<T>;
     T* out = g.out + row * W;
-    multiply_tile<Operand, M, N>(
+    Products::Tile::template multiply<M, N>(
         g.depth, g.value + row * g.value_step, g.value_step, g.value_row, g.weights, W,
         [&](int i, int j) MHA_INLINE_LAMBDA { return g.starts ? pset1<P>(T(0)) : pload<P>(out + i * W + j * L); },
         [&](int i, int j, const P& sum) MHA_INLINE_LAMBDA { pstore(out + i * W + j * L, sum); });
@@ -65,6 +67,7 @@ class AttendTile {
  public:
   using T = Compute<S>;
   using Operands = OperandsOf<S>;
+  using Products = typename Operands::Products;
   using Operand = typename Operands::Operand;
   static constexpr Index L = kLanes<T>, W = kWidth<T>;
   using P = Packet<T>;
@@ -104,7 +107,7 @@ class AttendTile {
         add_guarded(block, masked);
         merge_block(starts);
       } else if (block.segment_count == 1 && segment.vectors == scores_.vectors()) {
-        static constexpr StripTable<MergeValues, Operand, ValueArguments<Operand>> merge;
+        static constexpr StripTable<MergeValues, Products, ValueArguments<Products>> merge;
         merge(segment.vectors, tile_.value_dim, arguments(block, segment, out_, starts), scores_.next_keys(block));
       } else {
         add_segments(block);
@@ -147,7 +150,7 @@ class AttendTile {
   static constexpr Index near_operands(Index value_dim) { return kOperandsOfBlock * operands_of_value_row(value_dim); }
 
   /// Values of the keys [first, last), as they lie if they can be multiplied so.
-  OperandRows<Operand> values_from(Index first, Index last) const {
+  Rows<Operand> values_from(Index first, Index last) const {
     const S* const value = static_cast<const S*>(tile_.value) + first * tile_.value_row;
     const Index row = operands_of_value_row(tile_.value_dim), keys = last - first;
     if constexpr (!Operands::kConverts)
@@ -157,12 +160,12 @@ class AttendTile {
         convert_row<S>(value + i * tile_.value_row, tile_.value_step, tile_.value_dim, near_values_ + i * row);
     else
       for (Index i = 0; i < keys; i += 2)
-        pair_rows(value + i * tile_.value_row, i + 1 < keys ? value + (i + 1) * tile_.value_row : nullptr,
-                  tile_.value_step, tile_.value_dim, near_values_ + i / 2 * row);
+        Operands::join_rows(value + i * tile_.value_row, i + 1 < keys ? value + (i + 1) * tile_.value_row : nullptr,
+                            tile_.value_step, tile_.value_dim, near_values_ + i / 2 * row);
     return {near_values_, row, 1};
   }
 
-  ValueArguments<Operand> arguments(const KeyBlock& block, const Segment& segment, T* out, bool starts) const {
+  ValueArguments<Products> arguments(const KeyBlock& block, const Segment& segment, T* out, bool starts) const {
     const Index lane = segment.first_vector * L, first = block.segments[0].begin;
     return {Operands::count(segment.end - segment.begin),
             values_.data + (segment.begin - first) / Operands::kElements * values_.row,
@@ -176,7 +179,7 @@ class AttendTile {
 
   /// Block sum, segment after segment. The first one starts it if it spans every vector, as under a causal mask.
   void add_segments(const KeyBlock& block) {
-    static constexpr StripTable<AddValues, Operand, ValueArguments<Operand>> add;
+    static constexpr StripTable<AddValues, Products, ValueArguments<Products>> add;
     const bool starts = block.segments[0].vectors == scores_.vectors();
     if (!starts) zero(block_out_);
     for (int i = 0; i < block.segment_count; ++i) {
@@ -194,11 +197,11 @@ class AttendTile {
         P skip = pload<P>(masked + i * W + j * L);
         if constexpr (Operands::kJoins)
           skip = join_halves(skip, key + 1 < block.end ? pload<P>(masked + (i + 1) * W + j * L) : ptrue(skip));
-        const P weight = load_operands(scores_.weights(i) + j * L);
+        const P weight = Products::load(scores_.weights(i) + j * L);
         const Operand* value = values_.data + (key - block.segments[0].begin) / Operands::kElements * values_.row;
         for (Index d = 0; d < tile_.value_dim; ++d, value += values_.step) {
           T* o = block_out_ + d * W + j * L;
-          pstore(o, multiply_add(value, pandnot(broadcast_operand(value), skip), weight, pload<P>(o)));
+          pstore(o, Products::multiply_add(pandnot(Products::broadcast(value), skip), weight, pload<P>(o)));
         }
       }
   }
@@ -261,7 +264,7 @@ class AttendTile {
   const AttentionTile& tile_;
   T *out_, *total_out_, *block_out_;  // of the span, of all spans, of a block
   Operand* near_values_;
-  OperandRows<Operand> values_{};  // of the block
+  Rows<Operand> values_{};  // of the block
   int spans_ = 0;
   ScoreTile<S> scores_;
 };

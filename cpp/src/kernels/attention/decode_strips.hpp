@@ -2,7 +2,7 @@
 // register once, whatever the number of query rows.
 #pragma once
 
-#include "kernels/products/microkernel.hpp"
+#include "kernels/products/kinds.hpp"
 #include "kernels/vectors/transpose.hpp"
 
 namespace mha::MHA_ISA {
@@ -75,12 +75,13 @@ struct DecodeKeys {
 };
 
 /// Scores of `keys` keys, whole vectors of them, against M rows: K is transposed in registers, kLanes x kLanes elements
-/// at a time. The sum over the head dimension has the order of multiply_long_tile. A single row has one chain of
+/// at a time. The sum over the head dimension has the order of PacketTile::multiply_long. A single row has one chain of
 /// multiply-adds for each vector of keys; two vectors at a time hide its latency.
 template <class S, int M>
 void score_key_lanes(const DecodeKeys<S>& g) {
   using T = Compute<S>;
   using Operands = OperandsOf<S>;
+  using Products = typename Operands::Products;
   using P = Packet<T>;
   constexpr Index L = kLanes<T>;
   constexpr Index kQuad = L < 4 ? L : 4;  // Four addresses share a pointer: a pointer for each row does not fit.
@@ -99,9 +100,9 @@ void score_key_lanes(const DecodeKeys<S>& g) {
     P total[G][M];
     MHA_UNROLL
     for (int i = 0; i < G * M; ++i) total[i / M][i % M] = pset1<P>(T(0));
-    const typename Operands::Operand* query = g.queries;
-    for (Index begin = 0; begin < g.depth; begin += kChain) {
-      const Index end = begin + kChain < g.depth ? begin + kChain : g.depth;
+    const typename Products::Operand* query = g.queries;
+    for (Index begin = 0; begin < g.depth; begin += Products::kPartialSumTerms) {
+      const Index end = begin + Products::kPartialSumTerms < g.depth ? begin + Products::kPartialSumTerms : g.depth;
       P sum[G][M];
       MHA_UNROLL
       for (int i = 0; i < G * M; ++i) sum[i / M][i % M] = pset1<P>(T(0));
@@ -119,7 +120,8 @@ void score_key_lanes(const DecodeKeys<S>& g) {
           for (Index k = 0; k < L; ++k) {
             MHA_UNROLL
             for (int m = 0; m < M; ++m)
-              sum[i][m] = multiply_add(query, block.packet[k], broadcast_operand(query + m * g.depth + k), sum[i][m]);
+              sum[i][m] =
+                  Products::multiply_add(block.packet[k], Products::broadcast(query + m * g.depth + k), sum[i][m]);
           }
           ahead.lines(kLines);
         }
@@ -151,15 +153,11 @@ struct DecodeValues {
 
 /// N vectors of columns of the values of one operand of keys; `row` of the first, `second` of the other one if it has two.
 template <class S, int N>
-MHA_INLINE void load_values(const S* row, [[maybe_unused]] const S* second, Packet<Compute<S>> (&value)[N]) {
+MHA_INLINE void load_values(const S* row, const S* second, Packet<Compute<S>> (&value)[N]) {
   constexpr Index L = kLanes<Compute<S>>;
   MHA_UNROLL
-  for (int n = 0; n < N; n += int(OperandsOf<S>::kElements)) {
-    if constexpr (OperandsOf<S>::kJoins)
-      pair_columns(row + n * L, second + n * L, value[n], value[n + 1]);
-    else
-      value[n] = load_packet(row + n * L);
-  }
+  for (int n = 0; n < N; n += int(OperandsOf<S>::kElements))
+    OperandsOf<S>::load_columns(row + n * L, second + n * L, value + n);
 }
 
 /// M rows times N vectors of columns: out = out * correction + P V.
@@ -167,6 +165,7 @@ template <class S, int M, int N>
 void merge_value_lanes(const DecodeValues<S>& g) {
   using T = Compute<S>;
   using Operands = OperandsOf<S>;
+  using Products = typename Operands::Products;
   using P = Packet<T>;
   constexpr Index L = kLanes<T>, kKeys = Operands::kElements;
   P sum[M][N];
@@ -178,15 +177,15 @@ void merge_value_lanes(const DecodeValues<S>& g) {
   const S* row = g.value;
   ReadAhead ahead(g.stream, g.first);
   const Index from = g.column * Index(sizeof(S)), to = from + N * L * Index(sizeof(S));
-  const typename Operands::Operand* weights = g.weights;
+  const typename Products::Operand* weights = g.weights;
   const auto add_operand = [&](const S* second) MHA_INLINE_LAMBDA {
     P value[N];
     load_values<S, N>(row, second, value);
     MHA_UNROLL
     for (int m = 0; m < M; ++m) {
-      const P weight = broadcast_operand(weights + m * (kSpanKeys / kKeys));
+      const P weight = Products::broadcast(weights + m * (kSpanKeys / kKeys));
       MHA_UNROLL
-      for (int n = 0; n < N; ++n) sum[m][n] = multiply_add(weights, value[n], weight, sum[m][n]);
+      for (int n = 0; n < N; ++n) sum[m][n] = Products::multiply_add(value[n], weight, sum[m][n]);
     }
     row += kKeys * g.value_row;
     ++weights;

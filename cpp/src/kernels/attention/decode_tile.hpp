@@ -42,6 +42,7 @@ class DecodeTile {
  public:
   using T = Compute<S>;
   using Operands = OperandsOf<S>;
+  using Products = typename Operands::Products;
   using Operand = typename Operands::Operand;
   static constexpr Index L = kLanes<T>;
   /// What head_dim and value_dim must be multiples of.
@@ -308,7 +309,7 @@ class DecodeTile {
         for (Index i = 0; i < block.keys(); i += N, ++weight) {
           P value[N];
           load_values<S, N>(values_of(i), values_of(i + N - 1), value);
-          for (int n = 0; n < N; ++n) sum[n] = multiply_add(weight, value[n], broadcast_operand(weight), sum[n]);
+          for (int n = 0; n < N; ++n) sum[n] = Products::multiply_add(value[n], Products::broadcast(weight), sum[n]);
         }
         T* const out = sums.out + r * tile_.value_dim + d;
         for (int n = 0; n < N; ++n) {

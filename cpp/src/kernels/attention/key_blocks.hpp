@@ -3,7 +3,7 @@
 #pragma once
 
 #include "kernels/attention/blocks.hpp"
-#include "kernels/vectors/operands.hpp"
+#include "kernels/products/kinds.hpp"
 
 namespace mha::MHA_ISA {
 namespace {

@@ -4,6 +4,7 @@
 #include <stdint.h>
 
 #include "kernels/attention/blocks.hpp"
+#include "kernels/products/packet_products.hpp"
 #include "kernels/vectors/transpose.hpp"
 
 namespace mha::MHA_ISA {

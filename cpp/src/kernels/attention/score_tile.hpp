@@ -27,6 +27,7 @@ class ScoreTile {
  public:
   using T = Compute<S>;
   using Operands = OperandsOf<S>;
+  using Products = typename Operands::Products;
   using Operand = typename Operands::Operand;
   static constexpr Index L = kLanes<T>, W = kWidth<T>;
   using P = Packet<T>;
@@ -85,14 +86,14 @@ class ScoreTile {
 
   /// Fills the scores of the block's segments and the maximum of each lane over the block.
   void score(const KeyBlock& block) {
-    static constexpr StripTable<ScoreKeys, Operand, ScoreArguments<Operand>> score_keys;
+    static constexpr StripTable<ScoreKeys, Products, ScoreArguments<Products>> score_keys;
     alignas(kVectorBytes) T unused[W];
     for (int j = 0; j < vectors_; ++j) {
       pstore(block_max_ + j * L, pset1<P>(kLowest<T>));
       pstore(unused + j * L, pset1<P>(kLowest<T>));
     }
     const Index first = block.segments[0].begin;
-    const OperandRows<Operand> rows = keys_from(first, block.end);
+    const Rows<Operand> rows = keys_from(first, block.end);
     for (int i = 0; i < block.segment_count; ++i) {
       const Segment& segment = block.segments[i];
       const Index lane = segment.first_vector * L, offset = segment.begin - block.begin;
@@ -275,7 +276,7 @@ class ScoreTile {
   }
 
   /// Keys [first, last), as they lie if they can be multiplied so.
-  OperandRows<Operand> keys_from(Index first, Index last) const {
+  Rows<Operand> keys_from(Index first, Index last) const {
     const S* const key = static_cast<const S*>(tile_.key) + first * tile_.key_row;
     if (Operands::lie_ready(tile_.key_row, tile_.key_step, tile_.head_dim))
       return {reinterpret_cast<const Operand*>(key), tile_.key_row / Operands::kElements, tile_.key_step};
@@ -306,7 +307,7 @@ class ScoreTile {
       for (Index c = 0; c < kSumChains; c += 2) {
         const P one = weight_of<S>(pmul(psub(pload<P>(scores + (key + c) * W), highest), scale));
         const P two = weight_of<S>(pmul(psub(pload<P>(scores + (key + c + 1) * W), highest), scale));
-        store_operands(weights_ + (key + c) / 2 * W + j * L, pair_up(one, two));
+        Products::store(weights_ + (key + c) / 2 * W + j * L, pair_up(one, two));
         chains[c] = padd(chains[c], one);
         chains[c + 1] = padd(chains[c + 1], two);
       }
@@ -359,7 +360,7 @@ void ScoreTile<S>::pack_queries() {
     const Index step = tile_.query_step;
     for (Index u = 0, d = 0; d < tile_.head_dim; ++u, d += Operands::kElements) {
       const Operand operand = Load::load_one(query + d * step, step, tile_.head_dim - d);
-      store_operands(queries_ + u * W, broadcast_operand(&operand));
+      Products::store(queries_ + u * W, Products::broadcast(&operand));
     }
     return;
   }

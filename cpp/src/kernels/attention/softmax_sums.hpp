@@ -5,8 +5,8 @@
 #include <math.h>
 
 #include "kernels/attention/modify_scores.hpp"
+#include "kernels/products/kinds.hpp"
 #include "kernels/vectors/exp2.hpp"
-#include "kernels/vectors/operands.hpp"
 
 namespace mha::MHA_ISA {
 namespace {

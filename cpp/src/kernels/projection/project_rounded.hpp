@@ -1,8 +1,7 @@
 // Projections of rows in 16 bits: a projection whose results are f32, and their rounding on the way to where they go.
 #pragma once
 
-#include "kernels/projection/project_bf16_weights.hpp"
-#include "kernels/projection/project_pairs.hpp"
+#include "kernels/projection/project_tile.hpp"
 
 namespace mha::MHA_ISA {
 namespace {
@@ -70,19 +69,6 @@ void round_numbers(const void* numbers, void* elements, Index count) {
   Index i = 0;
   for (; i + kLanes<T> <= count; i += kLanes<T>) store_packet(to + i, ploadu<Packet<T>>(from + i));
   for (; i < count; ++i) store_element(to + i, from[i]);
-}
-
-/// With weights in the dtype of the rows.
-template <class S>
-constexpr ProjectionKernel rounded_projection() {
-#ifdef __AVX512BF16__
-  if constexpr (OperandsOf<S>::kJoins)
-    return {&operand_bytes<S>, &read_operands<S>, &project_rounded<S, &project_pairs>};
-#endif
-  if constexpr (features_per_word(DTypeOf<S>::value, WeightFormat::plain) == 2)
-    return {&operand_bytes<S>, &read_operands<S>, &project_rounded<S, &project_bf16_weights>};
-  else
-    return {&operand_bytes<S>, &read_operands<S>, &project_rounded<S, &project_tile<float>>};
 }
 
 }  // namespace

@@ -8,7 +8,7 @@
 #pragma once
 
 #include "kernels/kernel_table.hpp"
-#include "kernels/projection/int8_products.hpp"
+#include "kernels/products/byte_products.hpp"
 
 namespace mha::MHA_ISA {
 namespace {
@@ -16,7 +16,7 @@ namespace {
 /// Bytes of a quantized row: whole vectors.
 inline Index quantized_row_bytes(Index in_features) {
   constexpr Index L = kLanes<float>;
-  return (in_features + L - 1) / L * L * kFeatureBytes;
+  return (in_features + L - 1) / L * L * ByteProducts::kFeatureBytes;
 }
 
 /// visit(feature, vector of features) for a row, the last one filled up with zeros.
@@ -70,11 +70,11 @@ inline void quantize_rows(ProjectionTile& tile, void* memory) {
     // Added to 1.5 * 2^23 a number is rounded to an integer, which the lower bits then hold.
     constexpr float kRounds = 12582912.0f;
     const auto integers = [factor](const Floats& lanes) MHA_INLINE_LAMBDA { return Bits(lanes * factor + kRounds); };
-    const std::uint32_t offset = kHasOffset && is_finite ? 0u - integers(Floats{} + low)[0] : 0u;
+    const std::uint32_t offset = ByteProducts::kHasOffset && is_finite ? 0u - integers(Floats{} + low)[0] : 0u;
     scales[r].offset = std::int32_t(offset & 0xff);
     auto* const out = static_cast<unsigned char*>(memory) + r * out_row;
     for_each_vector_of_row(x, tile.x_step, tile.in_features, [&](Index k, const Floats& lanes) MHA_INLINE_LAMBDA {
-      store_features(out + k * kFeatureBytes, integers(lanes) + offset);
+      ByteProducts::store_features(out + k * ByteProducts::kFeatureBytes, integers(lanes) + offset);
     });
   }
   tile.x = memory;

@@ -5,7 +5,7 @@
 #pragma once
 
 #include "kernels/kernel_table.hpp"
-#include "kernels/products/microkernel.hpp"
+#include "kernels/products/kinds.hpp"
 #include "kernels/products/strips.hpp"
 #include "kernels/rows/activate.hpp"
 
@@ -27,8 +27,8 @@ struct WeightStrip {
 
 /// Function tables of all strip heights, at full width only: what is saved where a panel ends in padding is not worth
 /// three times the code.
-template <template <class, int, int> class Strip>
-using WeightStripTable = StripTable<Strip, float, WeightStrip, kVectors>;
+template <template <class, int, int> class Strip, class Products>
+using WeightStripTable = StripTable<Strip, Products, WeightStrip, kVectors>;
 
 /// out = strips(x panel ...), column by column of the register tile. Where columns do not go to whole vectors next to
 /// each other they take a detour through `scratch`, projection_scratch() of it.

@@ -49,9 +49,5 @@ constexpr int kVectors = EIGEN_ARCH_DEFAULT_NUMBER_OF_REGISTERS >= 32 ? 4 : 2;
 template <class T>
 constexpr int kWidth = kVectors * kLanes<T>;
 
-/// Most rows of a register tile that is n vectors wide: 24 accumulators at full width (12 with 16 registers); eight
-/// rows are enough for the latency of a multiply-add at any narrower one.
-constexpr int tile_rows(int n) { return n == kVectors ? 6 : 8; }
-
 }  // namespace
 }  // namespace mha::MHA_ISA

@@ -31,6 +31,17 @@ struct ComputeType<BFloat16> {
 template <class S>
 using Compute = typename ComputeType<S>::type;
 
+/// Rows of elements or operands, `row` of them apart; neighbours in a row are `step` apart.
+template <class T>
+struct Rows {
+  const T* data;
+  Index row, step;
+};
+
+/// What stands for columns that are not there, or that must not be seen.
+template <class S, Index kCount>
+alignas(kVectorBytes) constexpr S kZeros[kCount] = {};
+
 /// As many as there are lanes of f32: half a vector.
 using ShortLanes = uint16_t __attribute__((vector_size(kPacketBytes / 2)));
 

@@ -1,7 +1,7 @@
 // Moves between rows in memory and the lanes of a tile: rows[r][c] <-> tile[c][r].
 #pragma once
 
-#include "kernels/vectors/operands.hpp"
+#include "kernels/vectors/elements.hpp"
 
 namespace mha::MHA_ISA {
 namespace {
@@ -57,7 +57,7 @@ void load_transposed(const S* const* rows, Index first, Index columns, Index ste
       for (Index r = 0; r < L; ++r) block.packet[r] = Load::load(rows[r] + first + c * kElements);
       transpose(block);
       MHA_UNROLL
-      for (Index r = 0; r < L; ++r) store_operands(tile + (c + r) * width, block.packet[r]);
+      for (Index r = 0; r < L; ++r) Load::Products::store(tile + (c + r) * width, block.packet[r]);
     }
   }
   for (; c < Load::count(columns); ++c)
