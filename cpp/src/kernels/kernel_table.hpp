@@ -20,14 +20,29 @@ constexpr int kMaxTileRows = 64;
 constexpr int kPanelBytes = 256;
 constexpr int kVectorBytes = 64;
 
+/// Keys in a block, from a multiple of it on: kernels take so many keys at a time. S^T takes 16 KB (f32, AVX-512), as do a
+/// block of K or V at D = 64 and Q^T: level 1 (32 KB on Zen 4, 48 KB on Zen 5) holds what a product works on. As many keys
+/// as a tile has queries, so that under a causal mask one block in a tile is cut, not two. 96 and 128 keys are no faster
+/// without a mask and 2 to 3 % slower with one at T = 512: docs/decisions/0003.
+constexpr Index kKeyBlock = 64;
+
 /// Keys in a span, from a multiple of it: the unit in which keys are shared out among threads when there are fewer
 /// heads than those. Every kernel sums span by span and then over the spans in order, so that the bits do not tell who
 /// computed what. At 512 that is 8 blocks: the extra sum costs a tile of 64 queries 0.3 %, and 256 KB of keys and
 /// values (f32, D = 64) are 10 us of reading, a few times what it takes to wake a thread.
 constexpr Index kSpanKeys = 512;
+static_assert(kSpanKeys % kKeyBlock == 0);
 
 /// Most query rows of a tile for decode.
 constexpr int kMaxDecodeRows = 8;
+
+/// Where the keys and values of a tile lie: two matrices with rows of D and of Dv elements. Kernels read it in one file,
+/// kernels/attention/key_value_source.hpp, and ask there block by block, so that keys may lie in other forms than this one.
+struct KeyValueSource {
+  const void *key, *value;      // element (0, 0)
+  Index key_row, key_step;      // elements between keys; between neighbours along D
+  Index value_row, value_step;  // elements between keys; between neighbours along Dv
+};
 
 /// One tile of attention: up to kMaxTileRows query rows that read the same keys and values. Which head or batch element
 /// a row belongs to ends here. Rows are sorted by position: first_key and last_key never fall.
@@ -35,11 +50,9 @@ struct AttentionTile {
   int rows;                   // 1 ... query_tile_rows
   bool is_wide;               // query, out and attn_mask are of the accumulator's type, wider than keys and values
   Index head_dim, value_dim;  // D, Dv
-  const void* query[kMaxTileRows];      // each row's first element
-  Index query_step;                     // elements between neighbours along D
-  const void *key, *value;              // element (0, 0)
-  Index key_row, key_step;              // elements between keys; between neighbours along D
-  Index value_row, value_step;          // elements between keys; between neighbours along Dv
+  const void* query[kMaxTileRows];  // each row's first element
+  Index query_step;                 // elements between neighbours along D
+  KeyValueSource source;
   void* out[kMaxTileRows];              // attend: each row's Dv results; weigh, score: its Tk weights, scores
   Index out_step;                       //
   void* lse[kMaxTileRows];              // accumulator type; null: not wanted

@@ -5,20 +5,10 @@
 #include <cstdint>
 
 #include "kernels/kernel_table.hpp"
+#include "plan/key_value_source.hpp"
+#include "plan/strided.hpp"
 
 namespace mha {
-
-/// A tensor of up to four axes [batch, head, row, element]. Axes that broadcast have stride 0.
-template <class Byte>
-struct Operand {
-  Byte* data;
-  Index batch, head, row;  // bytes
-  Index step;              // elements, along the last axis
-
-  Byte* at(Index b, Index h, Index r) const { return data + b * batch + h * head + r * row; }
-};
-using Input = Operand<const std::byte>;
-using Output = Operand<std::byte>;
 
 /// Spans that `keys` keys begin.
 constexpr Index spans_of(Index keys) { return (keys + kSpanKeys - 1) / kSpanKeys; }
@@ -33,7 +23,6 @@ struct AttentionPlan {
   void (*write)(const AttentionTile&, void* scratch);  // kernels->weigh or score; null: kernels->attend and decode
   bool suits_decode;                                   // tiles of few rows go to kernels->decode
 
-  Index element_size;  // bytes, of keys and values
   bool is_wide;        // query, out and attn_mask are of the accumulator's type, keys and values of a narrower one
   Index batch, kv_heads;
   Index group;  // query heads that share one key-value head; their rows lie in one tile
@@ -42,7 +31,8 @@ struct AttentionPlan {
   // the batch strides are 0. Null: dense.
   const std::int64_t *query_starts, *key_starts;
 
-  Input query, key, value;
+  Input query;
+  KeyValues key_values;
   Output out;
   Output lse;       // data null: not wanted
   Input attn_mask;  // data null: none

@@ -9,7 +9,7 @@ namespace mha {
 namespace {
 
 template <class Byte, class View>
-Operand<Byte> operand(const View& view) {
+Strided<Byte> strided(const View& view) {
   const Index size = size_of(view.dtype);
   return {static_cast<Byte*>(view.data), view.strides[0] * size, view.strides[1] * size, view.strides[2] * size,
           view.strides[3]};
@@ -19,7 +19,7 @@ Operand<Byte> operand(const View& view) {
 bool suits_decode(const AttentionPlan& plan) {
   const Index lanes = plan.kernels->decode_lanes;
   return plan.head_dim % lanes == 0 && plan.value_dim % lanes == 0 && plan.head_dim > 0 && plan.value_dim > 0 &&
-         plan.key.step == 1 && plan.value.step == 1;
+         plan.key_values.are_contiguous();
 }
 
 }  // namespace
@@ -28,7 +28,6 @@ AttentionPlan make_plan(const AttentionArguments& a, AttentionOutput output, con
   const AttentionOptions& options = a.options;
   AttentionPlan plan{};
   plan.kernels = &table.kernels[static_cast<int>(a.key.dtype)];
-  plan.element_size = size_of(a.key.dtype);
   plan.is_wide = a.query.dtype != a.key.dtype;
   plan.batch = a.query.extents[0];
   plan.kv_heads = a.key.extents[1];
@@ -38,16 +37,17 @@ AttentionPlan make_plan(const AttentionArguments& a, AttentionOutput output, con
   plan.key_length = a.key.extents[2];
   plan.value_dim = a.value ? a.value.extents[3] : 0;
 
-  plan.query = operand<const std::byte>(a.query);
-  plan.key = operand<const std::byte>(a.key);
-  if (a.value) plan.value = operand<const std::byte>(a.value);
-  plan.out = operand<std::byte>(a.out);
-  if (a.lse) plan.lse = operand<std::byte>(a.lse);
+  plan.query = strided<const std::byte>(a.query);
+  plan.key_values.key = strided<const std::byte>(a.key);
+  if (a.value) plan.key_values.value = strided<const std::byte>(a.value);
+  plan.key_values.element_size = size_of(a.key.dtype);
+  plan.out = strided<std::byte>(a.out);
+  if (a.lse) plan.lse = strided<std::byte>(a.lse);
   plan.lse.step = 1;
-  if (options.sinks) plan.sinks = operand<const std::byte>(options.sinks);
+  if (options.sinks) plan.sinks = strided<const std::byte>(options.sinks);
 
   if (const TensorView& mask = options.attn_mask; mask) {
-    plan.attn_mask = operand<const std::byte>(mask);
+    plan.attn_mask = strided<const std::byte>(mask);
     plan.attn_mask_is_boolean = mask.dtype == DType::boolean;
   }
   if (const TensorView& mask = options.key_mask; mask) {
@@ -69,7 +69,8 @@ AttentionPlan make_plan(const AttentionArguments& a, AttentionOutput output, con
     plan.batch = a.ragged->size;
     plan.query_starts = a.ragged->cu_seqlens_q;
     plan.key_starts = a.ragged->cu_seqlens_k;
-    plan.query.batch = plan.key.batch = plan.value.batch = plan.out.batch = plan.lse.batch = plan.attn_mask.batch = 0;
+    plan.query.batch = plan.key_values.key.batch = plan.key_values.value.batch = 0;
+    plan.out.batch = plan.lse.batch = plan.attn_mask.batch = 0;
     plan.key_mask_batch = plan.sinks.batch = 0;
   }
 

@@ -73,8 +73,8 @@ class AttendTile {
   using P = Packet<T>;
 
   static std::size_t scratch_bytes(Index head_dim, Index value_dim) {
-    return sizeof(T) *
-           (ScoreTile<S>::scratch_elements(head_dim) + std::size_t(3 * W * value_dim + near_operands(value_dim)));
+    return sizeof(T) * (ScoreTile<S>::scratch_elements(head_dim) +
+                        std::size_t(3 * W * value_dim + KeyValueRows<S>::near_values(value_dim)));
   }
 
   /// Maximum and sum of each row, and O^T.
@@ -86,7 +86,7 @@ class AttendTile {
         total_out_(out_ + W * tile.value_dim),
         block_out_(total_out_ + W * tile.value_dim),
         near_values_(reinterpret_cast<Operand*>(block_out_ + W * tile.value_dim)),
-        scores_(tile, block_out_ + W * tile.value_dim + near_operands(tile.value_dim)) {}
+        scores_(tile, block_out_ + W * tile.value_dim + KeyValueRows<S>::near_values(tile.value_dim)) {}
 
   void run() {
     bool starts = true;
@@ -98,10 +98,11 @@ class AttendTile {
       }
       scores_.score(block);
       scores_.raise_maximum(block);
-      const bool guarded = block.is_masked && has_non_finite_value<S>(tile_, block.segments[0].begin, block.end);
+      const bool guarded = block.is_masked && has_non_finite_value<S>(scores_.source(), tile_.value_dim,
+                                                                      block.segments[0].begin, block.end);
       const T* masked = guarded ? scores_.mark_masked(block) : nullptr;
       scores_.exponentiate(block);
-      values_ = values_from(block.segments[0].begin, block.end);
+      values_ = scores_.source().value_operands(block.segments[0].begin, block.end, near_values_);
       const Segment& segment = block.segments[0];
       if (guarded) {
         add_guarded(block, masked);
@@ -141,30 +142,6 @@ class AttendTile {
   }
 
  private:
-  static constexpr Index kOperandsOfBlock = kKeyBlock / Operands::kElements;
-
-  /// Of a row of values, in operands that join keys, not columns.
-  static constexpr Index operands_of_value_row(Index value_dim) {
-    return Operands::kConverts ? (value_dim + L - 1) / L * L : 0;
-  }
-  static constexpr Index near_operands(Index value_dim) { return kOperandsOfBlock * operands_of_value_row(value_dim); }
-
-  /// Values of the keys [first, last), as they lie if they can be multiplied so.
-  Rows<Operand> values_from(Index first, Index last) const {
-    const S* const value = static_cast<const S*>(tile_.value) + first * tile_.value_row;
-    const Index row = operands_of_value_row(tile_.value_dim), keys = last - first;
-    if constexpr (!Operands::kConverts)
-      return {value, tile_.value_row, tile_.value_step};
-    else if constexpr (!Operands::kJoins)
-      for (Index i = 0; i < keys; ++i)
-        convert_row<S>(value + i * tile_.value_row, tile_.value_step, tile_.value_dim, near_values_ + i * row);
-    else
-      for (Index i = 0; i < keys; i += 2)
-        Operands::join_rows(value + i * tile_.value_row, i + 1 < keys ? value + (i + 1) * tile_.value_row : nullptr,
-                            tile_.value_step, tile_.value_dim, near_values_ + i / 2 * row);
-    return {near_values_, row, 1};
-  }
-
   ValueArguments<Products> arguments(const KeyBlock& block, const Segment& segment, T* out, bool starts) const {
     const Index lane = segment.first_vector * L, first = block.segments[0].begin;
     return {Operands::count(segment.end - segment.begin),

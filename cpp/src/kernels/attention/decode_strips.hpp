@@ -8,12 +8,26 @@
 namespace mha::MHA_ISA {
 namespace {
 
-/// Rows of memory that are read one after another, and those that are read after them.
+/// Rows that are evenly spaced in memory.
+struct RowRun {
+  const void* data;
+  Index row, rows;  // bytes between rows; number of rows
+};
+
+/// The rows of a span in the order in which they are read, run by run, and what is read after them.
 struct RowStream {
-  const char* data;
-  Index row, bytes, rows;  // bytes between rows; of each; number
-  const char* next;
-  Index next_row;
+  Index bytes;  // of each row
+  int count = 0;
+  RowRun runs[kSpanKeys / kKeyBlock + 1];
+
+  explicit RowStream(Index row_bytes) : bytes(row_bytes) {}
+
+  template <class S>
+  void append(const Rows<S>& from, Index rows) {
+    runs[count++] = {from.data, from.row * Index(sizeof(S)), rows};
+  }
+  /// Ends with a run that no reader reaches the end of.
+  void close(const void* data, Index row) { runs[count] = {data, row, PTRDIFF_MAX}; }
 };
 
 /// Asks for the rows of a stream kAhead bytes before they are read: enough to cover the latency of memory, and in the
@@ -21,12 +35,10 @@ struct RowStream {
 class ReadAhead {
  public:
   /// `first`: the row that is read first.
-  ReadAhead(const RowStream& stream, Index first)
-      : row_(stream.row), bytes_(stream.bytes), next_(stream.next), next_row_(stream.next_row) {
+  ReadAhead(const RowStream& stream, Index first) : run_(stream.runs), bytes_(stream.bytes) {
     first += kAhead / bytes_ + 1;
-    left_ = stream.rows - first;
-    current_ = stream.data + first * row_;
-    if (left_ <= 0) turn(-left_);
+    for (; first >= run_->rows; ++run_) first -= run_->rows;
+    begin(first);
   }
 
   /// Asks for the next `count` lines.
@@ -50,16 +62,20 @@ class ReadAhead {
 
   MHA_INLINE void step() {
     current_ += row_;
-    if (--left_ == 0) turn(0);
+    if (--left_ > 0) return;
+    ++run_;
+    begin(0);
   }
-  void turn(Index first) {
-    row_ = next_row_;
-    current_ = next_ + first * row_;
+  /// Goes on at row `first` of the run.
+  MHA_INLINE void begin(Index first) {
+    row_ = run_->row;
+    current_ = static_cast<const char*>(run_->data) + first * row_;
+    left_ = run_->rows - first;
   }
 
+  const RowRun* run_;
   Index row_, bytes_, at_ = 0, left_;
-  const char *current_, *next_;
-  Index next_row_;
+  const char* current_;
 };
 
 template <class S>

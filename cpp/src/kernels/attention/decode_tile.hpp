@@ -60,6 +60,7 @@ class DecodeTile {
 
   DecodeTile(const AttentionTile& tile, void* scratch)
       : tile_(tile),
+        source_(tile),
         scale_(tile),
         modify_(tile, scale_),
         total_(scratch),
@@ -146,14 +147,17 @@ class DecodeTile {
       sums.maximum[r] = kLowest<T>;
       sums.sum[r] = T(0);
     }
-    RowStream keys = stream(tile_.key, tile_.key_row, tile_.head_dim, begin, end);
-    RowStream values = stream(tile_.value, tile_.value_row, tile_.value_dim, begin, end);
-    keys.next = values.data;
-    keys.next_row = values.row;
-    if (end < last_key_) {
-      values.next = keys.data + keys.rows * keys.row;
-      values.next_row = keys.row;
+    RowStream keys(tile_.head_dim * Index(sizeof(S))), values(tile_.value_dim * Index(sizeof(S)));
+    for (Index at = begin, next; at < end; at = next) {
+      next = source_.run_end(at, end);
+      keys.append(source_.keys(at), next - at);
+      values.append(source_.values(at), next - at);
     }
+    keys.close(values.runs[0].data, values.runs[0].row);
+    if (end < last_key_)
+      values.close(source_.keys(end).data, source_.keys(end).row * Index(sizeof(S)));
+    else
+      values.close(values.runs[0].data, 0);
 
     Block blocks[kSpanKeys / kKeyBlock];
     int count = 0;
@@ -166,6 +170,7 @@ class DecodeTile {
       block.bias = bias_ + in_span;
       block.weights = weights_ + in_span / Operands::kElements;
       block.is_masked = is_masked(block);
+      if (!source_.is_seen(block.origin())) continue;
       if (has_bias() && !fill_bias_rows<S>(tile_, block.begin, block.end, block.bias, kSpanKeys)) continue;
       score(block, keys, begin);
       ++count;
@@ -177,7 +182,7 @@ class DecodeTile {
     }
     for (int i = 0; i < count; ++i) {
       const Block& block = blocks[i];
-      if (block.is_masked && has_non_finite_value<S>(tile_, block.begin, block.end))
+      if (block.is_masked && has_non_finite_value<S>(source_, tile_.value_dim, block.begin, block.end))
         add_guarded(block, sums, i == 0);
       else
         add_values(block, sums, i == 0, values, begin);
@@ -196,15 +201,15 @@ class DecodeTile {
   }
 
   void score(const Block& block, const RowStream& stream, Index span_begin) {
-    const S* key = static_cast<const S*>(tile_.key) + block.begin * tile_.key_row;
+    const Rows<S> rows = source_.keys(block.begin);
     const auto strip = kStrips.score[tile_.rows - 1];
     const Index whole = block.keys() / kSumChains * kSumChains, rest = block.keys() - whole;
-    DecodeKeys<S> g{whole, depth_, key, tile_.key_row, queries_, block.scores, stream, block.begin - span_begin};
+    DecodeKeys<S> g{whole, depth_, rows.data, rows.row, queries_, block.scores, stream, block.begin - span_begin};
     if (whole > 0) strip(g);
     if (rest > 0) {  // Completed to as many as there are chains; the others are masked.
       const std::size_t bytes = std::size_t(tile_.head_dim) * sizeof(S);
       for (Index i = 0; i < kSumChains; ++i)
-        __builtin_memcpy(last_keys_ + i * tile_.head_dim, key + (whole + (i < rest ? i : 0)) * tile_.key_row, bytes);
+        __builtin_memcpy(last_keys_ + i * tile_.head_dim, rows.data + (whole + (i < rest ? i : 0)) * rows.row, bytes);
       g.keys = kSumChains;
       g.key = last_keys_;
       g.key_row = tile_.head_dim;
@@ -283,12 +288,12 @@ class DecodeTile {
   }
 
   void add_values(const Block& block, const SpanSums<T>& sums, bool starts, const RowStream& stream, Index span_begin) {
-    const S* value = static_cast<const S*>(tile_.value) + block.begin * tile_.value_row;
+    const Rows<S> rows = source_.values(block.begin);
     Index d = 0;
     for (int i = 0; i < 4; ++i) {
       const auto strip = kStrips.values[tile_.rows - 1][i];
       for (const Index columns = (8 >> i) * L; strip && d + columns <= tile_.value_dim; d += columns)
-        strip({block.keys(), value + d, tile_.value_row, block.weights, block.correction, sums.out + d, tile_.value_dim,
+        strip({block.keys(), rows.data + d, rows.row, block.weights, block.correction, sums.out + d, tile_.value_dim,
                starts, stream, block.begin - span_begin, d});
     }
   }
@@ -296,12 +301,12 @@ class DecodeTile {
   /// add_values() without the masked keys: zeros stand for their values.
   void add_guarded(const Block& block, const SpanSums<T>& sums, bool starts) {
     constexpr int N = int(Operands::kElements);
+    const Rows<S> rows = source_.values(block.begin);
     for (int r = 0; r < tile_.rows; ++r)
       for (Index d = 0; d < tile_.value_dim; d += N * L) {
         const auto values_of = [&](Index i) {
           const bool is_visible = i < block.keys() && block.bias[r * kSpanKeys + i] == T(0);
-          return is_visible ? static_cast<const S*>(tile_.value) + (block.begin + i) * tile_.value_row + d
-                            : kZeros<S, N * L>;
+          return is_visible ? rows.data + i * rows.row + d : kZeros<S, N * L>;
         };
         P sum[N];
         for (P& vector : sum) vector = pset1<P>(T(0));
@@ -365,19 +370,10 @@ class DecodeTile {
     }
   }
 
-  static RowStream stream(const void* data, Index row, Index columns, Index begin, Index end) {
-    constexpr Index kSize = sizeof(S);
-    return {static_cast<const char*>(data) + begin * row * kSize,
-            row * kSize,
-            columns * kSize,
-            end - begin,
-            static_cast<const char*>(data) + begin * row * kSize,
-            0};
-  }
-
   static constexpr DecodeTable<S> kStrips{};
 
   const AttentionTile& tile_;
+  KeyValueRows<S> source_;
   ScoreScale<T> scale_;
   ModifyScores<T> modify_;
   SpanSums<T> total_, span_;

@@ -2,8 +2,7 @@
 // something. What no query sees is never touched.
 #pragma once
 
-#include "kernels/attention/blocks.hpp"
-#include "kernels/products/kinds.hpp"
+#include "kernels/attention/key_value_source.hpp"
 
 namespace mha::MHA_ISA {
 namespace {
@@ -57,11 +56,11 @@ class KeyBlocks {
 
   /// Calls visit(block, begin) for every block of keys that some row sees, in order, with the first of these keys in it.
   template <class Visitor>
-  MHA_INLINE void for_each(Visitor visit) const {
+  MHA_INLINE void for_each(const KeyValueRows<S>& source, Visitor visit) const {
     for (Index begin = begin_; begin < end_;) {
       const Index edge = (begin / kKeyBlock + 1) * kKeyBlock;
       KeyBlock block{begin - begin % kKeyBlock, edge < end_ ? edge : end_, false, false, false, 0, {}};
-      visit(block, begin);
+      if (source.is_seen(block.begin)) visit(block, begin);
       begin = block.end;
     }
   }

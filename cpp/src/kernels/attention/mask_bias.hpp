@@ -3,7 +3,7 @@
 
 #include <stdint.h>
 
-#include "kernels/attention/blocks.hpp"
+#include "kernels/kernel_table.hpp"
 #include "kernels/products/packet_products.hpp"
 #include "kernels/vectors/transpose.hpp"
 

@@ -33,10 +33,10 @@ class ScoreTile {
   using P = Packet<T>;
 
   static std::size_t scratch_elements(Index head_dim) {
-    const Index near_keys = Operands::kConverts ? kKeyBlock * operand_row<S>(head_dim) : 0;
     const Index operands =
         Operands::kJoins ? kKeyBlock / Operands::kElements : 0;  // weights become operands in a place of their own
-    return std::size_t(W * (Operands::count(head_dim) + 2 * kKeyBlock + operands + 12) + near_keys);
+    return std::size_t(W * (Operands::count(head_dim) + 2 * kKeyBlock + operands + 12) +
+                       KeyValueRows<S>::near_keys(head_dim));
   }
 
   ScoreTile(const AttentionTile& tile, T* scratch)
@@ -44,6 +44,7 @@ class ScoreTile {
         scale_(tile),
         modify_(tile, scale_),
         vectors_(int((tile.rows + L - 1) / L)),
+        source_(tile),
         blocks_(tile, vectors_) {
     auto take = [&](Index rows) {
       T* part = scratch;
@@ -76,7 +77,7 @@ class ScoreTile {
   template <class Visitor>
   MHA_INLINE void for_each_block(Visitor visit) {
     Index span = -1;
-    blocks_.for_each([&](KeyBlock& block, Index begin) MHA_INLINE_LAMBDA {
+    blocks_.for_each(source_, [&](KeyBlock& block, Index begin) MHA_INLINE_LAMBDA {
       if (!plan_block(block, begin)) return;
       block.begins_span = block.begin / kSpanKeys != span;
       span = block.begin / kSpanKeys;
@@ -93,7 +94,7 @@ class ScoreTile {
       pstore(unused + j * L, pset1<P>(kLowest<T>));
     }
     const Index first = block.segments[0].begin;
-    const Rows<Operand> rows = keys_from(first, block.end);
+    const Rows<Operand> rows = source_.key_operands(first, block.end, near_keys_);
     for (int i = 0; i < block.segment_count; ++i) {
       const Segment& segment = block.segments[i];
       const Index lane = segment.first_vector * L, offset = segment.begin - block.begin;
@@ -101,7 +102,7 @@ class ScoreTile {
       score_keys(segment.vectors, keys,
                  {Operands::count(tile_.head_dim), rows.data + (segment.begin - first) * rows.row, rows.row, rows.step,
                   queries_ + lane, scores_ + offset * W + lane, (segment.modified ? unused : block_max_) + lane},
-                 upcoming(tile_.value, tile_.value_row, tile_.value_step, tile_.value_dim, segment.begin, keys));
+                 source_.next_values(segment.begin, keys));
       if (segment.modified) modify(block, segment);
     }
   }
@@ -254,9 +255,10 @@ class ScoreTile {
   /// Keys that follow the block.
   Upcoming next_keys(const KeyBlock& block) const {
     const Index left = blocks_.end() - block.end, keys = left < kKeyBlock ? left : kKeyBlock;
-    return upcoming(tile_.key, tile_.key_row, tile_.key_step, tile_.head_dim, block.end, keys);
+    return source_.next_keys(block.end, keys);
   }
 
+  const KeyValueRows<S>& source() const { return source_; }
   int vectors() const { return vectors_; }
   /// [keys of the block][kWidth]
   const T* scores() const { return scores_; }
@@ -268,23 +270,6 @@ class ScoreTile {
 
  private:
   Total total_of(int r) const { return {tile_, scale_, r, row_max_[r], row_sum_[r]}; }
-
-  Upcoming upcoming(const void* data, Index row, Index step, Index columns, Index first, Index rows) const {
-    if (!tile_.is_far || step != 1) return {};
-    constexpr Index kSize = sizeof(S);
-    return {static_cast<const S*>(data) + first * row, row * kSize, rows, columns * kSize};
-  }
-
-  /// Keys [first, last), as they lie if they can be multiplied so.
-  Rows<Operand> keys_from(Index first, Index last) const {
-    const S* const key = static_cast<const S*>(tile_.key) + first * tile_.key_row;
-    if (Operands::lie_ready(tile_.key_row, tile_.key_step, tile_.head_dim))
-      return {reinterpret_cast<const Operand*>(key), tile_.key_row / Operands::kElements, tile_.key_step};
-    const Index row = operand_row<S>(tile_.head_dim);
-    for (Index i = 0; i < last - first; ++i)
-      convert_row<S>(key + i * tile_.key_row, tile_.key_step, tile_.head_dim, near_keys_ + i * row);
-    return {near_keys_, row, 1};
-  }
 
   /// The scores of vector j become weights in operands, rounded; the sum is of those before that. All chains at once, so
   /// that the two weights of an operand meet in registers.
@@ -333,6 +318,7 @@ class ScoreTile {
   ScoreScale<T> scale_;
   ModifyScores<T> modify_;
   int vectors_;
+  KeyValueRows<S> source_;
   KeyBlocks<S> blocks_;
   int spans_ = 0;  // that were begun
   Operand *queries_, *near_keys_, *weights_;
