@@ -52,7 +52,7 @@ class DecodeTile {
 
   static std::size_t scratch_bytes(Index head_dim, Index value_dim) {
     return 2 * SpanSums<T>::bytes(value_dim) +
-           sizeof(T) * std::size_t((kMaxDecodeRows + kSumChains) * head_dim +
+           sizeof(T) * std::size_t((kMaxDecodeRows + kPartialSums) * head_dim +
                                    (Operands::kJoins ? 3 : 2) * kSpanKeys * kMaxDecodeRows);
   }
 
@@ -111,7 +111,7 @@ class DecodeTile {
     alignas(kVectorBytes) T correction[kRowFactors<T>];
 
     Index keys() const { return end - begin; }
-    Index scored_keys() const { return (keys() + kSumChains - 1) / kSumChains * kSumChains; }
+    Index scored_keys() const { return (keys() + kPartialSums - 1) / kPartialSums * kPartialSums; }
     Index origin() const { return begin - begin % kKeyBlock; }
   };
 
@@ -138,7 +138,7 @@ class DecodeTile {
       first_key_ = tile_.first_key[r] < first_key_ ? tile_.first_key[r] : first_key_;
       last_key_ = tile_.last_key[r] > last_key_ ? tile_.last_key[r] : last_key_;
     }
-    first_key_ = last_key_ == 0 ? 0 : first_key_ / kSumChains * kSumChains;
+    first_key_ = last_key_ == 0 ? 0 : first_key_ / kPartialSums * kPartialSums;
   }
 
   /// The keys [begin, end) of one span: all scores, then all weights, then all values.
@@ -194,7 +194,7 @@ class DecodeTile {
   bool has_bias() const { return tile_.attn_mask[0] || tile_.key_mask; }
 
   bool is_masked(const Block& block) const {
-    if (has_bias() || block.keys() % kSumChains != 0) return true;
+    if (has_bias() || block.keys() % kPartialSums != 0) return true;
     for (int r = 0; r < tile_.rows; ++r)
       if (tile_.first_key[r] > block.begin || tile_.last_key[r] < block.end) return true;
     return false;
@@ -203,14 +203,14 @@ class DecodeTile {
   void score(const Block& block, const RowStream& stream, Index span_begin) {
     const Rows<S> rows = source_.keys(block.begin);
     const auto strip = kStrips.score[tile_.rows - 1];
-    const Index whole = block.keys() / kSumChains * kSumChains, rest = block.keys() - whole;
+    const Index whole = block.keys() / kPartialSums * kPartialSums, rest = block.keys() - whole;
     DecodeKeys<S> g{whole, depth_, rows.data, rows.row, queries_, block.scores, stream, block.begin - span_begin};
     if (whole > 0) strip(g);
     if (rest > 0) {  // Completed to as many as there are chains; the others are masked.
       const std::size_t bytes = std::size_t(tile_.head_dim) * sizeof(S);
-      for (Index i = 0; i < kSumChains; ++i)
+      for (Index i = 0; i < kPartialSums; ++i)
         __builtin_memcpy(last_keys_ + i * tile_.head_dim, rows.data + (whole + (i < rest ? i : 0)) * rows.row, bytes);
-      g.keys = kSumChains;
+      g.keys = kPartialSums;
       g.key = last_keys_;
       g.key_row = tile_.head_dim;
       g.scores += whole;
@@ -264,12 +264,12 @@ class DecodeTile {
     for (int r = 0; r < tile_.rows; ++r) {
       T* const scores = block.scores + r * kSpanKeys;
       const P highest = pset1<P>(sums.maximum[r]);
-      P weights[kSumChains / L];
+      P weights[kPartialSums / L];
       MHA_UNROLL
       for (P& chains : weights) chains = pset1<P>(T(0));
-      for (Index i = 0; i < block.scored_keys(); i += kSumChains) {
+      for (Index i = 0; i < block.scored_keys(); i += kPartialSums) {
         MHA_UNROLL
-        for (Index c = 0; c < kSumChains; c += L) {
+        for (Index c = 0; c < kPartialSums; c += L) {
           const P weight = weight_of<S>(pmul(psub(pload<P>(scores + i + c), highest), scale));
           if constexpr (Operands::kJoins)
             store_pairs(block.weights + r * kSpanOperands + (i + c) / Operands::kElements, weight);
@@ -278,10 +278,10 @@ class DecodeTile {
           weights[c / L] = padd(weights[c / L], weight);
         }
       }
-      alignas(kVectorBytes) T chains[kSumChains];
+      alignas(kVectorBytes) T chains[kPartialSums];
       MHA_UNROLL
-      for (Index c = 0; c < kSumChains; c += L) pstore(chains + c, weights[c / L]);
-      of_block[r] = sum_chains<0, 1>([&](Index c) MHA_INLINE_LAMBDA { return chains[c]; });
+      for (Index c = 0; c < kPartialSums; c += L) pstore(chains + c, weights[c / L]);
+      of_block[r] = add_partial_sums<0, 1>([&](Index c) MHA_INLINE_LAMBDA { return chains[c]; });
     }
     for (Index r = 0; r < kRowFactors<T>; r += L)
       pstore(sums.sum + r, pmadd(pload<P>(sums.sum + r), pload<P>(block.correction + r), pload<P>(of_block + r)));
@@ -381,7 +381,7 @@ class DecodeTile {
   Operand* weights_;   // [rows][kSpanOperands]: the scores, replaced, where an operand is a number
   Operand* queries_;   // [rows][depth_]
   Index depth_;        // operands of the head dimension
-  S* last_keys_;       // [kSumChains][D]
+  S* last_keys_;       // [kPartialSums][D]
   Index first_key_ = 0, last_key_ = 0;
 };
 

@@ -12,11 +12,12 @@
 // it.
 #pragma once
 
+#include "kernels/attention/exponentiate.hpp"
 #include "kernels/attention/key_blocks.hpp"
 #include "kernels/attention/mask_bias.hpp"
+#include "kernels/attention/modify_scores.hpp"
+#include "kernels/attention/pack_queries.hpp"
 #include "kernels/attention/score_strips.hpp"
-#include "kernels/attention/softmax_sums.hpp"
-#include "kernels/vectors/transpose.hpp"
 
 namespace mha::MHA_ISA {
 namespace {
@@ -69,7 +70,7 @@ class ScoreTile {
     recent_ = take(1);
     near_keys_ = reinterpret_cast<Operand*>(scratch);
 
-    pack_queries();
+    pack_queries<S>(tile, vectors_, queries_);
     clear_sums();
   }
 
@@ -178,39 +179,19 @@ class ScoreTile {
     for (int j = 0; j < vectors_; ++j) {
       P sum;
       if constexpr (Operands::kJoins)
-        sum = exponentiate_to_operands(block, j);
+        sum = weights_to_operands<S>(scores_ + j * L, weights_ + j * L, first_in(block, j) - block.begin,
+                                     last_in(block, j) - block.begin, pload<P>(row_max_ + j * L),
+                                     pset1<P>(scale_.exponent_scale));
       else
         sum = exponentiate_in_place(block, j);
       pstore(row_sum_ + j * L, pmadd(pload<P>(row_sum_ + j * L), pload<P>(correction_ + j * L), sum));
     }
   }
 
-  /// The scores of vector j become weights, where they are. Returns their sum. Four chains at a time: as many
-  /// polynomials side by side as the latency of a multiply-add needs, and their coefficients fit sixteen registers.
+  /// The scores of vector j become weights, where they are. Returns their sum.
   P exponentiate_in_place(const KeyBlock& block, int j) {
-    constexpr Index kTogether = 4, kApart = kSumChains / kTogether;
-    const P scale = pset1<P>(scale_.exponent_scale), highest = pload<P>(row_max_ + j * L);
-    const Index first = first_in(block, j) - block.begin, last = last_in(block, j) - block.begin;
-    T* const scores = scores_ + j * L;
-    return sum_chains<0, 1, kApart>([&](Index chain) MHA_INLINE_LAMBDA {
-      P sums[kTogether];
-      MHA_UNROLL
-      for (P& sum : sums) sum = pset1<P>(T(0));
-      const auto weigh = [&](Index key, P& sum) MHA_INLINE_LAMBDA {
-        const P weight = weight_of<S>(pmul(psub(pload<P>(scores + key * W), highest), scale));
-        pstore(scores + key * W, weight);
-        sum = padd(sum, weight);
-      };
-      for (Index key = first - first % kSumChains + chain; key < last; key += kSumChains)
-        if (key >= first && key + kSumChains - kApart < last) {
-          MHA_UNROLL
-          for (Index i = 0; i < kTogether; ++i) weigh(key + i * kApart, sums[i]);
-        } else {
-          for (Index i = 0; i < kTogether; ++i)
-            if (key + i * kApart >= first && key + i * kApart < last) weigh(key + i * kApart, sums[i]);
-        }
-      return sum_chains<0, 1, kTogether>([&](Index i) MHA_INLINE_LAMBDA { return sums[i]; });
-    });
+    return weights_in_place<S>(scores_ + j * L, first_in(block, j) - block.begin, last_in(block, j) - block.begin,
+                               pload<P>(row_max_ + j * L), pset1<P>(scale_.exponent_scale));
   }
 
   /// What exponentiate() raises 2 to for scores of vector j: log2 of the weight relative to the largest one.
@@ -271,35 +252,6 @@ class ScoreTile {
  private:
   Total total_of(int r) const { return {tile_, scale_, r, row_max_[r], row_sum_[r]}; }
 
-  /// The scores of vector j become weights in operands, rounded; the sum is of those before that. All chains at once, so
-  /// that the two weights of an operand meet in registers.
-  P exponentiate_to_operands(const KeyBlock& block, int j) {
-    const P scale = pset1<P>(scale_.exponent_scale), highest = pload<P>(row_max_ + j * L);
-    const Index first = first_in(block, j) - block.begin, last = last_in(block, j) - block.begin;
-    if (first >= last) return pset1<P>(T(0));  // both may lie far outside the block
-    const Index begin = first - first % kSumChains, end = last + (kSumChains - last % kSumChains) % kSumChains;
-    T* const scores = scores_ + j * L;
-    const auto leave_out = [&](Index from, Index to) {
-      for (Index key = from; key < to; ++key) pstore(scores + key * W, pset1<P>(-kInfinity<T>));
-    };
-    leave_out(begin, first);
-    leave_out(last, end);
-    P chains[kSumChains];
-    MHA_UNROLL
-    for (P& chain : chains) chain = pset1<P>(T(0));
-    for (Index key = begin; key < end; key += kSumChains) {
-      MHA_UNROLL
-      for (Index c = 0; c < kSumChains; c += 2) {
-        const P one = weight_of<S>(pmul(psub(pload<P>(scores + (key + c) * W), highest), scale));
-        const P two = weight_of<S>(pmul(psub(pload<P>(scores + (key + c + 1) * W), highest), scale));
-        Products::store(weights_ + (key + c) / 2 * W + j * L, pair_up(one, two));
-        chains[c] = padd(chains[c], one);
-        chains[c + 1] = padd(chains[c + 1], two);
-      }
-    }
-    return sum_chains<0, 1>([&](Index chain) MHA_INLINE_LAMBDA { return chains[chain]; });
-  }
-
   void clear_sums() {
     for (int j = 0; j < vectors_; ++j) {
       pstore(row_max_ + j * L, pset1<P>(kLowest<T>));
@@ -307,9 +259,6 @@ class ScoreTile {
     }
   }
 
-  void pack_queries();
-  template <class Load, class Element>
-  void pack_queries();
   bool plan_block(KeyBlock& block, Index begin);
   void modify(const KeyBlock& block, const Segment& segment);
   void fill_lanes(const KeyBlock& block);
@@ -325,40 +274,6 @@ class ScoreTile {
   T *scores_, *bias_, *row_max_, *row_sum_, *correction_, *block_max_, *first_, *last_, *slope_, *position_;
   T *total_max_, *total_sum_, *older_, *recent_;
 };
-
-template <class S>
-void ScoreTile<S>::pack_queries() {
-  // All requests at once: a transpose alone has no more than kLanes of them on the way.
-  const Index size = tile_.is_wide ? sizeof(T) : sizeof(S);
-  for (int r = 0; r < tile_.rows && tile_.query_step == 1; ++r)
-    Upcoming{tile_.query[r], 0, 1, tile_.head_dim * size}.prefetch(0, 1);
-  if (tile_.is_wide)
-    pack_queries<OperandsOfNumbers<S>, T>();
-  else
-    pack_queries<Operands, S>();
-}
-
-template <class S>
-template <class Load, class Element>
-void ScoreTile<S>::pack_queries() {
-  if (tile_.rows == 1) {  // all lanes hold it: one store for each operand, not one for each lane of it
-    const Element* const query = static_cast<const Element*>(tile_.query[0]);
-    const Index step = tile_.query_step;
-    for (Index u = 0, d = 0; d < tile_.head_dim; ++u, d += Operands::kElements) {
-      const Operand operand = Load::load_one(query + d * step, step, tile_.head_dim - d);
-      Products::store(queries_ + u * W, Products::broadcast(&operand));
-    }
-    return;
-  }
-  for (int j = 0; j < vectors_; ++j) {
-    const Element* rows[L];  // lanes without a row of their own repeat the last one; nothing of theirs is stored
-    for (Index r = 0; r < L; ++r) {
-      const Index row = j * L + r < tile_.rows ? j * L + r : tile_.rows - 1;
-      rows[r] = static_cast<const Element*>(tile_.query[row]);
-    }
-    load_transposed<Load>(rows, 0, tile_.head_dim, tile_.query_step, queries_ + j * L, W);
-  }
-}
 
 /// Cuts the block where the set of vectors that see something changes. False if masks leave nothing of it.
 template <class S>

@@ -20,18 +20,18 @@ MHA_INLINE Packet<Compute<S>> weight_of(const Packet<Compute<S>>& t) {
     return exp2_of_nonpositive(t);
 }
 
-/// The weights of a block are added in this many chains: key k of the block in chain k mod kSumChains, the chains then
-/// in pairs, c and c + 8, c + 4, c + 2, c + 1. So sums are the same whether queries lie in the lanes or keys do, and no
-/// chain is long enough to wait for.
-constexpr Index kSumChains = 16;
+/// The weights of a block are added in so many partial sums, key k of the block to partial sum k mod kPartialSums; these
+/// are then added in pairs, i and i + 8, i + 4, i + 2, i + 1. So the total is the same whether queries lie in the lanes or
+/// keys do, and no addition waits long for the one before.
+constexpr Index kPartialSums = 16;
 
-/// The sum of chains C, C + Step, ... of kChains: `chain(c)` gives one.
-template <int C, int Step, int kChains = kSumChains, class Chain>
-MHA_INLINE auto sum_chains(Chain chain) {
-  if constexpr (Step == kChains)
-    return chain(Index(C));
+/// The total of partial sums I, I + Step, ... of kCount: `part(i)` gives one.
+template <int I, int Step, int kCount = kPartialSums, class Part>
+MHA_INLINE auto add_partial_sums(Part part) {
+  if constexpr (Step == kCount)
+    return part(Index(I));
   else
-    return padd(sum_chains<C, 2 * Step, kChains>(chain), sum_chains<C + Step, 2 * Step, kChains>(chain));
+    return padd(add_partial_sums<I, 2 * Step, kCount>(part), add_partial_sums<I + Step, 2 * Step, kCount>(part));
 }
 
 /// Two sets of sums of the same rows, each relative to a maximum of its own, become one relative to the larger.
