@@ -1,5 +1,5 @@
-// The two products of decode: keys, then value columns, lie in the lanes, so that each byte of K and V goes through a
-// register once, whatever the number of query rows.
+// The two products of decode, S = Q K^T and O = P V, for up to kMaxDecodeRows rows. Each byte of K and V goes through a
+// register once, whatever the number of rows: keys lie in the lanes of the scores, columns of values in those of the result.
 #pragma once
 
 #include "kernels/products/kinds.hpp"
@@ -14,34 +14,41 @@ struct RowRun {
   Index row, rows;  // bytes between rows; number of rows
 };
 
-/// The rows of a span in the order in which they are read, run by run, and what is read after them.
+/// The rows of a span in the order in which they are read, run by run, and then what is read after them.
 struct RowStream {
   Index bytes;  // of each row
   int count = 0;
-  RowRun runs[kSpanKeys / kKeyBlock + 1];
+  RowRun runs[kSpanKeys / kKeyBlock + 2];
 
   explicit RowStream(Index row_bytes) : bytes(row_bytes) {}
-
   template <class S>
   void append(const Rows<S>& from, Index rows) {
     runs[count++] = {from.data, from.row * Index(sizeof(S)), rows};
   }
-  /// Ends with a run that no reader reaches the end of.
-  void close(const void* data, Index row) { runs[count] = {data, row, PTRDIFF_MAX}; }
+  /// The last run has no end, and is its own successor.
+  void close(const void* data, Index row) { runs[count] = runs[count + 1] = {data, row, PTRDIFF_MAX}; }
 };
 
-/// Asks for the rows of a stream kAhead bytes before they are read: enough to cover the latency of memory, and in the
+/// Prefetches the rows of a stream kAhead bytes before they are read: enough to cover the latency of memory, and in the
 /// order of their addresses, which the hardware then follows (in the order of use it gives 25 % less bandwidth).
+///
+/// One is made for each block of keys. It goes on from the run that it begins in to the next one, no further: a run has at
+/// least as many rows as a block, but for the last one of a span.
 class ReadAhead {
  public:
-  /// `first`: the row that is read first.
-  ReadAhead(const RowStream& stream, Index first) : run_(stream.runs), bytes_(stream.bytes) {
+  /// `first`: the row of the stream that is read first.
+  ReadAhead(const RowStream& stream, Index first) : bytes_(stream.bytes) {
     first += kAhead / bytes_ + 1;
-    for (; first >= run_->rows; ++run_) first -= run_->rows;
-    begin(first);
+    const RowRun* run = stream.runs;
+    for (; first >= run->rows; ++run) first -= run->rows;
+    row_ = run->row;
+    left_ = run->rows - first;
+    current_ = static_cast<const char*>(run->data) + first * row_;
+    next_ = static_cast<const char*>(run[1].data);
+    next_row_ = run[1].row;
   }
 
-  /// Asks for the next `count` lines.
+  /// Prefetches the next `count` lines.
   MHA_INLINE void lines(int count) {
     for (int i = 0; i < count; ++i) {
       __builtin_prefetch(current_ + at_);
@@ -51,7 +58,7 @@ class ReadAhead {
       step();
     }
   }
-  /// Asks for bytes [from, to) of the next row.
+  /// Prefetches bytes [from, to) of the next row.
   MHA_INLINE void part_of_row(Index from, Index to) {
     for (; from < to; from += 64) __builtin_prefetch(current_ + from);
     step();
@@ -62,20 +69,15 @@ class ReadAhead {
 
   MHA_INLINE void step() {
     current_ += row_;
-    if (--left_ > 0) return;
-    ++run_;
-    begin(0);
-  }
-  /// Goes on at row `first` of the run.
-  MHA_INLINE void begin(Index first) {
-    row_ = run_->row;
-    current_ = static_cast<const char*>(run_->data) + first * row_;
-    left_ = run_->rows - first;
+    if (--left_ == 0) {
+      row_ = next_row_;
+      current_ = next_;
+    }
   }
 
-  const RowRun* run_;
-  Index row_, bytes_, at_ = 0, left_;
-  const char* current_;
+  Index row_, bytes_, at_ = 0, left_;  // left_: rows of the run; below 0 in the next one
+  const char *current_, *next_;
+  Index next_row_;
 };
 
 template <class S>
@@ -87,12 +89,12 @@ struct DecodeKeys {
   const Operand* queries;  // [rows][depth]
   Compute<S>* scores;      // [rows][kSpanKeys], at the first key
   const RowStream& stream;
-  Index first;  // where `key` is in the stream
+  Index first;  // row of the stream that `key` is
 };
 
-/// Scores of `keys` keys, whole vectors of them, against M rows: K is transposed in registers, kLanes x kLanes elements
-/// at a time. The sum over the head dimension has the order of PacketTile::multiply_long. A single row has one chain of
-/// multiply-adds for each vector of keys; two vectors at a time hide its latency.
+/// Scores of `keys` keys, whole vectors of them, against M rows. K is transposed in registers, kLanes x kLanes operands at a
+/// time. The sum over the head dimension has the order of PacketTile::multiply_long. With a single row each multiply-add of
+/// a vector of keys waits for the one before, so two vectors are computed side by side.
 template <class S, int M>
 void score_key_lanes(const DecodeKeys<S>& g) {
   using T = Compute<S>;
@@ -100,7 +102,7 @@ void score_key_lanes(const DecodeKeys<S>& g) {
   using Products = typename Operands::Products;
   using P = Packet<T>;
   constexpr Index L = kLanes<T>;
-  constexpr Index kQuad = L < 4 ? L : 4;  // Four addresses share a pointer: a pointer for each row does not fit.
+  constexpr Index kQuad = L < 4 ? L : 4;  // rows that share a pointer: there are not enough registers for one each
   constexpr int kBytes = L * L * Operands::kElements * sizeof(S), kLines = kBytes < 64 ? 1 : kBytes / 64;
   const Index row = g.key_row;
   constexpr int G = M == 1 ? 2 : 1;  // vectors of keys at a time
@@ -131,7 +133,8 @@ void score_key_lanes(const DecodeKeys<S>& g) {
           MHA_UNROLL
           for (const S*& quad : quads[i]) quad += L * Operands::kElements;
           transpose(block);
-          if (G > 1) asm("" : "+r"(query));  // or the broadcast queries stay in registers, which are all taken
+          // Keeps the compiler from holding broadcast queries in registers for both vectors: none are left.
+          if (G > 1) asm("" : "+r"(query));
           MHA_UNROLL
           for (Index k = 0; k < L; ++k) {
             MHA_UNROLL
@@ -164,10 +167,10 @@ struct DecodeValues {
   Index out_row;
   bool starts;  // nothing has been written to `out` yet
   const RowStream& stream;
-  Index first, column;  // where `value` is in the stream: row, element
+  Index first, column;  // row of the stream that `value` is in, and its element of that
 };
 
-/// N vectors of columns of the values of one operand of keys; `row` of the first, `second` of the other one if it has two.
+/// N vectors of operands down the columns of values: of the key at `row`, and of that at `second` if an operand has two.
 template <class S, int N>
 MHA_INLINE void load_values(const S* row, const S* second, Packet<Compute<S>> (&value)[N]) {
   constexpr Index L = kLanes<Compute<S>>;
@@ -211,7 +214,8 @@ void merge_value_lanes(const DecodeValues<S>& g) {
     add_operand(row + g.value_row);
   }
   if constexpr (Operands::kJoins)
-    if (g.keys % kKeys != 0) add_operand(kZeros<S, N * L>);  // the other key of the last operand weighs nothing
+    if (g.keys % kKeys != 0)
+      add_operand(kZeros<S, N * L>);  // the last operand has one key; the weight of the other is 0
   MHA_UNROLL
   for (int m = 0; m < M; ++m) {
     MHA_UNROLL
@@ -222,14 +226,14 @@ void merge_value_lanes(const DecodeValues<S>& g) {
   }
 }
 
-/// Vectors of columns of merge_value_lanes for m rows: with a chain of multiply-adds for each there are enough to hide
-/// its latency, and no more than registers.
+/// Most vectors of columns that merge_value_lanes takes at a time for m rows: enough independent sums to hide the latency of
+/// a multiply-add, and no more than fit the registers.
 constexpr int value_vectors(int m) {
   const int most = kVectors == 4 ? 20 : 10;
   return m * 8 <= most ? 8 : m * 4 <= most ? 4 : m * 2 <= most ? 2 : 1;
 }
 
-/// The strips by number of rows; those of the values for 8, 4, 2 and 1 vectors.
+/// The functions for each number of rows, and for values for 8, 4, 2 and 1 vectors of columns at a time.
 template <class S>
 struct DecodeTable {
   void (*score[kMaxDecodeRows])(const DecodeKeys<S>&);
