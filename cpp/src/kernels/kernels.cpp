@@ -1,5 +1,5 @@
-// The one translation unit of this folder: instantiates the kernels for every row of dtypes.def and hands out one
-// table. Compiled once for each line of cpp/cmake/isa.cmake, with that instruction set's flags and MHA_ISA.
+// The one translation unit of this folder. It instantiates the kernels for every row of dtypes.def and hands out one table.
+// It is compiled once for each line of cpp/cmake/isa.cmake, with the flags of that instruction set and its name as MHA_ISA.
 #include "kernels/attention/attend_tile.hpp"
 #include "kernels/attention/decode_tile.hpp"
 #include "kernels/attention/scores_tile.hpp"
@@ -53,7 +53,7 @@ constexpr AttentionKernel attention_kernel() {
 }
 
 template <class T>
-void observe_tile(const AttentionTile& tile, const StatisticsOutputs& outputs, void* scratch) {
+void statistics_tile(const AttentionTile& tile, const StatisticsOutputs& outputs, void* scratch) {
   StatisticsTile<T>(tile, outputs, scratch).run();
 }
 
@@ -64,7 +64,7 @@ std::size_t attention_scratch(Index head_dim, Index value_dim) {
   return many > few ? many : few;
 }
 
-[[maybe_unused]] std::size_t no_bytes(Index, Index) { return 0; }  // unused in an extension
+[[maybe_unused]] std::size_t no_bytes(Index, Index) { return 0; }  // unused where a set extends another
 [[maybe_unused]] void read_in_place(ProjectionTile&, void*) {}
 
 constexpr ProjectionKernel kInt8Weights = {&quantized_bytes, &quantize_rows, &run<ByteProducts, &project_int8_weights>};
@@ -93,9 +93,9 @@ constexpr DTypeKernels dtype_kernels() {
                        attention_kernel<AttendTile, S>(),
                        attention_kernel<DecodeTile, S>(),
                        DecodeTile<S>::kColumns,
-                       &run<ProductsOf<S>, &weigh_tile<S>>,
-                       &run<ProductsOf<S>, &write_scores<S>>,
-                       &run<ProductsOf<S>, &observe_tile<S>>,
+                       &run<ProductsOf<S>, &weights_tile<S>>,
+                       &run<ProductsOf<S>, &scores_tile<S>>,
+                       &run<ProductsOf<S>, &statistics_tile<S>>,
                        sizeof(S) < sizeof(T) ? &rounded_scratch : &projection_scratch<T>,
                        {},
                        &round_numbers<S>,
@@ -111,8 +111,8 @@ constexpr DTypeKernels dtype_kernels() {
 }
 
 #ifdef MHA_BASE_ISA
-/// The element types, and int8 weights, that this instruction set has instructions for; the others are those of the set
-/// it extends.
+/// An instruction set that extends another has kernels of its own for bf16 and for int8 weights, which it has instructions
+/// for. The others are those of the set that it extends.
 KernelTable extended_table() noexcept {
   KernelTable extended = MHA_BASE_ISA::table();
   extended.isa = MHA_QUOTE(MHA_ISA);

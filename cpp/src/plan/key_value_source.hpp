@@ -16,12 +16,9 @@ struct KeyValues {
 
   /// What the tiles of one key-value head read, from row `first` of the tensors on.
   KeyValueSource source(Index batch, Index kv_head, Index first) const {
-    return {key.at(batch, kv_head, first),
-            value.at(batch, kv_head, first),
-            key.row / element_size,
-            key.step,
-            value.row / element_size,
-            value.step};
+    return {key.at(batch, kv_head, first), value.at(batch, kv_head, first),
+            key.row / element_size,        key.step,
+            value.row / element_size,      value.step};
   }
 };
 

@@ -57,8 +57,9 @@ AttentionPlan make_plan(const AttentionArguments& a, AttentionOutput output, con
   } else if (plan.attn_mask.data && plan.attn_mask_is_boolean &&
              (plan.attn_mask.head == 0 || a.query.extents[1] == 1) &&
              (plan.attn_mask.row == 0 || plan.query_length == 1) && !a.ragged) {
-    // The same for every head and query: one look at each key does, instead of one at each (query, key). Not in a
-    // ragged batch, where such a mask begins anew with each sequence, and a key_mask goes through all keys.
+    // The mask is the same for every head and query. As a key_mask it is read once for each key instead of once for each
+    // pair of query and key. Not in a ragged batch: there an attn_mask begins anew with each sequence, while a key_mask
+    // runs through the keys of all sequences.
     plan.key_mask = plan.attn_mask.data;
     plan.key_mask_batch = plan.attn_mask.batch;
     plan.key_mask_step = plan.attn_mask.step;
@@ -85,14 +86,15 @@ AttentionPlan make_plan(const AttentionArguments& a, AttentionOutput output, con
                                           : 1.0;
 
   plan.accumulator = accumulator_of(a.query.dtype);
-  // What is far from every score caps all or nothing: there its reciprocal still has all digits.
+  // A cap beyond these bounds is larger or smaller than every score and acts like the bound. Within them its reciprocal
+  // is a normal number.
   const double far_cap = plan.accumulator == DType::f64 ? 0x1p512 : 0x1p64;
   plan.softcap = options.softcap == 0 ? 0 : std::clamp(options.softcap, 1 / far_cap, far_cap);
   plan.alibi_slopes = static_cast<const std::byte*>(options.alibi_slopes.data);
   plan.alibi_slope_stride = options.alibi_slopes.strides[0] * size_of(plan.accumulator);
 
-  if (output == AttentionOutput::scores) plan.write = plan.kernels->score;
-  if (output == AttentionOutput::weights) plan.write = plan.kernels->weigh;
+  if (output == AttentionOutput::scores) plan.write = plan.kernels->scores;
+  if (output == AttentionOutput::weights) plan.write = plan.kernels->weights;
   plan.suits_decode = !plan.write && suits_decode(plan);
 
   double pairs = 0;
@@ -100,7 +102,7 @@ AttentionPlan make_plan(const AttentionArguments& a, AttentionOutput output, con
   for (Index b = 0; b < plan.batch; ++b) {
     const Index rows = plan.group * plan.queries_of(b), keys = plan.keys_of(b);
     plan.query_tiles += plan.tiles_of(b);
-    // For few rows the time is that of reading keys and values, as much as some 16 multiply-adds with each element.
+    // Few rows take the time of reading keys and values, which is about that of 16 multiply-adds with each element.
     if (rows > 0) pairs += double(std::max<Index>(rows, 16)) * double(keys);
     most_rows = std::max(most_rows, rows);
     most_keys = std::max(most_keys, keys);

@@ -1,13 +1,17 @@
-// O = softmax(...) V for one tile: O^T += V^T P^T, block of keys by block of keys.
+// O = softmax(S) V for one tile: O^T = O^T * correction + V^T P^T for each block of keys, on top of score_tile.hpp; at the
+// end O^T / sum. The kernel behind scaled_dot_product_attention.
 //
-// The weights P^T lie as the scores did, queries in the lanes, so values are read by broadcast from where they lie and
-// need no packing either. O^T [Dv][queries] stays in scratch and is transposed once, at the end. Memory traffic for a
-// block of 64 keys at D = Dv = 64 and 64 queries: 32 KB of K and V in, 16 KB of O^T in and out, for half a million
-// multiply-adds: compute-bound from any level of cache.
+// Layout: the weights P^T lie as the scores did, queries in the lanes. So values are read by broadcast from where they lie
+// and need no packing either. O^T [Dv][queries] stays in scratch and is transposed once, at the end.
 //
-// Numerics: a block's contribution is summed on its own, from zero, and then added to the rescaled sum of its span,
-// spans likewise to the whole. Blocked summation keeps the rounding error of a long row near (keys of a block + blocks
-// of a span + spans) instead of (keys) units.
+// Memory traffic of a block of 64 keys at D = Dv = 64 in f32 with 64 queries: 32 KB of K and V in, 16 KB of O^T in and out,
+// for half a million multiply-adds. That is compute-bound from any level of cache.
+//
+// Numerics: the contribution of a block is summed from zero and then added to the rescaled sum of its span, and the spans
+// likewise to the whole. The rounding error of a long row grows with (keys of a block + blocks of a span + spans) instead
+// of with the number of keys. Order and merging: softmax_sums.hpp, docs/numerics.md.
+//
+// Source: Dao et al., "FlashAttention", 2022, algorithm 1, transposed (docs/decisions/0002).
 #pragma once
 
 #include "kernels/attention/guard_values.hpp"
@@ -20,12 +24,12 @@ template <class Products>
 struct ValueArguments {
   using Operand = typename Products::Operand;
   using T = typename Products::Sum;
-  Index depth;           // operands of keys
+  Index depth;           // operands along the keys
   const Operand* value;  // first key of the segment
   Index value_row, value_step;
   const Operand* weights;  // P^T at the segment's first key and vector
   const T* correction;     // at the segment's first vector
-  T* out;                  // O^T, or the block's own sum
+  T* out;                  // O^T, or the sum of the block alone
   bool starts;             // nothing has been written to `out` yet
 };
 
@@ -47,7 +51,7 @@ struct MergeValues {
   }
 };
 
-/// M rows of the block's own sum: out += V^T P^T, the chain over keys going on from the segment before.
+/// M rows of the sum of the block alone: out += V^T P^T, where each sum over keys goes on from the segment before.
 template <class Products, int M, int N>
 struct AddValues {
   static void run(const ValueArguments<Products>& g, Index row) {
@@ -77,7 +81,7 @@ class AttendTile {
                         std::size_t(3 * W * value_dim + KeyValueRows<S>::near_values(value_dim)));
   }
 
-  /// Maximum and sum of each row, and O^T.
+  /// A span: maximum and sum of each row [2][kWidth], and O^T [Dv][kWidth].
   static std::size_t span_bytes(Index value_dim) { return sizeof(T) * std::size_t(W * (value_dim + 2)); }
 
   AttendTile(const AttentionTile& tile, void* scratch)
@@ -127,7 +131,7 @@ class AttendTile {
       store();
   }
 
-  /// The first span takes in the others.
+  /// Merges the spans in order.
   void merge_spans(void* spans, Index count) {
     for (Index i = 0; i < count; ++i) {
       T* const span = static_cast<T*>(spans) + i * W * (tile_.value_dim + 2);
@@ -154,7 +158,8 @@ class AttendTile {
             starts};
   }
 
-  /// Block sum, segment after segment. The first one starts it if it spans every vector, as under a causal mask.
+  /// The sum of the block, segment after segment. The first segment overwrites it if it has all vectors of queries, as under
+  /// a causal mask; else it begins with zeros.
   void add_segments(const KeyBlock& block) {
     static constexpr StripTable<AddValues, Products, ValueArguments<Products>> add;
     const bool starts = block.segments[0].vectors == scores_.vectors();
@@ -165,7 +170,7 @@ class AttendTile {
     }
   }
 
-  /// Masked positions are left out by selection.
+  /// The sum of the block without the values of masked keys, which are left out by selection.
   void add_guarded(const KeyBlock& block, const T* masked) {
     zero(block_out_);
     for (int j = 0; j < scores_.vectors(); ++j)
@@ -183,6 +188,7 @@ class AttendTile {
       }
   }
 
+  /// Adds the sum of the block to that of the span.
   void merge_block(bool starts) {
     for (Index d = 0; d < tile_.value_dim; ++d)
       for (int j = 0; j < scores_.vectors(); ++j) {
@@ -192,7 +198,7 @@ class AttendTile {
       }
   }
 
-  /// The sums of the span join those of the spans before.
+  /// Adds the sum of the span to that of the spans before.
   void merge_span() {
     if (spans_++ == 0) {
       T* const first = out_;
@@ -239,9 +245,9 @@ class AttendTile {
   }
 
   const AttentionTile& tile_;
-  T *out_, *total_out_, *block_out_;  // of the span, of all spans, of a block
+  T *out_, *total_out_, *block_out_;  // O^T of the span, of all spans, of a block
   Operand* near_values_;
-  Rows<Operand> values_{};  // of the block
+  Rows<Operand> values_{};  // of the block, as operands
   int spans_ = 0;
   ScoreTile<S> scores_;
 };

@@ -1,16 +1,17 @@
-// Decode: O = softmax(...) V for up to kMaxDecodeRows query rows, those of one group of heads at one or a few
-// positions.
+// Decode: O = softmax(S) V for up to kMaxDecodeRows query rows, those of one group of heads at one or a few positions.
 //
-// Every element of K and V meets each row once, so the time is that of reading them: 2 * Tk * D elements, once for the
-// whole group. attend_tile.hpp would spend a multiply-add of whole vectors on each element, most lanes of it idle. Here
-// keys lie in the lanes of the scores, and value columns in those of the result. A span is scored, then weighed, then
-// multiplied by its values, so that memory is read in runs of 128 KB (D = 64); in turns of 16 KB it gives a quarter
-// less.
+// Every element of K and V is used once for each row, so the time is that of reading them: Tk * (D + Dv) elements, once for
+// all rows. attend_tile.hpp would spend a multiply-add of whole vectors on each element, with most lanes idle. Here keys lie
+// in the lanes of the scores, and columns of values in the lanes of the result (decode_strips.hpp).
 //
-// One row, one answer: blocks, spans, and the order of every sum are those of score_tile.hpp and attend_tile.hpp; a
-// multiply-add does not ask which of its factors is broadcast. So a row has the same bits here and there. Spans can be
-// computed by different threads (split keys, as in Dao et al., "Flash-Decoding", 2023): they are merged in order
-// anyway. Measurements: docs/decisions/0007.
+// Order of work: the scores of a whole span of 512 keys, then its weights, then its values, so that memory is read in runs of
+// 128 KB (f32, D = 64). Alternating between K and V every 64 keys, in runs of 16 KB, gives a quarter less bandwidth.
+//
+// Numerics: blocks, spans and the order of every sum are those of score_tile.hpp and attend_tile.hpp, and the result of a
+// multiply-add does not depend on which factor is broadcast. So a row has the same bits here and there. Spans may be
+// computed by different threads, since they are merged in order anyway.
+//
+// Source: Dao et al., "Flash-Decoding", 2023, for the split along the keys. Measurements: docs/decisions/0007.
 #pragma once
 
 #include "kernels/attention/decode_strips.hpp"
@@ -20,11 +21,11 @@
 namespace mha::MHA_ISA {
 namespace {
 
-/// One number for each row, in whole vectors.
+/// Length of an array with a number for each row: whole vectors.
 template <class T>
 constexpr Index kRowFactors = kVectorBytes / sizeof(T);
 
-/// What is summed over the keys of a span, or over all: a maximum, a sum and Dv weighted sums for each row.
+/// The sums of a span, or of all spans: for each row a maximum, a sum of weights and Dv weighted sums of values.
 template <class T>
 struct SpanSums {
   T *maximum, *sum, *out;
@@ -45,7 +46,7 @@ class DecodeTile {
   using Products = typename Operands::Products;
   using Operand = typename Operands::Operand;
   static constexpr Index L = kLanes<T>;
-  /// What head_dim and value_dim must be multiples of.
+  /// head_dim and value_dim must be multiples of this.
   static constexpr int kColumns = int(L * Operands::kElements);
   using P = Packet<T>;
   static_assert(kMaxDecodeRows <= kRowFactors<T>);
@@ -89,7 +90,7 @@ class DecodeTile {
     store();
   }
 
-  /// The first span takes in the others.
+  /// Merges the spans in order.
   void merge_spans(void* spans, Index count) {
     const std::size_t bytes = SpanSums<T>::bytes(tile_.value_dim);
     total_ = SpanSums<T>(spans);
@@ -101,13 +102,13 @@ class DecodeTile {
   static constexpr Index kSpanOperands = kSpanKeys / Operands::kElements;
   static Operand* operands_of(T* scratch) { return reinterpret_cast<Operand*>(scratch); }
 
-  /// Keys [begin, end) of a block, beginning where chain 0 does; scores reach to where the last chain ends. Row r's
-  /// scores and mask entries are at `scores` and `bias` + r * kSpanKeys.
+  /// Keys [begin, end) of a block. `begin` is a multiple of kPartialSums, and there are scores for whole groups of so many
+  /// keys: those from `end` on are masked. The scores and biases of row r are at `scores` and `bias` + r * kSpanKeys.
   struct Block {
     Index begin, end;
     T *scores, *bias;
-    Operand* weights;  // Row r's are at `weights` + r * kSpanOperands.
-    bool is_masked;    // some row must not see some key, or the last chains have none
+    Operand* weights;  // those of row r are at `weights` + r * kSpanOperands
+    bool is_masked;    // some row does not see some key, or scores go on behind the last key
     alignas(kVectorBytes) T correction[kRowFactors<T>];
 
     Index keys() const { return end - begin; }
@@ -141,7 +142,7 @@ class DecodeTile {
     first_key_ = last_key_ == 0 ? 0 : first_key_ / kPartialSums * kPartialSums;
   }
 
-  /// The keys [begin, end) of one span: all scores, then all weights, then all values.
+  /// Sums the keys [begin, end) of one span: all scores, then all weights, then all values.
   void sum_span(const SpanSums<T>& sums, Index begin, Index end) {
     for (Index r = 0; r < kRowFactors<T>; ++r) {
       sums.maximum[r] = kLowest<T>;
@@ -206,7 +207,7 @@ class DecodeTile {
     const Index whole = block.keys() / kPartialSums * kPartialSums, rest = block.keys() - whole;
     DecodeKeys<S> g{whole, depth_, rows.data, rows.row, queries_, block.scores, stream, block.begin - span_begin};
     if (whole > 0) strip(g);
-    if (rest > 0) {  // Completed to as many as there are chains; the others are masked.
+    if (rest > 0) {  // the last few keys, copied and filled up to kPartialSums of them; the others are masked
       const std::size_t bytes = std::size_t(tile_.head_dim) * sizeof(S);
       for (Index i = 0; i < kPartialSums; ++i)
         __builtin_memcpy(last_keys_ + i * tile_.head_dim, rows.data + (whole + (i < rest ? i : 0)) * rows.row, bytes);
@@ -221,7 +222,7 @@ class DecodeTile {
   }
 
   void modify(const Block& block) {
-    const Index origin = block.origin();  // as in ScoreTile, for the same roundings
+    const Index origin = block.origin();  // keys are counted from there, as in ScoreTile: ALiBi rounds the same
     const auto inside = [&](Index key) {
       return pset1<P>(T((key < block.begin ? block.begin : key > block.end ? block.end : key) - origin));
     };
@@ -251,7 +252,7 @@ class DecodeTile {
       pstore(block.correction + r, exp2_of_nonpositive(pmul(pload<P>(change + r), pset1<P>(scale_.exponent_scale))));
   }
 
-  /// Before exponentiate(): writes over the bias which keys are masked.
+  /// Overwrites the biases with 1 where a key is masked, else 0. To be called before exponentiate().
   void mark_masked(const Block& block) {
     for (int r = 0; r < tile_.rows; ++r)
       for (Index i = r * kSpanKeys; i < r * kSpanKeys + block.keys(); ++i)
@@ -266,7 +267,7 @@ class DecodeTile {
       const P highest = pset1<P>(sums.maximum[r]);
       P weights[kPartialSums / L];
       MHA_UNROLL
-      for (P& chains : weights) chains = pset1<P>(T(0));
+      for (P& part : weights) part = pset1<P>(T(0));
       for (Index i = 0; i < block.scored_keys(); i += kPartialSums) {
         MHA_UNROLL
         for (Index c = 0; c < kPartialSums; c += L) {
@@ -278,10 +279,10 @@ class DecodeTile {
           weights[c / L] = padd(weights[c / L], weight);
         }
       }
-      alignas(kVectorBytes) T chains[kPartialSums];
+      alignas(kVectorBytes) T parts[kPartialSums];
       MHA_UNROLL
-      for (Index c = 0; c < kPartialSums; c += L) pstore(chains + c, weights[c / L]);
-      of_block[r] = add_partial_sums<0, 1>([&](Index c) MHA_INLINE_LAMBDA { return chains[c]; });
+      for (Index c = 0; c < kPartialSums; c += L) pstore(parts + c, weights[c / L]);
+      of_block[r] = add_partial_sums<0, 1>([&](Index c) MHA_INLINE_LAMBDA { return parts[c]; });
     }
     for (Index r = 0; r < kRowFactors<T>; r += L)
       pstore(sums.sum + r, pmadd(pload<P>(sums.sum + r), pload<P>(block.correction + r), pload<P>(of_block + r)));
@@ -298,7 +299,7 @@ class DecodeTile {
     }
   }
 
-  /// add_values() without the masked keys: zeros stand for their values.
+  /// add_values() where values of masked keys may be NaN or infinite: zeros take their place.
   void add_guarded(const Block& block, const SpanSums<T>& sums, bool starts) {
     constexpr int N = int(Operands::kElements);
     const Rows<S> rows = source_.values(block.begin);
@@ -324,7 +325,7 @@ class DecodeTile {
       }
   }
 
-  /// The sums of a span join those of the spans before.
+  /// Adds the sums of a span to those of the spans before.
   void merge(const SpanSums<T>& span) {
     alignas(kVectorBytes) T older[kRowFactors<T>], recent[kRowFactors<T>];
     for (Index r = 0; r < kRowFactors<T>; r += L) {
@@ -378,10 +379,10 @@ class DecodeTile {
   ModifyScores<T> modify_;
   SpanSums<T> total_, span_;
   T *scores_, *bias_;  // [rows][kSpanKeys]
-  Operand* weights_;   // [rows][kSpanOperands]: the scores, replaced, where an operand is a number
+  Operand* weights_;   // [rows][kSpanOperands]; where operands are numbers, they replace the scores
   Operand* queries_;   // [rows][depth_]
-  Index depth_;        // operands of the head dimension
-  S* last_keys_;       // [kPartialSums][D]
+  Index depth_;        // operands along the head dimension
+  S* last_keys_;       // [kPartialSums][D], see score()
   Index first_key_ = 0, last_key_ = 0;
 };
 

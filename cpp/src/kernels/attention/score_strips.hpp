@@ -1,4 +1,4 @@
-// Strips of S^T = K Q^T: some keys against some vectors of queries.
+// S^T = K Q^T of a segment of a block: strips of keys against vectors of queries, and the largest product of each query.
 #pragma once
 
 #include "kernels/products/kinds.hpp"
@@ -14,12 +14,12 @@ struct ScoreArguments {
   Index depth;         // operands of the head dimension
   const Operand* key;  // first key of the segment
   Index key_row, key_step;
-  const Operand* queries;  // Q^T, at the segment's first vector; likewise below
+  const Operand* queries;  // Q^T; this and what follows at the first vector of queries of the segment
   T* scores;
-  T* block_max;  // each lane's largest product so far
+  T* block_max;  // largest product so far, in each lane
 };
 
-/// M keys against N vectors of queries.
+/// M keys, from key `row` of the segment on, against N vectors of queries.
 template <class Products, int M, int N>
 struct ScoreKeys {
   static void run(const ScoreArguments<Products>& g, Index row) {

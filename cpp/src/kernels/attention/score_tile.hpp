@@ -1,15 +1,23 @@
-// Scores of one tile, block of keys by block of keys: S^T = K Q^T with every mask applied, the running maximum, and the
-// exponentials. What is done with the weights (attend_tile.hpp, weigh_tile.hpp) is not known here.
+// Scores and weights of one tile, block of keys by block of keys. For each block of 64 keys:
 //
-// Queries lie in the lanes: a row of S^T holds one key's scores with every query of the tile. Keys are read by
-// broadcast from where they lie, only Q^T is packed, once per tile, and maximum, sum and rescaling are plain vector
-// operations with no horizontal step (the transposed form of Dao et al., "FlashAttention", 2022, algorithm 1; online
-// softmax after Milakov and Gimelshein, 2018, algorithm 3).
+//   S^T = K Q^T                        products, then scale, softcap, ALiBi, bias and masks (modify_scores.hpp)
+//   m'  = max(m, max of the block)     running maximum of each query
+//   P^T = 2^((S^T - m') log2 e)        weights; sums so far are multiplied by 2^((m - m') log2 e)
 //
-// One row, one answer: a lane never meets another lane, blocks and spans end at multiples of their sizes counted from
-// key 0, sums inside a block are one chain in key order, blocks follow one another in a span and spans in a row, and a
-// masked key adds an exact 0. So a row's bits do not depend on which rows share its tile, nor on which kernel computed
-// it.
+// What is done with the weights is up to the kernels on top: attend_tile.hpp, weights_tile.hpp, statistics_tile.hpp.
+//
+// Layout: queries lie in the lanes, so a row of S^T holds the scores of one key with every query of the tile. Keys are read
+// by broadcast from where they lie. Only Q^T is packed, once for each tile. Maximum, sum and rescaling are plain vector
+// operations without a step across lanes. This is the transposed form of Dao et al., "FlashAttention", 2022, algorithm 1,
+// with the online softmax of Milakov and Gimelshein, 2018, algorithm 3.
+//
+// Memory traffic of a block at D = 64 in f32 with 64 queries: 16 KB of K in, 16 KB of Q^T in, 16 KB of S^T written and read,
+// all in level 1 but K, for 262,144 multiply-adds. Why blocks have 64 keys: kKeyBlock in kernel_table.hpp.
+//
+// Numerics: the bits of a row depend neither on the rows that share its tile nor on the kernel that computes it. A lane
+// never meets another lane. Blocks and spans end at multiples of their sizes, counted from key 0. The sums of a block are
+// added in an order that the index of the key fixes, blocks in order within a span, spans in order within a row. A masked
+// key adds exactly 0.
 #pragma once
 
 #include "kernels/attention/exponentiate.hpp"
@@ -22,7 +30,7 @@
 namespace mha::MHA_ISA {
 namespace {
 
-/// The state of one tile. Everything is [.][kWidth], a column to a query row.
+/// The state of one tile. All arrays are [...][kWidth]: a column for each query.
 template <class S>
 class ScoreTile {
  public:
@@ -34,8 +42,8 @@ class ScoreTile {
   using P = Packet<T>;
 
   static std::size_t scratch_elements(Index head_dim) {
-    const Index operands =
-        Operands::kJoins ? kKeyBlock / Operands::kElements : 0;  // weights become operands in a place of their own
+    // Weights that are pairs lie in a place of their own, others replace the scores.
+    const Index operands = Operands::kJoins ? kKeyBlock / Operands::kElements : 0;
     return std::size_t(W * (Operands::count(head_dim) + 2 * kKeyBlock + operands + 12) +
                        KeyValueRows<S>::near_keys(head_dim));
   }
@@ -86,7 +94,7 @@ class ScoreTile {
     });
   }
 
-  /// Fills the scores of the block's segments and the maximum of each lane over the block.
+  /// Computes the scores of the segments of the block, and the largest score of each query in it.
   void score(const KeyBlock& block) {
     static constexpr StripTable<ScoreKeys, Products, ScoreArguments<Products>> score_keys;
     alignas(kVectorBytes) T unused[W];
@@ -108,7 +116,7 @@ class ScoreTile {
     }
   }
 
-  /// The first of two passes: maximum and sum of every row.
+  /// A whole pass over the keys, the first of two: maximum and sum of every row.
   void find_sums() {
     for_each_block([&](const KeyBlock& block) {
       if (block.begins_span) begin_span();
@@ -119,7 +127,7 @@ class ScoreTile {
     close_span();
   }
 
-  /// Closes the span under way and begins the next.
+  /// Closes the current span and begins the next one.
   void begin_span() {
     close_span();
     for (int j = 0; j < vectors_; ++j) {
@@ -130,8 +138,8 @@ class ScoreTile {
     ++spans_;
   }
 
-  /// Maximum and sum of the span under way become those of all spans so far, which those of the first one are already;
-  /// span_merge() tells how.
+  /// Merges maximum and sum of the current span into those of the spans before it, if there are any. span_merge() then gives
+  /// the factors, by which weighted sums are merged, too.
   void close_span() {
     if (spans_ < 2) return;
     const P scale = pset1<P>(scale_.exponent_scale);
@@ -147,13 +155,14 @@ class ScoreTile {
   }
   MergeSums<T> span_merge(int j) const { return {pload<P>(older_ + j * L), pload<P>(recent_ + j * L)}; }
 
-  /// Maximum and sum of the rows, [2][kWidth]: of all spans after close_span(), to that under way after begin_span().
+  /// Writes maximum and sum of the rows to `sums` [2][kWidth]: those of all spans, after close_span().
   void save_sums(T* sums) const {
     for (int j = 0; j < vectors_; ++j) {
       pstore(sums + j * L, pload<P>(row_max_ + j * L));
       pstore(sums + W + j * L, pload<P>(row_sum_ + j * L));
     }
   }
+  /// Reads them back as those of the current span, after begin_span().
   void load_sums(const T* sums) {
     for (int j = 0; j < vectors_; ++j) {
       pstore(row_max_ + j * L, pload<P>(sums + j * L));
@@ -161,8 +170,8 @@ class ScoreTile {
     }
   }
 
-  /// Moves the running maximum on to include the block; correction() then brings older sums to the new maximum, of which
-  /// a span begins with none.
+  /// Raises the running maximum to that of the block. correction() is then the factor that makes older sums of the span
+  /// relative to it: 0 in the first block of a span, which has no older sums.
   void raise_maximum(const KeyBlock& block) {
     const P scale = pset1<P>(scale_.exponent_scale);
     for (int j = 0; j < vectors_; ++j) {
@@ -174,7 +183,7 @@ class ScoreTile {
     }
   }
 
-  /// Scores of the block become weights relative to the maximum, and the sum takes them in.
+  /// Turns the scores of the block into weights relative to the running maximum, and adds them to the sum of each row.
   void exponentiate(const KeyBlock& block) {
     for (int j = 0; j < vectors_; ++j) {
       P sum;
@@ -188,13 +197,13 @@ class ScoreTile {
     }
   }
 
-  /// The scores of vector j become weights, where they are. Returns their sum.
+  /// Turns the scores of vector j into weights, where they are. Returns their sum.
   P exponentiate_in_place(const KeyBlock& block, int j) {
     return weights_in_place<S>(scores_ + j * L, first_in(block, j) - block.begin, last_in(block, j) - block.begin,
                                pload<P>(row_max_ + j * L), pset1<P>(scale_.exponent_scale));
   }
 
-  /// What exponentiate() raises 2 to for scores of vector j: log2 of the weight relative to the largest one.
+  /// The logarithm to base 2 of the weights that exponentiate() makes of scores of vector j.
   P log2_weight(const P& score, int j) const {
     return pmul(psub(score, pload<P>(row_max_ + j * L)), pset1<P>(scale_.exponent_scale));
   }
@@ -203,8 +212,8 @@ class ScoreTile {
   Index first_in(const KeyBlock& block, int j) const { return blocks_.first_in(block, j); }
   Index last_in(const KeyBlock& block, int j) const { return blocks_.last_in(block, j); }
 
-  /// What brings each lane of vector j from sums relative to the maximum to averages: 1 / sum, 0 for a row that saw
-  /// nothing.
+  /// What weighted sums of vector j are multiplied by to become averages: 1 / sum, sinks included; 0 for a row that sees no
+  /// key.
   P normalizer(int j) const {
     const P sum = pload<P>(row_sum_ + j * L), zero = pset1<P>(T(0));
     if (!tile_.has_sinks) return pselect(pcmp_eq(sum, zero), zero, pdiv(pset1<P>(T(1)), sum));
@@ -216,7 +225,8 @@ class ScoreTile {
   /// The logarithm of the sum of exponentials of the masked scores of row r, and of its sink.
   T log_sum_exp(int r) const { return T(total_of(r).log_sum_exp()); }
 
-  /// Before exponentiate(): writes over the bias tile which entries of the block are masked, all bits set where so.
+  /// Which scores of the block are masked, [key][kWidth], all bits set where they are. To be called before exponentiate();
+  /// it overwrites the biases.
   const T* mark_masked(const KeyBlock& block) {
     const P minus_infinity = pset1<P>(-kInfinity<T>);
     for (Index i = 0; i < (block.end - block.begin) * W; i += L)
@@ -224,8 +234,8 @@ class ScoreTile {
     return bias_;
   }
 
-  /// After exponentiate(): multiplies the weights of vector j by `normalizer`; 0 where `masked`, as mark_masked() has
-  /// it.
+  /// Multiplies the weights of vector j by `normalizer`, after exponentiate(). Where `masked`, the result of mark_masked(),
+  /// they become 0.
   void normalize(const KeyBlock& block, int j, const P& normalizer, const T* masked) {
     for (Index key = first_in(block, j); key < last_in(block, j); ++key) {
       const Index at = (key - block.begin) * W + j * L;
@@ -233,7 +243,7 @@ class ScoreTile {
     }
   }
 
-  /// Keys that follow the block.
+  /// What to prefetch while the values of this block are multiplied: the keys of the next one.
   Upcoming next_keys(const KeyBlock& block) const {
     const Index left = blocks_.end() - block.end, keys = left < kKeyBlock ? left : kKeyBlock;
     return source_.next_keys(block.end, keys);
@@ -243,9 +253,9 @@ class ScoreTile {
   int vectors() const { return vectors_; }
   /// [keys of the block][kWidth]
   const T* scores() const { return scores_; }
-  /// What exponentiate() made of those from key `first` of the block on, which begins an operand.
+  /// The weights as operands, after exponentiate(), from key `first` of the block on, with which an operand begins.
   const Operand* weights(Index first) const { return weights_ + first / Operands::kElements * W; }
-  /// What brings the scores of score() to scaled ones.
+  /// What the results of score() are multiplied by to become scaled scores.
   P score_scale() const { return pset1<P>(T(scale_.of_maximum)); }
   const T* correction() const { return correction_; }
 
@@ -269,13 +279,13 @@ class ScoreTile {
   int vectors_;
   KeyValueRows<S> source_;
   KeyBlocks<S> blocks_;
-  int spans_ = 0;  // that were begun
+  int spans_ = 0;  // begun so far
   Operand *queries_, *near_keys_, *weights_;
   T *scores_, *bias_, *row_max_, *row_sum_, *correction_, *block_max_, *first_, *last_, *slope_, *position_;
   T *total_max_, *total_sum_, *older_, *recent_;
 };
 
-/// Cuts the block where the set of vectors that see something changes. False if masks leave nothing of it.
+/// Reads the masks of the block and cuts it into segments. Returns whether any query sees any key of it.
 template <class S>
 bool ScoreTile<S>::plan_block(KeyBlock& block, Index begin) {
   if (tile_.attn_mask[0] || tile_.key_mask) {
@@ -289,8 +299,8 @@ bool ScoreTile<S>::plan_block(KeyBlock& block, Index begin) {
   return block.segment_count > 0;
 }
 
-/// Modifies the scores of a segment in place and raises block_max. The products are still in level 1: a pass of its own
-/// costs 2 % of what they took, and keeps the strips free of all this.
+/// Modifies the scores of a segment in place and updates block_max_. The products are still in level 1, so this pass takes
+/// 2 % of their time, and the strips stay free of masks.
 template <class S>
 void ScoreTile<S>::modify(const KeyBlock& block, const Segment& segment) {
   const P zero = pset1<P>(T(0));
@@ -310,7 +320,7 @@ void ScoreTile<S>::modify(const KeyBlock& block, const Segment& segment) {
   }
 }
 
-/// What modify() has to know of each lane, counted from the block's begin.
+/// The bounds and positions of each lane that modify() needs, counted from the begin of the block.
 template <class S>
 void ScoreTile<S>::fill_lanes(const KeyBlock& block) {
   const Index size = block.end - block.begin;

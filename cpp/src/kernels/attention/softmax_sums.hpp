@@ -1,5 +1,5 @@
-// Sums of the softmax, as every kernel keeps them: each row's largest score and its sum of exponentials relative to
-// that.
+// Sums of the softmax in the form that all kernels keep: for each row its largest score m, and the sum of 2^((s - m) scale)
+// over the scores s. Here are the order in which they are added and how two of them are merged.
 #pragma once
 
 #include <math.h>
@@ -11,7 +11,7 @@
 namespace mha::MHA_ISA {
 namespace {
 
-/// 2^t for t <= 0, the weight of a score, as exact as the operands that it becomes one of.
+/// The weight of a score, 2^t for t <= 0. Where weights become pairs of bf16 a coarser polynomial is exact enough.
 template <class S>
 MHA_INLINE Packet<Compute<S>> weight_of(const Packet<Compute<S>>& t) {
   if constexpr (OperandsOf<S>::kJoins)
@@ -34,7 +34,7 @@ MHA_INLINE auto add_partial_sums(Part part) {
     return padd(add_partial_sums<I, 2 * Step, kCount>(part), add_partial_sums<I + Step, 2 * Step, kCount>(part));
 }
 
-/// Two sets of sums of the same rows, each relative to a maximum of its own, become one relative to the larger.
+/// Merges two sets of sums of the same rows, each relative to a maximum of its own, into sums relative to the larger one.
 template <class T>
 struct MergeSums {
   using P = Packet<T>;
@@ -50,8 +50,8 @@ struct MergeSums {
   }
 };
 
-/// The sums of row r with its sink, relative to the larger of the two scores; `kept` brings what is relative to
-/// `maximum` there.
+/// The largest score and the sum of a row, its sink included, in double precision. Sums relative to the maximum of the keys
+/// alone become relative to `highest` if they are multiplied by `kept`.
 struct Total {
   double highest, sum, kept;
 

@@ -15,8 +15,8 @@ MHA_INLINE P advance(const P& chain, const P& shrink, const P& grow) {
     return Products::multiply_add(grow, grow, chain);  // two small products
 }
 
-/// Sixteen multiply-adds a round, none waiting for another: twice what two pipes with a latency of four need, and what
-/// 16 registers nearly hold. Returns the operations done, two for each multiply-add and lane.
+/// Chains of multiply-adds, none of which waits for another: 8 of them with 16 registers, 12 with 32. Two pipes with a
+/// latency of four need eight. Returns the operations done, two for each multiply-add and lane.
 template <class Products>
 double saturate_fma(Index rounds) {
   using T = typename Products::Sum;

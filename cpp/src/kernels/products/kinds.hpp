@@ -10,9 +10,10 @@
 //   Sum, Sums           what products are added up in; a vector of it
 //   load, store         a vector of operands
 //   broadcast           one operand, to all lanes
-//   multiply_add        a * b + c in each lane
+//   multiply_add        a * b + c in each lane, with the bits of Tile: decode multiplies with these alone
 //   kPartialSumTerms    operands after which a long sum begins a new partial sum
-//   Tile                how products fill the registers: rows(n), multiply() and multiply_long(), as in packet_tile.hpp
+//   Tile                how products fill the registers: rows(n), kMostRows, multiply() and multiply_long(), as in
+//                       packet_tile.hpp
 //   State               made at the begin of a kernel call and destroyed at its end: registers that must be set up and
 //                       released, as matrix units have them
 //

@@ -14,6 +14,7 @@ namespace {
 
 struct WidenedTile {
   static constexpr int rows(int n) { return PacketProducts<float>::Tile::rows(n); }
+  static constexpr int kMostRows = PacketProducts<float>::Tile::kMostRows;
 
   /// PacketTile::multiply from a start of 0, where a row of the panel holds two features of each column, the first one in
   /// the lower half. Each vector of the panel is loaded for either half: 24 accumulators and 4 vectors leave no registers

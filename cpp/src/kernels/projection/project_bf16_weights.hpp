@@ -21,8 +21,8 @@ struct Bf16WeightsStrip {
     const float* const bias = g.row_of_columns(tile.bias, 0);
     const auto out = [&](int i, int j) MHA_INLINE_LAMBDA { return g.out[j] + (row + i) * g.out_row; };
     constexpr Index kTerms = WidenedProducts::kPartialSumTerms;
-    // The blocks and the chains of project_tile() and multiply_long_tile(), rounded at the same places. The sums so far
-    // wait where the result goes.
+    // The blocks of project_tile() and the partial sums of multiply_long(), rounded at the same places. The sum of the
+    // blocks so far waits where the result goes.
     for (Index block = 0; block < tile.in_features; block += kDepth) {
       const Index depth = tile.in_features - block < kDepth ? tile.in_features - block : kDepth;
       alignas(kVectorBytes) float sums[L * M * N];

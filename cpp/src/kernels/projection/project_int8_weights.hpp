@@ -1,8 +1,8 @@
-// Projections of quantized rows with int8 weights: exact sums of integers, scaled once.
+// Projections of quantized rows (quantize_rows.hpp) with int8 weights: exact sums of integers, scaled once.
 //
 //   out = activation(sum * (x_scale * weight_scale) + bias)
 //
-// Every operation is rounded by itself, so that all instruction sets agree in every bit.
+// Numerics: sums are exact, and each operation on f32 is rounded by itself, so all instruction sets give the same bits.
 #pragma once
 
 #include "kernels/products/byte_products.hpp"

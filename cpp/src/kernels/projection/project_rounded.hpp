@@ -1,4 +1,4 @@
-// Projections of rows in 16 bits: a projection whose results are f32, and their rounding on the way to where they go.
+// Projections of 16-bit rows: a projection whose results are f32, which are rounded on the way to where they go.
 #pragma once
 
 #include "kernels/projection/project_tile.hpp"
@@ -11,7 +11,7 @@ std::size_t operand_bytes(Index rows, Index in_features) {
   return std::size_t(rows * operand_row<S>(in_features)) * sizeof(typename OperandsOf<S>::Operand);
 }
 
-/// Rows in operands, as they lie if they can be multiplied so.
+/// Rows as operands: as they lie if they can be multiplied so, else converted to `memory`.
 template <class S>
 void read_operands(ProjectionTile& tile, void* memory) {
   using Operand = typename OperandsOf<S>::Operand;
@@ -28,11 +28,11 @@ void read_operands(ProjectionTile& tile, void* memory) {
   tile.x_step = 1;
 }
 
-/// Of the results of a panel, and of what computes them.
+/// Scratch for the results of a panel, and for the projection that computes them.
 inline std::size_t rounded_scratch(Index rows) { return 2 * projection_scratch<float>(rows); }
 
-/// The rows of a panel's results in f32, whole, are 32 KB of scratch for 128 rows: in level 1 or 2 when they are rounded,
-/// 2 % of what it takes to compute them from 512 features.
+/// `project` writes the results of a panel to scratch, in f32: 32 KB for 128 rows, so they are in level 1 or 2 when they are
+/// rounded. Rounding takes 2 % of the time of computing them from 512 features.
 template <class S, void (*project)(const ProjectionTile&, void*)>
 void project_rounded(const ProjectionTile& tile, void* scratch) {
   constexpr Index L = kLanes<float>, kGroup = kVectorBytes / Index(sizeof(float));

@@ -1,4 +1,4 @@
-// Moves between rows in memory and the lanes of a tile: rows[r][c] <-> tile[c][r].
+// Transposes between rows in memory and the lanes of a tile: rows[r][c] <-> tile[c][r].
 #pragma once
 
 #include "kernels/vectors/elements.hpp"
@@ -13,7 +13,7 @@ MHA_INLINE void transpose(PacketBlock<P, N>& block) {
 }
 
 #ifdef EIGEN_VECTORIZE_AVX512
-// 64 shuffles, each on whole vectors; Eigen goes through halves, with 48 moves more, and spills: docs/decisions/0007.
+// 64 shuffles of whole vectors. Eigen works on halves, takes 48 moves more, and spills: docs/decisions/0007.
 MHA_INLINE void transpose(PacketBlock<Packet<float>, 16>& block) {
   __m512* const p = block.packet;
   __m512 quads[16];  // [group of 4 rows][m]: in 128-bit lane l the four rows' element 4 l + m
