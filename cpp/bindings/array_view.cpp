@@ -12,13 +12,15 @@ using py::detail::npy_api;
 
 constexpr char kNotAnArray[] = "must be a NumPy array, or a CPU tensor that speaks DLPack";
 
-// The fields of an array, read in place: the accessors of py::array call back into Python or count references.
+// The fields of an array, read where they are: the accessors of py::array are slower, since they call back into Python
+// or count references.
 const py::detail::PyArray_Proxy& fields_of(py::handle array) { return *py::detail::array_proxy(array.ptr()); }
 
 const py::detail::PyArrayDescr_Proxy& dtype_fields_of(py::handle array) {
   return *py::detail::array_descriptor_proxy(fields_of(array).descr);
 }
 
+// Sets `dtype` to that of the array, if it is one of the core.
 bool find_dtype_of(py::handle array, DType* dtype) { return find_dtype(fields_of(array).descr, dtype); }
 
 bool is_native(py::handle array) {
@@ -46,6 +48,7 @@ py::object new_array_of(py::object dtype, int rank, const Index* extents) {
   return array;
 }
 
+// Copies an integer array of one axis to int64; false if an element does not fit.
 template <class T>
 bool copy_integers(py::handle array, std::vector<std::int64_t>* values) {
   const py::detail::PyArray_Proxy& fields = fields_of(array);
@@ -85,7 +88,7 @@ void ArrayArguments::shape_error(int i, const std::string& rule) const {
   throw py::value_error(message);
 }
 
-// Of an argument that must be an array of numbers.
+// The dtype of an argument that must be an array of floating-point numbers.
 DType ArrayArguments::dtype_of(int i) const {
   const py::handle array = arguments_[i].array;
   if (!is_array(array)) type_error(i, kNotAnArray);
@@ -253,7 +256,8 @@ py::object array_over(const TensorView& view, py::handle owner) {
   Index strides[kMaxRank];
   for (int axis = 0; axis < view.rank; ++axis) strides[axis] = view.strides[axis] * size_of(view.dtype);
   const npy_api& numpy = npy_api::get();
-  // NumPy takes over the references to the descriptor and to the owner. Without its flag, an array is not writable.
+  // NumPy takes over the references to the descriptor and to the owner. The flags lack NPY_ARRAY_WRITEABLE, so the
+  // array is read-only.
   py::object array = py::reinterpret_steal<py::object>(
       numpy.PyArray_NewFromDescr_(numpy.PyArray_Type_, numpy_dtype(view.dtype).release().ptr(), view.rank, view.extents,
                                   strides, const_cast<void*>(view.data), npy_api::NPY_ARRAY_ALIGNED_, nullptr));

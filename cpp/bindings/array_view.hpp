@@ -1,5 +1,6 @@
-// NumPy arrays <-> tensor views: the only place that looks inside an array. It checks what a view cannot express (kind,
-// dtype, byte order, alignment, strides); what shapes and values must satisfy is for the library to check.
+// NumPy arrays to tensor views and back. No other file reads the fields of an array. Checked here is what a view cannot
+// express: that it is an array, dtype, byte order, alignment, strides in whole elements. The rules about shapes and
+// values are checked by the library.
 #pragma once
 
 #include <cstdint>
@@ -17,15 +18,15 @@ namespace mha::bindings {
 
 namespace py = pybind11;
 
-/// One array argument of a call; None stands for "not given".
+/// One array argument of a call; `array` is None if it was not given.
 struct Argument {
   const char* name;
   py::handle array;
 };
 
-/// The array arguments of one call, together because a message about one of them shows them all. They have one dtype:
-/// that of the first, or that of the object they are given to. Methods take positions in the list, and throw
-/// py::type_error or py::value_error.
+/// The array arguments of one call. They are kept together because an error message about one of them shows them all.
+/// They share one dtype, that of the call: the dtype of the first array, or of the layer or cache that the call belongs
+/// to. Methods take the position of an argument in the list, and throw py::type_error or py::value_error.
 class ArrayArguments {
  public:
   template <class List>
@@ -45,27 +46,27 @@ class ArrayArguments {
 
   bool given(int i) const { return !arguments_[i].array.is_none(); }
 
-  /// Of the call's dtype, with min_rank to max_rank axes.
+  /// An array of the call's dtype with min_rank to max_rank axes.
   TensorView tensor(int i, int min_rank, int max_rank) const;
-  /// tensor(), or an empty view if not given.
+  /// The same, or an empty view if the argument was not given.
   TensorView optional_tensor(int i, int min_rank, int max_rank) const;
-  /// Of int8, whatever the call's dtype.
+  /// An array of int8, whatever the call's dtype is.
   TensorView int8_tensor(int i, int min_rank, int max_rank) const;
-  /// Boolean, or of the call's dtype if `may_add`; any rank up to kMaxRank, a scalar as one axis of extent one; an
-  /// empty view if not given.
+  /// A mask of any rank up to kMaxRank: Boolean or, if `may_add`, of the call's dtype. A scalar becomes one axis of
+  /// length 1. An empty view if the argument was not given.
   TensorView mask(int i, bool may_add) const;
-  /// One axis, of the dtype that scores have: that of lse.
+  /// An array of one axis, of the dtype of scores, which is that of lse.
   TensorView score_vector(int i) const;
-  /// tensor(), and writable.
+  /// tensor() of an array that must be writable.
   MutableTensorView output(int i, int min_rank, int max_rank) const;
-  /// Of the dtype that scores have, with `rank` axes, and writable.
+  /// A writable array with `rank` axes, of the dtype of scores.
   MutableTensorView score_output(int i, int rank) const;
-  /// An integer array [length] of any width, as int64; `rule` says why of that length.
+  /// An integer array [length] of any width, copied to int64. `rule` is the part of the message that gives the length.
   std::vector<std::int64_t> integers(int i, Index length,
                                      const char* rule = "must have one entry for each batch element") const;
-  /// The same of any length.
+  /// The same, of any length.
   std::vector<std::int64_t> integers(int i) const { return read_integers(i); }
-  /// The same of any length but 0.
+  /// The same, of any length but 0.
   std::vector<std::int64_t> offsets(int i) const;
 
  private:
@@ -84,29 +85,29 @@ class ArrayArguments {
   const char* same_dtype_as_;
 };
 
-/// Whether Python passed a NumPy array.
+/// Whether the object is a NumPy array.
 bool is_array(py::handle object);
 
-/// A new array, its elements not set, and the view to fill it through.
+/// A new dense array whose elements are not set, and a view of it to write them.
 struct NewArray {
   py::object array;
   MutableTensorView view;
 };
 NewArray new_array(DType dtype, int rank, const Index* extents);
 
-/// `out`, which is argument `i`, with least_rank to most_rank axes; or if it was not given a new array: the axes of
-/// `view`, the last one of `last_extent`.
+/// `out`, which is argument `i` and has least_rank to most_rank axes. If it was not given, a new array with the shape
+/// and dtype of `view`, but `last_extent` elements on the last axis.
 NewArray output_or_new(const ArrayArguments& arrays, int i, py::handle out, int least_rank, int most_rank,
                        const TensorView& view, Index last_extent);
 
-/// A new array of int64, dense.
+/// A new dense array of int64 whose elements are not set.
 struct NewIntegers {
   py::object array;
   std::int64_t* data;
 };
 NewIntegers new_integers(int rank, const Index* extents);
 
-/// A read-only array over the memory of `view`, which `owner` keeps alive.
+/// A read-only array over the memory of `view`. The array keeps `owner`, which holds that memory, alive.
 py::object array_over(const TensorView& view, py::handle owner);
 
 }  // namespace mha::bindings

@@ -1,4 +1,5 @@
-// Tensors of other libraries as NumPy arrays over the same memory, and back. NumPy does this, too, but not for bfloat16.
+// Tensors of other libraries as NumPy arrays over the same memory, and back, by DLPack. NumPy can do this for all types
+// but bfloat16.
 #include <memory>
 #include <string>
 #include <type_traits>
@@ -20,10 +21,11 @@ using py::detail::npy_api;
 
 struct ElementType {
   std::uint8_t code, bits;
-  int number;  // NumPy's
+  int number;  // the type number of NumPy
 };
 
-// All that a message can name; bfloat16 apart, whose number is not fixed.
+// The types that DLPack and NumPy have in common, besides bfloat16, whose type number is not fixed. Those that the core
+// does not compute with are here so that its error messages can name them.
 constexpr ElementType kElementTypes[] = {
     {kFloat, 32, npy_api::NPY_FLOAT_},    {kFloat, 64, npy_api::NPY_DOUBLE_},     {kFloat, 16, kNumpyHalf},
     {kInt, 64, npy_api::NPY_INT64_},      {kInt, 32, npy_api::NPY_INT32_},        {kInt, 16, npy_api::NPY_INT16_},
@@ -50,7 +52,8 @@ DataType data_type_of(py::handle numpy_dtype) {
   throw py::type_error("DLPack has no elements of type " + name_of_dtype(numpy_dtype));
 }
 
-// An array over the tensor of a capsule, which is used up; the array gives the tensor back when nobody needs it.
+// An array over the tensor of a capsule. The capsule counts as used from then on. The array calls the deleter of the
+// tensor when it is destroyed.
 template <class Managed>
 py::object import_tensor(py::handle capsule) {
   auto* const managed = static_cast<Managed*>(PyCapsule_GetPointer(capsule.ptr(), Managed::kName));
@@ -60,14 +63,15 @@ py::object import_tensor(py::handle capsule) {
     if (managed->major != kMajorVersion)
       throw py::type_error("its version of DLPack is " + std::to_string(managed->major) + ", not " +
                            std::to_string(kMajorVersion));
-    // What is written to a copy would be lost.
+    // An array over a copy is read-only, too: what is written to it would not reach the tensor.
     if ((managed->flags & (kReadOnly | kIsCopied)) == 0) flags |= npy_api::NPY_ARRAY_WRITEABLE_;
   }
   const Tensor& tensor = managed->tensor;
   py::object dtype = numpy_dtype_of(tensor.dtype);
 
   PyObject* const owner_or_null = PyCapsule_New(managed, nullptr, [](PyObject* owner) {
-    const py::error_scope under_way;  // an array may go because of an error, of which the deleter must not see anything
+    // The array may be destroyed while an exception is being raised, which the deleter must neither see nor clear.
+    const py::error_scope raised;
     auto* const owned = static_cast<Managed*>(PyCapsule_GetPointer(owner, nullptr));
     if (owned->deleter) owned->deleter(owned);
   });
@@ -97,7 +101,7 @@ py::object from_dlpack(py::handle capsule) {
   return import_tensor<ManagedTensor>(capsule);
 }
 
-// What a tensor of another library keeps of an array of ours.
+// What lives as long as the tensor that another library has of one of our arrays.
 template <class Managed>
 struct Export {
   Managed managed = {};
@@ -125,13 +129,13 @@ py::object export_array(const py::array& array) {
   exported->array = array;
   managed.context = exported.get();
   managed.deleter = [](Managed* done) {
-    // From any thread, and maybe after the interpreter: then nothing of it can be given back.
+    // This may be called from any thread, and after the interpreter has ended, when nothing can be released any more.
     if (!Py_IsInitialized()) return;
     const py::gil_scoped_acquire locked;
     delete static_cast<Export<Managed>*>(done->context);
   };
   PyObject* const capsule = PyCapsule_New(&managed, Managed::kName, [](PyObject* self) {
-    if (!PyCapsule_IsValid(self, Managed::kName)) return;  // somebody else's by now
+    if (!PyCapsule_IsValid(self, Managed::kName)) return;  // a library has taken the tensor
     auto* const unused = static_cast<Managed*>(PyCapsule_GetPointer(self, Managed::kName));
     unused->deleter(unused);
   });
@@ -140,7 +144,7 @@ py::object export_array(const py::array& array) {
   return py::reinterpret_steal<py::object>(capsule);
 }
 
-/// A result on its way to another library: a new array, which may be written to.
+/// A result that is handed to another library: a new array, writable, with the methods of DLPack.
 struct DLPackArray {
   py::array array;
 

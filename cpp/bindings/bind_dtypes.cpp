@@ -1,4 +1,5 @@
-// Element types by name, and arrays from one to another: what NumPy does, but not for bfloat16.
+// Element types by their names, and conversion of arrays from one type to another. NumPy can do this for all types but
+// bfloat16.
 #include <mha/half_precision.hpp>
 
 #include <pybind11/numpy.h>
@@ -10,7 +11,7 @@
 namespace mha::bindings {
 namespace {
 
-/// visit(element of the type)
+/// Calls visit(an element of the C++ type of `dtype`).
 template <class Visit>
 void with_element_of(DType dtype, Visit visit) {
   switch (dtype) {
@@ -25,7 +26,7 @@ void with_element_of(DType dtype, Visit visit) {
   }
 }
 
-// Every number rounded once, from any strides to a dense array.
+// Copies the elements from `axis` on to dense memory, each rounded once. Returns the place behind the last one.
 template <class From, class To>
 To* copy_rounded(const From* from, const TensorView& view, int axis, To* to) {
   for (Index i = 0; i < view.extents[axis]; ++i, from += view.strides[axis]) {

@@ -9,10 +9,10 @@ namespace {
 
 using py::detail::npy_api;
 
-constexpr int kFirstOfPackages = 256;  // NPY_USERDEF: numbers from here on are given to packages as they register types
+constexpr int kFirstOfPackages = 256;  // NPY_USERDEF: types that packages register have numbers from here on
 constexpr char kBFloat16[] = "bfloat16";
 
-// The number of ml_dtypes.bfloat16, or -1 as long as nobody has loaded that package.
+// The type number of ml_dtypes.bfloat16, or -1 as long as that package is not loaded.
 int bfloat16_number() {
   static std::atomic<int> found{-1};
   const int known = found.load(std::memory_order_relaxed);
@@ -29,14 +29,15 @@ int bfloat16_number() {
   return dtype.num();
 }
 
-// What stands in for bfloat16: two bytes that NumPy converts to no number, known by identity. So an array of it reaches
-// the core only from the core, and a user's bytes are never taken for numbers.
+// The type that stands in for bfloat16: two bytes, which NumPy converts to no number. It is recognized by the identity
+// of this one object. So only arrays that the core has made are taken for bfloat16, never another array of two-byte
+// elements.
 py::handle bfloat16_stand_in() {
   PYBIND11_CONSTINIT static py::gil_safe_call_once_and_store<py::object> stored;
   return stored.call_once_and_store_result([] { return py::object(py::dtype("V2")); }).get_stored();
 }
 
-// NumPy's number for an element type; -1 for bfloat16 as long as it has none.
+// The type number that NumPy has for an element type; -1 for bfloat16 as long as ml_dtypes is not loaded.
 int type_number(DType dtype) {
   switch (dtype) {
     case DType::f32:

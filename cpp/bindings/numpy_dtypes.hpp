@@ -1,5 +1,6 @@
-// The element types of the core as NumPy has them. NumPy has no bfloat16: the package ml_dtypes adds one, whose number is
-// known once it is loaded. Until then a type of ours takes its place, which only arrays have that the core made itself.
+// The element types of the core as types of NumPy. NumPy has no bfloat16. The package ml_dtypes adds one, whose type
+// number is known once that package is loaded. Until then a type of two bytes stands in for it, which only arrays that
+// the core has made itself can have.
 #pragma once
 
 #include <string>
@@ -14,24 +15,24 @@ namespace py = pybind11;
 
 constexpr int kNumpyHalf = 23;  // NPY_HALF, which pybind11 does not list
 
-/// Sets `dtype` to what the numpy.dtype is, if it is one of the core's element types or bool.
+/// Sets `dtype` to the element type that a numpy.dtype stands for; false if the core has no such type.
 bool find_dtype(py::handle numpy_dtype, DType* dtype);
 
-/// Its name in messages: that of numpy.dtype.
+/// The name of an element type in messages: str() of its numpy.dtype.
 std::string name_of(DType dtype);
-/// The name of a numpy.dtype, or of what stands in for one.
+/// str() of a numpy.dtype; "bfloat16" for the type that stands in for it.
 std::string name_of_dtype(py::handle numpy_dtype);
 /// "float32, float64, float16 or bfloat16"
 std::string accepted_dtypes();
 
-/// The numpy.dtype of an element type.
+/// The numpy.dtype of an element type; for bfloat16 without ml_dtypes the type that stands in for it.
 py::object numpy_dtype(DType dtype);
 
-/// The numpy.dtype of bfloat16: that of ml_dtypes, which is loaded if it is there.
+/// numpy_dtype(DType::bf16), after loading ml_dtypes if that package is installed.
 py::object bfloat16_dtype();
 
-/// What `numpy.dtype(object)` says, as an element type of attention; loads ml_dtypes for "bfloat16". @throws
-/// py::type_error
+/// The floating-point type that `numpy.dtype(object)` names; loads ml_dtypes for "bfloat16".
+/// @throws py::type_error
 DType dtype_from(py::handle object);
 
 }  // namespace mha::bindings

@@ -1,4 +1,4 @@
-// Python numbers -> C++ ones. Each takes the names that its message needs: "function: argument must be ...; got ...".
+// Python numbers to C++ numbers. `function` and `argument` are names for the message of an error.
 #pragma once
 
 #include <cstdint>
@@ -9,14 +9,14 @@ namespace mha::bindings {
 
 namespace py = pybind11;
 
-/// An int or a NumPy integer; bool is not one. `rule` completes "must be". @throws py::type_error; py::value_error if
-/// it takes more than 64 bits
+/// An int or a NumPy integer, but no bool. `rule` is what the message says behind "must be".
+/// @throws py::type_error; py::value_error if it does not fit 64 bits
 std::int64_t integer(const char* function, const char* argument, py::handle object, const char* rule = "an integer");
-/// integer() of at least one, cut to what an int holds, or `if_none`.
+/// An integer of at least 1, or `if_none` for None. What exceeds an int becomes the largest int.
 int positive(const char* function, const char* argument, py::handle object, int if_none);
-/// A finite real number, or `if_none`.
+/// A finite real number, or `if_none` for None.
 double real(const char* function, const char* argument, py::handle object, double if_none);
-/// real() above zero, or `if_none`.
+/// A finite real number above 0, or `if_none` for None.
 double positive_real(const char* function, const char* argument, py::handle object, double if_none);
 /// A bool or numpy.bool.
 bool boolean(const char* function, const char* argument, py::handle object);

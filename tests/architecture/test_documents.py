@@ -47,10 +47,13 @@ def broken_links(document: str, text: str) -> Iterator[str]:
 
 
 def missing_files(text: str) -> Iterator[str]:
-    """Files that the text names in backticks, by any last part of their path; `*` stands for any part of a name."""
+    """Files that the text names in backticks, by any last part of their path, also with `.../` before it.
+
+    `*` stands for any part of a name.
+    """
     for name in FILE_NAME.findall(prose(text)):
-        pattern = re.compile(rf"(?:.*/)?{re.escape(name).replace(re.escape('*'), '[^/]*')}")
-        if name not in GENERATED | OF_OTHERS and not any(pattern.fullmatch(path) for path in FILES):
+        last_part = re.escape(name.removeprefix(".../")).replace(re.escape("*"), "[^/]*")
+        if name not in GENERATED | OF_OTHERS and not any(re.fullmatch(rf"(?:.*/)?{last_part}", path) for path in FILES):
             yield name
 
 

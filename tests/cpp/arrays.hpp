@@ -51,9 +51,9 @@ Array<T> nans(std::initializer_list<Index> shape) {
   return Array<T>(shape, std::numeric_limits<T>::quiet_NaN());
 }
 
-/// How far from the reference a result may be, in units of the largest magnitude that goes into it: sums of `head_dim`
-/// and `keys` terms, rounded at random, with scores up to `score`. The Python tests derive a sharper bound for each
-/// element; here layouts and contracts are at stake, and a wrong element is off by its own size.
+/// The largest error of a result, relative to the largest magnitude that goes into it: for sums of `head_dim` and
+/// `keys` terms whose rounding errors are random, and scores up to `score`. The Python tests derive a sharper bound for
+/// each element. The tests here look for wrong elements, which are off by their own size.
 template <class T>
 double tolerance(Index head_dim, Index keys, double score) {
   const double eps = std::numeric_limits<T>::epsilon();
@@ -71,7 +71,7 @@ void expect_close(const std::vector<T>& actual, const std::vector<double>& expec
   }
 }
 
-/// What `call` throws of type `Error`, or "no error".
+/// The message of the `Error` that `call` throws, or "no error".
 template <class Error, class Call>
 std::string message_of(Call call) {
   try {

@@ -1,4 +1,4 @@
-// What the tests of mha/mha.h share: arrays as tensors of C, and statuses.
+// Shared by the tests of mha/mha.h: arrays as C tensors, and checks of statuses.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// What the tests of kernels for rows share: every instruction set's table, random rows, comparison of bits.
+// Shared by the tests of kernels that compute rows: the table of each instruction set, random rows, comparison of bits.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -26,7 +26,7 @@ class RowKernelsOf : public ::testing::Test {
  protected:
   void TearDown() override { set_isa(nullptr); }
 
-  /// check(kernels) with those of each instruction set.
+  /// Calls check(kernels) with the kernels of each instruction set that this machine runs.
   template <class Check>
   void on_every_isa(Check check) {
     for (int index = 0; index < num_built_isas(); ++index) {
@@ -38,7 +38,7 @@ class RowKernelsOf : public ::testing::Test {
   }
 };
 
-/// Bit for bit, but for what a NaN carries.
+/// Whether the bits are equal, except for the sign and payload of a NaN.
 template <class T>
 ::testing::AssertionResult same_bits(const std::vector<T>& actual, const std::vector<T>& expected) {
   if (actual.size() != expected.size()) return ::testing::AssertionFailure() << "sizes differ";

@@ -1,4 +1,4 @@
-// Activations, where a projection applies them.
+// The activations, as a projection applies them to its results.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -25,7 +25,7 @@ TYPED_TEST_SUITE(ActivationsOf, Elements);
 
 constexpr Activation kActivations[] = {Activation::relu, Activation::gelu, Activation::gelu_tanh};
 
-/// A panel in memory that is aligned as PackedLinear aligns it.
+/// One weight panel, in memory with the alignment that PackedLinear gives it.
 template <class T>
 struct Panel {
   static constexpr Index kWidth = kPanelBytes / static_cast<Index>(sizeof(T));
@@ -36,7 +36,7 @@ struct Panel {
 
   explicit Panel(Index in_features) : lines(static_cast<std::size_t>(in_features + 1), Line{}) {}
 
-  /// A tile whose columns lie next to each other, in rows of a panel's width.
+  /// A tile whose results are rows of a panel's width, with their columns next to each other.
   ProjectionTile tile(const T* x, Index rows, T* out) const {
     ProjectionTile tile{};
     tile.rows = rows;
@@ -63,7 +63,7 @@ void project(const DTypeKernels& kernels, const ProjectionTile& tile) {
   kernels.project[0].run(tile, scratch.data());
 }
 
-/// The activation of each number, by a projection that gives the number: the bias of a panel of zeros.
+/// The activation of each number. A projection computes it: the weights are zeros, and the number is the bias.
 template <class T>
 std::vector<T> activated(const DTypeKernels& kernels, Activation activation, std::vector<T> numbers) {
   const std::size_t count = numbers.size(), width = static_cast<std::size_t>(Panel<T>::kWidth);
@@ -81,7 +81,7 @@ std::vector<T> activated(const DTypeKernels& kernels, Activation activation, std
   return out;
 }
 
-/// What an activation of GELU leaves of a positive number's other side: 1 - F(|x|), with x F(x) the activation.
+/// 1 - F(|x|), where x F(x) is the activation: how much of a large negative number GELU leaves.
 long double tail(Activation activation, long double a) {
   if (activation == Activation::gelu) return 0.5L * std::erfc(a * std::sqrt(0.5L));
   return 1 / (1 + std::exp(2 * std::sqrt(2 / std::acos(-1.0L)) * (a + 0.044715L * a * a * a)));
@@ -92,8 +92,8 @@ long double expected_of(Activation activation, long double x) {
   return activation == Activation::relu ? positive : positive - a * tail(activation, a);
 }
 
-/// How far a result may be off, with u = eps / 2 for each rounding. relu rounds nothing. Of the others the result is
-/// rounded once, and the product a (1 - F(a)) is made of, relative to itself:
+/// The largest error that a result may have, with u = eps / 2 for each rounding. relu rounds nothing. Otherwise the
+/// result is rounded once, and the product a (1 - F(a)) is made of, relative to itself:
 ///   gelu       2 x 4 u and 2 x 5 u for two polynomials without a fused multiply-add, 4 u for the power, the quotient and
 ///              two products; 2 eps more for what the fit leaves; the C library's erfc, for double, is within 5 eps.
 ///              The exponent a^2 / 2 is rounded three times: 3 u a^2 / 2, of erfc's argument twice: 2 u (a^2 + 1).
@@ -109,7 +109,7 @@ long double bound_of(Activation activation, long double x) {
          2 * (a + 1) * static_cast<long double>(std::numeric_limits<T>::min());
 }
 
-/// Every exponent of the type, of both signs; many numbers where the functions bend.
+/// Numbers of every exponent of the type and of both signs, and many more where the functions bend.
 template <class T>
 std::vector<T> numbers_of_all_sizes() {
   std::vector<T> numbers;
@@ -145,7 +145,7 @@ TYPED_TEST(ActivationsOf, ActivationsOfWhatIsNotFinite) {
   });
 }
 
-// Sums of one block of features and of several; whole columns that lie next to each other, and others.
+// With input features for one block and for several, and with results next to each other or apart.
 TYPED_TEST(ActivationsOf, EveryResultOfAProjectionIsActivatedOnce) {
   using T = TypeParam;
   constexpr Index width = Panel<T>::kWidth, group = kVectorBytes / static_cast<Index>(sizeof(T));

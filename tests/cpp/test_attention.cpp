@@ -1,4 +1,4 @@
-// Attention against the reference, through views of every kind, with every option.
+// Attention compared with the reference: views of all layouts, every option.
 #include "mha/attention.hpp"
 
 #include <gtest/gtest.h>
@@ -38,7 +38,7 @@ class AttentionOf : public ::testing::Test {
     EXPECT_GT(supported, 0);
   }
 
-  /// Attention and its weights against the reference, into arrays of NaN.
+  /// Compares attention and its weights with the reference. The results are written to arrays of NaN.
   void check(const TensorView& query, const TensorView& key, const TensorView& value,
              const AttentionOptions& options = {}) {
     const reference::Attention expected = reference::scaled_dot_product_attention(query, key, value, options);
@@ -115,12 +115,12 @@ TYPED_TEST(AttentionOf, EveryOption) {
   check(scaled);
 
   AttentionOptions masked;
-  bool admit[Tq * Tk];
-  for (Index i = 0; i < Tq * Tk; ++i) admit[i] = i * 7919 % 13 < 8 && i / Tk != 5;  // row 5 sees nothing
-  masked.attn_mask = TensorView(admit, {Tq, Tk});
+  bool unmasked[Tq * Tk];
+  for (Index i = 0; i < Tq * Tk; ++i) unmasked[i] = i * 7919 % 13 < 8 && i / Tk != 5;  // row 5 sees nothing
+  masked.attn_mask = TensorView(unmasked, {Tq, Tk});
   check(masked);
-  masked.attn_mask = TensorView(admit, {Tk}, {-1});  // one row for all queries, backwards from its end
-  masked.attn_mask.data = admit + Tk - 1;
+  masked.attn_mask = TensorView(unmasked, {Tk}, {-1});  // one row for all queries, backwards from its end
+  masked.attn_mask.data = unmasked + Tk - 1;
   check(masked);
 
   auto bias = Array<TypeParam>::random({H, 1, Tk}, 4);
@@ -131,7 +131,7 @@ TYPED_TEST(AttentionOf, EveryOption) {
   check(biased);
 
   AttentionOptions all = biased;
-  all.key_mask = TensorView(admit, {B, Tk});
+  all.key_mask = TensorView(unmasked, {B, Tk});
   all.is_causal = true;
   all.query_offsets = offsets;
   all.key_lengths = key_lengths;
@@ -148,11 +148,12 @@ TYPED_TEST(AttentionOf, EveryChangeOfTheScores) {
   const auto value = Array<TypeParam>::random({B, Hk, Tk, D}, 3);
   const TypeParam slopes[] = {0.5, 0.25, -0.125, 0}, sinks[] = {1, -2, 0, 4};
   const std::int64_t offsets[] = {-10, 64}, key_lengths[] = {0, 97};
-  bool admit[Tq * Tk];
-  for (Index i = 0; i < Tq * Tk; ++i) admit[i] = i * 7919 % 13 < 8 && i / Tk != 5;  // row 5 sees nothing
+  bool unmasked[Tq * Tk];
+  for (Index i = 0; i < Tq * Tk; ++i) unmasked[i] = i * 7919 % 13 < 8 && i / Tk != 5;  // row 5 sees nothing
   const auto bias = Array<TypeParam>::random({H, 1, Tk}, 4);
 
-  // Each by itself, and all; each of these without a mask, with every kind of mask, and with every restriction.
+  // Each score option by itself and all together; each of these without a mask, with each kind of mask, and with
+  // bounds.
   for (int which = 1; which <= 4; ++which) {
     AttentionOptions options;
     if (which == 1 || which == 4) options.softcap = 1.5;
@@ -164,7 +165,7 @@ TYPED_TEST(AttentionOf, EveryChangeOfTheScores) {
     };
     check();
     options.query_offset = 20;
-    options.attn_mask = TensorView(admit, {Tq, Tk});
+    options.attn_mask = TensorView(unmasked, {Tq, Tk});
     check();
     options.attn_mask = bias.view();
     options.scale = -0.3;
@@ -173,12 +174,12 @@ TYPED_TEST(AttentionOf, EveryChangeOfTheScores) {
     options.query_offsets = offsets;
     options.key_lengths = key_lengths;
     options.window_left = 60;
-    options.key_mask = TensorView(admit, {B, Tk});
+    options.key_mask = TensorView(unmasked, {B, Tk});
     options.num_threads = 2;
     check();
   }
 
-  // The numbers of heads, as they lie: one for all, and backwards.
+  // Values for each head, by stride: one number for all heads, and the heads in reverse order.
   AttentionOptions strided;
   strided.alibi_slopes = TensorView(slopes, {H}, {0});
   strided.sinks = TensorView(sinks + 3, {H}, {-1});
@@ -216,13 +217,13 @@ TYPED_TEST(AttentionOf, AnyStrides) {
   const TensorView value(data + 2 * H * D, {B, H, Tk, D}, {Tk * T_step, D, T_step, 1});
   this->check(query, key, value);
 
-  // Backwards along every axis, and every second element of a row.
+  // Negative strides on every axis, and every second element of a row.
   const auto wide = Array<TypeParam>::random({B, H, Tk, 2 * D}, 2);
   const TypeParam* const last = wide.data().data() + wide.data().size() - 1;
   const TensorView backwards(last, {B, H, Tk, D}, {-H * Tk * 2 * D, -Tk * 2 * D, -2 * D, -2});
   this->check(query, backwards, backwards);
 
-  // One key and one value for all heads and batch elements.
+  // One key and one value, shared by all heads and batch elements.
   const TensorView shared(data, {B, H, Tk, D}, {0, 0, T_step, 1});
   this->check(query, shared, shared);
 }

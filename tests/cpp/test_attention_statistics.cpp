@@ -1,4 +1,4 @@
-// Statistics of the weights against those of the weights of the reference, and what is refused.
+// attention_statistics compared with the statistics of the reference weights, and the calls that it refuses.
 #include "mha/attention_statistics.hpp"
 
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ using testing::message_of;
 using testing::nans;
 using testing::tolerance;
 
-/// All results of one call, set to what no call gives.
+/// The results of one call, set beforehand to values that no call gives.
 template <class T>
 struct Results {
   Array<T> entropy, max_weight, mean_distance, received_weight;
@@ -117,16 +117,16 @@ TYPED_TEST(StatisticsOf, EveryOptionAtOnce) {
   const auto key = Array<TypeParam>::random({B, Hk, Tk, D}, 2);
   const TypeParam slopes[] = {0.5, 0.25, -0.125, 0}, sinks[] = {1, -2, 0, 4};
   const std::int64_t offsets[] = {-10, 64}, key_lengths[] = {90, 97};
-  bool admit[Tq * Tk];
-  for (Index i = 0; i < Tq * Tk; ++i) admit[i] = i * 7919 % 13 < 8 && i / Tk != 15;  // row 15 sees nothing
+  bool unmasked[Tq * Tk];
+  for (Index i = 0; i < Tq * Tk; ++i) unmasked[i] = i * 7919 % 13 < 8 && i / Tk != 15;  // row 15 sees nothing
   AttentionOptions options;
-  options.attn_mask = TensorView(admit, {Tq, Tk});
+  options.attn_mask = TensorView(unmasked, {Tq, Tk});
   this->check(query.view(), key.view(), options);
   options.is_causal = true;
   options.query_offsets = offsets;
   options.key_lengths = key_lengths;
   options.window_left = 60;
-  options.key_mask = TensorView(admit, {B, Tk});
+  options.key_mask = TensorView(unmasked, {B, Tk});
   options.softcap = 1.5;
   options.alibi_slopes = TensorView(slopes, {H});
   options.sinks = TensorView(sinks, {H});

@@ -1,4 +1,4 @@
-// The C functions do what the C++ ones do, and what those throw becomes a status and a sentence.
+// The C functions give the results of the C++ functions, and turn their exceptions into a status and a sentence.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -290,7 +290,7 @@ TEST(CApi, ErrorsAreStatusesWithASentence) {
   EXPECT_EQ(cache, nullptr);
   for (float element : out.data()) ASSERT_TRUE(std::isnan(element));
 
-  std::thread([] { EXPECT_STREQ(mha_last_error(), ""); }).join();  // of its thread
+  std::thread([] { EXPECT_STREQ(mha_last_error(), ""); }).join();  // each thread has its own
   EXPECT_STRNE(mha_last_error(), "");
   EXPECT_OK(attend(&c_x, &c_x));
   EXPECT_STREQ(mha_last_error(), "");
@@ -309,7 +309,7 @@ TEST(CApi, ExecutorsAreOfTheirThread) {
                                  &calls, 3};
   EXPECT_OK(mha_set_executor(&executor));
   const mha_executor none = {};
-  expect_failure(MHA_INVALID_ARGUMENT, mha_set_executor(&none), {"parallel_for"});  // and the other one stays
+  expect_failure(MHA_INVALID_ARGUMENT, mha_set_executor(&none), {"parallel_for"});  // and the executor of before stays
   EXPECT_OK(mha_scaled_dot_product_attention(&c_x, &c_x, &c_x, &c_out, nullptr, nullptr));
   EXPECT_EQ(calls, 1);
   EXPECT_EQ(out.data(), expected.data());

@@ -1,4 +1,5 @@
-// What computes rows by themselves, in C: the bits of the C++ functions, and what is refused.
+// Layer norm, feed-forward, positions and embeddings in C: the bits are those of the C++ functions; calls that are
+// refused.
 #include <gtest/gtest.h>
 
 #include <cmath>

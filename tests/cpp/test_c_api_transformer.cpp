@@ -1,4 +1,4 @@
-// The blocks of a transformer in C: the bits of the C++ ones, and what is refused.
+// Encoders and decoders in C: the bits are those of the C++ functions; calls that are refused.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -57,7 +57,7 @@ Owned<mha_feed_forward> c_feed_forward(const Rows& up, const Rows& bias1, const 
   return {layer, &mha_feed_forward_destroy};
 }
 
-/// The parts of a layer of a decoder, of which some make one of an encoder, in both languages.
+/// The parts of one layer in C and in C++: all of them make a decoder layer, some of them an encoder layer.
 struct Parts {
   explicit Parts(unsigned seed)
       : square(Rows::random({kEmbed, kEmbed}, seed)),
@@ -97,7 +97,7 @@ struct Parts {
                   c_norm3 = c_norm(weight, nullptr, 2);
 };
 
-/// A cache for each of two layers, in both languages.
+/// A cache for each of two layers, in C and in C++.
 struct Caches {
   explicit Caches(Index capacity) {
     for (int i = 0; i < 2; ++i) {
@@ -130,7 +130,7 @@ TEST(CApiTransformer, Encoder) {
     const Encoder stack(layers, 2, &last);
     mha_encoder* encoder = nullptr;
     {
-      const Parts first(1), second(2), third(3);  // which go away before the encoder computes
+      const Parts first(1), second(2), third(3);  // destroyed before the encoder computes
       const mha_encoder_layer c_layers[] = {first.c_encoder_layer(norm_first), second.c_encoder_layer(norm_first)};
       ASSERT_EQ(mha_encoder_create(c_layers, 2, third.c_norm1.get(), &encoder), MHA_OK) << mha_last_error();
     }

@@ -1,4 +1,4 @@
-// Calls from several threads at once: each gets the bits that it would get alone.
+// Calls from several threads at the same time: each gives the bits that it gives alone.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -90,7 +90,7 @@ TEST(Concurrency, ErrorsStayInTheirThread) {
 }
 
 TEST(Concurrency, TheInstructionSetMayChangeMeanwhile) {
-  // Each call keeps to the one that it began with.
+  // A call computes with the instruction set that was chosen when it began.
   const auto x = Array<float>::random({1, 2, 70, 16}, 1);
   std::vector<std::vector<float>> possible;
   std::vector<const char*> names;

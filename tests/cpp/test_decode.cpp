@@ -1,4 +1,5 @@
-// Few query rows: the same bits as among many, whoever sums the spans of keys, and nothing from behind a mask.
+// Few query rows, which have a kernel of their own: a row has the bits that it has among many rows, whichever threads
+// sum the spans of keys, and nothing behind a mask has an effect.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -23,7 +24,7 @@ using testing::tolerance;
 
 constexpr Index H = 8, Hk = 2, D = 64, Dv = 32, Tq = 40;
 static_assert(2 * H / Hk == kMaxDecodeRows, "two queries are the most that decode takes");
-// Around the ends of chains, blocks and spans.
+// Numbers of keys around the ends of partial sums, blocks and spans.
 constexpr Index kKeyCounts[] = {1, 15, 16, 17, 63, 64, 65, 511, 512, 513, 1023, 1025};
 
 template <class T>
@@ -51,7 +52,7 @@ struct Result {
 
   explicit Result(Index rows) : out(nans<T>({1, H, rows, Dv})), lse(nans<T>({1, H, rows})) {}
 
-  /// Of one row as if it were all.
+  /// The results of row i by themselves: of each head the row of `out`, then its lse.
   std::vector<T> row(Index i) const {
     const Index rows = out.view().extents[2];
     std::vector<T> elements;
@@ -64,7 +65,7 @@ struct Result {
   }
 };
 
-/// Queries [first, first + rows) of 40, by themselves.
+/// The result of the queries [first, first + rows) of 40 in a call of their own.
 template <class T>
 Result<T> attend(const Array<T>& query, const TensorView& key, const TensorView& value, Index first, Index rows,
                  AttentionOptions options) {
@@ -75,7 +76,7 @@ Result<T> attend(const Array<T>& query, const TensorView& key, const TensorView&
   return result;
 }
 
-/// Rows alone and in pairs, on one thread and on several, against the same rows among 40.
+/// Computes rows alone and in pairs, on one thread and on several, and compares them with the same rows among 40.
 template <class T>
 void expect_rows_of_prefill(const Array<T>& query, const TensorView& key, const TensorView& value,
                             AttentionOptions options = {}) {
@@ -187,13 +188,14 @@ TYPED_TEST(DecodeOf, NaNBehindMasks) {
   check(bounds);
 
   hide([](Index j) { return j % 5 == 1 || (j >= 100 && j < 1100); });  // a whole span, too
-  std::vector<char> admit(keys, 1);
-  for (Index j = 0; j < keys; ++j) admit[std::size_t(j)] = j >= 75 && j < 1101 && j % 5 != 1 && (j < 100 || j >= 1100);
+  std::vector<char> unmasked(keys, 1);
+  for (Index j = 0; j < keys; ++j)
+    unmasked[std::size_t(j)] = j >= 75 && j < 1101 && j % 5 != 1 && (j < 100 || j >= 1100);
   AttentionOptions masked;
-  masked.attn_mask = TensorView(reinterpret_cast<const bool*>(admit.data()), {keys});
+  masked.attn_mask = TensorView(reinterpret_cast<const bool*>(unmasked.data()), {keys});
   check(masked);
 
-  admit.assign(keys, 0);
+  unmasked.assign(keys, 0);
   this->on_every_isa([&] {
     expect_rows_of_prefill(query, key.view(), value.view(), masked);
     const Result<TypeParam> nothing = attend(query, key.view(), value.view(), 3, 2, masked);
@@ -229,7 +231,7 @@ AttentionPlan plan_of(AttentionArguments arguments) {
   return make_plan(arguments, AttentionOutput::attended_values, active_kernels());
 }
 
-/// How many phases a call has: two if threads share out the spans of keys.
+/// The number of phases of a call: two if threads share the spans of keys of a tile.
 int phases_of(const AttentionArguments& arguments, int threads) {
   const AttentionPlan plan = plan_of(arguments);
   const AttentionRun run{&plan, {threads, nullptr, 0}, nullptr};

@@ -1,4 +1,4 @@
-// Which kernels a call runs on, and that the linker kept each instruction set's own code.
+// Which kernels a call uses, and that the linker kept the code of each instruction set apart.
 #include "platform/dispatch.hpp"
 
 #include <gtest/gtest.h>

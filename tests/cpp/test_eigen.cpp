@@ -1,4 +1,4 @@
-// Matrices of Eigen as views: what lies where, what may be written to, and attention over them.
+// Views of Eigen matrices: their shapes and strides, which of them are writable, and attention over them.
 #include "mha/eigen.hpp"
 
 #include <gtest/gtest.h>

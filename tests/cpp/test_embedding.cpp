@@ -1,5 +1,5 @@
-// Tokens to rows and rows to one for each text: against the formulas in double precision, the same bits whatever the
-// threads and the other texts, and what is refused before anything is written.
+// embed_tokens and mean_pool: compared with the formulas in double precision; the same bits for any number of threads
+// and any other texts; calls that are refused before anything is written.
 #include "mha/embedding.hpp"
 
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@ using testing::nans;
 
 constexpr Index V = 11, P = 130;
 constexpr double kEps = 1e-5;
-// Texts of one token, none, some, as many as there are positions, none.
+// Texts of one token, of none, of some, of as many as there are positions, and of none again.
 const std::vector<std::int64_t> kTexts = {0, 1, 1, 70, 71, 201, 201};
 
 Index texts() { return static_cast<Index>(kTexts.size()) - 1; }
@@ -110,7 +110,7 @@ TYPED_TEST(Embedding, StridedRowsAndNoNorm) {
 TYPED_TEST(Embedding, MeansOfTexts) {
   using T = TypeParam;
   for (Index width : {1, 7, 33}) {
-    // Columns lie apart: x and out are transposed.
+    // x and out are transposed, so that neighbouring columns lie apart.
     const auto x = Array<T>::random({width, kTexts.back()}, 5);
     for (bool normalize : {false, true})
       for (int threads : {1, 2, 3}) {

@@ -1,4 +1,4 @@
-// Threads of the caller: whatever an executor does within its contract, the bits are those of the library's own threads.
+// Executors: whatever an executor does within its contract, results have the bits that the library's own threads give.
 #include "mha/executor.hpp"
 
 #include <gtest/gtest.h>
@@ -27,7 +27,7 @@ using testing::nans;
 
 using Body = void (*)(void* context, int i);
 
-/// What an executor was asked for.
+/// The calls that an executor got.
 struct Record {
   std::atomic<int> calls{0}, largest{0};
 
@@ -55,7 +55,7 @@ void a_thread_for_each(void* state, int count, Body body, void* context) {
   for (std::thread& thread : threads) thread.join();
 }
 
-/// As a pool whose threads are fewer than what is asked for.
+/// A pool that has fewer threads than it is asked to use.
 void two_threads(void* state, int count, Body body, void* context) {
   Record::note(state, count);
   std::atomic<int> next{0};
@@ -67,11 +67,12 @@ void two_threads(void* state, int count, Body body, void* context) {
   other.join();
 }
 
-/// Attention, its weights and statistics, shards of it, and a layer: all that has tasks, one result after another.
+/// The results of attention, its weights, its statistics, its shards and a layer, one after another: all kinds of
+/// tasks.
 std::vector<float> results(int num_threads) {
   constexpr Index H = 4, T = 150, D = 32, E = H * D;
   const auto x = Array<float>::random({1, H, T, D}, 1);
-  const auto key = Array<float>::random({1, 1, 1600, D}, 2);  // one head: its keys are shared out
+  const auto key = Array<float>::random({1, 1, 1600, D}, 2);  // one head, so that threads share its keys
   const auto square = Array<float>::random({E, E}, 3), rows = Array<float>::random({2, T, E}, 4);
   const MultiHeadAttention layer({E, H}, {square.view(), square.view(), square.view(), square.view(), {}, {}, {}, {}});
   auto out = nans<float>({1, H, T, D}), shared = nans<float>({1, 1, 1, D}), weights = nans<float>({1, H, T, T});
@@ -124,7 +125,7 @@ TEST(Executor, IsAskedForAsManyAsItSaysAndNoMoreThanThereAreTasks) {
   const Phase phases[] = {{3, count, &runs}, {0, count, &runs}, {1, count, &runs}, {50, count, &runs}};
   run_phases(phases, 4, 5);
   EXPECT_EQ(runs, 54);
-  EXPECT_EQ(record.calls, 2);  // not for no task, nor for one
+  EXPECT_EQ(record.calls, 2);  // no call for a phase without tasks, nor for one with a single task
   EXPECT_EQ(record.largest, 5);
 }
 
@@ -139,7 +140,7 @@ TEST(Executor, ItsTasksUseNoThreadsOfTheirOwn) {
                     &wrong};
   run_phases(&phase, 1, 2);
   EXPECT_EQ(wrong, 0);
-  EXPECT_EQ(threads_for(4, 100, 1e12), 4);  // again
+  EXPECT_EQ(threads_for(4, 100, 1e12), 4);  // outside of tasks a call may use threads again
 }
 
 TEST(Executor, ScopesNestAndAreOfTheirThread) {
@@ -180,7 +181,7 @@ TEST(Executor, WhatIsNoExecutorIsRefused) {
   Record record;
   const ExecutorScope scope({one_after_another, &record, 2});
   EXPECT_THROW(ExecutorScope({}), std::invalid_argument);
-  EXPECT_EQ(threads_for(0, 100, 1e12), 2);  // that of before
+  EXPECT_EQ(threads_for(0, 100, 1e12), 2);  // the num_threads of the outer executor
 }
 
 }  // namespace

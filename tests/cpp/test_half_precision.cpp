@@ -14,7 +14,7 @@ struct Format {
 };
 constexpr Format kFloat16 = {10, 15}, kBFloat16 = {7, 127};
 
-// What the bits stand for.
+// The number that the bits stand for.
 double value_of(std::uint16_t bits, const Format& format) {
   const int exponent = (bits & 0x7fff) >> format.fraction_bits, fraction = bits & ((1 << format.fraction_bits) - 1);
   const double sign = (bits & 0x8000) != 0 ? -1 : 1;
@@ -65,7 +65,7 @@ TYPED_TEST(HalfPrecision, BetweenNeighboursTheNearerOneIsTakenAndOfTwoTheEvenOne
   for (int i = 0; i < infinity; ++i) {
     const auto bits = static_cast<std::uint16_t>(i), next = static_cast<std::uint16_t>(i + 1);
     const double low = value_of(bits, format);
-    // Past the largest number, where the next one would be if the exponent went on.
+    // Above the largest number: the number that would come next if there were one exponent more.
     const double high = i + 1 < infinity ? value_of(next, format) : std::ldexp(1, format.bias + 1);
     const double middle = (low + high) / 2;  // exact: a double has the digits to spare
     for (const double sign : {1.0, -1.0}) {

@@ -166,7 +166,7 @@ TEST(KVCache, WrongSizes) {
   EXPECT_THROW(KVCache({1, 1, Index{1} << 62, 1}), AllocationError);
 }
 
-/// A layer and its tokens: B sequences of T.
+/// A layer, and its tokens: B sequences of T tokens.
 struct Step {
   static constexpr Index E = 24, T = 6;
   Array<float> square = Array<float>::random({E, E}, 1), x = Array<float>::random({B, T, E}, 2);
@@ -194,7 +194,7 @@ TEST(LayerCache, OptionsThatTheCacheDecides) {
   expect_words(message(options), {"key_lengths"});
   EXPECT_EQ(s.cache.longest(), 0);
   EXPECT_EQ(out.data()[0], 3);
-  // Without appending, where the query stands is for the caller to say.
+  // In a call that appends nothing, the caller says at which position the query is.
   s.layer.append_to(s.cache, s.x.view(), s.x.view());
   options = {};
   options.is_causal = true;
@@ -228,7 +228,8 @@ TEST(LayerCache, ResultsOverTheCache) {
 }
 
 TEST(LayerCache, WindowsAndBiasesSeeDifferencesOfPositions) {
-  // After an eviction that a window does not notice, results differ in rounding only: blocks of keys begin elsewhere.
+  // Tokens outside of the window are evicted. Results differ in rounding only, because blocks of keys begin at other
+  // tokens.
   constexpr Index T = 150, kWindow = 20, E = Step::E;
   const auto x = Array<float>::random({B, T, E}, 5);
   const auto slopes = Array<float>({4}, 0.25F);

@@ -1,5 +1,6 @@
-// Merged shards of the keys are attention over all of them: against the reference, through views of every kind, with the
-// same bits whatever the threads and the other rows, and what is refused before anything is written.
+// merge_attention: merged shards of the keys are attention over all keys. Compared with the reference, with views of
+// all layouts; the same bits for any number of threads and any other rows; calls that are refused before anything is
+// written.
 #include "mha/merge_attention.hpp"
 
 #include <gtest/gtest.h>
@@ -30,7 +31,7 @@ constexpr T kNaN = std::numeric_limits<T>::quiet_NaN();
 template <class T>
 constexpr T kInfinity = std::numeric_limits<T>::infinity();
 
-/// What a call gives, [B, H, Tq, Dv] and [B, H, Tq], set to NaN before it.
+/// The results of a call, [B, H, Tq, Dv] and [B, H, Tq], set to NaN before it.
 template <class T>
 struct Merged {
   Merged(Index B, Index H, Index Tq, Index Dv) : out(nans<T>({B, H, Tq, Dv})), lse(nans<T>({B, H, Tq})) {}
@@ -38,7 +39,8 @@ struct Merged {
   Array<T> out, lse;
 };
 
-/// Results that shards might have: of some rows one has all the weight, and every fifth row sees nothing in a shard.
+/// Results that shards could have: in some rows one shard has all the weight, and every fifth row sees no key in a
+/// shard.
 template <class T>
 struct Shards {
   Shards(Index count, Index B, Index H, Index Tq, Index Dv) {
@@ -57,7 +59,7 @@ struct Shards {
   }
   Shards(const Shards&) = delete;
 
-  /// NaN where a shard sees nothing.
+  /// Writes NaN to the rows that see no key of a shard.
   void poison() {
     for (Merged<T>& shard : shards) {
       std::vector<T>& out = shard.out.data();
@@ -193,7 +195,7 @@ TYPED_TEST(MergeOf, StridedMemory) {
   Merged<T> expected(B, H, Tq, Dv), apart(Tq, B, H, 2 * Dv);
   merge_attention(shards.views.data(), shards.lses.data(), 2, expected.out.view(), expected.lse.view());
 
-  // The first shard from back to front on every axis, the second with a neighbour between its elements.
+  // The first shard has negative strides on every axis; the second is every other element of its memory.
   auto reversed = Array<T>::random({B, H, Tq, Dv}, 7), reversed_lse = Array<T>::random({B, H, Tq}, 8);
   auto spread = nans<T>({B, H, Tq, 2 * Dv});
   std::reverse_copy(shards.shards[0].out.data().begin(), shards.shards[0].out.data().end(), reversed.data().begin());

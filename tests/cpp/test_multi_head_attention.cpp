@@ -1,4 +1,5 @@
-// The layer against the reference, and what its object promises: immutable, movable, weights of its own.
+// The attention layer compared with the reference; its object is immutable and movable and has its own copy of the
+// weights.
 #include "mha/multi_head_attention.hpp"
 
 #include <gtest/gtest.h>
@@ -20,7 +21,7 @@ using testing::message_of;
 using testing::nans;
 using testing::tolerance;
 
-/// The weights of a layer, for a config without zeros. Scaled so that activations keep their size.
+/// Random weights of a layer, for a config without zeros, scaled so that results are of the size of the inputs.
 template <class T>
 struct Weights {
   explicit Weights(const MultiHeadAttentionConfig& c)
@@ -88,13 +89,13 @@ TYPED_TEST(LayerOf, ComputesWhatTheReferenceDoes) {
         const auto query = Array<TypeParam>::random({B, Tq, config.embed_dim}, 11);
         const auto key = Array<TypeParam>::random({B, Tk, config.kdim}, 12);
         const auto value = Array<TypeParam>::random({B, Tk, config.vdim}, 13);
-        bool admit[B * Tk];
-        for (Index i = 0; i < B * Tk; ++i) admit[i] = i % 5 != 2;
+        bool unmasked[B * Tk];
+        for (Index i = 0; i < B * Tk; ++i) unmasked[i] = i % 5 != 2;
         AttentionOptions options;
-        options.key_mask = TensorView(admit, {B, Tk});
+        options.key_mask = TensorView(unmasked, {B, Tk});
         options.is_causal = is_causal;
         const TypeParam slopes[] = {0.5, 0.25, -0.125, 0, 1, 2}, sinks[] = {1, -2, 0, 4, 2, -1};
-        if (!bias) {  // half of the cases, with all that can be done to a score
+        if (!bias) {  // half of the cases have all score options
           options.softcap = 1.5;
           options.alibi_slopes = TensorView(slopes, {config.num_heads});
           options.sinks = TensorView(sinks, {config.num_heads});
@@ -287,8 +288,8 @@ TEST(Layer, RefusesCallsBeforeAnythingIsWritten) {
   expect_words(refused(x.view(), x.view(), shorter), {"value", "length"});
   expect_words(refused(x.view(), shorter, shorter), {"weights"});
   AttentionOptions options;
-  const bool admit[64] = {};
-  options.key_mask = TensorView(admit, {2, 6});
+  const bool unmasked[64] = {};
+  options.key_mask = TensorView(unmasked, {2, 6});
   expect_words(refused(x.view(), x.view(), x.view(), options), {"key_mask", "[2, 6]", "[2, 5]"});
   expect_words(message_of<std::invalid_argument>([&] { layer.forward(x.view(), x.view(), x.view(), x.view()); }),
                {"out must not overlap query"});

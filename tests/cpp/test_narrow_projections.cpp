@@ -1,5 +1,5 @@
-// Where projections by narrow weights write, and to elements of 16 bits: widths that fill neither words of weights nor
-// vectors, tokens behind others in a cache, rows that hold NaN.
+// Projections with narrow weights and projections to 16-bit caches: where they write, with widths that fill neither
+// whole words of weights nor whole vectors, behind other tokens in a cache, and from rows that hold NaN.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -41,7 +41,7 @@ MultiHeadAttention layer_of(WeightFormat format) {
   return {config, {query.view(), key.view(), value.view(), out.view(), {}, key_bias.view(), value_bias.view(), {}}};
 }
 
-/// A cache that held bits of its own before.
+/// A cache whose memory is not zero before the call.
 struct Tokens {
   Tokens(DType dtype, Index capacity) : cache({kBatch, kKeyHeads, capacity, kHeadDim, kValueDim, dtype}) {
     for (const MutableTensorView& memory : {cache.keys(), cache.values()})
@@ -82,8 +82,8 @@ class NarrowProjections : public ::testing::Test {
 
 template <class S>
 void expect_rounded(const MultiHeadAttention& layer, int threads) {
-  for (const Index T : {1, 5, 29, 1800}) {  // at last enough for several threads
-    // Every second row of what is there: neither tokens nor sequences follow one another.
+  for (const Index T : {1, 5, 29, 1800}) {  // 1800 rows are enough for several threads
+    // Every second row of the memory, so that neither tokens nor sequences are contiguous.
     const Rows key = Rows::random({kBatch, 2 * T, kKey}, 7), value = Rows::random({kBatch, 2 * T, kValue}, 8);
     const TensorView keys(key.data().data(), {kBatch, T, kKey}, {2 * T * kKey, 2 * kKey, 1});
     const TensorView values(value.data().data(), {kBatch, T, kValue}, {2 * T * kValue, 2 * kValue, 1});
@@ -137,7 +137,8 @@ TEST_F(NarrowProjections, ACacheChangesNoBits) {
   });
 }
 
-/// What a row holds that is no number stays in that row: the rows beside it are read, quantized and summed with it.
+/// A NaN or an infinity in a row affects that row alone, although the rows beside it are read, quantized and summed
+/// with it.
 TEST_F(NarrowProjections, NaNStaysInItsRow) {
   constexpr Index T = 9;
   for (const float poison : {std::nanf(""), -std::nanf(""), INFINITY, -INFINITY})
@@ -163,7 +164,7 @@ TEST_F(NarrowProjections, NaNStaysInItsRow) {
     });
 }
 
-/// A weight that is no number reaches its output feature and none beside it.
+/// A weight that is NaN or infinite affects its output feature and no other.
 TEST_F(NarrowProjections, NaNStaysInItsFeature) {
   constexpr Index E = 18, F = 37, N = 7;
   const Rows up = Rows::random({F, E}, 1), down = Rows::random({E, F}, 2), x = Rows::random({N, E}, 3);

@@ -1,4 +1,4 @@
-// In a steady state a call allocates nothing: the arena of its thread has grown to what it needs.
+// A repeated call allocates nothing, because the arena of its thread has grown to the size that it needs.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -15,7 +15,7 @@
 
 namespace {
 
-// Of the whole process, OpenMP's workers included.
+// The allocations of the whole process, those on the threads of OpenMP included.
 std::atomic<long> allocations{0};
 
 constexpr std::size_t kDefaultAlignment = __STDCPP_DEFAULT_NEW_ALIGNMENT__;
@@ -33,7 +33,7 @@ void* counted_or_throw(std::size_t bytes, std::size_t alignment) {
   return memory;
 }
 
-// Not inlined: a compiler that sees free() meet the result of operator new takes it for a mistake.
+// Not inlined, because a compiler that sees free() of a result of operator new warns of a mismatch.
 [[gnu::noinline]] void release(void* memory) noexcept { std::free(memory); }
 
 }  // namespace
@@ -89,10 +89,10 @@ TEST(NoAllocation, Attention) {
   constexpr Index B = 2, H = 8, T = 150, D = 64;
   const auto x = Array<float>::random({B, H, T, D}, 1);
   Array<float> out({B, H, T, D}, 0), lse({B, H, T}, 0), weights({B, H, T, T}, 0), received({B, H, T}, 0);
-  std::vector<char> admit(T * T, 1);
+  std::vector<char> unmasked(T * T, 1);
   const std::int64_t lengths[] = {100, 150}, offsets[] = {3, 0};
   AttentionOptions options;
-  options.attn_mask = TensorView(reinterpret_cast<const bool*>(admit.data()), {T, T});
+  options.attn_mask = TensorView(reinterpret_cast<const bool*>(unmasked.data()), {T, T});
   options.is_causal = true;
   options.key_lengths = lengths;
   options.query_offsets = offsets;

@@ -1,4 +1,4 @@
-// Layer norm with the addition before it.
+// The kernel of layer norm, which also adds the residual.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -23,10 +23,10 @@ using NormalizeRowsOf = testing::RowKernelsOf<T>;
 using Elements = ::testing::Types<float, double>;
 TYPED_TEST_SUITE(NormalizeRowsOf, Elements);
 
-// Around whole vectors of each instruction set, and around the chains of a sum.
+// Numbers of columns around whole vectors of each instruction set, and around the number of partial sums.
 constexpr Index kColumns[] = {1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65, 79, 127, 384, 1000};
 
-/// Rows [rows, columns] with elements between them and before them, which are NaN and have to stay so.
+/// Rows [rows, columns] with elements before and between them that are NaN and must stay NaN.
 template <class T>
 struct Rows {
   Index columns, row, offset;
@@ -46,7 +46,7 @@ struct Rows {
   std::vector<T> one(Index r) { return {at(r), at(r) + columns}; }
 };
 
-/// What layer norm makes of rows, and where each array begins and how far its rows are apart.
+/// The arguments of one call: its arrays, where each of them begins, and how far its rows are apart.
 template <class T>
 struct Norm {
   Index rows, columns;
@@ -79,7 +79,7 @@ struct Norm {
     return tile;
   }
   Result run(const DTypeKernels& kernels) const {
-    // Arrays with rows apart differently.
+    // Arrays with different distances between their rows.
     Rows<T> x_rows(rows, columns, x, gap, before), residual_rows(rows, columns, 2 * gap, 3 * before);
     if (!residual.empty()) residual_rows = Rows<T>(rows, columns, residual, 2 * gap, 3 * before);
     Result result{Rows<T>(rows, columns, 3 * gap, 2 * before), Rows<T>(rows, columns, 4 * gap, 5 * before)};
@@ -97,7 +97,7 @@ struct Norm {
   }
 };
 
-/// Mean and variance of row r as they are, and the size of what goes into the mean.
+/// The exact mean and variance of row r, and the mean magnitude of its elements.
 struct Moments {
   long double mean = 0, variance = 0, size = 0;
 
@@ -150,7 +150,7 @@ TYPED_TEST(NormalizeRowsOf, NormIsAccurateWhateverTheMean) {
   });
 }
 
-/// One loop for each sum, everything in T.
+/// The unfused computation: one loop for each sum, everything in T.
 template <class T>
 std::vector<T> unfused(const Norm<T>& norm, Index r) {
   const T n = static_cast<T>(norm.columns);

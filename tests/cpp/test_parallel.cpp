@@ -1,4 +1,5 @@
-// Phases on threads: every task once, no phase before its turn, workers in range, nothing at all after a fork.
+// run_phases: every task runs once, no phase begins before the one before has ended, workers are in range, and no
+// thread is used after a fork.
 #include "platform/parallel.hpp"
 
 #include <gtest/gtest.h>
@@ -21,7 +22,7 @@ namespace {
 
 constexpr double kPlentyOfWork = 1e12;
 
-/// A number of phases that count their tasks and watch each other.
+/// Phases that count their tasks and notice if one begins too early.
 class Phases {
  public:
   Phases(const std::vector<Index>& sizes, int threads) : threads_(threads) {

@@ -1,4 +1,4 @@
-// Views: what a constructor makes of a pointer, a shape and strides.
+// TensorView: the views that its constructors make of a pointer, a shape and strides.
 #include "mha/tensor_view.hpp"
 
 #include <gtest/gtest.h>

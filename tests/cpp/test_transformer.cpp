@@ -1,5 +1,5 @@
-// Blocks of a transformer: what they are made of, one result on every path, and what they refuse. Accuracy is for the
-// Python tests, which have the reference.
+// Layers of a transformer: their parts, the same bits on every path, and the calls that they refuse. Their accuracy is
+// tested from Python, where the reference is.
 #include "mha/transformer.hpp"
 
 #include <gtest/gtest.h>
@@ -131,7 +131,8 @@ TEST(Transformer, RowsMayLieAnywhere) {
   stack.forward(in_place.view(), in_place.view());
   EXPECT_EQ(in_place.data(), expected.data());
 
-  // Features two elements apart, tokens before batch elements, rows of the result in reverse order.
+  // Features are two elements apart, tokens come before batch elements, and the rows of the result are in reverse
+  // order.
   std::vector<float> spread(2 * 5 * kEmbed * 2), reversed(2 * 5 * kEmbed);
   const Index steps[] = {2 * kEmbed, 4 * kEmbed, 2};
   for (Index b = 0; b < 2; ++b)

@@ -1,4 +1,4 @@
-// What the library refuses: the type of the exception, its words, and outputs that stay untouched.
+// Calls that are refused: the type of the exception, its words, and outputs that are not written to.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -13,7 +13,7 @@ namespace {
 using testing::expect_words;
 using testing::message_of;
 
-/// A call without a fault, for tests to break in one place.
+/// The arguments of a valid call, of which each test changes one.
 class Validation : public ::testing::Test {
  protected:
   static constexpr Index B = 2, H = 4, Hk = 2, Tq = 5, Tk = 7, D = 8, Dv = 6;
@@ -125,16 +125,16 @@ TEST_F(Validation, ElementTypes) {
 }
 
 TEST_F(Validation, Masks) {
-  const bool admit[B * H * Tq * Tk] = {};
-  options.attn_mask = TensorView(admit, {Tq, Tk + 1});
+  const bool unmasked[B * H * Tq * Tk] = {};
+  options.attn_mask = TensorView(unmasked, {Tq, Tk + 1});
   expect_words(attend(), {"attn_mask", "[5, 8]", "[2, 4, 5, 7]"});
   expect_words(weigh(), {"attn_mask", "[5, 8]", "[2, 4, 5, 7]"});
-  options.attn_mask = TensorView(admit, {Hk, Tq, Tk});
+  options.attn_mask = TensorView(unmasked, {Hk, Tq, Tk});
   expect_words(attend(), {"attn_mask", "[2, 5, 7]"});
   options.attn_mask = {};
-  options.key_mask = TensorView(admit, {B, Tk - 1});
+  options.key_mask = TensorView(unmasked, {B, Tk - 1});
   expect_words(attend(), {"key_mask", "[2, 6]", "[2, 7]"});
-  options.key_mask = TensorView(admit, {B, 1, Tk});
+  options.key_mask = TensorView(unmasked, {B, 1, Tk});
   expect_words(attend(), {"key_mask", "[2, 1, 7]"});
 }
 
@@ -210,7 +210,7 @@ TEST_F(Validation, AnOutputAmongTheInputsOfOneBuffer) {
     return MutableTensorView(packed.data().data() + i * H * D, {B, H, Tq, D}, {Tq * 4 * H * D, D, 4 * H * D, 1});
   };
   EXPECT_NO_THROW(scaled_dot_product_attention(part(0), part(1), part(2), part(3)));
-  // One head further on they do.
+  // With `out` one head further on, the elements overlap.
   MutableTensorView shifted = part(2);
   shifted.data = packed.data().data() + 2 * H * D + D;
   EXPECT_THROW(scaled_dot_product_attention(part(0), part(1), part(2), shifted), std::invalid_argument);

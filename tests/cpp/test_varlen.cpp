@@ -1,4 +1,5 @@
-// Ragged batches: the schedule, each sequence as a dense call, and what is refused before anything is written.
+// Ragged batches: their schedule; each sequence compared with a dense call; calls that are refused before anything is
+// written.
 #include "mha/varlen.hpp"
 
 #include <gtest/gtest.h>

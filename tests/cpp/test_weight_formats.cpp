@@ -1,4 +1,4 @@
-// Weights in fewer bits, below Python: panels, kernels, and weights that are given as they are stored.
+// Weights in bfloat16 and int8: panels, kernels, and weights that are given as they are stored.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -34,8 +34,8 @@ struct AlignedBytes {
   std::vector<Line> lines;
 };
 
-/// All columns of a projection, in segments whose results lie where `out` says: [rows][segments * columns], a step of
-/// `step` elements between neighbours.
+/// Projects rows to all columns. The results of each segment lie where `out` says: [rows][segments * columns], with
+/// `step` elements from one column to the next.
 std::vector<float> project(const DTypeKernels& kernels, const PackedLinear& linear, const std::vector<float>& x,
                            Index step, Activation activation) {
   const Index in = linear.in_features(), rows = static_cast<Index>(x.size()) / in;
@@ -85,7 +85,8 @@ struct Matrix {
 
 constexpr Activation kActivations[] = {Activation::none, Activation::relu, Activation::gelu};
 
-/// Segments of 5, 16, 40 and 64 columns; every place of a last column in a panel's groups, and panels that are padding.
+/// Segments of 5, 16, 40 and 64 columns: the last column is at every place of a panel's groups, and some panels are
+/// padding.
 struct Shape {
   Index segments, columns, in;
 };

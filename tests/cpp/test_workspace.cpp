@@ -1,4 +1,4 @@
-// Scratch arenas: kept between calls, separate when nested, bounded, and honest about failure.
+// Scratch arenas: kept between calls, separate when nested, freed if they are large, and an error if memory runs out.
 #include "platform/workspace.hpp"
 
 #include <gtest/gtest.h>

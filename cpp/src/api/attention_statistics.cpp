@@ -1,5 +1,5 @@
-// attention_statistics: a head is one task, which goes through its query tiles in order. So what a key receives is one
-// sum in one order, whatever the threads.
+// attention_statistics: a task is one head of one batch element, and goes through the query tiles of the head in order.
+// So the weight that a key receives is summed in the same order, however many threads there are.
 #include "mha/attention_statistics.hpp"
 
 #include <algorithm>
@@ -13,18 +13,21 @@
 namespace mha {
 namespace {
 
+/// What the tasks of a call share.
 struct StatisticsRun {
   AttentionPlan plan;
   AttentionStatistics results;
-  std::byte* scratch;  // of each worker: the sums of the keys, then that of the kernel
+  std::byte* scratch;  // for each worker: one sum for each key, then the scratch of the kernel
   std::size_t sums_bytes, stride;
 };
 
+/// The element of a view [B, H, T] at these indices.
 std::byte* element(const MutableTensorView& view, Index b, Index h, Index i) {
   return static_cast<std::byte*>(view.data) +
          (b * view.strides[0] + h * view.strides[1] + i * view.strides[2]) * size_of(view.dtype);
 }
 
+/// Rounds the sums of one head to the dtype of the result.
 void store_received(const MutableTensorView& received, Index batch, Index head, const double* sums) {
   for (Index j = 0; j < received.extents[2]; ++j) {
     std::byte* const target = element(received, batch, head, j);
@@ -66,7 +69,7 @@ void run_head(const void* context, Index task, int worker) {
 void attention_statistics(const TensorView& query, const TensorView& key, const AttentionStatistics& results,
                           const AttentionOptions& options) {
   const StatisticsArguments a = validate({"attention_statistics", query, key, {}, {}, {}, options}, results);
-  // A plan without values; its kernel is not called.
+  // The plan of attention_weights, which has no values. Its tiles are computed by another kernel, in run_head().
   StatisticsRun run{make_plan(a.inputs, AttentionOutput::weights, active_kernels()), a.results, nullptr, 0, 0};
   const Index tasks = run.plan.batch * run.plan.kv_heads * run.plan.group;
   if (tasks == 0) return;

@@ -1,4 +1,4 @@
-// embed_tokens and mean_pool: what each must satisfy, and how it is cut into tasks.
+// embed_tokens and mean_pool: their preconditions, and how each is divided into tasks.
 #include "mha/embedding.hpp"
 
 #include <algorithm>
@@ -18,10 +18,10 @@
 namespace mha {
 namespace {
 
-// Tokens of a task: enough that taking one costs nothing, few enough to share out those of a short text.
+// Tokens in a task: enough that taking a task costs nothing beside it, few enough that threads share a short text.
 constexpr Index kTaskTokens = 64;
 
-// What an element that comes from memory costs, in multiply-adds: at 28 GB/s a core reads one f32 in the time of eight.
+// The time that one element from memory takes, in multiply-adds: at 28 GB/s a core reads one f32 in the time of eight.
 constexpr double kWorkPerElement = 8;
 
 void check_texts(const char* function, const std::int64_t* cu_seqlens, Index batch_size, const char* rows_of,
@@ -32,7 +32,7 @@ void check_texts(const char* function, const std::int64_t* cu_seqlens, Index bat
   check_offsets(function, "cu_seqlens", cu_seqlens, batch_size, rows_of, rows);
 }
 
-/// Of a call of embed_tokens.
+/// The preconditions of embed_tokens().
 void check(const std::int64_t* tokens, const std::int64_t* cu_seqlens, Index batch_size, const EmbeddingTables& tables,
            const MutableTensorView& out) {
   const char* const function = "embed_tokens";
@@ -75,6 +75,7 @@ void check(const std::int64_t* tokens, const std::int64_t* cu_seqlens, Index bat
   check_output(function, "out", out, inputs);
 }
 
+/// What the tasks of embed_tokens() share.
 struct EmbeddingRun {
   const std::int64_t *tokens, *cu_seqlens;
   Index batch_size;
@@ -83,6 +84,7 @@ struct EmbeddingRun {
   void (*normalize)(const NormalizeTile& tile);
 };
 
+/// One task: kTaskTokens tokens, each the sum of a row of words and a row of positions, normalized.
 void embed_run(const void* context, Index task, int) {
   const EmbeddingRun& run = *static_cast<const EmbeddingRun*>(context);
   const auto row = [](const TensorView& table, Index i) {
@@ -90,7 +92,8 @@ void embed_run(const void* context, Index task, int) {
   };
   const EmbeddingTables& tables = *run.tables;
   const Index first = task * kTaskTokens, last = std::min(first + kTaskTokens, run.out.extents[0]);
-  // The last text that begins at or before the first token: one that is not empty.
+  // The last text that begins at or before the first token of the task. It is not empty: an empty text begins where the
+  // next one does.
   const std::int64_t* text = std::upper_bound(run.cu_seqlens, run.cu_seqlens + run.batch_size + 1, first) - 1;
   NormalizeTile tile{};
   tile.rows = 1;
@@ -107,12 +110,13 @@ void embed_run(const void* context, Index task, int) {
   }
 }
 
+/// What the tasks of mean_pool() share.
 struct PoolingRun {
   TensorView x;
   const std::int64_t* cu_seqlens;
   bool normalize;
   MutableTensorView out;
-  std::byte* scratch;  // of each worker: E sums
+  std::byte* scratch;  // E sums in double precision for each worker
   std::size_t scratch_stride;
 };
 
@@ -125,7 +129,7 @@ void pool_text(const PoolingRun& run, Index text, double* sums) {
     const T* const row = static_cast<const T*>(run.x.data) + i * run.x.strides[0];
     for (Index e = 0; e < width; ++e) sums[e] += to_double(row[e * step]);
   }
-  // Scaled to length 1, the mean is the sum.
+  // Scaled to length 1, the mean and the sum are the same vector, so the sum is divided by its own length.
   double divisor = double(last - first);
   if (run.normalize) {
     divisor = 0;
@@ -137,6 +141,7 @@ void pool_text(const PoolingRun& run, Index text, double* sums) {
   for (Index e = 0; e < width; ++e) out[e * run.out.strides[1]] = static_cast<Sum>(sums[e] * scale);
 }
 
+/// One task: one text.
 void pool_run(const void* context, Index task, int worker) {
   const PoolingRun& run = *static_cast<const PoolingRun*>(context);
   auto* const sums = reinterpret_cast<double*>(run.scratch + static_cast<std::size_t>(worker) * run.scratch_stride);

@@ -1,4 +1,4 @@
-// Storage of a KVCache, and the moves of tokens within it.
+// The memory of a KVCache, and how tokens are written to it and moved within it.
 #include "mha/kv_cache.hpp"
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::size_t kAlignment = 64;
 
-/// `count` rows of `columns` elements, to dense ones.
+/// Copies `count` rows of `columns` elements of `size` bytes, with strides `row` and `step` in elements, to dense rows.
 void copy_rows(std::byte* to, const std::byte* from, Index count, Index row, Index columns, Index step, Index size) {
   const Index bytes = columns * size;
   if (step == 1 && row == columns) {
@@ -33,11 +33,11 @@ void copy_rows(std::byte* to, const std::byte* from, Index count, Index row, Ind
 }  // namespace
 
 struct KVCache::Impl {
-  /// Keys or values: [B, Hk, capacity, columns].
+  /// Where the keys, or the values, lie: [B, Hk, capacity, columns], dense.
   struct Rows {
     std::byte* data;
-    Index row;             // bytes of one token in one head
-    Index head, sequence;  // bytes between heads; between sequences
+    Index row;             // bytes of one token of one head
+    Index head, sequence;  // bytes from one head, or one sequence, to the next
   };
 
   explicit Impl(const KVCacheConfig& sizes) : config(sizes) {
@@ -57,8 +57,8 @@ struct KVCache::Impl {
     const std::size_t value_bytes = whole_lines(config.batch_size * values.sequence);
     const std::size_t length_bytes = whole_lines(config.batch_size * Index{sizeof(std::int64_t)});
     const std::size_t total = key_bytes + value_bytes + 2 * length_bytes + kAlignment;
-    // calloc hands out pages that the operating system clears when they are first touched: a cache of which little is
-    // used takes little memory. It knows no alignment.
+    // calloc gives pages that the operating system clears when they are first touched, so a cache of which little is
+    // used takes little memory. It does not align them to cache lines; std::align() below does.
     memory.reset(std::calloc(total, 1));
     if (!memory) throw AllocationError(total);
     void* aligned = memory.get();
@@ -78,7 +78,7 @@ struct KVCache::Impl {
     return {rows.data, config.dtype, {config.batch_size, config.num_kv_heads, config.capacity, columns}};
   }
 
-  /// Writes tokens at `starts[b]`, null: at the beginning.
+  /// Writes the first new_lengths[b] (null: all) tokens of each sequence b of `from` behind token starts[b] (null: 0).
   void write(const Rows& to, const TensorView& from, const std::int64_t* starts,
              const std::int64_t* new_lengths) const {
     const Index size = size_of(config.dtype);
@@ -100,10 +100,11 @@ struct KVCache::Impl {
     lengths[to] = lengths[from];
   }
 
-  /// Sequence `first` becomes index[first], that one becomes what it names, and so on round a circle, piece by piece:
-  /// the first sequence's piece waits aside for the last.
+  /// Sequence `first` becomes sequence index[first], that one becomes what it names in turn, and so on round a circle
+  /// that leads back to `first`. It is done piece by piece; a piece of `first` is kept aside for the last one of the
+  /// circle.
   void rotate(Index first, const std::int64_t* index) const {
-    constexpr Index kPiece = 4096;  // bytes, of the stack: a page, which level 1 holds beside its copies
+    constexpr Index kPiece = 4096;  // bytes on the stack: few enough that the piece and its copies fit level 1
     alignas(kAlignment) std::byte aside[kPiece];
     Index longest = 0;
     for (Index b = index[first]; b != first; b = index[b]) longest = std::max<Index>(longest, lengths[b]);
@@ -134,7 +135,7 @@ struct KVCache::Impl {
   KVCacheConfig config;
   Rows keys, values;
   std::int64_t* lengths;
-  std::int64_t* readers;  // of reorder(): sequences that are still to become this one
+  std::int64_t* readers;  // [B], for reorder(): how many sequences are still to become this one
   std::unique_ptr<void, Free> memory;
 };
 
@@ -176,7 +177,7 @@ void KVCache::advance(Index count, const std::int64_t* new_lengths) {
 void KVCache::assign(const TensorView& key, const TensorView& value, const std::int64_t* new_lengths) {
   TensorView k = key, v = value;
   validate_tokens("KVCache.assign", *this, k, v);
-  std::fill_n(impl_->readers, impl_->config.batch_size, 0);  // as the lengths of an empty cache
+  std::fill_n(impl_->readers, impl_->config.batch_size, 0);  // stands for the lengths of an empty cache here
   validate_growth("KVCache.assign", impl_->config, impl_->readers, k.extents[2], new_lengths);
   impl_->write(impl_->keys, k, nullptr, new_lengths);
   impl_->write(impl_->values, v, nullptr, new_lengths);
@@ -200,7 +201,8 @@ void KVCache::reorder(const std::int64_t* index) {
   std::int64_t* const readers = impl_->readers;
   std::fill_n(readers, batch, 0);
   for (Index b = 0; b < batch; ++b) readers[index[b]] += index[b] != b;
-  // A sequence that nobody will become any more can be overwritten; then its source may have lost its last reader.
+  // A sequence that no other one will become can be overwritten. After that the sequence that it was copied from may be
+  // free to be overwritten, too.
   constexpr std::int64_t kDone = -1;
   for (Index start = 0; start < batch; ++start)
     for (Index b = start; readers[b] == 0 && index[b] != b; b = index[b]) {
@@ -208,7 +210,7 @@ void KVCache::reorder(const std::int64_t* index) {
       readers[b] = kDone;
       --readers[index[b]];
     }
-  // What is left are circles, in which each sequence has one reader.
+  // What is left are circles, in which each sequence is to become exactly one other.
   for (Index first = 0; first < batch; ++first) {
     if (readers[first] <= 0 || index[first] == first) continue;
     impl_->rotate(first, index);

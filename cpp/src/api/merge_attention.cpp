@@ -1,4 +1,4 @@
-// merge_attention: rows, each by itself, in float64.
+// merge_attention: each row is computed by itself, in double precision.
 #include "mha/merge_attention.hpp"
 
 #include <algorithm>
@@ -17,17 +17,18 @@ namespace {
 // Columns of a row that are summed at once: the partial sums of 1000 shards are then 11 KiB, in the first-level cache.
 constexpr Index kColumns = 128;
 
-// What an element of a row costs, and an exponential with what goes with it, in multiply-adds: 0.16 and 8 ns on a core
-// that pays 8 us for a million.
+// The time that an element of a row takes, and that an exponential and the work around it take, in multiply-adds: 0.16
+// ns and 8 ns on a core that computes a million multiply-adds in 8 us.
 constexpr double kWorkPerElement = 20;
 constexpr double kWorkPerExponential = 1000;
 
-// Of a task: enough that taking one costs nothing, few enough to share out the rows of a short call.
+// Multiply-adds in a task: enough that taking a task costs nothing beside it, few enough that threads share the rows of
+// a short call.
 constexpr double kWorkPerTask = 1e5;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-/// What a shard adds to a row.
+/// What one shard adds to a row: `weight` times the elements of `row`, which are `step` elements apart.
 template <class T>
 struct Term {
   const T* row;
@@ -35,7 +36,7 @@ struct Term {
   double weight;
 };
 
-/// The sum of the weights, in the order of sum_rows().
+/// The sum of the weights, added up in the order of sum_rows().
 template <class T>
 double sum_weights(const Term<T>* terms, Index count) {
   if (count == 1) return terms->weight;
@@ -43,8 +44,9 @@ double sum_weights(const Term<T>* terms, Index count) {
   return sum_weights(terms, half) + sum_weights(terms + half, count - half);
 }
 
-/// The sum of the weighted rows, in `columns` columns from `first` on. Added up in pairs: each term goes through
-/// log2(count) roundings. Behind `sums` is room for those of one half, and of half of that, and so on.
+/// The sum of the weighted rows, in `columns` columns from `first` on. Terms are added in pairs, pairs of pairs and so
+/// on, so that each goes through log2(count) roundings. Behind `sums` there must be room for kColumns more sums for
+/// each level.
 template <class T>
 void sum_rows(const Term<T>* terms, Index count, Index first, Index columns, double* sums) {
   if (count > 2) {
@@ -64,14 +66,15 @@ void sum_rows(const Term<T>* terms, Index count, Index first, Index columns, dou
     for (Index c = 0; c < columns; ++c) sums[c] = one.weight * to_double(x[c * one.step]);
 }
 
+/// What the tasks of a call share.
 struct MergeRun {
   MergeArguments arguments;
   Index rows, task_rows;
-  Workers workers;  // the scratch of each: terms of a row, and at sums_at its sums
+  Workers workers;  // scratch of each worker: the terms of a row and, from byte sums_at on, its sums
   std::size_t sums_at;
 };
 
-/// What a view has for the row with the indices `row` on the first `axes` axes: outs a row, lses an element.
+/// The part of a view at the indices `row` of its first `axes` axes: of `outs` a row, of `lses` one element.
 template <class T, class View>
 T* part_of(const View& view, const Index* row, int axes) {
   T* part = static_cast<T*>(view.data);
@@ -90,9 +93,9 @@ void merge_row(const MergeRun& run, const Index* row, std::byte* scratch) {
   double largest = -kInfinity;
   for (Index s = 0; s < a.shards; ++s) {
     const double score = *part_of<const Lse>(a.lses[s], row, axes);
-    if (score == -kInfinity) continue;  // it sees no key, and what its out holds may be NaN
+    if (score == -kInfinity) continue;  // the row sees no key of this shard, and the shard's out may hold NaN
     terms[count++] = {part_of<const T>(a.outs[s], row, axes), a.outs[s].strides[axes], score};
-    largest = std::max(largest, score);  // never NaN, but then the total is
+    largest = std::max(largest, score);  // ignores NaN, which makes the total NaN below
   }
   for (Index s = 0; s < count; ++s) terms[s].weight = std::exp(terms[s].weight - largest);
   const double total = count > 0 ? sum_weights(terms, count) : 0;

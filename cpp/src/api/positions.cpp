@@ -8,6 +8,7 @@
 namespace mha {
 namespace {
 
+/// The sines and cosines of mha/positions.hpp, computed in double precision and rounded once.
 template <class T>
 void fill(const MutableTensorView& out, std::int64_t first_position) {
   const Index length = out.extents[0], width = out.extents[1];

@@ -13,7 +13,7 @@
 namespace mha {
 namespace {
 
-/// The rows of a ragged batch, [N, H, D] or [N, H], as [1, H, N, D] or [1, H, N].
+/// Turns the rows of a ragged batch, [N, H, D] or [N, H], into [1, H, N, D] or [1, H, N].
 template <class View>
 void ragged_to_dense_axes(View& view) {
   if (!view) return;
@@ -22,14 +22,14 @@ void ragged_to_dense_axes(View& view) {
   add_leading_axes(view, view.rank + 1);
 }
 
-/// A batch of one becomes one of `batch`.
+/// Repeats a batch of one `batch` times, by a stride of 0.
 void repeat_batch(TensorView& view, Index batch) {
   if (!view || view.extents[0] == batch) return;
   view.extents[0] = batch;
   view.strides[0] = 0;
 }
 
-/// Gives axes that broadcast a stride of 0. False if the shape does not broadcast.
+/// Broadcasts a view to `shape`, by strides of 0; false if its shape does not broadcast.
 bool broadcast_to(TensorView& view, std::initializer_list<Index> shape) {
   add_leading_axes(view, int(shape.size()));
   int axis = 0;
@@ -47,8 +47,8 @@ void check_apart(const char* function, const KVCache& cache, Named views) {
       fail(function, std::string(name) + " must not overlap the cache in memory", {{name, view}});
 }
 
-/// Options that name batch elements, keys and positions, for scores of shape [B, H, Tq, Tk]; broadcasts the masks. In a
-/// ragged batch B is 1, and Tq and Tk are the rows of all sequences together.
+/// Checks the options for scores of shape [B, H, Tq, Tk], and broadcasts the masks to that shape. In a ragged batch B
+/// is 1, and Tq and Tk count the rows of all sequences together.
 void check_options(const char* function, AttentionOptions& options, DType dtype, Index batch, Index heads,
                    Index query_length, Index key_length, const RaggedBatch* ragged) {
   const auto wrong = [&](const std::string& rule) { throw std::invalid_argument(std::string(function) + ": " + rule); };
@@ -107,18 +107,18 @@ void check_options(const char* function, AttentionOptions& options, DType dtype,
     wrong("num_threads must be at least 1, or 0 for the default; got " + std::to_string(options.num_threads));
 }
 
-/// All but what is written; out is looked at for its dtype only.
+/// Checks and brings into shape all arguments but the outputs; of `out` only the dtype is checked.
 void check_inputs(AttentionArguments& a) {
   const char* f = a.function;
-  const bool weigh = !a.value;
-  const char* result = weigh ? "weights" : "out";
-  const TensorView query = a.query, key = a.key, value = a.value;  // as given, for messages
+  const bool gives_weights = !a.value;
+  const char* result = gives_weights ? "weights" : "out";
+  const TensorView query = a.query, key = a.key, value = a.value;  // as they were given, for messages
   const Named inputs = {{"query", query}, {"key", key}, {"value", value}};
 
   const int least_rank = a.ragged ? 3 : 2, most_rank = a.ragged ? 3 : 4;
   check_rank(f, "query", query, least_rank, most_rank, inputs);
   check_rank(f, "key", key, least_rank, most_rank, inputs);
-  if (!weigh) check_rank(f, "value", value, least_rank, most_rank, inputs);
+  if (!gives_weights) check_rank(f, "value", value, least_rank, most_rank, inputs);
   check_dtypes(f, query.dtype, {{"query", query}, {"key", key}, {"value", value}, {result, a.out}});
 
   if (a.ragged)
@@ -129,7 +129,7 @@ void check_inputs(AttentionArguments& a) {
   const Index query_batch = a.query.extents[0], key_batch = a.key.extents[0];
   if (query_batch != key_batch && query_batch != 1 && key_batch != 1)
     fail(f, "query and key must have the same batch size, or one of them 1", inputs);
-  if (!weigh && a.value.extents[0] != key_batch) fail(f, "value must have the batch size of key", inputs);
+  if (!gives_weights && a.value.extents[0] != key_batch) fail(f, "value must have the batch size of key", inputs);
   for (TensorView* view : {&a.query, &a.key, &a.value}) repeat_batch(*view, query_batch == 1 ? key_batch : query_batch);
 
   const auto [batch, heads, query_length, head_dim] = a.query.extents;
@@ -137,7 +137,7 @@ void check_inputs(AttentionArguments& a) {
   if (key_dim != head_dim) fail(f, "key must have the head_dim of query", inputs);
   if (kv_heads == 0 ? heads != 0 : heads % kv_heads != 0)
     fail(f, "the heads of query must be a multiple of the heads of key", inputs);
-  if (!weigh) {
+  if (!gives_weights) {
     if (a.value.extents[1] != kv_heads) fail(f, "value must have the heads of key", inputs);
     if (a.value.extents[2] != key_length) fail(f, "value must have the length of key", inputs);
   }
@@ -150,15 +150,15 @@ void check_inputs(AttentionArguments& a) {
 
 void validate(AttentionArguments& a) {
   const char* f = a.function;
-  const bool weigh = !a.value;
-  const char* result = weigh ? "weights" : "out";
-  const TensorView query = a.query, key = a.key, value = a.value;  // as given, for messages
+  const bool gives_weights = !a.value;
+  const char* result = gives_weights ? "weights" : "out";
+  const TensorView query = a.query, key = a.key, value = a.value;  // as they were given, for messages
   check_inputs(a);
   const auto [batch, heads, query_length, head_dim] = a.query.extents;
 
-  const Index width = weigh ? a.key.extents[2] : a.value.extents[3];
+  const Index width = gives_weights ? a.key.extents[2] : a.value.extents[3];
   const MutableTensorView out = a.out, lse = a.lse;
-  const int rank = !a.ragged && batch != 1 ? 4 : query.rank;  // more than that of query if its batch is repeated
+  const int rank = !a.ragged && batch != 1 ? 4 : query.rank;  // a batch of one that is repeated gets its axis
   if (a.ragged && out.rank == 3) ragged_to_dense_axes(a.out);
   add_leading_axes(a.out, 4);
   if (out.rank != rank || !has_shape(a.out, {batch, heads, query_length, width}))
@@ -212,7 +212,7 @@ StatisticsArguments validate(AttentionArguments inputs, AttentionStatistics r) {
   check("mean_distance", r.mean_distance, sizes[2]);
   check("received_weight", r.received_weight, inputs.key.extents[2]);
 
-  MutableTensorView max_key;  // as many bytes of another type: what counts is where they lie
+  MutableTensorView max_key;  // of int64; f64 has as many bytes, and only the memory is checked
   if (r.max_key) max_key = MutableTensorView(r.max_key, DType::f64, {sizes[0], sizes[1], sizes[2]});
   const std::pair<const char*, MutableTensorView> outputs[] = {{"entropy", r.entropy},
                                                                {"max_weight", r.max_weight},
@@ -244,7 +244,7 @@ LayerArguments validate(const MultiHeadAttentionConfig& config, DType dtype, Lay
   add_leading_axes(a.key, 3);
   add_leading_axes(a.value, 3);
   const Index batch = appends_only ? a.key.extents[0] : a.query.extents[0];
-  const Index query_length = a.query.extents[1];  // none: 0
+  const Index query_length = a.query.extents[1];  // 0 if there is no query
   const auto features = [](const char* name, Index count) {
     return std::string(name) + " must have " + std::to_string(count) + " features";
   };

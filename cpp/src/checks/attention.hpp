@@ -1,4 +1,5 @@
-// Every precondition of a call, one function for each rule. What passes here needs no check further down.
+// The preconditions of attention, of its statistics and of the attention layer. Code below these functions relies on
+// them and checks nothing again.
 #pragma once
 
 #include "mha/multi_head_attention.hpp"
@@ -6,8 +7,8 @@
 
 namespace mha {
 
-/// Throws what mha/errors.hpp says, or puts all leading axes in place. The arguments are a kilobyte: what a copy of them
-/// takes is a tenth of the smallest call.
+/// Throws as mha/errors.hpp says, or brings all views to [B, H, T, D], in place: the arguments have a kilobyte, and to
+/// copy them would take a tenth of the time of the smallest call.
 void validate(AttentionArguments& arguments);
 
 /// The same for attention_statistics.
@@ -16,7 +17,7 @@ StatisticsArguments validate(AttentionArguments inputs, AttentionStatistics resu
 /// The same for a layer call.
 LayerArguments validate(const MultiHeadAttentionConfig& config, DType dtype, LayerArguments arguments);
 
-/// Resolves the zeros of the config and checks the weights against it.
+/// Replaces the zeros of the config, which stand for defaults, and checks the shapes of the weights against it.
 MultiHeadAttentionConfig validate(MultiHeadAttentionConfig config, const MultiHeadAttentionWeights& weights);
 
 }  // namespace mha

@@ -14,7 +14,8 @@ constexpr char kFunction[] = "merge_attention";
 
 std::string shard_of(const char* list, Index s) { return list + ("[" + std::to_string(s) + "]"); }
 
-/// "outs 3 x [2, 5]", or "outs ([2, 5], [2, 4])" where they differ: there may be very many.
+/// One word for each view: "outs 3 x [2, 5]" if all words are the same, for there may be very many, otherwise "outs
+/// ([2, 5], [2, 4])".
 template <class Word>
 std::string describe(const char* name, const TensorView* views, Index count, Word word) {
   const std::string first = word(views[0]);
@@ -46,7 +47,7 @@ void check_one_dtype(const MergeArguments& a) {
     throw DTypeError(kFunction + (": " + name) + rule + name_of(expected) + "; got " + describe(a, word) +
                      dtypes_of({{"out", a.out}, {"lse", a.lse}}));
   };
-  check_dtypes(kFunction, dtype, {{"outs[0]", a.outs[0]}});  // it is not Boolean
+  check_dtypes(kFunction, dtype, {{"outs[0]", a.outs[0]}});  // outs[0] is of a floating-point type
   constexpr char kOfOuts[] = " must be of the dtype of outs[0], ", kOfScores[] = " must be of the dtype of scores, ";
   for (Index s = 0; s < a.shards; ++s) {
     check_at(shard_of("outs", s), a.outs[s], dtype, kOfOuts);
@@ -78,14 +79,14 @@ void check_shapes(const MergeArguments& a) {
   if (a.lse && !has_shape_of(entries, a.lse)) refuse_at("lse", entries);
 }
 
-/// Whether two views of one shape and dtype have each element at the same place.
+/// Whether two views of one shape and dtype are the same elements of memory in the same order.
 bool is_same(const TensorView& a, const TensorView& b) {
   for (int axis = 0; axis < a.rank; ++axis)
     if (a.extents[axis] > 1 && a.strides[axis] != b.strides[axis]) return false;
   return a.data == b.data;
 }
 
-/// An output that may be `own[0]`, and touches no other input.
+/// An output may be the view `own[0]` itself, and overlaps no other input.
 void check_apart(const MergeArguments& a, const char* name, const MutableTensorView& output, const TensorView* own) {
   check_output(kFunction, name, output, {});
   const std::pair<const char*, const TensorView*> inputs[] = {{"outs", a.outs}, {"lses", a.lses}};

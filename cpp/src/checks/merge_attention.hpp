@@ -1,13 +1,13 @@
-// Preconditions of merge_attention().
+// The preconditions of merge_attention().
 #pragma once
 
 #include "mha/tensor_view.hpp"
 
 namespace mha {
 
-/// One call, as it was made.
+/// The arguments of one call.
 struct MergeArguments {
-  const TensorView *outs, *lses;
+  const TensorView *outs, *lses;  // [shards] each: [..., Tq, Dv], [..., Tq]
   Index shards;
   MutableTensorView out, lse;
 };

@@ -1,4 +1,5 @@
-// Rules that several kinds of calls share. A message is one sentence: function, argument, rule, and what was given.
+// The rules that calls of several kinds share. An error message is one sentence: the function, the argument, the rule,
+// and what was given.
 #pragma once
 
 #include <initializer_list>
@@ -10,22 +11,26 @@
 
 namespace mha {
 
+/// Views with the names that messages call them by.
 using Named = std::initializer_list<std::pair<const char*, TensorView>>;
 
-/// @throws std::invalid_argument that shows the shapes of `views`
+/// Throws std::invalid_argument "function: rule; got ..." with the shapes of `views`.
 [[noreturn]] void fail(const char* function, const std::string& rule, Named views);
 
 bool has_shape(const TensorView& view, std::initializer_list<Index> shape);
 
+/// `view` has `least` to `most` axes, and no negative extent. @throws std::invalid_argument
 void check_rank(const char* function, const char* name, const TensorView& view, int least, int most, Named views);
 
-/// Views that were given have the dtype `expected`. @throws DTypeError
+/// All views that are not empty have the floating-point dtype `expected`. @throws DTypeError
 void check_dtypes(const char* function, DType expected, Named views);
 
-/// An output has one place for each index, and none in an input.
+/// An output has an element of its own for each index, and shares no memory with an input.
+/// @throws std::invalid_argument
 void check_output(const char* function, const char* name, const MutableTensorView& out, Named inputs);
 
-/// The same for a copy of what is stored: an output that was given has that dtype and shape, too.
+/// The same for an output that stored data is copied to, which must also have this dtype and shape. An empty view, for
+/// data that nobody asked for, passes.
 void check_copy(const char* function, const char* name, const MutableTensorView& out, DType dtype,
                 std::initializer_list<Index> shape);
 

@@ -18,7 +18,7 @@ bool is_same_view(const TensorView& a, const TensorView& b) {
   return true;
 }
 
-/// `out` has the shape of x, and lies elsewhere or is x.
+/// `out` has the shape of x, and is either x itself or overlaps it nowhere.
 void check_rows_output(const char* f, const TensorView& x, const MutableTensorView& out) {
   bool has_shape_of_x = out.rank == x.rank;
   for (int axis = 0; axis < x.rank; ++axis) has_shape_of_x = has_shape_of_x && out.extents[axis] == x.extents[axis];

@@ -24,7 +24,7 @@ void check_weights(const char* f, WeightFormat format, Named views, Named scales
            std::string(weight_name) + " in int8 must have at most " + std::to_string(kMostInt8Features) +
                " input features",
            {{weight_name, weight}});
-    if (!is_quantized || !weight) continue;  // one that is missing is refused for its shape
+    if (!is_quantized || !weight) continue;  // a missing matrix is refused later, for its shape
     if (weight.dtype != DType::int8) wrong_dtype("all matrices must be int8, or none");
     if (scale && scale.dtype != DType::f32)
       throw DTypeError(std::string(f) + ": " + name + " must be float32; got " + name_of(scale.dtype));
@@ -40,7 +40,7 @@ void check_weights(const char* f, WeightFormat format, Named views, Named scales
 
 namespace {
 
-/// How the matrices of a layer are given back.
+/// The dtype in which copy_weights() gives the matrices of a layer.
 DType matrix_dtype(DType dtype, WeightFormat format) { return format == WeightFormat::int8 ? DType::int8 : dtype; }
 
 }  // namespace

@@ -10,13 +10,14 @@ namespace {
 
 constexpr double kUnlimited = std::numeric_limits<double>::infinity();
 
-/// "max 100000" (v2, unlimited), "150000 100000" (v2), or the two numbers of v1; -1 is its unlimited.
+/// Quota divided by period, from text: "150000 100000" in v2 and, put together from two files, in v1. No quota is "max
+/// 100000" in v2 and "-1 100000" in v1.
 double ratio(std::istream& quota_and_period) {
   double quota, period;
   return quota_and_period >> quota >> period && quota > 0 && period > 0 ? quota / period : kUnlimited;
 }
 
-/// The limit set on one cgroup alone. Only one version's files exist in a folder.
+/// The quota of one cgroup by itself, in processors. A folder has the files of v1 or of v2, never of both.
 double quota_of(const std::string& folder) {
   std::stringstream numbers;
   for (const char* name : {"/cpu.max", "/cpu.cfs_quota_us", "/cpu.cfs_period_us"}) {
@@ -49,8 +50,8 @@ struct Mount {
   }
 };
 
-/// This process's path in the hierarchy that is mounted. /proc/self/cgroup has lines "4:cpu,cpuacct:/path", and
-/// "0::/path" for v2.
+/// The path of this process's cgroup in the hierarchy that is mounted. /proc/self/cgroup has lines such as
+/// "4:cpu,cpuacct:/path", and "0::/path" for v2.
 std::string path_in(const Mount& mount, const std::string& proc_self) {
   std::ifstream memberships(proc_self + "/cgroup");
   for (std::string line; std::getline(memberships, line);) {
@@ -64,9 +65,11 @@ std::string path_in(const Mount& mount, const std::string& proc_self) {
   return "/";
 }
 
+/// The smallest quota from the cgroup of this process up to the mount point.
 double quota_of_branch(const Mount& mount, const std::string& proc_self, const std::string& root) {
   std::string path = path_in(mount, proc_self);
-  // In a container the mount shows a part of the hierarchy, and the path may be told from the hierarchy's own root.
+  // In a container the mount shows only a part of the hierarchy, below mount.root, while the path may begin at the root
+  // of the whole hierarchy.
   if ((path + "/").compare(0, mount.root.size() + 1, mount.root + "/") == 0) path.erase(0, mount.root.size());
 
   double quota = quota_of(root + mount.point);

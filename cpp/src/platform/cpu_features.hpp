@@ -1,5 +1,6 @@
-// What a processor can do and not every compiler's __builtin_cpu_supports knows by name: Clang before 19, for one.
-// None of these adds registers that an operating system would have to save; F16C computes in those of AVX.
+// Processor features that __builtin_cpu_supports of some compilers does not know by name, as Clang before version 19.
+// Asking the processor is enough: none of these features adds registers that the operating system would have to save
+// (F16C computes in the registers of AVX).
 #pragma once
 
 #if defined(__x86_64__)
@@ -10,7 +11,7 @@ namespace mha {
 struct Cpuid {
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
 
-  /// All zeros for a leaf that the processor has not.
+  /// Reads one leaf of CPUID; all zeros if the processor does not have it.
   explicit Cpuid(unsigned leaf) { __get_cpuid(leaf, &eax, &ebx, &ecx, &edx); }
 };
 

@@ -3,8 +3,8 @@
 
 namespace mha {
 
-/// Pauses this hardware thread for some dozens of cycles, so that the other one of the same core has more of the core to
-/// itself. Does nothing on architectures without such an instruction.
+/// Pauses this hardware thread for some dozens of cycles, so that the other one of the same core has more of the core
+/// to itself. Does nothing on architectures without such an instruction.
 inline void cpu_pause() {
 #if defined(__x86_64__) || defined(__i386__)
   __builtin_ia32_pause();

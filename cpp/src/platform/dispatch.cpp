@@ -1,4 +1,4 @@
-// The instruction-set half of mha/runtime.hpp, and the choice behind dispatch.hpp.
+// The functions of mha/runtime.hpp about instruction sets, and the choice of kernels of dispatch.hpp.
 #include "platform/dispatch.hpp"
 
 #include <algorithm>
@@ -30,10 +30,10 @@ struct Isa {
   const char* name;
   const KernelTable& (*table)();
   bool (*supported)();
-  bool (*preferred)();  // where it is supported
+  bool (*preferred)();  // whether it is chosen by default on a machine that supports it
 };
 
-// In rising rank, as registered in cpp/cmake/isa.cmake.
+// In rising order of preference, as registered in cpp/cmake/isa.cmake.
 constexpr Isa kIsas[] = {
 #define MHA_ISA(name, condition, preferred) \
   {#name, &name::table, [] { return bool(condition); }, [] { return bool(preferred); }},
@@ -50,7 +50,7 @@ std::string supported_names() {
   return names.empty() ? "none" : names;
 }
 
-/// Index of the instruction set called `name`, or an error in `source`'s name.
+/// Index of the instruction set called `name`; the error message begins with `source`.
 int find_isa(const std::string& source, const std::string& name) {
   for (int index = 0; index < kNumIsas; ++index) {
     if (name != kIsas[index].name) continue;
@@ -61,7 +61,8 @@ int find_isa(const std::string& source, const std::string& name) {
   throw std::invalid_argument(source + ": unknown instruction set '" + name + "'; available: " + supported_names());
 }
 
-/// What holds until set_isa() says otherwise. Found once; an error is kept, and thrown by every call that needs it.
+/// The instruction set that is used unless set_isa() has chosen one. Found once. If MHA_NATIVE_ISA asks for something
+/// impossible, `index` is kNone and every call that needs the default throws `explanation`.
 struct DefaultIsa {
   int index = kNone;
   std::string explanation;

@@ -27,24 +27,24 @@
 namespace mha {
 namespace {
 
-// Fewest multiply-adds that are worth a thread of their own: 1 us on a Zen 5 core. A thread that is awake joins in less
-// than that, and awake it is in a loop of calls; one that sleeps joins in 5 to 50 us, one that another process has
-// displaced in milliseconds.
+// The fewest multiply-adds that are worth one more thread; they take 1 us on a Zen 5 core. A thread that is awake, as
+// in a loop of calls, joins in less time than that. One that sleeps joins in 5 to 50 us, and one that another process
+// has displaced in milliseconds.
 constexpr double kWorkPerThread = 1.25e5;
 
-/// Set in every forked child. It has the memory of its parent without the threads, and would wait for them forever.
-/// Whether OpenMP had threads at the moment of the fork cannot be known: another library may have started them in the
-/// same runtime.
+/// Set in every forked child. A child has the memory of its parent but not its threads, and would wait for them
+/// forever. It is set even if this library has started no thread: another library may have started some in the same
+/// OpenMP runtime.
 std::atomic<bool> is_forked{false};
 #ifndef _WIN32
 const int watches_for_forks =
     pthread_atfork(nullptr, nullptr, [] { is_forked.store(true, std::memory_order_relaxed); });
 #endif
 
-thread_local const Executor* chosen_executor = nullptr;  // by the innermost ExecutorScope
-thread_local bool is_worker = false;                     // this thread runs tasks that came by an executor
+thread_local const Executor* chosen_executor = nullptr;  // that of the innermost ExecutorScope; null outside of any
+thread_local bool is_worker = false;                     // this thread is inside a task that an executor runs
 
-/// What computes if OpenMP does not, or null.
+/// The executor that computes for this thread; null if OpenMP does, or if there are no threads in this build.
 const Executor* executor() {
 #ifdef MHA_THREADS_STD
   return chosen_executor != nullptr ? chosen_executor : &thread_pool();
@@ -74,8 +74,8 @@ void take_tasks(const Phase& phase, std::atomic<Index>& next, int worker) {
   }
 }
 
-/// Workers cannot wait for each other between phases, since an executor may run them one after another. So each phase
-/// is a call of its own, which returns when all are done.
+/// Runs the phases on an executor. There can be no barrier between its workers, because an executor may run them one
+/// after another. So each phase is a parallel_for() of its own, which returns when all its workers have.
 void run_on(const Executor& executor, const Phase* phases, int count, int threads) {
   struct Work {
     const Phase& phase;
@@ -99,21 +99,23 @@ void run_on(const Executor& executor, const Phase* phases, int count, int thread
 }
 
 #ifdef _OPENMP
-struct alignas(64) TaskCounter {  // a cache line each
+struct alignas(64) TaskCounter {  // two counters never share a cache line of 64 bytes
   std::atomic<Index> next{0};
 };
 
-// A thread that slept may be woken on the very processor of the caller, and there wait behind the caller, which does its
-// tasks and then spins in the barrier, waiting for the thread: 4 to 8 ms, until the scheduler moves one of them, for the
-// first call after a pause. So the caller gives its processor up if somebody is missing, and who finds himself there
-// leaves it.
+// Linux may wake a sleeping thread on the processor of the caller. The thread then waits for the caller to leave that
+// processor, while the caller, done with its tasks, spins in the barrier and waits for the thread. For the first call
+// after a pause this takes 4 to 8 ms, until the scheduler moves one of the two. So the caller yields its processor if a
+// thread has not arrived, and a thread that finds itself on the caller's processor moves to another one.
+// docs/decisions/0012-late-threads.md has the measurements.
 
-// Looks before the processor is given up: some 30 us, in which a thread that slept has come if it can.
-constexpr int kLooks = 1000;
+// How often the caller checks before it yields. This takes some 30 us, enough for a thread that can wake up to arrive.
+constexpr int kSpins = 1000;
 
+/// Waits until `threads` threads have arrived.
 void await_arrivals(const std::atomic<int>& arrived, int threads) {
-  for (int looks = 0; arrived.load(std::memory_order_relaxed) < threads; ++looks)
-    if (looks < kLooks)
+  for (int spins = 0; arrived.load(std::memory_order_relaxed) < threads; ++spins)
+    if (spins < kSpins)
       cpu_pause();
     else
       std::this_thread::yield();
@@ -122,10 +124,12 @@ void await_arrivals(const std::atomic<int>& arrived, int threads) {
 #ifdef __linux__
 int current_processor() { return sched_getcpu(); }
 
+/// Moves this thread away from `processor` if it is there: takes the processor out of its affinity mask, at which Linux
+/// moves the thread, and puts the mask back.
 void leave_processor(int processor) {
   if (processor < 0 || sched_getcpu() != processor) return;
   cpu_set_t allowed, others;
-  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return;  // of more processors than the type has room for
+  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return;  // more processors than cpu_set_t holds
   others = allowed;
   CPU_CLR(static_cast<unsigned>(processor), &others);
   if (CPU_COUNT(&others) > 0 && sched_setaffinity(0, sizeof others, &others) == 0)
@@ -137,8 +141,8 @@ void leave_processor(int) {}
 #endif
 
 void run_region(const Phase* phases, int count, int threads) {
-  // Phases use the two counters in turn. During one phase nobody looks at the counter of the next: the barrier before
-  // has ended its last use, the barrier after will begin its next one. So any thread may set it back to zero.
+  // Phases use the two counters in turn. During a phase no thread reads the counter of the next one: its last use ended
+  // at the barrier before this phase, and its next use begins at the barrier behind it. So the caller may reset it now.
   TaskCounter counters[2];
   std::atomic<int> arrived{0};
   const int processor_of_caller = current_processor();

@@ -1,25 +1,28 @@
-// The one place that knows about threads; parallel.cpp is the only file that includes <omp.h>.
+// How tasks are run on threads. parallel.cpp is the only file of the library that includes <omp.h>.
 #pragma once
 
 #include "mha/tensor_view.hpp"
 
 namespace mha {
 
-/// A set of independent tasks. `run(context, task, worker)` must not throw; `worker` < the number of threads given to
-/// run_phases names the scratch that the task may use.
+/// A set of independent tasks, numbered from 0. `run(context, task, worker)` must not throw. `worker` is in [0,
+/// threads) of run_phases(): no two tasks that run at the same time have the same one, so it says which scratch memory
+/// is theirs.
 struct Phase {
   Index tasks;
   void (*run)(const void* context, Index task, int worker);
   const void* context;
 };
 
-/// Runs the phases one after another, the tasks of each in any order on up to `threads` threads: those of the calling
-/// thread's ExecutorScope, else of the build; with OpenMP all phases are one parallel region. Workers take tasks in
-/// rising order as they become free. Serial inside another parallel region and in a forked child.
+/// Runs the phases one after another: the next one begins when all tasks of the one before are done. Up to `threads`
+/// workers take the tasks of a phase in rising order, each its next one when it is free. The threads are those of the
+/// calling thread's ExecutorScope if there is one, otherwise those that the build was configured with; with OpenMP all
+/// phases are one parallel region. Runs everything on the calling thread inside another parallel region, and in a
+/// forked child.
 void run_phases(const Phase* phases, int count, int threads);
 
-/// How many threads to use: `requested` (0: the default of runtime.hpp), no more than `tasks`, and no more than leaves
-/// each thread `work` enough to pay for waking it. `work` counts multiply-adds.
+/// How many threads a call should use: `requested` (0: the default of runtime.hpp), but no more than there are `tasks`,
+/// and no more than leave each thread enough of the `work`, in multiply-adds, to pay for waking it.
 int threads_for(int requested, Index tasks, double work);
 
 }  // namespace mha

@@ -16,8 +16,8 @@
 namespace mha {
 namespace {
 
-/// The first entry of a list such as "4,2", which OpenMP reads as threads for each level of nesting; 0 if it is no
-/// positive integer.
+/// The first entry of a list such as "4,2", in which OpenMP gives the number of threads for each level of nesting; 0 if
+/// that entry is not a positive integer.
 int first_entry(std::string_view list) {
   list = list.substr(0, list.find(','));
   const auto first = list.find_first_not_of(" \t");
@@ -30,7 +30,8 @@ int first_entry(std::string_view list) {
 
 int available_processors() {
 #ifdef __linux__
-  // The kernel refuses a set that is smaller than its own, and how large that is can only be tried.
+  // The kernel refuses a set with fewer bits than its own has. There is no way to ask how many those are, so sizes are
+  // tried in turn.
   for (int size = 1024; size <= 1 << 20; size *= 4) {
     cpu_set_t* set = CPU_ALLOC(size);
     if (set == nullptr) break;

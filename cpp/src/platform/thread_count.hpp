@@ -1,4 +1,4 @@
-// How many threads to use when nobody said.
+// The number of threads that calls use by default.
 #pragma once
 
 #include <string>
@@ -7,14 +7,14 @@ namespace mha {
 
 struct ThreadCount {
   int count;
-  std::string reason;
+  std::string reason;  // one clause, for the user
 };
 
 /// `omp_num_threads` (the environment variable, or null) if its first entry is a positive integer, else the smaller of
 /// `processors` and `quota`, the latter rounded up; at least 1. `quota` is infinity where there is none.
 ThreadCount choose_thread_count(const char* omp_num_threads, int processors, double quota);
 
-/// choose_thread_count() of this process: its environment, its affinity mask and its cgroup.
+/// choose_thread_count() for this process, from its environment, its affinity mask and its cgroups.
 ThreadCount default_thread_count();
 
 }  // namespace mha

@@ -10,10 +10,10 @@
 namespace mha {
 namespace {
 
-// Looks at a flag before a thread goes to sleep, a tenth of a millisecond or two: phases of a call follow each other
-// closer than that, and calls in a loop do, too. To give up the processor in between would be kinder to other programs,
-// but on a busy machine it is given back milliseconds later.
-constexpr int kLooks = 4000;
+// How often a waiting thread checks its flag before it goes to sleep: for 0.1 to 0.2 ms. The phases of a call follow
+// each other faster than that, and so do calls in a loop. Yielding the processor between two checks would be kinder to
+// other programs, but on a busy machine a thread gets it back milliseconds later.
+constexpr int kSpins = 4000;
 
 struct Job {
   void (*body)(void* context, int i);
@@ -21,11 +21,11 @@ struct Job {
   int i;
 };
 
-/// A thread, and the place where whoever has it leaves a job for it.
-class Worker {
+/// One thread of the pool, and the one job that it is given at a time.
+class PoolThread {
  public:
-  /// @throws std::system_error if there is no thread to be had
-  Worker() { std::thread(&Worker::run, this).detach(); }
+  /// @throws std::system_error if the system starts no more threads
+  PoolThread() { std::thread(&PoolThread::run, this).detach(); }
 
   void begin(const Job& job) {
     job_ = job;
@@ -33,7 +33,7 @@ class Worker {
   }
   void wait_until_done() { wait_while(true); }
 
-  Worker* next = nullptr;  // in the list that it is in
+  PoolThread* next = nullptr;  // in the list of idle threads, or of those that a call has taken
 
  private:
   [[noreturn]] void run() {
@@ -44,17 +44,18 @@ class Worker {
     }
   }
 
+  /// Hands over between the two sides: true from the call that gives a job, false from this thread when it is done.
   void set_busy(bool is_busy) {
     {
       const std::lock_guard<std::mutex> lock(mutex_);
       is_busy_.store(is_busy, std::memory_order_release);
     }
-    changed_.notify_one();  // the other side: either the worker waits, or who has it does
+    changed_.notify_one();  // the other side: at any time at most one of the two waits
   }
 
   void wait_while(bool is_busy) {
     const auto is_over = [&] { return is_busy_.load(std::memory_order_acquire) != is_busy; };
-    for (int i = 0; i < kLooks; ++i) {
+    for (int i = 0; i < kSpins; ++i) {
       if (is_over()) return;
       cpu_pause();
     }
@@ -68,60 +69,62 @@ class Worker {
   std::condition_variable changed_;
 };
 
-/// The workers that nobody has.
+/// The idle threads: those that no call has taken.
 class Pool {
  public:
-  /// One of them, or a new one; null if there is no thread to be had.
-  Worker* take() {
+  /// Takes an idle thread, or starts a new one; null if the system starts no more.
+  PoolThread* take() {
     {
       const std::lock_guard<std::mutex> lock(mutex_);
-      if (Worker* worker = idle_) {
-        idle_ = worker->next;
-        return worker;
+      if (PoolThread* thread = idle_) {
+        idle_ = thread->next;
+        return thread;
       }
     }
     try {
-      return new Worker;
-    } catch (...) {  // the call goes on with fewer
+      return new PoolThread;
+    } catch (...) {  // the call goes on with fewer threads
       return nullptr;
     }
   }
 
-  void give_back(Worker* worker) {
+  void give_back(PoolThread* thread) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    worker->next = idle_;
-    idle_ = worker;
+    thread->next = idle_;
+    idle_ = thread;
   }
 
  private:
   std::mutex mutex_;
-  Worker* idle_ = nullptr;
+  PoolThread* idle_ = nullptr;  // a list
 };
 
+/// Executor::parallel_for: body(0) runs on the calling thread, the others on threads of the pool as far as there are
+/// any.
 void parallel_for(void* state, int count, void (*body)(void* context, int i), void* context) {
   Pool& pool = *static_cast<Pool*>(state);
-  Worker* taken = nullptr;
+  PoolThread* taken = nullptr;
   int left = count - 1;
   while (left > 0) {
-    Worker* worker = pool.take();
-    if (worker == nullptr) break;
-    worker->next = taken;
-    taken = worker;
-    worker->begin({body, context, left--});
+    PoolThread* thread = pool.take();
+    if (thread == nullptr) break;
+    thread->next = taken;
+    taken = thread;
+    thread->begin({body, context, left--});
   }
   for (; left >= 0; --left) body(context, left);
   while (taken != nullptr) {
-    Worker* worker = taken;
-    taken = worker->next;
-    worker->wait_until_done();
-    pool.give_back(worker);
+    PoolThread* thread = taken;
+    taken = thread->next;
+    thread->wait_until_done();
+    pool.give_back(thread);
   }
 }
 
 }  // namespace
 
 const Executor& thread_pool() {
-  // Never destroyed: its threads wait in it until the process ends, and at exit somebody may still be in a call.
+  // The pool is never destroyed: its threads wait in it until the process ends, and a call may still run at exit.
   static const Executor executor = {&parallel_for, new Pool, 0};
   return executor;
 }

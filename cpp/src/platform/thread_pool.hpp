@@ -1,12 +1,12 @@
-// The threads of a build with MHA_THREADS=std.
+// The thread pool of a build with MHA_THREADS=std.
 #pragma once
 
 #include "mha/executor.hpp"
 
 namespace mha {
 
-/// One pool for the process. Threads are started as they are first needed, one caller at a time has each of them, and
-/// they live as long as the process. Its num_threads is not set.
+/// The one pool of the process, as an executor whose num_threads is not set. It starts a thread when a call needs one
+/// and none is idle; threads live as long as the process, and each works for one call at a time.
 const Executor& thread_pool();
 
 }  // namespace mha

@@ -13,8 +13,8 @@ namespace {
 constexpr std::align_val_t kAlignment{64};
 constexpr std::size_t kPage = 4096;
 constexpr std::size_t kMostBytes = std::numeric_limits<std::ptrdiff_t>::max() - kPage;
-// A call that large runs for long, beside which asking for the memory again is nothing; a thread that made one such
-// call should not keep it for good.
+// A larger arena is freed after the call. A call that needs so much runs for so long that allocating the memory again
+// costs nothing beside it, and a thread that made one such call should not hold the memory for good.
 constexpr std::size_t kMostKept = std::size_t{64} << 20;
 
 constexpr std::size_t whole_pages(std::size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
@@ -37,7 +37,7 @@ struct Arena {
 
   void grow(std::size_t bytes) {
     if (bytes <= capacity) return;
-    release();  // first: the old block is of no use, and both at once need more than either
+    release();  // first: the contents are not needed, and both blocks at once would take more memory
     data = allocate(bytes);
     capacity = whole_pages(bytes);
     largest = std::max(largest, capacity);
@@ -55,7 +55,7 @@ thread_local Arena arena;
 }  // namespace
 
 Workspace::Workspace(std::size_t bytes) {
-  if (arena.is_borrowed) {  // by an outer scope of this thread
+  if (arena.is_borrowed) {  // an outer scope of this thread has the arena
     data_ = allocate(bytes);
     arena.largest = std::max(arena.largest, arena.capacity + whole_pages(bytes));
     return;

@@ -1,4 +1,4 @@
-// The arguments of one call, as plain data: what checks/ looks at, plan/ reads and execute/ keeps.
+// The arguments of one call, as plain data: checked by checks/, planned by plan/, kept by execute/.
 #pragma once
 
 #include "mha/attention.hpp"
@@ -8,32 +8,33 @@
 
 namespace mha {
 
-/// One call of the attention family, with views brought to [B, H, T, D] by validate().
+/// A call of scaled_dot_product_attention or attention_weights. validate() brings the views to [B, H, T, D].
 struct AttentionArguments {
-  const char* function;          // for messages
-  TensorView query, key, value;  // value empty: attention_weights
+  const char* function;          // its name, for messages
+  TensorView query, key, value;  // value is empty for attention_weights
   MutableTensorView out, lse;
   AttentionOptions options;
-  const RaggedBatch* ragged = nullptr;  // views are [1, H, N, D]; null: a dense batch
+  const RaggedBatch* ragged = nullptr;  // null: a dense batch; otherwise views become [1, H, N, D]
 };
 
-/// One call of attention_statistics: `inputs` has no value and no outputs; results become [B, H, T].
+/// A call of attention_statistics. `inputs` has neither value nor outputs; validate() brings the results to [B, H, T].
 struct StatisticsArguments {
   AttentionArguments inputs;
   AttentionStatistics results;
 };
 
-/// One call of a layer: query, key, value and out become [B, T, features], weights [B, H, Tq, Tk].
+/// A call of an attention layer. validate() brings query, key, value and out to [B, T, features], weights to [B, H, Tq,
+/// Tk].
 struct LayerArguments {
-  TensorView query, key, value;  // query empty: only append to the cache; key and value empty: attend to what is in it
+  TensorView query, key, value;  // no query: only appends to the cache; no key and value: only attends to it
   MutableTensorView out, weights;
   AttentionOptions options;
-  const KVCache* cache = nullptr;             // holds the keys and values attended to, if there is one
-  KVCache* grows = nullptr;                   // the same if key and value are appended to it, else null
-  const std::int64_t* new_lengths = nullptr;  // [B]: rows of each sequence that count; null: all
+  const KVCache* cache = nullptr;             // its keys and values are attended to; null: those of the call
+  KVCache* grows = nullptr;                   // the same cache if key and value are appended to it, else null
+  const std::int64_t* new_lengths = nullptr;  // [B]: the first rows of each sequence that are no padding; null: all
   Index key_length = 0;                       // Tk, set by validate()
-  const RaggedBatch* ragged = nullptr;        // B is 1, T is N, and weights are not given; null: a dense batch
-  const char* block = nullptr;  // the function that this attention is a part of, which has checked `out`; null: none
+  const RaggedBatch* ragged = nullptr;        // null: a dense batch; otherwise B is 1, T is N, and weights are empty
+  const char* block = nullptr;  // the function that this call is a part of, which has checked `out`; or null
 };
 
 }  // namespace mha

@@ -14,6 +14,7 @@ std::string shape_of(const TensorView& view);
 const char* name_of(DType dtype);
 /// "query [2, 8, 16, 64], key [2, 8, 16, 32]": the views that were given, in order.
 std::string shapes_of(std::initializer_list<std::pair<const char*, TensorView>> views);
+/// "query float32, key float64", likewise.
 std::string dtypes_of(std::initializer_list<std::pair<const char*, TensorView>> views);
 
 }  // namespace mha

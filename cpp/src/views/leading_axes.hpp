@@ -1,11 +1,11 @@
-// Views of fewer axes than a rule speaks of.
+// Leading axes of length 1 for views that have fewer axes than the code that reads them expects.
 #pragma once
 
 #include "mha/tensor_view.hpp"
 
 namespace mha {
 
-/// Missing leading axes have length 1.
+/// Adds axes of length 1 before the first axis until the view has `rank` axes; leaves an empty view as it is.
 template <class View>
 void add_leading_axes(View& view, int rank) {
   while (view && view.rank < rank) {

@@ -8,7 +8,7 @@
 namespace mha {
 namespace {
 
-/// The axes of more than one element in rising order of stride; returns how many there are.
+/// Writes to `axes` the axes with more than one element, in rising order of stride. Returns how many these are.
 int sort_axes(const TensorView& view, int* axes) {
   int count = 0;
   for (int axis = 0; axis < view.rank; ++axis) {
@@ -66,18 +66,19 @@ Pattern pattern_of(const TensorView& view) {
 bool may_overlap(const TensorView& a, const TensorView& b) {
   if (!a || !b || is_empty(a) || is_empty(b)) return false;
   const ByteRange p = range_of(a), q = range_of(b);
-  if (p.end <= q.begin || q.end <= p.begin) return false;  // as nearly always: the rest is not worth its time before
+  if (p.end <= q.begin || q.end <= p.begin) return false;  // nearly always; what follows takes longer
   const Pattern in_p = pattern_of(a), in_q = pattern_of(b);
-  // Both repeat at multiples of `step`: seen modulo it, two runs either meet everywhere or nowhere.
+  // Both patterns repeat at multiples of `step`. So the addresses modulo `step` tell whether a run of one meets a run
+  // of the other.
   const Index step = std::gcd(in_p.step, in_q.step);
   if (step == 0) return true;
-  const Index apart = ((q.begin - p.begin) % step + step) % step;  // from p's run to q's next one
+  const Index apart = ((q.begin - p.begin) % step + step) % step;  // bytes from a run of p to the next run of q
   return apart < in_p.run || step - apart < in_q.run;
 }
 
 bool may_overlap_itself(const TensorView& view) {
   if (is_empty(view)) return false;
-  // Each axis must step over all that those of smaller stride reach.
+  // The stride of each axis must be larger than the distance that all axes of smaller stride reach together.
   int axes[kMaxRank];
   const int count = sort_axes(view, axes);
   Index reach = 1;

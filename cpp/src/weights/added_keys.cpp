@@ -5,7 +5,7 @@
 namespace mha {
 namespace {
 
-/// `count` rows of `width` elements: the one that is given, if any, and zeros.
+/// `count` rows of `width` elements: first the row that is given, if there is one, then rows of zeros.
 std::vector<std::byte> stacked_rows(const TensorView& given, Index count, Index width, DType dtype) {
   std::vector<std::byte> rows(static_cast<std::size_t>(count * width * size_of(dtype)));
   if (given) copy_elements(given, {rows.data(), dtype, {width}});

@@ -1,5 +1,5 @@
-// Keys and values of the layer itself, which every row sees besides those of the call: bias_k and bias_v of torch, and
-// a key and a value of zeros (add_zero_attn). How a call attends to them: execute/added_shard.hpp.
+// Keys and values that a layer adds to those of each call, and that every query sees: bias_k and bias_v of torch, and a
+// key and a value of zeros (add_zero_attn of torch). execute/added_shard.hpp attends to them.
 #pragma once
 
 #include <vector>
@@ -13,11 +13,11 @@ class AddedKeys {
   AddedKeys(const MultiHeadAttentionConfig& config, const MultiHeadAttentionWeights& weights, DType dtype);
 
   Index count() const { return count_; }
-  /// [batch, Hk, count, D] and [batch, Hk, count, Dv]; the same for every batch element.
+  /// Views [batch, Hk, count, D] and [batch, Hk, count, Dv], in which all batch elements share the memory of one.
   TensorView keys(Index batch) const { return view(keys_, batch, head_dim_); }
   TensorView values(Index batch) const { return view(values_, batch, value_head_dim_); }
 
-  /// Writes what was given out again, [Hk * D] and [Hk * Dv]; empty views are passed over.
+  /// Copies bias_k and bias_v to `key` [Hk * D] and `value` [Hk * Dv], unless these are empty.
   void unpack(const MutableTensorView& key, const MutableTensorView& value) const;
 
  private:
@@ -28,7 +28,7 @@ class AddedKeys {
   DType dtype_;
   bool has_bias_kv_;
   Index count_, kv_heads_, head_dim_, value_head_dim_;
-  std::vector<std::byte> keys_, values_;  // [count, Hk, D], [count, Hk, Dv]: the key of the weights comes first
+  std::vector<std::byte> keys_, values_;  // [count, Hk, D] and [count, Hk, Dv]: bias_k and bias_v first
 };
 
 }  // namespace mha

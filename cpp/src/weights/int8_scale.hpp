@@ -1,4 +1,4 @@
-// The integers that weights become: docs/numerics.md says what is promised.
+// The rule that turns float32 weights into int8. docs/numerics.md states it and says what it promises.
 #pragma once
 
 #include <cmath>
@@ -9,16 +9,20 @@
 
 namespace mha {
 
-/// Of the weights of one output feature: symmetric, where that of a row (quantize_rows.hpp) has an offset.
+/// The scale of the weights of one output feature. It is symmetric: 0 becomes 0. Rows have another rule, with an offset
+/// (quantize_rows.hpp).
 class Int8Scale {
  public:
-  /// @param most the largest magnitude; not finite, if one of the weights is not: then their product with any row is NaN
+  /// @param most the largest magnitude of the weights; infinite or NaN if one of them is, and then the scale is NaN,
+  /// and
+  ///             so is the product with any row
   explicit Int8Scale(float most) {
     if (!std::isfinite(most)) return;
     most = std::fmax(most, kLeastQuantizedMax);
     value_ = most / 127;
     factor_ = 127 / most;
   }
+  /// What the integers are multiplied by.
   float value() const { return value_; }
   std::int8_t integer(float weight) const {
     return factor_ == 0 ? std::int8_t{0} : static_cast<std::int8_t>(std::nearbyint(weight * factor_));

@@ -7,14 +7,14 @@
 
 namespace mha {
 
-/// A layer of an encoder, or of a decoder.
+/// One layer of an encoder or of a decoder.
 struct Block {
   const PackedAttention* self_attention;
-  const PackedAttention* cross_attention;  // null: an encoder's
+  const PackedAttention* cross_attention;  // null: none, as in an encoder
   const PackedFeedForward* feed_forward;
-  const NormWeights* norms[3];  // of self-attention, cross-attention if there is one, feed-forward
-  bool norm_first;
-  const NormWeights* final_norm = nullptr;  // of the result, behind the last layer; null: none
+  const NormWeights* norms[3];  // those of self-attention, of cross-attention if there is one, of feed-forward
+  bool norm_first;              // pre-LN; otherwise post-LN
+  const NormWeights* final_norm = nullptr;  // behind the last layer of a stack; null: none
 };
 
 }  // namespace mha

@@ -7,7 +7,7 @@
 
 namespace mha {
 
-/// Rows of E elements: the weight, then the bias if there is one.
+/// Copies of the weight [E] and, if there is one, of the bias [E], one after the other.
 struct NormWeights {
   NormWeights(const TensorView& weight, const TensorView& bias, double epsilon);
 

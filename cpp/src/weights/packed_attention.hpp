@@ -17,7 +17,7 @@ struct PackedAttention {
 
   DType dtype() const { return query.dtype(); }
 
-  MultiHeadAttentionConfig config;  // with every zero resolved
+  MultiHeadAttentionConfig config;  // its zeros, which stand for defaults, are replaced
   PackedLinear query, key, value, out;
   AddedKeys added;
 };

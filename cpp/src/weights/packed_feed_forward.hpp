@@ -13,6 +13,7 @@ struct PackedFeedForward {
         up(w.weight1, w.bias1, w.weight1.extents[0], format, w.scale1),
         down(w.weight2, w.bias2, w.weight2.extents[0], format, w.scale2) {}
 
+  /// Multiply-adds of a call with so many rows: PackedLinear::work() of both projections.
   double work(double rows) const { return up.work(rows) + down.work(rows); }
 
   Activation activation;

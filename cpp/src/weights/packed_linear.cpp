@@ -30,7 +30,7 @@ auto element(const View& view, Index i, Index j = 0) {
   return static_cast<Byte*>(view.data) + (i * view.strides[0] + j * view.strides[1]) * size_of(view.dtype);
 }
 
-/// Rounded once, if it must be; the same type keeps its bits.
+/// Copies one number, rounded once if the types differ. The same type keeps its bits, those of NaN included.
 void convert(std::byte* to, DType to_dtype, const std::byte* from, DType from_dtype) {
   if (to_dtype == from_dtype) {
     std::memcpy(to, from, static_cast<std::size_t>(size_of(to_dtype)));
@@ -60,7 +60,7 @@ void convert(std::byte* to, DType to_dtype, const std::byte* from, DType from_dt
   }
 }
 
-/// Of one row of a matrix in f32; NaN if there is one.
+/// The largest magnitude in one row of an f32 matrix; NaN if the row has a NaN.
 float largest_magnitude(const TensorView& weight, Index row) {
   float most = 0;
   for (Index input = 0; input < weight.extents[1] && !std::isnan(most); ++input) {
@@ -128,7 +128,8 @@ void PackedLinear::unpack(const MutableTensorView& weight, const MutableTensorVi
   });
 }
 
-/// Calls visit(output feature, its column in the first row of its panel, its column in the bias row).
+/// Calls visit(feature, panel, bias) for each output feature: `panel` is its column in the first row of its panel,
+/// `bias` its column in the bias row of that panel.
 template <class Visitor>
 void PackedLinear::for_each_feature(Visitor visit) const {
   const Index size = column_bytes(dtype_), width = kPanelBytes / size;
@@ -139,7 +140,7 @@ void PackedLinear::for_each_feature(Visitor visit) const {
   }
 }
 
-/// From a feature's column in the first row of a panel to the weight of an input feature.
+/// Bytes from an output feature's column in the first row of a panel to its weight for an input feature.
 Index PackedLinear::offset_of(Index input) const {
   const Index n = features_per_word();
   return input / n * kPanelBytes + input % n * size_of(packed_dtype());

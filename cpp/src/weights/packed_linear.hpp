@@ -1,4 +1,4 @@
-// The weights of one projection, packed once into the panels that the kernels read.
+// The weights of one projection, packed once, when a layer is made, into the panels that the kernels read.
 #pragma once
 
 #include <memory>
@@ -12,8 +12,8 @@ namespace mha {
 ///
 /// Output features come in segments (one for each head; a single one for the output projection). A segment is padded to
 /// whole vectors of the widest instruction set, so that the columns of a vector belong to one segment. Panels hold
-/// kPanelBytes of columns for each input feature: [panel][in_features][columns], the same for every instruction set. With
-/// narrow weights the four bytes of a column hold several features: [panel][in_features / n][columns][n].
+/// kPanelBytes of columns for each input feature: [panel][in_features][columns], the same for every instruction set.
+/// With narrow weights the four bytes of a column hold several features: [panel][in_features / n][columns][n].
 class PackedLinear {
  public:
   /// @param weight [segments * segment_columns, in_features], any strides; of int8 only with a scale
@@ -22,11 +22,12 @@ class PackedLinear {
   PackedLinear(const TensorView& weight, const TensorView& bias, Index segment_columns,
                WeightFormat format = WeightFormat::plain, const TensorView& scale = {});
 
-  /// Writes the weights back out: the inverse of packing, up to the rounding of the format. Empty views are passed over.
+  /// Copies the weights to views of the shapes above: the inverse of packing, up to the rounding of the format. Empty
+  /// views are left out.
   void unpack(const MutableTensorView& weight, const MutableTensorView& bias,
               const MutableTensorView& scale = {}) const;
 
-  /// Of rows and results.
+  /// The dtype of the rows that are multiplied, and of the results.
   DType dtype() const { return dtype_; }
   WeightFormat format() const { return format_; }
   bool has_bias() const { return has_bias_; }
@@ -35,8 +36,8 @@ class PackedLinear {
   Index segment_columns() const { return segment_columns_; }
   Index padded_segment_columns() const { return padded_segment_columns_; }
 
-  /// What a projection of so many rows costs, in multiply-adds of f32. Bringing a weight of four bytes near costs as much
-  /// as eight; integers are multiplied four at a time.
+  /// The time that a projection of so many rows takes, in multiply-adds of f32. Reading four bytes of weights from
+  /// memory takes as long as 8 of them; int8 is multiplied at 4 times the rate.
   double work(double rows) const {
     const double rate = format_ == WeightFormat::int8 ? 4 : 1, near = 8 / double(features_per_word());
     return (rows / rate + near) * double(segments_ * segment_columns_) * double(in_features_);
@@ -44,14 +45,14 @@ class PackedLinear {
 
   Index panels() const { return panels_; }
   const std::byte* panel(Index p) const { return data_.get() + p * panel_rows() * kPanelBytes; }
-  /// One row of a panel's width; of int8 weights three: see ProjectionTile::bias.
+  /// The bias of the columns of panel p, kPanelBytes; for int8 weights three such rows, as ProjectionTile::bias says.
   const std::byte* bias(Index p) const { return data_.get() + bias_at(p); }
 
  private:
   template <class Visitor>
   void for_each_feature(Visitor visit) const;
   Index offset_of(Index input) const;
-  DType packed_dtype() const;  // of weights in panels; biases are of the accumulator's
+  DType packed_dtype() const;  // of the weights in panels; a bias has the dtype of the accumulator
   void pack_int8(const TensorView& weight, const TensorView& scale, Index feature, std::byte* panel,
                  std::byte* bias_row);
 
@@ -68,7 +69,7 @@ class PackedLinear {
   WeightFormat format_;
   bool has_bias_;
   Index in_features_, segments_, segment_columns_, padded_segment_columns_, panels_;
-  std::unique_ptr<std::byte[], FreeAligned> data_;  // the panels, then the bias rows of each
+  std::unique_ptr<std::byte[], FreeAligned> data_;  // all panels, then the bias rows of all panels
 };
 
 }  // namespace mha

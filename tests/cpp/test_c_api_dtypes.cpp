@@ -1,4 +1,4 @@
-// Fewer bits in C: elements and caches of 16 bits, weights in bfloat16 and int8. The bits are those of the C++ functions.
+// 16-bit elements and caches, and weights in bfloat16 and int8, in C: the bits are those of the C++ functions.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -105,7 +105,7 @@ TYPED_TEST(CApiElementsOf, CacheBehindALayerInF32) {
   }
 }
 
-/// A layer whose widths are neither whole words of narrow weights nor whole vectors, in both languages.
+/// The same layer in C and in C++. Its widths fill neither whole words of narrow weights nor whole vectors.
 struct Layer {
   static constexpr Index E = 18, H = 3, kKey = 19, kValue = 21;
 

@@ -1,5 +1,5 @@
-// Attention on elements of 16 bits: as exact as its final rounding lets it be, one row one answer, and nothing from behind
-// a mask; also with queries that are wider than keys and values.
+// Attention on 16-bit elements: little error beside the rounding of the result, the same bits for a row in any call,
+// and no effect of what is behind a mask; also with float32 queries over 16-bit keys and values.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -33,7 +33,8 @@ struct Case {
   Masks masks;
 };
 
-// Odd numbers of everything, ends of chains, blocks and spans, and what decode takes.
+// Odd sizes; numbers of keys around the ends of partial sums, blocks and spans; and few rows, for the kernel of
+// decoding.
 constexpr Case kCases[] = {
     {{1, 2, 1, 64, 64, 64, 64}, Masks::none},          {{2, 4, 2, 70, 131, 64, 64}, Masks::none},
     {{1, 2, 2, 33, 65, 33, 17}, Masks::none},          {{1, 1, 1, 1, 1, 1, 1}, Masks::none},
@@ -46,7 +47,7 @@ constexpr Case kCases[] = {
 template <class S>
 constexpr double kEps = std::is_same_v<S, Float16> ? 0x1p-10 : 0x1p-7;
 
-/// The same numbers in 16 bits and in double.
+/// The same numbers in 16 bits and in double precision.
 template <class S>
 struct Numbers {
   std::vector<S> narrow;
@@ -63,7 +64,7 @@ struct Numbers {
 };
 
 template <class S>
-class ReducedPrecisionOf : public ::testing::Test {
+class SixteenBitAttentionOf : public ::testing::Test {
  protected:
   void TearDown() override { set_isa(nullptr); }
 
@@ -84,9 +85,9 @@ class ReducedPrecisionOf : public ::testing::Test {
 };
 
 using Elements = ::testing::Types<Float16, BFloat16>;
-TYPED_TEST_SUITE(ReducedPrecisionOf, Elements);
+TYPED_TEST_SUITE(SixteenBitAttentionOf, Elements);
 
-/// Inputs of a case, and one call of it on whatever kind of numbers.
+/// The inputs of a case, and a call on them in 16 bits or in double precision.
 template <class S>
 struct Call {
   Sizes n;
@@ -139,7 +140,7 @@ struct Call {
       }
   }
 
-  /// Of the rows [first, first + rows).
+  /// Attention of the rows [first, first + rows) in a call of their own.
   template <class T>
   void attend(const std::vector<T>& q, const std::vector<T>& k, const std::vector<T>& v, std::vector<T>& out,
               const MutableTensorView& lse, Index first, Index rows) const {
@@ -158,7 +159,8 @@ struct Call {
 
   Index rows() const { return n.batch * n.heads * n.queries; }
 
-  /// The result in double, and that of the magnitudes of the values: the scale that roundings of weights show at.
+  /// The result in double precision, and the same with the magnitudes of the values, which errors of the weights scale
+  /// with.
   struct Exact {
     std::vector<double> out, scale, lse;
   };
@@ -180,7 +182,8 @@ double number_of(S element) {
 }
 double number_of(float element) { return double(element); }
 
-/// At most the final rounding and one unit of the dtype; lse in f32, whose weights may be exact to 3e-6.
+/// The error is at most that of the final rounding and one unit of the dtype; that of lse, in f32, comes from weights
+/// that are exact to 3e-6.
 template <class S, class T>
 void expect_exact(const typename Call<S>::Exact& exact, const std::vector<T>& out, const std::vector<float>& lse) {
   for (std::size_t i = 0; i < out.size(); ++i) {
@@ -195,7 +198,7 @@ void expect_exact(const typename Call<S>::Exact& exact, const std::vector<T>& ou
   }
 }
 
-TYPED_TEST(ReducedPrecisionOf, AgreesWithDouble) {
+TYPED_TEST(SixteenBitAttentionOf, AgreesWithDouble) {
   using S = TypeParam;
   this->on_every_isa_and_case([](const Case& c) {
     const Call<S> call(c);
@@ -207,7 +210,7 @@ TYPED_TEST(ReducedPrecisionOf, AgreesWithDouble) {
   });
 }
 
-TYPED_TEST(ReducedPrecisionOf, OneRowOneAnswer) {
+TYPED_TEST(SixteenBitAttentionOf, OneRowOneAnswer) {
   using S = TypeParam;
   this->on_every_isa_and_case([](const Case& c) {
     const Call<S> call(c);
@@ -226,8 +229,8 @@ TYPED_TEST(ReducedPrecisionOf, OneRowOneAnswer) {
   });
 }
 
-/// As a layer in f32 with a cache in 16 bits attends.
-TYPED_TEST(ReducedPrecisionOf, WideQueriesGiveWideResults) {
+/// As a float32 layer attends to a 16-bit cache.
+TYPED_TEST(SixteenBitAttentionOf, WideQueriesGiveWideResults) {
   using S = TypeParam;
   this->on_every_isa_and_case([](const Case& c) {
     const Call<S> call(c);
@@ -251,9 +254,9 @@ TYPED_TEST(ReducedPrecisionOf, WideQueriesGiveWideResults) {
   });
 }
 
-/// A layer in f32 whose cache takes half the memory: rows come as they would all at once, bit for bit, and keys and values
-/// are all that is rounded.
-TYPED_TEST(ReducedPrecisionOf, CacheBehindALayerInF32) {
+/// A float32 layer with a 16-bit cache, token by token: rows have the bits that they have in one call over all tokens,
+/// and only keys and values are rounded.
+TYPED_TEST(SixteenBitAttentionOf, CacheBehindALayerInF32) {
   constexpr Index E = 48, H = 3, B = 2, T = 70;
   const auto random = [](Index size, double spread, unsigned seed) {
     std::mt19937 generator(seed);
