@@ -15,40 +15,41 @@ namespace mha {
 /// Most query rows of a tile: the lanes of four AVX-512 vectors of f32.
 constexpr int kMaxTileRows = 64;
 
-/// Bytes of one row of a weight panel, four AVX-512 vectors, and of one such vector. Narrower instruction sets take a panel
-/// in strips of columns, so packed weights are the same for all of them. The columns of a head are padded to whole vectors
-/// of the widest set, so that no vector of columns belongs to two heads.
+/// Bytes of one row of a weight panel, four AVX-512 vectors, and of one such vector. Narrower instruction sets take a
+/// panel in strips of columns, so packed weights are the same for all of them. The columns of a head are padded to
+/// whole vectors of the widest set, so that no vector of columns belongs to two heads.
 constexpr int kPanelBytes = 256;
 constexpr int kVectorBytes = 64;
 
-/// Keys in a block: kernels take so many keys at a time, and blocks begin at multiples of it. S^T takes 16 KB (f32, AVX-512), as do a
-/// block of K or V at D = 64 and Q^T: level 1 (32 KB on Zen 4, 48 KB on Zen 5) holds what a product works on. As many keys
-/// as a tile has queries, so that under a causal mask one block in a tile is cut, not two. 96 and 128 keys are no faster
-/// without a mask and 2 to 3 % slower with one at T = 512: docs/decisions/0003.
+/// Keys in a block: kernels take so many keys at a time, and blocks begin at multiples of it. S^T takes 16 KB (f32,
+/// AVX-512), as do a block of K or V at D = 64 and Q^T: level 1 (32 KB on Zen 4, 48 KB on Zen 5) holds what a product
+/// works on. As many keys as a tile has queries, so that under a causal mask one block in a tile is cut, not two. 96
+/// and 128 keys are no faster without a mask and 2 to 3 % slower with one at T = 512: docs/decisions/0003.
 constexpr Index kKeyBlock = 64;
 
-/// Keys in a span, which begins at a multiple of it. Where there are fewer heads than threads, the keys of a head are shared
-/// out among threads span by span. Every kernel sums the keys of a span, and then the spans in order, whether they are
-/// shared out or not, so that the result has the same bits. 512 keys are 8 blocks: the extra sum costs a tile of 64 queries
-/// 0.3 % of its time, and 256 KB of keys and values (f32, D = 64) take 10 us to read, a few times what it takes to wake a
-/// thread.
+/// Keys in a span, which begins at a multiple of it. Where there are fewer heads than threads, the keys of a head are
+/// shared out among threads span by span. Every kernel sums the keys of a span, and then the spans in order, whether
+/// they are shared out or not, so that the result has the same bits. 512 keys are 8 blocks: the extra sum costs a tile
+/// of 64 queries 0.3 % of its time, and 256 KB of keys and values (f32, D = 64) take 10 us to read, a few times what it
+/// takes to wake a thread.
 constexpr Index kSpanKeys = 512;
 static_assert(kSpanKeys % kKeyBlock == 0);
 
 /// Most query rows of a tile for the decode kernel.
 constexpr int kMaxDecodeRows = 8;
 
-/// Where the keys and values of a tile lie: two matrices with rows of D and of Dv elements. Kernels read it in one file,
-/// kernels/attention/key_value_source.hpp, and ask there block by block, so that keys may lie in other forms than this one.
+/// Where the keys and values of a tile lie: two matrices with rows of D and of Dv elements. Kernels read it in one
+/// file, kernels/attention/key_value_source.hpp, and ask there block by block, so that keys may lie in other forms than
+/// this one.
 struct KeyValueSource {
   const void *key, *value;      // element (0, 0)
   Index key_row, key_step;      // elements between keys; between neighbours along D
   Index value_row, value_step;  // elements between keys; between neighbours along Dv
 };
 
-/// One tile of attention: up to kMaxTileRows query rows that read the same keys and values. Kernels do not know which head
-/// or batch element a row belongs to. Rows are sorted by position, so that first_key and last_key never fall from a row to
-/// the next.
+/// One tile of attention: up to kMaxTileRows query rows that read the same keys and values. Kernels do not know which
+/// head or batch element a row belongs to. Rows are sorted by position, so that first_key and last_key never fall from
+/// a row to the next.
 struct AttentionTile {
   int rows;                   // 1 to query_tile_rows
   bool is_wide;               // query, out and attn_mask are of the accumulator's type, wider than keys and values
@@ -124,9 +125,9 @@ struct ProjectionTile {
   Activation activation;
 };
 
-/// out = (z - mean) / sqrt(variance + eps) * weight + bias for each row of z = x + residual, where mean and variance are
-/// those of the row. Elements of a row are contiguous, at any address. `sum` and `out` may be x or residual, with the same
-/// rows.
+/// out = (z - mean) / sqrt(variance + eps) * weight + bias for each row of z = x + residual, where mean and variance
+/// are those of the row. Elements of a row are contiguous, at any address. `sum` and `out` may be x or residual, with
+/// the same rows.
 struct NormalizeTile {
   Index rows, columns;   // 0 or more; 1 or more
   const void* x;         // [rows, columns]
@@ -154,8 +155,8 @@ struct AttentionKernel {
 struct ProjectionKernel {
   /// Bytes of memory that read() needs, aligned to kVectorBytes.
   std::size_t (*read_bytes)(Index rows, Index in_features);
-  /// Turns the rows x into the form that run() reads, in `memory` if they must be converted, and sets x, x_row and x_step
-  /// to it. Of `tile` it reads only these, rows and in_features.
+  /// Turns the rows x into the form that run() reads, in `memory` if they must be converted, and sets x, x_row and
+  /// x_step to it. Of `tile` it reads only these, rows and in_features.
   void (*read)(ProjectionTile& tile, void* memory);
   void (*run)(const ProjectionTile& tile, void* scratch);
 };
@@ -165,8 +166,8 @@ struct DTypeKernels {
   int query_tile_rows;  // most rows of an AttentionTile
   std::size_t (*attention_scratch)(Index head_dim, Index value_dim);
   AttentionKernel attend;
-  /// The same bits, faster for few rows: at most kMaxDecodeRows. head_dim and value_dim must be multiples of decode_lanes,
-  /// and neighbours along them contiguous.
+  /// The same bits, faster for few rows: at most kMaxDecodeRows. head_dim and value_dim must be multiples of
+  /// decode_lanes, and neighbours along them contiguous.
   AttentionKernel decode;
   int decode_lanes;
   void (*weights)(const AttentionTile& tile, void* scratch);  // out = softmax(scores)

@@ -1,5 +1,6 @@
-// The one translation unit of this folder. It instantiates the kernels for every row of dtypes.def and hands out one table.
-// It is compiled once for each line of cpp/cmake/isa.cmake, with the flags of that instruction set and its name as MHA_ISA.
+// The one translation unit of this folder. It instantiates the kernels for every row of dtypes.def and hands out one
+// table. It is compiled once for each line of cpp/cmake/isa.cmake, with the flags of that instruction set and its name
+// as MHA_ISA.
 #include "kernels/attention/attend_tile.hpp"
 #include "kernels/attention/decode_tile.hpp"
 #include "kernels/attention/scores_tile.hpp"
@@ -111,8 +112,8 @@ constexpr DTypeKernels dtype_kernels() {
 }
 
 #ifdef MHA_BASE_ISA
-/// An instruction set that extends another has kernels of its own for bf16 and for int8 weights, which it has instructions
-/// for. The others are those of the set that it extends.
+/// An instruction set that extends another has kernels of its own for bf16 and for int8 weights, which it has
+/// instructions for. The others are those of the set that it extends.
 KernelTable extended_table() noexcept {
   KernelTable extended = MHA_BASE_ISA::table();
   extended.isa = MHA_QUOTE(MHA_ISA);

@@ -1,6 +1,6 @@
 // One call of attention as plain data: addresses, strides, integers, and the kernels to run. Everything about element
-// types, ranks, broadcasting and options of the caller is settled before a plan exists (make_plan.hpp); what runs a plan
-// (execute/run_plan.hpp) reads nothing else.
+// types, ranks, broadcasting and options of the caller is settled before a plan exists (make_plan.hpp); what runs a
+// plan (execute/run_plan.hpp) reads nothing else.
 #pragma once
 
 #include <algorithm>
@@ -15,8 +15,8 @@ namespace mha {
 /// Number of spans (kSpanKeys) that `keys` keys reach into.
 constexpr Index spans_of(Index keys) { return (keys + kSpanKeys - 1) / kSpanKeys; }
 
-/// If a key-value head has at most so many query rows, its keys may be shared out among threads span by span: the rows of
-/// one tile, or of one decode tile.
+/// If a key-value head has at most so many query rows, its keys may be shared out among threads span by span: the rows
+/// of one tile, or of one decode tile.
 inline Index most_shared_rows(const DTypeKernels& kernels) {
   return std::max<Index>(kernels.query_tile_rows, kMaxDecodeRows);
 }

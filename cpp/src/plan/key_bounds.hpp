@@ -1,5 +1,5 @@
-// Structural masks. Causal masks, windows and lengths all leave each query one range of keys. A new mask of this kind is
-// a change of key_bounds() and nothing else.
+// Structural masks. Causal masks, windows and lengths all leave each query one range of keys. A new mask of this kind
+// is a change of key_bounds() and nothing else.
 #pragma once
 
 #include <algorithm>
@@ -8,8 +8,8 @@
 
 namespace mha {
 
-// No tensor has so many keys, so an offset or a window beyond this bound acts like the bound. The sum of three such numbers
-// fits 64 bits.
+// No tensor has so many keys, so an offset or a window beyond this bound acts like the bound. The sum of three such
+// numbers fits 64 bits.
 constexpr std::int64_t kFar = std::int64_t{1} << 60;
 
 /// The position of query `i` of batch element `b` among the keys.

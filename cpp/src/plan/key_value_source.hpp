@@ -1,5 +1,5 @@
-// Where the keys and values of a plan lie, and which of them a tile is given. A new form of cache is a field here, set in
-// make_plan.cpp, and an answer in kernels/attention/key_value_source.hpp.
+// Where the keys and values of a plan lie, and which of them a tile is given. A new form of cache is a field here, set
+// in make_plan.cpp, and an answer in kernels/attention/key_value_source.hpp.
 #pragma once
 
 #include "kernels/kernel_table.hpp"

@@ -57,9 +57,9 @@ AttentionPlan make_plan(const AttentionArguments& a, AttentionOutput output, con
   } else if (plan.attn_mask.data && plan.attn_mask_is_boolean &&
              (plan.attn_mask.head == 0 || a.query.extents[1] == 1) &&
              (plan.attn_mask.row == 0 || plan.query_length == 1) && !a.ragged) {
-    // The mask is the same for every head and query. As a key_mask it is read once for each key instead of once for each
-    // pair of query and key. Not in a ragged batch: there an attn_mask begins anew with each sequence, while a key_mask
-    // runs through the keys of all sequences.
+    // The mask is the same for every head and query. As a key_mask it is read once for each key instead of once for
+    // each pair of query and key. Not in a ragged batch: there an attn_mask begins anew with each sequence, while a
+    // key_mask runs through the keys of all sequences.
     plan.key_mask = plan.attn_mask.data;
     plan.key_mask_batch = plan.attn_mask.batch;
     plan.key_mask_step = plan.attn_mask.step;

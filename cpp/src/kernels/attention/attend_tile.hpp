@@ -1,15 +1,15 @@
-// O = softmax(S) V for one tile: O^T = O^T * correction + V^T P^T for each block of keys, on top of score_tile.hpp; at the
-// end O^T / sum. The kernel behind scaled_dot_product_attention.
+// O = softmax(S) V for one tile: O^T = O^T * correction + V^T P^T for each block of keys, on top of score_tile.hpp; at
+// the end O^T / sum. The kernel behind scaled_dot_product_attention.
 //
-// Layout: the weights P^T lie as the scores did, queries in the lanes. So values are read by broadcast from where they lie
-// and need no packing either. O^T [Dv][queries] stays in scratch and is transposed once, at the end.
+// Layout: the weights P^T lie as the scores did, queries in the lanes. So values are read by broadcast from where they
+// lie and need no packing either. O^T [Dv][queries] stays in scratch and is transposed once, at the end.
 //
-// Memory traffic of a block of 64 keys at D = Dv = 64 in f32 with 64 queries: 32 KB of K and V in, 16 KB of O^T in and out,
-// for half a million multiply-adds. That is compute-bound from any level of cache.
+// Memory traffic of a block of 64 keys at D = Dv = 64 in f32 with 64 queries: 32 KB of K and V in, 16 KB of O^T in and
+// out, for half a million multiply-adds. That is compute-bound from any level of cache.
 //
-// Numerics: the contribution of a block is summed from zero and then added to the rescaled sum of its span, and the spans
-// likewise to the whole. The rounding error of a long row grows with (keys of a block + blocks of a span + spans) instead
-// of with the number of keys. Order and merging: softmax_sums.hpp, docs/numerics.md.
+// Numerics: the contribution of a block is summed from zero and then added to the rescaled sum of its span, and the
+// spans likewise to the whole. The rounding error of a long row grows with (keys of a block + blocks of a span + spans)
+// instead of with the number of keys. Order and merging: softmax_sums.hpp, docs/numerics.md.
 //
 // Source: Dao et al., "FlashAttention", 2022, algorithm 1, transposed (docs/decisions/0002).
 #pragma once
@@ -158,8 +158,8 @@ class AttendTile {
             starts};
   }
 
-  /// The sum of the block, segment after segment. The first segment overwrites it if it has all vectors of queries, as under
-  /// a causal mask; else it begins with zeros.
+  /// The sum of the block, segment after segment. The first segment overwrites it if it has all vectors of queries, as
+  /// under a causal mask; else it begins with zeros.
   void add_segments(const KeyBlock& block) {
     static constexpr StripTable<AddValues, Products, ValueArguments<Products>> add;
     const bool starts = block.segments[0].vectors == scores_.vectors();

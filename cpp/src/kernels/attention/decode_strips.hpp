@@ -1,5 +1,6 @@
 // The two products of decode, S = Q K^T and O = P V, for up to kMaxDecodeRows rows. Each byte of K and V goes through a
-// register once, whatever the number of rows: keys lie in the lanes of the scores, columns of values in those of the result.
+// register once, whatever the number of rows: keys lie in the lanes of the scores, columns of values in those of the
+// result.
 #pragma once
 
 #include "kernels/products/kinds.hpp"
@@ -32,8 +33,8 @@ struct RowStream {
 /// Prefetches the rows of a stream kAhead bytes before they are read: enough to cover the latency of memory, and in the
 /// order of their addresses, which the hardware then follows (in the order of use it gives 25 % less bandwidth).
 ///
-/// One is made for each block of keys. It goes on from the run that it begins in to the next one, no further: a run has at
-/// least as many rows as a block, but for the last one of a span.
+/// One is made for each block of keys. It goes on from the run that it begins in to the next one, no further: a run has
+/// at least as many rows as a block, but for the last one of a span.
 class ReadAhead {
  public:
   /// `first`: the row of the stream that is read first.
@@ -92,9 +93,9 @@ struct DecodeKeys {
   Index first;  // row of the stream that `key` is
 };
 
-/// Scores of `keys` keys, whole vectors of them, against M rows. K is transposed in registers, kLanes x kLanes operands at a
-/// time. The sum over the head dimension has the order of PacketTile::multiply_long. With a single row each multiply-add of
-/// a vector of keys waits for the one before, so two vectors are computed side by side.
+/// Scores of `keys` keys, whole vectors of them, against M rows. K is transposed in registers, kLanes x kLanes operands
+/// at a time. The sum over the head dimension has the order of PacketTile::multiply_long. With a single row each
+/// multiply-add of a vector of keys waits for the one before, so two vectors are computed side by side.
 template <class S, int M>
 void score_key_lanes(const DecodeKeys<S>& g) {
   using T = Compute<S>;
@@ -170,7 +171,8 @@ struct DecodeValues {
   Index first, column;  // row of the stream that `value` is in, and its element of that
 };
 
-/// N vectors of operands down the columns of values: of the key at `row`, and of that at `second` if an operand has two.
+/// N vectors of operands down the columns of values: of the key at `row`, and of that at `second` if an operand has
+/// two.
 template <class S, int N>
 MHA_INLINE void load_values(const S* row, const S* second, Packet<Compute<S>> (&value)[N]) {
   constexpr Index L = kLanes<Compute<S>>;
@@ -226,8 +228,8 @@ void merge_value_lanes(const DecodeValues<S>& g) {
   }
 }
 
-/// Most vectors of columns that merge_value_lanes takes at a time for m rows: enough independent sums to hide the latency of
-/// a multiply-add, and no more than fit the registers.
+/// Most vectors of columns that merge_value_lanes takes at a time for m rows: enough independent sums to hide the
+/// latency of a multiply-add, and no more than fit the registers.
 constexpr int value_vectors(int m) {
   const int most = kVectors == 4 ? 20 : 10;
   return m * 8 <= most ? 8 : m * 4 <= most ? 4 : m * 2 <= most ? 2 : 1;

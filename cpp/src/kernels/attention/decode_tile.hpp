@@ -1,14 +1,15 @@
 // Decode: O = softmax(S) V for up to kMaxDecodeRows query rows, those of one group of heads at one or a few positions.
 //
-// Every element of K and V is used once for each row, so the time is that of reading them: Tk * (D + Dv) elements, once for
-// all rows. attend_tile.hpp would spend a multiply-add of whole vectors on each element, with most lanes idle. Here keys lie
-// in the lanes of the scores, and columns of values in the lanes of the result (decode_strips.hpp).
+// Every element of K and V is used once for each row, so the time is that of reading them: Tk * (D + Dv) elements, once
+// for all rows. attend_tile.hpp would spend a multiply-add of whole vectors on each element, with most lanes idle. Here
+// keys lie in the lanes of the scores, and columns of values in the lanes of the result (decode_strips.hpp).
 //
-// Order of work: the scores of a whole span of 512 keys, then its weights, then its values, so that memory is read in runs of
-// 128 KB (f32, D = 64). Alternating between K and V every 64 keys, in runs of 16 KB, gives a quarter less bandwidth.
+// Order of work: the scores of a whole span of 512 keys, then its weights, then its values, so that memory is read in
+// runs of 128 KB (f32, D = 64). Alternating between K and V every 64 keys, in runs of 16 KB, gives a quarter less
+// bandwidth.
 //
-// Numerics: blocks, spans and the order of every sum are those of score_tile.hpp and attend_tile.hpp, and the result of a
-// multiply-add does not depend on which factor is broadcast. So a row has the same bits here and there. Spans may be
+// Numerics: blocks, spans and the order of every sum are those of score_tile.hpp and attend_tile.hpp, and the result of
+// a multiply-add does not depend on which factor is broadcast. So a row has the same bits here and there. Spans may be
 // computed by different threads, since they are merged in order anyway.
 //
 // Source: Dao et al., "Flash-Decoding", 2023, for the split along the keys. Measurements: docs/decisions/0007.
@@ -102,8 +103,9 @@ class DecodeTile {
   static constexpr Index kSpanOperands = kSpanKeys / Operands::kElements;
   static Operand* operands_of(T* scratch) { return reinterpret_cast<Operand*>(scratch); }
 
-  /// Keys [begin, end) of a block. `begin` is a multiple of kPartialSums, and there are scores for whole groups of so many
-  /// keys: those from `end` on are masked. The scores and biases of row r are at `scores` and `bias` + r * kSpanKeys.
+  /// Keys [begin, end) of a block. `begin` is a multiple of kPartialSums, and there are scores for whole groups of so
+  /// many keys: those from `end` on are masked. The scores and biases of row r are at `scores` and `bias` + r *
+  /// kSpanKeys.
   struct Block {
     Index begin, end;
     T *scores, *bias;

@@ -1,5 +1,5 @@
-// Scores of a block become weights relative to the largest score so far, and the sum of these: 2^((score - highest) scale)
-// for one vector of queries.
+// Scores of a block become weights relative to the largest score so far, and the sum of these: 2^((score - highest)
+// scale) for one vector of queries.
 //
 // Numerics: the weights of a block are added in kPartialSums partial sums, key k of the block to partial sum k mod
 // kPartialSums, in the order that softmax_sums.hpp fixes for all kernels.
@@ -10,9 +10,9 @@
 namespace mha::MHA_ISA {
 namespace {
 
-/// Scores of the keys [first, last) of a block, [key][kWidth], become weights where they are. Returns their sum, of each
-/// lane. Four partial sums at a time: as many polynomials side by side as the latency of a multiply-add needs, and their
-/// coefficients fit sixteen registers.
+/// Scores of the keys [first, last) of a block, [key][kWidth], become weights where they are. Returns their sum, of
+/// each lane. Four partial sums at a time: as many polynomials side by side as the latency of a multiply-add needs, and
+/// their coefficients fit sixteen registers.
 template <class S, class T = Compute<S>>
 Packet<T> weights_in_place(T* scores, Index first, Index last, const Packet<T>& highest, const Packet<T>& scale) {
   using P = Packet<T>;
@@ -38,8 +38,8 @@ Packet<T> weights_in_place(T* scores, Index first, Index last, const Packet<T>& 
   });
 }
 
-/// The same where operands are of two keys: weights are rounded and go to `weights`, [operand][kWidth]; the sum is of those
-/// before that. All partial sums at once, so that the two weights of an operand meet in registers.
+/// The same where operands are of two keys: weights are rounded and go to `weights`, [operand][kWidth]; the sum is of
+/// those before that. All partial sums at once, so that the two weights of an operand meet in registers.
 template <class S, class T = Compute<S>>
 Packet<T> weights_to_operands(T* scores, typename OperandsOf<S>::Operand* weights, Index first, Index last,
                               const Packet<T>& highest, const Packet<T>& scale) {

@@ -1,6 +1,6 @@
-// Values behind a mask must not reach the result. The weight of a masked key is 0, but 0 times NaN or infinity is NaN. So
-// where a mask cuts a block, its values are tested first. Only if one of them is not finite are masked keys left out by
-// selection, which is slow and rare: few callers leave memory behind a mask uninitialised.
+// Values behind a mask must not reach the result. The weight of a masked key is 0, but 0 times NaN or infinity is NaN.
+// So where a mask cuts a block, its values are tested first. Only if one of them is not finite are masked keys left out
+// by selection, which is slow and rare: few callers leave memory behind a mask uninitialised.
 #pragma once
 
 #include "kernels/attention/key_value_source.hpp"

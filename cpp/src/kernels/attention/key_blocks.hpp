@@ -1,5 +1,5 @@
-// Which scores a tile computes: the blocks of keys that some query of it sees, and within a block the vectors of queries
-// that see some key of it. Keys and values that no query sees are never read.
+// Which scores a tile computes: the blocks of keys that some query of it sees, and within a block the vectors of
+// queries that see some key of it. Keys and values that no query sees are never read.
 #pragma once
 
 #include "kernels/attention/key_value_source.hpp"
@@ -55,8 +55,8 @@ class KeyBlocks {
     }
   }
 
-  /// Calls visit(block, begin) for every block of keys that some row sees, in order; `begin` is the first key in it that a
-  /// row sees.
+  /// Calls visit(block, begin) for every block of keys that some row sees, in order; `begin` is the first key in it
+  /// that a row sees.
   template <class Visitor>
   MHA_INLINE void for_each(const KeyValueRows<S>& source, Visitor visit) const {
     for (Index begin = begin_; begin < end_;) {
@@ -67,8 +67,8 @@ class KeyBlocks {
     }
   }
 
-  /// Cuts the block from key `begin` on into segments, where the set of vectors that see some key changes. Segments that a
-  /// bound runs through are modified, or all of them if `modifies_all`.
+  /// Cuts the block from key `begin` on into segments, where the set of vectors that see some key changes. Segments
+  /// that a bound runs through are modified, or all of them if `modifies_all`.
   void cut(KeyBlock& block, Index begin, bool modifies_all) const {
     while (begin < block.end) {
       Index end = block.end;

@@ -1,9 +1,9 @@
 // Where keys and values lie. No other file of the kernels reads a KeyValueSource or computes where a key begins.
 //
-// The seam is a block of kKeyBlock keys. A form of source (dense here; pages, quantized or sparse blocks would be others)
-// answers for each block: where its keys and values lie (`keys`, `values`), as operands too, with scales applied if it has
-// any (`key_operands`, `value_operands`), whether any row of the tile sees the block (`is_seen`), how far rows go on evenly
-// spaced (`run_end`), and what to prefetch (`next_keys`, `next_values`).
+// The seam is a block of kKeyBlock keys. A form of source (dense here; pages, quantized or sparse blocks would be
+// others) answers for each block: where its keys and values lie (`keys`, `values`), as operands too, with scales
+// applied if it has any (`key_operands`, `value_operands`), whether any row of the tile sees the block (`is_seen`), how
+// far rows go on evenly spaced (`run_end`), and what to prefetch (`next_keys`, `next_values`).
 //
 // The dense form is pointers and strides: every answer is inlined to one multiplication and one addition.
 #pragma once
@@ -34,16 +34,16 @@ class KeyValueRows {
     return {static_cast<const S*>(source.value) + first * source.value_row, source.value_row, source.value_step};
   }
 
-  /// Where the rows that are evenly spaced from key `first` on end: `end` or before it, at the end of a block. Decode reads
-  /// memory in such runs.
+  /// Where the rows that are evenly spaced from key `first` on end: `end` or before it, at the end of a block. Decode
+  /// reads memory in such runs.
   Index run_end(Index, Index end) const { return end; }
 
   /// Whether any row of the tile sees a key of the block that begins at key `begin`, as far as the source knows. What
   /// nobody sees is neither read nor computed.
   bool is_seen(Index) const { return true; }
 
-  /// Keys [first, last) of a block as operands: as they lie if they can be multiplied so, else converted to `near`, which
-  /// holds near_keys() operands.
+  /// Keys [first, last) of a block as operands: as they lie if they can be multiplied so, else converted to `near`,
+  /// which holds near_keys() operands.
   Rows<Operand> key_operands(Index first, Index last, Operand* near) const {
     const Rows<S> rows = keys(first);
     if (Operands::lie_ready(rows.row, rows.step, tile_.head_dim))
@@ -77,8 +77,8 @@ class KeyValueRows {
     return kKeyBlock / Operands::kElements * near_value_row(value_dim);
   }
 
-  /// What a tile reads soon, to be prefetched: `rows` keys of a block from `first` on, or the values of them. Nothing where
-  /// they are probably near already, or are not contiguous.
+  /// What a tile reads soon, to be prefetched: `rows` keys of a block from `first` on, or the values of them. Nothing
+  /// where they are probably near already, or are not contiguous.
   Upcoming next_keys(Index first, Index rows) const { return upcoming(keys(first), rows, tile_.head_dim); }
   Upcoming next_values(Index first, Index rows) const { return upcoming(values(first), rows, tile_.value_dim); }
 

@@ -43,8 +43,8 @@ void load_bias_transposed(const AttentionTile& tile, Index begin, Index size, in
 }
 
 /// Fills the biases of the keys [begin, end), transposed to [key][kWidth]: 0 or the entry of the mask where a key is
-/// visible, minus infinity where it is masked. Returns whether there is anything to apply: where boolean masks leave all
-/// keys of the block visible there is not, and `bias` is not filled. Clears `any_visible` if no key is visible.
+/// visible, minus infinity where it is masked. Returns whether there is anything to apply: where boolean masks leave
+/// all keys of the block visible there is not, and `bias` is not filled. Clears `any_visible` if no key is visible.
 template <class S>
 bool fill_bias_transposed(const AttentionTile& tile, Index begin, Index end, int vectors, Compute<S>* bias,
                           bool& any_visible) {

@@ -1,5 +1,5 @@
-// From products to scores, before the softmax: scale, softcap, ALiBi, bias and masks, in this order. A new modification of
-// scores is a line here (docs/adding.md).
+// From products to scores, before the softmax: scale, softcap, ALiBi, bias and masks, in this order. A new modification
+// of scores is a line here (docs/adding.md).
 #pragma once
 
 #include <math.h>
@@ -13,9 +13,9 @@ namespace {
 /// How scores turn into weights: a weight is 2^((score - maximum) * exponent_scale).
 template <class T>
 struct ScoreScale {
-  // A positive scale is applied in the exponent, where it costs nothing, unless something is done to the scaled score: a
-  // cap, ALiBi, a bias. A scale that is not positive cannot wait either, since it turns the maximum around, and one that
-  // T rounds to 0 would make NaN of a masked score. In these cases every score is scaled and modified first.
+  // A positive scale is applied in the exponent, where it costs nothing, unless something is done to the scaled score:
+  // a cap, ALiBi, a bias. A scale that is not positive cannot wait either, since it turns the maximum around, and one
+  // that T rounds to 0 would make NaN of a masked score. In these cases every score is scaled and modified first.
   explicit ScoreScale(const AttentionTile& tile)
       : comes_first((tile.attn_mask[0] && !tile.attn_mask_is_boolean) || tile.softcap != 0 || tile.has_alibi ||
                     !(T(tile.scale) > 0)),
@@ -50,9 +50,9 @@ struct ModifyScores {
         inverse_cap(pset1<P>(has_cap ? T(1) / T(tile.softcap) : T(0))),
         minus_infinity(pset1<P>(-kInfinity<T>)) {}
 
-  /// `key`, `position` of the query, and the bounds [first, last) of the keys that it sees are counted from the begin of
-  /// the block, which keeps them exact. `bias` is added, and masks where it is minus infinity; null: none. Masks select,
-  /// they do not add: a NaN behind a mask is replaced.
+  /// `key`, `position` of the query, and the bounds [first, last) of the keys that it sees are counted from the begin
+  /// of the block, which keeps them exact. `bias` is added, and masks where it is minus infinity; null: none. Masks
+  /// select, they do not add: a NaN behind a mask is replaced.
   MHA_INLINE P operator()(P s, const P& key, const P& first, const P& last, const P& slope, const P& position,
                           const T* bias) const {
     P visible = pand(pcmp_le(first, key), pcmp_lt(key, last));

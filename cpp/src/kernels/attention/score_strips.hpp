@@ -1,4 +1,5 @@
-// S^T = K Q^T of a segment of a block: strips of keys against vectors of queries, and the largest product of each query.
+// S^T = K Q^T of a segment of a block: strips of keys against vectors of queries, and the largest product of each
+// query.
 #pragma once
 
 #include "kernels/products/kinds.hpp"

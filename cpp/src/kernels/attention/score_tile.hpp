@@ -6,18 +6,18 @@
 //
 // What is done with the weights is up to the kernels on top: attend_tile.hpp, weights_tile.hpp, statistics_tile.hpp.
 //
-// Layout: queries lie in the lanes, so a row of S^T holds the scores of one key with every query of the tile. Keys are read
-// by broadcast from where they lie. Only Q^T is packed, once for each tile. Maximum, sum and rescaling are plain vector
-// operations without a step across lanes. This is the transposed form of Dao et al., "FlashAttention", 2022, algorithm 1,
-// with the online softmax of Milakov and Gimelshein, 2018, algorithm 3.
+// Layout: queries lie in the lanes, so a row of S^T holds the scores of one key with every query of the tile. Keys are
+// read by broadcast from where they lie. Only Q^T is packed, once for each tile. Maximum, sum and rescaling are plain
+// vector operations without a step across lanes. This is the transposed form of Dao et al., "FlashAttention", 2022,
+// algorithm 1, with the online softmax of Milakov and Gimelshein, 2018, algorithm 3.
 //
-// Memory traffic of a block at D = 64 in f32 with 64 queries: 16 KB of K in, 16 KB of Q^T in, 16 KB of S^T written and read,
-// all in level 1 but K, for 262,144 multiply-adds. Why blocks have 64 keys: kKeyBlock in kernel_table.hpp.
+// Memory traffic of a block at D = 64 in f32 with 64 queries: 16 KB of K in, 16 KB of Q^T in, 16 KB of S^T written and
+// read, all in level 1 but K, for 262,144 multiply-adds. Why blocks have 64 keys: kKeyBlock in kernel_table.hpp.
 //
 // Numerics: the bits of a row depend neither on the rows that share its tile nor on the kernel that computes it. A lane
-// never meets another lane. Blocks and spans end at multiples of their sizes, counted from key 0. The sums of a block are
-// added in an order that the index of the key fixes, blocks in order within a span, spans in order within a row. A masked
-// key adds exactly 0.
+// never meets another lane. Blocks and spans end at multiples of their sizes, counted from key 0. The sums of a block
+// are added in an order that the index of the key fixes, blocks in order within a span, spans in order within a row. A
+// masked key adds exactly 0.
 #pragma once
 
 #include "kernels/attention/exponentiate.hpp"
@@ -138,8 +138,8 @@ class ScoreTile {
     ++spans_;
   }
 
-  /// Merges maximum and sum of the current span into those of the spans before it, if there are any. span_merge() then gives
-  /// the factors, by which weighted sums are merged, too.
+  /// Merges maximum and sum of the current span into those of the spans before it, if there are any. span_merge() then
+  /// gives the factors, by which weighted sums are merged, too.
   void close_span() {
     if (spans_ < 2) return;
     const P scale = pset1<P>(scale_.exponent_scale);
@@ -212,8 +212,8 @@ class ScoreTile {
   Index first_in(const KeyBlock& block, int j) const { return blocks_.first_in(block, j); }
   Index last_in(const KeyBlock& block, int j) const { return blocks_.last_in(block, j); }
 
-  /// What weighted sums of vector j are multiplied by to become averages: 1 / sum, sinks included; 0 for a row that sees no
-  /// key.
+  /// What weighted sums of vector j are multiplied by to become averages: 1 / sum, sinks included; 0 for a row that
+  /// sees no key.
   P normalizer(int j) const {
     const P sum = pload<P>(row_sum_ + j * L), zero = pset1<P>(T(0));
     if (!tile_.has_sinks) return pselect(pcmp_eq(sum, zero), zero, pdiv(pset1<P>(T(1)), sum));
@@ -225,8 +225,8 @@ class ScoreTile {
   /// The logarithm of the sum of exponentials of the masked scores of row r, and of its sink.
   T log_sum_exp(int r) const { return T(total_of(r).log_sum_exp()); }
 
-  /// Which scores of the block are masked, [key][kWidth], all bits set where they are. To be called before exponentiate();
-  /// it overwrites the biases.
+  /// Which scores of the block are masked, [key][kWidth], all bits set where they are. To be called before
+  /// exponentiate(); it overwrites the biases.
   const T* mark_masked(const KeyBlock& block) {
     const P minus_infinity = pset1<P>(-kInfinity<T>);
     for (Index i = 0; i < (block.end - block.begin) * W; i += L)
@@ -234,8 +234,8 @@ class ScoreTile {
     return bias_;
   }
 
-  /// Multiplies the weights of vector j by `normalizer`, after exponentiate(). Where `masked`, the result of mark_masked(),
-  /// they become 0.
+  /// Multiplies the weights of vector j by `normalizer`, after exponentiate(). Where `masked`, the result of
+  /// mark_masked(), they become 0.
   void normalize(const KeyBlock& block, int j, const P& normalizer, const T* masked) {
     for (Index key = first_in(block, j); key < last_in(block, j); ++key) {
       const Index at = (key - block.begin) * W + j * L;
@@ -299,8 +299,8 @@ bool ScoreTile<S>::plan_block(KeyBlock& block, Index begin) {
   return block.segment_count > 0;
 }
 
-/// Modifies the scores of a segment in place and updates block_max_. The products are still in level 1, so this pass takes
-/// 2 % of their time, and the strips stay free of masks.
+/// Modifies the scores of a segment in place and updates block_max_. The products are still in level 1, so this pass
+/// takes 2 % of their time, and the strips stay free of masks.
 template <class S>
 void ScoreTile<S>::modify(const KeyBlock& block, const Segment& segment) {
   const P zero = pset1<P>(T(0));

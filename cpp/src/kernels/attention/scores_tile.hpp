@@ -1,5 +1,5 @@
-// The scores of one tile as the softmax takes them, written out: scaled, capped, biased, and minus infinity where a key is
-// masked. One pass over the keys. Blocks that no row of the tile sees are filled with minus infinity.
+// The scores of one tile as the softmax takes them, written out: scaled, capped, biased, and minus infinity where a key
+// is masked. One pass over the keys. Blocks that no row of the tile sees are filled with minus infinity.
 #pragma once
 
 #include "kernels/attention/score_tile.hpp"

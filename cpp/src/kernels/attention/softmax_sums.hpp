@@ -1,5 +1,5 @@
-// Sums of the softmax in the form that all kernels keep: for each row its largest score m, and the sum of 2^((s - m) scale)
-// over the scores s. Here are the order in which they are added and how two of them are merged.
+// Sums of the softmax in the form that all kernels keep: for each row its largest score m, and the sum of 2^((s - m)
+// scale) over the scores s. Here are the order in which they are added and how two of them are merged.
 #pragma once
 
 #include <math.h>
@@ -20,9 +20,9 @@ MHA_INLINE Packet<Compute<S>> weight_of(const Packet<Compute<S>>& t) {
     return exp2_of_nonpositive(t);
 }
 
-/// The weights of a block are added in so many partial sums, key k of the block to partial sum k mod kPartialSums; these
-/// are then added in pairs, i and i + 8, i + 4, i + 2, i + 1. So the total is the same whether queries lie in the lanes or
-/// keys do, and no addition waits long for the one before.
+/// The weights of a block are added in so many partial sums, key k of the block to partial sum k mod kPartialSums;
+/// these are then added in pairs, i and i + 8, i + 4, i + 2, i + 1. So the total is the same whether queries lie in the
+/// lanes or keys do, and no addition waits long for the one before.
 constexpr Index kPartialSums = 16;
 
 /// The total of partial sums I, I + Step, ... of kCount: `part(i)` gives one.
@@ -34,7 +34,8 @@ MHA_INLINE auto add_partial_sums(Part part) {
     return padd(add_partial_sums<I, 2 * Step, kCount>(part), add_partial_sums<I + Step, 2 * Step, kCount>(part));
 }
 
-/// Merges two sets of sums of the same rows, each relative to a maximum of its own, into sums relative to the larger one.
+/// Merges two sets of sums of the same rows, each relative to a maximum of its own, into sums relative to the larger
+/// one.
 template <class T>
 struct MergeSums {
   using P = Packet<T>;
@@ -50,8 +51,8 @@ struct MergeSums {
   }
 };
 
-/// The largest score and the sum of a row, its sink included, in double precision. Sums relative to the maximum of the keys
-/// alone become relative to `highest` if they are multiplied by `kept`.
+/// The largest score and the sum of a row, its sink included, in double precision. Sums relative to the maximum of the
+/// keys alone become relative to `highest` if they are multiplied by `kept`.
 struct Total {
   double highest, sum, kept;
 

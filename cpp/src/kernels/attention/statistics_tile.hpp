@@ -1,14 +1,15 @@
-// Statistics of the softmax weights of one tile, which are never stored: entropy, largest weight and its key, mean distance,
-// and the sum of the weights that each key receives. Two passes over the keys, as in weights_tile.hpp: the first finds the
-// maximum and the sum of each row, the second computes the scores again and reads each weight once. It has the bits that
-// weights_tile() would have written.
+// Statistics of the softmax weights of one tile, which are never stored: entropy, largest weight and its key, mean
+// distance, and the sum of the weights that each key receives. Two passes over the keys, as in weights_tile.hpp: the
+// first finds the maximum and the sum of each row, the second computes the scores again and reads each weight once. It
+// has the bits that weights_tile() would have written.
 //
-// Entropy: a weight is w = 2^t c, where t <= 0 is the score minus the largest score in units of log 2, and c = 1 / sum. So
+// Entropy: a weight is w = 2^t c, where t <= 0 is the score minus the largest score in units of log 2, and c = 1 / sum.
+// So
 //   -sum w log w = -log 2 sum w t - log c sum w.
 // Neither term is negative, so nothing cancels. Sums over the keys are made block by block, as in attend_tile.hpp.
 //
-// What a key receives is added row by row, in the order of the rows, in double precision. So it depends neither on where
-// tiles end nor on the width of a vector.
+// What a key receives is added row by row, in the order of the rows, in double precision. So it depends neither on
+// where tiles end nor on the width of a vector.
 #pragma once
 
 #include <math.h>
@@ -85,8 +86,8 @@ class StatisticsTile {
     if (outputs_.received) add_received(by_key + (first - block.begin) * L, first, last - first, j);
   }
 
-  /// The positions of the rows of vector j relative to key `begin`, the begin of a block. That is the same key whatever the
-  /// other rows are, so distances are rounded alike.
+  /// The positions of the rows of vector j relative to key `begin`, the begin of a block. That is the same key whatever
+  /// the other rows are, so distances are rounded alike.
   P positions(Index begin, int j) const {
     alignas(kVectorBytes) T lanes[L];
     for (Index r = 0; r < L; ++r) {

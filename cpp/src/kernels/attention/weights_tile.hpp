@@ -1,8 +1,8 @@
 // The softmax weights of one tile, written out: out = softmax(scores).
 //
-// Two passes over the keys: the first finds the maximum and the sum of each row, the second computes the scores again and
-// writes the weights. Scores are computed twice so that nothing of size Tk is kept but the result, and so that a weight has
-// the bits that attend_tile.hpp multiplies values by, apart from the division by the sum.
+// Two passes over the keys: the first finds the maximum and the sum of each row, the second computes the scores again
+// and writes the weights. Scores are computed twice so that nothing of size Tk is kept but the result, and so that a
+// weight has the bits that attend_tile.hpp multiplies values by, apart from the division by the sum.
 #pragma once
 
 #include "kernels/attention/score_tile.hpp"

@@ -24,9 +24,9 @@ struct ByteProducts {
 
   static constexpr Index kElements = 4;
 
-  // VPDPBUSD takes bytes without signs from the rows: integers to which the row's offset has been added. Sums begin with
-  // minus the offset times the sum of the weights, which takes that away again. (They may wrap around on the way, and come
-  // out right.)
+  // VPDPBUSD takes bytes without signs from the rows: integers to which the row's offset has been added. Sums begin
+  // with minus the offset times the sum of the weights, which takes that away again. (They may wrap around on the way,
+  // and come out right.)
   static constexpr int kFeatureBytes = 1;
   static constexpr bool kHasOffset = true;
 
@@ -48,9 +48,9 @@ struct ByteProducts {
 
 #else
 
-// Products of 16-bit integers, two of which are added up at a time. VPMADDUBSW would take bytes, but it saturates. A row
-// holds 16-bit integers, of four features the first and the third, then the second and the fourth: the pairs that are made
-// of a word of weights by one shift or two.
+// Products of 16-bit integers, two of which are added up at a time. VPMADDUBSW would take bytes, but it saturates. A
+// row holds 16-bit integers, of four features the first and the third, then the second and the fourth: the pairs that
+// are made of a word of weights by one shift or two.
 struct ByteProducts {
   using Operand = unsigned char;
   using PanelOperand = std::int32_t;

@@ -20,9 +20,9 @@ struct PacketProducts {
   static constexpr Index kElements = 1;
 
   /// Longer sums are added up from partial sums of so many terms, which brings the rounding error of n terms from about
-  /// sqrt(n / 2) units in the last place down to sqrt(kPartialSumTerms / 2 + n / (2 kPartialSumTerms)): at n = 512 from 16
-  /// to 8, where a matrix product of NumPy, with partial sums of some 300 terms, has 12. It costs 1.5 % of the time; 64
-  /// terms would cost 3 %.
+  /// sqrt(n / 2) units in the last place down to sqrt(kPartialSumTerms / 2 + n / (2 kPartialSumTerms)): at n = 512 from
+  /// 16 to 8, where a matrix product of NumPy, with partial sums of some 300 terms, has 12. It costs 1.5 % of the time;
+  /// 64 terms would cost 3 %.
   static constexpr Index kPartialSumTerms = 128;
 
   MHA_INLINE static Packet<T> load(const T* from) { return pload<Packet<T>>(from); }

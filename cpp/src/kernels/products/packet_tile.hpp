@@ -1,8 +1,8 @@
 // The register tile that products of packets share: C[M x N vectors] = start + A B, all of C in registers.
 //
-// A is read by broadcast from wherever it lies, so keys, values and activations need no packing. B is a panel whose rows
-// are loaded as whole vectors, one operand for each column. Each row of B costs N vector loads and M broadcasts for
-// M * N multiply-adds: 10 loads for 24 multiply-adds at 6 x 4.
+// A is read by broadcast from wherever it lies, so keys, values and activations need no packing. B is a panel whose
+// rows are loaded as whole vectors, one operand for each column. Each row of B costs N vector loads and M broadcasts
+// for M * N multiply-adds: 10 loads for 24 multiply-adds at 6 x 4.
 //
 // Two multiply-adds a cycle with a latency of four cycles need eight independent accumulators. The tile has 24 of them
 // where there are 32 registers, 12 where there are 16 (Goto and van de Geijn, "Anatomy of High-Performance Matrix
@@ -33,13 +33,14 @@ struct PacketTile {
 
   /// C = start + sum over k < depth of A[i, k] B[k, :], where k counts operands.
   ///
-  /// a_row, a_step: operands between rows of A, and between neighbours along k. Row k of B starts at b + k * b_row, aligned
-  /// to vectors. `start(i, j)` gives the first value of vector j of row i, `finish(i, j, c)` takes its sum: what surrounds
-  /// the product (masks, running maxima, rescaling, stores) happens there, while the tile is in registers.
+  /// a_row, a_step: operands between rows of A, and between neighbours along k. Row k of B starts at b + k * b_row,
+  /// aligned to vectors. `start(i, j)` gives the first value of vector j of row i, `finish(i, j, c)` takes its sum:
+  /// what surrounds the product (masks, running maxima, rescaling, stores) happens there, while the tile is in
+  /// registers.
   ///
-  /// With kAhead, rows of B are prefetched so many rows before they are read, among the multiply-adds. Left to itself the
-  /// processor looks a dozen rows ahead, as far as its reorder buffer reaches at 34 operations a row: too few loads in
-  /// flight to cover the latency of level 3 or of memory.
+  /// With kAhead, rows of B are prefetched so many rows before they are read, among the multiply-adds. Left to itself
+  /// the processor looks a dozen rows ahead, as far as its reorder buffer reaches at 34 operations a row: too few loads
+  /// in flight to cover the latency of level 3 or of memory.
   template <int M, int N, int kAhead = 0, class Start, class Finish>
   MHA_INLINE static void multiply(Index depth, const Operand* a, Index a_row, Index a_step, const PanelOperand* b,
                                   Index b_row, Start start, Finish finish) {
@@ -74,8 +75,8 @@ struct PacketTile {
     }
   }
 
-  /// multiply() from a start of 0, for sums of any length: partial sums of Products::kPartialSumTerms terms, added up in
-  /// order.
+  /// multiply() from a start of 0, for sums of any length: partial sums of Products::kPartialSumTerms terms, added up
+  /// in order.
   template <int M, int N, int kAhead = 0, class Finish>
   MHA_INLINE static void multiply_long(Index depth, const Operand* a, Index a_row, Index a_step, const PanelOperand* b,
                                        Index b_row, Finish finish) {

@@ -6,8 +6,8 @@
 namespace mha::MHA_ISA {
 namespace {
 
-/// Rows of memory that are read soon and should be prefetched. That costs 1.5 % (T = 128) if they are in the caches already,
-/// and saves 20 to 40 % if they are in memory: docs/decisions/0003.
+/// Rows of memory that are read soon and should be prefetched. That costs 1.5 % (T = 128) if they are in the caches
+/// already, and saves 20 to 40 % if they are in memory: docs/decisions/0003.
 struct Upcoming {
   const void* data = nullptr;
   Index row = 0, rows = 0, bytes = 0;  // bytes between rows; number; bytes of each
@@ -18,13 +18,14 @@ struct Upcoming {
   }
 };
 
-/// The functions that compute the strips of a product. `Strip<Products, M, N>::run` computes M rows that are N vectors wide.
-/// It is instantiated for every M up to Tile::rows(N) and for N = 1, 2, ... kVectors, or for kLeastVectors and its doubles.
+/// The functions that compute the strips of a product. `Strip<Products, M, N>::run` computes M rows that are N vectors
+/// wide. It is instantiated for every M up to Tile::rows(N) and for N = 1, 2, ... kVectors, or for kLeastVectors and
+/// its doubles.
 ///
 /// A call splits `rows` into strips of nearly equal height, none above Tile::rows(n): 32 rows become 6+6+5+5+5+5, not
-/// 6+6+6+6+6+2, since two rows have too few accumulators to hide the latency of a multiply-add. Before each strip its share
-/// of `upcoming` is prefetched: so many requests at once would fill the queue to memory. If `first` is given, the first
-/// strip is computed by its functions: those prefetch the panel, which the other strips find in level 2.
+/// 6+6+6+6+6+2, since two rows have too few accumulators to hide the latency of a multiply-add. Before each strip its
+/// share of `upcoming` is prefetched: so many requests at once would fill the queue to memory. If `first` is given, the
+/// first strip is computed by its functions: those prefetch the panel, which the other strips find in level 2.
 template <template <class, int, int> class Strip, class Products, class Arguments, int kLeastVectors = 1>
 struct StripTable {
   using Tile = typename Products::Tile;

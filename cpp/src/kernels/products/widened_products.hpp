@@ -16,9 +16,9 @@ struct WidenedTile {
   static constexpr int rows(int n) { return PacketProducts<float>::Tile::rows(n); }
   static constexpr int kMostRows = PacketProducts<float>::Tile::kMostRows;
 
-  /// PacketTile::multiply from a start of 0, where a row of the panel holds two features of each column, the first one in
-  /// the lower half. Each vector of the panel is loaded for either half: 24 accumulators and 4 vectors leave no registers
-  /// to keep it in.
+  /// PacketTile::multiply from a start of 0, where a row of the panel holds two features of each column, the first one
+  /// in the lower half. Each vector of the panel is loaded for either half: 24 accumulators and 4 vectors leave no
+  /// registers to keep it in.
   template <int M, int N, int kAhead, class Finish>
   MHA_INLINE static void multiply(Index depth, const float* a, Index a_row, Index a_step, const std::byte* b,
                                   Finish finish) {
@@ -50,7 +50,8 @@ struct WidenedTile {
           __builtin_prefetch(b + Index{kAhead} * kPanelBytes + j);
       }
       add_feature(lower);
-      // Keeps the compiler from mixing the two, for which 16 registers do not suffice: 0.77 of the rate. With 32 they do.
+      // Keeps the compiler from mixing the two, for which 16 registers do not suffice: 0.77 of the rate. With 32 they
+      // do.
       if constexpr (kVectors == 2) asm volatile("" ::: "memory");
       add_feature(upper);
       b += kPanelBytes;

@@ -31,8 +31,8 @@ void read_operands(ProjectionTile& tile, void* memory) {
 /// Scratch for the results of a panel, and for the projection that computes them.
 inline std::size_t rounded_scratch(Index rows) { return 2 * projection_scratch<float>(rows); }
 
-/// `project` writes the results of a panel to scratch, in f32: 32 KB for 128 rows, so they are in level 1 or 2 when they are
-/// rounded. Rounding takes 2 % of the time of computing them from 512 features.
+/// `project` writes the results of a panel to scratch, in f32: 32 KB for 128 rows, so they are in level 1 or 2 when
+/// they are rounded. Rounding takes 2 % of the time of computing them from 512 features.
 template <class S, void (*project)(const ProjectionTile&, void*)>
 void project_rounded(const ProjectionTile& tile, void* scratch) {
   constexpr Index L = kLanes<float>, kGroup = kVectorBytes / Index(sizeof(float));

@@ -1,15 +1,15 @@
 // Projections: out = activation(x W + bias), rows of activations times one packed weight panel.
 //
-// Weights are packed once into panels [in_features][kPanelBytes]. Activations are read by broadcast from where they lie. So
-// a call packs nothing (the "sup" form of BLIS: Van Zee and van de Geijn, "BLIS", 2015).
+// Weights are packed once into panels [in_features][kPanelBytes]. Activations are read by broadcast from where they
+// lie. So a call packs nothing (the "sup" form of BLIS: Van Zee and van de Geijn, "BLIS", 2015).
 //
 // Memory traffic: a panel is taken kDepth features at a time. That part of it is read again for every strip of rows and
-// comes from level 2; the same features of the rows come from level 1. With tiles of 6 x 64 each 256 bytes of panel feed
-// 384 multiply-adds: 21 bytes a cycle on a core that does two 16-lane multiply-adds a cycle, a third of what level 2
-// delivers.
+// comes from level 2; the same features of the rows come from level 1. With tiles of 6 x 64 each 256 bytes of panel
+// feed 384 multiply-adds: 21 bytes a cycle on a core that does two 16-lane multiply-adds a cycle, a third of what level
+// 2 delivers.
 //
-// Numerics: an element is a sum over the features in partial sums (PacketTile::multiply_long) within blocks of kDepth, both
-// counted from feature 0, whatever rows are computed with it.
+// Numerics: an element is a sum over the features in partial sums (PacketTile::multiply_long) within blocks of kDepth,
+// both counted from feature 0, whatever rows are computed with it.
 #pragma once
 
 #include "kernels/kernel_table.hpp"
@@ -40,8 +40,8 @@ struct ProjectionArguments {
   Activation activation;
 };
 
-/// M rows of N vectors of columns. Results go from the registers to where they belong: between multiply-adds nothing waits
-/// for these stores, while a pass of its own would wait for memory.
+/// M rows of N vectors of columns. Results go from the registers to where they belong: between multiply-adds nothing
+/// waits for these stores, while a pass of its own would wait for memory.
 template <class Products, int M, int N, int kAhead>
 struct ProjectStrip {
   static void run(const ProjectionArguments<Products>& g, Index row) {
@@ -57,8 +57,9 @@ struct ProjectStrip {
   }
 };
 
-/// The same, with the results activated while they are in level 1: relu costs 3 cycles a vector that way, 7 to 16 in a pass
-/// over the whole block. A strip function of its own, since a branch in ProjectStrip changes how its loops use registers.
+/// The same, with the results activated while they are in level 1: relu costs 3 cycles a vector that way, 7 to 16 in a
+/// pass over the whole block. A strip function of its own, since a branch in ProjectStrip changes how its loops use
+/// registers.
 template <class Products, int M, int N, int kAhead>
 struct ProjectAndActivateStrip {
   static void run(const ProjectionArguments<Products>& g, Index row) {
@@ -68,9 +69,10 @@ struct ProjectAndActivateStrip {
   }
 };
 
-/// The first strip of rows prefetches so many rows of the panel before it reads them: 8 KB. A projection of one strip (6
-/// rows, weights in level 3) then takes 0.65 of the time, of two strips 0.8, of 22 strips (128 rows) 0.98. With 4 KB one strip
-/// takes 0.8, two 0.85. A single row reads faster: with 12 KB it takes 0.95 of its time with 8 KB, and eight rows 1.02.
+/// The first strip of rows prefetches so many rows of the panel before it reads them: 8 KB. A projection of one strip
+/// (6 rows, weights in level 3) then takes 0.65 of the time, of two strips 0.8, of 22 strips (128 rows) 0.98. With 4 KB
+/// one strip takes 0.8, two 0.85. A single row reads faster: with 12 KB it takes 0.95 of its time with 8 KB, and eight
+/// rows 1.02.
 constexpr int panel_rows_ahead(int rows) { return rows == 1 ? 48 : 32; }
 
 template <class Products, int M, int N>
@@ -82,8 +84,8 @@ using ProjectAndActivateRows = ProjectAndActivateStrip<Products, M, N, 0>;
 template <class Products, int M, int N>
 using ProjectAndActivateFirstRows = ProjectAndActivateStrip<Products, M, N, panel_rows_ahead(M)>;
 
-/// Strips are as wide as a register tile, or half of that. A quarter and three quarters, for panels that end in padding,
-/// would be half of the code.
+/// Strips are as wide as a register tile, or half of that. A quarter and three quarters, for panels that end in
+/// padding, would be half of the code.
 template <template <class, int, int> class Strip, class Products>
 using ProjectTable = StripTable<Strip, Products, ProjectionArguments<Products>, kVectors / 2>;
 

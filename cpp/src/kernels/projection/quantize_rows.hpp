@@ -1,12 +1,13 @@
-// Quantizes rows of f32 to 8-bit integers, for projections with int8 weights: x = q * scale, with one scale for each row.
+// Quantizes rows of f32 to 8-bit integers, for projections with int8 weights: x = q * scale, with one scale for each
+// row.
 //
 // The row and 0 lie in [lo, hi]. With m = hi / 2 - lo / 2, or kLeastQuantizedMax if that is larger,
 //   scale = m / 127   and   q = rint(x * (127 / m)), ties to even.
-// So there are at most 255 steps from the least q to the largest one. Where all numbers of a row have one sign, as after an
-// activation, all these steps are on that side of 0.
+// So there are at most 255 steps from the least q to the largest one. Where all numbers of a row have one sign, as
+// after an activation, all these steps are on that side of 0.
 //
-// Numerics: each operation is rounded by itself, so all instruction sets give the same bits. A row that holds an infinity or
-// a NaN gets the scale NaN.
+// Numerics: each operation is rounded by itself, so all instruction sets give the same bits. A row that holds an
+// infinity or a NaN gets the scale NaN.
 #pragma once
 
 #include "kernels/kernel_table.hpp"
@@ -45,8 +46,8 @@ inline void quantize_rows(ProjectionTile& tile, void* memory) {
   auto* const scales = reinterpret_cast<QuantizedRow*>(static_cast<unsigned char*>(memory) + tile.rows * out_row);
   for (Index r = 0; r < tile.rows; ++r) {
     const float* const x = static_cast<const float*>(tile.x) + r * tile.x_row;
-    // Bits compared as signed integers give the largest positive number, as unsigned ones the most negative number. The bits
-    // of a NaN are larger than those of infinity, so one NaN is always found.
+    // Bits compared as signed integers give the largest positive number, as unsigned ones the most negative number. The
+    // bits of a NaN are larger than those of infinity, so one NaN is always found.
     Ints largest = {};
     Bits least = {};
     for_each_vector_of_row(x, tile.x_step, tile.in_features, [&](Index, const Floats& lanes) MHA_INLINE_LAMBDA {

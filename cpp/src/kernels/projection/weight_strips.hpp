@@ -1,8 +1,8 @@
-// What the projections whose weights are narrower than their sums share: strips as wide as a register tile, and where their
-// columns go.
+// What the projections whose weights are narrower than their sums share: strips as wide as a register tile, and where
+// their columns go.
 //
-// These are weights of WeightFormat::bf16 and int8, and pairs of bf16. A word of four bytes, one column of one row of a panel,
-// holds two or four input features of one output feature. Results are f32.
+// These are weights of WeightFormat::bf16 and int8, and pairs of bf16. A word of four bytes, one column of one row of a
+// panel, holds two or four input features of one output feature. Results are f32.
 #pragma once
 
 #include "kernels/kernel_table.hpp"
@@ -26,13 +26,13 @@ struct WeightStrip {
   const std::byte* panel() const { return static_cast<const std::byte*>(tile->panel) + column * Index(sizeof(float)); }
 };
 
-/// Strips of all heights, at full width only: narrower ones would save a little where a panel ends in padding, for three
-/// times the code.
+/// Strips of all heights, at full width only: narrower ones would save a little where a panel ends in padding, for
+/// three times the code.
 template <template <class, int, int> class Strip, class Products>
 using WeightStripTable = StripTable<Strip, Products, WeightStrip, kVectors>;
 
-/// Runs the strips for each group of columns as wide as a register tile. Results that are not whole vectors of contiguous
-/// columns go through `scratch`, which has projection_scratch() bytes.
+/// Runs the strips for each group of columns as wide as a register tile. Results that are not whole vectors of
+/// contiguous columns go through `scratch`, which has projection_scratch() bytes.
 template <class Rows, class FirstRows>
 void project_narrow(const ProjectionTile& tile, void* scratch, const Rows& strips, const FirstRows& first) {
   constexpr Index L = kLanes<float>, kColumns = kPanelBytes / Index(sizeof(float));

@@ -57,8 +57,8 @@ MHA_INLINE Packet<T> tanh_tail(const Packet<T>& a) {
   return pdiv(e, padd(e, pset1<P>(T(1))));
 }
 
-/// |x| is limited to 40, where every tail is 0, in f64 too: infinity times 0 would be NaN. It does not matter what the limit
-/// does to a NaN, since relu keeps it.
+/// |x| is limited to 40, where every tail is 0, in f64 too: infinity times 0 would be NaN. It does not matter what the
+/// limit does to a NaN, since relu keeps it.
 template <class T, class Tail>
 MHA_INLINE Packet<T> gelu_by_tail(const Packet<T>& x, Tail tail) {
   const Packet<T> a = pmin(pabs(x), pset1<Packet<T>>(T(40)));
@@ -75,7 +75,8 @@ MHA_INLINE void replace_vectors(T* const* columns, int vectors, Index first, Ind
     }
 }
 
-/// Activates the results of a register tile while they are in level 1. Not inlined: one copy serves all shapes of tiles.
+/// Activates the results of a register tile while they are in level 1. Not inlined: one copy serves all shapes of
+/// tiles.
 template <class T>
 __attribute__((noinline)) void activate(Activation activation, T* const* columns, int vectors, Index first, Index rows,
                                         Index row) {

@@ -4,9 +4,9 @@
 //
 // Memory traffic: a row is read from memory and written once. Its second and third pass read it from level 1.
 //
-// Numerics: sums over a row have an order that depends on the number of columns alone (RowSum). The mean is corrected by
-// the mean of what is left after subtracting it (Chan, Golub and LeVeque, "Algorithms for Computing the Sample Variance",
-// 1983, the corrected two-pass algorithm).
+// Numerics: sums over a row have an order that depends on the number of columns alone (RowSum). The mean is corrected
+// by the mean of what is left after subtracting it (Chan, Golub and LeVeque, "Algorithms for Computing the Sample
+// Variance", 1983, the corrected two-pass algorithm).
 #pragma once
 
 #include <math.h>
@@ -16,8 +16,8 @@
 namespace mha::MHA_ISA {
 namespace {
 
-/// A sum over the columns of a row: whole vector v is added to partial sum v mod kParts, the columns behind the last whole
-/// vector to one of their own. total() adds the partial sums in pairs.
+/// A sum over the columns of a row: whole vector v is added to partial sum v mod kParts, the columns behind the last
+/// whole vector to one of their own. total() adds the partial sums in pairs.
 template <class T>
 struct RowSum {
   static constexpr int kParts = 4;  // as many additions at a time as hide the latency of one
@@ -61,8 +61,8 @@ class RowNormalizer {
   }
 
  private:
-  // A vector of columns is Whole, or it is the Rest: the last columns, fewer than a vector. Those go through a buffer, so that
-  // nothing outside the row is read or written; the other lanes hold 0.
+  // A vector of columns is Whole, or it is the Rest: the last columns, fewer than a vector. Those go through a buffer,
+  // so that nothing outside the row is read or written; the other lanes hold 0.
   struct Whole {};
   struct Rest {};
   MHA_INLINE P load(const S* at, Whole) const { return load_packet(at); }

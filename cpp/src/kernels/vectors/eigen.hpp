@@ -1,8 +1,9 @@
 // The only <Eigen/...> include of the library.
 //
-// Eigen is all templates, and this folder is compiled once for each instruction set. Two objects would hold weak symbols with
-// the same name and different code, and the linker would keep one of them for both. Renaming the namespace before the include
-// gives every object an Eigen of its own. We use its packet operations: one vocabulary for SSE, AVX, AVX-512 and NEON.
+// Eigen is all templates, and this folder is compiled once for each instruction set. Two objects would hold weak
+// symbols with the same name and different code, and the linker would keep one of them for both. Renaming the namespace
+// before the include gives every object an Eigen of its own. We use its packet operations: one vocabulary for SSE, AVX,
+// AVX-512 and NEON.
 #pragma once
 
 #ifndef MHA_ISA

@@ -1,9 +1,9 @@
-// From elements in memory to the numbers that kernels compute with, and back. A 16-bit element becomes an f32 exactly when it
-// is loaded, and an f32 is rounded to nearest even, once, when it is stored.
+// From elements in memory to the numbers that kernels compute with, and back. A 16-bit element becomes an f32 exactly
+// when it is loaded, and an f32 is rounded to nearest even, once, when it is stored.
 //
-// Conversions are written in the vector types of the compiler, which every instruction set has and which become VPMOVZX and
-// shifts. binary16 uses its instructions where there are any; they round like the arithmetic here (after F. Giesen's
-// float-to-half conversions), and neither depends on the processor's mode for subnormal numbers.
+// Conversions are written in the vector types of the compiler, which every instruction set has and which become VPMOVZX
+// and shifts. binary16 uses its instructions where there are any; they round like the arithmetic here (after F.
+// Giesen's float-to-half conversions), and neither depends on the processor's mode for subnormal numbers.
 #pragma once
 
 #include <stdint.h>

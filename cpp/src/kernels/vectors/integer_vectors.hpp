@@ -1,5 +1,5 @@
-// Vectors of integers that are as wide as Packet<float>, in the vector types of GCC and Clang. Eigen has no packets of bytes
-// and of 16-bit integers.
+// Vectors of integers that are as wide as Packet<float>, in the vector types of GCC and Clang. Eigen has no packets of
+// bytes and of 16-bit integers.
 #pragma once
 
 #include <cstdint>

@@ -42,8 +42,9 @@ MHA_INLINE void transpose(PacketBlock<Packet<float>, 16>& block) {
 }
 #endif
 
-/// tile[c * width + r] = operand c of rows[r] from element `first` on, for r < kLanes and the operands of `columns` elements,
-/// `step` apart. In blocks of kLanes x kLanes by register transposes where neighbours are contiguous, else one by one.
+/// tile[c * width + r] = operand c of rows[r] from element `first` on, for r < kLanes and the operands of `columns`
+/// elements, `step` apart. In blocks of kLanes x kLanes by register transposes where neighbours are contiguous, else
+/// one by one.
 template <class Load, class S>
 void load_transposed(const S* const* rows, Index first, Index columns, Index step, typename Load::Operand* tile,
                      Index width) {
