@@ -53,10 +53,10 @@ Layer make_layer(Index embed_dim, Index num_heads, Index num_kv_heads, Index hea
 
 // Without a cache key and value are given; with one they are None if nothing is appended.
 py::object forward(const Layer& layer, py::handle query, py::handle key, py::handle value,
-                   const py::tuple& given_options, SharedCache* shared, py::handle new_lengths, py::handle need_weights,
+                   const py::dict& given_options, SharedCache* shared, py::handle new_lengths, py::handle need_weights,
                    py::handle out, py::handle num_threads) {
   const char* const function = "MultiHeadAttention";
-  const OptionTuple given(given_options);
+  const GivenOptions given(function, given_options);
   const auto list = with_options(
       given, {{"query", query}, {"key", key}, {"value", value}, {"out", out}, {"new_lengths", new_lengths}});
   const ArrayArguments arrays(function, list, layer.attention.dtype());
@@ -66,7 +66,7 @@ py::object forward(const Layer& layer, py::handle query, py::handle key, py::han
   const TensorView k = attends_only ? TensorView{} : arrays.tensor(1, 2, 3);
   const TensorView v = attends_only ? TensorView{} : arrays.tensor(2, 2, 3);
   const NewLengths counts(arrays, 4, q);
-  const ScoreOptions options(function, arrays, 5, given, num_threads, q.rank == 3 ? q.extents[0] : 1);
+  const ScoreOptions options(given, arrays, 5, num_threads, q.rank == 3 ? q.extents[0] : 1);
   const bool with_weights = boolean(function, "need_weights", need_weights);
 
   const MultiHeadAttentionConfig& config = layer.attention.config();
@@ -95,10 +95,10 @@ py::object forward(const Layer& layer, py::handle query, py::handle key, py::han
 }
 
 py::object forward_varlen(const Layer& layer, py::handle query, py::handle key, py::handle value,
-                          py::handle cu_seqlens_q, py::handle cu_seqlens_k, const py::tuple& given_options,
+                          py::handle cu_seqlens_q, py::handle cu_seqlens_k, const py::dict& given_options,
                           py::handle out, py::handle num_threads) {
   const char* const function = "MultiHeadAttention";
-  const OptionTuple given(given_options);
+  const GivenOptions given(function, given_options);
   const auto list = with_options(given, {{"query", query},
                                          {"key", key},
                                          {"value", value},
@@ -110,7 +110,7 @@ py::object forward_varlen(const Layer& layer, py::handle query, py::handle key, 
   const TensorView k = arrays.tensor(1, 2, 2);
   const TensorView v = arrays.tensor(2, 2, 2);
   const RaggedArgument batch(arrays, 3, 4);
-  const ScoreOptions options(function, arrays, 6, given, num_threads, batch.size);
+  const ScoreOptions options(given, arrays, 6, num_threads, batch.size);
 
   const NewArray result = output_or_new(arrays, 5, out, 2, 2, q, layer.attention.config().out_dim);
   warn_if_forked();

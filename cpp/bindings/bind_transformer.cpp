@@ -5,6 +5,7 @@
 
 #include <deque>
 #include <optional>
+#include <string_view>
 #include <utility>
 
 #include "array_view.hpp"
@@ -138,11 +139,11 @@ class CacheList {
 
 Index batch_size_of(const TensorView& x) { return x.rank == 3 ? x.extents[0] : 1; }
 
-py::object encode(const Encoder& encoder, py::handle x, const py::tuple& given_options, py::handle cu_seqlens,
+py::object encode(const Encoder& encoder, py::handle x, const py::dict& given_options, py::handle cu_seqlens,
                   py::handle caches, py::handle new_lengths, py::handle need_weights, py::handle out,
                   py::handle num_threads) {
   const char* const function = "Encoder";
-  const OptionTuple given(given_options);
+  const GivenOptions given(function, given_options);
   const auto list =
       with_options(given, {{"x", x}, {"cu_seqlens", cu_seqlens}, {"new_lengths", new_lengths}, {"out", out}});
   const ArrayArguments arrays(function, list, encoder.dtype(), "the encoder");
@@ -152,7 +153,7 @@ py::object encode(const Encoder& encoder, py::handle x, const py::tuple& given_o
   const TensorView rows = is_ragged ? arrays.tensor(0, 2, 2) : arrays.tensor(0, 2, 3);
   const std::vector<std::int64_t> offsets = is_ragged ? arrays.offsets(1) : std::vector<std::int64_t>{};
   const Index batch = is_ragged ? static_cast<Index>(offsets.size()) - 1 : batch_size_of(rows);
-  const ScoreOptions options(function, arrays, 4, given, num_threads, batch);
+  const ScoreOptions options(given, arrays, 4, num_threads, batch);
   const NewLengths counts(arrays, 2, rows);
   const CacheList used(function, "caches", caches, encoder.num_layers(), CacheUse::changes);
   const NewArray result = output_or_new(arrays, 3, out, 2, kMaxRank, rows, rows.extents[rows.rank - 1]);
@@ -186,20 +187,28 @@ py::object encode(const Encoder& encoder, py::handle x, const py::tuple& given_o
   return py::make_tuple(result.array, weights);
 }
 
-py::object decode(const Decoder& decoder, py::handle x, py::handle memory, const py::tuple& given_options,
-                  const py::tuple& given_memory_options, py::handle caches, py::handle memory_caches,
+// What messages call the options of the attention to the memory.
+constexpr const char* memory_name(std::string_view option, const char* usual) {
+  return option == "key_lengths" ? "memory_lengths" : usual;
+}
+constexpr const char* kMemoryOptionNames[] = {
+#define MHA_OPTION(field, type, argument, reading) memory_name(#argument, "memory_" #argument),
+#include <mha/attention_options.def>
+#undef MHA_OPTION
+};
+
+py::object decode(const Decoder& decoder, py::handle x, py::handle memory, const py::dict& given_options,
+                  const py::dict& given_memory_options, py::handle caches, py::handle memory_caches,
                   py::handle new_lengths, py::handle out, py::handle num_threads) {
   const char* const function = "Decoder";
-  const OptionTuple given(given_options), of_memory(given_memory_options);
+  const GivenOptions given(function, given_options), of_memory(function, given_memory_options, kMemoryOptionNames);
   const auto list = with_options(given, {{"x", x}, {"memory", memory}, {"new_lengths", new_lengths}, {"out", out}});
-  const auto memory_list = with_options(of_memory, {{"memory", memory}},
-                                        {"memory_attn_mask", "memory_key_mask", "memory_query_offset", "memory_lengths",
-                                         "memory_alibi_slopes", "memory_sinks"});
+  const auto memory_list = with_options(of_memory, {{"memory", memory}});
   const ArrayArguments arrays(function, list, decoder.dtype(), "the decoder");
   const ArrayArguments memory_arrays(function, memory_list, decoder.dtype(), "the decoder");
   const TensorView rows = arrays.tensor(0, 2, 3);
-  const ScoreOptions options(function, arrays, 4, given, num_threads, batch_size_of(rows));
-  const ScoreOptions memory_options(function, memory_arrays, 1, of_memory, num_threads, batch_size_of(rows));
+  const ScoreOptions options(given, arrays, 4, num_threads, batch_size_of(rows));
+  const ScoreOptions memory_options(of_memory, memory_arrays, 1, num_threads, batch_size_of(rows));
   const NewLengths counts(arrays, 2, rows);
   const CacheList used(function, "caches", caches, decoder.num_layers(), CacheUse::changes);
   const CacheList read(function, "memory_caches", memory_caches, decoder.num_layers(), CacheUse::reads);

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from ._arrays import AttentionOptions
+from ._options import ScoreOptions
 
 __version__: str
 compiler: str
@@ -14,7 +14,7 @@ def scaled_dot_product_attention(
     query: NDArray[Any],
     key: NDArray[Any],
     value: NDArray[Any],
-    options: AttentionOptions,
+    options: ScoreOptions,
     return_lse: bool,
     out: NDArray[Any] | None,
     num_threads: int | None,
@@ -26,7 +26,7 @@ def scaled_dot_product_attention_varlen(
     value: NDArray[Any],
     cu_seqlens_q: NDArray[Any],
     cu_seqlens_k: NDArray[Any],
-    options: AttentionOptions,
+    options: ScoreOptions,
     return_lse: bool,
     out: NDArray[Any] | None,
     num_threads: int | None,
@@ -35,7 +35,7 @@ def scaled_dot_product_attention_varlen(
 def attention_weights(
     query: NDArray[Any],
     key: NDArray[Any],
-    options: AttentionOptions,
+    options: ScoreOptions,
     stage: str,
     out: NDArray[Any] | None,
     num_threads: int | None,
@@ -44,7 +44,7 @@ def attention_weights(
 def attention_statistics(
     query: NDArray[Any],
     key: NDArray[Any],
-    options: AttentionOptions,
+    options: ScoreOptions,
     num_threads: int | None,
     /,
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.int64], NDArray[Any], NDArray[Any]]: ...
@@ -159,7 +159,7 @@ class MultiHeadAttention:
         query: NDArray[Any],
         key: NDArray[Any] | None,
         value: NDArray[Any] | None,
-        options: AttentionOptions,
+        options: ScoreOptions,
         cache: KVCache | None,
         new_lengths: NDArray[Any] | None,
         need_weights: bool,
@@ -174,7 +174,7 @@ class MultiHeadAttention:
         value: NDArray[Any],
         cu_seqlens_q: NDArray[Any],
         cu_seqlens_k: NDArray[Any],
-        options: AttentionOptions,
+        options: ScoreOptions,
         out: NDArray[Any] | None,
         num_threads: int | None,
         /,
@@ -279,7 +279,7 @@ class Encoder:
     def forward(
         self,
         x: NDArray[Any],
-        options: AttentionOptions,
+        options: ScoreOptions,
         cu_seqlens: NDArray[Any] | None,
         caches: list[KVCache] | None,
         new_lengths: NDArray[Any] | None,
@@ -308,8 +308,8 @@ class Decoder:
         self,
         x: NDArray[Any],
         memory: NDArray[Any] | None,
-        options: AttentionOptions,
-        memory_options: AttentionOptions,
+        options: ScoreOptions,
+        memory_options: ScoreOptions,
         caches: list[KVCache] | None,
         memory_caches: list[KVCache] | None,
         new_lengths: NDArray[Any] | None,

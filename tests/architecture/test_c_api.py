@@ -8,8 +8,24 @@ import pytest
 from check_exports import MARKED, declarations, marked
 
 INCLUDE = Path(__file__).resolve().parents[2] / "cpp" / "include" / "mha"
-CPP = "\n".join(declarations(path.read_text(encoding="utf-8")) for path in sorted(INCLUDE.glob("*.hpp")))
-C = declarations((INCLUDE / "mha.h").read_text(encoding="utf-8"))
+
+
+def with_tables(header: str) -> str:
+    """A header in which the rows of each table (.def) that it includes are written out as its macro has them."""
+
+    def written_out(match: re.Match[str]) -> str:
+        macro, parameters, body, table = match.groups()
+        rows = re.findall(rf"^{macro}\((.*)\)$", (INCLUDE / table).read_text(encoding="utf-8"), re.M)
+        names = parameters.split(", ")
+        for name in names:
+            body = re.sub(rf"(?:##)?\b{name}\b", f"{{{name}}}", body)
+        return "\n".join(body.format(**dict(zip(names, row.split(", "), strict=True))) for row in rows)
+
+    return re.sub(r'^#define (\w+)\((.*?)\) (.*)\n#include "mha/(\w+\.def)"$', written_out, header, flags=re.M)
+
+
+CPP = "\n".join(declarations(with_tables(path.read_text(encoding="utf-8"))) for path in sorted(INCLUDE.glob("*.hpp")))
+C = declarations(with_tables((INCLUDE / "mha.h").read_text(encoding="utf-8")))
 
 # Classes and what stands for them in the names of C; the functions of a class are mha_<that>_<member>.
 HANDLES = {

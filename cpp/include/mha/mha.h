@@ -94,19 +94,13 @@ typedef struct mha_tensor {
  * kept. */
 MHA_API mha_tensor mha_dense(const void* data, mha_dtype dtype, int rank, const ptrdiff_t* extents) MHA_NOEXCEPT;
 
-/* AttentionOptions; begin with those of mha_default_options(). Where options may be null, that stands for these. */
+/* AttentionOptions; begin with those of mha_default_options(). Where options may be null, that stands for these. The
+ * fields, with their types, are the rows of attention_options.def; their meaning is in attention.hpp. A pointer may be
+ * null: the option is not given. query_offsets and key_lengths have one entry per batch element. */
 typedef struct mha_attention_options {
-  const mha_tensor* attn_mask; /* may be null, as all pointers here */
-  const mha_tensor* key_mask;
-  bool is_causal;
-  int64_t query_offset;
-  const int64_t* query_offsets; /* [B] */
-  const int64_t* key_lengths;   /* [B] */
-  int64_t window_left, window_right;
-  double scale;
-  double softcap;
-  const mha_tensor* alibi_slopes;
-  const mha_tensor* sinks;
+#define MHA_OPTION(field, type, argument, reading) type field;
+#include "mha/attention_options.def"
+#undef MHA_OPTION
   int num_threads;
 } mha_attention_options;
 MHA_API mha_attention_options mha_default_options(void) MHA_NOEXCEPT;

@@ -31,6 +31,14 @@ mha_status failed(mha_status status, const char* sentence) {
   return status;
 }
 
+// A field of AttentionOptions from that of mha_attention_options, and back, where tensors are not given by default.
+template <class T>
+void assign(T& to, T from) {
+  to = from;
+}
+void assign(TensorView& to, const mha_tensor* from) { to = view(from); }
+void assign(const mha_tensor*& to, const TensorView&) { to = nullptr; }
+
 }  // namespace
 
 mha_status success() noexcept {
@@ -87,18 +95,9 @@ MutableTensorView view(const mha_tensor* tensor) {
 AttentionOptions options_of(const mha_attention_options* from) {
   AttentionOptions options;
   if (from == nullptr) return options;
-  options.attn_mask = view(from->attn_mask);
-  options.key_mask = view(from->key_mask);
-  options.is_causal = from->is_causal;
-  options.query_offset = from->query_offset;
-  options.query_offsets = from->query_offsets;
-  options.key_lengths = from->key_lengths;
-  options.window_left = from->window_left;
-  options.window_right = from->window_right;
-  options.scale = from->scale;
-  options.softcap = from->softcap;
-  options.alibi_slopes = view(from->alibi_slopes);
-  options.sinks = view(from->sinks);
+#define MHA_OPTION(field, type, argument, reading) assign(options.field, from->field);
+#include "mha/attention_options.def"
+#undef MHA_OPTION
   options.num_threads = from->num_threads;
   return options;
 }
@@ -210,9 +209,10 @@ mha_tensor mha_dense(const void* data, mha_dtype dtype, int rank, const ptrdiff_
 mha_attention_options mha_default_options() noexcept {
   const AttentionOptions options;
   mha_attention_options result = {};
-  result.window_left = options.window_left;
-  result.window_right = options.window_right;
-  result.scale = options.scale;
+#define MHA_OPTION(field, type, argument, reading) assign(result.field, options.field);
+#include "mha/attention_options.def"
+#undef MHA_OPTION
+  result.num_threads = options.num_threads;
   return result;
 }
 

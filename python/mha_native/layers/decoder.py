@@ -1,18 +1,24 @@
 """A stack of decoder layers: the half of a transformer that writes, with an encoder's memory in view."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import DTypeLike
 
-from .._arrays import Tensor, attention_options
+from .._arrays import Tensor
+from .._options import ScoreOptions, core_options
 from ..kv_cache import KVCache
 from ._constructor_arguments import Seed, WeightDType, checked_size
 from ._module_state import ModuleState
 from ._torch_modules import checked_module
 from .decoder_layer import DecoderLayer, decode, masks_of_memory, stack_of
 from .layer_norm import LayerNorm
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack  # in typing from Python 3.11 on
 
 
 class Decoder(ModuleState):
@@ -106,16 +112,6 @@ class Decoder(ModuleState):
         x: Tensor,
         memory: Tensor | None = None,
         *,
-        attn_mask: Tensor | None = None,
-        key_mask: Tensor | None = None,
-        is_causal: bool = True,
-        query_offset: int | Tensor = 0,
-        key_lengths: Tensor | None = None,
-        window: tuple[int, int] | None = None,
-        scale: float | None = None,
-        softcap: float | None = None,
-        alibi_slopes: Tensor | None = None,
-        sinks: Tensor | None = None,
         memory_attn_mask: Tensor | None = None,
         memory_key_mask: Tensor | None = None,
         memory_lengths: Tensor | None = None,
@@ -124,6 +120,7 @@ class Decoder(ModuleState):
         new_lengths: Tensor | None = None,
         out: Tensor | None = None,
         num_threads: int | None = None,
+        **options: Unpack[ScoreOptions],
     ) -> Tensor:
         """Take `x` through all layers.
 
@@ -133,9 +130,6 @@ class Decoder(ModuleState):
             NumPy array, or CPU tensor of any library that speaks DLPack, of the dtype of the decoder.
         memory : [B, S, Em] or [S, Em], optional
             What an encoder made of the other sequence. Instead of it there may be `memory_caches`.
-        attn_mask, key_mask, is_causal, query_offset, key_lengths : optional
-        window, scale, softcap, alibi_slopes, sinks : optional
-            As for the call of `MultiHeadAttention`, of the self-attention of every layer, causal by default.
         memory_attn_mask, memory_key_mask, memory_lengths : optional
             As for the call of `DecoderLayer`.
         caches : sequence of KVCache, optional
@@ -148,6 +142,9 @@ class Decoder(ModuleState):
             Array to write the result to. It may be `x` itself, and must not overlap another input.
         num_threads : int, optional
             Threads for this call; default: `mha_native.num_threads`.
+        **options
+            The score options of the self-attention of every layer, as for the call of `MultiHeadAttention`; `is_causal`
+            is True by default.
 
         Returns
         -------
@@ -155,16 +152,14 @@ class Decoder(ModuleState):
             Of the rank and kind of `x`.
         """
         name = "Decoder"
-        options = attention_options(
-            name, attn_mask, key_mask, is_causal, query_offset, key_lengths, window, scale, softcap, alibi_slopes, sinks
-        )
+        given = core_options(name, {"is_causal": True, **options})
         return decode(
             name,
             self.layers,
             self.norm,
             x,
             memory,
-            options,
+            given,
             masks_of_memory(name, memory_attn_mask, memory_key_mask, memory_lengths),
             caches,
             memory_caches,
@@ -201,7 +196,7 @@ class Decoder(ModuleState):
         ]
 
     @classmethod
-    def from_torch(cls, module: Any) -> "Decoder":
+    def from_torch(cls, module: Any) -> Decoder:
         """The decoder that computes what a ``torch.nn.TransformerDecoder`` does, with a copy of its weights.
 
         What differs is said at `DecoderLayer.from_torch`.

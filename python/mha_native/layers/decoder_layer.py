@@ -1,14 +1,17 @@
 """One layer of a transformer's decoder. It is made of layers that work by themselves, and composed for each call."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy import ndarray
 from numpy.typing import DTypeLike
 
 from .. import _core
-from .._arrays import Tensor, attention_options, like, to_numpy
+from .._arrays import Tensor, like, to_numpy
+from .._options import ScoreOptions, core_options
 from ..kv_cache import KVCache
 from ._constructor_arguments import Seed, WeightDType, checked_size
 from ._module_state import ModuleState
@@ -17,6 +20,9 @@ from .encoder_layer import block_configuration, cores_of_caches
 from .feed_forward import FeedForward
 from .layer_norm import LayerNorm
 from .multi_head_attention import MultiHeadAttention
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack  # in typing from Python 3.11 on
 
 
 class DecoderLayer(ModuleState):
@@ -127,16 +133,6 @@ class DecoderLayer(ModuleState):
         x: Tensor,
         memory: Tensor | None = None,
         *,
-        attn_mask: Tensor | None = None,
-        key_mask: Tensor | None = None,
-        is_causal: bool = True,
-        query_offset: int | Tensor = 0,
-        key_lengths: Tensor | None = None,
-        window: tuple[int, int] | None = None,
-        scale: float | None = None,
-        softcap: float | None = None,
-        alibi_slopes: Tensor | None = None,
-        sinks: Tensor | None = None,
         memory_attn_mask: Tensor | None = None,
         memory_key_mask: Tensor | None = None,
         memory_lengths: Tensor | None = None,
@@ -145,6 +141,7 @@ class DecoderLayer(ModuleState):
         new_lengths: Tensor | None = None,
         out: Tensor | None = None,
         num_threads: int | None = None,
+        **options: Unpack[ScoreOptions],
     ) -> Tensor:
         """Let the tokens of each sequence attend to those before them and to its memory, then feed each one forward.
 
@@ -154,9 +151,6 @@ class DecoderLayer(ModuleState):
             NumPy array, or CPU tensor of any library that speaks DLPack, of the dtype of the layer.
         memory : [B, S, Em] or [S, Em], optional
             What an encoder made of the other sequence. Instead of it there may be a `memory_cache`.
-        attn_mask, key_mask, is_causal, query_offset, key_lengths : optional
-        window, scale, softcap, alibi_slopes, sinks : optional
-            As for the call of `MultiHeadAttention`, of the self-attention; only that it is causal by default.
         memory_attn_mask : broadcastable to [B, H, T, S], optional
             Which of the memory each token sees, or what is added to its scores.
         memory_key_mask : boolean, broadcastable to [B, S], optional
@@ -173,6 +167,9 @@ class DecoderLayer(ModuleState):
             Array to write the result to. It may be `x` itself, and must not overlap another input.
         num_threads : int, optional
             Threads for this call; default: `mha_native.num_threads`.
+        **options
+            The score options of the self-attention, as for the call of `MultiHeadAttention`; `is_causal` is True by
+            default.
 
         Returns
         -------
@@ -180,14 +177,12 @@ class DecoderLayer(ModuleState):
             Of the rank and kind of `x`.
         """
         name = "DecoderLayer"
-        options = attention_options(
-            name, attn_mask, key_mask, is_causal, query_offset, key_lengths, window, scale, softcap, alibi_slopes, sinks
-        )
+        given = core_options(name, {"is_causal": True, **options})
         memory_options = masks_of_memory(name, memory_attn_mask, memory_key_mask, memory_lengths)
         caches = None if cache is None else [cache]
         memory_caches = None if memory_cache is None else [memory_cache]
         return decode(
-            name, [self], None, x, memory, options, memory_options, caches, memory_caches, new_lengths, out, num_threads
+            name, [self], None, x, memory, given, memory_options, caches, memory_caches, new_lengths, out, num_threads
         )
 
     def new_cache(self, batch_size: int, capacity: int, *, dtype: DTypeLike | None = None) -> KVCache:
@@ -219,7 +214,7 @@ class DecoderLayer(ModuleState):
         return cache
 
     @classmethod
-    def from_torch(cls, module: Any) -> "DecoderLayer":
+    def from_torch(cls, module: Any) -> DecoderLayer:
         """The layer that computes what a ``torch.nn.TransformerDecoderLayer`` does, with a copy of its weights.
 
         What differs: the layer is causal unless told otherwise, where torch wants a mask; it is batch-first, whatever
@@ -293,8 +288,8 @@ def decode(
     norm: LayerNorm | None,
     x: Tensor,
     memory: Tensor | None,
-    options: tuple[Any, ...],
-    memory_options: tuple[Any, ...],
+    options: ScoreOptions,
+    memory_options: ScoreOptions,
     caches: Sequence[KVCache] | None,
     memory_caches: Sequence[KVCache] | None,
     new_lengths: Tensor | None,
@@ -318,9 +313,12 @@ def decode(
 
 def masks_of_memory(
     name: str, attn_mask: Tensor | None, key_mask: Tensor | None, lengths: Tensor | None
-) -> tuple[Any, ...]:
-    """Options of the attention to the memory, in the order of the core, under the names that callers give them."""
+) -> ScoreOptions:
+    """Options of the attention to the memory; messages have the names that callers give them."""
     given = {"memory_attn_mask": attn_mask, "memory_key_mask": key_mask, "memory_lengths": lengths}
     masks = {which: None if x is None else to_numpy(name, which, x) for which, x in given.items()}
-    no_scores = (None, None, None, None, None)  # window to sinks
-    return masks["memory_attn_mask"], masks["memory_key_mask"], False, 0, masks["memory_lengths"], *no_scores
+    return {
+        "attn_mask": masks["memory_attn_mask"],
+        "key_mask": masks["memory_key_mask"],
+        "key_lengths": masks["memory_lengths"],
+    }

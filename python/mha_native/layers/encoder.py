@@ -1,18 +1,24 @@
 """A stack of encoder layers: a transformer's encoder, or, causal and over caches, a decoder without memory."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import DTypeLike
 
-from .._arrays import Tensor, attention_options
+from .._arrays import Tensor
+from .._options import ScoreOptions, core_options
 from ..kv_cache import KVCache
 from ._constructor_arguments import Seed, WeightDType, checked_size
 from ._module_state import ModuleState
 from ._torch_modules import checked_module
 from .encoder_layer import EncoderLayer, encode, stack_of
 from .layer_norm import LayerNorm
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack  # in typing from Python 3.11 on
 
 
 class Encoder(ModuleState):
@@ -108,22 +114,13 @@ class Encoder(ModuleState):
         self,
         x: Tensor,
         *,
-        attn_mask: Tensor | None = None,
-        key_mask: Tensor | None = None,
-        is_causal: bool = False,
-        query_offset: int | Tensor = 0,
-        key_lengths: Tensor | None = None,
-        window: tuple[int, int] | None = None,
-        scale: float | None = None,
-        softcap: float | None = None,
-        alibi_slopes: Tensor | None = None,
-        sinks: Tensor | None = None,
         cu_seqlens: Tensor | None = None,
         caches: Sequence[KVCache] | None = None,
         new_lengths: Tensor | None = None,
         need_weights: bool = False,
         out: Tensor | None = None,
         num_threads: int | None = None,
+        **options: Unpack[ScoreOptions],
     ) -> Tensor:
         """Take `x` through all layers.
 
@@ -131,9 +128,6 @@ class Encoder(ModuleState):
         ----------
         x : [B, T, E] or [T, E]
             NumPy array, or CPU tensor of any library that speaks DLPack, of the dtype of the encoder.
-        attn_mask, key_mask, is_causal, query_offset, key_lengths : optional
-        window, scale, softcap, alibi_slopes, sinks : optional
-            As for the call of `MultiHeadAttention`, the same for every layer.
         cu_seqlens : integer array [B + 1], optional
             A ragged batch, as for the call of `EncoderLayer`: `x` is [N, E].
         caches : sequence of KVCache, optional
@@ -146,6 +140,8 @@ class Encoder(ModuleState):
             Array to write the result to. It may be `x` itself, and must not overlap another input.
         num_threads : int, optional
             Threads for this call; default: `mha_native.num_threads`.
+        **options
+            The score options, as for the call of `MultiHeadAttention`, the same for every layer.
 
         Returns
         -------
@@ -155,11 +151,9 @@ class Encoder(ModuleState):
             Only with `need_weights`: one for each layer; without B if `x` has none.
         """
         name = "Encoder"
-        options = attention_options(
-            name, attn_mask, key_mask, is_causal, query_offset, key_lengths, window, scale, softcap, alibi_slopes, sinks
-        )
+        given = core_options(name, options)
         result, weights = encode(
-            name, self.layers, self.norm, x, options, cu_seqlens, caches, new_lengths, need_weights, out, num_threads
+            name, self.layers, self.norm, x, given, cu_seqlens, caches, new_lengths, need_weights, out, num_threads
         )
         return (result, weights) if need_weights else result
 
@@ -169,7 +163,7 @@ class Encoder(ModuleState):
         return [layer.new_cache(batch_size, capacity, dtype=dtype) for layer in self.layers]
 
     @classmethod
-    def from_torch(cls, module: Any) -> "Encoder":
+    def from_torch(cls, module: Any) -> Encoder:
         """The encoder that computes what a ``torch.nn.TransformerEncoder`` does, with a copy of its weights.
 
         What differs is said at `EncoderLayer.from_torch`. Torch's ``enable_nested_tensor`` changes no result of a row

@@ -1,14 +1,17 @@
 """One layer of a transformer's encoder. It is made of layers that work by themselves, and composed for each call."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy import ndarray
 from numpy.typing import DTypeLike
 
 from .. import _core
-from .._arrays import Tensor, attention_options, like, to_numpy
+from .._arrays import Tensor, like, to_numpy
+from .._options import ScoreOptions, core_options
 from ..kv_cache import KVCache
 from ._constructor_arguments import Seed, WeightDType
 from ._module_state import ModuleState
@@ -16,6 +19,9 @@ from ._torch_modules import checked_module
 from .feed_forward import FeedForward
 from .layer_norm import LayerNorm
 from .multi_head_attention import MultiHeadAttention
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack  # in typing from Python 3.11 on
 
 
 class EncoderLayer(ModuleState):
@@ -121,22 +127,13 @@ class EncoderLayer(ModuleState):
         self,
         x: Tensor,
         *,
-        attn_mask: Tensor | None = None,
-        key_mask: Tensor | None = None,
-        is_causal: bool = False,
-        query_offset: int | Tensor = 0,
-        key_lengths: Tensor | None = None,
-        window: tuple[int, int] | None = None,
-        scale: float | None = None,
-        softcap: float | None = None,
-        alibi_slopes: Tensor | None = None,
-        sinks: Tensor | None = None,
         cu_seqlens: Tensor | None = None,
         cache: KVCache | None = None,
         new_lengths: Tensor | None = None,
         need_weights: bool = False,
         out: Tensor | None = None,
         num_threads: int | None = None,
+        **options: Unpack[ScoreOptions],
     ) -> Tensor:
         """Let the tokens of each sequence attend to one another, then feed each one forward.
 
@@ -144,9 +141,6 @@ class EncoderLayer(ModuleState):
         ----------
         x : [B, T, E] or [T, E]
             NumPy array, or CPU tensor of any library that speaks DLPack, of the dtype of the layer.
-        attn_mask, key_mask, is_causal, query_offset, key_lengths : optional
-        window, scale, softcap, alibi_slopes, sinks : optional
-            As for the call of `MultiHeadAttention`. Rows of padding are computed like others; no other row sees them.
         cu_seqlens : integer array [B + 1], optional
             A ragged batch: `x` is [N, E], sequences one after another, and ``cu_seqlens`` says where each begins, and
             the end of the last. `key_mask` is then [N], and there are no weights to return.
@@ -160,6 +154,9 @@ class EncoderLayer(ModuleState):
             Array to write the result to. It may be `x` itself, and must not overlap another input.
         num_threads : int, optional
             Threads for this call; default: `mha_native.num_threads`.
+        **options
+            The score options, as for the call of `MultiHeadAttention`. Rows of padding are computed like others; no
+            other row sees them.
 
         Returns
         -------
@@ -169,12 +166,10 @@ class EncoderLayer(ModuleState):
             Only with `need_weights`; without B if `x` has none.
         """
         name = "EncoderLayer"
-        options = attention_options(
-            name, attn_mask, key_mask, is_causal, query_offset, key_lengths, window, scale, softcap, alibi_slopes, sinks
-        )
+        given = core_options(name, options)
         caches = None if cache is None else [cache]
         result, weights = encode(
-            name, [self], None, x, options, cu_seqlens, caches, new_lengths, need_weights, out, num_threads
+            name, [self], None, x, given, cu_seqlens, caches, new_lengths, need_weights, out, num_threads
         )
         return (result, weights[0]) if need_weights else result
 
@@ -184,7 +179,7 @@ class EncoderLayer(ModuleState):
         return self.self_attn.new_cache(batch_size, capacity, dtype=dtype)
 
     @classmethod
-    def from_torch(cls, module: Any) -> "EncoderLayer":
+    def from_torch(cls, module: Any) -> EncoderLayer:
         """The layer that computes what a ``torch.nn.TransformerEncoderLayer`` does, with a copy of its weights.
 
         What differs: the layer is batch-first, whatever torch's is, which by default is not. Boolean masks are the
@@ -236,7 +231,7 @@ def encode(
     layers: Sequence[EncoderLayer],
     norm: LayerNorm | None,
     x: Tensor,
-    options: tuple[Any, ...],
+    options: ScoreOptions,
     cu_seqlens: Tensor | None,
     caches: Any,
     new_lengths: Tensor | None,

@@ -27,9 +27,6 @@ _ACTIVATIONS = {
     "gelu_pytorch_tanh": "gelu_tanh",
 }
 
-# attn_mask, key_mask, is_causal, query_offset, key_lengths, window, scale, softcap, alibi_slopes, sinks
-_EVERY_TOKEN_SEES_ALL = (None, None, False, 0, None, None, None, None, None, None)
-
 
 class BertConfig(NamedTuple):
     """What config.json says of the computation."""
@@ -164,13 +161,13 @@ class BertModel:
     ) -> NDArray[Any]:
         """The vectors [N, E] that the last layer gives, for the N tokens of all texts."""
         x = self._embed(tokens, cu_seqlens, num_threads)
-        self._encoder.forward(x, _EVERY_TOKEN_SEES_ALL, cu_seqlens, None, None, False, x, num_threads)
+        self._encoder.forward(x, {}, cu_seqlens, None, None, False, x, num_threads)
         return x
 
     def attention_weights(self, tokens: NDArray[np.integer], num_threads: int | None) -> NDArray[Any]:
         """The attention weights of one text in every layer and head: [layers, H, T, T]."""
         x = self._embed(tokens, np.array([0, len(tokens)]), num_threads)
-        _, weights = self._encoder.forward(x, _EVERY_TOKEN_SEES_ALL, None, None, None, True, None, num_threads)
+        _, weights = self._encoder.forward(x, {}, None, None, None, True, None, num_threads)
         return np.stack([widened(of_layer) for of_layer in weights])
 
     def _embed(

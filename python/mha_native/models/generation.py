@@ -1,17 +1,23 @@
 """Generation of tokens one by one: embed the last token, run the decoder over its caches, choose the next token."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .. import _core
 from .._arrays import Tensor, to_numpy, widened
+from .._options import ModelOptions, core_options
 from ..layers._constructor_arguments import checked_size
 from ..layers.decoder import Decoder
 from ..layers.encoder import Encoder
 from ..positions import sinusoidal_positions
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack  # in typing from Python 3.11 on
 
 
 class GenerationStep(NamedTuple):
@@ -53,7 +59,7 @@ def generate(
     top_p: float | None = None,
     seed: int | None = None,
     num_threads: int | None = None,
-    **options: Any,
+    **options: Unpack[ModelOptions],
 ) -> Iterator[GenerationStep]:
     """Continue each prompt token by token: embed, add positions, read over the caches, choose by the logits, repeat.
 
@@ -90,8 +96,9 @@ def generate(
         Of the draws. Each sequence has random numbers of its own, so that what it draws does not depend on the others.
     num_threads : int, optional
         Threads for each call of the model; default: `mha_native.num_threads`.
-    options : optional
-        More arguments for each call of the model: `window`, `scale`, `softcap`, `alibi_slopes`, `sinks`.
+    **options
+        Score options for each call of the model, those that do not depend on its tokens: `window`, `scale`, `softcap`,
+        `alibi_slopes`, `sinks`.
 
     Yields
     ------
@@ -120,8 +127,7 @@ def generate(
         raise TypeError(f"{name}: model must be an Encoder or a Decoder; got {type(model).__name__}")
     if isinstance(model, Decoder) != (memory is not None):
         raise ValueError(f"{name}: a Decoder needs a memory, and an Encoder reads none")
-    if unknown := set(options) - {"window", "scale", "softcap", "alibi_slopes", "sinks"}:
-        raise TypeError(f"{name}: got unexpected {', '.join(sorted(unknown))}")
+    of_model = core_options(name, options, ModelOptions.__optional_keys__)
     table = _matrix(name, "embeddings", embeddings, model)
     output = table if output_weight is None else _matrix(name, "output_weight", output_weight, model)
     if len(output) != len(table):
@@ -140,7 +146,7 @@ def generate(
     if stop_token is not None and not 0 <= stop_token < len(table):
         raise ValueError(f"{name}: stop_token must be a token, below {len(table)}; got {stop_token}")
 
-    calls = dict(options, is_causal=True, caches=model.new_caches(batch, room), num_threads=num_threads)
+    calls: Any = dict(of_model, is_causal=True, caches=model.new_caches(batch, room), num_threads=num_threads)
     if isinstance(model, Decoder):
         calls["memory_caches"] = model.project_memory(memory, memory_lengths=memory_lengths, num_threads=num_threads)
         if (held := calls["memory_caches"][0].batch_size) != batch:
