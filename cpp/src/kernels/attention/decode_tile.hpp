@@ -150,6 +150,7 @@ class DecodeTile {
       sums.maximum[r] = kLowest<T>;
       sums.sum[r] = T(0);
     }
+    if (begin == end) return clear(sums);
     RowStream keys(tile_.head_dim * Index(sizeof(S))), values(tile_.value_dim * Index(sizeof(S)));
     for (Index at = begin, next; at < end; at = next) {
       next = source_.run_end(at, end);
@@ -190,8 +191,12 @@ class DecodeTile {
       else
         add_values(block, sums, i == 0, values, begin);
     }
-    if (count == 0)
-      for (Index i = 0; i < tile_.rows * tile_.value_dim; ++i) sums.out[i] = T(0);
+    if (count == 0) clear(sums);
+  }
+
+  /// The sums of values of no key.
+  void clear(const SpanSums<T>& sums) const {
+    for (Index i = 0; i < tile_.rows * tile_.value_dim; ++i) sums.out[i] = T(0);
   }
 
   bool has_bias() const { return tile_.attn_mask[0] || tile_.key_mask; }
