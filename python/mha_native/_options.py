@@ -45,14 +45,14 @@ _PLAIN = frozenset({ndarray, bool, int, float, tuple, list, type(None)})
 
 
 def core_options(function: str, options: Mapping[str, Any], accepted: frozenset[str] = SCORE_OPTIONS) -> ScoreOptions:
-    """`options` as the core takes them: arrays stand in place of tensors. They are changed, not copied.
+    """`options` as the core takes them: arrays stand in place of tensors.
 
     Parameters
     ----------
     function : str
         The name of the caller, for messages.
     options : dict
-        The keyword arguments that the caller does not name: a dict of its own.
+        The keyword arguments that the caller does not name. Where there is nothing to convert, this is the result.
     accepted : set of str
         The names that it takes.
 
@@ -61,10 +61,12 @@ def core_options(function: str, options: Mapping[str, Any], accepted: frozenset[
     TypeError
         For a name that is not `accepted`, as Python does, and for a tensor that NumPy cannot read.
     """
-    own: Any = options
-    for name, value in own.items():
+    converted: Any = options
+    for name, value in options.items():
         if name not in accepted:
             raise TypeError(f"{function}: got an unexpected keyword argument {name!r}")
         if type(value) not in _PLAIN:
-            own[name] = to_numpy(function, name, value)
-    return own  # type: ignore[no-any-return]
+            if converted is options:
+                converted = dict(options)
+            converted[name] = to_numpy(function, name, value)
+    return converted  # type: ignore[no-any-return]
