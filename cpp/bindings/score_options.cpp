@@ -94,12 +94,12 @@ class Reader {
 
  private:
   std::int64_t of_pair(int row, int side) const {
-    const py::handle pair = given_[row];
-    const bool is_pair = (PyTuple_Check(pair.ptr()) || PyList_Check(pair.ptr())) && py::len(pair) == 2;
-    if (!is_pair)
+    PyObject* const pair = given_[row].ptr();
+    if (!(PyTuple_Check(pair) || PyList_Check(pair)) || PySequence_Fast_GET_SIZE(pair) != 2)
       throw py::type_error(describe(given_.function(), given_.name(row), "None or a pair (left, right)", pair));
     const std::string name = std::string(given_.name(row)) + (side == 0 ? "[0]" : "[1]");
-    return integer(given_.function(), name.c_str(), py::object(pair[py::int_(side)]));
+    return integer(given_.function(), name.c_str(),
+                   py::reinterpret_borrow<py::object>(PySequence_Fast_GET_ITEM(pair, side)));
   }
 
   const GivenOptions& given_;

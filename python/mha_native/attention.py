@@ -8,7 +8,7 @@ from numpy import ndarray
 
 from . import _core
 from ._arrays import Tensor, like, to_numpy
-from ._options import KeywordOptions, ScoreOptions, core_options
+from ._options import KEYWORD_OPTIONS, KeywordOptions, ScoreOptions, core_options
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # in typing from Python 3.11 on
@@ -142,7 +142,9 @@ def scaled_dot_product_attention(
     elif query_offset != 0:
         options["query_offset"] = query_offset
     if key_lengths is not None:
-        options["key_lengths"] = to_numpy(name, "key_lengths", key_lengths)
+        options["key_lengths"] = (
+            key_lengths if type(key_lengths) is ndarray else to_numpy(name, "key_lengths", key_lengths)
+        )
     if window is not None:
         options["window"] = window
     if scale is not None:
@@ -150,9 +152,11 @@ def scaled_dot_product_attention(
     if softcap is not None:
         options["softcap"] = softcap
     if alibi_slopes is not None:
-        options["alibi_slopes"] = to_numpy(name, "alibi_slopes", alibi_slopes)
+        options["alibi_slopes"] = (
+            alibi_slopes if type(alibi_slopes) is ndarray else to_numpy(name, "alibi_slopes", alibi_slopes)
+        )
     if sinks is not None:
-        options["sinks"] = to_numpy(name, "sinks", sinks)
+        options["sinks"] = sinks if type(sinks) is ndarray else to_numpy(name, "sinks", sinks)
     result = _core.scaled_dot_product_attention(
         query if type(query) is ndarray else to_numpy(name, "query", query),
         key if type(key) is ndarray else to_numpy(name, "key", key),
@@ -233,7 +237,7 @@ def attention_weights(
            [0., 0., 3.]], dtype=float32)
     """
     name = "attention_weights"
-    given = core_options(name, options, KeywordOptions.__optional_keys__)
+    given = core_options(name, options, KEYWORD_OPTIONS)
     if attn_mask is not None:
         given["attn_mask"] = to_numpy(name, "attn_mask", attn_mask)
     result = _core.attention_weights(
