@@ -38,7 +38,8 @@ bool reads_array(Reading reading, py::handle value) {
   return reading == Reading::integers_if_array ? is_array(value) : reading < Reading::integers_if_array;
 }
 
-// The arguments of the rows as Python strings. In source code equal names are one object, so pointers are compared first.
+// The argument of each row as an interned string: in Python's source code and keyword arguments, equal names are the same
+// object, so that comparing pointers nearly always finds them.
 class ArgumentNames {
  public:
   ArgumentNames() {
@@ -52,8 +53,8 @@ class ArgumentNames {
       if (names_[row] == name) return row;
     for (int row = 0; row < from; ++row)
       if (names_[row] == name) return row;
-    int row = 0;
     if (!PyUnicode_Check(name)) return option::kCount;
+    int row = 0;
     while (row < option::kCount && PyUnicode_CompareWithASCIIString(name, kOptionNames[row]) != 0) ++row;
     return row;
   }
@@ -93,12 +94,12 @@ class Reader {
 
  private:
   std::int64_t of_pair(int row, int side) const {
-    const py::handle pair = given_[row];
-    const bool is_pair = (PyTuple_Check(pair.ptr()) || PyList_Check(pair.ptr())) && py::len(pair) == 2;
-    if (!is_pair)
+    PyObject* const pair = given_[row].ptr();
+    if (!(PyTuple_Check(pair) || PyList_Check(pair)) || PySequence_Fast_GET_SIZE(pair) != 2)
       throw py::type_error(describe(given_.function(), given_.name(row), "None or a pair (left, right)", pair));
     const std::string name = std::string(given_.name(row)) + (side == 0 ? "[0]" : "[1]");
-    return integer(given_.function(), name.c_str(), py::object(pair[py::int_(side)]));
+    return integer(given_.function(), name.c_str(),
+                   py::reinterpret_borrow<py::object>(PySequence_Fast_GET_ITEM(pair, side)));
   }
 
   const GivenOptions& given_;
@@ -120,8 +121,9 @@ GivenOptions::GivenOptions(const char* function, const py::dict& options, const 
     if (row == option::kCount)
       throw py::type_error(std::string(function) + ": " + py::cast<std::string>(py::repr(key)) + " is no score option");
     const int first = row;
-    do values_[row] = value == Py_None && may_be_none(kReadings[row]) ? nullptr : value;
-    while (known.is_same(first, ++row));
+    do {
+      values_[row] = value == Py_None && may_be_none(kReadings[row]) ? nullptr : value;
+    } while (known.is_same(first, ++row));
   }
 }
 

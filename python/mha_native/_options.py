@@ -35,21 +35,24 @@ class ScoreOptions(KeywordOptions, total=False):
     key_mask: Tensor | None
 
 
+# The names of each kind of options.
+MODEL_OPTIONS = ModelOptions.__optional_keys__
+KEYWORD_OPTIONS = KeywordOptions.__optional_keys__
+SCORE_OPTIONS = ScoreOptions.__optional_keys__
+
 # Types that are known to be no tensors of another library.
 _PLAIN = frozenset({ndarray, bool, int, float, tuple, list, type(None)})
 
 
-def core_options(
-    function: str, options: Mapping[str, Any], accepted: frozenset[str] = ScoreOptions.__optional_keys__
-) -> ScoreOptions:
-    """A copy of `options` that the core takes: with arrays for tensors.
+def core_options(function: str, options: Mapping[str, Any], accepted: frozenset[str] = SCORE_OPTIONS) -> ScoreOptions:
+    """`options` as the core takes them: arrays stand in place of tensors.
 
     Parameters
     ----------
     function : str
         The name of the caller, for messages.
     options : dict
-        What it got beyond the arguments that it names.
+        The keyword arguments that the caller does not name. Where there is nothing to convert, this is the result.
     accepted : set of str
         The names that it takes.
 
@@ -58,9 +61,12 @@ def core_options(
     TypeError
         For a name that is not `accepted`, as Python does, and for a tensor that NumPy cannot read.
     """
-    converted: Any = {}
+    converted: Any = options
     for name, value in options.items():
         if name not in accepted:
             raise TypeError(f"{function}: got an unexpected keyword argument {name!r}")
-        converted[name] = value if type(value) in _PLAIN else to_numpy(function, name, value)
+        if type(value) not in _PLAIN:
+            if converted is options:
+                converted = dict(options)
+            converted[name] = to_numpy(function, name, value)
     return converted  # type: ignore[no-any-return]

@@ -8,7 +8,7 @@ from numpy import ndarray
 
 from . import _core
 from ._arrays import Tensor, like, to_numpy
-from ._options import KeywordOptions, ScoreOptions, core_options
+from ._options import KEYWORD_OPTIONS, KeywordOptions, ScoreOptions, core_options
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # in typing from Python 3.11 on
@@ -131,7 +131,8 @@ def scaled_dot_product_attention(
            [0.5]], dtype=float32)
     """
     name = "scaled_dot_product_attention"
-    options: ScoreOptions = {}  # without those that have their defaults: that is fast, and some calls are small
+    # The core gets what differs from the defaults. In a small call these steps take as long as the work.
+    options: ScoreOptions = {}
     if attn_mask is not None:
         options["attn_mask"] = attn_mask if type(attn_mask) is ndarray else to_numpy(name, "attn_mask", attn_mask)
     if is_causal is not False:
@@ -141,7 +142,9 @@ def scaled_dot_product_attention(
     elif query_offset != 0:
         options["query_offset"] = query_offset
     if key_lengths is not None:
-        options["key_lengths"] = to_numpy(name, "key_lengths", key_lengths)
+        options["key_lengths"] = (
+            key_lengths if type(key_lengths) is ndarray else to_numpy(name, "key_lengths", key_lengths)
+        )
     if window is not None:
         options["window"] = window
     if scale is not None:
@@ -149,9 +152,11 @@ def scaled_dot_product_attention(
     if softcap is not None:
         options["softcap"] = softcap
     if alibi_slopes is not None:
-        options["alibi_slopes"] = to_numpy(name, "alibi_slopes", alibi_slopes)
+        options["alibi_slopes"] = (
+            alibi_slopes if type(alibi_slopes) is ndarray else to_numpy(name, "alibi_slopes", alibi_slopes)
+        )
     if sinks is not None:
-        options["sinks"] = to_numpy(name, "sinks", sinks)
+        options["sinks"] = sinks if type(sinks) is ndarray else to_numpy(name, "sinks", sinks)
     result = _core.scaled_dot_product_attention(
         query if type(query) is ndarray else to_numpy(name, "query", query),
         key if type(key) is ndarray else to_numpy(name, "key", key),
@@ -232,7 +237,7 @@ def attention_weights(
            [0., 0., 3.]], dtype=float32)
     """
     name = "attention_weights"
-    given = core_options(name, options, KeywordOptions.__optional_keys__)
+    given = core_options(name, options, KEYWORD_OPTIONS)
     if attn_mask is not None:
         given["attn_mask"] = to_numpy(name, "attn_mask", attn_mask)
     result = _core.attention_weights(

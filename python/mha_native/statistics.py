@@ -8,7 +8,7 @@ from numpy import ndarray
 
 from . import _core
 from ._arrays import Tensor, like, to_numpy
-from ._options import KeywordOptions, core_options
+from ._options import KEYWORD_OPTIONS, KeywordOptions, core_options
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # in typing from Python 3.11 on
@@ -108,7 +108,7 @@ def attention_statistics(
     array([1.37, 0.97, 0.67], dtype=float32)
     """
     name = "attention_statistics"
-    given = core_options(name, options, KeywordOptions.__optional_keys__)
+    given = core_options(name, options, KEYWORD_OPTIONS)
     if attn_mask is not None:
         given["attn_mask"] = to_numpy(name, "attn_mask", attn_mask)
     results = _core.attention_statistics(

@@ -151,8 +151,8 @@ def test_the_house_stays_small() -> None:
         ("cpp/src/kernels/kernels.cpp", "vector"),
         ("cpp/src/kernels/kernels.cpp", "Eigen/Core"),
         ("cpp/src/kernels/vectors/exp2.hpp", "kernels/products/strips.hpp"),
-        ("cpp/src/kernels/products/strips.hpp", "kernels/attention/blocks.hpp"),
-        ("cpp/src/kernels/projection/project_tile.hpp", "kernels/attention/blocks.hpp"),
+        ("cpp/src/kernels/products/strips.hpp", "kernels/attention/key_blocks.hpp"),
+        ("cpp/src/kernels/projection/project_tile.hpp", "kernels/attention/key_blocks.hpp"),
         ("cpp/src/platform/dispatch.cpp", "kernels/vectors/eigen.hpp"),
         ("cpp/src/platform/dispatch.cpp", "plan/attention_plan.hpp"),
         ("cpp/src/platform/dispatch.cpp", "omp.h"),
@@ -171,6 +171,16 @@ def test_the_house_stays_small() -> None:
 )
 def test_an_include_that_points_back_is_found(path: str, name: str) -> None:
     assert violations(path, f'#include "mha/tensor_view.hpp"\n#  include <{name}>\n') == [name]
+
+
+def test_one_file_of_the_kernels_knows_where_keys_lie() -> None:
+    readers = {
+        path
+        for path in CPP_FILES
+        if path.startswith("cpp/src/kernels/")
+        and re.search(r"\bKeyValueSource\b|\btile_?\.source\b", (ROOT / path).read_text(encoding="utf-8"))
+    }
+    assert readers == {"cpp/src/kernels/kernel_table.hpp", "cpp/src/kernels/attention/key_value_source.hpp"}
 
 
 def test_sources_include_each_other_in_no_circle() -> None:

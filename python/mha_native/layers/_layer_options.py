@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from .._options import ModelOptions, core_options
+from .._options import MODEL_OPTIONS, ModelOptions, core_options
 
 
 def checked_layer_options(
@@ -17,7 +17,7 @@ def checked_layer_options(
             f"{function}: layer_options must have an entry for each layer, {num_layers}; got {len(layer_options)}"
         )
     return tuple(
-        dict(core_options(f"{function}: layer_options[{i}]", options, ModelOptions.__optional_keys__))
+        dict(core_options(f"{function}: layer_options[{i}]", options, MODEL_OPTIONS))
         for i, options in enumerate(layer_options)
     )
 

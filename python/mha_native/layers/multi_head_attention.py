@@ -219,7 +219,8 @@ class MultiHeadAttention(LayerState):
         q = query if type(query) is ndarray else to_numpy(name, "query", query)
         k: Any = q if key is None else key if type(key) is ndarray else to_numpy(name, "key", key)
         v = k if value is None else value if type(value) is ndarray else to_numpy(name, "value", value)
-        options: ScoreOptions = {}  # without those that have their defaults: that is fast, and some calls are small
+        # The core gets what differs from the defaults. In a small call these steps take as long as the work.
+        options: ScoreOptions = {}
         if attn_mask is not None:
             options["attn_mask"] = attn_mask if type(attn_mask) is ndarray else to_numpy(name, "attn_mask", attn_mask)
         if key_mask is not None:
@@ -231,7 +232,9 @@ class MultiHeadAttention(LayerState):
         elif query_offset != 0:
             options["query_offset"] = query_offset
         if key_lengths is not None:
-            options["key_lengths"] = to_numpy(name, "key_lengths", key_lengths)
+            options["key_lengths"] = (
+                key_lengths if type(key_lengths) is ndarray else to_numpy(name, "key_lengths", key_lengths)
+            )
         if window is not None:
             options["window"] = window
         if scale is not None:
@@ -239,9 +242,11 @@ class MultiHeadAttention(LayerState):
         if softcap is not None:
             options["softcap"] = softcap
         if alibi_slopes is not None:
-            options["alibi_slopes"] = to_numpy(name, "alibi_slopes", alibi_slopes)
+            options["alibi_slopes"] = (
+                alibi_slopes if type(alibi_slopes) is ndarray else to_numpy(name, "alibi_slopes", alibi_slopes)
+            )
         if sinks is not None:
-            options["sinks"] = to_numpy(name, "sinks", sinks)
+            options["sinks"] = sinks if type(sinks) is ndarray else to_numpy(name, "sinks", sinks)
         if cu_seqlens_q is not None or cu_seqlens_k is not None:
             if cu_seqlens_q is None:
                 raise ValueError(f"{name}: cu_seqlens_q must be given if cu_seqlens_k is")

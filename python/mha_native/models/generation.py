@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from .. import _core
 from .._arrays import Tensor, to_numpy, widened
-from .._options import ModelOptions, core_options
+from .._options import MODEL_OPTIONS, ModelOptions, core_options
 from ..layers._constructor_arguments import checked_size
 from ..layers.causal_decoder import CausalDecoder
 from ..layers.decoder import Decoder
@@ -129,7 +129,7 @@ def generate(
         raise TypeError(f"{name}: model must be a CausalDecoder, a Decoder or an Encoder; got {kind}")
     if isinstance(model, Decoder) != (memory is not None):
         raise ValueError(f"{name}: a Decoder needs a memory, and a CausalDecoder or an Encoder reads none")
-    of_model = core_options(name, options, ModelOptions.__optional_keys__)
+    of_model = core_options(name, options, MODEL_OPTIONS)
     table = _matrix(name, "embeddings", embeddings, model)
     output = table if output_weight is None else _matrix(name, "output_weight", output_weight, model)
     if len(output) != len(table):

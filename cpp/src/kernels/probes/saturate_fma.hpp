@@ -1,28 +1,25 @@
 // What the FMA units can do: the denominator of every fraction of peak.
 #pragma once
 
-#include "kernels/vectors/operands.hpp"
+#include "kernels/products/kinds.hpp"
 
 namespace mha::MHA_ISA {
 namespace {
 
 /// One multiply-add of a chain whose numbers stay near 1: neither subnormal nor infinite.
-template <class T>
-MHA_INLINE Packet<T> advance(const T*, const Packet<T>& chain, const Packet<T>& shrink, const Packet<T>& grow) {
-  return pmadd(chain, shrink, grow);
+template <class Products, class P>
+MHA_INLINE P advance(const P& chain, const P& shrink, const P& grow) {
+  if constexpr (Products::kElements == 1)
+    return Products::multiply_add(chain, shrink, grow);
+  else
+    return Products::multiply_add(grow, grow, chain);  // two small products
 }
-#ifdef __AVX512BF16__
-MHA_INLINE Packet<float> advance(const Pair* unit, const Packet<float>& chain, const Packet<float>&,
-                                 const Packet<float>& grow) {
-  return multiply_add(unit, grow, grow, chain);  // two small products
-}
-#endif
 
-/// Sixteen multiply-adds a round, none waiting for another: twice what two pipes with a latency of four need, and what
-/// 16 registers nearly hold. Returns the operations done, two for each multiply-add and lane.
-template <class Unit>
+/// Chains of multiply-adds, none of which waits for another: 8 of them with 16 registers, 12 with 32. Two pipes with a
+/// latency of four need eight. Returns the operations done, two for each multiply-add and lane.
+template <class Products>
 double saturate_fma(Index rounds) {
-  using T = Sum<Unit>;
+  using T = typename Products::Sum;
   constexpr int kChains = 2 * kVectors + 4;
   Packet<T> chains[kChains];
   MHA_UNROLL
@@ -33,7 +30,7 @@ double saturate_fma(Index rounds) {
     MHA_UNROLL
     for (int repeat = 0; repeat < kRepeats; ++repeat) {
       MHA_UNROLL
-      for (int i = 0; i < kChains; ++i) chains[i] = advance(static_cast<const Unit*>(nullptr), chains[i], shrink, grow);
+      for (int i = 0; i < kChains; ++i) chains[i] = advance<Products>(chains[i], shrink, grow);
     }
   }
   Packet<T> sum = chains[0];
@@ -41,7 +38,7 @@ double saturate_fma(Index rounds) {
   for (int i = 1; i < kChains; ++i) sum = padd(sum, chains[i]);
   const T total = predux(sum);
   asm volatile("" : : "r"(&total) : "memory");
-  return 2.0 * double(rounds) * kRepeats * kChains * kLanes<T> * SumType<Unit>::kProducts;
+  return 2.0 * double(rounds) * kRepeats * kChains * kLanes<T> * int(Products::kElements);
 }
 
 }  // namespace
