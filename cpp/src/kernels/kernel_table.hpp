@@ -160,14 +160,11 @@ struct DTypeKernels {
   /// `count` accumulators to elements, which lie next to each other.
   void (*round)(const void* numbers, void* elements, Index count);
   void (*normalize)(const NormalizeTile& tile);
-  /// Runs `rounds` rounds of independent multiply-adds; returns the floating-point operations that it did.
-  double (*saturate_fma)(Index rounds);
 };
 
 struct KernelTable {
   const char* isa;                // must equal the name in the registry
   const char* (*compiled_isa)();  // asks the object itself: proves which code the linker kept
-  std::uint64_t (*read_words)(const void* memory, Index count);  // XOR of words of eight bytes, at any address
   DTypeKernels kernels[kNumDTypes];
 };
 

@@ -6,8 +6,6 @@
 #include "kernels/attention/statistics_tile.hpp"
 #include "kernels/attention/weights_tile.hpp"
 #include "kernels/kernel_table.hpp"
-#include "kernels/probes/read_words.hpp"
-#include "kernels/probes/saturate_fma.hpp"
 #include "kernels/projection/project_bf16_weights.hpp"
 #include "kernels/projection/project_int8_weights.hpp"
 #include "kernels/projection/project_rounded.hpp"
@@ -77,8 +75,7 @@ constexpr DTypeKernels dtype_kernels() {
                        &rounded_scratch,
                        {},
                        &round_numbers<S>,
-                       &normalize_rows<S>,
-                       &saturate_fma<typename Units<S>::Unit>};
+                       &normalize_rows<S>};
   if constexpr (sizeof(S) < sizeof(T)) {
     kernels.project[int(WeightFormat::plain)] = rounded_projection<S>();
   } else {
@@ -106,7 +103,6 @@ KernelTable extended_table() noexcept {
 #else
 constexpr KernelTable kTable = {MHA_QUOTE(MHA_ISA),
                                 &compiled_isa,
-                                &read_words,
                                 {
 #define MHA_DTYPE(name, scalar, accumulator) dtype_kernels<scalar>(),
 #include "mha/dtypes.def"
