@@ -3,13 +3,11 @@
 
 #include <gtest/gtest.h>
 
-#include <cstdint>
 #include <cstdlib>
 #include <stdexcept>
 #include <string>
 #include <thread>
 
-#include "mha/errors.hpp"
 #include "mha/runtime.hpp"
 
 namespace mha {
@@ -85,26 +83,6 @@ TEST_F(Dispatch, LastUsedBelongsToTheThread) {
   active_kernels();
   EXPECT_STRNE(last_used_isa(), "");
   std::thread([] { EXPECT_STREQ(last_used_isa(), ""); }).join();
-}
-
-TEST_F(Dispatch, ThePeakIsMeasuredWithoutCountingAsACall) {
-  std::thread([] {
-    EXPECT_GT(measure_fma_gflops(DType::f32, 0.01), 0);
-    EXPECT_GT(measure_fma_gflops(DType::f64, -1), 0);
-    EXPECT_STREQ(last_used_isa(), "");
-  }).join();
-  EXPECT_THROW(measure_fma_gflops(DType::boolean, 0.01), DTypeError);
-}
-
-TEST_F(Dispatch, MemoryIsReadWithoutCountingAsACall) {
-  const std::uint64_t words[3] = {1, 2, 4}, others[3] = {8, 16, 32};
-  const void* const blocks[] = {words, others};
-  std::thread([&] {
-    EXPECT_EQ(read_memory(blocks, 2, 16, 1), 27u);
-    EXPECT_EQ(read_memory(blocks, 2, 24, 2), 63u);
-    EXPECT_EQ(read_memory(blocks, 2, 0, 2), 0u);
-    EXPECT_STREQ(last_used_isa(), "");
-  }).join();
 }
 
 TEST_F(Dispatch, AnExtensionHasTheKernelsOfItsBaseForOtherTypes) {
