@@ -137,7 +137,7 @@ class CacheList {
   std::deque<CacheUse> uses_;
 };
 
-Index batch_size_of(const TensorView& x) { return x.rank == 3 ? x.extents[0] : 1; }
+Index sequences_in(const TensorView& x) { return x.rank == 3 ? x.extents[0] : 1; }
 
 py::object encode(const Encoder& encoder, py::handle x, const py::dict& given_options, py::handle cu_seqlens,
                   py::handle caches, py::handle new_lengths, py::handle need_weights, py::handle out,
@@ -152,7 +152,7 @@ py::object encode(const Encoder& encoder, py::handle x, const py::dict& given_op
     throw py::value_error("Encoder: cu_seqlens cannot be combined with need_weights or caches");
   const TensorView rows = is_ragged ? arrays.tensor(0, 2, 2) : arrays.tensor(0, 2, 3);
   const std::vector<std::int64_t> offsets = is_ragged ? arrays.offsets(1) : std::vector<std::int64_t>{};
-  const Index batch = is_ragged ? static_cast<Index>(offsets.size()) - 1 : batch_size_of(rows);
+  const Index batch = is_ragged ? static_cast<Index>(offsets.size()) - 1 : sequences_in(rows);
   const ScoreOptions options(given, arrays, 4, num_threads, batch);
   const NewLengths counts(arrays, 2, rows);
   const CacheList used(function, "caches", caches, encoder.num_layers(), CacheUse::changes);
@@ -207,8 +207,8 @@ py::object decode(const Decoder& decoder, py::handle x, py::handle memory, const
   const ArrayArguments arrays(function, list, decoder.dtype(), "the decoder");
   const ArrayArguments memory_arrays(function, memory_list, decoder.dtype(), "the decoder");
   const TensorView rows = arrays.tensor(0, 2, 3);
-  const ScoreOptions options(given, arrays, 4, num_threads, batch_size_of(rows));
-  const ScoreOptions memory_options(of_memory, memory_arrays, 1, num_threads, batch_size_of(rows));
+  const ScoreOptions options(given, arrays, 4, num_threads, sequences_in(rows));
+  const ScoreOptions memory_options(of_memory, memory_arrays, 1, num_threads, sequences_in(rows));
   const NewLengths counts(arrays, 2, rows);
   const CacheList used(function, "caches", caches, decoder.num_layers(), CacheUse::changes);
   const CacheList read(function, "memory_caches", memory_caches, decoder.num_layers(), CacheUse::reads);

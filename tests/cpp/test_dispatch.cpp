@@ -70,13 +70,25 @@ TEST_F(Dispatch, TheReasonFollowsTheChoice) {
   EXPECT_EQ(active_isa(), isa);
 }
 
+TEST_F(Dispatch, TheDefaultIsTheLastThatIsSupportedAndPreferred) {
+  const auto all = [](int) { return true; };
+  const auto no_last = [](int index) { return index < 3; };
+  EXPECT_EQ(default_isa_index(4, all, all), 3);
+  EXPECT_EQ(default_isa_index(4, no_last, all), 2);
+  EXPECT_EQ(default_isa_index(4, all, no_last), 2);  // as a processor of Intel with AVX512_BF16
+  EXPECT_EQ(default_isa_index(4, [](int index) { return index != 2; }, no_last), 1);
+  EXPECT_EQ(default_isa_index(4, [](int index) { return index == 3; }, no_last), -1);
+}
+
 // tests/cpp/CMakeLists.txt runs this one again for environments that ask for something.
 TEST_F(Dispatch, TheEnvironmentChooses) {
   const char* requested = std::getenv("MHA_NATIVE_ISA");
-  if (requested == nullptr || *requested == '\0')
+  if (requested == nullptr || *requested == '\0') {
     EXPECT_NE(std::string(active_isa_reason()).find("the best"), std::string::npos);
-  else
+    EXPECT_STREQ(active_isa(), built_isa(default_isa_index(num_built_isas(), &isa_supported, &isa_preferred)));
+  } else {
     EXPECT_STREQ(active_isa(), requested);
+  }
 }
 
 TEST_F(Dispatch, LastUsedBelongsToTheThread) {

@@ -72,8 +72,7 @@ struct DefaultIsa {
       }
       return;
     }
-    for (int i = 0; i < kNumIsas; ++i)
-      if (kIsas[i].supported() && kIsas[i].preferred()) index = i;
+    index = default_isa_index(kNumIsas, &isa_supported, &isa_preferred);
     explanation = index == kNone
                       ? std::string("this machine runs none of the instruction sets that were built, from '") +
                             kIsas[0].name + "' upwards"
@@ -118,6 +117,14 @@ int num_built_isas() { return kNumIsas; }
 const char* built_isa(int index) { return isa_at(index).name; }
 
 bool isa_supported(int index) { return isa_at(index).supported(); }
+
+bool isa_preferred(int index) { return isa_at(index).preferred(); }
+
+int default_isa_index(int count, bool (*supported)(int), bool (*preferred)(int)) {
+  for (int index = count - 1; index >= 0; --index)
+    if (supported(index) && preferred(index)) return index;
+  return kNone;
+}
 
 const char* active_isa() { return current_isa().name; }
 
