@@ -79,9 +79,10 @@ py::tuple feed_forward_weights(const FeedForward& layer) {
   return py::make_tuple(up.arrays, down.arrays);
 }
 
-// A stack, and what messages call it.
-constexpr const char* kOwner = "the layers";  // of the dtype that arrays must have, in messages
+// What messages say that arrays must have the dtype of.
+constexpr const char* kOwner = "the layers";
 
+// A stack, and what messages call it.
 struct Stack {
   std::string name;
   TransformerStack layers;

@@ -346,20 +346,5 @@ TEST(CApi, TheRuntime) {
   EXPECT_EQ(mha_scratch_bytes(), scratch_bytes());
 }
 
-TEST(CApi, Measurements) {
-  double gflops = 0;
-  EXPECT_OK(mha_measure_fma_gflops(MHA_DTYPE_f32, 1e-3, &gflops));
-  EXPECT_GT(gflops, 0);
-  expect_failure(MHA_DTYPE_ERROR, mha_measure_fma_gflops(MHA_DTYPE_boolean, 1e-3, &gflops), {"got bool"});
-  expect_failure(MHA_INVALID_ARGUMENT, mha_measure_fma_gflops(MHA_DTYPE_f32, 1e-3, nullptr), {"gflops"});
-  const std::vector<std::uint64_t> first(1000, 5), second(1000, 7);
-  const void* const blocks[] = {first.data(), second.data()};
-  std::uint64_t result = 0, expected = read_memory(blocks, 2, 7992, 2);
-  EXPECT_NE(expected, 0u);
-  EXPECT_OK(mha_read_memory(blocks, 2, 7992, 2, &result));
-  EXPECT_EQ(result, expected);
-  expect_failure(MHA_INVALID_ARGUMENT, mha_read_memory(nullptr, 2, 8, 1, &result), {"blocks"});
-}
-
 }  // namespace
 }  // namespace mha

@@ -294,8 +294,6 @@ TEST(CApiWeightFormats, WhatIsRefused) {
   mha_cache* cache = nullptr;
   expect_failure(MHA_DTYPE_ERROR, mha_cache_create(&sizes, &cache), {"KVCache", "int8"});
   EXPECT_EQ(cache, nullptr);
-  double gflops = 0;
-  expect_failure(MHA_DTYPE_ERROR, mha_measure_fma_gflops(MHA_DTYPE_int8, 1e-3, &gflops), {"int8"});
   mha_tensor unknown = c_bytes;
   unknown.dtype = MHA_DTYPE_int8 + 1;
   expect_failure(MHA_DTYPE_ERROR,

@@ -334,12 +334,6 @@ MHA_API ptrdiff_t mha_transformer_num_layers(const mha_transformer* transformer)
 MHA_API mha_transformer_layer mha_transformer_layer_of(const mha_transformer* transformer, ptrdiff_t i) MHA_NOEXCEPT;
 MHA_API mha_dtype mha_transformer_dtype(const mha_transformer* transformer) MHA_NOEXCEPT;
 
-/* For benchmarks: the peak of one core in GFLOP/s, found in about `seconds`; and one reading of `count` blocks of
- * `bytes` each, whose result is the XOR of their 8-byte words. */
-MHA_API mha_status mha_measure_fma_gflops(mha_dtype dtype, double seconds, double* gflops) MHA_NOEXCEPT;
-MHA_API mha_status mha_read_memory(const void* const* blocks, int count, size_t bytes, int threads,
-                                   uint64_t* result) MHA_NOEXCEPT;
-
 #ifdef __cplusplus
 }
 #endif

@@ -176,14 +176,6 @@ mha_status mha_set_num_threads(int n) noexcept {
 bool mha_in_forked_child() noexcept { return in_forked_child(); }
 size_t mha_scratch_bytes() noexcept { return scratch_bytes(); }
 
-mha_status mha_measure_fma_gflops(mha_dtype dtype, double seconds, double* gflops) noexcept {
-  return guarded([&] { given(gflops, "gflops") = measure_fma_gflops(dtype_of(dtype), seconds); });
-}
-
-mha_status mha_read_memory(const void* const* blocks, int count, size_t bytes, int threads, uint64_t* result) noexcept {
-  return guarded([&] { given(result, "result") = read_memory(&given(blocks, "blocks"), count, bytes, threads); });
-}
-
 mha_status mha_set_executor(const mha_executor* executor) noexcept {
   return guarded([&] {
     if (executor != nullptr) ExecutorScope({executor->parallel_for, executor->state, executor->num_threads});  // checks

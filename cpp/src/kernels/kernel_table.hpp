@@ -179,14 +179,11 @@ struct DTypeKernels {
   /// Rounds `count` numbers of the accumulator's type to elements; both are contiguous.
   void (*round)(const void* numbers, void* elements, Index count);
   void (*normalize)(const NormalizeTile& tile);
-  /// Runs `rounds` rounds of independent multiply-adds; returns the floating-point operations that it did.
-  double (*saturate_fma)(Index rounds);
 };
 
 struct KernelTable {
   const char* isa;                // must equal the name in the registry
   const char* (*compiled_isa)();  // the same from code of the object: proves which object the linker kept
-  std::uint64_t (*read_words)(const void* memory, Index count);  // XOR of words of eight bytes, at any address
   DTypeKernels kernels[kNumDTypes];
 };
 

@@ -7,8 +7,6 @@
 #include "kernels/attention/statistics_tile.hpp"
 #include "kernels/attention/weights_tile.hpp"
 #include "kernels/kernel_table.hpp"
-#include "kernels/probes/read_words.hpp"
-#include "kernels/probes/saturate_fma.hpp"
 #include "kernels/projection/project_bf16_weights.hpp"
 #include "kernels/projection/project_int8_weights.hpp"
 #include "kernels/projection/project_pairs.hpp"
@@ -100,8 +98,7 @@ constexpr DTypeKernels dtype_kernels() {
                        sizeof(S) < sizeof(T) ? &rounded_scratch : &projection_scratch<T>,
                        {},
                        &round_numbers<S>,
-                       &normalize_rows<S>,
-                       &saturate_fma<ProductsOf<S>>};
+                       &normalize_rows<S>};
   kernels.project[int(WeightFormat::plain)] = plain_projection<S>();
   if constexpr (DTypeOf<S>::value == DType::f32) {
     kernels.project[int(WeightFormat::bf16)] = {&no_bytes, &read_in_place,
@@ -125,7 +122,6 @@ KernelTable extended_table() noexcept {
 #else
 constexpr KernelTable kTable = {MHA_QUOTE(MHA_ISA),
                                 &compiled_isa,
-                                &read_words,
                                 {
 #define MHA_DTYPE(name, scalar, accumulator) dtype_kernels<scalar>(),
 #include "mha/dtypes.def"
