@@ -4,6 +4,7 @@
 #include <mha/transformer.hpp>
 
 #include <deque>
+#include <forward_list>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -174,15 +175,15 @@ class OptionSets {
     for (py::handle dict : dicts) {
       const GivenOptions given(function, py::reinterpret_borrow<py::dict>(dict), names);
       const auto list = with_options(given, {{"x", x}});
-      owners_.emplace_back(given, ArrayArguments(function, list, dtype, kOwner), 1, py::none(), batch_size);
-      views_.push_back(owners_.back());
+      owners_.emplace_front(given, ArrayArguments(function, list, dtype, kOwner), 1, py::none(), batch_size);
+      views_.push_back(owners_.front());
     }
   }
 
   const AttentionOptions* data() const { return views_.empty() ? nullptr : views_.data(); }
 
  private:
-  std::deque<ScoreOptions> owners_;
+  std::forward_list<ScoreOptions> owners_;  // of what the views point to
   std::vector<AttentionOptions> views_;
 };
 

@@ -289,7 +289,7 @@ MHA_API mha_weight_format mha_feed_forward_weight_format(const mha_feed_forward*
 MHA_API mha_status mha_feed_forward_copy_weights(const mha_feed_forward* feed_forward,
                                                  const mha_feed_forward_weights* outputs) MHA_NOEXCEPT;
 
-/* Where the norm of a sub-layer stands: NormPlacement. */
+/* Where the norm of a sublayer stands: NormPlacement. */
 typedef int mha_norm_placement;
 enum { MHA_NORM_AFTER, MHA_NORM_BEFORE };
 /* One layer of a transformer, of parts of one dtype and one E: TransformerLayer. */
@@ -297,7 +297,7 @@ typedef struct mha_transformer_layer {
   const mha_layer* self_attention;
   const mha_layer* cross_attention; /* null: the layer reads no memory */
   const mha_feed_forward* feed_forward;
-  const mha_norm *norm1, *norm2; /* of the sub-layers in the order in which they run */
+  const mha_norm *norm1, *norm2; /* of the sublayers in the order in which they run */
   const mha_norm* norm3;         /* of the third one with a cross_attention, else null */
   mha_norm_placement norm_placement;
 } mha_transformer_layer;
@@ -307,11 +307,10 @@ typedef struct mha_transformer_extras {  /* TransformerExtras; each may be null 
   const mha_tensor* memory;              /* [B, S, Em] or [S, Em], which cross-attention reads; or else ... */
   const mha_cache* const* memory_caches; /* ... [count]: what mha_layer_append_to() of cross_attention made of it */
   const mha_attention_options* memory_options; /* of cross-attention */
-  const mha_attention_options*
-      layer_options;          /* [count]: of the self-attention of each layer, in place of one for all */
-  mha_cache* const* caches;   /* [count]: one for each layer, which keys and values of the call join */
-  const int64_t* new_lengths; /* [B]: with caches, only the first new_lengths[b] rows of x count */
-  const mha_tensor* weights;  /* [count]: for each layer [B, H, T, Tk], or rank 0: not wanted */
+  const mha_attention_options* layer_options;  /* [count]: of self-attention, in place of the same for all layers */
+  mha_cache* const* caches;                    /* [count]: one for each layer, which keys and values of the call join */
+  const int64_t* new_lengths;                  /* [B]: with caches, only the first new_lengths[b] rows of x count */
+  const mha_tensor* weights;                   /* [count]: for each layer [B, H, T, Tk], or rank 0: not wanted */
 } mha_transformer_extras;
 /* layers: [count], all with a cross_attention, or none. The stack shares the weights of the parts, whose handles may be
  * destroyed. final_norm may be null. */

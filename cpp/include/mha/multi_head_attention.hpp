@@ -109,9 +109,9 @@ class MHA_API MultiHeadAttention {
   const MultiHeadAttentionConfig& config() const;
   DType dtype() const;
 
+  using WeightOutputs = BasicMultiHeadAttentionWeights<MutableTensorView>;
   /// Copies the weights out again; empty views are passed over. The matrices are of dtype(), rounded as they are; with
   /// WeightFormat::int8 of int8, and there are scales.
-  using WeightOutputs = BasicMultiHeadAttentionWeights<MutableTensorView>;
   void copy_weights(const WeightOutputs& outputs) const;
 
   /// For the blocks of a transformer, which have a layer as a part.

@@ -73,8 +73,9 @@ class MHA_API FeedForward {
   bool has_down_bias() const;
   DType dtype() const;
   WeightFormat weight_format() const;
-  /// Copies the weights out again, as MultiHeadAttention does; empty views are passed over.
+
   using WeightOutputs = BasicFeedForwardWeights<MutableTensorView>;
+  /// Copies the weights out again, as MultiHeadAttention does; empty views are passed over.
   void copy_weights(const WeightOutputs& outputs) const;
 
   const PackedFeedForward& packed() const { return *packed_; }
@@ -83,19 +84,19 @@ class MHA_API FeedForward {
   std::shared_ptr<const PackedFeedForward> packed_;
 };
 
-/// Where the norm of a sub-layer stands.
+/// Where the norm of a sublayer stands.
 enum class NormPlacement {
   after,   // norm(x + sublayer(x)), as in "Attention Is All You Need" and BERT
   before,  // x + sublayer(norm(x))
 };
 
 /// One layer of a transformer, put together from parts of one dtype and one E: self-attention, attention to a memory if
-/// there is a cross_attention, and feed-forward. Each of these sub-layers has its residual sum and its norm.
+/// there is a cross_attention, and feed-forward. Each of these sublayers has its residual sum and its norm.
 struct TransformerLayer {
   MultiHeadAttention self_attention;
   std::optional<MultiHeadAttention> cross_attention;  // kdim and vdim are Em; none: the layer reads no memory
   FeedForward feed_forward;
-  LayerNorm norm1, norm2;          // of the sub-layers in the order in which they run
+  LayerNorm norm1, norm2;          // of the sublayers in the order in which they run
   std::optional<LayerNorm> norm3;  // of the third one, if there is a cross_attention
   NormPlacement norm_placement = NormPlacement::after;
 };
