@@ -25,6 +25,7 @@ struct PacketTile {
   using Vector = typename Products::Vector;
   using Sums = typename Products::Sums;
   using T = typename Products::Sum;
+  static constexpr Index L = Index(sizeof(Sums) / sizeof(T));  // not kLanes<T>: Eigen has narrower packets of integers
 
   /// Most rows of a tile that is n vectors wide: 24 accumulators at full width (12 with 16 registers). Eight rows are
   /// enough for the latency of a multiply-add at any narrower one.
@@ -53,11 +54,10 @@ struct PacketTile {
     for (Index k = 0; k < depth; ++k) {
       Vector bk[N];
       MHA_UNROLL
-      for (int j = 0; j < N; ++j) bk[j] = Products::load(b + j * kLanes<T>);
+      for (int j = 0; j < N; ++j) bk[j] = Products::load(b + j * L);
       if constexpr (kAhead > 0) {
         MHA_UNROLL
-        for (int j = 0; j < N; j += kVectorBytes / int(sizeof(Sums)))
-          __builtin_prefetch(b + kAhead * b_row + j * kLanes<T>);
+        for (int j = 0; j < N; j += kVectorBytes / int(sizeof(Sums))) __builtin_prefetch(b + kAhead * b_row + j * L);
       }
       MHA_UNROLL
       for (int i = 0; i < M; ++i) {
@@ -81,7 +81,7 @@ struct PacketTile {
   MHA_INLINE static void multiply_long(Index depth, const Operand* a, Index a_row, Index a_step, const PanelOperand* b,
                                        Index b_row, Finish finish) {
     using P = Packet<T>;
-    constexpr Index L = kLanes<T>, kTerms = Products::kPartialSumTerms;
+    constexpr Index kTerms = Products::kPartialSumTerms;
     const auto zero = [](int, int) MHA_INLINE_LAMBDA { return pset1<P>(T(0)); };
     if (depth <= kTerms) return multiply<M, N, kAhead>(depth, a, a_row, a_step, b, b_row, zero, finish);
     alignas(kVectorBytes) T sums[L * M * N] = {};
