@@ -38,9 +38,9 @@ TAKE_HALF = {
     "test_varlen", "test_views",
 }  # fmt: skip
 LAYERS_TAKE_HALF = {
-    "test_added_keys", "test_layer_cache", "test_layer_state", "test_multi_head_attention", "test_transformer_decoder",
-    "test_transformer_encoder", "test_transformer_rows", "test_transformer_state", "test_transformer_tolerance",
-    "test_varlen_layer",
+    "test_added_keys", "test_layer_cache", "test_layer_options", "test_layer_state", "test_multi_head_attention",
+    "test_transformer_decoder", "test_transformer_encoder", "test_transformer_rows", "test_transformer_state",
+    "test_transformer_tolerance", "test_varlen_layer",
 }  # fmt: skip
 
 # A part of the long lists of parameters: every option and every kernel. The types of 16 bits take no more, since all

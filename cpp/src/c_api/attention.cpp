@@ -119,11 +119,10 @@ RaggedBatch batch_of(const mha_ragged_batch* batch) {
 }
 
 /// MultiHeadAttentionWeights, or the outputs of the same names.
-template <class Weights>
-Weights weights_of(const mha_layer_weights& w) {
-  return {view(w.query_weight), view(w.key_weight), view(w.value_weight), view(w.out_weight), view(w.query_bias),
-          view(w.key_bias),     view(w.value_bias), view(w.out_bias),     view(w.added_key),  view(w.added_value),
-          view(w.query_scale),  view(w.key_scale),  view(w.value_scale),  view(w.out_scale)};
+template <class View>
+BasicMultiHeadAttentionWeights<View> weights_of(const mha_layer_weights& w) {
+  return {linear_of<View>(w.query), linear_of<View>(w.key), linear_of<View>(w.value),
+          linear_of<View>(w.out),   view(w.added_key),      view(w.added_value)};
 }
 
 const MultiHeadAttention& layer_of(const mha_layer* layer) { return object(layer, "layer"); }
@@ -321,7 +320,7 @@ mha_status mha_layer_create(const mha_layer_config* config, const mha_layer_weig
         layer, "layer",
         MultiHeadAttentionConfig{c.embed_dim, c.num_heads, c.num_kv_heads, c.head_dim, c.value_head_dim, c.kdim, c.vdim,
                                  c.out_dim, c.add_bias_kv, c.add_zero_attn, weight_format_of(c.weight_format)},
-        weights_of<MultiHeadAttentionWeights>(w));
+        weights_of<TensorView>(w));
   });
 }
 
@@ -345,8 +344,7 @@ mha_layer_config mha_layer_config_of(const mha_layer* layer) noexcept {
 mha_dtype mha_layer_dtype(const mha_layer* layer) noexcept { return static_cast<mha_dtype>(object(*layer).dtype()); }
 
 mha_status mha_layer_copy_weights(const mha_layer* layer, const mha_layer_weights* outputs) noexcept {
-  return guarded(
-      [&] { layer_of(layer).copy_weights(weights_of<MultiHeadAttention::WeightOutputs>(given(outputs, "outputs"))); });
+  return guarded([&] { layer_of(layer).copy_weights(weights_of<MutableTensorView>(given(outputs, "outputs"))); });
 }
 
 mha_status mha_layer_forward(const mha_layer* layer, const mha_tensor* query, const mha_tensor* key,

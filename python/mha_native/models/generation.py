@@ -12,6 +12,7 @@ from .. import _core
 from .._arrays import Tensor, to_numpy, widened
 from .._options import MODEL_OPTIONS, ModelOptions, core_options
 from ..layers._constructor_arguments import checked_size
+from ..layers.causal_decoder import CausalDecoder
 from ..layers.decoder import Decoder
 from ..layers.encoder import Encoder
 from ..positions import sinusoidal_positions
@@ -43,7 +44,7 @@ class GenerationStep(NamedTuple):
 
 
 def generate(
-    model: Encoder | Decoder,
+    model: CausalDecoder | Decoder | Encoder,
     prompts: Tensor,
     embeddings: Tensor,
     *,
@@ -65,8 +66,8 @@ def generate(
 
     Parameters
     ----------
-    model : Encoder or Decoder
-        A decoder that reads a `memory`, or an encoder, which is then causal: a decoder without memory.
+    model : CausalDecoder, Decoder or Encoder
+        A `Decoder` reads a `memory`. An encoder is causal here, and so what a `CausalDecoder` is.
     prompts : integer array [B, T] or [T]
         Tokens to begin with, at least one of each sequence.
     embeddings : [V, E]
@@ -115,7 +116,7 @@ def generate(
     --------
     >>> import numpy as np
     >>> import mha_native as mha
-    >>> model = mha.Encoder(2, 32, 4, 64, norm_first=True, final_norm=True, seed=0)
+    >>> model = mha.CausalDecoder(2, 32, 4, 64, norm_first=True, final_norm=True, seed=0)
     >>> embeddings = np.random.default_rng(1).standard_normal((50, 32), dtype=np.float32)
     >>> prompts = np.array([[3, 1, 4, 1], [5, 9, 0, 0]])
     >>> steps = mha.generate(model, prompts, embeddings, max_new_tokens=6, prompt_lengths=np.array([4, 2]))
@@ -123,10 +124,11 @@ def generate(
     (2, 6)
     """
     name = "generate"
-    if not isinstance(model, Encoder | Decoder):
-        raise TypeError(f"{name}: model must be an Encoder or a Decoder; got {type(model).__name__}")
+    if not isinstance(model, CausalDecoder | Decoder | Encoder):
+        kind = type(model).__name__
+        raise TypeError(f"{name}: model must be a CausalDecoder, a Decoder or an Encoder; got {kind}")
     if isinstance(model, Decoder) != (memory is not None):
-        raise ValueError(f"{name}: a Decoder needs a memory, and an Encoder reads none")
+        raise ValueError(f"{name}: a Decoder needs a memory, and a CausalDecoder or an Encoder reads none")
     of_model = core_options(name, options, MODEL_OPTIONS)
     table = _matrix(name, "embeddings", embeddings, model)
     output = table if output_weight is None else _matrix(name, "output_weight", output_weight, model)
@@ -208,7 +210,7 @@ class _Chooser:
         return int(order[drawn])
 
 
-def _matrix(name: str, argument: str, matrix: Tensor, model: Encoder | Decoder) -> NDArray[Any]:
+def _matrix(name: str, argument: str, matrix: Tensor, model: CausalDecoder | Decoder | Encoder) -> NDArray[Any]:
     array: Any = to_numpy(name, argument, matrix)
     is_array, dtype = isinstance(array, np.ndarray), _core.dtype_name(model.dtype)
     given = _core.dtype_name(array.dtype) if is_array else getattr(array, "dtype", type(array).__name__)
