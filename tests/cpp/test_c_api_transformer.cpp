@@ -294,7 +294,6 @@ TEST(CApiTransformer, PartsMustBeThereAndFit) {
   const Rows longer = Rows::random({kEmbed + 1}, 2);
   const Owned<mha_norm> other = c_norm(longer, nullptr, 0);
   mha_transformer* encoder = nullptr;
-  mha_transformer* decoder = nullptr;
   mha_transformer_layer layers[] = {parts.c_encoder_layer(MHA_NORM_AFTER), parts.c_encoder_layer(MHA_NORM_AFTER)};
   const auto expect_invalid = [](mha_status status, std::initializer_list<const char*> words) {
     expect_failure(MHA_INVALID_ARGUMENT, status, words);
