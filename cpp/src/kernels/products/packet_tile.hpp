@@ -25,8 +25,7 @@ struct PacketTile {
   using Vector = typename Products::Vector;
   using Sums = typename Products::Sums;
   using T = typename Products::Sum;
-  /// Columns of a vector. Not kLanes<T>: Eigen's packets of integers are shorter than those of float on AVX2.
-  static constexpr Index L = Index(sizeof(Sums) / sizeof(T));
+  static constexpr Index L = Index(sizeof(Sums) / sizeof(T));  // not kLanes<T>: Eigen has narrower packets of integers
 
   /// Most rows of a tile that is n vectors wide: 24 accumulators at full width (12 with 16 registers). Eight rows are
   /// enough for the latency of a multiply-add at any narrower one.
@@ -58,8 +57,7 @@ struct PacketTile {
       for (int j = 0; j < N; ++j) bk[j] = Products::load(b + j * L);
       if constexpr (kAhead > 0) {
         MHA_UNROLL
-        for (int j = 0; j < N; j += kVectorBytes / int(sizeof(Sums)))
-          __builtin_prefetch(b + kAhead * b_row + j * L);
+        for (int j = 0; j < N; j += kVectorBytes / int(sizeof(Sums))) __builtin_prefetch(b + kAhead * b_row + j * L);
       }
       MHA_UNROLL
       for (int i = 0; i < M; ++i) {
