@@ -3,7 +3,6 @@
 #include <mha/positions.hpp>
 #include <mha/transformer.hpp>
 
-#include <deque>
 #include <forward_list>
 #include <optional>
 #include <string_view>
@@ -96,7 +95,7 @@ TransformerLayer layer_from(const py::tuple& parts) {
   const auto norm = [&](std::size_t i) { return norms[i].cast<const LayerNorm&>(); };
   TransformerLayer layer = {attention(parts[0]), {}, parts[2].cast<const FeedForward&>(), norm(0), norm(1), {}};
   if (!parts[1].is_none()) layer.cross_attention = attention(parts[1]);
-  if (norms.size() > 2) layer.norm3 = norm(2);
+  if (!norms[2].is_none()) layer.norm3 = norm(2);
   layer.norm_placement = parts[4].cast<bool>() ? NormPlacement::before : NormPlacement::after;
   return layer;
 }
@@ -120,7 +119,7 @@ class CacheList {
     for (py::handle item : caches) {
       auto& shared = item.cast<SharedCache&>();
       // One that is there twice is for the library to complain about.
-      if (std::find(caches_.begin(), caches_.end(), &shared.cache) == caches_.end()) uses_.emplace_back(shared, kind);
+      if (std::find(caches_.begin(), caches_.end(), &shared.cache) == caches_.end()) uses_.emplace_front(shared, kind);
       caches_.push_back(&shared.cache);
     }
   }
@@ -131,7 +130,7 @@ class CacheList {
 
  private:
   std::vector<KVCache*> caches_;
-  std::deque<CacheUse> uses_;
+  std::forward_list<CacheUse> uses_;
 };
 
 // What messages call the options of the attention to the memory.

@@ -74,15 +74,15 @@ StackSizes validate_layer(const char* f, Index i, const PackedTransformerLayer& 
   const MultiHeadAttentionConfig &self = layer.self_attention->config,
                                  *cross = layer.cross_attention ? &layer.cross_attention->config : nullptr;
   StackSizes sizes = {layer.self_attention->dtype(), self.embed_dim, cross ? cross->kdim : 0};
-  const std::string of_layer = std::string(f) + ": layer " + std::to_string(i) + ": ";
+  const auto of_layer = [&] { return std::string(f) + ": layer " + std::to_string(i) + ": "; };
   const auto check = [&](const char* name, Index size, Index expected) {
     if (size != expected)
-      throw std::invalid_argument(of_layer + name + " must be " + std::to_string(expected) + "; got " +
+      throw std::invalid_argument(of_layer() + name + " must be " + std::to_string(expected) + "; got " +
                                   std::to_string(size));
   };
   const auto check_dtype = [&](const char* name, DType dtype, DType expected) {
     if (dtype != expected)
-      throw DTypeError(of_layer + name + " must be " + name_of(expected) + "; got " + name_of(dtype));
+      throw DTypeError(of_layer() + name + " must be " + name_of(expected) + "; got " + name_of(dtype));
   };
   if (first) {
     check("embed_dim", sizes.embed_dim, first->embed_dim);
@@ -101,11 +101,12 @@ StackSizes validate_layer(const char* f, Index i, const PackedTransformerLayer& 
   check("embed_dim of feed_forward", layer.feed_forward->up.in_features(), sizes.embed_dim);
   check_dtype("dtype of feed_forward", layer.feed_forward->up.dtype(), sizes.dtype);
   if (bool(layer.norms[2]) != bool(cross))
-    throw std::invalid_argument(of_layer + "norm3 must be there if cross_attention is, and only then");
+    throw std::invalid_argument(of_layer() + "norm3 must be there if cross_attention is, and only then");
+  constexpr const char* kWidths[] = {"embed_dim of norm1", "embed_dim of norm2", "embed_dim of norm3"};
+  constexpr const char* kDTypes[] = {"dtype of norm1", "dtype of norm2", "dtype of norm3"};
   for (int n = 0; n < (cross ? 3 : 2); ++n) {
-    const std::string norm = "norm" + std::to_string(n + 1);
-    check(("embed_dim of " + norm).c_str(), layer.norms[n]->embed_dim, sizes.embed_dim);
-    check_dtype(("dtype of " + norm).c_str(), layer.norms[n]->dtype, sizes.dtype);
+    check(kWidths[n], layer.norms[n]->embed_dim, sizes.embed_dim);
+    check_dtype(kDTypes[n], layer.norms[n]->dtype, sizes.dtype);
   }
   return sizes;
 }

@@ -11,7 +11,7 @@ from numpy.typing import DTypeLike
 
 from .. import _core
 from .._arrays import Tensor, like, to_numpy
-from .._options import ModelOptions, ScoreOptions, core_options
+from .._options import SCORE_OPTIONS, ModelOptions, ScoreOptions, core_options
 from ..kv_cache import KVCache, cores_of_caches
 from ._constructor_arguments import LayerArguments, Seed, WeightDType, checked_size
 from ._layer_options import checked_layer_options, merged_options
@@ -23,6 +23,21 @@ from .multi_head_attention import MultiHeadAttention
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack  # in typing from Python 3.11 on
+
+
+class LayerOptions(ScoreOptions, total=False):
+    """What calls of layers and stacks take besides the arguments that they name."""
+
+    memory_attn_mask: Tensor | None
+    memory_key_mask: Tensor | None
+    memory_lengths: Tensor | None
+    cu_seqlens: Tensor | None
+    new_lengths: Tensor | None
+
+
+# Those that are no score options of the self-attention, and which options of the attention to the memory they are.
+_NO_SCORE_OPTIONS = LayerOptions.__optional_keys__ - SCORE_OPTIONS
+_MEMORY_OPTIONS = {"memory_attn_mask": "attn_mask", "memory_key_mask": "key_mask", "memory_lengths": "key_lengths"}
 
 
 class TransformerLayer(ModuleState):
@@ -80,17 +95,12 @@ class TransformerLayer(ModuleState):
         x: Tensor,
         memory: Tensor | None = None,
         *,
-        memory_attn_mask: Tensor | None = None,
-        memory_key_mask: Tensor | None = None,
-        memory_lengths: Tensor | None = None,
         memory_cache: KVCache | None = None,
-        cu_seqlens: Tensor | None = None,
         cache: KVCache | None = None,
-        new_lengths: Tensor | None = None,
         need_weights: bool = False,
         out: Tensor | None = None,
         num_threads: int | None = None,
-        **options: Unpack[ScoreOptions],
+        **options: Unpack[LayerOptions],
     ) -> Tensor:
         """Let the tokens of each sequence attend to one another and to a memory, if any, then feed each one forward.
 
@@ -101,27 +111,27 @@ class TransformerLayer(ModuleState):
         memory : [B, S, Em] or [S, Em], optional
             Of a `DecoderLayer`, as all that begins with memory: what an encoder made of the other sequence. Instead of
             it there may be a `memory_cache`.
-        memory_attn_mask : broadcastable to [B, H, T, S], optional
-            Which of the memory each token sees, or what is added to its scores.
-        memory_key_mask : boolean, broadcastable to [B, S], optional
-            Which of the memory all tokens see. True takes part.
-        memory_lengths : integer array [B], optional
-            How much memory each sequence has. Of a `memory_cache` this is known.
         memory_cache : KVCache, optional
             Keys and values of the memory, as `project_memory` gives them. They are read only.
-        cu_seqlens : integer array [B + 1], optional
-            A ragged batch, if there is no memory: `x` is [N, E], sequences one after another, and ``cu_seqlens`` says
-            where each begins, and the end of the last. `key_mask` is then [N], and there are no weights to return.
         cache : KVCache, optional
             Keys and values of the tokens before these, to which those of `x` are appended: see `new_cache`.
-        new_lengths : integer array [B], optional
-            With a cache: of sequence b only the first ``new_lengths[b]`` rows count; the others are padding.
         need_weights : bool, default False
             Return the weights of the self-attention, too.
         out : [B, T, E], optional
             Array to write the result to. It may be `x` itself, and must not overlap another input.
         num_threads : int, optional
             Threads for this call; default: `mha_native.num_threads`.
+        memory_attn_mask : broadcastable to [B, H, T, S], optional
+            Which of the memory each token sees, or what is added to its scores.
+        memory_key_mask : boolean, broadcastable to [B, S], optional
+            Which of the memory all tokens see. True takes part.
+        memory_lengths : integer array [B], optional
+            How much memory each sequence has. Of a `memory_cache` this is known.
+        cu_seqlens : integer array [B + 1], optional
+            A ragged batch, if there is no memory: `x` is [N, E], sequences one after another, and ``cu_seqlens`` says
+            where each begins, and the end of the last. `key_mask` is then [N], and there are no weights to return.
+        new_lengths : integer array [B], optional
+            With a cache: of sequence b only the first ``new_lengths[b]`` rows count; the others are padding.
         **options
             The score options of the self-attention, as for the call of `MultiHeadAttention`; only that a `DecoderLayer`
             is causal by default. Rows of padding are computed like others; no other row sees them.
@@ -133,22 +143,9 @@ class TransformerLayer(ModuleState):
         weights : [B, H, T, Tk]
             Only with `need_weights`; without B if `x` has none.
         """
-        result, weights = run(
-            self,
-            x,
-            options,
-            out,
-            num_threads,
-            memory=memory,
-            memory_attn_mask=memory_attn_mask,
-            memory_key_mask=memory_key_mask,
-            memory_lengths=memory_lengths,
-            memory_caches=None if memory_cache is None else [memory_cache],
-            cu_seqlens=cu_seqlens,
-            caches=None if cache is None else [cache],
-            new_lengths=new_lengths,
-            need_weights=None if need_weights is False else need_weights,
-        )
+        caches = None if cache is None else [cache]
+        memory_caches = None if memory_cache is None else [memory_cache]
+        result, weights = run(self, x, memory, memory_caches, caches, need_weights, out, num_threads, options)
         return (result, weights[0]) if need_weights else result
 
     def new_cache(self, batch_size: int, capacity: int, *, dtype: DTypeLike | None = None) -> KVCache:
@@ -208,10 +205,10 @@ class TransformerLayer(ModuleState):
 
     def _parts(self) -> tuple[Any, ...]:
         """What the core makes a layer of, with the weights that the parts have now."""
-        norms = (self.norm1, self.norm2) if self.norm3 is None else (self.norm1, self.norm2, self.norm3)
         cross_attn = None if self.cross_attn is None else self.cross_attn._core
-        cores = tuple(norm._core for norm in norms)
-        return self.self_attn._core, cross_attn, self.feed_forward._core, cores, self.norm_first
+        norm3 = None if self.norm3 is None else self.norm3._core
+        norms = self.norm1._core, self.norm2._core, norm3
+        return self.self_attn._core, cross_attn, self.feed_forward._core, norms, self.norm_first
 
 
 class TransformerStack(ModuleState):
@@ -250,17 +247,12 @@ class TransformerStack(ModuleState):
         x: Tensor,
         memory: Tensor | None = None,
         *,
-        memory_attn_mask: Tensor | None = None,
-        memory_key_mask: Tensor | None = None,
-        memory_lengths: Tensor | None = None,
         memory_caches: Sequence[KVCache] | None = None,
-        cu_seqlens: Tensor | None = None,
         caches: Sequence[KVCache] | None = None,
-        new_lengths: Tensor | None = None,
         need_weights: bool = False,
         out: Tensor | None = None,
         num_threads: int | None = None,
-        **options: Unpack[ScoreOptions],
+        **options: Unpack[LayerOptions],
     ) -> Tensor:
         """Take `x` through all layers. What is not said here is as for the call of one layer, the same for all.
 
@@ -269,16 +261,14 @@ class TransformerStack(ModuleState):
         x : [B, T, E] or [T, E]
         memory : [B, S, Em] or [S, Em], optional
             Of a `Decoder`, as all that begins with memory.
-        memory_attn_mask, memory_key_mask, memory_lengths : optional
         memory_caches : sequence of KVCache, optional
             One for each layer, as `project_memory` gives them, instead of a memory. They are read only.
-        cu_seqlens : integer array [B + 1], optional
         caches : sequence of KVCache, optional
             One for each layer, as `new_caches` gives them: the tokens before these, to which those of `x` are appended.
-        new_lengths : integer array [B], optional
         need_weights : bool, default False
         out : [B, T, E], optional
         num_threads : int, optional
+        memory_attn_mask, memory_key_mask, memory_lengths, cu_seqlens, new_lengths : optional
         **options
             The score options of the self-attention of every layer, besides its own among `layer_options`.
 
@@ -288,22 +278,7 @@ class TransformerStack(ModuleState):
         weights : list of [B, H, T, Tk]
             Only with `need_weights`: one for each layer; without B if `x` has none.
         """
-        result, weights = run(
-            self,
-            x,
-            options,
-            out,
-            num_threads,
-            memory=memory,
-            memory_attn_mask=memory_attn_mask,
-            memory_key_mask=memory_key_mask,
-            memory_lengths=memory_lengths,
-            memory_caches=memory_caches,
-            cu_seqlens=cu_seqlens,
-            caches=caches,
-            new_lengths=new_lengths,
-            need_weights=None if need_weights is False else need_weights,
-        )
+        result, weights = run(self, x, memory, memory_caches, caches, need_weights, out, num_threads, options)
         return (result, weights) if need_weights else result
 
     def new_caches(self, batch_size: int, capacity: int, *, dtype: DTypeLike | None = None) -> list[KVCache]:
@@ -355,40 +330,43 @@ def stack_of(name: str, layers: Iterable[TransformerLayer], norm: LayerNorm | No
     return _core.TransformerStack(name, [layer._parts() for layer in layers], None if norm is None else norm._core)
 
 
-# The options of the attention to a memory, by the names of the arguments that they are given as.
-_MEMORY_OPTIONS = {"memory_attn_mask": "attn_mask", "memory_key_mask": "key_mask", "memory_lengths": "key_lengths"}
-
-
 def run(
-    module: Any, x: Tensor, options: Mapping[str, Any], out: Tensor | None, num_threads: int | None, **extras: Any
+    module: Any,
+    x: Tensor,
+    memory: Tensor | None,
+    memory_caches: Iterable[KVCache] | None,
+    caches: Iterable[KVCache] | None,
+    need_weights: bool,
+    out: Tensor | None,
+    num_threads: int | None,
+    options: Mapping[str, Any],
 ) -> tuple[Tensor, list[Tensor]]:
-    """What a layer or a stack makes of `x`, and the attention weights of each layer, if they are needed.
-
-    `extras` are other arguments of its call; None stands for one that is not given.
-    """
+    """What a layer or a stack makes of `x`, and the attention weights of each layer, if they are needed."""
     name = type(module).__name__
-    if module._is_causal and "is_causal" not in options:
-        options = {"is_causal": True, **options}
-    given: dict[str, Any] = {}
-    of_memory: dict[str, Any] = {}
-    for argument, value in extras.items():
-        if value is None:
-            continue
-        if argument.endswith("caches"):
-            given[argument] = cores_of_caches(name, argument, value)
-        elif argument in _MEMORY_OPTIONS:
-            of_memory[_MEMORY_OPTIONS[argument]] = to_numpy(name, argument, value)
-        else:
-            given[argument] = to_numpy(name, argument, value)
-    if of_memory:
-        given["memory_options"] = of_memory
+    scores = {"is_causal": True, **options} if module._is_causal else dict(options)
+    extras: dict[str, Any] = {}  # what the core takes besides the score options, if it is given
+    for argument in _NO_SCORE_OPTIONS.intersection(scores):
+        if (value := scores.pop(argument)) is not None:
+            array = to_numpy(name, argument, value)
+            if option := _MEMORY_OPTIONS.get(argument):
+                extras.setdefault("memory_options", {})[option] = array
+            else:
+                extras[argument] = array
+    if memory is not None:
+        extras["memory"] = memory if type(memory) is ndarray else to_numpy(name, "memory", memory)
+    if memory_caches is not None:
+        extras["memory_caches"] = cores_of_caches(name, "memory_caches", memory_caches)
+    if caches is not None:
+        extras["caches"] = cores_of_caches(name, "caches", caches)
+    if need_weights is not False:
+        extras["need_weights"] = need_weights
     if module.layer_options is not None:
-        given["layer_options"] = merged_options(name, options, module.layer_options, module.dtype)
-        options = {}
+        extras["layer_options"] = merged_options(name, scores, module.layer_options, module.dtype)
+        scores = {}
     result: Any = module._stack().forward(
         x if type(x) is ndarray else to_numpy(name, "x", x),
-        core_options(name, options),
-        given,
+        core_options(name, scores),
+        extras,
         out if out is None or type(out) is ndarray else to_numpy(name, "out", out),
         num_threads,
     )
