@@ -4,6 +4,7 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
+from ._long_texts import LongTexts
 from ._model_files import FUNCTION, listed, require_file
 from ._sentence_files import SentenceConfig
 
@@ -41,6 +42,7 @@ class Tokenizer:
         with _library_errors(f"{FUNCTION}: {path} is no valid tokenizer"):
             library.no_padding()
             library.enable_truncation(config.max_seq_length)
+            self._long_texts = LongTexts(library, config.max_seq_length)
         self._library = library
         self._lower_case = config.lower_case
 
@@ -58,7 +60,7 @@ class Tokenizer:
             yield encoding.ids
 
     def _prepared(self, text: str) -> str:
-        return text.lower() if self._lower_case else text
+        return self._long_texts.beginning(text.lower() if self._lower_case else text)
 
 
 @contextlib.contextmanager
