@@ -2,29 +2,25 @@
 
 import codecs
 import contextlib
-import json
 import os
-import struct
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import BinaryIO
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .. import _core
 from ..models import SentenceEncoder
-from .errors import UserError
+from .errors import CLEAR_LINE, UserError, complain, reason
+from .output import JsonLines, Npy, Sink, is_stream, written
 from .show_heads import MAX_DRAWN, draw_heads, print_heads
 
 MAX_COMPLAINTS = 10  # messages about lines that are not UTF-8; further lines are only counted
 PATIENCE = 0.5  # seconds before the progress bar appears
 PAUSE = 0.1  # seconds between two updates of the progress bar
-
-Array = NDArray[np.float32]
 
 
 def run(
@@ -37,25 +33,24 @@ def run(
     UserError
         Before anything is written; if a disk fills up, `output` is as before.
     """
-    if output is not None and not output.endswith((".npy", ".jsonl")):
-        raise UserError(f"--output must end in .npy or .jsonl; got {output}")
+    if output is not None:
+        _check_output(output)
     with contextlib.ExitStack() as stack:
         source = Texts([text.encode("utf-8", "surrogatepass") for text in texts], "text", len(texts))
         if path is not None:
-            file = sys.stdin.buffer if path == "-" else stack.enter_context(_opened(path))
+            file = _standard_input() if path == "-" else stack.enter_context(_opened(path))
             source = Texts(file, f"{path}, line", _size_of(file))
         model = load(directory, dtype, weight_dtype)
         if output is None:
             _write(model, source, JsonLines(sys.stdout.write), Progress(is_wanted=not sys.stdout.isatty()))
             return
-        try:
-            with written_whole(Path(output)) as target:
-                is_npy = output.endswith(".npy")
-                sink = Npy(target, model.embed_dim) if is_npy else JsonLines(lambda line: target.write(line.encode()))
-                _write(model, source, sink, Progress())
-        except OSError as error:
-            raise UserError(f"cannot write {output}: {error.strerror}") from error
-    print(f"{source.count:,} embeddings of {model.embed_dim} features: {output}")
+        is_whole_file = not is_stream(output)
+        with written(output) as target:
+            is_npy = output.endswith(".npy")
+            sink = Npy(target, model.embed_dim) if is_npy else JsonLines(lambda line: target.write(line.encode()))
+            _write(model, source, sink, Progress())
+    if is_whole_file:  # a pipe may be standard output, and gets nothing but the lines
+        print(f"{source.count:,} embeddings of {model.embed_dim} features: {output}")
 
 
 def explain(directory: str, dtype: str, weight_dtype: str | None, text: str, plot: str | None) -> None:
@@ -79,7 +74,9 @@ def load(directory: str, dtype: str, weight_dtype: str | None) -> SentenceEncode
     try:
         _core.active_isa()
         return SentenceEncoder.from_pretrained(directory, dtype=dtype, weight_dtype=weight_dtype)
-    except (TypeError, ValueError, OSError, ImportError) as error:
+    except OSError as error:
+        raise UserError(f"cannot read {error.filename}: {reason(error)}" if error.filename else str(error)) from error
+    except (TypeError, ValueError, ImportError) as error:
         raise UserError(str(error)) from error
 
 
@@ -91,7 +88,7 @@ class Texts:
     """
 
     def __init__(self, source: Iterable[bytes], place: str, size: int | None) -> None:
-        self._source, self._place, self._size = source, place, size
+        self._source, self.place, self._size = source, place, size
         self._has_lines = hasattr(source, "read")
         self._bytes = self._damaged = 0
         self.count = 0
@@ -103,7 +100,7 @@ class Texts:
                 self._bytes += len(raw)
                 yield self._decoded(self._without_ending(raw) if self._has_lines else raw)
         except OSError as error:
-            raise UserError(f"cannot read {self._place} {self.count + 1}: {error.strerror}") from error
+            raise UserError(f"cannot read {self.place} {self.count + 1}: {reason(error)}") from error
         if self._damaged > MAX_COMPLAINTS:
             complain(f"{self._damaged - MAX_COMPLAINTS:,} more are not UTF-8")
 
@@ -124,65 +121,17 @@ class Texts:
             self._damaged += 1
             if self._damaged <= MAX_COMPLAINTS:
                 complain(
-                    f"{self._place} {self.count}: not UTF-8 at byte {error.start + 1} (0x{raw[error.start]:02x}); "
+                    f"{self.place} {self.count}: not UTF-8 at byte {error.start + 1} (0x{raw[error.start]:02x}); "
                     "U+FFFD stands in for what cannot be read"
                 )
             return raw.decode(errors="replace")
-
-
-class Sink(Protocol):
-    """What embeddings are written to."""
-
-    def write(self, texts: Iterable[str], rows: Array) -> None:
-        """Write one row for each text."""
-
-    def finish(self, count: int) -> None:
-        """Called when all `count` rows have been written."""
-
-
-class JsonLines:
-    """A JSON object per line: the text and its embedding, with enough digits that reading gives the same bits."""
-
-    def __init__(self, write: Callable[[str], object]) -> None:
-        self._write = write
-
-    def write(self, texts: Iterable[str], rows: Array) -> None:
-        """Write one row for each text."""
-        template = ", ".join(["%.9g"] * rows.shape[1])
-        for text, row in zip(texts, rows, strict=True):
-            self._write(f'{{"text": {json.dumps(text)}, "embedding": [{template % tuple(row)}]}}\n')
-
-    def finish(self, count: int) -> None:
-        """Nothing to do."""
-
-
-class Npy:
-    """A file of NumPy that holds an array [N, E]. N is written into its header at the end."""
-
-    def __init__(self, file: BinaryIO, width: int) -> None:
-        self._file, self._width = file, width
-        self._write_header(0)
-
-    def write(self, texts: Iterable[str], rows: Array) -> None:
-        """Write one row for each text."""
-        self._file.write(rows.astype("<f4", copy=False).tobytes())
-
-    def finish(self, count: int) -> None:
-        """Write N into the header."""
-        self._file.seek(0)
-        self._write_header(count)
-
-    def _write_header(self, count: int) -> None:
-        # Version 1.0 of the format, padded to 128 bytes, so that any N has room.
-        header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({count}, {self._width}), }}"
-        self._file.write(b"\x93NUMPY\x01\x00" + struct.pack("<H", 118) + header.ljust(117).encode() + b"\n")
 
 
 class Progress:
     """A progress bar on the terminal, which appears after PATIENCE seconds."""
 
     def __init__(self, is_wanted: bool = True) -> None:
-        self._is_wanted = is_wanted and sys.stderr.isatty()
+        self._is_wanted = is_wanted and sys.stderr is not None and sys.stderr.isatty()
         self._started = self._drawn = time.monotonic()
         self._visible = False
 
@@ -198,45 +147,23 @@ class Progress:
             left = round((now - self._started) * (1 - share) / share)
             done = round(30 * share)
             words = f"[{'#' * done}{'-' * (30 - done)}] {share:4.0%}  {words}, {left // 60}:{left % 60:02} left"
-        sys.stderr.write(f"{CLEAR_LINE}{words}")
-        sys.stderr.flush()
+        self._draw(words)
 
     def clear(self) -> None:
         """Remove the bar."""
         if self._visible:
-            sys.stderr.write(CLEAR_LINE)
+            self._draw("")
+
+    def _draw(self, words: str) -> None:
+        with contextlib.suppress(OSError):  # the terminal is gone
+            sys.stderr.write(f"{CLEAR_LINE}{words}")
             sys.stderr.flush()
-
-
-CLEAR_LINE = "\r\x1b[K"  # to the start of the line, and erase to its end (ANSI)
-
-
-def complain(sentence: str) -> None:
-    """Print a sentence to standard error, in place of a progress bar if there is one."""
-    print(f"{CLEAR_LINE if sys.stderr.isatty() else ''}mha_native: {sentence}", file=sys.stderr)
-
-
-@contextlib.contextmanager
-def written_whole(path: Path) -> Iterator[BinaryIO]:
-    """A new file that replaces `path` in one step at the end. If anything fails before that, it is removed."""
-    target = Path(os.path.realpath(path))  # follow a link to its file
-    if target.is_dir():
-        raise IsADirectoryError(None, "it is a directory")
-    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
-    try:
-        with open(partial, "xb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, target)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
 
 
 def _write(model: SentenceEncoder, source: Texts, sink: Sink, progress: Progress) -> None:
     pending: deque[str] = deque()  # texts that were read and are not embedded yet
     count = 0
+    not_finite: list[int] = []  # counted from 1; only of float16 are there likely to be any
 
     def remembered() -> Iterator[str]:
         for text in source:
@@ -246,18 +173,36 @@ def _write(model: SentenceEncoder, source: Texts, sink: Sink, progress: Progress
     try:
         for rows in model.encode_batches(remembered()):
             sink.write([pending.popleft() for _ in rows], rows)
+            not_finite += (np.flatnonzero(~np.isfinite(rows).all(axis=1)) + count + 1).tolist()
             count += len(rows)
             progress.show(source.share_read, count)
         sink.finish(count)
     finally:
         progress.clear()
+    if not_finite:
+        more = f", and {len(not_finite) - 1:,} more are not" if len(not_finite) > 1 else ""
+        complain(f"the embedding of {source.place} {not_finite[0]} is not finite{more}")
+
+
+def _check_output(output: str) -> None:
+    """UserError unless one of the formats can be written to `output`: JSON lines anywhere, .npy to a regular file."""
+    if output.endswith(".npy") and is_stream(output):
+        raise UserError(f"--output must be a regular file for .npy, whose beginning is written last; got {output}")
+    if not output.endswith((".npy", ".jsonl")) and not is_stream(output):
+        raise UserError(f"--output must end in .npy or .jsonl; got {output}")
+
+
+def _standard_input() -> BinaryIO:
+    if sys.stdin is None:
+        raise UserError("cannot read standard input: it is closed")
+    return sys.stdin.buffer
 
 
 def _opened(path: str) -> BinaryIO:
     try:
         return Path(path).open("rb")
     except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from error
+        raise UserError(f"cannot read {path}: {reason(error)}") from error
 
 
 def _size_of(file: BinaryIO) -> int | None:
