@@ -8,6 +8,7 @@ from typing import Any
 from ._dtypes import LAYER_DTYPES
 from .commands import demo, embed
 from .commands.ending import run_to_end
+from .commands.output import refuse_to_replace
 from .runtime import show_config
 
 _EXAMPLE = "A dog ate the food because it was hungry"
@@ -60,6 +61,8 @@ def _run(given: list[str]) -> int:
     elif options.command == "embed":
         _embed(options)
     else:
+        if options.file is not None and options.plot is not None:
+            refuse_to_replace(options.file, options.plot, "--plot")
         text = options.text if options.file is None else demo.read_text(options.file)
         demo.run(text, options.seed, options.plot)
     return 0

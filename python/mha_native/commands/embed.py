@@ -15,7 +15,7 @@ import numpy as np
 from .. import _core
 from ..models import SentenceEncoder
 from .errors import CLEAR_LINE, UserError, complain, reason
-from .output import JsonLines, Npy, Sink, is_stream, written
+from .output import Array, JsonLines, Npy, Sink, is_stream, refuse_to_replace, written
 from .show_heads import MAX_DRAWN, draw_heads, print_heads
 
 MAX_COMPLAINTS = 10  # messages about lines that are not UTF-8; further lines are only counted
@@ -35,6 +35,7 @@ def run(
     """
     if output is not None:
         _check_output(output)
+        refuse_to_replace(0 if path == "-" else path or "", output, "--output")
     with contextlib.ExitStack() as stack:
         source = Texts([text.encode("utf-8", "surrogatepass") for text in texts], "text", len(texts))
         if path is not None:
@@ -57,7 +58,10 @@ def explain(directory: str, dtype: str, weight_dtype: str | None, text: str, plo
     """Print what each token of `text` attends to in each layer and head, and draw it to the file `plot`."""
     (readable,) = Texts([text.encode("utf-8", "surrogatepass")], "text", 1)
     model = load(directory, dtype, weight_dtype)
-    tokens, weights = model.attention_weights(readable)  # [layers, H, T, T]
+    with _errors_of_tokens():
+        tokens, weights = model.attention_weights(readable)  # [layers, H, T, T]
+    if not tokens:
+        raise UserError("the text has no tokens")
     if plot is not None:
         titles = [f"layer {i + 1}, head {h + 1}" for i in range(model.num_layers) for h in range(model.num_heads)]
         draw_heads(tokens, weights[..., :MAX_DRAWN, :MAX_DRAWN], titles, plot)
@@ -171,7 +175,7 @@ def _write(model: SentenceEncoder, source: Texts, sink: Sink, progress: Progress
             yield text
 
     try:
-        for rows in model.encode_batches(remembered()):
+        for rows in _embedded(model, remembered()):
             sink.write([pending.popleft() for _ in rows], rows)
             not_finite += (np.flatnonzero(~np.isfinite(rows).all(axis=1)) + count + 1).tolist()
             count += len(rows)
@@ -182,6 +186,20 @@ def _write(model: SentenceEncoder, source: Texts, sink: Sink, progress: Progress
     if not_finite:
         more = f", and {len(not_finite) - 1:,} more are not" if len(not_finite) > 1 else ""
         complain(f"the embedding of {source.place} {not_finite[0]} is not finite{more}")
+
+
+def _embedded(model: SentenceEncoder, texts: Iterable[str]) -> Iterator[Array]:
+    with _errors_of_tokens():
+        yield from model.encode_batches(texts)
+
+
+@contextlib.contextmanager
+def _errors_of_tokens() -> Iterator[None]:
+    """As UserError: a tokenizer that fails, or that has tokens beyond the table of the model."""
+    try:
+        yield
+    except ValueError as error:
+        raise UserError(str(error)) from error
 
 
 def _check_output(output: str) -> None:

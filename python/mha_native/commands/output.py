@@ -4,6 +4,7 @@ import contextlib
 import json
 import math
 import os
+import secrets
 import stat
 import struct
 import sys
@@ -50,6 +51,14 @@ def is_stream(path: str) -> bool:
     return not is_file or any(_is_open_as(status, stream) for stream in (sys.stdout, sys.stderr))
 
 
+def refuse_to_replace(source: str | int, path: str, option: str) -> None:
+    """UserError if the file `path` is the one that is read: `source`, a path or a file descriptor."""
+    with contextlib.suppress(OSError):  # one of them is not there
+        of_source, of_path = os.stat(source), os.stat(path)
+        if stat.S_ISREG(of_path.st_mode) and os.path.samestat(of_source, of_path):
+            raise UserError(f"{option} must be another file than the one that is read; got {path}")
+
+
 def _is_open_as(status: os.stat_result, stream: object) -> bool:
     try:
         return os.path.samestat(status, os.fstat(stream.fileno()))  # type: ignore[attr-defined]
@@ -69,7 +78,7 @@ def _replacement(path: str) -> Iterator[BinaryIO]:
     target = Path(os.path.realpath(path))  # follow a link to its file
     if target.is_dir():
         raise IsADirectoryError(None, "it is a directory")
-    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
+    partial = target.with_name(f".mha_native.{secrets.token_hex(8)}.partial")  # as no other process calls its own
     try:
         with open(partial, "xb") as file:
             yield file

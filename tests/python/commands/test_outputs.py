@@ -1,4 +1,4 @@
-"""What commands write to: pipes and devices stay what they are, and JSON is JSON."""
+"""What commands write to: pipes and devices stay what they are, files are whole, and nobody's input is lost."""
 
 from __future__ import annotations
 
@@ -132,6 +132,49 @@ def test_the_pipe_of_a_reader_that_leaves(directory: str) -> None:
         process.stdout.close()
         assert process.stderr.read() == "mha_native: cannot write /dev/stdout: Broken pipe\n"
         assert process.wait(60) == 2
+
+
+def test_what_a_killed_process_has_left(directory: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    # In a container the next process often has the same number.
+    left = tmp_path / f".out.npy.{os.getpid()}.partial"
+    left.touch()
+    output = str(tmp_path / "out.npy")
+    assert run(capsys, "embed", "--model", directory, "dog", "--output", output)[::2] == (0, "")
+    assert np.load(output).shape == (1, 24)
+
+
+def test_an_output_with_a_long_name(directory: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    output = str(tmp_path / ("x" * 251 + ".npy"))
+    assert run(capsys, "embed", "--model", directory, "dog", "--output", output)[::2] == (0, "")
+
+
+@pytest.mark.parametrize("name", ["lines.jsonl", "link.jsonl", "hard.jsonl", "model/../lines.jsonl"])
+def test_an_output_is_no_input(name: str, directory: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path, output = tmp_path / "lines.jsonl", str(tmp_path / name)
+    path.write_text("dog\n", encoding="utf-8")
+    (tmp_path / "link.jsonl").symlink_to(path)
+    (tmp_path / "hard.jsonl").hardlink_to(path)
+    result = run(capsys, "embed", "--model", directory, "--file", str(path), "--output", output)
+    assert_refused(*result, f"--output must be another file than the one that is read; got {output}")
+    assert path.read_text(encoding="utf-8") == "dog\n"
+
+
+def test_an_output_is_no_standard_input(directory: str, tmp_path: Path) -> None:
+    path = tmp_path / "lines.jsonl"
+    path.write_text("dog\n", encoding="utf-8")
+    command = [sys.executable, "-m", "mha_native", "embed", "--model", directory, "--file", "-", "--output", str(path)]
+    with open(path, "rb") as file:
+        result = subprocess.run(command, stdin=file, capture_output=True, text=True, timeout=60)
+    assert_refused(result.returncode, result.stdout, result.stderr, "--output must be another file", str(path))
+    assert path.read_text(encoding="utf-8") == "dog\n"
+
+
+def test_a_picture_is_no_input(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "text.png"
+    path.write_text("a dog", encoding="utf-8")
+    result = run(capsys, "demo", "--file", str(path), "--plot", str(path))
+    assert_refused(*result, f"--plot must be another file than the one that is read; got {path}")
+    assert path.read_text(encoding="utf-8") == "a dog"
 
 
 def test_json_lines_without_numbers_that_are_none(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
