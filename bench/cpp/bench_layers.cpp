@@ -38,7 +38,7 @@ Subject microkernel(DType dtype, WeightFormat format, Index depth) {
   const ProjectionKernel& kernel = kernels.project[static_cast<int>(format)];
   const Shared x = tensor(dtype, {kRows, depth}, 1), out = tensor(dtype, {kRows, columns}, 2);
   const Shared weight = tensor(dtype, {columns, depth}, 3);
-  const auto packed = std::make_shared<PackedLinear>(weight->view(), TensorView(), columns, format);
+  const auto packed = std::make_shared<PackedLinear>(LinearWeights(weight->view()), columns, format);
   const auto scratch = aligned_bytes(kernels.projection_scratch(kRows));
   const auto rows = aligned_bytes(kernel.read_bytes(kRows, depth));
   ProjectionTile tile = {};
@@ -74,7 +74,8 @@ Subject projection_of(const Case& c, int threads) {
   const Index rows = c.B * c.Tq;
   const Tensor weight(dtype, {c.E, c.E}, 1, 1 / std::sqrt(double(c.E))), bias(dtype, {c.E}, 2);
   const int workers = threads_for(threads, std::numeric_limits<Index>::max(), double(rows) * double(c.E * c.E));
-  const auto linear = std::make_shared<PackedLinear>(weight.view(), bias.view(), c.E, c.weight_format());
+  const LinearWeights weights(weight.view(), bias.view());
+  const auto linear = std::make_shared<PackedLinear>(weights, c.E, c.weight_format());
   const Shared x = tensor(dtype, {rows, c.E}, 3), out = tensor(dtype, {rows, c.E}, 4);
   SizedRowSteps sized(active_kernels().kernels[static_cast<int>(dtype)], dtype, rows, workers);
   sized.reserve_for(*linear);
@@ -114,8 +115,10 @@ struct Layer {
                as(other.biases[3], dtype)} {}
 
   MultiHeadAttentionWeights views() const {
-    return {weights[0].view(), weights[1].view(), weights[2].view(), weights[3].view(),
-            biases[0].view(),  biases[1].view(),  biases[2].view(),  biases[3].view()};
+    return {{weights[0].view(), biases[0].view()},
+            {weights[1].view(), biases[1].view()},
+            {weights[2].view(), biases[2].view()},
+            {weights[3].view(), biases[3].view()}};
   }
   MultiHeadAttention packed() const { return {config, views()}; }
 
@@ -208,18 +211,18 @@ Subject encoder_of(const Case& c, int threads) {
   const Tensor down(dtype, {c.E, c.F}, 13, 1 / std::sqrt(double(c.F))), down_bias(dtype, {c.E}, 14, 0.1);
   const Tensor weight(dtype, {c.E}, 15), bias(dtype, {c.E}, 16);
   const Activation activation = c.activation == "relu" ? Activation::relu : Activation::gelu;
-  std::vector<EncoderLayer> layers;
+  std::vector<TransformerLayer> layers;
   for (Index i = 0; i < c.layers; ++i) {  // each packs, and so reads, weights of its own
     const LayerNorm norm(weight.view(), bias.view());
-    const FeedForward feed_forward({up.view(), up_bias.view(), down.view(), down_bias.view()}, activation,
+    const FeedForward feed_forward({{up.view(), up_bias.view()}, {down.view(), down_bias.view()}}, activation,
                                    c.weight_format());
-    layers.push_back({Layer(c).packed(), feed_forward, norm, norm});
+    layers.push_back({Layer(c).packed(), {}, feed_forward, norm, norm, {}});
   }
   Subject subject;
   subject.product = c.product();
   subject.threads = threads;
   subject.work = {c.flops(), c.least_bytes()};
-  const Encoder encoder(layers.data(), c.layers);
+  const TransformerStack encoder(layers.data(), c.layers);
   const AttentionOptions options = options_of(c, threads);
   if (c.is_ragged()) {
     const Shared x = tensor(dtype, {c.queries(), c.E}, 9), out = tensor(dtype, {c.queries(), c.E}, 10);

@@ -6,8 +6,7 @@
 #include <vector>
 
 #include "measure.hpp"
-#include "mha/runtime.hpp"
-#include "platform/dispatch.hpp"
+#include "probes.hpp"
 #include "saturate.hpp"
 
 namespace mha::bench {
@@ -44,7 +43,7 @@ void add_reading(const std::string& level, std::size_t bytes, const Settings& se
       subject.work.bytes = double(blocks.size()) * double(bytes);
       subject.call = [=] {
         benchmark::DoNotOptimize(
-            read_memory(blocks.data(), int(blocks.size()), memory->size() * sizeof(double), threads));
+            probes::read_memory(blocks.data(), int(blocks.size()), memory->size() * sizeof(double), threads));
       };
       return subject;
     });
@@ -54,12 +53,11 @@ void add_reading(const std::string& level, std::size_t bytes, const Settings& se
 }  // namespace
 
 void add_machine(const Settings& settings) {
-  constexpr Index kRounds = 1000;  // some 50 us
+  constexpr Index kRounds = 1000;  // some 10 us
   const std::pair<const char*, DType> types[] = {{"f32", DType::f32}, {"f64", DType::f64}, {"bf16", DType::bf16}};
-  for (const auto& [name, dtype] : types) {
-    const auto saturate_fma = active_kernels().kernels[static_cast<int>(dtype)].saturate_fma;
-    add_peak(std::string("fma-") + name, settings, "GFLOP/s", [=] { return saturate_fma(kRounds); });
-  }
+  for (const auto& [name, dtype] : types)
+    add_peak(std::string("fma-") + name, settings, "GFLOP/s",
+             [dtype = dtype] { return probes::multiply_add(dtype, kRounds); });
 #ifdef MHA_BENCH_INT8_PEAK
   if (__builtin_cpu_supports("avx512vnni"))
     add_peak("fma-int8", settings, "GOP/s", [] { return saturate_int8(8 * kRounds); });

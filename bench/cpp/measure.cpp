@@ -8,7 +8,7 @@
 #include <thread>
 #include <utility>
 
-#include "mha/runtime.hpp"
+#include "probes.hpp"
 #include "saturate.hpp"
 
 namespace mha::bench {
@@ -26,7 +26,7 @@ double measure_bandwidth(const Subject& subject, double seconds) {
   const Clock::time_point start = Clock::now();
   do {
     benchmark::DoNotOptimize(
-        read_memory(subject.blocks.data(), int(subject.blocks.size()), subject.block_bytes, subject.threads));
+        probes::read_memory(subject.blocks.data(), int(subject.blocks.size()), subject.block_bytes, subject.threads));
     bytes += double(subject.blocks.size()) * double(subject.block_bytes);
   } while (seconds_since(start) < seconds);
   return bytes / seconds_since(start) * 1e-9;
@@ -66,13 +66,13 @@ void time_subject(benchmark::State& state, const Subject& subject, bool is_smoke
 }  // namespace
 
 double measure_peak(DType product, double seconds) {
-  if (product != DType::int8) return measure_fma_gflops(product, seconds);
+  if (product != DType::int8) return probes::measure_fma_gflops(product, seconds);
   double best = 0;
 #ifdef MHA_BENCH_INT8_PEAK
   if (!__builtin_cpu_supports("avx512vnni")) return 0;
   constexpr long kRounds = 200000;
   const Clock::time_point start = Clock::now();
-  do {  // chunks of about a millisecond, of which the fastest counts, as in the library
+  do {  // chunks of about a millisecond, of which the fastest counts, as in probes::measure_fma_gflops()
     const Clock::time_point chunk = Clock::now();
     best = std::max(best, saturate_int8(kRounds) * 1e-9 / seconds_since(chunk));
   } while (seconds_since(start) < seconds);

@@ -42,15 +42,15 @@ ScoreStage stage_called(const char* function, py::handle name) {
   throw py::value_error(describe(function, "stage", rule, name));
 }
 
-py::object attend(py::handle query, py::handle key, py::handle value, const py::tuple& given_options,
+py::object attend(py::handle query, py::handle key, py::handle value, const py::dict& given_options,
                   py::handle return_lse, py::handle out, py::handle num_threads) {
   const char* const function = "scaled_dot_product_attention";
-  const OptionTuple given(given_options);
+  const GivenOptions given(function, given_options);
   const auto list = with_options(given, {{"query", query}, {"key", key}, {"value", value}, {"out", out}});
   const ArrayArguments arrays(function, list);
   const TensorView k = arrays.tensor(1, 2, kMaxRank), q = with_batch_of(k, arrays.tensor(0, 2, kMaxRank));
   const TensorView v = arrays.tensor(2, 2, kMaxRank);
-  const ScoreOptions options(function, arrays, 4, given, num_threads, batch_size_of(q));
+  const ScoreOptions options(given, arrays, 4, num_threads, batch_size_of(q));
   const bool with_lse = boolean(function, "return_lse", return_lse);
 
   const NewArray result = output_or_new(arrays, 3, out, 2, kMaxRank, q, v.extents[v.rank - 1]);
@@ -65,10 +65,10 @@ py::object attend(py::handle query, py::handle key, py::handle value, const py::
 }
 
 py::object attend_varlen(py::handle query, py::handle key, py::handle value, py::handle cu_seqlens_q,
-                         py::handle cu_seqlens_k, const py::tuple& given_options, py::handle return_lse, py::handle out,
+                         py::handle cu_seqlens_k, const py::dict& given_options, py::handle return_lse, py::handle out,
                          py::handle num_threads) {
   const char* const function = "scaled_dot_product_attention_varlen";
-  const OptionTuple given(given_options);
+  const GivenOptions given(function, given_options);
   const auto list = with_options(given, {{"query", query},
                                          {"key", key},
                                          {"value", value},
@@ -80,7 +80,7 @@ py::object attend_varlen(py::handle query, py::handle key, py::handle value, py:
   const TensorView k = arrays.tensor(1, 3, 3);
   const TensorView v = arrays.tensor(2, 3, 3);
   const RaggedArgument batch(arrays, 3, 4);
-  const ScoreOptions options(function, arrays, 6, given, num_threads, batch.size);
+  const ScoreOptions options(given, arrays, 6, num_threads, batch.size);
   const bool with_lse = boolean(function, "return_lse", return_lse);
 
   const NewArray result = output_or_new(arrays, 5, out, 2, kMaxRank, q, v.extents[2]);
@@ -94,14 +94,14 @@ py::object attend_varlen(py::handle query, py::handle key, py::handle value, py:
   return py::make_tuple(result.array, lse.array);
 }
 
-py::object weigh(py::handle query, py::handle key, const py::tuple& given_options, py::handle stage, py::handle out,
+py::object weigh(py::handle query, py::handle key, const py::dict& given_options, py::handle stage, py::handle out,
                  py::handle num_threads) {
   const char* const function = "attention_weights";
-  const OptionTuple given(given_options);
+  const GivenOptions given(function, given_options);
   const auto list = with_options(given, {{"query", query}, {"key", key}, {"out", out}});
   const ArrayArguments arrays(function, list);
   const TensorView k = arrays.tensor(1, 2, kMaxRank), q = with_batch_of(k, arrays.tensor(0, 2, kMaxRank));
-  const ScoreOptions options(function, arrays, 3, given, num_threads, batch_size_of(q));
+  const ScoreOptions options(given, arrays, 3, num_threads, batch_size_of(q));
   const ScoreStage last = stage_called(function, stage);
 
   const NewArray result = output_or_new(arrays, 2, out, 2, kMaxRank, q, k.extents[k.rank - 2]);
@@ -113,13 +113,13 @@ py::object weigh(py::handle query, py::handle key, const py::tuple& given_option
   return result.array;
 }
 
-py::object observe(py::handle query, py::handle key, const py::tuple& given_options, py::handle num_threads) {
+py::object observe(py::handle query, py::handle key, const py::dict& given_options, py::handle num_threads) {
   const char* const function = "attention_statistics";
-  const OptionTuple given(given_options);
+  const GivenOptions given(function, given_options);
   const auto list = with_options(given, {{"query", query}, {"key", key}});
   const ArrayArguments arrays(function, list);
   const TensorView k = arrays.tensor(1, 2, kMaxRank), q = with_batch_of(k, arrays.tensor(0, 2, kMaxRank));
-  const ScoreOptions options(function, arrays, 2, given, num_threads, batch_size_of(q));
+  const ScoreOptions options(given, arrays, 2, num_threads, batch_size_of(q));
 
   const int rank = q.rank - 1;
   const DType dtype = accumulator_of(q.dtype);

@@ -26,11 +26,12 @@ void with_element_of(DType dtype, Visit visit) {
   }
 }
 
-// Copies the elements from `axis` on to dense memory, each rounded once. Returns the place behind the last one.
+// Copies the elements from `axis` on to dense memory, each rounded once. Returns the place behind the last one. A view
+// has at most kMaxRank axes; without the comparison GCC inlines the recursion beyond them and warns.
 template <class From, class To>
 To* copy_rounded(const From* from, const TensorView& view, int axis, To* to) {
   for (Index i = 0; i < view.extents[axis]; ++i, from += view.strides[axis]) {
-    if (axis + 1 < view.rank)
+    if (axis + 1 < view.rank && axis + 1 < kMaxRank)
       to = copy_rounded(from, view, axis + 1, to);
     else
       *to++ = from_double<To>(to_double(*from));

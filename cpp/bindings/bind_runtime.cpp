@@ -2,17 +2,13 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <cstdint>
 #include <cstring>
-#include <memory>
 #include <string>
-#include <vector>
 
-#include <pybind11/gil_simple.h>
 #include <mha/runtime.hpp>
 
-#include "array_view.hpp"
 #include "bindings.hpp"
+#include "numpy_dtypes.hpp"
 #include "scalars.hpp"
 
 namespace mha::bindings {
@@ -40,31 +36,6 @@ py::tuple dtypes() {
   py::tuple result(kNumDTypes);
   for (int i = 0; i < kNumDTypes; ++i) result[static_cast<std::size_t>(i)] = name_of(static_cast<DType>(i));
   return result;
-}
-
-double measure(py::handle dtype, double seconds) {
-  const DType measured = dtype_from(dtype);
-  const py::gil_scoped_release_simple unlocked;
-  return measure_fma_gflops(measured, seconds);
-}
-
-std::uint64_t read(const py::list& arrays, py::handle threads) {
-  const int num_threads = positive("read_memory", "num_threads", threads, 1);
-  std::vector<py::buffer_info> buffers;
-  std::vector<const void*> blocks;
-  for (py::handle array : arrays) {
-    auto view = std::make_unique<Py_buffer>();
-    if (PyObject_GetBuffer(array.ptr(), view.get(), PyBUF_C_CONTIGUOUS | PyBUF_FORMAT) != 0)
-      throw py::error_already_set();
-    buffers.emplace_back(view.release());
-    blocks.push_back(buffers.back().ptr);
-    if (buffers.back().view()->len != buffers.front().view()->len)
-      throw py::value_error("read_memory: arrays must be of one size");
-  }
-  if (buffers.empty()) return 0;
-  const auto bytes = static_cast<std::size_t>(buffers.front().view()->len);
-  const py::gil_scoped_release_simple unlocked;
-  return read_memory(blocks.data(), static_cast<int>(blocks.size()), bytes, num_threads);
 }
 
 }  // namespace
@@ -96,8 +67,6 @@ void bind_runtime(py::module_& m) {
       "At least 1; None goes back to the environment and detection");
   m.def("in_forked_child", &in_forked_child);
   m.def("scratch_bytes", &scratch_bytes);
-  m.def("measure_fma_gflops", &measure, "(dtype, seconds) -> GFLOP/s of one core's multiply-add units");
-  m.def("read_memory", &read, "(arrays of one size, num_threads) -> XOR of their 8-byte words");
   m.def("dtypes", &dtypes, "The names of the dtypes that attention computes in");
 }
 

@@ -1,10 +1,12 @@
-// The blocks around the attention layer: LayerNorm, FeedForward, and stacks of encoder and decoder layers.
+// What stands around the attention layer: LayerNorm, FeedForward, and stacks of transformer layers.
 #include <pybind11/gil_simple.h>
 #include <mha/positions.hpp>
 #include <mha/transformer.hpp>
 
 #include <deque>
+#include <forward_list>
 #include <optional>
+#include <string_view>
 #include <utility>
 
 #include "array_view.hpp"
@@ -40,16 +42,10 @@ LayerNorm make_norm(py::handle weight, py::handle bias, py::handle eps) {
   return LayerNorm(arrays.tensor(0, 1, 1), arrays.optional_tensor(1, 1, 1), real("LayerNorm", "eps", eps, 1e-5));
 }
 
-FeedForward make_feed_forward(py::handle weight1, py::handle bias1, py::handle weight2, py::handle bias2,
-                              py::handle scale1, py::handle scale2, py::handle activation,
+FeedForward make_feed_forward(const py::tuple& up, const py::tuple& down, py::handle activation,
                               const std::string& weight_dtype) {
-  const Argument list[] = {{"weight1", weight1}, {"bias1", bias1},   {"weight2", weight2},
-                           {"bias2", bias2},     {"scale1", scale1}, {"scale2", scale2}};
-  const ArrayArguments arrays = weight_arguments("FeedForward", list, scale1);
-  const auto vector = [&](int i) { return arrays.optional_tensor(i, 1, 1); };
-  const FeedForwardWeights weights = {
-      weight_matrix(arrays, 0, 4), vector(1), weight_matrix(arrays, 2, 5), vector(3), vector(4), vector(5)};
-  return FeedForward(weights, activation_called(activation), format_of(weight_dtype, weights.weight1.dtype));
+  const FeedForwardWeights weights = {linear_weights("FeedForward", up), linear_weights("FeedForward", down)};
+  return FeedForward(weights, activation_called(activation), format_of(weight_dtype, weights.up.weight.dtype));
 }
 
 // LayerNorm and FeedForward.
@@ -70,44 +66,46 @@ py::object forward_rows(const char* function, const RowLayer& layer, py::handle 
 }
 
 py::tuple norm_weights(const LayerNorm& norm) {
-  const Index extents[] = {norm.embed_dim()};
-  const NewArray weight = new_array(norm.dtype(), 1, extents);
-  const NewArray bias = norm.has_bias() ? new_array(norm.dtype(), 1, extents) : NewArray{py::none(), {}};
+  const NewArray weight = new_vector(norm.dtype(), norm.embed_dim(), true);
+  const NewArray bias = new_vector(norm.dtype(), norm.embed_dim(), norm.has_bias());
   norm.copy_weights(weight.view, bias.view);
   return py::make_tuple(weight.array, bias.array);
 }
 
 py::tuple feed_forward_weights(const FeedForward& layer) {
   const Index in = layer.embed_dim(), hidden = layer.feedforward_dim();
-  const Index up[] = {hidden, in}, down[] = {in, hidden};
-  const bool is_int8 = layer.weight_format() == WeightFormat::int8;
-  const auto vector = [&](bool given, const Index* extents) {
-    return given ? new_array(layer.dtype(), 1, extents) : NewArray{py::none(), {}};
-  };
-  const DType dtype_of_matrices = is_int8 ? DType::int8 : layer.dtype();
-  const NewArray weight1 = new_array(dtype_of_matrices, 2, up), weight2 = new_array(dtype_of_matrices, 2, down);
-  const NewArray bias1 = vector(layer.has_bias1(), up), bias2 = vector(layer.has_bias2(), down);
-  const NewArray scale1 = vector(is_int8, up), scale2 = vector(is_int8, down);
-  layer.copy_weights({weight1.view, bias1.view, weight2.view, bias2.view, scale1.view, scale2.view});
-  return py::make_tuple(weight1.array, bias1.array, weight2.array, bias2.array, scale1.array, scale2.array);
+  const NewLinear up({hidden, in, layer.has_up_bias()}, layer.dtype(), layer.weight_format());
+  const NewLinear down({in, hidden, layer.has_down_bias()}, layer.dtype(), layer.weight_format());
+  layer.copy_weights({up.views, down.views});
+  return py::make_tuple(up.arrays, down.arrays);
 }
 
-EncoderLayer make_encoder_layer(const Layer& self_attention, const FeedForward& feed_forward, const LayerNorm& norm1,
-                                const LayerNorm& norm2, bool norm_first) {
-  return {self_attention.attention, feed_forward, norm1, norm2, norm_first};
+// What messages say that arrays must have the dtype of.
+constexpr const char* kOwner = "the layers";
+
+// A stack, and what messages call it.
+struct Stack {
+  std::string name;
+  TransformerStack layers;
+};
+
+// One layer as Python passes it: (self_attn, cross_attn or None, feed_forward, norms, norm_first).
+TransformerLayer layer_from(const py::tuple& parts) {
+  const auto norms = py::reinterpret_borrow<py::tuple>(parts[3]);
+  const auto attention = [](py::handle layer) { return layer.cast<const Layer&>().attention; };
+  const auto norm = [&](std::size_t i) { return norms[i].cast<const LayerNorm&>(); };
+  TransformerLayer layer = {attention(parts[0]), {}, parts[2].cast<const FeedForward&>(), norm(0), norm(1), {}};
+  if (!parts[1].is_none()) layer.cross_attention = attention(parts[1]);
+  if (norms.size() > 2) layer.norm3 = norm(2);
+  layer.norm_placement = parts[4].cast<bool>() ? NormPlacement::before : NormPlacement::after;
+  return layer;
 }
 
-DecoderLayer make_decoder_layer(const Layer& self_attention, const Layer& cross_attention,
-                                const FeedForward& feed_forward, const LayerNorm& norm1, const LayerNorm& norm2,
-                                const LayerNorm& norm3, bool norm_first) {
-  return {self_attention.attention, cross_attention.attention, feed_forward, norm1, norm2, norm3, norm_first};
-}
-
-template <class Stack, class StackLayer>
-Stack make_stack(const py::list& layers, const LayerNorm* norm) {
-  std::vector<StackLayer> parts;
-  for (py::handle layer : layers) parts.push_back(layer.cast<const StackLayer&>());
-  return Stack(parts.data(), static_cast<Index>(parts.size()), norm);
+Stack make_stack(const std::string& name, const py::list& layers, const LayerNorm* final_norm) {
+  std::vector<TransformerLayer> parts;
+  parts.reserve(layers.size());
+  for (py::handle layer : layers) parts.push_back(layer_from(py::reinterpret_borrow<py::tuple>(layer)));
+  return {name, TransformerStack(parts.data(), static_cast<Index>(parts.size()), final_norm, name.c_str())};
 }
 
 // A list of caches, one for each layer, or None; in use as long as this lives.
@@ -136,86 +134,125 @@ class CacheList {
   std::deque<CacheUse> uses_;
 };
 
-Index batch_size_of(const TensorView& x) { return x.rank == 3 ? x.extents[0] : 1; }
+// What messages call the options of the attention to the memory.
+constexpr const char* memory_name(std::string_view option, const char* usual) {
+  return option == "key_lengths" ? "memory_lengths" : usual;
+}
+constexpr const char* kMemoryOptionNames[] = {
+#define MHA_OPTION(field, type, argument, reading) memory_name(#argument, "memory_" #argument),
+#include <mha/attention_options.def>
+#undef MHA_OPTION
+};
 
-py::object encode(const Encoder& encoder, py::handle x, const py::tuple& given_options, py::handle cu_seqlens,
-                  py::handle caches, py::handle new_lengths, py::handle need_weights, py::handle out,
-                  py::handle num_threads) {
-  const char* const function = "Encoder";
-  const OptionTuple given(given_options);
-  const auto list =
-      with_options(given, {{"x", x}, {"cu_seqlens", cu_seqlens}, {"new_lengths", new_lengths}, {"out", out}});
-  const ArrayArguments arrays(function, list, encoder.dtype(), "the encoder");
-  const bool is_ragged = arrays.given(1), with_weights = boolean(function, "need_weights", need_weights);
-  if (is_ragged && (with_weights || !caches.is_none()))
-    throw py::value_error("Encoder: cu_seqlens cannot be combined with need_weights or caches");
-  const TensorView rows = is_ragged ? arrays.tensor(0, 2, 2) : arrays.tensor(0, 2, 3);
-  const std::vector<std::int64_t> offsets = is_ragged ? arrays.offsets(1) : std::vector<std::int64_t>{};
-  const Index batch = is_ragged ? static_cast<Index>(offsets.size()) - 1 : batch_size_of(rows);
-  const ScoreOptions options(function, arrays, 4, given, num_threads, batch);
-  const NewLengths counts(arrays, 2, rows);
-  const CacheList used(function, "caches", caches, encoder.num_layers(), CacheUse::changes);
-  const NewArray result = output_or_new(arrays, 3, out, 2, kMaxRank, rows, rows.extents[rows.rank - 1]);
-
-  py::list weights;
-  std::vector<MutableTensorView> weight_views;
-  if (with_weights) {
-    const Index length = rows.extents[rows.rank - 2];
-    for (Index i = 0; i < encoder.num_layers(); ++i) {
-      const MultiHeadAttentionConfig& sizes = encoder.layer(i).self_attention.config();
-      const Index keys = used ? keys_after(used[static_cast<std::size_t>(i)], rows, length, counts) : length;
-      const Index extents[] = {rows.extents[0], sizes.num_heads, length, keys + sizes.added_keys()};
-      const NewArray of_layer = new_array(rows.dtype, rows.rank + 1, rows.rank == 3 ? extents : extents + 1);
-      weight_views.push_back(of_layer.view);
-      weights.append(of_layer.array);
+// What a call has besides rows and options: the entries of a dict, None for one that is not there.
+struct GivenExtras {
+  explicit GivenExtras(const py::dict& given) {
+    static const std::pair<PyObject*, py::handle GivenExtras::*> fields[] = {
+        {PyUnicode_InternFromString("cu_seqlens"), &GivenExtras::cu_seqlens},
+        {PyUnicode_InternFromString("memory"), &GivenExtras::memory},
+        {PyUnicode_InternFromString("memory_caches"), &GivenExtras::memory_caches},
+        {PyUnicode_InternFromString("memory_options"), &GivenExtras::memory_options},
+        {PyUnicode_InternFromString("layer_options"), &GivenExtras::layer_options},
+        {PyUnicode_InternFromString("caches"), &GivenExtras::caches},
+        {PyUnicode_InternFromString("new_lengths"), &GivenExtras::new_lengths},
+        {PyUnicode_InternFromString("need_weights"), &GivenExtras::need_weights}};
+    for (const auto& [name, field] : fields) {
+      PyObject* const value = PyDict_GetItemWithError(given.ptr(), name);
+      this->*field = value ? value : Py_None;
     }
   }
-  EncoderExtras extras;
-  extras.weights = weight_views.empty() ? nullptr : weight_views.data();
-  extras.caches = used.data();
+
+  py::handle cu_seqlens, memory, memory_caches, memory_options, layer_options, caches, new_lengths, need_weights;
+};
+
+// Score options of each layer, or of the attention to the memory alone: a sequence of dicts, or None.
+class OptionSets {
+ public:
+  // `x` is for messages, and `batch_size` that of the call.
+  OptionSets(const char* function, py::handle dicts, const char* const* names, py::handle x, DType dtype,
+             Index batch_size) {
+    if (dicts.is_none()) return;
+    for (py::handle dict : dicts) {
+      const GivenOptions given(function, py::reinterpret_borrow<py::dict>(dict), names);
+      const auto list = with_options(given, {{"x", x}});
+      owners_.emplace_front(given, ArrayArguments(function, list, dtype, kOwner), 1, py::none(), batch_size);
+      views_.push_back(owners_.front());
+    }
+  }
+
+  const AttentionOptions* data() const { return views_.empty() ? nullptr : views_.data(); }
+
+ private:
+  std::forward_list<ScoreOptions> owners_;  // of what the views point to
+  std::vector<AttentionOptions> views_;
+};
+
+// New arrays for the softmax weights of each layer.
+struct NewWeights {
+  NewWeights(const TransformerStack& stack, const TensorView& x, const CacheList& caches, const NewLengths& counts) {
+    const Index length = x.extents[x.rank - 2];
+    for (Index i = 0; i < stack.num_layers(); ++i) {
+      const MultiHeadAttentionConfig& sizes = stack.layer(i).self_attention.config();
+      const Index keys = caches ? keys_after(caches[static_cast<std::size_t>(i)], x, length, counts) : length;
+      const Index extents[] = {x.extents[0], sizes.num_heads, length, keys + sizes.added_keys()};
+      const NewArray of_layer = new_array(x.dtype, x.rank + 1, x.rank == 3 ? extents : extents + 1);
+      views.push_back(of_layer.view);
+      arrays.append(of_layer.array);
+    }
+  }
+
+  py::list arrays;
+  std::vector<MutableTensorView> views;
+};
+
+py::object forward_stack(const Stack& stack, py::handle x, const py::dict& given_options, const py::dict& given_extras,
+                         py::handle out, py::handle num_threads) {
+  const char* const function = stack.name.c_str();
+  const TransformerStack& layers = stack.layers;
+  const DType dtype = layers.dtype();
+  const GivenExtras given(given_extras);
+  const GivenOptions of_all(function, given_options);
+  const auto list = with_options(of_all, {{"x", x},
+                                          {"memory", given.memory},
+                                          {"cu_seqlens", given.cu_seqlens},
+                                          {"new_lengths", given.new_lengths},
+                                          {"out", out}});
+  const ArrayArguments arrays(function, list, dtype, kOwner);
+  const bool is_ragged = arrays.given(2);
+  const bool with_weights = !given.need_weights.is_none() && boolean(function, "need_weights", given.need_weights);
+  if (is_ragged && (with_weights || !given.caches.is_none()))
+    throw py::value_error(stack.name + ": cu_seqlens cannot be combined with need_weights or caches");
+  const TensorView rows = arrays.tensor(0, 2, is_ragged ? 2 : 3);
+  const std::vector<std::int64_t> offsets = is_ragged ? arrays.offsets(2) : std::vector<std::int64_t>{};
+  const Index batch = is_ragged ? static_cast<Index>(offsets.size()) - 1 : rows.rank == 3 ? rows.extents[0] : 1;
+  const ScoreOptions options(of_all, arrays, 5, num_threads, batch);
+  const OptionSets of_layers(function, given.layer_options, kOptionNames, x, dtype, batch);
+  const py::tuple memory_options = given.memory_options.is_none() ? py::tuple() : py::make_tuple(given.memory_options);
+  const OptionSets of_memory(function, memory_options, kMemoryOptionNames, x, dtype, batch);
+  const NewLengths counts(arrays, 3, rows);
+  const CacheList caches(function, "caches", given.caches, layers.num_layers(), CacheUse::changes);
+  const CacheList memory(function, "memory_caches", given.memory_caches, layers.num_layers(), CacheUse::reads);
+
+  TransformerExtras extras;
+  extras.memory = arrays.optional_tensor(1, 2, 3);
+  extras.memory_caches = memory.data();
+  if (of_memory.data()) extras.memory_options = *of_memory.data();
+  extras.layer_options = of_layers.data();
+  extras.caches = caches.data();
   extras.new_lengths = counts.data();
+  const NewArray result = output_or_new(arrays, 4, out, 2, kMaxRank, rows, rows.extents[rows.rank - 1]);
+  std::optional<NewWeights> weights;
+  if (with_weights) extras.weights = weights.emplace(layers, rows, caches, counts).views.data();
   warn_if_forked();
   {
     const py::gil_scoped_release_simple unlocked;
     if (is_ragged)
-      encoder.forward_varlen(rows, offsets.data(), batch, result.view, options);
+      layers.forward_varlen(rows, offsets.data(), batch, result.view, options, extras.layer_options);
     else
-      encoder.forward(rows, result.view, options, extras);
+      layers.forward(rows, result.view, options, extras);
   }
-  if (weight_views.empty()) return result.array;
-  return py::make_tuple(result.array, weights);
-}
-
-py::object decode(const Decoder& decoder, py::handle x, py::handle memory, const py::tuple& given_options,
-                  const py::tuple& given_memory_options, py::handle caches, py::handle memory_caches,
-                  py::handle new_lengths, py::handle out, py::handle num_threads) {
-  const char* const function = "Decoder";
-  const OptionTuple given(given_options), of_memory(given_memory_options);
-  const auto list = with_options(given, {{"x", x}, {"memory", memory}, {"new_lengths", new_lengths}, {"out", out}});
-  const auto memory_list = with_options(of_memory, {{"memory", memory}},
-                                        {"memory_attn_mask", "memory_key_mask", "memory_query_offset", "memory_lengths",
-                                         "memory_alibi_slopes", "memory_sinks"});
-  const ArrayArguments arrays(function, list, decoder.dtype(), "the decoder");
-  const ArrayArguments memory_arrays(function, memory_list, decoder.dtype(), "the decoder");
-  const TensorView rows = arrays.tensor(0, 2, 3);
-  const ScoreOptions options(function, arrays, 4, given, num_threads, batch_size_of(rows));
-  const ScoreOptions memory_options(function, memory_arrays, 1, of_memory, num_threads, batch_size_of(rows));
-  const NewLengths counts(arrays, 2, rows);
-  const CacheList used(function, "caches", caches, decoder.num_layers(), CacheUse::changes);
-  const CacheList read(function, "memory_caches", memory_caches, decoder.num_layers(), CacheUse::reads);
-
-  DecoderContext context;
-  context.memory = arrays.optional_tensor(1, 2, 3);
-  context.memory_caches = read.data();
-  context.caches = used.data();
-  context.new_lengths = counts.data();
-  const NewArray result = output_or_new(arrays, 3, out, 2, kMaxRank, rows, rows.extents[rows.rank - 1]);
-  warn_if_forked();
-  {
-    const py::gil_scoped_release_simple unlocked;
-    decoder.forward(rows, context, result.view, options, memory_options);
-  }
-  return result.array;
+  if (!weights) return result.array;
+  return py::make_tuple(result.array, weights->arrays);
 }
 
 py::object positions(Index length, Index embed_dim, std::int64_t first_position, py::handle dtype) {
@@ -240,29 +277,22 @@ void bind_transformer(py::module_& m) {
       .def_property_readonly("eps", &LayerNorm::eps)
       .def_property_readonly("dtype", [](const LayerNorm& norm) { return numpy_dtype(norm.dtype()); });
   py::class_<FeedForward>(m, "FeedForward")
-      .def(py::init(&make_feed_forward), "(weight1, bias1, weight2, bias2, scale1, scale2, activation, weight_dtype)")
+      .def(py::init(&make_feed_forward), "(up, down, activation, weight_dtype), up and down (weight, bias, scale)")
       .def(
           "forward",
           [](const FeedForward& layer, py::handle x, py::handle out, py::handle num_threads) {
             return forward_rows("FeedForward", layer, x, out, num_threads);
           },
           "(x, out, num_threads) -> out")
-      .def("weights", &feed_forward_weights,
-           "() -> copies of weight1, bias1, weight2, bias2, scale1, scale2, None for one that the layer lacks")
+      .def("weights", &feed_forward_weights, "() -> copies, (up, down)")
       .def_property_readonly("activation", [](const FeedForward& layer) { return name_of(layer.activation()); })
       .def_property_readonly("dtype", [](const FeedForward& layer) { return numpy_dtype(layer.dtype()); });
-  py::class_<EncoderLayer>(m, "EncoderLayer")
-      .def(py::init(&make_encoder_layer), "(self_attn, feed_forward, norm1, norm2, norm_first)");
-  py::class_<DecoderLayer>(m, "DecoderLayer")
-      .def(py::init(&make_decoder_layer), "(self_attn, cross_attn, feed_forward, norm1, norm2, norm3, norm_first)");
-  py::class_<Encoder>(m, "Encoder")
-      .def(py::init(&make_stack<Encoder, EncoderLayer>), "(layers, norm or None)")
-      .def("forward", &encode,
-           "(x, options, cu_seqlens, caches, new_lengths, need_weights, out, num_threads) -> out or (out, weights)");
-  py::class_<Decoder>(m, "Decoder")
-      .def(py::init(&make_stack<Decoder, DecoderLayer>), "(layers, norm or None)")
-      .def("forward", &decode,
-           "(x, memory, options, memory_options, caches, memory_caches, new_lengths, out, num_threads) -> out");
+  py::class_<Stack>(m, "TransformerStack")
+      .def(py::init(&make_stack),
+           "(name, layers, norm or None), layers (self_attn, cross_attn or None, feed_forward, norms, norm_first)")
+      .def("forward", &forward_stack,
+           "(x, options, extras, out, num_threads) -> out or (out, weights): extras are entries cu_seqlens, memory, "
+           "memory_caches, memory_options, layer_options, caches, new_lengths, need_weights");
   m.def("sinusoidal_positions", &positions, "(length, embed_dim, first_position, dtype) -> positions");
 }
 

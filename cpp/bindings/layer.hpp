@@ -12,12 +12,20 @@
 
 namespace mha::bindings {
 
-constexpr int kNumWeights = 14, kFirstScale = 10;
+/// What is known of a linear map without its numbers.
+struct LinearShape {
+  explicit LinearShape(const LinearWeights& weights)
+      : out_features(weights.weight.extents[0]), in_features(weights.weight.extents[1]), has_bias(bool(weights.bias)) {}
+  LinearShape(Index rows, Index columns, bool bias) : out_features(rows), in_features(columns), has_bias(bias) {}
 
-/// The layer, and which of its weights exist: a bias that was not given is not handed back.
+  Index out_features, in_features;
+  bool has_bias;
+};
+
+/// The layer, and what is handed back of its weights: those that it was given.
 struct Layer {
   MultiHeadAttention attention;
-  bool has_weight[kNumWeights];
+  std::vector<LinearShape> projections;  // query, key, value, out
 };
 
 /// How a layer of `dtype` keeps weights of `weight_dtype`.
@@ -26,16 +34,37 @@ inline WeightFormat format_of(const std::string& weight_dtype, DType dtype) {
   return weight_dtype == "bfloat16" && dtype != DType::bf16 ? WeightFormat::bf16 : WeightFormat::plain;
 }
 
-/// The matrix of weights that is argument `i`, of int8 if argument `scale` is given.
-inline TensorView weight_matrix(const ArrayArguments& arrays, int i, int scale) {
-  return arrays.given(scale) ? arrays.int8_tensor(i, 2, 2) : arrays.tensor(i, 2, 2);
+/// Weights of a linear map as Python passes them, (weight, bias or None, scale or None). With a scale, which belongs to a
+/// matrix of int8, the bias is float32.
+inline LinearWeights linear_weights(const char* function, const py::tuple& given) {
+  if (given.size() != 3) throw py::type_error("a linear map must be a tuple (weight, bias, scale)");
+  const Argument list[] = {{"weight", given[0]}, {"bias", given[1]}, {"scale", given[2]}};
+  const bool is_int8 = !given[2].is_none();
+  const ArrayArguments arrays = is_int8 ? ArrayArguments(function, list, DType::f32) : ArrayArguments(function, list);
+  return {is_int8 ? arrays.int8_tensor(0, 2, 2) : arrays.tensor(0, 2, 2), arrays.optional_tensor(1, 1, 1),
+          arrays.optional_tensor(2, 1, 1)};
 }
 
-/// The weights of a layer, of the dtype of the first one; the others of weights in int8, which have scales, are float32.
-template <class List>
-ArrayArguments weight_arguments(const char* function, const List& list, py::handle scale) {
-  return scale.is_none() ? ArrayArguments(function, list) : ArrayArguments(function, list, DType::f32);
+/// An array [size] and the view to fill it through; None and an empty view, if it is not `wanted`.
+inline NewArray new_vector(DType dtype, Index size, bool wanted) {
+  return wanted ? new_array(dtype, 1, &size) : NewArray{py::none(), {}};
 }
+
+/// New arrays in the order of linear_weights(), and the views to fill them through.
+struct NewLinear {
+  NewLinear(const LinearShape& shape, DType dtype, WeightFormat format) {
+    const bool is_int8 = format == WeightFormat::int8;
+    const Index extents[] = {shape.out_features, shape.in_features};
+    const NewArray weight = new_array(is_int8 ? DType::int8 : dtype, 2, extents);
+    const NewArray bias = new_vector(dtype, shape.out_features, shape.has_bias);
+    const NewArray scale = new_vector(DType::f32, shape.out_features, is_int8);
+    arrays = py::make_tuple(weight.array, bias.array, scale.array);
+    views = {weight.view, bias.view, scale.view};
+  }
+
+  py::tuple arrays;
+  LinearWeightOutputs views;
+};
 
 /// The argument new_lengths, [B] or None, in a call whose tokens are `rows`: [B, T, features] or [T, features].
 class NewLengths {

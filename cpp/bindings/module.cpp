@@ -29,6 +29,7 @@ PYBIND11_MODULE(_core, m, py::mod_gil_not_used()) {
   mha::bindings::bind_kv_cache(m);
   mha::bindings::bind_merge(m);
   mha::bindings::bind_multi_head_attention(m);
+  mha::bindings::bind_probes(m);
   mha::bindings::bind_runtime(m);
   mha::bindings::bind_transformer(m);
 }

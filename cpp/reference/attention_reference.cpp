@@ -71,7 +71,8 @@ struct Dense {
 };
 
 /// x W^T + b, laid out as [B, heads, T, features of one head].
-Dense project_heads(const TensorView& x, const TensorView& weight, const TensorView& bias, Index heads) {
+Dense project_heads(const TensorView& x, const LinearWeights& linear, Index heads) {
+  const TensorView &weight = linear.weight, &bias = linear.bias;
   const Index batch = extent(x, 2), length = extent(x, 1), in = extent(x, 0), width = weight.extents[0] / heads;
   Dense result{std::vector<double>(static_cast<std::size_t>(batch * heads * length * width)), {}};
   result.view = TensorView(result.data.data(), {batch, heads, length, width});
@@ -169,9 +170,9 @@ Attention multi_head_attention(const MultiHeadAttentionConfig& config, const Mul
                                const TensorView& query, const TensorView& key, const TensorView& value,
                                const AttentionOptions& options) {
   const Index heads = config.num_heads, kv_heads = config.num_kv_heads > 0 ? config.num_kv_heads : heads;
-  const Dense q = project_heads(query, weights.query_weight, weights.query_bias, heads);
-  const Dense k = project_heads(key, weights.key_weight, weights.key_bias, kv_heads);
-  const Dense v = project_heads(value, weights.value_weight, weights.value_bias, kv_heads);
+  const Dense q = project_heads(query, weights.query, heads);
+  const Dense k = project_heads(key, weights.key, kv_heads);
+  const Dense v = project_heads(value, weights.value, kv_heads);
   const Dense keys = with_added_rows(k, weights.added_key, config.add_zero_attn);
   const Dense values = with_added_rows(v, weights.added_value, config.add_zero_attn);
   Attention result = attention(q.view, keys.view, values.view, options, config.added_keys());
@@ -185,7 +186,7 @@ Attention multi_head_attention(const MultiHeadAttentionConfig& config, const Mul
         for (Index d = 0; d < width; ++d)
           concatenated.push_back(result.out.data()[((b * heads + h) * queries + i) * width + d]);
   const TensorView heads_view(concatenated.data(), {batch, queries, heads * width});
-  result.out = project_heads(heads_view, weights.out_weight, weights.out_bias, 1).data;
+  result.out = project_heads(heads_view, weights.out, 1).data;
   return result;
 }
 

@@ -16,7 +16,7 @@ int main() {
   config.num_heads = H;
   config.num_kv_heads = Hk;
   const mha::TensorView wide(weights.data(), {E, E}), narrow(weights.data(), {Hk * D, E});
-  const mha::MultiHeadAttention layer(config, {wide, narrow, narrow, wide, {}, {}, {}, {}});
+  const mha::MultiHeadAttention layer(config, {wide, narrow, narrow, wide});
 
   mha::AttentionOptions options;
   options.is_causal = true;

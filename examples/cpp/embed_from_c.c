@@ -23,29 +23,29 @@ static mha_tensor dense(const float* data, ptrdiff_t rows, ptrdiff_t columns) {
 }
 
 /* An encoder, or null. It keeps what it needs of its parts. */
-static mha_encoder* make_encoder(void) {
+static mha_transformer* make_encoder(void) {
   static float square[E * E], up[F * E], down[E * F], ones[E];
   fill(square, E * E, 1);
   fill(up, F * E, 2);
   fill(down, E * F, 3);
   for (int i = 0; i < E; ++i) ones[i] = 1;
-  const mha_tensor projection = dense(square, E, E), weight1 = dense(up, F, E), weight2 = dense(down, E, F);
+  const mha_tensor square_weight = dense(square, E, E), up_weight = dense(up, F, E), down_weight = dense(down, E, F);
   const mha_tensor scale = mha_dense(ones, MHA_DTYPE_f32, 1, (const ptrdiff_t[]){E});
 
   const mha_layer_config sizes = {.embed_dim = E, .num_heads = H};
-  const mha_layer_weights weights = {
-      .query_weight = &projection, .key_weight = &projection, .value_weight = &projection, .out_weight = &projection};
-  const mha_feed_forward_weights hidden = {.weight1 = &weight1, .weight2 = &weight2};
+  const mha_linear_weights projection = {.weight = &square_weight};
+  const mha_layer_weights weights = {.query = projection, .key = projection, .value = projection, .out = projection};
+  const mha_feed_forward_weights hidden = {.up = {.weight = &up_weight}, .down = {.weight = &down_weight}};
   mha_layer* attention = NULL;
   mha_feed_forward* feed_forward = NULL;
   mha_norm* norm = NULL;
-  mha_encoder* encoder = NULL;
+  mha_transformer* encoder = NULL;
   if (check(mha_layer_create(&sizes, &weights, &attention)) &&
       check(mha_feed_forward_create(&hidden, MHA_ACTIVATION_GELU, MHA_WEIGHT_FORMAT_PLAIN, &feed_forward)) &&
       check(mha_norm_create(&scale, NULL, 1e-5, &norm))) {
-    const mha_encoder_layer layer = {
+    const mha_transformer_layer layer = {
         .self_attention = attention, .feed_forward = feed_forward, .norm1 = norm, .norm2 = norm};
-    check(mha_encoder_create((const mha_encoder_layer[LAYERS]){layer, layer}, LAYERS, NULL, &encoder));
+    check(mha_transformer_create((const mha_transformer_layer[LAYERS]){layer, layer}, LAYERS, NULL, &encoder));
   }
   mha_norm_destroy(norm);
   mha_feed_forward_destroy(feed_forward);
@@ -54,7 +54,7 @@ static mha_encoder* make_encoder(void) {
 }
 
 /* embeddings: [count, E], of `count` texts whose tokens lie between the offsets. */
-static int embed(const mha_encoder* encoder, const int64_t* tokens, const int64_t* offsets, int count,
+static int embed(const mha_transformer* encoder, const int64_t* tokens, const int64_t* offsets, int count,
                  float* embeddings) {
   float words[V * E], positions[P * E], rows[N * E];
   fill(words, V * E, 4);
@@ -63,14 +63,14 @@ static int embed(const mha_encoder* encoder, const int64_t* tokens, const int64_
   const mha_embedding_tables tables = {.words = &word_table, .positions = &position_table, .norm_eps = 1e-5};
   return check(mha_sinusoidal_positions(&position_table, 0)) &&
          check(mha_embed_tokens(tokens, offsets, count, &tables, &x, 0)) &&
-         check(mha_encoder_forward_varlen(encoder, &x, offsets, count, &x, NULL)) &&
+         check(mha_transformer_forward_varlen(encoder, &x, offsets, count, &x, NULL, NULL)) &&
          check(mha_mean_pool(&x, offsets, count, true, &means, 0));
 }
 
 int main(void) {
   const int64_t tokens[N] = {3, 1, 4, 1, 5, 9, 2}, both[] = {0, 3, N}, alone[] = {0, N - 3};
   float embeddings[2][E], second[E];
-  mha_encoder* encoder = make_encoder();
+  mha_transformer* encoder = make_encoder();
   int good =
       encoder != NULL && embed(encoder, tokens, both, 2, embeddings[0]) && embed(encoder, tokens + 3, alone, 1, second);
   if (good) {
@@ -80,6 +80,6 @@ int main(void) {
     good = memcmp(embeddings[1], second, sizeof second) == 0;
     printf("the second text has %s bits alone\n", good ? "the same" : "OTHER");
   }
-  mha_encoder_destroy(encoder);
+  mha_transformer_destroy(encoder);
   return !good;
 }

@@ -22,8 +22,8 @@ int main(void) {
   mha_layer* layer = NULL;
   mha_cache* cache = NULL;
   const mha_layer_config config = {.embed_dim = E, .num_heads = H};
-  const mha_layer_weights weights = {
-      .query_weight = &weight, .key_weight = &weight, .value_weight = &weight, .out_weight = &weight};
+  const mha_linear_weights projection = {.weight = &weight};
+  const mha_layer_weights weights = {.query = projection, .key = projection, .value = projection, .out = projection};
   const mha_cache_config sizes = {
       .batch_size = 1, .num_kv_heads = H, .capacity = T, .head_dim = D, .dtype = MHA_DTYPE_f32};
   int good = check(mha_layer_create(&config, &weights, &layer)) && check(mha_cache_create(&sizes, &cache));

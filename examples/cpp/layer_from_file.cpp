@@ -41,14 +41,10 @@ std::vector<float> read(const std::string& path) {
 mha::MultiHeadAttention make_layer(const std::vector<float>& w) {
   const float *in_bias = w.data() + 3 * kMatrix, *out = in_bias + 3 * E;
   mha::MultiHeadAttentionWeights weights;
-  weights.query_weight = mha::TensorView(w.data(), {E, E});
-  weights.key_weight = mha::TensorView(w.data() + kMatrix, {E, E});
-  weights.value_weight = mha::TensorView(w.data() + 2 * kMatrix, {E, E});
-  weights.query_bias = mha::TensorView(in_bias, {E});
-  weights.key_bias = mha::TensorView(in_bias + E, {E});
-  weights.value_bias = mha::TensorView(in_bias + 2 * E, {E});
-  weights.out_weight = mha::TensorView(out, {E, E});
-  weights.out_bias = mha::TensorView(out + kMatrix, {E});
+  weights.query = {{w.data(), {E, E}}, {in_bias, {E}}};
+  weights.key = {{w.data() + kMatrix, {E, E}}, {in_bias + E, {E}}};
+  weights.value = {{w.data() + 2 * kMatrix, {E, E}}, {in_bias + 2 * E, {E}}};
+  weights.out = {{out, {E, E}}, {out + kMatrix, {E}}};
   return mha::MultiHeadAttention({E, H}, weights);
 }
 

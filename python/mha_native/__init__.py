@@ -4,10 +4,9 @@ from . import compat, models, reference
 from ._core import __version__
 from .attention import attention_weights, scaled_dot_product_attention
 from .kv_cache import KVCache
-from .layers.decoder import Decoder
-from .layers.decoder_layer import DecoderLayer
-from .layers.encoder import Encoder
-from .layers.encoder_layer import EncoderLayer
+from .layers.causal_decoder import CausalDecoder
+from .layers.decoder import Decoder, DecoderLayer
+from .layers.encoder import Encoder, EncoderLayer
 from .layers.feed_forward import FeedForward
 from .layers.layer_norm import LayerNorm
 from .layers.multi_head_attention import MultiHeadAttention
@@ -29,6 +28,7 @@ from .varlen import scaled_dot_product_attention_varlen
 
 __all__ = [
     "AttentionStatistics",
+    "CausalDecoder",
     "Decoder",
     "DecoderLayer",
     "Encoder",

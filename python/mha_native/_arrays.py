@@ -12,20 +12,6 @@ from . import _core
 # A NumPy array, or a CPU tensor of any library that speaks DLPack.
 Tensor: TypeAlias = Any
 
-# What `attention_options` gives.
-AttentionOptions: TypeAlias = tuple[
-    Tensor | None,
-    Tensor | None,
-    bool,
-    int | Tensor,
-    Tensor | None,
-    tuple[int, int] | None,
-    float | None,
-    float | None,
-    Tensor | None,
-    Tensor | None,
-]
-
 # DLPack's names for memory that the CPU reads like its own: its own, and pinned for CUDA or ROCm.
 _HOST_DEVICES = (1, 3, 11)
 
@@ -60,34 +46,6 @@ def to_numpy(function: str, name: str, tensor: Tensor) -> Any:
         raise TypeError(f"{function}: {name} ({kind}, {dtype}) cannot be read by NumPy: {error}") from error
     place = getattr(tensor, "device", f"DLPack type {device}")
     raise TypeError(f"{function}: {name} ({kind}) is on a device, {place}; copy it to the CPU")
-
-
-def attention_options(
-    function: str,
-    attn_mask: Tensor | None,
-    key_mask: Tensor | None,
-    is_causal: bool,
-    query_offset: int | Tensor,
-    key_lengths: Tensor | None,
-    window: tuple[int, int] | None,
-    scale: float | None,
-    softcap: float | None,
-    alibi_slopes: Tensor | None,
-    sinks: Tensor | None,
-) -> AttentionOptions:
-    """What functions and layers of attention take, in the order of the core; without a `key_mask` it is None."""
-    return (
-        attn_mask if attn_mask is None or type(attn_mask) is np.ndarray else to_numpy(function, "attn_mask", attn_mask),
-        key_mask if key_mask is None or type(key_mask) is np.ndarray else to_numpy(function, "key_mask", key_mask),
-        is_causal,
-        query_offset if type(query_offset) is int else to_numpy(function, "query_offset", query_offset),
-        key_lengths if key_lengths is None else to_numpy(function, "key_lengths", key_lengths),
-        window,
-        scale,
-        softcap,
-        alibi_slopes if alibi_slopes is None else to_numpy(function, "alibi_slopes", alibi_slopes),
-        sinks if sinks is None else to_numpy(function, "sinks", sinks),
-    )
 
 
 def widened(array: NDArray[Any]) -> NDArray[Any]:

@@ -1,11 +1,15 @@
 """The compiled core: positional arguments, NumPy arrays only. The functions of the package document them."""
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from ._arrays import AttentionOptions
+from ._options import ScoreOptions
+
+# The weights of a linear map: matrix, bias, and the scale of a matrix in int8.
+Linear: TypeAlias = tuple[NDArray[Any], NDArray[Any] | None, NDArray[Any] | None]
 
 __version__: str
 compiler: str
@@ -14,7 +18,7 @@ def scaled_dot_product_attention(
     query: NDArray[Any],
     key: NDArray[Any],
     value: NDArray[Any],
-    options: AttentionOptions,
+    options: ScoreOptions,
     return_lse: bool,
     out: NDArray[Any] | None,
     num_threads: int | None,
@@ -26,7 +30,7 @@ def scaled_dot_product_attention_varlen(
     value: NDArray[Any],
     cu_seqlens_q: NDArray[Any],
     cu_seqlens_k: NDArray[Any],
-    options: AttentionOptions,
+    options: ScoreOptions,
     return_lse: bool,
     out: NDArray[Any] | None,
     num_threads: int | None,
@@ -35,7 +39,7 @@ def scaled_dot_product_attention_varlen(
 def attention_weights(
     query: NDArray[Any],
     key: NDArray[Any],
-    options: AttentionOptions,
+    options: ScoreOptions,
     stage: str,
     out: NDArray[Any] | None,
     num_threads: int | None,
@@ -44,7 +48,7 @@ def attention_weights(
 def attention_statistics(
     query: NDArray[Any],
     key: NDArray[Any],
-    options: AttentionOptions,
+    options: ScoreOptions,
     num_threads: int | None,
     /,
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.int64], NDArray[Any], NDArray[Any]]: ...
@@ -128,28 +132,9 @@ class KVCache:
 class MultiHeadAttention:
     def __init__(
         self,
-        embed_dim: int,
-        num_heads: int,
-        num_kv_heads: int,
-        head_dim: int,
-        value_head_dim: int,
-        kdim: int,
-        vdim: int,
-        out_dim: int,
-        query_weight: NDArray[Any],
-        key_weight: NDArray[Any],
-        value_weight: NDArray[Any],
-        out_weight: NDArray[Any],
-        query_bias: NDArray[Any] | None,
-        key_bias: NDArray[Any] | None,
-        value_bias: NDArray[Any] | None,
-        out_bias: NDArray[Any] | None,
-        added_key: NDArray[Any] | None,
-        added_value: NDArray[Any] | None,
-        query_scale: NDArray[Any] | None,
-        key_scale: NDArray[Any] | None,
-        value_scale: NDArray[Any] | None,
-        out_scale: NDArray[Any] | None,
+        sizes: tuple[int, ...],
+        projections: tuple[Linear, ...],
+        added: tuple[NDArray[Any] | None, NDArray[Any] | None],
         add_zero_attn: bool,
         weight_dtype: str,
         /,
@@ -159,7 +144,7 @@ class MultiHeadAttention:
         query: NDArray[Any],
         key: NDArray[Any] | None,
         value: NDArray[Any] | None,
-        options: AttentionOptions,
+        options: ScoreOptions,
         cache: KVCache | None,
         new_lengths: NDArray[Any] | None,
         need_weights: bool,
@@ -174,7 +159,7 @@ class MultiHeadAttention:
         value: NDArray[Any],
         cu_seqlens_q: NDArray[Any],
         cu_seqlens_k: NDArray[Any],
-        options: AttentionOptions,
+        options: ScoreOptions,
         out: NDArray[Any] | None,
         num_threads: int | None,
         /,
@@ -188,24 +173,7 @@ class MultiHeadAttention:
         num_threads: int | None,
         /,
     ) -> None: ...
-    def weights(
-        self,
-    ) -> tuple[
-        NDArray[Any],
-        NDArray[Any],
-        NDArray[Any],
-        NDArray[Any],
-        NDArray[Any] | None,
-        NDArray[Any] | None,
-        NDArray[Any] | None,
-        NDArray[Any] | None,
-        NDArray[Any] | None,
-        NDArray[Any] | None,
-        NDArray[Any] | None,
-        NDArray[Any] | None,
-        NDArray[Any] | None,
-        NDArray[Any] | None,
-    ]: ...
+    def weights(self) -> tuple[tuple[Linear, ...], tuple[NDArray[Any] | None, NDArray[Any] | None]]: ...
     @property
     def embed_dim(self) -> int: ...
     @property
@@ -235,88 +203,25 @@ class LayerNorm:
     def dtype(self) -> np.dtype[Any]: ...
 
 class FeedForward:
-    def __init__(
-        self,
-        weight1: NDArray[Any],
-        bias1: NDArray[Any] | None,
-        weight2: NDArray[Any],
-        bias2: NDArray[Any] | None,
-        scale1: NDArray[Any] | None,
-        scale2: NDArray[Any] | None,
-        activation: str,
-        weight_dtype: str,
-        /,
-    ) -> None: ...
+    def __init__(self, up: Linear, down: Linear, activation: str, weight_dtype: str, /) -> None: ...
     def forward(self, x: NDArray[Any], out: NDArray[Any] | None, num_threads: int | None, /) -> NDArray[Any]: ...
-    def weights(
-        self,
-    ) -> tuple[
-        NDArray[Any],
-        NDArray[Any] | None,
-        NDArray[Any],
-        NDArray[Any] | None,
-        NDArray[Any] | None,
-        NDArray[Any] | None,
-    ]: ...
+    def weights(self) -> tuple[Linear, Linear]: ...
     @property
     def activation(self) -> str: ...
     @property
     def dtype(self) -> np.dtype[Any]: ...
 
-class EncoderLayer:
-    def __init__(
-        self,
-        self_attn: MultiHeadAttention,
-        feed_forward: FeedForward,
-        norm1: LayerNorm,
-        norm2: LayerNorm,
-        norm_first: bool,
-        /,
-    ) -> None: ...
-
-class Encoder:
-    def __init__(self, layers: list[EncoderLayer], norm: LayerNorm | None, /) -> None: ...
+class TransformerStack:
+    def __init__(self, name: str, layers: list[tuple[Any, ...]], norm: LayerNorm | None, /) -> None: ...
     def forward(
         self,
         x: NDArray[Any],
-        options: AttentionOptions,
-        cu_seqlens: NDArray[Any] | None,
-        caches: list[KVCache] | None,
-        new_lengths: NDArray[Any] | None,
-        need_weights: bool,
+        options: ScoreOptions,
+        extras: Mapping[str, Any],
         out: NDArray[Any] | None,
         num_threads: int | None,
         /,
     ) -> Any: ...
-
-class DecoderLayer:
-    def __init__(
-        self,
-        self_attn: MultiHeadAttention,
-        cross_attn: MultiHeadAttention,
-        feed_forward: FeedForward,
-        norm1: LayerNorm,
-        norm2: LayerNorm,
-        norm3: LayerNorm,
-        norm_first: bool,
-        /,
-    ) -> None: ...
-
-class Decoder:
-    def __init__(self, layers: list[DecoderLayer], norm: LayerNorm | None, /) -> None: ...
-    def forward(
-        self,
-        x: NDArray[Any],
-        memory: NDArray[Any] | None,
-        options: AttentionOptions,
-        memory_options: AttentionOptions,
-        caches: list[KVCache] | None,
-        memory_caches: list[KVCache] | None,
-        new_lengths: NDArray[Any] | None,
-        out: NDArray[Any] | None,
-        num_threads: int | None,
-        /,
-    ) -> NDArray[Any]: ...
 
 def sinusoidal_positions(length: int, embed_dim: int, first_position: int, dtype: DTypeLike, /) -> NDArray[Any]: ...
 def built_isas() -> tuple[str, ...]: ...

@@ -1,11 +1,17 @@
 """Attention over arrays: the public functions, which document and forward. Checks and work are in the core."""
 
-from typing import Literal
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
 
 from numpy import ndarray
 
 from . import _core
-from ._arrays import Tensor, attention_options, like, to_numpy
+from ._arrays import Tensor, like, to_numpy
+from ._options import KEYWORD_OPTIONS, KeywordOptions, ScoreOptions, core_options
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack  # in typing from Python 3.11 on
 
 
 def scaled_dot_product_attention(
@@ -125,13 +131,37 @@ def scaled_dot_product_attention(
            [0.5]], dtype=float32)
     """
     name = "scaled_dot_product_attention"
+    # The core gets what differs from the defaults. In a small call these steps take as long as the work.
+    options: ScoreOptions = {}
+    if attn_mask is not None:
+        options["attn_mask"] = attn_mask if type(attn_mask) is ndarray else to_numpy(name, "attn_mask", attn_mask)
+    if is_causal is not False:
+        options["is_causal"] = is_causal
+    if type(query_offset) is not int:
+        options["query_offset"] = to_numpy(name, "query_offset", query_offset)
+    elif query_offset != 0:
+        options["query_offset"] = query_offset
+    if key_lengths is not None:
+        options["key_lengths"] = (
+            key_lengths if type(key_lengths) is ndarray else to_numpy(name, "key_lengths", key_lengths)
+        )
+    if window is not None:
+        options["window"] = window
+    if scale is not None:
+        options["scale"] = scale
+    if softcap is not None:
+        options["softcap"] = softcap
+    if alibi_slopes is not None:
+        options["alibi_slopes"] = (
+            alibi_slopes if type(alibi_slopes) is ndarray else to_numpy(name, "alibi_slopes", alibi_slopes)
+        )
+    if sinks is not None:
+        options["sinks"] = sinks if type(sinks) is ndarray else to_numpy(name, "sinks", sinks)
     result = _core.scaled_dot_product_attention(
         query if type(query) is ndarray else to_numpy(name, "query", query),
         key if type(key) is ndarray else to_numpy(name, "key", key),
         value if type(value) is ndarray else to_numpy(name, "value", value),
-        attention_options(
-            name, attn_mask, None, is_causal, query_offset, key_lengths, window, scale, softcap, alibi_slopes, sinks
-        ),
+        options,
         return_lse,
         out if out is None or type(out) is ndarray else to_numpy(name, "out", out),
         num_threads,
@@ -148,17 +178,10 @@ def attention_weights(
     key: Tensor,
     attn_mask: Tensor | None = None,
     *,
-    is_causal: bool = False,
-    query_offset: int | Tensor = 0,
-    key_lengths: Tensor | None = None,
-    window: tuple[int, int] | None = None,
-    scale: float | None = None,
-    softcap: float | None = None,
-    alibi_slopes: Tensor | None = None,
-    sinks: Tensor | None = None,
     stage: Literal["scaled", "capped", "masked", "weights"] = "weights",
     out: Tensor | None = None,
     num_threads: int | None = None,
+    **options: Unpack[KeywordOptions],
 ) -> Tensor:
     """``softmax(scale * query @ key.T + masks)``: the weights of each query's keys; or the scores before.
 
@@ -166,14 +189,14 @@ def attention_weights(
     ----------
     query : [B, H, Tq, D], [H, Tq, D] or [Tq, D]
     key : [B, Hk, Tk, D]
-    attn_mask, is_causal, query_offset, key_lengths, window, scale, softcap, alibi_slopes, sinks, num_threads
-        As for `scaled_dot_product_attention`.
+    attn_mask, num_threads, **options
+        As for `scaled_dot_product_attention`: `options` are its score options.
     stage : {"scaled", "capped", "masked", "weights"}, default "weights"
         How far to go:
 
         - "scaled": ``scale * query @ key.T``, also where a mask hides the key;
         - "capped": after `softcap`, likewise;
-        - "masked": after `attn_mask` and `alibi_slopes`, and minus infinity where a key is masked;
+        - "masked": after all that is added to scores, and minus infinity where a key is masked;
         - "weights": after the softmax.
 
         Keys behind `key_lengths` are not read at any stage, and their scores are minus infinity. What a stage comes
@@ -214,12 +237,13 @@ def attention_weights(
            [0., 0., 3.]], dtype=float32)
     """
     name = "attention_weights"
+    given = core_options(name, options, KEYWORD_OPTIONS)
+    if attn_mask is not None:
+        given["attn_mask"] = to_numpy(name, "attn_mask", attn_mask)
     result = _core.attention_weights(
         query if type(query) is ndarray else to_numpy(name, "query", query),
         key if type(key) is ndarray else to_numpy(name, "key", key),
-        attention_options(
-            name, attn_mask, None, is_causal, query_offset, key_lengths, window, scale, softcap, alibi_slopes, sinks
-        ),
+        given,
         stage,
         out if out is None or type(out) is ndarray else to_numpy(name, "out", out),
         num_threads,

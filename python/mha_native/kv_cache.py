@@ -1,6 +1,6 @@
 """Keys and values of the tokens so far, preallocated: what a decoder attends to step by step."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -266,3 +266,12 @@ def _tokens(function: str, key: Tensor, value: Tensor, new_lengths: Tensor | Non
         value if type(value) is ndarray else to_numpy(function, "value", value),
         new_lengths if new_lengths is None else to_numpy(function, "new_lengths", new_lengths),
     )
+
+
+def cores_of_caches(function: str, name: str, caches: Iterable[KVCache]) -> list[_core.KVCache]:
+    """What the core has of each of `caches`, which is the argument `name`."""
+    caches = list(caches)
+    for cache in caches:
+        if not isinstance(cache, KVCache):
+            raise TypeError(f"{function}: {name} must hold a KVCache for each layer; got a {type(cache).__name__}")
+    return [cache._core for cache in caches]

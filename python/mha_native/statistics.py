@@ -1,11 +1,17 @@
 """Statistics of the softmax weights, which are not stored: what researchers look at, for sequences of any length."""
 
-from typing import NamedTuple
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
 
 from numpy import ndarray
 
 from . import _core
-from ._arrays import Tensor, attention_options, like, to_numpy
+from ._arrays import Tensor, like, to_numpy
+from ._options import KEYWORD_OPTIONS, KeywordOptions, core_options
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack  # in typing from Python 3.11 on
 
 
 class AttentionStatistics(NamedTuple):
@@ -57,15 +63,8 @@ def attention_statistics(
     key: Tensor,
     attn_mask: Tensor | None = None,
     *,
-    is_causal: bool = False,
-    query_offset: int | Tensor = 0,
-    key_lengths: Tensor | None = None,
-    window: tuple[int, int] | None = None,
-    scale: float | None = None,
-    softcap: float | None = None,
-    alibi_slopes: Tensor | None = None,
-    sinks: Tensor | None = None,
     num_threads: int | None = None,
+    **options: Unpack[KeywordOptions],
 ) -> AttentionStatistics:
     """Entropy, largest weight and mean distance of each query, and the weight that each key receives.
 
@@ -76,8 +75,9 @@ def attention_statistics(
     ----------
     query : [B, H, Tq, D], [H, Tq, D] or [Tq, D]
     key : [B, Hk, Tk, D]
-    attn_mask, is_causal, query_offset, key_lengths, window, scale, softcap, alibi_slopes, sinks, num_threads
-        As for `scaled_dot_product_attention`. The heads of the batch are shared out among the threads.
+    attn_mask, num_threads, **options
+        As for `scaled_dot_product_attention`: `options` are its score options. The heads of the batch are
+        shared out among the threads.
 
     Returns
     -------
@@ -108,12 +108,13 @@ def attention_statistics(
     array([1.37, 0.97, 0.67], dtype=float32)
     """
     name = "attention_statistics"
+    given = core_options(name, options, KEYWORD_OPTIONS)
+    if attn_mask is not None:
+        given["attn_mask"] = to_numpy(name, "attn_mask", attn_mask)
     results = _core.attention_statistics(
         query if type(query) is ndarray else to_numpy(name, "query", query),
         key if type(key) is ndarray else to_numpy(name, "key", key),
-        attention_options(
-            name, attn_mask, None, is_causal, query_offset, key_lengths, window, scale, softcap, alibi_slopes, sinks
-        ),
+        given,
         num_threads,
     )
     return AttentionStatistics(*(like(query, result) for result in results))

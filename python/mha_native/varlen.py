@@ -1,9 +1,17 @@
 """Attention over ragged batches: the public function, which documents and forwards. Checks and work are in the core."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from numpy import ndarray
 
 from . import _core
-from ._arrays import Tensor, attention_options, like, to_numpy
+from ._arrays import Tensor, like, to_numpy
+from ._options import ScoreOptions, core_options
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack  # in typing from Python 3.11 on
 
 
 def scaled_dot_product_attention_varlen(
@@ -13,19 +21,10 @@ def scaled_dot_product_attention_varlen(
     cu_seqlens_q: Tensor,
     cu_seqlens_k: Tensor,
     *,
-    attn_mask: Tensor | None = None,
-    key_mask: Tensor | None = None,
-    is_causal: bool = False,
-    query_offset: int | Tensor = 0,
-    key_lengths: Tensor | None = None,
-    window: tuple[int, int] | None = None,
-    scale: float | None = None,
-    softcap: float | None = None,
-    alibi_slopes: Tensor | None = None,
-    sinks: Tensor | None = None,
     return_lse: bool = False,
     out: Tensor | None = None,
     num_threads: int | None = None,
+    **options: Unpack[ScoreOptions],
 ) -> Tensor:
     """`scaled_dot_product_attention` of each sequence of a ragged batch: one after another along one axis, no padding.
 
@@ -47,19 +46,15 @@ def scaled_dot_product_attention_varlen(
         scores, where minus infinity masks.
     key_mask : boolean [Nk], optional
         True means that the key takes part, for every query and head.
-    is_causal : bool, default False
-        Query i of a sequence sees its key j only if ``j <= query_offset + i``.
-    query_offset : int or integer array [B], default 0
-        Position of the first query of each sequence among its keys. See the notes.
-    key_lengths : integer array [B], optional
-        Keys ``j >= key_lengths[b]`` of sequence b do not exist, and their memory is not read: for sequences that do not
-        fill their room.
-    window, scale, softcap, alibi_slopes, sinks, num_threads
-        As for `scaled_dot_product_attention`, of each sequence.
     return_lse : bool, default False
         Return the logarithm of the sum of the exponentials of the masked scores, and of the sink, too.
     out : [Nq, H, Dv], optional
         Array to write the result to; it must not overlap an input.
+    num_threads : int, optional
+        As for `scaled_dot_product_attention`.
+    **options
+        The other options of `scaled_dot_product_attention`, for each sequence: positions are those within the sequence,
+        and `query_offset` and `key_lengths` have one entry for each. See the notes.
 
     Returns
     -------
@@ -120,9 +115,7 @@ def scaled_dot_product_attention_varlen(
         value if type(value) is ndarray else to_numpy(name, "value", value),
         to_numpy(name, "cu_seqlens_q", cu_seqlens_q),
         to_numpy(name, "cu_seqlens_k", cu_seqlens_k),
-        attention_options(
-            name, attn_mask, key_mask, is_causal, query_offset, key_lengths, window, scale, softcap, alibi_slopes, sinks
-        ),
+        core_options(name, options),
         return_lse,
         out if out is None else to_numpy(name, "out", out),
         num_threads,

@@ -2,7 +2,7 @@
 
 The accumulators of a tile fill the registers. One value too many, and the compiler moves some of them to the stack and
 back in every turn of the loop: nothing is wrong, but it is slower by a third. Looked at are the strips around
-`multiply_tile` (microkernel.hpp), there the innermost loops with many multiply-adds. Run by ctest on each kernel
+`PacketTile` (packet_tile.hpp), there the innermost loops with many multiply-adds. Run by ctest on each kernel
 object.
 """
 

@@ -8,8 +8,24 @@ import pytest
 from check_exports import MARKED, declarations, marked
 
 INCLUDE = Path(__file__).resolve().parents[2] / "cpp" / "include" / "mha"
-CPP = "\n".join(declarations(path.read_text(encoding="utf-8")) for path in sorted(INCLUDE.glob("*.hpp")))
-C = declarations((INCLUDE / "mha.h").read_text(encoding="utf-8"))
+
+
+def with_tables(header: str) -> str:
+    """A header in which the rows of each table (.def) that it includes are written out as its macro has them."""
+
+    def written_out(match: re.Match[str]) -> str:
+        macro, parameters, body, table = match.groups()
+        rows = re.findall(rf"^{macro}\((.*)\)$", (INCLUDE / table).read_text(encoding="utf-8"), re.M)
+        names = parameters.split(", ")
+        for name in names:
+            body = re.sub(rf"(?:##)?\b{name}\b", f"{{{name}}}", body)
+        return "\n".join(body.format(**dict(zip(names, row.split(", "), strict=True))) for row in rows)
+
+    return re.sub(r'^#define (\w+)\((.*?)\) (.*)\n#include "mha/(\w+\.def)"$', written_out, header, flags=re.M)
+
+
+CPP = "\n".join(declarations(with_tables(path.read_text(encoding="utf-8"))) for path in sorted(INCLUDE.glob("*.hpp")))
+C = declarations(with_tables((INCLUDE / "mha.h").read_text(encoding="utf-8")))
 
 # Classes and what stands for them in the names of C; the functions of a class are mha_<that>_<member>.
 HANDLES = {
@@ -17,8 +33,7 @@ HANDLES = {
     "MultiHeadAttention": "layer",
     "LayerNorm": "norm",
     "FeedForward": "feed_forward",
-    "Encoder": "encoder",
-    "Decoder": "decoder",
+    "TransformerStack": "transformer",
 }
 
 # What is called something else in C. Overloads have one name each, in the order of the header.
@@ -30,8 +45,7 @@ OTHER_NAMES = {
     "KVCache::rollback": ["mha_cache_rollback_by", "mha_cache_rollback"],
     "MultiHeadAttention::config": ["mha_layer_config_of"],
     "MultiHeadAttention::forward": ["mha_layer_forward", "mha_layer_forward_cached"],
-    "Encoder::layer": ["mha_encoder_layer_of"],
-    "Decoder::layer": ["mha_decoder_layer_of"],
+    "TransformerStack::layer": ["mha_transformer_layer_of"],
     # Statuses.
     "DTypeError": [],
     "AllocationError": [],
@@ -43,19 +57,19 @@ OTHER_NAMES = {
 }
 
 STRUCTS = {
+    "BasicFeedForwardWeights": "mha_feed_forward_weights",
+    "BasicLinearWeights": "mha_linear_weights",
+    "BasicMultiHeadAttentionWeights": "mha_layer_weights",
+    "BasicTensorView": "mha_tensor",
     "AttentionOptions": "mha_attention_options",
     "AttentionStatistics": "mha_statistics",
-    "DecoderContext": "mha_decoder_context",
-    "DecoderLayer": "mha_decoder_layer",
     "EmbeddingTables": "mha_embedding_tables",
-    "EncoderExtras": "mha_encoder_extras",
-    "EncoderLayer": "mha_encoder_layer",
     "Executor": "mha_executor",
-    "FeedForwardWeights": "mha_feed_forward_weights",
     "KVCacheConfig": "mha_cache_config",
     "MultiHeadAttentionConfig": "mha_layer_config",
-    "MultiHeadAttentionWeights": "mha_layer_weights",
     "RaggedBatch": "mha_ragged_batch",
+    "TransformerExtras": "mha_transformer_extras",
+    "TransformerLayer": "mha_transformer_layer",
 }
 
 # What stands for an element of 16 bits is uint16_t in C.
@@ -101,7 +115,7 @@ def fields(body: str) -> list[str]:
     ]
 
 
-CPP_STRUCTS = dict(re.findall(r"^struct (\w+) {(.*?)^};", CPP, re.M | re.S))
+CPP_STRUCTS = dict(re.findall(r"^(?:template <class \w+> )?struct (\w+) {(.*?)^};", CPP, re.M | re.S))
 C_STRUCTS = dict(re.findall(r"^typedef struct (\w+) {(.*?)^} \1;", C, re.M | re.S))
 ENTRY_POINTS = entry_points(CPP)
 
@@ -128,7 +142,7 @@ def test_structs_have_the_same_fields(name: str) -> None:
 def test_enumerations_have_the_same_values() -> None:
     in_cpp = [re.findall(r"\w+", body) for body in re.findall(r"^enum class \w+[^{]*{([^}]*)}", CPP, re.M)]
     in_c = [re.findall(r"(\w+)[^,]*", body.lower()) for body in re.findall(r"^enum {([^}]*)}", C, re.M)]
-    assert len(in_cpp) == 4
+    assert len(in_cpp) == 5
     for values in in_cpp:
         same = [
             other

@@ -15,7 +15,18 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "core": ({"_core"}, set()),
     "reference": ({"reference"}, set()),  # the specification, which shares no code with what it judges
     "functions": (
-        {"_arrays", "_dtypes", "attention", "kv_cache", "merging", "positions", "runtime", "statistics", "varlen"},
+        {
+            "_arrays",
+            "_dtypes",
+            "_options",
+            "attention",
+            "kv_cache",
+            "merging",
+            "positions",
+            "runtime",
+            "statistics",
+            "varlen",
+        },
         {"core"},
     ),
     "layers": ({"layers"}, {"functions", "core"}),

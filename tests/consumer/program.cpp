@@ -50,7 +50,7 @@ void decode_with_a_layer() {
   std::vector<double> identity(E * E), x = {1, 2, 3, 4}, out(E);
   for (std::size_t i = 0; i < E; ++i) identity[i * E + i] = 1;
   const mha::TensorView weight(identity.data(), {E, E});
-  const mha::MultiHeadAttention layer({E, 2}, {weight, weight, weight, weight, {}, {}, {}, {}});
+  const mha::MultiHeadAttention layer({E, 2}, {weight, weight, weight, weight});
   mha::KVCache cache({1, 2, 8, 2, 0, mha::DType::f64});
   const mha::TensorView token(x.data(), {1, 1, E});
   for (int step = 0; step < 3; ++step)

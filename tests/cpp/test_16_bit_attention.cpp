@@ -269,11 +269,10 @@ TYPED_TEST(SixteenBitAttentionOf, CacheBehindALayerInF32) {
   const std::vector<float> q = random(E * E, spread, 1), k = random(E * E, spread, 2), v = random(E * E, spread, 3),
                            o = random(E * E, spread, 4), bias = random(E, 0.1, 5), x = random(B * T * E, 1, 6);
   MultiHeadAttentionWeights weights;
-  weights.query_weight = {q.data(), {E, E}};
-  weights.key_weight = {k.data(), {E, E}};
-  weights.value_weight = {v.data(), {E, E}};
-  weights.out_weight = {o.data(), {E, E}};
-  weights.query_bias = weights.key_bias = weights.value_bias = weights.out_bias = {bias.data(), {E}};
+  weights.query = {{q.data(), {E, E}}, {bias.data(), {E}}};
+  weights.key = {{k.data(), {E, E}}, {bias.data(), {E}}};
+  weights.value = {{v.data(), {E, E}}, {bias.data(), {E}}};
+  weights.out = {{o.data(), {E, E}}, {bias.data(), {E}}};
   MultiHeadAttentionConfig config;
   config.embed_dim = E;
   config.num_heads = H;

@@ -130,15 +130,15 @@ TEST(CApi, LayerAndCache) {
   const auto x = Array<float>::random({B, T, E}, 5);
   MultiHeadAttentionConfig config{E, 4, 2};
   config.add_bias_kv = true;
-  MultiHeadAttentionWeights weights{square.view(), narrow.view(), narrow.view(), square.view(), bias.view(), {}, {},
-                                    bias.view(),   added.view(),  added.view()};
+  MultiHeadAttentionWeights weights{{square.view(), bias.view()}, {narrow.view()}, {narrow.view()},
+                                    {square.view(), bias.view()}, added.view(),    added.view()};
   const MultiHeadAttention layer(config, weights);
 
   const mha_tensor c_square = c_tensor(square), c_narrow = c_tensor(narrow), c_bias = c_tensor(bias),
                    c_added = c_tensor(added), c_x = c_tensor(x);
   const mha_layer_config c_config = {E, 4, 2, 0, 0, 0, 0, 0, true, false, MHA_WEIGHT_FORMAT_PLAIN};
-  const mha_layer_weights c_weights = {&c_square, &c_narrow, &c_narrow, &c_square, &c_bias, nullptr, nullptr,
-                                       &c_bias,   &c_added,  &c_added,  nullptr,   nullptr, nullptr, nullptr};
+  const mha_linear_weights c_wide = {&c_square, &c_bias, nullptr}, c_key = {&c_narrow, nullptr, nullptr};
+  const mha_layer_weights c_weights = {c_wide, c_key, c_key, c_wide, &c_added, &c_added};
   mha_layer* c_layer = nullptr;
   ASSERT_EQ(mha_layer_create(&c_config, &c_weights, &c_layer), MHA_OK) << mha_last_error();
   mha_cache* c_cache = nullptr;
@@ -214,8 +214,8 @@ TEST(CApi, WhatACacheAndALayerAre) {
   const mha_tensor c_square = c_tensor(square), c_narrow = c_tensor(narrow), c_bias = c_tensor(bias),
                    c_tokens = c_tensor(tokens);
   const mha_layer_config config = {6, 3, 1, 0, 0, 0, 0, 0, false, true, MHA_WEIGHT_FORMAT_PLAIN};
-  const mha_layer_weights weights = {&c_square, &c_narrow, &c_narrow, &c_square, nullptr, nullptr, nullptr,
-                                     &c_bias,   nullptr,   nullptr,   nullptr,   nullptr, nullptr, nullptr};
+  const mha_linear_weights query = {&c_square, nullptr, nullptr}, key = {&c_narrow, nullptr, nullptr};
+  const mha_layer_weights weights = {query, key, key, {&c_square, &c_bias, nullptr}, nullptr, nullptr};
   mha_layer* layer = nullptr;
   ASSERT_EQ(mha_layer_create(&config, &weights, &layer), MHA_OK) << mha_last_error();
   const mha_layer_config sizes = mha_layer_config_of(layer);
@@ -227,8 +227,8 @@ TEST(CApi, WhatACacheAndALayerAre) {
   auto weight_copy = nans<double>({2, 6}), bias_copy = nans<double>({6});
   const mha_tensor c_weight_copy = c_tensor(weight_copy), c_bias_copy = c_tensor(bias_copy);
   mha_layer_weights outputs = {};
-  outputs.value_weight = &c_weight_copy;
-  outputs.out_bias = &c_bias_copy;
+  outputs.value.weight = &c_weight_copy;
+  outputs.out.bias = &c_bias_copy;
   EXPECT_OK(mha_layer_copy_weights(layer, &outputs));
   EXPECT_EQ(weight_copy.data(), narrow.data());
   EXPECT_EQ(bias_copy.data(), bias.data());
@@ -344,21 +344,6 @@ TEST(CApi, TheRuntime) {
   EXPECT_STREQ(mha_last_used_isa(), last_used_isa());
   EXPECT_EQ(mha_in_forked_child(), in_forked_child());
   EXPECT_EQ(mha_scratch_bytes(), scratch_bytes());
-}
-
-TEST(CApi, Measurements) {
-  double gflops = 0;
-  EXPECT_OK(mha_measure_fma_gflops(MHA_DTYPE_f32, 1e-3, &gflops));
-  EXPECT_GT(gflops, 0);
-  expect_failure(MHA_DTYPE_ERROR, mha_measure_fma_gflops(MHA_DTYPE_boolean, 1e-3, &gflops), {"got bool"});
-  expect_failure(MHA_INVALID_ARGUMENT, mha_measure_fma_gflops(MHA_DTYPE_f32, 1e-3, nullptr), {"gflops"});
-  const std::vector<std::uint64_t> first(1000, 5), second(1000, 7);
-  const void* const blocks[] = {first.data(), second.data()};
-  std::uint64_t result = 0, expected = read_memory(blocks, 2, 7992, 2);
-  EXPECT_NE(expected, 0u);
-  EXPECT_OK(mha_read_memory(blocks, 2, 7992, 2, &result));
-  EXPECT_EQ(result, expected);
-  expect_failure(MHA_INVALID_ARGUMENT, mha_read_memory(nullptr, 2, 8, 1, &result), {"blocks"});
 }
 
 }  // namespace

@@ -74,13 +74,13 @@ TYPED_TEST(CApiElementsOf, AttentionAndMerging) {
 TYPED_TEST(CApiElementsOf, CacheBehindALayerInF32) {
   constexpr Index B = 2, T = 5, E = 18, H = 3;
   const Rows square = Rows::random({E, E}, 1), x = Rows::random({B, T, E}, 2);
-  const MultiHeadAttention layer({E, H}, {square.view(), square.view(), square.view(), square.view(), {}, {}, {}, {}});
+  const MultiHeadAttention layer({E, H}, {{square.view()}, {square.view()}, {square.view()}, {square.view()}});
   const mha_tensor c_square = c_tensor(square), c_x = c_tensor(x);
   mha_layer_config config = {};
   config.embed_dim = E;
   config.num_heads = H;
   mha_layer_weights weights = {};
-  weights.query_weight = weights.key_weight = weights.value_weight = weights.out_weight = &c_square;
+  weights.query.weight = weights.key.weight = weights.value.weight = weights.out.weight = &c_square;
   mha_layer* c_layer = nullptr;
   ASSERT_EQ(mha_layer_create(&config, &weights, &c_layer), MHA_OK) << mha_last_error();
   const Owned<mha_layer> owned_layer(c_layer, &mha_layer_destroy);
@@ -141,15 +141,14 @@ TEST(CApiWeightFormats, Layer) {
     SCOPED_TRACE(static_cast<int>(format));
     const Layer l(format);
     const MultiHeadAttention layer(
-        l.config, {l.query.view(), l.key.view(), l.value.view(), l.out.view(), l.bias.view(), {}, {}, l.bias.view()});
+        l.config, {{l.query.view(), l.bias.view()}, {l.key.view()}, {l.value.view()}, {l.out.view(), l.bias.view()}});
     const mha_tensor matrices[] = {c_tensor(l.query), c_tensor(l.key), c_tensor(l.value), c_tensor(l.out)};
     const mha_tensor bias = c_tensor(l.bias);
     mha_layer_weights weights = {};
-    weights.query_weight = &matrices[0];
-    weights.key_weight = &matrices[1];
-    weights.value_weight = &matrices[2];
-    weights.out_weight = &matrices[3];
-    weights.query_bias = weights.out_bias = &bias;
+    weights.query = {&matrices[0], &bias, nullptr};
+    weights.key.weight = &matrices[1];
+    weights.value.weight = &matrices[2];
+    weights.out = {&matrices[3], &bias, nullptr};
     const Owned<mha_layer> c = c_layer(l.c_config, weights);
     EXPECT_EQ(mha_layer_config_of(c.get()).weight_format, static_cast<mha_weight_format>(format));
     EXPECT_EQ(mha_layer_dtype(c.get()), MHA_DTYPE_f32);
@@ -169,10 +168,10 @@ TEST(CApiWeightFormats, ALayerTakesTheIntegersThatItGives) {
   const Layer l(WeightFormat::int8);
   const mha_tensor matrices[] = {c_tensor(l.query), c_tensor(l.key), c_tensor(l.value), c_tensor(l.out)};
   mha_layer_weights weights = {};
-  weights.query_weight = &matrices[0];
-  weights.key_weight = &matrices[1];
-  weights.value_weight = &matrices[2];
-  weights.out_weight = &matrices[3];
+  weights.query.weight = &matrices[0];
+  weights.key.weight = &matrices[1];
+  weights.value.weight = &matrices[2];
+  weights.out.weight = &matrices[3];
   const Owned<mha_layer> layer = c_layer(l.c_config, weights);
 
   Bytes integers[] = {Bytes({E, E}, 99), Bytes({E, kKey}, 99), Bytes({E, kValue}, 99), Bytes({E, E}, 99)};
@@ -184,25 +183,18 @@ TEST(CApiWeightFormats, ALayerTakesTheIntegersThatItGives) {
     c_integers[i] = c_tensor(integers[i]);
     c_scales[i] = c_tensor(scales[i]);
   }
-  const mha_layer_weights stored = {&c_integers[0], &c_integers[1], &c_integers[2], &c_integers[3], nullptr,
-                                    nullptr,        nullptr,        nullptr,        nullptr,        nullptr,
-                                    &c_scales[0],   &c_scales[1],   &c_scales[2],   &c_scales[3]};
+  const mha_layer_weights stored = {{&c_integers[0], nullptr, &c_scales[0]},
+                                    {&c_integers[1], nullptr, &c_scales[1]},
+                                    {&c_integers[2], nullptr, &c_scales[2]},
+                                    {&c_integers[3], nullptr, &c_scales[3]},
+                                    nullptr,
+                                    nullptr};
   EXPECT_OK(mha_layer_copy_weights(layer.get(), &stored));
-  MultiHeadAttention(l.config, {l.query.view(), l.key.view(), l.value.view(), l.out.view(), {}, {}, {}, {}, {}, {}})
-      .copy_weights({expected_integers[0].view(),
-                     expected_integers[1].view(),
-                     expected_integers[2].view(),
-                     expected_integers[3].view(),
-                     {},
-                     {},
-                     {},
-                     {},
-                     {},
-                     {},
-                     expected_scales[0].view(),
-                     expected_scales[1].view(),
-                     expected_scales[2].view(),
-                     expected_scales[3].view()});
+  MultiHeadAttention(l.config, {{l.query.view()}, {l.key.view()}, {l.value.view()}, {l.out.view()}})
+      .copy_weights({{expected_integers[0].view(), {}, expected_scales[0].view()},
+                     {expected_integers[1].view(), {}, expected_scales[1].view()},
+                     {expected_integers[2].view(), {}, expected_scales[2].view()},
+                     {expected_integers[3].view(), {}, expected_scales[3].view()}});
   for (int i = 0; i < 4; ++i) {
     EXPECT_EQ(integers[i].data(), expected_integers[i].data()) << i;
     EXPECT_EQ(scales[i].data(), expected_scales[i].data()) << i;
@@ -224,7 +216,7 @@ TEST(CApiWeightFormats, FeedForward) {
   const Rows up = Rows::random({F, E}, 1), down = Rows::random({E, F}, 2), bias1 = Rows::random({F}, 3);
   const Rows x = Rows::random({7, E}, 4);
   const mha_tensor c_up = c_tensor(up), c_down = c_tensor(down), c_bias1 = c_tensor(bias1), c_x = c_tensor(x);
-  const mha_feed_forward_weights weights = {&c_up, &c_bias1, &c_down, nullptr, nullptr, nullptr};
+  const mha_feed_forward_weights weights = {{&c_up, &c_bias1, nullptr}, {&c_down, nullptr, nullptr}};
   std::vector<float> plain;
   for (const WeightFormat format : kFormats) {
     const auto c_format = static_cast<mha_weight_format>(format);
@@ -235,7 +227,7 @@ TEST(CApiWeightFormats, FeedForward) {
     EXPECT_EQ(mha_feed_forward_weight_format(layer), c_format);
     EXPECT_EQ(mha_feed_forward_dtype(layer), MHA_DTYPE_f32);
     Rows expected = nans<float>({7, E}), out = expected;
-    FeedForward({up.view(), bias1.view(), down.view(), {}}, Activation::relu, format)
+    FeedForward({{up.view(), bias1.view()}, {down.view()}}, Activation::relu, format)
         .forward(x.view(), expected.view());
     const mha_tensor c_out = c_tensor(out);
     EXPECT_OK(mha_feed_forward_forward(layer, &c_x, &c_out, 0));
@@ -248,9 +240,9 @@ TEST(CApiWeightFormats, FeedForward) {
     Rows scale1 = nans<float>({F}), scale2 = nans<float>({E});
     const mha_tensor c_integers1 = c_tensor(integers1), c_integers2 = c_tensor(integers2), c_scale1 = c_tensor(scale1),
                      c_scale2 = c_tensor(scale2);
-    mha_feed_forward_weights stored = {&c_integers1, nullptr, &c_integers2, nullptr, &c_scale1, &c_scale2};
+    mha_feed_forward_weights stored = {{&c_integers1, nullptr, &c_scale1}, {&c_integers2, nullptr, &c_scale2}};
     EXPECT_OK(mha_feed_forward_copy_weights(layer, &stored));
-    stored.bias1 = &c_bias1;
+    stored.up.bias = &c_bias1;
     mha_feed_forward* again = nullptr;
     ASSERT_EQ(mha_feed_forward_create(&stored, MHA_ACTIVATION_RELU, c_format, &again), MHA_OK) << mha_last_error();
     const Owned<mha_feed_forward> owned_again(again, &mha_feed_forward_destroy);
@@ -269,28 +261,29 @@ TEST(CApiWeightFormats, WhatIsRefused) {
                    c_bytes = c_tensor(bytes);
   mha_feed_forward* feed_forward = nullptr;
   const auto create = [&](const mha_tensor& matrix, const mha_tensor* scales, mha_weight_format format) {
-    const mha_feed_forward_weights weights = {&matrix, nullptr, &matrix, nullptr, scales, scales};
+    const mha_feed_forward_weights weights = {{&matrix, nullptr, scales}, {&matrix, nullptr, scales}};
     return mha_feed_forward_create(&weights, MHA_ACTIVATION_RELU, format, &feed_forward);
   };
   for (const mha_weight_format format : {-1, 3})
     expect_failure(MHA_INVALID_ARGUMENT, create(c_square, nullptr, format),
                    {"mha_weight_format", "0 to 2", ("got " + std::to_string(format)).c_str()});
-  expect_failure(MHA_INVALID_ARGUMENT, create(c_bytes, nullptr, MHA_WEIGHT_FORMAT_INT8), {"FeedForward", "scale1"});
-  expect_failure(MHA_INVALID_ARGUMENT, create(c_square, &c_scale, MHA_WEIGHT_FORMAT_PLAIN), {"FeedForward", "scale1"});
+  expect_failure(MHA_INVALID_ARGUMENT, create(c_bytes, nullptr, MHA_WEIGHT_FORMAT_INT8), {"FeedForward", "up_scale"});
+  expect_failure(MHA_INVALID_ARGUMENT, create(c_square, &c_scale, MHA_WEIGHT_FORMAT_PLAIN),
+                 {"FeedForward", "up_scale"});
   expect_failure(MHA_DTYPE_ERROR, create(c_bytes, &c_scale, MHA_WEIGHT_FORMAT_BF16), {"FeedForward", "int8"});
   expect_failure(MHA_DTYPE_ERROR, create(c_wide, nullptr, MHA_WEIGHT_FORMAT_INT8), {"FeedForward", "float64"});
   EXPECT_EQ(feed_forward, nullptr);
 
   Layer l(WeightFormat::plain);
   mha_layer_weights weights = {};
-  weights.query_weight = weights.key_weight = weights.value_weight = weights.out_weight = &c_square;
+  weights.query.weight = weights.key.weight = weights.value.weight = weights.out.weight = &c_square;
   l.c_config.kdim = l.c_config.vdim = 0;
   mha_layer* layer = nullptr;
   l.c_config.weight_format = 3;
   expect_failure(MHA_INVALID_ARGUMENT, mha_layer_create(&l.c_config, &weights, &layer), {"mha_weight_format", "got 3"});
   l.c_config.weight_format = MHA_WEIGHT_FORMAT_INT8;
-  weights.query_weight = weights.key_weight = weights.value_weight = weights.out_weight = &c_bytes;
-  weights.query_scale = weights.key_scale = weights.value_scale = &c_scale;
+  weights.query = weights.key = weights.value = {&c_bytes, nullptr, &c_scale};
+  weights.out.weight = &c_bytes;
   expect_failure(MHA_INVALID_ARGUMENT, mha_layer_create(&l.c_config, &weights, &layer), {"out_scale"});
   EXPECT_EQ(layer, nullptr);
 
@@ -301,8 +294,6 @@ TEST(CApiWeightFormats, WhatIsRefused) {
   mha_cache* cache = nullptr;
   expect_failure(MHA_DTYPE_ERROR, mha_cache_create(&sizes, &cache), {"KVCache", "int8"});
   EXPECT_EQ(cache, nullptr);
-  double gflops = 0;
-  expect_failure(MHA_DTYPE_ERROR, mha_measure_fma_gflops(MHA_DTYPE_int8, 1e-3, &gflops), {"int8"});
   mha_tensor unknown = c_bytes;
   unknown.dtype = MHA_DTYPE_int8 + 1;
   expect_failure(MHA_DTYPE_ERROR,

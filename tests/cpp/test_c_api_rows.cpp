@@ -57,7 +57,7 @@ TEST(CApiRows, FeedForward) {
   const auto up = Array<double>::random({kHidden, kEmbed}, 1), down = Array<double>::random({kEmbed, kHidden}, 2);
   const auto bias1 = Array<double>::random({kHidden}, 3), x = Array<double>::random({7, kEmbed}, 4);
   const mha_tensor c_up = c_tensor(up), c_down = c_tensor(down), c_bias1 = c_tensor(bias1), c_x = c_tensor(x);
-  const mha_feed_forward_weights weights = {&c_up, &c_bias1, &c_down, nullptr, nullptr, nullptr};
+  const mha_feed_forward_weights weights = {{&c_up, &c_bias1, nullptr}, {&c_down, nullptr, nullptr}};
   for (const mha_activation activation :
        {MHA_ACTIVATION_NONE, MHA_ACTIVATION_RELU, MHA_ACTIVATION_GELU, MHA_ACTIVATION_GELU_TANH}) {
     mha_feed_forward* layer = nullptr;
@@ -65,7 +65,7 @@ TEST(CApiRows, FeedForward) {
         << mha_last_error();
     const Owned<mha_feed_forward> owned(layer, &mha_feed_forward_destroy);
     auto expected = nans<double>({7, kEmbed}), out = expected;
-    FeedForward({up.view(), bias1.view(), down.view(), {}}, static_cast<Activation>(activation))
+    FeedForward({{up.view(), bias1.view()}, {down.view()}}, static_cast<Activation>(activation))
         .forward(x.view(), expected.view());
     const mha_tensor c_out = c_tensor(out);
     EXPECT_OK(mha_feed_forward_forward(layer, &c_x, &c_out, 1));
@@ -74,12 +74,12 @@ TEST(CApiRows, FeedForward) {
     EXPECT_EQ(mha_feed_forward_embed_dim(layer), kEmbed);
     EXPECT_EQ(mha_feed_forward_feedforward_dim(layer), kHidden);
     EXPECT_EQ(mha_feed_forward_activation(layer), activation);
-    EXPECT_TRUE(mha_feed_forward_has_bias1(layer));
-    EXPECT_FALSE(mha_feed_forward_has_bias2(layer));
+    EXPECT_TRUE(mha_feed_forward_has_up_bias(layer));
+    EXPECT_FALSE(mha_feed_forward_has_down_bias(layer));
     EXPECT_EQ(mha_feed_forward_dtype(layer), MHA_DTYPE_f64);
     auto down_copy = nans<double>({kEmbed, kHidden}), bias_copy = nans<double>({kHidden});
     const mha_tensor c_down_copy = c_tensor(down_copy), c_bias_copy = c_tensor(bias_copy);
-    const mha_feed_forward_weights outputs = {nullptr, &c_bias_copy, &c_down_copy, nullptr, nullptr, nullptr};
+    const mha_feed_forward_weights outputs = {{nullptr, &c_bias_copy, nullptr}, {&c_down_copy, nullptr, nullptr}};
     EXPECT_OK(mha_feed_forward_copy_weights(layer, &outputs));
     EXPECT_EQ(down_copy.data(), down.data());
     EXPECT_EQ(bias_copy.data(), bias1.data());
@@ -132,9 +132,9 @@ TEST(CApiRows, WhatIsRefused) {
   expect_invalid(mha_norm_create(&square, nullptr, 0, &norm), {"LayerNorm", "weight", "[24, 24]"});
   expect_invalid(mha_feed_forward_create(nullptr, MHA_ACTIVATION_RELU, MHA_WEIGHT_FORMAT_PLAIN, &feed_forward),
                  {"weights", "null"});
-  const mha_feed_forward_weights weights = {&up, nullptr, &up, nullptr, nullptr, nullptr};
+  const mha_feed_forward_weights weights = {{&up, nullptr, nullptr}, {&up, nullptr, nullptr}};
   expect_invalid(mha_feed_forward_create(&weights, MHA_ACTIVATION_RELU, MHA_WEIGHT_FORMAT_PLAIN, &feed_forward),
-                 {"FeedForward", "weight2"});
+                 {"FeedForward", "down_weight"});
   expect_invalid(mha_feed_forward_create(&weights, 4, MHA_WEIGHT_FORMAT_PLAIN, &feed_forward),
                  {"mha_activation", "got 4"});
   expect_invalid(mha_feed_forward_create(&weights, -1, MHA_WEIGHT_FORMAT_PLAIN, &feed_forward),
@@ -142,7 +142,7 @@ TEST(CApiRows, WhatIsRefused) {
   EXPECT_EQ(norm, nullptr);
   EXPECT_EQ(feed_forward, nullptr);
 
-  const mha_feed_forward_weights good_weights = {&up, nullptr, &down, nullptr, nullptr, nullptr};
+  const mha_feed_forward_weights good_weights = {{&up, nullptr, nullptr}, {&down, nullptr, nullptr}};
   ASSERT_EQ(mha_norm_create(&c_weight, nullptr, 0, &norm), MHA_OK) << mha_last_error();
   ASSERT_EQ(mha_feed_forward_create(&good_weights, MHA_ACTIVATION_RELU, MHA_WEIGHT_FORMAT_PLAIN, &feed_forward), MHA_OK)
       << mha_last_error();

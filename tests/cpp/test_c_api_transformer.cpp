@@ -27,8 +27,8 @@ Owned<mha_layer> c_attention(Index memory_dim, const Rows& square, const Rows& k
   const mha_tensor c_square = c_tensor(square), c_key = c_tensor(key), c_bias = c_tensor(bias);
   const mha_layer_config config = {
       kEmbed, kHeads, 0, 0, 0, memory_dim, memory_dim, 0, false, false, MHA_WEIGHT_FORMAT_PLAIN};
-  const mha_layer_weights weights = {&c_square, &c_key,  &c_key,  &c_square, &c_bias, &c_bias, &c_bias,
-                                     &c_bias,   nullptr, nullptr, nullptr,   nullptr, nullptr, nullptr};
+  const mha_linear_weights wide = {&c_square, &c_bias, nullptr}, of_memory = {&c_key, &c_bias, nullptr};
+  const mha_layer_weights weights = {wide, of_memory, of_memory, wide, nullptr, nullptr};
   mha_layer* layer = nullptr;
   EXPECT_OK(mha_layer_create(&config, &weights, &layer));
   return {layer, &mha_layer_destroy};
@@ -38,7 +38,10 @@ MultiHeadAttention attention(Index memory_dim, const Rows& square, const Rows& k
   MultiHeadAttentionConfig config{kEmbed, kHeads};
   config.kdim = config.vdim = memory_dim;
   return {config,
-          {square.view(), key.view(), key.view(), square.view(), bias.view(), bias.view(), bias.view(), bias.view()}};
+          {{square.view(), bias.view()},
+           {key.view(), bias.view()},
+           {key.view(), bias.view()},
+           {square.view(), bias.view()}}};
 }
 
 Owned<mha_norm> c_norm(const Rows& weight, const Rows* bias, double eps) {
@@ -51,7 +54,7 @@ Owned<mha_norm> c_norm(const Rows& weight, const Rows* bias, double eps) {
 Owned<mha_feed_forward> c_feed_forward(const Rows& up, const Rows& bias1, const Rows& down, const Rows& bias2,
                                        mha_activation activation) {
   const mha_tensor c_up = c_tensor(up), c_bias1 = c_tensor(bias1), c_down = c_tensor(down), c_bias2 = c_tensor(bias2);
-  const mha_feed_forward_weights weights = {&c_up, &c_bias1, &c_down, &c_bias2, nullptr, nullptr};
+  const mha_feed_forward_weights weights = {{&c_up, &c_bias1, nullptr}, {&c_down, &c_bias2, nullptr}};
   mha_feed_forward* layer = nullptr;
   EXPECT_OK(mha_feed_forward_create(&weights, activation, MHA_WEIGHT_FORMAT_PLAIN, &layer));
   return {layer, &mha_feed_forward_destroy};
@@ -68,27 +71,27 @@ struct Parts {
         wide_bias(Rows::random({kHidden}, seed + 5)),
         weight(Rows::random({kEmbed}, seed + 6)) {}
 
-  EncoderLayer encoder_layer(bool norm_first) const {
-    return {attention(kEmbed, square, square, bias), feed_forward, norm1, norm2, norm_first};
+  TransformerLayer encoder_layer(NormPlacement placement) const {
+    return {attention(kEmbed, square, square, bias), {}, feed_forward, norm1, norm2, {}, placement};
   }
-  DecoderLayer decoder_layer(bool norm_first) const {
+  TransformerLayer decoder_layer(NormPlacement placement) const {
     return {attention(kEmbed, square, square, bias),
             attention(kMemory, square, key, bias),
             feed_forward,
             norm1,
             norm2,
             norm3,
-            norm_first};
+            placement};
   }
-  mha_encoder_layer c_encoder_layer(bool norm_first) const {
-    return {c_self.get(), c_forward.get(), c_norm1.get(), c_norm2.get(), norm_first};
+  mha_transformer_layer c_encoder_layer(mha_norm_placement placement) const {
+    return {c_self.get(), nullptr, c_forward.get(), c_norm1.get(), c_norm2.get(), nullptr, placement};
   }
-  mha_decoder_layer c_decoder_layer(bool norm_first) const {
-    return {c_self.get(), c_cross.get(), c_forward.get(), c_norm1.get(), c_norm2.get(), c_norm3.get(), norm_first};
+  mha_transformer_layer c_decoder_layer(mha_norm_placement placement) const {
+    return {c_self.get(), c_cross.get(), c_forward.get(), c_norm1.get(), c_norm2.get(), c_norm3.get(), placement};
   }
 
   Rows square, key, up, down, bias, wide_bias, weight;
-  FeedForward feed_forward{{up.view(), wide_bias.view(), down.view(), bias.view()}, Activation::gelu};
+  FeedForward feed_forward{{{up.view(), wide_bias.view()}, {down.view(), bias.view()}}, Activation::gelu};
   LayerNorm norm1{weight.view(), bias.view()}, norm2{bias.view(), {}, 0.5}, norm3{weight.view(), {}, 2};
   Owned<mha_layer> c_self = c_attention(kEmbed, square, square, bias),
                    c_cross = c_attention(kMemory, square, key, bias);
@@ -124,26 +127,28 @@ struct Caches {
 TEST(CApiTransformer, Encoder) {
   const std::int64_t key_lengths[] = {6, 4}, new_lengths[] = {6, 5}, offsets[] = {0, 2, 2, 6};
   const Rows x = Rows::random({2, 6, kEmbed}, 7), slopes = Rows::random({kHeads}, 8);
-  for (const bool norm_first : {false, true}) {
+  for (const NormPlacement placement : {NormPlacement::after, NormPlacement::before}) {
+    const auto c_placement = static_cast<mha_norm_placement>(placement);
     const LayerNorm last = Parts(3).norm1;
-    const EncoderLayer layers[] = {Parts(1).encoder_layer(norm_first), Parts(2).encoder_layer(norm_first)};
-    const Encoder stack(layers, 2, &last);
-    mha_encoder* encoder = nullptr;
+    const TransformerLayer layers[] = {Parts(1).encoder_layer(placement), Parts(2).encoder_layer(placement)};
+    const TransformerStack stack(layers, 2, &last);
+    mha_transformer* encoder = nullptr;
     {
       const Parts first(1), second(2), third(3);  // destroyed before the encoder computes
-      const mha_encoder_layer c_layers[] = {first.c_encoder_layer(norm_first), second.c_encoder_layer(norm_first)};
-      ASSERT_EQ(mha_encoder_create(c_layers, 2, third.c_norm1.get(), &encoder), MHA_OK) << mha_last_error();
+      const mha_transformer_layer c_layers[] = {first.c_encoder_layer(c_placement),
+                                                second.c_encoder_layer(c_placement)};
+      ASSERT_EQ(mha_transformer_create(c_layers, 2, third.c_norm1.get(), &encoder), MHA_OK) << mha_last_error();
     }
-    const Owned<mha_encoder> owned(encoder, &mha_encoder_destroy);
+    const Owned<mha_transformer> owned(encoder, &mha_transformer_destroy);
     Rows expected = nans<float>({2, 6, kEmbed}), out = expected;
     Rows expected_weights = nans<float>({2, kHeads, 6, 6}), weights = expected_weights;
     const mha_tensor c_x = c_tensor(x), c_out = c_tensor(out), c_slopes = c_tensor(slopes);
     const auto expect_same = [&](const char* what) {
-      EXPECT_EQ(out.data(), expected.data()) << what << ", norm_first " << norm_first;
+      EXPECT_EQ(out.data(), expected.data()) << what << ", norm_placement " << c_placement;
     };
 
     stack.forward(x.view(), expected.view());
-    EXPECT_OK(mha_encoder_forward(encoder, &c_x, &c_out, nullptr, nullptr));
+    EXPECT_OK(mha_transformer_forward(encoder, &c_x, &c_out, nullptr, nullptr));
     expect_same("defaults");
 
     AttentionOptions options;
@@ -156,22 +161,35 @@ TEST(CApiTransformer, Encoder) {
     c_options.is_causal = true;
     const MutableTensorView wanted[] = {{}, expected_weights.view()};
     const mha_tensor c_wanted[] = {{}, c_tensor(weights)};
-    EncoderExtras extras;
+    TransformerExtras extras;
     extras.weights = wanted;
-    mha_encoder_extras c_extras = {};
+    mha_transformer_extras c_extras = {};
     c_extras.weights = c_wanted;
     stack.forward(x.view(), expected.view(), options, extras);
-    EXPECT_OK(mha_encoder_forward(encoder, &c_x, &c_out, &c_options, &c_extras));
+    EXPECT_OK(mha_transformer_forward(encoder, &c_x, &c_out, &c_options, &c_extras));
     expect_same("options and weights");
     EXPECT_EQ(weights.data(), expected_weights.data());
 
+    AttentionOptions of_layers[] = {options, {}};
+    of_layers[1].window_left = 1;
+    mha_attention_options c_of_layers[] = {c_options, mha_default_options()};
+    c_of_layers[1].window_left = 1;
+    extras.layer_options = of_layers;
+    c_extras.layer_options = c_of_layers;
+    stack.forward(x.view(), expected.view(), {}, extras);
+    EXPECT_OK(mha_transformer_forward(encoder, &c_x, &c_out, nullptr, &c_extras));
+    expect_same("options of each layer");
+
     Caches caches(12);
-    extras = {nullptr, caches.pointers, new_lengths};
-    c_extras = {nullptr, caches.c_pointers, new_lengths};
+    extras = {};
+    c_extras = {};
+    extras.caches = caches.pointers;
+    c_extras.caches = caches.c_pointers;
+    extras.new_lengths = c_extras.new_lengths = new_lengths;
     options.key_lengths = c_options.key_lengths = nullptr;
     for (int step = 0; step < 2; ++step) {
       stack.forward(x.view(), expected.view(), options, extras);
-      EXPECT_OK(mha_encoder_forward(encoder, &c_x, &c_out, &c_options, &c_extras));
+      EXPECT_OK(mha_transformer_forward(encoder, &c_x, &c_out, &c_options, &c_extras));
       expect_same("caches");
       caches.expect_same_lengths();
     }
@@ -181,20 +199,24 @@ TEST(CApiTransformer, Encoder) {
     const Index row_shape[] = {6, kEmbed};
     const mha_tensor c_rows = mha_dense(x.data().data(), MHA_DTYPE_f32, 2, row_shape),
                      c_out_rows = mha_dense(out.data().data(), MHA_DTYPE_f32, 2, row_shape);
-    EXPECT_OK(mha_encoder_forward_varlen(encoder, &c_rows, offsets, 3, &c_out_rows, nullptr));
+    EXPECT_OK(mha_transformer_forward_varlen(encoder, &c_rows, offsets, 3, &c_out_rows, nullptr, nullptr));
     expect_same("ragged");
+    of_layers[0].key_lengths = c_of_layers[0].key_lengths = nullptr;
+    stack.forward_varlen(rows, offsets, 3, {expected.data().data(), DType::f32, {6, kEmbed}}, {}, of_layers);
+    EXPECT_OK(mha_transformer_forward_varlen(encoder, &c_rows, offsets, 3, &c_out_rows, nullptr, c_of_layers));
+    expect_same("ragged, options of each layer");
 
-    EXPECT_EQ(mha_encoder_num_layers(encoder), 2);
-    EXPECT_EQ(mha_encoder_dtype(encoder), MHA_DTYPE_f32);
-    const mha_encoder_layer second = mha_encoder_layer_of(encoder, 1);
-    EXPECT_EQ(second.norm_first, norm_first);
+    EXPECT_EQ(mha_transformer_num_layers(encoder), 2);
+    EXPECT_EQ(mha_transformer_dtype(encoder), MHA_DTYPE_f32);
+    const mha_transformer_layer second = mha_transformer_layer_of(encoder, 1);
+    EXPECT_EQ(second.norm_placement, c_placement);
     EXPECT_EQ(mha_norm_eps(second.norm1), 1e-5);
     EXPECT_EQ(mha_norm_eps(second.norm2), 0.5);
     EXPECT_EQ(mha_feed_forward_feedforward_dim(second.feed_forward), kHidden);
     layers[1].self_attention.forward(x.view(), x.view(), x.view(), expected.view());
     EXPECT_OK(mha_layer_forward(second.self_attention, &c_x, &c_x, &c_x, &c_out, nullptr, nullptr));
     expect_same("attention of a layer");
-    for (const Index i : {-1, 2}) EXPECT_EQ(mha_encoder_layer_of(encoder, i).self_attention, nullptr);
+    for (const Index i : {-1, 2}) EXPECT_EQ(mha_transformer_layer_of(encoder, i).self_attention, nullptr);
   }
 }
 
@@ -202,14 +224,15 @@ TEST(CApiTransformer, Decoder) {
   const Rows x = Rows::random({2, 3, kEmbed}, 7), memory = Rows::random({2, 5, kMemory}, 8);
   const mha_tensor c_x = c_tensor(x), c_memory = c_tensor(memory);
   const std::int64_t memory_lengths[] = {5, 2}, new_lengths[] = {3, 1};
-  for (const bool norm_first : {false, true}) {
+  for (const NormPlacement placement : {NormPlacement::after, NormPlacement::before}) {
+    const auto c_placement = static_cast<mha_norm_placement>(placement);
     const Parts first(1), second(2);
-    const DecoderLayer layers[] = {first.decoder_layer(norm_first), second.decoder_layer(norm_first)};
-    const Decoder stack(layers, 2);
-    const mha_decoder_layer c_layers[] = {first.c_decoder_layer(norm_first), second.c_decoder_layer(norm_first)};
-    mha_decoder* decoder = nullptr;
-    ASSERT_EQ(mha_decoder_create(c_layers, 2, nullptr, &decoder), MHA_OK) << mha_last_error();
-    const Owned<mha_decoder> owned(decoder, &mha_decoder_destroy);
+    const TransformerLayer layers[] = {first.decoder_layer(placement), second.decoder_layer(placement)};
+    const TransformerStack stack(layers, 2);
+    const mha_transformer_layer c_layers[] = {first.c_decoder_layer(c_placement), second.c_decoder_layer(c_placement)};
+    mha_transformer* decoder = nullptr;
+    ASSERT_EQ(mha_transformer_create(c_layers, 2, nullptr, &decoder), MHA_OK) << mha_last_error();
+    const Owned<mha_transformer> owned(decoder, &mha_transformer_destroy);
     Rows expected = nans<float>({2, 3, kEmbed}), out = expected;
     const mha_tensor c_out = c_tensor(out);
 
@@ -219,43 +242,50 @@ TEST(CApiTransformer, Decoder) {
     mha_attention_options c_causal = mha_default_options(), c_of_memory = mha_default_options();
     c_causal.is_causal = true;
     c_of_memory.key_lengths = memory_lengths;
-    DecoderContext context;
-    context.memory = memory.view();
-    mha_decoder_context c_context = {};
-    c_context.memory = &c_memory;
-    stack.forward(x.view(), context, expected.view(), causal, of_memory);
-    EXPECT_OK(mha_decoder_forward(decoder, &c_x, &c_context, &c_out, &c_causal, &c_of_memory));
-    EXPECT_EQ(out.data(), expected.data()) << "norm_first " << norm_first;
-    stack.forward(x.view(), context, expected.view(), {});
-    EXPECT_OK(mha_decoder_forward(decoder, &c_x, &c_context, &c_out, nullptr, nullptr));
-    EXPECT_EQ(out.data(), expected.data()) << "defaults, norm_first " << norm_first;
+    TransformerExtras extras;
+    extras.memory = memory.view();
+    mha_transformer_extras c_extras = {};
+    c_extras.memory = &c_memory;
+    stack.forward(x.view(), expected.view(), {}, extras);
+    EXPECT_OK(mha_transformer_forward(decoder, &c_x, &c_out, nullptr, &c_extras));
+    EXPECT_EQ(out.data(), expected.data()) << "defaults, norm_placement " << c_placement;
+    extras.memory_options = of_memory;
+    c_extras.memory_options = &c_of_memory;
+    stack.forward(x.view(), expected.view(), causal, extras);
+    EXPECT_OK(mha_transformer_forward(decoder, &c_x, &c_out, &c_causal, &c_extras));
+    EXPECT_EQ(out.data(), expected.data()) << "norm_placement " << c_placement;
 
     Caches caches(12), memory_caches(12);
     for (int i = 0; i < 2; ++i) {
-      layers[i].cross_attention.append_to(memory_caches.cpp[i], memory.view(), memory.view(), memory_lengths);
-      EXPECT_OK(mha_layer_append_to(mha_decoder_layer_of(decoder, i).cross_attention, memory_caches.c_pointers[i],
+      layers[i].cross_attention->append_to(memory_caches.cpp[i], memory.view(), memory.view(), memory_lengths);
+      EXPECT_OK(mha_layer_append_to(mha_transformer_layer_of(decoder, i).cross_attention, memory_caches.c_pointers[i],
                                     &c_memory, &c_memory, memory_lengths, 0));
     }
-    context = {{}, memory_caches.pointers, caches.pointers, new_lengths};
-    c_context = {nullptr, memory_caches.c_pointers, caches.c_pointers, new_lengths};
+    extras = {};
+    c_extras = {};
+    extras.memory_caches = memory_caches.pointers;
+    c_extras.memory_caches = memory_caches.c_pointers;
+    extras.caches = caches.pointers;
+    c_extras.caches = caches.c_pointers;
+    extras.new_lengths = c_extras.new_lengths = new_lengths;
     for (int step = 0; step < 2; ++step) {
-      stack.forward(x.view(), context, expected.view(), causal);
-      EXPECT_OK(mha_decoder_forward(decoder, &c_x, &c_context, &c_out, &c_causal, nullptr));
-      EXPECT_EQ(out.data(), expected.data()) << "step " << step << ", norm_first " << norm_first;
+      stack.forward(x.view(), expected.view(), causal, extras);
+      EXPECT_OK(mha_transformer_forward(decoder, &c_x, &c_out, &c_causal, &c_extras));
+      EXPECT_EQ(out.data(), expected.data()) << "step " << step << ", norm_placement " << c_placement;
       caches.expect_same_lengths();
     }
 
-    EXPECT_EQ(mha_decoder_num_layers(decoder), 2);
-    EXPECT_EQ(mha_decoder_dtype(decoder), MHA_DTYPE_f32);
-    const mha_decoder_layer layer = mha_decoder_layer_of(decoder, 0);
+    EXPECT_EQ(mha_transformer_num_layers(decoder), 2);
+    EXPECT_EQ(mha_transformer_dtype(decoder), MHA_DTYPE_f32);
+    const mha_transformer_layer layer = mha_transformer_layer_of(decoder, 0);
     EXPECT_EQ(mha_layer_config_of(layer.self_attention).kdim, kEmbed);
     EXPECT_EQ(mha_layer_config_of(layer.cross_attention).kdim, kMemory);
     EXPECT_EQ(mha_feed_forward_activation(layer.feed_forward), MHA_ACTIVATION_GELU);
     EXPECT_EQ(mha_norm_eps(layer.norm1), 1e-5);
     EXPECT_EQ(mha_norm_eps(layer.norm2), 0.5);
     EXPECT_EQ(mha_norm_eps(layer.norm3), 2);
-    EXPECT_EQ(layer.norm_first, norm_first);
-    EXPECT_EQ(mha_decoder_layer_of(decoder, 2).norm3, nullptr);
+    EXPECT_EQ(layer.norm_placement, c_placement);
+    EXPECT_EQ(mha_transformer_layer_of(decoder, 2).norm3, nullptr);
   }
 }
 
@@ -263,42 +293,51 @@ TEST(CApiTransformer, PartsMustBeThereAndFit) {
   const Parts parts(1);
   const Rows longer = Rows::random({kEmbed + 1}, 2);
   const Owned<mha_norm> other = c_norm(longer, nullptr, 0);
-  mha_encoder* encoder = nullptr;
-  mha_decoder* decoder = nullptr;
-  mha_encoder_layer layers[] = {parts.c_encoder_layer(false), parts.c_encoder_layer(false)};
+  mha_transformer* encoder = nullptr;
+  mha_transformer_layer layers[] = {parts.c_encoder_layer(MHA_NORM_AFTER), parts.c_encoder_layer(MHA_NORM_AFTER)};
   const auto expect_invalid = [](mha_status status, std::initializer_list<const char*> words) {
     expect_failure(MHA_INVALID_ARGUMENT, status, words);
   };
   layers[1].norm2 = nullptr;
-  expect_invalid(mha_encoder_create(layers, 2, nullptr, &encoder), {"layers[1].norm2", "null"});
+  expect_invalid(mha_transformer_create(layers, 2, nullptr, &encoder), {"layers[1].norm2", "null"});
   layers[1].norm2 = other.get();
-  expect_invalid(mha_encoder_create(layers, 2, nullptr, &encoder), {"Encoder: layer 1", "norm2", "24", "25"});
+  expect_invalid(mha_transformer_create(layers, 2, nullptr, &encoder),
+                 {"TransformerStack: layer 1", "norm2", "24", "25"});
   layers[1] = layers[0];
-  expect_invalid(mha_encoder_create(layers, 2, other.get(), &encoder), {"final_norm", "25"});
-  expect_invalid(mha_encoder_create(layers, 0, nullptr, &encoder), {"at least 1 layer"});
-  expect_invalid(mha_encoder_create(layers, -1, nullptr, &encoder), {"at least 1 layer"});
-  expect_invalid(mha_encoder_create(nullptr, 1, nullptr, &encoder), {"layers", "null"});
-  expect_invalid(mha_encoder_create(layers, 1, nullptr, nullptr), {"encoder", "null"});
-  mha_decoder_layer decoder_layer = parts.c_decoder_layer(true);
-  decoder_layer.cross_attention = nullptr;
-  expect_invalid(mha_decoder_create(&decoder_layer, 1, nullptr, &decoder), {"layers[0].cross_attention", "null"});
+  expect_invalid(mha_transformer_create(layers, 2, other.get(), &encoder), {"final_norm", "25"});
+  expect_invalid(mha_transformer_create(layers, 0, nullptr, &encoder), {"at least 1 layer"});
+  expect_invalid(mha_transformer_create(layers, -1, nullptr, &encoder), {"at least 1 layer"});
+  expect_invalid(mha_transformer_create(nullptr, 1, nullptr, &encoder), {"layers", "null"});
+  expect_invalid(mha_transformer_create(layers, 1, nullptr, nullptr), {"transformer", "null"});
+  layers[1] = parts.c_decoder_layer(MHA_NORM_BEFORE);
+  expect_invalid(mha_transformer_create(layers, 2, nullptr, &encoder),
+                 {"layer 1", "kdim of cross_attention must be 0; got 16"});
+  layers[1].cross_attention = nullptr;
+  expect_invalid(mha_transformer_create(layers, 2, nullptr, &encoder), {"layer 1", "norm3", "cross_attention"});
+  layers[1] = parts.c_decoder_layer(MHA_NORM_BEFORE);
+  layers[1].norm3 = nullptr;
+  expect_invalid(mha_transformer_create(&layers[1], 1, nullptr, &encoder), {"layer 0", "norm3", "cross_attention"});
+  layers[1].self_attention = nullptr;
+  expect_invalid(mha_transformer_create(layers, 2, nullptr, &encoder), {"layers[1].self_attention", "null"});
+  for (const mha_norm_placement placement : {-1, 2}) {
+    layers[0].norm_placement = placement;
+    expect_invalid(mha_transformer_create(layers, 1, nullptr, &encoder), {"mha_norm_placement", "0 or 1"});
+  }
   EXPECT_EQ(encoder, nullptr);
-  EXPECT_EQ(decoder, nullptr);
 
-  mha_encoder_destroy(nullptr);
-  mha_decoder_destroy(nullptr);
+  mha_transformer_destroy(nullptr);
 }
 
 TEST(CApiTransformer, CallsMustFit) {
   const Parts parts(1);
-  const mha_encoder_layer layers[] = {parts.c_encoder_layer(false), parts.c_encoder_layer(false)};
-  const mha_decoder_layer decoder_layer = parts.c_decoder_layer(false);
-  mha_encoder* encoder = nullptr;
-  mha_decoder* decoder = nullptr;
-  ASSERT_EQ(mha_encoder_create(layers, 2, nullptr, &encoder), MHA_OK) << mha_last_error();
-  ASSERT_EQ(mha_decoder_create(&decoder_layer, 1, nullptr, &decoder), MHA_OK) << mha_last_error();
-  const Owned<mha_encoder> owned_encoder(encoder, &mha_encoder_destroy);
-  const Owned<mha_decoder> owned_decoder(decoder, &mha_decoder_destroy);
+  const mha_transformer_layer layers[] = {parts.c_encoder_layer(MHA_NORM_AFTER), parts.c_encoder_layer(MHA_NORM_AFTER)};
+  const mha_transformer_layer decoder_layer = parts.c_decoder_layer(MHA_NORM_AFTER);
+  mha_transformer* encoder = nullptr;
+  mha_transformer* decoder = nullptr;
+  ASSERT_EQ(mha_transformer_create(layers, 2, nullptr, &encoder), MHA_OK) << mha_last_error();
+  ASSERT_EQ(mha_transformer_create(&decoder_layer, 1, nullptr, &decoder), MHA_OK) << mha_last_error();
+  const Owned<mha_transformer> owned_encoder(encoder, &mha_transformer_destroy);
+  const Owned<mha_transformer> owned_decoder(decoder, &mha_transformer_destroy);
 
   const Rows x = Rows::random({2, 3, kEmbed}, 2), narrow = Rows::random({2, 3, kEmbed - 1}, 3);
   const auto wide = Array<double>::random({2, 3, kEmbed}, 4);
@@ -311,28 +350,36 @@ TEST(CApiTransformer, CallsMustFit) {
   const auto expect_invalid = [](mha_status status, std::initializer_list<const char*> words) {
     expect_failure(MHA_INVALID_ARGUMENT, status, words);
   };
-  expect_invalid(mha_encoder_forward(nullptr, &c_x, &c_out, nullptr, nullptr), {"encoder", "null"});
-  expect_invalid(mha_encoder_forward(encoder, nullptr, &c_out, nullptr, nullptr), {"Encoder", "x"});
-  expect_invalid(mha_encoder_forward(encoder, &c_x, nullptr, nullptr, nullptr), {"Encoder", "out"});
-  expect_invalid(mha_encoder_forward(encoder, &c_narrow, &c_out, nullptr, nullptr), {"Encoder", "[2, 3, 23]"});
-  expect_failure(MHA_DTYPE_ERROR, mha_encoder_forward(encoder, &c_wide, &c_out, nullptr, nullptr), {"float64"});
-  expect_invalid(mha_encoder_forward_varlen(encoder, &rows, falling, 2, &out_rows, nullptr), {"fall", "sequence 1"});
-  expect_invalid(mha_encoder_forward_varlen(encoder, &rows, nullptr, 1, &out_rows, nullptr), {"cu_seqlens"});
-  expect_invalid(mha_encoder_forward_varlen(nullptr, &rows, offsets, 1, &out_rows, nullptr), {"encoder", "null"});
+  expect_invalid(mha_transformer_forward(nullptr, &c_x, &c_out, nullptr, nullptr), {"transformer", "null"});
+  expect_invalid(mha_transformer_forward(encoder, nullptr, &c_out, nullptr, nullptr), {"TransformerStack", "x"});
+  expect_invalid(mha_transformer_forward(encoder, &c_x, nullptr, nullptr, nullptr), {"TransformerStack", "out"});
+  expect_invalid(mha_transformer_forward(encoder, &c_narrow, &c_out, nullptr, nullptr),
+                 {"TransformerStack", "[2, 3, 23]"});
+  expect_failure(MHA_DTYPE_ERROR, mha_transformer_forward(encoder, &c_wide, &c_out, nullptr, nullptr), {"float64"});
+  expect_invalid(mha_transformer_forward_varlen(encoder, &rows, falling, 2, &out_rows, nullptr, nullptr),
+                 {"fall", "sequence 1"});
+  expect_invalid(mha_transformer_forward_varlen(encoder, &rows, nullptr, 1, &out_rows, nullptr, nullptr),
+                 {"cu_seqlens"});
+  expect_invalid(mha_transformer_forward_varlen(nullptr, &rows, offsets, 1, &out_rows, nullptr, nullptr),
+                 {"transformer", "null"});
 
   Caches caches(2);  // too small for three tokens
-  mha_encoder_extras extras = {nullptr, caches.c_pointers, nullptr};
-  expect_invalid(mha_encoder_forward(encoder, &c_x, &c_out, nullptr, &extras), {"capacity of 2"});
+  mha_transformer_extras extras = {};
+  extras.caches = caches.c_pointers;
+  expect_invalid(mha_transformer_forward(encoder, &c_x, &c_out, nullptr, &extras), {"capacity of 2"});
   EXPECT_EQ(mha_cache_longest(caches.c_pointers[0], 0, nullptr), 0);
   caches.c_pointers[1] = nullptr;
-  expect_invalid(mha_encoder_forward(encoder, &c_x, &c_out, nullptr, &extras), {"caches[1]", "null"});
+  expect_invalid(mha_transformer_forward(encoder, &c_x, &c_out, nullptr, &extras), {"caches[1]", "null"});
 
-  mha_decoder_context context = {};
-  expect_invalid(mha_decoder_forward(decoder, &c_x, nullptr, &c_out, nullptr, nullptr), {"context", "null"});
-  expect_invalid(mha_decoder_forward(nullptr, &c_x, &context, &c_out, nullptr, nullptr), {"decoder", "null"});
-  expect_invalid(mha_decoder_forward(decoder, &c_x, &context, &c_out, nullptr, nullptr), {"memory_caches"});
-  context.memory_caches = &caches.c_pointers[1];
-  expect_invalid(mha_decoder_forward(decoder, &c_x, &context, &c_out, nullptr, nullptr), {"memory_caches[0]", "null"});
+  extras = {};
+  expect_invalid(mha_transformer_forward(decoder, &c_x, &c_out, nullptr, &extras), {"memory_caches"});
+  extras.memory_caches = &caches.c_pointers[1];
+  expect_invalid(mha_transformer_forward(decoder, &c_x, &c_out, nullptr, &extras), {"memory_caches[0]", "null"});
+  extras.memory_caches = nullptr;
+  extras.memory = &c_x;
+  expect_invalid(mha_transformer_forward(encoder, &c_x, &c_out, nullptr, &extras), {"no layer has a cross_attention"});
+  expect_invalid(mha_transformer_forward_varlen(decoder, &rows, offsets, 1, &out_rows, nullptr, nullptr),
+                 {"cross_attention", "ragged"});
   for (float element : out.data()) ASSERT_TRUE(std::isnan(element));
 }
 

@@ -48,7 +48,7 @@ TEST(Concurrency, Attention) {
 TEST(Concurrency, OneLayer) {
   constexpr Index T = 70, E = 64;
   const auto square = Array<double>::random({E, E}, 1);
-  const MultiHeadAttention layer({E, 4}, {square.view(), square.view(), square.view(), square.view(), {}, {}, {}, {}});
+  const MultiHeadAttention layer({E, 4}, {{square.view()}, {square.view()}, {square.view()}, {square.view()}});
   std::vector<Array<double>> inputs, expected;
   for (unsigned i = 0; i < kThreads; ++i) {
     inputs.push_back(Array<double>::random({1, T + Index(i), E}, i));

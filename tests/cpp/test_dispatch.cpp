@@ -3,13 +3,11 @@
 
 #include <gtest/gtest.h>
 
-#include <cstdint>
 #include <cstdlib>
 #include <stdexcept>
 #include <string>
 #include <thread>
 
-#include "mha/errors.hpp"
 #include "mha/runtime.hpp"
 
 namespace mha {
@@ -72,39 +70,31 @@ TEST_F(Dispatch, TheReasonFollowsTheChoice) {
   EXPECT_EQ(active_isa(), isa);
 }
 
+TEST_F(Dispatch, TheDefaultIsTheLastThatIsSupportedAndPreferred) {
+  const auto all = [](int) { return true; };
+  const auto no_last = [](int index) { return index < 3; };
+  EXPECT_EQ(default_isa_index(4, all, all), 3);
+  EXPECT_EQ(default_isa_index(4, no_last, all), 2);
+  EXPECT_EQ(default_isa_index(4, all, no_last), 2);  // as a processor of Intel with AVX512_BF16
+  EXPECT_EQ(default_isa_index(4, [](int index) { return index != 2; }, no_last), 1);
+  EXPECT_EQ(default_isa_index(4, [](int index) { return index == 3; }, no_last), -1);
+}
+
 // tests/cpp/CMakeLists.txt runs this one again for environments that ask for something.
 TEST_F(Dispatch, TheEnvironmentChooses) {
   const char* requested = std::getenv("MHA_NATIVE_ISA");
-  if (requested == nullptr || *requested == '\0')
+  if (requested == nullptr || *requested == '\0') {
     EXPECT_NE(std::string(active_isa_reason()).find("the best"), std::string::npos);
-  else
+    EXPECT_STREQ(active_isa(), built_isa(default_isa_index(num_built_isas(), &isa_supported, &isa_preferred)));
+  } else {
     EXPECT_STREQ(active_isa(), requested);
+  }
 }
 
 TEST_F(Dispatch, LastUsedBelongsToTheThread) {
   active_kernels();
   EXPECT_STRNE(last_used_isa(), "");
   std::thread([] { EXPECT_STREQ(last_used_isa(), ""); }).join();
-}
-
-TEST_F(Dispatch, ThePeakIsMeasuredWithoutCountingAsACall) {
-  std::thread([] {
-    EXPECT_GT(measure_fma_gflops(DType::f32, 0.01), 0);
-    EXPECT_GT(measure_fma_gflops(DType::f64, -1), 0);
-    EXPECT_STREQ(last_used_isa(), "");
-  }).join();
-  EXPECT_THROW(measure_fma_gflops(DType::boolean, 0.01), DTypeError);
-}
-
-TEST_F(Dispatch, MemoryIsReadWithoutCountingAsACall) {
-  const std::uint64_t words[3] = {1, 2, 4}, others[3] = {8, 16, 32};
-  const void* const blocks[] = {words, others};
-  std::thread([&] {
-    EXPECT_EQ(read_memory(blocks, 2, 16, 1), 27u);
-    EXPECT_EQ(read_memory(blocks, 2, 24, 2), 63u);
-    EXPECT_EQ(read_memory(blocks, 2, 0, 2), 0u);
-    EXPECT_STREQ(last_used_isa(), "");
-  }).join();
 }
 
 TEST_F(Dispatch, AnExtensionHasTheKernelsOfItsBaseForOtherTypes) {

@@ -74,7 +74,7 @@ std::vector<float> results(int num_threads) {
   const auto x = Array<float>::random({1, H, T, D}, 1);
   const auto key = Array<float>::random({1, 1, 1600, D}, 2);  // one head, so that threads share its keys
   const auto square = Array<float>::random({E, E}, 3), rows = Array<float>::random({2, T, E}, 4);
-  const MultiHeadAttention layer({E, H}, {square.view(), square.view(), square.view(), square.view(), {}, {}, {}, {}});
+  const MultiHeadAttention layer({E, H}, {{square.view()}, {square.view()}, {square.view()}, {square.view()}});
   auto out = nans<float>({1, H, T, D}), shared = nans<float>({1, 1, 1, D}), weights = nans<float>({1, H, T, T});
   auto entropy = nans<float>({1, H, T}), projected = nans<float>({2, T, E}), merged = nans<float>({1, H, T, D});
   AttentionOptions options;

@@ -171,7 +171,7 @@ struct Step {
   static constexpr Index E = 24, T = 6;
   Array<float> square = Array<float>::random({E, E}, 1), x = Array<float>::random({B, T, E}, 2);
   MultiHeadAttention layer{MultiHeadAttentionConfig{E, 4},
-                           {square.view(), square.view(), square.view(), square.view(), {}, {}, {}, {}}};
+                           {{square.view()}, {square.view()}, {square.view()}, {square.view()}}};
   KVCache cache{{B, 4, 8, 6}};
 };
 
@@ -236,7 +236,7 @@ TEST(LayerCache, WindowsAndBiasesSeeDifferencesOfPositions) {
   auto square = Array<float>::random({E, E}, 1);
   for (float& weight : square.data()) weight /= std::sqrt(float{E});
   const MultiHeadAttention layer(MultiHeadAttentionConfig{E, 4},
-                                 {square.view(), square.view(), square.view(), square.view(), {}, {}, {}, {}});
+                                 {{square.view()}, {square.view()}, {square.view()}, {square.view()}});
   AttentionOptions options;
   options.is_causal = true;
   options.window_left = kWindow - 1;

@@ -45,15 +45,10 @@ struct Weights {
 
   MultiHeadAttentionWeights views(bool bias = true) const {
     MultiHeadAttentionWeights all;
-    all.query_weight = arrays[0].view();
-    all.key_weight = arrays[1].view();
-    all.value_weight = arrays[2].view();
-    all.out_weight = arrays[3].view();
-    if (bias) {
-      all.query_bias = arrays[4].view();
-      all.key_bias = arrays[5].view();
-      all.value_bias = arrays[6].view();
-      all.out_bias = arrays[7].view();
+    LinearWeights* const projections[] = {&all.query, &all.key, &all.value, &all.out};
+    for (int i = 0; i < 4; ++i) {
+      projections[i]->weight = arrays[i].view();
+      if (bias) projections[i]->bias = arrays[4 + i].view();
     }
     if (add_bias_kv) {
       all.added_key = arrays[8].view();
@@ -160,15 +155,10 @@ TYPED_TEST(LayerOf, GivesItsWeightsBack) {
     Weights<TypeParam> copies(kWithBoth);
     for (auto& array : copies.arrays) array.data().assign(array.data().size(), 0);
     MultiHeadAttention::WeightOutputs outputs;
-    outputs.query_weight = copies.arrays[0].view();
-    outputs.key_weight = copies.arrays[1].view();
-    outputs.value_weight = copies.arrays[2].view();
-    outputs.out_weight = copies.arrays[3].view();
-    if (bias) {
-      outputs.query_bias = copies.arrays[4].view();
-      outputs.key_bias = copies.arrays[5].view();
-      outputs.value_bias = copies.arrays[6].view();
-      outputs.out_bias = copies.arrays[7].view();
+    LinearWeightOutputs* const projections[] = {&outputs.query, &outputs.key, &outputs.value, &outputs.out};
+    for (int i = 0; i < 4; ++i) {
+      projections[i]->weight = copies.arrays[i].view();
+      if (bias) projections[i]->bias = copies.arrays[4 + i].view();
     }
     outputs.added_key = copies.arrays[8].view();
     outputs.added_value = copies.arrays[9].view();
@@ -230,16 +220,16 @@ TEST(Layer, RefusesSizesAndWeightsThatDisagree) {
   config.kdim = -1;
   expect_words(refused(config, weights.views()), {"kdim", "-1"});
   MultiHeadAttentionWeights views = weights.views();
-  views.key_weight.extents[1] = 31;
+  views.key.weight.extents[1] = 31;
   expect_words(refused(kUsual, views), {"key_weight", "[32, 31]", "[32, 32]"});
   views = weights.views();
-  views.out_weight = {};
+  views.out.weight = {};
   expect_words(refused(kUsual, views), {"out_weight"});
   views = weights.views();
-  views.value_bias.extents[0] = 33;
+  views.value.bias.extents[0] = 33;
   expect_words(refused(kUsual, views), {"value_bias", "[33]", "[32]"});
   views = weights.views();
-  views.out_bias.dtype = DType::f64;
+  views.out.bias.dtype = DType::f64;
   expect_words(message_of<DTypeError>([&] { MultiHeadAttention(kUsual, views); }), {"out_bias float64"});
   const Weights<float> added(kWithBoth);
   views = added.views();

@@ -38,7 +38,7 @@ MultiHeadAttention layer_of(WeightFormat format) {
   config.kdim = kKey;
   config.vdim = kValue;
   config.weight_format = format;
-  return {config, {query.view(), key.view(), value.view(), out.view(), {}, key_bias.view(), value_bias.view(), {}}};
+  return {config, {{query.view()}, {key.view(), key_bias.view()}, {value.view(), value_bias.view()}, {out.view()}}};
 }
 
 /// A cache whose memory is not zero before the call.
@@ -176,8 +176,8 @@ TEST_F(NarrowProjections, NaNStaysInItsFeature) {
       set_isa(built_isa(index));
       for (const WeightFormat format : kFormats) {
         Rows before = nans<float>({N, E}), after = before;
-        FeedForward({up.view(), {}, down.view(), {}}, Activation::none, format).forward(x.view(), before.view());
-        FeedForward({up.view(), {}, hit.view(), {}}, Activation::none, format).forward(x.view(), after.view());
+        FeedForward({{up.view()}, {down.view()}}, Activation::none, format).forward(x.view(), before.view());
+        FeedForward({{up.view()}, {hit.view()}}, Activation::none, format).forward(x.view(), after.view());
         for (std::size_t i = 0; i < after.data().size(); ++i) {
           SCOPED_TRACE(std::string(built_isa(index)) + ", format " + std::to_string(int(format)));
           if (i % E == 5)

@@ -183,8 +183,10 @@ TEST(NoAllocation, Layer) {
   constexpr Index B = 2, T = 150, E = 256;
   const auto square = Array<float>::random({E, E}, 1), bias = Array<float>::random({E}, 2);
   const MultiHeadAttentionConfig config = {E, 4};
-  const MultiHeadAttention layer(config, {square.view(), square.view(), square.view(), square.view(), bias.view(),
-                                          bias.view(), bias.view(), bias.view()});
+  const MultiHeadAttention layer(config, {{square.view(), bias.view()},
+                                          {square.view(), bias.view()},
+                                          {square.view(), bias.view()},
+                                          {square.view(), bias.view()}});
   const auto x = Array<float>::random({B, T, E}, 3), other = Array<float>::random({B, T, E}, 4);
   Array<float> out({B, T, E}, 0), weights({B, 4, T, T}, 0);
   AttentionOptions options;
@@ -215,7 +217,7 @@ TEST(NoAllocation, LayerWithAddedKeys) {
   MultiHeadAttentionConfig config = {E, 4};
   config.add_bias_kv = config.add_zero_attn = true;
   const MultiHeadAttention layer(
-      config, {square.view(), square.view(), square.view(), square.view(), {}, {}, {}, {}, row.view(), row.view()});
+      config, {{square.view()}, {square.view()}, {square.view()}, {square.view()}, row.view(), row.view()});
   const auto x = Array<float>::random({B, T, E}, 3);
   Array<float> out({B, T, E}, 0), weights({B, 4, T, T + 2}, 0);
   AttentionOptions options;
@@ -232,24 +234,22 @@ TEST(NoAllocation, EncoderAndDecoder) {
   const auto square = Array<float>::random({E, E}, 1), wide = Array<float>::random({2 * E, E}, 2);
   const auto narrow = Array<float>::random({E, 2 * E}, 3), row = Array<float>::random({E}, 4);
   const MultiHeadAttentionConfig config = {E, 4};
-  const MultiHeadAttention attention(config,
-                                     {square.view(), square.view(), square.view(), square.view(), {}, {}, {}, {}});
-  const FeedForward feed_forward({wide.view(), {}, narrow.view(), row.view()}, Activation::gelu);
+  const MultiHeadAttention attention(config, {{square.view()}, {square.view()}, {square.view()}, {square.view()}});
+  const FeedForward feed_forward({{wide.view()}, {narrow.view(), row.view()}}, Activation::gelu);
   const LayerNorm norm(row.view());
-  const EncoderLayer layer = {attention, feed_forward, norm, norm};
-  const DecoderLayer decoder_layer = {attention, attention, feed_forward, norm, norm, norm, true};
-  const Encoder encoder(&layer, 1, &norm);
-  const Decoder decoder(&decoder_layer, 1);
+  const TransformerLayer layer = {attention, {}, feed_forward, norm, norm, {}};
+  const TransformerLayer decoder_layer = {attention, attention, feed_forward, norm, norm, norm, NormPlacement::before};
+  const TransformerStack encoder(&layer, 1, &norm), decoder(&decoder_layer, 1);
   const auto x = Array<float>::random({B, T, E}, 5);
   Array<float> out({B, T, E}, 0);
-  DecoderContext context;
-  context.memory = x.view();
+  TransformerExtras extras;
+  extras.memory = x.view();
   AttentionOptions options;
   for (int threads : {1, 2, 3}) {
     options.num_threads = threads;
     const auto both = [&] {
       encoder.forward(x.view(), out.view(), options);
-      decoder.forward(x.view(), context, out.view(), options);
+      decoder.forward(x.view(), out.view(), options, extras);
       feed_forward.forward(x.view(), out.view(), threads);
     };
     both();
@@ -265,29 +265,30 @@ TEST(NoAllocation, AStepInC) {
   const mha_tensor c_square = testing::c_tensor(square), c_row = testing::c_tensor(row), c_x = testing::c_tensor(x),
                    c_out = testing::c_tensor(out);
   const mha_layer_config config = {E, 4, 0, 0, 0, 0, 0, 0, false, false, MHA_WEIGHT_FORMAT_PLAIN};
-  const mha_layer_weights weights = {&c_square, &c_square, &c_square, &c_square, &c_row,  &c_row,  &c_row,
-                                     &c_row,    nullptr,   nullptr,   nullptr,   nullptr, nullptr, nullptr};
-  const mha_feed_forward_weights feed_forward_weights = {&c_square, nullptr, &c_square, nullptr, nullptr, nullptr};
+  const mha_linear_weights linear = {&c_square, &c_row, nullptr};
+  const mha_layer_weights weights = {linear, linear, linear, linear, nullptr, nullptr};
+  const mha_feed_forward_weights feed_forward_weights = {{&c_square, nullptr, nullptr}, {&c_square, nullptr, nullptr}};
   mha_layer* attention = nullptr;
   mha_feed_forward* feed_forward = nullptr;
   mha_norm* norm = nullptr;
-  mha_encoder* encoder = nullptr;
+  mha_transformer* encoder = nullptr;
   mha_cache* caches[layers] = {};
   EXPECT_OK(mha_layer_create(&config, &weights, &attention));
   EXPECT_OK(
       mha_feed_forward_create(&feed_forward_weights, MHA_ACTIVATION_GELU, MHA_WEIGHT_FORMAT_PLAIN, &feed_forward));
   EXPECT_OK(mha_norm_create(&c_row, nullptr, 1e-5, &norm));
-  const mha_encoder_layer layer = {attention, feed_forward, norm, norm, true};
-  const mha_encoder_layer stack[layers] = {layer, layer, layer};
-  EXPECT_OK(mha_encoder_create(stack, layers, norm, &encoder));
+  const mha_transformer_layer layer = {attention, nullptr, feed_forward, norm, norm, nullptr, MHA_NORM_BEFORE};
+  const mha_transformer_layer stack[layers] = {layer, layer, layer};
+  EXPECT_OK(mha_transformer_create(stack, layers, norm, &encoder));
   const mha_cache_config sizes = {B, 4, 20, E / 4, 0, MHA_DTYPE_f32};
   for (mha_cache*& cache : caches) EXPECT_OK(mha_cache_create(&sizes, &cache));
-  const mha_encoder_extras extras = {nullptr, caches, nullptr};
-  const auto step = [&] { EXPECT_EQ(mha_encoder_forward(encoder, &c_x, &c_out, nullptr, &extras), MHA_OK); };
+  mha_transformer_extras extras = {};
+  extras.caches = caches;
+  const auto step = [&] { EXPECT_EQ(mha_transformer_forward(encoder, &c_x, &c_out, nullptr, &extras), MHA_OK); };
   step();
   EXPECT_EQ(allocations_of(step), 0);
   for (mha_cache* cache : caches) mha_cache_destroy(cache);
-  mha_encoder_destroy(encoder);
+  mha_transformer_destroy(encoder);
   mha_norm_destroy(norm);
   mha_feed_forward_destroy(feed_forward);
   mha_layer_destroy(attention);
@@ -297,7 +298,7 @@ TEST(NoAllocation, LayerWithACache) {
   constexpr Index B = 3, E = 256;
   const auto square = Array<float>::random({E, E}, 1);
   const MultiHeadAttentionConfig config = {E, 4};
-  const MultiHeadAttention layer(config, {square.view(), square.view(), square.view(), square.view(), {}, {}, {}, {}});
+  const MultiHeadAttention layer(config, {{square.view()}, {square.view()}, {square.view()}, {square.view()}});
   const auto x = Array<float>::random({B, 2, E}, 3);
   Array<float> out({B, 2, E}, 0);
   KVCache cache({B, 4, 40, 64});

@@ -27,13 +27,14 @@ MultiHeadAttention attention(Index embed_dim, Index heads, Index memory_dim, uns
   config.embed_dim = embed_dim;
   config.num_heads = heads;
   config.kdim = config.vdim = memory_dim;
-  return {config, {in.view(), key.view(), key.view(), out.view(), bias.view(), bias.view(), bias.view(), bias.view()}};
+  return {config,
+          {{in.view(), bias.view()}, {key.view(), bias.view()}, {key.view(), bias.view()}, {out.view(), bias.view()}}};
 }
 
 FeedForward feed_forward(Index embed_dim, Index hidden, unsigned seed, Activation activation = Activation::gelu) {
   const Rows up = Rows::random({hidden, embed_dim}, seed), down = Rows::random({embed_dim, hidden}, seed + 1);
   const Rows bias1 = Rows::random({hidden}, seed + 2), bias2 = Rows::random({embed_dim}, seed + 3);
-  return {{up.view(), bias1.view(), down.view(), bias2.view()}, activation};
+  return {{{up.view(), bias1.view()}, {down.view(), bias2.view()}}, activation};
 }
 
 LayerNorm norm(Index embed_dim, unsigned seed) {
@@ -43,25 +44,41 @@ LayerNorm norm(Index embed_dim, unsigned seed) {
 
 constexpr Index kEmbed = 40, kHeads = 4, kHidden = 72, kMemory = 24;
 
-EncoderLayer encoder_layer(unsigned seed, bool norm_first = false, Index embed_dim = kEmbed) {
-  return {attention(embed_dim, kHeads, embed_dim, seed), feed_forward(embed_dim, kHidden, seed + 10),
-          norm(embed_dim, seed + 20), norm(embed_dim, seed + 30), norm_first};
+constexpr NormPlacement kPlacements[] = {NormPlacement::after, NormPlacement::before};
+
+const char* name_of(NormPlacement placement) {
+  return placement == NormPlacement::before ? "norms first" : "norms last";
 }
 
-DecoderLayer decoder_layer(unsigned seed, bool norm_first = false) {
+TransformerLayer encoder_layer(unsigned seed, NormPlacement placement = NormPlacement::after,
+                               Index embed_dim = kEmbed) {
+  return {attention(embed_dim, kHeads, embed_dim, seed),
+          {},
+          feed_forward(embed_dim, kHidden, seed + 10),
+          norm(embed_dim, seed + 20),
+          norm(embed_dim, seed + 30),
+          {},
+          placement};
+}
+
+TransformerLayer decoder_layer(unsigned seed, NormPlacement placement = NormPlacement::after) {
   return {attention(kEmbed, kHeads, kEmbed, seed),
           attention(kEmbed, kHeads, kMemory, seed + 5),
           feed_forward(kEmbed, kHidden, seed + 10),
           norm(kEmbed, seed + 20),
           norm(kEmbed, seed + 30),
           norm(kEmbed, seed + 40),
-          norm_first};
+          placement};
 }
 
-Encoder encoder(bool norm_first = false) {
-  const EncoderLayer layers[] = {encoder_layer(1, norm_first), encoder_layer(2, norm_first)};
+TransformerStack encoder_of(const TransformerLayer* layers, Index count, const LayerNorm* last = nullptr) {
+  return {layers, count, last, "Encoder"};
+}
+
+TransformerStack encoder(NormPlacement placement = NormPlacement::after) {
+  const TransformerLayer layers[] = {encoder_layer(1, placement), encoder_layer(2, placement)};
   const LayerNorm last = norm(kEmbed, 3);
-  return {layers, 2, &last};
+  return encoder_of(layers, 2, &last);
 }
 
 AttentionOptions with_threads(int threads) {
@@ -80,10 +97,11 @@ void add_to(Rows& sum, const Rows& x) {
 }
 
 TEST(Transformer, AnEncoderLayerIsItsPartsInOrder) {
-  for (const bool norm_first : {false, true}) {
-    const EncoderLayer layer = encoder_layer(4, norm_first);
+  for (const NormPlacement placement : kPlacements) {
+    const TransformerLayer layer = encoder_layer(4, placement);
     const Rows x = Rows::random({2, 7, kEmbed}, 5);
     Rows y = x, normed = x, part = testing::nans<float>({2, 7, kEmbed});
+    const bool norm_first = placement == NormPlacement::before;
     const auto sublayer = [&](const LayerNorm& own_norm, auto run) {
       if (norm_first) own_norm.forward(y.view(), normed.view());
       run(norm_first ? normed.view() : y.view(), part.view());
@@ -96,15 +114,15 @@ TEST(Transformer, AnEncoderLayerIsItsPartsInOrder) {
     sublayer(layer.norm2,
              [&](const TensorView& in, const MutableTensorView& out) { layer.feed_forward.forward(in, out); });
     Rows out = testing::nans<float>({2, 7, kEmbed});
-    Encoder(&layer, 1).forward(x.view(), out.view());
-    EXPECT_EQ(out.data(), y.data()) << "norm_first " << norm_first;
+    encoder_of(&layer, 1).forward(x.view(), out.view());
+    EXPECT_EQ(out.data(), y.data()) << name_of(placement);
   }
 }
 
 TEST(Transformer, ManyRowsAndFewHaveTheSameBits) {
   // 200 rows on one thread go through all steps block by block, on eight each step is a phase.
-  for (const bool norm_first : {false, true}) {
-    const Encoder stack = encoder(norm_first);
+  for (const NormPlacement placement : kPlacements) {
+    const TransformerStack stack = encoder(placement);
     const Rows x = Rows::random({4, 50, kEmbed}, 6);
     Rows expected = testing::nans<float>({4, 50, kEmbed});
     stack.forward(x.view(), expected.view(), with_threads(1));
@@ -122,7 +140,7 @@ TEST(Transformer, ManyRowsAndFewHaveTheSameBits) {
 }
 
 TEST(Transformer, RowsMayLieAnywhere) {
-  const Encoder stack = encoder();
+  const TransformerStack stack = encoder();
   const Rows x = Rows::random({2, 5, kEmbed}, 7);
   Rows expected = testing::nans<float>({2, 5, kEmbed});
   stack.forward(x.view(), expected.view());
@@ -148,7 +166,7 @@ TEST(Transformer, RowsMayLieAnywhere) {
 }
 
 TEST(Transformer, SequencesOneAfterAnother) {
-  const Encoder stack = encoder();
+  const TransformerStack stack = encoder();
   const Rows x = Rows::random({9, kEmbed}, 8);
   const std::int64_t offsets[] = {0, 4, 4, 9};
   Rows out = testing::nans<float>({9, kEmbed});
@@ -164,95 +182,154 @@ TEST(Transformer, SequencesOneAfterAnother) {
 }
 
 TEST(Transformer, WeightsOfEachLayer) {
-  const EncoderLayer layers[] = {encoder_layer(1), encoder_layer(2)};
+  const TransformerLayer layers[] = {encoder_layer(1), encoder_layer(2)};
   const Rows x = Rows::random({2, 6, kEmbed}, 9);
   Rows out = testing::nans<float>({2, 6, kEmbed}), first = out, unused = out;
   Rows weights0 = testing::nans<float>({2, kHeads, 6, 6}), weights1 = weights0, expected = weights0;
   const MutableTensorView wanted[] = {weights0.view(), weights1.view()};
-  EncoderExtras extras;
+  TransformerExtras extras;
   extras.weights = wanted;
-  Encoder(layers, 2).forward(x.view(), out.view(), {}, extras);
+  encoder_of(layers, 2).forward(x.view(), out.view(), {}, extras);
 
   layers[0].self_attention.forward(x.view(), x.view(), x.view(), unused.view(), expected.view());
   EXPECT_EQ(weights0.data(), expected.data());
-  Encoder(layers, 1).forward(x.view(), first.view());
+  encoder_of(layers, 1).forward(x.view(), first.view());
   layers[1].self_attention.forward(first.view(), first.view(), first.view(), unused.view(), expected.view());
   EXPECT_EQ(weights1.data(), expected.data());
 }
 
+TEST(Transformer, OptionsOfEachLayer) {
+  const TransformerLayer layers[] = {encoder_layer(1), encoder_layer(2), encoder_layer(3)};
+  const TransformerStack stack(layers, 3);
+  const std::vector<float> slopes = {0.5f, 0.25f, 0.125f, 0};
+  AttentionOptions of_layers[3];
+  of_layers[0].window_left = 2;
+  of_layers[1].is_causal = true;
+  of_layers[1].alibi_slopes = TensorView(slopes.data(), {kHeads});
+  of_layers[2].softcap = 0.5;
+  of_layers[2].num_threads = 3;  // not looked at: threads are those of the call
+  const auto expect_same = [](const Rows& actual, const Rows& expected) { EXPECT_EQ(actual.data(), expected.data()); };
+
+  const Rows x = Rows::random({2, 7, kEmbed}, 9);
+  Rows expected = x, out = testing::nans<float>({2, 7, kEmbed});
+  for (int i = 0; i < 3; ++i) encoder_of(&layers[i], 1).forward(expected.view(), expected.view(), of_layers[i]);
+  TransformerExtras extras;
+  extras.layer_options = of_layers;
+  AttentionOptions ignored = with_threads(1);
+  ignored.is_causal = true;
+  stack.forward(x.view(), out.view(), ignored, extras);
+  expect_same(out, expected);
+  stack.forward(x.view(), out.view());
+  EXPECT_NE(out.data(), expected.data()) << "the options must matter";
+
+  const std::int64_t offsets[] = {0, 5, 14};
+  const TensorView rows(x.data().data(), {14, kEmbed});
+  Rows ragged = testing::nans<float>({14, kEmbed}), one_by_one = ragged;
+  const MutableTensorView steps = one_by_one.view();
+  encoder_of(&layers[0], 1).forward_varlen(rows, offsets, 2, steps, of_layers[0]);
+  for (int i = 1; i < 3; ++i) encoder_of(&layers[i], 1).forward_varlen(steps, offsets, 2, steps, of_layers[i]);
+  stack.forward_varlen(rows, offsets, 2, ragged.view(), {}, of_layers);
+  expect_same(ragged, one_by_one);
+
+  of_layers[2].window_right = -2;
+  expect_words(message_of<std::invalid_argument>([&] { stack.forward(x.view(), out.view(), {}, extras); }),
+               {"TransformerStack", "window"});
+  of_layers[2].window_right = -1;
+  of_layers[2].attn_mask = out.view();
+  expect_words(message_of<std::invalid_argument>([&] { stack.forward(x.view(), out.view(), {}, extras); }),
+               {"out must not overlap attn_mask"});
+}
+
+TEST(Transformer, WeightsOfASelfAttentionBesideAMemory) {
+  const TransformerLayer layer = decoder_layer(1);
+  const TransformerStack stack(&layer, 1);
+  const Rows x = Rows::random({2, 6, kEmbed}, 9), memory = Rows::random({2, 3, kMemory}, 10);
+  Rows out = testing::nans<float>({2, 6, kEmbed}), unused = out;
+  Rows weights = testing::nans<float>({2, kHeads, 6, 6}), expected = weights;
+  const MutableTensorView wanted = weights.view();
+  TransformerExtras extras;
+  extras.memory = memory.view();
+  extras.weights = &wanted;
+  stack.forward(x.view(), out.view(), {}, extras);
+  layer.self_attention.forward(x.view(), x.view(), x.view(), unused.view(), expected.view());
+  EXPECT_EQ(weights.data(), expected.data());
+}
+
 TEST(Transformer, DecoderStepsGiveTheRowsOfOneCall) {
-  for (const bool norm_first : {false, true}) {
-    const DecoderLayer layers[] = {decoder_layer(1, norm_first), decoder_layer(2, norm_first)};
+  for (const NormPlacement placement : kPlacements) {
+    const TransformerLayer layers[] = {decoder_layer(1, placement), decoder_layer(2, placement)};
     const LayerNorm last = norm(kEmbed, 3);
-    const Decoder stack(layers, 2, &last);
+    const TransformerStack stack(layers, 2, &last, "Decoder");
     const Rows x = Rows::random({2, 5, kEmbed}, 10), memory = Rows::random({2, 6, kMemory}, 11);
     AttentionOptions causal;
     causal.is_causal = true;
     Rows whole = testing::nans<float>({2, 5, kEmbed});
-    DecoderContext context;
+    TransformerExtras context;
     context.memory = memory.view();
-    stack.forward(x.view(), context, whole.view(), causal);
+    stack.forward(x.view(), whole.view(), causal, context);
 
     std::vector<KVCache> caches, memory_caches;
     KVCache* pointers[2];
     const KVCache* memory_pointers[2];
-    for (const DecoderLayer& layer : layers) {
+    for (const TransformerLayer& layer : layers) {
       caches.push_back(cache_of(layer.self_attention, 2, 5));
-      memory_caches.push_back(cache_of(layer.cross_attention, 2, 6));
-      layer.cross_attention.append_to(memory_caches.back(), memory.view(), memory.view());
+      memory_caches.push_back(cache_of(*layer.cross_attention, 2, 6));
+      layer.cross_attention->append_to(memory_caches.back(), memory.view(), memory.view());
     }
     for (std::size_t i = 0; i < 2; ++i) {
       pointers[i] = &caches[i];
       memory_pointers[i] = &memory_caches[i];
     }
-    DecoderContext step;
+    TransformerExtras step;
     step.caches = pointers;
     step.memory_caches = memory_pointers;
     std::vector<float> row(2 * kEmbed);
     for (Index t = 0; t < 5; ++t) {
       const TensorView token(x.data().data() + t * kEmbed, {2, 1, kEmbed}, {5 * kEmbed, kEmbed, 1});
-      stack.forward(token, step, {row.data(), {2, 1, kEmbed}}, causal);
+      stack.forward(token, {row.data(), {2, 1, kEmbed}}, causal, step);
       for (Index b = 0; b < 2; ++b)
         EXPECT_EQ(
             std::memcmp(row.data() + b * kEmbed, whole.data().data() + (b * 5 + t) * kEmbed, sizeof(float) * kEmbed), 0)
-            << "token " << t << " of sequence " << b << ", norm_first " << norm_first;
+            << "token " << t << " of sequence " << b << ", " << name_of(placement);
     }
     EXPECT_EQ(caches[1].longest(), 5);
   }
 }
 
 TEST(Transformer, AFailureLeavesAllCachesAsTheyWere) {
-  const EncoderLayer layers[] = {encoder_layer(1), encoder_layer(2)};
+  const TransformerLayer layers[] = {encoder_layer(1), encoder_layer(2)};
   KVCache first = cache_of(layers[0].self_attention, 1, 8), second = cache_of(layers[1].self_attention, 1, 2);
   KVCache* const caches[] = {&first, &second};
-  EncoderExtras extras;
+  TransformerExtras extras;
   extras.caches = caches;
   const Rows x = Rows::random({1, 3, kEmbed}, 12);
   Rows out = testing::nans<float>({1, 3, kEmbed});
   const std::string message =
-      message_of<std::invalid_argument>([&] { Encoder(layers, 2).forward(x.view(), out.view(), {}, extras); });
+      message_of<std::invalid_argument>([&] { encoder_of(layers, 2).forward(x.view(), out.view(), {}, extras); });
   expect_words(message, {"Encoder", "capacity of 2"});
   EXPECT_EQ(first.longest(), 0);
   EXPECT_TRUE(std::isnan(out.data()[0]));
 
   KVCache* const same[] = {&first, &first};
   extras.caches = same;
-  expect_words(message_of<std::invalid_argument>([&] { Encoder(layers, 2).forward(x.view(), out.view(), {}, extras); }),
-               {"Encoder", "a cache of its own", "layers 0 and 1"});
+  expect_words(
+      message_of<std::invalid_argument>([&] { encoder_of(layers, 2).forward(x.view(), out.view(), {}, extras); }),
+      {"Encoder", "a cache of its own", "layers 0 and 1"});
   KVCache other = cache_of(layers[1].self_attention, 1, 8);
   layers[1].self_attention.append_to(other, x.view(), x.view());
   KVCache* const uneven[] = {&first, &other};
   extras.caches = uneven;
-  expect_words(message_of<std::invalid_argument>([&] { Encoder(layers, 2).forward(x.view(), out.view(), {}, extras); }),
-               {"same tokens", "layer 1"});
+  expect_words(
+      message_of<std::invalid_argument>([&] { encoder_of(layers, 2).forward(x.view(), out.view(), {}, extras); }),
+      {"same tokens", "layer 1"});
 }
 
 TEST(Transformer, PartsMustFit) {
-  const EncoderLayer good = encoder_layer(1);
-  const auto message = [](const EncoderLayer& layer) {
-    return message_of<std::invalid_argument>([&] { Encoder(&layer, 1); });
+  const TransformerLayer good = encoder_layer(1);
+  const auto message = [](const TransformerLayer& layer) {
+    return message_of<std::invalid_argument>([&] { encoder_of(&layer, 1); });
   };
-  EncoderLayer layer = good;
+  TransformerLayer layer = good;
   layer.feed_forward = feed_forward(kEmbed + 1, kHidden, 1);
   expect_words(message(layer), {"Encoder: layer 0", "feed_forward", "40", "41"});
   layer = good;
@@ -261,15 +338,20 @@ TEST(Transformer, PartsMustFit) {
   layer = good;
   layer.self_attention = attention(kEmbed, kHeads, kEmbed + 2, 1);
   expect_words(message(layer), {"kdim of self_attention", "40", "42"});
-  const EncoderLayer layers[] = {good, encoder_layer(1, false, 48)};
-  expect_words(message_of<std::invalid_argument>([&] { Encoder(layers, 2); }), {"layer 1", "embed_dim", "40", "48"});
+  const TransformerLayer layers[] = {good, encoder_layer(1, NormPlacement::after, 48)};
+  expect_words(message_of<std::invalid_argument>([&] { encoder_of(layers, 2); }), {"layer 1", "embed_dim", "40", "48"});
   const LayerNorm last = norm(kEmbed + 8, 1);
-  expect_words(message_of<std::invalid_argument>([&] { Encoder(layers, 1, &last); }), {"final_norm", "40", "48"});
-  expect_words(message_of<std::invalid_argument>([&] { Encoder(layers, 0); }), {"at least 1 layer"});
+  expect_words(message_of<std::invalid_argument>([&] { encoder_of(layers, 1, &last); }), {"final_norm", "40", "48"});
+  expect_words(message_of<std::invalid_argument>([&] { encoder_of(layers, 0); }), {"at least 1 layer"});
+  const TransformerLayer mixed[] = {good, decoder_layer(1)};
+  expect_words(message_of<std::invalid_argument>([&] { encoder_of(mixed, 2); }), {"layer 1", "cross_attention"});
+  layer = good;
+  layer.norm3 = norm(kEmbed, 1);
+  expect_words(message(layer), {"layer 0", "norm3", "cross_attention"});
 }
 
 TEST(Transformer, CallsMustFit) {
-  const Encoder stack = encoder();
+  const TransformerStack stack = encoder();
   Rows x = Rows::random({2, 3, kEmbed}, 13), out = testing::nans<float>({2, 3, kEmbed});
   const auto message = [&](const TensorView& in, const MutableTensorView& result) {
     return message_of<std::invalid_argument>([&] { stack.forward(in, result); });
@@ -284,19 +366,26 @@ TEST(Transformer, CallsMustFit) {
   expect_words(message_of<std::invalid_argument>([&] { norm(kEmbed, 1).forward(narrow.view(), out.view()); }),
                {"LayerNorm: x must have 40 features"});
 
-  const DecoderLayer layer = decoder_layer(1);
-  const Decoder decoder(&layer, 1);
-  expect_words(message_of<std::invalid_argument>([&] { decoder.forward(x.view(), {}, out.view(), {}); }),
+  const TransformerLayer layer = decoder_layer(1);
+  const TransformerStack decoder(&layer, 1, nullptr, "Decoder");
+  expect_words(message_of<std::invalid_argument>([&] { decoder.forward(x.view(), out.view()); }),
                {"Decoder", "either memory or memory_caches"});
-  DecoderContext context;
+  TransformerExtras context;
   const Rows memory = Rows::random({3, 4, kMemory}, 16);
   context.memory = memory.view();
-  expect_words(message_of<std::invalid_argument>([&] { decoder.forward(x.view(), context, out.view(), {}); }),
+  expect_words(message_of<std::invalid_argument>([&] { decoder.forward(x.view(), out.view(), {}, context); }),
                {"memory must have the batch size of x", "[3, 4, 24]"});
+  expect_words(message_of<std::invalid_argument>([&] { stack.forward(x.view(), out.view(), {}, context); }),
+               {"Encoder", "no layer has a cross_attention"});
+  const std::int64_t offsets[] = {0, 5};
+  const TensorView rows(x.data().data(), {5, kEmbed});
+  const MutableTensorView result(out.data().data(), {5, kEmbed});
+  expect_words(message_of<std::invalid_argument>([&] { decoder.forward_varlen(rows, offsets, 1, result); }),
+               {"Decoder", "cross_attention", "ragged"});
 }
 
 TEST(Transformer, NothingIsNothing) {
-  const Encoder stack = encoder();
+  const TransformerStack stack = encoder();
   float none = 0;
   stack.forward({&none, {0, 5, kEmbed}}, {&none, {0, 5, kEmbed}});
   stack.forward({&none, {2, 0, kEmbed}}, {&none, {2, 0, kEmbed}});
@@ -308,10 +397,10 @@ TEST(Transformer, NothingIsNothing) {
 
 TEST(Transformer, WeightsComeOutAsTheyWentIn) {
   const Rows weight1 = Rows::random({kHidden, kEmbed}, 1), weight2 = Rows::random({kEmbed, kHidden}, 2);
-  const FeedForward layer({weight1.view(), {}, weight2.view(), {}}, Activation::relu);
-  EXPECT_FALSE(layer.has_bias1() || layer.has_bias2());
+  const FeedForward layer({{weight1.view()}, {weight2.view()}}, Activation::relu);
+  EXPECT_FALSE(layer.has_up_bias() || layer.has_down_bias());
   Rows copy1 = testing::nans<float>({kHidden, kEmbed}), copy2 = testing::nans<float>({kEmbed, kHidden});
-  layer.copy_weights({copy1.view(), {}, copy2.view(), {}});
+  layer.copy_weights({{copy1.view()}, {copy2.view()}});
   EXPECT_EQ(copy1.data(), weight1.data());
   EXPECT_EQ(copy2.data(), weight2.data());
   const Rows scale = Rows::random({kEmbed}, 3);

@@ -109,8 +109,10 @@ TEST(Varlen, TheLayerRunsOverItsRowsOnly) {
   MultiHeadAttentionConfig config;
   config.embed_dim = E;
   config.num_heads = 4;
-  const MultiHeadAttention layer(config, {square.view(), square.view(), square.view(), square.view(), bias.view(),
-                                          bias.view(), bias.view(), bias.view()});
+  const MultiHeadAttention layer(config, {{square.view(), bias.view()},
+                                          {square.view(), bias.view()},
+                                          {square.view(), bias.view()},
+                                          {square.view(), bias.view()}});
   const auto x = Array<double>::random({200, E}, 3);
   auto out = nans<double>({200, E}), expected = nans<double>({200, E});
   layer.forward_varlen(x.view(), x.view(), x.view(), batch_of(kQueries, kQueries), out.view());

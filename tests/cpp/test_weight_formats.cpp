@@ -98,8 +98,8 @@ TEST_F(WeightKernels, Bf16HasTheBitsOfRoundedWeights) {
     const Matrix matrix{segments * columns, in};
     Matrix rounded = matrix;
     for (float& weight : rounded.weight) weight = to_float(to_bfloat16(weight));
-    const PackedLinear packed(matrix.weights(), matrix.biases(), columns, WeightFormat::bf16);
-    const PackedLinear plain(rounded.weights(), matrix.biases(), columns);
+    const PackedLinear packed({matrix.weights(), matrix.biases()}, columns, WeightFormat::bf16);
+    const PackedLinear plain({rounded.weights(), matrix.biases()}, columns);
     on_every_isa([&](const DTypeKernels& kernels) {
       for (const Index rows : {1, 2, 5, 6, 7, 13})
         for (const Index step : {1, 3})
@@ -145,7 +145,7 @@ TEST_F(WeightKernels, Int8IsExact) {
   for (const auto& [segments, columns, in] : kShapes) {
     SCOPED_TRACE(in);
     const Matrix matrix{segments * columns, in};
-    const PackedLinear packed(matrix.weights(), matrix.biases(), columns, WeightFormat::int8);
+    const PackedLinear packed({matrix.weights(), matrix.biases()}, columns, WeightFormat::int8);
     for (const Index rows : {1, 6, 7, 13}) {
       const std::vector<float> x = random<float>(rows * in, 3), expected = int8_oracle(matrix, x);
       std::vector<float> positive = expected;
@@ -191,14 +191,14 @@ TEST(WeightFormats, WeightsComeOutAsTheyAreStored) {
   const Matrix matrix{12, 7};
   std::vector<float> rounded(matrix.weight.size(), kNaN<float>), bias(12, kNaN<float>), scale(12, kNaN<float>);
   std::vector<std::int8_t> integers(matrix.weight.size(), 99);
-  PackedLinear(matrix.weights(), matrix.biases(), 6, WeightFormat::bf16).unpack({rounded.data(), {12, 7}}, {});
+  PackedLinear({matrix.weights(), matrix.biases()}, 6, WeightFormat::bf16).unpack({{rounded.data(), {12, 7}}});
   for (std::size_t i = 0; i < rounded.size(); ++i) EXPECT_EQ(rounded[i], to_float(to_bfloat16(matrix.weight[i])));
 
-  const PackedLinear packed(matrix.weights(), matrix.biases(), 6, WeightFormat::int8);
-  packed.unpack({integers.data(), {12, 7}}, {bias.data(), {12}}, {scale.data(), {12}});
+  const PackedLinear packed({matrix.weights(), matrix.biases()}, 6, WeightFormat::int8);
+  packed.unpack({{integers.data(), {12, 7}}, {bias.data(), {12}}, {scale.data(), {12}}});
   EXPECT_EQ(bias, matrix.bias);
   const TensorView stored(integers.data(), {12, 7});
-  const PackedLinear again(stored, matrix.biases(), 6, WeightFormat::int8, {scale.data(), {12}});
+  const PackedLinear again({stored, matrix.biases(), {scale.data(), {12}}}, 6, WeightFormat::int8);
   EXPECT_EQ(again.dtype(), DType::f32);
   EXPECT_EQ(std::memcmp(again.panel(0), packed.panel(0), static_cast<std::size_t>(again.bias(1) - again.panel(0))), 0);
 }
@@ -208,20 +208,21 @@ TEST(WeightFormats, ALayerTakesWhatItGives) {
   const Matrix matrix{E, E};
   MultiHeadAttentionConfig config = {E, 3};
   config.weight_format = WeightFormat::int8;
-  MultiHeadAttentionWeights weights = {matrix.weights(), matrix.weights(), matrix.weights(), matrix.weights(),
-                                       matrix.biases(),  matrix.biases(),  matrix.biases(),  matrix.biases()};
+  MultiHeadAttentionWeights weights = {{matrix.weights(), matrix.biases()},
+                                       {matrix.weights(), matrix.biases()},
+                                       {matrix.weights(), matrix.biases()},
+                                       {matrix.weights(), matrix.biases()}};
   const MultiHeadAttention layer(config, weights);
   EXPECT_EQ(layer.dtype(), DType::f32);
   EXPECT_EQ(layer.config().weight_format, WeightFormat::int8);
   std::vector<std::int8_t> integers(E * E);
   std::vector<float> scale(E);
   MultiHeadAttention::WeightOutputs outputs{};
-  outputs.key_weight = {integers.data(), {E, E}};
-  outputs.key_scale = {scale.data(), {E}};
+  outputs.key.weight = {integers.data(), {E, E}};
+  outputs.key.scale = {scale.data(), {E}};
   layer.copy_weights(outputs);
   const TensorView stored(integers.data(), {E, E}), scales(scale.data(), {E});
-  weights.query_weight = weights.key_weight = weights.value_weight = weights.out_weight = stored;
-  weights.query_scale = weights.key_scale = weights.value_scale = weights.out_scale = scales;
+  weights.query = weights.key = weights.value = weights.out = {stored, matrix.biases(), scales};
   const MultiHeadAttention other(config, weights);
 
   const std::vector<float> x = random<float>(4 * E, 9);
@@ -236,22 +237,25 @@ TEST(WeightFormats, CopiesFitWhatIsStored) {
   const Index E = 12;
   const Matrix matrix{E, E};
   const MultiHeadAttentionConfig config = {E, 3};
-  const MultiHeadAttention layer(config, {matrix.weights(), matrix.weights(), matrix.weights(), matrix.weights(),
-                                          matrix.biases(), matrix.biases(), matrix.biases(), matrix.biases()});
-  const FeedForward network({matrix.weights(), matrix.biases(), matrix.weights(), matrix.biases()}, Activation::relu);
+  const MultiHeadAttention layer(config, {{matrix.weights(), matrix.biases()},
+                                          {matrix.weights(), matrix.biases()},
+                                          {matrix.weights(), matrix.biases()},
+                                          {matrix.weights(), matrix.biases()}});
+  const FeedForward network({{matrix.weights(), matrix.biases()}, {matrix.weights(), matrix.biases()}},
+                            Activation::relu);
   std::vector<float> good(E * E, kNaN<float>);
   std::vector<std::int8_t> integers(E * E);
   MultiHeadAttention::WeightOutputs copies{};
-  copies.query_weight = {good.data(), {E, E}};
-  copies.out_weight = {integers.data(), {E, E}};
+  copies.query.weight = {good.data(), {E, E}};
+  copies.out.weight = {integers.data(), {E, E}};
   EXPECT_THROW(layer.copy_weights(copies), DTypeError);
-  copies.out_weight = {good.data(), {E, E - 1}};
+  copies.out.weight = {good.data(), {E, E - 1}};
   EXPECT_THROW(layer.copy_weights(copies), std::invalid_argument);
-  copies.out_weight = {};
-  copies.key_bias = {good.data(), {E + 1}};
+  copies.out.weight = {};
+  copies.key.bias = {good.data(), {E + 1}};
   EXPECT_THROW(layer.copy_weights(copies), std::invalid_argument);
-  EXPECT_THROW(network.copy_weights({{good.data(), {E, E}, {0, 1}}, {}, {}, {}}), std::invalid_argument);
-  EXPECT_THROW(network.copy_weights({{}, {integers.data(), {E}}, {}, {}}), DTypeError);
+  EXPECT_THROW(network.copy_weights({{{good.data(), {E, E}, {0, 1}}}, {}}), std::invalid_argument);
+  EXPECT_THROW(network.copy_weights({{{}, {integers.data(), {E}}}, {}}), DTypeError);
   EXPECT_THROW(LayerNorm(matrix.biases()).copy_weights({good.data(), {E - 1}}, {}), std::invalid_argument);
   EXPECT_TRUE(std::all_of(good.begin(), good.end(), [](float x) { return std::isnan(x); })) << "nothing is written";
 }
@@ -270,23 +274,24 @@ TEST(WeightFormats, WrongWeights) {
     return message_of<std::invalid_argument>([&] { FeedForward(weights, Activation::relu, format); });
   };
   for (const WeightFormat format : {WeightFormat::bf16, WeightFormat::int8})
-    expect_words(dtype_message({wide, {}, wide, {}}, format), {"FeedForward", "float32", "weight1 float64"});
+    expect_words(dtype_message({wide, wide}, format), {"FeedForward", "float32", "up_weight float64"});
   for (const WeightFormat format : {WeightFormat::plain, WeightFormat::bf16}) {
-    expect_words(dtype_message({bytes, {}, bytes, {}, scales, scales}, format), {"FeedForward", "int8"});
-    expect_words(message({single, {}, single, {}, scales}, format), {"scale1", "int8", "[8]"});
+    expect_words(dtype_message({{bytes, {}, scales}, {bytes, {}, scales}}, format), {"FeedForward", "int8"});
+    expect_words(message({{single, {}, scales}, single}, format), {"up_scale", "int8", "[8]"});
   }
   constexpr WeightFormat kInt8 = WeightFormat::int8;
-  expect_words(message({single, {}, single, {}, {}, scales}, kInt8), {"scale2", "int8"});
-  expect_words(message({bytes, {}, bytes, {}, scales, few}, kInt8), {"scale2", "row of weight2", "[7]", "[8, 8]"});
-  expect_words(message({bytes, {}, bytes, {}, scales, {}}, kInt8), {"scale2", "row of weight2"});
-  expect_words(message({bytes, {}, {}, {}, scales, scales}, kInt8), {"weight2 must have 2 axes"});
-  expect_words(dtype_message({bytes, {}, single, {}, scales, scales}, kInt8), {"int8", "weight2 float32"});
-  expect_words(dtype_message({single, {}, bytes, {}}, kInt8), {"weight1 float32", "weight2 int8"});
-  expect_words(dtype_message({bytes, {}, bytes, {}, scales, wide_scales}, kInt8), {"scale2", "float64"});
-  expect_words(dtype_message({bytes, wide_scales, bytes, {}, scales, scales}, kInt8), {"bias1 float64"});
+  expect_words(message({single, {single, {}, scales}}, kInt8), {"down_scale", "int8"});
+  expect_words(message({{bytes, {}, scales}, {bytes, {}, few}}, kInt8),
+               {"down_scale", "row of down_weight", "[7]", "[8, 8]"});
+  expect_words(message({{bytes, {}, scales}, bytes}, kInt8), {"down_scale", "row of down_weight"});
+  expect_words(message({{bytes, {}, scales}, {{}, {}, scales}}, kInt8), {"down_weight must have 2 axes"});
+  expect_words(dtype_message({{bytes, {}, scales}, {single, {}, scales}}, kInt8), {"int8", "down_weight float32"});
+  expect_words(dtype_message({single, bytes}, kInt8), {"up_weight float32", "down_weight int8"});
+  expect_words(dtype_message({{bytes, {}, scales}, {bytes, {}, wide_scales}}, kInt8), {"down_scale", "float64"});
+  expect_words(dtype_message({{bytes, wide_scales, scales}, {bytes, {}, scales}}, kInt8), {"up_bias float64"});
   const TensorView endless(f32.data(), {1, kMostInt8Features + 1}, {0, 0}),
       turned(f32.data(), {kMostInt8Features + 1, 1}, {0, 0});
-  expect_words(message({endless, {}, turned, {}}, kInt8), {"weight1", "at most 66052", "[1, 66053]"});
+  expect_words(message({endless, turned}, kInt8), {"up_weight", "at most 66052", "[1, 66053]"});
 }
 
 }  // namespace

@@ -38,38 +38,42 @@ TAKE_HALF = {
     "test_varlen", "test_views",
 }  # fmt: skip
 LAYERS_TAKE_HALF = {
-    "test_added_keys", "test_layer_cache", "test_layer_state", "test_multi_head_attention", "test_transformer_decoder",
-    "test_transformer_encoder", "test_transformer_rows", "test_transformer_state", "test_transformer_tolerance",
-    "test_varlen_layer",
+    "test_added_keys", "test_layer_cache", "test_layer_options", "test_layer_state", "test_multi_head_attention",
+    "test_transformer_decoder", "test_transformer_encoder", "test_transformer_rows", "test_transformer_state",
+    "test_transformer_tolerance", "test_varlen_layer",
 }  # fmt: skip
 
-# What the types of 16 bits take of the long lists: all else is the code of float32.
-HALF_PART: dict[str, Callable[[Any], bool]] = {
+# A part of the long lists of parameters: every option and every kernel. The types of 16 bits take no more, since all
+# else is the code of float32; in float32 and float64 the rest is marked `exhaustive`.
+PART: dict[str, Callable[[Any], bool]] = {
     "case": lambda case: case in HALF_CASES,
     "num_threads": lambda count: count == 3,
     "poison": np.isnan,
     "position": lambda position: position in (0, 31, 63, 64, 193, 398),
     "seeds": lambda seeds: seeds[0] == 0,
-    # Faults no larger than what rounding to 16 bits does.
-    "wrong": lambda wrong: not wrong.__name__.endswith(("_thousandth", "_thousandth_higher", "_half_precision")),
 }
 FEW_LAYERS = {
     "usual", "one feature", "wide", "grouped", "everything", "awkward", "pre-LN", "deep", "norm", "feed-forward",
     "MultiHeadAttention", "LayerNorm", "FeedForward", "DecoderLayer", "Encoder",
 }  # fmt: skip
-LAYERS_HALF_PART: dict[str, Callable[[Any], bool]] = {
+LAYERS_PART: dict[str, Callable[[Any], bool]] = {
     "name": FEW_LAYERS.__contains__,
     "mask": {"none", "causal", "additive", "key mask", "all", "bounds", "scores"}.__contains__,
     "num_threads": lambda count: count == 3,
     "poison": np.isnan,
     "length": lambda length: length in (1, 15, 97),
     "seed": lambda seed: seed < 3,
-    "size": lambda size: 0 < size < 1000,  # 65504 is the largest number of float16
     "added": lambda added: added == "both",
     "masked": bool,
     "width": lambda width: width % 2 == 1 or width == 64,
     "activation": lambda activation: activation == "gelu",
     "bias": bool,
+}
+# What the types of 16 bits leave out besides.
+NOT_HALF: dict[str, Callable[[Any], bool]] = {
+    # Faults no larger than what rounding to 16 bits does.
+    "wrong": lambda wrong: wrong.__name__.endswith(("_thousandth", "_thousandth_higher", "_half_precision")),
+    "size": lambda size: not 0 < size < 1000,  # 65504 is the largest number of float16
 }
 
 
@@ -91,19 +95,36 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 EXTENDED = {"avx512bf16": ("avx512", (np.float32, np.float64))}
 
 
+def _parameters(item: pytest.Item) -> dict[str, Any]:
+    return item.callspec.params if hasattr(item, "callspec") else {}
+
+
+def _answers(questions: dict[str, Callable[[Any], bool]], parameters: dict[str, Any]) -> Iterator[bool]:
+    return (question(parameters[name]) for name, question in questions.items() if name in parameters)
+
+
+def _is_in_part(item: pytest.Item) -> bool:
+    return all(_answers(LAYERS_PART if item.module.__name__ in LAYERS_TAKE_HALF else PART, _parameters(item)))
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m looks at the marks
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    available = mha_native.available_isas()
+    has_part = {item.function for item in items if _is_in_part(item)}  # all others have a short list of their own
+
     def is_left_out(item: pytest.Item) -> bool:
-        parameters = item.callspec.params if hasattr(item, "callspec") else {}
+        parameters = _parameters(item)
+        dtype = parameters.get("dtype")
         base, same = EXTENDED.get(parameters.get("isa", ""), ("", ()))
-        if base in mha_native.available_isas() and parameters.get("dtype") in same:
+        if base in available and dtype in same:
             return True
-        parts = LAYERS_HALF_PART if item.module.__name__ in LAYERS_TAKE_HALF else HALF_PART
-        return parameters.get("dtype") in HALF and not all(
-            is_part(parameters[name]) for name, is_part in parts.items() if name in parameters
-        )
+        return dtype in HALF and (not _is_in_part(item) or any(_answers(NOT_HALF, parameters)))
 
     config.hook.pytest_deselected(items=[item for item in items if is_left_out(item)])
     items[:] = [item for item in items if not is_left_out(item)]
+    for item in items:
+        if item.function in has_part and not _is_in_part(item):
+            item.add_marker("exhaustive")
 
 
 @pytest.fixture(params=[1, 2, 3], ids=["1-thread", "2-threads", "3-threads"])

@@ -94,19 +94,13 @@ typedef struct mha_tensor {
  * kept. */
 MHA_API mha_tensor mha_dense(const void* data, mha_dtype dtype, int rank, const ptrdiff_t* extents) MHA_NOEXCEPT;
 
-/* AttentionOptions; begin with those of mha_default_options(). Where options may be null, that stands for these. */
+/* AttentionOptions; begin with those of mha_default_options(). Where options may be null, that stands for these. The
+ * fields, with their types, are the rows of attention_options.def; their meaning is in attention.hpp. A pointer may be
+ * null: the option is not given. query_offsets and key_lengths have one entry per batch element. */
 typedef struct mha_attention_options {
-  const mha_tensor* attn_mask; /* may be null, as all pointers here */
-  const mha_tensor* key_mask;
-  bool is_causal;
-  int64_t query_offset;
-  const int64_t* query_offsets; /* [B] */
-  const int64_t* key_lengths;   /* [B] */
-  int64_t window_left, window_right;
-  double scale;
-  double softcap;
-  const mha_tensor* alibi_slopes;
-  const mha_tensor* sinks;
+#define MHA_OPTION(field, type, argument, reading) type field;
+#include "mha/attention_options.def"
+#undef MHA_OPTION
   int num_threads;
 } mha_attention_options;
 MHA_API mha_attention_options mha_default_options(void) MHA_NOEXCEPT;
@@ -184,6 +178,13 @@ MHA_API mha_status mha_cache_clear(mha_cache* cache) MHA_NOEXCEPT;
 typedef int mha_weight_format;
 enum { MHA_WEIGHT_FORMAT_PLAIN, MHA_WEIGHT_FORMAT_BF16, MHA_WEIGHT_FORMAT_INT8 };
 
+/* The weights of one linear map, y = x W^T + b: LinearWeights. bias and scale may be null. */
+typedef struct mha_linear_weights {
+  const mha_tensor* weight; /* [out_features, in_features] */
+  const mha_tensor* bias;   /* [out_features] */
+  const mha_tensor* scale;  /* [out_features], of a matrix in int8 */
+} mha_linear_weights;
+
 /* The layer: MultiHeadAttention. */
 typedef struct mha_layer mha_layer;
 typedef struct mha_layer_config { /* zeros stand for the usual choice: see MultiHeadAttentionConfig */
@@ -191,11 +192,9 @@ typedef struct mha_layer_config { /* zeros stand for the usual choice: see Multi
   bool add_bias_kv, add_zero_attn;
   mha_weight_format weight_format;
 } mha_layer_config;
-typedef struct mha_layer_weights { /* [out_features, in_features]; biases, added_* and scales may be null */
-  const mha_tensor *query_weight, *key_weight, *value_weight, *out_weight;
-  const mha_tensor *query_bias, *key_bias, *value_bias, *out_bias;
-  const mha_tensor *added_key, *added_value;
-  const mha_tensor *query_scale, *key_scale, *value_scale, *out_scale; /* [out_features], of matrices in int8 */
+typedef struct mha_layer_weights {
+  mha_linear_weights query, key, value, out;
+  const mha_tensor *added_key, *added_value; /* with add_bias_kv, else null */
 } mha_layer_weights;
 MHA_API mha_status mha_layer_create(const mha_layer_config* config, const mha_layer_weights* weights,
                                     mha_layer** layer) MHA_NOEXCEPT;
@@ -266,15 +265,11 @@ MHA_API mha_status mha_norm_copy_weights(const mha_norm* norm, const mha_tensor*
 
 typedef int mha_activation;
 enum { MHA_ACTIVATION_NONE, MHA_ACTIVATION_RELU, MHA_ACTIVATION_GELU, MHA_ACTIVATION_GELU_TANH };
-/* activation(x W1^T + b1) W2^T + b2 of each row: FeedForward. */
+/* down(activation(up(x))) of each row: FeedForward. */
 typedef struct mha_feed_forward mha_feed_forward;
-typedef struct mha_feed_forward_weights { /* biases and scales may be null */
-  const mha_tensor* weight1;              /* [F, E] */
-  const mha_tensor* bias1;                /* [F] */
-  const mha_tensor* weight2;              /* [E, F] */
-  const mha_tensor* bias2;                /* [E] */
-  const mha_tensor* scale1;               /* [F], of weight1 in int8 */
-  const mha_tensor* scale2;               /* [E], of weight2 in int8 */
+typedef struct mha_feed_forward_weights {
+  mha_linear_weights up;   /* [F, E] */
+  mha_linear_weights down; /* [E, F] */
 } mha_feed_forward_weights;
 MHA_API mha_status mha_feed_forward_create(const mha_feed_forward_weights* weights, mha_activation activation,
                                            mha_weight_format weight_format,
@@ -286,80 +281,57 @@ MHA_API mha_status mha_feed_forward_forward(const mha_feed_forward* feed_forward
 MHA_API ptrdiff_t mha_feed_forward_embed_dim(const mha_feed_forward* feed_forward) MHA_NOEXCEPT;
 MHA_API ptrdiff_t mha_feed_forward_feedforward_dim(const mha_feed_forward* feed_forward) MHA_NOEXCEPT;
 MHA_API mha_activation mha_feed_forward_activation(const mha_feed_forward* feed_forward) MHA_NOEXCEPT;
-MHA_API bool mha_feed_forward_has_bias1(const mha_feed_forward* feed_forward) MHA_NOEXCEPT;
-MHA_API bool mha_feed_forward_has_bias2(const mha_feed_forward* feed_forward) MHA_NOEXCEPT;
+MHA_API bool mha_feed_forward_has_up_bias(const mha_feed_forward* feed_forward) MHA_NOEXCEPT;
+MHA_API bool mha_feed_forward_has_down_bias(const mha_feed_forward* feed_forward) MHA_NOEXCEPT;
 MHA_API mha_dtype mha_feed_forward_dtype(const mha_feed_forward* feed_forward) MHA_NOEXCEPT;
 MHA_API mha_weight_format mha_feed_forward_weight_format(const mha_feed_forward* feed_forward) MHA_NOEXCEPT;
 /* Copies the weights out again, into those tensors of `outputs` that are not null. */
 MHA_API mha_status mha_feed_forward_copy_weights(const mha_feed_forward* feed_forward,
                                                  const mha_feed_forward_weights* outputs) MHA_NOEXCEPT;
 
-/* Layers one after another, and a last layer norm if there is one: Encoder. */
-typedef struct mha_encoder mha_encoder;
-typedef struct mha_encoder_layer { /* EncoderLayer: parts of one dtype and one E */
+/* Where the norm of a sublayer stands: NormPlacement. */
+typedef int mha_norm_placement;
+enum { MHA_NORM_AFTER, MHA_NORM_BEFORE };
+/* One layer of a transformer, of parts of one dtype and one E: TransformerLayer. */
+typedef struct mha_transformer_layer {
   const mha_layer* self_attention;
+  const mha_layer* cross_attention; /* null: the layer reads no memory */
   const mha_feed_forward* feed_forward;
-  const mha_norm *norm1, *norm2;
-  bool norm_first;
-} mha_encoder_layer;
-typedef struct mha_encoder_extras { /* EncoderExtras; each may be null */
-  const mha_tensor* weights;        /* [count]: for each layer [B, H, T, Tk], or rank 0: not wanted */
-  mha_cache* const* caches;         /* [count]: one for each layer, which keys and values of the call join */
-  const int64_t* new_lengths;       /* [B]: with caches, only the first new_lengths[b] rows of x count */
-} mha_encoder_extras;
-/* layers: [count]. The encoder shares the weights of the parts, whose handles may be destroyed. final_norm may be
- * null. */
-MHA_API mha_status mha_encoder_create(const mha_encoder_layer* layers, ptrdiff_t count, const mha_norm* final_norm,
-                                      mha_encoder** encoder) MHA_NOEXCEPT;
-MHA_API void mha_encoder_destroy(mha_encoder* encoder) MHA_NOEXCEPT; /* may be null */
+  const mha_norm *norm1, *norm2; /* of the sublayers in the order in which they run */
+  const mha_norm* norm3;         /* of the third one with a cross_attention, else null */
+  mha_norm_placement norm_placement;
+} mha_transformer_layer;
+/* Layers one after another, and a last layer norm if there is one, an encoder or a decoder: TransformerStack. */
+typedef struct mha_transformer mha_transformer;
+typedef struct mha_transformer_extras {  /* TransformerExtras; each may be null */
+  const mha_tensor* memory;              /* [B, S, Em] or [S, Em], which cross-attention reads; or else ... */
+  const mha_cache* const* memory_caches; /* ... [count]: what mha_layer_append_to() of cross_attention made of it */
+  const mha_attention_options* memory_options; /* of cross-attention */
+  const mha_attention_options* layer_options;  /* [count]: of self-attention, in place of the same for all layers */
+  mha_cache* const* caches;                    /* [count]: one for each layer, which keys and values of the call join */
+  const int64_t* new_lengths;                  /* [B]: with caches, only the first new_lengths[b] rows of x count */
+  const mha_tensor* weights;                   /* [count]: for each layer [B, H, T, Tk], or rank 0: not wanted */
+} mha_transformer_extras;
+/* layers: [count], all with a cross_attention, or none. The stack shares the weights of the parts, whose handles may be
+ * destroyed. final_norm may be null. */
+MHA_API mha_status mha_transformer_create(const mha_transformer_layer* layers, ptrdiff_t count,
+                                          const mha_norm* final_norm, mha_transformer** transformer) MHA_NOEXCEPT;
+MHA_API void mha_transformer_destroy(mha_transformer* transformer) MHA_NOEXCEPT; /* may be null */
 /* x: [B, T, E] or [T, E]; out: of the shape of x, which it may be, but must not overlap otherwise. options, of the
- * attention of every layer, and extras may be null. If it fails, no cache has changed. */
-MHA_API mha_status mha_encoder_forward(const mha_encoder* encoder, const mha_tensor* x, const mha_tensor* out,
-                                       const mha_attention_options* options,
-                                       const mha_encoder_extras* extras) MHA_NOEXCEPT;
-/* x: [N, E]; cu_seqlens: [num_sequences + 1], where sequences begin, and N; options may be null. */
-MHA_API mha_status mha_encoder_forward_varlen(const mha_encoder* encoder, const mha_tensor* x,
-                                              const int64_t* cu_seqlens, ptrdiff_t num_sequences, const mha_tensor* out,
-                                              const mha_attention_options* options) MHA_NOEXCEPT;
-MHA_API ptrdiff_t mha_encoder_num_layers(const mha_encoder* encoder) MHA_NOEXCEPT;
-/* Layer i; nulls, if there is none. Its parts live as long as the encoder, and are not to be destroyed. */
-MHA_API mha_encoder_layer mha_encoder_layer_of(const mha_encoder* encoder, ptrdiff_t i) MHA_NOEXCEPT;
-MHA_API mha_dtype mha_encoder_dtype(const mha_encoder* encoder) MHA_NOEXCEPT;
-
-/* The same with attention to a memory in each layer: Decoder. */
-typedef struct mha_decoder mha_decoder;
-typedef struct mha_decoder_layer { /* DecoderLayer: parts of one dtype and one E */
-  const mha_layer *self_attention, *cross_attention;
-  const mha_feed_forward* feed_forward;
-  const mha_norm *norm1, *norm2, *norm3;
-  bool norm_first;
-} mha_decoder_layer;
-typedef struct mha_decoder_context {     /* DecoderContext: either memory or memory_caches; the others may be null */
-  const mha_tensor* memory;              /* [B, S, Em] or [S, Em] */
-  const mha_cache* const* memory_caches; /* [count]: what mha_layer_append_to() of cross_attention made of the memory */
-  mha_cache* const* caches;              /* [count]: one for each layer, which keys and values of the call join */
-  const int64_t* new_lengths;            /* [B]: as for an encoder */
-} mha_decoder_context;
-/* layers, final_norm: as for mha_encoder_create() */
-MHA_API mha_status mha_decoder_create(const mha_decoder_layer* layers, ptrdiff_t count, const mha_norm* final_norm,
-                                      mha_decoder** decoder) MHA_NOEXCEPT;
-MHA_API void mha_decoder_destroy(mha_decoder* decoder) MHA_NOEXCEPT; /* may be null */
-/* x, out: as for mha_encoder_forward(). options, of self-attention, with is_causal for a decoder, and memory_options,
- * of cross-attention, may be null. If it fails, no cache has changed. */
-MHA_API mha_status mha_decoder_forward(const mha_decoder* decoder, const mha_tensor* x,
-                                       const mha_decoder_context* context, const mha_tensor* out,
-                                       const mha_attention_options* options,
-                                       const mha_attention_options* memory_options) MHA_NOEXCEPT;
-MHA_API ptrdiff_t mha_decoder_num_layers(const mha_decoder* decoder) MHA_NOEXCEPT;
-/* As mha_encoder_layer_of() */
-MHA_API mha_decoder_layer mha_decoder_layer_of(const mha_decoder* decoder, ptrdiff_t i) MHA_NOEXCEPT;
-MHA_API mha_dtype mha_decoder_dtype(const mha_decoder* decoder) MHA_NOEXCEPT;
-
-/* For benchmarks: the peak of one core in GFLOP/s, found in about `seconds`; and one reading of `count` blocks of
- * `bytes` each, whose result is the XOR of their 8-byte words. */
-MHA_API mha_status mha_measure_fma_gflops(mha_dtype dtype, double seconds, double* gflops) MHA_NOEXCEPT;
-MHA_API mha_status mha_read_memory(const void* const* blocks, int count, size_t bytes, int threads,
-                                   uint64_t* result) MHA_NOEXCEPT;
+ * self-attention of every layer, and extras may be null. If it fails, no cache has changed. */
+MHA_API mha_status mha_transformer_forward(const mha_transformer* transformer, const mha_tensor* x,
+                                           const mha_tensor* out, const mha_attention_options* options,
+                                           const mha_transformer_extras* extras) MHA_NOEXCEPT;
+/* x: [N, E]; cu_seqlens: [num_sequences + 1], where sequences begin, and N; options, and layer_options as in
+ * mha_transformer_extras, may be null. */
+MHA_API mha_status mha_transformer_forward_varlen(const mha_transformer* transformer, const mha_tensor* x,
+                                                  const int64_t* cu_seqlens, ptrdiff_t num_sequences,
+                                                  const mha_tensor* out, const mha_attention_options* options,
+                                                  const mha_attention_options* layer_options) MHA_NOEXCEPT;
+MHA_API ptrdiff_t mha_transformer_num_layers(const mha_transformer* transformer) MHA_NOEXCEPT;
+/* Layer i; nulls, if there is none. Its parts live as long as the stack, and are not to be destroyed. */
+MHA_API mha_transformer_layer mha_transformer_layer_of(const mha_transformer* transformer, ptrdiff_t i) MHA_NOEXCEPT;
+MHA_API mha_dtype mha_transformer_dtype(const mha_transformer* transformer) MHA_NOEXCEPT;
 
 #ifdef __cplusplus
 }

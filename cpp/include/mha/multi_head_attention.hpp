@@ -5,6 +5,7 @@
 
 #include "mha/attention.hpp"
 #include "mha/kv_cache.hpp"
+#include "mha/linear_weights.hpp"
 #include "mha/varlen.hpp"
 #include "mha/weight_format.hpp"
 
@@ -26,36 +27,30 @@ struct MultiHeadAttentionConfig {
   bool add_bias_kv = false;
   bool add_zero_attn = false;
 
-  /// Of the four projections.
+  /// Of the four matrices of weights.
   WeightFormat weight_format = WeightFormat::plain;
 
-  /// How many those are.
+  /// How many keys add_bias_kv and add_zero_attn add.
   Index added_keys() const { return Index{add_bias_kv} + Index{add_zero_attn}; }
 };
 
-/// Weights in the [out_features, in_features] layout of torch.nn.Linear. All of one dtype; biases may be empty.
+/// All of one dtype. `View` is that of the BasicLinearWeights.
 ///
 /// With WeightFormat::int8 the matrices may be given as they are stored, all four in int8 and with scales: then the others
-/// are f32, and element (i, j) of a matrix is scale[i] times the integer.
-struct MultiHeadAttentionWeights {
-  TensorView query_weight;  // [H * D, E]
-  TensorView key_weight;    // [Hk * D, kdim]
-  TensorView value_weight;  // [Hk * Dv, vdim]
-  TensorView out_weight;    // [out_dim, H * Dv]
-  TensorView query_bias;    // [H * D]
-  TensorView key_bias;      // [Hk * D]
-  TensorView value_bias;    // [Hk * Dv]
-  TensorView out_bias;      // [out_dim]
+/// are f32.
+template <class View>
+struct BasicMultiHeadAttentionWeights {
+  BasicLinearWeights<View> query;  // [H * D, E]
+  BasicLinearWeights<View> key;    // [Hk * D, kdim]
+  BasicLinearWeights<View> value;  // [Hk * Dv, vdim]
+  BasicLinearWeights<View> out;    // [out_dim, H * Dv]
 
   /// With add_bias_kv, and only then: a key and its value as projections give them, bias_k and bias_v of torch.
-  TensorView added_key = {};    // [Hk * D]
-  TensorView added_value = {};  // [Hk * Dv]
-
-  TensorView query_scale = {};  // [H * D]
-  TensorView key_scale = {};    // [Hk * D]
-  TensorView value_scale = {};  // [Hk * Dv]
-  TensorView out_scale = {};    // [out_dim]
+  View added_key = {};    // [Hk * D]
+  View added_value = {};  // [Hk * Dv]
 };
+
+using MultiHeadAttentionWeights = BasicMultiHeadAttentionWeights<TensorView>;
 
 struct PackedAttention;  // of the library itself
 
@@ -114,14 +109,9 @@ class MHA_API MultiHeadAttention {
   const MultiHeadAttentionConfig& config() const;
   DType dtype() const;
 
-  /// Copies the weights out again, into views of the shapes of MultiHeadAttentionWeights; empty views are passed over.
-  /// The matrices are of dtype(), rounded as they are; with WeightFormat::int8 of int8, and there are scales.
-  struct WeightOutputs {
-    MutableTensorView query_weight, key_weight, value_weight, out_weight;
-    MutableTensorView query_bias, key_bias, value_bias, out_bias;
-    MutableTensorView added_key = {}, added_value = {};
-    MutableTensorView query_scale = {}, key_scale = {}, value_scale = {}, out_scale = {};
-  };
+  using WeightOutputs = BasicMultiHeadAttentionWeights<MutableTensorView>;
+  /// Copies the weights out again; empty views are passed over. The matrices are of dtype(), rounded as they are; with
+  /// WeightFormat::int8 of int8, and there are scales.
   void copy_weights(const WeightOutputs& outputs) const;
 
   /// For the blocks of a transformer, which have a layer as a part.

@@ -2,10 +2,8 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 
 #include "mha/export.h"
-#include "mha/tensor_view.hpp"
 
 namespace mha {
 
@@ -41,13 +39,5 @@ MHA_API bool in_forked_child();
 /// Largest scratch that the calling thread's arena has held, in bytes and whole pages: all workers of its calls
 /// together.
 MHA_API std::size_t scratch_bytes();
-
-/// Runs the FMA units of one core flat out for about `seconds` and returns GFLOP/s: the peak of the active instruction
-/// set in `dtype`, for benchmarks.
-MHA_API double measure_fma_gflops(DType dtype, double seconds);
-
-/// Reads `count` blocks of `bytes` bytes each once, on `threads` threads, and returns the XOR of their 8-byte words,
-/// the last word of a block filled up with zeros. For benchmarks: how fast this memory can be read at all.
-MHA_API std::uint64_t read_memory(const void* const* blocks, int count, std::size_t bytes, int threads);
 
 }  // namespace mha

@@ -1,9 +1,11 @@
-// The blocks of a transformer around the attention, for inference: layer norm, feed-forward, encoder, decoder.
+// What stands around attention in a transformer, for inference: layer norm, feed-forward, one layer, and a stack of them.
 //
-// F is the feed-forward width, Em the features of an encoder's memory; other letters are those of attention.hpp.
+// F is the feed-forward width, Em the features of the memory that a decoder reads; other letters are those of
+// attention.hpp.
 #pragma once
 
 #include <memory>
+#include <optional>
 
 #include "mha/activation.hpp"
 #include "mha/multi_head_attention.hpp"
@@ -12,8 +14,7 @@ namespace mha {
 
 struct NormWeights;        // of the library itself
 struct PackedFeedForward;  // likewise
-class EncoderStack;        // likewise
-class DecoderStack;        // likewise
+struct StackOfLayers;      // likewise
 
 /// (x - mean) / sqrt(variance + eps) * weight + bias, over the last axis; the variance is that of the row, not an
 /// estimate (Ba, Kiros, Hinton, "Layer Normalization", 2016).
@@ -44,19 +45,17 @@ class MHA_API LayerNorm {
   std::shared_ptr<const NormWeights> weights_;
 };
 
-/// Weights in the [out_features, in_features] layout of torch.nn.Linear; biases may be empty. Of WeightFormat::int8 they
-/// may be given with scales, as those of MultiHeadAttentionWeights.
-struct FeedForwardWeights {
-  TensorView weight1;      // [F, E]
-  TensorView bias1;        // [F]
-  TensorView weight2;      // [E, F]
-  TensorView bias2;        // [E]
-  TensorView scale1 = {};  // [F]
-  TensorView scale2 = {};  // [E]
+/// All of one dtype, with WeightFormat::int8 as BasicMultiHeadAttentionWeights has it.
+template <class View>
+struct BasicFeedForwardWeights {
+  BasicLinearWeights<View> up;    // [F, E]
+  BasicLinearWeights<View> down;  // [E, F]
 };
 
-/// activation(x W1^T + b1) W2^T + b2, for each row. The F values in between are never stored for more rows than are in
-/// cache at a time.
+using FeedForwardWeights = BasicFeedForwardWeights<TensorView>;
+
+/// down(activation(up(x))), for each row. The F values in between are never stored for more rows than are in cache at a
+/// time.
 class MHA_API FeedForward {
  public:
   /// @throws std::invalid_argument, DTypeError, AllocationError
@@ -70,14 +69,12 @@ class MHA_API FeedForward {
   Index embed_dim() const;        // E
   Index feedforward_dim() const;  // F
   Activation activation() const;
-  bool has_bias1() const;
-  bool has_bias2() const;
+  bool has_up_bias() const;
+  bool has_down_bias() const;
   DType dtype() const;
   WeightFormat weight_format() const;
-  struct WeightOutputs {
-    MutableTensorView weight1, bias1, weight2, bias2;
-    MutableTensorView scale1 = {}, scale2 = {};
-  };
+
+  using WeightOutputs = BasicFeedForwardWeights<MutableTensorView>;
   /// Copies the weights out again, as MultiHeadAttention does; empty views are passed over.
   void copy_weights(const WeightOutputs& outputs) const;
 
@@ -87,104 +84,80 @@ class MHA_API FeedForward {
   std::shared_ptr<const PackedFeedForward> packed_;
 };
 
-/// One layer of an encoder, put together from parts of one dtype and one E.
-///
-/// norm_first false, as in "Attention Is All You Need" and BERT: y = norm1(x + self_attention(x)), and then
-/// norm2(y + feed_forward(y)). True: y = x + self_attention(norm1(x)), and then y + feed_forward(norm2(y)).
-struct EncoderLayer {
+/// Where the norm of a sublayer stands.
+enum class NormPlacement {
+  after,   // norm(x + sublayer(x)), as in "Attention Is All You Need" and BERT
+  before,  // x + sublayer(norm(x))
+};
+
+/// One layer of a transformer, put together from parts of one dtype and one E: self-attention, attention to a memory if
+/// there is a cross_attention, and feed-forward. Each of these sublayers has its residual sum and its norm.
+struct TransformerLayer {
   MultiHeadAttention self_attention;
+  std::optional<MultiHeadAttention> cross_attention;  // kdim and vdim are Em; none: the layer reads no memory
   FeedForward feed_forward;
-  LayerNorm norm1, norm2;
-  bool norm_first = false;
+  LayerNorm norm1, norm2;          // of the sublayers in the order in which they run
+  std::optional<LayerNorm> norm3;  // of the third one, if there is a cross_attention
+  NormPlacement norm_placement = NormPlacement::after;
 };
 
-/// What a call of an Encoder may have besides rows and options.
-struct EncoderExtras {
-  /// [count] or null: the softmax weights of the heads of each layer, [B, H, T, Tk]; an empty view: not wanted.
-  const MutableTensorView* weights = nullptr;
-  /// [count] or null: a cache for each layer. Keys and values of the call join it, as in MultiHeadAttention::forward;
-  /// with is_causal, the steps of a model that is a decoder only. If the call fails, none of them has changed.
-  KVCache* const* caches = nullptr;
-  /// [B] or null: with caches, only the first new_lengths[b] rows of x count.
-  const std::int64_t* new_lengths = nullptr;
-};
-
-/// Layers one after another, and a last layer norm if there is one. Of one layer it is that layer.
-///
-/// Rows have the bits that they have alone, in any batch, for any number of threads, step by step over a cache or all
-/// at once.
-class MHA_API Encoder {
- public:
-  /// @param layers     [count], of one dtype and one E
-  /// @param final_norm null: none
-  /// @throws std::invalid_argument, DTypeError
-  Encoder(const EncoderLayer* layers, Index count, const LayerNorm* final_norm = nullptr);
-
-  /// @param x       [B, T, E] or [T, E]
-  /// @param out     the shape of x; x itself, or memory that x does not overlap
-  /// @param options of the attention of every layer
-  void forward(const TensorView& x, const MutableTensorView& out, const AttentionOptions& options = {},
-               const EncoderExtras& extras = {}) const;
-
-  /// The same for sequences one after another, without padding: the bits of a row are those of forward() on its
-  /// sequence.
-  ///
-  /// @param x          [N, E]
-  /// @param cu_seqlens [num_sequences + 1]: where sequences begin, and the end of the last, N
-  void forward_varlen(const TensorView& x, const std::int64_t* cu_seqlens, Index num_sequences,
-                      const MutableTensorView& out, const AttentionOptions& options = {}) const;
-
-  Index num_layers() const;
-  const EncoderLayer& layer(Index i) const;
-  DType dtype() const;
-
- private:
-  std::shared_ptr<const EncoderStack> stack_;
-};
-
-/// One layer of a decoder: causal self-attention, attention to an encoder's memory, feed-forward, each with its residual
-/// sum and norm, in the order of EncoderLayer. kdim and vdim of cross_attention are Em.
-struct DecoderLayer {
-  MultiHeadAttention self_attention, cross_attention;
-  FeedForward feed_forward;
-  LayerNorm norm1, norm2, norm3;
-  bool norm_first = false;
-};
-
-/// What the rows attend to.
-struct DecoderContext {
-  /// [B, S, Em] or [S, Em], or empty if there are memory_caches ...
+/// What a call of a TransformerStack may have besides rows and options.
+struct TransformerExtras {
+  /// What cross-attention reads: [B, S, Em] or [S, Em], or empty if there are memory_caches ...
   TensorView memory = {};
   /// ... [count]: for each layer what cross_attention.append_to() made of the memory.
   const KVCache* const* memory_caches = nullptr;
-  /// [count] or null: keys and values of the rows so far, one cache for each layer, which those of the call join. If
-  /// the call fails, none of them has changed.
+  /// Of cross-attention.
+  AttentionOptions memory_options = {};
+  /// [count] or null: options of the self-attention of each layer, in place of one for all; num_threads is that of the
+  /// call.
+  const AttentionOptions* layer_options = nullptr;
+  /// [count] or null: keys and values of the rows so far, one cache for each layer, which those of the call join, as in
+  /// MultiHeadAttention::forward. If the call fails, none of them has changed.
   KVCache* const* caches = nullptr;
   /// [B] or null: with caches, only the first new_lengths[b] rows of x count.
   const std::int64_t* new_lengths = nullptr;
+  /// [count] or null: the softmax weights of the heads of self-attention in each layer, [B, H, T, Tk]; an empty view: not
+  /// wanted.
+  const MutableTensorView* weights = nullptr;
 };
 
-/// Layers one after another, and a last layer norm if there is one.
-class MHA_API Decoder {
+/// Layers one after another, and a last layer norm if there is one: an encoder; with a cross_attention in each layer, a
+/// decoder; without, but causal and over caches, a decoder that reads no memory. Of one layer it is that layer.
+///
+/// Rows have the bits that they have alone, in any batch, for any number of threads, step by step over a cache or all
+/// at once.
+class MHA_API TransformerStack {
  public:
-  /// @param layers     [count], of one dtype, one E and one Em
+  /// @param layers     [count], of one dtype and one E, all with a cross_attention of one Em, or none
   /// @param final_norm null: none
+  /// @param name       what messages call the stack; copied
   /// @throws std::invalid_argument, DTypeError
-  Decoder(const DecoderLayer* layers, Index count, const LayerNorm* final_norm = nullptr);
+  TransformerStack(const TransformerLayer* layers, Index count, const LayerNorm* final_norm = nullptr,
+                   const char* name = "TransformerStack");
 
-  /// @param x              [B, T, E] or [T, E]
-  /// @param out            the shape of x; x itself, or memory that x does not overlap
-  /// @param options        of self-attention, is_causal for a decoder
-  /// @param memory_options of cross-attention
-  void forward(const TensorView& x, const DecoderContext& context, const MutableTensorView& out,
-               const AttentionOptions& options, const AttentionOptions& memory_options = {}) const;
+  /// @param x       [B, T, E] or [T, E]
+  /// @param out     the shape of x; x itself, or memory that x does not overlap
+  /// @param options of the self-attention of every layer
+  void forward(const TensorView& x, const MutableTensorView& out, const AttentionOptions& options = {},
+               const TransformerExtras& extras = {}) const;
+
+  /// The same for sequences one after another, without padding, if there is no cross-attention: the bits of a row are
+  /// those of forward() on its sequence.
+  ///
+  /// @param x             [N, E]
+  /// @param cu_seqlens    [num_sequences + 1]: where sequences begin, and the end of the last, N
+  /// @param layer_options as in TransformerExtras
+  void forward_varlen(const TensorView& x, const std::int64_t* cu_seqlens, Index num_sequences,
+                      const MutableTensorView& out, const AttentionOptions& options = {},
+                      const AttentionOptions* layer_options = nullptr) const;
 
   Index num_layers() const;
-  const DecoderLayer& layer(Index i) const;
+  const TransformerLayer& layer(Index i) const;
   DType dtype() const;
 
  private:
-  std::shared_ptr<const DecoderStack> stack_;
+  std::shared_ptr<const StackOfLayers> stack_;
 };
 
 }  // namespace mha

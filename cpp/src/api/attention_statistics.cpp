@@ -59,7 +59,7 @@ void run_head(const void* context, Index task, int worker) {
       outputs.mean_distance[r] = at(results.mean_distance);
       outputs.max_key[r] = results.max_key ? results.max_key + task * plan.query_length + query : nullptr;
     }
-    plan.kernels->observe(tile, outputs, scratch + run.sums_bytes);
+    plan.kernels->statistics(tile, outputs, scratch + run.sums_bytes);
   }
   if (outputs.received) store_received(results.received_weight, batch, head, outputs.received);
 }

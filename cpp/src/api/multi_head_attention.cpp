@@ -45,11 +45,7 @@ DType MultiHeadAttention::dtype() const { return packed_->dtype(); }
 
 void MultiHeadAttention::copy_weights(const WeightOutputs& outputs) const {
   validate(*this, outputs);
-  packed_->query.unpack(outputs.query_weight, outputs.query_bias, outputs.query_scale);
-  packed_->key.unpack(outputs.key_weight, outputs.key_bias, outputs.key_scale);
-  packed_->value.unpack(outputs.value_weight, outputs.value_bias, outputs.value_scale);
-  packed_->out.unpack(outputs.out_weight, outputs.out_bias, outputs.out_scale);
-  packed_->added.unpack(outputs.added_key, outputs.added_value);
+  packed_->unpack(outputs);
 }
 
 void MultiHeadAttention::forward(const TensorView& query, const TensorView& key, const TensorView& value,

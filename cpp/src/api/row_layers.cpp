@@ -1,6 +1,7 @@
 // The layers that take each row by itself: LayerNorm and FeedForward.
 #include <limits>
 
+#include "checks/rules.hpp"
 #include "checks/transformer.hpp"
 #include "checks/weights.hpp"
 #include "execute/dense_rows.hpp"
@@ -94,15 +95,14 @@ void FeedForward::forward(const TensorView& x, const MutableTensorView& out, int
 Index FeedForward::embed_dim() const { return packed_->up.in_features(); }
 Index FeedForward::feedforward_dim() const { return packed_->down.in_features(); }
 Activation FeedForward::activation() const { return packed_->activation; }
-bool FeedForward::has_bias1() const { return packed_->up.has_bias(); }
-bool FeedForward::has_bias2() const { return packed_->down.has_bias(); }
+bool FeedForward::has_up_bias() const { return packed_->up.has_bias(); }
+bool FeedForward::has_down_bias() const { return packed_->down.has_bias(); }
 DType FeedForward::dtype() const { return packed_->up.dtype(); }
 WeightFormat FeedForward::weight_format() const { return packed_->up.format(); }
 
 void FeedForward::copy_weights(const WeightOutputs& outputs) const {
   validate(*this, outputs);
-  packed_->up.unpack(outputs.weight1, outputs.bias1, outputs.scale1);
-  packed_->down.unpack(outputs.weight2, outputs.bias2, outputs.scale2);
+  packed_->unpack(outputs);
 }
 
 }  // namespace mha

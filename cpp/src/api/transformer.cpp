@@ -15,67 +15,66 @@
 namespace mha {
 namespace {
 
-Block block_of(const EncoderLayer& layer) {
+PackedTransformerLayer packed(const TransformerLayer& layer) {
   return {&layer.self_attention.packed(),
-          nullptr,
+          layer.cross_attention ? &layer.cross_attention->packed() : nullptr,
           &layer.feed_forward.packed(),
-          {&layer.norm1.weights(), &layer.norm2.weights()},
-          layer.norm_first};
+          {&layer.norm1.weights(), &layer.norm2.weights(), layer.norm3 ? &layer.norm3->weights() : nullptr},
+          layer.norm_placement};
 }
 
-Block block_of(const DecoderLayer& layer) {
-  return {&layer.self_attention.packed(),
-          &layer.cross_attention.packed(),
-          &layer.feed_forward.packed(),
-          {&layer.norm1.weights(), &layer.norm2.weights(), &layer.norm3.weights()},
-          layer.norm_first};
-}
+}  // namespace
 
 /// Layers that were found to fit each other.
-template <class Layer>
-struct Stack {
-  Stack(const char* function, const Layer* first, Index count, const LayerNorm* norm) {
-    if (count < 1) throw std::invalid_argument(std::string(function) + ": there must be at least 1 layer");
+struct StackOfLayers {
+  StackOfLayers(const char* called, const TransformerLayer* first, Index count, const LayerNorm* norm) : name(called) {
+    if (count < 1) throw std::invalid_argument(name + ": there must be at least 1 layer");
     for (Index i = 0; i < count; ++i) {
-      const StackSizes found = validate_block(function, i, block_of(first[i]), i == 0 ? nullptr : &sizes);
+      const StackSizes found = validate_layer(called, i, packed(first[i]), i == 0 ? nullptr : &sizes);
       if (i == 0) sizes = found;
     }
-    if (norm) validate_final_norm(function, norm->weights(), sizes);
+    if (norm) validate_final_norm(called, norm->weights(), sizes);
+    if (sizes.memory_dim) cross_attention = name + ", attention to memory";
     layers.assign(first, first + count);
     if (norm) final_norm = *norm;
   }
 
   Index count() const { return static_cast<Index>(layers.size()); }
-  Block block(Index i) const {
-    Block block = block_of(layers[static_cast<std::size_t>(i)]);
-    if (final_norm && i + 1 == count()) block.final_norm = &final_norm->weights();
-    return block;
+  PackedTransformerLayer layer(Index i) const {
+    PackedTransformerLayer layer = packed(layers[static_cast<std::size_t>(i)]);
+    if (final_norm && i + 1 == count()) layer.final_norm = &final_norm->weights();
+    return layer;
+  }
+  StackArguments arguments(const TensorView& x, const MutableTensorView& out, const AttentionOptions& options,
+                           const TransformerExtras& extras) const {
+    return {name.c_str(), cross_attention.c_str(), x, out, options, extras};
   }
 
+  std::string name, cross_attention;  // what messages call the stack, and the attention to memory in it
   StackSizes sizes;
-  std::vector<Layer> layers;
+  std::vector<TransformerLayer> layers;
   std::optional<LayerNorm> final_norm;
 };
 
-/// What one layer does in a call.
-struct BlockArguments {
-  Block block;
+namespace {
+
+/// One layer in a call: its weights, and the arguments of its attentions.
+struct PartsOfCall {
+  PackedTransformerLayer layer;
   LayerArguments self;
   std::optional<LayerArguments> cross;
 
   const LayerArguments* cross_or_null() const { return cross ? &*cross : nullptr; }
 };
 
-template <class Layer>
-BlockArguments arguments_of(const Stack<Layer>& stack, Index i, const StackArguments& a) {
-  const Block block = stack.block(i);
-  BlockArguments arguments{block, self_arguments(a, i, block), {}};
-  if (block.cross_attention) arguments.cross = cross_arguments(a, i, block);
-  return arguments;
+PartsOfCall parts_of(const StackOfLayers& stack, Index i, const StackArguments& a) {
+  const PackedTransformerLayer layer = stack.layer(i);
+  PartsOfCall parts{layer, self_arguments(a, i, layer), {}};
+  if (layer.cross_attention) parts.cross = cross_arguments(a, i, layer);
+  return parts;
 }
 
-template <class Layer>
-void run(const Stack<Layer>& stack, const StackArguments& given) {
+void run(const StackOfLayers& stack, const StackArguments& given) {
   const StackArguments a = validate(stack.sizes, stack.count(), given);
   const KernelTable& table = active_kernels();
   Layout rows_layout;
@@ -85,12 +84,12 @@ void run(const Stack<Layer>& stack, const StackArguments& given) {
   int threads = 0;
   std::size_t scratch_bytes = 0, bytes = 0;
   for (Index i = 0; i < stack.count(); ++i) {
-    const BlockArguments of_layer = arguments_of(stack, i, a);
+    const PartsOfCall of_layer = parts_of(stack, i, a);
     if (i == 0)
       threads = threads_for(a.options.num_threads, std::numeric_limits<Index>::max(),
-                            TransformerLayerCall::work(of_layer.block, of_layer.self, of_layer.cross_or_null()));
+                            TransformerLayerCall::work(of_layer.layer, of_layer.self, of_layer.cross_or_null()));
     Layout layout = rows_layout;
-    const SizedTransformerLayerCall sized(of_layer.block, of_layer.self, of_layer.cross_or_null(), table, threads,
+    const SizedTransformerLayerCall sized(of_layer.layer, of_layer.self, of_layer.cross_or_null(), table, threads,
                                           layout);
     scratch_bytes = std::max(scratch_bytes, sized.scratch_bytes());
     bytes = std::max(bytes, layout.total());
@@ -103,11 +102,11 @@ void run(const Stack<Layer>& stack, const StackArguments& given) {
   TensorView x = with_axes_of(rows.x(), a.x);
   const MutableTensorView out = with_axes_of(rows.out(), a.x);
   for (Index i = 0; i < stack.count(); ++i) {
-    const BlockArguments of_layer = arguments_of(stack, i, a);
+    const PartsOfCall of_layer = parts_of(stack, i, a);
     Layout layout = rows_layout;
-    const SizedTransformerLayerCall sized(of_layer.block, of_layer.self, of_layer.cross_or_null(), table, threads,
+    const SizedTransformerLayerCall sized(of_layer.layer, of_layer.self, of_layer.cross_or_null(), table, threads,
                                           layout);
-    const TransformerLayerCall call(sized, memory, x, a.memory, out);
+    const TransformerLayerCall call(sized, memory, x, a.extras.memory, out);
     Phase phases[kMostLayerPhases];
     run_phases(phases, call.phases(phases), threads);
     call.finish();
@@ -118,51 +117,28 @@ void run(const Stack<Layer>& stack, const StackArguments& given) {
 
 }  // namespace
 
-class EncoderStack : public Stack<EncoderLayer> {
-  using Stack::Stack;
-};
-class DecoderStack : public Stack<DecoderLayer> {
-  using Stack::Stack;
-};
+TransformerStack::TransformerStack(const TransformerLayer* layers, Index count, const LayerNorm* final_norm,
+                                   const char* name)
+    : stack_(std::make_shared<const StackOfLayers>(name, layers, count, final_norm)) {}
 
-Encoder::Encoder(const EncoderLayer* layers, Index count, const LayerNorm* final_norm)
-    : stack_(std::make_shared<const EncoderStack>("Encoder", layers, count, final_norm)) {}
-
-void Encoder::forward(const TensorView& x, const MutableTensorView& out, const AttentionOptions& options,
-                      const EncoderExtras& extras) const {
-  StackArguments arguments{"Encoder", x, out, options, {}, {}};
-  arguments.weights = extras.weights;
-  arguments.caches = extras.caches;
-  arguments.new_lengths = extras.new_lengths;
-  run(*stack_, arguments);
+void TransformerStack::forward(const TensorView& x, const MutableTensorView& out, const AttentionOptions& options,
+                               const TransformerExtras& extras) const {
+  run(*stack_, stack_->arguments(x, out, options, extras));
 }
 
-void Encoder::forward_varlen(const TensorView& x, const std::int64_t* cu_seqlens, Index num_sequences,
-                             const MutableTensorView& out, const AttentionOptions& options) const {
+void TransformerStack::forward_varlen(const TensorView& x, const std::int64_t* cu_seqlens, Index num_sequences,
+                                      const MutableTensorView& out, const AttentionOptions& options,
+                                      const AttentionOptions* layer_options) const {
   const RaggedBatch batch{num_sequences, cu_seqlens, cu_seqlens};
-  StackArguments arguments{"Encoder", x, out, options, {}, {}};
+  TransformerExtras extras;
+  extras.layer_options = layer_options;
+  StackArguments arguments = stack_->arguments(x, out, options, extras);
   arguments.ragged = &batch;
   run(*stack_, arguments);
 }
 
-Index Encoder::num_layers() const { return stack_->count(); }
-const EncoderLayer& Encoder::layer(Index i) const { return stack_->layers[static_cast<std::size_t>(i)]; }
-DType Encoder::dtype() const { return stack_->sizes.dtype; }
-
-Decoder::Decoder(const DecoderLayer* layers, Index count, const LayerNorm* final_norm)
-    : stack_(std::make_shared<const DecoderStack>("Decoder", layers, count, final_norm)) {}
-
-void Decoder::forward(const TensorView& x, const DecoderContext& context, const MutableTensorView& out,
-                      const AttentionOptions& options, const AttentionOptions& memory_options) const {
-  StackArguments arguments{"Decoder", x, out, options, context.memory, memory_options};
-  arguments.memory_caches = context.memory_caches;
-  arguments.caches = context.caches;
-  arguments.new_lengths = context.new_lengths;
-  run(*stack_, arguments);
-}
-
-Index Decoder::num_layers() const { return stack_->count(); }
-const DecoderLayer& Decoder::layer(Index i) const { return stack_->layers[static_cast<std::size_t>(i)]; }
-DType Decoder::dtype() const { return stack_->sizes.dtype; }
+Index TransformerStack::num_layers() const { return stack_->count(); }
+const TransformerLayer& TransformerStack::layer(Index i) const { return stack_->layers[static_cast<std::size_t>(i)]; }
+DType TransformerStack::dtype() const { return stack_->sizes.dtype; }
 
 }  // namespace mha

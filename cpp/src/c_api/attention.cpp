@@ -31,6 +31,14 @@ mha_status failed(mha_status status, const char* sentence) {
   return status;
 }
 
+// A field of AttentionOptions from that of mha_attention_options, and back, where tensors are not given by default.
+template <class T>
+void assign(T& to, T from) {
+  to = from;
+}
+void assign(TensorView& to, const mha_tensor* from) { to = view(from); }
+void assign(const mha_tensor*& to, const TensorView&) { to = nullptr; }
+
 }  // namespace
 
 mha_status success() noexcept {
@@ -87,18 +95,9 @@ MutableTensorView view(const mha_tensor* tensor) {
 AttentionOptions options_of(const mha_attention_options* from) {
   AttentionOptions options;
   if (from == nullptr) return options;
-  options.attn_mask = view(from->attn_mask);
-  options.key_mask = view(from->key_mask);
-  options.is_causal = from->is_causal;
-  options.query_offset = from->query_offset;
-  options.query_offsets = from->query_offsets;
-  options.key_lengths = from->key_lengths;
-  options.window_left = from->window_left;
-  options.window_right = from->window_right;
-  options.scale = from->scale;
-  options.softcap = from->softcap;
-  options.alibi_slopes = view(from->alibi_slopes);
-  options.sinks = view(from->sinks);
+#define MHA_OPTION(field, type, argument, reading) assign(options.field, from->field);
+#include "mha/attention_options.def"
+#undef MHA_OPTION
   options.num_threads = from->num_threads;
   return options;
 }
@@ -120,11 +119,10 @@ RaggedBatch batch_of(const mha_ragged_batch* batch) {
 }
 
 /// MultiHeadAttentionWeights, or the outputs of the same names.
-template <class Weights>
-Weights weights_of(const mha_layer_weights& w) {
-  return {view(w.query_weight), view(w.key_weight), view(w.value_weight), view(w.out_weight), view(w.query_bias),
-          view(w.key_bias),     view(w.value_bias), view(w.out_bias),     view(w.added_key),  view(w.added_value),
-          view(w.query_scale),  view(w.key_scale),  view(w.value_scale),  view(w.out_scale)};
+template <class View>
+BasicMultiHeadAttentionWeights<View> weights_of(const mha_layer_weights& w) {
+  return {linear_of<View>(w.query), linear_of<View>(w.key), linear_of<View>(w.value),
+          linear_of<View>(w.out),   view(w.added_key),      view(w.added_value)};
 }
 
 const MultiHeadAttention& layer_of(const mha_layer* layer) { return object(layer, "layer"); }
@@ -178,14 +176,6 @@ mha_status mha_set_num_threads(int n) noexcept {
 bool mha_in_forked_child() noexcept { return in_forked_child(); }
 size_t mha_scratch_bytes() noexcept { return scratch_bytes(); }
 
-mha_status mha_measure_fma_gflops(mha_dtype dtype, double seconds, double* gflops) noexcept {
-  return guarded([&] { given(gflops, "gflops") = measure_fma_gflops(dtype_of(dtype), seconds); });
-}
-
-mha_status mha_read_memory(const void* const* blocks, int count, size_t bytes, int threads, uint64_t* result) noexcept {
-  return guarded([&] { given(result, "result") = read_memory(&given(blocks, "blocks"), count, bytes, threads); });
-}
-
 mha_status mha_set_executor(const mha_executor* executor) noexcept {
   return guarded([&] {
     if (executor != nullptr) ExecutorScope({executor->parallel_for, executor->state, executor->num_threads});  // checks
@@ -210,9 +200,10 @@ mha_tensor mha_dense(const void* data, mha_dtype dtype, int rank, const ptrdiff_
 mha_attention_options mha_default_options() noexcept {
   const AttentionOptions options;
   mha_attention_options result = {};
-  result.window_left = options.window_left;
-  result.window_right = options.window_right;
-  result.scale = options.scale;
+#define MHA_OPTION(field, type, argument, reading) assign(result.field, options.field);
+#include "mha/attention_options.def"
+#undef MHA_OPTION
+  result.num_threads = options.num_threads;
   return result;
 }
 
@@ -329,7 +320,7 @@ mha_status mha_layer_create(const mha_layer_config* config, const mha_layer_weig
         layer, "layer",
         MultiHeadAttentionConfig{c.embed_dim, c.num_heads, c.num_kv_heads, c.head_dim, c.value_head_dim, c.kdim, c.vdim,
                                  c.out_dim, c.add_bias_kv, c.add_zero_attn, weight_format_of(c.weight_format)},
-        weights_of<MultiHeadAttentionWeights>(w));
+        weights_of<TensorView>(w));
   });
 }
 
@@ -353,8 +344,7 @@ mha_layer_config mha_layer_config_of(const mha_layer* layer) noexcept {
 mha_dtype mha_layer_dtype(const mha_layer* layer) noexcept { return static_cast<mha_dtype>(object(*layer).dtype()); }
 
 mha_status mha_layer_copy_weights(const mha_layer* layer, const mha_layer_weights* outputs) noexcept {
-  return guarded(
-      [&] { layer_of(layer).copy_weights(weights_of<MultiHeadAttention::WeightOutputs>(given(outputs, "outputs"))); });
+  return guarded([&] { layer_of(layer).copy_weights(weights_of<MutableTensorView>(given(outputs, "outputs"))); });
 }
 
 mha_status mha_layer_forward(const mha_layer* layer, const mha_tensor* query, const mha_tensor* key,

@@ -54,12 +54,8 @@ struct Behind<mha_feed_forward> {
   using Type = FeedForward;
 };
 template <>
-struct Behind<mha_encoder> {
-  using Type = Encoder;
-};
-template <>
-struct Behind<mha_decoder> {
-  using Type = Decoder;
+struct Behind<mha_transformer> {
+  using Type = TransformerStack;
 };
 template <class Handle>
 struct Behind<const Handle> {
@@ -129,6 +125,10 @@ std::vector<View> views_of(const mha_tensor* tensors, Index count) {
   std::vector<View> views;
   for (Index i = 0; tensors != nullptr && i < count; ++i) views.push_back(view(&tensors[i]));
   return views;
+}
+template <class View>
+BasicLinearWeights<View> linear_of(const mha_linear_weights& from) {
+  return {view(from.weight), view(from.bias), view(from.scale)};
 }
 /// The defaults for null.
 AttentionOptions options_of(const mha_attention_options* from);

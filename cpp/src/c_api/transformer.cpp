@@ -1,7 +1,8 @@
-// mha/mha.h, continued: what stands around attention. Positions, embeddings, layer norm, feed-forward, encoder and
-// decoder.
+// mha/mha.h, continued: what stands around attention. Positions, embeddings, layer norm, feed-forward, and stacks of
+// transformer layers.
 #include "c_api/conversions.hpp"
 
+#include <optional>
 #include <stdexcept>
 
 namespace mha::c_api {
@@ -11,14 +12,16 @@ static_assert(static_cast<int>(Activation::none) == MHA_ACTIVATION_NONE &&
               static_cast<int>(Activation::relu) == MHA_ACTIVATION_RELU &&
               static_cast<int>(Activation::gelu) == MHA_ACTIVATION_GELU &&
               static_cast<int>(Activation::gelu_tanh) == MHA_ACTIVATION_GELU_TANH);
+static_assert(static_cast<int>(NormPlacement::after) == MHA_NORM_AFTER &&
+              static_cast<int>(NormPlacement::before) == MHA_NORM_BEFORE);
 
 const LayerNorm& norm_of(const mha_norm* norm) { return object(norm, "norm"); }
 const FeedForward& feed_forward_of(const mha_feed_forward* layer) { return object(layer, "feed_forward"); }
 
 /// FeedForwardWeights, or the outputs of the same names.
-template <class Weights>
-Weights weights_of(const mha_feed_forward_weights& w) {
-  return {view(w.weight1), view(w.bias1), view(w.weight2), view(w.bias2), view(w.scale1), view(w.scale2)};
+template <class View>
+BasicFeedForwardWeights<View> weights_of(const mha_feed_forward_weights& w) {
+  return {linear_of<View>(w.up), linear_of<View>(w.down)};
 }
 
 /// The part `name` of layers[i].
@@ -28,34 +31,40 @@ Object<Handle>& part(Handle* handle, Index i, const char* name) {
   return object(*handle);
 }
 
-EncoderLayer layer_of(const mha_encoder_layer& parts, Index i) {
-  return {part(parts.self_attention, i, "self_attention"), part(parts.feed_forward, i, "feed_forward"),
-          part(parts.norm1, i, "norm1"), part(parts.norm2, i, "norm2"), parts.norm_first};
+/// A part that a layer may lack.
+template <class Handle>
+auto optional_part(const Handle* handle) {
+  using Part = std::optional<typename Behind<Handle>::Type>;
+  return handle == nullptr ? Part() : Part(object(*handle));
+}
+template <class Handle, class Part>
+const Handle* handle_or_null(const std::optional<Part>& part) {
+  return part ? handle_of<Handle>(*part) : nullptr;
 }
 
-DecoderLayer layer_of(const mha_decoder_layer& parts, Index i) {
+TransformerLayer layer_of(const mha_transformer_layer& parts, Index i) {
+  if (parts.norm_placement < MHA_NORM_AFTER || parts.norm_placement > MHA_NORM_BEFORE)
+    throw std::invalid_argument("mha_norm_placement: expected 0 or 1; got " + std::to_string(parts.norm_placement));
   return {part(parts.self_attention, i, "self_attention"),
-          part(parts.cross_attention, i, "cross_attention"),
+          optional_part(parts.cross_attention),
           part(parts.feed_forward, i, "feed_forward"),
           part(parts.norm1, i, "norm1"),
           part(parts.norm2, i, "norm2"),
-          part(parts.norm3, i, "norm3"),
-          parts.norm_first};
+          optional_part(parts.norm3),
+          static_cast<NormPlacement>(parts.norm_placement)};
 }
 
-/// Makes an encoder or a decoder.
-template <class Parts, class Handle>
-void create_stack(const Parts* layers, ptrdiff_t count, const mha_norm* final_norm, Handle** handle, const char* name) {
-  std::vector<decltype(layer_of(*layers, 0))> stack;
-  if (count > 0) given(layers, "layers");
-  for (Index i = 0; i < count; ++i) stack.push_back(layer_of(layers[i], i));
-  create(handle, name, stack.data(), count, final_norm == nullptr ? nullptr : &object(*final_norm));
+/// One for each of `count`; none, if there is no array.
+std::vector<AttentionOptions> options_of_layers(const mha_attention_options* options, Index count) {
+  std::vector<AttentionOptions> all;
+  for (Index i = 0; options != nullptr && i < count; ++i) all.push_back(options_of(&options[i]));
+  return all;
 }
 
-/// Whether a stack has a layer i.
-template <class Handle>
-bool has_layer(const Handle* stack, ptrdiff_t i) {
-  return i >= 0 && i < object(*stack).num_layers();
+/// The first element of an array that was given, else null.
+template <class T>
+const T* first_of(const std::vector<T>& array) {
+  return array.empty() ? nullptr : array.data();
 }
 
 }  // namespace
@@ -110,7 +119,7 @@ mha_status mha_feed_forward_create(const mha_feed_forward_weights* weights, mha_
   return guarded([&] {
     if (activation < MHA_ACTIVATION_NONE || activation > MHA_ACTIVATION_GELU_TANH)
       throw std::invalid_argument("mha_activation: expected 0 to 3; got " + std::to_string(activation));
-    create(feed_forward, "feed_forward", weights_of<FeedForwardWeights>(given(weights, "weights")),
+    create(feed_forward, "feed_forward", weights_of<TensorView>(given(weights, "weights")),
            static_cast<Activation>(activation), weight_format_of(weight_format));
   });
 }
@@ -129,8 +138,8 @@ ptrdiff_t mha_feed_forward_feedforward_dim(const mha_feed_forward* layer) noexce
 mha_activation mha_feed_forward_activation(const mha_feed_forward* layer) noexcept {
   return static_cast<mha_activation>(object(*layer).activation());
 }
-bool mha_feed_forward_has_bias1(const mha_feed_forward* layer) noexcept { return object(*layer).has_bias1(); }
-bool mha_feed_forward_has_bias2(const mha_feed_forward* layer) noexcept { return object(*layer).has_bias2(); }
+bool mha_feed_forward_has_up_bias(const mha_feed_forward* layer) noexcept { return object(*layer).has_up_bias(); }
+bool mha_feed_forward_has_down_bias(const mha_feed_forward* layer) noexcept { return object(*layer).has_down_bias(); }
 mha_dtype mha_feed_forward_dtype(const mha_feed_forward* layer) noexcept {
   return static_cast<mha_dtype>(object(*layer).dtype());
 }
@@ -140,85 +149,66 @@ mha_weight_format mha_feed_forward_weight_format(const mha_feed_forward* layer) 
 
 mha_status mha_feed_forward_copy_weights(const mha_feed_forward* feed_forward,
                                          const mha_feed_forward_weights* outputs) noexcept {
+  return guarded(
+      [&] { feed_forward_of(feed_forward).copy_weights(weights_of<MutableTensorView>(given(outputs, "outputs"))); });
+}
+
+mha_status mha_transformer_create(const mha_transformer_layer* layers, ptrdiff_t count, const mha_norm* final_norm,
+                                  mha_transformer** transformer) noexcept {
   return guarded([&] {
-    feed_forward_of(feed_forward).copy_weights(weights_of<FeedForward::WeightOutputs>(given(outputs, "outputs")));
+    std::vector<TransformerLayer> stack;
+    if (count > 0) given(layers, "layers");
+    for (Index i = 0; i < count; ++i) stack.push_back(layer_of(layers[i], i));
+    create(transformer, "transformer", stack.data(), count, final_norm == nullptr ? nullptr : &object(*final_norm));
   });
 }
 
-mha_status mha_encoder_create(const mha_encoder_layer* layers, ptrdiff_t count, const mha_norm* final_norm,
-                              mha_encoder** encoder) noexcept {
-  return guarded([&] { create_stack(layers, count, final_norm, encoder, "encoder"); });
-}
+void mha_transformer_destroy(mha_transformer* transformer) noexcept { destroy(transformer); }
 
-void mha_encoder_destroy(mha_encoder* encoder) noexcept { destroy(encoder); }
-
-mha_status mha_encoder_forward(const mha_encoder* encoder, const mha_tensor* x, const mha_tensor* out,
-                               const mha_attention_options* options, const mha_encoder_extras* extras) noexcept {
+mha_status mha_transformer_forward(const mha_transformer* transformer, const mha_tensor* x, const mha_tensor* out,
+                                   const mha_attention_options* options,
+                                   const mha_transformer_extras* extras) noexcept {
   return guarded([&] {
-    const Encoder& stack = object(encoder, "encoder");
-    const mha_encoder_extras& e = extras == nullptr ? mha_encoder_extras{} : *extras;
-    const std::vector<MutableTensorView> weights = views_of<MutableTensorView>(e.weights, stack.num_layers());
-    const Objects caches(e.caches, stack.num_layers(), "caches");
+    const TransformerStack& stack = object(transformer, "transformer");
+    const Index count = stack.num_layers();
+    const mha_transformer_extras& e = extras == nullptr ? mha_transformer_extras{} : *extras;
+    const Objects memory_caches(e.memory_caches, count, "memory_caches");
+    const std::vector<AttentionOptions> layer_options = options_of_layers(e.layer_options, count);
+    const Objects caches(e.caches, count, "caches");
+    const std::vector<MutableTensorView> weights = views_of<MutableTensorView>(e.weights, count);
     stack.forward(view(x), view(out), options_of(options),
-                  {weights.empty() ? nullptr : weights.data(), caches.data(), e.new_lengths});
+                  {view(e.memory), memory_caches.data(), options_of(e.memory_options), first_of(layer_options),
+                   caches.data(), e.new_lengths, first_of(weights)});
   });
 }
 
-mha_status mha_encoder_forward_varlen(const mha_encoder* encoder, const mha_tensor* x, const int64_t* cu_seqlens,
-                                      ptrdiff_t num_sequences, const mha_tensor* out,
-                                      const mha_attention_options* options) noexcept {
+mha_status mha_transformer_forward_varlen(const mha_transformer* transformer, const mha_tensor* x,
+                                          const int64_t* cu_seqlens, ptrdiff_t num_sequences, const mha_tensor* out,
+                                          const mha_attention_options* options,
+                                          const mha_attention_options* layer_options) noexcept {
   return guarded([&] {
-    object(encoder, "encoder").forward_varlen(view(x), cu_seqlens, num_sequences, view(out), options_of(options));
+    const TransformerStack& stack = object(transformer, "transformer");
+    const std::vector<AttentionOptions> of_layers = options_of_layers(layer_options, stack.num_layers());
+    stack.forward_varlen(view(x), cu_seqlens, num_sequences, view(out), options_of(options), first_of(of_layers));
   });
 }
 
-ptrdiff_t mha_encoder_num_layers(const mha_encoder* encoder) noexcept { return object(*encoder).num_layers(); }
-
-mha_encoder_layer mha_encoder_layer_of(const mha_encoder* encoder, ptrdiff_t i) noexcept {
-  if (!has_layer(encoder, i)) return {};
-  const EncoderLayer& layer = object(*encoder).layer(i);
-  return {handle_of<mha_layer>(layer.self_attention), handle_of<mha_feed_forward>(layer.feed_forward),
-          handle_of<mha_norm>(layer.norm1), handle_of<mha_norm>(layer.norm2), layer.norm_first};
+ptrdiff_t mha_transformer_num_layers(const mha_transformer* transformer) noexcept {
+  return object(*transformer).num_layers();
 }
 
-mha_dtype mha_encoder_dtype(const mha_encoder* encoder) noexcept {
-  return static_cast<mha_dtype>(object(*encoder).dtype());
-}
-
-mha_status mha_decoder_create(const mha_decoder_layer* layers, ptrdiff_t count, const mha_norm* final_norm,
-                              mha_decoder** decoder) noexcept {
-  return guarded([&] { create_stack(layers, count, final_norm, decoder, "decoder"); });
-}
-
-void mha_decoder_destroy(mha_decoder* decoder) noexcept { destroy(decoder); }
-
-mha_status mha_decoder_forward(const mha_decoder* decoder, const mha_tensor* x, const mha_decoder_context* context,
-                               const mha_tensor* out, const mha_attention_options* options,
-                               const mha_attention_options* memory_options) noexcept {
-  return guarded([&] {
-    const Decoder& stack = object(decoder, "decoder");
-    const mha_decoder_context& c = given(context, "context");
-    const Objects memory_caches(c.memory_caches, stack.num_layers(), "memory_caches");
-    const Objects caches(c.caches, stack.num_layers(), "caches");
-    stack.forward(view(x), {view(c.memory), memory_caches.data(), caches.data(), c.new_lengths}, view(out),
-                  options_of(options), options_of(memory_options));
-  });
-}
-
-ptrdiff_t mha_decoder_num_layers(const mha_decoder* decoder) noexcept { return object(*decoder).num_layers(); }
-
-mha_decoder_layer mha_decoder_layer_of(const mha_decoder* decoder, ptrdiff_t i) noexcept {
-  if (!has_layer(decoder, i)) return {};
-  const DecoderLayer& layer = object(*decoder).layer(i);
+mha_transformer_layer mha_transformer_layer_of(const mha_transformer* transformer, ptrdiff_t i) noexcept {
+  if (i < 0 || i >= object(*transformer).num_layers()) return {};
+  const TransformerLayer& layer = object(*transformer).layer(i);
   return {handle_of<mha_layer>(layer.self_attention),
-          handle_of<mha_layer>(layer.cross_attention),
+          handle_or_null<mha_layer>(layer.cross_attention),
           handle_of<mha_feed_forward>(layer.feed_forward),
           handle_of<mha_norm>(layer.norm1),
           handle_of<mha_norm>(layer.norm2),
-          handle_of<mha_norm>(layer.norm3),
-          layer.norm_first};
+          handle_or_null<mha_norm>(layer.norm3),
+          static_cast<mha_norm_placement>(layer.norm_placement)};
 }
 
-mha_dtype mha_decoder_dtype(const mha_decoder* decoder) noexcept {
-  return static_cast<mha_dtype>(object(*decoder).dtype());
+mha_dtype mha_transformer_dtype(const mha_transformer* transformer) noexcept {
+  return static_cast<mha_dtype>(object(*transformer).dtype());
 }

@@ -4,7 +4,6 @@
 
 #include "checks/kv_cache.hpp"
 #include "checks/rules.hpp"
-#include "checks/weights.hpp"
 #include "views/describe.hpp"
 #include "views/leading_axes.hpp"
 #include "views/memory_overlap.hpp"
@@ -229,10 +228,10 @@ StatisticsArguments validate(AttentionArguments inputs, AttentionStatistics r) {
 
 LayerArguments validate(const MultiHeadAttentionConfig& config, DType dtype, LayerArguments a) {
   const bool appends_only = a.grows && !a.query && !a.out, attends_only = a.cache && !a.grows;
-  const char* f = a.block ? a.block : appends_only ? "MultiHeadAttention.append_to" : "MultiHeadAttention";
+  const char* f = a.part_of ? a.part_of : appends_only ? "MultiHeadAttention.append_to" : "MultiHeadAttention";
   const TensorView query = a.query, key = a.key, value = a.value;
   const Named inputs = {{"query", query}, {"key", key}, {"value", value}};
-  const int most_rank = a.ragged && !a.block ? 2 : 3;
+  const int most_rank = a.ragged && !a.part_of ? 2 : 3;
   if (!appends_only) check_rank(f, "query", query, 2, most_rank, inputs);
   if (!attends_only) {
     check_rank(f, "key", key, 2, most_rank, inputs);
@@ -271,7 +270,7 @@ LayerArguments validate(const MultiHeadAttentionConfig& config, DType dtype, Lay
   add_leading_axes(a.out, 3);
   const bool has_shape_of_query =
       (out.rank == query.rank || appends_only) && has_shape(a.out, {batch, query_length, config.out_dim});
-  if (!a.block && !has_shape_of_query)
+  if (!a.part_of && !has_shape_of_query)
     fail(f, "out must have the axes of query, ending in " + std::to_string(config.out_dim),
          {{"out", out}, {"query", query}});
   const Named inputs_and_masks = {{"query", a.query},
@@ -281,7 +280,7 @@ LayerArguments validate(const MultiHeadAttentionConfig& config, DType dtype, Lay
                                   {"key_mask", a.options.key_mask},
                                   {"alibi_slopes", a.options.alibi_slopes},
                                   {"sinks", a.options.sinks}};
-  if (!a.block) check_output(f, "out", a.out, inputs_and_masks);
+  if (!a.part_of) check_output(f, "out", a.out, inputs_and_masks);
   if (a.cache) {
     check_apart(f, *a.cache, inputs_and_masks);
     check_apart(f, *a.cache, {{"out", a.out}, {"weights", weights}});
@@ -297,67 +296,6 @@ LayerArguments validate(const MultiHeadAttentionConfig& config, DType dtype, Lay
     check_output(f, "weights", a.weights, {{"out", a.out}});
   }
   return a;
-}
-
-MultiHeadAttentionConfig validate(MultiHeadAttentionConfig c, const MultiHeadAttentionWeights& w) {
-  const char* f = "MultiHeadAttention";
-  const auto wrong = [&](const std::string& rule) { throw std::invalid_argument(std::string(f) + ": " + rule); };
-  if (c.embed_dim < 1) wrong("embed_dim must be at least 1; got " + std::to_string(c.embed_dim));
-  if (c.num_heads < 1) wrong("num_heads must be at least 1; got " + std::to_string(c.num_heads));
-  if (c.head_dim == 0 && c.embed_dim % c.num_heads != 0)
-    wrong("embed_dim must be a multiple of num_heads when head_dim is not given; got embed_dim " +
-          std::to_string(c.embed_dim) + ", num_heads " + std::to_string(c.num_heads));
-  const auto resolve = [&](const char* name, Index& size, Index usual) {
-    if (size == 0) size = usual;
-    if (size < 1) wrong(std::string(name) + " must be at least 1; got " + std::to_string(size));
-  };
-  resolve("num_kv_heads", c.num_kv_heads, c.num_heads);
-  resolve("head_dim", c.head_dim, c.embed_dim / c.num_heads);
-  resolve("value_head_dim", c.value_head_dim, c.head_dim);
-  resolve("kdim", c.kdim, c.embed_dim);
-  resolve("vdim", c.vdim, c.embed_dim);
-  resolve("out_dim", c.out_dim, c.embed_dim);
-  if (c.num_heads % c.num_kv_heads != 0)
-    wrong("num_heads must be a multiple of num_kv_heads; got num_heads " + std::to_string(c.num_heads) +
-          ", num_kv_heads " + std::to_string(c.num_kv_heads));
-
-  const Index query_width = c.num_heads * c.head_dim, key_width = c.num_kv_heads * c.head_dim;
-  const Index value_width = c.num_kv_heads * c.value_head_dim, concat_width = c.num_heads * c.value_head_dim;
-  const auto check = [&](const char* name, const TensorView& view, std::initializer_list<Index> shape, bool required) {
-    if (!required && !view) return;
-    if (has_shape(view, shape)) return;
-    std::string expected;
-    for (Index extent : shape) expected += (expected.empty() ? "[" : ", ") + std::to_string(extent);
-    fail(f, std::string(name) + " must be " + expected + "]", {{name, view}});
-  };
-  check_weights(f, c.weight_format,
-                {{"query_weight", w.query_weight},
-                 {"key_weight", w.key_weight},
-                 {"value_weight", w.value_weight},
-                 {"out_weight", w.out_weight},
-                 {"query_bias", w.query_bias},
-                 {"key_bias", w.key_bias},
-                 {"value_bias", w.value_bias},
-                 {"out_bias", w.out_bias},
-                 {"added_key", w.added_key},
-                 {"added_value", w.added_value}},
-                {{"query_scale", w.query_scale},
-                 {"key_scale", w.key_scale},
-                 {"value_scale", w.value_scale},
-                 {"out_scale", w.out_scale}});
-  check("query_weight", w.query_weight, {query_width, c.embed_dim}, true);
-  check("key_weight", w.key_weight, {key_width, c.kdim}, true);
-  check("value_weight", w.value_weight, {value_width, c.vdim}, true);
-  check("out_weight", w.out_weight, {c.out_dim, concat_width}, true);
-  check("query_bias", w.query_bias, {query_width}, false);
-  check("key_bias", w.key_bias, {key_width}, false);
-  check("value_bias", w.value_bias, {value_width}, false);
-  check("out_bias", w.out_bias, {c.out_dim}, false);
-  if (!c.add_bias_kv && (w.added_key || w.added_value))
-    wrong("added_key and added_value must not be given without add_bias_kv");
-  check("added_key", w.added_key, {key_width}, c.add_bias_kv);
-  check("added_value", w.added_value, {value_width}, c.add_bias_kv);
-  return c;
 }
 
 }  // namespace mha

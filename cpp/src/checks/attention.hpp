@@ -17,7 +17,4 @@ StatisticsArguments validate(AttentionArguments inputs, AttentionStatistics resu
 /// The same for a layer call.
 LayerArguments validate(const MultiHeadAttentionConfig& config, DType dtype, LayerArguments arguments);
 
-/// Replaces the zeros of the config, which stand for defaults, and checks the shapes of the weights against it.
-MultiHeadAttentionConfig validate(MultiHeadAttentionConfig config, const MultiHeadAttentionWeights& weights);
-
 }  // namespace mha

@@ -1,10 +1,8 @@
 #include "checks/transformer.hpp"
 
 #include <algorithm>
-#include <cmath>
 
 #include "checks/rules.hpp"
-#include "checks/weights.hpp"
 #include "views/describe.hpp"
 #include "views/leading_axes.hpp"
 
@@ -50,32 +48,19 @@ void check_caches(const char* f, KVCache* const* caches, Index layers) {
   }
 }
 
+/// There is one memory, or caches of it, if the layers read one, and else none.
+void check_memory(const char* f, Index memory_dim, const TransformerExtras& extras, bool is_ragged, Named views) {
+  const auto wrong = [&](const char* rule) { throw std::invalid_argument(std::string(f) + ": " + rule); };
+  const bool has_memory = bool(extras.memory), has_caches = extras.memory_caches != nullptr;
+  if (memory_dim == 0 && (has_memory || has_caches)) wrong("no layer has a cross_attention that could read a memory");
+  if (memory_dim > 0 && is_ragged) wrong("layers with a cross_attention take no ragged batch");
+  if (memory_dim > 0 && has_memory == has_caches) wrong("either memory or memory_caches must be given");
+  if (!has_memory) return;
+  check_rank(f, "memory", extras.memory, 2, 3, views);
+  check_features(f, "memory", extras.memory, memory_dim);
+}
+
 }  // namespace
-
-void validate_norm(const TensorView& weight, const TensorView& bias, double eps) {
-  const char* f = "LayerNorm";
-  const Named views = {{"weight", weight}, {"bias", bias}};
-  check_dtypes(f, weight.dtype, views);
-  check_rank(f, "weight", weight, 1, 1, views);
-  if (weight.extents[0] < 1) fail(f, "weight must have at least 1 element", views);
-  if (bias && !has_shape(bias, {weight.extents[0]})) fail(f, "bias must have the shape of weight", views);
-  if (!(eps >= 0) || std::isinf(eps))
-    throw std::invalid_argument(std::string(f) + ": eps must be a finite number of at least 0; got " +
-                                std::to_string(eps));
-}
-
-void validate_feed_forward(const FeedForwardWeights& w, WeightFormat format) {
-  const char* f = "FeedForward";
-  const Named views = {{"weight1", w.weight1}, {"weight2", w.weight2}, {"bias1", w.bias1}, {"bias2", w.bias2}};
-  check_weights(f, format, views, {{"scale1", w.scale1}, {"scale2", w.scale2}});
-  check_rank(f, "weight1", w.weight1, 2, 2, views);
-  check_rank(f, "weight2", w.weight2, 2, 2, views);
-  const Index features = w.weight1.extents[1], hidden = w.weight1.extents[0];
-  if (features < 1 || hidden < 1) fail(f, "weight1 must not be empty", views);
-  if (!has_shape(w.weight2, {features, hidden})) fail(f, "weight2 must have the shape of weight1 transposed", views);
-  if (w.bias1 && !has_shape(w.bias1, {hidden})) fail(f, "bias1 must have one entry for each row of weight1", views);
-  if (w.bias2 && !has_shape(w.bias2, {features})) fail(f, "bias2 must have one entry for each row of weight2", views);
-}
 
 void validate_rows(const char* f, DType dtype, Index features, const TensorView& x, const MutableTensorView& out) {
   const Named views = {{"x", x}, {"out", out}};
@@ -85,11 +70,11 @@ void validate_rows(const char* f, DType dtype, Index features, const TensorView&
   check_rows_output(f, x, out);
 }
 
-StackSizes validate_block(const char* f, Index layer, const Block& block, const StackSizes* first) {
-  const MultiHeadAttentionConfig &self = block.self_attention->config,
-                                 *cross = block.cross_attention ? &block.cross_attention->config : nullptr;
-  StackSizes sizes = {block.self_attention->dtype(), self.embed_dim, cross ? cross->kdim : 0};
-  const std::string of_layer = std::string(f) + ": layer " + std::to_string(layer) + ": ";
+StackSizes validate_layer(const char* f, Index i, const PackedTransformerLayer& layer, const StackSizes* first) {
+  const MultiHeadAttentionConfig &self = layer.self_attention->config,
+                                 *cross = layer.cross_attention ? &layer.cross_attention->config : nullptr;
+  StackSizes sizes = {layer.self_attention->dtype(), self.embed_dim, cross ? cross->kdim : 0};
+  const std::string of_layer = std::string(f) + ": layer " + std::to_string(i) + ": ";
   const auto check = [&](const char* name, Index size, Index expected) {
     if (size != expected)
       throw std::invalid_argument(of_layer + name + " must be " + std::to_string(expected) + "; got " +
@@ -111,14 +96,16 @@ StackSizes validate_block(const char* f, Index layer, const Block& block, const 
     check("embed_dim of cross_attention", cross->embed_dim, sizes.embed_dim);
     check("vdim of cross_attention", cross->vdim, sizes.memory_dim);
     check("out_dim of cross_attention", cross->out_dim, sizes.embed_dim);
-    check_dtype("dtype of cross_attention", block.cross_attention->dtype(), sizes.dtype);
+    check_dtype("dtype of cross_attention", layer.cross_attention->dtype(), sizes.dtype);
   }
-  check("embed_dim of feed_forward", block.feed_forward->up.in_features(), sizes.embed_dim);
-  check_dtype("dtype of feed_forward", block.feed_forward->up.dtype(), sizes.dtype);
-  for (int i = 0; i < (cross ? 3 : 2); ++i) {
-    const std::string norm = "norm" + std::to_string(i + 1);
-    check(("embed_dim of " + norm).c_str(), block.norms[i]->embed_dim, sizes.embed_dim);
-    check_dtype(("dtype of " + norm).c_str(), block.norms[i]->dtype, sizes.dtype);
+  check("embed_dim of feed_forward", layer.feed_forward->up.in_features(), sizes.embed_dim);
+  check_dtype("dtype of feed_forward", layer.feed_forward->up.dtype(), sizes.dtype);
+  if (bool(layer.norms[2]) != bool(cross))
+    throw std::invalid_argument(of_layer + "norm3 must be there if cross_attention is, and only then");
+  for (int n = 0; n < (cross ? 3 : 2); ++n) {
+    const std::string norm = "norm" + std::to_string(n + 1);
+    check(("embed_dim of " + norm).c_str(), layer.norms[n]->embed_dim, sizes.embed_dim);
+    check_dtype(("dtype of " + norm).c_str(), layer.norms[n]->dtype, sizes.dtype);
   }
   return sizes;
 }
@@ -132,7 +119,8 @@ void validate_final_norm(const char* f, const NormWeights& norm, const StackSize
 
 StackArguments validate(const StackSizes& sizes, Index layers, StackArguments a) {
   const char* f = a.function;
-  const Named views = {{"x", a.x}, {"memory", a.memory}, {"out", a.out}};
+  TransformerExtras& extras = a.extras;
+  const Named views = {{"x", a.x}, {"memory", extras.memory}, {"out", a.out}};
   if (a.ragged)
     check_rank(f, "x", a.x, 2, 2, views);
   else
@@ -141,47 +129,46 @@ StackArguments validate(const StackSizes& sizes, Index layers, StackArguments a)
   check_features(f, "x", a.x, sizes.embed_dim);
   check_rows_output(f, a.x, a.out);
   check_output(f, "out", a.out,
-               {{"memory", a.memory},
-                {"attn_mask", a.options.attn_mask},
-                {"key_mask", a.options.key_mask},
-                {"alibi_slopes", a.options.alibi_slopes},
-                {"sinks", a.options.sinks},
-                {"attn_mask of memory", a.memory_options.attn_mask},
-                {"key_mask of memory", a.memory_options.key_mask}});
-  if (sizes.memory_dim) {
-    if (bool(a.memory) == bool(a.memory_caches))
-      throw std::invalid_argument(std::string(f) + ": either memory or memory_caches must be given");
-    if (a.memory) {
-      check_rank(f, "memory", a.memory, 2, 3, views);
-      check_features(f, "memory", a.memory, sizes.memory_dim);
-    }
+               {{"memory", extras.memory},
+                {"attn_mask of memory", extras.memory_options.attn_mask},
+                {"key_mask of memory", extras.memory_options.key_mask}});
+  for (Index i = 0; i < (extras.layer_options ? layers : 1); ++i) {
+    const AttentionOptions& options = a.options_of(i);
+    check_output(f, "out", a.out,
+                 {{"attn_mask", options.attn_mask},
+                  {"key_mask", options.key_mask},
+                  {"alibi_slopes", options.alibi_slopes},
+                  {"sinks", options.sinks}});
   }
-  if (a.caches) check_caches(f, a.caches, layers);
-  if (a.new_lengths && !a.caches) throw std::invalid_argument(std::string(f) + ": new_lengths needs caches");
+  check_memory(f, sizes.memory_dim, extras, a.ragged, views);
+  if (extras.caches) check_caches(f, extras.caches, layers);
+  if (extras.new_lengths && !extras.caches) throw std::invalid_argument(std::string(f) + ": new_lengths needs caches");
   add_leading_axes(a.x, 3);
   add_leading_axes(a.out, 3);
-  add_leading_axes(a.memory, 3);
-  if (a.memory && a.memory.extents[0] != a.x.extents[0]) fail(f, "memory must have the batch size of x", views);
+  add_leading_axes(extras.memory, 3);
+  if (extras.memory && extras.memory.extents[0] != a.x.extents[0])
+    fail(f, "memory must have the batch size of x", views);
   return a;
 }
 
-LayerArguments self_arguments(const StackArguments& a, Index layer, const Block& block) {
-  LayerArguments self{a.x, a.x, a.x, a.out, {}, a.options};
-  self.block = a.function;
+LayerArguments self_arguments(const StackArguments& a, Index i, const PackedTransformerLayer& layer) {
+  LayerArguments self{a.x, a.x, a.x, a.out, {}, a.options_of(i)};
+  self.options.num_threads = a.options.num_threads;
+  self.part_of = a.function;
   self.ragged = a.ragged;
-  if (a.weights) self.weights = a.weights[layer];
-  if (a.caches) {
-    self.cache = self.grows = a.caches[layer];
-    self.new_lengths = a.new_lengths;
+  if (a.extras.weights) self.weights = a.extras.weights[i];
+  if (a.extras.caches) {
+    self.cache = self.grows = a.extras.caches[i];
+    self.new_lengths = a.extras.new_lengths;
   }
-  return validate(block.self_attention->config, block.self_attention->dtype(), self);
+  return validate(layer.self_attention->config, layer.self_attention->dtype(), self);
 }
 
-LayerArguments cross_arguments(const StackArguments& a, Index layer, const Block& block) {
-  LayerArguments cross{a.x, a.memory, a.memory, a.out, {}, a.memory_options};
-  cross.block = "Decoder, attention to memory";
-  if (a.memory_caches) cross.cache = a.memory_caches[layer];
-  return validate(block.cross_attention->config, block.cross_attention->dtype(), cross);
+LayerArguments cross_arguments(const StackArguments& a, Index i, const PackedTransformerLayer& layer) {
+  LayerArguments cross{a.x, a.extras.memory, a.extras.memory, a.out, {}, a.extras.memory_options};
+  cross.part_of = a.cross_attention;
+  if (a.extras.memory_caches) cross.cache = a.extras.memory_caches[i];
+  return validate(layer.cross_attention->config, layer.cross_attention->dtype(), cross);
 }
 
 }  // namespace mha

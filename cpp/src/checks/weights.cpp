@@ -1,82 +1,196 @@
 #include "checks/weights.hpp"
 
+#include <cmath>
+#include <vector>
+
+#include "checks/rules.hpp"
 #include "views/describe.hpp"
 
 namespace mha {
+namespace {
 
-void check_weights(const char* f, WeightFormat format, Named views, Named scales) {
-  const DType given = views.begin()->second.dtype;
-  const bool is_quantized = format == WeightFormat::int8 && given == DType::int8;
-  const auto wrong_dtype = [&](const char* rule) {
-    throw DTypeError(std::string(f) + ": " + rule + "; got " + dtypes_of(views));
+/// One linear map of a layer, whose matrix is [out_features, in_features]. In messages its weights are called
+/// <name>_weight, <name>_bias and <name>_scale.
+template <class View>
+struct NamedLinear {
+  std::string name;
+  BasicLinearWeights<View> weights;
+  Index out_features, in_features;
+};
+template <class View>
+using Linears = std::vector<NamedLinear<View>>;
+
+template <class View>
+Linears<View> linears_of(const MultiHeadAttentionConfig& c, const BasicMultiHeadAttentionWeights<View>& w) {
+  return {{"query", w.query, c.num_heads * c.head_dim, c.embed_dim},
+          {"key", w.key, c.num_kv_heads * c.head_dim, c.kdim},
+          {"value", w.value, c.num_kv_heads * c.value_head_dim, c.vdim},
+          {"out", w.out, c.out_dim, c.num_heads * c.value_head_dim}};
+}
+
+template <class View>
+Linears<View> linears_of(Index embed_dim, Index feedforward_dim, const BasicFeedForwardWeights<View>& w) {
+  return {{"up", w.up, feedforward_dim, embed_dim}, {"down", w.down, embed_dim, feedforward_dim}};
+}
+
+/// "query_weight float32, key_weight float32, query_bias float64": what was given.
+std::string dtypes_of(const Linears<TensorView>& linears, Named others) {
+  std::string text;
+  const auto append = [&](const std::string& name, const TensorView& view) {
+    if (view) text += (text.empty() ? "" : ", ") + name + " " + name_of(view.dtype);
   };
-  if (!is_quantized) {
-    check_dtypes(f, given, views);
-    if (format != WeightFormat::plain && given != DType::f32)
-      wrong_dtype("weights in bfloat16 or int8 are those of a layer in float32");
+  for (const auto& linear : linears) append(linear.name + "_weight", linear.weights.weight);
+  for (const auto& linear : linears) append(linear.name + "_bias", linear.weights.bias);
+  for (const auto& [name, view] : others) append(name, view);
+  return text;
+}
+
+/// The first matrix says what the dtype is; `others` are the weights of the layer that belong to no linear map.
+void check_dtypes(const char* f, WeightFormat format, const Linears<TensorView>& linears, Named others) {
+  const DType given = linears.front().weights.weight.dtype;
+  const bool is_quantized = format == WeightFormat::int8 && given == DType::int8;
+  const DType dtype = is_quantized ? DType::f32 : given;
+  bool are_matrices_right = true, are_others_right = true;
+  for (const auto& linear : linears) {
+    are_matrices_right &= !linear.weights.weight || linear.weights.weight.dtype == given;
+    are_others_right &= !linear.weights.bias || linear.weights.bias.dtype == dtype;
   }
-  const auto* matrix = views.begin();
-  for (const auto& [name, scale] : scales) {
-    const auto& [weight_name, weight] = *matrix++;
-    if (!is_quantized && scale) fail(f, std::string(name) + " belongs to weights given in int8", {{name, scale}});
+  for (const auto& [name, view] : others) are_others_right &= !view || view.dtype == dtype;
+
+  const auto wrong = [&](const char* rule) {
+    throw DTypeError(std::string(f) + ": " + rule + "; got " + dtypes_of(linears, others));
+  };
+  if (is_quantized) {
+    if (!are_matrices_right) wrong("all matrices must be int8, or none");
+    if (!are_others_right) wrong("with matrices in int8 all other weights must be float32");
+  } else {
+    const bool is_floating = static_cast<int>(given) < kNumDTypes;
+    if (!are_matrices_right || !are_others_right || !is_floating)
+      wrong("all tensors must have one floating-point dtype");
+    if (format != WeightFormat::plain && given != DType::f32)
+      wrong("weights in bfloat16 or int8 are those of a layer in float32");
+  }
+}
+
+/// Matrices that are given in int8 have a scale for each row, and no others have any.
+void check_scales(const char* f, WeightFormat format, const Linears<TensorView>& linears) {
+  for (const auto& [linear, weights, out_features, in_features] : linears) {
+    const std::string weight_name = linear + "_weight", name = linear + "_scale";
+    const auto& [weight, bias, scale] = weights;
+    const Named views = {{name.c_str(), scale}, {weight_name.c_str(), weight}};
+    if (scale && weight && weight.dtype != DType::int8) fail(f, name + " belongs to weights given in int8", views);
     if (format == WeightFormat::int8 && weight.extents[1] > kMostInt8Features)
-      fail(f,
-           std::string(weight_name) + " in int8 must have at most " + std::to_string(kMostInt8Features) +
-               " input features",
-           {{weight_name, weight}});
-    if (!is_quantized || !weight) continue;  // a missing matrix is refused later, for its shape
-    if (weight.dtype != DType::int8) wrong_dtype("all matrices must be int8, or none");
+      fail(f, weight_name + " in int8 must have at most " + std::to_string(kMostInt8Features) + " input features",
+           {{weight_name.c_str(), weight}});
+    if (!weight || weight.dtype != DType::int8) continue;  // one that is missing is refused for its shape
     if (scale && scale.dtype != DType::f32)
       throw DTypeError(std::string(f) + ": " + name + " must be float32; got " + name_of(scale.dtype));
     if (!has_shape(scale, {weight.extents[0]}))
-      fail(f, std::string(name) + " must have one entry for each row of " + weight_name,
-           {{name, scale}, {weight_name, weight}});
+      fail(f, name + " must have one entry for each row of " + weight_name, views);
   }
-  if (!is_quantized) return;
-  for (; matrix != views.end(); ++matrix)
-    if (matrix->second && matrix->second.dtype != DType::f32)
-      wrong_dtype("with matrices in int8 all other weights must be float32");
 }
 
-namespace {
+void check_shape(const char* f, const std::string& name, const TensorView& view, std::initializer_list<Index> shape) {
+  if (has_shape(view, shape)) return;
+  std::string expected;
+  for (Index extent : shape) expected += (expected.empty() ? "[" : ", ") + std::to_string(extent);
+  fail(f, name + " must be " + expected + "]", {{name.c_str(), view}});
+}
 
-/// The dtype in which copy_weights() gives the matrices of a layer.
-DType matrix_dtype(DType dtype, WeightFormat format) { return format == WeightFormat::int8 ? DType::int8 : dtype; }
+void check_shapes(const char* f, const Linears<TensorView>& linears) {
+  for (const auto& [name, weights, out_features, in_features] : linears) {
+    check_shape(f, name + "_weight", weights.weight, {out_features, in_features});
+    if (weights.bias) check_shape(f, name + "_bias", weights.bias, {out_features});
+  }
+}
+
+void check_copies(const char* f, WeightFormat format, DType dtype, const Linears<MutableTensorView>& linears) {
+  const DType matrix = format == WeightFormat::int8 ? DType::int8 : dtype;
+  for (const auto& [name, copies, out_features, in_features] : linears) {
+    check_copy(f, (name + "_weight").c_str(), copies.weight, matrix, {out_features, in_features});
+    check_copy(f, (name + "_bias").c_str(), copies.bias, dtype, {out_features});
+    check_copy(f, (name + "_scale").c_str(), copies.scale, DType::f32, {out_features});
+  }
+}
+
+/// Zeros become the usual sizes.
+MultiHeadAttentionConfig resolved(const char* f, MultiHeadAttentionConfig c) {
+  const auto wrong = [&](const std::string& rule) { throw std::invalid_argument(std::string(f) + ": " + rule); };
+  if (c.embed_dim < 1) wrong("embed_dim must be at least 1; got " + std::to_string(c.embed_dim));
+  if (c.num_heads < 1) wrong("num_heads must be at least 1; got " + std::to_string(c.num_heads));
+  if (c.head_dim == 0 && c.embed_dim % c.num_heads != 0)
+    wrong("embed_dim must be a multiple of num_heads when head_dim is not given; got embed_dim " +
+          std::to_string(c.embed_dim) + ", num_heads " + std::to_string(c.num_heads));
+  const auto resolve = [&](const char* name, Index& size, Index usual) {
+    if (size == 0) size = usual;
+    if (size < 1) wrong(std::string(name) + " must be at least 1; got " + std::to_string(size));
+  };
+  resolve("num_kv_heads", c.num_kv_heads, c.num_heads);
+  resolve("head_dim", c.head_dim, c.embed_dim / c.num_heads);
+  resolve("value_head_dim", c.value_head_dim, c.head_dim);
+  resolve("kdim", c.kdim, c.embed_dim);
+  resolve("vdim", c.vdim, c.embed_dim);
+  resolve("out_dim", c.out_dim, c.embed_dim);
+  if (c.num_heads % c.num_kv_heads != 0)
+    wrong("num_heads must be a multiple of num_kv_heads; got num_heads " + std::to_string(c.num_heads) +
+          ", num_kv_heads " + std::to_string(c.num_kv_heads));
+  return c;
+}
 
 }  // namespace
+
+MultiHeadAttentionConfig validate(MultiHeadAttentionConfig config, const MultiHeadAttentionWeights& w) {
+  constexpr char f[] = "MultiHeadAttention";
+  config = resolved(f, config);
+  const Named added = {{"added_key", w.added_key}, {"added_value", w.added_value}};
+  const Linears<TensorView> linears = linears_of(config, w);
+  check_dtypes(f, config.weight_format, linears, added);
+  check_scales(f, config.weight_format, linears);
+  check_shapes(f, linears);
+  if (config.add_bias_kv) {
+    check_shape(f, "added_key", w.added_key, {config.num_kv_heads * config.head_dim});
+    check_shape(f, "added_value", w.added_value, {config.num_kv_heads * config.value_head_dim});
+  } else if (w.added_key || w.added_value) {
+    throw std::invalid_argument(std::string(f) + ": added_key and added_value must not be given without add_bias_kv");
+  }
+  return config;
+}
+
+void validate_feed_forward(const FeedForwardWeights& w, WeightFormat format) {
+  constexpr char f[] = "FeedForward";
+  const Named matrices = {{"up_weight", w.up.weight}, {"down_weight", w.down.weight}};
+  const Index hidden = w.up.weight.extents[0], features = w.up.weight.extents[1];
+  const Linears<TensorView> linears = linears_of(features, hidden, w);
+  check_dtypes(f, format, linears, {});
+  check_scales(f, format, linears);
+  for (const auto& [name, matrix] : matrices) check_rank(f, name, matrix, 2, 2, matrices);
+  if (features < 1 || hidden < 1) fail(f, "up_weight must not be empty", matrices);
+  check_shapes(f, linears);
+}
+
+void validate_norm(const TensorView& weight, const TensorView& bias, double eps) {
+  constexpr char f[] = "LayerNorm";
+  const Named views = {{"weight", weight}, {"bias", bias}};
+  check_dtypes(f, weight.dtype, views);
+  check_rank(f, "weight", weight, 1, 1, views);
+  if (weight.extents[0] < 1) fail(f, "weight must have at least 1 element", views);
+  if (bias && !has_shape(bias, {weight.extents[0]})) fail(f, "bias must have the shape of weight", views);
+  if (!(eps >= 0) || std::isinf(eps))
+    throw std::invalid_argument(std::string(f) + ": eps must be a finite number of at least 0; got " +
+                                std::to_string(eps));
+}
 
 void validate(const MultiHeadAttention& layer, const MultiHeadAttention::WeightOutputs& o) {
   constexpr char f[] = "MultiHeadAttention.copy_weights";
   const MultiHeadAttentionConfig& c = layer.config();
-  const DType dtype = layer.dtype(), matrix = matrix_dtype(dtype, c.weight_format);
-  const Index query = c.num_heads * c.head_dim, key = c.num_kv_heads * c.head_dim;
-  const Index value = c.num_kv_heads * c.value_head_dim, heads = c.num_heads * c.value_head_dim;
-  check_copy(f, "query_weight", o.query_weight, matrix, {query, c.embed_dim});
-  check_copy(f, "key_weight", o.key_weight, matrix, {key, c.kdim});
-  check_copy(f, "value_weight", o.value_weight, matrix, {value, c.vdim});
-  check_copy(f, "out_weight", o.out_weight, matrix, {c.out_dim, heads});
-  check_copy(f, "query_bias", o.query_bias, dtype, {query});
-  check_copy(f, "key_bias", o.key_bias, dtype, {key});
-  check_copy(f, "value_bias", o.value_bias, dtype, {value});
-  check_copy(f, "out_bias", o.out_bias, dtype, {c.out_dim});
-  check_copy(f, "added_key", o.added_key, dtype, {key});
-  check_copy(f, "added_value", o.added_value, dtype, {value});
-  check_copy(f, "query_scale", o.query_scale, DType::f32, {query});
-  check_copy(f, "key_scale", o.key_scale, DType::f32, {key});
-  check_copy(f, "value_scale", o.value_scale, DType::f32, {value});
-  check_copy(f, "out_scale", o.out_scale, DType::f32, {c.out_dim});
+  check_copies(f, c.weight_format, layer.dtype(), linears_of(c, o));
+  check_copy(f, "added_key", o.added_key, layer.dtype(), {c.num_kv_heads * c.head_dim});
+  check_copy(f, "added_value", o.added_value, layer.dtype(), {c.num_kv_heads * c.value_head_dim});
 }
 
 void validate(const FeedForward& layer, const FeedForward::WeightOutputs& o) {
-  constexpr char f[] = "FeedForward.copy_weights";
-  const DType dtype = layer.dtype(), matrix = matrix_dtype(dtype, layer.weight_format());
-  const Index in = layer.embed_dim(), hidden = layer.feedforward_dim();
-  check_copy(f, "weight1", o.weight1, matrix, {hidden, in});
-  check_copy(f, "weight2", o.weight2, matrix, {in, hidden});
-  check_copy(f, "bias1", o.bias1, dtype, {hidden});
-  check_copy(f, "bias2", o.bias2, dtype, {in});
-  check_copy(f, "scale1", o.scale1, DType::f32, {hidden});
-  check_copy(f, "scale2", o.scale2, DType::f32, {in});
+  check_copies("FeedForward.copy_weights", layer.weight_format(), layer.dtype(),
+               linears_of(layer.embed_dim(), layer.feedforward_dim(), o));
 }
 
 }  // namespace mha

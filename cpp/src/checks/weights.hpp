@@ -1,7 +1,6 @@
-// The preconditions of weights: dtypes and scales of each format, and the arrays that weights are copied to.
+// The preconditions of weights: those that constructors of layers are given, and the arrays that weights are copied to.
 #pragma once
 
-#include "checks/rules.hpp"
 #include "mha/transformer.hpp"
 
 namespace mha {
@@ -10,9 +9,10 @@ namespace mha {
 /// quantized rows in [-254, 254].
 constexpr Index kMostInt8Features = 0x7fffffff / (128 * 254);
 
-/// Checks the dtypes of a layer's weights, and the shapes of their scales. `views` are all weights, the matrices first;
-/// `scales` are those of the matrices in the same order.
-void check_weights(const char* function, WeightFormat format, Named views, Named scales);
+/// Replaces the zeros of the config, which stand for defaults, and checks the weights against it.
+MultiHeadAttentionConfig validate(MultiHeadAttentionConfig config, const MultiHeadAttentionWeights& weights);
+void validate_feed_forward(const FeedForwardWeights& weights, WeightFormat format);
+void validate_norm(const TensorView& weight, const TensorView& bias, double eps);
 
 /// The arguments of copy_weights(): each output that is not empty has the shape and dtype of the weight.
 void validate(const MultiHeadAttention& layer, const MultiHeadAttention::WeightOutputs& outputs);

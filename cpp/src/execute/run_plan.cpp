@@ -46,13 +46,7 @@ AttentionTile make_tile(const AttentionPlan& plan, Index batch, Index first_head
   tile.head_dim = plan.head_dim;
   tile.value_dim = plan.value_dim;
   tile.query_step = plan.query.step;
-  const Index size = plan.element_size, kv_head = first_head / plan.group;
-  tile.key = plan.key.at(batch, kv_head, first_key);
-  tile.key_row = plan.key.row / size;
-  tile.key_step = plan.key.step;
-  tile.value = plan.value.at(batch, kv_head, first_key);
-  tile.value_row = plan.value.row / size;
-  tile.value_step = plan.value.step;
+  tile.source = plan.key_values.source(batch, first_head / plan.group, first_key);
   tile.out_step = plan.out.step;
   tile.is_far = false;
   tile.is_wide = plan.is_wide;

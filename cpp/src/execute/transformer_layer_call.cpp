@@ -4,14 +4,15 @@
 
 namespace mha {
 
-double TransformerLayerCall::work(const Block& layer, const LayerArguments& self, const LayerArguments* cross) {
+double TransformerLayerCall::work(const PackedTransformerLayer& layer, const LayerArguments& self,
+                                  const LayerArguments* cross) {
   const double rows = double(self.query.extents[0]) * double(self.query.extents[1]);
   double work = AttentionCall::work(*layer.self_attention, self) + layer.self_attention->out.work(rows);
   if (cross) work += AttentionCall::work(*layer.cross_attention, *cross) + layer.cross_attention->out.work(rows);
   return work + layer.feed_forward->work(rows);
 }
 
-SizedTransformerLayerCall::SizedTransformerLayerCall(const Block& layer, const LayerArguments& self,
+SizedTransformerLayerCall::SizedTransformerLayerCall(const PackedTransformerLayer& layer, const LayerArguments& self,
                                                      const LayerArguments* cross, const KernelTable& table, int threads,
                                                      Layout& layout)
     : layer_(layer),
@@ -26,7 +27,7 @@ SizedTransformerLayerCall::SizedTransformerLayerCall(const Block& layer, const L
   if (cross) cross_.emplace(*layer.cross_attention, *cross, table, threads, layout);
   const double row_bytes = double(embed_dim_) * size_of(dtype_);
   const double bytes = double(batch_) * double(length_) * row_bytes;
-  normed_at_ = layout.take(layer.norm_first ? bytes : 0);
+  normed_at_ = layout.take(layer.norm_comes_first() ? bytes : 0);
   between_at_ = layout.take(cross ? bytes : 0);
   joined_ = after_.buffer(embed_dim_, layout);
   hidden_ = after_.buffer(layer.feed_forward->up.segment_columns(), layout);
@@ -53,8 +54,8 @@ TransformerLayerCall::TransformerLayerCall(const SizedTransformerLayerCall& size
       between_(sized.between_, memory),
       after_(sized.after_, memory),
       self_(sized.self_, memory, input(x), input(x), input(x)) {
-  const Block& layer = sized.layer_;
-  if (layer.norm_first) before_.normalize(layer.norms[0], rows_of(x), {}, {}, rows_of(normed_));
+  const PackedTransformerLayer& layer = sized.layer_;
+  if (layer.norm_comes_first()) before_.normalize(layer.norms[0], rows_of(x), {}, {}, rows_of(normed_));
 
   const AttentionCall* last_attention = &self_;
   const PackedLinear* last_out = &layer.self_attention->out;
@@ -74,7 +75,8 @@ TransformerLayerCall::TransformerLayerCall(const SizedTransformerLayerCall& size
   const Rows joined = sized.joined_, hidden = sized.hidden_, result = rows_of(out);
   after_.project(*last_out, Activation::none, rows_of(last_attention->heads()), joined);
   join(after_, sublayer++, joined, residual);
-  after_.project(feed_forward.up, feed_forward.activation, layer.norm_first ? rows_of(normed_) : joined, hidden);
+  after_.project(feed_forward.up, feed_forward.activation, layer.norm_comes_first() ? rows_of(normed_) : joined,
+                 hidden);
   after_.project(feed_forward.down, Activation::none, hidden, result);
   join(after_, sublayer, result, joined);
   if (layer.final_norm) after_.normalize(layer.final_norm, result, {}, {}, result);
@@ -83,8 +85,8 @@ TransformerLayerCall::TransformerLayerCall(const SizedTransformerLayerCall& size
 /// The end of a sublayer: its result and the residual stream become one, in the place of the result. If norms come
 /// first, what the next sublayer reads is written, too.
 void TransformerLayerCall::join(RowSteps& steps, int sublayer, const Rows& result, const Rows& residual) const {
-  const Block& layer = sized_.layer_;
-  if (!layer.norm_first) return steps.normalize(layer.norms[sublayer], result, residual, {}, result);
+  const PackedTransformerLayer& layer = sized_.layer_;
+  if (!layer.norm_comes_first()) return steps.normalize(layer.norms[sublayer], result, residual, {}, result);
   const bool is_last = sublayer == (sized_.cross_ ? 2 : 1);
   if (is_last)
     steps.normalize(nullptr, result, residual, result, {});

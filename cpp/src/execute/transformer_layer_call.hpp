@@ -5,7 +5,7 @@
 
 #include "execute/attention_call.hpp"
 #include "execute/row_steps.hpp"
-#include "weights/layer_parts.hpp"
+#include "weights/packed_transformer_layer.hpp"
 
 namespace mha {
 
@@ -16,8 +16,8 @@ constexpr int kMostLayerPhases = 1 + 2 * kMostAttentionPhases + 2 * RowSteps::kM
 class SizedTransformerLayerCall {
  public:
   /// Takes its memory from `layout`. `self` and `cross` are validated; cross is null for an encoder's layer.
-  SizedTransformerLayerCall(const Block& layer, const LayerArguments& self, const LayerArguments* cross,
-                            const KernelTable& table, int threads, Layout& layout);
+  SizedTransformerLayerCall(const PackedTransformerLayer& layer, const LayerArguments& self,
+                            const LayerArguments* cross, const KernelTable& table, int threads, Layout& layout);
 
   /// Of each worker.
   std::size_t scratch_bytes() const;
@@ -28,7 +28,7 @@ class SizedTransformerLayerCall {
   SizedRowSteps row_steps(const KernelTable& table, int threads) const;
   TensorView matrix_at(const std::byte* data) const { return {data, dtype_, {batch_, length_, embed_dim_}}; }
 
-  const Block layer_;
+  const PackedTransformerLayer layer_;
   const Index batch_, length_, embed_dim_;
   const DType dtype_;
   SizedAttentionCall self_;
@@ -46,7 +46,7 @@ class SizedTransformerLayerCall {
 class TransformerLayerCall {
  public:
   /// Multiply-adds, about.
-  static double work(const Block& layer, const LayerArguments& self, const LayerArguments* cross);
+  static double work(const PackedTransformerLayer& layer, const LayerArguments& self, const LayerArguments* cross);
 
   /// @param sized   must outlive the call
   /// @param memory  has the layout and the scratch that `sized` took
@@ -64,7 +64,9 @@ class TransformerLayerCall {
 
  private:
   /// What a sublayer reads: the residual stream, or its layer norm if norms come first.
-  const TensorView& input(const TensorView& stream) const { return sized_.layer_.norm_first ? normed_ : stream; }
+  const TensorView& input(const TensorView& stream) const {
+    return sized_.layer_.norm_comes_first() ? normed_ : stream;
+  }
   void join(RowSteps& steps, int sublayer, const Rows& result, const Rows& residual) const;
 
   const SizedTransformerLayerCall& sized_;

@@ -1,5 +1,6 @@
-// The contract between the scheduler and the kernels: everything that common code may call in an instruction set's
-// object. Plain pointers and integers; no Eigen, no STL, no exceptions, no allocation, no threads on either side of it.
+// The contract between common code and the kernels: what may be called in the object of an instruction set, and with
+// which arguments. They are structs of plain pointers and integers, so that the two sides share no code: no Eigen, no
+// templates of the standard library, no exceptions, no allocation, no threads.
 #pragma once
 
 #include <cstdint>
@@ -11,43 +12,59 @@
 
 namespace mha {
 
-/// Most query rows that one tile holds: four AVX-512 vectors of f32.
+/// Most query rows of a tile: the lanes of four AVX-512 vectors of f32.
 constexpr int kMaxTileRows = 64;
 
-/// Bytes of one row of a weight panel: four AVX-512 vectors. Narrower instruction sets walk a panel in column strips,
-/// so packed weights look the same for all of them. A head's columns are padded to whole vectors of the widest set, so
-/// that a vector of columns never belongs to two heads.
+/// Bytes of one row of a weight panel, four AVX-512 vectors, and of one such vector. Narrower instruction sets take a
+/// panel in strips of columns, so packed weights are the same for all of them. The columns of a head are padded to
+/// whole vectors of the widest set, so that no vector of columns belongs to two heads.
 constexpr int kPanelBytes = 256;
 constexpr int kVectorBytes = 64;
 
-/// Keys in a span, from a multiple of it: the unit in which keys are shared out among threads when there are fewer
-/// heads than those. Every kernel sums span by span and then over the spans in order, so that the bits do not tell who
-/// computed what. At 512 that is 8 blocks: the extra sum costs a tile of 64 queries 0.3 %, and 256 KB of keys and
-/// values (f32, D = 64) are 10 us of reading, a few times what it takes to wake a thread.
-constexpr Index kSpanKeys = 512;
+/// Keys in a block: kernels take so many keys at a time, and blocks begin at multiples of it. S^T takes 16 KB (f32,
+/// AVX-512), as do a block of K or V at D = 64 and Q^T: level 1 (32 KB on Zen 4, 48 KB on Zen 5) holds what a product
+/// works on. As many keys as a tile has queries, so that under a causal mask one block in a tile is cut, not two. 96
+/// and 128 keys are no faster without a mask and 2 to 3 % slower with one at T = 512: docs/decisions/0003.
+constexpr Index kKeyBlock = 64;
 
-/// Most query rows of a tile for decode.
+/// Keys in a span, which begins at a multiple of it. Where there are fewer heads than threads, the keys of a head are
+/// shared out among threads span by span. Every kernel sums the keys of a span, and then the spans in order, whether
+/// they are shared out or not, so that the result has the same bits. 512 keys are 8 blocks: the extra sum costs a tile
+/// of 64 queries 0.3 % of its time, and 256 KB of keys and values (f32, D = 64) take 10 us to read, a few times what it
+/// takes to wake a thread.
+constexpr Index kSpanKeys = 512;
+static_assert(kSpanKeys % kKeyBlock == 0);
+
+/// Most query rows of a tile for the decode kernel.
 constexpr int kMaxDecodeRows = 8;
 
-/// One tile of attention: up to kMaxTileRows query rows that read the same keys and values. Which head or batch element
-/// a row belongs to ends here. Rows are sorted by position: first_key and last_key never fall.
+/// Where the keys and values of a tile lie: two matrices with rows of D and of Dv elements. Kernels read it in one
+/// file, kernels/attention/key_value_source.hpp, and ask there block by block, so that keys may lie in other forms than
+/// this one.
+struct KeyValueSource {
+  const void *key, *value;      // element (0, 0)
+  Index key_row, key_step;      // elements between keys; between neighbours along D
+  Index value_row, value_step;  // elements between keys; between neighbours along Dv
+};
+
+/// One tile of attention: up to kMaxTileRows query rows that read the same keys and values. Kernels do not know which
+/// head or batch element a row belongs to. Rows are sorted by position, so that first_key and last_key never fall from
+/// a row to the next.
 struct AttentionTile {
-  int rows;                   // 1 ... query_tile_rows
+  int rows;                   // 1 to query_tile_rows
   bool is_wide;               // query, out and attn_mask are of the accumulator's type, wider than keys and values
   Index head_dim, value_dim;  // D, Dv
-  const void* query[kMaxTileRows];      // each row's first element
-  Index query_step;                     // elements between neighbours along D
-  const void *key, *value;              // element (0, 0)
-  Index key_row, key_step;              // elements between keys; between neighbours along D
-  Index value_row, value_step;          // elements between keys; between neighbours along Dv
-  void* out[kMaxTileRows];              // attend: each row's Dv results; weigh, score: its Tk weights, scores
-  Index out_step;                       //
-  void* lse[kMaxTileRows];              // accumulator type; null: not wanted
-  Index first_key[kMaxTileRows];        // row r sees the keys [first_key, last_key) that the masks admit;
-  Index last_key[kMaxTileRows];         //   equal: the row sees none
+  const void* query[kMaxTileRows];  // the first element of each row
+  Index query_step;                 // elements between neighbours along D
+  KeyValueSource source;
+  void* out[kMaxTileRows];              // of each row: Dv results; for weights and scores Tk numbers
+  Index out_step;                       // elements between neighbours of a row of the result
+  void* lse[kMaxTileRows];              // of each row, in the accumulator's type; null: not wanted
+  Index first_key[kMaxTileRows];        // row r sees the keys [first_key, last_key) that the masks below leave;
+  Index last_key[kMaxTileRows];         //   none, if the two are equal
   bool is_far;                          // keys and values are probably not in this core's caches yet
-  Index key_length;                     // Tk: weigh and score fill this many columns
-  const void* attn_mask[kMaxTileRows];  // each row's mask entries, one for each key; attn_mask[0] null: none
+  Index key_length;                     // Tk: weights and scores fill so many columns
+  const void* attn_mask[kMaxTileRows];  // of each row: an entry for each key; attn_mask[0] null: none
   bool attn_mask_is_boolean;            // else the dtype of the tile, added to the scaled scores
   Index attn_mask_step;                 // elements between the entries of neighbouring keys
   const unsigned char* key_mask;        // one for each key, for all rows; null: none
@@ -56,29 +73,29 @@ struct AttentionTile {
   double softcap;  // then score = softcap * tanh(score / softcap); 0: no
   bool has_alibi;  // then score -= alibi_slope * |position - key|
   double alibi_slope[kMaxTileRows];
-  // Where each row stands among the keys; with or without has_alibi.
-  Index position[kMaxTileRows];
-  bool has_sinks;  // one more score for each row, without a value
+  Index position[kMaxTileRows];  // of each row among the keys, with or without ALiBi
+  bool has_sinks;                // each row has one more score, of a key without a value
   double sink[kMaxTileRows];
-  void* span;  // where the sums of one span of keys go, instead of out and lse; null: the result
+  void* span;  // if not null, sums of one span of keys go there, and nothing to out and lse
 };
 
-/// Where the statistics of a tile's rows go: of the accumulator's type; null: not wanted.
+/// Where the statistics of the rows of a tile go, in the accumulator's type; null: not wanted.
 struct StatisticsOutputs {
   void *entropy[kMaxTileRows], *max_weight[kMaxTileRows], *mean_distance[kMaxTileRows];
   std::int64_t* max_key[kMaxTileRows];
-  double* received;  // [Tk]: what each key receives from the rows is added
+  double* received;  // [Tk]: the sum of the weights that each key receives from the rows is added to it
 };
 
-/// Bytes of the numbers that panels are as wide as: a column for each of these in a row of kPanelBytes.
+/// Bytes of one column in a row of a panel: kPanelBytes over it are the columns of a panel.
 constexpr int column_bytes(DType dtype) { return size_of(accumulator_of(dtype)); }
 
-/// Input features whose weights share the bytes of a column in one row of a panel.
+/// Input features whose weights lie together in the bytes of one column and one row of a panel.
 constexpr Index features_per_word(DType dtype, WeightFormat format) {
   return format == WeightFormat::int8 ? 4 : format == WeightFormat::bf16 || dtype == DType::bf16 ? 2 : 1;
 }
 
-/// What rows, and the weights of an output feature, are quantized by is so much at least: 127 times its inverse is finite.
+/// Rows, and the weights of an output feature, are quantized by their largest magnitude, or by this number if that is
+/// larger: 127 over it is still finite.
 constexpr float kLeastQuantizedMax = 0x1p-100f;
 
 /// A quantized row is scale * (integer - offset).
@@ -89,55 +106,57 @@ struct QuantizedRow {
 
 /// Rows of a projection times one weight panel: out = activation(x panel + bias).
 ///
-/// The panel's format is that of the kernel: a row of it holds features_per_word() features, the last one filled up with
-/// zeros, of f32 for binary16.
+/// The panel has the format of the kernel: a row of it holds features_per_word() input features of each column, and the
+/// last row is filled up with zeros. Weights of binary16 lie there as f32.
 struct ProjectionTile {
   Index rows;  // any number
   Index in_features;
   const void* x;                 // [rows, in_features]
-  Index x_row, x_step;           // elements between rows; between features. After `read` in units of its own
+  Index x_row, x_step;           // elements between rows; between features. `read` may change them: see there
   const QuantizedRow* x_scales;  // [rows], set by `read` for int8 weights
-  const void* panel;             // [in_features][panel width], kVectorBytes aligned
-  const void* bias;  // [panel width], as all columns; int8: then the scales of the weights, and their sums in int32
-  // Where the columns go, in groups of one vector of the widest set (kVectorBytes): group g of row r is written to
-  // out[g] + r * out_row, group_columns[g] elements, out_step apart. No columns: the group is padding.
+  const void* panel;             // [in_features][columns], aligned to kVectorBytes
+  // [columns]. For int8 weights two more rows follow: their scales, and their sums in int32.
+  const void* bias;
+  // Columns are written in groups of one vector of the widest set (kVectorBytes): group g of row r goes to
+  // out[g] + r * out_row, group_columns[g] elements, out_step apart. A group without columns is padding.
   void* out[kPanelBytes / kVectorBytes];
   Index group_columns[kPanelBytes / kVectorBytes];
   Index out_row, out_step;
   Activation activation;
 };
 
-/// out = (z - mean) / sqrt(variance + eps) * weight + bias, for each row of z = x + residual, with mean and variance of
-/// the row. Neighbours along the columns lie next to each other, at any address. Any of sum and out may be x or residual
-/// (the same rows).
+/// out = (z - mean) / sqrt(variance + eps) * weight + bias for each row of z = x + residual, where mean and variance
+/// are those of the row. Elements of a row are contiguous, at any address. `sum` and `out` may be x or residual, with
+/// the same rows.
 struct NormalizeTile {
-  Index rows, columns;   // any number; 1 or more
+  Index rows, columns;   // 0 or more; 1 or more
   const void* x;         // [rows, columns]
   Index x_row;           // elements between rows, as all _row
   const void* residual;  // [rows, columns]; null: nothing is added
   Index residual_row;
-  void* sum;  // where z goes; null: nowhere
+  void* sum;  // z is written there, too; null: it is not
   Index sum_row;
-  const void *weight, *bias;  // [columns]; null: 1, 0
+  const void *weight, *bias;  // [columns]; null: 1 and 0
   double eps;
-  void* out;  // null: z is all that is wanted
+  void* out;  // null: only z is wanted
   Index out_row;
 };
 
-/// out = softmax(...) value; and lse.
+/// out = softmax(scores) value, and lse.
 struct AttentionKernel {
   void (*run)(const AttentionTile& tile, void* scratch);
-  /// Of tile.span. With that, first_key and last_key lie within one span.
+  /// Bytes that tile.span points to. With a span, first_key and last_key of all rows lie within it.
   std::size_t (*span_bytes)(Index value_dim);
-  /// Brings `count` spans, `span_bytes` apart, together: out and lse of run() over all of their keys.
+  /// Merges `count` spans, span_bytes() apart: out and lse are those of run() over the keys of all of them.
   void (*merge_spans)(const AttentionTile& tile, void* spans, Index count, void* scratch);
 };
 
 /// out = activation(x panel + bias).
 struct ProjectionKernel {
-  /// Bytes of memory for read(), kVectorBytes aligned.
+  /// Bytes of memory that read() needs, aligned to kVectorBytes.
   std::size_t (*read_bytes)(Index rows, Index in_features);
-  /// Turns x into what run() reads, in `memory` if it must: of `tile` only rows, in_features and x are looked at.
+  /// Turns the rows x into the form that run() reads, in `memory` if they must be converted, and sets x, x_row and
+  /// x_step to it. Of `tile` it reads only these, rows and in_features.
   void (*read)(ProjectionTile& tile, void* memory);
   void (*run)(const ProjectionTile& tile, void* scratch);
 };
@@ -147,27 +166,24 @@ struct DTypeKernels {
   int query_tile_rows;  // most rows of an AttentionTile
   std::size_t (*attention_scratch)(Index head_dim, Index value_dim);
   AttentionKernel attend;
-  /// For up to kMaxDecodeRows rows, with the same bits. head_dim and value_dim are multiples of decode_lanes, and
-  /// neighbours along them lie next to each other.
+  /// The same bits, faster for few rows: at most kMaxDecodeRows. head_dim and value_dim must be multiples of
+  /// decode_lanes, and neighbours along them contiguous.
   AttentionKernel decode;
   int decode_lanes;
-  void (*weigh)(const AttentionTile& tile, void* scratch);  // out = softmax(...)
-  void (*score)(const AttentionTile& tile, void* scratch);  // out = what the softmax is of
-  /// Statistics of softmax(...); value, out and lse of the tile are not looked at.
-  void (*observe)(const AttentionTile& tile, const StatisticsOutputs& outputs, void* scratch);
+  void (*weights)(const AttentionTile& tile, void* scratch);  // out = softmax(scores)
+  void (*scores)(const AttentionTile& tile, void* scratch);   // out = scores, masked ones minus infinity
+  /// Statistics of softmax(scores). Values, out and lse of the tile are not used.
+  void (*statistics)(const AttentionTile& tile, const StatisticsOutputs& outputs, void* scratch);
   std::size_t (*projection_scratch)(Index rows);
-  ProjectionKernel project[kNumWeightFormats];  // those of narrow weights are null where rows are not f32
-  /// `count` accumulators to elements, which lie next to each other.
+  ProjectionKernel project[kNumWeightFormats];  // only f32 rows have kernels for bf16 and int8 weights; else null
+  /// Rounds `count` numbers of the accumulator's type to elements; both are contiguous.
   void (*round)(const void* numbers, void* elements, Index count);
   void (*normalize)(const NormalizeTile& tile);
-  /// Runs `rounds` rounds of independent multiply-adds; returns the floating-point operations that it did.
-  double (*saturate_fma)(Index rounds);
 };
 
 struct KernelTable {
   const char* isa;                // must equal the name in the registry
-  const char* (*compiled_isa)();  // asks the object itself: proves which code the linker kept
-  std::uint64_t (*read_words)(const void* memory, Index count);  // XOR of words of eight bytes, at any address
+  const char* (*compiled_isa)();  // the same from code of the object: proves which object the linker kept
   DTypeKernels kernels[kNumDTypes];
 };
 

@@ -1,15 +1,15 @@
-// The one translation unit of this folder: instantiates the kernels for every row of dtypes.def and hands out one
-// table. Compiled once for each line of cpp/cmake/isa.cmake, with that instruction set's flags and MHA_ISA.
+// The one translation unit of this folder. It instantiates the kernels for every row of dtypes.def and hands out one
+// table. It is compiled once for each line of cpp/cmake/isa.cmake, with the flags of that instruction set and its name
+// as MHA_ISA.
 #include "kernels/attention/attend_tile.hpp"
 #include "kernels/attention/decode_tile.hpp"
 #include "kernels/attention/scores_tile.hpp"
 #include "kernels/attention/statistics_tile.hpp"
 #include "kernels/attention/weights_tile.hpp"
 #include "kernels/kernel_table.hpp"
-#include "kernels/probes/read_words.hpp"
-#include "kernels/probes/saturate_fma.hpp"
 #include "kernels/projection/project_bf16_weights.hpp"
 #include "kernels/projection/project_int8_weights.hpp"
+#include "kernels/projection/project_pairs.hpp"
 #include "kernels/projection/project_rounded.hpp"
 #include "kernels/projection/project_tile.hpp"
 #include "kernels/projection/quantize_rows.hpp"
@@ -29,23 +29,30 @@ namespace {
 
 __attribute__((noinline)) const char* compiled_isa() { return MHA_QUOTE(MHA_ISA); }
 
-template <template <class> class Tile, class T>
+/// A kernel call: what its products need of the processor is set up before it and released after it.
+template <class Products, auto kKernel, class... Arguments>
+void run(Arguments... arguments) {
+  [[maybe_unused]] const typename Products::State state;
+  kKernel(arguments...);
+}
+
+template <template <class> class Tile, class S>
 void run_tile(const AttentionTile& tile, void* scratch) {
-  Tile<T>(tile, scratch).run();
+  Tile<S>(tile, scratch).run();
 }
 
-template <template <class> class Tile, class T>
+template <template <class> class Tile, class S>
 void merge_spans(const AttentionTile& tile, void* spans, Index count, void* scratch) {
-  Tile<T>(tile, scratch).merge_spans(spans, count);
+  Tile<S>(tile, scratch).merge_spans(spans, count);
 }
 
-template <template <class> class Tile, class T>
+template <template <class> class Tile, class S>
 constexpr AttentionKernel attention_kernel() {
-  return {&run_tile<Tile, T>, &Tile<T>::span_bytes, &merge_spans<Tile, T>};
+  return {&run<ProductsOf<S>, &run_tile<Tile, S>>, &Tile<S>::span_bytes, &merge_spans<Tile, S>};
 }
 
 template <class T>
-void observe_tile(const AttentionTile& tile, const StatisticsOutputs& outputs, void* scratch) {
+void statistics_tile(const AttentionTile& tile, const StatisticsOutputs& outputs, void* scratch) {
   StatisticsTile<T>(tile, outputs, scratch).run();
 }
 
@@ -56,10 +63,24 @@ std::size_t attention_scratch(Index head_dim, Index value_dim) {
   return many > few ? many : few;
 }
 
-[[maybe_unused]] std::size_t no_bytes(Index, Index) { return 0; }  // unused in an extension
+[[maybe_unused]] std::size_t no_bytes(Index, Index) { return 0; }  // unused where a set extends another
 [[maybe_unused]] void read_in_place(ProjectionTile&, void*) {}
 
-constexpr ProjectionKernel kInt8Weights = {&quantized_bytes, &quantize_rows, &project_int8_weights};
+constexpr ProjectionKernel kInt8Weights = {&quantized_bytes, &quantize_rows, &run<ByteProducts, &project_int8_weights>};
+
+/// With weights in the dtype of the rows.
+template <class S>
+constexpr ProjectionKernel plain_projection() {
+  using Products = ProductsOf<S>;
+  if constexpr (sizeof(S) == sizeof(Compute<S>))
+    return {&no_bytes, &read_in_place, &run<Products, &project_tile<Products>>};
+  else if constexpr (OperandsOf<S>::kJoins)
+    return {&operand_bytes<S>, &read_operands<S>, &run<Products, &project_rounded<S, &project_pairs<Products>>>};
+  else if constexpr (features_per_word(DTypeOf<S>::value, WeightFormat::plain) == 2)
+    return {&operand_bytes<S>, &read_operands<S>, &run<WidenedProducts, &project_rounded<S, &project_bf16_weights>>};
+  else
+    return {&operand_bytes<S>, &read_operands<S>, &run<Products, &project_rounded<S, &project_tile<Products>>>};
+}
 
 template <class S>
 constexpr DTypeKernels dtype_kernels() {
@@ -71,30 +92,25 @@ constexpr DTypeKernels dtype_kernels() {
                        attention_kernel<AttendTile, S>(),
                        attention_kernel<DecodeTile, S>(),
                        DecodeTile<S>::kColumns,
-                       &weigh_tile<S>,
-                       &write_scores<S>,
-                       &observe_tile<S>,
-                       &rounded_scratch,
+                       &run<ProductsOf<S>, &weights_tile<S>>,
+                       &run<ProductsOf<S>, &scores_tile<S>>,
+                       &run<ProductsOf<S>, &statistics_tile<S>>,
+                       sizeof(S) < sizeof(T) ? &rounded_scratch : &projection_scratch<T>,
                        {},
                        &round_numbers<S>,
-                       &normalize_rows<S>,
-                       &saturate_fma<typename Units<S>::Unit>};
-  if constexpr (sizeof(S) < sizeof(T)) {
-    kernels.project[int(WeightFormat::plain)] = rounded_projection<S>();
-  } else {
-    kernels.projection_scratch = &projection_scratch<T>;
-    kernels.project[int(WeightFormat::plain)] = {&no_bytes, &read_in_place, &project_tile<T>};
-  }
+                       &normalize_rows<S>};
+  kernels.project[int(WeightFormat::plain)] = plain_projection<S>();
   if constexpr (DTypeOf<S>::value == DType::f32) {
-    kernels.project[int(WeightFormat::bf16)] = {&no_bytes, &read_in_place, &project_bf16_weights};
+    kernels.project[int(WeightFormat::bf16)] = {&no_bytes, &read_in_place,
+                                                &run<WidenedProducts, &project_bf16_weights>};
     kernels.project[int(WeightFormat::int8)] = kInt8Weights;
   }
   return kernels;
 }
 
 #ifdef MHA_BASE_ISA
-/// The element types, and int8 weights, that this instruction set has instructions for; the others are those of the set
-/// it extends.
+/// An instruction set that extends another has kernels of its own for bf16 and for int8 weights, which it has
+/// instructions for. The others are those of the set that it extends.
 KernelTable extended_table() noexcept {
   KernelTable extended = MHA_BASE_ISA::table();
   extended.isa = MHA_QUOTE(MHA_ISA);
@@ -106,7 +122,6 @@ KernelTable extended_table() noexcept {
 #else
 constexpr KernelTable kTable = {MHA_QUOTE(MHA_ISA),
                                 &compiled_isa,
-                                &read_words,
                                 {
 #define MHA_DTYPE(name, scalar, accumulator) dtype_kernels<scalar>(),
 #include "mha/dtypes.def"

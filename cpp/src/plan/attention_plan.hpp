@@ -1,61 +1,56 @@
-// The watershed: above it views, options and types; below it bytes and integers.
+// One call of attention as plain data: addresses, strides, integers, and the kernels to run. Everything about element
+// types, ranks, broadcasting and options of the caller is settled before a plan exists (make_plan.hpp); what runs a
+// plan (execute/run_plan.hpp) reads nothing else.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 
 #include "kernels/kernel_table.hpp"
+#include "plan/key_value_source.hpp"
+#include "plan/strided.hpp"
 
 namespace mha {
 
-/// A tensor of up to four axes [batch, head, row, element]. Axes that broadcast have stride 0.
-template <class Byte>
-struct Operand {
-  Byte* data;
-  Index batch, head, row;  // bytes
-  Index step;              // elements, along the last axis
-
-  Byte* at(Index b, Index h, Index r) const { return data + b * batch + h * head + r * row; }
-};
-using Input = Operand<const std::byte>;
-using Output = Operand<std::byte>;
-
-/// Spans that `keys` keys begin.
+/// Number of spans (kSpanKeys) that `keys` keys reach into.
 constexpr Index spans_of(Index keys) { return (keys + kSpanKeys - 1) / kSpanKeys; }
 
-/// Most query rows of a key-value head whose keys threads share out: one tile, or as many as decode takes.
+/// If a key-value head has at most so many query rows, its keys may be shared out among threads span by span: the rows
+/// of one tile, or of one decode tile.
 inline Index most_shared_rows(const DTypeKernels& kernels) {
   return std::max<Index>(kernels.query_tile_rows, kMaxDecodeRows);
 }
 
 struct AttentionPlan {
   const DTypeKernels* kernels;
-  void (*write)(const AttentionTile&, void* scratch);  // kernels->weigh or score; null: kernels->attend and decode
-  bool suits_decode;                                   // tiles of few rows go to kernels->decode
+  // For attention weights and scores: kernels->weights or kernels->scores. Null: attended values, by kernels->attend or
+  // kernels->decode.
+  void (*write)(const AttentionTile&, void* scratch);
+  bool suits_decode;  // tiles of at most kMaxDecodeRows rows go to kernels->decode
 
-  Index element_size;  // bytes, of keys and values
-  bool is_wide;        // query, out and attn_mask are of the accumulator's type, keys and values of a narrower one
+  bool is_wide;  // query, out and attn_mask are of the accumulator's type, keys and values of a 16-bit type
   Index batch, kv_heads;
-  Index group;  // query heads that share one key-value head; their rows lie in one tile
+  Index group;  // query heads that share one key-value head: their rows are computed in one tile
   Index query_length, key_length, head_dim, value_dim;
-  // [batch + 1], a ragged batch: the rows of all its elements lie along one axis, those of element b from starts[b] on;
-  // the batch strides are 0. Null: dense.
+  // [batch + 1], of a ragged batch: the rows of all sequences lie one after another along one axis, those of sequence b
+  // from starts[b] to starts[b + 1], and all batch strides are 0. Null: a dense batch.
   const std::int64_t *query_starts, *key_starts;
 
-  Input query, key, value;
+  Input query;
+  KeyValues key_values;
   Output out;
   Output lse;       // data null: not wanted
   Input attn_mask;  // data null: none
   bool attn_mask_is_boolean;
-  const std::byte* key_mask;  // [batch, key]; null: none
-  Index key_mask_batch, key_mask_step;
+  const std::byte* key_mask;            // [batch, key], one boolean for all heads and queries; null: none
+  Index key_mask_batch, key_mask_step;  // bytes
 
   bool is_causal;
   std::int64_t window_left, window_right;  // -1: unbounded
   std::int64_t query_offset;
   const std::int64_t* query_offsets;  // [batch] or null
   const std::int64_t* key_lengths;    // [batch] or null
-  const std::int64_t* query_lengths;  // [batch] or null; rows behind them are padding, which sees no key
+  const std::int64_t* query_lengths;  // [batch] or null; rows from there on are padding, which sees no key
   double scale;
   double softcap;                 // 0: none
   const std::byte* alibi_slopes;  // [head], of the accumulator's type; null: none
@@ -64,15 +59,15 @@ struct AttentionPlan {
   DType accumulator;
 
   Index tiles_per_head;  // query tiles of one (batch, key-value head); 0 for a ragged batch
-  Index query_tiles;     // of one key-value head, in all batch elements
+  Index query_tiles;     // of one key-value head, all batch elements together
   Index tiles() const { return kv_heads * query_tiles; }
-  Index spans;                // of keys, that a tile can be shared out in; 1: it cannot
-  bool has_few_rows;          // in every tile: as many as decode takes
-  double work;                // multiply-adds, about
-  std::size_t scratch_bytes;  // of one thread
+  Index spans;                // parts that the keys of a tile can be shared out in; 1: they are not shared out
+  bool has_few_rows;          // no key-value head has more than kMaxDecodeRows query rows
+  double work;                // about so many multiply-adds
+  std::size_t scratch_bytes;  // what a kernel needs, for each thread
 
   Index queries_of(Index b) const { return query_starts ? query_starts[b + 1] - query_starts[b] : query_length; }
-  /// That exist: those behind key_lengths do not.
+  /// Keys of batch element b: those from key_lengths[b] on do not exist.
   Index keys_of(Index b) const {
     return key_lengths ? key_lengths[b] : key_starts ? key_starts[b + 1] - key_starts[b] : key_length;
   }

@@ -1,5 +1,5 @@
-// Structural masks: causal, window and lengths are all the same thing, a range of keys for each query. A new structural
-// mask is a change of this one function.
+// Structural masks. Causal masks, windows and lengths all leave each query one range of keys. A new mask of this kind
+// is a change of key_bounds() and nothing else.
 #pragma once
 
 #include <algorithm>
@@ -8,20 +8,22 @@
 
 namespace mha {
 
-// Offsets and windows further away than this see the same keys as at it; sums of three of them fit.
+// No tensor has so many keys, so an offset or a window beyond this bound acts like the bound. The sum of three such
+// numbers fits 64 bits.
 constexpr std::int64_t kFar = std::int64_t{1} << 60;
 
-/// Where query `i` of batch element `b` stands among the keys.
+/// The position of query `i` of batch element `b` among the keys.
 inline std::int64_t query_position(const AttentionPlan& plan, Index b, Index i) {
   return std::clamp(plan.query_offsets ? plan.query_offsets[b] : plan.query_offset, -kFar, kFar) + i;
 }
 
+/// The keys [first, last); none if they are equal.
 struct KeyBounds {
-  Index first, last;  // [first, last); equal: none
+  Index first, last;
 };
 
-/// The keys that query `i` of batch element `b` may see. Neither end falls as i grows, and the queries that see
-/// something are neighbours: the kernels rely on both.
+/// The keys that query `i` of batch element `b` may see. The kernels rely on two properties: neither bound falls as i
+/// grows, and the queries that see any key are neighbours.
 inline KeyBounds key_bounds(const AttentionPlan& plan, Index b, Index i) {
   const std::int64_t position = query_position(plan, b, i);
   std::int64_t first = 0, last = plan.keys_of(b);

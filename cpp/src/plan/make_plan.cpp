@@ -9,7 +9,7 @@ namespace mha {
 namespace {
 
 template <class Byte, class View>
-Operand<Byte> operand(const View& view) {
+Strided<Byte> strided(const View& view) {
   const Index size = size_of(view.dtype);
   return {static_cast<Byte*>(view.data), view.strides[0] * size, view.strides[1] * size, view.strides[2] * size,
           view.strides[3]};
@@ -19,7 +19,7 @@ Operand<Byte> operand(const View& view) {
 bool suits_decode(const AttentionPlan& plan) {
   const Index lanes = plan.kernels->decode_lanes;
   return plan.head_dim % lanes == 0 && plan.value_dim % lanes == 0 && plan.head_dim > 0 && plan.value_dim > 0 &&
-         plan.key.step == 1 && plan.value.step == 1;
+         plan.key_values.are_contiguous();
 }
 
 }  // namespace
@@ -28,7 +28,6 @@ AttentionPlan make_plan(const AttentionArguments& a, AttentionOutput output, con
   const AttentionOptions& options = a.options;
   AttentionPlan plan{};
   plan.kernels = &table.kernels[static_cast<int>(a.key.dtype)];
-  plan.element_size = size_of(a.key.dtype);
   plan.is_wide = a.query.dtype != a.key.dtype;
   plan.batch = a.query.extents[0];
   plan.kv_heads = a.key.extents[1];
@@ -38,16 +37,17 @@ AttentionPlan make_plan(const AttentionArguments& a, AttentionOutput output, con
   plan.key_length = a.key.extents[2];
   plan.value_dim = a.value ? a.value.extents[3] : 0;
 
-  plan.query = operand<const std::byte>(a.query);
-  plan.key = operand<const std::byte>(a.key);
-  if (a.value) plan.value = operand<const std::byte>(a.value);
-  plan.out = operand<std::byte>(a.out);
-  if (a.lse) plan.lse = operand<std::byte>(a.lse);
+  plan.query = strided<const std::byte>(a.query);
+  plan.key_values.key = strided<const std::byte>(a.key);
+  if (a.value) plan.key_values.value = strided<const std::byte>(a.value);
+  plan.key_values.element_size = size_of(a.key.dtype);
+  plan.out = strided<std::byte>(a.out);
+  if (a.lse) plan.lse = strided<std::byte>(a.lse);
   plan.lse.step = 1;
-  if (options.sinks) plan.sinks = operand<const std::byte>(options.sinks);
+  if (options.sinks) plan.sinks = strided<const std::byte>(options.sinks);
 
   if (const TensorView& mask = options.attn_mask; mask) {
-    plan.attn_mask = operand<const std::byte>(mask);
+    plan.attn_mask = strided<const std::byte>(mask);
     plan.attn_mask_is_boolean = mask.dtype == DType::boolean;
   }
   if (const TensorView& mask = options.key_mask; mask) {
@@ -57,8 +57,9 @@ AttentionPlan make_plan(const AttentionArguments& a, AttentionOutput output, con
   } else if (plan.attn_mask.data && plan.attn_mask_is_boolean &&
              (plan.attn_mask.head == 0 || a.query.extents[1] == 1) &&
              (plan.attn_mask.row == 0 || plan.query_length == 1) && !a.ragged) {
-    // The same for every head and query: one look at each key does, instead of one at each (query, key). Not in a
-    // ragged batch, where such a mask begins anew with each sequence, and a key_mask goes through all keys.
+    // The mask is the same for every head and query. As a key_mask it is read once for each key instead of once for
+    // each pair of query and key. Not in a ragged batch: there an attn_mask begins anew with each sequence, while a
+    // key_mask runs through the keys of all sequences.
     plan.key_mask = plan.attn_mask.data;
     plan.key_mask_batch = plan.attn_mask.batch;
     plan.key_mask_step = plan.attn_mask.step;
@@ -69,7 +70,8 @@ AttentionPlan make_plan(const AttentionArguments& a, AttentionOutput output, con
     plan.batch = a.ragged->size;
     plan.query_starts = a.ragged->cu_seqlens_q;
     plan.key_starts = a.ragged->cu_seqlens_k;
-    plan.query.batch = plan.key.batch = plan.value.batch = plan.out.batch = plan.lse.batch = plan.attn_mask.batch = 0;
+    plan.query.batch = plan.key_values.key.batch = plan.key_values.value.batch = 0;
+    plan.out.batch = plan.lse.batch = plan.attn_mask.batch = 0;
     plan.key_mask_batch = plan.sinks.batch = 0;
   }
 
@@ -84,14 +86,15 @@ AttentionPlan make_plan(const AttentionArguments& a, AttentionOutput output, con
                                           : 1.0;
 
   plan.accumulator = accumulator_of(a.query.dtype);
-  // What is far from every score caps all or nothing: there its reciprocal still has all digits.
+  // A cap beyond these bounds is larger or smaller than every score and acts like the bound. Within them its reciprocal
+  // is a normal number.
   const double far_cap = plan.accumulator == DType::f64 ? 0x1p512 : 0x1p64;
   plan.softcap = options.softcap == 0 ? 0 : std::clamp(options.softcap, 1 / far_cap, far_cap);
   plan.alibi_slopes = static_cast<const std::byte*>(options.alibi_slopes.data);
   plan.alibi_slope_stride = options.alibi_slopes.strides[0] * size_of(plan.accumulator);
 
-  if (output == AttentionOutput::scores) plan.write = plan.kernels->score;
-  if (output == AttentionOutput::weights) plan.write = plan.kernels->weigh;
+  if (output == AttentionOutput::scores) plan.write = plan.kernels->scores;
+  if (output == AttentionOutput::weights) plan.write = plan.kernels->weights;
   plan.suits_decode = !plan.write && suits_decode(plan);
 
   double pairs = 0;
@@ -99,7 +102,7 @@ AttentionPlan make_plan(const AttentionArguments& a, AttentionOutput output, con
   for (Index b = 0; b < plan.batch; ++b) {
     const Index rows = plan.group * plan.queries_of(b), keys = plan.keys_of(b);
     plan.query_tiles += plan.tiles_of(b);
-    // For few rows the time is that of reading keys and values, as much as some 16 multiply-adds with each element.
+    // Few rows take the time of reading keys and values, which is about that of 16 multiply-adds with each element.
     if (rows > 0) pairs += double(std::max<Index>(rows, 16)) * double(keys);
     most_rows = std::max(most_rows, rows);
     most_keys = std::max(most_keys, keys);

@@ -1,4 +1,4 @@
-// Typed views in, AttentionPlan out. Types, dtypes and ranks end here.
+// From the arguments of a call to a plan: typed views become addresses and strides, options become numbers.
 #pragma once
 
 #include "plan/attention_plan.hpp"
@@ -6,7 +6,7 @@
 
 namespace mha {
 
-/// What to compute for each tile.
+/// What a plan writes to `out`.
 enum class AttentionOutput { attended_values, weights, scores };
 
 /// `arguments` must have passed validate().

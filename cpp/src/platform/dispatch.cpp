@@ -1,19 +1,13 @@
 // The functions of mha/runtime.hpp about instruction sets, and the choice of kernels of dispatch.hpp.
 #include "platform/dispatch.hpp"
 
-#include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <cstdlib>
-#include <cstring>
 #include <stdexcept>
 #include <string>
 
-#include "mha/errors.hpp"
 #include "mha/runtime.hpp"
 #include "platform/cpu_features.hpp"
-#include "platform/parallel.hpp"
-#include "views/describe.hpp"
 
 namespace mha {
 
@@ -78,8 +72,7 @@ struct DefaultIsa {
       }
       return;
     }
-    for (int i = 0; i < kNumIsas; ++i)
-      if (kIsas[i].supported() && kIsas[i].preferred()) index = i;
+    index = default_isa_index(kNumIsas, &isa_supported, &isa_preferred);
     explanation = index == kNone
                       ? std::string("this machine runs none of the instruction sets that were built, from '") +
                             kIsas[0].name + "' upwards"
@@ -111,27 +104,6 @@ const Isa& isa_at(int index) {
   return kIsas[index];
 }
 
-// Long enough for the hardware to see a stream, and short enough that no thread waits for the last one.
-constexpr Index kPieceBytes = Index{256} * 1024;
-
-/// What the tasks of read_memory() share: `pieces` of them read a block.
-struct Reading {
-  std::uint64_t (*read_words)(const void* memory, Index count);
-  const void* const* blocks;
-  Index bytes, pieces;
-  mutable std::atomic<std::uint64_t> result{0};
-};
-
-void read_piece(const void* context, Index task, int) {
-  const auto& reading = *static_cast<const Reading*>(context);
-  const Index first = task % reading.pieces * kPieceBytes;
-  const char* piece = static_cast<const char*>(reading.blocks[task / reading.pieces]) + first;
-  const Index length = std::min<Index>(kPieceBytes, reading.bytes - first), words = length / 8;
-  std::uint64_t last = 0;
-  std::memcpy(&last, piece + words * 8, static_cast<std::size_t>(length - words * 8));
-  reading.result.fetch_xor(last ^ reading.read_words(piece, words), std::memory_order_relaxed);
-}
-
 }  // namespace
 
 const KernelTable& active_kernels() {
@@ -145,6 +117,14 @@ int num_built_isas() { return kNumIsas; }
 const char* built_isa(int index) { return isa_at(index).name; }
 
 bool isa_supported(int index) { return isa_at(index).supported(); }
+
+bool isa_preferred(int index) { return isa_at(index).preferred(); }
+
+int default_isa_index(int count, bool (*supported)(int), bool (*preferred)(int)) {
+  for (int index = count - 1; index >= 0; --index)
+    if (supported(index) && preferred(index)) return index;
+  return kNone;
+}
 
 const char* active_isa() { return current_isa().name; }
 
@@ -160,39 +140,5 @@ void set_isa(const char* name) {
 }
 
 const char* last_used_isa() { return last_used; }
-
-double measure_fma_gflops(DType dtype, double seconds) {
-  if (static_cast<int>(dtype) >= kNumDTypes)
-    throw DTypeError(std::string("measure_fma_gflops dtype: expected a floating-point type; got ") + name_of(dtype));
-  const auto saturate_fma = current_isa().table().kernels[static_cast<int>(dtype)].saturate_fma;
-
-  using Clock = std::chrono::steady_clock;
-  const auto seconds_since = [](Clock::time_point start) {
-    return std::chrono::duration<double>(Clock::now() - start).count();
-  };
-  // A chunk is long enough for the clock, and short enough that some chunks are not interrupted.
-  constexpr double kChunkSeconds = 2e-3;
-  const Clock::time_point begin = Clock::now();
-  Index rounds = 1000;
-  double best = 0;
-  do {
-    const Clock::time_point start = Clock::now();
-    const double flops = saturate_fma(rounds);
-    const double elapsed = seconds_since(start);
-    if (elapsed < kChunkSeconds)
-      rounds *= 2;
-    else
-      best = std::max(best, flops / elapsed);
-  } while (best == 0 || seconds_since(begin) < seconds);
-  return best * 1e-9;
-}
-
-std::uint64_t read_memory(const void* const* blocks, int count, std::size_t bytes, int threads) {
-  const auto size = static_cast<Index>(bytes);
-  const Reading reading{current_isa().table().read_words, blocks, size, (size + kPieceBytes - 1) / kPieceBytes};
-  const Phase phase{count * reading.pieces, &read_piece, &reading};
-  run_phases(&phase, 1, threads);
-  return reading.result;
-}
 
 }  // namespace mha

@@ -10,4 +10,12 @@ namespace mha {
 /// @throws std::invalid_argument if MHA_NATIVE_ISA names an instruction set that is unknown or cannot run here
 const KernelTable& active_kernels();
 
+/// Whether built_isa(index) may be the default on this processor, which may have instructions and be slow at them:
+/// PREFERRED in cpp/cmake/isa.cmake.
+/// @throws std::invalid_argument if there is no such index
+bool isa_preferred(int index);
+
+/// The index of the default instruction set: the last of `count` that are supported and preferred; -1 if none is.
+int default_isa_index(int count, bool (*supported)(int index), bool (*preferred)(int index));
+
 }  // namespace mha

@@ -34,7 +34,7 @@ struct LayerArguments {
   const std::int64_t* new_lengths = nullptr;  // [B]: the first rows of each sequence that are no padding; null: all
   Index key_length = 0;                       // Tk, set by validate()
   const RaggedBatch* ragged = nullptr;        // null: a dense batch; otherwise B is 1, T is N, and weights are empty
-  const char* block = nullptr;  // the function that this call is a part of, which has checked `out`; or null
+  const char* part_of = nullptr;  // the function that this call is a part of, which has checked `out`; or null
 };
 
 }  // namespace mha

@@ -9,11 +9,19 @@ namespace mha {
 struct PackedAttention {
   PackedAttention(const MultiHeadAttentionConfig& sizes, const MultiHeadAttentionWeights& w)
       : config(sizes),
-        query(w.query_weight, w.query_bias, sizes.head_dim, sizes.weight_format, w.query_scale),
-        key(w.key_weight, w.key_bias, sizes.head_dim, sizes.weight_format, w.key_scale),
-        value(w.value_weight, w.value_bias, sizes.value_head_dim, sizes.weight_format, w.value_scale),
-        out(w.out_weight, w.out_bias, sizes.out_dim, sizes.weight_format, w.out_scale),
+        query(w.query, sizes.head_dim, sizes.weight_format),
+        key(w.key, sizes.head_dim, sizes.weight_format),
+        value(w.value, sizes.value_head_dim, sizes.weight_format),
+        out(w.out, sizes.out_dim, sizes.weight_format),
         added(sizes, w, query.dtype()) {}
+
+  void unpack(const MultiHeadAttention::WeightOutputs& outputs) const {
+    query.unpack(outputs.query);
+    key.unpack(outputs.key);
+    value.unpack(outputs.value);
+    out.unpack(outputs.out);
+    added.unpack(outputs.added_key, outputs.added_value);
+  }
 
   DType dtype() const { return query.dtype(); }
 

@@ -10,8 +10,13 @@ namespace mha {
 struct PackedFeedForward {
   PackedFeedForward(const FeedForwardWeights& w, Activation function, WeightFormat format)
       : activation(function),
-        up(w.weight1, w.bias1, w.weight1.extents[0], format, w.scale1),
-        down(w.weight2, w.bias2, w.weight2.extents[0], format, w.scale2) {}
+        up(w.up, w.up.weight.extents[0], format),
+        down(w.down, w.down.weight.extents[0], format) {}
+
+  void unpack(const FeedForward::WeightOutputs& outputs) const {
+    up.unpack(outputs.up);
+    down.unpack(outputs.down);
+  }
 
   /// Multiply-adds of a call with so many rows: PackedLinear::work() of both projections.
   double work(double rows) const { return up.work(rows) + down.work(rows); }

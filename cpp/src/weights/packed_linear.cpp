@@ -72,13 +72,12 @@ float largest_magnitude(const TensorView& weight, Index row) {
 
 }  // namespace
 
-PackedLinear::PackedLinear(const TensorView& weight, const TensorView& bias, Index segment_columns, WeightFormat format,
-                           const TensorView& scale)
-    : dtype_(weight.dtype == DType::int8 ? DType::f32 : weight.dtype),
+PackedLinear::PackedLinear(const LinearWeights& weights, Index segment_columns, WeightFormat format)
+    : dtype_(weights.weight.dtype == DType::int8 ? DType::f32 : weights.weight.dtype),
       format_(format),
-      has_bias_(bool(bias)),
-      in_features_(weight.extents[1]),
-      segments_(weight.extents[0] / segment_columns),
+      has_bias_(bool(weights.bias)),
+      in_features_(weights.weight.extents[1]),
+      segments_(weights.weight.extents[0] / segment_columns),
       segment_columns_(segment_columns),
       padded_segment_columns_(round_up(segment_columns, kVectorBytes / column_bytes(dtype_))) {
   panels_ = round_up(segments_ * padded_segment_columns_ * column_bytes(dtype_), kPanelBytes) / kPanelBytes;
@@ -88,10 +87,10 @@ PackedLinear::PackedLinear(const TensorView& weight, const TensorView& bias, Ind
   std::memset(data_.get(), 0, bytes);
 
   for_each_feature([&](Index feature, std::byte* panel, std::byte* bias_row) {
-    if (has_bias_) convert(bias_row, accumulator_of(dtype_), element(bias, feature), dtype_);
-    if (format_ == WeightFormat::int8) return pack_int8(weight, scale, feature, panel, bias_row);
+    if (has_bias_) convert(bias_row, accumulator_of(dtype_), element(weights.bias, feature), dtype_);
+    if (format_ == WeightFormat::int8) return pack_int8(weights, feature, panel, bias_row);
     for (Index input = 0; input < in_features_; ++input)
-      convert(panel + offset_of(input), packed_dtype(), element(weight, feature, input), dtype_);
+      convert(panel + offset_of(input), packed_dtype(), element(weights.weight, feature, input), dtype_);
   });
 }
 
@@ -101,8 +100,8 @@ DType PackedLinear::packed_dtype() const {
   return dtype_ == DType::f16 ? DType::f32 : dtype_;
 }
 
-void PackedLinear::pack_int8(const TensorView& weight, const TensorView& scale, Index feature, std::byte* panel,
-                             std::byte* bias_row) {
+void PackedLinear::pack_int8(const LinearWeights& weights, Index feature, std::byte* panel, std::byte* bias_row) {
+  const TensorView& weight = weights.weight;
   const bool is_quantized = weight.dtype == DType::int8;
   const Int8Scale own(is_quantized ? 0 : largest_magnitude(weight, feature));
   std::int32_t sum = 0;
@@ -112,19 +111,18 @@ void PackedLinear::pack_int8(const TensorView& weight, const TensorView& scale, 
     write(panel + offset_of(input), integer);
     sum += integer;
   }
-  write(bias_row + kPanelBytes, is_quantized ? read<float>(element(scale, feature)) : own.value());
+  write(bias_row + kPanelBytes, is_quantized ? read<float>(element(weights.scale, feature)) : own.value());
   write(bias_row + Index{2} * kPanelBytes, sum);
 }
 
-void PackedLinear::unpack(const MutableTensorView& weight, const MutableTensorView& bias,
-                          const MutableTensorView& scale) const {
+void PackedLinear::unpack(const LinearWeightOutputs& outputs) const {
+  const DType stored = format_ == WeightFormat::int8 ? DType::int8 : dtype_;
   for_each_feature([&](Index feature, const std::byte* panel, const std::byte* bias_row) {
-    if (bias && has_bias_) convert(element(bias, feature), dtype_, bias_row, accumulator_of(dtype_));
-    if (scale && format_ == WeightFormat::int8)
-      convert(element(scale, feature), DType::f32, bias_row + kPanelBytes, DType::f32);
-    const DType stored = format_ == WeightFormat::int8 ? DType::int8 : dtype_;
-    for (Index input = 0; weight && input < in_features_; ++input)
-      convert(element(weight, feature, input), stored, panel + offset_of(input), packed_dtype());
+    if (outputs.bias && has_bias_) convert(element(outputs.bias, feature), dtype_, bias_row, accumulator_of(dtype_));
+    if (outputs.scale && format_ == WeightFormat::int8)
+      convert(element(outputs.scale, feature), DType::f32, bias_row + kPanelBytes, DType::f32);
+    for (Index input = 0; outputs.weight && input < in_features_; ++input)
+      convert(element(outputs.weight, feature, input), stored, panel + offset_of(input), packed_dtype());
   });
 }
 

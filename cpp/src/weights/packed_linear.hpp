@@ -5,6 +5,7 @@
 #include <new>
 
 #include "kernels/kernel_table.hpp"
+#include "mha/linear_weights.hpp"
 
 namespace mha {
 
@@ -16,16 +17,12 @@ namespace mha {
 /// With narrow weights the four bytes of a column hold several features: [panel][in_features / n][columns][n].
 class PackedLinear {
  public:
-  /// @param weight [segments * segment_columns, in_features], any strides; of int8 only with a scale
-  /// @param bias   [segments * segment_columns] or empty
-  /// @param scale  [segments * segment_columns] or empty
-  PackedLinear(const TensorView& weight, const TensorView& bias, Index segment_columns,
-               WeightFormat format = WeightFormat::plain, const TensorView& scale = {});
+  /// @param weights weight [segments * segment_columns, in_features], any strides; of int8 only with a scale
+  PackedLinear(const LinearWeights& weights, Index segment_columns, WeightFormat format = WeightFormat::plain);
 
   /// Copies the weights to views of the shapes above: the inverse of packing, up to the rounding of the format. Empty
   /// views are left out.
-  void unpack(const MutableTensorView& weight, const MutableTensorView& bias,
-              const MutableTensorView& scale = {}) const;
+  void unpack(const LinearWeightOutputs& outputs) const;
 
   /// The dtype of the rows that are multiplied, and of the results.
   DType dtype() const { return dtype_; }
@@ -53,8 +50,7 @@ class PackedLinear {
   void for_each_feature(Visitor visit) const;
   Index offset_of(Index input) const;
   DType packed_dtype() const;  // of the weights in panels; a bias has the dtype of the accumulator
-  void pack_int8(const TensorView& weight, const TensorView& scale, Index feature, std::byte* panel,
-                 std::byte* bias_row);
+  void pack_int8(const LinearWeights& weights, Index feature, std::byte* panel, std::byte* bias_row);
 
   Index features_per_word() const { return mha::features_per_word(dtype_, format_); }
   Index panel_rows() const { return (in_features_ + features_per_word() - 1) / features_per_word(); }

@@ -1,7 +1,7 @@
-"""Checks of what the constructors of layers are given: sizes, dtypes of weights, seeds."""
+"""What the constructors of layers are given, and its checks: sizes, dtypes of weights, seeds."""
 
 import operator
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypedDict
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -13,6 +13,21 @@ Seed: TypeAlias = int | np.random.Generator | None
 
 # What weights are stored as. None: the dtype that the layer computes in.
 WeightDType: TypeAlias = DTypeLike | None
+
+
+class LayerArguments(TypedDict, total=False):
+    """What the layers of encoders and decoders take besides sizes. `EncoderLayer` says what it means."""
+
+    memory_dim: int | None  # of a DecoderLayer
+    activation: str
+    norm_first: bool
+    eps: float
+    num_kv_heads: int | None
+    head_dim: int | None
+    bias: bool
+    dtype: DTypeLike
+    weight_dtype: WeightDType
+    seed: Seed
 
 
 def checked_size(function: str, name: str, size: int) -> int:

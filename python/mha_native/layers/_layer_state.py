@@ -10,7 +10,7 @@ from .. import _core
 from .._arrays import Tensor, to_numpy
 from .._dtypes import checked_dtype, packed_state, unpacked_state
 from ._layer_weights import Parts, Sizes, resolve_sizes, split_state, state_shapes
-from ._module_state import Leaf
+from ._module_state import Leaf, linear_state
 
 Layer = TypeVar("Layer", bound="LayerState")
 
@@ -27,10 +27,11 @@ class LayerState(Leaf):
         [1, 1, Hk D] and ``bias_v`` [1, 1, Hk Dv]. Matrices in int8 have scales, ``in_proj_weight_scale`` [H D + Hk D +
         Hk Dv] and so on.
         """
-        q, k, v, out, q_bias, k_bias, v_bias, out_bias, added_key, added_value, *scales = self._core.weights()
-        state = {"q_proj_weight": q, "k_proj_weight": k, "v_proj_weight": v}
+        (*in_proj, out_proj), (added_key, added_value) = self._core.weights()
+        weights, biases, scales = zip(*in_proj, strict=True)
+        state = {f"{letter}_proj_weight": weight for letter, weight in zip("qkv", weights, strict=True)}
         if self.weight_dtype == "int8":
-            state |= {f"{letter}_proj_weight_scale": scale for letter, scale in zip("qkv", scales[:3], strict=True)}
+            state |= {f"{letter}_proj_weight_scale": scale for letter, scale in zip("qkv", scales, strict=True)}
         if self._sizes.are_stackable:
             state = {
                 f"in_proj_weight{end}": np.concatenate([state[f"{letter}_proj_weight{end}"] for letter in "qkv"])
@@ -38,15 +39,10 @@ class LayerState(Leaf):
                 if f"q_proj_weight{end}" in state
             }
         if self.bias:
-            state["in_proj_bias"] = np.concatenate([q_bias, k_bias, v_bias])
+            state["in_proj_bias"] = np.concatenate(biases)
         if added_key is not None and added_value is not None:
             state |= {"bias_k": added_key[None, None], "bias_v": added_value[None, None]}
-        state["out_proj.weight"] = out
-        if self.weight_dtype == "int8":
-            state["out_proj.weight_scale"] = scales[3]
-        if out_bias is not None:
-            state["out_proj.bias"] = out_bias
-        return state
+        return state | linear_state("out_proj", out_proj)
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Replace the weights by those in `state`, all or none of them.
@@ -174,5 +170,5 @@ class LayerState(Leaf):
         return self._with_scales(state_shapes(self._sizes, self._parts, names), names)
 
     def _make_core(self, arrays: Mapping[str, NDArray[Any]]) -> _core.MultiHeadAttention:
-        weights = split_state(self._sizes, self._parts, arrays)
-        return _core.MultiHeadAttention(*self._sizes, *weights, self._parts.add_zero_attn, self._weight_dtype)
+        projections, added = split_state(self._sizes, self._parts, arrays)
+        return _core.MultiHeadAttention(self._sizes, projections, added, self._parts.add_zero_attn, self._weight_dtype)

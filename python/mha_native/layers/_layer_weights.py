@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ._constructor_arguments import Seed, checked_size, initial_weights
+from ._module_state import Linear, linear_weights
 
 
 class Parts(NamedTuple):
@@ -115,22 +116,17 @@ def state_shapes(sizes: Sizes, parts: Parts, names: Collection[str]) -> dict[str
 
 def split_state(
     sizes: Sizes, parts: Parts, arrays: Mapping[str, NDArray[Any]]
-) -> tuple[Any, Any, Any, Any, Any, Any, Any, Any, Any, Any, Any, Any, Any, Any]:
-    """The weights in the order of the core: four matrices, four biases, added key and value, four scales; what the
-    layer lacks is None."""
-    rows = sizes.in_rows
-    splits = [rows[0], rows[0] + rows[1]]
-    if "in_proj_weight" in arrays:
-        q, k, v = np.split(arrays["in_proj_weight"], splits)
-    else:
-        q, k, v = (arrays[f"{letter}_proj_weight"] for letter in "qkv")
-    biases = np.split(arrays["in_proj_bias"], splits) if parts.bias else [None, None, None]
-    added = [arrays["bias_k"][0, 0], arrays["bias_v"][0, 0]] if parts.add_bias_kv else [None, None]
-    matrices = q, k, v, arrays["out_proj.weight"]
-    scales = [arrays.get(f"{letter}_proj_weight_scale") for letter in "qkv"]
-    if "in_proj_weight_scale" in arrays:
-        scales = list(np.split(arrays["in_proj_weight_scale"], splits))
-    scales.append(arrays.get("out_proj.weight_scale"))
-    out_bias = arrays.get("out_proj.bias")
-    of_heads = biases[0], biases[1], biases[2]
-    return *matrices, *of_heads, out_bias, added[0], added[1], scales[0], scales[1], scales[2], scales[3]
+) -> tuple[tuple[Linear, ...], tuple[NDArray[Any] | None, NDArray[Any] | None]]:
+    """The weights as the core takes them: those of query, key, value and out, and the added key and its value."""
+    splits = [sizes.in_rows[0], sum(sizes.in_rows[:2])]
+
+    def of_heads(end: str) -> list[Any]:
+        """Matrices of query, key and value, or what is called like them but for its end."""
+        if f"in_proj_weight{end}" in arrays:
+            return np.split(arrays[f"in_proj_weight{end}"], splits)
+        return [arrays.get(f"{letter}_proj_weight{end}") for letter in "qkv"]
+
+    biases: list[Any] = np.split(arrays["in_proj_bias"], splits) if parts.bias else [None, None, None]
+    in_proj = zip(of_heads(""), biases, of_heads("_scale"), strict=True)
+    added = (arrays["bias_k"][0, 0], arrays["bias_v"][0, 0]) if parts.add_bias_kv else (None, None)
+    return (*in_proj, linear_weights(arrays, "out_proj")), added

@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Collection, Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -13,6 +13,9 @@ from .._dtypes import checked_dtype, packed_state
 from ._constructor_arguments import WeightDType, checked_weight_dtype
 
 Module = TypeVar("Module", bound="ModuleState")
+
+# The weights of a linear map as the core takes them: matrix, bias, and the scale of a matrix in int8.
+Linear: TypeAlias = tuple[NDArray[Any], NDArray[Any] | None, NDArray[Any] | None]
 
 
 class ModuleState:
@@ -177,6 +180,18 @@ class Leaf(ModuleState):
 
     def _leaves(self) -> "dict[str, Leaf]":
         return {"": self}
+
+
+def linear_weights(arrays: Mapping[str, NDArray[Any]], name: str) -> Linear:
+    """The weights of a linear map in a state dict where it is called `name`."""
+    return arrays[f"{name}.weight"], arrays.get(f"{name}.bias"), arrays.get(f"{name}.weight_scale")
+
+
+def linear_state(name: str, weights: Linear) -> dict[str, NDArray[Any]]:
+    """The inverse of `linear_weights`."""
+    weight, bias, scale = weights
+    state = {f"{name}.weight": weight, f"{name}.weight_scale": scale, f"{name}.bias": bias}
+    return {name: array for name, array in state.items() if array is not None}
 
 
 def checked_arrays(

@@ -1,21 +1,75 @@
-"""A stack of encoder layers: a transformer's encoder, or, causal and over caches, a decoder without memory."""
+"""A transformer's encoder: one layer, and a stack of them."""
 
-from collections.abc import Sequence
-from typing import Any
-
-import numpy as np
-from numpy.typing import DTypeLike
-
-from .._arrays import Tensor, attention_options
-from ..kv_cache import KVCache
-from ._constructor_arguments import Seed, WeightDType, checked_size
-from ._module_state import ModuleState
-from ._torch_modules import checked_module
-from .encoder_layer import EncoderLayer, encode, stack_of
-from .layer_norm import LayerNorm
+from .transformer import TransformerLayer, TransformerStack
 
 
-class Encoder(ModuleState):
+class EncoderLayer(TransformerLayer):
+    """``y = norm1(x + self_attn(x))``, ``norm2(y + feed_forward(y))``: post-LN, as in the Transformer paper and BERT.
+
+    With `norm_first` (pre-LN) ``y = x + self_attn(norm1(x))``, ``y + feed_forward(norm2(y))``. The layer is made of
+    layers that work by themselves.
+
+    Parameters
+    ----------
+    embed_dim : int
+        E, the features of a token.
+    num_heads : int
+        H.
+    feedforward_dim : int
+        F, the features in the middle of the feed-forward.
+    memory_dim : None
+        Of a `DecoderLayer` only.
+    activation : {"relu", "gelu", "gelu_tanh"}, default "relu"
+        Of the feed-forward, as for `FeedForward`.
+    norm_first : bool, default False
+        Normalise what a block reads, instead of the sum of that and what it gives.
+    eps : float, default 1e-5
+        Of the norms.
+    num_kv_heads, head_dim : int, optional
+        As for `MultiHeadAttention`.
+    bias : bool, default True
+        Whether all parts have biases.
+    dtype : {"float32", "float64", "float16", "bfloat16"}, default "float32"
+        Of the weights, and of what the layer takes and gives. Arrays of bfloat16 are those of the package ml_dtypes;
+        tensors of other libraries do without it.
+    weight_dtype : {"float32", "bfloat16", "int8"}, optional
+        What the matrices of weights are stored as, of a layer in float32: see `quantize`. Default: `dtype`.
+    seed : int or numpy.random.Generator, optional
+        Of the initial weights, which follow the rules of torch.
+
+    Attributes
+    ----------
+    self_attn : MultiHeadAttention
+    feed_forward : FeedForward
+    norm1, norm2 : LayerNorm
+    norm_first : bool
+
+    Notes
+    -----
+    There is no dropout. The layer is always batch-first. It may be called from several threads at once, but a cache by
+    one only.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import mha_native as mha
+    >>> layer = mha.EncoderLayer(64, 4, 256, seed=0)
+    >>> x = np.random.default_rng(1).standard_normal((2, 10, 64), dtype=np.float32)
+    >>> layer(x, key_lengths=np.array([10, 7])).shape
+    (2, 10, 64)
+
+    It is what its parts make:
+
+    >>> y = layer.norm1(x + layer.self_attn(x))
+    >>> np.allclose(layer(x), layer.norm2(y + layer.feed_forward(y)), atol=1e-5)
+    True
+    """
+
+    _reads_memory, _is_causal = False, False
+    _stack_name, _torch_name = "Encoder", "TransformerEncoderLayer"
+
+
+class Encoder(TransformerStack):
     """`num_layers` layers, one after another, and a norm behind the last if there is a `final_norm`.
 
     Parameters
@@ -24,26 +78,25 @@ class Encoder(ModuleState):
         How many layers.
     embed_dim, num_heads, feedforward_dim : int
         E, H and F of each, as for `EncoderLayer`.
-    activation, norm_first, eps, num_kv_heads, head_dim, bias, dtype, weight_dtype : optional
-        As for `EncoderLayer`, the same for all; `eps` and `bias` also for the final norm.
     final_norm : bool, default False
         Normalise the result of the last layer, as models with `norm_first` do.
-    seed : int or numpy.random.Generator, optional
-        Of the initial weights, which differ from layer to layer.
+    layer_options : sequence of dict, optional
+        Score options of each layer, for all calls: `window`, `scale`, `softcap`, `alibi_slopes`, `sinks`. They join
+        those of a call, which must not have the same ones.
+    **arguments
+        `activation`, `norm_first`, `eps`, `num_kv_heads`, `head_dim`, `bias`, `dtype`, `weight_dtype`, `seed`, as for
+        `EncoderLayer`, the same for all; `eps`, `bias` and `dtype` also of the final norm. Initial weights differ from
+        layer to layer.
 
     Attributes
     ----------
     layers : tuple of EncoderLayer
     norm : LayerNorm or None
+    layer_options : tuple of dict, or None
 
     See Also
     --------
-    generate : Tokens of a decoder without memory, one after another.
-
-    Notes
-    -----
-    There is no dropout. The encoder is always batch-first. It may be called from several threads at once, but a cache
-    by one only.
+    CausalDecoder : The same, causal unless told otherwise: a decoder without memory.
 
     Examples
     --------
@@ -58,147 +111,13 @@ class Encoder(ModuleState):
     >>> np.array_equal(y[4:13], encoder(x[4:13]))
     True
 
-    A decoder without memory reads the same words step by step:
+    A window in one layer of two:
 
-    >>> caches = encoder.new_caches(batch_size=1, capacity=20)
-    >>> steps = [encoder(x[t : t + 1], is_causal=True, caches=caches) for t in range(20)]
-    >>> np.array_equal(np.concatenate(steps), encoder(x, is_causal=True))
+    >>> local = mha.Encoder(2, 64, 4, 256, layer_options=[{"window": (3, 3)}, {}], seed=0)
+    >>> y = local.layers[1](local.layers[0](x, window=(3, 3)))
+    >>> np.array_equal(local(x), y)
     True
     """
 
-    def __init__(
-        self,
-        num_layers: int,
-        embed_dim: int,
-        num_heads: int,
-        feedforward_dim: int,
-        *,
-        activation: str = "relu",
-        norm_first: bool = False,
-        final_norm: bool = False,
-        eps: float = 1e-5,
-        num_kv_heads: int | None = None,
-        head_dim: int | None = None,
-        bias: bool = True,
-        dtype: DTypeLike = "float32",
-        weight_dtype: WeightDType = None,
-        seed: Seed = None,
-    ) -> None:
-        rng = np.random.default_rng(seed)
-        self.layers = tuple(
-            EncoderLayer(
-                embed_dim,
-                num_heads,
-                feedforward_dim,
-                activation=activation,
-                norm_first=norm_first,
-                eps=eps,
-                num_kv_heads=num_kv_heads,
-                head_dim=head_dim,
-                bias=bias,
-                dtype=dtype,
-                weight_dtype=weight_dtype,
-                seed=rng,
-            )
-            for _ in range(checked_size("Encoder", "num_layers", num_layers))
-        )
-        self.norm = LayerNorm(embed_dim, eps=eps, bias=bias, dtype=dtype) if final_norm else None
-
-    def __call__(
-        self,
-        x: Tensor,
-        *,
-        attn_mask: Tensor | None = None,
-        key_mask: Tensor | None = None,
-        is_causal: bool = False,
-        query_offset: int | Tensor = 0,
-        key_lengths: Tensor | None = None,
-        window: tuple[int, int] | None = None,
-        scale: float | None = None,
-        softcap: float | None = None,
-        alibi_slopes: Tensor | None = None,
-        sinks: Tensor | None = None,
-        cu_seqlens: Tensor | None = None,
-        caches: Sequence[KVCache] | None = None,
-        new_lengths: Tensor | None = None,
-        need_weights: bool = False,
-        out: Tensor | None = None,
-        num_threads: int | None = None,
-    ) -> Tensor:
-        """Take `x` through all layers.
-
-        Parameters
-        ----------
-        x : [B, T, E] or [T, E]
-            NumPy array, or CPU tensor of any library that speaks DLPack, of the dtype of the encoder.
-        attn_mask, key_mask, is_causal, query_offset, key_lengths : optional
-        window, scale, softcap, alibi_slopes, sinks : optional
-            As for the call of `MultiHeadAttention`, the same for every layer.
-        cu_seqlens : integer array [B + 1], optional
-            A ragged batch, as for the call of `EncoderLayer`: `x` is [N, E].
-        caches : sequence of KVCache, optional
-            One for each layer, as `new_caches` gives them: the tokens before these, to which those of `x` are appended.
-        new_lengths : integer array [B], optional
-            With caches: of sequence b only the first ``new_lengths[b]`` rows count; the others are padding.
-        need_weights : bool, default False
-            Return the attention weights of every layer, too.
-        out : [B, T, E], optional
-            Array to write the result to. It may be `x` itself, and must not overlap another input.
-        num_threads : int, optional
-            Threads for this call; default: `mha_native.num_threads`.
-
-        Returns
-        -------
-        out : [B, T, E]
-            Of the rank and kind of `x`.
-        weights : list of [B, H, T, Tk]
-            Only with `need_weights`: one for each layer; without B if `x` has none.
-        """
-        name = "Encoder"
-        options = attention_options(
-            name, attn_mask, key_mask, is_causal, query_offset, key_lengths, window, scale, softcap, alibi_slopes, sinks
-        )
-        result, weights = encode(
-            name, self.layers, self.norm, x, options, cu_seqlens, caches, new_lengths, need_weights, out, num_threads
-        )
-        return (result, weights) if need_weights else result
-
-    def new_caches(self, batch_size: int, capacity: int, *, dtype: DTypeLike | None = None) -> list[KVCache]:
-        """Empty caches for `capacity` tokens in each of `batch_size` sequences, one for each layer; `dtype` as for
-        `MultiHeadAttention.new_cache`."""
-        return [layer.new_cache(batch_size, capacity, dtype=dtype) for layer in self.layers]
-
-    @classmethod
-    def from_torch(cls, module: Any) -> "Encoder":
-        """The encoder that computes what a ``torch.nn.TransformerEncoder`` does, with a copy of its weights.
-
-        What differs is said at `EncoderLayer.from_torch`. Torch's ``enable_nested_tensor`` changes no result of a row
-        that is not padding.
-
-        Parameters
-        ----------
-        module : torch.nn.TransformerEncoder
-            With or without a final norm. That of a ``torch.nn.Transformer`` is its ``encoder``.
-        """
-        function = "Encoder.from_torch"
-        module = checked_module(function, module, "TransformerEncoder")
-        encoder = cls.__new__(cls)
-        encoder.layers = tuple(EncoderLayer.from_torch(layer) for layer in module.layers)
-        encoder.norm = None
-        if module.norm is not None:
-            encoder.norm = LayerNorm._from_torch(function, module.norm, encoder.dtype)
-        stack_of(encoder.layers, encoder.norm)  # which compares sizes and dtypes
-        return encoder
-
-    @property
-    def embed_dim(self) -> int:
-        """E, the features of a token."""
-        return self.layers[0].embed_dim
-
-    def _children(self) -> dict[str, ModuleState]:
-        layers: dict[str, ModuleState] = {f"layers.{i}.": layer for i, layer in enumerate(self.layers)}
-        return layers if self.norm is None else layers | {"norm.": self.norm}
-
-    def _configuration(self) -> dict[str, Any]:
-        of_layer = self.layers[0]._configuration()
-        return {"num_layers": len(self.layers), **of_layer, "final_norm": self.norm is not None}
+    _layer_type, _is_causal = EncoderLayer, False
+    _torch_name = "TransformerEncoder"

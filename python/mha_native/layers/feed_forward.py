@@ -12,7 +12,7 @@ from .. import _core
 from .._arrays import Tensor, like, to_numpy
 from .._dtypes import checked_dtype, packed_state, unpacked_state
 from ._constructor_arguments import Seed, WeightDType, checked_size, checked_weight_dtype, initial_weights
-from ._module_state import Leaf
+from ._module_state import Leaf, linear_state, linear_weights
 from ._torch_modules import activation_name, checked_module
 
 
@@ -111,10 +111,8 @@ class FeedForward(Leaf):
         """Copies of ``linear1.weight`` [F, E] and ``linear2.weight`` [E, F], and of ``linear1.bias`` and
         ``linear2.bias``: the names of ``torch.nn.TransformerEncoderLayer``. Matrices in int8 have
         ``linear1.weight_scale`` [F] and ``linear2.weight_scale`` [E]."""
-        weight1, bias1, weight2, bias2, scale1, scale2 = self._core.weights()
-        state = {"linear1.weight": weight1, "linear1.bias": bias1, "linear2.weight": weight2, "linear2.bias": bias2}
-        state |= {"linear1.weight_scale": scale1, "linear2.weight_scale": scale2}
-        return {name: array for name, array in state.items() if array is not None}
+        up, down = self._core.weights()
+        return linear_state("linear1", up) | linear_state("linear2", down)
 
     @property
     def embed_dim(self) -> int:
@@ -174,16 +172,8 @@ class FeedForward(Leaf):
         return self._with_scales(_shapes(self._sizes), names)
 
     def _make_core(self, arrays: Mapping[str, NDArray[Any]]) -> _core.FeedForward:
-        return _core.FeedForward(
-            arrays["linear1.weight"],
-            arrays.get("linear1.bias"),
-            arrays["linear2.weight"],
-            arrays.get("linear2.bias"),
-            arrays.get("linear1.weight_scale"),
-            arrays.get("linear2.weight_scale"),
-            self._sizes.activation,
-            self._weight_dtype,
-        )
+        up, down = linear_weights(arrays, "linear1"), linear_weights(arrays, "linear2")
+        return _core.FeedForward(up, down, self._sizes.activation, self._weight_dtype)
 
 
 def _shapes(sizes: Sizes) -> dict[str, tuple[int, ...]]:

@@ -6,8 +6,9 @@ from numpy import ndarray
 from numpy.typing import DTypeLike
 
 from .. import _core
-from .._arrays import Tensor, attention_options, like, to_numpy, widened
+from .._arrays import Tensor, like, to_numpy, widened
 from .._dtypes import checked_dtype
+from .._options import ScoreOptions
 from ..kv_cache import KVCache
 from ._constructor_arguments import Seed, WeightDType, checked_weight_dtype
 from ._layer_state import LayerState
@@ -218,9 +219,34 @@ class MultiHeadAttention(LayerState):
         q = query if type(query) is ndarray else to_numpy(name, "query", query)
         k: Any = q if key is None else key if type(key) is ndarray else to_numpy(name, "key", key)
         v = k if value is None else value if type(value) is ndarray else to_numpy(name, "value", value)
-        options = attention_options(
-            name, attn_mask, key_mask, is_causal, query_offset, key_lengths, window, scale, softcap, alibi_slopes, sinks
-        )
+        # The core gets what differs from the defaults. In a small call these steps take as long as the work.
+        options: ScoreOptions = {}
+        if attn_mask is not None:
+            options["attn_mask"] = attn_mask if type(attn_mask) is ndarray else to_numpy(name, "attn_mask", attn_mask)
+        if key_mask is not None:
+            options["key_mask"] = key_mask if type(key_mask) is ndarray else to_numpy(name, "key_mask", key_mask)
+        if is_causal is not False:
+            options["is_causal"] = is_causal
+        if type(query_offset) is not int:
+            options["query_offset"] = to_numpy(name, "query_offset", query_offset)
+        elif query_offset != 0:
+            options["query_offset"] = query_offset
+        if key_lengths is not None:
+            options["key_lengths"] = (
+                key_lengths if type(key_lengths) is ndarray else to_numpy(name, "key_lengths", key_lengths)
+            )
+        if window is not None:
+            options["window"] = window
+        if scale is not None:
+            options["scale"] = scale
+        if softcap is not None:
+            options["softcap"] = softcap
+        if alibi_slopes is not None:
+            options["alibi_slopes"] = (
+                alibi_slopes if type(alibi_slopes) is ndarray else to_numpy(name, "alibi_slopes", alibi_slopes)
+            )
+        if sinks is not None:
+            options["sinks"] = sinks if type(sinks) is ndarray else to_numpy(name, "sinks", sinks)
         if cu_seqlens_q is not None or cu_seqlens_k is not None:
             if cu_seqlens_q is None:
                 raise ValueError(f"{name}: cu_seqlens_q must be given if cu_seqlens_k is")

@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 from .. import _core
 from .._arrays import widened
 from ..layers._layer_weights import Parts, Sizes
-from ..layers.encoder_layer import EncoderLayer, stack_of
+from ..layers.encoder import EncoderLayer
 from ..layers.feed_forward import FeedForward
 from ..layers.feed_forward import Sizes as FeedForwardSizes
 from ..layers.layer_norm import LayerNorm
 from ..layers.multi_head_attention import MultiHeadAttention
+from ..layers.transformer import stack_of
 from ._model_files import FUNCTION, read_json, read_size, shown
 
 # Activations: the name in config.json, and the name in the core.
@@ -26,9 +27,6 @@ _ACTIVATIONS = {
     "gelu_new": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
 }
-
-# attn_mask, key_mask, is_causal, query_offset, key_lengths, window, scale, softcap, alibi_slopes, sinks
-_EVERY_TOKEN_SEES_ALL = (None, None, False, 0, None, None, None, None, None, None)
 
 
 class BertConfig(NamedTuple):
@@ -139,14 +137,14 @@ class BertModel:
             )
         ]
         self._layers = [_layer(config, tensors, i, dtype, weight_dtype) for i in range(config.num_layers)]
-        self._encoder = stack_of(self._layers, None)
+        self._encoder = stack_of("Encoder", self._layers, None)
 
     def astype(self, dtype: np.dtype[Any]) -> "BertModel":
         """The same model in another dtype."""
         model = copy.copy(self)
         model._tables = [_in_dtype(table, dtype) for table in self._tables]
         model._layers = [layer.astype(dtype) for layer in self._layers]
-        model._encoder = stack_of(model._layers, None)
+        model._encoder = stack_of("Encoder", model._layers, None)
         return model
 
     @property
@@ -164,13 +162,13 @@ class BertModel:
     ) -> NDArray[Any]:
         """The vectors [N, E] that the last layer gives, for the N tokens of all texts."""
         x = self._embed(tokens, cu_seqlens, num_threads)
-        self._encoder.forward(x, _EVERY_TOKEN_SEES_ALL, cu_seqlens, None, None, False, x, num_threads)
+        self._encoder.forward(x, {}, {"cu_seqlens": cu_seqlens}, x, num_threads)
         return x
 
     def attention_weights(self, tokens: NDArray[np.integer], num_threads: int | None) -> NDArray[Any]:
         """The attention weights of one text in every layer and head: [layers, H, T, T]."""
         x = self._embed(tokens, np.array([0, len(tokens)]), num_threads)
-        _, weights = self._encoder.forward(x, _EVERY_TOKEN_SEES_ALL, None, None, None, True, None, num_threads)
+        _, weights = self._encoder.forward(x, {}, {"need_weights": True}, None, num_threads)
         return np.stack([widened(of_layer) for of_layer in weights])
 
     def _embed(

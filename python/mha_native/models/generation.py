@@ -1,17 +1,24 @@
 """Generation of tokens one by one: embed the last token, run the decoder over its caches, choose the next token."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .. import _core
 from .._arrays import Tensor, to_numpy, widened
+from .._options import MODEL_OPTIONS, ModelOptions, core_options
 from ..layers._constructor_arguments import checked_size
+from ..layers.causal_decoder import CausalDecoder
 from ..layers.decoder import Decoder
 from ..layers.encoder import Encoder
 from ..positions import sinusoidal_positions
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack  # in typing from Python 3.11 on
 
 
 class GenerationStep(NamedTuple):
@@ -37,7 +44,7 @@ class GenerationStep(NamedTuple):
 
 
 def generate(
-    model: Encoder | Decoder,
+    model: CausalDecoder | Decoder | Encoder,
     prompts: Tensor,
     embeddings: Tensor,
     *,
@@ -53,14 +60,14 @@ def generate(
     top_p: float | None = None,
     seed: int | None = None,
     num_threads: int | None = None,
-    **options: Any,
+    **options: Unpack[ModelOptions],
 ) -> Iterator[GenerationStep]:
     """Continue each prompt token by token: embed, add positions, read over the caches, choose by the logits, repeat.
 
     Parameters
     ----------
-    model : Encoder or Decoder
-        A decoder that reads a `memory`, or an encoder, which is then causal: a decoder without memory.
+    model : CausalDecoder, Decoder or Encoder
+        A `Decoder` reads a `memory`. An encoder is causal here, and so what a `CausalDecoder` is.
     prompts : integer array [B, T] or [T]
         Tokens to begin with, at least one of each sequence.
     embeddings : [V, E]
@@ -90,8 +97,9 @@ def generate(
         Of the draws. Each sequence has random numbers of its own, so that what it draws does not depend on the others.
     num_threads : int, optional
         Threads for each call of the model; default: `mha_native.num_threads`.
-    options : optional
-        More arguments for each call of the model: `window`, `scale`, `softcap`, `alibi_slopes`, `sinks`.
+    **options
+        Score options for each call of the model, those that do not depend on its tokens: `window`, `scale`, `softcap`,
+        `alibi_slopes`, `sinks`.
 
     Yields
     ------
@@ -108,7 +116,7 @@ def generate(
     --------
     >>> import numpy as np
     >>> import mha_native as mha
-    >>> model = mha.Encoder(2, 32, 4, 64, norm_first=True, final_norm=True, seed=0)
+    >>> model = mha.CausalDecoder(2, 32, 4, 64, norm_first=True, final_norm=True, seed=0)
     >>> embeddings = np.random.default_rng(1).standard_normal((50, 32), dtype=np.float32)
     >>> prompts = np.array([[3, 1, 4, 1], [5, 9, 0, 0]])
     >>> steps = mha.generate(model, prompts, embeddings, max_new_tokens=6, prompt_lengths=np.array([4, 2]))
@@ -116,12 +124,12 @@ def generate(
     (2, 6)
     """
     name = "generate"
-    if not isinstance(model, Encoder | Decoder):
-        raise TypeError(f"{name}: model must be an Encoder or a Decoder; got {type(model).__name__}")
+    if not isinstance(model, CausalDecoder | Decoder | Encoder):
+        kind = type(model).__name__
+        raise TypeError(f"{name}: model must be a CausalDecoder, a Decoder or an Encoder; got {kind}")
     if isinstance(model, Decoder) != (memory is not None):
-        raise ValueError(f"{name}: a Decoder needs a memory, and an Encoder reads none")
-    if unknown := set(options) - {"window", "scale", "softcap", "alibi_slopes", "sinks"}:
-        raise TypeError(f"{name}: got unexpected {', '.join(sorted(unknown))}")
+        raise ValueError(f"{name}: a Decoder needs a memory, and a CausalDecoder or an Encoder reads none")
+    of_model = core_options(name, options, MODEL_OPTIONS)
     table = _matrix(name, "embeddings", embeddings, model)
     output = table if output_weight is None else _matrix(name, "output_weight", output_weight, model)
     if len(output) != len(table):
@@ -140,7 +148,7 @@ def generate(
     if stop_token is not None and not 0 <= stop_token < len(table):
         raise ValueError(f"{name}: stop_token must be a token, below {len(table)}; got {stop_token}")
 
-    calls = dict(options, is_causal=True, caches=model.new_caches(batch, room), num_threads=num_threads)
+    calls: Any = dict(of_model, is_causal=True, caches=model.new_caches(batch, room), num_threads=num_threads)
     if isinstance(model, Decoder):
         calls["memory_caches"] = model.project_memory(memory, memory_lengths=memory_lengths, num_threads=num_threads)
         if (held := calls["memory_caches"][0].batch_size) != batch:
@@ -202,7 +210,7 @@ class _Chooser:
         return int(order[drawn])
 
 
-def _matrix(name: str, argument: str, matrix: Tensor, model: Encoder | Decoder) -> NDArray[Any]:
+def _matrix(name: str, argument: str, matrix: Tensor, model: CausalDecoder | Decoder | Encoder) -> NDArray[Any]:
     array: Any = to_numpy(name, argument, matrix)
     is_array, dtype = isinstance(array, np.ndarray), _core.dtype_name(model.dtype)
     given = _core.dtype_name(array.dtype) if is_array else getattr(array, "dtype", type(array).__name__)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import mha_native
+from mha_native import _core
 
 F32 = np.float32
 
@@ -261,6 +262,32 @@ def test_arguments_after_the_mask_are_named() -> None:
         mha_native.scaled_dot_product_attention(*_good().values(), None, True)  # type: ignore[misc]
     with pytest.raises(TypeError, match="softmax"):
         mha_native.scaled_dot_product_attention(**_good(), softmax=True)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("keyword", ["softmax", "key_mask"])
+@pytest.mark.parametrize("function", ["attention_weights", "attention_statistics"])
+def test_unknown_options(function: str, keyword: str) -> None:
+    with pytest.raises(TypeError, match=f"^{function}: got an unexpected keyword argument '{keyword}'$"):
+        getattr(mha_native, function)(_array(5, 8), _array(7, 8), is_causal=True, **{keyword: None})
+
+
+def test_an_unknown_option_of_a_ragged_batch() -> None:
+    offsets = np.array([0, 5])
+    arrays = [_array(5, 4, 8), _array(5, 2, 8), _array(5, 2, 6), offsets, offsets]
+    with pytest.raises(TypeError, match=r"^scaled_dot_product_attention_varlen: got an unexpected .* 'softmax'$"):
+        mha_native.scaled_dot_product_attention_varlen(*arrays, softmax=True)  # type: ignore[call-arg]
+
+
+def test_the_core_knows_its_options() -> None:
+    query, key = _array(5, 8), _array(7, 8)
+    expected = mha_native.attention_weights(query, key, is_causal=True)
+    # A name that is made at run time is another object than that in the table of the core.
+    for name in ("is_causal", "".join(["is_", "causal"])):
+        weights = _core.attention_weights(query, key, {name: True}, "weights", None, None)  # type: ignore[misc]
+        np.testing.assert_array_equal(weights, expected)
+    for name in ("causal", "query_offsets", "window_left", "num_threads", 3):
+        with pytest.raises(TypeError, match=f"attention_weights: '?{name}'? is no score option"):
+            _core.attention_weights(query, key, {name: 1}, "weights", None, None)  # type: ignore[misc]
 
 
 def test_a_result_too_large_for_memory() -> None:

@@ -72,6 +72,24 @@ def test_every_function(arrays: list[Array]) -> None:
     )
 
 
+def test_every_option_may_be_a_tensor(arrays: list[Array]) -> None:
+    query, key, value = (x.astype(np.float32) for x in arrays)
+    given = {"attn_mask": _array(9, 13, dtype=np.float32)}
+    given |= {name: np.abs(_array(4, dtype=np.float32)) for name in ("alibi_slopes", "sinks")}
+    tensors = {name: Tensor(_bits(x), FLOAT) for name, x in given.items()}
+    unchanged = dict(tensors)
+    assert_same_bits(
+        scaled_dot_product_attention(query, key, value, **tensors),
+        scaled_dot_product_attention(query, key, value, **given),
+    )
+    assert_same_bits(attention_weights(query, key, **tensors), attention_weights(query, key, **given))
+    for actual, expected in zip(
+        attention_statistics(query, key, **tensors), attention_statistics(query, key, **given), strict=True
+    ):
+        assert_same_bits(actual, expected)
+    assert tensors == unchanged
+
+
 def test_memory_as_it_lies(arrays: list[Array]) -> None:
     query, key, value = arrays
     expected = scaled_dot_product_attention(*arrays)

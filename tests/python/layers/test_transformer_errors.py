@@ -103,6 +103,13 @@ def test_a_wrong_call_of_a_layer() -> None:
         layer(np.ones((2, 15), F32))
 
 
+@pytest.mark.parametrize("kind", [EncoderLayer, DecoderLayer, Encoder, Decoder])
+def test_unknown_options(kind: Any) -> None:
+    layer = kind(16, 2, 24) if kind in (EncoderLayer, DecoderLayer) else kind(1, 16, 2, 24)
+    with pytest.raises(TypeError, match=f"^{kind.__name__}: got an unexpected keyword argument 'softmax'$"):
+        layer(np.ones((2, 16), F32), softmax=True)
+
+
 DECODER_CALLS: list[tuple[dict[str, Any], type[Exception], list[str]]] = [
     ({"x": np.ones((2, 4, 15), F32)}, ValueError, ["x", "16", "[2, 4, 15]"]),
     ({"x": np.ones((2, 4, 16))}, TypeError, ["x", "float64"]),

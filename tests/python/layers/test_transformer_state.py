@@ -13,7 +13,7 @@ from random_layers import randomized, rows
 from tolerance import assert_same_bits
 
 import mha_native
-from mha_native import Decoder, DecoderLayer, Encoder, EncoderLayer, FeedForward, LayerNorm
+from mha_native import CausalDecoder, Decoder, DecoderLayer, Encoder, EncoderLayer, FeedForward, LayerNorm
 
 OTHER = {"num_kv_heads": 2, "head_dim": 5, "activation": "gelu", "norm_first": True, "bias": False, "eps": 1e-3}
 MAKERS: dict[str, Callable[..., Any]] = {
@@ -25,6 +25,7 @@ MAKERS: dict[str, Callable[..., Any]] = {
     "other encoder layer": lambda seed, **more: EncoderLayer(24, 4, 50, **OTHER, seed=seed, **more),
     "encoder": lambda seed, **more: Encoder(3, 24, 4, 50, seed=seed, **more),
     "encoder with a norm": lambda seed, **more: Encoder(2, 24, 4, 50, **OTHER, final_norm=True, seed=seed, **more),
+    "causal decoder": lambda seed, **more: CausalDecoder(2, 24, 4, 50, norm_first=True, seed=seed, **more),
     "decoder layer": lambda seed, **more: DecoderLayer(24, 4, 50, seed=seed, **more),
     "decoder": lambda seed, **more: Decoder(2, 24, 4, 50, final_norm=True, seed=seed, **more),
     "decoder of another memory": lambda seed, **more: Decoder(2, 24, 4, 50, memory_dim=17, **OTHER, seed=seed, **more),

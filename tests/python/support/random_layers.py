@@ -7,10 +7,19 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from mha_native import Decoder, DecoderLayer, Encoder, EncoderLayer, FeedForward, LayerNorm, MultiHeadAttention
+from mha_native import (
+    CausalDecoder,
+    Decoder,
+    DecoderLayer,
+    Encoder,
+    EncoderLayer,
+    FeedForward,
+    LayerNorm,
+    MultiHeadAttention,
+)
 
 Array = np.ndarray[Any, np.dtype[Any]]
-Module = TypeVar("Module", LayerNorm, FeedForward, EncoderLayer, Encoder, DecoderLayer, Decoder)
+Module = TypeVar("Module", LayerNorm, FeedForward, EncoderLayer, Encoder, CausalDecoder, DecoderLayer, Decoder)
 
 # Attention layers by what makes them special.
 LAYERS: dict[str, dict[str, Any]] = {
@@ -88,6 +97,11 @@ def randomized(module: Module, seed: int = 4) -> Module:
 @functools.cache
 def encoder(name: str, dtype: Any) -> Encoder:
     return randomized(Encoder(**{"num_layers": 2, **STACKS[name]}, dtype=dtype, seed=3))
+
+
+@functools.cache
+def causal_decoder(name: str, dtype: Any) -> CausalDecoder:
+    return randomized(CausalDecoder(**{"num_layers": 2, **STACKS[name]}, dtype=dtype, seed=3))
 
 
 @functools.cache

@@ -1,13 +1,17 @@
-// O = softmax(...) V for one tile: O^T += V^T P^T, block of keys by block of keys.
+// O = softmax(S) V for one tile: O^T = O^T * correction + V^T P^T for each block of keys, on top of score_tile.hpp; at
+// the end O^T / sum. The kernel behind scaled_dot_product_attention.
 //
-// The weights P^T lie as the scores did, queries in the lanes, so values are read by broadcast from where they lie and
-// need no packing either. O^T [Dv][queries] stays in scratch and is transposed once, at the end. Memory traffic for a
-// block of 64 keys at D = Dv = 64 and 64 queries: 32 KB of K and V in, 16 KB of O^T in and out, for half a million
-// multiply-adds: compute-bound from any level of cache.
+// Layout: the weights P^T lie as the scores did, queries in the lanes. So values are read by broadcast from where they
+// lie and need no packing either. O^T [Dv][queries] stays in scratch and is transposed once, at the end.
 //
-// Numerics: a block's contribution is summed on its own, from zero, and then added to the rescaled sum of its span,
-// spans likewise to the whole. Blocked summation keeps the rounding error of a long row near (keys of a block + blocks
-// of a span + spans) instead of (keys) units.
+// Memory traffic of a block of 64 keys at D = Dv = 64 in f32 with 64 queries: 32 KB of K and V in, 16 KB of O^T in and
+// out, for half a million multiply-adds. That is compute-bound from any level of cache.
+//
+// Numerics: the contribution of a block is summed from zero and then added to the rescaled sum of its span, and the
+// spans likewise to the whole. The rounding error of a long row grows with (keys of a block + blocks of a span + spans)
+// instead of with the number of keys. Order and merging: softmax_sums.hpp, docs/numerics.md.
+//
+// Source: Dao et al., "FlashAttention", 2022, algorithm 1, transposed (docs/decisions/0002).
 #pragma once
 
 #include "kernels/attention/guard_values.hpp"
@@ -16,26 +20,28 @@
 namespace mha::MHA_ISA {
 namespace {
 
-template <class Unit>
+template <class Products>
 struct ValueArguments {
-  Index depth;        // units of keys
-  const Unit* value;  // first key of the segment
+  using Operand = typename Products::Operand;
+  using T = typename Products::Sum;
+  Index depth;           // operands along the keys
+  const Operand* value;  // first key of the segment
   Index value_row, value_step;
-  const Unit* weights;          // P^T at the segment's first key and vector
-  const Sum<Unit>* correction;  // at the segment's first vector
-  Sum<Unit>* out;               // O^T, or the block's own sum
-  bool starts;                  // nothing has been written to `out` yet
+  const Operand* weights;  // P^T at the segment's first key and vector
+  const T* correction;     // at the segment's first vector
+  T* out;                  // O^T, or the sum of the block alone
+  bool starts;             // nothing has been written to `out` yet
 };
 
 /// M rows of O^T: out = out * correction + V^T P^T.
-template <class Unit, int M, int N>
+template <class Products, int M, int N>
 struct MergeValues {
-  static void run(const ValueArguments<Unit>& g, Index row) {
-    using T = Sum<Unit>;
+  static void run(const ValueArguments<Products>& g, Index row) {
+    using T = typename Products::Sum;
     using P = Packet<T>;
     constexpr Index L = kLanes<T>, W = kWidth<T>;
     T* out = g.out + row * W;
-    multiply_tile<Unit, M, N>(
+    Products::Tile::template multiply<M, N>(
         g.depth, g.value + row * g.value_step, g.value_step, g.value_row, g.weights, W,
         [](int, int) MHA_INLINE_LAMBDA { return pset1<P>(T(0)); },
         [&](int i, int j, const P& sum) MHA_INLINE_LAMBDA {
@@ -45,15 +51,15 @@ struct MergeValues {
   }
 };
 
-/// M rows of the block's own sum: out += V^T P^T, the chain over keys going on from the segment before.
-template <class Unit, int M, int N>
+/// M rows of the sum of the block alone: out += V^T P^T, where each sum over keys goes on from the segment before.
+template <class Products, int M, int N>
 struct AddValues {
-  static void run(const ValueArguments<Unit>& g, Index row) {
-    using T = Sum<Unit>;
+  static void run(const ValueArguments<Products>& g, Index row) {
+    using T = typename Products::Sum;
     using P = Packet<T>;
     constexpr Index L = kLanes<T>, W = kWidth<T>;
     T* out = g.out + row * W;
-    multiply_tile<Unit, M, N>(
+    Products::Tile::template multiply<M, N>(
         g.depth, g.value + row * g.value_step, g.value_step, g.value_row, g.weights, W,
         [&](int i, int j) MHA_INLINE_LAMBDA { return g.starts ? pset1<P>(T(0)) : pload<P>(out + i * W + j * L); },
         [&](int i, int j, const P& sum) MHA_INLINE_LAMBDA { pstore(out + i * W + j * L, sum); });
@@ -64,17 +70,18 @@ template <class S>
 class AttendTile {
  public:
   using T = Compute<S>;
-  using U = Units<S>;
-  using Unit = typename U::Unit;
+  using Operands = OperandsOf<S>;
+  using Products = typename Operands::Products;
+  using Operand = typename Operands::Operand;
   static constexpr Index L = kLanes<T>, W = kWidth<T>;
   using P = Packet<T>;
 
   static std::size_t scratch_bytes(Index head_dim, Index value_dim) {
-    return sizeof(T) *
-           (ScoreTile<S>::scratch_elements(head_dim) + std::size_t(3 * W * value_dim + near_units(value_dim)));
+    return sizeof(T) * (ScoreTile<S>::scratch_elements(head_dim) +
+                        std::size_t(3 * W * value_dim + KeyValueRows<S>::near_values(value_dim)));
   }
 
-  /// Maximum and sum of each row, and O^T.
+  /// A span: maximum and sum of each row [2][kWidth], and O^T [Dv][kWidth].
   static std::size_t span_bytes(Index value_dim) { return sizeof(T) * std::size_t(W * (value_dim + 2)); }
 
   AttendTile(const AttentionTile& tile, void* scratch)
@@ -82,8 +89,8 @@ class AttendTile {
         out_(static_cast<T*>(scratch)),
         total_out_(out_ + W * tile.value_dim),
         block_out_(total_out_ + W * tile.value_dim),
-        near_values_(reinterpret_cast<Unit*>(block_out_ + W * tile.value_dim)),
-        scores_(tile, block_out_ + W * tile.value_dim + near_units(tile.value_dim)) {}
+        near_values_(reinterpret_cast<Operand*>(block_out_ + W * tile.value_dim)),
+        scores_(tile, block_out_ + W * tile.value_dim + KeyValueRows<S>::near_values(tile.value_dim)) {}
 
   void run() {
     bool starts = true;
@@ -95,16 +102,17 @@ class AttendTile {
       }
       scores_.score(block);
       scores_.raise_maximum(block);
-      const bool guarded = block.is_masked && has_non_finite_value<S>(tile_, block.segments[0].begin, block.end);
+      const bool guarded = block.is_masked && has_non_finite_value<S>(scores_.source(), tile_.value_dim,
+                                                                      block.segments[0].begin, block.end);
       const T* masked = guarded ? scores_.mark_masked(block) : nullptr;
       scores_.exponentiate(block);
-      values_ = values_from(block.segments[0].begin, block.end);
+      values_ = scores_.source().value_operands(block.segments[0].begin, block.end, near_values_);
       const Segment& segment = block.segments[0];
       if (guarded) {
         add_guarded(block, masked);
         merge_block(starts);
       } else if (block.segment_count == 1 && segment.vectors == scores_.vectors()) {
-        static constexpr StripTable<MergeValues, Unit, ValueArguments<Unit>> merge;
+        static constexpr StripTable<MergeValues, Products, ValueArguments<Products>> merge;
         merge(segment.vectors, tile_.value_dim, arguments(block, segment, out_, starts), scores_.next_keys(block));
       } else {
         add_segments(block);
@@ -123,7 +131,7 @@ class AttendTile {
       store();
   }
 
-  /// The first span takes in the others.
+  /// Merges the spans in order.
   void merge_spans(void* spans, Index count) {
     for (Index i = 0; i < count; ++i) {
       T* const span = static_cast<T*>(spans) + i * W * (tile_.value_dim + 2);
@@ -138,32 +146,10 @@ class AttendTile {
   }
 
  private:
-  static constexpr Index kUnitsOfBlock = kKeyBlock / U::kElements;
-
-  /// Of a row of values, in units that join keys, not columns.
-  static constexpr Index units_of_value_row(Index value_dim) { return U::kConverts ? (value_dim + L - 1) / L * L : 0; }
-  static constexpr Index near_units(Index value_dim) { return kUnitsOfBlock * units_of_value_row(value_dim); }
-
-  /// Values of the keys [first, last), as they lie if they can be multiplied so.
-  UnitRows<Unit> values_from(Index first, Index last) const {
-    const S* const value = static_cast<const S*>(tile_.value) + first * tile_.value_row;
-    const Index row = units_of_value_row(tile_.value_dim), keys = last - first;
-    if constexpr (!U::kConverts)
-      return {value, tile_.value_row, tile_.value_step};
-    else if constexpr (!U::kJoins)
-      for (Index i = 0; i < keys; ++i)
-        convert_row<S>(value + i * tile_.value_row, tile_.value_step, tile_.value_dim, near_values_ + i * row);
-    else
-      for (Index i = 0; i < keys; i += 2)
-        pair_rows(value + i * tile_.value_row, i + 1 < keys ? value + (i + 1) * tile_.value_row : nullptr,
-                  tile_.value_step, tile_.value_dim, near_values_ + i / 2 * row);
-    return {near_values_, row, 1};
-  }
-
-  ValueArguments<Unit> arguments(const KeyBlock& block, const Segment& segment, T* out, bool starts) const {
+  ValueArguments<Products> arguments(const KeyBlock& block, const Segment& segment, T* out, bool starts) const {
     const Index lane = segment.first_vector * L, first = block.segments[0].begin;
-    return {U::count(segment.end - segment.begin),
-            values_.data + (segment.begin - first) / U::kElements * values_.row,
+    return {Operands::count(segment.end - segment.begin),
+            values_.data + (segment.begin - first) / Operands::kElements * values_.row,
             values_.row,
             values_.step,
             scores_.weights(segment.begin - block.begin) + lane,
@@ -172,9 +158,10 @@ class AttendTile {
             starts};
   }
 
-  /// Block sum, segment after segment. The first one starts it if it spans every vector, as under a causal mask.
+  /// The sum of the block, segment after segment. The first segment overwrites it if it has all vectors of queries, as
+  /// under a causal mask; else it begins with zeros.
   void add_segments(const KeyBlock& block) {
-    static constexpr StripTable<AddValues, Unit, ValueArguments<Unit>> add;
+    static constexpr StripTable<AddValues, Products, ValueArguments<Products>> add;
     const bool starts = block.segments[0].vectors == scores_.vectors();
     if (!starts) zero(block_out_);
     for (int i = 0; i < block.segment_count; ++i) {
@@ -183,24 +170,25 @@ class AttendTile {
     }
   }
 
-  /// Masked positions are left out by selection.
+  /// The sum of the block without the values of masked keys, which are left out by selection.
   void add_guarded(const KeyBlock& block, const T* masked) {
     zero(block_out_);
     for (int j = 0; j < scores_.vectors(); ++j)
-      for (Index key = scores_.first_in(block, j); key < scores_.last_in(block, j); key += U::kElements) {
+      for (Index key = scores_.first_in(block, j); key < scores_.last_in(block, j); key += Operands::kElements) {
         const Index i = key - block.begin;
         P skip = pload<P>(masked + i * W + j * L);
-        if constexpr (U::kJoins)
+        if constexpr (Operands::kJoins)
           skip = join_halves(skip, key + 1 < block.end ? pload<P>(masked + (i + 1) * W + j * L) : ptrue(skip));
-        const P weight = load_units(scores_.weights(i) + j * L);
-        const Unit* value = values_.data + (key - block.segments[0].begin) / U::kElements * values_.row;
+        const P weight = Products::load(scores_.weights(i) + j * L);
+        const Operand* value = values_.data + (key - block.segments[0].begin) / Operands::kElements * values_.row;
         for (Index d = 0; d < tile_.value_dim; ++d, value += values_.step) {
           T* o = block_out_ + d * W + j * L;
-          pstore(o, multiply_add(value, pandnot(broadcast_unit(value), skip), weight, pload<P>(o)));
+          pstore(o, Products::multiply_add(pandnot(Products::broadcast(value), skip), weight, pload<P>(o)));
         }
       }
   }
 
+  /// Adds the sum of the block to that of the span.
   void merge_block(bool starts) {
     for (Index d = 0; d < tile_.value_dim; ++d)
       for (int j = 0; j < scores_.vectors(); ++j) {
@@ -210,7 +198,7 @@ class AttendTile {
       }
   }
 
-  /// The sums of the span join those of the spans before.
+  /// Adds the sum of the span to that of the spans before.
   void merge_span() {
     if (spans_++ == 0) {
       T* const first = out_;
@@ -257,9 +245,9 @@ class AttendTile {
   }
 
   const AttentionTile& tile_;
-  T *out_, *total_out_, *block_out_;  // of the span, of all spans, of a block
-  Unit* near_values_;
-  UnitRows<Unit> values_{};  // of the block
+  T *out_, *total_out_, *block_out_;  // O^T of the span, of all spans, of a block
+  Operand* near_values_;
+  Rows<Operand> values_{};  // of the block, as operands
   int spans_ = 0;
   ScoreTile<S> scores_;
 };

@@ -1,35 +1,55 @@
-// The two products of decode: keys, then value columns, lie in the lanes, so that each byte of K and V goes through a
-// register once, whatever the number of query rows.
+// The two products of decode, S = Q K^T and O = P V, for up to kMaxDecodeRows rows. Each byte of K and V goes through a
+// register once, whatever the number of rows: keys lie in the lanes of the scores, columns of values in those of the
+// result.
 #pragma once
 
-#include "kernels/products/microkernel.hpp"
+#include "kernels/products/kinds.hpp"
 #include "kernels/vectors/transpose.hpp"
 
 namespace mha::MHA_ISA {
 namespace {
 
-/// Rows of memory that are read one after another, and those that are read after them.
-struct RowStream {
-  const char* data;
-  Index row, bytes, rows;  // bytes between rows; of each; number
-  const char* next;
-  Index next_row;
+/// Rows that are evenly spaced in memory.
+struct RowRun {
+  const void* data;
+  Index row, rows;  // bytes between rows; number of rows
 };
 
-/// Asks for the rows of a stream kAhead bytes before they are read: enough to cover the latency of memory, and in the
+/// The rows of a span in the order in which they are read, run by run, and then what is read after them.
+struct RowStream {
+  Index bytes;  // of each row
+  int count = 0;
+  RowRun runs[kSpanKeys / kKeyBlock + 2];
+
+  explicit RowStream(Index row_bytes) : bytes(row_bytes) {}
+  template <class S>
+  void append(const Rows<S>& from, Index rows) {
+    runs[count++] = {from.data, from.row * Index(sizeof(S)), rows};
+  }
+  /// The last run has no end, and is its own successor.
+  void close(const void* data, Index row) { runs[count] = runs[count + 1] = {data, row, PTRDIFF_MAX}; }
+};
+
+/// Prefetches the rows of a stream kAhead bytes before they are read: enough to cover the latency of memory, and in the
 /// order of their addresses, which the hardware then follows (in the order of use it gives 25 % less bandwidth).
+///
+/// One is made for each block of keys. It goes on from the run that it begins in to the next one, no further: a run has
+/// at least as many rows as a block, but for the last one of a span.
 class ReadAhead {
  public:
-  /// `first`: the row that is read first.
-  ReadAhead(const RowStream& stream, Index first)
-      : row_(stream.row), bytes_(stream.bytes), next_(stream.next), next_row_(stream.next_row) {
+  /// `first`: the row of the stream that is read first.
+  ReadAhead(const RowStream& stream, Index first) : bytes_(stream.bytes) {
     first += kAhead / bytes_ + 1;
-    left_ = stream.rows - first;
-    current_ = stream.data + first * row_;
-    if (left_ <= 0) turn(-left_);
+    const RowRun* run = stream.runs;
+    for (; first >= run->rows; ++run) first -= run->rows;
+    row_ = run->row;
+    left_ = run->rows - first;
+    current_ = static_cast<const char*>(run->data) + first * row_;
+    next_ = static_cast<const char*>(run[1].data);
+    next_row_ = run[1].row;
   }
 
-  /// Asks for the next `count` lines.
+  /// Prefetches the next `count` lines.
   MHA_INLINE void lines(int count) {
     for (int i = 0; i < count; ++i) {
       __builtin_prefetch(current_ + at_);
@@ -39,7 +59,7 @@ class ReadAhead {
       step();
     }
   }
-  /// Asks for bytes [from, to) of the next row.
+  /// Prefetches bytes [from, to) of the next row.
   MHA_INLINE void part_of_row(Index from, Index to) {
     for (; from < to; from += 64) __builtin_prefetch(current_ + from);
     step();
@@ -50,41 +70,41 @@ class ReadAhead {
 
   MHA_INLINE void step() {
     current_ += row_;
-    if (--left_ == 0) turn(0);
-  }
-  void turn(Index first) {
-    row_ = next_row_;
-    current_ = next_ + first * row_;
+    if (--left_ == 0) {
+      row_ = next_row_;
+      current_ = next_;
+    }
   }
 
-  Index row_, bytes_, at_ = 0, left_;
+  Index row_, bytes_, at_ = 0, left_;  // left_: rows of the run; below 0 in the next one
   const char *current_, *next_;
   Index next_row_;
 };
 
 template <class S>
 struct DecodeKeys {
-  using Unit = typename Units<S>::Unit;
-  Index keys, depth;  // depth: units of the head dimension
+  using Operand = typename OperandsOf<S>::Operand;
+  Index keys, depth;  // depth: operands of the head dimension
   const S* key;       // first key
   Index key_row;
-  const Unit* queries;  // [rows][depth]
-  Compute<S>* scores;   // [rows][kSpanKeys], at the first key
+  const Operand* queries;  // [rows][depth]
+  Compute<S>* scores;      // [rows][kSpanKeys], at the first key
   const RowStream& stream;
-  Index first;  // where `key` is in the stream
+  Index first;  // row of the stream that `key` is
 };
 
-/// Scores of `keys` keys, whole vectors of them, against M rows: K is transposed in registers, kLanes x kLanes elements
-/// at a time. The sum over the head dimension has the order of multiply_long_tile. A single row has one chain of
-/// multiply-adds for each vector of keys; two vectors at a time hide its latency.
+/// Scores of `keys` keys, whole vectors of them, against M rows. K is transposed in registers, kLanes x kLanes operands
+/// at a time. The sum over the head dimension has the order of PacketTile::multiply_long. With a single row each
+/// multiply-add of a vector of keys waits for the one before, so two vectors are computed side by side.
 template <class S, int M>
 void score_key_lanes(const DecodeKeys<S>& g) {
   using T = Compute<S>;
-  using U = Units<S>;
+  using Operands = OperandsOf<S>;
+  using Products = typename Operands::Products;
   using P = Packet<T>;
   constexpr Index L = kLanes<T>;
-  constexpr Index kQuad = L < 4 ? L : 4;  // Four addresses share a pointer: a pointer for each row does not fit.
-  constexpr int kBytes = L * L * U::kElements * sizeof(S), kLines = kBytes < 64 ? 1 : kBytes / 64;
+  constexpr Index kQuad = L < 4 ? L : 4;  // rows that share a pointer: there are not enough registers for one each
+  constexpr int kBytes = L * L * Operands::kElements * sizeof(S), kLines = kBytes < 64 ? 1 : kBytes / 64;
   const Index row = g.key_row;
   constexpr int G = M == 1 ? 2 : 1;  // vectors of keys at a time
   ReadAhead ahead(g.stream, g.first);
@@ -99,9 +119,9 @@ void score_key_lanes(const DecodeKeys<S>& g) {
     P total[G][M];
     MHA_UNROLL
     for (int i = 0; i < G * M; ++i) total[i / M][i % M] = pset1<P>(T(0));
-    const typename U::Unit* query = g.queries;
-    for (Index begin = 0; begin < g.depth; begin += kChain) {
-      const Index end = begin + kChain < g.depth ? begin + kChain : g.depth;
+    const typename Products::Operand* query = g.queries;
+    for (Index begin = 0; begin < g.depth; begin += Products::kPartialSumTerms) {
+      const Index end = begin + Products::kPartialSumTerms < g.depth ? begin + Products::kPartialSumTerms : g.depth;
       P sum[G][M];
       MHA_UNROLL
       for (int i = 0; i < G * M; ++i) sum[i / M][i % M] = pset1<P>(T(0));
@@ -110,16 +130,18 @@ void score_key_lanes(const DecodeKeys<S>& g) {
         for (int i = 0; i < G; ++i) {
           PacketBlock<P, L> block;
           MHA_UNROLL
-          for (Index k = 0; k < L; ++k) block.packet[k] = U::load(quads[i][k / kQuad] + k % kQuad * row);
+          for (Index k = 0; k < L; ++k) block.packet[k] = Operands::load(quads[i][k / kQuad] + k % kQuad * row);
           MHA_UNROLL
-          for (const S*& quad : quads[i]) quad += L * U::kElements;
+          for (const S*& quad : quads[i]) quad += L * Operands::kElements;
           transpose(block);
-          if (G > 1) asm("" : "+r"(query));  // or the broadcast queries stay in registers, which are all taken
+          // Keeps the compiler from holding broadcast queries in registers for both vectors: none are left.
+          if (G > 1) asm("" : "+r"(query));
           MHA_UNROLL
           for (Index k = 0; k < L; ++k) {
             MHA_UNROLL
             for (int m = 0; m < M; ++m)
-              sum[i][m] = multiply_add(query, block.packet[k], broadcast_unit(query + m * g.depth + k), sum[i][m]);
+              sum[i][m] =
+                  Products::multiply_add(block.packet[k], Products::broadcast(query + m * g.depth + k), sum[i][m]);
           }
           ahead.lines(kLines);
         }
@@ -136,39 +158,37 @@ void score_key_lanes(const DecodeKeys<S>& g) {
 
 template <class S>
 struct DecodeValues {
-  using Unit = typename Units<S>::Unit;
+  using Operand = typename OperandsOf<S>::Operand;
   Index keys;
   const S* value;  // first key and column
   Index value_row;
-  const Unit* weights;           // [rows][kSpanKeys / elements of a unit], at the first key
+  const Operand* weights;        // [rows][kSpanKeys / elements of an operand], at the first key
   const Compute<S>* correction;  // for each row
   Compute<S>* out;               // sums [rows][out_row], at the first column
   Index out_row;
   bool starts;  // nothing has been written to `out` yet
   const RowStream& stream;
-  Index first, column;  // where `value` is in the stream: row, element
+  Index first, column;  // row of the stream that `value` is in, and its element of that
 };
 
-/// N vectors of columns of the values of one unit of keys; `row` of the first, `second` of the other one if it has two.
+/// N vectors of operands down the columns of values: of the key at `row`, and of that at `second` if an operand has
+/// two.
 template <class S, int N>
-MHA_INLINE void load_values(const S* row, [[maybe_unused]] const S* second, Packet<Compute<S>> (&value)[N]) {
+MHA_INLINE void load_values(const S* row, const S* second, Packet<Compute<S>> (&value)[N]) {
   constexpr Index L = kLanes<Compute<S>>;
   MHA_UNROLL
-  for (int n = 0; n < N; n += int(Units<S>::kElements)) {
-    if constexpr (Units<S>::kJoins)
-      pair_columns(row + n * L, second + n * L, value[n], value[n + 1]);
-    else
-      value[n] = load_packet(row + n * L);
-  }
+  for (int n = 0; n < N; n += int(OperandsOf<S>::kElements))
+    OperandsOf<S>::load_columns(row + n * L, second + n * L, value + n);
 }
 
 /// M rows times N vectors of columns: out = out * correction + P V.
 template <class S, int M, int N>
 void merge_value_lanes(const DecodeValues<S>& g) {
   using T = Compute<S>;
-  using U = Units<S>;
+  using Operands = OperandsOf<S>;
+  using Products = typename Operands::Products;
   using P = Packet<T>;
-  constexpr Index L = kLanes<T>, kKeys = U::kElements;
+  constexpr Index L = kLanes<T>, kKeys = Operands::kElements;
   P sum[M][N];
   MHA_UNROLL
   for (int m = 0; m < M; ++m) {
@@ -178,25 +198,26 @@ void merge_value_lanes(const DecodeValues<S>& g) {
   const S* row = g.value;
   ReadAhead ahead(g.stream, g.first);
   const Index from = g.column * Index(sizeof(S)), to = from + N * L * Index(sizeof(S));
-  const typename U::Unit* weights = g.weights;
-  const auto add_unit = [&](const S* second) MHA_INLINE_LAMBDA {
+  const typename Products::Operand* weights = g.weights;
+  const auto add_operand = [&](const S* second) MHA_INLINE_LAMBDA {
     P value[N];
     load_values<S, N>(row, second, value);
     MHA_UNROLL
     for (int m = 0; m < M; ++m) {
-      const P weight = broadcast_unit(weights + m * (kSpanKeys / kKeys));
+      const P weight = Products::broadcast(weights + m * (kSpanKeys / kKeys));
       MHA_UNROLL
-      for (int n = 0; n < N; ++n) sum[m][n] = multiply_add(weights, value[n], weight, sum[m][n]);
+      for (int n = 0; n < N; ++n) sum[m][n] = Products::multiply_add(value[n], weight, sum[m][n]);
     }
     row += kKeys * g.value_row;
     ++weights;
   };
   for (Index key = 0; key + kKeys <= g.keys; key += kKeys) {
     for (Index k = 0; k < kKeys; ++k) ahead.part_of_row(from, to);
-    add_unit(row + g.value_row);
+    add_operand(row + g.value_row);
   }
-  if constexpr (U::kJoins)
-    if (g.keys % kKeys != 0) add_unit(kZeros<S, N * L>);  // the other key of the last unit weighs nothing
+  if constexpr (Operands::kJoins)
+    if (g.keys % kKeys != 0)
+      add_operand(kZeros<S, N * L>);  // the last operand has one key; the weight of the other is 0
   MHA_UNROLL
   for (int m = 0; m < M; ++m) {
     MHA_UNROLL
@@ -207,14 +228,14 @@ void merge_value_lanes(const DecodeValues<S>& g) {
   }
 }
 
-/// Vectors of columns of merge_value_lanes for m rows: with a chain of multiply-adds for each there are enough to hide
-/// its latency, and no more than registers.
+/// Most vectors of columns that merge_value_lanes takes at a time for m rows: enough independent sums to hide the
+/// latency of a multiply-add, and no more than fit the registers.
 constexpr int value_vectors(int m) {
   const int most = kVectors == 4 ? 20 : 10;
   return m * 8 <= most ? 8 : m * 4 <= most ? 4 : m * 2 <= most ? 2 : 1;
 }
 
-/// The strips by number of rows; those of the values for 8, 4, 2 and 1 vectors.
+/// The functions for each number of rows, and for values for 8, 4, 2 and 1 vectors of columns at a time.
 template <class S>
 struct DecodeTable {
   void (*score[kMaxDecodeRows])(const DecodeKeys<S>&);
@@ -232,7 +253,7 @@ struct DecodeTable {
   template <int M, int N>
   constexpr void fill_values() {
     values[M - 1][N == 8 ? 0 : N == 4 ? 1 : N == 2 ? 2 : 3] = &merge_value_lanes<S, M, N>;
-    if constexpr (N > Units<S>::kElements) fill_values<M, N / 2>();
+    if constexpr (N > OperandsOf<S>::kElements) fill_values<M, N / 2>();
   }
 };
 

@@ -1,16 +1,18 @@
-// Decode: O = softmax(...) V for up to kMaxDecodeRows query rows, those of one group of heads at one or a few
-// positions.
+// Decode: O = softmax(S) V for up to kMaxDecodeRows query rows, those of one group of heads at one or a few positions.
 //
-// Every element of K and V meets each row once, so the time is that of reading them: 2 * Tk * D elements, once for the
-// whole group. attend_tile.hpp would spend a multiply-add of whole vectors on each element, most lanes of it idle. Here
-// keys lie in the lanes of the scores, and value columns in those of the result. A span is scored, then weighed, then
-// multiplied by its values, so that memory is read in runs of 128 KB (D = 64); in turns of 16 KB it gives a quarter
-// less.
+// Every element of K and V is used once for each row, so the time is that of reading them: Tk * (D + Dv) elements, once
+// for all rows. attend_tile.hpp would spend a multiply-add of whole vectors on each element, with most lanes idle. Here
+// keys lie in the lanes of the scores, and columns of values in the lanes of the result (decode_strips.hpp).
 //
-// One row, one answer: blocks, spans, and the order of every sum are those of score_tile.hpp and attend_tile.hpp; a
-// multiply-add does not ask which of its factors is broadcast. So a row has the same bits here and there. Spans can be
-// computed by different threads (split keys, as in Dao et al., "Flash-Decoding", 2023): they are merged in order
-// anyway. Measurements: docs/decisions/0007.
+// Order of work: the scores of a whole span of 512 keys, then its weights, then its values, so that memory is read in
+// runs of 128 KB (f32, D = 64). Alternating between K and V every 64 keys, in runs of 16 KB, gives a quarter less
+// bandwidth.
+//
+// Numerics: blocks, spans and the order of every sum are those of score_tile.hpp and attend_tile.hpp, and the result of
+// a multiply-add does not depend on which factor is broadcast. So a row has the same bits here and there. Spans may be
+// computed by different threads, since they are merged in order anyway.
+//
+// Source: Dao et al., "Flash-Decoding", 2023, for the split along the keys. Measurements: docs/decisions/0007.
 #pragma once
 
 #include "kernels/attention/decode_strips.hpp"
@@ -20,11 +22,11 @@
 namespace mha::MHA_ISA {
 namespace {
 
-/// One number for each row, in whole vectors.
+/// Length of an array with a number for each row: whole vectors.
 template <class T>
 constexpr Index kRowFactors = kVectorBytes / sizeof(T);
 
-/// What is summed over the keys of a span, or over all: a maximum, a sum and Dv weighted sums for each row.
+/// The sums of a span, or of all spans: for each row a maximum, a sum of weights and Dv weighted sums of values.
 template <class T>
 struct SpanSums {
   T *maximum, *sum, *out;
@@ -41,33 +43,35 @@ template <class S>
 class DecodeTile {
  public:
   using T = Compute<S>;
-  using U = Units<S>;
-  using Unit = typename U::Unit;
+  using Operands = OperandsOf<S>;
+  using Products = typename Operands::Products;
+  using Operand = typename Operands::Operand;
   static constexpr Index L = kLanes<T>;
-  /// What head_dim and value_dim must be multiples of.
-  static constexpr int kColumns = int(L * U::kElements);
+  /// head_dim and value_dim must be multiples of this.
+  static constexpr int kColumns = int(L * Operands::kElements);
   using P = Packet<T>;
   static_assert(kMaxDecodeRows <= kRowFactors<T>);
 
   static std::size_t scratch_bytes(Index head_dim, Index value_dim) {
     return 2 * SpanSums<T>::bytes(value_dim) +
-           sizeof(T) *
-               std::size_t((kMaxDecodeRows + kSumChains) * head_dim + (U::kJoins ? 3 : 2) * kSpanKeys * kMaxDecodeRows);
+           sizeof(T) * std::size_t((kMaxDecodeRows + kPartialSums) * head_dim +
+                                   (Operands::kJoins ? 3 : 2) * kSpanKeys * kMaxDecodeRows);
   }
 
   static std::size_t span_bytes(Index value_dim) { return SpanSums<T>::bytes(value_dim); }
 
   DecodeTile(const AttentionTile& tile, void* scratch)
       : tile_(tile),
+        source_(tile),
         scale_(tile),
         modify_(tile, scale_),
         total_(scratch),
         span_(static_cast<char*>(scratch) + SpanSums<T>::bytes(tile.value_dim)),
         scores_(span_.out + kMaxDecodeRows * tile.value_dim),
         bias_(scores_ + kMaxDecodeRows * kSpanKeys),
-        weights_(units_of(U::kJoins ? bias_ + kMaxDecodeRows * kSpanKeys : scores_)),
-        queries_(units_of(bias_ + (U::kJoins ? 2 : 1) * Index{kMaxDecodeRows} * kSpanKeys)),
-        depth_(U::count(tile.head_dim)),
+        weights_(operands_of(Operands::kJoins ? bias_ + kMaxDecodeRows * kSpanKeys : scores_)),
+        queries_(operands_of(bias_ + (Operands::kJoins ? 2 : 1) * Index{kMaxDecodeRows} * kSpanKeys)),
+        depth_(Operands::count(tile.head_dim)),
         last_keys_(reinterpret_cast<S*>(queries_ + kMaxDecodeRows * depth_)) {}
 
   void run() {
@@ -87,7 +91,7 @@ class DecodeTile {
     store();
   }
 
-  /// The first span takes in the others.
+  /// Merges the spans in order.
   void merge_spans(void* spans, Index count) {
     const std::size_t bytes = SpanSums<T>::bytes(tile_.value_dim);
     total_ = SpanSums<T>(spans);
@@ -96,35 +100,36 @@ class DecodeTile {
   }
 
  private:
-  static constexpr Index kSpanUnits = kSpanKeys / U::kElements;
-  static Unit* units_of(T* scratch) { return reinterpret_cast<Unit*>(scratch); }
+  static constexpr Index kSpanOperands = kSpanKeys / Operands::kElements;
+  static Operand* operands_of(T* scratch) { return reinterpret_cast<Operand*>(scratch); }
 
-  /// Keys [begin, end) of a block, beginning where chain 0 does; scores reach to where the last chain ends. Row r's
-  /// scores and mask entries are at `scores` and `bias` + r * kSpanKeys.
+  /// Keys [begin, end) of a block. `begin` is a multiple of kPartialSums, and there are scores for whole groups of so
+  /// many keys: those from `end` on are masked. The scores and biases of row r are at `scores` and `bias` + r *
+  /// kSpanKeys.
   struct Block {
     Index begin, end;
     T *scores, *bias;
-    Unit* weights;   // Row r's are at `weights` + r * kSpanUnits.
-    bool is_masked;  // some row must not see some key, or the last chains have none
+    Operand* weights;  // those of row r are at `weights` + r * kSpanOperands
+    bool is_masked;    // some row does not see some key, or scores go on behind the last key
     alignas(kVectorBytes) T correction[kRowFactors<T>];
 
     Index keys() const { return end - begin; }
-    Index scored_keys() const { return (keys() + kSumChains - 1) / kSumChains * kSumChains; }
+    Index scored_keys() const { return (keys() + kPartialSums - 1) / kPartialSums * kPartialSums; }
     Index origin() const { return begin - begin % kKeyBlock; }
   };
 
   void pack_queries() {
     if (tile_.is_wide)
-      pack_queries<UnitsOfNumbers<S>, T>();
+      pack_queries<OperandsOfNumbers<S>, T>();
     else
-      pack_queries<U, S>();
+      pack_queries<Operands, S>();
   }
   template <class Load, class Element>
   void pack_queries() {
     for (int r = 0; r < tile_.rows; ++r) {
       const Element* query = static_cast<const Element*>(tile_.query[r]);
       const Index step = tile_.query_step;
-      for (Index u = 0, d = 0; u < depth_; ++u, d += U::kElements)
+      for (Index u = 0, d = 0; u < depth_; ++u, d += Operands::kElements)
         queries_[r * depth_ + u] = Load::load_one(query + d * step, step, tile_.head_dim - d);
     }
   }
@@ -136,23 +141,27 @@ class DecodeTile {
       first_key_ = tile_.first_key[r] < first_key_ ? tile_.first_key[r] : first_key_;
       last_key_ = tile_.last_key[r] > last_key_ ? tile_.last_key[r] : last_key_;
     }
-    first_key_ = last_key_ == 0 ? 0 : first_key_ / kSumChains * kSumChains;
+    first_key_ = last_key_ == 0 ? 0 : first_key_ / kPartialSums * kPartialSums;
   }
 
-  /// The keys [begin, end) of one span: all scores, then all weights, then all values.
+  /// Sums the keys [begin, end) of one span: all scores, then all weights, then all values.
   void sum_span(const SpanSums<T>& sums, Index begin, Index end) {
     for (Index r = 0; r < kRowFactors<T>; ++r) {
       sums.maximum[r] = kLowest<T>;
       sums.sum[r] = T(0);
     }
-    RowStream keys = stream(tile_.key, tile_.key_row, tile_.head_dim, begin, end);
-    RowStream values = stream(tile_.value, tile_.value_row, tile_.value_dim, begin, end);
-    keys.next = values.data;
-    keys.next_row = values.row;
-    if (end < last_key_) {
-      values.next = keys.data + keys.rows * keys.row;
-      values.next_row = keys.row;
+    if (begin == end) return clear(sums);
+    RowStream keys(tile_.head_dim * Index(sizeof(S))), values(tile_.value_dim * Index(sizeof(S)));
+    for (Index at = begin, next; at < end; at = next) {
+      next = source_.run_end(at, end);
+      keys.append(source_.keys(at), next - at);
+      values.append(source_.values(at), next - at);
     }
+    keys.close(values.runs[0].data, values.runs[0].row);
+    if (end < last_key_)
+      values.close(source_.keys(end).data, source_.keys(end).row * Index(sizeof(S)));
+    else
+      values.close(values.runs[0].data, 0);
 
     Block blocks[kSpanKeys / kKeyBlock];
     int count = 0;
@@ -163,8 +172,9 @@ class DecodeTile {
       block.end = at = edge < end ? edge : end;
       block.scores = scores_ + in_span;
       block.bias = bias_ + in_span;
-      block.weights = weights_ + in_span / U::kElements;
+      block.weights = weights_ + in_span / Operands::kElements;
       block.is_masked = is_masked(block);
+      if (!source_.is_seen(block.origin())) continue;
       if (has_bias() && !fill_bias_rows<S>(tile_, block.begin, block.end, block.bias, kSpanKeys)) continue;
       score(block, keys, begin);
       ++count;
@@ -176,35 +186,39 @@ class DecodeTile {
     }
     for (int i = 0; i < count; ++i) {
       const Block& block = blocks[i];
-      if (block.is_masked && has_non_finite_value<S>(tile_, block.begin, block.end))
+      if (block.is_masked && has_non_finite_value<S>(source_, tile_.value_dim, block.begin, block.end))
         add_guarded(block, sums, i == 0);
       else
         add_values(block, sums, i == 0, values, begin);
     }
-    if (count == 0)
-      for (Index i = 0; i < tile_.rows * tile_.value_dim; ++i) sums.out[i] = T(0);
+    if (count == 0) clear(sums);
+  }
+
+  /// The sums of values of no key.
+  void clear(const SpanSums<T>& sums) const {
+    for (Index i = 0; i < tile_.rows * tile_.value_dim; ++i) sums.out[i] = T(0);
   }
 
   bool has_bias() const { return tile_.attn_mask[0] || tile_.key_mask; }
 
   bool is_masked(const Block& block) const {
-    if (has_bias() || block.keys() % kSumChains != 0) return true;
+    if (has_bias() || block.keys() % kPartialSums != 0) return true;
     for (int r = 0; r < tile_.rows; ++r)
       if (tile_.first_key[r] > block.begin || tile_.last_key[r] < block.end) return true;
     return false;
   }
 
   void score(const Block& block, const RowStream& stream, Index span_begin) {
-    const S* key = static_cast<const S*>(tile_.key) + block.begin * tile_.key_row;
+    const Rows<S> rows = source_.keys(block.begin);
     const auto strip = kStrips.score[tile_.rows - 1];
-    const Index whole = block.keys() / kSumChains * kSumChains, rest = block.keys() - whole;
-    DecodeKeys<S> g{whole, depth_, key, tile_.key_row, queries_, block.scores, stream, block.begin - span_begin};
+    const Index whole = block.keys() / kPartialSums * kPartialSums, rest = block.keys() - whole;
+    DecodeKeys<S> g{whole, depth_, rows.data, rows.row, queries_, block.scores, stream, block.begin - span_begin};
     if (whole > 0) strip(g);
-    if (rest > 0) {  // Completed to as many as there are chains; the others are masked.
+    if (rest > 0) {  // the last few keys, copied and filled up to kPartialSums of them; the others are masked
       const std::size_t bytes = std::size_t(tile_.head_dim) * sizeof(S);
-      for (Index i = 0; i < kSumChains; ++i)
-        __builtin_memcpy(last_keys_ + i * tile_.head_dim, key + (whole + (i < rest ? i : 0)) * tile_.key_row, bytes);
-      g.keys = kSumChains;
+      for (Index i = 0; i < kPartialSums; ++i)
+        __builtin_memcpy(last_keys_ + i * tile_.head_dim, rows.data + (whole + (i < rest ? i : 0)) * rows.row, bytes);
+      g.keys = kPartialSums;
       g.key = last_keys_;
       g.key_row = tile_.head_dim;
       g.scores += whole;
@@ -215,7 +229,7 @@ class DecodeTile {
   }
 
   void modify(const Block& block) {
-    const Index origin = block.origin();  // as in ScoreTile, for the same roundings
+    const Index origin = block.origin();  // keys are counted from there, as in ScoreTile: ALiBi rounds the same
     const auto inside = [&](Index key) {
       return pset1<P>(T((key < block.begin ? block.begin : key > block.end ? block.end : key) - origin));
     };
@@ -245,7 +259,7 @@ class DecodeTile {
       pstore(block.correction + r, exp2_of_nonpositive(pmul(pload<P>(change + r), pset1<P>(scale_.exponent_scale))));
   }
 
-  /// Before exponentiate(): writes over the bias which keys are masked.
+  /// Overwrites the biases with 1 where a key is masked, else 0. To be called before exponentiate().
   void mark_masked(const Block& block) {
     for (int r = 0; r < tile_.rows; ++r)
       for (Index i = r * kSpanKeys; i < r * kSpanKeys + block.keys(); ++i)
@@ -258,57 +272,57 @@ class DecodeTile {
     for (int r = 0; r < tile_.rows; ++r) {
       T* const scores = block.scores + r * kSpanKeys;
       const P highest = pset1<P>(sums.maximum[r]);
-      P weights[kSumChains / L];
+      P weights[kPartialSums / L];
       MHA_UNROLL
-      for (P& chains : weights) chains = pset1<P>(T(0));
-      for (Index i = 0; i < block.scored_keys(); i += kSumChains) {
+      for (P& part : weights) part = pset1<P>(T(0));
+      for (Index i = 0; i < block.scored_keys(); i += kPartialSums) {
         MHA_UNROLL
-        for (Index c = 0; c < kSumChains; c += L) {
+        for (Index c = 0; c < kPartialSums; c += L) {
           const P weight = weight_of<S>(pmul(psub(pload<P>(scores + i + c), highest), scale));
-          if constexpr (U::kJoins)
-            store_pairs(block.weights + r * kSpanUnits + (i + c) / U::kElements, weight);
+          if constexpr (Operands::kJoins)
+            store_pairs(block.weights + r * kSpanOperands + (i + c) / Operands::kElements, weight);
           else
             pstore(scores + i + c, weight);
           weights[c / L] = padd(weights[c / L], weight);
         }
       }
-      alignas(kVectorBytes) T chains[kSumChains];
+      alignas(kVectorBytes) T parts[kPartialSums];
       MHA_UNROLL
-      for (Index c = 0; c < kSumChains; c += L) pstore(chains + c, weights[c / L]);
-      of_block[r] = sum_chains<0, 1>([&](Index c) MHA_INLINE_LAMBDA { return chains[c]; });
+      for (Index c = 0; c < kPartialSums; c += L) pstore(parts + c, weights[c / L]);
+      of_block[r] = add_partial_sums<0, 1>([&](Index c) MHA_INLINE_LAMBDA { return parts[c]; });
     }
     for (Index r = 0; r < kRowFactors<T>; r += L)
       pstore(sums.sum + r, pmadd(pload<P>(sums.sum + r), pload<P>(block.correction + r), pload<P>(of_block + r)));
   }
 
   void add_values(const Block& block, const SpanSums<T>& sums, bool starts, const RowStream& stream, Index span_begin) {
-    const S* value = static_cast<const S*>(tile_.value) + block.begin * tile_.value_row;
+    const Rows<S> rows = source_.values(block.begin);
     Index d = 0;
     for (int i = 0; i < 4; ++i) {
       const auto strip = kStrips.values[tile_.rows - 1][i];
       for (const Index columns = (8 >> i) * L; strip && d + columns <= tile_.value_dim; d += columns)
-        strip({block.keys(), value + d, tile_.value_row, block.weights, block.correction, sums.out + d, tile_.value_dim,
+        strip({block.keys(), rows.data + d, rows.row, block.weights, block.correction, sums.out + d, tile_.value_dim,
                starts, stream, block.begin - span_begin, d});
     }
   }
 
-  /// add_values() without the masked keys: zeros stand for their values.
+  /// add_values() where values of masked keys may be NaN or infinite: zeros take their place.
   void add_guarded(const Block& block, const SpanSums<T>& sums, bool starts) {
-    constexpr int N = int(U::kElements);
+    constexpr int N = int(Operands::kElements);
+    const Rows<S> rows = source_.values(block.begin);
     for (int r = 0; r < tile_.rows; ++r)
       for (Index d = 0; d < tile_.value_dim; d += N * L) {
         const auto values_of = [&](Index i) {
           const bool is_visible = i < block.keys() && block.bias[r * kSpanKeys + i] == T(0);
-          return is_visible ? static_cast<const S*>(tile_.value) + (block.begin + i) * tile_.value_row + d
-                            : kZeros<S, N * L>;
+          return is_visible ? rows.data + i * rows.row + d : kZeros<S, N * L>;
         };
         P sum[N];
         for (P& vector : sum) vector = pset1<P>(T(0));
-        const Unit* weight = block.weights + r * kSpanUnits;
+        const Operand* weight = block.weights + r * kSpanOperands;
         for (Index i = 0; i < block.keys(); i += N, ++weight) {
           P value[N];
           load_values<S, N>(values_of(i), values_of(i + N - 1), value);
-          for (int n = 0; n < N; ++n) sum[n] = multiply_add(weight, value[n], broadcast_unit(weight), sum[n]);
+          for (int n = 0; n < N; ++n) sum[n] = Products::multiply_add(value[n], Products::broadcast(weight), sum[n]);
         }
         T* const out = sums.out + r * tile_.value_dim + d;
         for (int n = 0; n < N; ++n) {
@@ -318,7 +332,7 @@ class DecodeTile {
       }
   }
 
-  /// The sums of a span join those of the spans before.
+  /// Adds the sums of a span to those of the spans before.
   void merge(const SpanSums<T>& span) {
     alignas(kVectorBytes) T older[kRowFactors<T>], recent[kRowFactors<T>];
     for (Index r = 0; r < kRowFactors<T>; r += L) {
@@ -364,27 +378,18 @@ class DecodeTile {
     }
   }
 
-  static RowStream stream(const void* data, Index row, Index columns, Index begin, Index end) {
-    constexpr Index kSize = sizeof(S);
-    return {static_cast<const char*>(data) + begin * row * kSize,
-            row * kSize,
-            columns * kSize,
-            end - begin,
-            static_cast<const char*>(data) + begin * row * kSize,
-            0};
-  }
-
   static constexpr DecodeTable<S> kStrips{};
 
   const AttentionTile& tile_;
+  KeyValueRows<S> source_;
   ScoreScale<T> scale_;
   ModifyScores<T> modify_;
   SpanSums<T> total_, span_;
   T *scores_, *bias_;  // [rows][kSpanKeys]
-  Unit* weights_;      // [rows][kSpanUnits]: the scores, replaced, where a unit is a number
-  Unit* queries_;      // [rows][depth_]
-  Index depth_;        // units of the head dimension
-  S* last_keys_;       // [kSumChains][D]
+  Operand* weights_;   // [rows][kSpanOperands]; where operands are numbers, they replace the scores
+  Operand* queries_;   // [rows][depth_]
+  Index depth_;        // operands along the head dimension
+  S* last_keys_;       // [kPartialSums][D], see score()
   Index first_key_ = 0, last_key_ = 0;
 };
 

@@ -1,37 +1,37 @@
-// Which keys a tile computes: the blocks that some query of it sees, and within a block the vectors of queries that see
-// something. What no query sees is never touched.
+// Which scores a tile computes: the blocks of keys that some query of it sees, and within a block the vectors of
+// queries that see some key of it. Keys and values that no query sees are never read.
 #pragma once
 
-#include "kernels/attention/blocks.hpp"
-#include "kernels/vectors/operands.hpp"
+#include "kernels/attention/key_value_source.hpp"
 
 namespace mha::MHA_ISA {
 namespace {
 
-/// Keys [begin, end) of a block for which the same vectors of queries have something to see.
+/// Keys [begin, end) of a block, all of which are seen by the same vectors of queries.
 struct Segment {
   Index begin, end;
   int first_vector, vectors;
-  bool modified;  // something becomes of the products before they are scores
+  bool modified;  // products must be modified to become scores
 };
 
 struct KeyBlock {
   Index begin, end;
   bool has_bias;   // mask entries are to be applied
-  bool is_masked;  // some lane must not see some key
+  bool is_masked;  // some query does not see some key
   bool begins_span;
   int segment_count;
   Segment segments[2 * kVectors + 1];
 };
 
-/// The bounds of a tile's vectors of queries.
+/// The bounds of the queries of a tile, vector by vector.
 template <class S>
 class KeyBlocks {
  public:
   static constexpr Index L = kLanes<Compute<S>>;
 
   KeyBlocks(const AttentionTile& tile, int vectors) : vectors_(vectors) {
-    // Neither end falls from row to row, and the rows that see something are neighbours: the outer ones tell.
+    // Neither bound falls from row to row, and the rows that see some key are neighbours. So the bounds of a vector are
+    // those of its outer rows.
     const auto sees_nothing = [&](Index r) { return tile.first_key[r] >= tile.last_key[r]; };
     for (int j = 0; j < vectors_; ++j) {
       Index first = j * L, last = (j + 1) * L < tile.rows ? (j + 1) * L - 1 : tile.rows - 1;
@@ -45,8 +45,8 @@ class KeyBlocks {
       end_ = any_last_[j] > end_ ? any_last_[j] : end_;
     }
     begin_ = end_;
-    // A unit of two keys is in one segment as a whole.
-    constexpr Index kKeys = Units<S>::kElements;
+    // An operand of two keys must not be cut by the end of a segment.
+    constexpr Index kKeys = OperandsOf<S>::kElements;
     for (int j = 0; j < vectors_; ++j) {
       const Index last = (any_last_[j] + kKeys - 1) / kKeys * kKeys;
       any_first_[j] -= any_first_[j] % kKeys;
@@ -55,19 +55,20 @@ class KeyBlocks {
     }
   }
 
-  /// Calls visit(block, begin) for every block of keys that some row sees, in order, with the first of these keys in it.
+  /// Calls visit(block, begin) for every block of keys that some row sees, in order; `begin` is the first key in it
+  /// that a row sees.
   template <class Visitor>
-  MHA_INLINE void for_each(Visitor visit) const {
+  MHA_INLINE void for_each(const KeyValueRows<S>& source, Visitor visit) const {
     for (Index begin = begin_; begin < end_;) {
       const Index edge = (begin / kKeyBlock + 1) * kKeyBlock;
       KeyBlock block{begin - begin % kKeyBlock, edge < end_ ? edge : end_, false, false, false, 0, {}};
-      visit(block, begin);
+      if (source.is_seen(block.begin)) visit(block, begin);
       begin = block.end;
     }
   }
 
-  /// Cuts the block from key `begin` on where the set of vectors that see something changes. `modifies_all`: not only the
-  /// segments that a bound cuts are modified.
+  /// Cuts the block from key `begin` on into segments, where the set of vectors that see some key changes. Segments
+  /// that a bound runs through are modified, or all of them if `modifies_all`.
   void cut(KeyBlock& block, Index begin, bool modifies_all) const {
     while (begin < block.end) {
       Index end = block.end;
@@ -103,7 +104,7 @@ class KeyBlocks {
  private:
   int vectors_;
   Index begin_ = 0, end_ = 0;
-  // For each vector the keys that any of its lanes sees, and those that all of them see.
+  // For each vector of queries: the keys that at least one of them sees, and those that all of them see.
   Index any_first_[kVectors], any_last_[kVectors], all_first_[kVectors], all_last_[kVectors];
 };
 

@@ -1,23 +1,25 @@
-// Masks that are arrays, read block by block: boolean ones as bytes.
+// Masks that are arrays, for one block of keys: attn_mask, boolean or added to the scores, and key_mask. What they say
+// becomes a bias for each (key, query): 0, the entry of the mask, or minus infinity where the key is masked.
 #pragma once
 
 #include <stdint.h>
 
-#include "kernels/attention/blocks.hpp"
+#include "kernels/kernel_table.hpp"
+#include "kernels/products/packet_products.hpp"
 #include "kernels/vectors/transpose.hpp"
 
 namespace mha::MHA_ISA {
 namespace {
 
-/// Takes the entries of a row of a boolean mask into account: whether all are set, whether any is.
+/// Reads `size` entries of a boolean mask: clears `all` if one of them is false, sets `any` if one of them is true.
 MHA_INLINE void look_at_mask(const unsigned char* mask, Index size, Index step, bool& all, bool& any) {
   Index i = 0;
   if (step == 1)
     for (; i + 8 <= size; i += 8) {
       uint64_t eight;
       __builtin_memcpy(&eight, mask + i, 8);
-      all &= eight ==
-             0x0101010101010101u;  // NumPy writes 1; other values of true take the way of a mask, with the same bits
+      // NumPy writes 1 for true. Other values only make the block look masked, with the same results.
+      all &= eight == 0x0101010101010101u;
       any |= eight != 0;
     }
   for (; i < size; ++i) {
@@ -26,7 +28,7 @@ MHA_INLINE void look_at_mask(const unsigned char* mask, Index size, Index step, 
   }
 }
 
-/// Biases of type M, transposed to [key][query].
+/// Entries of type M of an attn_mask that is added, for the keys [begin, begin + size), transposed to [key][query].
 template <class M>
 void load_bias_transposed(const AttentionTile& tile, Index begin, Index size, int vectors, Compute<M>* bias) {
   constexpr Index L = kLanes<Compute<M>>;
@@ -36,12 +38,13 @@ void load_bias_transposed(const AttentionTile& tile, Index begin, Index size, in
       const Index row = j * L + r < tile.rows ? j * L + r : tile.rows - 1;
       rows[r] = static_cast<const M*>(tile.attn_mask[row]);
     }
-    load_transposed<Numbers<M>>(rows, begin, size, tile.attn_mask_step, bias + j * L, kWidth<Compute<M>>);
+    load_transposed<NumberOperands<M>>(rows, begin, size, tile.attn_mask_step, bias + j * L, kWidth<Compute<M>>);
   }
 }
 
-/// The block's mask entries, transposed to [key][query]: 0 or the bias where visible, minus infinity where masked.
-/// Returns whether there is anything to apply: a block that masks nothing, of boolean masks only, is better left plain.
+/// Fills the biases of the keys [begin, end), transposed to [key][kWidth]: 0 or the entry of the mask where a key is
+/// visible, minus infinity where it is masked. Returns whether there is anything to apply: where boolean masks leave
+/// all keys of the block visible there is not, and `bias` is not filled. Clears `any_visible` if no key is visible.
 template <class S>
 bool fill_bias_transposed(const AttentionTile& tile, Index begin, Index end, int vectors, Compute<S>* bias,
                           bool& any_visible) {
@@ -70,7 +73,7 @@ bool fill_bias_transposed(const AttentionTile& tile, Index begin, Index end, int
         for (Index i = 0; i < size; ++i) lines[r][i] = mask[i * tile.attn_mask_step] ? T(0) : kMasked;
         rows[r] = lines[r];
       }
-      load_transposed<Numbers<T>>(rows, 0, size, 1, bias + j * L, W);
+      load_transposed<NumberOperands<T>>(rows, 0, size, 1, bias + j * L, W);
     }
   } else if (tile.attn_mask[0]) {
     any_masked = true;
@@ -88,7 +91,7 @@ bool fill_bias_transposed(const AttentionTile& tile, Index begin, Index end, int
     if (all_visible) return any_masked;
     for (Index i = 0; i < size; ++i) {
       const bool visible = mask[i * tile.key_mask_step];
-      if (visible && any_masked) continue;  // as attn_mask has it
+      if (visible && any_masked) continue;  // keeps what attn_mask says
       for (int j = 0; j < vectors; ++j) pstore(bias + i * W + j * L, pset1<P>(visible ? T(0) : kMasked));
     }
     any_masked = true;
@@ -96,7 +99,7 @@ bool fill_bias_transposed(const AttentionTile& tile, Index begin, Index end, int
   return any_masked;
 }
 
-/// The same by rows, `row` elements apart, 0 where no mask says otherwise. Returns whether any key is visible.
+/// The same for decode: [query][key], rows `row` elements apart, always filled. Returns whether any key is visible.
 template <class S>
 bool fill_bias_rows(const AttentionTile& tile, Index begin, Index end, Compute<S>* bias, Index row) {
   using T = Compute<S>;

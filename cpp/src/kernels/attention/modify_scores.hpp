@@ -1,5 +1,5 @@
-// What becomes of products before the softmax: scale, softcap, ALiBi, bias, masks. A new modification of scores is a
-// line here.
+// From products to scores, before the softmax: scale, softcap, ALiBi, bias and masks, in this order. A new modification
+// of scores is a line here (docs/adding.md).
 #pragma once
 
 #include <math.h>
@@ -13,9 +13,9 @@ namespace {
 /// How scores turn into weights: a weight is 2^((score - maximum) * exponent_scale).
 template <class T>
 struct ScoreScale {
-  // A positive scale can wait for the exponent, where it costs nothing. What is capped or added to is the scaled score,
-  // and a scale that is not positive turns the maximum around (one that T rounds to 0 makes NaN of a masked score):
-  // then scores are scaled first, and every score is modified.
+  // A positive scale is applied in the exponent, where it costs nothing, unless something is done to the scaled score:
+  // a cap, ALiBi, a bias. A scale that is not positive cannot wait either, since it turns the maximum around, and one
+  // that T rounds to 0 would make NaN of a masked score. In these cases every score is scaled and modified first.
   explicit ScoreScale(const AttentionTile& tile)
       : comes_first((tile.attn_mask[0] && !tile.attn_mask_is_boolean) || tile.softcap != 0 || tile.has_alibi ||
                     !(T(tile.scale) > 0)),
@@ -23,12 +23,12 @@ struct ScoreScale {
         exponent_scale(T(of_maximum * 1.4426950408889634)) {}  // log2(e)
 
   bool comes_first;
-  double of_maximum;  // natural scores per unit of the maximum
+  double of_maximum;  // times the maximum, or any score, as the tile keeps it: the scaled score
   T exponent_scale;
 };
 
-/// tanh, 3 units of eps, in f32 by Eigen's rational function, which is not made for NaN. Few use softcap in f64: the C
-/// library.
+/// tanh with an error of 3 eps. In f32 by Eigen's rational function, which does not handle NaN. In f64, where few use
+/// softcap, by the C library.
 MHA_INLINE Packet<float> tanh_of(const Packet<float>& x) { return pselect(pcmp_eq(x, x), ptanh(x), x); }
 MHA_INLINE Packet<double> tanh_of(const Packet<double>& x) {
   alignas(kVectorBytes) double lanes[kLanes<double>];
@@ -37,7 +37,7 @@ MHA_INLINE Packet<double> tanh_of(const Packet<double>& x) {
   return pload<Packet<double>>(lanes);
 }
 
-/// A vector of products becomes a vector of scores, whether queries lie in its lanes or keys do.
+/// Turns a vector of products into a vector of scores. Lanes may be queries or keys.
 template <class T>
 struct ModifyScores {
   using P = Packet<T>;
@@ -50,9 +50,9 @@ struct ModifyScores {
         inverse_cap(pset1<P>(has_cap ? T(1) / T(tile.softcap) : T(0))),
         minus_infinity(pset1<P>(-kInfinity<T>)) {}
 
-  /// `key`, `position` of the query, `first` and `last` visible key: all counted from the begin of the block, which
-  /// keeps them exact. `bias`: an addend for each lane, where minus infinity masks; null: none. Selection, not
-  /// arithmetic, masks, so that a NaN behind a mask goes nowhere.
+  /// `key`, `position` of the query, and the bounds [first, last) of the keys that it sees are counted from the begin
+  /// of the block, which keeps them exact. `bias` is added, and masks where it is minus infinity; null: none. Masks
+  /// select, they do not add: a NaN behind a mask is replaced.
   MHA_INLINE P operator()(P s, const P& key, const P& first, const P& last, const P& slope, const P& position,
                           const T* bias) const {
     P visible = pand(pcmp_le(first, key), pcmp_lt(key, last));

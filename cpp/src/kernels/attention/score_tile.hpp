@@ -1,40 +1,51 @@
-// Scores of one tile, block of keys by block of keys: S^T = K Q^T with every mask applied, the running maximum, and the
-// exponentials. What is done with the weights (attend_tile.hpp, weigh_tile.hpp) is not known here.
+// Scores and weights of one tile, block of keys by block of keys. For each block of 64 keys:
 //
-// Queries lie in the lanes: a row of S^T holds one key's scores with every query of the tile. Keys are read by
-// broadcast from where they lie, only Q^T is packed, once per tile, and maximum, sum and rescaling are plain vector
-// operations with no horizontal step (the transposed form of Dao et al., "FlashAttention", 2022, algorithm 1; online
-// softmax after Milakov and Gimelshein, 2018, algorithm 3).
+//   S^T = K Q^T                        products, then scale, softcap, ALiBi, bias and masks (modify_scores.hpp)
+//   m'  = max(m, max of the block)     running maximum of each query
+//   P^T = 2^((S^T - m') log2 e)        weights; sums so far are multiplied by 2^((m - m') log2 e)
 //
-// One row, one answer: a lane never meets another lane, blocks and spans end at multiples of their sizes counted from
-// key 0, sums inside a block are one chain in key order, blocks follow one another in a span and spans in a row, and a
-// masked key adds an exact 0. So a row's bits do not depend on which rows share its tile, nor on which kernel computed
-// it.
+// What is done with the weights is up to the kernels on top: attend_tile.hpp, weights_tile.hpp, statistics_tile.hpp.
+//
+// Layout: queries lie in the lanes, so a row of S^T holds the scores of one key with every query of the tile. Keys are
+// read by broadcast from where they lie. Only Q^T is packed, once for each tile. Maximum, sum and rescaling are plain
+// vector operations without a step across lanes. This is the transposed form of Dao et al., "FlashAttention", 2022,
+// algorithm 1, with the online softmax of Milakov and Gimelshein, 2018, algorithm 3.
+//
+// Memory traffic of a block at D = 64 in f32 with 64 queries: 16 KB of K in, 16 KB of Q^T in, 16 KB of S^T written and
+// read, all in level 1 but K, for 262,144 multiply-adds. Why blocks have 64 keys: kKeyBlock in kernel_table.hpp.
+//
+// Numerics: the bits of a row depend neither on the rows that share its tile nor on the kernel that computes it. A lane
+// never meets another lane. Blocks and spans end at multiples of their sizes, counted from key 0. The sums of a block
+// are added in an order that the index of the key fixes, blocks in order within a span, spans in order within a row. A
+// masked key adds exactly 0.
 #pragma once
 
+#include "kernels/attention/exponentiate.hpp"
 #include "kernels/attention/key_blocks.hpp"
 #include "kernels/attention/mask_bias.hpp"
+#include "kernels/attention/modify_scores.hpp"
+#include "kernels/attention/pack_queries.hpp"
 #include "kernels/attention/score_strips.hpp"
-#include "kernels/attention/softmax_sums.hpp"
-#include "kernels/vectors/transpose.hpp"
 
 namespace mha::MHA_ISA {
 namespace {
 
-/// The state of one tile. Everything is [.][kWidth], a column to a query row.
+/// The state of one tile. All arrays are [...][kWidth]: a column for each query.
 template <class S>
 class ScoreTile {
  public:
   using T = Compute<S>;
-  using U = Units<S>;
-  using Unit = typename U::Unit;
+  using Operands = OperandsOf<S>;
+  using Products = typename Operands::Products;
+  using Operand = typename Operands::Operand;
   static constexpr Index L = kLanes<T>, W = kWidth<T>;
   using P = Packet<T>;
 
   static std::size_t scratch_elements(Index head_dim) {
-    const Index near_keys = U::kConverts ? kKeyBlock * units_row<S>(head_dim) : 0;
-    const Index units = U::kJoins ? kKeyBlock / U::kElements : 0;  // weights become units in a place of their own
-    return std::size_t(W * (U::count(head_dim) + 2 * kKeyBlock + units + 12) + near_keys);
+    // Weights that are pairs lie in a place of their own, others replace the scores.
+    const Index operands = Operands::kJoins ? kKeyBlock / Operands::kElements : 0;
+    return std::size_t(W * (Operands::count(head_dim) + 2 * kKeyBlock + operands + 12) +
+                       KeyValueRows<S>::near_keys(head_dim));
   }
 
   ScoreTile(const AttentionTile& tile, T* scratch)
@@ -42,16 +53,17 @@ class ScoreTile {
         scale_(tile),
         modify_(tile, scale_),
         vectors_(int((tile.rows + L - 1) / L)),
+        source_(tile),
         blocks_(tile, vectors_) {
     auto take = [&](Index rows) {
       T* part = scratch;
       scratch += rows * W;
       return part;
     };
-    queries_ = reinterpret_cast<Unit*>(take(U::count(tile.head_dim)));
+    queries_ = reinterpret_cast<Operand*>(take(Operands::count(tile.head_dim)));
     scores_ = take(kKeyBlock);
     bias_ = take(kKeyBlock);
-    weights_ = reinterpret_cast<Unit*>(U::kJoins ? take(kKeyBlock / U::kElements) : scores_);
+    weights_ = reinterpret_cast<Operand*>(Operands::kJoins ? take(kKeyBlock / Operands::kElements) : scores_);
     row_max_ = take(1);
     row_sum_ = take(1);
     correction_ = take(1);
@@ -64,9 +76,9 @@ class ScoreTile {
     total_sum_ = take(1);
     older_ = take(1);
     recent_ = take(1);
-    near_keys_ = reinterpret_cast<Unit*>(scratch);
+    near_keys_ = reinterpret_cast<Operand*>(scratch);
 
-    pack_queries();
+    pack_queries<S>(tile, vectors_, queries_);
     clear_sums();
   }
 
@@ -74,7 +86,7 @@ class ScoreTile {
   template <class Visitor>
   MHA_INLINE void for_each_block(Visitor visit) {
     Index span = -1;
-    blocks_.for_each([&](KeyBlock& block, Index begin) MHA_INLINE_LAMBDA {
+    blocks_.for_each(source_, [&](KeyBlock& block, Index begin) MHA_INLINE_LAMBDA {
       if (!plan_block(block, begin)) return;
       block.begins_span = block.begin / kSpanKeys != span;
       span = block.begin / kSpanKeys;
@@ -82,29 +94,29 @@ class ScoreTile {
     });
   }
 
-  /// Fills the scores of the block's segments and the maximum of each lane over the block.
+  /// Computes the scores of the segments of the block, and the largest score of each query in it.
   void score(const KeyBlock& block) {
-    static constexpr StripTable<ScoreKeys, Unit, ScoreArguments<Unit>> score_keys;
+    static constexpr StripTable<ScoreKeys, Products, ScoreArguments<Products>> score_keys;
     alignas(kVectorBytes) T unused[W];
     for (int j = 0; j < vectors_; ++j) {
       pstore(block_max_ + j * L, pset1<P>(kLowest<T>));
       pstore(unused + j * L, pset1<P>(kLowest<T>));
     }
     const Index first = block.segments[0].begin;
-    const UnitRows<Unit> rows = keys_from(first, block.end);
+    const Rows<Operand> rows = source_.key_operands(first, block.end, near_keys_);
     for (int i = 0; i < block.segment_count; ++i) {
       const Segment& segment = block.segments[i];
       const Index lane = segment.first_vector * L, offset = segment.begin - block.begin;
       const Index keys = segment.end - segment.begin;
       score_keys(segment.vectors, keys,
-                 {U::count(tile_.head_dim), rows.data + (segment.begin - first) * rows.row, rows.row, rows.step,
+                 {Operands::count(tile_.head_dim), rows.data + (segment.begin - first) * rows.row, rows.row, rows.step,
                   queries_ + lane, scores_ + offset * W + lane, (segment.modified ? unused : block_max_) + lane},
-                 upcoming(tile_.value, tile_.value_row, tile_.value_step, tile_.value_dim, segment.begin, keys));
+                 source_.next_values(segment.begin, keys));
       if (segment.modified) modify(block, segment);
     }
   }
 
-  /// The first of two passes: maximum and sum of every row.
+  /// A whole pass over the keys, the first of two: maximum and sum of every row.
   void find_sums() {
     for_each_block([&](const KeyBlock& block) {
       if (block.begins_span) begin_span();
@@ -115,7 +127,7 @@ class ScoreTile {
     close_span();
   }
 
-  /// Closes the span under way and begins the next.
+  /// Closes the current span and begins the next one.
   void begin_span() {
     close_span();
     for (int j = 0; j < vectors_; ++j) {
@@ -126,8 +138,8 @@ class ScoreTile {
     ++spans_;
   }
 
-  /// Maximum and sum of the span under way become those of all spans so far, which those of the first one are already;
-  /// span_merge() tells how.
+  /// Merges maximum and sum of the current span into those of the spans before it, if there are any. span_merge() then
+  /// gives the factors, by which weighted sums are merged, too.
   void close_span() {
     if (spans_ < 2) return;
     const P scale = pset1<P>(scale_.exponent_scale);
@@ -143,13 +155,14 @@ class ScoreTile {
   }
   MergeSums<T> span_merge(int j) const { return {pload<P>(older_ + j * L), pload<P>(recent_ + j * L)}; }
 
-  /// Maximum and sum of the rows, [2][kWidth]: of all spans after close_span(), to that under way after begin_span().
+  /// Writes maximum and sum of the rows to `sums` [2][kWidth]: those of all spans, after close_span().
   void save_sums(T* sums) const {
     for (int j = 0; j < vectors_; ++j) {
       pstore(sums + j * L, pload<P>(row_max_ + j * L));
       pstore(sums + W + j * L, pload<P>(row_sum_ + j * L));
     }
   }
+  /// Reads them back as those of the current span, after begin_span().
   void load_sums(const T* sums) {
     for (int j = 0; j < vectors_; ++j) {
       pstore(row_max_ + j * L, pload<P>(sums + j * L));
@@ -157,8 +170,8 @@ class ScoreTile {
     }
   }
 
-  /// Moves the running maximum on to include the block; correction() then brings older sums to the new maximum, of which
-  /// a span begins with none.
+  /// Raises the running maximum to that of the block. correction() is then the factor that makes older sums of the span
+  /// relative to it: 0 in the first block of a span, which has no older sums.
   void raise_maximum(const KeyBlock& block) {
     const P scale = pset1<P>(scale_.exponent_scale);
     for (int j = 0; j < vectors_; ++j) {
@@ -170,47 +183,27 @@ class ScoreTile {
     }
   }
 
-  /// Scores of the block become weights relative to the maximum, and the sum takes them in.
+  /// Turns the scores of the block into weights relative to the running maximum, and adds them to the sum of each row.
   void exponentiate(const KeyBlock& block) {
     for (int j = 0; j < vectors_; ++j) {
       P sum;
-      if constexpr (U::kJoins)
-        sum = exponentiate_to_units(block, j);
+      if constexpr (Operands::kJoins)
+        sum = weights_to_operands<S>(scores_ + j * L, weights_ + j * L, first_in(block, j) - block.begin,
+                                     last_in(block, j) - block.begin, pload<P>(row_max_ + j * L),
+                                     pset1<P>(scale_.exponent_scale));
       else
         sum = exponentiate_in_place(block, j);
       pstore(row_sum_ + j * L, pmadd(pload<P>(row_sum_ + j * L), pload<P>(correction_ + j * L), sum));
     }
   }
 
-  /// The scores of vector j become weights, where they are. Returns their sum. Four chains at a time: as many
-  /// polynomials side by side as the latency of a multiply-add needs, and their coefficients fit sixteen registers.
+  /// Turns the scores of vector j into weights, where they are. Returns their sum.
   P exponentiate_in_place(const KeyBlock& block, int j) {
-    constexpr Index kTogether = 4, kApart = kSumChains / kTogether;
-    const P scale = pset1<P>(scale_.exponent_scale), highest = pload<P>(row_max_ + j * L);
-    const Index first = first_in(block, j) - block.begin, last = last_in(block, j) - block.begin;
-    T* const scores = scores_ + j * L;
-    return sum_chains<0, 1, kApart>([&](Index chain) MHA_INLINE_LAMBDA {
-      P sums[kTogether];
-      MHA_UNROLL
-      for (P& sum : sums) sum = pset1<P>(T(0));
-      const auto weigh = [&](Index key, P& sum) MHA_INLINE_LAMBDA {
-        const P weight = weight_of<S>(pmul(psub(pload<P>(scores + key * W), highest), scale));
-        pstore(scores + key * W, weight);
-        sum = padd(sum, weight);
-      };
-      for (Index key = first - first % kSumChains + chain; key < last; key += kSumChains)
-        if (key >= first && key + kSumChains - kApart < last) {
-          MHA_UNROLL
-          for (Index i = 0; i < kTogether; ++i) weigh(key + i * kApart, sums[i]);
-        } else {
-          for (Index i = 0; i < kTogether; ++i)
-            if (key + i * kApart >= first && key + i * kApart < last) weigh(key + i * kApart, sums[i]);
-        }
-      return sum_chains<0, 1, kTogether>([&](Index i) MHA_INLINE_LAMBDA { return sums[i]; });
-    });
+    return weights_in_place<S>(scores_ + j * L, first_in(block, j) - block.begin, last_in(block, j) - block.begin,
+                               pload<P>(row_max_ + j * L), pset1<P>(scale_.exponent_scale));
   }
 
-  /// What exponentiate() raises 2 to for scores of vector j: log2 of the weight relative to the largest one.
+  /// The logarithm to base 2 of the weights that exponentiate() makes of scores of vector j.
   P log2_weight(const P& score, int j) const {
     return pmul(psub(score, pload<P>(row_max_ + j * L)), pset1<P>(scale_.exponent_scale));
   }
@@ -219,8 +212,8 @@ class ScoreTile {
   Index first_in(const KeyBlock& block, int j) const { return blocks_.first_in(block, j); }
   Index last_in(const KeyBlock& block, int j) const { return blocks_.last_in(block, j); }
 
-  /// What brings each lane of vector j from sums relative to the maximum to averages: 1 / sum, 0 for a row that saw
-  /// nothing.
+  /// What weighted sums of vector j are multiplied by to become averages: 1 / sum, sinks included; 0 for a row that
+  /// sees no key.
   P normalizer(int j) const {
     const P sum = pload<P>(row_sum_ + j * L), zero = pset1<P>(T(0));
     if (!tile_.has_sinks) return pselect(pcmp_eq(sum, zero), zero, pdiv(pset1<P>(T(1)), sum));
@@ -232,7 +225,8 @@ class ScoreTile {
   /// The logarithm of the sum of exponentials of the masked scores of row r, and of its sink.
   T log_sum_exp(int r) const { return T(total_of(r).log_sum_exp()); }
 
-  /// Before exponentiate(): writes over the bias tile which entries of the block are masked, all bits set where so.
+  /// Which scores of the block are masked, [key][kWidth], all bits set where they are. To be called before
+  /// exponentiate(); it overwrites the biases.
   const T* mark_masked(const KeyBlock& block) {
     const P minus_infinity = pset1<P>(-kInfinity<T>);
     for (Index i = 0; i < (block.end - block.begin) * W; i += L)
@@ -240,8 +234,8 @@ class ScoreTile {
     return bias_;
   }
 
-  /// After exponentiate(): multiplies the weights of vector j by `normalizer`; 0 where `masked`, as mark_masked() has
-  /// it.
+  /// Multiplies the weights of vector j by `normalizer`, after exponentiate(). Where `masked`, the result of
+  /// mark_masked(), they become 0.
   void normalize(const KeyBlock& block, int j, const P& normalizer, const T* masked) {
     for (Index key = first_in(block, j); key < last_in(block, j); ++key) {
       const Index at = (key - block.begin) * W + j * L;
@@ -249,69 +243,24 @@ class ScoreTile {
     }
   }
 
-  /// Keys that follow the block.
+  /// What to prefetch while the values of this block are multiplied: the keys of the next one.
   Upcoming next_keys(const KeyBlock& block) const {
     const Index left = blocks_.end() - block.end, keys = left < kKeyBlock ? left : kKeyBlock;
-    return upcoming(tile_.key, tile_.key_row, tile_.key_step, tile_.head_dim, block.end, keys);
+    return source_.next_keys(block.end, keys);
   }
 
+  const KeyValueRows<S>& source() const { return source_; }
   int vectors() const { return vectors_; }
   /// [keys of the block][kWidth]
   const T* scores() const { return scores_; }
-  /// What exponentiate() made of those from key `first` of the block on, which begins a unit.
-  const Unit* weights(Index first) const { return weights_ + first / U::kElements * W; }
-  /// What brings the scores of score() to scaled ones.
+  /// The weights as operands, after exponentiate(), from key `first` of the block on, with which an operand begins.
+  const Operand* weights(Index first) const { return weights_ + first / Operands::kElements * W; }
+  /// What the results of score() are multiplied by to become scaled scores.
   P score_scale() const { return pset1<P>(T(scale_.of_maximum)); }
   const T* correction() const { return correction_; }
 
  private:
   Total total_of(int r) const { return {tile_, scale_, r, row_max_[r], row_sum_[r]}; }
-
-  Upcoming upcoming(const void* data, Index row, Index step, Index columns, Index first, Index rows) const {
-    if (!tile_.is_far || step != 1) return {};
-    constexpr Index kSize = sizeof(S);
-    return {static_cast<const S*>(data) + first * row, row * kSize, rows, columns * kSize};
-  }
-
-  /// Keys [first, last), as they lie if they can be multiplied so.
-  UnitRows<Unit> keys_from(Index first, Index last) const {
-    const S* const key = static_cast<const S*>(tile_.key) + first * tile_.key_row;
-    if (U::lie_ready(tile_.key_row, tile_.key_step, tile_.head_dim))
-      return {reinterpret_cast<const Unit*>(key), tile_.key_row / U::kElements, tile_.key_step};
-    const Index row = units_row<S>(tile_.head_dim);
-    for (Index i = 0; i < last - first; ++i)
-      convert_row<S>(key + i * tile_.key_row, tile_.key_step, tile_.head_dim, near_keys_ + i * row);
-    return {near_keys_, row, 1};
-  }
-
-  /// The scores of vector j become weights in units, rounded; the sum is of those before that. All chains at once, so
-  /// that the two weights of a unit meet in registers.
-  P exponentiate_to_units(const KeyBlock& block, int j) {
-    const P scale = pset1<P>(scale_.exponent_scale), highest = pload<P>(row_max_ + j * L);
-    const Index first = first_in(block, j) - block.begin, last = last_in(block, j) - block.begin;
-    if (first >= last) return pset1<P>(T(0));  // both may lie far outside the block
-    const Index begin = first - first % kSumChains, end = last + (kSumChains - last % kSumChains) % kSumChains;
-    T* const scores = scores_ + j * L;
-    const auto leave_out = [&](Index from, Index to) {
-      for (Index key = from; key < to; ++key) pstore(scores + key * W, pset1<P>(-kInfinity<T>));
-    };
-    leave_out(begin, first);
-    leave_out(last, end);
-    P chains[kSumChains];
-    MHA_UNROLL
-    for (P& chain : chains) chain = pset1<P>(T(0));
-    for (Index key = begin; key < end; key += kSumChains) {
-      MHA_UNROLL
-      for (Index c = 0; c < kSumChains; c += 2) {
-        const P one = weight_of<S>(pmul(psub(pload<P>(scores + (key + c) * W), highest), scale));
-        const P two = weight_of<S>(pmul(psub(pload<P>(scores + (key + c + 1) * W), highest), scale));
-        store_units(weights_ + (key + c) / 2 * W + j * L, pair_up(one, two));
-        chains[c] = padd(chains[c], one);
-        chains[c + 1] = padd(chains[c + 1], two);
-      }
-    }
-    return sum_chains<0, 1>([&](Index chain) MHA_INLINE_LAMBDA { return chains[chain]; });
-  }
 
   void clear_sums() {
     for (int j = 0; j < vectors_; ++j) {
@@ -320,9 +269,6 @@ class ScoreTile {
     }
   }
 
-  void pack_queries();
-  template <class Load, class Element>
-  void pack_queries();
   bool plan_block(KeyBlock& block, Index begin);
   void modify(const KeyBlock& block, const Segment& segment);
   void fill_lanes(const KeyBlock& block);
@@ -331,48 +277,15 @@ class ScoreTile {
   ScoreScale<T> scale_;
   ModifyScores<T> modify_;
   int vectors_;
+  KeyValueRows<S> source_;
   KeyBlocks<S> blocks_;
-  int spans_ = 0;  // that were begun
-  Unit *queries_, *near_keys_, *weights_;
+  int spans_ = 0;  // begun so far
+  Operand *queries_, *near_keys_, *weights_;
   T *scores_, *bias_, *row_max_, *row_sum_, *correction_, *block_max_, *first_, *last_, *slope_, *position_;
   T *total_max_, *total_sum_, *older_, *recent_;
 };
 
-template <class S>
-void ScoreTile<S>::pack_queries() {
-  // All requests at once: a transpose alone has no more than kLanes of them on the way.
-  const Index size = tile_.is_wide ? sizeof(T) : sizeof(S);
-  for (int r = 0; r < tile_.rows && tile_.query_step == 1; ++r)
-    Upcoming{tile_.query[r], 0, 1, tile_.head_dim * size}.prefetch(0, 1);
-  if (tile_.is_wide)
-    pack_queries<UnitsOfNumbers<S>, T>();
-  else
-    pack_queries<U, S>();
-}
-
-template <class S>
-template <class Load, class Element>
-void ScoreTile<S>::pack_queries() {
-  if (tile_.rows == 1) {  // all lanes hold it: one store for each unit, not one for each lane of it
-    const Element* const query = static_cast<const Element*>(tile_.query[0]);
-    const Index step = tile_.query_step;
-    for (Index u = 0, d = 0; d < tile_.head_dim; ++u, d += U::kElements) {
-      const Unit unit = Load::load_one(query + d * step, step, tile_.head_dim - d);
-      store_units(queries_ + u * W, broadcast_unit(&unit));
-    }
-    return;
-  }
-  for (int j = 0; j < vectors_; ++j) {
-    const Element* rows[L];  // lanes without a row of their own repeat the last one; nothing of theirs is stored
-    for (Index r = 0; r < L; ++r) {
-      const Index row = j * L + r < tile_.rows ? j * L + r : tile_.rows - 1;
-      rows[r] = static_cast<const Element*>(tile_.query[row]);
-    }
-    load_transposed<Load>(rows, 0, tile_.head_dim, tile_.query_step, queries_ + j * L, W);
-  }
-}
-
-/// Cuts the block where the set of vectors that see something changes. False if masks leave nothing of it.
+/// Reads the masks of the block and cuts it into segments. Returns whether any query sees any key of it.
 template <class S>
 bool ScoreTile<S>::plan_block(KeyBlock& block, Index begin) {
   if (tile_.attn_mask[0] || tile_.key_mask) {
@@ -386,8 +299,8 @@ bool ScoreTile<S>::plan_block(KeyBlock& block, Index begin) {
   return block.segment_count > 0;
 }
 
-/// Modifies the scores of a segment in place and raises block_max. The products are still in level 1: a pass of its own
-/// costs 2 % of what they took, and keeps the strips free of all this.
+/// Modifies the scores of a segment in place and updates block_max_. The products are still in level 1, so this pass
+/// takes 2 % of their time, and the strips stay free of masks.
 template <class S>
 void ScoreTile<S>::modify(const KeyBlock& block, const Segment& segment) {
   const P zero = pset1<P>(T(0));
@@ -407,7 +320,7 @@ void ScoreTile<S>::modify(const KeyBlock& block, const Segment& segment) {
   }
 }
 
-/// What modify() has to know of each lane, counted from the block's begin.
+/// The bounds and positions of each lane that modify() needs, counted from the begin of the block.
 template <class S>
 void ScoreTile<S>::fill_lanes(const KeyBlock& block) {
   const Index size = block.end - block.begin;

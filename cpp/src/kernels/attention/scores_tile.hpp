@@ -1,5 +1,5 @@
-// The scores of one tile as the softmax would take them, materialised. One pass over the keys; minus infinity where no
-// row of the tile looks.
+// The scores of one tile as the softmax takes them, written out: scaled, capped, biased, and minus infinity where a key
+// is masked. One pass over the keys. Blocks that no row of the tile sees are filled with minus infinity.
 #pragma once
 
 #include "kernels/attention/score_tile.hpp"
@@ -8,7 +8,7 @@ namespace mha::MHA_ISA {
 namespace {
 
 template <class S, class Element>
-void write_scores_as(const AttentionTile& tile, void* scratch) {
+void scores_tile_as(const AttentionTile& tile, void* scratch) {
   using T = Compute<S>;
   constexpr Index L = kLanes<T>;
   Element nothing;
@@ -31,11 +31,11 @@ void write_scores_as(const AttentionTile& tile, void* scratch) {
 }
 
 template <class S>
-void write_scores(const AttentionTile& tile, void* scratch) {
+void scores_tile(const AttentionTile& tile, void* scratch) {
   if (tile.is_wide)
-    write_scores_as<S, Compute<S>>(tile, scratch);
+    scores_tile_as<S, Compute<S>>(tile, scratch);
   else
-    write_scores_as<S, S>(tile, scratch);
+    scores_tile_as<S, S>(tile, scratch);
 }
 
 }  // namespace

@@ -1,40 +1,41 @@
-// Sums of the softmax, as every kernel keeps them: each row's largest score and its sum of exponentials relative to
-// that.
+// Sums of the softmax in the form that all kernels keep: for each row its largest score m, and the sum of 2^((s - m)
+// scale) over the scores s. Here are the order in which they are added and how two of them are merged.
 #pragma once
 
 #include <math.h>
 
 #include "kernels/attention/modify_scores.hpp"
+#include "kernels/products/kinds.hpp"
 #include "kernels/vectors/exp2.hpp"
-#include "kernels/vectors/operands.hpp"
 
 namespace mha::MHA_ISA {
 namespace {
 
-/// 2^t for t <= 0, the weight of a score, as exact as the units that it becomes one of.
+/// The weight of a score, 2^t for t <= 0. Where weights become pairs of bf16 a coarser polynomial is exact enough.
 template <class S>
 MHA_INLINE Packet<Compute<S>> weight_of(const Packet<Compute<S>>& t) {
-  if constexpr (Units<S>::kJoins)
+  if constexpr (OperandsOf<S>::kJoins)
     return coarse_exp2_of_nonpositive(t);
   else
     return exp2_of_nonpositive(t);
 }
 
-/// The weights of a block are added in this many chains: key k of the block in chain k mod kSumChains, the chains then
-/// in pairs, c and c + 8, c + 4, c + 2, c + 1. So sums are the same whether queries lie in the lanes or keys do, and no
-/// chain is long enough to wait for.
-constexpr Index kSumChains = 16;
+/// The weights of a block are added in so many partial sums, key k of the block to partial sum k mod kPartialSums;
+/// these are then added in pairs, i and i + 8, i + 4, i + 2, i + 1. So the total is the same whether queries lie in the
+/// lanes or keys do, and no addition waits long for the one before.
+constexpr Index kPartialSums = 16;
 
-/// The sum of chains C, C + Step, ... of kChains: `chain(c)` gives one.
-template <int C, int Step, int kChains = kSumChains, class Chain>
-MHA_INLINE auto sum_chains(Chain chain) {
-  if constexpr (Step == kChains)
-    return chain(Index(C));
+/// The total of partial sums I, I + Step, ... of kCount: `part(i)` gives one.
+template <int I, int Step, int kCount = kPartialSums, class Part>
+MHA_INLINE auto add_partial_sums(Part part) {
+  if constexpr (Step == kCount)
+    return part(Index(I));
   else
-    return padd(sum_chains<C, 2 * Step, kChains>(chain), sum_chains<C + Step, 2 * Step, kChains>(chain));
+    return padd(add_partial_sums<I, 2 * Step, kCount>(part), add_partial_sums<I + Step, 2 * Step, kCount>(part));
 }
 
-/// Two sets of sums of the same rows, each relative to a maximum of its own, become one relative to the larger.
+/// Merges two sets of sums of the same rows, each relative to a maximum of its own, into sums relative to the larger
+/// one.
 template <class T>
 struct MergeSums {
   using P = Packet<T>;
@@ -50,8 +51,8 @@ struct MergeSums {
   }
 };
 
-/// The sums of row r with its sink, relative to the larger of the two scores; `kept` brings what is relative to
-/// `maximum` there.
+/// The largest score and the sum of a row, its sink included, in double precision. Sums relative to the maximum of the
+/// keys alone become relative to `highest` if they are multiplied by `kept`.
 struct Total {
   double highest, sum, kept;
 

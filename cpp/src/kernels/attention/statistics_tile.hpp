@@ -1,13 +1,15 @@
-// Statistics of the softmax weights of one tile, which are never stored. Two passes over the keys, as in
-// weigh_tile.hpp: the first finds the maximum and the sum of each row, the second computes the scores again and looks
-// once at each weight, which has the bits that weigh_tile() would have written.
+// Statistics of the softmax weights of one tile, which are never stored: entropy, largest weight and its key, mean
+// distance, and the sum of the weights that each key receives. Two passes over the keys, as in weights_tile.hpp: the
+// first finds the maximum and the sum of each row, the second computes the scores again and reads each weight once. It
+// has the bits that weights_tile() would have written.
 //
-// Entropy: a weight is w = 2^t c, with t <= 0 the score relative to the largest one in units of log 2, and c = 1 / sum.
-// So -sum w log w = -log 2 sum w t - log c sum w. Neither is negative: nothing cancels. Sums over the keys are made
-// block by block, as those of attend_tile.hpp are.
+// Entropy: a weight is w = 2^t c, where t <= 0 is the score minus the largest score in units of log 2, and c = 1 / sum.
+// So
+//   -sum w log w = -log 2 sum w t - log c sum w.
+// Neither term is negative, so nothing cancels. Sums over the keys are made block by block, as in attend_tile.hpp.
 //
-// What a key receives is a chain over the rows, in their order, in double precision. So it depends neither on where
-// tiles end nor on the width of a vector.
+// What a key receives is added row by row, in the order of the rows, in double precision. So it depends neither on
+// where tiles end nor on the width of a vector.
 #pragma once
 
 #include <math.h>
@@ -47,7 +49,7 @@ class StatisticsTile {
   }
 
  private:
-  /// Of the rows of one vector.
+  /// Sums of the rows of one vector, over the keys so far.
   struct Sums {
     P normalizer, weight;
     P log_weight;  // weight times log2 of the weight relative to the largest one
@@ -66,7 +68,7 @@ class StatisticsTile {
     for (Index i = first - block.begin; i < last - block.begin; ++i) {
       const P at = pset1<P>(T(i)), score = pload<P>(scores_.scores() + i * kWidth<T> + j * L);
       const P log2_weight = scores_.log2_weight(score, j);
-      // By selection: a masked key weighs 0 in a row of NaN, too, and 0 log 0 is 0.
+      // Selections: the weight of a masked key is 0 even in a row whose sum is NaN, and 0 log 0 counts as 0.
       const P weight = pandnot(pmul(weight_of<S>(log2_weight), total.normalizer), pcmp_eq(score, minus_infinity));
       weights = padd(weights, weight);
       log_weights = padd(log_weights, pandnot(pmul(weight, log2_weight), pcmp_eq(weight, zero)));
@@ -84,7 +86,8 @@ class StatisticsTile {
     if (outputs_.received) add_received(by_key + (first - block.begin) * L, first, last - first, j);
   }
 
-  /// Where the rows of vector j stand, counted from key `begin`: a place that is the same whatever the other rows are.
+  /// The positions of the rows of vector j relative to key `begin`, the begin of a block. That is the same key whatever
+  /// the other rows are, so distances are rounded alike.
   P positions(Index begin, int j) const {
     alignas(kVectorBytes) T lanes[L];
     for (Index r = 0; r < L; ++r) {
@@ -101,7 +104,7 @@ class StatisticsTile {
       if (lanes[r] >= T(0)) max_key_[j * L + r] = begin + Index(lanes[r]);
   }
 
-  /// by_key [keys][kLanes] to rows, and these to the sums of the keys, one after another.
+  /// Adds the weights of vector j, by_key [keys][kLanes], to what the keys from `first` on receive, row after row.
   void add_received(const T* by_key, Index first, Index keys, int j) {
     alignas(kVectorBytes) T lines[L][kKeyBlock];
     T* rows[L];
@@ -116,10 +119,10 @@ class StatisticsTile {
       const Sums& total = sums_[r / L];
       const Index lane = r % L;
       const double weight = double(lane_of(total.weight, lane));
-      // Where no key has any weight its logarithm is not finite, and does not count.
+      // A row that sees no key has the weight 0 and a normalizer of 0, whose logarithm does not count.
       const double log_of_largest = weight == 0 ? 0 : ::log(double(lane_of(total.normalizer, lane)));
       const double entropy = -(0.6931471805599453 * double(lane_of(total.log_weight, lane)) + weight * log_of_largest);
-      const bool is_number = weight == weight;     // a comparison with NaN finds no largest weight
+      const bool is_number = weight == weight;     // else no comparison found a largest weight
       put(outputs_.entropy[r], T(entropy + 0.0));  // never minus zero
       put(outputs_.max_weight[r], is_number ? lane_of(total.largest, lane) : T(weight));
       put(outputs_.mean_distance[r], lane_of(total.distance, lane));

@@ -1,5 +1,8 @@
-// The softmax weights of one tile, materialised. Two passes over the keys: the first finds each row's maximum and sum,
-// the second computes the scores again and writes the weights. Nothing of size Tk is kept but the result.
+// The softmax weights of one tile, written out: out = softmax(scores).
+//
+// Two passes over the keys: the first finds the maximum and the sum of each row, the second computes the scores again
+// and writes the weights. Scores are computed twice so that nothing of size Tk is kept but the result, and so that a
+// weight has the bits that attend_tile.hpp multiplies values by, apart from the division by the sum.
 #pragma once
 
 #include "kernels/attention/score_tile.hpp"
@@ -8,7 +11,7 @@ namespace mha::MHA_ISA {
 namespace {
 
 template <class S, class Element>
-void weigh_tile_as(const AttentionTile& tile, void* scratch) {
+void weights_tile_as(const AttentionTile& tile, void* scratch) {
   using T = Compute<S>;
   constexpr Index L = kLanes<T>;
   Element zero;
@@ -29,7 +32,7 @@ void weigh_tile_as(const AttentionTile& tile, void* scratch) {
       scores.exponentiate_in_place(block, j);
       const Index first = scores.first_in(block, j), columns = scores.last_in(block, j) - first;
       const Index count = tile.rows - j * L < L ? tile.rows - j * L : L;
-      // In a row of NaN what is masked is still 0: it is selected, since 0 times NaN would not be.
+      // In a row whose sum is NaN a masked weight is still 0. It is selected, since 0 times NaN would be NaN.
       if (masked) scores.normalize(block, j, normalizers[j], masked);
       store_transposed<Element>(scores.scores() + (first - block.begin) * kWidth<T> + j * L, kWidth<T>,
                                 masked ? pset1<Packet<T>>(T(1)) : normalizers[j], rows + j * L, count, first, columns,
@@ -39,11 +42,11 @@ void weigh_tile_as(const AttentionTile& tile, void* scratch) {
 }
 
 template <class S>
-void weigh_tile(const AttentionTile& tile, void* scratch) {
+void weights_tile(const AttentionTile& tile, void* scratch) {
   if (tile.is_wide)
-    weigh_tile_as<S, Compute<S>>(tile, scratch);
+    weights_tile_as<S, Compute<S>>(tile, scratch);
   else
-    weigh_tile_as<S, S>(tile, scratch);
+    weights_tile_as<S, S>(tile, scratch);
 }
 
 }  // namespace

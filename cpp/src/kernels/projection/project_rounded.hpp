@@ -1,39 +1,38 @@
-// Projections of rows in 16 bits: a projection whose results are f32, and their rounding on the way to where they go.
+// Projections of 16-bit rows: a projection whose results are f32, which are rounded on the way to where they go.
 #pragma once
 
-#include "kernels/projection/project_bf16_weights.hpp"
-#include "kernels/projection/project_pairs.hpp"
+#include "kernels/projection/project_tile.hpp"
 
 namespace mha::MHA_ISA {
 namespace {
 
 template <class S>
-std::size_t unit_bytes(Index rows, Index in_features) {
-  return std::size_t(rows * units_row<S>(in_features)) * sizeof(typename Units<S>::Unit);
+std::size_t operand_bytes(Index rows, Index in_features) {
+  return std::size_t(rows * operand_row<S>(in_features)) * sizeof(typename OperandsOf<S>::Operand);
 }
 
-/// Rows in units, as they lie if they can be multiplied so.
+/// Rows as operands: as they lie if they can be multiplied so, else converted to `memory`.
 template <class S>
-void read_units(ProjectionTile& tile, void* memory) {
-  using Unit = typename Units<S>::Unit;
-  if (Units<S>::lie_ready(tile.x_row, tile.x_step, tile.in_features)) {
-    tile.x_row /= Units<S>::kElements;
+void read_operands(ProjectionTile& tile, void* memory) {
+  using Operand = typename OperandsOf<S>::Operand;
+  if (OperandsOf<S>::lie_ready(tile.x_row, tile.x_step, tile.in_features)) {
+    tile.x_row /= OperandsOf<S>::kElements;
     return;
   }
-  const Index row = units_row<S>(tile.in_features);
+  const Index row = operand_row<S>(tile.in_features);
   for (Index r = 0; r < tile.rows; ++r)
     convert_row<S>(static_cast<const S*>(tile.x) + r * tile.x_row, tile.x_step, tile.in_features,
-                   static_cast<Unit*>(memory) + r * row);
+                   static_cast<Operand*>(memory) + r * row);
   tile.x = memory;
   tile.x_row = row;
   tile.x_step = 1;
 }
 
-/// Of the results of a panel, and of what computes them.
+/// Scratch for the results of a panel, and for the projection that computes them.
 inline std::size_t rounded_scratch(Index rows) { return 2 * projection_scratch<float>(rows); }
 
-/// The rows of a panel's results in f32, whole, are 32 KB of scratch for 128 rows: in level 1 or 2 when they are rounded,
-/// 2 % of what it takes to compute them from 512 features.
+/// `project` writes the results of a panel to scratch, in f32: 32 KB for 128 rows, so they are in level 1 or 2 when
+/// they are rounded. Rounding takes 2 % of the time of computing them from 512 features.
 template <class S, void (*project)(const ProjectionTile&, void*)>
 void project_rounded(const ProjectionTile& tile, void* scratch) {
   constexpr Index L = kLanes<float>, kGroup = kVectorBytes / Index(sizeof(float));
@@ -70,18 +69,6 @@ void round_numbers(const void* numbers, void* elements, Index count) {
   Index i = 0;
   for (; i + kLanes<T> <= count; i += kLanes<T>) store_packet(to + i, ploadu<Packet<T>>(from + i));
   for (; i < count; ++i) store_element(to + i, from[i]);
-}
-
-/// With weights in the dtype of the rows.
-template <class S>
-constexpr ProjectionKernel rounded_projection() {
-#ifdef __AVX512BF16__
-  if constexpr (Units<S>::kJoins) return {&unit_bytes<S>, &read_units<S>, &project_rounded<S, &project_pairs>};
-#endif
-  if constexpr (features_per_word(DTypeOf<S>::value, WeightFormat::plain) == 2)
-    return {&unit_bytes<S>, &read_units<S>, &project_rounded<S, &project_bf16_weights>};
-  else
-    return {&unit_bytes<S>, &read_units<S>, &project_rounded<S, &project_tile<float>>};
 }
 
 }  // namespace

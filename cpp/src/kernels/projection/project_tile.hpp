@@ -1,102 +1,113 @@
-// Projections: rows of activations times a packed weight panel, plus bias.
+// Projections: out = activation(x W + bias), rows of activations times one packed weight panel.
 //
-// Weights are packed once into panels [in_features][kPanelBytes] and activations are read by broadcast from where they
-// lie, so a call packs nothing (the "sup" form of BLIS). A panel is taken kDepth features at a time: that part of the
-// panel is read again for every strip of rows and comes from level 2, the rows' own part from level 1. With 6 x 64
-// tiles each 256 bytes of panel feed 384 multiply-adds, 21 bytes a cycle on a core that does two 16-lane multiply-adds
-// a cycle, a third of what level 2 delivers.
+// Weights are packed once into panels [in_features][kPanelBytes]. Activations are read by broadcast from where they
+// lie. So a call packs nothing (the "sup" form of BLIS: Van Zee and van de Geijn, "BLIS", 2015).
+//
+// Memory traffic: a panel is taken kDepth features at a time. That part of it is read again for every strip of rows and
+// comes from level 2; the same features of the rows come from level 1. With tiles of 6 x 64 each 256 bytes of panel
+// feed 384 multiply-adds: 21 bytes a cycle on a core that does two 16-lane multiply-adds a cycle, a third of what level
+// 2 delivers.
+//
+// Numerics: an element is a sum over the features in partial sums (PacketTile::multiply_long) within blocks of kDepth,
+// both counted from feature 0, whatever rows are computed with it.
 #pragma once
 
 #include "kernels/kernel_table.hpp"
-#include "kernels/products/microkernel.hpp"
+#include "kernels/products/kinds.hpp"
 #include "kernels/products/strips.hpp"
 #include "kernels/rows/activate.hpp"
 
 namespace mha::MHA_ISA {
 namespace {
 
-/// Features in a block: 192 KB of panel, a fifth of level 2 on Zen; BERT's 768 in one.
+/// Features in a block: 192 KB of panel, a fifth of level 2 on Zen. The 768 features of BERT are one block.
 constexpr Index kDepth = 768;
 
 template <class T>
 constexpr Index kPanelWidth = kPanelBytes / Index(sizeof(T));
 
-template <class T>
+template <class Products>
 struct ProjectionArguments {
+  using T = typename Products::Sum;
   Index depth;
-  const T* x;
+  const typename Products::Operand* x;
   Index x_row, x_step;
-  const T* panel;  // at the strip of columns
-  const T* start;  // what to add to: the bias (start_row = 0) or the sums so far
+  const typename Products::PanelOperand* panel;  // at the strip of columns
+  const T* start;                                // what to add to: the bias (start_row = 0) or the sums so far
   Index start_row;
   T* out[kVectors];  // where each vector of columns goes: the sums so far, or the result
   Index out_row;
   Activation activation;
 };
 
-/// M rows of N vectors of columns. Results leave the registers for where they belong: written in a burst of their own,
-/// they would wait for memory; between multiply-adds nobody waits.
-template <class T, int M, int N, int kAhead>
+/// M rows of N vectors of columns. Results go from the registers to where they belong: between multiply-adds nothing
+/// waits for these stores, while a pass of its own would wait for memory.
+template <class Products, int M, int N, int kAhead>
 struct ProjectStrip {
-  static void run(const ProjectionArguments<T>& g, Index row) {
+  static void run(const ProjectionArguments<Products>& g, Index row) {
+    using T = typename Products::Sum;
     using P = Packet<T>;
     constexpr Index L = kLanes<T>;
     const T* start = g.start + row * g.start_row;
-    multiply_long_tile<T, M, N, kAhead>(g.depth, g.x + row * g.x_row, g.x_row, g.x_step, g.panel, kPanelWidth<T>,
-                                        [&](int i, int j, const P& sum) MHA_INLINE_LAMBDA {
-                                          pstoreu(g.out[j] + (row + i) * g.out_row,
-                                                  padd(pload<P>(start + i * g.start_row + j * L), sum));
-                                        });
+    Products::Tile::template multiply_long<M, N, kAhead>(
+        g.depth, g.x + row * g.x_row, g.x_row, g.x_step, g.panel, kPanelWidth<T>,
+        [&](int i, int j, const P& sum) MHA_INLINE_LAMBDA {
+          pstoreu(g.out[j] + (row + i) * g.out_row, padd(pload<P>(start + i * g.start_row + j * L), sum));
+        });
   }
 };
 
-/// The same, and the results activated while they are in level 1: relu costs 3 cycles a vector so, 7 to 16 in a pass over
-/// the whole block. A strip function of its own, since a branch in ProjectRows moves the registers of its loops.
-template <class T, int M, int N, int kAhead>
+/// The same, with the results activated while they are in level 1: relu costs 3 cycles a vector that way, 7 to 16 in a
+/// pass over the whole block. A strip function of its own, since a branch in ProjectStrip changes how its loops use
+/// registers.
+template <class Products, int M, int N, int kAhead>
 struct ProjectAndActivateStrip {
-  static void run(const ProjectionArguments<T>& g, Index row) {
-    ProjectStrip<T, M, N, kAhead>::run(g, row);
+  static void run(const ProjectionArguments<Products>& g, Index row) {
+    using T = typename Products::Sum;
+    ProjectStrip<Products, M, N, kAhead>::run(g, row);
     activate<T>(g.activation, g.out, N, row, M, g.out_row);
   }
 };
 
-/// Rows of a panel between being asked for and being read by the first strip: 8 KB. With one strip (6 rows, weights in
-/// level 3) a projection takes 0.65 of the time, with two 0.8, with 22 (128 rows) 0.98; at a distance of 16 rows 0.8 and
-/// 0.85. A single row reads faster: with 12 KB it takes 0.95, and eight rows 1.02.
+/// The first strip of rows prefetches so many rows of the panel before it reads them: 8 KB. A projection of one strip
+/// (6 rows, weights in level 3) then takes 0.65 of the time, of two strips 0.8, of 22 strips (128 rows) 0.98. With 4 KB
+/// one strip takes 0.8, two 0.85. A single row reads faster: with 12 KB it takes 0.95 of its time with 8 KB, and eight
+/// rows 1.02.
 constexpr int panel_rows_ahead(int rows) { return rows == 1 ? 48 : 32; }
 
-template <class T, int M, int N>
-using ProjectRows = ProjectStrip<T, M, N, 0>;
-template <class T, int M, int N>
-using ProjectFirstRows = ProjectStrip<T, M, N, panel_rows_ahead(M)>;
-template <class T, int M, int N>
-using ProjectAndActivateRows = ProjectAndActivateStrip<T, M, N, 0>;
-template <class T, int M, int N>
-using ProjectAndActivateFirstRows = ProjectAndActivateStrip<T, M, N, panel_rows_ahead(M)>;
+template <class Products, int M, int N>
+using ProjectRows = ProjectStrip<Products, M, N, 0>;
+template <class Products, int M, int N>
+using ProjectFirstRows = ProjectStrip<Products, M, N, panel_rows_ahead(M)>;
+template <class Products, int M, int N>
+using ProjectAndActivateRows = ProjectAndActivateStrip<Products, M, N, 0>;
+template <class Products, int M, int N>
+using ProjectAndActivateFirstRows = ProjectAndActivateStrip<Products, M, N, panel_rows_ahead(M)>;
 
-/// Strips as wide as a register tile, or half of that: a quarter and three quarters, for panels that end in padding, would
-/// be half of the code.
-template <template <class, int, int> class Strip, class T>
-using ProjectTable = StripTable<Strip, T, ProjectionArguments<T>, kVectors / 2>;
+/// Strips are as wide as a register tile, or half of that. A quarter and three quarters, for panels that end in
+/// padding, would be half of the code.
+template <template <class, int, int> class Strip, class Products>
+using ProjectTable = StripTable<Strip, Products, ProjectionArguments<Products>, kVectors / 2>;
 
 template <class T>
 std::size_t projection_scratch(Index rows) {
   return std::size_t(rows * kPanelBytes);
 }
 
-template <class T>
+template <class Products>
 void project_tile(const ProjectionTile& tile, void* scratch) {
-  static constexpr ProjectTable<ProjectRows, T> project;
-  static constexpr ProjectTable<ProjectAndActivateRows, T> project_and_activate;
-  static constexpr ProjectTable<ProjectFirstRows, T> project_first;
-  static constexpr ProjectTable<ProjectAndActivateFirstRows, T> project_and_activate_first;
+  using T = typename Products::Sum;
+  static constexpr ProjectTable<ProjectRows, Products> project;
+  static constexpr ProjectTable<ProjectAndActivateRows, Products> project_and_activate;
+  static constexpr ProjectTable<ProjectFirstRows, Products> project_first;
+  static constexpr ProjectTable<ProjectAndActivateFirstRows, Products> project_and_activate_first;
   constexpr Index L = kLanes<T>, kGroup = kVectorBytes / Index(sizeof(T)), kGroups = kPanelBytes / kVectorBytes;
   T* sums = static_cast<T*>(scratch);
   constexpr Index kHalf = kVectors / 2 * L;
   Index groups = kGroups;
   while (groups > 0 && tile.group_columns[groups - 1] == 0) --groups;  // padding at the end
   const Index columns = (groups * kGroup + kHalf - 1) / kHalf * kHalf;
-  bool is_direct = tile.out_step == 1;  // whole vectors next to each other: no detour through the sums
+  bool is_direct = tile.out_step == 1;  // all results are whole vectors of contiguous columns
   for (Index g = 0; g < columns / kGroup; ++g) is_direct = is_direct && tile.group_columns[g] == kGroup;
 
   Index k = 0;
@@ -105,16 +116,16 @@ void project_tile(const ProjectionTile& tile, void* scratch) {
     const bool is_last = k + depth == tile.in_features;
     for (Index column = 0; column < columns; column += kWidth<T>) {
       const Index rest = columns - column, width = rest < kWidth<T> ? rest : kWidth<T>;
-      ProjectionArguments<T> arguments{depth,
-                                       static_cast<const T*>(tile.x) + k * tile.x_step,
-                                       tile.x_row,
-                                       tile.x_step,
-                                       static_cast<const T*>(tile.panel) + k * kPanelWidth<T> + column,
-                                       k == 0 ? static_cast<const T*>(tile.bias) + column : sums + column,
-                                       k == 0 ? 0 : kPanelWidth<T>,
-                                       {},
-                                       is_last && is_direct ? tile.out_row : kPanelWidth<T>,
-                                       tile.activation};
+      ProjectionArguments<Products> arguments{depth,
+                                              static_cast<const T*>(tile.x) + k * tile.x_step,
+                                              tile.x_row,
+                                              tile.x_step,
+                                              static_cast<const T*>(tile.panel) + k * kPanelWidth<T> + column,
+                                              k == 0 ? static_cast<const T*>(tile.bias) + column : sums + column,
+                                              k == 0 ? 0 : kPanelWidth<T>,
+                                              {},
+                                              is_last && is_direct ? tile.out_row : kPanelWidth<T>,
+                                              tile.activation};
       for (Index j = 0; j < width / L; ++j) {
         const Index at = column + j * L;
         arguments.out[j] = is_last && is_direct ? static_cast<T*>(tile.out[at / kGroup]) + at % kGroup : sums + at;

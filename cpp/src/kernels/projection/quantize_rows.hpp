@@ -1,25 +1,28 @@
-// Rows of f32 to 8-bit integers, for weights that are.
+// Quantizes rows of f32 to 8-bit integers, for projections with int8 weights: x = q * scale, with one scale for each
+// row.
 //
-// x = q * scale with one scale for each row. The row and 0 lie in [lo, hi]; m = hi / 2 - lo / 2, or kLeastQuantizedMax if
-// that is larger; scale = m / 127 and q = rint(x * (127 / m)), ties to even. So there are 255 steps from the least q to the
-// largest at most, and where the numbers of a row lie on one side of 0, as behind an activation, all are on that side.
-// Each operation is rounded by itself: all instruction sets agree in every bit. A row that holds what is not finite gets
-// the scale NaN.
+// The row and 0 lie in [lo, hi]. With m = hi / 2 - lo / 2, or kLeastQuantizedMax if that is larger,
+//   scale = m / 127   and   q = rint(x * (127 / m)), ties to even.
+// So there are at most 255 steps from the least q to the largest one. Where all numbers of a row have one sign, as
+// after an activation, all these steps are on that side of 0.
+//
+// Numerics: each operation is rounded by itself, so all instruction sets give the same bits. A row that holds an
+// infinity or a NaN gets the scale NaN.
 #pragma once
 
 #include "kernels/kernel_table.hpp"
-#include "kernels/projection/int8_products.hpp"
+#include "kernels/products/byte_products.hpp"
 
 namespace mha::MHA_ISA {
 namespace {
 
-/// Bytes of a quantized row: whole vectors.
+/// Bytes of a quantized row, padded to whole vectors of features.
 inline Index quantized_row_bytes(Index in_features) {
   constexpr Index L = kLanes<float>;
-  return (in_features + L - 1) / L * L * kFeatureBytes;
+  return (in_features + L - 1) / L * L * ByteProducts::kFeatureBytes;
 }
 
-/// visit(feature, vector of features) for a row, the last one filled up with zeros.
+/// Calls visit(first feature, vector of features) for a row, the last vector filled up with zeros.
 template <class Visit>
 MHA_INLINE void for_each_vector_of_row(const float* x, Index step, Index count, Visit visit) {
   constexpr Index L = kLanes<float>;
@@ -33,7 +36,7 @@ MHA_INLINE void for_each_vector_of_row(const float* x, Index step, Index count, 
   }
 }
 
-/// The rows, and behind them their scales.
+/// Bytes of the quantized rows and, behind them, their scales.
 inline std::size_t quantized_bytes(Index rows, Index in_features) {
   return std::size_t(rows * (quantized_row_bytes(in_features) + Index(sizeof(QuantizedRow))));
 }
@@ -43,8 +46,8 @@ inline void quantize_rows(ProjectionTile& tile, void* memory) {
   auto* const scales = reinterpret_cast<QuantizedRow*>(static_cast<unsigned char*>(memory) + tile.rows * out_row);
   for (Index r = 0; r < tile.rows; ++r) {
     const float* const x = static_cast<const float*>(tile.x) + r * tile.x_row;
-    // As integers the bits of the largest number are the largest with a sign, those of the least negative one the
-    // largest without. NaN is behind infinity, so it is found whatever else there is.
+    // Bits compared as signed integers give the largest positive number, as unsigned ones the most negative number. The
+    // bits of a NaN are larger than those of infinity, so one NaN is always found.
     Ints largest = {};
     Bits least = {};
     for_each_vector_of_row(x, tile.x_step, tile.in_features, [&](Index, const Floats& lanes) MHA_INLINE_LAMBDA {
@@ -67,14 +70,14 @@ inline void quantize_rows(ProjectionTile& tile, void* memory) {
     const float factor = is_finite ? 127.0f / most : 0.0f;
     scales[r].scale = is_finite ? most / 127.0f : __builtin_nanf("");
 
-    // Added to 1.5 * 2^23 a number is rounded to an integer, which the lower bits then hold.
+    // Adding 1.5 * 2^23 rounds a number to an integer, which is then in the lower bits.
     constexpr float kRounds = 12582912.0f;
     const auto integers = [factor](const Floats& lanes) MHA_INLINE_LAMBDA { return Bits(lanes * factor + kRounds); };
-    const std::uint32_t offset = kHasOffset && is_finite ? 0u - integers(Floats{} + low)[0] : 0u;
+    const std::uint32_t offset = ByteProducts::kHasOffset && is_finite ? 0u - integers(Floats{} + low)[0] : 0u;
     scales[r].offset = std::int32_t(offset & 0xff);
     auto* const out = static_cast<unsigned char*>(memory) + r * out_row;
     for_each_vector_of_row(x, tile.x_step, tile.in_features, [&](Index k, const Floats& lanes) MHA_INLINE_LAMBDA {
-      store_features(out + k * kFeatureBytes, integers(lanes) + offset);
+      ByteProducts::store_features(out + k * ByteProducts::kFeatureBytes, integers(lanes) + offset);
     });
   }
   tile.x = memory;

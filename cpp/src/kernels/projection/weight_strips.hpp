@@ -1,11 +1,12 @@
-// What the projections with narrow weights share: strips as wide as a register tile, and where their columns go.
+// What the projections whose weights are narrower than their sums share: strips as wide as a register tile, and where
+// their columns go.
 //
-// Narrow weights are those of WeightFormat::bf16 and int8. A word of four bytes, the column of one panel row, then holds
-// two or four input features of one output feature; rows and results are f32.
+// These are weights of WeightFormat::bf16 and int8, and pairs of bf16. A word of four bytes, one column of one row of a
+// panel, holds two or four input features of one output feature. Results are f32.
 #pragma once
 
 #include "kernels/kernel_table.hpp"
-#include "kernels/products/microkernel.hpp"
+#include "kernels/products/kinds.hpp"
 #include "kernels/products/strips.hpp"
 #include "kernels/rows/activate.hpp"
 
@@ -25,20 +26,20 @@ struct WeightStrip {
   const std::byte* panel() const { return static_cast<const std::byte*>(tile->panel) + column * Index(sizeof(float)); }
 };
 
-/// Function tables of all strip heights, at full width only: what is saved where a panel ends in padding is not worth
+/// Strips of all heights, at full width only: narrower ones would save a little where a panel ends in padding, for
 /// three times the code.
-template <template <class, int, int> class Strip>
-using WeightStripTable = StripTable<Strip, float, WeightStrip, kVectors>;
+template <template <class, int, int> class Strip, class Products>
+using WeightStripTable = StripTable<Strip, Products, WeightStrip, kVectors>;
 
-/// out = strips(x panel ...), column by column of the register tile. Where columns do not go to whole vectors next to
-/// each other they take a detour through `scratch`, projection_scratch() of it.
+/// Runs the strips for each group of columns as wide as a register tile. Results that are not whole vectors of
+/// contiguous columns go through `scratch`, which has projection_scratch() bytes.
 template <class Rows, class FirstRows>
 void project_narrow(const ProjectionTile& tile, void* scratch, const Rows& strips, const FirstRows& first) {
   constexpr Index L = kLanes<float>, kColumns = kPanelBytes / Index(sizeof(float));
   constexpr Index kGroup = kVectorBytes / Index(sizeof(float)), kGroups = kPanelBytes / kVectorBytes;
   float* const sums = static_cast<float*>(scratch);
   bool is_direct = tile.out_step == 1;
-  Index columns = 0;  // up to the padding at the end
+  Index columns = 0;  // without the padding at the end
   for (Index g = 0; g < kGroups; ++g) {
     is_direct = is_direct && tile.group_columns[g] == kGroup;
     if (tile.group_columns[g] > 0) columns = (g + 1) * kGroup;

@@ -1,8 +1,9 @@
-// Activations: relu, and GELU, exact and by tanh.
+// Activations: relu, and GELU in its exact form and by tanh.
 //
-// Both forms of GELU are x F(x), where F rises from 0 to 1 and F(-x) = 1 - F(x). With the upper tail 1 - F of |x| alone,
-//   x F(x) = relu(x) - |x| (1 - F(|x|)),
-// and a negative x keeps its relative accuracy, which x / 2 (1 + erf) loses to the cancellation of 1 and erf.
+// Both forms of GELU are x F(x), where F rises from 0 to 1 and F(-x) = 1 - F(x). They are computed from the upper tail
+// 1 - F(|x|) alone:
+//   x F(x) = relu(x) - |x| (1 - F(|x|)).
+// So a negative x keeps its relative accuracy, which x / 2 (1 + erf) loses where 1 and erf cancel.
 #pragma once
 
 #include <math.h>
@@ -19,9 +20,9 @@ MHA_INLINE Packet<T> relu(const Packet<T>& x) {
   return pandnot(x, pcmp_lt(x, pset1<Packet<T>>(T(0))));
 }
 
-/// 1 - Phi(a) for 0 <= a <= 40: 2^(-a^2 log2(e) / 2), and for the rest, the ratio of Mills over sqrt(2 pi), a ratio of
-/// polynomials. Minimax in relative error on [0, 14.4], beyond which the power is 0: 1.1e-8 with these coefficients,
-/// fitted anew after each was rounded. None is negative, so nothing cancels.
+/// 1 - Phi(a) for 0 <= a <= 40: 2^(-a^2 log2(e) / 2) times the ratio of Mills over sqrt(2 pi), which is a ratio of two
+/// polynomials here. Minimax in relative error on [0, 14.4], where the power reaches 0: 1.1e-8 with these coefficients,
+/// each fitted anew after those before it were rounded. None is negative, so nothing cancels.
 MHA_INLINE Packet<float> normal_tail(const Packet<float>& a) {
   using P = Packet<float>;
   P p = pset1<P>(0x1.0b452cp-8f);
@@ -38,7 +39,7 @@ MHA_INLINE Packet<float> normal_tail(const Packet<float>& a) {
   const P power = exp2_of_nonpositive(pmul(pmul(a, a), pset1<P>(-0.72134752f)));
   return pdiv(pmul(p, power), q);
 }
-/// Few use GELU in f64: the C library.
+/// Few use GELU in f64, so this is the C library.
 MHA_INLINE Packet<double> normal_tail(const Packet<double>& a) {
   alignas(kVectorBytes) double lanes[kLanes<double>];
   pstore(lanes, a);
@@ -56,15 +57,15 @@ MHA_INLINE Packet<T> tanh_tail(const Packet<T>& a) {
   return pdiv(e, padd(e, pset1<P>(T(1))));
 }
 
-/// From 40 on every tail is 0, in f64 too; infinity times 0 would be NaN. What becomes of NaN there does not matter,
-/// since relu keeps it.
+/// |x| is limited to 40, where every tail is 0, in f64 too: infinity times 0 would be NaN. It does not matter what the
+/// limit does to a NaN, since relu keeps it.
 template <class T, class Tail>
 MHA_INLINE Packet<T> gelu_by_tail(const Packet<T>& x, Tail tail) {
   const Packet<T> a = pmin(pabs(x), pset1<Packet<T>>(T(40)));
   return pmadd(pnegate(a), tail(a), relu<T>(x));
 }
 
-/// `rows` rows of `vectors` vectors, from row `first` on: row r of vector j lies at columns[j] + r * row.
+/// Replaces `rows` rows of `vectors` vectors, from row `first` on: row r of vector j lies at columns[j] + r * row.
 template <class T, class Function>
 MHA_INLINE void replace_vectors(T* const* columns, int vectors, Index first, Index rows, Index row, Function function) {
   for (Index r = first; r < first + rows; ++r)
@@ -74,7 +75,8 @@ MHA_INLINE void replace_vectors(T* const* columns, int vectors, Index first, Ind
     }
 }
 
-/// A function of its own: one copy for all the register tiles whose results it takes up while they are in level 1.
+/// Activates the results of a register tile while they are in level 1. Not inlined: one copy serves all shapes of
+/// tiles.
 template <class T>
 __attribute__((noinline)) void activate(Activation activation, T* const* columns, int vectors, Index first, Index rows,
                                         Index row) {

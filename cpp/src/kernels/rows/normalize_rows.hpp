@@ -1,5 +1,12 @@
-// Layer norm of rows, and the addition before it, in one trip through memory: what a row's second and third pass read
-// is in level 1.
+// Layer norm of rows, and the residual addition before it:
+//
+//   z = x + residual,   out = (z - mean) / sqrt(variance + eps) * weight + bias
+//
+// Memory traffic: a row is read from memory and written once. Its second and third pass read it from level 1.
+//
+// Numerics: sums over a row have an order that depends on the number of columns alone (RowSum). The mean is corrected
+// by the mean of what is left after subtracting it (Chan, Golub and LeVeque, "Algorithms for Computing the Sample
+// Variance", 1983, the corrected two-pass algorithm).
 #pragma once
 
 #include <math.h>
@@ -9,19 +16,19 @@
 namespace mha::MHA_ISA {
 namespace {
 
-/// A sum over the columns of a row, in an order that they alone fix: whole vector v is added in chain v mod kChains,
-/// what is left over in a chain of its own.
+/// A sum over the columns of a row: whole vector v is added to partial sum v mod kParts, the columns behind the last
+/// whole vector to one of their own. total() adds the partial sums in pairs.
 template <class T>
 struct RowSum {
-  static constexpr int kChains = 4;  // an addition every cycle in spite of its latency
-  Packet<T> chains[kChains + 1];
+  static constexpr int kParts = 4;  // as many additions at a time as hide the latency of one
+  Packet<T> parts[kParts + 1];
 
   RowSum() {
     MHA_UNROLL
-    for (int chain = 0; chain <= kChains; ++chain) chains[chain] = pset1<Packet<T>>(T(0));
+    for (int part = 0; part <= kParts; ++part) parts[part] = pset1<Packet<T>>(T(0));
   }
   MHA_INLINE T total() const {
-    return predux(padd(padd(padd(chains[0], chains[1]), padd(chains[2], chains[3])), chains[kChains]));
+    return predux(padd(padd(padd(parts[0], parts[1]), padd(parts[2], parts[3])), parts[kParts]));
   }
 };
 
@@ -30,7 +37,7 @@ class RowNormalizer {
   using T = Compute<S>;
   using P = Packet<T>;
   static constexpr Index L = kLanes<T>;
-  static constexpr int kChains = RowSum<T>::kChains;
+  static constexpr int kParts = RowSum<T>::kParts;
 
  public:
   explicit RowNormalizer(const NormalizeTile& tile)
@@ -46,7 +53,7 @@ class RowNormalizer {
       const S* const residual = row(static_cast<const S*>(tile_.residual), tile_.residual_row);
       S* const sum = row(static_cast<S*>(tile_.sum), tile_.sum_row);
       S* const out = row(static_cast<S*>(tile_.out), tile_.out_row);
-      // With an addition, z is kept where it is wanted, else where the result will be.
+      // After an addition z is read again: from `sum` if it is written there, else from `out`, where it waits.
       S* const kept = sum ? sum : residual ? out : nullptr;
       const T total = add(x, residual, kept);
       if (out) normalize(kept ? kept : x, total, out);
@@ -54,8 +61,8 @@ class RowNormalizer {
   }
 
  private:
-  // The last few columns, fewer than a vector, go through a buffer: nothing outside the row is read or written. The
-  // lanes behind them hold 0.
+  // A vector of columns is Whole, or it is the Rest: the last columns, fewer than a vector. Those go through a buffer,
+  // so that nothing outside the row is read or written; the other lanes hold 0.
   struct Whole {};
   struct Rest {};
   MHA_INLINE P load(const S* at, Whole) const { return load_packet(at); }
@@ -73,59 +80,58 @@ class RowNormalizer {
   MHA_INLINE P without_padding(const P& value, Whole) const { return value; }
   MHA_INLINE P without_padding(const P& value, Rest) const { return pand(value, in_rest_); }
 
-  /// visit(column, chain, Whole or Rest) for every vector of a row.
+  /// Calls visit(column, partial sum, Whole or Rest) for every vector of a row.
   template <class Visit>
   MHA_INLINE void for_each_vector(Visit visit) const {
     Index column = 0;
-    for (; column + kChains * L <= whole_; column += kChains * L) {
+    for (; column + kParts * L <= whole_; column += kParts * L) {
       MHA_UNROLL
-      for (int chain = 0; chain < kChains; ++chain) visit(column + chain * L, chain, Whole());
+      for (int part = 0; part < kParts; ++part) visit(column + part * L, part, Whole());
     }
     MHA_UNROLL
-    for (int chain = 0; chain < kChains - 1; ++chain)
-      if (column + (chain + 1) * L <= whole_) visit(column + chain * L, chain, Whole());
-    if (rest_ > 0) visit(whole_, kChains, Rest());
+    for (int part = 0; part < kParts - 1; ++part)
+      if (column + (part + 1) * L <= whole_) visit(column + part * L, part, Whole());
+    if (rest_ > 0) visit(whole_, kParts, Rest());
   }
 
-  /// z = x + residual, to `kept` if there is such a place; returns the sum of z.
+  /// z = x + residual, written to `kept` if that is not null. Returns the sum of z.
   MHA_INLINE T add(const S* x, const S* residual, S* kept) const {
     RowSum<T> sum;
-    for_each_vector([&](Index column, int chain, auto part) MHA_INLINE_LAMBDA {
-      P z = load(x + column, part);
-      if (residual) z = padd(z, load(residual + column, part));
-      if (kept) store(kept + column, z, part);
-      sum.chains[chain] = padd(sum.chains[chain], z);
+    for_each_vector([&](Index column, int part, auto lanes) MHA_INLINE_LAMBDA {
+      P z = load(x + column, lanes);
+      if (residual) z = padd(z, load(residual + column, lanes));
+      if (kept) store(kept + column, z, lanes);
+      sum.parts[part] = padd(sum.parts[part], z);
     });
     return sum.total();
   }
 
-  /// The mean is rounded; the mean of what is left, d = z - mean, corrects it, and the variance with it (Chan, Golub and
-  /// LeVeque, "Algorithms for Computing the Sample Variance", 1983, the corrected two-pass algorithm).
+  /// The mean is rounded. The mean of d = z - mean corrects it, and the variance with it.
   MHA_INLINE void normalize(const S* z, T total, S* out) const {
     const double n = double(tile_.columns);
     const P mean = pset1<P>(T(double(total) / n));
     RowSum<T> sum, squares;
-    for_each_vector([&](Index column, int chain, auto part) MHA_INLINE_LAMBDA {
-      const P d = without_padding(psub(load(z + column, part), mean), part);
-      sum.chains[chain] = padd(sum.chains[chain], d);
-      squares.chains[chain] = pmadd(d, d, squares.chains[chain]);
+    for_each_vector([&](Index column, int part, auto lanes) MHA_INLINE_LAMBDA {
+      const P d = without_padding(psub(load(z + column, lanes), mean), lanes);
+      sum.parts[part] = padd(sum.parts[part], d);
+      squares.parts[part] = pmadd(d, d, squares.parts[part]);
     });
     const double left = double(sum.total()) / n;
     const double variance = double(squares.total()) / n - left * left;
     const double spread = variance < 0 ? 0 : variance;  // rounding alone can make it negative; NaN stays NaN
     const P correction = pset1<P>(T(left)), factor = pset1<P>(T(1 / ::sqrt(spread + tile_.eps)));
     const S *const weight = static_cast<const S*>(tile_.weight), *const bias = static_cast<const S*>(tile_.bias);
-    for_each_vector([&](Index column, int, auto part) MHA_INLINE_LAMBDA {
-      const P d = psub(psub(load(z + column, part), mean), correction);
-      const P w = weight ? load(weight + column, part) : pset1<P>(T(1));
-      const P b = bias ? load(bias + column, part) : pset1<P>(T(0));
-      store(out + column, pmadd(pmul(d, factor), w, b), part);
+    for_each_vector([&](Index column, int, auto lanes) MHA_INLINE_LAMBDA {
+      const P d = psub(psub(load(z + column, lanes), mean), correction);
+      const P w = weight ? load(weight + column, lanes) : pset1<P>(T(1));
+      const P b = bias ? load(bias + column, lanes) : pset1<P>(T(0));
+      store(out + column, pmadd(pmul(d, factor), w, b), lanes);
     });
   }
 
   const NormalizeTile& tile_;
-  Index whole_, rest_;  // columns in whole vectors, columns left over
-  P in_rest_;           // all bits in the lanes of the latter
+  Index whole_, rest_;  // columns in whole vectors; columns behind these
+  P in_rest_;           // all bits set in the lanes of the rest
 };
 
 template <class S>

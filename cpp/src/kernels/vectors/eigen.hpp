@@ -1,8 +1,9 @@
 // The only <Eigen/...> include of the library.
 //
-// Eigen is all templates, and this folder is compiled once per instruction set: two objects would hold weak symbols of
-// one name and different code, and the linker would keep either. Renaming the namespace before the include gives every
-// object an Eigen of its own. From it we take the packet operations: one vocabulary for SSE, AVX, AVX-512 and NEON.
+// Eigen is all templates, and this folder is compiled once for each instruction set. Two objects would hold weak
+// symbols with the same name and different code, and the linker would keep one of them for both. Renaming the namespace
+// before the include gives every object an Eigen of its own. We use its packet operations: one vocabulary for SSE, AVX,
+// AVX-512 and NEON.
 #pragma once
 
 #ifndef MHA_ISA
@@ -19,7 +20,7 @@
 
 #include "mha/tensor_view.hpp"
 
-// Loops over the registers of a tile must disappear, or the accumulators live in memory.
+// Loops over the registers of a tile must be unrolled completely, or the accumulators live in memory.
 #define MHA_UNROLL _Pragma("GCC unroll 16")
 #define MHA_INLINE __attribute__((always_inline)) inline
 #define MHA_INLINE_LAMBDA __attribute__((always_inline))
@@ -35,7 +36,7 @@ using Packet = typename packet_traits<T>::type;
 template <class T>
 constexpr int kLanes = packet_traits<T>::size;
 
-// std::numeric_limits is a template that every object would share.
+// Not std::numeric_limits: a template that all objects would share.
 template <class T>
 constexpr T kInfinity = T(__builtin_inf());
 template <class T>
@@ -45,13 +46,9 @@ constexpr T kLowest = sizeof(T) == 4 ? T(-__FLT_MAX__) : T(-__DBL_MAX__);
 /// with 16 registers 6 x 2; EVEX and AArch64 have 32.
 constexpr int kVectors = EIGEN_ARCH_DEFAULT_NUMBER_OF_REGISTERS >= 32 ? 4 : 2;
 
-/// Columns of a register tile.
+/// Lanes of a register tile.
 template <class T>
 constexpr int kWidth = kVectors * kLanes<T>;
-
-/// Most rows of a register tile that is n vectors wide: 24 accumulators at full width (12 with 16 registers); eight
-/// rows are enough for the latency of a multiply-add at any narrower one.
-constexpr int tile_rows(int n) { return n == kVectors ? 6 : 8; }
 
 }  // namespace
 }  // namespace mha::MHA_ISA

@@ -1,9 +1,9 @@
-// Elements as they lie in memory, and the numbers that kernels compute with. An element of 16 bits becomes an f32 on
-// its way into a register, exactly, and an f32 is rounded to nearest even, once, on its way out.
+// From elements in memory to the numbers that kernels compute with, and back. A 16-bit element becomes an f32 exactly
+// when it is loaded, and an f32 is rounded to nearest even, once, when it is stored.
 //
-// In the vector types of the compiler, which every instruction set has, and which become VPMOVZX and shifts; binary16
-// by the instructions for it where there are any. Those round as the arithmetic here does (after F. Giesen's
-// float-to-half conversions), and neither of the two asks the processor's mode for subnormal numbers.
+// Conversions are written in the vector types of the compiler, which every instruction set has and which become VPMOVZX
+// and shifts. binary16 uses its instructions where there are any; they round like the arithmetic here (after F.
+// Giesen's float-to-half conversions), and neither depends on the processor's mode for subnormal numbers.
 #pragma once
 
 #include <stdint.h>
@@ -27,11 +27,22 @@ struct ComputeType<BFloat16> {
   using type = float;
 };
 
-/// What elements of type S are computed in: the accumulator of dtypes.def.
+/// The type in which elements of type S are computed: the accumulator of dtypes.def.
 template <class S>
 using Compute = typename ComputeType<S>::type;
 
-/// As many as there are lanes of f32: half a vector.
+/// Rows of elements or operands, `row` of them apart; neighbours in a row are `step` apart.
+template <class T>
+struct Rows {
+  const T* data;
+  Index row, step;
+};
+
+/// What stands for columns that are not there, or that must not be seen.
+template <class S, Index kCount>
+alignas(kVectorBytes) constexpr S kZeros[kCount] = {};
+
+/// As many 16-bit integers as there are lanes of f32: half a vector.
 using ShortLanes = uint16_t __attribute__((vector_size(kPacketBytes / 2)));
 
 MHA_INLINE Bits load_words(const void* shorts) {
@@ -42,7 +53,7 @@ MHA_INLINE void store_words(void* shorts, const Bits& words) {
   __builtin_memcpy(shorts, &lanes, sizeof lanes);
 }
 
-/// kLanes elements that lie next to each other, at any address.
+/// kLanes contiguous elements, at any address.
 MHA_INLINE Packet<float> load_packet(const float* from) { return ploadu<Packet<float>>(from); }
 MHA_INLINE Packet<double> load_packet(const double* from) { return ploadu<Packet<double>>(from); }
 MHA_INLINE Packet<float> load_packet(const BFloat16* from) { return Packet<float>(load_words(from) << 16); }
@@ -76,7 +87,7 @@ MHA_INLINE Packet<float> load_packet(const Float16* from) {
   const Bits half = load_words(from), magnitude = (half & 0x7fff) << 13;
   const Bits is_subnormal = Bits(magnitude < (1 << 23));
   const Bits is_special = Bits(magnitude >= (31 << 23));  // infinity, NaN
-  // A subnormal number is what is left of 2^-14 + its digits.
+  // A subnormal number: its digits behind the exponent of 2^-14, minus 2^-14.
   constexpr float kSmallestNormal = 0x1p-14f;
   const Bits normal = magnitude + kRebias + (is_special & kRebias);
   const Bits subnormal = Bits(Floats(magnitude + kRebias + (1 << 23)) - kSmallestNormal);
@@ -87,7 +98,7 @@ MHA_INLINE void store_packet(Float16* to, const Packet<float>& x) {
   const Bits is_nan = Bits(magnitude > 0x7f800000);
   const Bits is_large = Bits(magnitude >= (127 + 16) << 23);  // rounds to infinity, or is NaN
   const Bits is_small = Bits(magnitude < (127 - 14) << 23);   // subnormal as binary16
-  // Adding 1/2 leaves the digits from 2^-24 on, rounded.
+  // Adding 1/2 rounds to multiples of 2^-24, whose number is then in the lower bits.
   const Bits small = Bits(Floats(magnitude) + 0.5f) - 0x3f000000;
   const Bits normal = (magnitude - ((127 - 15) << 23) + 0xfff + (magnitude >> 13 & 1)) >> 13;
   const Bits large = 0x7c00 | (is_nan & 0x200);

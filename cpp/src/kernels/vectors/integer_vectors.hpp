@@ -1,5 +1,5 @@
-// Vectors of integers beside Packet<float>, as wide: bits of numbers, 16-bit ones too, and sums. Eigen has no bytes and
-// no 16-bit integers in its packets; the vectors of GCC and Clang have all of them.
+// Vectors of integers that are as wide as Packet<float>, in the vector types of GCC and Clang. Eigen has no packets of
+// bytes and of 16-bit integers.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ using Ints = std::int32_t __attribute__((vector_size(kPacketBytes)));
 using Shorts = std::int16_t __attribute__((vector_size(kPacketBytes)));
 using Floats = float __attribute__((vector_size(kPacketBytes)));
 
-/// At any address.
+/// Loads a vector from any address.
 template <class Vector>
 MHA_INLINE Vector load_vector(const void* at) {
   Vector vector;

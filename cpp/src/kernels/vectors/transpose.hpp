@@ -1,7 +1,7 @@
-// Moves between rows in memory and the lanes of a tile: rows[r][c] <-> tile[c][r].
+// Transposes between rows in memory and the lanes of a tile: rows[r][c] <-> tile[c][r].
 #pragma once
 
-#include "kernels/vectors/operands.hpp"
+#include "kernels/vectors/elements.hpp"
 
 namespace mha::MHA_ISA {
 namespace {
@@ -13,7 +13,7 @@ MHA_INLINE void transpose(PacketBlock<P, N>& block) {
 }
 
 #ifdef EIGEN_VECTORIZE_AVX512
-// 64 shuffles, each on whole vectors; Eigen goes through halves, with 48 moves more, and spills: docs/decisions/0007.
+// 64 shuffles of whole vectors. Eigen works on halves, takes 48 moves more, and spills: docs/decisions/0007.
 MHA_INLINE void transpose(PacketBlock<Packet<float>, 16>& block) {
   __m512* const p = block.packet;
   __m512 quads[16];  // [group of 4 rows][m]: in 128-bit lane l the four rows' element 4 l + m
@@ -42,10 +42,11 @@ MHA_INLINE void transpose(PacketBlock<Packet<float>, 16>& block) {
 }
 #endif
 
-/// tile[c * width + r] = unit c of rows[r] from element `first` on, for r < kLanes and the units of `columns` elements,
-/// `step` apart. In blocks of kLanes x kLanes by register transposes where neighbours are contiguous, else one by one.
+/// tile[c * width + r] = operand c of rows[r] from element `first` on, for r < kLanes and the operands of `columns`
+/// elements, `step` apart. In blocks of kLanes x kLanes by register transposes where neighbours are contiguous, else
+/// one by one.
 template <class Load, class S>
-void load_transposed(const S* const* rows, Index first, Index columns, Index step, typename Load::Unit* tile,
+void load_transposed(const S* const* rows, Index first, Index columns, Index step, typename Load::Operand* tile,
                      Index width) {
   using T = typename Load::T;
   constexpr Index L = kLanes<T>, kElements = Load::kElements;
@@ -57,7 +58,7 @@ void load_transposed(const S* const* rows, Index first, Index columns, Index ste
       for (Index r = 0; r < L; ++r) block.packet[r] = Load::load(rows[r] + first + c * kElements);
       transpose(block);
       MHA_UNROLL
-      for (Index r = 0; r < L; ++r) store_units(tile + (c + r) * width, block.packet[r]);
+      for (Index r = 0; r < L; ++r) Load::Products::store(tile + (c + r) * width, block.packet[r]);
     }
   }
   for (; c < Load::count(columns); ++c)

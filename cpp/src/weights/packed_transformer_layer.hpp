@@ -7,14 +7,15 @@
 
 namespace mha {
 
-/// One layer of an encoder or of a decoder.
-struct Block {
+struct PackedTransformerLayer {
   const PackedAttention* self_attention;
   const PackedAttention* cross_attention;  // null: none, as in an encoder
   const PackedFeedForward* feed_forward;
   const NormWeights* norms[3];  // those of self-attention, of cross-attention if there is one, of feed-forward
-  bool norm_first;              // pre-LN; otherwise post-LN
+  NormPlacement norm_placement;
   const NormWeights* final_norm = nullptr;  // behind the last layer of a stack; null: none
+
+  bool norm_comes_first() const { return norm_placement == NormPlacement::before; }
 };
 
 }  // namespace mha

@@ -1,0 +1,110 @@
+// Products of quantized rows and int8 weights: VPDPBUSD where the processor has it, and exact stand-ins.
+//
+// Four features are multiplied at a time. A word of a panel holds the weights of four features of one column, and a
+// quantized row holds its features four by four as the instructions want them. multiply_add() adds the four products of
+// every column to its sum. All sums are exact in 32 bits, so instruction sets differ in nothing but time.
+#pragma once
+
+#include "kernels/products/packet_tile.hpp"
+#include "kernels/vectors/integer_vectors.hpp"
+
+namespace mha::MHA_ISA {
+namespace {
+
+#ifdef __AVX512VNNI__
+
+struct ByteProducts {
+  using Operand = unsigned char;      // a quarter of four features of a row
+  using PanelOperand = std::int32_t;  // the weights of four features of one column
+  using Vector = Ints;
+  using Sum = std::int32_t;
+  using Sums = Ints;
+  using Tile = PacketTile<ByteProducts>;
+  struct State {};
+
+  static constexpr Index kElements = 4;
+
+  // VPDPBUSD takes bytes without signs from the rows: integers to which the row's offset has been added. Sums begin
+  // with minus the offset times the sum of the weights, which takes that away again. (They may wrap around on the way,
+  // and come out right.)
+  static constexpr int kFeatureBytes = 1;
+  static constexpr bool kHasOffset = true;
+
+  MHA_INLINE static Vector load(const PanelOperand* from) { return load_vector<Vector>(from); }
+  MHA_INLINE static Vector broadcast(const Operand* from) {
+    std::int32_t four;
+    __builtin_memcpy(&four, from, sizeof four);
+    return Ints(_mm512_set1_epi32(four));
+  }
+  MHA_INLINE static Sums multiply_add(const Vector& x, const Vector& w, const Sums& sum) {
+    return Ints(_mm512_dpbusd_epi32(__m512i(sum), __m512i(x), __m512i(w)));
+  }
+
+  /// A vector of quantized features, one in each word, as operands.
+  MHA_INLINE static void store_features(unsigned char* to, const Bits& words) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm512_cvtepi32_epi8(__m512i(words)));
+  }
+};
+
+#else
+
+// Products of 16-bit integers, two of which are added up at a time. VPMADDUBSW would take bytes, but it saturates. A
+// row holds 16-bit integers, of four features the first and the third, then the second and the fourth: the pairs that
+// are made of a word of weights by one shift or two.
+struct ByteProducts {
+  using Operand = unsigned char;
+  using PanelOperand = std::int32_t;
+  struct Vector {
+    Shorts even, odd;  // features 0 and 2, 1 and 3
+  };
+  using Sum = std::int32_t;
+  using Sums = Ints;
+  using Tile = PacketTile<ByteProducts>;
+  struct State {};
+
+  static constexpr Index kElements = 4;
+  static constexpr int kFeatureBytes = 2;
+  static constexpr bool kHasOffset = false;
+
+  MHA_INLINE static Vector load(const PanelOperand* from) {
+    using Halves = std::uint16_t __attribute__((vector_size(kPacketBytes)));
+    const Halves halves = load_vector<Halves>(from);
+    return {Shorts(halves << 8) >> 8, Shorts(halves) >> 8};
+  }
+  MHA_INLINE static Vector broadcast(const Operand* from) {
+    std::int32_t pairs[2];
+    __builtin_memcpy(pairs, from, sizeof pairs);
+    return {Shorts(Ints{} + pairs[0]), Shorts(Ints{} + pairs[1])};
+  }
+  MHA_INLINE static Sums multiply_add(const Vector& x, const Vector& w, const Sums& sum) {
+    return sum + multiply_pairs(x.even, w.even) + multiply_pairs(x.odd, w.odd);
+  }
+
+  /// A vector of quantized features, one in each word, as operands.
+  MHA_INLINE static void store_features(unsigned char* to, const Bits& words) {
+    constexpr int kPlaces[4] = {0, 2, 1, 3};
+    std::int16_t shorts[kLanes<float>];
+    for (int i = 0; i < kLanes<float>; ++i) shorts[i / 4 * 4 + kPlaces[i % 4]] = std::int16_t(words[i]);
+    __builtin_memcpy(to, shorts, sizeof shorts);
+  }
+
+ private:
+  /// a0 b0 + a1 b1 for each pair.
+  MHA_INLINE static Ints multiply_pairs(const Shorts& a, const Shorts& b) {
+#if defined(EIGEN_VECTORIZE_AVX512)
+    return Ints(_mm512_madd_epi16(__m512i(a), __m512i(b)));
+#elif defined(EIGEN_VECTORIZE_AVX2)
+    return Ints(_mm256_madd_epi16(__m256i(a), __m256i(b)));
+#elif defined(EIGEN_VECTORIZE_SSE2)
+    return Ints(_mm_madd_epi16(__m128i(a), __m128i(b)));
+#else
+    const Bits x = Bits(a), y = Bits(b);
+    return (Ints(x << 16) >> 16) * (Ints(y << 16) >> 16) + (Ints(x) >> 16) * (Ints(y) >> 16);
+#endif
+  }
+};
+
+#endif
+
+}  // namespace
+}  // namespace mha::MHA_ISA

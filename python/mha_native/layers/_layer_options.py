@@ -1,0 +1,37 @@
+"""Score options that a stack has for each of its layers, besides those of a call."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from .._options import MODEL_OPTIONS, ModelOptions, core_options
+
+
+def checked_layer_options(
+    function: str, layer_options: Sequence[ModelOptions], num_layers: int
+) -> tuple[dict[str, Any], ...]:
+    """The options that a caller gave for each of `num_layers` layers, with arrays for tensors."""
+    if len(layer_options) != num_layers:
+        raise ValueError(
+            f"{function}: layer_options must have an entry for each layer, {num_layers}; got {len(layer_options)}"
+        )
+    return tuple(
+        dict(core_options(f"{function}: layer_options[{i}]", options, MODEL_OPTIONS))
+        for i, options in enumerate(layer_options)
+    )
+
+
+def merged_options(
+    function: str, options: Mapping[str, Any], layer_options: Iterable[Mapping[str, Any]], dtype: np.dtype[Any]
+) -> list[dict[str, Any]]:
+    """For each layer of a stack of `dtype` the options of the call and its own. What both have is an error."""
+    of_call = core_options(function, options)
+    scores = np.float64 if dtype == np.float64 else np.float32  # the dtype of arrays among the options
+    merged = []
+    for i, own in enumerate(layer_options):
+        for name in own.keys() & of_call.keys():
+            raise ValueError(f"{function}: {name} is given in the call and in layer_options[{i}]")
+        arrays = {name: x.astype(scores, copy=False) for name, x in own.items() if isinstance(x, np.ndarray)}
+        merged.append({**of_call, **own, **arrays})
+    return merged

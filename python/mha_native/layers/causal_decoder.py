@@ -1,0 +1,50 @@
+"""A decoder that reads no memory, as language models are."""
+
+from .encoder import EncoderLayer
+from .transformer import TransformerStack
+
+
+class CausalDecoder(TransformerStack):
+    """A decoder that reads no memory: an `Encoder` in which each token attends to itself and those before it.
+
+    Parameters
+    ----------
+    num_layers, embed_dim, num_heads, feedforward_dim, final_norm, layer_options
+        As for `Encoder`.
+    **arguments
+        As for `Encoder`. Most models of this kind have ``norm_first`` and a `final_norm`.
+
+    Attributes
+    ----------
+    layers : tuple of EncoderLayer
+    norm : LayerNorm or None
+    layer_options : tuple of dict, or None
+
+    See Also
+    --------
+    generate : Tokens, one after another.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import mha_native as mha
+    >>> decoder = mha.CausalDecoder(2, 64, 4, 256, norm_first=True, final_norm=True, seed=0)
+    >>> x = np.random.default_rng(1).standard_normal((3, 7, 64), dtype=np.float32)
+
+    All tokens at once, or step by step over caches:
+
+    >>> caches = decoder.new_caches(batch_size=3, capacity=7)
+    >>> steps = [decoder(x[:, t : t + 1], caches=caches) for t in range(7)]
+    >>> np.array_equal(np.concatenate(steps, axis=1), decoder(x))
+    True
+
+    Every other layer sees the last three tokens only:
+
+    >>> window = {"window": (2, 0)}
+    >>> local = mha.CausalDecoder(2, 64, 4, 256, layer_options=[window, {}], seed=0)
+    >>> np.array_equal(local(x), local.layers[1](local.layers[0](x, is_causal=True, **window), is_causal=True))
+    True
+    """
+
+    _layer_type, _is_causal = EncoderLayer, True
+    _torch_name = "TransformerEncoder"

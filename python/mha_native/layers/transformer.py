@@ -1,0 +1,398 @@
+"""One layer of a transformer, and layers one after another: what encoders and decoders are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from numpy import ndarray
+from numpy.typing import DTypeLike
+
+from .. import _core
+from .._arrays import Tensor, like, to_numpy
+from .._options import ModelOptions, ScoreOptions, core_options
+from ..kv_cache import KVCache, cores_of_caches
+from ._constructor_arguments import LayerArguments, Seed, WeightDType, checked_size
+from ._layer_options import checked_layer_options, merged_options
+from ._module_state import ModuleState
+from ._torch_modules import checked_module
+from .feed_forward import FeedForward
+from .layer_norm import LayerNorm
+from .multi_head_attention import MultiHeadAttention
+
+if TYPE_CHECKING:
+    from typing_extensions import Self, Unpack  # in typing from Python 3.11 on
+
+
+class TransformerLayer(ModuleState):
+    """Self-attention, attention to a memory if there is one, and a feed-forward, with their norms."""
+
+    cross_attn: MultiHeadAttention | None = None
+    norm3: LayerNorm | None = None  # there if cross_attn is
+    layer_options = None  # a stack may have some
+
+    _reads_memory: ClassVar[bool]
+    _is_causal: ClassVar[bool]  # where a call does not say
+    _stack_name: ClassVar[str]  # what messages of the core call it
+    _torch_name: ClassVar[str]
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        feedforward_dim: int,
+        *,
+        memory_dim: int | None = None,
+        activation: str = "relu",
+        norm_first: bool = False,
+        eps: float = 1e-5,
+        num_kv_heads: int | None = None,
+        head_dim: int | None = None,
+        bias: bool = True,
+        dtype: DTypeLike = "float32",
+        weight_dtype: WeightDType = None,
+        seed: Seed = None,
+    ) -> None:
+        name = type(self).__name__
+        if memory_dim is not None and not self._reads_memory:
+            raise TypeError(f"{name}: memory_dim is for a layer that reads a memory; got {memory_dim}")
+        weights: dict[str, Any] = {"bias": bias, "dtype": dtype, "weight_dtype": weight_dtype}
+        weights["seed"] = np.random.default_rng(seed)  # which goes on from part to part
+        heads: dict[str, Any] = {"num_kv_heads": num_kv_heads, "head_dim": head_dim}
+
+        def attention(features: int) -> MultiHeadAttention:
+            return MultiHeadAttention(embed_dim, num_heads, **heads, kdim=features, vdim=features, **weights)
+
+        def norm() -> LayerNorm:
+            return LayerNorm(embed_dim, eps=eps, bias=bias, dtype=dtype)
+
+        self.self_attn = attention(embed_dim)
+        if self._reads_memory:
+            features = embed_dim if memory_dim is None else checked_size(name, "memory_dim", memory_dim)
+            self.cross_attn, self.norm3 = attention(features), norm()
+        self.feed_forward = FeedForward(embed_dim, feedforward_dim, activation=activation, **weights)
+        self.norm1, self.norm2 = norm(), norm()
+        self.norm_first = bool(norm_first)
+
+    def __call__(
+        self,
+        x: Tensor,
+        memory: Tensor | None = None,
+        *,
+        memory_attn_mask: Tensor | None = None,
+        memory_key_mask: Tensor | None = None,
+        memory_lengths: Tensor | None = None,
+        memory_cache: KVCache | None = None,
+        cu_seqlens: Tensor | None = None,
+        cache: KVCache | None = None,
+        new_lengths: Tensor | None = None,
+        need_weights: bool = False,
+        out: Tensor | None = None,
+        num_threads: int | None = None,
+        **options: Unpack[ScoreOptions],
+    ) -> Tensor:
+        """Let the tokens of each sequence attend to one another and to a memory, if any, then feed each one forward.
+
+        Parameters
+        ----------
+        x : [B, T, E] or [T, E]
+            NumPy array, or CPU tensor of any library that speaks DLPack, of the dtype of the layer.
+        memory : [B, S, Em] or [S, Em], optional
+            Of a `DecoderLayer`, as all that begins with memory: what an encoder made of the other sequence. Instead of
+            it there may be a `memory_cache`.
+        memory_attn_mask : broadcastable to [B, H, T, S], optional
+            Which of the memory each token sees, or what is added to its scores.
+        memory_key_mask : boolean, broadcastable to [B, S], optional
+            Which of the memory all tokens see. True takes part.
+        memory_lengths : integer array [B], optional
+            How much memory each sequence has. Of a `memory_cache` this is known.
+        memory_cache : KVCache, optional
+            Keys and values of the memory, as `project_memory` gives them. They are read only.
+        cu_seqlens : integer array [B + 1], optional
+            A ragged batch, if there is no memory: `x` is [N, E], sequences one after another, and ``cu_seqlens`` says
+            where each begins, and the end of the last. `key_mask` is then [N], and there are no weights to return.
+        cache : KVCache, optional
+            Keys and values of the tokens before these, to which those of `x` are appended: see `new_cache`.
+        new_lengths : integer array [B], optional
+            With a cache: of sequence b only the first ``new_lengths[b]`` rows count; the others are padding.
+        need_weights : bool, default False
+            Return the weights of the self-attention, too.
+        out : [B, T, E], optional
+            Array to write the result to. It may be `x` itself, and must not overlap another input.
+        num_threads : int, optional
+            Threads for this call; default: `mha_native.num_threads`.
+        **options
+            The score options of the self-attention, as for the call of `MultiHeadAttention`; only that a `DecoderLayer`
+            is causal by default. Rows of padding are computed like others; no other row sees them.
+
+        Returns
+        -------
+        out : [B, T, E]
+            Of the rank and kind of `x`.
+        weights : [B, H, T, Tk]
+            Only with `need_weights`; without B if `x` has none.
+        """
+        result, weights = run(
+            self,
+            x,
+            options,
+            out,
+            num_threads,
+            memory=memory,
+            memory_attn_mask=memory_attn_mask,
+            memory_key_mask=memory_key_mask,
+            memory_lengths=memory_lengths,
+            memory_caches=None if memory_cache is None else [memory_cache],
+            cu_seqlens=cu_seqlens,
+            caches=None if cache is None else [cache],
+            new_lengths=new_lengths,
+            need_weights=None if need_weights is False else need_weights,
+        )
+        return (result, weights[0]) if need_weights else result
+
+    def new_cache(self, batch_size: int, capacity: int, *, dtype: DTypeLike | None = None) -> KVCache:
+        """An empty cache for `capacity` tokens in each of `batch_size` sequences, of the self-attention; `dtype` as for
+        `MultiHeadAttention.new_cache`."""
+        return self.self_attn.new_cache(batch_size, capacity, dtype=dtype)
+
+    @property
+    def embed_dim(self) -> int:
+        """E, the features of a token."""
+        return self.self_attn.embed_dim
+
+    @classmethod
+    def from_torch(cls, module: Any) -> Self:
+        """The layer that computes what one of torch does, with a copy of its weights.
+
+        What differs: the layer is batch-first, whatever torch's is, which by default is not. Boolean masks are the
+        other way round: True takes part. A decoder's layer is causal unless told otherwise, where torch wants a mask.
+        Dropout is not applied, not even in training mode: results are those of ``module.eval()``.
+
+        Parameters
+        ----------
+        module : torch.nn.TransformerEncoderLayer or TransformerDecoderLayer
+            The one of the same name, on the CPU, in float32, float64, float16 or bfloat16, pre-LN or post-LN, with or
+            without biases, with torch's relu or gelu.
+        """
+        function = f"{cls.__name__}.from_torch"
+        module = checked_module(function, module, cls._torch_name)
+        layer = cls.__new__(cls)
+        layer.self_attn = MultiHeadAttention.from_torch(module.self_attn)
+        if cls._reads_memory:
+            layer.cross_attn = MultiHeadAttention.from_torch(module.multihead_attn)
+        layer.feed_forward = FeedForward._from_torch(function, module)
+        for name in ["norm1", "norm2"] + ["norm3"] * cls._reads_memory:
+            setattr(layer, name, LayerNorm._from_torch(function, getattr(module, name), layer.dtype))
+        layer.norm_first = bool(module.norm_first)
+        layer._stack()  # which compares sizes and dtypes
+        return layer
+
+    def _children(self) -> dict[str, ModuleState]:
+        # The names of torch.
+        parts = {"self_attn.": self.self_attn, "multihead_attn.": self.cross_attn, "": self.feed_forward}
+        norms = {"norm1.": self.norm1, "norm2.": self.norm2, "norm3.": self.norm3}
+        return {prefix: part for prefix, part in {**parts, **norms}.items() if part is not None}
+
+    def _configuration(self) -> dict[str, Any]:
+        attention, hidden = self.self_attn, self.feed_forward
+        sizes = {"embed_dim": attention.embed_dim, "num_heads": attention.num_heads}
+        sizes |= {"feedforward_dim": hidden.feedforward_dim}
+        kinds = {"activation": hidden.activation, "norm_first": self.norm_first, "eps": self.norm1.eps}
+        heads = {"num_kv_heads": attention.num_kv_heads, "head_dim": attention.head_dim}
+        memory = {} if self.cross_attn is None else {"memory_dim": self.cross_attn.kdim}
+        return {**sizes, **kinds, **heads, "bias": attention.bias, **memory}
+
+    def _stack(self) -> _core.TransformerStack:
+        return stack_of(self._stack_name, [self], None)
+
+    def _parts(self) -> tuple[Any, ...]:
+        """What the core makes a layer of, with the weights that the parts have now."""
+        norms = (self.norm1, self.norm2) if self.norm3 is None else (self.norm1, self.norm2, self.norm3)
+        cross_attn = None if self.cross_attn is None else self.cross_attn._core
+        cores = tuple(norm._core for norm in norms)
+        return self.self_attn._core, cross_attn, self.feed_forward._core, cores, self.norm_first
+
+
+class TransformerStack(ModuleState):
+    """Layers one after another, and a norm behind the last if there is one."""
+
+    layers: tuple[Any, ...]  # of the type below
+    norm: LayerNorm | None
+    layer_options: tuple[dict[str, Any], ...] | None = None
+
+    _layer_type: ClassVar[type[TransformerLayer]]
+    _is_causal: ClassVar[bool]  # where a call does not say
+    _torch_name: ClassVar[str]
+
+    def __init__(
+        self,
+        num_layers: int,
+        embed_dim: int,
+        num_heads: int,
+        feedforward_dim: int,
+        *,
+        final_norm: bool = False,
+        layer_options: Sequence[ModelOptions] | None = None,
+        **arguments: Unpack[LayerArguments],
+    ) -> None:
+        name, sizes = type(self).__name__, (embed_dim, num_heads, feedforward_dim)
+        count = checked_size(name, "num_layers", num_layers)
+        arguments["seed"] = np.random.default_rng(arguments.get("seed"))  # which goes on from layer to layer
+        self.layers = tuple(self._layer_type(*sizes, **arguments) for _ in range(count))
+        of_layers = self.layers[0].norm1._configuration()
+        self.norm = LayerNorm(**of_layers, dtype=self.dtype) if final_norm else None
+        if layer_options is not None:
+            self.layer_options = checked_layer_options(name, layer_options, count)
+
+    def __call__(
+        self,
+        x: Tensor,
+        memory: Tensor | None = None,
+        *,
+        memory_attn_mask: Tensor | None = None,
+        memory_key_mask: Tensor | None = None,
+        memory_lengths: Tensor | None = None,
+        memory_caches: Sequence[KVCache] | None = None,
+        cu_seqlens: Tensor | None = None,
+        caches: Sequence[KVCache] | None = None,
+        new_lengths: Tensor | None = None,
+        need_weights: bool = False,
+        out: Tensor | None = None,
+        num_threads: int | None = None,
+        **options: Unpack[ScoreOptions],
+    ) -> Tensor:
+        """Take `x` through all layers. What is not said here is as for the call of one layer, the same for all.
+
+        Parameters
+        ----------
+        x : [B, T, E] or [T, E]
+        memory : [B, S, Em] or [S, Em], optional
+            Of a `Decoder`, as all that begins with memory.
+        memory_attn_mask, memory_key_mask, memory_lengths : optional
+        memory_caches : sequence of KVCache, optional
+            One for each layer, as `project_memory` gives them, instead of a memory. They are read only.
+        cu_seqlens : integer array [B + 1], optional
+        caches : sequence of KVCache, optional
+            One for each layer, as `new_caches` gives them: the tokens before these, to which those of `x` are appended.
+        new_lengths : integer array [B], optional
+        need_weights : bool, default False
+        out : [B, T, E], optional
+        num_threads : int, optional
+        **options
+            The score options of the self-attention of every layer, besides its own among `layer_options`.
+
+        Returns
+        -------
+        out : [B, T, E]
+        weights : list of [B, H, T, Tk]
+            Only with `need_weights`: one for each layer; without B if `x` has none.
+        """
+        result, weights = run(
+            self,
+            x,
+            options,
+            out,
+            num_threads,
+            memory=memory,
+            memory_attn_mask=memory_attn_mask,
+            memory_key_mask=memory_key_mask,
+            memory_lengths=memory_lengths,
+            memory_caches=memory_caches,
+            cu_seqlens=cu_seqlens,
+            caches=caches,
+            new_lengths=new_lengths,
+            need_weights=None if need_weights is False else need_weights,
+        )
+        return (result, weights) if need_weights else result
+
+    def new_caches(self, batch_size: int, capacity: int, *, dtype: DTypeLike | None = None) -> list[KVCache]:
+        """Empty caches for `capacity` tokens in each of `batch_size` sequences, one for each layer; `dtype` as for
+        `MultiHeadAttention.new_cache`."""
+        return [layer.new_cache(batch_size, capacity, dtype=dtype) for layer in self.layers]
+
+    @property
+    def embed_dim(self) -> int:
+        """E, the features of a token."""
+        return int(self.layers[0].embed_dim)
+
+    @classmethod
+    def from_torch(cls, module: Any) -> Self:
+        """The stack that computes what one of torch does, with a copy of its weights.
+
+        What differs is said at the ``from_torch`` of a layer. Torch's ``enable_nested_tensor`` changes no result of a
+        row that is not padding.
+
+        Parameters
+        ----------
+        module : torch.nn.TransformerEncoder or TransformerDecoder
+            The one of the same name, with or without a final norm. Those of a ``torch.nn.Transformer`` are its
+            ``encoder`` and ``decoder``.
+        """
+        function = f"{cls.__name__}.from_torch"
+        module = checked_module(function, module, cls._torch_name)
+        stack = cls.__new__(cls)
+        stack.layers = tuple(cls._layer_type.from_torch(layer) for layer in module.layers)
+        stack.norm = None if module.norm is None else LayerNorm._from_torch(function, module.norm, stack.dtype)
+        stack._stack()  # which compares sizes and dtypes
+        return stack
+
+    def _children(self) -> dict[str, ModuleState]:
+        layers: dict[str, ModuleState] = {f"layers.{i}.": layer for i, layer in enumerate(self.layers)}
+        return layers if self.norm is None else layers | {"norm.": self.norm}
+
+    def _configuration(self) -> dict[str, Any]:
+        own = {} if self.layer_options is None else {"layer_options": self.layer_options}
+        of_layers = self.layers[0]._configuration()
+        return {"num_layers": len(self.layers), **of_layers, "final_norm": self.norm is not None, **own}
+
+    def _stack(self) -> _core.TransformerStack:
+        return stack_of(type(self).__name__, self.layers, self.norm)
+
+
+def stack_of(name: str, layers: Iterable[TransformerLayer], norm: LayerNorm | None) -> _core.TransformerStack:
+    """Layers and a norm as one thing to compute, with the weights that they have now. Messages call it `name`."""
+    return _core.TransformerStack(name, [layer._parts() for layer in layers], None if norm is None else norm._core)
+
+
+# The options of the attention to a memory, by the names of the arguments that they are given as.
+_MEMORY_OPTIONS = {"memory_attn_mask": "attn_mask", "memory_key_mask": "key_mask", "memory_lengths": "key_lengths"}
+
+
+def run(
+    module: Any, x: Tensor, options: Mapping[str, Any], out: Tensor | None, num_threads: int | None, **extras: Any
+) -> tuple[Tensor, list[Tensor]]:
+    """What a layer or a stack makes of `x`, and the attention weights of each layer, if they are needed.
+
+    `extras` are other arguments of its call; None stands for one that is not given.
+    """
+    name = type(module).__name__
+    if module._is_causal and "is_causal" not in options:
+        options = {"is_causal": True, **options}
+    given: dict[str, Any] = {}
+    of_memory: dict[str, Any] = {}
+    for argument, value in extras.items():
+        if value is None:
+            continue
+        if argument.endswith("caches"):
+            given[argument] = cores_of_caches(name, argument, value)
+        elif argument in _MEMORY_OPTIONS:
+            of_memory[_MEMORY_OPTIONS[argument]] = to_numpy(name, argument, value)
+        else:
+            given[argument] = to_numpy(name, argument, value)
+    if of_memory:
+        given["memory_options"] = of_memory
+    if module.layer_options is not None:
+        given["layer_options"] = merged_options(name, options, module.layer_options, module.dtype)
+        options = {}
+    result: Any = module._stack().forward(
+        x if type(x) is ndarray else to_numpy(name, "x", x),
+        core_options(name, options),
+        given,
+        out if out is None or type(out) is ndarray else to_numpy(name, "out", out),
+        num_threads,
+    )
+    array, weights = result if type(result) is tuple else (result, [])
+    if type(x) is ndarray:
+        return array, weights
+    return like(x, array) if out is None else out, [like(x, of_layer) for of_layer in weights]

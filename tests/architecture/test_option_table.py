@@ -1,0 +1,115 @@
+"""The score options are one table, attention_options.def. What must name them all does, and little else lists them."""
+
+import ast
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "python" / "mha_native"
+CPP = ROOT / "cpp"
+
+ROWS = re.findall(
+    r"^MHA_OPTION\((\w+), ([^,]+), (\w+), (\w+)\)$",
+    (CPP / "include" / "mha" / "attention_options.def").read_text(encoding="utf-8"),
+    re.M,
+)
+KEYWORDS = list(dict.fromkeys(argument for _, _, argument, _ in ROWS))
+
+# Functions of arrays have no key_mask: an attn_mask [B, 1, 1, Tk] is the same.
+NOT_OF_FUNCTIONS = {"key_mask"}
+
+# The places that name at least six options within twelve lines, by file. All others refer to one of these.
+LISTS = {
+    "cpp/include/mha/attention.hpp": 1,  # the struct, documented
+    "cpp/include/mha/attention_options.def": 1,
+    "cpp/src/plan/attention_plan.hpp": 1,
+    "cpp/src/plan/make_plan.cpp": 1,
+    "python/mha_native/_options.py": 1,
+    "python/mha_native/attention.py": 3,  # signature, documentation, body
+    "python/mha_native/interop/onnx.py": 1,  # from the names of the operator
+    "python/mha_native/layers/multi_head_attention.py": 3,  # as in attention.py
+    "python/mha_native/reference/attention.py": 3,  # where they have their meaning
+}
+
+
+def parsed(path: str) -> ast.Module:
+    return ast.parse((PACKAGE / path).read_text(encoding="utf-8"))
+
+
+def keywords_of(path: str, function: str) -> set[str]:
+    """Parameters of a function or method."""
+    (node,) = (x for x in ast.walk(parsed(path)) if isinstance(x, ast.FunctionDef) and x.name == function)
+    return {argument.arg for argument in node.args.args + node.args.kwonlyargs}
+
+
+def lists_in(text: str) -> int:
+    """Places that name at least six different options within twelve lines; one that goes on is one place."""
+    names = rf"(?<![a-zA-Z])_?({'|'.join(KEYWORDS)})s?(?![a-z])"
+    hits = [(i, match[1]) for i, line in enumerate(text.splitlines()) for match in re.finditer(names, line)]
+    places, end = 0, -1
+    for at, (first, _) in enumerate(hits):
+        near = [(line, name) for line, name in hits[at:] if line < first + 12]
+        if len({name for _, name in near}) >= 6:
+            places += first > end
+            end = near[-1][0]
+    return places
+
+
+def test_the_table_is_read() -> None:
+    text = (CPP / "include" / "mha" / "attention_options.def").read_text(encoding="utf-8")
+    assert len(ROWS) == text.count("\nMHA_OPTION(") >= 12
+    assert len(KEYWORDS) >= 10
+
+
+def test_every_row_is_a_key_of_score_options() -> None:
+    classes = [node for node in parsed("_options.py").body if isinstance(node, ast.ClassDef)]
+    keys = [x.target.id for node in classes for x in node.body if isinstance(x, ast.AnnAssign)]  # type: ignore[union-attr]
+    assert sorted(keys) == sorted(KEYWORDS)
+
+
+def test_every_row_is_a_keyword_of_the_documented_calls() -> None:
+    assert set(KEYWORDS) - NOT_OF_FUNCTIONS <= keywords_of("attention.py", "scaled_dot_product_attention")
+    assert set(KEYWORDS) <= keywords_of("layers/multi_head_attention.py", "__call__")
+
+
+def test_every_row_is_a_field() -> None:
+    # test_c_api.py compares AttentionOptions with its twin in C, which has the rows of the table.
+    header = (CPP / "include" / "mha" / "attention.hpp").read_text(encoding="utf-8")
+    struct = re.search(r"^struct AttentionOptions {(.*?)^};", header, re.M | re.S)
+    assert struct
+    fields = re.findall(r"^  [^/\n]*?(\w+)(?: = [^;]*)?;", struct[1], re.M)
+    assert fields == [*(field for field, *_ in ROWS), "num_threads"]
+
+
+def test_the_recipe_names_eight_files_that_have_every_option() -> None:
+    guide = (ROOT / "docs" / "adding.md").read_text(encoding="utf-8")
+    recipe = guide.partition("## A score option\n")[2].partition("**Follows by itself:**")[0]
+    cells = re.findall(r"^\| (`.*?) \|", recipe, re.M)
+    files = []
+    for cell in cells:
+        first, *others = re.findall(r"`(.*?)`", cell)
+        files += [ROOT / first, *((ROOT / first).parent / other for other in others)]
+    assert len(files) == 8
+    for path in files:
+        text = path.read_text(encoding="utf-8")
+        for keyword in set(KEYWORDS) - (NOT_OF_FUNCTIONS if path.name == "attention.py" else set()):
+            # is_causal has no rule, so that no check names it.
+            assert keyword in text or (path.parent.name == "checks" and keyword in ("is_causal", "query_offset"))
+
+
+def test_few_places_list_the_options() -> None:
+    files = [*PACKAGE.rglob("*.py"), *PACKAGE.rglob("*.pyi")]
+    for folder in ("bindings", "include", "src"):
+        files += [path for path in (CPP / folder).rglob("*") if path.suffix in (".cpp", ".hpp", ".h", ".def")]
+    counted = {path.relative_to(ROOT).as_posix(): lists_in(path.read_text(encoding="utf-8")) for path in files}
+    assert {path: count for path, count in counted.items() if count} == LISTS
+    assert sum(LISTS.values()) <= 15
+
+
+def test_lists_are_found() -> None:
+    line = "attn_mask, key_mask, is_causal, query_offset, key_lengths"
+    assert lists_in(line) == 0
+    assert lists_in(f"{line}, window") == 1
+    assert lists_in(f"{line}\n{line}, window_left\n{line}, scale") == 1
+    assert lists_in(f"{line}, softcap" + "\n" * 12 + f"{line}, sinks") == 2
+    assert lists_in(line + "\n" * 12 + "softcap") == 0
