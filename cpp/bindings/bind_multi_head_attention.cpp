@@ -127,11 +127,12 @@ py::tuple copy_weights(const Layer& layer) {
   const MultiHeadAttentionConfig& config = layer.attention.config();
   const DType dtype = layer.attention.dtype();
   const auto copy = [&](std::size_t i) { return NewLinear(layer.projections[i], dtype, config.weight_format); };
-  const NewLinear query = copy(0), key = copy(1), value = copy(2), out = copy(3);
+  const NewLinear copies[] = {copy(0), copy(1), copy(2), copy(3)};  // in the order of Layer::projections
   const NewArray added_key = new_vector(dtype, config.num_kv_heads * config.head_dim, config.add_bias_kv);
   const NewArray added_value = new_vector(dtype, config.num_kv_heads * config.value_head_dim, config.add_bias_kv);
-  layer.attention.copy_weights({query.views, key.views, value.views, out.views, added_key.view, added_value.view});
-  return py::make_tuple(py::make_tuple(query.arrays, key.arrays, value.arrays, out.arrays),
+  layer.attention.copy_weights(
+      {copies[0].views, copies[1].views, copies[2].views, copies[3].views, added_key.view, added_value.view});
+  return py::make_tuple(py::make_tuple(copies[0].arrays, copies[1].arrays, copies[2].arrays, copies[3].arrays),
                         py::make_tuple(added_key.array, added_value.array));
 }
 

@@ -1,7 +1,7 @@
 """The compiled core: positional arguments, NumPy arrays only. The functions of the package document them."""
 
 from collections.abc import Mapping
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -9,7 +9,7 @@ from numpy.typing import DTypeLike, NDArray
 from ._options import ScoreOptions
 
 # The weights of a linear map: matrix, bias, and the scale of a matrix in int8.
-Linear: TypeAlias = tuple[NDArray[Any], NDArray[Any] | None, NDArray[Any] | None]
+Linear = tuple[NDArray[Any], NDArray[Any] | None, NDArray[Any] | None]
 
 __version__: str
 compiler: str

@@ -241,7 +241,7 @@ class TransformerStack(ModuleState):
         arguments["seed"] = np.random.default_rng(arguments.get("seed"))  # which goes on from layer to layer
         self.layers = tuple(self._layer_type(*sizes, **arguments) for _ in range(count))
         of_layers = self.layers[0].norm1._configuration()
-        self.norm = LayerNorm(**of_layers, dtype=self.dtype) if final_norm else None
+        self.norm = LayerNorm(**of_layers, dtype=self.layers[0].dtype) if final_norm else None
         if layer_options is not None:
             self.layer_options = checked_layer_options(name, layer_options, count)
 

@@ -112,17 +112,17 @@ def test_int8_weights_give_what_the_rule_says(sizes: tuple[int, int], isa: str, 
 @every_attention
 def test_attention_with_int8_weights(options: dict[str, Any], isa: str, num_threads: int) -> None:
     layer = _attention({name: x for name, x in options.items() if not name.startswith("add_")}, weight_dtype="int8")
-    core = layer._core.weights()
+    (*in_proj, (weight, bias, scale)), _ = layer._core.weights()
     inputs = _inputs(layer, 40)
     heads = layer.num_heads, layer.num_kv_heads, layer.num_kv_heads
     q, k, v = (
-        projection(x, core[i], core[10 + i], core[4 + i]).reshape(2, x.shape[1], heads[i], -1).swapaxes(1, 2)
-        for i, x in enumerate(inputs)
+        projection(x, w, s, b).reshape(2, x.shape[1], count, -1).swapaxes(1, 2)
+        for x, (w, b, s), count in zip(inputs, in_proj, heads, strict=True)
     )
     z = scaled_dot_product_attention(*(np.ascontiguousarray(x) for x in (q, k, v)))
     joined = z.swapaxes(1, 2).reshape(2, z.shape[2], -1)
     out = layer(*inputs, num_threads=num_threads)
-    assert_same_bits(out, projection(joined, core[3], core[13], core[7]))
+    assert_same_bits(out, projection(joined, weight, scale, bias))
 
 
 def test_added_keys_stay_as_they_are() -> None:
