@@ -35,7 +35,8 @@ def run(
     """
     if output is not None:
         _check_output(output)
-        refuse_to_replace(0 if path == "-" else path or "", output, "--output")
+        if path is not None:
+            refuse_to_replace(0 if path == "-" else path, output, "--output")
     with contextlib.ExitStack() as stack:
         source = Texts([text.encode("utf-8", "surrogatepass") for text in texts], "text", len(texts))
         if path is not None:
@@ -166,8 +167,7 @@ class Progress:
 
 def _write(model: SentenceEncoder, source: Texts, sink: Sink, progress: Progress) -> None:
     pending: deque[str] = deque()  # texts that were read and are not embedded yet
-    count = 0
-    not_finite: list[int] = []  # counted from 1; only of float16 are there likely to be any
+    count = num_bad = first_bad = 0  # embeddings; those that are not finite; the first of those, counted from 1
 
     def remembered() -> Iterator[str]:
         for text in source:
@@ -177,15 +177,18 @@ def _write(model: SentenceEncoder, source: Texts, sink: Sink, progress: Progress
     try:
         for rows in _embedded(model, remembered()):
             sink.write([pending.popleft() for _ in rows], rows)
-            not_finite += (np.flatnonzero(~np.isfinite(rows).all(axis=1)) + count + 1).tolist()
+            bad = np.flatnonzero(~np.isfinite(rows).all(axis=1))
+            if bad.size:
+                first_bad = first_bad or count + int(bad[0]) + 1
+                num_bad += bad.size
             count += len(rows)
             progress.show(source.share_read, count)
         sink.finish(count)
     finally:
         progress.clear()
-    if not_finite:
-        more = f", and {len(not_finite) - 1:,} more are not" if len(not_finite) > 1 else ""
-        complain(f"the embedding of {source.place} {not_finite[0]} is not finite{more}")
+    if num_bad:
+        more = f", and {num_bad - 1:,} more are not" if num_bad > 1 else ""
+        complain(f"the embedding of {source.place} {first_bad} is not finite{more}")
 
 
 def _embedded(model: SentenceEncoder, texts: Iterable[str]) -> Iterator[Array]:
