@@ -1,14 +1,14 @@
 """``python -m mha_native``: the command line."""
 
 import argparse
-import os
 import sys
 from pathlib import Path
 from typing import Any
 
 from ._dtypes import LAYER_DTYPES
 from .commands import demo, embed
-from .commands.errors import UserError
+from .commands.ending import run_to_end
+from .commands.output import refuse_to_replace
 from .runtime import show_config
 
 _EXAMPLE = "A dog ate the food because it was hungry"
@@ -30,7 +30,12 @@ class _PrintPlace(argparse.Action):
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs one command and returns the exit code: 2 for a `UserError`."""
+    """Runs one command and returns the exit code: 2 for a mistake of the user."""
+    given = sys.argv[1:] if arguments is None else arguments
+    return run_to_end(lambda: _run(given))
+
+
+def _run(given: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m mha_native", description="Multi-head attention on a CPU.")
     for option, (place, about) in _PLACES.items():
         parser.add_argument(option, action=_PrintPlace, const=place, nargs=0, help=f"print the {about}, and exit")
@@ -46,30 +51,20 @@ def main(arguments: list[str] | None = None) -> int:
     _add_embed(commands)
     about = "speed beside other libraries, on the same inputs in turns; each result is checked first (bench --help)"
     commands.add_parser("bench", help=about, add_help=False)
-    given = sys.argv[1:] if arguments is None else arguments
     is_bench = given[:1] == ["bench"]  # its options are parsed by the benchmark itself
     options = parser.parse_args(given[:1] if is_bench else given)
 
-    try:
-        if options.command == "info":
-            show_config()
-        elif options.command == "bench":
-            return _bench(given[1:])
-        elif options.command == "embed":
-            _embed(options)
-        else:
-            text = options.text if options.file is None else demo.read_text(options.file)
-            demo.run(text, options.seed, options.plot)
-        sys.stdout.flush()
-    except UserError as error:
-        embed.complain(str(error))
-        return 2
-    except KeyboardInterrupt:
-        embed.complain("interrupted")
-        return 130  # the exit code of shells for an interrupt
-    except BrokenPipeError:  # as in `| head`: keep the interpreter from flushing into the closed pipe
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+    if options.command == "bench":
+        return _bench(given[1:])
+    if options.command == "info":
+        show_config()
+    elif options.command == "embed":
+        _embed(options)
+    else:
+        if options.file is not None and options.plot is not None:
+            refuse_to_replace(options.file, options.plot, "--plot")
+        text = options.text if options.file is None else demo.read_text(options.file)
+        demo.run(text, options.seed, options.plot)
     return 0
 
 

@@ -14,7 +14,7 @@ from .. import _core, reference
 from ..layers.multi_head_attention import MultiHeadAttention
 from ..positions import sinusoidal_positions
 from ..statistics import attention_statistics
-from .errors import UserError
+from .errors import UserError, reason
 from .show_heads import MAX_DRAWN, draw_heads, print_heads
 
 EMBED_DIM = 512
@@ -90,7 +90,7 @@ def read_text(path: str) -> str:
     try:
         return Path(path).read_text(encoding="utf-8-sig")
     except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from error
+        raise UserError(f"cannot read {path}: {reason(error)}") from error
     except UnicodeDecodeError as error:
         raise UserError(f"cannot read {path}: it is not UTF-8 text") from error
 

@@ -2,29 +2,25 @@
 
 import codecs
 import contextlib
-import json
 import os
-import struct
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import BinaryIO
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .. import _core
 from ..models import SentenceEncoder
-from .errors import UserError
+from .errors import CLEAR_LINE, UserError, complain, reason
+from .output import Array, JsonLines, Npy, Sink, is_stream, refuse_to_replace, written
 from .show_heads import MAX_DRAWN, draw_heads, print_heads
 
 MAX_COMPLAINTS = 10  # messages about lines that are not UTF-8; further lines are only counted
 PATIENCE = 0.5  # seconds before the progress bar appears
 PAUSE = 0.1  # seconds between two updates of the progress bar
-
-Array = NDArray[np.float32]
 
 
 def run(
@@ -37,32 +33,36 @@ def run(
     UserError
         Before anything is written; if a disk fills up, `output` is as before.
     """
-    if output is not None and not output.endswith((".npy", ".jsonl")):
-        raise UserError(f"--output must end in .npy or .jsonl; got {output}")
+    if output is not None:
+        _check_output(output)
+        if path is not None:
+            refuse_to_replace(0 if path == "-" else path, output, "--output")
     with contextlib.ExitStack() as stack:
         source = Texts([text.encode("utf-8", "surrogatepass") for text in texts], "text", len(texts))
         if path is not None:
-            file = sys.stdin.buffer if path == "-" else stack.enter_context(_opened(path))
+            file = _standard_input() if path == "-" else stack.enter_context(_opened(path))
             source = Texts(file, f"{path}, line", _size_of(file))
         model = load(directory, dtype, weight_dtype)
         if output is None:
             _write(model, source, JsonLines(sys.stdout.write), Progress(is_wanted=not sys.stdout.isatty()))
             return
-        try:
-            with written_whole(Path(output)) as target:
-                is_npy = output.endswith(".npy")
-                sink = Npy(target, model.embed_dim) if is_npy else JsonLines(lambda line: target.write(line.encode()))
-                _write(model, source, sink, Progress())
-        except OSError as error:
-            raise UserError(f"cannot write {output}: {error.strerror}") from error
-    print(f"{source.count:,} embeddings of {model.embed_dim} features: {output}")
+        is_whole_file = not is_stream(output)
+        with written(output) as target:
+            is_npy = output.endswith(".npy")
+            sink = Npy(target, model.embed_dim) if is_npy else JsonLines(lambda line: target.write(line.encode()))
+            _write(model, source, sink, Progress())
+    if is_whole_file:  # a pipe may be standard output, and gets nothing but the lines
+        print(f"{source.count:,} embeddings of {model.embed_dim} features: {output}")
 
 
 def explain(directory: str, dtype: str, weight_dtype: str | None, text: str, plot: str | None) -> None:
     """Print what each token of `text` attends to in each layer and head, and draw it to the file `plot`."""
     (readable,) = Texts([text.encode("utf-8", "surrogatepass")], "text", 1)
     model = load(directory, dtype, weight_dtype)
-    tokens, weights = model.attention_weights(readable)  # [layers, H, T, T]
+    with _errors_of_tokens():
+        tokens, weights = model.attention_weights(readable)  # [layers, H, T, T]
+    if not tokens:
+        raise UserError("the text has no tokens")
     if plot is not None:
         titles = [f"layer {i + 1}, head {h + 1}" for i in range(model.num_layers) for h in range(model.num_heads)]
         draw_heads(tokens, weights[..., :MAX_DRAWN, :MAX_DRAWN], titles, plot)
@@ -79,7 +79,9 @@ def load(directory: str, dtype: str, weight_dtype: str | None) -> SentenceEncode
     try:
         _core.active_isa()
         return SentenceEncoder.from_pretrained(directory, dtype=dtype, weight_dtype=weight_dtype)
-    except (TypeError, ValueError, OSError, ImportError) as error:
+    except OSError as error:
+        raise UserError(f"cannot read {error.filename}: {reason(error)}" if error.filename else str(error)) from error
+    except (TypeError, ValueError, ImportError) as error:
         raise UserError(str(error)) from error
 
 
@@ -91,7 +93,7 @@ class Texts:
     """
 
     def __init__(self, source: Iterable[bytes], place: str, size: int | None) -> None:
-        self._source, self._place, self._size = source, place, size
+        self._source, self.place, self._size = source, place, size
         self._has_lines = hasattr(source, "read")
         self._bytes = self._damaged = 0
         self.count = 0
@@ -103,7 +105,7 @@ class Texts:
                 self._bytes += len(raw)
                 yield self._decoded(self._without_ending(raw) if self._has_lines else raw)
         except OSError as error:
-            raise UserError(f"cannot read {self._place} {self.count + 1}: {error.strerror}") from error
+            raise UserError(f"cannot read {self.place} {self.count + 1}: {reason(error)}") from error
         if self._damaged > MAX_COMPLAINTS:
             complain(f"{self._damaged - MAX_COMPLAINTS:,} more are not UTF-8")
 
@@ -124,65 +126,17 @@ class Texts:
             self._damaged += 1
             if self._damaged <= MAX_COMPLAINTS:
                 complain(
-                    f"{self._place} {self.count}: not UTF-8 at byte {error.start + 1} (0x{raw[error.start]:02x}); "
+                    f"{self.place} {self.count}: not UTF-8 at byte {error.start + 1} (0x{raw[error.start]:02x}); "
                     "U+FFFD stands in for what cannot be read"
                 )
             return raw.decode(errors="replace")
-
-
-class Sink(Protocol):
-    """What embeddings are written to."""
-
-    def write(self, texts: Iterable[str], rows: Array) -> None:
-        """Write one row for each text."""
-
-    def finish(self, count: int) -> None:
-        """Called when all `count` rows have been written."""
-
-
-class JsonLines:
-    """A JSON object per line: the text and its embedding, with enough digits that reading gives the same bits."""
-
-    def __init__(self, write: Callable[[str], object]) -> None:
-        self._write = write
-
-    def write(self, texts: Iterable[str], rows: Array) -> None:
-        """Write one row for each text."""
-        template = ", ".join(["%.9g"] * rows.shape[1])
-        for text, row in zip(texts, rows, strict=True):
-            self._write(f'{{"text": {json.dumps(text)}, "embedding": [{template % tuple(row)}]}}\n')
-
-    def finish(self, count: int) -> None:
-        """Nothing to do."""
-
-
-class Npy:
-    """A file of NumPy that holds an array [N, E]. N is written into its header at the end."""
-
-    def __init__(self, file: BinaryIO, width: int) -> None:
-        self._file, self._width = file, width
-        self._write_header(0)
-
-    def write(self, texts: Iterable[str], rows: Array) -> None:
-        """Write one row for each text."""
-        self._file.write(rows.astype("<f4", copy=False).tobytes())
-
-    def finish(self, count: int) -> None:
-        """Write N into the header."""
-        self._file.seek(0)
-        self._write_header(count)
-
-    def _write_header(self, count: int) -> None:
-        # Version 1.0 of the format, padded to 128 bytes, so that any N has room.
-        header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({count}, {self._width}), }}"
-        self._file.write(b"\x93NUMPY\x01\x00" + struct.pack("<H", 118) + header.ljust(117).encode() + b"\n")
 
 
 class Progress:
     """A progress bar on the terminal, which appears after PATIENCE seconds."""
 
     def __init__(self, is_wanted: bool = True) -> None:
-        self._is_wanted = is_wanted and sys.stderr.isatty()
+        self._is_wanted = is_wanted and sys.stderr is not None and sys.stderr.isatty()
         self._started = self._drawn = time.monotonic()
         self._visible = False
 
@@ -198,45 +152,22 @@ class Progress:
             left = round((now - self._started) * (1 - share) / share)
             done = round(30 * share)
             words = f"[{'#' * done}{'-' * (30 - done)}] {share:4.0%}  {words}, {left // 60}:{left % 60:02} left"
-        sys.stderr.write(f"{CLEAR_LINE}{words}")
-        sys.stderr.flush()
+        self._draw(words)
 
     def clear(self) -> None:
         """Remove the bar."""
         if self._visible:
-            sys.stderr.write(CLEAR_LINE)
+            self._draw("")
+
+    def _draw(self, words: str) -> None:
+        with contextlib.suppress(OSError):  # the terminal is gone
+            sys.stderr.write(f"{CLEAR_LINE}{words}")
             sys.stderr.flush()
-
-
-CLEAR_LINE = "\r\x1b[K"  # to the start of the line, and erase to its end (ANSI)
-
-
-def complain(sentence: str) -> None:
-    """Print a sentence to standard error, in place of a progress bar if there is one."""
-    print(f"{CLEAR_LINE if sys.stderr.isatty() else ''}mha_native: {sentence}", file=sys.stderr)
-
-
-@contextlib.contextmanager
-def written_whole(path: Path) -> Iterator[BinaryIO]:
-    """A new file that replaces `path` in one step at the end. If anything fails before that, it is removed."""
-    target = Path(os.path.realpath(path))  # follow a link to its file
-    if target.is_dir():
-        raise IsADirectoryError(None, "it is a directory")
-    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
-    try:
-        with open(partial, "xb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, target)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
 
 
 def _write(model: SentenceEncoder, source: Texts, sink: Sink, progress: Progress) -> None:
     pending: deque[str] = deque()  # texts that were read and are not embedded yet
-    count = 0
+    count = num_bad = first_bad = 0  # embeddings; those that are not finite; the first of those, counted from 1
 
     def remembered() -> Iterator[str]:
         for text in source:
@@ -244,20 +175,55 @@ def _write(model: SentenceEncoder, source: Texts, sink: Sink, progress: Progress
             yield text
 
     try:
-        for rows in model.encode_batches(remembered()):
+        for rows in _embedded(model, remembered()):
             sink.write([pending.popleft() for _ in rows], rows)
+            bad = np.flatnonzero(~np.isfinite(rows).all(axis=1))
+            if bad.size:
+                first_bad = first_bad or count + int(bad[0]) + 1
+                num_bad += bad.size
             count += len(rows)
             progress.show(source.share_read, count)
         sink.finish(count)
     finally:
         progress.clear()
+    if num_bad:
+        more = f", and {num_bad - 1:,} more are not" if num_bad > 1 else ""
+        complain(f"the embedding of {source.place} {first_bad} is not finite{more}")
+
+
+def _embedded(model: SentenceEncoder, texts: Iterable[str]) -> Iterator[Array]:
+    with _errors_of_tokens():
+        yield from model.encode_batches(texts)
+
+
+@contextlib.contextmanager
+def _errors_of_tokens() -> Iterator[None]:
+    """As UserError: a tokenizer that fails, or that has tokens beyond the table of the model."""
+    try:
+        yield
+    except ValueError as error:
+        raise UserError(str(error)) from error
+
+
+def _check_output(output: str) -> None:
+    """UserError unless one of the formats can be written to `output`: JSON lines anywhere, .npy to a regular file."""
+    if output.endswith(".npy") and is_stream(output):
+        raise UserError(f"--output must be a regular file for .npy, whose beginning is written last; got {output}")
+    if not output.endswith((".npy", ".jsonl")) and not is_stream(output):
+        raise UserError(f"--output must end in .npy or .jsonl; got {output}")
+
+
+def _standard_input() -> BinaryIO:
+    if sys.stdin is None:
+        raise UserError("cannot read standard input: it is closed")
+    return sys.stdin.buffer
 
 
 def _opened(path: str) -> BinaryIO:
     try:
         return Path(path).open("rb")
     except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from error
+        raise UserError(f"cannot read {path}: {reason(error)}") from error
 
 
 def _size_of(file: BinaryIO) -> int | None:

@@ -1,5 +1,6 @@
 """What each word attends to, in each head: as a table for the terminal, and as a picture."""
 
+import io
 import shutil
 import sys
 from collections.abc import Sequence
@@ -9,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .errors import UserError
+from .output import written
 
 MAX_ROWS = 24  # rows of the table: one screen
 MAX_DRAWN = 40  # words in the picture: as many as have room for a label
@@ -73,9 +75,10 @@ def draw_heads(words: Sequence[str], weights: Array, titles: Sequence[str], path
         panel.set_title(title, fontsize=9)
     figure.colorbar(picture, ax=panels, label="weight", shrink=0.8, fraction=0.02)
     figure.supxlabel("attends to")
+    picture_file = io.BytesIO()
     try:
-        figure.savefig(path, dpi=120, format=Path(path).suffix[1:] or "png")
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror}") from error
+        figure.savefig(picture_file, dpi=120, format=Path(path).suffix[1:] or "png")
     except ValueError as error:  # a file name extension that matplotlib does not know
         raise UserError(f"cannot write {path}: {str(error).splitlines()[0]}") from error
+    with written(path) as file:
+        file.write(picture_file.getbuffer())

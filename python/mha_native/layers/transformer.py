@@ -180,7 +180,7 @@ class TransformerLayer(ModuleState):
             layer.cross_attn = MultiHeadAttention.from_torch(module.multihead_attn)
         layer.feed_forward = FeedForward._from_torch(function, module)
         for name in ["norm1", "norm2"] + ["norm3"] * cls._reads_memory:
-            setattr(layer, name, LayerNorm._from_torch(function, getattr(module, name), layer.dtype))
+            setattr(layer, name, LayerNorm._from_torch(function, getattr(module, name), layer.self_attn.dtype))
         layer.norm_first = bool(module.norm_first)
         layer._stack()  # which compares sizes and dtypes
         return layer
@@ -308,7 +308,9 @@ class TransformerStack(ModuleState):
         module = checked_module(function, module, cls._torch_name)
         stack = cls.__new__(cls)
         stack.layers = tuple(cls._layer_type.from_torch(layer) for layer in module.layers)
-        stack.norm = None if module.norm is None else LayerNorm._from_torch(function, module.norm, stack.dtype)
+        stack.norm = (
+            None if module.norm is None else LayerNorm._from_torch(function, module.norm, stack.layers[0].dtype)
+        )
         stack._stack()  # which compares sizes and dtypes
         return stack
 

@@ -18,7 +18,7 @@ from ..layers.feed_forward import Sizes as FeedForwardSizes
 from ..layers.layer_norm import LayerNorm
 from ..layers.multi_head_attention import MultiHeadAttention
 from ..layers.transformer import stack_of
-from ._checkpoint import FUNCTION, read_json, read_size
+from ._model_files import FUNCTION, read_json, read_size, shown
 
 # Activations: the name in config.json, and the name in the core.
 _ACTIVATIONS = {
@@ -80,7 +80,7 @@ def read_config(path: Path) -> BertConfig:
         value = values.get(name, default)
         if value not in allowed or type(value) is not type(allowed[0]):
             expected = " or ".join(map(repr, allowed))
-            raise ValueError(f"{FUNCTION}: {path}: {name} must be {expected}; got {value!r}")
+            raise ValueError(f"{FUNCTION}: {path}: {name} must be {expected}; got {shown(value)}")
         return value
 
     choose("model_type", None, "bert")
@@ -90,7 +90,7 @@ def read_config(path: Path) -> BertConfig:
     activation = _ACTIVATIONS[choose("hidden_act", "gelu", *_ACTIVATIONS)]
     eps = values.get("layer_norm_eps", 1e-12)  # the default of the family
     if type(eps) is not float or not 0 < eps < math.inf:
-        raise ValueError(f"{FUNCTION}: {path}: layer_norm_eps must be a positive number; got {eps!r}")
+        raise ValueError(f"{FUNCTION}: {path}: layer_norm_eps must be a positive number; got {shown(eps)}")
     config = BertConfig(
         vocab_size=read_size(path, values, "vocab_size"),
         embed_dim=read_size(path, values, "hidden_size"),

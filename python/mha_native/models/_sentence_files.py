@@ -1,15 +1,20 @@
 """Files of sentence-transformers beside a model: the most tokens of a text, and how their vectors become one."""
 
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import NamedTuple
 
-from ._checkpoint import FUNCTION, read_json, read_size
+from ._model_files import FUNCTION, listed, read_json, read_size, shown
 
 _POOLING_MODES = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls"}
 
+_LONGEST_NAME = 255  # characters of a folder's name: no file system of Linux has longer ones
+
 
 class SentenceConfig(NamedTuple):
-    """What modules.json, 1_Pooling/config.json and sentence_bert_config.json say. Each of them may be absent."""
+    """What modules.json, 1_Pooling/config.json and sentence_bert_config.json say. Each of them may be absent.
+
+    The folder that modules.json has for the Pooling must be there.
+    """
 
     max_seq_length: int
     lower_case: bool
@@ -19,11 +24,12 @@ class SentenceConfig(NamedTuple):
 
 def read_sentence_config(directory: Path, max_positions: int) -> SentenceConfig:
     """Read the files. Defaults without them: all positions, the mean of the tokens, scaled to length 1."""
-    pooling_path, normalize = directory / "1_Pooling" / "config.json", True
+    pooling, normalize = "mean", True
     if (path := directory / "modules.json").exists():
         folder, normalize = _read_modules(path)
-        pooling_path = directory / folder / "config.json"
-    pooling = _read_pooling(pooling_path) if pooling_path.exists() else "mean"
+        pooling = _read_pooling(directory / folder / "config.json")
+    elif (path := directory / "1_Pooling" / "config.json").exists():
+        pooling = _read_pooling(path)
 
     length, lower_case = max_positions, False
     if (path := directory / "sentence_bert_config.json").exists():
@@ -45,12 +51,20 @@ def _read_modules(path: Path) -> tuple[str, bool]:
     kinds = [str(entry.get("type")).rpartition(".")[2] for entry in entries]
     if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
         raise ValueError(
-            f"{FUNCTION}: {path} must list Transformer, Pooling and perhaps Normalize; "
-            f"got {', '.join(kinds) or 'nothing'}"
+            f"{FUNCTION}: {path} must list Transformer, Pooling and perhaps Normalize; got {listed(kinds) or 'nothing'}"
         )
-    if entries[0].get("path") != "":
-        raise ValueError(f"{FUNCTION}: {path} must have the Transformer beside it; got {entries[0].get('path')!r}")
-    return str(entries[1].get("path")), len(kinds) == 3
+    beside, folder = entries[0].get("path"), entries[1].get("path")
+    if beside != "":
+        raise ValueError(f"{FUNCTION}: {path} must have the Transformer beside it; got {shown(beside)}")
+    if not isinstance(folder, str) or len(folder) > _LONGEST_NAME or not _is_below(folder):
+        raise ValueError(f"{FUNCTION}: {path} must have the Pooling in a folder below it; got {shown(folder)}")
+    return folder, len(kinds) == 3
+
+
+def _is_below(folder: str) -> bool:
+    """Whether a path leads to no other place than below where it starts."""
+    path = PurePath(folder)
+    return folder.isprintable() and not path.is_absolute() and ".." not in path.parts and path != PurePath()
 
 
 def _read_pooling(path: Path) -> str:
@@ -59,6 +73,6 @@ def _read_pooling(path: Path) -> str:
     if len(modes) != 1 or modes[0] not in _POOLING_MODES:
         raise ValueError(
             f"{FUNCTION}: {path} must choose {' or '.join(_POOLING_MODES)}, and nothing else; "
-            f"got {', '.join(modes) or 'none'}"
+            f"got {listed(modes) or 'none'}"
         )
     return _POOLING_MODES[modes[0]]

@@ -13,8 +13,10 @@ from .. import _core
 from .._dtypes import checked_dtype
 from ..layers._constructor_arguments import WeightDType, checked_weight_dtype
 from ._bert import BertModel, read_config
-from ._checkpoint import FUNCTION, Checkpoint, require_file
+from ._checkpoint import Checkpoint
+from ._model_files import FUNCTION
 from ._sentence_files import SentenceConfig, read_sentence_config
+from ._tokenizer import Tokenizer
 
 __all__ = ["SentenceEncoder"]
 
@@ -48,7 +50,7 @@ class SentenceEncoder:
     Texts are packed one after another, so that a batch costs what its tokens do, and nothing is padded. The embedding
     of a text has the same bits alone and in any batch.
 
-    Needs tokenizers and safetensors: ``pip install "mha_native[text]"``. May be used from several threads at once.
+    Needs tokenizers: ``pip install "mha_native[text]"``. May be used from several threads at once.
 
     Examples
     --------
@@ -61,7 +63,7 @@ class SentenceEncoder:
     array([1.  , 0.78, 0.05], dtype=float32)
     """
 
-    def __init__(self, model: BertModel, tokenizer: Any, config: SentenceConfig) -> None:
+    def __init__(self, model: BertModel, tokenizer: Tokenizer, config: SentenceConfig) -> None:
         self._model = model
         self._tokenizer = tokenizer
         self._config = config
@@ -89,14 +91,15 @@ class SentenceEncoder:
         Raises
         ------
         FileNotFoundError, ValueError
-            If a file is missing, damaged, or describes a model of another kind. The message names the file, and
-            tensors with both shapes.
+            If a file is missing, damaged, or describes a model of another kind, or if weights are not finite. The
+            message names the file, and tensors with both shapes.
+        OSError
+            If a file cannot be read.
         ImportError
-            Without tokenizers or safetensors.
+            Without tokenizers.
         """
         try:
-            import safetensors  # type: ignore[import-not-found, unused-ignore]  # noqa: F401
-            import tokenizers  # type: ignore[import-not-found, unused-ignore]
+            import tokenizers  # type: ignore[import-not-found, unused-ignore]  # noqa: F401
         except ImportError as error:
             raise ImportError(f'{FUNCTION}: {error.name} is not installed: pip install "mha_native[text]"') from error
         kind = checked_dtype(FUNCTION, dtype)
@@ -104,26 +107,7 @@ class SentenceEncoder:
         folder = Path(directory)
         config = read_config(folder / "config.json")
         sentences = read_sentence_config(folder, config.max_positions)
-        tokenizer_path = require_file(folder / "tokenizer.json")
-        try:
-            tokenizer = tokenizers.Tokenizer.from_file(str(tokenizer_path))
-        except Exception as error:  # the library raises plain Exception
-            raise ValueError(f"{FUNCTION}: {tokenizer_path} is no valid tokenizer: {error}") from error
-        if tokenizer.get_vocab_size() > config.vocab_size:
-            raise ValueError(
-                f"{FUNCTION}: {tokenizer_path} has {tokenizer.get_vocab_size()} tokens, more than vocab_size of "
-                f"config.json, {config.vocab_size}"
-            )
-        special = tokenizer.num_special_tokens_to_add(False)
-        if sentences.max_seq_length <= special:
-            raise ValueError(
-                f"{FUNCTION}: max_seq_length must leave room beside {special} special tokens; "
-                f"got {sentences.max_seq_length}"
-            )
-        if sentences.pooling == "cls" and special == 0:
-            raise ValueError(f"{FUNCTION}: {tokenizer_path} adds no first token, which the pooling asks for")
-        tokenizer.no_padding()
-        tokenizer.enable_truncation(sentences.max_seq_length)
+        tokenizer = Tokenizer(folder / "tokenizer.json", config.vocab_size, sentences)
         with Checkpoint(folder / "model.safetensors", config.tensor_shapes()) as tensors:
             return cls(BertModel(config, tensors, kind, stored), tokenizer, sentences)
 
@@ -237,9 +221,9 @@ class SentenceEncoder:
             Rows sum to 1.
         """
         self._check_text(text, 0)
-        encoding = self._tokenizer.encode(self._prepared(text))
-        weights = self._model.attention_weights(np.array(encoding.ids), num_threads)
-        return encoding.tokens, weights.astype(np.float32, copy=False)
+        ids, tokens = self._tokenizer.encode(text)
+        weights = self._model.attention_weights(np.array(ids, np.int64), num_threads)
+        return tokens, weights.astype(np.float32, copy=False)
 
     def astype(self, dtype: DTypeLike) -> "SentenceEncoder":
         """The same model in another dtype, every weight rounded once, as by `MultiHeadAttention.astype`.
@@ -296,11 +280,7 @@ class SentenceEncoder:
             for i, text in enumerate(slab):
                 self._check_text(text, first + i)
             first += len(slab)
-            for encoding in self._tokenizer.encode_batch_fast([self._prepared(text) for text in slab]):
-                yield encoding.ids
-
-    def _prepared(self, text: str) -> str:
-        return text.lower() if self._config.lower_case else text
+            yield from self._tokenizer.encode_batch(slab)
 
     @staticmethod
     def _check_text(text: str, index: int) -> None:

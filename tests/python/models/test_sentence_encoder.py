@@ -219,7 +219,8 @@ def test_the_length_of_embeddings(tiny: SentenceEncoder, tmp_path: Path) -> None
 
 
 def test_without_a_module_for_it_embeddings_keep_their_length(tmp_path: Path) -> None:
-    tiny_bert.write(tmp_path, files={"modules.json": tiny_bert.modules("Transformer", "Pooling")})
+    pooling = {"1_Pooling/config.json": {"pooling_mode_mean_tokens": True}}
+    tiny_bert.write(tmp_path, files={"modules.json": tiny_bert.modules("Transformer", "Pooling")} | pooling)
     model = SentenceEncoder.from_pretrained(tmp_path)
     _assert_embeddings(model.encode(TEXTS), _oracle(tmp_path, TEXTS, normalize=False), "as they are")
     _assert_embeddings(model.encode(TEXTS, normalize=True), _oracle(tmp_path, TEXTS), "scaled")
@@ -343,6 +344,16 @@ def test_the_table_of_words_is_held_once(tmp_path: Path) -> None:
     )
     table = 4 * settings["vocab_size"] * settings["hidden_size"]
     assert table <= int(_run(program, str(directory))) < 2 * table
+
+
+def test_loading_takes_no_memory_beside_the_weights(model_directory: Path) -> None:
+    program = (
+        "before = memory('VmRSS')\n"
+        "model = SentenceEncoder.from_pretrained(sys.argv[1])\n"
+        "print(memory('VmHWM') - before)\n"
+    )
+    weights = (model_directory / "model.safetensors").stat().st_size
+    assert weights < int(_run(program, str(model_directory))) < weights + (32 << 20)  # the tokenizer takes 10 MiB
 
 
 def test_a_batch_takes_little_memory(model_directory: Path) -> None:

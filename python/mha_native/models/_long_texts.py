@@ -1,0 +1,85 @@
+"""The beginning of a long text, when only its first tokens count: the library tokenizes a text as a whole, in about 100
+bytes of memory for each byte of it, and cuts the tokens afterwards."""
+
+import re
+from typing import Any
+
+# A text is long if it has more characters for each token that counts. Words of English have 4 or 5 for each token.
+_LONG = 64
+
+# Characters for each token that counts, in the first beginning that is tried, and the factor to the next one.
+_FIRST_TRY, _NEXT_TRY = 16, 4
+
+# The longest word that a tokenizer may look up for long words to be shortened; that of BERT looks up 100 characters.
+_LONGEST_WORD = 10_000
+
+
+class LongTexts:
+    """Beginnings of long texts that have the same first `max_tokens` tokens.
+
+    Exact for what BERT has: a text is split at blanks and around punctuation, and the tokens of a word depend on that
+    word alone (WordPiece). So a beginning has the tokens of the whole text, except for its last word, which may go on
+    beyond the end, and for what an added token such as [MASK] would begin before the end. With another tokenizer texts
+    stay whole.
+
+    Parameters
+    ----------
+    library : tokenizers.Tokenizer
+    max_tokens : int
+    """
+
+    def __init__(self, library: Any, max_tokens: int) -> None:
+        self._library = library
+        self._max_tokens = max_tokens
+        self._applies, self._surplus, self._added_length = False, re.compile(""), 0
+        if not _is_of_bert(library):
+            return
+        longest_word = library.model.max_input_chars_per_word  # a longer one is the token for unknown words
+        added = [token.content for token in library.get_added_tokens_decoder().values()]
+        self._added_length = max(map(len, added), default=0)
+        self._applies = max(longest_word, self._added_length) <= _LONGEST_WORD
+        if self._applies:
+            longer = max(longest_word, self._added_length) + 1
+            # Of blanks one has the same effect; of characters that the tokenizer leaves out, too.
+            self._surplus = re.compile(
+                rf"([ \t\n\r])[ \t\n\r]+|([\0\ufffd])[\0\ufffd]+|([A-Za-z0-9]{{{longer}}})[A-Za-z0-9]+"
+            )
+
+    def beginning(self, text: str) -> str:
+        """`text` itself if it is not long; else a beginning, or all of it without what has no effect on its tokens."""
+        if not self._applies or len(text) <= _LONG * self._max_tokens:
+            return text
+        length = _FIRST_TRY * self._max_tokens
+        if not self._has_enough(text[:length]):
+            text = self._surplus.sub(r"\1\2\3", text)
+        while length < len(text) and not self._has_enough(text[:length]):
+            length *= _NEXT_TRY
+        return text[:length]
+
+    def _has_enough(self, beginning: str) -> bool:
+        """Whether the first `max_tokens` tokens of `beginning` are those of every text that begins so."""
+        encoding = self._library.encode(beginning, add_special_tokens=False)
+        parts = [encoding, *encoding.overflowing]  # which the library cuts to `max_tokens` tokens each
+        words = [word for part in parts for word in part.word_ids]
+        ends = [end for part in parts for _, end in part.offsets]
+        if len(words) <= self._max_tokens:
+            return False
+        last_end = len(beginning) - self._added_length
+        unsure = next((word for word, end in zip(words, ends, strict=True) if end > last_end), words[-1])
+        return words.index(unsure) >= self._max_tokens
+
+
+def _is_of_bert(library: Any) -> bool:
+    """Whether words are split and tokenized as for BERT, and added tokens stand out of words, as [MASK] does."""
+    from tokenizers import models, normalizers, pre_tokenizers  # type: ignore[import-not-found, unused-ignore]
+
+    return (
+        isinstance(library.model, models.WordPiece)
+        and isinstance(library.pre_tokenizer, pre_tokenizers.BertPreTokenizer)
+        and isinstance(library.normalizer, normalizers.BertNormalizer)
+        and library.normalizer.clean_text
+        and all(
+            not token.normalized and re.fullmatch(r"[^\w\s](\S*[^\w\s])?", token.content)
+            for token in library.get_added_tokens_decoder().values()
+        )
+    )

@@ -1,0 +1,68 @@
+"""Files of a pretrained model: opened, read up to a limit, and JSON whose entries are checked."""
+
+import json
+import reprlib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+FUNCTION = "SentenceEncoder.from_pretrained"  # which error messages begin with
+
+# The most bytes of JSON that are read: settings take a few KiB, the header of a large checkpoint takes some 100 KiB.
+MAX_JSON_BYTES = 1 << 24
+
+MAX_SIZE = (1 << 63) - 1  # the largest number that the core takes for a size
+
+MOST_LISTED, _MOST_CHARACTERS = 8, 200  # names that an error message lists at most, and the longest one
+
+
+def require_file(path: Path) -> Path:
+    """`path`, or FileNotFoundError if it is no file."""
+    if not path.is_file():
+        raise FileNotFoundError(f"{FUNCTION}: {path} does not exist, or is no file")
+    return path
+
+
+def read_json(path: Path, kind: type) -> Any:
+    """The JSON object (`kind` is dict) or list in a file."""
+    with open(require_file(path), "rb") as file:
+        raw = file.read(MAX_JSON_BYTES + 1)
+    if len(raw) > MAX_JSON_BYTES:
+        raise ValueError(f"{FUNCTION}: {path} must have at most {MAX_JSON_BYTES >> 20} MiB")
+    try:
+        value = parse_json(raw)
+    except ValueError as error:
+        raise ValueError(f"{FUNCTION}: {path} is no valid JSON: {error}") from error
+    if not isinstance(value, kind):
+        expected = "an object" if kind is dict else "a list"
+        raise ValueError(f"{FUNCTION}: {path} must hold {expected}; got {type(value).__name__}")
+    return value
+
+
+def parse_json(raw: bytes, from_pairs: Callable[[list[tuple[str, Any]]], Any] = dict) -> Any:
+    """The value of JSON in UTF-8. `from_pairs` makes objects from their entries. ValueError if it is none."""
+    try:
+        return json.loads(raw.decode(), object_pairs_hook=from_pairs)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+
+
+def read_size(path: Path, values: Mapping[str, Any], name: str, default: int | None = None) -> int:
+    """The entry `name` of what was read from `path`: an integer of at least 1 that the core can take."""
+    value = values.get(name, default)
+    if type(value) is not int or value < 1:
+        raise ValueError(f"{FUNCTION}: {path}: {name} must be an integer of at least 1; got {shown(value)}")
+    if value > MAX_SIZE:
+        raise ValueError(f"{FUNCTION}: {path}: {name} must be at most 2^63 - 1; got {shown(value)}")
+    return value
+
+
+def shown(value: object) -> str:
+    """A value from a file, for a message: one line, and not a long one."""
+    return reprlib.repr(value)
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names for a message, some of them from a file: one line, and not a long one."""
+    readable = [name if name.isprintable() and len(name) <= _MOST_CHARACTERS else shown(name) for name in names]
+    return ", ".join(readable[:MOST_LISTED]) + (" and more" if len(names) > MOST_LISTED else "")
