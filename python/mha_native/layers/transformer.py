@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -341,19 +341,24 @@ def run(
     need_weights: bool,
     out: Tensor | None,
     num_threads: int | None,
-    options: Mapping[str, Any],
+    options: Any,
 ) -> tuple[Tensor, list[Tensor]]:
-    """What a layer or a stack makes of `x`, and the attention weights of each layer, if they are needed."""
+    """What a layer or a stack makes of `x`, and the attention weights of each layer, if they are needed.
+
+    `options` are the other keyword arguments of a call. The dict is changed: what is left in it are score options.
+    """
     name = type(module).__name__
-    scores = {"is_causal": True, **options} if module._is_causal else dict(options)
     extras: dict[str, Any] = {}  # what the core takes besides the score options, if it is given
-    for argument in _NO_SCORE_OPTIONS.intersection(scores):
-        if (value := scores.pop(argument)) is not None:
-            array = to_numpy(name, argument, value)
-            if option := _MEMORY_OPTIONS.get(argument):
-                extras.setdefault("memory_options", {})[option] = array
-            else:
-                extras[argument] = array
+    if options:
+        for argument in _NO_SCORE_OPTIONS.intersection(options):
+            if (value := options.pop(argument)) is not None:
+                array = to_numpy(name, argument, value)
+                if option := _MEMORY_OPTIONS.get(argument):
+                    extras.setdefault("memory_options", {})[option] = array
+                else:
+                    extras[argument] = array
+    if module._is_causal:
+        options.setdefault("is_causal", True)
     if memory is not None:
         extras["memory"] = memory if type(memory) is ndarray else to_numpy(name, "memory", memory)
     if memory_caches is not None:
@@ -363,11 +368,11 @@ def run(
     if need_weights is not False:
         extras["need_weights"] = need_weights
     if module.layer_options is not None:
-        extras["layer_options"] = merged_options(name, scores, module.layer_options, module.dtype)
-        scores = {}
+        extras["layer_options"] = merged_options(name, options, module.layer_options, module.dtype)
+        options = {}
     result: Any = module._stack().forward(
         x if type(x) is ndarray else to_numpy(name, "x", x),
-        core_options(name, scores),
+        core_options(name, options),
         extras,
         out if out is None or type(out) is ndarray else to_numpy(name, "out", out),
         num_threads,
