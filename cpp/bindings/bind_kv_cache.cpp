@@ -1,5 +1,4 @@
 // The KVCache.
-#include <pybind11/gil_simple.h>
 #include <mha/kv_cache.hpp>
 
 #include <cstring>
@@ -12,6 +11,7 @@
 #include "bindings.hpp"
 #include "scalars.hpp"
 #include "shared_cache.hpp"
+#include "without_interpreter.hpp"
 
 namespace mha::bindings {
 namespace {
@@ -41,7 +41,7 @@ void write(SharedCache& shared, const char* function, Write how, py::handle key,
   std::vector<std::int64_t> counts;
   if (arrays.given(2)) counts = arrays.integers(2, cache.config().batch_size);
   const CacheUse use(shared, CacheUse::changes);
-  const py::gil_scoped_release_simple unlocked;
+  const WithoutInterpreter unlocked;
   (cache.*how)(k, v, arrays.given(2) ? counts.data() : nullptr);
 }
 
@@ -72,14 +72,14 @@ void reorder(SharedCache& shared, py::handle index) {
   const ArrayArguments arrays("KVCache.reorder", list, cache.config().dtype);
   const std::vector<std::int64_t> sources = arrays.integers(0, cache.config().batch_size);
   const CacheUse use(shared, CacheUse::changes);
-  const py::gil_scoped_release_simple unlocked;
+  const WithoutInterpreter unlocked;
   cache.reorder(sources.data());
 }
 
 void keep_last(SharedCache& shared, py::handle count) {
   const std::int64_t kept = integer("KVCache.keep_last", "count", count);
   const CacheUse use(shared, CacheUse::changes);
-  const py::gil_scoped_release_simple unlocked;
+  const WithoutInterpreter unlocked;
   shared.cache.keep_last(kept);
 }
 
