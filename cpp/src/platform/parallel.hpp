@@ -1,4 +1,4 @@
-// How tasks are run on threads. parallel.cpp is the only file of the library that includes <omp.h>.
+// How tasks are run on threads. Of OpenMP no other file but openmp_places.cpp knows.
 #pragma once
 
 #include "mha/tensor_view.hpp"
