@@ -10,6 +10,7 @@
 #include "mha/executor.hpp"
 #include "mha/runtime.hpp"
 #include "platform/cpu_pause.hpp"
+#include "platform/startable_threads.hpp"
 
 #ifdef _OPENMP
 #include <omp.h>
@@ -31,6 +32,10 @@ namespace {
 // in a loop of calls, joins in less time than that. One that sleeps joins in 5 to 50 us, and one that another process
 // has displaced in milliseconds.
 constexpr double kWorkPerThread = 1.25e5;
+
+// More threads than this make no call faster: few machines have as many processors. libgomp has a struct for each of them
+// on the stack of the caller, some 200 bytes, which 100000 threads overflow.
+constexpr int kMostThreads = 1024;
 
 /// Set in every forked child. A child has the memory of its parent but not its threads, and would wait for them
 /// forever. It is set even if this library has started no thread: another library may have started some in the same
@@ -171,7 +176,7 @@ void run_phases(const Phase* phases, int count, int threads) {
   if (threads > 1 && can_run_parallel()) {
     if (const Executor* chosen = executor()) return run_on(*chosen, phases, count, threads);
 #ifdef _OPENMP
-    return run_region(phases, count, threads);
+    return run_region(phases, count, startable_threads(threads));
 #endif
   }
   run_serial(phases, count);
@@ -181,7 +186,8 @@ int threads_for(int requested, Index tasks, double work) {
   if (!can_run_parallel()) return 1;
   const double most = std::min(static_cast<double>(tasks), work / kWorkPerThread);
   const int by_default = chosen_executor != nullptr ? chosen_executor->num_threads : num_threads();
-  const int threads = requested > 0 ? requested : by_default;
+  int threads = requested > 0 ? requested : by_default;
+  if (chosen_executor == nullptr) threads = std::min(threads, kMostThreads);
   return most < threads ? std::max(1, static_cast<int>(most)) : threads;
 }
 
