@@ -10,16 +10,12 @@
 #include "mha/executor.hpp"
 #include "mha/runtime.hpp"
 #include "platform/cpu_pause.hpp"
+#include "platform/forked_process.hpp"
 #include "platform/startable_threads.hpp"
+#include "platform/thread_pool.hpp"
 
 #ifdef _OPENMP
 #include <omp.h>
-#endif
-#ifdef MHA_THREADS_STD
-#include "platform/thread_pool.hpp"
-#endif
-#ifndef _WIN32
-#include <pthread.h>
 #endif
 #ifdef __linux__
 #include <sched.h>
@@ -37,31 +33,26 @@ constexpr double kWorkPerThread = 1.25e5;
 // on the stack of the caller, some 200 bytes, which 100000 threads overflow.
 constexpr int kMostThreads = 1024;
 
-/// Set in every forked child. A child has the memory of its parent but not its threads, and would wait for them
-/// forever. It is set even if this library has started no thread: another library may have started some in the same
-/// OpenMP runtime.
-std::atomic<bool> is_forked{false};
-#ifndef _WIN32
-const int watches_for_forks =
-    pthread_atfork(nullptr, nullptr, [] { is_forked.store(true, std::memory_order_relaxed); });
-#endif
-
 thread_local const Executor* chosen_executor = nullptr;  // that of the innermost ExecutorScope; null outside of any
 thread_local bool is_worker = false;                     // this thread is inside a task that an executor runs
 
 /// The executor that computes for this thread; null if OpenMP does, or if there are no threads in this build.
 const Executor* executor() {
-#ifdef MHA_THREADS_STD
-  return chosen_executor != nullptr ? chosen_executor : &thread_pool();
+  if (chosen_executor != nullptr) return chosen_executor;
+#if defined _OPENMP
+  // OpenMP may be waiting for threads that it had before the fork, when another library computed with it.
+  return loaded_after_fork() ? &thread_pool() : nullptr;
+#elif defined MHA_THREADS_STD
+  return &thread_pool();
 #else
-  return chosen_executor;
+  return nullptr;
 #endif
 }
 
 bool can_run_parallel() {
   if (in_forked_child() || is_worker) return false;
 #ifdef _OPENMP
-  if (executor() == nullptr) return !omp_in_parallel();
+  if (chosen_executor == nullptr) return !omp_in_parallel();
 #endif
   return executor() != nullptr;
 }
@@ -169,8 +160,6 @@ void run_region(const Phase* phases, int count, int threads) {
 #endif
 
 }  // namespace
-
-bool in_forked_child() { return is_forked.load(std::memory_order_relaxed); }
 
 void run_phases(const Phase* phases, int count, int threads) {
   if (threads > 1 && can_run_parallel()) {
