@@ -5,9 +5,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <thread>
+
+#include "platform/found_once.hpp"
 
 namespace mha {
 namespace {
@@ -61,6 +66,30 @@ TEST(ForkedProcess, TheKernelForgetsItAtExec) {
   EXPECT_FALSE(says_forked(text.substr(1))) << text;
 }
 #endif
+
+std::atomic<int> searches{0};
+
+int find_slowly() {
+  const int mine = ++searches;
+  if (mine == 1) std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  return mine;
+}
+
+TEST(ForkedProcess, WhatAnotherThreadLooksForIsFoundWithoutIt) {
+  std::thread other([] { EXPECT_EQ((found_once<int, find_slowly>()), 2); });
+  while (searches == 0) std::this_thread::yield();
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(20);  // a child that waits for the other thread is killed
+    _exit(found_once<int, find_slowly>() == 2 ? 0 : 1);
+  }
+  EXPECT_EQ((found_once<int, find_slowly>()), 2);
+  other.join();
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(searches, 2);
+}
 
 }  // namespace
 }  // namespace mha

@@ -152,7 +152,7 @@ def test_no_more_processes_for_this_user(allowed: int) -> None:
     limit = f"""
 if os.getuid() == 0:
     try:
-        os.setuid(54321)
+        os.setuid(50_000 + os.getpid() % 10_000)
     except OSError:
         sys.exit(77)
     resource.setrlimit(resource.RLIMIT_NPROC, ({allowed},) * 2)
