@@ -26,8 +26,8 @@ struct SharedCache {
 /// end, so the second is refused. Becomes a RuntimeError.
 ///
 /// In a child of fork() the calls that other threads were in have no end. They count no longer: tokens that one of them
-/// has appended in part lie behind the lengths, where they are not seen. But if one was moving tokens, nobody knows what
-/// the cache holds, and all calls are refused until one replaces everything.
+/// has appended in part lie behind the lengths, where they are not seen. But if one was moving tokens, nobody knows
+/// what the cache holds, and all calls are refused until one replaces everything.
 class CacheUse {
  public:
   enum Kind {

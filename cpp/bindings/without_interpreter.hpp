@@ -9,10 +9,10 @@ namespace mha::bindings {
 
 /// While it lives, other Python threads run, and this one must touch no Python object.
 ///
-/// A daemon thread may be in a call when the interpreter ends. Then it never gets the interpreter back: up to version 3.13
-/// Python ends the thread where it asks, by unwinding its stack, which a destructor turns into std::terminate() and so into
-/// the end of the process by SIGABRT. Such a thread sleeps here instead, as it does in Python 3.14, until the process
-/// ends, which nothing delays.
+/// A daemon thread may be in a call when the interpreter ends. Then it never gets the interpreter back: up to version
+/// 3.13 Python ends the thread where it asks, by unwinding its stack, which a destructor turns into std::terminate()
+/// and so into the end of the process by SIGABRT. Such a thread sleeps here instead, as it does in Python 3.14, until
+/// the process ends, which nothing delays.
 class WithoutInterpreter {
  public:
   WithoutInterpreter() : thread_(PyEval_SaveThread()) {}

@@ -13,7 +13,8 @@ elseif(MHA_THREADS STREQUAL "std")
   target_link_libraries(mha PRIVATE $<BUILD_INTERFACE:Threads::Threads>)
   target_compile_definitions(mha PRIVATE MHA_THREADS_STD)
 endif()
-if(BUILD_SHARED_LIBS AND NOT MHA_THREADS STREQUAL "serial")  # the threads of its pool wait inside it until the process ends
+if(BUILD_SHARED_LIBS AND NOT MHA_THREADS STREQUAL "serial")
+  # The threads of its pool wait inside it until the process ends.
   target_link_options(mha PRIVATE LINKER:-z,nodelete)
 endif()
 if(NOT BUILD_SHARED_LIBS)

@@ -10,8 +10,8 @@ namespace mha {
 /// OpenMP runtime that another library used before the fork may have some, and nobody can ask it.
 bool loaded_after_fork();
 
-/// Whether a process is a child of fork() that has not become another program by exec() since, as Linux says in the file
-/// `stat` of the folder `proc_self`. False where there is no such file.
+/// Whether a process is a child of fork() that has not become another program by exec() since, as Linux says in the
+/// file `stat` of the folder `proc_self`. False where there is no such file.
 bool is_forked_without_exec(const std::string& proc_self = "/proc/self");
 
 }  // namespace mha

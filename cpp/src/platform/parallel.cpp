@@ -3,9 +3,11 @@
 
 #include <algorithm>
 #include <atomic>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "mha/executor.hpp"
 #include "mha/runtime.hpp"
@@ -29,8 +31,8 @@ namespace {
 // has displaced in milliseconds.
 constexpr double kWorkPerThread = 1.25e5;
 
-// More threads than this make no call faster: few machines have as many processors. libgomp has a struct for each of them
-// on the stack of the caller, some 200 bytes, which 100000 threads overflow.
+// More threads than this make no call faster: few machines have as many processors. libgomp has a struct for each of
+// them on the stack of the caller, some 200 bytes, which 100000 threads overflow.
 constexpr int kMostThreads = 1024;
 
 thread_local const Executor* chosen_executor = nullptr;  // that of the innermost ExecutorScope; null outside of any
@@ -178,6 +180,23 @@ int threads_for(int requested, Index tasks, double work) {
   int threads = requested > 0 ? requested : by_default;
   if (chosen_executor == nullptr) threads = std::min(threads, kMostThreads);
   return most < threads ? std::max(1, static_cast<int>(most)) : threads;
+}
+
+int processors_of_openmp_places() {
+#ifdef _OPENMP
+  if (loaded_after_fork() || omp_get_proc_bind() == omp_proc_bind_false) return 0;
+  std::set<int> processors;  // places may overlap
+  for (int place = 0; place < omp_get_num_places(); ++place) {
+    std::vector<int> numbers(static_cast<std::size_t>(std::max(omp_get_place_num_procs(place), 0)));
+    omp_get_place_proc_ids(place, numbers.data());
+    processors.insert(numbers.begin(), numbers.end());
+  }
+  // A list in GOMP_CPU_AFFINITY may name processors outside of the affinity mask; omp_get_num_procs() counts the mask
+  // as it was before threads were bound.
+  return std::min(static_cast<int>(processors.size()), omp_get_num_procs());
+#else
+  return 0;
+#endif
 }
 
 ExecutorScope::ExecutorScope(const Executor& executor) : executor_(executor), outer_(chosen_executor) {

@@ -5,11 +5,12 @@
 
 namespace mha {
 
-/// How many threads, the calling one among them, a parallel region of the calling thread should have: `wanted`, or fewer
-/// if the system does not start so many at the moment. libgomp and libomp end the process when they cannot start a thread.
+/// How many threads, the calling one among them, a parallel region of the calling thread should have: `wanted`, or
+/// fewer if the system does not start so many at the moment. libgomp and libomp end the process when they cannot start
+/// a thread.
 ///
-/// Costs nothing unless `wanted` is more than this thread has ever been given: each thread that calls has workers of its
-/// own in libgomp, which stay. Otherwise the threads that are missing are started, all at once, and ended again.
+/// Costs nothing unless `wanted` is more than this thread has ever been given: each thread that calls has workers of
+/// its own in libgomp, which stay. Otherwise the threads that are missing are started, all at once, and ended again.
 int startable_threads(int wanted);
 
 /// What OMP_STACKSIZE says, in bytes: a number of KiB, or of what the letter B, K, M or G behind it names. 0, which is

@@ -8,8 +8,7 @@
 #include <thread>
 
 #include "platform/cgroup_quota.hpp"
-#include "platform/forked_process.hpp"
-#include "platform/openmp_places.hpp"
+#include "platform/parallel.hpp"
 
 #ifdef __linux__
 #include <sched.h>
@@ -64,10 +63,8 @@ ThreadCount choose_thread_count(const char* omp_num_threads, int processors, dou
 
 ThreadCount default_thread_count() {
   const char* const from_environment = std::getenv("OMP_NUM_THREADS");  // NOLINT(concurrency-mt-unsafe): as in dispatch
-  // The pool that takes the place of OpenMP after a fork runs where the thread runs that starts it.
-  const int bound_to = loaded_after_fork() ? 0 : processors_of_openmp_places();
-  if (bound_to > 0)
-    return choose_thread_count(from_environment, bound_to, cgroup_cpu_quota(), "the list of OpenMP places");
+  if (const int processors = processors_of_openmp_places(); processors > 0)
+    return choose_thread_count(from_environment, processors, cgroup_cpu_quota(), "the list of OpenMP places");
   return choose_thread_count(from_environment, available_processors(), cgroup_cpu_quota());
 }
 

@@ -16,8 +16,8 @@ struct ThreadCount {
 ThreadCount choose_thread_count(const char* omp_num_threads, int processors, double quota,
                                 const char* source = "the affinity mask");
 
-/// choose_thread_count() for this process, from its environment, its affinity mask (or the places to which OpenMP has bound
-/// its threads) and its cgroups.
+/// choose_thread_count() for this process, from its environment, its affinity mask (or the places to which OpenMP has
+/// bound its threads) and its cgroups.
 ThreadCount default_thread_count();
 
 }  // namespace mha
