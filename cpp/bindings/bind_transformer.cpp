@@ -1,5 +1,4 @@
 // What stands around the attention layer: LayerNorm, FeedForward, and stacks of transformer layers.
-#include <pybind11/gil_simple.h>
 #include <mha/positions.hpp>
 #include <mha/transformer.hpp>
 
@@ -14,6 +13,7 @@
 #include "ragged_argument.hpp"
 #include "scalars.hpp"
 #include "score_options.hpp"
+#include "without_interpreter.hpp"
 
 namespace mha::bindings {
 namespace {
@@ -58,7 +58,7 @@ py::object forward_rows(const char* function, const RowLayer& layer, py::handle 
   const NewArray result = output_or_new(arrays, 1, out, 1, kMaxRank, rows, rows.extents[rows.rank - 1]);
   warn_if_forked();
   {
-    const py::gil_scoped_release_simple unlocked;
+    const WithoutInterpreter unlocked;
     layer.forward(rows, result.view, threads);
   }
   return result.array;
@@ -244,7 +244,7 @@ py::object forward_stack(const Stack& stack, py::handle x, const py::dict& given
   if (with_weights) extras.weights = weights.emplace(layers, rows, caches, counts).views.data();
   warn_if_forked();
   {
-    const py::gil_scoped_release_simple unlocked;
+    const WithoutInterpreter unlocked;
     if (is_ragged)
       layers.forward_varlen(rows, offsets.data(), batch, result.view, options, extras.layer_options);
     else

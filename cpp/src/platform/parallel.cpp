@@ -3,22 +3,21 @@
 
 #include <algorithm>
 #include <atomic>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "mha/executor.hpp"
 #include "mha/runtime.hpp"
 #include "platform/cpu_pause.hpp"
+#include "platform/forked_process.hpp"
+#include "platform/startable_threads.hpp"
+#include "platform/thread_pool.hpp"
 
 #ifdef _OPENMP
 #include <omp.h>
-#endif
-#ifdef MHA_THREADS_STD
-#include "platform/thread_pool.hpp"
-#endif
-#ifndef _WIN32
-#include <pthread.h>
 #endif
 #ifdef __linux__
 #include <sched.h>
@@ -32,31 +31,30 @@ namespace {
 // has displaced in milliseconds.
 constexpr double kWorkPerThread = 1.25e5;
 
-/// Set in every forked child. A child has the memory of its parent but not its threads, and would wait for them
-/// forever. It is set even if this library has started no thread: another library may have started some in the same
-/// OpenMP runtime.
-std::atomic<bool> is_forked{false};
-#ifndef _WIN32
-const int watches_for_forks =
-    pthread_atfork(nullptr, nullptr, [] { is_forked.store(true, std::memory_order_relaxed); });
-#endif
+// More threads than this make no call faster: few machines have as many processors. libgomp has a struct for each of
+// them on the stack of the caller, some 200 bytes, which 100000 threads overflow.
+constexpr int kMostThreads = 1024;
 
 thread_local const Executor* chosen_executor = nullptr;  // that of the innermost ExecutorScope; null outside of any
 thread_local bool is_worker = false;                     // this thread is inside a task that an executor runs
 
 /// The executor that computes for this thread; null if OpenMP does, or if there are no threads in this build.
 const Executor* executor() {
-#ifdef MHA_THREADS_STD
-  return chosen_executor != nullptr ? chosen_executor : &thread_pool();
+  if (chosen_executor != nullptr) return chosen_executor;
+#if defined _OPENMP
+  // OpenMP may be waiting for threads that it had before the fork, when another library computed with it.
+  return loaded_after_fork() ? &thread_pool() : nullptr;
+#elif defined MHA_THREADS_STD
+  return &thread_pool();
 #else
-  return chosen_executor;
+  return nullptr;
 #endif
 }
 
 bool can_run_parallel() {
   if (in_forked_child() || is_worker) return false;
 #ifdef _OPENMP
-  if (executor() == nullptr) return !omp_in_parallel();
+  if (chosen_executor == nullptr) return !omp_in_parallel();
 #endif
   return executor() != nullptr;
 }
@@ -165,13 +163,11 @@ void run_region(const Phase* phases, int count, int threads) {
 
 }  // namespace
 
-bool in_forked_child() { return is_forked.load(std::memory_order_relaxed); }
-
 void run_phases(const Phase* phases, int count, int threads) {
   if (threads > 1 && can_run_parallel()) {
     if (const Executor* chosen = executor()) return run_on(*chosen, phases, count, threads);
 #ifdef _OPENMP
-    return run_region(phases, count, threads);
+    return run_region(phases, count, startable_threads(threads));
 #endif
   }
   run_serial(phases, count);
@@ -181,8 +177,26 @@ int threads_for(int requested, Index tasks, double work) {
   if (!can_run_parallel()) return 1;
   const double most = std::min(static_cast<double>(tasks), work / kWorkPerThread);
   const int by_default = chosen_executor != nullptr ? chosen_executor->num_threads : num_threads();
-  const int threads = requested > 0 ? requested : by_default;
+  int threads = requested > 0 ? requested : by_default;
+  if (chosen_executor == nullptr) threads = std::min(threads, kMostThreads);
   return most < threads ? std::max(1, static_cast<int>(most)) : threads;
+}
+
+int processors_of_openmp_places() {
+#ifdef _OPENMP
+  if (loaded_after_fork() || omp_get_proc_bind() == omp_proc_bind_false) return 0;
+  std::set<int> processors;  // places may overlap
+  for (int place = 0; place < omp_get_num_places(); ++place) {
+    std::vector<int> numbers(static_cast<std::size_t>(std::max(omp_get_place_num_procs(place), 0)));
+    omp_get_place_proc_ids(place, numbers.data());
+    processors.insert(numbers.begin(), numbers.end());
+  }
+  // A list in GOMP_CPU_AFFINITY may name processors outside of the affinity mask; omp_get_num_procs() counts the mask
+  // as it was before threads were bound.
+  return std::min(static_cast<int>(processors.size()), omp_get_num_procs());
+#else
+  return 0;
+#endif
 }
 
 ExecutorScope::ExecutorScope(const Executor& executor) : executor_(executor), outer_(chosen_executor) {

@@ -25,4 +25,10 @@ void run_phases(const Phase* phases, int count, int threads);
 /// and no more than leave each thread enough of the `work`, in multiply-adds, to pay for waking it.
 int threads_for(int requested, Index tasks, double work);
 
+/// On how many processors OpenMP's threads run if OMP_PROC_BIND, OMP_PLACES or GOMP_CPU_AFFINITY bind them; 0 if
+/// nothing binds them, or if OpenMP does not compute. libgomp takes a copy of the process's affinity mask when it is
+/// loaded, and then binds the thread that loads it to one place. From there on the mask of that thread, and of all
+/// threads that it starts, no longer says where the process may run.
+int processors_of_openmp_places();
+
 }  // namespace mha
