@@ -1,5 +1,4 @@
 // The KVCache.
-#include <pybind11/gil_simple.h>
 #include <mha/kv_cache.hpp>
 
 #include <cstring>
@@ -12,6 +11,7 @@
 #include "bindings.hpp"
 #include "scalars.hpp"
 #include "shared_cache.hpp"
+#include "without_gil.hpp"
 
 namespace mha::bindings {
 namespace {
@@ -41,8 +41,7 @@ void write(SharedCache& shared, const char* function, Write how, py::handle key,
   std::vector<std::int64_t> counts;
   if (arrays.given(2)) counts = arrays.integers(2, cache.config().batch_size);
   const CacheUse use(shared, CacheUse::changes);
-  const py::gil_scoped_release_simple unlocked;
-  (cache.*how)(k, v, arrays.given(2) ? counts.data() : nullptr);
+  without_gil([&] { (cache.*how)(k, v, arrays.given(2) ? counts.data() : nullptr); });
 }
 
 void append(SharedCache& cache, py::handle key, py::handle value, py::handle new_lengths) {
@@ -72,15 +71,13 @@ void reorder(SharedCache& shared, py::handle index) {
   const ArrayArguments arrays("KVCache.reorder", list, cache.config().dtype);
   const std::vector<std::int64_t> sources = arrays.integers(0, cache.config().batch_size);
   const CacheUse use(shared, CacheUse::changes);
-  const py::gil_scoped_release_simple unlocked;
-  cache.reorder(sources.data());
+  without_gil([&] { cache.reorder(sources.data()); });
 }
 
 void keep_last(SharedCache& shared, py::handle count) {
   const std::int64_t kept = integer("KVCache.keep_last", "count", count);
   const CacheUse use(shared, CacheUse::changes);
-  const py::gil_scoped_release_simple unlocked;
-  shared.cache.keep_last(kept);
+  without_gil([&] { shared.cache.keep_last(kept); });
 }
 
 void clear(SharedCache& shared) {

@@ -1,5 +1,4 @@
 // The MultiHeadAttention layer.
-#include <pybind11/gil_simple.h>
 #include <mha/multi_head_attention.hpp>
 
 #include <optional>
@@ -10,6 +9,7 @@
 #include "ragged_argument.hpp"
 #include "scalars.hpp"
 #include "score_options.hpp"
+#include "without_gil.hpp"
 
 namespace mha::bindings {
 namespace {
@@ -33,7 +33,7 @@ Layer make_layer(const py::tuple& sizes, const py::tuple& projections, const py:
   MultiHeadAttentionConfig config = {size(0), size(1), size(2), size(3),         size(4),
                                      size(5), size(6), size(7), arrays.given(0), add_zero_attn};
   config.weight_format = format_of(weight_dtype, matrix);
-  return {MultiHeadAttention(config, weights),
+  return {without_gil([&] { return MultiHeadAttention(config, weights); }),
           {LinearShape(weights.query), LinearShape(weights.key), LinearShape(weights.value), LinearShape(weights.out)}};
 }
 
@@ -67,15 +67,14 @@ py::object forward(const Layer& layer, py::handle query, py::handle key, py::han
     weights = new_array(q.dtype, q.rank + 1, q.rank == 3 ? extents : extents + 1);
   }
   warn_if_forked();
-  {
-    const py::gil_scoped_release_simple unlocked;
+  without_gil([&] {
     if (!cache)
       layer.attention.forward(q, k, v, result.view, weights.view, options);
     else if (attends_only)
       layer.attention.attend(q, *cache, result.view, weights.view, options);
     else
       layer.attention.forward(q, k, v, *cache, result.view, weights.view, options, counts.data());
-  }
+  });
   if (!with_weights) return result.array;
   return py::make_tuple(result.array, weights.array);
 }
@@ -100,10 +99,7 @@ py::object forward_varlen(const Layer& layer, py::handle query, py::handle key, 
 
   const NewArray result = output_or_new(arrays, 5, out, 2, 2, q, layer.attention.config().out_dim);
   warn_if_forked();
-  {
-    const py::gil_scoped_release_simple unlocked;
-    layer.attention.forward_varlen(q, k, v, batch, result.view, options);
-  }
+  without_gil([&] { layer.attention.forward_varlen(q, k, v, batch, result.view, options); });
   return result.array;
 }
 
@@ -118,8 +114,7 @@ void append_to(const Layer& layer, SharedCache& shared, py::handle key, py::hand
   const int threads = positive(function, "num_threads", num_threads, 0);
   warn_if_forked();
   const CacheUse use(shared, CacheUse::changes);
-  const py::gil_scoped_release_simple unlocked;
-  layer.attention.append_to(shared.cache, k, v, counts.data(), threads);
+  without_gil([&] { layer.attention.append_to(shared.cache, k, v, counts.data(), threads); });
 }
 
 // The constructor's projections and added.
@@ -130,8 +125,10 @@ py::tuple copy_weights(const Layer& layer) {
   const NewLinear copies[] = {copy(0), copy(1), copy(2), copy(3)};  // in the order of Layer::projections
   const NewArray added_key = new_vector(dtype, config.num_kv_heads * config.head_dim, config.add_bias_kv);
   const NewArray added_value = new_vector(dtype, config.num_kv_heads * config.value_head_dim, config.add_bias_kv);
-  layer.attention.copy_weights(
-      {copies[0].views, copies[1].views, copies[2].views, copies[3].views, added_key.view, added_value.view});
+  without_gil([&] {
+    layer.attention.copy_weights(
+        {copies[0].views, copies[1].views, copies[2].views, copies[3].views, added_key.view, added_value.view});
+  });
   return py::make_tuple(py::make_tuple(copies[0].arrays, copies[1].arrays, copies[2].arrays, copies[3].arrays),
                         py::make_tuple(added_key.array, added_value.array));
 }
