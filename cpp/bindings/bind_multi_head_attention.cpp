@@ -33,7 +33,7 @@ Layer make_layer(const py::tuple& sizes, const py::tuple& projections, const py:
   MultiHeadAttentionConfig config = {size(0), size(1), size(2), size(3),         size(4),
                                      size(5), size(6), size(7), arrays.given(0), add_zero_attn};
   config.weight_format = format_of(weight_dtype, matrix);
-  return {without_gil([&] { return MultiHeadAttention(config, weights); }),
+  return {MultiHeadAttention(config, weights),
           {LinearShape(weights.query), LinearShape(weights.key), LinearShape(weights.value), LinearShape(weights.out)}};
 }
 
@@ -125,10 +125,8 @@ py::tuple copy_weights(const Layer& layer) {
   const NewLinear copies[] = {copy(0), copy(1), copy(2), copy(3)};  // in the order of Layer::projections
   const NewArray added_key = new_vector(dtype, config.num_kv_heads * config.head_dim, config.add_bias_kv);
   const NewArray added_value = new_vector(dtype, config.num_kv_heads * config.value_head_dim, config.add_bias_kv);
-  without_gil([&] {
-    layer.attention.copy_weights(
-        {copies[0].views, copies[1].views, copies[2].views, copies[3].views, added_key.view, added_value.view});
-  });
+  layer.attention.copy_weights(
+      {copies[0].views, copies[1].views, copies[2].views, copies[3].views, added_key.view, added_value.view});
   return py::make_tuple(py::make_tuple(copies[0].arrays, copies[1].arrays, copies[2].arrays, copies[3].arrays),
                         py::make_tuple(added_key.array, added_value.array));
 }

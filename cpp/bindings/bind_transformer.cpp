@@ -44,9 +44,7 @@ LayerNorm make_norm(py::handle weight, py::handle bias, py::handle eps) {
 FeedForward make_feed_forward(const py::tuple& up, const py::tuple& down, py::handle activation,
                               const std::string& weight_dtype) {
   const FeedForwardWeights weights = {linear_weights("FeedForward", up), linear_weights("FeedForward", down)};
-  const Activation chosen = activation_called(activation);
-  const WeightFormat format = format_of(weight_dtype, weights.up.weight.dtype);
-  return without_gil([&] { return FeedForward(weights, chosen, format); });
+  return FeedForward(weights, activation_called(activation), format_of(weight_dtype, weights.up.weight.dtype));
 }
 
 // LayerNorm and FeedForward.
@@ -74,7 +72,7 @@ py::tuple feed_forward_weights(const FeedForward& layer) {
   const Index in = layer.embed_dim(), hidden = layer.feedforward_dim();
   const NewLinear up({hidden, in, layer.has_up_bias()}, layer.dtype(), layer.weight_format());
   const NewLinear down({in, hidden, layer.has_down_bias()}, layer.dtype(), layer.weight_format());
-  without_gil([&] { layer.copy_weights({up.views, down.views}); });
+  layer.copy_weights({up.views, down.views});
   return py::make_tuple(up.arrays, down.arrays);
 }
 

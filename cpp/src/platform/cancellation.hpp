@@ -15,7 +15,7 @@ class PacedClock {
   std::int64_t read();
 
  private:
-  int tasks_left_ = 8;  // a small call does not look at all
+  int tasks_left_ = 2;  // a call of one task does not look at all
   std::int64_t last_look_ = 0;
 };
 

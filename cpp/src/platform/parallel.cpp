@@ -87,11 +87,12 @@ void run_on(const Executor& executor, const Phase& phase, int workers, Cancellat
     std::atomic<Index> next{0};
   } work{phase, caller.scope()};
   const auto run_worker = [](void* context, int worker) {
-    auto& [phase, scope, next] = *static_cast<Work*>(context);
-    const FollowCaller follow(scope);
+    Work& shared = *static_cast<Work*>(context);
+    const FollowCaller follow(shared.scope);
     Cancellation& cancellation = Cancellation::of_this_thread();
     is_worker = true;
-    take_tasks(phase, next, worker, [&] { return cancellation.is_set() || cancellation.is_caller_late(); });
+    take_tasks(shared.phase, shared.next, worker,
+               [&] { return cancellation.is_set() || cancellation.is_caller_late(); });
     is_worker = false;
   };
   while (work.next.load(std::memory_order_relaxed) < phase.tasks && !caller.is_set_before_waiting())

@@ -4,7 +4,6 @@
 
 #include "mha/errors.hpp"
 #include "mha/half_precision.hpp"
-#include "platform/cancellation.hpp"
 #include "weights/int8_scale.hpp"
 
 namespace mha {
@@ -87,9 +86,7 @@ PackedLinear::PackedLinear(const LinearWeights& weights, Index segment_columns, 
   if (!data_) throw AllocationError(bytes);
   std::memset(data_.get(), 0, bytes);
 
-  Cancellation& cancellation = Cancellation::of_this_thread();
   for_each_feature([&](Index feature, std::byte* panel, std::byte* bias_row) {
-    cancellation.throw_if_set();
     if (has_bias_) convert(bias_row, accumulator_of(dtype_), element(weights.bias, feature), dtype_);
     if (format_ == WeightFormat::int8) return pack_int8(weights, feature, panel, bias_row);
     for (Index input = 0; input < in_features_; ++input)
