@@ -18,7 +18,7 @@ void fill(const MutableTensorView& out, std::int64_t first_position) {
   for (Index e = 0; e < width; e += 2) {
     const double wavelength = std::pow(10000.0, double(e) / double(width));
     for (Index t = 0; t < length; ++t) {
-      if (t % 1024 == 0) cancellation.throw_if_set();
+      if (t % 1024 == 0 && cancellation.is_set()) cancellation.end_call_if_set();
       const double angle = double(first_position + t) / wavelength;
       T* const row = data + t * out.strides[0];
       row[e * out.strides[1]] = from_double<T>(std::sin(angle));

@@ -46,9 +46,9 @@ class Cancellation {
   bool is_caller_late();
 
   /// On the calling thread, when no other computes for the call any more.
-  /// @throws Cancelled if it is set
-  void throw_if_set() {
-    if (is_set()) end_call();
+  /// @throws Cancelled if it was set before
+  void end_call_if_set() {
+    if (scope_ != nullptr && scope_->is_cancelled_.load(std::memory_order_relaxed)) end_call();
   }
 
  private:

@@ -195,7 +195,7 @@ void run_phases(const Phase* phases, int count, int threads) {
     run_parallel(phases, count, threads, cancellation);
   else
     for (int p = 0; p < count; ++p) run_serial(phases[p], cancellation);
-  cancellation.throw_if_set();
+  cancellation.end_call_if_set();
 }
 
 int threads_for(int requested, Index tasks, double work) {
