@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,7 @@ from numpy.typing import NDArray
 from tolerance import assert_same_bits
 
 import mha_native as mha
+from mha_native.models import SentenceEncoder
 
 # Within this time of the signal, on a machine that others use. Each call below would take several times as long on any.
 SOON = 2.0
@@ -119,9 +122,9 @@ def test_a_layer_over_a_cache_leaves_it_as_it_was() -> None:
     cache = layer.new_cache(4, 32768)
     _interrupt(lambda: layer(_broadcast(4, 32768, 128), cache=cache, is_causal=True, num_threads=2))
     assert cache.lengths.tolist() == [0] * 4
-    _interrupt(lambda: layer.append_to(cache, _broadcast(4, 16384, 128)) or _attention(1))
-    assert cache.lengths.tolist() == [16384] * 4
-    cache.clear()  # no call uses it any more
+    few, other = _broadcast(4, 3, 128), layer.new_cache(4, 3)
+    assert_same_bits(layer(few, cache=cache, num_threads=2), layer(few, cache=other))  # no call uses it any more
+    assert cache.lengths.tolist() == [3] * 4
 
 
 def test_generation_ends_between_two_tokens_or_within_one() -> None:
@@ -134,6 +137,17 @@ def test_generation_ends_between_two_tokens_or_within_one() -> None:
                 pass
 
     _interrupt(generate)
+
+
+def test_sentences_end(tmp_path: Path) -> None:
+    pytest.importorskip("tokenizers")
+    pytest.importorskip("safetensors")
+    import tiny_bert
+
+    model = SentenceEncoder.from_pretrained(tiny_bert.write(tmp_path))
+    expected = model.encode(tiny_bert.TEXTS)
+    _interrupt(lambda: all(map(len, model.encode_batches(itertools.cycle(tiny_bert.TEXTS)))))
+    assert_same_bits(model.encode(tiny_bert.TEXTS), expected)
 
 
 def test_a_handler_that_raises_nothing_changes_nothing(handled: list[float]) -> None:
