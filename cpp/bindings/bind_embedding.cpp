@@ -6,7 +6,7 @@
 #include "array_view.hpp"
 #include "bindings.hpp"
 #include "scalars.hpp"
-#include "without_interpreter.hpp"
+#include "without_gil.hpp"
 
 namespace mha::bindings {
 namespace {
@@ -30,10 +30,9 @@ py::object embed_tokens(py::handle tokens, py::handle cu_seqlens, py::handle wor
     throw py::value_error("embed_tokens: out must have a row for each token, " + std::to_string(extents[0]) + "; got " +
                           std::to_string(result.view.extents[0]));
   warn_if_forked();
-  {
-    const WithoutInterpreter unlocked;
+  without_gil([&] {
     embed_tokens(ids.data(), offsets.data(), static_cast<Index>(offsets.size()) - 1, tables, result.view, threads);
-  }
+  });
   return result.array;
 }
 
@@ -51,10 +50,7 @@ py::object mean_pool(py::handle x, py::handle cu_seqlens, py::handle normalize, 
   const NewArray result = arrays.given(2) ? NewArray{py::reinterpret_borrow<py::object>(out), arrays.score_output(2, 2)}
                                           : new_array(accumulator_of(rows.dtype), 2, extents);
   warn_if_forked();
-  {
-    const WithoutInterpreter unlocked;
-    mean_pool(rows, offsets.data(), batch_size, scales, result.view, threads);
-  }
+  without_gil([&] { mean_pool(rows, offsets.data(), batch_size, scales, result.view, threads); });
   return result.array;
 }
 

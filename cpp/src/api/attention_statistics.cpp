@@ -7,6 +7,7 @@
 #include "checks/attention.hpp"
 #include "execute/run_plan.hpp"
 #include "plan/make_plan.hpp"
+#include "platform/cancellation.hpp"
 #include "platform/dispatch.hpp"
 #include "platform/workspace.hpp"
 
@@ -48,7 +49,9 @@ void run_head(const void* context, Index task, int worker) {
   StatisticsOutputs outputs;
   outputs.received = results.received_weight ? reinterpret_cast<double*>(scratch) : nullptr;
   if (outputs.received) std::fill_n(outputs.received, plan.key_length, 0.0);
+  Cancellation& cancellation = Cancellation::of_this_thread();
   for (Index first_row = 0; first_row < plan.query_length; first_row += plan.kernels->query_tile_rows) {
+    if (cancellation.is_set()) return;  // a head may take seconds
     AttentionTile tile = make_tile(plan, batch, head, 1, first_row);
     tile.is_far = first_row == 0;
     for (int r = 0; r < tile.rows; ++r) {

@@ -9,6 +9,7 @@
 #include "checks/rules.hpp"
 #include "mha/errors.hpp"
 #include "mha/half_precision.hpp"
+#include "platform/cancellation.hpp"
 #include "platform/dispatch.hpp"
 #include "platform/parallel.hpp"
 #include "platform/workspace.hpp"
@@ -125,7 +126,9 @@ void pool_text(const PoolingRun& run, Index text, double* sums) {
   const Index width = run.x.extents[1], first = run.cu_seqlens[text], last = run.cu_seqlens[text + 1];
   const Index step = run.x.strides[1];
   std::fill_n(sums, width, 0.0);
+  Cancellation& cancellation = Cancellation::of_this_thread();
   for (Index i = first; i < last; ++i) {
+    if (i % kTaskTokens == 0 && cancellation.is_set()) return;  // a text of millions of rows takes seconds
     const T* const row = static_cast<const T*>(run.x.data) + i * run.x.strides[0];
     for (Index e = 0; e < width; ++e) sums[e] += to_double(row[e * step]);
   }

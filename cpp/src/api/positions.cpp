@@ -4,6 +4,7 @@
 
 #include "checks/rules.hpp"
 #include "mha/half_precision.hpp"
+#include "platform/cancellation.hpp"
 
 namespace mha {
 namespace {
@@ -13,9 +14,11 @@ template <class T>
 void fill(const MutableTensorView& out, std::int64_t first_position) {
   const Index length = out.extents[0], width = out.extents[1];
   T* const data = static_cast<T*>(out.data);
+  Cancellation& cancellation = Cancellation::of_this_thread();
   for (Index e = 0; e < width; e += 2) {
     const double wavelength = std::pow(10000.0, double(e) / double(width));
     for (Index t = 0; t < length; ++t) {
+      if (t % 1024 == 0 && cancellation.is_set()) cancellation.end_call_if_set();
       const double angle = double(first_position + t) / wavelength;
       T* const row = data + t * out.strides[0];
       row[e * out.strides[1]] = from_double<T>(std::sin(angle));

@@ -109,9 +109,11 @@ void run(const StackOfLayers& stack, const StackArguments& given) {
     const TransformerLayerCall call(sized, memory, x, a.extras.memory, out);
     Phase phases[kMostLayerPhases];
     run_phases(phases, call.phases(phases), threads);
-    call.finish();
     x = out;
   }
+  // Not before now: a call that is cancelled in its last layer has grown no cache.
+  for (Index i = 0; a.extras.caches && i < stack.count(); ++i)
+    a.extras.caches[i]->advance(a.x.extents[1], a.extras.new_lengths);
   rows.scatter();
 }
 

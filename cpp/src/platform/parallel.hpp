@@ -19,6 +19,8 @@ struct Phase {
 /// calling thread's ExecutorScope if there is one, otherwise those that the build was configured with; with OpenMP all
 /// phases are one parallel region. Runs everything on the calling thread inside another parallel region, and in a
 /// forked child.
+/// @throws Cancelled when all workers are done, if the calling thread's CancellationScope ended the call: then tasks were
+///   left out
 void run_phases(const Phase* phases, int count, int threads);
 
 /// How many threads a call should use: `requested` (0: the default of runtime.hpp), but no more than there are `tasks`,
