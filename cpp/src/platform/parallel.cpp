@@ -10,6 +10,7 @@
 #include "mha/executor.hpp"
 #include "mha/runtime.hpp"
 #include "platform/cpu_pause.hpp"
+#include "platform/floating_point_state.hpp"
 
 #ifdef _OPENMP
 #include <omp.h>
@@ -89,6 +90,7 @@ void run_on(const Executor& executor, const Phase* phases, int count, int thread
     }
     Work work{phases[p]};
     const auto run_worker = [](void* context, int worker) {
+      const FloatingPointState state;
       auto& [phase, next] = *static_cast<Work*>(context);
       is_worker = true;
       take_tasks(phase, next, worker);
@@ -148,6 +150,7 @@ void run_region(const Phase* phases, int count, int threads) {
   const int processor_of_caller = current_processor();
 #pragma omp parallel num_threads(threads)
   {
+    const FloatingPointState state;
     const int worker = omp_get_thread_num();
     if (worker > 0) leave_processor(processor_of_caller);
     arrived.fetch_add(1, std::memory_order_relaxed);
