@@ -9,6 +9,7 @@
 #include "plan/make_plan.hpp"
 #include "platform/cancellation.hpp"
 #include "platform/dispatch.hpp"
+#include "platform/floating_point_state.hpp"
 #include "platform/workspace.hpp"
 
 namespace mha {
@@ -71,6 +72,7 @@ void run_head(const void* context, Index task, int worker) {
 
 void attention_statistics(const TensorView& query, const TensorView& key, const AttentionStatistics& results,
                           const AttentionOptions& options) {
+  const FloatingPointState state;
   const StatisticsArguments a = validate({"attention_statistics", query, key, {}, {}, {}, options}, results);
   // The plan of attention_weights, which has no values. Its tiles are computed by another kernel, in run_head().
   StatisticsRun run{make_plan(a.inputs, AttentionOutput::weights, active_kernels()), a.results, nullptr, 0, 0};

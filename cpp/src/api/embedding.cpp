@@ -11,6 +11,7 @@
 #include "mha/half_precision.hpp"
 #include "platform/cancellation.hpp"
 #include "platform/dispatch.hpp"
+#include "platform/floating_point_state.hpp"
 #include "platform/parallel.hpp"
 #include "platform/workspace.hpp"
 #include "views/describe.hpp"
@@ -61,7 +62,7 @@ void check(const std::int64_t* tokens, const std::int64_t* cu_seqlens, Index bat
   }
   if (!(tables.norm_eps >= 0 && std::isfinite(tables.norm_eps)))
     throw std::invalid_argument(std::string(function) + ": norm_eps must be at least 0, and finite; got " +
-                                std::to_string(tables.norm_eps));
+                                text_of(tables.norm_eps));
   check_texts(function, cu_seqlens, batch_size, "out", out.extents[0]);
   for (Index b = 0; b < batch_size; ++b)
     if (cu_seqlens[b + 1] - cu_seqlens[b] > positions.extents[0])
@@ -164,6 +165,7 @@ void pool_run(const void* context, Index task, int worker) {
 
 void embed_tokens(const std::int64_t* tokens, const std::int64_t* cu_seqlens, Index batch_size,
                   const EmbeddingTables& tables, const MutableTensorView& out, int num_threads) {
+  const FloatingPointState state;
   check(tokens, cu_seqlens, batch_size, tables, out);
   const DTypeKernels& kernels = active_kernels().kernels[static_cast<int>(out.dtype)];
   const EmbeddingRun run{tokens, cu_seqlens, batch_size, &tables, out, kernels.normalize};
@@ -175,6 +177,7 @@ void embed_tokens(const std::int64_t* tokens, const std::int64_t* cu_seqlens, In
 
 void mean_pool(const TensorView& x, const std::int64_t* cu_seqlens, Index batch_size, bool normalize,
                const MutableTensorView& out, int num_threads) {
+  const FloatingPointState state;
   const char* const function = "mean_pool";
   const Named views = {{"x", x}, {"out", out}};
   check_dtypes(function, x.dtype, {{"x", x}});

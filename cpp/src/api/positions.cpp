@@ -5,6 +5,7 @@
 #include "checks/rules.hpp"
 #include "mha/half_precision.hpp"
 #include "platform/cancellation.hpp"
+#include "platform/floating_point_state.hpp"
 
 namespace mha {
 namespace {
@@ -30,6 +31,7 @@ void fill(const MutableTensorView& out, std::int64_t first_position) {
 }  // namespace
 
 void sinusoidal_positions(const MutableTensorView& out, std::int64_t first_position) {
+  const FloatingPointState state;
   const char* f = "sinusoidal_positions";
   check_rank(f, "out", out, 2, 2, {{"out", out}});
   check_dtypes(f, out.dtype, {{"out", out}});

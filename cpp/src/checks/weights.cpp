@@ -176,8 +176,7 @@ void validate_norm(const TensorView& weight, const TensorView& bias, double eps)
   if (weight.extents[0] < 1) fail(f, "weight must have at least 1 element", views);
   if (bias && !has_shape(bias, {weight.extents[0]})) fail(f, "bias must have the shape of weight", views);
   if (!(eps >= 0) || std::isinf(eps))
-    throw std::invalid_argument(std::string(f) + ": eps must be a finite number of at least 0; got " +
-                                std::to_string(eps));
+    throw std::invalid_argument(std::string(f) + ": eps must be a finite number of at least 0; got " + text_of(eps));
 }
 
 void validate(const MultiHeadAttention& layer, const MultiHeadAttention::WeightOutputs& o) {

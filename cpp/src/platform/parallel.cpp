@@ -13,6 +13,7 @@
 #include "mha/runtime.hpp"
 #include "platform/cancellation.hpp"
 #include "platform/cpu_pause.hpp"
+#include "platform/floating_point_state.hpp"
 #include "platform/forked_process.hpp"
 #include "platform/startable_threads.hpp"
 #include "platform/thread_pool.hpp"
@@ -85,6 +86,7 @@ void run_on(const Executor& executor, const Phase& phase, int workers, Cancellat
     std::atomic<Index> next{0};
   } work{phase, caller.scope()};
   const auto run_worker = [](void* context, int worker) {
+    const FloatingPointState state;
     Work& shared = *static_cast<Work*>(context);
     const FollowCaller follow(shared.scope);
     Cancellation& cancellation = Cancellation::of_this_thread();
@@ -159,6 +161,7 @@ void run_region(const Phase* phases, int count, int threads, CancellationScope* 
   const int processor_of_caller = current_processor();
 #pragma omp parallel num_threads(threads)
   {
+    const FloatingPointState state;
     const int worker = omp_get_thread_num();
     const FollowCaller follow(scope);
     Cancellation& cancellation = Cancellation::of_this_thread();
