@@ -86,7 +86,7 @@ class LayerNorm(Leaf):
         ----------
         module : torch.nn.LayerNorm
             Over the last axis, on the CPU, in float32, float64, float16 or bfloat16. One without weights becomes a
-            layer of float32 whose weight is 1.
+            layer of float32 whose weight is 1. What is refused is said at `MultiHeadAttention.from_torch`.
         """
         return cls._from_torch("LayerNorm.from_torch", module, np.dtype(np.float32))
 

@@ -164,7 +164,8 @@ class TransformerLayer(ModuleState):
 
         What differs: the layer is batch-first, whatever torch's is, which by default is not. Boolean masks are the
         other way round: True takes part. A decoder's layer is causal unless told otherwise, where torch wants a mask.
-        Dropout is not applied, not even in training mode: results are those of ``module.eval()``.
+        Dropout is not applied, not even in training mode: results are those of ``module.eval()``. What is refused is
+        said at `MultiHeadAttention.from_torch`.
 
         Parameters
         ----------
