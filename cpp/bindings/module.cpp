@@ -31,5 +31,6 @@ PYBIND11_MODULE(_core, m, py::mod_gil_not_used()) {
   mha::bindings::bind_multi_head_attention(m);
   mha::bindings::bind_probes(m);
   mha::bindings::bind_runtime(m);
+  mha::bindings::bind_scalars(m);
   mha::bindings::bind_transformer(m);
 }

@@ -46,7 +46,9 @@ class LayerNorm(Leaf):
 
     def __init__(self, embed_dim: int, *, eps: float = 1e-5, bias: bool = True, dtype: DTypeLike = "float32") -> None:
         size, kind = checked_size("LayerNorm", "embed_dim", embed_dim), checked_dtype("LayerNorm", dtype)
-        numbers = {"weight": np.ones(size)} | ({"bias": np.zeros(size)} if bias else {})
+        numbers = {"weight": np.ones(size)}
+        if _core.boolean("LayerNorm", "bias", bias):
+            numbers["bias"] = np.zeros(size)
         self._set_state(eps, kind, {name: initial_weights(array, kind) for name, array in numbers.items()})
 
     def __call__(self, x: Tensor, *, out: Tensor | None = None, num_threads: int | None = None) -> Tensor:
