@@ -45,7 +45,7 @@ class DecoderLayer(TransformerLayer):
     cross_attn: MultiHeadAttention
 
     _reads_memory, _is_causal = True, True
-    _stack_name, _torch_name = "Decoder", "TransformerDecoderLayer"
+    _torch_name = "TransformerDecoderLayer"
 
     def project_memory(
         self, memory: Tensor, *, memory_lengths: Tensor | None = None, num_threads: int | None = None
