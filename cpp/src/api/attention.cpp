@@ -28,7 +28,7 @@ void scaled_dot_product_attention(const TensorView& query, const TensorView& key
                                   const AttentionOptions& options) {
   const FloatingPointState state;
   AttentionArguments arguments{"scaled_dot_product_attention", query, key, value, out, lse, options};
-  validate(arguments);
+  validate(arguments, AttentionOutput::attended_values);
   run_plan(make_plan(arguments, AttentionOutput::attended_values, active_kernels()), options.num_threads);
 }
 
@@ -37,7 +37,7 @@ void scaled_dot_product_attention_varlen(const TensorView& query, const TensorVi
                                          const MutableTensorView& lse, const AttentionOptions& options) {
   const FloatingPointState state;
   AttentionArguments arguments{"scaled_dot_product_attention_varlen", query, key, value, out, lse, options, &batch};
-  validate(arguments);
+  validate(arguments, AttentionOutput::attended_values);
   run_plan(make_plan(arguments, AttentionOutput::attended_values, active_kernels()), options.num_threads);
 }
 
@@ -45,9 +45,9 @@ void attention_weights(const TensorView& query, const TensorView& key, const Mut
                        const AttentionOptions& options, ScoreStage stage) {
   const FloatingPointState state;
   AttentionArguments arguments{"attention_weights", query, key, {}, weights, {}, options};
-  validate(arguments);
-  arguments.options = up_to(stage, arguments.options);
   const AttentionOutput output = stage == ScoreStage::weights ? AttentionOutput::weights : AttentionOutput::scores;
+  validate(arguments, output);
+  arguments.options = up_to(stage, arguments.options);
   run_plan(make_plan(arguments, output, active_kernels()), options.num_threads);
 }
 
