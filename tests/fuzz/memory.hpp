@@ -60,19 +60,20 @@ inline bool is_empty(const mha_tensor& t) {
 }
 
 /// The bytes from the first to the last of the elements, counted from `data`; none if they are more than a fuzzer wants
-/// to allocate.
+/// to allocate or to look at.
 struct Reach {
   std::ptrdiff_t begin, end;
 };
 inline std::optional<Reach> reach_of(const mha_tensor& t) {
   constexpr double kMost = 1 << 22;
   if (is_empty(t)) return Reach{0, 0};
-  double begin = 0, end = 1;
+  double begin = 0, end = 1, elements = 1;
   for (int axis = 0; axis < t.rank; ++axis) {
+    elements *= double(t.extents[axis]);
     const double reach = double(t.extents[axis] - 1) * double(t.strides[axis]);
     (reach < 0 ? begin : end) += reach;
   }
-  if (end - begin > kMost) return std::nullopt;
+  if (end - begin > kMost || elements > kMost) return std::nullopt;
   return Reach{std::ptrdiff_t(begin) * size_of(t.dtype), std::ptrdiff_t(end) * size_of(t.dtype)};
 }
 
