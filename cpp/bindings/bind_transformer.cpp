@@ -221,6 +221,8 @@ py::object forward_stack(const Stack& stack, py::handle x, const py::dict& given
   const bool with_weights = !given.need_weights.is_none() && boolean(function, "need_weights", given.need_weights);
   if (is_ragged && (with_weights || !given.caches.is_none()))
     throw py::value_error(stack.name + ": cu_seqlens cannot be combined with need_weights or caches");
+  if (layers.layer(0).cross_attention && given.memory.is_none() && given.memory_caches.is_none())
+    throw py::type_error(stack.name + ": either memory or memory_caches must be given");
   const TensorView rows = arrays.tensor(0, 2, is_ragged ? 2 : 3);
   const std::vector<std::int64_t> offsets = is_ragged ? arrays.offsets(2) : std::vector<std::int64_t>{};
   const Index batch = is_ragged ? static_cast<Index>(offsets.size()) - 1 : rows.rank == 3 ? rows.extents[0] : 1;

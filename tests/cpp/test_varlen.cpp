@@ -46,7 +46,7 @@ TEST(RaggedSchedule, EveryTileOnceAndMostKeysFirst) {
   auto out = nans<float>({200, H, D});
   const RaggedBatch batch = batch_of(kQueries, kKeys);
   AttentionArguments arguments{"test", q.view(), k.view(), k.view(), out.view(), {}, AttentionOptions{}, &batch};
-  validate(arguments);
+  validate(arguments, AttentionOutput::attended_values);
   const AttentionPlan plan = make_plan(arguments, AttentionOutput::attended_values, active_kernels());
   std::vector<SequenceTasks> memory(static_cast<std::size_t>(batch.size));
   const SequenceTasks* entries = schedule(plan, reinterpret_cast<std::byte*>(memory.data()));

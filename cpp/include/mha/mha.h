@@ -5,6 +5,11 @@
  * rules and axis letters are those of the header *.hpp that has the function or the class which a comment names.
  * Functions may be called from several threads at once, those that change a cache one at a time for each cache.
  *
+ * Checked are dtypes, ranks, shapes, strides, options, enumerators, the entries of arrays of integers, overlaps, and that no
+ * pointer to a struct, a handle or the elements of a tensor is null, unless it may be; an empty tensor needs no memory.
+ * Believed is that memory is as large as shapes and comments say, and that a handle has not been destroyed. Functions that
+ * return no status take no null, but for mha_..._destroy().
+ *
  * What mha_..._create() makes is the caller's until mha_..._destroy(). It holds copies of what it was made from, and
  * everything but a cache is immutable. Zeros and nulls in a struct stand for the usual choice, but in
  * mha_attention_options, which begin as mha_default_options(). */

@@ -26,7 +26,7 @@ void scaled_dot_product_attention(const TensorView& query, const TensorView& key
                                   const MutableTensorView& out, const MutableTensorView& lse,
                                   const AttentionOptions& options) {
   AttentionArguments arguments{"scaled_dot_product_attention", query, key, value, out, lse, options};
-  validate(arguments);
+  validate(arguments, AttentionOutput::attended_values);
   run_plan(make_plan(arguments, AttentionOutput::attended_values, active_kernels()), options.num_threads);
 }
 
@@ -34,16 +34,16 @@ void scaled_dot_product_attention_varlen(const TensorView& query, const TensorVi
                                          const RaggedBatch& batch, const MutableTensorView& out,
                                          const MutableTensorView& lse, const AttentionOptions& options) {
   AttentionArguments arguments{"scaled_dot_product_attention_varlen", query, key, value, out, lse, options, &batch};
-  validate(arguments);
+  validate(arguments, AttentionOutput::attended_values);
   run_plan(make_plan(arguments, AttentionOutput::attended_values, active_kernels()), options.num_threads);
 }
 
 void attention_weights(const TensorView& query, const TensorView& key, const MutableTensorView& weights,
                        const AttentionOptions& options, ScoreStage stage) {
   AttentionArguments arguments{"attention_weights", query, key, {}, weights, {}, options};
-  validate(arguments);
-  arguments.options = up_to(stage, arguments.options);
   const AttentionOutput output = stage == ScoreStage::weights ? AttentionOutput::weights : AttentionOutput::scores;
+  validate(arguments, output);
+  arguments.options = up_to(stage, arguments.options);
   run_plan(make_plan(arguments, output, active_kernels()), options.num_threads);
 }
 

@@ -77,7 +77,9 @@ void MultiHeadAttention::append_to(KVCache& cache, const TensorView& key, const 
                                    const std::int64_t* new_lengths, int num_threads) const {
   AttentionOptions options;
   options.num_threads = num_threads;
-  run(*packed_, validate(config(), dtype(), {{}, key, value, {}, {}, options, &cache, &cache, new_lengths}));
+  LayerArguments arguments{{}, key, value, {}, {}, options, &cache, &cache, new_lengths};
+  arguments.appends_only = true;
+  run(*packed_, validate(config(), dtype(), arguments));
 }
 
 }  // namespace mha

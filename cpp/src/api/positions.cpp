@@ -1,9 +1,11 @@
 #include "mha/positions.hpp"
 
 #include <cmath>
+#include <limits>
 
 #include "checks/rules.hpp"
 #include "mha/half_precision.hpp"
+#include "views/sizes.hpp"
 
 namespace mha {
 namespace {
@@ -31,6 +33,11 @@ void sinusoidal_positions(const MutableTensorView& out, std::int64_t first_posit
   check_rank(f, "out", out, 2, 2, {{"out", out}});
   check_dtypes(f, out.dtype, {{"out", out}});
   check_output(f, "out", out, {});
+  if (!has_elements(out)) return;
+  constexpr std::int64_t kLast = std::numeric_limits<std::int64_t>::max();
+  if (first_position > kLast - out.extents[0])
+    fail(f, "first_position + T must fit 64 bits, and first_position is " + std::to_string(first_position),
+         {{"out", out}});
   switch (out.dtype) {
 #define MHA_DTYPE(name, scalar, accumulator) \
   case DType::name:                          \

@@ -117,11 +117,10 @@ void project_panel(const Projection& projection, Index panel, Index batch, Index
 void run_task(const ProjectionGroup& group, Index task, std::byte* scratch) {
   const Index panel = task % group.tasks_of_block() * group.panels_of_task;
   const Index count = std::min(group.panels_of_task, group.panels - panel);
-  // Blocks of nearly equal size in each batch element.
   const Index row_block = task / group.tasks_of_block();
   const Index block = row_block % group.blocks, batch = row_block / group.blocks, rows = group.projections[0].rows;
-  project_rows(group.projections, panel, count, batch, rows * block / group.blocks, rows * (block + 1) / group.blocks,
-               scratch);
+  project_rows(group.projections, panel, count, batch, first_row_of(block, rows, group.blocks),
+               first_row_of(block + 1, rows, group.blocks), scratch);
 }
 
 void run_phase_task(const void* context, Index task, int worker) {

@@ -62,7 +62,7 @@ int RowSteps::phases(Phase* phases) const {
 void RowSteps::run_step(const void* context, Index task, int worker) {
   const Step& step = *static_cast<const Step*>(context);
   const Index rows = step.steps->sized_.rows_, block = task / step.tasks_of_block;
-  const Index first = rows * block / step.row_blocks, last = rows * (block + 1) / step.row_blocks;
+  const Index first = first_row_of(block, rows, step.row_blocks), last = first_row_of(block + 1, rows, step.row_blocks);
   if (step.linear)
     step.steps->project(step, first, last, task % step.tasks_of_block * step.panels_of_task, worker);
   else

@@ -1,10 +1,13 @@
 #include "views/describe.hpp"
 
+#include <algorithm>
+
 namespace mha {
 
 std::string shape_of(const TensorView& view) {
   std::string text = "[";
-  for (int axis = 0; axis < view.rank; ++axis) text += (axis ? ", " : "") + std::to_string(view.extents[axis]);
+  for (int axis = 0; axis < std::min(view.rank, kMaxRank); ++axis)
+    text += (axis ? ", " : "") + std::to_string(view.extents[axis]);
   return text + "]";
 }
 

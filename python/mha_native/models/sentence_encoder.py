@@ -299,9 +299,12 @@ def _checked_tokens(sequence: ArrayLike, index: int) -> list[int]:
     tokens = np.asarray(sequence)
     if tokens.ndim != 1:
         raise ValueError(f"SentenceEncoder: the tokens of a text must have one axis; got {tokens.shape} at {index}")
-    if tokens.size and not np.issubdtype(tokens.dtype, np.integer):
-        raise TypeError(f"SentenceEncoder: tokens must be integers; got {tokens.dtype} at {index}")
     ids: list[int] = tokens.tolist()
+    # Integers of more than 64 bits are objects to NumPy.
+    if ids and not np.issubdtype(tokens.dtype, np.integer) and not all(type(token) is int for token in ids):
+        raise TypeError(f"SentenceEncoder: tokens must be integers; got {tokens.dtype} at {index}")
+    if ids and max(max(ids), -min(ids)) >= 2**63:
+        raise ValueError(f"SentenceEncoder: tokens must be integers of at most 63 bits; got larger ones at {index}")
     return ids
 
 
