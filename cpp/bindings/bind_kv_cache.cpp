@@ -11,7 +11,7 @@
 #include "bindings.hpp"
 #include "scalars.hpp"
 #include "shared_cache.hpp"
-#include "without_interpreter.hpp"
+#include "without_gil.hpp"
 
 namespace mha::bindings {
 namespace {
@@ -45,8 +45,7 @@ void write(SharedCache& shared, const char* function, Write how, CacheUse::Kind 
   std::vector<std::int64_t> counts;
   if (arrays.given(2)) counts = arrays.integers(2, cache.config().batch_size);
   const CacheUse use(shared, kind);
-  const WithoutInterpreter unlocked;
-  (cache.*how)(k, v, arrays.given(2) ? counts.data() : nullptr);
+  without_gil([&] { (cache.*how)(k, v, arrays.given(2) ? counts.data() : nullptr); });
 }
 
 void append(SharedCache& cache, py::handle key, py::handle value, py::handle new_lengths) {
@@ -76,15 +75,13 @@ void reorder(SharedCache& shared, py::handle index) {
   const ArrayArguments arrays("KVCache.reorder", list, cache.config().dtype);
   const std::vector<std::int64_t> sources = arrays.integers(0, cache.config().batch_size);
   const CacheUse use(shared, CacheUse::moves);
-  const WithoutInterpreter unlocked;
-  cache.reorder(sources.data());
+  without_gil([&] { cache.reorder(sources.data()); });
 }
 
 void keep_last(SharedCache& shared, py::handle count) {
   const std::int64_t kept = integer("KVCache.keep_last", "count", count);
   const CacheUse use(shared, CacheUse::moves);
-  const WithoutInterpreter unlocked;
-  shared.cache.keep_last(kept);
+  without_gil([&] { shared.cache.keep_last(kept); });
 }
 
 void clear(SharedCache& shared) {

@@ -7,15 +7,14 @@
 #include "numpy_dtypes.hpp"
 #include "probes.hpp"
 #include "scalars.hpp"
-#include "without_interpreter.hpp"
+#include "without_gil.hpp"
 
 namespace mha::bindings {
 namespace {
 
 double measure(py::handle dtype, double seconds) {
   const DType measured = dtype_from(dtype);
-  const WithoutInterpreter unlocked;
-  return probes::measure_fma_gflops(measured, seconds);
+  return without_gil([&] { return probes::measure_fma_gflops(measured, seconds); });
 }
 
 std::uint64_t read(const py::list& arrays, py::handle threads) {
@@ -33,8 +32,8 @@ std::uint64_t read(const py::list& arrays, py::handle threads) {
   }
   if (buffers.empty()) return 0;
   const auto bytes = static_cast<std::size_t>(buffers.front().view()->len);
-  const WithoutInterpreter unlocked;
-  return probes::read_memory(blocks.data(), static_cast<int>(blocks.size()), bytes, num_threads);
+  return without_gil(
+      [&] { return probes::read_memory(blocks.data(), static_cast<int>(blocks.size()), bytes, num_threads); });
 }
 
 }  // namespace

@@ -11,7 +11,9 @@
 
 #include "mha/executor.hpp"
 #include "mha/runtime.hpp"
+#include "platform/cancellation.hpp"
 #include "platform/cpu_pause.hpp"
+#include "platform/floating_point_state.hpp"
 #include "platform/forked_process.hpp"
 #include "platform/startable_threads.hpp"
 #include "platform/thread_pool.hpp"
@@ -59,40 +61,53 @@ bool can_run_parallel() {
   return executor() != nullptr;
 }
 
-void run_serial(const Phase* phases, int count) {
-  for (int p = 0; p < count; ++p)
-    for (Index task = 0; task < phases[p].tasks; ++task) phases[p].run(phases[p].context, task, 0);
+void run_serial(const Phase& phase, Cancellation& cancellation) {
+  for (Index task = 0; task < phase.tasks && !cancellation.is_set(); ++task) phase.run(phase.context, task, 0);
 }
 
-void take_tasks(const Phase& phase, std::atomic<Index>& next, int worker) {
-  for (;;) {
+/// Takes tasks until there are none, or until `is_over`.
+template <class IsOver>
+void take_tasks(const Phase& phase, std::atomic<Index>& next, int worker, IsOver is_over) {
+  while (!is_over()) {
     const Index task = next.fetch_add(1, std::memory_order_relaxed);
     if (task >= phase.tasks) break;
     phase.run(phase.context, task, worker);
   }
 }
 
-/// Runs the phases on an executor. There can be no barrier between its workers, because an executor may run them one
-/// after another. So each phase is a parallel_for() of its own, which returns when all its workers have.
-void run_on(const Executor& executor, const Phase* phases, int count, int threads) {
+/// Runs a phase on an executor: each of its bodies is a worker.
+///
+/// The calling thread may be one of them, or wait for them and so have no occasion to ask whether the call is to end. Then
+/// the others leave the rest of the tasks to another round.
+void run_on(const Executor& executor, const Phase& phase, int workers, Cancellation& caller) {
   struct Work {
     const Phase& phase;
+    CancellationScope* const scope;
     std::atomic<Index> next{0};
+  } work{phase, caller.scope()};
+  const auto run_worker = [](void* context, int worker) {
+    const FloatingPointState state;
+    Work& shared = *static_cast<Work*>(context);
+    const FollowCaller follow(shared.scope);
+    Cancellation& cancellation = Cancellation::of_this_thread();
+    is_worker = true;
+    take_tasks(shared.phase, shared.next, worker,
+               [&] { return cancellation.is_set() || cancellation.is_caller_late(); });
+    is_worker = false;
   };
+  while (work.next.load(std::memory_order_relaxed) < phase.tasks && !caller.is_set_before_waiting())
+    executor.parallel_for(executor.state, workers, run_worker, &work);
+}
+
+/// Runs the phases on an executor. There can be no barrier between its workers, because an executor may run them one
+/// after another. So each phase is a parallel_for() of its own, which returns when all its workers have.
+void run_on(const Executor& executor, const Phase* phases, int count, int threads, Cancellation& caller) {
   for (int p = 0; p < count; ++p) {
     const auto workers = static_cast<int>(std::min<Index>(threads, phases[p].tasks));
-    if (workers <= 1) {
-      run_serial(&phases[p], 1);
-      continue;
-    }
-    Work work{phases[p]};
-    const auto run_worker = [](void* context, int worker) {
-      auto& [phase, next] = *static_cast<Work*>(context);
-      is_worker = true;
-      take_tasks(phase, next, worker);
-      is_worker = false;
-    };
-    executor.parallel_for(executor.state, workers, run_worker, &work);
+    if (workers <= 1)
+      run_serial(phases[p], caller);
+    else
+      run_on(executor, phases[p], workers, caller);
   }
 }
 
@@ -138,7 +153,7 @@ int current_processor() { return -1; }
 void leave_processor(int) {}
 #endif
 
-void run_region(const Phase* phases, int count, int threads) {
+void run_region(const Phase* phases, int count, int threads, CancellationScope* scope) {
   // Phases use the two counters in turn. During a phase no thread reads the counter of the next one: its last use ended
   // at the barrier before this phase, and its next use begins at the barrier behind it. So the caller may reset it now.
   TaskCounter counters[2];
@@ -146,12 +161,15 @@ void run_region(const Phase* phases, int count, int threads) {
   const int processor_of_caller = current_processor();
 #pragma omp parallel num_threads(threads)
   {
+    const FloatingPointState state;
     const int worker = omp_get_thread_num();
+    const FollowCaller follow(scope);
+    Cancellation& cancellation = Cancellation::of_this_thread();
     if (worker > 0) leave_processor(processor_of_caller);
     arrived.fetch_add(1, std::memory_order_relaxed);
     for (int p = 0; p < count; ++p) {
       if (worker == 0) counters[(p + 1) % 2].next.store(0, std::memory_order_relaxed);
-      take_tasks(phases[p], counters[p % 2].next, worker);
+      take_tasks(phases[p], counters[p % 2].next, worker, [&] { return cancellation.is_set(); });
       if (p == 0 && worker == 0) await_arrivals(arrived, omp_get_num_threads());
       if (p + 1 < count) {
 #pragma omp barrier
@@ -161,16 +179,22 @@ void run_region(const Phase* phases, int count, int threads) {
 }
 #endif
 
+void run_parallel(const Phase* phases, int count, int threads, Cancellation& caller) {
+  if (const Executor* chosen = executor()) return run_on(*chosen, phases, count, threads, caller);
+#ifdef _OPENMP
+  run_region(phases, count, startable_threads(threads), caller.scope());
+#endif
+}
+
 }  // namespace
 
 void run_phases(const Phase* phases, int count, int threads) {
-  if (threads > 1 && can_run_parallel()) {
-    if (const Executor* chosen = executor()) return run_on(*chosen, phases, count, threads);
-#ifdef _OPENMP
-    return run_region(phases, count, startable_threads(threads));
-#endif
-  }
-  run_serial(phases, count);
+  Cancellation& cancellation = Cancellation::of_this_thread();
+  if (threads > 1 && can_run_parallel())
+    run_parallel(phases, count, threads, cancellation);
+  else
+    for (int p = 0; p < count; ++p) run_serial(phases[p], cancellation);
+  cancellation.end_call_if_set();
 }
 
 int threads_for(int requested, Index tasks, double work) {
