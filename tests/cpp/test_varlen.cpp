@@ -103,6 +103,38 @@ TEST(Varlen, EachSequenceHasTheBitsOfADenseCall) {
     }
 }
 
+TEST(Varlen, MasksBeginAnewWithEachSequence) {
+  constexpr Index longest = 134;
+  const auto q = Array<float>::random({200, H, D}, 1), k = Array<float>::random({230, Hk, D}, 2);
+  const auto v = Array<float>::random({230, Hk, Dv}, 3);
+  // The first is the same for every query and head, as a mask over keys is; but it is one of each sequence.
+  bool entries[longest], of_keys[230];
+  for (Index i = 0; i < longest; ++i) entries[i] = i % 3 != 1;
+  for (Index i = 0; i < 230; ++i) of_keys[i] = i % 5 != 2;
+  for (const bool has_key_mask : {false, true}) {
+    AttentionOptions options;
+    if (has_key_mask)
+      options.key_mask = TensorView(of_keys, {230});
+    else
+      options.attn_mask = TensorView(entries, {longest});
+    auto out = nans<float>({200, H, Dv}), expected = out;
+    scaled_dot_product_attention_varlen(q.view(), k.view(), v.view(), batch_of(kQueries, kKeys), out.view(), {},
+                                        options);
+    for (std::size_t b = 0; b + 1 < kQueries.size(); ++b) {
+      const Index keys = kKeys[b + 1] - kKeys[b];
+      AttentionOptions alone;
+      if (keys > 0)
+        (has_key_mask ? alone.key_mask : alone.attn_mask) =
+            TensorView(has_key_mask ? of_keys + kKeys[b] : entries, {keys});
+      scaled_dot_product_attention(sequence(TensorView(q.view()), kQueries[b], kQueries[b + 1]),
+                                   sequence(TensorView(k.view()), kKeys[b], kKeys[b + 1]),
+                                   sequence(TensorView(v.view()), kKeys[b], kKeys[b + 1]),
+                                   sequence(expected.view(), kQueries[b], kQueries[b + 1]), {}, alone);
+    }
+    EXPECT_EQ(out.data(), expected.data()) << (has_key_mask ? "key_mask" : "attn_mask");
+  }
+}
+
 TEST(Varlen, TheLayerRunsOverItsRowsOnly) {
   constexpr Index E = 32;
   const auto square = Array<double>::random({E, E}, 1), bias = Array<double>::random({E}, 2);
