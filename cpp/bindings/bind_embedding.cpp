@@ -1,5 +1,4 @@
 // The two ends of an encoder over texts: embed_tokens and mean_pool.
-#include <pybind11/gil_simple.h>
 #include <mha/embedding.hpp>
 
 #include <vector>
@@ -7,6 +6,7 @@
 #include "array_view.hpp"
 #include "bindings.hpp"
 #include "scalars.hpp"
+#include "without_gil.hpp"
 
 namespace mha::bindings {
 namespace {
@@ -30,10 +30,9 @@ py::object embed_tokens(py::handle tokens, py::handle cu_seqlens, py::handle wor
                           std::to_string(result.view.extents[0]));
   const std::vector<std::int64_t> ids = arrays.integers(5), offsets = arrays.offsets(6);
   warn_if_forked();
-  {
-    const py::gil_scoped_release_simple unlocked;
+  without_gil([&] {
     embed_tokens(ids.data(), offsets.data(), static_cast<Index>(offsets.size()) - 1, tables, result.view, threads);
-  }
+  });
   return result.array;
 }
 
@@ -51,10 +50,7 @@ py::object mean_pool(py::handle x, py::handle cu_seqlens, py::handle normalize, 
   const NewArray result = arrays.given(2) ? NewArray{py::reinterpret_borrow<py::object>(out), arrays.score_output(2, 2)}
                                           : new_array(accumulator_of(rows.dtype), 2, extents);
   warn_if_forked();
-  {
-    const py::gil_scoped_release_simple unlocked;
-    mean_pool(rows, offsets.data(), batch_size, scales, result.view, threads);
-  }
+  without_gil([&] { mean_pool(rows, offsets.data(), batch_size, scales, result.view, threads); });
   return result.array;
 }
 

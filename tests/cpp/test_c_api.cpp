@@ -365,6 +365,24 @@ TEST(CApi, ExecutorsAreOfTheirThread) {
   EXPECT_EQ(calls, 1);
 }
 
+TEST(CApi, CallsAreCancelled) {
+  constexpr Index T = 20000;
+  const auto x = Array<float>::random({1, T, 64}, 1);
+  auto out = nans<float>({1, T, 64});
+  const mha_tensor c_x = c_tensor(x), c_out = c_tensor(out);
+  int times = 0;
+  EXPECT_OK(mha_set_cancellation([](void* state) { return ++*static_cast<int*>(state) == 1; }, &times));
+  expect_failure(MHA_CANCELLED, mha_scaled_dot_product_attention(&c_x, &c_x, &c_x, &c_out, nullptr, nullptr),
+                 {"cancelled"});
+  EXPECT_EQ(times, 1);
+  EXPECT_OK(mha_set_cancellation(nullptr, nullptr));
+  const Index extents[] = {300, 64};
+  const mha_tensor few = mha_dense(x.data().data(), MHA_DTYPE_f32, 2, extents);
+  const mha_tensor c_few_out = mha_dense(out.data().data(), MHA_DTYPE_f32, 2, few.extents);
+  EXPECT_OK(mha_scaled_dot_product_attention(&few, &few, &few, &c_few_out, nullptr, nullptr));
+  EXPECT_EQ(times, 1);
+}
+
 TEST(CApi, TheRuntime) {
   EXPECT_STREQ(mha_version(), MHA_VERSION);
   EXPECT_STREQ(mha_active_isa(), active_isa());

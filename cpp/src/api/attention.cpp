@@ -6,6 +6,7 @@
 #include "mha/varlen.hpp"
 #include "plan/make_plan.hpp"
 #include "platform/dispatch.hpp"
+#include "platform/floating_point_state.hpp"
 
 namespace mha {
 namespace {
@@ -25,6 +26,7 @@ AttentionOptions up_to(ScoreStage stage, const AttentionOptions& options) {
 void scaled_dot_product_attention(const TensorView& query, const TensorView& key, const TensorView& value,
                                   const MutableTensorView& out, const MutableTensorView& lse,
                                   const AttentionOptions& options) {
+  const FloatingPointState state;
   AttentionArguments arguments{"scaled_dot_product_attention", query, key, value, out, lse, options};
   validate(arguments, AttentionOutput::attended_values);
   run_plan(make_plan(arguments, AttentionOutput::attended_values, active_kernels()), options.num_threads);
@@ -33,6 +35,7 @@ void scaled_dot_product_attention(const TensorView& query, const TensorView& key
 void scaled_dot_product_attention_varlen(const TensorView& query, const TensorView& key, const TensorView& value,
                                          const RaggedBatch& batch, const MutableTensorView& out,
                                          const MutableTensorView& lse, const AttentionOptions& options) {
+  const FloatingPointState state;
   AttentionArguments arguments{"scaled_dot_product_attention_varlen", query, key, value, out, lse, options, &batch};
   validate(arguments, AttentionOutput::attended_values);
   run_plan(make_plan(arguments, AttentionOutput::attended_values, active_kernels()), options.num_threads);
@@ -40,6 +43,7 @@ void scaled_dot_product_attention_varlen(const TensorView& query, const TensorVi
 
 void attention_weights(const TensorView& query, const TensorView& key, const MutableTensorView& weights,
                        const AttentionOptions& options, ScoreStage stage) {
+  const FloatingPointState state;
   AttentionArguments arguments{"attention_weights", query, key, {}, weights, {}, options};
   const AttentionOutput output = stage == ScoreStage::weights ? AttentionOutput::weights : AttentionOutput::scores;
   validate(arguments, output);

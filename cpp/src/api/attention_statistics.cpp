@@ -7,7 +7,9 @@
 #include "checks/attention.hpp"
 #include "execute/run_plan.hpp"
 #include "plan/make_plan.hpp"
+#include "platform/cancellation.hpp"
 #include "platform/dispatch.hpp"
+#include "platform/floating_point_state.hpp"
 #include "platform/layout.hpp"
 
 namespace mha {
@@ -48,7 +50,9 @@ void run_head(const void* context, Index task, int worker) {
   StatisticsOutputs outputs;
   outputs.received = results.received_weight ? reinterpret_cast<double*>(scratch) : nullptr;
   if (outputs.received) std::fill_n(outputs.received, plan.key_length, 0.0);
+  Cancellation& cancellation = Cancellation::of_this_thread();
   for (Index first_row = 0; first_row < plan.query_length; first_row += plan.kernels->query_tile_rows) {
+    if (cancellation.is_set()) return;  // a head may take seconds
     AttentionTile tile = make_tile(plan, batch, head, 1, first_row);
     tile.is_far = first_row == 0;
     for (int r = 0; r < tile.rows; ++r) {
@@ -68,6 +72,7 @@ void run_head(const void* context, Index task, int worker) {
 
 void attention_statistics(const TensorView& query, const TensorView& key, const AttentionStatistics& results,
                           const AttentionOptions& options) {
+  const FloatingPointState state;
   const StatisticsArguments a = validate({"attention_statistics", query, key, {}, {}, {}, options}, results);
   if (!a.has_elements_to_write) return;
   // The plan of attention_weights, which has no values. Its tiles are computed by another kernel, in run_head().

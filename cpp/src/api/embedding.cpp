@@ -9,7 +9,9 @@
 #include "checks/rules.hpp"
 #include "mha/errors.hpp"
 #include "mha/half_precision.hpp"
+#include "platform/cancellation.hpp"
 #include "platform/dispatch.hpp"
+#include "platform/floating_point_state.hpp"
 #include "platform/layout.hpp"
 #include "platform/parallel.hpp"
 #include "views/describe.hpp"
@@ -60,7 +62,7 @@ void check(const std::int64_t* tokens, const std::int64_t* cu_seqlens, Index bat
   }
   if (!(tables.norm_eps >= 0 && std::isfinite(tables.norm_eps)))
     throw std::invalid_argument(std::string(function) + ": norm_eps must be at least 0, and finite; got " +
-                                std::to_string(tables.norm_eps));
+                                text_of(tables.norm_eps));
   check_texts(function, cu_seqlens, batch_size, "out", out.extents[0]);
   if (tokens == nullptr && out.extents[0] > 0) fail(function, "tokens must be given, not be a null pointer", views);
   for (Index b = 0; b < batch_size; ++b)
@@ -125,7 +127,9 @@ void pool_text(const PoolingRun& run, Index text, double* sums) {
   const Index width = run.x.extents[1], first = run.cu_seqlens[text], last = run.cu_seqlens[text + 1];
   const Index step = run.x.strides[1];
   std::fill_n(sums, width, 0.0);
+  Cancellation& cancellation = Cancellation::of_this_thread();
   for (Index i = first; i < last; ++i) {
+    if (i % kTaskTokens == 0 && cancellation.is_set()) return;  // a text of millions of rows takes seconds
     const T* const row = static_cast<const T*>(run.x.data) + i * run.x.strides[0];
     for (Index e = 0; e < width; ++e) sums[e] += to_double(row[e * step]);
   }
@@ -161,6 +165,7 @@ void pool_run(const void* context, Index task, int worker) {
 
 void embed_tokens(const std::int64_t* tokens, const std::int64_t* cu_seqlens, Index batch_size,
                   const EmbeddingTables& tables, const MutableTensorView& out, int num_threads) {
+  const FloatingPointState state;
   check(tokens, cu_seqlens, batch_size, tables, out);
   const DTypeKernels& kernels = active_kernels().kernels[static_cast<int>(out.dtype)];
   const EmbeddingRun run{tokens, cu_seqlens, batch_size, &tables, out, kernels.normalize};
@@ -172,6 +177,7 @@ void embed_tokens(const std::int64_t* tokens, const std::int64_t* cu_seqlens, In
 
 void mean_pool(const TensorView& x, const std::int64_t* cu_seqlens, Index batch_size, bool normalize,
                const MutableTensorView& out, int num_threads) {
+  const FloatingPointState state;
   const char* const function = "mean_pool";
   const Named views = {{"x", x}, {"out", out}};
   check_dtypes(function, x.dtype, {{"x", x}});

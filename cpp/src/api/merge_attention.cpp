@@ -7,6 +7,7 @@
 
 #include "checks/merge_attention.hpp"
 #include "mha/half_precision.hpp"
+#include "platform/floating_point_state.hpp"
 #include "platform/layout.hpp"
 #include "platform/parallel.hpp"
 
@@ -133,6 +134,7 @@ constexpr decltype(Phase::run) kMergeRows[kNumDTypes] = {
 
 void merge_attention(const TensorView* outs, const TensorView* lses, Index shards, const MutableTensorView& out,
                      const MutableTensorView& lse, int num_threads) {
+  const FloatingPointState state;
   MergeRun run{{outs, lses, shards, out, lse}, 1, 1, {}, 0};
   validate(run.arguments);
   if (!has_elements(out) && !has_elements(lse)) return;

@@ -57,6 +57,8 @@ mha_status failure(const char* function) noexcept {
     return failed(MHA_INVALID_ARGUMENT, error.what());
   } catch (const std::bad_alloc& error) {
     return failed(MHA_OUT_OF_MEMORY, error.what());
+  } catch (const Cancelled& error) {
+    return failed(MHA_CANCELLED, error.what());
   } catch (const std::exception& error) {
     return failed(MHA_OTHER_ERROR, error.what());
   } catch (...) {
@@ -127,6 +129,7 @@ auto value_or(const char* function, Value otherwise, Call call) noexcept {
 }
 
 thread_local std::optional<ExecutorScope> chosen_executor;
+thread_local std::optional<CancellationScope> chosen_cancellation;
 
 }  // namespace
 }  // namespace mha::c_api
@@ -172,6 +175,13 @@ mha_status mha_set_executor(const mha_executor* executor) noexcept {
     chosen_executor.reset();
     if (executor != nullptr)
       chosen_executor.emplace(Executor{executor->parallel_for, executor->state, executor->num_threads});
+  });
+}
+
+mha_status mha_set_cancellation(bool (*should_cancel)(void* state), void* state) noexcept {
+  return guarded(__func__, [&] {
+    chosen_cancellation.reset();
+    if (should_cancel != nullptr) chosen_cancellation.emplace(should_cancel, state);
   });
 }
 

@@ -1,6 +1,7 @@
 #include "checks/attention.hpp"
 
 #include <cmath>
+#include <limits>
 
 #include "checks/kv_cache.hpp"
 #include "checks/rules.hpp"
@@ -104,9 +105,15 @@ void check_options(const char* function, AttentionOptions& options, DType dtype,
   if (options.window_left < -1 || options.window_right < -1)
     wrong("window must be (left, right) with -1 for unbounded; got (" + std::to_string(options.window_left) + ", " +
           std::to_string(options.window_right) + ")");
-  if (std::isinf(options.scale)) wrong("scale must be finite; got " + std::to_string(options.scale));
+  // The exponent of a weight has the factor scale * log2(e), in the dtype of the scores. NaN stands for the default.
+  const DType scores = accumulator_of(dtype);
+  const double largest_scale =
+      (scores == DType::f64 ? std::numeric_limits<double>::max() : double(std::numeric_limits<float>::max())) / 2;
+  if (std::abs(options.scale) > largest_scale)
+    wrong(std::string("scale must be finite, and at most half the largest ") + name_of(scores) + " in magnitude; got " +
+          text_of(options.scale));
   if (!(options.softcap >= 0) || std::isinf(options.softcap))
-    wrong("softcap must be a finite positive number, or 0 for none; got " + std::to_string(options.softcap));
+    wrong("softcap must be a finite positive number, or 0 for none; got " + text_of(options.softcap));
   const auto check_head_values = [&](const char* name, const TensorView& values) {
     if (!values) return;
     if (values.dtype != accumulator_of(dtype))

@@ -179,8 +179,7 @@ void validate_norm(const TensorView& weight, const TensorView& bias, double eps)
   check_tensor(f, "bias", bias);
   if (bias && !has_shape(bias, {weight.extents[0]})) fail(f, "bias must have the shape of weight", views);
   if (!(eps >= 0) || std::isinf(eps))
-    throw std::invalid_argument(std::string(f) + ": eps must be a finite number of at least 0; got " +
-                                std::to_string(eps));
+    throw std::invalid_argument(std::string(f) + ": eps must be a finite number of at least 0; got " + text_of(eps));
 }
 
 void validate(const MultiHeadAttention& layer, const MultiHeadAttention::WeightOutputs& o) {

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "platform/cancellation.hpp"
+
 namespace mha {
 namespace {
 
@@ -151,7 +153,8 @@ void project_rows(const Projection* projections, Index panel, Index count, Index
   ProjectionTile rows{};
   rows.rows = last - first;
   read_rows(*projections, batch, first, rows, scratch);
-  for (; count > 0; --count, ++panel) {
+  Cancellation& cancellation = Cancellation::of_this_thread();  // all panels of a wide matrix may take a second
+  for (; count > 0 && !cancellation.is_set(); --count, ++panel) {
     while (panel >= projections->linear->panels()) panel -= (projections++)->linear->panels();
     project_panel(*projections, panel, batch, first, rows, scratch);
   }

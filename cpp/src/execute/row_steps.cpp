@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "platform/cancellation.hpp"
+
 namespace mha {
 namespace {
 
@@ -71,7 +73,8 @@ void RowSteps::run_step(const void* context, Index task, int worker) {
 
 void RowSteps::run_all_steps(const void* context, Index row_block, int worker) {
   const RowSteps& all = *static_cast<const RowSteps*>(context);
-  for (int i = 0; i < all.num_steps_; ++i) run_step(&all.steps_[i], row_block, worker);
+  Cancellation& cancellation = Cancellation::of_this_thread();
+  for (int i = 0; i < all.num_steps_ && !cancellation.is_set(); ++i) run_step(&all.steps_[i], row_block, worker);
 }
 
 /// Row `first`. A fused buffer holds one block of rows, whose first row it is.

@@ -1,6 +1,7 @@
 #include "views/describe.hpp"
 
 #include <algorithm>
+#include <cstdio>
 
 namespace mha {
 
@@ -27,6 +28,12 @@ const char* name_of(DType dtype) {
       return "int8";
   }
   return "unknown";
+}
+
+std::string text_of(double number) {
+  char text[32];  // std::to_string() would write 300 digits of 1e300
+  std::snprintf(text, sizeof text, "%g", number);
+  return text;
 }
 
 namespace {
