@@ -17,7 +17,11 @@ std::int64_t integer(const char* function, const char* argument, py::handle obje
   if (!PyIndex_Check(object.ptr()) || PyBool_Check(object.ptr()))
     throw py::type_error(describe(function, argument, rule, object));
   const py::object number = py::reinterpret_steal<py::object>(PyNumber_Index(object.ptr()));
-  if (!number) throw py::error_already_set();
+  if (!number) {
+    if (!PyErr_ExceptionMatches(PyExc_TypeError)) throw py::error_already_set();
+    PyErr_Clear();  // of an array, which only looks like an integer, in NumPy's words
+    throw py::type_error(describe(function, argument, rule, object));
+  }
   int overflow = 0;
   const long long value = PyLong_AsLongLongAndOverflow(number.ptr(), &overflow);
   if (overflow != 0) throw py::value_error(describe(function, argument, "an integer of at most 64 bits", object));

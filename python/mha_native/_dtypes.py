@@ -12,6 +12,11 @@ from . import _core
 LAYER_DTYPES = ("float32", "float64", "float16", "bfloat16")
 
 
+def dtype_name(dtype: np.dtype[Any]) -> str:
+    """The name of a dtype, that of bfloat16 also without the package ml_dtypes."""
+    return _core.dtype_name(dtype)
+
+
 def checked_dtype(function: str, dtype: DTypeLike) -> np.dtype[Any]:
     """The dtype that a caller gave, or TypeError if it is not one of `LAYER_DTYPES`."""
     # bfloat16 is no dtype of NumPy itself; the core finds it.
