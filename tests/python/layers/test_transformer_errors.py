@@ -99,7 +99,7 @@ def test_a_wrong_call_of_a_layer() -> None:
     layer = EncoderLayer(16, 2, 24)
     with pytest.raises(TypeError, match=r"^EncoderLayer: .*KVCache"):
         layer(np.ones((2, 16), F32), cache="cache")
-    with pytest.raises(ValueError, match=r"^Encoder\b"):
+    with pytest.raises(ValueError, match=r"^EncoderLayer\b"):
         layer(np.ones((2, 15), F32))
 
 
