@@ -312,6 +312,25 @@ def test_wrong_calls(fault: dict[str, Any], kind: type[Exception], words: list[s
         assert word in str(error.value), str(error.value)
 
 
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    ("option", "kind"),
+    [
+        ({"window": "wide"}, TypeError),
+        ({"window": (-2, 0)}, ValueError),
+        ({"scale": "1"}, TypeError),
+        ({"softcap": -1.0}, ValueError),
+        ({"sinks": np.ones(3, np.float32)}, ValueError),
+        ({"alibi_slopes": np.ones(4, np.int64)}, TypeError),
+    ],
+    ids=str,
+)
+def test_wrong_options_are_found_in_the_call(option: dict[str, Any], kind: type[Exception], name: str) -> None:
+    model = _models(np.float32)[name]
+    with pytest.raises(kind, match=f": {next(iter(option))} must be"):
+        generate(model, PROMPTS % V, _table(model), max_new_tokens=3, **_memory(model), **option)
+
+
 def test_logits_without_a_largest() -> None:
     model = Encoder(1, 16, 2, 8, seed=0)
     table = np.ones((4, 16), np.float32)
