@@ -45,7 +45,11 @@ double finite_real(const char* function, const char* argument, py::handle object
     if (PyBool_Check(object.ptr()) || !py::isinstance(object, real_number))
       throw py::type_error(describe(function, argument, rule, object));
     value = PyFloat_AsDouble(object.ptr());
-    if (value == -1 && PyErr_Occurred()) throw py::error_already_set();
+    if (value == -1 && PyErr_Occurred()) {
+      if (!PyErr_ExceptionMatches(PyExc_OverflowError)) throw py::error_already_set();
+      PyErr_Clear();  // an int that is larger than every double
+      value = HUGE_VAL;
+    }
   }
   if (!std::isfinite(value)) throw py::value_error(describe(function, argument, "finite", object));
   return value;

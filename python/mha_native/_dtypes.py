@@ -22,7 +22,8 @@ def checked_dtype(function: str, dtype: DTypeLike) -> np.dtype[Any]:
     # bfloat16 is no dtype of NumPy itself; the core finds it.
     is_bfloat16 = isinstance(dtype, str) and dtype == "bfloat16"
     kind = _core.bfloat16() if is_bfloat16 else np.dtype(dtype)
-    if (name := _core.dtype_name(kind)) not in LAYER_DTYPES:
+    name = "None" if dtype is None else _core.dtype_name(kind)  # NumPy takes None for float64
+    if name not in LAYER_DTYPES:
         raise TypeError(f"{function}: dtype must be {' or '.join(LAYER_DTYPES)}; got {name}")
     return kind
 

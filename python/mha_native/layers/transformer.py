@@ -16,6 +16,7 @@ from ..kv_cache import KVCache, cores_of_caches
 from ._constructor_arguments import LAYER_FLAGS, LayerArguments, Seed, WeightDType, checked_size
 from ._layer_options import checked_layer_options, merged_options
 from ._module_state import ModuleState
+from ._snapshots import composed
 from ._torch_modules import checked_module
 from .feed_forward import FeedForward
 from .layer_norm import LayerNorm
@@ -201,7 +202,7 @@ class TransformerLayer(ModuleState):
         return {**sizes, **kinds, **heads, "bias": attention.bias, **memory}
 
     def _stack(self) -> _core.TransformerStack:
-        return stack_of(type(self).__name__, [self], None)
+        return composed(self, lambda: stack_of(type(self).__name__, [self], None))
 
     def _parts(self) -> tuple[Any, ...]:
         """What the core makes a layer of, with the weights that the parts have now."""
@@ -328,7 +329,7 @@ class TransformerStack(ModuleState):
         return {"num_layers": len(self.layers), **of_layers, "final_norm": self.norm is not None, **own}
 
     def _stack(self) -> _core.TransformerStack:
-        return stack_of(type(self).__name__, self.layers, self.norm)
+        return composed(self, lambda: stack_of(type(self).__name__, self.layers, self.norm))
 
 
 def stack_of(name: str, layers: Iterable[TransformerLayer], norm: LayerNorm | None) -> _core.TransformerStack:
