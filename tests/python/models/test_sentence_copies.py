@@ -22,7 +22,7 @@ COPIES: dict[str, Callable[[Any], Any]] = {
     "copy": copy.copy,
     **{
         f"pickle-{protocol}": lambda model, protocol=protocol: pickle.loads(pickle.dumps(model, protocol))
-        for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1)
+        for protocol in (2, pickle.HIGHEST_PROTOCOL)
     },
 }
 

@@ -79,7 +79,7 @@ def test_steps_are_those_from_scratch(name: str, tied: bool, isa: str, dtype: An
 
 
 @pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("first_room", [0, 1, 3])
+@pytest.mark.parametrize("first_room", [0, 3])
 def test_caches_that_grow_hold_what_they_held(first_room: int, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model = _models(np.float32)[name]
     learned = rows((5 + STEPS, model.embed_dim), model.dtype, 4)
