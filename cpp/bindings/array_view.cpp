@@ -5,6 +5,8 @@
 
 #include <pybind11/numpy.h>
 
+#include "scalars.hpp"
+
 namespace mha::bindings {
 namespace {
 
@@ -70,8 +72,7 @@ void ArrayArguments::type_error(int i, const std::string& rule) const {
     if (!given(each) && each != i) continue;
     const py::handle array = arguments_[each].array;
     message += separator + std::string(arguments_[each].name) + " " +
-               (is_array(array) ? name_of_dtype(fields_of(array).descr)
-                                : py::cast<std::string>(py::type::of(array).attr("__name__")));
+               (is_array(array) ? name_of_dtype(fields_of(array).descr) : name_of_type(array));
     separator = ", ";
   }
   throw py::type_error(message);

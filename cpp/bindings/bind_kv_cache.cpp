@@ -24,7 +24,7 @@ std::unique_ptr<SharedCache> make_cache(py::handle batch_size, py::handle num_kv
   config.capacity = integer("KVCache", "capacity", capacity);
   config.head_dim = integer("KVCache", "head_dim", head_dim);
   config.value_head_dim = positive("KVCache", "value_head_dim", value_head_dim, 0);
-  config.dtype = dtype_from(dtype);
+  config.dtype = dtype_from("KVCache", dtype);
   return std::make_unique<SharedCache>(config);
 }
 

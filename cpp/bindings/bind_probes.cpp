@@ -14,7 +14,7 @@ namespace mha::bindings {
 namespace {
 
 double measure(py::handle dtype, double seconds) {
-  const DType measured = dtype_from(dtype);
+  const DType measured = dtype_from("measure_fma_gflops", dtype);
   const py::gil_scoped_release_simple unlocked;
   return probes::measure_fma_gflops(measured, seconds);
 }

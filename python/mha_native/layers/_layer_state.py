@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from .. import _core
 from .._arrays import Tensor, to_numpy
 from .._dtypes import checked_dtype, packed_state, unpacked_state
+from .._messages import listed
 from ._layer_weights import Parts, Sizes, resolve_sizes, split_state, state_shapes
 from ._module_state import Leaf, linear_state
 
@@ -81,7 +82,8 @@ class LayerState(Leaf):
         state = module.state_dict() if all(hasattr(module, name) for name in names) else {}
         if "out_proj.weight" not in state:  # a parametrized or wrapped module has other names
             kind = f"{type(module).__module__}.{type(module).__qualname__}"
-            raise TypeError(f"MultiHeadAttention.from_torch: expected a plain torch.nn.MultiheadAttention; got {kind}")
+            expected = "expected a plain torch.nn.MultiheadAttention"
+            raise TypeError(f"MultiHeadAttention.from_torch: module: {expected}; got {listed([kind])}")
         out_weight = to_numpy("MultiHeadAttention.from_torch", "out_proj.weight", state["out_proj.weight"])
         layer = cls.__new__(cls)
         sizes = resolve_sizes(module.embed_dim, module.num_heads, None, None, None, module.kdim, module.vdim, None)

@@ -4,13 +4,15 @@ import functools
 import sys
 from typing import Any
 
+from .._messages import listed
+
 
 def checked_module(function: str, module: Any, kind: str) -> Any:
     """`module` if it is exactly a ``torch.nn.<kind>``. A derived class may compute something else: TypeError."""
     torch = sys.modules.get("torch")
     if torch is None or type(module) is not getattr(torch.nn, kind):
         given = f"{type(module).__module__}.{type(module).__qualname__}"
-        raise TypeError(f"{function}: expected a plain torch.nn.{kind}; got {given}")
+        raise TypeError(f"{function}: module: expected a plain torch.nn.{kind}; got {listed([given])}")
     return module
 
 

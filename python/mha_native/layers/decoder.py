@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from .._arrays import Tensor
+from .._arrays import Tensor, to_numpy
+from .._messages import in_the_name_of, name_of_type
 from ..kv_cache import KVCache
 from .multi_head_attention import MultiHeadAttention
 from .transformer import TransformerLayer, TransformerStack
@@ -44,7 +45,7 @@ class DecoderLayer(TransformerLayer):
     cross_attn: MultiHeadAttention
 
     _reads_memory, _is_causal = True, True
-    _stack_name, _torch_name = "Decoder", "TransformerDecoderLayer"
+    _torch_name = "TransformerDecoderLayer"
 
     def project_memory(
         self, memory: Tensor, *, memory_lengths: Tensor | None = None, num_threads: int | None = None
@@ -63,11 +64,16 @@ class DecoderLayer(TransformerLayer):
         -------
         memory_cache : KVCache
         """
-        shape = np.shape(memory)
-        if len(shape) not in (2, 3):
-            raise ValueError(f"DecoderLayer.project_memory: memory must be [B, S, Em] or [S, Em]; got {list(shape)}")
-        cache = self.cross_attn.new_cache(shape[0] if len(shape) == 3 else 1, shape[-2])
-        self.cross_attn.append_to(cache, memory, new_lengths=memory_lengths, num_threads=num_threads)
+        name = f"{type(self).__name__}.project_memory"
+        array = to_numpy(name, "memory", memory)
+        if not isinstance(array, np.ndarray):
+            rule = "must be a NumPy array, or a CPU tensor that speaks DLPack"
+            raise TypeError(f"{name}: memory {rule}; got {name_of_type(array)}")
+        if array.ndim not in (2, 3):
+            raise ValueError(f"{name}: memory must be [B, S, Em] or [S, Em]; got {list(array.shape)}")
+        with in_the_name_of(name, key="memory", value="memory", new_lengths="memory_lengths"):
+            cache = self.cross_attn.new_cache(array.shape[0] if array.ndim == 3 else 1, array.shape[-2])
+            self.cross_attn.append_to(cache, array, new_lengths=memory_lengths, num_threads=num_threads)
         return cache
 
     @property
@@ -123,7 +129,8 @@ class Decoder(TransformerStack):
     ) -> list[KVCache]:
         """`DecoderLayer.project_memory` of each layer: the `memory_caches` of the call."""
         given = {"memory_lengths": memory_lengths, "num_threads": num_threads}
-        return [layer.project_memory(memory, **given) for layer in self.layers]
+        with in_the_name_of(f"{type(self).__name__}.project_memory"):
+            return [layer.project_memory(memory, **given) for layer in self.layers]
 
     @property
     def memory_dim(self) -> int:

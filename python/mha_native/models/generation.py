@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from .. import _core
 from .._arrays import Tensor, to_numpy, widened
+from .._messages import in_the_name_of, name_of_type, shown
 from .._options import MODEL_OPTIONS, ModelOptions, core_options
 from ..layers._constructor_arguments import checked_size
 from ..layers.causal_decoder import CausalDecoder
@@ -125,7 +126,7 @@ def generate(
     """
     name = "generate"
     if not isinstance(model, CausalDecoder | Decoder | Encoder):
-        kind = type(model).__name__
+        kind = name_of_type(model)
         raise TypeError(f"{name}: model must be a CausalDecoder, a Decoder or an Encoder; got {kind}")
     if isinstance(model, Decoder) != (memory is not None):
         raise ValueError(f"{name}: a Decoder needs a memory, and a CausalDecoder or an Encoder reads none")
@@ -148,9 +149,12 @@ def generate(
     if stop_token is not None and not 0 <= stop_token < len(table):
         raise ValueError(f"{name}: stop_token must be a token, below {len(table)}; got {stop_token}")
 
-    calls: Any = dict(of_model, is_causal=True, caches=model.new_caches(batch, room), num_threads=num_threads)
+    with in_the_name_of(name):
+        calls: Any = dict(of_model, is_causal=True, caches=model.new_caches(batch, room), num_threads=num_threads)
     if isinstance(model, Decoder):
-        calls["memory_caches"] = model.project_memory(memory, memory_lengths=memory_lengths, num_threads=num_threads)
+        with in_the_name_of(name):
+            memories = model.project_memory(memory, memory_lengths=memory_lengths, num_threads=num_threads)
+        calls["memory_caches"] = memories
         if (held := calls["memory_caches"][0].batch_size) != batch:
             raise ValueError(f"{name}: memory must have the batch size of the prompts, {batch}; got {held}")
 
@@ -159,7 +163,8 @@ def generate(
         read, going = np.zeros(batch, np.int64), np.ones(batch, bool)
         for _ in range(max_new_tokens):
             at = np.minimum(read[:, None] + np.arange(new.shape[1]), len(places) - 1)  # padding may lie beyond the end
-            y = widened(model(_core.convert(table[new] + places[at], model.dtype), new_lengths=counts, **calls))
+            with in_the_name_of(name):
+                y = widened(model(_core.convert(table[new] + places[at], model.dtype), new_lengths=counts, **calls))
             read = read + counts
             # One product for each sequence: a product of all of them may round differently for another batch.
             logits = np.stack([output @ y[b, max(count, 1) - 1] for b, count in enumerate(counts)])
@@ -187,7 +192,12 @@ class _Chooser:
             raise ValueError(f"generate: top_p must be above 0 and at most 1; got {top_p}")
         self.temperature, self.top_p = temperature, top_p
         self.top_k = None if top_k is None else checked_size("generate", "top_k", top_k)
-        self.generators = [np.random.default_rng(child) for child in np.random.SeedSequence(seed).spawn(batch)]
+        try:
+            seeds = np.random.SeedSequence(seed).spawn(batch)
+        except Exception as error:
+            kind = ValueError if isinstance(seed, int) else TypeError
+            raise kind(f"generate: seed must be an integer of at least 0, or None; got {shown(seed)}") from error
+        self.generators = [np.random.default_rng(child) for child in seeds]
 
     def __call__(self, logits: NDArray[Any], going: NDArray[np.bool_]) -> NDArray[np.int64]:
         """Logits [B, V] to tokens [B]. The token of a sequence that is no longer `going` has no meaning."""
@@ -213,7 +223,7 @@ class _Chooser:
 def _matrix(name: str, argument: str, matrix: Tensor, model: CausalDecoder | Decoder | Encoder) -> NDArray[Any]:
     array: Any = to_numpy(name, argument, matrix)
     is_array, dtype = isinstance(array, np.ndarray), _core.dtype_name(model.dtype)
-    given = _core.dtype_name(array.dtype) if is_array else getattr(array, "dtype", type(array).__name__)
+    given = _core.dtype_name(array.dtype) if is_array else getattr(array, "dtype", name_of_type(array))
     if not is_array or given != dtype:
         raise TypeError(f"{name}: {argument} must be an array of {dtype}, as the model is; got {given}")
     if array.ndim != 2 or array.shape[1] != model.embed_dim or not len(array):
@@ -221,21 +231,30 @@ def _matrix(name: str, argument: str, matrix: Tensor, model: CausalDecoder | Dec
     return widened(array)
 
 
+def _as_array(argument: str, numbers: Tensor) -> NDArray[Any]:
+    """An array of what may also be a list of integers, or of lists of them."""
+    array = to_numpy("generate", argument, numbers)
+    try:
+        return np.asarray(array)
+    except Exception as error:  # whatever the object raises
+        raise TypeError(f"generate: {argument} must be integers; got {shown(numbers)}") from error
+
+
 def _checked_prompts(
     prompts: Tensor, prompt_lengths: Tensor | None, vocabulary: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Prompts [B, T] with padding of 0, and how many tokens each has."""
     name = "generate"
-    tokens: Any = np.asarray(to_numpy(name, "prompts", prompts))
+    tokens = _as_array("prompts", prompts)
     if tokens.dtype.kind not in "iu" or tokens.ndim not in (1, 2) or not tokens.size:
         raise ValueError(f"{name}: prompts must be integers [B, T]; got {tokens.dtype} {list(tokens.shape)}")
     tokens = np.atleast_2d(tokens).astype(np.int64)
     batch, longest = tokens.shape
-    lengths: Any = longest if prompt_lengths is None else to_numpy(name, "prompt_lengths", prompt_lengths)
-    lengths = np.asarray(lengths)
+    lengths = _as_array("prompt_lengths", longest if prompt_lengths is None else prompt_lengths)
     if lengths.dtype.kind not in "iu" or lengths.shape not in ((), (batch,)):
         raise ValueError(
-            f"{name}: prompt_lengths must be integers [{batch}]; got {lengths.dtype} {list(lengths.shape)}"
+            f"{name}: prompt_lengths must be integers [{batch}], one for each of prompts; "
+            f"got {lengths.dtype} {list(lengths.shape)}"
         )
     lengths = np.broadcast_to(lengths, batch).astype(np.int64)
     if lengths.min() < 1 or lengths.max() > longest:
