@@ -113,11 +113,12 @@ DType dtype_from(const char* function, py::handle object) {
   }
   py::object dtype;
   try {
-    dtype = py::dtype::from_args(py::reinterpret_borrow<py::object>(object));
+    if (!object.is_none())  // which NumPy takes for float64
+      dtype = py::dtype::from_args(py::reinterpret_borrow<py::object>(object));
   } catch (const py::error_already_set& error) {  // whatever the object raises
     if (!error.matches(PyExc_Exception)) throw;
-    throw py::type_error(describe(function, "dtype", accepted_dtypes().c_str(), object));
   }
+  if (!dtype) throw py::type_error(describe(function, "dtype", accepted_dtypes().c_str(), object));
   DType found = DType::boolean;
   if (!find_dtype(dtype, &found) || static_cast<int>(found) >= kNumDTypes)
     throw py::type_error(std::string(function) + ": dtype must be " + accepted_dtypes() + "; got " +

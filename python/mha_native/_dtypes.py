@@ -13,13 +13,19 @@ from ._messages import listed, shown
 LAYER_DTYPES = ("float32", "float64", "float16", "bfloat16")
 
 
+def dtype_name(dtype: np.dtype[Any]) -> str:
+    """The name of a dtype, that of bfloat16 also without the package ml_dtypes."""
+    return _core.dtype_name(dtype)
+
+
 def checked_dtype(function: str, dtype: DTypeLike) -> np.dtype[Any]:
     """The dtype that a caller gave, or TypeError if it is not one of `LAYER_DTYPES`."""
     rule = f"{function}: dtype must be {' or '.join(LAYER_DTYPES)}"
     # bfloat16 is no dtype of NumPy itself; the core finds it.
     is_bfloat16 = isinstance(dtype, str) and dtype == "bfloat16"
     kind = _core.bfloat16() if is_bfloat16 else numpy_dtype(rule, dtype)
-    if (name := _core.dtype_name(kind)) not in LAYER_DTYPES:
+    name = "None" if dtype is None else _core.dtype_name(kind)  # NumPy takes None for float64
+    if name not in LAYER_DTYPES:
         raise TypeError(f"{rule}; got {listed([name])}")
     return kind
 

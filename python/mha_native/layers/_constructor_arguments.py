@@ -1,7 +1,6 @@
 """What the constructors of layers are given, and its checks: sizes, dtypes of weights, seeds."""
 
 import math
-import operator
 import sys
 from collections.abc import Iterable
 from typing import Any, TypeAlias, TypedDict
@@ -12,6 +11,7 @@ from numpy.typing import DTypeLike, NDArray
 from .. import _core
 from .._dtypes import numpy_dtype
 from .._messages import shown
+from .._scalars import checked_integer
 
 # Seed of the initial weights. None: a different one each time. A generator: its next numbers.
 Seed: TypeAlias = int | np.random.Generator | None
@@ -35,17 +35,13 @@ class LayerArguments(TypedDict, total=False):
     seed: Seed
 
 
+# Those of them that are a bool.
+LAYER_FLAGS = frozenset({"norm_first", "bias"})
+
+
 def checked_size(function: str, name: str, size: int) -> int:
     """The size that a caller gave, as an int of at least 1."""
-    try:
-        number = None if isinstance(size, bool) else operator.index(size)
-    except Exception:  # an array of several numbers, or an object whose __index__ raises something
-        number = None
-    if number is None:
-        raise TypeError(f"{function}: {name} must be an integer; got {shown(size)}")
-    if number < 1:
-        raise ValueError(f"{function}: {name} must be at least 1; got {shown(number)}")
-    return number
+    return checked_integer(function, name, size, 1)
 
 
 def check_room(function: str, shapes: Iterable[tuple[int, ...]]) -> None:

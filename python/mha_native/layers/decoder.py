@@ -5,6 +5,7 @@ import numpy as np
 from .._arrays import Tensor, to_numpy
 from .._messages import in_the_name_of, name_of_type
 from ..kv_cache import KVCache
+from ._module_state import snapshots
 from .multi_head_attention import MultiHeadAttention
 from .transformer import TransformerLayer, TransformerStack
 
@@ -65,16 +66,7 @@ class DecoderLayer(TransformerLayer):
         memory_cache : KVCache
         """
         name = f"{type(self).__name__}.project_memory"
-        array = to_numpy(name, "memory", memory)
-        if not isinstance(array, np.ndarray):
-            rule = "must be a NumPy array, or a CPU tensor that speaks DLPack"
-            raise TypeError(f"{name}: memory {rule}; got {name_of_type(array)}")
-        if array.ndim not in (2, 3):
-            raise ValueError(f"{name}: memory must be [B, S, Em] or [S, Em]; got {list(array.shape)}")
-        with in_the_name_of(name, key="memory", value="memory", new_lengths="memory_lengths"):
-            cache = self.cross_attn.new_cache(array.shape[0] if array.ndim == 3 else 1, array.shape[-2])
-            self.cross_attn.append_to(cache, array, new_lengths=memory_lengths, num_threads=num_threads)
-        return cache
+        return _projected(name, self.cross_attn, memory, memory_lengths, num_threads)
 
     @property
     def memory_dim(self) -> int:
@@ -128,11 +120,30 @@ class Decoder(TransformerStack):
         self, memory: Tensor, *, memory_lengths: Tensor | None = None, num_threads: int | None = None
     ) -> list[KVCache]:
         """`DecoderLayer.project_memory` of each layer: the `memory_caches` of the call."""
-        given = {"memory_lengths": memory_lengths, "num_threads": num_threads}
-        with in_the_name_of(f"{type(self).__name__}.project_memory"):
-            return [layer.project_memory(memory, **given) for layer in self.layers]
+        name = f"{type(self).__name__}.project_memory"
+        attentions = snapshots([layer.cross_attn for layer in self.layers])
+        return [_projected(name, attention, memory, memory_lengths, num_threads) for attention in attentions]
 
     @property
     def memory_dim(self) -> int:
         """Em, the features of the memory."""
         return int(self.layers[0].memory_dim)
+
+
+def _projected(
+    function: str,
+    attention: MultiHeadAttention,
+    memory: Tensor,
+    memory_lengths: Tensor | None,
+    num_threads: int | None,
+) -> KVCache:
+    array = to_numpy(function, "memory", memory)
+    if not isinstance(array, np.ndarray):
+        rule = "must be a NumPy array, or a CPU tensor that speaks DLPack"
+        raise TypeError(f"{function}: memory {rule}; got {name_of_type(array)}")
+    if array.ndim not in (2, 3):
+        raise ValueError(f"{function}: memory must be [B, S, Em] or [S, Em]; got {list(array.shape)}")
+    with in_the_name_of(function, key="memory", value="memory", new_lengths="memory_lengths"):
+        cache = attention.new_cache(array.shape[0] if array.ndim == 3 else 1, array.shape[-2])
+        attention.append_to(cache, array, new_lengths=memory_lengths, num_threads=num_threads)
+    return cache

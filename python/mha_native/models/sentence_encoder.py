@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from .. import _core
 from .._dtypes import checked_dtype
-from ..layers._constructor_arguments import WeightDType, checked_weight_dtype
+from ..layers._constructor_arguments import WeightDType, checked_size, checked_weight_dtype
 from ._bert import BertModel, read_config
 from ._checkpoint import Checkpoint
 from ._model_files import FUNCTION
@@ -20,10 +20,10 @@ from ._tokenizer import Tokenizer
 
 __all__ = ["SentenceEncoder"]
 
-# The most texts, and the most characters, that are tokenized at once; a longer text is tokenized alone. With their
-# tokens they take a few MiB.
+# The most texts, and the most characters, that are tokenized at once; a longer text is tokenized alone. That takes some
+# 0.1 s, in which no signal is handled, and a few MiB.
 _SLAB_TEXTS = 1024
-_SLAB_CHARACTERS = 1 << 20
+_SLAB_CHARACTERS = 1 << 17
 
 # The most tokens that go through the layers at once. With all-MiniLM-L6-v2 they take 19 MiB beyond the weights. Twice
 # as many take 34 MiB and no less time per token, since layers work on blocks of rows in cache.
@@ -135,16 +135,13 @@ class SentenceEncoder:
         TypeError, ValueError
             If a text is no str, or holds what is no character: half of a surrogate pair. The message says which.
         """
-        if isinstance(texts, str):
-            rows = next(self.encode_batches([texts], normalize=normalize, num_threads=num_threads))
-            return rows.reshape(self.embed_dim)
-        texts = list(texts)
-        embeddings = np.empty((len(texts), self.embed_dim), np.float32)
+        given = [texts] if isinstance(texts, str) else list(texts)
+        embeddings = np.empty((len(given), self.embed_dim), np.float32)
         first = 0
-        for rows in self.encode_batches(texts, normalize=normalize, num_threads=num_threads):
+        for rows in self._embed("encode", self._tokenize(given), normalize, num_threads):
             embeddings[first : first + len(rows)] = rows
             first += len(rows)
-        return embeddings
+        return embeddings[0] if isinstance(texts, str) else embeddings
 
     def encode_batches(
         self, texts: Iterable[str], *, normalize: bool | None = None, num_threads: int | None = None
@@ -163,7 +160,7 @@ class SentenceEncoder:
         embeddings : float32 [n, E]
             Of the next n texts.
         """
-        return self._embed(self._tokenize(texts), normalize, num_threads)
+        return self._embed("encode_batches", self._tokenize(texts), normalize, num_threads)
 
     def encode_tokens(
         self, sequences: Sequence[ArrayLike], *, normalize: bool | None = None, num_threads: int | None = None
@@ -188,13 +185,23 @@ class SentenceEncoder:
             If tokens are no integers, none of the model's, or more than it has positions.
         """
         tokens = [_checked_tokens(sequence, i) for i, sequence in enumerate(sequences)]
-        parts = [np.empty((0, self.embed_dim), np.float32), *self._embed(tokens, normalize, num_threads)]
-        return parts[1] if len(parts) == 2 else np.concatenate(parts)
+        parts = list(self._embed("encode_tokens", tokens, normalize, num_threads))
+        return parts[0] if len(parts) == 1 else np.concatenate([np.empty((0, self.embed_dim), np.float32), *parts])
 
     def _embed(
-        self, sequences: Iterable[list[int]], normalize: bool | None, num_threads: int | None
+        self, method: str, sequences: Iterable[list[int]], normalize: bool | None, num_threads: int | None
     ) -> Iterator[NDArray[np.float32]]:
-        normalize = self._config.normalize if normalize is None else bool(normalize)
+        """The embeddings of `sequences`, some at a time. Arguments are checked here, the others as they are read."""
+        name = f"{type(self).__name__}.{method}"
+        if normalize is not None:
+            normalize = _core.boolean(name, "normalize", normalize)
+        if num_threads is not None:
+            num_threads = checked_size(name, "num_threads", num_threads)
+        return self._embeddings(sequences, self._config.normalize if normalize is None else normalize, num_threads)
+
+    def _embeddings(
+        self, sequences: Iterable[list[int]], normalize: bool, num_threads: int | None
+    ) -> Iterator[NDArray[np.float32]]:
         for batch in _batches(sequences):
             cu_seqlens = np.zeros(len(batch) + 1, np.int64)
             np.cumsum([len(tokens) for tokens in batch], out=cu_seqlens[1:])
@@ -299,9 +306,12 @@ def _checked_tokens(sequence: ArrayLike, index: int) -> list[int]:
     tokens = np.asarray(sequence)
     if tokens.ndim != 1:
         raise ValueError(f"SentenceEncoder: the tokens of a text must have one axis; got {tokens.shape} at {index}")
-    if tokens.size and not np.issubdtype(tokens.dtype, np.integer):
-        raise TypeError(f"SentenceEncoder: tokens must be integers; got {tokens.dtype} at {index}")
     ids: list[int] = tokens.tolist()
+    # Integers of more than 64 bits are objects to NumPy.
+    if ids and not np.issubdtype(tokens.dtype, np.integer) and not all(type(token) is int for token in ids):
+        raise TypeError(f"SentenceEncoder: tokens must be integers; got {tokens.dtype} at {index}")
+    if ids and max(max(ids), -min(ids)) >= 2**63:
+        raise ValueError(f"SentenceEncoder: tokens must be integers of at most 63 bits; got larger ones at {index}")
     return ids
 
 

@@ -96,6 +96,8 @@ class _Running:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            # Under nohup this process ignores SIGHUP, and so would its children.
+            preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),
         )
         deadline = time.monotonic() + 60
         while len(list(folder.iterdir())) < 2:

@@ -60,7 +60,9 @@ def broadcast(rng: Generator, x: Array) -> Array:
 def dense_call(rng: Generator, dtype: Any) -> equivalent_calls.Call:
     seed = int(rng.integers(2**31))
     call = equivalent_calls.random_call(seed if rng.random() < 0.3 else seed | 1, dtype)  # multiples of 4 are long
-    call = call.changed(query=broadcast(rng, call.query), key=broadcast(rng, call.key))
+    # A weight that is too small for its type makes NaN of an infinite value, which in float64 stays infinite.
+    value = np.where(np.isinf(call.value), call.value.dtype.type(np.nan), call.value)
+    call = call.changed(query=broadcast(rng, call.query), key=broadcast(rng, call.key), value=value)
     return equivalent_calls.nan_in_unseen_keys(call, rng) if rng.random() < 0.5 else call
 
 
