@@ -179,7 +179,7 @@ mha_status mha_set_executor(const mha_executor* executor) noexcept {
 }
 
 mha_status mha_set_cancellation(bool (*should_cancel)(void* state), void* state) noexcept {
-  return guarded([&] {
+  return guarded(__func__, [&] {
     chosen_cancellation.reset();
     if (should_cancel != nullptr) chosen_cancellation.emplace(should_cancel, state);
   });
