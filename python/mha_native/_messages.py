@@ -19,7 +19,8 @@ _ERRORS = (TypeError, ValueError, MemoryError, RuntimeError)
 def shown(value: object) -> str:
     """A value for a message: one line, and not a long one."""
     try:
-        return " ".join(reprlib.repr(value).split())
+        text = " ".join(reprlib.repr(value).split())
+        return text if len(text) <= _LONGEST_NAME else f"{text[: _LONGEST_NAME - 3]}..."
     except Exception:  # it cannot say what it is, or has more digits than Python converts
         return name_of_type(value)
 
