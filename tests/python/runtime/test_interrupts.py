@@ -64,7 +64,7 @@ def _attention(num_threads: int) -> object:
 
 
 def _weights(num_threads: int) -> object:
-    x = _broadcast(1, 1, 12288, 4096)
+    x = _broadcast(1, 6, 4096, 4096)
     return mha.attention_weights(x, x, num_threads=num_threads)
 
 
