@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from os import PathLike
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,10 +10,15 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from .. import _core
 from .._dtypes import checked_dtype
-from ..layers._constructor_arguments import WeightDType, checked_weight_dtype
+from ..layers._constructor_arguments import WeightDType, checked_size, checked_weight_dtype
 from ._bert import BertModel, read_config
 from ._checkpoint import Checkpoint
+from ._head import Head, read_head
+from ._hub_cache import find_directory
+from ._inputs import check_text, checked_texts, checked_tokens
 from ._model_files import FUNCTION
+from ._modules import read_modules
+from ._prompts import Settings, read_settings
 from ._sentence_files import SentenceConfig, read_sentence_config
 from ._tokenizer import Tokenizer
 
@@ -31,13 +35,13 @@ _BATCH_TOKENS = 2048
 
 
 class SentenceEncoder:
-    """Sentence embeddings: tokens, their vectors after the layers of a BERT, the mean of those, scaled to length 1.
+    """Sentence embeddings: tokens, their vectors after the layers of a BERT, and one vector from those.
 
     Made by `from_pretrained`.
 
     Parameters
     ----------
-    model, tokenizer, config
+    model, tokenizer, head, config, settings
         What `from_pretrained` reads.
 
     See Also
@@ -63,10 +67,14 @@ class SentenceEncoder:
     array([1.  , 0.78, 0.05], dtype=float32)
     """
 
-    def __init__(self, model: BertModel, tokenizer: Tokenizer, config: SentenceConfig) -> None:
+    def __init__(
+        self, model: BertModel, tokenizer: Tokenizer, head: Head, config: SentenceConfig, settings: Settings
+    ) -> None:
         self._model = model
         self._tokenizer = tokenizer
+        self._head = head
         self._config = config
+        self._settings = settings
 
     @classmethod
     def from_pretrained(
@@ -76,11 +84,16 @@ class SentenceEncoder:
 
         Parameters
         ----------
-        directory : path
-            With config.json, model.safetensors and tokenizer.json of a BERT (``model_type`` bert) with GELU or ReLU, in
-            float32, float16 or bfloat16. The files of sentence-transformers count if they are there:
-            sentence_bert_config.json (``max_seq_length``), 1_Pooling/config.json (mean or first token), modules.json
-            (whether embeddings are scaled to length 1; they are without it).
+        directory : path, or name of a model
+            With config.json, tokenizer.json and model.safetensors (or several such files with
+            model.safetensors.index.json) of a BERT (``model_type`` bert) with GELU or ReLU, in float32, float16 or
+            bfloat16. If there is modules.json, the files of sentence-transformers count, of old and new versions: the
+            pooling, Dense and Normalize modules, ``max_seq_length``, prompts, ``truncate_dim``. Without it embeddings
+            are the mean of their tokens, and are not scaled.
+
+            A str that is no directory, such as ``"BAAI/bge-small-en-v1.5"``, is looked up in the local cache of
+            Hugging Face. Only what is not there is downloaded, by huggingface_hub, if that is installed and
+            HF_HUB_OFFLINE is not set.
         dtype : {"float32", "bfloat16", "float16", "float64"}, default "float32"
             What the model is computed in, whatever its file is in: weights are converted, and those of 16 bits become
             float32 without a loss. In 16 bits it takes half the memory. Embeddings are float32 with any of them.
@@ -91,10 +104,10 @@ class SentenceEncoder:
         Raises
         ------
         FileNotFoundError, ValueError
-            If a file is missing, damaged, or describes a model of another kind, or if weights are not finite. The
+            If a file is missing, damaged, or describes what is not computed here, or if weights are not finite. The
             message names the file, and tensors with both shapes.
         OSError
-            If a file cannot be read.
+            If a file cannot be read, or a model cannot be downloaded.
         ImportError
             Without tokenizers.
         """
@@ -104,15 +117,27 @@ class SentenceEncoder:
             raise ImportError(f'{FUNCTION}: {error.name} is not installed: pip install "mha_native[text]"') from error
         kind = checked_dtype(FUNCTION, dtype)
         stored = checked_weight_dtype(FUNCTION, weight_dtype, kind)
-        folder = Path(directory)
+        home = find_directory(directory)
+        modules = read_modules(home)
+        folder, is_listed = modules[0].folder, len(modules) > 1
         config = read_config(folder / "config.json")
-        sentences = read_sentence_config(folder, config.max_positions)
-        tokenizer = Tokenizer(folder / "tokenizer.json", config.vocab_size, sentences)
-        with Checkpoint(folder / "model.safetensors", config.tensor_shapes()) as tensors:
-            return cls(BertModel(config, tensors, kind, stored), tokenizer, sentences)
+        sentences = read_sentence_config(folder, config.max_positions, is_listed)
+        settings = read_settings(home) if is_listed else Settings()
+        head = read_head(modules, config.embed_dim)
+        tokenizer = Tokenizer(folder, config.vocab_size, sentences, "cls" in head.pooling.modes)
+        with Checkpoint(folder, config.tensor_shapes()) as tensors:
+            model = BertModel(config, tensors, kind, stored)
+        return cls(model, tokenizer, Head(head), sentences, settings)
 
     def encode(
-        self, texts: str | Iterable[str], *, normalize: bool | None = None, num_threads: int | None = None
+        self,
+        texts: str | Iterable[str],
+        *,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        truncate_dim: int | None = None,
+        normalize: bool | None = None,
+        num_threads: int | None = None,
     ) -> NDArray[np.float32]:
         """Embeddings of texts.
 
@@ -120,8 +145,17 @@ class SentenceEncoder:
         ----------
         texts : str, or N of them
             An empty text is a text. Of a long one the first `max_seq_length` tokens count.
+        prompt_name : str, optional
+            The name of a prompt of the model, such as "query", which is put before each text. Default: the
+            ``default_prompt_name`` of config_sentence_transformers.json, or none.
+        prompt : str, optional
+            The prompt itself; an empty one for none.
+        truncate_dim : int, optional
+            Keep the first features alone; if there are no more, all of them. Default: as
+            config_sentence_transformers.json says.
         normalize : bool, optional
-            Scale embeddings to length 1. Default: as modules.json says; True without it.
+            Scale embeddings to length 1, what `truncate_dim` keeps of them. Default: as modules.json says, before the
+            others are left out; False without it.
         num_threads : int, optional
             Threads of the computation; default: `mha_native.num_threads`. The tokenizer has its own.
 
@@ -133,21 +167,34 @@ class SentenceEncoder:
         Raises
         ------
         TypeError, ValueError
-            If a text is no str, or holds what is no character: half of a surrogate pair. The message says which.
+            If a text is no str, or holds what is no character: half of a surrogate pair. The message says which. If the
+            model has no such prompt.
         """
-        if isinstance(texts, str):
-            rows = next(self.encode_batches([texts], normalize=normalize, num_threads=num_threads))
-            return rows.reshape(self.embed_dim)
-        texts = list(texts)
-        embeddings = np.empty((len(texts), self.embed_dim), np.float32)
+        is_one = isinstance(texts, str)
+        texts = [texts] if isinstance(texts, str) else list(checked_texts("encode", texts))
+        embeddings = np.empty((len(texts), self._features(truncate_dim)), np.float32)
         first = 0
-        for rows in self.encode_batches(texts, normalize=normalize, num_threads=num_threads):
+        for rows in self.encode_batches(
+            texts,
+            prompt_name=prompt_name,
+            prompt=prompt,
+            truncate_dim=truncate_dim,
+            normalize=normalize,
+            num_threads=num_threads,
+        ):
             embeddings[first : first + len(rows)] = rows
             first += len(rows)
-        return embeddings
+        return embeddings[0] if is_one else embeddings
 
     def encode_batches(
-        self, texts: Iterable[str], *, normalize: bool | None = None, num_threads: int | None = None
+        self,
+        texts: Iterable[str],
+        *,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        truncate_dim: int | None = None,
+        normalize: bool | None = None,
+        num_threads: int | None = None,
     ) -> Iterator[NDArray[np.float32]]:
         """The embeddings of `encode` in order, some at a time: for more texts than memory holds.
 
@@ -155,7 +202,7 @@ class SentenceEncoder:
         ----------
         texts : iterable of str
             Read as needed, and never by much further than the embeddings that have been given.
-        normalize, num_threads
+        prompt_name, prompt, truncate_dim, normalize, num_threads
             As for `encode`.
 
         Yields
@@ -163,46 +210,64 @@ class SentenceEncoder:
         embeddings : float32 [n, E]
             Of the next n texts.
         """
-        return self._embed(self._tokenize(texts), normalize, num_threads)
+        before = self._settings.prompts.chosen("SentenceEncoder", prompt_name, prompt)
+        prompt_tokens = 0 if not before or self._head.pools_prompts else self._tokenizer.prompt_length(before)
+        tokens = self._tokenize(checked_texts("encode_batches", texts), before)
+        return self._embed(tokens, prompt_tokens, self._features(truncate_dim), normalize, num_threads)
 
     def encode_tokens(
-        self, sequences: Sequence[ArrayLike], *, normalize: bool | None = None, num_threads: int | None = None
+        self,
+        sequences: Sequence[ArrayLike],
+        *,
+        truncate_dim: int | None = None,
+        normalize: bool | None = None,
+        num_threads: int | None = None,
     ) -> NDArray[np.float32]:
         """Embeddings of texts that are tokens already, for whoever has a tokenizer, or tokens that are stored.
 
         Parameters
         ----------
         sequences : N of integers [T]
-            The tokens of each text, which need not be equally many, special tokens included; they are not cut.
-        normalize, num_threads
+            The tokens of each text, which need not be equally many, special tokens and those of a prompt included; they
+            are not cut, and all are pooled.
+        truncate_dim, normalize, num_threads
             As for `encode`.
 
         Returns
         -------
         embeddings : float32 [N, E]
-            Zeros where there are no tokens.
+            Zeros where there are no tokens, or what a Dense module makes of them.
 
         Raises
         ------
         TypeError, ValueError
             If tokens are no integers, none of the model's, or more than it has positions.
         """
-        tokens = [_checked_tokens(sequence, i) for i, sequence in enumerate(sequences)]
-        parts = [np.empty((0, self.embed_dim), np.float32), *self._embed(tokens, normalize, num_threads)]
+        features = self._features(truncate_dim)
+        tokens = [checked_tokens(sequence, i) for i, sequence in enumerate(sequences)]
+        parts = [np.empty((0, features), np.float32), *self._embed(tokens, 0, features, normalize, num_threads)]
         return parts[1] if len(parts) == 2 else np.concatenate(parts)
 
     def _embed(
-        self, sequences: Iterable[list[int]], normalize: bool | None, num_threads: int | None
+        self,
+        sequences: Iterable[list[int]],
+        prompt_tokens: int,
+        features: int,
+        normalize: bool | None,
+        num_threads: int | None,
     ) -> Iterator[NDArray[np.float32]]:
-        normalize = self._config.normalize if normalize is None else bool(normalize)
         for batch in _batches(sequences):
             cu_seqlens = np.zeros(len(batch) + 1, np.int64)
             np.cumsum([len(tokens) for tokens in batch], out=cu_seqlens[1:])
             tokens = np.fromiter(chain.from_iterable(batch), np.int64, cu_seqlens[-1])
             rows = self._model.hidden_states(tokens, cu_seqlens, num_threads)
-            if self._config.pooling == "cls":  # the mean of the first token alone
-                rows, cu_seqlens = rows[cu_seqlens[:-1]], np.arange(len(batch) + 1)
-            yield _core.mean_pool(rows, cu_seqlens, normalize, None, num_threads).astype(np.float32, copy=False)
+            yield self._head.embeddings(rows, cu_seqlens, prompt_tokens, features, normalize, num_threads)
+
+    def _features(self, truncate_dim: int | None) -> int:
+        """The features of embeddings of which so many are kept; by default as the files of the model say."""
+        if truncate_dim is None:
+            return self.embed_dim
+        return min(self._head.features, checked_size("SentenceEncoder", "truncate_dim", truncate_dim))
 
     def attention_weights(self, text: str, *, num_threads: int | None = None) -> tuple[list[str], NDArray[np.float32]]:
         """What each token of a text attends to, in each layer and head.
@@ -210,6 +275,7 @@ class SentenceEncoder:
         Parameters
         ----------
         text : str
+            Without a prompt.
         num_threads : int, optional
             As for `encode`.
 
@@ -220,7 +286,7 @@ class SentenceEncoder:
         weights : float32 [layers, H, T, T]
             Rows sum to 1.
         """
-        self._check_text(text, 0)
+        check_text(text, 0)
         ids, tokens = self._tokenizer.encode(text)
         weights = self._model.attention_weights(np.array(ids, np.int64), num_threads)
         return tokens, weights.astype(np.float32, copy=False)
@@ -233,17 +299,28 @@ class SentenceEncoder:
         dtype : {"float32", "bfloat16", "float16", "float64"}
         """
         kind = checked_dtype("SentenceEncoder.astype", dtype)
-        return type(self)(self._model.astype(kind), self._tokenizer, self._config)
+        return type(self)(self._model.astype(kind), self._tokenizer, self._head, self._config, self._settings)
 
     @property
     def embed_dim(self) -> int:
-        """E, the features of an embedding."""
-        return self._model.config.embed_dim
+        """E, the features of an embedding, unless a call has another `truncate_dim`."""
+        kept = self._settings.truncate_dim
+        return self._head.features if kept is None else min(kept, self._head.features)
 
     @property
     def max_seq_length(self) -> int:
         """The most tokens of a text that count, its special tokens included."""
         return self._config.max_seq_length
+
+    @property
+    def prompts(self) -> dict[str, str]:
+        """What the model puts before a text, by the names that `encode` takes."""
+        return dict(self._settings.prompts.by_name)
+
+    @property
+    def similarity_fn_name(self) -> str:
+        """What compares embeddings of this model: "cosine", "dot", "euclidean" or "manhattan"."""
+        return self._settings.similarity
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -268,41 +345,19 @@ class SentenceEncoder:
     def __repr__(self) -> str:
         config = self._model.config
         return (
-            f"{type(self).__name__}(embed_dim={config.embed_dim}, num_layers={config.num_layers}, "
+            f"{type(self).__name__}(embed_dim={self.embed_dim}, num_layers={config.num_layers}, "
             f"num_heads={config.num_heads}, max_seq_length={self.max_seq_length}, "
             f"dtype={_core.dtype_name(self.dtype)!r}, weight_dtype={self.weight_dtype!r})"
         )
 
-    def _tokenize(self, texts: Iterable[str]) -> Iterator[list[int]]:
-        """The tokens of each text."""
+    def _tokenize(self, texts: Iterable[str], prompt: str) -> Iterator[list[int]]:
+        """The tokens of each text behind the prompt."""
         first = 0
         for slab in _slabs(texts):
             for i, text in enumerate(slab):
-                self._check_text(text, first + i)
+                check_text(text, first + i)
             first += len(slab)
-            yield from self._tokenizer.encode_batch(slab)
-
-    @staticmethod
-    def _check_text(text: str, index: int) -> None:
-        if not isinstance(text, str):
-            raise TypeError(f"SentenceEncoder: texts must be str; got {type(text).__name__} at {index}")
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise ValueError(
-                f"SentenceEncoder: text {index} holds half of a surrogate pair, {text[error.start]!r}, "
-                f"at character {error.start}"
-            ) from None
-
-
-def _checked_tokens(sequence: ArrayLike, index: int) -> list[int]:
-    tokens = np.asarray(sequence)
-    if tokens.ndim != 1:
-        raise ValueError(f"SentenceEncoder: the tokens of a text must have one axis; got {tokens.shape} at {index}")
-    if tokens.size and not np.issubdtype(tokens.dtype, np.integer):
-        raise TypeError(f"SentenceEncoder: tokens must be integers; got {tokens.dtype} at {index}")
-    ids: list[int] = tokens.tolist()
-    return ids
+            yield from self._tokenizer.encode_batch([prompt + text for text in slab] if prompt else slab)
 
 
 def _slabs(texts: Iterable[str]) -> Iterator[list[str]]:
