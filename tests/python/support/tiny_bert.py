@@ -97,7 +97,12 @@ def modules(*kinds: str, pooling: str = "1_Pooling", transformer: str = "") -> l
     """The contents of modules.json, as sentence-transformers writes it."""
     paths = {"Transformer": transformer, "Pooling": pooling}
     return [
-        {"idx": i, "path": paths.get(kind, f"{i}_{kind}"), "type": f"sentence_transformers.models.{kind}"}
+        {
+            "idx": i,
+            "name": str(i),
+            "path": paths.get(kind, f"{i}_{kind}"),
+            "type": f"sentence_transformers.models.{kind}",
+        }
         for i, kind in enumerate(kinds)
     ]
 
