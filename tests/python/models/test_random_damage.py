@@ -18,7 +18,12 @@ FILES = {
     "sentence_bert_config.json": {"max_seq_length": 20, "do_lower_case": True},
     "modules.json": tiny_bert.modules("Transformer", "Pooling", "Normalize"),
     "1_Pooling/config.json": {"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": False},
-}
+    "2_Normalize/config.json": {"module_input_name": "sentence_embedding"},
+    "tokenizer_config.json": {"model_max_length": 15, "truncation_side": "right", "do_lower_case": True},
+    "config_sentence_transformers.json": {
+        "prompts": {"query": "the "}, "default_prompt_name": "query", "truncate_dim": 7, "similarity_fn_name": "dot",
+    },
+}  # fmt: skip
 NAMES = ["config.json", "tokenizer.json", "model.safetensors", *FILES]
 TIMES = [80, pytest.param(1000, marks=pytest.mark.exhaustive)]  # damaged files of each name and kind of damage
 
