@@ -21,10 +21,11 @@ class AttentionRun {
     const DType dtype = c.element();
     const bool is_ragged = !starts_.empty();
     const Index rows = is_ragged ? Index(starts_.back()) : 0;
-    const auto tensor = [&](Index heads, Index length, unsigned seed) {
-      return is_ragged ? Tensor(dtype, {rows, heads, c.D}, seed) : Tensor(dtype, {c.B, heads, length, c.D}, seed);
+    const auto tensor = [&](Index heads, Index length, unsigned seed, double deviation) {
+      return is_ragged ? Tensor(dtype, {rows, heads, c.D}, seed, deviation)
+                       : Tensor(dtype, {c.B, heads, length, c.D}, seed, deviation);
     };
-    copies_.push_back({tensor(c.H, c.Tq, 1), tensor(c.Hk, c.Tk, 2), tensor(c.Hk, c.Tk, 3)});
+    copies_.push_back({tensor(c.H, c.Tq, 1, c.scores), tensor(c.Hk, c.Tk, 2, 1), tensor(c.Hk, c.Tk, 3, c.values)});
     out_ = std::make_unique<Tensor>(copies_[0].query);
     if (c.cold) {
       const std::size_t bytes = 2 * copies_[0].key.bytes() + copies_[0].query.bytes();

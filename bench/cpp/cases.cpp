@@ -141,7 +141,8 @@ double Case::tolerance(double largest) const {
   if (element() == DType::f16 || cached() == DType::f16) eps = 0x1p-10;
   if (element() == DType::bf16 || cached() == DType::bf16 || !weights.empty()) eps = 0x1p-7;
   const bool is_narrow = eps > 0x1p-11;
-  return 8 * eps * std::sqrt(double(is_narrow ? layers : std::max({D, Tk, E, F}))) * largest;
+  const double terms = double(is_narrow ? layers : std::max({D, Tk, E, F}));
+  return 8 * eps * std::sqrt(terms) * std::max(scores, 1.0) * largest + double(std::numeric_limits<float>::min());
 }
 
 }  // namespace mha::bench

@@ -21,6 +21,7 @@ struct Case {
   Index admitted = 0;  // 0: no mask
   double softcap = 0;
   bool alibi = false;
+  double scores = 1, values = 1;  // standard deviations
   bool cold = false;
   bool quick = false, extra = false;  // of runs with other libraries
 

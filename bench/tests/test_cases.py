@@ -16,6 +16,7 @@ from mha_native_bench.cases.oracle import oracle
 from mha_native_bench.cases.padding import padded, padded_pairs, padded_texts, unpadded
 from mha_native_bench.cases.sentence_model import Models
 from mha_native_bench.contenders import Ours
+from mha_native_bench.contenders.yardsticks.against import Against
 from mha_native_bench.machine import last_cache_bytes
 from mha_native_bench.measure.rounds import check
 
@@ -111,6 +112,8 @@ def test_rows_that_make_no_sense_are_refused() -> None:
         {"kind": "encoder_layer", "E": 32, "Hk": 4, "Tk": 5, "F": 8, "activation": "tanh"},
         {"admitted": 0},
         {"admitted": 8},
+        {"scores": 0.0},
+        {"kind": "ragged", "Tk": 5, "shortest": 1, "values": 2.0},
     ):
         with pytest.raises(ValueError, match="small"):
             dataclasses.replace(SMALL, **changes)
@@ -134,6 +137,21 @@ def test_a_case_goes_against_one_above_of_its_sizes(tmp_path: Path) -> None:
         if case.against and not case.cold:
             plain = plain_case(case)
             assert dataclasses.replace(plain, name=case.name, against=plain.name, quick=case.quick) != case
+
+
+def test_scores_and_values_have_the_deviation_that_a_case_says() -> None:
+    query, key, value = make_inputs(dataclasses.replace(SMALL, Tq=200, Tk=200, D=64, scores=16.0, values=1e-39)).arrays
+    assert 14 < (query[0, 0] @ key[0, 0].T / 8).std() < 18
+    assert 0.9e-39 < value.astype(np.float64).std() < 1.1e-39
+
+
+def test_a_case_of_other_numbers_goes_against_numbers_of_their_own() -> None:
+    peaked = next(case for case in load_cases() if case.name == "peaked-T512-32")
+    inputs = make_inputs(peaked)
+    (program,) = Against([1]).programs(peaked, inputs, 1)
+    plain = plain_case(peaked)
+    assert program.variant == plain.name
+    np.testing.assert_array_equal(program.run(), Ours([1]).programs(plain, make_inputs(plain), 1)[0].run())
 
 
 def test_cold_arrays_are_the_same_in_other_memory() -> None:

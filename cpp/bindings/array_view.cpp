@@ -179,24 +179,28 @@ MutableTensorView ArrayArguments::writable(int i, const TensorView& view) const 
   return output;
 }
 
+Index ArrayArguments::count_integers(int i) const {
+  const py::handle array = arguments_[i].array;
+  const int number = is_array(array) ? dtype_fields_of(array).type_num : -1;
+  if (number < npy_api::NPY_BYTE_ || number > npy_api::NPY_ULONGLONG_) type_error(i, "must be an integer array");
+  if (!is_native(array)) type_error(i, "must be in native byte order");
+  if (fields_of(array).nd != 1) shape_error(i, "must have 1 axis");
+  return fields_of(array).dimensions[0];
+}
+
 std::vector<std::int64_t> ArrayArguments::integers(int i, Index length, const char* rule) const {
-  std::vector<std::int64_t> values = read_integers(i);
-  if (static_cast<Index>(values.size()) != length) shape_error(i, rule + (", " + std::to_string(length)));
-  return values;
+  if (count_integers(i) != length) shape_error(i, rule + (", " + std::to_string(length)));
+  return integers(i);
 }
 
 std::vector<std::int64_t> ArrayArguments::offsets(int i) const {
-  std::vector<std::int64_t> values = read_integers(i);
-  if (values.empty()) shape_error(i, "must have at least one entry");
-  return values;
+  if (count_integers(i) == 0) shape_error(i, "must have at least one entry");
+  return integers(i);
 }
 
-std::vector<std::int64_t> ArrayArguments::read_integers(int i) const {
+std::vector<std::int64_t> ArrayArguments::integers(int i) const {
+  std::vector<std::int64_t> values(static_cast<std::size_t>(count_integers(i)));
   const py::handle array = arguments_[i].array;
-  if (!is_array(array)) type_error(i, "must be an integer array");
-  if (!is_native(array)) type_error(i, "must be in native byte order");
-  if (fields_of(array).nd != 1) shape_error(i, "must have 1 axis");
-  std::vector<std::int64_t> values(static_cast<std::size_t>(fields_of(array).dimensions[0]));
   bool fits = true;
   switch (dtype_fields_of(array).type_num) {
 #define MHA_INTEGER(number, type)               \
@@ -215,7 +219,7 @@ std::vector<std::int64_t> ArrayArguments::read_integers(int i) const {
     MHA_INTEGER(NPY_ULONGLONG_, unsigned long long)
 #undef MHA_INTEGER
     default:
-      type_error(i, "must be an integer array");
+      break;
   }
   if (!fits) shape_error(i, "must hold integers of at most 63 bits");
   return values;

@@ -61,11 +61,13 @@ class ArrayArguments {
   MutableTensorView output(int i, int min_rank, int max_rank) const;
   /// A writable array with `rank` axes, of the dtype of scores.
   MutableTensorView score_output(int i, int rank) const;
+  /// How many numbers an integer array of one axis has. They are not read: it may be a large array by mistake.
+  Index count_integers(int i) const;
   /// An integer array [length] of any width, copied to int64. `rule` is the part of the message that gives the length.
   std::vector<std::int64_t> integers(int i, Index length,
                                      const char* rule = "must have one entry for each batch element") const;
   /// The same, of any length.
-  std::vector<std::int64_t> integers(int i) const { return read_integers(i); }
+  std::vector<std::int64_t> integers(int i) const;
   /// The same, of any length but 0.
   std::vector<std::int64_t> offsets(int i) const;
 
@@ -74,7 +76,6 @@ class ArrayArguments {
   TensorView view(int i, Accept accept, int min_rank, int max_rank) const;
   MutableTensorView writable(int i, const TensorView& view) const;
   DType dtype_of(int i) const;
-  std::vector<std::int64_t> read_integers(int i) const;
   [[noreturn]] void type_error(int i, const std::string& rule) const;
   [[noreturn]] void shape_error(int i, const std::string& rule) const;
 

@@ -1,7 +1,6 @@
 // scaled_dot_product_attention, its ragged twin, attention_weights and attention_statistics.
 #include <utility>
 
-#include <pybind11/gil_simple.h>
 #include <mha/attention_statistics.hpp>
 #include <mha/varlen.hpp>
 
@@ -10,6 +9,7 @@
 #include "ragged_argument.hpp"
 #include "scalars.hpp"
 #include "score_options.hpp"
+#include "without_gil.hpp"
 
 namespace mha::bindings {
 namespace {
@@ -56,10 +56,7 @@ py::object attend(py::handle query, py::handle key, py::handle value, const py::
   const NewArray result = output_or_new(arrays, 3, out, 2, kMaxRank, q, v.extents[v.rank - 1]);
   const NewArray lse = with_lse ? new_array(accumulator_of(q.dtype), q.rank - 1, q.extents) : NewArray{};
   warn_if_forked();
-  {
-    const py::gil_scoped_release_simple unlocked;
-    scaled_dot_product_attention(q, k, v, result.view, lse.view, options);
-  }
+  without_gil([&] { scaled_dot_product_attention(q, k, v, result.view, lse.view, options); });
   if (!with_lse) return result.array;
   return py::make_tuple(result.array, lse.array);
 }
@@ -86,10 +83,7 @@ py::object attend_varlen(py::handle query, py::handle key, py::handle value, py:
   const NewArray result = output_or_new(arrays, 5, out, 2, kMaxRank, q, v.extents[2]);
   const NewArray lse = with_lse ? new_array(accumulator_of(q.dtype), 2, q.extents) : NewArray{};
   warn_if_forked();
-  {
-    const py::gil_scoped_release_simple unlocked;
-    scaled_dot_product_attention_varlen(q, k, v, batch, result.view, lse.view, options);
-  }
+  without_gil([&] { scaled_dot_product_attention_varlen(q, k, v, batch, result.view, lse.view, options); });
   if (!with_lse) return result.array;
   return py::make_tuple(result.array, lse.array);
 }
@@ -106,10 +100,7 @@ py::object weigh(py::handle query, py::handle key, const py::dict& given_options
 
   const NewArray result = output_or_new(arrays, 2, out, 2, kMaxRank, q, k.extents[k.rank - 2]);
   warn_if_forked();
-  {
-    const py::gil_scoped_release_simple unlocked;
-    attention_weights(q, k, result.view, options, last);
-  }
+  without_gil([&] { attention_weights(q, k, result.view, options, last); });
   return result.array;
 }
 
@@ -130,11 +121,10 @@ py::object observe(py::handle query, py::handle key, const py::dict& given_optio
                  received_weight = new_array(dtype, rank, key_extents);
   const NewIntegers max_key = new_integers(rank, q.extents);
   warn_if_forked();
-  {
-    const py::gil_scoped_release_simple unlocked;
+  without_gil([&] {
     attention_statistics(q, k, {entropy.view, max_weight.view, max_key.data, mean_distance.view, received_weight.view},
                          options);
-  }
+  });
   return py::make_tuple(entropy.array, max_weight.array, max_key.array, mean_distance.array, received_weight.array);
 }
 

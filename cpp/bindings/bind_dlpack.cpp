@@ -1,5 +1,6 @@
 // Tensors of other libraries as NumPy arrays over the same memory, and back, by DLPack. NumPy can do this for all types
 // but bfloat16.
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <type_traits>
@@ -52,6 +53,16 @@ DataType data_type_of(py::handle numpy_dtype) {
   throw py::type_error("DLPack has no elements of type " + name_of_dtype(numpy_dtype));
 }
 
+// Throws if the memory of a tensor cannot be read here, whatever its library said of it. Without an address NumPy would
+// make an array over new memory, with any numbers in it.
+void check_memory(const Tensor& tensor) {
+  if (tensor.device.type != kCpu && tensor.device.type != kCudaHost && tensor.device.type != kRocmHost)
+    throw py::type_error("its memory is on a device, DLPack type " + std::to_string(tensor.device.type));
+  const auto is_empty = [](std::int64_t extent) { return extent == 0; };
+  if (!tensor.data && std::none_of(tensor.extents, tensor.extents + tensor.rank, is_empty))
+    throw py::type_error("it has no memory, as a fake tensor or one whose storage was freed");
+}
+
 // An array over the tensor of a capsule. The capsule counts as used from then on. The array calls the deleter of the
 // tensor when it is destroyed.
 template <class Managed>
@@ -68,6 +79,7 @@ py::object import_tensor(py::handle capsule) {
   }
   const Tensor& tensor = managed->tensor;
   py::object dtype = numpy_dtype_of(tensor.dtype);
+  check_memory(tensor);
 
   PyObject* const owner_or_null = PyCapsule_New(managed, nullptr, [](PyObject* owner) {
     // The array may be destroyed while an exception is being raised, which the deleter must neither see nor clear.

@@ -1,5 +1,4 @@
 // The two ends of an encoder over texts: embed_tokens and mean_pool.
-#include <pybind11/gil_simple.h>
 #include <mha/embedding.hpp>
 
 #include <vector>
@@ -7,6 +6,7 @@
 #include "array_view.hpp"
 #include "bindings.hpp"
 #include "scalars.hpp"
+#include "without_gil.hpp"
 
 namespace mha::bindings {
 namespace {
@@ -21,19 +21,18 @@ py::object embed_tokens(py::handle tokens, py::handle cu_seqlens, py::handle wor
   const ArrayArguments arrays(function, list);
   const EmbeddingTables tables = {arrays.tensor(0, 2, 2), arrays.tensor(1, 2, 2), arrays.optional_tensor(2, 1, 1),
                                   arrays.optional_tensor(3, 1, 1), real(function, "norm_eps", norm_eps, 0)};
-  const std::vector<std::int64_t> ids = arrays.integers(5), offsets = arrays.offsets(6);
   const int threads = positive(function, "num_threads", num_threads, 0);
-  const Index extents[] = {static_cast<Index>(ids.size()), tables.words.extents[1]};
+  const Index extents[] = {arrays.count_integers(5), tables.words.extents[1]};
   const NewArray result = arrays.given(4) ? NewArray{py::reinterpret_borrow<py::object>(out), arrays.output(4, 2, 2)}
                                           : new_array(tables.words.dtype, 2, extents);
   if (result.view.extents[0] != extents[0])
     throw py::value_error("embed_tokens: out must have a row for each token, " + std::to_string(extents[0]) + "; got " +
                           std::to_string(result.view.extents[0]));
+  const std::vector<std::int64_t> ids = arrays.integers(5), offsets = arrays.offsets(6);
   warn_if_forked();
-  {
-    const py::gil_scoped_release_simple unlocked;
+  without_gil([&] {
     embed_tokens(ids.data(), offsets.data(), static_cast<Index>(offsets.size()) - 1, tables, result.view, threads);
-  }
+  });
   return result.array;
 }
 
@@ -51,10 +50,7 @@ py::object mean_pool(py::handle x, py::handle cu_seqlens, py::handle normalize, 
   const NewArray result = arrays.given(2) ? NewArray{py::reinterpret_borrow<py::object>(out), arrays.score_output(2, 2)}
                                           : new_array(accumulator_of(rows.dtype), 2, extents);
   warn_if_forked();
-  {
-    const py::gil_scoped_release_simple unlocked;
-    mean_pool(rows, offsets.data(), batch_size, scales, result.view, threads);
-  }
+  without_gil([&] { mean_pool(rows, offsets.data(), batch_size, scales, result.view, threads); });
   return result.array;
 }
 

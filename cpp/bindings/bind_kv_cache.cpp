@@ -1,5 +1,4 @@
 // The KVCache.
-#include <pybind11/gil_simple.h>
 #include <mha/kv_cache.hpp>
 
 #include <cstring>
@@ -12,6 +11,7 @@
 #include "bindings.hpp"
 #include "scalars.hpp"
 #include "shared_cache.hpp"
+#include "without_gil.hpp"
 
 namespace mha::bindings {
 namespace {
@@ -23,7 +23,11 @@ std::unique_ptr<SharedCache> make_cache(py::handle batch_size, py::handle num_kv
   config.num_kv_heads = integer("KVCache", "num_kv_heads", num_kv_heads);
   config.capacity = integer("KVCache", "capacity", capacity);
   config.head_dim = integer("KVCache", "head_dim", head_dim);
-  config.value_head_dim = positive("KVCache", "value_head_dim", value_head_dim, 0);
+  if (!value_head_dim.is_none()) {
+    config.value_head_dim = integer("KVCache", "value_head_dim", value_head_dim);
+    if (config.value_head_dim == 0)  // which is no choice in C++
+      throw py::value_error(describe("KVCache", "value_head_dim", "at least 1", value_head_dim));
+  }
   config.dtype = dtype_from(dtype);
   return std::make_unique<SharedCache>(config);
 }
@@ -31,7 +35,7 @@ std::unique_ptr<SharedCache> make_cache(py::handle batch_size, py::handle num_kv
 // append() and assign() take the same arguments.
 using Write = void (KVCache::*)(const TensorView&, const TensorView&, const std::int64_t*);
 
-void write(SharedCache& shared, const char* function, Write how, py::handle key, py::handle value,
+void write(SharedCache& shared, const char* function, Write how, CacheUse::Kind kind, py::handle key, py::handle value,
            py::handle new_lengths) {
   KVCache& cache = shared.cache;
   const Argument list[] = {{"key", key}, {"value", value}, {"new_lengths", new_lengths}};
@@ -40,17 +44,16 @@ void write(SharedCache& shared, const char* function, Write how, py::handle key,
   const TensorView v = arrays.tensor(1, 2, kMaxRank);
   std::vector<std::int64_t> counts;
   if (arrays.given(2)) counts = arrays.integers(2, cache.config().batch_size);
-  const CacheUse use(shared, CacheUse::changes);
-  const py::gil_scoped_release_simple unlocked;
-  (cache.*how)(k, v, arrays.given(2) ? counts.data() : nullptr);
+  const CacheUse use(shared, kind);
+  without_gil([&] { (cache.*how)(k, v, arrays.given(2) ? counts.data() : nullptr); });
 }
 
 void append(SharedCache& cache, py::handle key, py::handle value, py::handle new_lengths) {
-  write(cache, "KVCache.append", &KVCache::append, key, value, new_lengths);
+  write(cache, "KVCache.append", &KVCache::append, CacheUse::changes, key, value, new_lengths);
 }
 
 void assign(SharedCache& cache, py::handle key, py::handle value, py::handle new_lengths) {
-  write(cache, "KVCache.assign", &KVCache::assign, key, value, new_lengths);
+  write(cache, "KVCache.assign", &KVCache::assign, CacheUse::replaces, key, value, new_lengths);
 }
 
 // One integer for all sequences, or an array of them.
@@ -71,20 +74,18 @@ void reorder(SharedCache& shared, py::handle index) {
   const Argument list[] = {{"index", index}};
   const ArrayArguments arrays("KVCache.reorder", list, cache.config().dtype);
   const std::vector<std::int64_t> sources = arrays.integers(0, cache.config().batch_size);
-  const CacheUse use(shared, CacheUse::changes);
-  const py::gil_scoped_release_simple unlocked;
-  cache.reorder(sources.data());
+  const CacheUse use(shared, CacheUse::moves);
+  without_gil([&] { cache.reorder(sources.data()); });
 }
 
 void keep_last(SharedCache& shared, py::handle count) {
   const std::int64_t kept = integer("KVCache.keep_last", "count", count);
-  const CacheUse use(shared, CacheUse::changes);
-  const py::gil_scoped_release_simple unlocked;
-  shared.cache.keep_last(kept);
+  const CacheUse use(shared, CacheUse::moves);
+  without_gil([&] { shared.cache.keep_last(kept); });
 }
 
 void clear(SharedCache& shared) {
-  const CacheUse use(shared, CacheUse::changes);
+  const CacheUse use(shared, CacheUse::replaces);
   shared.cache.clear();
 }
 

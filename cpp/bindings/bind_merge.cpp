@@ -1,5 +1,4 @@
 // merge_attention.
-#include <pybind11/gil_simple.h>
 #include <mha/merge_attention.hpp>
 
 #include <algorithm>
@@ -9,6 +8,7 @@
 #include "array_view.hpp"
 #include "bindings.hpp"
 #include "scalars.hpp"
+#include "without_gil.hpp"
 
 namespace mha::bindings {
 namespace {
@@ -41,10 +41,8 @@ py::object merge(const py::list& given_outs, const py::list& given_lses, py::han
                                                       ArrayArguments(kFunction, list).output(0, 0, kMaxRank)};
   const NewArray lse = new_array(accumulator_of(first.dtype), std::max(first.rank - 1, 0), first.extents);
   warn_if_forked();
-  {
-    const py::gil_scoped_release_simple unlocked;
-    merge_attention(outs.data(), lses.data(), static_cast<Index>(outs.size()), out.view, lse.view, threads);
-  }
+  without_gil(
+      [&] { merge_attention(outs.data(), lses.data(), static_cast<Index>(outs.size()), out.view, lse.view, threads); });
   return py::make_tuple(out.array, lse.array);
 }
 

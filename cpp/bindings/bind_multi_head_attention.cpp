@@ -1,5 +1,4 @@
 // The MultiHeadAttention layer.
-#include <pybind11/gil_simple.h>
 #include <mha/multi_head_attention.hpp>
 
 #include <optional>
@@ -10,6 +9,7 @@
 #include "ragged_argument.hpp"
 #include "scalars.hpp"
 #include "score_options.hpp"
+#include "without_gil.hpp"
 
 namespace mha::bindings {
 namespace {
@@ -67,15 +67,14 @@ py::object forward(const Layer& layer, py::handle query, py::handle key, py::han
     weights = new_array(q.dtype, q.rank + 1, q.rank == 3 ? extents : extents + 1);
   }
   warn_if_forked();
-  {
-    const py::gil_scoped_release_simple unlocked;
+  without_gil([&] {
     if (!cache)
       layer.attention.forward(q, k, v, result.view, weights.view, options);
     else if (attends_only)
       layer.attention.attend(q, *cache, result.view, weights.view, options);
     else
       layer.attention.forward(q, k, v, *cache, result.view, weights.view, options, counts.data());
-  }
+  });
   if (!with_weights) return result.array;
   return py::make_tuple(result.array, weights.array);
 }
@@ -100,10 +99,7 @@ py::object forward_varlen(const Layer& layer, py::handle query, py::handle key, 
 
   const NewArray result = output_or_new(arrays, 5, out, 2, 2, q, layer.attention.config().out_dim);
   warn_if_forked();
-  {
-    const py::gil_scoped_release_simple unlocked;
-    layer.attention.forward_varlen(q, k, v, batch, result.view, options);
-  }
+  without_gil([&] { layer.attention.forward_varlen(q, k, v, batch, result.view, options); });
   return result.array;
 }
 
@@ -118,8 +114,7 @@ void append_to(const Layer& layer, SharedCache& shared, py::handle key, py::hand
   const int threads = positive(function, "num_threads", num_threads, 0);
   warn_if_forked();
   const CacheUse use(shared, CacheUse::changes);
-  const py::gil_scoped_release_simple unlocked;
-  layer.attention.append_to(shared.cache, k, v, counts.data(), threads);
+  without_gil([&] { layer.attention.append_to(shared.cache, k, v, counts.data(), threads); });
 }
 
 // The constructor's projections and added.

@@ -3,20 +3,18 @@
 #include <memory>
 #include <vector>
 
-#include <pybind11/gil_simple.h>
-
 #include "bindings.hpp"
 #include "numpy_dtypes.hpp"
 #include "probes.hpp"
 #include "scalars.hpp"
+#include "without_gil.hpp"
 
 namespace mha::bindings {
 namespace {
 
 double measure(py::handle dtype, double seconds) {
   const DType measured = dtype_from(dtype);
-  const py::gil_scoped_release_simple unlocked;
-  return probes::measure_fma_gflops(measured, seconds);
+  return without_gil([&] { return probes::measure_fma_gflops(measured, seconds); });
 }
 
 std::uint64_t read(const py::list& arrays, py::handle threads) {
@@ -34,8 +32,8 @@ std::uint64_t read(const py::list& arrays, py::handle threads) {
   }
   if (buffers.empty()) return 0;
   const auto bytes = static_cast<std::size_t>(buffers.front().view()->len);
-  const py::gil_scoped_release_simple unlocked;
-  return probes::read_memory(blocks.data(), static_cast<int>(blocks.size()), bytes, num_threads);
+  return without_gil(
+      [&] { return probes::read_memory(blocks.data(), static_cast<int>(blocks.size()), bytes, num_threads); });
 }
 
 }  // namespace

@@ -1,5 +1,4 @@
 // What stands around the attention layer: LayerNorm, FeedForward, and stacks of transformer layers.
-#include <pybind11/gil_simple.h>
 #include <mha/positions.hpp>
 #include <mha/transformer.hpp>
 
@@ -14,6 +13,7 @@
 #include "ragged_argument.hpp"
 #include "scalars.hpp"
 #include "score_options.hpp"
+#include "without_gil.hpp"
 
 namespace mha::bindings {
 namespace {
@@ -57,10 +57,7 @@ py::object forward_rows(const char* function, const RowLayer& layer, py::handle 
   const int threads = positive(function, "num_threads", num_threads, 0);
   const NewArray result = output_or_new(arrays, 1, out, 1, kMaxRank, rows, rows.extents[rows.rank - 1]);
   warn_if_forked();
-  {
-    const py::gil_scoped_release_simple unlocked;
-    layer.forward(rows, result.view, threads);
-  }
+  without_gil([&] { layer.forward(rows, result.view, threads); });
   return result.array;
 }
 
@@ -221,6 +218,8 @@ py::object forward_stack(const Stack& stack, py::handle x, const py::dict& given
   const bool with_weights = !given.need_weights.is_none() && boolean(function, "need_weights", given.need_weights);
   if (is_ragged && (with_weights || !given.caches.is_none()))
     throw py::value_error(stack.name + ": cu_seqlens cannot be combined with need_weights or caches");
+  if (layers.layer(0).cross_attention && given.memory.is_none() && given.memory_caches.is_none())
+    throw py::type_error(stack.name + ": either memory or memory_caches must be given");
   const TensorView rows = arrays.tensor(0, 2, is_ragged ? 2 : 3);
   const std::vector<std::int64_t> offsets = is_ragged ? arrays.offsets(2) : std::vector<std::int64_t>{};
   const Index batch = is_ragged ? static_cast<Index>(offsets.size()) - 1 : rows.rank == 3 ? rows.extents[0] : 1;
@@ -243,13 +242,12 @@ py::object forward_stack(const Stack& stack, py::handle x, const py::dict& given
   std::optional<NewWeights> weights;
   if (with_weights) extras.weights = weights.emplace(layers, rows, caches, counts).views.data();
   warn_if_forked();
-  {
-    const py::gil_scoped_release_simple unlocked;
+  without_gil([&] {
     if (is_ragged)
       layers.forward_varlen(rows, offsets.data(), batch, result.view, options, extras.layer_options);
     else
       layers.forward(rows, result.view, options, extras);
-  }
+  });
   if (!weights) return result.array;
   return py::make_tuple(result.array, weights->arrays);
 }
@@ -257,7 +255,7 @@ py::object forward_stack(const Stack& stack, py::handle x, const py::dict& given
 py::object positions(Index length, Index embed_dim, std::int64_t first_position, py::handle dtype) {
   const Index extents[] = {length, embed_dim};
   const NewArray result = new_array(dtype_from(dtype), 2, extents);
-  sinusoidal_positions(result.view, first_position);
+  without_gil([&] { sinusoidal_positions(result.view, first_position); });
   return result.array;
 }
 

@@ -16,6 +16,7 @@ void bind_merge(py::module_& m);
 void bind_multi_head_attention(py::module_& m);
 void bind_probes(py::module_& m);
 void bind_runtime(py::module_& m);
+void bind_scalars(py::module_& m);
 void bind_transformer(py::module_& m);
 
 /// Call before computing. In a forked child it issues one RuntimeWarning per process, and throws if

@@ -8,8 +8,8 @@ namespace mha::bindings::dlpack {
 
 enum TypeCode : std::uint8_t { kInt = 0, kUInt = 1, kFloat = 2, kBfloat = 4, kComplex = 5, kBool = 6 };
 
-constexpr std::int32_t kCpu = 1;
-constexpr std::uint32_t kMajorVersion = 1;  // another one may have other layouts
+constexpr std::int32_t kCpu = 1, kCudaHost = 3, kRocmHost = 11;  // memory that the CPU reads like its own
+constexpr std::uint32_t kMajorVersion = 1;                       // another one may have other layouts
 constexpr std::uint64_t kReadOnly = 1, kIsCopied = 2;
 
 struct Device {

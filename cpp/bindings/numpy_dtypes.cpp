@@ -106,6 +106,7 @@ DType dtype_from(py::handle object) {
       throw py::type_error("dtype bfloat16 is not one of NumPy itself: it takes the package ml_dtypes");
     return DType::bf16;
   }
+  if (object.is_none()) throw py::type_error("dtype must be " + accepted_dtypes() + "; got None");  // NumPy: float64
   const py::dtype dtype = py::dtype::from_args(py::reinterpret_borrow<py::object>(object));
   DType found = DType::boolean;
   if (!find_dtype(dtype, &found) || static_cast<int>(found) >= kNumDTypes)

@@ -17,7 +17,11 @@ std::int64_t integer(const char* function, const char* argument, py::handle obje
   if (!PyIndex_Check(object.ptr()) || PyBool_Check(object.ptr()))
     throw py::type_error(describe(function, argument, rule, object));
   const py::object number = py::reinterpret_steal<py::object>(PyNumber_Index(object.ptr()));
-  if (!number) throw py::error_already_set();
+  if (!number) {
+    if (!PyErr_ExceptionMatches(PyExc_TypeError)) throw py::error_already_set();
+    PyErr_Clear();  // of an array, which only looks like an integer, in NumPy's words
+    throw py::type_error(describe(function, argument, rule, object));
+  }
   int overflow = 0;
   const long long value = PyLong_AsLongLongAndOverflow(number.ptr(), &overflow);
   if (overflow != 0) throw py::value_error(describe(function, argument, "an integer of at most 64 bits", object));
@@ -31,8 +35,7 @@ int positive(const char* function, const char* argument, py::handle object, int 
   return static_cast<int>(std::min<std::int64_t>(value, INT_MAX));
 }
 
-double real(const char* function, const char* argument, py::handle object, double if_none) {
-  if (object.is_none()) return if_none;
+double finite_real(const char* function, const char* argument, py::handle object, const char* rule) {
   double value;
   if (PyFloat_CheckExact(object.ptr())) {
     value = PyFloat_AS_DOUBLE(object.ptr());
@@ -40,12 +43,20 @@ double real(const char* function, const char* argument, py::handle object, doubl
     // NumPy registers its scalars with the standard library's tower of numbers, where an array is not a Real.
     const py::object real_number = py::module_::import("numbers").attr("Real");
     if (PyBool_Check(object.ptr()) || !py::isinstance(object, real_number))
-      throw py::type_error(describe(function, argument, "None or a real number", object));
+      throw py::type_error(describe(function, argument, rule, object));
     value = PyFloat_AsDouble(object.ptr());
-    if (value == -1 && PyErr_Occurred()) throw py::error_already_set();
+    if (value == -1 && PyErr_Occurred()) {
+      if (!PyErr_ExceptionMatches(PyExc_OverflowError)) throw py::error_already_set();
+      PyErr_Clear();  // an int that is larger than every double
+      value = HUGE_VAL;
+    }
   }
   if (!std::isfinite(value)) throw py::value_error(describe(function, argument, "finite", object));
   return value;
+}
+
+double real(const char* function, const char* argument, py::handle object, double if_none) {
+  return object.is_none() ? if_none : finite_real(function, argument, object, "None or a real number");
 }
 
 double positive_real(const char* function, const char* argument, py::handle object, double if_none) {

@@ -14,7 +14,9 @@ namespace py = pybind11;
 std::int64_t integer(const char* function, const char* argument, py::handle object, const char* rule = "an integer");
 /// An integer of at least 1, or `if_none` for None. What exceeds an int becomes the largest int.
 int positive(const char* function, const char* argument, py::handle object, int if_none);
-/// A finite real number, or `if_none` for None.
+/// A finite real number. `rule` is what the message of an error of type says.
+double finite_real(const char* function, const char* argument, py::handle object, const char* rule = "a real number");
+/// The same, or `if_none` for None.
 double real(const char* function, const char* argument, py::handle object, double if_none);
 /// A finite real number above 0, or `if_none` for None.
 double positive_real(const char* function, const char* argument, py::handle object, double if_none);

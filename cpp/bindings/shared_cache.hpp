@@ -2,38 +2,48 @@
 #pragma once
 
 #include <atomic>
-#include <stdexcept>
+#include <cstdint>
 
 #include <mha/kv_cache.hpp>
 
 namespace mha::bindings {
 
-/// A cache, and who is in a call that uses it: calls that only read, or -1 for one that changes it.
+/// Who is in a call that uses a cache.
+struct CacheUsers {
+  std::int32_t process;  // how many forks lead from the process that loaded this module to that of the calls
+  std::int32_t
+      count;  // calls that only read, or one of the negative numbers of shared_cache.cpp for one that changes it
+};
+
 struct SharedCache {
   explicit SharedCache(const KVCacheConfig& config) : cache(config) {}
 
   KVCache cache;
-  std::atomic<int> users{0};
+  std::atomic<CacheUsers> users{CacheUsers{0, 0}};
 };
 
 /// A call that uses a cache. Calls run without the GIL: two that change one cache at the same time would write past its
 /// end, so the second is refused. Becomes a RuntimeError.
+///
+/// In a child of fork() the calls that other threads were in have no end. They count no longer: tokens that one of them
+/// has appended in part lie behind the lengths, where they are not seen. But if one was moving tokens, nobody knows
+/// what the cache holds, and all calls are refused until one replaces everything.
 class CacheUse {
  public:
-  enum Kind { reads, changes };
-  CacheUse(SharedCache& cache, Kind kind) : users_(cache.users), is_reader_(kind == reads) {
-    int now = 0;
-    while (!users_.compare_exchange_weak(now, is_reader_ ? now + 1 : -1))
-      if (is_reader_ ? now < 0 : now != 0)
-        throw std::runtime_error("KVCache: another thread is in a call that uses this cache");
-  }
-  ~CacheUse() { users_ += is_reader_ ? -1 : 1; }
+  enum Kind {
+    reads,
+    changes,   // writes behind the lengths, or changes nothing but them
+    moves,     // writes where tokens are
+    replaces,  // likewise, and all that was there is gone
+  };
+  CacheUse(SharedCache& cache, Kind kind);
+  ~CacheUse();
   CacheUse(const CacheUse&) = delete;
   CacheUse& operator=(const CacheUse&) = delete;
 
  private:
-  std::atomic<int>& users_;
-  const bool is_reader_;
+  std::atomic<CacheUsers>& users_;
+  CacheUsers mine_;  // as this call has left it
 };
 
 }  // namespace mha::bindings

@@ -12,9 +12,10 @@ elseif(MHA_THREADS STREQUAL "std")
   set(MHA_THREAD_LIBRARIES ${CMAKE_THREAD_LIBS_INIT})
   target_link_libraries(mha PRIVATE $<BUILD_INTERFACE:Threads::Threads>)
   target_compile_definitions(mha PRIVATE MHA_THREADS_STD)
-  if(BUILD_SHARED_LIBS)  # its threads wait inside it until the process ends
-    target_link_options(mha PRIVATE LINKER:-z,nodelete)
-  endif()
+endif()
+if(BUILD_SHARED_LIBS AND NOT MHA_THREADS STREQUAL "serial")
+  # The threads of its pool wait inside it until the process ends.
+  target_link_options(mha PRIVATE LINKER:-z,nodelete)
 endif()
 if(NOT BUILD_SHARED_LIBS)
   foreach(library IN LISTS MHA_THREAD_LIBRARIES)

@@ -15,6 +15,9 @@ Tensor: TypeAlias = Any
 # DLPack's names for memory that the CPU reads like its own: its own, and pinned for CUDA or ROCm.
 _HOST_DEVICES = (1, 3, 11)
 
+# Characters of another library's message that one of ours repeats: a few lines of a terminal.
+_LONGEST_REASON = 240
+
 
 def to_numpy(function: str, name: str, tensor: Tensor) -> Any:
     """`tensor` itself if it is an array or no tensor at all, else an array over the same memory.
@@ -25,7 +28,7 @@ def to_numpy(function: str, name: str, tensor: Tensor) -> Any:
     Raises
     ------
     TypeError
-        For what cannot be read without a copy, a loss, or a gradient.
+        For what cannot be read without a copy, a loss, or a gradient, and for what has no numbers in its memory.
     """
     if isinstance(tensor, np.ndarray):
         if isinstance(tensor, np.ma.MaskedArray):
@@ -33,19 +36,23 @@ def to_numpy(function: str, name: str, tensor: Tensor) -> Any:
         return tensor
     if not hasattr(tensor, "__dlpack__"):
         return tensor
-    kind = f"{type(tensor).__module__}.{type(tensor).__qualname__}"
     if getattr(tensor, "requires_grad", False):
-        raise TypeError(f"{function}: {name} ({kind}) needs a gradient, and none is computed; pass its .detach()")
+        raise TypeError(
+            f"{function}: {name} ({_kind_of(tensor)}) needs a gradient, and none is computed; pass its .detach()"
+        )
     try:
+        if hasattr(tensor, "is_neg") and tensor.is_neg():  # a view of torch, of which DLPack says nothing
+            raise ValueError("its memory holds the numbers with the opposite sign; pass its .resolve_neg()")
         device = int(tensor.__dlpack_device__()[0])
         if device in _HOST_DEVICES:
             _importer_of(tensor)
             return _core.from_dlpack(_capsule_of(tensor))
     except Exception as error:  # whatever the other library raises
-        dtype = getattr(tensor, "dtype", "of unknown dtype")
-        raise TypeError(f"{function}: {name} ({kind}, {dtype}) cannot be read by NumPy: {error}") from error
+        kind, dtype = _kind_of(tensor), getattr(tensor, "dtype", "of unknown dtype")
+        reason = str(error).partition("\n")[0][:_LONGEST_REASON]
+        raise TypeError(f"{function}: {name} ({kind}, {dtype}) cannot be read by NumPy: {reason}") from error
     place = getattr(tensor, "device", f"DLPack type {device}")
-    raise TypeError(f"{function}: {name} ({kind}) is on a device, {place}; copy it to the CPU")
+    raise TypeError(f"{function}: {name} ({_kind_of(tensor)}) is on a device, {place}; copy it to the CPU")
 
 
 def widened(array: NDArray[Any]) -> NDArray[Any]:
@@ -56,6 +63,10 @@ def widened(array: NDArray[Any]) -> NDArray[Any]:
 def like(tensor: Tensor, array: NDArray[Any]) -> Tensor:
     """`array` as the kind of tensor that `tensor` is, over the same memory."""
     return array if isinstance(tensor, np.ndarray) else _importer_of(tensor)(_core.DLPackArray(array))
+
+
+def _kind_of(tensor: Tensor) -> str:
+    return f"{type(tensor).__module__}.{type(tensor).__qualname__}"
 
 
 def _capsule_of(tensor: Tensor) -> Any:

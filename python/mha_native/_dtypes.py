@@ -12,12 +12,18 @@ from . import _core
 LAYER_DTYPES = ("float32", "float64", "float16", "bfloat16")
 
 
+def dtype_name(dtype: np.dtype[Any]) -> str:
+    """The name of a dtype, that of bfloat16 also without the package ml_dtypes."""
+    return _core.dtype_name(dtype)
+
+
 def checked_dtype(function: str, dtype: DTypeLike) -> np.dtype[Any]:
     """The dtype that a caller gave, or TypeError if it is not one of `LAYER_DTYPES`."""
     # bfloat16 is no dtype of NumPy itself; the core finds it.
     is_bfloat16 = isinstance(dtype, str) and dtype == "bfloat16"
     kind = _core.bfloat16() if is_bfloat16 else np.dtype(dtype)
-    if (name := _core.dtype_name(kind)) not in LAYER_DTYPES:
+    name = "None" if dtype is None else _core.dtype_name(kind)  # NumPy takes None for float64
+    if name not in LAYER_DTYPES:
         raise TypeError(f"{function}: dtype must be {' or '.join(LAYER_DTYPES)}; got {name}")
     return kind
 

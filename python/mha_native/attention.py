@@ -53,7 +53,8 @@ def scaled_dot_product_attention(
     is_causal : bool, default False
         Query i sees key j only if ``j <= query_offset + i``.
     query_offset : int or integer array [B], default 0
-        Position of the first query among the keys. ``Tk - Tq`` aligns the last query with the last key.
+        Position of the first query among the keys, at most 2^62 away from the first. ``Tk - Tq`` aligns the last query
+        with the last key.
     key_lengths : integer array [B], optional
         Keys ``j >= key_lengths[b]`` do not exist, and their memory is not read.
     window : (left, right), optional

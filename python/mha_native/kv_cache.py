@@ -40,7 +40,8 @@ class KVCache:
     moves. What fails, fails before anything is changed; a sequence that would outgrow the capacity is a ValueError.
 
     One call at a time may change a cache: a second one, from another thread, is a RuntimeError. Calls that only read
-    it, those with ``append=False``, may run side by side.
+    it, those with ``append=False``, may run side by side. A process that is forked meanwhile has the cache as it was
+    before such a call; if that was moving tokens, `clear` comes first there, or a RuntimeError.
 
     Positions count from the oldest token that is left. Masks and biases see differences of positions only, so that
     `keep_last` does not change what they mean.

@@ -19,7 +19,7 @@ def sinusoidal_positions(
     embed_dim : int
         E, the number of features; an odd one ends with a sine.
     first_position : int, default 0
-        Position of the first row: where the steps of a decoder go on.
+        Position of the first row: where the steps of a decoder go on. ``first_position + length`` fits 64 bits.
     dtype : float32, float64, float16 or bfloat16, default "float32"
         Of the result; it is computed in float64 and rounded once.
 

@@ -39,6 +39,7 @@ HANDLES = {
 # What is called something else in C. Overloads have one name each, in the order of the header.
 OTHER_NAMES = {
     "ExecutorScope": ["mha_set_executor"],  # scopes nest; in C a thread has one executor or none
+    "CancellationScope": ["mha_set_cancellation"],  # likewise
     "KVCache::config": ["mha_cache_config_of"],  # the name without "of" is that of a type
     "KVCache::keys": ["mha_cache_keys", "mha_cache_keys"],  # const or not is all one to a tensor
     "KVCache::values": ["mha_cache_values", "mha_cache_values"],
@@ -50,6 +51,8 @@ OTHER_NAMES = {
     "DTypeError": [],
     "AllocationError": [],
     "AllocationError::what": [],
+    "Cancelled": [],
+    "Cancelled::what": [],
     # For the library itself.
     "MultiHeadAttention::packed": [],
     "FeedForward::packed": [],

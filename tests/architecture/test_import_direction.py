@@ -19,6 +19,7 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
             "_arrays",
             "_dtypes",
             "_options",
+            "_scalars",
             "attention",
             "kv_cache",
             "merging",

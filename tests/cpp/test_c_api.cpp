@@ -296,6 +296,53 @@ TEST(CApi, ErrorsAreStatusesWithASentence) {
   EXPECT_STREQ(mha_last_error(), "");
 }
 
+TEST(CApi, WhatOnlyCCanGetWrongNamesTheFunctionAndTheArgument) {
+  const auto x = Array<float>::random({2, 8, 8}, 1);
+  const mha_tensor good = c_tensor(x);
+  mha_tensor of_high_rank = good, of_no_dtype = good;
+  of_high_rank.rank = -1;
+  of_no_dtype.dtype = 99;
+  mha_attention_options options = mha_default_options();
+  options.key_mask = &of_high_rank;
+  expect_failure(MHA_INVALID_ARGUMENT,
+                 mha_scaled_dot_product_attention(&good, &good, &of_high_rank, &good, nullptr, nullptr),
+                 {"mha_scaled_dot_product_attention: value: rank must be 0 to 4; got -1"});
+  expect_failure(MHA_INVALID_ARGUMENT, mha_attention_weights(&good, &good, &good, &options, MHA_WEIGHTS),
+                 {"mha_attention_weights: key_mask: rank"});
+  expect_failure(MHA_DTYPE_ERROR, mha_attention_weights(&good, &of_no_dtype, &good, nullptr, MHA_WEIGHTS),
+                 {"mha_attention_weights: key: expected an mha_dtype, 0 to 5; got 99"});
+  expect_failure(MHA_INVALID_ARGUMENT, mha_attention_weights(&good, &good, &good, nullptr, -1),
+                 {"mha_attention_weights: stage: expected an mha_score_stage, 0 to 3; got -1"});
+  expect_failure(MHA_INVALID_ARGUMENT, mha_attention_statistics(&good, &good, nullptr, nullptr),
+                 {"mha_attention_statistics: results: a null pointer"});
+  expect_failure(MHA_DTYPE_ERROR, mha_sinusoidal_positions(&of_no_dtype, 0), {"mha_sinusoidal_positions: out: "});
+  expect_failure(MHA_INVALID_ARGUMENT, mha_merge_attention(&of_high_rank, &good, 1, &good, nullptr, 0),
+                 {"mha_merge_attention: outs: rank"});
+
+  const mha_cache_config of_cache = {1, 1, 1, 1, 0, -1};
+  mha_cache* cache = nullptr;
+  expect_failure(MHA_DTYPE_ERROR, mha_cache_create(&of_cache, &cache), {"mha_cache_create: dtype: expected an mha_d"});
+  expect_failure(MHA_INVALID_ARGUMENT, mha_cache_reorder(nullptr, nullptr), {"mha_cache_reorder: cache: a null"});
+
+  const mha_layer_config of_layer = {8, 2, 0, 0, 0, 0, 0, 0, false, false, 7};
+  const mha_linear_weights linear = {&good, nullptr, nullptr}, bad_linear = {&of_no_dtype, nullptr, nullptr};
+  const mha_layer_weights weights = {linear, linear, linear, linear, nullptr, nullptr},
+                          bad_weights = {linear, bad_linear, linear, linear, nullptr, nullptr};
+  mha_layer* layer = nullptr;
+  expect_failure(MHA_INVALID_ARGUMENT, mha_layer_create(&of_layer, &weights, &layer),
+                 {"mha_layer_create: weight_format: expected an mha_weight_format, 0 to 2; got 7"});
+  expect_failure(MHA_DTYPE_ERROR, mha_layer_create(&of_layer, &bad_weights, &layer),
+                 {"mha_layer_create: key: expected"});
+  const mha_feed_forward_weights of_rows = {linear, linear};
+  mha_feed_forward* feed_forward = nullptr;
+  expect_failure(MHA_INVALID_ARGUMENT, mha_feed_forward_create(&of_rows, 9, 0, &feed_forward),
+                 {"mha_feed_forward_create: activation: expected an mha_activation, 0 to 3; got 9"});
+  const mha_transformer_layer of_stack = {nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, 0};
+  mha_transformer* stack = nullptr;
+  expect_failure(MHA_INVALID_ARGUMENT, mha_transformer_create(&of_stack, 1, nullptr, &stack),
+                 {"mha_transformer_create: layers[0].self_attention: a null pointer"});
+}
+
 TEST(CApi, ExecutorsAreOfTheirThread) {
   const auto x = Array<float>::random({4, 200, 64}, 1);
   auto expected = nans<float>({4, 200, 64}), out = nans<float>({4, 200, 64});
@@ -316,6 +363,24 @@ TEST(CApi, ExecutorsAreOfTheirThread) {
   EXPECT_OK(mha_set_executor(nullptr));
   EXPECT_OK(mha_scaled_dot_product_attention(&c_x, &c_x, &c_x, &c_out, nullptr, nullptr));
   EXPECT_EQ(calls, 1);
+}
+
+TEST(CApi, CallsAreCancelled) {
+  constexpr Index T = 20000;
+  const auto x = Array<float>::random({1, T, 64}, 1);
+  auto out = nans<float>({1, T, 64});
+  const mha_tensor c_x = c_tensor(x), c_out = c_tensor(out);
+  int times = 0;
+  EXPECT_OK(mha_set_cancellation([](void* state) { return ++*static_cast<int*>(state) == 1; }, &times));
+  expect_failure(MHA_CANCELLED, mha_scaled_dot_product_attention(&c_x, &c_x, &c_x, &c_out, nullptr, nullptr),
+                 {"cancelled"});
+  EXPECT_EQ(times, 1);
+  EXPECT_OK(mha_set_cancellation(nullptr, nullptr));
+  const Index extents[] = {300, 64};
+  const mha_tensor few = mha_dense(x.data().data(), MHA_DTYPE_f32, 2, extents);
+  const mha_tensor c_few_out = mha_dense(out.data().data(), MHA_DTYPE_f32, 2, few.extents);
+  EXPECT_OK(mha_scaled_dot_product_attention(&few, &few, &few, &c_few_out, nullptr, nullptr));
+  EXPECT_EQ(times, 1);
 }
 
 TEST(CApi, TheRuntime) {

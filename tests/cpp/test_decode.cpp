@@ -227,7 +227,7 @@ TYPED_TEST(DecodeOf, AStridedResult) {
 }
 
 AttentionPlan plan_of(AttentionArguments arguments) {
-  validate(arguments);
+  validate(arguments, AttentionOutput::attended_values);
   return make_plan(arguments, AttentionOutput::attended_values, active_kernels());
 }
 

@@ -166,6 +166,35 @@ TEST(KVCache, WrongSizes) {
   EXPECT_THROW(KVCache({1, 1, Index{1} << 62, 1}), AllocationError);
 }
 
+TEST(KVCache, TakesWhatFitsAndNoTokenMore) {
+  KVCache cache = make_cache<float>();
+  const auto key = Array<float>::random({B, Hk, kCapacity + 1, D}, 1);
+  const auto value = Array<float>::random({B, Hk, kCapacity + 1, Dv}, 2);
+  const auto refused = [&](const char* reason, auto call) {
+    const std::vector<std::int64_t> before = lengths_of(cache);
+    expect_words(message_of<std::invalid_argument>(call), {"KVCache.", reason});
+    EXPECT_EQ(lengths_of(cache), before);
+  };
+  const auto first = [](TensorView tokens, Index count) {
+    tokens.extents[2] = count;
+    return tokens;
+  };
+  refused("capacity of 12", [&] { cache.append(key.view(), value.view()); });
+  refused("capacity of 12", [&] { cache.assign(key.view(), value.view()); });
+  refused("capacity of 12", [&] { cache.advance(kCapacity + 1); });
+  const std::int64_t some[B] = {12, 3, 0}, one_too_many[B] = {0, 10, 0}, more_than_given[B] = {0, 3, 0};
+  cache.append(key.view(), value.view(), some);
+  EXPECT_EQ(lengths_of(cache), (std::vector<std::int64_t>{12, 3, 0}));
+  refused("sequence 0 would have 12 + 1", [&] { cache.append(first(key.view(), 1), first(value.view(), 1)); });
+  refused("sequence 1 would have 3 + 10", [&] { cache.append(key.view(), value.view(), one_too_many); });
+  refused("got 3 for sequence 1", [&] { cache.append(first(key.view(), 2), first(value.view(), 2), more_than_given); });
+
+  const std::int64_t counts[B] = {12, 4, 0}, index[B] = {0, 1, B};
+  refused("sequence 1 has 3 tokens to take back; got 4", [&] { cache.rollback(counts); });
+  refused("sequence 2 has 0 tokens", [&] { cache.rollback(1); });
+  refused("got 3 for sequence 2", [&] { cache.reorder(index); });
+}
+
 /// A layer, and its tokens: B sequences of T tokens.
 struct Step {
   static constexpr Index E = 24, T = 6;

@@ -1,72 +1,15 @@
 // A repeated call allocates nothing, because the arena of its thread has grown to the size that it needs.
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <cstdint>
-#include <cstdlib>
-#include <new>
 
+#include "allocator.hpp"
 #include "arrays.hpp"
 #include "c_calls.hpp"
 #include "mha/attention_statistics.hpp"
 #include "mha/merge_attention.hpp"
 #include "mha/multi_head_attention.hpp"
 #include "mha/transformer.hpp"
-
-namespace {
-
-// The allocations of the whole process, those on the threads of OpenMP included.
-std::atomic<long> allocations{0};
-
-constexpr std::size_t kDefaultAlignment = __STDCPP_DEFAULT_NEW_ALIGNMENT__;
-
-void* counted(std::size_t bytes, std::size_t alignment) noexcept {
-  allocations.fetch_add(1, std::memory_order_relaxed);
-  if (alignment < sizeof(void*)) alignment = sizeof(void*);
-  void* memory = nullptr;
-  return posix_memalign(&memory, alignment, bytes > 0 ? bytes : 1) == 0 ? memory : nullptr;
-}
-
-void* counted_or_throw(std::size_t bytes, std::size_t alignment) {
-  void* const memory = counted(bytes, alignment);
-  if (memory == nullptr) throw std::bad_alloc();
-  return memory;
-}
-
-// Not inlined, because a compiler that sees free() of a result of operator new warns of a mismatch.
-[[gnu::noinline]] void release(void* memory) noexcept { std::free(memory); }
-
-}  // namespace
-
-void* operator new(std::size_t bytes) { return counted_or_throw(bytes, kDefaultAlignment); }
-void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept { return counted(bytes, kDefaultAlignment); }
-void* operator new(std::size_t bytes, std::align_val_t alignment) {
-  return counted_or_throw(bytes, std::size_t(alignment));
-}
-void* operator new(std::size_t bytes, std::align_val_t alignment, const std::nothrow_t&) noexcept {
-  return counted(bytes, std::size_t(alignment));
-}
-void* operator new[](std::size_t bytes) { return counted_or_throw(bytes, kDefaultAlignment); }
-void* operator new[](std::size_t bytes, const std::nothrow_t&) noexcept { return counted(bytes, kDefaultAlignment); }
-void* operator new[](std::size_t bytes, std::align_val_t alignment) {
-  return counted_or_throw(bytes, std::size_t(alignment));
-}
-void* operator new[](std::size_t bytes, std::align_val_t alignment, const std::nothrow_t&) noexcept {
-  return counted(bytes, std::size_t(alignment));
-}
-
-void operator delete(void* memory) noexcept { release(memory); }
-void operator delete(void* memory, std::size_t) noexcept { release(memory); }
-void operator delete(void* memory, const std::nothrow_t&) noexcept { release(memory); }
-void operator delete(void* memory, std::align_val_t) noexcept { release(memory); }
-void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { release(memory); }
-void operator delete(void* memory, std::align_val_t, const std::nothrow_t&) noexcept { release(memory); }
-void operator delete[](void* memory) noexcept { release(memory); }
-void operator delete[](void* memory, std::size_t) noexcept { release(memory); }
-void operator delete[](void* memory, const std::nothrow_t&) noexcept { release(memory); }
-void operator delete[](void* memory, std::align_val_t) noexcept { release(memory); }
-void operator delete[](void* memory, std::size_t, std::align_val_t) noexcept { release(memory); }
-void operator delete[](void* memory, std::align_val_t, const std::nothrow_t&) noexcept { release(memory); }
 
 namespace mha {
 namespace {
@@ -75,9 +18,9 @@ using testing::Array;
 
 template <class Call>
 long allocations_of(Call call) {
-  const long before = allocations.load();
+  const long before = testing::allocations();
   call();
-  return allocations.load() - before;
+  return testing::allocations() - before;
 }
 
 TEST(NoAllocation, TheCounterCounts) {

@@ -127,6 +127,7 @@ TEST(Parallel, ThreadsAreLimitedByTasksAndByWork) {
   EXPECT_EQ(threads_for(4, 100, kPlentyOfWork), 4);
   EXPECT_EQ(threads_for(4, 3, kPlentyOfWork), 3);
   EXPECT_EQ(threads_for(4, 0, kPlentyOfWork), 1);
+  EXPECT_EQ(threads_for(100000, 100000, kPlentyOfWork), 1024);
   EXPECT_EQ(threads_for(4, 100, 0), 1);
   EXPECT_EQ(threads_for(1, 100, kPlentyOfWork), 1);
   set_num_threads(5);

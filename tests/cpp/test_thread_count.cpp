@@ -38,6 +38,7 @@ TEST(ThreadCount, SmallerOfAffinityAndQuotaRoundedUp) {
   EXPECT_EQ(choose_thread_count(nullptr, 0, kNoQuota).count, 1);
   EXPECT_NE(choose_thread_count(nullptr, 8, 2.5).reason.find("2.5 processors"), std::string::npos);
   EXPECT_NE(choose_thread_count(nullptr, 2, kNoQuota).reason.find("affinity mask has 2"), std::string::npos);
+  EXPECT_NE(choose_thread_count(nullptr, 2, kNoQuota, "a list").reason.find("a list has 2"), std::string::npos);
 }
 
 TEST(ThreadCount, ThisProcessHasAtLeastOne) { EXPECT_GE(default_thread_count().count, 1); }

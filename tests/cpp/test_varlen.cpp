@@ -46,7 +46,7 @@ TEST(RaggedSchedule, EveryTileOnceAndMostKeysFirst) {
   auto out = nans<float>({200, H, D});
   const RaggedBatch batch = batch_of(kQueries, kKeys);
   AttentionArguments arguments{"test", q.view(), k.view(), k.view(), out.view(), {}, AttentionOptions{}, &batch};
-  validate(arguments);
+  validate(arguments, AttentionOutput::attended_values);
   const AttentionPlan plan = make_plan(arguments, AttentionOutput::attended_values, active_kernels());
   std::vector<SequenceTasks> memory(static_cast<std::size_t>(batch.size));
   const SequenceTasks* entries = schedule(plan, reinterpret_cast<std::byte*>(memory.data()));
@@ -101,6 +101,38 @@ TEST(Varlen, EachSequenceHasTheBitsOfADenseCall) {
       EXPECT_EQ(out.data(), expected.data());
       EXPECT_EQ(lse.data(), expected_lse.data());
     }
+}
+
+TEST(Varlen, MasksBeginAnewWithEachSequence) {
+  constexpr Index longest = 134;
+  const auto q = Array<float>::random({200, H, D}, 1), k = Array<float>::random({230, Hk, D}, 2);
+  const auto v = Array<float>::random({230, Hk, Dv}, 3);
+  // The first is the same for every query and head, as a mask over keys is; but it is one of each sequence.
+  bool entries[longest], of_keys[230];
+  for (Index i = 0; i < longest; ++i) entries[i] = i % 3 != 1;
+  for (Index i = 0; i < 230; ++i) of_keys[i] = i % 5 != 2;
+  for (const bool has_key_mask : {false, true}) {
+    AttentionOptions options;
+    if (has_key_mask)
+      options.key_mask = TensorView(of_keys, {230});
+    else
+      options.attn_mask = TensorView(entries, {longest});
+    auto out = nans<float>({200, H, Dv}), expected = out;
+    scaled_dot_product_attention_varlen(q.view(), k.view(), v.view(), batch_of(kQueries, kKeys), out.view(), {},
+                                        options);
+    for (std::size_t b = 0; b + 1 < kQueries.size(); ++b) {
+      const Index keys = kKeys[b + 1] - kKeys[b];
+      AttentionOptions alone;
+      if (keys > 0)
+        (has_key_mask ? alone.key_mask : alone.attn_mask) =
+            TensorView(has_key_mask ? of_keys + kKeys[b] : entries, {keys});
+      scaled_dot_product_attention(sequence(TensorView(q.view()), kQueries[b], kQueries[b + 1]),
+                                   sequence(TensorView(k.view()), kKeys[b], kKeys[b + 1]),
+                                   sequence(TensorView(v.view()), kKeys[b], kKeys[b + 1]),
+                                   sequence(expected.view(), kQueries[b], kQueries[b + 1]), {}, alone);
+    }
+    EXPECT_EQ(out.data(), expected.data()) << (has_key_mask ? "key_mask" : "attn_mask");
+  }
 }
 
 TEST(Varlen, TheLayerRunsOverItsRowsOnly) {

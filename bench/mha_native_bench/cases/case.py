@@ -62,6 +62,8 @@ class Case:
     admitted: int | None = None
     softcap: float | None = None
     alibi: bool = False
+    scores: float = 1
+    values: float = 1
     cold: bool = False
     against: str = ""
     weights: str = ""
@@ -98,8 +100,12 @@ class Case:
             raise ValueError(f"case {self.name}: sequences attend to themselves, with Tk = Tq and 1 <= shortest <= Tq")
         if self.admitted is not None and not 0 < self.admitted <= self.Tk:
             raise ValueError(f"case {self.name}: the mask must admit 1 to Tk keys")
-        if self.kind != "sdpa" and (self.options.keys() - {"is_causal"} or self.cold):
-            raise ValueError(f"case {self.name}: options, and memory that is cold, are for attention of a dense batch")
+        if min(self.scores, self.values) <= 0:
+            raise ValueError(f"case {self.name}: standard deviations of scores and values must be positive")
+        if self.kind != "sdpa" and (self.options.keys() - {"is_causal"} or self.cold or self.deviations != (1, 1)):
+            raise ValueError(
+                f"case {self.name}: options, deviations, and memory that is cold, are for attention of a dense batch"
+            )
 
     @property
     def is_layer(self) -> bool:
@@ -137,6 +143,11 @@ class Case:
                 np.float64 if self.dtype == "f64" else np.float32
             )
         return options
+
+    @property
+    def deviations(self) -> tuple[float, float]:
+        """Standard deviations of the scores and of the values."""
+        return self.scores, self.values
 
     @property
     def is_masked(self) -> bool:

@@ -38,12 +38,15 @@ class Inputs:
 
 
 def make_inputs(case: Case, model: Path | None = None) -> Inputs:
-    """Standard normal arrays, the same in each run; times do not depend on the values. Sentences need a `model`."""
+    """Normal arrays, standard ones unless the case says otherwise, the same in each run. Sentences need a `model`."""
     seed = zlib.crc32(case.name.encode())
     rng = np.random.default_rng(seed)
     if case.kind == "sdpa":
-        query, key = (case.B, case.H, case.Tq, case.D), (case.B, case.Hk, case.Tk, case.D)
-        return Inputs(tuple(rng.standard_normal(shape).astype(case.np_dtype) for shape in (query, key, key)), {})
+        queries, keys = (case.B, case.H, case.Tq, case.D), (case.B, case.Hk, case.Tk, case.D)
+        # A score, the product over sqrt(D), has the deviation of the queries.
+        deviations = {"query": (queries, case.scores), "key": (keys, 1.0), "value": (keys, case.values)}
+        sdpa = (rng.standard_normal(shape) * deviation for shape, deviation in deviations.values())
+        return in_dtype(Inputs(tuple(sdpa), {}), case)
     if case.kind == "ragged":
         rows = int(case.lengths.sum())
         heads = (case.H, case.Hk, case.Hk)

@@ -68,16 +68,18 @@ def one_blas_thread() -> AbstractContextManager[Any]:
 
 
 def tolerance(case: Case, expected: NDArray[np.float64]) -> float:
-    """What the largest error of any contender must stay below: ``8 eps sqrt(n) max|expected|``.
+    """What the largest error of any contender must stay below: ``8 eps sqrt(n) max|expected| scores``.
 
     n is the number of terms of the longest sum of the case. Rounding errors of a sum grow like sqrt(n), so a correct
     computation in the dtype, in whatever order, stays well below the bound, and a wrong mask, layout or scale is far
     above it. In reduced precision sums are kept in f32 and only results of steps are rounded: there n is the number of
-    layers. The bound asks whether this is the same computation; the tests ask how accurate the library is.
+    layers. A weight is as uncertain as its score, and scores are so large as the case says. Results below the smallest
+    normal number of f32 may be 0. The bound asks whether this is the same computation; the tests ask how accurate the
+    library is.
     """
     eps = max(DTYPES[case.dtype][1], WEIGHTS[case.weights][1], DTYPES[case.cache or case.dtype][1])
     n = case.layers if eps > 2**-11 else max(case.D, case.Tk, case.E, case.F)
-    return float(8 * eps * np.sqrt(n) * np.abs(expected).max())
+    return float(8 * eps * np.sqrt(n) * max(case.scores, 1) * np.abs(expected).max() + np.finfo(np.float32).tiny)
 
 
 def largest_error(result: Array, expected: NDArray[np.float64]) -> float:

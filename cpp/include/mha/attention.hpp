@@ -23,7 +23,7 @@ struct AttentionOptions {
   TensorView key_mask = {};
   /// Key j is visible to query i only if j <= query_offset + i.
   bool is_causal = false;
-  /// Position of the first query row among the keys, for every batch element.
+  /// Position of the first query row among the keys, for every batch element. In [-2^62, 2^62].
   std::int64_t query_offset = 0;
   /// [B] or null; replaces query_offset element by element.
   const std::int64_t* query_offsets = nullptr;

@@ -1,11 +1,13 @@
-// What the library throws. Everything is thrown before any work is done; outputs are untouched.
+// What the library throws: before any work is done, so that outputs are untouched, but for the last one.
 //   std::invalid_argument   a shape or a value breaks a rule           (Python: ValueError)
 //   mha::DTypeError         an element type breaks a rule              (Python: TypeError)
 //   mha::AllocationError    memory ran out; what() says how much       (Python: MemoryError)
+//   mha::Cancelled          a CancellationScope ended the call         (Python: what a signal handler raised)
 #pragma once
 
 #include <cstddef>
 #include <cstdio>
+#include <exception>
 #include <new>
 #include <stdexcept>
 
@@ -27,6 +29,12 @@ class MHA_API AllocationError : public std::bad_alloc {
 
  private:
   char message_[64];
+};
+
+/// The call was ended before it was done: outputs hold anything, caches what they held before. See cancellation.hpp.
+class MHA_API Cancelled : public std::exception {
+ public:
+  const char* what() const noexcept override { return "mha_native: the call was cancelled"; }
 };
 
 }  // namespace mha

@@ -1,9 +1,14 @@
 /* The library for C and for whatever calls C: what the headers *.hpp have, without exceptions.
  *
- * Functions that can fail return a status; when it is not MHA_OK nothing has been written, and mha_last_error() has the
- * sentence. Pointers that may be null say so. Enumerations are int, so that other languages know their size. Shapes,
+ * Functions that can fail return a status; when it is not MHA_OK nothing has been written, but to outputs of a call that
+ * was cancelled, and mha_last_error() has the sentence. Pointers that may be null say so. Enumerations are int, so that other languages know their size. Shapes,
  * rules and axis letters are those of the header *.hpp that has the function or the class which a comment names.
  * Functions may be called from several threads at once, those that change a cache one at a time for each cache.
+ *
+ * Checked are dtypes, ranks, shapes, strides, options, enumerators, the entries of arrays of integers, overlaps, and that no
+ * pointer to a struct, a handle or the elements of a tensor is null, unless it may be; an empty tensor needs no memory.
+ * Believed is that memory is as large as shapes and comments say, and that a handle has not been destroyed. Functions that
+ * return no status take no null, but for mha_..._destroy().
  *
  * What mha_..._create() makes is the caller's until mha_..._destroy(). It holds copies of what it was made from, and
  * everything but a cache is immutable. Zeros and nulls in a struct stand for the usual choice, but in
@@ -30,7 +35,8 @@ enum {
   MHA_INVALID_ARGUMENT, /* a shape or a value breaks a rule */
   MHA_DTYPE_ERROR,      /* an element type breaks a rule */
   MHA_OUT_OF_MEMORY,
-  MHA_OTHER_ERROR /* none of these */
+  MHA_OTHER_ERROR, /* none of these */
+  MHA_CANCELLED    /* see mha_set_cancellation() */
 };
 
 /* Why the latest call of this thread that returned a status failed; "" if it did not. Valid until the next one. */
@@ -69,6 +75,10 @@ typedef struct mha_executor {
 } mha_executor;
 /* What calls of this thread compute on from now on; it is copied. Null: the threads of the library. */
 MHA_API mha_status mha_set_executor(const mha_executor* executor) MHA_NOEXCEPT;
+
+/* Asked by calls of this thread from now on, now and then, whether they are to end; see cancellation.hpp. A call that is
+ * told so returns MHA_CANCELLED. Null: nobody is asked. */
+MHA_API mha_status mha_set_cancellation(bool (*should_cancel)(void* state), void* state) MHA_NOEXCEPT;
 
 /* MHA_DTYPE_f32, MHA_DTYPE_f64, MHA_DTYPE_f16, MHA_DTYPE_bf16, whose elements of 16 bits are uint16_t here; and
  * MHA_DTYPE_boolean, which is one byte, 0 or 1, for masks, and MHA_DTYPE_int8 for weights. */

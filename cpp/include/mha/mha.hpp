@@ -4,6 +4,7 @@
 
 #include "mha/attention.hpp"             // scaled_dot_product_attention, attention_weights
 #include "mha/attention_statistics.hpp"  // attention_statistics
+#include "mha/cancellation.hpp"          // ending a call before it is done
 #include "mha/dtype.hpp"                 // element types, from the registry dtypes.def
 #include "mha/embedding.hpp"             // tokens to vectors, and vectors of a text to one
 #include "mha/errors.hpp"                // what is thrown

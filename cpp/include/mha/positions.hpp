@@ -14,7 +14,7 @@ namespace mha {
 /// the cosine of the same angle. Computed in f64 and rounded once.
 ///
 /// @param out            [T, E], any strides; an odd E ends with a sine
-/// @param first_position of row 0: where a decoder goes on
+/// @param first_position of row 0: where a decoder goes on; first_position + T fits 64 bits
 /// @throws std::invalid_argument, DTypeError
 MHA_API void sinusoidal_positions(const MutableTensorView& out, std::int64_t first_position = 0);
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <initializer_list>
 #include <type_traits>
 
@@ -15,8 +16,15 @@ using Index = std::ptrdiff_t;
 /// Most axes that a tensor of this library has: [B, H, T, D].
 constexpr int kMaxRank = 4;
 
+/// a * b, or the largest Index if the product does not fit. No memory has so many elements: a tensor of such a size or
+/// with such a stride is refused by whatever function it is given to.
+constexpr Index saturated_product(Index a, Index b) {
+  Index product = 0;
+  return __builtin_mul_overflow(a, b, &product) ? PTRDIFF_MAX : product;
+}
+
 /// A strided, typed, borrowed array of up to four axes. `Pointer` is `const void*` (TensorView) or `void*`
-/// (MutableTensorView). A default-constructed view is empty: "not given".
+/// (MutableTensorView). A default-constructed view is empty: "not given". One with elements must have a pointer.
 template <class Pointer>
 struct BasicTensorView {
   Pointer data = nullptr;
@@ -34,7 +42,7 @@ struct BasicTensorView {
     Index stride = 1;
     for (int axis = rank - 1; axis >= 0; --axis) {
       strides[axis] = stride;
-      stride *= extents[axis];
+      stride = saturated_product(stride, extents[axis]);
     }
   }
 

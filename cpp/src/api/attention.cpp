@@ -6,6 +6,7 @@
 #include "mha/varlen.hpp"
 #include "plan/make_plan.hpp"
 #include "platform/dispatch.hpp"
+#include "platform/floating_point_state.hpp"
 
 namespace mha {
 namespace {
@@ -25,25 +26,28 @@ AttentionOptions up_to(ScoreStage stage, const AttentionOptions& options) {
 void scaled_dot_product_attention(const TensorView& query, const TensorView& key, const TensorView& value,
                                   const MutableTensorView& out, const MutableTensorView& lse,
                                   const AttentionOptions& options) {
+  const FloatingPointState state;
   AttentionArguments arguments{"scaled_dot_product_attention", query, key, value, out, lse, options};
-  validate(arguments);
+  validate(arguments, AttentionOutput::attended_values);
   run_plan(make_plan(arguments, AttentionOutput::attended_values, active_kernels()), options.num_threads);
 }
 
 void scaled_dot_product_attention_varlen(const TensorView& query, const TensorView& key, const TensorView& value,
                                          const RaggedBatch& batch, const MutableTensorView& out,
                                          const MutableTensorView& lse, const AttentionOptions& options) {
+  const FloatingPointState state;
   AttentionArguments arguments{"scaled_dot_product_attention_varlen", query, key, value, out, lse, options, &batch};
-  validate(arguments);
+  validate(arguments, AttentionOutput::attended_values);
   run_plan(make_plan(arguments, AttentionOutput::attended_values, active_kernels()), options.num_threads);
 }
 
 void attention_weights(const TensorView& query, const TensorView& key, const MutableTensorView& weights,
                        const AttentionOptions& options, ScoreStage stage) {
+  const FloatingPointState state;
   AttentionArguments arguments{"attention_weights", query, key, {}, weights, {}, options};
-  validate(arguments);
-  arguments.options = up_to(stage, arguments.options);
   const AttentionOutput output = stage == ScoreStage::weights ? AttentionOutput::weights : AttentionOutput::scores;
+  validate(arguments, output);
+  arguments.options = up_to(stage, arguments.options);
   run_plan(make_plan(arguments, output, active_kernels()), options.num_threads);
 }
 

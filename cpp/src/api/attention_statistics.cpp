@@ -7,8 +7,10 @@
 #include "checks/attention.hpp"
 #include "execute/run_plan.hpp"
 #include "plan/make_plan.hpp"
+#include "platform/cancellation.hpp"
 #include "platform/dispatch.hpp"
-#include "platform/workspace.hpp"
+#include "platform/floating_point_state.hpp"
+#include "platform/layout.hpp"
 
 namespace mha {
 namespace {
@@ -17,8 +19,8 @@ namespace {
 struct StatisticsRun {
   AttentionPlan plan;
   AttentionStatistics results;
-  std::byte* scratch;  // for each worker: one sum for each key, then the scratch of the kernel
-  std::size_t sums_bytes, stride;
+  Workers workers;  // scratch of each: one sum for each key and, from byte kernel_scratch_at on, that of the kernel
+  std::size_t kernel_scratch_at;
 };
 
 /// The element of a view [B, H, T] at these indices.
@@ -43,12 +45,14 @@ void run_head(const void* context, Index task, int worker) {
   const AttentionPlan& plan = run.plan;
   const AttentionStatistics& results = run.results;
   const Index heads = plan.kv_heads * plan.group, batch = task / heads, head = task % heads;
-  std::byte* const scratch = run.scratch + static_cast<std::size_t>(worker) * run.stride;
+  std::byte* const scratch = run.workers.scratch_of(worker);
 
   StatisticsOutputs outputs;
   outputs.received = results.received_weight ? reinterpret_cast<double*>(scratch) : nullptr;
   if (outputs.received) std::fill_n(outputs.received, plan.key_length, 0.0);
+  Cancellation& cancellation = Cancellation::of_this_thread();
   for (Index first_row = 0; first_row < plan.query_length; first_row += plan.kernels->query_tile_rows) {
+    if (cancellation.is_set()) return;  // a head may take seconds
     AttentionTile tile = make_tile(plan, batch, head, 1, first_row);
     tile.is_far = first_row == 0;
     for (int r = 0; r < tile.rows; ++r) {
@@ -59,7 +63,7 @@ void run_head(const void* context, Index task, int worker) {
       outputs.mean_distance[r] = at(results.mean_distance);
       outputs.max_key[r] = results.max_key ? results.max_key + task * plan.query_length + query : nullptr;
     }
-    plan.kernels->statistics(tile, outputs, scratch + run.sums_bytes);
+    plan.kernels->statistics(tile, outputs, scratch + run.kernel_scratch_at);
   }
   if (outputs.received) store_received(results.received_weight, batch, head, outputs.received);
 }
@@ -68,16 +72,18 @@ void run_head(const void* context, Index task, int worker) {
 
 void attention_statistics(const TensorView& query, const TensorView& key, const AttentionStatistics& results,
                           const AttentionOptions& options) {
+  const FloatingPointState state;
   const StatisticsArguments a = validate({"attention_statistics", query, key, {}, {}, {}, options}, results);
+  if (!a.has_elements_to_write) return;
   // The plan of attention_weights, which has no values. Its tiles are computed by another kernel, in run_head().
-  StatisticsRun run{make_plan(a.inputs, AttentionOutput::weights, active_kernels()), a.results, nullptr, 0, 0};
+  StatisticsRun run{make_plan(a.inputs, AttentionOutput::weights, active_kernels()), a.results, {}, 0};
   const Index tasks = run.plan.batch * run.plan.kv_heads * run.plan.group;
-  if (tasks == 0) return;
   const int threads = threads_for(options.num_threads, tasks, 2 * run.plan.work);  // scores are computed twice
-  run.sums_bytes = padded(static_cast<std::size_t>(run.plan.key_length) * sizeof(double));
-  run.stride = run.sums_bytes + padded(run.plan.scratch_bytes);
-  const Workspace workspace(run.stride * static_cast<std::size_t>(threads));
-  run.scratch = workspace.data();
+  Layout scratch;
+  scratch.take(a.results.received_weight ? double(run.plan.key_length) * sizeof(double) : 0);
+  run.kernel_scratch_at = scratch.take(double(run.plan.scratch_bytes));
+  const CallMemory memory({}, threads, scratch.total());
+  run.workers = memory.workers();
   const Phase phase{tasks, &run_head, &run};
   run_phases(&phase, 1, threads);
 }

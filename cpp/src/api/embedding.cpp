@@ -9,9 +9,11 @@
 #include "checks/rules.hpp"
 #include "mha/errors.hpp"
 #include "mha/half_precision.hpp"
+#include "platform/cancellation.hpp"
 #include "platform/dispatch.hpp"
+#include "platform/floating_point_state.hpp"
+#include "platform/layout.hpp"
 #include "platform/parallel.hpp"
-#include "platform/workspace.hpp"
 #include "views/describe.hpp"
 #include "views/ragged_batch.hpp"
 
@@ -60,8 +62,9 @@ void check(const std::int64_t* tokens, const std::int64_t* cu_seqlens, Index bat
   }
   if (!(tables.norm_eps >= 0 && std::isfinite(tables.norm_eps)))
     throw std::invalid_argument(std::string(function) + ": norm_eps must be at least 0, and finite; got " +
-                                std::to_string(tables.norm_eps));
+                                text_of(tables.norm_eps));
   check_texts(function, cu_seqlens, batch_size, "out", out.extents[0]);
+  if (tokens == nullptr && out.extents[0] > 0) fail(function, "tokens must be given, not be a null pointer", views);
   for (Index b = 0; b < batch_size; ++b)
     if (cu_seqlens[b + 1] - cu_seqlens[b] > positions.extents[0])
       fail(function,
@@ -116,8 +119,7 @@ struct PoolingRun {
   const std::int64_t* cu_seqlens;
   bool normalize;
   MutableTensorView out;
-  std::byte* scratch;  // E sums in double precision for each worker
-  std::size_t scratch_stride;
+  Workers workers;  // scratch of each worker: E sums in double precision
 };
 
 template <class T, class Sum>
@@ -125,7 +127,9 @@ void pool_text(const PoolingRun& run, Index text, double* sums) {
   const Index width = run.x.extents[1], first = run.cu_seqlens[text], last = run.cu_seqlens[text + 1];
   const Index step = run.x.strides[1];
   std::fill_n(sums, width, 0.0);
+  Cancellation& cancellation = Cancellation::of_this_thread();
   for (Index i = first; i < last; ++i) {
+    if (i % kTaskTokens == 0 && cancellation.is_set()) return;  // a text of millions of rows takes seconds
     const T* const row = static_cast<const T*>(run.x.data) + i * run.x.strides[0];
     for (Index e = 0; e < width; ++e) sums[e] += to_double(row[e * step]);
   }
@@ -144,7 +148,7 @@ void pool_text(const PoolingRun& run, Index text, double* sums) {
 /// One task: one text.
 void pool_run(const void* context, Index task, int worker) {
   const PoolingRun& run = *static_cast<const PoolingRun*>(context);
-  auto* const sums = reinterpret_cast<double*>(run.scratch + static_cast<std::size_t>(worker) * run.scratch_stride);
+  auto* const sums = reinterpret_cast<double*>(run.workers.scratch_of(worker));
   switch (run.x.dtype) {
 #define MHA_DTYPE(name, scalar, accumulator) \
   case DType::name:                          \
@@ -161,6 +165,7 @@ void pool_run(const void* context, Index task, int worker) {
 
 void embed_tokens(const std::int64_t* tokens, const std::int64_t* cu_seqlens, Index batch_size,
                   const EmbeddingTables& tables, const MutableTensorView& out, int num_threads) {
+  const FloatingPointState state;
   check(tokens, cu_seqlens, batch_size, tables, out);
   const DTypeKernels& kernels = active_kernels().kernels[static_cast<int>(out.dtype)];
   const EmbeddingRun run{tokens, cu_seqlens, batch_size, &tables, out, kernels.normalize};
@@ -172,6 +177,7 @@ void embed_tokens(const std::int64_t* tokens, const std::int64_t* cu_seqlens, In
 
 void mean_pool(const TensorView& x, const std::int64_t* cu_seqlens, Index batch_size, bool normalize,
                const MutableTensorView& out, int num_threads) {
+  const FloatingPointState state;
   const char* const function = "mean_pool";
   const Named views = {{"x", x}, {"out", out}};
   check_dtypes(function, x.dtype, {{"x", x}});
@@ -183,13 +189,15 @@ void mean_pool(const TensorView& x, const std::int64_t* cu_seqlens, Index batch_
   if (!has_shape(out, {batch_size, x.extents[1]}))
     fail(function, "out must be [" + std::to_string(batch_size) + ", " + std::to_string(x.extents[1]) + "]", views);
   check_output(function, "out", out, {{"x", x}});
+  if (!has_elements(out)) return;
 
-  PoolingRun run{x, cu_seqlens, normalize, out, nullptr, 0};
+  PoolingRun run{x, cu_seqlens, normalize, out, {}};
   const double elements = double(x.extents[0]) * double(x.extents[1]);
   const int threads = threads_for(num_threads, batch_size, kWorkPerElement * elements);
-  run.scratch_stride = padded(static_cast<std::size_t>(x.extents[1]) * sizeof(double));
-  const Workspace workspace(run.scratch_stride * static_cast<std::size_t>(threads));
-  run.scratch = workspace.data();
+  Layout scratch;
+  scratch.take(double(x.extents[1]) * sizeof(double));
+  const CallMemory memory({}, threads, scratch.total());
+  run.workers = memory.workers();
   const Phase phase{batch_size, &pool_run, &run};
   run_phases(&phase, 1, threads);
 }

@@ -4,23 +4,26 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <limits>
 #include <memory>
 
 #include "checks/kv_cache.hpp"
+#include "views/sizes.hpp"
 
 namespace mha {
 namespace {
 
 constexpr std::size_t kAlignment = 64;
 
-/// Copies `count` rows of `columns` elements of `size` bytes, with strides `row` and `step` in elements, to dense rows.
+/// Copies `count` rows of `columns` elements of `size` bytes to dense rows. Rows are `row` bytes apart, and neighbours in
+/// a row `step` elements.
 void copy_rows(std::byte* to, const std::byte* from, Index count, Index row, Index columns, Index step, Index size) {
   const Index bytes = columns * size;
-  if (step == 1 && row == columns) {
+  if (step == 1 && row == bytes) {
     if (count > 0) std::memcpy(to, from, static_cast<std::size_t>(count * bytes));
     return;
   }
-  for (Index t = 0; t < count; ++t, to += bytes, from += row * size) {
+  for (Index t = 0; t < count; ++t, to += bytes, from += row) {
     if (step == 1) {
       std::memcpy(to, from, static_cast<std::size_t>(bytes));
       continue;
@@ -46,11 +49,11 @@ struct KVCache::Impl {
       const Index head = config.capacity * columns * size;
       return Rows{nullptr, columns * size, head, head * config.num_kv_heads};
     };
-    const double bytes = double(config.batch_size) * double(config.num_kv_heads) *
-                             double(std::max<Index>(config.capacity, 1)) *
-                             (double(config.head_dim) + double(config.value_head_dim)) * double(size) +
-                         double(config.batch_size) * 2 * sizeof(std::int64_t);
-    if (bytes > 4e18) throw AllocationError(static_cast<std::size_t>(-1));
+    // As if nothing were 0: the products below leave out some of the factors.
+    const double tokens = std::max(double(config.batch_size), 1.0) * std::max(double(config.capacity), 1.0);
+    const double bytes_of_token =
+        double(config.num_kv_heads) * (double(config.head_dim) + double(config.value_head_dim)) * double(size);
+    allocatable(tokens * bytes_of_token + double(config.batch_size) * 2 * sizeof(std::int64_t));
     keys = rows(config.head_dim);
     values = rows(config.value_head_dim);
     const std::size_t key_bytes = whole_lines(config.batch_size * keys.sequence);
@@ -86,8 +89,8 @@ struct KVCache::Impl {
       for (Index h = 0; h < config.num_kv_heads; ++h)
         copy_rows(to.data + b * to.sequence + h * to.head + (starts ? starts[b] : 0) * to.row,
                   static_cast<const std::byte*>(from.data) + (b * from.strides[0] + h * from.strides[1]) * size,
-                  new_lengths ? new_lengths[b] : from.extents[2], from.strides[2], from.extents[3], from.strides[3],
-                  size);
+                  new_lengths ? new_lengths[b] : from.extents[2], byte_stride(from, 2), from.extents[3],
+                  from.strides[3], size);
   }
 
   void copy_sequence(Index to, Index from) const {
@@ -154,8 +157,9 @@ const std::int64_t* KVCache::lengths() const { return impl_->lengths; }
 Index KVCache::longest(Index count, const std::int64_t* new_lengths) const {
   Index longest = 0;
   for (Index b = 0; b < impl_->config.batch_size; ++b) {
-    const Index more = new_lengths ? std::clamp<Index>(new_lengths[b], 0, count) : count;
-    longest = std::max<Index>(longest, impl_->lengths[b] + more);
+    const Index more = new_lengths ? std::min<Index>(std::max<Index>(new_lengths[b], 0), count) : count;
+    const Index most = std::numeric_limits<Index>::max() - impl_->lengths[b];
+    longest = std::max<Index>(longest, impl_->lengths[b] + std::min(more, most));
   }
   return longest;
 }
@@ -191,6 +195,7 @@ void KVCache::rollback(std::int64_t count) {
 }
 
 void KVCache::rollback(const std::int64_t* counts) {
+  if (counts == nullptr) throw std::invalid_argument("KVCache.rollback: counts must be given");
   validate_rollback(impl_->config, impl_->lengths, 0, counts);
   for (Index b = 0; b < impl_->config.batch_size; ++b) impl_->lengths[b] -= counts[b];
 }

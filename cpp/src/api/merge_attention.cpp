@@ -7,9 +7,9 @@
 
 #include "checks/merge_attention.hpp"
 #include "mha/half_precision.hpp"
+#include "platform/floating_point_state.hpp"
 #include "platform/layout.hpp"
 #include "platform/parallel.hpp"
-#include "platform/workspace.hpp"
 
 namespace mha {
 namespace {
@@ -134,22 +134,24 @@ constexpr decltype(Phase::run) kMergeRows[kNumDTypes] = {
 
 void merge_attention(const TensorView* outs, const TensorView* lses, Index shards, const MutableTensorView& out,
                      const MutableTensorView& lse, int num_threads) {
+  const FloatingPointState state;
   MergeRun run{{outs, lses, shards, out, lse}, 1, 1, {}, 0};
   validate(run.arguments);
+  if (!has_elements(out) && !has_elements(lse)) return;
   const int axes = out.rank - 1;
   for (int axis = 0; axis < axes; ++axis) run.rows *= out.extents[axis];
-  const double row_work = double(shards + 1) * (kWorkPerElement * double(out.extents[axes]) + kWorkPerExponential);
+  const double row_work = (double(shards) + 1) * (kWorkPerElement * double(out.extents[axes]) + kWorkPerExponential);
   run.task_rows = std::max<Index>(1, static_cast<Index>(kWorkPerTask / row_work));
   const Index tasks = (run.rows + run.task_rows - 1) / run.task_rows;
   const int threads = threads_for(num_threads, tasks, double(run.rows) * row_work);
 
-  Layout layout;
-  layout.take(double(shards) * sizeof(Term<double>));
+  Layout scratch;
+  scratch.take(double(shards) * sizeof(Term<double>));
   Index levels = 1;
   for (Index count = shards; count > 2; count = (count + 1) / 2) ++levels;
-  run.sums_at = layout.take(double(levels) * kColumns * sizeof(double));
-  const Workspace workspace(layout.total() * static_cast<std::size_t>(threads));
-  run.workers = {threads, workspace.data(), layout.total()};
+  run.sums_at = scratch.take(double(levels) * kColumns * sizeof(double));
+  const CallMemory memory({}, threads, scratch.total());
+  run.workers = memory.workers();
   const Phase phase{tasks, kMergeRows[static_cast<int>(out.dtype)], &run};
   run_phases(&phase, 1, threads);
 }

@@ -7,9 +7,16 @@
 #include "checks/weights.hpp"
 #include "execute/attention_call.hpp"
 #include "platform/dispatch.hpp"
+#include "platform/floating_point_state.hpp"
 
 namespace mha {
 namespace {
+
+std::shared_ptr<const PackedAttention> pack(const MultiHeadAttentionConfig& config,
+                                            const MultiHeadAttentionWeights& weights) {
+  const FloatingPointState state(Subnormals::kept);
+  return std::make_shared<const PackedAttention>(validate(config, weights), weights);
+}
 
 void run(const PackedAttention& layer, const LayerArguments& a) {
   const Index batch = a.query.extents[0], query_length = a.query.extents[1];
@@ -38,12 +45,13 @@ void run(const PackedAttention& layer, const LayerArguments& a) {
 }  // namespace
 
 MultiHeadAttention::MultiHeadAttention(const MultiHeadAttentionConfig& config, const MultiHeadAttentionWeights& weights)
-    : packed_(std::make_shared<const PackedAttention>(validate(config, weights), weights)) {}
+    : packed_(pack(config, weights)) {}
 
 const MultiHeadAttentionConfig& MultiHeadAttention::config() const { return packed_->config; }
 DType MultiHeadAttention::dtype() const { return packed_->dtype(); }
 
 void MultiHeadAttention::copy_weights(const WeightOutputs& outputs) const {
+  const FloatingPointState state(Subnormals::kept);
   validate(*this, outputs);
   packed_->unpack(outputs);
 }
@@ -51,12 +59,14 @@ void MultiHeadAttention::copy_weights(const WeightOutputs& outputs) const {
 void MultiHeadAttention::forward(const TensorView& query, const TensorView& key, const TensorView& value,
                                  const MutableTensorView& out, const MutableTensorView& weights,
                                  const AttentionOptions& options) const {
+  const FloatingPointState state;
   run(*packed_, validate(config(), dtype(), {query, key, value, out, weights, options}));
 }
 
 void MultiHeadAttention::forward_varlen(const TensorView& query, const TensorView& key, const TensorView& value,
                                         const RaggedBatch& batch, const MutableTensorView& out,
                                         const AttentionOptions& options) const {
+  const FloatingPointState state;
   LayerArguments arguments{query, key, value, out, {}, options};
   arguments.ragged = &batch;
   run(*packed_, validate(config(), dtype(), arguments));
@@ -65,19 +75,24 @@ void MultiHeadAttention::forward_varlen(const TensorView& query, const TensorVie
 void MultiHeadAttention::forward(const TensorView& query, const TensorView& key, const TensorView& value,
                                  KVCache& cache, const MutableTensorView& out, const MutableTensorView& weights,
                                  const AttentionOptions& options, const std::int64_t* new_lengths) const {
+  const FloatingPointState state;
   run(*packed_, validate(config(), dtype(), {query, key, value, out, weights, options, &cache, &cache, new_lengths}));
 }
 
 void MultiHeadAttention::attend(const TensorView& query, const KVCache& cache, const MutableTensorView& out,
                                 const MutableTensorView& weights, const AttentionOptions& options) const {
+  const FloatingPointState state;
   run(*packed_, validate(config(), dtype(), {query, {}, {}, out, weights, options, &cache}));
 }
 
 void MultiHeadAttention::append_to(KVCache& cache, const TensorView& key, const TensorView& value,
                                    const std::int64_t* new_lengths, int num_threads) const {
+  const FloatingPointState state;
   AttentionOptions options;
   options.num_threads = num_threads;
-  run(*packed_, validate(config(), dtype(), {{}, key, value, {}, {}, options, &cache, &cache, new_lengths}));
+  LayerArguments arguments{{}, key, value, {}, {}, options, &cache, &cache, new_lengths};
+  arguments.appends_only = true;
+  run(*packed_, validate(config(), dtype(), arguments));
 }
 
 }  // namespace mha

@@ -8,6 +8,7 @@
 #include "execute/row_steps.hpp"
 #include "mha/transformer.hpp"
 #include "platform/dispatch.hpp"
+#include "platform/floating_point_state.hpp"
 #include "views/copy_elements.hpp"
 #include "weights/packed_feed_forward.hpp"
 
@@ -58,6 +59,7 @@ LayerNorm::LayerNorm(const TensorView& weight, const TensorView& bias, double ep
 }
 
 void LayerNorm::forward(const TensorView& x, const MutableTensorView& out, int num_threads) const {
+  const FloatingPointState state;
   validate_rows("LayerNorm", dtype(), embed_dim(), x, out);
   RowCall call(SizedRowCall(dtype(), x, out, num_threads, kNormWork * double(embed_dim())));
   call.steps.normalize(weights_.get(), call.x(), {}, {}, call.out());
@@ -77,11 +79,13 @@ void LayerNorm::copy_weights(const MutableTensorView& weight, const MutableTenso
 }
 
 FeedForward::FeedForward(const FeedForwardWeights& weights, Activation activation, WeightFormat weight_format) {
+  const FloatingPointState state(Subnormals::kept);
   validate_feed_forward(weights, weight_format);
   packed_ = std::make_shared<const PackedFeedForward>(weights, activation, weight_format);
 }
 
 void FeedForward::forward(const TensorView& x, const MutableTensorView& out, int num_threads) const {
+  const FloatingPointState state;
   validate_rows("FeedForward", dtype(), embed_dim(), x, out);
   SizedRowCall sized(dtype(), x, out, num_threads, packed_->work(1));
   const Rows hidden = sized.steps.buffer(feedforward_dim(), sized.layout);
@@ -101,6 +105,7 @@ DType FeedForward::dtype() const { return packed_->up.dtype(); }
 WeightFormat FeedForward::weight_format() const { return packed_->up.format(); }
 
 void FeedForward::copy_weights(const WeightOutputs& outputs) const {
+  const FloatingPointState state(Subnormals::kept);
   validate(*this, outputs);
   packed_->unpack(outputs);
 }

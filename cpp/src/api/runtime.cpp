@@ -6,6 +6,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "platform/found_once.hpp"
 #include "platform/thread_count.hpp"
 
 namespace mha {
@@ -13,10 +14,7 @@ namespace {
 
 std::atomic<int> chosen_threads{0};  // by set_num_threads()
 
-const ThreadCount& default_threads() {
-  static const ThreadCount threads = default_thread_count();
-  return threads;
-}
+const ThreadCount& default_threads() { return found_once<ThreadCount, default_thread_count>(); }
 
 }  // namespace
 

@@ -10,6 +10,7 @@
 #include "execute/dense_rows.hpp"
 #include "execute/transformer_layer_call.hpp"
 #include "platform/dispatch.hpp"
+#include "platform/floating_point_state.hpp"
 #include "views/ragged_batch.hpp"
 
 namespace mha {
@@ -75,6 +76,7 @@ PartsOfCall parts_of(const StackOfLayers& stack, Index i, const StackArguments& 
 }
 
 void run(const StackOfLayers& stack, const StackArguments& given) {
+  const FloatingPointState state;
   const StackArguments a = validate(stack.sizes, stack.count(), given);
   const KernelTable& table = active_kernels();
   Layout rows_layout;
@@ -109,9 +111,11 @@ void run(const StackOfLayers& stack, const StackArguments& given) {
     const TransformerLayerCall call(sized, memory, x, a.extras.memory, out);
     Phase phases[kMostLayerPhases];
     run_phases(phases, call.phases(phases), threads);
-    call.finish();
     x = out;
   }
+  // Not before now: a call that is cancelled in its last layer has grown no cache.
+  for (Index i = 0; a.extras.caches && i < stack.count(); ++i)
+    a.extras.caches[i]->advance(a.x.extents[1], a.extras.new_lengths);
   rows.scatter();
 }
 

@@ -26,17 +26,17 @@ static_assert(static_cast<int>(ScoreStage::scaled) == MHA_SCORES_SCALED &&
 // No allocation, which might be what has failed. Longer sentences are cut; shapes come first in them.
 thread_local char last_error[1024] = "";
 
-mha_status failed(mha_status status, const char* sentence) {
-  std::snprintf(last_error, sizeof last_error, "%s", sentence);
+mha_status failed(mha_status status, const char* sentence, const char* function = nullptr) {
+  std::snprintf(last_error, sizeof last_error, "%s%s%s", function ? function : "", function ? ": " : "", sentence);
   return status;
 }
 
 // A field of AttentionOptions from that of mha_attention_options, and back, where tensors are not given by default.
 template <class T>
-void assign(T& to, T from) {
+void assign(T& to, T from, const char* = nullptr) {
   to = from;
 }
-void assign(TensorView& to, const mha_tensor* from) { to = view(from); }
+void assign(TensorView& to, const mha_tensor* from, const char* name) { to = view(from, name); }
 void assign(const mha_tensor*& to, const TensorView&) { to = nullptr; }
 
 }  // namespace
@@ -46,15 +46,19 @@ mha_status success() noexcept {
   return MHA_OK;
 }
 
-mha_status failure() noexcept {
+mha_status failure(const char* function) noexcept {
   try {
     throw;
+  } catch (const Refusal& refusal) {
+    return failed(refusal.status, refusal.sentence.c_str(), function);
   } catch (const DTypeError& error) {
     return failed(MHA_DTYPE_ERROR, error.what());
   } catch (const std::invalid_argument& error) {
     return failed(MHA_INVALID_ARGUMENT, error.what());
   } catch (const std::bad_alloc& error) {
     return failed(MHA_OUT_OF_MEMORY, error.what());
+  } catch (const Cancelled& error) {
+    return failed(MHA_CANCELLED, error.what());
   } catch (const std::exception& error) {
     return failed(MHA_OTHER_ERROR, error.what());
   } catch (...) {
@@ -62,28 +66,16 @@ mha_status failure() noexcept {
   }
 }
 
-void refuse_null(const std::string& name) { throw std::invalid_argument(name + ": a null pointer"); }
+void refuse_null(const std::string& name) { throw Refusal{MHA_INVALID_ARGUMENT, name + ": a null pointer"}; }
 
-DType dtype_of(mha_dtype dtype) {
-  if (dtype < 0 || dtype > MHA_DTYPE_int8)
-    throw DTypeError("mha_dtype: expected 0 to " + std::to_string(MHA_DTYPE_int8) + "; got " + std::to_string(dtype));
-  return static_cast<DType>(dtype);
-}
-
-WeightFormat weight_format_of(mha_weight_format format) {
-  if (format < MHA_WEIGHT_FORMAT_PLAIN || format >= kNumWeightFormats)
-    throw std::invalid_argument("mha_weight_format: expected 0 to " + std::to_string(kNumWeightFormats - 1) + "; got " +
-                                std::to_string(format));
-  return static_cast<WeightFormat>(format);
-}
-
-MutableTensorView view(const mha_tensor* tensor) {
+MutableTensorView view(const mha_tensor* tensor, const char* name) {
   MutableTensorView result;
   if (tensor == nullptr) return result;
   if (tensor->rank < 0 || tensor->rank > kMaxRank)
-    throw std::invalid_argument("mha_tensor rank: expected 0 to 4; got " + std::to_string(tensor->rank));
+    throw Refusal{MHA_INVALID_ARGUMENT,
+                  name + std::string(": rank must be 0 to 4; got ") + std::to_string(tensor->rank)};
   result.data = tensor->data;
-  result.dtype = dtype_of(tensor->dtype);
+  result.dtype = dtype_of(name, tensor->dtype);
   result.rank = tensor->rank;
   for (int axis = 0; axis < tensor->rank; ++axis) {
     result.extents[axis] = tensor->extents[axis];
@@ -95,7 +87,7 @@ MutableTensorView view(const mha_tensor* tensor) {
 AttentionOptions options_of(const mha_attention_options* from) {
   AttentionOptions options;
   if (from == nullptr) return options;
-#define MHA_OPTION(field, type, argument, reading) assign(options.field, from->field);
+#define MHA_OPTION(field, type, argument, reading) assign(options.field, from->field, #field);
 #include "mha/attention_options.def"
 #undef MHA_OPTION
   options.num_threads = from->num_threads;
@@ -121,8 +113,8 @@ RaggedBatch batch_of(const mha_ragged_batch* batch) {
 /// MultiHeadAttentionWeights, or the outputs of the same names.
 template <class View>
 BasicMultiHeadAttentionWeights<View> weights_of(const mha_layer_weights& w) {
-  return {linear_of<View>(w.query), linear_of<View>(w.key), linear_of<View>(w.value),
-          linear_of<View>(w.out),   view(w.added_key),      view(w.added_value)};
+  return {linear_of<View>(w.query, "query"), linear_of<View>(w.key, "key"),  linear_of<View>(w.value, "value"),
+          linear_of<View>(w.out, "out"),     view(w.added_key, "added_key"), view(w.added_value, "added_value")};
 }
 
 const MultiHeadAttention& layer_of(const mha_layer* layer) { return object(layer, "layer"); }
@@ -130,13 +122,14 @@ KVCache& cache_of(mha_cache* cache) { return object(cache, "cache"); }
 
 /// What `call` returns, or `otherwise`, if it throws.
 template <class Value, class Call>
-auto value_or(Value otherwise, Call call) noexcept {
+auto value_or(const char* function, Value otherwise, Call call) noexcept {
   decltype(call()) value = otherwise;
-  guarded([&] { value = call(); });
+  guarded(function, [&] { value = call(); });
   return value;
 }
 
 thread_local std::optional<ExecutorScope> chosen_executor;
+thread_local std::optional<CancellationScope> chosen_cancellation;
 
 }  // namespace
 }  // namespace mha::c_api
@@ -151,37 +144,44 @@ const char* mha_version() noexcept { return MHA_VERSION; }
 int mha_num_built_isas() noexcept { return num_built_isas(); }
 
 const char* mha_built_isa(int index) noexcept {
-  return value_or(nullptr, [&] { return built_isa(index); });
+  return value_or(__func__, nullptr, [&] { return built_isa(index); });
 }
 
 bool mha_isa_supported(int index) noexcept {
-  return value_or(false, [&] { return isa_supported(index); });
+  return value_or(__func__, false, [&] { return isa_supported(index); });
 }
 
-const char* mha_active_isa() noexcept { return value_or(nullptr, &active_isa); }
-const char* mha_active_isa_reason() noexcept { return value_or(nullptr, &active_isa_reason); }
+const char* mha_active_isa() noexcept { return value_or(__func__, nullptr, &active_isa); }
+const char* mha_active_isa_reason() noexcept { return value_or(__func__, nullptr, &active_isa_reason); }
 const char* mha_last_used_isa() noexcept { return last_used_isa(); }
 
 mha_status mha_set_isa(const char* name) noexcept {
-  return guarded([&] { set_isa(name); });
+  return guarded(__func__, [&] { set_isa(name); });
 }
 
 int mha_num_threads() noexcept { return num_threads(); }
 const char* mha_num_threads_reason() noexcept { return num_threads_reason(); }
 
 mha_status mha_set_num_threads(int n) noexcept {
-  return guarded([&] { set_num_threads(n); });
+  return guarded(__func__, [&] { set_num_threads(n); });
 }
 
 bool mha_in_forked_child() noexcept { return in_forked_child(); }
 size_t mha_scratch_bytes() noexcept { return scratch_bytes(); }
 
 mha_status mha_set_executor(const mha_executor* executor) noexcept {
-  return guarded([&] {
+  return guarded(__func__, [&] {
     if (executor != nullptr) ExecutorScope({executor->parallel_for, executor->state, executor->num_threads});  // checks
     chosen_executor.reset();
     if (executor != nullptr)
       chosen_executor.emplace(Executor{executor->parallel_for, executor->state, executor->num_threads});
+  });
+}
+
+mha_status mha_set_cancellation(bool (*should_cancel)(void* state), void* state) noexcept {
+  return guarded(__func__, [&] {
+    chosen_cancellation.reset();
+    if (should_cancel != nullptr) chosen_cancellation.emplace(should_cancel, state);
   });
 }
 
@@ -192,7 +192,7 @@ mha_tensor mha_dense(const void* data, mha_dtype dtype, int rank, const ptrdiff_
   for (int axis = rank; axis-- > 0;) {
     tensor.extents[axis] = extents[axis];
     tensor.strides[axis] = stride;
-    stride *= extents[axis];
+    stride = saturated_product(stride, extents[axis]);
   }
   return tensor;
 }
@@ -210,8 +210,9 @@ mha_attention_options mha_default_options() noexcept {
 mha_status mha_scaled_dot_product_attention(const mha_tensor* query, const mha_tensor* key, const mha_tensor* value,
                                             const mha_tensor* out, const mha_tensor* lse,
                                             const mha_attention_options* options) noexcept {
-  return guarded([&] {
-    scaled_dot_product_attention(view(query), view(key), view(value), view(out), view(lse), options_of(options));
+  return guarded(__func__, [&] {
+    scaled_dot_product_attention(view(query, "query"), view(key, "key"), view(value, "value"), view(out, "out"),
+                                 view(lse, "lse"), options_of(options));
   });
 }
 
@@ -219,47 +220,46 @@ mha_status mha_scaled_dot_product_attention_varlen(const mha_tensor* query, cons
                                                    const mha_tensor* value, const mha_ragged_batch* batch,
                                                    const mha_tensor* out, const mha_tensor* lse,
                                                    const mha_attention_options* options) noexcept {
-  return guarded([&] {
-    scaled_dot_product_attention_varlen(view(query), view(key), view(value), batch_of(batch), view(out), view(lse),
-                                        options_of(options));
+  return guarded(__func__, [&] {
+    scaled_dot_product_attention_varlen(view(query, "query"), view(key, "key"), view(value, "value"), batch_of(batch),
+                                        view(out, "out"), view(lse, "lse"), options_of(options));
   });
 }
 
 mha_status mha_attention_weights(const mha_tensor* query, const mha_tensor* key, const mha_tensor* weights,
                                  const mha_attention_options* options, mha_score_stage stage) noexcept {
-  return guarded([&] {
-    if (stage < MHA_SCORES_SCALED || stage > MHA_WEIGHTS)
-      throw std::invalid_argument("mha_score_stage: expected 0 to 3; got " + std::to_string(stage));
-    attention_weights(view(query), view(key), view(weights), options_of(options), static_cast<ScoreStage>(stage));
+  return guarded(__func__, [&] {
+    attention_weights(view(query, "query"), view(key, "key"), view(weights, "weights"), options_of(options),
+                      enumerator<ScoreStage>("stage", "mha_score_stage", stage, MHA_WEIGHTS + 1));
   });
 }
 
 mha_status mha_attention_statistics(const mha_tensor* query, const mha_tensor* key, const mha_statistics* results,
                                     const mha_attention_options* options) noexcept {
-  return guarded([&] {
+  return guarded(__func__, [&] {
     const mha_statistics& wanted = given(results, "results");
-    attention_statistics(view(query), view(key),
-                         {view(wanted.entropy), view(wanted.max_weight), wanted.max_key, view(wanted.mean_distance),
-                          view(wanted.received_weight)},
+    attention_statistics(view(query, "query"), view(key, "key"),
+                         {view(wanted.entropy, "entropy"), view(wanted.max_weight, "max_weight"), wanted.max_key,
+                          view(wanted.mean_distance, "mean_distance"), view(wanted.received_weight, "received_weight")},
                          options_of(options));
   });
 }
 
 mha_status mha_merge_attention(const mha_tensor* outs, const mha_tensor* lses, ptrdiff_t shards, const mha_tensor* out,
                                const mha_tensor* lse, int num_threads) noexcept {
-  return guarded([&] {
-    const std::vector<TensorView> shard_outs = views_of<TensorView>(&given(outs, "outs"), shards),
-                                  shard_lses = views_of<TensorView>(&given(lses, "lses"), shards);
-    merge_attention(shard_outs.data(), shard_lses.data(), shards, view(out), view(lse), num_threads);
+  return guarded(__func__, [&] {
+    const std::vector<TensorView> shard_outs = views_of<TensorView>(&given(outs, "outs"), shards, "outs"),
+                                  shard_lses = views_of<TensorView>(&given(lses, "lses"), shards, "lses");
+    merge_attention(shard_outs.data(), shard_lses.data(), shards, view(out, "out"), view(lse, "lse"), num_threads);
   });
 }
 
 mha_status mha_cache_create(const mha_cache_config* config, mha_cache** cache) noexcept {
-  return guarded([&] {
+  return guarded(__func__, [&] {
     const mha_cache_config& from = given(config, "config");
     create(cache, "cache",
            KVCacheConfig{from.batch_size, from.num_kv_heads, from.capacity, from.head_dim, from.value_head_dim,
-                         dtype_of(from.dtype)});
+                         dtype_of("dtype", from.dtype)});
   });
 }
 
@@ -279,48 +279,49 @@ mha_tensor mha_cache_values(mha_cache* cache) noexcept { return tensor_of(object
 
 mha_status mha_cache_append(mha_cache* cache, const mha_tensor* key, const mha_tensor* value,
                             const int64_t* new_lengths) noexcept {
-  return guarded([&] { cache_of(cache).append(view(key), view(value), new_lengths); });
+  return guarded(__func__, [&] { cache_of(cache).append(view(key, "key"), view(value, "value"), new_lengths); });
 }
 
 mha_status mha_cache_assign(mha_cache* cache, const mha_tensor* key, const mha_tensor* value,
                             const int64_t* new_lengths) noexcept {
-  return guarded([&] { cache_of(cache).assign(view(key), view(value), new_lengths); });
+  return guarded(__func__, [&] { cache_of(cache).assign(view(key, "key"), view(value, "value"), new_lengths); });
 }
 
 mha_status mha_cache_advance(mha_cache* cache, ptrdiff_t count, const int64_t* new_lengths) noexcept {
-  return guarded([&] { cache_of(cache).advance(count, new_lengths); });
+  return guarded(__func__, [&] { cache_of(cache).advance(count, new_lengths); });
 }
 
 mha_status mha_cache_rollback(mha_cache* cache, const int64_t* counts) noexcept {
-  return guarded([&] { cache_of(cache).rollback(&given(counts, "counts")); });
+  return guarded(__func__, [&] { cache_of(cache).rollback(&given(counts, "counts")); });
 }
 
 mha_status mha_cache_rollback_by(mha_cache* cache, int64_t count) noexcept {
-  return guarded([&] { cache_of(cache).rollback(count); });
+  return guarded(__func__, [&] { cache_of(cache).rollback(count); });
 }
 
 mha_status mha_cache_reorder(mha_cache* cache, const int64_t* index) noexcept {
-  return guarded([&] { cache_of(cache).reorder(&given(index, "index")); });
+  return guarded(__func__, [&] { cache_of(cache).reorder(&given(index, "index")); });
 }
 
 mha_status mha_cache_keep_last(mha_cache* cache, int64_t count) noexcept {
-  return guarded([&] { cache_of(cache).keep_last(count); });
+  return guarded(__func__, [&] { cache_of(cache).keep_last(count); });
 }
 
 mha_status mha_cache_clear(mha_cache* cache) noexcept {
-  return guarded([&] { cache_of(cache).clear(); });
+  return guarded(__func__, [&] { cache_of(cache).clear(); });
 }
 
 mha_status mha_layer_create(const mha_layer_config* config, const mha_layer_weights* weights,
                             mha_layer** layer) noexcept {
-  return guarded([&] {
+  return guarded(__func__, [&] {
     const mha_layer_config& c = given(config, "config");
     const mha_layer_weights& w = given(weights, "weights");
-    create(
-        layer, "layer",
-        MultiHeadAttentionConfig{c.embed_dim, c.num_heads, c.num_kv_heads, c.head_dim, c.value_head_dim, c.kdim, c.vdim,
-                                 c.out_dim, c.add_bias_kv, c.add_zero_attn, weight_format_of(c.weight_format)},
-        weights_of<TensorView>(w));
+    create(layer, "layer",
+           MultiHeadAttentionConfig{
+               c.embed_dim, c.num_heads, c.num_kv_heads, c.head_dim, c.value_head_dim, c.kdim, c.vdim, c.out_dim,
+               c.add_bias_kv, c.add_zero_attn,
+               enumerator<WeightFormat>("weight_format", "mha_weight_format", c.weight_format, kNumWeightFormats)},
+           weights_of<TensorView>(w));
   });
 }
 
@@ -344,23 +345,25 @@ mha_layer_config mha_layer_config_of(const mha_layer* layer) noexcept {
 mha_dtype mha_layer_dtype(const mha_layer* layer) noexcept { return static_cast<mha_dtype>(object(*layer).dtype()); }
 
 mha_status mha_layer_copy_weights(const mha_layer* layer, const mha_layer_weights* outputs) noexcept {
-  return guarded([&] { layer_of(layer).copy_weights(weights_of<MutableTensorView>(given(outputs, "outputs"))); });
+  return guarded(__func__,
+                 [&] { layer_of(layer).copy_weights(weights_of<MutableTensorView>(given(outputs, "outputs"))); });
 }
 
 mha_status mha_layer_forward(const mha_layer* layer, const mha_tensor* query, const mha_tensor* key,
                              const mha_tensor* value, const mha_tensor* out, const mha_tensor* weights,
                              const mha_attention_options* options) noexcept {
-  return guarded([&] {
-    layer_of(layer).forward(view(query), view(key), view(value), view(out), view(weights), options_of(options));
+  return guarded(__func__, [&] {
+    layer_of(layer).forward(view(query, "query"), view(key, "key"), view(value, "value"), view(out, "out"),
+                            view(weights, "weights"), options_of(options));
   });
 }
 
 mha_status mha_layer_forward_varlen(const mha_layer* layer, const mha_tensor* query, const mha_tensor* key,
                                     const mha_tensor* value, const mha_ragged_batch* batch, const mha_tensor* out,
                                     const mha_attention_options* options) noexcept {
-  return guarded([&] {
-    layer_of(layer).forward_varlen(view(query), view(key), view(value), batch_of(batch), view(out),
-                                   options_of(options));
+  return guarded(__func__, [&] {
+    layer_of(layer).forward_varlen(view(query, "query"), view(key, "key"), view(value, "value"), batch_of(batch),
+                                   view(out, "out"), options_of(options));
   });
 }
 
@@ -368,21 +371,24 @@ mha_status mha_layer_forward_cached(const mha_layer* layer, const mha_tensor* qu
                                     const mha_tensor* value, mha_cache* cache, const mha_tensor* out,
                                     const mha_tensor* weights, const mha_attention_options* options,
                                     const int64_t* new_lengths) noexcept {
-  return guarded([&] {
-    layer_of(layer).forward(view(query), view(key), view(value), cache_of(cache), view(out), view(weights),
-                            options_of(options), new_lengths);
+  return guarded(__func__, [&] {
+    layer_of(layer).forward(view(query, "query"), view(key, "key"), view(value, "value"), cache_of(cache),
+                            view(out, "out"), view(weights, "weights"), options_of(options), new_lengths);
   });
 }
 
 mha_status mha_layer_attend(const mha_layer* layer, const mha_tensor* query, const mha_cache* cache,
                             const mha_tensor* out, const mha_tensor* weights,
                             const mha_attention_options* options) noexcept {
-  return guarded([&] {
-    layer_of(layer).attend(view(query), object(cache, "cache"), view(out), view(weights), options_of(options));
+  return guarded(__func__, [&] {
+    layer_of(layer).attend(view(query, "query"), object(cache, "cache"), view(out, "out"), view(weights, "weights"),
+                           options_of(options));
   });
 }
 
 mha_status mha_layer_append_to(const mha_layer* layer, mha_cache* cache, const mha_tensor* key, const mha_tensor* value,
                                const int64_t* new_lengths, int num_threads) noexcept {
-  return guarded([&] { layer_of(layer).append_to(cache_of(cache), view(key), view(value), new_lengths, num_threads); });
+  return guarded(__func__, [&] {
+    layer_of(layer).append_to(cache_of(cache), view(key, "key"), view(value, "value"), new_lengths, num_threads);
+  });
 }

@@ -11,21 +11,37 @@ namespace mha::c_api {
 
 /// MHA_OK, and no sentence in mha_last_error().
 mha_status success() noexcept;
-/// What stands for the exception that is being handled, and its sentence in mha_last_error().
-mha_status failure() noexcept;
+/// What stands for the exception that is being handled, and its sentence in mha_last_error(). `function` is its name in
+/// C, for what is refused before there is a call of the C++ API, which names its own.
+mha_status failure(const char* function) noexcept;
 
 template <class Call>
-mha_status guarded(Call call) noexcept {
+mha_status guarded(const char* function, Call call) noexcept {
   try {
     call();
     return success();
   } catch (...) {
-    return failure();
+    return failure(function);
   }
 }
 
-/// @throws std::invalid_argument
+/// An argument that the C++ API cannot be called with: the status, and the sentence without the function.
+struct Refusal {
+  mha_status status;
+  std::string sentence;
+};
+
+/// @throws Refusal
 [[noreturn]] void refuse_null(const std::string& name);
+
+/// A number of the enumeration `type` of C as an enumerator of C++. @throws Refusal, unless it is in [0, count)
+template <class Enum>
+Enum enumerator(const char* name, const char* type, int number, int count, mha_status status = MHA_INVALID_ARGUMENT) {
+  if (number < 0 || number >= count)
+    throw Refusal{status, std::string(name) + ": expected an " + type + ", 0 to " + std::to_string(count - 1) +
+                              "; got " + std::to_string(number)};
+  return static_cast<Enum>(number);
+}
 
 template <class T>
 T& given(T* pointer, const char* name) {
@@ -115,20 +131,21 @@ class Objects {
   Object<Handle>* const* data_ = nullptr;
 };
 
-DType dtype_of(mha_dtype dtype);
-WeightFormat weight_format_of(mha_weight_format format);
-/// Empty for null.
-MutableTensorView view(const mha_tensor* tensor);
+inline DType dtype_of(const char* name, mha_dtype dtype) {
+  return enumerator<DType>(name, "mha_dtype", dtype, MHA_DTYPE_int8 + 1, MHA_DTYPE_ERROR);
+}
+/// Empty for null. `name` is that of the argument or field, for messages, as it is in what follows.
+MutableTensorView view(const mha_tensor* tensor, const char* name);
 /// One for each of `count` tensors; none, if `tensors` is null.
 template <class View>
-std::vector<View> views_of(const mha_tensor* tensors, Index count) {
+std::vector<View> views_of(const mha_tensor* tensors, Index count, const char* name) {
   std::vector<View> views;
-  for (Index i = 0; tensors != nullptr && i < count; ++i) views.push_back(view(&tensors[i]));
+  for (Index i = 0; tensors != nullptr && i < count; ++i) views.push_back(view(&tensors[i], name));
   return views;
 }
 template <class View>
-BasicLinearWeights<View> linear_of(const mha_linear_weights& from) {
-  return {view(from.weight), view(from.bias), view(from.scale)};
+BasicLinearWeights<View> linear_of(const mha_linear_weights& from, const char* name) {
+  return {view(from.weight, name), view(from.bias, name), view(from.scale, name)};
 }
 /// The defaults for null.
 AttentionOptions options_of(const mha_attention_options* from);

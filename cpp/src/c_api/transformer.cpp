@@ -21,7 +21,7 @@ const FeedForward& feed_forward_of(const mha_feed_forward* layer) { return objec
 /// FeedForwardWeights, or the outputs of the same names.
 template <class View>
 BasicFeedForwardWeights<View> weights_of(const mha_feed_forward_weights& w) {
-  return {linear_of<View>(w.up), linear_of<View>(w.down)};
+  return {linear_of<View>(w.up, "up"), linear_of<View>(w.down, "down")};
 }
 
 /// The part `name` of layers[i].
@@ -43,15 +43,13 @@ const Handle* handle_or_null(const std::optional<Part>& part) {
 }
 
 TransformerLayer layer_of(const mha_transformer_layer& parts, Index i) {
-  if (parts.norm_placement < MHA_NORM_AFTER || parts.norm_placement > MHA_NORM_BEFORE)
-    throw std::invalid_argument("mha_norm_placement: expected 0 or 1; got " + std::to_string(parts.norm_placement));
   return {part(parts.self_attention, i, "self_attention"),
           optional_part(parts.cross_attention),
           part(parts.feed_forward, i, "feed_forward"),
           part(parts.norm1, i, "norm1"),
           part(parts.norm2, i, "norm2"),
           optional_part(parts.norm3),
-          static_cast<NormPlacement>(parts.norm_placement)};
+          enumerator<NormPlacement>("norm_placement", "mha_norm_placement", parts.norm_placement, MHA_NORM_BEFORE + 1)};
 }
 
 /// One for each of `count`; none, if there is no array.
@@ -74,35 +72,35 @@ using namespace mha;
 using namespace mha::c_api;
 
 mha_status mha_sinusoidal_positions(const mha_tensor* out, int64_t first_position) noexcept {
-  return guarded([&] { sinusoidal_positions(view(out), first_position); });
+  return guarded(__func__, [&] { sinusoidal_positions(view(out, "out"), first_position); });
 }
 
 mha_status mha_embed_tokens(const int64_t* tokens, const int64_t* cu_seqlens, ptrdiff_t batch_size,
                             const mha_embedding_tables* tables, const mha_tensor* out, int num_threads) noexcept {
-  return guarded([&] {
+  return guarded(__func__, [&] {
     const mha_embedding_tables& t = given(tables, "tables");
-    const MutableTensorView rows = view(out);
-    if (rows.extents[0] > 0) given(tokens, "tokens");
     embed_tokens(tokens, cu_seqlens, batch_size,
-                 {view(t.words), view(t.positions), view(t.norm_weight), view(t.norm_bias), t.norm_eps}, rows,
-                 num_threads);
+                 {view(t.words, "words"), view(t.positions, "positions"), view(t.norm_weight, "norm_weight"),
+                  view(t.norm_bias, "norm_bias"), t.norm_eps},
+                 view(out, "out"), num_threads);
   });
 }
 
 mha_status mha_mean_pool(const mha_tensor* x, const int64_t* cu_seqlens, ptrdiff_t batch_size, bool normalize,
                          const mha_tensor* out, int num_threads) noexcept {
-  return guarded([&] { mean_pool(view(x), cu_seqlens, batch_size, normalize, view(out), num_threads); });
+  return guarded(__func__,
+                 [&] { mean_pool(view(x, "x"), cu_seqlens, batch_size, normalize, view(out, "out"), num_threads); });
 }
 
 mha_status mha_norm_create(const mha_tensor* weight, const mha_tensor* bias, double eps, mha_norm** norm) noexcept {
-  return guarded([&] { create(norm, "norm", view(weight), view(bias), eps); });
+  return guarded(__func__, [&] { create(norm, "norm", view(weight, "weight"), view(bias, "bias"), eps); });
 }
 
 void mha_norm_destroy(mha_norm* norm) noexcept { destroy(norm); }
 
 mha_status mha_norm_forward(const mha_norm* norm, const mha_tensor* x, const mha_tensor* out,
                             int num_threads) noexcept {
-  return guarded([&] { norm_of(norm).forward(view(x), view(out), num_threads); });
+  return guarded(__func__, [&] { norm_of(norm).forward(view(x, "x"), view(out, "out"), num_threads); });
 }
 
 ptrdiff_t mha_norm_embed_dim(const mha_norm* norm) noexcept { return object(*norm).embed_dim(); }
@@ -111,16 +109,15 @@ bool mha_norm_has_bias(const mha_norm* norm) noexcept { return object(*norm).has
 mha_dtype mha_norm_dtype(const mha_norm* norm) noexcept { return static_cast<mha_dtype>(object(*norm).dtype()); }
 
 mha_status mha_norm_copy_weights(const mha_norm* norm, const mha_tensor* weight, const mha_tensor* bias) noexcept {
-  return guarded([&] { norm_of(norm).copy_weights(view(weight), view(bias)); });
+  return guarded(__func__, [&] { norm_of(norm).copy_weights(view(weight, "weight"), view(bias, "bias")); });
 }
 
 mha_status mha_feed_forward_create(const mha_feed_forward_weights* weights, mha_activation activation,
                                    mha_weight_format weight_format, mha_feed_forward** feed_forward) noexcept {
-  return guarded([&] {
-    if (activation < MHA_ACTIVATION_NONE || activation > MHA_ACTIVATION_GELU_TANH)
-      throw std::invalid_argument("mha_activation: expected 0 to 3; got " + std::to_string(activation));
+  return guarded(__func__, [&] {
     create(feed_forward, "feed_forward", weights_of<TensorView>(given(weights, "weights")),
-           static_cast<Activation>(activation), weight_format_of(weight_format));
+           enumerator<Activation>("activation", "mha_activation", activation, MHA_ACTIVATION_GELU_TANH + 1),
+           enumerator<WeightFormat>("weight_format", "mha_weight_format", weight_format, kNumWeightFormats));
   });
 }
 
@@ -128,7 +125,7 @@ void mha_feed_forward_destroy(mha_feed_forward* feed_forward) noexcept { destroy
 
 mha_status mha_feed_forward_forward(const mha_feed_forward* feed_forward, const mha_tensor* x, const mha_tensor* out,
                                     int num_threads) noexcept {
-  return guarded([&] { feed_forward_of(feed_forward).forward(view(x), view(out), num_threads); });
+  return guarded(__func__, [&] { feed_forward_of(feed_forward).forward(view(x, "x"), view(out, "out"), num_threads); });
 }
 
 ptrdiff_t mha_feed_forward_embed_dim(const mha_feed_forward* layer) noexcept { return object(*layer).embed_dim(); }
@@ -149,13 +146,14 @@ mha_weight_format mha_feed_forward_weight_format(const mha_feed_forward* layer) 
 
 mha_status mha_feed_forward_copy_weights(const mha_feed_forward* feed_forward,
                                          const mha_feed_forward_weights* outputs) noexcept {
-  return guarded(
-      [&] { feed_forward_of(feed_forward).copy_weights(weights_of<MutableTensorView>(given(outputs, "outputs"))); });
+  return guarded(__func__, [&] {
+    feed_forward_of(feed_forward).copy_weights(weights_of<MutableTensorView>(given(outputs, "outputs")));
+  });
 }
 
 mha_status mha_transformer_create(const mha_transformer_layer* layers, ptrdiff_t count, const mha_norm* final_norm,
                                   mha_transformer** transformer) noexcept {
-  return guarded([&] {
+  return guarded(__func__, [&] {
     std::vector<TransformerLayer> stack;
     if (count > 0) given(layers, "layers");
     for (Index i = 0; i < count; ++i) stack.push_back(layer_of(layers[i], i));
@@ -168,17 +166,17 @@ void mha_transformer_destroy(mha_transformer* transformer) noexcept { destroy(tr
 mha_status mha_transformer_forward(const mha_transformer* transformer, const mha_tensor* x, const mha_tensor* out,
                                    const mha_attention_options* options,
                                    const mha_transformer_extras* extras) noexcept {
-  return guarded([&] {
+  return guarded(__func__, [&] {
     const TransformerStack& stack = object(transformer, "transformer");
     const Index count = stack.num_layers();
     const mha_transformer_extras& e = extras == nullptr ? mha_transformer_extras{} : *extras;
     const Objects memory_caches(e.memory_caches, count, "memory_caches");
     const std::vector<AttentionOptions> layer_options = options_of_layers(e.layer_options, count);
     const Objects caches(e.caches, count, "caches");
-    const std::vector<MutableTensorView> weights = views_of<MutableTensorView>(e.weights, count);
-    stack.forward(view(x), view(out), options_of(options),
-                  {view(e.memory), memory_caches.data(), options_of(e.memory_options), first_of(layer_options),
-                   caches.data(), e.new_lengths, first_of(weights)});
+    const std::vector<MutableTensorView> weights = views_of<MutableTensorView>(e.weights, count, "weights");
+    stack.forward(view(x, "x"), view(out, "out"), options_of(options),
+                  {view(e.memory, "memory"), memory_caches.data(), options_of(e.memory_options),
+                   first_of(layer_options), caches.data(), e.new_lengths, first_of(weights)});
   });
 }
 
@@ -186,10 +184,11 @@ mha_status mha_transformer_forward_varlen(const mha_transformer* transformer, co
                                           const int64_t* cu_seqlens, ptrdiff_t num_sequences, const mha_tensor* out,
                                           const mha_attention_options* options,
                                           const mha_attention_options* layer_options) noexcept {
-  return guarded([&] {
+  return guarded(__func__, [&] {
     const TransformerStack& stack = object(transformer, "transformer");
     const std::vector<AttentionOptions> of_layers = options_of_layers(layer_options, stack.num_layers());
-    stack.forward_varlen(view(x), cu_seqlens, num_sequences, view(out), options_of(options), first_of(of_layers));
+    stack.forward_varlen(view(x, "x"), cu_seqlens, num_sequences, view(out, "out"), options_of(options),
+                         first_of(of_layers));
   });
 }
 

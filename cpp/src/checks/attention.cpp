@@ -1,6 +1,7 @@
 #include "checks/attention.hpp"
 
 #include <cmath>
+#include <limits>
 
 #include "checks/kv_cache.hpp"
 #include "checks/rules.hpp"
@@ -8,9 +9,13 @@
 #include "views/leading_axes.hpp"
 #include "views/memory_overlap.hpp"
 #include "views/ragged_batch.hpp"
+#include "views/sizes.hpp"
 
 namespace mha {
 namespace {
+
+/// A query lies no further from the first key: then its position, and its distance from any key, fit 64 bits.
+constexpr std::int64_t kFarthest = std::int64_t{1} << 62;
 
 /// Turns the rows of a ragged batch, [N, H, D] or [N, H], into [1, H, N, D] or [1, H, N].
 template <class View>
@@ -49,47 +54,66 @@ void check_apart(const char* function, const KVCache& cache, Named views) {
 /// Checks the options for scores of shape [B, H, Tq, Tk], and broadcasts the masks to that shape. In a ragged batch B
 /// is 1, and Tq and Tk count the rows of all sequences together.
 void check_options(const char* function, AttentionOptions& options, DType dtype, Index batch, Index heads,
-                   Index query_length, Index key_length, const RaggedBatch* ragged) {
+                   Index query_length, Index key_length, const RaggedBatch* ragged, const MaskNames& names = {}) {
   const auto wrong = [&](const std::string& rule) { throw std::invalid_argument(std::string(function) + ": " + rule); };
   const auto shape = [](std::initializer_list<Index> extents) {
     std::string text;
     for (Index extent : extents) text += (text.empty() ? "[" : ", ") + std::to_string(extent);
     return text + "]";
   };
+  const std::pair<const char*, const TensorView&> views[] = {{names.attn_mask, options.attn_mask},
+                                                             {names.key_mask, options.key_mask},
+                                                             {"alibi_slopes", options.alibi_slopes},
+                                                             {"sinks", options.sinks}};
+  for (const auto& [name, view] : views) check_tensor(function, name, view);
   if (TensorView& mask = options.attn_mask; mask) {
     if (mask.dtype != DType::boolean && mask.dtype != dtype)
-      throw DTypeError(std::string(function) + ": attn_mask must be bool or have the dtype of query; got query " +
-                       name_of(dtype) + ", attn_mask " + name_of(mask.dtype));
+      throw DTypeError(std::string(function) + ": " + names.attn_mask +
+                       " must be bool or have the dtype of query; got query " + name_of(dtype) + ", " +
+                       names.attn_mask + " " + name_of(mask.dtype));
     const std::string given = shape_of(mask);
     const Index columns = ragged ? longest_keys(*ragged) : key_length;
     if (!broadcast_to(mask, {batch, heads, query_length, columns}))
-      wrong("attn_mask must broadcast to " +
+      wrong(names.attn_mask + std::string(" must broadcast to ") +
             (ragged ? "[H, Nq, longest Tk] = " + shape({heads, query_length, columns})
                     : "[B, H, Tq, Tk] = " + shape({batch, heads, query_length, columns})) +
-            "; got attn_mask " + given);
+            "; got " + names.attn_mask + " " + given);
   }
   if (TensorView& mask = options.key_mask; mask) {
     if (mask.dtype != DType::boolean)
-      throw DTypeError(std::string(function) + ": key_mask must be bool; got key_mask " + name_of(mask.dtype));
+      throw DTypeError(std::string(function) + ": " + names.key_mask + " must be bool; got " + names.key_mask + " " +
+                       name_of(mask.dtype));
     const std::string given = shape_of(mask);
     if (mask.rank > 2 || !broadcast_to(mask, {batch, key_length}))
-      wrong("key_mask must broadcast to " +
-            (ragged ? "[Nk] = " + shape({key_length}) : "[B, Tk] = " + shape({batch, key_length})) + "; got key_mask " +
-            given);
+      wrong(names.key_mask + std::string(" must broadcast to ") +
+            (ragged ? "[Nk] = " + shape({key_length}) : "[B, Tk] = " + shape({batch, key_length})) + "; got " +
+            names.key_mask + " " + given);
   }
   if (options.key_lengths)
     for (Index b = 0; b < (ragged ? ragged->size : batch); ++b) {
       const std::int64_t keys = ragged ? ragged->cu_seqlens_k[b + 1] - ragged->cu_seqlens_k[b] : key_length;
       if (options.key_lengths[b] < 0 || options.key_lengths[b] > keys)
-        wrong("key_lengths must lie in [0, Tk] = [0, " + std::to_string(keys) + "]; got " +
+        wrong(names.key_lengths + std::string(" must lie in [0, Tk] = [0, ") + std::to_string(keys) + "]; got " +
               std::to_string(options.key_lengths[b]) + " for batch element " + std::to_string(b));
     }
+  for (Index b = 0; b < (options.query_offsets ? (ragged ? ragged->size : batch) : 1); ++b) {
+    const std::int64_t offset = options.query_offsets ? options.query_offsets[b] : options.query_offset;
+    if (offset < -kFarthest || offset > kFarthest)
+      wrong("query_offset must lie in [-2^62, 2^62]; got " + std::to_string(offset) +
+            (options.query_offsets ? " for batch element " + std::to_string(b) : ""));
+  }
   if (options.window_left < -1 || options.window_right < -1)
     wrong("window must be (left, right) with -1 for unbounded; got (" + std::to_string(options.window_left) + ", " +
           std::to_string(options.window_right) + ")");
-  if (std::isinf(options.scale)) wrong("scale must be finite; got " + std::to_string(options.scale));
+  // The exponent of a weight has the factor scale * log2(e), in the dtype of the scores. NaN stands for the default.
+  const DType scores = accumulator_of(dtype);
+  const double largest_scale =
+      (scores == DType::f64 ? std::numeric_limits<double>::max() : double(std::numeric_limits<float>::max())) / 2;
+  if (std::abs(options.scale) > largest_scale)
+    wrong(std::string("scale must be finite, and at most half the largest ") + name_of(scores) + " in magnitude; got " +
+          text_of(options.scale));
   if (!(options.softcap >= 0) || std::isinf(options.softcap))
-    wrong("softcap must be a finite positive number, or 0 for none; got " + std::to_string(options.softcap));
+    wrong("softcap must be a finite positive number, or 0 for none; got " + text_of(options.softcap));
   const auto check_head_values = [&](const char* name, const TensorView& values) {
     if (!values) return;
     if (values.dtype != accumulator_of(dtype))
@@ -107,9 +131,9 @@ void check_options(const char* function, AttentionOptions& options, DType dtype,
 }
 
 /// Checks and brings into shape all arguments but the outputs; of `out` only the dtype is checked.
-void check_inputs(AttentionArguments& a) {
+void check_inputs(AttentionArguments& a, AttentionOutput output) {
   const char* f = a.function;
-  const bool gives_weights = !a.value;
+  const bool gives_weights = output != AttentionOutput::attended_values;
   const char* result = gives_weights ? "weights" : "out";
   const TensorView query = a.query, key = a.key, value = a.value;  // as they were given, for messages
   const Named inputs = {{"query", query}, {"key", key}, {"value", value}};
@@ -129,7 +153,12 @@ void check_inputs(AttentionArguments& a) {
   if (query_batch != key_batch && query_batch != 1 && key_batch != 1)
     fail(f, "query and key must have the same batch size, or one of them 1", inputs);
   if (!gives_weights && a.value.extents[0] != key_batch) fail(f, "value must have the batch size of key", inputs);
-  for (TensorView* view : {&a.query, &a.key, &a.value}) repeat_batch(*view, query_batch == 1 ? key_batch : query_batch);
+  if (query_batch != key_batch) {
+    for (TensorView* view : {&a.query, &a.key, &a.value})
+      repeat_batch(*view, query_batch == 1 ? key_batch : query_batch);
+    check_tensor(f, "query", a.query);
+    check_tensor(f, "key", a.key);
+  }
 
   const auto [batch, heads, query_length, head_dim] = a.query.extents;
   const auto [same_batch, kv_heads, key_length, key_dim] = a.key.extents;
@@ -147,12 +176,12 @@ void check_inputs(AttentionArguments& a) {
 
 }  // namespace
 
-void validate(AttentionArguments& a) {
+void validate(AttentionArguments& a, AttentionOutput output) {
   const char* f = a.function;
-  const bool gives_weights = !a.value;
+  const bool gives_weights = output != AttentionOutput::attended_values;
   const char* result = gives_weights ? "weights" : "out";
   const TensorView query = a.query, key = a.key, value = a.value;  // as they were given, for messages
-  check_inputs(a);
+  check_inputs(a, output);
   const auto [batch, heads, query_length, head_dim] = a.query.extents;
 
   const Index width = gives_weights ? a.key.extents[2] : a.value.extents[3];
@@ -187,7 +216,7 @@ void validate(AttentionArguments& a) {
 StatisticsArguments validate(AttentionArguments inputs, AttentionStatistics r) {
   const char* f = inputs.function;
   const TensorView query = inputs.query;
-  check_inputs(inputs);
+  check_inputs(inputs, AttentionOutput::weights);
   const Index* const sizes = inputs.query.extents;
   const Named arrays = {{"query", inputs.query},
                         {"key", inputs.key},
@@ -218,21 +247,23 @@ StatisticsArguments validate(AttentionArguments inputs, AttentionStatistics r) {
                                                                {"max_key", max_key},
                                                                {"mean_distance", r.mean_distance},
                                                                {"received_weight", r.received_weight}};
+  bool has_elements_to_write = false;
   for (const auto& [name, output] : outputs) {
+    has_elements_to_write = has_elements_to_write || has_elements(output);
     check_output(f, name, output, arrays);
     for (const auto* before = outputs; before->first != name; ++before)
       check_output(f, name, output, {{before->first, before->second}});
   }
-  return {inputs, r};
+  return {inputs, r, has_elements_to_write};
 }
 
 LayerArguments validate(const MultiHeadAttentionConfig& config, DType dtype, LayerArguments a) {
-  const bool appends_only = a.grows && !a.query && !a.out, attends_only = a.cache && !a.grows;
-  const char* f = a.part_of ? a.part_of : appends_only ? "MultiHeadAttention.append_to" : "MultiHeadAttention";
+  const bool attends_only = a.cache && !a.grows;
+  const char* f = a.part_of ? a.part_of : a.appends_only ? "MultiHeadAttention.append_to" : "MultiHeadAttention";
   const TensorView query = a.query, key = a.key, value = a.value;
   const Named inputs = {{"query", query}, {"key", key}, {"value", value}};
   const int most_rank = a.ragged && !a.part_of ? 2 : 3;
-  if (!appends_only) check_rank(f, "query", query, 2, most_rank, inputs);
+  if (!a.appends_only) check_rank(f, "query", query, 2, most_rank, inputs);
   if (!attends_only) {
     check_rank(f, "key", key, 2, most_rank, inputs);
     check_rank(f, "value", value, 2, most_rank, inputs);
@@ -242,12 +273,12 @@ LayerArguments validate(const MultiHeadAttentionConfig& config, DType dtype, Lay
   add_leading_axes(a.query, 3);
   add_leading_axes(a.key, 3);
   add_leading_axes(a.value, 3);
-  const Index batch = appends_only ? a.key.extents[0] : a.query.extents[0];
+  const Index batch = a.appends_only ? a.key.extents[0] : a.query.extents[0];
   const Index query_length = a.query.extents[1];  // 0 if there is no query
   const auto features = [](const char* name, Index count) {
     return std::string(name) + " must have " + std::to_string(count) + " features";
   };
-  if (!appends_only && a.query.extents[2] != config.embed_dim) fail(f, features("query", config.embed_dim), inputs);
+  if (!a.appends_only && a.query.extents[2] != config.embed_dim) fail(f, features("query", config.embed_dim), inputs);
   if (!attends_only) {
     if (a.key.extents[2] != config.kdim) fail(f, features("key", config.kdim), inputs);
     if (a.value.extents[2] != config.vdim) fail(f, features("value", config.vdim), inputs);
@@ -255,29 +286,30 @@ LayerArguments validate(const MultiHeadAttentionConfig& config, DType dtype, Lay
     if (a.value.extents[0] != batch) fail(f, "value must have the batch size of key", inputs);
     if (a.value.extents[1] != a.key.extents[1]) fail(f, "value must have the length of key", inputs);
   }
-  a.key_length =
-      a.cache ? validate_cache(f, *a.cache, config, dtype, a.query, a.key, a.options, a.new_lengths) : a.key.extents[1];
-  if (appends_only) {
+  a.key_length = a.cache ? validate_cache(f, *a.cache, config, dtype, a.query, a.key, a.options, a.new_lengths,
+                                          a.names.key_lengths)
+                         : a.key.extents[1];
+  if (a.appends_only) {
     a.query = {nullptr, dtype, {batch, 0, config.embed_dim}};
     a.out = {nullptr, dtype, {batch, 0, config.out_dim}};
   }
   const Index key_length = a.key_length;
 
   if (a.ragged) check_ragged_batch(f, *a.ragged, query_length, key_length);
-  check_options(f, a.options, dtype, batch, config.num_heads, query_length, key_length, a.ragged);
+  check_options(f, a.options, dtype, batch, config.num_heads, query_length, key_length, a.ragged, a.names);
 
   const MutableTensorView out = a.out, weights = a.weights;
   add_leading_axes(a.out, 3);
   const bool has_shape_of_query =
-      (out.rank == query.rank || appends_only) && has_shape(a.out, {batch, query_length, config.out_dim});
+      (out.rank == query.rank || a.appends_only) && has_shape(a.out, {batch, query_length, config.out_dim});
   if (!a.part_of && !has_shape_of_query)
     fail(f, "out must have the axes of query, ending in " + std::to_string(config.out_dim),
          {{"out", out}, {"query", query}});
   const Named inputs_and_masks = {{"query", a.query},
                                   {"key", a.key},
                                   {"value", a.value},
-                                  {"attn_mask", a.options.attn_mask},
-                                  {"key_mask", a.options.key_mask},
+                                  {a.names.attn_mask, a.options.attn_mask},
+                                  {a.names.key_mask, a.options.key_mask},
                                   {"alibi_slopes", a.options.alibi_slopes},
                                   {"sinks", a.options.sinks}};
   if (!a.part_of) check_output(f, "out", a.out, inputs_and_masks);

@@ -9,7 +9,7 @@ namespace mha {
 
 /// Throws as mha/errors.hpp says, or brings all views to [B, H, T, D], in place: the arguments have a kilobyte, and to
 /// copy them would take a tenth of the time of the smallest call.
-void validate(AttentionArguments& arguments);
+void validate(AttentionArguments& arguments, AttentionOutput output);
 
 /// The same for attention_statistics.
 StatisticsArguments validate(AttentionArguments inputs, AttentionStatistics results);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "checks/rules.hpp"
 #include "views/describe.hpp"
 #include "views/leading_axes.hpp"
 #include "views/memory_overlap.hpp"
@@ -65,6 +66,7 @@ void validate_rollback(const KVCacheConfig& config, const std::int64_t* lengths,
 }
 
 void validate_reorder(const KVCacheConfig& config, const std::int64_t* index) {
+  if (index == nullptr) fail("KVCache.reorder", "index must be given");
   for (Index b = 0; b < config.batch_size; ++b)
     if (index[b] < 0 || index[b] >= config.batch_size)
       fail("KVCache.reorder", "index must name sequences, 0 to " + std::to_string(config.batch_size - 1) + "; got " +
@@ -83,8 +85,9 @@ void validate_tokens(const char* f, const KVCache& cache, TensorView& key, Tenso
                      "; got " + dtypes_of(all));
   const auto check = [&](const char* name, TensorView& view, Index width, const TensorView& memory) {
     const TensorView given = view;
+    check_tensor(f, name, given);
     add_leading_axes(view, 4);
-    if (given.rank < 2 || view.extents[0] != c.batch_size || view.extents[1] != c.num_kv_heads || view.extents[2] < 0 ||
+    if (given.rank < 2 || view.extents[0] != c.batch_size || view.extents[1] != c.num_kv_heads ||
         view.extents[3] != width)
       fail(f, std::string(name) + " must be [" + std::to_string(c.batch_size) + ", " + std::to_string(c.num_kv_heads) +
                   ", T, " + std::to_string(width) + "]; got " + shapes_of(all));
@@ -99,7 +102,7 @@ void validate_tokens(const char* f, const KVCache& cache, TensorView& key, Tenso
 
 Index validate_cache(const char* f, const KVCache& cache, const MultiHeadAttentionConfig& layer, DType dtype,
                      const TensorView& query, const TensorView& key, const AttentionOptions& options,
-                     const std::int64_t* new_lengths) {
+                     const std::int64_t* new_lengths, const char* key_lengths_name) {
   const KVCacheConfig& c = cache.config();
   const Index batch = (query ? query : key).extents[0];
   const bool is_narrower = size_of(c.dtype) < size_of(dtype) && accumulator_of(c.dtype) == dtype;
@@ -113,7 +116,8 @@ Index validate_cache(const char* f, const KVCache& cache, const MultiHeadAttenti
     fail(f, "cache must have the heads of the layer, " +
                 heads_of(layer.num_kv_heads, layer.head_dim, layer.value_head_dim) + "; got " +
                 heads_of(c.num_kv_heads, c.head_dim, c.value_head_dim));
-  if (options.key_lengths) fail(f, "key_lengths are those of the cache and must not be given with one");
+  if (options.key_lengths)
+    fail(f, key_lengths_name + std::string(" are those of the cache and must not be given with one"));
   if (key && (options.query_offsets || options.query_offset != 0))
     fail(f, "query_offset is the length of the cache and must not be given with one");
   if (new_lengths && query && query.extents[1] != key.extents[1])

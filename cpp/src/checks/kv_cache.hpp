@@ -25,9 +25,10 @@ void validate_keep_last(std::int64_t count);
 void validate_tokens(const char* function, const KVCache& cache, TensorView& key, TensorView& value);
 
 /// A layer call with a cache. `query` is empty if the call only appends, `key` if it only attends to what is there.
-/// Returns Tk, the number of keys of the longest sequence, with the new ones.
+/// `key_lengths_name` is what messages call options.key_lengths. Returns Tk, the number of keys of the longest sequence,
+/// with the new ones.
 Index validate_cache(const char* function, const KVCache& cache, const MultiHeadAttentionConfig& layer, DType dtype,
                      const TensorView& query, const TensorView& key, const AttentionOptions& options,
-                     const std::int64_t* new_lengths);
+                     const std::int64_t* new_lengths, const char* key_lengths_name);
 
 }  // namespace mha

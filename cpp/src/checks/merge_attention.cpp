@@ -39,9 +39,11 @@ std::string describe(const MergeArguments& a, Word word) {
                               shapes_of({{"out", a.out}, {"lse", a.lse}}));
 }
 
-void check_one_dtype(const MergeArguments& a) {
+/// Each tensor has memory, and the dtype of the others.
+void check_tensors(const MergeArguments& a) {
   const DType dtype = a.outs[0].dtype;
   const auto check_at = [&](const std::string& name, const TensorView& view, DType expected, const char* rule) {
+    check_tensor(kFunction, name.c_str(), view);
     if (view.dtype == expected) return;
     const auto word = [](const TensorView& each) { return std::string(name_of(each.dtype)); };
     throw DTypeError(kFunction + (": " + name) + rule + name_of(expected) + "; got " + describe(a, word) +
@@ -105,7 +107,9 @@ void validate(const MergeArguments& a) {
   if (a.shards < 1)
     throw std::invalid_argument(std::string(kFunction) + ": outs must have at least one shard; got " +
                                 std::to_string(a.shards));
-  check_one_dtype(a);
+  if (a.outs == nullptr || a.lses == nullptr)
+    throw std::invalid_argument(std::string(kFunction) + ": outs and lses must be given, not be null pointers");
+  check_tensors(a);
   check_shapes(a);
   check_apart(a, "out", a.out, a.outs);
   if (!a.lse) return;

@@ -2,6 +2,7 @@
 
 #include "views/describe.hpp"
 #include "views/memory_overlap.hpp"
+#include "views/sizes.hpp"
 
 namespace mha {
 
@@ -16,14 +17,23 @@ bool has_shape(const TensorView& view, std::initializer_list<Index> shape) {
   return axis == view.rank;
 }
 
+void check_tensor(const char* function, const char* name, const TensorView& view) {
+  const auto check = [&](bool holds, const char* rule) {
+    if (!holds) fail(function, std::string(name) + rule, {{name, view}});
+  };
+  check(view.rank >= 0 && view.rank <= kMaxRank, " must have at most 4 axes");
+  for (int axis = 0; axis < view.rank; ++axis) check(view.extents[axis] >= 0, " must not have a negative extent");
+  check(is_addressable(view), " must not have sizes or strides that exceed what a processor addresses, 2^60 bytes");
+  check(view.data != nullptr || !has_elements(view), " must point to its elements, not be a null pointer");
+}
+
 void check_rank(const char* function, const char* name, const TensorView& view, int least, int most, Named views) {
   if (view.rank < least || view.rank > most)
     fail(function,
          std::string(name) + " must have " + (least == most ? "" : std::to_string(least) + " to ") +
              std::to_string(most) + " axes",
          views);
-  for (int axis = 0; axis < view.rank; ++axis)
-    if (view.extents[axis] < 0) fail(function, std::string(name) + " must not have a negative extent", views);
+  check_tensor(function, name, view);
 }
 
 void check_dtypes(const char* function, DType expected, Named views) {
@@ -34,6 +44,7 @@ void check_dtypes(const char* function, DType expected, Named views) {
 }
 
 void check_output(const char* function, const char* name, const MutableTensorView& out, Named inputs) {
+  check_tensor(function, name, out);
   if (may_overlap_itself(out))
     fail(function, std::string(name) + " must not have two indices for one element (a stride of 0)", {{name, out}});
   for (const auto& [input, view] : inputs)

@@ -19,13 +19,19 @@ using Named = std::initializer_list<std::pair<const char*, TensorView>>;
 
 bool has_shape(const TensorView& view, std::initializer_list<Index> shape);
 
-/// `view` has `least` to `most` axes, and no negative extent. @throws std::invalid_argument
+/// `view` describes memory that can be there: no negative extent, no size or stride beyond what processors address, no
+/// null pointer to elements. Every tensor passes this rule, on the way through the rules below where they are about it;
+/// code behind the checks multiplies extents and strides, and follows pointers, without looking again.
+/// @throws std::invalid_argument
+void check_tensor(const char* function, const char* name, const TensorView& view);
+
+/// `view` has `least` to `most` axes, and passes check_tensor(). @throws std::invalid_argument
 void check_rank(const char* function, const char* name, const TensorView& view, int least, int most, Named views);
 
 /// All views that are not empty have the floating-point dtype `expected`. @throws DTypeError
 void check_dtypes(const char* function, DType expected, Named views);
 
-/// An output has an element of its own for each index, and shares no memory with an input.
+/// An output passes check_tensor(), has an element of its own for each index, and shares no memory with an input.
 /// @throws std::invalid_argument
 void check_output(const char* function, const char* name, const MutableTensorView& out, Named inputs);
 

@@ -129,17 +129,22 @@ StackArguments validate(const StackSizes& sizes, Index layers, StackArguments a)
   check_dtypes(f, sizes.dtype, views);
   check_features(f, "x", a.x, sizes.embed_dim);
   check_rows_output(f, a.x, a.out);
-  check_output(f, "out", a.out,
-               {{"memory", extras.memory},
-                {"attn_mask of memory", extras.memory_options.attn_mask},
-                {"key_mask of memory", extras.memory_options.key_mask}});
+  const auto check_apart = [&](Named inputs) {
+    for (const auto& [name, view] : inputs) check_tensor(f, name, view);
+    check_output(f, "out", a.out, inputs);
+  };
+  const AttentionOptions& of_memory = extras.memory_options;
+  check_apart({{"memory", extras.memory},
+               {kMaskNamesOfMemory.attn_mask, of_memory.attn_mask},
+               {kMaskNamesOfMemory.key_mask, of_memory.key_mask},
+               {"alibi_slopes of memory", of_memory.alibi_slopes},
+               {"sinks of memory", of_memory.sinks}});
   for (Index i = 0; i < (extras.layer_options ? layers : 1); ++i) {
     const AttentionOptions& options = a.options_of(i);
-    check_output(f, "out", a.out,
-                 {{"attn_mask", options.attn_mask},
-                  {"key_mask", options.key_mask},
-                  {"alibi_slopes", options.alibi_slopes},
-                  {"sinks", options.sinks}});
+    check_apart({{"attn_mask", options.attn_mask},
+                 {"key_mask", options.key_mask},
+                 {"alibi_slopes", options.alibi_slopes},
+                 {"sinks", options.sinks}});
   }
   check_memory(f, sizes.memory_dim, extras, a.ragged, views);
   if (extras.caches) check_caches(f, extras.caches, layers);
@@ -168,6 +173,7 @@ LayerArguments self_arguments(const StackArguments& a, Index i, const PackedTran
 LayerArguments cross_arguments(const StackArguments& a, Index i, const PackedTransformerLayer& layer) {
   LayerArguments cross{a.x, a.extras.memory, a.extras.memory, a.out, {}, a.extras.memory_options};
   cross.part_of = a.cross_attention;
+  cross.names = kMaskNamesOfMemory;
   if (a.extras.memory_caches) cross.cache = a.extras.memory_caches[i];
   return validate(layer.cross_attention->config, layer.cross_attention->dtype(), cross);
 }

@@ -22,10 +22,10 @@ using Linears = std::vector<NamedLinear<View>>;
 
 template <class View>
 Linears<View> linears_of(const MultiHeadAttentionConfig& c, const BasicMultiHeadAttentionWeights<View>& w) {
-  return {{"query", w.query, c.num_heads * c.head_dim, c.embed_dim},
-          {"key", w.key, c.num_kv_heads * c.head_dim, c.kdim},
-          {"value", w.value, c.num_kv_heads * c.value_head_dim, c.vdim},
-          {"out", w.out, c.out_dim, c.num_heads * c.value_head_dim}};
+  return {{"query", w.query, saturated_product(c.num_heads, c.head_dim), c.embed_dim},
+          {"key", w.key, saturated_product(c.num_kv_heads, c.head_dim), c.kdim},
+          {"value", w.value, saturated_product(c.num_kv_heads, c.value_head_dim), c.vdim},
+          {"out", w.out, c.out_dim, saturated_product(c.num_heads, c.value_head_dim)}};
 }
 
 template <class View>
@@ -83,6 +83,7 @@ void check_scales(const char* f, WeightFormat format, const Linears<TensorView>&
       fail(f, weight_name + " in int8 must have at most " + std::to_string(kMostInt8Features) + " input features",
            {{weight_name.c_str(), weight}});
     if (!weight || weight.dtype != DType::int8) continue;  // one that is missing is refused for its shape
+    check_tensor(f, name.c_str(), scale);
     if (scale && scale.dtype != DType::f32)
       throw DTypeError(std::string(f) + ": " + name + " must be float32; got " + name_of(scale.dtype));
     if (!has_shape(scale, {weight.extents[0]}))
@@ -91,6 +92,7 @@ void check_scales(const char* f, WeightFormat format, const Linears<TensorView>&
 }
 
 void check_shape(const char* f, const std::string& name, const TensorView& view, std::initializer_list<Index> shape) {
+  check_tensor(f, name.c_str(), view);
   if (has_shape(view, shape)) return;
   std::string expected;
   for (Index extent : shape) expected += (expected.empty() ? "[" : ", ") + std::to_string(extent);
@@ -174,10 +176,10 @@ void validate_norm(const TensorView& weight, const TensorView& bias, double eps)
   check_dtypes(f, weight.dtype, views);
   check_rank(f, "weight", weight, 1, 1, views);
   if (weight.extents[0] < 1) fail(f, "weight must have at least 1 element", views);
+  check_tensor(f, "bias", bias);
   if (bias && !has_shape(bias, {weight.extents[0]})) fail(f, "bias must have the shape of weight", views);
   if (!(eps >= 0) || std::isinf(eps))
-    throw std::invalid_argument(std::string(f) + ": eps must be a finite number of at least 0; got " +
-                                std::to_string(eps));
+    throw std::invalid_argument(std::string(f) + ": eps must be a finite number of at least 0; got " + text_of(eps));
 }
 
 void validate(const MultiHeadAttention& layer, const MultiHeadAttention::WeightOutputs& o) {

@@ -4,6 +4,7 @@
 
 #include "plan/make_plan.hpp"
 #include "views/ragged_batch.hpp"
+#include "views/sizes.hpp"
 
 namespace mha {
 namespace {
@@ -64,14 +65,13 @@ TensorView first_tokens(TensorView memory, Index length) {
 
 Projection projection(const PackedLinear& linear, const DTypeKernels& kernels, const TensorView& x,
                       const MutableTensorView& out) {
-  const Index size = size_of(linear.dtype()), out_size = size_of(out.dtype);
   return {&linear,
           &kernels,
           x.extents[0],
           x.extents[1],
-          {static_cast<const std::byte*>(x.data), x.strides[0] * size, 0, x.strides[1] * size, x.strides[2]},
-          {static_cast<std::byte*>(out.data), out.strides[0] * out_size, out.strides[1] * out_size,
-           out.strides[2] * out_size, out.strides[3]}};
+          {static_cast<const std::byte*>(x.data), byte_stride(x, 0), 0, byte_stride(x, 1), x.strides[2]},
+          {static_cast<std::byte*>(out.data), byte_stride(out, 0), byte_stride(out, 1), byte_stride(out, 2),
+           out.strides[3]}};
 }
 
 double AttentionCall::work(const PackedAttention& layer, const LayerArguments& a) {
@@ -95,10 +95,10 @@ SizedAttentionCall::SizedAttentionCall(const PackedAttention& layer, const Layer
   heads_at_ = layout.take(rows * double(layer.out.in_features()) * size_of(dtype()));
   lengths_at_ = layout.take(a.cache ? double(batch) * sizeof(std::int64_t) : 0);
   const Index sequences = a.ragged ? a.ragged->size : batch;
-  const Index group_rows = sizes.num_heads / sizes.num_kv_heads * query_length;
+  const Index group_rows = saturated_product(sizes.num_heads / sizes.num_kv_heads, query_length);
   const Index shared_rows = a.ragged ? std::min(group_rows, most_shared_rows(attention_kernels())) : group_rows;
-  sums_at_ = layout.take(span_sums_bytes(attention_kernels(), sequences * sizes.num_kv_heads, shared_rows,
-                                         spans_of(a.key_length), sizes.value_head_dim, threads));
+  sums_at_ = layout.take(span_sums_bytes(attention_kernels(), saturated_product(sequences, sizes.num_kv_heads),
+                                         shared_rows, spans_of(a.key_length), sizes.value_head_dim, threads));
   schedule_at_ = layout.take(a.ragged ? double(schedule_bytes(sequences)) : 0);
   added_at_ = layout.take(layer.added.count() > 0 ? AddedShard::bytes(sizes, dtype(), rows) : 0);
 }

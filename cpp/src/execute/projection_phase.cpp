@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "platform/cancellation.hpp"
+
 namespace mha {
 namespace {
 
@@ -117,11 +119,10 @@ void project_panel(const Projection& projection, Index panel, Index batch, Index
 void run_task(const ProjectionGroup& group, Index task, std::byte* scratch) {
   const Index panel = task % group.tasks_of_block() * group.panels_of_task;
   const Index count = std::min(group.panels_of_task, group.panels - panel);
-  // Blocks of nearly equal size in each batch element.
   const Index row_block = task / group.tasks_of_block();
   const Index block = row_block % group.blocks, batch = row_block / group.blocks, rows = group.projections[0].rows;
-  project_rows(group.projections, panel, count, batch, rows * block / group.blocks, rows * (block + 1) / group.blocks,
-               scratch);
+  project_rows(group.projections, panel, count, batch, first_row_of(block, rows, group.blocks),
+               first_row_of(block + 1, rows, group.blocks), scratch);
 }
 
 void run_phase_task(const void* context, Index task, int worker) {
@@ -152,7 +153,8 @@ void project_rows(const Projection* projections, Index panel, Index count, Index
   ProjectionTile rows{};
   rows.rows = last - first;
   read_rows(*projections, batch, first, rows, scratch);
-  for (; count > 0; --count, ++panel) {
+  Cancellation& cancellation = Cancellation::of_this_thread();  // all panels of a wide matrix may take a second
+  for (; count > 0 && !cancellation.is_set(); --count, ++panel) {
     while (panel >= projections->linear->panels()) panel -= (projections++)->linear->panels();
     project_panel(*projections, panel, batch, first, rows, scratch);
   }

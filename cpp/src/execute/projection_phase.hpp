@@ -48,6 +48,12 @@ constexpr Index kProjectionBlockRows = 128;
 /// finds a few tasks, if a task is a block and one of `panels` weight panels.
 Index projection_blocks(Index rows, Index panels, int threads);
 
+/// The first of the rows of a block, where `rows` are cut in `blocks` of nearly equal size: rows * block / blocks, whose
+/// product might not fit 64 bits.
+constexpr Index first_row_of(Index block, Index rows, Index blocks) {
+  return rows / blocks * block + rows % blocks * block / blocks;
+}
+
 /// How many panels of a block of rows are one task, if there are so many `blocks`. Rows for int8 weights are quantized by
 /// each task that reads them, which costs as much as half a panel: tasks are few there.
 Index projection_panels_of_task(WeightFormat format, Index panels, Index blocks, int threads);

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "platform/cancellation.hpp"
+
 namespace mha {
 namespace {
 
@@ -62,7 +64,7 @@ int RowSteps::phases(Phase* phases) const {
 void RowSteps::run_step(const void* context, Index task, int worker) {
   const Step& step = *static_cast<const Step*>(context);
   const Index rows = step.steps->sized_.rows_, block = task / step.tasks_of_block;
-  const Index first = rows * block / step.row_blocks, last = rows * (block + 1) / step.row_blocks;
+  const Index first = first_row_of(block, rows, step.row_blocks), last = first_row_of(block + 1, rows, step.row_blocks);
   if (step.linear)
     step.steps->project(step, first, last, task % step.tasks_of_block * step.panels_of_task, worker);
   else
@@ -71,7 +73,8 @@ void RowSteps::run_step(const void* context, Index task, int worker) {
 
 void RowSteps::run_all_steps(const void* context, Index row_block, int worker) {
   const RowSteps& all = *static_cast<const RowSteps*>(context);
-  for (int i = 0; i < all.num_steps_; ++i) run_step(&all.steps_[i], row_block, worker);
+  Cancellation& cancellation = Cancellation::of_this_thread();
+  for (int i = 0; i < all.num_steps_ && !cancellation.is_set(); ++i) run_step(&all.steps_[i], row_block, worker);
 }
 
 /// Row `first`. A fused buffer holds one block of rows, whose first row it is.

@@ -175,7 +175,7 @@ void merge_spans(const void* context, Index task, int worker) {
 
 /// A tile of many rows is cut up only for threads that would have no head at all: each part packs all of its queries.
 bool shares_out_spans(const AttentionPlan& plan, int threads) {
-  const Index heads = plan.batch * plan.kv_heads;
+  const Index heads = saturated_product(plan.batch, plan.kv_heads);
   return plan.spans > 1 && has_few_heads(heads, threads) && (plan.has_few_rows || heads < threads);
 }
 

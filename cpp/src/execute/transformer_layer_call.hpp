@@ -59,8 +59,6 @@ class TransformerLayerCall {
 
   /// Returns how many it has written.
   int phases(Phase* phases) const;
-  /// When the phases have been run: the cache has grown.
-  void finish() const { self_.finish(); }
 
  private:
   /// What a sublayer reads: the residual stream, or its layer norm if norms come first.

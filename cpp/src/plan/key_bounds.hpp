@@ -8,13 +8,9 @@
 
 namespace mha {
 
-// No tensor has so many keys, so an offset or a window beyond this bound acts like the bound. The sum of three such
-// numbers fits 64 bits.
-constexpr std::int64_t kFar = std::int64_t{1} << 60;
-
 /// The position of query `i` of batch element `b` among the keys.
 inline std::int64_t query_position(const AttentionPlan& plan, Index b, Index i) {
-  return std::clamp(plan.query_offsets ? plan.query_offsets[b] : plan.query_offset, -kFar, kFar) + i;
+  return (plan.query_offsets ? plan.query_offsets[b] : plan.query_offset) + i;
 }
 
 /// The keys [first, last); none if they are equal.
@@ -28,8 +24,9 @@ inline KeyBounds key_bounds(const AttentionPlan& plan, Index b, Index i) {
   const std::int64_t position = query_position(plan, b, i);
   std::int64_t first = 0, last = plan.keys_of(b);
   if (plan.is_causal) last = std::min(last, position + 1);
-  if (plan.window_right >= 0) last = std::min(last, position + plan.window_right + 1);
-  if (plan.window_left >= 0) first = std::max<std::int64_t>(first, position - plan.window_left);
+  // Compared with what it would have to exceed, a window of any 64 bits adds up to nothing that does not fit them.
+  if (plan.window_right >= 0 && plan.window_right < last - position) last = position + plan.window_right + 1;
+  if (plan.window_left >= 0 && plan.window_left < position) first = position - plan.window_left;
   last = std::max<std::int64_t>(last, 0);
   first = std::min(first, last);
   if (plan.query_lengths && i >= plan.query_lengths[b]) first = last;

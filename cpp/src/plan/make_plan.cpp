@@ -3,15 +3,14 @@
 #include <algorithm>
 #include <cmath>
 
-#include "plan/key_bounds.hpp"
+#include "views/sizes.hpp"
 
 namespace mha {
 namespace {
 
 template <class Byte, class View>
 Strided<Byte> strided(const View& view) {
-  const Index size = size_of(view.dtype);
-  return {static_cast<Byte*>(view.data), view.strides[0] * size, view.strides[1] * size, view.strides[2] * size,
+  return {static_cast<Byte*>(view.data), byte_stride(view, 0), byte_stride(view, 1), byte_stride(view, 2),
           view.strides[3]};
 }
 
@@ -76,8 +75,8 @@ AttentionPlan make_plan(const AttentionArguments& a, AttentionOutput output, con
   }
 
   plan.is_causal = options.is_causal;
-  plan.window_left = std::min(options.window_left, kFar);
-  plan.window_right = std::min(options.window_right, kFar);
+  plan.window_left = options.window_left;
+  plan.window_right = options.window_right;
   plan.query_offset = options.query_offset;
   plan.query_offsets = options.query_offsets;
   plan.key_lengths = options.key_lengths;
@@ -91,22 +90,25 @@ AttentionPlan make_plan(const AttentionArguments& a, AttentionOutput output, con
   const double far_cap = plan.accumulator == DType::f64 ? 0x1p512 : 0x1p64;
   plan.softcap = options.softcap == 0 ? 0 : std::clamp(options.softcap, 1 / far_cap, far_cap);
   plan.alibi_slopes = static_cast<const std::byte*>(options.alibi_slopes.data);
-  plan.alibi_slope_stride = options.alibi_slopes.strides[0] * size_of(plan.accumulator);
+  plan.alibi_slope_stride = byte_stride(options.alibi_slopes, 0);
 
   if (output == AttentionOutput::scores) plan.write = plan.kernels->scores;
   if (output == AttentionOutput::weights) plan.write = plan.kernels->weights;
   plan.suits_decode = !plan.write && suits_decode(plan);
 
+  // Without an array of their lengths all batch elements are alike: an empty call may have 2^40 of them.
+  const Index alike = a.ragged || plan.key_lengths ? 1 : std::max<Index>(plan.batch, 1);
   double pairs = 0;
   Index most_rows = 0, most_keys = 0;
-  for (Index b = 0; b < plan.batch; ++b) {
+  for (Index b = 0; b < plan.batch / alike; ++b) {
     const Index rows = plan.group * plan.queries_of(b), keys = plan.keys_of(b);
-    plan.query_tiles += plan.tiles_of(b);
+    plan.query_tiles += plan.tiles_of(b) * alike;
     // Few rows take the time of reading keys and values, which is about that of 16 multiply-adds with each element.
-    if (rows > 0) pairs += double(std::max<Index>(rows, 16)) * double(keys);
+    if (rows > 0) pairs += double(std::max<Index>(rows, 16)) * double(keys) * double(alike);
     most_rows = std::max(most_rows, rows);
     most_keys = std::max(most_keys, keys);
   }
+  if (!has_elements(a.out) && !has_elements(a.lse)) plan.query_tiles = 0;  // no result, nothing to compute
   if (!a.ragged && plan.batch > 0) plan.tiles_per_head = plan.tiles_of(0);
   plan.spans =
       !plan.write && most_rows <= most_shared_rows(*plan.kernels) ? std::max<Index>(1, spans_of(most_keys)) : 1;

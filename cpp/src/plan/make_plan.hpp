@@ -6,9 +6,6 @@
 
 namespace mha {
 
-/// What a plan writes to `out`.
-enum class AttentionOutput { attended_values, weights, scores };
-
 /// `arguments` must have passed validate().
 AttentionPlan make_plan(const AttentionArguments& arguments, AttentionOutput output, const KernelTable& table);
 

@@ -8,6 +8,7 @@
 
 #include "mha/runtime.hpp"
 #include "platform/cpu_features.hpp"
+#include "platform/found_once.hpp"
 
 namespace mha {
 
@@ -80,10 +81,9 @@ struct DefaultIsa {
   }
 };
 
-const DefaultIsa& default_isa() {
-  static const DefaultIsa isa;
-  return isa;
-}
+DefaultIsa find_default_isa() { return {}; }
+
+const DefaultIsa& default_isa() { return found_once<DefaultIsa, find_default_isa>(); }
 
 std::atomic<int> chosen_isa{kNone};  // by set_isa()
 thread_local const char* last_used = "";

@@ -1,8 +1,8 @@
 // The memory of one call: the sizes of its parts first, then the block that holds them all.
 #pragma once
 
-#include "mha/errors.hpp"
 #include "platform/workspace.hpp"
+#include "views/sizes.hpp"
 
 namespace mha {
 
@@ -12,16 +12,14 @@ class Layout {
   /// Adds a part of `bytes` bytes and returns its offset.
   /// @throws AllocationError if no memory could hold all parts
   std::size_t take(double bytes) {
-    // Sizes are products of extents that the caller chose. They are added up in double, where nothing wraps around.
-    if (total_ + bytes > 4e18) throw AllocationError(static_cast<std::size_t>(-1));
-    const std::size_t offset = static_cast<std::size_t>(total_);
-    total_ = double(padded(offset + static_cast<std::size_t>(bytes)));
+    const std::size_t offset = total_;
+    total_ = padded(allocatable(double(offset) + bytes));
     return offset;
   }
-  std::size_t total() const { return static_cast<std::size_t>(total_); }
+  std::size_t total() const { return total_; }
 
  private:
-  double total_ = 0;
+  std::size_t total_ = 0;
 };
 
 /// The parts of a layout, and behind them the scratch of each worker, in the arena of the calling thread.

@@ -3,22 +3,23 @@
 
 #include <algorithm>
 #include <atomic>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "mha/executor.hpp"
 #include "mha/runtime.hpp"
+#include "platform/cancellation.hpp"
 #include "platform/cpu_pause.hpp"
+#include "platform/floating_point_state.hpp"
+#include "platform/forked_process.hpp"
+#include "platform/startable_threads.hpp"
+#include "platform/thread_pool.hpp"
 
 #ifdef _OPENMP
 #include <omp.h>
-#endif
-#ifdef MHA_THREADS_STD
-#include "platform/thread_pool.hpp"
-#endif
-#ifndef _WIN32
-#include <pthread.h>
 #endif
 #ifdef __linux__
 #include <sched.h>
@@ -32,69 +33,81 @@ namespace {
 // has displaced in milliseconds.
 constexpr double kWorkPerThread = 1.25e5;
 
-/// Set in every forked child. A child has the memory of its parent but not its threads, and would wait for them
-/// forever. It is set even if this library has started no thread: another library may have started some in the same
-/// OpenMP runtime.
-std::atomic<bool> is_forked{false};
-#ifndef _WIN32
-const int watches_for_forks =
-    pthread_atfork(nullptr, nullptr, [] { is_forked.store(true, std::memory_order_relaxed); });
-#endif
+// More threads than this make no call faster: few machines have as many processors. libgomp has a struct for each of
+// them on the stack of the caller, some 200 bytes, which 100000 threads overflow.
+constexpr int kMostThreads = 1024;
 
 thread_local const Executor* chosen_executor = nullptr;  // that of the innermost ExecutorScope; null outside of any
 thread_local bool is_worker = false;                     // this thread is inside a task that an executor runs
 
 /// The executor that computes for this thread; null if OpenMP does, or if there are no threads in this build.
 const Executor* executor() {
-#ifdef MHA_THREADS_STD
-  return chosen_executor != nullptr ? chosen_executor : &thread_pool();
+  if (chosen_executor != nullptr) return chosen_executor;
+#if defined _OPENMP
+  // OpenMP may be waiting for threads that it had before the fork, when another library computed with it.
+  return loaded_after_fork() ? &thread_pool() : nullptr;
+#elif defined MHA_THREADS_STD
+  return &thread_pool();
 #else
-  return chosen_executor;
+  return nullptr;
 #endif
 }
 
 bool can_run_parallel() {
   if (in_forked_child() || is_worker) return false;
 #ifdef _OPENMP
-  if (executor() == nullptr) return !omp_in_parallel();
+  if (chosen_executor == nullptr) return !omp_in_parallel();
 #endif
   return executor() != nullptr;
 }
 
-void run_serial(const Phase* phases, int count) {
-  for (int p = 0; p < count; ++p)
-    for (Index task = 0; task < phases[p].tasks; ++task) phases[p].run(phases[p].context, task, 0);
+void run_serial(const Phase& phase, Cancellation& cancellation) {
+  for (Index task = 0; task < phase.tasks && !cancellation.is_set(); ++task) phase.run(phase.context, task, 0);
 }
 
-void take_tasks(const Phase& phase, std::atomic<Index>& next, int worker) {
-  for (;;) {
+/// Takes tasks until there are none, or until `is_over`.
+template <class IsOver>
+void take_tasks(const Phase& phase, std::atomic<Index>& next, int worker, IsOver is_over) {
+  while (!is_over()) {
     const Index task = next.fetch_add(1, std::memory_order_relaxed);
     if (task >= phase.tasks) break;
     phase.run(phase.context, task, worker);
   }
 }
 
-/// Runs the phases on an executor. There can be no barrier between its workers, because an executor may run them one
-/// after another. So each phase is a parallel_for() of its own, which returns when all its workers have.
-void run_on(const Executor& executor, const Phase* phases, int count, int threads) {
+/// Runs a phase on an executor: each of its bodies is a worker.
+///
+/// The calling thread may be one of them, or wait for them and so have no occasion to ask whether the call is to end. Then
+/// the others leave the rest of the tasks to another round.
+void run_on(const Executor& executor, const Phase& phase, int workers, Cancellation& caller) {
   struct Work {
     const Phase& phase;
+    CancellationScope* const scope;
     std::atomic<Index> next{0};
+  } work{phase, caller.scope()};
+  const auto run_worker = [](void* context, int worker) {
+    const FloatingPointState state;
+    Work& shared = *static_cast<Work*>(context);
+    const FollowCaller follow(shared.scope);
+    Cancellation& cancellation = Cancellation::of_this_thread();
+    is_worker = true;
+    take_tasks(shared.phase, shared.next, worker,
+               [&] { return cancellation.is_set() || cancellation.is_caller_late(); });
+    is_worker = false;
   };
+  while (work.next.load(std::memory_order_relaxed) < phase.tasks && !caller.is_set_before_waiting())
+    executor.parallel_for(executor.state, workers, run_worker, &work);
+}
+
+/// Runs the phases on an executor. There can be no barrier between its workers, because an executor may run them one
+/// after another. So each phase is a parallel_for() of its own, which returns when all its workers have.
+void run_on(const Executor& executor, const Phase* phases, int count, int threads, Cancellation& caller) {
   for (int p = 0; p < count; ++p) {
     const auto workers = static_cast<int>(std::min<Index>(threads, phases[p].tasks));
-    if (workers <= 1) {
-      run_serial(&phases[p], 1);
-      continue;
-    }
-    Work work{phases[p]};
-    const auto run_worker = [](void* context, int worker) {
-      auto& [phase, next] = *static_cast<Work*>(context);
-      is_worker = true;
-      take_tasks(phase, next, worker);
-      is_worker = false;
-    };
-    executor.parallel_for(executor.state, workers, run_worker, &work);
+    if (workers <= 1)
+      run_serial(phases[p], caller);
+    else
+      run_on(executor, phases[p], workers, caller);
   }
 }
 
@@ -140,7 +153,7 @@ int current_processor() { return -1; }
 void leave_processor(int) {}
 #endif
 
-void run_region(const Phase* phases, int count, int threads) {
+void run_region(const Phase* phases, int count, int threads, CancellationScope* scope) {
   // Phases use the two counters in turn. During a phase no thread reads the counter of the next one: its last use ended
   // at the barrier before this phase, and its next use begins at the barrier behind it. So the caller may reset it now.
   TaskCounter counters[2];
@@ -148,12 +161,15 @@ void run_region(const Phase* phases, int count, int threads) {
   const int processor_of_caller = current_processor();
 #pragma omp parallel num_threads(threads)
   {
+    const FloatingPointState state;
     const int worker = omp_get_thread_num();
+    const FollowCaller follow(scope);
+    Cancellation& cancellation = Cancellation::of_this_thread();
     if (worker > 0) leave_processor(processor_of_caller);
     arrived.fetch_add(1, std::memory_order_relaxed);
     for (int p = 0; p < count; ++p) {
       if (worker == 0) counters[(p + 1) % 2].next.store(0, std::memory_order_relaxed);
-      take_tasks(phases[p], counters[p % 2].next, worker);
+      take_tasks(phases[p], counters[p % 2].next, worker, [&] { return cancellation.is_set(); });
       if (p == 0 && worker == 0) await_arrivals(arrived, omp_get_num_threads());
       if (p + 1 < count) {
 #pragma omp barrier
@@ -163,26 +179,48 @@ void run_region(const Phase* phases, int count, int threads) {
 }
 #endif
 
+void run_parallel(const Phase* phases, int count, int threads, Cancellation& caller) {
+  if (const Executor* chosen = executor()) return run_on(*chosen, phases, count, threads, caller);
+#ifdef _OPENMP
+  run_region(phases, count, startable_threads(threads), caller.scope());
+#endif
+}
+
 }  // namespace
 
-bool in_forked_child() { return is_forked.load(std::memory_order_relaxed); }
-
 void run_phases(const Phase* phases, int count, int threads) {
-  if (threads > 1 && can_run_parallel()) {
-    if (const Executor* chosen = executor()) return run_on(*chosen, phases, count, threads);
-#ifdef _OPENMP
-    return run_region(phases, count, threads);
-#endif
-  }
-  run_serial(phases, count);
+  Cancellation& cancellation = Cancellation::of_this_thread();
+  if (threads > 1 && can_run_parallel())
+    run_parallel(phases, count, threads, cancellation);
+  else
+    for (int p = 0; p < count; ++p) run_serial(phases[p], cancellation);
+  cancellation.end_call_if_set();
 }
 
 int threads_for(int requested, Index tasks, double work) {
   if (!can_run_parallel()) return 1;
   const double most = std::min(static_cast<double>(tasks), work / kWorkPerThread);
   const int by_default = chosen_executor != nullptr ? chosen_executor->num_threads : num_threads();
-  const int threads = requested > 0 ? requested : by_default;
+  int threads = requested > 0 ? requested : by_default;
+  if (chosen_executor == nullptr) threads = std::min(threads, kMostThreads);
   return most < threads ? std::max(1, static_cast<int>(most)) : threads;
+}
+
+int processors_of_openmp_places() {
+#ifdef _OPENMP
+  if (loaded_after_fork() || omp_get_proc_bind() == omp_proc_bind_false) return 0;
+  std::set<int> processors;  // places may overlap
+  for (int place = 0; place < omp_get_num_places(); ++place) {
+    std::vector<int> numbers(static_cast<std::size_t>(std::max(omp_get_place_num_procs(place), 0)));
+    omp_get_place_proc_ids(place, numbers.data());
+    processors.insert(numbers.begin(), numbers.end());
+  }
+  // A list in GOMP_CPU_AFFINITY may name processors outside of the affinity mask; omp_get_num_procs() counts the mask
+  // as it was before threads were bound.
+  return std::min(static_cast<int>(processors.size()), omp_get_num_procs());
+#else
+  return 0;
+#endif
 }
 
 ExecutorScope::ExecutorScope(const Executor& executor) : executor_(executor), outer_(chosen_executor) {

@@ -18,11 +18,19 @@ struct Phase {
 /// workers take the tasks of a phase in rising order, each its next one when it is free. The threads are those of the
 /// calling thread's ExecutorScope if there is one, otherwise those that the build was configured with; with OpenMP all
 /// phases are one parallel region. Runs everything on the calling thread inside another parallel region, and in a
-/// forked child.
+/// forked child. The calling thread must have a FloatingPointState; all other threads get one.
+/// @throws Cancelled when all workers are done, if the calling thread's CancellationScope ended the call: then tasks were
+///   left out
 void run_phases(const Phase* phases, int count, int threads);
 
 /// How many threads a call should use: `requested` (0: the default of runtime.hpp), but no more than there are `tasks`,
 /// and no more than leave each thread enough of the `work`, in multiply-adds, to pay for waking it.
 int threads_for(int requested, Index tasks, double work);
+
+/// On how many processors OpenMP's threads run if OMP_PROC_BIND, OMP_PLACES or GOMP_CPU_AFFINITY bind them; 0 if
+/// nothing binds them, or if OpenMP does not compute. libgomp takes a copy of the process's affinity mask when it is
+/// loaded, and then binds the thread that loads it to one place. From there on the mask of that thread, and of all
+/// threads that it starts, no longer says where the process may run.
+int processors_of_openmp_places();
 
 }  // namespace mha

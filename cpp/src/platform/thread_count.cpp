@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "platform/cgroup_quota.hpp"
+#include "platform/parallel.hpp"
 
 #ifdef __linux__
 #include <sched.h>
@@ -46,7 +47,7 @@ int available_processors() {
 
 }  // namespace
 
-ThreadCount choose_thread_count(const char* omp_num_threads, int processors, double quota) {
+ThreadCount choose_thread_count(const char* omp_num_threads, int processors, double quota, const char* source) {
   const int requested = omp_num_threads == nullptr ? 0 : first_entry(omp_num_threads);
   if (requested > 0) return {requested, std::string("OMP_NUM_THREADS is ") + omp_num_threads};
 
@@ -56,12 +57,14 @@ ThreadCount choose_thread_count(const char* omp_num_threads, int processors, dou
     return {quota > 1 ? static_cast<int>(std::ceil(quota)) : 1, text};
   }
   if (processors < 1) return {1, "the number of processors is unknown"};
-  return {processors, "the affinity mask has " + std::to_string(processors) +
+  return {processors, std::string(source) + " has " + std::to_string(processors) +
                           (processors == 1 ? " processor" : " processors") + ", and no CPU quota is lower"};
 }
 
 ThreadCount default_thread_count() {
   const char* const from_environment = std::getenv("OMP_NUM_THREADS");  // NOLINT(concurrency-mt-unsafe): as in dispatch
+  if (const int processors = processors_of_openmp_places(); processors > 0)
+    return choose_thread_count(from_environment, processors, cgroup_cpu_quota(), "the list of OpenMP places");
   return choose_thread_count(from_environment, available_processors(), cgroup_cpu_quota());
 }
 

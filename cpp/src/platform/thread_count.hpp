@@ -11,10 +11,13 @@ struct ThreadCount {
 };
 
 /// `omp_num_threads` (the environment variable, or null) if its first entry is a positive integer, else the smaller of
-/// `processors` and `quota`, the latter rounded up; at least 1. `quota` is infinity where there is none.
-ThreadCount choose_thread_count(const char* omp_num_threads, int processors, double quota);
+/// `processors` and `quota`, the latter rounded up; at least 1. `quota` is infinity where there is none; `source` says
+/// in the reason what has so many processors.
+ThreadCount choose_thread_count(const char* omp_num_threads, int processors, double quota,
+                                const char* source = "the affinity mask");
 
-/// choose_thread_count() for this process, from its environment, its affinity mask and its cgroups.
+/// choose_thread_count() for this process, from its environment, its affinity mask (or the places to which OpenMP has
+/// bound its threads) and its cgroups.
 ThreadCount default_thread_count();
 
 }  // namespace mha

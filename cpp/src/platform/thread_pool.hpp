@@ -1,4 +1,4 @@
-// The thread pool of a build with MHA_THREADS=std.
+// The thread pool of a build with MHA_THREADS=std, and in a process that was forked before it loaded the library.
 #pragma once
 
 #include "mha/executor.hpp"

@@ -8,6 +8,9 @@
 
 namespace mha {
 
+/// What a call of attention writes to `out`.
+enum class AttentionOutput { attended_values, weights, scores };
+
 /// A call of scaled_dot_product_attention or attention_weights. validate() brings the views to [B, H, T, D].
 struct AttentionArguments {
   const char* function;          // its name, for messages
@@ -21,12 +24,19 @@ struct AttentionArguments {
 struct StatisticsArguments {
   AttentionArguments inputs;
   AttentionStatistics results;
+  bool has_elements_to_write;
 };
+
+/// What messages call the options that say which keys a query sees. In attention to a memory they are about the memory.
+struct MaskNames {
+  const char *attn_mask = "attn_mask", *key_mask = "key_mask", *key_lengths = "key_lengths";
+};
+constexpr MaskNames kMaskNamesOfMemory = {"memory_attn_mask", "memory_key_mask", "memory_lengths"};
 
 /// A call of an attention layer. validate() brings query, key, value and out to [B, T, features], weights to [B, H, Tq,
 /// Tk].
 struct LayerArguments {
-  TensorView query, key, value;  // no query: only appends to the cache; no key and value: only attends to it
+  TensorView query, key, value;  // no key and value: only attends to what is in the cache
   MutableTensorView out, weights;
   AttentionOptions options;
   const KVCache* cache = nullptr;             // its keys and values are attended to; null: those of the call
@@ -34,7 +44,9 @@ struct LayerArguments {
   const std::int64_t* new_lengths = nullptr;  // [B]: the first rows of each sequence that are no padding; null: all
   Index key_length = 0;                       // Tk, set by validate()
   const RaggedBatch* ragged = nullptr;        // null: a dense batch; otherwise B is 1, T is N, and weights are empty
+  bool appends_only = false;                  // there is no query, and no result
   const char* part_of = nullptr;  // the function that this call is a part of, which has checked `out`; or null
+  MaskNames names = {};
 };
 
 }  // namespace mha

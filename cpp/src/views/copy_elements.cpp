@@ -3,10 +3,12 @@
 #include <cstring>
 
 #include "views/leading_axes.hpp"
+#include "views/sizes.hpp"
 
 namespace mha {
 
 void copy_elements(const TensorView& from, const MutableTensorView& to) {
+  if (!has_elements(from)) return;
   TensorView x = from;
   MutableTensorView y = to;
   add_leading_axes(x, kMaxRank);

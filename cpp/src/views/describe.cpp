@@ -1,10 +1,14 @@
 #include "views/describe.hpp"
 
+#include <algorithm>
+#include <cstdio>
+
 namespace mha {
 
 std::string shape_of(const TensorView& view) {
   std::string text = "[";
-  for (int axis = 0; axis < view.rank; ++axis) text += (axis ? ", " : "") + std::to_string(view.extents[axis]);
+  for (int axis = 0; axis < std::min(view.rank, kMaxRank); ++axis)
+    text += (axis ? ", " : "") + std::to_string(view.extents[axis]);
   return text + "]";
 }
 
@@ -24,6 +28,12 @@ const char* name_of(DType dtype) {
       return "int8";
   }
   return "unknown";
+}
+
+std::string text_of(double number) {
+  char text[32];  // std::to_string() would write 300 digits of 1e300
+  std::snprintf(text, sizeof text, "%g", number);
+  return text;
 }
 
 namespace {

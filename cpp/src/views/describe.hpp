@@ -1,4 +1,4 @@
-// Shapes and dtypes as words, for error messages.
+// Shapes, dtypes and numbers as words, for error messages.
 #pragma once
 
 #include <string>
@@ -12,6 +12,8 @@ namespace mha {
 std::string shape_of(const TensorView& view);
 /// "float32"
 const char* name_of(DType dtype);
+/// "-1e+300"
+std::string text_of(double number);
 /// "query [2, 8, 16, 64], key [2, 8, 16, 32]": the views that were given, in order.
 std::string shapes_of(std::initializer_list<std::pair<const char*, TensorView>> views);
 /// "query float32, key float64", likewise.

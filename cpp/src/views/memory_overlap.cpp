@@ -5,6 +5,8 @@
 #include <cstdlib>
 #include <numeric>
 
+#include "views/sizes.hpp"
+
 namespace mha {
 namespace {
 
@@ -19,10 +21,6 @@ int sort_axes(const TensorView& view, int* axes) {
     axes[place] = axis;
   }
   return count;
-}
-
-bool is_empty(const TensorView& view) {
-  return std::find(view.extents, view.extents + view.rank, 0) != view.extents + view.rank;
 }
 
 /// The bytes of a view lie in [begin, end).
@@ -64,7 +62,7 @@ Pattern pattern_of(const TensorView& view) {
 }  // namespace
 
 bool may_overlap(const TensorView& a, const TensorView& b) {
-  if (!a || !b || is_empty(a) || is_empty(b)) return false;
+  if (!has_elements(a) || !has_elements(b)) return false;
   const ByteRange p = range_of(a), q = range_of(b);
   if (p.end <= q.begin || q.end <= p.begin) return false;  // nearly always; what follows takes longer
   const Pattern in_p = pattern_of(a), in_q = pattern_of(b);
@@ -77,7 +75,7 @@ bool may_overlap(const TensorView& a, const TensorView& b) {
 }
 
 bool may_overlap_itself(const TensorView& view) {
-  if (is_empty(view)) return false;
+  if (!has_elements(view)) return false;
   // The stride of each axis must be larger than the distance that all axes of smaller stride reach together.
   int axes[kMaxRank];
   const int count = sort_axes(view, axes);

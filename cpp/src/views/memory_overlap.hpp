@@ -1,4 +1,4 @@
-// Whether two strided views may touch the same memory.
+// Whether two strided views may touch the same memory. Both have passed check_tensor().
 #pragma once
 
 #include "mha/tensor_view.hpp"

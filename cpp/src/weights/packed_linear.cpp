@@ -4,6 +4,7 @@
 
 #include "mha/errors.hpp"
 #include "mha/half_precision.hpp"
+#include "views/sizes.hpp"
 #include "weights/int8_scale.hpp"
 
 namespace mha {
@@ -80,6 +81,8 @@ PackedLinear::PackedLinear(const LinearWeights& weights, Index segment_columns, 
       segments_(weights.weight.extents[0] / segment_columns),
       segment_columns_(segment_columns),
       padded_segment_columns_(round_up(segment_columns, kVectorBytes / column_bytes(dtype_))) {
+  const double columns = double(segments_) * double(padded_segment_columns_) + double(kPanelBytes);
+  allocatable(columns * column_bytes(dtype_) * (double(in_features_) + double(bias_rows())));  // no less than below
   panels_ = round_up(segments_ * padded_segment_columns_ * column_bytes(dtype_), kPanelBytes) / kPanelBytes;
   const std::size_t bytes = static_cast<std::size_t>(bias_at(panels_));
   data_.reset(new (std::align_val_t{64}, std::nothrow) std::byte[bytes]);

@@ -1,22 +1,21 @@
 """The operator `Attention` of ONNX, built from the public functions of this library."""
 
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from .._scalars import checked_choice, checked_integer, checked_real
 from ..attention import attention_weights, scaled_dot_product_attention
+from ._onnx_arguments import FUNCTION, Array, check_dtypes, check_mask, check_past, checked_lengths, split_heads
 
 __all__ = ["onnx_attention"]
-
-Array: TypeAlias = NDArray[Any]
 
 # The `stage` of attention_weights for each qk_matmul_output_mode. In the first two nothing is masked yet.
 _STAGES: tuple[Literal["scaled", "capped", "masked", "weights"], ...] = ("scaled", "capped", "masked", "weights")
 _FIRST_MASKED_MODE = 2
 
 # Values of TensorProto.DataType that softmax_precision may have: float, float16, double, bfloat16.
-_PRECISIONS = (None, 1, 10, 11, 16)
+_PRECISIONS = (1, 10, 11, 16)
 _DOUBLE = 11
 
 
@@ -51,7 +50,7 @@ def onnx_attention(
     K : [B, Hk, Tk - P, D] or [B, Tk - P, Hk * D]
         Of the rank of Q, as is V.
     V : [B, Hk, Tk - P, Dv] or [B, Tk - P, Hk * Dv]
-        Of the dtype of Q, or another one.
+        float32, float64, float16 or bfloat16, as Q; it need not be the same one.
     attn_mask : broadcastable to [B, H, Tq, Tk], optional
         Boolean: True means that the key takes part. Or of the dtype of Q: added to the scores. With three axes the
         first one counts heads. A last axis shorter than Tk, be it of one element, does not broadcast: the keys behind
@@ -60,7 +59,7 @@ def onnx_attention(
         Keys that come before K.
     past_value : [B, Hk, P, Dv], optional
         Given with `past_key`, and only with it.
-    nonpad_kv_seqlen : int64 array [B], optional
+    nonpad_kv_seqlen : integer array [B], optional
         How many of the keys exist in each batch element, at most Tk; not with `past_key`.
     is_causal : {0, 1}, default 0
         1: query i sees key j only if ``j <= offset + i``, with an offset of P; or of ``nonpad_kv_seqlen - Tq``, which
@@ -123,105 +122,57 @@ def onnx_attention(
     array([[ True,  True,  True,  True, False],
            [ True,  True,  True,  True,  True]])
     """
-    if qk_matmul_output_mode not in range(len(_STAGES)):
-        raise ValueError(f"onnx_attention: qk_matmul_output_mode must be 0, 1, 2 or 3; got {qk_matmul_output_mode}")
-    if softmax_precision not in _PRECISIONS:
-        raise ValueError(f"onnx_attention: softmax_precision must be 1, 10, 11 or 16; got {softmax_precision}")
-    _check_dtypes(Q, K, V, attn_mask, past_key, past_value)
-
-    is_flat = Q.ndim == 3
-    query, key, value = _split_heads(Q, K, V, q_num_heads, kv_num_heads)
+    mode = checked_choice(FUNCTION, "qk_matmul_output_mode", qk_matmul_output_mode, tuple(range(len(_STAGES))))
+    if softmax_precision is not None:
+        checked_choice(FUNCTION, "softmax_precision", softmax_precision, _PRECISIONS)
+    scores: dict[str, Any] = {"scale": None if scale is None else checked_real(FUNCTION, "scale", scale)}
+    if (cap := checked_real(FUNCTION, "softcap", softcap)) < 0:
+        raise ValueError(f"{FUNCTION}: softcap must be 0 or above; got {cap}")
+    scores["softcap"] = None if cap == 0 else cap
+    causal = int(is_causal) if isinstance(is_causal, bool | np.bool_) else is_causal
+    masks: dict[str, Any] = {
+        "is_causal": checked_choice(FUNCTION, "is_causal", causal, (0, 1)) == 1,
+        "window": (
+            checked_integer(FUNCTION, "left_window_size", left_window_size, -1),
+            checked_integer(FUNCTION, "right_window_size", right_window_size, -1),
+        ),
+    }
+    check_dtypes(Q, K, V, attn_mask, past_key, past_value)
+    query, key, value = split_heads(Q, K, V, q_num_heads, kv_num_heads)
     batch, heads, query_length = query.shape[:3]
-    offset: Any = 0
     if past_key is not None or past_value is not None:
         if past_key is None or past_value is None:
-            raise ValueError("onnx_attention: past_key and past_value must be given together")
+            raise ValueError(f"{FUNCTION}: past_key and past_value must be given together")
         if nonpad_kv_seqlen is not None:
-            raise ValueError("onnx_attention: nonpad_kv_seqlen must not be given with past_key and past_value")
-        key, value = _appended("past_key", past_key, key), _appended("past_value", past_value, value)
-        offset = past_key.shape[2]
+            raise ValueError(f"{FUNCTION}: nonpad_kv_seqlen must not be given with past_key and past_value")
+        check_past(past_key, past_value, key, value)
+        key, value = np.concatenate((past_key, key), axis=2), np.concatenate((past_value, value), axis=2)
+        masks["query_offset"] = past_key.shape[2]
     elif nonpad_kv_seqlen is not None:
-        offset = nonpad_kv_seqlen - query_length
+        lengths = checked_lengths(nonpad_kv_seqlen, batch, key.shape[2])
+        masks |= {"key_lengths": lengths, "query_offset": lengths - query_length}
+    if attn_mask is not None:
+        check_mask(attn_mask, (batch, heads, query_length, key.shape[2]))
+        masks["attn_mask"] = _padded(attn_mask, key.shape[2])
     present = key, value
 
     dtype = Q.dtype
     if V.dtype != dtype or softmax_precision == _DOUBLE:
-        wide = np.result_type(dtype, V.dtype, *([np.float64] if softmax_precision == _DOUBLE else []))
+        wide = np.float64 if softmax_precision == _DOUBLE or np.float64 in (dtype, V.dtype) else np.float32
         query, key, value = (x.astype(wide, copy=False) for x in (query, key, value))
         if attn_mask is not None and attn_mask.dtype != bool:
-            attn_mask = attn_mask.astype(wide, copy=False)
+            masks["attn_mask"] = masks["attn_mask"].astype(wide, copy=False)
 
-    scores: dict[str, Any] = {"scale": scale, "softcap": None if softcap == 0 else softcap}
-    masks: dict[str, Any] = {
-        "attn_mask": None if attn_mask is None else _padded(attn_mask, key.shape[2]),
-        "is_causal": bool(is_causal),
-        "query_offset": offset,
-        "key_lengths": nonpad_kv_seqlen,
-        "window": (left_window_size, right_window_size),
-    }
-    out = np.empty((batch, query_length, heads, value.shape[3]), query.dtype) if is_flat else None
+    out = np.empty((batch, query_length, heads, value.shape[3]), query.dtype) if Q.ndim == 3 else None
     y = scaled_dot_product_attention(
         query, key, value, **scores, **masks, out=None if out is None else out.swapaxes(1, 2)
     )
-    if qk_matmul_output_mode < _FIRST_MASKED_MODE:
+    if mode < _FIRST_MASKED_MODE:
         masks = {}  # in these modes padded keys have a score, too
-    qk = attention_weights(query, key, stage=_STAGES[qk_matmul_output_mode], **scores, **masks)
+    qk = attention_weights(query, key, stage=_STAGES[mode], **scores, **masks)
     if out is not None:
         y = out.reshape(*out.shape[:2], out.shape[2] * out.shape[3])
     return y.astype(dtype, copy=False), *present, qk.astype(dtype, copy=False)
-
-
-def _check_dtypes(
-    Q: Array, K: Array, V: Array, attn_mask: Array | None, past_key: Array | None, past_value: Array | None
-) -> None:
-    """Check the dtypes here, because V and softmax_precision may change them before the library sees the arrays."""
-    is_boolean = attn_mask is not None and attn_mask.dtype == bool
-    for of, like, name, given in (
-        ("Q", Q, "K", K),
-        ("Q", Q, "past_key", past_key),
-        ("V", V, "past_value", past_value),
-        ("Q", Q, "attn_mask", None if is_boolean else attn_mask),
-    ):
-        if like.dtype.kind not in ("f", "V"):  # "V": of types that NumPy itself lacks, as bfloat16
-            raise TypeError(f"onnx_attention: {of} must be a floating-point array; got {like.dtype}")
-        if given is not None and given.dtype != like.dtype:
-            rule = f"be Boolean or have the dtype of {of}" if name == "attn_mask" else f"have the dtype of {of}"
-            raise TypeError(f"onnx_attention: {name} must {rule}; got {of} {like.dtype}, {name} {given.dtype}")
-
-
-def _split_heads(
-    Q: Array, K: Array, V: Array, q_num_heads: int | None, kv_num_heads: int | None
-) -> tuple[Array, Array, Array]:
-    """The inputs as views [B, heads, T, width]."""
-    shapes = f"Q {list(Q.shape)}, K {list(K.shape)}, V {list(V.shape)}"
-    if not Q.ndim == K.ndim == V.ndim or Q.ndim not in (3, 4):
-        raise ValueError(f"onnx_attention: Q, K and V must all have three axes, or all four; got {shapes}")
-    if Q.ndim == 4:
-        if q_num_heads is not None or kv_num_heads is not None:
-            raise ValueError(
-                f"onnx_attention: q_num_heads and kv_num_heads must not be given where Q has four axes; got {shapes}"
-            )
-        return Q, K, V
-
-    def split(name: str, x: Array, count_name: str, count: int | None) -> Array:
-        if count is None or count < 1 or x.shape[2] % count != 0:
-            rule = f"{count_name} must be given, at least 1, and divide the last axis of {name}"
-            raise ValueError(f"onnx_attention: {rule}; got {count_name} {count}, {shapes}")
-        return x.reshape(*x.shape[:2], count, x.shape[2] // count).swapaxes(1, 2)
-
-    return (
-        split("Q", Q, "q_num_heads", q_num_heads),
-        split("K", K, "kv_num_heads", kv_num_heads),
-        split("V", V, "kv_num_heads", kv_num_heads),
-    )
-
-
-def _appended(name: str, past: Array, new: Array) -> Array:
-    """Past keys or values [B, Hk, P, width], and the new ones [B, Hk, T, width] behind them: [B, Hk, P + T, width]."""
-    if past.ndim != 4 or (*past.shape[:2], past.shape[3]) != (*new.shape[:2], new.shape[3]):
-        batch, heads, _, width = new.shape
-        raise ValueError(f"onnx_attention: {name} must be [{batch}, {heads}, P, {width}]; got {list(past.shape)}")
-    return np.concatenate((past, new), axis=2)
 
 
 def _padded(attn_mask: Array, key_length: int) -> Array:

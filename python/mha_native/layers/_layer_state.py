@@ -11,6 +11,7 @@ from .._arrays import Tensor, to_numpy
 from .._dtypes import checked_dtype, packed_state, unpacked_state
 from ._layer_weights import Parts, Sizes, resolve_sizes, split_state, state_shapes
 from ._module_state import Leaf, linear_state
+from ._torch_modules import checked_module
 
 Layer = TypeVar("Layer", bound="LayerState")
 
@@ -76,17 +77,22 @@ class LayerState(Leaf):
         ----------
         module : torch.nn.MultiheadAttention
             On the CPU, in float32, float64, float16 or bfloat16, of any configuration.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If the module, or a part of it, is of a derived class, is parametrized, or has forward hooks: it may compute
+            something else.
         """
-        names = ("embed_dim", "num_heads", "kdim", "vdim", "add_zero_attn", "state_dict")
-        state = module.state_dict() if all(hasattr(module, name) for name in names) else {}
-        if "out_proj.weight" not in state:  # a parametrized or wrapped module has other names
-            kind = f"{type(module).__module__}.{type(module).__qualname__}"
-            raise TypeError(f"MultiHeadAttention.from_torch: expected a plain torch.nn.MultiheadAttention; got {kind}")
-        out_weight = to_numpy("MultiHeadAttention.from_torch", "out_proj.weight", state["out_proj.weight"])
+        function, kind = f"{cls.__name__}.from_torch", "MultiheadAttention"
+        state = checked_module(function, module, kind).state_dict()
+        if "out_proj.weight" not in state:  # another module in place of the projection has other names
+            raise TypeError(f"{function}: expected a plain torch.nn.{kind}; its out_proj is a {module.out_proj!r:.80}")
+        out_weight = to_numpy(function, "out_proj.weight", state["out_proj.weight"])
         layer = cls.__new__(cls)
         sizes = resolve_sizes(module.embed_dim, module.num_heads, None, None, None, module.kdim, module.vdim, None)
         parts = Parts("in_proj_bias" in state, "bias_k" in state, bool(module.add_zero_attn))
-        dtype = checked_dtype("MultiHeadAttention.from_torch", out_weight.dtype)
+        dtype = checked_dtype(function, out_weight.dtype)
         layer._set_state(sizes, parts, dtype, _core.dtype_name(dtype), state)
         return layer
 

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from .. import _core
 from ._constructor_arguments import Seed, checked_size, initial_weights
 from ._module_state import Linear, linear_weights
 
@@ -57,6 +58,12 @@ class Sizes(NamedTuple):
         if parts.bias:
             shapes["out_proj.bias"] = (self.out_dim,)
         return shapes
+
+
+def checked_parts(bias: bool, add_bias_kv: bool, add_zero_attn: bool) -> Parts:
+    """The parts that a caller asked for."""
+    given = Parts(bias, add_bias_kv, add_zero_attn)
+    return Parts(*(_core.boolean("MultiHeadAttention", name, wanted) for name, wanted in given._asdict().items()))
 
 
 def resolve_sizes(embed_dim: int, num_heads: int, *others: int | None) -> Sizes:

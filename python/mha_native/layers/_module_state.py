@@ -1,7 +1,9 @@
 """State dicts of layers and stacks. Names of a part have its prefix; loading checks all parts before it changes one."""
 
 import copy
-from collections.abc import Collection, Mapping
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Mapping
+from itertools import repeat
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
@@ -11,8 +13,10 @@ from .. import _core
 from .._arrays import Tensor, to_numpy
 from .._dtypes import checked_dtype, packed_state
 from ._constructor_arguments import WeightDType, checked_weight_dtype
+from ._snapshots import change, no_change
 
 Module = TypeVar("Module", bound="ModuleState")
+AnyLeaf = TypeVar("AnyLeaf", bound="Leaf")
 
 # The weights of a linear map as the core takes them: matrix, bias, and the scale of a matrix in int8.
 Linear: TypeAlias = tuple[NDArray[Any], NDArray[Any] | None, NDArray[Any] | None]
@@ -27,11 +31,15 @@ class ModuleState:
         Of a layer in bfloat16 they are arrays of ml_dtypes. Without that package they are for `load_state_dict` only,
         since NumPy takes them for bytes; ``layer.astype("float32").state_dict()`` has the numbers.
         """
-        leaves = self._leaves().items()
-        return {prefix + name: array for prefix, leaf in leaves for name, array in leaf.state_dict().items()}
+        leaves = self._leaves()
+        now = zip(leaves, snapshots(leaves.values()), strict=True)
+        return {prefix + name: array for prefix, leaf in now for name, array in leaf.state_dict().items()}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Replace the weights by those in `state`, all or none of them, while no other thread is in a call.
+        """Replace the weights by those in `state`, all or none of them.
+
+        A call in another thread, of this module or of one that it is a part of, computes with all the old weights or
+        with all the new ones.
 
         Parameters
         ----------
@@ -62,7 +70,7 @@ class ModuleState:
             `quantize` has stored in fewer bits.
         """
         kind = checked_dtype(f"{type(self).__name__}.astype", dtype)
-        return copy.deepcopy(self, {id(leaf): leaf._converted(kind) for leaf in self._leaves().values()})
+        return self._copied(lambda leaf: leaf._converted(kind))
 
     def quantize(self: Module, weight_dtype: WeightDType) -> Module:
         """The same with weights stored in fewer bits. Activations, biases, norms and attention stay in float32.
@@ -83,7 +91,7 @@ class ModuleState:
         """
         function = f"{type(self).__name__}.quantize"
         name = checked_weight_dtype(function, weight_dtype, self.dtype)
-        return copy.deepcopy(self, {id(leaf): leaf._quantized(name) for leaf in self._leaves().values()})
+        return self._copied(lambda leaf: leaf._quantized(name))
 
     @property
     def weight_dtype(self) -> str:
@@ -101,6 +109,16 @@ class ModuleState:
         dtype = _core.dtype_name(self.dtype)
         stored = "" if self.weight_dtype == dtype else f", weight_dtype='{self.weight_dtype}'"
         return f"{type(self).__name__}({given}, dtype='{dtype}'{stored})"
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        with change():  # it may be a part of this one
+            super().__setattr__(name, value)
+
+    def _copied(self: Module, copy_leaf: Callable[["Leaf"], "Leaf"]) -> Module:
+        """A copy with other leaves, in place of those that there are now."""
+        leaves = list(self._leaves().values())
+        now = zip(leaves, snapshots(leaves), strict=True)
+        return copy.deepcopy(self, {id(leaf): copy_leaf(snapshot) for leaf, snapshot in now})
 
     def _configuration(self) -> dict[str, Any]:
         """The arguments of the constructor, without dtypes and seed."""
@@ -125,8 +143,8 @@ class ModuleState:
         cores = [
             leaf._make_core({name: arrays[prefix + name] for name in shapes[prefix]}) for prefix, leaf in leaves.items()
         ]
-        for leaf, core in zip(leaves.values(), cores, strict=True):
-            leaf._core = core
+        with change():  # without a step in Python, between which a signal handler might end it
+            deque(map(object.__setattr__, leaves.values(), repeat("_core"), cores), maxlen=0)
 
 
 class Leaf(ModuleState):
@@ -180,6 +198,18 @@ class Leaf(ModuleState):
 
     def _leaves(self) -> "dict[str, Leaf]":
         return {"": self}
+
+
+def snapshots(leaves: Iterable[AnyLeaf]) -> list[AnyLeaf]:
+    """Layers with the weights that these have at one time, which they keep."""
+    with no_change():
+        return [_snapshot(leaf) for leaf in leaves]
+
+
+def _snapshot(leaf: AnyLeaf) -> AnyLeaf:
+    snapshot = type(leaf).__new__(type(leaf))
+    vars(snapshot).update(vars(leaf))
+    return snapshot
 
 
 def linear_weights(arrays: Mapping[str, NDArray[Any]], name: str) -> Linear:

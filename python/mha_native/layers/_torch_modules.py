@@ -1,17 +1,51 @@
-"""Checks of torch modules that `from_torch` reads: their class and their activation. Torch is not imported here."""
+"""Checks of torch modules that `from_torch` reads: that they compute what their class does, and with which activation.
+Torch is not imported here."""
 
 import functools
 import sys
 from typing import Any
 
+# Where a module keeps the functions that run before and after its forward, and torch those that run for all modules.
+_HOOKS = ("_forward_pre_hooks", "_forward_hooks")
+_GLOBAL_HOOKS = ("_global_forward_pre_hooks", "_global_forward_hooks")
+
 
 def checked_module(function: str, module: Any, kind: str) -> Any:
-    """`module` if it is exactly a ``torch.nn.<kind>``. A derived class may compute something else: TypeError."""
-    torch = sys.modules.get("torch")
+    """`module` if it is exactly a ``torch.nn.<kind>``, and nothing was added to it or to a part of it.
+
+    Raises
+    ------
+    TypeError
+        For another class, be it a derived one, and for parametrized weights, which make one.
+    ValueError
+        For hooks, and for a ``forward`` that was replaced.
+    """
+    torch, wrong = sys.modules.get("torch"), f"{function}: expected a plain torch.nn.{kind}"
     if torch is None or type(module) is not getattr(torch.nn, kind):
         given = f"{type(module).__module__}.{type(module).__qualname__}"
-        raise TypeError(f"{function}: expected a plain torch.nn.{kind}; got {given}")
+        raise TypeError(f"{wrong}; got {given}{_remedy(module)}")
+    for name, part in module.named_modules():
+        which = f"its {name}" if name else "it"
+        if remedy := _remedy(part):
+            raise TypeError(f"{wrong}; {which} is parametrized{remedy}")
+        if any(getattr(part, hooks) for hooks in _HOOKS):
+            raise ValueError(
+                f"{wrong}; {which} has forward hooks, whose effect would be lost: remove them first, those of "
+                "weight_norm, spectral_norm or prune by the functions of torch.nn.utils"
+            )
+        if "forward" in vars(part):
+            raise ValueError(
+                f"{wrong}; {which} has a forward of its own, whose effect would be lost: delete that attribute first"
+            )
+    if any(getattr(torch.nn.modules.module, hooks, None) for hooks in _GLOBAL_HOOKS):
+        raise ValueError(f"{wrong}; all modules have forward hooks, whose effect would be lost: remove them first")
     return module
+
+
+def _remedy(module: Any) -> str:
+    """What to do about parametrized weights, if `module` has any."""
+    is_parametrized = hasattr(module, "parametrizations")
+    return ": make its weights plain by torch.nn.utils.parametrize.remove_parametrizations" if is_parametrized else ""
 
 
 def activation_name(function: str, activation: Any) -> str:

@@ -4,6 +4,7 @@ import numpy as np
 
 from .._arrays import Tensor
 from ..kv_cache import KVCache
+from ._module_state import snapshots
 from .multi_head_attention import MultiHeadAttention
 from .transformer import TransformerLayer, TransformerStack
 
@@ -44,7 +45,7 @@ class DecoderLayer(TransformerLayer):
     cross_attn: MultiHeadAttention
 
     _reads_memory, _is_causal = True, True
-    _stack_name, _torch_name = "Decoder", "TransformerDecoderLayer"
+    _torch_name = "TransformerDecoderLayer"
 
     def project_memory(
         self, memory: Tensor, *, memory_lengths: Tensor | None = None, num_threads: int | None = None
@@ -63,12 +64,7 @@ class DecoderLayer(TransformerLayer):
         -------
         memory_cache : KVCache
         """
-        shape = np.shape(memory)
-        if len(shape) not in (2, 3):
-            raise ValueError(f"DecoderLayer.project_memory: memory must be [B, S, Em] or [S, Em]; got {list(shape)}")
-        cache = self.cross_attn.new_cache(shape[0] if len(shape) == 3 else 1, shape[-2])
-        self.cross_attn.append_to(cache, memory, new_lengths=memory_lengths, num_threads=num_threads)
-        return cache
+        return _projected(self.cross_attn, memory, memory_lengths, num_threads)
 
     @property
     def memory_dim(self) -> int:
@@ -122,10 +118,21 @@ class Decoder(TransformerStack):
         self, memory: Tensor, *, memory_lengths: Tensor | None = None, num_threads: int | None = None
     ) -> list[KVCache]:
         """`DecoderLayer.project_memory` of each layer: the `memory_caches` of the call."""
-        given = {"memory_lengths": memory_lengths, "num_threads": num_threads}
-        return [layer.project_memory(memory, **given) for layer in self.layers]
+        attentions = snapshots([layer.cross_attn for layer in self.layers])
+        return [_projected(attention, memory, memory_lengths, num_threads) for attention in attentions]
 
     @property
     def memory_dim(self) -> int:
         """Em, the features of the memory."""
         return int(self.layers[0].memory_dim)
+
+
+def _projected(
+    attention: MultiHeadAttention, memory: Tensor, memory_lengths: Tensor | None, num_threads: int | None
+) -> KVCache:
+    shape = np.shape(memory)
+    if len(shape) not in (2, 3):
+        raise ValueError(f"DecoderLayer.project_memory: memory must be [B, S, Em] or [S, Em]; got {list(shape)}")
+    cache = attention.new_cache(shape[0] if len(shape) == 3 else 1, shape[-2])
+    attention.append_to(cache, memory, new_lengths=memory_lengths, num_threads=num_threads)
+    return cache

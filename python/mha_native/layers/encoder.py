@@ -66,7 +66,7 @@ class EncoderLayer(TransformerLayer):
     """
 
     _reads_memory, _is_causal = False, False
-    _stack_name, _torch_name = "Encoder", "TransformerEncoderLayer"
+    _torch_name = "TransformerEncoderLayer"
 
 
 class Encoder(TransformerStack):

@@ -73,7 +73,7 @@ class FeedForward(Leaf):
             checked_size(name, "embed_dim", embed_dim),
             checked_size(name, "feedforward_dim", feedforward_dim),
             activation,
-            bool(bias),
+            _core.boolean(name, "bias", bias),
         )
         kind = checked_dtype(name, dtype)
         rng = np.random.default_rng(seed)

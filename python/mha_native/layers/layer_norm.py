@@ -46,7 +46,9 @@ class LayerNorm(Leaf):
 
     def __init__(self, embed_dim: int, *, eps: float = 1e-5, bias: bool = True, dtype: DTypeLike = "float32") -> None:
         size, kind = checked_size("LayerNorm", "embed_dim", embed_dim), checked_dtype("LayerNorm", dtype)
-        numbers = {"weight": np.ones(size)} | ({"bias": np.zeros(size)} if bias else {})
+        numbers = {"weight": np.ones(size)}
+        if _core.boolean("LayerNorm", "bias", bias):
+            numbers["bias"] = np.zeros(size)
         self._set_state(eps, kind, {name: initial_weights(array, kind) for name, array in numbers.items()})
 
     def __call__(self, x: Tensor, *, out: Tensor | None = None, num_threads: int | None = None) -> Tensor:
@@ -86,7 +88,7 @@ class LayerNorm(Leaf):
         ----------
         module : torch.nn.LayerNorm
             Over the last axis, on the CPU, in float32, float64, float16 or bfloat16. One without weights becomes a
-            layer of float32 whose weight is 1.
+            layer of float32 whose weight is 1. What is refused is said at `MultiHeadAttention.from_torch`.
         """
         return cls._from_torch("LayerNorm.from_torch", module, np.dtype(np.float32))
 

@@ -12,7 +12,7 @@ from .._options import ScoreOptions
 from ..kv_cache import KVCache
 from ._constructor_arguments import Seed, WeightDType, checked_weight_dtype
 from ._layer_state import LayerState
-from ._layer_weights import Parts, initial_state, resolve_sizes
+from ._layer_weights import checked_parts, initial_state, resolve_sizes
 
 
 class MultiHeadAttention(LayerState):
@@ -112,7 +112,7 @@ class MultiHeadAttention(LayerState):
     ) -> None:
         sizes = resolve_sizes(embed_dim, num_heads, num_kv_heads, head_dim, value_head_dim, kdim, vdim, out_dim)
         kind = checked_dtype("MultiHeadAttention", dtype)
-        parts = Parts(bool(bias), bool(add_bias_kv), bool(add_zero_attn))
+        parts = checked_parts(bias, add_bias_kv, add_zero_attn)
         stored = checked_weight_dtype("MultiHeadAttention", weight_dtype, kind)
         self._set_state(sizes, parts, kind, stored, initial_state(sizes, parts, kind, seed))
 
@@ -209,6 +209,10 @@ class MultiHeadAttention(LayerState):
         True
         """
         name = "MultiHeadAttention"
+        if append is not True:
+            append = _core.boolean(name, "append", append)
+        if average_attn_weights is not False:
+            average_attn_weights = _core.boolean(name, "average_attn_weights", average_attn_weights)
         if cache is None:
             if not append or new_lengths is not None:
                 raise ValueError(f"{name}: append and new_lengths need a cache")
@@ -252,7 +256,7 @@ class MultiHeadAttention(LayerState):
                 raise ValueError(f"{name}: cu_seqlens_q must be given if cu_seqlens_k is")
             if cache is not None:
                 raise ValueError(f"{name}: a ragged batch and a cache cannot be combined")
-            if need_weights:
+            if need_weights is not False and _core.boolean(name, "need_weights", need_weights):
                 raise ValueError(f"{name}: need_weights must be False with cu_seqlens_q: weights have no ragged form")
             offsets = to_numpy(name, "cu_seqlens_q", cu_seqlens_q)
             rows = self._core.forward_varlen(

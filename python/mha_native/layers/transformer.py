@@ -13,9 +13,10 @@ from .. import _core
 from .._arrays import Tensor, like, to_numpy
 from .._options import SCORE_OPTIONS, ModelOptions, ScoreOptions, core_options
 from ..kv_cache import KVCache, cores_of_caches
-from ._constructor_arguments import LayerArguments, Seed, WeightDType, checked_size
+from ._constructor_arguments import LAYER_FLAGS, LayerArguments, Seed, WeightDType, checked_size
 from ._layer_options import checked_layer_options, merged_options
 from ._module_state import ModuleState
+from ._snapshots import composed
 from ._torch_modules import checked_module
 from .feed_forward import FeedForward
 from .layer_norm import LayerNorm
@@ -49,7 +50,6 @@ class TransformerLayer(ModuleState):
 
     _reads_memory: ClassVar[bool]
     _is_causal: ClassVar[bool]  # where a call does not say
-    _stack_name: ClassVar[str]  # what messages of the core call it
     _torch_name: ClassVar[str]
 
     def __init__(
@@ -72,6 +72,7 @@ class TransformerLayer(ModuleState):
         name = type(self).__name__
         if memory_dim is not None and not self._reads_memory:
             raise TypeError(f"{name}: memory_dim is for a layer that reads a memory; got {memory_dim}")
+        self.norm_first, bias = _core.boolean(name, "norm_first", norm_first), _core.boolean(name, "bias", bias)
         weights: dict[str, Any] = {"bias": bias, "dtype": dtype, "weight_dtype": weight_dtype}
         weights["seed"] = np.random.default_rng(seed)  # which goes on from part to part
         heads: dict[str, Any] = {"num_kv_heads": num_kv_heads, "head_dim": head_dim}
@@ -88,7 +89,6 @@ class TransformerLayer(ModuleState):
             self.cross_attn, self.norm3 = attention(features), norm()
         self.feed_forward = FeedForward(embed_dim, feedforward_dim, activation=activation, **weights)
         self.norm1, self.norm2 = norm(), norm()
-        self.norm_first = bool(norm_first)
 
     def __call__(
         self,
@@ -164,7 +164,8 @@ class TransformerLayer(ModuleState):
 
         What differs: the layer is batch-first, whatever torch's is, which by default is not. Boolean masks are the
         other way round: True takes part. A decoder's layer is causal unless told otherwise, where torch wants a mask.
-        Dropout is not applied, not even in training mode: results are those of ``module.eval()``.
+        Dropout is not applied, not even in training mode: results are those of ``module.eval()``. What is refused is
+        said at `MultiHeadAttention.from_torch`.
 
         Parameters
         ----------
@@ -201,7 +202,7 @@ class TransformerLayer(ModuleState):
         return {**sizes, **kinds, **heads, "bias": attention.bias, **memory}
 
     def _stack(self) -> _core.TransformerStack:
-        return stack_of(self._stack_name, [self], None)
+        return composed(self, lambda: stack_of(type(self).__name__, [self], None))
 
     def _parts(self) -> tuple[Any, ...]:
         """What the core makes a layer of, with the weights that the parts have now."""
@@ -235,6 +236,10 @@ class TransformerStack(ModuleState):
     ) -> None:
         name, sizes = type(self).__name__, (embed_dim, num_heads, feedforward_dim)
         count = checked_size(name, "num_layers", num_layers)
+        final_norm = _core.boolean(name, "final_norm", final_norm)
+        for argument, value in arguments.items():
+            if argument in LAYER_FLAGS:
+                _core.boolean(name, argument, value)
         arguments["seed"] = np.random.default_rng(arguments.get("seed"))  # which goes on from layer to layer
         self.layers = tuple(self._layer_type(*sizes, **arguments) for _ in range(count))
         of_layers = self.layers[0].norm1._configuration()
@@ -324,7 +329,7 @@ class TransformerStack(ModuleState):
         return {"num_layers": len(self.layers), **of_layers, "final_norm": self.norm is not None, **own}
 
     def _stack(self) -> _core.TransformerStack:
-        return stack_of(type(self).__name__, self.layers, self.norm)
+        return composed(self, lambda: stack_of(type(self).__name__, self.layers, self.norm))
 
 
 def stack_of(name: str, layers: Iterable[TransformerLayer], norm: LayerNorm | None) -> _core.TransformerStack:
@@ -366,7 +371,7 @@ def run(
     if caches is not None:
         extras["caches"] = cores_of_caches(name, "caches", caches)
     if need_weights is not False:
-        extras["need_weights"] = need_weights
+        extras["need_weights"] = _core.boolean(name, "need_weights", need_weights)
     if module.layer_options is not None:
         extras["layer_options"] = merged_options(name, options, module.layer_options, module.dtype)
         options = {}

@@ -1,6 +1,5 @@
 """Models of the BERT family: config.json, the tensors of a checkpoint, and the computation from tokens to vectors."""
 
-import copy
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +10,7 @@ from numpy.typing import NDArray
 
 from .. import _core
 from .._arrays import widened
+from .._dtypes import packed_state, unpacked_state
 from ..layers._layer_weights import Parts, Sizes
 from ..layers.encoder import EncoderLayer
 from ..layers.feed_forward import FeedForward
@@ -128,27 +128,25 @@ class BertModel:
     """
 
     def __init__(self, config: BertConfig, tensors: Tensors, dtype: np.dtype[Any], weight_dtype: str) -> None:
-        self.config = config
         # Every token is of type 0: its row is added to the positions once.
         token_type = tensors["embeddings.token_type_embeddings.weight"][0]
-        self._tables = [
-            _in_dtype(numbers, dtype)
-            for numbers in (
-                tensors["embeddings.word_embeddings.weight"],
-                tensors["embeddings.position_embeddings.weight"] + token_type,
-                tensors["embeddings.LayerNorm.weight"],
-                tensors["embeddings.LayerNorm.bias"],
-            )
-        ]
-        self._layers = [_layer(config, tensors, i, dtype, weight_dtype) for i in range(config.num_layers)]
-        self._encoder = stack_of("Encoder", self._layers, None)
+        tables = {
+            "words": tensors["embeddings.word_embeddings.weight"],
+            "positions": tensors["embeddings.position_embeddings.weight"] + token_type,
+            "norm_weight": tensors["embeddings.LayerNorm.weight"],
+            "norm_bias": tensors["embeddings.LayerNorm.bias"],
+        }
+        self._set_state(
+            config,
+            {name: _in_dtype(numbers, dtype) for name, numbers in tables.items()},
+            [_layer(config, tensors, i, dtype, weight_dtype) for i in range(config.num_layers)],
+        )
 
     def astype(self, dtype: np.dtype[Any]) -> "BertModel":
         """The same model in another dtype."""
-        model = copy.copy(self)
-        model._tables = [_in_dtype(table, dtype) for table in self._tables]
-        model._layers = [layer.astype(dtype) for layer in self._layers]
-        model._encoder = stack_of("Encoder", model._layers, None)
+        model = BertModel.__new__(BertModel)
+        tables = {name: _in_dtype(table, dtype) for name, table in self._tables.items()}
+        model._set_state(self.config, tables, [layer.astype(dtype) for layer in self._layers])
         return model
 
     @property
@@ -178,10 +176,30 @@ class BertModel:
     def _embed(
         self, tokens: NDArray[np.integer], cu_seqlens: NDArray[np.integer], num_threads: int | None
     ) -> NDArray[Any]:
-        words, positions, weight, bias = self._tables
+        tables = self._tables
         return _core.embed_tokens(
-            tokens, cu_seqlens, words, positions, weight, bias, self.config.eps, None, num_threads
+            tokens,
+            cu_seqlens,
+            tables["words"],
+            tables["positions"],
+            tables["norm_weight"],
+            tables["norm_bias"],
+            self.config.eps,
+            None,
+            num_threads,
         )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"config": self.config, "tables": packed_state(self._tables), "layers": self._layers}
+
+    def __setstate__(self, saved: dict[str, Any]) -> None:
+        self._set_state(saved["config"], unpacked_state(saved["tables"]), saved["layers"])
+
+    def _set_state(self, config: BertConfig, tables: dict[str, NDArray[Any]], layers: list[EncoderLayer]) -> None:
+        self.config = config
+        self._tables = tables
+        self._layers = layers
+        self._encoder = stack_of("Encoder", layers, None)
 
 
 def _in_dtype(numbers: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:

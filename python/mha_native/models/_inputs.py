@@ -11,10 +11,9 @@ def checked_texts(function: str, texts: Any) -> Iterable[Any]:
     """`texts`, or TypeError unless they can be read one by one, in an order."""
     is_one = isinstance(texts, (str, bytes, bytearray, memoryview)) or getattr(texts, "ndim", 1) != 1
     if is_one or isinstance(texts, (Mapping, set, frozenset)) or not isinstance(texts, Iterable):
-        what = "a str, or texts" if function == "encode" else "texts"
+        what = "a str, or texts" if function.endswith(".encode") else "texts"
         raise TypeError(
-            f"SentenceEncoder.{function}: texts must be {what} in an order, such as a list of str; "
-            f"got {type(texts).__name__}"
+            f"{function}: texts must be {what} in an order, such as a list of str; got {type(texts).__name__}"
         )
     return texts
 
@@ -37,7 +36,10 @@ def checked_tokens(sequence: ArrayLike, index: int) -> list[int]:
     tokens = np.asarray(sequence)
     if tokens.ndim != 1:
         raise ValueError(f"SentenceEncoder: the tokens of a text must have one axis; got {tokens.shape} at {index}")
-    if tokens.size and not np.issubdtype(tokens.dtype, np.integer):
-        raise TypeError(f"SentenceEncoder: tokens must be integers; got {tokens.dtype} at {index}")
     ids: list[int] = tokens.tolist()
+    # Integers of more than 64 bits are objects to NumPy.
+    if ids and not np.issubdtype(tokens.dtype, np.integer) and not all(type(token) is int for token in ids):
+        raise TypeError(f"SentenceEncoder: tokens must be integers; got {tokens.dtype} at {index}")
+    if ids and max(max(ids), -min(ids)) >= 2**63:
+        raise ValueError(f"SentenceEncoder: tokens must be integers of at most 63 bits; got larger ones at {index}")
     return ids

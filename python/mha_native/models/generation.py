@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from .. import _core
 from .._arrays import Tensor, to_numpy, widened
 from .._options import MODEL_OPTIONS, ModelOptions, core_options
+from .._scalars import checked_integer, checked_real
 from ..layers._constructor_arguments import checked_size
 from ..layers.causal_decoder import CausalDecoder
 from ..layers.decoder import Decoder
@@ -19,6 +21,11 @@ from ..positions import sinusoidal_positions
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # in typing from Python 3.11 on
+
+
+# For how many tokens beside the prompts there is room at first. When it is full it doubles, so that a long generation
+# moves each key about once, while every step reads all of them.
+_FIRST_ROOM = 256
 
 
 class GenerationStep(NamedTuple):
@@ -83,7 +90,7 @@ def generate(
     memory : [B, S, Em] or [S, Em], optional
         Of a `Decoder`; projected once.
     memory_lengths : integer array [B], optional
-        How much memory each sequence has.
+        How much memory each sequence has; with a `memory` only.
     stop_token : int, optional
         It ends its sequence, and is the last token of it. When all have ended, nothing more is generated.
     temperature : float, default 0
@@ -129,37 +136,47 @@ def generate(
         raise TypeError(f"{name}: model must be a CausalDecoder, a Decoder or an Encoder; got {kind}")
     if isinstance(model, Decoder) != (memory is not None):
         raise ValueError(f"{name}: a Decoder needs a memory, and a CausalDecoder or an Encoder reads none")
+    if memory is None and memory_lengths is not None:
+        raise ValueError(f"{name}: memory_lengths are those of a memory, and there is none")
     of_model = core_options(name, options, MODEL_OPTIONS)
     table = _matrix(name, "embeddings", embeddings, model)
     output = table if output_weight is None else _matrix(name, "output_weight", output_weight, model)
     if len(output) != len(table):
         raise ValueError(f"{name}: output_weight must have the rows of embeddings, {len(table)}; got {len(output)}")
     tokens, lengths = _checked_prompts(prompts, prompt_lengths, len(table))
-    batch, room = len(tokens), tokens.shape[1] + checked_size(name, "max_new_tokens", max_new_tokens) - 1
-    choose = _Chooser(batch, temperature, top_k, top_p, seed)
-    if positions is None:
-        places = np.zeros((room, model.embed_dim), table.dtype)
-    elif isinstance(positions, str) and positions == "sinusoidal":
-        places = sinusoidal_positions(room, model.embed_dim, dtype=table.dtype)
+    batch, longest = tokens.shape
+    most = longest + checked_size(name, "max_new_tokens", max_new_tokens) - 1  # tokens that the model reads
+    if memory is not None and (held := np.shape(memory)[0] if np.ndim(memory) == 3 else 1) != batch:
+        raise ValueError(f"{name}: memory must have the batch size of the prompts, {batch}; got {held}")
+    if isinstance(positions, str) and positions == "sinusoidal":
+        places_of: Any = partial(sinusoidal_positions, embed_dim=model.embed_dim, dtype=table.dtype)
     else:
-        places = _matrix(name, "positions", positions, model)
-        if len(places) < room:
-            raise ValueError(f"{name}: positions must have a row for each of {room} tokens; got {len(places)}")
-    if stop_token is not None and not 0 <= stop_token < len(table):
-        raise ValueError(f"{name}: stop_token must be a token, below {len(table)}; got {stop_token}")
+        of_all = np.zeros((1, model.embed_dim), table.dtype)
+        if positions is not None and len(of_all := _matrix(name, "positions", positions, model)) < most:
+            raise ValueError(f"{name}: positions must have a row for each of {most} tokens; got {len(of_all)}")
 
-    calls: Any = dict(of_model, is_causal=True, caches=model.new_caches(batch, room), num_threads=num_threads)
+        def places_of(_: int) -> NDArray[Any]:
+            return of_all
+
+    if stop_token is not None:
+        stop_token = checked_integer(name, "stop_token", stop_token, 0, len(table) - 1)
+    if num_threads is not None:
+        num_threads = checked_size(name, "num_threads", num_threads)
+    choose = _Chooser(batch, temperature, top_k, top_p, seed)
+    room = _Room(model, batch, min(longest + _FIRST_ROOM, most), places_of)
+
+    calls: Any = dict(of_model, is_causal=True, caches=room.caches, num_threads=num_threads)
     if isinstance(model, Decoder):
         calls["memory_caches"] = model.project_memory(memory, memory_lengths=memory_lengths, num_threads=num_threads)
-        if (held := calls["memory_caches"][0].batch_size) != batch:
-            raise ValueError(f"{name}: memory must have the batch size of the prompts, {batch}; got {held}")
 
     def steps(new: NDArray[np.int64], counts: NDArray[np.int64]) -> Iterator[GenerationStep]:
         # `new` [B, T]: tokens that the decoder has not read. Sequence b has counts[b] of them, padding follows.
         read, going = np.zeros(batch, np.int64), np.ones(batch, bool)
         for _ in range(max_new_tokens):
-            at = np.minimum(read[:, None] + np.arange(new.shape[1]), len(places) - 1)  # padding may lie beyond the end
-            y = widened(model(_core.convert(table[new] + places[at], model.dtype), new_lengths=counts, **calls))
+            if (needed := int(read.max()) + new.shape[1]) > room.capacity:
+                room.grow(min(max(needed, 2 * room.capacity), most))
+            x = table[new] + room.places(read[:, None] + np.arange(new.shape[1]))
+            y = widened(model(_core.convert(x, model.dtype), new_lengths=counts, **calls))
             read = read + counts
             # One product for each sequence: a product of all of them may round differently for another batch.
             logits = np.stack([output @ y[b, max(count, 1) - 1] for b, count in enumerate(counts)])
@@ -175,19 +192,57 @@ def generate(
     return steps(tokens, lengths)
 
 
+class _Room:
+    """Caches of a model, and what is added to a token at each position, for as many tokens as are needed so far.
+
+    Parameters
+    ----------
+    model : CausalDecoder, Decoder or Encoder
+    batch, capacity : int
+        How many sequences, and for how many tokens of each there is room at first.
+    places_of : function
+        From a capacity to rows [P, E], one for each position; beyond the last one it is that one.
+    """
+
+    def __init__(
+        self,
+        model: CausalDecoder | Decoder | Encoder,
+        batch: int,
+        capacity: int,
+        places_of: Callable[[int], NDArray[Any]],
+    ) -> None:
+        self._model, self._batch, self._places_of = model, batch, places_of
+        self.capacity, self.caches, self._places = capacity, model.new_caches(batch, capacity), places_of(capacity)
+
+    def grow(self, capacity: int) -> None:
+        """Make room for `capacity` tokens. The caches are replaced, one after another, in the same list."""
+        for i, (layer, old) in enumerate(zip(self._model.layers, self.caches, strict=True)):
+            filled = slice(old.longest)
+            self.caches[i] = layer.new_cache(self._batch, capacity)
+            self.caches[i].append(old.keys[:, :, filled], old.values[:, :, filled], old.lengths)
+        self.capacity, self._places = capacity, self._places_of(capacity)
+
+    def places(self, at: NDArray[np.int64]) -> NDArray[Any]:
+        """What is added to tokens at the positions `at`. Those of padding may lie beyond the end."""
+        rows: NDArray[Any] = self._places[np.minimum(at, len(self._places) - 1)]
+        return rows
+
+
 class _Chooser:
     """The choice of the next token of each sequence by its logits."""
 
     def __init__(
         self, batch: int, temperature: float, top_k: int | None, top_p: float | None, seed: int | None
     ) -> None:
-        if not 0 <= temperature < np.inf:
-            raise ValueError(f"generate: temperature must not be negative, and finite; got {temperature}")
-        if top_p is not None and not 0 < top_p <= 1:
+        self.temperature = checked_real("generate", "temperature", temperature)
+        if self.temperature < 0:
+            raise ValueError(f"generate: temperature must be 0 or above; got {temperature}")
+        self.top_p = None if top_p is None else checked_real("generate", "top_p", top_p)
+        if self.top_p is not None and not 0 < self.top_p <= 1:
             raise ValueError(f"generate: top_p must be above 0 and at most 1; got {top_p}")
-        self.temperature, self.top_p = temperature, top_p
         self.top_k = None if top_k is None else checked_size("generate", "top_k", top_k)
-        self.generators = [np.random.default_rng(child) for child in np.random.SeedSequence(seed).spawn(batch)]
+        children = np.random.SeedSequence(seed).spawn(batch if self.temperature > 0 else 0)
+        self.generators = [np.random.default_rng(child) for child in children]
 
     def __call__(self, logits: NDArray[Any], going: NDArray[np.bool_]) -> NDArray[np.int64]:
         """Logits [B, V] to tokens [B]. The token of a sequence that is no longer `going` has no meaning."""
@@ -200,8 +255,9 @@ class _Chooser:
 
     def _draw(self, logits: NDArray[Any], rng: np.random.Generator) -> int:
         order = np.argsort(-logits, kind="stable")[: self.top_k]  # the most probable ones first
-        scaled = logits[order].astype(np.float64) / self.temperature
-        probabilities = np.exp(scaled - scaled[0])
+        differences = logits[order].astype(np.float64) - logits[order[0]]  # 0 of the largest, however it is divided
+        with np.errstate(over="ignore"):  # by a tiny temperature, to minus infinity
+            probabilities = np.exp(differences / self.temperature)
         if self.top_p is not None:
             reached = np.cumsum(probabilities) / probabilities.sum()
             probabilities = probabilities[: np.searchsorted(reached, self.top_p) + 1]

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 from .. import _core
 from .._dtypes import checked_dtype
 from ..layers._constructor_arguments import WeightDType, checked_size, checked_weight_dtype
+from ._batching import batches, slabs
 from ._bert import BertModel, read_config
 from ._checkpoint import Checkpoint
 from ._head import Head, read_head
@@ -24,10 +25,10 @@ from ._tokenizer import Tokenizer
 
 __all__ = ["SentenceEncoder"]
 
-# The most texts, and the most characters, that are tokenized at once; a longer text is tokenized alone. With their
-# tokens they take a few MiB.
+# The most texts, and the most characters, that are tokenized at once; a longer text is tokenized alone. That takes some
+# 0.1 s, in which no signal is handled, and a few MiB.
 _SLAB_TEXTS = 1024
-_SLAB_CHARACTERS = 1 << 20
+_SLAB_CHARACTERS = 1 << 17
 
 # The most tokens that go through the layers at once. With all-MiniLM-L6-v2 they take 19 MiB beyond the weights. Twice
 # as many take 34 MiB and no less time per token, since layers work on blocks of rows in cache.
@@ -171,17 +172,10 @@ class SentenceEncoder:
             model has no such prompt.
         """
         is_one = isinstance(texts, str)
-        texts = [texts] if isinstance(texts, str) else list(checked_texts("encode", texts))
-        embeddings = np.empty((len(texts), self._features(truncate_dim)), np.float32)
+        given = [texts] if isinstance(texts, str) else list(checked_texts(f"{type(self).__name__}.encode", texts))
+        embeddings = np.empty((len(given), self._features("encode", truncate_dim)), np.float32)
         first = 0
-        for rows in self.encode_batches(
-            texts,
-            prompt_name=prompt_name,
-            prompt=prompt,
-            truncate_dim=truncate_dim,
-            normalize=normalize,
-            num_threads=num_threads,
-        ):
+        for rows in self._embed_texts("encode", given, prompt_name, prompt, truncate_dim, normalize, num_threads):
             embeddings[first : first + len(rows)] = rows
             first += len(rows)
         return embeddings[0] if is_one else embeddings
@@ -210,10 +204,7 @@ class SentenceEncoder:
         embeddings : float32 [n, E]
             Of the next n texts.
         """
-        before = self._settings.prompts.chosen("SentenceEncoder", prompt_name, prompt)
-        prompt_tokens = 0 if not before or self._head.pools_prompts else self._tokenizer.prompt_length(before)
-        tokens = self._tokenize(checked_texts("encode_batches", texts), before)
-        return self._embed(tokens, prompt_tokens, self._features(truncate_dim), normalize, num_threads)
+        return self._embed_texts("encode_batches", texts, prompt_name, prompt, truncate_dim, normalize, num_threads)
 
     def encode_tokens(
         self,
@@ -243,12 +234,47 @@ class SentenceEncoder:
         TypeError, ValueError
             If tokens are no integers, none of the model's, or more than it has positions.
         """
-        features = self._features(truncate_dim)
         tokens = [checked_tokens(sequence, i) for i, sequence in enumerate(sequences)]
-        parts = [np.empty((0, features), np.float32), *self._embed(tokens, 0, features, normalize, num_threads)]
-        return parts[1] if len(parts) == 2 else np.concatenate(parts)
+        parts = list(self._embed("encode_tokens", tokens, 0, truncate_dim, normalize, num_threads))
+        features = self._features("encode_tokens", truncate_dim)
+        return parts[0] if len(parts) == 1 else np.concatenate([np.empty((0, features), np.float32), *parts])
+
+    def _embed_texts(
+        self,
+        method: str,
+        texts: Iterable[str],
+        prompt_name: str | None,
+        prompt: str | None,
+        truncate_dim: int | None,
+        normalize: bool | None,
+        num_threads: int | None,
+    ) -> Iterator[NDArray[np.float32]]:
+        """The embeddings of `texts`, some at a time."""
+        name = f"{type(self).__name__}.{method}"
+        before = self._settings.prompts.chosen(name, prompt_name, prompt)
+        prompt_tokens = 0 if not before or self._head.pools_prompts else self._tokenizer.prompt_length(before)
+        tokens = self._tokenize(checked_texts(name, texts), before)
+        return self._embed(method, tokens, prompt_tokens, truncate_dim, normalize, num_threads)
 
     def _embed(
+        self,
+        method: str,
+        sequences: Iterable[list[int]],
+        prompt_tokens: int,
+        truncate_dim: int | None,
+        normalize: bool | None,
+        num_threads: int | None,
+    ) -> Iterator[NDArray[np.float32]]:
+        """The embeddings of `sequences`, some at a time. Arguments are checked here, the others as they are read."""
+        name = f"{type(self).__name__}.{method}"
+        features = self._features(method, truncate_dim)
+        if normalize is not None:
+            normalize = _core.boolean(name, "normalize", normalize)
+        if num_threads is not None:
+            num_threads = checked_size(name, "num_threads", num_threads)
+        return self._embeddings(sequences, prompt_tokens, features, normalize, num_threads)
+
+    def _embeddings(
         self,
         sequences: Iterable[list[int]],
         prompt_tokens: int,
@@ -256,18 +282,18 @@ class SentenceEncoder:
         normalize: bool | None,
         num_threads: int | None,
     ) -> Iterator[NDArray[np.float32]]:
-        for batch in _batches(sequences):
+        for batch in batches(sequences, _BATCH_TOKENS):
             cu_seqlens = np.zeros(len(batch) + 1, np.int64)
             np.cumsum([len(tokens) for tokens in batch], out=cu_seqlens[1:])
             tokens = np.fromiter(chain.from_iterable(batch), np.int64, cu_seqlens[-1])
             rows = self._model.hidden_states(tokens, cu_seqlens, num_threads)
             yield self._head.embeddings(rows, cu_seqlens, prompt_tokens, features, normalize, num_threads)
 
-    def _features(self, truncate_dim: int | None) -> int:
+    def _features(self, method: str, truncate_dim: int | None) -> int:
         """The features of embeddings of which so many are kept; by default as the files of the model say."""
         if truncate_dim is None:
             return self.embed_dim
-        return min(self._head.features, checked_size("SentenceEncoder", "truncate_dim", truncate_dim))
+        return min(self._head.features, checked_size(f"{type(self).__name__}.{method}", "truncate_dim", truncate_dim))
 
     def attention_weights(self, text: str, *, num_threads: int | None = None) -> tuple[list[str], NDArray[np.float32]]:
         """What each token of a text attends to, in each layer and head.
@@ -353,36 +379,8 @@ class SentenceEncoder:
     def _tokenize(self, texts: Iterable[str], prompt: str) -> Iterator[list[int]]:
         """The tokens of each text behind the prompt."""
         first = 0
-        for slab in _slabs(texts):
+        for slab in slabs(texts, _SLAB_TEXTS, _SLAB_CHARACTERS):
             for i, text in enumerate(slab):
                 check_text(text, first + i)
             first += len(slab)
             yield from self._tokenizer.encode_batch([prompt + text for text in slab] if prompt else slab)
-
-
-def _slabs(texts: Iterable[str]) -> Iterator[list[str]]:
-    """Texts in groups: the tokenizer is faster with many texts at once than one by one."""
-    slab: list[str] = []
-    characters = 0
-    for text in texts:
-        slab.append(text)
-        characters += len(text) if isinstance(text, str) else 0
-        if len(slab) == _SLAB_TEXTS or characters >= _SLAB_CHARACTERS:
-            yield slab
-            slab, characters = [], 0
-    if slab:
-        yield slab
-
-
-def _batches(sequences: Iterable[list[int]]) -> Iterator[list[list[int]]]:
-    """Sequences in order, in groups of at most _BATCH_TOKENS tokens. Nothing is padded, so lengths may differ."""
-    batch: list[list[int]] = []
-    tokens = 0
-    for sequence in sequences:
-        if batch and tokens + len(sequence) > _BATCH_TOKENS:
-            yield batch
-            batch, tokens = [], 0
-        batch.append(sequence)
-        tokens += len(sequence)
-    if batch:
-        yield batch

@@ -183,8 +183,8 @@ def visible_keys(
         visible &= j <= position
     if window is not None:
         left, right = window
-        visible &= (left == -1) | (position - left <= j)
-        visible &= (right == -1) | (j <= position + right)
+        visible &= (left == -1) | (position - j <= left)  # `position - left` might not fit 64 bits
+        visible &= (right == -1) | (j - position <= right)
     if key_lengths is not None:
         visible &= j < np.reshape(key_lengths, (-1, 1, 1, 1))
     if key_mask is not None:
@@ -282,7 +282,12 @@ def _softmax_of_scores(
 
 def _positions(shape: tuple[int, ...], query_offset: ArrayLike) -> tuple[NDArray[np.int_], NDArray[np.int_]]:
     """Of the queries among the keys, [B | 1, 1, Tq, 1], and of the keys, [Tk], for scores of `shape` [B, H, Tq, Tk]."""
-    return np.reshape(query_offset, (-1, 1, 1, 1)) + np.arange(shape[2])[:, None], np.arange(shape[3])
+    offsets = np.reshape(query_offset, (-1, 1, 1, 1))
+    for offset in (offsets.min(initial=0), offsets.max(initial=0)):
+        if abs(int(offset)) > 2**62:  # beyond, positions and distances might not fit 64 bits
+            raise ValueError(f"query_offset must lie in [-2^62, 2^62]; got {offset}")
+    offsets = offsets.astype(np.int64, casting="same_kind")
+    return offsets + np.arange(shape[2])[:, None], np.arange(shape[3])
 
 
 def _for_each_head(numbers: ArrayLike) -> Array:

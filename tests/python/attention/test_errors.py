@@ -109,6 +109,19 @@ WRONG_DTYPES = [
 ]
 
 
+@pytest.mark.parametrize("scale", [-1e300, 1e300, 1.8e38, -1.8e38])
+def test_a_scale_that_scores_cannot_have(scale: float) -> None:
+    arrays = _good()
+    with pytest.raises(ValueError, match=r"^scaled_dot_product_attention: scale must be .* largest float32") as error:
+        mha_native.scaled_dot_product_attention(**arrays, scale=scale)
+    assert f"{scale:g}" in str(error.value)
+    layer = mha_native.MultiHeadAttention(8, 2, seed=0)
+    with pytest.raises(ValueError, match=r"^MultiHeadAttention: scale must be"):
+        layer(np.ones((3, 8), np.float32), scale=scale)
+    in_double = {name: array.astype(np.float64) for name, array in arrays.items()}
+    assert np.isfinite(mha_native.scaled_dot_product_attention(**in_double, scale=scale)).all()
+
+
 OPTIONAL_SHAPES = {"attn_mask": (5, 7), "alibi_slopes": (4,), "sinks": (4,), "out": (2, 4, 5, 6)}
 
 

@@ -319,6 +319,7 @@ def test_sizes_can_be_read() -> None:
     assert cache.keys.shape == (B, HK, CAPACITY, D)
     assert cache.values.shape == (B, HK, CAPACITY, DV)
     assert KVCache(1, 1, 1, 9).value_head_dim == 9
+    assert KVCache(1, 1, 0, 4, 2**33).value_head_dim == 2**33
     for word in (*(f"{name}={getattr(cache, name)}" for name in names), "'float64'", "lengths=[6, 2, 0]"):
         assert word in repr(cache)
 

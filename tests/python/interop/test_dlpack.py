@@ -194,6 +194,48 @@ def test_tensors_on_a_device(arrays: list[Array]) -> None:
         scaled_dot_product_attention(there, *arrays[1:])
 
 
+@pytest.mark.parametrize("version", [None, 1])
+@pytest.mark.parametrize("which", range(3))
+def test_tensors_without_memory(which: int, version: int | None, arrays: list[Array]) -> None:
+    name = ("query", "key", "value")[which]
+    before = len(dlpack_tensor.given_back)
+    arguments: list[Any] = list(arrays)
+    arguments[which] = Tensor(_bits(arrays[which]), data=None, version=version)
+    with pytest.raises(TypeError, match=rf"scaled_dot_product_attention: {name} .* it has no memory"):
+        scaled_dot_product_attention(*arguments)
+    assert len(dlpack_tensor.given_back) == before
+    lengths = Tensor(np.full(2, 13).view(np.uint64), code=0, data=None)
+    with pytest.raises(TypeError, match=r"scaled_dot_product_attention: key_lengths .* it has no memory"):
+        scaled_dot_product_attention(*arrays, key_lengths=lengths)
+
+
+def test_no_elements_need_no_memory(arrays: list[Array]) -> None:
+    nothing = [Tensor(_bits(x[:, :, :0]), data=None) for x in arrays[1:]]
+    out = scaled_dot_product_attention(arrays[0], *nothing)
+    assert out.shape == (2, 4, 9, 8)
+    assert not _bits(out).any()
+
+
+def test_a_tensor_whose_memory_is_not_where_it_says(arrays: list[Array]) -> None:
+    class Elsewhere(Tensor):
+        def __dlpack_device__(self) -> tuple[int, int]:
+            return 1, 0
+
+    there = Elsewhere(_bits(arrays[0]), device_type=2)
+    with pytest.raises(TypeError, match=r"query \(.*Elsewhere.*\) .* its memory is on a device, DLPack type 2"):
+        scaled_dot_product_attention(there, *arrays[1:])
+
+
+def test_what_another_library_complains_of_is_cut_short(arrays: list[Array]) -> None:
+    class Talkative(Tensor):
+        def __dlpack__(self, *, max_version: tuple[int, int] | None = None) -> Any:
+            raise RuntimeError("no. " * 10_000 + "\nreally")
+
+    with pytest.raises(TypeError, match=r"query .* cannot be read by NumPy: no\. no\.") as error:
+        scaled_dot_product_attention(Talkative(_bits(arrays[0])), *arrays[1:])
+    assert len(str(error.value)) < 500
+
+
 def test_mixed_dtypes_are_all_named(arrays: list[Array]) -> None:
     half = arrays[1].astype(np.float16)
     all_names = "got query bfloat16, key float16, value bfloat16"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 import zlib
 from typing import Any
@@ -197,20 +198,52 @@ def test_empty_sizes(empty: str, rank: int, dtype: Any) -> None:
 REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"qk_matmul_output_mode": 4}, ValueError, "qk_matmul_output_mode must be 0, 1, 2 or 3; got 4"),
     ({"softmax_precision": 7}, ValueError, "softmax_precision must be"),
-    ({"left_window_size": -2}, ValueError, "window must be"),
-    ({"softcap": -1.0}, ValueError, "softcap must be"),
+    ({"qk_matmul_output_mode": 2**70}, ValueError, "qk_matmul_output_mode must be"),
+    ({"qk_matmul_output_mode": 1.0}, TypeError, "qk_matmul_output_mode must be an integer; got 1.0"),
+    ({"qk_matmul_output_mode": None}, TypeError, "qk_matmul_output_mode must be an integer; got None"),
+    ({"softmax_precision": "float"}, TypeError, "softmax_precision must be an integer; got 'float'"),
+    ({"is_causal": 2}, ValueError, "is_causal must be 0 or 1; got 2"),
+    ({"is_causal": "no"}, TypeError, "is_causal must be an integer; got 'no'"),
+    ({"is_causal": None}, TypeError, "is_causal must be an integer; got None"),
+    ({"is_causal": np.array([1, 0])}, TypeError, "is_causal must be an integer; got array"),
+    ({"left_window_size": -2}, ValueError, "left_window_size must be at least -1; got -2"),
+    ({"right_window_size": -2}, ValueError, "right_window_size must be at least -1; got -2"),
+    ({"left_window_size": 1.5}, TypeError, "left_window_size must be an integer; got 1.5"),
+    ({"scale": "1"}, TypeError, "scale must be a real number; got '1'"),
+    ({"scale": float("nan")}, ValueError, "scale must be finite; got nan"),
+    ({"scale": True}, TypeError, "scale must be a real number; got True"),
+    ({"softcap": -1.0}, ValueError, "softcap must be 0 or above; got -1.0"),
+    ({"softcap": None}, TypeError, "softcap must be a real number; got None"),
+    ({"softcap": float("inf")}, ValueError, "softcap must be finite; got inf"),
     ({"q_num_heads": 4, "kv_num_heads": 2}, ValueError, "must not be given where Q has four axes"),
     ({"past_key": (2, 2, 3, 8)}, ValueError, "must be given together"),
     ({"past_value": (2, 2, 3, 6)}, ValueError, "must be given together"),
-    ({"past_key": (2, 3, 8), "past_value": (2, 2, 3, 6)}, ValueError, r"past_key must be \[2, 2, P, 8\]"),
-    ({"past_key": (2, 2, 3, 8), "past_value": (2, 2, 3, 7)}, ValueError, r"past_value must be \[2, 2, P, 6\]"),
-    ({"past_key": (2, 2, 3, 8), "past_value": (2, 2, 4, 6)}, ValueError, "value must have the length of key"),
+    ({"past_key": (2, 3, 8), "past_value": (2, 2, 3, 6)}, ValueError, "past_key must be [2, 2, P, 8]"),
+    ({"past_key": (2, 2, 3, 8), "past_value": (2, 2, 3, 7)}, ValueError, "past_value must be [2, 2, P, 6]"),
+    ({"past_key": (2, 2, 3, 8), "past_value": (2, 2, 4, 6)}, ValueError, "past_value must have the length of past_key"),
     ({"K": (2, 70, 16)}, ValueError, "must all have three axes, or all four"),
-    ({"K": (2, 3, 70, 8), "V": (2, 3, 70, 6)}, ValueError, "multiple of the heads of key"),
+    ({"K": (2, 3, 70, 8), "V": (2, 3, 70, 6)}, ValueError, "the heads of Q must be a multiple of the heads of K"),
+    ({"K": (2, 0, 70, 8), "V": (2, 0, 70, 6)}, ValueError, "the heads of Q must be a multiple of the heads of K"),
+    ({"K": (1, 2, 70, 8), "V": (1, 2, 70, 6)}, ValueError, "K must have the batch size of Q, 2"),
+    ({"V": (1, 2, 70, 6)}, ValueError, "V must have the batch size of Q, 2"),
+    ({"V": (2, 4, 70, 6)}, ValueError, "V must have the heads of K, 2"),
+    ({"K": (2, 2, 70, 7)}, ValueError, "the heads of K must be as wide as those of Q, 8"),
+    ({"V": (2, 2, 69, 6)}, ValueError, "V must have the length of K, 70"),
     ({"attn_mask": (5, 71)}, ValueError, "attn_mask must broadcast"),
     ({"attn_mask": (2, 5, 70)}, ValueError, "attn_mask must broadcast"),
-    ({"nonpad_kv_seqlen": np.array([3, 71])}, ValueError, "key_lengths must lie in"),
-    ({"nonpad_kv_seqlen": np.array([3])}, ValueError, r"\[B\]|batch"),
+    ({"attn_mask": (1, 2, 4, 5, 70)}, ValueError, "attn_mask must broadcast"),
+    ({"nonpad_kv_seqlen": np.array([3, 71])}, ValueError, "nonpad_kv_seqlen must be from 0 to 70; got 71"),
+    ({"nonpad_kv_seqlen": np.array([-1, 70])}, ValueError, "nonpad_kv_seqlen must be from 0 to 70; got -1"),
+    ({"nonpad_kv_seqlen": np.array([3, 2**64 - 1], np.uint64)}, ValueError, "nonpad_kv_seqlen must be"),
+    ({"nonpad_kv_seqlen": np.array([3])}, ValueError, "nonpad_kv_seqlen must be [B], here [2]; got [1]"),
+    ({"nonpad_kv_seqlen": np.array([[3, 5]])}, ValueError, "nonpad_kv_seqlen must be [B], here [2]; got [1, 2]"),
+    ({"nonpad_kv_seqlen": np.array([3.0, 5.0])}, TypeError, "nonpad_kv_seqlen must be integers"),
+    (
+        {"nonpad_kv_seqlen": np.array([3, 5], ">i8")},
+        TypeError,
+        "nonpad_kv_seqlen must be integers, in native byte order",
+    ),
+    ({"nonpad_kv_seqlen": [3, 5]}, TypeError, "nonpad_kv_seqlen must be a NumPy array; got list"),
 ]
 
 
@@ -219,8 +252,84 @@ def test_refused(change: dict[str, Any], error: type[Exception], words: str, dty
     inputs, _ = _make("plain", dtype, 4)
     call = dict(zip(("Q", "K", "V"), inputs, strict=False))
     call |= {name: np.ones(x, dtype) if isinstance(x, tuple) else x for name, x in change.items()}
-    with pytest.raises(error, match=words):
+    with pytest.raises(error, match=f"^onnx_attention: .*{re.escape(words)}"):
         onnx_attention(**call)
+
+
+WRONG_ARRAYS = {
+    "list": lambda x: x.tolist(),
+    "None": lambda _: None,
+    "str": lambda _: "Q",
+    "masked": np.ma.MaskedArray,
+}
+
+
+@pytest.mark.parametrize("name", ["Q", "K", "V", "attn_mask", "past_key", "past_value"])
+@pytest.mark.parametrize("wrong", WRONG_ARRAYS)
+def test_what_is_no_array(wrong: str, name: str) -> None:
+    inputs, attributes = _make("past-mask", np.float32, 4)
+    call = dict(zip(("Q", "K", "V", "attn_mask", "past_key", "past_value"), inputs, strict=False))
+    call[name] = WRONG_ARRAYS[wrong](call[name])
+    if wrong == "None" and name == "attn_mask":
+        return  # which may be missing
+    rule = "given together" if wrong == "None" and name.startswith("past") else f"{name} must be a NumPy array; got "
+    with pytest.raises((TypeError, ValueError), match=rf"^onnx_attention: .*{rule}"):
+        onnx_attention(**call, **attributes)
+
+
+@pytest.mark.parametrize("kind", [">f4", ">f2", ">f8", "i8", "u1", "bool", "complex64", "V2", "V4", "O", "S4"])
+@pytest.mark.parametrize("name", ["V", "Q"])
+def test_values_of_a_dtype_that_the_operator_lacks(name: str, kind: str) -> None:
+    inputs, attributes = _make("plain", np.float32, 4)
+    call = dict(zip(("Q", "K", "V"), inputs, strict=False))
+    call[name] = np.zeros(call[name].shape, kind)
+    expected = rf"^onnx_attention: {name} must be float32, float64, float16 or bfloat16, in native byte order; got "
+    with pytest.raises(TypeError, match=expected):
+        onnx_attention(**call, **attributes)
+
+
+@pytest.mark.parametrize("kind", ["float8_e4m3fn", "float8_e5m2", "int4", "uint4"])
+def test_values_in_fewer_bits(kind: str) -> None:
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    inputs, attributes = _make("plain", np.float32, 4)
+    inputs[2] = inputs[2].astype(getattr(ml_dtypes, kind))
+    with pytest.raises(TypeError, match=rf"^onnx_attention: V must be float32, .*; got {kind}"):
+        onnx_attention(*inputs, **attributes)
+
+
+@pytest.mark.parametrize("kind", [np.uint64, np.uint32, np.uint8, np.int8, np.int32])
+@pytest.mark.parametrize("name", ["lengths-causal-negative-offset", "lengths-window"])
+def test_lengths_of_any_integers(name: str, kind: Any) -> None:
+    # Of unsigned ones a position before the first key is no large number.
+    inputs, attributes = _make(name, np.float32, 4)
+    expected = onnx_attention(*inputs, **attributes)
+    inputs[6] = inputs[6].astype(kind)
+    for actual, wanted in zip(onnx_attention(*inputs, **attributes), expected, strict=True):
+        assert_same_bits(actual, wanted)
+
+
+@pytest.mark.parametrize("rank", [3, 4])
+def test_flags_of_python(rank: int) -> None:
+    inputs, attributes = _make("causal", np.float32, rank)
+    expected = onnx_attention(*inputs, **attributes)
+    for flag in (True, np.True_, np.int64(1)):
+        for actual, wanted in zip(onnx_attention(*inputs, **attributes | {"is_causal": flag}), expected, strict=True):
+            assert_same_bits(actual, wanted)
+
+
+@pytest.mark.parametrize("change", [{"q_num_heads": 3}, {"q_num_heads": 2.0}, {"kv_num_heads": True}], ids=str)
+def test_head_counts_of_other_types(change: dict[str, Any]) -> None:
+    inputs, attributes = _make("plain", np.float32, 3)
+    with pytest.raises((TypeError, ValueError), match=rf"^onnx_attention: {next(iter(change))} must be"):
+        onnx_attention(*inputs, **attributes | change)
+
+
+def test_flat_inputs_that_do_not_fit() -> None:
+    inputs, _ = _make("plain", np.float32, 3)
+    with pytest.raises(
+        ValueError, match=r"multiple of the heads of K; got q_num_heads 2, kv_num_heads 4, Q \[2, 5, 32\]"
+    ):
+        onnx_attention(inputs[0], inputs[0], inputs[0], q_num_heads=2, kv_num_heads=4)
 
 
 def test_no_cache_beside_lengths(dtype: Any) -> None:
@@ -261,14 +370,14 @@ def _onnx_cases() -> list[Any]:
     return [pytest.param(case, id=case.name) for case in operators]
 
 
-@pytest.mark.parametrize("case", _onnx_cases())
-def test_cases_of_onnx(case: Any) -> None:
+@pytest.mark.parametrize("onnx_case", _onnx_cases())
+def test_cases_of_onnx(onnx_case: Any) -> None:
     from onnx.helper import get_attribute_value
 
-    node = case.model.graph.node[0]
+    node = onnx_case.model.graph.node[0]
     attributes = {attribute.name: get_attribute_value(attribute) for attribute in node.attribute}
     names = ("Q", "K", "V", "attn_mask", "past_key", "past_value", "nonpad_kv_seqlen")
-    for given, expected in case.data_sets:
+    for given, expected in onnx_case.data_sets:
         values = iter(given)
         inputs = {name: next(values) for name, used in zip(names, node.input, strict=False) if used}
         results = onnx_attention(**inputs, **attributes)
@@ -277,4 +386,4 @@ def test_cases_of_onnx(case: Any) -> None:
             assert actual.dtype == wanted.dtype
             once = float(limits(wanted.dtype).eps)  # of bfloat16 more than what ONNX itself allows
             actual, wanted = actual.astype(np.float64), wanted.astype(np.float64)
-            np.testing.assert_allclose(actual, wanted, rtol=max(case.rtol, 2 * once), atol=case.atol)
+            np.testing.assert_allclose(actual, wanted, rtol=max(onnx_case.rtol, 2 * once), atol=onnx_case.atol)

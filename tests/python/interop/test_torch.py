@@ -316,3 +316,88 @@ def test_tensors_that_are_refused(which: int) -> None:
         call(good[which].to("meta"))
     with pytest.raises(TypeError, match=rf"scaled_dot_product_attention: {name} "):
         call(good[which].to_sparse())
+
+
+def _negated(x: Any) -> Any:
+    """A view of the numbers of `x` over memory that holds them with the opposite sign."""
+    view = torch.complex(torch.zeros_like(x), -x).conj().imag
+    assert view.is_neg()
+    assert torch.equal(view, x)
+    return view
+
+
+ATTENTION_TENSORS = {"query": (2, 4, 10, 8), "key": (2, 4, 12, 8), "value": (2, 4, 12, 8), "attn_mask": (10, 12)}
+ATTENTION_TENSORS |= {"alibi_slopes": (4,), "sinks": (4,), "out": (2, 4, 10, 8)}
+
+
+def _attention_tensors() -> dict[str, Any]:
+    return dict(zip(ATTENTION_TENSORS, _tensors(*ATTENTION_TENSORS.values(), dtype=np.float32), strict=True))
+
+
+@pytest.mark.parametrize("name", ATTENTION_TENSORS)
+def test_views_with_the_opposite_sign_are_refused(name: str) -> None:
+    given = _attention_tensors()
+    expected = scaled_dot_product_attention(**given | {"out": None})
+    view = _negated(given[name])
+    with pytest.raises(TypeError, match=rf"^scaled_dot_product_attention: {name} .*opposite sign.*resolve_neg"):
+        scaled_dot_product_attention(**given | {name: view})
+    assert_same_bits(scaled_dot_product_attention(**given | {name: view.resolve_neg()}).numpy(), expected.numpy())
+
+
+def test_views_with_the_opposite_sign_are_refused_by_layers() -> None:
+    layer = MultiHeadAttention(32, 4, seed=0)
+    (x,) = _tensors((2, 9, 32), dtype=np.float32)
+    with pytest.raises(TypeError, match=r"MultiHeadAttention: query .*resolve_neg"):
+        layer(_negated(x))
+    state = {name: torch.from_numpy(array) for name, array in layer.state_dict().items()}
+    state["out_proj.weight"] = _negated(state["out_proj.weight"])
+    with pytest.raises(TypeError, match=r"load_state_dict: out_proj.weight .*resolve_neg"):
+        layer.load_state_dict(state)
+
+
+def _fake(x: Any) -> Any:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode():
+        return torch.empty(x.shape)
+
+
+def _freed(x: Any) -> Any:
+    x = x.clone()
+    x.untyped_storage().resize_(0)
+    return x
+
+
+WITHOUT_NUMBERS = {
+    "fake": _fake,
+    "freed": _freed,
+    "zeros": lambda x: torch._efficientzerotensor(x.shape),
+    "conjugate": lambda x: torch.complex(x, x).conj(),
+    "quantized": lambda x: torch.ops.aten.quantize_per_tensor(x, 0.1, 0, torch.qint8),
+    "sparse": lambda x: x.to_sparse(),
+    "meta": lambda x: x.to("meta"),
+}
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("make", WITHOUT_NUMBERS.values(), ids=list(WITHOUT_NUMBERS))
+@pytest.mark.parametrize("name", ATTENTION_TENSORS)
+def test_tensors_without_numbers_in_memory_are_refused(name: str, make: Any) -> None:
+    given = _attention_tensors()
+    with pytest.raises(TypeError, match=rf"^scaled_dot_product_attention: {name} \(torch\."):
+        scaled_dot_product_attention(**given | {name: make(given[name])})
+
+
+def test_tensors_with_numbers_in_memory_are_taken() -> None:
+    class Derived(torch.Tensor):  # type: ignore[misc, name-defined]
+        pass
+
+    given = _attention_tensors()
+    expected = scaled_dot_product_attention(**given)
+    for kind in (lambda x: x.as_subclass(Derived), lambda x: torch.nn.Parameter(x, requires_grad=False)):
+        tensors = {name: kind(x) for name, x in given.items()}
+        assert_same_bits(scaled_dot_product_attention(**tensors).detach().numpy(), expected.numpy())
+    one = torch.ones(1, 1, 1, 1).expand(2, 4, 12, 8)
+    ones = scaled_dot_product_attention(given["query"], one, one).numpy()
+    assert_same_bits(ones, scaled_dot_product_attention(given["query"], one.clone(), one.clone()).numpy())

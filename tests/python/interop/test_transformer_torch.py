@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -12,10 +14,11 @@ import transformer_tolerance
 from random_layers import rows
 from tolerance import Array, assert_close, assert_no_further_off, assert_same_bits
 
-from mha_native import Decoder, DecoderLayer, Encoder, EncoderLayer, LayerNorm
+from mha_native import Decoder, DecoderLayer, Encoder, EncoderLayer, LayerNorm, MultiHeadAttention
 
 torch = pytest.importorskip("torch")
 nn = torch.nn
+prune = pytest.importorskip("torch.nn.utils.prune")
 pytestmark = pytest.mark.filterwarnings("ignore:enable_nested_tensor is True:UserWarning")
 
 
@@ -223,3 +226,116 @@ def test_stacks_that_are_refused() -> None:
         Encoder.from_torch(stack)
     with pytest.raises(TypeError, match=r"Decoder.from_torch: .*TransformerDecoder"):
         Decoder.from_torch(stack)
+
+
+def _nothing(*arguments: Any) -> None:
+    return None
+
+
+@contextlib.contextmanager
+def _hooked(add: Callable[[Any], Any], module: Any) -> Iterator[Any]:
+    handle = add(module)
+    try:
+        yield module
+    finally:
+        handle.remove()
+
+
+HOOKS: dict[str, Callable[[Any], Any]] = {
+    "forward": lambda module: module.register_forward_hook(_nothing),
+    "forward with keywords": lambda module: module.register_forward_hook(lambda *x: None, with_kwargs=True),
+    "forward pre": lambda module: module.register_forward_pre_hook(_nothing),
+    "all forward": lambda _: nn.modules.module.register_module_forward_hook(_nothing),
+    "all forward pre": lambda _: nn.modules.module.register_module_forward_pre_hook(_nothing),
+}
+# A module of torch, what is made of it, and the names of its parts that count; "" is the module itself.
+PARTS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any], list[str]]] = {
+    "LayerNorm": (lambda: nn.LayerNorm(32), LayerNorm.from_torch, [""]),
+    "MultiheadAttention": (lambda: nn.MultiheadAttention(32, 4), MultiHeadAttention.from_torch, ["", "out_proj"]),
+    "TransformerEncoderLayer": (
+        lambda: nn.TransformerEncoderLayer(32, 4, 60, activation=nn.GELU()),
+        EncoderLayer.from_torch,
+        ["", "self_attn", "self_attn.out_proj", "linear1", "dropout", "linear2", "norm1", "activation"],
+    ),
+    "TransformerDecoder": (
+        lambda: nn.TransformerDecoder(nn.TransformerDecoderLayer(32, 4, 60), 2, nn.LayerNorm(32)),
+        Decoder.from_torch,
+        ["", "layers", "layers.1", "layers.1.multihead_attn", "layers.1.linear2", "norm"],
+    ),
+}
+PARTS_OF_MODULES = [(kind, part) for kind, (_, _, parts) in PARTS.items() for part in parts]
+
+
+@pytest.mark.parametrize(("kind", "part"), PARTS_OF_MODULES, ids=str)
+@pytest.mark.parametrize("hook", HOOKS)
+def test_hooks_are_refused(hook: str, kind: str, part: str) -> None:
+    make, from_torch, _ = PARTS[kind]
+    module = make()
+    with _hooked(HOOKS[hook], module.get_submodule(part)):
+        with pytest.raises(ValueError, match=r"\.from_torch: .*forward hooks.*remove them first") as error:
+            from_torch(module)
+        assert hook.startswith("all") or (f"its {part} has" if part else "; it has") in str(error.value)
+    from_torch(module)
+
+
+@pytest.mark.parametrize(("kind", "part"), PARTS_OF_MODULES, ids=str)
+def test_a_forward_of_its_own_is_refused(kind: str, part: str) -> None:
+    make, from_torch, _ = PARTS[kind]
+    module = make()
+    module.get_submodule(part).forward = _nothing
+    with pytest.raises(ValueError, match=r"\.from_torch: .* has a forward of its own.*delete"):
+        from_torch(module)
+
+
+def test_hooks_that_change_no_result_are_taken() -> None:
+    module = nn.TransformerEncoderLayer(32, 4, 60)
+    module.linear1.register_full_backward_hook(_nothing)
+    module.register_load_state_dict_post_hook(_nothing)
+    EncoderLayer.from_torch(module)
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm.*:FutureWarning")
+@pytest.mark.parametrize(
+    "change",
+    [
+        nn.utils.weight_norm,
+        nn.utils.spectral_norm,
+        lambda linear: prune.l1_unstructured(linear, "weight", 0.5),
+    ],
+    ids=["weight_norm", "spectral_norm", "prune"],
+)
+@pytest.mark.parametrize("part", ["self_attn.out_proj", "linear2"])
+def test_weights_that_hooks_compute_are_refused(part: str, change: Any) -> None:
+    module = nn.TransformerEncoderLayer(32, 4, 60)
+    change(module.get_submodule(part))
+    with pytest.raises(ValueError, match=rf"EncoderLayer.from_torch: .*its {part} has forward hooks"):
+        EncoderLayer.from_torch(module)
+
+
+@pytest.mark.parametrize(
+    ("part", "weight"),
+    [("linear1", "weight"), ("norm2", "bias"), ("self_attn", "in_proj_weight"), ("self_attn.out_proj", "weight")],
+)
+def test_parametrizations_are_refused(part: str, weight: str) -> None:
+    module = nn.TransformerEncoderLayer(32, 4, 60)
+    nn.utils.parametrize.register_parametrization(module.get_submodule(part), weight, nn.Tanh(), unsafe=True)
+    with pytest.raises(TypeError, match=rf"^EncoderLayer.from_torch: .*its {part} .*remove_parametrizations"):
+        EncoderLayer.from_torch(module)
+    nn.utils.parametrize.remove_parametrizations(module.get_submodule(part), weight)
+    EncoderLayer.from_torch(module)
+
+
+def test_what_an_attention_layer_is_not_made_of() -> None:
+    class DerivedAttention(nn.MultiheadAttention):
+        pass
+
+    with pytest.raises(TypeError, match=r"MultiHeadAttention.from_torch: .*torch.nn.MultiheadAttention; got .*Derived"):
+        MultiHeadAttention.from_torch(DerivedAttention(32, 4))
+    module = nn.MultiheadAttention(32, 4)
+    nn.utils.parametrize.register_parametrization(module, "in_proj_weight", nn.Tanh())
+    with pytest.raises(TypeError, match=r"torch.nn.MultiheadAttention; got .*remove_parametrizations"):
+        MultiHeadAttention.from_torch(module)
+    module = nn.MultiheadAttention(32, 4)
+    module.out_proj = nn.Identity()
+    with pytest.raises(TypeError, match=r"expected a plain torch.nn.MultiheadAttention; its out_proj is a Identity"):
+        MultiHeadAttention.from_torch(module)

@@ -99,7 +99,7 @@ def test_a_wrong_call_of_a_layer() -> None:
     layer = EncoderLayer(16, 2, 24)
     with pytest.raises(TypeError, match=r"^EncoderLayer: .*KVCache"):
         layer(np.ones((2, 16), F32), cache="cache")
-    with pytest.raises(ValueError, match=r"^Encoder\b"):
+    with pytest.raises(ValueError, match=r"^EncoderLayer\b"):
         layer(np.ones((2, 15), F32))
 
 
@@ -117,19 +117,19 @@ DECODER_CALLS: list[tuple[dict[str, Any], type[Exception], list[str]]] = [
     ({"memory": np.ones((3, 6, 20), F32)}, ValueError, ["memory", "[3, 6, 20]"]),
     ({"memory": np.ones((6, 20), F32)}, ValueError, ["memory", "[6, 20]"]),
     ({"memory": np.ones((2, 6, 20))}, TypeError, ["memory", "float64"]),
-    ({"memory": None}, ValueError, ["memory"]),
+    ({"memory": None}, TypeError, ["either memory or memory_caches must be given"]),
     ({"memory_caches": _caches(2)}, ValueError, ["memory", "memory_caches"]),
     ({"memory": None, "memory_caches": _caches(1)}, ValueError, ["memory_caches", "2", "1"]),
     ({"memory": None, "memory_caches": _caches(2, batch=3)}, ValueError, ["attention to memory", "cache", "3"]),
     ({"memory": None, "memory_caches": [1, 2]}, TypeError, ["memory_caches", "KVCache", "int"]),
     ({"attn_mask": np.ones((4, 7), bool)}, ValueError, ["attn_mask", "[4, 7]"]),
-    ({"memory_attn_mask": np.ones((4, 7), bool)}, ValueError, ["attention to memory", "attn_mask", "[4, 7]"]),
-    ({"memory_key_mask": np.ones((2, 7), bool)}, ValueError, ["attention to memory", "key_mask", "[2, 7]"]),
-    ({"memory_lengths": np.array([1, 7])}, ValueError, ["attention to memory", "key_lengths", "7"]),
+    ({"memory_attn_mask": np.ones((4, 7), bool)}, ValueError, ["attention to memory", "memory_attn_mask", "[4, 7]"]),
+    ({"memory_key_mask": np.ones((2, 7), bool)}, ValueError, ["attention to memory", "memory_key_mask", "[2, 7]"]),
+    ({"memory_lengths": np.array([1, 7])}, ValueError, ["attention to memory", "memory_lengths", "7"]),
     (
         {"memory": None, "memory_caches": _caches(2), "memory_lengths": np.array([1, 2])},
         ValueError,
-        ["attention to memory", "key_lengths", "cache"],
+        ["attention to memory", "memory_lengths", "cache"],
     ),
     ({"out": np.ones((2, 4, 15), F32)}, ValueError, ["out", "[2, 4, 15]"]),
     ({"caches": _caches(1)}, ValueError, ["caches", "2", "1"]),

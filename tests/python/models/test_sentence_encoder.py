@@ -203,6 +203,10 @@ def test_tokens_have_the_embeddings_of_their_text(tiny: SentenceEncoder, monkeyp
         ([[1], [2]], ValueError, r"one axis; got \(2, 1\) at 1"),
         ([10**6], ValueError, "1000000"),
         ([-1], ValueError, "-1"),
+        ([2**63], ValueError, "tokens must be integers of at most 63 bits; got larger ones at 1"),
+        ([2**70], ValueError, "at most 63 bits"),
+        ([-(2**70)], ValueError, "at most 63 bits"),
+        ([2**70, 0.5], TypeError, "must be integers; got object at 1"),
         ([1] * 1000, ValueError, "1000"),
     ],
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,7 @@ from tolerance import assert_same_bits
 
 import mha_native
 from mha_native import Decoder, Encoder, generate, sinusoidal_positions
+from mha_native.models import generation
 
 V, B, STEPS = 40, 3, 8
 PROMPTS = np.array([[3, 1, 4, 1, 5], [9, 2, 6, -1, 99], [7, -5, 1000, 0, 0]])  # what is behind a prompt is not read
@@ -73,6 +76,36 @@ def test_steps_are_those_from_scratch(name: str, tied: bool, isa: str, dtype: An
             assert_same_bits(step.logits[b], expected, label=f"step {t}, sequence {b}")
             assert step.tokens[b] == expected.argmax()
             sequences[b] = np.append(sequences[b], step.tokens[b])
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("first_room", [0, 1, 3])
+def test_caches_that_grow_hold_what_they_held(first_room: int, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = _models(np.float32)[name]
+    learned = rows((5 + STEPS, model.embed_dim), model.dtype, 4)
+    for positions in ("sinusoidal", None, learned):
+        arguments = {"prompt_lengths": LENGTHS, "positions": positions, **_memory(model)}
+
+        def logits(**arguments: Any) -> np.ndarray:
+            steps = generate(model, PROMPTS, _table(model), max_new_tokens=STEPS, **arguments)
+            return np.stack([step.logits for step in steps])
+
+        expected = logits(**arguments)
+        with monkeypatch.context() as patch:
+            patch.setattr(generation, "_FIRST_ROOM", first_room)
+            assert_same_bits(logits(**arguments), expected)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_memory_is_taken_as_it_is_needed(name: str) -> None:
+    model = _models(np.float32)[name]
+    tracemalloc.start()
+    steps = generate(model, PROMPTS % V, _table(model), max_new_tokens=10**15, **_memory(model))
+    first = next(steps)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert first.logits.shape == (B, V)
+    assert most < 2 << 20, "bytes of arrays, with the positions of all tokens"
 
 
 @pytest.mark.parametrize("sampling", [{}, {"temperature": 0.8, "top_k": 7, "top_p": 0.9, "seed": 3}], ids=str)
@@ -154,6 +187,31 @@ def test_the_first_of_equals_is_chosen() -> None:
     assert _drawn(np.array([1.0, 2.0, 2.0]), 2, temperature=1e-9, top_k=1).tolist() == [1, 1]
 
 
+@pytest.mark.parametrize("temperature", [1e-3, 1e-30, 1e-300, 5e-324])
+def test_a_tiny_temperature_draws_the_largest(temperature: float) -> None:
+    assert _drawn(np.array([1.0, 2.5, -3e38, 2.0]), 50, temperature=temperature, seed=0).tolist() == [1] * 50
+    assert _drawn(np.array([-3e38, -1e38, 0.0]), 50, temperature=temperature, seed=0).tolist() == [2] * 50
+    drawn = _drawn(np.array([2.0, 1.0, 2.0]), 400, temperature=temperature, seed=0)
+    assert 140 < (drawn == 0).sum() < 260
+    assert set(drawn.tolist()) == {0, 2}
+
+
+def test_shapes_are_checked_before_anything_is_made() -> None:
+    # A generator of random numbers for each of 2^20 sequences takes 20 s.
+    prompts, table = np.zeros((2**20, 1), np.int64), np.ones((40, 16), np.float32)
+    begin = time.monotonic()
+    with pytest.raises(ValueError, match="generate: memory must have the batch size of the prompts, 1048576; got 2"):
+        generate(
+            Decoder(1, 16, 2, 8),
+            prompts,
+            table,
+            max_new_tokens=1,
+            memory=np.ones((2, 3, 16), np.float32),
+            temperature=1.0,
+        )
+    assert time.monotonic() - begin < 10
+
+
 def test_seeds() -> None:
     logits = np.zeros(30)
     first, same, other = (_drawn(logits, 50, temperature=1.0, seed=seed).tolist() for seed in (1, 1, 2))
@@ -220,6 +278,17 @@ def test_more_work_is_done_only_when_it_is_asked_for() -> None:
         ({"max_new_tokens": 0}, ValueError, ["max_new_tokens", "0"]),
         ({"max_new_tokens": 2.5}, TypeError, ["max_new_tokens", "2.5"]),
         ({"stop_token": 40}, ValueError, ["stop_token", "40"]),
+        ({"stop_token": -1}, ValueError, ["stop_token", "-1"]),
+        ({"stop_token": 1.5}, TypeError, ["stop_token", "integer", "1.5"]),
+        ({"stop_token": "2"}, TypeError, ["stop_token", "integer", "'2'"]),
+        ({"stop_token": np.array([1, 2])}, TypeError, ["stop_token", "integer"]),
+        ({"memory_lengths": np.array([1, 2])}, ValueError, ["memory_lengths", "memory"]),
+        ({"num_threads": 0}, ValueError, ["num_threads", "0"]),
+        ({"num_threads": 1.5}, TypeError, ["num_threads", "1.5"]),
+        ({"temperature": "hot"}, TypeError, ["temperature", "'hot'"]),
+        ({"temperature": None}, TypeError, ["temperature", "None"]),
+        ({"temperature": float("inf")}, ValueError, ["temperature", "inf"]),
+        ({"top_p": "half"}, TypeError, ["top_p", "'half'"]),
         ({"temperature": -1.0}, ValueError, ["temperature", "-1"]),
         ({"temperature": float("nan")}, ValueError, ["temperature", "nan"]),
         ({"top_k": 0}, ValueError, ["top_k", "0"]),

@@ -94,6 +94,35 @@ def test_a_row_of_nan_weighs_only_what_it_sees(hidden: str, isa: str, dtype: Any
     assert (weights[expected == 0] == 0).all()
 
 
+@pytest.mark.parametrize("queries", [4, 40], ids=["few", "many"])
+@pytest.mark.parametrize("hidden", ["nothing", "causal", "boolean", "additive", "lengths"])
+def test_a_visible_score_of_minus_infinity_is_no_mask(hidden: str, queries: int, isa: str, dtype: Any) -> None:
+    """In a row of NaN its weight is NaN, where that of a masked key is 0; in any row it lets a NaN value through."""
+    call = make_call(Case("visible", "", H=2, Tq=queries, Tk=150, D=16, Dv=16), dtype)
+    call.query[..., 0] = 1
+    call.key[..., 5, 0] = -np.inf
+    call.query[0, 0, queries // 2, 3] = np.nan
+    call.value[0, 1, 5] = np.nan
+    mask = np.arange(150) % 7 != 3
+    options: dict[str, Any] = {
+        "nothing": {},
+        "causal": {"is_causal": True, "query_offset": 140 - queries},
+        "boolean": {"attn_mask": np.broadcast_to(mask, (queries, 150))},
+        "additive": {"attn_mask": np.broadcast_to(np.where(mask, 0, -np.inf).astype(dtype), (queries, 150))},
+        "lengths": {"key_lengths": np.array([101])},
+    }[hidden]
+    expected = tolerance.attention(*call.arrays, options)
+    assert np.isnan(expected.weights[0, 0, queries // 2, 5])
+    assert np.isnan(expected.out[0, 1]).all()
+    weights = mha_native.attention_weights(call.query, call.key, **options)
+    assert np.array_equal(np.isnan(weights), np.isnan(expected.weights))
+    out, lse = mha_native.scaled_dot_product_attention(*call.arrays, return_lse=True, **options)
+    assert_close(out, expected.out, expected.out_bound, label="out")
+    assert_close(lse, expected.lse, expected.lse_bound, label="lse")
+    received = mha_native.attention_statistics(call.query, call.key, **options).received_weight
+    assert np.array_equal(np.isnan(received), np.isnan(expected.weights).any(-2))
+
+
 @pytest.mark.parametrize("sign", [1, -1])
 @pytest.mark.parametrize("case", GROUPED, ids=str)
 def test_a_visible_infinite_value(case: Case, sign: int, isa: str, dtype: Any) -> None:

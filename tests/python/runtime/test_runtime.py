@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import fresh_process
 import numpy as np
 import pytest
 from cases import CASES, make_call
@@ -19,21 +20,11 @@ from mha_native import _core, scaled_dot_product_attention
 
 
 def _run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    kept = {name: value for name, value in os.environ.items() if name not in ("MHA_NATIVE_ISA", "OMP_NUM_THREADS")}
-    return subprocess.run(
-        [sys.executable, "-c", f"import mha_native as mha, numpy as np\nx = np.ones((2, 3), np.float32)\n{code}"],
-        env=kept | environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    return fresh_process.run(f"x = np.ones((2, 3), np.float32)\n{code}", **environment)
 
 
 def _output(code: str, **environment: str) -> str:
-    result = _run(code, **environment)
-    assert result.returncode == 0, result.stderr
-    assert result.stderr == ""
-    return result.stdout.strip()
+    return fresh_process.output(f"x = np.ones((2, 3), np.float32)\n{code}", **environment)
 
 
 COMPUTE = "mha.scaled_dot_product_attention(x, x, x); print(mha.last_used_isa())"

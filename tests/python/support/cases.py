@@ -276,7 +276,7 @@ def _values() -> list[Case]:
         Case("rising", "the running maximum moves at every key block", Tq=10, Tk=400, data="rising"),
         Case("score-offset", "scores near 1e4", Tq=40, Tk=200, data="score_offset"),
         Case("value-offset", "values near 1e4", Tq=40, Tk=200, data="value_offset"),
-        Case("subnormal-values", "no flush to zero", Tq=40, Tk=200, data="subnormal_values"),
+        Case("subnormal-values", "values near the smallest normal number", Tq=40, Tk=200, data="subnormal_values"),
         Case("subnormal-scores", "scores below the smallest normal number", Tq=40, Tk=200, data="subnormal_scores"),
         Case("one-hot", "values read the weights back", Tq=40, Tk=200, Dv=200, data="one_hot"),
         Case("one-hot-causal", "the same under a diagonal", Tq=130, Dv=130, data="one_hot", is_causal=True),

@@ -28,9 +28,9 @@ def merged(shards: Sequence[Expected | Merged], dtype: Any) -> Merged:
     sum_s w_s (do_s + dl_s (out_s - out)) and sum_s w_s dl_s. The merge itself, with d_s = lse_s - max lse and u the
     unit roundoff of float64: an exponential is off by |d_s| u (the difference) + 2 u, the sum of S of them by their
     mean, D = sum_s w_s |d_s| and 2, and p u with p = ceil(log2 S), as it is made in pairs; the quotient and the product
-    by 2 u, the sum of products by p u.
+    by 2 u, the sum of products by p u. Numbers below the smallest normal one of what they are computed in count as 0.
     """
-    info, eps_of_lse = limits(dtype), float(limits(accumulator_of(dtype)).eps)
+    info, of_lse = limits(dtype), limits(accumulator_of(dtype))
     u, pairs = float(np.finfo(np.float64).eps) / 2, (len(shards) - 1).bit_length()
     with np.errstate(all="ignore"):
         outs, lses, out_bounds, lse_bounds = (
@@ -52,7 +52,7 @@ def merged(shards: Sequence[Expected | Merged], dtype: Any) -> Merged:
         off = share * (out_bounds + ratio * np.abs(outs - out))
         computed = u * share * np.abs(outs) * (distance + mean[..., None] + 2 * pairs + 6)
         once = float(info.eps) / 2 * np.abs(out) + float(info.smallest_subnormal)
-        out_bound = (off + computed).sum(0) + once
+        out_bound = (off + computed).sum(0) + once + (len(shards) + 1) * float(of_lse.tiny)
         lse_bound = (share * ratio)[..., 0].sum(0) + u * (mean + pairs + 2 + 2 * np.log(len(shards)))
-        lse_bound = lse_bound + (u + eps_of_lse / 2) * np.abs(lse)
+        lse_bound = lse_bound + (u + float(of_lse.eps) / 2) * np.abs(lse)
     return Merged(*(x.astype(np.float64) for x in (out, lse, out_bound, lse_bound)))

@@ -51,13 +51,11 @@ bounds of float32
     weights   e / 2 w_j
     scores    e / 2 |s_j|
 
-lse and statistics are float32 and see no rounding. Instructions for pairs of bfloat16 take subnormal numbers for 0,
-which lie as far above the least number of float32 as its own: in each product one factor may be off by the smallest
-normal number.
+lse and statistics are float32 and see no rounding.
 
-Numbers too small for their type are off by absolute amounts: exp(s_j - m) below twice the smallest normal number may be
-lost altogether, since an exponential that scales by adding to the exponent field needs one to spare; and a subnormal
-product rounds to a multiple of the smallest subnormal number.
+Numbers below the smallest normal one of the type that is computed in count as 0, as operands and as results: each
+factor of a product, each product and each sum may be off by so much. exp(s_j - m) may be lost below twice that, since
+an exponential that scales by adding to the exponent field needs one to spare.
 
 Layers
 ------
@@ -126,7 +124,7 @@ def attention(
     """
     dtype = query.dtype if dtype is None else dtype
     info = limits(accumulator_of(dtype))
-    eps, lost, least = float(info.eps), 2 * float(info.tiny), float(info.smallest_subnormal)
+    eps, lost = float(info.eps), 2 * float(info.tiny)
     out, lse = reference.scaled_dot_product_attention(query, key, value, return_lse=True, **options)
     weights = reference.attention_weights(query, key, **options)
     with np.errstate(all="ignore"):
@@ -147,12 +145,12 @@ def attention(
         out_bound = off @ v + mean * magnitude + chain * (weights @ v + magnitude)
         if errors is not None:
             out_bound = out_bound + _summed(weights, _matrix(errors[2], query.shape), dtype)
-        out_bound = out_bound + keys * (lost * v.max(-2, keepdims=True, initial=0) + least)
+        out_bound = out_bound + keys * lost * (v.max(-2, keepdims=True, initial=0) + 1)
         lse_bound = mean[..., 0] + chain + 2 * eps * (np.abs(lse) + np.log(max(keys, 1)) + 1)
         weights_bound = off + weights * (mean + chain) + lost
         if is_half(dtype):
             once = _rounded_once(weights @ v, dtype)
-            out_bound = out_bound + 2 * once + (float(info.tiny) if dtype == BFLOAT16 else 0)
+            out_bound = out_bound + 2 * once
             weights_bound = weights_bound + _rounded_once(weights, dtype)
     return Expected(out, lse, weights, out_bound, lse_bound, weights_bound)
 
@@ -167,13 +165,11 @@ def scores(query: Array, key: Array, options: dict[str, Any], stage: str) -> tup
     scale, softcap = done.get("scale"), done.get("softcap", 0)
     scale = 1 if scale is None else max(1, abs(scale))
     steps = scale * (head_dim + 1) + softcap + 1  # products, scaled; the division by the cap, and all the rest
-    bound = bound + steps * float(info.smallest_subnormal)
+    q, k = (_size(x, query.shape).sum(-1) for x in (query, key))
+    bound = bound + float(info.tiny) * (steps + scale * (q[..., None] + k[..., None, :]))
     exact = reference.attention_weights(query, key, stage=stage, **options)
     if is_half(query.dtype):
         bound = bound + _rounded_once(exact, query.dtype)
-    if query.dtype == BFLOAT16:
-        q, k = (_size(x, query.shape).sum(-1) for x in (query, key))
-        bound = bound + scale * float(info.tiny) * (q[..., None] + k[..., None, :])
     return exact, bound
 
 

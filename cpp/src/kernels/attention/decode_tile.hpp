@@ -181,7 +181,6 @@ class DecodeTile {
     }
     for (int i = 0; i < count; ++i) {
       raise_maximum(blocks[i], sums);
-      if (blocks[i].is_masked) mark_masked(blocks[i]);
       exponentiate(blocks[i], sums);
     }
     for (int i = 0; i < count; ++i) {
@@ -228,6 +227,8 @@ class DecodeTile {
     if (block.is_masked || scale_.comes_first) modify(block);
   }
 
+  /// Scores of products. In a masked block, 1 takes the place of the bias where a key is masked, else 0: the score does
+  /// not tell, for that of a visible key may be minus infinity, too.
   void modify(const Block& block) {
     const Index origin = block.origin();  // keys are counted from there, as in ScoreTile: ALiBi rounds the same
     const auto inside = [&](Index key) {
@@ -238,9 +239,11 @@ class DecodeTile {
       const P slope = pset1<P>(tile_.has_alibi ? T(tile_.alibi_slope[r]) : T(0));
       const P position = pset1<P>(tile_.has_alibi ? T(tile_.position[r] - origin) : T(0));
       for (Index i = 0; i < block.scored_keys(); i += L) {
-        T* const s = block.scores + r * kSpanKeys + i;
-        pstore(s, modify_(pload<P>(s), plset<P>(T(block.begin - origin + i)), first, last, slope, position,
-                          has_bias() ? block.bias + r * kSpanKeys + i : nullptr));
+        T *const s = block.scores + r * kSpanKeys + i, *const bias = block.bias + r * kSpanKeys + i;
+        const T* const given = has_bias() ? bias : nullptr;
+        const P key = plset<P>(T(block.begin - origin + i)), visible = modify_.visible(key, first, last, given);
+        pstore(s, modify_(pload<P>(s), key, visible, slope, position, given));
+        if (block.is_masked) pstore(bias, pselect(visible, pset1<P>(T(0)), pset1<P>(T(1))));
       }
     }
   }
@@ -257,13 +260,6 @@ class DecodeTile {
     }
     for (Index r = 0; r < kRowFactors<T>; r += L)
       pstore(block.correction + r, exp2_of_nonpositive(pmul(pload<P>(change + r), pset1<P>(scale_.exponent_scale))));
-  }
-
-  /// Overwrites the biases with 1 where a key is masked, else 0. To be called before exponentiate().
-  void mark_masked(const Block& block) {
-    for (int r = 0; r < tile_.rows; ++r)
-      for (Index i = r * kSpanKeys; i < r * kSpanKeys + block.keys(); ++i)
-        block.bias[i] = block.scores[i] == -kInfinity<T> ? T(1) : T(0);
   }
 
   void exponentiate(const Block& block, const SpanSums<T>& sums) {

@@ -50,20 +50,20 @@ struct ModifyScores {
         inverse_cap(pset1<P>(has_cap ? T(1) / T(tile.softcap) : T(0))),
         minus_infinity(pset1<P>(-kInfinity<T>)) {}
 
-  /// `key`, `position` of the query, and the bounds [first, last) of the keys that it sees are counted from the begin
-  /// of the block, which keeps them exact. `bias` is added, and masks where it is minus infinity; null: none. Masks
+  /// Where the query sees `key`: all bits set. The key and the bounds [first, last) of the keys that it sees are counted
+  /// from the begin of the block, which keeps them exact. `bias` masks where it is minus infinity; null: none.
+  MHA_INLINE P visible(const P& key, const P& first, const P& last, const T* bias) const {
+    const P inside = pand(pcmp_le(first, key), pcmp_lt(key, last));
+    return bias ? pandnot(inside, pcmp_eq(pload<P>(bias), minus_infinity)) : inside;
+  }
+
+  /// `key` and the `position` of the query are counted from the begin of the block. `bias` is added; null: none. Masks
   /// select, they do not add: a NaN behind a mask is replaced.
-  MHA_INLINE P operator()(P s, const P& key, const P& first, const P& last, const P& slope, const P& position,
-                          const T* bias) const {
-    P visible = pand(pcmp_le(first, key), pcmp_lt(key, last));
+  MHA_INLINE P operator()(P s, const P& key, const P& visible, const P& slope, const P& position, const T* bias) const {
     s = pmul(s, scale);
     if (has_cap) s = pmul(cap, tanh_of(pmul(s, inverse_cap)));
     if (has_alibi) s = psub(s, pmul(slope, pabs(psub(position, key))));
-    if (bias) {
-      const P b = pload<P>(bias);
-      visible = pandnot(visible, pcmp_eq(b, minus_infinity));
-      s = padd(s, b);
-    }
+    if (bias) s = padd(s, pload<P>(bias));
     return pselect(visible, s, minus_infinity);
   }
 

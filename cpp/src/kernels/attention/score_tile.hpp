@@ -225,12 +225,17 @@ class ScoreTile {
   /// The logarithm of the sum of exponentials of the masked scores of row r, and of its sink.
   T log_sum_exp(int r) const { return T(total_of(r).log_sum_exp()); }
 
-  /// Which scores of the block are masked, [key][kWidth], all bits set where they are. To be called before
-  /// exponentiate(); it overwrites the biases.
+  /// Which keys of a masked block are masked, [key][kWidth], all bits set where they are. The score does not tell: that
+  /// of a visible key may be minus infinity, too. Overwrites the biases, so it is to be called after score().
   const T* mark_masked(const KeyBlock& block) {
-    const P minus_infinity = pset1<P>(-kInfinity<T>);
-    for (Index i = 0; i < (block.end - block.begin) * W; i += L)
-      pstore(bias_ + i, pcmp_eq(pload<P>(scores_ + i), minus_infinity));
+    for (int j = 0; j < vectors_; ++j) {
+      const P first = pload<P>(first_ + j * L), last = pload<P>(last_ + j * L);
+      for (Index i = 0; i < block.end - block.begin; ++i) {
+        T* const bias = bias_ + i * W + j * L;
+        const P visible = modify_.visible(pset1<P>(T(i)), first, last, block.has_bias ? bias : nullptr);
+        pstore(bias, pandnot(ptrue(visible), visible));
+      }
+    }
     return bias_;
   }
 
@@ -311,8 +316,9 @@ void ScoreTile<S>::modify(const KeyBlock& block, const Segment& segment) {
     P highest = pload<P>(block_max_ + lane);
     for (Index i = segment.begin - block.begin; i < segment.end - block.begin; ++i) {
       T* s = scores_ + i * W + lane;
-      const P score = modify_(pload<P>(s), pset1<P>(T(i)), first, last, slope, position,
-                              block.has_bias ? bias_ + i * W + lane : nullptr);
+      const T* bias = block.has_bias ? bias_ + i * W + lane : nullptr;
+      const P key = pset1<P>(T(i)), visible = modify_.visible(key, first, last, bias);
+      const P score = modify_(pload<P>(s), key, visible, slope, position, bias);
       pstore(s, score);
       highest = pmax(highest, score);
     }

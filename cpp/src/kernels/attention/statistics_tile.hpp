@@ -43,7 +43,8 @@ class StatisticsTile {
     for (int64_t& key : max_key_) key = -1;
     scores_.for_each_block([&](const KeyBlock& block) {
       scores_.score(block);
-      for (int j = 0; j < scores_.vectors(); ++j) add_block(block, j);
+      const T* masked = block.is_masked ? scores_.mark_masked(block) : nullptr;
+      for (int j = 0; j < scores_.vectors(); ++j) add_block(block, j, masked);
     });
     store();
   }
@@ -57,19 +58,21 @@ class StatisticsTile {
     P largest;
   };
 
-  void add_block(const KeyBlock& block, int j) {
+  /// `masked`: the result of mark_masked(); null if the block is not masked.
+  void add_block(const KeyBlock& block, int j, const T* masked) {
     const Index first = scores_.first_in(block, j), last = scores_.last_in(block, j);
     if (first >= last) return;
     Sums& total = sums_[j];
-    const P zero = pset1<P>(T(0)), minus_infinity = pset1<P>(-kInfinity<T>), nowhere = pset1<P>(T(-1));
+    const P zero = pset1<P>(T(0)), nowhere = pset1<P>(T(-1));
     const P position = positions(block.begin, j);
     P weights = zero, log_weights = zero, distances = zero, largest = total.largest, largest_at = nowhere;
     alignas(kVectorBytes) T by_key[kKeyBlock * L];
     for (Index i = first - block.begin; i < last - block.begin; ++i) {
-      const P at = pset1<P>(T(i)), score = pload<P>(scores_.scores() + i * kWidth<T> + j * L);
-      const P log2_weight = scores_.log2_weight(score, j);
+      const Index element = i * kWidth<T> + j * L;
+      const P at = pset1<P>(T(i)), log2_weight = scores_.log2_weight(pload<P>(scores_.scores() + element), j);
+      P weight = pmul(weight_of<S>(log2_weight), total.normalizer);
       // Selections: the weight of a masked key is 0 even in a row whose sum is NaN, and 0 log 0 counts as 0.
-      const P weight = pandnot(pmul(weight_of<S>(log2_weight), total.normalizer), pcmp_eq(score, minus_infinity));
+      if (masked) weight = pandnot(weight, pload<P>(masked + element));
       weights = padd(weights, weight);
       log_weights = padd(log_weights, pandnot(pmul(weight, log2_weight), pcmp_eq(weight, zero)));
       distances = pmadd(weight, pabs(psub(position, at)), distances);

@@ -2,8 +2,9 @@
 // the multiply-add of numbers.
 //
 // The instruction rounds each product into the sum, in an order that the processor fixes, and takes subnormal numbers
-// as 0: Intel, "Architecture Instruction Set Extensions Programming Reference", 319433-040, VDPBF16PS. Every kernel of
-// an instruction set that has it uses it, with the same pairs, so that a row has the same bits in all of them.
+// as 0, in every floating-point state: Intel, "Architecture Instruction Set Extensions Programming Reference",
+// 319433-040, VDPBF16PS. Every kernel of an instruction set that has it uses it, with the same pairs, so that a row has
+// the same bits in all of them.
 #pragma once
 
 #include "kernels/products/packet_tile.hpp"

@@ -1,0 +1,93 @@
+#include "platform/cancellation.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <limits>
+#include <stdexcept>
+
+#include "mha/errors.hpp"
+
+namespace mha {
+namespace {
+
+constexpr std::int64_t kMillisecond = 1000 * 1000;
+
+// Between two questions. People take 100 ms for at once; a question takes a microsecond.
+constexpr std::int64_t kInterval = 50 * kMillisecond;
+// A question may wait for others: that of Python for its global lock, which another thread may have for 5 ms at a time.
+// It is to take no more than this share of the time, ...
+constexpr std::int64_t kShare = 40;
+// ... but not to come later than this.
+constexpr std::int64_t kLongestInterval = 200 * kMillisecond;
+constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
+
+// Tasks follow each other so fast that looking at the clock for each of them would cost something.
+constexpr std::int64_t kShortTime = kMillisecond / 10;
+constexpr int kShortTasks = 32;
+
+thread_local Cancellation current;
+
+std::int64_t now_in_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+}  // namespace
+
+std::int64_t PacedClock::read() {
+  const std::int64_t now = now_in_ns();
+  tasks_left_ = now - last_look_ < kShortTime ? kShortTasks : 1;
+  last_look_ = now;
+  return now;
+}
+
+Cancellation& Cancellation::of_this_thread() { return current; }
+
+bool Cancellation::is_caller_late() {
+  if (scope_ == nullptr || is_caller_) return false;
+  const std::int64_t now = clock_.look();
+  return now != 0 && now - kInterval > scope_->next_question_.load(std::memory_order_relaxed);
+}
+
+void Cancellation::ask(std::int64_t now) {
+  CancellationScope& scope = *scope_;
+  std::atomic<std::int64_t>& next = scope.next_question_;
+  const std::int64_t due = next.load(std::memory_order_relaxed);
+  if (due == 0) next.store(now + kInterval, std::memory_order_relaxed);
+  if (due == 0 || now < due) return;
+  next.store(kNever, std::memory_order_relaxed);  // calls that the user makes when asked do not ask
+  if (scope.should_cancel_(scope.state_)) scope.is_cancelled_.store(true, std::memory_order_relaxed);
+  const std::int64_t end = now_in_ns();
+  next.store(end + std::clamp(kShare * (end - now), kInterval, kLongestInterval), std::memory_order_relaxed);
+}
+
+void Cancellation::end_call() {
+  scope_->is_cancelled_.store(false, std::memory_order_relaxed);
+  throw Cancelled();
+}
+
+FollowCaller::FollowCaller(CancellationScope* scope)
+    : before_(current), is_other_(current.scope_ != scope || !current.is_caller_) {
+  if (!is_other_) return;
+  current.scope_ = scope;
+  current.is_caller_ = false;
+  current.clock_ = {};
+}
+
+FollowCaller::~FollowCaller() {
+  if (is_other_) current = before_;
+}
+
+CancellationScope::CancellationScope(bool (*should_cancel)(void* state), void* state)
+    : should_cancel_(should_cancel), state_(state), outer_(current.scope_) {
+  if (should_cancel == nullptr) throw std::invalid_argument("CancellationScope should_cancel: a null pointer");
+  current.scope_ = this;
+  current.clock_ = {};
+}
+
+CancellationScope::~CancellationScope() {
+  current.scope_ = outer_;
+  current.clock_ = {};
+}
+
+}  // namespace mha

@@ -1,0 +1,30 @@
+// Sizes that a caller chose, and what keeps their products within 64 bits.
+#pragma once
+
+#include <cstddef>
+
+#include "mha/tensor_view.hpp"
+
+namespace mha {
+
+/// More bytes than any memory has: processors address 2^57. check_tensor() refuses views that would need more. Below it,
+/// products of the extents of a view, and distances between its elements, fit 64 bits with room for the sum of a few.
+constexpr Index kMostBytes = Index{1} << 60;
+
+/// `bytes` as a number to allocate memory by. They are multiplied and added up in double, where nothing wraps around.
+/// @throws AllocationError if no memory has so many
+std::size_t allocatable(double bytes);
+
+/// Whether the view is given, and no extent is 0.
+bool has_elements(const TensorView& view);
+
+/// Whether the elements have at most kMostBytes, and so has the way from the first to the last one along each axis. An
+/// extent of 0 counts as 1: the product of any of the extents is bounded, also in a view that has no elements.
+bool is_addressable(const TensorView& view);
+
+/// Bytes from one index of an axis to the next; 0 if there is only one, whatever the stride is.
+inline Index byte_stride(const TensorView& view, int axis) {
+  return view.extents[axis] > 1 ? view.strides[axis] * size_of(view.dtype) : 0;
+}
+
+}  // namespace mha

@@ -1,0 +1,239 @@
+#include "calls.hpp"
+
+namespace mha::fuzz {
+namespace {
+
+/// The weights of one linear map, [out, in], in the form that `stored` asks for.
+struct Linear {
+  Linear(Call& call, mha_dtype dtype, bool stored_in_int8, std::ptrdiff_t out, std::ptrdiff_t in)
+      : weight(call.tensor(stored_in_int8 ? MHA_DTYPE_int8 : dtype, {out, in})),
+        bias(call.maybe(call.tensor(dtype, {out}), 2)),
+        scale(stored_in_int8 ? &call.tensor(MHA_DTYPE_f32, {out}) : nullptr) {}
+  mha_linear_weights get() const { return {weight.get(), bias.get(), scale ? scale->get() : nullptr}; }
+
+  Argument &weight, &bias, *scale;
+};
+
+/// Outputs of the same shapes.
+struct LinearCopy {
+  LinearCopy(Call& call, mha_dtype matrix, mha_dtype dtype, std::ptrdiff_t out, std::ptrdiff_t in)
+      : weight(call.maybe(call.tensor(matrix, {out, in}, Role::output), 3)),
+        scale(call.maybe(call.tensor(MHA_DTYPE_f32, {out}, Role::output), 3)),
+        bias(call.maybe(call.tensor(dtype, {out}, Role::output), 3)) {
+    if (matrix != MHA_DTYPE_int8) scale.is_null = true;
+  }
+  mha_linear_weights get() const { return {weight.get(), bias.get(), scale.get()}; }
+  Argument &weight, &scale, &bias;
+};
+
+mha_weight_format any_format(Choices& c, mha_dtype dtype) {
+  return dtype == MHA_DTYPE_f32 ? int(c.below(3)) : int(MHA_WEIGHT_FORMAT_PLAIN);
+}
+
+mha_layer_config any_layer_config(Choices& c) {
+  mha_layer_config config{};
+  config.num_heads = c.between(1, 3);
+  config.embed_dim = config.num_heads * c.between(1, c.once_in(6) ? 30 : 9);
+  if (c.once_in(3)) config.num_kv_heads = 1;
+  if (c.once_in(3)) config.head_dim = c.once_in(2) ? 16 : c.between(1, 20);
+  if (c.once_in(3)) config.value_head_dim = c.once_in(2) ? 16 : c.between(1, 20);
+  if (c.once_in(3)) config.kdim = c.between(1, 40);
+  if (c.once_in(3)) config.vdim = c.between(1, 40);
+  if (c.once_in(3)) config.out_dim = c.between(1, 70);
+  config.add_bias_kv = c.once_in(5);
+  config.add_zero_attn = c.once_in(5);
+  return config;
+}
+
+mha_layer_config resolved(mha_layer_config s) {
+  if (s.num_kv_heads == 0) s.num_kv_heads = s.num_heads;
+  if (s.head_dim == 0) s.head_dim = s.embed_dim / s.num_heads;
+  if (s.value_head_dim == 0) s.value_head_dim = s.head_dim;
+  if (s.kdim == 0) s.kdim = s.embed_dim;
+  if (s.vdim == 0) s.vdim = s.embed_dim;
+  if (s.out_dim == 0) s.out_dim = s.embed_dim;
+  return s;
+}
+
+void copy_layer_weights(Choices& c, Tally& tally, const mha_layer* layer, const mha_layer_config& s) {
+  Call call("mha_layer_copy_weights", c, tally);
+  const mha_dtype dtype = mha_layer_dtype(layer);
+  const mha_dtype matrix = s.weight_format == MHA_WEIGHT_FORMAT_INT8 ? int(MHA_DTYPE_int8) : dtype;
+  const LinearCopy query(call, matrix, dtype, s.num_heads * s.head_dim, s.embed_dim);
+  const LinearCopy key(call, matrix, dtype, s.num_kv_heads * s.head_dim, s.kdim);
+  const LinearCopy value(call, matrix, dtype, s.num_kv_heads * s.value_head_dim, s.vdim);
+  const LinearCopy out(call, matrix, dtype, s.out_dim, s.num_heads * s.value_head_dim);
+  call.expect_unwritten();
+  call.mutate();
+  call.run([&](int) {
+    const mha_layer_weights outputs{query.get(), key.get(), value.get(), out.get(), nullptr, nullptr};
+    return mha_layer_copy_weights(layer, &outputs);
+  });
+}
+
+}  // namespace
+
+Layer some_layer(Choices& c, Tally& tally, mha_dtype dtype, const mha_layer_config& given, bool may_fail) {
+  Layer layer;
+  Call call("mha_layer_create", c, tally);
+  mha_layer_config config = given;
+  config.weight_format = any_format(c, dtype);
+  const mha_layer_config s = resolved(config);
+  const bool stored = config.weight_format == MHA_WEIGHT_FORMAT_INT8 && c.once_in(2);
+  const Linear query(call, dtype, stored, s.num_heads * s.head_dim, s.embed_dim);
+  const Linear key(call, dtype, stored, s.num_kv_heads * s.head_dim, s.kdim);
+  const Linear value(call, dtype, stored, s.num_kv_heads * s.value_head_dim, s.vdim);
+  const Linear out(call, dtype, stored, s.out_dim, s.num_heads * s.value_head_dim);
+  const Argument& added_key = call.dense(dtype, {s.num_kv_heads * s.head_dim});
+  const Argument& added_value = call.dense(dtype, {s.num_kv_heads * s.value_head_dim});
+  std::int64_t sizes[] = {config.embed_dim,      config.num_heads, config.num_kv_heads, config.head_dim,
+                          config.value_head_dim, config.kdim,      config.vdim,         config.out_dim};
+  for (std::int64_t& size : sizes) call.number(size);
+  call.small(config.weight_format);
+  if (may_fail) call.mutate();
+  const bool made = call.run([&](int) {
+    const mha_layer_config with{sizes[0],
+                                sizes[1],
+                                sizes[2],
+                                sizes[3],
+                                sizes[4],
+                                sizes[5],
+                                sizes[6],
+                                sizes[7],
+                                config.add_bias_kv,
+                                config.add_zero_attn,
+                                config.weight_format};
+    const mha_layer_weights weights{query.get(),
+                                    key.get(),
+                                    value.get(),
+                                    out.get(),
+                                    config.add_bias_kv ? added_key.get() : nullptr,
+                                    config.add_bias_kv ? added_value.get() : nullptr};
+    return mha_layer_create(&with, &weights, layer.fresh());
+  });
+  if (!made) layer.fresh();
+  return layer;
+}
+
+void fuzz_layer(Choices& c, Tally& tally) {
+  const mha_dtype dtype = any_dtype(c);
+  const Layer layer = some_layer(c, tally, dtype, any_layer_config(c), true);
+  if (layer.handle == nullptr) return;
+  const mha_layer_config s = mha_layer_config_of(layer.handle);
+  if (c.once_in(6)) copy_layer_weights(c, tally, layer.handle, s);
+  const bool is_long = c.once_in(8);
+  const std::ptrdiff_t batch = c.between(1, 3), rows = is_long ? c.between(60, 140) : c.between(0, 9);
+  const std::ptrdiff_t keys = is_long ? rows : c.between(0, 12);
+  const std::ptrdiff_t added = std::ptrdiff_t(s.add_bias_kv) + std::ptrdiff_t(s.add_zero_attn);
+  Call call("mha_layer", c, tally);
+  switch (const std::ptrdiff_t operation = c.below(5)) {
+    case 0: {
+      Argument& query = call.tensor(dtype, {batch, rows, s.embed_dim});
+      Argument& key = call.tensor(dtype, {batch, keys, s.kdim});
+      Argument& value = call.tensor(dtype, {batch, keys, s.vdim});
+      Argument& out = call.tensor(dtype, {batch, rows, s.out_dim}, Role::output);
+      Argument& weights = call.maybe(call.tensor(dtype, {batch, s.num_heads, rows, keys + added}, Role::output), 2);
+      const ScoreOptions options(call, dtype, {batch, s.num_heads, rows, keys});
+      call.mutate();
+      call.run([&](int threads) {
+        const mha_attention_options with = options.at(threads);
+        return mha_layer_forward(layer.handle, query.get(), key.get(), value.get(), out.get(), weights.get(), &with);
+      });
+      return;
+    }
+    case 1: {
+      const std::vector<std::int64_t> starts_q = any_offsets(c, batch, rows), starts_k = any_offsets(c, batch, keys);
+      std::vector<std::int64_t> counts;
+      for (std::size_t b = 0; b + 1 < starts_k.size(); ++b) counts.push_back(starts_k[b + 1] - starts_k[b]);
+      Argument& query = call.tensor(dtype, {starts_q.back(), s.embed_dim});
+      Argument& key = call.tensor(dtype, {starts_k.back(), s.kdim});
+      Argument& value = call.tensor(dtype, {starts_k.back(), s.vdim});
+      Argument& out = call.tensor(dtype, {starts_q.back(), s.out_dim}, Role::output);
+      const auto& queries_at = call.pointer(call.integers(starts_q));
+      const auto& keys_at = call.pointer(call.integers(starts_k));
+      const ScoreOptions options(call, dtype, {1, s.num_heads, starts_q.back(), starts_k.back(), &counts});
+      call.mutate();
+      call.run([&](int threads) {
+        const mha_attention_options with = options.at(threads);
+        const mha_ragged_batch ragged{batch, queries_at, keys_at};
+        return mha_layer_forward_varlen(layer.handle, query.get(), key.get(), value.get(), &ragged, out.get(), &with);
+      });
+      return;
+    }
+    default:
+      break;
+    case 2:
+    case 3:
+    case 4: {
+      // Over a cache, whose dtype may be narrower than that of the layer: forward, attend, or append only.
+      const mha_dtype kept = dtype == MHA_DTYPE_f32 ? c.one_of({MHA_DTYPE_f32, MHA_DTYPE_f16, MHA_DTYPE_bf16}) : dtype;
+      const mha_cache_config config{batch, s.num_kv_heads, keys + rows + 3, s.head_dim, s.value_head_dim, kept};
+      const Cache cache = filled_cache(c, tally, config);
+      const bool attends = operation == 3, appends = operation == 4;
+      std::int64_t longest = 0, total = 0;
+      std::vector<std::int64_t> more = any_counts(c, batch, rows);
+      const bool is_padded = !attends && c.once_in(2);
+      for (std::ptrdiff_t b = 0; b < batch; ++b) {
+        std::int64_t length = mha_cache_lengths(cache.handle)[b];
+        if (!attends) length += is_padded ? more[std::size_t(b)] : rows;
+        longest = std::max(longest, length);
+        total = std::max(total, length);
+      }
+      if (total > config.capacity) call.expect_refusal("more tokens than there is room for");
+      call.cache(cache.handle);
+      Argument& query = call.tensor(dtype, {batch, rows, s.embed_dim});
+      Argument& key = call.tensor(dtype, {batch, rows, s.kdim});
+      Argument& value = call.tensor(dtype, {batch, rows, s.vdim});
+      Argument& out = call.tensor(dtype, {batch, rows, s.out_dim}, Role::output);
+      Argument& weights = call.maybe(call.tensor(dtype, {batch, s.num_heads, rows, longest + added}, Role::output), 2);
+      const std::int64_t* const new_lengths = is_padded ? call.integers(more) : nullptr;
+      const ScoreOptions options(call, dtype, {batch, s.num_heads, rows, longest, nullptr, !attends});
+      int num_threads = int(c.below(3));
+      call.small(num_threads);
+      if (appends || attends) call.expect_unwritten();  // of those that are not of this operation
+      if (attends) call.expect_refusal("perhaps key_lengths, which are those of the cache");
+      call.mutate();
+      call.run([&](int threads) {
+        const mha_attention_options with = options.at(threads);
+        if (appends)
+          return mha_layer_append_to(layer.handle, cache.handle, key.get(), value.get(), new_lengths,
+                                     threads > 0 ? threads : num_threads);
+        if (attends) return mha_layer_attend(layer.handle, query.get(), cache.handle, out.get(), weights.get(), &with);
+        return mha_layer_forward_cached(layer.handle, query.get(), key.get(), value.get(), cache.handle, out.get(),
+                                        weights.get(), &with, new_lengths);
+      });
+    }
+  }
+}
+
+Norm some_norm(Choices& c, Tally& tally, mha_dtype dtype, std::ptrdiff_t width, bool may_fail) {
+  Norm norm;
+  Call call("mha_norm_create", c, tally);
+  Argument& weight = call.tensor(dtype, {width});
+  Argument& bias = call.maybe(call.tensor(dtype, {width}), 2);
+  double eps = 1e-5;
+  call.real(eps);
+  if (may_fail) call.mutate();
+  if (!call.run([&](int) { return mha_norm_create(weight.get(), bias.get(), eps, norm.fresh()); })) norm.fresh();
+  return norm;
+}
+
+FeedForwardLayer some_feed_forward(Choices& c, Tally& tally, mha_dtype dtype, std::ptrdiff_t width, bool may_fail) {
+  FeedForwardLayer layer;
+  Call call("mha_feed_forward_create", c, tally);
+  int format = any_format(c, dtype), activation = int(c.below(4));
+  const std::ptrdiff_t hidden = c.once_in(6) ? c.between(60, 140) : c.between(1, 30);
+  const bool stored = format == MHA_WEIGHT_FORMAT_INT8 && c.once_in(2);
+  const Linear up(call, dtype, stored, hidden, width), down(call, dtype, stored, width, hidden);
+  call.small(format);
+  call.small(activation);
+  if (may_fail) call.mutate();
+  const bool made = call.run([&](int) {
+    const mha_feed_forward_weights weights{up.get(), down.get()};
+    return mha_feed_forward_create(&weights, activation, format, layer.fresh());
+  });
+  if (!made) layer.fresh();
+  return layer;
+}
+
+}  // namespace mha::fuzz

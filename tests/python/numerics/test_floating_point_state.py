@@ -1,0 +1,165 @@
+"""Bits do not depend on the floating-point state of the caller, nor does the caller find another one afterwards."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import floating_point
+import numpy as np
+import pytest
+from element_types import BFLOAT16, accumulator_of
+from tolerance import assert_same_bits
+
+import mha_native
+from mha_native import _core
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Calls = dict[str, Callable[[int], list[Array]]]
+
+pytestmark = pytest.mark.skipif(not floating_point.can_be_set(), reason="the layout of fenv_t is not known here")
+
+DTYPES = {"f32": np.float32, "f64": np.float64, "f16": np.float16, "bf16": BFLOAT16}
+
+
+def _attention_calls() -> Calls:
+    """Large enough for three threads, with weights and values down to subnormal numbers."""
+    rng = np.random.default_rng(0)
+    calls: Calls = {}
+    for name, dtype in DTYPES.items():
+        least = float(np.finfo(accumulator_of(dtype)).tiny)
+        query, key, value = (rng.standard_normal((1, 4, 150, 32)).astype(dtype) for _ in range(3))
+        query *= dtype(20)
+        value[..., ::3] *= dtype(least)
+        step, keys = query[:, :, :1], rng.standard_normal((2, 1, 1, 2100, 32)).astype(dtype)
+        rows, offsets = query[0].swapaxes(0, 1), np.array([0, 40, 41, 150])
+        slopes, sinks, wide = np.linspace(0.1, 9, 4), np.linspace(-3, 3, 4), accumulator_of(dtype)
+        lses = [x[..., 0].astype(wide) for x in (query, key, value)]
+        options = {
+            "attn_mask": rng.standard_normal((150, 150)).astype(dtype), "softcap": 30.0, "is_causal": True,
+            "alibi_slopes": slopes.astype(wide), "sinks": sinks.astype(wide),
+        }  # fmt: skip
+        calls |= {
+            f"attention {name}": lambda n, a=(query, key, value): [
+                *mha_native.scaled_dot_product_attention(*a, return_lse=True, num_threads=n)
+            ],
+            f"options {name}": lambda n, a=(query, key, value), o=options: [
+                mha_native.scaled_dot_product_attention(*a, num_threads=n, **o)
+            ],
+            f"decode {name}": lambda n, a=(step, *keys): [mha_native.scaled_dot_product_attention(*a, num_threads=n)],
+            f"varlen {name}": lambda n, a=(rows, offsets): [
+                mha_native.scaled_dot_product_attention_varlen(a[0], a[0], a[0], a[1], a[1], num_threads=n)
+            ],
+            f"weights {name}": lambda n, a=(query, key): [mha_native.attention_weights(*a, num_threads=n)],
+            f"statistics {name}": lambda n, a=(query, key): [
+                np.asarray(x) for x in mha_native.attention_statistics(*a, num_threads=n)
+            ],
+            f"merge {name}": lambda n, a=([query, key, value], lses): [*mha_native.merge_attention(*a, num_threads=n)],
+        }
+    return calls
+
+
+def _layer_calls() -> Calls:
+    rng = np.random.default_rng(1)
+    x = rng.standard_normal((2, 70, 96), dtype=np.float32)
+    plain = mha_native.MultiHeadAttention(96, 4, seed=0)
+    state = plain.state_dict()
+    encoder = mha_native.Encoder(2, 96, 4, 200, activation="gelu", seed=0)
+    layers = {
+        "layer": plain, "layer in bf16": plain.astype("bfloat16"), "layer of int8": plain.quantize("int8"),
+        "layer of bf16": plain.quantize("bfloat16"), "encoder": encoder, "encoder of int8": encoder.quantize("int8"),
+        "feed-forward": encoder.layers[0].feed_forward, "norm": encoder.layers[0].norm1,
+    }  # fmt: skip
+
+    def packing(dtype: str) -> Callable[[int], list[Array]]:
+        layer = plain.quantize(dtype)
+
+        def pack(_: int) -> list[Array]:
+            layer.load_state_dict(state)
+            return [*layer.state_dict().values()]
+
+        return pack
+
+    def step(n: int) -> list[Array]:
+        cache = plain.new_cache(2, 80)
+        return [plain(x[:, :60], cache=cache, num_threads=n), plain(x[:, 60:61], cache=cache, num_threads=n)]
+
+    def of_layer(layer: Any) -> Callable[[int], list[Array]]:
+        rows = x.astype(layer.dtype)
+        return lambda n: [layer(rows, num_threads=n)]
+
+    calls = {name: of_layer(layer) for name, layer in layers.items()}
+    calls["step"] = step
+    tokens, texts = rng.integers(0, 50, 3000), np.array([0, 70, 70, 3000])
+    words, pooled = rng.standard_normal((2, 3000, 96), dtype=np.float32)
+    calls["embedding"] = lambda n: [
+        _core.embed_tokens(tokens, texts, words[:50], words, None, None, 1e-5, None, n),
+        _core.mean_pool(pooled, texts, True, None, n),
+    ]
+    calls["positions"] = lambda _: [mha_native.sinusoidal_positions(50, 33, first_position=1000)]
+    return calls | {f"packing in {dtype}": packing(dtype) for dtype in ("int8", "bfloat16")}
+
+
+CALLS = {"attention": _attention_calls, "layers": _layer_calls}
+
+
+def check(state: str, part: str) -> None:
+    """Compares results in a state with those in the usual one, on one thread and on several."""
+    for name, call in CALLS[part]().items():
+        expected = call(1)
+        for threads in (1, 2, 3):
+            before = floating_point.control()
+            with floating_point.state(state):
+                results = call(threads)
+                after = floating_point.control()
+            for result, same in zip(results, expected, strict=True):
+                assert_same_bits(result, same, label=f"{name}, {threads} threads, {state}")
+            assert after == floating_point.STATES[state], f"{name}: the caller's state has changed to {after:#x}"
+            assert floating_point.control() == before
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        "flushing",
+        "upwards",
+        *(pytest.param(x, marks=pytest.mark.exhaustive) for x in ("usual", "downwards", "to zero")),
+    ],
+)
+@pytest.mark.parametrize("part", CALLS)
+def test_bits_do_not_depend_on_the_state_of_the_caller(part: str, state: str, isa: str) -> None:
+    check(state, part)
+
+
+@pytest.mark.parametrize("isa", mha_native.available_isas())
+@pytest.mark.parametrize("part", CALLS)
+def test_no_signal_is_raised_where_exceptions_trap(part: str, isa: str) -> None:
+    # In a process of its own, which the signal would end.
+    code = f"import test_floating_point_state as test; test.check('trapping', {part!r})"
+    paths = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    environment = os.environ | {"PYTHONPATH": paths, "MHA_NATIVE_ISA": isa}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_subnormal_numbers_count_as_zero(isa: str, dtype: Any) -> None:
+    """As operands and as results, on every instruction set alike."""
+    tiny = np.finfo(dtype).tiny
+    value = np.array([[tiny / 2, tiny, 2 * tiny, 1]], dtype)
+    one = np.ones((1, 2), dtype)
+    for rows in (1, 20):  # by either kernel
+        query = np.ones((rows, 2), dtype)
+        out = mha_native.scaled_dot_product_attention(query, one, value)
+        assert (out == np.array([0, tiny, 2 * tiny, 1], dtype)).all()
+        # Scores of 0 and of -bits: weights of 1 and 2^-bits.
+        for bits, is_zero in ((-np.log2(tiny) - 1, False), (-np.log2(tiny) + 1, True)):
+            key = np.array([[0, 0], [-bits * np.log(2), 0]], dtype)
+            weights = mha_native.attention_weights(query, key, scale=1.0)
+            assert ((weights[:, 1] == 0) == is_zero).all()
+            assert (weights[:, 0] == 1).all()

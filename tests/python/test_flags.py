@@ -1,0 +1,147 @@
+"""Every argument that is a bool, of everything public: a bool or numpy.bool goes in, and nothing that resembles one."""
+
+from __future__ import annotations
+
+import inspect
+import operator
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mha_native as mha
+from mha_native import compat, models
+
+X = np.ones((1, 2, 3, 4), np.float32)
+ROWS = np.ones((3, 2, 4), np.float32)
+TOKENS = np.ones((1, 3, 8), np.float32)
+OFFSETS = np.array([0, 3])
+
+SENTENCES = "models.SentenceEncoder"
+LAYER = mha.MultiHeadAttention(8, 2, seed=0)
+BLOCKS: dict[str, Any] = {
+    "EncoderLayer": mha.EncoderLayer(8, 2, 8),
+    "DecoderLayer": mha.DecoderLayer(8, 2, 8),
+    "Encoder": mha.Encoder(1, 8, 2, 8),
+    "CausalDecoder": mha.CausalDecoder(1, 8, 2, 8),
+    "Decoder": mha.Decoder(1, 8, 2, 8),
+}
+
+
+def _blocks() -> Iterator[tuple[str, Callable[..., Any]]]:
+    for name, block in BLOCKS.items():
+        kind = type(block)
+        sizes = (8, 2, 8) if name.endswith("Layer") else (1, 8, 2, 8)
+        memory = (TOKENS,) if "Decoder" in name and name != "CausalDecoder" else ()
+        yield name, lambda kind=kind, sizes=sizes, **flags: kind(*sizes, **flags)
+        yield f"{name}.__call__", lambda block=block, memory=memory, **flags: block(TOKENS, *memory, **flags)
+
+
+# A call of each, by the name of what is called.
+CALLS: dict[str, Callable[..., Any]] = {
+    "scaled_dot_product_attention": lambda **flags: mha.scaled_dot_product_attention(X, X, X, **flags),
+    "scaled_dot_product_attention_varlen": lambda **flags: mha.scaled_dot_product_attention_varlen(
+        ROWS, ROWS, ROWS, OFFSETS, OFFSETS, **flags
+    ),
+    "attention_weights": lambda **flags: mha.attention_weights(X, X, **flags),
+    "attention_statistics": lambda **flags: mha.attention_statistics(X, X, **flags),
+    "MultiHeadAttention": lambda **flags: mha.MultiHeadAttention(8, 2, **flags),
+    "MultiHeadAttention.__call__": lambda **flags: LAYER(TOKENS, cache=LAYER.new_cache(1, 3), **flags),
+    "LayerNorm": lambda **flags: mha.LayerNorm(8, **flags),
+    "FeedForward": lambda **flags: mha.FeedForward(8, 8, **flags),
+    **dict(_blocks()),
+}
+
+
+@pytest.fixture(scope="module")
+def sentences(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Callable[..., Any]]:
+    pytest.importorskip("tokenizers")
+    tiny_bert = pytest.importorskip("tiny_bert")
+    model = models.SentenceEncoder.from_pretrained(tiny_bert.write(tmp_path_factory.mktemp("model")))
+    return {
+        f"{SENTENCES}.encode": lambda **flags: model.encode("dog", **flags),
+        f"{SENTENCES}.encode_batches": lambda **flags: model.encode_batches(["dog"], **flags),
+        f"{SENTENCES}.encode_tokens": lambda **flags: model.encode_tokens([[2, 3]], **flags),
+    }
+
+
+def _annotations(function: Callable[..., Any]) -> Iterator[tuple[str, str]]:
+    """Each argument and its annotation as it is written, those of a TypedDict behind ``**`` included."""
+    for name, parameter in inspect.signature(function).parameters.items():
+        if unpacked := re.fullmatch(r"Unpack\[(\w+)\]", str(parameter.annotation)):
+            options = function.__globals__[unpacked[1]].__annotations__
+            yield from ((key, getattr(kind, "__forward_arg__", str(kind))) for key, kind in options.items())
+        elif isinstance(parameter.default, bool):
+            yield name, "bool"
+        else:
+            kind = parameter.annotation
+            yield name, kind.__name__ if isinstance(kind, type) else str(kind)
+
+
+def _functions() -> Iterator[tuple[str, Callable[..., Any]]]:
+    """Everything public that can be called. `reference`, which checks no argument, says what calls mean."""
+    names = [*mha.__all__, *(f"compat.{x}" for x in compat.__all__), *(f"models.{x}" for x in models.__all__)]
+    for name in names:
+        thing = operator.attrgetter(name)(mha)
+        if inspect.isfunction(thing):
+            yield name, thing
+        elif inspect.isclass(thing):
+            for member, x in inspect.getmembers(thing, inspect.isroutine):
+                if member == "__init__" and inspect.isfunction(x):
+                    yield name, x
+                elif (member == "__call__" or not member.startswith("_")) and inspect.isroutine(x):
+                    function = inspect.unwrap(getattr(x, "__func__", x))
+                    if inspect.isfunction(function):
+                        yield f"{name}.{member}", function
+
+
+FLAGS = {
+    (name, argument): "None" in kind
+    for name, function in _functions()
+    for argument, kind in _annotations(function)
+    if "bool" in kind
+}
+
+WRONG: list[Any] = ["no", "yes", "", 0, 1, 1.0, np.int64(1), [], [True], np.array(True), np.array([True, False]), {}]
+
+
+def test_flags_are_found() -> None:
+    for known in (
+        ("scaled_dot_product_attention", "return_lse"),
+        ("attention_weights", "is_causal"),
+        ("MultiHeadAttention", "add_zero_attn"),
+        ("MultiHeadAttention.__call__", "append"),
+        ("LayerNorm", "bias"),
+        ("Encoder", "norm_first"),
+        ("DecoderLayer.__call__", "need_weights"),
+        ("Decoder.__call__", "is_causal"),
+        (f"{SENTENCES}.encode", "normalize"),
+    ):
+        assert known in FLAGS
+    assert len(FLAGS) >= 41
+
+
+def _call(name: str, request: pytest.FixtureRequest) -> Callable[..., Any]:
+    """A new function with a flag fails here until it is called above."""
+    calls = request.getfixturevalue("sentences") if name.startswith(SENTENCES) else CALLS
+    return calls[name]  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(("name", "flag"), FLAGS, ids=str)
+def test_a_flag_is_a_bool(name: str, flag: str, request: pytest.FixtureRequest) -> None:
+    call = _call(name, request)
+    for right in (True, False, np.True_, np.False_):
+        call(**{flag: right})
+    # What a call is named in messages: of a layer, by the layer.
+    function = re.escape(name.removesuffix(".__call__").rpartition("models.")[2])
+    for wrong in [*WRONG, *([] if FLAGS[name, flag] else [None])]:
+        with pytest.raises(TypeError, match=rf"^{function}: {flag} must be a bool; got ") as error:
+            call(**{flag: wrong})
+        assert len(str(error.value)) < 200
+
+
+def test_need_weights_of_a_ragged_batch() -> None:
+    with pytest.raises(TypeError, match=r"^MultiHeadAttention: need_weights must be a bool; got 'no'"):
+        LAYER(TOKENS[0], cu_seqlens_q=OFFSETS, need_weights="no")
