@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -122,6 +123,7 @@ def test_several_modules_in_their_order(tmp_path: Path) -> None:
     for dtype, bound in (("float64", 1e-6), ("bfloat16", 0.1)):
         other = SentenceEncoder.from_pretrained(tmp_path, dtype=dtype).encode(TEXTS)
         assert_close(other, plain / lengths, np.full(plain.shape, bound), label=dtype)
+    assert_same_bits(pickle.loads(pickle.dumps(model)).encode(TEXTS), model.encode(TEXTS))
     _assert_embeddings(model.astype("float64").encode(TEXTS, num_threads=2), plain / lengths)
 
 
