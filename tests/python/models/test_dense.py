@@ -46,20 +46,6 @@ def _name(kind: str) -> str:
     return f"torch.nn.modules.{'linear' if kind == 'Identity' else 'activation'}.{kind}"
 
 
-def _add(directory: Path, i: int, in_features: int, out_features: int, **values: Any) -> dict[str, Array]:
-    """A Dense in the folder `i`_Dense. Returns its weights."""
-    rng = np.random.default_rng(i)
-    weights = {"linear.weight": rng.standard_normal((out_features, in_features), np.float32)}
-    if values.get("bias", True):
-        weights["linear.bias"] = 3 * rng.standard_normal(out_features, np.float32)
-    folder = directory / f"{i}_Dense"
-    folder.mkdir(parents=True, exist_ok=True)
-    content = {"in_features": in_features, "out_features": out_features} | values
-    (folder / "config.json").write_text(json.dumps(content), encoding="utf-8")
-    save_file(weights, folder / "model.safetensors")
-    return weights
-
-
 def _write(directory: Path, *behind: str) -> Path:
     return tiny_bert.write(directory, files={"modules.json": tiny_bert.modules("Transformer", "Pooling", *behind)})
 
@@ -88,7 +74,7 @@ def test_all_activations_are_here() -> None:
 @pytest.mark.parametrize("bias", [True, False])
 def test_each_activation(kind: str, bias: bool, tmp_path: Path) -> None:
     _write(tmp_path, "Dense")
-    weights = _add(tmp_path, 2, 24, 10, bias=bias, activation_function=_name(kind))
+    weights = tiny_bert.write_dense(tmp_path, 2, 24, 10, bias=bias, activation_function=_name(kind))
     model = SentenceEncoder.from_pretrained(tmp_path)
     assert model.embed_dim == 10
     together = model.encode(TEXTS)
@@ -108,8 +94,8 @@ def test_activations_of_large_numbers(kind: str) -> None:
 
 def test_several_modules_in_their_order(tmp_path: Path) -> None:
     _write(tmp_path, "Dense", "Normalize", "Dense", "Normalize")
-    first = _add(tmp_path, 2, 24, 30, activation_function=_name("Identity"), use_residual=False)
-    second = _add(tmp_path, 4, 30, 8)  # Tanh where none is named
+    first = tiny_bert.write_dense(tmp_path, 2, 24, 30, activation_function=_name("Identity"), use_residual=False)
+    second = tiny_bert.write_dense(tmp_path, 4, 30, 8)  # Tanh where none is named
     model = SentenceEncoder.from_pretrained(tmp_path)
     inner = _applied(_means(), first, "Identity")
     inner /= np.linalg.norm(inner, axis=1, keepdims=True)
@@ -133,15 +119,15 @@ def test_a_dense_behind_a_concatenation(tmp_path: Path) -> None:
         "1_Pooling/config.json": tiny_bert.pooling("mean", "max"),
     }
     tiny_bert.write(tmp_path, files=files)
-    _add(tmp_path, 2, 24, 10)
+    tiny_bert.write_dense(tmp_path, 2, 24, 10)
     assert_not_loaded(tmp_path, str(tmp_path / "2_Dense" / "config.json"), "in_features must be 48; got 24")
-    _add(tmp_path, 2, 48, 10)
+    tiny_bert.write_dense(tmp_path, 2, 48, 10)
     assert SentenceEncoder.from_pretrained(tmp_path).embed_dim == 10
 
 
 def test_weights_in_16_bits(tmp_path: Path) -> None:
     _write(tmp_path, "Dense")
-    weights = _add(tmp_path, 2, 24, 10)
+    weights = tiny_bert.write_dense(tmp_path, 2, 24, 10)
     write_safetensors(tmp_path / "2_Dense" / "model.safetensors", weights, dict.fromkeys(weights, "F16"))
     rounded = {name: tensor.astype(np.float16).astype(np.float32) for name, tensor in weights.items()}
     _assert_embeddings(SentenceEncoder.from_pretrained(tmp_path).encode(TEXTS), _applied(_means(), rounded, "Tanh"))
@@ -173,7 +159,7 @@ def test_weights_in_16_bits(tmp_path: Path) -> None:
 )
 def test_what_is_refused(key: str, value: Any, tmp_path: Path) -> None:
     _write(tmp_path, "Dense")
-    _add(tmp_path, 2, 24, 10)
+    tiny_bert.write_dense(tmp_path, 2, 24, 10)
     path = tmp_path / "2_Dense" / "config.json"
     path.write_text(json.dumps({"in_features": 24, "out_features": 10} | {key: value}), encoding="utf-8")
     (tmp_path / "model.safetensors").unlink()  # it is refused before weights are read
@@ -182,7 +168,7 @@ def test_what_is_refused(key: str, value: Any, tmp_path: Path) -> None:
 
 def test_weights_that_do_not_fit(tmp_path: Path) -> None:
     _write(tmp_path, "Dense")
-    weights = _add(tmp_path, 2, 24, 10)
+    weights = tiny_bert.write_dense(tmp_path, 2, 24, 10)
     path = tmp_path / "2_Dense" / "model.safetensors"
     save_file({"linear.weight": weights["linear.weight"]}, path)
     assert_not_loaded(tmp_path, str(path), "missing: linear.bias")

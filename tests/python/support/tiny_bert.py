@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import tokenizers
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 
 Array = np.ndarray[Any, Any]
 
@@ -133,3 +133,31 @@ def write(
             path.write_text(json.dumps(value), encoding="utf-8")
     save_file(tensors(settings) if weights is None else weights, directory / folder / "model.safetensors")
     return directory
+
+
+def write_shards(directory: Path, count: int = 3) -> Path:
+    """Put the weights of the model in `directory` into several files. Returns the index."""
+    whole = directory / "model.safetensors"
+    weights, weight_map = load_file(whole), {}
+    for i in range(count):
+        part, file_name = sorted(weights)[i::count], f"model-{i + 1:05}-of-{count:05}.safetensors"
+        save_file({name: weights[name] for name in part}, directory / file_name)
+        weight_map |= dict.fromkeys(part, file_name)
+    whole.unlink()
+    index = directory / "model.safetensors.index.json"
+    index.write_text(json.dumps({"metadata": {"total_size": 1}, "weight_map": weight_map}), encoding="utf-8")
+    return index
+
+
+def write_dense(directory: Path, i: int, in_features: int, out_features: int, **values: Any) -> dict[str, Array]:
+    """Write a Dense module to the folder `i`_Dense of a model. Returns its weights."""
+    rng = np.random.default_rng(i)
+    weights = {"linear.weight": rng.standard_normal((out_features, in_features), np.float32)}
+    if values.get("bias", True):
+        weights["linear.bias"] = 3 * rng.standard_normal(out_features, np.float32)
+    folder = directory / f"{i}_Dense"
+    folder.mkdir(parents=True, exist_ok=True)
+    content = {"in_features": in_features, "out_features": out_features} | values
+    (folder / "config.json").write_text(json.dumps(content), encoding="utf-8")
+    save_file(weights, folder / "model.safetensors")
+    return weights
