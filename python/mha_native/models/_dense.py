@@ -6,9 +6,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from .._messages import shown
 from ._activations import ACTIVATIONS, activation_of
 from ._checkpoint import Checkpoint
-from ._model_files import FUNCTION, read_choice, read_flag, read_json, read_size, refuse_other_keys, shown
+from ._model_files import FUNCTION, read_choice, read_flag, read_json, read_size, refuse_other_keys
 from ._modules import check_ends
 
 _KEYS = (

@@ -5,7 +5,8 @@ import re
 from os import PathLike
 from pathlib import Path
 
-from ._model_files import FUNCTION, listed
+from .._messages import listed
+from ._model_files import FUNCTION
 
 # "organization/model", or a model of sentence-transformers. A path such as ./model or /models/model is neither.
 _NAME = re.compile(r"(?:[A-Za-z0-9]\w*(?:[-.]\w+)*/)?[A-Za-z0-9]\w*(?:[-.]\w+)*", re.ASCII)

@@ -1,10 +1,11 @@
 """Files of a pretrained model: opened, read up to a limit, and JSON whose entries are checked."""
 
 import json
-import reprlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path, PurePath
 from typing import Any
+
+from .._messages import listed, shown
 
 FUNCTION = "SentenceEncoder.from_pretrained"  # which error messages begin with
 
@@ -12,8 +13,6 @@ FUNCTION = "SentenceEncoder.from_pretrained"  # which error messages begin with
 MAX_JSON_BYTES = 1 << 24
 
 MAX_SIZE = (1 << 63) - 1  # the largest number that the core takes for a size
-
-MOST_LISTED, _MOST_CHARACTERS = 8, 200  # names that an error message lists at most, and the longest one
 
 _LONGEST_NAME = 255  # characters of the name of a file or folder: no file system of Linux has longer ones
 
@@ -85,14 +84,3 @@ def is_below(name: object) -> bool:
         return False
     path = PurePath(name)
     return not path.is_absolute() and ".." not in path.parts and path != PurePath()
-
-
-def shown(value: object) -> str:
-    """A value from a file, for a message: one line, and not a long one."""
-    return reprlib.repr(value)
-
-
-def listed(names: Sequence[str]) -> str:
-    """Names for a message, some of them from a file: one line, and not a long one."""
-    readable = [name if name.isprintable() and len(name) <= _MOST_CHARACTERS else shown(name) for name in names]
-    return ", ".join(readable[:MOST_LISTED]) + (" and more" if len(names) > MOST_LISTED else "")

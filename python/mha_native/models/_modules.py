@@ -3,7 +3,8 @@
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ._model_files import FUNCTION, is_below, listed, read_choice, read_json, shown
+from .._messages import listed, shown
+from ._model_files import FUNCTION, is_below, read_choice, read_json
 
 _AUTHOR = "sentence_transformers."  # which the type of a module begins with: other code computes something else
 

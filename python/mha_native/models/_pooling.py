@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from .. import _core
 from .._arrays import widened
-from ._model_files import FUNCTION, listed, read_choice, read_flag, read_json, refuse_other_keys, shown
+from .._messages import listed, shown
+from ._model_files import FUNCTION, read_choice, read_flag, read_json, refuse_other_keys
 
 # Keys of the file before version 5.4, and what `pooling_mode` is instead, in the order of concatenation.
 _FLAGS = {

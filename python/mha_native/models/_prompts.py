@@ -3,7 +3,8 @@
 from pathlib import Path
 from typing import NamedTuple
 
-from ._model_files import FUNCTION, listed, read_choice, read_json, read_size, shown
+from .._messages import listed, shown
+from ._model_files import FUNCTION, read_choice, read_json, read_size
 
 _USUAL = {"query": "", "document": ""}  # prompts that every model has, though they may be empty
 _SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")

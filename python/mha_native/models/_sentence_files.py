@@ -4,15 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ._model_files import (
-    FUNCTION,
-    read_choice,
-    read_flag,
-    read_json,
-    read_size,
-    refuse_other_keys,
-    shown,
-)
+from .._messages import shown
+from ._model_files import FUNCTION, read_choice, read_flag, read_json, read_size, refuse_other_keys
 
 # What sentence-transformers calls its settings of a transformer: the first one that is there counts.
 _FILE_NAMES = [

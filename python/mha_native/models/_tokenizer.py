@@ -5,8 +5,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from .._messages import listed, shown
 from ._long_texts import LongTexts
-from ._model_files import FUNCTION, listed, require_file, shown
+from ._model_files import FUNCTION, require_file
 from ._sentence_files import SentenceConfig
 
 # What tokenizer_config.json calls a property of the normalizer of BERT. tokenizer.json has it, too, and must agree,

@@ -8,7 +8,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ._model_files import FUNCTION, is_below, listed, read_json, shown
+from .._messages import listed, shown
+from ._model_files import FUNCTION, is_below, read_json
 from ._safetensors import SafetensorsFile, TensorEntry
 
 _ONE_FILE = "model.safetensors"

@@ -10,13 +10,14 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from .. import _core
 from .._dtypes import checked_dtype
+from .._messages import in_the_name_of, shown
 from ..layers._constructor_arguments import WeightDType, checked_size, checked_weight_dtype
 from ._batching import batches, slabs
 from ._bert import BertModel, read_config
 from ._checkpoint import Checkpoint
 from ._head import Head, read_head
 from ._hub_cache import find_directory
-from ._inputs import check_text, checked_texts, checked_tokens
+from ._inputs import check_text, checked_sequences, checked_texts
 from ._model_files import FUNCTION
 from ._modules import read_modules
 from ._prompts import Settings, read_settings
@@ -118,7 +119,10 @@ class SentenceEncoder:
             raise ImportError(f'{FUNCTION}: {error.name} is not installed: pip install "mha_native[text]"') from error
         kind = checked_dtype(FUNCTION, dtype)
         stored = checked_weight_dtype(FUNCTION, weight_dtype, kind)
-        home = find_directory(directory)
+        try:
+            home = find_directory(directory)
+        except TypeError as error:
+            raise TypeError(f"{FUNCTION}: directory must be a path; got {shown(directory)}") from error
         modules = read_modules(home)
         folder, is_listed = modules[0].folder, len(modules) > 1
         config = read_config(folder / "config.json")
@@ -171,11 +175,12 @@ class SentenceEncoder:
             If a text is no str, or holds what is no character: half of a surrogate pair. The message says which. If the
             model has no such prompt.
         """
+        name = f"{type(self).__name__}.encode"
         is_one = isinstance(texts, str)
-        given = [texts] if isinstance(texts, str) else list(checked_texts(f"{type(self).__name__}.encode", texts))
-        embeddings = np.empty((len(given), self._features("encode", truncate_dim)), np.float32)
+        given = [texts] if isinstance(texts, str) else list(checked_texts(name, texts))
+        embeddings = np.empty((len(given), self._features(name, truncate_dim)), np.float32)
         first = 0
-        for rows in self._embed_texts("encode", given, prompt_name, prompt, truncate_dim, normalize, num_threads):
+        for rows in self._embed_texts(name, given, prompt_name, prompt, truncate_dim, normalize, num_threads):
             embeddings[first : first + len(rows)] = rows
             first += len(rows)
         return embeddings[0] if is_one else embeddings
@@ -204,7 +209,8 @@ class SentenceEncoder:
         embeddings : float32 [n, E]
             Of the next n texts.
         """
-        return self._embed_texts("encode_batches", texts, prompt_name, prompt, truncate_dim, normalize, num_threads)
+        name = f"{type(self).__name__}.encode_batches"
+        return self._embed_texts(name, texts, prompt_name, prompt, truncate_dim, normalize, num_threads)
 
     def encode_tokens(
         self,
@@ -234,14 +240,15 @@ class SentenceEncoder:
         TypeError, ValueError
             If tokens are no integers, none of the model's, or more than it has positions.
         """
-        tokens = [checked_tokens(sequence, i) for i, sequence in enumerate(sequences)]
-        parts = list(self._embed("encode_tokens", tokens, 0, truncate_dim, normalize, num_threads))
-        features = self._features("encode_tokens", truncate_dim)
+        name = f"{type(self).__name__}.encode_tokens"
+        tokens = checked_sequences(f"{name}: sequences", sequences)
+        parts = list(self._embed(f"{name}: sequences", name, tokens, 0, truncate_dim, normalize, num_threads))
+        features = self._features(name, truncate_dim)
         return parts[0] if len(parts) == 1 else np.concatenate([np.empty((0, features), np.float32), *parts])
 
     def _embed_texts(
         self,
-        method: str,
+        name: str,
         texts: Iterable[str],
         prompt_name: str | None,
         prompt: str | None,
@@ -250,32 +257,32 @@ class SentenceEncoder:
         num_threads: int | None,
     ) -> Iterator[NDArray[np.float32]]:
         """The embeddings of `texts`, some at a time."""
-        name = f"{type(self).__name__}.{method}"
         before = self._settings.prompts.chosen(name, prompt_name, prompt)
         prompt_tokens = 0 if not before or self._head.pools_prompts else self._tokenizer.prompt_length(before)
-        tokens = self._tokenize(checked_texts(name, texts), before)
-        return self._embed(method, tokens, prompt_tokens, truncate_dim, normalize, num_threads)
+        tokens = self._tokenize(name, checked_texts(name, texts), before)
+        return self._embed(f"{name}: texts", name, tokens, prompt_tokens, truncate_dim, normalize, num_threads)
 
     def _embed(
         self,
-        method: str,
+        what: str,
+        name: str,
         sequences: Iterable[list[int]],
         prompt_tokens: int,
         truncate_dim: int | None,
         normalize: bool | None,
         num_threads: int | None,
     ) -> Iterator[NDArray[np.float32]]:
-        """The embeddings of `sequences`, some at a time. Arguments are checked here, the others as they are read."""
-        name = f"{type(self).__name__}.{method}"
-        features = self._features(method, truncate_dim)
+        """The embeddings of `sequences`, some at a time. They are checked as they are read, all else is here."""
+        features = self._features(name, truncate_dim)
         if normalize is not None:
             normalize = _core.boolean(name, "normalize", normalize)
         if num_threads is not None:
             num_threads = checked_size(name, "num_threads", num_threads)
-        return self._embeddings(sequences, prompt_tokens, features, normalize, num_threads)
+        return self._embeddings(what, sequences, prompt_tokens, features, normalize, num_threads)
 
     def _embeddings(
         self,
+        what: str,
         sequences: Iterable[list[int]],
         prompt_tokens: int,
         features: int,
@@ -286,14 +293,15 @@ class SentenceEncoder:
             cu_seqlens = np.zeros(len(batch) + 1, np.int64)
             np.cumsum([len(tokens) for tokens in batch], out=cu_seqlens[1:])
             tokens = np.fromiter(chain.from_iterable(batch), np.int64, cu_seqlens[-1])
-            rows = self._model.hidden_states(tokens, cu_seqlens, num_threads)
+            with in_the_name_of(what):
+                rows = self._model.hidden_states(tokens, cu_seqlens, num_threads)
             yield self._head.embeddings(rows, cu_seqlens, prompt_tokens, features, normalize, num_threads)
 
-    def _features(self, method: str, truncate_dim: int | None) -> int:
+    def _features(self, name: str, truncate_dim: int | None) -> int:
         """The features of embeddings of which so many are kept; by default as the files of the model say."""
         if truncate_dim is None:
             return self.embed_dim
-        return min(self._head.features, checked_size(f"{type(self).__name__}.{method}", "truncate_dim", truncate_dim))
+        return min(self._head.features, checked_size(name, "truncate_dim", truncate_dim))
 
     def attention_weights(self, text: str, *, num_threads: int | None = None) -> tuple[list[str], NDArray[np.float32]]:
         """What each token of a text attends to, in each layer and head.
@@ -312,7 +320,10 @@ class SentenceEncoder:
         weights : float32 [layers, H, T, T]
             Rows sum to 1.
         """
-        check_text(text, 0)
+        name = f"{type(self).__name__}.attention_weights"
+        check_text(f"{name}: text", text, 0)
+        if num_threads is not None:
+            num_threads = checked_size(name, "num_threads", num_threads)
         ids, tokens = self._tokenizer.encode(text)
         weights = self._model.attention_weights(np.array(ids, np.int64), num_threads)
         return tokens, weights.astype(np.float32, copy=False)
@@ -376,11 +387,11 @@ class SentenceEncoder:
             f"dtype={_core.dtype_name(self.dtype)!r}, weight_dtype={self.weight_dtype!r})"
         )
 
-    def _tokenize(self, texts: Iterable[str], prompt: str) -> Iterator[list[int]]:
+    def _tokenize(self, name: str, texts: Iterable[str], prompt: str) -> Iterator[list[int]]:
         """The tokens of each text behind the prompt."""
         first = 0
         for slab in slabs(texts, _SLAB_TEXTS, _SLAB_CHARACTERS):
             for i, text in enumerate(slab):
-                check_text(text, first + i)
+                check_text(f"{name}: texts", text, first + i)
             first += len(slab)
             yield from self._tokenizer.encode_batch([prompt + text for text in slab] if prompt else slab)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import random
 import shutil
@@ -75,7 +76,7 @@ def damaged_json(raw: bytes, rng: random.Random) -> bytes:
         container, key = rng.choice(list(places(value)) or [([None], 0)])
         kind = rng.choice(["replace", "replace", "remove", "move"])
         if kind == "replace":
-            container[key] = rng.choice(ODD)
+            container[key] = copy.deepcopy(rng.choice(ODD))  # which may be changed in its turn
         elif kind == "remove":
             del container[key]
         elif isinstance(container[key], int):
