@@ -85,7 +85,7 @@ def test_offsets_beyond_every_key(offset: int) -> None:
                 function(query, query, query_offset=of)
 
 
-@pytest.mark.parametrize("scale", [10**400, -(10**400), 10**5000], ids=["10^400", "-10^400", "10^5000"])
+@pytest.mark.parametrize("scale", [10**400, -(10**400)], ids=["10^400", "-10^400"])
 def test_numbers_larger_than_every_double(scale: int) -> None:
     query = _rows(2, 5, 8)
     for name in ("scale", "softcap"):
@@ -137,7 +137,7 @@ DTYPES: list[Callable[[], Any]] = [
 @pytest.mark.parametrize("make", DTYPES, ids=range(len(DTYPES)))
 def test_none_is_no_dtype(make: Callable[[], Any]) -> None:
     """NumPy takes None for float64, other libraries for their default."""
-    with pytest.raises(TypeError, match="dtype must be float32.*; got None"):
+    with pytest.raises(TypeError, match=r"dtype must be float32.*; got None"):
         make()
 
 
