@@ -166,6 +166,19 @@ TEST(KVCache, WrongSizes) {
   EXPECT_THROW(KVCache({1, 1, Index{1} << 62, 1}), AllocationError);
 }
 
+TEST(KVCache, ALongSequenceAndAnEmptyOneChangePlaces) {
+  KVCache cache = make_cache<float>();
+  const auto key = Array<float>::random({B, Hk, 5, D}, 1), value = Array<float>::random({B, Hk, 5, Dv}, 2);
+  const std::int64_t lengths[B] = {5, 0, 3}, index[B] = {1, 0, 2};
+  cache.append(key.view(), value.view(), lengths);
+  cache.reorder(index);
+  EXPECT_EQ(lengths_of(cache), (std::vector<std::int64_t>{0, 5, 3}));
+  for (Index t = 0; t < 5; ++t) {
+    EXPECT_TRUE(is_token<float>(cache.keys(), 1, t, key.view(), 0, t)) << "token " << t;
+    EXPECT_TRUE(is_token<float>(cache.values(), 1, t, value.view(), 0, t)) << "token " << t;
+  }
+}
+
 TEST(KVCache, TakesWhatFitsAndNoTokenMore) {
   KVCache cache = make_cache<float>();
   const auto key = Array<float>::random({B, Hk, kCapacity + 1, D}, 1);
