@@ -5,6 +5,8 @@
 
 #include <pybind11/numpy.h>
 
+#include "scalars.hpp"
+
 namespace mha::bindings {
 namespace {
 
@@ -44,7 +46,14 @@ py::object new_array_of(py::object dtype, int rank, const Index* extents) {
   // NumPy takes over the reference to the descriptor.
   py::object array = py::reinterpret_steal<py::object>(numpy.PyArray_NewFromDescr_(
       numpy.PyArray_Type_, dtype.release().ptr(), rank, extents, nullptr, nullptr, 0, nullptr));
-  if (!array) throw py::error_already_set();
+  if (!array) {
+    if (PyErr_ExceptionMatches(PyExc_ValueError)) {  // more bytes than have addresses, in NumPy's words
+      PyErr_Clear();
+      PyErr_SetString(PyExc_MemoryError,
+                      "mha_native: could not allocate an array with more bytes than memory can have");
+    }
+    throw py::error_already_set();
+  }
   return array;
 }
 
@@ -70,8 +79,7 @@ void ArrayArguments::type_error(int i, const std::string& rule) const {
     if (!given(each) && each != i) continue;
     const py::handle array = arguments_[each].array;
     message += separator + std::string(arguments_[each].name) + " " +
-               (is_array(array) ? name_of_dtype(fields_of(array).descr)
-                                : py::cast<std::string>(py::type::of(array).attr("__name__")));
+               (is_array(array) ? name_of_dtype(fields_of(array).descr) : name_of_type(array));
     separator = ", ";
   }
   throw py::type_error(message);

@@ -43,7 +43,7 @@ py::object convert(py::handle array, py::handle dtype) {
   const Argument list[] = {{"array", array}};
   const ArrayArguments arrays("convert", list);
   const TensorView view = arrays.tensor(0, 1, kMaxRank);
-  const NewArray result = new_array(dtype_from(dtype), view.rank, view.extents);
+  const NewArray result = new_array(dtype_from("convert", dtype), view.rank, view.extents);
   with_element_of(view.dtype, [&](auto from) {
     with_element_of(result.view.dtype, [&](auto to) {
       copy_rounded(static_cast<const decltype(from)*>(view.data), view, 0,

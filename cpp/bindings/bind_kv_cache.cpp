@@ -28,7 +28,7 @@ std::unique_ptr<SharedCache> make_cache(py::handle batch_size, py::handle num_kv
     if (config.value_head_dim == 0)  // which is no choice in C++
       throw py::value_error(describe("KVCache", "value_head_dim", "at least 1", value_head_dim));
   }
-  config.dtype = dtype_from(dtype);
+  config.dtype = dtype_from("KVCache", dtype);
   return std::make_unique<SharedCache>(config);
 }
 

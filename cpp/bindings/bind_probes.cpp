@@ -13,7 +13,7 @@ namespace mha::bindings {
 namespace {
 
 double measure(py::handle dtype, double seconds) {
-  const DType measured = dtype_from(dtype);
+  const DType measured = dtype_from("measure_fma_gflops", dtype);
   return without_gil([&] { return probes::measure_fma_gflops(measured, seconds); });
 }
 

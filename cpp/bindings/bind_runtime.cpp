@@ -63,7 +63,7 @@ void bind_runtime(py::module_& m) {
   m.def("num_threads", &num_threads);
   m.def("num_threads_reason", &num_threads_reason);
   m.def(
-      "set_num_threads", [](py::handle n) { set_num_threads(positive("set_num_threads", "num_threads", n, 0)); },
+      "set_num_threads", [](py::handle n) { set_num_threads(positive("set_num_threads: n", "num_threads", n, 0)); },
       "At least 1; None goes back to the environment and detection");
   m.def("in_forked_child", &in_forked_child);
   m.def("scratch_bytes", &scratch_bytes);

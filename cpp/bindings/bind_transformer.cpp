@@ -107,7 +107,9 @@ Stack make_stack(const std::string& name, const py::list& layers, const LayerNor
 // A list of caches, one for each layer, or None; in use as long as this lives.
 class CacheList {
  public:
-  CacheList(const char* function, const char* name, py::handle list, Index layers, CacheUse::Kind kind) {
+  // `changed` are caches that the call changes: none of them may be in the list.
+  CacheList(const char* function, const char* name, py::handle list, Index layers, CacheUse::Kind kind,
+            const CacheList* changed = nullptr) {
     if (list.is_none()) return;
     const auto caches = py::reinterpret_borrow<py::sequence>(list);
     if (static_cast<Index>(py::len(caches)) != layers)
@@ -115,13 +117,16 @@ class CacheList {
                             std::to_string(layers) + "; got " + std::to_string(py::len(caches)));
     for (py::handle item : caches) {
       auto& shared = item.cast<SharedCache&>();
+      if (changed && changed->has(&shared.cache))
+        throw py::value_error(std::string(function) + ": " + name + " must not hold a cache that is in caches, too");
       // One that is there twice is for the library to complain about.
-      if (std::find(caches_.begin(), caches_.end(), &shared.cache) == caches_.end()) uses_.emplace_front(shared, kind);
+      if (!has(&shared.cache)) uses_.emplace_front(shared, kind);
       caches_.push_back(&shared.cache);
     }
   }
 
   explicit operator bool() const { return !caches_.empty(); }
+  bool has(const KVCache* cache) const { return std::find(caches_.begin(), caches_.end(), cache) != caches_.end(); }
   KVCache& operator[](std::size_t i) const { return *caches_[i]; }
   KVCache* const* data() const { return caches_.empty() ? nullptr : caches_.data(); }
 
@@ -229,7 +234,7 @@ py::object forward_stack(const Stack& stack, py::handle x, const py::dict& given
   const OptionSets of_memory(function, memory_options, kMemoryOptionNames, x, dtype, batch);
   const NewLengths counts(arrays, 3, rows);
   const CacheList caches(function, "caches", given.caches, layers.num_layers(), CacheUse::changes);
-  const CacheList memory(function, "memory_caches", given.memory_caches, layers.num_layers(), CacheUse::reads);
+  const CacheList memory(function, "memory_caches", given.memory_caches, layers.num_layers(), CacheUse::reads, &caches);
 
   TransformerExtras extras;
   extras.memory = arrays.optional_tensor(1, 2, 3);
@@ -252,10 +257,15 @@ py::object forward_stack(const Stack& stack, py::handle x, const py::dict& given
   return py::make_tuple(result.array, weights->arrays);
 }
 
-py::object positions(Index length, Index embed_dim, std::int64_t first_position, py::handle dtype) {
-  const Index extents[] = {length, embed_dim};
-  const NewArray result = new_array(dtype_from(dtype), 2, extents);
-  without_gil([&] { sinusoidal_positions(result.view, first_position); });
+py::object positions(py::handle length, py::handle embed_dim, py::handle first_position, py::handle dtype) {
+  const char* const function = "sinusoidal_positions";
+  const Index extents[] = {integer(function, "length", length), integer(function, "embed_dim", embed_dim)};
+  if (extents[0] < 0 || extents[1] < 0)
+    throw py::value_error(std::string(function) + ": length and embed_dim must not be negative; got " +
+                          std::to_string(extents[0]) + " and " + std::to_string(extents[1]));
+  const std::int64_t first = integer(function, "first_position", first_position);
+  const NewArray result = new_array(dtype_from(function, dtype), 2, extents);
+  without_gil([&] { sinusoidal_positions(result.view, first); });
   return result.array;
 }
 

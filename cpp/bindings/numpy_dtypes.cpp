@@ -4,6 +4,8 @@
 
 #include <pybind11/numpy.h>
 
+#include "scalars.hpp"
+
 namespace mha::bindings {
 namespace {
 
@@ -11,6 +13,7 @@ using py::detail::npy_api;
 
 constexpr int kFirstOfPackages = 256;  // NPY_USERDEF: types that packages register have numbers from here on
 constexpr char kBFloat16[] = "bfloat16";
+constexpr std::size_t kLongestName = 80;  // of a type in a message; that of a structure may have any length
 
 // The type number of ml_dtypes.bfloat16, or -1 as long as that package is not loaded.
 int bfloat16_number() {
@@ -77,7 +80,8 @@ std::string name_of(DType dtype) {
 }
 
 std::string name_of_dtype(py::handle numpy_dtype) {
-  return numpy_dtype.is(bfloat16_stand_in()) ? kBFloat16 : py::cast<std::string>(py::str(numpy_dtype));
+  if (numpy_dtype.is(bfloat16_stand_in())) return kBFloat16;
+  return py::cast<std::string>(py::str(numpy_dtype)).substr(0, kLongestName);
 }
 
 std::string accepted_dtypes() {
@@ -100,17 +104,25 @@ py::object bfloat16_dtype() {
   return numpy_dtype(DType::bf16);
 }
 
-DType dtype_from(py::handle object) {
+DType dtype_from(const char* function, py::handle object) {
   if (PyUnicode_Check(object.ptr()) && PyUnicode_CompareWithASCIIString(object.ptr(), kBFloat16) == 0) {
     if (bfloat16_dtype().is(bfloat16_stand_in()))
-      throw py::type_error("dtype bfloat16 is not one of NumPy itself: it takes the package ml_dtypes");
+      throw py::type_error(std::string(function) +
+                           ": dtype bfloat16 is not one of NumPy itself: it takes the package ml_dtypes");
     return DType::bf16;
   }
-  if (object.is_none()) throw py::type_error("dtype must be " + accepted_dtypes() + "; got None");  // NumPy: float64
-  const py::dtype dtype = py::dtype::from_args(py::reinterpret_borrow<py::object>(object));
+  py::object dtype;
+  try {
+    if (!object.is_none())  // which NumPy takes for float64
+      dtype = py::dtype::from_args(py::reinterpret_borrow<py::object>(object));
+  } catch (const py::error_already_set& error) {  // whatever the object raises
+    if (!error.matches(PyExc_Exception)) throw;
+  }
+  if (!dtype) throw py::type_error(describe(function, "dtype", accepted_dtypes().c_str(), object));
   DType found = DType::boolean;
   if (!find_dtype(dtype, &found) || static_cast<int>(found) >= kNumDTypes)
-    throw py::type_error("dtype must be " + accepted_dtypes() + "; got " + name_of_dtype(dtype));
+    throw py::type_error(std::string(function) + ": dtype must be " + accepted_dtypes() + "; got " +
+                         name_of_dtype(dtype));
   return found;
 }
 

@@ -20,7 +20,7 @@ bool find_dtype(py::handle numpy_dtype, DType* dtype);
 
 /// The name of an element type in messages: str() of its numpy.dtype.
 std::string name_of(DType dtype);
-/// str() of a numpy.dtype; "bfloat16" for the type that stands in for it.
+/// str() of a numpy.dtype, or the beginning of a long one; "bfloat16" for the type that stands in for it.
 std::string name_of_dtype(py::handle numpy_dtype);
 /// "float32, float64, float16 or bfloat16"
 std::string accepted_dtypes();
@@ -32,7 +32,7 @@ py::object numpy_dtype(DType dtype);
 py::object bfloat16_dtype();
 
 /// The floating-point type that `numpy.dtype(object)` names; loads ml_dtypes for "bfloat16".
-/// @throws py::type_error
-DType dtype_from(py::handle object);
+/// @throws py::type_error, whose message says that it is the argument dtype of `function`
+DType dtype_from(const char* function, py::handle object);
 
 }  // namespace mha::bindings

@@ -6,20 +6,38 @@
 #include <cstring>
 
 namespace mha::bindings {
+namespace {
+
+constexpr std::size_t kLongestShown = 80;  // characters of a value or a type in a message: most of a line
+
+// The repr() of an object in UTF-8; empty if it has none, for a repr() may raise anything.
+std::string repr_of(py::handle object) {
+  const py::object repr = py::reinterpret_steal<py::object>(PyObject_Repr(object.ptr()));
+  const char* const text = repr ? PyUnicode_AsUTF8(repr.ptr()) : nullptr;
+  if (!text) PyErr_Clear();
+  return text ? text : "";
+}
+
+}  // namespace
 
 std::string describe(const char* function, const char* argument, const char* rule, py::handle object) {
-  std::string shown = py::cast<std::string>(py::repr(object));
-  if (shown.size() > 80) shown = py::cast<std::string>(py::type::handle_of(object).attr("__name__"));
+  std::string shown = repr_of(object);
+  const bool is_one_line = shown.find('\n') == std::string::npos;
+  if (shown.empty() || shown.size() > kLongestShown || !is_one_line) shown = name_of_type(object);
   return std::string(function) + ": " + argument + " must be " + rule + "; got " + shown;
+}
+
+std::string name_of_type(py::handle object) {
+  return py::cast<std::string>(py::type::handle_of(object).attr("__name__")).substr(0, kLongestShown);
 }
 
 std::int64_t integer(const char* function, const char* argument, py::handle object, const char* rule) {
   if (!PyIndex_Check(object.ptr()) || PyBool_Check(object.ptr()))
     throw py::type_error(describe(function, argument, rule, object));
   const py::object number = py::reinterpret_steal<py::object>(PyNumber_Index(object.ptr()));
-  if (!number) {
-    if (!PyErr_ExceptionMatches(PyExc_TypeError)) throw py::error_already_set();
-    PyErr_Clear();  // of an array, which only looks like an integer, in NumPy's words
+  if (!number) {  // an array of several numbers, or an object whose __index__ raises something
+    if (!PyErr_ExceptionMatches(PyExc_Exception)) throw py::error_already_set();
+    PyErr_Clear();
     throw py::type_error(describe(function, argument, rule, object));
   }
   int overflow = 0;

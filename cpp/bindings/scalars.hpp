@@ -23,7 +23,9 @@ double positive_real(const char* function, const char* argument, py::handle obje
 /// A bool or numpy.bool.
 bool boolean(const char* function, const char* argument, py::handle object);
 
-/// "function: argument must be rule; got <repr of object>".
+/// "function: argument must be rule; got <repr of object>", or the name of its type where that is no short line.
 std::string describe(const char* function, const char* argument, const char* rule, py::handle object);
+/// The name of the type of an object, or the beginning of a long one.
+std::string name_of_type(py::handle object);
 
 }  // namespace mha::bindings

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ._dtypes import LAYER_DTYPES
-from .commands import demo, embed
+from .commands import demo, embed, selftest
 from .commands.ending import run_to_end
 from .commands.output import refuse_to_replace
 from .runtime import show_config
@@ -41,6 +41,9 @@ def _run(given: list[str]) -> int:
         parser.add_argument(option, action=_PrintPlace, const=place, nargs=0, help=f"print the {about}, and exit")
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
     commands.add_parser("info", help="versions, instruction sets, threads, and why they are what they are")
+    about = "whether the installed library computes on this machine what it must; exit code 1 if not"
+    selftest_parser = commands.add_parser("selftest", help=about, description=about[0].upper() + about[1:] + ".")
+    selftest_parser.add_argument("--isa", metavar="NAME", help="this instruction set only, in this process")
     about = "self-attention over the words of a text: what each word attends to in each head, the error, the time"
     demo_parser = commands.add_parser("demo", help=about, description=about[0].upper() + about[1:] + ".")
     source = demo_parser.add_mutually_exclusive_group()
@@ -58,6 +61,8 @@ def _run(given: list[str]) -> int:
         return _bench(given[1:])
     if options.command == "info":
         show_config()
+    elif options.command == "selftest":
+        return selftest.run(options.isa)
     elif options.command == "embed":
         _embed(options)
     else:

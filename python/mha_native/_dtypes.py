@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from . import _core
+from ._messages import listed, shown
 
 # What layers compute in, and caches hold.
 LAYER_DTYPES = ("float32", "float64", "float16", "bfloat16")
@@ -19,13 +20,22 @@ def dtype_name(dtype: np.dtype[Any]) -> str:
 
 def checked_dtype(function: str, dtype: DTypeLike) -> np.dtype[Any]:
     """The dtype that a caller gave, or TypeError if it is not one of `LAYER_DTYPES`."""
+    rule = f"{function}: dtype must be {' or '.join(LAYER_DTYPES)}"
     # bfloat16 is no dtype of NumPy itself; the core finds it.
     is_bfloat16 = isinstance(dtype, str) and dtype == "bfloat16"
-    kind = _core.bfloat16() if is_bfloat16 else np.dtype(dtype)
+    kind = _core.bfloat16() if is_bfloat16 else numpy_dtype(rule, dtype)
     name = "None" if dtype is None else _core.dtype_name(kind)  # NumPy takes None for float64
     if name not in LAYER_DTYPES:
-        raise TypeError(f"{function}: dtype must be {' or '.join(LAYER_DTYPES)}; got {name}")
+        raise TypeError(f"{rule}; got {listed([name])}")
     return kind
+
+
+def numpy_dtype(rule: str, dtype: DTypeLike) -> np.dtype[Any]:
+    """``numpy.dtype(dtype)``, or TypeError with the message `rule` and what was given."""
+    try:
+        return np.dtype(dtype)
+    except Exception as error:  # whatever the object raises
+        raise TypeError(f"{rule}; got {shown(dtype)}") from error
 
 
 def packed_state(state: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:

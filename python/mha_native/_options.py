@@ -8,6 +8,7 @@ from typing import Any, TypedDict
 from numpy import ndarray
 
 from ._arrays import Tensor, to_numpy
+from ._messages import shown
 
 
 class ModelOptions(TypedDict, total=False):
@@ -64,7 +65,7 @@ def core_options(function: str, options: Mapping[str, Any], accepted: frozenset[
     converted: Any = options
     for name, value in options.items():
         if name not in accepted:
-            raise TypeError(f"{function}: got an unexpected keyword argument {name!r}")
+            raise TypeError(f"{function}: got an unexpected keyword argument {shown(name)}")
         if type(value) not in _PLAIN:
             if converted is options:
                 converted = dict(options)

@@ -1,6 +1,7 @@
 """Scalars that the package reads itself, by the rules that the core has for those that it reads."""
 
 from . import _core
+from ._messages import shown
 
 
 def checked_integer(function: str, name: str, value: int, least: int, most: int | None = None) -> int:
@@ -8,7 +9,7 @@ def checked_integer(function: str, name: str, value: int, least: int, most: int 
     number = _core.integer(function, name, value)
     if number < least or (most is not None and number > most):
         rule = f"at least {least}" if most is None else f"from {least} to {most}"
-        raise ValueError(f"{function}: {name} must be {rule}; got {number}")
+        raise ValueError(f"{function}: {name} must be {rule}; got {shown(number)}")
     return number
 
 

@@ -8,6 +8,7 @@ from numpy import ndarray
 
 from . import _core
 from ._arrays import Tensor, like, to_numpy
+from ._messages import rename_arguments
 from ._options import KEYWORD_OPTIONS, KeywordOptions, ScoreOptions, core_options
 
 if TYPE_CHECKING:
@@ -241,14 +242,19 @@ def attention_weights(
     given = core_options(name, options, KEYWORD_OPTIONS)
     if attn_mask is not None:
         given["attn_mask"] = to_numpy(name, "attn_mask", attn_mask)
-    result = _core.attention_weights(
-        query if type(query) is ndarray else to_numpy(name, "query", query),
-        key if type(key) is ndarray else to_numpy(name, "key", key),
-        given,
-        stage,
-        out if out is None or type(out) is ndarray else to_numpy(name, "out", out),
-        num_threads,
-    )
+    try:
+        result = _core.attention_weights(
+            query if type(query) is ndarray else to_numpy(name, "query", query),
+            key if type(key) is ndarray else to_numpy(name, "key", key),
+            given,
+            stage,
+            out if out is None or type(out) is ndarray else to_numpy(name, "out", out),
+            num_threads,
+        )
+    except ValueError as error:
+        if str(error).startswith(f"{name}: weights "):  # as the core calls the result
+            rename_arguments(error, weights="out")
+        raise
     if type(query) is ndarray:
         return result
     return like(query, result) if out is None else out

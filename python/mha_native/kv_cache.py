@@ -10,6 +10,7 @@ from numpy.typing import DTypeLike, NDArray
 from . import _core
 from ._arrays import Tensor, to_numpy
 from ._dtypes import checked_dtype, packed_state, unpacked_state
+from ._messages import in_the_name_of, listed, name_of_type, shown
 
 
 class KVCache:
@@ -183,10 +184,13 @@ class KVCache:
             As `state_dict` gives it, of a cache of the same sizes; its capacity may be another.
         """
         function = "KVCache.load_state_dict"
+        if not isinstance(state, Mapping):
+            raise TypeError(f"{function}: state must be a mapping of names to arrays; got {name_of_type(state)}")
         if set(state) != {"keys", "values", "lengths"}:
-            names = ", ".join(map(str, state))
+            names = listed(name if isinstance(name, str) else shown(name) for name in state)
             raise ValueError(f"{function}: state must hold keys, values and lengths; got {names or 'nothing'}")
-        self._core.assign(*_tokens(function, state["keys"], state["values"], state["lengths"]))
+        with in_the_name_of(function, key="keys", value="values", new_lengths="lengths"):
+            self._core.assign(*_tokens(function, state["keys"], state["values"], state["lengths"]))
 
     @property
     def keys(self) -> NDArray[Any]:
@@ -271,8 +275,12 @@ def _tokens(function: str, key: Tensor, value: Tensor, new_lengths: Tensor | Non
 
 def cores_of_caches(function: str, name: str, caches: Iterable[KVCache]) -> list[_core.KVCache]:
     """What the core has of each of `caches`, which is the argument `name`."""
-    caches = list(caches)
+    rule = f"{function}: {name} must hold a KVCache for each layer"
+    if not isinstance(caches, Iterable):
+        raise TypeError(f"{rule}; got {name_of_type(caches)}")
+    cores = []
     for cache in caches:
         if not isinstance(cache, KVCache):
-            raise TypeError(f"{function}: {name} must hold a KVCache for each layer; got a {type(cache).__name__}")
-    return [cache._core for cache in caches]
+            raise TypeError(f"{rule}; got a {name_of_type(cache)}")
+        cores.append(cache._core)
+    return cores

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from . import _core
 from ._arrays import Tensor, like, to_numpy
+from ._messages import name_of_type
 
 Array: TypeAlias = NDArray[Any]
 
@@ -86,7 +87,8 @@ def merge_attention(
     >>> np.allclose(merged, out, atol=1e-6), np.allclose(merged_lse, lse, atol=1e-6)
     (True, True)
     """
-    shards, shard_lses = _shards("outs", outs), _shards("lses", lses)
+    shards = _shards("outs", outs)
+    shard_lses = _shards("lses", lses) if shards else []  # without a shard there is nothing to say of lses
     target = None if out is None else _array("out", out)
     arrays = [*shards, *shard_lses, *([] if target is None else [target])]
     has_many_axes = bool(shards) and max(x.ndim for x in arrays) > _MOST_AXES
@@ -125,7 +127,7 @@ def _array(name: str, tensor: Tensor) -> Array:
     array = to_numpy(_FUNCTION, name, tensor)
     if not isinstance(array, np.ndarray):
         rule = "must be a NumPy array, or a CPU tensor that speaks DLPack"
-        raise TypeError(f"{_FUNCTION}: {name} {rule}; got {type(array).__name__}")
+        raise TypeError(f"{_FUNCTION}: {name} {rule}; got {name_of_type(array)}")
     return array
 
 
@@ -134,7 +136,7 @@ def _shards(name: str, tensors: Sequence[Tensor] | Tensor) -> list[Array]:
         return [_array(f"{name}[{s}]", tensor) for s, tensor in enumerate(tensors)]
     if not isinstance(tensors, np.ndarray) and not hasattr(tensors, "__dlpack__"):
         rule = "must be a list or tuple of arrays, or one array with the shards along its first axis"
-        raise TypeError(f"{_FUNCTION}: {name} {rule}; got {type(tensors).__name__}")
+        raise TypeError(f"{_FUNCTION}: {name} {rule}; got {name_of_type(tensors)}")
     stacked = _array(name, tensors)
     if stacked.ndim == 0:
         raise ValueError(f"{_FUNCTION}: {name} must have the shards along its first axis; got {name} []")

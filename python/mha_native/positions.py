@@ -36,8 +36,4 @@ def sinusoidal_positions(
     array([[0.   , 1.   , 0.   , 1.   ],
            [0.841, 0.54 , 0.01 , 1.   ]], dtype=float32)
     """
-    if length < 0 or embed_dim < 0:
-        raise ValueError(
-            f"sinusoidal_positions: length and embed_dim must not be negative; got {length} and {embed_dim}"
-        )
     return _core.sinusoidal_positions(length, embed_dim, first_position, dtype)

@@ -6,6 +6,7 @@ from typing import TextIO
 import numpy as np
 
 from . import _core
+from ._messages import in_the_name_of, name_of_type
 
 __all__ = [
     "active_isa",
@@ -102,7 +103,8 @@ class use_isa:
     def __init__(self, name: str | None) -> None:
         global _chosen_isa
         self._before = _chosen_isa
-        _core.set_isa(name)
+        with in_the_name_of("use_isa"):
+            _core.set_isa(name)
         _chosen_isa = name
 
     def __enter__(self) -> None:
@@ -153,7 +155,8 @@ class use_threads:
 
     def __init__(self, n: int | None) -> None:
         self._before = _chosen_threads
-        set_num_threads(n)
+        with in_the_name_of("use_threads"):
+            set_num_threads(n)
 
     def __enter__(self) -> None:
         pass
@@ -178,6 +181,8 @@ def show_config(file: TextIO | None = None) -> None:
     >>> mha.active_isa() in text.getvalue()
     True
     """
+    if file is not None and not hasattr(file, "write"):
+        raise TypeError(f"show_config: file must be a writable text file; got {name_of_type(file)}")
     try:
         active = f"{_core.active_isa()} ({_core.active_isa_reason()})"
     except ValueError as error:  # MHA_NATIVE_ISA asks for what cannot be had: all the more reason to show the rest
@@ -185,6 +190,7 @@ def show_config(file: TextIO | None = None) -> None:
     lines = {
         "mha_native": f"{_core.__version__}, built with {_core.compiler}",
         "Python": f"{platform.python_version()}, NumPy {np.__version__}, {platform.machine()} {platform.system()}",
+        "processor": _processor(),
         "instruction sets built": ", ".join(_core.built_isas()),
         "  this machine runs": ", ".join(available_isas()),
         "  in use": active,
@@ -194,6 +200,16 @@ def show_config(file: TextIO | None = None) -> None:
     }
     for label, text in lines.items():
         print(f"{label:<24}{text}", file=file)
+
+
+def _processor() -> str:
+    """Its name, as the operating system has it."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as lines:
+            names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    except OSError:  # not Linux
+        names = []
+    return names[0] if names else platform.processor() or "unknown"
 
 
 def _openmp_runtimes() -> list[str]:

@@ -18,6 +18,7 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
         {
             "_arrays",
             "_dtypes",
+            "_messages",
             "_options",
             "_scalars",
             "attention",

@@ -137,6 +137,9 @@ void TransformerStack::forward_varlen(const TensorView& x, const std::int64_t* c
   TransformerExtras extras;
   extras.layer_options = layer_options;
   StackArguments arguments = stack_->arguments(x, out, options, extras);
+  // The attention of each layer would speak of cu_seqlens_q and the rows of query.
+  if (num_sequences >= 0 && x.rank == 2)
+    check_offsets(arguments.function, "cu_seqlens", cu_seqlens, num_sequences, "x", x.extents[0]);
   arguments.ragged = &batch;
   run(*stack_, arguments);
 }

@@ -60,13 +60,13 @@ void validate_rollback(const KVCacheConfig& config, const std::int64_t* lengths,
   for (Index b = 0; b < config.batch_size; ++b) {
     const std::int64_t less = counts ? counts[b] : count;
     if (less < 0 || less > lengths[b])
-      fail("KVCache.rollback", "sequence " + std::to_string(b) + " has " + std::to_string(lengths[b]) +
-                                   " tokens to take back; got " + std::to_string(less));
+      fail("KVCache.rollback", "count must be from 0 to what a sequence has: sequence " + std::to_string(b) + " has " +
+                                   std::to_string(lengths[b]) + " tokens; got " + std::to_string(less));
   }
 }
 
 void validate_reorder(const KVCacheConfig& config, const std::int64_t* index) {
-  if (index == nullptr) fail("KVCache.reorder", "index must be given");
+  if (index == nullptr && config.batch_size > 0) fail("KVCache.reorder", "index must be given");
   for (Index b = 0; b < config.batch_size; ++b)
     if (index[b] < 0 || index[b] >= config.batch_size)
       fail("KVCache.reorder", "index must name sequences, 0 to " + std::to_string(config.batch_size - 1) + "; got " +

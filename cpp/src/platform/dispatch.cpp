@@ -136,7 +136,7 @@ const char* active_isa_reason() {
 
 void set_isa(const char* name) {
   const bool is_default = name == nullptr || *name == '\0';
-  chosen_isa.store(is_default ? kNone : find_isa("set_isa", name), std::memory_order_relaxed);
+  chosen_isa.store(is_default ? kNone : find_isa("set_isa: name", name), std::memory_order_relaxed);
 }
 
 const char* last_used_isa() { return last_used; }

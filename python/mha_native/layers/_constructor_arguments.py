@@ -1,12 +1,17 @@
 """What the constructors of layers are given, and its checks: sizes, dtypes of weights, seeds."""
 
-import operator
+import math
+import sys
+from collections.abc import Iterable
 from typing import Any, TypeAlias, TypedDict
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from .. import _core
+from .._dtypes import numpy_dtype
+from .._messages import shown
+from .._scalars import checked_integer
 
 # Seed of the initial weights. None: a different one each time. A generator: its next numbers.
 Seed: TypeAlias = int | np.random.Generator | None
@@ -36,11 +41,14 @@ LAYER_FLAGS = frozenset({"norm_first", "bias"})
 
 def checked_size(function: str, name: str, size: int) -> int:
     """The size that a caller gave, as an int of at least 1."""
-    if isinstance(size, bool) or not hasattr(size, "__index__"):
-        raise TypeError(f"{function}: {name} must be an integer; got {size!r}")
-    if size < 1:
-        raise ValueError(f"{function}: {name} must be at least 1; got {size}")
-    return operator.index(size)
+    return checked_integer(function, name, size, 1)
+
+
+def check_room(function: str, shapes: Iterable[tuple[int, ...]]) -> None:
+    """MemoryError for weights with more bytes than have addresses, of which NumPy says something else."""
+    for shape in shapes:
+        if math.prod(shape) > sys.maxsize // np.dtype(np.float64).itemsize:
+            raise MemoryError(f"{function}: could not allocate weights {list(shape)}")
 
 
 def initial_weights(numbers: NDArray[np.float64], dtype: np.dtype[Any]) -> NDArray[Any]:
@@ -53,10 +61,19 @@ def checked_weight_dtype(function: str, weight_dtype: WeightDType, dtype: np.dty
     own = _core.dtype_name(dtype)
     if weight_dtype is None:
         return own
-    name = weight_dtype if isinstance(weight_dtype, str) else _core.dtype_name(np.dtype(weight_dtype))
     choices = [own] + ["bfloat16", "int8"] * (own == "float32")
+    rule = f"{function}: weight_dtype of a layer in {own} must be {' or '.join(map(repr, choices))}"
+    name = weight_dtype if isinstance(weight_dtype, str) else _core.dtype_name(numpy_dtype(rule, weight_dtype))
     if name not in choices:
-        raise TypeError(
-            f"{function}: weight_dtype of a layer in {own} must be {' or '.join(map(repr, choices))}; got {name!r}"
-        )
+        raise TypeError(f"{rule}; got {shown(name)}")
     return name
+
+
+def checked_generator(function: str, seed: Seed) -> np.random.Generator:
+    """The random numbers that a seed stands for; those of a generator itself."""
+    try:
+        return np.random.default_rng(seed)
+    except Exception as error:
+        kind = ValueError if isinstance(seed, int) else TypeError
+        rule = "seed must be an integer of at least 0, a numpy.random.Generator, or None"
+        raise kind(f"{function}: {rule}; got {shown(seed)}") from error

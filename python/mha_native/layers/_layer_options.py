@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from .._messages import listed, name_of_type
 from .._options import MODEL_OPTIONS, ModelOptions, core_options
 
 
@@ -12,6 +13,12 @@ def checked_layer_options(
     function: str, layer_options: Sequence[ModelOptions], num_layers: int
 ) -> tuple[dict[str, Any], ...]:
     """The options that a caller gave for each of `num_layers` layers, with arrays for tensors."""
+    if not isinstance(layer_options, Sequence) or not all(isinstance(options, Mapping) for options in layer_options):
+        given = [name_of_type(options) for options in layer_options] if isinstance(layer_options, Sequence) else []
+        raise TypeError(
+            f"{function}: layer_options must be a sequence of dicts of options; "
+            f"got {name_of_type(layer_options)} of {listed(given)}"
+        )
     if len(layer_options) != num_layers:
         raise ValueError(
             f"{function}: layer_options must have an entry for each layer, {num_layers}; got {len(layer_options)}"

@@ -87,7 +87,9 @@ class LayerState(Leaf):
         function, kind = f"{cls.__name__}.from_torch", "MultiheadAttention"
         state = checked_module(function, module, kind).state_dict()
         if "out_proj.weight" not in state:  # another module in place of the projection has other names
-            raise TypeError(f"{function}: expected a plain torch.nn.{kind}; its out_proj is a {module.out_proj!r:.80}")
+            raise TypeError(
+                f"{function}: module: expected a plain torch.nn.{kind}; its out_proj is a {module.out_proj!r:.80}"
+            )
         out_weight = to_numpy(function, "out_proj.weight", state["out_proj.weight"])
         layer = cls.__new__(cls)
         sizes = resolve_sizes(module.embed_dim, module.num_heads, None, None, None, module.kdim, module.vdim, None)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import _core
-from ._constructor_arguments import Seed, checked_size, initial_weights
+from ._constructor_arguments import Seed, check_room, checked_generator, checked_size, initial_weights
 from ._module_state import Linear, linear_weights
 
 
@@ -100,9 +100,11 @@ def resolve_sizes(embed_dim: int, num_heads: int, *others: int | None) -> Sizes:
 def initial_state(sizes: Sizes, parts: Parts, dtype: np.dtype[Any], seed: Seed) -> dict[str, NDArray[Any]]:
     """Random weights by the rule of torch: Xavier-uniform into the heads, as one block where they are stacked, and the
     rule of ``torch.nn.Linear`` out of them; an added key and its value are Xavier-normal."""
-    rng = np.random.default_rng(seed)
+    rng = checked_generator("MultiHeadAttention", seed)
+    shapes = sizes.state_shapes(parts, stacked=sizes.are_stackable)
+    check_room("MultiHeadAttention", shapes.values())
     state = {}
-    for name, shape in sizes.state_shapes(parts, stacked=sizes.are_stackable).items():
+    for name, shape in shapes.items():
         if len(shape) == 1:
             numbers = np.zeros(shape)
         elif len(shape) == 3:

@@ -12,6 +12,7 @@ from numpy.typing import DTypeLike, NDArray
 from .. import _core
 from .._arrays import Tensor, to_numpy
 from .._dtypes import checked_dtype, packed_state
+from .._messages import in_the_name_of, listed, name_of_type, shown
 from ._constructor_arguments import WeightDType, checked_weight_dtype
 from ._snapshots import change, no_change
 
@@ -53,7 +54,9 @@ class ModuleState:
         TypeError
             If an array is of another dtype: `astype` makes a layer of that dtype, and of any dtype one of another.
         """
-        self._load(self.dtype, state)
+        arrays = self._checked_state(self.dtype, state)
+        with in_the_name_of(f"{type(self).__name__}.load_state_dict: state"):
+            self._take(arrays)
 
     def astype(self: Module, dtype: DTypeLike) -> Module:
         """The same in another dtype, every weight rounded once. From 16 bits to float32 or float64 nothing is lost.
@@ -134,15 +137,24 @@ class ModuleState:
         }
 
     def _load(self, dtype: np.dtype[Any], state: Mapping[str, Tensor]) -> None:
+        self._take(self._checked_state(dtype, state))
+
+    def _checked_state(self, dtype: np.dtype[Any], state: Mapping[str, Tensor]) -> "dict[str, dict[str, NDArray[Any]]]":
+        """The arrays of a state dict by the prefixes of `_leaves`, with names, shapes and dtypes as they must be."""
+        function = f"{type(self).__name__}.load_state_dict"
+        if not isinstance(state, Mapping):
+            raise TypeError(f"{function}: state must be a mapping of names to arrays; got {name_of_type(state)}")
         leaves, shapes = self._leaves(), {}
         for prefix, leaf in leaves.items():
             names = {str(name).removeprefix(prefix) for name in state if str(name).startswith(prefix)}
             shapes[prefix] = leaf._state_shapes(names)
         expected = {prefix + name: shape for prefix, of_leaf in shapes.items() for name, shape in of_leaf.items()}
-        arrays = checked_arrays(f"{type(self).__name__}.load_state_dict", expected, dtype, state)
-        cores = [
-            leaf._make_core({name: arrays[prefix + name] for name in shapes[prefix]}) for prefix, leaf in leaves.items()
-        ]
+        arrays = checked_arrays(function, expected, dtype, state)
+        return {prefix: {name: arrays[prefix + name] for name in of_leaf} for prefix, of_leaf in shapes.items()}
+
+    def _take(self, arrays: "Mapping[str, Mapping[str, NDArray[Any]]]") -> None:
+        leaves = self._leaves()
+        cores = [leaf._make_core(arrays[prefix]) for prefix, leaf in leaves.items()]
         with change():  # without a step in Python, between which a signal handler might end it
             deque(map(object.__setattr__, leaves.values(), repeat("_core"), cores), maxlen=0)
 
@@ -230,13 +242,13 @@ def checked_arrays(
     """The arrays of a state dict that has exactly the names and shapes `expected`, all of `dtype` but for matrices that
     have scales, which are int8."""
     arrays: dict[str, Any] = {name: to_numpy(function, name, state[name]) for name in expected if name in state}
-    wrong_kinds = [f"{name} is a {type(x).__name__}" for name, x in arrays.items() if not isinstance(x, np.ndarray)]
+    wrong_kinds = [f"{name} is a {name_of_type(x)}" for name, x in arrays.items() if not isinstance(x, np.ndarray)]
     if wrong_kinds:
-        raise TypeError(f"{function}: expected arrays; {', '.join(wrong_kinds)}")
+        raise TypeError(f"{function}: expected arrays; {listed(wrong_kinds)}")
 
     complaints = {
         "missing": [name for name in expected if name not in state],
-        "unexpected": [str(name) for name in state if name not in expected],
+        "unexpected": [name if isinstance(name, str) else shown(name) for name in state if name not in expected],
         "of the wrong shape": [
             f"{name} {list(arrays[name].shape)} instead of {list(shape)}"
             for name, shape in expected.items()
@@ -244,7 +256,7 @@ def checked_arrays(
         ],
     }
     if any(complaints.values()):
-        raise ValueError(f"{function}: " + "; ".join(f"{what}: {', '.join(n)}" for what, n in complaints.items() if n))
+        raise ValueError(f"{function}: " + "; ".join(f"{what}: {listed(n)}" for what, n in complaints.items() if n))
     own = _core.dtype_name(dtype)
     wanted = {name: "int8" if f"{name}_scale" in expected else own for name in expected}
     wrong_dtypes = [
@@ -254,7 +266,7 @@ def checked_arrays(
     ]
     if wrong_dtypes:
         hint = "" if "int8" in wanted.values() else ": the astype of a layer in their dtype takes them"
-        raise TypeError(f"{function}: the layer is {own}; got {', '.join(wrong_dtypes)}{hint}")
+        raise TypeError(f"{function}: the layer is {own}; got {listed(wrong_dtypes)}{hint}")
     return arrays
 
 

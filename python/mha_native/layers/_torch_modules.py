@@ -5,6 +5,8 @@ import functools
 import sys
 from typing import Any
 
+from .._messages import listed
+
 # Where a module keeps the functions that run before and after its forward, and torch those that run for all modules.
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks")
 _GLOBAL_HOOKS = ("_global_forward_pre_hooks", "_global_forward_hooks")
@@ -20,10 +22,10 @@ def checked_module(function: str, module: Any, kind: str) -> Any:
     ValueError
         For hooks, and for a ``forward`` that was replaced.
     """
-    torch, wrong = sys.modules.get("torch"), f"{function}: expected a plain torch.nn.{kind}"
+    torch, wrong = sys.modules.get("torch"), f"{function}: module: expected a plain torch.nn.{kind}"
     if torch is None or type(module) is not getattr(torch.nn, kind):
         given = f"{type(module).__module__}.{type(module).__qualname__}"
-        raise TypeError(f"{wrong}; got {given}{_remedy(module)}")
+        raise TypeError(f"{wrong}; got {listed([given])}{_remedy(module)}")
     for name, part in module.named_modules():
         which = f"its {name}" if name else "it"
         if remedy := _remedy(part):

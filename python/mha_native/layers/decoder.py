@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from .._arrays import Tensor
+from .._arrays import Tensor, to_numpy
+from .._messages import in_the_name_of, name_of_type
 from ..kv_cache import KVCache
 from ._module_state import snapshots
 from .multi_head_attention import MultiHeadAttention
@@ -64,7 +65,8 @@ class DecoderLayer(TransformerLayer):
         -------
         memory_cache : KVCache
         """
-        return _projected(self.cross_attn, memory, memory_lengths, num_threads)
+        name = f"{type(self).__name__}.project_memory"
+        return _projected(name, self.cross_attn, memory, memory_lengths, num_threads)
 
     @property
     def memory_dim(self) -> int:
@@ -118,8 +120,9 @@ class Decoder(TransformerStack):
         self, memory: Tensor, *, memory_lengths: Tensor | None = None, num_threads: int | None = None
     ) -> list[KVCache]:
         """`DecoderLayer.project_memory` of each layer: the `memory_caches` of the call."""
+        name = f"{type(self).__name__}.project_memory"
         attentions = snapshots([layer.cross_attn for layer in self.layers])
-        return [_projected(attention, memory, memory_lengths, num_threads) for attention in attentions]
+        return [_projected(name, attention, memory, memory_lengths, num_threads) for attention in attentions]
 
     @property
     def memory_dim(self) -> int:
@@ -128,11 +131,19 @@ class Decoder(TransformerStack):
 
 
 def _projected(
-    attention: MultiHeadAttention, memory: Tensor, memory_lengths: Tensor | None, num_threads: int | None
+    function: str,
+    attention: MultiHeadAttention,
+    memory: Tensor,
+    memory_lengths: Tensor | None,
+    num_threads: int | None,
 ) -> KVCache:
-    shape = np.shape(memory)
-    if len(shape) not in (2, 3):
-        raise ValueError(f"DecoderLayer.project_memory: memory must be [B, S, Em] or [S, Em]; got {list(shape)}")
-    cache = attention.new_cache(shape[0] if len(shape) == 3 else 1, shape[-2])
-    attention.append_to(cache, memory, new_lengths=memory_lengths, num_threads=num_threads)
+    array = to_numpy(function, "memory", memory)
+    if not isinstance(array, np.ndarray):
+        rule = "must be a NumPy array, or a CPU tensor that speaks DLPack"
+        raise TypeError(f"{function}: memory {rule}; got {name_of_type(array)}")
+    if array.ndim not in (2, 3):
+        raise ValueError(f"{function}: memory must be [B, S, Em] or [S, Em]; got {list(array.shape)}")
+    with in_the_name_of(function, key="memory", value="memory", new_lengths="memory_lengths"):
+        cache = attention.new_cache(array.shape[0] if array.ndim == 3 else 1, array.shape[-2])
+        attention.append_to(cache, array, new_lengths=memory_lengths, num_threads=num_threads)
     return cache

@@ -11,7 +11,15 @@ from numpy.typing import DTypeLike, NDArray
 from .. import _core
 from .._arrays import Tensor, like, to_numpy
 from .._dtypes import checked_dtype, packed_state, unpacked_state
-from ._constructor_arguments import Seed, WeightDType, checked_size, checked_weight_dtype, initial_weights
+from ._constructor_arguments import (
+    Seed,
+    WeightDType,
+    check_room,
+    checked_generator,
+    checked_size,
+    checked_weight_dtype,
+    initial_weights,
+)
 from ._module_state import Leaf, linear_state, linear_weights
 from ._torch_modules import activation_name, checked_module
 
@@ -76,9 +84,10 @@ class FeedForward(Leaf):
             _core.boolean(name, "bias", bias),
         )
         kind = checked_dtype(name, dtype)
-        rng = np.random.default_rng(seed)
-        state = {}
-        for which, shape in _shapes(sizes).items():
+        rng = checked_generator(name, seed)
+        shapes, state = _shapes(sizes), {}
+        check_room(name, shapes.values())
+        for which, shape in shapes.items():
             bound = 1 / math.sqrt(sizes.embed_dim if which.startswith("linear1") else sizes.feedforward_dim)
             state[which] = initial_weights(rng.uniform(-bound, bound, shape), kind)
         self._set_state(sizes, kind, checked_weight_dtype(name, weight_dtype, kind), state)

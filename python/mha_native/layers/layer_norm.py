@@ -10,7 +10,7 @@ from numpy.typing import DTypeLike, NDArray
 from .. import _core
 from .._arrays import Tensor, like, to_numpy
 from .._dtypes import checked_dtype, packed_state, unpacked_state
-from ._constructor_arguments import checked_size, initial_weights
+from ._constructor_arguments import check_room, checked_size, initial_weights
 from ._module_state import Leaf
 from ._torch_modules import checked_module
 
@@ -46,6 +46,7 @@ class LayerNorm(Leaf):
 
     def __init__(self, embed_dim: int, *, eps: float = 1e-5, bias: bool = True, dtype: DTypeLike = "float32") -> None:
         size, kind = checked_size("LayerNorm", "embed_dim", embed_dim), checked_dtype("LayerNorm", dtype)
+        check_room("LayerNorm", [(size,)])
         numbers = {"weight": np.ones(size)}
         if _core.boolean("LayerNorm", "bias", bias):
             numbers["bias"] = np.zeros(size)

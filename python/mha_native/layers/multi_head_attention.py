@@ -8,6 +8,7 @@ from numpy.typing import DTypeLike
 from .. import _core
 from .._arrays import Tensor, like, to_numpy, widened
 from .._dtypes import checked_dtype
+from .._messages import in_the_name_of, name_of_type
 from .._options import ScoreOptions
 from ..kv_cache import KVCache
 from ._constructor_arguments import Seed, WeightDType, checked_weight_dtype
@@ -217,7 +218,7 @@ class MultiHeadAttention(LayerState):
             if not append or new_lengths is not None:
                 raise ValueError(f"{name}: append and new_lengths need a cache")
         elif not isinstance(cache, KVCache):
-            raise TypeError(f"{name}: cache must be a KVCache; got {type(cache).__name__}")
+            raise TypeError(f"{name}: cache must be a KVCache; got {name_of_type(cache)}")
         elif not append and not (key is None and value is None and new_lengths is None):
             raise ValueError(f"{name}: with append=False nothing is appended: there is no key, value or new_lengths")
         q = query if type(query) is ndarray else to_numpy(name, "query", query)
@@ -308,7 +309,8 @@ class MultiHeadAttention(LayerState):
         """
         sizes = self._sizes
         dtype = self.dtype if dtype is None else dtype
-        return KVCache(batch_size, sizes.num_kv_heads, capacity, sizes.head_dim, sizes.value_head_dim, dtype)
+        with in_the_name_of(f"{type(self).__name__}.new_cache"):
+            return KVCache(batch_size, sizes.num_kv_heads, capacity, sizes.head_dim, sizes.value_head_dim, dtype)
 
     def append_to(
         self,
@@ -347,7 +349,7 @@ class MultiHeadAttention(LayerState):
         """
         name = "MultiHeadAttention.append_to"
         if not isinstance(cache, KVCache):
-            raise TypeError(f"{name}: cache must be a KVCache; got {type(cache).__name__}")
+            raise TypeError(f"{name}: cache must be a KVCache; got {name_of_type(cache)}")
         k = key if type(key) is ndarray else to_numpy(name, "key", key)
         v = k if value is None else value if type(value) is ndarray else to_numpy(name, "value", value)
         counts = new_lengths if new_lengths is None else to_numpy(name, "new_lengths", new_lengths)

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import numpy as np
 from numpy import ndarray
 from numpy.typing import DTypeLike
 
 from .. import _core
 from .._arrays import Tensor, like, to_numpy
+from .._messages import in_the_name_of, rename_arguments
 from .._options import SCORE_OPTIONS, ModelOptions, ScoreOptions, core_options
 from ..kv_cache import KVCache, cores_of_caches
-from ._constructor_arguments import LAYER_FLAGS, LayerArguments, Seed, WeightDType, checked_size
+from ._constructor_arguments import LAYER_FLAGS, LayerArguments, Seed, WeightDType, checked_generator, checked_size
 from ._layer_options import checked_layer_options, merged_options
 from ._module_state import ModuleState
 from ._snapshots import composed
@@ -74,7 +74,7 @@ class TransformerLayer(ModuleState):
             raise TypeError(f"{name}: memory_dim is for a layer that reads a memory; got {memory_dim}")
         self.norm_first, bias = _core.boolean(name, "norm_first", norm_first), _core.boolean(name, "bias", bias)
         weights: dict[str, Any] = {"bias": bias, "dtype": dtype, "weight_dtype": weight_dtype}
-        weights["seed"] = np.random.default_rng(seed)  # which goes on from part to part
+        weights["seed"] = checked_generator(name, seed)  # which goes on from part to part
         heads: dict[str, Any] = {"num_kv_heads": num_kv_heads, "head_dim": head_dim}
 
         def attention(features: int) -> MultiHeadAttention:
@@ -83,12 +83,13 @@ class TransformerLayer(ModuleState):
         def norm() -> LayerNorm:
             return LayerNorm(embed_dim, eps=eps, bias=bias, dtype=dtype)
 
-        self.self_attn = attention(embed_dim)
-        if self._reads_memory:
-            features = embed_dim if memory_dim is None else checked_size(name, "memory_dim", memory_dim)
-            self.cross_attn, self.norm3 = attention(features), norm()
-        self.feed_forward = FeedForward(embed_dim, feedforward_dim, activation=activation, **weights)
-        self.norm1, self.norm2 = norm(), norm()
+        with in_the_name_of(name):
+            self.self_attn = attention(embed_dim)
+            if self._reads_memory:
+                features = embed_dim if memory_dim is None else checked_size(name, "memory_dim", memory_dim)
+                self.cross_attn, self.norm3 = attention(features), norm()
+            self.feed_forward = FeedForward(embed_dim, feedforward_dim, activation=activation, **weights)
+            self.norm1, self.norm2 = norm(), norm()
 
     def __call__(
         self,
@@ -145,13 +146,18 @@ class TransformerLayer(ModuleState):
         """
         caches = None if cache is None else [cache]
         memory_caches = None if memory_cache is None else [memory_cache]
-        result, weights = run(self, x, memory, memory_caches, caches, need_weights, out, num_threads, options)
+        try:
+            result, weights = run(self, x, memory, memory_caches, caches, need_weights, out, num_threads, options)
+        except (TypeError, ValueError) as error:  # of a stack, which has several of them
+            rename_arguments(error, memory_caches="memory_cache", caches="cache")
+            raise
         return (result, weights[0]) if need_weights else result
 
     def new_cache(self, batch_size: int, capacity: int, *, dtype: DTypeLike | None = None) -> KVCache:
         """An empty cache for `capacity` tokens in each of `batch_size` sequences, of the self-attention; `dtype` as for
         `MultiHeadAttention.new_cache`."""
-        return self.self_attn.new_cache(batch_size, capacity, dtype=dtype)
+        with in_the_name_of(f"{type(self).__name__}.new_cache"):
+            return self.self_attn.new_cache(batch_size, capacity, dtype=dtype)
 
     @property
     def embed_dim(self) -> int:
@@ -176,9 +182,10 @@ class TransformerLayer(ModuleState):
         function = f"{cls.__name__}.from_torch"
         module = checked_module(function, module, cls._torch_name)
         layer = cls.__new__(cls)
-        layer.self_attn = MultiHeadAttention.from_torch(module.self_attn)
-        if cls._reads_memory:
-            layer.cross_attn = MultiHeadAttention.from_torch(module.multihead_attn)
+        with in_the_name_of(function):
+            layer.self_attn = MultiHeadAttention.from_torch(module.self_attn)
+            if cls._reads_memory:
+                layer.cross_attn = MultiHeadAttention.from_torch(module.multihead_attn)
         layer.feed_forward = FeedForward._from_torch(function, module)
         for name in ["norm1", "norm2"] + ["norm3"] * cls._reads_memory:
             setattr(layer, name, LayerNorm._from_torch(function, getattr(module, name), layer.self_attn.dtype))
@@ -240,8 +247,9 @@ class TransformerStack(ModuleState):
         for argument, value in arguments.items():
             if argument in LAYER_FLAGS:
                 _core.boolean(name, argument, value)
-        arguments["seed"] = np.random.default_rng(arguments.get("seed"))  # which goes on from layer to layer
-        self.layers = tuple(self._layer_type(*sizes, **arguments) for _ in range(count))
+        arguments["seed"] = checked_generator(name, arguments.get("seed"))  # which goes on from layer to layer
+        with in_the_name_of(name):
+            self.layers = tuple(self._layer_type(*sizes, **arguments) for _ in range(count))
         of_layers = self.layers[0].norm1._configuration()
         self.norm = LayerNorm(**of_layers, dtype=self.layers[0].dtype) if final_norm else None
         if layer_options is not None:
@@ -289,7 +297,8 @@ class TransformerStack(ModuleState):
     def new_caches(self, batch_size: int, capacity: int, *, dtype: DTypeLike | None = None) -> list[KVCache]:
         """Empty caches for `capacity` tokens in each of `batch_size` sequences, one for each layer; `dtype` as for
         `MultiHeadAttention.new_cache`."""
-        return [layer.new_cache(batch_size, capacity, dtype=dtype) for layer in self.layers]
+        with in_the_name_of(f"{type(self).__name__}.new_caches"):
+            return [layer.new_cache(batch_size, capacity, dtype=dtype) for layer in self.layers]
 
     @property
     def embed_dim(self) -> int:
@@ -312,7 +321,8 @@ class TransformerStack(ModuleState):
         function = f"{cls.__name__}.from_torch"
         module = checked_module(function, module, cls._torch_name)
         stack = cls.__new__(cls)
-        stack.layers = tuple(cls._layer_type.from_torch(layer) for layer in module.layers)
+        with in_the_name_of(function):
+            stack.layers = tuple(cls._layer_type.from_torch(layer) for layer in module.layers)
         stack.norm = (
             None if module.norm is None else LayerNorm._from_torch(function, module.norm, stack.layers[0].dtype)
         )

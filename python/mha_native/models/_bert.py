@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from .. import _core
 from .._arrays import widened
 from .._dtypes import packed_state, unpacked_state
+from .._messages import shown
 from ..layers._layer_weights import Parts, Sizes
 from ..layers.encoder import EncoderLayer
 from ..layers.feed_forward import FeedForward
@@ -18,7 +19,7 @@ from ..layers.feed_forward import Sizes as FeedForwardSizes
 from ..layers.layer_norm import LayerNorm
 from ..layers.multi_head_attention import MultiHeadAttention
 from ..layers.transformer import stack_of
-from ._model_files import FUNCTION, read_json, read_size, shown
+from ._model_files import FUNCTION, read_json, read_size
 
 # Activations: the name in config.json, and the name in the core.
 _ACTIVATIONS = {

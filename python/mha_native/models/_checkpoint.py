@@ -7,7 +7,8 @@ from types import TracebackType
 import numpy as np
 from numpy.typing import NDArray
 
-from ._model_files import FUNCTION, MOST_LISTED, listed, shown
+from .._messages import MOST_LISTED, listed, shown
+from ._model_files import FUNCTION
 from ._safetensors import READABLE, SafetensorsFile
 
 

@@ -1,10 +1,11 @@
 """Files of a pretrained model: opened, read up to a limit, and JSON whose entries are checked."""
 
 import json
-import reprlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+
+from .._messages import shown
 
 FUNCTION = "SentenceEncoder.from_pretrained"  # which error messages begin with
 
@@ -12,8 +13,6 @@ FUNCTION = "SentenceEncoder.from_pretrained"  # which error messages begin with
 MAX_JSON_BYTES = 1 << 24
 
 MAX_SIZE = (1 << 63) - 1  # the largest number that the core takes for a size
-
-MOST_LISTED, _MOST_CHARACTERS = 8, 200  # names that an error message lists at most, and the longest one
 
 
 def require_file(path: Path) -> Path:
@@ -55,14 +54,3 @@ def read_size(path: Path, values: Mapping[str, Any], name: str, default: int | N
     if value > MAX_SIZE:
         raise ValueError(f"{FUNCTION}: {path}: {name} must be at most 2^63 - 1; got {shown(value)}")
     return value
-
-
-def shown(value: object) -> str:
-    """A value from a file, for a message: one line, and not a long one."""
-    return reprlib.repr(value)
-
-
-def listed(names: Sequence[str]) -> str:
-    """Names for a message, some of them from a file: one line, and not a long one."""
-    readable = [name if name.isprintable() and len(name) <= _MOST_CHARACTERS else shown(name) for name in names]
-    return ", ".join(readable[:MOST_LISTED]) + (" and more" if len(names) > MOST_LISTED else "")

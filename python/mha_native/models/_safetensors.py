@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import _core
-from ._model_files import FUNCTION, MAX_JSON_BYTES, MAX_SIZE, parse_json, require_file, shown
+from .._messages import shown
+from ._model_files import FUNCTION, MAX_JSON_BYTES, MAX_SIZE, parse_json, require_file
 
 # What `read` can read: the name of a dtype in the file, and the dtype of its bytes in NumPy.
 READABLE = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}

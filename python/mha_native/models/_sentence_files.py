@@ -3,7 +3,8 @@
 from pathlib import Path, PurePath
 from typing import NamedTuple
 
-from ._model_files import FUNCTION, listed, read_json, read_size, shown
+from .._messages import listed, shown
+from ._model_files import FUNCTION, read_json, read_size
 
 _POOLING_MODES = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls"}
 

@@ -4,8 +4,9 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
+from .._messages import listed
 from ._long_texts import LongTexts
-from ._model_files import FUNCTION, listed, require_file
+from ._model_files import FUNCTION, require_file
 from ._sentence_files import SentenceConfig
 
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from .. import _core
 from .._arrays import Tensor, to_numpy, widened
+from .._messages import in_the_name_of, name_of_type, shown
 from .._options import MODEL_OPTIONS, ModelOptions, core_options
 from .._scalars import checked_integer, checked_real
 from ..layers._constructor_arguments import checked_size
@@ -116,8 +117,7 @@ def generate(
     Raises
     ------
     TypeError, ValueError
-        Before any step, if an argument breaks a rule; in the first one, if one of `options` does; in any, if the
-        largest logit is NaN or infinite.
+        Before any step, if an argument breaks a rule; in any, if the largest logit is NaN or infinite.
 
     Examples
     --------
@@ -132,7 +132,7 @@ def generate(
     """
     name = "generate"
     if not isinstance(model, CausalDecoder | Decoder | Encoder):
-        kind = type(model).__name__
+        kind = name_of_type(model)
         raise TypeError(f"{name}: model must be a CausalDecoder, a Decoder or an Encoder; got {kind}")
     if isinstance(model, Decoder) != (memory is not None):
         raise ValueError(f"{name}: a Decoder needs a memory, and a CausalDecoder or an Encoder reads none")
@@ -146,7 +146,8 @@ def generate(
     tokens, lengths = _checked_prompts(prompts, prompt_lengths, len(table))
     batch, longest = tokens.shape
     most = longest + checked_size(name, "max_new_tokens", max_new_tokens) - 1  # tokens that the model reads
-    if memory is not None and (held := np.shape(memory)[0] if np.ndim(memory) == 3 else 1) != batch:
+    memory = to_numpy(name, "memory", memory)
+    if isinstance(memory, np.ndarray) and (held := len(memory) if memory.ndim == 3 else 1) != batch:
         raise ValueError(f"{name}: memory must have the batch size of the prompts, {batch}; got {held}")
     if isinstance(positions, str) and positions == "sinusoidal":
         places_of: Any = partial(sinusoidal_positions, embed_dim=model.embed_dim, dtype=table.dtype)
@@ -163,11 +164,15 @@ def generate(
     if num_threads is not None:
         num_threads = checked_size(name, "num_threads", num_threads)
     choose = _Chooser(batch, temperature, top_k, top_p, seed)
-    room = _Room(model, batch, min(longest + _FIRST_ROOM, most), places_of)
-
-    calls: Any = dict(of_model, is_causal=True, caches=room.caches, num_threads=num_threads)
-    if isinstance(model, Decoder):
-        calls["memory_caches"] = model.project_memory(memory, memory_lengths=memory_lengths, num_threads=num_threads)
+    with in_the_name_of(name):
+        room = _Room(model, batch, min(longest + _FIRST_ROOM, most), places_of)
+        calls: Any = dict(of_model, is_causal=True, caches=room.caches, num_threads=num_threads)
+        if isinstance(model, Decoder):
+            of_memory = {"memory_lengths": memory_lengths, "num_threads": num_threads}
+            calls["memory_caches"] = model.project_memory(memory, **of_memory)
+        # A call of no tokens: what is wrong about the options is said here, and not in the first step.
+        no_tokens = _core.convert(np.empty((batch, 0, model.embed_dim), table.dtype), model.dtype)
+        model(no_tokens, new_lengths=np.zeros(batch, np.int64), **calls)
 
     def steps(new: NDArray[np.int64], counts: NDArray[np.int64]) -> Iterator[GenerationStep]:
         # `new` [B, T]: tokens that the decoder has not read. Sequence b has counts[b] of them, padding follows.
@@ -176,7 +181,8 @@ def generate(
             if (needed := int(read.max()) + new.shape[1]) > room.capacity:
                 room.grow(min(max(needed, 2 * room.capacity), most))
             x = table[new] + room.places(read[:, None] + np.arange(new.shape[1]))
-            y = widened(model(_core.convert(x, model.dtype), new_lengths=counts, **calls))
+            with in_the_name_of(name):
+                y = widened(model(_core.convert(x, model.dtype), new_lengths=counts, **calls))
             read = read + counts
             # One product for each sequence: a product of all of them may round differently for another batch.
             logits = np.stack([output @ y[b, max(count, 1) - 1] for b, count in enumerate(counts)])
@@ -241,7 +247,11 @@ class _Chooser:
         if self.top_p is not None and not 0 < self.top_p <= 1:
             raise ValueError(f"generate: top_p must be above 0 and at most 1; got {top_p}")
         self.top_k = None if top_k is None else checked_size("generate", "top_k", top_k)
-        children = np.random.SeedSequence(seed).spawn(batch if self.temperature > 0 else 0)
+        try:
+            children = np.random.SeedSequence(seed).spawn(batch if self.temperature > 0 else 0)
+        except Exception as error:
+            kind = ValueError if isinstance(seed, int) else TypeError
+            raise kind(f"generate: seed must be an integer of at least 0, or None; got {shown(seed)}") from error
         self.generators = [np.random.default_rng(child) for child in children]
 
     def __call__(self, logits: NDArray[Any], going: NDArray[np.bool_]) -> NDArray[np.int64]:
@@ -269,7 +279,7 @@ class _Chooser:
 def _matrix(name: str, argument: str, matrix: Tensor, model: CausalDecoder | Decoder | Encoder) -> NDArray[Any]:
     array: Any = to_numpy(name, argument, matrix)
     is_array, dtype = isinstance(array, np.ndarray), _core.dtype_name(model.dtype)
-    given = _core.dtype_name(array.dtype) if is_array else getattr(array, "dtype", type(array).__name__)
+    given = _core.dtype_name(array.dtype) if is_array else getattr(array, "dtype", name_of_type(array))
     if not is_array or given != dtype:
         raise TypeError(f"{name}: {argument} must be an array of {dtype}, as the model is; got {given}")
     if array.ndim != 2 or array.shape[1] != model.embed_dim or not len(array):
@@ -277,21 +287,30 @@ def _matrix(name: str, argument: str, matrix: Tensor, model: CausalDecoder | Dec
     return widened(array)
 
 
+def _as_array(argument: str, numbers: Tensor) -> NDArray[Any]:
+    """An array of what may also be a list of integers, or of lists of them."""
+    array = to_numpy("generate", argument, numbers)
+    try:
+        return np.asarray(array)
+    except Exception as error:  # whatever the object raises
+        raise TypeError(f"generate: {argument} must be integers; got {shown(numbers)}") from error
+
+
 def _checked_prompts(
     prompts: Tensor, prompt_lengths: Tensor | None, vocabulary: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Prompts [B, T] with padding of 0, and how many tokens each has."""
     name = "generate"
-    tokens: Any = np.asarray(to_numpy(name, "prompts", prompts))
+    tokens = _as_array("prompts", prompts)
     if tokens.dtype.kind not in "iu" or tokens.ndim not in (1, 2) or not tokens.size:
         raise ValueError(f"{name}: prompts must be integers [B, T]; got {tokens.dtype} {list(tokens.shape)}")
     tokens = np.atleast_2d(tokens).astype(np.int64)
     batch, longest = tokens.shape
-    lengths: Any = longest if prompt_lengths is None else to_numpy(name, "prompt_lengths", prompt_lengths)
-    lengths = np.asarray(lengths)
+    lengths = _as_array("prompt_lengths", longest if prompt_lengths is None else prompt_lengths)
     if lengths.dtype.kind not in "iu" or lengths.shape not in ((), (batch,)):
         raise ValueError(
-            f"{name}: prompt_lengths must be integers [{batch}]; got {lengths.dtype} {list(lengths.shape)}"
+            f"{name}: prompt_lengths must be integers [{batch}], one for each of prompts; "
+            f"got {lengths.dtype} {list(lengths.shape)}"
         )
     lengths = np.broadcast_to(lengths, batch).astype(np.int64)
     if lengths.min() < 1 or lengths.max() > longest:

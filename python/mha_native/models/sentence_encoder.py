@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from .. import _core
 from .._dtypes import checked_dtype
+from .._messages import in_the_name_of, listed, name_of_type, shown
 from ..layers._constructor_arguments import WeightDType, checked_size, checked_weight_dtype
 from ._bert import BertModel, read_config
 from ._checkpoint import Checkpoint
@@ -104,7 +105,10 @@ class SentenceEncoder:
             raise ImportError(f'{FUNCTION}: {error.name} is not installed: pip install "mha_native[text]"') from error
         kind = checked_dtype(FUNCTION, dtype)
         stored = checked_weight_dtype(FUNCTION, weight_dtype, kind)
-        folder = Path(directory)
+        try:
+            folder = Path(directory)
+        except Exception as error:  # whatever the object raises
+            raise TypeError(f"{FUNCTION}: directory must be a path; got {shown(directory)}") from error
         config = read_config(folder / "config.json")
         sentences = read_sentence_config(folder, config.max_positions)
         tokenizer = Tokenizer(folder / "tokenizer.json", config.vocab_size, sentences)
@@ -135,10 +139,11 @@ class SentenceEncoder:
         TypeError, ValueError
             If a text is no str, or holds what is no character: half of a surrogate pair. The message says which.
         """
-        given = [texts] if isinstance(texts, str) else list(texts)
+        name = f"{type(self).__name__}.encode"
+        given = [texts] if isinstance(texts, str) else list(_checked_iterable(f"{name}: texts", texts))
         embeddings = np.empty((len(given), self.embed_dim), np.float32)
         first = 0
-        for rows in self._embed("encode", self._tokenize(given), normalize, num_threads):
+        for rows in self._embed(name, "texts", self._tokenize(name, given), normalize, num_threads):
             embeddings[first : first + len(rows)] = rows
             first += len(rows)
         return embeddings[0] if isinstance(texts, str) else embeddings
@@ -160,7 +165,9 @@ class SentenceEncoder:
         embeddings : float32 [n, E]
             Of the next n texts.
         """
-        return self._embed("encode_batches", self._tokenize(texts), normalize, num_threads)
+        name = f"{type(self).__name__}.encode_batches"
+        sequences = self._tokenize(name, _checked_iterable(f"{name}: texts", texts))
+        return self._embed(name, "texts", sequences, normalize, num_threads)
 
     def encode_tokens(
         self, sequences: Sequence[ArrayLike], *, normalize: bool | None = None, num_threads: int | None = None
@@ -184,29 +191,37 @@ class SentenceEncoder:
         TypeError, ValueError
             If tokens are no integers, none of the model's, or more than it has positions.
         """
-        tokens = [_checked_tokens(sequence, i) for i, sequence in enumerate(sequences)]
-        parts = list(self._embed("encode_tokens", tokens, normalize, num_threads))
+        name = f"{type(self).__name__}.encode_tokens"
+        given = enumerate(_checked_iterable(f"{name}: sequences", sequences))
+        tokens = [_checked_tokens(f"{name}: sequences", sequence, i) for i, sequence in given]
+        parts = list(self._embed(name, "sequences", tokens, normalize, num_threads))
         return parts[0] if len(parts) == 1 else np.concatenate([np.empty((0, self.embed_dim), np.float32), *parts])
 
     def _embed(
-        self, method: str, sequences: Iterable[list[int]], normalize: bool | None, num_threads: int | None
+        self,
+        name: str,
+        argument: str,
+        sequences: Iterable[list[int]],
+        normalize: bool | None,
+        num_threads: int | None,
     ) -> Iterator[NDArray[np.float32]]:
-        """The embeddings of `sequences`, some at a time. Arguments are checked here, the others as they are read."""
-        name = f"{type(self).__name__}.{method}"
+        """The embeddings of `sequences`, some at a time. They are checked as they are read, all else is here."""
         if normalize is not None:
             normalize = _core.boolean(name, "normalize", normalize)
         if num_threads is not None:
             num_threads = checked_size(name, "num_threads", num_threads)
-        return self._embeddings(sequences, self._config.normalize if normalize is None else normalize, num_threads)
+        normalize = self._config.normalize if normalize is None else normalize
+        return self._embeddings(f"{name}: {argument}", sequences, normalize, num_threads)
 
     def _embeddings(
-        self, sequences: Iterable[list[int]], normalize: bool, num_threads: int | None
+        self, what: str, sequences: Iterable[list[int]], normalize: bool, num_threads: int | None
     ) -> Iterator[NDArray[np.float32]]:
         for batch in _batches(sequences):
             cu_seqlens = np.zeros(len(batch) + 1, np.int64)
             np.cumsum([len(tokens) for tokens in batch], out=cu_seqlens[1:])
             tokens = np.fromiter(chain.from_iterable(batch), np.int64, cu_seqlens[-1])
-            rows = self._model.hidden_states(tokens, cu_seqlens, num_threads)
+            with in_the_name_of(what):
+                rows = self._model.hidden_states(tokens, cu_seqlens, num_threads)
             if self._config.pooling == "cls":  # the mean of the first token alone
                 rows, cu_seqlens = rows[cu_seqlens[:-1]], np.arange(len(batch) + 1)
             yield _core.mean_pool(rows, cu_seqlens, normalize, None, num_threads).astype(np.float32, copy=False)
@@ -227,7 +242,10 @@ class SentenceEncoder:
         weights : float32 [layers, H, T, T]
             Rows sum to 1.
         """
-        self._check_text(text, 0)
+        name = f"{type(self).__name__}.attention_weights"
+        _check_text(f"{name}: text", text, 0)
+        if num_threads is not None:
+            num_threads = checked_size(name, "num_threads", num_threads)
         ids, tokens = self._tokenizer.encode(text)
         weights = self._model.attention_weights(np.array(ids, np.int64), num_threads)
         return tokens, weights.astype(np.float32, copy=False)
@@ -280,38 +298,46 @@ class SentenceEncoder:
             f"dtype={_core.dtype_name(self.dtype)!r}, weight_dtype={self.weight_dtype!r})"
         )
 
-    def _tokenize(self, texts: Iterable[str]) -> Iterator[list[int]]:
+    def _tokenize(self, name: str, texts: Iterable[str]) -> Iterator[list[int]]:
         """The tokens of each text."""
         first = 0
         for slab in _slabs(texts):
             for i, text in enumerate(slab):
-                self._check_text(text, first + i)
+                _check_text(f"{name}: texts", text, first + i)
             first += len(slab)
             yield from self._tokenizer.encode_batch(slab)
 
-    @staticmethod
-    def _check_text(text: str, index: int) -> None:
-        if not isinstance(text, str):
-            raise TypeError(f"SentenceEncoder: texts must be str; got {type(text).__name__} at {index}")
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise ValueError(
-                f"SentenceEncoder: text {index} holds half of a surrogate pair, {text[error.start]!r}, "
-                f"at character {error.start}"
-            ) from None
+
+def _checked_iterable(what: str, values: Iterable[Any]) -> Iterable[Any]:
+    if not isinstance(values, Iterable):
+        raise TypeError(f"{what} must be a sequence of them; got {name_of_type(values)}")
+    return values
 
 
-def _checked_tokens(sequence: ArrayLike, index: int) -> list[int]:
-    tokens = np.asarray(sequence)
+def _check_text(what: str, text: str, index: int) -> None:
+    if not isinstance(text, str):
+        raise TypeError(f"{what} must be str; got {name_of_type(text)} at {index}")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"{what}: text {index} holds half of a surrogate pair, {text[error.start]!r}, at character {error.start}"
+        ) from None
+
+
+def _checked_tokens(what: str, sequence: ArrayLike, index: int) -> list[int]:
+    try:
+        tokens = np.asarray(sequence)
+    except Exception as error:  # rows of different length, or whatever the object raises
+        raise TypeError(f"{what} must hold integers [T]; got {shown(sequence)} at {index}") from error
     if tokens.ndim != 1:
-        raise ValueError(f"SentenceEncoder: the tokens of a text must have one axis; got {tokens.shape} at {index}")
+        raise ValueError(f"{what}: the tokens of a text must have one axis; got {tokens.shape} at {index}")
     ids: list[int] = tokens.tolist()
     # Integers of more than 64 bits are objects to NumPy.
     if ids and not np.issubdtype(tokens.dtype, np.integer) and not all(type(token) is int for token in ids):
-        raise TypeError(f"SentenceEncoder: tokens must be integers; got {tokens.dtype} at {index}")
+        raise TypeError(f"{what}: tokens must be integers; got {listed([str(tokens.dtype)])} at {index}")
     if ids and max(max(ids), -min(ids)) >= 2**63:
-        raise ValueError(f"SentenceEncoder: tokens must be integers of at most 63 bits; got larger ones at {index}")
+        raise ValueError(f"{what}: tokens must be integers of at most 63 bits; got larger ones at {index}")
     return ids
 
 

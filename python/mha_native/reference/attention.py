@@ -10,9 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ._errors import named
+
 Array = NDArray[np.float64]
 
 
+@named
 def scaled_dot_product_attention(
     query: ArrayLike,
     key: ArrayLike,
@@ -44,6 +47,7 @@ def scaled_dot_product_attention(
     return (out, _with_rank(lse, rank - 1)) if return_lse else out
 
 
+@named
 def scaled_dot_product_attention_varlen(
     query: ArrayLike,
     key: ArrayLike,
@@ -82,6 +86,7 @@ def scaled_dot_product_attention_varlen(
     return (out, lse) if return_lse else out
 
 
+@named
 def attention_weights(
     query: ArrayLike,
     key: ArrayLike,
@@ -102,6 +107,7 @@ def attention_weights(
     return _with_rank(result, _rank_of_result(query, result))
 
 
+@named
 def attention_statistics(
     query: ArrayLike, key: ArrayLike, attn_mask: ArrayLike | None = None, **options: Any
 ) -> tuple[NDArray[Any], ...]:
@@ -120,6 +126,7 @@ def attention_statistics(
     return tuple(_with_rank(array, _rank_of_result(query, weights) - 1) for array in statistics)
 
 
+@named
 def multi_head_attention(
     query: ArrayLike,
     key: ArrayLike,
@@ -167,6 +174,7 @@ def multi_head_attention(
     return (out, attention_weights(q, k, attn_mask, **options)) if need_weights else out
 
 
+@named
 def visible_keys(
     shape: tuple[int, ...],
     *,

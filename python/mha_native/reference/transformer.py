@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ._errors import named
 from .attention import multi_head_attention
 
 Array = NDArray[np.float64]
@@ -19,6 +20,7 @@ State = Mapping[str, ArrayLike]
 Block = Callable[[Array], Array]
 
 
+@named
 def layer_norm(
     x: ArrayLike, weight: ArrayLike | None = None, bias: ArrayLike | None = None, *, eps: float = 1e-5
 ) -> Array:
@@ -30,6 +32,7 @@ def layer_norm(
     return scaled if bias is None else scaled + np.asarray(bias, np.float64)
 
 
+@named
 def activate(x: ArrayLike, name: str) -> Array:
     """``max(x, 0)``, ``x P(X <= x)`` with X from the standard normal distribution, or its approximation by tanh.
 
@@ -45,11 +48,13 @@ def activate(x: ArrayLike, name: str) -> Array:
         return np.where(x == -np.inf, 0, functions[name]())
 
 
+@named
 def feed_forward(x: ArrayLike, state: State, *, activation: str = "relu") -> Array:
     """``activation(x W_1^T + b_1) W_2^T + b_2``: [..., E]."""
     return _linear(activate(_linear(x, state, "linear1"), activation), state, "linear2")
 
 
+@named
 def encoder_layer(
     x: ArrayLike,
     state: State,
@@ -74,6 +79,7 @@ def encoder_layer(
     return _around(x, blocks, state, norm_first, eps)
 
 
+@named
 def decoder_layer(
     x: ArrayLike,
     memory: ArrayLike,
@@ -114,6 +120,7 @@ def decoder_layer(
     return _around(x, blocks, state, norm_first, eps)
 
 
+@named
 def encoder(x: ArrayLike, state: State, num_heads: int, *, eps: float = 1e-5, **options: Any) -> Array:
     """One encoder layer after another, and ``norm`` if `state` has one: [B, T, E].
 
@@ -124,6 +131,7 @@ def encoder(x: ArrayLike, state: State, num_heads: int, *, eps: float = 1e-5, **
     return _final_norm(x, state, eps)
 
 
+@named
 def decoder(
     x: ArrayLike, memory: ArrayLike, state: State, num_heads: int, *, eps: float = 1e-5, **options: Any
 ) -> Array:

@@ -99,7 +99,7 @@ def test_a_wrong_call_of_a_layer() -> None:
     layer = EncoderLayer(16, 2, 24)
     with pytest.raises(TypeError, match=r"^EncoderLayer: .*KVCache"):
         layer(np.ones((2, 16), F32), cache="cache")
-    with pytest.raises(ValueError, match=r"^EncoderLayer\b"):
+    with pytest.raises(ValueError, match=r"^EncoderLayer: "):
         layer(np.ones((2, 15), F32))
 
 
@@ -159,7 +159,7 @@ def test_a_wrong_memory() -> None:
     layer = DecoderLayer(16, 2, 24)
     with pytest.raises(ValueError, match=r"^DecoderLayer.project_memory: memory must be .*got \[16\]"):
         layer.project_memory(np.ones(16, F32))
-    with pytest.raises(ValueError, match="key"):
+    with pytest.raises(ValueError, match=r"^DecoderLayer.project_memory: memory must have 16 .* memory \[3, 15\]$"):
         layer.project_memory(np.ones((3, 15), F32))
 
 

@@ -1,0 +1,163 @@
+"""What `selftest` computes: calls of every kind that meet each kernel, and what the float64 reference says of them."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .. import _core, reference
+from ..attention import attention_weights, scaled_dot_product_attention
+from ..kv_cache import KVCache
+from ..layers.causal_decoder import CausalDecoder
+from ..layers.decoder import Decoder
+from ..layers.encoder import Encoder
+from ..layers.feed_forward import FeedForward
+from ..layers.layer_norm import LayerNorm
+from ..layers.multi_head_attention import MultiHeadAttention
+from ..merging import merge_attention
+from ..statistics import attention_statistics
+from ..varlen import scaled_dot_product_attention_varlen
+
+Array = NDArray[Any]
+DType = np.dtype[Any]
+
+
+class Result(NamedTuple):
+    """One result of the library, and what computes that of the reference, in float64."""
+
+    name: str
+    actual: Array
+    expected: Callable[[], Array]
+
+
+Check = Callable[[DType, int], Iterator[Result]]
+
+# Lengths and widths on both sides of vectors, of blocks of 64 keys and of tiles; and enough work for several threads.
+_QUERIES, _KEYS, _WIDTH, _VALUE_WIDTH = 67, 197, 64, 40
+
+
+def _normal(rng: np.random.Generator, dtype: DType, *shape: int) -> Array:
+    return _core.convert(rng.standard_normal(shape).astype(np.float32), dtype)
+
+
+def _exact(array: Array) -> Array:
+    return _core.convert(array, "float64")
+
+
+def _at(index: Any, compute: Callable[[], Any]) -> Callable[[], Array]:
+    """What `compute` gives, of a tuple or of the rows of an array that at `index`."""
+    return lambda: compute()[index]
+
+
+def _scores_dtype(dtype: DType) -> DType:
+    return np.dtype(np.float64 if dtype == np.float64 else np.float32)
+
+
+def _options(rng: np.random.Generator, dtype: DType) -> dict[str, dict[str, Any]]:
+    scores = _scores_dtype(dtype)
+    return {
+        "no options": {},
+        "causal": {"is_causal": True, "query_offset": _KEYS - _QUERIES},
+        "all options": {
+            "is_causal": True,
+            "query_offset": np.array([90, 130]),
+            "key_lengths": np.array([_KEYS, 150]),
+            "window": (100, -1),
+            "scale": 0.2,
+            "softcap": 5.0,
+            "alibi_slopes": (rng.random(4) / 50).astype(scores),
+            "sinks": rng.standard_normal(4).astype(scores),
+            "attn_mask": rng.random((2, 1, _QUERIES, _KEYS)) < 0.8,
+        },
+    }
+
+
+def _attention(dtype: DType, threads: int) -> Iterator[Result]:
+    rng = np.random.default_rng(1)
+    query = _normal(rng, dtype, 2, 4, _QUERIES, _WIDTH)
+    key, value = _normal(rng, dtype, 2, 2, _KEYS, _WIDTH), _normal(rng, dtype, 2, 2, _KEYS, _VALUE_WIDTH)
+    q, k, v = _exact(query), _exact(key), _exact(value)
+    for name, options in _options(rng, dtype).items():
+        out, lse = scaled_dot_product_attention(query, key, value, return_lse=True, num_threads=threads, **options)
+        attend = partial(reference.scaled_dot_product_attention, q, k, v, return_lse=True, **options)
+        yield Result(f"attention, {name}", out, _at(0, attend))
+        yield Result(f"log-sum-exp, {name}", lse, _at(1, attend))
+        weights = attention_weights(query, key, num_threads=threads, **options)
+        yield Result(f"weights, {name}", weights, partial(reference.attention_weights, q, k, **options))
+        entropy = attention_statistics(query, key, num_threads=threads, **options).entropy
+        observe = partial(reference.attention_statistics, q, k, **options)
+        yield Result(f"entropy, {name}", entropy, _at(0, observe))
+    out = scaled_dot_product_attention(query[:, :, :1], key, value, num_threads=threads)
+    yield Result("one query", out, partial(reference.scaled_dot_product_attention, q[:, :, :1], k, v))
+
+
+def _shards_and_sequences(dtype: DType, threads: int) -> Iterator[Result]:
+    rng = np.random.default_rng(2)
+    query, key, value = (_normal(rng, dtype, 1, 4, 70, _WIDTH) for _ in range(3))
+    q, k, v = _exact(query), _exact(key), _exact(value)
+    parts = slice(0, 33), slice(33, 70)
+    shards = [
+        scaled_dot_product_attention(query, key[:, :, part], value[:, :, part], return_lse=True, num_threads=threads)
+        for part in parts
+    ]
+    merged, _ = merge_attention(*map(list, zip(*shards, strict=True)), num_threads=threads)
+    yield Result("merged shards", merged, partial(reference.scaled_dot_product_attention, q, k, v))
+
+    cache = KVCache(1, 4, 70, _WIDTH, dtype=dtype)
+    for part in parts:
+        cache.append(key[:, :, part], value[:, :, part])
+    last, keys, values = query[:, :, -1:], cache.keys, cache.values
+    out = scaled_dot_product_attention(last, keys, values, key_lengths=cache.lengths, num_threads=threads)
+    yield Result("cache", out, partial(reference.scaled_dot_product_attention, q[:, :, -1:], k, v))
+
+    cu_seqlens, (query, key, value) = np.array([0, 3, 3, 40, 70]), (x[0].swapaxes(0, 1) for x in (query, key, value))
+    options: dict[str, Any] = {"cu_seqlens_q": cu_seqlens, "cu_seqlens_k": cu_seqlens, "is_causal": True}
+    out = scaled_dot_product_attention_varlen(query, key, value, **options, num_threads=threads)
+    rows = [_exact(x) for x in (query, key, value)]
+    yield Result("ragged batch", out, partial(reference.scaled_dot_product_attention_varlen, *rows, **options))
+
+
+def _rows(dtype: DType, threads: int) -> Iterator[Result]:
+    x = _normal(np.random.default_rng(3), dtype, 130, 96)
+    norm = LayerNorm(96, dtype=dtype)
+    yield Result("LayerNorm", norm(x, num_threads=threads), partial(reference.layer_norm, _exact(x)))
+    for name in ("relu", "gelu", "gelu_tanh"):
+        layer = FeedForward(96, 200, activation=name, dtype=dtype, seed=4)
+        expected = partial(reference.feed_forward, _exact(x), _state(layer), activation=name)
+        yield Result(f"FeedForward, {name}", layer(x, num_threads=threads), expected)
+
+
+def _layers(dtype: DType, threads: int) -> Iterator[Result]:
+    rng = np.random.default_rng(5)
+    x, memory = _normal(rng, dtype, 2, 33, 96), _normal(rng, dtype, 2, 20, 96)
+    rows = _exact(x)
+    layer = MultiHeadAttention(96, 6, num_kv_heads=2, dtype=dtype, seed=6)
+    expected = partial(reference.multi_head_attention, rows, rows, rows, _state(layer), 6, num_kv_heads=2)
+    yield Result("MultiHeadAttention", layer(x, num_threads=threads), expected)
+
+    kind: dict[str, Any] = {"activation": "gelu", "norm_first": True}
+    arguments: dict[str, Any] = kind | {"final_norm": True, "dtype": dtype}
+    encoder = Encoder(2, 96, 6, 200, **arguments, seed=7)
+    yield Result(
+        "Encoder", encoder(x, num_threads=threads), partial(reference.encoder, rows, _state(encoder), 6, **kind)
+    )
+
+    causal = CausalDecoder(2, 96, 6, 200, **arguments, seed=7)
+    caches = causal.new_caches(2, 33)
+    steps = [causal(x[:, part], caches=caches, num_threads=threads) for part in (slice(0, 32), slice(32, 33))]
+    decode = partial(reference.encoder, rows, _state(causal), 6, **kind, is_causal=True)
+    yield Result("CausalDecoder over caches", steps[1], _at(np.s_[:, 32:], decode))
+
+    decoder = Decoder(2, 96, 6, 200, **arguments, seed=8)
+    memories = decoder.project_memory(memory, num_threads=threads)
+    expected = partial(reference.decoder, rows, _exact(memory), _state(decoder), 6, **kind)
+    yield Result("Decoder", decoder(x, memory_caches=memories, num_threads=threads), expected)
+
+
+def _state(layer: Any) -> dict[str, Array]:
+    return {name: _exact(array) for name, array in layer.state_dict().items()}
+
+
+CHECKS: tuple[Check, ...] = (_attention, _shards_and_sequences, _rows, _layers)

@@ -1,0 +1,136 @@
+"""The command ``python -m mha_native selftest``: whether the library computes on this machine what it must."""
+
+import math
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .. import _core
+from .._dtypes import LAYER_DTYPES
+from ..runtime import active_isa, available_isas, last_used_isa, num_threads, show_config, use_isa
+from ._self_checks import CHECKS, Array
+from .errors import UserError
+
+# An instruction set takes 1 s; on a machine that is busy with other things perhaps ten times that.
+_LONGEST_SECONDS = 120
+
+# What a result may be off by, in eps of its dtype times the largest number that the reference expects. Sums of up to
+# 200 terms in float32 or float64, through up to two layers, are off by some 10 of those; what has 16 bits is rounded
+# between steps, and off by 1 or 2. A kernel that is wrong is off by about as much as its results are large.
+_TOLERATED_UNITS = {"float32": 64, "float64": 64, "float16": 8, "bfloat16": 8}
+_EPS = {"float32": 2.0**-23, "float64": 2.0**-52, "float16": 2.0**-10, "bfloat16": 2.0**-7}
+
+
+def run(isa: str | None) -> int:
+    """Check `isa` in this process, or each instruction set that this machine runs in a process of its own.
+
+    Returns
+    -------
+    exit_code : int
+        1 if a result is wrong, or a process died.
+    """
+    if isa is not None:
+        return _check(isa)
+    show_config()
+    print(flush=True)
+    passed = {isa: _passes(isa) for isa in available_isas()}
+    print()
+    if not all(passed.values()):
+        print("FAILED. Please report it, with all of the above.")
+        if any(passed.values()):
+            best = [isa for isa in passed if passed[isa]][-1]
+            print(f"Until it is mended, the environment variable MHA_NATIVE_ISA={best} chooses what works.")
+        return 1
+    try:
+        active_isa()
+    except ValueError as error:  # MHA_NATIVE_ISA names what cannot be had, or nothing that was built runs here
+        print(f"FAILED. No call can be computed: {error}.")
+        return 1
+    print("All is well.")
+    return 0
+
+
+def _passes(isa: str) -> bool:
+    """Whether `isa` passes in another process: an instruction that the machine lacks ends the one that meets it."""
+    command = [sys.executable, "-m", "mha_native", "selftest", "--isa", isa]
+    # The reference computes on one thread: those of NumPy wait for each other, for seconds where the machine is busy.
+    environment = {"OPENBLAS_NUM_THREADS": "1", **os.environ}
+    try:
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=_LONGEST_SECONDS, env=environment)
+    except subprocess.TimeoutExpired as late:
+        print(f"{_as_text(late.stdout)}{isa}: FAILED, no end after {_LONGEST_SECONDS} s", flush=True)
+        return False
+    print(done.stdout, end="", flush=True)
+    if done.returncode < 0:
+        print(f"{isa}: FAILED, the process was ended by {signal.Signals(-done.returncode).name}")
+    elif done.returncode > 1:
+        print(f"{isa}: FAILED, the process ended with exit code {done.returncode}")
+    return done.returncode == 0
+
+
+def _as_text(output: Any) -> str:
+    return output.decode() if isinstance(output, bytes) else output or ""
+
+
+class _Worst(NamedTuple):
+    error: float  # as a multiple of the tolerance
+    name: str
+
+
+def _check(isa: str) -> int:
+    """Compare all results in each dtype with the reference, and those on several threads with those on one."""
+    if isa not in available_isas():
+        raise UserError(f"--isa must be one of {', '.join(available_isas())}; got {isa}")
+    several, is_well = max(2, num_threads()), True
+    with use_isa(isa):
+        for dtype in LAYER_DTYPES:
+            worst, count, complaints = _Worst(0, ""), 0, []
+            for name, one, many, expected in _results(dtype, several):
+                count += 1
+                error = _error(one, expected)
+                worst = max(worst, _Worst(error, name))
+                if not error <= 1:
+                    complaints.append(f"{name} is off by {error:.3g} times the tolerance")
+                if not _same_bits(one, many):
+                    complaints.append(f"{name} has other bits on {several} threads than on 1")
+            if last_used_isa() != isa:
+                complaints.append(f"computed with {last_used_isa()}")
+            is_well = is_well and not complaints
+            verdict = "FAILED: " + "; ".join(complaints) if complaints else "ok"
+            print(
+                f"{isa:<12}{dtype:<10}{count} results, 1 and {several} threads, largest error {worst.error:.2f} of the "
+                f"tolerance ({worst.name}): {verdict}",
+                flush=True,
+            )
+    return 0 if is_well else 1
+
+
+def _results(dtype: str, several: int) -> Iterator[tuple[str, Array, Array, Array]]:
+    """Name, result on one thread, on several, and what the reference says."""
+    for check in CHECKS:
+        on_one, on_many = (list(check(_core_dtype(dtype), threads)) for threads in (1, several))
+        for one, many in zip(on_one, on_many, strict=True):
+            yield one.name, one.actual, many.actual, one.expected()
+
+
+def _core_dtype(name: str) -> np.dtype[Any]:
+    return _core.bfloat16() if name == "bfloat16" else np.dtype(name)
+
+
+def _error(actual: Array, expected: Array) -> float:
+    """The largest error, as a multiple of what is tolerated; infinite for NaN and another shape."""
+    if actual.shape != expected.shape:
+        return math.inf
+    dtype = _core.dtype_name(actual.dtype)
+    tolerated = _TOLERATED_UNITS[dtype] * _EPS[dtype] * np.abs(expected).max()
+    error = float(np.abs(_core.convert(actual, "float64") - expected).max() / tolerated)
+    return math.inf if math.isnan(error) else error
+
+
+def _same_bits(left: Array, right: Array) -> bool:
+    return left.tobytes() == right.tobytes()

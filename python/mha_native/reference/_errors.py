@@ -1,0 +1,48 @@
+"""What the reference says of a call that it cannot compute. It checks nothing itself: NumPy finds what does not fit."""
+
+import functools
+import inspect
+import reprlib
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
+
+import numpy as np
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+# Characters of the message of NumPy, and of each argument: with ten arguments a message has a few lines.
+_LONGEST_REASON, _LONGEST_VALUE = 120, 20
+
+
+def named(function: Callable[P, R]) -> Callable[P, R]:
+    """`function`, whose errors are TypeError or ValueError, name it, and show what it was given."""
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return function(*args, **kwargs)
+        except MemoryError:
+            raise
+        except Exception as error:
+            first = error.__cause__ or error  # of a function of the reference that this one calls
+            try:
+                given = signature.bind(*args, **kwargs).arguments
+            except TypeError:  # Python has refused the call, and says why
+                raise first from None
+            kind = TypeError if isinstance(first, TypeError | AttributeError) else ValueError
+            reason = f"{type(first).__name__}, {first}".replace("\n", " ")[:_LONGEST_REASON]
+            given |= given.pop("options", {})
+            arguments = ", ".join(f"{name} {_shown(value)}" for name, value in given.items())
+            raise kind(f"reference.{function.__name__}: cannot be computed from {arguments}: {reason}") from first
+
+    return call
+
+
+def _shown(value: Any) -> str:
+    if type(value) is np.ndarray:
+        return str(list(value.shape))
+    if isinstance(value, str | int | float | tuple):
+        return reprlib.repr(value)[:_LONGEST_VALUE]
+    return type(value).__name__[:_LONGEST_VALUE]

@@ -1,0 +1,104 @@
+"""``python -m mha_native selftest``: it passes, and finds wrong numbers, other bits, a process that dies or hangs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from command_line import assert_refused, run
+
+import mha_native
+from mha_native.commands import selftest
+from mha_native.commands._self_checks import Result
+
+ISA = mha_native.available_isas()[-1]
+
+
+def test_all_is_well(capfd: pytest.CaptureFixture[str]) -> None:
+    assert selftest.run(None) == 0
+    out, err = capfd.readouterr()
+    assert err == ""
+    assert out.endswith("All is well.\n")
+    lines = [line.split() for line in out.splitlines() if line.endswith(": ok")]
+    every = [(isa, dtype) for isa in mha_native.available_isas() for dtype in selftest.LAYER_DTYPES]
+    assert [tuple(words[:2]) for words in lines] == every
+    assert "processor" in out
+
+
+def test_one_instruction_set(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(selftest, "CHECKS", selftest.CHECKS[2:3])
+    before = mha_native.active_isa()
+    code, out, err = run(capsys, "selftest", "--isa", ISA)
+    assert (code, err) == (0, "")
+    assert out.count(f"{ISA} ") == len(selftest.LAYER_DTYPES)
+    assert mha_native.active_isa() == before
+    monkeypatch.setattr(selftest, "last_used_isa", lambda: "mmx")
+    code, out, err = run(capsys, "selftest", "--isa", ISA)
+    assert (code, err) == (1, "")
+    assert "computed with mmx" in out
+    assert_refused(*run(capsys, "selftest", "--isa", "mmx"), "--isa", "mmx", ISA)
+
+
+def _let_result_be(monkeypatch: pytest.MonkeyPatch, of_threads: Any) -> None:
+    def check(dtype: Any, threads: int) -> Iterator[Result]:
+        yield Result("the result", of_threads(threads).astype(np.float64), lambda: np.ones(3))
+
+    monkeypatch.setattr(selftest, "CHECKS", (check,))
+
+
+@pytest.mark.parametrize(
+    ("of_threads", "words"),
+    [
+        (lambda threads: np.full(3, 1.001), "the result is off by"),
+        (lambda threads: np.full(3, np.nan), "the result is off by inf"),
+        (lambda threads: np.full(3, np.inf), "the result is off by inf"),
+        (lambda threads: np.ones(4), "the result is off by inf"),
+        (lambda threads: np.ones(3) + threads * 2.0**-52, "the result has other bits on"),
+    ],
+)
+def test_what_is_wrong_is_found(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, of_threads: Any, words: str
+) -> None:
+    _let_result_be(monkeypatch, of_threads)
+    assert selftest.run(ISA) == 1
+    assert words in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        ("import os, signal; os.kill(os.getpid(), signal.SIGILL)", "ended by SIGILL"),
+        ("import sys; sys.exit(3)", "ended with exit code 3"),
+        ("print('half of it', flush=True); import time; time.sleep(60)", "half of it"),
+        ("raise SystemExit(1)", "Please report it"),
+    ],
+)
+def test_a_process_that_does_not_come_to_its_end(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, program: str, words: str
+) -> None:
+    python = tmp_path / "python"
+    python.write_text(f"#!{sys.executable}\n{program}\n", encoding="utf-8")
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    monkeypatch.setattr(selftest, "available_isas", lambda: (ISA,))
+    monkeypatch.setattr(selftest, "_LONGEST_SECONDS", 2)
+    assert selftest.run(None) == 1
+    out = capfd.readouterr().out
+    assert words in out
+    assert "FAILED. Please report it" in out
+
+
+def test_an_instruction_set_that_cannot_be_had(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse() -> str:
+        raise ValueError("MHA_NATIVE_ISA: unknown instruction set 'mmx'")
+
+    monkeypatch.setattr(selftest, "active_isa", refuse)
+    monkeypatch.setattr(selftest, "_passes", lambda isa: True)
+    assert selftest.run(None) == 1
+    assert "No call can be computed: MHA_NATIVE_ISA: unknown" in capfd.readouterr().out

@@ -1,0 +1,109 @@
+"""The fuzzers, each for a few seconds; as `exhaustive` tests for some minutes. And that they see what is wrong."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from catalogue import CATALOGUE
+from invalid_calls import LONGEST, judge, snapshot
+from mutations import Failure
+
+import mha_native
+from mha_native import KVCache
+
+HERE = Path(__file__).parent
+
+
+def _run(program: str, seed: int, count: int) -> None:
+    """In a process of its own: one fuzzer limits its memory, and the other would meet our filters of warnings."""
+    command = [sys.executable, str(HERE / program), "--seed", str(seed), "--count", str(count)]
+    paths = os.pathsep.join([str(HERE.parent / "support"), *filter(None, sys.path)])
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=3600, env={**os.environ, "PYTHONPATH": paths}
+    )
+    assert done.returncode == 0, f"{done.stdout[-8000:]}{done.stderr[-2000:]}"
+
+
+def _public_functions() -> set[str]:
+    """Functions, classes and methods that take arguments, as messages name them."""
+    names = {f"reference.{name}" for name in mha_native.reference.__all__}
+    for module in (mha_native, mha_native.compat, mha_native.models):
+        for name in module.__all__:
+            thing = getattr(module, name)
+            if inspect.isfunction(thing) and inspect.signature(thing).parameters:
+                names.add(name)
+            elif inspect.isclass(thing) and not issubclass(thing, tuple):
+                methods = inspect.getmembers(thing, lambda x: inspect.isfunction(x) or inspect.ismethod(x))
+                taking = (which for which, x in methods if set(inspect.signature(x).parameters) - {"self"})
+                names |= {name} | {f"{name}.{which}" for which in taking if not which.startswith("_")}
+    return names - {"SentenceEncoder"}  # which `from_pretrained` makes
+
+
+def test_the_catalogue_has_all_that_is_public() -> None:
+    assert _public_functions() == {name.split(" ")[0] for name in CATALOGUE}
+
+
+def test_invalid_calls() -> None:
+    _run("invalid_calls.py", 0, 600)
+
+
+def test_valid_calls() -> None:
+    _run("valid_calls.py", 0, 60)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("seed", range(1, 5))
+def test_many_invalid_calls(seed: int) -> None:
+    _run("invalid_calls.py", seed, 5000)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("seed", range(1, 9))
+def test_many_valid_calls(seed: int) -> None:
+    _run("valid_calls.py", seed, 1250)
+
+
+@pytest.mark.parametrize(
+    ("error", "is_untouched", "complaint"),
+    [
+        (TypeError("f: x must be an array"), True, None),
+        (MemoryError("could not allocate 8 bytes"), True, None),
+        (TypeError("f() missing 1 required positional argument: 'x'"), True, None),
+        (KeyError("x"), True, "KeyError came out"),
+        (OverflowError("f: x"), True, "OverflowError came out"),
+        (Failure("f: x"), True, "Failure came out"),
+        (ValueError("f: x" + LONGEST * " "), True, "characters"),
+        (ValueError("f: x\n"), True, "line breaks"),
+        (ValueError("f: x"), False, "an argument was changed"),
+    ],
+)
+def test_what_is_refused_badly_is_found(error: Exception, is_untouched: bool, complaint: str | None) -> None:
+    found = judge("call", "f", ["x"], error, is_untouched).complaints
+    assert (found == []) if complaint is None else (complaint in found[0]), found
+
+
+@pytest.mark.parametrize(
+    ("message", "is_named"),
+    [("f: x must be 3", True), ("f: outs[0] [2], x [3]", True), ("g: x", False), ("f: xs", False), ("x: f", False)],
+)
+def test_names_are_looked_for(message: str, is_named: bool) -> None:
+    assert judge("call", "f", ["x"], ValueError(message), True).is_named == is_named
+
+
+def test_a_change_is_seen() -> None:
+    cache, array = KVCache(1, 1, 4, 2), np.zeros(3)
+    arguments: dict[str, Any] = {"cache": cache, "caches": [cache], "out": array, "name": "x"}
+    before = snapshot(len, arguments)
+    assert snapshot(len, arguments) == before
+    array[1] = 1
+    after = snapshot(len, arguments)
+    assert after != before
+    cache.append(np.ones((1, 1, 1, 2), np.float32), np.ones((1, 1, 1, 2), np.float32))
+    assert snapshot(len, arguments) != after
