@@ -41,7 +41,7 @@ def to_numpy(function: str, name: str, tensor: Tensor) -> Any:
             f"{function}: {name} ({_kind_of(tensor)}) needs a gradient, and none is computed; pass its .detach()"
         )
     try:
-        if hasattr(tensor, "is_neg") and tensor.is_neg():  # a view of torch, of which DLPack says nothing
+        if hasattr(tensor, "is_neg") and tensor.is_neg() is True:  # a view of torch, of which DLPack says nothing
             raise ValueError("its memory holds the numbers with the opposite sign; pass its .resolve_neg()")
         device = int(tensor.__dlpack_device__()[0])
         if device in _HOST_DEVICES:

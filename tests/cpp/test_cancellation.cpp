@@ -26,18 +26,21 @@ using testing::nans;
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-/// Answers `answer`, and says how often it was asked, and when and where last.
+/// Answers `answer`, and says how often it was asked, and when, where and how last.
 struct Asked {
   bool answer = true;
   int times = 0;
   Clock::time_point last{};
   std::thread::id thread{};
+  bool has_subnormals = false;
 
   static bool ask(void* state) {
     auto& self = *static_cast<Asked*>(state);
     ++self.times;
     self.last = Clock::now();
     self.thread = std::this_thread::get_id();
+    const volatile float small = 1e-40F;
+    self.has_subnormals = small * 0.5F > 0;
     return self.answer;
   }
 };
@@ -186,6 +189,7 @@ class LongCalls : public ::testing::Test {
     EXPECT_THROW(call(), Cancelled);
     EXPECT_EQ(asked.times, 1);
     EXPECT_LT(Clock::now() - asked.last, kSoon);
+    EXPECT_TRUE(asked.has_subnormals);  // it is code of the user, which has the arithmetic that it is used to
   }
 };
 

@@ -62,7 +62,7 @@ TEST(ForkedProcess, TheKernelForgetsItAtExec) {
   ASSERT_EQ(waitpid(child, &status, 0), child);
   ASSERT_EQ(status, 0);
   text.resize(size);
-  if (!says_forked("1 (x) S 1 1 1 0 -1 64") || text[0] != 'y') GTEST_SKIP() << "this kernel does not say it";
+  if (text[0] != 'y') GTEST_SKIP() << "this kernel does not say it";
   EXPECT_FALSE(says_forked(text.substr(1))) << text;
 }
 #endif

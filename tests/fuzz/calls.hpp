@@ -88,6 +88,7 @@ Cache filled_cache(Choices& choices, Tally& tally, const mha_cache_config& confi
 Norm some_norm(Choices& choices, Tally& tally, mha_dtype dtype, std::ptrdiff_t width, bool may_fail = false);
 FeedForwardLayer some_feed_forward(Choices& choices, Tally& tally, mha_dtype dtype, std::ptrdiff_t width,
                                    bool may_fail = false);
+void copy_feed_forward_weights(Choices& choices, Tally& tally, const mha_feed_forward* layer);
 /// An attention layer of these sizes. @param config its zeros are left as they are
 Layer some_layer(Choices& choices, Tally& tally, mha_dtype dtype, const mha_layer_config& config,
                  bool may_fail = false);

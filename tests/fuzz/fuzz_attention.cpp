@@ -214,9 +214,8 @@ void fuzz_merge(Choices& c, Tally& tally) {
   Call call("mha_merge_attention", c, tally);
   const mha_dtype dtype = any_dtype(c);
   const std::ptrdiff_t shards = c.once_in(8) ? c.between(20, 60) : c.between(1, 4);
-  Call::Extents rows;
-  for (std::ptrdiff_t axes = c.between(1, 3); axes-- > 0;)
-    rows.push_back(c.once_in(8) ? c.between(0, 90) : c.between(1, 4));
+  Call::Extents rows{c.once_in(8) ? c.between(0, 90) : c.between(1, 4)};
+  for (std::ptrdiff_t axes = c.between(0, 2); axes-- > 0;) rows.push_back(c.between(1, 4));
   Call::Extents elements = rows;
   elements.push_back(c.once_in(6) ? c.between(100, 300) : c.between(0, 20));
   std::vector<Argument*> outs, lses;

@@ -190,7 +190,7 @@ void fuzz_layer(Choices& c, Tally& tally) {
       const ScoreOptions options(call, dtype, {batch, s.num_heads, rows, longest, nullptr, !attends});
       int num_threads = int(c.below(3));
       call.small(num_threads);
-      if (appends || attends) call.expect_unwritten();  // of those that are not of this operation
+      if (appends) out.is_null = weights.is_null = true;
       if (attends) call.expect_refusal("perhaps key_lengths, which are those of the cache");
       call.mutate();
       call.run([&](int threads) {
@@ -234,6 +234,21 @@ FeedForwardLayer some_feed_forward(Choices& c, Tally& tally, mha_dtype dtype, st
   });
   if (!made) layer.fresh();
   return layer;
+}
+
+void copy_feed_forward_weights(Choices& c, Tally& tally, const mha_feed_forward* layer) {
+  Call call("mha_feed_forward_copy_weights", c, tally);
+  const mha_dtype dtype = mha_feed_forward_dtype(layer);
+  const bool is_quantized = mha_feed_forward_weight_format(layer) == MHA_WEIGHT_FORMAT_INT8;
+  const mha_dtype matrix = is_quantized ? int(MHA_DTYPE_int8) : dtype;
+  const std::ptrdiff_t width = mha_feed_forward_embed_dim(layer), hidden = mha_feed_forward_feedforward_dim(layer);
+  const LinearCopy up(call, matrix, dtype, hidden, width), down(call, matrix, dtype, width, hidden);
+  call.expect_unwritten();  // biases that the layer may lack
+  call.mutate();
+  call.run([&](int) {
+    const mha_feed_forward_weights outputs{up.get(), down.get()};
+    return mha_feed_forward_copy_weights(layer, &outputs);
+  });
 }
 
 }  // namespace mha::fuzz

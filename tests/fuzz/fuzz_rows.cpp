@@ -44,6 +44,7 @@ void fuzz_feed_forward(Choices& c, Tally& tally) {
   const std::ptrdiff_t width = c.once_in(6) ? c.between(60, 140) : c.between(1, 30);
   const FeedForwardLayer layer = some_feed_forward(c, tally, any_dtype(c), width, true);
   if (layer.handle == nullptr || mha_feed_forward_embed_dim(layer.handle) != width) return;
+  if (c.once_in(4)) copy_feed_forward_weights(c, tally, layer.handle);
   fuzz_rows("mha_feed_forward_forward", c, tally, mha_feed_forward_dtype(layer.handle), width,
             [&](const mha_tensor* x, const mha_tensor* out, int num_threads) {
               return mha_feed_forward_forward(layer.handle, x, out, num_threads);

@@ -195,7 +195,8 @@ void KVCache::rollback(std::int64_t count) {
 }
 
 void KVCache::rollback(const std::int64_t* counts) {
-  if (counts == nullptr) throw std::invalid_argument("KVCache.rollback: counts must be given");
+  if (counts == nullptr && impl_->config.batch_size > 0)
+    throw std::invalid_argument("KVCache.rollback: counts must be given");
   validate_rollback(impl_->config, impl_->lengths, 0, counts);
   for (Index b = 0; b < impl_->config.batch_size; ++b) impl_->lengths[b] -= counts[b];
 }

@@ -38,8 +38,8 @@ struct Refusal {
 template <class Enum>
 Enum enumerator(const char* name, const char* type, int number, int count, mha_status status = MHA_INVALID_ARGUMENT) {
   if (number < 0 || number >= count)
-    throw Refusal{status, std::string(name) + ": expected an " + type + ", 0 to " + std::to_string(count - 1) +
-                              "; got " + std::to_string(number)};
+    throw Refusal{status, std::string(name) + ": expected an " + type + (count == 2 ? ", 0 or " : ", 0 to ") +
+                              std::to_string(count - 1) + "; got " + std::to_string(number)};
   return static_cast<Enum>(number);
 }
 

@@ -315,7 +315,7 @@ LayerArguments validate(const MultiHeadAttentionConfig& config, DType dtype, Lay
   if (!a.part_of) check_output(f, "out", a.out, inputs_and_masks);
   if (a.cache) {
     check_apart(f, *a.cache, inputs_and_masks);
-    check_apart(f, *a.cache, {{"out", a.out}, {"weights", weights}});
+    check_apart(f, *a.cache, {{"out", a.out}});
   }
   if (weights) {
     add_leading_axes(a.weights, 4);
@@ -326,6 +326,7 @@ LayerArguments validate(const MultiHeadAttentionConfig& config, DType dtype, Lay
            {{"weights", weights}, {"query", query}, {"key", key}});
     check_output(f, "weights", a.weights, inputs_and_masks);
     check_output(f, "weights", a.weights, {{"out", a.out}});
+    if (a.cache) check_apart(f, *a.cache, {{"weights", a.weights}});
   }
   return a;
 }

@@ -66,7 +66,7 @@ void validate_rollback(const KVCacheConfig& config, const std::int64_t* lengths,
 }
 
 void validate_reorder(const KVCacheConfig& config, const std::int64_t* index) {
-  if (index == nullptr) fail("KVCache.reorder", "index must be given");
+  if (index == nullptr && config.batch_size > 0) fail("KVCache.reorder", "index must be given");
   for (Index b = 0; b < config.batch_size; ++b)
     if (index[b] < 0 || index[b] >= config.batch_size)
       fail("KVCache.reorder", "index must name sequences, 0 to " + std::to_string(config.batch_size - 1) + "; got " +

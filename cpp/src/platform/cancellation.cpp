@@ -6,6 +6,7 @@
 #include <stdexcept>
 
 #include "mha/errors.hpp"
+#include "platform/floating_point_state.hpp"
 
 namespace mha {
 namespace {
@@ -56,7 +57,10 @@ void Cancellation::ask(std::int64_t now) {
   if (due == 0) next.store(now + kInterval, std::memory_order_relaxed);
   if (due == 0 || now < due) return;
   next.store(kNever, std::memory_order_relaxed);  // calls that the user makes when asked do not ask
-  if (scope.should_cancel_(scope.state_)) scope.is_cancelled_.store(true, std::memory_order_relaxed);
+  {
+    const FloatingPointState usual(Subnormals::kept);  // this is not our code, such as Python's handlers of signals
+    if (scope.should_cancel_(scope.state_)) scope.is_cancelled_.store(true, std::memory_order_relaxed);
+  }
   const std::int64_t end = now_in_ns();
   next.store(end + std::clamp(kShare * (end - now), kInterval, kLongestInterval), std::memory_order_relaxed);
 }

@@ -5,7 +5,8 @@
 
 namespace mha {
 
-/// A set of independent tasks, numbered from 0. `run(context, task, worker)` must not throw. `worker` is in [0,
+/// A set of independent tasks, numbered from 0. `run(context, task, worker)` must not throw, and if it may take more than
+/// 10 ms it looks between its parts whether the call is to end (cancellation.hpp). `worker` is in [0,
 /// threads) of run_phases(): no two tasks that run at the same time have the same one, so it says which scratch memory
 /// is theirs.
 struct Phase {

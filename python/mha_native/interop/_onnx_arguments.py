@@ -12,50 +12,45 @@ Array: TypeAlias = NDArray[Any]
 
 FUNCTION = "onnx_attention"
 
+# The dtypes of Q and V that NumPy has itself; bfloat16 is found by its name.
+_NUMPY_FLOATS = frozenset(np.dtype(kind) for kind in (np.float32, np.float64, np.float16))
+
 
 def check_dtypes(Q: Array, K: Array, V: Array, attn_mask: Any, past_key: Any, past_value: Any) -> None:
     """Check that the inputs are arrays, and their dtypes: one of Q and K, and one of V."""
-    arrays = {"Q": Q, "K": K, "V": V, "attn_mask": attn_mask, "past_key": past_key, "past_value": past_value}
-    dtypes = {name: _dtype_of(name, x) for name, x in arrays.items() if x is not None or len(name) == 1}
-    for name in ("Q", "V"):
-        if dtypes[name] not in LAYER_DTYPES:
-            rule = f"{', '.join(LAYER_DTYPES[:-1])} or {LAYER_DTYPES[-1]}, in native byte order"
-            raise TypeError(f"{FUNCTION}: {name} must be {rule}; got {dtypes[name]}")
-    for name, like in (("K", "Q"), ("past_key", "Q"), ("past_value", "V"), ("attn_mask", "Q")):
-        may_be_boolean = name == "attn_mask"
-        if name not in dtypes or dtypes[name] == dtypes[like] or (may_be_boolean and dtypes[name] == "bool"):
-            continue
-        rule = f"{'be Boolean or ' if may_be_boolean else ''}have the dtype of {like}"
-        raise TypeError(f"{FUNCTION}: {name} must {rule}; got {like} {dtypes[like]}, {name} {dtypes[name]}")
+    _check_float("Q", Q)
+    _check_float("V", V)
+    _check_same("K", K, "Q", Q)
+    if past_key is not None:
+        _check_same("past_key", past_key, "Q", Q)
+    if past_value is not None:
+        _check_same("past_value", past_value, "V", V)
+    if attn_mask is not None:
+        _check_array("attn_mask", attn_mask)
+        if attn_mask.dtype != bool:
+            _check_same("attn_mask", attn_mask, "Q", Q)
 
 
 def split_heads(
     Q: Array, K: Array, V: Array, q_num_heads: int | None, kv_num_heads: int | None
 ) -> tuple[Array, Array, Array]:
     """The inputs as views [B, heads, T, width], whose sizes fit one another."""
-    shapes = f"Q {list(Q.shape)}, K {list(K.shape)}, V {list(V.shape)}"
+    rule: str | None
+    query, key, value = Q, K, V
     if not Q.ndim == K.ndim == V.ndim or Q.ndim not in (3, 4):
-        raise ValueError(f"{FUNCTION}: Q, K and V must all have three axes, or all four; got {shapes}")
-    if Q.ndim == 3:
-        Q = _split("Q", Q, "q_num_heads", q_num_heads, shapes)
-        K, V = (_split(name, x, "kv_num_heads", kv_num_heads, shapes) for name, x in (("K", K), ("V", V)))
-        shapes = f"q_num_heads {q_num_heads}, kv_num_heads {kv_num_heads}, {shapes}"
-    elif q_num_heads is not None or kv_num_heads is not None:
-        raise ValueError(
-            f"{FUNCTION}: q_num_heads and kv_num_heads must not be given where Q has four axes; got {shapes}"
-        )
-    heads, kv_heads = Q.shape[1], K.shape[1]
-    for holds, rule in (
-        (K.shape[0] == Q.shape[0], f"K must have the batch size of Q, {Q.shape[0]}"),
-        (V.shape[0] == Q.shape[0], f"V must have the batch size of Q, {Q.shape[0]}"),
-        (V.shape[1] == kv_heads, f"V must have the heads of K, {kv_heads}"),
-        (heads % kv_heads == 0 if kv_heads else heads == 0, "the heads of Q must be a multiple of the heads of K"),
-        (K.shape[3] == Q.shape[3], f"the heads of K must be as wide as those of Q, {Q.shape[3]}"),
-        (V.shape[2] == K.shape[2], f"V must have the length of K, {K.shape[2]}"),
-    ):
-        if not holds:
-            raise ValueError(f"{FUNCTION}: {rule}; got {shapes}")
-    return Q, K, V
+        rule = "Q, K and V must all have three axes, or all four"
+    elif Q.ndim == 4 and not (q_num_heads is None and kv_num_heads is None):
+        rule = "q_num_heads and kv_num_heads must not be given where Q has four axes"
+    else:
+        if Q.ndim == 3:
+            query = _split("Q", Q, "q_num_heads", q_num_heads)
+            key, value = _split("K", K, "kv_num_heads", kv_num_heads), _split("V", V, "kv_num_heads", kv_num_heads)
+        rule = _misfit(query, key, value)
+    if rule:
+        heads = f"q_num_heads {q_num_heads}, kv_num_heads {kv_num_heads}, " if Q.ndim == 3 else ""
+        shapes = f"Q {list(Q.shape)}, K {list(K.shape)}, V {list(V.shape)}"
+        raise ValueError(f"{FUNCTION}: {rule}; got {heads}{shapes}")
+    return query, key, value
 
 
 def check_past(past_key: Array, past_value: Array, key: Array, value: Array) -> None:
@@ -80,26 +75,60 @@ def check_mask(attn_mask: Array, shape: tuple[int, int, int, int]) -> None:
 def checked_lengths(nonpad_kv_seqlen: Array, batch: int, key_length: int) -> NDArray[np.int64]:
     """The lengths of a batch, from 0 to `key_length`."""
     name = "nonpad_kv_seqlen"
-    dtype = _dtype_of(name, nonpad_kv_seqlen)
-    if nonpad_kv_seqlen.dtype.kind not in "iu" or not nonpad_kv_seqlen.dtype.isnative:
+    _check_array(name, nonpad_kv_seqlen)
+    dtype = nonpad_kv_seqlen.dtype
+    if dtype.kind not in "iu" or not dtype.isnative:
         raise TypeError(f"{FUNCTION}: {name} must be integers, in native byte order; got {dtype}")
     if nonpad_kv_seqlen.shape != (batch,):
         raise ValueError(f"{FUNCTION}: {name} must be [B], here [{batch}]; got {list(nonpad_kv_seqlen.shape)}")
-    for length in (nonpad_kv_seqlen.min(initial=key_length), nonpad_kv_seqlen.max(initial=0)):
-        checked_integer(FUNCTION, f"each entry of {name}", length, 0, key_length)
-    return nonpad_kv_seqlen.astype(np.int64)
+    for length in nonpad_kv_seqlen.tolist():
+        if not 0 <= length <= key_length:
+            raise ValueError(f"{FUNCTION}: {name} must be from 0 to {key_length}; got {length}")
+    return nonpad_kv_seqlen.astype(np.int64, copy=False)
 
 
-def _dtype_of(name: str, x: Any) -> str:
+def _check_array(name: str, x: Any) -> None:
     if not isinstance(x, np.ndarray) or isinstance(x, np.ma.MaskedArray):
         raise TypeError(f"{FUNCTION}: {name} must be a NumPy array; got {type(x).__name__}")
-    return dtype_name(x.dtype)
 
 
-def _split(name: str, x: Array, count_name: str, count: int | None, shapes: str) -> Array:
+def _check_float(name: str, x: Any) -> None:
+    _check_array(name, x)
+    if x.dtype not in _NUMPY_FLOATS and dtype_name(x.dtype) not in LAYER_DTYPES:
+        rule = f"{', '.join(LAYER_DTYPES[:-1])} or {LAYER_DTYPES[-1]}, in native byte order"
+        raise TypeError(f"{FUNCTION}: {name} must be {rule}; got {dtype_name(x.dtype)}")
+
+
+def _check_same(name: str, x: Any, like: str, other: Array) -> None:
+    """Check that `x` is an array of the dtype of `other`, which is the input `like`."""
+    _check_array(name, x)
+    if x.dtype != other.dtype and (given := dtype_name(x.dtype)) != (wanted := dtype_name(other.dtype)):
+        rule = f"{'be Boolean or ' if name == 'attn_mask' else ''}have the dtype of {like}"
+        raise TypeError(f"{FUNCTION}: {name} must {rule}; got {like} {wanted}, {name} {given}")
+
+
+def _split(name: str, x: Array, count_name: str, count: int | None) -> Array:
     """``[B, T, heads * width]`` as a view [B, heads, T, width]."""
     heads = 0 if count is None else checked_integer(FUNCTION, count_name, count, -(2**63))
     if heads < 1 or x.shape[2] % heads != 0:
         rule = f"{count_name} must be given, at least 1, and divide the last axis of {name}"
-        raise ValueError(f"{FUNCTION}: {rule}; got {count_name} {count}, {shapes}")
+        raise ValueError(f"{FUNCTION}: {rule}; got {count_name} {count}, {name} {list(x.shape)}")
     return x.reshape(*x.shape[:2], heads, x.shape[2] // heads).swapaxes(1, 2)
+
+
+def _misfit(query: Array, key: Array, value: Array) -> str | None:
+    """The rule that three shapes [B, heads, T, width] break together, if they do."""
+    (batch, heads, _, width), (key_batch, kv_heads, length, key_width) = query.shape, key.shape
+    if key_batch != batch:
+        return f"K must have the batch size of Q, {batch}"
+    if value.shape[0] != batch:
+        return f"V must have the batch size of Q, {batch}"
+    if value.shape[1] != kv_heads:
+        return f"V must have the heads of K, {kv_heads}"
+    if heads % kv_heads if kv_heads else heads:
+        return "the heads of Q must be a multiple of the heads of K"
+    if key_width != width:
+        return f"the heads of K must be as wide as those of Q, {width}"
+    if value.shape[2] != length:
+        return f"V must have the length of K, {length}"
+    return None

@@ -12,7 +12,7 @@ __all__ = ["onnx_attention"]
 
 # The `stage` of attention_weights for each qk_matmul_output_mode. In the first two nothing is masked yet.
 _STAGES: tuple[Literal["scaled", "capped", "masked", "weights"], ...] = ("scaled", "capped", "masked", "weights")
-_FIRST_MASKED_MODE = 2
+_MODES, _FIRST_MASKED_MODE = tuple(range(len(_STAGES))), 2
 
 # Values of TensorProto.DataType that softmax_precision may have: float, float16, double, bfloat16.
 _PRECISIONS = (1, 10, 11, 16)
@@ -122,14 +122,14 @@ def onnx_attention(
     array([[ True,  True,  True,  True, False],
            [ True,  True,  True,  True,  True]])
     """
-    mode = checked_choice(FUNCTION, "qk_matmul_output_mode", qk_matmul_output_mode, tuple(range(len(_STAGES))))
+    mode = checked_choice(FUNCTION, "qk_matmul_output_mode", qk_matmul_output_mode, _MODES)
     if softmax_precision is not None:
         checked_choice(FUNCTION, "softmax_precision", softmax_precision, _PRECISIONS)
     scores: dict[str, Any] = {"scale": None if scale is None else checked_real(FUNCTION, "scale", scale)}
     if (cap := checked_real(FUNCTION, "softcap", softcap)) < 0:
         raise ValueError(f"{FUNCTION}: softcap must be 0 or above; got {cap}")
     scores["softcap"] = None if cap == 0 else cap
-    causal = int(is_causal) if isinstance(is_causal, bool | np.bool_) else is_causal
+    causal = int(is_causal) if type(is_causal) in (bool, np.bool_) else is_causal
     masks: dict[str, Any] = {
         "is_causal": checked_choice(FUNCTION, "is_causal", causal, (0, 1)) == 1,
         "window": (

@@ -117,8 +117,7 @@ def generate(
     Raises
     ------
     TypeError, ValueError
-        Before any step, if an argument breaks a rule; in the first one, if one of `options` does; in any, if the
-        largest logit is NaN or infinite.
+        Before any step, if an argument breaks a rule; in any, if the largest logit is NaN or infinite.
 
     Examples
     --------
@@ -171,6 +170,9 @@ def generate(
         if isinstance(model, Decoder):
             of_memory = {"memory_lengths": memory_lengths, "num_threads": num_threads}
             calls["memory_caches"] = model.project_memory(memory, **of_memory)
+        # A call of no tokens: what is wrong about the options is said here, and not in the first step.
+        no_tokens = _core.convert(np.empty((batch, 0, model.embed_dim), table.dtype), model.dtype)
+        model(no_tokens, new_lengths=np.zeros(batch, np.int64), **calls)
 
     def steps(new: NDArray[np.int64], counts: NDArray[np.int64]) -> Iterator[GenerationStep]:
         # `new` [B, T]: tokens that the decoder has not read. Sequence b has counts[b] of them, padding follows.

@@ -85,7 +85,7 @@ def test_offsets_beyond_every_key(offset: int) -> None:
                 function(query, query, query_offset=of)
 
 
-@pytest.mark.parametrize("scale", [10**400, -(10**400), 10**5000], ids=["10^400", "-10^400", "10^5000"])
+@pytest.mark.parametrize("scale", [10**400, -(10**400)], ids=["10^400", "-10^400"])
 def test_numbers_larger_than_every_double(scale: int) -> None:
     query = _rows(2, 5, 8)
     for name in ("scale", "softcap"):

@@ -22,7 +22,7 @@ COPIES: dict[str, Callable[[Any], Any]] = {
     "copy": copy.copy,
     **{
         f"pickle-{protocol}": lambda model, protocol=protocol: pickle.loads(pickle.dumps(model, protocol))
-        for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1)
+        for protocol in (2, pickle.HIGHEST_PROTOCOL)
     },
 }
 
@@ -73,5 +73,5 @@ def test_a_copy_keeps_nothing_of_the_files(tmp_path: Path) -> None:
 
 def test_the_pretrained_model(model_directory: Path) -> None:
     model = SentenceEncoder.from_pretrained(model_directory)
-    text = " ".join(["a long text, of which the first tokens count"] * 5000)
+    text = " ".join(["a long text, of which the first tokens count"] * 500)
     assert_same_bits(pickle.loads(pickle.dumps(model)).encode(text), model.encode(text))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -146,6 +147,22 @@ def test_no_signal_is_raised_where_exceptions_trap(part: str, isa: str) -> None:
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_a_handler_of_signals_keeps_subnormal_numbers() -> None:
+    """Python runs it in the middle of a call."""
+    seen, least = [], np.full(4, 5e-324)
+    query = np.ones((1, 8, 3000, 64), np.float32)
+    before = signal.signal(signal.SIGALRM, lambda *_: seen.append((is_inside[0], (least + least)[0])))
+    is_inside = [True]
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.02)
+        mha_native.scaled_dot_product_attention(query, query, query, num_threads=1)
+        is_inside[0] = False
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert seen == [(True, 1e-323)]
 
 
 def test_subnormal_numbers_count_as_zero(isa: str, dtype: Any) -> None:

@@ -64,7 +64,7 @@ def _attention(num_threads: int) -> object:
 
 
 def _weights(num_threads: int) -> object:
-    x = _broadcast(1, 1, 4096, 16384)
+    x = _broadcast(1, 1, 12288, 4096)
     return mha.attention_weights(x, x, num_threads=num_threads)
 
 
@@ -74,8 +74,8 @@ def _statistics(num_threads: int) -> object:  # a task is a whole head
 
 
 def _merge(num_threads: int) -> object:
-    shards = [_broadcast(1, 4, 16384, 64)] * 1000
-    return mha.merge_attention(shards, [_broadcast(1, 4, 16384)] * 1000, num_threads=num_threads)
+    shards = [_broadcast(1, 16, 16384, 64)] * 1000
+    return mha.merge_attention(shards, [_broadcast(1, 16, 16384)] * 1000, num_threads=num_threads)
 
 
 def _feed_forward(num_threads: int) -> object:  # a task takes all rows of a block through both products
@@ -92,7 +92,7 @@ def test_a_long_call_ends(call: Callable[[int], object], num_threads: int) -> No
 
 
 def test_positions_end() -> None:
-    _interrupt(lambda: mha.sinusoidal_positions(3_000_000, 128, dtype="float16"))
+    _interrupt(lambda: mha.sinusoidal_positions(1_200_000, 128, dtype="float16"))
 
 
 @pytest.mark.parametrize("num_threads", [1, 2])

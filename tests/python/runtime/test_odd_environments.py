@@ -93,7 +93,7 @@ def test_an_odd_environment_changes_no_bit(environment: dict[str, str], expected
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="Linux")
-@pytest.mark.parametrize("environment", _parameters(BINDINGS, 3))
+@pytest.mark.parametrize("environment", _parameters(BINDINGS, 6))
 def test_bound_threads_are_counted(environment: dict[str, str]) -> None:
     if not mha_native.runtime._openmp_runtimes():
         pytest.skip("this build has no OpenMP")
