@@ -5,9 +5,9 @@ import reprlib
 from collections.abc import Iterable
 from types import TracebackType
 
-# The names that a message lists, their characters together, and those of the longest one. Lists of three kinds fit in
-# the 500 characters that a message may have.
-MOST_LISTED, _MOST_CHARACTERS, _LONGEST_NAME = 8, 125, 100
+# The names that a message lists, their characters together, and those of the longest one, and of a type. Lists of three
+# kinds fit in the 500 characters that a message may have.
+MOST_LISTED, _MOST_CHARACTERS, _LONGEST_NAME, _LONGEST_TYPE = 8, 125, 100, 40
 
 # What messages begin with: the name of a class, a method or a function.
 _FUNCTION = re.compile(r"(?:[A-Z]\w*(?:\.\w+)*|[a-z]+(?:_[a-z]+)+): ")
@@ -27,7 +27,7 @@ def shown(value: object) -> str:
 
 def name_of_type(value: object) -> str:
     """The name of the type of a value, or the beginning of a long one."""
-    return type(value).__name__[:_LONGEST_NAME]
+    return type(value).__name__[:_LONGEST_TYPE]
 
 
 def listed(names: Iterable[str]) -> str:

@@ -51,27 +51,11 @@ def _at(index: Any, compute: Callable[[], Any]) -> Callable[[], Array]:
     return lambda: compute()[index]
 
 
-def _scores_dtype(dtype: DType) -> DType:
-    return np.dtype(np.float64 if dtype == np.float64 else np.float32)
-
-
-def _options(rng: np.random.Generator, dtype: DType) -> dict[str, dict[str, Any]]:
-    scores = _scores_dtype(dtype)
-    return {
-        "no options": {},
-        "causal": {"is_causal": True, "query_offset": _KEYS - _QUERIES},
-        "all options": {
-            "is_causal": True,
-            "query_offset": np.array([90, 130]),
-            "key_lengths": np.array([_KEYS, 150]),
-            "window": (100, -1),
-            "scale": 0.2,
-            "softcap": 5.0,
-            "alibi_slopes": (rng.random(4) / 50).astype(scores),
-            "sinks": rng.standard_normal(4).astype(scores),
-            "attn_mask": rng.random((2, 1, _QUERIES, _KEYS)) < 0.8,
-        },
-    }
+def _options(rng: np.random.Generator) -> dict[str, dict[str, Any]]:
+    masks: dict[str, Any] = {"key_lengths": np.array([_KEYS, 150]), "window": (100, -1)}
+    masks["attn_mask"] = rng.random((2, 1, _QUERIES, _KEYS)) < 0.8
+    causal = {"is_causal": True, "query_offset": np.array([90, _KEYS - _QUERIES])}
+    return {"no masks": {}, "causal": causal, "all masks": causal | masks}
 
 
 def _attention(dtype: DType, threads: int) -> Iterator[Result]:
@@ -79,7 +63,7 @@ def _attention(dtype: DType, threads: int) -> Iterator[Result]:
     query = _normal(rng, dtype, 2, 4, _QUERIES, _WIDTH)
     key, value = _normal(rng, dtype, 2, 2, _KEYS, _WIDTH), _normal(rng, dtype, 2, 2, _KEYS, _VALUE_WIDTH)
     q, k, v = _exact(query), _exact(key), _exact(value)
-    for name, options in _options(rng, dtype).items():
+    for name, options in _options(rng).items():
         out, lse = scaled_dot_product_attention(query, key, value, return_lse=True, num_threads=threads, **options)
         attend = partial(reference.scaled_dot_product_attention, q, k, v, return_lse=True, **options)
         yield Result(f"attention, {name}", out, _at(0, attend))
@@ -134,8 +118,11 @@ def _layers(dtype: DType, threads: int) -> Iterator[Result]:
     x, memory = _normal(rng, dtype, 2, 33, 96), _normal(rng, dtype, 2, 20, 96)
     rows = _exact(x)
     layer = MultiHeadAttention(96, 6, num_kv_heads=2, dtype=dtype, seed=6)
-    expected = partial(reference.multi_head_attention, rows, rows, rows, _state(layer), 6, num_kv_heads=2)
-    yield Result("MultiHeadAttention", layer(x, num_threads=threads), expected)
+    slopes, sinks = (rng.random((2, 6)) / 50).astype(np.float64 if dtype == np.float64 else np.float32)
+    for name, scores in ("plain", {}), ("scores", {"softcap": 5.0, "alibi_slopes": slopes, "sinks": sinks}):
+        options: dict[str, Any] = {"num_kv_heads": 2, **scores}
+        expected = partial(reference.multi_head_attention, rows, rows, rows, _state(layer), 6, **options)
+        yield Result(f"MultiHeadAttention, {name}", layer(x, num_threads=threads, **scores), expected)
 
     kind: dict[str, Any] = {"activation": "gelu", "norm_first": True}
     arguments: dict[str, Any] = kind | {"final_norm": True, "dtype": dtype}

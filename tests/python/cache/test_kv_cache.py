@@ -236,7 +236,7 @@ FAULTS: list[tuple[Any, type[Exception], list[str]]] = [
     (lambda cache: cache.keep_last(-1), ValueError, ["keep_last", "count", "-1"]),
     (lambda cache: cache.keep_last(1.5), TypeError, ["keep_last", "count", "1.5"]),
     (_load(keys=_ones(4, batch=2)[0]), ValueError, ["key", "[2, 2, 4, 5]"]),
-    (_load(lengths=np.array([5, 0, 0])), ValueError, ["new_lengths", "[0, 4]", "5"]),
+    (_load(lengths=np.array([5, 0, 0])), ValueError, ["load_state_dict: lengths", "[0, 4]", "5"]),
     (_load(keys=_ones(11)[0], values=_ones(11)[1], lengths=np.array([0, 11, 1])), ValueError, ["capacity of 10", "11"]),
     (_load(keys=_ones(4, np.float64)[0]), TypeError, ["float64", "float32"]),
     (_load(other=1), ValueError, ["load_state_dict", "keys, values and lengths", "other"]),
