@@ -11,6 +11,7 @@
 #include "arrays.hpp"
 #include "c_calls.hpp"
 #include "mha/mha.hpp"
+#include "views/sizes.hpp"
 
 namespace mha {
 namespace {
@@ -352,6 +353,18 @@ TEST(HugeSizes, ProductsStopAtTheLargestIndex) {
   EXPECT_EQ(mha_dense(nullptr, MHA_DTYPE_f32, 4, extents).strides[0], PTRDIFF_MAX);
   const TensorView view(nullptr, DType::f32, {1, Index{1} << 40, Index{1} << 40, 3});
   EXPECT_EQ(view.strides[0], PTRDIFF_MAX);
+}
+
+TEST(HugeSizes, WhatIsAddressableAtAGlance) {
+  constexpr Index kMost = (Index{1} << 14) - 1, kFar = (Index{1} << 40) - 1;
+  double element = 0;
+  const TensorView largest(&element, {kMost, kMost, kMost, kMost}, {kFar, -kFar, kFar, -kFar});
+  EXPECT_TRUE(is_plainly_addressable(largest));
+  EXPECT_TRUE(is_addressable(largest));
+  for (Index extent : {kMost + 1, Index{-1}, Index{PTRDIFF_MIN}})
+    EXPECT_FALSE(is_plainly_addressable(TensorView(&element, {1, extent}, {1, 1})));
+  for (Index stride : {kFar + 1, -kFar - 2, Index{PTRDIFF_MAX}, Index{PTRDIFF_MIN}})
+    EXPECT_FALSE(is_plainly_addressable(TensorView(&element, {1, 1}, {1, stride})));
 }
 
 TEST(HugeSizes, OfConfigurations) {

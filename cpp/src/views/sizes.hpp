@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 #include "mha/tensor_view.hpp"
 
@@ -21,6 +22,18 @@ bool has_elements(const TensorView& view);
 /// Whether the elements have at most kMostBytes, and so has the way from the first to the last one along each axis. An
 /// extent of 0 counts as 1: the product of any of the extents is bounded, also in a view that has no elements.
 bool is_addressable(const TensorView& view);
+
+/// Whether that is plain at a glance, as it is of nearly every tensor: with 2^14 along each of 4 axes, and strides of 2^40,
+/// there are 2^59 bytes at most, in elements of 8. No extent is negative then.
+inline bool is_plainly_addressable(const TensorView& view) {
+  std::uint64_t extents = 0, strides = 0;
+  for (int axis = 0; axis < view.rank; ++axis) {
+    const Index stride = view.strides[axis];
+    extents |= static_cast<std::uint64_t>(view.extents[axis]);
+    strides |= static_cast<std::uint64_t>(stride < 0 ? ~stride : stride);
+  }
+  return extents >> 14 == 0 && strides >> 40 == 0;
+}
 
 /// Bytes from one index of an axis to the next; 0 if there is only one, whatever the stride is.
 inline Index byte_stride(const TensorView& view, int axis) {
