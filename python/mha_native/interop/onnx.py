@@ -4,6 +4,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from .._messages import in_the_name_of
 from .._scalars import checked_choice, checked_integer, checked_real
 from ..attention import attention_weights, scaled_dot_product_attention
 from ._onnx_arguments import FUNCTION, Array, check_dtypes, check_mask, check_past, checked_lengths, split_heads
@@ -164,12 +165,13 @@ def onnx_attention(
             masks["attn_mask"] = masks["attn_mask"].astype(wide, copy=False)
 
     out = np.empty((batch, query_length, heads, value.shape[3]), query.dtype) if Q.ndim == 3 else None
-    y = scaled_dot_product_attention(
-        query, key, value, **scores, **masks, out=None if out is None else out.swapaxes(1, 2)
-    )
-    if mode < _FIRST_MASKED_MODE:
-        masks = {}  # in these modes padded keys have a score, too
-    qk = attention_weights(query, key, stage=_STAGES[mode], **scores, **masks)
+    with in_the_name_of(FUNCTION, query="Q", key="K", value="V"):
+        y = scaled_dot_product_attention(
+            query, key, value, **scores, **masks, out=None if out is None else out.swapaxes(1, 2)
+        )
+        if mode < _FIRST_MASKED_MODE:
+            masks = {}  # in these modes padded keys have a score, too
+        qk = attention_weights(query, key, stage=_STAGES[mode], **scores, **masks)
     if out is not None:
         y = out.reshape(*out.shape[:2], out.shape[2] * out.shape[3])
     return y.astype(dtype, copy=False), *present, qk.astype(dtype, copy=False)
