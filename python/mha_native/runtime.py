@@ -6,7 +6,7 @@ from typing import TextIO
 import numpy as np
 
 from . import _core
-from ._messages import in_the_name_of, name_of_type
+from ._messages import in_the_name_of, name_of_type, shown
 
 __all__ = [
     "active_isa",
@@ -103,6 +103,9 @@ class use_isa:
     def __init__(self, name: str | None) -> None:
         global _chosen_isa
         self._before = _chosen_isa
+        if isinstance(name, str) and name and name not in _core.built_isas():
+            available = ", ".join(available_isas())
+            raise ValueError(f"use_isa: name: unknown instruction set {shown(name)}; available: {available}")
         with in_the_name_of("use_isa"):
             _core.set_isa(name)
         _chosen_isa = name

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._dtypes import LAYER_DTYPES, dtype_name
+from .._messages import name_of_type
 from .._scalars import checked_integer
 
 Array: TypeAlias = NDArray[Any]
@@ -89,7 +90,7 @@ def checked_lengths(nonpad_kv_seqlen: Array, batch: int, key_length: int) -> NDA
 
 def _check_array(name: str, x: Any) -> None:
     if not isinstance(x, np.ndarray) or isinstance(x, np.ma.MaskedArray):
-        raise TypeError(f"{FUNCTION}: {name} must be a NumPy array; got {type(x).__name__}")
+        raise TypeError(f"{FUNCTION}: {name} must be a NumPy array; got {name_of_type(x)}")
 
 
 def _check_float(name: str, x: Any) -> None:

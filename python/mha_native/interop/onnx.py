@@ -173,7 +173,7 @@ def onnx_attention(
             masks = {}  # in these modes padded keys have a score, too
         qk = attention_weights(query, key, stage=_STAGES[mode], **scores, **masks)
     except Exception:  # seldom; around every call the statement below takes a tenth of a small one
-        with in_the_name_of(FUNCTION):
+        with in_the_name_of(FUNCTION, query="Q", key="K", value="V"):
             raise
     if out is not None:
         y = out.reshape(*out.shape[:2], out.shape[2] * out.shape[3])

@@ -32,12 +32,19 @@ def named(function: Callable[P, R]) -> Callable[P, R]:
             except TypeError:  # Python has refused the call, and says why
                 raise first from None
             kind = TypeError if isinstance(first, TypeError | AttributeError) else ValueError
-            reason = f"{type(first).__name__}, {first}".replace("\n", " ")[:_LONGEST_REASON]
+            reason = f"{type(first).__name__}, {_words(first)}".replace("\n", " ")[:_LONGEST_REASON]
             given |= given.pop("options", {})
             arguments = ", ".join(f"{name} {_shown(value)}" for name, value in given.items())
             raise kind(f"reference.{function.__name__}: cannot be computed from {arguments}: {reason}") from first
 
     return call
+
+
+def _words(error: Exception) -> str:
+    try:
+        return str(error)
+    except Exception:  # of a key that cannot say what it is
+        return "without words"
 
 
 def _shown(value: Any) -> str:
