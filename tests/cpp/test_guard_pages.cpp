@@ -167,9 +167,9 @@ TYPED_TEST(GuardPages, Rows) {
 
 TYPED_TEST(GuardPages, DISABLED_Sweep) {
   on_every_isa([] {
-    for (Index queries : {1, 2, 4, 5, 8, 9, 16, 31, 33, 65})
-      for (Index keys : {1, 2, 15, 16, 17, 63, 64, 65, 129, 513})
-        for (Index width : {1, 3, 4, 7, 8, 12, 16, 17, 32, 48, 65})
+    for (Index queries : {1, 3, 5, 8, 17, 33})
+      for (Index keys : {1, 15, 17, 64, 65, 513})
+        for (Index width : {1, 3, 8, 12, 17, 32, 65})
           for (int masks = 0; masks <= 4; ++masks)
             expect_nothing_outside([&](GuardedMemory& memory) {
               attend<TypeParam>(memory, {queries, keys, width, 66 - width}, masks);
