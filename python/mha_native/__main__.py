@@ -77,7 +77,10 @@ def _add_embed(commands: Any) -> None:
     about = "sentence embeddings of texts, or of the lines of a file, by a pretrained model"
     parser = commands.add_parser("embed", help=about, description=about[0].upper() + about[1:] + ".")
     parser.add_argument(
-        "--model", metavar="DIR", required=True, help="with config.json, model.safetensors, tokenizer.json"
+        "--model",
+        metavar="DIR",
+        required=True,
+        help="with config.json, model.safetensors, tokenizer.json; or the name of a model of Hugging Face",
     )
     parser.add_argument(
         "--dtype",
@@ -90,6 +93,9 @@ def _add_embed(commands: Any) -> None:
         choices=("float32", "bfloat16", "int8"),
         help="with float32, what the weights of the layers are stored as; default: as --dtype",
     )
+    prompts = parser.add_mutually_exclusive_group()
+    prompts.add_argument("--prompt-name", metavar="NAME", help="the prompt of the model before each text: query")
+    prompts.add_argument("--prompt", metavar="TEXT", help="what stands before each text; default: as the model says")
     source = parser.add_argument_group("what to embed, one of").add_mutually_exclusive_group(required=True)
     source.add_argument("texts", metavar="TEXT", nargs="*", default=[], help="a text, or several")
     source.add_argument("--file", metavar="FILE", help="a text in each line, in UTF-8; - reads standard input")
@@ -103,9 +109,14 @@ def _embed(options: argparse.Namespace) -> None:
     if options.explain is None:
         if options.plot is not None:
             options.usage_error("--plot needs --explain")
-        embed.run(options.model, options.dtype, options.weight_dtype, options.texts, options.file, options.output)
+        prompt = {"prompt_name": options.prompt_name, "prompt": options.prompt}
+        embed.run(
+            options.model, options.dtype, options.weight_dtype, prompt, options.texts, options.file, options.output
+        )
     elif options.output is not None:
         options.usage_error("--output does not go with --explain")
+    elif options.prompt is not None or options.prompt_name is not None:
+        options.usage_error("a prompt does not go with --explain")
     else:
         embed.explain(options.model, options.dtype, options.weight_dtype, options.explain, options.plot)
 

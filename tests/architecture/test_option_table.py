@@ -25,6 +25,7 @@ LISTS = {
     "cpp/src/plan/attention_plan.hpp": 1,
     "cpp/src/plan/make_plan.cpp": 1,
     "python/mha_native/_options.py": 1,
+    "python/mha_native/commands/_self_checks.py": 1,  # a call with each of them
     "python/mha_native/attention.py": 3,  # signature, documentation, body
     "python/mha_native/layers/multi_head_attention.py": 3,  # as in attention.py
     "python/mha_native/reference/attention.py": 3,  # where they have their meaning

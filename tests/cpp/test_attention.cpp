@@ -310,5 +310,24 @@ TYPED_TEST(AttentionOf, TheSameBitsOnAnyNumberOfThreads) {
     });
 }
 
+TEST(Attention, ANanInAnyColumnOfAMaskedValueStaysBehindTheMask) {
+  constexpr Index queries = 6, keys = 9, width = 7;
+  const auto q = Array<float>::random({queries, width}, 1), k = Array<float>::random({keys, width}, 2);
+  const auto value = Array<float>::random({keys, width}, 3);
+  bool mask[keys];
+  for (Index i = 0; i < keys; ++i) mask[i] = i != 4;
+  AttentionOptions options;
+  options.attn_mask = TensorView(mask, {1, keys});
+  auto expected = nans<float>({queries, width});
+  scaled_dot_product_attention(q.view(), k.view(), value.view(), expected.view(), {}, options);
+  for (Index column = 0; column < width; ++column) {
+    auto spoiled = value;
+    spoiled.data()[4 * width + column] = std::numeric_limits<float>::quiet_NaN();
+    auto out = nans<float>({queries, width});
+    scaled_dot_product_attention(q.view(), k.view(), spoiled.view(), out.view(), {}, options);
+    expect_close(out.data(), {expected.data().begin(), expected.data().end()}, tolerance<float>(width, keys, 4));
+  }
+}
+
 }  // namespace
 }  // namespace mha

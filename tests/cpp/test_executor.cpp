@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cfenv>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -55,6 +56,16 @@ void a_thread_for_each(void* state, int count, Body body, void* context) {
   for (std::thread& thread : threads) thread.join();
 }
 
+/// Threads that have been told to round upwards, by somebody else in the process.
+void rounding_upwards(void* state, int count, Body body, void* context) {
+  Record::note(state, count);
+  std::thread([&] {
+    std::fesetround(FE_UPWARD);
+    for (int i = 0; i < count; ++i) body(context, i);
+    EXPECT_EQ(std::fegetround(), FE_UPWARD);
+  }).join();
+}
+
 /// A pool that has fewer threads than it is asked to use.
 void two_threads(void* state, int count, Body body, void* context) {
   Record::note(state, count);
@@ -99,7 +110,7 @@ std::vector<float> results(int num_threads) {
 
 TEST(Executor, TheBitsAreThoseOfTheLibrarysOwnThreads) {
   const std::vector<float> expected = results(1);
-  for (const auto run : {one_after_another, from_the_last, a_thread_for_each, two_threads}) {
+  for (const auto run : {one_after_another, from_the_last, a_thread_for_each, two_threads, rounding_upwards}) {
     for (int num_threads : {0, 1, 2, 3, 7}) {
       Record record;
       const ExecutorScope scope({run, &record, 4});

@@ -166,6 +166,19 @@ TEST(KVCache, WrongSizes) {
   EXPECT_THROW(KVCache({1, 1, Index{1} << 62, 1}), AllocationError);
 }
 
+TEST(KVCache, ALongSequenceAndAnEmptyOneChangePlaces) {
+  KVCache cache = make_cache<float>();
+  const auto key = Array<float>::random({B, Hk, 5, D}, 1), value = Array<float>::random({B, Hk, 5, Dv}, 2);
+  const std::int64_t lengths[B] = {5, 0, 3}, index[B] = {1, 0, 2};
+  cache.append(key.view(), value.view(), lengths);
+  cache.reorder(index);
+  EXPECT_EQ(lengths_of(cache), (std::vector<std::int64_t>{0, 5, 3}));
+  for (Index t = 0; t < 5; ++t) {
+    EXPECT_TRUE(is_token<float>(cache.keys(), 1, t, key.view(), 0, t)) << "token " << t;
+    EXPECT_TRUE(is_token<float>(cache.values(), 1, t, value.view(), 0, t)) << "token " << t;
+  }
+}
+
 TEST(KVCache, TakesWhatFitsAndNoTokenMore) {
   KVCache cache = make_cache<float>();
   const auto key = Array<float>::random({B, Hk, kCapacity + 1, D}, 1);
@@ -190,7 +203,7 @@ TEST(KVCache, TakesWhatFitsAndNoTokenMore) {
   refused("got 3 for sequence 1", [&] { cache.append(first(key.view(), 2), first(value.view(), 2), more_than_given); });
 
   const std::int64_t counts[B] = {12, 4, 0}, index[B] = {0, 1, B};
-  refused("sequence 1 has 3 tokens to take back; got 4", [&] { cache.rollback(counts); });
+  refused("sequence 1 has 3 tokens", [&] { cache.rollback(counts); });
   refused("sequence 2 has 0 tokens", [&] { cache.rollback(1); });
   refused("got 3 for sequence 2", [&] { cache.reorder(index); });
 }
@@ -254,6 +267,19 @@ TEST(LayerCache, ResultsOverTheCache) {
                {"out must not overlap the cache"});
   expect_words(message_of<std::invalid_argument>([&] { s.layer.attend(x, s.cache, out); }),
                {"out must not overlap the cache"});
+}
+
+TEST(LayerCache, PaddingSeesNoKey) {
+  Step step;
+  auto out = nans<float>({B, Step::T, Step::E});
+  const std::int64_t lengths[B] = {2, 0, 5};
+  step.layer.forward(step.x.view(), step.x.view(), step.x.view(), step.cache, out.view(), {}, {}, lengths);
+  for (Index b = 0; b < B; ++b)
+    for (Index t = 0; t < Step::T; ++t) {
+      const float* const row = out.data().data() + (b * Step::T + t) * Step::E;
+      const bool is_zero = std::all_of(row, row + Step::E, [](float element) { return element == 0; });
+      EXPECT_EQ(is_zero, t >= lengths[b]) << "row " << t << " of sequence " << b;
+    }
 }
 
 TEST(LayerCache, WindowsAndBiasesSeeDifferencesOfPositions) {

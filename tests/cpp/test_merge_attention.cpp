@@ -274,6 +274,20 @@ TYPED_TEST(MergeOf, TheSameBitsOnAnyThreadsAndAlone) {
   }
 }
 
+TEST(MergeStrides, WideRowsWhoseColumnsAreNoNeighbours) {
+  constexpr Index rows = 3, columns = 300;
+  const auto one = Array<float>::random({rows, columns}, 1), two = Array<float>::random({rows, columns}, 2);
+  const auto lse = Array<float>::random({rows}, 3);
+  const TensorView outs[] = {one.view(), two.view()}, lses[] = {lse.view(), lse.view()};
+  auto dense = nans<float>({rows, columns}), spread = nans<float>({rows, columns, 2});
+  merge_attention(outs, lses, 2, dense.view());
+  merge_attention(outs, lses, 2, MutableTensorView(spread.data().data(), {rows, columns}, {2 * columns, 2}));
+  for (std::size_t i = 0; i < dense.data().size(); ++i) {
+    EXPECT_EQ(spread.data()[2 * i], dense.data()[i]) << "element " << i;
+    EXPECT_TRUE(std::isnan(spread.data()[2 * i + 1])) << "behind element " << i;
+  }
+}
+
 TEST(MergeValidation, WhatIsRefused) {
   constexpr Index B = 2, Tq = 5, Dv = 4;
   Shards<float> shards(3, B, 1, Tq, Dv);

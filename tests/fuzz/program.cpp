@@ -2,8 +2,8 @@
 //
 //   mha_fuzz [--seed N] [--calls N] [--seconds N]
 //
-// What it finds it prints, with the arguments that repeat it: --seed of the round, --calls 1. With MHA_FUZZ_TRACE set it
-// prints those before each round, so that the last of them belong to a crash.
+// What it finds it prints, with the arguments that repeat it: --seed of the round, --calls 1. With MHA_FUZZ_TRACE set
+// it prints those before each round, so that the last of them belong to a crash.
 #include <unistd.h>
 
 #include <chrono>

@@ -13,6 +13,9 @@ import pytest
 # turns milliseconds into seconds. It reads this when NumPy is loaded.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
+# The name of a directory that is missing is not looked up on the network.
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
 # Several processes run tests at once. The idle threads of one must not spin on processors that the others compute on:
 # with spinning the suite takes twice as much processor time.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")

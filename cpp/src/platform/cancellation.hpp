@@ -15,7 +15,7 @@ class PacedClock {
   std::int64_t read();
 
  private:
-  int tasks_left_ = 2;  // a call of one task does not look at all
+  int tasks_left_ = 9;  // a small call, of one task for each of 8 heads, does not look at all
   std::int64_t last_look_ = 0;
 };
 

@@ -19,7 +19,7 @@ struct Phase {
 /// workers take the tasks of a phase in rising order, each its next one when it is free. The threads are those of the
 /// calling thread's ExecutorScope if there is one, otherwise those that the build was configured with; with OpenMP all
 /// phases are one parallel region. Runs everything on the calling thread inside another parallel region, and in a
-/// forked child. The calling thread must have a FloatingPointState; all other threads get one.
+/// forked child. The calling thread has a FloatingPointState from its function of api/; all others get one here.
 /// @throws Cancelled when all workers are done, if the calling thread's CancellationScope ended the call: then tasks were
 ///   left out
 void run_phases(const Phase* phases, int count, int threads);

@@ -6,9 +6,10 @@ import os
 import sys
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO, TypeAlias
 
 import numpy as np
 
@@ -18,15 +19,25 @@ from .errors import CLEAR_LINE, UserError, complain, reason
 from .output import Array, JsonLines, Npy, Sink, is_stream, refuse_to_replace, written
 from .show_heads import MAX_DRAWN, draw_heads, print_heads
 
+Encode: TypeAlias = Callable[[Iterable[str]], Iterator[Array]]  # texts to their embeddings, some at a time
+
 MAX_COMPLAINTS = 10  # messages about lines that are not UTF-8; further lines are only counted
 PATIENCE = 0.5  # seconds before the progress bar appears
 PAUSE = 0.1  # seconds between two updates of the progress bar
 
 
 def run(
-    directory: str, dtype: str, weight_dtype: str | None, texts: list[str], path: str | None, output: str | None
+    directory: str,
+    dtype: str,
+    weight_dtype: str | None,
+    prompt: Mapping[str, Any],
+    texts: list[str],
+    path: str | None,
+    output: str | None,
 ) -> None:
     """Embeddings of `texts`, or if there is a `path` of the lines of that file, one after another to `output`.
+
+    `prompt` has the arguments of `SentenceEncoder.encode_batches` by that say what stands before each of them.
 
     Raises
     ------
@@ -43,14 +54,15 @@ def run(
             file = _standard_input() if path == "-" else stack.enter_context(_opened(path))
             source = Texts(file, f"{path}, line", _size_of(file))
         model = load(directory, dtype, weight_dtype)
+        encode = partial(model.encode_batches, **{name: given for name, given in prompt.items() if given is not None})
         if output is None:
-            _write(model, source, JsonLines(sys.stdout.write), Progress(is_wanted=not sys.stdout.isatty()))
+            _write(encode, source, JsonLines(sys.stdout.write), Progress(is_wanted=not sys.stdout.isatty()))
             return
         is_whole_file = not is_stream(output)
         with written(output) as target:
             is_npy = output.endswith(".npy")
             sink = Npy(target, model.embed_dim) if is_npy else JsonLines(lambda line: target.write(line.encode()))
-            _write(model, source, sink, Progress())
+            _write(encode, source, sink, Progress())
     if is_whole_file:  # a pipe may be standard output, and gets nothing but the lines
         print(f"{source.count:,} embeddings of {model.embed_dim} features: {output}")
 
@@ -165,7 +177,7 @@ class Progress:
             sys.stderr.flush()
 
 
-def _write(model: SentenceEncoder, source: Texts, sink: Sink, progress: Progress) -> None:
+def _write(encode: Encode, source: Texts, sink: Sink, progress: Progress) -> None:
     pending: deque[str] = deque()  # texts that were read and are not embedded yet
     count = num_bad = first_bad = 0  # embeddings; those that are not finite; the first of those, counted from 1
 
@@ -175,7 +187,7 @@ def _write(model: SentenceEncoder, source: Texts, sink: Sink, progress: Progress
             yield text
 
     try:
-        for rows in _embedded(model, remembered()):
+        for rows in _embedded(encode, remembered()):
             sink.write([pending.popleft() for _ in rows], rows)
             bad = np.flatnonzero(~np.isfinite(rows).all(axis=1))
             if bad.size:
@@ -191,14 +203,14 @@ def _write(model: SentenceEncoder, source: Texts, sink: Sink, progress: Progress
         complain(f"the embedding of {source.place} {first_bad} is not finite{more}")
 
 
-def _embedded(model: SentenceEncoder, texts: Iterable[str]) -> Iterator[Array]:
+def _embedded(encode: Encode, texts: Iterable[str]) -> Iterator[Array]:
     with _errors_of_tokens():
-        yield from model.encode_batches(texts)
+        yield from encode(texts)
 
 
 @contextlib.contextmanager
 def _errors_of_tokens() -> Iterator[None]:
-    """As UserError: a tokenizer that fails, or that has tokens beyond the table of the model."""
+    """As UserError: a tokenizer that fails, tokens beyond the table of the model, a prompt that it does not have."""
     try:
         yield
     except ValueError as error:

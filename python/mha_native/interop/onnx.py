@@ -165,13 +165,16 @@ def onnx_attention(
             masks["attn_mask"] = masks["attn_mask"].astype(wide, copy=False)
 
     out = np.empty((batch, query_length, heads, value.shape[3]), query.dtype) if Q.ndim == 3 else None
-    with in_the_name_of(FUNCTION, query="Q", key="K", value="V"):
+    try:
         y = scaled_dot_product_attention(
             query, key, value, **scores, **masks, out=None if out is None else out.swapaxes(1, 2)
         )
         if mode < _FIRST_MASKED_MODE:
             masks = {}  # in these modes padded keys have a score, too
         qk = attention_weights(query, key, stage=_STAGES[mode], **scores, **masks)
+    except Exception:  # seldom; around every call the statement below takes a tenth of a small one
+        with in_the_name_of(FUNCTION, query="Q", key="K", value="V"):
+            raise
     if out is not None:
         y = out.reshape(*out.shape[:2], out.shape[2] * out.shape[3])
     return y.astype(dtype, copy=False), *present, qk.astype(dtype, copy=False)

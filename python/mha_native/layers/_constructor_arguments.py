@@ -35,10 +35,6 @@ class LayerArguments(TypedDict, total=False):
     seed: Seed
 
 
-# Those of them that are a bool.
-LAYER_FLAGS = frozenset({"norm_first", "bias"})
-
-
 def checked_size(function: str, name: str, size: int) -> int:
     """The size that a caller gave, as an int of at least 1."""
     return checked_integer(function, name, size, 1)

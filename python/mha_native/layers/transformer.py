@@ -13,7 +13,7 @@ from .._arrays import Tensor, like, to_numpy
 from .._messages import in_the_name_of, rename_arguments
 from .._options import SCORE_OPTIONS, ModelOptions, ScoreOptions, core_options
 from ..kv_cache import KVCache, cores_of_caches
-from ._constructor_arguments import LAYER_FLAGS, LayerArguments, Seed, WeightDType, checked_generator, checked_size
+from ._constructor_arguments import LayerArguments, Seed, WeightDType, checked_generator, checked_size
 from ._layer_options import checked_layer_options, merged_options
 from ._module_state import ModuleState
 from ._snapshots import composed
@@ -244,9 +244,6 @@ class TransformerStack(ModuleState):
         name, sizes = type(self).__name__, (embed_dim, num_heads, feedforward_dim)
         count = checked_size(name, "num_layers", num_layers)
         final_norm = _core.boolean(name, "final_norm", final_norm)
-        for argument, value in arguments.items():
-            if argument in LAYER_FLAGS:
-                _core.boolean(name, argument, value)
         arguments["seed"] = checked_generator(name, arguments.get("seed"))  # which goes on from layer to layer
         with in_the_name_of(name):
             self.layers = tuple(self._layer_type(*sizes, **arguments) for _ in range(count))

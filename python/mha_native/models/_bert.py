@@ -19,7 +19,7 @@ from ..layers.feed_forward import Sizes as FeedForwardSizes
 from ..layers.layer_norm import LayerNorm
 from ..layers.multi_head_attention import MultiHeadAttention
 from ..layers.transformer import stack_of
-from ._model_files import FUNCTION, read_json, read_size
+from ._model_files import FUNCTION, read_choice, read_json, read_size
 
 # Activations: the name in config.json, and the name in the core.
 _ACTIVATIONS = {
@@ -27,6 +27,13 @@ _ACTIVATIONS = {
     "gelu": "gelu",
     "gelu_new": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
+}
+
+# Entries of config.json that change what a model computes, and are empty or absent in one that is computed here.
+_NOT_COMPUTED = {
+    "auto_map": "the model has code of its own",
+    "quantization_config": "weights must be in float32, float16 or bfloat16",
+    "pruned_heads": "every layer must have all its heads",
 }
 
 
@@ -68,7 +75,7 @@ class BertConfig(NamedTuple):
 
 
 def read_config(path: Path) -> BertConfig:
-    """The sizes in config.json.
+    """The sizes in config.json, which has no adapter beside it.
 
     Raises
     ------
@@ -76,19 +83,16 @@ def read_config(path: Path) -> BertConfig:
         If the model is of another kind, or computes what is not computed here.
     """
     values = read_json(path, dict)
-
-    def choose(name: str, default: object, *allowed: object) -> Any:
-        value = values.get(name, default)
-        if value not in allowed or type(value) is not type(allowed[0]):
-            expected = " or ".join(map(repr, allowed))
-            raise ValueError(f"{FUNCTION}: {path}: {name} must be {expected}; got {shown(value)}")
-        return value
-
-    choose("model_type", None, "bert")
-    choose("position_embedding_type", "absolute", "absolute")
-    choose("is_decoder", False, False)
-    choose("add_cross_attention", False, False)
-    activation = _ACTIVATIONS[choose("hidden_act", "gelu", *_ACTIVATIONS)]
+    if (adapter := path.with_name("adapter_config.json")).exists():
+        raise ValueError(f"{FUNCTION}: {adapter} changes the weights; merge the adapter into the model, and save that")
+    read_choice(path, values, "model_type", None, "bert")
+    read_choice(path, values, "position_embedding_type", "absolute", "absolute")
+    read_choice(path, values, "is_decoder", False, False)
+    read_choice(path, values, "add_cross_attention", False, False)
+    for name, what in _NOT_COMPUTED.items():
+        if values.get(name):
+            raise ValueError(f"{FUNCTION}: {path}: {name} must be absent, since {what}; got {shown(values[name])}")
+    activation = _ACTIVATIONS[read_choice(path, values, "hidden_act", "gelu", *_ACTIVATIONS)]
     eps = values.get("layer_norm_eps", 1e-12)  # the default of the family
     if type(eps) is not float or not 0 < eps < math.inf:
         raise ValueError(f"{FUNCTION}: {path}: layer_norm_eps must be a positive number; got {shown(eps)}")

@@ -9,27 +9,28 @@ from numpy.typing import NDArray
 
 from .._messages import MOST_LISTED, listed, shown
 from ._model_files import FUNCTION
-from ._safetensors import READABLE, SafetensorsFile
+from ._safetensors import READABLE
+from ._weight_files import open_weights
 
 
 class Checkpoint:
-    """The tensors of a safetensors file, by the names of `shapes`, each read when it is asked for.
+    """The tensors in the files of a folder, by the names of `shapes`, each read when it is asked for.
 
     A context manager. All names, shapes and dtypes have been checked when it opens, so that nothing is half-loaded.
-    In the file names may begin with ``bert.``, and norms may have their old names, ``gamma`` and ``beta``. Where a file
-    has a tensor by two of these names, both must hold the same numbers.
+    In the files names may begin with ``bert.``, and norms may have their old names, ``gamma`` and ``beta``. Where there
+    is a tensor by two of these names, both must hold the same numbers.
 
     Raises
     ------
     OSError
-        If the file cannot be opened or read.
+        If there is no file, or it cannot be opened or read.
     ValueError
-        If the file is damaged, or does not hold all tensors in their shapes: one message names them all. For a single
+        If a file is damaged, or they do not hold all tensors in their shapes: one message names them all. For a single
         tensor when it is read, if its numbers are not all finite, or differ between its two names.
     """
 
-    def __init__(self, path: Path, shapes: Iterable[tuple[str, tuple[int, ...]]]) -> None:
-        self._file = SafetensorsFile(path)
+    def __init__(self, folder: Path, shapes: Iterable[tuple[str, tuple[int, ...]]]) -> None:
+        self._file = open_weights(folder)
         try:
             self._names = self._checked_names(shapes)  # name in the model -> names in the file
         except BaseException:

@@ -1,11 +1,11 @@
 """Files of a pretrained model: opened, read up to a limit, and JSON whose entries are checked."""
 
 import json
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path, PurePath
 from typing import Any
 
-from .._messages import shown
+from .._messages import listed, shown
 
 FUNCTION = "SentenceEncoder.from_pretrained"  # which error messages begin with
 
@@ -13,6 +13,8 @@ FUNCTION = "SentenceEncoder.from_pretrained"  # which error messages begin with
 MAX_JSON_BYTES = 1 << 24
 
 MAX_SIZE = (1 << 63) - 1  # the largest number that the core takes for a size
+
+_LONGEST_NAME = 255  # characters of the name of a file or folder: no file system of Linux has longer ones
 
 
 def require_file(path: Path) -> Path:
@@ -54,3 +56,31 @@ def read_size(path: Path, values: Mapping[str, Any], name: str, default: int | N
     if value > MAX_SIZE:
         raise ValueError(f"{FUNCTION}: {path}: {name} must be at most 2^63 - 1; got {shown(value)}")
     return value
+
+
+def read_flag(path: Path, values: Mapping[str, Any], name: str, default: bool) -> bool:
+    """The entry `name` of what was read from `path`: true or false."""
+    return bool(read_choice(path, values, name, default, True, False))
+
+
+def read_choice(path: Path, values: Mapping[str, Any], name: str, default: object, *allowed: object) -> Any:
+    """The entry `name` of what was read from `path`: one of `allowed`, which are of one type."""
+    value = values.get(name, default)
+    if value not in allowed or type(value) is not type(allowed[0]):
+        expected = " or ".join(map(repr, allowed))
+        raise ValueError(f"{FUNCTION}: {path}: {name} must be {expected}; got {shown(value)}")
+    return value
+
+
+def refuse_other_keys(path: Path, values: Mapping[str, Any], known: Collection[str]) -> None:
+    """ValueError if what was read from `path` has an entry that is not `known`: nobody knows what it changes."""
+    if others := [name for name in values if name not in known]:
+        raise ValueError(f"{FUNCTION}: {path} has what is not known here: {listed(others)}")
+
+
+def is_below(name: object) -> bool:
+    """Whether a path in a file leads to no other place than below where it starts."""
+    if not isinstance(name, str) or len(name) > _LONGEST_NAME or not name.isprintable():
+        return False
+    path = PurePath(name)
+    return not path.is_absolute() and ".." not in path.parts and path != PurePath()

@@ -1,79 +1,94 @@
-"""Files of sentence-transformers beside a model: the most tokens of a text, and how their vectors become one."""
+"""Files beside a transformer that say what of a text it reads: how many tokens, and whether in lower case."""
 
-from pathlib import Path, PurePath
-from typing import NamedTuple
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from .._messages import listed, shown
-from ._model_files import FUNCTION, read_json, read_size
+from .._messages import shown
+from ._model_files import FUNCTION, read_choice, read_flag, read_json, read_size, refuse_other_keys
 
-_POOLING_MODES = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls"}
+# What sentence-transformers calls its settings of a transformer: the first one that is there counts.
+_FILE_NAMES = [
+    f"sentence_{family}_config.json"
+    for family in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+]
 
-_LONGEST_NAME = 255  # characters of a folder's name: no file system of Linux has longer ones
+# What is there since version 5.4, if the model does what is computed here.
+_TEXTS = {"method": "forward", "method_output_name": "last_hidden_state"}
+_UNSET = ("processing_kwargs", "query_length", "document_length", "query_expansion", "tokenizer_name_or_path")
+
+# Arguments of functions of transformers, and those of them that have no effect on what is computed here.
+_ARGUMENTS = ("model_args", "tokenizer_args", "config_args", "model_kwargs", "processor_kwargs", "config_kwargs")
+_WITHOUT_EFFECT = {"trust_remote_code", "add_pooling_layer", "attn_implementation", "dtype", "torch_dtype"}
+
+_KNOWN = {
+    "max_seq_length", "do_lower_case", "transformer_task", "modality_config", "module_output_name", "unpad_inputs",
+    *_UNSET, *_ARGUMENTS,
+}  # fmt: skip
 
 
 class SentenceConfig(NamedTuple):
-    """What modules.json, 1_Pooling/config.json and sentence_bert_config.json say. Each of them may be absent.
-
-    The folder that modules.json has for the Pooling must be there.
-    """
+    """What of a text counts."""
 
     max_seq_length: int
     lower_case: bool
-    pooling: str  # "mean", or "cls": the first token
-    normalize: bool
+    tokenizer: Mapping[str, Any]  # tokenizer_config.json, or nothing
 
 
-def read_sentence_config(directory: Path, max_positions: int) -> SentenceConfig:
-    """Read the files. Defaults without them: all positions, the mean of the tokens, scaled to length 1."""
-    pooling, normalize = "mean", True
-    if (path := directory / "modules.json").exists():
-        folder, normalize = _read_modules(path)
-        pooling = _read_pooling(directory / folder / "config.json")
-    elif (path := directory / "1_Pooling" / "config.json").exists():
-        pooling = _read_pooling(path)
+def read_sentence_config(folder: Path, max_positions: int, is_listed: bool) -> SentenceConfig:
+    """Read the files in the folder of a transformer that has so many positions.
 
-    length, lower_case = max_positions, False
-    if (path := directory / "sentence_bert_config.json").exists():
+    The settings of sentence-transformers count if modules.json lists the transformer. Their `max_seq_length` comes
+    first, then `model_max_length` of tokenizer_config.json, as far as there are positions, then all positions.
+
+    Raises
+    ------
+    OSError
+        If a file cannot be read.
+    ValueError
+        If it says what cannot be, or what is not computed.
+    """
+    lower_case, path = False, folder / "tokenizer_config.json"
+    tokenizer = read_json(path, dict) if path.exists() else {}
+    length = _tokenizer_length(path, tokenizer, max_positions)
+    paths = [folder / name for name in _FILE_NAMES if is_listed and (folder / name).exists()]
+    if paths:
+        path = paths[0]
         values = read_json(path, dict)
+        _check_computed(path, values)
+        lower_case = read_flag(path, values, "do_lower_case", False)
         if values.get("max_seq_length") is not None:
             length = read_size(path, values, "max_seq_length")
-        lower_case = values.get("do_lower_case") is True
-    if length > max_positions:
-        raise ValueError(
-            f"{FUNCTION}: {path}: max_seq_length must be at most max_position_embeddings, {max_positions}; got {length}"
-        )
-    return SentenceConfig(length, lower_case, pooling, normalize)
+            if length > max_positions:
+                raise ValueError(
+                    f"{FUNCTION}: {path}: max_seq_length must be at most max_position_embeddings, {max_positions}; "
+                    f"got {length}"
+                )
+    return SentenceConfig(length, lower_case, tokenizer)
 
 
-def _read_modules(path: Path) -> tuple[str, bool]:
-    """The folder of the pooling, and whether embeddings are scaled to length 1."""
-    modules = read_json(path, list)
-    entries = [entry if isinstance(entry, dict) else {} for entry in modules]
-    kinds = [str(entry.get("type")).rpartition(".")[2] for entry in entries]
-    if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
-        raise ValueError(
-            f"{FUNCTION}: {path} must list Transformer, Pooling and perhaps Normalize; got {listed(kinds) or 'nothing'}"
-        )
-    beside, folder = entries[0].get("path"), entries[1].get("path")
-    if beside != "":
-        raise ValueError(f"{FUNCTION}: {path} must have the Transformer beside it; got {shown(beside)}")
-    if not isinstance(folder, str) or len(folder) > _LONGEST_NAME or not _is_below(folder):
-        raise ValueError(f"{FUNCTION}: {path} must have the Pooling in a folder below it; got {shown(folder)}")
-    return folder, len(kinds) == 3
+def _tokenizer_length(path: Path, values: Mapping[str, Any], max_positions: int) -> int:
+    """The most tokens, of which transformers writes 10^30 where it knows no limit."""
+    length = values.get("model_max_length", values.get("max_len"))  # the latter is its old name
+    if length is None:
+        return max_positions
+    if type(length) not in (int, float) or not length >= 1 or min(length, max_positions) % 1:
+        raise ValueError(f"{FUNCTION}: {path}: model_max_length must be an integer of at least 1; got {shown(length)}")
+    return int(min(length, max_positions))
 
 
-def _is_below(folder: str) -> bool:
-    """Whether a path leads to no other place than below where it starts."""
-    path = PurePath(folder)
-    return folder.isprintable() and not path.is_absolute() and ".." not in path.parts and path != PurePath()
-
-
-def _read_pooling(path: Path) -> str:
-    values = read_json(path, dict)
-    modes = [name for name, on in values.items() if name.startswith("pooling_mode_") and on is True]
-    if len(modes) != 1 or modes[0] not in _POOLING_MODES:
-        raise ValueError(
-            f"{FUNCTION}: {path} must choose {' or '.join(_POOLING_MODES)}, and nothing else; "
-            f"got {listed(modes) or 'none'}"
-        )
-    return _POOLING_MODES[modes[0]]
+def _check_computed(path: Path, values: Mapping[str, Any]) -> None:
+    """ValueError if a setting of sentence-transformers asks for what is not computed here."""
+    refuse_other_keys(path, values, _KNOWN)
+    read_choice(path, values, "transformer_task", "feature-extraction", "feature-extraction")
+    read_choice(path, values, "module_output_name", "token_embeddings", "token_embeddings")
+    modalities = values.get("modality_config", {"text": _TEXTS})
+    if not isinstance(modalities, dict) or modalities.get("text") != _TEXTS:
+        raise ValueError(f"{FUNCTION}: {path}: modality_config must have text as {_TEXTS}; got {shown(modalities)}")
+    for name in _UNSET:
+        if values.get(name):
+            raise ValueError(f"{FUNCTION}: {path}: {name} must be absent; got {shown(values[name])}")
+    for name in _ARGUMENTS:
+        arguments = values.get(name) or {}
+        if not isinstance(arguments, dict) or not arguments.keys() <= _WITHOUT_EFFECT:
+            raise ValueError(f"{FUNCTION}: {path}: {name} must be empty; got {shown(arguments)}")

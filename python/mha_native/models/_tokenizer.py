@@ -1,13 +1,23 @@
 """tokenizer.json: from texts to tokens, by the library tokenizers."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
-from .._messages import listed
+from .._messages import listed, shown
 from ._long_texts import LongTexts
 from ._model_files import FUNCTION, require_file
 from ._sentence_files import SentenceConfig
+
+# What tokenizer_config.json calls a property of the normalizer of BERT. tokenizer.json has it, too, and must agree,
+# since the former counts for these classes of transformers.
+_NORMALIZER = {
+    "do_lower_case": "lowercase",
+    "strip_accents": "strip_accents",
+    "tokenize_chinese_chars": "handle_chinese_chars",
+}
+_BERT_CLASSES = (None, "BertTokenizer", "BertTokenizerFast")
 
 
 class Tokenizer:
@@ -22,10 +32,10 @@ class Tokenizer:
         if the library fails, which it does late for some damaged files.
     """
 
-    def __init__(self, path: Path, vocab_size: int, config: SentenceConfig) -> None:
+    def __init__(self, folder: Path, vocab_size: int, config: SentenceConfig, needs_first_token: bool) -> None:
         import tokenizers  # type: ignore[import-not-found, unused-ignore]
 
-        require_file(path)
+        path = require_file(folder / "tokenizer.json")
         with _library_errors(f"{FUNCTION}: {path} is no valid tokenizer"):
             library = tokenizers.Tokenizer.from_file(str(path))
             num_tokens, num_special = library.get_vocab_size(), library.num_special_tokens_to_add(False)
@@ -38,30 +48,62 @@ class Tokenizer:
                 f"{FUNCTION}: max_seq_length must leave room beside {num_special} special tokens; "
                 f"got {config.max_seq_length}"
             )
-        if config.pooling == "cls" and num_special == 0:
+        if needs_first_token and num_special == 0:
             raise ValueError(f"{FUNCTION}: {path} adds no first token, which the pooling asks for")
+        _check_agreement(folder, library, config.tokenizer)
         with _library_errors(f"{FUNCTION}: {path} is no valid tokenizer"):
             library.no_padding()
             library.enable_truncation(config.max_seq_length)
             self._long_texts = LongTexts(library, config.max_seq_length)
+            if config.lower_case:  # one character for another, which leaves the beginnings of texts what they are
+                steps = [tokenizers.normalizers.Lowercase()] + [library.normalizer] * (library.normalizer is not None)
+                library.normalizer = tokenizers.normalizers.Sequence(steps)
+            added = library.get_added_tokens_decoder().items()
+        self._special = frozenset(number for number, token in added if token.special)
         self._library = library
-        self._lower_case = config.lower_case
 
     def encode(self, text: str) -> tuple[list[int], list[str]]:
         """The tokens of a text: their numbers, and as the tokenizer writes them."""
         with _library_errors("SentenceEncoder: the tokenizer failed"):
-            encoding = self._library.encode(self._prepared(text))
+            encoding = self._library.encode(self._long_texts.beginning(text))
             return encoding.ids, encoding.tokens
 
     def encode_batch(self, texts: list[str]) -> Iterator[list[int]]:
         """The tokens of each text."""
         with _library_errors("SentenceEncoder: the tokenizer failed"):
-            encodings = self._library.encode_batch_fast([self._prepared(text) for text in texts])
+            encodings = self._library.encode_batch_fast([self._long_texts.beginning(text) for text in texts])
         for encoding in encodings:
             yield encoding.ids
 
-    def _prepared(self, text: str) -> str:
-        return self._long_texts.beginning(text.lower() if self._lower_case else text)
+    def prompt_length(self, prompt: str) -> int:
+        """The tokens of a prompt, special ones before it included, that a text begins with whose prompt it is."""
+        with _library_errors("SentenceEncoder: the tokenizer failed"):
+            encoding = self._library.encode(self._long_texts.beginning(prompt))
+        if not encoding.ids:
+            return 0
+        ends_special = encoding.special_tokens_mask[-1] == 1 or encoding.ids[-1] in self._special
+        return len(encoding.ids) - ends_special
+
+
+def _check_agreement(folder: Path, library: Any, values: Mapping[str, Any]) -> None:
+    """ValueError if tokenizer_config.json says something else than tokenizer.json, or what is not computed."""
+    from tokenizers import normalizers
+
+    path = folder / "tokenizer_config.json"
+    side = values.get("truncation_side", library.truncation["direction"] if library.truncation else "right")
+    if side != "right":
+        raise ValueError(f"{FUNCTION}: {path}: truncation_side must be 'right'; got {shown(side)}")
+    if values.get("tokenizer_class") not in _BERT_CLASSES or not isinstance(
+        library.normalizer, normalizers.BertNormalizer
+    ):
+        return
+    for name, ours in _NORMALIZER.items():
+        expected = getattr(library.normalizer, ours)
+        if name in values and values[name] is not expected:
+            raise ValueError(
+                f"{FUNCTION}: {path}: {name} must be {expected}, as the normalizer of tokenizer.json has it; "
+                f"got {shown(values[name])}"
+            )
 
 
 @contextlib.contextmanager

@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from os import PathLike
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,11 +10,17 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from .. import _core
 from .._dtypes import checked_dtype
-from .._messages import in_the_name_of, listed, name_of_type, shown
+from .._messages import in_the_name_of, shown
 from ..layers._constructor_arguments import WeightDType, checked_size, checked_weight_dtype
+from ._batching import batches, slabs
 from ._bert import BertModel, read_config
 from ._checkpoint import Checkpoint
+from ._head import Head, read_head
+from ._hub_cache import find_directory
+from ._inputs import check_text, checked_sequences, checked_texts
 from ._model_files import FUNCTION
+from ._modules import read_modules
+from ._prompts import Settings, read_settings
 from ._sentence_files import SentenceConfig, read_sentence_config
 from ._tokenizer import Tokenizer
 
@@ -32,13 +37,13 @@ _BATCH_TOKENS = 2048
 
 
 class SentenceEncoder:
-    """Sentence embeddings: tokens, their vectors after the layers of a BERT, the mean of those, scaled to length 1.
+    """Sentence embeddings: tokens, their vectors after the layers of a BERT, and one vector from those.
 
     Made by `from_pretrained`.
 
     Parameters
     ----------
-    model, tokenizer, config
+    model, tokenizer, head, config, settings
         What `from_pretrained` reads.
 
     See Also
@@ -64,10 +69,14 @@ class SentenceEncoder:
     array([1.  , 0.78, 0.05], dtype=float32)
     """
 
-    def __init__(self, model: BertModel, tokenizer: Tokenizer, config: SentenceConfig) -> None:
+    def __init__(
+        self, model: BertModel, tokenizer: Tokenizer, head: Head, config: SentenceConfig, settings: Settings
+    ) -> None:
         self._model = model
         self._tokenizer = tokenizer
+        self._head = head
         self._config = config
+        self._settings = settings
 
     @classmethod
     def from_pretrained(
@@ -77,11 +86,16 @@ class SentenceEncoder:
 
         Parameters
         ----------
-        directory : path
-            With config.json, model.safetensors and tokenizer.json of a BERT (``model_type`` bert) with GELU or ReLU, in
-            float32, float16 or bfloat16. The files of sentence-transformers count if they are there:
-            sentence_bert_config.json (``max_seq_length``), 1_Pooling/config.json (mean or first token), modules.json
-            (whether embeddings are scaled to length 1; they are without it).
+        directory : path, or name of a model
+            With config.json, tokenizer.json and model.safetensors (or several such files with
+            model.safetensors.index.json) of a BERT (``model_type`` bert) with GELU or ReLU, in float32, float16 or
+            bfloat16. If there is modules.json, the files of sentence-transformers count, of old and new versions: the
+            pooling, Dense and Normalize modules, ``max_seq_length``, prompts, ``truncate_dim``. Without it embeddings
+            are the mean of their tokens, and are not scaled.
+
+            A str that is no directory, such as ``"BAAI/bge-small-en-v1.5"``, is looked up in the local cache of
+            Hugging Face. Only what is not there is downloaded, by huggingface_hub, if that is installed and
+            HF_HUB_OFFLINE is not set.
         dtype : {"float32", "bfloat16", "float16", "float64"}, default "float32"
             What the model is computed in, whatever its file is in: weights are converted, and those of 16 bits become
             float32 without a loss. In 16 bits it takes half the memory. Embeddings are float32 with any of them.
@@ -92,10 +106,10 @@ class SentenceEncoder:
         Raises
         ------
         FileNotFoundError, ValueError
-            If a file is missing, damaged, or describes a model of another kind, or if weights are not finite. The
+            If a file is missing, damaged, or describes what is not computed here, or if weights are not finite. The
             message names the file, and tensors with both shapes.
         OSError
-            If a file cannot be read.
+            If a file cannot be read, or a model cannot be downloaded.
         ImportError
             Without tokenizers.
         """
@@ -106,17 +120,29 @@ class SentenceEncoder:
         kind = checked_dtype(FUNCTION, dtype)
         stored = checked_weight_dtype(FUNCTION, weight_dtype, kind)
         try:
-            folder = Path(directory)
-        except Exception as error:  # whatever the object raises
+            home = find_directory(directory)
+        except TypeError as error:
             raise TypeError(f"{FUNCTION}: directory must be a path; got {shown(directory)}") from error
+        modules = read_modules(home)
+        folder, is_listed = modules[0].folder, len(modules) > 1
         config = read_config(folder / "config.json")
-        sentences = read_sentence_config(folder, config.max_positions)
-        tokenizer = Tokenizer(folder / "tokenizer.json", config.vocab_size, sentences)
-        with Checkpoint(folder / "model.safetensors", config.tensor_shapes()) as tensors:
-            return cls(BertModel(config, tensors, kind, stored), tokenizer, sentences)
+        sentences = read_sentence_config(folder, config.max_positions, is_listed)
+        settings = read_settings(home) if is_listed else Settings()
+        head = read_head(modules, config.embed_dim)
+        tokenizer = Tokenizer(folder, config.vocab_size, sentences, "cls" in head.pooling.modes)
+        with Checkpoint(folder, config.tensor_shapes()) as tensors:
+            model = BertModel(config, tensors, kind, stored)
+        return cls(model, tokenizer, Head(head), sentences, settings)
 
     def encode(
-        self, texts: str | Iterable[str], *, normalize: bool | None = None, num_threads: int | None = None
+        self,
+        texts: str | Iterable[str],
+        *,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        truncate_dim: int | None = None,
+        normalize: bool | None = None,
+        num_threads: int | None = None,
     ) -> NDArray[np.float32]:
         """Embeddings of texts.
 
@@ -124,8 +150,17 @@ class SentenceEncoder:
         ----------
         texts : str, or N of them
             An empty text is a text. Of a long one the first `max_seq_length` tokens count.
+        prompt_name : str, optional
+            The name of a prompt of the model, such as "query", which is put before each text. Default: the
+            ``default_prompt_name`` of config_sentence_transformers.json, or none.
+        prompt : str, optional
+            The prompt itself; an empty one for none.
+        truncate_dim : int, optional
+            Keep the first features alone; if there are no more, all of them. Default: as
+            config_sentence_transformers.json says.
         normalize : bool, optional
-            Scale embeddings to length 1. Default: as modules.json says; True without it.
+            Scale embeddings to length 1, what `truncate_dim` keeps of them. Default: as modules.json says, before the
+            others are left out; False without it.
         num_threads : int, optional
             Threads of the computation; default: `mha_native.num_threads`. The tokenizer has its own.
 
@@ -137,19 +172,28 @@ class SentenceEncoder:
         Raises
         ------
         TypeError, ValueError
-            If a text is no str, or holds what is no character: half of a surrogate pair. The message says which.
+            If a text is no str, or holds what is no character: half of a surrogate pair. The message says which. If the
+            model has no such prompt.
         """
         name = f"{type(self).__name__}.encode"
-        given = [texts] if isinstance(texts, str) else list(_checked_iterable(f"{name}: texts", texts))
-        embeddings = np.empty((len(given), self.embed_dim), np.float32)
+        is_one = isinstance(texts, str)
+        given = [texts] if isinstance(texts, str) else list(checked_texts(name, texts))
+        embeddings = np.empty((len(given), self._features(name, truncate_dim)), np.float32)
         first = 0
-        for rows in self._embed(name, "texts", self._tokenize(name, given), normalize, num_threads):
+        for rows in self._embed_texts(name, given, prompt_name, prompt, truncate_dim, normalize, num_threads):
             embeddings[first : first + len(rows)] = rows
             first += len(rows)
-        return embeddings[0] if isinstance(texts, str) else embeddings
+        return embeddings[0] if is_one else embeddings
 
     def encode_batches(
-        self, texts: Iterable[str], *, normalize: bool | None = None, num_threads: int | None = None
+        self,
+        texts: Iterable[str],
+        *,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        truncate_dim: int | None = None,
+        normalize: bool | None = None,
+        num_threads: int | None = None,
     ) -> Iterator[NDArray[np.float32]]:
         """The embeddings of `encode` in order, some at a time: for more texts than memory holds.
 
@@ -157,7 +201,7 @@ class SentenceEncoder:
         ----------
         texts : iterable of str
             Read as needed, and never by much further than the embeddings that have been given.
-        normalize, num_threads
+        prompt_name, prompt, truncate_dim, normalize, num_threads
             As for `encode`.
 
         Yields
@@ -166,25 +210,30 @@ class SentenceEncoder:
             Of the next n texts.
         """
         name = f"{type(self).__name__}.encode_batches"
-        sequences = self._tokenize(name, _checked_iterable(f"{name}: texts", texts))
-        return self._embed(name, "texts", sequences, normalize, num_threads)
+        return self._embed_texts(name, texts, prompt_name, prompt, truncate_dim, normalize, num_threads)
 
     def encode_tokens(
-        self, sequences: Sequence[ArrayLike], *, normalize: bool | None = None, num_threads: int | None = None
+        self,
+        sequences: Sequence[ArrayLike],
+        *,
+        truncate_dim: int | None = None,
+        normalize: bool | None = None,
+        num_threads: int | None = None,
     ) -> NDArray[np.float32]:
         """Embeddings of texts that are tokens already, for whoever has a tokenizer, or tokens that are stored.
 
         Parameters
         ----------
         sequences : N of integers [T]
-            The tokens of each text, which need not be equally many, special tokens included; they are not cut.
-        normalize, num_threads
+            The tokens of each text, which need not be equally many, special tokens and those of a prompt included; they
+            are not cut, and all are pooled.
+        truncate_dim, normalize, num_threads
             As for `encode`.
 
         Returns
         -------
         embeddings : float32 [N, E]
-            Zeros where there are no tokens.
+            Zeros where there are no tokens, or what a Dense module makes of them.
 
         Raises
         ------
@@ -192,39 +241,67 @@ class SentenceEncoder:
             If tokens are no integers, none of the model's, or more than it has positions.
         """
         name = f"{type(self).__name__}.encode_tokens"
-        given = enumerate(_checked_iterable(f"{name}: sequences", sequences))
-        tokens = [_checked_tokens(f"{name}: sequences", sequence, i) for i, sequence in given]
-        parts = list(self._embed(name, "sequences", tokens, normalize, num_threads))
-        return parts[0] if len(parts) == 1 else np.concatenate([np.empty((0, self.embed_dim), np.float32), *parts])
+        tokens = checked_sequences(f"{name}: sequences", sequences)
+        parts = list(self._embed(f"{name}: sequences", name, tokens, 0, truncate_dim, normalize, num_threads))
+        features = self._features(name, truncate_dim)
+        return parts[0] if len(parts) == 1 else np.concatenate([np.empty((0, features), np.float32), *parts])
+
+    def _embed_texts(
+        self,
+        name: str,
+        texts: Iterable[str],
+        prompt_name: str | None,
+        prompt: str | None,
+        truncate_dim: int | None,
+        normalize: bool | None,
+        num_threads: int | None,
+    ) -> Iterator[NDArray[np.float32]]:
+        """The embeddings of `texts`, some at a time."""
+        before = self._settings.prompts.chosen(name, prompt_name, prompt)
+        prompt_tokens = 0 if not before or self._head.pools_prompts else self._tokenizer.prompt_length(before)
+        tokens = self._tokenize(name, checked_texts(name, texts), before)
+        return self._embed(f"{name}: texts", name, tokens, prompt_tokens, truncate_dim, normalize, num_threads)
 
     def _embed(
         self,
+        what: str,
         name: str,
-        argument: str,
         sequences: Iterable[list[int]],
+        prompt_tokens: int,
+        truncate_dim: int | None,
         normalize: bool | None,
         num_threads: int | None,
     ) -> Iterator[NDArray[np.float32]]:
         """The embeddings of `sequences`, some at a time. They are checked as they are read, all else is here."""
+        features = self._features(name, truncate_dim)
         if normalize is not None:
             normalize = _core.boolean(name, "normalize", normalize)
         if num_threads is not None:
             num_threads = checked_size(name, "num_threads", num_threads)
-        normalize = self._config.normalize if normalize is None else normalize
-        return self._embeddings(f"{name}: {argument}", sequences, normalize, num_threads)
+        return self._embeddings(what, sequences, prompt_tokens, features, normalize, num_threads)
 
     def _embeddings(
-        self, what: str, sequences: Iterable[list[int]], normalize: bool, num_threads: int | None
+        self,
+        what: str,
+        sequences: Iterable[list[int]],
+        prompt_tokens: int,
+        features: int,
+        normalize: bool | None,
+        num_threads: int | None,
     ) -> Iterator[NDArray[np.float32]]:
-        for batch in _batches(sequences):
+        for batch in batches(sequences, _BATCH_TOKENS):
             cu_seqlens = np.zeros(len(batch) + 1, np.int64)
             np.cumsum([len(tokens) for tokens in batch], out=cu_seqlens[1:])
             tokens = np.fromiter(chain.from_iterable(batch), np.int64, cu_seqlens[-1])
             with in_the_name_of(what):
                 rows = self._model.hidden_states(tokens, cu_seqlens, num_threads)
-            if self._config.pooling == "cls":  # the mean of the first token alone
-                rows, cu_seqlens = rows[cu_seqlens[:-1]], np.arange(len(batch) + 1)
-            yield _core.mean_pool(rows, cu_seqlens, normalize, None, num_threads).astype(np.float32, copy=False)
+            yield self._head.embeddings(rows, cu_seqlens, prompt_tokens, features, normalize, num_threads)
+
+    def _features(self, name: str, truncate_dim: int | None) -> int:
+        """The features of embeddings of which so many are kept; by default as the files of the model say."""
+        if truncate_dim is None:
+            return self.embed_dim
+        return min(self._head.features, checked_size(name, "truncate_dim", truncate_dim))
 
     def attention_weights(self, text: str, *, num_threads: int | None = None) -> tuple[list[str], NDArray[np.float32]]:
         """What each token of a text attends to, in each layer and head.
@@ -232,6 +309,7 @@ class SentenceEncoder:
         Parameters
         ----------
         text : str
+            Without a prompt.
         num_threads : int, optional
             As for `encode`.
 
@@ -243,7 +321,7 @@ class SentenceEncoder:
             Rows sum to 1.
         """
         name = f"{type(self).__name__}.attention_weights"
-        _check_text(f"{name}: text", text, 0)
+        check_text(f"{name}: text", text, 0)
         if num_threads is not None:
             num_threads = checked_size(name, "num_threads", num_threads)
         ids, tokens = self._tokenizer.encode(text)
@@ -258,17 +336,28 @@ class SentenceEncoder:
         dtype : {"float32", "bfloat16", "float16", "float64"}
         """
         kind = checked_dtype("SentenceEncoder.astype", dtype)
-        return type(self)(self._model.astype(kind), self._tokenizer, self._config)
+        return type(self)(self._model.astype(kind), self._tokenizer, self._head, self._config, self._settings)
 
     @property
     def embed_dim(self) -> int:
-        """E, the features of an embedding."""
-        return self._model.config.embed_dim
+        """E, the features of an embedding, unless a call has another `truncate_dim`."""
+        kept = self._settings.truncate_dim
+        return self._head.features if kept is None else min(kept, self._head.features)
 
     @property
     def max_seq_length(self) -> int:
         """The most tokens of a text that count, its special tokens included."""
         return self._config.max_seq_length
+
+    @property
+    def prompts(self) -> dict[str, str]:
+        """What the model puts before a text, by the names that `encode` takes."""
+        return dict(self._settings.prompts.by_name)
+
+    @property
+    def similarity_fn_name(self) -> str:
+        """What compares embeddings of this model: "cosine", "dot", "euclidean" or "manhattan"."""
+        return self._settings.similarity
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -293,77 +382,16 @@ class SentenceEncoder:
     def __repr__(self) -> str:
         config = self._model.config
         return (
-            f"{type(self).__name__}(embed_dim={config.embed_dim}, num_layers={config.num_layers}, "
+            f"{type(self).__name__}(embed_dim={self.embed_dim}, num_layers={config.num_layers}, "
             f"num_heads={config.num_heads}, max_seq_length={self.max_seq_length}, "
             f"dtype={_core.dtype_name(self.dtype)!r}, weight_dtype={self.weight_dtype!r})"
         )
 
-    def _tokenize(self, name: str, texts: Iterable[str]) -> Iterator[list[int]]:
-        """The tokens of each text."""
+    def _tokenize(self, name: str, texts: Iterable[str], prompt: str) -> Iterator[list[int]]:
+        """The tokens of each text behind the prompt."""
         first = 0
-        for slab in _slabs(texts):
+        for slab in slabs(texts, _SLAB_TEXTS, _SLAB_CHARACTERS):
             for i, text in enumerate(slab):
-                _check_text(f"{name}: texts", text, first + i)
+                check_text(f"{name}: texts", text, first + i)
             first += len(slab)
-            yield from self._tokenizer.encode_batch(slab)
-
-
-def _checked_iterable(what: str, values: Iterable[Any]) -> Iterable[Any]:
-    if not isinstance(values, Iterable):
-        raise TypeError(f"{what} must be a sequence of them; got {name_of_type(values)}")
-    return values
-
-
-def _check_text(what: str, text: str, index: int) -> None:
-    if not isinstance(text, str):
-        raise TypeError(f"{what} must be str; got {name_of_type(text)} at {index}")
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise ValueError(
-            f"{what}: text {index} holds half of a surrogate pair, {text[error.start]!r}, at character {error.start}"
-        ) from None
-
-
-def _checked_tokens(what: str, sequence: ArrayLike, index: int) -> list[int]:
-    try:
-        tokens = np.asarray(sequence)
-    except Exception as error:  # rows of different length, or whatever the object raises
-        raise TypeError(f"{what} must hold integers [T]; got {shown(sequence)} at {index}") from error
-    if tokens.ndim != 1:
-        raise ValueError(f"{what}: the tokens of a text must have one axis; got {tokens.shape} at {index}")
-    ids: list[int] = tokens.tolist()
-    # Integers of more than 64 bits are objects to NumPy.
-    if ids and not np.issubdtype(tokens.dtype, np.integer) and not all(type(token) is int for token in ids):
-        raise TypeError(f"{what}: tokens must be integers; got {listed([str(tokens.dtype)])} at {index}")
-    if ids and max(max(ids), -min(ids)) >= 2**63:
-        raise ValueError(f"{what}: tokens must be integers of at most 63 bits; got larger ones at {index}")
-    return ids
-
-
-def _slabs(texts: Iterable[str]) -> Iterator[list[str]]:
-    """Texts in groups: the tokenizer is faster with many texts at once than one by one."""
-    slab: list[str] = []
-    characters = 0
-    for text in texts:
-        slab.append(text)
-        characters += len(text) if isinstance(text, str) else 0
-        if len(slab) == _SLAB_TEXTS or characters >= _SLAB_CHARACTERS:
-            yield slab
-            slab, characters = [], 0
-    if slab:
-        yield slab
-
-
-def _batches(sequences: Iterable[list[int]]) -> Iterator[list[list[int]]]:
-    """Sequences in order, in groups of at most _BATCH_TOKENS tokens. Nothing is padded, so lengths may differ."""
-    batch: list[list[int]] = []
-    tokens = 0
-    for sequence in sequences:
-        if batch and tokens + len(sequence) > _BATCH_TOKENS:
-            yield batch
-            batch, tokens = [], 0
-        batch.append(sequence)
-        tokens += len(sequence)
-    if batch:
-        yield batch
+            yield from self._tokenizer.encode_batch([prompt + text for text in slab] if prompt else slab)

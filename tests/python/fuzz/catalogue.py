@@ -522,13 +522,17 @@ def _from_pretrained(rng: Generator) -> Made:
 
 
 def _embedding_options(rng: Generator) -> Arguments:
-    return some(rng, {"normalize": True, "num_threads": 1})
+    return some(rng, {"normalize": True, "truncate_dim": 5, "num_threads": 1})
+
+
+def _prompt(rng: Generator) -> Arguments:
+    return some(rng, {"prompt": "the "} if rng.random() < 0.5 else {"prompt_name": "query"})
 
 
 @entry("SentenceEncoder.encode")
 def _encode(rng: Generator) -> Made:
     texts: Any = ["the dog", "", "a b c"] if rng.random() < 0.5 else "the dog"
-    return sentence_encoder().encode, {"texts": texts} | _embedding_options(rng)
+    return sentence_encoder().encode, {"texts": texts} | _embedding_options(rng) | _prompt(rng)
 
 
 @entry("SentenceEncoder.encode_batches")
@@ -536,7 +540,7 @@ def _encode_batches(rng: Generator) -> Made:
     def all_batches(**given: Any) -> list[Any]:
         return list(sentence_encoder().encode_batches(**given))
 
-    return all_batches, {"texts": ["the dog", "", "a b c"]} | _embedding_options(rng)
+    return all_batches, {"texts": ["the dog", "", "a b c"]} | _embedding_options(rng) | _prompt(rng)
 
 
 @entry("SentenceEncoder.encode_tokens")

@@ -211,6 +211,7 @@ REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"left_window_size": 1.5}, TypeError, "left_window_size must be an integer; got 1.5"),
     ({"scale": "1"}, TypeError, "scale must be a real number; got '1'"),
     ({"scale": float("nan")}, ValueError, "scale must be finite; got nan"),
+    ({"scale": 10**400}, ValueError, "scale must be finite"),
     ({"scale": True}, TypeError, "scale must be a real number; got True"),
     ({"softcap": -1.0}, ValueError, "softcap must be 0 or above; got -1.0"),
     ({"softcap": None}, TypeError, "softcap must be a real number; got None"),
@@ -322,6 +323,12 @@ def test_head_counts_of_other_types(change: dict[str, Any]) -> None:
     inputs, attributes = _make("plain", np.float32, 3)
     with pytest.raises((TypeError, ValueError), match=rf"^onnx_attention: {next(iter(change))} must be"):
         onnx_attention(*inputs, **attributes | change)
+
+
+def test_a_scale_that_scores_cannot_have() -> None:
+    inputs, attributes = _make("plain", np.float32, 4)
+    with pytest.raises(ValueError, match=r"^onnx_attention: scale must be .*float32.*; got 1e\+300"):
+        onnx_attention(*inputs, **attributes, scale=1e300)
 
 
 def test_flat_inputs_that_do_not_fit() -> None:

@@ -70,6 +70,9 @@ CONFIGS = [
     ("layer_norm_eps", "small"),
     ("layer_norm_eps", float("nan")),
     ("layer_norm_eps", float("inf")),
+    ("auto_map", {"AutoModel": "own_code.OwnModel"}),
+    ("quantization_config", {"quant_method": "gptq"}),
+    ("pruned_heads", {"0": [1]}),
 ]
 
 
@@ -207,26 +210,35 @@ def test_a_max_seq_length_that_cannot_be(length: Any, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "kinds",
-    [[], ["Transformer"], ["Pooling", "Transformer"], ["Transformer", "Pooling", "Dense", "Normalize"]],
-    ids=str,
+    [
+        [],
+        ["Transformer"],
+        ["Pooling", "Transformer"],
+        ["Transformer", "Pooling", "LayerNorm"],
+        ["Transformer", "Dense", "Pooling"],
+        ["Transformer", "Pooling", "Pooling"],
+        ["Transformer", "Pooling"] + ["Normalize"] * 40,
+    ],
+    ids=lambda kinds: " ".join(kinds[:4]),
 )
 def test_modules_of_another_model(kinds: list[str], tmp_path: Path) -> None:
     tiny_bert.write(tmp_path, files={"modules.json": tiny_bert.modules(*kinds)})
     assert_not_loaded(tmp_path, str(tmp_path / "modules.json"), "Transformer, Pooling", *kinds)
 
 
+@pytest.mark.parametrize("name", ["custom_st.Transformer", "Transformer", "sentence_transformersx.Transformer"])
+def test_a_module_by_somebody_else(name: str, tmp_path: Path) -> None:
+    modules = tiny_bert.modules("Transformer", "Pooling")
+    modules[0]["type"] = name
+    tiny_bert.write(tmp_path, files={"modules.json": modules})
+    assert_not_loaded(tmp_path, str(tmp_path / "modules.json"), name)
+
+
 def test_a_module_elsewhere(tmp_path: Path) -> None:
     modules = tiny_bert.modules("Transformer", "Pooling")
     modules[0]["path"] = "0_Transformer"
     tiny_bert.write(tmp_path, files={"modules.json": modules})
-    assert_not_loaded(tmp_path, str(tmp_path / "modules.json"), "0_Transformer")
-
-
-@pytest.mark.parametrize("modes", [[], ["max_tokens"], ["cls_token", "mean_tokens"], ["mean_sqrt_len_tokens"]], ids=str)
-def test_another_pooling(modes: list[str], tmp_path: Path) -> None:
-    pooling = {f"pooling_mode_{mode}": True for mode in modes} | {"pooling_mode_weightedmean_tokens": False}
-    tiny_bert.write(tmp_path, files={"1_Pooling/config.json": pooling})
-    assert_not_loaded(tmp_path, "1_Pooling", *modes)
+    assert_not_loaded(tmp_path, str(tmp_path / "0_Transformer" / "config.json"), error=FileNotFoundError)
 
 
 def test_a_tokenizer_of_another_model(tmp_path: Path) -> None:

@@ -53,11 +53,14 @@ def test_a_copy_has_the_settings_of_the_files(how: str, tmp_path: Path) -> None:
         "modules.json": tiny_bert.modules("Transformer", "Pooling"),
         "1_Pooling/config.json": {"pooling_mode_cls_token": True},
         "sentence_bert_config.json": {"max_seq_length": 7, "do_lower_case": True},
+        "config_sentence_transformers.json": {"prompts": {"query": "cat "}, "truncate_dim": 5},
     }
     model = SentenceEncoder.from_pretrained(tiny_bert.write(tmp_path, files=files))
     other = COPIES[how](model)
     assert other.max_seq_length == 7
     assert_same_bits(other.encode([*TEXTS, "THE DOG"]), model.encode([*TEXTS, "the dog"]))
+    assert_same_bits(other.encode(TEXTS, prompt_name="query"), model.encode(TEXTS, prompt_name="query"))
+    assert other.embed_dim == 5
     assert not np.allclose(np.linalg.norm(other.encode(TEXTS[3])), 1)
 
 
@@ -66,7 +69,7 @@ def test_a_copy_keeps_nothing_of_the_files(tmp_path: Path) -> None:
     model = SentenceEncoder.from_pretrained(directory)
     expected, saved = model.encode(TEXTS), pickle.dumps(model)
     del model
-    for path in directory.iterdir():
+    for path in filter(Path.is_file, directory.rglob("*")):
         path.write_text(json.dumps(None), encoding="utf-8")
     assert_same_bits(pickle.loads(saved).encode(TEXTS), expected)
 

@@ -57,6 +57,22 @@ def sentence_embedding(
     return mean / np.linalg.norm(mean) if normalize else mean
 
 
+POOLINGS = {
+    "cls": lambda rows, places: rows[0],
+    "max": lambda rows, places: rows.max(0),
+    "mean": lambda rows, places: rows.sum(0) / len(rows),
+    "mean_sqrt_len_tokens": lambda rows, places: rows.sum(0) / math.sqrt(len(rows)),
+    "weightedmean": lambda rows, places: (rows * places[:, None]).sum(0) / places.sum(),
+    "lasttoken": lambda rows, places: rows[-1],
+}
+
+
+def pooled(rows: Array, modes: list[str], prompt_tokens: int = 0) -> Array:
+    """The vectors of the tokens of a text, [T, E], as sentence-transformers makes one of them: [E len(modes)]."""
+    places = np.arange(1, len(rows) + 1)
+    return np.concatenate([POOLINGS[mode](rows[prompt_tokens:], places[prompt_tokens:]) for mode in modes])
+
+
 def _run(tensors: dict[str, Array], config: dict[str, Any], tokens: list[int]) -> tuple[Array, list[Array]]:
     x, weights = embed(tensors, config, tokens), []
     length, heads = len(tokens), config["num_attention_heads"]

@@ -17,7 +17,7 @@ Array = np.ndarray[Any, Any]
 _LONGEST_MESSAGE = 2000  # characters: eight names of tensors with their shapes, and paths
 
 
-def assert_not_loaded(directory: Path, *words: str, error: type[Exception] = ValueError) -> None:
+def assert_not_loaded(directory: str | Path, *words: str, error: type[Exception] = ValueError) -> None:
     """The model is refused with an error of exactly this type: one line that begins with the function."""
     with pytest.raises(error) as caught:
         SentenceEncoder.from_pretrained(directory)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import tokenizers
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 
 Array = np.ndarray[Any, Any]
 
@@ -81,17 +81,28 @@ def tokenizer() -> Any:
     return result
 
 
+def pooling(*modes: str, **changes: Any) -> dict[str, Any]:
+    """The contents of 1_Pooling/config.json, as sentence-transformers has written it since version 5.4."""
+    width = config()["hidden_size"]
+    return {"embedding_dimension": width, "pooling_mode": modes[0] if len(modes) == 1 else list(modes)} | changes
+
+
 def ids(text: str, max_seq_length: int = 20) -> list[int]:
     """What `tokenizer` makes of a text of words with blanks between them."""
     words = [WORDS.index(word) if word in WORDS else 1 for word in text.split()]
     return [2, *words[: max_seq_length - 2], 3]
 
 
-def modules(*kinds: str, pooling: str = "1_Pooling") -> list[dict[str, Any]]:
+def modules(*kinds: str, pooling: str = "1_Pooling", transformer: str = "") -> list[dict[str, Any]]:
     """The contents of modules.json, as sentence-transformers writes it."""
-    paths = {"Transformer": "", "Pooling": pooling}
+    paths = {"Transformer": transformer, "Pooling": pooling}
     return [
-        {"idx": i, "path": paths.get(kind, f"{i}_{kind}"), "type": f"sentence_transformers.models.{kind}"}
+        {
+            "idx": i,
+            "name": str(i),
+            "path": paths.get(kind, f"{i}_{kind}"),
+            "type": f"sentence_transformers.models.{kind}",
+        }
         for i, kind in enumerate(kinds)
     ]
 
@@ -101,14 +112,52 @@ def write(
     settings: dict[str, Any] | None = None,
     weights: dict[str, Array] | None = None,
     files: dict[str, Any] | None = None,
+    folder: str = "",
 ) -> Path:
-    """The directory of a model. `files` are written as JSON, over what there is; None: the file is left out."""
+    """The directory of a model that scales the mean of its tokens to length 1.
+
+    `files` are written as JSON, over what there is; None: the file is left out. The transformer lies in `folder`,
+    such as ``"0_Transformer/"``.
+    """
     settings = config() if settings is None else settings
-    contents = {"config.json": settings, "tokenizer.json": json.loads(tokenizer().to_str())} | (files or {})
+    contents = {
+        f"{folder}config.json": settings,
+        f"{folder}tokenizer.json": json.loads(tokenizer().to_str()),
+        "modules.json": modules("Transformer", "Pooling", "Normalize"),
+        "1_Pooling/config.json": {"pooling_mode_mean_tokens": True},
+    } | (files or {})
     for name, value in contents.items():
         path = directory / name
         path.parent.mkdir(parents=True, exist_ok=True)
         if value is not None:
             path.write_text(json.dumps(value), encoding="utf-8")
-    save_file(tensors(settings) if weights is None else weights, directory / "model.safetensors")
+    save_file(tensors(settings) if weights is None else weights, directory / folder / "model.safetensors")
     return directory
+
+
+def write_shards(directory: Path, count: int = 3) -> Path:
+    """Put the weights of the model in `directory` into several files. Returns the index."""
+    whole = directory / "model.safetensors"
+    weights, weight_map = load_file(whole), {}
+    for i in range(count):
+        part, file_name = sorted(weights)[i::count], f"model-{i + 1:05}-of-{count:05}.safetensors"
+        save_file({name: weights[name] for name in part}, directory / file_name)
+        weight_map |= dict.fromkeys(part, file_name)
+    whole.unlink()
+    index = directory / "model.safetensors.index.json"
+    index.write_text(json.dumps({"metadata": {"total_size": 1}, "weight_map": weight_map}), encoding="utf-8")
+    return index
+
+
+def write_dense(directory: Path, i: int, in_features: int, out_features: int, **values: Any) -> dict[str, Array]:
+    """Write a Dense module to the folder `i`_Dense of a model. Returns its weights."""
+    rng = np.random.default_rng(i)
+    weights = {"linear.weight": rng.standard_normal((out_features, in_features), np.float32)}
+    if values.get("bias", True):
+        weights["linear.bias"] = 3 * rng.standard_normal(out_features, np.float32)
+    folder = directory / f"{i}_Dense"
+    folder.mkdir(parents=True, exist_ok=True)
+    content = {"in_features": in_features, "out_features": out_features} | values
+    (folder / "config.json").write_text(json.dumps(content), encoding="utf-8")
+    save_file(weights, folder / "model.safetensors")
+    return weights

@@ -1,0 +1,82 @@
+"""The Dense of sentence-transformers: a linear map of an embedding, and an activation."""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .._messages import shown
+from ._activations import ACTIVATIONS, activation_of
+from ._checkpoint import Checkpoint
+from ._model_files import FUNCTION, read_choice, read_flag, read_json, read_size, refuse_other_keys
+from ._modules import check_ends
+
+_KEYS = (
+    "in_features", "out_features", "bias", "activation_function", "module_input_name", "module_output_name",
+    "use_residual",
+)  # fmt: skip
+
+
+class DenseConfig(NamedTuple):
+    """What config.json in the folder of a Dense says."""
+
+    folder: Path
+    in_features: int
+    out_features: int
+    bias: bool
+    activation: str  # its name in torch
+
+    def tensor_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Names and shapes of its tensors."""
+        shapes: dict[str, tuple[int, ...]] = {"linear.weight": (self.out_features, self.in_features)}
+        return shapes | ({"linear.bias": (self.out_features,)} if self.bias else {})
+
+
+class Dense:
+    """``activation(W x + b)`` of each vector x, in float32 whatever the model is computed in."""
+
+    def __init__(self, config: DenseConfig) -> None:
+        shapes = config.tensor_shapes()
+        with Checkpoint(config.folder, shapes.items()) as tensors:
+            self._weight = tensors["linear.weight"]
+            self._bias = tensors["linear.bias"] if config.bias else np.float32(0)
+        self._activation = config.activation
+
+    def __call__(self, vectors: NDArray[Any], num_threads: int | None) -> NDArray[np.float32]:
+        """One product for each of `vectors` [n, in_features], so that its bits do not depend on the others."""
+        activation = activation_of(self._activation)
+        results = np.empty((len(vectors), len(self._weight)), np.float32)
+        with np.errstate(all="ignore"):  # what is not finite is seen in the embedding
+            for vector, result in zip(vectors.astype(np.float32, copy=False), results, strict=True):
+                result[:] = activation(self._weight @ vector + self._bias)
+        return results
+
+
+def read_dense(folder: Path, in_features: int) -> DenseConfig:
+    """What config.json in the folder of a Dense behind `in_features` features says.
+
+    Raises
+    ------
+    OSError
+        If the file cannot be read.
+    ValueError
+        If it does not fit, or says what is not computed.
+    """
+    path = folder / "config.json"
+    values = read_json(path, dict)
+    refuse_other_keys(path, values, _KEYS)
+    check_ends(path, values)
+    read_choice(path, values, "in_features", None, in_features)
+    read_choice(path, values, "use_residual", False, False)
+    activation = values.get("activation_function", "torch.nn.modules.activation.Tanh")
+    try:
+        activation_of(activation)
+    except (AttributeError, KeyError):
+        raise ValueError(
+            f"{FUNCTION}: {path}: activation_function must be torch.nn.X, where X is one of "
+            f"{', '.join(ACTIVATIONS)}; got {shown(activation)}"
+        ) from None
+    return DenseConfig(
+        folder, in_features, read_size(path, values, "out_features"), read_flag(path, values, "bias", True), activation
+    )

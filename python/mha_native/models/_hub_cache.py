@@ -1,0 +1,87 @@
+"""From the name of a model to its directory: the local cache of Hugging Face, or a download by its own library."""
+
+import os
+import re
+from os import PathLike
+from pathlib import Path
+
+from .._messages import listed
+from ._model_files import FUNCTION
+
+# "organization/model", or a model of sentence-transformers. A path such as ./model or /models/model is neither.
+_NAME = re.compile(r"(?:[A-Za-z0-9]\w*(?:[-.]\w+)*/)?[A-Za-z0-9]\w*(?:[-.]\w+)*", re.ASCII)
+_LONGEST_NAME = 96  # characters of each part, as the library has it
+
+_DEFAULT_ORGANIZATION = "sentence-transformers"
+
+_WEIGHTS = (".safetensors", ".bin")  # the latter are refused with a message of their own
+
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+
+# Of a repository, which may also hold the weights for other libraries.
+_FILES = ["*.json", "model*.safetensors", "*/model*.safetensors"]
+
+_OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")  # which say so if they are one of the words below
+_YES = ("1", "ON", "YES", "TRUE")
+
+
+def find_directory(name: str | PathLike[str]) -> Path:
+    """The directory `name`; else that of a model by that name in the cache, where it is downloaded to if need be.
+
+    Only a str that can be the name of a model is looked up there. It is downloaded if the library huggingface_hub is
+    installed and neither HF_HUB_OFFLINE nor TRANSFORMERS_OFFLINE is set; nothing else asks the network.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is no such model here, and it may not be downloaded.
+    OSError
+        If the download fails.
+    """
+    directory = Path(name)
+    if not isinstance(name, str) or directory.exists() or not _is_name(name):
+        return directory
+    repository = name if "/" in name else f"{_DEFAULT_ORGANIZATION}/{name}"
+    cache = _cache()
+    snapshot = _snapshot(cache / f"models--{repository.replace('/', '--')}")
+    if snapshot is not None:
+        return snapshot
+    where = f"{FUNCTION}: {name} is no directory, and {repository} is not in the cache {cache}"
+    if any(os.environ.get(variable, "").upper() in _YES for variable in _OFFLINE):
+        raise FileNotFoundError(f"{where}; it is not downloaded, since HF_HUB_OFFLINE is set")
+    try:
+        from huggingface_hub import snapshot_download  # type: ignore[import-not-found, unused-ignore]
+    except ImportError:
+        raise FileNotFoundError(f"{where}; pip install huggingface_hub to download it") from None
+    try:
+        return Path(snapshot_download(repository, cache_dir=cache, allow_patterns=_FILES))
+    except Exception as error:  # of the library, of its HTTP client, of the operating system
+        reason = listed(str(error).splitlines()[:1]) or type(error).__name__
+        raise OSError(f"{where}; it could not be downloaded: {reason}") from error
+
+
+def _is_name(name: str) -> bool:
+    return _NAME.fullmatch(name) is not None and all(len(part) <= _LONGEST_NAME for part in name.split("/"))
+
+
+def _cache() -> Path:
+    """The folder that holds the models, as huggingface_hub finds it."""
+    for variable in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
+        if given := os.environ.get(variable):
+            return Path(os.path.expandvars(given)).expanduser()
+    home = os.environ.get("HF_HOME") or os.path.join(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "huggingface")
+    return Path(os.path.expandvars(home)).expanduser() / "hub"
+
+
+def _snapshot(folder: Path) -> Path | None:
+    """The files of the main branch of a model in the cache; None unless its weights are among them."""
+    try:
+        with open(folder / "refs" / "main", "rb") as file:
+            commit = file.read(64).decode("ascii").strip()
+    except (OSError, ValueError):
+        return None
+    if not _COMMIT.fullmatch(commit):
+        return None
+    snapshot = folder / "snapshots" / commit
+    files = [path for pattern in ("*", "*/*") for path in snapshot.glob(pattern)]
+    return snapshot if any(path.suffix in _WEIGHTS for path in files) else None

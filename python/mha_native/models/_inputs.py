@@ -1,0 +1,55 @@
+"""What callers give to be embedded: texts, or tokens."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from .._messages import listed, name_of_type, shown
+
+
+def checked_texts(function: str, texts: Any) -> Iterable[Any]:
+    """`texts`, or TypeError unless they can be read one by one, in an order."""
+    is_one = isinstance(texts, (str, bytes, bytearray, memoryview)) or getattr(texts, "ndim", 1) != 1
+    if is_one or isinstance(texts, (Mapping, set, frozenset)) or not isinstance(texts, Iterable):
+        what = "a str, or texts" if function.endswith(".encode") else "texts"
+        raise TypeError(
+            f"{function}: texts must be {what} in an order, such as a list of str; got {name_of_type(texts)}"
+        )
+    return texts
+
+
+def check_text(what: str, text: Any, index: int) -> None:
+    """TypeError for what is no str; ValueError for one that holds what is no character."""
+    if not isinstance(text, str):
+        raise TypeError(f"{what} must be str; got {name_of_type(text)} at {index}")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"{what}: text {index} holds half of a surrogate pair, {text[error.start]!r}, at character {error.start}"
+        ) from None
+
+
+def checked_sequences(what: str, sequences: Any) -> list[list[int]]:
+    """The tokens of all texts, or TypeError or ValueError."""
+    if not isinstance(sequences, Iterable):
+        raise TypeError(f"{what} must be a sequence of them; got {name_of_type(sequences)}")
+    return [_checked_tokens(what, sequence, i) for i, sequence in enumerate(sequences)]
+
+
+def _checked_tokens(what: str, sequence: ArrayLike, index: int) -> list[int]:
+    try:
+        tokens = np.asarray(sequence)
+    except Exception as error:  # rows of different length, or whatever the object raises
+        raise TypeError(f"{what} must hold integers [T]; got {shown(sequence)} at {index}") from error
+    if tokens.ndim != 1:
+        raise ValueError(f"{what}: the tokens of a text must have one axis; got {tokens.shape} at {index}")
+    ids: list[int] = tokens.tolist()
+    # Integers of more than 64 bits are objects to NumPy.
+    if ids and not np.issubdtype(tokens.dtype, np.integer) and not all(type(token) is int for token in ids):
+        raise TypeError(f"{what}: tokens must be integers; got {listed([str(tokens.dtype)])} at {index}")
+    if ids and max(max(ids), -min(ids)) >= 2**63:
+        raise ValueError(f"{what}: tokens must be integers of at most 63 bits; got larger ones at {index}")
+    return ids

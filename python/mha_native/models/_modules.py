@@ -1,0 +1,74 @@
+"""modules.json of sentence-transformers: what a text goes through on the way to its embedding, in which folders."""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from .._messages import listed, shown
+from ._model_files import FUNCTION, is_below, read_choice, read_json
+
+_AUTHOR = "sentence_transformers."  # which the type of a module begins with: other code computes something else
+
+_BEHIND_POOLING = ("Dense", "Normalize")
+
+_MOST_MODULES = 32  # models have up to five
+
+
+class Module(NamedTuple):
+    """One step from a text to its embedding."""
+
+    kind: str  # "Transformer", "Pooling", "Dense" or "Normalize"
+    folder: Path
+
+
+def read_modules(directory: Path) -> list[Module]:
+    """The modules of the model in `directory`: the Transformer, then the Pooling, then any Dense and Normalize.
+
+    Without modules.json the directory is that of a plain transformer, as for sentence-transformers: it is the only
+    module, and other files of sentence-transformers do not count.
+
+    Raises
+    ------
+    OSError
+        If modules.json cannot be read.
+    ValueError
+        If it lists other modules, or a folder that is not below `directory`.
+    """
+    path = directory / "modules.json"
+    if not path.exists():
+        return [Module("Transformer", directory)]
+    entries = [entry if isinstance(entry, dict) else {} for entry in read_json(path, list)]
+    kinds = [_kind(entry.get("type")) for entry in entries]
+    has_others = kinds[:2] != ["Transformer", "Pooling"] or not set(kinds[2:]) <= set(_BEHIND_POOLING)
+    if has_others or len(kinds) > _MOST_MODULES:
+        raise ValueError(
+            f"{FUNCTION}: {path} must list Transformer, Pooling and perhaps Dense or Normalize, "
+            f"as sentence-transformers has them; got {listed(kinds) or 'nothing'}"
+        )
+    modules = []
+    for kind, entry in zip(kinds, entries, strict=True):
+        folder: Any = entry.get("path")
+        if not (kind == "Transformer" and folder == "") and not is_below(folder):
+            raise ValueError(f"{FUNCTION}: {path} must have the {kind} in a folder below it; got {shown(folder)}")
+        modules.append(Module(kind, directory / folder))
+    return modules
+
+
+def check_normalize(folder: Path) -> None:
+    """ValueError if the configuration of a Normalize, which may be absent, says that it scales something else."""
+    path = folder / "config.json"
+    if path.exists():
+        check_ends(path, read_json(path, dict))
+
+
+def check_ends(path: Path, values: dict[str, object]) -> None:
+    """ValueError if a module behind the pooling reads or gives something else than the embedding of a text."""
+    read_choice(path, values, "module_input_name", "sentence_embedding", "sentence_embedding")
+    if values.get("module_output_name") is not None:
+        read_choice(path, values, "module_output_name", None, "sentence_embedding")
+
+
+def _kind(name: object) -> str:
+    """The last part of the type of a module; of a module by somebody else the whole type, in quotes."""
+    if isinstance(name, str) and name.startswith(_AUTHOR):
+        return name.rpartition(".")[2]
+    return repr(name)
