@@ -40,7 +40,7 @@ def named(function: Callable[P, R]) -> Callable[P, R]:
     return call
 
 
-def _words(error: Exception) -> str:
+def _words(error: BaseException) -> str:
     try:
         return str(error)
     except Exception:  # of a key that cannot say what it is
