@@ -111,9 +111,7 @@ def _library_errors(what: str) -> Iterator[None]:
     """Errors of the library as ValueError: plain Exception, and PanicException, which derives from BaseException."""
     try:
         yield
-    except MemoryError:
-        raise
     except BaseException as error:
-        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
-            raise  # KeyboardInterrupt, for example
+        if type(error) is not Exception and type(error).__name__ != "PanicException":
+            raise  # what a handler of signals has raised, for example
         raise ValueError(f"{what}: {listed(str(error).splitlines()[:1])}") from error

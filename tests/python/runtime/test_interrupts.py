@@ -18,6 +18,7 @@ from tolerance import assert_same_bits
 
 import mha_native as mha
 from mha_native.models import SentenceEncoder
+from mha_native.models._tokenizer import _library_errors
 
 # Within this time of the signal, on a machine that others use. Each call below would take several times as long on any.
 SOON = 2.0
@@ -148,6 +149,11 @@ def test_sentences_end(tmp_path: Path) -> None:
     expected = model.encode(tiny_bert.TEXTS)
     _interrupt(lambda: all(map(len, model.encode_batches(itertools.cycle(tiny_bert.TEXTS)))))
     assert_same_bits(model.encode(tiny_bert.TEXTS), expected)
+
+
+def test_what_a_handler_raises_is_no_error_of_the_tokenizer() -> None:
+    with pytest.raises(Interrupted), _library_errors("the tokenizer failed"):
+        raise Interrupted
 
 
 def test_a_handler_that_raises_nothing_changes_nothing(handled: list[float]) -> None:
