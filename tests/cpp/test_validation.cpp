@@ -190,8 +190,11 @@ TEST_F(Validation, NumbersOfEachHead) {
 TEST_F(Validation, OutputsThatOverlap) {
   out = MutableTensorView(query_.data().data(), {B, H, Tq, Dv});
   expect_words(attend(), {"out must not overlap query"});
-  out = MutableTensorView(value_.data().data() + value_.data().size() - 1, {B, H, Tq, Dv});
+  testing::Array<float> shared({B * Hk * Tk * Dv + B * H * Tq * Dv - 1}, 1);  // an element of both
+  value = TensorView(shared.data().data(), {B, Hk, Tk, Dv});
+  out = MutableTensorView(shared.data().data() + B * Hk * Tk * Dv - 1, {B, H, Tq, Dv});
   expect_words(attend(), {"out must not overlap value"});
+  value = value_.view();
   out = MutableTensorView(out_.data().data(), {B, H, Tq, Dv}, {H * Dv, Dv, 0, 1});
   expect_words(attend(), {"out", "stride of 0"});
   out = out_.view();
