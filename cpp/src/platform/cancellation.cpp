@@ -11,7 +11,7 @@
 namespace mha {
 namespace {
 
-constexpr std::int64_t kMillisecond = 1000 * 1000;
+constexpr std::int64_t kMillisecond = std::int64_t{1000} * 1000;  // in ns
 
 // Between two questions. People take 100 ms for at once; a question takes a microsecond.
 constexpr std::int64_t kInterval = 50 * kMillisecond;
