@@ -24,14 +24,14 @@ constexpr std::chrono::seconds kUntilNextTrial{1};
 #ifndef _WIN32
 /// Starts up to `count` threads that all live at once, with stacks as those of OpenMP, and ends them.
 /// @return how many the system has started
-int start_and_end(int count) {
-  const std::unique_ptr<pthread_t[]> threads(new (std::nothrow) pthread_t[static_cast<std::size_t>(count)]);
+std::size_t start_and_end(std::size_t count) {
+  const std::unique_ptr<pthread_t[]> threads(new (std::nothrow) pthread_t[count]);
   pthread_attr_t attributes;
   if (!threads || pthread_attr_init(&attributes) != 0) return 0;
   // NOLINTNEXTLINE(concurrency-mt-unsafe): as in dispatch.cpp
   if (const std::size_t bytes = stack_bytes(std::getenv("OMP_STACKSIZE")))
     pthread_attr_setstacksize(&attributes, bytes);  // fails for less than the least that the system has, as in libgomp
-  int started = 0;
+  std::size_t started = 0;
   std::mutex until_all_are_started;
   {
     const std::lock_guard<std::mutex> lock(until_all_are_started);
@@ -43,11 +43,11 @@ int start_and_end(int count) {
       ++started;
   }
   pthread_attr_destroy(&attributes);
-  for (int i = 0; i < started; ++i) pthread_join(threads[i], nullptr);
+  for (std::size_t i = 0; i < started; ++i) pthread_join(threads[i], nullptr);
   return started;
 }
 #else
-int start_and_end(int count) { return count; }
+std::size_t start_and_end(std::size_t count) { return count; }
 #endif
 
 }  // namespace
@@ -60,7 +60,7 @@ int startable_threads(int wanted) {
   const Clock::time_point now = Clock::now();
   if (now < next_trial) return given;
   const int missing = wanted - given;
-  const int started = start_and_end(missing);
+  const int started = static_cast<int>(start_and_end(static_cast<std::size_t>(missing)));
   if (started == missing) return given = wanted;
   next_trial = now + kUntilNextTrial;
   return given += started / 2;  // the other half of what the system has left is for the rest of the process
