@@ -9,6 +9,7 @@
 #include <random>
 #include <vector>
 
+#include "every_isa.hpp"
 #include "mha/runtime.hpp"
 #include "platform/dispatch.hpp"
 
@@ -29,12 +30,7 @@ class RowKernelsOf : public ::testing::Test {
   /// Calls check(kernels) with the kernels of each instruction set that this machine runs.
   template <class Check>
   void on_every_isa(Check check) {
-    for (int index = 0; index < num_built_isas(); ++index) {
-      if (!isa_supported(index)) continue;
-      SCOPED_TRACE(built_isa(index));
-      set_isa(built_isa(index));
-      check(active_kernels().kernels[static_cast<int>(DTypeOf<T>::value)]);
-    }
+    testing::on_every_isa([&] { check(active_kernels().kernels[static_cast<int>(DTypeOf<T>::value)]); });
   }
 };
 

@@ -9,6 +9,7 @@
 
 #include "arrays.hpp"
 #include "attention_reference.hpp"
+#include "every_isa.hpp"
 #include "mha/runtime.hpp"
 
 namespace mha {
@@ -27,15 +28,10 @@ class AttentionOf : public ::testing::Test {
   /// Runs `check` on every instruction set of this machine.
   template <class Check>
   void on_every_isa(Check check) {
-    int supported = 0;
-    for (int index = 0; index < num_built_isas(); ++index) {
-      if (!isa_supported(index)) continue;
-      ++supported;
-      set_isa(built_isa(index));
+    testing::on_every_isa([&] {
       check();
-      EXPECT_STREQ(last_used_isa(), built_isa(index));
-    }
-    EXPECT_GT(supported, 0);
+      EXPECT_STREQ(last_used_isa(), active_isa());
+    });
   }
 
   /// Compares attention and its weights with the reference. The results are written to arrays of NaN.

@@ -7,6 +7,7 @@
 
 #include "arrays.hpp"
 #include "attention_reference.hpp"
+#include "every_isa.hpp"
 #include "mha/runtime.hpp"
 
 namespace mha {
@@ -44,12 +45,10 @@ class StatisticsOf : public ::testing::Test {
 
   template <class Check>
   void on_every_isa(Check check) {
-    for (int index = 0; index < num_built_isas(); ++index) {
-      if (!isa_supported(index)) continue;
-      set_isa(built_isa(index));
+    testing::on_every_isa([&] {
       check();
-      EXPECT_STREQ(last_used_isa(), built_isa(index));
-    }
+      EXPECT_STREQ(last_used_isa(), active_isa());
+    });
   }
 
   void check(const TensorView& query, const TensorView& key, const AttentionOptions& options = {}) {

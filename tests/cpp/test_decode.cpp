@@ -8,6 +8,7 @@
 #include "arrays.hpp"
 #include "attention_reference.hpp"
 #include "checks/attention.hpp"
+#include "every_isa.hpp"
 #include "execute/run_plan.hpp"
 #include "mha/runtime.hpp"
 #include "mha/varlen.hpp"
@@ -20,6 +21,7 @@ namespace {
 using testing::Array;
 using testing::expect_close;
 using testing::nans;
+using testing::on_every_isa;
 using testing::tolerance;
 
 constexpr Index H = 8, Hk = 2, D = 64, Dv = 32, Tq = 40;
@@ -31,16 +33,6 @@ template <class T>
 class DecodeOf : public ::testing::Test {
  protected:
   void TearDown() override { set_isa(nullptr); }
-
-  template <class Check>
-  void on_every_isa(Check check) {
-    for (int index = 0; index < num_built_isas(); ++index) {
-      if (!isa_supported(index)) continue;
-      SCOPED_TRACE(built_isa(index));
-      set_isa(built_isa(index));
-      check();
-    }
-  }
 };
 
 using Elements = ::testing::Types<float, double>;
@@ -96,7 +88,7 @@ void expect_rows_of_prefill(const Array<T>& query, const TensorView& key, const 
 
 TYPED_TEST(DecodeOf, AnyNumberOfKeys) {
   const auto query = Array<TypeParam>::random({1, H, Tq, D}, 1);
-  this->on_every_isa([&] {
+  on_every_isa([&] {
     for (Index keys : kKeyCounts) {
       const auto key = Array<TypeParam>::random({1, Hk, keys, D}, 2),
                  value = Array<TypeParam>::random({1, Hk, keys, Dv}, 3);
@@ -116,7 +108,7 @@ TYPED_TEST(DecodeOf, IsRightWithManyKeys) {
   const auto query = Array<TypeParam>::random({1, H, 2, D}, 1), key = Array<TypeParam>::random({1, Hk, keys, D}, 2);
   const auto value = Array<TypeParam>::random({1, Hk, keys, Dv}, 3);
   const auto expected = reference::scaled_dot_product_attention(query.view(), key.view(), value.view());
-  this->on_every_isa([&] {
+  on_every_isa([&] {
     for (int threads : {1, 7}) {
       Result<TypeParam> result(2);
       AttentionOptions options;
@@ -150,7 +142,7 @@ TYPED_TEST(DecodeOf, EveryChangeOfTheScores) {
   all.alibi_slopes = all.sinks = numbers.view();
   all.is_causal = true;
   all.query_offset = keys - Tq;
-  this->on_every_isa([&] {
+  on_every_isa([&] {
     for (const AttentionOptions& options : {capped, sloped, far, sunk, biased, negative, all})
       expect_rows_of_prefill(query, key.view(), value.view(), options);
   });
@@ -173,7 +165,7 @@ TYPED_TEST(DecodeOf, NaNBehindMasks) {
     return true;
   };
   const auto check = [&](const AttentionOptions& options) {
-    this->on_every_isa([&] {
+    on_every_isa([&] {
       expect_rows_of_prefill(query, key.view(), value.view(), options);
       EXPECT_TRUE(is_finite(attend(query, key.view(), value.view(), 17, 1, options).row(0)));
     });
@@ -196,7 +188,7 @@ TYPED_TEST(DecodeOf, NaNBehindMasks) {
   check(masked);
 
   unmasked.assign(keys, 0);
-  this->on_every_isa([&] {
+  on_every_isa([&] {
     expect_rows_of_prefill(query, key.view(), value.view(), masked);
     const Result<TypeParam> nothing = attend(query, key.view(), value.view(), 3, 2, masked);
     for (TypeParam element : nothing.out.data()) EXPECT_EQ(element, 0);
@@ -208,7 +200,7 @@ TYPED_TEST(DecodeOf, AStridedResult) {
   constexpr Index keys = 1100;
   const auto query = Array<TypeParam>::random({1, H, Tq, D}, 1), key = Array<TypeParam>::random({1, Hk, keys, D}, 2);
   const auto value = Array<TypeParam>::random({1, Hk, keys, Dv}, 3);
-  this->on_every_isa([&] {
+  on_every_isa([&] {
     AttentionOptions options;
     for (int threads : {1, 7}) {
       options.num_threads = threads;

@@ -3,6 +3,7 @@
 // take minutes: --gtest_also_run_disabled_tests --gtest_filter=GuardPages.*
 #include <gtest/gtest.h>
 
+#include "every_isa.hpp"
 #include "guarded_memory.hpp"
 #include "mha/mha.hpp"
 
@@ -11,6 +12,7 @@ namespace {
 
 using testing::expect_nothing_outside;
 using testing::GuardedMemory;
+using testing::on_every_isa;
 
 struct Sizes {
   Index queries, keys, head_dim, value_dim;
@@ -22,17 +24,6 @@ constexpr Sizes kSizes[] = {{1, 1, 1, 1},     {3, 7, 5, 3},   {17, 65, 19, 24},
 
 template <class T>
 using Sum = std::conditional_t<std::is_same_v<T, double>, double, float>;
-
-template <class Check>
-void on_every_isa(Check check) {
-  for (int index = 0; index < num_built_isas(); ++index) {
-    if (!isa_supported(index)) continue;
-    SCOPED_TRACE(built_isa(index));
-    set_isa(built_isa(index));
-    check();
-  }
-  set_isa(nullptr);
-}
 
 template <class T>
 void attend(GuardedMemory& memory, const Sizes& s, int masks) {

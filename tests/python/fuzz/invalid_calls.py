@@ -15,7 +15,6 @@ machine. If the process dies, ``--verbose`` shows of which call.
 
 from __future__ import annotations
 
-import argparse
 import collections
 import contextlib
 import faulthandler
@@ -29,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import program
 from catalogue import CATALOGUE, Arguments
 from mutations import Failure, mutant
 
@@ -178,12 +178,7 @@ def limit_memory() -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Call functions with one wrong argument.")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--first", type=int, default=0, help="index of the first call")
-    parser.add_argument("--count", type=int, default=1000)
-    parser.add_argument("--verbose", action="store_true", help="name each call before it is made")
-    options = parser.parse_args()
+    options = program.options("Call functions with one wrong argument.", count=1000)
     limit_memory()
     return 0 if report(run(options.seed, options.count, options.first, options.verbose)) else 1
 

@@ -9,7 +9,6 @@ beyond them. Call i of a seed is the same on every machine, but for its instruct
 
 from __future__ import annotations
 
-import argparse
 import collections
 import faulthandler
 import itertools
@@ -23,6 +22,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # of the reference: it is re
 import equivalent_calls
 import merging_tolerance
 import numpy as np
+import program
 import ragged
 import random_layers
 import statistics_tolerance
@@ -282,12 +282,7 @@ def check(seed: int, index: int, verbose: bool = False) -> tuple[str, str | None
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Compare random calls with the reference.")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--first", type=int, default=0, help="index of the first call")
-    parser.add_argument("--count", type=int, default=500)
-    parser.add_argument("--verbose", action="store_true", help="name each call before it is made")
-    options = parser.parse_args()
+    options = program.options("Compare random calls with the reference.", count=500)
     faulthandler.enable()
     made, bad = collections.Counter[str](), 0
     for index in range(options.first, options.first + options.count):
