@@ -2,7 +2,7 @@
 
     PYTHONPATH=tests/python/support python tests/python/fuzz/invalid_calls.py [--seed N] [--count N] [--verbose]
 
-Takes valid calls of `catalogue.py`, changes one argument of each as `mutations.py` says, and looks at what comes out. A
+Takes valid calls of `catalogue`, changes one argument of each as `mutations.py` says, and looks at what comes out. A
 change may leave a call valid. Where it does not, the call must
 
 * raise TypeError, ValueError, MemoryError or RuntimeError, with at most 500 characters, none of them a line break;

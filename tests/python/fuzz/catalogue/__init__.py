@@ -1,0 +1,10 @@
+"""Valid calls of all that is public, for `invalid_calls.py` to change one argument of.
+
+An entry is named as messages name it; what stands behind a blank tells entries of one name apart. It makes new objects
+and arguments for each call, since a call may change them.
+"""
+
+from . import attention, layers, models, reference, transformers
+from .entry import CATALOGUE, Arguments
+
+__all__ = ["CATALOGUE", "Arguments", "attention", "layers", "models", "reference", "transformers"]

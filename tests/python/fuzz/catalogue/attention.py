@@ -1,0 +1,145 @@
+"""Attention functions and caches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import mha_native as mha
+
+from .entry import (
+    BATCH,
+    HEADS,
+    KEYS,
+    KV_HEADS,
+    QUERIES,
+    VALUE_WIDTH,
+    WIDTH,
+    Arguments,
+    Generator,
+    Made,
+    attention_inputs,
+    dtype_of_call,
+    entry,
+    normal,
+    score_options,
+    scores_dtype,
+    some,
+)
+
+
+@entry("scaled_dot_product_attention")
+def _attention(rng: Generator) -> Made:
+    dtype = dtype_of_call(rng)
+    more = {
+        "attn_mask": normal(rng, HEADS, QUERIES, KEYS, dtype=dtype) if rng.random() < 0.5 else rng.random(KEYS) < 0.7,
+        "return_lse": True,
+        "out": np.zeros((BATCH, HEADS, QUERIES, VALUE_WIDTH), dtype),
+        "num_threads": 2,
+    }
+    return mha.scaled_dot_product_attention, attention_inputs(rng, dtype) | score_options(rng, dtype) | some(rng, more)
+
+
+@entry("scaled_dot_product_attention_varlen")
+def _varlen(rng: Generator) -> Made:
+    dtype = dtype_of_call(rng)
+    arguments = {
+        "query": normal(rng, 5, HEADS, WIDTH, dtype=dtype),
+        "key": normal(rng, 7, KV_HEADS, WIDTH, dtype=dtype),
+        "value": normal(rng, 7, KV_HEADS, VALUE_WIDTH, dtype=dtype),
+        "cu_seqlens_q": np.array([0, 2, 5]),
+        "cu_seqlens_k": np.array([0, 3, 7]),
+    }
+    more = {
+        "attn_mask": normal(rng, HEADS, 5, 4, dtype=dtype),
+        "key_mask": rng.random(7) < 0.7,
+        "return_lse": True,
+        "out": np.zeros((5, HEADS, VALUE_WIDTH), dtype),
+        "num_threads": 2,
+    }
+    return mha.scaled_dot_product_attention_varlen, arguments | score_options(rng, dtype, 3) | some(rng, more)
+
+
+@entry("attention_weights")
+def _weights(rng: Generator) -> Made:
+    dtype = dtype_of_call(rng)
+    arguments = attention_inputs(rng, dtype) | score_options(rng, dtype)
+    del arguments["value"]
+    more = {
+        "attn_mask": rng.random((QUERIES, KEYS)) < 0.7,
+        "stage": "capped",
+        "out": np.zeros((BATCH, HEADS, QUERIES, KEYS), dtype),
+        "num_threads": 2,
+    }
+    return mha.attention_weights, arguments | some(rng, more)
+
+
+@entry("attention_statistics")
+def _statistics(rng: Generator) -> Made:
+    dtype = dtype_of_call(rng)
+    arguments = attention_inputs(rng, dtype) | score_options(rng, dtype)
+    del arguments["value"]
+    more = {"attn_mask": rng.random((QUERIES, KEYS)) < 0.7, "num_threads": 2}
+    return mha.attention_statistics, arguments | some(rng, more)
+
+
+@entry("merge_attention")
+def _merge(rng: Generator) -> Made:
+    dtype, lead = dtype_of_call(rng), [(2, 3), (3,), (1, 2, 1, 2, 3)][rng.integers(3)]
+    outs, lses = normal(rng, 3, *lead, 5, dtype=dtype), normal(rng, 3, *lead, dtype=scores_dtype(dtype))
+    arguments = {"outs": outs, "lses": lses} if rng.random() < 0.5 else {"outs": list(outs), "lses": list(lses)}
+    return mha.merge_attention, arguments | some(rng, {"out": np.zeros((*lead, 5), dtype), "num_threads": 2})
+
+
+@entry("sinusoidal_positions")
+def _positions(rng: Generator) -> Made:
+    more = {"first_position": 3, "dtype": "float64"}
+    return mha.sinusoidal_positions, {"length": 3, "embed_dim": 4} | some(rng, more)
+
+
+# Caches.
+
+
+def cache_of(rng: Generator, dtype: Any = np.float32) -> mha.KVCache:
+    cache = mha.KVCache(BATCH, KV_HEADS, KEYS + 4, WIDTH, VALUE_WIDTH, dtype)
+    cache.append(*tokens(rng, 4, dtype).values(), np.array([4, 3]))
+    return cache
+
+
+def tokens(rng: Generator, count: int, dtype: Any = np.float32) -> Arguments:
+    return {
+        "key": normal(rng, BATCH, KV_HEADS, count, WIDTH, dtype=dtype),
+        "value": normal(rng, BATCH, KV_HEADS, count, VALUE_WIDTH, dtype=dtype),
+    }
+
+
+@entry("KVCache")
+def _cache(rng: Generator) -> Made:
+    sizes = {"batch_size": BATCH, "num_kv_heads": KV_HEADS, "capacity": KEYS, "head_dim": WIDTH}
+    return mha.KVCache, sizes | some(rng, {"value_head_dim": VALUE_WIDTH, "dtype": "float16"})
+
+
+@entry("KVCache.append")
+def _append(rng: Generator) -> Made:
+    return cache_of(rng).append, tokens(rng, 3) | some(rng, {"new_lengths": np.array([1, 3])})
+
+
+@entry("KVCache.rollback")
+def _rollback(rng: Generator) -> Made:
+    return cache_of(rng).rollback, {"count": 2 if rng.random() < 0.5 else np.array([1, 3])}
+
+
+@entry("KVCache.reorder")
+def _reorder(rng: Generator) -> Made:
+    return cache_of(rng).reorder, {"index": np.array([1, 1])}
+
+
+@entry("KVCache.keep_last")
+def _keep_last(rng: Generator) -> Made:
+    return cache_of(rng).keep_last, {"count": 2}
+
+
+@entry("KVCache.load_state_dict")
+def _load_cache(rng: Generator) -> Made:
+    return cache_of(rng).load_state_dict, {"state": cache_of(rng).state_dict()}

@@ -1,0 +1,119 @@
+"""Attention layers, layer norm and feed-forward."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+
+import mha_native as mha
+
+from .entry import (
+    BATCH,
+    FEATURES,
+    HEADS,
+    INNER,
+    KEYS,
+    KV_HEADS,
+    QUERIES,
+    Arguments,
+    Generator,
+    Made,
+    entry,
+    normal,
+    score_options,
+    some,
+)
+
+
+def layer_arguments(rng: Generator) -> Arguments:
+    more = {"bias": False, "dtype": "float32", "weight_dtype": "int8", "seed": 1}
+    return some(rng, more) if rng.random() < 0.7 else {"dtype": "float64", "seed": 2}
+
+
+@entry("MultiHeadAttention constructor")
+def _make_layer(rng: Generator) -> Made:
+    sizes = {"num_kv_heads": KV_HEADS, "head_dim": 3, "value_head_dim": 5, "kdim": 9, "vdim": 10, "out_dim": 11}
+    more = {"add_bias_kv": True, "add_zero_attn": True}
+    arguments = {"embed_dim": FEATURES, "num_heads": HEADS} | some(rng, sizes) | some(rng, more)
+    return mha.MultiHeadAttention, arguments | layer_arguments(rng)
+
+
+@functools.cache
+def layer(dtype: str = "float32", **arguments: Any) -> mha.MultiHeadAttention:
+    return mha.MultiHeadAttention(FEATURES, HEADS, dtype=dtype, seed=0, **arguments)
+
+
+@entry("MultiHeadAttention")
+def _attend(rng: Generator) -> Made:
+    arguments = {"query": normal(rng, BATCH, QUERIES, FEATURES)}
+    more = {
+        "key": normal(rng, BATCH, KEYS, FEATURES),
+        "value": normal(rng, BATCH, KEYS, FEATURES),
+        "attn_mask": rng.random((BATCH, HEADS, QUERIES, KEYS)) < 0.7,
+        "key_mask": rng.random((BATCH, KEYS)) < 0.7,
+        "need_weights": True,
+        "average_attn_weights": True,
+        "out": np.zeros((BATCH, QUERIES, FEATURES), np.float32),
+        "num_threads": 2,
+    }
+    given = some(rng, more)
+    if "key" not in given:
+        given = {name: x for name, x in given.items() if name not in ("value", "attn_mask", "key_mask")}
+    return layer(), arguments | given | score_options(rng, np.float32, KEYS if "key" in given else QUERIES)
+
+
+@entry("MultiHeadAttention with a cache")
+def _attend_to_cache(rng: Generator) -> Made:
+    cache = layer().new_cache(BATCH, 9)
+    layer().append_to(cache, normal(rng, BATCH, 2, FEATURES))
+    arguments = {"query": normal(rng, BATCH, QUERIES, FEATURES), "cache": cache}
+    more = {"new_lengths": np.array([3, 2]), "is_causal": True, "need_weights": True, "num_threads": 1}
+    given = {"append": False} if rng.random() < 0.3 else some(rng, more)
+    return layer(), arguments | given
+
+
+@entry("MultiHeadAttention of a ragged batch")
+def _attend_ragged(rng: Generator) -> Made:
+    arguments = {"query": normal(rng, 7, FEATURES), "cu_seqlens_q": np.array([0, 3, 7])}
+    more = {"cu_seqlens_k": np.array([0, 3, 7]), "key_mask": rng.random(7) < 0.7, "is_causal": True}
+    return layer(), arguments | some(rng, more | {"out": np.zeros((7, FEATURES), np.float32)})
+
+
+@entry("MultiHeadAttention.new_cache")
+def _new_cache(rng: Generator) -> Made:
+    return layer().new_cache, {"batch_size": BATCH, "capacity": KEYS} | some(rng, {"dtype": "float16"})
+
+
+@entry("MultiHeadAttention.append_to")
+def _append_to(rng: Generator) -> Made:
+    more = {"value": normal(rng, BATCH, 3, FEATURES), "new_lengths": np.array([3, 1]), "num_threads": 1}
+    arguments = {"cache": layer().new_cache(BATCH, 4), "key": normal(rng, BATCH, 3, FEATURES)}
+    return layer().append_to, arguments | some(rng, more)
+
+
+@entry("LayerNorm constructor")
+def _make_norm(rng: Generator) -> Made:
+    return mha.LayerNorm, {"embed_dim": 5} | some(rng, {"eps": 1e-3, "bias": False, "dtype": "float64"})
+
+
+@entry("FeedForward constructor")
+def _make_feed_forward(rng: Generator) -> Made:
+    arguments = {"embed_dim": FEATURES, "feedforward_dim": INNER} | some(rng, {"activation": "gelu"})
+    return mha.FeedForward, arguments | layer_arguments(rng)
+
+
+def _rows(rng: Generator) -> Arguments:
+    x = normal(rng, BATCH, 3, FEATURES)
+    return {"x": x} | some(rng, {"out": np.zeros_like(x), "num_threads": 2})
+
+
+@entry("LayerNorm")
+def _norm(rng: Generator) -> Made:
+    return mha.LayerNorm(FEATURES), _rows(rng)
+
+
+@entry("FeedForward")
+def _feed_forward(rng: Generator) -> Made:
+    return mha.FeedForward(FEATURES, INNER, seed=0), _rows(rng)

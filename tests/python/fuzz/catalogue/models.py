@@ -1,0 +1,148 @@
+"""Adapters, models and the runtime."""
+
+from __future__ import annotations
+
+import functools
+import io
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tiny_bert
+
+import mha_native as mha
+from mha_native.models import SentenceEncoder
+
+from .entry import (
+    BATCH,
+    HEADS,
+    KEYS,
+    KV_HEADS,
+    QUERIES,
+    VALUE_WIDTH,
+    WIDTH,
+    Arguments,
+    Generator,
+    Made,
+    attention_inputs,
+    dtype_of_call,
+    entry,
+    normal,
+    some,
+)
+
+
+@entry("onnx_attention")
+def _onnx(rng: Generator) -> Made:
+    dtype = dtype_of_call(rng)
+    names = dict(zip(("query", "key", "value"), "QKV", strict=True))
+    arguments = {names[name]: x for name, x in attention_inputs(rng, dtype).items()}
+    more = {
+        "attn_mask": rng.random((QUERIES, KEYS)) < 0.7,
+        "is_causal": 1,
+        "scale": 0.5,
+        "softcap": 3.0,
+        "qk_matmul_output_mode": 2,
+        "softmax_precision": 1,
+        "left_window_size": 2,
+        "right_window_size": 3,
+    }
+    if rng.random() < 0.5:
+        arguments["nonpad_kv_seqlen"] = np.array([KEYS, KEYS - 1])
+    elif rng.random() < 0.5:
+        past = zip(("past_key", "past_value"), (WIDTH, VALUE_WIDTH), strict=True)
+        arguments |= {name: normal(rng, BATCH, KV_HEADS, 2, width, dtype=dtype) for name, width in past}
+        del more["attn_mask"]
+    else:
+        arguments |= {name: x.swapaxes(1, 2).reshape(*x.shape[::2], -1) for name, x in arguments.items()}
+        arguments |= {"q_num_heads": HEADS, "kv_num_heads": KV_HEADS}
+    return mha.compat.onnx_attention, arguments | some(rng, more)
+
+
+@functools.cache
+def _sentence_folder() -> tuple[tempfile.TemporaryDirectory[str], Path]:
+    folder = tempfile.TemporaryDirectory()
+    return folder, tiny_bert.write(Path(folder.name))
+
+
+@functools.cache
+def sentence_encoder() -> SentenceEncoder:
+    return SentenceEncoder.from_pretrained(_sentence_folder()[1])
+
+
+@entry("SentenceEncoder.from_pretrained")
+def _from_pretrained(rng: Generator) -> Made:
+    more = {"dtype": "float32", "weight_dtype": "int8"}
+    return SentenceEncoder.from_pretrained, {"directory": _sentence_folder()[1]} | some(rng, more)
+
+
+def _embedding_options(rng: Generator) -> Arguments:
+    return some(rng, {"normalize": True, "truncate_dim": 5, "num_threads": 1})
+
+
+def _prompt(rng: Generator) -> Arguments:
+    return some(rng, {"prompt": "the "} if rng.random() < 0.5 else {"prompt_name": "query"})
+
+
+@entry("SentenceEncoder.encode")
+def _encode(rng: Generator) -> Made:
+    texts: Any = ["the dog", "", "a b c"] if rng.random() < 0.5 else "the dog"
+    return sentence_encoder().encode, {"texts": texts} | _embedding_options(rng) | _prompt(rng)
+
+
+@entry("SentenceEncoder.encode_batches")
+def _encode_batches(rng: Generator) -> Made:
+    def all_batches(**given: Any) -> list[Any]:
+        return list(sentence_encoder().encode_batches(**given))
+
+    return all_batches, {"texts": ["the dog", "", "a b c"]} | _embedding_options(rng) | _prompt(rng)
+
+
+@entry("SentenceEncoder.encode_tokens")
+def _encode_tokens(rng: Generator) -> Made:
+    return sentence_encoder().encode_tokens, {"sequences": [[2, 5, 3], np.array([1])]} | _embedding_options(rng)
+
+
+@entry("SentenceEncoder.attention_weights")
+def _sentence_weights(rng: Generator) -> Made:
+    return sentence_encoder().attention_weights, {"text": "the dog"} | some(rng, {"num_threads": 1})
+
+
+@entry("SentenceEncoder.astype")
+def _sentence_astype(_: Generator) -> Made:
+    return sentence_encoder().astype, {"dtype": "float64"}
+
+
+@entry("use_isa")
+def _use_isa(_: Generator) -> Made:
+    def in_block(**given: Any) -> None:
+        with mha.use_isa(**given):
+            pass
+
+    return in_block, {"name": mha.available_isas()[0]}
+
+
+@entry("use_threads")
+def _use_threads(_: Generator) -> Made:
+    def in_block(**given: Any) -> None:
+        with mha.use_threads(**given):
+            pass
+
+    return in_block, {"n": 2}
+
+
+@entry("set_num_threads")
+def _set_num_threads(_: Generator) -> Made:
+    def and_back(**given: Any) -> None:
+        try:
+            mha.set_num_threads(**given)
+        finally:
+            mha.set_num_threads(None)
+
+    return and_back, {"n": 2}
+
+
+@entry("show_config")
+def _show_config(_: Generator) -> Made:
+    return mha.show_config, {"file": io.StringIO()}

@@ -1,0 +1,104 @@
+"""The reference."""
+
+from __future__ import annotations
+
+import numpy as np
+
+import mha_native as mha
+from mha_native import reference
+
+from .attention import _statistics, _varlen, _weights
+from .entry import (
+    BATCH,
+    CATALOGUE,
+    FEATURES,
+    HEADS,
+    INNER,
+    KEYS,
+    MEMORY,
+    QUERIES,
+    Arguments,
+    Generator,
+    Made,
+    Maker,
+    attention_inputs,
+    entry,
+    normal,
+    score_options,
+    some,
+)
+from .layers import layer
+from .transformers import module
+
+
+@entry("reference.scaled_dot_product_attention")
+def _reference_attention(rng: Generator) -> Made:
+    arguments = attention_inputs(rng, np.float64) | score_options(rng, np.float64)
+    more = {"attn_mask": rng.random((QUERIES, KEYS)) < 0.7, "return_lse": True}
+    return reference.scaled_dot_product_attention, arguments | some(rng, more)
+
+
+@entry("reference.scaled_dot_product_attention_varlen")
+def _reference_varlen(rng: Generator) -> Made:
+    arguments = _varlen(rng)[1]
+    return reference.scaled_dot_product_attention_varlen, _without(arguments, "out", "num_threads")
+
+
+@entry("reference.attention_weights")
+def _reference_weights(rng: Generator) -> Made:
+    return reference.attention_weights, _without(_weights(rng)[1], "out", "num_threads")
+
+
+@entry("reference.attention_statistics")
+def _reference_statistics(rng: Generator) -> Made:
+    return reference.attention_statistics, _without(_statistics(rng)[1], "num_threads")
+
+
+@entry("reference.visible_keys")
+def _reference_visible(rng: Generator) -> Made:
+    options = _without(score_options(rng, np.float64), "scale", "softcap", "alibi_slopes", "sinks")
+    return reference.visible_keys, {"shape": (BATCH, HEADS, QUERIES, KEYS)} | options
+
+
+@entry("reference.multi_head_attention")
+def _reference_layer(rng: Generator) -> Made:
+    inputs = {name: normal(rng, BATCH, 3, FEATURES) for name in ("query", "key", "value")}
+    more = {"need_weights": True, "add_zero_attn": True, "attn_mask": rng.random((3, 3)) < 0.7}
+    arguments = inputs | {"state": layer().state_dict(), "num_heads": HEADS} | some(rng, more)
+    return reference.multi_head_attention, arguments | score_options(rng, np.float64, 3)
+
+
+@entry("reference.layer_norm")
+def _reference_norm(rng: Generator) -> Made:
+    more = {"weight": normal(rng, FEATURES), "bias": normal(rng, FEATURES), "eps": 1e-3}
+    return reference.layer_norm, {"x": normal(rng, 3, FEATURES)} | some(rng, more)
+
+
+@entry("reference.activate")
+def _reference_activate(rng: Generator) -> Made:
+    return reference.activate, {"x": normal(rng, 3, FEATURES), "name": "gelu"}
+
+
+@entry("reference.feed_forward")
+def _reference_feed_forward(rng: Generator) -> Made:
+    state = mha.FeedForward(FEATURES, INNER, seed=0).state_dict()
+    return reference.feed_forward, {"x": normal(rng, 3, FEATURES), "state": state} | some(rng, {"activation": "gelu"})
+
+
+def _reference_caller_of(name: str, model: str) -> Maker:
+    def make(rng: Generator) -> Made:
+        arguments = {"x": normal(rng, BATCH, 3, FEATURES), "state": module(model).state_dict(), "num_heads": HEADS}
+        if name.startswith("decoder"):
+            arguments["memory"] = normal(rng, BATCH, MEMORY, FEATURES)
+        more = {"activation": "gelu", "norm_first": True, "eps": 1e-3, "is_causal": True}
+        return getattr(reference, name), arguments | some(rng, more)
+
+    return make
+
+
+def _without(arguments: Arguments, *names: str) -> Arguments:
+    return {name: value for name, value in arguments.items() if name not in names}
+
+
+for _name in ("encoder_layer", "encoder", "decoder_layer", "decoder"):
+    CATALOGUE[f"reference.{_name}"] = _reference_caller_of(_name, _name.title().replace("_", ""))
