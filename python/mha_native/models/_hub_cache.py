@@ -5,7 +5,7 @@ import re
 from os import PathLike
 from pathlib import Path
 
-from .._messages import listed
+from .._messages import listed, shown
 from ._model_files import FUNCTION
 
 # "organization/model", or a model of sentence-transformers. A path such as ./model or /models/model is neither.
@@ -33,12 +33,17 @@ def find_directory(name: str | PathLike[str]) -> Path:
 
     Raises
     ------
+    TypeError
+        If `name` is no path.
     FileNotFoundError
         If there is no such model here, and it may not be downloaded.
     OSError
         If the download fails.
     """
-    directory = Path(name)
+    try:
+        directory = Path(name)
+    except Exception as error:  # whatever the object raises
+        raise TypeError(f"{FUNCTION}: directory must be a path; got {shown(name)}") from error
     if not isinstance(name, str) or directory.exists() or not _is_name(name):
         return directory
     repository = name if "/" in name else f"{_DEFAULT_ORGANIZATION}/{name}"

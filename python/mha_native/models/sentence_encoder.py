@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from .. import _core
 from .._dtypes import checked_dtype
-from .._messages import in_the_name_of, shown
+from .._messages import in_the_name_of
 from ..layers._constructor_arguments import WeightDType, checked_size, checked_weight_dtype
 from ._batching import batches, slabs
 from ._bert import BertModel, read_config
@@ -119,10 +119,7 @@ class SentenceEncoder:
             raise ImportError(f'{FUNCTION}: {error.name} is not installed: pip install "mha_native[text]"') from error
         kind = checked_dtype(FUNCTION, dtype)
         stored = checked_weight_dtype(FUNCTION, weight_dtype, kind)
-        try:
-            home = find_directory(directory)
-        except TypeError as error:
-            raise TypeError(f"{FUNCTION}: directory must be a path; got {shown(directory)}") from error
+        home = find_directory(directory)
         modules = read_modules(home)
         folder, is_listed = modules[0].folder, len(modules) > 1
         config = read_config(folder / "config.json")

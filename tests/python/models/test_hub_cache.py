@@ -177,3 +177,14 @@ def test_the_command_line(library: _Library, capsys: pytest.CaptureFixture[str])
     assert err.count("\n") == 1
     assert "the network is down" in err
     assert np.all([call["repository"].startswith("org/") for call in library.calls])
+
+
+class _Broken:
+    def __fspath__(self) -> str:
+        raise LookupError("broken")
+
+
+@pytest.mark.parametrize("directory", [5, None, _Broken()], ids=["int", "None", "broken"])
+def test_what_is_no_path(directory: Any) -> None:
+    with pytest.raises(TypeError, match=r"^SentenceEncoder\.from_pretrained: directory must be a path; got "):
+        SentenceEncoder.from_pretrained(directory)
