@@ -180,6 +180,7 @@ class BertModel:
         tables = self._tables
         return _core.embed_tokens(
             tokens,
+            None,
             cu_seqlens,
             tables["words"],
             tables["positions"],
