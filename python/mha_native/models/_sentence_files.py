@@ -35,11 +35,14 @@ class SentenceConfig(NamedTuple):
     tokenizer: Mapping[str, Any]  # tokenizer_config.json, or nothing
 
 
-def read_sentence_config(folder: Path, max_positions: int, is_listed: bool) -> SentenceConfig:
-    """Read the files in the folder of a transformer that has so many positions.
+def read_sentence_config(
+    folder: Path, max_positions: int, is_listed: bool, unused_positions: int = 0
+) -> SentenceConfig:
+    """Read the files in the folder of a transformer that has so many positions, and others that are of no token.
 
     The settings of sentence-transformers count if modules.json lists the transformer. Their `max_seq_length` comes
-    first, then `model_max_length` of tokenizer_config.json, as far as there are positions, then all positions.
+    first, then `model_max_length` of tokenizer_config.json, as far as there are positions, then all positions. What
+    counts the unused ones, too, has as many tokens as there can be.
 
     Raises
     ------
@@ -59,10 +62,12 @@ def read_sentence_config(folder: Path, max_positions: int, is_listed: bool) -> S
         lower_case = read_flag(path, values, "do_lower_case", False)
         if values.get("max_seq_length") is not None:
             length = read_size(path, values, "max_seq_length")
-            if length > max_positions:
+            if length > max_positions + unused_positions:
                 raise ValueError(
-                    f"{path}: max_seq_length must be at most max_position_embeddings, {max_positions}; got {length}"
+                    f"{path}: max_seq_length must be at most max_position_embeddings, "
+                    f"{max_positions + unused_positions}; got {length}"
                 )
+            length = min(length, max_positions)
     return SentenceConfig(length, lower_case, tokenizer)
 
 
