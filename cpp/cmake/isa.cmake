@@ -80,9 +80,10 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
   set(v4 ${v3} avx512f avx512bw avx512cd avx512dq avx512vl)
   mha_register_isa(NAME baseline REQUIRES ${v2} FLAGS -march=x86-64-v2)
   mha_register_isa(NAME avx2 REQUIRES ${v3} FLAGS -march=x86-64-v3)
+  mha_register_isa(NAME avxvnni EXTENDS avx2 OVERRIDES int8 REQUIRES avxvnni FLAGS -mavxvnni)
   mha_register_isa(NAME avx512 REQUIRES ${v4} FLAGS -march=x86-64-v4 -mprefer-vector-width=512)
-  mha_register_isa(NAME avx512bf16 EXTENDS avx512 OVERRIDES bf16 int8 REQUIRES avx512vnni avx512bf16
-    FLAGS -mavx512vnni -mavx512bf16)
+  mha_register_isa(NAME avx512vnni EXTENDS avx512 OVERRIDES int8 REQUIRES avx512vnni FLAGS -mavx512vnni)
+  mha_register_isa(NAME avx512bf16 EXTENDS avx512vnni OVERRIDES bf16 REQUIRES avx512bf16 FLAGS -mavx512bf16)
 elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64)$")
   mha_register_isa(NAME neon)  # a part of every 64-bit Arm processor
 else()

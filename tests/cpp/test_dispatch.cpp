@@ -203,27 +203,50 @@ TEST_F(Dispatch, LastUsedBelongsToTheThread) {
   std::thread([] { EXPECT_STREQ(last_used_isa(), ""); }).join();
 }
 
-TEST_F(Dispatch, AnExtensionHasTheKernelsOfItsBaseForOtherTypes) {
-  constexpr char kExtension[] = "avx512bf16";
-  bool is_there = false;
+/// The kernels of an instruction set; null if this machine does not run it.
+const KernelTable* kernels_of(const std::string& name) {
   for (int index = 0; index < num_built_isas(); ++index)
-    is_there = is_there || (isa_supported(index) && std::string(built_isa(index)) == kExtension);
-  if (!is_there) GTEST_SKIP() << "this machine does not run " << kExtension;
-  set_isa("avx512");
-  const KernelTable base = active_kernels();
-  set_isa(kExtension);
-  const KernelTable& extension = active_kernels();
-  set_isa(nullptr);
-  EXPECT_STREQ(extension.compiled_isa(), kExtension);
-  for (DType dtype : {DType::f32, DType::f64, DType::f16}) {
-    const auto i = static_cast<int>(dtype);
-    EXPECT_EQ(extension.kernels[i].attend.run, base.kernels[i].attend.run);
-    EXPECT_EQ(extension.kernels[i].decode.run, base.kernels[i].decode.run);
-    EXPECT_EQ(extension.kernels[i].project[0].run, base.kernels[i].project[0].run);
+    if (name == built_isa(index) && isa_supported(index)) {
+      set_isa(built_isa(index));
+      return &active_kernels();
+    }
+  return nullptr;
+}
+
+/// Expects `extension` to have bf16 or int8 kernels of its own, and those of `base` for everything else.
+void expect_extension(const char* extension_name, const char* base_name, bool has_bf16, bool has_int8) {
+  SCOPED_TRACE(extension_name);
+  const KernelTable *const extension = kernels_of(extension_name), *const base = kernels_of(base_name);
+  ASSERT_NE(base, nullptr);
+  EXPECT_STREQ(extension->compiled_isa(), extension_name);
+  for (int i = 0; i < kNumDTypes; ++i) {
+    SCOPED_TRACE(i);
+    const DTypeKernels &own = extension->kernels[i], &others = base->kernels[i];
+    const bool is_own = has_bf16 && i == static_cast<int>(DType::bf16);
+    EXPECT_EQ(own.attend.run != others.attend.run, is_own);
+    EXPECT_EQ(own.decode.run != others.decode.run, is_own);
+    EXPECT_EQ(own.weights != others.weights, is_own);
+    EXPECT_EQ(own.project[0].run != others.project[0].run, is_own);
   }
-  constexpr auto kPairs = static_cast<int>(DType::bf16);
-  EXPECT_NE(extension.kernels[kPairs].attend.run, base.kernels[kPairs].attend.run);
-  EXPECT_NE(extension.kernels[kPairs].project[0].run, base.kernels[kPairs].project[0].run);
+  constexpr auto kNumbers = static_cast<int>(DType::f32), kInt8 = static_cast<int>(WeightFormat::int8),
+                 kBf16Weights = static_cast<int>(WeightFormat::bf16);
+  const auto &own = extension->kernels[kNumbers].project, &others = base->kernels[kNumbers].project;
+  EXPECT_EQ(own[kInt8].run != others[kInt8].run, has_int8);
+  EXPECT_EQ(own[kInt8].read != others[kInt8].read, has_int8);  // rows have another form
+  EXPECT_EQ(own[kBf16Weights].run, others[kBf16Weights].run);
+}
+
+TEST_F(Dispatch, AnExtensionHasTheKernelsOfItsBaseForOtherTypes) {
+  const struct {
+    const char *name, *base;
+    bool has_bf16, has_int8;
+  } extensions[] = {{"avxvnni", "avx2", false, true},
+                    {"avx512vnni", "avx512", false, true},
+                    {"avx512bf16", "avx512vnni", true, false}};
+  int tested = 0;
+  for (const auto& [name, base, has_bf16, has_int8] : extensions)
+    if (kernels_of(name) != nullptr) expect_extension(name, base, has_bf16, has_int8), ++tested;
+  if (tested == 0) GTEST_SKIP() << "this machine runs no instruction set that extends another";
 }
 
 }  // namespace
