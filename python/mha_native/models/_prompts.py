@@ -73,7 +73,7 @@ def read_settings(directory: Path) -> Settings:
         return Settings()
     values = read_json(path, dict)
     read_choice(path, values, "model_type", "SentenceTransformer", "SentenceTransformer")
-    given = values.get("prompts") or {}
+    given = values.get("prompts", {})
     if not isinstance(given, dict) or not all(text is None or _is_text(text) for text in given.values()):
         raise ValueError(f"{FUNCTION}: {path}: prompts must be an object of texts; got {shown(given)}")
     by_name = _USUAL | {name: text or "" for name, text in given.items()}
