@@ -89,9 +89,10 @@ class SentenceEncoder:
         directory : path, or name of a model
             With config.json, tokenizer.json and model.safetensors (or several such files with
             model.safetensors.index.json) of a model whose ``model_type`` is bert, roberta, xlm-roberta, camembert or
-            distilbert, with GELU or ReLU, in float32, float16 or bfloat16. If there is modules.json, the files of sentence-transformers count, of old and new versions: the
-            pooling, Dense and Normalize modules, ``max_seq_length``, prompts, ``truncate_dim``. Without it embeddings
-            are the mean of their tokens, and are not scaled.
+            distilbert, with GELU or ReLU, in float32, float16 or bfloat16. If there is modules.json, the files of
+            sentence-transformers count, of old and new versions: the pooling, Dense and Normalize modules,
+            ``max_seq_length``, prompts, ``truncate_dim``. Without it embeddings are the mean of their tokens, and are
+            not scaled.
 
             A str that is no directory, such as ``"BAAI/bge-small-en-v1.5"``, is looked up in the local cache of
             Hugging Face. Only what is not there is downloaded, by huggingface_hub, if that is installed and

@@ -9,7 +9,7 @@ import tokenizers
 SPECIAL = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
 
 TEXTS = [
-    "", " ", "a", "the dog", "ab  ba", " dog", "the dog the dog the dog the dog the dog the dog", "a <pad> b", "<mask>a",
+    "", " ", "a", "the dog", "ab  ba", " dog", "the dog the dog the dog the dog the dog the dog", "a <pad> b",
     "<mask>a", "dog\ta\nb", "unknown é",
 ]  # fmt: skip
 
