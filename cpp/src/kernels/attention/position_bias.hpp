@@ -33,33 +33,28 @@ MHA_INLINE Packet<T> position_biases_of_keys(const AttentionTile& tile, Index ro
 /// The same for queries in the lanes: all rows of a tile with the keys of one block.
 ///
 /// Row r + heads belongs to the head of row r, one position on: what it has with a key is what row r has with the key
-/// before. So the rows of a key, from last key to first, overlap: each key adds but as many entries as there are heads,
-/// and 64 keys of one head and 16 rows are 79 entries. A block that lies beyond one end of the table is one row.
+/// before. So the entries of the keys, from last key to first, overlap: each key adds but one for each head, and 64 keys
+/// with 16 rows of one head are 79 entries. A block that lies beyond an end of the table has one entry for each row.
 template <class T>
 class PositionBiasBlock {
  public:
-  static constexpr Index W = kWidth<T>;
-  /// Elements that fill() writes, at most.
-  static constexpr Index kElements = kKeyBlock * W;
-
+  /// `memory`: kKeyBlock * kWidth elements.
   explicit PositionBiasBlock(T* memory) : memory_(memory) {}
 
   /// For the keys [begin, end).
   void fill(const AttentionTile& tile, Index begin, Index end) {
+    constexpr Index W = kWidth<T>;
     const Index first_position = tile.position[0], last_position = tile.position[tile.rows - 1];
-    const bool is_constant = begin - last_position >= tile.farthest_distance ||  // the nearest pair is behind the table
-                             end - 1 - first_position <= -tile.farthest_distance;
-    step_ = is_constant ? 0 : tile.heads < W ? tile.heads : W;
+    const bool is_constant =
+        begin - last_position >= tile.farthest_distance || end - 1 - first_position <= -tile.farthest_distance;
+    const Index step = tile.heads < W && !is_constant ? tile.heads : W;
     last_ = is_constant ? 0 : end - 1 - begin;
-    T* entry = memory_;
-    const auto append = [&](Index rows, Index key) MHA_INLINE_LAMBDA {
-      for (Index r = 0; r < rows; ++r) {
-        const Index row = r < tile.rows ? r : tile.rows - 1;
-        *entry++ = position_bias_at<T>(tile, row, key - tile.position[row]);
-      }
-    };
-    for (Index i = last_; i > 0; --i) append(step_, begin + i);
-    append(W, begin);
+    step_ = is_constant ? 0 : step;
+    for (Index r = 0; r < step; ++r) {
+      const Index row = r < tile.rows ? r : tile.rows - 1;
+      Index distance = begin + last_ - tile.position[row];
+      for (Index i = r; i < last_ * step + W; i += step) memory_[i] = position_bias_at<T>(tile, row, distance--);
+    }
   }
 
   /// The entries of all rows with key i of the block, at any address.
