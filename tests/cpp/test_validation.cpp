@@ -202,7 +202,9 @@ TEST_F(Validation, OutputsThatOverlap) {
   expect_words(attend(), {"lse must not overlap out"});
   lse = MutableTensorView(key_.data().data(), {B, H, Tq});
   expect_words(attend(), {"lse must not overlap key"});
-  weights = MutableTensorView(key_.data().data(), {B, H, Tq, Tk});
+  testing::Array<float> room({B * H * Tq * Tk}, 1);  // for the weights, which are more than the keys
+  key = TensorView(room.data().data(), {B, Hk, Tk, D});
+  weights = MutableTensorView(room.data().data(), {B, H, Tq, Tk});
   expect_words(weigh(), {"weights must not overlap key"});
 }
 
