@@ -34,4 +34,4 @@ def _bucket(distance: int, buckets: int, max_distance: int) -> int:
         return distance
     steps = buckets - exact
     reached = (distance**steps * exact**i >= max_distance**i * exact**steps for i in range(1, steps))
-    return exact + sum(reached)
+    return exact + sum(map(int, reached))

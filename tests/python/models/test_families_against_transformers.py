@@ -29,7 +29,7 @@ DISTILBERT_SIZES = {"dim": 24, "n_layers": 2, "n_heads": 3, "hidden_dim": 40}
 
 # The class of the base model without "Model", and the positions that are no places of tokens.
 CLASSES = {"bert": "Bert", "roberta": "Roberta", "xlm-roberta": "XLMRoberta", "camembert": "Camembert",
-           "distilbert": "DistilBert"}  # fmt: skip
+           "distilbert": "DistilBert", "mpnet": "MPNet"}  # fmt: skip
 FAMILIES = list(CLASSES)
 
 SPECIAL = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
@@ -53,6 +53,9 @@ def _tokenizer(model_type: str, **arguments: Any) -> Any:
     if model_type in ("bert", "distilbert"):
         kind = transformers.BertTokenizer if model_type == "bert" else transformers.DistilBertTokenizer
         return kind(vocab={word: i for i, word in enumerate(BERT_WORDS)}, **arguments)
+    if model_type == "mpnet":
+        words = ["<s>", "<pad>", "</s>", *BERT_WORDS[1:2], *BERT_WORDS[5:], "<mask>"]
+        return transformers.MPNetTokenizer(vocab={word: i for i, word in enumerate(words)}, **arguments)
     if model_type == "roberta":
         vocab, merges = _byte_level()
         return transformers.RobertaTokenizer(vocab=vocab, merges=merges, **arguments)
@@ -124,6 +127,7 @@ SWITCHES: list[dict[str, Any]] = [
     {"tie_word_embeddings": False},
     {"use_cache": False},
 ]
+MPNET_SWITCHES = [changes for changes in SWITCHES if "pad_token_id" not in changes]  # which transformers does not read
 DISTILBERT_SWITCHES: list[dict[str, Any]] = [
     {"activation": "relu"},
     {"sinusoidal_pos_embds": True},
@@ -136,7 +140,8 @@ DISTILBERT_SWITCHES: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize(
     ("model_type", "changes"),
-    [(name, changes) for name in FAMILIES[:-1] for changes in SWITCHES]
+    [(name, changes) for name in FAMILIES if name not in ("distilbert", "mpnet") for changes in SWITCHES]
+    + [("mpnet", changes) for changes in MPNET_SWITCHES]
     + [("distilbert", changes) for changes in DISTILBERT_SWITCHES],
     ids=str,
 )
@@ -155,6 +160,13 @@ def test_fewer_positions_than_the_tokenizer_would_fill(model_type: str, tmp_path
     oracle.max_seq_length = 20
     expected = oracle.encode(TEXTS)
     assert_close(model.encode(TEXTS), expected, EMBEDDING_BOUND * np.maximum(np.abs(expected), 1), label=model_type)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_every_distance_of_mpnet(dtype: str, tmp_path: Path) -> None:
+    tokenizer = _tokenizer("mpnet", model_max_length=512)
+    _save(tmp_path, "mpnet", dtype=dtype, tokenizer=tokenizer, max_position_embeddings=514)
+    _assert_same(tmp_path, ["the dog " * 50, "a the dog " * 300, "the"])
 
 
 @pytest.mark.parametrize("head", ["ForSequenceClassification", "ForMaskedLM", "ForTokenClassification"])
@@ -183,14 +195,15 @@ def test_poolings_and_prompts(model_type: str, include_prompt: bool, pooling: st
 
 @pytest.mark.parametrize("model_type", FAMILIES)
 def test_token_types_of_pairs(model_type: str, tmp_path: Path) -> None:
-    _save(tmp_path, model_type, **({} if model_type == "distilbert" else {"type_vocab_size": 2}))
+    has_types = model_type not in ("distilbert", "mpnet")
+    _save(tmp_path, model_type, **({"type_vocab_size": 2} if has_types else {}))
     library = transformers.AutoTokenizer.from_pretrained(tmp_path)
     oracle = transformers.AutoModel.from_pretrained(tmp_path, dtype=torch.float64).eval()
     model = SentenceEncoder.from_pretrained(tmp_path, dtype="float64")._model
     for first, second in [("the dog", "a"), ("", ""), ("a", "the dog dog a")]:
         ids = library(first, second)["input_ids"]
         types = [int(i > len(first)) for i in range(len(ids))]
-        given = {} if model_type == "distilbert" else {"token_type_ids": torch.tensor([types])}
+        given = {"token_type_ids": torch.tensor([types])} if has_types else {}
         with torch.no_grad():
             expected = oracle(input_ids=torch.tensor([ids]), **given).last_hidden_state[0].numpy()
         actual = model.hidden_states(np.array(ids), np.array([0, len(ids)]), None, np.array(types))
