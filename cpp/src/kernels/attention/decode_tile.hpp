@@ -242,7 +242,10 @@ class DecodeTile {
         T *const s = block.scores + r * kSpanKeys + i, *const bias = block.bias + r * kSpanKeys + i;
         const T* const given = has_bias() ? bias : nullptr;
         const P key = plset<P>(T(block.begin - origin + i)), visible = modify_.visible(key, first, last, given);
-        pstore(s, modify_(pload<P>(s), key, visible, slope, position, given));
+        const Index distance = block.begin + i - tile_.position[r];
+        const P position_bias =
+            modify_.has_position_bias ? position_biases_of_keys<T>(tile_, r, distance) : pset1<P>(T(0));
+        pstore(s, modify_(pload<P>(s), key, visible, slope, position, position_bias, given));
         if (block.is_masked) pstore(bias, pselect(visible, pset1<P>(T(0)), pset1<P>(T(1))));
       }
     }
