@@ -6,7 +6,6 @@ from os import PathLike
 from pathlib import Path
 
 from .._messages import listed, shown
-from ._model_files import FUNCTION
 
 # "organization/model", or a model of sentence-transformers. A path such as ./model or /models/model is neither.
 _NAME = re.compile(r"(?:[A-Za-z0-9]\w*(?:[-.]\w+)*/)?[A-Za-z0-9]\w*(?:[-.]\w+)*", re.ASCII)
@@ -43,7 +42,7 @@ def find_directory(name: str | PathLike[str]) -> Path:
     try:
         directory = Path(name)
     except Exception as error:  # whatever the object raises
-        raise TypeError(f"{FUNCTION}: directory must be a path; got {shown(name)}") from error
+        raise TypeError(f"directory must be a path; got {shown(name)}") from error
     if not isinstance(name, str) or directory.exists() or not _is_name(name):
         return directory
     repository = name if "/" in name else f"{_DEFAULT_ORGANIZATION}/{name}"
@@ -51,7 +50,7 @@ def find_directory(name: str | PathLike[str]) -> Path:
     snapshot = _snapshot(cache / f"models--{repository.replace('/', '--')}")
     if snapshot is not None:
         return snapshot
-    where = f"{FUNCTION}: {name} is no directory, and {repository} is not in the cache {cache}"
+    where = f"{name} is no directory, and {repository} is not in the cache {cache}"
     if any(os.environ.get(variable, "").upper() in _YES for variable in _OFFLINE):
         raise FileNotFoundError(f"{where}; it is not downloaded, since HF_HUB_OFFLINE is set")
     try:

@@ -7,7 +7,7 @@ from typing import Any
 
 from .._messages import listed, shown
 from ._long_texts import LongTexts
-from ._model_files import FUNCTION, require_file
+from ._model_files import require_file
 from ._sentence_files import SentenceConfig
 
 # What tokenizer_config.json calls a property of the normalizer of BERT. tokenizer.json has it, too, and must agree,
@@ -18,6 +18,14 @@ _NORMALIZER = {
     "tokenize_chinese_chars": "handle_chinese_chars",
 }
 _BERT_CLASSES = (None, "BertTokenizer", "BertTokenizerFast")
+
+
+def require_library() -> None:
+    """ImportError unless the library is installed."""
+    try:
+        import tokenizers  # type: ignore[import-not-found, unused-ignore]  # noqa: F401
+    except ImportError as error:
+        raise ImportError(f'{error.name} is not installed: pip install "mha_native[text]"') from error
 
 
 class Tokenizer:
@@ -36,22 +44,19 @@ class Tokenizer:
         import tokenizers  # type: ignore[import-not-found, unused-ignore]
 
         path = require_file(folder / "tokenizer.json")
-        with _library_errors(f"{FUNCTION}: {path} is no valid tokenizer"):
+        with _library_errors(f"{path} is no valid tokenizer"):
             library = tokenizers.Tokenizer.from_file(str(path))
             num_tokens, num_special = library.get_vocab_size(), library.num_special_tokens_to_add(False)
         if num_tokens > vocab_size:
-            raise ValueError(
-                f"{FUNCTION}: {path} has {num_tokens} tokens, more than vocab_size of config.json, {vocab_size}"
-            )
+            raise ValueError(f"{path} has {num_tokens} tokens, more than vocab_size of config.json, {vocab_size}")
         if config.max_seq_length <= num_special:
             raise ValueError(
-                f"{FUNCTION}: max_seq_length must leave room beside {num_special} special tokens; "
-                f"got {config.max_seq_length}"
+                f"max_seq_length must leave room beside {num_special} special tokens; got {config.max_seq_length}"
             )
         if needs_first_token and num_special == 0:
-            raise ValueError(f"{FUNCTION}: {path} adds no first token, which the pooling asks for")
+            raise ValueError(f"{path} adds no first token, which the pooling asks for")
         _check_agreement(folder, library, config.tokenizer)
-        with _library_errors(f"{FUNCTION}: {path} is no valid tokenizer"):
+        with _library_errors(f"{path} is no valid tokenizer"):
             library.no_padding()
             library.enable_truncation(config.max_seq_length)
             self._long_texts = LongTexts(library, config.max_seq_length)
@@ -64,20 +69,20 @@ class Tokenizer:
 
     def encode(self, text: str) -> tuple[list[int], list[str]]:
         """The tokens of a text: their numbers, and as the tokenizer writes them."""
-        with _library_errors("SentenceEncoder: the tokenizer failed"):
+        with _library_errors("the tokenizer failed"):
             encoding = self._library.encode(self._long_texts.beginning(text))
             return encoding.ids, encoding.tokens
 
     def encode_batch(self, texts: list[str]) -> Iterator[list[int]]:
         """The tokens of each text."""
-        with _library_errors("SentenceEncoder: the tokenizer failed"):
+        with _library_errors("the tokenizer failed"):
             encodings = self._library.encode_batch_fast([self._long_texts.beginning(text) for text in texts])
         for encoding in encodings:
             yield encoding.ids
 
     def prompt_length(self, prompt: str) -> int:
         """The tokens of a prompt, special ones before it included, that a text begins with whose prompt it is."""
-        with _library_errors("SentenceEncoder: the tokenizer failed"):
+        with _library_errors("the tokenizer failed"):
             encoding = self._library.encode(self._long_texts.beginning(prompt))
         if not encoding.ids:
             return 0
@@ -92,7 +97,7 @@ def _check_agreement(folder: Path, library: Any, values: Mapping[str, Any]) -> N
     path = folder / "tokenizer_config.json"
     side = values.get("truncation_side", library.truncation["direction"] if library.truncation else "right")
     if side != "right":
-        raise ValueError(f"{FUNCTION}: {path}: truncation_side must be 'right'; got {shown(side)}")
+        raise ValueError(f"{path}: truncation_side must be 'right'; got {shown(side)}")
     if values.get("tokenizer_class") not in _BERT_CLASSES or not isinstance(
         library.normalizer, normalizers.BertNormalizer
     ):
@@ -101,7 +106,7 @@ def _check_agreement(folder: Path, library: Any, values: Mapping[str, Any]) -> N
         expected = getattr(library.normalizer, ours)
         if name in values and values[name] is not expected:
             raise ValueError(
-                f"{FUNCTION}: {path}: {name} must be {expected}, as the normalizer of tokenizer.json has it; "
+                f"{path}: {name} must be {expected}, as the normalizer of tokenizer.json has it; "
                 f"got {shown(values[name])}"
             )
 
