@@ -24,6 +24,7 @@
 #include "kernels/attention/key_blocks.hpp"
 #include "kernels/attention/mask_bias.hpp"
 #include "kernels/attention/modify_scores.hpp"
+#include "kernels/attention/overflow.hpp"
 #include "kernels/attention/pack_queries.hpp"
 #include "kernels/attention/position_bias.hpp"
 #include "kernels/attention/score_strips.hpp"
@@ -49,8 +50,9 @@ class ScoreTile {
                        KeyValueRows<S>::near_keys(head_dim));
   }
 
-  ScoreTile(const AttentionTile& tile, T* scratch)
+  ScoreTile(const AttentionTile& tile, T* scratch, const RowStart<T>& start = kFirstTime<T>)
       : tile_(tile),
+        start_(start),
         scale_(tile),
         modify_(tile, scale_),
         vectors_(int((tile.rows + L - 1) / L)),
@@ -188,13 +190,14 @@ class ScoreTile {
   /// Turns the scores of the block into weights relative to the running maximum, and adds them to the sum of each row.
   void exponentiate(const KeyBlock& block) {
     for (int j = 0; j < vectors_; ++j) {
-      P sum;
+      const Index first = first_in(block, j) - block.begin, last = last_in(block, j) - block.begin;
+      P highest = pload<P>(row_max_ + j * L), scale = pset1<P>(scale_.exponent_scale), sum;
+      if (start_.halves)
+        halve_weights(scores_ + first * W + j * L, last - first, W, pload<P>(start_.halvings + j * L), highest, scale);
       if constexpr (Operands::kJoins)
-        sum = weights_to_operands<S>(scores_ + j * L, weights_ + j * L, first_in(block, j) - block.begin,
-                                     last_in(block, j) - block.begin, pload<P>(row_max_ + j * L),
-                                     pset1<P>(scale_.exponent_scale));
+        sum = weights_to_operands<S>(scores_ + j * L, weights_ + j * L, first, last, highest, scale);
       else
-        sum = exponentiate_in_place(block, j);
+        sum = weights_in_place<S>(scores_ + j * L, first, last, highest, scale);
       pstore(row_sum_ + j * L, pmadd(pload<P>(row_sum_ + j * L), pload<P>(correction_ + j * L), sum));
     }
   }
@@ -223,6 +226,9 @@ class ScoreTile {
     for (Index r = 0; r < L && j * L + r < tile_.rows; ++r) factors[r] = T(total_of(int(j * L + r)).normalizer());
     return pload<P>(factors);
   }
+
+  /// What the rows begin with the second time.
+  RowStart<T> second_start() const { return {row_max_, row_sum_, tile_.rows}; }
 
   /// The logarithm of the sum of exponentials of the masked scores of row r, and of its sink.
   T log_sum_exp(int r) const { return T(total_of(r).log_sum_exp()); }
@@ -267,11 +273,11 @@ class ScoreTile {
   const T* correction() const { return correction_; }
 
  private:
-  Total total_of(int r) const { return {tile_, scale_, r, row_max_[r], row_sum_[r]}; }
+  Total total_of(int r) const { return {tile_, scale_, r, row_max_[r], row_sum_[r], start_.halvings[r]}; }
 
   void clear_sums() {
     for (int j = 0; j < vectors_; ++j) {
-      pstore(row_max_ + j * L, pset1<P>(kLowest<T>));
+      pstore(row_max_ + j * L, pload<P>(start_.maximum + j * L));
       pstore(row_sum_ + j * L, pset1<P>(T(0)));
     }
   }
@@ -281,6 +287,7 @@ class ScoreTile {
   void fill_lanes(const KeyBlock& block);
 
   const AttentionTile& tile_;
+  const RowStart<T>& start_;
   ScoreScale<T> scale_;
   ModifyScores<T> modify_;
   int vectors_;
