@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from .._messages import shown
 from ._activations import ACTIVATIONS, activation_of
 from ._checkpoint import Checkpoint
-from ._model_files import FUNCTION, read_choice, read_flag, read_json, read_size, refuse_other_keys
+from ._model_files import read_choice, read_flag, read_json, read_size, refuse_other_keys
 from ._modules import check_ends
 
 _KEYS = (
@@ -74,7 +74,7 @@ def read_dense(folder: Path, in_features: int) -> DenseConfig:
         activation_of(activation)
     except (AttributeError, KeyError):
         raise ValueError(
-            f"{FUNCTION}: {path}: activation_function must be torch.nn.X, where X is one of "
+            f"{path}: activation_function must be torch.nn.X, where X is one of "
             f"{', '.join(ACTIVATIONS)}; got {shown(activation)}"
         ) from None
     return DenseConfig(

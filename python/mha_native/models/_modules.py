@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from .._messages import listed, shown
-from ._model_files import FUNCTION, is_below, read_choice, read_json
+from ._model_files import is_below, read_choice, read_json
 
 _AUTHOR = "sentence_transformers."  # which the type of a module begins with: other code computes something else
 
@@ -41,14 +41,14 @@ def read_modules(directory: Path) -> list[Module]:
     has_others = kinds[:2] != ["Transformer", "Pooling"] or not set(kinds[2:]) <= set(_BEHIND_POOLING)
     if has_others or len(kinds) > _MOST_MODULES:
         raise ValueError(
-            f"{FUNCTION}: {path} must list Transformer, Pooling and perhaps Dense or Normalize, "
+            f"{path} must list Transformer, Pooling and perhaps Dense or Normalize, "
             f"as sentence-transformers has them; got {listed(kinds) or 'nothing'}"
         )
     modules = []
     for kind, entry in zip(kinds, entries, strict=True):
         folder: Any = entry.get("path")
         if not (kind == "Transformer" and folder == "") and not is_below(folder):
-            raise ValueError(f"{FUNCTION}: {path} must have the {kind} in a folder below it; got {shown(folder)}")
+            raise ValueError(f"{path} must have the {kind} in a folder below it; got {shown(folder)}")
         modules.append(Module(kind, directory / folder))
     return modules
 

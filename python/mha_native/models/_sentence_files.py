@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from .._messages import shown
-from ._model_files import FUNCTION, read_choice, read_flag, read_json, read_size, refuse_other_keys
+from ._model_files import read_choice, read_flag, read_json, read_size, refuse_other_keys
 
 # What sentence-transformers calls its settings of a transformer: the first one that is there counts.
 _FILE_NAMES = [
@@ -35,11 +35,14 @@ class SentenceConfig(NamedTuple):
     tokenizer: Mapping[str, Any]  # tokenizer_config.json, or nothing
 
 
-def read_sentence_config(folder: Path, max_positions: int, is_listed: bool) -> SentenceConfig:
-    """Read the files in the folder of a transformer that has so many positions.
+def read_sentence_config(
+    folder: Path, max_positions: int, is_listed: bool, unused_positions: int = 0
+) -> SentenceConfig:
+    """Read the files in the folder of a transformer that has so many positions, and others that are of no token.
 
     The settings of sentence-transformers count if modules.json lists the transformer. Their `max_seq_length` comes
-    first, then `model_max_length` of tokenizer_config.json, as far as there are positions, then all positions.
+    first, then `model_max_length` of tokenizer_config.json, as far as there are positions, then all positions. What
+    counts the unused ones, too, has as many tokens as there can be.
 
     Raises
     ------
@@ -59,11 +62,12 @@ def read_sentence_config(folder: Path, max_positions: int, is_listed: bool) -> S
         lower_case = read_flag(path, values, "do_lower_case", False)
         if values.get("max_seq_length") is not None:
             length = read_size(path, values, "max_seq_length")
-            if length > max_positions:
+            if length > max_positions + unused_positions:
                 raise ValueError(
-                    f"{FUNCTION}: {path}: max_seq_length must be at most max_position_embeddings, {max_positions}; "
-                    f"got {length}"
+                    f"{path}: max_seq_length must be at most max_position_embeddings, "
+                    f"{max_positions + unused_positions}; got {length}"
                 )
+            length = min(length, max_positions)
     return SentenceConfig(length, lower_case, tokenizer)
 
 
@@ -73,7 +77,7 @@ def _tokenizer_length(path: Path, values: Mapping[str, Any], max_positions: int)
     if length is None:
         return max_positions
     if type(length) not in (int, float) or not length >= 1 or min(length, max_positions) % 1:
-        raise ValueError(f"{FUNCTION}: {path}: model_max_length must be an integer of at least 1; got {shown(length)}")
+        raise ValueError(f"{path}: model_max_length must be an integer of at least 1; got {shown(length)}")
     return int(min(length, max_positions))
 
 
@@ -84,11 +88,11 @@ def _check_computed(path: Path, values: Mapping[str, Any]) -> None:
     read_choice(path, values, "module_output_name", "token_embeddings", "token_embeddings")
     modalities = values.get("modality_config", {"text": _TEXTS})
     if not isinstance(modalities, dict) or modalities.get("text") != _TEXTS:
-        raise ValueError(f"{FUNCTION}: {path}: modality_config must have text as {_TEXTS}; got {shown(modalities)}")
+        raise ValueError(f"{path}: modality_config must have text as {_TEXTS}; got {shown(modalities)}")
     for name in _UNSET:
         if values.get(name):
-            raise ValueError(f"{FUNCTION}: {path}: {name} must be absent; got {shown(values[name])}")
+            raise ValueError(f"{path}: {name} must be absent; got {shown(values[name])}")
     for name in _ARGUMENTS:
         arguments = values.get(name) or {}
         if not isinstance(arguments, dict) or not arguments.keys() <= _WITHOUT_EFFECT:
-            raise ValueError(f"{FUNCTION}: {path}: {name} must be empty; got {shown(arguments)}")
+            raise ValueError(f"{path}: {name} must be empty; got {shown(arguments)}")
