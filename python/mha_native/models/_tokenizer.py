@@ -1,6 +1,7 @@
 """tokenizer.json: from texts to tokens, by the library tokenizers."""
 
 import contextlib
+import copy
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -40,10 +41,7 @@ class Tokenizer:
             num_tokens, num_special = library.get_vocab_size(), library.num_special_tokens_to_add(False)
         if num_tokens > vocab_size:
             raise ValueError(f"{path} has {num_tokens} tokens, more than vocab_size of config.json, {vocab_size}")
-        if config.max_seq_length <= num_special:
-            raise ValueError(
-                f"max_seq_length must leave room beside {num_special} special tokens; got {config.max_seq_length}"
-            )
+        _check_room(config.max_seq_length, num_special)
         if needs_first_token and num_special == 0:
             raise ValueError(f"{path} adds no first token, which the pooling asks for")
         check_agreement(folder / "tokenizer_config.json", library, config.tokenizer)
@@ -79,6 +77,19 @@ class Tokenizer:
             return 0
         ends_special = encoding.special_tokens_mask[-1] == 1 or encoding.ids[-1] in self._special
         return len(encoding.ids) - ends_special
+
+    def cut_at(self, max_seq_length: int) -> "Tokenizer":
+        """The same tokenizer for the first `max_seq_length` tokens of a long text."""
+        _check_room(max_seq_length, self._library.num_special_tokens_to_add(False))
+        other = copy.deepcopy(self)
+        other._library.enable_truncation(max_seq_length)
+        other._long_texts.max_tokens = max_seq_length
+        return other
+
+
+def _check_room(max_seq_length: int, num_special: int) -> None:
+    if max_seq_length <= num_special:
+        raise ValueError(f"max_seq_length must leave room beside {num_special} special tokens; got {max_seq_length}")
 
 
 @contextlib.contextmanager
