@@ -4,6 +4,7 @@ import contextlib
 import copy
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from .._messages import listed
 from ._long_texts import LongTexts
