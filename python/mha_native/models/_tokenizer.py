@@ -4,6 +4,7 @@ import contextlib
 import copy
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from .._messages import listed
 from ._long_texts import LongTexts
@@ -85,6 +86,12 @@ class Tokenizer:
         other._library.enable_truncation(max_seq_length)
         other._long_texts.max_tokens = max_seq_length
         return other
+
+    def uncut(self) -> Any:
+        """A copy of the tokenizers.Tokenizer, which cuts no text."""
+        library = copy.deepcopy(self._library)
+        library.no_truncation()
+        return library
 
 
 def _check_room(max_seq_length: int, num_special: int) -> None:
