@@ -39,6 +39,8 @@ class Dense:
     def __init__(self, config: DenseConfig) -> None:
         shapes = config.tensor_shapes()
         with Checkpoint(config.folder, shapes.items()) as tensors:
+            if not config.bias and "linear.bias" in tensors:
+                raise ValueError(f"{config.folder / 'config.json'}: bias must be true, as there is a linear.bias")
             self._weight = tensors["linear.weight"]
             self._bias = tensors["linear.bias"] if config.bias else np.float32(0)
         self._activation = config.activation
