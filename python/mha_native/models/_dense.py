@@ -1,4 +1,4 @@
-"""The Dense of sentence-transformers: a linear map of an embedding, and an activation."""
+"""A linear map of a vector, and an activation: the Dense of sentence-transformers, and the steps of heads."""
 
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -36,12 +36,10 @@ class DenseConfig(NamedTuple):
 class Dense:
     """``activation(W x + b)`` of each vector x, in float32 whatever the model is computed in."""
 
-    def __init__(self, config: DenseConfig) -> None:
-        shapes = config.tensor_shapes()
-        with Checkpoint(config.folder, shapes.items()) as tensors:
-            self._weight = tensors["linear.weight"]
-            self._bias = tensors["linear.bias"] if config.bias else np.float32(0)
-        self._activation = config.activation
+    def __init__(self, weight: NDArray[np.float32], bias: NDArray[np.float32] | None, activation: str) -> None:
+        self._weight = weight
+        self._bias = np.float32(0) if bias is None else bias
+        self._activation = activation
 
     def __call__(self, vectors: NDArray[Any], num_threads: int | None) -> NDArray[np.float32]:
         """One product for each of `vectors` [n, in_features], so that its bits do not depend on the others."""
@@ -51,6 +49,13 @@ class Dense:
             for vector, result in zip(vectors.astype(np.float32, copy=False), results, strict=True):
                 result[:] = activation(self._weight @ vector + self._bias)
         return results
+
+
+def load_dense(config: DenseConfig) -> Dense:
+    """The Dense with the weights in its folder."""
+    with Checkpoint(config.folder, config.tensor_shapes().items()) as tensors:
+        bias = tensors["linear.bias"] if config.bias else None
+        return Dense(tensors["linear.weight"], bias, config.activation)
 
 
 def read_dense(folder: Path, in_features: int) -> DenseConfig:

@@ -1,7 +1,6 @@
 """Sentence embeddings by a pretrained model of the BERT family."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
 from os import PathLike
 from typing import Any
 
@@ -12,7 +11,7 @@ from .. import _core
 from .._dtypes import checked_dtype
 from .._messages import in_the_name_of
 from ..layers._constructor_arguments import WeightDType, checked_size, checked_weight_dtype
-from ._batching import batches, slabs
+from ._batching import batches, packed, slabs
 from ._bert import BertModel, read_config
 from ._checkpoint import Checkpoint
 from ._head import Head, read_head
@@ -287,9 +286,7 @@ class SentenceEncoder:
         num_threads: int | None,
     ) -> Iterator[NDArray[np.float32]]:
         for batch in batches(sequences, _BATCH_TOKENS):
-            cu_seqlens = np.zeros(len(batch) + 1, np.int64)
-            np.cumsum([len(tokens) for tokens in batch], out=cu_seqlens[1:])
-            tokens = np.fromiter(chain.from_iterable(batch), np.int64, cu_seqlens[-1])
+            tokens, cu_seqlens = packed(batch)
             with in_the_name_of(what):
                 rows = self._model.hidden_states(tokens, cu_seqlens, num_threads)
             yield self._head.embeddings(rows, cu_seqlens, prompt_tokens, features, normalize, num_threads)

@@ -1,0 +1,145 @@
+"""A transformer with the head of a classifier: what all classes that score texts have in common."""
+
+from collections.abc import Iterable, Iterator
+from os import PathLike
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from .._dtypes import checked_dtype
+from .._messages import in_the_name_of
+from ..layers._constructor_arguments import WeightDType, checked_weight_dtype
+from ._batching import batches, packed, slabs
+from ._bert import BertModel, read_config
+from ._checkpoint import Checkpoint
+from ._classification_head import TEXTS, ClassificationHead, head_of
+from ._hub_cache import find_directory
+from ._inputs import text_or_pair
+from ._labels import Labels, read_labels
+from ._model_files import FUNCTION
+from ._modules import read_transformer
+from ._sentence_files import SentenceConfig, read_sentence_config
+from ._tokenizer import Tokenizer
+
+# The most texts, and the most characters, that are tokenized at once; a longer text is tokenized alone.
+_SLAB_TEXTS = 1024
+_SLAB_CHARACTERS = 1 << 17
+
+# The most tokens that go through the layers at once, which are many enough for them to be fast.
+_BATCH_TOKENS = 2048
+
+
+class Tokens(NamedTuple):
+    """The tokens of a text, or of a pair of texts."""
+
+    ids: list[int]
+    types: list[int]
+
+
+class Classifier:
+    """The parts of a classifier, as `load_classifier` reads them."""
+
+    def __init__(
+        self,
+        model: BertModel,
+        head: ClassificationHead,
+        tokenizer: Tokenizer,
+        labels: Labels,
+        config: SentenceConfig,
+        has_types: bool,
+    ) -> None:
+        self.model, self.head, self.tokenizer = model, head, tokenizer
+        self.labels, self.config = labels, config
+        self._has_types = has_types
+
+    def astype(self, dtype: DTypeLike, function: str) -> "Classifier":
+        """The same classifier, its transformer computed in another dtype."""
+        model = self.model.astype(checked_dtype(function, dtype))
+        return Classifier(model, self.head, self.tokenizer, self.labels, self.config, self._has_types)
+
+    def logits(
+        self, what: str, inputs: Iterable[Any], prompt: str, num_threads: int | None
+    ) -> Iterator[NDArray[np.float32]]:
+        """The logits [n, L] of the next n texts or pairs, in order. The prompt stands before each first text.
+
+        Errors call the inputs `what`. They are read as needed, and never by much further than what has been given.
+        """
+        for batch in self._batches(self._tokenized(what, inputs, prompt)):
+            vectors, cu_seqlens = self._vectors(what, batch, num_threads)
+            yield self.head(vectors[cu_seqlens[:-1]])
+
+    def token_logits(
+        self, what: str, sequences: Iterable[list[int]], num_threads: int | None
+    ) -> Iterator[NDArray[np.float32]]:
+        """The logits [T, L] of the tokens of each sequence, in order."""
+        for batch in self._batches(Tokens(ids, []) for ids in sequences):
+            vectors, cu_seqlens = self._vectors(what, batch, num_threads)
+            yield from np.split(self.head(vectors), cu_seqlens[1:-1])
+
+    def _vectors(
+        self, what: str, batch: list[Tokens], num_threads: int | None
+    ) -> tuple[NDArray[Any], NDArray[np.int64]]:
+        tokens, cu_seqlens = packed([text.ids for text in batch])
+        types = packed([text.types for text in batch])[0] if self._has_types else np.empty(0, np.int64)
+        with in_the_name_of(what):
+            more = (types,) if types.any() else ()  # without pairs every token is of type 0
+            return self.model.hidden_states(tokens, cu_seqlens, num_threads, *more), cu_seqlens
+
+    def _tokenized(self, what: str, inputs: Iterable[Any], prompt: str) -> Iterator[Tokens]:
+        given = (text_or_pair(what, text, i) for i, text in enumerate(inputs))
+        for slab in slabs(given, _SLAB_TEXTS, _SLAB_CHARACTERS):
+            if prompt:
+                slab = [prompt + text if isinstance(text, str) else (prompt + text[0], text[1]) for text in slab]
+            for ids, types in self.tokenizer.encode_inputs(slab):
+                yield Tokens(ids, types)
+
+    @staticmethod
+    def _batches(texts: Iterable[Tokens]) -> Iterator[list[Tokens]]:
+        return batches(texts, _BATCH_TOKENS, lambda text: len(text.ids))
+
+
+def load_classifier(
+    directory: str | PathLike[str],
+    task: str,
+    dtype: DTypeLike,
+    weight_dtype: WeightDType,
+    max_length: int | None = None,
+) -> Classifier:
+    """The classifier in `directory` for `task`, `TEXTS` or `TOKENS`, and its `max_length` if that is not the model's.
+
+    Raises
+    ------
+    FileNotFoundError, ValueError
+        If a file is missing, damaged, or describes what is not computed here.
+    OSError
+        If a file cannot be read, or a model cannot be downloaded.
+    ImportError
+        Without tokenizers.
+    """
+    try:
+        import tokenizers  # type: ignore[import-not-found, unused-ignore]  # noqa: F401
+    except ImportError as error:
+        raise ImportError(f'{FUNCTION}: {error.name} is not installed: pip install "mha_native[text]"') from error
+    kind = checked_dtype(FUNCTION, dtype)
+    stored = checked_weight_dtype(FUNCTION, weight_dtype, kind)
+    home = find_directory(directory)
+    module = read_transformer(home)
+    folder = home if module is None else module.folder
+    path = folder / "config.json"
+    config = read_config(path)
+    labels = read_labels(path, task)
+    texts = read_sentence_config(folder, config.max_positions, module is not None, "sequence-classification")
+    if max_length is not None:
+        if max_length > config.max_positions:
+            raise ValueError(
+                f"{FUNCTION}: max_length must be at most max_position_embeddings of {path}, {config.max_positions}; "
+                f"got {max_length}"
+            )
+        texts = texts._replace(max_seq_length=max_length)
+    tokenizer = Tokenizer(folder, config.vocab_size, texts, needs_first_token=task == TEXTS, cuts=task == TEXTS)
+    parts = head_of("bert", task, config.embed_dim, len(labels.names))
+    with Checkpoint(folder, [*config.tensor_shapes(), *parts.tensor_shapes()]) as tensors:
+        head = ClassificationHead(parts, tensors)
+        model = BertModel(config, tensors, kind, stored)
+    return Classifier(model, head, tokenizer, labels, texts, has_types=config.token_types > 1)
