@@ -20,6 +20,7 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
             "_dtypes",
             "_messages",
             "_options",
+            "_progress",
             "_scalars",
             "attention",
             "kv_cache",

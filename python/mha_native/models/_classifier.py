@@ -1,7 +1,7 @@
 """A transformer with the head of a classifier: what all classes that score texts have in common."""
 
 from collections.abc import Iterable, Iterator
-from os import PathLike
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,12 +9,11 @@ from numpy.typing import DTypeLike, NDArray
 
 from .._dtypes import checked_dtype
 from .._messages import in_the_name_of
-from ..layers._constructor_arguments import WeightDType, checked_weight_dtype
+from ..layers._constructor_arguments import WeightDType, checked_size, checked_weight_dtype
 from ._batching import batches, packed, slabs
 from ._bert import BertModel, read_config
 from ._checkpoint import Checkpoint
 from ._classification_head import TEXTS, ClassificationHead, head_of
-from ._hub_cache import find_directory
 from ._inputs import text_or_pair
 from ._labels import Labels, read_labels
 from ._model_files import FUNCTION
@@ -58,6 +57,16 @@ class Classifier:
         model = self.model.astype(checked_dtype(function, dtype))
         return Classifier(model, self.head, self.tokenizer, self.labels, self.config, self._has_types)
 
+    def cut_at(self, function: str, max_seq_length: int) -> "Classifier":
+        """The same classifier for the first `max_seq_length` tokens of a long text or pair."""
+        length, most = checked_size(function, "max_seq_length", max_seq_length), self.model.config.max_positions
+        if length > most:
+            raise ValueError(
+                f"{function}: max_seq_length must be at most {most}, the positions of the model; got {length}"
+            )
+        tokenizer, config = self.tokenizer.cut_at(function, length), self.config._replace(max_seq_length=length)
+        return Classifier(self.model, self.head, tokenizer, self.labels, config, self._has_types)
+
     def logits(
         self, what: str, inputs: Iterable[Any], prompt: str, num_threads: int | None
     ) -> Iterator[NDArray[np.float32]]:
@@ -100,13 +109,12 @@ class Classifier:
 
 
 def load_classifier(
-    directory: str | PathLike[str],
+    home: Path,
     task: str,
     dtype: DTypeLike,
     weight_dtype: WeightDType,
-    max_length: int | None = None,
 ) -> Classifier:
-    """The classifier in `directory` for `task`, `TEXTS` or `TOKENS`, and its `max_length` if that is not the model's.
+    """The classifier in the directory `home` for `task`, `TEXTS` or `TOKENS`.
 
     Raises
     ------
@@ -123,23 +131,15 @@ def load_classifier(
         raise ImportError(f'{FUNCTION}: {error.name} is not installed: pip install "mha_native[text]"') from error
     kind = checked_dtype(FUNCTION, dtype)
     stored = checked_weight_dtype(FUNCTION, weight_dtype, kind)
-    home = find_directory(directory)
     module = read_transformer(home)
     folder = home if module is None else module.folder
     path = folder / "config.json"
     config = read_config(path)
     labels = read_labels(path, task)
     texts = read_sentence_config(folder, config.max_positions, module is not None, "sequence-classification")
-    if max_length is not None:
-        if max_length > config.max_positions:
-            raise ValueError(
-                f"{FUNCTION}: max_length must be at most max_position_embeddings of {path}, {config.max_positions}; "
-                f"got {max_length}"
-            )
-        texts = texts._replace(max_seq_length=max_length)
     tokenizer = Tokenizer(folder, config.vocab_size, texts, needs_first_token=task == TEXTS, cuts=task == TEXTS)
     parts = head_of("bert", task, config.embed_dim, len(labels.names))
     with Checkpoint(folder, [*config.tensor_shapes(), *parts.tensor_shapes()]) as tensors:
         head = ClassificationHead(parts, tensors)
         model = BertModel(config, tensors, kind, stored)
-    return Classifier(model, head, tokenizer, labels, texts, has_types=config.token_types > 1)
+    return Classifier(model, head, tokenizer, labels, texts, config.token_types > 1)

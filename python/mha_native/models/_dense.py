@@ -6,10 +6,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .._messages import shown
-from ._activations import ACTIVATIONS, activation_of
+from ._activations import activation_of, checked_activation
 from ._checkpoint import Checkpoint
-from ._model_files import FUNCTION, read_choice, read_flag, read_json, read_size, refuse_other_keys
+from ._model_files import read_choice, read_flag, read_json, read_size, refuse_other_keys
 from ._modules import check_ends
 
 _KEYS = (
@@ -75,13 +74,7 @@ def read_dense(folder: Path, in_features: int) -> DenseConfig:
     read_choice(path, values, "in_features", None, in_features)
     read_choice(path, values, "use_residual", False, False)
     activation = values.get("activation_function", "torch.nn.modules.activation.Tanh")
-    try:
-        activation_of(activation)
-    except (AttributeError, KeyError):
-        raise ValueError(
-            f"{FUNCTION}: {path}: activation_function must be torch.nn.X, where X is one of "
-            f"{', '.join(ACTIVATIONS)}; got {shown(activation)}"
-        ) from None
+    activation = checked_activation(path, "activation_function", activation)
     return DenseConfig(
         folder, in_features, read_size(path, values, "out_features"), read_flag(path, values, "bias", True), activation
     )

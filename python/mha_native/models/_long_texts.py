@@ -30,7 +30,7 @@ class LongTexts:
 
     def __init__(self, library: Any, max_tokens: int) -> None:
         self._library = library
-        self._max_tokens = max_tokens
+        self.max_tokens = max_tokens
         self._applies, self._surplus, self._added_length = False, re.compile(""), 0
         if not _is_of_bert(library):
             return
@@ -49,7 +49,7 @@ class LongTexts:
         """`text` itself if it is not long; else a beginning, or all of it without what has no effect on its tokens."""
         if not self._is_long(text):
             return text
-        length = _FIRST_TRY * self._max_tokens
+        length = _FIRST_TRY * self.max_tokens
         if not self._has_enough(text[:length]):
             text = self._surplus.sub(r"\1\2\3", text)
         while length < len(text) and not self._has_enough(text[:length]):
@@ -69,13 +69,13 @@ class LongTexts:
         return first, second
 
     def _is_long(self, text: str) -> bool:
-        return self._applies and len(text) > _LONG * self._max_tokens
+        return self._applies and len(text) > _LONG * self.max_tokens
 
     def _has_few(self, text: str) -> bool:
         """Whether it has fewer than `max_tokens` tokens. A beginning of a longer text has more."""
         if self._is_long(text):
             return False
-        return len(self._library.encode(text, add_special_tokens=False)) < self._max_tokens
+        return len(self._library.encode(text, add_special_tokens=False)) < self.max_tokens
 
     def _has_enough(self, beginning: str) -> bool:
         """Whether the first `max_tokens` tokens of `beginning` are those of every text that begins so."""
@@ -83,11 +83,11 @@ class LongTexts:
         parts = [encoding, *encoding.overflowing]  # which the library cuts to `max_tokens` tokens each
         words = [word for part in parts for word in part.word_ids]
         ends = [end for part in parts for _, end in part.offsets]
-        if len(words) <= self._max_tokens:
+        if len(words) <= self.max_tokens:
             return False
         last_end = len(beginning) - self._added_length
         unsure = next((word for word, end in zip(words, ends, strict=True) if end > last_end), words[-1])
-        return words.index(unsure) >= self._max_tokens
+        return words.index(unsure) >= self.max_tokens
 
 
 def _is_of_bert(library: Any) -> bool:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from .._messages import shown
-from ._activations import ACTIVATIONS, activation_of
+from ._activations import checked_activation
 from ._model_files import FUNCTION, read_json
 from ._prompts import SETTINGS_FILE
 
@@ -35,12 +35,5 @@ def read_activation(directory: Path, config: Path, num_labels: int) -> str:
         name = values.get(key.rpartition(".")[2])
         if name is None:
             continue
-        try:
-            activation_of(name)
-        except (AttributeError, KeyError):
-            raise ValueError(
-                f"{FUNCTION}: {path}: {key} must be torch.nn.X, where X is one of {', '.join(ACTIVATIONS)}; "
-                f"got {shown(name)}"
-            ) from None
-        return str(name)
+        return checked_activation(path, key, name)
     return "torch.nn.Sigmoid" if num_labels == 1 else "torch.nn.Identity"

@@ -1,6 +1,7 @@
 """tokenizer.json: from texts to tokens, by the library tokenizers."""
 
 import contextlib
+import copy
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -45,11 +46,7 @@ class Tokenizer:
             raise ValueError(
                 f"{FUNCTION}: {path} has {num_tokens} tokens, more than vocab_size of config.json, {vocab_size}"
             )
-        if config.max_seq_length <= num_special:
-            raise ValueError(
-                f"{FUNCTION}: max_seq_length must leave room beside {num_special} special tokens; "
-                f"got {config.max_seq_length}"
-            )
+        _check_room(FUNCTION, config.max_seq_length, num_special)
         if needs_first_token and num_special == 0:
             raise ValueError(f"{FUNCTION}: {path} adds no first token, which the pooling asks for")
         _check_agreement(folder, library, config.tokenizer)
@@ -108,6 +105,21 @@ class Tokenizer:
             return 0
         ends_special = encoding.special_tokens_mask[-1] == 1 or encoding.ids[-1] in self._special
         return len(encoding.ids) - ends_special
+
+    def cut_at(self, function: str, max_seq_length: int) -> "Tokenizer":
+        """The same tokenizer for the first `max_seq_length` tokens of a long text."""
+        _check_room(function, max_seq_length, self._library.num_special_tokens_to_add(False))
+        other = copy.deepcopy(self)
+        other._library.enable_truncation(max_seq_length)
+        other._long_texts.max_tokens = max_seq_length
+        return other
+
+
+def _check_room(function: str, max_seq_length: int, num_special: int) -> None:
+    if max_seq_length <= num_special:
+        raise ValueError(
+            f"{function}: max_seq_length must leave room beside {num_special} special tokens; got {max_seq_length}"
+        )
 
 
 def _check_agreement(folder: Path, library: Any, values: Mapping[str, Any]) -> None:

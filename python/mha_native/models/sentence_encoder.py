@@ -1,6 +1,7 @@
 """Sentence embeddings by a pretrained model of the BERT family."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from os import PathLike
 from typing import Any
 
@@ -8,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from .. import _core
+from .._arrays import widened
 from .._dtypes import checked_dtype
 from .._messages import in_the_name_of
 from ..layers._constructor_arguments import WeightDType, checked_size, checked_weight_dtype
@@ -285,17 +287,63 @@ class SentenceEncoder:
         normalize: bool | None,
         num_threads: int | None,
     ) -> Iterator[NDArray[np.float32]]:
+        for _, rows, cu_seqlens in self._hidden_states(what, sequences, num_threads):
+            yield self._head.embeddings(rows, cu_seqlens, prompt_tokens, features, normalize, num_threads)
+
+    def _hidden_states(
+        self, what: str, sequences: Iterable[list[int]], num_threads: int | None
+    ) -> Iterator[tuple[NDArray[np.int64], NDArray[Any], NDArray[np.int64]]]:
+        """The tokens [n] of some sequences after one another, their vectors [n, E], and where each of them begins."""
         for batch in batches(sequences, _BATCH_TOKENS):
             tokens, cu_seqlens = packed(batch)
             with in_the_name_of(what):
                 rows = self._model.hidden_states(tokens, cu_seqlens, num_threads)
-            yield self._head.embeddings(rows, cu_seqlens, prompt_tokens, features, normalize, num_threads)
+            yield tokens, rows, cu_seqlens
 
     def _features(self, name: str, truncate_dim: int | None) -> int:
         """The features of embeddings of which so many are kept; by default as the files of the model say."""
         if truncate_dim is None:
             return self.embed_dim
         return min(self._head.features, checked_size(name, "truncate_dim", truncate_dim))
+
+    def encode_to_rows(
+        self,
+        texts: Iterable[str],
+        *,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        num_threads: int | None = None,
+    ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
+        """The vectors of the tokens of each text, before they are pooled.
+
+        Parameters
+        ----------
+        texts : iterable of str
+            Read as needed.
+        prompt_name, prompt, num_threads
+            As for `encode`.
+
+        Yields
+        ------
+        tokens : int64 [T]
+            Of the next text, those of the prompt and special ones included.
+        rows : float32 [T, E]
+            Their vectors, as the last layer gives them.
+        """
+        name = f"{type(self).__name__}.encode_to_rows"
+        if num_threads is not None:
+            num_threads = checked_size(name, "num_threads", num_threads)
+        before = self._settings.prompts.chosen(name, prompt_name, prompt)
+        return self._rows_of_texts(name, checked_texts(name, texts), before, num_threads)
+
+    def _rows_of_texts(
+        self, name: str, texts: Iterable[str], prompt: str, num_threads: int | None
+    ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
+        sequences = self._tokenize(name, texts, prompt)
+        for tokens, rows, cu_seqlens in self._hidden_states(f"{name}: texts", sequences, num_threads):
+            vectors = widened(rows).astype(np.float32, copy=False)
+            for first, end in pairwise(cu_seqlens):
+                yield tokens[first:end].copy(), vectors[first:end].copy()
 
     def attention_weights(self, text: str, *, num_threads: int | None = None) -> tuple[list[str], NDArray[np.float32]]:
         """What each token of a text attends to, in each layer and head.
@@ -339,14 +387,40 @@ class SentenceEncoder:
         return self._head.features if kept is None else min(kept, self._head.features)
 
     @property
+    def truncate_dim(self) -> int | None:
+        """How many features of an embedding are kept unless a call says so; None: all. May be set."""
+        return self._settings.truncate_dim
+
+    @truncate_dim.setter
+    def truncate_dim(self, truncate_dim: int | None) -> None:
+        if truncate_dim is not None:
+            truncate_dim = checked_size(type(self).__name__, "truncate_dim", truncate_dim)
+        self._settings = self._settings._replace(truncate_dim=truncate_dim)
+
+    @property
     def max_seq_length(self) -> int:
-        """The most tokens of a text that count, its special tokens included."""
+        """The most tokens of a text that count, its special tokens included. May be set, as far as there are
+        positions."""
         return self._config.max_seq_length
+
+    @max_seq_length.setter
+    def max_seq_length(self, max_seq_length: int) -> None:
+        name, most = type(self).__name__, self._model.config.max_positions
+        length = checked_size(name, "max_seq_length", max_seq_length)
+        if length > most:
+            raise ValueError(f"{name}: max_seq_length must be at most {most}, the positions of the model; got {length}")
+        self._tokenizer = self._tokenizer.cut_at(name, length)
+        self._config = self._config._replace(max_seq_length=length)
 
     @property
     def prompts(self) -> dict[str, str]:
         """What the model puts before a text, by the names that `encode` takes."""
         return dict(self._settings.prompts.by_name)
+
+    @property
+    def default_prompt_name(self) -> str | None:
+        """Of the prompt where a call names none; None: there is no prompt then."""
+        return self._settings.prompts.default_name
 
     @property
     def similarity_fn_name(self) -> str:

@@ -13,6 +13,7 @@ from ..layers._constructor_arguments import WeightDType, checked_size
 from ._classification_head import TEXTS
 from ._classifier import load_classifier
 from ._classifier_face import ClassifierFace
+from ._hub_cache import find_directory
 from ._inputs import checked_texts
 from ._labels import FUNCTIONS, apply_function
 
@@ -71,7 +72,7 @@ class TextClassifier(ClassifierFace):
         ImportError
             Without tokenizers.
         """
-        return cls(load_classifier(directory, TEXTS, dtype, weight_dtype))
+        return cls(load_classifier(find_directory(directory), TEXTS, dtype, weight_dtype))
 
     def __call__(
         self,

@@ -14,6 +14,7 @@ from ._classification_head import TOKENS
 from ._classifier import Classifier, load_classifier
 from ._classifier_face import ClassifierFace
 from ._entities import STRATEGIES, Entity, entities_of, without_overlaps
+from ._hub_cache import find_directory
 from ._inputs import check_text, checked_texts
 from ._labels import apply_function
 from ._pieces import PieceTokenizer, Window
@@ -76,7 +77,7 @@ class TokenClassifier(ClassifierFace):
         ImportError
             Without tokenizers.
         """
-        return cls(load_classifier(directory, TOKENS, dtype, weight_dtype))
+        return cls(load_classifier(find_directory(directory), TOKENS, dtype, weight_dtype))
 
     def __call__(
         self,
