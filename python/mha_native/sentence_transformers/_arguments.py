@@ -17,10 +17,9 @@ _USUAL_PROCESSOR = {"use_fast": True, "padding_side": "right", "truncation_side"
 
 
 class Device(str):
-    """The processor as a device: the str "cpu" with the attributes of a torch.device."""
+    """The processor as a device: the str "cpu" with the attribute of a torch.device that says so."""
 
     type = "cpu"
-    index = None
 
 
 CPU = Device("cpu")
@@ -85,9 +84,12 @@ def read_model_kwargs(function: str, model_kwargs: Mapping[str, Any] | None) -> 
     return Formats(name.removeprefix("torch.") if name.startswith("torch.") else dtype, weight_dtype)
 
 
-def read_processor_kwargs(function: str, processor_kwargs: Mapping[str, Any] | None) -> Any:
-    """What `processor_kwargs` say of the most tokens of a text; None: nothing."""
-    given = _checked(function, "processor_kwargs", processor_kwargs)
+def read_processor_kwargs(
+    function: str, processor_kwargs: Mapping[str, Any] | None, tokenizer_kwargs: Mapping[str, Any] | None
+) -> Any:
+    """The most tokens of a text in `processor_kwargs`, or by their old name `tokenizer_kwargs`; None: not there."""
+    newer = tokenizer_kwargs if processor_kwargs is None else processor_kwargs
+    given = _checked(function, "processor_kwargs", newer)
     length = given.pop("model_max_length", None)
     usual = {name for name, value in given.items() if name in _USUAL_PROCESSOR and _USUAL_PROCESSOR[name] == value}
     _refuse_others(function, "processor_kwargs", given, usual | {"clean_up_tokenization_spaces", "trust_remote_code"})
@@ -103,9 +105,7 @@ def check_config_kwargs(function: str, config_kwargs: Mapping[str, Any] | None) 
 def check_backend(function: str, backend: object) -> None:
     """ValueError unless it is the usual one, in whose place models are computed here."""
     if backend != "torch":
-        raise ValueError(
-            f"{function}: backend must be 'torch', in whose place it computes itself; got {shown(backend)}"
-        )
+        raise ValueError(f"{function}: backend must be 'torch', in whose place it computes; got {shown(backend)}")
 
 
 def _checked(function: str, name: str, given: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -74,7 +74,7 @@ def quantize_embeddings(
     if not np.issubdtype(numbers.dtype, np.floating):
         raise TypeError(f"{function}: embeddings must be floating-point numbers; got {numbers.dtype}")
     if precision in ("binary", "ubinary"):
-        bits = np.packbits(numbers > 0, axis=-1)
+        bits: NDArray[Any] = np.packbits(numbers > 0, axis=-1)
         return bits if precision == "ubinary" else (bits ^ 128).view(np.int8)  # in two's complement less 128
     if precision not in ("int8", "uint8"):
         return numbers.astype(np.float32)
@@ -85,7 +85,8 @@ def quantize_embeddings(
     least, greatest = as_array(ranges).astype(np.float32, copy=False)
     step = (greatest - least) / _STEPS
     steps = np.clip(np.floor((numbers - least) / np.where(step == 0, 1, step)), 0, _STEPS)
-    return (steps - 128 if precision == "int8" else steps).astype(precision)
+    quantized: NDArray[Any] = (steps - 128 if precision == "int8" else steps).astype(precision)
+    return quantized
 
 
 def _ranges(function: str, precision: str, embeddings: NDArray[Any], calibration: Any) -> NDArray[Any]:

@@ -131,9 +131,7 @@ class SentenceTransformer(Model):
         check_backend(function, backend)
         check_config_kwargs(function, config_kwargs)
         formats = read_model_kwargs(function, model_kwargs)
-        most_tokens = read_processor_kwargs(
-            function, tokenizer_kwargs if processor_kwargs is None else processor_kwargs
-        )
+        most_tokens = read_processor_kwargs(function, processor_kwargs, tokenizer_kwargs)
         self._similarity = None if similarity_fn_name is None else checked_name(function, similarity_fn_name)
         directory = find_model(
             function,
@@ -220,9 +218,8 @@ class SentenceTransformer(Model):
             raise ValueError(f"{function}: a model of this kind has no arguments {listed(sorted(others))}")
         check_precision(function, precision)
         if output_value not in _OUTPUTS:
-            raise ValueError(
-                f"{function}: output_value must be one of {listed(map(repr, _OUTPUTS))}; got {shown(output_value)}"
-            )
+            known = listed(map(repr, _OUTPUTS))
+            raise ValueError(f"{function}: output_value must be one of {known}; got {shown(output_value)}")
         check_device(function, device)
         check_pool(function, pool, chunk_size)
         is_one = isinstance(inputs, str)
