@@ -1,5 +1,6 @@
 """A transformer with the head of a classifier: what all classes that score texts have in common."""
 
+import copy
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -47,15 +48,18 @@ class Classifier:
         labels: Labels,
         config: SentenceConfig,
         has_types: bool,
+        folder: Path,
     ) -> None:
         self.model, self.head, self.tokenizer = model, head, tokenizer
         self.labels, self.config = labels, config
         self._has_types = has_types
+        self.folder = folder  # that of config.json
 
     def astype(self, dtype: DTypeLike, function: str) -> "Classifier":
         """The same classifier, its transformer computed in another dtype."""
-        model = self.model.astype(checked_dtype(function, dtype))
-        return Classifier(model, self.head, self.tokenizer, self.labels, self.config, self._has_types)
+        other = copy.copy(self)
+        other.model = self.model.astype(checked_dtype(function, dtype))
+        return other
 
     def cut_at(self, function: str, max_seq_length: int) -> "Classifier":
         """The same classifier for the first `max_seq_length` tokens of a long text or pair."""
@@ -64,8 +68,10 @@ class Classifier:
             raise ValueError(
                 f"{function}: max_seq_length must be at most {most}, the positions of the model; got {length}"
             )
-        tokenizer, config = self.tokenizer.cut_at(function, length), self.config._replace(max_seq_length=length)
-        return Classifier(self.model, self.head, tokenizer, self.labels, config, self._has_types)
+        other = copy.copy(self)
+        other.tokenizer = self.tokenizer.cut_at(function, length)
+        other.config = self.config._replace(max_seq_length=length)
+        return other
 
     def logits(
         self, what: str, inputs: Iterable[Any], prompt: str, num_threads: int | None
@@ -142,4 +148,4 @@ def load_classifier(
     with Checkpoint(folder, [*config.tensor_shapes(), *parts.tensor_shapes()]) as tensors:
         head = ClassificationHead(parts, tensors)
         model = BertModel(config, tensors, kind, stored)
-    return Classifier(model, head, tokenizer, labels, texts, config.token_types > 1)
+    return Classifier(model, head, tokenizer, labels, texts, config.token_types > 1, folder)
