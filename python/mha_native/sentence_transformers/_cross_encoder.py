@@ -246,7 +246,8 @@ class CrossEncoder(Model):
         prompt_name, prompt, batch_size, show_progress_bar, activation_fn, device, pool, chunk_size
             As for `predict`.
         **kwargs
-            Old names; ``num_workers``, ``apply_softmax``, ``convert_to_numpy`` and ``convert_to_tensor`` have no effect.
+            Old names; ``num_workers``, ``apply_softmax``, ``convert_to_numpy`` and ``convert_to_tensor`` have no
+            effect.
 
         Returns
         -------
