@@ -11,13 +11,13 @@
 namespace mha::bindings {
 namespace {
 
-py::object embed_tokens(py::handle tokens, py::handle cu_seqlens, py::handle words, py::handle positions,
-                        py::handle norm_weight, py::handle norm_bias, py::handle norm_eps, py::handle out,
-                        py::handle num_threads) {
+py::object embed_tokens(py::handle tokens, py::handle places, py::handle cu_seqlens, py::handle words,
+                        py::handle positions, py::handle norm_weight, py::handle norm_bias, py::handle norm_eps,
+                        py::handle out, py::handle num_threads) {
   const char* const function = "embed_tokens";
   const Argument list[] = {
       {"words", words}, {"positions", positions}, {"norm_weight", norm_weight}, {"norm_bias", norm_bias},
-      {"out", out},     {"tokens", tokens},       {"cu_seqlens", cu_seqlens}};
+      {"out", out},     {"tokens", tokens},       {"cu_seqlens", cu_seqlens},   {"places", places}};
   const ArrayArguments arrays(function, list);
   const EmbeddingTables tables = {arrays.tensor(0, 2, 2), arrays.tensor(1, 2, 2), arrays.optional_tensor(2, 1, 1),
                                   arrays.optional_tensor(3, 1, 1), real(function, "norm_eps", norm_eps, 0)};
@@ -29,9 +29,12 @@ py::object embed_tokens(py::handle tokens, py::handle cu_seqlens, py::handle wor
     throw py::value_error("embed_tokens: out must have a row for each token, " + std::to_string(extents[0]) + "; got " +
                           std::to_string(result.view.extents[0]));
   const std::vector<std::int64_t> ids = arrays.integers(5), offsets = arrays.offsets(6);
+  const std::vector<std::int64_t> rows =
+      arrays.given(7) ? arrays.integers(7, extents[0], "must have one for each token") : std::vector<std::int64_t>();
   warn_if_forked();
   without_gil([&] {
-    embed_tokens(ids.data(), offsets.data(), static_cast<Index>(offsets.size()) - 1, tables, result.view, threads);
+    embed_tokens(ids.data(), arrays.given(7) ? rows.data() : nullptr, offsets.data(),
+                 static_cast<Index>(offsets.size()) - 1, tables, result.view, threads);
   });
   return result.array;
 }
@@ -58,7 +61,7 @@ py::object mean_pool(py::handle x, py::handle cu_seqlens, py::handle normalize, 
 
 void bind_embedding(py::module_& m) {
   m.def("embed_tokens", &embed_tokens,
-        "(tokens, cu_seqlens, words, positions, norm_weight, norm_bias, norm_eps, out, num_threads) -> out");
+        "(tokens, places, cu_seqlens, words, positions, norm_weight, norm_bias, norm_eps, out, num_threads) -> out");
   m.def("mean_pool", &mean_pool, "(x, cu_seqlens, normalize, out, num_threads) -> out");
 }
 

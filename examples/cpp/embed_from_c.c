@@ -62,7 +62,7 @@ static int embed(const mha_transformer* encoder, const int64_t* tokens, const in
   const mha_tensor x = dense(rows, offsets[count], E), means = dense(embeddings, count, E);
   const mha_embedding_tables tables = {.words = &word_table, .positions = &position_table, .norm_eps = 1e-5};
   return check(mha_sinusoidal_positions(&position_table, 0)) &&
-         check(mha_embed_tokens(tokens, offsets, count, &tables, &x, 0)) &&
+         check(mha_embed_tokens(tokens, NULL, offsets, count, &tables, &x, 0)) &&
          check(mha_transformer_forward_varlen(encoder, &x, offsets, count, &x, NULL, NULL)) &&
          check(mha_mean_pool(&x, offsets, count, true, &means, 0));
 }

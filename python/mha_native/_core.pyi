@@ -68,6 +68,7 @@ def dtype_name(dtype: np.dtype[Any], /) -> str: ...
 def convert(array: NDArray[Any], dtype: DTypeLike, /) -> NDArray[Any]: ...
 def embed_tokens(
     tokens: NDArray[np.integer],
+    places: NDArray[np.integer] | None,
     cu_seqlens: NDArray[np.integer],
     words: NDArray[Any],
     positions: NDArray[Any],

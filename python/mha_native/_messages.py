@@ -12,8 +12,9 @@ MOST_LISTED, _MOST_CHARACTERS, _LONGEST_NAME, _LONGEST_TYPE = 8, 125, 100, 40
 # What messages begin with: the name of a class, a method or a function.
 _FUNCTION = re.compile(r"(?:[A-Z]\w*(?:\.\w+)*|[a-z]+(?:_[a-z]+)+): ")
 
-# What `in_the_name_of` changes the message of. Those of other libraries may compose theirs in another way.
-_ERRORS = (TypeError, ValueError, MemoryError, RuntimeError)
+# What `in_the_name_of` changes the message of. Those of other libraries may compose theirs in another way, and the
+# operating system's have a number and the name of a file.
+_ERRORS = (TypeError, ValueError, MemoryError, RuntimeError, ImportError, FileNotFoundError, OSError)
 
 
 def shown(value: object) -> str:
@@ -59,11 +60,13 @@ class in_the_name_of:
         pass
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: TracebackType | None) -> None:
-        if type(error) in _ERRORS and error is not None:
+        if type(error) in _ERRORS and error is not None and getattr(error, "errno", None) is None:
             rename_arguments(error, **self._arguments)
             message = str(error)
             begin = _FUNCTION.match(message)
             error.args = (f"{self._function}: {message[begin.end() if begin else 0 :]}",)
+            if isinstance(error, ImportError):
+                error.msg = error.args[0]  # which is what it shows
 
 
 def rename_arguments(error: BaseException, **arguments: str) -> None:

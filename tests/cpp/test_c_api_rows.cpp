@@ -98,11 +98,17 @@ TEST(CApiRows, PositionsEmbeddingsAndMeans) {
   const std::int64_t tokens[] = {4, 0, 0, 3, 2}, offsets[] = {0, 2, 2, 5};
   EmbeddingTables tables = {words.view(), positions.view(), weight.view(), bias.view(), 1e-3};
   auto expected = nans<double>({5, kEmbed}), out = expected;
-  embed_tokens(tokens, offsets, 3, tables, expected.view());
+  embed_tokens(tokens, nullptr, offsets, 3, tables, expected.view());
   const mha_tensor c_words = c_tensor(words), c_weight = c_tensor(weight), c_bias = c_tensor(bias),
                    c_out = c_tensor(out);
   const mha_embedding_tables c_tables = {&c_words, &positions_tensor, &c_weight, &c_bias, 1e-3};
-  EXPECT_OK(mha_embed_tokens(tokens, offsets, 3, &c_tables, &c_out, 2));
+  const std::int64_t places[] = {8, 0, 7, 7, 1};
+  auto placed = nans<double>({5, kEmbed}), c_placed = placed;
+  embed_tokens(tokens, places, offsets, 3, tables, placed.view());
+  const mha_tensor placed_out = c_tensor(c_placed);
+  EXPECT_OK(mha_embed_tokens(tokens, places, offsets, 3, &c_tables, &placed_out, 2));
+  EXPECT_EQ(c_placed.data(), placed.data());
+  EXPECT_OK(mha_embed_tokens(tokens, nullptr, offsets, 3, &c_tables, &c_out, 2));
   EXPECT_EQ(out.data(), expected.data());
 
   for (const bool normalize : {false, true}) {
@@ -155,10 +161,11 @@ TEST(CApiRows, WhatIsRefused) {
 
   const mha_embedding_tables tables = {&rows, &rows, nullptr, nullptr, 0};
   expect_invalid(mha_sinusoidal_positions(nullptr, 0), {"sinusoidal_positions", "out"});
-  expect_invalid(mha_embed_tokens(nullptr, offsets, 1, &tables, &out_rows, 0), {"tokens", "null"});
-  expect_invalid(mha_embed_tokens(tokens, offsets, 1, nullptr, &out_rows, 0), {"tables", "null"});
-  expect_invalid(mha_embed_tokens(tokens, nullptr, 1, &tables, &out_rows, 0), {"cu_seqlens"});
-  expect_invalid(mha_embed_tokens(tokens, offsets, 1, &tables, &out_rows, 0), {"embed_tokens", "token 1 is 9"});
+  expect_invalid(mha_embed_tokens(nullptr, nullptr, offsets, 1, &tables, &out_rows, 0), {"tokens", "null"});
+  expect_invalid(mha_embed_tokens(tokens, nullptr, offsets, 1, nullptr, &out_rows, 0), {"tables", "null"});
+  expect_invalid(mha_embed_tokens(tokens, nullptr, nullptr, 1, &tables, &out_rows, 0), {"cu_seqlens"});
+  expect_invalid(mha_embed_tokens(tokens, nullptr, offsets, 1, &tables, &out_rows, 0),
+                 {"embed_tokens", "token 1 is 9"});
   expect_invalid(mha_mean_pool(&rows, nullptr, 1, false, &out_rows, 0), {"mean_pool", "cu_seqlens"});
   expect_invalid(mha_mean_pool(&rows, offsets, 1, false, &out_rows, 0), {"mean_pool", "[1, 24]", "[3, 24]"});
   for (float element : out.data()) ASSERT_TRUE(std::isnan(element));

@@ -75,7 +75,7 @@ TYPED_TEST(Embedding, TokensAreLookedUpAndNormalized) {
     auto first = nans<T>({kTexts.back(), width});
     for (int threads : {1, 2, 3}) {
       auto out = nans<T>({kTexts.back(), width});
-      embed_tokens(tokens.data(), kTexts.data(), texts(), tables.views(), out.view(), threads);
+      embed_tokens(tokens.data(), nullptr, kTexts.data(), texts(), tables.views(), out.view(), threads);
       expect_close(out.data(), expected, magnitude * testing::tolerance<T>(width, 1, 1));
       if (threads == 1) first.data() = out.data();
       EXPECT_EQ(out.data(), first.data());
@@ -97,14 +97,41 @@ TYPED_TEST(Embedding, StridedRowsAndNoNorm) {
   auto out = nans<T>({3 * kTexts.back(), width}), expected = nans<T>({kTexts.back(), width});
   const MutableTensorView every_third(out.data().data(), {kTexts.back(), width}, {3 * width, 1});
   const auto ones = Array<T>({width}, T(1)), zeros = Array<T>({width}, T(0));
-  embed_tokens(tokens.data(), kTexts.data(), texts(), {words, tables.positions.view(), {}, {}, kEps}, every_third);
-  embed_tokens(tokens.data(), kTexts.data(), texts(),
+  embed_tokens(tokens.data(), nullptr, kTexts.data(), texts(), {words, tables.positions.view(), {}, {}, kEps},
+               every_third);
+  embed_tokens(tokens.data(), nullptr, kTexts.data(), texts(),
                {tables.words.view(), tables.positions.view(), ones.view(), zeros.view(), kEps}, expected.view());
   for (Index i = 0; i < kTexts.back(); ++i)
     for (Index e = 0; e < width; ++e) {
       EXPECT_EQ(out.data()[std::size_t(3 * i * width + e)], expected.data()[std::size_t(i * width + e)]);
       EXPECT_TRUE(std::isnan(out.data()[std::size_t((3 * i + 1) * width + e)]));
     }
+}
+
+TYPED_TEST(Embedding, PlacesSayWhichPositions) {
+  using T = TypeParam;
+  constexpr Index width = 20;
+  const Tables<T> tables(width);
+  const auto tokens = some_tokens(kTexts.back());
+  std::vector<std::int64_t> in_text, backwards;
+  for (std::size_t b = 0; b + 1 < kTexts.size(); ++b)
+    for (std::int64_t i = kTexts[b]; i < kTexts[b + 1]; ++i) in_text.push_back(i - kTexts[b]);
+  for (std::int64_t place : in_text) backwards.push_back(P - 1 - place);
+  const TensorView reversed(tables.positions.data().data() + (P - 1) * width, {P, width}, {-width, 1});
+  const auto embedded = [&](const std::int64_t* places, const TensorView& positions) {
+    EmbeddingTables given = tables.views();
+    given.positions = positions;
+    auto out = nans<T>({kTexts.back(), width});
+    embed_tokens(tokens.data(), places, kTexts.data(), texts(), given, out.view(), 2);
+    return out;
+  };
+  const auto expected = embedded(nullptr, tables.positions.view());
+  EXPECT_EQ(embedded(in_text.data(), tables.positions.view()).data(), expected.data());
+  EXPECT_EQ(embedded(backwards.data(), reversed).data(), expected.data());
+  // A text may then have more tokens than there are positions.
+  const std::vector<std::int64_t> zeros(tokens.size());
+  const TensorView first(tables.positions.data().data(), {1, width});
+  EXPECT_EQ(embedded(zeros.data(), first).data(), embedded(zeros.data(), tables.positions.view()).data());
 }
 
 TYPED_TEST(Embedding, MeansOfTexts) {
@@ -167,13 +194,13 @@ TYPED_TEST(Embedding, ATextHasTheSameBitsAloneAndAmongOthers) {
   const Tables<T> tables(width);
   const auto tokens = some_tokens(kTexts.back());
   auto rows = nans<T>({kTexts.back(), width}), pooled = nans<T>({texts(), width});
-  embed_tokens(tokens.data(), kTexts.data(), texts(), tables.views(), rows.view());
+  embed_tokens(tokens.data(), nullptr, kTexts.data(), texts(), tables.views(), rows.view());
   mean_pool(rows.view(), kTexts.data(), texts(), true, pooled.view());
   for (Index b = 0; b < texts(); ++b) {
     const Index first = kTexts[std::size_t(b)], count = kTexts[std::size_t(b) + 1] - first;
     const std::int64_t alone[] = {0, count};
     auto one = nans<T>({count, width}), pooled_one = nans<T>({1, width});
-    embed_tokens(tokens.data() + first, alone, 1, tables.views(), one.view());
+    embed_tokens(tokens.data() + first, nullptr, alone, 1, tables.views(), one.view());
     mean_pool(one.view(), alone, 1, true, pooled_one.view());
     EXPECT_TRUE(std::equal(one.data().begin(), one.data().end(), rows.data().begin() + first * width));
     EXPECT_TRUE(std::equal(pooled_one.data().begin(), pooled_one.data().end(), pooled.data().begin() + b * width));
@@ -190,11 +217,11 @@ TEST(EmbeddingThreads, ChangeNoBit) {
   const Index size = static_cast<Index>(cu_seqlens.size()) - 1;
   const auto tokens = some_tokens(count);
   auto rows = nans<float>({count, width}), pooled = nans<float>({size, width});
-  embed_tokens(tokens.data(), cu_seqlens.data(), size, tables.views(), rows.view(), 1);
+  embed_tokens(tokens.data(), nullptr, cu_seqlens.data(), size, tables.views(), rows.view(), 1);
   mean_pool(rows.view(), cu_seqlens.data(), size, true, pooled.view(), 1);
   for (int threads : {2, 3}) {
     auto out = nans<float>({count, width}), means = nans<float>({size, width});
-    embed_tokens(tokens.data(), cu_seqlens.data(), size, tables.views(), out.view(), threads);
+    embed_tokens(tokens.data(), nullptr, cu_seqlens.data(), size, tables.views(), out.view(), threads);
     mean_pool(out.view(), cu_seqlens.data(), size, true, means.view(), threads);
     EXPECT_EQ(out.data(), rows.data());
     EXPECT_EQ(means.data(), pooled.data());
@@ -208,7 +235,7 @@ TEST(EmbeddingErrors, RefusesBeforeAnythingIsWritten) {
   const auto refused = [&](const std::int64_t* ids, const std::int64_t* offsets, Index size,
                            const EmbeddingTables& tables, const MutableTensorView& target) {
     const std::string message =
-        message_of<std::invalid_argument>([&] { embed_tokens(ids, offsets, size, tables, target); });
+        message_of<std::invalid_argument>([&] { embed_tokens(ids, nullptr, offsets, size, tables, target); });
     for (float element : out.data()) EXPECT_EQ(element, 3) << "written before the error: " << message;
     expect_words(message, {"embed_tokens: "});
     return message;
@@ -247,7 +274,7 @@ TEST(EmbeddingErrors, RefusesBeforeAnythingIsWritten) {
   tables.norm_weight = other.weight.view();
   EXPECT_NE(message_of<DTypeError>([&] {
               with_tables(tables);
-              embed_tokens(tokens, cu_seqlens, 2, tables, out.view());
+              embed_tokens(tokens, nullptr, cu_seqlens, 2, tables, out.view());
             }),
             "no error");
   tables = good.views();
@@ -256,6 +283,21 @@ TEST(EmbeddingErrors, RefusesBeforeAnythingIsWritten) {
   float* const in_words = const_cast<float*>(good.words.data().data());
   expect_words(refused(tokens, cu_seqlens, 2, tables, MutableTensorView(in_words, {5, 8})),
                {"out must not overlap words"});
+}
+
+TEST(EmbeddingErrors, PlacesThatThereAreNoPositionsFor) {
+  const Tables<float> good(8);
+  Array<float> out({5, 8}, 3);
+  const std::int64_t tokens[] = {0, 1, 2, 3, 10}, cu_seqlens[] = {0, 2, 5};
+  const std::int64_t above[] = {0, 1, 0, P, 0}, below[] = {0, 1, -1, 0, 0};
+  const auto refused = [&](const std::int64_t* places) {
+    const auto call = [&] { embed_tokens(tokens, places, cu_seqlens, 2, good.views(), out.view()); };
+    const std::string message = message_of<std::invalid_argument>(call);
+    for (float element : out.data()) EXPECT_EQ(element, 3) << "written before the error: " << message;
+    return message;
+  };
+  expect_words(refused(above), {"embed_tokens: places", "token 3 is 130", "positions [130, 8]"});
+  expect_words(refused(below), {"embed_tokens: places", "token 2 is -1"});
 }
 
 TEST(EmbeddingErrors, PoolingRefusesBeforeAnythingIsWritten) {

@@ -116,7 +116,9 @@ void embed(GuardedMemory& memory, Index width) {
   const std::int64_t* const starts = memory.integers({0, 3, 3, 7});
   const EmbeddingTables tables{memory.random<T>({5, width}), memory.random<T>({4, width}), memory.random<T>({width}),
                                memory.random<T>({width}), 1e-5};
-  embed_tokens(memory.integers({0, 4, 1, 2, 3, 4, 4}), starts, 3, tables, memory.output<T>({7, width}));
+  const std::int64_t* const tokens = memory.integers({0, 4, 1, 2, 3, 4, 4});
+  embed_tokens(tokens, nullptr, starts, 3, tables, memory.output<T>({7, width}));
+  embed_tokens(tokens, memory.integers({3, 0, 3, 2, 1, 1, 3}), starts, 3, tables, memory.output<T>({7, width}));
   mean_pool(memory.random<T>({7, width}), starts, 3, true, memory.output<Sum<T>>({3, width}));
   sinusoidal_positions(memory.output<T>({3, width}), 1);
 }

@@ -323,7 +323,7 @@ TEST(MissingTensors, OfPositionsAndTexts) {
              *out = embed("out", {T, E});
   const mha_embedding_tables tables = {words, places, weight, bias, 0};
   const std::int64_t* tokens = kTokens;
-  const auto call = [&] { return mha_embed_tokens(tokens, kOffsets, 2, &tables, out, 1); };
+  const auto call = [&] { return mha_embed_tokens(tokens, nullptr, kOffsets, 2, &tables, out, 1); };
   embed.expect_refusals(call);
   tokens = nullptr;
   testing::expect_failure(MHA_INVALID_ARGUMENT, call(), {"embed_tokens", "tokens"});

@@ -70,6 +70,8 @@ void fuzz_embedding(Choices& c, Tally& tally) {
   const auto& tokens = call.pointer(call.integers(any_counts(c, starts.back(), words - 1)));
   const auto& texts_at = call.pointer(call.integers(starts));
   Argument& word_rows = call.dense(dtype, {words, width});
+  const bool are_given = c.once_in(2);
+  const auto& at = call.pointer(are_given ? call.integers(any_counts(c, starts.back(), places - 1)) : nullptr);
   Argument& position_rows = call.dense(dtype, {places, width});
   Argument& norm_weight = call.maybe(call.dense(dtype, {width}), 3);
   Argument& norm_bias = call.maybe(call.dense(dtype, {width}), 3);
@@ -81,7 +83,7 @@ void fuzz_embedding(Choices& c, Tally& tally) {
   call.mutate();
   call.run([&](int threads) {
     const mha_embedding_tables tables{word_rows.get(), position_rows.get(), norm_weight.get(), norm_bias.get(), eps};
-    return mha_embed_tokens(tokens, texts_at, size, &tables, out.get(), threads > 0 ? threads : num_threads);
+    return mha_embed_tokens(tokens, at, texts_at, size, &tables, out.get(), threads > 0 ? threads : num_threads);
   });
 }
 

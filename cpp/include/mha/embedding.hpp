@@ -18,16 +18,19 @@ struct EmbeddingTables {
   double norm_eps = 0;
 };
 
-/// Row i of out is the layer norm of words[tokens[i]] + positions[place of i in its text].
+/// Row i of out is the layer norm of words[tokens[i]] + positions[places[i]].
 ///
 /// @param tokens     [N] in [0, V)
-/// @param cu_seqlens [B + 1]: text b has the tokens [cu_seqlens[b], cu_seqlens[b + 1]), at most P. Begins with 0, never
-///                   falls, ends with N
+/// @param places     [N] in [0, P), or null: the place of each token in its text, counted from 0. Of S types of tokens
+///                   each may have its own sums with n positions, in [S n, E]: a token of type s at t has s n + t
+/// @param cu_seqlens [B + 1]: text b has the tokens [cu_seqlens[b], cu_seqlens[b + 1]), at most P without places.
+///                   Begins with 0, never falls, ends with N
 /// @param out        [N, E], neighbours along E next to each other; written whole; must not overlap a table
 /// @param num_threads 0: the default of runtime.hpp. The result does not depend on it
 /// @throws std::invalid_argument, DTypeError, AllocationError before anything is written
-MHA_API void embed_tokens(const std::int64_t* tokens, const std::int64_t* cu_seqlens, Index batch_size,
-                          const EmbeddingTables& tables, const MutableTensorView& out, int num_threads = 0);
+MHA_API void embed_tokens(const std::int64_t* tokens, const std::int64_t* places, const std::int64_t* cu_seqlens,
+                          Index batch_size, const EmbeddingTables& tables, const MutableTensorView& out,
+                          int num_threads = 0);
 
 /// Row b of out is the mean of the rows of text b of x, or, with normalize, that scaled to length 1. Summed in double
 /// precision, row by row, and rounded once. A text without rows gives zeros, and so does normalize of zeros.

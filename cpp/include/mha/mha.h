@@ -245,11 +245,12 @@ typedef struct mha_embedding_tables {
   const mha_tensor* norm_bias;   /* [E] or null: 0 */
   double norm_eps;
 } mha_embedding_tables;
-/* Row i of out, [N, E], becomes the layer norm of words[tokens[i]] + positions[place of i in its text]. tokens: [N], in
- * [0, V). cu_seqlens: [batch_size + 1], text b has the tokens [cu_seqlens[b], cu_seqlens[b + 1]). out must not overlap
- * a table, and its neighbours along E lie next to each other. */
-MHA_API mha_status mha_embed_tokens(const int64_t* tokens, const int64_t* cu_seqlens, ptrdiff_t batch_size,
-                                    const mha_embedding_tables* tables, const mha_tensor* out,
+/* Row i of out, [N, E], becomes the layer norm of words[tokens[i]] + positions[places[i]]. tokens: [N], in [0, V).
+ * places: [N], in [0, P), or null: the place of each token in its text. cu_seqlens: [batch_size + 1], text b has the
+ * tokens [cu_seqlens[b], cu_seqlens[b + 1]). out must not overlap a table, and its neighbours along E lie next to each
+ * other. */
+MHA_API mha_status mha_embed_tokens(const int64_t* tokens, const int64_t* places, const int64_t* cu_seqlens,
+                                    ptrdiff_t batch_size, const mha_embedding_tables* tables, const mha_tensor* out,
                                     int num_threads) MHA_NOEXCEPT;
 /* Row b of out, [batch_size, E], becomes the mean of the rows of text b of x, [N, E], or that scaled to length 1. out
  * must not overlap x. */

@@ -35,8 +35,8 @@ void check_texts(const char* function, const std::int64_t* cu_seqlens, Index bat
 }
 
 /// The preconditions of embed_tokens().
-void check(const std::int64_t* tokens, const std::int64_t* cu_seqlens, Index batch_size, const EmbeddingTables& tables,
-           const MutableTensorView& out) {
+void check(const std::int64_t* tokens, const std::int64_t* places, const std::int64_t* cu_seqlens, Index batch_size,
+           const EmbeddingTables& tables, const MutableTensorView& out) {
   const char* const function = "embed_tokens";
   const TensorView &words = tables.words, &positions = tables.positions;
   const Named inputs = {
@@ -65,8 +65,9 @@ void check(const std::int64_t* tokens, const std::int64_t* cu_seqlens, Index bat
                                 text_of(tables.norm_eps));
   check_texts(function, cu_seqlens, batch_size, "out", out.extents[0]);
   if (tokens == nullptr && out.extents[0] > 0) fail(function, "tokens must be given, not be a null pointer", views);
-  for (Index b = 0; b < batch_size; ++b)
-    if (cu_seqlens[b + 1] - cu_seqlens[b] > positions.extents[0])
+  const Index rows = positions.extents[0];
+  for (Index b = 0; places == nullptr && b < batch_size; ++b)
+    if (cu_seqlens[b + 1] - cu_seqlens[b] > rows)
       fail(function,
            "a text must have no more tokens than positions has rows, and text " + std::to_string(b) + " has " +
                std::to_string(cu_seqlens[b + 1] - cu_seqlens[b]),
@@ -75,12 +76,18 @@ void check(const std::int64_t* tokens, const std::int64_t* cu_seqlens, Index bat
     if (tokens[i] < 0 || tokens[i] >= words.extents[0])
       fail(function,
            "tokens must be rows of words, and token " + std::to_string(i) + " is " + std::to_string(tokens[i]), views);
+  for (Index i = 0; places != nullptr && i < out.extents[0]; ++i)
+    if (places[i] < 0 || places[i] >= rows)
+      fail(function,
+           "places must be rows of positions, and that of token " + std::to_string(i) + " is " +
+               std::to_string(places[i]),
+           views);
   check_output(function, "out", out, inputs);
 }
 
 /// What the tasks of embed_tokens() share.
 struct EmbeddingRun {
-  const std::int64_t *tokens, *cu_seqlens;
+  const std::int64_t *tokens, *places, *cu_seqlens;
   Index batch_size;
   const EmbeddingTables* tables;
   MutableTensorView out;
@@ -107,7 +114,7 @@ void embed_run(const void* context, Index task, int) {
   for (Index i = first; i < last; ++i) {
     while (i >= text[1]) ++text;
     tile.x = row(tables.words, run.tokens[i]);
-    tile.residual = row(tables.positions, i - text[0]);
+    tile.residual = row(tables.positions, run.places == nullptr ? i - text[0] : run.places[i]);
     tile.out = const_cast<std::byte*>(row(run.out, i));
     run.normalize(tile);
   }
@@ -163,12 +170,12 @@ void pool_run(const void* context, Index task, int worker) {
 
 }  // namespace
 
-void embed_tokens(const std::int64_t* tokens, const std::int64_t* cu_seqlens, Index batch_size,
-                  const EmbeddingTables& tables, const MutableTensorView& out, int num_threads) {
+void embed_tokens(const std::int64_t* tokens, const std::int64_t* places, const std::int64_t* cu_seqlens,
+                  Index batch_size, const EmbeddingTables& tables, const MutableTensorView& out, int num_threads) {
   const FloatingPointState state;
-  check(tokens, cu_seqlens, batch_size, tables, out);
+  check(tokens, places, cu_seqlens, batch_size, tables, out);
   const DTypeKernels& kernels = active_kernels().kernels[static_cast<int>(out.dtype)];
-  const EmbeddingRun run{tokens, cu_seqlens, batch_size, &tables, out, kernels.normalize};
+  const EmbeddingRun run{tokens, places, cu_seqlens, batch_size, &tables, out, kernels.normalize};
   const Index tasks = (out.extents[0] + kTaskTokens - 1) / kTaskTokens;
   const double elements = double(out.extents[0]) * double(out.extents[1]);
   const Phase phase{tasks, &embed_run, &run};

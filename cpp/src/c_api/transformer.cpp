@@ -75,11 +75,12 @@ mha_status mha_sinusoidal_positions(const mha_tensor* out, int64_t first_positio
   return guarded(__func__, [&] { sinusoidal_positions(view(out, "out"), first_position); });
 }
 
-mha_status mha_embed_tokens(const int64_t* tokens, const int64_t* cu_seqlens, ptrdiff_t batch_size,
-                            const mha_embedding_tables* tables, const mha_tensor* out, int num_threads) noexcept {
+mha_status mha_embed_tokens(const int64_t* tokens, const int64_t* places, const int64_t* cu_seqlens,
+                            ptrdiff_t batch_size, const mha_embedding_tables* tables, const mha_tensor* out,
+                            int num_threads) noexcept {
   return guarded(__func__, [&] {
     const mha_embedding_tables& t = given(tables, "tables");
-    embed_tokens(tokens, cu_seqlens, batch_size,
+    embed_tokens(tokens, places, cu_seqlens, batch_size,
                  {view(t.words, "words"), view(t.positions, "positions"), view(t.norm_weight, "norm_weight"),
                   view(t.norm_bias, "norm_bias"), t.norm_eps},
                  view(out, "out"), num_threads);

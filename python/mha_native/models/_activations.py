@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._messages import shown
-from ._model_files import FUNCTION
 
 Activation: TypeAlias = Callable[[NDArray[Any]], NDArray[Any]]
 
@@ -33,8 +32,7 @@ def checked_activation(path: Path, key: str, name: Any) -> str:
         activation_of(name)
     except (AttributeError, KeyError):
         raise ValueError(
-            f"{FUNCTION}: {path}: {key} must be torch.nn.X, where X is one of {', '.join(ACTIVATIONS)}; "
-            f"got {shown(name)}"
+            f"{path}: {key} must be torch.nn.X, where X is one of {', '.join(ACTIVATIONS)}; got {shown(name)}"
         ) from None
     return str(name)
 

@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._messages import MOST_LISTED, listed, shown
-from ._model_files import FUNCTION
 from ._safetensors import READABLE
 from ._weight_files import open_weights
 
@@ -17,7 +16,7 @@ class Checkpoint:
     """The tensors in the files of a folder, by the names of `shapes`, each read when it is asked for.
 
     A context manager. All names, shapes and dtypes have been checked when it opens, so that nothing is half-loaded.
-    In the files names may begin with ``bert.``, and norms may have their old names, ``gamma`` and ``beta``. Where there
+    In the files names may begin with `prefix`, and norms may have their old names, ``gamma`` and ``beta``. Where there
     is a tensor by two of these names, both must hold the same numbers.
 
     Raises
@@ -29,7 +28,8 @@ class Checkpoint:
         tensor when it is read, if its numbers are not all finite, or differ between its two names.
     """
 
-    def __init__(self, folder: Path, shapes: Iterable[tuple[str, tuple[int, ...]]]) -> None:
+    def __init__(self, folder: Path, shapes: Iterable[tuple[str, tuple[int, ...]]], prefix: str = "") -> None:
+        self._prefix = prefix
         self._file = open_weights(folder)
         try:
             self._names = self._checked_names(shapes)  # name in the model -> names in the file
@@ -50,21 +50,19 @@ class Checkpoint:
         if not np.isfinite([tensor.min(), tensor.max()]).all():  # either is NaN if there is a NaN
             index = np.unravel_index(np.argmin(np.isfinite(tensor)), tensor.shape)
             raise ValueError(
-                f"{FUNCTION}: {self._file.path}: {first} must hold finite numbers; "
-                f"got {tensor[index]} at {[int(i) for i in index]}"
+                f"{self._file.path}: {first} must hold finite numbers; got {tensor[index]} at {[int(i) for i in index]}"
             )
         for other in others:
             if not np.array_equal(tensor, self._file.read(other)):
                 raise ValueError(
-                    f"{FUNCTION}: {self._file.path}: {first} and {other} are names of one tensor, "
-                    "and must hold the same numbers"
+                    f"{self._file.path}: {first} and {other} are names of one tensor, and must hold the same numbers"
                 )
         return tensor
 
     def _checked_names(self, shapes: Iterable[tuple[str, tuple[int, ...]]]) -> dict[str, list[str]]:
         present: dict[str, list[str]] = {}
         for name in self._file.entries:
-            present.setdefault(_plain_name(name), []).append(name)
+            present.setdefault(_plain_name(name.removeprefix(self._prefix)), []).append(name)
         missing, misshapen, unreadable, names = [], [], [], {}
         for name, shape in shapes:
             if name not in present:
@@ -82,12 +80,12 @@ class Checkpoint:
         complaints = {"missing": missing, "of the wrong shape": misshapen, "of another dtype": unreadable}
         if any(complaints.values()):
             words = "; ".join(f"{what}: {listed(found)}" for what, found in complaints.items() if found)
-            raise ValueError(f"{FUNCTION}: {self._file.path} does not hold the model of config.json: {words}")
+            raise ValueError(f"{self._file.path} does not hold the model of config.json: {words}")
         return names
 
 
 def _plain_name(name: str) -> str:
-    name = name.removeprefix("bert.")
+    """The name that a tensor has today."""
     for old, new in ((".LayerNorm.gamma", ".LayerNorm.weight"), (".LayerNorm.beta", ".LayerNorm.bias")):
         if name.endswith(old):
             return name.removesuffix(old) + new

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ._dense import Dense
+from .families.family import Family, Tensors
 
 TEXTS, TOKENS = "ForSequenceClassification", "ForTokenClassification"  # what a model is for, as transformers has it
 
@@ -19,14 +20,12 @@ class _Step(NamedTuple):
 _DENSE_AND_OUT_PROJ = (_Step("classifier.dense", "Tanh"), _Step("classifier.out_proj", "Identity"))
 _CLASSIFIER = _Step("classifier", "Identity")
 
-# By model_type: what the first token of a text goes through. Every step but the last keeps the number of features.
+# By the prefix of a family: what the first token of a text goes through. Every step but the last keeps the features.
 _HEADS_OF_TEXTS = {
-    "bert": (_Step("pooler.dense", "Tanh"), _CLASSIFIER),
-    "camembert": _DENSE_AND_OUT_PROJ,
-    "distilbert": (_Step("pre_classifier", "ReLU"), _CLASSIFIER),
-    "mpnet": _DENSE_AND_OUT_PROJ,
-    "roberta": _DENSE_AND_OUT_PROJ,
-    "xlm-roberta": _DENSE_AND_OUT_PROJ,
+    "bert.": (_Step("pooler.dense", "Tanh"), _CLASSIFIER),
+    "distilbert.": (_Step("pre_classifier", "ReLU"), _CLASSIFIER),
+    "mpnet.": _DENSE_AND_OUT_PROJ,
+    "roberta.": _DENSE_AND_OUT_PROJ,
 }
 
 
@@ -45,17 +44,16 @@ class ClassificationHeadConfig(NamedTuple):
             yield f"{step.name}.bias", (out_features,)
 
 
-def head_of(model_type: str, task: str, embed_dim: int, num_labels: int) -> ClassificationHeadConfig:
-    """The head that a model of this type has for `TEXTS` or `TOKENS`."""
-    return ClassificationHeadConfig(
-        _HEADS_OF_TEXTS[model_type] if task == TEXTS else (_CLASSIFIER,), embed_dim, num_labels
-    )
+def head_of(family: Family, task: str, embed_dim: int, num_labels: int) -> ClassificationHeadConfig:
+    """The head that a model of this family has for `TEXTS` or `TOKENS`."""
+    steps = _HEADS_OF_TEXTS[family.prefix] if task == TEXTS else (_CLASSIFIER,)
+    return ClassificationHeadConfig(steps, embed_dim, num_labels)
 
 
 class ClassificationHead:
     """A head with its weights, in float32 whatever the model is computed in."""
 
-    def __init__(self, config: ClassificationHeadConfig, tensors: Any) -> None:
+    def __init__(self, config: ClassificationHeadConfig, tensors: Tensors) -> None:
         self._steps = [
             Dense(tensors[f"{step.name}.weight"], tensors[f"{step.name}.bias"], f"torch.nn.{step.activation}")
             for step in config.steps

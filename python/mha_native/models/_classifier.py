@@ -12,15 +12,15 @@ from .._dtypes import checked_dtype
 from .._messages import in_the_name_of
 from ..layers._constructor_arguments import WeightDType, checked_size, checked_weight_dtype
 from ._batching import batches, packed, slabs
-from ._bert import BertModel, read_config
 from ._checkpoint import Checkpoint
 from ._classification_head import TEXTS, ClassificationHead, head_of
 from ._inputs import text_or_pair
 from ._labels import Labels, read_labels
-from ._model_files import FUNCTION
 from ._modules import read_transformer
 from ._sentence_files import SentenceConfig, read_sentence_config
-from ._tokenizer import Tokenizer
+from ._text_encoder import TextEncoder
+from ._tokenizer import Tokenizer, require_library
+from .families import read_config
 
 # The most texts, and the most characters, that are tokenized at once; a longer text is tokenized alone.
 _SLAB_TEXTS = 1024
@@ -28,6 +28,9 @@ _SLAB_CHARACTERS = 1 << 17
 
 # The most tokens that go through the layers at once, which are many enough for them to be fast.
 _BATCH_TOKENS = 2048
+
+
+_USUAL_INPUTS = ("input_ids", "token_type_ids", "attention_mask")  # of a model, where tokenizer_config.json has none
 
 
 class Tokens(NamedTuple):
@@ -42,7 +45,7 @@ class Classifier:
 
     def __init__(
         self,
-        model: BertModel,
+        model: TextEncoder,
         head: ClassificationHead,
         tokenizer: Tokenizer,
         labels: Labels,
@@ -98,8 +101,8 @@ class Classifier:
         tokens, cu_seqlens = packed([text.ids for text in batch])
         types = packed([text.types for text in batch])[0] if self._has_types else np.empty(0, np.int64)
         with in_the_name_of(what):
-            more = (types,) if types.any() else ()  # without pairs every token is of type 0
-            return self.model.hidden_states(tokens, cu_seqlens, num_threads, *more), cu_seqlens
+            # Without pairs every token is of type 0.
+            return self.model.hidden_states(tokens, cu_seqlens, num_threads, types if types.any() else None), cu_seqlens
 
     def _tokenized(self, what: str, inputs: Iterable[Any], prompt: str) -> Iterator[Tokens]:
         given = (text_or_pair(what, text, i) for i, text in enumerate(inputs))
@@ -115,6 +118,7 @@ class Classifier:
 
 
 def load_classifier(
+    function: str,
     home: Path,
     task: str,
     dtype: DTypeLike,
@@ -131,12 +135,9 @@ def load_classifier(
     ImportError
         Without tokenizers.
     """
-    try:
-        import tokenizers  # type: ignore[import-not-found, unused-ignore]  # noqa: F401
-    except ImportError as error:
-        raise ImportError(f'{FUNCTION}: {error.name} is not installed: pip install "mha_native[text]"') from error
-    kind = checked_dtype(FUNCTION, dtype)
-    stored = checked_weight_dtype(FUNCTION, weight_dtype, kind)
+    require_library()
+    kind = checked_dtype(function, dtype)
+    stored = checked_weight_dtype(function, weight_dtype, kind)
     module = read_transformer(home)
     folder = home if module is None else module.folder
     path = folder / "config.json"
@@ -144,8 +145,11 @@ def load_classifier(
     labels = read_labels(path, task)
     texts = read_sentence_config(folder, config.max_positions, module is not None, "sequence-classification")
     tokenizer = Tokenizer(folder, config.vocab_size, texts, needs_first_token=task == TEXTS, cuts=task == TEXTS)
-    parts = head_of("bert", task, config.embed_dim, len(labels.names))
-    with Checkpoint(folder, [*config.tensor_shapes(), *parts.tensor_shapes()]) as tensors:
+    parts = head_of(config.family, task, config.embed_dim, len(labels.names))
+    with Checkpoint(folder, [*config.tensor_shapes(), *parts.tensor_shapes()], config.family.prefix) as tensors:
         head = ClassificationHead(parts, tensors)
-        model = BertModel(config, tensors, kind, stored)
-    return Classifier(model, head, tokenizer, labels, texts, config.token_types > 1, folder)
+        model = TextEncoder(config, tensors, kind, stored)
+    has_types = config.token_types > 1 and "token_type_ids" in (
+        texts.tokenizer.get("model_input_names") or _USUAL_INPUTS
+    )
+    return Classifier(model, head, tokenizer, labels, texts, has_types, folder)

@@ -6,7 +6,6 @@ from os import PathLike
 from pathlib import Path
 
 from .._messages import listed, shown
-from ._model_files import FUNCTION
 
 # "organization/model", or a model of sentence-transformers. A path such as ./model or /models/model is neither.
 _NAME = re.compile(r"(?:[A-Za-z0-9]\w*(?:[-.]\w+)*/)?[A-Za-z0-9]\w*(?:[-.]\w+)*", re.ASCII)
@@ -68,18 +67,18 @@ def find_directory(
     try:
         directory = Path(name)
     except Exception as error:  # whatever the object raises
-        raise TypeError(f"{FUNCTION}: directory must be a path; got {shown(name)}") from error
+        raise TypeError(f"directory must be a path; got {shown(name)}") from error
     if not isinstance(name, str) or directory.exists() or not _is_name(name):
         return directory
     repository = name if "/" in name else f"{organization}/{name}"
     cache = _cache() if cache_folder is None else Path(cache_folder)
     if revision is not None and not (isinstance(revision, str) and _REVISION.fullmatch(revision)):
-        raise ValueError(f"{FUNCTION}: revision must be a branch, a tag or a commit; got {shown(revision)}")
+        raise ValueError(f"revision must be a branch, a tag or a commit; got {shown(revision)}")
     snapshot = _snapshot(cache / f"models--{repository.replace('/', '--')}", revision or "main")
     if snapshot is not None:
         return snapshot
     what = repository if revision is None else f"revision {revision} of {repository}"
-    where = f"{FUNCTION}: {name} is no directory, and {what} is not in the cache {cache}"
+    where = f"{name} is no directory, and {what} is not in the cache {cache}"
     if local_files_only:
         raise FileNotFoundError(f"{where}; it is not downloaded, since local_files_only is set")
     if any(os.environ.get(variable, "").upper() in _YES for variable in _OFFLINE):

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._messages import listed, shown
-from ._model_files import FUNCTION, read_choice, read_json, read_size
+from ._model_files import read_choice, read_json, read_size
 
 _MOST_LABELS = 1 << 16  # a product of a shop has some thousands of categories; each label takes 100 bytes here
 
@@ -48,13 +48,13 @@ def read_labels(path: Path, task: str) -> Labels:
     if architectures and not (
         isinstance(architectures, list) and isinstance(architectures[0], str) and architectures[0].endswith(task)
     ):
-        raise ValueError(f"{FUNCTION}: {path}: architectures must be a model {task}; got {shown(architectures)}")
+        raise ValueError(f"{path}: architectures must be a model {task}; got {shown(architectures)}")
     names = _names(path, values)
     function = "sigmoid" if len(names) == 1 else "softmax"
     if values.get("problem_type") is not None:
         problem = read_choice(path, values, "problem_type", None, *_PROBLEMS)
         if problem == "single_label_classification" and len(names) == 1:
-            raise ValueError(f"{FUNCTION}: {path}: problem_type must not be {problem} for a single label")
+            raise ValueError(f"{path}: problem_type must not be {problem} for a single label")
         function = {"regression": "none", "multi_label_classification": "sigmoid"}.get(problem, function)
     return Labels(names, function)
 
@@ -77,20 +77,17 @@ def _names(path: Path, values: dict[str, Any]) -> tuple[str, ...]:
     if given is None:
         count = 2 if values.get("num_labels") is None else read_size(path, values, "num_labels")
         if count > _MOST_LABELS:
-            raise ValueError(f"{FUNCTION}: {path}: num_labels must be at most {_MOST_LABELS}; got {shown(count)}")
+            raise ValueError(f"{path}: num_labels must be at most {_MOST_LABELS}; got {shown(count)}")
         return tuple(f"LABEL_{i}" for i in range(count))
     if not isinstance(given, dict) or not 1 <= len(given) <= _MOST_LABELS:
-        raise ValueError(
-            f"{FUNCTION}: {path}: id2label must be an object of 1 to {_MOST_LABELS} labels; got {shown(given)}"
-        )
+        raise ValueError(f"{path}: id2label must be an object of 1 to {_MOST_LABELS} labels; got {shown(given)}")
     if missing := [str(i) for i in range(len(given)) if str(i) not in given]:
         raise ValueError(
-            f"{FUNCTION}: {path}: id2label must have the keys 0 to {len(given) - 1}; "
-            f"it has others instead of {listed(missing)}"
+            f"{path}: id2label must have the keys 0 to {len(given) - 1}; it has others instead of {listed(missing)}"
         )
     names = tuple(given[str(i)] for i in range(len(given)))
     if others := [name for name in names if not isinstance(name, str)]:
-        raise ValueError(f"{FUNCTION}: {path}: id2label must hold texts; got {shown(others[0])}")
+        raise ValueError(f"{path}: id2label must hold texts; got {shown(others[0])}")
     if values.get("num_labels") is not None:
         read_choice(path, values, "num_labels", None, len(names))
     return names

@@ -7,8 +7,6 @@ from typing import Any
 
 from .._messages import listed, shown
 
-FUNCTION = "SentenceEncoder.from_pretrained"  # which error messages begin with
-
 # The most bytes of JSON that are read: settings take a few KiB, the header of a large checkpoint takes some 100 KiB.
 MAX_JSON_BYTES = 1 << 24
 
@@ -20,7 +18,7 @@ _LONGEST_NAME = 255  # characters of the name of a file or folder: no file syste
 def require_file(path: Path) -> Path:
     """`path`, or FileNotFoundError if it is no file."""
     if not path.is_file():
-        raise FileNotFoundError(f"{FUNCTION}: {path} does not exist, or is no file")
+        raise FileNotFoundError(f"{path} does not exist, or is no file")
     return path
 
 
@@ -29,14 +27,14 @@ def read_json(path: Path, kind: type) -> Any:
     with open(require_file(path), "rb") as file:
         raw = file.read(MAX_JSON_BYTES + 1)
     if len(raw) > MAX_JSON_BYTES:
-        raise ValueError(f"{FUNCTION}: {path} must have at most {MAX_JSON_BYTES >> 20} MiB")
+        raise ValueError(f"{path} must have at most {MAX_JSON_BYTES >> 20} MiB")
     try:
         value = parse_json(raw)
     except ValueError as error:
-        raise ValueError(f"{FUNCTION}: {path} is no valid JSON: {error}") from error
+        raise ValueError(f"{path} is no valid JSON: {error}") from error
     if not isinstance(value, kind):
         expected = "an object" if kind is dict else "a list"
-        raise ValueError(f"{FUNCTION}: {path} must hold {expected}; got {type(value).__name__}")
+        raise ValueError(f"{path} must hold {expected}; got {type(value).__name__}")
     return value
 
 
@@ -52,9 +50,9 @@ def read_size(path: Path, values: Mapping[str, Any], name: str, default: int | N
     """The entry `name` of what was read from `path`: an integer of at least 1 that the core can take."""
     value = values.get(name, default)
     if type(value) is not int or value < 1:
-        raise ValueError(f"{FUNCTION}: {path}: {name} must be an integer of at least 1; got {shown(value)}")
+        raise ValueError(f"{path}: {name} must be an integer of at least 1; got {shown(value)}")
     if value > MAX_SIZE:
-        raise ValueError(f"{FUNCTION}: {path}: {name} must be at most 2^63 - 1; got {shown(value)}")
+        raise ValueError(f"{path}: {name} must be at most 2^63 - 1; got {shown(value)}")
     return value
 
 
@@ -68,14 +66,14 @@ def read_choice(path: Path, values: Mapping[str, Any], name: str, default: objec
     value = values.get(name, default)
     if value not in allowed or type(value) is not type(allowed[0]):
         expected = " or ".join(map(repr, allowed))
-        raise ValueError(f"{FUNCTION}: {path}: {name} must be {expected}; got {shown(value)}")
+        raise ValueError(f"{path}: {name} must be {expected}; got {shown(value)}")
     return value
 
 
 def refuse_other_keys(path: Path, values: Mapping[str, Any], known: Collection[str]) -> None:
     """ValueError if what was read from `path` has an entry that is not `known`: nobody knows what it changes."""
     if others := [name for name in values if name not in known]:
-        raise ValueError(f"{FUNCTION}: {path} has what is not known here: {listed(others)}")
+        raise ValueError(f"{path} has what is not known here: {listed(others)}")
 
 
 def is_below(name: object) -> bool:

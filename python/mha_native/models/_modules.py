@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from .._messages import listed, shown
-from ._model_files import FUNCTION, is_below, read_choice, read_json
+from ._model_files import is_below, read_choice, read_json
 
 _AUTHOR = "sentence_transformers."  # which the type of a module begins with: other code computes something else
 
@@ -41,7 +41,7 @@ def read_modules(directory: Path) -> list[Module]:
     has_others = kinds[:2] != ["Transformer", "Pooling"] or not set(kinds[2:]) <= set(_BEHIND_POOLING)
     if has_others or len(kinds) > _MOST_MODULES:
         raise ValueError(
-            f"{FUNCTION}: {path} must list Transformer, Pooling and perhaps Dense or Normalize, "
+            f"{path} must list Transformer, Pooling and perhaps Dense or Normalize, "
             f"as sentence-transformers has them; got {listed(kinds) or 'nothing'}"
         )
     return [_module(path, kind, entry) for kind, entry in entries]
@@ -63,7 +63,7 @@ def read_transformer(directory: Path) -> Module | None:
     entries = _entries(path)
     if [kind for kind, _ in entries] != ["Transformer"]:
         raise ValueError(
-            f"{FUNCTION}: {path} must list a Transformer alone, as sentence-transformers has it for a model with a "
+            f"{path} must list a Transformer alone, as sentence-transformers has it for a model with a "
             f"classifier; got {listed(kind for kind, _ in entries) or 'nothing'}"
         )
     return _module(path, *entries[0])
@@ -78,7 +78,7 @@ def _entries(path: Path) -> list[tuple[str, dict[str, Any]]]:
 def _module(path: Path, kind: str, entry: dict[str, Any]) -> Module:
     folder: Any = entry.get("path")
     if not (kind == "Transformer" and folder == "") and not is_below(folder):
-        raise ValueError(f"{FUNCTION}: {path} must have the {kind} in a folder below it; got {shown(folder)}")
+        raise ValueError(f"{path} must have the {kind} in a folder below it; got {shown(folder)}")
     return Module(kind, path.parent / folder)
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from .. import _core
 from .._arrays import widened
 from .._messages import listed, shown
-from ._model_files import FUNCTION, read_choice, read_flag, read_json, refuse_other_keys
+from ._model_files import read_choice, read_flag, read_json, refuse_other_keys
 
 # Keys of the file before version 5.4, and what `pooling_mode` is instead, in the order of concatenation.
 _FLAGS = {
@@ -103,9 +103,7 @@ def read_pooling(path: Path, embed_dim: int) -> Pooling:
             or not 0 < len(modes) <= _MOST_MODES
             or not all(isinstance(mode, str) and mode in _MODES for mode in modes)
         ):
-            raise ValueError(
-                f"{FUNCTION}: {path}: pooling_mode must be one or several of {listed(_MODES)}; got {shown(given)}"
-            )
+            raise ValueError(f"{path}: pooling_mode must be one or several of {listed(_MODES)}; got {shown(given)}")
     return Pooling(tuple(modes), read_flag(path, values, "include_prompt", True))
 
 

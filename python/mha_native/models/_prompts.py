@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from .._messages import listed, shown
-from ._model_files import FUNCTION, read_choice, read_json, read_size
+from ._model_files import read_choice, read_json, read_size
 
 _USUAL = {"query": "", "document": ""}  # prompts that every model has, though they may be empty
 SETTINGS_FILE = "config_sentence_transformers.json"
@@ -77,13 +77,12 @@ def read_settings(directory: Path, model_type: str = "SentenceTransformer") -> S
     read_choice(path, values, "model_type", model_type, model_type)
     given = values.get("prompts") or {}
     if not isinstance(given, dict) or not all(text is None or _is_text(text) for text in given.values()):
-        raise ValueError(f"{FUNCTION}: {path}: prompts must be an object of texts; got {shown(given)}")
+        raise ValueError(f"{path}: prompts must be an object of texts; got {shown(given)}")
     by_name = usual | {name: text or "" for name, text in given.items()}
     default = values.get("default_prompt_name")
     if default is not None and (not isinstance(default, str) or default not in by_name):
         raise ValueError(
-            f"{FUNCTION}: {path}: default_prompt_name must be one of prompts, {listed(list(by_name))}; "
-            f"got {shown(default)}"
+            f"{path}: default_prompt_name must be one of prompts, {listed(list(by_name))}; got {shown(default)}"
         )
     has_width = values.get("truncate_dim") is not None
     similarity = "cosine"

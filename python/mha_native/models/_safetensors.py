@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from .. import _core
 from .._messages import shown
-from ._model_files import FUNCTION, MAX_JSON_BYTES, MAX_SIZE, parse_json, require_file
+from ._model_files import MAX_JSON_BYTES, MAX_SIZE, parse_json, require_file
 
 # What `read` can read: the name of a dtype in the file, and the dtype of its bytes in NumPy.
 READABLE = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}
@@ -61,7 +61,7 @@ class SafetensorsFile:
             self.entries, self._first_byte = self._read_header()
         except ValueError as error:
             self._file.close()
-            raise ValueError(f"{FUNCTION}: {path} is no valid safetensors file: {error}") from error
+            raise ValueError(f"{path} is no valid safetensors file: {error}") from error
         except BaseException:
             self._file.close()
             raise
@@ -79,9 +79,7 @@ class SafetensorsFile:
         self._file.seek(self._first_byte + entry.begin)
         count = self._file.readinto(numbers.reshape(-1).view(np.uint8).data)
         if count != numbers.nbytes:
-            raise ValueError(
-                f"{FUNCTION}: {self.path} has been cut short: {name} has {count} of its {numbers.nbytes} bytes"
-            )
+            raise ValueError(f"{self.path} has been cut short: {name} has {count} of its {numbers.nbytes} bytes")
         if entry.dtype == "BF16":
             bits = numbers.astype(np.uint16, copy=False)  # in the byte order of this machine
             return _core.convert(bits.view(_core.bfloat16()), "float32")

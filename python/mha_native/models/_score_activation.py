@@ -4,7 +4,7 @@ from pathlib import Path
 
 from .._messages import shown
 from ._activations import checked_activation
-from ._model_files import FUNCTION, read_json
+from ._model_files import read_json
 from ._prompts import SETTINGS_FILE
 
 
@@ -31,7 +31,7 @@ def read_activation(directory: Path, config: Path, num_labels: int) -> str:
     ]
     for path, key, values in places:
         if not isinstance(values, dict):
-            raise ValueError(f"{FUNCTION}: {path}: sentence_transformers must be an object; got {shown(values)}")
+            raise ValueError(f"{path}: sentence_transformers must be an object; got {shown(values)}")
         name = values.get(key.rpartition(".")[2])
         if name is None:
             continue

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from .._messages import shown
-from ._model_files import FUNCTION, read_choice, read_flag, read_json, read_size, refuse_other_keys
+from ._model_files import read_choice, read_flag, read_json, read_size, refuse_other_keys
 
 # What sentence-transformers calls its settings of a transformer: the first one that is there counts.
 _FILE_NAMES = [
@@ -66,8 +66,7 @@ def read_sentence_config(
             length = read_size(path, values, "max_seq_length")
             if length > max_positions:
                 raise ValueError(
-                    f"{FUNCTION}: {path}: max_seq_length must be at most max_position_embeddings, {max_positions}; "
-                    f"got {length}"
+                    f"{path}: max_seq_length must be at most max_position_embeddings, {max_positions}; got {length}"
                 )
     return SentenceConfig(length, lower_case, tokenizer)
 
@@ -78,7 +77,7 @@ def _tokenizer_length(path: Path, values: Mapping[str, Any], max_positions: int)
     if length is None:
         return max_positions
     if type(length) not in (int, float) or not length >= 1 or min(length, max_positions) % 1:
-        raise ValueError(f"{FUNCTION}: {path}: model_max_length must be an integer of at least 1; got {shown(length)}")
+        raise ValueError(f"{path}: model_max_length must be an integer of at least 1; got {shown(length)}")
     return int(min(length, max_positions))
 
 
@@ -91,11 +90,11 @@ def _check_computed(path: Path, values: Mapping[str, Any], task: str) -> None:
     texts = {"method": "forward", "method_output_name": output}
     modalities = values.get("modality_config", {"text": texts})
     if not isinstance(modalities, dict) or modalities.get("text") != texts:
-        raise ValueError(f"{FUNCTION}: {path}: modality_config must have text as {texts}; got {shown(modalities)}")
+        raise ValueError(f"{path}: modality_config must have text as {texts}; got {shown(modalities)}")
     for name in _UNSET:
         if values.get(name):
-            raise ValueError(f"{FUNCTION}: {path}: {name} must be absent; got {shown(values[name])}")
+            raise ValueError(f"{path}: {name} must be absent; got {shown(values[name])}")
     for name in _ARGUMENTS:
         arguments = values.get(name) or {}
         if not isinstance(arguments, dict) or not arguments.keys() <= _WITHOUT_EFFECT:
-            raise ValueError(f"{FUNCTION}: {path}: {name} must be empty; got {shown(arguments)}")
+            raise ValueError(f"{path}: {name} must be empty; got {shown(arguments)}")

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from .._messages import listed, shown
+from .._messages import in_the_name_of, listed, shown
 from ._long_texts import LongTexts
-from ._model_files import FUNCTION, require_file
+from ._model_files import require_file
 from ._sentence_files import SentenceConfig
 
 # What tokenizer_config.json calls a property of the normalizer of BERT. tokenizer.json has it, too, and must agree,
@@ -19,6 +19,14 @@ _NORMALIZER = {
     "tokenize_chinese_chars": "handle_chinese_chars",
 }
 _BERT_CLASSES = (None, "BertTokenizer", "BertTokenizerFast")
+
+
+def require_library() -> None:
+    """ImportError unless the library is installed."""
+    try:
+        import tokenizers  # type: ignore[import-not-found, unused-ignore]  # noqa: F401
+    except ImportError as error:
+        raise ImportError(f'{error.name} is not installed: pip install "mha_native[text]"') from error
 
 
 class Tokenizer:
@@ -39,18 +47,16 @@ class Tokenizer:
         import tokenizers  # type: ignore[import-not-found, unused-ignore]
 
         path = require_file(folder / "tokenizer.json")
-        with _library_errors(f"{FUNCTION}: {path} is no valid tokenizer"):
+        with _library_errors(f"{path} is no valid tokenizer"):
             library = tokenizers.Tokenizer.from_file(str(path))
             num_tokens, num_special = library.get_vocab_size(), library.num_special_tokens_to_add(False)
         if num_tokens > vocab_size:
-            raise ValueError(
-                f"{FUNCTION}: {path} has {num_tokens} tokens, more than vocab_size of config.json, {vocab_size}"
-            )
-        _check_room(FUNCTION, config.max_seq_length, num_special)
+            raise ValueError(f"{path} has {num_tokens} tokens, more than vocab_size of config.json, {vocab_size}")
+        _check_room(config.max_seq_length, num_special)
         if needs_first_token and num_special == 0:
-            raise ValueError(f"{FUNCTION}: {path} adds no first token, which the pooling asks for")
+            raise ValueError(f"{path} adds no first token, which the pooling asks for")
         _check_agreement(folder, library, config.tokenizer)
-        with _library_errors(f"{FUNCTION}: {path} is no valid tokenizer"):
+        with _library_errors(f"{path} is no valid tokenizer"):
             library.no_padding()
             if cuts:
                 library.enable_truncation(config.max_seq_length)
@@ -66,27 +72,27 @@ class Tokenizer:
 
     def encode(self, text: str) -> tuple[list[int], list[str]]:
         """The tokens of a text: their numbers, and as the tokenizer writes them."""
-        with _library_errors("SentenceEncoder: the tokenizer failed"):
+        with _library_errors("the tokenizer failed"):
             encoding = self._library.encode(self._long_texts.beginning(text))
             return encoding.ids, encoding.tokens
 
     def encode_batch(self, texts: list[str]) -> Iterator[list[int]]:
         """The tokens of each text."""
-        with _library_errors("SentenceEncoder: the tokenizer failed"):
+        with _library_errors("the tokenizer failed"):
             encodings = self._library.encode_batch_fast([self._long_texts.beginning(text) for text in texts])
         for encoding in encodings:
             yield encoding.ids
 
     def encode_inputs(self, inputs: list[str | tuple[str, str]]) -> Iterator[tuple[list[int], list[int]]]:
         """The tokens of each text or pair of texts, and their types. Of a long pair the longer text is cut first."""
-        with _library_errors("SentenceEncoder: the tokenizer failed"):
+        with _library_errors("the tokenizer failed"):
             encodings = self._library.encode_batch_fast([self._beginnings(given) for given in inputs])
         for encoding in encodings:
             yield encoding.ids, encoding.type_ids
 
     def encode_pieces(self, text: str) -> Any:
         """The Encoding of a text that the library gives, of which nothing is cut unless the tokenizer cuts."""
-        with _library_errors("SentenceEncoder: the tokenizer failed"):
+        with _library_errors("the tokenizer failed"):
             return self._library.encode(text)
 
     @property
@@ -99,7 +105,7 @@ class Tokenizer:
 
     def prompt_length(self, prompt: str) -> int:
         """The tokens of a prompt, special ones before it included, that a text begins with whose prompt it is."""
-        with _library_errors("SentenceEncoder: the tokenizer failed"):
+        with _library_errors("the tokenizer failed"):
             encoding = self._library.encode(self._long_texts.beginning(prompt))
         if not encoding.ids:
             return 0
@@ -108,18 +114,17 @@ class Tokenizer:
 
     def cut_at(self, function: str, max_seq_length: int) -> "Tokenizer":
         """The same tokenizer for the first `max_seq_length` tokens of a long text."""
-        _check_room(function, max_seq_length, self._library.num_special_tokens_to_add(False))
+        with in_the_name_of(function):
+            _check_room(max_seq_length, self._library.num_special_tokens_to_add(False))
         other = copy.deepcopy(self)
         other._library.enable_truncation(max_seq_length)
         other._long_texts.max_tokens = max_seq_length
         return other
 
 
-def _check_room(function: str, max_seq_length: int, num_special: int) -> None:
+def _check_room(max_seq_length: int, num_special: int) -> None:
     if max_seq_length <= num_special:
-        raise ValueError(
-            f"{function}: max_seq_length must leave room beside {num_special} special tokens; got {max_seq_length}"
-        )
+        raise ValueError(f"max_seq_length must leave room beside {num_special} special tokens; got {max_seq_length}")
 
 
 def _check_agreement(folder: Path, library: Any, values: Mapping[str, Any]) -> None:
@@ -129,7 +134,7 @@ def _check_agreement(folder: Path, library: Any, values: Mapping[str, Any]) -> N
     path = folder / "tokenizer_config.json"
     side = values.get("truncation_side", library.truncation["direction"] if library.truncation else "right")
     if side != "right":
-        raise ValueError(f"{FUNCTION}: {path}: truncation_side must be 'right'; got {shown(side)}")
+        raise ValueError(f"{path}: truncation_side must be 'right'; got {shown(side)}")
     if values.get("tokenizer_class") not in _BERT_CLASSES or not isinstance(
         library.normalizer, normalizers.BertNormalizer
     ):
@@ -138,7 +143,7 @@ def _check_agreement(folder: Path, library: Any, values: Mapping[str, Any]) -> N
         expected = getattr(library.normalizer, ours)
         if name in values and values[name] is not expected:
             raise ValueError(
-                f"{FUNCTION}: {path}: {name} must be {expected}, as the normalizer of tokenizer.json has it; "
+                f"{path}: {name} must be {expected}, as the normalizer of tokenizer.json has it; "
                 f"got {shown(values[name])}"
             )
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._messages import listed, shown
-from ._model_files import FUNCTION, is_below, read_json
+from ._model_files import is_below, read_json
 from ._safetensors import SafetensorsFile, TensorEntry
 
 _ONE_FILE = "model.safetensors"
@@ -53,11 +53,11 @@ def open_weights(folder: Path) -> TensorFile:
         for name in _PICKLES:
             if (folder / name).exists():
                 raise ValueError(
-                    f"{FUNCTION}: {folder / name} is a pickle, which runs as a program when it is read, "
+                    f"{folder / name} is a pickle, which runs as a program when it is read, "
                     f"and is not read here: {_CONVERSION}"
                 )
         if found := [name for name in _OTHERS if (folder / name).exists()]:
-            raise ValueError(f"{FUNCTION}: {folder} has {listed(found)}, and no {_ONE_FILE}: {_CONVERSION}")
+            raise ValueError(f"{folder} has {listed(found)}, and no {_ONE_FILE}: {_CONVERSION}")
     return SafetensorsFile(path)
 
 
@@ -89,8 +89,7 @@ class ShardedTensors:
                 file = stack.enter_context(SafetensorsFile(path.with_name(file_name)))
                 if differing := sorted(tensors ^ file.entries.keys()):
                     raise ValueError(
-                        f"{FUNCTION}: {path} and {file.path} must have the same tensors; "
-                        f"only one of them has {listed(differing)}"
+                        f"{path} and {file.path} must have the same tensors; only one of them has {listed(differing)}"
                     )
                 self.entries |= file.entries
                 self._files |= dict.fromkeys(file.entries, file)
@@ -108,14 +107,12 @@ def _read_index(path: Path) -> dict[str, set[str]]:
     """The names of the files, with the names of the tensors in each."""
     weight_map: Any = read_json(path, dict).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
-        raise ValueError(
-            f"{FUNCTION}: {path}: weight_map must be an object with an entry for each tensor; got {shown(weight_map)}"
-        )
+        raise ValueError(f"{path}: weight_map must be an object with an entry for each tensor; got {shown(weight_map)}")
     names: dict[str, set[str]] = {}
     for tensor, file_name in weight_map.items():
         if not is_below(file_name) or "/" in file_name or "\\" in file_name:
-            raise ValueError(f"{FUNCTION}: {path} must name files beside it; got {shown(file_name)}")
+            raise ValueError(f"{path} must name files beside it; got {shown(file_name)}")
         names.setdefault(file_name, set()).add(tensor)
     if len(names) > _MOST_FILES:
-        raise ValueError(f"{FUNCTION}: {path} must name at most {_MOST_FILES} files; got {len(names)}")
+        raise ValueError(f"{path} must name at most {_MOST_FILES} files; got {len(names)}")
     return names

@@ -14,16 +14,16 @@ from .._dtypes import checked_dtype
 from .._messages import in_the_name_of
 from ..layers._constructor_arguments import WeightDType, checked_size, checked_weight_dtype
 from ._batching import batches, packed, slabs
-from ._bert import BertModel, read_config
 from ._checkpoint import Checkpoint
 from ._head import Head, read_head
 from ._hub_cache import find_directory
 from ._inputs import check_text, checked_sequences, checked_texts
-from ._model_files import FUNCTION
 from ._modules import read_modules
 from ._prompts import Settings, read_settings
 from ._sentence_files import SentenceConfig, read_sentence_config
-from ._tokenizer import Tokenizer
+from ._text_encoder import TextEncoder
+from ._tokenizer import Tokenizer, require_library
+from .families import read_config
 
 __all__ = ["SentenceEncoder"]
 
@@ -71,7 +71,7 @@ class SentenceEncoder:
     """
 
     def __init__(
-        self, model: BertModel, tokenizer: Tokenizer, head: Head, config: SentenceConfig, settings: Settings
+        self, model: TextEncoder, tokenizer: Tokenizer, head: Head, config: SentenceConfig, settings: Settings
     ) -> None:
         self._model = model
         self._tokenizer = tokenizer
@@ -114,22 +114,21 @@ class SentenceEncoder:
         ImportError
             Without tokenizers.
         """
-        try:
-            import tokenizers  # type: ignore[import-not-found, unused-ignore]  # noqa: F401
-        except ImportError as error:
-            raise ImportError(f'{FUNCTION}: {error.name} is not installed: pip install "mha_native[text]"') from error
-        kind = checked_dtype(FUNCTION, dtype)
-        stored = checked_weight_dtype(FUNCTION, weight_dtype, kind)
-        home = find_directory(directory)
-        modules = read_modules(home)
-        folder, is_listed = modules[0].folder, len(modules) > 1
-        config = read_config(folder / "config.json")
-        sentences = read_sentence_config(folder, config.max_positions, is_listed)
-        settings = read_settings(home) if is_listed else Settings()
-        head = read_head(modules, config.embed_dim)
-        tokenizer = Tokenizer(folder, config.vocab_size, sentences, "cls" in head.pooling.modes)
-        with Checkpoint(folder, config.tensor_shapes()) as tensors:
-            model = BertModel(config, tensors, kind, stored)
+        function = f"{cls.__name__}.from_pretrained"
+        with in_the_name_of(function):
+            require_library()
+            kind = checked_dtype(function, dtype)
+            stored = checked_weight_dtype(function, weight_dtype, kind)
+            home = find_directory(directory)
+            modules = read_modules(home)
+            folder, is_listed = modules[0].folder, len(modules) > 1
+            config = read_config(folder / "config.json")
+            sentences = read_sentence_config(folder, config.max_positions, is_listed)
+            settings = read_settings(home) if is_listed else Settings()
+            head = read_head(modules, config.embed_dim)
+            tokenizer = Tokenizer(folder, config.vocab_size, sentences, "cls" in head.pooling.modes)
+            with Checkpoint(folder, config.tensor_shapes(), config.family.prefix) as tensors:
+                model = TextEncoder(config, tensors, kind, stored)
         return cls(model, tokenizer, Head(head), sentences, settings)
 
     def encode(
@@ -256,7 +255,8 @@ class SentenceEncoder:
     ) -> Iterator[NDArray[np.float32]]:
         """The embeddings of `texts`, some at a time."""
         before = self._settings.prompts.chosen(name, prompt_name, prompt)
-        prompt_tokens = 0 if not before or self._head.pools_prompts else self._tokenizer.prompt_length(before)
+        with in_the_name_of(type(self).__name__):
+            prompt_tokens = 0 if not before or self._head.pools_prompts else self._tokenizer.prompt_length(before)
         tokens = self._tokenize(name, checked_texts(name, texts), before)
         return self._embed(f"{name}: texts", name, tokens, prompt_tokens, truncate_dim, normalize, num_threads)
 
@@ -366,7 +366,8 @@ class SentenceEncoder:
         check_text(f"{name}: text", text, 0)
         if num_threads is not None:
             num_threads = checked_size(name, "num_threads", num_threads)
-        ids, tokens = self._tokenizer.encode(text)
+        with in_the_name_of(type(self).__name__):
+            ids, tokens = self._tokenizer.encode(text)
         weights = self._model.attention_weights(np.array(ids, np.int64), num_threads)
         return tokens, weights.astype(np.float32, copy=False)
 
@@ -462,4 +463,5 @@ class SentenceEncoder:
             for i, text in enumerate(slab):
                 check_text(f"{name}: texts", text, first + i)
             first += len(slab)
-            yield from self._tokenizer.encode_batch([prompt + text for text in slab] if prompt else slab)
+            with in_the_name_of(type(self).__name__):
+                yield from self._tokenizer.encode_batch([prompt + text for text in slab] if prompt else slab)

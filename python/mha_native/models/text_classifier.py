@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from .._messages import shown
+from .._messages import in_the_name_of, shown
 from ..layers._constructor_arguments import WeightDType, checked_size
 from ._classification_head import TEXTS
 from ._classifier import load_classifier
@@ -72,7 +72,9 @@ class TextClassifier(ClassifierFace):
         ImportError
             Without tokenizers.
         """
-        return cls(load_classifier(find_directory(directory), TEXTS, dtype, weight_dtype))
+        function = f"{cls.__name__}.from_pretrained"
+        with in_the_name_of(function):
+            return cls(load_classifier(function, find_directory(directory), TEXTS, dtype, weight_dtype))
 
     def __call__(
         self,

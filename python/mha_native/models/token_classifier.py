@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias
 from numpy.typing import DTypeLike
 
 from .. import _core
-from .._messages import listed, shown
+from .._messages import in_the_name_of, listed, shown
 from ..layers._constructor_arguments import WeightDType, checked_size
 from ._classification_head import TOKENS
 from ._classifier import Classifier, load_classifier
@@ -77,7 +77,9 @@ class TokenClassifier(ClassifierFace):
         ImportError
             Without tokenizers.
         """
-        return cls(load_classifier(find_directory(directory), TOKENS, dtype, weight_dtype))
+        function = f"{cls.__name__}.from_pretrained"
+        with in_the_name_of(function):
+            return cls(load_classifier(function, find_directory(directory), TOKENS, dtype, weight_dtype))
 
     def __call__(
         self,

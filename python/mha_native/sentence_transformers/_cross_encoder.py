@@ -125,7 +125,7 @@ class CrossEncoder(Model):
             function, model_name_or_path, cache_folder, revision, local_files_only, token, "cross-encoder"
         )
         with in_the_name_of(function):
-            classifier = load_classifier(directory, TEXTS, formats.dtype, formats.weight_dtype)
+            classifier = load_classifier(function, directory, TEXTS, formats.dtype, formats.weight_dtype)
             settings = read_settings(directory, "CrossEncoder")
             count = len(classifier.labels.names)
             if activation_fn is None:

@@ -25,9 +25,22 @@ def tables(rng: np.random.Generator, dtype: Any) -> dict[str, Array]:
 
 def _embed(tables: dict[str, Any], **changes: Any) -> Array:
     given = (
-        {"tokens": TOKENS, "cu_seqlens": CU_SEQLENS, "eps": 1e-5, "out": None, "num_threads": None} | tables | changes
+        {"tokens": TOKENS, "places": None, "cu_seqlens": CU_SEQLENS, "eps": 1e-5, "out": None, "num_threads": None}
+        | tables
+        | changes
     )
-    names = "tokens", "cu_seqlens", "words", "positions", "norm_weight", "norm_bias", "eps", "out", "num_threads"
+    names = (
+        "tokens",
+        "places",
+        "cu_seqlens",
+        "words",
+        "positions",
+        "norm_weight",
+        "norm_bias",
+        "eps",
+        "out",
+        "num_threads",
+    )
     return _core.embed_tokens(*(given[name] for name in names))
 
 
@@ -50,6 +63,19 @@ def test_integers_of_any_width(integer: Any, tables: dict[str, Array]) -> None:
     assert_same_bits(_embed(tables, tokens=TOKENS.astype(integer), cu_seqlens=CU_SEQLENS.astype(integer)), expected)
     means = _core.mean_pool(expected, CU_SEQLENS, True, None, None)
     assert_same_bits(_core.mean_pool(expected, CU_SEQLENS.astype(integer), True, None, None), means)
+
+
+def test_places(tables: dict[str, Array], isa: str, num_threads: int) -> None:
+    in_text = np.concatenate([np.arange(n) for n in np.diff(CU_SEQLENS)])
+    expected = _embed(tables, num_threads=num_threads)
+    assert_same_bits(_embed(tables, places=in_text, num_threads=num_threads), expected)
+    shuffled = np.array([2, 4, 0, 1, 3])
+    positions = np.empty_like(tables["positions"])
+    positions[shuffled] = tables["positions"]
+    places = shuffled[in_text].astype(np.uint8)
+    assert_same_bits(_embed(tables, positions=positions, places=places, num_threads=num_threads), expected)
+    alone = _embed(tables, places=np.zeros(7, np.int64), positions=tables["positions"][:1])
+    assert_same_bits(alone[[0, 4]], _embed(tables, cu_seqlens=np.array([0, 1, 4, 7]))[[0, 4]])
 
 
 def test_read_only_strided_and_poisoned_memory(tables: dict[str, Array], dtype: Any) -> None:
@@ -86,6 +112,14 @@ REFUSED = [
     ({"tokens": TOKENS + 1}, ValueError, r"token 1 is 9; got words \[9, 21\]"),
     ({"cu_seqlens": CU_SEQLENS[:0]}, ValueError, "cu_seqlens must have at least one entry"),
     ({"cu_seqlens": np.array([0, 7])}, ValueError, r"text 0 has 7; got .*positions \[5, 21\]"),
+    ({"places": CU_SEQLENS}, ValueError, "places must have one for each token, 7"),
+    ({"places": np.ones(7)}, TypeError, "places must be an integer array"),
+    (
+        {"places": np.arange(7)},
+        ValueError,
+        r"places must be rows of positions, and that of token 5 is 5; got .*\[5, 21\]",
+    ),
+    ({"places": -np.arange(7)}, ValueError, "places must be rows of positions, and that of token 1 is -1"),
     ({"words": np.ones((V, E), np.int32)}, TypeError, "words must be float32, float64, float16 or bfloat16"),
     ({"words": np.ones(E, np.float32)}, ValueError, "words must have 2 axes"),
     ({"positions": np.ones((P, E), np.float16)}, TypeError, "positions must be of the dtype of words"),

@@ -98,7 +98,7 @@ def _layer_calls() -> Calls:
     tokens, texts = rng.integers(0, 50, 3000), np.array([0, 70, 70, 3000])
     words, pooled = rng.standard_normal((2, 3000, 96), dtype=np.float32)
     calls["embedding"] = lambda n: [
-        _core.embed_tokens(tokens, texts, words[:50], words, None, None, 1e-5, None, n),
+        _core.embed_tokens(tokens, None, texts, words[:50], words, None, None, 1e-5, None, n),
         _core.mean_pool(pooled, texts, True, None, n),
     ]
     calls["positions"] = lambda _: [mha_native.sinusoidal_positions(50, 33, first_position=1000)]

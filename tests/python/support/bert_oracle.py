@@ -32,17 +32,23 @@ def read_tensors(path: Path) -> dict[str, Array]:
     }
 
 
-def embed(tensors: dict[str, Array], config: dict[str, Any], tokens: list[int]) -> Array:
-    """The sum of word, position and token type, normalised: [T, E]."""
+def embed(
+    tensors: dict[str, Array],
+    config: dict[str, Any],
+    tokens: list[int],
+    places: list[int] | None = None,
+    types: list[int] | None = None,
+) -> Array:
+    """The sum of word, position and token type, normalised: [T, E]. Places count from 0, and all types are 0."""
     rows = tensors["embeddings.word_embeddings.weight"].astype(np.float64)[tokens]
-    rows = rows + tensors["embeddings.position_embeddings.weight"][: len(tokens)]
-    rows = rows + tensors["embeddings.token_type_embeddings.weight"][0]
+    rows = rows + tensors["embeddings.position_embeddings.weight"][range(len(tokens)) if places is None else places]
+    rows = rows + tensors["embeddings.token_type_embeddings.weight"][[0] * len(tokens) if types is None else types]
     return layer_norm(rows, tensors, "embeddings.LayerNorm", config)
 
 
-def hidden_states(tensors: dict[str, Array], config: dict[str, Any], tokens: list[int]) -> Array:
-    """What the last layer gives for the tokens of one text: [T, E]."""
-    return _run(tensors, config, tokens)[0]
+def hidden_states(tensors: dict[str, Array], config: dict[str, Any], tokens: list[int], **where: list[int]) -> Array:
+    """What the last layer gives for the tokens of one text, whose `places` and `types` may be said: [T, E]."""
+    return _run(tensors, config, tokens, **where)[0]
 
 
 def attention_weights(tensors: dict[str, Array], config: dict[str, Any], tokens: list[int]) -> list[Array]:
@@ -73,8 +79,10 @@ def pooled(rows: Array, modes: list[str], prompt_tokens: int = 0) -> Array:
     return np.concatenate([POOLINGS[mode](rows[prompt_tokens:], places[prompt_tokens:]) for mode in modes])
 
 
-def _run(tensors: dict[str, Array], config: dict[str, Any], tokens: list[int]) -> tuple[Array, list[Array]]:
-    x, weights = embed(tensors, config, tokens), []
+def _run(
+    tensors: dict[str, Array], config: dict[str, Any], tokens: list[int], **where: list[int]
+) -> tuple[Array, list[Array]]:
+    x, weights = embed(tensors, config, tokens, **where), []
     length, heads = len(tokens), config["num_attention_heads"]
     for i in range(config["num_hidden_layers"]):
         layer = f"encoder.layer.{i}"

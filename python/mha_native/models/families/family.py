@@ -1,0 +1,92 @@
+"""What a family of text encoders is: everything in which it differs from BERT."""
+
+from collections.abc import Mapping
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..._options import ScoreOptions
+
+
+class Tensors(Protocol):
+    """Tensors of a checkpoint by their names."""
+
+    def __getitem__(self, name: str, /) -> NDArray[np.float32]: ...
+
+
+class Keys(NamedTuple):
+    """What the entries of config.json are called."""
+
+    embed_dim: str = "hidden_size"
+    num_layers: str = "num_hidden_layers"
+    num_heads: str = "num_attention_heads"
+    feedforward_dim: str = "intermediate_size"
+    activation: str = "hidden_act"
+    eps: str | None = "layer_norm_eps"  # None: there is no such entry, and it is 1e-12
+    token_types: str | None = "type_vocab_size"  # None: tokens have no types
+
+
+class Names(NamedTuple):
+    """What the tensors are called: tables, and what has a weight and a bias."""
+
+    words: str = "embeddings.word_embeddings.weight"
+    positions: str = "embeddings.position_embeddings.weight"
+    token_types: str = "embeddings.token_type_embeddings.weight"
+    norm: str = "embeddings.LayerNorm"
+    # What the names of layer {} begin with, and how they go on.
+    layer: str = "encoder.layer.{}."
+    query: str = "attention.self.query"
+    key: str = "attention.self.key"
+    value: str = "attention.self.value"
+    out: str = "attention.output.dense"
+    norm1: str = "attention.output.LayerNorm"
+    up: str = "intermediate.dense"
+    down: str = "output.dense"
+    norm2: str = "output.LayerNorm"
+
+
+def no_options(tensors: Tensors) -> ScoreOptions:
+    """The score options of a family that has none."""
+    return {}
+
+
+class Family(NamedTuple):
+    """Text encoders that are computed alike: embeddings, and layers with their norms behind the residual additions.
+
+    Attributes
+    ----------
+    model_types : tuple of str
+        What config.json calls the family.
+    prefix : str
+        What the names of its tensors begin with in the files of a model that has a head.
+    keys, names
+        Of the entries of config.json, and of the tensors.
+    padding : int, optional
+        ``pad_token_id`` where config.json does not say it, for a family whose positions begin behind that number. None:
+        they begin at 0.
+    further_sizes : dict of str to int
+        Other entries of config.json that are sizes, with their defaults.
+    further_tensors : dict of str to tuple of str
+        Other tensors: the sizes that make their shapes, by names in `further_sizes` or of fields of `TextConfig`.
+    options : function
+        From the tensors to the score options of every layer, such as a bias by distance. It is called once.
+    absent : dict of str to str
+        Entries of config.json that must be absent or empty, and why.
+    """
+
+    model_types: tuple[str, ...]
+    prefix: str
+    keys: Keys = Keys()
+    names: Names = Names()
+    padding: int | None = None
+    further_sizes: Mapping[str, int] = {}
+    further_tensors: Mapping[str, tuple[str, ...]] = {}
+    options: "Options" = no_options
+    absent: Mapping[str, str] = {}
+
+
+class Options(Protocol):
+    """From tensors to score options."""
+
+    def __call__(self, tensors: Tensors, /) -> ScoreOptions: ...

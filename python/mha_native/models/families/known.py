@@ -1,0 +1,30 @@
+"""The families that there are, by the name that config.json has for them."""
+
+from pathlib import Path
+
+from .._model_files import read_json
+from . import bert, distilbert, roberta
+from .text_config import TextConfig, read_sizes
+
+# A family is a module beside this one and an entry here; all that is read by it follows.
+FAMILIES = {
+    model_type: family
+    for family in (bert.FAMILY, distilbert.FAMILY, roberta.FAMILY)
+    for model_type in family.model_types
+}
+
+
+def read_config(path: Path) -> TextConfig:
+    """What config.json says, of a model of a known family that has no adapter beside it.
+
+    Raises
+    ------
+    OSError
+        If the file cannot be read.
+    ValueError
+        If the model is of another kind, or computes what is not computed here.
+    """
+    values = read_json(path, dict)
+    if (adapter := path.with_name("adapter_config.json")).exists():
+        raise ValueError(f"{adapter} changes the weights; merge the adapter into the model, and save that")
+    return read_sizes(path, values, FAMILIES)
