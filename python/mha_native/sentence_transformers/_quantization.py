@@ -82,7 +82,10 @@ def quantize_embeddings(
         return np.zeros(numbers.shape, precision)
     if ranges is None:
         ranges = _ranges(function, precision, numbers, calibration_embeddings)
-    least, greatest = as_array(ranges).astype(np.float32, copy=False)
+    limits = as_array(ranges).astype(np.float32, copy=False)
+    if limits.shape != (2, numbers.shape[-1]):
+        raise ValueError(f"{function}: ranges must be [2, {numbers.shape[-1]}]; got {limits.shape}")
+    least, greatest = limits
     step = (greatest - least) / _STEPS
     steps = np.clip(np.floor((numbers - least) / np.where(step == 0, 1, step)), 0, _STEPS)
     quantized: NDArray[Any] = (steps - 128 if precision == "int8" else steps).astype(precision)

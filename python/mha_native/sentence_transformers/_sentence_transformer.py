@@ -237,7 +237,7 @@ class SentenceTransformer(Model):
         with in_the_name_of(function, texts="inputs", normalize="normalize_embeddings"):
             embeddings = self._embeddings(texts, before, truncate_dim, bool(normalize_embeddings) or None, shows)
         if not texts:
-            embeddings = np.array([])
+            embeddings = np.zeros(0, np.float64 if as_arrays else np.float32)  # as there
         elif precision not in (None, "float32"):
             with in_the_name_of(function):
                 embeddings = quantize_embeddings(embeddings, precision)
