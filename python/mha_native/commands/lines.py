@@ -8,7 +8,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO, TypeAlias, TypeVar
 
 from .. import _core
 from .._progress import Progress
@@ -16,6 +16,8 @@ from .errors import UserError, complain, reason
 from .output import is_stream, refuse_to_replace, written
 
 MAX_COMPLAINTS = 10  # messages about lines that are not UTF-8; further lines are only counted
+
+Write: TypeAlias = Callable[[str], object]
 
 Model = TypeVar("Model")
 Input = TypeVar("Input")
@@ -125,7 +127,7 @@ def check_lines_output(output: str | None) -> None:
 
 
 @contextlib.contextmanager
-def lines_to(output: str | None) -> Iterator[tuple[Callable[[str], object], Progress]]:
+def lines_to(output: str | None) -> Iterator[tuple[Write, Progress]]:
     """What writes a line to the file `output`, or to standard output; and a progress bar that does not disturb it."""
     if output is None:
         yield sys.stdout.write, Progress(is_wanted=not sys.stdout.isatty())

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Iterable, Iterator
+from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,9 +14,11 @@ from .._messages import in_the_name_of
 from ..layers._constructor_arguments import WeightDType, checked_size, checked_weight_dtype
 from ._batching import batches, packed, slabs
 from ._checkpoint import Checkpoint
-from ._classification_head import TEXTS, ClassificationHead, head_of
+from ._classification_head import TEXTS, TOKENS, ClassificationHead, head_of
+from ._hub_cache import find_directory
 from ._inputs import text_or_pair
 from ._labels import Labels, read_labels
+from ._model_files import read_json
 from ._modules import read_transformer
 from ._sentence_files import SentenceConfig, read_sentence_config
 from ._text_encoder import TextEncoder
@@ -153,3 +156,12 @@ def load_classifier(
         texts.tokenizer.get("model_input_names") or _USUAL_INPUTS
     )
     return Classifier(model, head, tokenizer, labels, texts, has_types, folder)
+
+
+def finds_entities(directory: str | PathLike[str]) -> bool:
+    """Whether the model in `directory` is one for tokens; errors as of `load_classifier`."""
+    home = find_directory(directory)
+    module = read_transformer(home)
+    values = read_json((home if module is None else module.folder) / "config.json", dict)
+    architectures = values.get("architectures")
+    return isinstance(architectures, list) and any(str(name).endswith(TOKENS) for name in architectures)
