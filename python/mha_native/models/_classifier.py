@@ -146,7 +146,9 @@ def load_classifier(
     path = folder / "config.json"
     config = read_config(path)
     labels = read_labels(path, task)
-    texts = read_sentence_config(folder, config.max_positions, module is not None, "sequence-classification")
+    texts = read_sentence_config(
+        folder, config.max_positions, module is not None, config.first_position, "sequence-classification"
+    )
     tokenizer = Tokenizer(folder, config.vocab_size, texts, needs_first_token=task == TEXTS, cuts=task == TEXTS)
     parts = head_of(config.family, task, config.embed_dim, len(labels.names))
     with Checkpoint(folder, [*config.tensor_shapes(), *parts.tensor_shapes()], config.family.prefix) as tensors:

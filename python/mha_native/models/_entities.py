@@ -1,6 +1,7 @@
 """From the scores of the tokens of a text to the entities in it, as transformers groups them."""
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -94,7 +95,7 @@ def _rank(entity: Entity) -> tuple[int, float]:
 def _whole_words(pieces: Sequence[Piece]) -> list[range]:
     """The tokens of each word."""
     firsts = [i for i, piece in enumerate(pieces) if i == 0 or not piece.continues]
-    return [range(a, b) for a, b in zip(firsts, [*firsts[1:], len(pieces)], strict=True)]
+    return [range(a, b) for a, b in pairwise([*firsts, len(pieces)])]
 
 
 def _tagged(

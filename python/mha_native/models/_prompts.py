@@ -75,7 +75,7 @@ def read_settings(directory: Path, model_type: str = "SentenceTransformer") -> S
         return Settings(Prompts(usual, None))
     values = read_json(path, dict)
     read_choice(path, values, "model_type", model_type, model_type)
-    given = values.get("prompts") or {}
+    given = values.get("prompts", {})
     if not isinstance(given, dict) or not all(text is None or _is_text(text) for text in given.values()):
         raise ValueError(f"{path}: prompts must be an object of texts; got {shown(given)}")
     by_name = usual | {name: text or "" for name, text in given.items()}

@@ -39,12 +39,17 @@ class SentenceConfig(NamedTuple):
 
 
 def read_sentence_config(
-    folder: Path, max_positions: int, is_listed: bool, task: str = "feature-extraction"
+    folder: Path,
+    max_positions: int,
+    is_listed: bool,
+    unused_positions: int = 0,
+    task: str = "feature-extraction",
 ) -> SentenceConfig:
-    """Read the files in the folder of a transformer that has so many positions.
+    """Read the files in the folder of a transformer that has so many positions, and others that are of no token.
 
     The settings of sentence-transformers count if modules.json lists the transformer. Their `max_seq_length` comes
-    first, then `model_max_length` of tokenizer_config.json, as far as there are positions, then all positions.
+    first, then `model_max_length` of tokenizer_config.json, as far as there are positions, then all positions. What
+    counts the unused ones, too, has as many tokens as there can be.
 
     Raises
     ------
@@ -64,10 +69,12 @@ def read_sentence_config(
         lower_case = read_flag(path, values, "do_lower_case", False)
         if values.get("max_seq_length") is not None:
             length = read_size(path, values, "max_seq_length")
-            if length > max_positions:
+            if length > max_positions + unused_positions:
                 raise ValueError(
-                    f"{path}: max_seq_length must be at most max_position_embeddings, {max_positions}; got {length}"
+                    f"{path}: max_seq_length must be at most max_position_embeddings, "
+                    f"{max_positions + unused_positions}; got {length}"
                 )
+            length = min(length, max_positions)
     return SentenceConfig(length, lower_case, tokenizer)
 
 

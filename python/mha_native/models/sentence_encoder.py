@@ -123,7 +123,7 @@ class SentenceEncoder:
             modules = read_modules(home)
             folder, is_listed = modules[0].folder, len(modules) > 1
             config = read_config(folder / "config.json")
-            sentences = read_sentence_config(folder, config.max_positions, is_listed)
+            sentences = read_sentence_config(folder, config.max_positions, is_listed, config.first_position)
             settings = read_settings(home) if is_listed else Settings()
             head = read_head(modules, config.embed_dim)
             tokenizer = Tokenizer(folder, config.vocab_size, sentences, "cls" in head.pooling.modes)

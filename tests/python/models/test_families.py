@@ -221,3 +221,15 @@ def test_the_most_tokens_of_a_text(model_type: str, length: int, tmp_path: Path)
     model = SentenceEncoder.from_pretrained(tiny_families.write(tmp_path, model_type, files))
     assert model.max_seq_length == min(length, 20)
     model.encode("a " * 100)
+
+
+@pytest.mark.parametrize("model_type", FAMILIES)
+def test_a_max_seq_length_that_counts_the_positions_of_no_token(model_type: str, tmp_path: Path) -> None:
+    rows = 22 if tiny_families.has_padding(model_type) else 20
+    files: dict[str, Any] = {"sentence_bert_config.json": {"max_seq_length": rows}}
+    model = SentenceEncoder.from_pretrained(tiny_families.write(tmp_path, model_type, files))
+    assert model.max_seq_length == 20
+    model.encode("a " * 100)
+    files["sentence_bert_config.json"]["max_seq_length"] = rows + 1
+    tiny_families.write(tmp_path, model_type, files)
+    assert_not_loaded(tmp_path, f"max_seq_length must be at most max_position_embeddings, {rows}; got {rows + 1}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import signal
 import threading
@@ -31,7 +32,11 @@ class Interrupted(Exception):
 
 @pytest.fixture(autouse=True)
 def handled() -> Iterator[list[float]]:
-    """When SIGALRM was handled; the handler raises `Interrupted`."""
+    """When SIGALRM was handled; the handler raises `Interrupted`.
+
+    Without the garbage collector: Python loses what a handler raises in one of `gc.callbacks`, such as that of
+    hypothesis, and there is only one signal.
+    """
     if threading.current_thread() is not threading.main_thread():
         pytest.skip("signals are handled in the main thread")
     times: list[float] = []
@@ -41,7 +46,9 @@ def handled() -> Iterator[list[float]]:
         raise Interrupted
 
     before = signal.signal(signal.SIGALRM, handle)
+    gc.disable()
     yield times
+    gc.enable()
     signal.setitimer(signal.ITIMER_REAL, 0)
     signal.signal(signal.SIGALRM, before)
 
