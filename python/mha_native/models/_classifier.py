@@ -36,6 +36,9 @@ _BATCH_TOKENS = 2048
 _USUAL_INPUTS = ("input_ids", "token_type_ids", "attention_mask")  # of a model, where tokenizer_config.json has none
 
 
+_ST_TASK = "sequence-classification"  # what sentence-transformers calls it
+
+
 class Tokens(NamedTuple):
     """The tokens of a text, or of a pair of texts."""
 

@@ -63,7 +63,7 @@ class PieceTokenizer:
             yield Window(window, begin, pieces[start:stop], start == starts[-1])
 
     def _piece(self, text: str, encoding: Any, i: int) -> Piece:
-        (start, end), word = encoding.offsets[i], encoding.tokens[i]
+        (start, end), word = encoding.offsets[i], self._tokenizer.library.id_to_token(encoding.ids[i])
         if encoding.ids[i] == self._unknown:
             return Piece(text[start:end], start, end, i, False)
         if self._marks_continuations:
