@@ -20,10 +20,21 @@ py::tuple built_isas() {
   return names;
 }
 
-bool is_supported(const char* name) {
+/// The index of the instruction set; -1 if it is not built in.
+int find_isa(const char* name) {
   for (int i = 0; i < num_built_isas(); ++i)
-    if (std::strcmp(built_isa(i), name) == 0) return isa_supported(i);
-  return false;
+    if (std::strcmp(built_isa(i), name) == 0) return i;
+  return -1;
+}
+
+bool is_supported(const char* name) {
+  const int index = find_isa(name);
+  return index >= 0 && isa_supported(index);
+}
+
+const char* reason_of(const char* name) {
+  const int index = find_isa(name);
+  return index >= 0 ? isa_reason(index) : "is not built in";
 }
 
 void choose_isa(py::handle name) {
@@ -56,6 +67,7 @@ void warn_if_forked() {
 void bind_runtime(py::module_& m) {
   m.def("built_isas", &built_isas, "The instruction sets compiled in, in rising order of preference");
   m.def("isa_supported", &is_supported, "Whether the instruction set is built in and this machine runs it");
+  m.def("isa_reason", &reason_of, "Whether it runs here and may be the default here, and why");
   m.def("active_isa", &active_isa);
   m.def("active_isa_reason", &active_isa_reason);
   m.def("set_isa", &choose_isa, "Chooses by name; None goes back to MHA_NATIVE_ISA and detection");

@@ -1,10 +1,14 @@
 # The registry of instruction sets: one line for each, in rising rank. A line makes an object library of
-# src/kernels/kernels.cpp compiled with FLAGS, and a row MHA_ISA(name, condition, preferred) of the generated
-# isa_list.inc; dispatch takes the last row for which both hold. PREFERRED is a condition of its own, where a processor
-# may have instructions and be slow at them. What EXTENDS another instruction set has its own kernels for the element
-# types it has instructions for, and takes the others from there. REQUIRES lists all that FLAGS let the compiler emit, in
-# the names of __builtin_cpu_supports, which also asks (XGETBV) whether the operating system saves the registers; for the
-# names of isa_own_features src/platform/cpu_features.hpp asks.
+# src/kernels/kernels.cpp compiled with FLAGS, and a row of the generated isa_list.inc: MHA_ISA(name, required). Dispatch
+# takes the last row that the processor runs and that pays on it (src/platform/isa_evidence.cpp).
+#
+# What EXTENDS another instruction set has kernels of its own for the families that it OVERRIDES (isa_families; what is in
+# them src/kernels/kernels.cpp says). Only these are compiled; the others are those of the set that it extends, with the
+# same bits. REQUIRES and FLAGS are then what comes on top.
+#
+# REQUIRES lists all that FLAGS let the compiler emit, in the names of __builtin_cpu_supports, which also asks (XGETBV)
+# whether the operating system saves the registers; for the names of isa_own_features src/platform/processor.cpp asks.
+# Each becomes a row of the generated feature_list.inc: MHA_FEATURE(identifier, name, found).
 #
 # MHA_ISAS leaves lines out: a library for machines that are known, or a quick build while kernels are being written.
 #
@@ -13,39 +17,52 @@
 
 set(MHA_ISA_LIST "")
 set(MHA_ISA_NAMES "")
-set(isa_own_features f16c lzcnt movbe)
+set(isa_features "")
+set(isa_families bf16 int8)
+set(isa_own_features avxvnni f16c lzcnt movbe)
 
 function(mha_register_isa)
-  cmake_parse_arguments(isa "" "NAME;EXTENDS;PREFERRED" "REQUIRES;FLAGS" ${ARGN})
+  cmake_parse_arguments(isa "" "NAME;EXTENDS" "OVERRIDES;REQUIRES;FLAGS" ${ARGN})
   if(MHA_ISAS AND NOT isa_NAME IN_LIST MHA_ISAS)
     return()
   endif()
-  if(isa_EXTENDS AND NOT isa_EXTENDS IN_LIST MHA_ISA_NAMES)
-    message(FATAL_ERROR "MHA_ISAS: ${isa_NAME} extends ${isa_EXTENDS}, which must be in the list, too")
+  if(isa_EXTENDS)
+    if(NOT isa_EXTENDS IN_LIST MHA_ISA_NAMES)
+      message(FATAL_ERROR "MHA_ISAS: ${isa_NAME} extends ${isa_EXTENDS}, which must be in the list, too")
+    endif()
+    get_target_property(base_requires mha_kernels_${isa_EXTENDS} MHA_REQUIRES)
+    get_target_property(base_flags mha_kernels_${isa_EXTENDS} MHA_FLAGS)
+    list(PREPEND isa_REQUIRES ${base_requires})
+    list(PREPEND isa_FLAGS ${base_flags})
   endif()
 
-  set(condition "true")
+  set(required "0")
   foreach(feature IN LISTS isa_REQUIRES)
-    if(feature IN_LIST isa_own_features)
-      string(APPEND condition " && has_${feature}()")
-    else()
-      string(APPEND condition " && __builtin_cpu_supports(\"${feature}\")")
-    endif()
+    string(MAKE_C_IDENTIFIER ${feature} identifier)
+    string(APPEND required " | features::${identifier}")
   endforeach()
-  if(NOT isa_PREFERRED)
-    set(isa_PREFERRED "true")
-  endif()
-  set(MHA_ISA_LIST "${MHA_ISA_LIST}MHA_ISA(${isa_NAME}, ${condition}, ${isa_PREFERRED})\n" PARENT_SCOPE)
+  set(MHA_ISA_LIST "${MHA_ISA_LIST}MHA_ISA(${isa_NAME}, ${required})\n" PARENT_SCOPE)
   set(MHA_ISA_NAMES ${MHA_ISA_NAMES} ${isa_NAME} PARENT_SCOPE)
+  list(APPEND isa_features ${isa_REQUIRES})
+  list(REMOVE_DUPLICATES isa_features)
+  set(isa_features ${isa_features} PARENT_SCOPE)
 
   add_library(mha_kernels_${isa_NAME} OBJECT ${CMAKE_CURRENT_SOURCE_DIR}/src/kernels/kernels.cpp)
   mha_configure_target(mha_kernels_${isa_NAME})
   target_include_directories(mha_kernels_${isa_NAME} PRIVATE include src)
   target_link_libraries(mha_kernels_${isa_NAME} PRIVATE Eigen3::Eigen)
   target_compile_definitions(mha_kernels_${isa_NAME} PRIVATE MHA_ISA=${isa_NAME})
+  set_target_properties(mha_kernels_${isa_NAME} PROPERTIES MHA_REQUIRES "${isa_REQUIRES}" MHA_FLAGS "${isa_FLAGS}")
   if(isa_EXTENDS)
     target_compile_definitions(mha_kernels_${isa_NAME} PRIVATE MHA_BASE_ISA=${isa_EXTENDS})
   endif()
+  foreach(family IN LISTS isa_OVERRIDES)
+    if(NOT family IN_LIST isa_families)
+      message(FATAL_ERROR "${isa_NAME} OVERRIDES ${family}: expected some of ${isa_families}")
+    endif()
+    string(TOUPPER ${family} family)
+    target_compile_definitions(mha_kernels_${isa_NAME} PRIVATE MHA_OVERRIDES_${family})
+  endforeach()
   # Products are rounded unless the source says pmadd. GCC would fuse them with sums where it can, which depends on what
   # it has inlined: two kernels that share a line of source could round it differently.
   target_compile_options(mha_kernels_${isa_NAME} PRIVATE ${isa_FLAGS} -ffp-contract=off)
@@ -63,11 +80,10 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
   set(v4 ${v3} avx512f avx512bw avx512cd avx512dq avx512vl)
   mha_register_isa(NAME baseline REQUIRES ${v2} FLAGS -march=x86-64-v2)
   mha_register_isa(NAME avx2 REQUIRES ${v3} FLAGS -march=x86-64-v3)
+  mha_register_isa(NAME avxvnni EXTENDS avx2 OVERRIDES int8 REQUIRES avxvnni FLAGS -mavxvnni)
   mha_register_isa(NAME avx512 REQUIRES ${v4} FLAGS -march=x86-64-v4 -mprefer-vector-width=512)
-  # Intel's processors to date run VDPBF16PS at half the rate of a multiply-add or less, AMD's at its full rate.
-  mha_register_isa(NAME avx512bf16 EXTENDS avx512 REQUIRES ${v4} avx512vnni avx512bf16
-    PREFERRED "__builtin_cpu_is(\"amd\")"
-    FLAGS -march=x86-64-v4 -mavx512vnni -mavx512bf16 -mprefer-vector-width=512)
+  mha_register_isa(NAME avx512vnni EXTENDS avx512 OVERRIDES int8 REQUIRES avx512vnni FLAGS -mavx512vnni)
+  mha_register_isa(NAME avx512bf16 EXTENDS avx512vnni OVERRIDES bf16 REQUIRES avx512bf16 FLAGS -mavx512bf16)
 elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64)$")
   mha_register_isa(NAME neon)  # a part of every 64-bit Arm processor
 else()
@@ -81,4 +97,16 @@ if(NOT MHA_ISA_NAMES)
   message(FATAL_ERROR "MHA_ISAS: no instruction set of this processor family is in '${MHA_ISAS}'")
 endif()
 
+set(feature_list "")
+foreach(feature IN LISTS isa_features)
+  string(MAKE_C_IDENTIFIER ${feature} identifier)
+  if(feature IN_LIST isa_own_features)
+    set(found "has_${identifier}()")
+  else()
+    set(found "__builtin_cpu_supports(\"${feature}\")")
+  endif()
+  string(APPEND feature_list "MHA_FEATURE(${identifier}, \"${feature}\", ${found})\n")
+endforeach()
+
 file(CONFIGURE OUTPUT ${CMAKE_CURRENT_BINARY_DIR}/generated/isa_list.inc CONTENT "${MHA_ISA_LIST}" @ONLY)
+file(CONFIGURE OUTPUT ${CMAKE_CURRENT_BINARY_DIR}/generated/feature_list.inc CONTENT "${feature_list}" @ONLY)

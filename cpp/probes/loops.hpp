@@ -15,7 +15,7 @@ struct Loops {
 };
 
 // One for each row of the generated isa_list.inc: loops_<name>().
-#define MHA_ISA(name, condition, preferred) const Loops& loops_##name();
+#define MHA_ISA(name, required) const Loops& loops_##name();
 #include "isa_list.inc"
 #undef MHA_ISA
 

@@ -18,7 +18,7 @@ namespace {
 /// Those of the active instruction set.
 const Loops& active_loops() {
   const char* const isa = active_isa();
-#define MHA_ISA(name, condition, preferred) \
+#define MHA_ISA(name, required) \
   if (std::strcmp(isa, #name) == 0) return loops_##name();
 #include "isa_list.inc"
 #undef MHA_ISA

@@ -25,7 +25,9 @@ _chosen_threads: int | None = None
 
 
 def available_isas() -> tuple[str, ...]:
-    """Names of the instruction sets that are built in and that this machine runs, the best last.
+    """Names of the instruction sets that are built in and that this machine runs, in rising order of preference.
+
+    The last one need not be the default, where a processor has instructions and is slow at them: `show_config` says so.
 
     Examples
     --------
@@ -37,7 +39,7 @@ def available_isas() -> tuple[str, ...]:
 
 
 def active_isa() -> str:
-    """Name of the instruction set that calls use: by `use_isa`, by ``MHA_NATIVE_ISA``, else the best available.
+    """Name of the instruction set that calls use: by `use_isa`, ``MHA_NATIVE_ISA``, else the best for this processor.
 
     Raises
     ------
@@ -194,9 +196,8 @@ def show_config(file: TextIO | None = None) -> None:
         "mha_native": f"{_core.__version__}, built with {_core.compiler}",
         "Python": f"{platform.python_version()}, NumPy {np.__version__}, {platform.machine()} {platform.system()}",
         "processor": _processor(),
-        "instruction sets built": ", ".join(_core.built_isas()),
-        "  this machine runs": ", ".join(available_isas()),
-        "  in use": active,
+        "instruction set": active,
+        **{f"  {name}": _core.isa_reason(name) for name in _core.built_isas()},
         "threads": f"{_core.num_threads()} ({_core.num_threads_reason()})",
         "OpenMP runtime": ", ".join(_openmp_runtimes()) or "none loaded",
         "dtypes": ", ".join(_core.dtypes()),

@@ -16,7 +16,14 @@ def disassembly(*, in_loop: list[str], before: str = "nop", after: str = "nop", 
 
 
 @pytest.mark.parametrize(
-    "product", ["vfmadd231ps %zmm0,%zmm1,%zmm2", "vdpbf16ps %zmm0,%zmm1,%zmm2", "mulps %xmm0,%xmm1"]
+    "product",
+    [
+        "vfmadd231ps %zmm0,%zmm1,%zmm2",
+        "vdpbf16ps %zmm0,%zmm1,%zmm2",
+        "mulps %xmm0,%xmm1",
+        "vpdpbusd %zmm0,%zmm1,%zmm2",
+        "{vex} vpdpbusd %ymm0,%ymm1,%ymm2",
+    ],
 )
 @pytest.mark.parametrize("spill", [SPILL, "vfmadd231ps 0x8(%rsp){1to16},%zmm0,%zmm2"])
 def test_a_vector_on_the_stack_is_found_in_a_hot_loop(product: str, spill: str) -> None:

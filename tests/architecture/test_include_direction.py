@@ -53,6 +53,7 @@ KERNEL_STANDARD_HEADERS = {"cstddef", "cstdint", "math.h", "stddef.h", "stdint.h
 GENERATED = {
     "mha/export.h": "include/mha/export.h",
     "mha/version.hpp": "include/mha/version.hpp",
+    "feature_list.inc": "src/platform/feature_list.inc",
     "isa_list.inc": "src/platform/isa_list.inc",
 }
 

@@ -399,11 +399,14 @@ TEST(CApi, TheRuntime) {
   for (int i = 0; i < num_built_isas(); ++i) {
     EXPECT_STREQ(mha_built_isa(i), built_isa(i));
     EXPECT_EQ(mha_isa_supported(i), isa_supported(i));
+    EXPECT_STREQ(mha_isa_reason(i), isa_reason(i));
   }
   EXPECT_EQ(mha_built_isa(-1), nullptr);
   testing::expect_words(mha_last_error(), {"isa index", "got -1"});
   EXPECT_FALSE(mha_isa_supported(num_built_isas()));
   testing::expect_words(mha_last_error(), {"isa index"});
+  EXPECT_EQ(mha_isa_reason(-1), nullptr);
+  testing::expect_words(mha_last_error(), {"isa index", "got -1"});
   EXPECT_STREQ(mha_active_isa_reason(), active_isa_reason());
   EXPECT_STREQ(mha_last_error(), "");
   EXPECT_STREQ(mha_last_used_isa(), last_used_isa());

@@ -7,6 +7,7 @@
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "mha/runtime.hpp"
 
@@ -80,6 +81,111 @@ TEST_F(Dispatch, TheDefaultIsTheLastThatIsSupportedAndPreferred) {
   EXPECT_EQ(default_isa_index(4, [](int index) { return index == 3; }, no_last), -1);
 }
 
+#if defined(__x86_64__)
+// Of the features of the registry, what each step adds; a build for part of the instruction sets may not ask for all.
+std::uint64_t features_named(const std::vector<std::string>& names) {
+  std::uint64_t found = 0;
+  for (const std::string& name : names) {
+#define MHA_FEATURE(identifier, feature, is_here) \
+  if (name == feature) found |= features::identifier;
+#include "feature_list.inc"
+#undef MHA_FEATURE
+  }
+  return found;
+}
+
+const std::uint64_t kV2 = features_named({"sse3", "ssse3", "sse4.1", "sse4.2", "popcnt"});
+const std::uint64_t kV3 = kV2 | features_named({"avx", "avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe"});
+const std::uint64_t kV4 = kV3 | features_named({"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"});
+const std::uint64_t kVnni = features_named({"avx512vnni"}), kBf16 = features_named({"avx512bf16"});
+const std::uint64_t kAvxVnni = features_named({"avxvnni"});
+constexpr char kAmd[] = "AuthenticAMD", kIntel[] = "GenuineIntel";
+
+struct Machine {
+  const char* name;
+  Processor processor;
+  const char* best;  // "none" if it runs none
+};
+
+// Vendors, families and models as CPUID has them.
+const Machine kMachines[] = {
+    {"AMD K8, of x86-64-v1", {kAmd, 0x0f, 0x23, 0}, "none"},
+    {"Intel Nehalem", {kIntel, 6, 0x1a, kV2}, "baseline"},
+    {"Intel Sandy Bridge", {kIntel, 6, 0x2a, kV2 | features_named({"avx"})}, "baseline"},
+    {"Intel Haswell", {kIntel, 6, 0x3c, kV3}, "avx2"},
+    {"Intel Skylake server", {kIntel, 6, 0x55, kV4}, "avx512"},
+    {"Intel Cascade Lake", {kIntel, 6, 0x55, kV4 | kVnni}, "avx512vnni"},
+    {"Intel Cooper Lake", {kIntel, 6, 0x55, kV4 | kVnni | kBf16}, "avx512vnni"},
+    {"Intel Ice Lake server", {kIntel, 6, 0x6a, kV4 | kVnni}, "avx512vnni"},
+    {"Intel Tiger Lake", {kIntel, 6, 0x8c, kV4 | kVnni}, "avx512vnni"},
+    {"Intel Alder Lake, hybrid", {kIntel, 6, 0x97, kV3 | kAvxVnni}, "avxvnni"},
+    {"Intel Sapphire Rapids", {kIntel, 6, 0x8f, kV4 | kVnni | kBf16 | kAvxVnni}, "avx512vnni"},
+    {"Intel Granite Rapids", {kIntel, 6, 0xad, kV4 | kVnni | kBf16 | kAvxVnni}, "avx512vnni"},
+    {"Intel Sierra Forest, of 256 bits", {kIntel, 6, 0xaf, kV3 | kAvxVnni}, "avxvnni"},
+    {"Intel, a family to come", {kIntel, 19, 1, kV4 | kVnni | kBf16 | kAvxVnni}, "avx512vnni"},
+    {"AMD Zen", {kAmd, 0x17, 0x01, kV3}, "avx2"},
+    {"AMD Zen 3", {kAmd, 0x19, 0x01, kV3}, "avx2"},
+    {"AMD Zen 4", {kAmd, 0x19, 0x11, kV4 | kVnni | kBf16}, "avx512bf16"},
+    {"AMD Zen 5", {kAmd, 0x1a, 0x02, kV4 | kVnni | kBf16 | kAvxVnni}, "avx512bf16"},
+    {"AMD Zen 5 whose hypervisor hides BF16", {kAmd, 0x1a, 0x02, kV4 | kVnni | kAvxVnni}, "avx512vnni"},
+    {"AMD Zen 5 whose system saves no AVX-512", {kAmd, 0x1a, 0x02, kV3 | kAvxVnni}, "avxvnni"},
+    {"AMD, a family to come", {kAmd, 0x1c, 1, kV4 | kVnni | kBf16 | kAvxVnni}, "avx512bf16"},
+    {"Hygon Dhyana", {"HygonGenuine", 0x18, 0x00, kV3}, "avx2"},
+    {"of another maker", {"CentaurHauls", 7, 0x3b, kV4 | kVnni | kBf16}, "avx512vnni"},
+};
+
+bool is_built(const std::string& name) {
+  for (int index = 0; index < num_built_isas(); ++index)
+    if (built_isa(index) == name) return true;
+  return false;
+}
+
+TEST_F(Dispatch, EachProcessorGetsItsBest) {
+  if (is_built("native")) GTEST_SKIP() << "this build is for one machine";
+  for (const auto& [name, processor, best] : kMachines) {
+    const int index = default_isa_on(processor);
+    if (std::string(best) == "none" || is_built(best)) {
+      EXPECT_STREQ(index < 0 ? "none" : built_isa(index), best) << name;
+    }
+  }
+}
+
+/// The reason of the instruction set on the processor, or `otherwise` if it is not built in.
+std::string reason_on(const Processor& processor, const std::string& name, const char* otherwise) {
+  for (int index = 0; index < num_built_isas(); ++index)
+    if (built_isa(index) == name) return isa_reason_on(index, processor);
+  return otherwise;
+}
+
+TEST_F(Dispatch, TheReasonSaysWhyAnInstructionSetIsOrIsNotTheDefault) {
+  const struct {
+    Processor processor;
+    const char *isa, *reason;
+  } expected[] = {
+      {{kIntel, 6, 0x8f, kV4}, "baseline", "runs here"},
+      {{kIntel, 6, 0x8f, kV4 | kVnni}, "avx512vnni", "runs here; measured on Sapphire Rapids: "},
+      {{kIntel, 6, 0x8f, kV4 | kVnni | kBf16},
+       "avx512bf16",
+       "runs here, but not by default; measured on Sapphire Rapids: "},
+      {{kIntel, 6, 0xad, kV4 | kVnni | kBf16}, "avx512bf16", "runs here, but not by default; assumed: "},
+      {{kAmd, 0x1a, 0x02, kV4 | kVnni | kBf16}, "avx512bf16", "runs here; measured on Zen 5: "},
+      {{kAmd, 0x19, 0x01, kV3}, "avx512bf16", "does not run here, without avx512f, avx512bw, avx512cd and 4 more"},
+      {{kAmd, 0x19, 0x01, kV3}, "avxvnni", "does not run here, without avxvnni"},
+  };
+  for (const auto& [processor, isa, reason] : expected)
+    EXPECT_EQ(reason_on(processor, isa, reason).rfind(reason, 0), 0U) << reason_on(processor, isa, reason);
+}
+
+TEST_F(Dispatch, ThisProcessorIsKnown) {
+  EXPECT_EQ(this_processor().vendor.size(), 12U);
+  EXPECT_GT(this_processor().family, 0);
+  EXPECT_EQ(this_processor().vendor == kAmd, bool(__builtin_cpu_is("amd")));
+  EXPECT_EQ(this_processor().vendor == kIntel, bool(__builtin_cpu_is("intel")));
+  for (int index = 0; index < num_built_isas(); ++index)
+    EXPECT_EQ(isa_reason(index), isa_reason_on(index, this_processor()));
+}
+#endif
+
 // tests/cpp/CMakeLists.txt runs this one again for environments that ask for something.
 TEST_F(Dispatch, TheEnvironmentChooses) {
   const char* requested = std::getenv("MHA_NATIVE_ISA");
@@ -97,27 +203,50 @@ TEST_F(Dispatch, LastUsedBelongsToTheThread) {
   std::thread([] { EXPECT_STREQ(last_used_isa(), ""); }).join();
 }
 
-TEST_F(Dispatch, AnExtensionHasTheKernelsOfItsBaseForOtherTypes) {
-  constexpr char kExtension[] = "avx512bf16";
-  bool is_there = false;
+/// The kernels of an instruction set; null if this machine does not run it.
+const KernelTable* kernels_of(const std::string& name) {
   for (int index = 0; index < num_built_isas(); ++index)
-    is_there = is_there || (isa_supported(index) && std::string(built_isa(index)) == kExtension);
-  if (!is_there) GTEST_SKIP() << "this machine does not run " << kExtension;
-  set_isa("avx512");
-  const KernelTable base = active_kernels();
-  set_isa(kExtension);
-  const KernelTable& extension = active_kernels();
-  set_isa(nullptr);
-  EXPECT_STREQ(extension.compiled_isa(), kExtension);
-  for (DType dtype : {DType::f32, DType::f64, DType::f16}) {
-    const auto i = static_cast<int>(dtype);
-    EXPECT_EQ(extension.kernels[i].attend.run, base.kernels[i].attend.run);
-    EXPECT_EQ(extension.kernels[i].decode.run, base.kernels[i].decode.run);
-    EXPECT_EQ(extension.kernels[i].project[0].run, base.kernels[i].project[0].run);
+    if (name == built_isa(index) && isa_supported(index)) {
+      set_isa(built_isa(index));
+      return &active_kernels();
+    }
+  return nullptr;
+}
+
+/// Expects `extension` to have bf16 or int8 kernels of its own, and those of `base` for everything else.
+void expect_extension(const char* extension_name, const char* base_name, bool has_bf16, bool has_int8) {
+  SCOPED_TRACE(extension_name);
+  const KernelTable *const extension = kernels_of(extension_name), *const base = kernels_of(base_name);
+  ASSERT_NE(base, nullptr);
+  EXPECT_STREQ(extension->compiled_isa(), extension_name);
+  for (int i = 0; i < kNumDTypes; ++i) {
+    SCOPED_TRACE(i);
+    const DTypeKernels &own = extension->kernels[i], &others = base->kernels[i];
+    const bool is_own = has_bf16 && i == static_cast<int>(DType::bf16);
+    EXPECT_EQ(own.attend.run != others.attend.run, is_own);
+    EXPECT_EQ(own.decode.run != others.decode.run, is_own);
+    EXPECT_EQ(own.weights != others.weights, is_own);
+    EXPECT_EQ(own.project[0].run != others.project[0].run, is_own);
   }
-  constexpr auto kPairs = static_cast<int>(DType::bf16);
-  EXPECT_NE(extension.kernels[kPairs].attend.run, base.kernels[kPairs].attend.run);
-  EXPECT_NE(extension.kernels[kPairs].project[0].run, base.kernels[kPairs].project[0].run);
+  constexpr auto kNumbers = static_cast<int>(DType::f32), kInt8 = static_cast<int>(WeightFormat::int8),
+                 kBf16Weights = static_cast<int>(WeightFormat::bf16);
+  const auto &own = extension->kernels[kNumbers].project, &others = base->kernels[kNumbers].project;
+  EXPECT_EQ(own[kInt8].run != others[kInt8].run, has_int8);
+  EXPECT_EQ(own[kInt8].read != others[kInt8].read, has_int8);  // rows have another form
+  EXPECT_EQ(own[kBf16Weights].run, others[kBf16Weights].run);
+}
+
+TEST_F(Dispatch, AnExtensionHasTheKernelsOfItsBaseForOtherTypes) {
+  const struct {
+    const char *name, *base;
+    bool has_bf16, has_int8;
+  } extensions[] = {{"avxvnni", "avx2", false, true},
+                    {"avx512vnni", "avx512", false, true},
+                    {"avx512bf16", "avx512vnni", true, false}};
+  int tested = 0;
+  for (const auto& [name, base, has_bf16, has_int8] : extensions)
+    if (kernels_of(name) != nullptr) expect_extension(name, base, has_bf16, has_int8), ++tested;
+  if (tested == 0) GTEST_SKIP() << "this machine runs no instruction set that extends another";
 }
 
 }  // namespace

@@ -160,6 +160,25 @@ TEST_F(WeightKernels, Int8IsExact) {
   }
 }
 
+/// The largest products of bytes, where instructions that saturate, or that take signs for digits, would go wrong.
+TEST_F(WeightKernels, Int8IsExactAtTheEndsOfTheRange) {
+  constexpr Index kIn = 1026, kOut = 70, kRows = 7;
+  for (const float sign : {1.0f, -1.0f})
+    for (const float other_input : {-1.0f, 0.0f, 1.0f})
+      for (const float other_weight : {-1.0f, 0.0f, 1.0f}) {
+        SCOPED_TRACE(::testing::Message() << sign << " and " << other_input << " times 1 and " << other_weight);
+        Matrix matrix{kOut, kIn};
+        std::vector<float> x(kRows * kIn);
+        for (std::size_t i = 0; i < x.size(); ++i) x[i] = sign * (i % 3 == 0 ? other_input : 1);
+        for (std::size_t i = 0; i < matrix.weight.size(); ++i) matrix.weight[i] = i / 2 % 3 == 0 ? other_weight : 1;
+        const PackedLinear packed({matrix.weights(), matrix.biases()}, kOut, WeightFormat::int8);
+        const std::vector<float> expected = int8_oracle(matrix, x);
+        on_every_isa([&](const DTypeKernels& kernels) {
+          EXPECT_TRUE(same_bits(project(kernels, packed, x, 1, Activation::none), expected));
+        });
+      }
+}
+
 TEST_F(WeightKernels, QuantizedRowsDoNotDependOnHowTheyLie) {
   const Index in = 37;
   const std::vector<float> x = random<float>(2 * in, 4);

@@ -99,7 +99,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 # Element types whose kernels an instruction set takes from the one that it extends: tests/cpp/test_dispatch.cpp.
-EXTENDED = {"avx512bf16": ("avx512", (np.float32, np.float64))}
+EXTENDED: dict[str, tuple[str, tuple[Any, ...]]] = {
+    "avxvnni": ("avx2", tuple(NAMES)),
+    "avx512vnni": ("avx512", tuple(NAMES)),
+    "avx512bf16": ("avx512vnni", (np.float32, np.float64)),
+}
 
 
 def _parameters(item: pytest.Item) -> dict[str, Any]:

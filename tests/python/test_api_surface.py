@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import doctest
+import enum
 import importlib.metadata
 import inspect
 import operator
@@ -15,12 +16,20 @@ from typing import Any
 import pytest
 
 import mha_native
-from mha_native import _core, compat, models
+from mha_native import _core, compat, models, sentence_transformers
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = Path(mha_native.__file__).parent
 PUBLIC = [name for name in mha_native.__all__ if not name.startswith("__")]
-ADAPTERS = [f"compat.{name}" for name in compat.__all__] + [f"models.{name}" for name in models.__all__]
+ADAPTERS = [
+    f"{module}.{name}"
+    for module, names in (
+        ("compat", compat.__all__),
+        ("models", models.__all__),
+        ("sentence_transformers", sentence_transformers.__all__),
+    )
+    for name in names
+]
 
 
 def test_all_is_the_whole_face() -> None:
@@ -45,7 +54,12 @@ def test_every_name_is_documented(name: str) -> None:
             assert inspect.getdoc(x), f"{name}.{member}"
 
 
-PYTHON = [name for name in PUBLIC + ADAPTERS if isinstance(_thing(name), type | types.FunctionType)]
+def _has_parameters(thing: Any) -> bool:
+    """Whether it is a function or class of Python, other than an enumeration, whose parameters are those of Enum."""
+    return isinstance(thing, type | types.FunctionType) and not isinstance(thing, enum.EnumMeta)
+
+
+PYTHON = [name for name in PUBLIC + ADAPTERS if _has_parameters(_thing(name))]
 
 
 @pytest.mark.parametrize("name", PYTHON)

@@ -44,11 +44,13 @@ MHA_API const char* mha_last_error(void) MHA_NOEXCEPT;
 
 /* "major.minor.patch" */
 MHA_API const char* mha_version(void) MHA_NOEXCEPT;
-/* Instruction sets that were compiled in, in rising order of preference, and whether this machine runs them; null, or
- * false, and a sentence in mha_last_error(), if index is not in [0, mha_num_built_isas()). */
+/* Instruction sets that were compiled in, in rising order of preference, whether this machine runs them, and a clause
+ * that says why they run here or not, and may be the default or not; null, or false, and a sentence in
+ * mha_last_error(), if index is not in [0, mha_num_built_isas()). */
 MHA_API int mha_num_built_isas(void) MHA_NOEXCEPT;
 MHA_API const char* mha_built_isa(int index) MHA_NOEXCEPT;
 MHA_API bool mha_isa_supported(int index) MHA_NOEXCEPT;
+MHA_API const char* mha_isa_reason(int index) MHA_NOEXCEPT;
 /* The instruction set that calls use; null, and a sentence in mha_last_error(), if the environment asks for one that is
  * not there. */
 MHA_API const char* mha_active_isa(void) MHA_NOEXCEPT;

@@ -12,9 +12,11 @@ MHA_API int num_built_isas();
 MHA_API const char* built_isa(int index);
 /// Whether this processor and operating system run the instruction set.
 MHA_API bool isa_supported(int index);
+/// One clause: whether it runs here, and whether it may be the default here, and why.
+MHA_API const char* isa_reason(int index);
 
 /// The instruction set that calls use: set_isa(), else the environment variable MHA_NATIVE_ISA, else the best
-/// supported.
+/// for this processor.
 /// @throws std::invalid_argument if MHA_NATIVE_ISA names one that is unknown, or that this machine does not run
 MHA_API const char* active_isa();
 /// One sentence: why active_isa() is what it is.

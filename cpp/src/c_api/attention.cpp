@@ -151,6 +151,10 @@ bool mha_isa_supported(int index) noexcept {
   return value_or(__func__, false, [&] { return isa_supported(index); });
 }
 
+const char* mha_isa_reason(int index) noexcept {
+  return value_or(__func__, nullptr, [&] { return isa_reason(index); });
+}
+
 const char* mha_active_isa() noexcept { return value_or(__func__, nullptr, &active_isa); }
 const char* mha_active_isa_reason() noexcept { return value_or(__func__, nullptr, &active_isa_reason); }
 const char* mha_last_used_isa() noexcept { return last_used_isa(); }

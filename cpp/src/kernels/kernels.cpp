@@ -66,7 +66,8 @@ std::size_t attention_scratch(Index head_dim, Index value_dim) {
 [[maybe_unused]] std::size_t no_bytes(Index, Index) { return 0; }  // unused where a set extends another
 [[maybe_unused]] void read_in_place(ProjectionTile&, void*) {}
 
-constexpr ProjectionKernel kInt8Weights = {&quantized_bytes, &quantize_rows, &run<ByteProducts, &project_int8_weights>};
+[[maybe_unused]] constexpr ProjectionKernel kInt8Weights = {&quantized_bytes, &quantize_rows,
+                                                            &run<ByteProducts, &project_int8_weights>};
 
 /// With weights in the dtype of the rows.
 template <class S>
@@ -109,14 +110,17 @@ constexpr DTypeKernels dtype_kernels() {
 }
 
 #ifdef MHA_BASE_ISA
-/// An instruction set that extends another has kernels of its own for bf16 and for int8 weights, which it has
-/// instructions for. The others are those of the set that it extends.
+/// The kernels of the instruction set that this one extends, but for the families that it overrides.
 KernelTable extended_table() noexcept {
   KernelTable extended = MHA_BASE_ISA::table();
   extended.isa = MHA_QUOTE(MHA_ISA);
   extended.compiled_isa = &compiled_isa;
+#ifdef MHA_OVERRIDES_BF16  // everything with rows of bf16
   extended.kernels[int(DType::bf16)] = dtype_kernels<BFloat16>();
+#endif
+#ifdef MHA_OVERRIDES_INT8  // products with int8 weights
   extended.kernels[int(DType::f32)].project[int(WeightFormat::int8)] = kInt8Weights;
+#endif
   return extended;
 }
 #else

@@ -5,16 +5,17 @@
 #include <cstdlib>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "mha/runtime.hpp"
-#include "platform/cpu_features.hpp"
 #include "platform/found_once.hpp"
+#include "platform/isa_evidence.hpp"
 
 namespace mha {
 
-#define MHA_ISA(name, condition, preferred) \
-  namespace name {                          \
-  const KernelTable& table() noexcept;      \
+#define MHA_ISA(name, required)        \
+  namespace name {                     \
+  const KernelTable& table() noexcept; \
   }
 #include "isa_list.inc"
 #undef MHA_ISA
@@ -24,24 +25,29 @@ namespace {
 struct Isa {
   const char* name;
   const KernelTable& (*table)();
-  bool (*supported)();
-  bool (*preferred)();  // whether it is chosen by default on a machine that supports it
+  std::uint64_t required;  // features
 };
 
 // In rising order of preference, as registered in cpp/cmake/isa.cmake.
 constexpr Isa kIsas[] = {
-#define MHA_ISA(name, condition, preferred) \
-  {#name, &name::table, [] { return bool(condition); }, [] { return bool(preferred); }},
+#define MHA_ISA(name, required) {#name, &name::table, required},
 #include "isa_list.inc"
 #undef MHA_ISA
 };
 constexpr int kNumIsas = static_cast<int>(sizeof kIsas / sizeof *kIsas);
 constexpr int kNone = -1;
 
+const Isa& isa_at(int index) {
+  if (index < 0 || index >= kNumIsas)
+    throw std::invalid_argument("isa index: expected 0 to " + std::to_string(kNumIsas - 1) + "; got " +
+                                std::to_string(index));
+  return kIsas[index];
+}
+
 std::string supported_names() {
   std::string names;
-  for (const Isa& isa : kIsas)
-    if (isa.supported()) names += (names.empty() ? "" : ", ") + std::string(isa.name);
+  for (int index = 0; index < kNumIsas; ++index)
+    if (isa_supported(index)) names += (names.empty() ? "" : ", ") + std::string(kIsas[index].name);
   return names.empty() ? "none" : names;
 }
 
@@ -49,7 +55,7 @@ std::string supported_names() {
 int find_isa(const std::string& source, const std::string& name) {
   for (int index = 0; index < kNumIsas; ++index) {
     if (name != kIsas[index].name) continue;
-    if (kIsas[index].supported()) return index;
+    if (isa_supported(index)) return index;
     throw std::invalid_argument(source + ": this machine does not run the instruction set '" + name +
                                 "'; available: " + supported_names());
   }
@@ -73,11 +79,11 @@ struct DefaultIsa {
       }
       return;
     }
-    index = default_isa_index(kNumIsas, &isa_supported, &isa_preferred);
+    index = default_isa_on(this_processor());
     explanation = index == kNone
                       ? std::string("this machine runs none of the instruction sets that were built, from '") +
                             kIsas[0].name + "' upwards"
-                      : "the best that this machine runs, of: " + supported_names();
+                      : "the best for this processor, of: " + supported_names();
   }
 };
 
@@ -97,11 +103,12 @@ const Isa& current_isa() {
   return kIsas[index];
 }
 
-const Isa& isa_at(int index) {
-  if (index < 0 || index >= kNumIsas)
-    throw std::invalid_argument("isa index: expected 0 to " + std::to_string(kNumIsas - 1) + "; got " +
-                                std::to_string(index));
-  return kIsas[index];
+using Reasons = std::vector<std::string>;
+
+Reasons find_reasons() {
+  Reasons reasons;
+  for (int index = 0; index < kNumIsas; ++index) reasons.push_back(isa_reason_on(index, this_processor()));
+  return reasons;
 }
 
 }  // namespace
@@ -116,11 +123,37 @@ int num_built_isas() { return kNumIsas; }
 
 const char* built_isa(int index) { return isa_at(index).name; }
 
-bool isa_supported(int index) { return isa_at(index).supported(); }
+bool isa_supported(int index) { return isa_runs_on(index, this_processor()); }
 
-bool isa_preferred(int index) { return isa_at(index).preferred(); }
+bool isa_preferred(int index) { return isa_pays_on(index, this_processor()); }
 
-int default_isa_index(int count, bool (*supported)(int), bool (*preferred)(int)) {
+const char* isa_reason(int index) {
+  isa_at(index);
+  return found_once<Reasons, find_reasons>()[static_cast<std::size_t>(index)].c_str();
+}
+
+bool isa_runs_on(int index, const Processor& processor) { return (isa_at(index).required & ~processor.features) == 0; }
+
+bool isa_pays_on(int index, const Processor& processor) {
+  const Evidence* const evidence = find_evidence(isa_at(index).name, processor);
+  return evidence == nullptr || evidence->pays;
+}
+
+std::string isa_reason_on(int index, const Processor& processor) {
+  if (!isa_runs_on(index, processor))
+    return "does not run here, without " + features::names(isa_at(index).required & ~processor.features, 3);
+  const Evidence* const evidence = find_evidence(isa_at(index).name, processor);
+  if (evidence == nullptr) return "runs here";
+  return (evidence->pays ? "runs here; " : "runs here, but not by default; ") + std::string(evidence->reason);
+}
+
+int default_isa_on(const Processor& processor) {
+  return default_isa_index(
+      kNumIsas, [&](int index) { return isa_runs_on(index, processor); },
+      [&](int index) { return isa_pays_on(index, processor); });
+}
+
+int default_isa_index(int count, const std::function<bool(int)>& supported, const std::function<bool(int)>& preferred) {
   for (int index = count - 1; index >= 0; --index)
     if (supported(index) && preferred(index)) return index;
   return kNone;

@@ -1,7 +1,11 @@
 // Chooses the kernels of a call: those of set_isa(), else of MHA_NATIVE_ISA, else the best that this machine runs.
 #pragma once
 
+#include <functional>
+#include <string>
+
 #include "kernels/kernel_table.hpp"
+#include "platform/processor.hpp"
 
 namespace mha {
 
@@ -10,12 +14,18 @@ namespace mha {
 /// @throws std::invalid_argument if MHA_NATIVE_ISA names an instruction set that is unknown or cannot run here
 const KernelTable& active_kernels();
 
-/// Whether built_isa(index) may be the default on this processor, which may have instructions and be slow at them:
-/// PREFERRED in cpp/cmake/isa.cmake.
+/// Whether built_isa(index) may be the default on this processor, which may have instructions and be slow at them.
 /// @throws std::invalid_argument if there is no such index
 bool isa_preferred(int index);
 
+/// isa_supported(), isa_preferred() and isa_reason() for any processor, and its default; -1 if it runs none.
+bool isa_runs_on(int index, const Processor& processor);
+bool isa_pays_on(int index, const Processor& processor);
+std::string isa_reason_on(int index, const Processor& processor);
+int default_isa_on(const Processor& processor);
+
 /// The index of the default instruction set: the last of `count` that are supported and preferred; -1 if none is.
-int default_isa_index(int count, bool (*supported)(int index), bool (*preferred)(int index));
+int default_isa_index(int count, const std::function<bool(int index)>& supported,
+                      const std::function<bool(int index)>& preferred);
 
 }  // namespace mha

@@ -113,6 +113,19 @@ def _rows(dtype: DType, threads: int) -> Iterator[Result]:
         yield Result(f"FeedForward, {name}", layer(x, num_threads=threads), expected)
 
 
+def _int8_weights(dtype: DType, threads: int) -> Iterator[Result]:
+    if dtype != np.float32:
+        return
+    # Integers that rows and weights in int8 hold as they are, up to the largest products: the reference needs no rule.
+    rng, width = np.random.default_rng(9), 130
+    rows, weight = rng.integers(0, 255, (70, width)), rng.integers(-127, 128, (width, width))
+    rows[:, :2], weight[:, :2] = (0, 254), (-127, 127)
+    layer = FeedForward(width, width, bias=False)
+    layer.load_state_dict({"linear1.weight": np.eye(width, dtype=dtype), "linear2.weight": weight.astype(dtype)})
+    out = layer.quantize("int8")(rows.astype(dtype), num_threads=threads)
+    yield Result("int8 weights", out, partial(np.matmul, rows.astype(np.float64), weight.T.astype(np.float64)))
+
+
 def _layers(dtype: DType, threads: int) -> Iterator[Result]:
     rng = np.random.default_rng(5)
     x, memory = _normal(rng, dtype, 2, 33, 96), _normal(rng, dtype, 2, 20, 96)
@@ -147,4 +160,4 @@ def _state(layer: Any) -> dict[str, Array]:
     return {name: _exact(array) for name, array in layer.state_dict().items()}
 
 
-CHECKS: tuple[Check, ...] = (_attention, _shards_and_sequences, _rows, _layers)
+CHECKS: tuple[Check, ...] = (_attention, _shards_and_sequences, _rows, _int8_weights, _layers)

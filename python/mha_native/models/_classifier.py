@@ -78,7 +78,8 @@ class Classifier:
                 f"{function}: max_seq_length must be at most {most}, the positions of the model; got {length}"
             )
         other = copy.copy(self)
-        other.tokenizer = self.tokenizer.cut_at(function, length)
+        with in_the_name_of(function):
+            other.tokenizer = self.tokenizer.cut_at(length)
         other.config = self.config._replace(max_seq_length=length)
         return other
 

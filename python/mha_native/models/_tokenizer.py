@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from .._messages import in_the_name_of, listed, shown
+from .._messages import listed, shown
 from ._long_texts import LongTexts
 from ._model_files import require_file
 from ._sentence_files import SentenceConfig
@@ -112,10 +112,9 @@ class Tokenizer:
         ends_special = encoding.special_tokens_mask[-1] == 1 or encoding.ids[-1] in self._special
         return len(encoding.ids) - ends_special
 
-    def cut_at(self, function: str, max_seq_length: int) -> "Tokenizer":
+    def cut_at(self, max_seq_length: int) -> "Tokenizer":
         """The same tokenizer for the first `max_seq_length` tokens of a long text."""
-        with in_the_name_of(function):
-            _check_room(max_seq_length, self._library.num_special_tokens_to_add(False))
+        _check_room(max_seq_length, self._library.num_special_tokens_to_add(False))
         other = copy.deepcopy(self)
         other._library.enable_truncation(max_seq_length)
         other._long_texts.max_tokens = max_seq_length

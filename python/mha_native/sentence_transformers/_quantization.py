@@ -59,10 +59,10 @@ def quantize_embeddings(
     >>> import numpy as np
     >>> from mha_native.sentence_transformers import quantize_embeddings
     >>> embeddings = np.array([[-1, 0.5, 0.1], [1, 0, -0.1], [0, 1, 0.1]], dtype=np.float32)
-    >>> quantize_embeddings(embeddings, "int8")
-    array([[-128,   -1,  127],
-           [ 127, -128, -128],
-           [  -1,  127,  127]], dtype=int8)
+    >>> quantize_embeddings(embeddings, "int8", ranges=np.array([[-1, -1, -1], [1.5, 1.5, 1.5]]))
+    array([[-128,   25,  -16],
+           [  76,  -26,  -37],
+           [ -26,   76,  -16]], dtype=int8)
     >>> quantize_embeddings(embeddings, "ubinary")
     array([[ 96],
            [128],

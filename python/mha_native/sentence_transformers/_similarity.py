@@ -19,6 +19,12 @@ class SimilarityFunction(Enum):
     """The functions by their names; a greater score is more alike.
 
     "cosine" of the angle, "dot" product, and "euclidean" and "manhattan" distance with a minus sign.
+
+    Examples
+    --------
+    >>> from mha_native.sentence_transformers import SimilarityFunction
+    >>> SimilarityFunction.to_similarity_fn("manhattan")([[0.0, 1.0]], [[0.0, 1.0], [2.0, 0.0]])
+    array([[-0., -3.]])
     """
 
     COSINE = "cosine"

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import io
 import os
-import re
 import subprocess
 import sys
-from pathlib import Path
 
 import fresh_process
 import numpy as np
@@ -36,13 +34,10 @@ def test_the_environment_chooses_the_instruction_set(name: str) -> None:
 
 
 def test_without_a_choice_the_best_is_taken() -> None:
-    # Of those that are slow on some processors a test in C++ says when they are the best: tests/cpp/test_dispatch.cpp.
-    registry = (Path(__file__).parents[3] / "cpp/cmake/isa.cmake").read_text(encoding="utf-8")
-    slow_somewhere = re.findall(r"^ *mha_register_isa\(NAME (\w+)[^)]* PREFERRED ", registry, re.MULTILINE)
-    available = mha_native.available_isas()
-    first = [i for i, name in enumerate(available) if name not in slow_somewhere][-1]
+    # On which processor which one is the best: tests/cpp/test_dispatch.cpp.
+    paying = [name for name in mha_native.available_isas() if "not by default" not in _core.isa_reason(name)]
     best = _output(COMPUTE)
-    assert best in available[first:]
+    assert best == paying[-1]
     assert _output(COMPUTE, MHA_NATIVE_ISA="") == best
 
 
@@ -203,6 +198,10 @@ def test_show_config_says_what_a_report_needs() -> None:
         np.__version__,
     ):
         assert word in text.getvalue()
+    for name in _core.built_isas():
+        reason = _core.isa_reason(name)
+        assert reason.startswith("runs here") == (name in mha_native.available_isas())
+        assert f"\n{'  ' + name:<24}{reason}\n" in text.getvalue()
 
 
 def test_bits_are_those_of_the_environment_and_of_use_isa() -> None:

@@ -1,4 +1,5 @@
-// Products of quantized rows and int8 weights: VPDPBUSD where the processor has it, and exact stand-ins.
+// Products of quantized rows and int8 weights: VPDPBUSD where the instruction set has it, and exact
+// stand-ins.
 //
 // Four features are multiplied at a time. A word of a panel holds the weights of four features of one column, and a
 // quantized row holds its features four by four as the instructions want them. multiply_add() adds the four products of
@@ -11,7 +12,7 @@
 namespace mha::MHA_ISA {
 namespace {
 
-#ifdef __AVX512VNNI__
+#if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
 
 struct ByteProducts {
   using Operand = unsigned char;      // a quarter of four features of a row
@@ -34,15 +35,21 @@ struct ByteProducts {
   MHA_INLINE static Vector broadcast(const Operand* from) {
     std::int32_t four;
     __builtin_memcpy(&four, from, sizeof four);
-    return Ints(_mm512_set1_epi32(four));
+    return Ints{} + four;
   }
   MHA_INLINE static Sums multiply_add(const Vector& x, const Vector& w, const Sums& sum) {
+#ifdef __AVX512VNNI__
     return Ints(_mm512_dpbusd_epi32(__m512i(sum), __m512i(x), __m512i(w)));
+#else
+    return Ints(_mm256_dpbusd_avx_epi32(__m256i(sum), __m256i(x), __m256i(w)));
+#endif
   }
 
   /// A vector of quantized features, one in each word, as operands.
   MHA_INLINE static void store_features(unsigned char* to, const Bits& words) {
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm512_cvtepi32_epi8(__m512i(words)));
+    using Bytes = std::uint8_t __attribute__((vector_size(kLanes<float>)));
+    const Bytes bytes = __builtin_convertvector(words, Bytes);  // the lowest of each word
+    __builtin_memcpy(to, &bytes, sizeof bytes);
   }
 };
 
