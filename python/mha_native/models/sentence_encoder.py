@@ -129,7 +129,7 @@ class SentenceEncoder:
             tokenizer = Tokenizer(folder, config.vocab_size, sentences, "cls" in head.pooling.modes)
             with Checkpoint(folder, config.tensor_shapes(), config.family.prefix) as tensors:
                 model = TextEncoder(config, tensors, kind, stored)
-        return cls(model, tokenizer, Head(head), sentences, settings)
+            return cls(model, tokenizer, Head(head), sentences, settings)
 
     def encode(
         self,
