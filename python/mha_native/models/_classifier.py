@@ -72,11 +72,13 @@ class Classifier:
 
     def cut_at(self, function: str, max_seq_length: int) -> "Classifier":
         """The same classifier for the first `max_seq_length` tokens of a long text or pair."""
-        length, most = checked_size(function, "max_seq_length", max_seq_length), self.model.config.max_positions
+        length, sizes = checked_size(function, "max_seq_length", max_seq_length), self.model.config
+        most = sizes.max_positions + sizes.first_position  # with those that no token has, which are counted elsewhere
         if length > most:
             raise ValueError(
                 f"{function}: max_seq_length must be at most {most}, the positions of the model; got {length}"
             )
+        length = min(length, sizes.max_positions)
         other = copy.copy(self)
         with in_the_name_of(function):
             other.tokenizer = self.tokenizer.cut_at(length)
