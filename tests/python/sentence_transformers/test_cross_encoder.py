@@ -20,6 +20,8 @@ from mha_native.sentence_transformers import CrossEncoder
 QUERY = "the dog"
 DOCUMENTS = ["cat", "", "dog", "the dog !", "a b c", "cat", "x unknown"]
 
+SETTINGS = "config_sentence_transformers.json"
+
 Array = np.ndarray[Any, Any]
 
 
@@ -107,7 +109,7 @@ NAMES = {
 def test_the_activation_that_a_file_names(name: str, place: str, tmp_path: Path) -> None:
     entry: Any = {"activation_fn": name} if place == "sentence_transformers" else name
     changes = {} if place == "saved" else {place: entry}
-    files = {"config_sentence_transformers.json": {"model_type": "CrossEncoder", "activation_fn": name}}
+    files = {SETTINGS: {"model_type": "CrossEncoder", "activation_fn": name}}
     directory = _save(tmp_path, files=files if place == "saved" else {}, **changes)
     scores = CrossEncoder(directory).predict([(QUERY, text) for text in DOCUMENTS])
     assert np.abs(scores - NAMES[name](_expected()[:, 0])).max() < 1e-5
@@ -118,7 +120,7 @@ def test_the_activation_that_a_file_names(name: str, place: str, tmp_path: Path)
 def test_an_activation_of_another_name_is_refused(name: Any, place: str, tmp_path: Path) -> None:
     entry: Any = {"activation_fn": name} if place == "sentence_transformers" else name
     changes = {} if place == "saved" else {place: entry}
-    files = {"config_sentence_transformers.json": {"model_type": "CrossEncoder", "activation_fn": name}}
+    files = {SETTINGS: {"model_type": "CrossEncoder", "activation_fn": name}}
     directory = _save(tmp_path, files=files if place == "saved" else {}, **changes)
     with pytest.raises(ValueError, match=r"^CrossEncoder: .*must be torch\.nn\.X, where X is one of Identity"):
         CrossEncoder(directory)
@@ -126,7 +128,7 @@ def test_an_activation_of_another_name_is_refused(name: Any, place: str, tmp_pat
 
 
 def test_the_first_file_counts(tmp_path: Path) -> None:
-    files = {"config_sentence_transformers.json": {"model_type": "CrossEncoder", "activation_fn": "torch.nn.Tanh"}}
+    files = {SETTINGS: {"model_type": "CrossEncoder", "activation_fn": "torch.nn.Tanh"}}
     changes = {"sentence_transformers": {"activation_fn": "torch.nn.Identity"}}
     directory = _save(tmp_path, files=files, sbert_ce_default_activation_function="torch.nn.ReLU", **changes)
     scores = CrossEncoder(directory).predict([(QUERY, text) for text in DOCUMENTS])
@@ -162,7 +164,7 @@ def test_activations_of_torch(model: CrossEncoder) -> None:
 
 def test_prompts(tmp_path: Path) -> None:
     settings = {"model_type": "CrossEncoder", "prompts": {"query": "a b "}, "default_prompt_name": "query"}
-    model = CrossEncoder(_save(tmp_path, files={"config_sentence_transformers.json": settings}))
+    model = CrossEncoder(_save(tmp_path, files={SETTINGS: settings}))
     assert (model.prompts, model.default_prompt_name) == ({"query": "a b "}, "query")
     expected = model.predict([("a b dog", "cat")], prompt="")
     for options in ({}, {"prompt_name": "query"}, {"prompt": "a b "}):
@@ -192,7 +194,7 @@ def test_a_layout_with_modules(tmp_path: Path) -> None:
             "modality_config": {"text": {"method": "forward", "method_output_name": "logits"}},
             "module_output_name": "scores",
         },
-        "config_sentence_transformers.json": {"model_type": "CrossEncoder", "prompts": {}, "activation_fn": None},
+        SETTINGS: {"model_type": "CrossEncoder", "prompts": {}, "activation_fn": None},
     }
     directory = _save(tmp_path, files=files)
     assert np.abs(CrossEncoder(directory).predict((QUERY, "cat")) - _sigmoid(_expected()[0, 0])) < 1e-5
@@ -201,11 +203,11 @@ def test_a_layout_with_modules(tmp_path: Path) -> None:
         ("modules.json", [], "got nothing"),
         ("sentence_bert_config.json", {"transformer_task": "text-generation"}, "transformer_task must be"),
         (
-            "config_sentence_transformers.json",
+            SETTINGS,
             {"model_type": "SentenceTransformer"},
             "model_type must be 'CrossEncoder'",
         ),
-        ("config_sentence_transformers.json", {"prompts": 3}, "prompts must be an object"),
+        (SETTINGS, {"prompts": 3}, "prompts must be an object"),
     ):
         damaged = _save(tmp_path / "damaged", files=files | {name: value})
         with pytest.raises(ValueError, match=rf"^CrossEncoder: .*{words}"):
@@ -257,7 +259,7 @@ def test_wrong_arguments_of_calls(model: CrossEncoder, tmp_path: Path) -> None:
         (("a", [3]), "inputs"),
     ):
         with pytest.raises((TypeError, ValueError), match=rf"^CrossEncoder\.rank: {words}"):
-            model.rank(*given)  # type: ignore[arg-type]
+            model.rank(*given)
     with pytest.raises(ValueError, match=r"^CrossEncoder\.rank: the model must have a single label; it has 3"):
         CrossEncoder(_save(tmp_path / "several", 3)).rank("a", ["b"])
 
