@@ -2,23 +2,15 @@
 
 import contextlib
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from .._messages import listed, shown
+from .._messages import listed
 from ._long_texts import LongTexts
 from ._model_files import require_file
 from ._sentence_files import SentenceConfig
-
-# What tokenizer_config.json calls a property of the normalizer of BERT. tokenizer.json has it, too, and must agree,
-# since the former counts for these classes of transformers.
-_NORMALIZER = {
-    "do_lower_case": "lowercase",
-    "strip_accents": "strip_accents",
-    "tokenize_chinese_chars": "handle_chinese_chars",
-}
-_BERT_CLASSES = (None, "BertTokenizer", "BertTokenizerFast")
+from ._tokenizer_agreement import check_agreement
 
 
 def require_library() -> None:
@@ -55,7 +47,7 @@ class Tokenizer:
         _check_room(config.max_seq_length, num_special)
         if needs_first_token and num_special == 0:
             raise ValueError(f"{path} adds no first token, which the pooling asks for")
-        _check_agreement(folder, library, config.tokenizer)
+        check_agreement(folder / "tokenizer_config.json", library, config.tokenizer)
         with _library_errors(f"{path} is no valid tokenizer"):
             library.no_padding()
             if cuts:
@@ -124,27 +116,6 @@ class Tokenizer:
 def _check_room(max_seq_length: int, num_special: int) -> None:
     if max_seq_length <= num_special:
         raise ValueError(f"max_seq_length must leave room beside {num_special} special tokens; got {max_seq_length}")
-
-
-def _check_agreement(folder: Path, library: Any, values: Mapping[str, Any]) -> None:
-    """ValueError if tokenizer_config.json says something else than tokenizer.json, or what is not computed."""
-    from tokenizers import normalizers
-
-    path = folder / "tokenizer_config.json"
-    side = values.get("truncation_side", library.truncation["direction"] if library.truncation else "right")
-    if side != "right":
-        raise ValueError(f"{path}: truncation_side must be 'right'; got {shown(side)}")
-    if values.get("tokenizer_class") not in _BERT_CLASSES or not isinstance(
-        library.normalizer, normalizers.BertNormalizer
-    ):
-        return
-    for name, ours in _NORMALIZER.items():
-        expected = getattr(library.normalizer, ours)
-        if name in values and values[name] is not expected:
-            raise ValueError(
-                f"{path}: {name} must be {expected}, as the normalizer of tokenizer.json has it; "
-                f"got {shown(values[name])}"
-            )
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Sentence embeddings by a pretrained model of the BERT family."""
+"""Sentence embeddings by a pretrained model: BERT, or another family of text encoders."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
@@ -38,7 +38,7 @@ _BATCH_TOKENS = 2048
 
 
 class SentenceEncoder:
-    """Sentence embeddings: tokens, their vectors after the layers of a BERT, and one vector from those.
+    """Sentence embeddings: tokens, their vectors after the layers of an encoder, and one vector from those.
 
     Made by `from_pretrained`.
 
@@ -89,10 +89,11 @@ class SentenceEncoder:
         ----------
         directory : path, or name of a model
             With config.json, tokenizer.json and model.safetensors (or several such files with
-            model.safetensors.index.json) of a BERT (``model_type`` bert) with GELU or ReLU, in float32, float16 or
-            bfloat16. If there is modules.json, the files of sentence-transformers count, of old and new versions: the
-            pooling, Dense and Normalize modules, ``max_seq_length``, prompts, ``truncate_dim``. Without it embeddings
-            are the mean of their tokens, and are not scaled.
+            model.safetensors.index.json) of a model whose ``model_type`` is bert, roberta, xlm-roberta, camembert or
+            distilbert, with GELU or ReLU, in float32, float16 or bfloat16. If there is modules.json, the files of
+            sentence-transformers count, of old and new versions: the pooling, Dense and Normalize modules,
+            ``max_seq_length``, prompts, ``truncate_dim``. Without it embeddings are the mean of their tokens, and are
+            not scaled.
 
             A str that is no directory, such as ``"BAAI/bge-small-en-v1.5"``, is looked up in the local cache of
             Hugging Face. Only what is not there is downloaded, by huggingface_hub, if that is installed and

@@ -12,12 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 import saved_families
-from saved_families import FAMILIES, torch
+from saved_families import FAMILIES
 from tolerance import assert_same_bits
 
 from mha_native.sentence_transformers import CrossEncoder
 
 sentence_transformers = pytest.importorskip("sentence_transformers", minversion="6.2")
+
+torch = pytest.importorskip("torch")
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

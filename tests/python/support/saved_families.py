@@ -1,20 +1,14 @@
-"""Models of every family with random weights, as transformers saves them. Skips the test without that library."""
+"""Models of every family with random weights, as transformers saves them."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
-tokenizers = pytest.importorskip("tokenizers")
-
 SIZES = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 40}
 DISTILBERT_SIZES = {"dim": 24, "n_layers": 2, "n_heads": 3, "hidden_dim": 40}
 
-# The class of the base model without "Model", and the positions that are no places of tokens.
+# What its classes in transformers begin with.
 CLASSES = {"bert": "Bert", "roberta": "Roberta", "xlm-roberta": "XLMRoberta", "camembert": "Camembert",
            "distilbert": "DistilBert"}  # fmt: skip
 FAMILIES = list(CLASSES)
@@ -24,6 +18,8 @@ BERT_WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghij", *map(
 
 
 def _byte_level() -> Any:
+    import tokenizers
+
     letters = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
     merges = [("t", "h"), ("th", "e"), ("Ġ", "the"), ("d", "o"), ("do", "g"), ("Ġ", "dog"), ("Ġ", "a")]
     words = [*SPECIAL, *letters, *map("".join, merges)]
@@ -31,6 +27,9 @@ def _byte_level() -> Any:
 
 
 def tokenizer_of(model_type: str, **arguments: Any) -> Any:
+    """A tokenizer of few words, of the kind that the family has."""
+    import transformers
+
     if model_type in ("bert", "distilbert"):
         kind = transformers.BertTokenizer if model_type == "bert" else transformers.DistilBertTokenizer
         return kind(vocab={word: i for i, word in enumerate(BERT_WORDS)}, **arguments)
@@ -48,11 +47,14 @@ def tokenizer_of(model_type: str, **arguments: Any) -> Any:
 def save(
     directory: Path, model_type: str, head: str = "Model", dtype: str = "float32", tokenizer: Any = None, **changes: Any
 ) -> Path:
-    """A model with random weights, as transformers saves it."""
-    tokenizer = tokenizer or tokenizer_of(model_type, model_max_length=24)
+    """A model with a head of transformers, or "Model" for none. `changes` are entries of config.json."""
+    import torch
+    import transformers
+
+    library = tokenizer or tokenizer_of(model_type, model_max_length=24)
     name = CLASSES[model_type]
     sizes = DISTILBERT_SIZES if model_type == "distilbert" else SIZES
-    positions = {"max_position_embeddings": 32, "vocab_size": len(tokenizer), "initializer_range": 0.5}
+    positions = {"max_position_embeddings": 32, "vocab_size": len(library), "initializer_range": 0.5}
     config = getattr(transformers, f"{name}Config")(**(sizes | positions | changes))
     torch.manual_seed(0)
     model = getattr(transformers, name + head)(config).eval()
@@ -64,5 +66,5 @@ def save(
             if isinstance(embedding, torch.nn.Embedding):
                 embedding.weight += torch.randn_like(embedding.weight) / 4
     model.to(getattr(torch, dtype)).save_pretrained(directory)
-    tokenizer.save_pretrained(directory)
+    library.save_pretrained(directory)
     return directory
