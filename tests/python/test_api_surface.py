@@ -9,6 +9,7 @@ import importlib.metadata
 import inspect
 import operator
 import re
+import sys
 import types
 from pathlib import Path
 from typing import Any
@@ -138,9 +139,9 @@ def test_the_package_is_typed() -> None:
 
 SNIPPETS = {
     name: re.findall(r"^```python\n(.*?)^```", (ROOT / name).read_text(encoding="utf-8"), re.M | re.S)
-    for name in ("README.md", "docs/guide.md")
+    for name in ("README.md", "docs/guide.md", "docs/sentence_models.md")
 }
-EXTRAS = ("torch", "matplotlib", "onnxruntime", "openvino", "tokenizers", "safetensors", "jax")
+EXTRAS = ("torch", "matplotlib", "onnxruntime", "openvino", "tokenizers", "safetensors", "jax", "bertopic")
 
 
 def test_the_documents_have_python() -> None:
@@ -166,6 +167,7 @@ def test_the_documents_are_true(
         if re.search(rf"\bimport {extra}\b|\bfrom {extra}\b", snippet):
             pytest.importorskip(extra)
     _enter_folder_for(snippet, request, tmp_path, monkeypatch)
+    monkeypatch.setattr(sys, "modules", sys.modules.copy())  # a snippet may put a module in the place of another
     exec(compile(snippet, document, "exec"), {"__name__": "document"})
 
 

@@ -95,7 +95,7 @@ def objects(source: Texts, make: Callable[[dict[str, Any]], Input]) -> Iterator[
         try:
             value = json.loads(line)
             if not isinstance(value, dict):
-                raise UserError(f"a JSON object must be there; got {type(value).__name__}")
+                raise UserError(f"it must be a JSON object; got {type(value).__name__}")
             item = make(value)
         except (ValueError, RecursionError) as error:
             raise UserError(
