@@ -56,17 +56,17 @@ Processor find_processor() {
 
 namespace features {
 
-std::string names(std::uint64_t features, int most) {
+// Some processors have instruction sets that require nothing.
+std::string names([[maybe_unused]] std::uint64_t features, int most) {
   std::string text;
   int count = 0;
-  const auto add = [&](const char* name) {
+  [[maybe_unused]] const auto add = [&](const char* name) {
     if (++count <= most) text += (text.empty() ? "" : ", ") + std::string(name);
   };
 #define MHA_FEATURE(identifier, name, found) \
   if (features & identifier) add(name);
 #include "feature_list.inc"
 #undef MHA_FEATURE
-  static_cast<void>(add);  // where no instruction set requires anything
   return count > most ? text + " and " + std::to_string(count - most) + " more" : text;
 }
 

@@ -17,7 +17,7 @@ _NORMALIZER = {
     "strip_accents": "strip_accents",
     "tokenize_chinese_chars": "handle_chinese_chars",
 }
-_BERT_CLASSES = (None, "BertTokenizer", "DistilBertTokenizer")
+_BERT_CLASSES = (None, "BertTokenizer", "DistilBertTokenizer", "MPNetTokenizer")
 
 # Whether a blank is put before a text where tokenizer_config.json does not say so, by class.
 _PREFIX_SPACE = {"RobertaTokenizer": False, "XLMRobertaTokenizer": True, "CamembertTokenizer": True}

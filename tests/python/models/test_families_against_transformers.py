@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from saved_families import FAMILIES, save
+from saved_families import FAMILIES, save, tokenizer_of
 from tolerance import EMBEDDING_BOUND, assert_close, assert_same_bits
 
 from mha_native.models import SentenceEncoder
@@ -72,6 +72,7 @@ SWITCHES: list[dict[str, Any]] = [
     {"tie_word_embeddings": False},
     {"use_cache": False},
 ]
+MPNET_SWITCHES = [changes for changes in SWITCHES if "pad_token_id" not in changes]  # which transformers does not read
 DISTILBERT_SWITCHES: list[dict[str, Any]] = [
     {"activation": "relu"},
     {"sinusoidal_pos_embds": True},
@@ -90,6 +91,7 @@ DISTILBERT_SWITCHES: list[dict[str, Any]] = [
         for name in ("xlm-roberta", "camembert")
         for changes in SWITCHES
     ]
+    + [("mpnet", changes) for changes in MPNET_SWITCHES]
     + [("distilbert", changes) for changes in DISTILBERT_SWITCHES],
     ids=str,
 )
@@ -108,6 +110,13 @@ def test_fewer_positions_than_the_tokenizer_would_fill(model_type: str, tmp_path
     oracle.max_seq_length = 20
     expected = oracle.encode(TEXTS)
     assert_close(model.encode(TEXTS), expected, EMBEDDING_BOUND * np.maximum(np.abs(expected), 1), label=model_type)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_every_distance_of_mpnet(dtype: str, tmp_path: Path) -> None:
+    tokenizer = tokenizer_of("mpnet", model_max_length=512)
+    save(tmp_path, "mpnet", dtype=dtype, tokenizer=tokenizer, max_position_embeddings=514)
+    _assert_same(tmp_path, ["the dog " * 50, "a the dog " * 300, "the"])
 
 
 @pytest.mark.parametrize("head", ["ForSequenceClassification", _also("ForMaskedLM"), _also("ForTokenClassification")])
@@ -136,14 +145,15 @@ def test_poolings_and_prompts(model_type: str, include_prompt: bool, pooling: st
 
 @pytest.mark.parametrize("model_type", FAMILIES)
 def test_token_types_of_pairs(model_type: str, tmp_path: Path) -> None:
-    save(tmp_path, model_type, **({} if model_type == "distilbert" else {"type_vocab_size": 2}))
+    has_types = model_type not in ("distilbert", "mpnet")
+    save(tmp_path, model_type, **({"type_vocab_size": 2} if has_types else {}))
     library = transformers.AutoTokenizer.from_pretrained(tmp_path)
     oracle = transformers.AutoModel.from_pretrained(tmp_path, dtype=torch.float64).eval()
     model = SentenceEncoder.from_pretrained(tmp_path, dtype="float64")._model
     for first, second in [("the dog", "a"), ("", ""), ("a", "the dog dog a")]:
         ids = library(first, second)["input_ids"]
         types = [int(i > len(first)) for i in range(len(ids))]
-        given = {} if model_type == "distilbert" else {"token_type_ids": torch.tensor([types])}
+        given = {"token_type_ids": torch.tensor([types])} if has_types else {}
         with torch.no_grad():
             expected = oracle(input_ids=torch.tensor([ids]), **given).last_hidden_state[0].numpy()
         actual = model.hidden_states(np.array(ids), np.array([0, len(ids)]), None, np.array(types))

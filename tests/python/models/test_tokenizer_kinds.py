@@ -92,6 +92,7 @@ REFUSED: list[tuple[str, Any, dict[str, Any], list[str]]] = [
     ("camembert", {"prepend_scheme": "never"}, {}, ["add_prefix_space must be False", "got True"]),
     ("distilbert", {}, {"do_lower_case": False}, ["do_lower_case must be True", "normalizer", "got False"]),
     ("distilbert", {"lowercase": False}, {"do_lower_case": True}, ["do_lower_case must be False", "got True"]),
+    ("mpnet", {}, {"tokenize_chinese_chars": False}, ["tokenize_chinese_chars must be True", "got False"]),
     ("bert", {}, {"strip_accents": True}, ["strip_accents must be None", "got True"]),
     *[
         (name, {}, {key: value}, [f"{key} must be a special token of tokenizer.json"])
@@ -106,7 +107,8 @@ REFUSED: list[tuple[str, Any, dict[str, Any], list[str]]] = [
     *[(name, {}, {"truncation_side": "left"}, ["truncation_side must be 'right'"]) for name in KINDS],
 ]
 CLASSES = {"bert": "BertTokenizer", "roberta": "RobertaTokenizer", "xlm-roberta": "XLMRobertaTokenizerFast",
-           "camembert": "CamembertTokenizer", "distilbert": "DistilBertTokenizerFast"}  # fmt: skip
+           "camembert": "CamembertTokenizer",
+           "distilbert": "DistilBertTokenizerFast", "mpnet": "MPNetTokenizer"}  # fmt: skip
 
 
 @pytest.mark.parametrize(("model_type", "arguments", "values", "words"), REFUSED, ids=str)
@@ -121,7 +123,7 @@ def test_settings_that_do_not_agree(
 @pytest.mark.parametrize("model_type", KINDS)
 def test_settings_that_agree(model_type: str, tmp_path: Path) -> None:
     expected = SentenceEncoder.from_pretrained(_write(tmp_path / "a", model_type, KINDS[model_type]())).encode(TEXTS)
-    is_bert = model_type in ("bert", "distilbert")
+    is_bert = KINDS[model_type] is tiny_tokenizers.word_piece
     settings = {
         "tokenizer_class": CLASSES[model_type],
         "cls_token": {"content": "[CLS]" if is_bert else "<s>"},

@@ -10,7 +10,7 @@ DISTILBERT_SIZES = {"dim": 24, "n_layers": 2, "n_heads": 3, "hidden_dim": 40}
 
 # What its classes in transformers begin with.
 CLASSES = {"bert": "Bert", "roberta": "Roberta", "xlm-roberta": "XLMRoberta", "camembert": "Camembert",
-           "distilbert": "DistilBert"}  # fmt: skip
+           "distilbert": "DistilBert", "mpnet": "MPNet"}  # fmt: skip
 FAMILIES = list(CLASSES)
 
 SPECIAL = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
@@ -33,6 +33,9 @@ def tokenizer_of(model_type: str, **arguments: Any) -> Any:
     if model_type in ("bert", "distilbert"):
         kind = transformers.BertTokenizer if model_type == "bert" else transformers.DistilBertTokenizer
         return kind(vocab={word: i for i, word in enumerate(BERT_WORDS)}, **arguments)
+    if model_type == "mpnet":
+        words = ["<s>", "<pad>", "</s>", *BERT_WORDS[1:2], *BERT_WORDS[5:], "<mask>"]
+        return transformers.MPNetTokenizer(vocab={word: i for i, word in enumerate(words)}, **arguments)
     if model_type == "roberta":
         vocab, merges = _byte_level()
         return transformers.RobertaTokenizer(vocab=vocab, merges=merges, **arguments)

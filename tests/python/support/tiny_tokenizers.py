@@ -64,4 +64,5 @@ KINDS = {
     "xlm-roberta": unigram,
     "camembert": unigram,
     "distilbert": word_piece,
+    "mpnet": word_piece,
 }  # by the families that have them
