@@ -112,6 +112,12 @@ class Tokenizer:
         other._long_texts.max_tokens = max_seq_length
         return other
 
+    def uncut(self) -> Any:
+        """A copy of the tokenizers.Tokenizer, which cuts no text."""
+        library = copy.deepcopy(self._library)
+        library.no_truncation()
+        return library
+
 
 def _check_room(max_seq_length: int, num_special: int) -> None:
     if max_seq_length <= num_special:

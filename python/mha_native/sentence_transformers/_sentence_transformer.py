@@ -26,6 +26,7 @@ from ._progress import is_wanted, progress_bar
 from ._quantization import Precision, check_precision, quantize_embeddings
 from ._similarity import SimilarityFunction, checked_name
 from ._tensors import as_tensor
+from ._text_tokenizer import TextTokenizer
 
 _OUTPUTS = ("sentence_embedding", "token_embeddings", None)
 
@@ -353,6 +354,11 @@ class SentenceTransformer(Model):
     def get_sentence_embedding_dimension(self) -> int:
         """`get_embedding_dimension`, by its old name."""
         return self.get_embedding_dimension()
+
+    @property
+    def tokenizer(self) -> TextTokenizer:
+        """A copy of the tokenizer, with the methods ``encode``, ``tokenize`` and ``decode``."""
+        return TextTokenizer(self._encoder._tokenizer.uncut())
 
     @property
     def dtype(self) -> np.dtype[Any]:

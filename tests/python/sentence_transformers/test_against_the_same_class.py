@@ -142,6 +142,17 @@ def test_the_same_attributes(models: Models) -> None:
     assert models[0].device == str(models[1].device)
 
 
+def test_the_same_tokens(models: Models) -> None:
+    ours, other = (model.tokenizer for model in models)
+    assert len(ours) == len(other)
+    for text in TEXTS:
+        tokens = ours.encode(text, max_length=2**32, truncation="do_not_truncate")
+        assert tokens == other.encode(text, max_length=2**32, truncation="do_not_truncate")
+        assert ours.tokenize(text) == other.tokenize(text)
+        for skips in (False, True):
+            assert ours.decode(tokens, skip_special_tokens=skips) == other.decode(tokens, skip_special_tokens=skips)
+
+
 def test_the_same_after_settings_change(directory: Path) -> None:
     both = [kind(str(directory), device="cpu") for kind in (SentenceTransformer, theirs.SentenceTransformer)]
     for name, value in (

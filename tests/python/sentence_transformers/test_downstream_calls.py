@@ -146,6 +146,18 @@ def test_txtai(directory: str, expected: Array) -> None:
         assert_same_bits(encode(TEXTS, pool=None, batch_size=32), expected)
 
 
+def test_langchain_text_splitter(directory: str) -> None:
+    # langchain-text-splitters 1.1.3, SentenceTransformersTokenTextSplitter
+    model = SentenceTransformer(directory, **{})
+    tokenizer = model.tokenizer
+    assert model.max_seq_length == 20
+    text = " ".join("abcdefghijklmnopqrstuvwxyz")
+    tokens = tokenizer.encode(text, max_length=2**32, truncation="do_not_truncate")
+    assert isinstance(tokens, list)
+    assert tokens == tiny_bert.ids(text, 100)
+    assert tokenizer.decode(tokens[1:-1][3:5]) == "d e"
+
+
 def test_names_that_they_import() -> None:
     # the libraries above, and langchain-huggingface 1.2.3 as attributes of the module
     assert {"SentenceTransformer", "SimilarityFunction", "quantize_embeddings"} <= set(sentence_transformers.__all__)

@@ -328,6 +328,18 @@ def test_what_encode_refuses(arguments: dict[str, Any], problem: str, model: Sen
             encode(**{"inputs": TEXTS} | arguments)
 
 
+def test_tokenizer(model: SentenceTransformer) -> None:
+    tokenizer, text = model.tokenizer, "the dog " * 30
+    assert tokenizer.encode(text, truncation=False) == tiny_bert.ids(text, 100)
+    assert tokenizer.encode(text, add_special_tokens=False) == tiny_bert.ids(text, 100)[1:-1]
+    assert tokenizer.tokenize("the dog") == ["the", "dog"]
+    assert tokenizer.decode(np.array(tiny_bert.ids("the dog")[1:-1])) == "the dog"
+    assert len(tokenizer) == len(tiny_bert.WORDS)
+    assert len(model.encode(text, output_value="token_embeddings")) == 20  # of which another one was copied
+    with pytest.raises(ValueError, match=r"^TextTokenizer.encode: truncation must be False; got True"):
+        tokenizer.encode(text, truncation=True)
+
+
 def test_other_devices_are_refused(model: SentenceTransformer) -> None:
     assert model.device == "cpu"
     assert model.device.type == "cpu"
