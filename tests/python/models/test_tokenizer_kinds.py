@@ -92,6 +92,7 @@ REFUSED: list[tuple[str, Any, dict[str, Any], list[str]]] = [
     ("camembert", {"prepend_scheme": "never"}, {}, ["add_prefix_space must be False", "got True"]),
     ("distilbert", {}, {"do_lower_case": False}, ["do_lower_case must be True", "normalizer", "got False"]),
     ("distilbert", {"lowercase": False}, {"do_lower_case": True}, ["do_lower_case must be False", "got True"]),
+    ("camembert", {}, {"unk_token": None}, ["unk_token must be a special token of tokenizer.json; got None"]),
     ("mpnet", {}, {"tokenize_chinese_chars": False}, ["tokenize_chinese_chars must be True", "got False"]),
     ("bert", {}, {"strip_accents": True}, ["strip_accents must be None", "got True"]),
     *[
