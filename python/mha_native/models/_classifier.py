@@ -1,7 +1,7 @@
 """A transformer with the head of a classifier: what all classes that score texts have in common."""
 
 import copy
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -33,7 +33,8 @@ _SLAB_CHARACTERS = 1 << 17
 _BATCH_TOKENS = 2048
 
 
-_USUAL_INPUTS = ("input_ids", "token_type_ids", "attention_mask")  # of a model, where tokenizer_config.json has none
+# What tokenizer_config.json calls tokenizers that give types of tokens, if it has no model_input_names.
+_CLASSES_WITH_TYPES = (None, "BertTokenizer", "BertTokenizerFast", "ElectraTokenizer", "ElectraTokenizerFast")
 
 
 _ST_TASK = "sequence-classification"  # what sentence-transformers calls it
@@ -160,10 +161,16 @@ def load_classifier(
     with Checkpoint(folder, [*config.tensor_shapes(), *parts.tensor_shapes()], config.family.prefix) as tensors:
         head = ClassificationHead(parts, tensors)
         model = TextEncoder(config, tensors, kind, stored)
-    has_types = config.token_types > 1 and "token_type_ids" in (
-        texts.tokenizer.get("model_input_names") or _USUAL_INPUTS
-    )
+    has_types = config.token_types > 1 and _gives_types(texts.tokenizer)
     return Classifier(model, head, tokenizer, labels, texts, has_types, folder)
+
+
+def _gives_types(tokenizer: Mapping[str, Any]) -> bool:
+    """Whether the tokenizer of these settings gives types, without which transformers takes 0 for all tokens."""
+    names = tokenizer.get("model_input_names")
+    if isinstance(names, list):
+        return "token_type_ids" in names
+    return tokenizer.get("tokenizer_class") in _CLASSES_WITH_TYPES
 
 
 def finds_entities(directory: str | PathLike[str]) -> bool:

@@ -69,6 +69,25 @@ def test_scores_of_texts_and_pairs(model_type: str, dtype: str, tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
+    "settings",
+    [
+        {"tokenizer_class": "PreTrainedTokenizerFast"},
+        {"tokenizer_class": "TokenizersBackend"},
+        {"tokenizer_class": "BertTokenizerFast"},
+        {"tokenizer_class": "ElectraTokenizer"},
+        {"model_input_names": ["input_ids", "attention_mask"]},
+    ],
+    ids=str,
+)
+def test_whether_tokens_have_types(settings: dict[str, Any], tmp_path: Path) -> None:
+    _save(tmp_path, "bert", "ForSequenceClassification", num_labels=3)
+    path = tmp_path / "tokenizer_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | settings))
+    scores = TextClassifier.from_pretrained(tmp_path).scores(PAIRS)
+    assert np.abs(scores - _logits(tmp_path, PAIRS, "softmax")).max() < BOUND
+
+
+@pytest.mark.parametrize(
     ("problem", "num_labels", "function"),
     [
         (None, 1, "sigmoid"),

@@ -43,8 +43,11 @@ def test_types_matter(model: TextClassifier) -> None:
     assert np.abs(model.scores([("dog", "cat")], function_to_apply="none")[0] - expected).max() > 100 * BOUND
 
 
-def test_no_types_where_the_tokenizer_has_none(tmp_path: Path) -> None:
-    files = {"tokenizer_config.json": {"model_input_names": ["input_ids", "attention_mask"]}}
+@pytest.mark.parametrize(
+    "settings", [{"model_input_names": ["input_ids", "attention_mask"]}, {"tokenizer_class": "PreTrainedTokenizerFast"}]
+)
+def test_no_types_where_the_tokenizer_has_none(settings: dict[str, Any], tmp_path: Path) -> None:
+    files = {"tokenizer_config.json": settings}
     model = TextClassifier.from_pretrained(tiny_classifiers.write(tmp_path, files=files))
     tokens, types = tiny_classifiers.ids("dog", "cat")
     expected = tiny_classifiers.logits("bert", 3, tokens, [0] * len(types))
