@@ -46,6 +46,18 @@ class TextClassifier(ClassifierFace):
     pair the longer text is cut first.
 
     Needs tokenizers: ``pip install "mha_native[text]"``. May be used from several threads at once.
+
+    Examples
+    --------
+    >>> from mha_native.models import TextClassifier
+    >>> model = TextClassifier.from_pretrained("distilbert-base-uncased-finetuned-sst-2-english")
+    >>> model.labels
+    ('NEGATIVE', 'POSITIVE')
+    >>> (best,) = model("The service was friendly.")
+    >>> list(best)
+    ['label', 'score']
+    >>> model.scores(["The service was friendly.", "The soup was cold."]).shape
+    (2, 2)
     """
 
     @classmethod

@@ -47,6 +47,16 @@ class TokenClassifier(ClassifierFace):
     in a text does not depend on the others. A long text is read whole, in windows of `max_seq_length` tokens.
 
     Needs tokenizers: ``pip install "mha_native[text]"``. May be used from several threads at once.
+
+    Examples
+    --------
+    >>> from mha_native.models import TokenClassifier
+    >>> model = TokenClassifier.from_pretrained("bert-base-NER")
+    >>> text = "Anna Lee lives in Oslo."
+    >>> entities = model(text)
+    >>> all(list(entity) == ["entity_group", "score", "word", "start", "end"] for entity in entities)
+    True
+    >>> names = [text[entity["start"] : entity["end"]] for entity in entities]
     """
 
     def __init__(self, classifier: Classifier) -> None:

@@ -48,7 +48,9 @@ class CrossEncoder(Model):
     model_name_or_path : path, or name of a model
         Of a model ...ForSequenceClassification, as for `TextClassifier.from_pretrained`. A name without an organization
         is one of ``cross-encoder``.
-    device, cache_folder, revision, local_files_only, token, model_kwargs, processor_kwargs, config_kwargs, backend
+    device, cache_folder, revision, local_files_only, token, backend
+        As for `SentenceTransformer`.
+    model_kwargs, processor_kwargs, tokenizer_kwargs, config_kwargs
         As for `SentenceTransformer`.
     prompts : dict of str to str, optional
         What stands before the first text of a pair, by name; they come before those of the model.
@@ -83,6 +85,17 @@ class CrossEncoder(Model):
     -----
     Pairs are packed one after another, so that a call costs what its tokens do, and nothing is padded: `batch_size` has
     no effect. The score of a pair has the same bits alone and among others. May be used from several threads at once.
+
+    Examples
+    --------
+    >>> from mha_native.sentence_transformers import CrossEncoder
+    >>> model = CrossEncoder("ms-marco-MiniLM-L6-v2")
+    >>> documents = ["Children swim for free.", "Bulky waste is collected on the first Monday of the month."]
+    >>> model.predict([("an old couch", text) for text in documents]).shape
+    (2,)
+    >>> best = model.rank("an old couch", documents, top_k=1, return_documents=True)
+    >>> [list(entry) for entry in best]
+    [['corpus_id', 'score', 'text']]
     """
 
     activation_fn: Callable[[Any], Any]
