@@ -24,6 +24,7 @@ struct Case {
   double scores = 1, values = 1;  // standard deviations
   bool cold = false;
   bool texts = false;                 // as for sentences that are tokens: what begins with texts is not measured in C++
+  bool pairs = false;                 // of texts
   bool quick = false, extra = false;  // of runs with other libraries
 
   DType element() const;

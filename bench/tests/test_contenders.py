@@ -45,7 +45,8 @@ CASES = [
     dataclasses.replace(SENTENCES, shortest=6),
 ]
 TEXTS = dataclasses.replace(SENTENCES, name="texts", Tq=9, Tk=9, shortest=3, texts=True)
-CASES += [TEXTS, dataclasses.replace(TEXTS, B=1, shortest=9)]
+PAIRS = dataclasses.replace(TEXTS, name="pairs", Tq=20, Tk=20, shortest=12, pairs=True)
+CASES += [TEXTS, dataclasses.replace(TEXTS, B=1, shortest=9), PAIRS]
 REDUCED = [
     dataclasses.replace(case, **changes)
     for changes in ({"dtype": "bf16"}, {"dtype": "f16"}, {"weights": "bf16"}, {"weights": "int8"})
@@ -61,7 +62,7 @@ KNOWN = {
     },
     "onnxruntime": {"sdpa f32", "sdpa f16", "ragged f32", "mha f32", "step f32", "encoder_layer f32", "sentences f32"},
     "transformers": {"sentences f32", "sentences bf16"},
-    "sentence-transformers": {"texts f32", "texts bf16"},
+    "sentence-transformers": {"texts f32", "texts bf16", "pairs f32", "pairs bf16"},
     "openvino": {
         f"{kind} {dtype}" for kind in ("sdpa", "mha", "encoder_layer", "sentences") for dtype in ("f32", "bf16")
     },
@@ -82,13 +83,15 @@ def test_contenders_compute_or_say_why_not(contender: Contender, tmp_path: Path)
     if contender.name == "torch" and shutil.which("g++") is None:
         pytest.skip("torch compiles some forms with a C++ compiler")
     if find_spec("safetensors") and find_spec("tokenizers"):
-        write_model(SENTENCES, tmp_path)
+        for case in (SENTENCES, PAIRS):
+            (tmp_path / case.name).mkdir()
+            write_model(case, tmp_path / case.name)
     computed, reasons = set(), []
     for case in CASES + REDUCED:
         needs_model = case.kind == "sentences" and not any(tmp_path.iterdir())
         if needs_model or (case.dtype == "bf16" and not find_spec("ml_dtypes")):
             continue
-        inputs = make_inputs(case, tmp_path)
+        inputs = make_inputs(case, tmp_path / (PAIRS if case.pairs else SENTENCES).name)
         before = [array.copy() for array in inputs.arrays]
         try:
             if case.texts and not contender.takes_texts:
@@ -107,12 +110,12 @@ def test_contenders_compute_or_say_why_not(contender: Contender, tmp_path: Path)
             assert error <= bound, (program.label, case)
         for array, same in zip(inputs.arrays, before, strict=True):
             np.testing.assert_array_equal(array, same)
-        computed.add(f"{'texts' if case.texts else case.kind} {case.dtype}")
+        computed.add(f"{'pairs' if case.pairs else 'texts' if case.texts else case.kind} {case.dtype}")
     assert all(0 < len(reason) < 50 for reason in reasons)
     known = KNOWN.get(contender.name, set().union(*KNOWN.values()))
     unknown = [
         *([] if find_spec("ml_dtypes") else ["bf16"]),
-        *([] if any(tmp_path.iterdir()) else ["sentences", "texts"]),
+        *([] if any(tmp_path.iterdir()) else ["sentences", "texts", "pairs"]),
     ]
     assert computed >= {one for one in known if not any(word in one for word in unknown)}
 

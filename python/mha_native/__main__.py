@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from ._dtypes import LAYER_DTYPES
-from .commands import demo, embed, selftest
+from .commands import classify, demo, embed, rerank, selftest
+from .commands.classify import STRATEGIES
 from .commands.ending import run_to_end
 from .commands.output import refuse_to_replace
 from .runtime import show_config
@@ -52,6 +53,8 @@ def _run(given: list[str]) -> int:
     demo_parser.add_argument("--plot", metavar="PATH", help="draw the weights of each head, to heads.png for example")
     demo_parser.add_argument("--seed", type=int, default=0, help="of embeddings and weights; default: %(default)s")
     _add_embed(commands)
+    _add_rerank(commands)
+    _add_classify(commands)
     about = "speed beside other libraries, on the same inputs in turns; each result is checked first (bench --help)"
     commands.add_parser("bench", help=about, add_help=False)
     is_bench = given[:1] == ["bench"]  # its options are parsed by the benchmark itself
@@ -65,6 +68,10 @@ def _run(given: list[str]) -> int:
         return selftest.run(options.isa)
     elif options.command == "embed":
         _embed(options)
+    elif options.command == "rerank":
+        _rerank(options)
+    elif options.command == "classify":
+        _classify(options)
     else:
         if options.file is not None and options.plot is not None:
             refuse_to_replace(options.file, options.plot, "--plot")
@@ -73,9 +80,9 @@ def _run(given: list[str]) -> int:
     return 0
 
 
-def _add_embed(commands: Any) -> None:
-    about = "sentence embeddings of texts, or of the lines of a file, by a pretrained model"
-    parser = commands.add_parser("embed", help=about, description=about[0].upper() + about[1:] + ".")
+def _add_command(commands: Any, name: str, about: str) -> Any:
+    """The parser of a command that has a model of texts."""
+    parser = commands.add_parser(name, help=about, description=about[0].upper() + about[1:] + ".")
     parser.add_argument(
         "--model",
         metavar="DIR",
@@ -93,6 +100,75 @@ def _add_embed(commands: Any) -> None:
         choices=("float32", "bfloat16", "int8"),
         help="with float32, what the weights of the layers are stored as; default: as --dtype",
     )
+    parser.set_defaults(usage_error=parser.error)
+    return parser
+
+
+def _add_rerank(commands: Any) -> None:
+    parser = _add_command(commands, "rerank", "documents in the order in which they fit a query, by a cross-encoder")
+    parser.add_argument("--query", metavar="TEXT", help="default: each line of FILE has its own")
+    source = parser.add_argument_group("what to rank, one of").add_mutually_exclusive_group(required=True)
+    source.add_argument("documents", metavar="TEXT", nargs="*", default=[], help="a document, or several")
+    about = "a document in each line, in UTF-8; without --query a JSON object: query, and documents, a list"
+    source.add_argument("--file", metavar="FILE", help=f"{about}; - reads standard input")
+    _add_results(parser, "documents")
+
+
+def _add_classify(commands: Any) -> None:
+    parser = _add_command(commands, "classify", "labels of texts, or the entities in them, by a pretrained classifier")
+    source = parser.add_argument_group("what to classify, one of").add_mutually_exclusive_group(required=True)
+    source.add_argument("texts", metavar="TEXT", nargs="*", default=[], help="a text, or several")
+    about = "a text in each line, in UTF-8; in a file .jsonl a JSON object: text, and perhaps text_pair"
+    source.add_argument("--file", metavar="FILE", help=f"{about}; - reads lines of standard input")
+    about = "of a model that finds entities, how tokens are joined: simple (default), first, average, max, none"
+    parser.add_argument("--aggregation", metavar="HOW", choices=STRATEGIES, help=about)
+    _add_results(parser, "labels of each text")
+
+
+def _add_results(parser: Any, of_what: str) -> None:
+    parser.add_argument("--top-k", metavar="K", type=_count, help=f"only the best K {of_what}")
+    parser.add_argument("--output", metavar="PATH", help="out.jsonl; default: JSON lines to standard output")
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise ValueError
+    return number
+
+
+def _rerank(options: argparse.Namespace) -> None:
+    if options.query is None and options.file is None:
+        options.usage_error("documents need --query")
+    rerank.run(
+        options.model,
+        options.dtype,
+        options.weight_dtype,
+        options.query,
+        options.documents,
+        options.file,
+        options.top_k,
+        options.output,
+    )
+
+
+def _classify(options: argparse.Namespace) -> None:
+    classify.run(
+        options.model,
+        options.dtype,
+        options.weight_dtype,
+        options.texts,
+        options.file,
+        options.top_k,
+        options.aggregation,
+        options.output,
+    )
+
+
+def _add_embed(commands: Any) -> None:
+    parser = _add_command(
+        commands, "embed", "sentence embeddings of texts, or of the lines of a file, by a pretrained model"
+    )
     prompts = parser.add_mutually_exclusive_group()
     prompts.add_argument("--prompt-name", metavar="NAME", help="the prompt of the model before each text: query")
     prompts.add_argument("--prompt", metavar="TEXT", help="what stands before each text; default: as the model says")
@@ -102,7 +178,6 @@ def _add_embed(commands: Any) -> None:
     source.add_argument("--explain", metavar="TEXT", help="show what each token attends to, in each layer and head")
     parser.add_argument("--output", metavar="PATH", help="out.npy or out.jsonl; default: JSON lines to standard output")
     parser.add_argument("--plot", metavar="PATH", help="with --explain: draw the weights, to heads.png for example")
-    parser.set_defaults(usage_error=parser.error)
 
 
 def _embed(options: argparse.Namespace) -> None:

@@ -36,7 +36,7 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "models": ({"models"}, {"layers", "functions", "core"}),
     "drop-in": ({"sentence_transformers"}, {"models", "layers", "functions", "core"}),
     "interop": ({"interop"}, {"layers", "functions"}),
-    "commands": ({"commands"}, {"models", "layers", "functions", "core", "reference"}),
+    "commands": ({"commands"}, {"drop-in", "models", "layers", "functions", "core", "reference"}),
     "command line": ({"__main__"}, {"commands", "functions"}),
     "public names": ({"__init__", "compat"}, {"models", "interop", "layers", "functions", "core", "reference"}),
 }

@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 
 Array = NDArray[Any]
 
+QUERY_TOKENS = 11  # of the query of pairs, three special ones included
+
 KINDS = ("sdpa", "ragged", "mha", "step", "encoder_layer", "sentences")
 
 # By the name in `cases.toml`: the name in mha_native, and the distance from 1 to the next larger number.
@@ -66,6 +68,7 @@ class Case:
     values: float = 1
     cold: bool = False
     texts: bool = False
+    pairs: bool = False
     against: str = ""
     weights: str = ""
     cache: str = ""
@@ -99,6 +102,8 @@ class Case:
             raise ValueError(f"case {self.name}: layers must be at least 1, and more are for sentences only")
         if self.texts and (self.kind != "sentences" or self.shortest < 3):
             raise ValueError(f"case {self.name}: texts are for sentences of 3 tokens or more, two of which are special")
+        if self.pairs and (not self.texts or self.shortest <= QUERY_TOKENS):
+            raise ValueError(f"case {self.name}: pairs are for texts of more than {QUERY_TOKENS} tokens")
         if self.is_ragged and (self.Tk != self.Tq or not 1 <= self.shortest <= self.Tq):
             raise ValueError(f"case {self.name}: sequences attend to themselves, with Tk = Tq and 1 <= shortest <= Tq")
         if self.admitted is not None and not 0 < self.admitted <= self.Tk:

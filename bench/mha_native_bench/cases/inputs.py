@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from mha_native_bench.cases.case import Array, Case
-from mha_native_bench.cases.sentence_model import VOCABULARY, texts_of_lengths
+from mha_native_bench.cases.sentence_model import VOCABULARY, pairs_of_lengths, texts_of_lengths
 from mha_native_bench.cases.weights import attention_state, encoder_layer_state
 from mha_native_bench.machine import last_cache_bytes
 
@@ -31,7 +31,7 @@ class Inputs:
     model : path
         The directory of the model that sentences are for.
     texts : tuple of str
-        Whose tokens the arrays are, if the case begins with texts.
+        Whose tokens the arrays are, if the case begins with texts; of pairs the query, and then the documents.
     """
 
     arrays: tuple[Array, ...]
@@ -58,7 +58,8 @@ def make_inputs(case: Case, model: Path | None = None) -> Inputs:
         if model is None:
             raise ValueError(f"{case.name} needs a model")
         if case.texts:
-            texts, tokens = texts_of_lengths(model, case.lengths.tolist(), rng)
+            of_lengths = pairs_of_lengths if case.pairs else texts_of_lengths
+            texts, tokens = of_lengths(model, case.lengths.tolist(), rng)
             return Inputs(tokens, {}, model, texts)
         return Inputs(tuple(rng.integers(0, VOCABULARY, length) for length in case.lengths.tolist()), {}, model)
     if case.kind == "encoder_layer":

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mha_native import reference
-from mha_native_bench.cases.case import DTYPES, WEIGHTS, Array, Case
+from mha_native_bench.cases.case import DTYPES, QUERY_TOKENS, WEIGHTS, Array, Case
 from mha_native_bench.cases.inputs import Inputs
 from mha_native_bench.cases.sentence_model import bert_layer
 
@@ -38,23 +38,36 @@ def oracle(case: Case, inputs: Inputs) -> NDArray[np.float64]:
 
 
 def sentence_oracle(case: Case, tokens: list[Array], directory: Path) -> NDArray[np.float64]:
-    """Embeddings [B, E] of length 1 by the model in `directory`, one text at a time."""
+    """Embeddings [B, E] of length 1, or scores [B] of pairs, by the model in `directory`, one text at a time."""
     from safetensors.numpy import load_file
 
-    tensors = load_file(directory / "model.safetensors")
+    tensors = {
+        name.removeprefix("bert."): tensor for name, tensor in load_file(directory / "model.safetensors").items()
+    }
     eps = json.loads((directory / "config.json").read_text(encoding="utf-8"))["layer_norm_eps"]
     state = {f"layers.{i}.{name}": array for i in range(case.layers) for name, array in bert_layer(tensors, i).items()}
     tables = [tensors[f"embeddings.{name}_embeddings.weight"] for name in ("word", "position", "token_type")]
     words, positions, types = (table.astype(np.float64) for table in tables)
     norm = [tensors[f"embeddings.LayerNorm.{end}"] for end in ("weight", "bias")]
-    embeddings = np.empty((case.B, case.E))
+    results = np.empty(case.B if case.pairs else (case.B, case.E))
     with one_blas_thread():
         for i, text in enumerate(tokens):
-            x = reference.layer_norm(words[text] + positions[: len(text)] + types[0], *norm, eps=eps)
+            of_type = types[(case.pairs * np.arange(len(text)) >= QUERY_TOKENS - 1).astype(int)]
+            x = reference.layer_norm(words[text] + positions[: len(text)] + of_type, *norm, eps=eps)
             rows = reference.encoder(x[None], state, case.H, activation=case.activation, eps=eps)
+            if case.pairs:
+                results[i] = score(rows[0, 0], tensors)
+                continue
             mean = rows[0].mean(axis=0)
-            embeddings[i] = mean / np.linalg.norm(mean)
-    return embeddings
+            results[i] = mean / np.linalg.norm(mean)
+    return results
+
+
+def score(first: NDArray[np.float64], tensors: dict[str, Array]) -> float:
+    """The score of a pair from the vector of its first token [E]."""
+    pooled = np.tanh(tensors["pooler.dense.weight"].astype(np.float64) @ first + tensors["pooler.dense.bias"])
+    logit = tensors["classifier.weight"][0].astype(np.float64) @ pooled + tensors["classifier.bias"][0]
+    return float(1 / (1 + np.exp(-logit)))
 
 
 def one_blas_thread() -> AbstractContextManager[Any]:

@@ -7,10 +7,11 @@ import json
 import re
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 
-from mha_native_bench.cases.case import Array, Case
+from mha_native_bench.cases.case import QUERY_TOKENS, Array, Case
 from mha_native_bench.cases.weights import encoder_layer_state
 
 VOCABULARY, POSITIONS = 30522, 512  # of BERT, uncased
@@ -48,12 +49,12 @@ class Models:
         """Where the model of `case` is; None for a case that needs no model."""
         if case.kind != "sentences":
             return None
-        if self._given is not None:
+        if self._given is not None and not case.pairs:  # which need a head
             check_model(case, self._given)
             return self._given
         if self._written is None:
             self._written = TemporaryDirectory()
-        sizes = f"{case.layers} {case.E} {case.H} {case.F} {case.activation}"
+        sizes = f"{case.layers} {case.E} {case.H} {case.F} {case.activation}{' pairs' * case.pairs}"
         directory = Path(self._written.name) / sizes
         if not directory.exists():
             directory.mkdir()
@@ -85,10 +86,15 @@ def write_model(case: Case, directory: Path) -> None:
             named = dict(zip(PROJECTIONS, parts, strict=True))
             named |= {name: state[f"{torch_name}.{end}"] for name, torch_name in BERT_NAMES.items()}
             tensors |= {f"encoder.layer.{i}.{name}.{end}": array.copy() for name, array in named.items()}
+    if case.pairs:
+        tensors |= {"pooler.dense.weight": normal(case.E, case.E), "pooler.dense.bias": normal(case.E)}
+        tensors = {f"bert.{name}": tensor for name, tensor in tensors.items()}  # as of any model with a head
+        tensors |= {"classifier.weight": normal(1, case.E), "classifier.bias": normal(1)}
     save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
     config = {
         "model_type": "bert",
-        "architectures": ["BertModel"],
+        "architectures": ["BertForSequenceClassification" if case.pairs else "BertModel"],
+        "id2label": {"0": "LABEL_0"},
         "vocab_size": VOCABULARY,
         "hidden_size": case.E,
         "num_hidden_layers": case.layers,
@@ -117,7 +123,12 @@ def write_tokenizer(directory: Path) -> None:
     tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
     tokenizer.add_special_tokens(special)
     tokenizer.save(str(directory / "tokenizer.json"))
-    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": "[PAD]", "model_max_length": POSITIONS}
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "pad_token": "[PAD]",
+        "model_max_length": POSITIONS,
+        "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
+    }
     (directory / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
 
 
@@ -131,16 +142,32 @@ def texts_of_lengths(
     ValueError
         If the model reads fewer tokens.
     """
-    from tokenizers import Tokenizer
-
-    tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
-    tokenizer.no_padding()
-    words = sorted(word for word in tokenizer.get_vocab() if re.fullmatch("[a-z]{3,}", word))
+    tokenizer, words = _tokenizer_and_words(directory)
     texts = tuple(" ".join(rng.choice(words, length - 2)) for length in lengths)
     tokens = tuple(np.array(encoding.ids) for encoding in tokenizer.encode_batch(list(texts)))
     if [len(ids) for ids in tokens] != lengths:
         raise ValueError(f"{directory}: texts must have up to {max(lengths)} tokens, with two special ones")
     return texts, tokens
+
+
+def pairs_of_lengths(
+    directory: Path, lengths: list[int], rng: np.random.Generator
+) -> tuple[tuple[str, ...], tuple[Array, ...]]:
+    """A query and then its documents, of random words; and the tokens of each pair, with three special ones."""
+    tokenizer, words = _tokenizer_and_words(directory)
+    query = " ".join(rng.choice(words, QUERY_TOKENS - 3))
+    documents = [" ".join(rng.choice(words, length - QUERY_TOKENS)) for length in lengths]
+    encodings = tokenizer.encode_batch([(query, document) for document in documents])
+    return (query, *documents), tuple(np.array(encoding.ids) for encoding in encodings)
+
+
+def _tokenizer_and_words(directory: Path) -> tuple[Any, list[str]]:
+    """The tokenizer of a model, and words that are one token each."""
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
+    tokenizer.no_padding()
+    return tokenizer, sorted(word for word in tokenizer.get_vocab() if re.fullmatch("[a-z]{3,}", word))
 
 
 def check_model(case: Case, directory: Path) -> None:

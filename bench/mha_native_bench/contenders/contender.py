@@ -63,6 +63,14 @@ def in_rotation(programs: list[Program]) -> Program:
     return programs[0] if len(programs) == 1 else replace(programs[0], run=lambda: next(runs)())
 
 
+def scores_in_order(ranking: list[dict[str, Any]]) -> Array:
+    """The scores [B] of a ranking, in the order of the documents."""
+    scores = np.empty(len(ranking), np.float32)
+    for entry in ranking:
+        scores[entry["corpus_id"]] = entry["score"]
+    return scores
+
+
 class Contender(ABC):
     """Makes programs for cases.
 

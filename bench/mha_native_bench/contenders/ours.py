@@ -10,7 +10,7 @@ from typing import Any
 import mha_native
 from mha_native_bench.cases.case import DTYPES, Array, Case
 from mha_native_bench.cases.inputs import Inputs
-from mha_native_bench.contenders.contender import Contender, Program
+from mha_native_bench.contenders.contender import Contender, Program, scores_in_order
 
 
 class Ours(Contender):
@@ -53,16 +53,24 @@ class Ours(Contender):
 
 def of_texts(case: Case, inputs: Inputs, threads: int) -> Program:
     """The class that stands in the place of that of sentence-transformers."""
-    from mha_native.sentence_transformers import SentenceTransformer
+    from mha_native.sentence_transformers import CrossEncoder, SentenceTransformer
 
     formats = {"dtype": case.dtype_name, "weight_dtype": case.weight_dtype}
-    model, texts = SentenceTransformer(inputs.model, model_kwargs=formats), list(inputs.texts)
-    return Program(
-        Ours.name,
-        threads,
-        lambda: model.encode(texts, normalize_embeddings=True),
-        lambda: mha_native.use_threads(threads),
-    )
+    texts = list(inputs.texts)
+    if case.pairs:
+        reranker = CrossEncoder(inputs.model, model_kwargs=formats)
+
+        def call() -> Array:
+            return scores_in_order(reranker.rank(texts[0], texts[1:]))
+
+    else:
+        model = SentenceTransformer(inputs.model, model_kwargs=formats)
+
+        def call() -> Array:
+            embeddings: Array = model.encode(texts, normalize_embeddings=True)
+            return embeddings
+
+    return Program(Ours.name, threads, call, lambda: mha_native.use_threads(threads))
 
 
 def step(case: Case, layer: Any, x: Array, threads: int) -> Callable[[], Array]:

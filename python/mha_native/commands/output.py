@@ -90,6 +90,11 @@ def _replacement(path: str) -> Iterator[BinaryIO]:
         raise
 
 
+def number(value: float) -> float | None:
+    """A float32 for JSON, with enough digits that reading gives the same bits; None, which is null, if not finite."""
+    return float(f"{value:.9g}") if math.isfinite(value) else None
+
+
 class Sink(Protocol):
     """What embeddings are written to."""
 

@@ -1,11 +1,14 @@
-"""Activations of a Dense module by their names in torch, with its default parameters, of a vector in float32."""
+"""Activations by their names in torch, with its default parameters, of an array in float32."""
 
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+
+from .._messages import shown
 
 Activation: TypeAlias = Callable[[NDArray[Any]], NDArray[Any]]
 
@@ -21,6 +24,17 @@ def activation_of(name: str) -> Activation:
     if place not in _PLACES:
         raise KeyError(name)
     return ACTIVATIONS[kind]
+
+
+def checked_activation(path: Path, key: str, name: Any) -> str:
+    """`name`, which the entry `key` of a file has; ValueError unless it is that of an activation."""
+    try:
+        activation_of(name)
+    except (AttributeError, KeyError):
+        raise ValueError(
+            f"{path}: {key} must be torch.nn.X, where X is one of {', '.join(ACTIVATIONS)}; got {shown(name)}"
+        ) from None
+    return str(name)
 
 
 def _sigmoid(x: NDArray[Any]) -> NDArray[Any]:

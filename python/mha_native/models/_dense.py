@@ -1,4 +1,4 @@
-"""The Dense of sentence-transformers: a linear map of an embedding, and an activation."""
+"""A linear map of a vector, and an activation: the Dense of sentence-transformers, and the steps of heads."""
 
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -6,8 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .._messages import shown
-from ._activations import ACTIVATIONS, activation_of
+from ._activations import activation_of, checked_activation
 from ._checkpoint import Checkpoint
 from ._model_files import read_choice, read_flag, read_json, read_size, refuse_other_keys
 from ._modules import check_ends
@@ -36,14 +35,10 @@ class DenseConfig(NamedTuple):
 class Dense:
     """``activation(W x + b)`` of each vector x, in float32 whatever the model is computed in."""
 
-    def __init__(self, config: DenseConfig) -> None:
-        shapes = config.tensor_shapes()
-        with Checkpoint(config.folder, shapes.items()) as tensors:
-            if not config.bias and "linear.bias" in tensors:
-                raise ValueError(f"{config.folder / 'config.json'}: bias must be true, as there is a linear.bias")
-            self._weight = tensors["linear.weight"]
-            self._bias = tensors["linear.bias"] if config.bias else np.float32(0)
-        self._activation = config.activation
+    def __init__(self, weight: NDArray[np.float32], bias: NDArray[np.float32] | None, activation: str) -> None:
+        self._weight = weight
+        self._bias = np.float32(0) if bias is None else bias
+        self._activation = activation
 
     def __call__(self, vectors: NDArray[Any], num_threads: int | None) -> NDArray[np.float32]:
         """One product for each of `vectors` [n, in_features], so that its bits do not depend on the others."""
@@ -53,6 +48,15 @@ class Dense:
             for vector, result in zip(vectors.astype(np.float32, copy=False), results, strict=True):
                 result[:] = activation(self._weight @ vector + self._bias)
         return results
+
+
+def load_dense(config: DenseConfig) -> Dense:
+    """The Dense with the weights in its folder."""
+    with Checkpoint(config.folder, config.tensor_shapes().items()) as tensors:
+        if not config.bias and "linear.bias" in tensors:
+            raise ValueError(f"{config.folder / 'config.json'}: bias must be true, as there is a linear.bias")
+        bias = tensors["linear.bias"] if config.bias else None
+        return Dense(tensors["linear.weight"], bias, config.activation)
 
 
 def read_dense(folder: Path, in_features: int) -> DenseConfig:
@@ -72,13 +76,7 @@ def read_dense(folder: Path, in_features: int) -> DenseConfig:
     read_choice(path, values, "in_features", None, in_features)
     read_choice(path, values, "use_residual", False, False)
     activation = values.get("activation_function", "torch.nn.modules.activation.Tanh")
-    try:
-        activation_of(activation)
-    except (AttributeError, KeyError):
-        raise ValueError(
-            f"{path}: activation_function must be torch.nn.X, where X is one of "
-            f"{', '.join(ACTIVATIONS)}; got {shown(activation)}"
-        ) from None
+    activation = checked_activation(path, "activation_function", activation)
     return DenseConfig(
         folder, in_features, read_size(path, values, "out_features"), read_flag(path, values, "bias", True), activation
     )

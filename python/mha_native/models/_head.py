@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ._dense import Dense, DenseConfig, read_dense
+from ._dense import DenseConfig, load_dense, read_dense
 from ._modules import Module, check_normalize
 from ._pooling import Pooling, read_pooling, scaled_to_length_1
 
@@ -68,7 +68,7 @@ class Head:
     def __init__(self, config: HeadConfig) -> None:
         self._config = config
         self._steps: list[Callable[[NDArray[Any], int | None], NDArray[Any]]] = [
-            scaled_to_length_1 if step is None else Dense(step) for step in config.steps
+            scaled_to_length_1 if step is None else load_dense(step) for step in config.steps
         ]
 
     @property

@@ -34,6 +34,7 @@ def find_directory(
     revision: str | None = None,
     local_files_only: bool = False,
     token: bool | str | None = None,
+    organization: str = _DEFAULT_ORGANIZATION,
 ) -> Path:
     """The directory `name`; else that of a model by that name in the cache, where it is downloaded to if need be.
 
@@ -69,7 +70,7 @@ def find_directory(
         raise TypeError(f"directory must be a path; got {shown(name)}") from error
     if not isinstance(name, str) or directory.exists() or not _is_name(name):
         return directory
-    repository = name if "/" in name else f"{_DEFAULT_ORGANIZATION}/{name}"
+    repository = name if "/" in name else f"{organization}/{name}"
     cache = _cache() if cache_folder is None else Path(cache_folder)
     if revision is not None and not (isinstance(revision, str) and _REVISION.fullmatch(revision)):
         raise ValueError(f"revision must be a branch, a tag or a commit; got {shown(revision)}")

@@ -32,6 +32,24 @@ def check_text(what: str, text: Any, index: int) -> None:
         ) from None
 
 
+def text_or_pair(what: str, given: Any, index: int) -> str | tuple[str, str]:
+    """A text; or two that are read as one: from a list or tuple of them, or from a dict with text and text_pair."""
+    parts = [given]
+    if isinstance(given, Mapping):
+        if not {"text"} <= given.keys() <= {"text", "text_pair"}:
+            raise ValueError(
+                f"{what}: a dict must have text and perhaps text_pair; got {shown(list(given))} at {index}"
+            )
+        parts = [given[name] for name in ("text", "text_pair") if given.get(name) is not None]
+    elif isinstance(given, (list, tuple)):
+        parts = list(given)
+        if len(parts) != 2:
+            raise ValueError(f"{what}: a pair must have two texts; got {len(parts)} at {index}")
+    for part in parts:
+        check_text(what, part, index)
+    return (parts[0], parts[1]) if len(parts) == 2 else parts[0]
+
+
 def checked_sequences(what: str, sequences: Any) -> list[list[int]]:
     """The tokens of all texts, or TypeError or ValueError."""
     if not isinstance(sequences, Iterable):

@@ -47,7 +47,7 @@ class LongTexts:
 
     def beginning(self, text: str) -> str:
         """`text` itself if it is not long; else a beginning, or all of it without what has no effect on its tokens."""
-        if not self._applies or len(text) <= _LONG * self.max_tokens:
+        if not self._is_long(text):
             return text
         length = _FIRST_TRY * self.max_tokens
         if not self._has_enough(text[:length]):
@@ -55,6 +55,27 @@ class LongTexts:
         while length < len(text) and not self._has_enough(text[:length]):
             length *= _NEXT_TRY
         return text[:length]
+
+    def beginnings(self, first: str, second: str) -> tuple[str, str]:
+        """Beginnings of two texts that make a pair, from which the library cuts the tokens that do not count.
+
+        Which of them has more tokens decides where it cuts, so that a text becomes shorter only beside one that has
+        few, as a passage does beside a question.
+        """
+        if self._is_long(second) and self._has_few(first):
+            return first, self.beginning(second)
+        if self._is_long(first) and self._has_few(second):
+            return self.beginning(first), second
+        return first, second
+
+    def _is_long(self, text: str) -> bool:
+        return self._applies and len(text) > _LONG * self.max_tokens
+
+    def _has_few(self, text: str) -> bool:
+        """Whether it has fewer than `max_tokens` tokens. A beginning of a longer text has more."""
+        if self._is_long(text):
+            return False
+        return len(self._library.encode(text, add_special_tokens=False)) < self.max_tokens
 
     def _has_enough(self, beginning: str) -> bool:
         """Whether the first `max_tokens` tokens of `beginning` are those of every text that begins so."""

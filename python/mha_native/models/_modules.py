@@ -36,21 +36,50 @@ def read_modules(directory: Path) -> list[Module]:
     path = directory / "modules.json"
     if not path.exists():
         return [Module("Transformer", directory)]
-    entries = [entry if isinstance(entry, dict) else {} for entry in read_json(path, list)]
-    kinds = [_kind(entry.get("type")) for entry in entries]
+    entries = _entries(path)
+    kinds = [kind for kind, _ in entries]
     has_others = kinds[:2] != ["Transformer", "Pooling"] or not set(kinds[2:]) <= set(_BEHIND_POOLING)
     if has_others or len(kinds) > _MOST_MODULES:
         raise ValueError(
             f"{path} must list Transformer, Pooling and perhaps Dense or Normalize, "
             f"as sentence-transformers has them; got {listed(kinds) or 'nothing'}"
         )
-    modules = []
-    for kind, entry in zip(kinds, entries, strict=True):
-        folder: Any = entry.get("path")
-        if not (kind == "Transformer" and folder == "") and not is_below(folder):
-            raise ValueError(f"{path} must have the {kind} in a folder below it; got {shown(folder)}")
-        modules.append(Module(kind, directory / folder))
-    return modules
+    return [_module(path, kind, entry) for kind, entry in entries]
+
+
+def read_transformer(directory: Path) -> Module | None:
+    """The Transformer that modules.json lists alone, as it does for a CrossEncoder; None without that file.
+
+    Raises
+    ------
+    OSError
+        If modules.json cannot be read.
+    ValueError
+        If it lists another module, or a folder that is not below `directory`.
+    """
+    path = directory / "modules.json"
+    if not path.exists():
+        return None
+    entries = _entries(path)
+    if [kind for kind, _ in entries] != ["Transformer"]:
+        raise ValueError(
+            f"{path} must list a Transformer alone, as sentence-transformers has it for a model with a "
+            f"classifier; got {listed(kind for kind, _ in entries) or 'nothing'}"
+        )
+    return _module(path, *entries[0])
+
+
+def _entries(path: Path) -> list[tuple[str, dict[str, Any]]]:
+    """The kind of each module that the file lists, and what it says of it."""
+    entries = [entry if isinstance(entry, dict) else {} for entry in read_json(path, list)]
+    return [(_kind(entry.get("type")), entry) for entry in entries]
+
+
+def _module(path: Path, kind: str, entry: dict[str, Any]) -> Module:
+    folder: Any = entry.get("path")
+    if not (kind == "Transformer" and folder == "") and not is_below(folder):
+        raise ValueError(f"{path} must have the {kind} in a folder below it; got {shown(folder)}")
+    return Module(kind, path.parent / folder)
 
 
 def check_normalize(folder: Path) -> None:

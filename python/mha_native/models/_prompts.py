@@ -7,6 +7,7 @@ from .._messages import listed, shown
 from ._model_files import read_choice, read_json, read_size
 
 _USUAL = {"query": "", "document": ""}  # prompts that every model has, though they may be empty
+SETTINGS_FILE = "config_sentence_transformers.json"
 _SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
 
 
@@ -58,8 +59,8 @@ class Settings(NamedTuple):
     similarity: str = "cosine"
 
 
-def read_settings(directory: Path) -> Settings:
-    """The settings in the directory of a model that has modules.json. The file may be absent.
+def read_settings(directory: Path, model_type: str = "SentenceTransformer") -> Settings:
+    """The settings in the directory of a model of sentence-transformers. The file may be absent.
 
     Raises
     ------
@@ -68,15 +69,16 @@ def read_settings(directory: Path) -> Settings:
     ValueError
         If it is damaged, or that of a model of another kind.
     """
-    path = directory / "config_sentence_transformers.json"
+    path = directory / SETTINGS_FILE
+    usual = _USUAL if model_type == "SentenceTransformer" else {}
     if not path.exists():
-        return Settings()
+        return Settings(Prompts(usual, None))
     values = read_json(path, dict)
-    read_choice(path, values, "model_type", "SentenceTransformer", "SentenceTransformer")
+    read_choice(path, values, "model_type", model_type, model_type)
     given = values.get("prompts", {})
     if not isinstance(given, dict) or not all(text is None or _is_text(text) for text in given.values()):
         raise ValueError(f"{path}: prompts must be an object of texts; got {shown(given)}")
-    by_name = _USUAL | {name: text or "" for name, text in given.items()}
+    by_name = usual | {name: text or "" for name, text in given.items()}
     default = values.get("default_prompt_name")
     if default is not None and (not isinstance(default, str) or default not in by_name):
         raise ValueError(

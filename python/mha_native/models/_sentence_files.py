@@ -14,7 +14,10 @@ _FILE_NAMES = [
 ]
 
 # What is there since version 5.4, if the model does what is computed here.
-_TEXTS = {"method": "forward", "method_output_name": "last_hidden_state"}
+_TASKS = {  # what a transformer is for: the output of transformers that counts, and its name in sentence-transformers
+    "feature-extraction": ("last_hidden_state", "token_embeddings"),
+    "sequence-classification": ("logits", "scores"),
+}
 _UNSET = ("processing_kwargs", "query_length", "document_length", "query_expansion", "tokenizer_name_or_path")
 
 # Arguments of functions of transformers, and those of them that have no effect on what is computed here.
@@ -36,7 +39,11 @@ class SentenceConfig(NamedTuple):
 
 
 def read_sentence_config(
-    folder: Path, max_positions: int, is_listed: bool, unused_positions: int = 0
+    folder: Path,
+    max_positions: int,
+    is_listed: bool,
+    unused_positions: int = 0,
+    task: str = "feature-extraction",
 ) -> SentenceConfig:
     """Read the files in the folder of a transformer that has so many positions, and others that are of no token.
 
@@ -58,7 +65,7 @@ def read_sentence_config(
     if paths:
         path = paths[0]
         values = read_json(path, dict)
-        _check_computed(path, values)
+        _check_computed(path, values, task)
         lower_case = read_flag(path, values, "do_lower_case", False)
         if values.get("max_seq_length") is not None:
             length = read_size(path, values, "max_seq_length")
@@ -81,14 +88,16 @@ def _tokenizer_length(path: Path, values: Mapping[str, Any], max_positions: int)
     return int(min(length, max_positions))
 
 
-def _check_computed(path: Path, values: Mapping[str, Any]) -> None:
+def _check_computed(path: Path, values: Mapping[str, Any], task: str) -> None:
     """ValueError if a setting of sentence-transformers asks for what is not computed here."""
     refuse_other_keys(path, values, _KNOWN)
-    read_choice(path, values, "transformer_task", "feature-extraction", "feature-extraction")
-    read_choice(path, values, "module_output_name", "token_embeddings", "token_embeddings")
-    modalities = values.get("modality_config", {"text": _TEXTS})
-    if not isinstance(modalities, dict) or modalities.get("text") != _TEXTS:
-        raise ValueError(f"{path}: modality_config must have text as {_TEXTS}; got {shown(modalities)}")
+    output, name = _TASKS[task]
+    read_choice(path, values, "transformer_task", task, task)
+    read_choice(path, values, "module_output_name", name, name)
+    texts = {"method": "forward", "method_output_name": output}
+    modalities = values.get("modality_config", {"text": texts})
+    if not isinstance(modalities, dict) or modalities.get("text") != texts:
+        raise ValueError(f"{path}: modality_config must have text as {texts}; got {shown(modalities)}")
     for name in _UNSET:
         if values.get(name):
             raise ValueError(f"{path}: {name} must be absent; got {shown(values[name])}")

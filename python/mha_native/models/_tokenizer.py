@@ -22,7 +22,7 @@ def require_library() -> None:
 
 
 class Tokenizer:
-    """The tokens of texts, special tokens included, of a long text the first `max_seq_length`.
+    """The tokens of texts, special tokens included, of a long text the first `max_seq_length` unless `cuts` is False.
 
     Raises
     ------
@@ -33,7 +33,9 @@ class Tokenizer:
         if the library fails, which it does late for some damaged files.
     """
 
-    def __init__(self, folder: Path, vocab_size: int, config: SentenceConfig, needs_first_token: bool) -> None:
+    def __init__(
+        self, folder: Path, vocab_size: int, config: SentenceConfig, needs_first_token: bool, cuts: bool = True
+    ) -> None:
         import tokenizers  # type: ignore[import-not-found, unused-ignore]
 
         path = require_file(folder / "tokenizer.json")
@@ -48,7 +50,10 @@ class Tokenizer:
         with _library_errors(f"{path} is no valid tokenizer"):
             library.no_padding()
             check_agreement(folder / "tokenizer_config.json", library, config.tokenizer)
-            library.enable_truncation(config.max_seq_length)
+            if cuts:
+                library.enable_truncation(config.max_seq_length)
+            else:
+                library.no_truncation()
             self._long_texts = LongTexts(library, config.max_seq_length)
             if config.lower_case:  # one character for another, which leaves the beginnings of texts what they are
                 steps = [tokenizers.normalizers.Lowercase()] + [library.normalizer] * (library.normalizer is not None)
@@ -69,6 +74,26 @@ class Tokenizer:
             encodings = self._library.encode_batch_fast([self._long_texts.beginning(text) for text in texts])
         for encoding in encodings:
             yield encoding.ids
+
+    def encode_inputs(self, inputs: list[str | tuple[str, str]]) -> Iterator[tuple[list[int], list[int]]]:
+        """The tokens of each text or pair of texts, and their types. Of a long pair the longer text is cut first."""
+        with _library_errors("the tokenizer failed"):
+            encodings = self._library.encode_batch_fast([self._beginnings(given) for given in inputs])
+        for encoding in encodings:
+            yield encoding.ids, encoding.type_ids
+
+    def encode_pieces(self, text: str) -> Any:
+        """The Encoding of a text that the library gives, of which nothing is cut unless the tokenizer cuts."""
+        with _library_errors("the tokenizer failed"):
+            return self._library.encode(text)
+
+    @property
+    def library(self) -> Any:
+        """The tokenizers.Tokenizer, for what it says of itself."""
+        return self._library
+
+    def _beginnings(self, given: str | tuple[str, str]) -> str | tuple[str, str]:
+        return self._long_texts.beginning(given) if isinstance(given, str) else self._long_texts.beginnings(*given)
 
     def prompt_length(self, prompt: str) -> int:
         """The tokens of a prompt, special ones before it included, that a text begins with whose prompt it is."""

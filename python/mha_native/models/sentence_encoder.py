@@ -1,7 +1,7 @@
 """Sentence embeddings by a pretrained model: BERT, or another family of text encoders."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, pairwise
+from itertools import pairwise
 from os import PathLike
 from typing import Any
 
@@ -13,7 +13,7 @@ from .._arrays import widened
 from .._dtypes import checked_dtype
 from .._messages import in_the_name_of
 from ..layers._constructor_arguments import WeightDType, checked_size, checked_weight_dtype
-from ._batching import batches, slabs
+from ._batching import batches, packed, slabs
 from ._checkpoint import Checkpoint
 from ._head import Head, read_head
 from ._hub_cache import find_directory
@@ -297,9 +297,7 @@ class SentenceEncoder(SentenceSettings):
     ) -> Iterator[tuple[NDArray[np.int64], NDArray[Any], NDArray[np.int64]]]:
         """The tokens [n] of some sequences after one another, their vectors [n, E], and where each of them begins."""
         for batch in batches(sequences, _BATCH_TOKENS):
-            cu_seqlens = np.zeros(len(batch) + 1, np.int64)
-            np.cumsum([len(tokens) for tokens in batch], out=cu_seqlens[1:])
-            tokens = np.fromiter(chain.from_iterable(batch), np.int64, cu_seqlens[-1])
+            tokens, cu_seqlens = packed(batch)
             with in_the_name_of(what):
                 rows = self._model.hidden_states(tokens, cu_seqlens, num_threads)
             yield tokens, rows, cu_seqlens

@@ -46,8 +46,9 @@ def find_model(
     revision: str | None,
     local_files_only: bool,
     token: bool | str | None,
+    organization: str = "sentence-transformers",
 ) -> Path:
-    """The directory of the model, which is downloaded if need be."""
+    """The directory of the model, which is downloaded if need be; a name without an organization is one of its."""
     if model_name_or_path is None:
         raise ValueError(f"{function}: model_name_or_path must be the directory of a model, or its name; got None")
     if not isinstance(model_name_or_path, (str, PathLike)):
@@ -61,6 +62,7 @@ def find_model(
             revision=revision,
             local_files_only=local_files_only,
             token=token,
+            organization=organization,
         )
 
 

@@ -20,7 +20,7 @@ from tolerance import assert_same_bits
 
 from mha_native import _progress
 from mha_native.__main__ import main
-from mha_native.commands import embed
+from mha_native.commands import lines
 from mha_native.models import SentenceEncoder, sentence_encoder
 
 Array = np.ndarray[Any, Any]
@@ -133,7 +133,7 @@ def test_many_lines_that_are_not_utf8(directory: str, capsys: pytest.CaptureFixt
     code, out, err = run(capsys, "embed", "--model", directory, "--file", str(path))
     assert code == 0
     assert out.count("\n") == 1500
-    assert err.count("\n") == embed.MAX_COMPLAINTS + 1
+    assert err.count("\n") == lines.MAX_COMPLAINTS + 1
     assert err.endswith("mha_native: 1,490 more are not UTF-8\n")
 
 
@@ -299,7 +299,7 @@ def test_a_progress_bar_on_a_terminal(
     monkeypatch.setattr(_progress, "PATIENCE", 0)
     monkeypatch.setattr(_progress, "PAUSE", 0)
     if not known:
-        monkeypatch.setattr(embed, "_size_of", lambda file: None)
+        monkeypatch.setattr(lines, "_size_of", lambda file: None)
     terminal = _Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
     path = tmp_path / "lines.txt"

@@ -9,9 +9,9 @@ from typing import Any
 import sentence_transformers
 import torch
 
-from mha_native_bench.cases.case import Case
+from mha_native_bench.cases.case import Array, Case
 from mha_native_bench.cases.inputs import Inputs
-from mha_native_bench.contenders.contender import CannotCompute, Contender, Program
+from mha_native_bench.contenders.contender import CannotCompute, Contender, Program, scores_in_order
 from mha_native_bench.contenders.peers.text_batches import SORTED_BATCHES
 from mha_native_bench.contenders.peers.torch_peer import turn
 
@@ -28,13 +28,19 @@ class SentenceTransformers(Contender):
             raise CannotCompute("begins with texts")
         if case.weights or case.dtype not in ("f32", "bf16"):
             raise CannotCompute(f"no {case.weights or case.dtype_name} here")
-        model, texts = load_model(inputs.model, case.dtype), list(inputs.texts)
+        model, texts = load_model(inputs.model, case.dtype, case.pairs), list(inputs.texts)
+
+        def call(size: int) -> Array:
+            if case.pairs:
+                return scores_in_order(model.rank(texts[0], texts[1:], batch_size=size))
+            embeddings: Array = model.encode(texts, batch_size=size, normalize_embeddings=True)
+            return embeddings
 
         def program(size: int) -> Program:
             return Program(
                 self.name,
                 threads,
-                lambda: model.encode(texts, batch_size=size, normalize_embeddings=True),
+                lambda: call(size),
                 turn(threads, True),
                 variant=f"batches of {size}",
             )
@@ -43,7 +49,8 @@ class SentenceTransformers(Contender):
 
 
 @lru_cache(maxsize=1)
-def load_model(directory: Path, dtype: str) -> Any:
+def load_model(directory: Path, dtype: str, of_pairs: bool) -> Any:
     """The model, shared by all numbers of threads."""
     kwargs = {"dtype": torch.bfloat16 if dtype == "bf16" else torch.float32}
-    return sentence_transformers.SentenceTransformer(str(directory), device="cpu", model_kwargs=kwargs)
+    kind = sentence_transformers.CrossEncoder if of_pairs else sentence_transformers.SentenceTransformer
+    return kind(str(directory), device="cpu", model_kwargs=kwargs)

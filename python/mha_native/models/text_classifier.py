@@ -1,0 +1,196 @@
+"""Labels of texts, or of pairs of texts, by a pretrained classifier."""
+
+from collections.abc import Iterable, Iterator
+from os import PathLike
+from types import EllipsisType
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from .._messages import in_the_name_of, shown
+from ..layers._constructor_arguments import WeightDType, checked_size
+from ._classification_head import TEXTS
+from ._classifier import load_classifier
+from ._classifier_face import ClassifierFace
+from ._hub_cache import find_directory
+from ._inputs import checked_texts
+from ._labels import FUNCTIONS, apply_function
+
+__all__ = ["TextClassifier"]
+
+Function: TypeAlias = Literal["softmax", "sigmoid", "none"] | None
+
+
+class TextClassifier(ClassifierFace):
+    """Labels of texts, or of pairs of texts: sentiment, topic, whether one follows from the other.
+
+    Made by `from_pretrained`. Called with texts, it gives what a pipeline "text-classification" of transformers gives.
+
+    Parameters
+    ----------
+    classifier
+        What `from_pretrained` reads.
+
+    See Also
+    --------
+    from_pretrained : What a directory holds.
+    __call__ : Labels of texts.
+    scores : The same as an array.
+    mha_native.sentence_transformers.CrossEncoder : Scores of pairs, and the best documents for a query.
+
+    Notes
+    -----
+    Texts are packed one after another, so that a batch costs what its tokens do, and nothing is padded. The scores of a
+    text have the same bits alone and in any batch. Of a long text the first `max_seq_length` tokens count; of a long
+    pair the longer text is cut first.
+
+    Needs tokenizers: ``pip install "mha_native[text]"``. May be used from several threads at once.
+
+    Examples
+    --------
+    >>> from mha_native.models import TextClassifier
+    >>> model = TextClassifier.from_pretrained("distilbert-base-uncased-finetuned-sst-2-english")
+    >>> model.labels
+    ('NEGATIVE', 'POSITIVE')
+    >>> (best,) = model("The service was friendly.")
+    >>> list(best)
+    ['label', 'score']
+    >>> model.scores(["The service was friendly.", "The soup was cold."]).shape
+    (2, 2)
+    """
+
+    @classmethod
+    def from_pretrained(
+        cls, directory: str | PathLike[str], *, dtype: DTypeLike = "float32", weight_dtype: WeightDType = None
+    ) -> "TextClassifier":
+        """The model in `directory`, as transformers saves it: one ...ForSequenceClassification.
+
+        Parameters
+        ----------
+        directory : path, or name of a model
+            With the files that `SentenceEncoder.from_pretrained` reads. In config.json, ``id2label`` has the labels and
+            ``problem_type`` says what makes scores of logits; the head is that of the family.
+        dtype, weight_dtype
+            As for `SentenceEncoder.from_pretrained`; the head is computed in float32.
+
+        Raises
+        ------
+        FileNotFoundError, ValueError
+            If a file is missing, damaged, or describes what is not computed here, or if weights are not finite. The
+            message names the file, and tensors with both shapes.
+        OSError
+            If a file cannot be read, or a model cannot be downloaded.
+        ImportError
+            Without tokenizers.
+        """
+        function = f"{cls.__name__}.from_pretrained"
+        with in_the_name_of(function):
+            return cls(load_classifier(function, find_directory(directory), TEXTS, dtype, weight_dtype))
+
+    def __call__(
+        self,
+        texts: Any,
+        *,
+        top_k: int | EllipsisType | None = ...,
+        function_to_apply: Function = None,
+        num_threads: int | None = None,
+    ) -> list[Any]:
+        """The labels of texts with their scores.
+
+        Parameters
+        ----------
+        texts : text or pair, or N of them in a list
+            A pair is a dict with ``text`` and ``text_pair``, or, in a list, a tuple of two texts.
+        top_k : int, optional
+            How many labels of each text, the best first; None for all of them. Default: the best one, which then
+            stands without a list of its own.
+        function_to_apply : {"softmax", "sigmoid", "none"}, optional
+            What makes scores of logits. Default: "none" if config.json has the ``problem_type`` regression; "sigmoid"
+            for a single label, or if several may hold (multi_label_classification); "softmax" otherwise.
+        num_threads : int, optional
+            Threads of the computation; default: `mha_native.num_threads`. The tokenizer has its own.
+
+        Returns
+        -------
+        labels : list of N dict
+            ``{"label": str, "score": float}``; with `top_k`, a list of such lists, or one list for one text.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If a text is no str, or holds what is no character: half of a surrogate pair. The message says which.
+        """
+        name = type(self).__name__
+        count = None if top_k is None else 1 if isinstance(top_k, EllipsisType) else checked_size(name, "top_k", top_k)
+        is_one = isinstance(texts, (str, dict))
+        given = [texts] if is_one else checked_texts(name, texts)
+        results = [
+            self.labelled(row, count)
+            for rows in self._scores(name, given, function_to_apply, num_threads)
+            for row in rows
+        ]
+        if isinstance(top_k, EllipsisType):
+            return [best for (best,) in results]
+        return results[0] if is_one else results
+
+    def scores(
+        self, texts: Any, *, function_to_apply: Function = None, num_threads: int | None = None
+    ) -> NDArray[np.float32]:
+        """The scores of texts for all labels.
+
+        Parameters
+        ----------
+        texts, function_to_apply, num_threads
+            As for a call of the classifier.
+
+        Returns
+        -------
+        scores : float32 [N, L]
+            In the order of `labels`; for one text [L].
+        """
+        name = f"{type(self).__name__}.scores"
+        is_one = isinstance(texts, (str, dict))
+        given = [texts] if is_one else checked_texts(name, texts)
+        empty = np.empty((0, len(self.labels)), np.float32)
+        result = np.concatenate([empty, *self._scores(name, given, function_to_apply, num_threads)])
+        return result[0] if is_one else result
+
+    def score_batches(
+        self, texts: Iterable[Any], *, function_to_apply: Function = None, num_threads: int | None = None
+    ) -> Iterator[NDArray[np.float32]]:
+        """The scores of `scores` in order, some at a time: for more texts than memory holds.
+
+        Parameters
+        ----------
+        texts : iterable of texts or pairs
+            Read as needed, and never by much further than the scores that have been given.
+        function_to_apply, num_threads
+            As for a call of the classifier.
+
+        Yields
+        ------
+        scores : float32 [n, L]
+            Of the next n texts.
+        """
+        name = f"{type(self).__name__}.score_batches"
+        return self._scores(name, checked_texts(name, texts), function_to_apply, num_threads)
+
+    def labelled(self, scores: NDArray[np.float32], top_k: int | None = None) -> list[dict[str, Any]]:
+        """The best labels for the scores [L] of a text: all of them, or `top_k`."""
+        order = np.argsort(-scores, kind="stable")[:top_k]
+        return [{"label": self.labels[i], "score": float(scores[i])} for i in order]
+
+    def _scores(
+        self, name: str, texts: Iterable[Any], function: Function, num_threads: int | None
+    ) -> Iterator[NDArray[np.float32]]:
+        if function is None:
+            chosen = self._classifier.labels.function
+        elif isinstance(function, str) and function in FUNCTIONS:
+            chosen = function
+        else:
+            raise ValueError(f"{name}: function_to_apply must be {' or '.join(FUNCTIONS)}; got {shown(function)}")
+        if num_threads is not None:
+            num_threads = checked_size(name, "num_threads", num_threads)
+        logits = self._classifier.logits(f"{name}: texts", texts, "", num_threads)
+        return (apply_function(chosen, rows) for rows in logits)

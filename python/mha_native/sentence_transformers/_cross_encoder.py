@@ -1,0 +1,395 @@
+"""Scores of pairs of texts, and the best documents for a query, with the arguments of sentence-transformers."""
+
+import contextlib
+import logging
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from os import PathLike
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .._messages import in_the_name_of, listed, name_of_type, shown
+from ..layers._constructor_arguments import checked_size
+from ..models._activations import activation_of
+from ..models._classification_head import TEXTS
+from ..models._classifier import load_classifier
+from ..models._labels import apply_function
+from ..models._prompts import read_settings
+from ..models._score_activation import read_activation
+from ._arguments import (
+    check_backend,
+    check_config_kwargs,
+    check_device,
+    find_model,
+    read_model_kwargs,
+    read_processor_kwargs,
+)
+from ._model import Model, Pool, check_pool
+from ._progress import is_wanted, progress_bar
+from ._tensors import as_array, as_tensor
+
+_logger = logging.getLogger(__name__)
+
+# Old names of arguments, which other libraries still pass.
+_OLD_NAMES = {"sentences": "inputs", "activation_fct": "activation_fn"}
+_WITHOUT_EFFECT = {"num_workers"}
+
+
+class CrossEncoder(Model):
+    """Scores of pairs of texts by a pretrained model, as by the class of that name in sentence-transformers 6.2.
+
+    A pair goes through the model as one text, so that each word of a query meets each word of a document: slower than
+    embeddings, and more exact. It is what sorts the some hundred documents that a search by embeddings has found.
+
+    Parameters
+    ----------
+    model_name_or_path : path, or name of a model
+        Of a model ...ForSequenceClassification, as for `TextClassifier.from_pretrained`. A name without an organization
+        is one of ``cross-encoder``.
+    device, cache_folder, revision, local_files_only, token, backend
+        As for `SentenceTransformer`.
+    model_kwargs, processor_kwargs, tokenizer_kwargs, config_kwargs
+        As for `SentenceTransformer`.
+    prompts : dict of str to str, optional
+        What stands before the first text of a pair, by name; they come before those of the model.
+    default_prompt_name : str, optional
+        Of the prompt where a call names none. Default: that of the model, or none.
+    num_labels : int, optional
+        Refused unless it is that of the model.
+    max_length : int, optional
+        The most tokens of a pair that count. Default: as the files of the model say.
+    activation_fn : callable, optional
+        What makes scores of the logits [n, L]: a function of an array, or of a tensor, if it is one of torch. Default:
+        as the files of the model say; else the sigmoid for a single label, and nothing for more.
+    trust_remote_code, model_card_data, keep_in_fp32_modules
+        Without effect: no code of a model runs, no model is saved, and its head is computed in float32.
+    modules
+        Refused.
+
+    Attributes
+    ----------
+    activation_fn : callable
+        May be set.
+    prompts : dict of str to str
+        May be changed.
+    default_prompt_name : str, optional
+        May be set.
+
+    See Also
+    --------
+    mha_native.models.TextClassifier : The same models, with labels.
+
+    Notes
+    -----
+    Pairs are packed one after another, so that a call costs what its tokens do, and nothing is padded: `batch_size` has
+    no effect. The score of a pair has the same bits alone and among others. May be used from several threads at once.
+
+    Examples
+    --------
+    >>> from mha_native.sentence_transformers import CrossEncoder
+    >>> model = CrossEncoder("ms-marco-MiniLM-L6-v2")
+    >>> documents = ["Children swim for free.", "Bulky waste is collected on the first Monday of the month."]
+    >>> model.predict([("an old couch", text) for text in documents]).shape
+    (2,)
+    >>> best = model.rank("an old couch", documents, top_k=1, return_documents=True)
+    >>> [list(entry) for entry in best]
+    [['corpus_id', 'score', 'text']]
+    """
+
+    activation_fn: Callable[[Any], Any]
+
+    def __init__(
+        self,
+        model_name_or_path: str | PathLike[str] | None = None,
+        *,
+        modules: Any = None,
+        device: Any = None,
+        prompts: Mapping[str, str | None] | None = None,
+        default_prompt_name: str | None = None,
+        cache_folder: str | PathLike[str] | None = None,
+        trust_remote_code: bool = False,
+        revision: str | None = None,
+        local_files_only: bool = False,
+        token: bool | str | None = None,
+        model_kwargs: Mapping[str, Any] | None = None,
+        processor_kwargs: Mapping[str, Any] | None = None,
+        tokenizer_kwargs: Mapping[str, Any] | None = None,
+        config_kwargs: Mapping[str, Any] | None = None,
+        model_card_data: Any = None,
+        backend: str = "torch",
+        num_labels: int | None = None,
+        max_length: int | None = None,
+        activation_fn: Callable[[Any], Any] | None = None,
+        keep_in_fp32_modules: Sequence[str] | None = None,
+    ) -> None:
+        function = type(self).__name__
+        if modules is not None:
+            raise ValueError(f"{function}: modules must be None, as a model is read from its directory")
+        check_device(function, device)
+        check_backend(function, backend)
+        check_config_kwargs(function, config_kwargs)
+        formats = read_model_kwargs(function, model_kwargs)
+        most_tokens = read_processor_kwargs(function, processor_kwargs, tokenizer_kwargs)
+        if activation_fn is not None:
+            _check_callable(function, activation_fn)
+        directory = find_model(
+            function, model_name_or_path, cache_folder, revision, local_files_only, token, "cross-encoder"
+        )
+        with in_the_name_of(function):
+            classifier = load_classifier(function, directory, TEXTS, formats.dtype, formats.weight_dtype)
+            settings = read_settings(directory, "CrossEncoder")
+            count = len(classifier.labels.names)
+            if activation_fn is None:
+                activation_fn = activation_of(read_activation(directory, classifier.folder / "config.json", count))
+        if num_labels is not None and num_labels != count:
+            raise ValueError(f"{function}: num_labels must be that of the model, {count}; got {shown(num_labels)}")
+        self._classifier = classifier
+        self.activation_fn = activation_fn
+        known = settings.prompts
+        name = known.default_name if default_prompt_name is None else default_prompt_name
+        self._set_prompts(function, prompts, known.by_name, name)
+        most_tokens = max_length if max_length is not None else most_tokens
+        if most_tokens is not None:
+            self.max_seq_length = most_tokens
+
+    def predict(
+        self,
+        inputs: Any = None,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        batch_size: int = 32,
+        show_progress_bar: bool | None = None,
+        activation_fn: Callable[[Any], Any] | None = None,
+        apply_softmax: bool | None = False,
+        convert_to_numpy: bool = True,
+        convert_to_tensor: bool = False,
+        device: Any = None,
+        pool: Pool | None = None,
+        chunk_size: int | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Scores of pairs of texts.
+
+        Parameters
+        ----------
+        inputs : pair, or N of them
+            Two texts in a list or tuple. Of a long pair `max_seq_length` tokens count, and the longer text is cut
+            first. ``sentences`` is its old name.
+        prompt_name : str, optional
+            Of one of `prompts`, which is put before the first text. Default: `default_prompt_name`.
+        prompt : str, optional
+            The prompt itself, which counts if both are given.
+        batch_size, chunk_size : int
+            Without effect: pairs are packed one after another, whatever their lengths.
+        show_progress_bar : bool, optional
+            On standard error. Default: if messages of the level INFO are logged.
+        activation_fn : callable, optional
+            What makes scores of the logits [N, L]. Default: the attribute. ``activation_fct`` is its old name.
+        apply_softmax : bool
+            Scale the scores of each pair to shares of 1, if there are several labels.
+        convert_to_numpy, convert_to_tensor : bool
+            With the second the result is a tensor of torch. If both are False, it is a list of tensors.
+        device : {"cpu"}, or several, optional
+            One process uses all cores.
+        pool : dict, optional
+            What `start_multi_process_pool` has returned; without effect.
+        **kwargs
+            Old names; ``num_workers`` has no effect.
+
+        Returns
+        -------
+        scores : float32 [N], or [N, L] for L > 1 labels
+            For one pair a number, or [L]; for no pairs [0].
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an input is no pair of str, or an argument is not what it may be.
+        """
+        function = f"{type(self).__name__}.predict"
+        old = _old_arguments(function, kwargs)
+        inputs = old.get("inputs") if inputs is None else inputs
+        activation_fn = old.get("activation_fn") if activation_fn is None else activation_fn
+        check_device(function, device)
+        check_pool(function, pool, chunk_size)
+        is_one = _is_one(inputs)
+        pairs = [list(inputs) if isinstance(inputs, np.ndarray) else inputs] if is_one else _as_list(function, inputs)
+        before = self._prompt(function, prompt_name, prompt)
+        logits = self._logits(function, pairs, before, batch_size, show_progress_bar)
+        scores = self._activated(function, logits, activation_fn)
+        if apply_softmax and scores.ndim > 1:
+            scores = apply_function("softmax", scores)
+        if not pairs:
+            scores = np.array([])
+        if convert_to_numpy and not convert_to_tensor:
+            return scores[0] if is_one else scores
+        tensor = as_tensor(function, "convert_to_tensor" if convert_to_tensor else "convert_to_numpy", scores)
+        if is_one:
+            return tensor[0]
+        return tensor if convert_to_tensor else list(tensor)
+
+    def rank(
+        self,
+        query: str,
+        documents: Sequence[str],
+        top_k: int | None = None,
+        return_documents: bool = False,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        batch_size: int = 32,
+        show_progress_bar: bool | None = None,
+        activation_fn: Callable[[Any], Any] | None = None,
+        device: Any = None,
+        pool: Pool | None = None,
+        chunk_size: int | None = None,
+        **kwargs: Any,
+    ) -> list[dict[str, Any]]:
+        """The documents that fit a query, the best first, by a model with a single label.
+
+        Parameters
+        ----------
+        query : str
+        documents : N str
+        top_k : int, optional
+            How many of them. Default: all.
+        return_documents : bool
+            Whether the result has the documents themselves, as ``text``.
+        prompt_name, prompt, batch_size, show_progress_bar, activation_fn, device, pool, chunk_size
+            As for `predict`.
+        **kwargs
+            Old names; ``num_workers``, ``apply_softmax``, ``convert_to_numpy`` and ``convert_to_tensor`` have no
+            effect.
+
+        Returns
+        -------
+        ranking : list of dict
+            ``{"corpus_id": int, "score": float}``, where the former counts `documents` from 0. Of equal scores the
+            earlier document comes first.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If a text is no str, if the model has several labels, or an argument is not what it may be.
+        """
+        function = f"{type(self).__name__}.rank"
+        if self.num_labels != 1:
+            raise ValueError(f"{function}: the model must have a single label; it has {self.num_labels}")
+        old = _old_arguments(function, kwargs, {"apply_softmax", "convert_to_numpy", "convert_to_tensor"})
+        activation_fn = old.get("activation_fn") if activation_fn is None else activation_fn
+        check_device(function, device)
+        check_pool(function, pool, chunk_size)
+        if not isinstance(query, str):
+            raise TypeError(f"{function}: query must be a str; got {name_of_type(query)}")
+        texts = _as_list(function, documents, "documents")
+        if top_k is not None:
+            top_k = checked_size(function, "top_k", top_k)
+        pairs = [(query, text) for text in texts]
+        before = self._prompt(function, prompt_name, prompt)
+        logits = self._logits(function, pairs, before, batch_size, show_progress_bar)
+        scores = self._activated(function, logits, activation_fn)
+        order = sorted(range(len(texts)), key=lambda i: -float(scores[i]))[:top_k]
+        ranking: list[dict[str, Any]] = [{"corpus_id": i, "score": float(scores[i])} for i in order]
+        if return_documents:
+            for entry in ranking:
+                entry["text"] = texts[entry["corpus_id"]]
+        return ranking
+
+    def _logits(
+        self, function: str, pairs: list[Any], prompt: str, batch_size: int, show_progress_bar: bool | None
+    ) -> NDArray[np.float32]:
+        """The logits [N, L] of the pairs."""
+        checked_size(function, "batch_size", batch_size)
+        logits = np.empty((len(pairs), self.num_labels), np.float32)
+        done = 0
+        shows = bool(pairs) and is_wanted(show_progress_bar, _logger)
+        with progress_bar(len(pairs), "pairs") if shows else contextlib.nullcontext(_nothing) as advance:
+            for rows in self._classifier.logits(f"{function}: inputs", pairs, prompt, None):
+                logits[done : done + len(rows)] = rows
+                done += len(rows)
+                advance(len(rows))
+        return logits
+
+    def _activated(
+        self, function: str, logits: NDArray[np.float32], activation_fn: Callable[[Any], Any] | None
+    ) -> NDArray[Any]:
+        """The scores [N] of logits [N, 1], or [N, L]."""
+        chosen = self.activation_fn if activation_fn is None else activation_fn
+        _check_callable(function, chosen)
+        given = as_tensor(function, "activation_fn", logits) if _is_of_torch(chosen) else logits
+        scores = as_array(chosen(given)).astype(np.float32, copy=False)
+        return scores[:, 0] if self.num_labels == 1 and scores.ndim > 1 else scores
+
+    @property
+    def num_labels(self) -> int:
+        """L, the scores of a pair."""
+        return len(self._classifier.labels.names)
+
+    @property
+    def max_seq_length(self) -> int:
+        """The most tokens of a pair that count, its special tokens included. May be set, as far as there are
+        positions."""
+        return self._classifier.config.max_seq_length
+
+    @max_seq_length.setter
+    def max_seq_length(self, max_seq_length: int) -> None:
+        self._classifier = self._classifier.cut_at(type(self).__name__, max_seq_length)
+
+    @property
+    def max_length(self) -> int:
+        """The old name of `max_seq_length`."""
+        return self.max_seq_length
+
+    @max_length.setter
+    def max_length(self, max_length: int) -> None:
+        self.max_seq_length = max_length
+
+    def __repr__(self) -> str:
+        classifier = self._classifier
+        return (
+            f"{type(self).__name__}(num_labels={self.num_labels}, max_seq_length={self.max_seq_length}, "
+            f"dtype={str(classifier.model.dtype)!r}, weight_dtype={classifier.model.weight_dtype!r})"
+        )
+
+
+def _nothing(count: int) -> None:
+    """In place of a progress bar."""
+
+
+def _is_one(inputs: Any) -> bool:
+    """Whether it is one pair: a list, tuple or array of texts."""
+    if isinstance(inputs, np.ndarray):
+        return inputs.ndim == 1 and inputs.size > 0
+    if isinstance(inputs, (list, tuple)):
+        return len(inputs) > 0 and isinstance(inputs[0], str)
+    return isinstance(inputs, str)
+
+
+def _as_list(function: str, given: Any, name: str = "inputs") -> list[Any]:
+    if isinstance(given, (str, bytes, Mapping, set, frozenset)) or not isinstance(given, Iterable):
+        raise TypeError(f"{function}: {name} must be several, in an order, such as a list; got {name_of_type(given)}")
+    return given.tolist() if isinstance(given, np.ndarray) else list(given)
+
+
+def _old_arguments(function: str, kwargs: dict[str, Any], more: Iterable[str] = ()) -> dict[str, Any]:
+    """What is given by old names, by the new ones; TypeError for what is unknown."""
+    if others := kwargs.keys() - _OLD_NAMES.keys() - _WITHOUT_EFFECT - set(more):
+        raise TypeError(f"{function} has no argument {listed(sorted(others))}")
+    return {_OLD_NAMES[old]: value for old, value in kwargs.items() if old in _OLD_NAMES}
+
+
+def _check_callable(function: str, activation_fn: Any) -> None:
+    if not callable(activation_fn) or isinstance(activation_fn, type):
+        raise TypeError(
+            f"{function}: activation_fn must be a function of logits, or a module of torch; got {shown(activation_fn)}"
+        )
+
+
+def _is_of_torch(activation_fn: Any) -> bool:
+    """Whether it takes tensors: a module of torch, one that derives from it, or a function of torch."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return False
+    is_function = (getattr(activation_fn, "__module__", None) or "").partition(".")[0] == "torch"
+    return is_function or isinstance(activation_fn, torch.nn.Module) or type(activation_fn).__module__[:5] == "torch"
