@@ -23,6 +23,7 @@ struct Case {
   bool alibi = false;
   double scores = 1, values = 1;  // standard deviations
   bool cold = false;
+  bool texts = false;                 // as for sentences that are tokens: what begins with texts is not measured in C++
   bool quick = false, extra = false;  // of runs with other libraries
 
   DType element() const;

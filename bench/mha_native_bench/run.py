@@ -130,7 +130,7 @@ def run(plan: Plan, results: Results) -> None:
                 measurement.release()
             if mha_native.last_used_isa() != mha_native.active_isa():
                 results.wrong.append(f"{case.name} ran on {mha_native.last_used_isa()}")
-            if case.kind == "sentences" and plan.measures_overheads:
+            if case.kind == "sentences" and not case.texts and plan.measures_overheads:
                 ran = dict.fromkeys((one.contender, one.threads) for one in programs)
                 of_models = [key for key in ran if key[0] not in YARDSTICKS]
                 memory += [found for key in of_models for found in measure_model_memory(*key, case, inputs.model)]
@@ -145,6 +145,10 @@ def programs_of(case: Case, inputs: Inputs, plan: Plan) -> tuple[list[Program], 
     cannot: dict[str, str] = {}
     for threads in plan.thread_counts:
         for contender in plan.contenders:
+            if case.texts and not contender.takes_texts:
+                if contender.name in PEERS:
+                    cannot[contender.name] = "begins with tokens"
+                continue
             try:
                 of_copies = [contender.programs(case, copy, threads) for copy in arrays]
             except CannotCompute as why:

@@ -44,6 +44,8 @@ CASES = [
     SENTENCES,
     dataclasses.replace(SENTENCES, shortest=6),
 ]
+TEXTS = dataclasses.replace(SENTENCES, name="texts", Tq=9, Tk=9, shortest=3, texts=True)
+CASES += [TEXTS, dataclasses.replace(TEXTS, B=1, shortest=9)]
 REDUCED = [
     dataclasses.replace(case, **changes)
     for changes in ({"dtype": "bf16"}, {"dtype": "f16"}, {"weights": "bf16"}, {"weights": "int8"})
@@ -59,6 +61,7 @@ KNOWN = {
     },
     "onnxruntime": {"sdpa f32", "sdpa f16", "ragged f32", "mha f32", "step f32", "encoder_layer f32", "sentences f32"},
     "transformers": {"sentences f32", "sentences bf16"},
+    "sentence-transformers": {"texts f32", "texts bf16"},
     "openvino": {
         f"{kind} {dtype}" for kind in ("sdpa", "mha", "encoder_layer", "sentences") for dtype in ("f32", "bf16")
     },
@@ -88,6 +91,8 @@ def test_contenders_compute_or_say_why_not(contender: Contender, tmp_path: Path)
         inputs = make_inputs(case, tmp_path)
         before = [array.copy() for array in inputs.arrays]
         try:
+            if case.texts and not contender.takes_texts:
+                continue  # which a run says itself
             programs = contender.programs(case, inputs, 1)
         except CannotCompute as why:
             reasons.append(str(why))
@@ -102,10 +107,13 @@ def test_contenders_compute_or_say_why_not(contender: Contender, tmp_path: Path)
             assert error <= bound, (program.label, case)
         for array, same in zip(inputs.arrays, before, strict=True):
             np.testing.assert_array_equal(array, same)
-        computed.add(f"{case.kind} {case.dtype}")
+        computed.add(f"{'texts' if case.texts else case.kind} {case.dtype}")
     assert all(0 < len(reason) < 50 for reason in reasons)
     known = KNOWN.get(contender.name, set().union(*KNOWN.values()))
-    unknown = [*([] if find_spec("ml_dtypes") else ["bf16"]), *([] if any(tmp_path.iterdir()) else ["sentences"])]
+    unknown = [
+        *([] if find_spec("ml_dtypes") else ["bf16"]),
+        *([] if any(tmp_path.iterdir()) else ["sentences", "texts"]),
+    ]
     assert computed >= {one for one in known if not any(word in one for word in unknown)}
 
 

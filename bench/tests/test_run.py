@@ -74,3 +74,17 @@ def test_yardsticks_run_if_they_are_named() -> None:
     assert not {"against", "padded"} & {*names, *absent}
     asked = run.chosen_contenders(parse(["--peers", "against,padded"]), absent)
     assert [contender.name for contender in asked] == ["mha_native", "against", "padded"]
+
+
+def test_a_case_of_texts_is_for_those_that_take_texts() -> None:
+    pytest.importorskip("safetensors")
+    pytest.importorskip("tokenizers")
+    texts = dataclasses.replace(
+        SMALL, name="texts", kind="sentences", B=2, Tq=5, Tk=5, E=16, F=8, activation="gelu", shortest=3, texts=True
+    )
+    results = Results({}, [1, 2], {})
+    run.run(plan_of(texts), results)
+    assert results.wrong == []
+    assert results.measurements[0].cannot == {"torch": "begins with tokens"}
+    with pytest.raises(ValueError, match="texts are for sentences of 3 tokens or more"):
+        dataclasses.replace(texts, shortest=2)

@@ -163,7 +163,7 @@ TensorView ArrayArguments::mask(int i, bool may_add) const {
   return mask;
 }
 
-TensorView ArrayArguments::score_vector(int i) const { return view(i, Accept::score_dtype, 1, 1); }
+TensorView ArrayArguments::scores(int i, int rank) const { return view(i, Accept::score_dtype, rank, rank); }
 
 MutableTensorView ArrayArguments::output(int i, int min_rank, int max_rank) const {
   return writable(i, tensor(i, min_rank, max_rank));

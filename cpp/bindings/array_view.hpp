@@ -55,8 +55,8 @@ class ArrayArguments {
   /// A mask of any rank up to kMaxRank: Boolean or, if `may_add`, of the call's dtype. A scalar becomes one axis of
   /// length 1. An empty view if the argument was not given.
   TensorView mask(int i, bool may_add) const;
-  /// An array of one axis, of the dtype of scores, which is that of lse.
-  TensorView score_vector(int i) const;
+  /// An array with `rank` axes, of the dtype of scores, which is that of lse.
+  TensorView scores(int i, int rank) const;
   /// tensor() of an array that must be writable.
   MutableTensorView output(int i, int min_rank, int max_rank) const;
   /// A writable array with `rank` axes, of the dtype of scores.

@@ -12,6 +12,7 @@ enum class Reading {
   mask_or_bias,
   mask,
   score_vector,
+  score_matrix,
   integers,
   integers_if_array,
   // Of another object.
@@ -74,7 +75,8 @@ class Reader {
 
   TensorView mask_or_bias(int row) const { return arrays_.mask(first_ + row, true); }
   TensorView mask(int row) const { return arrays_.mask(first_ + row, false); }
-  TensorView score_vector(int row) const { return arrays_.score_vector(first_ + row); }
+  TensorView score_vector(int row) const { return arrays_.scores(first_ + row, 1); }
+  TensorView score_matrix(int row) const { return arrays_.scores(first_ + row, 2); }
   const std::int64_t* integers(int row) const {
     buffers_.push_front(arrays_.integers(first_ + row, batch_size_));
     return buffers_.front().data();

@@ -1,6 +1,7 @@
 // The textbook equation, loop by loop.
 #include "attention_reference.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <initializer_list>
 #include <limits>
@@ -61,6 +62,11 @@ double biased(double score, const AttentionOptions& options, Index b, Index h, I
   if (options.attn_mask && options.attn_mask.dtype != DType::boolean) score += at(options.attn_mask, {b, h, i, j});
   if (options.alibi_slopes)
     score -= at(options.alibi_slopes, {h}) * std::abs(static_cast<double>(position_of(options, b, i) - j));
+  if (options.position_bias) {
+    const Index farthest = options.position_bias.extents[1] / 2;
+    const Index distance = std::clamp(j - position_of(options, b, i), -farthest, farthest);
+    score += at(options.position_bias, {h, distance + farthest});
+  }
   return score;
 }
 

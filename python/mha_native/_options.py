@@ -18,6 +18,7 @@ class ModelOptions(TypedDict, total=False):
     scale: float | None
     softcap: float | None
     alibi_slopes: Tensor | None
+    position_bias: Tensor | None
     sinks: Tensor | None
 
 

@@ -28,6 +28,7 @@ def scaled_dot_product_attention(
     scale: float | None = None,
     softcap: float | None = None,
     alibi_slopes: Tensor | None = None,
+    position_bias: Tensor | None = None,
     sinks: Tensor | None = None,
     return_lse: bool = False,
     out: Tensor | None = None,
@@ -67,6 +68,9 @@ def scaled_dot_product_attention(
     alibi_slopes : array [H], optional
         ``alibi_slopes[h] * |query_offset + i - j|`` is subtracted from the score of query i and key j in head h. Of the
         dtype of `lse`.
+    position_bias : array [H, 2 R + 1], optional
+        ``position_bias[h, clip(j - (query_offset + i), -R, R) + R]`` is added to the score of query i and key j in head
+        h: a number for each distance up to R, the last ones for all beyond. Of the dtype of `lse`.
     sinks : array [H], optional
         One more score for each query of head h, as it is: it takes weight, and has no value. Of the dtype of `lse`.
     return_lse : bool, default False
@@ -97,10 +101,10 @@ def scaled_dot_product_attention(
 
     Notes
     -----
-    Scores are scaled, then capped, then `attn_mask` and the term of `alibi_slopes` are added, and then they are masked.
-    All masks compose: a key takes part if each admits it. A query that sees no key gets zeros and an `lse` of minus
-    infinity, or of its sink. What is behind a mask, NaN included, never reaches the result. Scores, softmax and sums
-    are float32, or float64 for float64. The [Tq, Tk] scores are never stored.
+    Scores are scaled, then capped, then the terms of `alibi_slopes`, `position_bias` and `attn_mask` are added, in this
+    order, and then they are masked. All masks compose: a key takes part if each admits it. A query that sees no key
+    gets zeros and an `lse` of minus infinity, or of its sink. What is behind a mask, NaN included, never reaches the
+    result. Scores, softmax and sums are float32, or float64 for float64. The [Tq, Tk] scores are never stored.
 
     Examples
     --------
@@ -156,6 +160,10 @@ def scaled_dot_product_attention(
     if alibi_slopes is not None:
         options["alibi_slopes"] = (
             alibi_slopes if type(alibi_slopes) is ndarray else to_numpy(name, "alibi_slopes", alibi_slopes)
+        )
+    if position_bias is not None:
+        options["position_bias"] = (
+            position_bias if type(position_bias) is ndarray else to_numpy(name, "position_bias", position_bias)
         )
     if sinks is not None:
         options["sinks"] = sinks if type(sinks) is ndarray else to_numpy(name, "sinks", sinks)

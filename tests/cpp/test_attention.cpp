@@ -143,6 +143,7 @@ TYPED_TEST(AttentionOf, EveryChangeOfTheScores) {
   const auto key = Array<TypeParam>::random({B, Hk, Tk, D}, 2);
   const auto value = Array<TypeParam>::random({B, Hk, Tk, D}, 3);
   const TypeParam slopes[] = {0.5, 0.25, -0.125, 0}, sinks[] = {1, -2, 0, 4};
+  const auto by_distance = Array<TypeParam>::random({H, 2 * 30 + 1}, 5);
   const std::int64_t offsets[] = {-10, 64}, key_lengths[] = {0, 97};
   bool unmasked[Tq * Tk];
   for (Index i = 0; i < Tq * Tk; ++i) unmasked[i] = i * 7919 % 13 < 8 && i / Tk != 5;  // row 5 sees nothing
@@ -150,11 +151,12 @@ TYPED_TEST(AttentionOf, EveryChangeOfTheScores) {
 
   // Each score option by itself and all together; each of these without a mask, with each kind of mask, and with
   // bounds.
-  for (int which = 1; which <= 4; ++which) {
+  for (int which = 1; which <= 5; ++which) {
     AttentionOptions options;
-    if (which == 1 || which == 4) options.softcap = 1.5;
-    if (which == 2 || which == 4) options.alibi_slopes = TensorView(slopes, {H});
-    if (which == 3 || which == 4) options.sinks = TensorView(sinks, {H});
+    if (which == 1 || which == 5) options.softcap = 1.5;
+    if (which == 2 || which == 5) options.alibi_slopes = TensorView(slopes, {H});
+    if (which == 3 || which == 5) options.sinks = TensorView(sinks, {H});
+    if (which == 4 || which == 5) options.position_bias = by_distance.view();
     const auto check = [&] {
       SCOPED_TRACE(which);
       this->check(query.view(), key.view(), value.view(), options);
@@ -179,6 +181,7 @@ TYPED_TEST(AttentionOf, EveryChangeOfTheScores) {
   AttentionOptions strided;
   strided.alibi_slopes = TensorView(slopes, {H}, {0});
   strided.sinks = TensorView(sinks + 3, {H}, {-1});
+  strided.position_bias = TensorView(by_distance.data().data(), {H, 7}, {0, 3});
   this->check(query.view(), key.view(), value.view(), strided);
 }
 

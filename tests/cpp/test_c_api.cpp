@@ -19,7 +19,8 @@ using testing::nans;
 
 TEST(CApi, Attention) {
   const auto query = Array<double>::random({2, 4, 30, 8}, 1), key = Array<double>::random({2, 2, 40, 8}, 2);
-  const auto sinks = Array<double>::random({4}, 3), mask = Array<double>::random({30, 40}, 4);
+  const auto sinks = Array<double>::random({4}, 3), bias = Array<double>::random({4, 19}, 5),
+             mask = Array<double>::random({30, 40}, 4);
   const std::int64_t lengths[] = {40, 25}, offsets[] = {3, 11};
   AttentionOptions options;
   options.attn_mask = mask.view();
@@ -29,11 +30,13 @@ TEST(CApi, Attention) {
   options.window_left = 20;
   options.scale = 0.5;
   options.softcap = 3;
+  options.position_bias = bias.view();
   options.sinks = sinks.view();
   auto expected = nans<double>({2, 4, 30, 8}), expected_lse = nans<double>({2, 4, 30});
   scaled_dot_product_attention(query.view(), key.view(), key.view(), expected.view(), expected_lse.view(), options);
 
-  const mha_tensor c_query = c_tensor(query), c_key = c_tensor(key), c_sinks = c_tensor(sinks), c_mask = c_tensor(mask);
+  const mha_tensor c_query = c_tensor(query), c_key = c_tensor(key), c_sinks = c_tensor(sinks), c_bias = c_tensor(bias),
+                   c_mask = c_tensor(mask);
   mha_attention_options c_options = mha_default_options();
   c_options.attn_mask = &c_mask;
   c_options.is_causal = true;
@@ -42,6 +45,7 @@ TEST(CApi, Attention) {
   c_options.window_left = 20;
   c_options.scale = 0.5;
   c_options.softcap = 3;
+  c_options.position_bias = &c_bias;
   c_options.sinks = &c_sinks;
   auto out = nans<double>({2, 4, 30, 8}), lse = nans<double>({2, 4, 30});
   const mha_tensor c_out = c_tensor(out), c_lse = c_tensor(lse);

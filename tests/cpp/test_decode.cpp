@@ -126,24 +126,30 @@ TYPED_TEST(DecodeOf, EveryChangeOfTheScores) {
   constexpr Index keys = 1040;
   const auto query = Array<TypeParam>::random({1, H, Tq, D}, 1), key = Array<TypeParam>::random({1, Hk, keys, D}, 2);
   const auto value = Array<TypeParam>::random({1, Hk, keys, Dv}, 3), numbers = Array<TypeParam>::random({H}, 4);
+  const auto near = Array<TypeParam>::random({H, 2 * 60 + 1}, 7), wide = Array<TypeParam>::random({H, 2 * keys + 1}, 8);
   auto small = Array<TypeParam>::random({H}, 6), bias = Array<TypeParam>::random({keys}, 5);
   for (std::size_t i = 0; i < keys; i += 3) bias.data()[i] = -std::numeric_limits<TypeParam>::infinity();
-  AttentionOptions capped, sloped, far, sunk, biased, negative;
+  AttentionOptions capped, sloped, far, by_distance, reversed, sunk, biased, negative;
   capped.softcap = 2;
   sloped.alibi_slopes = sunk.sinks = numbers.view();
   for (TypeParam& slope : small.data()) slope *= TypeParam(1e-6);
   far.alibi_slopes = small.view();
   far.query_offset = 1 << 30;  // distances are rounded, to more than the 16 keys where decode may begin
   far.window_left = (1 << 30) - 500;
+  by_distance.position_bias = near.view();
+  by_distance.query_offset = 500;
+  const TypeParam* const last = wide.data().data() + 2 * keys;
+  reversed.position_bias = TensorView(last, {H, 2 * keys + 1}, {2 * keys + 1, -1});
   biased.attn_mask = bias.view();
   negative.scale = -0.4;
   AttentionOptions all = biased;
   all.softcap = 2;
   all.alibi_slopes = all.sinks = numbers.view();
+  all.position_bias = wide.view();
   all.is_causal = true;
   all.query_offset = keys - Tq;
   on_every_isa([&] {
-    for (const AttentionOptions& options : {capped, sloped, far, sunk, biased, negative, all})
+    for (const AttentionOptions& options : {capped, sloped, far, by_distance, reversed, sunk, biased, negative, all})
       expect_rows_of_prefill(query, key.view(), value.view(), options);
   });
 }

@@ -38,6 +38,7 @@ void attend(GuardedMemory& memory, const Sizes& s, int masks) {
   if (masks == 3) options.key_lengths = memory.integers({keys, keys / 2});
   options.is_causal = masks == 4;
   if (masks == 4) options.alibi_slopes = memory.random<Sum<T>>({H});
+  if (masks == 4) options.position_bias = memory.random<Sum<T>>({H, 2 * (keys / 3) + 1});
   if (masks == 4) options.sinks = memory.random<Sum<T>>({H});
   if (masks == 4) options.query_offsets = memory.integers({keys / 2, 0});
   options.num_threads = 2;

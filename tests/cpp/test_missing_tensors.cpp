@@ -87,6 +87,7 @@ mha_attention_options options_of(Call& tensors, Index heads = H) {
   options.attn_mask = tensors.optional("attn_mask", {T, T});
   options.key_mask = tensors.optional("key_mask", {B, T}, MHA_DTYPE_boolean);
   options.alibi_slopes = tensors.optional("alibi_slopes", {heads});
+  options.position_bias = tensors.optional("position_bias", {heads, 5});
   options.sinks = tensors.optional("sinks", {heads});
   return options;
 }

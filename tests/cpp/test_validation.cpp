@@ -187,6 +187,34 @@ TEST_F(Validation, NumbersOfEachHead) {
   check("sinks", options.sinks);
 }
 
+TEST_F(Validation, AnOddNumberOfBiasesForEachHead) {
+  TensorView& bias = options.position_bias;
+  const auto expect_shape = [&](const char* shape) {
+    const std::string got = std::string("got position_bias ") + shape;
+    expect_words(attend(), {"position_bias must be [H, 2 R + 1] = [4, an odd number]", got.c_str()});
+    expect_words(weigh(), {"position_bias must be [H, 2 R + 1] = [4, an odd number]", got.c_str()});
+  };
+  float* const data = query_.data().data();
+  bias = TensorView(data, {H, 4});
+  expect_shape("[4, 4]");
+  bias = TensorView(data, {H, 0});
+  expect_shape("[4, 0]");
+  bias = TensorView(data, {Hk, 5});
+  expect_shape("[2, 5]");
+  bias = TensorView(data, {1, H, 5});
+  expect_shape("[1, 4, 5]");
+  bias = TensorView(data, {H});
+  expect_shape("[4]");
+  bias = TensorView(doubles_.data().data(), {H, 5});
+  expect_words(attend<DTypeError>(), {"position_bias must be float32; got position_bias float64"});
+  bias = TensorView(out_.data().data() + 5, {H, 5});
+  expect_words(attend(), {"out must not overlap position_bias"});
+  bias = TensorView(weights_.data().data() + 5, {H, 5});
+  expect_words(weigh(), {"weights must not overlap position_bias"});
+  bias = TensorView(data, {H, 1});
+  EXPECT_NO_THROW(scaled_dot_product_attention(query, key, value, out, lse, options));
+}
+
 TEST_F(Validation, OutputsThatOverlap) {
   out = MutableTensorView(query_.data().data(), {B, H, Tq, Dv});
   expect_words(attend(), {"out must not overlap query"});
@@ -202,7 +230,9 @@ TEST_F(Validation, OutputsThatOverlap) {
   expect_words(attend(), {"lse must not overlap out"});
   lse = MutableTensorView(key_.data().data(), {B, H, Tq});
   expect_words(attend(), {"lse must not overlap key"});
-  weights = MutableTensorView(key_.data().data(), {B, H, Tq, Tk});
+  testing::Array<float> room({B * H * Tq * Tk}, 1);  // for the weights, which are more than the keys
+  key = TensorView(room.data().data(), {B, Hk, Tk, D});
+  weights = MutableTensorView(room.data().data(), {B, H, Tq, Tk});
   expect_words(weigh(), {"weights must not overlap key"});
 }
 

@@ -94,6 +94,7 @@ ScoreOptions::ScoreOptions(Call& call, mha_dtype dtype, const Scores& s) {
   if (given()) options_.scale = c.one_of({0.5, 1.0, 0.0, -0.25, 3.0});
   if (given()) options_.softcap = c.one_of({0.5, 20.0});
   if (given()) alibi_slopes_ = &call.tensor(accumulator_of(dtype), {s.heads});
+  if (given()) position_bias_ = &call.tensor(accumulator_of(dtype), {s.heads, 2 * c.between(0, 40) + 1});
   if (given()) sinks_ = &call.tensor(accumulator_of(dtype), {s.heads});
   options_.num_threads = int(c.below(4));
   for (std::int64_t* number : {&options_.query_offset, &options_.window_left, &options_.window_right})
@@ -109,6 +110,7 @@ mha_attention_options ScoreOptions::at(int threads) const {
   options.attn_mask = get(attn_mask_);
   options.key_mask = get(key_mask_);
   options.alibi_slopes = get(alibi_slopes_);
+  options.position_bias = get(position_bias_);
   options.sinks = get(sinks_);
   options.key_lengths = key_lengths_;
   options.query_offsets = query_offsets_;

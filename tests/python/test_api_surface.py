@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ast
 import doctest
+import enum
 import importlib.metadata
 import inspect
 import operator
 import re
+import sys
 import types
 from pathlib import Path
 from typing import Any
@@ -15,12 +17,20 @@ from typing import Any
 import pytest
 
 import mha_native
-from mha_native import _core, compat, models
+from mha_native import _core, compat, models, sentence_transformers
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = Path(mha_native.__file__).parent
 PUBLIC = [name for name in mha_native.__all__ if not name.startswith("__")]
-ADAPTERS = [f"compat.{name}" for name in compat.__all__] + [f"models.{name}" for name in models.__all__]
+ADAPTERS = [
+    f"{module}.{name}"
+    for module, names in (
+        ("compat", compat.__all__),
+        ("models", models.__all__),
+        ("sentence_transformers", sentence_transformers.__all__),
+    )
+    for name in names
+]
 
 
 def test_all_is_the_whole_face() -> None:
@@ -45,7 +55,12 @@ def test_every_name_is_documented(name: str) -> None:
             assert inspect.getdoc(x), f"{name}.{member}"
 
 
-PYTHON = [name for name in PUBLIC + ADAPTERS if isinstance(_thing(name), type | types.FunctionType)]
+def _has_parameters(thing: Any) -> bool:
+    """Whether it is a function or class of Python, other than an enumeration, whose parameters are those of Enum."""
+    return isinstance(thing, type | types.FunctionType) and not isinstance(thing, enum.EnumMeta)
+
+
+PYTHON = [name for name in PUBLIC + ADAPTERS if _has_parameters(_thing(name))]
 
 
 @pytest.mark.parametrize("name", PYTHON)
@@ -124,9 +139,9 @@ def test_the_package_is_typed() -> None:
 
 SNIPPETS = {
     name: re.findall(r"^```python\n(.*?)^```", (ROOT / name).read_text(encoding="utf-8"), re.M | re.S)
-    for name in ("README.md", "docs/guide.md")
+    for name in ("README.md", "docs/guide.md", "docs/sentence_models.md")
 }
-EXTRAS = ("torch", "matplotlib", "onnxruntime", "openvino", "tokenizers", "safetensors", "jax")
+EXTRAS = ("torch", "matplotlib", "onnxruntime", "openvino", "tokenizers", "safetensors", "jax", "bertopic")
 
 
 def test_the_documents_have_python() -> None:
@@ -152,6 +167,7 @@ def test_the_documents_are_true(
         if re.search(rf"\bimport {extra}\b|\bfrom {extra}\b", snippet):
             pytest.importorskip(extra)
     _enter_folder_for(snippet, request, tmp_path, monkeypatch)
+    monkeypatch.setattr(sys, "modules", sys.modules.copy())  # a snippet may put a module in the place of another
     exec(compile(snippet, document, "exec"), {"__name__": "document"})
 
 

@@ -65,6 +65,7 @@ class Case:
     scores: float = 1
     values: float = 1
     cold: bool = False
+    texts: bool = False
     against: str = ""
     weights: str = ""
     cache: str = ""
@@ -96,6 +97,8 @@ class Case:
             raise ValueError(f"case {self.name}: F and activation are for encoders")
         if self.layers < 1 or (self.layers > 1 and self.kind != "sentences"):
             raise ValueError(f"case {self.name}: layers must be at least 1, and more are for sentences only")
+        if self.texts and (self.kind != "sentences" or self.shortest < 3):
+            raise ValueError(f"case {self.name}: texts are for sentences of 3 tokens or more, two of which are special")
         if self.is_ragged and (self.Tk != self.Tq or not 1 <= self.shortest <= self.Tq):
             raise ValueError(f"case {self.name}: sequences attend to themselves, with Tk = Tq and 1 <= shortest <= Tq")
         if self.admitted is not None and not 0 < self.admitted <= self.Tk:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from mha_native_bench.cases.case import Array, Case
-from mha_native_bench.cases.sentence_model import VOCABULARY
+from mha_native_bench.cases.sentence_model import VOCABULARY, texts_of_lengths
 from mha_native_bench.cases.weights import attention_state, encoder_layer_state
 from mha_native_bench.machine import last_cache_bytes
 
@@ -30,11 +30,14 @@ class Inputs:
         Weights of the layer, as torch names them.
     model : path
         The directory of the model that sentences are for.
+    texts : tuple of str
+        Whose tokens the arrays are, if the case begins with texts.
     """
 
     arrays: tuple[Array, ...]
     state: dict[str, Array]
     model: Path = Path()
+    texts: tuple[str, ...] = ()
 
 
 def make_inputs(case: Case, model: Path | None = None) -> Inputs:
@@ -54,6 +57,9 @@ def make_inputs(case: Case, model: Path | None = None) -> Inputs:
     if case.kind == "sentences":
         if model is None:
             raise ValueError(f"{case.name} needs a model")
+        if case.texts:
+            texts, tokens = texts_of_lengths(model, case.lengths.tolist(), rng)
+            return Inputs(tokens, {}, model, texts)
         return Inputs(tuple(rng.integers(0, VOCABULARY, length) for length in case.lengths.tolist()), {}, model)
     if case.kind == "encoder_layer":
         x = rng.standard_normal((case.B, case.Tq, case.E))

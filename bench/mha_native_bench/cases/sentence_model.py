@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import re
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -62,8 +64,6 @@ class Models:
 def write_model(case: Case, directory: Path) -> None:
     """Writes a BERT of the sizes of `case` with random weights; times do not depend on them."""
     from safetensors.numpy import save_file
-    from tokenizers import Tokenizer
-    from tokenizers.models import WordLevel
 
     rng = np.random.default_rng(0)
 
@@ -101,7 +101,46 @@ def write_model(case: Case, directory: Path) -> None:
         "pad_token_id": 0,
     }
     (directory / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    Tokenizer(WordLevel({"[UNK]": 0}, unk_token="[UNK]")).save(str(directory / "tokenizer.json"))
+    write_tokenizer(directory)
+
+
+def write_tokenizer(directory: Path) -> None:
+    """Writes a tokenizer that splits words as BERT does, all of which are in its vocabulary."""
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
+    letters = map("".join, itertools.product("abcdefghijklmnopqrstuvwxyz", repeat=4))
+    vocabulary = {word: i for i, word in enumerate([*special, *itertools.islice(letters, VOCABULARY - len(special))])}
+    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer()
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    tokenizer.add_special_tokens(special)
+    tokenizer.save(str(directory / "tokenizer.json"))
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": "[PAD]", "model_max_length": POSITIONS}
+    (directory / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
+
+
+def texts_of_lengths(
+    directory: Path, lengths: list[int], rng: np.random.Generator
+) -> tuple[tuple[str, ...], tuple[Array, ...]]:
+    """Texts of random words, each one token of the model in `directory`; and their tokens, with two special ones.
+
+    Raises
+    ------
+    ValueError
+        If the model reads fewer tokens.
+    """
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
+    tokenizer.no_padding()
+    words = sorted(word for word in tokenizer.get_vocab() if re.fullmatch("[a-z]{3,}", word))
+    texts = tuple(" ".join(rng.choice(words, length - 2)) for length in lengths)
+    tokens = tuple(np.array(encoding.ids) for encoding in tokenizer.encode_batch(list(texts)))
+    if [len(ids) for ids in tokens] != lengths:
+        raise ValueError(f"{directory}: texts must have up to {max(lengths)} tokens, with two special ones")
+    return texts, tokens
 
 
 def check_model(case: Case, directory: Path) -> None:

@@ -19,6 +19,7 @@ PEERS = {
     "torch": ("peers.torch_peer", "Torch"),
     "onnxruntime": ("peers.onnxruntime_peer", "OnnxRuntime"),
     "transformers": ("peers.transformers_peer", "Transformers"),
+    "sentence-transformers": ("peers.sentence_transformers_peer", "SentenceTransformers"),
     "openvino": ("peers.openvino_peer", "OpenVino"),
 }
 YARDSTICKS = {

@@ -73,6 +73,7 @@ class Contender(ABC):
     """
 
     name: str
+    takes_texts = False  # whether it computes cases that begin with texts
 
     def __init__(self, thread_counts: list[int]) -> None:
         self.thread_counts = thread_counts

@@ -15,6 +15,7 @@ from mha_native_bench.contenders.contender import Contender, Program
 
 class Ours(Contender):
     name = "mha_native"
+    takes_texts = True
 
     def description(self) -> str:
         return f"{mha_native.__version__}, {mha_native.active_isa()}; threads by num_threads= of each call"
@@ -30,6 +31,8 @@ class Ours(Contender):
             query, key, value = inputs.arrays
             return [Program(self.name, threads, lambda: attend_ragged(query, key, value, offsets, offsets, **options))]
         if case.kind == "sentences":
+            if case.texts:
+                return [of_texts(case, inputs, threads)]
             model = load_model(inputs.model, case.dtype_name, case.weight_dtype)
             texts = [tokens.tolist() for tokens in inputs.arrays]  # as tokenizers return them
             return [
@@ -46,6 +49,20 @@ class Ours(Contender):
         if case.kind == "step":
             return [Program(self.name, threads, step(case, layer, x, threads))]
         return [Program(self.name, threads, lambda: layer(*inputs.arrays, **options))]
+
+
+def of_texts(case: Case, inputs: Inputs, threads: int) -> Program:
+    """The class that stands in the place of that of sentence-transformers."""
+    from mha_native.sentence_transformers import SentenceTransformer
+
+    formats = {"dtype": case.dtype_name, "weight_dtype": case.weight_dtype}
+    model, texts = SentenceTransformer(inputs.model, model_kwargs=formats), list(inputs.texts)
+    return Program(
+        Ours.name,
+        threads,
+        lambda: model.encode(texts, normalize_embeddings=True),
+        lambda: mha_native.use_threads(threads),
+    )
 
 
 def step(case: Case, layer: Any, x: Array, threads: int) -> Callable[[], Array]:

@@ -14,7 +14,8 @@
 namespace mha {
 
 /// Which keys a query sees, and what becomes of the scores. All restrictions compose: a key takes part if every one of
-/// them admits it. Scores are scaled, then capped, then biased (attn_mask, alibi_slopes), then masked.
+/// them admits it. Scores are scaled, then capped, then biased (alibi_slopes, position_bias,
+/// attn_mask), then masked.
 struct AttentionOptions {
   /// [B|1, H|1, Tq|1, Tk|1], missing leading axes broadcast. DType::boolean: true takes part. The dtype of query: added
   /// to the scaled scores; minus infinity masks. Any strides, zero included; never expanded.
@@ -38,6 +39,9 @@ struct AttentionOptions {
   double softcap = 0;
   /// [H], of the dtype of lse: head h adds -alibi_slopes[h] * |query_offset + i - j| to its scores.
   TensorView alibi_slopes = {};
+  /// [H, 2 R + 1], of the dtype of lse: head h adds position_bias[h, clamp(j - (query_offset + i), -R, R) + R] to the score
+  /// of query i and key j. Any strides.
+  TensorView position_bias = {};
   /// [H], of the dtype of lse: one more score for each row of head h, which takes weight and has no value. It counts in
   /// lse; a row that sees no key gives zeros and an lse of the sink.
   TensorView sinks = {};
@@ -66,7 +70,7 @@ MHA_API void scaled_dot_product_attention(const TensorView& query, const TensorV
 enum class ScoreStage {
   scaled,  // scale * query key^T, also where a mask hides the key
   capped,  // after softcap, likewise
-  masked,  // after attn_mask and alibi_slopes; minus infinity where the key is masked
+  masked,  // after all that is added; minus infinity where the key is masked
   weights  // after the softmax
 };
 

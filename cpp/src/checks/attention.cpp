@@ -64,6 +64,7 @@ void check_options(const char* function, AttentionOptions& options, DType dtype,
   const std::pair<const char*, const TensorView&> views[] = {{names.attn_mask, options.attn_mask},
                                                              {names.key_mask, options.key_mask},
                                                              {"alibi_slopes", options.alibi_slopes},
+                                                             {"position_bias", options.position_bias},
                                                              {"sinks", options.sinks}};
   for (const auto& [name, view] : views) check_tensor(function, name, view);
   if (TensorView& mask = options.attn_mask; mask) {
@@ -114,16 +115,24 @@ void check_options(const char* function, AttentionOptions& options, DType dtype,
           text_of(options.scale));
   if (!(options.softcap >= 0) || std::isinf(options.softcap))
     wrong("softcap must be a finite positive number, or 0 for none; got " + text_of(options.softcap));
-  const auto check_head_values = [&](const char* name, const TensorView& values) {
-    if (!values) return;
-    if (values.dtype != accumulator_of(dtype))
-      throw DTypeError(std::string(function) + ": " + name + " must be " + name_of(accumulator_of(dtype)) + "; got " +
-                       name + " " + name_of(values.dtype));
-    if (!has_shape(values, {heads}))
-      wrong(std::string(name) + " must be [H] = " + shape({heads}) + "; got " + name + " " + shape_of(values));
+  const auto check_scores = [&](const char* name, const TensorView& numbers, bool has_shape,
+                                const auto& expected_shape) {
+    if (!numbers) return;
+    if (numbers.dtype != scores)
+      throw DTypeError(std::string(function) + ": " + name + " must be " + name_of(scores) + "; got " + name + " " +
+                       name_of(numbers.dtype));
+    if (!has_shape)
+      wrong(std::string(name) + " must be " + expected_shape() + "; got " + name + " " + shape_of(numbers));
   };
-  check_head_values("alibi_slopes", options.alibi_slopes);
-  check_head_values("sinks", options.sinks);
+  const auto of_heads = [&] { return "[H] = " + shape({heads}); };
+  check_scores("alibi_slopes", options.alibi_slopes, has_shape(options.alibi_slopes, {heads}), of_heads);
+  check_scores("sinks", options.sinks, has_shape(options.sinks, {heads}), of_heads);
+  const TensorView bias = options.position_bias;
+  check_scores("position_bias", bias, bias.rank == 2 && bias.extents[0] == heads && bias.extents[1] % 2 == 1,
+               [&] { return "[H, 2 R + 1] = [" + std::to_string(heads) + ", an odd number]"; });
+  if (bias)
+    options.position_bias = {
+        bias.data, bias.dtype, {batch, heads, query_length, bias.extents[1]}, {0, bias.strides[0], 0, bias.strides[1]}};
   if (const TensorView sinks = options.sinks; sinks)
     options.sinks = {sinks.data, sinks.dtype, {batch, heads, query_length}, {0, sinks.strides[0], 0}};
   if (options.num_threads < 0)
@@ -198,6 +207,7 @@ void validate(AttentionArguments& a, AttentionOutput output) {
                                   {"attn_mask", a.options.attn_mask},
                                   {"key_mask", a.options.key_mask},
                                   {"alibi_slopes", a.options.alibi_slopes},
+                                  {"position_bias", a.options.position_bias},
                                   {"sinks", a.options.sinks}};
   check_output(f, result, a.out, inputs_and_masks);
   if (lse) {
@@ -223,6 +233,7 @@ StatisticsArguments validate(AttentionArguments inputs, AttentionStatistics r) {
                         {"attn_mask", inputs.options.attn_mask},
                         {"key_mask", inputs.options.key_mask},
                         {"alibi_slopes", inputs.options.alibi_slopes},
+                        {"position_bias", inputs.options.position_bias},
                         {"sinks", inputs.options.sinks}};
   const auto check = [&](const char* name, MutableTensorView& result, Index length) {
     if (!result) return;
@@ -311,6 +322,7 @@ LayerArguments validate(const MultiHeadAttentionConfig& config, DType dtype, Lay
                                   {a.names.attn_mask, a.options.attn_mask},
                                   {a.names.key_mask, a.options.key_mask},
                                   {"alibi_slopes", a.options.alibi_slopes},
+                                  {"position_bias", a.options.position_bias},
                                   {"sinks", a.options.sinks}};
   if (!a.part_of) check_output(f, "out", a.out, inputs_and_masks);
   if (a.cache) {

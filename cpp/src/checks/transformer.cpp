@@ -138,12 +138,14 @@ StackArguments validate(const StackSizes& sizes, Index layers, StackArguments a)
                {kMaskNamesOfMemory.attn_mask, of_memory.attn_mask},
                {kMaskNamesOfMemory.key_mask, of_memory.key_mask},
                {"alibi_slopes of memory", of_memory.alibi_slopes},
+               {"position_bias of memory", of_memory.position_bias},
                {"sinks of memory", of_memory.sinks}});
   for (Index i = 0; i < (extras.layer_options ? layers : 1); ++i) {
     const AttentionOptions& options = a.options_of(i);
     check_apart({{"attn_mask", options.attn_mask},
                  {"key_mask", options.key_mask},
                  {"alibi_slopes", options.alibi_slopes},
+                 {"position_bias", options.position_bias},
                  {"sinks", options.sinks}});
   }
   check_memory(f, sizes.memory_dim, extras, a.ragged, views);

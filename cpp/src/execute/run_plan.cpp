@@ -79,6 +79,7 @@ AttentionTile make_tile(const AttentionPlan& plan, Index batch, Index first_head
     tile.lse[r] = plan.lse.data ? plan.lse.at(batch, head, row) : nullptr;
     if (tile.has_alibi)
       tile.alibi_slope[r] = read_real(plan.alibi_slopes + head * plan.alibi_slope_stride, plan.accumulator);
+    tile.position_bias[r] = plan.position_bias.data ? plan.position_bias.at(batch, head, row) : nullptr;
     if (tile.has_sinks) tile.sink[r] = read_real(plan.sinks.at(batch, head, row), plan.accumulator);
     tile.attn_mask[r] = plan.attn_mask.data ? plan.attn_mask.at(batch, head, row) : nullptr;
     if (++head == first_head + heads) {
@@ -86,6 +87,9 @@ AttentionTile make_tile(const AttentionPlan& plan, Index batch, Index first_head
       ++query;
     }
   }
+  tile.position_bias_step = plan.position_bias.step;
+  tile.farthest_distance = plan.farthest_distance;
+  tile.heads = heads;
   tile.span = nullptr;
   return tile;
 }

@@ -73,7 +73,13 @@ struct AttentionTile {
   double softcap;  // then score = softcap * tanh(score / softcap); 0: no
   bool has_alibi;  // then score -= alibi_slope * |position - key|
   double alibi_slope[kMaxTileRows];
-  Index position[kMaxTileRows];  // of each row among the keys, with or without ALiBi
+  // Then score += position_bias[clamp(key - position, -farthest_distance, farthest_distance) + farthest_distance], of
+  // the accumulator's type, for each row; position_bias[0] null: no.
+  const void* position_bias[kMaxTileRows];
+  Index position_bias_step;  // elements between the entries of neighbouring distances
+  Index farthest_distance;
+  Index position[kMaxTileRows];  // of each row among the keys, whatever the options are
+  Index heads;                   // row r + heads belongs to the head of row r, and lies one position on
   bool has_sinks;                // each row has one more score, of a key without a value
   double sink[kMaxTileRows];
   void* span;  // if not null, sums of one span of keys go there, and nothing to out and lse

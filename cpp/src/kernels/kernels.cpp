@@ -36,31 +36,61 @@ void run(Arguments... arguments) {
   kKernel(arguments...);
 }
 
+template <class S>
+std::size_t tile_scratch(Index head_dim, Index value_dim) {
+  const std::size_t many = AttendTile<S>::scratch_bytes(head_dim, value_dim);
+  const std::size_t few = DecodeTile<S>::scratch_bytes(head_dim, value_dim);
+  return many > few ? many : few;
+}
+
+/// Of a tile, and the results of the second time that it is computed.
+template <class S>
+std::size_t attention_scratch(Index head_dim, Index value_dim) {
+  return tile_scratch<S>(head_dim, value_dim) + sizeof(Compute<S>) * std::size_t(kWidth<Compute<S>> * value_dim);
+}
+
+/// Computes a tile a second time if a sum has overflowed, and replaces what is not finite.
+template <template <class> class Tile, class S>
+void mend(const Tile<S>& first, const AttentionTile& tile, void* scratch) {
+  using T = Compute<S>;
+  if (tile.span || !first.has_overflowed()) return;
+  AttentionTile again = tile;
+  again.out_step = 1;
+  char* const results = static_cast<char*>(scratch) + tile_scratch<S>(tile.head_dim, tile.value_dim);
+  for (int r = 0; r < tile.rows; ++r) {
+    again.out[r] = results + std::size_t(r * tile.value_dim) * sizeof(T);
+    again.lse[r] = nullptr;
+  }
+  const RowStart<T> start = first.second_start();
+  Tile<S>(again, scratch, start).run();
+  if (tile.is_wide)
+    replace_non_finite<T>(tile, again);
+  else
+    replace_non_finite<S>(tile, again);
+}
+
 template <template <class> class Tile, class S>
 void run_tile(const AttentionTile& tile, void* scratch) {
-  Tile<S>(tile, scratch).run();
+  Tile<S> first(tile, scratch);
+  first.run();
+  mend<Tile, S>(first, tile, scratch);
 }
 
 template <template <class> class Tile, class S>
 void merge_spans(const AttentionTile& tile, void* spans, Index count, void* scratch) {
-  Tile<S>(tile, scratch).merge_spans(spans, count);
+  Tile<S> first(tile, scratch);
+  first.merge_spans(spans, count);
+  mend<Tile, S>(first, tile, scratch);
 }
 
 template <template <class> class Tile, class S>
 constexpr AttentionKernel attention_kernel() {
-  return {&run<ProductsOf<S>, &run_tile<Tile, S>>, &Tile<S>::span_bytes, &merge_spans<Tile, S>};
+  return {&run<ProductsOf<S>, &run_tile<Tile, S>>, &Tile<S>::span_bytes, &run<ProductsOf<S>, &merge_spans<Tile, S>>};
 }
 
 template <class T>
 void statistics_tile(const AttentionTile& tile, const StatisticsOutputs& outputs, void* scratch) {
   StatisticsTile<T>(tile, outputs, scratch).run();
-}
-
-template <class S>
-std::size_t attention_scratch(Index head_dim, Index value_dim) {
-  const std::size_t many = AttendTile<S>::scratch_bytes(head_dim, value_dim);
-  const std::size_t few = DecodeTile<S>::scratch_bytes(head_dim, value_dim);
-  return many > few ? many : few;
 }
 
 [[maybe_unused]] std::size_t no_bytes(Index, Index) { return 0; }  // unused where a set extends another

@@ -55,6 +55,8 @@ struct AttentionPlan {
   double softcap;                 // 0: none
   const std::byte* alibi_slopes;  // [head], of the accumulator's type; null: none
   Index alibi_slope_stride;       // bytes
+  Input position_bias;            // for each row one for each distance, of the accumulator's type; data null: none
+  Index farthest_distance;        // distances from minus this one to this one have entries of their own
   Input sinks;                    // one for each row, of the accumulator's type; data null: none
   DType accumulator;
 

@@ -44,6 +44,10 @@ AttentionPlan make_plan(const AttentionArguments& a, AttentionOutput output, con
   if (a.lse) plan.lse = strided<std::byte>(a.lse);
   plan.lse.step = 1;
   if (options.sinks) plan.sinks = strided<const std::byte>(options.sinks);
+  if (const TensorView& bias = options.position_bias; bias) {
+    plan.position_bias = strided<const std::byte>(bias);
+    plan.farthest_distance = bias.extents[3] / 2;
+  }
 
   if (const TensorView& mask = options.attn_mask; mask) {
     plan.attn_mask = strided<const std::byte>(mask);
@@ -71,7 +75,7 @@ AttentionPlan make_plan(const AttentionArguments& a, AttentionOutput output, con
     plan.key_starts = a.ragged->cu_seqlens_k;
     plan.query.batch = plan.key_values.key.batch = plan.key_values.value.batch = 0;
     plan.out.batch = plan.lse.batch = plan.attn_mask.batch = 0;
-    plan.key_mask_batch = plan.sinks.batch = 0;
+    plan.key_mask_batch = plan.position_bias.batch = plan.sinks.batch = 0;
   }
 
   plan.is_causal = options.is_causal;

@@ -131,8 +131,10 @@ def _layers(dtype: DType, threads: int) -> Iterator[Result]:
     x, memory = _normal(rng, dtype, 2, 33, 96), _normal(rng, dtype, 2, 20, 96)
     rows = _exact(x)
     layer = MultiHeadAttention(96, 6, num_kv_heads=2, dtype=dtype, seed=6)
-    slopes, sinks = (rng.random((2, 6)) / 50).astype(np.float64 if dtype == np.float64 else np.float32)
-    for name, scores in ("plain", {}), ("scores", {"softcap": 5.0, "alibi_slopes": slopes, "sinks": sinks}):
+    slopes, sinks, *table = (rng.random((23, 6)) / 50).astype(np.float64 if dtype == np.float64 else np.float32)
+    by_distance = np.transpose(table)
+    modified = {"softcap": 5.0, "alibi_slopes": slopes, "position_bias": by_distance, "sinks": sinks}
+    for name, scores in ("plain", {}), ("scores", modified):
         options: dict[str, Any] = {"num_kv_heads": 2, **scores}
         expected = partial(reference.multi_head_attention, rows, rows, rows, _state(layer), 6, **options)
         yield Result(f"MultiHeadAttention, {name}", layer(x, num_threads=threads, **scores), expected)

@@ -4,7 +4,6 @@ import codecs
 import contextlib
 import os
 import sys
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
@@ -14,16 +13,15 @@ from typing import Any, BinaryIO, TypeAlias
 import numpy as np
 
 from .. import _core
+from .._progress import Progress
 from ..models import SentenceEncoder
-from .errors import CLEAR_LINE, UserError, complain, reason
+from .errors import UserError, complain, reason
 from .output import Array, JsonLines, Npy, Sink, is_stream, refuse_to_replace, written
 from .show_heads import MAX_DRAWN, draw_heads, print_heads
 
 Encode: TypeAlias = Callable[[Iterable[str]], Iterator[Array]]  # texts to their embeddings, some at a time
 
 MAX_COMPLAINTS = 10  # messages about lines that are not UTF-8; further lines are only counted
-PATIENCE = 0.5  # seconds before the progress bar appears
-PAUSE = 0.1  # seconds between two updates of the progress bar
 
 
 def run(
@@ -142,39 +140,6 @@ class Texts:
                     "U+FFFD stands in for what cannot be read"
                 )
             return raw.decode(errors="replace")
-
-
-class Progress:
-    """A progress bar on the terminal, which appears after PATIENCE seconds."""
-
-    def __init__(self, is_wanted: bool = True) -> None:
-        self._is_wanted = is_wanted and sys.stderr is not None and sys.stderr.isatty()
-        self._started = self._drawn = time.monotonic()
-        self._visible = False
-
-    def show(self, share: float | None, count: int) -> None:
-        """Draw that this share of the input, and `count` texts, are done. `share` is None if the size is not known."""
-        now = time.monotonic()
-        if not self._is_wanted or now - self._started < PATIENCE or now - self._drawn < PAUSE:
-            return
-        self._drawn, self._visible = now, True
-        rate = count / (now - self._started)
-        words = f"{count:,} texts, {rate:,.0f} a second"
-        if share:
-            left = round((now - self._started) * (1 - share) / share)
-            done = round(30 * share)
-            words = f"[{'#' * done}{'-' * (30 - done)}] {share:4.0%}  {words}, {left // 60}:{left % 60:02} left"
-        self._draw(words)
-
-    def clear(self) -> None:
-        """Remove the bar."""
-        if self._visible:
-            self._draw("")
-
-    def _draw(self, words: str) -> None:
-        with contextlib.suppress(OSError):  # the terminal is gone
-            sys.stderr.write(f"{CLEAR_LINE}{words}")
-            sys.stderr.flush()
 
 
 def _write(encode: Encode, source: Texts, sink: Sink, progress: Progress) -> None:

@@ -3,7 +3,7 @@
 import contextlib
 import sys
 
-CLEAR_LINE = "\r\x1b[K"  # to the start of the line, and erase to its end (ANSI)
+from .._progress import CLEAR_LINE
 
 
 class UserError(Exception):

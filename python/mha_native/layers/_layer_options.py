@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from .._messages import listed, name_of_type
-from .._options import MODEL_OPTIONS, ModelOptions, core_options
+from .._options import MODEL_OPTIONS, ModelOptions, ScoreOptions, core_options
 
 
 def checked_layer_options(
@@ -34,11 +34,18 @@ def merged_options(
 ) -> list[dict[str, Any]]:
     """For each layer of a stack of `dtype` the options of the call and its own. What both have is an error."""
     of_call = core_options(function, options)
-    scores = np.float64 if dtype == np.float64 else np.float32  # the dtype of arrays among the options
     merged = []
     for i, own in enumerate(layer_options):
         for name in own.keys() & of_call.keys():
             raise ValueError(f"{function}: {name} is given in the call and in layer_options[{i}]")
-        arrays = {name: x.astype(scores, copy=False) for name, x in own.items() if isinstance(x, np.ndarray)}
-        merged.append({**of_call, **own, **arrays})
+        merged.append({**of_call, **in_dtype_of_scores(own, dtype)})
     return merged
+
+
+def in_dtype_of_scores(options: Mapping[str, Any], dtype: np.dtype[Any]) -> ScoreOptions:
+    """`options` of a model for layers of `dtype`: their arrays have the dtype of scores."""
+    scores = np.float64 if dtype == np.float64 else np.float32
+    converted: Any = {
+        name: x.astype(scores, copy=False) if isinstance(x, np.ndarray) else x for name, x in options.items()
+    }
+    return converted  # type: ignore[no-any-return]

@@ -81,8 +81,8 @@ class Encoder(TransformerStack):
     final_norm : bool, default False
         Normalise the result of the last layer, as models with `norm_first` do.
     layer_options : sequence of dict, optional
-        Score options of each layer, for all calls: `window`, `scale`, `softcap`, `alibi_slopes`, `sinks`. They join
-        those of a call, which must not have the same ones.
+        Score options of each layer, for all calls: those from `window` to `sinks` of `scaled_dot_product_attention`.
+        They join those of a call, which must not have the same ones.
     **arguments
         `activation`, `norm_first`, `eps`, `num_kv_heads`, `head_dim`, `bias`, `dtype`, `weight_dtype`, `seed`, as for
         `EncoderLayer`, the same for all; `eps`, `bias` and `dtype` also of the final norm. Initial weights differ from

@@ -132,6 +132,7 @@ class MultiHeadAttention(LayerState):
         scale: float | None = None,
         softcap: float | None = None,
         alibi_slopes: Tensor | None = None,
+        position_bias: Tensor | None = None,
         sinks: Tensor | None = None,
         cache: KVCache | None = None,
         append: bool = True,
@@ -158,7 +159,7 @@ class MultiHeadAttention(LayerState):
             True means that the key takes part: the negation of torch's ``key_padding_mask``.
         is_causal : bool, default False
             Query i sees the keys up to i. With a cache that the call appends to, all that was there before, too.
-        query_offset, key_lengths, window, scale, softcap, alibi_slopes, sinks : optional
+        query_offset, key_lengths, window, scale, softcap, alibi_slopes, position_bias, sinks : optional
             As for `scaled_dot_product_attention`. Of a cache that the call appends to, the first two are known.
         cache : KVCache, optional
             The keys attended to are those in the cache. Those of this call, of `query` if there is no `key`, are
@@ -249,6 +250,10 @@ class MultiHeadAttention(LayerState):
         if alibi_slopes is not None:
             options["alibi_slopes"] = (
                 alibi_slopes if type(alibi_slopes) is ndarray else to_numpy(name, "alibi_slopes", alibi_slopes)
+            )
+        if position_bias is not None:
+            options["position_bias"] = (
+                position_bias if type(position_bias) is ndarray else to_numpy(name, "position_bias", position_bias)
             )
         if sinks is not None:
             options["sinks"] = sinks if type(sinks) is ndarray else to_numpy(name, "sinks", sinks)

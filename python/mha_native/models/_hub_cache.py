@@ -17,6 +17,9 @@ _WEIGHTS = (".safetensors", ".bin")  # the latter are refused with a message of 
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
+# A branch, a tag, refs/pr/1 or a commit, of which no part leads out of a folder.
+_REVISION = re.compile(r"(?!.*\.\.)\w[\w.-]*(?:/\w[\w.-]*)*", re.ASCII)
+
 # Of a repository, which may also hold the weights for other libraries.
 _FILES = ["*.json", "model*.safetensors", "*/model*.safetensors"]
 
@@ -24,16 +27,37 @@ _OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")  # which say so if they ar
 _YES = ("1", "ON", "YES", "TRUE")
 
 
-def find_directory(name: str | PathLike[str]) -> Path:
+def find_directory(
+    name: str | PathLike[str],
+    *,
+    cache_folder: str | PathLike[str] | None = None,
+    revision: str | None = None,
+    local_files_only: bool = False,
+    token: bool | str | None = None,
+) -> Path:
     """The directory `name`; else that of a model by that name in the cache, where it is downloaded to if need be.
 
     Only a str that can be the name of a model is looked up there. It is downloaded if the library huggingface_hub is
     installed and neither HF_HUB_OFFLINE nor TRANSFORMERS_OFFLINE is set; nothing else asks the network.
 
+    Parameters
+    ----------
+    name : path, or name of a model
+    cache_folder : path, optional
+        The cache; default: that of Hugging Face.
+    revision : str, optional
+        A branch, a tag or a commit of the model; default: its branch "main".
+    local_files_only : bool
+        Download nothing.
+    token : bool or str, optional
+        For the download of what may not be read by everybody, as huggingface_hub has it.
+
     Raises
     ------
     TypeError
-        If `name` is no path.
+        If `name` or `cache_folder` is no path.
+    ValueError
+        If `revision` is none.
     FileNotFoundError
         If there is no such model here, and it may not be downloaded.
     OSError
@@ -46,11 +70,16 @@ def find_directory(name: str | PathLike[str]) -> Path:
     if not isinstance(name, str) or directory.exists() or not _is_name(name):
         return directory
     repository = name if "/" in name else f"{_DEFAULT_ORGANIZATION}/{name}"
-    cache = _cache()
-    snapshot = _snapshot(cache / f"models--{repository.replace('/', '--')}")
+    cache = _cache() if cache_folder is None else Path(cache_folder)
+    if revision is not None and not (isinstance(revision, str) and _REVISION.fullmatch(revision)):
+        raise ValueError(f"revision must be a branch, a tag or a commit; got {shown(revision)}")
+    snapshot = _snapshot(cache / f"models--{repository.replace('/', '--')}", revision or "main")
     if snapshot is not None:
         return snapshot
-    where = f"{name} is no directory, and {repository} is not in the cache {cache}"
+    what = repository if revision is None else f"revision {revision} of {repository}"
+    where = f"{name} is no directory, and {what} is not in the cache {cache}"
+    if local_files_only:
+        raise FileNotFoundError(f"{where}; it is not downloaded, since local_files_only is set")
     if any(os.environ.get(variable, "").upper() in _YES for variable in _OFFLINE):
         raise FileNotFoundError(f"{where}; it is not downloaded, since HF_HUB_OFFLINE is set")
     try:
@@ -58,7 +87,9 @@ def find_directory(name: str | PathLike[str]) -> Path:
     except ImportError:
         raise FileNotFoundError(f"{where}; pip install huggingface_hub to download it") from None
     try:
-        return Path(snapshot_download(repository, cache_dir=cache, allow_patterns=_FILES))
+        given = {"revision": revision, "token": token}
+        options = {option: value for option, value in given.items() if value is not None}
+        return Path(snapshot_download(repository, cache_dir=cache, allow_patterns=_FILES, **options))
     except Exception as error:  # of the library, of its HTTP client, of the operating system
         reason = listed(str(error).splitlines()[:1]) or type(error).__name__
         raise OSError(f"{where}; it could not be downloaded: {reason}") from error
@@ -77,13 +108,13 @@ def _cache() -> Path:
     return Path(os.path.expandvars(home)).expanduser() / "hub"
 
 
-def _snapshot(folder: Path) -> Path | None:
-    """The files of the main branch of a model in the cache; None unless its weights are among them."""
+def _snapshot(folder: Path, revision: str) -> Path | None:
+    """The files of a revision of a model in the cache; None unless its weights are among them."""
     try:
-        with open(folder / "refs" / "main", "rb") as file:
+        with open(folder / "refs" / revision, "rb") as file:
             commit = file.read(64).decode("ascii").strip()
     except (OSError, ValueError):
-        return None
+        commit = revision
     if not _COMMIT.fullmatch(commit):
         return None
     snapshot = folder / "snapshots" / commit

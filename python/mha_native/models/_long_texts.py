@@ -30,7 +30,7 @@ class LongTexts:
 
     def __init__(self, library: Any, max_tokens: int) -> None:
         self._library = library
-        self._max_tokens = max_tokens
+        self.max_tokens = max_tokens
         self._applies, self._surplus, self._added_length = False, re.compile(""), 0
         if not _is_of_bert(library):
             return
@@ -47,9 +47,9 @@ class LongTexts:
 
     def beginning(self, text: str) -> str:
         """`text` itself if it is not long; else a beginning, or all of it without what has no effect on its tokens."""
-        if not self._applies or len(text) <= _LONG * self._max_tokens:
+        if not self._applies or len(text) <= _LONG * self.max_tokens:
             return text
-        length = _FIRST_TRY * self._max_tokens
+        length = _FIRST_TRY * self.max_tokens
         if not self._has_enough(text[:length]):
             text = self._surplus.sub(r"\1\2\3", text)
         while length < len(text) and not self._has_enough(text[:length]):
@@ -62,11 +62,11 @@ class LongTexts:
         parts = [encoding, *encoding.overflowing]  # which the library cuts to `max_tokens` tokens each
         words = [word for part in parts for word in part.word_ids]
         ends = [end for part in parts for _, end in part.offsets]
-        if len(words) <= self._max_tokens:
+        if len(words) <= self.max_tokens:
             return False
         last_end = len(beginning) - self._added_length
         unsure = next((word for word, end in zip(words, ends, strict=True) if end > last_end), words[-1])
-        return words.index(unsure) >= self._max_tokens
+        return words.index(unsure) >= self.max_tokens
 
 
 def _is_of_bert(library: Any) -> bool:

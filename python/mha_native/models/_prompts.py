@@ -16,12 +16,12 @@ class Prompts(NamedTuple):
     Attributes
     ----------
     by_name : dict of str to str
-    default : str
-        Where a call names none.
+    default_name : str, optional
+        Of the one where a call names none.
     """
 
     by_name: dict[str, str]
-    default: str
+    default_name: str | None
 
     def chosen(self, function: str, prompt_name: str | None, prompt: str | None) -> str:
         """The prompt of a call: itself, or by its name, or the default.
@@ -43,7 +43,7 @@ class Prompts(NamedTuple):
                 raise ValueError(f"{function}: prompt and prompt_name exclude each other; got {shown(prompt_name)}")
             return prompt
         if prompt_name is None:
-            return self.default
+            return "" if self.default_name is None else self.by_name[self.default_name]
         if prompt_name not in self.by_name:
             known = listed(list(self.by_name))
             raise ValueError(f"{function}: prompt_name must be one of the model, {known}; got {shown(prompt_name)}")
@@ -53,7 +53,7 @@ class Prompts(NamedTuple):
 class Settings(NamedTuple):
     """Of a whole model."""
 
-    prompts: Prompts = Prompts(_USUAL, "")
+    prompts: Prompts = Prompts(_USUAL, None)
     truncate_dim: int | None = None  # features of an embedding that are kept
     similarity: str = "cosine"
 
@@ -87,7 +87,7 @@ def read_settings(directory: Path) -> Settings:
     if values.get("similarity_fn_name") is not None:
         similarity = read_choice(path, values, "similarity_fn_name", None, *_SIMILARITIES)
     return Settings(
-        prompts=Prompts(by_name, "" if default is None else by_name[default]),
+        prompts=Prompts(by_name, default),
         truncate_dim=read_size(path, values, "truncate_dim") if has_width else None,
         similarity=similarity,
     )

@@ -9,6 +9,7 @@ from .. import _core
 from .._arrays import widened
 from .._dtypes import packed_state, unpacked_state
 from .._options import ScoreOptions
+from ..layers._layer_options import in_dtype_of_scores
 from ..layers._layer_weights import Parts, Sizes
 from ..layers.encoder import EncoderLayer
 from ..layers.feed_forward import FeedForward
@@ -186,7 +187,7 @@ class TextEncoder:
         self.config = config
         self._tables = tables
         self._layers = layers
-        self._options = options  # of the scores, in every layer
+        self._options = in_dtype_of_scores(options, self.dtype)  # in every layer
         self._encoder = stack_of("Encoder", layers, None)
 
 

@@ -1,23 +1,16 @@
 """tokenizer.json: from texts to tokens, by the library tokenizers."""
 
 import contextlib
-from collections.abc import Iterator, Mapping
+import copy
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from .._messages import listed, shown
+from .._messages import listed
 from ._long_texts import LongTexts
 from ._model_files import require_file
 from ._sentence_files import SentenceConfig
-
-# What tokenizer_config.json calls a property of the normalizer of BERT. tokenizer.json has it, too, and must agree,
-# since the former counts for these classes of transformers.
-_NORMALIZER = {
-    "do_lower_case": "lowercase",
-    "strip_accents": "strip_accents",
-    "tokenize_chinese_chars": "handle_chinese_chars",
-}
-_BERT_CLASSES = (None, "BertTokenizer", "BertTokenizerFast")
+from ._tokenizer_agreement import check_agreement
 
 
 def require_library() -> None:
@@ -49,13 +42,10 @@ class Tokenizer:
             num_tokens, num_special = library.get_vocab_size(), library.num_special_tokens_to_add(False)
         if num_tokens > vocab_size:
             raise ValueError(f"{path} has {num_tokens} tokens, more than vocab_size of config.json, {vocab_size}")
-        if config.max_seq_length <= num_special:
-            raise ValueError(
-                f"max_seq_length must leave room beside {num_special} special tokens; got {config.max_seq_length}"
-            )
+        _check_room(config.max_seq_length, num_special)
         if needs_first_token and num_special == 0:
             raise ValueError(f"{path} adds no first token, which the pooling asks for")
-        _check_agreement(folder, library, config.tokenizer)
+        check_agreement(folder / "tokenizer_config.json", library, config.tokenizer)
         with _library_errors(f"{path} is no valid tokenizer"):
             library.no_padding()
             library.enable_truncation(config.max_seq_length)
@@ -89,26 +79,24 @@ class Tokenizer:
         ends_special = encoding.special_tokens_mask[-1] == 1 or encoding.ids[-1] in self._special
         return len(encoding.ids) - ends_special
 
+    def cut_at(self, max_seq_length: int) -> "Tokenizer":
+        """The same tokenizer for the first `max_seq_length` tokens of a long text."""
+        _check_room(max_seq_length, self._library.num_special_tokens_to_add(False))
+        other = copy.deepcopy(self)
+        other._library.enable_truncation(max_seq_length)
+        other._long_texts.max_tokens = max_seq_length
+        return other
 
-def _check_agreement(folder: Path, library: Any, values: Mapping[str, Any]) -> None:
-    """ValueError if tokenizer_config.json says something else than tokenizer.json, or what is not computed."""
-    from tokenizers import normalizers
+    def uncut(self) -> Any:
+        """A copy of the tokenizers.Tokenizer, which cuts no text."""
+        library = copy.deepcopy(self._library)
+        library.no_truncation()
+        return library
 
-    path = folder / "tokenizer_config.json"
-    side = values.get("truncation_side", library.truncation["direction"] if library.truncation else "right")
-    if side != "right":
-        raise ValueError(f"{path}: truncation_side must be 'right'; got {shown(side)}")
-    if values.get("tokenizer_class") not in _BERT_CLASSES or not isinstance(
-        library.normalizer, normalizers.BertNormalizer
-    ):
-        return
-    for name, ours in _NORMALIZER.items():
-        expected = getattr(library.normalizer, ours)
-        if name in values and values[name] is not expected:
-            raise ValueError(
-                f"{path}: {name} must be {expected}, as the normalizer of tokenizer.json has it; "
-                f"got {shown(values[name])}"
-            )
+
+def _check_room(max_seq_length: int, num_special: int) -> None:
+    if max_seq_length <= num_special:
+        raise ValueError(f"max_seq_length must leave room beside {num_special} special tokens; got {max_seq_length}")
 
 
 @contextlib.contextmanager

@@ -106,8 +106,8 @@ def generate(
     num_threads : int, optional
         Threads for each call of the model; default: `mha_native.num_threads`.
     **options
-        Score options for each call of the model, those that do not depend on its tokens: `window`, `scale`, `softcap`,
-        `alibi_slopes`, `sinks`.
+        Score options for each call of the model, those that do not depend on its tokens: from `window` to `sinks` of
+        `scaled_dot_product_attention`.
 
     Yields
     ------

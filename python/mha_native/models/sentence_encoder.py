@@ -1,7 +1,7 @@
-"""Sentence embeddings by a pretrained model of the BERT family."""
+"""Sentence embeddings by a pretrained model: BERT, or another family of text encoders."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
+from itertools import chain, pairwise
 from os import PathLike
 from typing import Any
 
@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from .. import _core
+from .._arrays import widened
 from .._dtypes import checked_dtype
 from .._messages import in_the_name_of
 from ..layers._constructor_arguments import WeightDType, checked_size, checked_weight_dtype
@@ -20,6 +21,7 @@ from ._inputs import check_text, checked_sequences, checked_texts
 from ._modules import read_modules
 from ._prompts import Settings, read_settings
 from ._sentence_files import SentenceConfig, read_sentence_config
+from ._sentence_settings import SentenceSettings
 from ._text_encoder import TextEncoder
 from ._tokenizer import Tokenizer, require_library
 from .families import read_config
@@ -36,8 +38,8 @@ _SLAB_CHARACTERS = 1 << 17
 _BATCH_TOKENS = 2048
 
 
-class SentenceEncoder:
-    """Sentence embeddings: tokens, their vectors after the layers of a BERT, and one vector from those.
+class SentenceEncoder(SentenceSettings):
+    """Sentence embeddings: tokens, their vectors after the layers of an encoder, and one vector from those.
 
     Made by `from_pretrained`.
 
@@ -88,10 +90,11 @@ class SentenceEncoder:
         ----------
         directory : path, or name of a model
             With config.json, tokenizer.json and model.safetensors (or several such files with
-            model.safetensors.index.json) of a BERT (``model_type`` bert) with GELU or ReLU, in float32, float16 or
-            bfloat16. If there is modules.json, the files of sentence-transformers count, of old and new versions: the
-            pooling, Dense and Normalize modules, ``max_seq_length``, prompts, ``truncate_dim``. Without it embeddings
-            are the mean of their tokens, and are not scaled.
+            model.safetensors.index.json) of a model whose ``model_type`` is bert, roberta, xlm-roberta, camembert,
+            distilbert or mpnet, with GELU or ReLU, in float32, float16 or bfloat16. If there is modules.json, the files
+            of sentence-transformers count, of old and new versions: the pooling, Dense and Normalize modules,
+            ``max_seq_length``, prompts, ``truncate_dim``. Without it embeddings are the mean of their tokens, and are
+            not scaled.
 
             A str that is no directory, such as ``"BAAI/bge-small-en-v1.5"``, is looked up in the local cache of
             Hugging Face. Only what is not there is downloaded, by huggingface_hub, if that is installed and
@@ -128,7 +131,7 @@ class SentenceEncoder:
             tokenizer = Tokenizer(folder, config.vocab_size, sentences, "cls" in head.pooling.modes)
             with Checkpoint(folder, config.tensor_shapes(), config.family.prefix) as tensors:
                 model = TextEncoder(config, tensors, kind, stored)
-        return cls(model, tokenizer, Head(head), sentences, settings)
+            return cls(model, tokenizer, Head(head), sentences, settings)
 
     def encode(
         self,
@@ -286,19 +289,65 @@ class SentenceEncoder:
         normalize: bool | None,
         num_threads: int | None,
     ) -> Iterator[NDArray[np.float32]]:
+        for _, rows, cu_seqlens in self._hidden_states(what, sequences, num_threads):
+            yield self._head.embeddings(rows, cu_seqlens, prompt_tokens, features, normalize, num_threads)
+
+    def _hidden_states(
+        self, what: str, sequences: Iterable[list[int]], num_threads: int | None
+    ) -> Iterator[tuple[NDArray[np.int64], NDArray[Any], NDArray[np.int64]]]:
+        """The tokens [n] of some sequences after one another, their vectors [n, E], and where each of them begins."""
         for batch in batches(sequences, _BATCH_TOKENS):
             cu_seqlens = np.zeros(len(batch) + 1, np.int64)
             np.cumsum([len(tokens) for tokens in batch], out=cu_seqlens[1:])
             tokens = np.fromiter(chain.from_iterable(batch), np.int64, cu_seqlens[-1])
             with in_the_name_of(what):
                 rows = self._model.hidden_states(tokens, cu_seqlens, num_threads)
-            yield self._head.embeddings(rows, cu_seqlens, prompt_tokens, features, normalize, num_threads)
+            yield tokens, rows, cu_seqlens
 
     def _features(self, name: str, truncate_dim: int | None) -> int:
         """The features of embeddings of which so many are kept; by default as the files of the model say."""
         if truncate_dim is None:
             return self.embed_dim
         return min(self._head.features, checked_size(name, "truncate_dim", truncate_dim))
+
+    def encode_to_rows(
+        self,
+        texts: Iterable[str],
+        *,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        num_threads: int | None = None,
+    ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
+        """The vectors of the tokens of each text, before they are pooled.
+
+        Parameters
+        ----------
+        texts : iterable of str
+            Read as needed.
+        prompt_name, prompt, num_threads
+            As for `encode`.
+
+        Yields
+        ------
+        tokens : int64 [T]
+            Of the next text, those of the prompt and special ones included.
+        rows : float32 [T, E]
+            Their vectors, as the last layer gives them.
+        """
+        name = f"{type(self).__name__}.encode_to_rows"
+        if num_threads is not None:
+            num_threads = checked_size(name, "num_threads", num_threads)
+        before = self._settings.prompts.chosen(name, prompt_name, prompt)
+        return self._rows_of_texts(name, checked_texts(name, texts), before, num_threads)
+
+    def _rows_of_texts(
+        self, name: str, texts: Iterable[str], prompt: str, num_threads: int | None
+    ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
+        sequences = self._tokenize(name, texts, prompt)
+        for tokens, rows, cu_seqlens in self._hidden_states(f"{name}: texts", sequences, num_threads):
+            vectors = widened(rows).astype(np.float32, copy=False)
+            for first, end in pairwise(cu_seqlens):
+                yield tokens[first:end].copy(), vectors[first:end].copy()
 
     def attention_weights(self, text: str, *, num_threads: int | None = None) -> tuple[list[str], NDArray[np.float32]]:
         """What each token of a text attends to, in each layer and head.
@@ -335,47 +384,6 @@ class SentenceEncoder:
         """
         kind = checked_dtype("SentenceEncoder.astype", dtype)
         return type(self)(self._model.astype(kind), self._tokenizer, self._head, self._config, self._settings)
-
-    @property
-    def embed_dim(self) -> int:
-        """E, the features of an embedding, unless a call has another `truncate_dim`."""
-        kept = self._settings.truncate_dim
-        return self._head.features if kept is None else min(kept, self._head.features)
-
-    @property
-    def max_seq_length(self) -> int:
-        """The most tokens of a text that count, its special tokens included."""
-        return self._config.max_seq_length
-
-    @property
-    def prompts(self) -> dict[str, str]:
-        """What the model puts before a text, by the names that `encode` takes."""
-        return dict(self._settings.prompts.by_name)
-
-    @property
-    def similarity_fn_name(self) -> str:
-        """What compares embeddings of this model: "cosine", "dot", "euclidean" or "manhattan"."""
-        return self._settings.similarity
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """What the model is computed in."""
-        return self._model.dtype
-
-    @property
-    def weight_dtype(self) -> str:
-        """What the weights of the layers are stored as."""
-        return self._model.weight_dtype
-
-    @property
-    def num_layers(self) -> int:
-        """Layers of the encoder."""
-        return self._model.config.num_layers
-
-    @property
-    def num_heads(self) -> int:
-        """H, the heads of each layer."""
-        return self._model.config.num_heads
 
     def __repr__(self) -> str:
         config = self._model.config

@@ -98,7 +98,7 @@ def attention_weights(
 ) -> Array:
     """``softmax(scale * query @ key.T + masks)``, or what it was at an earlier `stage`: [B, H, Tq, Tk].
 
-    `options` are `scale`, `softcap`, `alibi_slopes` and the arguments of `visible_keys`.
+    `options` are `scale`, `softcap`, both biases of positions and the arguments of `visible_keys`.
     """
     if stage == "weights":
         result = _softmax_of_scores(query, key, attn_mask, sinks=sinks, **options)[0]
@@ -217,6 +217,7 @@ def _admit_added_keys(
     softcap: float | None = None,
     sinks: ArrayLike | None = None,
     alibi_slopes: ArrayLike | None = None,
+    position_bias: ArrayLike | None = None,
     **masks: Any,
 ) -> tuple[Array, dict[str, Any]]:
     """All masks and biases of scores of `shape` as one to add, 0 for `count` more keys; and the other options."""
@@ -225,6 +226,8 @@ def _admit_added_keys(
     if alibi_slopes is not None:
         position, j = _positions(shape, masks.get("query_offset", 0))
         bias = bias - _for_each_head(alibi_slopes) * np.abs(position - j)
+    if position_bias is not None:
+        bias = bias + _by_distance(position_bias, shape, masks.get("query_offset", 0))
     mask = np.where(visible_keys(shape, **masks), bias, -np.inf)
     return np.pad(mask, [(0, 0), (0, 0), (0, 0), (0, count)]), {"scale": scale, "softcap": softcap, "sinks": sinks}
 
@@ -238,6 +241,7 @@ def _scores(
     scale: float | None = None,
     softcap: float | None = None,
     alibi_slopes: ArrayLike | None = None,
+    position_bias: ArrayLike | None = None,
     query_offset: ArrayLike = 0,
     key_lengths: ArrayLike | None = None,
     **masks: Any,
@@ -258,6 +262,8 @@ def _scores(
         if alibi_slopes is not None:
             position, j = _positions(scores.shape, query_offset)
             scores = scores - _for_each_head(alibi_slopes) * np.abs(position - j)
+        if position_bias is not None:
+            scores = scores + _by_distance(position_bias, scores.shape, query_offset)
         visible = visible_keys(scores.shape, query_offset=query_offset, key_lengths=key_lengths, **masks)
         if attn_mask is not None:
             attn_mask = np.asarray(attn_mask)
@@ -296,6 +302,17 @@ def _positions(shape: tuple[int, ...], query_offset: ArrayLike) -> tuple[NDArray
             raise ValueError(f"query_offset must lie in [-2^62, 2^62]; got {offset}")
     offsets = offsets.astype(np.int64, casting="same_kind")
     return offsets + np.arange(shape[2])[:, None], np.arange(shape[3])
+
+
+def _by_distance(position_bias: ArrayLike, shape: tuple[int, ...], query_offset: ArrayLike) -> Array:
+    """The entry of each query and key: [H, 2 R + 1] -> [B | 1, H, Tq, Tk], for scores of `shape` [B, H, Tq, Tk]."""
+    table = np.asarray(position_bias, np.float64)
+    if table.ndim != 2 or table.shape[0] != shape[1] or table.shape[1] % 2 == 0:
+        raise ValueError(f"position_bias must be [H, 2 R + 1] = [{shape[1]}, an odd number]; got {list(table.shape)}")
+    farthest = table.shape[1] // 2
+    position, j = _positions(shape, query_offset)
+    columns = np.clip(j - position, -farthest, farthest)[:, 0] + farthest  # [B | 1, Tq, Tk]
+    return np.moveaxis(table[:, columns], 0, 1)
 
 
 def _for_each_head(numbers: ArrayLike) -> Array:

@@ -122,7 +122,13 @@ def test_a_scale_that_scores_cannot_have(scale: float) -> None:
     assert np.isfinite(mha_native.scaled_dot_product_attention(**in_double, scale=scale)).all()
 
 
-OPTIONAL_SHAPES = {"attn_mask": (5, 7), "alibi_slopes": (4,), "sinks": (4,), "out": (2, 4, 5, 6)}
+OPTIONAL_SHAPES = {
+    "attn_mask": (5, 7),
+    "alibi_slopes": (4,),
+    "position_bias": (4, 5),
+    "sinks": (4,),
+    "out": (2, 4, 5, 6),
+}
 
 
 @pytest.mark.parametrize("argument", ["query", "key", "value", *OPTIONAL_SHAPES])
@@ -222,6 +228,22 @@ def test_wrong_values(argument: str, value: object, kind: type[Exception]) -> No
         with pytest.raises(kind) as error:
             mha_native.attention_weights(**arguments, **{argument: value})
         _message(error, "attention_weights", argument)
+
+
+@pytest.mark.parametrize("function", ["scaled_dot_product_attention", "attention_weights"])
+@pytest.mark.parametrize(
+    "shape", [(), (5,), (0, 5), (1, 5), (2, 5), (5, 5), (4, 0), (4, 2), (4, 4), (1, 4, 5)], ids=str
+)
+def test_an_odd_number_of_biases_for_each_query_head(function: str, shape: tuple[int, ...]) -> None:
+    arguments = _good() | {"position_bias": np.ones(shape, F32)}
+    if function == "attention_weights":
+        del arguments["value"]
+    with pytest.raises(ValueError, match=r"\bposition_bias must") as error:
+        getattr(mha_native, function)(**arguments)
+    message = _message(error, function, "position_bias")
+    assert f"position_bias {list(shape)}" in message
+    if len(shape) == 2:
+        assert "position_bias must be [H, 2 R + 1] = [4, an odd number]; got" in message
 
 
 @pytest.mark.parametrize("argument", ["alibi_slopes", "sinks"])

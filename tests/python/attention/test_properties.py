@@ -131,6 +131,8 @@ def test_threads_change_no_bit(data: st.DataObject, call: Any, isa: str, threads
     query, key, value = (np.tile(x, (1, 8, 1, 1)) for x in (query, key, value))
     options.pop("attn_mask", None)
     options |= {name: np.tile(options[name], 8) for name in ("alibi_slopes", "sinks") if name in options}
+    if "position_bias" in options:
+        options["position_bias"] = np.tile(options["position_bias"], (8, 1))
     with mha_native.use_isa(isa):
         one = scaled_dot_product_attention(query, key, value, num_threads=1, **options)
         assert_same_bits(scaled_dot_product_attention(query, key, value, num_threads=threads, **options), one)

@@ -1,4 +1,4 @@
-"""softcap, alibi_slopes and sinks: what the list of cases does not show. Their cases are in `cases.py`."""
+"""softcap, alibi_slopes, position_bias, sinks: what the list of cases does not show. Their cases are in `cases.py`."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ PLAIN = Case("score-options", "", B=2, H=4, Hk=2, Tq=40, Tk=150, D=24, Dv=9, que
 OPTIONS = {
     "softcap": {"softcap": 2.0},
     "alibi": {"alibi": True},
+    "position bias": {"position_bias": 25},
     "sinks": {"sinks": True},
-    "all": {"softcap": 2.0, "alibi": True, "sinks": True},
+    "all": {"softcap": 2.0, "alibi": True, "position_bias": 25, "sinks": True},
 }
 each_option = pytest.mark.parametrize("option", OPTIONS)
 
@@ -78,7 +79,7 @@ def test_scores_of_any_size_under_softcap(softcap: float, query_scale: float, is
 
 
 def test_softcap_comes_before_what_is_added(isa: str, dtype: Any) -> None:
-    call = _make("softcap", dtype, mask="finite HQK", alibi=True)
+    call = _make("softcap", dtype, mask="finite HQK", alibi=True, position_bias=9)
     call.options["attn_mask"] *= 20
     _, lse, _ = _check(call, "bias beyond the cap")
     assert np.abs(lse).max() > 10
@@ -125,7 +126,7 @@ def test_softcap_makes_infinite_scores_finite(option: str, where: str, isa: str,
     assert np.isfinite(lse).all()
 
 
-@pytest.mark.parametrize("option", ["alibi", "sinks"])
+@pytest.mark.parametrize("option", ["alibi", "position bias", "sinks"])
 def test_an_infinite_key(option: str, isa: str, dtype: Any) -> None:
     call = _make(option, dtype)
     call.key[0, 0, 17, 0] = np.inf
@@ -265,6 +266,39 @@ def test_alibi_far_from_the_keys(isa: str, dtype: Any) -> None:
         _check(call, f"offset {offset}")
 
 
+@pytest.mark.wide
+@pytest.mark.parametrize("offset", [0, 75, np.array([3, -200]), -(2**62), 2**62 - 200], ids=str)
+@pytest.mark.parametrize("farthest", [0, 25, 1000])
+def test_position_bias_is_a_bias_of_clamped_distances(farthest: int, offset: Any, isa: str, dtype: Any) -> None:
+    call = _make("position bias", dtype, query_offset=0, position_bias=farthest)
+    call.options["query_offset"] = offset
+    table = call.options["position_bias"]
+    table[...] = table.astype(dtype)
+    position = np.reshape(offset, (-1, 1, 1)) + np.arange(40)[:, None]
+    distance = np.clip(np.arange(150) - position, -farthest, farthest)
+    bias = np.moveaxis(table[:, distance + farthest], 0, 1).astype(dtype)  # [B | 1, H, Tq, Tk]
+    out, lse = scaled_dot_product_attention(*call.arrays, return_lse=True, **call.options)
+    same = scaled_dot_product_attention(*call.arrays, bias, return_lse=True)
+    assert_same_bits(out, same[0])
+    assert_same_bits(lse, same[1])
+    assert_same_bits(
+        attention_weights(*call.arrays[:2], **call.options), attention_weights(*call.arrays[:2], attn_mask=bias)
+    )
+    row = call.query[:, :, 7:8], *call.arrays[1:]  # goes to the kernel for few rows
+    alone = scaled_dot_product_attention(*row, position_bias=table, query_offset=offset + 7)
+    assert_same_bits(alone, out[:, :, 7:8])
+
+
+def test_a_position_bias_of_minus_infinity_is_no_mask(isa: str, dtype: Any) -> None:
+    # The key takes no weight, but it is visible, as one with a score of minus infinity is: only masks hide NaN.
+    call = _make("position bias", dtype, position_bias=3)
+    call.options["position_bias"][:, :2] = -np.inf
+    _, _, weights = _check(call, "minus infinity")
+    assert (weights[:, :, 0, :59] == 0).all()
+    call.value[:, :, 0] = np.nan
+    assert np.isnan(scaled_dot_product_attention(*call.arrays, **call.options)).all()
+
+
 @each_option
 def test_nothing_to_compute(option: str, dtype: Any) -> None:
     for axis in ("B", "Tq"):
@@ -273,7 +307,8 @@ def test_nothing_to_compute(option: str, dtype: Any) -> None:
         assert out.size == lse.size == 0
     call = _make(option, dtype, H=0, Hk=0) if option == "softcap" else _make("softcap", dtype, H=0, Hk=0)
     empty = np.zeros(0, accumulator_of(dtype))
-    assert scaled_dot_product_attention(*call.arrays, alibi_slopes=empty, sinks=empty, **call.options).size == 0
+    options = {"alibi_slopes": empty, "position_bias": np.zeros((0, 5), empty.dtype), "sinks": empty}
+    assert scaled_dot_product_attention(*call.arrays, **options, **call.options).size == 0
 
 
 @each_option
@@ -289,15 +324,15 @@ def test_missing_leading_axes(rank: int, option: str, isa: str, dtype: Any) -> N
     assert_same_bits(exact, reference.scaled_dot_product_attention(*call.arrays, **call.options).reshape(out.shape))
 
 
-@pytest.mark.parametrize("option", ["alibi_slopes", "sinks"])
-def test_the_dtype_is_that_of_lse(option: str, dtype: Any) -> None:
+@pytest.mark.parametrize(("option", "shape"), [("alibi_slopes", 4), ("position_bias", (4, 7)), ("sinks", 4)])
+def test_the_dtype_is_that_of_lse(option: str, shape: Any, dtype: Any) -> None:
     call = _make("softcap", dtype)
     name = np.dtype(accumulator_of(dtype)).name
     other = np.float64 if name == "float32" else np.float32
     with pytest.raises(
         TypeError, match=rf"{option} must be of the dtype of lse, {name}; got .*{option} {np.dtype(other)}"
     ):
-        scaled_dot_product_attention(*call.arrays, **{option: np.ones(4, other)})
+        scaled_dot_product_attention(*call.arrays, **{option: np.ones(shape, other)})
 
 
 class _Foreign:
@@ -320,19 +355,18 @@ def test_options_of_another_library(dtype: Any) -> None:
     call = _make("all", dtype)
     expected = scaled_dot_product_attention(*call.arrays, **call.options)
     expected_weights = attention_weights(*call.arrays[:2], **call.options)
-    for name in ("alibi_slopes", "sinks"):
+    for name in ("alibi_slopes", "position_bias", "sinks"):
         call.options[name] = _Foreign(call.options[name])
     assert_same_bits(scaled_dot_product_attention(*call.arrays, **call.options), expected)
     assert_same_bits(attention_weights(*call.arrays[:2], **call.options), expected_weights)
 
 
 @pytest.mark.wide
-@pytest.mark.parametrize("option", ["alibi_slopes", "sinks"])
+@pytest.mark.parametrize("option", ["alibi_slopes", "position_bias", "sinks"])
 def test_out_over_an_option(option: str, dtype: Any) -> None:
     call = _make("softcap", dtype)
     memory = np.ones(2 * 4 * 40 * 9, dtype)
+    numbers = memory[7:35].reshape(4, 7) if option == "position_bias" else memory[7:11]
     with pytest.raises(ValueError, match=f"out must not overlap {option}"):
-        scaled_dot_product_attention(
-            *call.arrays, out=memory.reshape(2, 4, 40, 9), **{option: memory[7:11]}, **call.options
-        )
+        scaled_dot_product_attention(*call.arrays, out=memory.reshape(2, 4, 40, 9), **{option: numbers}, **call.options)
     assert (memory == 1).all()

@@ -31,6 +31,7 @@ EVERYTHING = Case(
     window=(50, 3),
     softcap=2.0,
     alibi=True,
+    position_bias=35,
     sinks=True,
 )
 each_stage = pytest.mark.parametrize("stage", STAGES)
@@ -80,6 +81,13 @@ def test_each_step_is_rounded(isa: str, dtype: Any) -> None:
     assert_same_bits(attention_weights(query, key, stage="masked", scale=0.3, alibi_slopes=slopes), with_alibi)
     every = attention_weights(query, key, mask, stage="masked", scale=0.3, alibi_slopes=slopes)
     assert_same_bits(every, with_alibi + mask)
+    table = rng.standard_normal((4, 41)).astype(dtype)
+    of_distance = table[:, np.clip(np.arange(70) - np.arange(70)[:, None], -20, 20) + 20]
+    by_distance = attention_weights(query, key, stage="masked", scale=0.3, position_bias=table)
+    assert_same_bits(by_distance, scaled + of_distance)
+    options = {"alibi_slopes": slopes, "position_bias": table}
+    every = attention_weights(query, key, mask, stage="masked", scale=0.3, **options)
+    assert_same_bits(every, with_alibi + of_distance + mask)
 
 
 @each_stage

@@ -87,6 +87,22 @@ def test_strided_numbers_of_each_head(option: str, isa: str, dtype: Any) -> None
 
 
 @every_layout
+def test_strided_position_bias(layout: Any, isa: str, dtype: Any) -> None:
+    call = make_call(CALL, dtype)
+    table = np.random.default_rng(5).standard_normal((4, 31)).astype(accumulator_of(dtype))
+    view = layout((1, 1, *table.shape), table.dtype)[0, 0]
+    view[...] = table
+    for tokens in (call.query, call.query[:, :, :1]):  # the latter goes to the kernel for few rows
+        options = {name: x for name, x in call.options.items() if name != "attn_mask"}
+        given, expected = (attention_weights(tokens, call.key, position_bias=x, **options) for x in (view, table))
+        assert_same_bits(given, expected)
+        given, expected = (
+            scaled_dot_product_attention(tokens, *call.arrays[1:], position_bias=x, **options) for x in (view, table)
+        )
+        assert_same_bits(given, expected)
+
+
+@every_layout
 @pytest.mark.parametrize("which", ["query", "key", "value", "attn_mask", "all"])
 def test_strided_inputs(which: str, layout: Any, isa: str, dtype: Any) -> None:
     call = make_call(CALL, dtype)

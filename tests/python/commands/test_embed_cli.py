@@ -18,6 +18,7 @@ import tiny_bert
 from command_line import assert_refused, run
 from tolerance import assert_same_bits
 
+from mha_native import _progress
 from mha_native.__main__ import main
 from mha_native.commands import embed
 from mha_native.models import SentenceEncoder, sentence_encoder
@@ -295,8 +296,8 @@ def test_a_progress_bar_on_a_terminal(
 ) -> None:
     monkeypatch.setattr(sentence_encoder, "_BATCH_TOKENS", 40)
     monkeypatch.setattr(sentence_encoder, "_SLAB_TEXTS", 10)
-    monkeypatch.setattr(embed, "PATIENCE", 0)
-    monkeypatch.setattr(embed, "PAUSE", 0)
+    monkeypatch.setattr(_progress, "PATIENCE", 0)
+    monkeypatch.setattr(_progress, "PAUSE", 0)
     if not known:
         monkeypatch.setattr(embed, "_size_of", lambda file: None)
     terminal = _Terminal()
@@ -306,7 +307,7 @@ def test_a_progress_bar_on_a_terminal(
     assert (
         run(capsys, "embed", "--model", directory, "--file", str(path), "--output", str(tmp_path / "out.npy"))[0] == 0
     )
-    pictures = terminal.getvalue().split(embed.CLEAR_LINE)
+    pictures = terminal.getvalue().split(_progress.CLEAR_LINE)
     assert pictures[-1] == ""  # the line is free at the end
     assert any("line 51: not UTF-8" in picture and picture.endswith("\n") for picture in pictures)
     bars = [picture for picture in pictures if "texts" in picture]
@@ -325,15 +326,15 @@ def test_a_progress_bar_on_a_terminal(
 def test_no_progress_bar_elsewhere(
     directory: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(embed, "PATIENCE", 0)
-    monkeypatch.setattr(embed, "PAUSE", 0)
+    monkeypatch.setattr(_progress, "PATIENCE", 0)
+    monkeypatch.setattr(_progress, "PAUSE", 0)
     monkeypatch.setattr(sentence_encoder, "_BATCH_TOKENS", 10)
     assert run(capsys, "embed", "--model", directory, *LINES)[::2] == (0, "")
 
 
 def test_no_progress_bar_among_what_is_printed(directory: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(embed, "PATIENCE", 0)
-    monkeypatch.setattr(embed, "PAUSE", 0)
+    monkeypatch.setattr(_progress, "PATIENCE", 0)
+    monkeypatch.setattr(_progress, "PAUSE", 0)
     monkeypatch.setattr(sentence_encoder, "_BATCH_TOKENS", 10)
     screen = _Terminal()
     monkeypatch.setattr(sys, "stdout", screen)

@@ -123,7 +123,7 @@ def varlen(rng: Generator, dtype: Any, threads: int) -> None:
 
 def merging(rng: Generator, dtype: Any, threads: int) -> None:
     call = equivalent_calls.random_call(4 * int(rng.integers(2**29)) + 1, dtype).with_options(
-        key_lengths=None, attn_mask=None, alibi_slopes=None, window=None, sinks=None
+        key_lengths=None, attn_mask=None, alibi_slopes=None, position_bias=None, window=None, sinks=None
     )
     # Infinity is NaN behind a weight that is 0 in float64; the oracle has wider numbers.
     call = call.changed(value=np.where(np.isfinite(call.value), call.value, call.value.dtype.type(1)))
@@ -171,6 +171,7 @@ def options_of_layer(rng: Generator, dtype: Any, heads: int, sizes: tuple[int, i
         "scale": float(rng.choice([0.2, 0.7])),
         "softcap": 2.5,
         "alibi_slopes": rng.random(heads).astype(accumulator_of(dtype)),
+        "position_bias": rng.standard_normal((heads, 2 * int(rng.integers(90)) + 1)).astype(accumulator_of(dtype)),
         "sinks": rng.standard_normal(heads).astype(accumulator_of(dtype)),
         "attn_mask": bias if rng.random() < 0.5 else rng.random((batch, 1, queries, keys)) < 0.7,
         "key_mask": rng.random((batch, keys)) < 0.7,

@@ -76,6 +76,7 @@ def test_every_option_may_be_a_tensor(arrays: list[Array]) -> None:
     query, key, value = (x.astype(np.float32) for x in arrays)
     given = {"attn_mask": _array(9, 13, dtype=np.float32)}
     given |= {name: np.abs(_array(4, dtype=np.float32)) for name in ("alibi_slopes", "sinks")}
+    given["position_bias"] = _array(4, 11, dtype=np.float32)
     tensors = {name: Tensor(_bits(x), FLOAT) for name, x in given.items()}
     unchanged = dict(tensors)
     assert_same_bits(

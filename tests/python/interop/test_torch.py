@@ -327,7 +327,7 @@ def _negated(x: Any) -> Any:
 
 
 ATTENTION_TENSORS = {"query": (2, 4, 10, 8), "key": (2, 4, 12, 8), "value": (2, 4, 12, 8), "attn_mask": (10, 12)}
-ATTENTION_TENSORS |= {"alibi_slopes": (4,), "sinks": (4,), "out": (2, 4, 10, 8)}
+ATTENTION_TENSORS |= {"alibi_slopes": (4,), "position_bias": (4, 5), "sinks": (4,), "out": (2, 4, 10, 8)}
 
 
 def _attention_tensors() -> dict[str, Any]:

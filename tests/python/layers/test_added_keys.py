@@ -65,6 +65,7 @@ def _masks(which: str, layer: MultiHeadAttention, batch: int, queries: int, keys
             "scale": 0.7,
             "softcap": 2.5,
             "alibi_slopes": rng.random(layer.num_heads).astype(accumulator_of(layer.dtype)),
+            "position_bias": rng.standard_normal((layer.num_heads, 13)).astype(accumulator_of(layer.dtype)),
             "sinks": rng.standard_normal(layer.num_heads).astype(accumulator_of(layer.dtype)),
         },
     }[which]

@@ -21,11 +21,12 @@ every_stack = pytest.mark.parametrize("name", STACKS)
 
 def _options(dtype: Any) -> list[dict[str, Any]]:
     slopes, sinks = np.array([0.5, 0.25, 0, -1]), np.array([1, 0, -np.inf, 2])
+    table = np.random.default_rng(2).integers(-16, 17, (4, 9)) / 8  # exact in float32
     scores = accumulator_of(np.dtype(dtype))
     return [
         {"window": (2, 1), "sinks": sinks.astype(scores)},
         {},
-        {"softcap": 0.5, "scale": 0.3, "alibi_slopes": slopes.astype(scores)},
+        {"softcap": 0.5, "scale": 0.3, "alibi_slopes": slopes.astype(scores), "position_bias": table.astype(scores)},
     ]
 
 

@@ -55,6 +55,7 @@ def _masks(which: str, model: Decoder, batch: int, length: int, memory_length: i
                 "scale": 0.7,
                 "softcap": 2.5,
                 "alibi_slopes": rng.random(heads).astype(accumulator_of(model.dtype)),
+                "position_bias": rng.standard_normal((heads, 13)).astype(accumulator_of(model.dtype)),
                 "sinks": rng.standard_normal(heads).astype(accumulator_of(model.dtype)),
             },
             {},

@@ -39,6 +39,7 @@ def _masks(which: str, model: Encoder, batch: int, length: int) -> dict[str, Any
             "scale": 0.7,
             "softcap": 2.5,
             "alibi_slopes": rng.random(heads).astype(accumulator_of(model.dtype)),
+            "position_bias": rng.standard_normal((heads, 13)).astype(accumulator_of(model.dtype)),
             "sinks": rng.standard_normal(heads).astype(accumulator_of(model.dtype)),
         },
     }[which]

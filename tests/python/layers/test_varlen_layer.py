@@ -41,6 +41,7 @@ def test_a_sequence_by_itself(name: str, masked: bool, isa: str, dtype: Any, rng
             "window": (30, 5),
             "softcap": 3.0,
             "alibi_slopes": rng.random(layer.num_heads).astype(accumulator_of(dtype)),
+            "position_bias": rng.standard_normal((layer.num_heads, 13)).astype(accumulator_of(dtype)),
             "sinks": rng.standard_normal(layer.num_heads).astype(accumulator_of(dtype)),
         }
         offsets = rng.integers(-5, 40, size)

@@ -175,6 +175,8 @@ OF_A_FAMILY = [
     *[(name, "max_position_embeddings", 2) for name in WITH_PADDING],
     *[(name, "layer_norm_eps", 0.0) for name in FAMILIES if name != "distilbert"],
     *[(name, "hidden_act", "swish") for name in FAMILIES if name != "distilbert"],
+    *[("mpnet", "relative_attention_num_buckets", value) for value in (16, 64, 0, None, "32", 32.0)],
+    *[("mpnet", "pad_token_id", value) for value in (0, 2)],
     ("distilbert", "activation", "swish"),
     ("distilbert", "dim", 25),
     ("distilbert", "n_heads", 0),
@@ -208,7 +210,7 @@ def test_what_can_be_left_out_of_a_config(model_type: str, tmp_path: Path) -> No
     whole = SentenceEncoder.from_pretrained(tiny_families.write(tmp_path / "whole", model_type, **defaults))
     directory = tiny_families.write(tmp_path / "short", model_type, **defaults)
     values = tiny_families.config(model_type, **defaults)
-    for name in (*defaults, "pad_token_id", "activation"):
+    for name in (*defaults, "pad_token_id", "activation", "relative_attention_num_buckets"):
         values.pop(name, None)
     (directory / "config.json").write_text(json.dumps(values), encoding="utf-8")
     assert_same_bits(SentenceEncoder.from_pretrained(directory).encode(TEXTS), whole.encode(TEXTS))

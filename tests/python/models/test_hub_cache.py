@@ -98,8 +98,8 @@ class _Library(types.ModuleType):
         self.calls: list[dict[str, Any]] = []
         self.error = error
 
-    def snapshot_download(self, repository: str, *, cache_dir: Path, allow_patterns: list[str]) -> str:
-        self.calls.append({"repository": repository, "allow_patterns": allow_patterns})
+    def snapshot_download(self, repository: str, *, cache_dir: Path, allow_patterns: list[str], **options: str) -> str:
+        self.calls.append({"repository": repository, "allow_patterns": allow_patterns, **options})
         if self.error is not None:
             raise self.error
         return str(_fill(Path(cache_dir), repository))
@@ -188,3 +188,27 @@ class _Broken:
 def test_what_is_no_path(directory: Any) -> None:
     with pytest.raises(TypeError, match=r"^SentenceEncoder\.from_pretrained: directory must be a path; got "):
         SentenceEncoder.from_pretrained(directory)
+
+
+def test_a_revision(library: _Library, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "cache"))
+    snapshot = _fill(tmp_path / "other")
+    commit = snapshot.name
+    (snapshot.parents[1] / "refs" / "v1.0").write_text(commit)
+    for revision in (None, "main", "v1.0", commit):
+        assert find_directory("org/tiny", revision=revision, cache_folder=tmp_path / "other") == snapshot
+    assert library.calls == []
+    for revision in ("../main", "refs/../main", "/main", "", "v1.0/", 3):
+        with pytest.raises(ValueError, match="revision must be a branch, a tag or a commit"):
+            find_directory("org/tiny", revision=revision)  # type: ignore[arg-type]
+
+
+def test_a_download_of_a_revision(library: _Library, tmp_path: Path) -> None:
+    cache: dict[str, Any] = {"cache_folder": tmp_path / "other", "revision": "v1.0"}
+    with pytest.raises(
+        FileNotFoundError, match=r"revision v1.0 of org/tiny is not in the cache .* local_files_only is set"
+    ):
+        find_directory("org/tiny", local_files_only=True, **cache)
+    assert library.calls == []
+    assert find_directory("org/tiny", token="secret", **cache).parents[2] == tmp_path / "other"
+    assert (library.calls[0]["revision"], library.calls[0]["token"]) == ("v1.0", "secret")

@@ -17,6 +17,8 @@ from mha_native import reference
 
 Array = np.ndarray[Any, Any]
 
+BIAS_OF_BUCKETS = "encoder.relative_attention_bias.weight"
+
 _erf = np.frompyfunc(math.erf, 1, 1)
 
 
@@ -84,13 +86,14 @@ def _run(
 ) -> tuple[Array, list[Array]]:
     x, weights = embed(tensors, config, tokens, **where), []
     length, heads = len(tokens), config["num_attention_heads"]
+    bias = _by_distance(tensors[BIAS_OF_BUCKETS], length) if BIAS_OF_BUCKETS in tensors else None
     for i in range(config["num_hidden_layers"]):
         layer = f"encoder.layer.{i}"
         q, k, v = (
             linear(x, tensors, f"{layer}.attention.self.{name}").reshape(length, heads, -1).swapaxes(0, 1)
             for name in ("query", "key", "value")
         )
-        weights.append(reference.attention_weights(q, k))
+        weights.append(reference.attention_weights(q, k, bias))
         attended = (weights[-1] @ v).swapaxes(0, 1).reshape(length, -1)
         y = x + linear(attended, tensors, f"{layer}.attention.output.dense")
         y = layer_norm(y, tensors, f"{layer}.attention.output.LayerNorm", config)
@@ -98,6 +101,17 @@ def _run(
         y = y + linear(inner, tensors, f"{layer}.output.dense")
         x = layer_norm(y, tensors, f"{layer}.output.LayerNorm", config)
     return x, weights
+
+
+# Of MPNet: where each of the 16 buckets of distances in one direction begins.
+_BUCKETS = [0, 1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 23, 32, 46, 64, 91]
+
+
+def _by_distance(table: Array, length: int) -> Array:
+    """The bias of each query and key, [H, T, T]: [32, H] has those of keys before a query, then of keys after it."""
+    distance = np.arange(length) - np.arange(length)[:, None]
+    bucket = np.searchsorted(_BUCKETS, abs(distance), "right") - 1 + 16 * (distance > 0)
+    return np.moveaxis(table[bucket], -1, 0)
 
 
 ACTIVATIONS = {

@@ -42,6 +42,7 @@ class Case:
     scale: float | None = None
     softcap: float | None = None
     alibi: bool = False
+    position_bias: int | None = None  # the farthest distance with an entry of its own, R
     sinks: bool = False
     data: str = "normal"
 
@@ -99,6 +100,9 @@ def make_call(case: Case, dtype: Any) -> Call:
         options["softcap"] = case.softcap
     if case.alibi:
         options["alibi_slopes"] = (0.5 ** (8 * np.arange(1, case.H + 1) / case.H)).astype(accumulator_of(dtype))
+    if case.position_bias is not None:
+        table = 2 * rng.standard_normal((case.H, 2 * case.position_bias + 1))
+        options["position_bias"] = table.astype(accumulator_of(dtype))
     if case.sinks:
         sinks = 2 * rng.standard_normal(case.H) + np.log(max(case.keys, 1))
         options["sinks"] = sinks.astype(accumulator_of(dtype))
@@ -288,8 +292,9 @@ def _score_options() -> list[Case]:
     options: list[tuple[str, dict[str, Any]]] = [
         ("softcap", {"softcap": 2.0}),
         ("alibi", {"alibi": True}),
+        ("position-bias", {"position_bias": 24}),
         ("sinks", {"sinks": True}),
-        ("modified", {"softcap": 2.5, "alibi": True, "sinks": True}),
+        ("modified", {"softcap": 2.5, "alibi": True, "position_bias": 40, "sinks": True}),
     ]
     for name, option in options:
         rows += [
@@ -348,6 +353,10 @@ def _score_options() -> list[Case]:
         Case("softcap-small-scores", "no digit of a small score is lost", Tq=20, Tk=70, scale=1e-4, softcap=50.0),
         Case("softcap-peaked-50", "scores on both sides of the bend", Tq=40, Tk=200, data="peaked", softcap=50.0),
         Case("alibi-far", "a row far from all keys", Tq=20, Tk=130, alibi=True, query_offset=100_000),
+        Case("position-bias-far", "a row far from all keys", Tq=20, Tk=130, position_bias=5, query_offset=100_000),
+        Case("position-bias-one", "a constant for each head", H=3, Tq=20, Tk=130, position_bias=0, softcap=2.0),
+        Case("position-bias-long", "no distance is beyond the table", Tq=70, Tk=300, position_bias=400),
+        Case("position-bias-heads", "more heads than rows of a tile", H=80, Hk=1, Tq=5, Tk=150, position_bias=30),
         Case("alibi-many-heads", "slopes from 1/2 to 1/256", H=16, Tq=20, Tk=300, is_causal=True, alibi=True),
     ]
 
@@ -364,7 +373,8 @@ _HALF_CASES = """
     window-offsets window-decode
     boolean-QK boolean-B11K boolean-group boolean-everything additive-QK additive-B11K additive-group
     additive-everything finite-HQK finite-group finite-everything
-    softcap-plain alibi-plain sinks-plain modified-plain softcap-one-row alibi-one-row sinks-one-row modified-one-row
+    softcap-plain alibi-plain position-bias-plain sinks-plain modified-plain softcap-one-row alibi-one-row
+    position-bias-one-row position-bias-group sinks-one-row modified-one-row
     modified-group modified-offsets modified-boolean-K modified-everything-boolean modified-everything-additive
     modified-huge-scores modified-rising alibi-far softcap-50
 """

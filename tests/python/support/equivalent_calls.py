@@ -63,7 +63,7 @@ class Call:
             options["key_lengths"] = options["key_lengths"][batch]
         if "attn_mask" in options:
             options["attn_mask"] = options["attn_mask"][batch][:, heads, queries]
-        for name in ("alibi_slopes", "sinks"):
+        for name in ("alibi_slopes", "position_bias", "sinks"):
             if name in options:
                 options[name] = options[name][heads]
         return self.changed(
@@ -124,6 +124,9 @@ def random_call(seed: int, dtype: Any) -> Call:
         mask[rng.random(mask.shape) < rng.choice([0.05, 0.3, 0.995])] = -np.inf
         full = (batch, heads, queries, keys)
         options["attn_mask"] = np.broadcast_to(mask > -np.inf if chance(0.6) else mask, full)
+    if chance():
+        farthest = int(rng.choice([0, 1, 7, 40, 128, 600]))
+        options["position_bias"] = rng.standard_normal((heads, 2 * farthest + 1)).astype(accumulator_of(dtype))
     rows = np.arange(batch * heads * queries).reshape(batch, heads, queries)
     return Call(query.astype(dtype), key.astype(dtype), value.astype(dtype), options, rows)
 

@@ -110,4 +110,8 @@ def random_batch(seed: int, dtype: Any) -> Ragged:
         mask = rng.standard_normal(shape).astype(dtype)
         mask[rng.random(shape) < 0.3] = -np.inf
         options["attn_mask"] = mask > -np.inf if chance() else mask
+    if chance():
+        options["position_bias"] = rng.standard_normal((heads, 2 * int(rng.integers(90)) + 1)).astype(
+            accumulator_of(dtype)
+        )
     return Ragged(query.astype(dtype), key.astype(dtype), value.astype(dtype), cu_q, cu_k, options)

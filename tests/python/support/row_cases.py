@@ -2,8 +2,8 @@
 
 from cases import Case
 
-# Options that hold one number for each head.
-OF_EACH_HEAD = ("alibi_slopes", "sinks")
+# Options that hold a number, or a row of them, for each head.
+OF_EACH_HEAD = ("alibi_slopes", "position_bias", "sinks")
 
 # Enough work that seven threads are really used, and fewer tiles than threads in one of them.
 LARGE = [
@@ -14,8 +14,22 @@ LARGE = [
     Case("one-tile", "", H=1, Tq=20, Tk=3000, D=128),
     Case("large-softcap", "", B=2, H=4, Tq=260, Tk=500, D=64, softcap=2.0),
     Case("large-alibi", "", H=8, Hk=2, Tq=130, Tk=700, D=64, is_causal=True, alibi=True),
+    Case("large-position-bias", "", H=8, Hk=2, Tq=130, Tk=700, D=64, is_causal=True, position_bias=128),
     Case("large-sinks", "", B=2, H=4, Tq=260, Tk=500, D=64, sinks=True),
-    Case("large-modified", "", B=2, H=8, Hk=2, Tq=1, Tk=4000, D=64, softcap=2.0, alibi=True, sinks=True),
+    Case(
+        "large-modified",
+        "",
+        B=2,
+        H=8,
+        Hk=2,
+        Tq=1,
+        Tk=4000,
+        D=64,
+        softcap=2.0,
+        alibi=True,
+        position_bias=600,
+        sinks=True,
+    ),
 ]
 
 # First and last query of the parts that a case is computed in by itself.
@@ -31,6 +45,8 @@ ROW_CASES = [
     Case("rows-softcap-group", "", H=6, Hk=2, Tq=150, Tk=333, D=24, is_causal=True, softcap=2.0),
     Case("rows-alibi", "", H=2, Tq=150, Tk=333, D=40, alibi=True, query_offset=100),
     Case("rows-alibi-group", "", H=6, Hk=2, Tq=150, Tk=333, D=24, window=(70, 9), alibi=True, query_offset=50),
+    Case("rows-position-bias", "", H=2, Tq=150, Tk=333, D=40, position_bias=50, query_offset=100),
+    Case("rows-position-bias-group", "", H=6, Hk=2, Tq=150, Tk=333, D=24, window=(70, 9), position_bias=31),
     Case("rows-sinks", "", H=2, Tq=150, Tk=333, D=40, sinks=True),
     Case("rows-sinks-group", "", H=6, Hk=2, Tq=150, Tk=333, D=24, is_causal=True, sinks=True),
     Case(
@@ -46,6 +62,7 @@ ROW_CASES = [
         query_offset=150,
         softcap=2.0,
         alibi=True,
+        position_bias=90,
         sinks=True,
     ),
 ]

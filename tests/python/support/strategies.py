@@ -57,6 +57,8 @@ def restrictions(draw: st.DrawFn, query: np.ndarray, key: np.ndarray, rng: np.ra
         options["alibi_slopes"] = (rng.random(heads) / 4).astype(query.dtype)
     if draw(st.booleans()):
         options["sinks"] = (5 * rng.standard_normal(heads)).astype(query.dtype)
+    if draw(st.booleans()):
+        options["position_bias"] = rng.standard_normal((heads, 2 * draw(st.integers(0, 99)) + 1)).astype(query.dtype)
     kind = draw(st.sampled_from(("none", "boolean", "additive")))
     shape = [1 if draw(st.booleans()) else n for n in (batch, heads, queries, keys)][draw(st.integers(0, 3)) :]
     if kind == "boolean":

@@ -31,6 +31,17 @@ def visible(shape: tuple[int, ...], options: dict[str, Any]) -> Array:
     return seen
 
 
+def position_biases(options: dict[str, Any], shape: tuple[int, ...]) -> Array:
+    """What `position_bias` adds to scores of `shape` [Tq, Tk]: [B | 1, H, Tq, Tk]."""
+    table, (queries, keys) = options["position_bias"], shape
+    farthest = (table.shape[1] - 1) // 2
+    biases = []
+    for offset in np.ravel(options.get("query_offset", 0)):
+        distance = np.arange(keys) - (int(offset) + np.arange(queries)[:, None])
+        biases.append(np.take(table, np.minimum(np.maximum(distance, -farthest), farthest) + farthest, axis=1))
+    return np.stack(biases)
+
+
 def attention(query: Array, key: Array, value: Array, options: dict[str, Any]) -> tuple[Array, Array, Array]:
     """(out, lse, weights): matmul, softmax, matmul, every step rounded to the dtype of query; four axes each.
 
@@ -54,6 +65,8 @@ def attention(query: Array, key: Array, value: Array, options: dict[str, Any]) -
             row, column = np.arange(scores.shape[-2])[:, None], np.arange(scores.shape[-1])
             distance = np.abs(np.reshape(options.get("query_offset", 0), (-1, 1, 1, 1)) + row - column)
             scores = scores - options["alibi_slopes"][:, None, None] * distance.astype(query.dtype)
+        if options.get("position_bias") is not None:
+            scores = scores + position_biases(options, scores.shape[-2:])
         mask = options.get("attn_mask")
         if mask is not None and mask.dtype != bool:
             scores = scores + mask

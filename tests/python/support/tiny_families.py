@@ -6,17 +6,18 @@ import re
 from pathlib import Path
 from typing import Any
 
+import bert_oracle
 import numpy as np
 import tiny_bert
 
 Array = np.ndarray[Any, Any]
 
-FAMILIES = ["bert", "roberta", "xlm-roberta", "camembert", "distilbert"]
+FAMILIES = ["bert", "roberta", "xlm-roberta", "camembert", "distilbert", "mpnet"]
 
 # Of those whose positions begin behind the number of padding.
 PADDING = 1
 
-PREFIXES = {"bert": "bert.", "distilbert": "distilbert."}  # of a model with a head; else "roberta."
+PREFIXES = {"bert": "bert.", "distilbert": "distilbert.", "mpnet": "mpnet."}  # of a model with a head; else "roberta."
 
 _DISTILBERT_KEYS = {
     "hidden_size": "dim",
@@ -36,6 +37,12 @@ _DISTILBERT_NAMES = {
     r"(\d+)\.output\.dense": r"\1.ffn.lin2",
     r"(\d+)\.output\.LayerNorm": r"\1.output_layer_norm",
 }
+_MPNET_NAMES = {
+    r"attention\.self\.([qkv])[a-z]*": r"attention.attn.\1",
+    r"attention\.output\.dense": "attention.attn.o",
+    r"attention\.output\.LayerNorm": "attention.LayerNorm",
+}
+_NAMES = {"distilbert": _DISTILBERT_NAMES, "mpnet": _MPNET_NAMES}
 
 
 def has_padding(model_type: str) -> bool:
@@ -67,6 +74,8 @@ def config(model_type: str, **changes: Any) -> dict[str, Any]:
     values = settings(model_type, **changes) | {"model_type": model_type}
     if has_padding(model_type):
         values["pad_token_id"] = PADDING
+    if model_type == "mpnet":
+        return {name: value for name, value in values.items() if name != "type_vocab_size"}
     if model_type != "distilbert":
         return values
     left_out = ("type_vocab_size", "layer_norm_eps")
@@ -76,19 +85,22 @@ def config(model_type: str, **changes: Any) -> dict[str, Any]:
 def tensors(model_type: str, **changes: Any) -> dict[str, Array]:
     """The tensors in the words of BERT, which the oracle reads. Where tokens have no types, that of type 0 is zeros."""
     result = tiny_bert.tensors(settings(model_type, **changes))
-    if model_type == "distilbert":
+    if model_type in _NAMES:
         result["embeddings.token_type_embeddings.weight"][:] = 0
+    if model_type == "mpnet":
+        heads = settings(model_type, **changes)["num_attention_heads"]
+        result[bert_oracle.BIAS_OF_BUCKETS] = np.random.default_rng(1).standard_normal((32, heads), np.float32)
     return result
 
 
 def renamed(model_type: str, weights: dict[str, Array], prefix: str = "") -> dict[str, Array]:
     """The same by the names of the family."""
-    if model_type != "distilbert":
+    if model_type not in _NAMES:
         return {prefix + name: tensor for name, tensor in weights.items()}
     result = {}
     for name, tensor in weights.items():
         if "token_type" not in name:
-            for ours, theirs in _DISTILBERT_NAMES.items():
+            for ours, theirs in _NAMES[model_type].items():
                 name = re.sub(ours, theirs, name)
             result[prefix + name] = tensor
     return result

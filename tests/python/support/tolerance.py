@@ -28,7 +28,8 @@ with the score and c itself round three times, the last product once, and the hy
     (gamma(D) + 3 eps) a_j   becomes   e_j / cosh(max(|t_j| - e_j / c, 0))^2 + (5 + 3) eps |c tanh t_j|
 
 The term of ALiBi, slope times distance, is one more bias. It rounds four times: the position and the distance (beyond
-2^24), the product, the sum; each by u times a magnitude below a_j + |b_j|. With it the 3 eps are 5 eps.
+2^24), the product, the sum; each by u times a magnitude below a_j + |b_j|. With it the 3 eps are 5 eps. An entry of
+position_bias is another bias, whose sum rounds once more: 1 eps.
 
 Results
 -------
@@ -81,6 +82,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import textbook
 from element_types import BFLOAT16, accumulator_of, is_half, limits
 
 from mha_native import MultiHeadAttention, last_used_isa, reference
@@ -194,7 +196,8 @@ def _score_error(
     scale = options.get("scale")
     scale = 1 / np.sqrt(max(head_dim, 1)) if scale is None else abs(scale)
     slopes, softcap = options.get("alibi_slopes"), options.get("softcap")
-    rounding = gamma(head_dim, eps) + (3 if slopes is None else 5) * eps
+    table = options.get("position_bias")
+    rounding = gamma(head_dim, eps) + (3 + 2 * (slopes is not None) + (table is not None)) * eps
     error = rounding * scale * (q @ k.swapaxes(-1, -2))
     if errors is not None:
         dq, dk = (_matrix(x, query.shape) for x in errors[:2])
@@ -210,6 +213,9 @@ def _score_error(
         position = np.reshape(options.get("query_offset", 0), (-1, 1, 1, 1)) + np.arange(query.shape[-2])[:, None]
         distance = np.abs(position - np.arange(keys))
         error = error + rounding * np.abs(slopes.astype(np.float64))[:, None, None] * distance
+    if table is not None:
+        biases = textbook.position_biases(options, (query.shape[-2], keys)).astype(np.float64)
+        error = error + rounding * np.where(np.isinf(biases), 0, np.abs(biases))
     return error
 
 
@@ -289,6 +295,9 @@ def heads_with_added_keys(
     if slopes is not None:
         position = np.reshape(masks.get("query_offset", 0), (-1, 1, 1, 1)) + np.arange(shape[2])[:, None]
         bias = bias - slopes.astype(np.float64)[:, None, None] * np.abs(position - np.arange(shape[3]))
+    if "position_bias" in masks:
+        table = masks.pop("position_bias").astype(np.float64)
+        bias = bias + textbook.position_biases({**masks, "position_bias": table}, shape[2:])
     bias = np.where(reference.visible_keys(shape, **masks), bias, -np.inf)
     bias = np.pad(bias, [(0, 0), (0, 0), (0, 0), (0, len(rows))])[(0,) * (4 - query.ndim)]
     of_shard = attention(*shard, of_scores, dtype, tuple(shard_errors))

@@ -84,13 +84,13 @@ class AttendTile {
   /// A span: maximum and sum of each row [2][kWidth], and O^T [Dv][kWidth].
   static std::size_t span_bytes(Index value_dim) { return sizeof(T) * std::size_t(W * (value_dim + 2)); }
 
-  AttendTile(const AttentionTile& tile, void* scratch)
+  AttendTile(const AttentionTile& tile, void* scratch, const RowStart<T>& start = kFirstTime<T>)
       : tile_(tile),
         out_(static_cast<T*>(scratch)),
         total_out_(out_ + W * tile.value_dim),
         block_out_(total_out_ + W * tile.value_dim),
         near_values_(reinterpret_cast<Operand*>(block_out_ + W * tile.value_dim)),
-        scores_(tile, block_out_ + W * tile.value_dim + KeyValueRows<S>::near_values(tile.value_dim)) {}
+        scores_(tile, block_out_ + W * tile.value_dim + KeyValueRows<S>::near_values(tile.value_dim), start) {}
 
   void run() {
     bool starts = true;
@@ -144,6 +144,14 @@ class AttendTile {
     merge_span();
     store();
   }
+
+  /// After run() without a span, or merge_spans(): whether a sum has overflowed, and with what the rows begin then.
+  bool has_overflowed() const {
+    for (int j = 0; j < scores_.vectors(); ++j)
+      if (!are_finite(total_out_ + j * L, tile_.value_dim, W)) return true;
+    return false;
+  }
+  RowStart<T> second_start() const { return scores_.second_start(); }
 
  private:
   ValueArguments<Products> arguments(const KeyBlock& block, const Segment& segment, T* out, bool starts) const {

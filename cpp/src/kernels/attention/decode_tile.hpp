@@ -60,8 +60,9 @@ class DecodeTile {
 
   static std::size_t span_bytes(Index value_dim) { return SpanSums<T>::bytes(value_dim); }
 
-  DecodeTile(const AttentionTile& tile, void* scratch)
+  DecodeTile(const AttentionTile& tile, void* scratch, const RowStart<T>& start = kFirstTime<T>)
       : tile_(tile),
+        start_(start),
         source_(tile),
         scale_(tile),
         modify_(tile, scale_),
@@ -98,6 +99,10 @@ class DecodeTile {
     for (Index i = 1; i < count; ++i) merge(SpanSums<T>(static_cast<char*>(spans) + std::size_t(i) * bytes));
     store();
   }
+
+  /// As those of AttendTile.
+  bool has_overflowed() const { return !are_finite(total_.out, tile_.rows * tile_.value_dim / L, L); }
+  RowStart<T> second_start() const { return {total_.maximum, total_.sum, tile_.rows}; }
 
  private:
   static constexpr Index kSpanOperands = kSpanKeys / Operands::kElements;
@@ -147,7 +152,7 @@ class DecodeTile {
   /// Sums the keys [begin, end) of one span: all scores, then all weights, then all values.
   void sum_span(const SpanSums<T>& sums, Index begin, Index end) {
     for (Index r = 0; r < kRowFactors<T>; ++r) {
-      sums.maximum[r] = kLowest<T>;
+      sums.maximum[r] = r < tile_.rows ? start_.maximum[r] : kLowest<T>;
       sums.sum[r] = T(0);
     }
     if (begin == end) return clear(sums);
@@ -242,7 +247,10 @@ class DecodeTile {
         T *const s = block.scores + r * kSpanKeys + i, *const bias = block.bias + r * kSpanKeys + i;
         const T* const given = has_bias() ? bias : nullptr;
         const P key = plset<P>(T(block.begin - origin + i)), visible = modify_.visible(key, first, last, given);
-        pstore(s, modify_(pload<P>(s), key, visible, slope, position, given));
+        const Index distance = block.begin + i - tile_.position[r];
+        const P position_bias =
+            modify_.has_position_bias ? position_biases_of_keys<T>(tile_, r, distance) : pset1<P>(T(0));
+        pstore(s, modify_(pload<P>(s), key, visible, slope, position, position_bias, given));
         if (block.is_masked) pstore(bias, pselect(visible, pset1<P>(T(0)), pset1<P>(T(1))));
       }
     }
@@ -263,11 +271,12 @@ class DecodeTile {
   }
 
   void exponentiate(const Block& block, const SpanSums<T>& sums) {
-    const P scale = pset1<P>(scale_.exponent_scale);
     alignas(kVectorBytes) T of_block[kRowFactors<T>] = {};
     for (int r = 0; r < tile_.rows; ++r) {
       T* const scores = block.scores + r * kSpanKeys;
-      const P highest = pset1<P>(sums.maximum[r]);
+      P highest = pset1<P>(sums.maximum[r]), scale = pset1<P>(scale_.exponent_scale);
+      if (start_.halves)
+        halve_weights(scores, block.scored_keys() / L, L, pset1<P>(start_.halvings[r]), highest, scale);
       P weights[kPartialSums / L];
       MHA_UNROLL
       for (P& part : weights) part = pset1<P>(T(0));
@@ -350,7 +359,7 @@ class DecodeTile {
 
   void store() const {
     for (int r = 0; r < tile_.rows; ++r) {
-      const Total total(tile_, scale_, r, total_.maximum[r], total_.sum[r]);
+      const Total total(tile_, scale_, r, total_.maximum[r], total_.sum[r], start_.halvings[r]);
       if (tile_.is_wide)
         store_row(r, T(total.normalizer()), static_cast<T*>(tile_.out[r]));
       else
@@ -377,6 +386,7 @@ class DecodeTile {
   static constexpr DecodeTable<S> kStrips{};
 
   const AttentionTile& tile_;
+  const RowStart<T>& start_;
   KeyValueRows<S> source_;
   ScoreScale<T> scale_;
   ModifyScores<T> modify_;

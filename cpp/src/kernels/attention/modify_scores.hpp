@@ -1,5 +1,5 @@
-// From products to scores, before the softmax: scale, softcap, ALiBi, bias and masks, in this order. A new modification
-// of scores is a line here (docs/adding.md).
+// From products to scores, before the softmax: scale, softcap, ALiBi, position bias, bias and masks, in this order. A
+// new modification of scores is a line here (docs/adding.md).
 #pragma once
 
 #include <math.h>
@@ -14,11 +14,11 @@ namespace {
 template <class T>
 struct ScoreScale {
   // A positive scale is applied in the exponent, where it costs nothing, unless something is done to the scaled score:
-  // a cap, ALiBi, a bias. A scale that is not positive cannot wait either, since it turns the maximum around, and one
+  // a cap, ALiBi, a bias of positions or of a mask. A scale that is not positive cannot wait either, since it turns the maximum around, and one
   // that T rounds to 0 would make NaN of a masked score. In these cases every score is scaled and modified first.
   explicit ScoreScale(const AttentionTile& tile)
       : comes_first((tile.attn_mask[0] && !tile.attn_mask_is_boolean) || tile.softcap != 0 || tile.has_alibi ||
-                    !(T(tile.scale) > 0)),
+                    tile.position_bias[0] || !(T(tile.scale) > 0)),
         of_maximum(comes_first ? 1.0 : tile.scale),
         exponent_scale(T(of_maximum * 1.4426950408889634)) {}  // log2(e)
 
@@ -45,6 +45,7 @@ struct ModifyScores {
   ModifyScores(const AttentionTile& tile, const ScoreScale<T>& score_scale)
       : has_cap(tile.softcap != 0),
         has_alibi(tile.has_alibi),
+        has_position_bias(tile.position_bias[0] != nullptr),
         scale(pset1<P>(score_scale.comes_first ? T(tile.scale) : T(1))),
         cap(pset1<P>(T(tile.softcap))),
         inverse_cap(pset1<P>(has_cap ? T(1) / T(tile.softcap) : T(0))),
@@ -59,15 +60,17 @@ struct ModifyScores {
 
   /// `key` and the `position` of the query are counted from the begin of the block. `bias` is added; null: none. Masks
   /// select, they do not add: a NaN behind a mask is replaced.
-  MHA_INLINE P operator()(P s, const P& key, const P& visible, const P& slope, const P& position, const T* bias) const {
+  MHA_INLINE P operator()(P s, const P& key, const P& visible, const P& slope, const P& position,
+                          const P& position_bias, const T* bias) const {
     s = pmul(s, scale);
     if (has_cap) s = pmul(cap, tanh_of(pmul(s, inverse_cap)));
     if (has_alibi) s = psub(s, pmul(slope, pabs(psub(position, key))));
+    if (has_position_bias) s = padd(s, position_bias);
     if (bias) s = padd(s, pload<P>(bias));
     return pselect(visible, s, minus_infinity);
   }
 
-  bool has_cap, has_alibi;
+  bool has_cap, has_alibi, has_position_bias;
   P scale, cap, inverse_cap, minus_infinity;
 };
 

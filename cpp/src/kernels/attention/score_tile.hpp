@@ -1,6 +1,6 @@
 // Scores and weights of one tile, block of keys by block of keys. For each block of 64 keys:
 //
-//   S^T = K Q^T                        products, then scale, softcap, ALiBi, bias and masks (modify_scores.hpp)
+//   S^T = K Q^T                        products, then scale, softcap, biases and masks (modify_scores.hpp)
 //   m'  = max(m, max of the block)     running maximum of each query
 //   P^T = 2^((S^T - m') log2 e)        weights; sums so far are multiplied by 2^((m - m') log2 e)
 //
@@ -24,7 +24,9 @@
 #include "kernels/attention/key_blocks.hpp"
 #include "kernels/attention/mask_bias.hpp"
 #include "kernels/attention/modify_scores.hpp"
+#include "kernels/attention/overflow.hpp"
 #include "kernels/attention/pack_queries.hpp"
+#include "kernels/attention/position_bias.hpp"
 #include "kernels/attention/score_strips.hpp"
 
 namespace mha::MHA_ISA {
@@ -44,12 +46,13 @@ class ScoreTile {
   static std::size_t scratch_elements(Index head_dim) {
     // Weights that are pairs lie in a place of their own, others replace the scores.
     const Index operands = Operands::kJoins ? kKeyBlock / Operands::kElements : 0;
-    return std::size_t(W * (Operands::count(head_dim) + 2 * kKeyBlock + operands + 12) +
+    return std::size_t(W * (Operands::count(head_dim) + 3 * kKeyBlock + operands + 12) +
                        KeyValueRows<S>::near_keys(head_dim));
   }
 
-  ScoreTile(const AttentionTile& tile, T* scratch)
+  ScoreTile(const AttentionTile& tile, T* scratch, const RowStart<T>& start = kFirstTime<T>)
       : tile_(tile),
+        start_(start),
         scale_(tile),
         modify_(tile, scale_),
         vectors_(int((tile.rows + L - 1) / L)),
@@ -76,6 +79,7 @@ class ScoreTile {
     total_sum_ = take(1);
     older_ = take(1);
     recent_ = take(1);
+    position_bias_ = PositionBiasBlock<T>(take(kKeyBlock));
     near_keys_ = reinterpret_cast<Operand*>(scratch);
 
     pack_queries<S>(tile, vectors_, queries_);
@@ -186,13 +190,14 @@ class ScoreTile {
   /// Turns the scores of the block into weights relative to the running maximum, and adds them to the sum of each row.
   void exponentiate(const KeyBlock& block) {
     for (int j = 0; j < vectors_; ++j) {
-      P sum;
+      const Index first = first_in(block, j) - block.begin, last = last_in(block, j) - block.begin;
+      P highest = pload<P>(row_max_ + j * L), scale = pset1<P>(scale_.exponent_scale), sum;
+      if (start_.halves)
+        halve_weights(scores_ + first * W + j * L, last - first, W, pload<P>(start_.halvings + j * L), highest, scale);
       if constexpr (Operands::kJoins)
-        sum = weights_to_operands<S>(scores_ + j * L, weights_ + j * L, first_in(block, j) - block.begin,
-                                     last_in(block, j) - block.begin, pload<P>(row_max_ + j * L),
-                                     pset1<P>(scale_.exponent_scale));
+        sum = weights_to_operands<S>(scores_ + j * L, weights_ + j * L, first, last, highest, scale);
       else
-        sum = exponentiate_in_place(block, j);
+        sum = weights_in_place<S>(scores_ + j * L, first, last, highest, scale);
       pstore(row_sum_ + j * L, pmadd(pload<P>(row_sum_ + j * L), pload<P>(correction_ + j * L), sum));
     }
   }
@@ -221,6 +226,9 @@ class ScoreTile {
     for (Index r = 0; r < L && j * L + r < tile_.rows; ++r) factors[r] = T(total_of(int(j * L + r)).normalizer());
     return pload<P>(factors);
   }
+
+  /// What the rows begin with the second time.
+  RowStart<T> second_start() const { return {row_max_, row_sum_, tile_.rows}; }
 
   /// The logarithm of the sum of exponentials of the masked scores of row r, and of its sink.
   T log_sum_exp(int r) const { return T(total_of(r).log_sum_exp()); }
@@ -265,11 +273,11 @@ class ScoreTile {
   const T* correction() const { return correction_; }
 
  private:
-  Total total_of(int r) const { return {tile_, scale_, r, row_max_[r], row_sum_[r]}; }
+  Total total_of(int r) const { return {tile_, scale_, r, row_max_[r], row_sum_[r], start_.halvings[r]}; }
 
   void clear_sums() {
     for (int j = 0; j < vectors_; ++j) {
-      pstore(row_max_ + j * L, pset1<P>(kLowest<T>));
+      pstore(row_max_ + j * L, pload<P>(start_.maximum + j * L));
       pstore(row_sum_ + j * L, pset1<P>(T(0)));
     }
   }
@@ -279,6 +287,7 @@ class ScoreTile {
   void fill_lanes(const KeyBlock& block);
 
   const AttentionTile& tile_;
+  const RowStart<T>& start_;
   ScoreScale<T> scale_;
   ModifyScores<T> modify_;
   int vectors_;
@@ -288,6 +297,7 @@ class ScoreTile {
   Operand *queries_, *near_keys_, *weights_;
   T *scores_, *bias_, *row_max_, *row_sum_, *correction_, *block_max_, *first_, *last_, *slope_, *position_;
   T *total_max_, *total_sum_, *older_, *recent_;
+  PositionBiasBlock<T> position_bias_{nullptr};
 };
 
 /// Reads the masks of the block and cuts it into segments. Returns whether any query sees any key of it.
@@ -313,12 +323,14 @@ void ScoreTile<S>::modify(const KeyBlock& block, const Segment& segment) {
     const P first = pload<P>(first_ + lane), last = pload<P>(last_ + lane);
     const P slope = tile_.has_alibi ? pload<P>(slope_ + lane) : zero;
     const P position = tile_.has_alibi ? pload<P>(position_ + lane) : zero;
+    const bool has_position_bias = modify_.has_position_bias;
     P highest = pload<P>(block_max_ + lane);
     for (Index i = segment.begin - block.begin; i < segment.end - block.begin; ++i) {
       T* s = scores_ + i * W + lane;
       const T* bias = block.has_bias ? bias_ + i * W + lane : nullptr;
       const P key = pset1<P>(T(i)), visible = modify_.visible(key, first, last, bias);
-      const P score = modify_(pload<P>(s), key, visible, slope, position, bias);
+      const P position_bias = has_position_bias ? ploadu<P>(position_bias_.of_key(i) + lane) : zero;
+      const P score = modify_(pload<P>(s), key, visible, slope, position, position_bias, bias);
       pstore(s, score);
       highest = pmax(highest, score);
     }
@@ -326,9 +338,10 @@ void ScoreTile<S>::modify(const KeyBlock& block, const Segment& segment) {
   }
 }
 
-/// The bounds and positions of each lane that modify() needs, counted from the begin of the block.
+/// What modify() needs of each lane: bounds and positions, counted from the begin of the block, and position biases.
 template <class S>
 void ScoreTile<S>::fill_lanes(const KeyBlock& block) {
+  if (modify_.has_position_bias) position_bias_.fill(tile_, block.begin, block.end);
   const Index size = block.end - block.begin;
   const auto inside = [&](Index key) { return T(key < 0 ? 0 : key > size ? size : key); };
   for (Index r = 0; r < vectors_ * L; ++r) {

@@ -52,13 +52,15 @@ struct MergeSums {
 };
 
 /// The largest score and the sum of a row, its sink included, in double precision. Sums relative to the maximum of the
-/// keys alone become relative to `highest` if they are multiplied by `kept`.
+/// keys alone become relative to `highest` if they are multiplied by `kept`. Halved weights are relative to a higher one.
 struct Total {
   double highest, sum, kept;
 
   template <class T>
-  Total(const AttentionTile& tile, const ScoreScale<T>& scale, int r, T maximum, T row_sum)
-      : highest(double(maximum) * scale.of_maximum), sum(double(row_sum)), kept(1) {
+  Total(const AttentionTile& tile, const ScoreScale<T>& scale, int r, T maximum, T row_sum, T halvings)
+      : highest(double(maximum) * scale.of_maximum + double(halvings) * 0.6931471805599453),  // log(2)
+        sum(double(row_sum)),
+        kept(1) {
     if (!tile.has_sinks || tile.sink[r] == -__builtin_inf()) return;
     const double sink = tile.sink[r];
     if (sum == 0) {

@@ -73,6 +73,8 @@ class Family(NamedTuple):
         From the tensors to the score options of every layer, such as a bias by distance. It is called once.
     absent : dict of str to str
         Entries of config.json that must be absent or empty, and why.
+    fixed : dict of str to int
+        Entries of config.json that may say this and nothing else.
     """
 
     model_types: tuple[str, ...]
@@ -84,6 +86,7 @@ class Family(NamedTuple):
     further_tensors: Mapping[str, tuple[str, ...]] = {}
     options: "Options" = no_options
     absent: Mapping[str, str] = {}
+    fixed: Mapping[str, int] = {}
 
 
 class Options(Protocol):

@@ -3,13 +3,13 @@
 from pathlib import Path
 
 from .._model_files import read_json
-from . import bert, distilbert, roberta
+from . import bert, distilbert, mpnet, roberta
 from .text_config import TextConfig, read_sizes
 
 # A family is a module beside this one and an entry here; all that is read by it follows.
 FAMILIES = {
     model_type: family
-    for family in (bert.FAMILY, distilbert.FAMILY, roberta.FAMILY)
+    for family in (bert.FAMILY, distilbert.FAMILY, mpnet.FAMILY, roberta.FAMILY)
     for model_type in family.model_types
 }
 

@@ -97,6 +97,8 @@ def read_sizes(path: Path, values: Mapping[str, Any], families: Mapping[str, Fam
     for name, why in {**_ABSENT, **family.absent}.items():
         if values.get(name):
             raise ValueError(f"{path}: {name} must be absent, since {why}; got {shown(values[name])}")
+    for name, number in family.fixed.items():
+        read_choice(path, values, name, number, number)
     positions = read_size(path, values, "max_position_embeddings")
     padding = None if family.padding is None else _token(path, values, "pad_token_id", family.padding)
     first = 0 if padding is None else padding + 1

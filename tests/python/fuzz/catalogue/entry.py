@@ -57,6 +57,7 @@ def score_options(rng: Generator, dtype: Any, keys: int = KEYS) -> Arguments:
             "scale": 0.5,
             "softcap": 3.0,
             "alibi_slopes": normal(rng, HEADS, dtype=scores_dtype(dtype)),
+            "position_bias": normal(rng, HEADS, 5, dtype=scores_dtype(dtype)),
             "sinks": normal(rng, HEADS, dtype=scores_dtype(dtype)),
         },
     )

@@ -56,7 +56,7 @@ def _reference_statistics(rng: Generator) -> Made:
 
 @entry("reference.visible_keys")
 def _reference_visible(rng: Generator) -> Made:
-    options = _without(score_options(rng, np.float64), "scale", "softcap", "alibi_slopes", "sinks")
+    options = _without(score_options(rng, np.float64), "scale", "softcap", "alibi_slopes", "position_bias", "sinks")
     return reference.visible_keys, {"shape": (BATCH, HEADS, QUERIES, KEYS)} | options
 
 

@@ -197,6 +197,7 @@ def _generate(rng: Generator) -> Made:
         "scale": 0.5,
         "softcap": 3.0,
         "alibi_slopes": normal(rng, HEADS),
+        "position_bias": normal(rng, HEADS, 5),
         "sinks": normal(rng, HEADS),
     }
     if isinstance(model, mha.Decoder):

@@ -1,0 +1,121 @@
+"""How alike embeddings are: one score for each pair of two collections, or for those that stand side by side."""
+
+from collections.abc import Callable
+from enum import Enum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .._messages import listed, shown
+from ._tensors import as_array, as_tensor, is_tensor
+
+Array = NDArray[Any]
+
+_LEAST_LENGTH = 1e-12  # a shorter embedding is divided by this instead of its length
+
+
+class SimilarityFunction(Enum):
+    """The functions by their names; a greater score is more alike.
+
+    "cosine" of the angle, "dot" product, and "euclidean" and "manhattan" distance with a minus sign.
+
+    Examples
+    --------
+    >>> from mha_native.sentence_transformers import SimilarityFunction
+    >>> SimilarityFunction.to_similarity_fn("manhattan")([[0.0, 1.0]], [[0.0, 1.0], [2.0, 0.0]])
+    array([[-0., -3.]])
+    """
+
+    COSINE = "cosine"
+    DOT_PRODUCT = "dot"
+    DOT = "dot"
+    EUCLIDEAN = "euclidean"
+    MANHATTAN = "manhattan"
+
+    @staticmethod
+    def to_similarity_fn(similarity_function: "str | SimilarityFunction") -> Callable[[Any, Any], Any]:
+        """The function of two collections [N, E] and [M, E] that gives scores [N, M]."""
+        score = _FULL[checked_name("SimilarityFunction.to_similarity_fn", similarity_function)]
+        return lambda a, b: _scores(score, a, b, axes=2)
+
+    @staticmethod
+    def to_similarity_pairwise_fn(similarity_function: "str | SimilarityFunction") -> Callable[[Any, Any], Any]:
+        """The function of two collections [N, E] that gives the score [N] of each embedding and its counterpart."""
+        score = _PAIRWISE[checked_name("SimilarityFunction.to_similarity_pairwise_fn", similarity_function)]
+        return lambda a, b: _scores(score, a, b, axes=1)
+
+    @staticmethod
+    def possible_values() -> list[str]:
+        """The names."""
+        return [function.value for function in SimilarityFunction]
+
+
+def checked_name(function: str, similarity: object) -> str:
+    """The name of a function, which may be given as a SimilarityFunction, too.
+
+    Raises
+    ------
+    ValueError
+        If there is none by that name.
+    """
+    name: object = getattr(similarity, "value", similarity)
+    if not isinstance(name, str) or name not in _FULL:
+        raise ValueError(f"{function}: similarity_fn_name must be one of {listed(_FULL)}; got {shown(similarity)}")
+    return name
+
+
+def _scores(score: Callable[[Array, Array], Array], embeddings1: Any, embeddings2: Any, axes: int) -> Any:
+    """The scores as an array; as a tensor if either collection is one, or consists of tensors."""
+    a, b = _numbers(embeddings1), _numbers(embeddings2)
+    dtype = np.result_type(a, b)
+    if axes == 2:
+        a, b = np.atleast_2d(a), np.atleast_2d(b)
+    scores = np.asarray(score(a.astype(dtype, copy=False), b.astype(dtype, copy=False)))
+    if is_tensor(embeddings1) or is_tensor(embeddings2):
+        return as_tensor("similarity", "embeddings", scores)
+    return scores
+
+
+def _numbers(embeddings: Any) -> Array:
+    """In float32 at least, where products of integers of 8 bits and of numbers of 16 bits keep all their digits."""
+    array = as_array(embeddings)
+    return array.astype(np.result_type(array, np.float32), copy=False)
+
+
+def _unit(rows: Array) -> Array:
+    lengths = np.linalg.norm(rows, axis=-1, keepdims=True)
+    units: Array = rows / np.maximum(lengths, _LEAST_LENGTH)
+    return units
+
+
+def _from_each(distance: Callable[[Array, Array], Array]) -> Callable[[Array, Array], Array]:
+    """The function for all pairs from that for pairs side by side, in the memory of one row of results."""
+    return lambda a, b: np.stack([distance(row, b) for row in a]) if len(a) else np.empty((0, len(b)), a.dtype)
+
+
+def _dot(a: Array, b: Array) -> Array:
+    return np.asarray((a * b).sum(axis=-1))
+
+
+def _euclidean(a: Array, b: Array) -> Array:
+    return -np.asarray(np.linalg.norm(a - b, axis=-1))
+
+
+def _manhattan(a: Array, b: Array) -> Array:
+    return -np.asarray(np.abs(a - b).sum(axis=-1))
+
+
+_FULL: dict[str, Callable[[Array, Array], Array]] = {
+    "cosine": lambda a, b: _unit(a) @ _unit(b).T,
+    "dot": lambda a, b: a @ b.T,
+    "euclidean": _from_each(_euclidean),
+    "manhattan": _from_each(_manhattan),
+}
+
+_PAIRWISE: dict[str, Callable[[Array, Array], Array]] = {
+    "cosine": lambda a, b: _dot(_unit(a), _unit(b)),
+    "dot": _dot,
+    "euclidean": _euclidean,
+    "manhattan": _manhattan,
+}

@@ -1,0 +1,33 @@
+"""Arrays from tensors of torch, and tensors from arrays. Torch is imported only where a caller asks for a tensor."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def is_tensor(value: object) -> bool:
+    """Whether it is a tensor of torch, or a list that begins with one."""
+    if isinstance(value, (list, tuple)) and value:
+        value = value[0]
+    return type(value).__module__.partition(".")[0] == "torch"
+
+
+def as_array(value: Any) -> NDArray[Any]:
+    """An array of numbers from an array, a tensor, or a list of either. A bfloat16 of torch becomes float32."""
+    if isinstance(value, (list, tuple)) and is_tensor(value):
+        return np.stack([as_array(each) for each in value])
+    if not is_tensor(value):
+        return np.asarray(value)
+    tensor = value.detach().cpu()
+    array: NDArray[Any] = (tensor.float() if "bfloat16" in str(tensor.dtype) else tensor).numpy()
+    return array
+
+
+def as_tensor(function: str, name: str, array: NDArray[Any]) -> Any:
+    """A tensor of torch with the memory of `array`."""
+    try:
+        import torch  # type: ignore[import-not-found, unused-ignore]
+    except ImportError as error:
+        raise ImportError(f"{function} {name}: torch is not installed: pip install torch") from error
+    return torch.from_numpy(array)

@@ -1,0 +1,73 @@
+"""Models of every family with random weights, as transformers saves them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+SIZES = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 40}
+DISTILBERT_SIZES = {"dim": 24, "n_layers": 2, "n_heads": 3, "hidden_dim": 40}
+
+# What its classes in transformers begin with.
+CLASSES = {"bert": "Bert", "roberta": "Roberta", "xlm-roberta": "XLMRoberta", "camembert": "Camembert",
+           "distilbert": "DistilBert", "mpnet": "MPNet"}  # fmt: skip
+FAMILIES = list(CLASSES)
+
+SPECIAL = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+BERT_WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghij", *map("##{}".format, "abcdefghij"), "the"]
+
+
+def _byte_level() -> Any:
+    import tokenizers
+
+    letters = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
+    merges = [("t", "h"), ("th", "e"), ("Ġ", "the"), ("d", "o"), ("do", "g"), ("Ġ", "dog"), ("Ġ", "a")]
+    words = [*SPECIAL, *letters, *map("".join, merges)]
+    return {word: i for i, word in enumerate(words)}, merges
+
+
+def tokenizer_of(model_type: str, **arguments: Any) -> Any:
+    """A tokenizer of few words, of the kind that the family has."""
+    import transformers
+
+    if model_type in ("bert", "distilbert"):
+        kind = transformers.BertTokenizer if model_type == "bert" else transformers.DistilBertTokenizer
+        return kind(vocab={word: i for i, word in enumerate(BERT_WORDS)}, **arguments)
+    if model_type == "mpnet":
+        words = ["<s>", "<pad>", "</s>", *BERT_WORDS[1:2], *BERT_WORDS[5:], "<mask>"]
+        return transformers.MPNetTokenizer(vocab={word: i for i, word in enumerate(words)}, **arguments)
+    if model_type == "roberta":
+        vocab, merges = _byte_level()
+        return transformers.RobertaTokenizer(vocab=vocab, merges=merges, **arguments)
+    pieces = [(word, 0.0) for word in SPECIAL[:4]]
+    pieces += [("▁", -3.0), ("▁the", -2.0), ("▁dog", -2.5), ("▁a", -2.2), ("th", -3.1), ("og", -3.5)]
+    pieces += [(letter, -5.0 - i / 10) for i, letter in enumerate("abcdefghijklmnopqrstuvwxyz.,!?")]
+    if model_type == "xlm-roberta":
+        return transformers.XLMRobertaTokenizer(vocab=[*pieces, ("<mask>", 0.0)], **arguments)
+    return transformers.CamembertTokenizer(vocab=[*pieces, ("<mask>", 0.0)], additional_special_tokens=[], **arguments)
+
+
+def save(
+    directory: Path, model_type: str, head: str = "Model", dtype: str = "float32", tokenizer: Any = None, **changes: Any
+) -> Path:
+    """A model with a head of transformers, or "Model" for none. `changes` are entries of config.json."""
+    import torch
+    import transformers
+
+    library = tokenizer or tokenizer_of(model_type, model_max_length=24)
+    name = CLASSES[model_type]
+    sizes = DISTILBERT_SIZES if model_type == "distilbert" else SIZES
+    positions = {"max_position_embeddings": 32, "vocab_size": len(library), "initializer_range": 0.5}
+    config = getattr(transformers, f"{name}Config")(**(sizes | positions | changes))
+    torch.manual_seed(0)
+    model = getattr(transformers, name + head)(config).eval()
+    with torch.no_grad():  # which are zeros and ones in a new model, and so without effect
+        for parameter in model.parameters():
+            if parameter.dim() == 1:
+                parameter += torch.randn_like(parameter) / 4
+        for embedding in model.modules():  # the row of padding, too
+            if isinstance(embedding, torch.nn.Embedding):
+                embedding.weight += torch.randn_like(embedding.weight) / 4
+    model.to(getattr(torch, dtype)).save_pretrained(directory)
+    library.save_pretrained(directory)
+    return directory
