@@ -59,6 +59,10 @@ class Checkpoint:
                 )
         return tensor
 
+    def __contains__(self, name: str) -> bool:
+        """Whether there is a tensor of this name, asked for or not."""
+        return self._prefix + name in self._file.entries or name in self._file.entries
+
     def _checked_names(self, shapes: Iterable[tuple[str, tuple[int, ...]]]) -> dict[str, list[str]]:
         present: dict[str, list[str]] = {}
         for name in self._file.entries:

@@ -53,6 +53,8 @@ class Dense:
 def load_dense(config: DenseConfig) -> Dense:
     """The Dense with the weights in its folder."""
     with Checkpoint(config.folder, config.tensor_shapes().items()) as tensors:
+        if not config.bias and "linear.bias" in tensors:
+            raise ValueError(f"{config.folder / 'config.json'}: bias must be true, as there is a linear.bias")
         bias = tensors["linear.bias"] if config.bias else None
         return Dense(tensors["linear.weight"], bias, config.activation)
 

@@ -47,9 +47,9 @@ class Tokenizer:
         _check_room(config.max_seq_length, num_special)
         if needs_first_token and num_special == 0:
             raise ValueError(f"{path} adds no first token, which the pooling asks for")
-        check_agreement(folder / "tokenizer_config.json", library, config.tokenizer)
         with _library_errors(f"{path} is no valid tokenizer"):
             library.no_padding()
+            check_agreement(folder / "tokenizer_config.json", library, config.tokenizer)
             if cuts:
                 library.enable_truncation(config.max_seq_length)
             else:

@@ -19,11 +19,15 @@ _NORMALIZER = {
 }
 _BERT_CLASSES = (None, "BertTokenizer", "DistilBertTokenizer", "MPNetTokenizer")
 
+# What these classes split words into, whatever tokenizer.json says: pieces that begin with this inside of a word, of words
+# of at most so many characters.
+_WORD_PIECES = ("##", 100)
+
 # Whether a blank is put before a text where tokenizer_config.json does not say so, by class.
 _PREFIX_SPACE = {"RobertaTokenizer": False, "XLMRobertaTokenizer": True, "CamembertTokenizer": True}
 
 # What is put around a text, or in the place of what is not known.
-_SPECIAL = ("bos_token", "cls_token", "eos_token", "sep_token", "unk_token")
+_SPECIAL = ("bos_token", "cls_token", "eos_token", "sep_token", "unk_token", "pad_token", "mask_token")
 
 
 def check_agreement(path: Path, library: Any, values: Mapping[str, Any]) -> None:
@@ -37,7 +41,7 @@ def check_agreement(path: Path, library: Any, values: Mapping[str, Any]) -> None
     values
         What the file says; nothing if there is none.
     """
-    from tokenizers import normalizers  # type: ignore[import-not-found, unused-ignore]
+    from tokenizers import models, normalizers  # type: ignore[import-not-found, unused-ignore]
 
     side = values.get("truncation_side", library.truncation["direction"] if library.truncation else "right")
     if side != "right":
@@ -50,6 +54,8 @@ def check_agreement(path: Path, library: Any, values: Mapping[str, Any]) -> None
         for key, ours in _NORMALIZER.items():
             if key in values:
                 _check_same(path, key, values[key], getattr(normalizer, ours), "normalizer")
+    if kind in _BERT_CLASSES and isinstance(library.model, models.WordPiece):
+        _check_word_pieces(path, library, values)
     adds_blank = _adds_blank(library)
     if kind in _PREFIX_SPACE and adds_blank is not None:
         given = values.get("add_prefix_space", _PREFIX_SPACE[kind])
@@ -63,6 +69,31 @@ def _check_same(path: Path, key: str, given: object, expected: object, part: str
         )
 
 
+def _check_word_pieces(path: Path, library: Any, values: Mapping[str, Any]) -> None:
+    """ValueError unless tokenizer.json has the steps that a class of BERT makes without it."""
+    from tokenizers import normalizers, pre_tokenizers
+
+    model = library.model
+    around = [_content(values.get(key)) for key in ("cls_token", "sep_token")]
+    are_usual = {
+        "normalizer": isinstance(library.normalizer, normalizers.BertNormalizer),
+        "pre_tokenizer": isinstance(library.pre_tokenizer, pre_tokenizers.BertPreTokenizer),
+        "model": (model.continuing_subword_prefix, model.max_input_chars_per_word) == _WORD_PIECES,
+        "post_processor": None in around or library.encode("").ids == [library.token_to_id(token) for token in around],
+    }
+    for part, is_usual in are_usual.items():
+        if not is_usual:
+            raise ValueError(
+                f"{path.with_name('tokenizer.json')}: {part} must be that of {values.get('tokenizer_class') or 'BERT'}, "
+                f"which {path.name} asks for"
+            )
+
+
+def _content(token: Any) -> Any:
+    """The text of a special token in tokenizer_config.json, where it is a str or an object."""
+    return token.get("content") if isinstance(token, dict) else token
+
+
 def _check_special_tokens(path: Path, library: Any, values: Mapping[str, Any]) -> None:
     from tokenizers import models
 
@@ -70,10 +101,10 @@ def _check_special_tokens(path: Path, library: Any, values: Mapping[str, Any]) -
     special = {token.content for token in library.get_added_tokens_decoder().values() if token.special}
     for key in _SPECIAL:
         given = values.get(key)
-        token = given.get("content") if isinstance(given, dict) else given
+        token = _content(given)
         if token is None and not (needs_unknown and key == "unk_token" and key in values):
             continue
-        if not isinstance(token, str) or library.token_to_id(token) is None or (special and token not in special):
+        if not isinstance(token, str) or library.token_to_id(token) is None or token not in special:
             raise ValueError(f"{path}: {key} must be a special token of tokenizer.json; got {shown(given)}")
 
 
