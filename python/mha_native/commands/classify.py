@@ -8,6 +8,7 @@ from typing import Any
 from ..models import TextClassifier, TokenClassifier
 from ..models._classifier import finds_entities
 from ..models._entities import STRATEGIES
+from ..models._labels import best_labels
 from .errors import UserError
 from .lines import (
     answers,
@@ -78,7 +79,7 @@ def _labels(model: TextClassifier, top_k: int | None, inputs: Iterable[_Object])
     """The best label of each text, or with `top_k` a list of so many."""
     texts = ({name: value[name] for name in ("text", "text_pair") if name in value} for value in inputs)
     for scores in model.score_batches(texts):
-        found = [[_readable(label) for label in model.labelled(row, top_k or 1)] for row in scores]
+        found = [[_readable(label) for label in best_labels(model.labels, row, top_k or 1)] for row in scores]
         yield [labels[0] if top_k is None else {"labels": labels} for labels in found]
 
 

@@ -1,5 +1,6 @@
 """The labels of a classifier, and what makes scores of its logits, as config.json says."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -70,6 +71,12 @@ def apply_function(function: str, logits: NDArray[np.float32]) -> NDArray[np.flo
         powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
         scores = powers / powers.sum(axis=-1, keepdims=True)
         return scores
+
+
+def best_labels(names: Sequence[str], scores: NDArray[np.float32], top_k: int | None) -> list[dict[str, Any]]:
+    """The best of the labels with the scores [L] of a text: `top_k` of them, or all."""
+    order = np.argsort(-scores, kind="stable")[:top_k]
+    return [{"label": names[i], "score": float(scores[i])} for i in order]
 
 
 def _names(path: Path, values: dict[str, Any]) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from ._classifier import load_classifier
 from ._classifier_face import ClassifierFace
 from ._hub_cache import find_directory
 from ._inputs import checked_texts
-from ._labels import FUNCTIONS, apply_function
+from ._labels import FUNCTIONS, apply_function, best_labels
 
 __all__ = ["TextClassifier"]
 
@@ -126,7 +126,7 @@ class TextClassifier(ClassifierFace):
         is_one = isinstance(texts, (str, dict))
         given = [texts] if is_one else checked_texts(name, texts)
         results = [
-            self.labelled(row, count)
+            best_labels(self.labels, row, count)
             for rows in self._scores(name, given, function_to_apply, num_threads)
             for row in rows
         ]
@@ -175,11 +175,6 @@ class TextClassifier(ClassifierFace):
         """
         name = f"{type(self).__name__}.score_batches"
         return self._scores(name, checked_texts(name, texts), function_to_apply, num_threads)
-
-    def labelled(self, scores: NDArray[np.float32], top_k: int | None = None) -> list[dict[str, Any]]:
-        """The best labels for the scores [L] of a text: all of them, or `top_k`."""
-        order = np.argsort(-scores, kind="stable")[:top_k]
-        return [{"label": self.labels[i], "score": float(scores[i])} for i in order]
 
     def _scores(
         self, name: str, texts: Iterable[Any], function: Function, num_threads: int | None

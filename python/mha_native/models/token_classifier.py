@@ -172,10 +172,13 @@ class TokenClassifier(ClassifierFace):
         num_threads: int | None,
     ) -> Iterator[list[Entity]]:
         """The entities in each text. The arguments are checked here, texts as they are read."""
-        if strategy not in STRATEGIES:
+        if not isinstance(strategy, str) or strategy not in STRATEGIES:
             raise ValueError(f"{name}: aggregation_strategy must be one of {listed(STRATEGIES)}; got {shown(strategy)}")
-        if isinstance(ignored, str) or not isinstance(ignored, Collection):
-            raise TypeError(f"{name}: ignore_labels must be several str; got {shown(ignored)}")
+        several = isinstance(ignored, (list, tuple, set, frozenset)) and all(
+            isinstance(label, str) for label in ignored
+        )
+        if not several:
+            raise TypeError(f"{name}: ignore_labels must be several str, such as a list; got {shown(ignored)}")
         if num_threads is not None:
             num_threads = checked_size(name, "num_threads", num_threads)
         room = self._pieces.room
