@@ -19,8 +19,8 @@ _NORMALIZER = {
 }
 _BERT_CLASSES = (None, "BertTokenizer", "DistilBertTokenizer", "MPNetTokenizer")
 
-# Whatever tokenizer.json says, these classes split words of at most so many characters, into pieces that begin with this
-# inside of a word.
+# Whatever tokenizer.json says, these classes split words of at most so many characters, into pieces that begin like
+# this inside of a word.
 _WORD_PIECES = ("##", 100)
 
 # Whether a blank is put before a text where tokenizer_config.json does not say so, by class.
