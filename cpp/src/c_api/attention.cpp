@@ -319,13 +319,14 @@ mha_status mha_layer_create(const mha_layer_config* config, const mha_layer_weig
                             mha_layer** layer) noexcept {
   return guarded(__func__, [&] {
     const mha_layer_config& c = given(config, "config");
-    const mha_layer_weights& w = given(weights, "weights");
+    // Of several mistakes the weights' comes first: compilers evaluate the arguments of a call in any order.
+    const auto views = weights_of<TensorView>(given(weights, "weights"));
     create(layer, "layer",
            MultiHeadAttentionConfig{
                c.embed_dim, c.num_heads, c.num_kv_heads, c.head_dim, c.value_head_dim, c.kdim, c.vdim, c.out_dim,
                c.add_bias_kv, c.add_zero_attn,
                enumerator<WeightFormat>("weight_format", "mha_weight_format", c.weight_format, kNumWeightFormats)},
-           weights_of<TensorView>(w));
+           views);
   });
 }
 

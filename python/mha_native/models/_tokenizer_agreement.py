@@ -19,8 +19,8 @@ _NORMALIZER = {
 }
 _BERT_CLASSES = (None, "BertTokenizer", "DistilBertTokenizer", "MPNetTokenizer")
 
-# What these classes split words into, whatever tokenizer.json says: pieces that begin with this inside of a word, of words
-# of at most so many characters.
+# Whatever tokenizer.json says, these classes split words of at most so many characters, into pieces that begin with this
+# inside of a word.
 _WORD_PIECES = ("##", 100)
 
 # Whether a blank is put before a text where tokenizer_config.json does not say so, by class.
@@ -83,10 +83,8 @@ def _check_word_pieces(path: Path, library: Any, values: Mapping[str, Any]) -> N
     }
     for part, is_usual in are_usual.items():
         if not is_usual:
-            raise ValueError(
-                f"{path.with_name('tokenizer.json')}: {part} must be that of {values.get('tokenizer_class') or 'BERT'}, "
-                f"which {path.name} asks for"
-            )
+            name = values.get("tokenizer_class") or "BERT"
+            raise ValueError(f"{path.with_name('tokenizer.json')}: {part} must be that of {name}, as {path.name} says")
 
 
 def _content(token: Any) -> Any:
