@@ -165,6 +165,7 @@ def test_continuations_are_marked(tmp_path: Path) -> None:
         tokenizers.models.WordPiece({word: i for i, word in enumerate(words)}, unk_token="[UNK]")
     )
     library.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
+    library.normalizer = tokenizers.normalizers.BertNormalizer()
     library.decoder = tokenizers.decoders.WordPiece()
     library.post_processor = tiny_bert.tokenizer().post_processor
     directory = tiny_classifiers.write(tmp_path, tokens=True)
