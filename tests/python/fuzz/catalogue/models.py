@@ -99,6 +99,14 @@ def _encode_batches(rng: Generator) -> Made:
     return all_batches, {"texts": ["the dog", "", "a b c"]} | _embedding_options(rng) | _prompt(rng)
 
 
+@entry("SentenceEncoder.encode_to_rows")
+def _encode_to_rows(rng: Generator) -> Made:
+    def all_rows(**given: Any) -> list[Any]:
+        return [array for pair in sentence_encoder().encode_to_rows(**given) for array in pair]
+
+    return all_rows, {"texts": ["the dog", "", "a b c"]} | some(rng, {"num_threads": 1}) | _prompt(rng)
+
+
 @entry("SentenceEncoder.encode_tokens")
 def _encode_tokens(rng: Generator) -> Made:
     return sentence_encoder().encode_tokens, {"sequences": [[2, 5, 3], np.array([1])]} | _embedding_options(rng)
