@@ -109,12 +109,12 @@ std::vector<std::int64_t> Case::offsets() const {
 double Case::visible_pairs() const {
   if (!is_ragged()) return double(B) * pairs_of(*this, Tq, Tk);
   const auto starts = offsets();
-  double pairs = 0;
+  double visible = 0;
   for (std::size_t b = 0; b + 1 < starts.size(); ++b) {
     const Index length = Index(starts[b + 1] - starts[b]);
-    pairs += pairs_of(*this, length, length);
+    visible += pairs_of(*this, length, length);
   }
-  return pairs;
+  return visible;
 }
 
 double Case::flops() const {

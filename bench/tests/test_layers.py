@@ -22,7 +22,8 @@ LAYERS = [
     "report", "run", "command_line", "__main__", "__init__",
 ]  # fmt: skip
 
-PUBLIC = {f"mha_native.{name}" for name in mha_native.__all__}
+# The second is imported by its name only, so that `import mha_native` does not take its time.
+PUBLIC = {f"mha_native.{name}" for name in mha_native.__all__} | {"mha_native.sentence_transformers"}
 PRIVATE_USER = "probes.py"
 
 
