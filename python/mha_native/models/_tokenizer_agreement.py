@@ -74,12 +74,14 @@ def _check_word_pieces(path: Path, library: Any, values: Mapping[str, Any]) -> N
     from tokenizers import normalizers, pre_tokenizers
 
     model = library.model
-    around = [_content(values.get(key)) for key in ("cls_token", "sep_token")]
+    first, last = (_content(values.get(key)) for key in ("cls_token", "sep_token"))
+    text = library.encode("a", add_special_tokens=False).ids
+    whole = [library.token_to_id(first or ""), *text, library.token_to_id(last or "")]
     are_usual = {
         "normalizer": isinstance(library.normalizer, normalizers.BertNormalizer),
         "pre_tokenizer": isinstance(library.pre_tokenizer, pre_tokenizers.BertPreTokenizer),
         "model": (model.continuing_subword_prefix, model.max_input_chars_per_word) == _WORD_PIECES,
-        "post_processor": None in around or library.encode("").ids == [library.token_to_id(token) for token in around],
+        "post_processor": None in (first, last) or (text and library.encode("a").ids == whole),
     }
     for part, is_usual in are_usual.items():
         if not is_usual:
