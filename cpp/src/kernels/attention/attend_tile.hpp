@@ -233,7 +233,7 @@ class AttendTile {
       for (int j = 0; j < scores_.vectors(); ++j) pstore(to + j * L, pload<P>(from + j * L));
   }
 
-  void store() const {
+  __attribute__((noinline)) void store() const {  // for run() and merge_spans()
     for (int r = 0; r < tile_.rows; ++r)
       if (tile_.lse[r]) *static_cast<T*>(tile_.lse[r]) = scores_.log_sum_exp(r);
     if constexpr (sizeof(S) < sizeof(T))

@@ -357,7 +357,7 @@ class DecodeTile {
     }
   }
 
-  void store() const {
+  __attribute__((noinline)) void store() const {  // for run() and merge_spans()
     for (int r = 0; r < tile_.rows; ++r) {
       const Total total(tile_, scale_, r, total_.maximum[r], total_.sum[r], start_.halvings[r]);
       if (tile_.is_wide)
