@@ -11,7 +11,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from .._dtypes import checked_dtype
 from .._messages import in_the_name_of
-from ..layers._constructor_arguments import WeightDType, checked_size, checked_weight_dtype
+from ..layers._constructor_arguments import WeightDType, checked_weight_dtype
 from ._batching import batches, packed, slabs
 from ._checkpoint import Checkpoint
 from ._classification_head import TEXTS, TOKENS, ClassificationHead, head_of
@@ -25,17 +25,8 @@ from ._text_encoder import TextEncoder
 from ._tokenizer import Tokenizer, require_library
 from .families import read_config
 
-# The most texts, and the most characters, that are tokenized at once; a longer text is tokenized alone.
-_SLAB_TEXTS = 1024
-_SLAB_CHARACTERS = 1 << 17
-
-# The most tokens that go through the layers at once, which are many enough for them to be fast.
-_BATCH_TOKENS = 2048
-
-
 # What tokenizer_config.json calls tokenizers that give types of tokens, if it has no model_input_names.
 _CLASSES_WITH_TYPES = (None, "BertTokenizer", "BertTokenizerFast", "ElectraTokenizer", "ElectraTokenizerFast")
-
 
 _ST_TASK = "sequence-classification"  # what sentence-transformers calls it
 
@@ -73,13 +64,7 @@ class Classifier:
 
     def cut_at(self, function: str, max_seq_length: int) -> "Classifier":
         """The same classifier for the first `max_seq_length` tokens of a long text or pair."""
-        length, sizes = checked_size(function, "max_seq_length", max_seq_length), self.model.config
-        most = sizes.max_positions + sizes.first_position  # with those that no token has, which are counted elsewhere
-        if length > most:
-            raise ValueError(
-                f"{function}: max_seq_length must be at most {most}, the positions of the model; got {length}"
-            )
-        length = min(length, sizes.max_positions)
+        length = self.model.config.checked_length(function, max_seq_length)
         other = copy.copy(self)
         with in_the_name_of(function):
             other.tokenizer = self.tokenizer.cut_at(length)
@@ -116,7 +101,7 @@ class Classifier:
 
     def _tokenized(self, what: str, inputs: Iterable[Any], prompt: str) -> Iterator[Tokens]:
         given = (text_or_pair(what, text, i) for i, text in enumerate(inputs))
-        for slab in slabs(given, _SLAB_TEXTS, _SLAB_CHARACTERS):
+        for slab in slabs(given):
             if prompt:
                 slab = [prompt + text if isinstance(text, str) else (prompt + text[0], text[1]) for text in slab]
             for ids, types in self.tokenizer.encode_inputs(slab):
@@ -124,7 +109,7 @@ class Classifier:
 
     @staticmethod
     def _batches(texts: Iterable[Tokens]) -> Iterator[list[Tokens]]:
-        return batches(texts, _BATCH_TOKENS, lambda text: len(text.ids))
+        return batches(texts, lambda text: len(text.ids))
 
 
 def load_classifier(
@@ -153,9 +138,7 @@ def load_classifier(
     path = folder / "config.json"
     config = read_config(path)
     labels = read_labels(path, task)
-    texts = read_sentence_config(
-        folder, config.max_positions, module is not None, config.first_position, "sequence-classification"
-    )
+    texts = read_sentence_config(folder, config.max_positions, module is not None, config.first_position, _ST_TASK)
     tokenizer = Tokenizer(folder, config.vocab_size, texts, needs_first_token=task == TEXTS, cuts=task == TEXTS)
     parts = head_of(config.family, task, config.embed_dim, len(labels.names))
     with Checkpoint(folder, [*config.tensor_shapes(), *parts.tensor_shapes()], config.family.prefix) as tensors:

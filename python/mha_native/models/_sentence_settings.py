@@ -47,12 +47,8 @@ class SentenceSettings:
 
     @max_seq_length.setter
     def max_seq_length(self, max_seq_length: int) -> None:
-        name, config = type(self).__name__, self._model.config
-        length = checked_size(name, "max_seq_length", max_seq_length)
-        most = config.max_positions + config.first_position  # with those that no token has, which are counted elsewhere
-        if length > most:
-            raise ValueError(f"{name}: max_seq_length must be at most {most}, the positions of the model; got {length}")
-        length = min(length, config.max_positions)
+        name = type(self).__name__
+        length = self._model.config.checked_length(name, max_seq_length)
         with in_the_name_of(name):
             self._tokenizer = self._tokenizer.cut_at(length)
         self._config = self._config._replace(max_seq_length=length)

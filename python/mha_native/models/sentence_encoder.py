@@ -28,15 +28,6 @@ from .families import read_config
 
 __all__ = ["SentenceEncoder"]
 
-# The most texts, and the most characters, that are tokenized at once; a longer text is tokenized alone. That takes some
-# 0.1 s, in which no signal is handled, and a few MiB.
-_SLAB_TEXTS = 1024
-_SLAB_CHARACTERS = 1 << 17
-
-# The most tokens that go through the layers at once. With all-MiniLM-L6-v2 they take 19 MiB beyond the weights. Twice
-# as many take 34 MiB and no less time per token, since layers work on blocks of rows in cache.
-_BATCH_TOKENS = 2048
-
 
 class SentenceEncoder(SentenceSettings):
     """Sentence embeddings: tokens, their vectors after the layers of an encoder, and one vector from those.
@@ -296,7 +287,7 @@ class SentenceEncoder(SentenceSettings):
         self, what: str, sequences: Iterable[list[int]], num_threads: int | None
     ) -> Iterator[tuple[NDArray[np.int64], NDArray[Any], NDArray[np.int64]]]:
         """The tokens [n] of some sequences after one another, their vectors [n, E], and where each of them begins."""
-        for batch in batches(sequences, _BATCH_TOKENS):
+        for batch in batches(sequences):
             tokens, cu_seqlens = packed(batch)
             with in_the_name_of(what):
                 rows = self._model.hidden_states(tokens, cu_seqlens, num_threads)
@@ -394,7 +385,7 @@ class SentenceEncoder(SentenceSettings):
     def _tokenize(self, name: str, texts: Iterable[str], prompt: str) -> Iterator[list[int]]:
         """The tokens of each text behind the prompt."""
         first = 0
-        for slab in slabs(texts, _SLAB_TEXTS, _SLAB_CHARACTERS):
+        for slab in slabs(texts):
             for i, text in enumerate(slab):
                 check_text(f"{name}: texts", text, first + i)
             first += len(slab)

@@ -66,7 +66,33 @@ def find_model(
         )
 
 
-def read_model_kwargs(function: str, model_kwargs: Mapping[str, Any] | None) -> Formats:
+def read_arguments(
+    function: str,
+    modules: object,
+    device: object,
+    backend: object,
+    model_kwargs: Mapping[str, Any] | None,
+    processor_kwargs: Mapping[str, Any] | None,
+    config_kwargs: Mapping[str, Any] | None,
+) -> tuple[Formats, Any]:
+    """What the arguments of a constructor say: the format of a model, and the most tokens of a text or None.
+
+    ``tokenizer_kwargs`` is the old name of `processor_kwargs`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If they ask for what is not computed here.
+    """
+    if modules is not None:
+        raise ValueError(f"{function}: modules must be None, as a model is read from its directory")
+    check_device(function, device)
+    _check_backend(function, backend)
+    _check_config_kwargs(function, config_kwargs)
+    return _read_model_kwargs(function, model_kwargs), _read_processor_kwargs(function, processor_kwargs)
+
+
+def _read_model_kwargs(function: str, model_kwargs: Mapping[str, Any] | None) -> Formats:
     """What `model_kwargs` say of the format of a model.
 
     ``dtype`` (or ``torch_dtype``) may be a torch.dtype or a name. None and "auto" are float32, whatever the files are
@@ -86,25 +112,22 @@ def read_model_kwargs(function: str, model_kwargs: Mapping[str, Any] | None) -> 
     return Formats(name.removeprefix("torch.") if name.startswith("torch.") else dtype, weight_dtype)
 
 
-def read_processor_kwargs(
-    function: str, processor_kwargs: Mapping[str, Any] | None, tokenizer_kwargs: Mapping[str, Any] | None
-) -> Any:
-    """The most tokens of a text in `processor_kwargs`, or by their old name `tokenizer_kwargs`; None: not there."""
-    newer = tokenizer_kwargs if processor_kwargs is None else processor_kwargs
-    given = _checked(function, "processor_kwargs", newer)
+def _read_processor_kwargs(function: str, processor_kwargs: Mapping[str, Any] | None) -> Any:
+    """The most tokens of a text in `processor_kwargs`; None: not there."""
+    given = _checked(function, "processor_kwargs", processor_kwargs)
     length = given.pop("model_max_length", None)
     usual = {name for name, value in given.items() if name in _USUAL_PROCESSOR and _USUAL_PROCESSOR[name] == value}
     _refuse_others(function, "processor_kwargs", given, usual | {"clean_up_tokenization_spaces", "trust_remote_code"})
     return length
 
 
-def check_config_kwargs(function: str, config_kwargs: Mapping[str, Any] | None) -> None:
+def _check_config_kwargs(function: str, config_kwargs: Mapping[str, Any] | None) -> None:
     """ValueError if they change the configuration of a model, which counts as its file has it."""
     given = _checked(function, "config_kwargs", config_kwargs)
     _refuse_others(function, "config_kwargs", given, {"trust_remote_code", "attn_implementation"})
 
 
-def check_backend(function: str, backend: object) -> None:
+def _check_backend(function: str, backend: object) -> None:
     """ValueError unless it is the usual one, in whose place models are computed here."""
     if backend != "torch":
         raise ValueError(f"{function}: backend must be 'torch', in whose place it computes; got {shown(backend)}")

@@ -19,16 +19,13 @@ from ..models._labels import apply_function
 from ..models._prompts import read_settings
 from ..models._score_activation import read_activation
 from ._arguments import (
-    check_backend,
-    check_config_kwargs,
     check_device,
     find_model,
-    read_model_kwargs,
-    read_processor_kwargs,
+    read_arguments,
 )
 from ._model import Model, Pool, check_pool
 from ._progress import is_wanted, progress_bar
-from ._tensors import as_array, as_tensor
+from ._tensors import as_array, as_tensor, results
 
 _logger = logging.getLogger(__name__)
 
@@ -125,13 +122,8 @@ class CrossEncoder(Model):
         keep_in_fp32_modules: Sequence[str] | None = None,
     ) -> None:
         function = type(self).__name__
-        if modules is not None:
-            raise ValueError(f"{function}: modules must be None, as a model is read from its directory")
-        check_device(function, device)
-        check_backend(function, backend)
-        check_config_kwargs(function, config_kwargs)
-        formats = read_model_kwargs(function, model_kwargs)
-        most_tokens = read_processor_kwargs(function, processor_kwargs, tokenizer_kwargs)
+        kwargs = (model_kwargs, tokenizer_kwargs if processor_kwargs is None else processor_kwargs, config_kwargs)
+        formats, most_tokens = read_arguments(function, modules, device, backend, *kwargs)
         if activation_fn is not None:
             _check_callable(function, activation_fn)
         directory = find_model(
@@ -223,12 +215,7 @@ class CrossEncoder(Model):
             scores = apply_function("softmax", scores)
         if not pairs:
             scores = np.array([])
-        if convert_to_numpy and not convert_to_tensor:
-            return scores[0] if is_one else scores
-        tensor = as_tensor(function, "convert_to_tensor" if convert_to_tensor else "convert_to_numpy", scores)
-        if is_one:
-            return tensor[0]
-        return tensor if convert_to_tensor else list(tensor)
+        return results(function, scores, is_one, convert_to_numpy, convert_to_tensor)
 
     def rank(
         self,

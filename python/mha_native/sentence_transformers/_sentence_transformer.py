@@ -14,18 +14,15 @@ from ..layers._constructor_arguments import checked_size
 from ..models import SentenceEncoder
 from ..models._inputs import checked_texts
 from ._arguments import (
-    check_backend,
-    check_config_kwargs,
     check_device,
     find_model,
-    read_model_kwargs,
-    read_processor_kwargs,
+    read_arguments,
 )
 from ._model import Model, Pool, check_pool
 from ._progress import is_wanted, progress_bar
 from ._quantization import Precision, check_precision, quantize_embeddings
 from ._similarity import SimilarityFunction, checked_name
-from ._tensors import as_tensor
+from ._tensors import as_tensor, results
 from ._text_tokenizer import TextTokenizer
 
 _OUTPUTS = ("sentence_embedding", "token_embeddings", None)
@@ -126,13 +123,8 @@ class SentenceTransformer(Model):
         truncate_dim: int | None = None,
     ) -> None:
         function = type(self).__name__
-        if modules is not None:
-            raise ValueError(f"{function}: modules must be None, as a model is read from its directory")
-        check_device(function, device)
-        check_backend(function, backend)
-        check_config_kwargs(function, config_kwargs)
-        formats = read_model_kwargs(function, model_kwargs)
-        most_tokens = read_processor_kwargs(function, processor_kwargs, tokenizer_kwargs)
+        kwargs = (model_kwargs, tokenizer_kwargs if processor_kwargs is None else processor_kwargs, config_kwargs)
+        formats, most_tokens = read_arguments(function, modules, device, backend, *kwargs)
         self._similarity = None if similarity_fn_name is None else checked_name(function, similarity_fn_name)
         directory = find_model(
             function,
@@ -242,12 +234,7 @@ class SentenceTransformer(Model):
         elif precision not in (None, "float32"):
             with in_the_name_of(function):
                 embeddings = quantize_embeddings(embeddings, precision)
-        if as_arrays:
-            return embeddings[0] if is_one else embeddings
-        tensor = as_tensor(function, "convert_to_tensor" if convert_to_tensor else "convert_to_numpy", embeddings)
-        if is_one:
-            return tensor[0]
-        return tensor if convert_to_tensor else list(tensor)
+        return results(function, embeddings, is_one, convert_to_numpy, convert_to_tensor)
 
     def encode_query(
         self,

@@ -24,6 +24,16 @@ def as_array(value: Any) -> NDArray[Any]:
     return array
 
 
+def results(function: str, array: NDArray[Any], is_one: bool, convert_to_numpy: bool, convert_to_tensor: bool) -> Any:
+    """The rows of `array` in the form that a call asks for; if `is_one` the only one."""
+    if convert_to_numpy and not convert_to_tensor:
+        return array[0] if is_one else array
+    tensor = as_tensor(function, "convert_to_tensor" if convert_to_tensor else "convert_to_numpy", array)
+    if is_one:
+        return tensor[0]
+    return tensor if convert_to_tensor else list(tensor)
+
+
 def as_tensor(function: str, name: str, array: NDArray[Any]) -> Any:
     """A tensor of torch with the memory of `array`."""
     try:

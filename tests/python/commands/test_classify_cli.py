@@ -10,7 +10,7 @@ import pytest
 import tiny_classifiers
 from command_line import assert_refused, run
 
-from mha_native.models import TextClassifier, TokenClassifier, _classifier
+from mha_native.models import TextClassifier, TokenClassifier, _batching
 
 TEXTS = ["the dog", "", "cat a b c", "x unknown", "\u00fc \u2028 x"]
 
@@ -55,7 +55,7 @@ def test_labels_of_texts(directory: str, capsys: pytest.CaptureFixture[str]) -> 
 def test_lines_of_a_file(
     directory: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_classifier, "_BATCH_TOKENS", 10)
+    monkeypatch.setattr(_batching, "MOST_TOKENS", 10)
     path, output = tmp_path / "lines.txt", tmp_path / "out.jsonl"
     path.write_text("\n".join(TEXTS), encoding="utf-8")
     arguments = ["classify", "--model", directory, "--file", str(path), "--output", str(output)]

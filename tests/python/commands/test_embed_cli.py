@@ -21,7 +21,7 @@ from tolerance import assert_same_bits
 from mha_native import _progress
 from mha_native.__main__ import main
 from mha_native.commands import lines
-from mha_native.models import SentenceEncoder, sentence_encoder
+from mha_native.models import SentenceEncoder, _batching
 
 Array = np.ndarray[Any, Any]
 LINES = ["the dog", "", "a b c d e f g", "the cat !", "", "dog"]
@@ -294,8 +294,8 @@ class _Terminal(io.StringIO):
 def test_a_progress_bar_on_a_terminal(
     known: bool, directory: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sentence_encoder, "_BATCH_TOKENS", 40)
-    monkeypatch.setattr(sentence_encoder, "_SLAB_TEXTS", 10)
+    monkeypatch.setattr(_batching, "MOST_TOKENS", 40)
+    monkeypatch.setattr(_batching, "MOST_TEXTS", 10)
     monkeypatch.setattr(_progress, "PATIENCE", 0)
     monkeypatch.setattr(_progress, "PAUSE", 0)
     if not known:
@@ -328,14 +328,14 @@ def test_no_progress_bar_elsewhere(
 ) -> None:
     monkeypatch.setattr(_progress, "PATIENCE", 0)
     monkeypatch.setattr(_progress, "PAUSE", 0)
-    monkeypatch.setattr(sentence_encoder, "_BATCH_TOKENS", 10)
+    monkeypatch.setattr(_batching, "MOST_TOKENS", 10)
     assert run(capsys, "embed", "--model", directory, *LINES)[::2] == (0, "")
 
 
 def test_no_progress_bar_among_what_is_printed(directory: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_progress, "PATIENCE", 0)
     monkeypatch.setattr(_progress, "PAUSE", 0)
-    monkeypatch.setattr(sentence_encoder, "_BATCH_TOKENS", 10)
+    monkeypatch.setattr(_batching, "MOST_TOKENS", 10)
     screen = _Terminal()
     monkeypatch.setattr(sys, "stdout", screen)
     monkeypatch.setattr(sys, "stderr", screen)

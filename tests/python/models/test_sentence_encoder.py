@@ -19,7 +19,7 @@ from tiny_bert import TEXTS
 from tolerance import EMBEDDING_BOUND, assert_close, assert_same_bits
 
 import mha_native
-from mha_native.models import SentenceEncoder, sentence_encoder
+from mha_native.models import SentenceEncoder, _batching
 
 Array = np.ndarray[Any, Any]
 GOLDEN = Path(__file__).parents[2] / "data" / "all_minilm_l6_v2.json"
@@ -116,7 +116,7 @@ def test_a_text_has_the_same_bits_alone_and_in_any_batch(
     order = np.random.default_rng(0).permutation(4 * len(TEXTS))
     assert_same_bits(tiny.encode([(4 * TEXTS)[i] for i in order]), np.tile(together, (4, 1))[order])
     for tokens in (1, 2, 22, 23):  # less than a text has, too
-        monkeypatch.setattr(sentence_encoder, "_BATCH_TOKENS", tokens)
+        monkeypatch.setattr(_batching, "MOST_TOKENS", tokens)
         assert_same_bits(tiny.encode(TEXTS), together, label=f"{tokens} tokens at once")
 
 
@@ -138,7 +138,7 @@ def test_many_threads_may_call_it(tiny: SentenceEncoder) -> None:
 
 
 def test_batches_hold_no_more_tokens_than_they_may(tiny: SentenceEncoder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sentence_encoder, "_BATCH_TOKENS", 22)
+    monkeypatch.setattr(_batching, "MOST_TOKENS", 22)
     rows: list[int] = []
     compute = tiny._model.hidden_states
 
@@ -156,8 +156,8 @@ def test_batches_hold_no_more_tokens_than_they_may(tiny: SentenceEncoder, monkey
 
 
 def test_embeddings_come_while_texts_are_read(tiny: SentenceEncoder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sentence_encoder, "_BATCH_TOKENS", 50)
-    monkeypatch.setattr(sentence_encoder, "_SLAB_TEXTS", 5)
+    monkeypatch.setattr(_batching, "MOST_TOKENS", 50)
+    monkeypatch.setattr(_batching, "MOST_TEXTS", 5)
     read = 0
 
     def texts() -> Iterator[str]:
@@ -190,7 +190,7 @@ def test_tokens_have_the_embeddings_of_their_text(tiny: SentenceEncoder, monkeyp
     sequences = [tiny_bert.ids(text) for text in TEXTS]
     assert_same_bits(tiny.encode_tokens(sequences), expected)
     assert_same_bits(tiny.encode_tokens([np.array(tokens, np.int32) for tokens in sequences], num_threads=2), expected)
-    monkeypatch.setattr(sentence_encoder, "_BATCH_TOKENS", 9)
+    monkeypatch.setattr(_batching, "MOST_TOKENS", 9)
     assert_same_bits(tiny.encode_tokens(sequences), expected)
     assert tiny.encode_tokens([]).shape == (0, tiny.embed_dim)
     assert not tiny.encode_tokens([[]]).any()

@@ -11,7 +11,7 @@ import tiny_bert
 from tiny_bert import TEXTS
 from tolerance import assert_same_bits
 
-from mha_native.models import SentenceEncoder, sentence_encoder
+from mha_native.models import SentenceEncoder, _batching
 
 LONG = "a b c d e f g h"
 
@@ -78,7 +78,7 @@ def test_default_prompt_name(model: SentenceEncoder, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
 def test_rows_of_tokens(dtype: str, model: SentenceEncoder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sentence_encoder, "_BATCH_TOKENS", 30)
+    monkeypatch.setattr(_batching, "MOST_TOKENS", 30)
     model = model.astype(dtype)
     found = list(model.encode_to_rows(iter(TEXTS), prompt="dog "))
     assert len(found) == len(TEXTS)

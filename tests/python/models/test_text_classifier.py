@@ -14,7 +14,7 @@ import tiny_classifiers
 from safetensors.numpy import load_file, save_file
 from tolerance import assert_same_bits
 
-from mha_native.models import TextClassifier, _classifier
+from mha_native.models import TextClassifier, _batching
 
 BOUND = 1e-5
 
@@ -94,7 +94,7 @@ def test_the_form_of_results(model: TextClassifier) -> None:
 def test_the_bits_of_a_text_do_not_depend_on_its_batch(model: TextClassifier, monkeypatch: pytest.MonkeyPatch) -> None:
     given = [*TEXTS, *PAIRS] * 5
     for most in (10, 50, 5000):
-        monkeypatch.setattr(_classifier, "_BATCH_TOKENS", most)
+        monkeypatch.setattr(_batching, "MOST_TOKENS", most)
         for function in ("softmax", "sigmoid", "none"):
             scores = model.scores(given, function_to_apply=function)
             for text, row in zip(given, scores, strict=True):
@@ -104,8 +104,8 @@ def test_the_bits_of_a_text_do_not_depend_on_its_batch(model: TextClassifier, mo
 
 
 def test_texts_are_read_as_needed(model: TextClassifier, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_classifier, "_BATCH_TOKENS", 20)
-    monkeypatch.setattr(_classifier, "_SLAB_TEXTS", 4)
+    monkeypatch.setattr(_batching, "MOST_TOKENS", 20)
+    monkeypatch.setattr(_batching, "MOST_TEXTS", 4)
     read = 0
 
     def texts() -> Any:

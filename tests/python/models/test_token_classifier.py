@@ -13,7 +13,7 @@ import tiny_classifiers
 import tokenizers
 from tolerance import assert_same_bits
 
-from mha_native.models import TextClassifier, TokenClassifier, _classifier
+from mha_native.models import TextClassifier, TokenClassifier, _batching
 from mha_native.models._entities import Piece, entities_of, without_overlaps
 
 Array = np.ndarray[Any, Any]
@@ -148,7 +148,7 @@ def test_what_is_found_does_not_depend_on_the_other_texts(
     texts = [*tiny_bert.TEXTS, LONG, "the dog"] * 2
     alone = [model(text) for text in texts]
     for most in (10, 100, 10_000):
-        monkeypatch.setattr(_classifier, "_BATCH_TOKENS", most)
+        monkeypatch.setattr(_batching, "MOST_TOKENS", most)
         assert model(texts) == alone
         assert list(model.entity_batches(iter(texts))) == alone
     assert model([]) == []

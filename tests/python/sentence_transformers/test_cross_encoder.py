@@ -14,7 +14,7 @@ import tiny_bert
 import tiny_classifiers
 from tolerance import assert_same_bits
 
-from mha_native.models import TextClassifier, _classifier
+from mha_native.models import TextClassifier, _batching
 from mha_native.sentence_transformers import CrossEncoder
 
 QUERY = "the dog"
@@ -92,7 +92,7 @@ def test_the_bits_of_a_pair_do_not_depend_on_its_batch(model: CrossEncoder, monk
     pairs = [(QUERY, text) for text in DOCUMENTS] * 7
     alone = np.array([model.predict(pair) for pair in pairs])
     for most in (10, 60, 5000):
-        monkeypatch.setattr(_classifier, "_BATCH_TOKENS", most)
+        monkeypatch.setattr(_batching, "MOST_TOKENS", most)
         assert_same_bits(model.predict(pairs, batch_size=1), alone)
 
 

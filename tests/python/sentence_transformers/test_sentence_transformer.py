@@ -19,7 +19,7 @@ from tiny_bert import TEXTS
 from tolerance import assert_same_bits
 
 from mha_native import _progress
-from mha_native.models import SentenceEncoder, sentence_encoder
+from mha_native.models import SentenceEncoder, _batching
 from mha_native.sentence_transformers import SentenceTransformer, SimilarityFunction, quantize_embeddings
 
 SETTINGS = {
@@ -174,7 +174,7 @@ def test_max_seq_length(model: SentenceTransformer, directory: Path) -> None:
 
 
 def test_tokens(model: SentenceTransformer, encoder: SentenceEncoder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sentence_encoder, "_BATCH_TOKENS", 30)
+    monkeypatch.setattr(_batching, "MOST_TOKENS", 30)
     texts = [*TEXTS, "a b"]
     rows = model.encode(texts, output_value="token_embeddings")
     everything = model.encode(texts, output_value=None, truncate_dim=5)
@@ -386,7 +386,7 @@ def test_progress(
         monkeypatch.setattr(_progress, "PAUSE", 0)
         words = f"{len(TEXTS)} texts"
     expected = model.encode(TEXTS)
-    monkeypatch.setattr(sentence_encoder, "_BATCH_TOKENS", 30)
+    monkeypatch.setattr(_batching, "MOST_TOKENS", 30)
     assert capsys.readouterr() == ("", "")
     assert_same_bits(model.encode(TEXTS, show_progress_bar=True), expected)
     assert words in capsys.readouterr().err

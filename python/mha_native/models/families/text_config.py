@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..._messages import shown
+from ...layers._constructor_arguments import checked_size
 from .._model_files import MAX_SIZE, read_choice, read_size
 from .family import Family
 
@@ -56,6 +57,25 @@ class TextConfig(NamedTuple):
     token_types: int
     activation: str
     eps: float
+
+    def checked_length(self, function: str, max_seq_length: int) -> int:
+        """How many of the first `max_seq_length` tokens of a text there can be.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If it is no size, or beyond the table of positions. The rows that no token has count, as they do elsewhere.
+        """
+        length, most = (
+            checked_size(function, "max_seq_length", max_seq_length),
+            self.max_positions + self.first_position,
+        )
+        if length > most:
+            raise ValueError(
+                f"{function}: max_seq_length must be at most {most}, the positions of the model; got {length}"
+            )
+        return min(length, self.max_positions)
+
     further_sizes: dict[str, int]
 
     def tensor_shapes(self) -> Iterator[tuple[str, tuple[int, ...]]]:
