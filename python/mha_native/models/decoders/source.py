@@ -1,0 +1,109 @@
+"""What passes between files of models, families of decoders, and what generates text."""
+
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from numpy.typing import NDArray
+
+from ..._options import ModelOptions
+from .._blocks import BlockConfig, NormConfig
+from ..families.family import Tensors
+
+
+class ModelSource(Protocol):
+    """The files of one model, in the words of a folder of Hugging Face.
+
+    Attributes
+    ----------
+    path : Path
+        The folder or the file, for messages.
+    config : mapping
+        What config.json says, by its keys.
+    generation : mapping
+        What generation_config.json says, such as ``eos_token_id``; empty without the file.
+    chat_template : str, optional
+        In Jinja.
+    tokenizer_config : mapping
+        What tokenizer_config.json says; empty without the file.
+    """
+
+    @property
+    def path(self) -> Path: ...
+    @property
+    def config(self) -> Mapping[str, Any]: ...
+    @property
+    def generation(self) -> Mapping[str, Any]: ...
+    @property
+    def chat_template(self) -> str | None: ...
+    @property
+    def tokenizer_config(self) -> Mapping[str, Any]: ...
+
+    def tokenizer(self) -> Any:
+        """The ``tokenizers.Tokenizer``, which neither pads nor truncates."""
+        ...
+
+    def tensors(self, shapes: Iterable[tuple[str, tuple[int, ...]]]) -> AbstractContextManager[Tensors]:
+        """The tensors by the names of the family, in float32. Names and shapes have been checked when it is entered."""
+        ...
+
+
+class DecoderConfig(NamedTuple):
+    """What a decoder computes besides its layers.
+
+    Attributes
+    ----------
+    max_positions : int
+        P, the most tokens of a text.
+    final_norm : NormConfig, optional
+        Behind the last layer.
+    embedding_scale : float
+        What embeddings are multiplied with. `LanguageModelParts.embeddings` are not.
+    logit_softcap : float, optional
+        Logits become ``softcap * tanh(logit / softcap)``.
+    logit_scale : float
+        What logits are multiplied with, before the cap.
+    is_tied : bool
+        The head has the numbers of the embeddings.
+    has_positions : bool
+        Positions are learned, and added to embeddings.
+    """
+
+    vocab_size: int  # V
+    embed_dim: int  # E
+    max_positions: int
+    blocks: tuple[BlockConfig, ...]
+    final_norm: NormConfig | None
+    embedding_scale: float = 1.0
+    logit_softcap: float | None = None
+    logit_scale: float = 1.0
+    is_tied: bool = True
+    has_positions: bool = False
+
+
+class LanguageModelParts(NamedTuple):
+    """A decoder, as `open_decoder` makes it of a source: ``head(final_norm(layers(embeddings[tokens] + positions)))``.
+
+    Attributes
+    ----------
+    embeddings : [V, E]
+        In the dtype of the layers.
+    layers : list of layers
+        That read no memory.
+    layer_options : list of dict
+        The score options of each layer: window, scale and softcap. All are causal besides.
+    final_norm : norm, optional
+    head : Linear
+        From rows [..., E] to logits [..., V].
+    positions : [P, E], optional
+        Learned positions.
+    """
+
+    config: DecoderConfig
+    embeddings: NDArray[Any]
+    layers: list[Any]
+    layer_options: list[ModelOptions]
+    final_norm: Any
+    head: Any
+    positions: NDArray[Any] | None = None
