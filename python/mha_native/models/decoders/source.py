@@ -18,7 +18,7 @@ class ModelSource(Protocol):
     Attributes
     ----------
     path : Path
-        The folder or the file, for messages.
+        What messages call the source of `config`: config.json in the folder, or the one file of the model.
     config : mapping
         What config.json says, by its keys.
     generation : mapping
@@ -44,8 +44,14 @@ class ModelSource(Protocol):
         """The ``tokenizers.Tokenizer``, which neither pads nor truncates."""
         ...
 
-    def tensors(self, shapes: Iterable[tuple[str, tuple[int, ...]]]) -> AbstractContextManager[Tensors]:
-        """The tensors by the names of the family, in float32. Names and shapes have been checked when it is entered."""
+    def tensors(
+        self, shapes: Iterable[tuple[str, tuple[int, ...]]], prefix: str = ""
+    ) -> AbstractContextManager[Tensors]:
+        """The tensors of `shapes`, in float32. All names and shapes have been checked when it is entered.
+
+        Names are those of transformers without `prefix`, such as ``layers.0.self_attn.q_proj.weight`` where the prefix
+        is ``model.``: in the files of a folder a name may begin with it, or not.
+        """
         ...
 
 
@@ -59,11 +65,9 @@ class DecoderConfig(NamedTuple):
     final_norm : NormConfig, optional
         Behind the last layer.
     embedding_scale : float
-        What embeddings are multiplied with. `LanguageModelParts.embeddings` are not.
+        What the embeddings of the file are multiplied with, as those of `LanguageModelParts` have been.
     logit_softcap : float, optional
         Logits become ``softcap * tanh(logit / softcap)``.
-    logit_scale : float
-        What logits are multiplied with, before the cap.
     is_tied : bool
         The head has the numbers of the embeddings.
     has_positions : bool
@@ -77,7 +81,6 @@ class DecoderConfig(NamedTuple):
     final_norm: NormConfig | None
     embedding_scale: float = 1.0
     logit_softcap: float | None = None
-    logit_scale: float = 1.0
     is_tied: bool = True
     has_positions: bool = False
 
@@ -88,7 +91,7 @@ class LanguageModelParts(NamedTuple):
     Attributes
     ----------
     embeddings : [V, E]
-        In the dtype of the layers.
+        Of tokens, in the dtype of the layers, and multiplied with `embedding_scale`.
     layers : list of layers
         That read no memory.
     layer_options : list of dict
