@@ -54,10 +54,18 @@ def checked_sequences(what: str, sequences: Any) -> list[list[int]]:
     """The tokens of all texts, or TypeError or ValueError."""
     if not isinstance(sequences, Iterable):
         raise TypeError(f"{what} must be a sequence of them; got {name_of_type(sequences)}")
-    return [_checked_tokens(what, sequence, i) for i, sequence in enumerate(sequences)]
+    return [checked_tokens(what, sequence, i) for i, sequence in enumerate(sequences)]
 
 
-def _checked_tokens(what: str, sequence: ArrayLike, index: int) -> list[int]:
+def is_tokens(given: Any) -> bool:
+    """Whether this is the tokens of one text: integers [T], in an array or a list."""
+    if isinstance(given, (list, tuple)):
+        return bool(given) and all(isinstance(each, (int, np.integer)) for each in given)
+    return getattr(given, "ndim", None) == 1 and getattr(given, "dtype", None) != object
+
+
+def checked_tokens(what: str, sequence: ArrayLike, index: int) -> list[int]:
+    """The tokens of the text at `index`, or TypeError or ValueError."""
     try:
         tokens = np.asarray(sequence)
     except Exception as error:  # rows of different length, or whatever the object raises
