@@ -6,13 +6,14 @@ from .._messages import shown
 from ._hub_cache import find_directory
 from .decoders.folder_source import FolderSource
 from .decoders.source import ModelSource
-from .gguf.source import GGUFSource
 
 
 def find_source(name: str | PathLike[str]) -> ModelSource:
     """The files of a model: a directory as transformers saves it, a file .gguf, or a name in the local cache."""
     path = find_directory(name, organization=None)
     if path.is_file() or path.suffix == ".gguf":
+        from .gguf.source import GGUFSource
+
         return GGUFSource(path)
     return FolderSource(path)
 
@@ -28,5 +29,3 @@ def read_end_tokens(source: ModelSource, vocab_size: int) -> frozenset[int]:
             f"{source.path}: eos_token_id must be of tokens from 0 to {vocab_size - 1}; got {shown(given)}"
         )
     return frozenset(tokens)
-
-

@@ -96,7 +96,7 @@ class LanguageModel:
         return self.config.max_positions
 
     def check_sequences(self, what: str, sequences: Sequence[Sequence[int]]) -> None:
-        """ValueError unless each of `sequences` has from one token to as many as there are positions, all of them known."""
+        """ValueError unless each of `sequences` has from one token to as many as there are positions, and no other."""
         for i, sequence in enumerate(sequences):
             if not sequence:
                 raise ValueError(f"{what} must have a token; got none at {i}")
@@ -123,7 +123,7 @@ class LanguageModel:
         tables = {"embeddings": self._parts.embeddings}
         if self._parts.positions is not None:
             tables["positions"] = self._parts.positions
-        parts = self._parts._replace(**dict.fromkeys(tables))
+        parts = self._parts._replace(embeddings=np.empty(0), positions=None)
         return {"parts": parts, "tables": packed_state(tables)}
 
     def __setstate__(self, saved: dict[str, Any]) -> None:

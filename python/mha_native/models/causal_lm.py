@@ -1,23 +1,25 @@
 """Language models: the continuation of a text, answers in a conversation, and what a text is worth to a model."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from os import PathLike
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from .. import _core
 from .._dtypes import checked_dtype
-from .._messages import in_the_name_of, name_of_type
+from .._messages import in_the_name_of
 from ..layers._constructor_arguments import WeightDType, checked_size, checked_weight_dtype
 from ._batching import batches, packed
 from ._chat_template import ChatTemplate, checked_conversation
-from ._inputs import checked_texts, checked_tokens, is_tokens
+from ._inputs import prompts_in
+from ._language_face import LanguageFace
 from ._language_files import find_source, read_end_tokens
 from ._language_model import LanguageModel
 from ._language_tokenizer import LanguageTokenizer
+from ._text_score import TextScore
 from ._text_stream import TextStream
 from ._token_run import GenerationOptions, GenerationStatistics, TokenRun, checked_stop
 from ._tokenizer import require_library
@@ -33,40 +35,7 @@ __all__ = ["CausalLM", "GenerationStatistics", "TextScore"]
 Prompt: TypeAlias = Any
 
 
-class TextScore(NamedTuple):
-    """How likely a text is to a language model.
-
-    Parameters
-    ----------
-    tokens : int64 [T]
-        Of the text, special ones included.
-    log_likelihoods : float64 [T - 1]
-        Of each token but the first: the logarithm of its probability behind those before it.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from mha_native.models import TextScore
-    >>> score = TextScore(np.array([1, 7, 4]), np.log([0.5, 0.125]))
-    >>> round(score.total, 4), round(score.perplexity, 4)
-    (-2.7726, 4.0)
-    """
-
-    tokens: NDArray[np.int64]
-    log_likelihoods: NDArray[np.float64]
-
-    @property
-    def total(self) -> float:
-        """The sum of `log_likelihoods`."""
-        return float(self.log_likelihoods.sum())
-
-    @property
-    def perplexity(self) -> float:
-        """``exp(-mean(log_likelihoods))``; NaN for a text of a single token."""
-        return float(np.exp(-self.log_likelihoods.mean())) if len(self.log_likelihoods) else float("nan")
-
-
-class CausalLM:
+class CausalLM(LanguageFace):
     """A pretrained language model: it continues texts, answers in conversations, and scores texts.
 
     Made by `from_pretrained`.
@@ -101,13 +70,6 @@ class CausalLM:
     >>> model.statistics.new_tokens
     8
     """
-
-    def __init__(
-        self, model: LanguageModel, tokenizer: LanguageTokenizer, template: ChatTemplate, end_tokens: Iterable[int]
-    ) -> None:
-        self._model, self._tokenizer, self._template = model, tokenizer, template
-        self._end_tokens = frozenset(end_tokens)
-        self._statistics = GenerationStatistics(0, 0, 0, 0.0, 0.0)
 
     @classmethod
     def from_pretrained(
@@ -333,32 +295,13 @@ class CausalLM:
             found.append(TextScore(tokens, self._model.log_likelihoods(rows[:-1], tokens[1:], num_threads)))
         return found[0] if is_one else found
 
-    def encode(self, text: str, *, add_special_tokens: bool = True) -> NDArray[np.int64]:
-        """The tokens [T] of a text, with those that begin or end each text unless `add_special_tokens` is False."""
-        name = f"{type(self).__name__}.encode"
-        special = _core.boolean(name, "add_special_tokens", add_special_tokens)
-        with in_the_name_of(name):
-            return np.array(self._tokenizer.encode(f"{name}: text", text, 0, special=special), np.int64)
-
-    def decode(self, tokens: Any) -> str:
-        """The text of tokens [T], without special ones."""
-        name = f"{type(self).__name__}.decode"
-        checked = checked_tokens(f"{name}: tokens", tokens, 0)
-        with in_the_name_of(name):
-            return self._tokenizer.decode(checked)
-
     def _prompts(self, name: str, given: Prompt, argument: str = "prompts") -> tuple[bool, list[list[int]]]:
         """Whether there is but one prompt, and the tokens of each."""
         what = f"{name}: {argument}"
-        is_one = isinstance(given, str) or is_tokens(given)
-        prompts = [given] if is_one else list(checked_texts(what, given))
-        sequences: list[list[int]] = []
+        is_one, prompts = prompts_in(what, given)
         with in_the_name_of(name):
-            for i, prompt in enumerate(prompts):
-                if isinstance(prompt, str):
-                    sequences.append(self._tokenizer.encode(what, prompt, i))
-                else:
-                    sequences.append(checked_tokens(what, prompt, i))
+            encode = self._tokenizer.encode
+            sequences = [encode(what, one, i) if isinstance(one, str) else one for i, one in enumerate(prompts)]
         self._model.check_sequences(what, sequences)
         return is_one, sequences
 
@@ -385,7 +328,7 @@ class CausalLM:
                     if int(tokens[b]) not in self._end_tokens:
                         pieces[b] = streams[b].push(int(tokens[b]))
                         if streams[b].is_stopped:
-                            run.end(b)
+                            run.end(int(b))
             self._statistics = run.statistics
             yield pieces
         yield [stream.finish() for stream in streams]
@@ -402,48 +345,6 @@ class CausalLM:
                 rows = self._model.hidden_states(tokens, cu_seqlens, num_threads)
             for first, end in pairwise(cu_seqlens):
                 yield tokens[first:end], rows[first:end]
-
-    @property
-    def statistics(self) -> GenerationStatistics:
-        """Of the last call that has generated something, or of a stream that has ended or is at its last step."""
-        return self._statistics
-
-    @property
-    def max_length(self) -> int:
-        """P, the most tokens of a text, its continuation included."""
-        return self._model.max_length
-
-    @property
-    def vocab_size(self) -> int:
-        """V, the logits of a token."""
-        return self._model.config.vocab_size
-
-    @property
-    def embed_dim(self) -> int:
-        """E, the features of a token."""
-        return self._model.config.embed_dim
-
-    @property
-    def num_layers(self) -> int:
-        """How many layers there are."""
-        return len(self._model.config.blocks)
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """What the model is computed in."""
-        return self._model.dtype
-
-    @property
-    def weight_dtype(self) -> str:
-        """What the matrices of the layers are stored as, by name."""
-        return self._model.weight_dtype
-
-    def __repr__(self) -> str:
-        return (
-            f"{type(self).__name__}(embed_dim={self.embed_dim}, num_layers={self.num_layers}, "
-            f"vocab_size={self.vocab_size}, max_length={self.max_length}, "
-            f"dtype={_core.dtype_name(self.dtype)!r}, weight_dtype={self.weight_dtype!r})"
-        )
 
 
 def _conversations(what: str, messages: Any) -> tuple[bool, list[list[dict[str, Any]]]]:
