@@ -24,7 +24,7 @@ MESSAGES = [
 
 TEMPLATES = {
     "tiny": tiny_language_model.TEMPLATE,
-    "whitespace": "{%- for m in messages %}\n    {{ m.role }}\n  {% if loop.last %}\n,\n  {% endif %}\n{%- endfor -%}\n x",
+    "whitespace": "{%- for m in messages %}\n  {{ m.role }}\n {% if loop.last %}\n,\n  {% endif %}\n{%- endfor -%}\n x",
     "json": "{{ messages | tojson }}{{ messages[0] | tojson(indent=2) }}",
     "loop controls": "{% for m in messages %}{% if loop.index > 1 %}{% break %}{% endif %}{{ m.role }}{% endfor %}",
     "generation": "{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}!{% endfor %}",
