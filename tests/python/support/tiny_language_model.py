@@ -90,8 +90,7 @@ def write(directory: Path, files: dict[str, Any] | None = None, **changes: Any) 
         if content is not None:
             text = content if isinstance(content, str) else json.dumps(content)
             (directory / name).write_text(text, encoding="utf-8")
-    prefixed = {
-        f"transformer.{name}": tensor for name, tensor in tensors(changes.get("vocab_size", VOCABULARY)).items()
-    }
+    weights = tensors(changes.get("vocab_size", VOCABULARY), changes.get("n_positions", POSITIONS))
+    prefixed = {f"transformer.{name}": tensor for name, tensor in weights.items()}
     save_file(prefixed, directory / "model.safetensors", metadata={"format": "pt"})
     return directory
