@@ -19,10 +19,13 @@ namespace mha::bindings {
 namespace {
 
 constexpr std::pair<const char*, Activation> kActivations[] = {
-    {"relu", Activation::relu}, {"gelu", Activation::gelu}, {"gelu_tanh", Activation::gelu_tanh}};
+    {"relu", Activation::relu},
+    {"gelu", Activation::gelu},
+    {"gelu_tanh", Activation::gelu_tanh},
+    {"silu", Activation::silu}};
 
 Activation activation_called(py::handle name) {
-  const char* const rule = "'relu', 'gelu' or 'gelu_tanh'";
+  const char* const rule = "'relu', 'gelu', 'gelu_tanh' or 'silu'";
   if (!PyUnicode_Check(name.ptr())) throw py::type_error(describe("FeedForward", "activation", rule, name));
   for (const auto& [known, activation] : kActivations)
     if (PyUnicode_CompareWithASCIIString(name.ptr(), known) == 0) return activation;

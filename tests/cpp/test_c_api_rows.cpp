@@ -141,8 +141,8 @@ TEST(CApiRows, WhatIsRefused) {
   const mha_feed_forward_weights weights = {{&up, nullptr, nullptr}, {&up, nullptr, nullptr}};
   expect_invalid(mha_feed_forward_create(&weights, MHA_ACTIVATION_RELU, MHA_WEIGHT_FORMAT_PLAIN, &feed_forward),
                  {"FeedForward", "down_weight"});
-  expect_invalid(mha_feed_forward_create(&weights, 4, MHA_WEIGHT_FORMAT_PLAIN, &feed_forward),
-                 {"mha_activation", "got 4"});
+  expect_invalid(mha_feed_forward_create(&weights, 5, MHA_WEIGHT_FORMAT_PLAIN, &feed_forward),
+                 {"mha_activation", "got 5"});
   expect_invalid(mha_feed_forward_create(&weights, -1, MHA_WEIGHT_FORMAT_PLAIN, &feed_forward),
                  {"mha_activation", "got -1"});
   EXPECT_EQ(norm, nullptr);

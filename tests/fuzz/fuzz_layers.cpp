@@ -221,7 +221,7 @@ Norm some_norm(Choices& c, Tally& tally, mha_dtype dtype, std::ptrdiff_t width, 
 FeedForwardLayer some_feed_forward(Choices& c, Tally& tally, mha_dtype dtype, std::ptrdiff_t width, bool may_fail) {
   FeedForwardLayer layer;
   Call call("mha_feed_forward_create", c, tally);
-  int format = any_format(c, dtype), activation = int(c.below(4));
+  int format = any_format(c, dtype), activation = int(c.below(5));
   const std::ptrdiff_t hidden = c.once_in(6) ? c.between(60, 140) : c.between(1, 30);
   const bool stored = format == MHA_WEIGHT_FORMAT_INT8 && c.once_in(2);
   const Linear up(call, dtype, stored, hidden, width), down(call, dtype, stored, width, hidden);

@@ -277,7 +277,13 @@ MHA_API mha_status mha_norm_copy_weights(const mha_norm* norm, const mha_tensor*
                                          const mha_tensor* bias) MHA_NOEXCEPT;
 
 typedef int mha_activation;
-enum { MHA_ACTIVATION_NONE, MHA_ACTIVATION_RELU, MHA_ACTIVATION_GELU, MHA_ACTIVATION_GELU_TANH };
+enum {
+  MHA_ACTIVATION_NONE,
+  MHA_ACTIVATION_RELU,
+  MHA_ACTIVATION_GELU,
+  MHA_ACTIVATION_GELU_TANH,
+  MHA_ACTIVATION_SILU
+};
 /* down(activation(up(x))) of each row: FeedForward. */
 typedef struct mha_feed_forward mha_feed_forward;
 typedef struct mha_feed_forward_weights {

@@ -11,7 +11,8 @@ namespace {
 static_assert(static_cast<int>(Activation::none) == MHA_ACTIVATION_NONE &&
               static_cast<int>(Activation::relu) == MHA_ACTIVATION_RELU &&
               static_cast<int>(Activation::gelu) == MHA_ACTIVATION_GELU &&
-              static_cast<int>(Activation::gelu_tanh) == MHA_ACTIVATION_GELU_TANH);
+              static_cast<int>(Activation::gelu_tanh) == MHA_ACTIVATION_GELU_TANH &&
+              static_cast<int>(Activation::silu) == MHA_ACTIVATION_SILU);
 static_assert(static_cast<int>(NormPlacement::after) == MHA_NORM_AFTER &&
               static_cast<int>(NormPlacement::before) == MHA_NORM_BEFORE);
 
@@ -117,7 +118,7 @@ mha_status mha_feed_forward_create(const mha_feed_forward_weights* weights, mha_
                                    mha_weight_format weight_format, mha_feed_forward** feed_forward) noexcept {
   return guarded(__func__, [&] {
     create(feed_forward, "feed_forward", weights_of<TensorView>(given(weights, "weights")),
-           enumerator<Activation>("activation", "mha_activation", activation, MHA_ACTIVATION_GELU_TANH + 1),
+           enumerator<Activation>("activation", "mha_activation", activation, MHA_ACTIVATION_SILU + 1),
            enumerator<WeightFormat>("weight_format", "mha_weight_format", weight_format, kNumWeightFormats));
   });
 }

@@ -19,7 +19,7 @@ class EncoderLayer(TransformerLayer):
         F, the features in the middle of the feed-forward.
     memory_dim : None
         Of a `DecoderLayer` only.
-    activation : {"relu", "gelu", "gelu_tanh"}, default "relu"
+    activation : {"relu", "gelu", "gelu_tanh", "silu"}, default "relu"
         Of the feed-forward, as for `FeedForward`.
     norm_first : bool, default False
         Normalise what a block reads, instead of the sum of that and what it gives.

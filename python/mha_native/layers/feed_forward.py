@@ -42,9 +42,9 @@ class FeedForward(Leaf):
         E, the features of the input and of the result.
     feedforward_dim : int
         F, the features in between.
-    activation : {"relu", "gelu", "gelu_tanh"}, default "relu"
-        ``max(h, 0)``; ``h P(X <= h)`` with X from the standard normal distribution; or the approximation of that by
-        tanh.
+    activation : {"relu", "gelu", "gelu_tanh", "silu"}, default "relu"
+        ``max(h, 0)``; ``h P(X <= h)`` with X from the standard normal distribution; the approximation of that by tanh;
+        or ``h / (1 + exp(-h))``.
     bias : bool, default True
         Add a bias in both products.
     dtype : {"float32", "float64", "float16", "bfloat16"}, default "float32"

@@ -177,7 +177,7 @@ class TransformerLayer(ModuleState):
         ----------
         module : torch.nn.TransformerEncoderLayer or TransformerDecoderLayer
             The one of the same name, on the CPU, in float32, float64, float16 or bfloat16, pre-LN or post-LN, with or
-            without biases, with torch's relu or gelu.
+            without biases, with torch's relu, gelu or silu.
         """
         function = f"{cls.__name__}.from_torch"
         module = checked_module(function, module, cls._torch_name)

@@ -34,7 +34,8 @@ def layer_norm(
 
 @named
 def activate(x: ArrayLike, name: str) -> Array:
-    """``max(x, 0)``, ``x P(X <= x)`` with X from the standard normal distribution, or its approximation by tanh.
+    """``max(x, 0)``, ``x P(X <= x)`` with X from the standard normal distribution, its approximation by tanh, or
+    ``x / (1 + exp(-x))``.
 
     All are 0 in the limit of minus infinity.
     """
@@ -43,6 +44,7 @@ def activate(x: ArrayLike, name: str) -> Array:
         "relu": lambda: np.maximum(x, 0),
         "gelu": lambda: x / 2 * np.vectorize(math.erfc, otypes=[np.float64])(-x / math.sqrt(2)),
         "gelu_tanh": lambda: x / 2 * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
+        "silu": lambda: x * np.exp(np.minimum(x, 0)) / (1 + np.exp(-np.abs(x))),
     }
     with np.errstate(invalid="ignore", over="ignore"):
         return np.where(x == -np.inf, 0, functions[name]())

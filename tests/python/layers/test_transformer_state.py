@@ -222,7 +222,7 @@ def test_a_wrong_state_leaves_all_as_it_was(changes: dict[str, Any], kind: type[
         (lambda: LayerNorm(2, dtype="complex64"), TypeError, ["LayerNorm: dtype", "complex64"]),
         (lambda: FeedForward(2, 0), ValueError, ["FeedForward: feedforward_dim", "0"]),
         (lambda: FeedForward(2, True), TypeError, ["FeedForward: feedforward_dim", "True"]),
-        (lambda: FeedForward(2, 3, activation="silu"), ValueError, ["activation", "relu", "gelu_tanh", "silu"]),
+        (lambda: FeedForward(2, 3, activation="swish"), ValueError, ["activation", "relu", "gelu_tanh", "silu", "swish"]),
         (lambda: FeedForward(2, 3, activation="none"), ValueError, ["activation", "relu", "gelu_tanh", "none"]),
         (lambda: FeedForward(2, 3, dtype=int), TypeError, ["FeedForward: dtype", "int64"]),
         (lambda: EncoderLayer(24, 5, 3), ValueError, ["embed_dim", "num_heads", "24", "5"]),

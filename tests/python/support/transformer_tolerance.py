@@ -29,8 +29,8 @@ Errors of q, k and v move the scores by e_j, and with the weights w_j the result
 
 Feed-forward
 ------------
-An activation f has a slope of at most 1 (relu) or 1.13 (gelu, where it is steepest, at sqrt(2)). Both forms of gelu are
-|h| times a tail made of an exponential and a quotient, 4 eps of |h| in all: df = slope dh + 4 eps |h|.
+An activation f has a slope of at most 1 (relu) 1.13 (gelu, where it is steepest, at sqrt(2)) or 1.1 (silu, at 2.4). Both
+forms of gelu and silu are |h| times a tail made of an exponential and a quotient, 4 eps of |h| in all: df = slope dh + 4 eps |h|.
 
 Layer norm
 ----------
@@ -64,7 +64,7 @@ from tolerance import Array, gamma
 from mha_native import Decoder, DecoderLayer, Encoder, EncoderLayer, FeedForward, LayerNorm, MultiHeadAttention
 from mha_native import reference as oracle
 
-STEEPEST = {"relu": 1.0, "gelu": 1.13, "gelu_tanh": 1.13}
+STEEPEST = {"relu": 1.0, "gelu": 1.13, "gelu_tanh": 1.13, "silu": 1.1}
 
 
 @dataclass(frozen=True)
