@@ -1,4 +1,5 @@
-// What stands around the attention layer: LayerNorm, FeedForward, and stacks of transformer layers.
+// What stands around the attention layer: LayerNorm, Linear, FeedForward, and stacks of transformer layers.
+#include <mha/linear.hpp>
 #include <mha/positions.hpp>
 #include <mha/transformer.hpp>
 
@@ -18,11 +19,10 @@
 namespace mha::bindings {
 namespace {
 
-constexpr std::pair<const char*, Activation> kActivations[] = {
-    {"relu", Activation::relu},
-    {"gelu", Activation::gelu},
-    {"gelu_tanh", Activation::gelu_tanh},
-    {"silu", Activation::silu}};
+constexpr std::pair<const char*, Activation> kActivations[] = {{"relu", Activation::relu},
+                                                               {"gelu", Activation::gelu},
+                                                               {"gelu_tanh", Activation::gelu_tanh},
+                                                               {"silu", Activation::silu}};
 
 Activation activation_called(py::handle name) {
   const char* const rule = "'relu', 'gelu', 'gelu_tanh' or 'silu'";
@@ -44,21 +44,26 @@ LayerNorm make_norm(py::handle weight, py::handle bias, py::handle eps) {
   return LayerNorm(arrays.tensor(0, 1, 1), arrays.optional_tensor(1, 1, 1), real("LayerNorm", "eps", eps, 1e-5));
 }
 
+Linear make_linear(const py::tuple& given, const std::string& weight_dtype) {
+  const LinearWeights weights = linear_weights("Linear", given);
+  return Linear(weights, format_of(weight_dtype, weights.weight.dtype));
+}
+
 FeedForward make_feed_forward(const py::tuple& up, const py::tuple& down, py::handle activation,
                               const std::string& weight_dtype) {
   const FeedForwardWeights weights = {linear_weights("FeedForward", up), linear_weights("FeedForward", down)};
   return FeedForward(weights, activation_called(activation), format_of(weight_dtype, weights.up.weight.dtype));
 }
 
-// LayerNorm and FeedForward.
+// LayerNorm, Linear and FeedForward. `features` are those of the result.
 template <class RowLayer>
-py::object forward_rows(const char* function, const RowLayer& layer, py::handle x, py::handle out,
+py::object forward_rows(const char* function, const RowLayer& layer, Index features, py::handle x, py::handle out,
                         py::handle num_threads) {
   const Argument list[] = {{"x", x}, {"out", out}};
   const ArrayArguments arrays(function, list, layer.dtype());
   const TensorView rows = arrays.tensor(0, 1, kMaxRank);
   const int threads = positive(function, "num_threads", num_threads, 0);
-  const NewArray result = output_or_new(arrays, 1, out, 1, kMaxRank, rows, rows.extents[rows.rank - 1]);
+  const NewArray result = output_or_new(arrays, 1, out, 1, kMaxRank, rows, features);
   warn_if_forked();
   without_gil([&] { layer.forward(rows, result.view, threads); });
   return result.array;
@@ -69,6 +74,13 @@ py::tuple norm_weights(const LayerNorm& norm) {
   const NewArray bias = new_vector(norm.dtype(), norm.embed_dim(), norm.has_bias());
   norm.copy_weights(weight.view, bias.view);
   return py::make_tuple(weight.array, bias.array);
+}
+
+py::tuple linear_layer_weights(const Linear& layer) {
+  const LinearShape shape(layer.out_features(), layer.in_features(), layer.has_bias());
+  const NewLinear copies(shape, layer.dtype(), layer.weight_format());
+  layer.copy_weights(copies.views);
+  return copies.arrays;
 }
 
 py::tuple feed_forward_weights(const FeedForward& layer) {
@@ -280,18 +292,28 @@ void bind_transformer(py::module_& m) {
       .def(
           "forward",
           [](const LayerNorm& norm, py::handle x, py::handle out, py::handle num_threads) {
-            return forward_rows("LayerNorm", norm, x, out, num_threads);
+            return forward_rows("LayerNorm", norm, norm.embed_dim(), x, out, num_threads);
           },
           "(x, out, num_threads) -> out")
       .def("weights", &norm_weights, "() -> copies of weight, and bias or None")
       .def_property_readonly("eps", &LayerNorm::eps)
       .def_property_readonly("dtype", [](const LayerNorm& norm) { return numpy_dtype(norm.dtype()); });
+  py::class_<Linear>(m, "Linear")
+      .def(py::init(&make_linear), "(weights, weight_dtype), weights (weight, bias, scale)")
+      .def(
+          "forward",
+          [](const Linear& layer, py::handle x, py::handle out, py::handle num_threads) {
+            return forward_rows("Linear", layer, layer.out_features(), x, out, num_threads);
+          },
+          "(x, out, num_threads) -> out")
+      .def("weights", &linear_layer_weights, "() -> copies, (weight, bias, scale)")
+      .def_property_readonly("dtype", [](const Linear& layer) { return numpy_dtype(layer.dtype()); });
   py::class_<FeedForward>(m, "FeedForward")
       .def(py::init(&make_feed_forward), "(up, down, activation, weight_dtype), up and down (weight, bias, scale)")
       .def(
           "forward",
           [](const FeedForward& layer, py::handle x, py::handle out, py::handle num_threads) {
-            return forward_rows("FeedForward", layer, x, out, num_threads);
+            return forward_rows("FeedForward", layer, layer.embed_dim(), x, out, num_threads);
           },
           "(x, out, num_threads) -> out")
       .def("weights", &feed_forward_weights, "() -> copies, (up, down)")

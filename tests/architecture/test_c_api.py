@@ -32,6 +32,7 @@ HANDLES = {
     "KVCache": "cache",
     "MultiHeadAttention": "layer",
     "LayerNorm": "norm",
+    "Linear": "linear",
     "FeedForward": "feed_forward",
     "TransformerStack": "transformer",
 }
@@ -55,6 +56,7 @@ OTHER_NAMES = {
     "Cancelled::what": [],
     # For the library itself.
     "MultiHeadAttention::packed": [],
+    "Linear::packed": [],
     "FeedForward::packed": [],
     "LayerNorm::weights": [],
 }

@@ -1,4 +1,4 @@
-// The layers that take each row by itself: LayerNorm and FeedForward.
+// The layers that take each row by itself: LayerNorm, Linear and FeedForward.
 #include <limits>
 
 #include "checks/rules.hpp"
@@ -6,6 +6,7 @@
 #include "checks/weights.hpp"
 #include "execute/dense_rows.hpp"
 #include "execute/row_steps.hpp"
+#include "mha/linear.hpp"
 #include "mha/transformer.hpp"
 #include "platform/dispatch.hpp"
 #include "platform/floating_point_state.hpp"
@@ -17,8 +18,9 @@ namespace {
 
 /// The sizes of one call, before there is memory.
 struct SizedRowCall {
-  SizedRowCall(DType dtype, const TensorView& x, const MutableTensorView& out, int num_threads, double work_of_row)
-      : rows(x, out, layout),
+  SizedRowCall(DType dtype, const TensorView& x, const MutableTensorView& out, int num_threads, double work_of_row,
+               bool in_place = true)
+      : rows(x, out, in_place, layout),
         threads(threads_for(num_threads, std::numeric_limits<Index>::max(), double(rows.count()) * work_of_row)),
         steps(active_kernels().kernels[static_cast<int>(dtype)], dtype, rows.count(), threads) {}
 
@@ -76,6 +78,34 @@ void LayerNorm::copy_weights(const MutableTensorView& weight, const MutableTenso
   check_copy("LayerNorm.copy_weights", "bias", bias, dtype(), {embed_dim()});
   if (weight) copy_elements({weights_->weight(), dtype(), {embed_dim()}}, weight);
   if (bias && has_bias()) copy_elements({weights_->bias(), dtype(), {embed_dim()}}, bias);
+}
+
+Linear::Linear(const LinearWeights& weights, WeightFormat weight_format) {
+  const FloatingPointState state(Subnormals::kept);
+  validate_linear(weights, weight_format);
+  packed_ = std::make_shared<const PackedLinear>(weights, weights.weight.extents[0], weight_format);
+}
+
+void Linear::forward(const TensorView& x, const MutableTensorView& out, int num_threads) const {
+  const FloatingPointState state;
+  validate_linear_rows(dtype(), in_features(), out_features(), x, out);
+  SizedRowCall sized(dtype(), x, out, num_threads, packed_->work(1), false);
+  sized.steps.reserve_for(*packed_);
+  RowCall call(sized);
+  call.steps.project(*packed_, Activation::none, call.x(), call.out());
+  call.run();
+}
+
+Index Linear::in_features() const { return packed_->in_features(); }
+Index Linear::out_features() const { return packed_->segment_columns(); }
+bool Linear::has_bias() const { return packed_->has_bias(); }
+DType Linear::dtype() const { return packed_->dtype(); }
+WeightFormat Linear::weight_format() const { return packed_->format(); }
+
+void Linear::copy_weights(const LinearWeightOutputs& outputs) const {
+  const FloatingPointState state(Subnormals::kept);
+  validate(*this, outputs);
+  packed_->unpack(outputs);
 }
 
 FeedForward::FeedForward(const FeedForwardWeights& weights, Activation activation, WeightFormat weight_format) {

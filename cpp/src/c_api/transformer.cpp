@@ -1,5 +1,5 @@
-// mha/mha.h, continued: what stands around attention. Positions, embeddings, layer norm, feed-forward, and stacks of
-// transformer layers.
+// mha/mha.h, continued: what stands around attention. Positions, embeddings, layer norm, linear maps, feed-forward,
+// and stacks of transformer layers.
 #include "c_api/conversions.hpp"
 
 #include <optional>
@@ -17,6 +17,7 @@ static_assert(static_cast<int>(NormPlacement::after) == MHA_NORM_AFTER &&
               static_cast<int>(NormPlacement::before) == MHA_NORM_BEFORE);
 
 const LayerNorm& norm_of(const mha_norm* norm) { return object(norm, "norm"); }
+const Linear& linear_layer_of(const mha_linear* layer) { return object(layer, "linear"); }
 const FeedForward& feed_forward_of(const mha_feed_forward* layer) { return object(layer, "feed_forward"); }
 
 /// FeedForwardWeights, or the outputs of the same names.
@@ -112,6 +113,37 @@ mha_dtype mha_norm_dtype(const mha_norm* norm) noexcept { return static_cast<mha
 
 mha_status mha_norm_copy_weights(const mha_norm* norm, const mha_tensor* weight, const mha_tensor* bias) noexcept {
   return guarded(__func__, [&] { norm_of(norm).copy_weights(view(weight, "weight"), view(bias, "bias")); });
+}
+
+mha_status mha_linear_create(const mha_linear_weights* weights, mha_weight_format weight_format,
+                             mha_linear** linear) noexcept {
+  return guarded(__func__, [&] {
+    create(linear, "linear", linear_of<TensorView>(given(weights, "weights"), "weights"),
+           enumerator<WeightFormat>("weight_format", "mha_weight_format", weight_format, kNumWeightFormats));
+  });
+}
+
+void mha_linear_destroy(mha_linear* linear) noexcept { destroy(linear); }
+
+mha_status mha_linear_forward(const mha_linear* linear, const mha_tensor* x, const mha_tensor* out,
+                              int num_threads) noexcept {
+  return guarded(__func__, [&] { linear_layer_of(linear).forward(view(x, "x"), view(out, "out"), num_threads); });
+}
+
+ptrdiff_t mha_linear_in_features(const mha_linear* linear) noexcept { return object(*linear).in_features(); }
+ptrdiff_t mha_linear_out_features(const mha_linear* linear) noexcept { return object(*linear).out_features(); }
+bool mha_linear_has_bias(const mha_linear* linear) noexcept { return object(*linear).has_bias(); }
+mha_dtype mha_linear_dtype(const mha_linear* linear) noexcept {
+  return static_cast<mha_dtype>(object(*linear).dtype());
+}
+mha_weight_format mha_linear_weight_format(const mha_linear* linear) noexcept {
+  return static_cast<mha_weight_format>(object(*linear).weight_format());
+}
+
+mha_status mha_linear_copy_weights(const mha_linear* linear, const mha_linear_weights* outputs) noexcept {
+  return guarded(__func__, [&] {
+    linear_layer_of(linear).copy_weights(linear_of<MutableTensorView>(given(outputs, "outputs"), "outputs"));
+  });
 }
 
 mha_status mha_feed_forward_create(const mha_feed_forward_weights* weights, mha_activation activation,

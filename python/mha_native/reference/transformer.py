@@ -33,6 +33,13 @@ def layer_norm(
 
 
 @named
+def linear(x: ArrayLike, weight: ArrayLike, bias: ArrayLike | None = None) -> Array:
+    """``x W^T + b``: [..., features of the rows of `weight`]."""
+    product: Array = np.asarray(x, np.float64) @ np.asarray(weight, np.float64).T
+    return product if bias is None else product + np.asarray(bias, np.float64)
+
+
+@named
 def activate(x: ArrayLike, name: str) -> Array:
     """``max(x, 0)``, ``x P(X <= x)`` with X from the standard normal distribution, its approximation by tanh, or
     ``x / (1 + exp(-x))``.
@@ -157,8 +164,7 @@ def _around(x: ArrayLike, blocks: Sequence[Block], state: State, norm_first: boo
 
 
 def _linear(x: ArrayLike, state: State, name: str) -> Array:
-    product = np.asarray(x, np.float64) @ np.asarray(state[f"{name}.weight"], np.float64).T
-    return product + np.asarray(state.get(f"{name}.bias", 0), np.float64)
+    return linear(x, state[f"{name}.weight"], state.get(f"{name}.bias"))
 
 
 def _layers(state: State) -> list[State]:

@@ -15,11 +15,12 @@ from mha_native import (
     EncoderLayer,
     FeedForward,
     LayerNorm,
+    Linear,
     MultiHeadAttention,
 )
 
 Array = np.ndarray[Any, np.dtype[Any]]
-Module = TypeVar("Module", LayerNorm, FeedForward, EncoderLayer, Encoder, CausalDecoder, DecoderLayer, Decoder)
+Module = TypeVar("Module", LayerNorm, Linear, FeedForward, EncoderLayer, Encoder, CausalDecoder, DecoderLayer, Decoder)
 
 # Attention layers by what makes them special.
 LAYERS: dict[str, dict[str, Any]] = {

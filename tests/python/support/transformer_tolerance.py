@@ -29,8 +29,9 @@ Errors of q, k and v move the scores by e_j, and with the weights w_j the result
 
 Feed-forward
 ------------
-An activation f has a slope of at most 1 (relu) 1.13 (gelu, where it is steepest, at sqrt(2)) or 1.1 (silu, at 2.4). Both
-forms of gelu and silu are |h| times a tail made of an exponential and a quotient, 4 eps of |h| in all: df = slope dh + 4 eps |h|.
+An activation f has a slope of at most 1 (relu), 1.13 (gelu, where it is steepest, at sqrt(2)) or 1.1 (silu, at 2.4).
+Both forms of gelu, and silu, are |h| times a tail made of an exponential and a quotient, 4 eps of |h| in all:
+df = slope dh + 4 eps |h|.
 
 Layer norm
 ----------
@@ -61,7 +62,7 @@ import tolerance
 from element_types import accumulator_of, is_half, limits
 from tolerance import Array, gamma
 
-from mha_native import Decoder, DecoderLayer, Encoder, EncoderLayer, FeedForward, LayerNorm, MultiHeadAttention
+from mha_native import Decoder, DecoderLayer, Encoder, EncoderLayer, FeedForward, LayerNorm, Linear, MultiHeadAttention
 from mha_native import reference as oracle
 
 STEEPEST = {"relu": 1.0, "gelu": 1.13, "gelu_tanh": 1.13, "silu": 1.1}
@@ -109,6 +110,12 @@ def layer_norm(norm: LayerNorm, x: Near) -> Near:
         slope = np.abs(weight) / s
         bound = slope * (dc + ratio * (np.abs(c) + dc)) + eps * (2 * slope * np.abs(c) + np.abs(bias))
         return Near(oracle.layer_norm(z, weight, bias, eps=norm.eps), bound).rounded(norm.dtype)
+
+
+def linear(layer: Linear, x: Near) -> Near:
+    state = layer.state_dict()
+    with np.errstate(all="ignore"):
+        return _product(x, state["weight"], state.get("bias"), layer.dtype)
 
 
 def feed_forward(layer: FeedForward, x: Near) -> Near:
