@@ -49,9 +49,14 @@ Linear make_linear(const py::tuple& given, const std::string& weight_dtype) {
   return Linear(weights, format_of(weight_dtype, weights.weight.dtype));
 }
 
-FeedForward make_feed_forward(const py::tuple& up, const py::tuple& down, py::handle activation,
-                              const std::string& weight_dtype) {
-  const FeedForwardWeights weights = {linear_weights("FeedForward", up), linear_weights("FeedForward", down)};
+FeedForward make_feed_forward(const py::tuple& linears, py::handle activation, const std::string& weight_dtype) {
+  FeedForwardWeights weights;
+  const auto read = [&](std::size_t i) {
+    return linear_weights("FeedForward", py::reinterpret_borrow<py::tuple>(linears[i]));
+  };
+  weights.up = read(0);
+  weights.down = read(1);
+  if (linears.size() > 2) weights.gate = read(2);
   return FeedForward(weights, activation_called(activation), format_of(weight_dtype, weights.up.weight.dtype));
 }
 
@@ -87,8 +92,13 @@ py::tuple feed_forward_weights(const FeedForward& layer) {
   const Index in = layer.embed_dim(), hidden = layer.feedforward_dim();
   const NewLinear up({hidden, in, layer.has_up_bias()}, layer.dtype(), layer.weight_format());
   const NewLinear down({in, hidden, layer.has_down_bias()}, layer.dtype(), layer.weight_format());
-  layer.copy_weights({up.views, down.views});
-  return py::make_tuple(up.arrays, down.arrays);
+  if (!layer.has_gate()) {
+    layer.copy_weights({up.views, down.views, {}});
+    return py::make_tuple(up.arrays, down.arrays);
+  }
+  const NewLinear gate({hidden, in, layer.has_gate_bias()}, layer.dtype(), layer.weight_format());
+  layer.copy_weights({up.views, down.views, gate.views});
+  return py::make_tuple(up.arrays, down.arrays, gate.arrays);
 }
 
 // What messages say that arrays must have the dtype of.
@@ -309,14 +319,15 @@ void bind_transformer(py::module_& m) {
       .def("weights", &linear_layer_weights, "() -> copies, (weight, bias, scale)")
       .def_property_readonly("dtype", [](const Linear& layer) { return numpy_dtype(layer.dtype()); });
   py::class_<FeedForward>(m, "FeedForward")
-      .def(py::init(&make_feed_forward), "(up, down, activation, weight_dtype), up and down (weight, bias, scale)")
+      .def(py::init(&make_feed_forward),
+           "(linears, activation, weight_dtype), linears (up, down) or (up, down, gate), each (weight, bias, scale)")
       .def(
           "forward",
           [](const FeedForward& layer, py::handle x, py::handle out, py::handle num_threads) {
             return forward_rows("FeedForward", layer, layer.embed_dim(), x, out, num_threads);
           },
           "(x, out, num_threads) -> out")
-      .def("weights", &feed_forward_weights, "() -> copies, (up, down)")
+      .def("weights", &feed_forward_weights, "() -> copies, (up, down) or (up, down, gate)")
       .def_property_readonly("activation", [](const FeedForward& layer) { return name_of(layer.activation()); })
       .def_property_readonly("dtype", [](const FeedForward& layer) { return numpy_dtype(layer.dtype()); });
   py::class_<Stack>(m, "TransformerStack")

@@ -91,7 +91,7 @@ TEST(CApiRows, FeedForward) {
   const auto up = Array<double>::random({kHidden, kEmbed}, 1), down = Array<double>::random({kEmbed, kHidden}, 2);
   const auto bias1 = Array<double>::random({kHidden}, 3), x = Array<double>::random({7, kEmbed}, 4);
   const mha_tensor c_up = c_tensor(up), c_down = c_tensor(down), c_bias1 = c_tensor(bias1), c_x = c_tensor(x);
-  const mha_feed_forward_weights weights = {{&c_up, &c_bias1, nullptr}, {&c_down, nullptr, nullptr}};
+  const mha_feed_forward_weights weights = {{&c_up, &c_bias1, nullptr}, {&c_down, nullptr, nullptr}, {}};
   for (const mha_activation activation :
        {MHA_ACTIVATION_NONE, MHA_ACTIVATION_RELU, MHA_ACTIVATION_GELU, MHA_ACTIVATION_GELU_TANH, MHA_ACTIVATION_SILU}) {
     mha_feed_forward* layer = nullptr;
@@ -113,7 +113,7 @@ TEST(CApiRows, FeedForward) {
     EXPECT_EQ(mha_feed_forward_dtype(layer), MHA_DTYPE_f64);
     auto down_copy = nans<double>({kEmbed, kHidden}), bias_copy = nans<double>({kHidden});
     const mha_tensor c_down_copy = c_tensor(down_copy), c_bias_copy = c_tensor(bias_copy);
-    const mha_feed_forward_weights outputs = {{nullptr, &c_bias_copy, nullptr}, {&c_down_copy, nullptr, nullptr}};
+    const mha_feed_forward_weights outputs = {{nullptr, &c_bias_copy, nullptr}, {&c_down_copy, nullptr, nullptr}, {}};
     EXPECT_OK(mha_feed_forward_copy_weights(layer, &outputs));
     EXPECT_EQ(down_copy.data(), down.data());
     EXPECT_EQ(bias_copy.data(), bias1.data());
@@ -172,7 +172,7 @@ TEST(CApiRows, WhatIsRefused) {
   expect_invalid(mha_norm_create(&square, nullptr, 0, &norm), {"LayerNorm", "weight", "[24, 24]"});
   expect_invalid(mha_feed_forward_create(nullptr, MHA_ACTIVATION_RELU, MHA_WEIGHT_FORMAT_PLAIN, &feed_forward),
                  {"weights", "null"});
-  const mha_feed_forward_weights weights = {{&up, nullptr, nullptr}, {&up, nullptr, nullptr}};
+  const mha_feed_forward_weights weights = {{&up, nullptr, nullptr}, {&up, nullptr, nullptr}, {}};
   expect_invalid(mha_feed_forward_create(&weights, MHA_ACTIVATION_RELU, MHA_WEIGHT_FORMAT_PLAIN, &feed_forward),
                  {"FeedForward", "down_weight"});
   expect_invalid(mha_feed_forward_create(&weights, 5, MHA_WEIGHT_FORMAT_PLAIN, &feed_forward),
@@ -195,7 +195,7 @@ TEST(CApiRows, WhatIsRefused) {
   mha_linear_destroy(linear);
   mha_linear_destroy(nullptr);
 
-  const mha_feed_forward_weights good_weights = {{&up, nullptr, nullptr}, {&down, nullptr, nullptr}};
+  const mha_feed_forward_weights good_weights = {{&up, nullptr, nullptr}, {&down, nullptr, nullptr}, {}};
   ASSERT_EQ(mha_norm_create(&c_weight, nullptr, 0, &norm), MHA_OK) << mha_last_error();
   ASSERT_EQ(mha_feed_forward_create(&good_weights, MHA_ACTIVATION_RELU, MHA_WEIGHT_FORMAT_PLAIN, &feed_forward), MHA_OK)
       << mha_last_error();

@@ -103,7 +103,8 @@ mha_layer_weights weights_of(Call& tensors, bool are_outputs = false) {
 
 mha_feed_forward_weights feed_forward_weights_of(Call& tensors, bool are_outputs = false) {
   return {{tensors("up_weight", {F, E}, are_outputs), tensors.optional("up_bias", {F}), nullptr},
-          {tensors("down_weight", {E, F}, are_outputs), tensors.optional("down_bias", kVector), nullptr}};
+          {tensors("down_weight", {E, F}, are_outputs), tensors.optional("down_bias", kVector), nullptr},
+          {tensors.optional("gate_weight", {F, E}), nullptr, nullptr}};
 }
 
 Owned<mha_layer> make_layer(bool add_bias_kv = true) {

@@ -119,10 +119,9 @@ void FeedForward::forward(const TensorView& x, const MutableTensorView& out, int
   validate_rows("FeedForward", dtype(), embed_dim(), x, out);
   SizedRowCall sized(dtype(), x, out, num_threads, packed_->work(1));
   const Rows hidden = sized.steps.buffer(feedforward_dim(), sized.layout);
-  for (const PackedLinear* linear : {&packed_->up, &packed_->down}) sized.steps.reserve_for(*linear);
+  sized.steps.reserve_for(*packed_);
   RowCall call(sized);
-  call.steps.project(packed_->up, packed_->activation, call.x(), hidden);
-  call.steps.project(packed_->down, Activation::none, hidden, call.out());
+  call.steps.feed_forward(*packed_, call.x(), hidden, call.out());
   call.run();
 }
 
@@ -131,6 +130,8 @@ Index FeedForward::feedforward_dim() const { return packed_->down.in_features();
 Activation FeedForward::activation() const { return packed_->activation; }
 bool FeedForward::has_up_bias() const { return packed_->up.has_bias(); }
 bool FeedForward::has_down_bias() const { return packed_->down.has_bias(); }
+bool FeedForward::has_gate() const { return packed_->gate.has_value(); }
+bool FeedForward::has_gate_bias() const { return packed_->gate && packed_->gate->has_bias(); }
 DType FeedForward::dtype() const { return packed_->up.dtype(); }
 WeightFormat FeedForward::weight_format() const { return packed_->up.format(); }
 

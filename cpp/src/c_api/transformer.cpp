@@ -23,7 +23,7 @@ const FeedForward& feed_forward_of(const mha_feed_forward* layer) { return objec
 /// FeedForwardWeights, or the outputs of the same names.
 template <class View>
 BasicFeedForwardWeights<View> weights_of(const mha_feed_forward_weights& w) {
-  return {linear_of<View>(w.up, "up"), linear_of<View>(w.down, "down")};
+  return {linear_of<View>(w.up, "up"), linear_of<View>(w.down, "down"), linear_of<View>(w.gate, "gate")};
 }
 
 /// The part `name` of layers[i].
@@ -171,6 +171,8 @@ mha_activation mha_feed_forward_activation(const mha_feed_forward* layer) noexce
 }
 bool mha_feed_forward_has_up_bias(const mha_feed_forward* layer) noexcept { return object(*layer).has_up_bias(); }
 bool mha_feed_forward_has_down_bias(const mha_feed_forward* layer) noexcept { return object(*layer).has_down_bias(); }
+bool mha_feed_forward_has_gate(const mha_feed_forward* layer) noexcept { return object(*layer).has_gate(); }
+bool mha_feed_forward_has_gate_bias(const mha_feed_forward* layer) noexcept { return object(*layer).has_gate_bias(); }
 mha_dtype mha_feed_forward_dtype(const mha_feed_forward* layer) noexcept {
   return static_cast<mha_dtype>(object(*layer).dtype());
 }

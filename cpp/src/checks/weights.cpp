@@ -29,8 +29,11 @@ Linears<View> linears_of(const MultiHeadAttentionConfig& c, const BasicMultiHead
 }
 
 template <class View>
-Linears<View> linears_of(Index embed_dim, Index feedforward_dim, const BasicFeedForwardWeights<View>& w) {
-  return {{"up_", w.up, feedforward_dim, embed_dim}, {"down_", w.down, embed_dim, feedforward_dim}};
+Linears<View> linears_of(Index embed_dim, Index feedforward_dim, const BasicFeedForwardWeights<View>& w,
+                         bool has_gate) {
+  Linears<View> linears = {{"up_", w.up, feedforward_dim, embed_dim}, {"down_", w.down, embed_dim, feedforward_dim}};
+  if (has_gate) linears.push_back({"gate_", w.gate, feedforward_dim, embed_dim});
+  return linears;
 }
 
 /// "query_weight float32, key_weight float32, query_bias float64": what was given.
@@ -173,7 +176,7 @@ void validate_feed_forward(const FeedForwardWeights& w, WeightFormat format) {
   constexpr char f[] = "FeedForward";
   const Named matrices = {{"up_weight", w.up.weight}, {"down_weight", w.down.weight}};
   const Index hidden = w.up.weight.extents[0], features = w.up.weight.extents[1];
-  const Linears<TensorView> linears = linears_of(features, hidden, w);
+  const Linears<TensorView> linears = linears_of(features, hidden, w, w.gate.weight || w.gate.bias || w.gate.scale);
   check_dtypes(f, format, linears, {});
   check_scales(f, format, linears);
   for (const auto& [name, matrix] : matrices) check_rank(f, name, matrix, 2, 2, matrices);
@@ -208,7 +211,7 @@ void validate(const Linear& layer, const LinearWeightOutputs& o) {
 
 void validate(const FeedForward& layer, const FeedForward::WeightOutputs& o) {
   check_copies("FeedForward.copy_weights", layer.weight_format(), layer.dtype(),
-               linears_of(layer.embed_dim(), layer.feedforward_dim(), o));
+               linears_of(layer.embed_dim(), layer.feedforward_dim(), o, true));
 }
 
 }  // namespace mha

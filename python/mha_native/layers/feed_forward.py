@@ -1,6 +1,6 @@
 """The feed-forward part of a transformer layer: two matrix products with an activation between them, row by row."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 from numpy.typing import DTypeLike, NDArray
@@ -8,7 +8,7 @@ from numpy.typing import DTypeLike, NDArray
 from .. import _core
 from .._arrays import to_numpy
 from .._dtypes import checked_dtype
-from ._constructor_arguments import Seed, WeightDType, checked_size, checked_weight_dtype
+from ._constructor_arguments import Seed, WeightDType, checked_biases, checked_size, checked_weight_dtype
 from ._row_layers import LinearMap, RowLayer, initial_state
 from ._torch_modules import activation_name, checked_module
 
@@ -19,17 +19,23 @@ class Sizes(NamedTuple):
     embed_dim: int
     feedforward_dim: int
     activation: str
-    bias: bool
+    bias: bool | tuple[str, ...]  # the maps that have one, unless that is all or none
+    gated: bool = False
 
     def maps(self) -> tuple[LinearMap, ...]:
-        return (
-            LinearMap("linear1.", self.feedforward_dim, self.embed_dim, self.bias),
-            LinearMap("linear2.", self.embed_dim, self.feedforward_dim, self.bias),
+        inner, outer = self.feedforward_dim, self.embed_dim
+        shapes = {"linear1": (inner, outer), "linear2": (outer, inner)}
+        if self.gated:
+            shapes["gate"] = (inner, outer)
+        return tuple(
+            LinearMap(f"{name}.", *shape, self.bias if isinstance(self.bias, bool) else name in self.bias)
+            for name, shape in shapes.items()
         )
 
 
 class FeedForward(RowLayer):
-    """``activation(x W_1^T + b_1) W_2^T + b_2`` of each row.
+    """``activation(x W_1^T + b_1) W_2^T + b_2`` of each row, or with a gate
+    ``(activation(x W_g^T + b_g) * (x W_1^T + b_1)) W_2^T + b_2``.
 
     Parameters
     ----------
@@ -40,8 +46,10 @@ class FeedForward(RowLayer):
     activation : {"relu", "gelu", "gelu_tanh", "silu"}, default "relu"
         ``max(h, 0)``; ``h P(X <= h)`` with X from the standard normal distribution; the approximation of that by tanh;
         or ``h / (1 + exp(-h))``.
-    bias : bool, default True
-        Add a bias in both products.
+    gated : bool, default False
+        Multiply the F features by a gate, a third product, to which the activation is applied instead.
+    bias : bool or set of names, default True
+        Add a bias in all products, or in those of "linear1", "linear2" and "gate" that are named.
     dtype : {"float32", "float64", "float16", "bfloat16"}, default "float32"
         Of the weights, and of what the layer takes and gives. Arrays of bfloat16 are those of the package ml_dtypes;
         tensors of other libraries do without it.
@@ -68,17 +76,20 @@ class FeedForward(RowLayer):
         feedforward_dim: int,
         *,
         activation: str = "relu",
-        bias: bool = True,
+        gated: bool = False,
+        bias: bool | Collection[str] = True,
         dtype: DTypeLike = "float32",
         weight_dtype: WeightDType = None,
         seed: Seed = None,
     ) -> None:
         name = "FeedForward"
+        gated = _core.boolean(name, "gated", gated)
         sizes = Sizes(
             checked_size(name, "embed_dim", embed_dim),
             checked_size(name, "feedforward_dim", feedforward_dim),
             activation,
-            _core.boolean(name, "bias", bias),
+            checked_biases(name, bias, ("linear1", "linear2", "gate")[: 3 if gated else 2]),
+            gated,
         )
         kind = checked_dtype(name, dtype)
         state = initial_state(name, sizes.maps(), kind, seed)
@@ -86,8 +97,8 @@ class FeedForward(RowLayer):
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
         """Copies of ``linear1.weight`` [F, E] and ``linear2.weight`` [E, F], and of ``linear1.bias`` and
-        ``linear2.bias``: the names of ``torch.nn.TransformerEncoderLayer``. Matrices in int8 have
-        ``linear1.weight_scale`` [F] and ``linear2.weight_scale`` [E]."""
+        ``linear2.bias``: the names of ``torch.nn.TransformerEncoderLayer``. A gate is ``gate.weight`` [F, E] and
+        ``gate.bias``. Matrices in int8 have ``linear1.weight_scale`` [F], ``linear2.weight_scale`` [E] and so on."""
         return super().state_dict()
 
     @property
@@ -102,13 +113,19 @@ class FeedForward(RowLayer):
 
     @property
     def activation(self) -> str:
-        """The name of the activation between the two products."""
+        """The name of the activation, of the gate if there is one."""
         return str(self._sizes.activation)
 
     @property
-    def bias(self) -> bool:
-        """Whether the products have biases."""
-        return bool(self._sizes.bias)
+    def gated(self) -> bool:
+        """Whether there is a gate."""
+        return bool(self._sizes.gated)
+
+    @property
+    def bias(self) -> bool | tuple[str, ...]:
+        """Whether the products have biases, or the names of those that have one."""
+        biases: bool | tuple[str, ...] = self._sizes.bias
+        return biases
 
     @classmethod
     def _from_torch(cls, function: str, module: Any) -> "FeedForward":
@@ -127,5 +144,4 @@ class FeedForward(RowLayer):
         return feed_forward
 
     def _make_core(self, arrays: Mapping[str, NDArray[Any]]) -> _core.FeedForward:
-        up, down = self._weights_of_maps(arrays)
-        return _core.FeedForward(up, down, self._sizes.activation, self._weight_dtype)
+        return _core.FeedForward(tuple(self._weights_of_maps(arrays)), self._sizes.activation, self._weight_dtype)

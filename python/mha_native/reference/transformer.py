@@ -59,8 +59,14 @@ def activate(x: ArrayLike, name: str) -> Array:
 
 @named
 def feed_forward(x: ArrayLike, state: State, *, activation: str = "relu") -> Array:
-    """``activation(x W_1^T + b_1) W_2^T + b_2``: [..., E]."""
-    return _linear(activate(_linear(x, state, "linear1"), activation), state, "linear2")
+    """``activation(x W_1^T + b_1) W_2^T + b_2``: [..., E]. With ``gate.weight`` in the state
+    ``(activation(x W_g^T + b_g) * (x W_1^T + b_1)) W_2^T + b_2``."""
+    hidden = _linear(x, state, "linear1")
+    if "gate.weight" in state:
+        hidden = activate(_linear(x, state, "gate"), activation) * hidden
+    else:
+        hidden = activate(hidden, activation)
+    return _linear(hidden, state, "linear2")
 
 
 @named

@@ -167,7 +167,7 @@ def test_the_names_are_those_of_torch() -> None:
     assert type(out) is torch.Tensor
     expected = transformer_tolerance.linear(layer, Near.exactly(x.numpy()))
     assert_close(module(x).detach().numpy(), expected.out, 4 * expected.bound, label="torch")
-    assert_close(out.numpy(), expected.out, expected.bound)
+    assert_close(out.numpy(), expected.out, expected.bound, label="ours")
 
 
 def test_the_oracle_by_hand() -> None:

@@ -31,7 +31,7 @@ Feed-forward
 ------------
 An activation f has a slope of at most 1 (relu), 1.13 (gelu, where it is steepest, at sqrt(2)) or 1.1 (silu, at 2.4).
 Both forms of gelu, and silu, are |h| times a tail made of an exponential and a quotient, 4 eps of |h| in all:
-df = slope dh + 4 eps |h|.
+df = slope dh + 4 eps |h|. With a gate g the product f(g) h is off by |f| dh + |h| df + df dh + eps / 2 |f h|.
 
 Layer norm
 ----------
@@ -122,8 +122,16 @@ def feed_forward(layer: FeedForward, x: Near) -> Near:
     dtype, state = layer.dtype, layer.state_dict()
     with np.errstate(all="ignore"):
         h = _product(x, state["linear1.weight"], state.get("linear1.bias"), accumulator_of(dtype))
-        off = STEEPEST[layer.activation] * h.bound + 4 * _eps(dtype) * np.abs(h.out)
-        active = Near(oracle.activate(h.out, layer.activation), off).rounded(dtype)
+        gate = h
+        if layer.gated:
+            gate = _product(x, state["gate.weight"], state.get("gate.bias"), accumulator_of(dtype))
+        off = STEEPEST[layer.activation] * gate.bound + 4 * _eps(dtype) * np.abs(gate.out)
+        active = Near(oracle.activate(gate.out, layer.activation), off)
+        if layer.gated:
+            out = active.out * h.out
+            parts = np.abs(active.out) * h.bound + (np.abs(h.out) + h.bound) * active.bound
+            active = Near(out, parts + _eps(dtype) / 2 * np.abs(out))
+        active = active.rounded(dtype)
         return _product(active, state["linear2.weight"], state.get("linear2.bias"), dtype)
 
 

@@ -105,7 +105,7 @@ def _make_linear(rng: Generator) -> Made:
 
 @entry("FeedForward constructor")
 def _make_feed_forward(rng: Generator) -> Made:
-    arguments = {"embed_dim": FEATURES, "feedforward_dim": INNER} | some(rng, {"activation": "gelu"})
+    arguments = {"embed_dim": FEATURES, "feedforward_dim": INNER} | some(rng, {"activation": "gelu", "gated": True})
     return mha.FeedForward, arguments | layer_arguments(rng)
 
 
@@ -126,4 +126,4 @@ def _linear(rng: Generator) -> Made:
 
 @entry("FeedForward")
 def _feed_forward(rng: Generator) -> Made:
-    return mha.FeedForward(FEATURES, INNER, seed=0), _rows(rng)
+    return mha.FeedForward(FEATURES, INNER, gated=rng.random() < 0.5, seed=0), _rows(rng)

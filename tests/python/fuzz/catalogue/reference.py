@@ -87,7 +87,7 @@ def _reference_activate(rng: Generator) -> Made:
 
 @entry("reference.feed_forward")
 def _reference_feed_forward(rng: Generator) -> Made:
-    state = mha.FeedForward(FEATURES, INNER, seed=0).state_dict()
+    state = mha.FeedForward(FEATURES, INNER, gated=rng.random() < 0.5, seed=0).state_dict()
     return reference.feed_forward, {"x": normal(rng, 3, FEATURES), "state": state} | some(rng, {"activation": "gelu"})
 
 

@@ -41,7 +41,14 @@ def module(name: str, **arguments: Any) -> Any:
 
 def _maker_of(name: str) -> Maker:
     def make(rng: Generator) -> Made:
-        more = {"activation": "gelu", "norm_first": True, "eps": 1e-3, "num_kv_heads": KV_HEADS, "head_dim": 3}
+        more = {
+            "activation": "gelu",
+            "gated": True,
+            "norm_first": True,
+            "eps": 1e-3,
+            "num_kv_heads": KV_HEADS,
+            "head_dim": 3,
+        }
         arguments = MODEL | some(rng, more) | layer_arguments(rng)
         if name.startswith("Decoder"):
             arguments |= some(rng, {"memory_dim": 5})
