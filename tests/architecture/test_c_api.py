@@ -32,6 +32,7 @@ HANDLES = {
     "KVCache": "cache",
     "MultiHeadAttention": "layer",
     "Norm": "norm",
+    "Linear": "linear",
     "FeedForward": "feed_forward",
     "TransformerStack": "transformer",
 }
@@ -59,6 +60,7 @@ OTHER_NAMES = {
     "Cancelled::what": [],
     # For the library itself.
     "MultiHeadAttention::packed": [],
+    "Linear::packed": [],
     "FeedForward::packed": [],
     "Norm::weights": [],
 }
