@@ -30,6 +30,8 @@ class LayerArguments(TypedDict, total=False):
     activation: str
     gated: bool
     norm_first: bool
+    norm: str
+    output_norms: bool
     eps: float
     num_kv_heads: int | None
     head_dim: int | None
