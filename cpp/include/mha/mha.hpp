@@ -15,6 +15,7 @@
 #include "mha/merge_attention.hpp"       // attention over shards of the keys, made one
 #include "mha/multi_head_attention.hpp"  // the layer: projections around attention
 #include "mha/positions.hpp"             // sinusoidal_positions
+#include "mha/rotary.hpp"                // rotary positions of queries and keys
 #include "mha/runtime.hpp"               // instruction sets, threads
 #include "mha/tensor_view.hpp"           // how arrays are passed
 #include "mha/transformer.hpp"           // the layers of encoders and decoders, and stacks of them
