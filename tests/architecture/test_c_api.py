@@ -31,7 +31,7 @@ C = declarations(with_tables((INCLUDE / "mha.h").read_text(encoding="utf-8")))
 HANDLES = {
     "KVCache": "cache",
     "MultiHeadAttention": "layer",
-    "LayerNorm": "norm",
+    "Norm": "norm",
     "RotaryEmbedding": "rotary",
     "FeedForward": "feed_forward",
     "TransformerStack": "transformer",
@@ -48,6 +48,10 @@ OTHER_NAMES = {
     "MultiHeadAttention::config": ["mha_layer_config_of"],
     "RotaryEmbedding::pairs": ["mha_rotary_pairs_of"],  # the name without "of" is that of a type
     "MultiHeadAttention::forward": ["mha_layer_forward", "mha_layer_forward_cached"],
+    "Norm": ["mha_norm_destroy"],
+    "LayerNorm": ["mha_norm_create"],
+    "RMSNorm": ["mha_rms_norm_create"],
+    "Norm::kind": ["mha_norm_kind_of"],  # the name without "of" is that of a type
     "TransformerStack::layer": ["mha_transformer_layer_of"],
     # Statuses.
     "DTypeError": [],
@@ -58,7 +62,7 @@ OTHER_NAMES = {
     # For the library itself.
     "MultiHeadAttention::packed": [],
     "FeedForward::packed": [],
-    "LayerNorm::weights": [],
+    "Norm::weights": [],
     "RotaryEmbedding::table": [],
 }
 
@@ -149,7 +153,7 @@ def test_structs_have_the_same_fields(name: str) -> None:
 def test_enumerations_have_the_same_values() -> None:
     in_cpp = [re.findall(r"\w+", body) for body in re.findall(r"^enum class \w+[^{]*{([^}]*)}", CPP, re.M)]
     in_c = [re.findall(r"(\w+)[^,]*", body.lower()) for body in re.findall(r"^enum {([^}]*)}", C, re.M)]
-    assert len(in_cpp) == 6
+    assert len(in_cpp) == 7
     for values in in_cpp:
         same = [
             other

@@ -68,7 +68,7 @@ struct Behind<mha_rotary> {
 };
 template <>
 struct Behind<mha_norm> {
-  using Type = LayerNorm;
+  using Type = Norm;
 };
 template <>
 struct Behind<mha_feed_forward> {

@@ -78,6 +78,7 @@ void HeadRowsRun::run_head(const HeadRows& rows, Index b, Index head, Index firs
   const DTypeKernels& kernels = table_.kernels[static_cast<int>(numbers)];
   if (const NormWeights* norm = rows.steps.norm) {
     NormalizeTile tile{};
+    tile.kind = norm->kind;
     tile.rows = last - first;
     tile.columns = columns;
     tile.x = tile.out = x;
