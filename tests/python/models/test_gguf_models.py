@@ -317,6 +317,6 @@ def test_tokenizer_config_and_template(tmp_path: Path) -> None:
     model = rewritten(tmp_path, "llama", {"tokenizer.chat_template": "{{ x }}", "tokenizer.ggml.add_bos_token": True})
     assert model.chat_template == "{{ x }}"
     assert model.tokenizer_config == {
-        "add_bos_token": True, "add_eos_token": False, "bos_token": "<|bos|>", "eos_token": "<|end|>",
+        "add_bos_token": True, "add_eos_token": False, "bos_token": "<|bos|>", "eos_token": "<|endoftext|>",
     }  # fmt: skip
     assert source(tmp_path).chat_template is None
