@@ -31,12 +31,16 @@ def source(path: Path, architecture: str = "llama", **changes: Any) -> GGUFSourc
     return GGUFSource(gguf_files.write(path / "model.gguf", architecture, **changes))
 
 
-def rewritten(path: Path, architecture: str, metadata: dict[str, Any], tensors: dict[str, Any] | None = None) -> GGUFSource:
+def rewritten(
+    path: Path, architecture: str, metadata: dict[str, Any], tensors: dict[str, Any] | None = None
+) -> GGUFSource:
     """A tiny model with other entries and tensors; None for one that is missing."""
     own_metadata, own_tensors = gguf_files.model(architecture)
     own_metadata |= metadata
     own_tensors |= tensors or {}
-    present = [{name: given for name, given in all_of.items() if given is not None} for all_of in (own_metadata, own_tensors)]
+    present = [
+        {name: given for name, given in all_of.items() if given is not None} for all_of in (own_metadata, own_tensors)
+    ]
     file = path / "model.gguf"
     file.write_bytes(gguf_files.contents(*present))
     return GGUFSource(file)
@@ -113,7 +117,10 @@ FACTORS = np.linspace(1, 8, E // H // 2, dtype=np.float32)
         ({"llama.rope.freq_base": None}, {}, {"rope_type": "default", "rope_theta": 10000.0}),
         ({"llama.rope.scaling.type": "none", "llama.rope.scaling.factor": 1.0}, {}, {"rope_type": "default"}),
         (
-            {"llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": 4.0, "llama.rope.scaling.finetuned": True},
+            {
+                "llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": 4.0,
+                "llama.rope.scaling.finetuned": True,
+            },
             {},
             {"rope_type": "linear", "factor": 4.0},
         ),
@@ -161,7 +168,12 @@ def test_layers_with_a_window(pattern: Any, expected: list[int], tmp_path: Path)
 
 def test_the_large_gemmas_divide_scores_by_the_width_of_a_part(tmp_path: Path) -> None:
     metadata, tensors = gguf_files.model("gemma2", block_count=46)
-    layers = {name.replace("blk.0", f"blk.{i}"): given for i in range(46) for name, given in tensors.items() if "blk.0" in name}
+    layers = {
+        name.replace("blk.0", f"blk.{i}"): given
+        for i in range(46)
+        for name, given in tensors.items()
+        if "blk.0" in name
+    }
     file = tmp_path / "model.gguf"
     file.write_bytes(gguf_files.contents(metadata, tensors | layers))
     assert GGUFSource(file).config["query_pre_attn_scalar"] == E // H
@@ -180,7 +192,7 @@ def test_the_large_gemmas_divide_scores_by_the_width_of_a_part(tmp_path: Path) -
         ("not known here: gemma3.attn_logit_softcapping", "gemma3", {"gemma3.attn_logit_softcapping": 5.0}),
         ("llama.expert_count must be 0; got 8", "llama", {"llama.expert_count": 8}),
         ("llama.attention.causal must be True; got False", "llama", {"llama.attention.causal": False}),
-        ("llama.embedding_length must be an integer of at least 1; got None", "llama", {"llama.embedding_length": None}),
+        ("embedding_length must be an integer of at least 1; got None", "llama", {"llama.embedding_length": None}),
         ("llama.block_count must be an integer of at least 1; got 0", "llama", {"llama.block_count": 0}),
         ("llama.block_count must be at most the number of tensors", "llama", {"llama.block_count": 2**31}),
         ("feed_forward_length must be an integer", "llama", {"llama.feed_forward_length": [96, 96]}),
@@ -198,7 +210,7 @@ def test_the_large_gemmas_divide_scores_by_the_width_of_a_part(tmp_path: Path) -
         ("rope.scaling.factor must be a positive number; got None", "llama", {"llama.rope.scaling.type": "linear"}),
         ("original_context_length must be an integer", "llama",
          {"llama.rope.scaling.type": "yarn", "llama.rope.scaling.factor": 2.0}),
-        ("attn_logit_softcapping must be a positive number; got None", "gemma2", {"gemma2.attn_logit_softcapping": None}),
+        ("attn_logit_softcapping must be a positive number", "gemma2", {"gemma2.attn_logit_softcapping": None}),
         ("sliding_window must be an integer", "gemma3", {"gemma3.attention.sliding_window": None}),
         ("sliding_window_pattern must be an integer of at least 1 or 2 flags", "gemma2",
          {"gemma2.attention.sliding_window_pattern": [True]}),
@@ -234,7 +246,10 @@ def test_queries_and_keys_of_llama_are_turned_by_halves(tmp_path: Path) -> None:
     """Row 2 i of a head in the file is feature i of its first half, row 2 i + 1 that of its second half."""
     head_dim = E // H
     _, in_file = gguf_files.model("llama")
-    names = {"blk.1.attn_q.weight": "layers.1.self_attn.q_proj.weight", "blk.1.attn_k.weight": "layers.1.self_attn.k_proj.weight"}
+    names = {
+        "blk.1.attn_q.weight": "layers.1.self_attn.q_proj.weight",
+        "blk.1.attn_k.weight": "layers.1.self_attn.k_proj.weight",
+    }
     with source(tmp_path).tensors([(own, in_file[theirs].shape) for theirs, own in names.items()], "model.") as tensors:
         for theirs, own in names.items():
             for row, numbers in enumerate(in_file[theirs]):

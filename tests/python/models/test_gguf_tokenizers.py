@@ -64,7 +64,9 @@ def test_qwen2_composes_characters(tmp_path: Path) -> None:
     assert numbers["qwen2"] == tokenizer(tmp_path, {}).encode("é").ids != numbers["gpt-2"]
 
 
-@pytest.mark.parametrize("text", ["", " ", "the cat", "\x00\n\t\r é 中 \U0001f600 ½", "<|endoftext|>", "a  <|endoftext|> b"])
+@pytest.mark.parametrize(
+    "text", ["", " ", "the cat", "\x00\n\t\r é 中 \U0001f600 ½", "<|endoftext|>", "a  <|endoftext|> b"]
+)
 def test_decoded_texts_are_what_they_were(text: str, tmp_path: Path) -> None:
     model = tokenizer(tmp_path, {})
     assert model.decode(model.encode(text).ids, skip_special_tokens=False) == text

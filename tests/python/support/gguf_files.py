@@ -86,7 +86,9 @@ def byte_alphabet() -> list[str]:
     return [chr(byte) if byte in printable else chr(next(others)) for byte in range(256)]
 
 
-def byte_level_vocabulary(merges: list[str] | None = None, special: tuple[str, ...] = ("<|endoftext|>", "<|bos|>")) -> Any:
+def byte_level_vocabulary(
+    merges: list[str] | None = None, special: tuple[str, ...] = ("<|endoftext|>", "<|bos|>")
+) -> Any:
     """The metadata of a tokenizer: 256 bytes, what the merges make, and special tokens."""
     merges = MERGES if merges is None else merges
     tokens = [*special, *byte_alphabet(), *(merge.replace(" ", "") for merge in merges)]

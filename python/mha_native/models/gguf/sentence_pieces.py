@@ -49,7 +49,7 @@ def build_sentence_pieces(file: GGUFFile, vocabulary: Vocabulary) -> Any:
         byte_fallback=True,
     )
     tokenizer = Tokenizer(model)
-    steps = [decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
+    steps: list[Any] = [decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
     if is_gemma:
         tokenizer.normalizer = normalizers.Replace(" ", _SPACE)
     else:
