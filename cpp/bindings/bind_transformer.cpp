@@ -1,4 +1,5 @@
-// What stands around the attention layer: LayerNorm, FeedForward, and stacks of transformer layers.
+// What stands around the attention layer: norms, Linear, FeedForward, and stacks of transformer layers.
+#include <mha/linear.hpp>
 #include <mha/positions.hpp>
 #include <mha/transformer.hpp>
 
@@ -18,11 +19,13 @@
 namespace mha::bindings {
 namespace {
 
-constexpr std::pair<const char*, Activation> kActivations[] = {
-    {"relu", Activation::relu}, {"gelu", Activation::gelu}, {"gelu_tanh", Activation::gelu_tanh}};
+constexpr std::pair<const char*, Activation> kActivations[] = {{"relu", Activation::relu},
+                                                               {"gelu", Activation::gelu},
+                                                               {"gelu_tanh", Activation::gelu_tanh},
+                                                               {"silu", Activation::silu}};
 
 Activation activation_called(py::handle name) {
-  const char* const rule = "'relu', 'gelu' or 'gelu_tanh'";
+  const char* const rule = "'relu', 'gelu', 'gelu_tanh' or 'silu'";
   if (!PyUnicode_Check(name.ptr())) throw py::type_error(describe("FeedForward", "activation", rule, name));
   for (const auto& [known, activation] : kActivations)
     if (PyUnicode_CompareWithASCIIString(name.ptr(), known) == 0) return activation;
@@ -35,45 +38,74 @@ const char* name_of(Activation activation) {
   return "none";
 }
 
-LayerNorm make_norm(py::handle weight, py::handle bias, py::handle eps) {
+// What messages call a norm.
+const char* name_of(NormKind kind) { return kind == NormKind::layer ? "LayerNorm" : "RMSNorm"; }
+
+// `kind` is an argument of the package, not of its user.
+Norm make_norm(const std::string& kind, py::handle weight, py::handle bias, py::handle eps) {
+  const char* const function = name_of(kind == "layer" ? NormKind::layer : NormKind::rms);
   const Argument list[] = {{"weight", weight}, {"bias", bias}};
-  const ArrayArguments arrays("LayerNorm", list);
-  return LayerNorm(arrays.tensor(0, 1, 1), arrays.optional_tensor(1, 1, 1), real("LayerNorm", "eps", eps, 1e-5));
+  const ArrayArguments arrays(function, list);
+  const TensorView scale = arrays.tensor(0, 1, 1);
+  if (kind == "layer") return LayerNorm(scale, arrays.optional_tensor(1, 1, 1), real(function, "eps", eps, 1e-5));
+  return RMSNorm(scale, real(function, "eps", eps, 1e-6), kind == "rms_unit_offset");
 }
 
-FeedForward make_feed_forward(const py::tuple& up, const py::tuple& down, py::handle activation,
-                              const std::string& weight_dtype) {
-  const FeedForwardWeights weights = {linear_weights("FeedForward", up), linear_weights("FeedForward", down)};
+Linear make_linear(const py::tuple& given, const std::string& weight_dtype) {
+  const LinearWeights weights = linear_weights("Linear", given);
+  return Linear(weights, format_of(weight_dtype, weights.weight.dtype));
+}
+
+FeedForward make_feed_forward(const py::tuple& linears, py::handle activation, const std::string& weight_dtype) {
+  FeedForwardWeights weights;
+  const auto read = [&](std::size_t i) {
+    return linear_weights("FeedForward", py::reinterpret_borrow<py::tuple>(linears[i]));
+  };
+  weights.up = read(0);
+  weights.down = read(1);
+  if (linears.size() > 2) weights.gate = read(2);
   return FeedForward(weights, activation_called(activation), format_of(weight_dtype, weights.up.weight.dtype));
 }
 
-// LayerNorm and FeedForward.
+// Norms, Linear and FeedForward. `features` are those of the result.
 template <class RowLayer>
-py::object forward_rows(const char* function, const RowLayer& layer, py::handle x, py::handle out,
+py::object forward_rows(const char* function, const RowLayer& layer, Index features, py::handle x, py::handle out,
                         py::handle num_threads) {
   const Argument list[] = {{"x", x}, {"out", out}};
   const ArrayArguments arrays(function, list, layer.dtype());
   const TensorView rows = arrays.tensor(0, 1, kMaxRank);
   const int threads = positive(function, "num_threads", num_threads, 0);
-  const NewArray result = output_or_new(arrays, 1, out, 1, kMaxRank, rows, rows.extents[rows.rank - 1]);
+  const NewArray result = output_or_new(arrays, 1, out, 1, kMaxRank, rows, features);
   warn_if_forked();
   without_gil([&] { layer.forward(rows, result.view, threads); });
   return result.array;
 }
 
-py::tuple norm_weights(const LayerNorm& norm) {
+py::tuple norm_weights(const Norm& norm) {
   const NewArray weight = new_vector(norm.dtype(), norm.embed_dim(), true);
   const NewArray bias = new_vector(norm.dtype(), norm.embed_dim(), norm.has_bias());
   norm.copy_weights(weight.view, bias.view);
   return py::make_tuple(weight.array, bias.array);
 }
 
+py::tuple linear_layer_weights(const Linear& layer) {
+  const LinearShape shape(layer.out_features(), layer.in_features(), layer.has_bias());
+  const NewLinear copies(shape, layer.dtype(), layer.weight_format());
+  layer.copy_weights(copies.views);
+  return copies.arrays;
+}
+
 py::tuple feed_forward_weights(const FeedForward& layer) {
   const Index in = layer.embed_dim(), hidden = layer.feedforward_dim();
   const NewLinear up({hidden, in, layer.has_up_bias()}, layer.dtype(), layer.weight_format());
   const NewLinear down({in, hidden, layer.has_down_bias()}, layer.dtype(), layer.weight_format());
-  layer.copy_weights({up.views, down.views});
-  return py::make_tuple(up.arrays, down.arrays);
+  if (!layer.has_gate()) {
+    layer.copy_weights({up.views, down.views, {}});
+    return py::make_tuple(up.arrays, down.arrays);
+  }
+  const NewLinear gate({hidden, in, layer.has_gate_bias()}, layer.dtype(), layer.weight_format());
+  layer.copy_weights({up.views, down.views, gate.views});
+  return py::make_tuple(up.arrays, down.arrays, gate.arrays);
 }
 
 // What messages say that arrays must have the dtype of.
@@ -85,19 +117,27 @@ struct Stack {
   TransformerStack layers;
 };
 
-// One layer as Python passes it: (self_attn, cross_attn or None, feed_forward, norms, norm_first).
+// One layer as Python passes it: (self_attn, cross_attn or None, feed_forward, norms, output_norms, norm_first).
 TransformerLayer layer_from(const py::tuple& parts) {
-  const auto norms = py::reinterpret_borrow<py::tuple>(parts[3]);
+  const auto norms = py::reinterpret_borrow<py::tuple>(parts[3]),
+             output_norms = py::reinterpret_borrow<py::tuple>(parts[4]);
   const auto attention = [](py::handle layer) { return layer.cast<const Layer&>().attention; };
-  const auto norm = [&](std::size_t i) { return norms[i].cast<const LayerNorm&>(); };
-  TransformerLayer layer = {attention(parts[0]), {}, parts[2].cast<const FeedForward&>(), norm(0), norm(1), {}};
-  if (!parts[1].is_none()) layer.cross_attention = attention(parts[1]);
-  if (!norms[2].is_none()) layer.norm3 = norm(2);
-  layer.norm_placement = parts[4].cast<bool>() ? NormPlacement::before : NormPlacement::after;
-  return layer;
+  const auto norm = [](py::handle part) { return part.is_none() ? std::optional<Norm>() : part.cast<const Norm&>(); };
+  std::optional<MultiHeadAttention> cross_attention;
+  if (!parts[1].is_none()) cross_attention = attention(parts[1]);
+  return {attention(parts[0]),
+          cross_attention,
+          parts[2].cast<const FeedForward&>(),
+          norm(norms[0]),
+          norm(norms[1]),
+          norm(norms[2]),
+          parts[5].cast<bool>() ? NormPlacement::before : NormPlacement::after,
+          norm(output_norms[0]),
+          norm(output_norms[1]),
+          norm(output_norms[2])};
 }
 
-Stack make_stack(const std::string& name, const py::list& layers, const LayerNorm* final_norm) {
+Stack make_stack(const std::string& name, const py::list& layers, const Norm* final_norm) {
   std::vector<TransformerLayer> parts;
   parts.reserve(layers.size());
   for (py::handle layer : layers) parts.push_back(layer_from(py::reinterpret_borrow<py::tuple>(layer)));
@@ -272,31 +312,43 @@ py::object positions(py::handle length, py::handle embed_dim, py::handle first_p
 }  // namespace
 
 void bind_transformer(py::module_& m) {
-  py::class_<LayerNorm>(m, "LayerNorm")
-      .def(py::init(&make_norm), "(weight, bias, eps)")
+  py::class_<Norm>(m, "Norm")
+      .def(py::init(&make_norm), "(kind, weight, bias or None, eps), kind 'layer', 'rms' or 'rms_unit_offset'")
       .def(
           "forward",
-          [](const LayerNorm& norm, py::handle x, py::handle out, py::handle num_threads) {
-            return forward_rows("LayerNorm", norm, x, out, num_threads);
+          [](const Norm& norm, py::handle x, py::handle out, py::handle num_threads) {
+            return forward_rows(name_of(norm.kind()), norm, norm.embed_dim(), x, out, num_threads);
           },
           "(x, out, num_threads) -> out")
       .def("weights", &norm_weights, "() -> copies of weight, and bias or None")
-      .def_property_readonly("eps", &LayerNorm::eps)
-      .def_property_readonly("dtype", [](const LayerNorm& norm) { return numpy_dtype(norm.dtype()); });
+      .def_property_readonly("eps", &Norm::eps)
+      .def_property_readonly("dtype", [](const Norm& norm) { return numpy_dtype(norm.dtype()); });
+  py::class_<Linear>(m, "Linear")
+      .def(py::init(&make_linear), "(weights, weight_dtype), weights (weight, bias, scale)")
+      .def(
+          "forward",
+          [](const Linear& layer, py::handle x, py::handle out, py::handle num_threads) {
+            return forward_rows("Linear", layer, layer.out_features(), x, out, num_threads);
+          },
+          "(x, out, num_threads) -> out")
+      .def("weights", &linear_layer_weights, "() -> copies, (weight, bias, scale)")
+      .def_property_readonly("dtype", [](const Linear& layer) { return numpy_dtype(layer.dtype()); });
   py::class_<FeedForward>(m, "FeedForward")
-      .def(py::init(&make_feed_forward), "(up, down, activation, weight_dtype), up and down (weight, bias, scale)")
+      .def(py::init(&make_feed_forward),
+           "(linears, activation, weight_dtype), linears (up, down) or (up, down, gate), each (weight, bias, scale)")
       .def(
           "forward",
           [](const FeedForward& layer, py::handle x, py::handle out, py::handle num_threads) {
-            return forward_rows("FeedForward", layer, x, out, num_threads);
+            return forward_rows("FeedForward", layer, layer.embed_dim(), x, out, num_threads);
           },
           "(x, out, num_threads) -> out")
-      .def("weights", &feed_forward_weights, "() -> copies, (up, down)")
+      .def("weights", &feed_forward_weights, "() -> copies, (up, down) or (up, down, gate)")
       .def_property_readonly("activation", [](const FeedForward& layer) { return name_of(layer.activation()); })
       .def_property_readonly("dtype", [](const FeedForward& layer) { return numpy_dtype(layer.dtype()); });
   py::class_<Stack>(m, "TransformerStack")
       .def(py::init(&make_stack),
-           "(name, layers, norm or None), layers (self_attn, cross_attn or None, feed_forward, norms, norm_first)")
+           "(name, layers, norm or None), layers (self_attn, cross_attn or None, feed_forward, norms, output_norms, "
+           "norm_first)")
       .def("forward", &forward_stack,
            "(x, options, extras, out, num_threads) -> out or (out, weights): extras are entries cu_seqlens, memory, "
            "memory_caches, memory_options, layer_options, caches, new_lengths, need_weights");

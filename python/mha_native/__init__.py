@@ -9,6 +9,7 @@ from .layers.decoder import Decoder, DecoderLayer
 from .layers.encoder import Encoder, EncoderLayer
 from .layers.feed_forward import FeedForward
 from .layers.layer_norm import LayerNorm
+from .layers.linear import Linear
 from .layers.multi_head_attention import MultiHeadAttention
 from .merging import merge_attention
 from .models.generation import GenerationStep, generate
@@ -37,6 +38,7 @@ __all__ = [
     "GenerationStep",
     "KVCache",
     "LayerNorm",
+    "Linear",
     "MultiHeadAttention",
     "__version__",
     "active_isa",

@@ -107,7 +107,8 @@ Owned<mha_layer> attention(mha_weight_format format) {
 Owned<mha_feed_forward> feed_forward() {
   const Rows matrix = Rows::random({kEmbed, kEmbed}, 3);
   const mha_tensor weight = c_tensor(matrix);
-  const mha_feed_forward_weights weights = {{&weight, nullptr, nullptr}, {&weight, nullptr, nullptr}};
+  const mha_feed_forward_weights weights = {
+      {&weight, nullptr, nullptr}, {&weight, nullptr, nullptr}, {&weight, nullptr, nullptr}};
   return expect_recovery<mha_feed_forward>(
       [&](mha_feed_forward** made) {
         return mha_feed_forward_create(&weights, MHA_ACTIVATION_GELU, MHA_WEIGHT_FORMAT_PLAIN, made);
@@ -186,8 +187,9 @@ TEST(FailingAllocations, Transformers) {
   const Owned<mha_layer> self_attention = attention(MHA_WEIGHT_FORMAT_PLAIN);
   const Owned<mha_feed_forward> network = feed_forward();
   const Owned<mha_norm> norm1 = norm(), norm2 = norm();
-  const mha_transformer_layer layer = {self_attention.get(), nullptr, network.get(),  norm1.get(),
-                                       norm2.get(),          nullptr, MHA_NORM_BEFORE};
+  const mha_transformer_layer layer = {
+      self_attention.get(), nullptr,     network.get(), norm1.get(), norm2.get(), nullptr,
+      MHA_NORM_BEFORE,      norm1.get(), nullptr,       nullptr};
   const std::vector<mha_transformer_layer> layers(kLayers, layer);
   const Owned<mha_transformer> stack = expect_recovery<mha_transformer>(
       [&](mha_transformer** made) { return mha_transformer_create(layers.data(), kLayers, norm1.get(), made); },

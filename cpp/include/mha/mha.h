@@ -259,15 +259,22 @@ MHA_API mha_status mha_embed_tokens(const int64_t* tokens, const int64_t* places
 MHA_API mha_status mha_mean_pool(const mha_tensor* x, const int64_t* cu_seqlens, ptrdiff_t batch_size, bool normalize,
                                  const mha_tensor* out, int num_threads) MHA_NOEXCEPT;
 
-/* Layer norm over the last axis: LayerNorm. */
+/* Which norm one is: NormKind. */
+typedef int mha_norm_kind;
+enum { MHA_NORM_LAYER, MHA_NORM_RMS, MHA_NORM_RMS_UNIT_OFFSET };
+/* A norm over the last axis: Norm, made as a LayerNorm ... */
 typedef struct mha_norm mha_norm;
 /* weight: [E]; bias: [E] or null; eps: at least 0, 1e-5 for the usual choice. */
 MHA_API mha_status mha_norm_create(const mha_tensor* weight, const mha_tensor* bias, double eps,
                                    mha_norm** norm) MHA_NOEXCEPT;
+/* ... or as an RMSNorm. weight: [E]; unit_offset: multiply by 1 + weight; eps: at least 0, 1e-6 for the usual choice. */
+MHA_API mha_status mha_rms_norm_create(const mha_tensor* weight, double eps, bool unit_offset,
+                                       mha_norm** norm) MHA_NOEXCEPT;
 MHA_API void mha_norm_destroy(mha_norm* norm) MHA_NOEXCEPT; /* may be null */
 /* x: [..., E]; out: of the shape of x, which it may be, but must not overlap otherwise. */
 MHA_API mha_status mha_norm_forward(const mha_norm* norm, const mha_tensor* x, const mha_tensor* out,
                                     int num_threads) MHA_NOEXCEPT;
+MHA_API mha_norm_kind mha_norm_kind_of(const mha_norm* norm) MHA_NOEXCEPT;
 MHA_API ptrdiff_t mha_norm_embed_dim(const mha_norm* norm) MHA_NOEXCEPT;
 MHA_API double mha_norm_eps(const mha_norm* norm) MHA_NOEXCEPT;
 MHA_API bool mha_norm_has_bias(const mha_norm* norm) MHA_NOEXCEPT;
@@ -276,13 +283,30 @@ MHA_API mha_dtype mha_norm_dtype(const mha_norm* norm) MHA_NOEXCEPT;
 MHA_API mha_status mha_norm_copy_weights(const mha_norm* norm, const mha_tensor* weight,
                                          const mha_tensor* bias) MHA_NOEXCEPT;
 
+/* x W^T + b of each row: Linear. */
+typedef struct mha_linear mha_linear;
+MHA_API mha_status mha_linear_create(const mha_linear_weights* weights, mha_weight_format weight_format,
+                                     mha_linear** linear) MHA_NOEXCEPT;
+MHA_API void mha_linear_destroy(mha_linear* linear) MHA_NOEXCEPT; /* may be null */
+/* x: [..., in_features]; out: [..., out_features], which must not overlap x. */
+MHA_API mha_status mha_linear_forward(const mha_linear* linear, const mha_tensor* x, const mha_tensor* out,
+                                      int num_threads) MHA_NOEXCEPT;
+MHA_API ptrdiff_t mha_linear_in_features(const mha_linear* linear) MHA_NOEXCEPT;
+MHA_API ptrdiff_t mha_linear_out_features(const mha_linear* linear) MHA_NOEXCEPT;
+MHA_API bool mha_linear_has_bias(const mha_linear* linear) MHA_NOEXCEPT;
+MHA_API mha_dtype mha_linear_dtype(const mha_linear* linear) MHA_NOEXCEPT;
+MHA_API mha_weight_format mha_linear_weight_format(const mha_linear* linear) MHA_NOEXCEPT;
+/* Copies the weights out again, into those tensors of `outputs` that are not null. */
+MHA_API mha_status mha_linear_copy_weights(const mha_linear* linear, const mha_linear_weights* outputs) MHA_NOEXCEPT;
+
 typedef int mha_activation;
-enum { MHA_ACTIVATION_NONE, MHA_ACTIVATION_RELU, MHA_ACTIVATION_GELU, MHA_ACTIVATION_GELU_TANH };
-/* down(activation(up(x))) of each row: FeedForward. */
+enum { MHA_ACTIVATION_NONE, MHA_ACTIVATION_RELU, MHA_ACTIVATION_GELU, MHA_ACTIVATION_GELU_TANH, MHA_ACTIVATION_SILU };
+/* down(activation(up(x))), or with a gate down(activation(gate(x)) * up(x)), of each row: FeedForward. */
 typedef struct mha_feed_forward mha_feed_forward;
 typedef struct mha_feed_forward_weights {
   mha_linear_weights up;   /* [F, E] */
   mha_linear_weights down; /* [E, F] */
+  mha_linear_weights gate; /* [F, E], or nulls: none */
 } mha_feed_forward_weights;
 MHA_API mha_status mha_feed_forward_create(const mha_feed_forward_weights* weights, mha_activation activation,
                                            mha_weight_format weight_format,
@@ -296,6 +320,8 @@ MHA_API ptrdiff_t mha_feed_forward_feedforward_dim(const mha_feed_forward* feed_
 MHA_API mha_activation mha_feed_forward_activation(const mha_feed_forward* feed_forward) MHA_NOEXCEPT;
 MHA_API bool mha_feed_forward_has_up_bias(const mha_feed_forward* feed_forward) MHA_NOEXCEPT;
 MHA_API bool mha_feed_forward_has_down_bias(const mha_feed_forward* feed_forward) MHA_NOEXCEPT;
+MHA_API bool mha_feed_forward_has_gate(const mha_feed_forward* feed_forward) MHA_NOEXCEPT;
+MHA_API bool mha_feed_forward_has_gate_bias(const mha_feed_forward* feed_forward) MHA_NOEXCEPT;
 MHA_API mha_dtype mha_feed_forward_dtype(const mha_feed_forward* feed_forward) MHA_NOEXCEPT;
 MHA_API mha_weight_format mha_feed_forward_weight_format(const mha_feed_forward* feed_forward) MHA_NOEXCEPT;
 /* Copies the weights out again, into those tensors of `outputs` that are not null. */
@@ -310,11 +336,12 @@ typedef struct mha_transformer_layer {
   const mha_layer* self_attention;
   const mha_layer* cross_attention; /* null: the layer reads no memory */
   const mha_feed_forward* feed_forward;
-  const mha_norm *norm1, *norm2; /* of the sublayers in the order in which they run */
+  const mha_norm *norm1, *norm2; /* of the sublayers in the order in which they run; each may be null, for none */
   const mha_norm* norm3;         /* of the third one with a cross_attention, else null */
   mha_norm_placement norm_placement;
+  const mha_norm *output_norm1, *output_norm2, *output_norm3; /* of what each sublayer adds; each may be null */
 } mha_transformer_layer;
-/* Layers one after another, and a last layer norm if there is one, an encoder or a decoder: TransformerStack. */
+/* Layers one after another, and a last norm if there is one, an encoder or a decoder: TransformerStack. */
 typedef struct mha_transformer mha_transformer;
 typedef struct mha_transformer_extras {  /* TransformerExtras; each may be null */
   const mha_tensor* memory;              /* [B, S, Em] or [S, Em], which cross-attention reads; or else ... */

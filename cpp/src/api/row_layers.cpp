@@ -1,4 +1,4 @@
-// The layers that take each row by itself: LayerNorm and FeedForward.
+// The layers that take each row by itself: norms, Linear and FeedForward.
 #include <limits>
 
 #include "checks/rules.hpp"
@@ -6,6 +6,7 @@
 #include "checks/weights.hpp"
 #include "execute/dense_rows.hpp"
 #include "execute/row_steps.hpp"
+#include "mha/linear.hpp"
 #include "mha/transformer.hpp"
 #include "platform/dispatch.hpp"
 #include "platform/floating_point_state.hpp"
@@ -17,8 +18,9 @@ namespace {
 
 /// The sizes of one call, before there is memory.
 struct SizedRowCall {
-  SizedRowCall(DType dtype, const TensorView& x, const MutableTensorView& out, int num_threads, double work_of_row)
-      : rows(x, out, layout),
+  SizedRowCall(DType dtype, const TensorView& x, const MutableTensorView& out, int num_threads, double work_of_row,
+               bool in_place = true)
+      : rows(x, out, in_place, layout),
         threads(threads_for(num_threads, std::numeric_limits<Index>::max(), double(rows.count()) * work_of_row)),
         steps(active_kernels().kernels[static_cast<int>(dtype)], dtype, rows.count(), threads) {}
 
@@ -51,31 +53,70 @@ struct RowCall {
 /// Multiply-adds that the time of normalizing an element is worth: memory and a few additions.
 constexpr double kNormWork = 8;
 
+/// What messages call a norm.
+const char* name_of(NormKind kind) { return kind == NormKind::layer ? "LayerNorm" : "RMSNorm"; }
+
 }  // namespace
 
-LayerNorm::LayerNorm(const TensorView& weight, const TensorView& bias, double eps) {
-  validate_norm(weight, bias, eps);
-  weights_ = std::make_shared<const NormWeights>(weight, bias, eps);
+Norm::Norm(NormKind kind, const TensorView& weight, const TensorView& bias, double eps) {
+  validate_norm(name_of(kind), weight, bias, eps);
+  weights_ = std::make_shared<const NormWeights>(kind, weight, bias, eps);
 }
 
-void LayerNorm::forward(const TensorView& x, const MutableTensorView& out, int num_threads) const {
+LayerNorm::LayerNorm(const TensorView& weight, const TensorView& bias, double eps)
+    : Norm(NormKind::layer, weight, bias, eps) {}
+
+RMSNorm::RMSNorm(const TensorView& weight, double eps, bool unit_offset)
+    : Norm(unit_offset ? NormKind::rms_unit_offset : NormKind::rms, weight, {}, eps) {}
+
+void Norm::forward(const TensorView& x, const MutableTensorView& out, int num_threads) const {
   const FloatingPointState state;
-  validate_rows("LayerNorm", dtype(), embed_dim(), x, out);
+  validate_rows(name_of(kind()), dtype(), embed_dim(), x, out);
   RowCall call(SizedRowCall(dtype(), x, out, num_threads, kNormWork * double(embed_dim())));
   call.steps.normalize(weights_.get(), call.x(), {}, {}, call.out());
   call.run();
 }
 
-Index LayerNorm::embed_dim() const { return weights_->embed_dim; }
-double LayerNorm::eps() const { return weights_->eps; }
-bool LayerNorm::has_bias() const { return weights_->has_bias; }
-DType LayerNorm::dtype() const { return weights_->dtype; }
+NormKind Norm::kind() const { return weights_->kind; }
+Index Norm::embed_dim() const { return weights_->embed_dim; }
+double Norm::eps() const { return weights_->eps; }
+bool Norm::has_bias() const { return weights_->has_bias; }
+DType Norm::dtype() const { return weights_->dtype; }
 
-void LayerNorm::copy_weights(const MutableTensorView& weight, const MutableTensorView& bias) const {
-  check_copy("LayerNorm.copy_weights", "weight", weight, dtype(), {embed_dim()});
-  check_copy("LayerNorm.copy_weights", "bias", bias, dtype(), {embed_dim()});
+void Norm::copy_weights(const MutableTensorView& weight, const MutableTensorView& bias) const {
+  const std::string f = std::string(name_of(kind())) + ".copy_weights";
+  check_copy(f.c_str(), "weight", weight, dtype(), {embed_dim()});
+  check_copy(f.c_str(), "bias", bias, dtype(), {embed_dim()});
   if (weight) copy_elements({weights_->weight(), dtype(), {embed_dim()}}, weight);
   if (bias && has_bias()) copy_elements({weights_->bias(), dtype(), {embed_dim()}}, bias);
+}
+
+Linear::Linear(const LinearWeights& weights, WeightFormat weight_format) {
+  const FloatingPointState state(Subnormals::kept);
+  validate_linear(weights, weight_format);
+  packed_ = std::make_shared<const PackedLinear>(weights, weights.weight.extents[0], weight_format);
+}
+
+void Linear::forward(const TensorView& x, const MutableTensorView& out, int num_threads) const {
+  const FloatingPointState state;
+  validate_linear_rows(dtype(), in_features(), out_features(), x, out);
+  SizedRowCall sized(dtype(), x, out, num_threads, packed_->work(1), false);
+  sized.steps.reserve_for(*packed_);
+  RowCall call(sized);
+  call.steps.project(*packed_, Activation::none, call.x(), call.out());
+  call.run();
+}
+
+Index Linear::in_features() const { return packed_->in_features(); }
+Index Linear::out_features() const { return packed_->segment_columns(); }
+bool Linear::has_bias() const { return packed_->has_bias(); }
+DType Linear::dtype() const { return packed_->dtype(); }
+WeightFormat Linear::weight_format() const { return packed_->format(); }
+
+void Linear::copy_weights(const LinearWeightOutputs& outputs) const {
+  const FloatingPointState state(Subnormals::kept);
+  validate(*this, outputs);
+  packed_->unpack(outputs);
 }
 
 FeedForward::FeedForward(const FeedForwardWeights& weights, Activation activation, WeightFormat weight_format) {
@@ -89,10 +130,9 @@ void FeedForward::forward(const TensorView& x, const MutableTensorView& out, int
   validate_rows("FeedForward", dtype(), embed_dim(), x, out);
   SizedRowCall sized(dtype(), x, out, num_threads, packed_->work(1));
   const Rows hidden = sized.steps.buffer(feedforward_dim(), sized.layout);
-  for (const PackedLinear* linear : {&packed_->up, &packed_->down}) sized.steps.reserve_for(*linear);
+  sized.steps.reserve_for(*packed_);
   RowCall call(sized);
-  call.steps.project(packed_->up, packed_->activation, call.x(), hidden);
-  call.steps.project(packed_->down, Activation::none, hidden, call.out());
+  call.steps.feed_forward(*packed_, call.x(), hidden, call.out());
   call.run();
 }
 
@@ -101,6 +141,8 @@ Index FeedForward::feedforward_dim() const { return packed_->down.in_features();
 Activation FeedForward::activation() const { return packed_->activation; }
 bool FeedForward::has_up_bias() const { return packed_->up.has_bias(); }
 bool FeedForward::has_down_bias() const { return packed_->down.has_bias(); }
+bool FeedForward::has_gate() const { return packed_->gate.has_value(); }
+bool FeedForward::has_gate_bias() const { return packed_->gate && packed_->gate->has_bias(); }
 DType FeedForward::dtype() const { return packed_->up.dtype(); }
 WeightFormat FeedForward::weight_format() const { return packed_->up.format(); }
 

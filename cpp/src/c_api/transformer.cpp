@@ -1,5 +1,5 @@
-// mha/mha.h, continued: what stands around attention. Positions, embeddings, layer norm, feed-forward, and stacks of
-// transformer layers.
+// mha/mha.h, continued: what stands around attention. Positions, embeddings, norms, linear maps, feed-forward, and
+// stacks of transformer layers.
 #include "c_api/conversions.hpp"
 
 #include <optional>
@@ -11,17 +11,21 @@ namespace {
 static_assert(static_cast<int>(Activation::none) == MHA_ACTIVATION_NONE &&
               static_cast<int>(Activation::relu) == MHA_ACTIVATION_RELU &&
               static_cast<int>(Activation::gelu) == MHA_ACTIVATION_GELU &&
-              static_cast<int>(Activation::gelu_tanh) == MHA_ACTIVATION_GELU_TANH);
+              static_cast<int>(Activation::gelu_tanh) == MHA_ACTIVATION_GELU_TANH &&
+              static_cast<int>(Activation::silu) == MHA_ACTIVATION_SILU);
+static_assert(static_cast<int>(NormKind::layer) == MHA_NORM_LAYER && static_cast<int>(NormKind::rms) == MHA_NORM_RMS &&
+              static_cast<int>(NormKind::rms_unit_offset) == MHA_NORM_RMS_UNIT_OFFSET);
 static_assert(static_cast<int>(NormPlacement::after) == MHA_NORM_AFTER &&
               static_cast<int>(NormPlacement::before) == MHA_NORM_BEFORE);
 
-const LayerNorm& norm_of(const mha_norm* norm) { return object(norm, "norm"); }
+const Norm& norm_of(const mha_norm* norm) { return object(norm, "norm"); }
+const Linear& linear_layer_of(const mha_linear* layer) { return object(layer, "linear"); }
 const FeedForward& feed_forward_of(const mha_feed_forward* layer) { return object(layer, "feed_forward"); }
 
 /// FeedForwardWeights, or the outputs of the same names.
 template <class View>
 BasicFeedForwardWeights<View> weights_of(const mha_feed_forward_weights& w) {
-  return {linear_of<View>(w.up, "up"), linear_of<View>(w.down, "down")};
+  return {linear_of<View>(w.up, "up"), linear_of<View>(w.down, "down"), linear_of<View>(w.gate, "gate")};
 }
 
 /// The part `name` of layers[i].
@@ -46,10 +50,13 @@ TransformerLayer layer_of(const mha_transformer_layer& parts, Index i) {
   return {part(parts.self_attention, i, "self_attention"),
           optional_part(parts.cross_attention),
           part(parts.feed_forward, i, "feed_forward"),
-          part(parts.norm1, i, "norm1"),
-          part(parts.norm2, i, "norm2"),
+          optional_part(parts.norm1),
+          optional_part(parts.norm2),
           optional_part(parts.norm3),
-          enumerator<NormPlacement>("norm_placement", "mha_norm_placement", parts.norm_placement, MHA_NORM_BEFORE + 1)};
+          enumerator<NormPlacement>("norm_placement", "mha_norm_placement", parts.norm_placement, MHA_NORM_BEFORE + 1),
+          optional_part(parts.output_norm1),
+          optional_part(parts.output_norm2),
+          optional_part(parts.output_norm3)};
 }
 
 /// One for each of `count`; none, if there is no array.
@@ -94,7 +101,11 @@ mha_status mha_mean_pool(const mha_tensor* x, const int64_t* cu_seqlens, ptrdiff
 }
 
 mha_status mha_norm_create(const mha_tensor* weight, const mha_tensor* bias, double eps, mha_norm** norm) noexcept {
-  return guarded(__func__, [&] { create(norm, "norm", view(weight, "weight"), view(bias, "bias"), eps); });
+  return guarded(__func__, [&] { create(norm, "norm", LayerNorm(view(weight, "weight"), view(bias, "bias"), eps)); });
+}
+
+mha_status mha_rms_norm_create(const mha_tensor* weight, double eps, bool unit_offset, mha_norm** norm) noexcept {
+  return guarded(__func__, [&] { create(norm, "norm", RMSNorm(view(weight, "weight"), eps, unit_offset)); });
 }
 
 void mha_norm_destroy(mha_norm* norm) noexcept { destroy(norm); }
@@ -104,6 +115,9 @@ mha_status mha_norm_forward(const mha_norm* norm, const mha_tensor* x, const mha
   return guarded(__func__, [&] { norm_of(norm).forward(view(x, "x"), view(out, "out"), num_threads); });
 }
 
+mha_norm_kind mha_norm_kind_of(const mha_norm* norm) noexcept {
+  return static_cast<mha_norm_kind>(object(*norm).kind());
+}
 ptrdiff_t mha_norm_embed_dim(const mha_norm* norm) noexcept { return object(*norm).embed_dim(); }
 double mha_norm_eps(const mha_norm* norm) noexcept { return object(*norm).eps(); }
 bool mha_norm_has_bias(const mha_norm* norm) noexcept { return object(*norm).has_bias(); }
@@ -113,11 +127,42 @@ mha_status mha_norm_copy_weights(const mha_norm* norm, const mha_tensor* weight,
   return guarded(__func__, [&] { norm_of(norm).copy_weights(view(weight, "weight"), view(bias, "bias")); });
 }
 
+mha_status mha_linear_create(const mha_linear_weights* weights, mha_weight_format weight_format,
+                             mha_linear** linear) noexcept {
+  return guarded(__func__, [&] {
+    create(linear, "linear", linear_of<TensorView>(given(weights, "weights"), "weights"),
+           enumerator<WeightFormat>("weight_format", "mha_weight_format", weight_format, kNumWeightFormats));
+  });
+}
+
+void mha_linear_destroy(mha_linear* linear) noexcept { destroy(linear); }
+
+mha_status mha_linear_forward(const mha_linear* linear, const mha_tensor* x, const mha_tensor* out,
+                              int num_threads) noexcept {
+  return guarded(__func__, [&] { linear_layer_of(linear).forward(view(x, "x"), view(out, "out"), num_threads); });
+}
+
+ptrdiff_t mha_linear_in_features(const mha_linear* linear) noexcept { return object(*linear).in_features(); }
+ptrdiff_t mha_linear_out_features(const mha_linear* linear) noexcept { return object(*linear).out_features(); }
+bool mha_linear_has_bias(const mha_linear* linear) noexcept { return object(*linear).has_bias(); }
+mha_dtype mha_linear_dtype(const mha_linear* linear) noexcept {
+  return static_cast<mha_dtype>(object(*linear).dtype());
+}
+mha_weight_format mha_linear_weight_format(const mha_linear* linear) noexcept {
+  return static_cast<mha_weight_format>(object(*linear).weight_format());
+}
+
+mha_status mha_linear_copy_weights(const mha_linear* linear, const mha_linear_weights* outputs) noexcept {
+  return guarded(__func__, [&] {
+    linear_layer_of(linear).copy_weights(linear_of<MutableTensorView>(given(outputs, "outputs"), "outputs"));
+  });
+}
+
 mha_status mha_feed_forward_create(const mha_feed_forward_weights* weights, mha_activation activation,
                                    mha_weight_format weight_format, mha_feed_forward** feed_forward) noexcept {
   return guarded(__func__, [&] {
     create(feed_forward, "feed_forward", weights_of<TensorView>(given(weights, "weights")),
-           enumerator<Activation>("activation", "mha_activation", activation, MHA_ACTIVATION_GELU_TANH + 1),
+           enumerator<Activation>("activation", "mha_activation", activation, MHA_ACTIVATION_SILU + 1),
            enumerator<WeightFormat>("weight_format", "mha_weight_format", weight_format, kNumWeightFormats));
   });
 }
@@ -138,6 +183,8 @@ mha_activation mha_feed_forward_activation(const mha_feed_forward* layer) noexce
 }
 bool mha_feed_forward_has_up_bias(const mha_feed_forward* layer) noexcept { return object(*layer).has_up_bias(); }
 bool mha_feed_forward_has_down_bias(const mha_feed_forward* layer) noexcept { return object(*layer).has_down_bias(); }
+bool mha_feed_forward_has_gate(const mha_feed_forward* layer) noexcept { return object(*layer).has_gate(); }
+bool mha_feed_forward_has_gate_bias(const mha_feed_forward* layer) noexcept { return object(*layer).has_gate_bias(); }
 mha_dtype mha_feed_forward_dtype(const mha_feed_forward* layer) noexcept {
   return static_cast<mha_dtype>(object(*layer).dtype());
 }
@@ -203,10 +250,13 @@ mha_transformer_layer mha_transformer_layer_of(const mha_transformer* transforme
   return {handle_of<mha_layer>(layer.self_attention),
           handle_or_null<mha_layer>(layer.cross_attention),
           handle_of<mha_feed_forward>(layer.feed_forward),
-          handle_of<mha_norm>(layer.norm1),
-          handle_of<mha_norm>(layer.norm2),
+          handle_or_null<mha_norm>(layer.norm1),
+          handle_or_null<mha_norm>(layer.norm2),
           handle_or_null<mha_norm>(layer.norm3),
-          static_cast<mha_norm_placement>(layer.norm_placement)};
+          static_cast<mha_norm_placement>(layer.norm_placement),
+          handle_or_null<mha_norm>(layer.output_norm1),
+          handle_or_null<mha_norm>(layer.output_norm2),
+          handle_or_null<mha_norm>(layer.output_norm3)};
 }
 
 mha_dtype mha_transformer_dtype(const mha_transformer* transformer) noexcept {

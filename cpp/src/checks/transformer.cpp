@@ -1,6 +1,7 @@
 #include "checks/transformer.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "checks/rules.hpp"
 #include "views/describe.hpp"
@@ -30,6 +31,14 @@ void check_rows_output(const char* f, const TensorView& x, const MutableTensorVi
 void check_features(const char* f, const char* name, const TensorView& view, Index features) {
   if (view.extents[view.rank - 1] != features)
     fail(f, std::string(name) + " must have " + std::to_string(features) + " features", {{name, view}});
+}
+
+void check_row_arguments(const char* f, DType dtype, Index features, const TensorView& x,
+                         const MutableTensorView& out) {
+  const Named views = {{"x", x}, {"out", out}};
+  check_rank(f, "x", x, 1, kMaxRank, views);
+  check_dtypes(f, dtype, views);
+  check_features(f, "x", x, features);
 }
 
 /// Each layer has a cache of its own, and all hold the same tokens.
@@ -63,11 +72,20 @@ void check_memory(const char* f, Index memory_dim, const TransformerExtras& extr
 }  // namespace
 
 void validate_rows(const char* f, DType dtype, Index features, const TensorView& x, const MutableTensorView& out) {
-  const Named views = {{"x", x}, {"out", out}};
-  check_rank(f, "x", x, 1, kMaxRank, views);
-  check_dtypes(f, dtype, views);
-  check_features(f, "x", x, features);
+  check_row_arguments(f, dtype, features, x, out);
   check_rows_output(f, x, out);
+}
+
+void validate_linear_rows(DType dtype, Index in_features, Index out_features, const TensorView& x,
+                          const MutableTensorView& out) {
+  constexpr char f[] = "Linear";
+  check_row_arguments(f, dtype, in_features, x, out);
+  bool has_axes_of_x = out.rank == x.rank && out.extents[out.rank - 1] == out_features;
+  for (int axis = 0; axis < x.rank - 1; ++axis) has_axes_of_x = has_axes_of_x && out.extents[axis] == x.extents[axis];
+  if (!has_axes_of_x)
+    fail(f, "out must have " + std::to_string(out_features) + " features, and otherwise the shape of x",
+         {{"out", out}, {"x", x}});
+  check_output(f, "out", out, {{"x", x}});
 }
 
 StackSizes validate_layer(const char* f, Index i, const PackedTransformerLayer& layer, const StackSizes* first) {
@@ -100,14 +118,16 @@ StackSizes validate_layer(const char* f, Index i, const PackedTransformerLayer& 
   }
   check("embed_dim of feed_forward", layer.feed_forward->up.in_features(), sizes.embed_dim);
   check_dtype("dtype of feed_forward", layer.feed_forward->up.dtype(), sizes.dtype);
-  if (bool(layer.norms[2]) != bool(cross))
-    throw std::invalid_argument(of_layer() + "norm3 must be there if cross_attention is, and only then");
-  constexpr const char* kWidths[] = {"embed_dim of norm1", "embed_dim of norm2", "embed_dim of norm3"};
-  constexpr const char* kDTypes[] = {"dtype of norm1", "dtype of norm2", "dtype of norm3"};
-  for (int n = 0; n < (cross ? 3 : 2); ++n) {
-    check(kWidths[n], layer.norms[n]->embed_dim, sizes.embed_dim);
-    check_dtype(kDTypes[n], layer.norms[n]->dtype, sizes.dtype);
-  }
+  for (int n = 0; n < kMostSublayers; ++n)
+    for (const auto& [kind, norm] :
+         {std::pair{"norm", layer.norms[n]}, std::pair{"output_norm", layer.output_norms[n]}}) {
+      if (!norm) continue;
+      const std::string name = kind + std::to_string(n + 1);
+      if (n >= layer.num_sublayers())
+        throw std::invalid_argument(of_layer() + name + " must not be there without a cross_attention");
+      check(("embed_dim of " + name).c_str(), norm->embed_dim, sizes.embed_dim);
+      check_dtype(("dtype of " + name).c_str(), norm->dtype, sizes.dtype);
+    }
   return sizes;
 }
 

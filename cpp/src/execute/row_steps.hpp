@@ -1,5 +1,5 @@
 // Row-wise steps: what is done to each row by itself, one step after another. A step is a projection with an activation,
-// or a residual sum with a layer norm. Everything in a transformer but attention is of this kind.
+// or a residual sum with a norm. Everything in a transformer but attention is of this kind.
 //
 // There are two ways to do them, which the number of rows and threads decides:
 //
@@ -8,13 +8,14 @@
 // - Step by step. With few rows for each thread, reading the weights is what takes the time, and threads had better
 //   share them out: each step is a phase, whose tasks are weight panels.
 //
-// The bits of a row are the same in both: a projection sums in the order of its features, a layer norm in that of the
+// The bits of a row are the same in both: a projection sums in the order of its features, a norm in that of the
 // columns.
 #pragma once
 
 #include "execute/projection_phase.hpp"
 #include "platform/layout.hpp"
 #include "weights/norm_weights.hpp"
+#include "weights/packed_feed_forward.hpp"
 
 namespace mha {
 
@@ -43,6 +44,7 @@ class SizedRowSteps {
   Rows buffer(Index columns, Layout& layout);
   /// Makes room for a projection by such weights.
   void reserve_for(const PackedLinear& linear);
+  void reserve_for(const PackedFeedForward& feed_forward);
   /// Of each worker.
   std::size_t scratch_bytes() const { return buffers_bytes_ + projection_bytes_; }
 
@@ -67,14 +69,19 @@ class RowSteps {
   RowSteps(const RowSteps&) = delete;
   RowSteps& operator=(const RowSteps&) = delete;
 
-  /// Adds out = activation(x W^T + b). The rows that a step writes are not those that it reads.
-  void project(const PackedLinear& linear, Activation activation, const Rows& x, const Rows& out);
+  /// Adds out = activation(x W^T + b), or with a gate activation(gate(x)) * (x W^T + b). The rows that a step writes are
+  /// not those that it reads.
+  void project(const PackedLinear& linear, Activation activation, const Rows& x, const Rows& out,
+               const PackedLinear* gate = nullptr);
+  /// Adds out = feed_forward(x), over `hidden`: two projections. `out` may be x.
+  void feed_forward(const PackedFeedForward& feed_forward, const Rows& x, const Rows& hidden, const Rows& out);
   /// Adds z = x + residual; sum = z; out = norm(z). Residual, sum, and norm with out may be missing; sum and out may be
   /// x or residual.
   void normalize(const NormWeights* norm, const Rows& x, const Rows& residual, const Rows& sum, const Rows& out);
 
-  /// Most steps, and so most phases: two projections with their residual sums, one more, and a last norm.
-  static constexpr int kMostSteps = 6;
+  /// Most steps, and so most phases: two projections with their output norms and residual sums, one projection more, and
+  /// a last norm.
+  static constexpr int kMostSteps = 8;
   /// Returns how many it has written.
   int phases(Phase* phases) const;
 
@@ -82,7 +89,7 @@ class RowSteps {
   /// A task is a block of rows, and of a projection `panels_of_task` weight panels.
   struct Step {
     const RowSteps* steps;
-    const PackedLinear* linear;  // null: normalize
+    const PackedLinear *linear, *gate;  // linear null: normalize
     Activation activation;
     const NormWeights* norm;
     Rows x, residual, sum, out;

@@ -2,7 +2,7 @@
 
 import math
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any, TypeAlias, TypedDict
 
 import numpy as np
@@ -25,6 +25,7 @@ class LayerArguments(TypedDict, total=False):
 
     memory_dim: int | None  # of a DecoderLayer
     activation: str
+    gated: bool
     norm_first: bool
     eps: float
     num_kv_heads: int | None
@@ -38,6 +39,18 @@ class LayerArguments(TypedDict, total=False):
 def checked_size(function: str, name: str, size: int) -> int:
     """The size that a caller gave, as an int of at least 1."""
     return checked_integer(function, name, size, 1)
+
+
+def checked_biases(function: str, bias: bool | Collection[str], names: tuple[str, ...]) -> bool | tuple[str, ...]:
+    """Which of the maps `names` have a bias: True for all of them, False for none, else their names."""
+    if isinstance(bias, str) or not isinstance(bias, Collection):
+        return _core.boolean(function, "bias", bias)
+    given = list(bias)
+    if any(name not in names for name in given):
+        raise ValueError(
+            f"{function}: bias must be True, False or a set of {', '.join(map(repr, names))}; got {shown(bias)}"
+        )
+    return tuple(name for name in names if name in given) if 0 < len(set(given)) < len(names) else bool(given)
 
 
 def check_room(function: str, shapes: Iterable[tuple[int, ...]]) -> None:

@@ -43,7 +43,7 @@ class LayerState(Leaf):
             state["in_proj_bias"] = np.concatenate(biases)
         if added_key is not None and added_value is not None:
             state |= {"bias_k": added_key[None, None], "bias_v": added_value[None, None]}
-        return state | linear_state("out_proj", out_proj)
+        return state | linear_state("out_proj.", out_proj)
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Replace the weights by those in `state`, all or none of them.

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from .. import _core
 from ._constructor_arguments import Seed, check_room, checked_generator, checked_size, initial_weights
-from ._module_state import Linear, linear_weights
+from ._module_state import LinearWeights, linear_weights
 
 
 class Parts(NamedTuple):
@@ -125,7 +125,7 @@ def state_shapes(sizes: Sizes, parts: Parts, names: Collection[str]) -> dict[str
 
 def split_state(
     sizes: Sizes, parts: Parts, arrays: Mapping[str, NDArray[Any]]
-) -> tuple[tuple[Linear, ...], tuple[NDArray[Any] | None, NDArray[Any] | None]]:
+) -> tuple[tuple[LinearWeights, ...], tuple[NDArray[Any] | None, NDArray[Any] | None]]:
     """The weights as the core takes them: those of query, key, value and out, and the added key and its value."""
     splits = [sizes.in_rows[0], sum(sizes.in_rows[:2])]
 
@@ -138,4 +138,4 @@ def split_state(
     biases: list[Any] = np.split(arrays["in_proj_bias"], splits) if parts.bias else [None, None, None]
     in_proj = zip(of_heads(""), biases, of_heads("_scale"), strict=True)
     added = (arrays["bias_k"][0, 0], arrays["bias_v"][0, 0]) if parts.add_bias_kv else (None, None)
-    return (*in_proj, linear_weights(arrays, "out_proj")), added
+    return (*in_proj, linear_weights(arrays, "out_proj.")), added

@@ -60,6 +60,7 @@ class TransformerLayer(ModuleState):
         *,
         memory_dim: int | None = None,
         activation: str = "relu",
+        gated: bool = False,
         norm_first: bool = False,
         eps: float = 1e-5,
         num_kv_heads: int | None = None,
@@ -88,7 +89,7 @@ class TransformerLayer(ModuleState):
             if self._reads_memory:
                 features = embed_dim if memory_dim is None else checked_size(name, "memory_dim", memory_dim)
                 self.cross_attn, self.norm3 = attention(features), norm()
-            self.feed_forward = FeedForward(embed_dim, feedforward_dim, activation=activation, **weights)
+            self.feed_forward = FeedForward(embed_dim, feedforward_dim, activation=activation, gated=gated, **weights)
             self.norm1, self.norm2 = norm(), norm()
 
     def __call__(
@@ -177,7 +178,7 @@ class TransformerLayer(ModuleState):
         ----------
         module : torch.nn.TransformerEncoderLayer or TransformerDecoderLayer
             The one of the same name, on the CPU, in float32, float64, float16 or bfloat16, pre-LN or post-LN, with or
-            without biases, with torch's relu or gelu.
+            without biases, with torch's relu, gelu or silu.
         """
         function = f"{cls.__name__}.from_torch"
         module = checked_module(function, module, cls._torch_name)
@@ -203,7 +204,12 @@ class TransformerLayer(ModuleState):
         attention, hidden = self.self_attn, self.feed_forward
         sizes = {"embed_dim": attention.embed_dim, "num_heads": attention.num_heads}
         sizes |= {"feedforward_dim": hidden.feedforward_dim}
-        kinds = {"activation": hidden.activation, "norm_first": self.norm_first, "eps": self.norm1.eps}
+        kinds = {
+            "activation": hidden.activation,
+            "gated": hidden.gated,
+            "norm_first": self.norm_first,
+            "eps": self.norm1.eps,
+        }
         heads = {"num_kv_heads": attention.num_kv_heads, "head_dim": attention.head_dim}
         memory = {} if self.cross_attn is None else {"memory_dim": self.cross_attn.kdim}
         return {**sizes, **kinds, **heads, "bias": attention.bias, **memory}

@@ -11,7 +11,7 @@ from .attention import (
     scaled_dot_product_attention_varlen,
     visible_keys,
 )
-from .transformer import activate, decoder, decoder_layer, encoder, encoder_layer, feed_forward, layer_norm
+from .transformer import activate, decoder, decoder_layer, encoder, encoder_layer, feed_forward, layer_norm, linear
 
 __all__ = [
     "activate",
@@ -23,6 +23,7 @@ __all__ = [
     "encoder_layer",
     "feed_forward",
     "layer_norm",
+    "linear",
     "multi_head_attention",
     "scaled_dot_product_attention",
     "scaled_dot_product_attention_varlen",
