@@ -11,6 +11,7 @@ from .layers.feed_forward import FeedForward
 from .layers.layer_norm import LayerNorm
 from .layers.linear import Linear
 from .layers.multi_head_attention import MultiHeadAttention
+from .layers.rms_norm import RMSNorm
 from .merging import merge_attention
 from .models.generation import GenerationStep, generate
 from .positions import sinusoidal_positions
@@ -40,6 +41,7 @@ __all__ = [
     "LayerNorm",
     "Linear",
     "MultiHeadAttention",
+    "RMSNorm",
     "__version__",
     "active_isa",
     "attention_statistics",

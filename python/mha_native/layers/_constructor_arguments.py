@@ -2,7 +2,7 @@
 
 import math
 import sys
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence, Set
 from typing import Any, TypeAlias, TypedDict
 
 import numpy as np
@@ -10,11 +10,14 @@ from numpy.typing import DTypeLike, NDArray
 
 from .. import _core
 from .._dtypes import numpy_dtype
-from .._messages import shown
+from .._messages import listed, shown
 from .._scalars import checked_integer
 
 # Seed of the initial weights. None: a different one each time. A generator: its next numbers.
 Seed: TypeAlias = int | np.random.Generator | None
+
+# Which linear maps of a layer have a bias: all, none, or those that are named.
+Biases: TypeAlias = bool | Set[str] | Sequence[str]
 
 # What weights are stored as. None: the dtype that the layer computes in.
 WeightDType: TypeAlias = DTypeLike | None
@@ -27,6 +30,8 @@ class LayerArguments(TypedDict, total=False):
     activation: str
     gated: bool
     norm_first: bool
+    norm: str
+    output_norms: bool
     eps: float
     num_kv_heads: int | None
     head_dim: int | None

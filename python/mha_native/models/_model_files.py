@@ -8,7 +8,7 @@ from typing import Any
 
 from .._messages import listed, shown
 
-# The most bytes of JSON that are read: settings take a few KiB, the header of a large checkpoint takes some 100 KiB.
+# The most bytes of JSON or text that are read: settings take a few KiB, the header of a large checkpoint some 100 KiB.
 MAX_JSON_BYTES = 1 << 24
 
 MAX_SIZE = (1 << 63) - 1  # the largest number that the core takes for a size
@@ -25,10 +25,7 @@ def require_file(path: Path) -> Path:
 
 def read_json(path: Path, kind: type) -> Any:
     """The JSON object (`kind` is dict) or list in a file."""
-    with open(require_file(path), "rb") as file:
-        raw = file.read(MAX_JSON_BYTES + 1)
-    if len(raw) > MAX_JSON_BYTES:
-        raise ValueError(f"{path} must have at most {MAX_JSON_BYTES >> 20} MiB")
+    raw = _read(path)
     try:
         value = parse_json(raw)
     except ValueError as error:
@@ -37,6 +34,22 @@ def read_json(path: Path, kind: type) -> Any:
         expected = "an object" if kind is dict else "a list"
         raise ValueError(f"{path} must hold {expected}; got {type(value).__name__}")
     return value
+
+
+def read_text(path: Path) -> str:
+    """The text in a file, in UTF-8."""
+    try:
+        return _read(path).decode()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} must be text in UTF-8: {error}") from error
+
+
+def _read(path: Path) -> bytes:
+    with open(require_file(path), "rb") as file:
+        raw = file.read(MAX_JSON_BYTES + 1)
+    if len(raw) > MAX_JSON_BYTES:
+        raise ValueError(f"{path} must have at most {MAX_JSON_BYTES >> 20} MiB")
+    return raw
 
 
 def parse_json(raw: bytes, from_pairs: Callable[[list[tuple[str, Any]]], Any] = dict) -> Any:

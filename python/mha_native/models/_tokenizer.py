@@ -21,6 +21,15 @@ def require_library() -> None:
         raise ImportError(f'{error.name} is not installed: pip install "mha_native[text]"') from error
 
 
+def read_library(path: Path) -> Any:
+    """The ``tokenizers.Tokenizer`` in tokenizer.json. FileNotFoundError or ValueError if it is missing or damaged."""
+    import tokenizers
+
+    require_file(path)
+    with library_errors(f"{path} is no valid tokenizer"):
+        return tokenizers.Tokenizer.from_file(str(path))
+
+
 class Tokenizer:
     """The tokens of texts, special tokens included, of a long text the first `max_seq_length` unless `cuts` is False.
 
@@ -38,9 +47,9 @@ class Tokenizer:
     ) -> None:
         import tokenizers  # type: ignore[import-not-found, unused-ignore]
 
-        path = require_file(folder / "tokenizer.json")
+        path = folder / "tokenizer.json"
+        library = read_library(path)
         with library_errors(f"{path} is no valid tokenizer"):
-            library = tokenizers.Tokenizer.from_file(str(path))
             num_tokens, num_special = library.get_vocab_size(), library.num_special_tokens_to_add(False)
         if num_tokens > vocab_size:
             raise ValueError(f"{path} has {num_tokens} tokens, more than vocab_size of config.json, {vocab_size}")
