@@ -33,6 +33,7 @@ HANDLES = {
     "MultiHeadAttention": "layer",
     "Norm": "norm",
     "RotaryEmbedding": "rotary",
+    "Linear": "linear",
     "FeedForward": "feed_forward",
     "TransformerStack": "transformer",
 }
@@ -61,6 +62,7 @@ OTHER_NAMES = {
     "Cancelled::what": [],
     # For the library itself.
     "MultiHeadAttention::packed": [],
+    "Linear::packed": [],
     "FeedForward::packed": [],
     "Norm::weights": [],
     "RotaryEmbedding::table": [],
