@@ -11,7 +11,7 @@ from .attention import (
     scaled_dot_product_attention_varlen,
     visible_keys,
 )
-from .transformer import activate, decoder, decoder_layer, encoder, encoder_layer, feed_forward, layer_norm
+from .transformer import activate, decoder, decoder_layer, encoder, encoder_layer, feed_forward, layer_norm, rms_norm
 
 __all__ = [
     "activate",
@@ -24,6 +24,7 @@ __all__ = [
     "feed_forward",
     "layer_norm",
     "multi_head_attention",
+    "rms_norm",
     "scaled_dot_product_attention",
     "scaled_dot_product_attention_varlen",
     "visible_keys",
