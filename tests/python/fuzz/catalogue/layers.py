@@ -1,4 +1,4 @@
-"""Attention layers, layer norm and feed-forward."""
+"""Attention layers, norms and feed-forward."""
 
 from __future__ import annotations
 
@@ -109,9 +109,19 @@ def _rows(rng: Generator) -> Arguments:
     return {"x": x} | some(rng, {"out": np.zeros_like(x), "num_threads": 2})
 
 
+@entry("RMSNorm constructor")
+def _make_rms_norm(rng: Generator) -> Made:
+    return mha.RMSNorm, {"embed_dim": 5} | some(rng, {"eps": 1e-3, "unit_offset": True, "dtype": "float64"})
+
+
 @entry("LayerNorm")
 def _norm(rng: Generator) -> Made:
     return mha.LayerNorm(FEATURES), _rows(rng)
+
+
+@entry("RMSNorm")
+def _rms_norm(rng: Generator) -> Made:
+    return mha.RMSNorm(FEATURES), _rows(rng)
 
 
 @entry("FeedForward")
