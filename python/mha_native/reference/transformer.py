@@ -92,8 +92,8 @@ def encoder_layer(
 ) -> Array:
     """Self-attention and feed-forward, each added to what it reads: [B, T, E].
 
-    `norm` is "layer", "rms" or "rms_unit_offset": `layer_norm`, or `rms_norm` without or with a unit offset. A norm whose
-    weight `state` lacks is left out. `options` are those of `multi_head_attention`.
+    `norm` is "layer", "rms" or "rms_unit_offset": `layer_norm`, or `rms_norm` without or with a unit offset. A norm
+    whose weight `state` lacks is left out. `options` are those of `multi_head_attention`.
     """
 
     def attend(y: Array) -> Any:
