@@ -133,6 +133,17 @@ class KVCache:
     @property
     def dtype(self) -> np.dtype[Any]: ...
 
+class RotaryEmbedding:
+    def __init__(self, cos: NDArray[Any], sin: NDArray[Any], interleaved: bool, /) -> None: ...
+    @property
+    def cos(self) -> NDArray[Any]: ...
+    @property
+    def sin(self) -> NDArray[Any]: ...
+    @property
+    def interleaved(self) -> bool: ...
+    @property
+    def dtype(self) -> np.dtype[Any]: ...
+
 class MultiHeadAttention:
     def __init__(
         self,
@@ -141,6 +152,9 @@ class MultiHeadAttention:
         added: tuple[NDArray[Any] | None, NDArray[Any] | None],
         add_zero_attn: bool,
         weight_dtype: str,
+        query_norm: Norm | None,
+        key_norm: Norm | None,
+        rotary: RotaryEmbedding | None,
         /,
     ) -> None: ...
     def forward(
@@ -178,6 +192,8 @@ class MultiHeadAttention:
         /,
     ) -> None: ...
     def weights(self) -> tuple[tuple[LinearWeights, ...], tuple[NDArray[Any] | None, NDArray[Any] | None]]: ...
+    @property
+    def norms(self) -> tuple[Norm | None, Norm | None]: ...
     @property
     def embed_dim(self) -> int: ...
     @property

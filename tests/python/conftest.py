@@ -46,7 +46,8 @@ TAKE_HALF = {
 }  # fmt: skip
 LAYERS_TAKE_HALF = {
     "test_added_keys", "test_layer_cache", "test_layer_options", "test_layer_state", "test_multi_head_attention",
-    "test_transformer_decoder", "test_transformer_encoder", "test_transformer_rows", "test_transformer_state",
+    "test_rotary", "test_transformer_decoder", "test_transformer_encoder", "test_transformer_rows",
+    "test_transformer_state",
     "test_transformer_tolerance", "test_varlen_layer",
 }  # fmt: skip
 
@@ -61,6 +62,7 @@ PART: dict[str, Callable[[Any], bool]] = {
 }
 FEW_LAYERS = {
     "usual", "one feature", "wide", "grouped", "everything", "awkward", "pre-LN", "deep", "norm", "feed-forward",
+    "RMSNorm", "norms on both sides", "output norms", "no first norm", "RMS norm", "RMS norm with a unit offset",
     "MultiHeadAttention", "LayerNorm", "FeedForward", "DecoderLayer", "Encoder",
 }  # fmt: skip
 LAYERS_PART: dict[str, Callable[[Any], bool]] = {

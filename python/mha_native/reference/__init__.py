@@ -7,11 +7,22 @@ from .attention import (
     attention_statistics,
     attention_weights,
     multi_head_attention,
+    rotate,
     scaled_dot_product_attention,
     scaled_dot_product_attention_varlen,
     visible_keys,
 )
-from .transformer import activate, decoder, decoder_layer, encoder, encoder_layer, feed_forward, layer_norm, linear
+from .transformer import (
+    activate,
+    decoder,
+    decoder_layer,
+    encoder,
+    encoder_layer,
+    feed_forward,
+    layer_norm,
+    linear,
+    rms_norm,
+)
 
 __all__ = [
     "activate",
@@ -25,6 +36,8 @@ __all__ = [
     "layer_norm",
     "linear",
     "multi_head_attention",
+    "rms_norm",
+    "rotate",
     "scaled_dot_product_attention",
     "scaled_dot_product_attention_varlen",
     "visible_keys",
