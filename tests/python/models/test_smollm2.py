@@ -8,7 +8,9 @@ from pathlib import Path
 import numpy as np
 import odd_texts
 import pytest
+from decoder_logits import logits
 
+from mha_native.models.decoders.opening import open_decoder
 from mha_native.models.gguf.file import GGUFFile
 from mha_native.models.gguf.source import GGUFSource
 
@@ -75,6 +77,14 @@ def test_tokens(source: GGUFSource) -> None:
     for text in odd_texts.texts(100):
         if "\x00" not in text:
             assert tokenizer.decode(tokenizer.encode(text).ids, skip_special_tokens=False) == text
+
+
+def test_what_comes_next(source: GGUFSource) -> None:
+    pytest.importorskip("tokenizers")
+    tokenizer = source.tokenizer()
+    tokens = tokenizer.encode("The capital of France is").ids
+    (rows,) = logits(open_decoder(source), [tokens])
+    assert tokenizer.decode([int(rows[-1].argmax())]) == " Paris"
 
 
 @pytest.mark.exhaustive
