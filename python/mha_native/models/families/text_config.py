@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ...layers._constructor_arguments import checked_size
+from .._blocks import ATTENTION, FEED_FORWARD, BlockConfig, NormConfig
 from .._model_config import ABSENT, ACTIVATIONS, refuse_present
 from .._model_files import read_choice, read_count, read_positive, read_size
 from .family import Family
@@ -62,6 +63,21 @@ class TextConfig(NamedTuple):
 
     further_sizes: dict[str, int]
 
+    @property
+    def block(self) -> BlockConfig:
+        """Each of the layers."""
+        return BlockConfig(
+            self.embed_dim,
+            self.num_heads,
+            self.num_heads,
+            self.embed_dim // self.num_heads,
+            self.feedforward_dim,
+            self.activation,
+            NormConfig("layer", self.eps, bias=True),
+            norm_first=False,
+            biases=ATTENTION | FEED_FORWARD,
+        )
+
     def tensor_shapes(self) -> Iterator[tuple[str, tuple[int, ...]]]:
         """Names and shapes of all tensors that the model is made of."""
         names, width = self.family.names, self.embed_dim
@@ -75,20 +91,7 @@ class TextConfig(NamedTuple):
             known = self._asdict() | self.further_sizes
             yield name, tuple(known[size] for size in sizes)
         for i in range(self.num_layers):
-            layer = names.layer.format(i)
-            for name, out_features, in_features in (
-                (names.query, width, width),
-                (names.key, width, width),
-                (names.value, width, width),
-                (names.out, width, width),
-                (names.up, self.feedforward_dim, width),
-                (names.down, width, self.feedforward_dim),
-            ):
-                yield f"{layer}{name}.weight", (out_features, in_features)
-                yield f"{layer}{name}.bias", (out_features,)
-            for name in (names.norm1, names.norm2):
-                yield f"{layer}{name}.weight", (width,)
-                yield f"{layer}{name}.bias", (width,)
+            yield from names.blocks.shapes(self.block, i)
 
 
 def read_sizes(path: Path, values: Mapping[str, Any], families: Mapping[str, Family]) -> TextConfig:
