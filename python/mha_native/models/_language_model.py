@@ -23,13 +23,10 @@ class LanguageModel:
     Parameters
     ----------
     parts : LanguageModelParts
-    max_length : int
-        P, the most tokens of a text.
     """
 
-    def __init__(self, parts: LanguageModelParts, max_length: int) -> None:
-        self.config, self.max_length = parts.config, max_length
-        self._parts = parts
+    def __init__(self, parts: LanguageModelParts) -> None:
+        self.config, self._parts = parts.config, parts
         self._layers = CausalDecoder.__new__(CausalDecoder)
         self._layers.layers, self._layers.norm = tuple(parts.layers), parts.final_norm
         if any(parts.layer_options):
@@ -93,8 +90,13 @@ class LanguageModel:
             result[some] = chosen - np.log(np.exp(logits, out=logits).sum(-1))
         return result
 
-    def check_length(self, what: str, sequences: Sequence[Sequence[int]]) -> None:
-        """ValueError unless each of `sequences` has from one token to as many as there are positions."""
+    @property
+    def max_length(self) -> int:
+        """P, the most tokens of a text."""
+        return self.config.max_positions
+
+    def check_sequences(self, what: str, sequences: Sequence[Sequence[int]]) -> None:
+        """ValueError unless each of `sequences` has from one token to as many as there are positions, and no other."""
         for i, sequence in enumerate(sequences):
             if not sequence:
                 raise ValueError(f"{what} must have a token; got none at {i}")
@@ -121,9 +123,8 @@ class LanguageModel:
         tables = {"embeddings": self._parts.embeddings}
         if self._parts.positions is not None:
             tables["positions"] = self._parts.positions
-        parts = self._parts._replace(**dict.fromkeys(tables))
-        return {"parts": parts, "tables": packed_state(tables), "max_length": self.max_length}
+        parts = self._parts._replace(embeddings=np.empty(0), positions=None)
+        return {"parts": parts, "tables": packed_state(tables)}
 
     def __setstate__(self, saved: dict[str, Any]) -> None:
-        parts = saved["parts"]._replace(**unpacked_state(saved["tables"]))
-        self.__init__(parts, saved["max_length"])  # type: ignore[misc]
+        self.__init__(saved["parts"]._replace(**unpacked_state(saved["tables"])))  # type: ignore[misc]

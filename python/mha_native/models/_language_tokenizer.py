@@ -1,6 +1,7 @@
 """The tokenizer of a language model: from texts to tokens, and back."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from ._inputs import check_text
@@ -18,6 +19,12 @@ class LanguageTokenizer:
 
     def __init__(self, library: Any) -> None:
         self._library = library
+
+    def check_vocabulary(self, path: Path, vocab_size: int) -> None:
+        """ValueError if there are tokens that the model at `path` does not know."""
+        num_tokens = self._library.get_vocab_size()
+        if num_tokens > vocab_size:
+            raise ValueError(f"{path}: the tokenizer has {num_tokens} tokens, more than vocab_size, {vocab_size}")
 
     def encode(self, what: str, text: Any, index: int, *, special: bool = True) -> list[int]:
         """The tokens of a text, with those that begin or end each text if they are `special`."""

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
-from .._messages import in_the_name_of, name_of_type, shown
+from .._messages import in_the_name_of, shown
 from ..layers._constructor_arguments import checked_size
 from . import _decoding
 from ._language_model import LanguageModel
@@ -89,7 +89,7 @@ class TokenRun:
         The name of the caller, for messages.
     model : LanguageModel
     prompts : list of B lists of int
-        Of which `LanguageModel.check_length` has found nothing wrong.
+        Of which `LanguageModel.check_sequences` has found nothing wrong.
     end_tokens : set of int
         Each of them ends its sequence, as its last token.
     options : GenerationOptions

@@ -1,24 +1,30 @@
 """Language models: the continuation of a text, answers in a conversation, and what a text is worth to a model."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from os import PathLike
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from .. import _core
 from .._dtypes import checked_dtype
-from .._messages import in_the_name_of, name_of_type
+from .._messages import in_the_name_of
 from ..layers._constructor_arguments import WeightDType, checked_size, checked_weight_dtype
 from ._batching import batches, packed
 from ._chat_template import ChatTemplate, checked_conversation
-from ._inputs import checked_sequences
+from ._inputs import prompts_in
+from ._language_face import LanguageFace
+from ._language_files import find_source, read_end_tokens
 from ._language_model import LanguageModel
 from ._language_tokenizer import LanguageTokenizer
+from ._text_score import TextScore
+from ._text_stream import TextStream
 from ._token_run import GenerationOptions, GenerationStatistics, TokenRun, checked_stop
 from ._tokenizer import require_library
+from .decoders.opening import open_decoder
+from .decoders.source import ModelSource
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # in typing from Python 3.11 on
@@ -29,40 +35,7 @@ __all__ = ["CausalLM", "GenerationStatistics", "TextScore"]
 Prompt: TypeAlias = Any
 
 
-class TextScore(NamedTuple):
-    """How likely a text is to a language model.
-
-    Parameters
-    ----------
-    tokens : int64 [T]
-        Of the text, special ones included.
-    log_likelihoods : float64 [T - 1]
-        Of each token but the first: the logarithm of its probability behind those before it.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from mha_native.models import TextScore
-    >>> score = TextScore(np.array([1, 7, 4]), np.log([0.5, 0.125]))
-    >>> round(score.total, 4), round(score.perplexity, 4)
-    (-2.7726, 4.0)
-    """
-
-    tokens: NDArray[np.int64]
-    log_likelihoods: NDArray[np.float64]
-
-    @property
-    def total(self) -> float:
-        """The sum of `log_likelihoods`."""
-        return float(self.log_likelihoods.sum())
-
-    @property
-    def perplexity(self) -> float:
-        """``exp(-mean(log_likelihoods))``; NaN for a text of a single token."""
-        return float(np.exp(-self.log_likelihoods.mean())) if len(self.log_likelihoods) else float("nan")
-
-
-class CausalLM:
+class CausalLM(LanguageFace):
     """A pretrained language model: it continues texts, answers in conversations, and scores texts.
 
     Made by `from_pretrained`.
@@ -98,12 +71,63 @@ class CausalLM:
     8
     """
 
-    def __init__(
-        self, model: LanguageModel, tokenizer: LanguageTokenizer, template: ChatTemplate, end_tokens: Iterable[int]
-    ) -> None:
-        self._model, self._tokenizer, self._template = model, tokenizer, template
-        self._end_tokens = frozenset(end_tokens)
-        self._statistics = GenerationStatistics(0, 0, 0, 0.0, 0.0)
+    @classmethod
+    def from_pretrained(
+        cls,
+        directory: str | PathLike[str],
+        *,
+        dtype: DTypeLike = "float32",
+        weight_dtype: WeightDType = None,
+        max_length: int | None = None,
+    ) -> "CausalLM":
+        """The model in `directory`, as transformers saves it, or in one file of the format GGUF.
+
+        Parameters
+        ----------
+        directory : path of a directory or of a file, or name of a model
+            A directory with config.json, tokenizer.json and model.safetensors (or several such files with
+            model.safetensors.index.json) of a model whose ``model_type`` is gemma2, gemma3_text, gpt2, llama, mistral,
+            qwen2 or qwen3; generation_config.json and chat_template.jinja may be beside them. Or a file ``.gguf`` of
+            such a model, in F32, F16, BF16, Q8_0, Q4_0 or Q4_1.
+
+            A str that is no path, such as ``"HuggingFaceTB/SmolLM2-135M-Instruct"``, is looked up in the local cache of
+            Hugging Face, as by `SentenceEncoder.from_pretrained`.
+        dtype : {"float32", "bfloat16", "float16", "float64"}, default "float32"
+            What the model is computed in, whatever its file is in.
+        weight_dtype : {"float32", "bfloat16", "int8"}, optional
+            Of a model in float32, what the weights of the layers and of the head are stored as. A token takes as long
+            as they take to be read, so that bfloat16 and int8 are faster. Default: `dtype`.
+        max_length : int, optional
+            The most tokens of a text, its continuation included. Default: as many as the model was trained with.
+
+        Raises
+        ------
+        FileNotFoundError, ValueError
+            If a file is missing, damaged, or describes what is not computed here, or if weights are not finite. The
+            message names the file, and tensors with both shapes.
+        OSError
+            If a file cannot be read, or a model cannot be downloaded.
+        ImportError
+            Without tokenizers.
+        """
+        function = f"{cls.__name__}.from_pretrained"
+        with in_the_name_of(function):
+            require_library()
+            kind = checked_dtype(function, dtype)
+            stored = checked_weight_dtype(function, weight_dtype, kind)
+            longest = None if max_length is None else checked_size(function, "max_length", max_length)
+            return cls._from_source(find_source(directory), kind, stored, longest)
+
+    @classmethod
+    def _from_source(
+        cls, source: ModelSource, dtype: np.dtype[Any], weight_dtype: str, max_length: int | None
+    ) -> "CausalLM":
+        """The model of a source, in the files of which anything may be wrong."""
+        tokenizer = LanguageTokenizer(source.tokenizer())
+        parts = open_decoder(source, dtype=dtype, weight_dtype=weight_dtype, max_positions=max_length)
+        tokenizer.check_vocabulary(source.path, parts.config.vocab_size)
+        template = ChatTemplate(source.path, source.chat_template, source.tokenizer_config)
+        return cls(LanguageModel(parts), tokenizer, template, read_end_tokens(source, parts.config.vocab_size))
 
     @overload
     def generate(
@@ -271,58 +295,61 @@ class CausalLM:
             found.append(TextScore(tokens, self._model.log_likelihoods(rows[:-1], tokens[1:], num_threads)))
         return found[0] if is_one else found
 
-    def encode(self, text: str, *, add_special_tokens: bool = True) -> NDArray[np.int64]:
-        """The tokens [T] of a text, with those that begin or end each text unless `add_special_tokens` is False."""
-        name = f"{type(self).__name__}.encode"
-        special = _core.boolean(name, "add_special_tokens", add_special_tokens)
+    def _prompts(self, name: str, given: Prompt, argument: str = "prompts") -> tuple[bool, list[list[int]]]:
+        """Whether there is but one prompt, and the tokens of each."""
+        what = f"{name}: {argument}"
+        is_one, prompts = prompts_in(what, given)
         with in_the_name_of(name):
-            return np.array(self._tokenizer.encode(f"{name}: text", text, 0, special=special), np.int64)
+            encode = self._tokenizer.encode
+            sequences = [encode(what, one, i) if isinstance(one, str) else one for i, one in enumerate(prompts)]
+        self._model.check_sequences(what, sequences)
+        return is_one, sequences
 
-    def decode(self, tokens: Any) -> str:
-        """The text of tokens [T], without special ones."""
-        name = f"{type(self).__name__}.decode"
-        (checked,) = checked_sequences(f"{name}: tokens", [tokens])
-        with in_the_name_of(name):
-            return self._tokenizer.decode(checked)
+    def _generated(
+        self, name: str, is_one: bool, prompts: list[list[int]], stream: bool, options: GenerationOptions
+    ) -> Any:
+        stop = checked_stop(name, options.pop("stop", None))
+        is_streamed = _core.boolean(name, "stream", stream)
+        if not prompts:
+            return iter(()) if is_streamed else []
+        run = TokenRun(name, self._model, prompts, self._end_tokens, options)
+        pieces = self._pieces(name, run, [self._tokenizer.stream(prompt, stop) for prompt in prompts])
+        if is_streamed:
+            return (piece for (piece,) in pieces if piece) if is_one else (row for row in pieces if any(row))
+        texts = ["".join(parts) for parts in zip(*pieces, strict=True)]
+        return texts[0] if is_one else texts
 
-    @property
-    def statistics(self) -> GenerationStatistics:
-        """Of the last call that has generated something, or of a stream that has ended or is at its last step."""
-        return self._statistics
+    def _pieces(self, name: str, run: TokenRun, streams: list[TextStream]) -> Iterator[list[str]]:
+        """The next piece of each text, step by step, and at last what is left of each."""
+        for tokens, were_going in run:
+            pieces = [""] * len(streams)
+            with in_the_name_of(name):
+                for b in np.flatnonzero(were_going):
+                    if int(tokens[b]) not in self._end_tokens:
+                        pieces[b] = streams[b].push(int(tokens[b]))
+                        if streams[b].is_stopped:
+                            run.end(int(b))
+            self._statistics = run.statistics
+            yield pieces
+        yield [stream.finish() for stream in streams]
 
-    @property
-    def max_length(self) -> int:
-        """P, the most tokens of a text, its continuation included."""
-        return self._model.max_length
+    def _rows(
+        self, name: str, sequences: list[list[int]], num_threads: int | None
+    ) -> Iterator[tuple[NDArray[np.int64], NDArray[Any]]]:
+        """The tokens [T] of each text, and the vectors [T, E] that the last layer gives them."""
+        if num_threads is not None:
+            num_threads = checked_size(name, "num_threads", num_threads)
+        for batch in batches(sequences):
+            tokens, cu_seqlens = packed(batch)
+            with in_the_name_of(name):
+                rows = self._model.hidden_states(tokens, cu_seqlens, num_threads)
+            for first, end in pairwise(cu_seqlens):
+                yield tokens[first:end], rows[first:end]
 
-    @property
-    def vocab_size(self) -> int:
-        """V, the logits of a token."""
-        return self._model.config.vocab_size
 
-    @property
-    def embed_dim(self) -> int:
-        """E, the features of a token."""
-        return self._model.config.embed_dim
-
-    @property
-    def num_layers(self) -> int:
-        """How many layers there are."""
-        return len(self._model.config.blocks)
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """What the model is computed in."""
-        return self._model.dtype
-
-    @property
-    def weight_dtype(self) -> str:
-        """What the matrices of the layers are stored as, by name."""
-        return self._model.weight_dtype
-
-    def __repr__(self) -> str:
-        return (
-            f"{type(self).__name__}(embed_dim={self.embed_dim}, num_layers={self.num_layers}, "
-            f"vocab_size={self.vocab_size}, max_length={self.max_length}, "
-            f"dtype={_core.dtype_name(self.dtype)!r}, weight_dtype={self.weight_dtype!r})"
-        )
+def _conversations(what: str, messages: Any) -> tuple[bool, list[list[dict[str, Any]]]]:
+    """Whether there is but one conversation, and the messages of each."""
+    is_many = isinstance(messages, Sequence) and not isinstance(messages, (str, bytes))
+    if is_many and messages and all(isinstance(one, Sequence) and not isinstance(one, str) for one in messages):
+        return False, [checked_conversation(what, one) for one in messages]
+    return True, [checked_conversation(what, messages)]
