@@ -123,7 +123,7 @@ def make_layer(
         What the matrices are stored as.
     """
     layer = EncoderLayer.__new__(EncoderLayer)
-    layer.self_attn = _attention(config, weights, dtype, weight_dtype)
+    layer.self_attn = make_attention(config, weights, dtype, weight_dtype)
     layer.feed_forward = FeedForward.__new__(FeedForward)
     sizes = FeedForwardSizes(config.embed_dim, config.feedforward_dim, config.activation, config.biases >= FEED_FORWARD)
     state = _renamed(weights, {"up": "linear1", "down": "linear2"})
@@ -160,9 +160,10 @@ def in_dtype(numbers: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
     return numbers if _core.dtype_name(numbers.dtype) == _core.dtype_name(dtype) else _core.convert(numbers, dtype)
 
 
-def _attention(
+def make_attention(
     config: BlockConfig, weights: Mapping[str, NDArray[Any]], dtype: np.dtype[Any], weight_dtype: str
 ) -> MultiHeadAttention:
+    """The self-attention of a layer, or one of the same sizes to a memory, with the weights that `make_layer` takes."""
     state = {
         f"{name[0]}_proj_{which}": numbers
         for name in ("query", "key", "value")

@@ -5,13 +5,15 @@ from typing import NamedTuple
 
 from ..._messages import shown
 from .._blocks import BlockConfig, NormConfig
-from .._model_config import ABSENT, refuse_present
+from .._model_config import ABSENT, ACTIVATIONS, refuse_present
 from ..decoders.entries import Entries
 from ..decoders.source import ModelSource
 from .families import FAMILIES
 from .family import Family, StackKeys, StackNames
 
 _USUAL_EPS = 1e-5
+
+_ACTIVATIONS = {**ACTIVATIONS, "silu": "silu"}
 
 # The deepest models have some 60. Each is described before weights are looked for, however many config.json names.
 _MOST_LAYERS = 4096
@@ -132,9 +134,7 @@ def _activation(entries: Entries, family: Family) -> tuple[str, bool]:
     if keys.gated is not None and keys.gated in entries.values:
         entries.choice(keys.gated, gated)
     if keys.inner_activation is not None and keys.inner_activation in entries.values:
-        entries.choice(
-            keys.inner_activation, *(inner for inner, kind in family.activations.items() if kind == (activation, False))
-        )
+        entries.choice(keys.inner_activation, *(inner for inner, ours in _ACTIVATIONS.items() if ours == activation))
     return activation, gated
 
 

@@ -27,18 +27,16 @@ class StackParts(NamedTuple):
     Attributes
     ----------
     layers : list of layers
-    positions : [P, E], optional
-        Learned positions, which are added to embeddings.
-    embedding_norm : (weight [E], bias [E]), optional
-        Of the sums.
+    tables : dict of arrays
+        Of those that there are: ``positions`` [P, E], which are added to embeddings, and ``norm_weight`` [E] and
+        ``norm_bias`` [E] of the norm of the sums.
     final_norm : norm, optional
     options : dict
         The score options of the self-attention of every layer.
     """
 
     layers: list[Any]
-    positions: NDArray[Any] | None
-    embedding_norm: tuple[NDArray[Any], NDArray[Any] | None] | None
+    tables: dict[str, NDArray[Any]]
     final_norm: Any
     options: ModelOptions
 
@@ -85,17 +83,20 @@ def open_seq2seq(source: FolderSource, dtype: np.dtype[Any], weight_dtype: str) 
     """
     config, family = read_config(source), family_of(source)
     with source.tensors((), family.prefix) as tensors:
-        words_name = next((name for name in family.words if name in tensors), family.words[0])
+        words_names = [name for name in family.words if name in tensors] or list(family.words[:1])
         has_head, has_bias = "lm_head.weight" in tensors, family.logit_bias is not None and family.logit_bias in tensors
-    head_name = words_name if config.is_tied and not has_head else "lm_head.weight"
-    shapes: dict[str, tuple[int, ...]] = dict.fromkeys((words_name, head_name), (config.vocab_size, config.embed_dim))
+    own_head = ["lm_head.weight"] * (has_head or not config.is_tied)
+    shapes: dict[str, tuple[int, ...]] = dict.fromkeys(words_names + own_head, (config.vocab_size, config.embed_dim))
     if has_bias:
         shapes[str(family.logit_bias)] = (1, config.vocab_size)
     shapes |= dict(_stack_shapes(config, family, config.encoder, family.encoder))
     shapes |= dict(_stack_shapes(config, family, config.decoder, family.decoder))
     with source.tensors(shapes.items(), family.prefix) as tensors:
-        words = tensors[words_name]
-        head = words if head_name == words_name else tensors[head_name]
+        words = tensors[words_names[0]]
+        for other in words_names[1:]:
+            if not np.array_equal(words, tensors[other]):
+                raise ValueError(f"{source.path.parent}: {words_names[0]} and {other} must hold the same numbers")
+        head = tensors[own_head[0]] if own_head else words
         return Seq2SeqParts(
             config=config,
             words=_scaled(words, config.embedding_scale, dtype),
@@ -149,26 +150,24 @@ def _stack(
         layer = make_layer(block, weights, dtype, weight_dtype)
         if is_decoder:
             first = names.blocks.layer.format(i)
-            memory = _memory_weights(family, block, first, tensors, dtype)
-            layer = _with_memory(layer, block, memory, dtype, weight_dtype)
+            weights = _memory_weights(family, block, first, tensors, dtype)
+            layer = _with_memory(layer, block, weights, dtype, weight_dtype)
         layers.append(layer)
     options: Any = {}
     if names.position_bias is not None and config.max_distance is not None:
         table = position_bias_of_buckets(tensors[names.position_bias], config.max_distance, is_decoder)
         options = in_dtype_of_scores({"position_bias": table}, dtype)
-    norm = None
+    tables = {}
+    if names.positions is not None:
+        tables["positions"] = in_dtype(tensors[names.positions][family.first_position :], dtype)
     if names.embedding_norm is not None:
         weights = _norm_weights(config.norm, names.embedding_norm, tensors, dtype)
-        norm = weights["norm.weight"], weights.get("norm.bias")
+        tables |= {name.replace(".", "_"): numbers for name, numbers in weights.items()}
     final_norm = None
     if names.final_norm is not None:
-        final_norm = make_norm(
-            config.norm, _norm_weights(config.norm, names.final_norm, tensors, dtype), "norm", dtype
-        )
-    positions = None
-    if names.positions is not None:
-        positions = in_dtype(tensors[names.positions][family.first_position :], dtype)
-    return StackParts(layers, positions, norm, final_norm, options)
+        weights = _norm_weights(config.norm, names.final_norm, tensors, dtype)
+        final_norm = make_norm(config.norm, weights, "norm", dtype)
+    return StackParts(layers, tables, final_norm, options)
 
 
 def _memory_weights(
