@@ -9,8 +9,10 @@ from .layers.decoder import Decoder, DecoderLayer
 from .layers.encoder import Encoder, EncoderLayer
 from .layers.feed_forward import FeedForward
 from .layers.layer_norm import LayerNorm
+from .layers.linear import Linear
 from .layers.multi_head_attention import MultiHeadAttention
 from .layers.rms_norm import RMSNorm
+from .layers.rotary_embedding import RotaryEmbedding
 from .merging import merge_attention
 from .models.generation import GenerationStep, generate
 from .positions import sinusoidal_positions
@@ -38,8 +40,10 @@ __all__ = [
     "GenerationStep",
     "KVCache",
     "LayerNorm",
+    "Linear",
     "MultiHeadAttention",
     "RMSNorm",
+    "RotaryEmbedding",
     "__version__",
     "active_isa",
     "attention_statistics",

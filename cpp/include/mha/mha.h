@@ -197,6 +197,22 @@ typedef struct mha_linear_weights {
   const mha_tensor* scale;  /* [out_features], of a matrix in int8 */
 } mha_linear_weights;
 
+/* A table of rotary positions: RotaryEmbedding. */
+typedef int mha_rotary_pairs;
+enum { MHA_ROTARY_HALVES, MHA_ROTARY_NEIGHBOURS };
+typedef struct mha_rotary mha_rotary;
+/* cos, sin: [P, R / 2], of positions 0 to P - 1, float32; float64 for layers in float64. */
+MHA_API mha_status mha_rotary_create(const mha_tensor* cos, const mha_tensor* sin, mha_rotary_pairs pairs,
+                                     mha_rotary** rotary) MHA_NOEXCEPT;
+MHA_API void mha_rotary_destroy(mha_rotary* rotary) MHA_NOEXCEPT;                  /* may be null */
+MHA_API ptrdiff_t mha_rotary_max_positions(const mha_rotary* rotary) MHA_NOEXCEPT; /* P */
+MHA_API ptrdiff_t mha_rotary_rotary_dim(const mha_rotary* rotary) MHA_NOEXCEPT;    /* R */
+MHA_API mha_rotary_pairs mha_rotary_pairs_of(const mha_rotary* rotary) MHA_NOEXCEPT;
+MHA_API mha_dtype mha_rotary_dtype(const mha_rotary* rotary) MHA_NOEXCEPT;
+/* The table, to be read only. */
+MHA_API mha_tensor mha_rotary_cos(const mha_rotary* rotary) MHA_NOEXCEPT;
+MHA_API mha_tensor mha_rotary_sin(const mha_rotary* rotary) MHA_NOEXCEPT;
+
 /* The layer: MultiHeadAttention. */
 typedef struct mha_layer mha_layer;
 typedef struct mha_layer_config { /* zeros stand for the usual choice: see MultiHeadAttentionConfig */
@@ -210,7 +226,18 @@ typedef struct mha_layer_weights {
 } mha_layer_weights;
 MHA_API mha_status mha_layer_create(const mha_layer_config* config, const mha_layer_weights* weights,
                                     mha_layer** layer) MHA_NOEXCEPT;
+typedef struct mha_norm mha_norm; /* a norm: mha_norm_create() */
+/* What is done to queries and keys before attention: QueryKeySteps. Each may be null. */
+typedef struct mha_query_key_steps {
+  const mha_norm *query_norm, *key_norm; /* of [D] */
+  const mha_rotary* rotary;
+} mha_query_key_steps;
+/* The same with such steps, which may be null. The layer shares them: handles may be destroyed. */
+MHA_API mha_status mha_layer_create_with_steps(const mha_layer_config* config, const mha_layer_weights* weights,
+                                               const mha_query_key_steps* steps, mha_layer** layer) MHA_NOEXCEPT;
 MHA_API void mha_layer_destroy(mha_layer* layer) MHA_NOEXCEPT; /* may be null */
+/* Those of a layer; they live as long as it, and are not to be destroyed. */
+MHA_API mha_query_key_steps mha_layer_steps(const mha_layer* layer) MHA_NOEXCEPT;
 /* The sizes with every zero resolved. */
 MHA_API mha_layer_config mha_layer_config_of(const mha_layer* layer) MHA_NOEXCEPT;
 MHA_API mha_dtype mha_layer_dtype(const mha_layer* layer) MHA_NOEXCEPT;
@@ -262,8 +289,7 @@ MHA_API mha_status mha_mean_pool(const mha_tensor* x, const int64_t* cu_seqlens,
 /* Which norm one is: NormKind. */
 typedef int mha_norm_kind;
 enum { MHA_NORM_LAYER, MHA_NORM_RMS, MHA_NORM_RMS_UNIT_OFFSET };
-/* A norm over the last axis: Norm, made as a LayerNorm ... */
-typedef struct mha_norm mha_norm;
+/* mha_norm is a norm over the last axis: Norm, made as a LayerNorm ... */
 /* weight: [E]; bias: [E] or null; eps: at least 0, 1e-5 for the usual choice. */
 MHA_API mha_status mha_norm_create(const mha_tensor* weight, const mha_tensor* bias, double eps,
                                    mha_norm** norm) MHA_NOEXCEPT;
@@ -283,13 +309,30 @@ MHA_API mha_dtype mha_norm_dtype(const mha_norm* norm) MHA_NOEXCEPT;
 MHA_API mha_status mha_norm_copy_weights(const mha_norm* norm, const mha_tensor* weight,
                                          const mha_tensor* bias) MHA_NOEXCEPT;
 
+/* x W^T + b of each row: Linear. */
+typedef struct mha_linear mha_linear;
+MHA_API mha_status mha_linear_create(const mha_linear_weights* weights, mha_weight_format weight_format,
+                                     mha_linear** linear) MHA_NOEXCEPT;
+MHA_API void mha_linear_destroy(mha_linear* linear) MHA_NOEXCEPT; /* may be null */
+/* x: [..., in_features]; out: [..., out_features], which must not overlap x. */
+MHA_API mha_status mha_linear_forward(const mha_linear* linear, const mha_tensor* x, const mha_tensor* out,
+                                      int num_threads) MHA_NOEXCEPT;
+MHA_API ptrdiff_t mha_linear_in_features(const mha_linear* linear) MHA_NOEXCEPT;
+MHA_API ptrdiff_t mha_linear_out_features(const mha_linear* linear) MHA_NOEXCEPT;
+MHA_API bool mha_linear_has_bias(const mha_linear* linear) MHA_NOEXCEPT;
+MHA_API mha_dtype mha_linear_dtype(const mha_linear* linear) MHA_NOEXCEPT;
+MHA_API mha_weight_format mha_linear_weight_format(const mha_linear* linear) MHA_NOEXCEPT;
+/* Copies the weights out again, into those tensors of `outputs` that are not null. */
+MHA_API mha_status mha_linear_copy_weights(const mha_linear* linear, const mha_linear_weights* outputs) MHA_NOEXCEPT;
+
 typedef int mha_activation;
-enum { MHA_ACTIVATION_NONE, MHA_ACTIVATION_RELU, MHA_ACTIVATION_GELU, MHA_ACTIVATION_GELU_TANH };
-/* down(activation(up(x))) of each row: FeedForward. */
+enum { MHA_ACTIVATION_NONE, MHA_ACTIVATION_RELU, MHA_ACTIVATION_GELU, MHA_ACTIVATION_GELU_TANH, MHA_ACTIVATION_SILU };
+/* down(activation(up(x))), or with a gate down(activation(gate(x)) * up(x)), of each row: FeedForward. */
 typedef struct mha_feed_forward mha_feed_forward;
 typedef struct mha_feed_forward_weights {
   mha_linear_weights up;   /* [F, E] */
   mha_linear_weights down; /* [E, F] */
+  mha_linear_weights gate; /* [F, E], or nulls: none */
 } mha_feed_forward_weights;
 MHA_API mha_status mha_feed_forward_create(const mha_feed_forward_weights* weights, mha_activation activation,
                                            mha_weight_format weight_format,
@@ -303,6 +346,8 @@ MHA_API ptrdiff_t mha_feed_forward_feedforward_dim(const mha_feed_forward* feed_
 MHA_API mha_activation mha_feed_forward_activation(const mha_feed_forward* feed_forward) MHA_NOEXCEPT;
 MHA_API bool mha_feed_forward_has_up_bias(const mha_feed_forward* feed_forward) MHA_NOEXCEPT;
 MHA_API bool mha_feed_forward_has_down_bias(const mha_feed_forward* feed_forward) MHA_NOEXCEPT;
+MHA_API bool mha_feed_forward_has_gate(const mha_feed_forward* feed_forward) MHA_NOEXCEPT;
+MHA_API bool mha_feed_forward_has_gate_bias(const mha_feed_forward* feed_forward) MHA_NOEXCEPT;
 MHA_API mha_dtype mha_feed_forward_dtype(const mha_feed_forward* feed_forward) MHA_NOEXCEPT;
 MHA_API mha_weight_format mha_feed_forward_weight_format(const mha_feed_forward* feed_forward) MHA_NOEXCEPT;
 /* Copies the weights out again, into those tensors of `outputs` that are not null. */

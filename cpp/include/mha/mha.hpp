@@ -11,12 +11,14 @@
 #include "mha/executor.hpp"              // threads of the caller's own
 #include "mha/half_precision.hpp"        // conversions to and from elements of 16 bits
 #include "mha/kv_cache.hpp"              // keys and values of the tokens so far
+#include "mha/linear.hpp"                // a projection of rows by itself
 #include "mha/linear_weights.hpp"        // how the weights of a projection are passed
 #include "mha/merge_attention.hpp"       // attention over shards of the keys, made one
 #include "mha/multi_head_attention.hpp"  // the layer: projections around attention
 #include "mha/norm.hpp"                  // LayerNorm and RMSNorm
 #include "mha/norm_kind.hpp"             // which of them a norm is
 #include "mha/positions.hpp"             // sinusoidal_positions
+#include "mha/rotary.hpp"                // rotary positions of queries and keys
 #include "mha/runtime.hpp"               // instruction sets, threads
 #include "mha/tensor_view.hpp"           // how arrays are passed
 #include "mha/transformer.hpp"           // the layers of encoders and decoders, and stacks of them

@@ -111,7 +111,8 @@ struct QuantizedRow {
   std::int32_t offset;
 };
 
-/// Rows of a projection times one weight panel: out = activation(x panel + bias).
+/// Rows of a projection times one weight panel: out = activation(x panel + bias), or with a second panel
+/// out = activation(x gate_panel + gate_bias) * (x panel + bias).
 ///
 /// The panel has the format of the kernel: a row of it holds features_per_word() input features of each column, and the
 /// last row is filled up with zeros. Weights of binary16 lie there as f32.
@@ -124,6 +125,7 @@ struct ProjectionTile {
   const void* panel;             // [in_features][columns], aligned to kVectorBytes
   // [columns]. For int8 weights two more rows follow: their scales, and their sums in int32.
   const void* bias;
+  const void *gate_panel, *gate_bias;  // of the same shapes; null: none
   // Columns are written in groups of one vector of the widest set (kVectorBytes): group g of row r goes to
   // out[g] + r * out_row, group_columns[g] elements, out_step apart. A group without columns is padding.
   void* out[kPanelBytes / kVectorBytes];
@@ -154,6 +156,17 @@ struct NormalizeTile {
   Index out_row;
 };
 
+/// Pairs of features of each row are turned in place: (a, b) becomes (a cos - b sin, a sin + b cos). All is of the
+/// accumulator's type, and elements of a row are contiguous, at any address.
+struct RotateTile {
+  Index rows, pairs;
+  void* x;                // [rows, at least 2 pairs]
+  Index x_row;            // elements between rows
+  const void *cos, *sin;  // [rows, pairs]
+  Index table_row;        // elements between rows of both
+  bool are_neighbours;    // features 2 i and 2 i + 1 are a pair; else i and pairs + i
+};
+
 /// out = softmax(scores) value, and lse.
 struct AttentionKernel {
   void (*run)(const AttentionTile& tile, void* scratch);
@@ -163,7 +176,7 @@ struct AttentionKernel {
   void (*merge_spans)(const AttentionTile& tile, void* spans, Index count, void* scratch);
 };
 
-/// out = activation(x panel + bias).
+/// Projects as ProjectionTile says.
 struct ProjectionKernel {
   /// Bytes of memory that read() needs, aligned to kVectorBytes.
   std::size_t (*read_bytes)(Index rows, Index in_features);
@@ -190,7 +203,10 @@ struct DTypeKernels {
   ProjectionKernel project[kNumWeightFormats];  // only f32 rows have kernels for bf16 and int8 weights; else null
   /// Rounds `count` numbers of the accumulator's type to elements; both are contiguous.
   void (*round)(const void* numbers, void* elements, Index count);
+  /// The inverse: elements to numbers.
+  void (*widen)(const void* elements, void* numbers, Index count);
   void (*normalize)(const NormalizeTile& tile);
+  void (*rotate)(const RotateTile& tile);
 };
 
 struct KernelTable {

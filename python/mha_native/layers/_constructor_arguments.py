@@ -2,7 +2,7 @@
 
 import math
 import sys
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Collection, Iterable, Sequence, Set
 from typing import Any, TypeAlias, TypedDict
 
 import numpy as np
@@ -12,6 +12,7 @@ from .. import _core
 from .._dtypes import numpy_dtype
 from .._messages import listed, shown
 from .._scalars import checked_integer
+from .rotary_embedding import RotaryEmbedding
 
 # Seed of the initial weights. None: a different one each time. A generator: its next numbers.
 Seed: TypeAlias = int | np.random.Generator | None
@@ -28,6 +29,7 @@ class LayerArguments(TypedDict, total=False):
 
     memory_dim: int | None  # of a DecoderLayer
     activation: str
+    gated: bool
     norm_first: bool
     norm: str
     output_norms: bool
@@ -35,6 +37,9 @@ class LayerArguments(TypedDict, total=False):
     num_kv_heads: int | None
     head_dim: int | None
     bias: bool
+    qk_norm: str | None
+    qk_norm_eps: float
+    rotary: RotaryEmbedding | None
     dtype: DTypeLike
     weight_dtype: WeightDType
     seed: Seed
@@ -45,17 +50,16 @@ def checked_size(function: str, name: str, size: int) -> int:
     return checked_integer(function, name, size, 1)
 
 
-def checked_biases(function: str, bias: Biases, names: Sequence[str]) -> bool | tuple[str, ...]:
-    """Which of the linear maps `names` have a bias: True for all, False for none, else their names in that order."""
-    if not isinstance(bias, set | frozenset | list | tuple):
+def checked_biases(function: str, bias: bool | Collection[str], names: tuple[str, ...]) -> bool | tuple[str, ...]:
+    """Which of the maps `names` have a bias: True for all of them, False for none, else their names."""
+    if isinstance(bias, str) or not isinstance(bias, Collection):
         return _core.boolean(function, "bias", bias)
-    if unknown := [name for name in bias if not (isinstance(name, str) and name in names)]:
-        known = ", ".join(map(repr, names))
+    given = list(bias)
+    if any(name not in names for name in given):
         raise ValueError(
-            f"{function}: bias must be True, False, or a set of {known}; got {listed(map(shown, unknown))}"
+            f"{function}: bias must be True, False or a set of {', '.join(map(repr, names))}; got {shown(bias)}"
         )
-    chosen = tuple(name for name in names if name in bias)
-    return chosen if 0 < len(chosen) < len(names) else bool(chosen)
+    return tuple(name for name in names if name in given) if 0 < len(set(given)) < len(names) else bool(given)
 
 
 def check_room(function: str, shapes: Iterable[tuple[int, ...]]) -> None:

@@ -20,7 +20,7 @@ Module = TypeVar("Module", bound="ModuleState")
 AnyLeaf = TypeVar("AnyLeaf", bound="Leaf")
 
 # The weights of a linear map as the core takes them: matrix, bias, and the scale of a matrix in int8.
-Linear: TypeAlias = tuple[NDArray[Any], NDArray[Any] | None, NDArray[Any] | None]
+LinearWeights: TypeAlias = tuple[NDArray[Any], NDArray[Any] | None, NDArray[Any] | None]
 
 
 class ModuleState:
@@ -200,7 +200,8 @@ class Leaf(ModuleState):
         """`shapes`, and those of the scales if the weights in `names` are int8 already."""
         if self._weight_dtype != "int8" or not any(name.endswith("weight_scale") for name in names):
             return shapes
-        return shapes | {f"{name}_scale": shape[:1] for name, shape in shapes.items() if name.endswith("weight")}
+        matrices = {name: shape for name, shape in shapes.items() if name.endswith("weight") and len(shape) == 2}
+        return shapes | {f"{name}_scale": shape[:1] for name, shape in matrices.items()}
 
     def __getstate__(self) -> dict[str, Any]:
         raise NotImplementedError
@@ -224,15 +225,15 @@ def _snapshot(leaf: AnyLeaf) -> AnyLeaf:
     return snapshot
 
 
-def linear_weights(arrays: Mapping[str, NDArray[Any]], name: str) -> Linear:
-    """The weights of a linear map in a state dict where it is called `name`."""
-    return arrays[f"{name}.weight"], arrays.get(f"{name}.bias"), arrays.get(f"{name}.weight_scale")
+def linear_weights(arrays: Mapping[str, NDArray[Any]], prefix: str) -> LinearWeights:
+    """The weights of a linear map in a state dict where their names begin with `prefix`."""
+    return arrays[f"{prefix}weight"], arrays.get(f"{prefix}bias"), arrays.get(f"{prefix}weight_scale")
 
 
-def linear_state(name: str, weights: Linear) -> dict[str, NDArray[Any]]:
+def linear_state(prefix: str, weights: LinearWeights) -> dict[str, NDArray[Any]]:
     """The inverse of `linear_weights`."""
     weight, bias, scale = weights
-    state = {f"{name}.weight": weight, f"{name}.weight_scale": scale, f"{name}.bias": bias}
+    state = {f"{prefix}weight": weight, f"{prefix}weight_scale": scale, f"{prefix}bias": bias}
     return {name: array for name, array in state.items() if array is not None}
 
 

@@ -23,6 +23,7 @@ from .feed_forward import FeedForward
 from .layer_norm import LayerNorm
 from .multi_head_attention import MultiHeadAttention
 from .norm import Norm
+from .rotary_embedding import RotaryEmbedding
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack  # in typing from Python 3.11 on
@@ -69,6 +70,7 @@ class TransformerLayer(ModuleState):
         *,
         memory_dim: int | None = None,
         activation: str = "relu",
+        gated: bool = False,
         norm_first: bool = False,
         norm: str = "layer",
         output_norms: bool = False,
@@ -76,6 +78,9 @@ class TransformerLayer(ModuleState):
         num_kv_heads: int | None = None,
         head_dim: int | None = None,
         bias: bool = True,
+        qk_norm: str | None = None,
+        qk_norm_eps: float = 1e-6,
+        rotary: RotaryEmbedding | None = None,
         dtype: DTypeLike = "float32",
         weight_dtype: WeightDType = None,
         seed: Seed = None,
@@ -89,15 +94,15 @@ class TransformerLayer(ModuleState):
         weights["seed"] = checked_generator(name, seed)  # which goes on from part to part
         heads: dict[str, Any] = {"num_kv_heads": num_kv_heads, "head_dim": head_dim}
 
-        def attention(features: int) -> MultiHeadAttention:
-            return MultiHeadAttention(embed_dim, num_heads, **heads, kdim=features, vdim=features, **weights)
+        def attention(features: int, **steps: Any) -> MultiHeadAttention:
+            return MultiHeadAttention(embed_dim, num_heads, **heads, kdim=features, vdim=features, **weights, **steps)
 
         with in_the_name_of(name):
-            self.self_attn = attention(embed_dim)
+            self.self_attn = attention(embed_dim, qk_norm=qk_norm, qk_norm_eps=qk_norm_eps, rotary=rotary)
             if self._reads_memory:
                 features = embed_dim if memory_dim is None else checked_size(name, "memory_dim", memory_dim)
                 self.cross_attn = attention(features)
-            self.feed_forward = FeedForward(embed_dim, feedforward_dim, activation=activation, **weights)
+            self.feed_forward = FeedForward(embed_dim, feedforward_dim, activation=activation, gated=gated, **weights)
             sublayers = 3 if self._reads_memory else 2
             for place in NORMS[:sublayers] + OUTPUT_NORMS[: sublayers * output_norms]:
                 setattr(self, place, new_norm(norm, embed_dim, eps, bias, dtype))
@@ -188,7 +193,7 @@ class TransformerLayer(ModuleState):
         ----------
         module : torch.nn.TransformerEncoderLayer or TransformerDecoderLayer
             The one of the same name, on the CPU, in float32, float64, float16 or bfloat16, pre-LN or post-LN, with or
-            without biases, with torch's relu or gelu.
+            without biases, with torch's relu, gelu or silu.
         """
         function = f"{cls.__name__}.from_torch"
         module = checked_module(function, module, cls._torch_name)
@@ -214,10 +219,11 @@ class TransformerLayer(ModuleState):
         attention, hidden = self.self_attn, self.feed_forward
         sizes = {"embed_dim": attention.embed_dim, "num_heads": attention.num_heads}
         sizes |= {"feedforward_dim": hidden.feedforward_dim}
-        kinds = {"activation": hidden.activation, "norm_first": self.norm_first, **arguments_of_norms(self)}
+        kinds = {"activation": hidden.activation, "gated": hidden.gated, "norm_first": self.norm_first}
+        kinds |= arguments_of_norms(self)
         heads = {"num_kv_heads": attention.num_kv_heads, "head_dim": attention.head_dim}
         memory = {} if self.cross_attn is None else {"memory_dim": self.cross_attn.kdim}
-        return {**sizes, **kinds, **heads, "bias": attention.bias, **memory}
+        return {**sizes, **kinds, **heads, "bias": attention.bias, **attention._steps.configuration(), **memory}
 
     def _stack(self) -> _core.TransformerStack:
         return composed(self, lambda: stack_of(type(self).__name__, [self], None))

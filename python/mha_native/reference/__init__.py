@@ -7,11 +7,12 @@ from .attention import (
     attention_statistics,
     attention_weights,
     multi_head_attention,
+    rotate,
     scaled_dot_product_attention,
     scaled_dot_product_attention_varlen,
     visible_keys,
 )
-from .transformer import activate, decoder, decoder_layer, encoder, encoder_layer, feed_forward, layer_norm
+from .transformer import activate, decoder, decoder_layer, encoder, encoder_layer, feed_forward, layer_norm, linear
 
 __all__ = [
     "activate",
@@ -23,7 +24,9 @@ __all__ = [
     "encoder_layer",
     "feed_forward",
     "layer_norm",
+    "linear",
     "multi_head_attention",
+    "rotate",
     "scaled_dot_product_attention",
     "scaled_dot_product_attention_varlen",
     "visible_keys",

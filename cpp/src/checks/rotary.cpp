@@ -1,0 +1,67 @@
+#include "checks/rotary.hpp"
+
+#include "checks/rules.hpp"
+#include "views/describe.hpp"
+
+namespace mha {
+
+void validate_rotary(const TensorView& cos, const TensorView& sin) {
+  constexpr char f[] = "RotaryEmbedding";
+  const Named views = {{"cos", cos}, {"sin", sin}};
+  check_dtypes(f, cos.dtype, views);
+  if (accumulator_of(cos.dtype) != cos.dtype)
+    throw DTypeError(std::string(f) + ": cos and sin must be float32 or float64; got " + dtypes_of(views));
+  check_rank(f, "cos", cos, 2, 2, views);
+  check_rank(f, "sin", sin, 2, 2, views);
+  if (cos.extents[0] < 1 || cos.extents[1] < 1) fail(f, "cos must not be empty", views);
+  if (!has_shape(sin, {cos.extents[0], cos.extents[1]})) fail(f, "sin must have the shape of cos", views);
+}
+
+void check_steps(const char* f, const QueryKeySteps& steps, DType dtype, Index head_dim) {
+  const auto check_dtype = [&](const char* name, DType given, DType expected) {
+    if (given != expected)
+      throw DTypeError(std::string(f) + ": " + name + " of a layer in " + name_of(dtype) + " must be " +
+                       name_of(expected) + "; got " + name_of(given));
+  };
+  const auto wrong = [&](const std::string& rule, Index given) {
+    throw std::invalid_argument(std::string(f) + ": " + rule + ", " + std::to_string(head_dim) + "; got " +
+                                std::to_string(given));
+  };
+  const std::pair<const char*, const std::optional<Norm>&> norms[] = {{"query_norm", steps.query_norm},
+                                                                      {"key_norm", steps.key_norm}};
+  for (const auto& [name, norm] : norms) {
+    if (!norm) continue;
+    check_dtype(name, norm->dtype(), dtype);
+    if (norm->embed_dim() != head_dim)
+      wrong(name + std::string(" must have the features of a head"), norm->embed_dim());
+  }
+  if (!steps.rotary) return;
+  check_dtype("rotary", steps.rotary->dtype(), accumulator_of(dtype));
+  if (steps.rotary->rotary_dim() > head_dim)
+    wrong("rotary must turn no more features than a head has", steps.rotary->rotary_dim());
+}
+
+void check_positions(const char* f, const RotaryTable& rotary, const LayerArguments& a) {
+  const auto check = [&](const char* name, std::int64_t first, std::int64_t rows, Index b) {
+    if (rows == 0 || (first >= 0 && first <= rotary.max_positions - rows)) return;
+    throw std::invalid_argument(std::string(f) + ": " + name + " must stand at positions of rotary, 0 to " +
+                                std::to_string(rotary.max_positions - 1) + "; got " + std::to_string(rows) +
+                                " rows from position " + std::to_string(first) + " on in batch element " +
+                                std::to_string(b));
+  };
+  const std::int64_t *const past = a.grows ? a.grows->lengths() : nullptr, *const offsets = a.options.query_offsets;
+  const RaggedBatch* const ragged = a.ragged;
+  const Index sequences = ragged ? ragged->size : a.query.extents[0];
+  for (Index b = 0; b < sequences; ++b) {
+    const std::int64_t offset = past ? past[b] : offsets ? offsets[b] : a.options.query_offset;
+    const auto rows = [&](const std::int64_t* starts, const TensorView& view) {
+      return ragged ? starts[b + 1] - starts[b] : a.new_lengths ? a.new_lengths[b] : view ? view.extents[1] : 0;
+    };
+    if (!a.appends_only)
+      check(offset == 0 || past ? a.names.query : "query_offset", offset,
+            rows(ragged ? ragged->cu_seqlens_q : nullptr, a.query), b);
+    if (a.key) check(a.names.key, past ? past[b] : 0, rows(ragged ? ragged->cu_seqlens_k : nullptr, a.key), b);
+  }
+}
+
+}  // namespace mha
