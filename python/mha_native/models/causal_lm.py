@@ -63,12 +63,14 @@ class CausalLM(LanguageFace):
     Examples
     --------
     >>> from mha_native.models import CausalLM
-    >>> model = CausalLM.from_pretrained("smollm2-135m-instruct.gguf")
+    >>> model = CausalLM.from_pretrained("SmolLM2-135M-Instruct")
     >>> text = model.generate("The capital of France is", max_new_tokens=8)
-    >>> for piece in model.chat([{"role": "user", "content": "Hello!"}], max_new_tokens=8, stream=True):
-    ...     shown = piece
+    >>> question = {"role": "user", "content": "Hello!"}
+    >>> answer = "".join(piece for piece in model.chat([question], max_new_tokens=8, stream=True))
     >>> model.statistics.new_tokens
     8
+    >>> model.score("The capital of France is Paris.").perplexity > 1
+    True
     """
 
     @classmethod

@@ -41,7 +41,10 @@ def element(raw: bytes, kind: str, index: int) -> float:
         return struct.unpack("<f", b"\0\0" + raw[2 * index : 2 * index + 2])[0]
     block, place = divmod(index, 32)
     if kind == "Q8_0":
-        scale, integers = struct.unpack_from("<e32b", raw, 34 * block)[0], struct.unpack_from("<e32b", raw, 34 * block)[1:]
+        scale, integers = (
+            struct.unpack_from("<e32b", raw, 34 * block)[0],
+            struct.unpack_from("<e32b", raw, 34 * block)[1:],
+        )
         return scale * integers[place]
     size = 18 if kind == "Q4_0" else 20
     header = struct.unpack_from("<e" if kind == "Q4_0" else "<ee", raw, size * block)
@@ -87,8 +90,12 @@ def test_sizes_of_types_are_those_of_the_package_gguf() -> None:
 def test_metadata_of_every_type(tmp_path: Path) -> None:
     numbers = {0: ("B", 200), 1: ("b", -3), 2: ("H", 60000), 3: ("h", -300), 4: ("I", 2**31), 5: ("i", -(2**31)),
                6: ("f", 0.5), 7: ("?", True), 10: ("Q", 2**63), 11: ("q", -(2**63)), 12: ("d", 0.1)}  # fmt: skip
-    metadata: dict[str, Any] = {f"n{kind}": struct.pack(f"<I{form}", kind, value) for kind, (form, value) in numbers.items()}
-    metadata |= {f"a{kind}": struct.pack(f"<IIQ2{form}", 9, kind, 2, value, value) for kind, (form, value) in numbers.items()}
+    metadata: dict[str, Any] = {
+        f"n{kind}": struct.pack(f"<I{form}", kind, value) for kind, (form, value) in numbers.items()
+    }
+    metadata |= {
+        f"a{kind}": struct.pack(f"<IIQ2{form}", 9, kind, 2, value, value) for kind, (form, value) in numbers.items()
+    }
     metadata |= {"text": "é\n", "texts": ["a", "", "\U0001f600"]}
     found = opened(tmp_path, gguf_files.contents(metadata, {})).metadata
     for kind, (_, value) in numbers.items():

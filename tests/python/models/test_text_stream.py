@@ -16,18 +16,20 @@ import tokenizers
 
 from mha_native.models._text_stream import TextStream
 
+LIBRARY = tiny_language_model.tokenizer()
+
 TEXTS = ["plain words", "é", "naïve café", "日本語のテキスト", "a🙂b👩‍👩‍👧c", "\ufffd", "a\ufffdb", "ends in 🙂", ""]
 
 
 def byte_tokens(text: str) -> list[int]:
     """Every byte a token."""
-    library = tiny_language_model.tokenizer()
+    library = LIBRARY
     letters = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False).pre_tokenize_str(text)
     return [library.token_to_id(letter) for word, _ in letters for letter in word]
 
 
 def decode(tokens: Sequence[int]) -> str:
-    text: str = tiny_language_model.tokenizer().decode(list(tokens), skip_special_tokens=True)
+    text: str = LIBRARY.decode(list(tokens), skip_special_tokens=True)
     return text
 
 
@@ -99,6 +101,6 @@ def test_stop_strings_are_never_shown_in_part(text: str, stop: tuple[str, ...], 
 
 
 def test_a_stop_string_inside_a_token_ends_the_text_before_it() -> None:
-    library = tiny_language_model.tokenizer()
+    library = LIBRARY
     token = library.token_to_id("Ġthe")
     assert pieces([*byte_tokens("a"), token, *byte_tokens("b")], (), ("h",))[:2] == ["a", " t"]

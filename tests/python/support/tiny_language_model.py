@@ -52,14 +52,14 @@ def config(**changes: Any) -> dict[str, Any]:
     }
 
 
-def tensors(vocab: int = VOCABULARY) -> dict[str, Array]:
+def tensors(vocab: int = VOCABULARY, positions: int = POSITIONS) -> dict[str, Array]:
     """Random weights, large enough that tokens depend on all that is before them."""
     rng = np.random.default_rng(5)
 
     def normal(*shape: int, scale: float) -> Array:
         return (rng.standard_normal(shape) * scale).astype(np.float32)
 
-    result = {"wte.weight": normal(vocab, WIDTH, scale=0.4), "wpe.weight": normal(POSITIONS, WIDTH, scale=0.6)}
+    result = {"wte.weight": normal(vocab, WIDTH, scale=0.4), "wpe.weight": normal(positions, WIDTH, scale=0.6)}
     shapes = {"attn.c_attn": (WIDTH, 3 * WIDTH), "attn.c_proj": (WIDTH, WIDTH)}
     shapes |= {"mlp.c_fc": (WIDTH, 4 * WIDTH), "mlp.c_proj": (4 * WIDTH, WIDTH)}
     norms = ["ln_f", *(f"h.{i}.{name}" for i in range(LAYERS) for name in ("ln_1", "ln_2"))]
@@ -90,8 +90,7 @@ def write(directory: Path, files: dict[str, Any] | None = None, **changes: Any) 
         if content is not None:
             text = content if isinstance(content, str) else json.dumps(content)
             (directory / name).write_text(text, encoding="utf-8")
-    prefixed = {
-        f"transformer.{name}": tensor for name, tensor in tensors(changes.get("vocab_size", VOCABULARY)).items()
-    }
+    weights = tensors(changes.get("vocab_size", VOCABULARY), changes.get("n_positions", POSITIONS))
+    prefixed = {f"transformer.{name}": tensor for name, tensor in weights.items()}
     save_file(prefixed, directory / "model.safetensors", metadata={"format": "pt"})
     return directory

@@ -6,7 +6,7 @@ from .._model_files import read_choice
 from .file import GGUFFile
 from .vocabulary import Vocabulary
 
-# What all of these patterns end with: signs, line breaks, and spaces but the one before a word.
+# What all of these patterns end with: line breaks, and spaces but the one before a word.
 _REST = r"\s*[\r\n]+|\s+(?!\S)|\s+"
 _WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|"
 _UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
@@ -39,9 +39,7 @@ class _Kind(NamedTuple):
 
 _LLAMA3 = _Kind(_WORDS + r"\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|" + _REST, takes_whole_pieces=True, adds_bos=True)
 _QWEN2 = _Kind(_WORDS + r"\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|" + _REST, is_composed=True)
-_TEKKEN = _Kind(
-    _CASED_WORDS + r"\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|" + _REST, takes_whole_pieces=True, adds_bos=True
-)
+_TEKKEN = _Kind(_CASED_WORDS + r"\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|" + _REST, takes_whole_pieces=True, adds_bos=True)
 _KINDS = {
     "default": _Kind(),
     "gpt-2": _Kind(),
@@ -74,12 +72,10 @@ def build_byte_level(file: GGUFFile, vocabulary: Vocabulary) -> Any:
 
     kind = _kind(file)
     read_choice(file.path, file.metadata, "tokenizer.ggml.add_space_prefix", False, False)
-    tokenizer = Tokenizer(
-        models.BPE(vocabulary.numbers, vocabulary.merges(), ignore_merges=kind.takes_whole_pieces)
-    )
+    tokenizer = Tokenizer(models.BPE(vocabulary.numbers, vocabulary.merges(), ignore_merges=kind.takes_whole_pieces))
     if kind.is_composed:
         tokenizer.normalizer = normalizers.NFC()
-    steps = [pre_tokenizers.Digits(individual_digits=True)] if kind.splits_digits else []
+    steps: list[Any] = [pre_tokenizers.Digits(individual_digits=True)] if kind.splits_digits else []
     if kind.pattern is not None:
         steps.append(pre_tokenizers.Split(Regex(kind.pattern), "isolated"))
     steps.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=kind.pattern is None))

@@ -172,6 +172,8 @@ def _head_dim(values: _Values, config: Mapping[str, Any]) -> int:
             raise ValueError(
                 f"{values.path}: {values.name(entry)} must be the width of a key, {head_dim}; got {values.size(entry)}"
             )
+    if head_dim % 2:
+        raise ValueError(f"{values.path}: the width of a key must be even; got {head_dim}")
     return head_dim
 
 

@@ -1,4 +1,4 @@
-"""The element types of tensors in GGUF files: plain numbers, and blocks of small integers with a scale for each block."""
+"""The types of elements in GGUF files: plain numbers, and blocks of small integers with a scale for each block."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -83,7 +83,8 @@ def _q4_1(raw: NDArray[np.uint8]) -> NDArray[np.float32]:
 def _q8_0(raw: NDArray[np.uint8]) -> NDArray[np.float32]:
     """Element i of a block is ``d q_i``."""
     blocks = raw.view([("d", "<f2"), ("q", "i1", _BLOCK)])
-    return np.multiply(blocks["q"], _column(blocks["d"]), dtype=np.float32)
+    elements: NDArray[np.float32] = np.multiply(blocks["q"], _column(blocks["d"]), dtype=np.float32)
+    return elements
 
 
 def _column(numbers: NDArray[Any]) -> NDArray[np.float32]:

@@ -1,6 +1,7 @@
 """A GGUF file, open."""
 
 import os
+from collections.abc import Collection
 from pathlib import Path
 from types import TracebackType
 
@@ -37,7 +38,7 @@ class GGUFFile:
         If the header is damaged, or speaks of more bytes than there are; in `read` if there are fewer by now.
     """
 
-    readable = READERS.keys()
+    readable: Collection[str] = READERS.keys()
     described_by = "its metadata"
 
     def __init__(self, path: Path) -> None:

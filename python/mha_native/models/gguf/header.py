@@ -14,7 +14,7 @@ from .._model_files import MAX_SIZE
 from .._safetensors import TensorEntry
 from .element_types import ELEMENT_TYPES
 
-# The most bytes of metadata that are read. The largest vocabularies, of 262,144 tokens, take some 20 MiB with their merges.
+# The most bytes of a header. The largest vocabularies, of 262,144 tokens, take some 20 MiB with their merges.
 _MOST_BYTES = 1 << 26
 
 # Entries of metadata and tensors: files have some 50, and some 1,000.

@@ -4,13 +4,15 @@ from typing import Any
 
 import numpy as np
 
-from ..._messages import shown
-from .._model_files import read_flag, read_choice
+from .._model_files import read_choice, read_flag
 from .config import read_token
 from .file import GGUFFile
 from .vocabulary import Vocabulary
 
 _SPACE = "\u2581"  # what spaces are in tokens
+
+# Characters of a token: each place to divide it is looked at. The longest ones in use, rows of signs, have some 100.
+_LONGEST_TOKEN = 1024
 
 
 def build_sentence_pieces(file: GGUFFile, vocabulary: Vocabulary) -> Any:
@@ -27,6 +29,10 @@ def build_sentence_pieces(file: GGUFFile, vocabulary: Vocabulary) -> Any:
     is_gemma = file.metadata["general.architecture"].startswith("gemma")
     has_prefix = read_flag(file.path, file.metadata, "tokenizer.ggml.add_space_prefix", not is_gemma)
     numbers, unknown = vocabulary.numbers, read_token(file, "unknown")
+    if (longest := max(map(len, vocabulary.tokens))) > _LONGEST_TOKEN:
+        raise ValueError(
+            f"{file.path}: tokenizer.ggml.tokens must have at most {_LONGEST_TOKEN} characters; got one of {longest}"
+        )
     # Of Gemma the order of tokens is that of merges, and not their scores; tokens of several spaces have these as such.
     if is_gemma:
         if has_prefix:
@@ -43,7 +49,7 @@ def build_sentence_pieces(file: GGUFFile, vocabulary: Vocabulary) -> Any:
         byte_fallback=True,
     )
     tokenizer = Tokenizer(model)
-    steps = [decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
+    steps: list[Any] = [decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
     if is_gemma:
         tokenizer.normalizer = normalizers.Replace(" ", _SPACE)
     else:

@@ -48,7 +48,10 @@ class Vocabulary:
 
     def scores(self) -> NDArray[Any]:
         """A number for each token: of two merges that with the larger score comes first."""
-        return self._array("scores", np.floating)
+        scores = self._array("scores", np.floating)
+        if np.isnan(scores).any():
+            raise ValueError(f"{self._file.path}: tokenizer.ggml.scores must be numbers; got nan")
+        return scores
 
     def merges(self) -> list[tuple[str, str]]:
         """Pairs of tokens that become one, the first ones first."""
