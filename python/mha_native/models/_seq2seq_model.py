@@ -12,9 +12,9 @@ from .._dtypes import packed_state, unpacked_state
 from ..kv_cache import KVCache
 from ..layers.decoder import Decoder
 from ..layers.encoder import Encoder
+from . import _decoding
 from ._batching import packed
 from ._beam_search import BeamRules, BeamSearch, Found, SpecialTokens
-from ._decoding import FIRST_ROOM, Room
 from .seq2seq.opening import Seq2SeqParts, StackParts
 
 
@@ -70,7 +70,7 @@ class Seq2SeqModel:
         """What a search finds for each of some texts, of which the tokens are given."""
         batch, beams = len(sequences), rules.num_beams
         memory_caches = self._memory_caches(sequences, beams, num_threads)
-        room = Room(self._decoder, batch * beams, min(FIRST_ROOM, rules.max_new_tokens))
+        room = _decoding.Room(self._decoder, batch * beams, min(_decoding.FIRST_ROOM, rules.max_new_tokens))
         searches = [BeamSearch(rules, special) for _ in sequences]
         options: Any = self._parts.decoder.options
         # Sequence i * beams + j of the caches is beam j of text i. A text has one beam at first.

@@ -20,7 +20,6 @@ MODELS: dict[str, dict[str, Any]] = {
     "bart, scaled": {"scale_embedding": True},
     "bart, relu": {"activation_function": "relu"},
     "bart, gelu_new": {"activation_function": "gelu_new"},
-    "bart, own head": {"tie_word_embeddings": False},
     "bart, first token": {"forced_bos_token_id": 0},
     "mbart": {"decoder_start_token_id": 2},
     "mbart, scaled": {"decoder_start_token_id": 2, "scale_embedding": True},
