@@ -53,7 +53,7 @@ class TextEncoder:
             config,
             {name: in_dtype(numbers, dtype) for name, numbers in tables.items()},
             [
-                make_layer(config.block, names.blocks.read(config.block, i, tensors, dtype), dtype, weight_dtype)
+                make_layer(config.block, names.blocks.read(config.block, i, tensors, dtype), {}, dtype, weight_dtype)
                 for i in range(config.num_layers)
             ],
             config.family.options(tensors),

@@ -11,6 +11,9 @@ from ..._arrays import widened
 from ..._options import ModelOptions
 from ...layers._layer_options import in_dtype_of_scores
 from ...layers.decoder import DecoderLayer
+from ...layers.encoder import EncoderLayer
+from ...layers.multi_head_attention import MultiHeadAttention
+from ...layers.norm import Norm
 from .._block_names import BlockNames, Tensors
 from .._blocks import BlockConfig, NormConfig, in_dtype, make_attention, make_layer, make_linear, make_norm
 from .._relative_buckets import position_bias_of_buckets
@@ -147,11 +150,14 @@ def _stack(
         weights = _block_names(names, block).read(block, i, tensors, dtype)
         if not family.scales_scores:
             weights["query.weight"] = _unscaled(weights["query.weight"], block, dtype)
-        layer = make_layer(block, weights, dtype, weight_dtype)
+        layer = make_layer(block, weights, {}, dtype, weight_dtype)
         if is_decoder:
             first = names.blocks.layer.format(i)
-            weights = _memory_weights(family, block, first, tensors, dtype)
-            layer = _with_memory(layer, block, weights, dtype, weight_dtype)
+            memory = make_attention(
+                block, _memory_weights(family, block, first, tensors, dtype), None, dtype, weight_dtype
+            )
+            norm = _norm_weights(block.norm, f"{first}{family.memory.norm}", tensors, dtype)
+            layer = _with_memory(layer, memory, make_norm(block.norm, norm, dtype))
         layers.append(layer)
     options: Any = {}
     if names.position_bias is not None and config.max_distance is not None:
@@ -162,19 +168,19 @@ def _stack(
         tables["positions"] = in_dtype(tensors[names.positions][family.first_position :], dtype)
     if names.embedding_norm is not None:
         weights = _norm_weights(config.norm, names.embedding_norm, tensors, dtype)
-        tables |= {name.replace(".", "_"): numbers for name, numbers in weights.items()}
+        tables |= {f"norm_{which}": numbers for which, numbers in weights.items()}
     final_norm = None
     if names.final_norm is not None:
         weights = _norm_weights(config.norm, names.final_norm, tensors, dtype)
-        final_norm = make_norm(config.norm, weights, "norm", dtype)
+        final_norm = make_norm(config.norm, weights, dtype)
     return StackParts(layers, tables, final_norm, options)
 
 
 def _memory_weights(
     family: Family, block: BlockConfig, first: str, tensors: Tensors, dtype: np.dtype[Any]
 ) -> dict[str, NDArray[Any]]:
-    """The weights of the attention to the memory and of its norm, whose names begin with `first`."""
-    weights = _norm_weights(block.norm, f"{first}{family.memory.norm}", tensors, dtype)
+    """The weights of the attention to the memory, whose names begin with `first`."""
+    weights = {}
     for part in ("query", "key", "value", "out"):
         for which in ["weight"] + ["bias"] * (part in block.biases):
             weights[f"{part}.{which}"] = in_dtype(tensors[f"{first}{getattr(family.memory, part)}.{which}"], dtype)
@@ -183,15 +189,12 @@ def _memory_weights(
     return weights
 
 
-def _with_memory(
-    layer: Any, block: BlockConfig, weights: dict[str, NDArray[Any]], dtype: np.dtype[Any], weight_dtype: str
-) -> DecoderLayer:
+def _with_memory(layer: EncoderLayer, memory: MultiHeadAttention, norm: Norm) -> DecoderLayer:
     """A layer that reads no memory as one that does, between its two parts."""
     decoder = DecoderLayer.__new__(DecoderLayer)
-    decoder.self_attn, decoder.feed_forward = layer.self_attn, layer.feed_forward
-    decoder.cross_attn = make_attention(block, weights, dtype, weight_dtype)
-    decoder.norm1, decoder.norm3, decoder.norm_first = layer.norm1, layer.norm2, layer.norm_first
-    decoder.norm2 = make_norm(block.norm, weights, "norm", dtype)
+    decoder.self_attn, decoder.cross_attn, decoder.feed_forward = layer.self_attn, memory, layer.feed_forward
+    decoder.norm1, decoder.norm2, decoder.norm3 = layer.norm1, norm, layer.norm2
+    decoder.norm_first = layer.norm_first
     return decoder
 
 
@@ -208,7 +211,7 @@ def _of_norm(norm: NormConfig) -> list[str]:
 
 def _norm_weights(norm: NormConfig, name: str, tensors: Tensors, dtype: np.dtype[Any]) -> dict[str, NDArray[Any]]:
     """The weights of the norm of that name, as `make_norm` takes them."""
-    return {f"norm.{which}": in_dtype(tensors[f"{name}.{which}"], dtype) for which in _of_norm(norm)}
+    return {which: in_dtype(tensors[f"{name}.{which}"], dtype) for which in _of_norm(norm)}
 
 
 def _unscaled(query: NDArray[Any], block: BlockConfig, dtype: np.dtype[Any]) -> NDArray[Any]:
