@@ -1,89 +1,110 @@
-"""The GGUF file of SmolLM2-135M-Instruct, a model that people run: its numbers, its config and its tokens."""
+"""A real language model, SmolLM2-135M-Instruct in GGUF: its texts are those of transformers, in few bits nearly so.
+
+Expected tokens are those that transformers 5.23 computes in float32 from the same file. As a program this writes them:
+
+    PYTHONPATH=python python tests/python/models/test_smollm2.py MODEL.gguf
+
+The chapter is the beginning of Alice's Adventures in Wonderland by Lewis Carroll (1865).
+"""
 
 from __future__ import annotations
 
-import hashlib
+import functools
+import json
+import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import odd_texts
 import pytest
 
-from mha_native.models.gguf.file import GGUFFile
-from mha_native.models.gguf.source import GGUFSource
+pytest.importorskip("tokenizers")
+
+from mha_native.models import CausalLM
+
+HERE = Path(__file__).parent
+EXPECTED = HERE / "smollm2_continuations.json"
+COUNT = 64  # new tokens of each prompt, unless the model ends its text before
+
+PROMPTS = [
+    "The capital of France is",
+    "Once upon a time, in a village by the sea,",
+    "def fibonacci(n):\n",
+    "Water boils at",
+    "In 1969, the first human",
+    "1, 2, 3, 4,",
+    "Grüße aus Köln! Das Wetter ist",
+]
+QUESTIONS = [
+    "What is the capital of Italy?",
+    "Write a short poem about the sea.",
+    "Give me three tips for sleeping well.",
+]
 
 
-@pytest.fixture(scope="module")
-def source(language_model_file: Path) -> GGUFSource:
-    return GGUFSource(language_model_file)
+@functools.cache
+def model_of(file: Path, weight_dtype: str | None = None) -> CausalLM:
+    return CausalLM.from_pretrained(file, weight_dtype=weight_dtype)
 
 
-def test_config(source: GGUFSource) -> None:
-    assert source.config == {
-        "model_type": "llama",
-        "hidden_act": "silu",
-        "vocab_size": 49152,
-        "tie_word_embeddings": True,
-        "hidden_size": 576,
-        "num_hidden_layers": 30,
-        "intermediate_size": 1536,
-        "num_attention_heads": 9,
-        "num_key_value_heads": 3,
-        "head_dim": 64,
-        "max_position_embeddings": 8192,
-        "rms_norm_eps": float(np.float32(1e-5)),
-        "rope_parameters": {"rope_type": "default", "rope_theta": 100000.0},
-    }
-    assert source.generation == {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 2}
-    assert source.chat_template is not None
-    assert "<|im_start|>assistant" in source.chat_template
-    assert source.tokenizer_config["eos_token"] == "<|im_end|>"
+def texts(model: CausalLM) -> list[str]:
+    return PROMPTS + [model.apply_chat_template([{"role": "user", "content": question}]) for question in QUESTIONS]
 
 
-def test_some_numbers(source: GGUFSource) -> None:
-    """What they are was found with the package gguf 0.19; the test below compares all of them."""
-    shapes = {
-        "norm.weight": (576,),
-        "embed_tokens.weight": (49152, 576),
-        "layers.29.self_attn.k_proj.weight": (192, 576),
-    }
-    with source.tensors(shapes.items(), "model.") as tensors:
-        digests = {name: hashlib.sha256(tensors[name].tobytes()).hexdigest()[:16] for name in shapes}
-    assert digests == {
-        "norm.weight": "3b87f8e27335e67f",
-        "embed_tokens.weight": "3fd491c8066dd9dc",
-        "layers.29.self_attn.k_proj.weight": "8e99b2450d5f3d53",
-    }
+def expected() -> list[dict[str, Any]]:
+    return json.loads(EXPECTED.read_text(encoding="utf-8"))  # type: ignore[no-any-return]
 
 
-@pytest.mark.exhaustive
-def test_all_numbers_are_those_of_the_package_gguf(language_model_file: Path) -> None:
-    gguf = pytest.importorskip("gguf")
-    with GGUFFile(language_model_file) as file:
-        for tensor in gguf.GGUFReader(language_model_file).tensors:
-            assert np.array_equal(file.read(tensor.name), gguf.dequantize(tensor.data, tensor.tensor_type))
-
-
-def test_tokens(source: GGUFSource) -> None:
-    """Of the tokenizer of the model: digits are tokens of their own, with the spaces before them in other tokens."""
-    pytest.importorskip("tokenizers")
-    tokenizer = source.tokenizer()
-    assert tokenizer.encode("The capital of France is").ids == [504, 3575, 282, 4649, 314]
-    assert tokenizer.encode("<|im_start|>user\nin  2024<|im_end|>").tokens == [
-        "<|im_start|>", "user", "Ċ", "in", "ĠĠ", "2", "0", "2", "4", "<|im_end|>",
-    ]  # fmt: skip
-    for text in odd_texts.texts(100):
-        if "\x00" not in text:
-            assert tokenizer.decode(tokenizer.encode(text).ids, skip_special_tokens=False) == text
+def test_texts_are_those_of_transformers(language_model_file: Path) -> None:
+    pytest.importorskip("jinja2")
+    model = model_of(language_model_file)
+    given = [model.encode(text, add_special_tokens=False) for text in texts(model)]
+    assert [tokens.tolist() for tokens in given] == [entry["prompt"] for entry in expected()]
+    found = model.generate_tokens(given, max_new_tokens=COUNT)
+    assert [tokens.tolist() for tokens in found] == [entry["continuation"] for entry in expected()]
+    assert found[0].tolist() == model.generate_tokens(given[0], max_new_tokens=COUNT).tolist()
 
 
 @pytest.mark.exhaustive
-def test_tokens_are_those_of_transformers(source: GGUFSource) -> None:
-    """Which splits digits together with spaces before them in place of by themselves, so texts with digits differ."""
-    pytest.importorskip("gguf")
-    transformers = pytest.importorskip("transformers")
-    theirs = transformers.AutoTokenizer.from_pretrained(source.path.parent, gguf_file=source.path.name)
-    tokenizer = source.tokenizer()
-    for text in odd_texts.texts(20000):
-        if not any(character.isnumeric() for character in text):
-            assert tokenizer.encode(text).ids == theirs(text).input_ids, text
+@pytest.mark.parametrize(("weight_dtype", "bound"), [("bfloat16", 0.005), ("int8", 0.02)])
+def test_perplexity_in_few_bits(weight_dtype: str, bound: float, language_model_file: Path) -> None:
+    notes = (HERE.parents[2] / "examples" / "town_notes.txt").read_text(encoding="utf-8")
+    chapter = (HERE / "chapter.txt").read_text(encoding="utf-8")
+    usual, narrow = (
+        np.concatenate([score.log_likelihoods for score in model.score([chapter, notes])])
+        for model in (model_of(language_model_file), model_of(language_model_file, weight_dtype))
+    )
+    assert len(usual) > 900
+    assert 5 < np.exp(-usual.mean()) < 50
+    change = np.exp(usual.mean() - narrow.mean()) - 1
+    assert abs(change) < bound, f"perplexity {np.exp(-usual.mean()):.3f}, {change:+.3%} with weights in {weight_dtype}"
+    assert change != 0
+
+
+@pytest.mark.exhaustive
+def test_transformers_gives_what_is_expected_of_it(language_model_file: Path) -> None:
+    for library in ("jinja2", "torch", "transformers", "gguf", "accelerate"):
+        pytest.importorskip(library)
+    assert of_transformers(language_model_file) == expected()
+
+
+def of_transformers(file: Path) -> list[dict[str, Any]]:
+    """Prompts and continuations by transformers, in float32 from the same file."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    where: Any = {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name}
+    tokenizer = AutoTokenizer.from_pretrained(**where)
+    model = AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float32).eval()
+    entries = []
+    for text in texts(model_of(file)):
+        prompt = tokenizer(text, add_special_tokens=False)["input_ids"]
+        with torch.no_grad():
+            tokens = model.generate(torch.tensor([prompt]), max_new_tokens=COUNT, do_sample=False)[0].tolist()
+        entries.append({"prompt": prompt, "continuation": tokens[len(prompt) :]})
+    return entries
+
+
+if __name__ == "__main__":
+    lines = ",\n".join(json.dumps(entry) for entry in of_transformers(Path(sys.argv[1])))
+    EXPECTED.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
