@@ -17,6 +17,8 @@ from ..layers.feed_forward import Sizes as FeedForwardSizes
 from ..layers.layer_norm import LayerNorm
 from ..layers.multi_head_attention import MultiHeadAttention
 from ..layers.transformer import stack_of
+from .families.block_tensors import part_tensors
+from ._blocks import BlockConfig, NormConfig
 from .families import TextConfig
 from .families.family import Tensors
 
@@ -43,28 +45,28 @@ class TextEncoder:
 
     def __init__(self, config: TextConfig, tensors: Tensors, dtype: np.dtype[Any], weight_dtype: str) -> None:
         names = config.family.names
-        positions = tensors[names.positions]
-        if config.token_types:  # the sums with each type, one table below the other
-            types = tensors[names.token_types][:_MOST_TYPES]
-            positions = (positions + types[:, None]).reshape(-1, config.embed_dim)
-        tables = {
-            "words": tensors[names.words],
-            "positions": positions,
-            "norm_weight": tensors[f"{names.norm}.weight"],
-            "norm_bias": tensors[f"{names.norm}.bias"],
-        }
-        self._set_state(
-            config,
-            {name: _in_dtype(numbers, dtype) for name, numbers in tables.items()},
-            [_layer(config, tensors, i, dtype, weight_dtype) for i in range(config.num_layers)],
-            config.family.options(tensors),
-        )
+        layers = []
+        for i in range(config.num_layers):
+            block = config.block(i)
+            state = part_tensors(block, names.layer.format(i), names.parts, tensors)
+            state = {name: _in_dtype(numbers, dtype) for name, numbers in state.items()}
+            layers.append(_layer(block, state, dtype, weight_dtype))
+        final_norm = None
+        if config.final_norm is not None:
+            ends = ("weight", "bias") if config.final_norm.bias else ("weight",)
+            state = {end: _in_dtype(tensors[f"{names.final_norm}.{end}"], dtype) for end in ends}
+            final_norm = _norm(config.final_norm, state, dtype)
+        tables = {name: _in_dtype(numbers, dtype) for name, numbers in _tables(config, tensors).items()}
+        self._set_state(config, tables, layers, final_norm, config.family.options(tensors))
 
     def astype(self, dtype: np.dtype[Any]) -> "TextEncoder":
         """The same model in another dtype."""
         model = TextEncoder.__new__(TextEncoder)
         tables = {name: _in_dtype(table, dtype) for name, table in self._tables.items()}
-        model._set_state(self.config, tables, [layer.astype(dtype) for layer in self._layers], self._options)
+        final_norm = None if self._final_norm is None else self._final_norm.astype(dtype)
+        model._set_state(
+            self.config, tables, [layer.astype(dtype) for layer in self._layers], final_norm, self._options
+        )
         return model
 
     @property
@@ -100,14 +102,23 @@ class TextEncoder:
         x : [N, E]
         """
         x = self._embed(tokens, cu_seqlens, num_threads, token_types)
-        self._encoder.forward(x, self._options, {"cu_seqlens": cu_seqlens}, x, num_threads)
+        self._forward(x, {"cu_seqlens": cu_seqlens}, x, num_threads)
         return x
 
     def attention_weights(self, tokens: NDArray[np.integer], num_threads: int | None) -> NDArray[Any]:
         """The attention weights of one text in every layer and head: [layers, H, T, T]."""
         x = self._embed(tokens, np.array([0, len(tokens)]), num_threads, None)
-        _, weights = self._encoder.forward(x, self._options, {"need_weights": True}, None, num_threads)
+        _, weights = self._forward(x, {"need_weights": True}, None, num_threads)
         return np.stack([widened(of_layer) for of_layer in weights])
+
+    def _forward(
+        self, x: NDArray[Any], extras: dict[str, Any], out: NDArray[Any] | None, num_threads: int | None
+    ) -> Any:
+        """What the core makes of the embeddings `x`."""
+        options = self._options
+        if self._layer_options is not None:
+            options, extras = {}, extras | {"layer_options": self._layer_options}
+        return self._encoder.forward(x, options, extras, out, num_threads)
 
     def _embed(
         self,
@@ -117,26 +128,72 @@ class TextEncoder:
         token_types: NDArray[np.integer] | None,
     ) -> NDArray[Any]:
         tables, config = self._tables, self.config
-        first, places = config.first_position, None
-        positions = tables["positions"][first : first + config.max_positions]
-        has_padding = config.padding is not None and (tokens == config.padding).any()
-        if has_padding or (token_types is not None and config.token_types):
-            positions, places = tables["positions"], self._places(tokens, cu_seqlens, token_types)
+        if config.token_types:
+            token_types = self._checked_types(tokens, token_types)
+        else:
+            token_types = None
+        if config.norm is None:
+            self._check_lengths(cu_seqlens)
+            return self._words_of(tokens)
+        if config.family.names.positions is None:
+            self._check_lengths(cu_seqlens)
+            added = tables["added"]
+            places = np.zeros(len(tokens), np.int64) if token_types is None else token_types
+        else:
+            first, places = config.first_position, None
+            added = tables["added"][first : first + config.max_positions]
+            has_padding = config.padding is not None and (tokens == config.padding).any()
+            if has_padding or token_types is not None:
+                added, places = tables["added"], self._places(tokens, cu_seqlens, token_types)
         return _core.embed_tokens(
             tokens,
             places,
             cu_seqlens,
             tables["words"],
-            positions,
+            added,
             tables["norm_weight"],
-            tables["norm_bias"],
-            config.eps,
+            tables.get("norm_bias"),
+            config.norm.eps,
             None,
             num_threads,
         )
 
+    def _words_of(self, tokens: NDArray[np.integer]) -> NDArray[Any]:
+        """The rows of the table of words, of a family that norms no embeddings."""
+        words = self._tables["words"]
+        if len(tokens) and not 0 <= tokens.min() <= tokens.max() < len(words):
+            wrong = int(np.argmax((tokens < 0) | (tokens >= len(words))))
+            raise ValueError(
+                f"tokens must be at least 0 and less than {len(words)}; got {int(tokens[wrong])} at {wrong}"
+            )
+        return words[tokens]
+
+    def _check_lengths(self, cu_seqlens: NDArray[np.integer]) -> None:
+        """ValueError for a text with more tokens than there are positions, of a family without a table of them."""
+        lengths = np.diff(cu_seqlens)
+        if len(lengths) and lengths.max() > self.config.max_positions:
+            raise ValueError(
+                f"tokens: a text must have no more tokens than the model has positions, {self.config.max_positions}, "
+                f"and text {int(lengths.argmax())} has {int(lengths.max())}"
+            )
+
+    def _checked_types(
+        self, tokens: NDArray[np.integer], token_types: NDArray[np.integer] | None
+    ) -> NDArray[np.int64] | None:
+        if token_types is None:
+            return None
+        types = min(self.config.token_types, _MOST_TYPES)
+        if token_types.shape != tokens.shape:
+            raise ValueError(f"token_types must be {list(tokens.shape)}, as tokens; got {list(token_types.shape)}")
+        if len(token_types) and not 0 <= token_types.min() <= token_types.max() < types:
+            wrong = int(np.argmax((token_types < 0) | (token_types >= types)))
+            raise ValueError(
+                f"token_types must be at least 0 and less than {types}; got {int(token_types[wrong])} at {wrong}"
+            )
+        return token_types.astype(np.int64)
+
     def _places(
-        self, tokens: NDArray[np.integer], cu_seqlens: NDArray[np.integer], token_types: NDArray[np.integer] | None
+        self, tokens: NDArray[np.integer], cu_seqlens: NDArray[np.integer], token_types: NDArray[np.int64] | None
     ) -> NDArray[np.int64]:
         """The row of each token in the table of positions: those of a type lie behind those of the type before it."""
         config = self.config
@@ -153,42 +210,70 @@ class TextEncoder:
                 f"tokens: a text must have no more tokens than the model has positions, {config.max_positions}; "
                 f"got {in_text.max()}"
             )
-        if token_types is None or not config.token_types:
-            return places
-        types = min(config.token_types, _MOST_TYPES)
-        if token_types.shape != tokens.shape:
-            raise ValueError(f"token_types must be {list(tokens.shape)}, as tokens; got {list(token_types.shape)}")
-        if len(token_types) and not 0 <= token_types.min() <= token_types.max() < types:
-            wrong = int(np.argmax((token_types < 0) | (token_types >= types)))
-            raise ValueError(
-                f"token_types must be at least 0 and less than {types}; got {int(token_types[wrong])} at {wrong}"
-            )
-        places += rows * token_types.astype(np.int64)
-        return places
+        return places if token_types is None else places + rows * token_types
 
     def __getstate__(self) -> dict[str, Any]:
         return {
             "config": self.config,
             "tables": packed_state(self._tables),
             "layers": self._layers,
+            "final_norm": self._final_norm,
             "options": self._options,
         }
 
     def __setstate__(self, saved: dict[str, Any]) -> None:
-        self._set_state(saved["config"], unpacked_state(saved["tables"]), saved["layers"], saved["options"])
+        tables = unpacked_state(saved["tables"])
+        self._set_state(saved["config"], tables, saved["layers"], saved["final_norm"], saved["options"])
 
     def _set_state(
         self,
         config: TextConfig,
         tables: dict[str, NDArray[Any]],
         layers: list[EncoderLayer],
+        final_norm: LayerNorm | None,
         options: ScoreOptions,
     ) -> None:
         self.config = config
         self._tables = tables
         self._layers = layers
+        self._final_norm = final_norm
         self._options = in_dtype_of_scores(options, self.dtype)  # in every layer
-        self._encoder = stack_of("Encoder", layers, None)
+        if config.is_causal:
+            self._options["is_causal"] = True
+        own = [_options_of(config.block(i)) for i in range(config.num_layers)]
+        self._layer_options = [self._options | options for options in own] if any(own) else None
+        self._encoder = stack_of("Encoder", layers, final_norm)
+
+
+def _options_of(block: BlockConfig) -> ScoreOptions:
+    """The score options of one layer."""
+    options: ScoreOptions = {}
+    if block.window is not None:
+        options["window"] = block.window
+    if block.scale is not None:
+        options["scale"] = block.scale
+    if block.softcap is not None:
+        options["softcap"] = block.softcap
+    return options
+
+
+def _tables(config: TextConfig, tensors: Tensors) -> dict[str, NDArray[np.float32]]:
+    """The table of words, and what is added to its rows with the norm behind that, if there is one."""
+    names = config.family.names
+    words = tensors[names.words]
+    if config.embedding_scale != 1:
+        words = words * np.float32(config.embedding_scale)
+    if config.norm is None:
+        return {"words": words}
+    types = tensors[names.token_types][:_MOST_TYPES] if config.token_types else None
+    if names.positions is None:  # a row for each type, or nothing
+        added = np.zeros((1, config.embed_dim), np.float32) if types is None else types
+    else:
+        added = tensors[names.positions]
+        if types is not None:  # the sums with each type, one table below the other
+            added = (added + types[:, None]).reshape(-1, config.embed_dim)
+    tables = {"words": words, "added": added, "norm_weight": tensors[f"{names.norm}.weight"]}
+    return tables | ({"norm_bias": tensors[f"{names.norm}.bias"]} if config.norm.bias else {})
 
 
 def _in_dtype(numbers: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
@@ -196,42 +281,31 @@ def _in_dtype(numbers: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
     return numbers if _core.dtype_name(numbers.dtype) == _core.dtype_name(dtype) else _core.convert(numbers, dtype)
 
 
-def _layer(config: TextConfig, tensors: Tensors, i: int, dtype: np.dtype[Any], weight_dtype: str) -> EncoderLayer:
-    """Encoder layer `i`, with its norms behind the residual additions (post-LN)."""
+def _norm(config: NormConfig, state: dict[str, NDArray[Any]], dtype: np.dtype[Any]) -> LayerNorm:
+    norm = LayerNorm.__new__(LayerNorm)
+    norm._set_state(config.eps, dtype, state)
+    return norm
 
-    names = config.family.names
-    prefix = names.layer.format(i)
 
-    def weights(**parts: str) -> dict[str, NDArray[Any]]:
-        return {
-            ours + end: _in_dtype(tensors[f"{prefix}{theirs}{end}"], dtype)
-            for ours, theirs in parts.items()
-            for end in (".weight", ".bias")
-        }
-
-    def norm(name: str) -> LayerNorm:
-        result = LayerNorm.__new__(LayerNorm)
-        result._set_state(
-            config.eps, dtype, {which.removeprefix("norm."): x for which, x in weights(norm=name).items()}
-        )
-        return result
-
-    width, heads = config.embed_dim, config.num_heads
-    projections = weights(q=names.query, k=names.key, v=names.value)
-    state = {f"{letter}_proj_weight": projections[f"{letter}.weight"] for letter in "qkv"}
-    state["in_proj_bias"] = np.concatenate([projections[f"{letter}.bias"] for letter in "qkv"])
-    state |= weights(out_proj=names.out)
+def _layer(block: BlockConfig, state: dict[str, NDArray[Any]], dtype: np.dtype[Any], weight_dtype: str) -> EncoderLayer:
+    """The layer with the tensors of its parts."""
+    width, heads = block.embed_dim, block.num_heads
+    attention = {f"{letter}_proj_weight": state[f"{name}.weight"] for letter, name in zip("qkv", ("query", "key", "value"), strict=True)}
+    attention["in_proj_bias"] = np.concatenate([state[f"{name}.bias"] for name in ("query", "key", "value")])
+    attention |= {f"out_proj.{end}": state[f"out.{end}"] for end in ("weight", "bias")}
     layer = EncoderLayer.__new__(EncoderLayer)
     layer.self_attn = MultiHeadAttention.__new__(MultiHeadAttention)
     sizes = Sizes(width, heads, heads, width // heads, width // heads, width, width, width)
-    layer.self_attn._set_state(sizes, Parts(True, False, False), dtype, weight_dtype, state)
+    layer.self_attn._set_state(sizes, Parts(True, False, False), dtype, weight_dtype, attention)
     layer.feed_forward = FeedForward.__new__(FeedForward)
     layer.feed_forward._set_state(
-        FeedForwardSizes(width, config.feedforward_dim, config.activation, True),
+        FeedForwardSizes(width, block.feedforward_dim, block.activation, True),
         dtype,
         weight_dtype,
-        weights(linear1=names.up, linear2=names.down),
+        {name: numbers for name, numbers in state.items() if name.startswith("linear")},
     )
-    layer.norm1, layer.norm2 = norm(names.norm1), norm(names.norm2)
-    layer.norm_first = False
+    layer.norm1, layer.norm2 = (
+        _norm(block.norm, {end: state[f"{name}.{end}"] for end in ("weight", "bias")}, dtype) for name in ("norm1", "norm2")
+    )
+    layer.norm_first = block.norm_first
     return layer

@@ -27,23 +27,42 @@ class Keys(NamedTuple):
     token_types: str | None = "type_vocab_size"  # None: tokens have no types
 
 
+# The parts of a layer of BERT. Other families have some of them, or others besides: "gate" of a gated feed-forward,
+# "query_norm" and "key_norm" of each head, "output_norm1" and "output_norm2" of what is added.
+BERT_PARTS = {
+    "query": "attention.self.query",
+    "key": "attention.self.key",
+    "value": "attention.self.value",
+    "out": "attention.output.dense",
+    "norm1": "attention.output.LayerNorm",
+    "linear1": "intermediate.dense",
+    "linear2": "output.dense",
+    "norm2": "output.LayerNorm",
+}
+
+
 class Names(NamedTuple):
-    """What the tensors are called: tables, and what has a weight and a bias."""
+    """What the tensors are called: tables, and what has a weight and perhaps a bias.
+
+    Attributes
+    ----------
+    words, positions, token_types : str
+        Tables; None: there is none.
+    norm, final_norm : str
+        Of embeddings, and behind the last layer; None: there is none.
+    layer : str
+        What the names of layer {} begin with.
+    parts : dict of str to str
+        How they go on, by the parts of a layer. Parts of one name are one tensor, one below the other in this order.
+    """
 
     words: str = "embeddings.word_embeddings.weight"
-    positions: str = "embeddings.position_embeddings.weight"
-    token_types: str = "embeddings.token_type_embeddings.weight"
-    norm: str = "embeddings.LayerNorm"
-    # What the names of layer {} begin with, and how they go on.
+    positions: str | None = "embeddings.position_embeddings.weight"
+    token_types: str | None = "embeddings.token_type_embeddings.weight"
+    norm: str | None = "embeddings.LayerNorm"
     layer: str = "encoder.layer.{}."
-    query: str = "attention.self.query"
-    key: str = "attention.self.key"
-    value: str = "attention.self.value"
-    out: str = "attention.output.dense"
-    norm1: str = "attention.output.LayerNorm"
-    up: str = "intermediate.dense"
-    down: str = "output.dense"
-    norm2: str = "output.LayerNorm"
+    parts: Mapping[str, str] = BERT_PARTS
+    final_norm: str | None = None
 
 
 def no_options(tensors: Tensors) -> ScoreOptions:
@@ -52,7 +71,7 @@ def no_options(tensors: Tensors) -> ScoreOptions:
 
 
 class Family(NamedTuple):
-    """Text encoders that are computed alike: embeddings, and layers with their norms behind the residual additions.
+    """Text encoders that are computed alike: embeddings, layers, and perhaps a norm behind them.
 
     Attributes
     ----------

@@ -2,7 +2,7 @@
 
 from ..._options import ScoreOptions
 from .._relative_buckets import position_bias_of_buckets
-from .family import Family, Keys, Names, Tensors
+from .family import BERT_PARTS, Family, Keys, Names, Tensors
 
 _BIAS_OF_BUCKETS = "encoder.relative_attention_bias.weight"
 
@@ -16,11 +16,14 @@ FAMILY = Family(
     prefix="mpnet.",
     keys=Keys(token_types=None),
     names=Names(
-        query="attention.attn.q",
-        key="attention.attn.k",
-        value="attention.attn.v",
-        out="attention.attn.o",
-        norm1="attention.LayerNorm",
+        parts=BERT_PARTS
+        | {
+            "query": "attention.attn.q",
+            "key": "attention.attn.k",
+            "value": "attention.attn.v",
+            "out": "attention.attn.o",
+            "norm1": "attention.LayerNorm",
+        },
     ),
     padding=1,
     further_sizes={"relative_attention_num_buckets": 32},

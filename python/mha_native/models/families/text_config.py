@@ -1,31 +1,12 @@
-"""What config.json says of a text encoder."""
+"""What config.json says of a text encoder, of whichever family."""
 
-import math
 from collections.abc import Iterator, Mapping
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from ..._messages import shown
 from ...layers._constructor_arguments import checked_size
-from .._model_files import MAX_SIZE, read_choice, read_size
+from .block_tensors import tensor_shapes
+from .._blocks import BlockConfig, NormConfig
 from .family import Family
-
-# Activations: the name in config.json, and the name in the core.
-_ACTIVATIONS = {
-    "relu": "relu",
-    "gelu": "gelu",
-    "gelu_new": "gelu_tanh",
-    "gelu_pytorch_tanh": "gelu_tanh",
-}
-
-# Entries of config.json that change what a model computes, and are empty or absent in one that is computed here.
-_ABSENT = {
-    "auto_map": "the model has code of its own",
-    "quantization_config": "weights must be in float32, float16 or bfloat16",
-    "pruned_heads": "every layer must have all its heads",
-}
-
-_DEFAULT_EPS = 1e-12  # of all families
 
 
 class TextConfig(NamedTuple):
@@ -33,30 +14,50 @@ class TextConfig(NamedTuple):
 
     Attributes
     ----------
-    token_types : int
-        0 for a family whose tokens have no types.
     max_positions : int
         The most tokens that a text can have.
+    num_layers : int
+    blocks : tuple of BlockConfig
+        One for each layer, or one that all of them have.
+    norm : NormConfig, optional
+        Of embeddings, before the first layer.
+    final_norm : NormConfig, optional
+        Behind the last layer.
     first_position : int
         The row of the table of positions that its first token has; the table has as many rows more.
     padding : int, optional
         The token that takes no place, and has the row before the first one; None if every token takes one.
-    activation : str
-        Its name in the core.
+    token_types : int
+        0 for a family whose tokens have no types.
+    embedding_scale : float
+        What rows of the table of words are multiplied with.
+    is_causal : bool
+        A token sees those before it alone.
     """
 
     family: Family
     vocab_size: int  # V
     embed_dim: int  # E
-    num_layers: int
-    num_heads: int  # H
-    feedforward_dim: int  # F
     max_positions: int
-    first_position: int
-    padding: int | None
-    token_types: int
-    activation: str
-    eps: float
+    num_layers: int
+    blocks: tuple[BlockConfig, ...]
+    norm: NormConfig | None
+    final_norm: NormConfig | None = None
+    first_position: int = 0
+    padding: int | None = None
+    token_types: int = 0
+    embedding_scale: float = 1.0
+    is_causal: bool = False
+    further_sizes: Mapping[str, int] = {}
+
+    @property
+    def num_heads(self) -> int:
+        """H, the heads of each layer."""
+        return self.blocks[0].num_heads
+
+    def block(self, i: int) -> BlockConfig:
+        """Layer i."""
+        return self.blocks[i if len(self.blocks) > 1 else 0]
 
     def checked_length(self, function: str, max_seq_length: int) -> int:
         """How many of the first `max_seq_length` tokens of a text there can be.
@@ -76,89 +77,20 @@ class TextConfig(NamedTuple):
             )
         return min(length, self.max_positions)
 
-    further_sizes: dict[str, int]
-
     def tensor_shapes(self) -> Iterator[tuple[str, tuple[int, ...]]]:
         """Names and shapes of all tensors that the model is made of."""
         names, width = self.family.names, self.embed_dim
         yield names.words, (self.vocab_size, width)
-        yield names.positions, (self.first_position + self.max_positions, width)
-        if self.token_types:
+        if names.positions is not None:
+            yield names.positions, (self.first_position + self.max_positions, width)
+        if names.token_types is not None and self.token_types:
             yield names.token_types, (self.token_types, width)
-        yield f"{names.norm}.weight", (width,)
-        yield f"{names.norm}.bias", (width,)
+        for name, norm in ((names.norm, self.norm), (names.final_norm, self.final_norm)):
+            if norm is not None:
+                yield f"{name}.weight", (width,)
+                if norm.bias:
+                    yield f"{name}.bias", (width,)
         for name, sizes in self.family.further_tensors.items():
-            known = self._asdict() | self.further_sizes
-            yield name, tuple(known[size] for size in sizes)
+            yield name, tuple(self.further_sizes.get(size) or getattr(self, size) for size in sizes)
         for i in range(self.num_layers):
-            layer = names.layer.format(i)
-            for name, out_features, in_features in (
-                (names.query, width, width),
-                (names.key, width, width),
-                (names.value, width, width),
-                (names.out, width, width),
-                (names.up, self.feedforward_dim, width),
-                (names.down, width, self.feedforward_dim),
-            ):
-                yield f"{layer}{name}.weight", (out_features, in_features)
-                yield f"{layer}{name}.bias", (out_features,)
-            for name in (names.norm1, names.norm2):
-                yield f"{layer}{name}.weight", (width,)
-                yield f"{layer}{name}.bias", (width,)
-
-
-def read_sizes(path: Path, values: Mapping[str, Any], families: Mapping[str, Family]) -> TextConfig:
-    """The entries of config.json, read from `path`. ValueError if it says what is not computed."""
-    family = families[read_choice(path, values, "model_type", None, *families)]
-    keys = family.keys
-    read_choice(path, values, "position_embedding_type", "absolute", "absolute")
-    read_choice(path, values, "is_decoder", False, False)
-    read_choice(path, values, "add_cross_attention", False, False)
-    for name, why in {**_ABSENT, **family.absent}.items():
-        if values.get(name):
-            raise ValueError(f"{path}: {name} must be absent, since {why}; got {shown(values[name])}")
-    for name, number in family.fixed.items():
-        read_choice(path, values, name, number, number)
-    positions = read_size(path, values, "max_position_embeddings")
-    padding = None if family.padding is None else _token(path, values, "pad_token_id", family.padding)
-    first = 0 if padding is None else padding + 1
-    if positions <= first:
-        raise ValueError(
-            f"{path}: max_position_embeddings must be more than pad_token_id and 1, behind which positions begin; "
-            f"got {positions} and {padding}"
-        )
-    config = TextConfig(
-        family=family,
-        vocab_size=read_size(path, values, "vocab_size"),
-        embed_dim=read_size(path, values, keys.embed_dim),
-        num_layers=read_size(path, values, keys.num_layers),
-        num_heads=read_size(path, values, keys.num_heads),
-        feedforward_dim=read_size(path, values, keys.feedforward_dim),
-        max_positions=positions - first,
-        first_position=first,
-        padding=padding,
-        token_types=0 if keys.token_types is None else read_size(path, values, keys.token_types, 2),
-        activation=_ACTIVATIONS[read_choice(path, values, keys.activation, "gelu", *_ACTIVATIONS)],
-        eps=_DEFAULT_EPS if keys.eps is None else _positive(path, values, keys.eps, _DEFAULT_EPS),
-        further_sizes={name: read_size(path, values, name, default) for name, default in family.further_sizes.items()},
-    )
-    if config.embed_dim % config.num_heads:
-        raise ValueError(
-            f"{path}: {keys.embed_dim} must be a multiple of {keys.num_heads}; "
-            f"got {config.embed_dim} and {config.num_heads}"
-        )
-    return config
-
-
-def _positive(path: Path, values: Mapping[str, Any], name: str, default: float) -> float:
-    value = values.get(name, default)
-    if type(value) is not float or not 0 < value < math.inf:
-        raise ValueError(f"{path}: {name} must be a positive number; got {shown(value)}")
-    return value
-
-
-def _token(path: Path, values: Mapping[str, Any], name: str, default: int) -> int:
-    value = values.get(name, default)
-    if type(value) is not int or not 0 <= value < MAX_SIZE:
-        raise ValueError(f"{path}: {name} must be an integer of at least 0; got {shown(value)}")
-    return value
+            yield from tensor_shapes(self.block(i), names.layer.format(i), names.parts)
