@@ -10,17 +10,11 @@ from .._arrays import widened
 from .._dtypes import packed_state, unpacked_state
 from .._options import ScoreOptions
 from ..layers._layer_options import in_dtype_of_scores
-from ..layers._layer_weights import Parts, Sizes
 from ..layers.encoder import EncoderLayer
-from ..layers.feed_forward import FeedForward
-from ..layers.feed_forward import Sizes as FeedForwardSizes
-from ..layers.layer_norm import LayerNorm
-from ..layers.multi_head_attention import MultiHeadAttention
 from ..layers.transformer import stack_of
-from .families.block_tensors import part_tensors
-from ._blocks import BlockConfig, NormConfig
+from ._block_names import Tensors
+from ._blocks import in_dtype, make_layer, make_norm
 from .families import TextConfig
-from .families.family import Tensors
 
 # The types of tokens that tokenizers give: 0, and 1 for the second text of a pair.
 _MOST_TYPES = 2
@@ -44,25 +38,17 @@ class TextEncoder:
     """
 
     def __init__(self, config: TextConfig, tensors: Tensors, dtype: np.dtype[Any], weight_dtype: str) -> None:
-        names = config.family.names
-        layers = []
+        names, layers = config.family.names, []
         for i in range(config.num_layers):
             block = config.block(i)
-            state = part_tensors(block, names.layer.format(i), names.parts, tensors)
-            state = {name: _in_dtype(numbers, dtype) for name, numbers in state.items()}
-            layers.append(_layer(block, state, dtype, weight_dtype))
-        final_norm = None
-        if config.final_norm is not None:
-            ends = ("weight", "bias") if config.final_norm.bias else ("weight",)
-            state = {end: _in_dtype(tensors[f"{names.final_norm}.{end}"], dtype) for end in ends}
-            final_norm = _norm(config.final_norm, state, dtype)
-        tables = {name: _in_dtype(numbers, dtype) for name, numbers in _tables(config, tensors).items()}
-        self._set_state(config, tables, layers, final_norm, config.family.options(tensors))
+            layers.append(make_layer(block, names.blocks.read(block, i, tensors, dtype), dtype, weight_dtype))
+        tables = {name: in_dtype(numbers, dtype) for name, numbers in _tables(config, tensors).items()}
+        self._set_state(config, tables, layers, _final_norm(config, tensors, dtype), config.family.options(tensors))
 
     def astype(self, dtype: np.dtype[Any]) -> "TextEncoder":
         """The same model in another dtype."""
         model = TextEncoder.__new__(TextEncoder)
-        tables = {name: _in_dtype(table, dtype) for name, table in self._tables.items()}
+        tables = {name: in_dtype(table, dtype) for name, table in self._tables.items()}
         final_norm = None if self._final_norm is None else self._final_norm.astype(dtype)
         model._set_state(
             self.config, tables, [layer.astype(dtype) for layer in self._layers], final_norm, self._options
@@ -128,10 +114,7 @@ class TextEncoder:
         token_types: NDArray[np.integer] | None,
     ) -> NDArray[Any]:
         tables, config = self._tables, self.config
-        if config.token_types:
-            token_types = self._checked_types(tokens, token_types)
-        else:
-            token_types = None
+        token_types = self._checked_types(tokens, token_types) if config.token_types else None
         if config.norm is None:
             self._check_lengths(cu_seqlens)
             return self._words_of(tokens)
@@ -230,7 +213,7 @@ class TextEncoder:
         config: TextConfig,
         tables: dict[str, NDArray[Any]],
         layers: list[EncoderLayer],
-        final_norm: LayerNorm | None,
+        final_norm: Any,
         options: ScoreOptions,
     ) -> None:
         self.config = config
@@ -240,21 +223,9 @@ class TextEncoder:
         self._options = in_dtype_of_scores(options, self.dtype)  # in every layer
         if config.is_causal:
             self._options["is_causal"] = True
-        own = [_options_of(config.block(i)) for i in range(config.num_layers)]
+        own = [config.block(i).options for i in range(config.num_layers)]
         self._layer_options = [self._options | options for options in own] if any(own) else None
         self._encoder = stack_of("Encoder", layers, final_norm)
-
-
-def _options_of(block: BlockConfig) -> ScoreOptions:
-    """The score options of one layer."""
-    options: ScoreOptions = {}
-    if block.window is not None:
-        options["window"] = block.window
-    if block.scale is not None:
-        options["scale"] = block.scale
-    if block.softcap is not None:
-        options["softcap"] = block.softcap
-    return options
 
 
 def _tables(config: TextConfig, tensors: Tensors) -> dict[str, NDArray[np.float32]]:
@@ -276,36 +247,10 @@ def _tables(config: TextConfig, tensors: Tensors) -> dict[str, NDArray[np.float3
     return tables | ({"norm_bias": tensors[f"{names.norm}.bias"]} if config.norm.bias else {})
 
 
-def _in_dtype(numbers: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """`numbers` themselves if they are in `dtype`, else rounded to it."""
-    return numbers if _core.dtype_name(numbers.dtype) == _core.dtype_name(dtype) else _core.convert(numbers, dtype)
-
-
-def _norm(config: NormConfig, state: dict[str, NDArray[Any]], dtype: np.dtype[Any]) -> LayerNorm:
-    norm = LayerNorm.__new__(LayerNorm)
-    norm._set_state(config.eps, dtype, state)
-    return norm
-
-
-def _layer(block: BlockConfig, state: dict[str, NDArray[Any]], dtype: np.dtype[Any], weight_dtype: str) -> EncoderLayer:
-    """The layer with the tensors of its parts."""
-    width, heads = block.embed_dim, block.num_heads
-    attention = {f"{letter}_proj_weight": state[f"{name}.weight"] for letter, name in zip("qkv", ("query", "key", "value"), strict=True)}
-    attention["in_proj_bias"] = np.concatenate([state[f"{name}.bias"] for name in ("query", "key", "value")])
-    attention |= {f"out_proj.{end}": state[f"out.{end}"] for end in ("weight", "bias")}
-    layer = EncoderLayer.__new__(EncoderLayer)
-    layer.self_attn = MultiHeadAttention.__new__(MultiHeadAttention)
-    sizes = Sizes(width, heads, heads, width // heads, width // heads, width, width, width)
-    layer.self_attn._set_state(sizes, Parts(True, False, False), dtype, weight_dtype, attention)
-    layer.feed_forward = FeedForward.__new__(FeedForward)
-    layer.feed_forward._set_state(
-        FeedForwardSizes(width, block.feedforward_dim, block.activation, True),
-        dtype,
-        weight_dtype,
-        {name: numbers for name, numbers in state.items() if name.startswith("linear")},
-    )
-    layer.norm1, layer.norm2 = (
-        _norm(block.norm, {end: state[f"{name}.{end}"] for end in ("weight", "bias")}, dtype) for name in ("norm1", "norm2")
-    )
-    layer.norm_first = block.norm_first
-    return layer
+def _final_norm(config: TextConfig, tensors: Tensors, dtype: np.dtype[Any]) -> Any:
+    """The norm behind the last layer, if there is one."""
+    if config.final_norm is None:
+        return None
+    name, ends = config.family.names.final_norm, ["weight"] + ["bias"] * config.final_norm.bias
+    weights = {f"final_norm.{end}": in_dtype(tensors[f"{name}.{end}"], dtype) for end in ends}
+    return make_norm(config.final_norm, weights, "final_norm", dtype)

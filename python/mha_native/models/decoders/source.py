@@ -8,8 +8,8 @@ from typing import Any, NamedTuple, Protocol
 from numpy.typing import NDArray
 
 from ..._options import ModelOptions
+from .._block_names import Tensors
 from .._blocks import BlockConfig, NormConfig
-from ..families.family import Tensors
 
 
 class ModelSource(Protocol):
@@ -60,9 +60,11 @@ class DecoderConfig(NamedTuple):
 
     Attributes
     ----------
+    trained_positions : int
+        What config.json says.
     max_positions : int
-        P, the most tokens of a text.
-    final_norm : NormConfig, optional
+        P, the most tokens of a text that the model is opened for.
+    final_norm : NormConfig
         Behind the last layer.
     embedding_scale : float
         What the embeddings of the file are multiplied with, as those of `LanguageModelParts` have been.
@@ -76,9 +78,10 @@ class DecoderConfig(NamedTuple):
 
     vocab_size: int  # V
     embed_dim: int  # E
+    trained_positions: int
     max_positions: int
     blocks: tuple[BlockConfig, ...]
-    final_norm: NormConfig | None
+    final_norm: NormConfig
     embedding_scale: float = 1.0
     logit_softcap: float | None = None
     is_tied: bool = True
@@ -96,7 +99,7 @@ class LanguageModelParts(NamedTuple):
         That read no memory.
     layer_options : list of dict
         The score options of each layer: window, scale and softcap. All are causal besides.
-    final_norm : norm, optional
+    final_norm : norm
     head : Linear
         From rows [..., E] to logits [..., V].
     positions : [P, E], optional

@@ -3,16 +3,8 @@
 from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ..._options import ScoreOptions
-
-
-class Tensors(Protocol):
-    """Tensors of a checkpoint by their names."""
-
-    def __getitem__(self, name: str, /) -> NDArray[np.float32]: ...
+from .._block_names import BlockNames, Tensors
 
 
 class Keys(NamedTuple):
@@ -27,18 +19,18 @@ class Keys(NamedTuple):
     token_types: str | None = "type_vocab_size"  # None: tokens have no types
 
 
-# The parts of a layer of BERT. Other families have some of them, or others besides: "gate" of a gated feed-forward,
-# "query_norm" and "key_norm" of each head, "output_norm1" and "output_norm2" of what is added.
-BERT_PARTS = {
-    "query": "attention.self.query",
-    "key": "attention.self.key",
-    "value": "attention.self.value",
-    "out": "attention.output.dense",
-    "norm1": "attention.output.LayerNorm",
-    "linear1": "intermediate.dense",
-    "linear2": "output.dense",
-    "norm2": "output.LayerNorm",
-}
+# Of a layer of BERT.
+BERT_LAYER = BlockNames(
+    layer="encoder.layer.{}.",
+    query="attention.self.query",
+    key="attention.self.key",
+    value="attention.self.value",
+    out="attention.output.dense",
+    norm1="attention.output.LayerNorm",
+    up="intermediate.dense",
+    down="output.dense",
+    norm2="output.LayerNorm",
+)
 
 
 class Names(NamedTuple):
@@ -50,18 +42,15 @@ class Names(NamedTuple):
         Tables; None: there is none.
     norm, final_norm : str
         Of embeddings, and behind the last layer; None: there is none.
-    layer : str
-        What the names of layer {} begin with.
-    parts : dict of str to str
-        How they go on, by the parts of a layer. Parts of one name are one tensor, one below the other in this order.
+    blocks : BlockNames
+        Of the layers.
     """
 
     words: str = "embeddings.word_embeddings.weight"
     positions: str | None = "embeddings.position_embeddings.weight"
     token_types: str | None = "embeddings.token_type_embeddings.weight"
     norm: str | None = "embeddings.LayerNorm"
-    layer: str = "encoder.layer.{}."
-    parts: Mapping[str, str] = BERT_PARTS
+    blocks: BlockNames = BERT_LAYER
     final_norm: str | None = None
 
 

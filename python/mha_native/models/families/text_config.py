@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from ...layers._constructor_arguments import checked_size
-from .block_tensors import tensor_shapes
 from .._blocks import BlockConfig, NormConfig
 from .family import Family
 
@@ -93,4 +92,4 @@ class TextConfig(NamedTuple):
         for name, sizes in self.family.further_tensors.items():
             yield name, tuple(self.further_sizes.get(size) or getattr(self, size) for size in sizes)
         for i in range(self.num_layers):
-            yield from tensor_shapes(self.block(i), names.layer.format(i), names.parts)
+            yield from names.blocks.shapes(self.block(i), i)
