@@ -1,4 +1,4 @@
-// What stands around the attention layer: LayerNorm, FeedForward, and stacks of transformer layers.
+// What stands around the attention layer: norms, FeedForward, and stacks of transformer layers.
 #include <mha/positions.hpp>
 #include <mha/transformer.hpp>
 
@@ -35,10 +35,17 @@ const char* name_of(Activation activation) {
   return "none";
 }
 
-LayerNorm make_norm(py::handle weight, py::handle bias, py::handle eps) {
+// What messages call a norm.
+const char* name_of(NormKind kind) { return kind == NormKind::layer ? "LayerNorm" : "RMSNorm"; }
+
+// `kind` is an argument of the package, not of its user.
+Norm make_norm(const std::string& kind, py::handle weight, py::handle bias, py::handle eps) {
+  const char* const function = name_of(kind == "layer" ? NormKind::layer : NormKind::rms);
   const Argument list[] = {{"weight", weight}, {"bias", bias}};
-  const ArrayArguments arrays("LayerNorm", list);
-  return LayerNorm(arrays.tensor(0, 1, 1), arrays.optional_tensor(1, 1, 1), real("LayerNorm", "eps", eps, 1e-5));
+  const ArrayArguments arrays(function, list);
+  const TensorView scale = arrays.tensor(0, 1, 1);
+  if (kind == "layer") return LayerNorm(scale, arrays.optional_tensor(1, 1, 1), real(function, "eps", eps, 1e-5));
+  return RMSNorm(scale, real(function, "eps", eps, 1e-6), kind == "rms_unit_offset");
 }
 
 FeedForward make_feed_forward(const py::tuple& up, const py::tuple& down, py::handle activation,
@@ -47,7 +54,7 @@ FeedForward make_feed_forward(const py::tuple& up, const py::tuple& down, py::ha
   return FeedForward(weights, activation_called(activation), format_of(weight_dtype, weights.up.weight.dtype));
 }
 
-// LayerNorm and FeedForward.
+// Norms and FeedForward.
 template <class RowLayer>
 py::object forward_rows(const char* function, const RowLayer& layer, py::handle x, py::handle out,
                         py::handle num_threads) {
@@ -61,7 +68,7 @@ py::object forward_rows(const char* function, const RowLayer& layer, py::handle 
   return result.array;
 }
 
-py::tuple norm_weights(const LayerNorm& norm) {
+py::tuple norm_weights(const Norm& norm) {
   const NewArray weight = new_vector(norm.dtype(), norm.embed_dim(), true);
   const NewArray bias = new_vector(norm.dtype(), norm.embed_dim(), norm.has_bias());
   norm.copy_weights(weight.view, bias.view);
@@ -85,19 +92,27 @@ struct Stack {
   TransformerStack layers;
 };
 
-// One layer as Python passes it: (self_attn, cross_attn or None, feed_forward, norms, norm_first).
+// One layer as Python passes it: (self_attn, cross_attn or None, feed_forward, norms, output_norms, norm_first).
 TransformerLayer layer_from(const py::tuple& parts) {
-  const auto norms = py::reinterpret_borrow<py::tuple>(parts[3]);
+  const auto norms = py::reinterpret_borrow<py::tuple>(parts[3]),
+             output_norms = py::reinterpret_borrow<py::tuple>(parts[4]);
   const auto attention = [](py::handle layer) { return layer.cast<const Layer&>().attention; };
-  const auto norm = [&](std::size_t i) { return norms[i].cast<const LayerNorm&>(); };
-  TransformerLayer layer = {attention(parts[0]), {}, parts[2].cast<const FeedForward&>(), norm(0), norm(1), {}};
-  if (!parts[1].is_none()) layer.cross_attention = attention(parts[1]);
-  if (!norms[2].is_none()) layer.norm3 = norm(2);
-  layer.norm_placement = parts[4].cast<bool>() ? NormPlacement::before : NormPlacement::after;
-  return layer;
+  const auto norm = [](py::handle part) { return part.is_none() ? std::optional<Norm>() : part.cast<const Norm&>(); };
+  std::optional<MultiHeadAttention> cross_attention;
+  if (!parts[1].is_none()) cross_attention = attention(parts[1]);
+  return {attention(parts[0]),
+          cross_attention,
+          parts[2].cast<const FeedForward&>(),
+          norm(norms[0]),
+          norm(norms[1]),
+          norm(norms[2]),
+          parts[5].cast<bool>() ? NormPlacement::before : NormPlacement::after,
+          norm(output_norms[0]),
+          norm(output_norms[1]),
+          norm(output_norms[2])};
 }
 
-Stack make_stack(const std::string& name, const py::list& layers, const LayerNorm* final_norm) {
+Stack make_stack(const std::string& name, const py::list& layers, const Norm* final_norm) {
   std::vector<TransformerLayer> parts;
   parts.reserve(layers.size());
   for (py::handle layer : layers) parts.push_back(layer_from(py::reinterpret_borrow<py::tuple>(layer)));
@@ -272,17 +287,17 @@ py::object positions(py::handle length, py::handle embed_dim, py::handle first_p
 }  // namespace
 
 void bind_transformer(py::module_& m) {
-  py::class_<LayerNorm>(m, "LayerNorm")
-      .def(py::init(&make_norm), "(weight, bias, eps)")
+  py::class_<Norm>(m, "Norm")
+      .def(py::init(&make_norm), "(kind, weight, bias or None, eps), kind 'layer', 'rms' or 'rms_unit_offset'")
       .def(
           "forward",
-          [](const LayerNorm& norm, py::handle x, py::handle out, py::handle num_threads) {
-            return forward_rows("LayerNorm", norm, x, out, num_threads);
+          [](const Norm& norm, py::handle x, py::handle out, py::handle num_threads) {
+            return forward_rows(name_of(norm.kind()), norm, x, out, num_threads);
           },
           "(x, out, num_threads) -> out")
       .def("weights", &norm_weights, "() -> copies of weight, and bias or None")
-      .def_property_readonly("eps", &LayerNorm::eps)
-      .def_property_readonly("dtype", [](const LayerNorm& norm) { return numpy_dtype(norm.dtype()); });
+      .def_property_readonly("eps", &Norm::eps)
+      .def_property_readonly("dtype", [](const Norm& norm) { return numpy_dtype(norm.dtype()); });
   py::class_<FeedForward>(m, "FeedForward")
       .def(py::init(&make_feed_forward), "(up, down, activation, weight_dtype), up and down (weight, bias, scale)")
       .def(
@@ -296,7 +311,8 @@ void bind_transformer(py::module_& m) {
       .def_property_readonly("dtype", [](const FeedForward& layer) { return numpy_dtype(layer.dtype()); });
   py::class_<Stack>(m, "TransformerStack")
       .def(py::init(&make_stack),
-           "(name, layers, norm or None), layers (self_attn, cross_attn or None, feed_forward, norms, norm_first)")
+           "(name, layers, norm or None), layers (self_attn, cross_attn or None, feed_forward, norms, output_norms, "
+           "norm_first)")
       .def("forward", &forward_stack,
            "(x, options, extras, out, num_threads) -> out or (out, weights): extras are entries cu_seqlens, memory, "
            "memory_caches, memory_options, layer_options, caches, new_lengths, need_weights");

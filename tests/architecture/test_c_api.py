@@ -31,7 +31,7 @@ C = declarations(with_tables((INCLUDE / "mha.h").read_text(encoding="utf-8")))
 HANDLES = {
     "KVCache": "cache",
     "MultiHeadAttention": "layer",
-    "LayerNorm": "norm",
+    "Norm": "norm",
     "FeedForward": "feed_forward",
     "TransformerStack": "transformer",
 }
@@ -46,6 +46,10 @@ OTHER_NAMES = {
     "KVCache::rollback": ["mha_cache_rollback_by", "mha_cache_rollback"],
     "MultiHeadAttention::config": ["mha_layer_config_of"],
     "MultiHeadAttention::forward": ["mha_layer_forward", "mha_layer_forward_cached"],
+    "Norm": ["mha_norm_destroy"],
+    "LayerNorm": ["mha_norm_create"],
+    "RMSNorm": ["mha_rms_norm_create"],
+    "Norm::kind": ["mha_norm_kind_of"],  # the name without "of" is that of a type
     "TransformerStack::layer": ["mha_transformer_layer_of"],
     # Statuses.
     "DTypeError": [],
@@ -56,7 +60,7 @@ OTHER_NAMES = {
     # For the library itself.
     "MultiHeadAttention::packed": [],
     "FeedForward::packed": [],
-    "LayerNorm::weights": [],
+    "Norm::weights": [],
 }
 
 STRUCTS = {

@@ -42,6 +42,7 @@ TEST(CApiRows, LayerNorm) {
     EXPECT_EQ(mha_norm_embed_dim(norm), kEmbed);
     EXPECT_EQ(mha_norm_eps(norm), 0.25);
     EXPECT_EQ(mha_norm_has_bias(norm), has_bias);
+    EXPECT_EQ(mha_norm_kind_of(norm), MHA_NORM_LAYER);
     EXPECT_EQ(mha_norm_dtype(norm), MHA_DTYPE_f32);
     Rows weight_copy = nans<float>({kEmbed}), bias_copy = nans<float>({kEmbed});
     const mha_tensor c_weight_copy = c_tensor(weight_copy), c_bias_copy = c_tensor(bias_copy);
@@ -50,6 +51,24 @@ TEST(CApiRows, LayerNorm) {
     if (has_bias) {
       EXPECT_EQ(bias_copy.data(), bias.data());
     }
+  }
+}
+
+TEST(CApiRows, RMSNorm) {
+  const Rows weight = Rows::random({kEmbed}, 1), x = Rows::random({2, 5, kEmbed}, 3);
+  const mha_tensor c_weight = c_tensor(weight), c_x = c_tensor(x);
+  for (const bool unit_offset : {false, true}) {
+    mha_norm* norm = nullptr;
+    ASSERT_EQ(mha_rms_norm_create(&c_weight, 0.25, unit_offset, &norm), MHA_OK) << mha_last_error();
+    const Owned<mha_norm> owned(norm, &mha_norm_destroy);
+    Rows expected = nans<float>({2, 5, kEmbed}), out = expected;
+    RMSNorm(weight.view(), 0.25, unit_offset).forward(x.view(), expected.view());
+    const mha_tensor c_out = c_tensor(out);
+    EXPECT_OK(mha_norm_forward(norm, &c_x, &c_out, 2));
+    EXPECT_EQ(out.data(), expected.data());
+    EXPECT_EQ(mha_norm_kind_of(norm), unit_offset ? MHA_NORM_RMS_UNIT_OFFSET : MHA_NORM_RMS);
+    EXPECT_EQ(mha_norm_eps(norm), 0.25);
+    EXPECT_FALSE(mha_norm_has_bias(norm));
   }
 }
 
@@ -136,6 +155,7 @@ TEST(CApiRows, WhatIsRefused) {
   const mha_tensor square = c_tensor(table), up = c_tensor(wide);
   expect_invalid(mha_norm_create(nullptr, nullptr, 0, &norm), {"LayerNorm", "weight"});
   expect_invalid(mha_norm_create(&square, nullptr, 0, &norm), {"LayerNorm", "weight", "[24, 24]"});
+  expect_invalid(mha_rms_norm_create(nullptr, 0, false, &norm), {"RMSNorm", "weight"});
   expect_invalid(mha_feed_forward_create(nullptr, MHA_ACTIVATION_RELU, MHA_WEIGHT_FORMAT_PLAIN, &feed_forward),
                  {"weights", "null"});
   const mha_feed_forward_weights weights = {{&up, nullptr, nullptr}, {&up, nullptr, nullptr}};

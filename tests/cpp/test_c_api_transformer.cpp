@@ -51,6 +51,13 @@ Owned<mha_norm> c_norm(const Rows& weight, const Rows* bias, double eps) {
   return {norm, &mha_norm_destroy};
 }
 
+Owned<mha_norm> c_rms_norm(const Rows& weight, double eps, bool unit_offset) {
+  const mha_tensor c_weight = c_tensor(weight);
+  mha_norm* norm = nullptr;
+  EXPECT_OK(mha_rms_norm_create(&c_weight, eps, unit_offset, &norm));
+  return {norm, &mha_norm_destroy};
+}
+
 Owned<mha_feed_forward> c_feed_forward(const Rows& up, const Rows& bias1, const Rows& down, const Rows& bias2,
                                        mha_activation activation) {
   const mha_tensor c_up = c_tensor(up), c_bias1 = c_tensor(bias1), c_down = c_tensor(down), c_bias2 = c_tensor(bias2);
@@ -72,7 +79,8 @@ struct Parts {
         weight(Rows::random({kEmbed}, seed + 6)) {}
 
   TransformerLayer encoder_layer(NormPlacement placement) const {
-    return {attention(kEmbed, square, square, bias), {}, feed_forward, norm1, norm2, {}, placement};
+    return {
+        attention(kEmbed, square, square, bias), {}, feed_forward, norm1, norm2, {}, placement, {}, output_norm, {}};
   }
   TransformerLayer decoder_layer(NormPlacement placement) const {
     return {attention(kEmbed, square, square, bias),
@@ -81,23 +89,29 @@ struct Parts {
             norm1,
             norm2,
             norm3,
-            placement};
+            placement,
+            {},
+            output_norm,
+            {}};
   }
   mha_transformer_layer c_encoder_layer(mha_norm_placement placement) const {
-    return {c_self.get(), nullptr, c_forward.get(), c_norm1.get(), c_norm2.get(), nullptr, placement};
+    return {c_self.get(), nullptr,   c_forward.get(), c_norm1.get(),       c_norm2.get(),
+            nullptr,      placement, nullptr,         c_output_norm.get(), nullptr};
   }
   mha_transformer_layer c_decoder_layer(mha_norm_placement placement) const {
-    return {c_self.get(), c_cross.get(), c_forward.get(), c_norm1.get(), c_norm2.get(), c_norm3.get(), placement};
+    return {c_self.get(),  c_cross.get(), c_forward.get(), c_norm1.get(),       c_norm2.get(),
+            c_norm3.get(), placement,     nullptr,         c_output_norm.get(), nullptr};
   }
 
   Rows square, key, up, down, bias, wide_bias, weight;
   FeedForward feed_forward{{{up.view(), wide_bias.view()}, {down.view(), bias.view()}}, Activation::gelu};
   LayerNorm norm1{weight.view(), bias.view()}, norm2{bias.view(), {}, 0.5}, norm3{weight.view(), {}, 2};
+  RMSNorm output_norm{weight.view(), 0.25, true};
   Owned<mha_layer> c_self = c_attention(kEmbed, square, square, bias),
                    c_cross = c_attention(kMemory, square, key, bias);
   Owned<mha_feed_forward> c_forward = c_feed_forward(up, wide_bias, down, bias, MHA_ACTIVATION_GELU);
   Owned<mha_norm> c_norm1 = c_norm(weight, &bias, 1e-5), c_norm2 = c_norm(bias, nullptr, 0.5),
-                  c_norm3 = c_norm(weight, nullptr, 2);
+                  c_norm3 = c_norm(weight, nullptr, 2), c_output_norm = c_rms_norm(weight, 0.25, true);
 };
 
 /// A cache for each of two layers, in C and in C++.
@@ -212,6 +226,9 @@ TEST(CApiTransformer, Encoder) {
     EXPECT_EQ(second.norm_placement, c_placement);
     EXPECT_EQ(mha_norm_eps(second.norm1), 1e-5);
     EXPECT_EQ(mha_norm_eps(second.norm2), 0.5);
+    EXPECT_EQ(mha_norm_eps(second.output_norm2), 0.25);
+    EXPECT_EQ(mha_norm_kind_of(second.output_norm2), MHA_NORM_RMS_UNIT_OFFSET);
+    for (const mha_norm* none : {second.norm3, second.output_norm1, second.output_norm3}) EXPECT_EQ(none, nullptr);
     EXPECT_EQ(mha_feed_forward_feedforward_dim(second.feed_forward), kHidden);
     layers[1].self_attention.forward(x.view(), x.view(), x.view(), expected.view());
     EXPECT_OK(mha_layer_forward(second.self_attention, &c_x, &c_x, &c_x, &c_out, nullptr, nullptr));
@@ -298,11 +315,12 @@ TEST(CApiTransformer, PartsMustBeThereAndFit) {
   const auto expect_invalid = [](mha_status status, std::initializer_list<const char*> words) {
     expect_failure(MHA_INVALID_ARGUMENT, status, words);
   };
-  layers[1].norm2 = nullptr;
-  expect_invalid(mha_transformer_create(layers, 2, nullptr, &encoder), {"layers[1].norm2", "null"});
   layers[1].norm2 = other.get();
   expect_invalid(mha_transformer_create(layers, 2, nullptr, &encoder),
                  {"TransformerStack: layer 1", "norm2", "24", "25"});
+  layers[1] = layers[0];
+  layers[1].output_norm1 = other.get();
+  expect_invalid(mha_transformer_create(layers, 2, nullptr, &encoder), {"layer 1", "output_norm1", "24", "25"});
   layers[1] = layers[0];
   expect_invalid(mha_transformer_create(layers, 2, other.get(), &encoder), {"final_norm", "25"});
   expect_invalid(mha_transformer_create(layers, 0, nullptr, &encoder), {"at least 1 layer"});
@@ -314,9 +332,9 @@ TEST(CApiTransformer, PartsMustBeThereAndFit) {
                  {"layer 1", "kdim of cross_attention must be 0; got 16"});
   layers[1].cross_attention = nullptr;
   expect_invalid(mha_transformer_create(layers, 2, nullptr, &encoder), {"layer 1", "norm3", "cross_attention"});
-  layers[1] = parts.c_decoder_layer(MHA_NORM_BEFORE);
   layers[1].norm3 = nullptr;
-  expect_invalid(mha_transformer_create(&layers[1], 1, nullptr, &encoder), {"layer 0", "norm3", "cross_attention"});
+  layers[1].output_norm3 = layers[1].norm1;
+  expect_invalid(mha_transformer_create(layers, 2, nullptr, &encoder), {"layer 1", "output_norm3", "cross_attention"});
   layers[1].self_attention = nullptr;
   expect_invalid(mha_transformer_create(layers, 2, nullptr, &encoder), {"layers[1].self_attention", "null"});
   for (const mha_norm_placement placement : {-1, 2}) {

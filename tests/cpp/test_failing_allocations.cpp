@@ -186,8 +186,9 @@ TEST(FailingAllocations, Transformers) {
   const Owned<mha_layer> self_attention = attention(MHA_WEIGHT_FORMAT_PLAIN);
   const Owned<mha_feed_forward> network = feed_forward();
   const Owned<mha_norm> norm1 = norm(), norm2 = norm();
-  const mha_transformer_layer layer = {self_attention.get(), nullptr, network.get(),  norm1.get(),
-                                       norm2.get(),          nullptr, MHA_NORM_BEFORE};
+  const mha_transformer_layer layer = {
+      self_attention.get(), nullptr,     network.get(), norm1.get(), norm2.get(), nullptr,
+      MHA_NORM_BEFORE,      norm1.get(), nullptr,       nullptr};
   const std::vector<mha_transformer_layer> layers(kLayers, layer);
   const Owned<mha_transformer> stack = expect_recovery<mha_transformer>(
       [&](mha_transformer** made) { return mha_transformer_create(layers.data(), kLayers, norm1.get(), made); },

@@ -143,9 +143,16 @@ Owned<mha_transformer> make_transformer(bool reads_memory) {
   const auto attention = make_layer(false);
   const auto feed_forward = make_feed_forward();
   const auto norm = make_norm();
-  const mha_transformer_layer layer = {
-      attention.get(), reads_memory ? attention.get() : nullptr, feed_forward.get(), norm.get(),
-      norm.get(),      reads_memory ? norm.get() : nullptr,      MHA_NORM_AFTER};
+  const mha_transformer_layer layer = {attention.get(),
+                                       reads_memory ? attention.get() : nullptr,
+                                       feed_forward.get(),
+                                       norm.get(),
+                                       norm.get(),
+                                       reads_memory ? norm.get() : nullptr,
+                                       MHA_NORM_AFTER,
+                                       nullptr,
+                                       nullptr,
+                                       nullptr};
   mha_transformer* transformer = nullptr;
   EXPECT_OK(mha_transformer_create(&layer, 1, nullptr, &transformer));
   return {transformer, &mha_transformer_destroy};
@@ -260,6 +267,14 @@ TEST(MissingTensors, OfRowLayers) {
   norm_weights.expect_refusals([&] {
     mha_norm* norm = nullptr;
     const mha_status status = mha_norm_create(weight, bias, 1e-5, &norm);
+    mha_norm_destroy(norm);
+    return status;
+  });
+  Call rms_weights("mha_rms_norm_create");
+  const auto* rms_weight = rms_weights("weight", kVector);
+  rms_weights.expect_refusals([&] {
+    mha_norm* norm = nullptr;
+    const mha_status status = mha_rms_norm_create(rms_weight, 1e-6, false, &norm);
     mha_norm_destroy(norm);
     return status;
   });

@@ -1,8 +1,9 @@
-// The kernel of layer norm, which also adds the residual.
+// The kernel of norms, which also adds the residual.
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
@@ -53,6 +54,7 @@ struct Norm {
   std::vector<T> x, residual, weight, bias;  // empty: none
   double eps = 1e-5;
   Index gap = 0, before = 0;
+  NormKind kind = NormKind::layer;
 
   Norm(Index count, Index width, double mean = 0)
       : rows(count),
@@ -67,6 +69,7 @@ struct Norm {
   };
   NormalizeTile tile(Rows<T>& x_rows, Rows<T>& residual_rows) const {
     NormalizeTile tile{};
+    tile.kind = kind;
     tile.rows = rows;
     tile.columns = columns;
     tile.x = x_rows.at(0);
@@ -295,6 +298,122 @@ TYPED_TEST(NormalizeRowsOf, NormWithoutWeightAndBias) {
       without.bias.clear();
       EXPECT_TRUE(same_bits(without.run(kernels).out.data, with.run(kernels).out.data));
     }
+  });
+}
+
+constexpr NormKind kRmsKinds[] = {NormKind::rms, NormKind::rms_unit_offset};
+
+/// RMSNorm of row r, column by column, and what each column is multiplied by.
+template <class T>
+std::vector<long double> exact_rms(const Norm<T>& norm, Index r) {
+  long double square = 0;
+  for (Index c = 0; c < norm.columns; ++c) {
+    const auto z = static_cast<long double>(norm.z(r, c));
+    square += z * z / static_cast<long double>(norm.columns);
+  }
+  const long double root = std::sqrt(square + static_cast<long double>(norm.eps));
+  std::vector<long double> out;
+  for (Index c = 0; c < norm.columns; ++c) {
+    const long double weight = norm.weight.empty() ? 1 : norm.weight[static_cast<std::size_t>(c)];
+    out.push_back(norm.z(r, c) / root * (norm.kind == NormKind::rms_unit_offset ? 1 + weight : weight));
+  }
+  return out;
+}
+
+/// The root and its inverse, 1 + weight, and two products round once each, u = eps / 2. A sum of n squares goes through at
+/// most n / (4 lanes) + 6 additions, with 2 lanes at least, of positive terms, and half of its error reaches the root.
+template <class T>
+long double rms_bound(Index columns, long double exact) {
+  const long double u = kEps<T> / 2, g = (static_cast<long double>(columns) / 8 + 6 + 2) * u;
+  return 2 * (g / 2 + 5 * u) * std::abs(exact);
+}
+
+TYPED_TEST(NormalizeRowsOf, RmsNormIsAccurateWhateverTheScale) {
+  using T = TypeParam;
+  constexpr Index rows = 3;
+  constexpr bool is_double = sizeof(T) == sizeof(double);
+  // Squares that overflow, or fall below the smallest normal number; and with all numbers normal, so does the inverse of the root.
+  const std::vector<double> scales = is_double ? std::vector<double>{1, 1e20, 1e150, 1e307, 1e-150, 1e-160, 1e-300}
+                                               : std::vector<double>{1, 1e15, 1e20, 1e38, 1e-15, 1e-18, 1e-22, 1e-36};
+  this->on_every_isa([&](const DTypeKernels& kernels) {
+    for (Index columns : kColumns)
+      for (double scale : scales)
+        for (double eps : {0.0, 1e-6, scale})
+          for (NormKind kind : kRmsKinds) {
+            SCOPED_TRACE(std::to_string(columns) + " columns of " + std::to_string(scale));
+            Norm<T> norm(rows, columns);
+            norm.kind = kind;
+            norm.eps = eps;
+            norm.residual.clear();
+            norm.bias.clear();
+            for (T& x : norm.x) x = std::copysign(static_cast<T>((0.5 + std::abs(std::fmod(x, 1))) * scale), x);
+            typename Norm<T>::Result result = norm.run(kernels);
+            for (Index r = 0; r < rows; ++r) {
+              const std::vector<long double> exact = exact_rms(norm, r);
+              for (Index c = 0; c < columns; ++c) {
+                ASSERT_EQ(result.sum.at(r)[c], norm.z(r, c));
+                const long double wanted = exact[static_cast<std::size_t>(c)];
+                const long double bound = rms_bound<T>(columns, wanted) + std::numeric_limits<T>::min();
+                ASSERT_LE(std::abs(result.out.at(r)[c] - wanted), bound)
+                    << "row " << r << " column " << c << " eps " << eps;
+              }
+            }
+          }
+  });
+}
+
+TYPED_TEST(NormalizeRowsOf, RmsNormHasTheSameBitsWhereverARowLiesAndInPlace) {
+  using T = TypeParam;
+  constexpr Index rows = 3;
+  this->on_every_isa([&](const DTypeKernels& kernels) {
+    for (Index columns : kColumns)
+      for (double scale : {1.0, 1e30}) {  // as it is, and rows that are scaled where `out` lies
+        Norm<T> norm(rows, columns);
+        norm.kind = NormKind::rms_unit_offset;
+        for (std::vector<T>* values : {&norm.x, &norm.residual})
+          for (T& x : *values) x *= static_cast<T>(scale);
+        typename Norm<T>::Result expected = norm.run(kernels);
+        Norm<T> apart = norm;
+        apart.gap = 5;
+        apart.before = 3;
+        typename Norm<T>::Result result = apart.run(kernels);
+        for (Index r = 0; r < rows; ++r) {
+          EXPECT_TRUE(same_bits(result.out.one(r), expected.out.one(r)));
+          EXPECT_TRUE(same_bits(result.sum.one(r), expected.sum.one(r)));
+        }
+        for (bool writes_sum : {false, true})
+          for (bool in_residual : {false, true}) {
+            Rows<T> x(rows, columns, norm.x), residual(rows, columns, norm.residual);
+            NormalizeTile tile = norm.tile(x, residual);
+            tile.sum_row = tile.out_row = columns;
+            tile.out = (in_residual ? residual : x).at(0);
+            if (writes_sum) tile.sum = (in_residual ? x : residual).at(0);
+            kernels.normalize(tile);
+            EXPECT_TRUE(same_bits((in_residual ? residual : x).data, expected.out.data));
+            EXPECT_TRUE(!writes_sum || same_bits((in_residual ? x : residual).data, expected.sum.data));
+          }
+      }
+  });
+}
+
+TYPED_TEST(NormalizeRowsOf, RmsNormOfARowThatIsNotFinite) {
+  using T = TypeParam;
+  this->on_every_isa([&](const DTypeKernels& kernels) {
+    for (Index columns : {1, 7, 16, 100})
+      for (Index column : {Index(0), columns / 2, columns - 1})
+        for (T value : {kNaN<T>, kInf<T>, -kInf<T>}) {
+          Norm<T> norm(3, columns);
+          norm.kind = NormKind::rms;
+          norm.bias.clear();
+          typename Norm<T>::Result before = norm.run(kernels);
+          norm.x[static_cast<std::size_t>(columns + column)] = value;
+          typename Norm<T>::Result after = norm.run(kernels);
+          for (Index r : {0, 2}) EXPECT_TRUE(same_bits(after.out.one(r), before.out.one(r)));
+          for (Index c = 0; c < columns; ++c) {
+            const T out = after.out.at(1)[c];
+            EXPECT_TRUE(c == column || std::isnan(value) ? std::isnan(out) : out == 0) << out << " at column " << c;
+          }
+        }
   });
 }
 

@@ -6,6 +6,8 @@
 
 #include <cmath>
 #include <cstring>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "arrays.hpp"
@@ -42,6 +44,11 @@ LayerNorm norm(Index embed_dim, unsigned seed) {
   return LayerNorm(weight.view(), bias.view());
 }
 
+RMSNorm rms_norm(Index embed_dim, unsigned seed, bool unit_offset) {
+  const Rows weight = Rows::random({embed_dim}, seed);
+  return RMSNorm(weight.view(), 1e-6, unit_offset);
+}
+
 constexpr Index kEmbed = 40, kHeads = 4, kHidden = 72, kMemory = 24;
 
 constexpr NormPlacement kPlacements[] = {NormPlacement::after, NormPlacement::before};
@@ -71,7 +78,7 @@ TransformerLayer decoder_layer(unsigned seed, NormPlacement placement = NormPlac
           placement};
 }
 
-TransformerStack encoder_of(const TransformerLayer* layers, Index count, const LayerNorm* last = nullptr) {
+TransformerStack encoder_of(const TransformerLayer* layers, Index count, const Norm* last = nullptr) {
   return {layers, count, last, "Encoder"};
 }
 
@@ -96,27 +103,76 @@ void add_to(Rows& sum, const Rows& x) {
   for (std::size_t i = 0; i < sum.data().size(); ++i) sum.data()[i] += x.data()[i];
 }
 
-TEST(Transformer, AnEncoderLayerIsItsPartsInOrder) {
-  for (const NormPlacement placement : kPlacements) {
-    const TransformerLayer layer = encoder_layer(4, placement);
-    const Rows x = Rows::random({2, 7, kEmbed}, 5);
-    Rows y = x, normed = x, part = testing::nans<float>({2, 7, kEmbed});
-    const bool norm_first = placement == NormPlacement::before;
-    const auto sublayer = [&](const LayerNorm& own_norm, auto run) {
-      if (norm_first) own_norm.forward(y.view(), normed.view());
-      run(norm_first ? normed.view() : y.view(), part.view());
-      add_to(y, part);
-      if (!norm_first) own_norm.forward(y.view(), y.view());
-    };
-    sublayer(layer.norm1, [&](const TensorView& in, const MutableTensorView& out) {
-      layer.self_attention.forward(in, in, in, out);
-    });
-    sublayer(layer.norm2,
-             [&](const TensorView& in, const MutableTensorView& out) { layer.feed_forward.forward(in, out); });
-    Rows out = testing::nans<float>({2, 7, kEmbed});
-    encoder_of(&layer, 1).forward(x.view(), out.view());
-    EXPECT_EQ(out.data(), y.data()) << name_of(placement);
+/// x becomes norm(x), if there is a norm.
+void normalize(const std::optional<Norm>& own_norm, Rows& x) {
+  if (own_norm) own_norm->forward(x.view(), x.view());
+}
+
+/// What a layer computes, out of its parts: the bits, in float32.
+Rows parts_in_order(const TransformerLayer& layer, const Rows& x, const Rows& memory) {
+  Rows y = x, part = x;
+  const bool norm_first = layer.norm_placement == NormPlacement::before;
+  const auto sublayer = [&](const std::optional<Norm>& own_norm, const std::optional<Norm>& output_norm, auto run) {
+    Rows in = y;
+    if (norm_first) normalize(own_norm, in);
+    run(in.view());
+    normalize(output_norm, part);
+    add_to(y, part);
+    if (!norm_first) normalize(own_norm, y);
+  };
+  const auto attend = [&](const TensorView& in) { layer.self_attention.forward(in, in, in, part.view()); };
+  const auto feed_forward = [&](const TensorView& in) { layer.feed_forward.forward(in, part.view()); };
+  sublayer(layer.norm1, layer.output_norm1, attend);
+  if (!layer.cross_attention) {
+    sublayer(layer.norm2, layer.output_norm2, feed_forward);
+    return y;
   }
+  const auto attend_to_memory = [&](const TensorView& in) {
+    layer.cross_attention->forward(in, memory.view(), memory.view(), part.view());
+  };
+  sublayer(layer.norm2, layer.output_norm2, attend_to_memory);
+  sublayer(layer.norm3, layer.output_norm3, feed_forward);
+  return y;
+}
+
+TEST(Transformer, ALayerIsItsPartsInOrderWhicheverNormsItHas) {
+  const Rows x = Rows::random({2, 7, kEmbed}, 5), memory = Rows::random({2, 3, kMemory}, 6);
+  const Norm kinds[] = {norm(kEmbed, 40), rms_norm(kEmbed, 41, false), rms_norm(kEmbed, 42, true)};
+  for (const NormPlacement placement : kPlacements)
+    for (const bool is_decoder : {false, true}) {
+      TransformerLayer layer = is_decoder ? decoder_layer(4, placement) : encoder_layer(4, placement);
+      TransformerExtras extras;
+      if (is_decoder) extras.memory = memory.view();
+      std::optional<Norm>* const norms[] = {&layer.norm1,        &layer.output_norm1, &layer.norm2,
+                                            &layer.output_norm2, &layer.norm3,        &layer.output_norm3};
+      const int places = is_decoder ? 6 : 4;
+      for (int chosen = 0; chosen < 1 << places; ++chosen) {
+        SCOPED_TRACE(std::string(name_of(placement)) + ", norms " + std::to_string(chosen) + " of " +
+                     std::to_string(1 << places));
+        for (int n = 0; n < places; ++n) {
+          norms[n]->reset();
+          if (chosen >> n & 1) norms[n]->emplace(kinds[(n + chosen) % 3]);
+        }
+        const Rows expected = parts_in_order(layer, x, memory);
+        for (const int threads : {1, 8}) {  // all steps of a block of rows together, and each step a phase
+          Rows out = testing::nans<float>({2, 7, kEmbed}), in_place = x;
+          encoder_of(&layer, 1).forward(x.view(), out.view(), with_threads(threads), extras);
+          EXPECT_EQ(out.data(), expected.data()) << threads << " threads";
+          encoder_of(&layer, 1).forward(in_place.view(), in_place.view(), with_threads(threads), extras);
+          EXPECT_EQ(in_place.data(), expected.data()) << threads << " threads, in place";
+        }
+      }
+    }
+}
+
+TEST(Transformer, TheFinalNormMayBeOfAnyKind) {
+  const TransformerLayer layer = encoder_layer(4);
+  const Rows x = Rows::random({2, 7, kEmbed}, 5);
+  const Norm last = rms_norm(kEmbed, 3, true);
+  Rows out = testing::nans<float>({2, 7, kEmbed}), expected = parts_in_order(layer, x, x);
+  encoder_of(&layer, 1, &last).forward(x.view(), out.view());
+  normalize(last, expected);
+  EXPECT_EQ(out.data(), expected.data());
 }
 
 TEST(Transformer, ManyRowsAndFewHaveTheSameBits) {
@@ -348,6 +404,12 @@ TEST(Transformer, PartsMustFit) {
   layer = good;
   layer.norm3 = norm(kEmbed, 1);
   expect_words(message(layer), {"layer 0", "norm3", "cross_attention"});
+  layer = good;
+  layer.output_norm1 = rms_norm(kEmbed - 1, 1, false);
+  expect_words(message(layer), {"layer 0", "output_norm1", "40", "39"});
+  layer = good;
+  layer.output_norm3 = rms_norm(kEmbed, 1, false);
+  expect_words(message(layer), {"layer 0", "output_norm3", "cross_attention"});
 }
 
 TEST(Transformer, CallsMustFit) {
@@ -365,6 +427,9 @@ TEST(Transformer, CallsMustFit) {
   EXPECT_THROW(stack.forward(wide.view(), out.view()), DTypeError);
   expect_words(message_of<std::invalid_argument>([&] { norm(kEmbed, 1).forward(narrow.view(), out.view()); }),
                {"LayerNorm: x must have 40 features"});
+  expect_words(
+      message_of<std::invalid_argument>([&] { rms_norm(kEmbed, 1, false).forward(narrow.view(), out.view()); }),
+      {"RMSNorm: x must have 40 features"});
 
   const TransformerLayer layer = decoder_layer(1);
   const TransformerStack decoder(&layer, 1, nullptr, "Decoder");
@@ -407,6 +472,14 @@ TEST(Transformer, WeightsComeOutAsTheyWentIn) {
   Rows copy = testing::nans<float>({kEmbed});
   LayerNorm(scale.view()).copy_weights(copy.view(), {});
   EXPECT_EQ(copy.data(), scale.data());
+  const RMSNorm rms(scale.view(), 0.5, true);
+  Rows of_rms = testing::nans<float>({kEmbed});
+  rms.copy_weights(of_rms.view(), {});
+  EXPECT_EQ(of_rms.data(), scale.data());
+  EXPECT_EQ(rms.eps(), 0.5);
+  EXPECT_FALSE(rms.has_bias());
+  EXPECT_TRUE(rms.kind() == NormKind::rms_unit_offset);
+  expect_words(message_of<std::invalid_argument>([&] { RMSNorm(scale.view(), -1); }), {"RMSNorm: eps"});
 }
 
 TEST(Transformer, PositionsGoOnWhereTheyWere) {

@@ -208,11 +208,17 @@ void fuzz_layer(Choices& c, Tally& tally) {
 
 Norm some_norm(Choices& c, Tally& tally, mha_dtype dtype, std::ptrdiff_t width, bool may_fail) {
   Norm norm;
-  Call call("mha_norm_create", c, tally);
+  const bool is_rms = c.once_in(3), unit_offset = c.once_in(2);
+  Call call(is_rms ? "mha_rms_norm_create" : "mha_norm_create", c, tally);
   Argument& weight = call.tensor(dtype, {width});
-  Argument& bias = call.maybe(call.tensor(dtype, {width}), 2);
   double eps = 1e-5;
   call.real(eps);
+  if (is_rms) {
+    if (may_fail) call.mutate();
+    if (!call.run([&](int) { return mha_rms_norm_create(weight.get(), eps, unit_offset, norm.fresh()); })) norm.fresh();
+    return norm;
+  }
+  Argument& bias = call.maybe(call.tensor(dtype, {width}), 2);
   if (may_fail) call.mutate();
   if (!call.run([&](int) { return mha_norm_create(weight.get(), bias.get(), eps, norm.fresh()); })) norm.fresh();
   return norm;

@@ -16,7 +16,7 @@ void fuzz_transformer(Choices& c, Tally& tally) {
   struct Parts {
     Layer self, cross;
     FeedForwardLayer feed_forward;
-    Norm norms[3];
+    Norm norms[3], output_norms[3];
   };
   std::vector<Parts> parts(static_cast<std::size_t>(count));
   std::vector<mha_transformer_layer> layers;
@@ -24,11 +24,16 @@ void fuzz_transformer(Choices& c, Tally& tally) {
     p.self = some_layer(c, tally, dtype, config);
     if (reads_memory) p.cross = some_layer(c, tally, dtype, cross_config);
     p.feed_forward = some_feed_forward(c, tally, dtype, width);
-    for (int n = 0; n < (reads_memory ? 3 : 2); ++n) p.norms[n] = some_norm(c, tally, dtype, width);
+    for (int n = 0; n < (reads_memory ? 3 : 2); ++n) {
+      if (!c.once_in(4)) p.norms[n] = some_norm(c, tally, dtype, width);
+      if (c.once_in(4)) p.output_norms[n] = some_norm(c, tally, dtype, width);
+    }
     layers.push_back({p.self.handle, p.cross.handle, p.feed_forward.handle, p.norms[0].handle, p.norms[1].handle,
-                      p.norms[2].handle, int(c.below(2))});
+                      p.norms[2].handle, int(c.below(2)), p.output_norms[0].handle, p.output_norms[1].handle,
+                      p.output_norms[2].handle});
   }
   const Norm last = c.once_in(2) ? some_norm(c, tally, dtype, width) : Norm();
+  const Norm third = some_norm(c, tally, dtype, width);
   Transformer stack;
   {
     Call call("mha_transformer_create", c, tally);
@@ -44,7 +49,8 @@ void fuzz_transformer(Choices& c, Tally& tally) {
           layers[0].feed_forward = nullptr;
           break;
         case 2:
-          layers[0].norm3 = reads_memory ? nullptr : layers[0].norm1;
+          layers[0].cross_attention = nullptr;
+          layers[0].norm3 = third.handle;
           break;
         default:
           given = -c.below(2);

@@ -259,15 +259,22 @@ MHA_API mha_status mha_embed_tokens(const int64_t* tokens, const int64_t* places
 MHA_API mha_status mha_mean_pool(const mha_tensor* x, const int64_t* cu_seqlens, ptrdiff_t batch_size, bool normalize,
                                  const mha_tensor* out, int num_threads) MHA_NOEXCEPT;
 
-/* Layer norm over the last axis: LayerNorm. */
+/* Which norm one is: NormKind. */
+typedef int mha_norm_kind;
+enum { MHA_NORM_LAYER, MHA_NORM_RMS, MHA_NORM_RMS_UNIT_OFFSET };
+/* A norm over the last axis: Norm, made as a LayerNorm ... */
 typedef struct mha_norm mha_norm;
 /* weight: [E]; bias: [E] or null; eps: at least 0, 1e-5 for the usual choice. */
 MHA_API mha_status mha_norm_create(const mha_tensor* weight, const mha_tensor* bias, double eps,
                                    mha_norm** norm) MHA_NOEXCEPT;
+/* ... or as an RMSNorm. weight: [E]; unit_offset: multiply by 1 + weight; eps: at least 0, 1e-6 for the usual choice. */
+MHA_API mha_status mha_rms_norm_create(const mha_tensor* weight, double eps, bool unit_offset,
+                                       mha_norm** norm) MHA_NOEXCEPT;
 MHA_API void mha_norm_destroy(mha_norm* norm) MHA_NOEXCEPT; /* may be null */
 /* x: [..., E]; out: of the shape of x, which it may be, but must not overlap otherwise. */
 MHA_API mha_status mha_norm_forward(const mha_norm* norm, const mha_tensor* x, const mha_tensor* out,
                                     int num_threads) MHA_NOEXCEPT;
+MHA_API mha_norm_kind mha_norm_kind_of(const mha_norm* norm) MHA_NOEXCEPT;
 MHA_API ptrdiff_t mha_norm_embed_dim(const mha_norm* norm) MHA_NOEXCEPT;
 MHA_API double mha_norm_eps(const mha_norm* norm) MHA_NOEXCEPT;
 MHA_API bool mha_norm_has_bias(const mha_norm* norm) MHA_NOEXCEPT;
@@ -310,11 +317,12 @@ typedef struct mha_transformer_layer {
   const mha_layer* self_attention;
   const mha_layer* cross_attention; /* null: the layer reads no memory */
   const mha_feed_forward* feed_forward;
-  const mha_norm *norm1, *norm2; /* of the sublayers in the order in which they run */
+  const mha_norm *norm1, *norm2; /* of the sublayers in the order in which they run; each may be null, for none */
   const mha_norm* norm3;         /* of the third one with a cross_attention, else null */
   mha_norm_placement norm_placement;
+  const mha_norm *output_norm1, *output_norm2, *output_norm3; /* of what each sublayer adds; each may be null */
 } mha_transformer_layer;
-/* Layers one after another, and a last layer norm if there is one, an encoder or a decoder: TransformerStack. */
+/* Layers one after another, and a last norm if there is one, an encoder or a decoder: TransformerStack. */
 typedef struct mha_transformer mha_transformer;
 typedef struct mha_transformer_extras {  /* TransformerExtras; each may be null */
   const mha_tensor* memory;              /* [B, S, Em] or [S, Em], which cross-attention reads; or else ... */

@@ -14,6 +14,8 @@
 #include "mha/linear_weights.hpp"        // how the weights of a projection are passed
 #include "mha/merge_attention.hpp"       // attention over shards of the keys, made one
 #include "mha/multi_head_attention.hpp"  // the layer: projections around attention
+#include "mha/norm.hpp"                  // LayerNorm and RMSNorm
+#include "mha/norm_kind.hpp"             // which of them a norm is
 #include "mha/positions.hpp"             // sinusoidal_positions
 #include "mha/runtime.hpp"               // instruction sets, threads
 #include "mha/tensor_view.hpp"           // how arrays are passed

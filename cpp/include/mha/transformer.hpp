@@ -1,4 +1,4 @@
-// What stands around attention in a transformer, for inference: layer norm, feed-forward, one layer, and a stack of them.
+// What stands around attention in a transformer, for inference: feed-forward, one layer, and a stack of them.
 //
 // F is the feed-forward width, Em the features of the memory that a decoder reads; other letters are those of
 // attention.hpp.
@@ -9,41 +9,12 @@
 
 #include "mha/activation.hpp"
 #include "mha/multi_head_attention.hpp"
+#include "mha/norm.hpp"
 
 namespace mha {
 
-struct NormWeights;        // of the library itself
-struct PackedFeedForward;  // likewise
+struct PackedFeedForward;  // of the library itself
 struct StackOfLayers;      // likewise
-
-/// (x - mean) / sqrt(variance + eps) * weight + bias, over the last axis; the variance is that of the row, not an
-/// estimate (Ba, Kiros, Hinton, "Layer Normalization", 2016).
-///
-/// Immutable, like all that is in this header: forward() may run on several threads at once. Copies share the weights.
-class MHA_API LayerNorm {
- public:
-  /// @param weight [E]; copied
-  /// @param bias   [E] or empty: none
-  /// @param eps    added to the variance; at least 0
-  /// @throws std::invalid_argument, DTypeError, AllocationError
-  explicit LayerNorm(const TensorView& weight, const TensorView& bias = {}, double eps = 1e-5);
-
-  /// @param x   [..., E], up to four axes
-  /// @param out the shape of x; x itself, or memory that x does not overlap
-  void forward(const TensorView& x, const MutableTensorView& out, int num_threads = 0) const;
-
-  Index embed_dim() const;  // E
-  double eps() const;
-  bool has_bias() const;
-  DType dtype() const;
-  /// Copies the weights out again, [E]; an empty view is passed over.
-  void copy_weights(const MutableTensorView& weight, const MutableTensorView& bias) const;
-
-  const NormWeights& weights() const { return *weights_; }
-
- private:
-  std::shared_ptr<const NormWeights> weights_;
-};
 
 /// All of one dtype, with WeightFormat::int8 as BasicMultiHeadAttentionWeights has it.
 template <class View>
@@ -56,6 +27,8 @@ using FeedForwardWeights = BasicFeedForwardWeights<TensorView>;
 
 /// down(activation(up(x))), for each row. The F values in between are never stored for more rows than are in cache at a
 /// time.
+///
+/// Immutable, like all that is in this header: forward() may run on several threads at once. Copies share the weights.
 class MHA_API FeedForward {
  public:
   /// @throws std::invalid_argument, DTypeError, AllocationError
@@ -91,14 +64,16 @@ enum class NormPlacement {
 };
 
 /// One layer of a transformer, put together from parts of one dtype and one E: self-attention, attention to a memory if
-/// there is a cross_attention, and feed-forward. Each of these sublayers has its residual sum and its norm.
+/// there is a cross_attention, and feed-forward. Each of these sublayers has its residual sum, and may have a norm, and
+/// an output norm of what it adds to that sum: x + output_norm(sublayer(norm(x))), or norm(x + output_norm(sublayer(x))).
 struct TransformerLayer {
   MultiHeadAttention self_attention;
   std::optional<MultiHeadAttention> cross_attention;  // kdim and vdim are Em; none: the layer reads no memory
   FeedForward feed_forward;
-  LayerNorm norm1, norm2;          // of the sublayers in the order in which they run
-  std::optional<LayerNorm> norm3;  // of the third one, if there is a cross_attention
+  std::optional<Norm> norm1, norm2;  // of the sublayers in the order in which they run
+  std::optional<Norm> norm3;         // of the third one, with a cross_attention
   NormPlacement norm_placement = NormPlacement::after;
+  std::optional<Norm> output_norm1 = {}, output_norm2 = {}, output_norm3 = {};  // in the same order
 };
 
 /// What a call of a TransformerStack may have besides rows and options.
@@ -122,7 +97,7 @@ struct TransformerExtras {
   const MutableTensorView* weights = nullptr;
 };
 
-/// Layers one after another, and a last layer norm if there is one: an encoder; with a cross_attention in each layer, a
+/// Layers one after another, and a last norm if there is one: an encoder; with a cross_attention in each layer, a
 /// decoder; without, but causal and over caches, a decoder that reads no memory. Of one layer it is that layer.
 ///
 /// Rows have the bits that they have alone, in any batch, for any number of threads, step by step over a cache or all
@@ -133,7 +108,7 @@ class MHA_API TransformerStack {
   /// @param final_norm null: none
   /// @param name       what messages call the stack; copied
   /// @throws std::invalid_argument, DTypeError
-  TransformerStack(const TransformerLayer* layers, Index count, const LayerNorm* final_norm = nullptr,
+  TransformerStack(const TransformerLayer* layers, Index count, const Norm* final_norm = nullptr,
                    const char* name = "TransformerStack");
 
   /// @param x       [B, T, E] or [T, E]

@@ -1,4 +1,4 @@
-// The layers that take each row by itself: LayerNorm and FeedForward.
+// The layers that take each row by itself: norms and FeedForward.
 #include <limits>
 
 #include "checks/rules.hpp"
@@ -51,29 +51,40 @@ struct RowCall {
 /// Multiply-adds that the time of normalizing an element is worth: memory and a few additions.
 constexpr double kNormWork = 8;
 
+/// What messages call a norm.
+const char* name_of(NormKind kind) { return kind == NormKind::layer ? "LayerNorm" : "RMSNorm"; }
+
 }  // namespace
 
-LayerNorm::LayerNorm(const TensorView& weight, const TensorView& bias, double eps) {
-  validate_norm(weight, bias, eps);
-  weights_ = std::make_shared<const NormWeights>(weight, bias, eps);
+Norm::Norm(NormKind kind, const TensorView& weight, const TensorView& bias, double eps) {
+  validate_norm(name_of(kind), weight, bias, eps);
+  weights_ = std::make_shared<const NormWeights>(kind, weight, bias, eps);
 }
 
-void LayerNorm::forward(const TensorView& x, const MutableTensorView& out, int num_threads) const {
+LayerNorm::LayerNorm(const TensorView& weight, const TensorView& bias, double eps)
+    : Norm(NormKind::layer, weight, bias, eps) {}
+
+RMSNorm::RMSNorm(const TensorView& weight, double eps, bool unit_offset)
+    : Norm(unit_offset ? NormKind::rms_unit_offset : NormKind::rms, weight, {}, eps) {}
+
+void Norm::forward(const TensorView& x, const MutableTensorView& out, int num_threads) const {
   const FloatingPointState state;
-  validate_rows("LayerNorm", dtype(), embed_dim(), x, out);
+  validate_rows(name_of(kind()), dtype(), embed_dim(), x, out);
   RowCall call(SizedRowCall(dtype(), x, out, num_threads, kNormWork * double(embed_dim())));
   call.steps.normalize(weights_.get(), call.x(), {}, {}, call.out());
   call.run();
 }
 
-Index LayerNorm::embed_dim() const { return weights_->embed_dim; }
-double LayerNorm::eps() const { return weights_->eps; }
-bool LayerNorm::has_bias() const { return weights_->has_bias; }
-DType LayerNorm::dtype() const { return weights_->dtype; }
+NormKind Norm::kind() const { return weights_->kind; }
+Index Norm::embed_dim() const { return weights_->embed_dim; }
+double Norm::eps() const { return weights_->eps; }
+bool Norm::has_bias() const { return weights_->has_bias; }
+DType Norm::dtype() const { return weights_->dtype; }
 
-void LayerNorm::copy_weights(const MutableTensorView& weight, const MutableTensorView& bias) const {
-  check_copy("LayerNorm.copy_weights", "weight", weight, dtype(), {embed_dim()});
-  check_copy("LayerNorm.copy_weights", "bias", bias, dtype(), {embed_dim()});
+void Norm::copy_weights(const MutableTensorView& weight, const MutableTensorView& bias) const {
+  const std::string f = std::string(name_of(kind())) + ".copy_weights";
+  check_copy(f.c_str(), "weight", weight, dtype(), {embed_dim()});
+  check_copy(f.c_str(), "bias", bias, dtype(), {embed_dim()});
   if (weight) copy_elements({weights_->weight(), dtype(), {embed_dim()}}, weight);
   if (bias && has_bias()) copy_elements({weights_->bias(), dtype(), {embed_dim()}}, bias);
 }

@@ -16,11 +16,14 @@
 namespace mha {
 namespace {
 
+const NormWeights* weights_of(const std::optional<Norm>& norm) { return norm ? &norm->weights() : nullptr; }
+
 PackedTransformerLayer packed(const TransformerLayer& layer) {
   return {&layer.self_attention.packed(),
           layer.cross_attention ? &layer.cross_attention->packed() : nullptr,
           &layer.feed_forward.packed(),
-          {&layer.norm1.weights(), &layer.norm2.weights(), layer.norm3 ? &layer.norm3->weights() : nullptr},
+          {weights_of(layer.norm1), weights_of(layer.norm2), weights_of(layer.norm3)},
+          {weights_of(layer.output_norm1), weights_of(layer.output_norm2), weights_of(layer.output_norm3)},
           layer.norm_placement};
 }
 
@@ -28,7 +31,7 @@ PackedTransformerLayer packed(const TransformerLayer& layer) {
 
 /// Layers that were found to fit each other.
 struct StackOfLayers {
-  StackOfLayers(const char* called, const TransformerLayer* first, Index count, const LayerNorm* norm) : name(called) {
+  StackOfLayers(const char* called, const TransformerLayer* first, Index count, const Norm* norm) : name(called) {
     if (count < 1) throw std::invalid_argument(name + ": there must be at least 1 layer");
     for (Index i = 0; i < count; ++i) {
       const StackSizes found = validate_layer(called, i, packed(first[i]), i == 0 ? nullptr : &sizes);
@@ -54,7 +57,7 @@ struct StackOfLayers {
   std::string name, cross_attention;  // what messages call the stack, and the attention to memory in it
   StackSizes sizes;
   std::vector<TransformerLayer> layers;
-  std::optional<LayerNorm> final_norm;
+  std::optional<Norm> final_norm;
 };
 
 namespace {
@@ -121,7 +124,7 @@ void run(const StackOfLayers& stack, const StackArguments& given) {
 
 }  // namespace
 
-TransformerStack::TransformerStack(const TransformerLayer* layers, Index count, const LayerNorm* final_norm,
+TransformerStack::TransformerStack(const TransformerLayer* layers, Index count, const Norm* final_norm,
                                    const char* name)
     : stack_(std::make_shared<const StackOfLayers>(name, layers, count, final_norm)) {}
 

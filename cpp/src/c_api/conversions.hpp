@@ -63,7 +63,7 @@ struct Behind<mha_layer> {
 };
 template <>
 struct Behind<mha_norm> {
-  using Type = LayerNorm;
+  using Type = Norm;
 };
 template <>
 struct Behind<mha_feed_forward> {

@@ -1,4 +1,4 @@
-// mha/mha.h, continued: what stands around attention. Positions, embeddings, layer norm, feed-forward, and stacks of
+// mha/mha.h, continued: what stands around attention. Positions, embeddings, norms, feed-forward, and stacks of
 // transformer layers.
 #include "c_api/conversions.hpp"
 
@@ -12,10 +12,12 @@ static_assert(static_cast<int>(Activation::none) == MHA_ACTIVATION_NONE &&
               static_cast<int>(Activation::relu) == MHA_ACTIVATION_RELU &&
               static_cast<int>(Activation::gelu) == MHA_ACTIVATION_GELU &&
               static_cast<int>(Activation::gelu_tanh) == MHA_ACTIVATION_GELU_TANH);
+static_assert(static_cast<int>(NormKind::layer) == MHA_NORM_LAYER && static_cast<int>(NormKind::rms) == MHA_NORM_RMS &&
+              static_cast<int>(NormKind::rms_unit_offset) == MHA_NORM_RMS_UNIT_OFFSET);
 static_assert(static_cast<int>(NormPlacement::after) == MHA_NORM_AFTER &&
               static_cast<int>(NormPlacement::before) == MHA_NORM_BEFORE);
 
-const LayerNorm& norm_of(const mha_norm* norm) { return object(norm, "norm"); }
+const Norm& norm_of(const mha_norm* norm) { return object(norm, "norm"); }
 const FeedForward& feed_forward_of(const mha_feed_forward* layer) { return object(layer, "feed_forward"); }
 
 /// FeedForwardWeights, or the outputs of the same names.
@@ -46,10 +48,13 @@ TransformerLayer layer_of(const mha_transformer_layer& parts, Index i) {
   return {part(parts.self_attention, i, "self_attention"),
           optional_part(parts.cross_attention),
           part(parts.feed_forward, i, "feed_forward"),
-          part(parts.norm1, i, "norm1"),
-          part(parts.norm2, i, "norm2"),
+          optional_part(parts.norm1),
+          optional_part(parts.norm2),
           optional_part(parts.norm3),
-          enumerator<NormPlacement>("norm_placement", "mha_norm_placement", parts.norm_placement, MHA_NORM_BEFORE + 1)};
+          enumerator<NormPlacement>("norm_placement", "mha_norm_placement", parts.norm_placement, MHA_NORM_BEFORE + 1),
+          optional_part(parts.output_norm1),
+          optional_part(parts.output_norm2),
+          optional_part(parts.output_norm3)};
 }
 
 /// One for each of `count`; none, if there is no array.
@@ -94,7 +99,11 @@ mha_status mha_mean_pool(const mha_tensor* x, const int64_t* cu_seqlens, ptrdiff
 }
 
 mha_status mha_norm_create(const mha_tensor* weight, const mha_tensor* bias, double eps, mha_norm** norm) noexcept {
-  return guarded(__func__, [&] { create(norm, "norm", view(weight, "weight"), view(bias, "bias"), eps); });
+  return guarded(__func__, [&] { create(norm, "norm", LayerNorm(view(weight, "weight"), view(bias, "bias"), eps)); });
+}
+
+mha_status mha_rms_norm_create(const mha_tensor* weight, double eps, bool unit_offset, mha_norm** norm) noexcept {
+  return guarded(__func__, [&] { create(norm, "norm", RMSNorm(view(weight, "weight"), eps, unit_offset)); });
 }
 
 void mha_norm_destroy(mha_norm* norm) noexcept { destroy(norm); }
@@ -104,6 +113,9 @@ mha_status mha_norm_forward(const mha_norm* norm, const mha_tensor* x, const mha
   return guarded(__func__, [&] { norm_of(norm).forward(view(x, "x"), view(out, "out"), num_threads); });
 }
 
+mha_norm_kind mha_norm_kind_of(const mha_norm* norm) noexcept {
+  return static_cast<mha_norm_kind>(object(*norm).kind());
+}
 ptrdiff_t mha_norm_embed_dim(const mha_norm* norm) noexcept { return object(*norm).embed_dim(); }
 double mha_norm_eps(const mha_norm* norm) noexcept { return object(*norm).eps(); }
 bool mha_norm_has_bias(const mha_norm* norm) noexcept { return object(*norm).has_bias(); }
@@ -203,10 +215,13 @@ mha_transformer_layer mha_transformer_layer_of(const mha_transformer* transforme
   return {handle_of<mha_layer>(layer.self_attention),
           handle_or_null<mha_layer>(layer.cross_attention),
           handle_of<mha_feed_forward>(layer.feed_forward),
-          handle_of<mha_norm>(layer.norm1),
-          handle_of<mha_norm>(layer.norm2),
+          handle_or_null<mha_norm>(layer.norm1),
+          handle_or_null<mha_norm>(layer.norm2),
           handle_or_null<mha_norm>(layer.norm3),
-          static_cast<mha_norm_placement>(layer.norm_placement)};
+          static_cast<mha_norm_placement>(layer.norm_placement),
+          handle_or_null<mha_norm>(layer.output_norm1),
+          handle_or_null<mha_norm>(layer.output_norm2),
+          handle_or_null<mha_norm>(layer.output_norm3)};
 }
 
 mha_dtype mha_transformer_dtype(const mha_transformer* transformer) noexcept {

@@ -1,6 +1,7 @@
 #include "checks/transformer.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "checks/rules.hpp"
 #include "views/describe.hpp"
@@ -100,14 +101,16 @@ StackSizes validate_layer(const char* f, Index i, const PackedTransformerLayer& 
   }
   check("embed_dim of feed_forward", layer.feed_forward->up.in_features(), sizes.embed_dim);
   check_dtype("dtype of feed_forward", layer.feed_forward->up.dtype(), sizes.dtype);
-  if (bool(layer.norms[2]) != bool(cross))
-    throw std::invalid_argument(of_layer() + "norm3 must be there if cross_attention is, and only then");
-  constexpr const char* kWidths[] = {"embed_dim of norm1", "embed_dim of norm2", "embed_dim of norm3"};
-  constexpr const char* kDTypes[] = {"dtype of norm1", "dtype of norm2", "dtype of norm3"};
-  for (int n = 0; n < (cross ? 3 : 2); ++n) {
-    check(kWidths[n], layer.norms[n]->embed_dim, sizes.embed_dim);
-    check_dtype(kDTypes[n], layer.norms[n]->dtype, sizes.dtype);
-  }
+  for (int n = 0; n < kMostSublayers; ++n)
+    for (const auto& [kind, norm] :
+         {std::pair{"norm", layer.norms[n]}, std::pair{"output_norm", layer.output_norms[n]}}) {
+      if (!norm) continue;
+      const std::string name = kind + std::to_string(n + 1);
+      if (n >= layer.num_sublayers())
+        throw std::invalid_argument(of_layer() + name + " must not be there without a cross_attention");
+      check(("embed_dim of " + name).c_str(), norm->embed_dim, sizes.embed_dim);
+      check_dtype(("dtype of " + name).c_str(), norm->dtype, sizes.dtype);
+    }
   return sizes;
 }
 

@@ -170,8 +170,7 @@ void validate_feed_forward(const FeedForwardWeights& w, WeightFormat format) {
   check_shapes(f, linears);
 }
 
-void validate_norm(const TensorView& weight, const TensorView& bias, double eps) {
-  constexpr char f[] = "LayerNorm";
+void validate_norm(const char* f, const TensorView& weight, const TensorView& bias, double eps) {
   const Named views = {{"weight", weight}, {"bias", bias}};
   check_dtypes(f, weight.dtype, views);
   check_rank(f, "weight", weight, 1, 1, views);

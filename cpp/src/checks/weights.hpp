@@ -12,7 +12,8 @@ constexpr Index kMostInt8Features = 0x7fffffff / (128 * 254);
 /// Replaces the zeros of the config, which stand for defaults, and checks the weights against it.
 MultiHeadAttentionConfig validate(MultiHeadAttentionConfig config, const MultiHeadAttentionWeights& weights);
 void validate_feed_forward(const FeedForwardWeights& weights, WeightFormat format);
-void validate_norm(const TensorView& weight, const TensorView& bias, double eps);
+/// `f` is the kind of norm, for messages.
+void validate_norm(const char* f, const TensorView& weight, const TensorView& bias, double eps);
 
 /// The arguments of copy_weights(): each output that is not empty has the shape and dtype of the weight.
 void validate(const MultiHeadAttention& layer, const MultiHeadAttention::WeightOutputs& outputs);

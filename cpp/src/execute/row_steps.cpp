@@ -112,6 +112,7 @@ void RowSteps::normalize(const Step& step, Index first, Index last, int worker) 
   tile.out = at(step.out, first, worker);
   tile.out_row = step.out.row_bytes / size;
   if (step.norm) {
+    tile.kind = step.norm->kind;
     tile.weight = step.norm->weight();
     tile.bias = step.norm->bias();
     tile.eps = step.norm->eps;

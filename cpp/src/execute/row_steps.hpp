@@ -1,5 +1,5 @@
 // Row-wise steps: what is done to each row by itself, one step after another. A step is a projection with an activation,
-// or a residual sum with a layer norm. Everything in a transformer but attention is of this kind.
+// or a residual sum with a norm. Everything in a transformer but attention is of this kind.
 //
 // There are two ways to do them, which the number of rows and threads decides:
 //
@@ -8,7 +8,7 @@
 // - Step by step. With few rows for each thread, reading the weights is what takes the time, and threads had better
 //   share them out: each step is a phase, whose tasks are weight panels.
 //
-// The bits of a row are the same in both: a projection sums in the order of its features, a layer norm in that of the
+// The bits of a row are the same in both: a projection sums in the order of its features, a norm in that of the
 // columns.
 #pragma once
 
@@ -73,8 +73,9 @@ class RowSteps {
   /// x or residual.
   void normalize(const NormWeights* norm, const Rows& x, const Rows& residual, const Rows& sum, const Rows& out);
 
-  /// Most steps, and so most phases: two projections with their residual sums, one more, and a last norm.
-  static constexpr int kMostSteps = 6;
+  /// Most steps, and so most phases: two projections with their output norms and residual sums, one projection more, and
+  /// a last norm.
+  static constexpr int kMostSteps = 8;
   /// Returns how many it has written.
   int phases(Phase* phases) const;
 

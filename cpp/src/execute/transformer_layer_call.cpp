@@ -27,7 +27,7 @@ SizedTransformerLayerCall::SizedTransformerLayerCall(const PackedTransformerLaye
   if (cross) cross_.emplace(*layer.cross_attention, *cross, table, threads, layout);
   const double row_bytes = double(embed_dim_) * size_of(dtype_);
   const double bytes = double(batch_) * double(length_) * row_bytes;
-  normed_at_ = layout.take(layer.norm_comes_first() ? bytes : 0);
+  normed_at_ = layout.take(layer.has_norm_before() ? bytes : 0);
   between_at_ = layout.take(cross ? bytes : 0);
   joined_ = after_.buffer(embed_dim_, layout);
   hidden_ = after_.buffer(layer.feed_forward->up.segment_columns(), layout);
@@ -53,9 +53,9 @@ TransformerLayerCall::TransformerLayerCall(const SizedTransformerLayerCall& size
       before_(sized.before_, memory),
       between_(sized.between_, memory),
       after_(sized.after_, memory),
-      self_(sized.self_, memory, input(x), input(x), input(x)) {
+      self_(sized.self_, memory, input(0, x), input(0, x), input(0, x)) {
   const PackedTransformerLayer& layer = sized.layer_;
-  if (layer.norm_comes_first()) before_.normalize(layer.norms[0], rows_of(x), {}, {}, rows_of(normed_));
+  if (const NormWeights* norm = layer.norm_before(0)) before_.normalize(norm, rows_of(x), {}, {}, rows_of(normed_));
 
   const AttentionCall* last_attention = &self_;
   const PackedLinear* last_out = &layer.self_attention->out;
@@ -66,7 +66,7 @@ TransformerLayerCall::TransformerLayerCall(const SizedTransformerLayerCall& size
     between_.project(*last_out, Activation::none, rows_of(self_.heads()), rows_of(between));
     join(between_, sublayer++, rows_of(between), residual);
     residual = rows_of(between);
-    cross_.emplace(*sized.cross_, memory, input(between), context, context);
+    cross_.emplace(*sized.cross_, memory, input(sublayer, between), context, context);
     last_attention = &*cross_;
     last_out = &layer.cross_attention->out;
   }
@@ -75,23 +75,21 @@ TransformerLayerCall::TransformerLayerCall(const SizedTransformerLayerCall& size
   const Rows joined = sized.joined_, hidden = sized.hidden_, result = rows_of(out);
   after_.project(*last_out, Activation::none, rows_of(last_attention->heads()), joined);
   join(after_, sublayer++, joined, residual);
-  after_.project(feed_forward.up, feed_forward.activation, layer.norm_comes_first() ? rows_of(normed_) : joined,
+  after_.project(feed_forward.up, feed_forward.activation, layer.norm_before(sublayer) ? rows_of(normed_) : joined,
                  hidden);
   after_.project(feed_forward.down, Activation::none, hidden, result);
   join(after_, sublayer, result, joined);
   if (layer.final_norm) after_.normalize(layer.final_norm, result, {}, {}, result);
 }
 
-/// The end of a sublayer: its result and the residual stream become one, in the place of the result. If norms come
-/// first, what the next sublayer reads is written, too.
+/// The end of a sublayer: its result, behind its output norm, and the residual stream become one, in the place of the
+/// result. What the next sublayer reads is written, too, if that is another.
 void TransformerLayerCall::join(RowSteps& steps, int sublayer, const Rows& result, const Rows& residual) const {
   const PackedTransformerLayer& layer = sized_.layer_;
-  if (!layer.norm_comes_first()) return steps.normalize(layer.norms[sublayer], result, residual, {}, result);
-  const bool is_last = sublayer == (sized_.cross_ ? 2 : 1);
-  if (is_last)
-    steps.normalize(nullptr, result, residual, result, {});
-  else
-    steps.normalize(layer.norms[sublayer + 1], result, residual, result, rows_of(normed_));
+  if (const NormWeights* norm = layer.output_norms[sublayer]) steps.normalize(norm, result, {}, {}, result);
+  if (const NormWeights* norm = layer.norm_after(sublayer)) return steps.normalize(norm, result, residual, {}, result);
+  const NormWeights* next = layer.norm_before(sublayer + 1);
+  steps.normalize(next, result, residual, result, next ? rows_of(normed_) : Rows());
 }
 
 int TransformerLayerCall::phases(Phase* phases) const {

@@ -9,7 +9,7 @@
 
 namespace mha {
 
-/// Most phases that a TransformerLayerCall has: layer norm, two attentions, and the steps behind each of them.
+/// Most phases that a TransformerLayerCall has: norm, two attentions, and the steps behind each of them.
 constexpr int kMostLayerPhases = 1 + 2 * kMostAttentionPhases + 2 * RowSteps::kMostSteps;
 
 /// The sizes of one call, before there is memory.
@@ -40,7 +40,7 @@ class SizedTransformerLayerCall {
 
 /// The call, over memory.
 ///
-/// Rows go through three lists of steps: what comes before attention (a layer norm, if that comes first), what lies
+/// Rows go through three lists of steps: what comes before attention (a norm, if one does), what lies
 /// between self- and cross-attention, and everything from the last projection out of attention to the end of the layer.
 /// The residual stream passes through memory once for each of them.
 class TransformerLayerCall {
@@ -61,14 +61,14 @@ class TransformerLayerCall {
   int phases(Phase* phases) const;
 
  private:
-  /// What a sublayer reads: the residual stream, or its layer norm if norms come first.
-  const TensorView& input(const TensorView& stream) const {
-    return sized_.layer_.norm_comes_first() ? normed_ : stream;
+  /// What a sublayer reads: the residual stream, or its norm if the sublayer has one before it.
+  const TensorView& input(int sublayer, const TensorView& stream) const {
+    return sized_.layer_.norm_before(sublayer) ? normed_ : stream;
   }
   void join(RowSteps& steps, int sublayer, const Rows& result, const Rows& residual) const;
 
   const SizedTransformerLayerCall& sized_;
-  const TensorView normed_;  // [B, T, E]; used if norms come first
+  const TensorView normed_;  // [B, T, E]; used if a norm comes before a sublayer
   RowSteps before_, between_, after_;
   AttentionCall self_;
   std::optional<AttentionCall> cross_;

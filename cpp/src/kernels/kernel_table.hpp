@@ -7,6 +7,7 @@
 
 #include "mha/activation.hpp"
 #include "mha/dtype.hpp"
+#include "mha/norm_kind.hpp"
 #include "mha/tensor_view.hpp"
 #include "mha/weight_format.hpp"
 
@@ -131,10 +132,15 @@ struct ProjectionTile {
   Activation activation;
 };
 
-/// out = (z - mean) / sqrt(variance + eps) * weight + bias for each row of z = x + residual, where mean and variance
-/// are those of the row. Elements of a row are contiguous, at any address. `sum` and `out` may be x or residual, with
-/// the same rows.
+/// out = norm(z) for each row of z = x + residual:
+///
+///   layer            (z - mean) / sqrt(variance + eps) * weight + bias, where mean and variance are those of the row
+///   rms              z / sqrt(mean(z^2) + eps) * weight + bias
+///   rms_unit_offset  likewise with 1 + weight
+///
+/// Elements of a row are contiguous, at any address. `sum` and `out` may be x or residual, with the same rows.
 struct NormalizeTile {
+  NormKind kind;
   Index rows, columns;   // 0 or more; 1 or more
   const void* x;         // [rows, columns]
   Index x_row;           // elements between rows, as all _row

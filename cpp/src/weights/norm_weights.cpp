@@ -4,8 +4,9 @@
 
 namespace mha {
 
-NormWeights::NormWeights(const TensorView& w, const TensorView& b, double epsilon)
-    : dtype(w.dtype),
+NormWeights::NormWeights(NormKind which, const TensorView& w, const TensorView& b, double epsilon)
+    : kind(which),
+      dtype(w.dtype),
       embed_dim(w.extents[0]),
       eps(epsilon),
       has_bias(bool(b)),

@@ -1,16 +1,18 @@
-// The weights of a layer norm.
+// The weights of a norm.
 #pragma once
 
 #include <vector>
 
+#include "mha/norm_kind.hpp"
 #include "mha/tensor_view.hpp"
 
 namespace mha {
 
 /// Copies of the weight [E] and, if there is one, of the bias [E], one after the other.
 struct NormWeights {
-  NormWeights(const TensorView& weight, const TensorView& bias, double epsilon);
+  NormWeights(NormKind which, const TensorView& weight, const TensorView& bias, double epsilon);
 
+  NormKind kind;
   DType dtype;
   Index embed_dim;
   double eps;

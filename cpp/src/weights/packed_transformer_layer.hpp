@@ -7,15 +7,26 @@
 
 namespace mha {
 
+constexpr int kMostSublayers = 3;
+
 struct PackedTransformerLayer {
   const PackedAttention* self_attention;
   const PackedAttention* cross_attention;  // null: none, as in an encoder
   const PackedFeedForward* feed_forward;
-  const NormWeights* norms[3];  // those of self-attention, of cross-attention if there is one, of feed-forward
+  // Those of self-attention, of cross-attention if there is one, of feed-forward; null: none.
+  const NormWeights *norms[kMostSublayers], *output_norms[kMostSublayers];
   NormPlacement norm_placement;
   const NormWeights* final_norm = nullptr;  // behind the last layer of a stack; null: none
 
-  bool norm_comes_first() const { return norm_placement == NormPlacement::before; }
+  int num_sublayers() const { return cross_attention ? 3 : 2; }
+  /// Null: the sublayer reads the residual stream, as after the last one.
+  const NormWeights* norm_before(int sublayer) const {
+    return norm_placement == NormPlacement::before && sublayer < num_sublayers() ? norms[sublayer] : nullptr;
+  }
+  const NormWeights* norm_after(int sublayer) const {
+    return norm_placement == NormPlacement::after ? norms[sublayer] : nullptr;
+  }
+  bool has_norm_before() const { return norm_before(0) || norm_before(1) || norm_before(2); }
 };
 
 }  // namespace mha

@@ -2,7 +2,7 @@
 
 import math
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence, Set
 from typing import Any, TypeAlias, TypedDict
 
 import numpy as np
@@ -10,11 +10,14 @@ from numpy.typing import DTypeLike, NDArray
 
 from .. import _core
 from .._dtypes import numpy_dtype
-from .._messages import shown
+from .._messages import listed, shown
 from .._scalars import checked_integer
 
 # Seed of the initial weights. None: a different one each time. A generator: its next numbers.
 Seed: TypeAlias = int | np.random.Generator | None
+
+# Which linear maps of a layer have a bias: all, none, or those that are named.
+Biases: TypeAlias = bool | Set[str] | Sequence[str]
 
 # What weights are stored as. None: the dtype that the layer computes in.
 WeightDType: TypeAlias = DTypeLike | None
@@ -38,6 +41,19 @@ class LayerArguments(TypedDict, total=False):
 def checked_size(function: str, name: str, size: int) -> int:
     """The size that a caller gave, as an int of at least 1."""
     return checked_integer(function, name, size, 1)
+
+
+def checked_biases(function: str, bias: Biases, names: Sequence[str]) -> bool | tuple[str, ...]:
+    """Which of the linear maps `names` have a bias: True for all, False for none, else their names in that order."""
+    if not isinstance(bias, set | frozenset | list | tuple):
+        return _core.boolean(function, "bias", bias)
+    if unknown := [name for name in bias if not (isinstance(name, str) and name in names)]:
+        known = ", ".join(map(repr, names))
+        raise ValueError(
+            f"{function}: bias must be True, False, or a set of {known}; got {listed(map(shown, unknown))}"
+        )
+    chosen = tuple(name for name in names if name in bias)
+    return chosen if 0 < len(chosen) < len(names) else bool(chosen)
 
 
 def check_room(function: str, shapes: Iterable[tuple[int, ...]]) -> None:

@@ -24,9 +24,10 @@ class LayerState(Leaf):
 
         ``in_proj_weight`` [H D + Hk D + Hk Dv, E] stacks the projections of query, key and value if `kdim` and `vdim`
         are E; else they are ``q_proj_weight``, ``k_proj_weight`` and ``v_proj_weight``. ``out_proj.weight`` is
-        [out_dim, H Dv]. With biases also ``in_proj_bias`` and ``out_proj.bias``; with `add_bias_kv` ``bias_k``
-        [1, 1, Hk D] and ``bias_v`` [1, 1, Hk Dv]. Matrices in int8 have scales, ``in_proj_weight_scale`` [H D + Hk D +
-        Hk Dv] and so on.
+        [out_dim, H Dv]. With biases also ``in_proj_bias`` and ``out_proj.bias``; where query, key and value do not
+        all have one, ``q_proj_bias``, ``k_proj_bias`` or ``v_proj_bias``. With `add_bias_kv` also ``bias_k``
+        [1, 1, Hk D] and ``bias_v`` [1, 1, Hk Dv]. Matrices in int8 have scales, ``in_proj_weight_scale``
+        [H D + Hk D + Hk Dv] and so on.
         """
         (*in_proj, out_proj), (added_key, added_value) = self._core.weights()
         weights, biases, scales = zip(*in_proj, strict=True)
@@ -39,8 +40,11 @@ class LayerState(Leaf):
                 for end in ("", "_scale")
                 if f"q_proj_weight{end}" in state
             }
-        if self.bias:
+        if self._parts.in_biases == "qkv":
             state["in_proj_bias"] = np.concatenate(biases)
+        else:
+            named = zip("qkv", biases, strict=True)
+            state |= {f"{letter}_proj_bias": bias for letter, bias in named if bias is not None}
         if added_key is not None and added_value is not None:
             state |= {"bias_k": added_key[None, None], "bias_v": added_value[None, None]}
         return state | linear_state("out_proj", out_proj)
@@ -51,8 +55,8 @@ class LayerState(Leaf):
         Parameters
         ----------
         state : mapping of names to arrays or CPU tensors
-            As `state_dict` gives it. The projections of query, key and value may be stacked or not. Of a layer whose
-            weights are in fewer bits they may also be in the dtype of the layer, and are then rounded.
+            As `state_dict` gives it. The projections of query, key and value, and their biases, may be stacked or not.
+            Of a layer whose weights are in fewer bits they may also be in the dtype of the layer, and are then rounded.
 
         Raises
         ------
@@ -139,8 +143,8 @@ class LayerState(Leaf):
         return self._sizes.out_dim
 
     @property
-    def bias(self) -> bool:
-        """Whether the projections have biases."""
+    def bias(self) -> bool | tuple[str, ...]:
+        """Whether the projections have biases; if some have, their names: of "query", "key", "value" and "out"."""
         return self._parts.bias
 
     @property

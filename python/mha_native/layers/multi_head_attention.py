@@ -11,7 +11,7 @@ from .._dtypes import checked_dtype
 from .._messages import in_the_name_of, name_of_type
 from .._options import ScoreOptions
 from ..kv_cache import KVCache
-from ._constructor_arguments import Seed, WeightDType, checked_weight_dtype
+from ._constructor_arguments import Biases, Seed, WeightDType, checked_weight_dtype
 from ._layer_state import LayerState
 from ._layer_weights import checked_parts, initial_state, resolve_sizes
 
@@ -33,8 +33,8 @@ class MultiHeadAttention(LayerState):
         Dv, the width of a head of the values. Default: D.
     kdim, vdim, out_dim : int, optional
         Features of the key, the value and the result. Default: E.
-    bias : bool, default True
-        Add a bias in all four projections.
+    bias : bool or a set of {"query", "key", "value", "out"}, default True
+        Add a bias in all four projections, or in those that are named.
     add_bias_kv : bool, default False
         Every query also sees one more key, and its value, which are weights of the layer.
     add_zero_attn : bool, default False
@@ -104,7 +104,7 @@ class MultiHeadAttention(LayerState):
         kdim: int | None = None,
         vdim: int | None = None,
         out_dim: int | None = None,
-        bias: bool = True,
+        bias: Biases = True,
         add_bias_kv: bool = False,
         add_zero_attn: bool = False,
         dtype: DTypeLike = "float32",

@@ -158,7 +158,9 @@ def multi_head_attention(
     else:
         in_weights = [weight[f"{letter}_proj_weight"] for letter in "qkv"]
         rows = [len(in_weights[0]), len(in_weights[0]) + len(in_weights[1])]
-    in_biases = np.split(weight["in_proj_bias"], rows) if "in_proj_bias" in weight else (0, 0, 0)
+    in_biases: Any = [weight.get(f"{letter}_proj_bias", 0) for letter in "qkv"]
+    if "in_proj_bias" in weight:
+        in_biases = np.split(weight["in_proj_bias"], rows)
 
     def heads(x: ArrayLike, i: int, count: int) -> Array:
         projected = np.asarray(x, np.float64) @ in_weights[i].T + in_biases[i]  # [..., T, count * D]

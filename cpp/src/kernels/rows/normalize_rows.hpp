@@ -1,12 +1,16 @@
-// Layer norm of rows, and the residual addition before it:
+// Norms of rows, and the residual addition before them. With z = x + residual
 //
-//   z = x + residual,   out = (z - mean) / sqrt(variance + eps) * weight + bias
+//   LayerNorm:  out = (z - mean) / sqrt(variance + eps) * weight + bias
+//   RMSNorm:    out = z / sqrt(mean(z^2) + eps) * weight, or (1 + weight)
+//
+// RMSNorm is the same arithmetic with 0 for the mean.
 //
 // Memory traffic: a row is read from memory and written once. Its second and third pass read it from level 1.
 //
 // Numerics: sums over a row have an order that depends on the number of columns alone (RowSum). The mean is corrected
 // by the mean of what is left after subtracting it (Chan, Golub and LeVeque, "Algorithms for Computing the Sample
-// Variance", 1983, the corrected two-pass algorithm).
+// Variance", 1983, the corrected two-pass algorithm). Where the squares of RMSNorm overflow or vanish, the row is scaled
+// by a power of two first, for RMSNorm of s z with s^2 eps is that of z with eps.
 #pragma once
 
 #include <math.h>
@@ -30,6 +34,15 @@ struct RowSum {
   MHA_INLINE T total() const {
     return predux(padd(padd(padd(parts[0], parts[1]), padd(parts[2], parts[3])), parts[kParts]));
   }
+};
+
+/// Squares whose mean is so small have lost terms to underflow, 2^-126 and 2^-1022 each: more than 2^-26 and 2^-62 of it.
+/// `down` brings back rows whose squares overflow, `up` those that are too small, and neither goes too far.
+template <class T>
+struct SquareLimits {
+  static constexpr bool kIsDouble = sizeof(T) == sizeof(double);
+  static constexpr double least = kIsDouble ? 0x1p-960 : 0x1p-100;
+  static constexpr double down = kIsDouble ? 0x1p-600 : 0x1p-80, up = kIsDouble ? 0x1p512 : 0x1p64;
 };
 
 template <class S>
@@ -108,25 +121,50 @@ class RowNormalizer {
 
   /// The mean is rounded. The mean of d = z - mean corrects it, and the variance with it.
   MHA_INLINE void normalize(const S* z, T total, S* out) const {
+    const bool is_centred = tile_.kind == NormKind::layer;
     const double n = double(tile_.columns);
-    const P mean = pset1<P>(T(double(total) / n));
-    RowSum<T> sum, squares;
-    for_each_vector([&](Index column, int part, auto lanes) MHA_INLINE_LAMBDA {
-      const P d = without_padding(psub(load(z + column, lanes), mean), lanes);
-      sum.parts[part] = padd(sum.parts[part], d);
-      squares.parts[part] = pmadd(d, d, squares.parts[part]);
-    });
-    const double left = double(sum.total()) / n;
-    const double variance = double(squares.total()) / n - left * left;
-    const double spread = variance < 0 ? 0 : variance;  // rounding alone can make it negative; NaN stays NaN
-    const P correction = pset1<P>(T(left)), factor = pset1<P>(T(1 / ::sqrt(spread + tile_.eps)));
+    const P mean = pset1<P>(is_centred ? T(double(total) / n) : T(0));
+    double eps = tile_.eps, left = 0, spread = 0;
+    for (bool is_scaled = false;; is_scaled = true) {
+      RowSum<T> sum, squares;
+      for_each_vector([&](Index column, int part, auto lanes) MHA_INLINE_LAMBDA {
+        const P d = without_padding(psub(load(z + column, lanes), mean), lanes);
+        sum.parts[part] = padd(sum.parts[part], d);
+        squares.parts[part] = pmadd(d, d, squares.parts[part]);
+      });
+      spread = double(squares.total()) / n;
+      if (is_centred) {
+        left = double(sum.total()) / n;
+        spread -= left * left;
+        if (spread < 0) spread = 0;  // rounding alone can make it negative; NaN stays NaN
+        break;
+      }
+      const bool is_large = __builtin_isinf(spread), is_small = spread + eps < SquareLimits<T>::least;
+      if (is_scaled || !(is_large || is_small)) break;
+      const double scale = is_large ? SquareLimits<T>::down : SquareLimits<T>::up;
+      multiply(z, T(scale), out);
+      z = out;
+      eps = eps * scale * scale;
+    }
+    const P correction = pset1<P>(T(left)), factor = pset1<P>(T(1 / ::sqrt(spread + eps)));
     const S *const weight = static_cast<const S*>(tile_.weight), *const bias = static_cast<const S*>(tile_.bias);
+    const bool has_unit_offset = tile_.kind == NormKind::rms_unit_offset;
     for_each_vector([&](Index column, int, auto lanes) MHA_INLINE_LAMBDA {
       const P d = psub(psub(load(z + column, lanes), mean), correction);
-      const P w = weight ? load(weight + column, lanes) : pset1<P>(T(1));
+      P w = weight ? load(weight + column, lanes) : pset1<P>(T(1));
+      if (has_unit_offset) w = padd(w, pset1<P>(T(1)));
       const P b = bias ? load(bias + column, lanes) : pset1<P>(T(0));
       store(out + column, pmadd(pmul(d, factor), w, b), lanes);
     });
+  }
+
+  /// Rare, and so apart from the rest. `out` may be z.
+  __attribute__((noinline, cold)) void multiply(const S* z, T scale, S* out) const {
+    for (Index column = 0; column < tile_.columns; ++column) {
+      S lanes[L] = {z[column]};
+      store_packet(lanes, pmul(load_packet(lanes), pset1<P>(scale)));
+      out[column] = lanes[0];
+    }
   }
 
   const NormalizeTile& tile_;
