@@ -7,7 +7,11 @@ from typing import Any
 from ..._messages import shown
 from .._model_config import ABSENT, refuse_present
 from .._model_files import read_choice, read_size
+from .._rotary_tables import RotaryConfig, read_rotary
 from .family import Family
+
+# What config.json calls the types of layers.
+FULL, SLIDING = "full_attention", "sliding_attention"
 
 _MOST_LAYERS = 4096  # of a family whose layers differ: encoders have up to some 50
 
@@ -33,3 +37,35 @@ def read_layer_count(path: Path, values: Mapping[str, Any], name: str) -> int:
     if count > _MOST_LAYERS:
         raise ValueError(f"{path}: {name} must be at most {_MOST_LAYERS}; got {shown(count)}")
     return count
+
+
+def read_layer_types(path: Path, values: Mapping[str, Any], num_layers: int) -> list[str] | None:
+    """The type of each layer, `FULL` or `SLIDING`; None if the file does not say it."""
+    given = values.get("layer_types")
+    if given is None:
+        return None
+    if not isinstance(given, list) or len(given) != num_layers or any(kind not in (FULL, SLIDING) for kind in given):
+        raise ValueError(
+            f"{path}: layer_types must be a list of {num_layers} {FULL!r} or {SLIDING!r}; got {shown(given)}"
+        )
+    return given
+
+
+def read_turns(
+    path: Path,
+    values: Mapping[str, Any],
+    head_dim: int,
+    positions: int,
+    bases: Mapping[str, tuple[str, float]],
+) -> dict[str, RotaryConfig]:
+    """How heads turn, by the types of layers in `bases`: see `read_rotary`."""
+    turns = read_rotary(path, values, head_dim, positions, positions, bases)
+    read_choice(path, values, "partial_rotary_factor", 1.0, 1.0)
+    parameters = values.get("rope_parameters") or values.get("rope_scaling") or {}
+    for entries in (parameters, *parameters.values()):
+        if isinstance(entries, dict):
+            where = f"{path}: rope_parameters"
+            if "longrope" in (entries.get("rope_type"), entries.get("type")):
+                raise ValueError(f"{where}: rope_type must not be 'longrope', by which tokens of a long text turn else")
+            read_choice(where, entries, "partial_rotary_factor", 1.0, 1.0)
+    return turns

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from .._model_files import read_choice, read_json
-from . import bert, distilbert, mpnet, roberta
+from . import bert, distilbert, modernbert, mpnet, roberta, rotary_bert
 from .family import Family
 from .like_bert import read_like_bert
 from .text_config import TextConfig
@@ -13,12 +13,24 @@ from .text_config import TextConfig
 # A family is a module beside this one and an entry here; all that is read by it follows.
 FAMILIES = {
     model_type: family
-    for family in (bert.FAMILY, distilbert.FAMILY, mpnet.FAMILY, roberta.FAMILY)
+    for family in (
+        bert.FAMILY,
+        distilbert.FAMILY,
+        mpnet.FAMILY,
+        roberta.FAMILY,
+        modernbert.FAMILY,
+        rotary_bert.NOMIC,
+        rotary_bert.GTE,
+    )
     for model_type in family.model_types
 }
 
 # How config.json of a family is read that is not said by how it differs from BERT.
-_READERS: dict[tuple[str, ...], Callable[[Path, Mapping[str, Any], Family], TextConfig]] = {}
+_READERS: dict[tuple[str, ...], Callable[[Path, Mapping[str, Any], Family], TextConfig]] = {
+    modernbert.FAMILY.model_types: modernbert.read_modernbert,
+    rotary_bert.NOMIC.model_types: rotary_bert.read_nomic,
+    rotary_bert.GTE.model_types: rotary_bert.read_gte,
+}
 
 
 def read_config(path: Path) -> TextConfig:
