@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from .. import _core
 from .._options import ModelOptions
-from ..layers._layer_weights import Parts, Sizes
+from ..layers._layer_weights import PROJECTIONS, Parts, Sizes
 from ..layers.encoder import EncoderLayer
 from ..layers.feed_forward import FeedForward
 from ..layers.feed_forward import Sizes as FeedForwardSizes
@@ -16,7 +16,7 @@ from ..layers.layer_norm import LayerNorm
 from ..layers.multi_head_attention import MultiHeadAttention
 from ._rotary_tables import RotaryConfig
 
-ATTENTION = frozenset({"query", "key", "value", "out"})
+ATTENTION = frozenset(PROJECTIONS)
 FEED_FORWARD = frozenset({"up", "down"})  # and a gate
 BEFORE_OR_BEHIND = frozenset({"norm1", "norm2"})
 OF_OUTPUTS = frozenset({"output_norm1", "output_norm2"})
@@ -163,13 +163,17 @@ def in_dtype(numbers: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
 def _attention(
     config: BlockConfig, weights: Mapping[str, NDArray[Any]], dtype: np.dtype[Any], weight_dtype: str
 ) -> MultiHeadAttention:
-    state = {f"{name[0]}_proj_weight": weights[f"{name}.weight"] for name in ("query", "key", "value")}
-    if config.biases >= ATTENTION:
-        state["in_proj_bias"] = np.concatenate([weights[f"{name}.bias"] for name in ("query", "key", "value")])
+    state = {
+        f"{name[0]}_proj_{which}": numbers
+        for name in ("query", "key", "value")
+        for which, numbers in _part(weights, name).items()
+    }
     attention = MultiHeadAttention.__new__(MultiHeadAttention)
     width = config.embed_dim
     heads = config.num_heads, config.num_kv_heads, config.head_dim, config.head_dim
-    sizes, parts = Sizes(width, *heads, width, width, width), Parts(config.biases >= ATTENTION, False, False)
+    biases = tuple(name for name in PROJECTIONS if name in config.biases)
+    parts = Parts(biases if 0 < len(biases) < len(PROJECTIONS) else bool(biases), False, False)
+    sizes = Sizes(width, *heads, width, width, width)
     attention._set_state(sizes, parts, dtype, weight_dtype, state | _renamed(weights, {"out": "out_proj"}))
     return attention
 

@@ -19,8 +19,7 @@ class Keys(NamedTuple):
     token_types: str | None = "type_vocab_size"  # None: tokens have no types
 
 
-# Of a layer of BERT.
-BERT_LAYER = BlockNames(
+BLOCK_NAMES = BlockNames(
     layer="encoder.layer.{}.",
     query="attention.self.query",
     key="attention.self.key",
@@ -50,7 +49,7 @@ class Names(NamedTuple):
     positions: str | None = "embeddings.position_embeddings.weight"
     token_types: str | None = "embeddings.token_type_embeddings.weight"
     norm: str | None = "embeddings.LayerNorm"
-    blocks: BlockNames = BERT_LAYER
+    blocks: BlockNames = BLOCK_NAMES
     final_norm: str | None = None
 
 

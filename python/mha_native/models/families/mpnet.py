@@ -3,7 +3,7 @@
 from ..._options import ScoreOptions
 from .._block_names import Tensors
 from .._relative_buckets import position_bias_of_buckets
-from .family import BERT_LAYER, Family, Keys, Names
+from .family import BLOCK_NAMES, Family, Keys, Names
 
 _BIAS_OF_BUCKETS = "encoder.relative_attention_bias.weight"
 
@@ -17,7 +17,7 @@ FAMILY = Family(
     prefix="mpnet.",
     keys=Keys(token_types=None),
     names=Names(
-        blocks=BERT_LAYER._replace(
+        blocks=BLOCK_NAMES._replace(
             query="attention.attn.q",
             key="attention.attn.k",
             value="attention.attn.v",
