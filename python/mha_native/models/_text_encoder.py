@@ -149,7 +149,8 @@ class TextEncoder:
             raise ValueError(
                 f"tokens must be at least 0 and less than {len(words)}; got {int(tokens[wrong])} at {wrong}"
             )
-        return words[tokens]
+        rows: NDArray[Any] = words[tokens]
+        return rows
 
     def _check_lengths(self, cu_seqlens: NDArray[np.integer]) -> None:
         """ValueError for a text with more tokens than there are positions, of a family without a table of them."""
@@ -233,10 +234,10 @@ def _tables(config: TextConfig, tensors: Tensors) -> dict[str, NDArray[np.float3
     names = config.family.names
     words = tensors[names.words]
     if config.embedding_scale != 1:
-        words = words * np.float32(config.embedding_scale)
+        words *= np.float32(config.embedding_scale)
     if config.norm is None:
         return {"words": words}
-    types = tensors[names.token_types][:_MOST_TYPES] if config.token_types else None
+    types = tensors[names.token_types][:_MOST_TYPES] if names.token_types and config.token_types else None
     if names.positions is None:  # a row for each type, or nothing
         added = np.zeros((1, config.embed_dim), np.float32) if types is None else types
     else:

@@ -40,9 +40,14 @@ def read_config(source: ModelSource, max_positions: int | None = None) -> Decode
     ValueError
         If config.json says what cannot be, or what is not computed.
     """
-    family = family_of(source)
-    entries, keys = Entries(source.path, {**family.defaults, **source.config}), family.keys
-    refuse_present(source.path, entries.values, {**_ABSENT, **family.absent})
+    return described(family_of(source), Entries(source.path, source.config), max_positions)
+
+
+def described(family: Family, given: Entries, max_positions: int | None = None) -> DecoderConfig:
+    """What a model of this family computes, of which config.json says what is `given`: see `read_config`."""
+    path = given.path
+    entries, keys = Entries(path, {**family.defaults, **given.values}), family.keys
+    refuse_present(path, entries.values, {**_ABSENT, **family.absent})
     for name, expected in (("is_causal", True), ("add_cross_attention", False), ("is_encoder_decoder", False)):
         if name in entries.values:
             entries.choice(name, expected)
@@ -50,7 +55,7 @@ def read_config(source: ModelSource, max_positions: int | None = None) -> Decode
     max_positions = trained_positions if max_positions is None else max_positions
     if max_positions > trained_positions and family.names.positions is not None:
         raise ValueError(
-            f"{source.path}: max_positions must be at most {keys.max_positions}, {trained_positions}; "
+            f"{path}: max_positions must be at most {keys.max_positions}, {trained_positions}; "
             f"got {max_positions}"
         )
     width = entries.size(keys.embed_dim)

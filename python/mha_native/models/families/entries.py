@@ -1,6 +1,6 @@
 """Entries of config.json that several families have, each checked."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -59,13 +59,29 @@ def read_turns(
     bases: Mapping[str, tuple[str, float]],
 ) -> dict[str, RotaryConfig]:
     """How heads turn, by the types of layers in `bases`: see `read_rotary`."""
-    turns = read_rotary(path, values, head_dim, positions, positions, bases)
+    check_turns(path, values)
     read_choice(path, values, "partial_rotary_factor", 1.0, 1.0)
-    parameters = values.get("rope_parameters") or values.get("rope_scaling") or {}
-    for entries in (parameters, *parameters.values()):
-        if isinstance(entries, dict):
-            where = f"{path}: rope_parameters"
-            if "longrope" in (entries.get("rope_type"), entries.get("type")):
-                raise ValueError(f"{where}: rope_type must not be 'longrope', by which tokens of a long text turn else")
-            read_choice(where, entries, "partial_rotary_factor", 1.0, 1.0)
-    return turns
+    for where, entries in _descriptions_of_turns(path, values):
+        read_choice(where, entries, "partial_rotary_factor", 1.0, 1.0)
+    return read_rotary(path, values, head_dim, positions, positions, bases)
+
+
+def check_turns(path: Path, values: Mapping[str, Any]) -> None:
+    """ValueError if tokens of a long text turn by other angles than those of a short one."""
+    for where, entries in _descriptions_of_turns(path, values):
+        kind = "rope_type" if "rope_type" in entries else "type"
+        if entries.get(kind) == "longrope":
+            raise ValueError(
+                f"{where}: {kind} must not be 'longrope', with which angles depend on the length of a text"
+            )
+
+
+def _descriptions_of_turns(path: Path, values: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """What config.json says of angles, and where: for all layers, or for those of a type."""
+    for name in ("rope_parameters", "rope_scaling"):
+        given = values.get(name)
+        if isinstance(given, dict):
+            yield f"{path}: {name}", given
+            yield from (
+                (f"{path}: {name}.{key}", of_type) for key, of_type in given.items() if isinstance(of_type, dict)
+            )

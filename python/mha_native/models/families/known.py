@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from .._model_files import read_choice, read_json
-from . import bert, distilbert, modernbert, mpnet, roberta, rotary_bert
+from . import bert, decoders, distilbert, modernbert, mpnet, roberta, rotary_bert
 from .family import Family
 from .like_bert import read_like_bert
 from .text_config import TextConfig
@@ -21,6 +21,7 @@ FAMILIES = {
         modernbert.FAMILY,
         rotary_bert.NOMIC,
         rotary_bert.GTE,
+        *decoders.FAMILIES_OF_DECODERS,
     )
     for model_type in family.model_types
 }
@@ -30,6 +31,7 @@ _READERS: dict[tuple[str, ...], Callable[[Path, Mapping[str, Any], Family], Text
     modernbert.FAMILY.model_types: modernbert.read_modernbert,
     rotary_bert.NOMIC.model_types: rotary_bert.read_nomic,
     rotary_bert.GTE.model_types: rotary_bert.read_gte,
+    **{family.model_types: decoders.read_decoder for family in decoders.FAMILIES_OF_DECODERS},
 }
 
 

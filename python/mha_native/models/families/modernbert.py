@@ -1,4 +1,4 @@
-"""ModernBERT: norms before sublayers, gated feed-forwards, positions by which heads turn, and windows in most layers."""
+"""ModernBERT: norms before sublayers, gated feed-forwards, positions by which heads turn, windows in most layers."""
 
 from collections.abc import Mapping
 from pathlib import Path
