@@ -35,17 +35,16 @@ const char* name_of(Activation activation) {
   return "none";
 }
 
-// What messages call a norm.
-const char* name_of(NormKind kind) { return kind == NormKind::layer ? "LayerNorm" : "RMSNorm"; }
-
-// `kind` is an argument of the package, not of its user.
-Norm make_norm(const std::string& kind, py::handle weight, py::handle bias, py::handle eps) {
-  const char* const function = name_of(kind == "layer" ? NormKind::layer : NormKind::rms);
+LayerNorm make_layer_norm(py::handle weight, py::handle bias, py::handle eps) {
   const Argument list[] = {{"weight", weight}, {"bias", bias}};
-  const ArrayArguments arrays(function, list);
-  const TensorView scale = arrays.tensor(0, 1, 1);
-  if (kind == "layer") return LayerNorm(scale, arrays.optional_tensor(1, 1, 1), real(function, "eps", eps, 1e-5));
-  return RMSNorm(scale, real(function, "eps", eps, 1e-6), kind == "rms_unit_offset");
+  const ArrayArguments arrays("LayerNorm", list);
+  return LayerNorm(arrays.tensor(0, 1, 1), arrays.optional_tensor(1, 1, 1), real("LayerNorm", "eps", eps, 1e-5));
+}
+
+RMSNorm make_rms_norm(py::handle weight, py::handle eps, bool unit_offset) {
+  const Argument list[] = {{"weight", weight}};
+  const ArrayArguments arrays("RMSNorm", list);
+  return RMSNorm(arrays.tensor(0, 1, 1), real("RMSNorm", "eps", eps, 1e-6), unit_offset);
 }
 
 FeedForward make_feed_forward(const py::tuple& up, const py::tuple& down, py::handle activation,
@@ -288,16 +287,18 @@ py::object positions(py::handle length, py::handle embed_dim, py::handle first_p
 
 void bind_transformer(py::module_& m) {
   py::class_<Norm>(m, "Norm")
-      .def(py::init(&make_norm), "(kind, weight, bias or None, eps), kind 'layer', 'rms' or 'rms_unit_offset'")
       .def(
           "forward",
           [](const Norm& norm, py::handle x, py::handle out, py::handle num_threads) {
-            return forward_rows(name_of(norm.kind()), norm, x, out, num_threads);
+            const char* const function = norm.kind() == NormKind::layer ? "LayerNorm" : "RMSNorm";
+            return forward_rows(function, norm, x, out, num_threads);
           },
           "(x, out, num_threads) -> out")
       .def("weights", &norm_weights, "() -> copies of weight, and bias or None")
       .def_property_readonly("eps", &Norm::eps)
       .def_property_readonly("dtype", [](const Norm& norm) { return numpy_dtype(norm.dtype()); });
+  py::class_<LayerNorm, Norm>(m, "LayerNorm").def(py::init(&make_layer_norm), "(weight, bias or None, eps)");
+  py::class_<RMSNorm, Norm>(m, "RMSNorm").def(py::init(&make_rms_norm), "(weight, eps, unit_offset)");
   py::class_<FeedForward>(m, "FeedForward")
       .def(py::init(&make_feed_forward), "(up, down, activation, weight_dtype), up and down (weight, bias, scale)")
       .def(

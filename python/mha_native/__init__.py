@@ -10,6 +10,7 @@ from .layers.encoder import Encoder, EncoderLayer
 from .layers.feed_forward import FeedForward
 from .layers.layer_norm import LayerNorm
 from .layers.multi_head_attention import MultiHeadAttention
+from .layers.rms_norm import RMSNorm
 from .merging import merge_attention
 from .models.generation import GenerationStep, generate
 from .positions import sinusoidal_positions
@@ -38,6 +39,7 @@ __all__ = [
     "KVCache",
     "LayerNorm",
     "MultiHeadAttention",
+    "RMSNorm",
     "__version__",
     "active_isa",
     "attention_statistics",

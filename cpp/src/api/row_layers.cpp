@@ -82,9 +82,9 @@ bool Norm::has_bias() const { return weights_->has_bias; }
 DType Norm::dtype() const { return weights_->dtype; }
 
 void Norm::copy_weights(const MutableTensorView& weight, const MutableTensorView& bias) const {
-  const std::string f = std::string(name_of(kind())) + ".copy_weights";
-  check_copy(f.c_str(), "weight", weight, dtype(), {embed_dim()});
-  check_copy(f.c_str(), "bias", bias, dtype(), {embed_dim()});
+  const char* const f = kind() == NormKind::layer ? "LayerNorm.copy_weights" : "RMSNorm.copy_weights";
+  check_copy(f, "weight", weight, dtype(), {embed_dim()});
+  check_copy(f, "bias", bias, dtype(), {embed_dim()});
   if (weight) copy_elements({weights_->weight(), dtype(), {embed_dim()}}, weight);
   if (bias && has_bias()) copy_elements({weights_->bias(), dtype(), {embed_dim()}}, bias);
 }

@@ -39,7 +39,7 @@ struct StackOfLayers {
     }
     if (norm) validate_final_norm(called, norm->weights(), sizes);
     if (sizes.memory_dim) cross_attention = name + ", attention to memory";
-    layers.assign(first, first + count);
+    layers = std::vector<TransformerLayer>(first, first + count);  // assign() would be more code
     if (norm) final_norm = *norm;
   }
 

@@ -29,6 +29,8 @@ class LayerArguments(TypedDict, total=False):
     memory_dim: int | None  # of a DecoderLayer
     activation: str
     norm_first: bool
+    norm: str
+    output_norms: bool
     eps: float
     num_kv_heads: int | None
     head_dim: int | None

@@ -16,11 +16,13 @@ from ..kv_cache import KVCache, cores_of_caches
 from ._constructor_arguments import LayerArguments, Seed, WeightDType, checked_generator, checked_size
 from ._layer_options import checked_layer_options, merged_options
 from ._module_state import ModuleState
+from ._norms_of_layers import NORMS, OUTPUT_NORMS, arguments_of_norms, cores_of_norms, new_norm
 from ._snapshots import composed
 from ._torch_modules import checked_module
 from .feed_forward import FeedForward
 from .layer_norm import LayerNorm
 from .multi_head_attention import MultiHeadAttention
+from .norm import Norm
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack  # in typing from Python 3.11 on
@@ -45,7 +47,14 @@ class TransformerLayer(ModuleState):
     """Self-attention, attention to a memory if there is one, and a feed-forward, with their norms."""
 
     cross_attn: MultiHeadAttention | None = None
-    norm3: LayerNorm | None = None  # there if cross_attn is
+    # Of the sublayers in the order in which they run, the third one with cross_attn; each may be missing. The output
+    # norms are those of what sublayers add to what they read.
+    norm1: Norm | None = None
+    norm2: Norm | None = None
+    norm3: Norm | None = None
+    output_norm1: Norm | None = None
+    output_norm2: Norm | None = None
+    output_norm3: Norm | None = None
     layer_options = None  # a stack may have some
 
     _reads_memory: ClassVar[bool]
@@ -61,6 +70,8 @@ class TransformerLayer(ModuleState):
         memory_dim: int | None = None,
         activation: str = "relu",
         norm_first: bool = False,
+        norm: str = "layer",
+        output_norms: bool = False,
         eps: float = 1e-5,
         num_kv_heads: int | None = None,
         head_dim: int | None = None,
@@ -73,6 +84,7 @@ class TransformerLayer(ModuleState):
         if memory_dim is not None and not self._reads_memory:
             raise TypeError(f"{name}: memory_dim is for a layer that reads a memory; got {memory_dim}")
         self.norm_first, bias = _core.boolean(name, "norm_first", norm_first), _core.boolean(name, "bias", bias)
+        output_norms = _core.boolean(name, "output_norms", output_norms)
         weights: dict[str, Any] = {"bias": bias, "dtype": dtype, "weight_dtype": weight_dtype}
         weights["seed"] = checked_generator(name, seed)  # which goes on from part to part
         heads: dict[str, Any] = {"num_kv_heads": num_kv_heads, "head_dim": head_dim}
@@ -80,16 +92,15 @@ class TransformerLayer(ModuleState):
         def attention(features: int) -> MultiHeadAttention:
             return MultiHeadAttention(embed_dim, num_heads, **heads, kdim=features, vdim=features, **weights)
 
-        def norm() -> LayerNorm:
-            return LayerNorm(embed_dim, eps=eps, bias=bias, dtype=dtype)
-
         with in_the_name_of(name):
             self.self_attn = attention(embed_dim)
             if self._reads_memory:
                 features = embed_dim if memory_dim is None else checked_size(name, "memory_dim", memory_dim)
-                self.cross_attn, self.norm3 = attention(features), norm()
+                self.cross_attn = attention(features)
             self.feed_forward = FeedForward(embed_dim, feedforward_dim, activation=activation, **weights)
-            self.norm1, self.norm2 = norm(), norm()
+            sublayers = 3 if self._reads_memory else 2
+            for place in NORMS[:sublayers] + OUTPUT_NORMS[: sublayers * output_norms]:
+                setattr(self, place, new_norm(norm, embed_dim, eps, bias, dtype))
 
     def __call__(
         self,
@@ -196,14 +207,14 @@ class TransformerLayer(ModuleState):
     def _children(self) -> dict[str, ModuleState]:
         # The names of torch.
         parts = {"self_attn.": self.self_attn, "multihead_attn.": self.cross_attn, "": self.feed_forward}
-        norms = {"norm1.": self.norm1, "norm2.": self.norm2, "norm3.": self.norm3}
+        norms = {f"{place}.": getattr(self, place) for place in NORMS + OUTPUT_NORMS}
         return {prefix: part for prefix, part in {**parts, **norms}.items() if part is not None}
 
     def _configuration(self) -> dict[str, Any]:
         attention, hidden = self.self_attn, self.feed_forward
         sizes = {"embed_dim": attention.embed_dim, "num_heads": attention.num_heads}
         sizes |= {"feedforward_dim": hidden.feedforward_dim}
-        kinds = {"activation": hidden.activation, "norm_first": self.norm_first, "eps": self.norm1.eps}
+        kinds = {"activation": hidden.activation, "norm_first": self.norm_first, **arguments_of_norms(self)}
         heads = {"num_kv_heads": attention.num_kv_heads, "head_dim": attention.head_dim}
         memory = {} if self.cross_attn is None else {"memory_dim": self.cross_attn.kdim}
         return {**sizes, **kinds, **heads, "bias": attention.bias, **memory}
@@ -214,16 +225,15 @@ class TransformerLayer(ModuleState):
     def _parts(self) -> tuple[Any, ...]:
         """What the core makes a layer of, with the weights that the parts have now."""
         cross_attn = None if self.cross_attn is None else self.cross_attn._core
-        norm3 = None if self.norm3 is None else self.norm3._core
-        norms = self.norm1._core, self.norm2._core, norm3
-        return self.self_attn._core, cross_attn, self.feed_forward._core, norms, self.norm_first
+        norms, output_norms = cores_of_norms(self, NORMS), cores_of_norms(self, OUTPUT_NORMS)
+        return self.self_attn._core, cross_attn, self.feed_forward._core, norms, output_norms, self.norm_first
 
 
 class TransformerStack(ModuleState):
     """Layers one after another, and a norm behind the last if there is one."""
 
     layers: tuple[Any, ...]  # of the type below
-    norm: LayerNorm | None
+    norm: Norm | None
     layer_options: tuple[dict[str, Any], ...] | None = None
 
     _layer_type: ClassVar[type[TransformerLayer]]
@@ -247,8 +257,8 @@ class TransformerStack(ModuleState):
         arguments["seed"] = checked_generator(name, arguments.get("seed"))  # which goes on from layer to layer
         with in_the_name_of(name):
             self.layers = tuple(self._layer_type(*sizes, **arguments) for _ in range(count))
-        of_layers = self.layers[0].norm1._configuration()
-        self.norm = LayerNorm(**of_layers, dtype=self.layers[0].dtype) if final_norm else None
+        of_layers = self.layers[0].norm1
+        self.norm = type(of_layers)(**of_layers._configuration(), dtype=of_layers.dtype) if final_norm else None
         if layer_options is not None:
             self.layer_options = checked_layer_options(name, layer_options, count)
 
@@ -339,7 +349,7 @@ class TransformerStack(ModuleState):
         return composed(self, lambda: stack_of(type(self).__name__, self.layers, self.norm))
 
 
-def stack_of(name: str, layers: Iterable[TransformerLayer], norm: LayerNorm | None) -> _core.TransformerStack:
+def stack_of(name: str, layers: Iterable[TransformerLayer], norm: Norm | None) -> _core.TransformerStack:
     """Layers and a norm as one thing to compute, with the weights that they have now. Messages call it `name`."""
     return _core.TransformerStack(name, [layer._parts() for layer in layers], None if norm is None else norm._core)
 

@@ -1,0 +1,47 @@
+"""The norms of a transformer layer: where they stand, what makes them, and what they were made of."""
+
+from typing import Any
+
+from numpy.typing import DTypeLike
+
+from .. import _core
+from .._messages import shown
+from .layer_norm import LayerNorm
+from .norm import Norm
+from .rms_norm import RMSNorm
+
+# Attributes of a layer, one for each sublayer in the order in which they run: its norm, and that of what it adds to the
+# residual stream. None: there is none.
+NORMS = ("norm1", "norm2", "norm3")
+OUTPUT_NORMS = ("output_norm1", "output_norm2", "output_norm3")
+
+_RULE = "norm must be 'layer', 'rms' or 'rms_unit_offset'"
+
+
+def new_norm(norm: str, embed_dim: int, eps: float, bias: bool, dtype: DTypeLike) -> Norm:
+    """A norm of the kind that a caller named; `bias` is for one that may have a bias."""
+    if not isinstance(norm, str):
+        raise TypeError(f"TransformerLayer: {_RULE}; got {shown(norm)}")
+    if norm == "layer":
+        return LayerNorm(embed_dim, eps=eps, bias=bias, dtype=dtype)
+    if norm not in ("rms", "rms_unit_offset"):
+        raise ValueError(f"TransformerLayer: {_RULE}; got {shown(norm)}")
+    return RMSNorm(embed_dim, eps=eps, unit_offset=norm == "rms_unit_offset", dtype=dtype)
+
+
+def arguments_of_norms(layer: Any) -> dict[str, Any]:
+    """What the constructor was given for the norms that `layer` has; of what is usual only eps."""
+    norms = [getattr(layer, place) for place in NORMS + OUTPUT_NORMS]
+    first = next((norm for norm in norms if norm is not None), None)
+    own: dict[str, Any] = {}
+    if isinstance(first, RMSNorm):
+        own["norm"] = "rms_unit_offset" if first.unit_offset else "rms"
+    if any(getattr(layer, place) is not None for place in OUTPUT_NORMS):
+        own["output_norms"] = True
+    return own if first is None else own | {"eps": first.eps}
+
+
+def cores_of_norms(layer: Any, places: tuple[str, ...]) -> tuple[_core.Norm | None, ...]:
+    """The objects of the core, with the weights that they have now."""
+    norms = [getattr(layer, place) for place in places]
+    return tuple(None if norm is None else norm._core for norm in norms)

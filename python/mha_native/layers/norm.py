@@ -1,0 +1,111 @@
+"""What LayerNorm and RMSNorm share."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from numpy import ndarray
+from numpy.typing import NDArray
+
+from .. import _core
+from .._arrays import Tensor, like, to_numpy
+from .._dtypes import checked_dtype, packed_state, unpacked_state
+from ._constructor_arguments import initial_weights
+from ._module_state import Leaf
+from ._torch_modules import checked_module
+
+if TYPE_CHECKING:
+    from typing_extensions import Self  # in typing from Python 3.11 on
+
+
+class Norm(Leaf):
+    """What is done to each row by itself, with a weight for each feature."""
+
+    _weights: ClassVar[tuple[str, ...]]  # that there may be; the first one is always there
+
+    def __call__(self, x: Tensor, *, out: Tensor | None = None, num_threads: int | None = None) -> Tensor:
+        """Normalise each row of `x`.
+
+        Parameters
+        ----------
+        x : [..., E]
+            NumPy array, or CPU tensor of any library that speaks DLPack, with 1 to 4 axes, of the dtype of the layer.
+        out : [..., E], optional
+            Array to write the result to; it may be `x` itself.
+        num_threads : int, optional
+            Threads for this call; default: `mha_native.num_threads`.
+
+        Returns
+        -------
+        out : [..., E]
+            Of the kind of `x`.
+        """
+        name = type(self).__name__
+        array = self._core.forward(
+            x if type(x) is ndarray else to_numpy(name, "x", x),
+            out if out is None or type(out) is ndarray else to_numpy(name, "out", out),
+            num_threads,
+        )
+        return array if type(x) is ndarray else like(x, array) if out is None else out
+
+    def state_dict(self) -> dict[str, NDArray[Any]]:
+        """Copies of ``weight`` [E] and, if there is one, ``bias`` [E]: the names of the module of torch."""
+        weight, bias = self._core.weights()
+        return {"weight": weight} if bias is None else {"weight": weight, "bias": bias}
+
+    @classmethod
+    def _from_torch(cls, function: str, module: Any, dtype: np.dtype[Any]) -> Self:
+        """`from_torch`. A module without weights has no dtype of its own and gets `dtype`."""
+        module = checked_module(function, module, cls.__name__)
+        if len(module.normalized_shape) != 1:
+            shape = list(module.normalized_shape)
+            raise ValueError(f"{function}: normalized_shape must be that of one axis; got {shape}")
+        state = {name: to_numpy(function, name, tensor) for name, tensor in module.state_dict().items()}
+        if state:
+            dtype = checked_dtype(function, state["weight"].dtype)
+        else:
+            state = {"weight": initial_weights(np.ones(module.normalized_shape), dtype)}
+        norm = cls.__new__(cls)
+        norm._set_state(cls._eps_of(module, dtype), dtype, state)
+        return norm
+
+    @classmethod
+    def _eps_of(cls, module: Any, dtype: np.dtype[Any]) -> float:
+        """The eps of a torch module that computes in `dtype`."""
+        eps: float = module.eps
+        return eps
+
+    @property
+    def embed_dim(self) -> int:
+        """E, the number of features."""
+        return self._embed_dim
+
+    @property
+    def eps(self) -> float:
+        """The number that is added under the root."""
+        eps: float = self._core.eps
+        return eps
+
+    def _quantized(self, weight_dtype: str) -> Self:
+        """A copy: a norm has no matrix, so nothing is stored in fewer bits."""
+        norm = type(self).__new__(type(self))
+        norm.__setstate__(self.__getstate__())
+        return norm
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"eps": self.eps, "dtype": _core.dtype_name(self.dtype), "state": packed_state(self.state_dict())}
+
+    def __setstate__(self, saved: dict[str, Any]) -> None:
+        kind = checked_dtype(type(self).__name__, saved["dtype"])
+        self._set_state(saved["eps"], kind, unpacked_state(saved["state"]))
+
+    def _set_state(self, eps: float, dtype: np.dtype[Any], state: Mapping[str, NDArray[Any]]) -> None:
+        self._embed_dim, self._eps = state["weight"].size, eps
+        self._names = tuple(name for name in self._weights if name in state)
+        self._weight_dtype = _core.dtype_name(dtype)
+        self._load(dtype, state)
+
+    def _state_shapes(self, names: Collection[str]) -> dict[str, tuple[int, ...]]:
+        return dict.fromkeys(self._names, (self._embed_dim,))
