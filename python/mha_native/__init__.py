@@ -11,6 +11,7 @@ from .layers.feed_forward import FeedForward
 from .layers.layer_norm import LayerNorm
 from .layers.multi_head_attention import MultiHeadAttention
 from .layers.rms_norm import RMSNorm
+from .layers.rotary_embedding import RotaryEmbedding
 from .merging import merge_attention
 from .models.generation import GenerationStep, generate
 from .positions import sinusoidal_positions
@@ -40,6 +41,7 @@ __all__ = [
     "LayerNorm",
     "MultiHeadAttention",
     "RMSNorm",
+    "RotaryEmbedding",
     "__version__",
     "active_isa",
     "attention_statistics",

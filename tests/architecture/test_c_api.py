@@ -32,6 +32,7 @@ HANDLES = {
     "KVCache": "cache",
     "MultiHeadAttention": "layer",
     "Norm": "norm",
+    "RotaryEmbedding": "rotary",
     "FeedForward": "feed_forward",
     "TransformerStack": "transformer",
 }
@@ -45,6 +46,7 @@ OTHER_NAMES = {
     "KVCache::values": ["mha_cache_values", "mha_cache_values"],
     "KVCache::rollback": ["mha_cache_rollback_by", "mha_cache_rollback"],
     "MultiHeadAttention::config": ["mha_layer_config_of"],
+    "RotaryEmbedding::pairs": ["mha_rotary_pairs_of"],  # the name without "of" is that of a type
     "MultiHeadAttention::forward": ["mha_layer_forward", "mha_layer_forward_cached"],
     "Norm": ["mha_norm_destroy"],
     "LayerNorm": ["mha_norm_create"],
@@ -61,6 +63,7 @@ OTHER_NAMES = {
     "MultiHeadAttention::packed": [],
     "FeedForward::packed": [],
     "Norm::weights": [],
+    "RotaryEmbedding::table": [],
 }
 
 STRUCTS = {
@@ -74,6 +77,7 @@ STRUCTS = {
     "Executor": "mha_executor",
     "KVCacheConfig": "mha_cache_config",
     "MultiHeadAttentionConfig": "mha_layer_config",
+    "QueryKeySteps": "mha_query_key_steps",
     "RaggedBatch": "mha_ragged_batch",
     "TransformerExtras": "mha_transformer_extras",
     "TransformerLayer": "mha_transformer_layer",
@@ -149,7 +153,7 @@ def test_structs_have_the_same_fields(name: str) -> None:
 def test_enumerations_have_the_same_values() -> None:
     in_cpp = [re.findall(r"\w+", body) for body in re.findall(r"^enum class \w+[^{]*{([^}]*)}", CPP, re.M)]
     in_c = [re.findall(r"(\w+)[^,]*", body.lower()) for body in re.findall(r"^enum {([^}]*)}", C, re.M)]
-    assert len(in_cpp) == 6
+    assert len(in_cpp) == 7
     for values in in_cpp:
         same = [
             other

@@ -12,6 +12,7 @@ from .. import _core
 from .._dtypes import numpy_dtype
 from .._messages import listed, shown
 from .._scalars import checked_integer
+from .rotary_embedding import RotaryEmbedding
 
 # Seed of the initial weights. None: a different one each time. A generator: its next numbers.
 Seed: TypeAlias = int | np.random.Generator | None
@@ -35,6 +36,7 @@ class LayerArguments(TypedDict, total=False):
     num_kv_heads: int | None
     head_dim: int | None
     bias: bool
+    rotary: RotaryEmbedding | None
     dtype: DTypeLike
     weight_dtype: WeightDType
     seed: Seed

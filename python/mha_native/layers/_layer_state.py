@@ -9,9 +9,11 @@ from numpy.typing import NDArray
 from .. import _core
 from .._arrays import Tensor, to_numpy
 from .._dtypes import checked_dtype, packed_state, unpacked_state
+from ._head_steps import HeadSteps
 from ._layer_weights import Parts, Sizes, resolve_sizes, split_state, state_shapes
 from ._module_state import Leaf, linear_state
 from ._torch_modules import checked_module
+from .rotary_embedding import RotaryEmbedding
 
 Layer = TypeVar("Layer", bound="LayerState")
 
@@ -157,24 +159,38 @@ class LayerState(Leaf):
         """Whether every query also sees a key and a value of zeros."""
         return self._parts.add_zero_attn
 
+    @property
+    def rotary(self) -> RotaryEmbedding | None:
+        """The table by which queries and keys are turned, if there is one."""
+        return self._steps.rotary
+
     def _configuration(self) -> dict[str, Any]:
-        return self._sizes._asdict() | self._parts._asdict()
+        return self._sizes._asdict() | self._parts._asdict() | self._steps.configuration()
 
     def __getstate__(self) -> dict[str, Any]:
         sizes, parts = tuple(self._sizes), tuple(self._parts)
         dtypes = {"dtype": _core.dtype_name(self.dtype), "weight_dtype": self.weight_dtype}
-        return {"sizes": sizes, "parts": parts, **dtypes, "state": packed_state(self.state_dict())}
+        state = packed_state(self.state_dict())
+        return {"sizes": sizes, "parts": parts, "steps": tuple(self._steps), **dtypes, "state": state}
 
     def __setstate__(self, saved: dict[str, Any]) -> None:
         sizes, parts = Sizes(*saved["sizes"]), Parts(*saved["parts"])
         dtype, state = checked_dtype("MultiHeadAttention", saved["dtype"]), unpacked_state(saved["state"])
-        self._set_state(sizes, parts, dtype, saved["weight_dtype"], state)
+        steps = HeadSteps(*saved.get("steps", ())).for_layers_in(dtype)
+        self._set_state(sizes, parts, dtype, saved["weight_dtype"], state, steps)
 
     def _set_state(
-        self, sizes: Sizes, parts: Parts, dtype: np.dtype[Any], weight_dtype: str, state: Mapping[str, Tensor]
+        self,
+        sizes: Sizes,
+        parts: Parts,
+        dtype: np.dtype[Any],
+        weight_dtype: str,
+        state: Mapping[str, Tensor],
+        steps: HeadSteps = HeadSteps(),  # noqa: B008, it is immutable
     ) -> None:
         self._sizes = sizes
         self._parts = parts
+        self._steps = steps
         self._weight_dtype = weight_dtype
         self._load(dtype, state)
 
@@ -183,4 +199,12 @@ class LayerState(Leaf):
 
     def _make_core(self, arrays: Mapping[str, NDArray[Any]]) -> _core.MultiHeadAttention:
         projections, added = split_state(self._sizes, self._parts, arrays)
-        return _core.MultiHeadAttention(self._sizes, projections, added, self._parts.add_zero_attn, self._weight_dtype)
+        rotary = self._steps.rotary
+        return _core.MultiHeadAttention(
+            self._sizes,
+            projections,
+            added,
+            self._parts.add_zero_attn,
+            self._weight_dtype,
+            None if rotary is None else rotary._core,
+        )
