@@ -1,4 +1,5 @@
-// What stands around the attention layer: norms, FeedForward, and stacks of transformer layers.
+// What stands around the attention layer: norms, Linear, FeedForward, and stacks of transformer layers.
+#include <mha/linear.hpp>
 #include <mha/positions.hpp>
 #include <mha/transformer.hpp>
 
@@ -18,11 +19,13 @@
 namespace mha::bindings {
 namespace {
 
-constexpr std::pair<const char*, Activation> kActivations[] = {
-    {"relu", Activation::relu}, {"gelu", Activation::gelu}, {"gelu_tanh", Activation::gelu_tanh}};
+constexpr std::pair<const char*, Activation> kActivations[] = {{"relu", Activation::relu},
+                                                               {"gelu", Activation::gelu},
+                                                               {"gelu_tanh", Activation::gelu_tanh},
+                                                               {"silu", Activation::silu}};
 
 Activation activation_called(py::handle name) {
-  const char* const rule = "'relu', 'gelu' or 'gelu_tanh'";
+  const char* const rule = "'relu', 'gelu', 'gelu_tanh' or 'silu'";
   if (!PyUnicode_Check(name.ptr())) throw py::type_error(describe("FeedForward", "activation", rule, name));
   for (const auto& [known, activation] : kActivations)
     if (PyUnicode_CompareWithASCIIString(name.ptr(), known) == 0) return activation;
@@ -47,21 +50,31 @@ RMSNorm make_rms_norm(py::handle weight, py::handle eps, bool unit_offset) {
   return RMSNorm(arrays.tensor(0, 1, 1), real("RMSNorm", "eps", eps, 1e-6), unit_offset);
 }
 
-FeedForward make_feed_forward(const py::tuple& up, const py::tuple& down, py::handle activation,
-                              const std::string& weight_dtype) {
-  const FeedForwardWeights weights = {linear_weights("FeedForward", up), linear_weights("FeedForward", down)};
+Linear make_linear(const py::tuple& given, const std::string& weight_dtype) {
+  const LinearWeights weights = linear_weights("Linear", given);
+  return Linear(weights, format_of(weight_dtype, weights.weight.dtype));
+}
+
+FeedForward make_feed_forward(const py::tuple& linears, py::handle activation, const std::string& weight_dtype) {
+  FeedForwardWeights weights;
+  const auto read = [&](std::size_t i) {
+    return linear_weights("FeedForward", py::reinterpret_borrow<py::tuple>(linears[i]));
+  };
+  weights.up = read(0);
+  weights.down = read(1);
+  if (linears.size() > 2) weights.gate = read(2);
   return FeedForward(weights, activation_called(activation), format_of(weight_dtype, weights.up.weight.dtype));
 }
 
-// Norms and FeedForward.
+// Norms, Linear and FeedForward. `features` are those of the result.
 template <class RowLayer>
-py::object forward_rows(const char* function, const RowLayer& layer, py::handle x, py::handle out,
+py::object forward_rows(const char* function, const RowLayer& layer, Index features, py::handle x, py::handle out,
                         py::handle num_threads) {
   const Argument list[] = {{"x", x}, {"out", out}};
   const ArrayArguments arrays(function, list, layer.dtype());
   const TensorView rows = arrays.tensor(0, 1, kMaxRank);
   const int threads = positive(function, "num_threads", num_threads, 0);
-  const NewArray result = output_or_new(arrays, 1, out, 1, kMaxRank, rows, rows.extents[rows.rank - 1]);
+  const NewArray result = output_or_new(arrays, 1, out, 1, kMaxRank, rows, features);
   warn_if_forked();
   without_gil([&] { layer.forward(rows, result.view, threads); });
   return result.array;
@@ -74,12 +87,24 @@ py::tuple norm_weights(const Norm& norm) {
   return py::make_tuple(weight.array, bias.array);
 }
 
+py::tuple linear_layer_weights(const Linear& layer) {
+  const LinearShape shape(layer.out_features(), layer.in_features(), layer.has_bias());
+  const NewLinear copies(shape, layer.dtype(), layer.weight_format());
+  layer.copy_weights(copies.views);
+  return copies.arrays;
+}
+
 py::tuple feed_forward_weights(const FeedForward& layer) {
   const Index in = layer.embed_dim(), hidden = layer.feedforward_dim();
   const NewLinear up({hidden, in, layer.has_up_bias()}, layer.dtype(), layer.weight_format());
   const NewLinear down({in, hidden, layer.has_down_bias()}, layer.dtype(), layer.weight_format());
-  layer.copy_weights({up.views, down.views});
-  return py::make_tuple(up.arrays, down.arrays);
+  if (!layer.has_gate()) {
+    layer.copy_weights({up.views, down.views, {}});
+    return py::make_tuple(up.arrays, down.arrays);
+  }
+  const NewLinear gate({hidden, in, layer.has_gate_bias()}, layer.dtype(), layer.weight_format());
+  layer.copy_weights({up.views, down.views, gate.views});
+  return py::make_tuple(up.arrays, down.arrays, gate.arrays);
 }
 
 // What messages say that arrays must have the dtype of.
@@ -291,7 +316,7 @@ void bind_transformer(py::module_& m) {
           "forward",
           [](const Norm& norm, py::handle x, py::handle out, py::handle num_threads) {
             const char* const function = norm.kind() == NormKind::layer ? "LayerNorm" : "RMSNorm";
-            return forward_rows(function, norm, x, out, num_threads);
+            return forward_rows(function, norm, norm.embed_dim(), x, out, num_threads);
           },
           "(x, out, num_threads) -> out")
       .def("weights", &norm_weights, "() -> copies of weight, and bias or None")
@@ -299,15 +324,26 @@ void bind_transformer(py::module_& m) {
       .def_property_readonly("dtype", [](const Norm& norm) { return numpy_dtype(norm.dtype()); });
   py::class_<LayerNorm, Norm>(m, "LayerNorm").def(py::init(&make_layer_norm), "(weight, bias or None, eps)");
   py::class_<RMSNorm, Norm>(m, "RMSNorm").def(py::init(&make_rms_norm), "(weight, eps, unit_offset)");
+  py::class_<Linear>(m, "Linear")
+      .def(py::init(&make_linear), "(weights, weight_dtype), weights (weight, bias, scale)")
+      .def(
+          "forward",
+          [](const Linear& layer, py::handle x, py::handle out, py::handle num_threads) {
+            return forward_rows("Linear", layer, layer.out_features(), x, out, num_threads);
+          },
+          "(x, out, num_threads) -> out")
+      .def("weights", &linear_layer_weights, "() -> copies, (weight, bias, scale)")
+      .def_property_readonly("dtype", [](const Linear& layer) { return numpy_dtype(layer.dtype()); });
   py::class_<FeedForward>(m, "FeedForward")
-      .def(py::init(&make_feed_forward), "(up, down, activation, weight_dtype), up and down (weight, bias, scale)")
+      .def(py::init(&make_feed_forward),
+           "(linears, activation, weight_dtype), linears (up, down) or (up, down, gate), each (weight, bias, scale)")
       .def(
           "forward",
           [](const FeedForward& layer, py::handle x, py::handle out, py::handle num_threads) {
-            return forward_rows("FeedForward", layer, x, out, num_threads);
+            return forward_rows("FeedForward", layer, layer.embed_dim(), x, out, num_threads);
           },
           "(x, out, num_threads) -> out")
-      .def("weights", &feed_forward_weights, "() -> copies, (up, down)")
+      .def("weights", &feed_forward_weights, "() -> copies, (up, down) or (up, down, gate)")
       .def_property_readonly("activation", [](const FeedForward& layer) { return name_of(layer.activation()); })
       .def_property_readonly("dtype", [](const FeedForward& layer) { return numpy_dtype(layer.dtype()); });
   py::class_<Stack>(m, "TransformerStack")

@@ -9,6 +9,7 @@ from .layers.decoder import Decoder, DecoderLayer
 from .layers.encoder import Encoder, EncoderLayer
 from .layers.feed_forward import FeedForward
 from .layers.layer_norm import LayerNorm
+from .layers.linear import Linear
 from .layers.multi_head_attention import MultiHeadAttention
 from .layers.rms_norm import RMSNorm
 from .layers.rotary_embedding import RotaryEmbedding
@@ -39,6 +40,7 @@ __all__ = [
     "GenerationStep",
     "KVCache",
     "LayerNorm",
+    "Linear",
     "MultiHeadAttention",
     "RMSNorm",
     "RotaryEmbedding",

@@ -32,6 +32,7 @@ HANDLES = {
     "KVCache": "cache",
     "MultiHeadAttention": "layer",
     "Norm": "norm",
+    "Linear": "linear",
     "RotaryEmbedding": "rotary",
     "FeedForward": "feed_forward",
     "TransformerStack": "transformer",
@@ -61,6 +62,7 @@ OTHER_NAMES = {
     "Cancelled::what": [],
     # For the library itself.
     "MultiHeadAttention::packed": [],
+    "Linear::packed": [],
     "FeedForward::packed": [],
     "Norm::weights": [],
     "RotaryEmbedding::table": [],

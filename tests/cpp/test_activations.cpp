@@ -23,7 +23,8 @@ using ActivationsOf = testing::RowKernelsOf<T>;
 using Elements = ::testing::Types<float, double>;
 TYPED_TEST_SUITE(ActivationsOf, Elements);
 
-constexpr Activation kActivations[] = {Activation::relu, Activation::gelu, Activation::gelu_tanh};
+constexpr Activation kActivations[] = {Activation::relu, Activation::gelu, Activation::gelu_tanh,
+                                       Activation::silu};
 
 /// One weight panel, in memory with the alignment that PackedLinear gives it.
 template <class T>
@@ -81,9 +82,10 @@ std::vector<T> activated(const DTypeKernels& kernels, Activation activation, std
   return out;
 }
 
-/// 1 - F(|x|), where x F(x) is the activation: how much of a large negative number GELU leaves.
+/// 1 - F(|x|), where x F(x) is the activation: how much of a large negative number is left.
 long double tail(Activation activation, long double a) {
   if (activation == Activation::gelu) return 0.5L * std::erfc(a * std::sqrt(0.5L));
+  if (activation == Activation::silu) return 1 / (1 + std::exp(a));
   return 1 / (1 + std::exp(2 * std::sqrt(2 / std::acos(-1.0L)) * (a + 0.044715L * a * a * a)));
 }
 
@@ -98,13 +100,16 @@ long double expected_of(Activation activation, long double x) {
 ///              two products; 2 eps more for what the fit leaves; the C library's erfc, for double, is within 5 eps.
 ///              The exponent a^2 / 2 is rounded three times: 3 u a^2 / 2, of erfc's argument twice: 2 u (a^2 + 1).
 ///   gelu_tanh  2 u for the power, u each for sum, quotient and product; the exponent 2 z five times: 5 u 2 z.
+///   silu       likewise, but the exponent a twice: 2 u a.
 /// Exponentials too small for a normal number may be 0 (of double from 2^-1080 on): less than two such numbers times a.
 template <class T>
 long double bound_of(Activation activation, long double x) {
   if (activation == Activation::relu) return 0;
   const long double a = std::abs(x), eps = kEps<T>;
   const long double z = std::sqrt(2 / std::acos(-1.0L)) * (a + 0.044715L * a * a * a);
-  const long double relative = activation == Activation::gelu ? 14 + a * a : 3 + 5 * z;
+  const long double relative = activation == Activation::gelu   ? 14 + a * a
+                               : activation == Activation::silu ? 3 + a
+                                                                : 3 + 5 * z;
   return (relative * a * tail(activation, a) + std::abs(expected_of(activation, x))) * eps +
          2 * (a + 1) * static_cast<long double>(std::numeric_limits<T>::min());
 }

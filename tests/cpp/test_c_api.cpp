@@ -337,10 +337,10 @@ TEST(CApi, WhatOnlyCCanGetWrongNamesTheFunctionAndTheArgument) {
                  {"mha_layer_create: weight_format: expected an mha_weight_format, 0 to 2; got 7"});
   expect_failure(MHA_DTYPE_ERROR, mha_layer_create(&of_layer, &bad_weights, &layer),
                  {"mha_layer_create: key: expected"});
-  const mha_feed_forward_weights of_rows = {linear, linear};
+  const mha_feed_forward_weights of_rows = {linear, linear, {}};
   mha_feed_forward* feed_forward = nullptr;
   expect_failure(MHA_INVALID_ARGUMENT, mha_feed_forward_create(&of_rows, 9, 0, &feed_forward),
-                 {"mha_feed_forward_create: activation: expected an mha_activation, 0 to 3; got 9"});
+                 {"mha_feed_forward_create: activation: expected an mha_activation, 0 to 4; got 9"});
   const mha_transformer_layer of_stack = {nullptr, nullptr, nullptr, nullptr, nullptr,
                                           nullptr, 0,       nullptr, nullptr, nullptr};
   mha_transformer* stack = nullptr;

@@ -216,7 +216,7 @@ TEST(CApiWeightFormats, FeedForward) {
   const Rows up = Rows::random({F, E}, 1), down = Rows::random({E, F}, 2), bias1 = Rows::random({F}, 3);
   const Rows x = Rows::random({7, E}, 4);
   const mha_tensor c_up = c_tensor(up), c_down = c_tensor(down), c_bias1 = c_tensor(bias1), c_x = c_tensor(x);
-  const mha_feed_forward_weights weights = {{&c_up, &c_bias1, nullptr}, {&c_down, nullptr, nullptr}};
+  const mha_feed_forward_weights weights = {{&c_up, &c_bias1, nullptr}, {&c_down, nullptr, nullptr}, {}};
   std::vector<float> plain;
   for (const WeightFormat format : kFormats) {
     const auto c_format = static_cast<mha_weight_format>(format);
@@ -240,7 +240,7 @@ TEST(CApiWeightFormats, FeedForward) {
     Rows scale1 = nans<float>({F}), scale2 = nans<float>({E});
     const mha_tensor c_integers1 = c_tensor(integers1), c_integers2 = c_tensor(integers2), c_scale1 = c_tensor(scale1),
                      c_scale2 = c_tensor(scale2);
-    mha_feed_forward_weights stored = {{&c_integers1, nullptr, &c_scale1}, {&c_integers2, nullptr, &c_scale2}};
+    mha_feed_forward_weights stored = {{&c_integers1, nullptr, &c_scale1}, {&c_integers2, nullptr, &c_scale2}, {}};
     EXPECT_OK(mha_feed_forward_copy_weights(layer, &stored));
     stored.up.bias = &c_bias1;
     mha_feed_forward* again = nullptr;
@@ -261,7 +261,7 @@ TEST(CApiWeightFormats, WhatIsRefused) {
                    c_bytes = c_tensor(bytes);
   mha_feed_forward* feed_forward = nullptr;
   const auto create = [&](const mha_tensor& matrix, const mha_tensor* scales, mha_weight_format format) {
-    const mha_feed_forward_weights weights = {{&matrix, nullptr, scales}, {&matrix, nullptr, scales}};
+    const mha_feed_forward_weights weights = {{&matrix, nullptr, scales}, {&matrix, nullptr, scales}, {}};
     return mha_feed_forward_create(&weights, MHA_ACTIVATION_RELU, format, &feed_forward);
   };
   for (const mha_weight_format format : {-1, 3})

@@ -72,13 +72,47 @@ TEST(CApiRows, RMSNorm) {
   }
 }
 
+TEST(CApiRows, Linear) {
+  const Rows weight = Rows::random({kHidden, kEmbed}, 1), bias = Rows::random({kHidden}, 2);
+  const Rows x = Rows::random({2, 5, kEmbed}, 3);
+  const mha_tensor c_weight = c_tensor(weight), c_bias = c_tensor(bias), c_x = c_tensor(x);
+  for (const bool has_bias : {false, true}) {
+    const mha_linear_weights weights = {&c_weight, has_bias ? &c_bias : nullptr, nullptr};
+    for (const WeightFormat format : {WeightFormat::plain, WeightFormat::bf16, WeightFormat::int8}) {
+      const auto c_format = static_cast<mha_weight_format>(format);
+      mha_linear* linear = nullptr;
+      ASSERT_EQ(mha_linear_create(&weights, c_format, &linear), MHA_OK) << mha_last_error();
+      const Owned<mha_linear> owned(linear, &mha_linear_destroy);
+      Rows expected = nans<float>({2, 5, kHidden}), out = expected;
+      Linear({weight.view(), has_bias ? bias.view() : TensorView{}}, format).forward(x.view(), expected.view());
+      const mha_tensor c_out = c_tensor(out);
+      EXPECT_OK(mha_linear_forward(linear, &c_x, &c_out, 2));
+      EXPECT_EQ(out.data(), expected.data());
+      EXPECT_EQ(mha_linear_in_features(linear), kEmbed);
+      EXPECT_EQ(mha_linear_out_features(linear), kHidden);
+      EXPECT_EQ(mha_linear_has_bias(linear), has_bias);
+      EXPECT_EQ(mha_linear_dtype(linear), MHA_DTYPE_f32);
+      EXPECT_EQ(mha_linear_weight_format(linear), c_format);
+      if (format != WeightFormat::plain) continue;
+      Rows weight_copy = nans<float>({kHidden, kEmbed}), bias_copy = nans<float>({kHidden});
+      const mha_tensor c_weight_copy = c_tensor(weight_copy), c_bias_copy = c_tensor(bias_copy);
+      const mha_linear_weights copies = {&c_weight_copy, has_bias ? &c_bias_copy : nullptr, nullptr};
+      EXPECT_OK(mha_linear_copy_weights(linear, &copies));
+      EXPECT_EQ(weight_copy.data(), weight.data());
+      if (has_bias) {
+        EXPECT_EQ(bias_copy.data(), bias.data());
+      }
+    }
+  }
+}
+
 TEST(CApiRows, FeedForward) {
   const auto up = Array<double>::random({kHidden, kEmbed}, 1), down = Array<double>::random({kEmbed, kHidden}, 2);
   const auto bias1 = Array<double>::random({kHidden}, 3), x = Array<double>::random({7, kEmbed}, 4);
   const mha_tensor c_up = c_tensor(up), c_down = c_tensor(down), c_bias1 = c_tensor(bias1), c_x = c_tensor(x);
-  const mha_feed_forward_weights weights = {{&c_up, &c_bias1, nullptr}, {&c_down, nullptr, nullptr}};
+  const mha_feed_forward_weights weights = {{&c_up, &c_bias1, nullptr}, {&c_down, nullptr, nullptr}, {}};
   for (const mha_activation activation :
-       {MHA_ACTIVATION_NONE, MHA_ACTIVATION_RELU, MHA_ACTIVATION_GELU, MHA_ACTIVATION_GELU_TANH}) {
+       {MHA_ACTIVATION_NONE, MHA_ACTIVATION_RELU, MHA_ACTIVATION_GELU, MHA_ACTIVATION_GELU_TANH, MHA_ACTIVATION_SILU}) {
     mha_feed_forward* layer = nullptr;
     ASSERT_EQ(mha_feed_forward_create(&weights, activation, MHA_WEIGHT_FORMAT_PLAIN, &layer), MHA_OK)
         << mha_last_error();
@@ -98,7 +132,7 @@ TEST(CApiRows, FeedForward) {
     EXPECT_EQ(mha_feed_forward_dtype(layer), MHA_DTYPE_f64);
     auto down_copy = nans<double>({kEmbed, kHidden}), bias_copy = nans<double>({kHidden});
     const mha_tensor c_down_copy = c_tensor(down_copy), c_bias_copy = c_tensor(bias_copy);
-    const mha_feed_forward_weights outputs = {{nullptr, &c_bias_copy, nullptr}, {&c_down_copy, nullptr, nullptr}};
+    const mha_feed_forward_weights outputs = {{nullptr, &c_bias_copy, nullptr}, {&c_down_copy, nullptr, nullptr}, {}};
     EXPECT_OK(mha_feed_forward_copy_weights(layer, &outputs));
     EXPECT_EQ(down_copy.data(), down.data());
     EXPECT_EQ(bias_copy.data(), bias1.data());
@@ -158,17 +192,30 @@ TEST(CApiRows, WhatIsRefused) {
   expect_invalid(mha_rms_norm_create(nullptr, 0, false, &norm), {"RMSNorm", "weight"});
   expect_invalid(mha_feed_forward_create(nullptr, MHA_ACTIVATION_RELU, MHA_WEIGHT_FORMAT_PLAIN, &feed_forward),
                  {"weights", "null"});
-  const mha_feed_forward_weights weights = {{&up, nullptr, nullptr}, {&up, nullptr, nullptr}};
+  const mha_feed_forward_weights weights = {{&up, nullptr, nullptr}, {&up, nullptr, nullptr}, {}};
   expect_invalid(mha_feed_forward_create(&weights, MHA_ACTIVATION_RELU, MHA_WEIGHT_FORMAT_PLAIN, &feed_forward),
                  {"FeedForward", "down_weight"});
-  expect_invalid(mha_feed_forward_create(&weights, 4, MHA_WEIGHT_FORMAT_PLAIN, &feed_forward),
-                 {"mha_activation", "got 4"});
+  expect_invalid(mha_feed_forward_create(&weights, 5, MHA_WEIGHT_FORMAT_PLAIN, &feed_forward),
+                 {"mha_activation", "got 5"});
   expect_invalid(mha_feed_forward_create(&weights, -1, MHA_WEIGHT_FORMAT_PLAIN, &feed_forward),
                  {"mha_activation", "got -1"});
   EXPECT_EQ(norm, nullptr);
   EXPECT_EQ(feed_forward, nullptr);
 
-  const mha_feed_forward_weights good_weights = {{&up, nullptr, nullptr}, {&down, nullptr, nullptr}};
+  mha_linear* linear = nullptr;
+  const mha_linear_weights of_linear = {&up, nullptr, nullptr}, no_matrix = {&c_weight, nullptr, nullptr};
+  expect_invalid(mha_linear_create(nullptr, MHA_WEIGHT_FORMAT_PLAIN, &linear), {"weights", "null"});
+  expect_invalid(mha_linear_create(&no_matrix, MHA_WEIGHT_FORMAT_PLAIN, &linear), {"Linear", "weight", "[24]"});
+  expect_invalid(mha_linear_create(&of_linear, 3, &linear), {"mha_weight_format", "got 3"});
+  EXPECT_EQ(linear, nullptr);
+  ASSERT_EQ(mha_linear_create(&of_linear, MHA_WEIGHT_FORMAT_PLAIN, &linear), MHA_OK) << mha_last_error();
+  expect_invalid(mha_linear_forward(nullptr, &rows, &out_rows, 0), {"linear", "null"});
+  expect_invalid(mha_linear_forward(linear, &rows, &out_rows, 0), {"Linear", "out", "40 features"});
+  expect_invalid(mha_linear_copy_weights(linear, nullptr), {"outputs", "null"});
+  mha_linear_destroy(linear);
+  mha_linear_destroy(nullptr);
+
+  const mha_feed_forward_weights good_weights = {{&up, nullptr, nullptr}, {&down, nullptr, nullptr}, {}};
   ASSERT_EQ(mha_norm_create(&c_weight, nullptr, 0, &norm), MHA_OK) << mha_last_error();
   ASSERT_EQ(mha_feed_forward_create(&good_weights, MHA_ACTIVATION_RELU, MHA_WEIGHT_FORMAT_PLAIN, &feed_forward), MHA_OK)
       << mha_last_error();

@@ -61,7 +61,7 @@ Owned<mha_norm> c_rms_norm(const Rows& weight, double eps, bool unit_offset) {
 Owned<mha_feed_forward> c_feed_forward(const Rows& up, const Rows& bias1, const Rows& down, const Rows& bias2,
                                        mha_activation activation) {
   const mha_tensor c_up = c_tensor(up), c_bias1 = c_tensor(bias1), c_down = c_tensor(down), c_bias2 = c_tensor(bias2);
-  const mha_feed_forward_weights weights = {{&c_up, &c_bias1, nullptr}, {&c_down, &c_bias2, nullptr}};
+  const mha_feed_forward_weights weights = {{&c_up, &c_bias1, nullptr}, {&c_down, &c_bias2, nullptr}, {}};
   mha_feed_forward* layer = nullptr;
   EXPECT_OK(mha_feed_forward_create(&weights, activation, MHA_WEIGHT_FORMAT_PLAIN, &layer));
   return {layer, &mha_feed_forward_destroy};

@@ -107,7 +107,8 @@ Owned<mha_layer> attention(mha_weight_format format) {
 Owned<mha_feed_forward> feed_forward() {
   const Rows matrix = Rows::random({kEmbed, kEmbed}, 3);
   const mha_tensor weight = c_tensor(matrix);
-  const mha_feed_forward_weights weights = {{&weight, nullptr, nullptr}, {&weight, nullptr, nullptr}};
+  const mha_feed_forward_weights weights = {
+      {&weight, nullptr, nullptr}, {&weight, nullptr, nullptr}, {&weight, nullptr, nullptr}};
   return expect_recovery<mha_feed_forward>(
       [&](mha_feed_forward** made) {
         return mha_feed_forward_create(&weights, MHA_ACTIVATION_GELU, MHA_WEIGHT_FORMAT_PLAIN, made);

@@ -103,7 +103,8 @@ mha_layer_weights weights_of(Call& tensors, bool are_outputs = false) {
 
 mha_feed_forward_weights feed_forward_weights_of(Call& tensors, bool are_outputs = false) {
   return {{tensors("up_weight", {F, E}, are_outputs), tensors.optional("up_bias", {F}), nullptr},
-          {tensors("down_weight", {E, F}, are_outputs), tensors.optional("down_bias", kVector), nullptr}};
+          {tensors("down_weight", {E, F}, are_outputs), tensors.optional("down_bias", kVector), nullptr},
+          {tensors.optional("gate_weight", {F, E}), nullptr, nullptr}};
 }
 
 Owned<mha_layer> make_layer(bool add_bias_kv = true) {
@@ -285,6 +286,26 @@ TEST(MissingTensors, OfRowLayers) {
   Call copy("mha_norm_copy_weights");
   const auto *weight_copy = copy.optional("weight", kVector), *bias_copy = copy.optional("bias", kVector);
   copy.expect_refusals([&] { return mha_norm_copy_weights(norm.get(), weight_copy, bias_copy); });
+
+  Call create_linear("mha_linear_create");
+  const mha_linear_weights linear_weights = {create_linear("weight", kSquare), create_linear.optional("bias", kVector),
+                                             nullptr};
+  mha_linear* made = nullptr;
+  create_linear.expect_refusals([&] {
+    mha_linear* other = nullptr;
+    const mha_status status = mha_linear_create(&linear_weights, MHA_WEIGHT_FORMAT_PLAIN, &other);
+    mha_linear_destroy(other);
+    return status;
+  });
+  EXPECT_OK(mha_linear_create(&linear_weights, MHA_WEIGHT_FORMAT_PLAIN, &made));
+  const Owned<mha_linear> linear(made, &mha_linear_destroy);
+  Call multiply("mha_linear_forward");
+  const auto *factors = multiply("x", kRows), *products = multiply("out", kRows);
+  multiply.expect_refusals([&] { return mha_linear_forward(linear.get(), factors, products, 1); });
+  Call copy_linear("mha_linear_copy_weights");
+  const mha_linear_weights linear_copies = {copy_linear.optional("weight", kSquare),
+                                            copy_linear.optional("bias", kVector), nullptr};
+  copy_linear.expect_refusals([&] { return mha_linear_copy_weights(linear.get(), &linear_copies); });
 
   Call create("mha_feed_forward_create");
   const mha_feed_forward_weights weights = feed_forward_weights_of(create);

@@ -210,7 +210,8 @@ TEST(NoAllocation, AStepInC) {
   const mha_layer_config config = {E, 4, 0, 0, 0, 0, 0, 0, false, false, MHA_WEIGHT_FORMAT_PLAIN};
   const mha_linear_weights linear = {&c_square, &c_row, nullptr};
   const mha_layer_weights weights = {linear, linear, linear, linear, nullptr, nullptr};
-  const mha_feed_forward_weights feed_forward_weights = {{&c_square, nullptr, nullptr}, {&c_square, nullptr, nullptr}};
+  const mha_feed_forward_weights feed_forward_weights = {
+      {&c_square, nullptr, nullptr}, {&c_square, nullptr, nullptr}, {}};
   mha_layer* attention = nullptr;
   mha_feed_forward* feed_forward = nullptr;
   mha_norm* norm = nullptr;

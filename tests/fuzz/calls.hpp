@@ -20,6 +20,7 @@ void fuzz_merge(Choices& choices, Tally& tally);
 void fuzz_cache(Choices& choices, Tally& tally);
 void fuzz_layer(Choices& choices, Tally& tally);
 void fuzz_norm(Choices& choices, Tally& tally);
+void fuzz_linear(Choices& choices, Tally& tally);
 void fuzz_feed_forward(Choices& choices, Tally& tally);
 void fuzz_transformer(Choices& choices, Tally& tally);
 void fuzz_positions(Choices& choices, Tally& tally);
@@ -81,12 +82,15 @@ struct Owned {
 using Cache = Owned<mha_cache, &mha_cache_destroy>;
 using Layer = Owned<mha_layer, &mha_layer_destroy>;
 using Norm = Owned<mha_norm, &mha_norm_destroy>;
+using LinearLayer = Owned<mha_linear, &mha_linear_destroy>;
 using FeedForwardLayer = Owned<mha_feed_forward, &mha_feed_forward_destroy>;
 using Transformer = Owned<mha_transformer, &mha_transformer_destroy>;
 
 /// A cache that fits, with some tokens in it.
 Cache filled_cache(Choices& choices, Tally& tally, const mha_cache_config& config);
 Norm some_norm(Choices& choices, Tally& tally, mha_dtype dtype, std::ptrdiff_t width, bool may_fail = false);
+LinearLayer some_linear(Choices& choices, Tally& tally, mha_dtype dtype, std::ptrdiff_t out, std::ptrdiff_t in);
+void copy_linear_weights(Choices& choices, Tally& tally, const mha_linear* layer);
 FeedForwardLayer some_feed_forward(Choices& choices, Tally& tally, mha_dtype dtype, std::ptrdiff_t width,
                                    bool may_fail = false);
 void copy_feed_forward_weights(Choices& choices, Tally& tally, const mha_feed_forward* layer);

@@ -1,3 +1,5 @@
+#include <optional>
+
 #include "calls.hpp"
 
 namespace mha::fuzz {
@@ -224,18 +226,49 @@ Norm some_norm(Choices& c, Tally& tally, mha_dtype dtype, std::ptrdiff_t width, 
   return norm;
 }
 
+LinearLayer some_linear(Choices& c, Tally& tally, mha_dtype dtype, std::ptrdiff_t out, std::ptrdiff_t in) {
+  LinearLayer layer;
+  Call call("mha_linear_create", c, tally);
+  int format = any_format(c, dtype);
+  const Linear weights(call, dtype, format == MHA_WEIGHT_FORMAT_INT8 && c.once_in(2), out, in);
+  call.small(format);
+  call.mutate();
+  const bool made = call.run([&](int) {
+    const mha_linear_weights given = weights.get();
+    return mha_linear_create(&given, format, layer.fresh());
+  });
+  if (!made) layer.fresh();
+  return layer;
+}
+
+void copy_linear_weights(Choices& c, Tally& tally, const mha_linear* layer) {
+  Call call("mha_linear_copy_weights", c, tally);
+  const mha_dtype dtype = mha_linear_dtype(layer);
+  const bool is_quantized = mha_linear_weight_format(layer) == MHA_WEIGHT_FORMAT_INT8;
+  const LinearCopy copies(call, is_quantized ? int(MHA_DTYPE_int8) : dtype, dtype, mha_linear_out_features(layer),
+                          mha_linear_in_features(layer));
+  call.expect_unwritten();  // a bias that the layer may lack
+  call.mutate();
+  call.run([&](int) {
+    const mha_linear_weights outputs = copies.get();
+    return mha_linear_copy_weights(layer, &outputs);
+  });
+}
+
 FeedForwardLayer some_feed_forward(Choices& c, Tally& tally, mha_dtype dtype, std::ptrdiff_t width, bool may_fail) {
   FeedForwardLayer layer;
   Call call("mha_feed_forward_create", c, tally);
-  int format = any_format(c, dtype), activation = int(c.below(4));
+  int format = any_format(c, dtype), activation = int(c.below(5));
   const std::ptrdiff_t hidden = c.once_in(6) ? c.between(60, 140) : c.between(1, 30);
   const bool stored = format == MHA_WEIGHT_FORMAT_INT8 && c.once_in(2);
   const Linear up(call, dtype, stored, hidden, width), down(call, dtype, stored, width, hidden);
+  std::optional<Linear> gate;
+  if (c.once_in(2)) gate.emplace(call, dtype, stored, hidden, width);
   call.small(format);
   call.small(activation);
   if (may_fail) call.mutate();
   const bool made = call.run([&](int) {
-    const mha_feed_forward_weights weights{up.get(), down.get()};
+    const mha_feed_forward_weights weights{up.get(), down.get(), gate ? gate->get() : mha_linear_weights{}};
     return mha_feed_forward_create(&weights, activation, format, layer.fresh());
   });
   if (!made) layer.fresh();
@@ -249,10 +282,11 @@ void copy_feed_forward_weights(Choices& c, Tally& tally, const mha_feed_forward*
   const mha_dtype matrix = is_quantized ? int(MHA_DTYPE_int8) : dtype;
   const std::ptrdiff_t width = mha_feed_forward_embed_dim(layer), hidden = mha_feed_forward_feedforward_dim(layer);
   const LinearCopy up(call, matrix, dtype, hidden, width), down(call, matrix, dtype, width, hidden);
-  call.expect_unwritten();  // biases that the layer may lack
+  const LinearCopy gate(call, matrix, dtype, hidden, width);
+  call.expect_unwritten();  // biases that the layer may lack, and its gate
   call.mutate();
   call.run([&](int) {
-    const mha_feed_forward_weights outputs{up.get(), down.get()};
+    const mha_feed_forward_weights outputs{up.get(), down.get(), gate.get()};
     return mha_feed_forward_copy_weights(layer, &outputs);
   });
 }

@@ -3,15 +3,18 @@
 namespace mha::fuzz {
 namespace {
 
-/// A layer that takes each row by itself: x [..., E], and out, which may be x.
+/// A layer that takes each row by itself: x [..., width], and out, [..., out_width] or, if that is 0, like x, which it may
+/// be.
 template <class Forward>
-void fuzz_rows(const char* name, Choices& c, Tally& tally, mha_dtype dtype, std::ptrdiff_t width, Forward forward) {
+void fuzz_rows(const char* name, Choices& c, Tally& tally, mha_dtype dtype, std::ptrdiff_t width, Forward forward,
+               std::ptrdiff_t out_width = 0) {
   Call call(name, c, tally);
   Call::Extents extents{width};
   for (std::ptrdiff_t axes = c.between(0, 3); axes-- > 0;) extents.insert(extents.begin(), c.between(0, 5));
   if (c.once_in(6)) extents[0] = extents.size() > 1 ? c.between(60, 300) : width;
-  const bool in_place = c.once_in(3);
+  const bool in_place = out_width == 0 && c.once_in(3);
   Argument& x = in_place ? call.dense(dtype, extents) : call.tensor(dtype, extents);
+  if (out_width > 0) extents.back() = out_width;
   Argument& out = in_place ? call.in_place_of(x) : call.tensor(dtype, extents, Role::output);
   int num_threads = int(c.below(3));
   call.small(num_threads);
@@ -38,6 +41,19 @@ void fuzz_norm(Choices& c, Tally& tally) {
             [&](const mha_tensor* x, const mha_tensor* out, int num_threads) {
               return mha_norm_forward(norm.handle, x, out, num_threads);
             });
+}
+
+void fuzz_linear(Choices& c, Tally& tally) {
+  const std::ptrdiff_t in = c.once_in(6) ? c.between(60, 300) : c.between(1, 30), out = c.between(1, 140);
+  const LinearLayer layer = some_linear(c, tally, any_dtype(c), out, in);
+  if (layer.handle == nullptr) return;
+  const std::ptrdiff_t width = mha_linear_in_features(layer.handle), out_width = mha_linear_out_features(layer.handle);
+  if (width != in || out_width != out) return;
+  if (c.once_in(4)) copy_linear_weights(c, tally, layer.handle);
+  const auto forward = [&](const mha_tensor* x, const mha_tensor* result, int num_threads) {
+    return mha_linear_forward(layer.handle, x, result, num_threads);
+  };
+  fuzz_rows("mha_linear_forward", c, tally, mha_linear_dtype(layer.handle), in, forward, out);
 }
 
 void fuzz_feed_forward(Choices& c, Tally& tally) {

@@ -50,6 +50,7 @@ CALLS: dict[str, Callable[..., Any]] = {
     "MultiHeadAttention": lambda **flags: mha.MultiHeadAttention(8, 2, **flags),
     "MultiHeadAttention.__call__": lambda **flags: LAYER(TOKENS, cache=LAYER.new_cache(1, 3), **flags),
     "LayerNorm": lambda **flags: mha.LayerNorm(8, **flags),
+    "Linear": lambda **flags: mha.Linear(8, 8, **flags),
     "FeedForward": lambda **flags: mha.FeedForward(8, 8, **flags),
     **dict(_blocks()),
 }

@@ -308,13 +308,30 @@ MHA_API mha_dtype mha_norm_dtype(const mha_norm* norm) MHA_NOEXCEPT;
 MHA_API mha_status mha_norm_copy_weights(const mha_norm* norm, const mha_tensor* weight,
                                          const mha_tensor* bias) MHA_NOEXCEPT;
 
+/* x W^T + b of each row: Linear. */
+typedef struct mha_linear mha_linear;
+MHA_API mha_status mha_linear_create(const mha_linear_weights* weights, mha_weight_format weight_format,
+                                     mha_linear** linear) MHA_NOEXCEPT;
+MHA_API void mha_linear_destroy(mha_linear* linear) MHA_NOEXCEPT; /* may be null */
+/* x: [..., in_features]; out: [..., out_features], which must not overlap x. */
+MHA_API mha_status mha_linear_forward(const mha_linear* linear, const mha_tensor* x, const mha_tensor* out,
+                                      int num_threads) MHA_NOEXCEPT;
+MHA_API ptrdiff_t mha_linear_in_features(const mha_linear* linear) MHA_NOEXCEPT;
+MHA_API ptrdiff_t mha_linear_out_features(const mha_linear* linear) MHA_NOEXCEPT;
+MHA_API bool mha_linear_has_bias(const mha_linear* linear) MHA_NOEXCEPT;
+MHA_API mha_dtype mha_linear_dtype(const mha_linear* linear) MHA_NOEXCEPT;
+MHA_API mha_weight_format mha_linear_weight_format(const mha_linear* linear) MHA_NOEXCEPT;
+/* Copies the weights out again, into those tensors of `outputs` that are not null. */
+MHA_API mha_status mha_linear_copy_weights(const mha_linear* linear, const mha_linear_weights* outputs) MHA_NOEXCEPT;
+
 typedef int mha_activation;
-enum { MHA_ACTIVATION_NONE, MHA_ACTIVATION_RELU, MHA_ACTIVATION_GELU, MHA_ACTIVATION_GELU_TANH };
-/* down(activation(up(x))) of each row: FeedForward. */
+enum { MHA_ACTIVATION_NONE, MHA_ACTIVATION_RELU, MHA_ACTIVATION_GELU, MHA_ACTIVATION_GELU_TANH, MHA_ACTIVATION_SILU };
+/* down(activation(up(x))), or with a gate down(activation(gate(x)) * up(x)), of each row: FeedForward. */
 typedef struct mha_feed_forward mha_feed_forward;
 typedef struct mha_feed_forward_weights {
   mha_linear_weights up;   /* [F, E] */
   mha_linear_weights down; /* [E, F] */
+  mha_linear_weights gate; /* [F, E], or nulls: none */
 } mha_feed_forward_weights;
 MHA_API mha_status mha_feed_forward_create(const mha_feed_forward_weights* weights, mha_activation activation,
                                            mha_weight_format weight_format,
@@ -328,6 +345,8 @@ MHA_API ptrdiff_t mha_feed_forward_feedforward_dim(const mha_feed_forward* feed_
 MHA_API mha_activation mha_feed_forward_activation(const mha_feed_forward* feed_forward) MHA_NOEXCEPT;
 MHA_API bool mha_feed_forward_has_up_bias(const mha_feed_forward* feed_forward) MHA_NOEXCEPT;
 MHA_API bool mha_feed_forward_has_down_bias(const mha_feed_forward* feed_forward) MHA_NOEXCEPT;
+MHA_API bool mha_feed_forward_has_gate(const mha_feed_forward* feed_forward) MHA_NOEXCEPT;
+MHA_API bool mha_feed_forward_has_gate_bias(const mha_feed_forward* feed_forward) MHA_NOEXCEPT;
 MHA_API mha_dtype mha_feed_forward_dtype(const mha_feed_forward* feed_forward) MHA_NOEXCEPT;
 MHA_API mha_weight_format mha_feed_forward_weight_format(const mha_feed_forward* feed_forward) MHA_NOEXCEPT;
 /* Copies the weights out again, into those tensors of `outputs` that are not null. */

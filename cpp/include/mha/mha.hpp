@@ -11,6 +11,7 @@
 #include "mha/executor.hpp"              // threads of the caller's own
 #include "mha/half_precision.hpp"        // conversions to and from elements of 16 bits
 #include "mha/kv_cache.hpp"              // keys and values of the tokens so far
+#include "mha/linear.hpp"                // a projection of rows by itself
 #include "mha/linear_weights.hpp"        // how the weights of a projection are passed
 #include "mha/merge_attention.hpp"       // attention over shards of the keys, made one
 #include "mha/multi_head_attention.hpp"  // the layer: projections around attention

@@ -21,12 +21,18 @@ template <class View>
 struct BasicFeedForwardWeights {
   BasicLinearWeights<View> up;    // [F, E]
   BasicLinearWeights<View> down;  // [E, F]
+  BasicLinearWeights<View> gate;  // [F, E], or empty: none
+
+  BasicFeedForwardWeights() = default;
+  BasicFeedForwardWeights(const BasicLinearWeights<View>& into_hidden, const BasicLinearWeights<View>& out_of_hidden,
+                          const BasicLinearWeights<View>& gate_of_hidden = {})
+      : up(into_hidden), down(out_of_hidden), gate(gate_of_hidden) {}
 };
 
 using FeedForwardWeights = BasicFeedForwardWeights<TensorView>;
 
-/// down(activation(up(x))), for each row. The F values in between are never stored for more rows than are in cache at a
-/// time.
+/// down(activation(up(x))), or with a gate down(activation(gate(x)) * up(x)), for each row. The F values in between are
+/// never stored for more rows than are in cache at a time.
 ///
 /// Immutable, like all that is in this header: forward() may run on several threads at once. Copies share the weights.
 class MHA_API FeedForward {
@@ -44,6 +50,8 @@ class MHA_API FeedForward {
   Activation activation() const;
   bool has_up_bias() const;
   bool has_down_bias() const;
+  bool has_gate() const;
+  bool has_gate_bias() const;
   DType dtype() const;
   WeightFormat weight_format() const;
 

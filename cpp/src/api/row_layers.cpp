@@ -1,4 +1,4 @@
-// The layers that take each row by itself: norms and FeedForward.
+// The layers that take each row by itself: norms, Linear and FeedForward.
 #include <limits>
 
 #include "checks/rules.hpp"
@@ -6,6 +6,7 @@
 #include "checks/weights.hpp"
 #include "execute/dense_rows.hpp"
 #include "execute/row_steps.hpp"
+#include "mha/linear.hpp"
 #include "mha/transformer.hpp"
 #include "platform/dispatch.hpp"
 #include "platform/floating_point_state.hpp"
@@ -17,8 +18,9 @@ namespace {
 
 /// The sizes of one call, before there is memory.
 struct SizedRowCall {
-  SizedRowCall(DType dtype, const TensorView& x, const MutableTensorView& out, int num_threads, double work_of_row)
-      : rows(x, out, layout),
+  SizedRowCall(DType dtype, const TensorView& x, const MutableTensorView& out, int num_threads, double work_of_row,
+               bool in_place = true)
+      : rows(x, out, in_place, layout),
         threads(threads_for(num_threads, std::numeric_limits<Index>::max(), double(rows.count()) * work_of_row)),
         steps(active_kernels().kernels[static_cast<int>(dtype)], dtype, rows.count(), threads) {}
 
@@ -89,6 +91,34 @@ void Norm::copy_weights(const MutableTensorView& weight, const MutableTensorView
   if (bias && has_bias()) copy_elements({weights_->bias(), dtype(), {embed_dim()}}, bias);
 }
 
+Linear::Linear(const LinearWeights& weights, WeightFormat weight_format) {
+  const FloatingPointState state(Subnormals::kept);
+  validate_linear(weights, weight_format);
+  packed_ = std::make_shared<const PackedLinear>(weights, weights.weight.extents[0], weight_format);
+}
+
+void Linear::forward(const TensorView& x, const MutableTensorView& out, int num_threads) const {
+  const FloatingPointState state;
+  validate_linear_rows(dtype(), in_features(), out_features(), x, out);
+  SizedRowCall sized(dtype(), x, out, num_threads, packed_->work(1), false);
+  sized.steps.reserve_for(*packed_);
+  RowCall call(sized);
+  call.steps.project(*packed_, Activation::none, call.x(), call.out());
+  call.run();
+}
+
+Index Linear::in_features() const { return packed_->in_features(); }
+Index Linear::out_features() const { return packed_->segment_columns(); }
+bool Linear::has_bias() const { return packed_->has_bias(); }
+DType Linear::dtype() const { return packed_->dtype(); }
+WeightFormat Linear::weight_format() const { return packed_->format(); }
+
+void Linear::copy_weights(const LinearWeightOutputs& outputs) const {
+  const FloatingPointState state(Subnormals::kept);
+  validate(*this, outputs);
+  packed_->unpack(outputs);
+}
+
 FeedForward::FeedForward(const FeedForwardWeights& weights, Activation activation, WeightFormat weight_format) {
   const FloatingPointState state(Subnormals::kept);
   validate_feed_forward(weights, weight_format);
@@ -100,10 +130,9 @@ void FeedForward::forward(const TensorView& x, const MutableTensorView& out, int
   validate_rows("FeedForward", dtype(), embed_dim(), x, out);
   SizedRowCall sized(dtype(), x, out, num_threads, packed_->work(1));
   const Rows hidden = sized.steps.buffer(feedforward_dim(), sized.layout);
-  for (const PackedLinear* linear : {&packed_->up, &packed_->down}) sized.steps.reserve_for(*linear);
+  sized.steps.reserve_for(*packed_);
   RowCall call(sized);
-  call.steps.project(packed_->up, packed_->activation, call.x(), hidden);
-  call.steps.project(packed_->down, Activation::none, hidden, call.out());
+  call.steps.feed_forward(*packed_, call.x(), hidden, call.out());
   call.run();
 }
 
@@ -112,6 +141,8 @@ Index FeedForward::feedforward_dim() const { return packed_->down.in_features();
 Activation FeedForward::activation() const { return packed_->activation; }
 bool FeedForward::has_up_bias() const { return packed_->up.has_bias(); }
 bool FeedForward::has_down_bias() const { return packed_->down.has_bias(); }
+bool FeedForward::has_gate() const { return packed_->gate.has_value(); }
+bool FeedForward::has_gate_bias() const { return packed_->gate && packed_->gate->has_bias(); }
 DType FeedForward::dtype() const { return packed_->up.dtype(); }
 WeightFormat FeedForward::weight_format() const { return packed_->up.format(); }
 

@@ -83,7 +83,7 @@ void run(const StackOfLayers& stack, const StackArguments& given) {
   const StackArguments a = validate(stack.sizes, stack.count(), given);
   const KernelTable& table = active_kernels();
   Layout rows_layout;
-  DenseRows rows(a.x, a.out, rows_layout);
+  DenseRows rows(a.x, a.out, true, rows_layout);
 
   // All that can fail comes before the first layer runs and the first cache grows: rules, and memory.
   int threads = 0;

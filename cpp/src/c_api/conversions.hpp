@@ -71,6 +71,10 @@ struct Behind<mha_norm> {
   using Type = Norm;
 };
 template <>
+struct Behind<mha_linear> {
+  using Type = Linear;
+};
+template <>
 struct Behind<mha_feed_forward> {
   using Type = FeedForward;
 };

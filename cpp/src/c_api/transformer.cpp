@@ -1,5 +1,5 @@
-// mha/mha.h, continued: what stands around attention. Positions, embeddings, norms, feed-forward, and stacks of
-// transformer layers.
+// mha/mha.h, continued: what stands around attention. Positions, embeddings, norms, linear maps, feed-forward, and
+// stacks of transformer layers.
 #include "c_api/conversions.hpp"
 
 #include <stdexcept>
@@ -10,19 +10,21 @@ namespace {
 static_assert(static_cast<int>(Activation::none) == MHA_ACTIVATION_NONE &&
               static_cast<int>(Activation::relu) == MHA_ACTIVATION_RELU &&
               static_cast<int>(Activation::gelu) == MHA_ACTIVATION_GELU &&
-              static_cast<int>(Activation::gelu_tanh) == MHA_ACTIVATION_GELU_TANH);
+              static_cast<int>(Activation::gelu_tanh) == MHA_ACTIVATION_GELU_TANH &&
+              static_cast<int>(Activation::silu) == MHA_ACTIVATION_SILU);
 static_assert(static_cast<int>(NormKind::layer) == MHA_NORM_LAYER && static_cast<int>(NormKind::rms) == MHA_NORM_RMS &&
               static_cast<int>(NormKind::rms_unit_offset) == MHA_NORM_RMS_UNIT_OFFSET);
 static_assert(static_cast<int>(NormPlacement::after) == MHA_NORM_AFTER &&
               static_cast<int>(NormPlacement::before) == MHA_NORM_BEFORE);
 
 const Norm& norm_of(const mha_norm* norm) { return object(norm, "norm"); }
+const Linear& linear_layer_of(const mha_linear* layer) { return object(layer, "linear"); }
 const FeedForward& feed_forward_of(const mha_feed_forward* layer) { return object(layer, "feed_forward"); }
 
 /// FeedForwardWeights, or the outputs of the same names.
 template <class View>
 BasicFeedForwardWeights<View> weights_of(const mha_feed_forward_weights& w) {
-  return {linear_of<View>(w.up, "up"), linear_of<View>(w.down, "down")};
+  return {linear_of<View>(w.up, "up"), linear_of<View>(w.down, "down"), linear_of<View>(w.gate, "gate")};
 }
 
 /// The part `name` of layers[i].
@@ -113,11 +115,42 @@ mha_status mha_norm_copy_weights(const mha_norm* norm, const mha_tensor* weight,
   return guarded(__func__, [&] { norm_of(norm).copy_weights(view(weight, "weight"), view(bias, "bias")); });
 }
 
+mha_status mha_linear_create(const mha_linear_weights* weights, mha_weight_format weight_format,
+                             mha_linear** linear) noexcept {
+  return guarded(__func__, [&] {
+    create(linear, "linear", linear_of<TensorView>(given(weights, "weights"), "weights"),
+           enumerator<WeightFormat>("weight_format", "mha_weight_format", weight_format, kNumWeightFormats));
+  });
+}
+
+void mha_linear_destroy(mha_linear* linear) noexcept { destroy(linear); }
+
+mha_status mha_linear_forward(const mha_linear* linear, const mha_tensor* x, const mha_tensor* out,
+                              int num_threads) noexcept {
+  return guarded(__func__, [&] { linear_layer_of(linear).forward(view(x, "x"), view(out, "out"), num_threads); });
+}
+
+ptrdiff_t mha_linear_in_features(const mha_linear* linear) noexcept { return object(*linear).in_features(); }
+ptrdiff_t mha_linear_out_features(const mha_linear* linear) noexcept { return object(*linear).out_features(); }
+bool mha_linear_has_bias(const mha_linear* linear) noexcept { return object(*linear).has_bias(); }
+mha_dtype mha_linear_dtype(const mha_linear* linear) noexcept {
+  return static_cast<mha_dtype>(object(*linear).dtype());
+}
+mha_weight_format mha_linear_weight_format(const mha_linear* linear) noexcept {
+  return static_cast<mha_weight_format>(object(*linear).weight_format());
+}
+
+mha_status mha_linear_copy_weights(const mha_linear* linear, const mha_linear_weights* outputs) noexcept {
+  return guarded(__func__, [&] {
+    linear_layer_of(linear).copy_weights(linear_of<MutableTensorView>(given(outputs, "outputs"), "outputs"));
+  });
+}
+
 mha_status mha_feed_forward_create(const mha_feed_forward_weights* weights, mha_activation activation,
                                    mha_weight_format weight_format, mha_feed_forward** feed_forward) noexcept {
   return guarded(__func__, [&] {
     create(feed_forward, "feed_forward", weights_of<TensorView>(given(weights, "weights")),
-           enumerator<Activation>("activation", "mha_activation", activation, MHA_ACTIVATION_GELU_TANH + 1),
+           enumerator<Activation>("activation", "mha_activation", activation, MHA_ACTIVATION_SILU + 1),
            enumerator<WeightFormat>("weight_format", "mha_weight_format", weight_format, kNumWeightFormats));
   });
 }
@@ -138,6 +171,8 @@ mha_activation mha_feed_forward_activation(const mha_feed_forward* layer) noexce
 }
 bool mha_feed_forward_has_up_bias(const mha_feed_forward* layer) noexcept { return object(*layer).has_up_bias(); }
 bool mha_feed_forward_has_down_bias(const mha_feed_forward* layer) noexcept { return object(*layer).has_down_bias(); }
+bool mha_feed_forward_has_gate(const mha_feed_forward* layer) noexcept { return object(*layer).has_gate(); }
+bool mha_feed_forward_has_gate_bias(const mha_feed_forward* layer) noexcept { return object(*layer).has_gate_bias(); }
 mha_dtype mha_feed_forward_dtype(const mha_feed_forward* layer) noexcept {
   return static_cast<mha_dtype>(object(*layer).dtype());
 }

@@ -33,6 +33,14 @@ void check_features(const char* f, const char* name, const TensorView& view, Ind
     fail(f, std::string(name) + " must have " + std::to_string(features) + " features", {{name, view}});
 }
 
+void check_row_arguments(const char* f, DType dtype, Index features, const TensorView& x,
+                         const MutableTensorView& out) {
+  const Named views = {{"x", x}, {"out", out}};
+  check_rank(f, "x", x, 1, kMaxRank, views);
+  check_dtypes(f, dtype, views);
+  check_features(f, "x", x, features);
+}
+
 /// Each layer has a cache of its own, and all hold the same tokens.
 void check_caches(const char* f, KVCache* const* caches, Index layers) {
   const auto wrong = [&](const std::string& rule) { throw std::invalid_argument(std::string(f) + ": " + rule); };
@@ -64,11 +72,20 @@ void check_memory(const char* f, Index memory_dim, const TransformerExtras& extr
 }  // namespace
 
 void validate_rows(const char* f, DType dtype, Index features, const TensorView& x, const MutableTensorView& out) {
-  const Named views = {{"x", x}, {"out", out}};
-  check_rank(f, "x", x, 1, kMaxRank, views);
-  check_dtypes(f, dtype, views);
-  check_features(f, "x", x, features);
+  check_row_arguments(f, dtype, features, x, out);
   check_rows_output(f, x, out);
+}
+
+void validate_linear_rows(DType dtype, Index in_features, Index out_features, const TensorView& x,
+                          const MutableTensorView& out) {
+  constexpr char f[] = "Linear";
+  check_row_arguments(f, dtype, in_features, x, out);
+  bool has_axes_of_x = out.rank == x.rank && out.extents[out.rank - 1] == out_features;
+  for (int axis = 0; axis < x.rank - 1; ++axis) has_axes_of_x = has_axes_of_x && out.extents[axis] == x.extents[axis];
+  if (!has_axes_of_x)
+    fail(f, "out must have " + std::to_string(out_features) + " features, and otherwise the shape of x",
+         {{"out", out}, {"x", x}});
+  check_output(f, "out", out, {{"x", x}});
 }
 
 StackSizes validate_layer(const char* f, Index i, const PackedTransformerLayer& layer, const StackSizes* first) {

@@ -11,10 +11,10 @@ namespace mha {
 namespace {
 
 /// One linear map of a layer, whose matrix is [out_features, in_features]. In messages its weights are called
-/// <name>_weight, <name>_bias and <name>_scale.
+/// <prefix>weight, <prefix>bias and <prefix>scale.
 template <class View>
 struct NamedLinear {
-  std::string name;
+  std::string prefix;
   BasicLinearWeights<View> weights;
   Index out_features, in_features;
 };
@@ -23,15 +23,18 @@ using Linears = std::vector<NamedLinear<View>>;
 
 template <class View>
 Linears<View> linears_of(const MultiHeadAttentionConfig& c, const BasicMultiHeadAttentionWeights<View>& w) {
-  return {{"query", w.query, saturated_product(c.num_heads, c.head_dim), c.embed_dim},
-          {"key", w.key, saturated_product(c.num_kv_heads, c.head_dim), c.kdim},
-          {"value", w.value, saturated_product(c.num_kv_heads, c.value_head_dim), c.vdim},
-          {"out", w.out, c.out_dim, saturated_product(c.num_heads, c.value_head_dim)}};
+  return {{"query_", w.query, saturated_product(c.num_heads, c.head_dim), c.embed_dim},
+          {"key_", w.key, saturated_product(c.num_kv_heads, c.head_dim), c.kdim},
+          {"value_", w.value, saturated_product(c.num_kv_heads, c.value_head_dim), c.vdim},
+          {"out_", w.out, c.out_dim, saturated_product(c.num_heads, c.value_head_dim)}};
 }
 
 template <class View>
-Linears<View> linears_of(Index embed_dim, Index feedforward_dim, const BasicFeedForwardWeights<View>& w) {
-  return {{"up", w.up, feedforward_dim, embed_dim}, {"down", w.down, embed_dim, feedforward_dim}};
+Linears<View> linears_of(Index embed_dim, Index feedforward_dim, const BasicFeedForwardWeights<View>& w,
+                         bool has_gate) {
+  Linears<View> linears = {{"up_", w.up, feedforward_dim, embed_dim}, {"down_", w.down, embed_dim, feedforward_dim}};
+  if (has_gate) linears.push_back({"gate_", w.gate, feedforward_dim, embed_dim});
+  return linears;
 }
 
 /// "query_weight float32, key_weight float32, query_bias float64": what was given.
@@ -40,8 +43,8 @@ std::string dtypes_of(const Linears<TensorView>& linears, Named others) {
   const auto append = [&](const std::string& name, const TensorView& view) {
     if (view) text += (text.empty() ? "" : ", ") + name + " " + name_of(view.dtype);
   };
-  for (const auto& linear : linears) append(linear.name + "_weight", linear.weights.weight);
-  for (const auto& linear : linears) append(linear.name + "_bias", linear.weights.bias);
+  for (const auto& linear : linears) append(linear.prefix + "weight", linear.weights.weight);
+  for (const auto& linear : linears) append(linear.prefix + "bias", linear.weights.bias);
   for (const auto& [name, view] : others) append(name, view);
   return text;
 }
@@ -75,8 +78,8 @@ void check_dtypes(const char* f, WeightFormat format, const Linears<TensorView>&
 
 /// Matrices that are given in int8 have a scale for each row, and no others have any.
 void check_scales(const char* f, WeightFormat format, const Linears<TensorView>& linears) {
-  for (const auto& [linear, weights, out_features, in_features] : linears) {
-    const std::string weight_name = linear + "_weight", name = linear + "_scale";
+  for (const auto& [prefix, weights, out_features, in_features] : linears) {
+    const std::string weight_name = prefix + "weight", name = prefix + "scale";
     const auto& [weight, bias, scale] = weights;
     const Named views = {{name.c_str(), scale}, {weight_name.c_str(), weight}};
     if (scale && weight && weight.dtype != DType::int8) fail(f, name + " belongs to weights given in int8", views);
@@ -101,18 +104,18 @@ void check_shape(const char* f, const std::string& name, const TensorView& view,
 }
 
 void check_shapes(const char* f, const Linears<TensorView>& linears) {
-  for (const auto& [name, weights, out_features, in_features] : linears) {
-    check_shape(f, name + "_weight", weights.weight, {out_features, in_features});
-    if (weights.bias) check_shape(f, name + "_bias", weights.bias, {out_features});
+  for (const auto& [prefix, weights, out_features, in_features] : linears) {
+    check_shape(f, prefix + "weight", weights.weight, {out_features, in_features});
+    if (weights.bias) check_shape(f, prefix + "bias", weights.bias, {out_features});
   }
 }
 
 void check_copies(const char* f, WeightFormat format, DType dtype, const Linears<MutableTensorView>& linears) {
   const DType matrix = format == WeightFormat::int8 ? DType::int8 : dtype;
-  for (const auto& [name, copies, out_features, in_features] : linears) {
-    check_copy(f, (name + "_weight").c_str(), copies.weight, matrix, {out_features, in_features});
-    check_copy(f, (name + "_bias").c_str(), copies.bias, dtype, {out_features});
-    check_copy(f, (name + "_scale").c_str(), copies.scale, DType::f32, {out_features});
+  for (const auto& [prefix, copies, out_features, in_features] : linears) {
+    check_copy(f, (prefix + "weight").c_str(), copies.weight, matrix, {out_features, in_features});
+    check_copy(f, (prefix + "bias").c_str(), copies.bias, dtype, {out_features});
+    check_copy(f, (prefix + "scale").c_str(), copies.scale, DType::f32, {out_features});
   }
 }
 
@@ -162,11 +165,22 @@ MultiHeadAttentionConfig validate(MultiHeadAttentionConfig config, const MultiHe
   return config;
 }
 
+void validate_linear(const LinearWeights& w, WeightFormat format) {
+  constexpr char f[] = "Linear";
+  const Named views = {{"weight", w.weight}, {"bias", w.bias}};
+  const Linears<TensorView> linears = {{"", w, w.weight.extents[0], w.weight.extents[1]}};
+  check_dtypes(f, format, linears, {});
+  check_scales(f, format, linears);
+  check_rank(f, "weight", w.weight, 2, 2, views);
+  if (w.weight.extents[0] < 1 || w.weight.extents[1] < 1) fail(f, "weight must not be empty", views);
+  check_shapes(f, linears);
+}
+
 void validate_feed_forward(const FeedForwardWeights& w, WeightFormat format) {
   constexpr char f[] = "FeedForward";
   const Named matrices = {{"up_weight", w.up.weight}, {"down_weight", w.down.weight}};
   const Index hidden = w.up.weight.extents[0], features = w.up.weight.extents[1];
-  const Linears<TensorView> linears = linears_of(features, hidden, w);
+  const Linears<TensorView> linears = linears_of(features, hidden, w, w.gate.weight || w.gate.bias || w.gate.scale);
   check_dtypes(f, format, linears, {});
   check_scales(f, format, linears);
   for (const auto& [name, matrix] : matrices) check_rank(f, name, matrix, 2, 2, matrices);
@@ -193,9 +207,14 @@ void validate(const MultiHeadAttention& layer, const MultiHeadAttention::WeightO
   check_copy(f, "added_value", o.added_value, layer.dtype(), {c.num_kv_heads * c.value_head_dim});
 }
 
+void validate(const Linear& layer, const LinearWeightOutputs& o) {
+  const Linears<MutableTensorView> linears = {{"", o, layer.out_features(), layer.in_features()}};
+  check_copies("Linear.copy_weights", layer.weight_format(), layer.dtype(), linears);
+}
+
 void validate(const FeedForward& layer, const FeedForward::WeightOutputs& o) {
   check_copies("FeedForward.copy_weights", layer.weight_format(), layer.dtype(),
-               linears_of(layer.embed_dim(), layer.feedforward_dim(), o));
+               linears_of(layer.embed_dim(), layer.feedforward_dim(), o, true));
 }
 
 }  // namespace mha

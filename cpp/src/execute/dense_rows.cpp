@@ -26,19 +26,25 @@ View as_rows(const View& view) {
 
 }  // namespace
 
-DenseRows::DenseRows(const TensorView& x, const MutableTensorView& out, Layout& layout)
-    : given_x_(x), x_(as_rows(x)), given_out_(out), out_(as_rows(out)) {
+DenseRows::DenseRows(const TensorView& x, const MutableTensorView& out, bool in_place, Layout& layout)
+    : given_x_(x), x_(as_rows(x)), given_out_(out), out_(as_rows(out)), in_place_(in_place) {
+  const auto take = [&](const TensorView& rows) {
+    return layout.take(double(rows.extents[0]) * double(rows.extents[1]) * size_of(rows.dtype));
+  };
   if (!out_.data) {
     out_ = {nullptr, out.dtype, {out_.extents[0], out_.extents[1]}};
-    copy_at_ = layout.take(double(out_.extents[0]) * double(out_.extents[1]) * size_of(out.dtype));
+    out_at_ = take(out_);
   }
+  if (!x_.data && !in_place) x_at_ = take(x_);
 }
 
 void DenseRows::gather(std::byte* memory) {
-  if (!out_.data) out_.data = memory + copy_at_;
+  if (!out_.data) out_.data = memory + out_at_;
   if (x_.data) return;
-  copy_elements(given_x_, with_axes_of(out_, given_x_));
-  x_ = out_;
+  const MutableTensorView copy =
+      in_place_ ? out_ : MutableTensorView(memory + x_at_, x_.dtype, {x_.extents[0], x_.extents[1]});
+  copy_elements(given_x_, with_axes_of(copy, given_x_));
+  x_ = copy;
 }
 
 void DenseRows::scatter() const {

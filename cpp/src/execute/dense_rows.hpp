@@ -19,12 +19,13 @@ Matrix with_axes_of(Matrix rows, const View& view) {
   return rows;
 }
 
-/// What a block reads and writes, [..., E], as [N, E] with evenly spaced rows of neighbouring elements: the caller's
-/// memory where it is like that, else a copy.
+/// What a block reads and writes, [..., E] each, as [N, E] with evenly spaced rows of neighbouring elements: the
+/// caller's memory where it is like that, else a copy.
 class DenseRows {
  public:
-  /// Views of one shape; out may be x.
-  DenseRows(const TensorView& x, const MutableTensorView& out, Layout& layout);
+  /// @param out of the shape of x, and may be x; if it is not written `in_place`, its rows may have other features
+  /// @param in_place the results are right if out is x: then a copy of x lies where they will
+  DenseRows(const TensorView& x, const MutableTensorView& out, bool in_place, Layout& layout);
 
   /// Brings x together, if that is needed.
   void gather(std::byte* memory);
@@ -38,7 +39,8 @@ class DenseRows {
  private:
   TensorView given_x_, x_;
   MutableTensorView given_out_, out_;
-  std::size_t copy_at_ = 0;
+  bool in_place_;
+  std::size_t x_at_ = 0, out_at_ = 0;  // copies
 };
 
 }  // namespace mha

@@ -97,6 +97,10 @@ void project_panel(const Projection& projection, Index panel, Index batch, Index
   const Index size = projection.out_size();
   tile.panel = linear.panel(panel);
   tile.bias = linear.bias(panel);
+  if (projection.gate) {
+    tile.gate_panel = projection.gate->panel(panel);
+    tile.gate_bias = projection.gate->bias(panel);
+  }
   tile.activation = projection.activation;
   tile.out_row = projection.out.row / size;
   tile.out_step = projection.out.step;

@@ -8,7 +8,8 @@
 
 namespace mha {
 
-/// One projection of one call: out[b, s, t, :] = x[b, t, :] W^T + bias for segment s of the output features.
+/// One projection of one call: out[b, s, t, :] = activation(x[b, t, :] W^T + bias) for segment s of the output features,
+/// or with a gate activation(gate(x)) * (x W^T + bias).
 struct Projection {
   const PackedLinear* linear;
   const DTypeKernels* kernels;
@@ -16,6 +17,7 @@ struct Projection {
   Input x;            // head unused
   Output out;         // head: segment
   Activation activation = Activation::none;
+  const PackedLinear* gate = nullptr;  // of the shape and format of `linear`, with which a task takes its panels
   // [batch] or null: row t of batch element b is row first_rows[b] + t of out, whose rows are then dense ...
   const std::int64_t* first_rows = nullptr;
   const std::int64_t* row_counts = nullptr;  // ... if t < row_counts[b]; null: all of them

@@ -35,20 +35,31 @@ void SizedRowSteps::reserve_for(const PackedLinear& linear) {
   projection_bytes_ = std::max(projection_bytes_, projection_scratch(kernels_, linear));
 }
 
-void RowSteps::project(const PackedLinear& linear, Activation activation, const Rows& x, const Rows& out) {
+void SizedRowSteps::reserve_for(const PackedFeedForward& feed_forward) {
+  reserve_for(feed_forward.up);
+  reserve_for(feed_forward.down);
+}
+
+void RowSteps::project(const PackedLinear& linear, Activation activation, const Rows& x, const Rows& out,
+                       const PackedLinear* gate) {
   const Index panels = linear.panels();
   Step& step = steps_[num_steps_++];
-  step = {this, &linear, activation, nullptr, x, {}, {}, out, sized_.row_blocks_, 1, panels};
+  step = {this, &linear, gate, activation, nullptr, x, {}, {}, out, sized_.row_blocks_, 1, panels};
   if (sized_.is_fused_) return;
   step.row_blocks = projection_blocks(sized_.rows_, panels, workers_.threads);
   step.panels_of_task = projection_panels_of_task(linear.format(), panels, step.row_blocks, workers_.threads);
   step.tasks_of_block = ceil_div(panels, step.panels_of_task);
 }
 
+void RowSteps::feed_forward(const PackedFeedForward& feed_forward, const Rows& x, const Rows& hidden, const Rows& out) {
+  project(feed_forward.up, feed_forward.activation, x, hidden, feed_forward.gate ? &*feed_forward.gate : nullptr);
+  project(feed_forward.down, Activation::none, hidden, out);
+}
+
 void RowSteps::normalize(const NormWeights* norm, const Rows& x, const Rows& residual, const Rows& sum,
                          const Rows& out) {
   const Index row_blocks = sized_.is_fused_ ? sized_.row_blocks_ : std::min<Index>(sized_.rows_, workers_.threads);
-  steps_[num_steps_++] = {this, nullptr, Activation::none, norm, x, residual, sum, out, row_blocks, 1, 0};
+  steps_[num_steps_++] = {this, nullptr, nullptr, Activation::none, norm, x, residual, sum, out, row_blocks, 1, 0};
 }
 
 int RowSteps::phases(Phase* phases) const {
@@ -92,7 +103,8 @@ void RowSteps::project(const Step& step, Index first, Index last, Index panel, i
                               last - first,
                               {at(step.x, first, worker), 0, 0, step.x.row_bytes, 1},
                               {at(step.out, first, worker), 0, 0, step.out.row_bytes, 1},
-                              step.activation};
+                              step.activation,
+                              step.gate};
   const Index panels = std::min(step.panels_of_task, step.linear->panels() - panel);
   std::byte* const scratch = workers_.scratch_of(worker) + sized_.buffers_bytes_;
   project_rows(&projection, panel, panels, 0, 0, last - first, scratch);

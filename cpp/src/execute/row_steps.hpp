@@ -15,6 +15,7 @@
 #include "execute/projection_phase.hpp"
 #include "platform/layout.hpp"
 #include "weights/norm_weights.hpp"
+#include "weights/packed_feed_forward.hpp"
 
 namespace mha {
 
@@ -43,6 +44,7 @@ class SizedRowSteps {
   Rows buffer(Index columns, Layout& layout);
   /// Makes room for a projection by such weights.
   void reserve_for(const PackedLinear& linear);
+  void reserve_for(const PackedFeedForward& feed_forward);
   /// Of each worker.
   std::size_t scratch_bytes() const { return buffers_bytes_ + projection_bytes_; }
 
@@ -67,8 +69,12 @@ class RowSteps {
   RowSteps(const RowSteps&) = delete;
   RowSteps& operator=(const RowSteps&) = delete;
 
-  /// Adds out = activation(x W^T + b). The rows that a step writes are not those that it reads.
-  void project(const PackedLinear& linear, Activation activation, const Rows& x, const Rows& out);
+  /// Adds out = activation(x W^T + b), or with a gate activation(gate(x)) * (x W^T + b). The rows that a step writes are
+  /// not those that it reads.
+  void project(const PackedLinear& linear, Activation activation, const Rows& x, const Rows& out,
+               const PackedLinear* gate = nullptr);
+  /// Adds out = feed_forward(x), over `hidden`: two projections. `out` may be x.
+  void feed_forward(const PackedFeedForward& feed_forward, const Rows& x, const Rows& hidden, const Rows& out);
   /// Adds z = x + residual; sum = z; out = norm(z). Residual, sum, and norm with out may be missing; sum and out may be
   /// x or residual.
   void normalize(const NormWeights* norm, const Rows& x, const Rows& residual, const Rows& sum, const Rows& out);
@@ -83,7 +89,7 @@ class RowSteps {
   /// A task is a block of rows, and of a projection `panels_of_task` weight panels.
   struct Step {
     const RowSteps* steps;
-    const PackedLinear* linear;  // null: normalize
+    const PackedLinear *linear, *gate;  // linear null: normalize
     Activation activation;
     const NormWeights* norm;
     Rows x, residual, sum, out;

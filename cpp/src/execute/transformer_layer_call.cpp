@@ -33,8 +33,8 @@ SizedTransformerLayerCall::SizedTransformerLayerCall(const PackedTransformerLaye
   hidden_ = after_.buffer(layer.feed_forward->up.segment_columns(), layout);
   if (cross) between_.reserve_for(layer.self_attention->out);
   const PackedLinear& last_out = cross ? layer.cross_attention->out : layer.self_attention->out;
-  for (const PackedLinear* linear : {&last_out, &layer.feed_forward->up, &layer.feed_forward->down})
-    after_.reserve_for(*linear);
+  after_.reserve_for(last_out);
+  after_.reserve_for(*layer.feed_forward);
 }
 
 SizedRowSteps SizedTransformerLayerCall::row_steps(const KernelTable& table, int threads) const {
@@ -71,13 +71,10 @@ TransformerLayerCall::TransformerLayerCall(const SizedTransformerLayerCall& size
     last_out = &layer.cross_attention->out;
   }
 
-  const PackedFeedForward& feed_forward = *layer.feed_forward;
   const Rows joined = sized.joined_, hidden = sized.hidden_, result = rows_of(out);
   after_.project(*last_out, Activation::none, rows_of(last_attention->heads()), joined);
   join(after_, sublayer++, joined, residual);
-  after_.project(feed_forward.up, feed_forward.activation, layer.norm_before(sublayer) ? rows_of(normed_) : joined,
-                 hidden);
-  after_.project(feed_forward.down, Activation::none, hidden, result);
+  after_.feed_forward(*layer.feed_forward, layer.norm_before(sublayer) ? rows_of(normed_) : joined, hidden, result);
   join(after_, sublayer, result, joined);
   if (layer.final_norm) after_.normalize(layer.final_norm, result, {}, {}, result);
 }

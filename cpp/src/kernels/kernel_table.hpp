@@ -111,7 +111,8 @@ struct QuantizedRow {
   std::int32_t offset;
 };
 
-/// Rows of a projection times one weight panel: out = activation(x panel + bias).
+/// Rows of a projection times one weight panel: out = activation(x panel + bias), or with a second panel
+/// out = activation(x gate_panel + gate_bias) * (x panel + bias).
 ///
 /// The panel has the format of the kernel: a row of it holds features_per_word() input features of each column, and the
 /// last row is filled up with zeros. Weights of binary16 lie there as f32.
@@ -124,6 +125,7 @@ struct ProjectionTile {
   const void* panel;             // [in_features][columns], aligned to kVectorBytes
   // [columns]. For int8 weights two more rows follow: their scales, and their sums in int32.
   const void* bias;
+  const void *gate_panel, *gate_bias;  // of the same shapes; null: none
   // Columns are written in groups of one vector of the widest set (kVectorBytes): group g of row r goes to
   // out[g] + r * out_row, group_columns[g] elements, out_step apart. A group without columns is padding.
   void* out[kPanelBytes / kVectorBytes];
@@ -174,7 +176,7 @@ struct AttentionKernel {
   void (*merge_spans)(const AttentionTile& tile, void* spans, Index count, void* scratch);
 };
 
-/// out = activation(x panel + bias).
+/// Projects as ProjectionTile says.
 struct ProjectionKernel {
   /// Bytes of memory that read() needs, aligned to kVectorBytes.
   std::size_t (*read_bytes)(Index rows, Index in_features);

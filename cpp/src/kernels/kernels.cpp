@@ -10,7 +10,7 @@
 #include "kernels/projection/project_bf16_weights.hpp"
 #include "kernels/projection/project_int8_weights.hpp"
 #include "kernels/projection/project_pairs.hpp"
-#include "kernels/projection/project_rounded.hpp"
+#include "kernels/projection/project_staged.hpp"
 #include "kernels/projection/project_tile.hpp"
 #include "kernels/projection/quantize_rows.hpp"
 #include "kernels/rows/normalize_rows.hpp"
@@ -97,21 +97,21 @@ void statistics_tile(const AttentionTile& tile, const StatisticsOutputs& outputs
 [[maybe_unused]] std::size_t no_bytes(Index, Index) { return 0; }  // unused where a set extends another
 [[maybe_unused]] void read_in_place(ProjectionTile&, void*) {}
 
-[[maybe_unused]] constexpr ProjectionKernel kInt8Weights = {&quantized_bytes, &quantize_rows,
-                                                            &run<ByteProducts, &project_int8_weights>};
+[[maybe_unused]] constexpr ProjectionKernel kInt8Weights = {
+    &quantized_bytes, &quantize_rows, &run<ByteProducts, &project_rows<float, &project_int8_weights>>};
 
 /// With weights in the dtype of the rows.
 template <class S>
 constexpr ProjectionKernel plain_projection() {
   using Products = ProductsOf<S>;
   if constexpr (sizeof(S) == sizeof(Compute<S>))
-    return {&no_bytes, &read_in_place, &run<Products, &project_tile<Products>>};
+    return {&no_bytes, &read_in_place, &run<Products, &project_rows<S, &project_tile<Products>>>};
   else if constexpr (OperandsOf<S>::kJoins)
-    return {&operand_bytes<S>, &read_operands<S>, &run<Products, &project_rounded<S, &project_pairs<Products>>>};
+    return {&operand_bytes<S>, &read_operands<S>, &run<Products, &project_rows<S, &project_pairs<Products>>>};
   else if constexpr (features_per_word(DTypeOf<S>::value, WeightFormat::plain) == 2)
-    return {&operand_bytes<S>, &read_operands<S>, &run<WidenedProducts, &project_rounded<S, &project_bf16_weights>>};
+    return {&operand_bytes<S>, &read_operands<S>, &run<WidenedProducts, &project_rows<S, &project_bf16_weights>>};
   else
-    return {&operand_bytes<S>, &read_operands<S>, &run<Products, &project_rounded<S, &project_tile<Products>>>};
+    return {&operand_bytes<S>, &read_operands<S>, &run<Products, &project_rows<S, &project_tile<Products>>>};
 }
 
 template <class S>
@@ -127,7 +127,7 @@ constexpr DTypeKernels dtype_kernels() {
                        &run<ProductsOf<S>, &weights_tile<S>>,
                        &run<ProductsOf<S>, &scores_tile<S>>,
                        &run<ProductsOf<S>, &statistics_tile<S>>,
-                       sizeof(S) < sizeof(T) ? &rounded_scratch : &projection_scratch<T>,
+                       &projection_scratch,
                        {},
                        &round_numbers<S>,
                        &widen_elements<S>,
@@ -136,7 +136,7 @@ constexpr DTypeKernels dtype_kernels() {
   kernels.project[int(WeightFormat::plain)] = plain_projection<S>();
   if constexpr (DTypeOf<S>::value == DType::f32) {
     kernels.project[int(WeightFormat::bf16)] = {&no_bytes, &read_in_place,
-                                                &run<WidenedProducts, &project_bf16_weights>};
+                                                &run<WidenedProducts, &project_rows<float, &project_bf16_weights>>};
     kernels.project[int(WeightFormat::int8)] = kInt8Weights;
   }
   return kernels;

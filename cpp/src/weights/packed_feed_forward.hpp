@@ -1,6 +1,8 @@
 // The weights of a feed-forward network, packed.
 #pragma once
 
+#include <optional>
+
 #include "mha/activation.hpp"
 #include "mha/transformer.hpp"
 #include "weights/packed_linear.hpp"
@@ -9,20 +11,22 @@ namespace mha {
 
 struct PackedFeedForward {
   PackedFeedForward(const FeedForwardWeights& w, Activation function, WeightFormat format)
-      : activation(function),
-        up(w.up, w.up.weight.extents[0], format),
-        down(w.down, w.down.weight.extents[0], format) {}
+      : activation(function), up(w.up, w.up.weight.extents[0], format), down(w.down, w.down.weight.extents[0], format) {
+    if (w.gate.weight) gate.emplace(w.gate, w.gate.weight.extents[0], format);
+  }
 
   void unpack(const FeedForward::WeightOutputs& outputs) const {
     up.unpack(outputs.up);
     down.unpack(outputs.down);
+    if (gate) gate->unpack(outputs.gate);
   }
 
-  /// Multiply-adds of a call with so many rows: PackedLinear::work() of both projections.
-  double work(double rows) const { return up.work(rows) + down.work(rows); }
+  /// Multiply-adds of a call with so many rows: PackedLinear::work() of all projections.
+  double work(double rows) const { return up.work(rows) + down.work(rows) + (gate ? gate->work(rows) : 0); }
 
   Activation activation;
-  PackedLinear up, down;  // [F, E], [E, F]
+  PackedLinear up, down;             // [F, E], [E, F]
+  std::optional<PackedLinear> gate;  // [F, E]
 };
 
 }  // namespace mha

@@ -29,6 +29,7 @@ class LayerArguments(TypedDict, total=False):
 
     memory_dim: int | None  # of a DecoderLayer
     activation: str
+    gated: bool
     norm_first: bool
     norm: str
     output_norms: bool

@@ -17,7 +17,7 @@ from ._constructor_arguments import (
     checked_size,
     initial_weights,
 )
-from ._module_state import Linear, linear_weights
+from ._module_state import LinearWeights, linear_weights
 
 # The four projections, in the order in which the core takes them.
 PROJECTIONS = ("query", "key", "value", "out")
@@ -152,7 +152,7 @@ def state_shapes(sizes: Sizes, parts: Parts, names: Collection[str]) -> dict[str
 
 def split_state(
     sizes: Sizes, parts: Parts, arrays: Mapping[str, NDArray[Any]]
-) -> tuple[tuple[Linear, ...], tuple[NDArray[Any] | None, NDArray[Any] | None]]:
+) -> tuple[tuple[LinearWeights, ...], tuple[NDArray[Any] | None, NDArray[Any] | None]]:
     """The weights as the core takes them: those of query, key, value and out, and the added key and its value."""
     splits = [sizes.in_rows[0], sum(sizes.in_rows[:2])]
 
@@ -164,4 +164,4 @@ def split_state(
 
     in_proj = zip(of_heads("weight"), of_heads("bias"), of_heads("weight_scale"), strict=True)
     added = (arrays["bias_k"][0, 0], arrays["bias_v"][0, 0]) if parts.add_bias_kv else (None, None)
-    return (*in_proj, linear_weights(arrays, "out_proj")), added
+    return (*in_proj, linear_weights(arrays, "out_proj.")), added

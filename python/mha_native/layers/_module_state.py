@@ -20,7 +20,7 @@ Module = TypeVar("Module", bound="ModuleState")
 AnyLeaf = TypeVar("AnyLeaf", bound="Leaf")
 
 # The weights of a linear map as the core takes them: matrix, bias, and the scale of a matrix in int8.
-Linear: TypeAlias = tuple[NDArray[Any], NDArray[Any] | None, NDArray[Any] | None]
+LinearWeights: TypeAlias = tuple[NDArray[Any], NDArray[Any] | None, NDArray[Any] | None]
 
 
 class ModuleState:
@@ -224,15 +224,15 @@ def _snapshot(leaf: AnyLeaf) -> AnyLeaf:
     return snapshot
 
 
-def linear_weights(arrays: Mapping[str, NDArray[Any]], name: str) -> Linear:
-    """The weights of a linear map in a state dict where it is called `name`."""
-    return arrays[f"{name}.weight"], arrays.get(f"{name}.bias"), arrays.get(f"{name}.weight_scale")
+def linear_weights(arrays: Mapping[str, NDArray[Any]], prefix: str) -> LinearWeights:
+    """The weights of a linear map in a state dict where their names begin with `prefix`."""
+    return arrays[f"{prefix}weight"], arrays.get(f"{prefix}bias"), arrays.get(f"{prefix}weight_scale")
 
 
-def linear_state(name: str, weights: Linear) -> dict[str, NDArray[Any]]:
+def linear_state(prefix: str, weights: LinearWeights) -> dict[str, NDArray[Any]]:
     """The inverse of `linear_weights`."""
     weight, bias, scale = weights
-    state = {f"{name}.weight": weight, f"{name}.weight_scale": scale, f"{name}.bias": bias}
+    state = {f"{prefix}weight": weight, f"{prefix}weight_scale": scale, f"{prefix}bias": bias}
     return {name: array for name, array in state.items() if array is not None}
 
 

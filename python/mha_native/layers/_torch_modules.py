@@ -66,4 +66,6 @@ def activation_name(function: str, activation: Any) -> str:
         name = {"none": "gelu", "tanh": "gelu_tanh"}.get(approximate)
         if name is not None and not keywords:
             return name
-    raise ValueError(f"{function}: activation must be torch's relu or gelu; got {activation!r}")
+    elif (activation is nn.functional.silu or type(activation) is nn.SiLU) and not keywords:
+        return "silu"
+    raise ValueError(f"{function}: activation must be torch's relu, gelu or silu; got {activation!r}")

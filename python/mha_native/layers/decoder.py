@@ -22,7 +22,7 @@ class DecoderLayer(TransformerLayer):
         E, H of both attentions, and F, as for `EncoderLayer`.
     memory_dim : int, optional
         Em, the features of the memory. Default: E.
-    activation, norm_first, eps, num_kv_heads, head_dim, bias, dtype, weight_dtype, seed : optional
+    activation, gated, norm_first, eps, num_kv_heads, head_dim, bias, dtype, weight_dtype, seed : optional
         As for `EncoderLayer`; `num_kv_heads` and `head_dim` are those of both attentions.
 
     Attributes

@@ -19,8 +19,10 @@ class EncoderLayer(TransformerLayer):
         F, the features in the middle of the feed-forward.
     memory_dim : None
         Of a `DecoderLayer` only.
-    activation : {"relu", "gelu", "gelu_tanh"}, default "relu"
+    activation : {"relu", "gelu", "gelu_tanh", "silu"}, default "relu"
         Of the feed-forward, as for `FeedForward`.
+    gated : bool, default False
+        Whether the feed-forward has a gate, as for `FeedForward`.
     norm_first : bool, default False
         Normalise what a block reads, instead of the sum of that and what it gives.
     eps : float, default 1e-5
@@ -86,9 +88,9 @@ class Encoder(TransformerStack):
         Score options of each layer, for all calls: those from `window` to `sinks` of `scaled_dot_product_attention`.
         They join those of a call, which must not have the same ones.
     **arguments
-        `activation`, `norm_first`, `eps`, `num_kv_heads`, `head_dim`, `bias`, `dtype`, `weight_dtype`, `seed`, as for
-        `EncoderLayer`, the same for all; `eps`, `bias` and `dtype` also of the final norm. Initial weights differ from
-        layer to layer.
+        `activation`, `gated`, `norm_first`, `eps`, `num_kv_heads`, `head_dim`, `bias`, `dtype`, `weight_dtype`, `seed`,
+        as for `EncoderLayer`, the same for all; `eps`, `bias` and `dtype` also of the final norm. Initial weights
+        differ from layer to layer.
 
     Attributes
     ----------

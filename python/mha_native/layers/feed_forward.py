@@ -1,26 +1,15 @@
 """The feed-forward part of a transformer layer: two matrix products with an activation between them, row by row."""
 
-import math
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-import numpy as np
-from numpy import ndarray
 from numpy.typing import DTypeLike, NDArray
 
 from .. import _core
-from .._arrays import Tensor, like, to_numpy
-from .._dtypes import checked_dtype, packed_state, unpacked_state
-from ._constructor_arguments import (
-    Seed,
-    WeightDType,
-    check_room,
-    checked_generator,
-    checked_size,
-    checked_weight_dtype,
-    initial_weights,
-)
-from ._module_state import Leaf, linear_state, linear_weights
+from .._arrays import to_numpy
+from .._dtypes import checked_dtype
+from ._constructor_arguments import Biases, Seed, WeightDType, checked_biases, checked_size, checked_weight_dtype
+from ._row_layers import LinearMap, RowLayer, initial_state
 from ._torch_modules import activation_name, checked_module
 
 
@@ -30,11 +19,23 @@ class Sizes(NamedTuple):
     embed_dim: int
     feedforward_dim: int
     activation: str
-    bias: bool
+    bias: bool | tuple[str, ...]  # the maps that have one, unless that is all or none
+    gated: bool = False
+
+    def maps(self) -> tuple[LinearMap, ...]:
+        inner, outer = self.feedforward_dim, self.embed_dim
+        shapes = {"linear1": (inner, outer), "linear2": (outer, inner)}
+        if self.gated:
+            shapes["gate"] = (inner, outer)
+        return tuple(
+            LinearMap(f"{name}.", *shape, self.bias if isinstance(self.bias, bool) else name in self.bias)
+            for name, shape in shapes.items()
+        )
 
 
-class FeedForward(Leaf):
-    """``activation(x W_1^T + b_1) W_2^T + b_2`` of each row.
+class FeedForward(RowLayer):
+    """``activation(x W_1^T + b_1) W_2^T + b_2`` of each row, or with a gate
+    ``(activation(x W_g^T + b_g) * (x W_1^T + b_1)) W_2^T + b_2``.
 
     Parameters
     ----------
@@ -42,11 +43,13 @@ class FeedForward(Leaf):
         E, the features of the input and of the result.
     feedforward_dim : int
         F, the features in between.
-    activation : {"relu", "gelu", "gelu_tanh"}, default "relu"
-        ``max(h, 0)``; ``h P(X <= h)`` with X from the standard normal distribution; or the approximation of that by
-        tanh.
-    bias : bool, default True
-        Add a bias in both products.
+    activation : {"relu", "gelu", "gelu_tanh", "silu"}, default "relu"
+        ``max(h, 0)``; ``h P(X <= h)`` with X from the standard normal distribution; the approximation of that by tanh;
+        or ``h / (1 + exp(-h))``.
+    gated : bool, default False
+        Multiply the F features by a gate, a third product, to which the activation is applied instead.
+    bias : bool or set of names, default True
+        Add a bias in all products, or in those of "linear1", "linear2" and "gate" that are named.
     dtype : {"float32", "float64", "float16", "bfloat16"}, default "float32"
         Of the weights, and of what the layer takes and gives. Arrays of bfloat16 are those of the package ml_dtypes;
         tensors of other libraries do without it.
@@ -65,83 +68,64 @@ class FeedForward(Leaf):
     (2, 10, 64)
     """
 
+    _sizes_type = Sizes
+
     def __init__(
         self,
         embed_dim: int,
         feedforward_dim: int,
         *,
         activation: str = "relu",
-        bias: bool = True,
+        gated: bool = False,
+        bias: Biases = True,
         dtype: DTypeLike = "float32",
         weight_dtype: WeightDType = None,
         seed: Seed = None,
     ) -> None:
         name = "FeedForward"
+        gated = _core.boolean(name, "gated", gated)
         sizes = Sizes(
             checked_size(name, "embed_dim", embed_dim),
             checked_size(name, "feedforward_dim", feedforward_dim),
             activation,
-            _core.boolean(name, "bias", bias),
+            checked_biases(name, bias, ("linear1", "linear2", "gate")[: 3 if gated else 2]),
+            gated,
         )
         kind = checked_dtype(name, dtype)
-        rng = checked_generator(name, seed)
-        shapes, state = _shapes(sizes), {}
-        check_room(name, shapes.values())
-        for which, shape in shapes.items():
-            bound = 1 / math.sqrt(sizes.embed_dim if which.startswith("linear1") else sizes.feedforward_dim)
-            state[which] = initial_weights(rng.uniform(-bound, bound, shape), kind)
+        state = initial_state(name, sizes.maps(), kind, seed)
         self._set_state(sizes, kind, checked_weight_dtype(name, weight_dtype, kind), state)
-
-    def __call__(self, x: Tensor, *, out: Tensor | None = None, num_threads: int | None = None) -> Tensor:
-        """Apply both products to each row of `x`.
-
-        Parameters
-        ----------
-        x : [..., E]
-            NumPy array, or CPU tensor of any library that speaks DLPack, with 1 to 4 axes, of the dtype of the layer.
-        out : [..., E], optional
-            Array to write the result to; it may be `x` itself.
-        num_threads : int, optional
-            Threads for this call; default: `mha_native.num_threads`.
-
-        Returns
-        -------
-        out : [..., E]
-            Of the kind of `x`.
-        """
-        array = self._core.forward(
-            x if type(x) is ndarray else to_numpy("FeedForward", "x", x),
-            out if out is None or type(out) is ndarray else to_numpy("FeedForward", "out", out),
-            num_threads,
-        )
-        return array if type(x) is ndarray else like(x, array) if out is None else out
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
         """Copies of ``linear1.weight`` [F, E] and ``linear2.weight`` [E, F], and of ``linear1.bias`` and
-        ``linear2.bias``: the names of ``torch.nn.TransformerEncoderLayer``. Matrices in int8 have
-        ``linear1.weight_scale`` [F] and ``linear2.weight_scale`` [E]."""
-        up, down = self._core.weights()
-        return linear_state("linear1", up) | linear_state("linear2", down)
+        ``linear2.bias``: the names of ``torch.nn.TransformerEncoderLayer``. A gate is ``gate.weight`` [F, E] and
+        ``gate.bias``. Matrices in int8 have ``linear1.weight_scale`` [F], ``linear2.weight_scale`` [E] and so on."""
+        return super().state_dict()
 
     @property
     def embed_dim(self) -> int:
         """E, the features of the input and of the result."""
-        return self._sizes.embed_dim
+        return int(self._sizes.embed_dim)
 
     @property
     def feedforward_dim(self) -> int:
         """F, the features between the two products."""
-        return self._sizes.feedforward_dim
+        return int(self._sizes.feedforward_dim)
 
     @property
     def activation(self) -> str:
-        """The name of the activation between the two products."""
-        return self._sizes.activation
+        """The name of the activation, of the gate if there is one."""
+        return str(self._sizes.activation)
 
     @property
-    def bias(self) -> bool:
-        """Whether the products have biases."""
-        return self._sizes.bias
+    def gated(self) -> bool:
+        """Whether there is a gate."""
+        return bool(self._sizes.gated)
+
+    @property
+    def bias(self) -> bool | tuple[str, ...]:
+        """Whether the products have biases, or the names of those that have one."""
+        biases: bool | tuple[str, ...] = self._sizes.bias
+        return biases
 
     @classmethod
     def _from_torch(cls, function: str, module: Any) -> "FeedForward":
@@ -159,39 +143,5 @@ class FeedForward(Leaf):
         feed_forward._set_state(sizes, dtype, _core.dtype_name(dtype), state)
         return feed_forward
 
-    def _configuration(self) -> dict[str, Any]:
-        return self._sizes._asdict()
-
-    def __getstate__(self) -> dict[str, Any]:
-        dtypes = {"dtype": _core.dtype_name(self.dtype), "weight_dtype": self.weight_dtype}
-        return {"sizes": tuple(self._sizes), **dtypes, "state": packed_state(self.state_dict())}
-
-    def __setstate__(self, saved: dict[str, Any]) -> None:
-        dtype, state = checked_dtype("FeedForward", saved["dtype"]), unpacked_state(saved["state"])
-        self._set_state(Sizes(*saved["sizes"]), dtype, saved["weight_dtype"], state)
-
-    def _set_state(
-        self, sizes: Sizes, dtype: np.dtype[Any], weight_dtype: str, state: Mapping[str, NDArray[Any]]
-    ) -> None:
-        self._sizes = sizes
-        self._weight_dtype = weight_dtype
-        self._load(dtype, state)
-
-    def _state_shapes(self, names: Collection[str]) -> dict[str, tuple[int, ...]]:
-        return self._with_scales(_shapes(self._sizes), names)
-
     def _make_core(self, arrays: Mapping[str, NDArray[Any]]) -> _core.FeedForward:
-        up, down = linear_weights(arrays, "linear1"), linear_weights(arrays, "linear2")
-        return _core.FeedForward(up, down, self._sizes.activation, self._weight_dtype)
-
-
-def _shapes(sizes: Sizes) -> dict[str, tuple[int, ...]]:
-    shapes: dict[str, tuple[int, ...]] = {}
-    for name, rows, features in (
-        ("linear1", sizes.feedforward_dim, sizes.embed_dim),
-        ("linear2", sizes.embed_dim, sizes.feedforward_dim),
-    ):
-        shapes[f"{name}.weight"] = (rows, features)
-        if sizes.bias:
-            shapes[f"{name}.bias"] = (rows,)
-    return shapes
+        return _core.FeedForward(tuple(self._weights_of_maps(arrays)), self._sizes.activation, self._weight_dtype)

@@ -70,6 +70,7 @@ class TransformerLayer(ModuleState):
         *,
         memory_dim: int | None = None,
         activation: str = "relu",
+        gated: bool = False,
         norm_first: bool = False,
         norm: str = "layer",
         output_norms: bool = False,
@@ -99,7 +100,7 @@ class TransformerLayer(ModuleState):
             if self._reads_memory:
                 features = embed_dim if memory_dim is None else checked_size(name, "memory_dim", memory_dim)
                 self.cross_attn = attention(features)
-            self.feed_forward = FeedForward(embed_dim, feedforward_dim, activation=activation, **weights)
+            self.feed_forward = FeedForward(embed_dim, feedforward_dim, activation=activation, gated=gated, **weights)
             sublayers = 3 if self._reads_memory else 2
             for place in NORMS[:sublayers] + OUTPUT_NORMS[: sublayers * output_norms]:
                 setattr(self, place, new_norm(norm, embed_dim, eps, bias, dtype))
@@ -190,7 +191,7 @@ class TransformerLayer(ModuleState):
         ----------
         module : torch.nn.TransformerEncoderLayer or TransformerDecoderLayer
             The one of the same name, on the CPU, in float32, float64, float16 or bfloat16, pre-LN or post-LN, with or
-            without biases, with torch's relu or gelu.
+            without biases, with torch's relu, gelu or silu.
         """
         function = f"{cls.__name__}.from_torch"
         module = checked_module(function, module, cls._torch_name)
@@ -216,7 +217,8 @@ class TransformerLayer(ModuleState):
         attention, hidden = self.self_attn, self.feed_forward
         sizes = {"embed_dim": attention.embed_dim, "num_heads": attention.num_heads}
         sizes |= {"feedforward_dim": hidden.feedforward_dim}
-        kinds = {"activation": hidden.activation, "norm_first": self.norm_first, **arguments_of_norms(self)}
+        kinds = {"activation": hidden.activation, "gated": hidden.gated, "norm_first": self.norm_first}
+        kinds |= arguments_of_norms(self)
         heads = {"num_kv_heads": attention.num_kv_heads, "head_dim": attention.head_dim}
         memory = {} if self.cross_attn is None else {"memory_dim": self.cross_attn.kdim}
         return {**sizes, **kinds, **heads, "bias": attention.bias, **attention._steps.configuration(), **memory}

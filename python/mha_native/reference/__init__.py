@@ -12,7 +12,7 @@ from .attention import (
     scaled_dot_product_attention_varlen,
     visible_keys,
 )
-from .transformer import activate, decoder, decoder_layer, encoder, encoder_layer, feed_forward, layer_norm
+from .transformer import activate, decoder, decoder_layer, encoder, encoder_layer, feed_forward, layer_norm, linear
 
 __all__ = [
     "activate",
@@ -24,6 +24,7 @@ __all__ = [
     "encoder_layer",
     "feed_forward",
     "layer_norm",
+    "linear",
     "multi_head_attention",
     "rotate",
     "scaled_dot_product_attention",

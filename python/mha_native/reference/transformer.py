@@ -33,8 +33,16 @@ def layer_norm(
 
 
 @named
+def linear(x: ArrayLike, weight: ArrayLike, bias: ArrayLike | None = None) -> Array:
+    """``x W^T + b``: [..., features of the rows of `weight`]."""
+    product: Array = np.asarray(x, np.float64) @ np.asarray(weight, np.float64).T
+    return product if bias is None else product + np.asarray(bias, np.float64)
+
+
+@named
 def activate(x: ArrayLike, name: str) -> Array:
-    """``max(x, 0)``, ``x P(X <= x)`` with X from the standard normal distribution, or its approximation by tanh.
+    """``max(x, 0)``, ``x P(X <= x)`` with X from the standard normal distribution, its approximation by tanh, or
+    ``x / (1 + exp(-x))``.
 
     All are 0 in the limit of minus infinity.
     """
@@ -43,6 +51,7 @@ def activate(x: ArrayLike, name: str) -> Array:
         "relu": lambda: np.maximum(x, 0),
         "gelu": lambda: x / 2 * np.vectorize(math.erfc, otypes=[np.float64])(-x / math.sqrt(2)),
         "gelu_tanh": lambda: x / 2 * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
+        "silu": lambda: x * np.exp(np.minimum(x, 0)) / (1 + np.exp(-np.abs(x))),
     }
     with np.errstate(invalid="ignore", over="ignore"):
         return np.where(x == -np.inf, 0, functions[name]())
@@ -50,8 +59,14 @@ def activate(x: ArrayLike, name: str) -> Array:
 
 @named
 def feed_forward(x: ArrayLike, state: State, *, activation: str = "relu") -> Array:
-    """``activation(x W_1^T + b_1) W_2^T + b_2``: [..., E]."""
-    return _linear(activate(_linear(x, state, "linear1"), activation), state, "linear2")
+    """``activation(x W_1^T + b_1) W_2^T + b_2``: [..., E]. With ``gate.weight`` in the state
+    ``(activation(x W_g^T + b_g) * (x W_1^T + b_1)) W_2^T + b_2``."""
+    hidden = _linear(x, state, "linear1")
+    if "gate.weight" in state:
+        hidden = activate(_linear(x, state, "gate"), activation) * hidden
+    else:
+        hidden = activate(hidden, activation)
+    return _linear(hidden, state, "linear2")
 
 
 @named
@@ -155,8 +170,7 @@ def _around(x: ArrayLike, blocks: Sequence[Block], state: State, norm_first: boo
 
 
 def _linear(x: ArrayLike, state: State, name: str) -> Array:
-    product = np.asarray(x, np.float64) @ np.asarray(state[f"{name}.weight"], np.float64).T
-    return product + np.asarray(state.get(f"{name}.bias", 0), np.float64)
+    return linear(x, state[f"{name}.weight"], state.get(f"{name}.bias"))
 
 
 def _layers(state: State) -> list[State]:

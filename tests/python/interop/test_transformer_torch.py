@@ -54,6 +54,8 @@ ACTIVATIONS = {
     "module of gelu": (nn.GELU(), "gelu"),
     "module of gelu by tanh": (nn.GELU(approximate="tanh"), "gelu_tanh"),
     "gelu by tanh": (functools.partial(nn.functional.gelu, approximate="tanh"), "gelu_tanh"),
+    "function of silu": (nn.functional.silu, "silu"),
+    "module of silu": (nn.SiLU(), "silu"),
 }
 
 
@@ -104,7 +106,7 @@ def test_encoder(nested: bool, final_norm: bool, isa: str, dtype: Any) -> None:
     assert_close(encoder(x, attn_mask=mask).numpy(), expected.out, expected.bound, label="as a mask")
 
 
-@pytest.mark.parametrize("activation", ["relu", "gelu", "gelu by tanh"])
+@pytest.mark.parametrize("activation", ["relu", "gelu", "gelu by tanh", "function of silu"])
 @pytest.mark.parametrize("norm_first", [True, False], ids=["pre-LN", "post-LN"])
 def test_decoder(activation: str, norm_first: bool, isa: str, dtype: Any) -> None:
     function, _ = ACTIVATIONS[activation]

@@ -15,11 +15,12 @@ from mha_native import (
     EncoderLayer,
     FeedForward,
     LayerNorm,
+    Linear,
     MultiHeadAttention,
 )
 
 Array = np.ndarray[Any, np.dtype[Any]]
-Module = TypeVar("Module", LayerNorm, FeedForward, EncoderLayer, Encoder, CausalDecoder, DecoderLayer, Decoder)
+Module = TypeVar("Module", LayerNorm, Linear, FeedForward, EncoderLayer, Encoder, CausalDecoder, DecoderLayer, Decoder)
 
 # Attention layers by what makes them special.
 LAYERS: dict[str, dict[str, Any]] = {
@@ -58,6 +59,13 @@ STACKS: dict[str, dict[str, Any]] = {
     "one wide": {"num_layers": 1, "embed_dim": 300, "num_heads": 5, "feedforward_dim": 1100, "activation": "gelu"},
     "narrow": {"embed_dim": 6, "num_heads": 2, "feedforward_dim": 1, "final_norm": True},
     "one feature": {"embed_dim": 1, "num_heads": 1, "feedforward_dim": 1, "norm_first": True},
+    "gated": {
+        "embed_dim": 40, "num_heads": 4, "feedforward_dim": 107, "activation": "silu", "gated": True,
+        "norm_first": True,
+    },
+    "gated, post-LN": {
+        "embed_dim": 29, "num_heads": 1, "feedforward_dim": 70, "activation": "gelu_tanh", "gated": True, "bias": False,
+    },
     "large eps": {"embed_dim": 24, "num_heads": 2, "feedforward_dim": 24, "eps": 0.5, "activation": "gelu_tanh"},
 }  # fmt: skip
 

@@ -29,8 +29,9 @@ Errors of q, k and v move the scores by e_j, and with the weights w_j the result
 
 Feed-forward
 ------------
-An activation f has a slope of at most 1 (relu) or 1.13 (gelu, where it is steepest, at sqrt(2)). Both forms of gelu are
-|h| times a tail made of an exponential and a quotient, 4 eps of |h| in all: df = slope dh + 4 eps |h|.
+An activation f has a slope of at most 1 (relu), 1.13 (gelu, where it is steepest, at sqrt(2)) or 1.1 (silu, at 2.4).
+Both forms of gelu, and silu, are |h| times a tail made of an exponential and a quotient, 4 eps of |h| in all:
+df = slope dh + 4 eps |h|. With a gate g the product f(g) h is off by |f| dh + |h| df + df dh + eps / 2 |f h|.
 
 Layer norm
 ----------
@@ -61,10 +62,10 @@ import tolerance
 from element_types import accumulator_of, is_half, limits
 from tolerance import Array, gamma
 
-from mha_native import Decoder, DecoderLayer, Encoder, EncoderLayer, FeedForward, LayerNorm, MultiHeadAttention
+from mha_native import Decoder, DecoderLayer, Encoder, EncoderLayer, FeedForward, LayerNorm, Linear, MultiHeadAttention
 from mha_native import reference as oracle
 
-STEEPEST = {"relu": 1.0, "gelu": 1.13, "gelu_tanh": 1.13}
+STEEPEST = {"relu": 1.0, "gelu": 1.13, "gelu_tanh": 1.13, "silu": 1.1}
 
 
 @dataclass(frozen=True)
@@ -111,12 +112,26 @@ def layer_norm(norm: LayerNorm, x: Near) -> Near:
         return Near(oracle.layer_norm(z, weight, bias, eps=norm.eps), bound).rounded(norm.dtype)
 
 
+def linear(layer: Linear, x: Near) -> Near:
+    state = layer.state_dict()
+    with np.errstate(all="ignore"):
+        return _product(x, state["weight"], state.get("bias"), layer.dtype)
+
+
 def feed_forward(layer: FeedForward, x: Near) -> Near:
     dtype, state = layer.dtype, layer.state_dict()
     with np.errstate(all="ignore"):
         h = _product(x, state["linear1.weight"], state.get("linear1.bias"), accumulator_of(dtype))
-        off = STEEPEST[layer.activation] * h.bound + 4 * _eps(dtype) * np.abs(h.out)
-        active = Near(oracle.activate(h.out, layer.activation), off).rounded(dtype)
+        gate = h
+        if layer.gated:
+            gate = _product(x, state["gate.weight"], state.get("gate.bias"), accumulator_of(dtype))
+        off = STEEPEST[layer.activation] * gate.bound + 4 * _eps(dtype) * np.abs(gate.out)
+        active = Near(oracle.activate(gate.out, layer.activation), off)
+        if layer.gated:
+            out = active.out * h.out
+            parts = np.abs(active.out) * h.bound + (np.abs(h.out) + h.bound) * active.bound
+            active = Near(out, parts + _eps(dtype) / 2 * np.abs(out))
+        active = active.rounded(dtype)
         return _product(active, state["linear2.weight"], state.get("linear2.bias"), dtype)
 
 

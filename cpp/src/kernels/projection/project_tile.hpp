@@ -89,10 +89,8 @@ using ProjectAndActivateFirstRows = ProjectAndActivateStrip<Products, M, N, pane
 template <template <class, int, int> class Strip, class Products>
 using ProjectTable = StripTable<Strip, Products, ProjectionArguments<Products>, kVectors / 2>;
 
-template <class T>
-std::size_t projection_scratch(Index rows) {
-  return std::size_t(rows * kPanelBytes);
-}
+/// Sums of a panel, and two times its results on the way to their places (project_staged.hpp).
+inline std::size_t projection_scratch(Index rows) { return std::size_t(3 * rows * kPanelBytes); }
 
 template <class Products>
 void project_tile(const ProjectionTile& tile, void* scratch) {

@@ -1,6 +1,6 @@
-// Activations: relu, and GELU in its exact form and by tanh.
+// Activations: relu, GELU in its exact form and by tanh, and SiLU.
 //
-// Both forms of GELU are x F(x), where F rises from 0 to 1 and F(-x) = 1 - F(x). They are computed from the upper tail
+// All but relu are x F(x), where F rises from 0 to 1 and F(-x) = 1 - F(x). They are computed from the upper tail
 // 1 - F(|x|) alone:
 //   x F(x) = relu(x) - |x| (1 - F(|x|)).
 // So a negative x keeps its relative accuracy, which x / 2 (1 + erf) loses where 1 and erf cancel.
@@ -57,11 +57,19 @@ MHA_INLINE Packet<T> tanh_tail(const Packet<T>& a) {
   return pdiv(e, padd(e, pset1<P>(T(1))));
 }
 
-/// |x| is limited to 40, where every tail is 0, in f64 too: infinity times 0 would be NaN. It does not matter what the
-/// limit does to a NaN, since relu keeps it.
+/// 1 - 1 / (1 + exp(-a)) = e / (1 + e) with e = exp(-a).
+template <class T>
+MHA_INLINE Packet<T> logistic_tail(const Packet<T>& a) {
+  using P = Packet<T>;
+  const P e = exp2_of_nonpositive(pmul(a, pset1<P>(T(-1.44269504088896341))));  // -log2(e)
+  return pdiv(e, padd(e, pset1<P>(T(1))));
+}
+
+/// |x| is limited to `limit`, where the tail is 0, in f64 too: infinity times 0 would be NaN. It does not matter what
+/// the limit does to a NaN, since relu keeps it.
 template <class T, class Tail>
-MHA_INLINE Packet<T> gelu_by_tail(const Packet<T>& x, Tail tail) {
-  const Packet<T> a = pmin(pabs(x), pset1<Packet<T>>(T(40)));
+MHA_INLINE Packet<T> activate_by_tail(const Packet<T>& x, double limit, Tail tail) {
+  const Packet<T> a = pmin(pabs(x), pset1<Packet<T>>(T(limit)));
   return pmadd(pnegate(a), tail(a), relu<T>(x));
 }
 
@@ -90,11 +98,15 @@ __attribute__((noinline)) void activate(Activation activation, T* const* columns
       return replace([](const P& x) MHA_INLINE_LAMBDA { return relu<T>(x); });
     case Activation::gelu:
       return replace([](const P& x) MHA_INLINE_LAMBDA {
-        return gelu_by_tail<T>(x, [](const P& a) MHA_INLINE_LAMBDA { return normal_tail(a); });
+        return activate_by_tail<T>(x, 40, [](const P& a) MHA_INLINE_LAMBDA { return normal_tail(a); });
       });
     case Activation::gelu_tanh:
       return replace([](const P& x) MHA_INLINE_LAMBDA {
-        return gelu_by_tail<T>(x, [](const P& a) MHA_INLINE_LAMBDA { return tanh_tail<T>(a); });
+        return activate_by_tail<T>(x, 40, [](const P& a) MHA_INLINE_LAMBDA { return tanh_tail<T>(a); });
+      });
+    case Activation::silu:
+      return replace([](const P& x) MHA_INLINE_LAMBDA {
+        return activate_by_tail<T>(x, 1000, [](const P& a) MHA_INLINE_LAMBDA { return logistic_tail<T>(a); });
       });
   }
 }

@@ -98,15 +98,20 @@ def _make_norm(rng: Generator) -> Made:
     return mha.LayerNorm, {"embed_dim": 5} | some(rng, {"eps": 1e-3, "bias": False, "dtype": "float64"})
 
 
+@entry("Linear constructor")
+def _make_linear(rng: Generator) -> Made:
+    return mha.Linear, {"in_features": FEATURES, "out_features": INNER} | layer_arguments(rng)
+
+
 @entry("FeedForward constructor")
 def _make_feed_forward(rng: Generator) -> Made:
-    arguments = {"embed_dim": FEATURES, "feedforward_dim": INNER} | some(rng, {"activation": "gelu"})
+    arguments = {"embed_dim": FEATURES, "feedforward_dim": INNER} | some(rng, {"activation": "gelu", "gated": True})
     return mha.FeedForward, arguments | layer_arguments(rng)
 
 
-def _rows(rng: Generator) -> Arguments:
-    x = normal(rng, BATCH, 3, FEATURES)
-    return {"x": x} | some(rng, {"out": np.zeros_like(x), "num_threads": 2})
+def _rows(rng: Generator, out_features: int = FEATURES) -> Arguments:
+    out = np.zeros((BATCH, 3, out_features), np.float32)
+    return {"x": normal(rng, BATCH, 3, FEATURES)} | some(rng, {"out": out, "num_threads": 2})
 
 
 @entry("LayerNorm")
@@ -114,6 +119,11 @@ def _norm(rng: Generator) -> Made:
     return mha.LayerNorm(FEATURES), _rows(rng)
 
 
+@entry("Linear")
+def _linear(rng: Generator) -> Made:
+    return mha.Linear(FEATURES, INNER, seed=0), _rows(rng, INNER)
+
+
 @entry("FeedForward")
 def _feed_forward(rng: Generator) -> Made:
-    return mha.FeedForward(FEATURES, INNER, seed=0), _rows(rng)
+    return mha.FeedForward(FEATURES, INNER, gated=rng.random() < 0.5, seed=0), _rows(rng)

@@ -74,6 +74,12 @@ def _reference_norm(rng: Generator) -> Made:
     return reference.layer_norm, {"x": normal(rng, 3, FEATURES)} | some(rng, more)
 
 
+@entry("reference.linear")
+def _reference_linear(rng: Generator) -> Made:
+    arguments = {"x": normal(rng, 3, FEATURES), "weight": normal(rng, INNER, FEATURES)}
+    return reference.linear, arguments | some(rng, {"bias": normal(rng, INNER)})
+
+
 @entry("reference.activate")
 def _reference_activate(rng: Generator) -> Made:
     return reference.activate, {"x": normal(rng, 3, FEATURES), "name": "gelu"}
@@ -81,7 +87,7 @@ def _reference_activate(rng: Generator) -> Made:
 
 @entry("reference.feed_forward")
 def _reference_feed_forward(rng: Generator) -> Made:
-    state = mha.FeedForward(FEATURES, INNER, seed=0).state_dict()
+    state = mha.FeedForward(FEATURES, INNER, gated=rng.random() < 0.5, seed=0).state_dict()
     return reference.feed_forward, {"x": normal(rng, 3, FEATURES), "state": state} | some(rng, {"activation": "gelu"})
 
 

@@ -41,7 +41,14 @@ def module(name: str, **arguments: Any) -> Any:
 
 def _maker_of(name: str) -> Maker:
     def make(rng: Generator) -> Made:
-        more = {"activation": "gelu", "norm_first": True, "eps": 1e-3, "num_kv_heads": KV_HEADS, "head_dim": 3}
+        more = {
+            "activation": "gelu",
+            "gated": True,
+            "norm_first": True,
+            "eps": 1e-3,
+            "num_kv_heads": KV_HEADS,
+            "head_dim": 3,
+        }
         arguments = MODEL | some(rng, more) | layer_arguments(rng)
         if name.startswith("Decoder"):
             arguments |= some(rng, {"memory_dim": 5})
@@ -121,6 +128,8 @@ for _name in STACKS:
 def _new_module(name: str) -> Any:
     if name == "LayerNorm":
         return mha.LayerNorm(FEATURES)
+    if name == "Linear":
+        return mha.Linear(FEATURES, INNER, seed=0)
     if name == "FeedForward":
         return mha.FeedForward(FEATURES, INNER, seed=0)
     if name == "MultiHeadAttention":
@@ -165,12 +174,12 @@ def torch_module(name: str) -> Any:
     return of_layer if name.endswith("Layer") else nn.TransformerEncoder(of_layer, 2, enable_nested_tensor=False)
 
 
-MODULES = ("MultiHeadAttention", "LayerNorm", "FeedForward", *STACKS)
+MODULES = ("MultiHeadAttention", "LayerNorm", "Linear", "FeedForward", *STACKS)
 for _name in MODULES:
     CATALOGUE[f"{_name}.load_state_dict"] = _loader_of(_name)
     CATALOGUE[f"{_name}.astype"] = _converter_of(_name, "astype", "dtype", "float16")
     CATALOGUE[f"{_name}.quantize"] = _converter_of(_name, "quantize", "weight_dtype", "int8")
-    if _name != "FeedForward":
+    if _name not in ("Linear", "FeedForward"):
         CATALOGUE[f"{_name}.from_torch"] = _importer_of(_name)
 
 

@@ -1,10 +1,13 @@
-// Projections of 16-bit rows: a projection whose results are f32, which are rounded on the way to where they go.
+// Projections whose results wait in scratch before they go to their places: those of 16-bit rows, to be rounded, and
+// gated ones, to be multiplied with those of a second panel. In 16 bits the product is rounded, not its factors.
 #pragma once
 
 #include "kernels/projection/project_tile.hpp"
 
 namespace mha::MHA_ISA {
 namespace {
+
+using ProjectPanel = void (*)(const ProjectionTile&, void* scratch);
 
 template <class S>
 std::size_t operand_bytes(Index rows, Index in_features) {
@@ -28,37 +31,56 @@ void read_operands(ProjectionTile& tile, void* memory) {
   tile.x_step = 1;
 }
 
-/// Scratch for the results of a panel, and for the projection that computes them.
-inline std::size_t rounded_scratch(Index rows) { return 2 * projection_scratch<float>(rows); }
-
-/// `project` writes the results of a panel to scratch, in f32: 32 KB for 128 rows, so they are in level 1 or 2 when
-/// they are rounded. Rounding takes 2 % of the time of computing them from 512 features.
-template <class S, void (*project)(const ProjectionTile&, void*)>
-void project_rounded(const ProjectionTile& tile, void* scratch) {
-  constexpr Index L = kLanes<float>, kGroup = kVectorBytes / Index(sizeof(float));
+/// `project` writes the results of a panel to scratch, in the accumulator's type: 32 KB for 128 rows, so they are in
+/// level 1 or 2 when they are multiplied and rounded on the way to where they go. Rounding takes 2 % of the time of
+/// computing them from 512 features. Not inlined: one copy serves all formats of weights.
+template <class S>
+__attribute__((noinline)) void project_staged(const ProjectionTile& tile, void* scratch, ProjectPanel project) {
+  using T = Compute<S>;
+  constexpr Index L = kLanes<T>, kGroup = kVectorBytes / Index(sizeof(T));
   constexpr Index kGroups = kPanelBytes / kVectorBytes, kColumns = kGroups * kGroup;
-  float* const results = static_cast<float*>(scratch);
+  T *const results = static_cast<T*>(scratch), *const sums = results + tile.rows * kColumns;
+  T* const factors = sums + tile.rows * kColumns;
   ProjectionTile whole = tile;
-  for (Index g = 0; g < kGroups; ++g) {
-    whole.out[g] = results + g * kGroup;
-    whole.group_columns[g] = kGroup;  // padding included
-  }
+  for (Index g = 0; g < kGroups; ++g) whole.group_columns[g] = kGroup;  // padding included
   whole.out_row = kColumns;
   whole.out_step = 1;
-  project(whole, results + tile.rows * kColumns);
+  const auto project_to = [&](T* to) {
+    for (Index g = 0; g < kGroups; ++g) whole.out[g] = to + g * kGroup;
+    project(whole, sums);
+  };
+  if (tile.gate_panel) {
+    whole.activation = Activation::none;
+    project_to(factors);
+    whole.activation = tile.activation;
+    whole.panel = tile.gate_panel;
+    whole.bias = tile.gate_bias;
+  }
+  project_to(results);
 
   for (Index g = 0; g < kGroups; ++g) {
     const Index columns = tile.group_columns[g];
     for (Index r = 0; columns > 0 && r < tile.rows; ++r) {
-      const float* const from = results + r * kColumns + g * kGroup;
+      const Index from = r * kColumns + g * kGroup;
       S* const to = static_cast<S*>(tile.out[g]) + r * tile.out_row;
       alignas(kVectorBytes) S rounded[kGroup];
       const bool is_whole = columns == kGroup && tile.out_step == 1;
       MHA_UNROLL
-      for (Index c = 0; c < kGroup; c += L) store_packet((is_whole ? to : rounded) + c, pload<Packet<float>>(from + c));
+      for (Index c = 0; c < kGroup; c += L) {
+        Packet<T> result = pload<Packet<T>>(results + from + c);
+        if (tile.gate_panel) result = pmul(result, pload<Packet<T>>(factors + from + c));
+        store_packet((is_whole ? to : rounded) + c, result);
+      }
       for (Index c = 0; !is_whole && c < columns; ++c) to[c * tile.out_step] = rounded[c];
     }
   }
+}
+
+/// The kernel of rows of S, where `kProject` computes results in the accumulator's type.
+template <class S, ProjectPanel kProject>
+void project_rows(const ProjectionTile& tile, void* scratch) {
+  if (sizeof(S) == sizeof(Compute<S>) && !tile.gate_panel) return kProject(tile, scratch);
+  project_staged<S>(tile, scratch, kProject);
 }
 
 template <class S>

@@ -1,0 +1,43 @@
+// A linear map of rows: projections to other widths, heads of models.
+#pragma once
+
+#include <memory>
+
+#include "mha/export.h"
+#include "mha/linear_weights.hpp"
+#include "mha/weight_format.hpp"
+
+namespace mha {
+
+class PackedLinear;  // of the library itself
+
+/// x W^T + b, for each row. Threads share the output features out where rows are few: one row and a wide matrix, such
+/// as the head of a language model, keep all of them busy.
+///
+/// Immutable: forward() may run on several threads at once. Copies share the weights.
+class MHA_API Linear {
+ public:
+  /// @param weights of one dtype, with WeightFormat::int8 as BasicMultiHeadAttentionWeights has it
+  /// @throws std::invalid_argument, DTypeError, AllocationError
+  explicit Linear(const LinearWeights& weights, WeightFormat weight_format = WeightFormat::plain);
+
+  /// @param x   [..., in_features], up to four axes
+  /// @param out [..., out_features], otherwise of the shape of x, which it does not overlap
+  void forward(const TensorView& x, const MutableTensorView& out, int num_threads = 0) const;
+
+  Index in_features() const;
+  Index out_features() const;
+  bool has_bias() const;
+  DType dtype() const;
+  WeightFormat weight_format() const;
+
+  /// Copies the weights out again, as MultiHeadAttention does; empty views are passed over.
+  void copy_weights(const LinearWeightOutputs& outputs) const;
+
+  const PackedLinear& packed() const { return *packed_; }
+
+ private:
+  std::shared_ptr<const PackedLinear> packed_;
+};
+
+}  // namespace mha

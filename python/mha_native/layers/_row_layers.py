@@ -1,0 +1,109 @@
+"""What the layers share that take each row by itself and are made of linear maps."""
+
+import math
+from collections.abc import Collection, Mapping
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from numpy import ndarray
+from numpy.typing import NDArray
+
+from .. import _core
+from .._arrays import Tensor, like, to_numpy
+from .._dtypes import checked_dtype, packed_state, unpacked_state
+from ._constructor_arguments import Seed, check_room, checked_generator, initial_weights
+from ._module_state import Leaf, LinearWeights, linear_state, linear_weights
+
+
+class LinearMap(NamedTuple):
+    """One of the linear maps of a layer: `prefix` begins the names of its weights in the state dict."""
+
+    prefix: str
+    out_features: int
+    in_features: int
+    bias: bool
+
+
+class RowLayer(Leaf):
+    """A layer of linear maps. Its sizes, a named tuple that has ``maps()``, say which, in the order of the core."""
+
+    _sizes: Any
+    _sizes_type: ClassVar[Any]
+
+    def __call__(self, x: Tensor, *, out: Tensor | None = None, num_threads: int | None = None) -> Tensor:
+        """Apply the layer to each row of `x`.
+
+        Parameters
+        ----------
+        x : [..., features that the layer reads]
+            NumPy array, or CPU tensor of any library that speaks DLPack, with 1 to 4 axes, of the dtype of the layer.
+        out : [..., features that the layer gives], optional
+            Array to write the result to. That of a `FeedForward` may be `x` itself; otherwise it must not overlap `x`.
+        num_threads : int, optional
+            Threads for this call; default: `mha_native.num_threads`.
+
+        Returns
+        -------
+        out : [..., features that the layer gives]
+            Of the kind of `x`.
+        """
+        array = self._core.forward(
+            x if type(x) is ndarray else to_numpy(type(self).__name__, "x", x),
+            out if out is None or type(out) is ndarray else to_numpy(type(self).__name__, "out", out),
+            num_threads,
+        )
+        return array if type(x) is ndarray else like(x, array) if out is None else out
+
+    def state_dict(self) -> dict[str, NDArray[Any]]:
+        named = zip(self._sizes.maps(), self._core_weights(), strict=True)
+        return {name: array for linear, of_map in named for name, array in linear_state(linear.prefix, of_map).items()}
+
+    def _configuration(self) -> dict[str, Any]:
+        configuration: dict[str, Any] = self._sizes._asdict()
+        return configuration
+
+    def __getstate__(self) -> dict[str, Any]:
+        dtypes = {"dtype": _core.dtype_name(self.dtype), "weight_dtype": self.weight_dtype}
+        return {"sizes": tuple(self._sizes), **dtypes, "state": packed_state(self.state_dict())}
+
+    def __setstate__(self, saved: dict[str, Any]) -> None:
+        dtype, state = checked_dtype(type(self).__name__, saved["dtype"]), unpacked_state(saved["state"])
+        self._set_state(self._sizes_type(*saved["sizes"]), dtype, saved["weight_dtype"], state)
+
+    def _set_state(self, sizes: Any, dtype: np.dtype[Any], weight_dtype: str, state: Mapping[str, Tensor]) -> None:
+        self._sizes = sizes
+        self._weight_dtype = weight_dtype
+        self._load(dtype, state)
+
+    def _state_shapes(self, names: Collection[str]) -> dict[str, tuple[int, ...]]:
+        return self._with_scales(_shapes(self._sizes.maps()), names)
+
+    def _core_weights(self) -> tuple[LinearWeights, ...]:
+        """Copies of the weights of each map."""
+        weights: tuple[LinearWeights, ...] = self._core.weights()
+        return weights
+
+    def _weights_of_maps(self, arrays: Mapping[str, NDArray[Any]]) -> list[Any]:
+        """The weights of each map in a state dict, as the core takes them."""
+        return [linear_weights(arrays, linear.prefix) for linear in self._sizes.maps()]
+
+
+def initial_state(function: str, maps: Collection[LinearMap], dtype: np.dtype[Any], seed: Seed) -> dict[str, Any]:
+    """Random weights by the rule of ``torch.nn.Linear``: uniform up to ``1 / sqrt(features read)``."""
+    rng = checked_generator(function, seed)
+    check_room(function, _shapes(maps).values())
+    state = {}
+    for linear in maps:
+        bound = 1 / math.sqrt(linear.in_features)
+        for name, shape in _shapes([linear]).items():
+            state[name] = initial_weights(rng.uniform(-bound, bound, shape), dtype)
+    return state
+
+
+def _shapes(maps: Collection[LinearMap]) -> dict[str, tuple[int, ...]]:
+    shapes: dict[str, tuple[int, ...]] = {}
+    for linear in maps:
+        shapes[f"{linear.prefix}weight"] = (linear.out_features, linear.in_features)
+        if linear.bias:
+            shapes[f"{linear.prefix}bias"] = (linear.out_features,)
+    return shapes
