@@ -63,7 +63,12 @@ def shapes(settings: dict[str, Any]) -> dict[str, tuple[int, ...]]:
     result: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (settings["vocab_size"], width)}
     for i in range(settings["num_hidden_layers"]):
         layer = f"model.layers.{i}"
-        for name, shape in (("q", (rows, width)), ("k", (kv_rows, width)), ("v", (kv_rows, width)), ("o", (width, rows))):
+        for name, shape in (
+            ("q", (rows, width)),
+            ("k", (kv_rows, width)),
+            ("v", (kv_rows, width)),
+            ("o", (width, rows)),
+        ):
             result[f"{layer}.self_attn.{name}_proj.weight"] = shape
             if all_biases or (model_type == "qwen2" and name != "o"):
                 result[f"{layer}.self_attn.{name}_proj.bias"] = shape[:1]
