@@ -2,18 +2,23 @@
 
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
+from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .. import _core
 from .._options import ModelOptions
+from ..layers._head_steps import HeadSteps
 from ..layers._layer_weights import PROJECTIONS, Parts, Sizes
 from ..layers.encoder import EncoderLayer
 from ..layers.feed_forward import FeedForward
 from ..layers.feed_forward import Sizes as FeedForwardSizes
 from ..layers.layer_norm import LayerNorm
 from ..layers.multi_head_attention import MultiHeadAttention
+from ..layers.norm import Norm
+from ..layers.rms_norm import RMSNorm
+from ..layers.rotary_embedding import RotaryEmbedding
 from ._rotary_tables import RotaryConfig
 
 ATTENTION = frozenset(PROJECTIONS)
@@ -125,19 +130,37 @@ def make_layer(
     layer = EncoderLayer.__new__(EncoderLayer)
     layer.self_attn = _attention(config, weights, dtype, weight_dtype)
     layer.feed_forward = FeedForward.__new__(FeedForward)
-    sizes = FeedForwardSizes(config.embed_dim, config.feedforward_dim, config.activation, config.biases >= FEED_FORWARD)
-    state = _renamed(weights, {"up": "linear1", "down": "linear2"})
-    layer.feed_forward._set_state(sizes, dtype, weight_dtype, state)
-    layer.norm1, layer.norm2 = (make_norm(config.norm, weights, name, dtype) for name in ("norm1", "norm2"))
+    names = {"up": "linear1", "down": "linear2"} | ({"gate": "gate"} if config.gated else {})
+    biases = tuple(ours for theirs, ours in names.items() if theirs in config.biases)
+    has_bias = biases if 0 < len(biases) < len(names) else bool(biases)
+    sizes = FeedForwardSizes(config.embed_dim, config.feedforward_dim, config.activation, has_bias, config.gated)
+    layer.feed_forward._set_state(sizes, dtype, weight_dtype, _renamed(weights, names))
+    for name in ("norm1", "norm2", "output_norm1", "output_norm2"):
+        norm = make_norm(config.norm, weights, name, dtype) if name in config.norms else None
+        setattr(layer, name, norm)
     layer.norm_first = config.norm_first
     return layer
 
 
-def make_norm(config: NormConfig, weights: Mapping[str, NDArray[Any]], name: str, dtype: np.dtype[Any]) -> LayerNorm:
+def make_norm(config: NormConfig, weights: Mapping[str, NDArray[Any]], name: str, dtype: np.dtype[Any]) -> Norm:
     """The norm whose weights begin with `name`."""
-    norm = LayerNorm.__new__(LayerNorm)
+    kind: Any = LayerNorm if config.kind == "layer" else RMSNorm
+    norm = kind.__new__(kind)
+    if config.kind != "layer":
+        norm._unit_offset = config.kind == "rms_unit_offset"
     norm._set_state(config.eps, dtype, _part(weights, name))
-    return norm
+    made: Norm = norm
+    return made
+
+
+_TURNS: WeakValueDictionary[RotaryConfig, RotaryEmbedding] = WeakValueDictionary()  # which layers share
+
+
+def _turns(config: RotaryConfig) -> RotaryEmbedding:
+    turns = _TURNS.get(config)
+    if turns is None:
+        turns = _TURNS[config] = RotaryEmbedding(*config.table(), interleaved=config.interleaved)
+    return turns
 
 
 class _Product:
@@ -174,7 +197,8 @@ def _attention(
     biases = tuple(name for name in PROJECTIONS if name in config.biases)
     parts = Parts(biases if 0 < len(biases) < len(PROJECTIONS) else bool(biases), False, False)
     sizes = Sizes(width, *heads, width, width, width)
-    attention._set_state(sizes, parts, dtype, weight_dtype, state | _renamed(weights, {"out": "out_proj"}))
+    steps = HeadSteps(None if config.rotary is None else _turns(config.rotary)).for_layers_in(dtype)
+    attention._set_state(sizes, parts, dtype, weight_dtype, state | _renamed(weights, {"out": "out_proj"}), steps)
     return attention
 
 

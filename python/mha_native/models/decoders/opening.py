@@ -9,7 +9,7 @@ from numpy.typing import DTypeLike, NDArray
 from ..._arrays import widened
 from ..._dtypes import checked_dtype
 from ...layers._constructor_arguments import WeightDType, checked_weight_dtype
-from ...layers.layer_norm import LayerNorm
+from ...layers.norm import Norm
 from .._block_names import Tensors
 from .._blocks import in_dtype, make_layer, make_linear, make_norm
 from .config import family_of, read_config
@@ -87,7 +87,7 @@ def _embeddings(words: NDArray[np.float32], scale: float, dtype: np.dtype[Any]) 
     return in_dtype(widened(table) * factor, dtype)
 
 
-def _final_norm(config: DecoderConfig, names: Names, tensors: Tensors, dtype: np.dtype[Any]) -> LayerNorm:
+def _final_norm(config: DecoderConfig, names: Names, tensors: Tensors, dtype: np.dtype[Any]) -> Norm:
     whole = {
         f"norm.{which}": in_dtype(tensors[f"{names.final_norm}.{which}"], dtype)
         for which in ["weight"] + ["bias"] * config.final_norm.bias
