@@ -27,6 +27,7 @@ _COMMON = {
     "num_hidden_layers": 2,
     "intermediate_size": 40,
     "max_position_embeddings": 20,
+    "pad_token_id": 0,
 }
 _DECODER = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "rms_norm_eps": 1e-6}
 _OWN: dict[str, dict[str, Any]] = {
