@@ -40,7 +40,10 @@ class HeadSteps(NamedTuple):
     def initial_state(self, head_dim: int) -> dict[str, NDArray[np.float64]]:
         """Weights that multiply by 1, and biases of 0."""
         ones = "weight" if self.qk_norm != "rms_unit_offset" else ""
-        return {name: np.full(shape, float(name.endswith(ones or "?"))) for name, shape in self.state_shapes(head_dim).items()}
+        return {
+            name: np.full(shape, float(name.endswith(ones or "?")))
+            for name, shape in self.state_shapes(head_dim).items()
+        }
 
     def norms(self, arrays: Mapping[str, NDArray[Any]]) -> list[_core.Norm | None]:
         """Those of query and key, with the weights of a state dict."""

@@ -134,7 +134,9 @@ class MultiHeadAttention(LayerState):
         steps = checked_steps("MultiHeadAttention", qk_norm, qk_norm_eps, rotary)
         stored = checked_weight_dtype("MultiHeadAttention", weight_dtype, kind)
         state = initial_state(sizes, parts, kind, seed)
-        of_norms = {name: initial_weights(numbers, kind) for name, numbers in steps.initial_state(sizes.head_dim).items()}
+        of_norms = {
+            name: initial_weights(numbers, kind) for name, numbers in steps.initial_state(sizes.head_dim).items()
+        }
         self._set_state(sizes, parts, kind, stored, state | of_norms, steps)
 
     def __call__(

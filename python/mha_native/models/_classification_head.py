@@ -115,8 +115,8 @@ class _Layer:
         self._norm: Any = None
         if step.norm_config is not None:
             ends = ["weight"] + ["bias"] * step.norm_config.bias
-            weights = {f"norm.{end}": tensors[f"{step.norm}.{end}"] for end in ends}
-            self._norm = make_norm(step.norm_config, weights, "norm", np.dtype(np.float32))
+            weights = {end: tensors[f"{step.norm}.{end}"] for end in ends}
+            self._norm = make_norm(step.norm_config, weights, np.dtype(np.float32))
 
     def __call__(self, vectors: NDArray[Any]) -> NDArray[np.float32]:
         vectors = self._dense(vectors, None)

@@ -13,7 +13,7 @@ from ..layers._layer_options import in_dtype_of_scores
 from ..layers.encoder import EncoderLayer
 from ..layers.transformer import stack_of
 from ._block_names import Tensors
-from ._blocks import in_dtype, make_layer, make_norm
+from ._blocks import in_dtype, make_layer, make_norm, rotary_tables
 from .families import TextConfig
 
 # The types of tokens that tokenizers give: 0, and 1 for the second text of a pair.
@@ -38,10 +38,10 @@ class TextEncoder:
     """
 
     def __init__(self, config: TextConfig, tensors: Tensors, dtype: np.dtype[Any], weight_dtype: str) -> None:
-        names, layers = config.family.names, []
+        names, turns, layers = config.family.names.blocks, rotary_tables(config.blocks, dtype), []
         for i in range(config.num_layers):
             block = config.block(i)
-            layers.append(make_layer(block, names.blocks.read(block, i, tensors, dtype), dtype, weight_dtype))
+            layers.append(make_layer(block, names.read(block, i, tensors, dtype), turns, dtype, weight_dtype))
         tables = {name: in_dtype(numbers, dtype) for name, numbers in _tables(config, tensors).items()}
         self._set_state(config, tables, layers, _final_norm(config, tensors, dtype), config.family.options(tensors))
 
@@ -253,5 +253,4 @@ def _final_norm(config: TextConfig, tensors: Tensors, dtype: np.dtype[Any]) -> A
     if config.final_norm is None:
         return None
     name, ends = config.family.names.final_norm, ["weight"] + ["bias"] * config.final_norm.bias
-    weights = {f"final_norm.{end}": in_dtype(tensors[f"{name}.{end}"], dtype) for end in ends}
-    return make_norm(config.final_norm, weights, "final_norm", dtype)
+    return make_norm(config.final_norm, {end: in_dtype(tensors[f"{name}.{end}"], dtype) for end in ends}, dtype)
