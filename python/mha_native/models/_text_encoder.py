@@ -1,5 +1,6 @@
 """The computation of a text encoder of any family: tokens to vectors, by embeddings and encoder layers."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,12 @@ from .._dtypes import packed_state, unpacked_state
 from .._options import ScoreOptions
 from ..layers._layer_options import in_dtype_of_scores
 from ..layers.encoder import EncoderLayer
+from ..layers.multi_head_attention import MultiHeadAttention
+from ..layers.rotary_embedding import RotaryEmbedding
 from ..layers.transformer import stack_of
 from ._block_names import Tensors
-from ._blocks import in_dtype, make_layer, make_norm, rotary_tables
+from ._blocks import BlockConfig, in_dtype, make_layer, make_norm, rotary_tables
+from ._rotary_tables import RotaryConfig
 from .families import TextConfig
 
 # The types of tokens that tokenizers give: 0, and 1 for the second text of a pair.
@@ -49,10 +53,13 @@ class TextEncoder:
         """The same model in another dtype."""
         model = TextEncoder.__new__(TextEncoder)
         tables = {name: in_dtype(table, dtype) for name, table in self._tables.items()}
+        layers = [layer.astype(dtype) for layer in self._layers]
+        if dtype == np.float64:  # a table of float32 is less than one that is made in float64
+            turns = rotary_tables(self.config.blocks, dtype)
+            for i, layer in enumerate(layers):
+                layer.self_attn = _turned_by(layer.self_attn, turns, self.config.block(i))
         final_norm = None if self._final_norm is None else self._final_norm.astype(dtype)
-        model._set_state(
-            self.config, tables, [layer.astype(dtype) for layer in self._layers], final_norm, self._options
-        )
+        model._set_state(self.config, tables, layers, final_norm, self._options)
         return model
 
     @property
@@ -246,6 +253,18 @@ def _tables(config: TextConfig, tensors: Tensors) -> dict[str, NDArray[np.float3
             added = (added + types[:, None]).reshape(-1, config.embed_dim)
     tables = {"words": words, "added": added, "norm_weight": tensors[f"{names.norm}.weight"]}
     return tables | ({"norm_bias": tensors[f"{names.norm}.bias"]} if config.norm.bias else {})
+
+
+def _turned_by(
+    layer: MultiHeadAttention, turns: Mapping[RotaryConfig, RotaryEmbedding], block: BlockConfig
+) -> MultiHeadAttention:
+    """The same layer with the table of `block`, if it has one."""
+    if block.rotary is None:
+        return layer
+    turned = MultiHeadAttention.__new__(MultiHeadAttention)
+    steps = layer._steps._replace(rotary=turns[block.rotary])
+    turned._set_state(layer._sizes, layer._parts, layer.dtype, layer.weight_dtype, layer.state_dict(), steps)
+    return turned
 
 
 def _final_norm(config: TextConfig, tensors: Tensors, dtype: np.dtype[Any]) -> Any:

@@ -164,7 +164,7 @@ REFUSED: list[tuple[str, str, Any]] = [
         ("rope_parameters", {"rope_type": "linear", "rope_theta": 10.0}),
         ("rope_parameters", {"rope_type": "default", "rope_theta": 10.0, "partial_rotary_factor": 0.5}),
     ]],
-    ("nomic_bert", "head_dim", 3), ("nomic_bert", "head_dim", -8), ("nomic_bert", "type_vocab_size", 0),
+    ("nomic_bert", "head_dim", -8), ("nomic_bert", "type_vocab_size", 0),
     ("gemma3_text", "use_bidirectional_attention", "yes"), ("qwen3", "use_bidirectional_attention", True),
     ("gemma3_text", "attn_logit_softcapping", 5.0), ("gemma3_text", "num_key_value_heads", 3),
     ("qwen3", "is_causal", False),
@@ -178,6 +178,11 @@ def test_a_config_of_what_is_not_computed(model_type: str, name: str, value: Any
     values = tiny_encoders.config(model_type) | {name: value}
     (tmp_path / "config.json").write_text(json.dumps(values), encoding="utf-8")
     assert_not_loaded(tmp_path, str(tmp_path / "config.json"), name)
+
+
+def test_heads_of_which_half_cannot_be_turned(tmp_path: Path) -> None:
+    tiny_encoders.write(tmp_path, "nomic_bert", head_dim=3)
+    assert_not_loaded(tmp_path, "an even number of the 3 features of a head must be turned")
 
 
 DEFAULTS: dict[str, dict[str, Any]] = {

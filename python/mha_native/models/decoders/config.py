@@ -55,8 +55,7 @@ def described(family: Family, given: Entries, max_positions: int | None = None) 
     max_positions = trained_positions if max_positions is None else max_positions
     if max_positions > trained_positions and family.names.positions is not None:
         raise ValueError(
-            f"{path}: max_positions must be at most {keys.max_positions}, {trained_positions}; "
-            f"got {max_positions}"
+            f"{path}: max_positions must be at most {keys.max_positions}, {trained_positions}; got {max_positions}"
         )
     width = entries.size(keys.embed_dim)
     return DecoderConfig(

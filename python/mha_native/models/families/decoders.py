@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from .._blocks import BlockConfig
+from .._model_config import refuse_present
 from .._model_files import read_flag
 from ..decoders.config import described
 from ..decoders.entries import Entries
@@ -21,10 +22,13 @@ _MODEL_TYPES = ("gemma3_text", "llama", "mistral", "qwen2", "qwen3")
 def read_decoder(path: Path, values: Mapping[str, Any], family: Family) -> TextConfig:
     """The entries of config.json, read from `path`. ValueError if it says what is not computed."""
     decoder = DECODERS[values["model_type"]]
-    sees_both_sides = values.get(_BIDIRECTIONAL) is not None and read_flag(path, values, _BIDIRECTIONAL, False)
+    sees_both_sides = False
     if decoder.model_types == ("gemma3_text",):
+        sees_both_sides = values.get(_BIDIRECTIONAL) is not None and read_flag(path, values, _BIDIRECTIONAL, False)
         others = {name: why for name, why in decoder.absent.items() if name != _BIDIRECTIONAL}
         decoder = decoder._replace(absent=others)
+    else:
+        refuse_present(path, values, {_BIDIRECTIONAL: "tokens of this family see none behind them"})
     check_turns(path, values)
     config = described(decoder, Entries(path, values))
     blocks = config.blocks
