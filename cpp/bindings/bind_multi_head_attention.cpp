@@ -15,9 +15,9 @@ namespace mha::bindings {
 namespace {
 
 // `sizes` are the fields of MultiHeadAttentionConfig in their order, `projections` those of query, key, value and out,
-// `added` is (key, value), both None or neither.
+// `added` is (key, value), both None or neither; `rotary` is null for None.
 Layer make_layer(const py::tuple& sizes, const py::tuple& projections, const py::tuple& added, bool add_zero_attn,
-                 const std::string& weight_dtype) {
+                 const std::string& weight_dtype, const RotaryEmbedding* rotary) {
   const char* const function = "MultiHeadAttention";
   if (sizes.size() != 8 || projections.size() != 4 || added.size() != 2)
     throw py::type_error("MultiHeadAttention takes 8 sizes, 4 projections and an added key and value");
@@ -33,7 +33,9 @@ Layer make_layer(const py::tuple& sizes, const py::tuple& projections, const py:
   MultiHeadAttentionConfig config = {size(0), size(1), size(2), size(3),         size(4),
                                      size(5), size(6), size(7), arrays.given(0), add_zero_attn};
   config.weight_format = format_of(weight_dtype, matrix);
-  return {MultiHeadAttention(config, weights),
+  QueryKeySteps steps;
+  if (rotary) steps.rotary = *rotary;
+  return {MultiHeadAttention(config, weights, steps),
           {LinearShape(weights.query), LinearShape(weights.key), LinearShape(weights.value), LinearShape(weights.out)}};
 }
 
@@ -143,7 +145,8 @@ void bind_multi_head_attention(py::module_& m) {
   using Config = MultiHeadAttentionConfig;
   py::class_<Layer>(m, "MultiHeadAttention")
       .def(py::init(&make_layer),
-           "(sizes, projections, added, add_zero_attn, weight_dtype): projections (query, key, value, out), each "
+           "(sizes, projections, added, add_zero_attn, weight_dtype, rotary): projections (query, key, value, out), "
+           "each "
            "(weight, bias, scale), and added (key, value), with None for what the layer lacks")
       .def("forward", &forward,
            "(query, key, value, options, cache, new_lengths, need_weights, out, num_threads) -> out or (out, weights)")

@@ -12,6 +12,7 @@ from .layers.layer_norm import LayerNorm
 from .layers.linear import Linear
 from .layers.multi_head_attention import MultiHeadAttention
 from .layers.rms_norm import RMSNorm
+from .layers.rotary_embedding import RotaryEmbedding
 from .merging import merge_attention
 from .models.generation import GenerationStep, generate
 from .positions import sinusoidal_positions
@@ -42,6 +43,7 @@ __all__ = [
     "Linear",
     "MultiHeadAttention",
     "RMSNorm",
+    "RotaryEmbedding",
     "__version__",
     "active_isa",
     "attention_statistics",

@@ -133,6 +133,17 @@ class KVCache:
     @property
     def dtype(self) -> np.dtype[Any]: ...
 
+class RotaryEmbedding:
+    def __init__(self, cos: NDArray[Any], sin: NDArray[Any], interleaved: bool, /) -> None: ...
+    @property
+    def cos(self) -> NDArray[Any]: ...
+    @property
+    def sin(self) -> NDArray[Any]: ...
+    @property
+    def interleaved(self) -> bool: ...
+    @property
+    def dtype(self) -> np.dtype[Any]: ...
+
 class MultiHeadAttention:
     def __init__(
         self,
@@ -141,6 +152,7 @@ class MultiHeadAttention:
         added: tuple[NDArray[Any] | None, NDArray[Any] | None],
         add_zero_attn: bool,
         weight_dtype: str,
+        rotary: RotaryEmbedding | None,
         /,
     ) -> None: ...
     def forward(

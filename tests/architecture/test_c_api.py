@@ -33,6 +33,7 @@ HANDLES = {
     "MultiHeadAttention": "layer",
     "Norm": "norm",
     "Linear": "linear",
+    "RotaryEmbedding": "rotary",
     "FeedForward": "feed_forward",
     "TransformerStack": "transformer",
 }
@@ -46,6 +47,7 @@ OTHER_NAMES = {
     "KVCache::values": ["mha_cache_values", "mha_cache_values"],
     "KVCache::rollback": ["mha_cache_rollback_by", "mha_cache_rollback"],
     "MultiHeadAttention::config": ["mha_layer_config_of"],
+    "RotaryEmbedding::pairs": ["mha_rotary_pairs_of"],  # the name without "of" is that of a type
     "MultiHeadAttention::forward": ["mha_layer_forward", "mha_layer_forward_cached"],
     "Norm": ["mha_norm_destroy"],
     "LayerNorm": ["mha_norm_create"],
@@ -63,6 +65,7 @@ OTHER_NAMES = {
     "Linear::packed": [],
     "FeedForward::packed": [],
     "Norm::weights": [],
+    "RotaryEmbedding::table": [],
 }
 
 STRUCTS = {
@@ -76,6 +79,7 @@ STRUCTS = {
     "Executor": "mha_executor",
     "KVCacheConfig": "mha_cache_config",
     "MultiHeadAttentionConfig": "mha_layer_config",
+    "QueryKeySteps": "mha_query_key_steps",
     "RaggedBatch": "mha_ragged_batch",
     "TransformerExtras": "mha_transformer_extras",
     "TransformerLayer": "mha_transformer_layer",
@@ -151,7 +155,7 @@ def test_structs_have_the_same_fields(name: str) -> None:
 def test_enumerations_have_the_same_values() -> None:
     in_cpp = [re.findall(r"\w+", body) for body in re.findall(r"^enum class \w+[^{]*{([^}]*)}", CPP, re.M)]
     in_c = [re.findall(r"(\w+)[^,]*", body.lower()) for body in re.findall(r"^enum {([^}]*)}", C, re.M)]
-    assert len(in_cpp) == 6
+    assert len(in_cpp) == 7
     for values in in_cpp:
         same = [
             other

@@ -23,8 +23,7 @@ using ActivationsOf = testing::RowKernelsOf<T>;
 using Elements = ::testing::Types<float, double>;
 TYPED_TEST_SUITE(ActivationsOf, Elements);
 
-constexpr Activation kActivations[] = {Activation::relu, Activation::gelu, Activation::gelu_tanh,
-                                       Activation::silu};
+constexpr Activation kActivations[] = {Activation::relu, Activation::gelu, Activation::gelu_tanh, Activation::silu};
 
 /// One weight panel, in memory with the alignment that PackedLinear gives it.
 template <class T>

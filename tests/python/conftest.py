@@ -46,7 +46,8 @@ TAKE_HALF = {
 }  # fmt: skip
 LAYERS_TAKE_HALF = {
     "test_added_keys", "test_layer_cache", "test_layer_options", "test_layer_state", "test_multi_head_attention",
-    "test_transformer_decoder", "test_transformer_encoder", "test_transformer_rows", "test_transformer_state",
+    "test_rotary", "test_transformer_decoder", "test_transformer_encoder", "test_transformer_rows",
+    "test_transformer_state",
     "test_transformer_tolerance", "test_varlen_layer",
 }  # fmt: skip
 

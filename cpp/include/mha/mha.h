@@ -197,6 +197,22 @@ typedef struct mha_linear_weights {
   const mha_tensor* scale;  /* [out_features], of a matrix in int8 */
 } mha_linear_weights;
 
+/* A table of rotary positions: RotaryEmbedding. */
+typedef int mha_rotary_pairs;
+enum { MHA_ROTARY_HALVES, MHA_ROTARY_NEIGHBOURS };
+typedef struct mha_rotary mha_rotary;
+/* cos, sin: [P, R / 2], of positions 0 to P - 1, float32; float64 for layers in float64. */
+MHA_API mha_status mha_rotary_create(const mha_tensor* cos, const mha_tensor* sin, mha_rotary_pairs pairs,
+                                     mha_rotary** rotary) MHA_NOEXCEPT;
+MHA_API void mha_rotary_destroy(mha_rotary* rotary) MHA_NOEXCEPT;                  /* may be null */
+MHA_API ptrdiff_t mha_rotary_max_positions(const mha_rotary* rotary) MHA_NOEXCEPT; /* P */
+MHA_API ptrdiff_t mha_rotary_rotary_dim(const mha_rotary* rotary) MHA_NOEXCEPT;    /* R */
+MHA_API mha_rotary_pairs mha_rotary_pairs_of(const mha_rotary* rotary) MHA_NOEXCEPT;
+MHA_API mha_dtype mha_rotary_dtype(const mha_rotary* rotary) MHA_NOEXCEPT;
+/* The table, to be read only. */
+MHA_API mha_tensor mha_rotary_cos(const mha_rotary* rotary) MHA_NOEXCEPT;
+MHA_API mha_tensor mha_rotary_sin(const mha_rotary* rotary) MHA_NOEXCEPT;
+
 /* The layer: MultiHeadAttention. */
 typedef struct mha_layer mha_layer;
 typedef struct mha_layer_config { /* zeros stand for the usual choice: see MultiHeadAttentionConfig */
@@ -210,7 +226,16 @@ typedef struct mha_layer_weights {
 } mha_layer_weights;
 MHA_API mha_status mha_layer_create(const mha_layer_config* config, const mha_layer_weights* weights,
                                     mha_layer** layer) MHA_NOEXCEPT;
+/* What is done to queries and keys before attention: QueryKeySteps. Each may be null. */
+typedef struct mha_query_key_steps {
+  const mha_rotary* rotary;
+} mha_query_key_steps;
+/* The same with such steps, which may be null. The layer shares them: handles may be destroyed. */
+MHA_API mha_status mha_layer_create_with_steps(const mha_layer_config* config, const mha_layer_weights* weights,
+                                               const mha_query_key_steps* steps, mha_layer** layer) MHA_NOEXCEPT;
 MHA_API void mha_layer_destroy(mha_layer* layer) MHA_NOEXCEPT; /* may be null */
+/* Those of a layer; they live as long as it, and are not to be destroyed. */
+MHA_API mha_query_key_steps mha_layer_steps(const mha_layer* layer) MHA_NOEXCEPT;
 /* The sizes with every zero resolved. */
 MHA_API mha_layer_config mha_layer_config_of(const mha_layer* layer) MHA_NOEXCEPT;
 MHA_API mha_dtype mha_layer_dtype(const mha_layer* layer) MHA_NOEXCEPT;

@@ -18,6 +18,7 @@
 #include "mha/norm.hpp"                  // LayerNorm and RMSNorm
 #include "mha/norm_kind.hpp"             // which of them a norm is
 #include "mha/positions.hpp"             // sinusoidal_positions
+#include "mha/rotary.hpp"                // rotary positions of queries and keys
 #include "mha/runtime.hpp"               // instruction sets, threads
 #include "mha/tensor_view.hpp"           // how arrays are passed
 #include "mha/transformer.hpp"           // the layers of encoders and decoders, and stacks of them

@@ -2,10 +2,12 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 
 #include "mha/attention.hpp"
 #include "mha/kv_cache.hpp"
 #include "mha/linear_weights.hpp"
+#include "mha/rotary.hpp"
 #include "mha/varlen.hpp"
 #include "mha/weight_format.hpp"
 
@@ -52,6 +54,15 @@ struct BasicMultiHeadAttentionWeights {
 
 using MultiHeadAttentionWeights = BasicMultiHeadAttentionWeights<TensorView>;
 
+/// What is done to each row of each head of query and key between its projection and attention.
+///
+/// Row i of query stands at query_offset(s) + i, or lengths()[b] + i of a cache that the call appends to; key i at i, in a
+/// cache at lengths()[b] + i, in a ragged batch both counted from the begin of their sequence. What is in a cache has been
+/// turned. The keys that a layer adds take no part.
+struct QueryKeySteps {
+  std::optional<RotaryEmbedding> rotary;  // f32; f64 of a layer in f64. Its R is at most D
+};
+
 struct PackedAttention;  // of the library itself
 
 /// Immutable after construction: forward() may run on several threads at once. The weights are copied into panels once,
@@ -59,7 +70,8 @@ struct PackedAttention;  // of the library itself
 class MHA_API MultiHeadAttention {
  public:
   /// @throws std::invalid_argument, DTypeError if sizes or dtypes disagree; AllocationError
-  MultiHeadAttention(const MultiHeadAttentionConfig& config, const MultiHeadAttentionWeights& weights);
+  MultiHeadAttention(const MultiHeadAttentionConfig& config, const MultiHeadAttentionWeights& weights,
+                     const QueryKeySteps& steps = {});
 
   /// concat(head_1 ... head_H) W^O with head_i = attention(query W_i^Q, key W_i^K, value W_i^V).
   ///
@@ -108,6 +120,7 @@ class MHA_API MultiHeadAttention {
   /// The sizes with every zero resolved.
   const MultiHeadAttentionConfig& config() const;
   DType dtype() const;
+  const QueryKeySteps& steps() const;
 
   using WeightOutputs = BasicMultiHeadAttentionWeights<MutableTensorView>;
   /// Copies the weights out again; empty views are passed over. The matrices are of dtype(), rounded as they are; with

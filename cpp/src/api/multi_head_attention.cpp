@@ -13,9 +13,9 @@ namespace mha {
 namespace {
 
 std::shared_ptr<const PackedAttention> pack(const MultiHeadAttentionConfig& config,
-                                            const MultiHeadAttentionWeights& weights) {
+                                            const MultiHeadAttentionWeights& weights, const QueryKeySteps& steps) {
   const FloatingPointState state(Subnormals::kept);
-  return std::make_shared<const PackedAttention>(validate(config, weights), weights);
+  return std::make_shared<const PackedAttention>(validate(config, weights, steps), weights, steps);
 }
 
 void run(const PackedAttention& layer, const LayerArguments& a) {
@@ -44,11 +44,13 @@ void run(const PackedAttention& layer, const LayerArguments& a) {
 
 }  // namespace
 
-MultiHeadAttention::MultiHeadAttention(const MultiHeadAttentionConfig& config, const MultiHeadAttentionWeights& weights)
-    : packed_(pack(config, weights)) {}
+MultiHeadAttention::MultiHeadAttention(const MultiHeadAttentionConfig& config, const MultiHeadAttentionWeights& weights,
+                                       const QueryKeySteps& steps)
+    : packed_(pack(config, weights, steps)) {}
 
 const MultiHeadAttentionConfig& MultiHeadAttention::config() const { return packed_->config; }
 DType MultiHeadAttention::dtype() const { return packed_->dtype(); }
+const QueryKeySteps& MultiHeadAttention::steps() const { return packed_->steps; }
 
 void MultiHeadAttention::copy_weights(const WeightOutputs& outputs) const {
   const FloatingPointState state(Subnormals::kept);
@@ -60,7 +62,7 @@ void MultiHeadAttention::forward(const TensorView& query, const TensorView& key,
                                  const MutableTensorView& out, const MutableTensorView& weights,
                                  const AttentionOptions& options) const {
   const FloatingPointState state;
-  run(*packed_, validate(config(), dtype(), {query, key, value, out, weights, options}));
+  run(*packed_, validate(*packed_, {query, key, value, out, weights, options}));
 }
 
 void MultiHeadAttention::forward_varlen(const TensorView& query, const TensorView& key, const TensorView& value,
@@ -69,20 +71,20 @@ void MultiHeadAttention::forward_varlen(const TensorView& query, const TensorVie
   const FloatingPointState state;
   LayerArguments arguments{query, key, value, out, {}, options};
   arguments.ragged = &batch;
-  run(*packed_, validate(config(), dtype(), arguments));
+  run(*packed_, validate(*packed_, arguments));
 }
 
 void MultiHeadAttention::forward(const TensorView& query, const TensorView& key, const TensorView& value,
                                  KVCache& cache, const MutableTensorView& out, const MutableTensorView& weights,
                                  const AttentionOptions& options, const std::int64_t* new_lengths) const {
   const FloatingPointState state;
-  run(*packed_, validate(config(), dtype(), {query, key, value, out, weights, options, &cache, &cache, new_lengths}));
+  run(*packed_, validate(*packed_, {query, key, value, out, weights, options, &cache, &cache, new_lengths}));
 }
 
 void MultiHeadAttention::attend(const TensorView& query, const KVCache& cache, const MutableTensorView& out,
                                 const MutableTensorView& weights, const AttentionOptions& options) const {
   const FloatingPointState state;
-  run(*packed_, validate(config(), dtype(), {query, {}, {}, out, weights, options, &cache}));
+  run(*packed_, validate(*packed_, {query, {}, {}, out, weights, options, &cache}));
 }
 
 void MultiHeadAttention::append_to(KVCache& cache, const TensorView& key, const TensorView& value,
@@ -92,7 +94,7 @@ void MultiHeadAttention::append_to(KVCache& cache, const TensorView& key, const 
   options.num_threads = num_threads;
   LayerArguments arguments{{}, key, value, {}, {}, options, &cache, &cache, new_lengths};
   arguments.appends_only = true;
-  run(*packed_, validate(config(), dtype(), arguments));
+  run(*packed_, validate(*packed_, arguments));
 }
 
 }  // namespace mha

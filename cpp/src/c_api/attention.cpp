@@ -1,5 +1,5 @@
 // mha/mha.h: each function is one of the C++ API between conversions; what is thrown becomes a status. Here are the
-// runtime, attention, caches and the attention layer.
+// runtime, attention and caches.
 #include "c_api/conversions.hpp"
 
 #include <cstdio>
@@ -15,9 +15,6 @@ namespace {
 
 static_assert(static_cast<int>(DType::boolean) == MHA_DTYPE_boolean, "both come from dtypes.def");
 static_assert(static_cast<int>(DType::int8) == MHA_DTYPE_int8);
-static_assert(static_cast<int>(WeightFormat::plain) == MHA_WEIGHT_FORMAT_PLAIN &&
-              static_cast<int>(WeightFormat::bf16) == MHA_WEIGHT_FORMAT_BF16 &&
-              static_cast<int>(WeightFormat::int8) == MHA_WEIGHT_FORMAT_INT8);
 static_assert(static_cast<int>(ScoreStage::scaled) == MHA_SCORES_SCALED &&
               static_cast<int>(ScoreStage::capped) == MHA_SCORES_CAPPED &&
               static_cast<int>(ScoreStage::masked) == MHA_SCORES_MASKED &&
@@ -94,10 +91,8 @@ AttentionOptions options_of(const mha_attention_options* from) {
   return options;
 }
 
-namespace {
-
-mha_tensor tensor_of(const MutableTensorView& view) {
-  mha_tensor tensor = {view.data, static_cast<mha_dtype>(view.dtype), view.rank, {}, {}};
+mha_tensor tensor_of(const TensorView& view) {
+  mha_tensor tensor = {const_cast<void*>(view.data), static_cast<mha_dtype>(view.dtype), view.rank, {}, {}};
   for (int axis = 0; axis < view.rank; ++axis) {
     tensor.extents[axis] = view.extents[axis];
     tensor.strides[axis] = view.strides[axis];
@@ -110,14 +105,8 @@ RaggedBatch batch_of(const mha_ragged_batch* batch) {
   return {from.size, from.cu_seqlens_q, from.cu_seqlens_k};
 }
 
-/// MultiHeadAttentionWeights, or the outputs of the same names.
-template <class View>
-BasicMultiHeadAttentionWeights<View> weights_of(const mha_layer_weights& w) {
-  return {linear_of<View>(w.query, "query"), linear_of<View>(w.key, "key"),  linear_of<View>(w.value, "value"),
-          linear_of<View>(w.out, "out"),     view(w.added_key, "added_key"), view(w.added_value, "added_value")};
-}
+namespace {
 
-const MultiHeadAttention& layer_of(const mha_layer* layer) { return object(layer, "layer"); }
 KVCache& cache_of(mha_cache* cache) { return object(cache, "cache"); }
 
 /// What `call` returns, or `otherwise`, if it throws.
@@ -313,87 +302,4 @@ mha_status mha_cache_keep_last(mha_cache* cache, int64_t count) noexcept {
 
 mha_status mha_cache_clear(mha_cache* cache) noexcept {
   return guarded(__func__, [&] { cache_of(cache).clear(); });
-}
-
-mha_status mha_layer_create(const mha_layer_config* config, const mha_layer_weights* weights,
-                            mha_layer** layer) noexcept {
-  return guarded(__func__, [&] {
-    const mha_layer_config& c = given(config, "config");
-    // Of several mistakes the weights' comes first: compilers evaluate the arguments of a call in any order.
-    const auto views = weights_of<TensorView>(given(weights, "weights"));
-    create(layer, "layer",
-           MultiHeadAttentionConfig{
-               c.embed_dim, c.num_heads, c.num_kv_heads, c.head_dim, c.value_head_dim, c.kdim, c.vdim, c.out_dim,
-               c.add_bias_kv, c.add_zero_attn,
-               enumerator<WeightFormat>("weight_format", "mha_weight_format", c.weight_format, kNumWeightFormats)},
-           views);
-  });
-}
-
-void mha_layer_destroy(mha_layer* layer) noexcept { destroy(layer); }
-
-mha_layer_config mha_layer_config_of(const mha_layer* layer) noexcept {
-  const MultiHeadAttentionConfig& c = object(*layer).config();
-  return {c.embed_dim,
-          c.num_heads,
-          c.num_kv_heads,
-          c.head_dim,
-          c.value_head_dim,
-          c.kdim,
-          c.vdim,
-          c.out_dim,
-          c.add_bias_kv,
-          c.add_zero_attn,
-          static_cast<mha_weight_format>(c.weight_format)};
-}
-
-mha_dtype mha_layer_dtype(const mha_layer* layer) noexcept { return static_cast<mha_dtype>(object(*layer).dtype()); }
-
-mha_status mha_layer_copy_weights(const mha_layer* layer, const mha_layer_weights* outputs) noexcept {
-  return guarded(__func__,
-                 [&] { layer_of(layer).copy_weights(weights_of<MutableTensorView>(given(outputs, "outputs"))); });
-}
-
-mha_status mha_layer_forward(const mha_layer* layer, const mha_tensor* query, const mha_tensor* key,
-                             const mha_tensor* value, const mha_tensor* out, const mha_tensor* weights,
-                             const mha_attention_options* options) noexcept {
-  return guarded(__func__, [&] {
-    layer_of(layer).forward(view(query, "query"), view(key, "key"), view(value, "value"), view(out, "out"),
-                            view(weights, "weights"), options_of(options));
-  });
-}
-
-mha_status mha_layer_forward_varlen(const mha_layer* layer, const mha_tensor* query, const mha_tensor* key,
-                                    const mha_tensor* value, const mha_ragged_batch* batch, const mha_tensor* out,
-                                    const mha_attention_options* options) noexcept {
-  return guarded(__func__, [&] {
-    layer_of(layer).forward_varlen(view(query, "query"), view(key, "key"), view(value, "value"), batch_of(batch),
-                                   view(out, "out"), options_of(options));
-  });
-}
-
-mha_status mha_layer_forward_cached(const mha_layer* layer, const mha_tensor* query, const mha_tensor* key,
-                                    const mha_tensor* value, mha_cache* cache, const mha_tensor* out,
-                                    const mha_tensor* weights, const mha_attention_options* options,
-                                    const int64_t* new_lengths) noexcept {
-  return guarded(__func__, [&] {
-    layer_of(layer).forward(view(query, "query"), view(key, "key"), view(value, "value"), cache_of(cache),
-                            view(out, "out"), view(weights, "weights"), options_of(options), new_lengths);
-  });
-}
-
-mha_status mha_layer_attend(const mha_layer* layer, const mha_tensor* query, const mha_cache* cache,
-                            const mha_tensor* out, const mha_tensor* weights,
-                            const mha_attention_options* options) noexcept {
-  return guarded(__func__, [&] {
-    layer_of(layer).attend(view(query, "query"), object(cache, "cache"), view(out, "out"), view(weights, "weights"),
-                           options_of(options));
-  });
-}
-
-mha_status mha_layer_append_to(const mha_layer* layer, mha_cache* cache, const mha_tensor* key, const mha_tensor* value,
-                               const int64_t* new_lengths, int num_threads) noexcept {
-  return guarded(__func__, [&] {
-    layer_of(layer).append_to(cache_of(cache), view(key, "key"), view(value, "value"), new_lengths, num_threads);
-  });
 }

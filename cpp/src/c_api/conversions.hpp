@@ -1,6 +1,7 @@
 // What the functions of mha/mha.h are made of: handles, conversions, and what becomes of exceptions.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -62,6 +63,10 @@ struct Behind<mha_layer> {
   using Type = MultiHeadAttention;
 };
 template <>
+struct Behind<mha_rotary> {
+  using Type = RotaryEmbedding;
+};
+template <>
 struct Behind<mha_norm> {
   using Type = Norm;
 };
@@ -96,6 +101,17 @@ Object<Handle>& object(Handle* handle, const char* name) {
 template <class Handle>
 const Handle* handle_of(const Object<Handle>& object) {
   return reinterpret_cast<const Handle*>(&object);
+}
+
+/// A part that may be missing.
+template <class Handle>
+auto optional_part(const Handle* handle) {
+  using Part = std::optional<Object<Handle>>;
+  return handle == nullptr ? Part() : Part(object(*handle));
+}
+template <class Handle, class Part>
+const Handle* handle_or_null(const std::optional<Part>& part) {
+  return part ? handle_of<Handle>(*part) : nullptr;
 }
 
 template <class Handle, class... Arguments>
@@ -151,6 +167,9 @@ template <class View>
 BasicLinearWeights<View> linear_of(const mha_linear_weights& from, const char* name) {
   return {view(from.weight, name), view(from.bias, name), view(from.scale, name)};
 }
+/// A tensor of C does not say whether it may be written to.
+mha_tensor tensor_of(const TensorView& view);
+RaggedBatch batch_of(const mha_ragged_batch* batch);
 /// The defaults for null.
 AttentionOptions options_of(const mha_attention_options* from);
 

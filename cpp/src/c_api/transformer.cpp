@@ -2,7 +2,6 @@
 // of transformer layers.
 #include "c_api/conversions.hpp"
 
-#include <optional>
 #include <stdexcept>
 
 namespace mha::c_api {
@@ -33,17 +32,6 @@ template <class Handle>
 Object<Handle>& part(Handle* handle, Index i, const char* name) {
   if (handle == nullptr) refuse_null("layers[" + std::to_string(i) + "]." + name);
   return object(*handle);
-}
-
-/// A part that a layer may lack.
-template <class Handle>
-auto optional_part(const Handle* handle) {
-  using Part = std::optional<typename Behind<Handle>::Type>;
-  return handle == nullptr ? Part() : Part(object(*handle));
-}
-template <class Handle, class Part>
-const Handle* handle_or_null(const std::optional<Part>& part) {
-  return part ? handle_of<Handle>(*part) : nullptr;
 }
 
 TransformerLayer layer_of(const mha_transformer_layer& parts, Index i) {

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "checks/kv_cache.hpp"
+#include "checks/rotary.hpp"
 #include "checks/rules.hpp"
 #include "views/describe.hpp"
 #include "views/leading_axes.hpp"
@@ -54,7 +55,7 @@ void check_apart(const char* function, const KVCache& cache, Named views) {
 /// Checks the options for scores of shape [B, H, Tq, Tk], and broadcasts the masks to that shape. In a ragged batch B
 /// is 1, and Tq and Tk count the rows of all sequences together.
 void check_options(const char* function, AttentionOptions& options, DType dtype, Index batch, Index heads,
-                   Index query_length, Index key_length, const RaggedBatch* ragged, const MaskNames& names = {}) {
+                   Index query_length, Index key_length, const RaggedBatch* ragged, const ArgumentNames& names = {}) {
   const auto wrong = [&](const std::string& rule) { throw std::invalid_argument(std::string(function) + ": " + rule); };
   const auto shape = [](std::initializer_list<Index> extents) {
     std::string text;
@@ -268,7 +269,9 @@ StatisticsArguments validate(AttentionArguments inputs, AttentionStatistics r) {
   return {inputs, r, has_elements_to_write};
 }
 
-LayerArguments validate(const MultiHeadAttentionConfig& config, DType dtype, LayerArguments a) {
+LayerArguments validate(const PackedAttention& layer, LayerArguments a) {
+  const MultiHeadAttentionConfig& config = layer.config;
+  const DType dtype = layer.dtype();
   const bool attends_only = a.cache && !a.grows;
   const char* f = a.part_of ? a.part_of : a.appends_only ? "MultiHeadAttention.append_to" : "MultiHeadAttention";
   const TensorView query = a.query, key = a.key, value = a.value;
@@ -308,6 +311,7 @@ LayerArguments validate(const MultiHeadAttentionConfig& config, DType dtype, Lay
 
   if (a.ragged) check_ragged_batch(f, *a.ragged, query_length, key_length);
   check_options(f, a.options, dtype, batch, config.num_heads, query_length, key_length, a.ragged, a.names);
+  if (layer.rotary()) check_positions(f, *layer.rotary(), a);
 
   const MutableTensorView out = a.out, weights = a.weights;
   add_leading_axes(a.out, 3);

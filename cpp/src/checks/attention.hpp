@@ -2,8 +2,8 @@
 // them and checks nothing again.
 #pragma once
 
-#include "mha/multi_head_attention.hpp"
 #include "views/arguments.hpp"
+#include "weights/packed_attention.hpp"
 
 namespace mha {
 
@@ -15,6 +15,6 @@ void validate(AttentionArguments& arguments, AttentionOutput output);
 StatisticsArguments validate(AttentionArguments inputs, AttentionStatistics results);
 
 /// The same for a layer call.
-LayerArguments validate(const MultiHeadAttentionConfig& config, DType dtype, LayerArguments arguments);
+LayerArguments validate(const PackedAttention& layer, LayerArguments arguments);
 
 }  // namespace mha

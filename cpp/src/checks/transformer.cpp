@@ -115,6 +115,8 @@ StackSizes validate_layer(const char* f, Index i, const PackedTransformerLayer& 
     check("vdim of cross_attention", cross->vdim, sizes.memory_dim);
     check("out_dim of cross_attention", cross->out_dim, sizes.embed_dim);
     check_dtype("dtype of cross_attention", layer.cross_attention->dtype(), sizes.dtype);
+    if (layer.cross_attention->rotary())
+      throw std::invalid_argument(of_layer() + "cross_attention must have no rotary: x has no place in the memory");
   }
   check("embed_dim of feed_forward", layer.feed_forward->up.in_features(), sizes.embed_dim);
   check_dtype("dtype of feed_forward", layer.feed_forward->up.dtype(), sizes.dtype);
@@ -155,8 +157,8 @@ StackArguments validate(const StackSizes& sizes, Index layers, StackArguments a)
   };
   const AttentionOptions& of_memory = extras.memory_options;
   check_apart({{"memory", extras.memory},
-               {kMaskNamesOfMemory.attn_mask, of_memory.attn_mask},
-               {kMaskNamesOfMemory.key_mask, of_memory.key_mask},
+               {kNamesOfMemory.attn_mask, of_memory.attn_mask},
+               {kNamesOfMemory.key_mask, of_memory.key_mask},
                {"alibi_slopes of memory", of_memory.alibi_slopes},
                {"position_bias of memory", of_memory.position_bias},
                {"sinks of memory", of_memory.sinks}});
@@ -183,21 +185,22 @@ LayerArguments self_arguments(const StackArguments& a, Index i, const PackedTran
   LayerArguments self{a.x, a.x, a.x, a.out, {}, a.options_of(i)};
   self.options.num_threads = a.options.num_threads;
   self.part_of = a.function;
+  self.names = kNamesOfSelf;
   self.ragged = a.ragged;
   if (a.extras.weights) self.weights = a.extras.weights[i];
   if (a.extras.caches) {
     self.cache = self.grows = a.extras.caches[i];
     self.new_lengths = a.extras.new_lengths;
   }
-  return validate(layer.self_attention->config, layer.self_attention->dtype(), self);
+  return validate(*layer.self_attention, self);
 }
 
 LayerArguments cross_arguments(const StackArguments& a, Index i, const PackedTransformerLayer& layer) {
   LayerArguments cross{a.x, a.extras.memory, a.extras.memory, a.out, {}, a.extras.memory_options};
   cross.part_of = a.cross_attention;
-  cross.names = kMaskNamesOfMemory;
+  cross.names = kNamesOfMemory;
   if (a.extras.memory_caches) cross.cache = a.extras.memory_caches[i];
-  return validate(layer.cross_attention->config, layer.cross_attention->dtype(), cross);
+  return validate(*layer.cross_attention, cross);
 }
 
 }  // namespace mha

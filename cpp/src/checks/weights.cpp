@@ -3,6 +3,7 @@
 #include <cmath>
 #include <vector>
 
+#include "checks/rotary.hpp"
 #include "checks/rules.hpp"
 #include "views/describe.hpp"
 
@@ -144,7 +145,8 @@ MultiHeadAttentionConfig resolved(const char* f, MultiHeadAttentionConfig c) {
 
 }  // namespace
 
-MultiHeadAttentionConfig validate(MultiHeadAttentionConfig config, const MultiHeadAttentionWeights& w) {
+MultiHeadAttentionConfig validate(MultiHeadAttentionConfig config, const MultiHeadAttentionWeights& w,
+                                  const QueryKeySteps& steps) {
   constexpr char f[] = "MultiHeadAttention";
   config = resolved(f, config);
   const Named added = {{"added_key", w.added_key}, {"added_value", w.added_value}};
@@ -158,6 +160,8 @@ MultiHeadAttentionConfig validate(MultiHeadAttentionConfig config, const MultiHe
   } else if (w.added_key || w.added_value) {
     throw std::invalid_argument(std::string(f) + ": added_key and added_value must not be given without add_bias_kv");
   }
+  const DType dtype = w.query.weight.dtype == DType::int8 ? DType::f32 : w.query.weight.dtype;
+  if (steps.rotary) check_rotary_fits(f, *steps.rotary, dtype, config.head_dim);
   return config;
 }
 

@@ -10,8 +10,9 @@ namespace mha {
 /// quantized rows in [-254, 254].
 constexpr Index kMostInt8Features = 0x7fffffff / (128 * 254);
 
-/// Replaces the zeros of the config, which stand for defaults, and checks the weights against it.
-MultiHeadAttentionConfig validate(MultiHeadAttentionConfig config, const MultiHeadAttentionWeights& weights);
+/// Replaces the zeros of the config, which stand for defaults, and checks the weights and the steps against it.
+MultiHeadAttentionConfig validate(MultiHeadAttentionConfig config, const MultiHeadAttentionWeights& weights,
+                                  const QueryKeySteps& steps);
 void validate_linear(const LinearWeights& weights, WeightFormat format);
 void validate_feed_forward(const FeedForwardWeights& weights, WeightFormat format);
 /// `f` is the kind of norm, for messages.

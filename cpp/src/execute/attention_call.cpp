@@ -36,9 +36,15 @@ Intermediate query_rows(const PackedAttention& layer, const LayerArguments& a) {
   return {layer.query, a.query.extents[0], a.query.extents[1]};
 }
 
-/// Keys and values that are in a cache need no other memory.
-Intermediate key_rows(const PackedLinear& linear, const LayerArguments& a) {
-  return {linear, a.query.extents[0], a.cache ? 0 : a.key_length};
+/// Keys and values that are projected into a cache need no other memory.
+Intermediate value_rows(const PackedAttention& layer, const LayerArguments& a) {
+  return {layer.value, a.query.extents[0], a.cache ? 0 : a.key_length};
+}
+
+/// Those on which steps are done before they go to a cache do.
+Intermediate key_rows(const PackedAttention& layer, const LayerArguments& a) {
+  const Index new_keys = a.key ? a.key.extents[1] : 0;
+  return {layer.key, a.query.extents[0], a.cache && !layer.key_steps() ? 0 : new_keys};
 }
 
 /// The same into a cache, behind the tokens that are there.
@@ -90,8 +96,8 @@ SizedAttentionCall::SizedAttentionCall(const PackedAttention& layer, const Layer
   const Index batch = a.query.extents[0], query_length = a.query.extents[1];
   const double rows = double(batch) * double(query_length);
   query_at_ = layout.take(query_rows(layer, a).bytes());
-  key_at_ = layout.take(key_rows(layer.key, a).bytes());
-  value_at_ = layout.take(key_rows(layer.value, a).bytes());
+  key_at_ = layout.take(key_rows(layer, a).bytes());
+  value_at_ = layout.take(value_rows(layer, a).bytes());
   heads_at_ = layout.take(rows * double(layer.out.in_features()) * size_of(dtype()));
   lengths_at_ = layout.take(a.cache ? double(batch) * sizeof(std::int64_t) : 0);
   const Index sequences = a.ragged ? a.ragged->size : batch;
@@ -111,7 +117,7 @@ std::size_t SizedAttentionCall::scratch_bytes() const {
     bytes = std::max(bytes, kernels().attention_scratch(sizes.head_dim, sizes.value_head_dim));
   for (const PackedLinear* linear : {&layer_.query, &layer_.key, &layer_.value, &layer_.out})
     bytes = std::max(bytes, projection_scratch(kernels(), *linear));
-  return bytes;
+  return std::max(bytes, HeadRowsRun::scratch_bytes(dtype(), sizes.head_dim));
 }
 
 /// How many tokens each sequence will have, written to `lengths`.
@@ -127,15 +133,16 @@ AttentionCall::AttentionCall(const SizedAttentionCall& sized, const CallMemory& 
     : sized_(sized),
       heads_(memory.data() + sized.heads_at_, sized.dtype(),
              {sized.arguments_.query.extents[0], sized.arguments_.query.extents[1], sized.layer_.out.in_features()}),
-      project_in_(memory.workers()) {
+      project_in_(memory.workers()),
+      head_rows_(sized.table_, memory.workers()) {
   const PackedAttention& layer = sized.layer_;
   const LayerArguments& a = sized.arguments_;
   const KernelTable& table = sized.table_;
   const Index key_length = a.key_length, value_columns = layer.config.value_head_dim;
   std::byte* const data = memory.data();
   const MutableTensorView q = query_rows(layer, a).at(data + sized.query_at_);
-  const MutableTensorView k_new = key_rows(layer.key, a).at(data + sized.key_at_),
-                          v_new = key_rows(layer.value, a).at(data + sized.value_at_);
+  const MutableTensorView k_new = key_rows(layer, a).at(data + sized.key_at_),
+                          v_new = value_rows(layer, a).at(data + sized.value_at_);
   const TensorView k = a.cache ? first_tokens(a.cache->keys(), key_length) : k_new;
   const TensorView v = a.cache ? first_tokens(a.cache->values(), key_length) : v_new;
   const MutableTensorView z(data + sized.heads_at_, sized.dtype(),
@@ -144,7 +151,10 @@ AttentionCall::AttentionCall(const SizedAttentionCall& sized, const CallMemory& 
 
   project_in_.add(projection(layer.query, sized.kernels(), query, q));
   if (a.grows) {
-    project_in_.add(projection_into(*a.grows, a.grows->keys(), layer.key, table, key, a.new_lengths));
+    if (layer.key_steps())
+      project_in_.add(projection(layer.key, sized.kernels(), key, k_new));
+    else
+      project_in_.add(projection_into(*a.grows, a.grows->keys(), layer.key, table, key, a.new_lengths));
     project_in_.add(projection_into(*a.grows, a.grows->values(), layer.value, table, value, a.new_lengths));
   } else if (!a.cache) {
     project_in_.add(projection(layer.key, sized.kernels(), key, k_new));
@@ -154,6 +164,7 @@ AttentionCall::AttentionCall(const SizedAttentionCall& sized, const CallMemory& 
   AttentionOptions options = a.options;
   if (a.cache) options.key_lengths = sized.lengths_after(reinterpret_cast<std::int64_t*>(data + sized.lengths_at_));
   if (a.grows) options.query_offsets = a.grows->lengths();
+  add_head_rows(q, k_new, options);
   MutableTensorView lse;
   if (layer.added.count() > 0) {
     shard_.emplace(layer.added, a, q, z, data + sized.added_at_, memory.workers(), table);
@@ -172,9 +183,30 @@ AttentionCall::AttentionCall(const SizedAttentionCall& sized, const CallMemory& 
   weights_run_ = {&weights_plan_, memory.workers(), nullptr};
 }
 
+/// Queries and new keys, whose positions are those that `options` give.
+void AttentionCall::add_head_rows(const MutableTensorView& query, const MutableTensorView& key,
+                                  const AttentionOptions& options) {
+  const LayerArguments& a = sized_.arguments_;
+  HeadRows queries{sized_.layer_.query_steps(), query, options.query_offset, options.query_offsets};
+  HeadRows keys{sized_.layer_.key_steps(), key};
+  queries.row_counts = keys.row_counts = a.new_lengths;
+  if (a.ragged) {
+    queries.starts = a.ragged->cu_seqlens_q;
+    keys.starts = a.ragged->cu_seqlens_k;
+    queries.sequences = keys.sequences = a.ragged->size;
+  }
+  if (a.grows) {
+    keys.cache = a.grows->keys();
+    keys.first_positions = keys.first_rows = a.grows->lengths();
+  }
+  head_rows_.add(queries);
+  if (a.key) head_rows_.add(keys);
+}
+
 int AttentionCall::phases(Phase* phases) const {
   phases[0] = projection_phase(project_in_);
   int count = 1;
+  if (!head_rows_.is_empty()) phases[count++] = head_rows_.phase();
   if (shard_) count += shard_->attend_phases(phases + count);
   count += attention_phases(attend_run_, phases + count);
   if (shard_) phases[count++] = shard_->join_phase();

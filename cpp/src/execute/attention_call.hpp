@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "execute/added_shard.hpp"
+#include "execute/head_rows.hpp"
 #include "execute/projection_phase.hpp"
 #include "execute/run_plan.hpp"
 #include "platform/layout.hpp"
@@ -15,9 +16,9 @@
 
 namespace mha {
 
-/// Most phases that an AttentionCall has: project in; two for the added keys, two for the others, one to join them; two
-/// for the weights.
-constexpr int kMostAttentionPhases = 8;
+/// Most phases that an AttentionCall has: project in; what is done to each row of a head; two for the added keys, two for
+/// the others, one to join them; two for the weights.
+constexpr int kMostAttentionPhases = 9;
 
 /// The sizes of one call, before there is memory.
 class SizedAttentionCall {
@@ -71,9 +72,12 @@ class AttentionCall {
   void finish() const;
 
  private:
+  void add_head_rows(const MutableTensorView& query, const MutableTensorView& key, const AttentionOptions& options);
+
   const SizedAttentionCall& sized_;
   const TensorView heads_;
   ProjectionRun project_in_;
+  HeadRowsRun head_rows_;
   std::optional<AddedShard> shard_;
   AttentionPlan attend_plan_, weights_plan_;
   AttentionRun attend_run_{}, weights_run_{};

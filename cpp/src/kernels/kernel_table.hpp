@@ -156,6 +156,17 @@ struct NormalizeTile {
   Index out_row;
 };
 
+/// Pairs of features of each row are turned in place: (a, b) becomes (a cos - b sin, a sin + b cos). All is of the
+/// accumulator's type, and elements of a row are contiguous, at any address.
+struct RotateTile {
+  Index rows, pairs;
+  void* x;                // [rows, at least 2 pairs]
+  Index x_row;            // elements between rows
+  const void *cos, *sin;  // [rows, pairs]
+  Index table_row;        // elements between rows of both
+  bool are_neighbours;    // features 2 i and 2 i + 1 are a pair; else i and pairs + i
+};
+
 /// out = softmax(scores) value, and lse.
 struct AttentionKernel {
   void (*run)(const AttentionTile& tile, void* scratch);
@@ -192,7 +203,10 @@ struct DTypeKernels {
   ProjectionKernel project[kNumWeightFormats];  // only f32 rows have kernels for bf16 and int8 weights; else null
   /// Rounds `count` numbers of the accumulator's type to elements; both are contiguous.
   void (*round)(const void* numbers, void* elements, Index count);
+  /// The inverse: elements to numbers.
+  void (*widen)(const void* elements, void* numbers, Index count);
   void (*normalize)(const NormalizeTile& tile);
+  void (*rotate)(const RotateTile& tile);
 };
 
 struct KernelTable {

@@ -14,6 +14,7 @@
 #include "kernels/projection/project_tile.hpp"
 #include "kernels/projection/quantize_rows.hpp"
 #include "kernels/rows/normalize_rows.hpp"
+#include "kernels/rows/rotate_rows.hpp"
 
 #define MHA_QUOTE_EXPANDED(x) #x
 #define MHA_QUOTE(x) MHA_QUOTE_EXPANDED(x)
@@ -129,7 +130,9 @@ constexpr DTypeKernels dtype_kernels() {
                        &projection_scratch,
                        {},
                        &round_numbers<S>,
-                       &normalize_rows<S>};
+                       &widen_elements<S>,
+                       &normalize_rows<S>,
+                       &rotate_rows<T>};
   kernels.project[int(WeightFormat::plain)] = plain_projection<S>();
   if constexpr (DTypeOf<S>::value == DType::f32) {
     kernels.project[int(WeightFormat::bf16)] = {&no_bytes, &read_in_place,

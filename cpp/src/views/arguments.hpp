@@ -27,11 +27,14 @@ struct StatisticsArguments {
   bool has_elements_to_write;
 };
 
-/// What messages call the options that say which keys a query sees. In attention to a memory they are about the memory.
-struct MaskNames {
+/// What messages call the arguments that layers of a transformer have under other names. In attention to a memory the
+/// options that say which keys a query sees are about the memory.
+struct ArgumentNames {
   const char *attn_mask = "attn_mask", *key_mask = "key_mask", *key_lengths = "key_lengths";
+  const char *query = "query", *key = "key";
 };
-constexpr MaskNames kMaskNamesOfMemory = {"memory_attn_mask", "memory_key_mask", "memory_lengths"};
+constexpr ArgumentNames kNamesOfSelf = {"attn_mask", "key_mask", "key_lengths", "x", "x"};
+constexpr ArgumentNames kNamesOfMemory = {"memory_attn_mask", "memory_key_mask", "memory_lengths", "x", "memory"};
 
 /// A call of an attention layer. validate() brings query, key, value and out to [B, T, features], weights to [B, H, Tq,
 /// Tk].
@@ -46,7 +49,7 @@ struct LayerArguments {
   const RaggedBatch* ragged = nullptr;        // null: a dense batch; otherwise B is 1, T is N, and weights are empty
   bool appends_only = false;                  // there is no query, and no result
   const char* part_of = nullptr;  // the function that this call is a part of, which has checked `out`; or null
-  MaskNames names = {};
+  ArgumentNames names = {};
 };
 
 }  // namespace mha

@@ -1,19 +1,32 @@
 // The weights of a multi-head attention layer, packed.
 #pragma once
 
+#include "mha/multi_head_attention.hpp"
 #include "weights/added_keys.hpp"
+#include "weights/norm_weights.hpp"
 #include "weights/packed_linear.hpp"
+#include "weights/rotary_table.hpp"
 
 namespace mha {
 
+/// What is done to each row of a head of query or key, in this order. Both are of the accumulator's type.
+struct HeadSteps {
+  const NormWeights* norm = nullptr;    // [D]; null: none
+  const RotaryTable* rotary = nullptr;  // null: none
+
+  explicit operator bool() const { return norm || rotary; }
+};
+
 struct PackedAttention {
-  PackedAttention(const MultiHeadAttentionConfig& sizes, const MultiHeadAttentionWeights& w)
+  PackedAttention(const MultiHeadAttentionConfig& sizes, const MultiHeadAttentionWeights& w,
+                  const QueryKeySteps& of_heads)
       : config(sizes),
         query(w.query, sizes.head_dim, sizes.weight_format),
         key(w.key, sizes.head_dim, sizes.weight_format),
         value(w.value, sizes.value_head_dim, sizes.weight_format),
         out(w.out, sizes.out_dim, sizes.weight_format),
-        added(sizes, w, query.dtype()) {}
+        added(sizes, w, query.dtype()),
+        steps(of_heads) {}
 
   void unpack(const MultiHeadAttention::WeightOutputs& outputs) const {
     query.unpack(outputs.query);
@@ -24,10 +37,14 @@ struct PackedAttention {
   }
 
   DType dtype() const { return query.dtype(); }
+  HeadSteps query_steps() const { return {nullptr, rotary()}; }
+  HeadSteps key_steps() const { return {nullptr, rotary()}; }
+  const RotaryTable* rotary() const { return steps.rotary ? &steps.rotary->table() : nullptr; }
 
   MultiHeadAttentionConfig config;  // its zeros, which stand for defaults, are replaced
   PackedLinear query, key, value, out;
   AddedKeys added;
+  QueryKeySteps steps;
 };
 
 }  // namespace mha

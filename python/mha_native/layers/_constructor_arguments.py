@@ -2,7 +2,7 @@
 
 import math
 import sys
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable, Sequence, Set
 from typing import Any, TypeAlias, TypedDict
 
 import numpy as np
@@ -10,11 +10,15 @@ from numpy.typing import DTypeLike, NDArray
 
 from .. import _core
 from .._dtypes import numpy_dtype
-from .._messages import shown
+from .._messages import listed, shown
 from .._scalars import checked_integer
+from .rotary_embedding import RotaryEmbedding
 
 # Seed of the initial weights. None: a different one each time. A generator: its next numbers.
 Seed: TypeAlias = int | np.random.Generator | None
+
+# Which linear maps of a layer have a bias: all, none, or those that are named.
+Biases: TypeAlias = bool | Set[str] | Sequence[str]
 
 # What weights are stored as. None: the dtype that the layer computes in.
 WeightDType: TypeAlias = DTypeLike | None
@@ -33,6 +37,7 @@ class LayerArguments(TypedDict, total=False):
     num_kv_heads: int | None
     head_dim: int | None
     bias: bool
+    rotary: RotaryEmbedding | None
     dtype: DTypeLike
     weight_dtype: WeightDType
     seed: Seed
@@ -43,16 +48,17 @@ def checked_size(function: str, name: str, size: int) -> int:
     return checked_integer(function, name, size, 1)
 
 
-def checked_biases(function: str, bias: bool | Collection[str], names: tuple[str, ...]) -> bool | tuple[str, ...]:
-    """Which of the maps `names` have a bias: True for all of them, False for none, else their names."""
-    if isinstance(bias, str) or not isinstance(bias, Collection):
+def checked_biases(function: str, bias: Biases, names: Sequence[str]) -> bool | tuple[str, ...]:
+    """Which of the linear maps `names` have a bias: True for all, False for none, else their names in that order."""
+    if not isinstance(bias, set | frozenset | list | tuple):
         return _core.boolean(function, "bias", bias)
-    given = list(bias)
-    if any(name not in names for name in given):
+    if unknown := [name for name in bias if not (isinstance(name, str) and name in names)]:
+        known = ", ".join(map(repr, names))
         raise ValueError(
-            f"{function}: bias must be True, False or a set of {', '.join(map(repr, names))}; got {shown(bias)}"
+            f"{function}: bias must be True, False, or a set of {known}; got {listed(map(shown, unknown))}"
         )
-    return tuple(name for name in names if name in given) if 0 < len(set(given)) < len(names) else bool(given)
+    chosen = tuple(name for name in names if name in bias)
+    return chosen if 0 < len(chosen) < len(names) else bool(chosen)
 
 
 def check_room(function: str, shapes: Iterable[tuple[int, ...]]) -> None:

@@ -9,9 +9,11 @@ from numpy.typing import NDArray
 from .. import _core
 from .._arrays import Tensor, to_numpy
 from .._dtypes import checked_dtype, packed_state, unpacked_state
+from ._head_steps import HeadSteps
 from ._layer_weights import Parts, Sizes, resolve_sizes, split_state, state_shapes
 from ._module_state import Leaf, linear_state
 from ._torch_modules import checked_module
+from .rotary_embedding import RotaryEmbedding
 
 Layer = TypeVar("Layer", bound="LayerState")
 
@@ -24,9 +26,10 @@ class LayerState(Leaf):
 
         ``in_proj_weight`` [H D + Hk D + Hk Dv, E] stacks the projections of query, key and value if `kdim` and `vdim`
         are E; else they are ``q_proj_weight``, ``k_proj_weight`` and ``v_proj_weight``. ``out_proj.weight`` is
-        [out_dim, H Dv]. With biases also ``in_proj_bias`` and ``out_proj.bias``; with `add_bias_kv` ``bias_k``
-        [1, 1, Hk D] and ``bias_v`` [1, 1, Hk Dv]. Matrices in int8 have scales, ``in_proj_weight_scale`` [H D + Hk D +
-        Hk Dv] and so on.
+        [out_dim, H Dv]. With biases also ``in_proj_bias`` and ``out_proj.bias``; where query, key and value do not
+        all have one, ``q_proj_bias``, ``k_proj_bias`` or ``v_proj_bias``. With `add_bias_kv` also ``bias_k``
+        [1, 1, Hk D] and ``bias_v`` [1, 1, Hk Dv]. Matrices in int8 have scales, ``in_proj_weight_scale``
+        [H D + Hk D + Hk Dv] and so on.
         """
         (*in_proj, out_proj), (added_key, added_value) = self._core.weights()
         weights, biases, scales = zip(*in_proj, strict=True)
@@ -39,8 +42,11 @@ class LayerState(Leaf):
                 for end in ("", "_scale")
                 if f"q_proj_weight{end}" in state
             }
-        if self.bias:
+        if self._parts.in_biases == "qkv":
             state["in_proj_bias"] = np.concatenate(biases)
+        else:
+            named = zip("qkv", biases, strict=True)
+            state |= {f"{letter}_proj_bias": bias for letter, bias in named if bias is not None}
         if added_key is not None and added_value is not None:
             state |= {"bias_k": added_key[None, None], "bias_v": added_value[None, None]}
         return state | linear_state("out_proj.", out_proj)
@@ -51,8 +57,8 @@ class LayerState(Leaf):
         Parameters
         ----------
         state : mapping of names to arrays or CPU tensors
-            As `state_dict` gives it. The projections of query, key and value may be stacked or not. Of a layer whose
-            weights are in fewer bits they may also be in the dtype of the layer, and are then rounded.
+            As `state_dict` gives it. The projections of query, key and value, and their biases, may be stacked or not.
+            Of a layer whose weights are in fewer bits they may also be in the dtype of the layer, and are then rounded.
 
         Raises
         ------
@@ -139,8 +145,8 @@ class LayerState(Leaf):
         return self._sizes.out_dim
 
     @property
-    def bias(self) -> bool:
-        """Whether the projections have biases."""
+    def bias(self) -> bool | tuple[str, ...]:
+        """Whether the projections have biases; if some have, their names: of "query", "key", "value" and "out"."""
         return self._parts.bias
 
     @property
@@ -153,24 +159,38 @@ class LayerState(Leaf):
         """Whether every query also sees a key and a value of zeros."""
         return self._parts.add_zero_attn
 
+    @property
+    def rotary(self) -> RotaryEmbedding | None:
+        """The table by which queries and keys are turned, if there is one."""
+        return self._steps.rotary
+
     def _configuration(self) -> dict[str, Any]:
-        return self._sizes._asdict() | self._parts._asdict()
+        return self._sizes._asdict() | self._parts._asdict() | self._steps.configuration()
 
     def __getstate__(self) -> dict[str, Any]:
         sizes, parts = tuple(self._sizes), tuple(self._parts)
         dtypes = {"dtype": _core.dtype_name(self.dtype), "weight_dtype": self.weight_dtype}
-        return {"sizes": sizes, "parts": parts, **dtypes, "state": packed_state(self.state_dict())}
+        state = packed_state(self.state_dict())
+        return {"sizes": sizes, "parts": parts, "steps": tuple(self._steps), **dtypes, "state": state}
 
     def __setstate__(self, saved: dict[str, Any]) -> None:
         sizes, parts = Sizes(*saved["sizes"]), Parts(*saved["parts"])
         dtype, state = checked_dtype("MultiHeadAttention", saved["dtype"]), unpacked_state(saved["state"])
-        self._set_state(sizes, parts, dtype, saved["weight_dtype"], state)
+        steps = HeadSteps(*saved.get("steps", ())).for_layers_in(dtype)
+        self._set_state(sizes, parts, dtype, saved["weight_dtype"], state, steps)
 
     def _set_state(
-        self, sizes: Sizes, parts: Parts, dtype: np.dtype[Any], weight_dtype: str, state: Mapping[str, Tensor]
+        self,
+        sizes: Sizes,
+        parts: Parts,
+        dtype: np.dtype[Any],
+        weight_dtype: str,
+        state: Mapping[str, Tensor],
+        steps: HeadSteps = HeadSteps(),  # noqa: B008, it is immutable
     ) -> None:
         self._sizes = sizes
         self._parts = parts
+        self._steps = steps
         self._weight_dtype = weight_dtype
         self._load(dtype, state)
 
@@ -179,4 +199,12 @@ class LayerState(Leaf):
 
     def _make_core(self, arrays: Mapping[str, NDArray[Any]]) -> _core.MultiHeadAttention:
         projections, added = split_state(self._sizes, self._parts, arrays)
-        return _core.MultiHeadAttention(self._sizes, projections, added, self._parts.add_zero_attn, self._weight_dtype)
+        rotary = self._steps.rotary
+        return _core.MultiHeadAttention(
+            self._sizes,
+            projections,
+            added,
+            self._parts.add_zero_attn,
+            self._weight_dtype,
+            None if rotary is None else rotary._core,
+        )

@@ -8,16 +8,35 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import _core
-from ._constructor_arguments import Seed, check_room, checked_generator, checked_size, initial_weights
+from ._constructor_arguments import (
+    Biases,
+    Seed,
+    check_room,
+    checked_biases,
+    checked_generator,
+    checked_size,
+    initial_weights,
+)
 from ._module_state import LinearWeights, linear_weights
+
+# The four projections, in the order in which the core takes them.
+PROJECTIONS = ("query", "key", "value", "out")
 
 
 class Parts(NamedTuple):
     """Optional parts of a multi-head attention layer."""
 
-    bias: bool
+    bias: bool | tuple[str, ...]  # in all projections, in none, or in those that are named
     add_bias_kv: bool
     add_zero_attn: bool
+
+    def has_bias(self, projection: str) -> bool:
+        return self.bias if isinstance(self.bias, bool) else projection in self.bias
+
+    @property
+    def in_biases(self) -> str:
+        """Those of the letters q, k and v whose projection has a bias."""
+        return "".join(name[0] for name in PROJECTIONS[:3] if self.has_bias(name))
 
 
 class Sizes(NamedTuple):
@@ -43,27 +62,33 @@ class Sizes(NamedTuple):
         heads, kv_heads = self.num_heads, self.num_kv_heads
         return heads * self.head_dim, kv_heads * self.head_dim, kv_heads * self.value_head_dim
 
-    def state_shapes(self, parts: Parts, stacked: bool) -> dict[str, tuple[int, ...]]:
-        """Names and shapes of a state dict, with one matrix or three for query, key and value."""
+    def state_shapes(self, parts: Parts, stacked: bool, stacked_biases: bool) -> dict[str, tuple[int, ...]]:
+        """Names and shapes of a state dict, where query, key and value have one matrix or three, one bias or three."""
         rows = self.in_rows
         shapes: dict[str, tuple[int, ...]] = {"in_proj_weight": (sum(rows), self.embed_dim)}
         if not stacked:
             features = (self.embed_dim, self.kdim, self.vdim)
             shapes = {f"{letter}_proj_weight": (rows[i], features[i]) for i, letter in enumerate("qkv")}
-        if parts.bias:
+        if stacked_biases:
             shapes["in_proj_bias"] = (sum(rows),)
+        else:
+            shapes |= {f"{letter}_proj_bias": (rows["qkv".index(letter)],) for letter in parts.in_biases}
         if parts.add_bias_kv:
             shapes |= {"bias_k": (1, 1, rows[1]), "bias_v": (1, 1, rows[2])}
         shapes["out_proj.weight"] = (self.out_dim, self.num_heads * self.value_head_dim)
-        if parts.bias:
+        if parts.has_bias("out"):
             shapes["out_proj.bias"] = (self.out_dim,)
         return shapes
 
 
-def checked_parts(bias: bool, add_bias_kv: bool, add_zero_attn: bool) -> Parts:
+def checked_parts(bias: Biases, add_bias_kv: bool, add_zero_attn: bool) -> Parts:
     """The parts that a caller asked for."""
-    given = Parts(bias, add_bias_kv, add_zero_attn)
-    return Parts(*(_core.boolean("MultiHeadAttention", name, wanted) for name, wanted in given._asdict().items()))
+    name = "MultiHeadAttention"
+    return Parts(
+        checked_biases(name, bias, PROJECTIONS),
+        _core.boolean(name, "add_bias_kv", add_bias_kv),
+        _core.boolean(name, "add_zero_attn", add_zero_attn),
+    )
 
 
 def resolve_sizes(embed_dim: int, num_heads: int, *others: int | None) -> Sizes:
@@ -101,7 +126,7 @@ def initial_state(sizes: Sizes, parts: Parts, dtype: np.dtype[Any], seed: Seed) 
     """Random weights by the rule of torch: Xavier-uniform into the heads, as one block where they are stacked, and the
     rule of ``torch.nn.Linear`` out of them; an added key and its value are Xavier-normal."""
     rng = checked_generator("MultiHeadAttention", seed)
-    shapes = sizes.state_shapes(parts, stacked=sizes.are_stackable)
+    shapes = state_shapes(sizes, parts, ())
     check_room("MultiHeadAttention", shapes.values())
     state = {}
     for name, shape in shapes.items():
@@ -118,9 +143,11 @@ def initial_state(sizes: Sizes, parts: Parts, dtype: np.dtype[Any], seed: Seed) 
 
 
 def state_shapes(sizes: Sizes, parts: Parts, names: Collection[str]) -> dict[str, tuple[int, ...]]:
-    """What a state dict must hold: projections in one matrix, unless `names` has one of the three matrices."""
+    """What a state dict must hold: projections in one matrix, unless `names` has one of the three matrices, and their
+    biases in one array, unless it has one of the three, or the layer has not all of them."""
     stacked = sizes.are_stackable and not any(f"{letter}_proj_weight" in names for letter in "qkv")
-    return sizes.state_shapes(parts, stacked)
+    stacked_biases = parts.in_biases == "qkv" and not any(f"{letter}_proj_bias" in names for letter in "qkv")
+    return sizes.state_shapes(parts, stacked, stacked_biases)
 
 
 def split_state(
@@ -129,13 +156,12 @@ def split_state(
     """The weights as the core takes them: those of query, key, value and out, and the added key and its value."""
     splits = [sizes.in_rows[0], sum(sizes.in_rows[:2])]
 
-    def of_heads(end: str) -> list[Any]:
-        """Matrices of query, key and value, or what is called like them but for its end."""
-        if f"in_proj_weight{end}" in arrays:
-            return np.split(arrays[f"in_proj_weight{end}"], splits)
-        return [arrays.get(f"{letter}_proj_weight{end}") for letter in "qkv"]
+    def of_heads(kind: str) -> list[Any]:
+        """Matrices of query, key and value, or what is called like them but for its kind; None where there is none."""
+        if f"in_proj_{kind}" in arrays:
+            return np.split(arrays[f"in_proj_{kind}"], splits)
+        return [arrays.get(f"{letter}_proj_{kind}") for letter in "qkv"]
 
-    biases: list[Any] = np.split(arrays["in_proj_bias"], splits) if parts.bias else [None, None, None]
-    in_proj = zip(of_heads(""), biases, of_heads("_scale"), strict=True)
+    in_proj = zip(of_heads("weight"), of_heads("bias"), of_heads("weight_scale"), strict=True)
     added = (arrays["bias_k"][0, 0], arrays["bias_v"][0, 0]) if parts.add_bias_kv else (None, None)
     return (*in_proj, linear_weights(arrays, "out_proj.")), added

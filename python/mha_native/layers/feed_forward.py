@@ -1,6 +1,6 @@
 """The feed-forward part of a transformer layer: two matrix products with an activation between them, row by row."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from numpy.typing import DTypeLike, NDArray
@@ -8,7 +8,7 @@ from numpy.typing import DTypeLike, NDArray
 from .. import _core
 from .._arrays import to_numpy
 from .._dtypes import checked_dtype
-from ._constructor_arguments import Seed, WeightDType, checked_biases, checked_size, checked_weight_dtype
+from ._constructor_arguments import Biases, Seed, WeightDType, checked_biases, checked_size, checked_weight_dtype
 from ._row_layers import LinearMap, RowLayer, initial_state
 from ._torch_modules import activation_name, checked_module
 
@@ -77,7 +77,7 @@ class FeedForward(RowLayer):
         *,
         activation: str = "relu",
         gated: bool = False,
-        bias: bool | Collection[str] = True,
+        bias: Biases = True,
         dtype: DTypeLike = "float32",
         weight_dtype: WeightDType = None,
         seed: Seed = None,

@@ -11,9 +11,11 @@ from .._dtypes import checked_dtype
 from .._messages import in_the_name_of, name_of_type
 from .._options import ScoreOptions
 from ..kv_cache import KVCache
-from ._constructor_arguments import Seed, WeightDType, checked_weight_dtype
+from ._constructor_arguments import Biases, Seed, WeightDType, checked_weight_dtype
+from ._head_steps import checked_steps
 from ._layer_state import LayerState
 from ._layer_weights import checked_parts, initial_state, resolve_sizes
+from .rotary_embedding import RotaryEmbedding
 
 
 class MultiHeadAttention(LayerState):
@@ -33,12 +35,16 @@ class MultiHeadAttention(LayerState):
         Dv, the width of a head of the values. Default: D.
     kdim, vdim, out_dim : int, optional
         Features of the key, the value and the result. Default: E.
-    bias : bool, default True
-        Add a bias in all four projections.
+    bias : bool or a set of {"query", "key", "value", "out"}, default True
+        Add a bias in all four projections, or in those that are named.
     add_bias_kv : bool, default False
         Every query also sees one more key, and its value, which are weights of the layer.
     add_zero_attn : bool, default False
         Every query also sees a key of zeros, whose value is zeros.
+    rotary : RotaryEmbedding, optional
+        Turns queries and keys by their positions: row i of the query stands at ``query_offset + i``, row j of the key
+        at j, both behind what is in the cache that a call appends to, and counted from the begin of their sequence in a
+        ragged batch.
     dtype : {"float32", "float64", "float16", "bfloat16"}, default "float32"
         Of the weights, and of what the layer takes and gives. Arrays of bfloat16 are those of the package ml_dtypes;
         tensors of other libraries do without it.
@@ -59,6 +65,9 @@ class MultiHeadAttention(LayerState):
     dropout.
 
     Keys that the layer adds come behind all others. No mask hides them, they have no position, and no cache holds them.
+
+    A cache holds keys as they were turned when they were appended. After `KVCache.keep_last` positions count anew, and
+    no longer say how far new rows are from those that are left.
 
     Examples
     --------
@@ -104,9 +113,10 @@ class MultiHeadAttention(LayerState):
         kdim: int | None = None,
         vdim: int | None = None,
         out_dim: int | None = None,
-        bias: bool = True,
+        bias: Biases = True,
         add_bias_kv: bool = False,
         add_zero_attn: bool = False,
+        rotary: RotaryEmbedding | None = None,
         dtype: DTypeLike = "float32",
         weight_dtype: WeightDType = None,
         seed: Seed = None,
@@ -114,8 +124,9 @@ class MultiHeadAttention(LayerState):
         sizes = resolve_sizes(embed_dim, num_heads, num_kv_heads, head_dim, value_head_dim, kdim, vdim, out_dim)
         kind = checked_dtype("MultiHeadAttention", dtype)
         parts = checked_parts(bias, add_bias_kv, add_zero_attn)
+        steps = checked_steps("MultiHeadAttention", rotary)
         stored = checked_weight_dtype("MultiHeadAttention", weight_dtype, kind)
-        self._set_state(sizes, parts, kind, stored, initial_state(sizes, parts, kind, seed))
+        self._set_state(sizes, parts, kind, stored, initial_state(sizes, parts, kind, seed), steps)
 
     def __call__(
         self,

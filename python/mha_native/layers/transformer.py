@@ -23,6 +23,7 @@ from .feed_forward import FeedForward
 from .layer_norm import LayerNorm
 from .multi_head_attention import MultiHeadAttention
 from .norm import Norm
+from .rotary_embedding import RotaryEmbedding
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack  # in typing from Python 3.11 on
@@ -77,6 +78,7 @@ class TransformerLayer(ModuleState):
         num_kv_heads: int | None = None,
         head_dim: int | None = None,
         bias: bool = True,
+        rotary: RotaryEmbedding | None = None,
         dtype: DTypeLike = "float32",
         weight_dtype: WeightDType = None,
         seed: Seed = None,
@@ -90,11 +92,11 @@ class TransformerLayer(ModuleState):
         weights["seed"] = checked_generator(name, seed)  # which goes on from part to part
         heads: dict[str, Any] = {"num_kv_heads": num_kv_heads, "head_dim": head_dim}
 
-        def attention(features: int) -> MultiHeadAttention:
-            return MultiHeadAttention(embed_dim, num_heads, **heads, kdim=features, vdim=features, **weights)
+        def attention(features: int, **steps: Any) -> MultiHeadAttention:
+            return MultiHeadAttention(embed_dim, num_heads, **heads, kdim=features, vdim=features, **weights, **steps)
 
         with in_the_name_of(name):
-            self.self_attn = attention(embed_dim)
+            self.self_attn = attention(embed_dim, rotary=rotary)
             if self._reads_memory:
                 features = embed_dim if memory_dim is None else checked_size(name, "memory_dim", memory_dim)
                 self.cross_attn = attention(features)
@@ -219,7 +221,7 @@ class TransformerLayer(ModuleState):
         kinds |= arguments_of_norms(self)
         heads = {"num_kv_heads": attention.num_kv_heads, "head_dim": attention.head_dim}
         memory = {} if self.cross_attn is None else {"memory_dim": self.cross_attn.kdim}
-        return {**sizes, **kinds, **heads, "bias": attention.bias, **memory}
+        return {**sizes, **kinds, **heads, "bias": attention.bias, **attention._steps.configuration(), **memory}
 
     def _stack(self) -> _core.TransformerStack:
         return composed(self, lambda: stack_of(type(self).__name__, [self], None))

@@ -5,7 +5,7 @@ and everything is computed in float64. Axes: B batch, H / Hk query / key-value h
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from ._errors import named
 
 Array = NDArray[np.float64]
+Rotary: TypeAlias = tuple[ArrayLike, ArrayLike, bool]
 
 
 @named
@@ -138,12 +139,16 @@ def multi_head_attention(
     add_zero_attn: bool = False,
     attn_mask: ArrayLike | None = None,
     need_weights: bool = False,
+    rotary: Rotary | None = None,
     **options: Any,
 ) -> Any:
     """``concat(head_1 ... head_H) W_O``, ``head_i = attention(query W_Q_i, key W_K_i, value W_V_i)``: [B, Tq, out_dim].
 
     `state` is a state dict of `MultiHeadAttention` or of ``torch.nn.MultiheadAttention``. With `need_weights` also the
     weights, [B, H, Tq, Tk]; keys that the layer adds are further columns.
+
+    `rotary` is (cos, sin, interleaved), as `rotate` takes them: row i of the query stands at ``query_offset + i``, row
+    j of the key at j.
     """
     weight = {name: np.asarray(array, np.float64) for name, array in state.items()}
     num_kv_heads = num_kv_heads or num_heads
@@ -158,13 +163,18 @@ def multi_head_attention(
     else:
         in_weights = [weight[f"{letter}_proj_weight"] for letter in "qkv"]
         rows = [len(in_weights[0]), len(in_weights[0]) + len(in_weights[1])]
-    in_biases = np.split(weight["in_proj_bias"], rows) if "in_proj_bias" in weight else (0, 0, 0)
+    in_biases: Any = [weight.get(f"{letter}_proj_bias", 0) for letter in "qkv"]
+    if "in_proj_bias" in weight:
+        in_biases = np.split(weight["in_proj_bias"], rows)
 
     def heads(x: ArrayLike, i: int, count: int) -> Array:
         projected = np.asarray(x, np.float64) @ in_weights[i].T + in_biases[i]  # [..., T, count * D]
         return np.swapaxes(projected.reshape(*projected.shape[:-1], count, in_weights[i].shape[0] // count), -3, -2)
 
     q, k, v = heads(query, 0, num_heads), heads(key, 1, num_kv_heads), heads(value, 2, num_kv_heads)
+    if rotary is not None:
+        offset = np.reshape(options.get("query_offset", 0), (-1, 1, 1))  # [B or 1, heads, rows]
+        q, k = rotate(q, offset + np.arange(q.shape[-2]), *rotary), rotate(k, np.arange(k.shape[-2]), *rotary)
     if count := ("bias_k" in weight) + add_zero_attn:
         shape = (*_with_rank(q, 4).shape[:3], k.shape[-2])
         attn_mask, options = _admit_added_keys(count, shape, attn_mask, **options)
@@ -172,6 +182,24 @@ def multi_head_attention(
     attended = np.swapaxes(scaled_dot_product_attention(q, k, v, attn_mask, **options), -3, -2)  # [..., Tq, H, Dv]
     out = attended.reshape(*attended.shape[:-2], out_weight.shape[1]) @ out_weight.T + weight.get("out_proj.bias", 0)
     return (out, attention_weights(q, k, attn_mask, **options)) if need_weights else out
+
+
+@named
+def rotate(x: ArrayLike, positions: ArrayLike, cos: ArrayLike, sin: ArrayLike, interleaved: bool = False) -> Array:
+    """Rows [..., T, D] turned by their `positions`, which broadcast to [..., T], with cos and sin [P, R / 2].
+
+    ``(a, b)`` becomes ``(a cos - b sin, a sin + b cos)`` for each pair of the first R features: (i, R / 2 + i), or with
+    `interleaved` (2 i, 2 i + 1).
+    """
+    x = np.array(x, np.float64)
+    c, s = (np.asarray(table, np.float64)[np.asarray(positions)] for table in (cos, sin))  # [..., T, R / 2]
+    pairs = c.shape[-1]
+    first, second = (
+        (slice(0, 2 * pairs, 2), slice(1, 2 * pairs, 2)) if interleaved else (slice(pairs), slice(pairs, 2 * pairs))
+    )
+    a, b = x[..., first].copy(), x[..., second].copy()
+    x[..., first], x[..., second] = a * c - b * s, a * s + b * c
+    return x
 
 
 @named

@@ -15,7 +15,18 @@ from mha_native import MultiHeadAttention
 
 WIDE = {"num_kv_heads": 2, "head_dim": 5, "value_head_dim": 3, "kdim": 7, "vdim": 9, "out_dim": 11}
 ADDED = {"add_bias_kv": True, "add_zero_attn": True}
-LAYERS = [{}, {"bias": False}, {"num_kv_heads": 2}, {"out_dim": 3}, ADDED, WIDE, WIDE | {"bias": False}, WIDE | ADDED]
+SOME_BIASES: list[dict[str, Any]] = [{"bias": {"query", "value"}}, {"bias": ["out"]}, WIDE | {"bias": ("key",)}]
+LAYERS = [
+    {},
+    {"bias": False},
+    *SOME_BIASES,
+    {"num_kv_heads": 2},
+    {"out_dim": 3},
+    ADDED,
+    WIDE,
+    WIDE | {"bias": False},
+    WIDE | ADDED,
+]
 every_layer = pytest.mark.parametrize("options", LAYERS, ids=lambda o: "-".join(o) or "usual")
 
 
@@ -65,13 +76,48 @@ def test_names_and_shapes_are_those_of_torch() -> None:
     assert list(no_bias) == ["in_proj_weight", "out_proj.weight"]
 
 
+def test_names_of_separate_biases() -> None:
+    def biases(*names: str) -> dict[str, tuple[int, ...]]:
+        layer = MultiHeadAttention(24, 4, num_kv_heads=2, bias=set(names))
+        return {name: x.shape for name, x in layer.state_dict().items() if name.endswith("bias")}
+
+    assert biases() == {}
+    assert biases("query", "key", "value") == {"in_proj_bias": (48,)}
+    assert biases("out", "query", "value") == {"q_proj_bias": (24,), "v_proj_bias": (12,), "out_proj.bias": (24,)}
+    assert biases("key") == {"k_proj_bias": (12,)}
+
+
+def test_which_biases_there_are_can_be_read() -> None:
+    assert MultiHeadAttention(24, 4, bias={"out", "key"}).bias == ("key", "out")
+    assert "bias=('key', 'out')" in repr(MultiHeadAttention(24, 4, bias={"out", "key"}))
+    assert MultiHeadAttention(24, 4, bias=["value", "query", "key", "out"]).bias is True
+    assert MultiHeadAttention(24, 4, bias=()).bias is False
+
+
+def test_a_missing_bias_is_one_of_zeros() -> None:
+    layer, other = MultiHeadAttention(24, 4, bias={"query", "out"}, seed=0), MultiHeadAttention(24, 4, seed=1)
+    rng = np.random.default_rng(2)
+    state = {name: rng.standard_normal(array.shape, np.float32) for name, array in layer.state_dict().items()}
+    layer.load_state_dict(state)
+    query_bias, zeros = state.pop("q_proj_bias"), np.zeros(24, np.float32)
+    assert query_bias.any()
+    other.load_state_dict(state | {"q_proj_bias": query_bias, "k_proj_bias": zeros, "v_proj_bias": zeros})
+    assert_same_bits(_run(other), _run(layer))
+
+
 def test_stacked_or_not_is_the_same() -> None:
     layer = MultiHeadAttention(24, 4, seed=0)
     state = layer.state_dict()
-    q, k, v = np.split(state.pop("in_proj_weight"), 3)
-    other = MultiHeadAttention(24, 4, seed=1)
-    other.load_state_dict(state | {"q_proj_weight": q, "k_proj_weight": k, "v_proj_weight": v})
-    assert_same_bits(_run(other), _run(layer))
+    state |= {
+        name: np.random.default_rng(2).standard_normal(72, np.float32) for name in state if name == "in_proj_bias"
+    }
+    layer.load_state_dict(state)
+    for name in ("in_proj_weight", "in_proj_bias"):
+        parts = zip("qkv", np.split(state.pop(name), 3), strict=True)
+        state |= {name.replace("in", letter, 1): part for letter, part in parts}
+        other = MultiHeadAttention(24, 4, seed=1)
+        other.load_state_dict(state)
+        assert_same_bits(_run(other), _run(layer))
 
 
 def test_a_layer_keeps_weights_of_its_own() -> None:
@@ -163,6 +209,10 @@ def test_a_wrong_state_leaves_the_layer_as_it_was(make_state: Any, kind: type[Ex
         ({"kdim": 0}, ValueError, ["kdim"]),
         ({"vdim": 0}, ValueError, ["vdim"]),
         ({"out_dim": 0}, ValueError, ["out_dim"]),
+        ({"bias": 1}, TypeError, ["bias", "1"]),
+        ({"bias": "query"}, TypeError, ["bias", "query"]),
+        ({"bias": ["query", "q"]}, ValueError, ["bias", "'q'", "'query', 'key', 'value', 'out'"]),
+        ({"bias": [np.ones(2)]}, ValueError, ["bias", "'query'"]),
         ({"dtype": "int32"}, TypeError, ["dtype", "int32", "float32", "float64"]),
         ({"dtype": np.complex64}, TypeError, ["dtype", "float16", "complex64"]),
         ({"dtype": np.dtype(np.float32).newbyteorder()}, TypeError, ["dtype"]),

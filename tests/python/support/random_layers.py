@@ -31,6 +31,8 @@ LAYERS: dict[str, dict[str, Any]] = {
     "many heads": {"embed_dim": 96, "num_heads": 24},
     "wide": {"embed_dim": 384, "num_heads": 6},
     "no bias": {"embed_dim": 48, "num_heads": 4, "bias": False},
+    "biases in": {"embed_dim": 48, "num_heads": 4, "num_kv_heads": 2, "bias": {"query", "key", "value"}},
+    "biases of query and value": {"embed_dim": 33, "num_heads": 3, "kdim": 20, "bias": {"query", "value"}},
     "grouped": {"embed_dim": 64, "num_heads": 8, "num_kv_heads": 2},
     "multi-query": {"embed_dim": 40, "num_heads": 5, "num_kv_heads": 1},
     "head_dim": {"embed_dim": 30, "num_heads": 4, "head_dim": 19},

@@ -235,7 +235,9 @@ def layer(layer: MultiHeadAttention, query: Array, key: Array, value: Array, opt
         in_weights = np.split(state["in_proj_weight"], rows)
     else:
         in_weights = [state[f"{letter}_proj_weight"] for letter in "qkv"]
-    in_biases = np.split(state["in_proj_bias"], rows) if layer.bias else [None] * 3
+    in_biases = [state.get(f"{letter}_proj_bias") for letter in "qkv"]
+    if "in_proj_bias" in state:
+        in_biases = np.split(state["in_proj_bias"], rows)
 
     def split(x: Array, count: int) -> Array:
         # [..., T, count * D] -> [..., count, T, D]

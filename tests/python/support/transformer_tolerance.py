@@ -142,7 +142,9 @@ def attention(layer: MultiHeadAttention, x: Near, memory: Near, options: dict[st
     rows = np.cumsum([heads * layer.head_dim, layer.num_kv_heads * layer.head_dim])
     stacked = "in_proj_weight" in state
     weights = np.split(state["in_proj_weight"], rows) if stacked else [state[f"{which}_proj_weight"] for which in "qkv"]
-    biases = np.split(state["in_proj_bias"], rows) if layer.bias else [None] * 3
+    biases = [state.get(f"{which}_proj_bias") for which in "qkv"]
+    if "in_proj_bias" in state:
+        biases = np.split(state["in_proj_bias"], rows)
     with np.errstate(all="ignore"):
         projected = zip((x, memory, memory), weights, biases, strict=True)
         q, k, v = (

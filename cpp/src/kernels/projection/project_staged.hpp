@@ -93,5 +93,15 @@ void round_numbers(const void* numbers, void* elements, Index count) {
   for (; i < count; ++i) store_element(to + i, from[i]);
 }
 
+template <class S>
+void widen_elements(const void* elements, void* numbers, Index count) {
+  using T = Compute<S>;
+  const S* const from = static_cast<const S*>(elements);
+  T* const to = static_cast<T*>(numbers);
+  Index i = 0;
+  for (; i + kLanes<T> <= count; i += kLanes<T>) pstoreu(to + i, load_packet(from + i));
+  for (; i < count; ++i) to[i] = load_element(from + i);
+}
+
 }  // namespace
 }  // namespace mha::MHA_ISA

@@ -1,0 +1,106 @@
+#include "execute/head_rows.hpp"
+
+#include <algorithm>
+
+namespace mha {
+namespace {
+
+/// Positions of a task: their cosines and sines (64 of f32 each) and the rows of one head take 16 KB, half of level 1.
+constexpr Index kTaskRows = 32;
+
+Index blocks_of(const HeadRows& rows) { return (rows.rows.extents[2] + kTaskRows - 1) / kTaskRows; }
+
+std::byte* row_at(const MutableTensorView& view, Index b, Index head, Index row) {
+  return static_cast<std::byte*>(view.data) +
+         (b * view.strides[0] + head * view.strides[1] + row * view.strides[2]) * size_of(view.dtype);
+}
+
+/// Rows that follow one another, and the position of the first.
+struct Run {
+  Index rows;
+  std::int64_t position;
+};
+
+/// Of the rows [first, last) of batch element b the first ones that belong to one sequence.
+Run run_of(const HeadRows& rows, Index b, Index first, Index last) {
+  Index sequence = b, start = 0;
+  if (rows.starts) {
+    // The last one that begins at `first` or before it: empty ones come before it.
+    sequence = std::upper_bound(rows.starts, rows.starts + rows.sequences, first) - rows.starts - 1;
+    start = rows.starts[sequence];
+    last = std::min<Index>(last, rows.starts[sequence + 1]);
+  }
+  const std::int64_t origin = rows.first_positions ? rows.first_positions[sequence] : rows.first_position;
+  return {last - first, origin + first - start};
+}
+
+}  // namespace
+
+std::size_t HeadRowsRun::scratch_bytes(DType dtype, Index head_dim) {
+  const DType numbers = accumulator_of(dtype);
+  return numbers == dtype ? 0 : static_cast<std::size_t>(kTaskRows * head_dim * size_of(numbers));
+}
+
+void HeadRowsRun::add(const HeadRows& rows) {
+  if (rows.steps) all_[count_++] = rows;
+}
+
+Phase HeadRowsRun::phase() const {
+  Index tasks = 0;
+  for (int i = 0; i < count_; ++i) tasks += all_[i].rows.extents[0] * blocks_of(all_[i]);
+  return {tasks, &run_task, this};
+}
+
+void HeadRowsRun::run_task(const void* context, Index task, int worker) {
+  const HeadRowsRun& run = *static_cast<const HeadRowsRun*>(context);
+  const HeadRows* rows = run.all_;
+  for (Index tasks; task >= (tasks = rows->rows.extents[0] * blocks_of(*rows)); ++rows) task -= tasks;
+  const Index b = task / blocks_of(*rows), first = task % blocks_of(*rows) * kTaskRows;
+  const Index count = rows->row_counts ? rows->row_counts[b] : rows->rows.extents[2];
+  const Index last = std::min(first + kTaskRows, count);
+  for (Index head = 0; first < last && head < rows->rows.extents[1]; ++head)
+    run.run_head(*rows, b, head, first, last, run.workers_.scratch_of(worker));
+}
+
+void HeadRowsRun::run_head(const HeadRows& rows, Index b, Index head, Index first, Index last,
+                           std::byte* scratch) const {
+  const DType dtype = rows.rows.dtype, numbers = accumulator_of(dtype);
+  const Index columns = rows.rows.extents[3], size = size_of(numbers);
+  std::byte* x = row_at(rows.rows, b, head, first);
+  Index x_row = rows.rows.strides[2];
+  if (numbers != dtype) {
+    for (Index r = 0; r < last - first; ++r)
+      table_.kernels[static_cast<int>(dtype)].widen(x + r * x_row * size_of(dtype), scratch + r * columns * size,
+                                                    columns);
+    x = scratch;
+    x_row = columns;
+  }
+  const DTypeKernels& kernels = table_.kernels[static_cast<int>(numbers)];
+  if (const NormWeights* norm = rows.steps.norm) {
+    NormalizeTile tile{};
+    tile.kind = norm->kind;
+    tile.rows = last - first;
+    tile.columns = columns;
+    tile.x = tile.out = x;
+    tile.x_row = tile.out_row = x_row;
+    tile.weight = norm->weight();
+    tile.bias = norm->bias();
+    tile.eps = norm->eps;
+    kernels.normalize(tile);
+  }
+  if (const RotaryTable* table = rows.steps.rotary)
+    for (Index row = first; row < last;) {
+      const Run run = run_of(rows, b, row, last);
+      const std::byte* const cos = table->data.data() + run.position * table->row() * size;
+      kernels.rotate({run.rows, table->num_pairs, x + (row - first) * x_row * size, x_row, cos,
+                      cos + table->num_pairs * size, table->row(), table->pairs == RotaryPairs::neighbours});
+      row += run.rows;
+    }
+  const MutableTensorView& to = rows.cache ? rows.cache : rows.rows;
+  const Index to_first = first + (rows.cache ? rows.first_rows[b] : 0);
+  if (x == row_at(to, b, head, to_first)) return;
+  for (Index r = 0; r < last - first; ++r)
+    table_.kernels[static_cast<int>(to.dtype)].round(x + r * x_row * size, row_at(to, b, head, to_first + r), columns);
+}
+
+}  // namespace mha

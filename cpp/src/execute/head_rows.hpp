@@ -1,0 +1,56 @@
+// What is done to the rows of the heads of query and key between their projection and attention: their norm, and the turn
+// by their position.
+//
+// It is a phase of its own. A task takes the rows of a few positions through all heads, so that a row of the table is read
+// once for all of them. Rows lie in scratch memory, where the projection has left them. Those of 16 bits are computed in
+// f32 and rounded once.
+#pragma once
+
+#include "kernels/kernel_table.hpp"
+#include "mha/varlen.hpp"
+#include "platform/parallel.hpp"
+#include "platform/workspace.hpp"
+#include "weights/packed_attention.hpp"
+
+namespace mha {
+
+/// The rows of query or key in one call.
+struct HeadRows {
+  HeadSteps steps;
+  MutableTensorView rows;  // [B, heads, T, D], neighbours along D next to each other: as they were projected
+  // Of rows(), at one place: row 0 of batch element b, or of sequence b of a ragged batch, is at position first_position, or
+  // first_positions[b] if that is not null; each next row is one further.
+  std::int64_t first_position = 0;
+  const std::int64_t* first_positions = nullptr;
+  const std::int64_t* starts = nullptr;  // [sequences + 1]: a ragged batch, whose B is 1; null: a dense one
+  Index sequences = 0;
+  // Where they go: row t of batch element b to row first_rows[b] + t of a cache; not given: they stay in place.
+  MutableTensorView cache = {};  // [B, heads, capacity, D]
+  const std::int64_t* first_rows = nullptr;
+  const std::int64_t* row_counts = nullptr;  // [B]: only the first row_counts[b] rows count; null: all
+};
+
+/// The phase of one call. It refers to this object, which must outlive it and stay where it is.
+class HeadRowsRun {
+ public:
+  HeadRowsRun(const KernelTable& table, const Workers& workers) : table_(table), workers_(workers) {}
+
+  /// Of each worker.
+  static std::size_t scratch_bytes(DType dtype, Index head_dim);
+
+  /// Up to two: query, and key.
+  void add(const HeadRows& rows);
+  bool is_empty() const { return count_ == 0; }
+  Phase phase() const;
+
+ private:
+  static void run_task(const void* run, Index task, int worker);
+  void run_head(const HeadRows& rows, Index b, Index head, Index first, Index last, std::byte* scratch) const;
+
+  const KernelTable& table_;
+  const Workers workers_;
+  HeadRows all_[2];
+  int count_ = 0;
+};
+
+}  // namespace mha

@@ -1,0 +1,149 @@
+"""Rotary positions, of queries and keys."""
+
+import sys
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from .. import _core
+from .._arrays import Tensor, to_numpy
+from .._dtypes import numpy_dtype
+from .._messages import shown
+from .._scalars import checked_integer, checked_real
+
+
+class RotaryEmbedding:
+    """A table by which a `MultiHeadAttention` turns its queries and keys, each by its position.
+
+    Of the first R features of each head of query and key the pair i, (a, b), becomes
+    ``(a * cos[p, i] - b * sin[p, i], a * sin[p, i] + b * cos[p, i])`` in a row at position p. The others stay as they
+    are. With angles proportional to the position a score depends on how far two rows are apart (Su et al., "RoFormer",
+    2021). Rules that stretch a table for longer texts are a matter of its numbers.
+
+    Parameters
+    ----------
+    cos, sin : [P, R / 2]
+        Of positions 0 to P - 1, in float32; in float64 for layers in float64. A layer in 16 bits computes in float32
+        and rounds once.
+    interleaved : bool, default False
+        The features 2 i and 2 i + 1 are a pair, as in GPT-J; else i and R / 2 + i, as in GPT-NeoX and Llama.
+
+    See Also
+    --------
+    from_base : The table of the paper.
+
+    Notes
+    -----
+    It cannot be changed, so layers share it, as do their copies and pickles. It is no part of a state dict.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import mha_native as mha
+    >>> rotary = mha.RotaryEmbedding.from_base(16, max_positions=128)
+    >>> layer = mha.MultiHeadAttention(64, 4, rotary=rotary, seed=0)
+    >>> x = np.random.default_rng(1).standard_normal((2, 5, 64), dtype=np.float32)
+    >>> cache = layer.new_cache(batch_size=2, capacity=16)
+    >>> steps = [layer(x[:, t : t + 1], cache=cache, is_causal=True) for t in range(5)]
+    >>> np.array_equal(np.concatenate(steps, axis=1), layer(x, is_causal=True))
+    True
+    """
+
+    _core: _core.RotaryEmbedding
+
+    def __init__(self, cos: Tensor, sin: Tensor, *, interleaved: bool = False) -> None:
+        name = "RotaryEmbedding"
+        self._core = _core.RotaryEmbedding(to_numpy(name, "cos", cos), to_numpy(name, "sin", sin), interleaved)
+
+    @classmethod
+    def from_base(
+        cls,
+        rotary_dim: int,
+        max_positions: int,
+        base: float = 10000.0,
+        *,
+        interleaved: bool = False,
+        dtype: DTypeLike = "float32",
+    ) -> "RotaryEmbedding":
+        """The table of angles ``p * base ** (-2 i / R)``, computed in float64 and rounded once.
+
+        Parameters
+        ----------
+        rotary_dim : int
+            R, an even number of at most D, the features of a head.
+        max_positions : int
+            P, one more than the last position.
+        base : float, default 10000
+            More than 0.
+        interleaved : bool, default False
+            As for `RotaryEmbedding`.
+        dtype : {"float32", "float64"}, default "float32"
+            Of the table.
+        """
+        name = "RotaryEmbedding.from_base"
+        pairs, odd = divmod(checked_integer(name, "rotary_dim", rotary_dim, 2), 2)
+        positions = checked_integer(name, "max_positions", max_positions, 1)
+        rule = f"{name}: dtype must be float32 or float64"
+        kind = numpy_dtype(rule, dtype)
+        if kind not in (np.float32, np.float64):
+            raise TypeError(f"{rule}; got {shown(dtype)}")
+        if odd:
+            raise ValueError(f"{name}: rotary_dim must be even; got {rotary_dim}")
+        number = checked_real(name, "base", base)
+        if number <= 0:
+            raise ValueError(f"{name}: base must be more than 0; got {shown(number)}")
+        if positions * pairs > sys.maxsize // np.dtype(np.float64).itemsize:
+            raise MemoryError(f"{name}: could not allocate a table {[positions, pairs]}")
+        angles = np.arange(positions)[:, None] * number ** (-np.arange(pairs) / pairs)
+        return cls(np.cos(angles).astype(kind), np.sin(angles).astype(kind), interleaved=interleaved)
+
+    @property
+    def cos(self) -> NDArray[Any]:
+        """[P, R / 2], read-only."""
+        return self._core.cos
+
+    @property
+    def sin(self) -> NDArray[Any]:
+        """[P, R / 2], read-only."""
+        return self._core.sin
+
+    @property
+    def interleaved(self) -> bool:
+        """Whether neighbours are a pair."""
+        return self._core.interleaved
+
+    @property
+    def max_positions(self) -> int:
+        """P, one more than the last position."""
+        return len(self.cos)
+
+    @property
+    def rotary_dim(self) -> int:
+        """R, the features of a head that are turned."""
+        return 2 * int(self.cos.shape[1])
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The dtype of the table."""
+        return self._core.dtype
+
+    def __repr__(self) -> str:
+        sizes = f"rotary_dim={self.rotary_dim}, max_positions={self.max_positions}"
+        return f"RotaryEmbedding({sizes}, interleaved={self.interleaved}, dtype='{self.dtype}')"
+
+    def _for_layers_in(self, dtype: np.dtype[Any]) -> "RotaryEmbedding":
+        """The same table in the dtype of scores: float64 for layers in float64, else float32."""
+        kind = np.float64 if dtype == np.float64 else np.float32
+        if self.dtype == kind:
+            return self
+        return RotaryEmbedding(self.cos.astype(kind), self.sin.astype(kind), interleaved=self.interleaved)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "RotaryEmbedding":
+        return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"cos": np.array(self.cos), "sin": np.array(self.sin), "interleaved": self.interleaved}
+
+    def __setstate__(self, saved: dict[str, Any]) -> None:
+        self._core = _core.RotaryEmbedding(saved["cos"], saved["sin"], saved["interleaved"])
