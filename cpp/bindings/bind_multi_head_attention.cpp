@@ -15,9 +15,10 @@ namespace mha::bindings {
 namespace {
 
 // `sizes` are the fields of MultiHeadAttentionConfig in their order, `projections` those of query, key, value and out,
-// `added` is (key, value), both None or neither; `rotary` is null for None.
+// `added` is (key, value), both None or neither; norms and `rotary` are null for None.
 Layer make_layer(const py::tuple& sizes, const py::tuple& projections, const py::tuple& added, bool add_zero_attn,
-                 const std::string& weight_dtype, const RotaryEmbedding* rotary) {
+                 const std::string& weight_dtype, const Norm* query_norm, const Norm* key_norm,
+                 const RotaryEmbedding* rotary) {
   const char* const function = "MultiHeadAttention";
   if (sizes.size() != 8 || projections.size() != 4 || added.size() != 2)
     throw py::type_error("MultiHeadAttention takes 8 sizes, 4 projections and an added key and value");
@@ -34,6 +35,8 @@ Layer make_layer(const py::tuple& sizes, const py::tuple& projections, const py:
                                      size(5), size(6), size(7), arrays.given(0), add_zero_attn};
   config.weight_format = format_of(weight_dtype, matrix);
   QueryKeySteps steps;
+  if (query_norm) steps.query_norm = *query_norm;
+  if (key_norm) steps.key_norm = *key_norm;
   if (rotary) steps.rotary = *rotary;
   return {MultiHeadAttention(config, weights, steps),
           {LinearShape(weights.query), LinearShape(weights.key), LinearShape(weights.value), LinearShape(weights.out)}};
@@ -133,6 +136,13 @@ py::tuple copy_weights(const Layer& layer) {
                         py::make_tuple(added_key.array, added_value.array));
 }
 
+// Those of query and key, or None.
+py::tuple norms_of_heads(const Layer& layer) {
+  const QueryKeySteps& steps = layer.attention.steps();
+  const auto object = [](const std::optional<Norm>& norm) { return norm ? py::cast(*norm) : py::none(); };
+  return py::make_tuple(object(steps.query_norm), object(steps.key_norm));
+}
+
 // A read-only property for one size.
 template <Index MultiHeadAttentionConfig::* size>
 Index get(const Layer& layer) {
@@ -145,7 +155,8 @@ void bind_multi_head_attention(py::module_& m) {
   using Config = MultiHeadAttentionConfig;
   py::class_<Layer>(m, "MultiHeadAttention")
       .def(py::init(&make_layer),
-           "(sizes, projections, added, add_zero_attn, weight_dtype, rotary): projections (query, key, value, out), "
+           "(sizes, projections, added, add_zero_attn, weight_dtype, query_norm, key_norm, rotary): projections "
+           "(query, key, value, out), "
            "each "
            "(weight, bias, scale), and added (key, value), with None for what the layer lacks")
       .def("forward", &forward,
@@ -154,6 +165,7 @@ void bind_multi_head_attention(py::module_& m) {
            "(query, key, value, cu_seqlens_q, cu_seqlens_k, options, out, num_threads) -> out")
       .def("append_to", &append_to, "(cache, key, value, new_lengths, num_threads) -> None")
       .def("weights", &copy_weights, "() -> copies, (projections, added)")
+      .def_property_readonly("norms", &norms_of_heads)
       .def_property_readonly("embed_dim", &get<&Config::embed_dim>)
       .def_property_readonly("num_heads", &get<&Config::num_heads>)
       .def_property_readonly("num_kv_heads", &get<&Config::num_kv_heads>)

@@ -152,6 +152,8 @@ class MultiHeadAttention:
         added: tuple[NDArray[Any] | None, NDArray[Any] | None],
         add_zero_attn: bool,
         weight_dtype: str,
+        query_norm: Norm | None,
+        key_norm: Norm | None,
         rotary: RotaryEmbedding | None,
         /,
     ) -> None: ...
@@ -190,6 +192,8 @@ class MultiHeadAttention:
         /,
     ) -> None: ...
     def weights(self) -> tuple[tuple[LinearWeights, ...], tuple[NDArray[Any] | None, NDArray[Any] | None]]: ...
+    @property
+    def norms(self) -> tuple[Norm | None, Norm | None]: ...
     @property
     def embed_dim(self) -> int: ...
     @property

@@ -7,6 +7,7 @@
 #include "arrays.hpp"
 #include "c_calls.hpp"
 #include "mha/attention_statistics.hpp"
+#include "mha/linear.hpp"
 #include "mha/merge_attention.hpp"
 #include "mha/multi_head_attention.hpp"
 #include "mha/transformer.hpp"

@@ -226,8 +226,10 @@ typedef struct mha_layer_weights {
 } mha_layer_weights;
 MHA_API mha_status mha_layer_create(const mha_layer_config* config, const mha_layer_weights* weights,
                                     mha_layer** layer) MHA_NOEXCEPT;
+typedef struct mha_norm mha_norm; /* a norm: mha_norm_create() */
 /* What is done to queries and keys before attention: QueryKeySteps. Each may be null. */
 typedef struct mha_query_key_steps {
+  const mha_norm *query_norm, *key_norm; /* of [D] */
   const mha_rotary* rotary;
 } mha_query_key_steps;
 /* The same with such steps, which may be null. The layer shares them: handles may be destroyed. */
@@ -287,8 +289,7 @@ MHA_API mha_status mha_mean_pool(const mha_tensor* x, const int64_t* cu_seqlens,
 /* Which norm one is: NormKind. */
 typedef int mha_norm_kind;
 enum { MHA_NORM_LAYER, MHA_NORM_RMS, MHA_NORM_RMS_UNIT_OFFSET };
-/* A norm over the last axis: Norm, made as a LayerNorm ... */
-typedef struct mha_norm mha_norm;
+/* mha_norm is a norm over the last axis: Norm, made as a LayerNorm ... */
 /* weight: [E]; bias: [E] or null; eps: at least 0, 1e-5 for the usual choice. */
 MHA_API mha_status mha_norm_create(const mha_tensor* weight, const mha_tensor* bias, double eps,
                                    mha_norm** norm) MHA_NOEXCEPT;

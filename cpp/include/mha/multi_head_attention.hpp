@@ -7,6 +7,7 @@
 #include "mha/attention.hpp"
 #include "mha/kv_cache.hpp"
 #include "mha/linear_weights.hpp"
+#include "mha/norm.hpp"
 #include "mha/rotary.hpp"
 #include "mha/varlen.hpp"
 #include "mha/weight_format.hpp"
@@ -54,13 +55,15 @@ struct BasicMultiHeadAttentionWeights {
 
 using MultiHeadAttentionWeights = BasicMultiHeadAttentionWeights<TensorView>;
 
-/// What is done to each row of each head of query and key between its projection and attention.
+/// What is done to each row of each head of query and key between its projection and attention. Rows of 16 bits are
+/// rounded once behind all of it.
 ///
 /// Row i of query stands at query_offset(s) + i, or lengths()[b] + i of a cache that the call appends to; key i at i, in a
 /// cache at lengths()[b] + i, in a ragged batch both counted from the begin of their sequence. What is in a cache has been
 /// turned. The keys that a layer adds take no part.
 struct QueryKeySteps {
-  std::optional<RotaryEmbedding> rotary;  // f32; f64 of a layer in f64. Its R is at most D
+  std::optional<Norm> query_norm, key_norm;  // [D], of the dtype of the layer: of each head, before it is turned
+  std::optional<RotaryEmbedding> rotary;     // f32; f64 of a layer in f64. Its R is at most D
 };
 
 struct PackedAttention;  // of the library itself

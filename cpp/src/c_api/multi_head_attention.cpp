@@ -20,7 +20,7 @@ BasicMultiHeadAttentionWeights<View> weights_of(const mha_layer_weights& w) {
 /// No steps for null.
 QueryKeySteps steps_of(const mha_query_key_steps* from) {
   if (from == nullptr) return {};
-  return {optional_part(from->rotary)};
+  return {optional_part(from->query_norm), optional_part(from->key_norm), optional_part(from->rotary)};
 }
 
 void create_layer(const mha_layer_config* config, const mha_layer_weights* weights, const mha_query_key_steps* steps,
@@ -95,7 +95,8 @@ mha_layer_config mha_layer_config_of(const mha_layer* layer) noexcept {
 
 mha_query_key_steps mha_layer_steps(const mha_layer* layer) noexcept {
   const QueryKeySteps& steps = object(*layer).steps();
-  return {handle_or_null<mha_rotary>(steps.rotary)};
+  return {handle_or_null<mha_norm>(steps.query_norm), handle_or_null<mha_norm>(steps.key_norm),
+          handle_or_null<mha_rotary>(steps.rotary)};
 }
 
 mha_dtype mha_layer_dtype(const mha_layer* layer) noexcept { return static_cast<mha_dtype>(object(*layer).dtype()); }

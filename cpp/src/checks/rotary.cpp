@@ -17,13 +17,28 @@ void validate_rotary(const TensorView& cos, const TensorView& sin) {
   if (!has_shape(sin, {cos.extents[0], cos.extents[1]})) fail(f, "sin must have the shape of cos", views);
 }
 
-void check_rotary_fits(const char* f, const RotaryEmbedding& rotary, DType dtype, Index head_dim) {
-  if (rotary.dtype() != accumulator_of(dtype))
-    throw DTypeError(std::string(f) + ": rotary of a layer in " + name_of(dtype) + " must be " +
-                     name_of(accumulator_of(dtype)) + "; got " + name_of(rotary.dtype()));
-  if (rotary.rotary_dim() > head_dim)
-    throw std::invalid_argument(std::string(f) + ": rotary must turn no more features than a head has, " +
-                                std::to_string(head_dim) + "; got " + std::to_string(rotary.rotary_dim()));
+void check_steps(const char* f, const QueryKeySteps& steps, DType dtype, Index head_dim) {
+  const auto check_dtype = [&](const char* name, DType given, DType expected) {
+    if (given != expected)
+      throw DTypeError(std::string(f) + ": " + name + " of a layer in " + name_of(dtype) + " must be " +
+                       name_of(expected) + "; got " + name_of(given));
+  };
+  const auto wrong = [&](const std::string& rule, Index given) {
+    throw std::invalid_argument(std::string(f) + ": " + rule + ", " + std::to_string(head_dim) + "; got " +
+                                std::to_string(given));
+  };
+  const std::pair<const char*, const std::optional<Norm>&> norms[] = {{"query_norm", steps.query_norm},
+                                                                      {"key_norm", steps.key_norm}};
+  for (const auto& [name, norm] : norms) {
+    if (!norm) continue;
+    check_dtype(name, norm->dtype(), dtype);
+    if (norm->embed_dim() != head_dim)
+      wrong(name + std::string(" must have the features of a head"), norm->embed_dim());
+  }
+  if (!steps.rotary) return;
+  check_dtype("rotary", steps.rotary->dtype(), accumulator_of(dtype));
+  if (steps.rotary->rotary_dim() > head_dim)
+    wrong("rotary must turn no more features than a head has", steps.rotary->rotary_dim());
 }
 
 void check_positions(const char* f, const RotaryTable& rotary, const LayerArguments& a) {

@@ -1,4 +1,5 @@
-// The preconditions of rotary positions: of their table, of the layer that has one, and of a call of that layer.
+// The preconditions of what is done to queries and keys: of a table of rotary positions, of the steps of a layer, and of a
+// call of a layer that has such a table.
 #pragma once
 
 #include "mha/multi_head_attention.hpp"
@@ -9,8 +10,8 @@ namespace mha {
 
 void validate_rotary(const TensorView& cos, const TensorView& sin);
 
-/// The table of a layer of `dtype`, whose heads have `head_dim` features.
-void check_rotary_fits(const char* function, const RotaryEmbedding& rotary, DType dtype, Index head_dim);
+/// The steps fit a layer of `dtype`, whose heads have `head_dim` features.
+void check_steps(const char* function, const QueryKeySteps& steps, DType dtype, Index head_dim);
 
 /// All rows of a call stand at positions of the table. The other arguments have been checked.
 void check_positions(const char* function, const RotaryTable& rotary, const LayerArguments& call);

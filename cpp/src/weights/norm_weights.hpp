@@ -19,6 +19,9 @@ struct NormWeights {
   bool has_bias;
   std::vector<std::byte> data;
 
+  /// The same in the type in which elements of this dtype are computed.
+  NormWeights in_accumulators() const;
+
   const std::byte* weight() const { return data.data(); }
   const std::byte* bias() const { return has_bias ? data.data() + embed_dim * size_of(dtype) : nullptr; }
 };

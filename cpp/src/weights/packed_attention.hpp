@@ -26,7 +26,10 @@ struct PackedAttention {
         value(w.value, sizes.value_head_dim, sizes.weight_format),
         out(w.out, sizes.out_dim, sizes.weight_format),
         added(sizes, w, query.dtype()),
-        steps(of_heads) {}
+        steps(of_heads) {
+    if (steps.query_norm) query_norm = steps.query_norm->weights().in_accumulators();
+    if (steps.key_norm) key_norm = steps.key_norm->weights().in_accumulators();
+  }
 
   void unpack(const MultiHeadAttention::WeightOutputs& outputs) const {
     query.unpack(outputs.query);
@@ -37,14 +40,15 @@ struct PackedAttention {
   }
 
   DType dtype() const { return query.dtype(); }
-  HeadSteps query_steps() const { return {nullptr, rotary()}; }
-  HeadSteps key_steps() const { return {nullptr, rotary()}; }
+  HeadSteps query_steps() const { return {query_norm ? &*query_norm : nullptr, rotary()}; }
+  HeadSteps key_steps() const { return {key_norm ? &*key_norm : nullptr, rotary()}; }
   const RotaryTable* rotary() const { return steps.rotary ? &steps.rotary->table() : nullptr; }
 
   MultiHeadAttentionConfig config;  // its zeros, which stand for defaults, are replaced
   PackedLinear query, key, value, out;
   AddedKeys added;
   QueryKeySteps steps;
+  std::optional<NormWeights> query_norm, key_norm;  // of the accumulator's type
 };
 
 }  // namespace mha

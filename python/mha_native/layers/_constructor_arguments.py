@@ -37,6 +37,8 @@ class LayerArguments(TypedDict, total=False):
     num_kv_heads: int | None
     head_dim: int | None
     bias: bool
+    qk_norm: str | None
+    qk_norm_eps: float
     rotary: RotaryEmbedding | None
     dtype: DTypeLike
     weight_dtype: WeightDType

@@ -1,17 +1,25 @@
 """What a layer does to each row of each head of query and key, between their projection and attention."""
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from .._messages import name_of_type
+from .. import _core
+from .._messages import name_of_type, shown
+from .._scalars import checked_real
 from .rotary_embedding import RotaryEmbedding
+
+QK_NORMS = ("layer", "rms", "rms_unit_offset")
 
 
 class HeadSteps(NamedTuple):
-    """The steps of one layer."""
+    """The steps of one layer: a norm of each head, and the turn by the position."""
 
     rotary: RotaryEmbedding | None = None
+    qk_norm: str | None = None  # one of QK_NORMS
+    qk_norm_eps: float = 1e-6
 
     def for_layers_in(self, dtype: np.dtype[Any]) -> "HeadSteps":
         """The same for a layer in `dtype`."""
@@ -19,11 +27,54 @@ class HeadSteps(NamedTuple):
 
     def configuration(self) -> dict[str, Any]:
         """The arguments of a constructor that differ from their defaults."""
-        return {} if self.rotary is None else {"rotary": self.rotary}
+        norm = {} if self.qk_norm is None else {"qk_norm": self.qk_norm, "qk_norm_eps": self.qk_norm_eps}
+        return norm if self.rotary is None else norm | {"rotary": self.rotary}
+
+    def state_shapes(self, head_dim: int) -> dict[str, tuple[int, ...]]:
+        """Names and shapes of what a state dict holds of the norms of query and key."""
+        if self.qk_norm is None:
+            return {}
+        names = ["weight", "bias"] if self.qk_norm == "layer" else ["weight"]
+        return {f"{letter}_norm.{name}": (head_dim,) for letter in "qk" for name in names}
+
+    def initial_state(self, head_dim: int) -> dict[str, NDArray[np.float64]]:
+        """Weights that multiply by 1, and biases of 0."""
+        ones = "weight" if self.qk_norm != "rms_unit_offset" else ""
+        return {
+            name: np.full(shape, float(name.endswith(ones or "?")))
+            for name, shape in self.state_shapes(head_dim).items()
+        }
+
+    def norms(self, arrays: Mapping[str, NDArray[Any]]) -> list[_core.Norm | None]:
+        """Those of query and key, with the weights of a state dict."""
+        return [self._norm(arrays, f"{letter}_norm") for letter in "qk"]
+
+    def _norm(self, arrays: Mapping[str, NDArray[Any]], name: str) -> _core.Norm | None:
+        if self.qk_norm is None:
+            return None
+        weight = arrays[f"{name}.weight"]
+        if self.qk_norm == "layer":
+            return _core.LayerNorm(weight, arrays[f"{name}.bias"], self.qk_norm_eps)
+        return _core.RMSNorm(weight, self.qk_norm_eps, self.qk_norm == "rms_unit_offset")
 
 
-def checked_steps(function: str, rotary: RotaryEmbedding | None) -> HeadSteps:
+def norms_state(norms: tuple[_core.Norm | None, ...]) -> dict[str, NDArray[Any]]:
+    """The inverse of `HeadSteps.norms`."""
+    state = {}
+    for letter, norm in zip("qk", norms, strict=True):
+        weight, bias = (None, None) if norm is None else norm.weights()
+        state |= {f"{letter}_norm.weight": weight, f"{letter}_norm.bias": bias}
+    return {name: array for name, array in state.items() if array is not None}
+
+
+def checked_steps(function: str, qk_norm: str | None, qk_norm_eps: float, rotary: RotaryEmbedding | None) -> HeadSteps:
     """The steps that a caller asked for."""
     if rotary is not None and not isinstance(rotary, RotaryEmbedding):
         raise TypeError(f"{function}: rotary must be a RotaryEmbedding or None; got {name_of_type(rotary)}")
-    return HeadSteps(rotary)
+    if qk_norm is not None and qk_norm not in QK_NORMS:
+        kind = ValueError if isinstance(qk_norm, str) else TypeError
+        raise kind(f"{function}: qk_norm must be None or one of {', '.join(map(repr, QK_NORMS))}; got {shown(qk_norm)}")
+    eps = checked_real(function, "qk_norm_eps", qk_norm_eps)
+    if eps < 0:
+        raise ValueError(f"{function}: qk_norm_eps must be at least 0; got {shown(eps)}")
+    return HeadSteps(rotary, qk_norm, eps)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from .. import _core
 from .._arrays import Tensor, to_numpy
 from .._dtypes import checked_dtype, packed_state, unpacked_state
-from ._head_steps import HeadSteps
+from ._head_steps import HeadSteps, norms_state
 from ._layer_weights import Parts, Sizes, resolve_sizes, split_state, state_shapes
 from ._module_state import Leaf, linear_state
 from ._torch_modules import checked_module
@@ -29,9 +29,11 @@ class LayerState(Leaf):
         [out_dim, H Dv]. With biases also ``in_proj_bias`` and ``out_proj.bias``; where query, key and value do not
         all have one, ``q_proj_bias``, ``k_proj_bias`` or ``v_proj_bias``. With `add_bias_kv` also ``bias_k``
         [1, 1, Hk D] and ``bias_v`` [1, 1, Hk Dv]. Matrices in int8 have scales, ``in_proj_weight_scale``
-        [H D + Hk D + Hk Dv] and so on.
+        [H D + Hk D + Hk Dv] and so on. With `qk_norm` ``q_norm.weight`` and ``k_norm.weight`` [D], of "layer" also
+        ``q_norm.bias`` and ``k_norm.bias``.
         """
-        (*in_proj, out_proj), (added_key, added_value) = self._core.weights()
+        core = self._core  # one for all: another thread may load weights meanwhile
+        (*in_proj, out_proj), (added_key, added_value) = core.weights()
         weights, biases, scales = zip(*in_proj, strict=True)
         state = {f"{letter}_proj_weight": weight for letter, weight in zip("qkv", weights, strict=True)}
         if self.weight_dtype == "int8":
@@ -49,7 +51,7 @@ class LayerState(Leaf):
             state |= {f"{letter}_proj_bias": bias for letter, bias in named if bias is not None}
         if added_key is not None and added_value is not None:
             state |= {"bias_k": added_key[None, None], "bias_v": added_value[None, None]}
-        return state | linear_state("out_proj.", out_proj)
+        return state | linear_state("out_proj.", out_proj) | norms_state(core.norms)
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Replace the weights by those in `state`, all or none of them.
@@ -160,6 +162,11 @@ class LayerState(Leaf):
         return self._parts.add_zero_attn
 
     @property
+    def qk_norm(self) -> str | None:
+        """The kind of the norms of query and key, if there are any."""
+        return self._steps.qk_norm
+
+    @property
     def rotary(self) -> RotaryEmbedding | None:
         """The table by which queries and keys are turned, if there is one."""
         return self._steps.rotary
@@ -195,7 +202,8 @@ class LayerState(Leaf):
         self._load(dtype, state)
 
     def _state_shapes(self, names: Collection[str]) -> dict[str, tuple[int, ...]]:
-        return self._with_scales(state_shapes(self._sizes, self._parts, names), names)
+        shapes = state_shapes(self._sizes, self._parts, names) | self._steps.state_shapes(self._sizes.head_dim)
+        return self._with_scales(shapes, names)
 
     def _make_core(self, arrays: Mapping[str, NDArray[Any]]) -> _core.MultiHeadAttention:
         projections, added = split_state(self._sizes, self._parts, arrays)
@@ -206,5 +214,6 @@ class LayerState(Leaf):
             added,
             self._parts.add_zero_attn,
             self._weight_dtype,
+            *self._steps.norms(arrays),
             None if rotary is None else rotary._core,
         )

@@ -200,7 +200,8 @@ class Leaf(ModuleState):
         """`shapes`, and those of the scales if the weights in `names` are int8 already."""
         if self._weight_dtype != "int8" or not any(name.endswith("weight_scale") for name in names):
             return shapes
-        return shapes | {f"{name}_scale": shape[:1] for name, shape in shapes.items() if name.endswith("weight")}
+        matrices = {name: shape for name, shape in shapes.items() if name.endswith("weight") and len(shape) == 2}
+        return shapes | {f"{name}_scale": shape[:1] for name, shape in matrices.items()}
 
     def __getstate__(self) -> dict[str, Any]:
         raise NotImplementedError

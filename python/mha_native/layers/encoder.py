@@ -31,8 +31,8 @@ class EncoderLayer(TransformerLayer):
         As for `MultiHeadAttention`.
     bias : bool, default True
         Whether all parts have biases.
-    rotary : RotaryEmbedding, optional
-        Turns queries and keys of the self-attention by their positions.
+    qk_norm, qk_norm_eps, rotary : optional
+        Of the self-attention: norms of the heads of query and key, and rotary positions, as for `MultiHeadAttention`.
     dtype : {"float32", "float64", "float16", "bfloat16"}, default "float32"
         Of the weights, and of what the layer takes and gives. Arrays of bfloat16 are those of the package ml_dtypes;
         tensors of other libraries do without it.

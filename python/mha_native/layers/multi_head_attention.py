@@ -11,7 +11,7 @@ from .._dtypes import checked_dtype
 from .._messages import in_the_name_of, name_of_type
 from .._options import ScoreOptions
 from ..kv_cache import KVCache
-from ._constructor_arguments import Biases, Seed, WeightDType, checked_weight_dtype
+from ._constructor_arguments import Biases, Seed, WeightDType, checked_weight_dtype, initial_weights
 from ._head_steps import checked_steps
 from ._layer_state import LayerState
 from ._layer_weights import checked_parts, initial_state, resolve_sizes
@@ -41,6 +41,11 @@ class MultiHeadAttention(LayerState):
         Every query also sees one more key, and its value, which are weights of the layer.
     add_zero_attn : bool, default False
         Every query also sees a key of zeros, whose value is zeros.
+    qk_norm : {"layer", "rms", "rms_unit_offset"}, optional
+        A norm of the D features of each head of query and of key, before they are turned: `LayerNorm`, `RMSNorm`, or
+        that with its `unit_offset`. Their weights are of the layer, the same for all heads.
+    qk_norm_eps : float, default 1e-6
+        The `eps` of these norms.
     rotary : RotaryEmbedding, optional
         Turns queries and keys by their positions: row i of the query stands at ``query_offset + i``, row j of the key
         at j, both behind what is in the cache that a call appends to, and counted from the begin of their sequence in a
@@ -116,6 +121,8 @@ class MultiHeadAttention(LayerState):
         bias: Biases = True,
         add_bias_kv: bool = False,
         add_zero_attn: bool = False,
+        qk_norm: str | None = None,
+        qk_norm_eps: float = 1e-6,
         rotary: RotaryEmbedding | None = None,
         dtype: DTypeLike = "float32",
         weight_dtype: WeightDType = None,
@@ -124,9 +131,13 @@ class MultiHeadAttention(LayerState):
         sizes = resolve_sizes(embed_dim, num_heads, num_kv_heads, head_dim, value_head_dim, kdim, vdim, out_dim)
         kind = checked_dtype("MultiHeadAttention", dtype)
         parts = checked_parts(bias, add_bias_kv, add_zero_attn)
-        steps = checked_steps("MultiHeadAttention", rotary)
+        steps = checked_steps("MultiHeadAttention", qk_norm, qk_norm_eps, rotary)
         stored = checked_weight_dtype("MultiHeadAttention", weight_dtype, kind)
-        self._set_state(sizes, parts, kind, stored, initial_state(sizes, parts, kind, seed), steps)
+        state = initial_state(sizes, parts, kind, seed)
+        of_norms = {
+            name: initial_weights(numbers, kind) for name, numbers in steps.initial_state(sizes.head_dim).items()
+        }
+        self._set_state(sizes, parts, kind, stored, state | of_norms, steps)
 
     def __call__(
         self,

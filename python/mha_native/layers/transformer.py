@@ -78,6 +78,8 @@ class TransformerLayer(ModuleState):
         num_kv_heads: int | None = None,
         head_dim: int | None = None,
         bias: bool = True,
+        qk_norm: str | None = None,
+        qk_norm_eps: float = 1e-6,
         rotary: RotaryEmbedding | None = None,
         dtype: DTypeLike = "float32",
         weight_dtype: WeightDType = None,
@@ -96,7 +98,7 @@ class TransformerLayer(ModuleState):
             return MultiHeadAttention(embed_dim, num_heads, **heads, kdim=features, vdim=features, **weights, **steps)
 
         with in_the_name_of(name):
-            self.self_attn = attention(embed_dim, rotary=rotary)
+            self.self_attn = attention(embed_dim, qk_norm=qk_norm, qk_norm_eps=qk_norm_eps, rotary=rotary)
             if self._reads_memory:
                 features = embed_dim if memory_dim is None else checked_size(name, "memory_dim", memory_dim)
                 self.cross_attn = attention(features)
