@@ -32,8 +32,8 @@ HANDLES = {
     "KVCache": "cache",
     "MultiHeadAttention": "layer",
     "Norm": "norm",
-    "Linear": "linear",
     "RotaryEmbedding": "rotary",
+    "Linear": "linear",
     "FeedForward": "feed_forward",
     "TransformerStack": "transformer",
 }

@@ -2,7 +2,7 @@
 
 import math
 import sys
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, TypeAlias, TypedDict
 
 import numpy as np
@@ -18,7 +18,7 @@ from .rotary_embedding import RotaryEmbedding
 Seed: TypeAlias = int | np.random.Generator | None
 
 # Which linear maps of a layer have a bias: all, none, or those that are named.
-Biases: TypeAlias = bool | Set[str] | Sequence[str]
+Biases: TypeAlias = bool | Collection[str]
 
 # What weights are stored as. None: the dtype that the layer computes in.
 WeightDType: TypeAlias = DTypeLike | None
@@ -56,9 +56,7 @@ def checked_biases(function: str, bias: Biases, names: Sequence[str]) -> bool | 
         return _core.boolean(function, "bias", bias)
     if unknown := [name for name in bias if not (isinstance(name, str) and name in names)]:
         known = ", ".join(map(repr, names))
-        raise ValueError(
-            f"{function}: bias must be True, False, or a set of {known}; got {listed(map(shown, unknown))}"
-        )
+        raise ValueError(f"{function}: bias must be True, False or a set of {known}; got {listed(map(shown, unknown))}")
     chosen = tuple(name for name in names if name in bias)
     return chosen if 0 < len(chosen) < len(names) else bool(chosen)
 
