@@ -6,8 +6,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ._block_names import Tensors
 from ._dense import Dense
-from .families.family import Family, Tensors
+from .families.family import Family
 
 TEXTS, TOKENS = "ForSequenceClassification", "ForTokenClassification"  # what a model is for, as transformers has it
 

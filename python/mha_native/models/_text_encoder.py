@@ -10,15 +10,11 @@ from .._arrays import widened
 from .._dtypes import packed_state, unpacked_state
 from .._options import ScoreOptions
 from ..layers._layer_options import in_dtype_of_scores
-from ..layers._layer_weights import Parts, Sizes
 from ..layers.encoder import EncoderLayer
-from ..layers.feed_forward import FeedForward
-from ..layers.feed_forward import Sizes as FeedForwardSizes
-from ..layers.layer_norm import LayerNorm
-from ..layers.multi_head_attention import MultiHeadAttention
 from ..layers.transformer import stack_of
+from ._block_names import Tensors
+from ._blocks import in_dtype, make_layer
 from .families import TextConfig
-from .families.family import Tensors
 
 # The types of tokens that tokenizers give: 0, and 1 for the second text of a pair.
 _MOST_TYPES = 2
@@ -55,15 +51,18 @@ class TextEncoder:
         }
         self._set_state(
             config,
-            {name: _in_dtype(numbers, dtype) for name, numbers in tables.items()},
-            [_layer(config, tensors, i, dtype, weight_dtype) for i in range(config.num_layers)],
+            {name: in_dtype(numbers, dtype) for name, numbers in tables.items()},
+            [
+                make_layer(config.block, names.blocks.read(config.block, i, tensors, dtype), dtype, weight_dtype)
+                for i in range(config.num_layers)
+            ],
             config.family.options(tensors),
         )
 
     def astype(self, dtype: np.dtype[Any]) -> "TextEncoder":
         """The same model in another dtype."""
         model = TextEncoder.__new__(TextEncoder)
-        tables = {name: _in_dtype(table, dtype) for name, table in self._tables.items()}
+        tables = {name: in_dtype(table, dtype) for name, table in self._tables.items()}
         model._set_state(self.config, tables, [layer.astype(dtype) for layer in self._layers], self._options)
         return model
 
@@ -189,49 +188,3 @@ class TextEncoder:
         self._layers = layers
         self._options = in_dtype_of_scores(options, self.dtype)  # in every layer
         self._encoder = stack_of("Encoder", layers, None)
-
-
-def _in_dtype(numbers: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """`numbers` themselves if they are in `dtype`, else rounded to it."""
-    return numbers if _core.dtype_name(numbers.dtype) == _core.dtype_name(dtype) else _core.convert(numbers, dtype)
-
-
-def _layer(config: TextConfig, tensors: Tensors, i: int, dtype: np.dtype[Any], weight_dtype: str) -> EncoderLayer:
-    """Encoder layer `i`, with its norms behind the residual additions (post-LN)."""
-
-    names = config.family.names
-    prefix = names.layer.format(i)
-
-    def weights(**parts: str) -> dict[str, NDArray[Any]]:
-        return {
-            ours + end: _in_dtype(tensors[f"{prefix}{theirs}{end}"], dtype)
-            for ours, theirs in parts.items()
-            for end in (".weight", ".bias")
-        }
-
-    def norm(name: str) -> LayerNorm:
-        result = LayerNorm.__new__(LayerNorm)
-        result._set_state(
-            config.eps, dtype, {which.removeprefix("norm."): x for which, x in weights(norm=name).items()}
-        )
-        return result
-
-    width, heads = config.embed_dim, config.num_heads
-    projections = weights(q=names.query, k=names.key, v=names.value)
-    state = {f"{letter}_proj_weight": projections[f"{letter}.weight"] for letter in "qkv"}
-    state["in_proj_bias"] = np.concatenate([projections[f"{letter}.bias"] for letter in "qkv"])
-    state |= weights(out_proj=names.out)
-    layer = EncoderLayer.__new__(EncoderLayer)
-    layer.self_attn = MultiHeadAttention.__new__(MultiHeadAttention)
-    sizes = Sizes(width, heads, heads, width // heads, width // heads, width, width, width)
-    layer.self_attn._set_state(sizes, Parts(True, False, False), dtype, weight_dtype, state)
-    layer.feed_forward = FeedForward.__new__(FeedForward)
-    layer.feed_forward._set_state(
-        FeedForwardSizes(width, config.feedforward_dim, config.activation, True),
-        dtype,
-        weight_dtype,
-        weights(linear1=names.up, linear2=names.down),
-    )
-    layer.norm1, layer.norm2 = norm(names.norm1), norm(names.norm2)
-    layer.norm_first = False
-    return layer

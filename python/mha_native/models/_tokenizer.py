@@ -21,6 +21,15 @@ def require_library() -> None:
         raise ImportError(f'{error.name} is not installed: pip install "mha_native[text]"') from error
 
 
+def read_library(path: Path) -> Any:
+    """The ``tokenizers.Tokenizer`` in tokenizer.json. FileNotFoundError or ValueError if it is missing or damaged."""
+    import tokenizers
+
+    require_file(path)
+    with library_errors(f"{path} is no valid tokenizer"):
+        return tokenizers.Tokenizer.from_file(str(path))
+
+
 class Tokenizer:
     """The tokens of texts, special tokens included, of a long text the first `max_seq_length` unless `cuts` is False.
 
@@ -38,16 +47,16 @@ class Tokenizer:
     ) -> None:
         import tokenizers  # type: ignore[import-not-found, unused-ignore]
 
-        path = require_file(folder / "tokenizer.json")
-        with _library_errors(f"{path} is no valid tokenizer"):
-            library = tokenizers.Tokenizer.from_file(str(path))
+        path = folder / "tokenizer.json"
+        library = read_library(path)
+        with library_errors(f"{path} is no valid tokenizer"):
             num_tokens, num_special = library.get_vocab_size(), library.num_special_tokens_to_add(False)
         if num_tokens > vocab_size:
             raise ValueError(f"{path} has {num_tokens} tokens, more than vocab_size of config.json, {vocab_size}")
         _check_room(config.max_seq_length, num_special)
         if needs_first_token and num_special == 0:
             raise ValueError(f"{path} adds no first token, which the pooling asks for")
-        with _library_errors(f"{path} is no valid tokenizer"):
+        with library_errors(f"{path} is no valid tokenizer"):
             library.no_padding()
             check_agreement(folder / "tokenizer_config.json", library, config.tokenizer)
             if cuts:
@@ -64,27 +73,27 @@ class Tokenizer:
 
     def encode(self, text: str) -> tuple[list[int], list[str]]:
         """The tokens of a text: their numbers, and as the tokenizer writes them."""
-        with _library_errors("the tokenizer failed"):
+        with library_errors("the tokenizer failed"):
             encoding = self._library.encode(self._long_texts.beginning(text))
             return encoding.ids, encoding.tokens
 
     def encode_batch(self, texts: list[str]) -> Iterator[list[int]]:
         """The tokens of each text."""
-        with _library_errors("the tokenizer failed"):
+        with library_errors("the tokenizer failed"):
             encodings = self._library.encode_batch_fast([self._long_texts.beginning(text) for text in texts])
         for encoding in encodings:
             yield encoding.ids
 
     def encode_inputs(self, inputs: list[str | tuple[str, str]]) -> Iterator[tuple[list[int], list[int]]]:
         """The tokens of each text or pair of texts, and their types. Of a long pair the longer text is cut first."""
-        with _library_errors("the tokenizer failed"):
+        with library_errors("the tokenizer failed"):
             encodings = self._library.encode_batch_fast([self._beginnings(given) for given in inputs])
         for encoding in encodings:
             yield encoding.ids, encoding.type_ids
 
     def encode_pieces(self, text: str) -> Any:
         """The Encoding of a text that the library gives, of which nothing is cut unless the tokenizer cuts."""
-        with _library_errors("the tokenizer failed"):
+        with library_errors("the tokenizer failed"):
             return self._library.encode(text)
 
     @property
@@ -97,7 +106,7 @@ class Tokenizer:
 
     def prompt_length(self, prompt: str) -> int:
         """The tokens of a prompt, special ones before it included, that a text begins with whose prompt it is."""
-        with _library_errors("the tokenizer failed"):
+        with library_errors("the tokenizer failed"):
             encoding = self._library.encode(self._long_texts.beginning(prompt))
         if not encoding.ids:
             return 0
@@ -125,7 +134,7 @@ def _check_room(max_seq_length: int, num_special: int) -> None:
 
 
 @contextlib.contextmanager
-def _library_errors(what: str) -> Iterator[None]:
+def library_errors(what: str) -> Iterator[None]:
     """Errors of the library as ValueError: plain Exception, and PanicException, which derives from BaseException."""
     try:
         yield

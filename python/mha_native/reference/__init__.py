@@ -1,6 +1,6 @@
 """The specification, in NumPy and float64: slow, and short enough to be believed.
 
-Attention is in `attention.py`, the blocks of a transformer around it in `transformer.py`.
+Attention is in `attention.py`, the blocks of a transformer around it in `transformer.py`, norms in `norms.py`.
 """
 
 from .attention import (
@@ -12,7 +12,16 @@ from .attention import (
     scaled_dot_product_attention_varlen,
     visible_keys,
 )
-from .transformer import activate, decoder, decoder_layer, encoder, encoder_layer, feed_forward, layer_norm, linear
+from .norms import layer_norm, rms_norm
+from .transformer import (
+    activate,
+    decoder,
+    decoder_layer,
+    encoder,
+    encoder_layer,
+    feed_forward,
+    linear,
+)
 
 __all__ = [
     "activate",
@@ -26,6 +35,7 @@ __all__ = [
     "layer_norm",
     "linear",
     "multi_head_attention",
+    "rms_norm",
     "rotate",
     "scaled_dot_product_attention",
     "scaled_dot_product_attention_varlen",

@@ -14,22 +14,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from ._errors import named
 from .attention import multi_head_attention
+from .norms import normalize
 
 Array = NDArray[np.float64]
 State = Mapping[str, ArrayLike]
 Block = Callable[[Array], Array]
-
-
-@named
-def layer_norm(
-    x: ArrayLike, weight: ArrayLike | None = None, bias: ArrayLike | None = None, *, eps: float = 1e-5
-) -> Array:
-    """``(x - mean) / sqrt(variance + eps) * weight + bias``, mean and variance of the E features: [..., E]."""
-    x = np.asarray(x, np.float64)
-    centred = x - x.mean(-1, keepdims=True)
-    normal: Array = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + eps)
-    scaled = normal if weight is None else normal * np.asarray(weight, np.float64)
-    return scaled if bias is None else scaled + np.asarray(bias, np.float64)
 
 
 @named
@@ -78,12 +67,14 @@ def encoder_layer(
     num_kv_heads: int | None = None,
     activation: str = "relu",
     norm_first: bool = False,
+    norm: str = "layer",
     eps: float = 1e-5,
     **options: Any,
 ) -> Array:
     """Self-attention and feed-forward, each added to what it reads: [B, T, E].
 
-    `options` are those of `multi_head_attention`.
+    `norm` is "layer", "rms" or "rms_unit_offset": `layer_norm`, or `rms_norm` without or with a unit offset. A norm
+    whose weight `state` lacks is left out. `options` are those of `multi_head_attention`.
     """
 
     def attend(y: Array) -> Any:
@@ -91,7 +82,7 @@ def encoder_layer(
         return multi_head_attention(y, y, y, weights, num_heads, num_kv_heads=num_kv_heads, **options)
 
     blocks: list[Block] = [attend, partial(feed_forward, state=state, activation=activation)]
-    return _around(x, blocks, state, norm_first, eps)
+    return _around(x, blocks, state, norm_first, norm, eps)
 
 
 @named
@@ -104,6 +95,7 @@ def decoder_layer(
     num_kv_heads: int | None = None,
     activation: str = "relu",
     norm_first: bool = False,
+    norm: str = "layer",
     eps: float = 1e-5,
     is_causal: bool = True,
     memory_attn_mask: ArrayLike | None = None,
@@ -113,7 +105,7 @@ def decoder_layer(
 ) -> Array:
     """Self-attention, attention to `memory` [B, S, E_memory], and feed-forward: [B, T, E].
 
-    `options` are those of `multi_head_attention`, for the self-attention.
+    `norm` is as for `encoder_layer`. `options` are those of `multi_head_attention`, for the self-attention.
     """
 
     def attend(y: Array) -> Any:
@@ -132,40 +124,52 @@ def decoder_layer(
         return multi_head_attention(y, memory, memory, weights, num_heads, num_kv_heads=num_kv_heads, **masks)
 
     blocks: list[Block] = [attend, attend_to_memory, partial(feed_forward, state=state, activation=activation)]
-    return _around(x, blocks, state, norm_first, eps)
+    return _around(x, blocks, state, norm_first, norm, eps)
 
 
 @named
-def encoder(x: ArrayLike, state: State, num_heads: int, *, eps: float = 1e-5, **options: Any) -> Array:
+def encoder(
+    x: ArrayLike, state: State, num_heads: int, *, norm: str = "layer", eps: float = 1e-5, **options: Any
+) -> Array:
     """One encoder layer after another, and ``norm`` if `state` has one: [B, T, E].
 
     `options` are those of `encoder_layer`, the same for all.
     """
     for layer in _layers(state):
-        x = encoder_layer(x, layer, num_heads, eps=eps, **options)
-    return _final_norm(x, state, eps)
+        x = encoder_layer(x, layer, num_heads, norm=norm, eps=eps, **options)
+    return normalize(np.asarray(x, np.float64), state, "norm", norm, eps)
 
 
 @named
 def decoder(
-    x: ArrayLike, memory: ArrayLike, state: State, num_heads: int, *, eps: float = 1e-5, **options: Any
+    x: ArrayLike,
+    memory: ArrayLike,
+    state: State,
+    num_heads: int,
+    *,
+    norm: str = "layer",
+    eps: float = 1e-5,
+    **options: Any,
 ) -> Array:
     """One decoder layer after another, all over the same `memory`, and ``norm`` if `state` has one: [B, T, E].
 
     `options` are those of `decoder_layer`, the same for all.
     """
     for layer in _layers(state):
-        x = decoder_layer(x, memory, layer, num_heads, eps=eps, **options)
-    return _final_norm(x, state, eps)
+        x = decoder_layer(x, memory, layer, num_heads, norm=norm, eps=eps, **options)
+    return normalize(np.asarray(x, np.float64), state, "norm", norm, eps)
 
 
-def _around(x: ArrayLike, blocks: Sequence[Block], state: State, norm_first: bool, eps: float) -> Array:
-    """``norm(x + block(x))`` of each block in turn (post-LN), or with `norm_first` ``x + block(norm(x))`` (pre-LN)."""
+def _around(x: ArrayLike, blocks: Sequence[Block], state: State, norm_first: bool, norm: str, eps: float) -> Array:
+    """``norm(x + output_norm(block(x)))`` of each block in turn (post-LN), or with `norm_first`
+    ``x + output_norm(block(norm(x)))`` (pre-LN)."""
     x = np.asarray(x, np.float64)
     for number, block in enumerate(blocks, 1):
-        weight, bias = state[f"norm{number}.weight"], state.get(f"norm{number}.bias")
-        norm = partial(layer_norm, weight=weight, bias=bias, eps=eps)
-        x = x + block(norm(x)) if norm_first else norm(x + block(x))
+        own, of_output = (
+            partial(normalize, state=state, name=f"{name}{number}", norm=norm, eps=eps)
+            for name in ("norm", "output_norm")
+        )
+        x = x + of_output(block(own(x))) if norm_first else own(x + of_output(block(x)))
     return x
 
 
@@ -180,9 +184,3 @@ def _layers(state: State) -> list[State]:
 
 def _part(state: State, prefix: str) -> State:
     return {name.removeprefix(prefix): array for name, array in state.items() if name.startswith(prefix)}
-
-
-def _final_norm(x: ArrayLike, state: State, eps: float) -> Array:
-    if "norm.weight" not in state:
-        return np.asarray(x, np.float64)
-    return layer_norm(x, state["norm.weight"], state.get("norm.bias"), eps=eps)

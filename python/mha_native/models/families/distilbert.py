@@ -1,5 +1,6 @@
 """DistilBERT: no types of tokens, and names of its own."""
 
+from .._block_names import BlockNames
 from .family import Family, Keys, Names
 
 FAMILY = Family(
@@ -16,15 +17,17 @@ FAMILY = Family(
         token_types=None,
     ),
     names=Names(
-        layer="transformer.layer.{}.",
-        query="attention.q_lin",
-        key="attention.k_lin",
-        value="attention.v_lin",
-        out="attention.out_lin",
-        norm1="sa_layer_norm",
-        up="ffn.lin1",
-        down="ffn.lin2",
-        norm2="output_layer_norm",
+        blocks=BlockNames(
+            layer="transformer.layer.{}.",
+            query="attention.q_lin",
+            key="attention.k_lin",
+            value="attention.v_lin",
+            out="attention.out_lin",
+            norm1="sa_layer_norm",
+            up="ffn.lin1",
+            down="ffn.lin2",
+            norm2="output_layer_norm",
+        )
     ),
     # transformers takes these for dim, n_layers and n_heads.
     absent=dict.fromkeys(("hidden_size", "num_hidden_layers", "num_attention_heads"), "this family has other names"),

@@ -3,16 +3,20 @@
 from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ..._options import ScoreOptions
+from .._block_names import BlockNames, Tensors
 
-
-class Tensors(Protocol):
-    """Tensors of a checkpoint by their names."""
-
-    def __getitem__(self, name: str, /) -> NDArray[np.float32]: ...
+BLOCK_NAMES = BlockNames(
+    layer="encoder.layer.{}.",
+    query="attention.self.query",
+    key="attention.self.key",
+    value="attention.self.value",
+    out="attention.output.dense",
+    norm1="attention.output.LayerNorm",
+    up="intermediate.dense",
+    down="output.dense",
+    norm2="output.LayerNorm",
+)
 
 
 class Keys(NamedTuple):
@@ -28,22 +32,13 @@ class Keys(NamedTuple):
 
 
 class Names(NamedTuple):
-    """What the tensors are called: tables, and what has a weight and a bias."""
+    """What the tensors are called: tables, the norm, which has a weight and a bias, and the layers."""
 
     words: str = "embeddings.word_embeddings.weight"
     positions: str = "embeddings.position_embeddings.weight"
     token_types: str = "embeddings.token_type_embeddings.weight"
     norm: str = "embeddings.LayerNorm"
-    # What the names of layer {} begin with, and how they go on.
-    layer: str = "encoder.layer.{}."
-    query: str = "attention.self.query"
-    key: str = "attention.self.key"
-    value: str = "attention.self.value"
-    out: str = "attention.output.dense"
-    norm1: str = "attention.output.LayerNorm"
-    up: str = "intermediate.dense"
-    down: str = "output.dense"
-    norm2: str = "output.LayerNorm"
+    blocks: BlockNames = BLOCK_NAMES
 
 
 def no_options(tensors: Tensors) -> ScoreOptions:

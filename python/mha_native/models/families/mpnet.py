@@ -1,8 +1,9 @@
 """MPNet: positions begin behind the number of padding, tokens have no types, and scores a bias for each distance."""
 
 from ..._options import ScoreOptions
+from .._block_names import Tensors
 from .._relative_buckets import position_bias_of_buckets
-from .family import Family, Keys, Names, Tensors
+from .family import BLOCK_NAMES, Family, Keys, Names
 
 _BIAS_OF_BUCKETS = "encoder.relative_attention_bias.weight"
 
@@ -16,11 +17,13 @@ FAMILY = Family(
     prefix="mpnet.",
     keys=Keys(token_types=None),
     names=Names(
-        query="attention.attn.q",
-        key="attention.attn.k",
-        value="attention.attn.v",
-        out="attention.attn.o",
-        norm1="attention.LayerNorm",
+        blocks=BLOCK_NAMES._replace(
+            query="attention.attn.q",
+            key="attention.attn.k",
+            value="attention.attn.v",
+            out="attention.attn.o",
+            norm1="attention.LayerNorm",
+        )
     ),
     padding=1,
     further_sizes={"relative_attention_num_buckets": 32},

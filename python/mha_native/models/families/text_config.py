@@ -1,29 +1,14 @@
 """What config.json says of a text encoder."""
 
-import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..._messages import shown
 from ...layers._constructor_arguments import checked_size
-from .._model_files import MAX_SIZE, read_choice, read_size
+from .._blocks import ATTENTION, FEED_FORWARD, BlockConfig, NormConfig
+from .._model_config import ABSENT, ACTIVATIONS, refuse_present
+from .._model_files import read_choice, read_count, read_positive, read_size
 from .family import Family
-
-# Activations: the name in config.json, and the name in the core.
-_ACTIVATIONS = {
-    "relu": "relu",
-    "gelu": "gelu",
-    "gelu_new": "gelu_tanh",
-    "gelu_pytorch_tanh": "gelu_tanh",
-}
-
-# Entries of config.json that change what a model computes, and are empty or absent in one that is computed here.
-_ABSENT = {
-    "auto_map": "the model has code of its own",
-    "quantization_config": "weights must be in float32, float16 or bfloat16",
-    "pruned_heads": "every layer must have all its heads",
-}
 
 _DEFAULT_EPS = 1e-12  # of all families
 
@@ -78,6 +63,21 @@ class TextConfig(NamedTuple):
 
     further_sizes: dict[str, int]
 
+    @property
+    def block(self) -> BlockConfig:
+        """Each of the layers."""
+        return BlockConfig(
+            self.embed_dim,
+            self.num_heads,
+            self.num_heads,
+            self.embed_dim // self.num_heads,
+            self.feedforward_dim,
+            self.activation,
+            NormConfig("layer", self.eps, bias=True),
+            norm_first=False,
+            biases=ATTENTION | FEED_FORWARD,
+        )
+
     def tensor_shapes(self) -> Iterator[tuple[str, tuple[int, ...]]]:
         """Names and shapes of all tensors that the model is made of."""
         names, width = self.family.names, self.embed_dim
@@ -91,20 +91,7 @@ class TextConfig(NamedTuple):
             known = self._asdict() | self.further_sizes
             yield name, tuple(known[size] for size in sizes)
         for i in range(self.num_layers):
-            layer = names.layer.format(i)
-            for name, out_features, in_features in (
-                (names.query, width, width),
-                (names.key, width, width),
-                (names.value, width, width),
-                (names.out, width, width),
-                (names.up, self.feedforward_dim, width),
-                (names.down, width, self.feedforward_dim),
-            ):
-                yield f"{layer}{name}.weight", (out_features, in_features)
-                yield f"{layer}{name}.bias", (out_features,)
-            for name in (names.norm1, names.norm2):
-                yield f"{layer}{name}.weight", (width,)
-                yield f"{layer}{name}.bias", (width,)
+            yield from names.blocks.shapes(self.block, i)
 
 
 def read_sizes(path: Path, values: Mapping[str, Any], families: Mapping[str, Family]) -> TextConfig:
@@ -114,13 +101,11 @@ def read_sizes(path: Path, values: Mapping[str, Any], families: Mapping[str, Fam
     read_choice(path, values, "position_embedding_type", "absolute", "absolute")
     read_choice(path, values, "is_decoder", False, False)
     read_choice(path, values, "add_cross_attention", False, False)
-    for name, why in {**_ABSENT, **family.absent}.items():
-        if values.get(name):
-            raise ValueError(f"{path}: {name} must be absent, since {why}; got {shown(values[name])}")
+    refuse_present(path, values, {**ABSENT, **family.absent})
     for name, number in family.fixed.items():
         read_choice(path, values, name, number, number)
     positions = read_size(path, values, "max_position_embeddings")
-    padding = None if family.padding is None else _token(path, values, "pad_token_id", family.padding)
+    padding = None if family.padding is None else read_count(path, values, "pad_token_id", family.padding)
     first = 0 if padding is None else padding + 1
     if positions <= first:
         raise ValueError(
@@ -138,8 +123,8 @@ def read_sizes(path: Path, values: Mapping[str, Any], families: Mapping[str, Fam
         first_position=first,
         padding=padding,
         token_types=0 if keys.token_types is None else read_size(path, values, keys.token_types, 2),
-        activation=_ACTIVATIONS[read_choice(path, values, keys.activation, "gelu", *_ACTIVATIONS)],
-        eps=_DEFAULT_EPS if keys.eps is None else _positive(path, values, keys.eps, _DEFAULT_EPS),
+        activation=ACTIVATIONS[read_choice(path, values, keys.activation, "gelu", *ACTIVATIONS)],
+        eps=_DEFAULT_EPS if keys.eps is None else read_positive(path, values, keys.eps, _DEFAULT_EPS),
         further_sizes={name: read_size(path, values, name, default) for name, default in family.further_sizes.items()},
     )
     if config.embed_dim % config.num_heads:
@@ -148,17 +133,3 @@ def read_sizes(path: Path, values: Mapping[str, Any], families: Mapping[str, Fam
             f"got {config.embed_dim} and {config.num_heads}"
         )
     return config
-
-
-def _positive(path: Path, values: Mapping[str, Any], name: str, default: float) -> float:
-    value = values.get(name, default)
-    if type(value) is not float or not 0 < value < math.inf:
-        raise ValueError(f"{path}: {name} must be a positive number; got {shown(value)}")
-    return value
-
-
-def _token(path: Path, values: Mapping[str, Any], name: str, default: int) -> int:
-    value = values.get(name, default)
-    if type(value) is not int or not 0 <= value < MAX_SIZE:
-        raise ValueError(f"{path}: {name} must be an integer of at least 0; got {shown(value)}")
-    return value

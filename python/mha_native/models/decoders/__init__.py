@@ -1,0 +1,1 @@
+"""Families of decoders. Each is data: what config.json says, and the names of its tensors."""

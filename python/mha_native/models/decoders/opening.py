@@ -1,0 +1,95 @@
+"""From the files of a decoder to its parts."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from ..._arrays import widened
+from ..._dtypes import checked_dtype
+from ...layers._constructor_arguments import WeightDType, checked_weight_dtype
+from ...layers.layer_norm import LayerNorm
+from .._block_names import Tensors
+from .._blocks import in_dtype, make_layer, make_linear, make_norm
+from .config import family_of, read_config
+from .family import Names
+from .source import DecoderConfig, LanguageModelParts, ModelSource
+
+
+def open_decoder(
+    source: ModelSource,
+    *,
+    dtype: DTypeLike = "float32",
+    weight_dtype: WeightDType = None,
+    max_positions: int | None = None,
+) -> LanguageModelParts:
+    """The parts of a decoder.
+
+    Parameters
+    ----------
+    source : ModelSource
+    dtype : {"float32", "float64", "float16", "bfloat16"}, default "float32"
+        What is computed in.
+    weight_dtype : {"float32", "bfloat16", "int8"}, optional
+        What the matrices of the layers and of the head are stored as. Default: `dtype`.
+    max_positions : int, optional
+        As for `read_config`.
+
+    Raises
+    ------
+    OSError
+        If a file cannot be read.
+    ValueError
+        If config.json asks for what is not computed, which is known before weights are read; if weights are missing or
+        of other shapes.
+    """
+    kind = checked_dtype("open_decoder", dtype)
+    stored = checked_weight_dtype("open_decoder", weight_dtype, kind)
+    config, family = read_config(source, max_positions), family_of(source)
+    names = family.names
+    with source.tensors(_shapes(config, names), family.prefix) as tensors:
+        words = tensors[names.words]
+        blocks = enumerate(config.blocks)
+        return LanguageModelParts(
+            config=config,
+            embeddings=_embeddings(words, config.embedding_scale, kind),
+            layers=[make_layer(b, names.blocks.read(b, i, tensors, kind), kind, stored) for i, b in blocks],
+            layer_options=[block.options for block in config.blocks],
+            final_norm=_final_norm(config, names, tensors, kind),
+            head=make_linear(in_dtype(words if config.is_tied else tensors[names.head], kind), stored),
+            positions=None
+            if names.positions is None
+            else in_dtype(tensors[names.positions][: config.max_positions], kind),
+        )
+
+
+def _shapes(config: DecoderConfig, names: Names) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Names and shapes of all tensors that the model is made of."""
+    width = config.embed_dim
+    yield names.words, (config.vocab_size, width)
+    if names.positions is not None:
+        yield names.positions, (config.trained_positions, width)
+    for i, block in enumerate(config.blocks):
+        yield from names.blocks.shapes(block, i)
+    for which in ["weight"] + ["bias"] * config.final_norm.bias:
+        yield f"{names.final_norm}.{which}", (width,)
+    if not config.is_tied:
+        yield names.head, (config.vocab_size, width)
+
+
+def _embeddings(words: NDArray[np.float32], scale: float, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Words in `dtype`, multiplied with `scale`, which transformers rounds to `dtype`, too."""
+    table = in_dtype(words, dtype)
+    if scale == 1:
+        return table
+    factor = widened(in_dtype(np.array([scale], np.float32), dtype))
+    return in_dtype(widened(table) * factor, dtype)
+
+
+def _final_norm(config: DecoderConfig, names: Names, tensors: Tensors, dtype: np.dtype[Any]) -> LayerNorm:
+    whole = {
+        f"norm.{which}": in_dtype(tensors[f"{names.final_norm}.{which}"], dtype)
+        for which in ["weight"] + ["bias"] * config.final_norm.bias
+    }
+    return make_norm(config.final_norm, whole, "norm", dtype)
