@@ -1,6 +1,6 @@
 """What one layer of a transformer computes, as data, and the layer that computes it."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -8,16 +8,23 @@ from numpy.typing import NDArray
 
 from .. import _core
 from .._options import ModelOptions
+from ..layers._head_steps import HeadSteps
 from ..layers._layer_weights import PROJECTIONS, Parts, Sizes
 from ..layers.encoder import EncoderLayer
 from ..layers.feed_forward import FeedForward
 from ..layers.feed_forward import Sizes as FeedForwardSizes
 from ..layers.layer_norm import LayerNorm
+from ..layers.linear import Linear
+from ..layers.linear import Sizes as LinearSizes
 from ..layers.multi_head_attention import MultiHeadAttention
+from ..layers.norm import Norm
+from ..layers.rms_norm import RMSNorm
+from ..layers.rotary_embedding import RotaryEmbedding
 from ._rotary_tables import RotaryConfig
 
 ATTENTION = frozenset(PROJECTIONS)
-FEED_FORWARD = frozenset({"up", "down"})  # and a gate
+_FEED_FORWARD = {"up": "linear1", "down": "linear2", "gate": "gate"}  # as `FeedForward` calls them
+FEED_FORWARD = frozenset(_FEED_FORWARD)
 BEFORE_OR_BEHIND = frozenset({"norm1", "norm2"})
 OF_OUTPUTS = frozenset({"output_norm1", "output_norm2"})
 
@@ -106,8 +113,22 @@ class BlockConfig(NamedTuple):
             yield "key_norm", self.head_dim, self.qk_norm
 
 
+def rotary_tables(configs: Iterable[BlockConfig], dtype: np.dtype[Any]) -> dict[RotaryConfig, RotaryEmbedding]:
+    """The tables of layers in `dtype`, each once, as `make_layer` takes them."""
+    kind = np.float64 if dtype == np.float64 else np.float32
+    return {
+        rotary: RotaryEmbedding(*rotary.table(kind), interleaved=rotary.interleaved)
+        for rotary in {config.rotary for config in configs}
+        if rotary is not None
+    }
+
+
 def make_layer(
-    config: BlockConfig, weights: Mapping[str, NDArray[Any]], dtype: np.dtype[Any], weight_dtype: str
+    config: BlockConfig,
+    weights: Mapping[str, NDArray[Any]],
+    tables: Mapping[RotaryConfig, RotaryEmbedding],
+    dtype: np.dtype[Any],
+    weight_dtype: str,
 ) -> EncoderLayer:
     """The layer with these weights.
 
@@ -117,42 +138,41 @@ def make_layer(
     weights : dict of arrays
         In `dtype`: ``query.weight`` and so on, by the names of `BlockConfig.products` and `all_norms`, and
         ``query.bias`` and so on for `biases`, and norms that have one.
+    tables : dict
+        What `rotary_tables` makes of the layers of the model.
     dtype : dtype
         What is computed in.
     weight_dtype : str
         What the matrices are stored as.
     """
     layer = EncoderLayer.__new__(EncoderLayer)
-    layer.self_attn = _attention(config, weights, dtype, weight_dtype)
-    layer.feed_forward = FeedForward.__new__(FeedForward)
-    sizes = FeedForwardSizes(config.embed_dim, config.feedforward_dim, config.activation, config.biases >= FEED_FORWARD)
-    state = _renamed(weights, {"up": "linear1", "down": "linear2"})
-    layer.feed_forward._set_state(sizes, dtype, weight_dtype, state)
-    layer.norm1, layer.norm2 = (make_norm(config.norm, weights, name, dtype) for name in ("norm1", "norm2"))
+    rotary = None if config.rotary is None else tables[config.rotary]
+    layer.self_attn = make_attention(config, weights, rotary, dtype, weight_dtype)
+    layer.feed_forward = _feed_forward(config, weights, dtype, weight_dtype)
+    for name in config.norms:
+        setattr(layer, name, make_norm(config.norm, _part(weights, name), dtype))
     layer.norm_first = config.norm_first
     return layer
 
 
-def make_norm(config: NormConfig, weights: Mapping[str, NDArray[Any]], name: str, dtype: np.dtype[Any]) -> LayerNorm:
-    """The norm whose weights begin with `name`."""
-    norm = LayerNorm.__new__(LayerNorm)
-    norm._set_state(config.eps, dtype, _part(weights, name))
+def make_norm(config: NormConfig, weights: Mapping[str, NDArray[Any]], dtype: np.dtype[Any]) -> Norm:
+    """The norm with these weights, in `dtype`: ``weight``, and ``bias`` if it has one."""
+    norm: LayerNorm | RMSNorm
+    if config.kind == "layer":
+        norm = LayerNorm.__new__(LayerNorm)
+    else:
+        norm = RMSNorm.__new__(RMSNorm)
+        norm._unit_offset = config.kind == "rms_unit_offset"
+    norm._set_state(config.eps, dtype, weights)
     return norm
 
 
-class _Product:
-    """Stands in for Linear."""
-
-    def __init__(self, weight: NDArray[Any]) -> None:
-        self.weight = weight
-
-    def __call__(self, x: NDArray[Any], out: Any = None, num_threads: int | None = None) -> NDArray[Any]:
-        result: NDArray[Any] = x @ self.weight.T
-        return result
-
-
-def make_linear(weight: NDArray[Any], weight_dtype: str) -> Any:
-    return _Product(weight)
+def make_linear(weight: NDArray[Any], weight_dtype: str) -> Linear:
+    """The map by a matrix [features of its result, features that it reads], in the dtype of the matrix."""
+    linear = Linear.__new__(Linear)
+    rows, features = weight.shape
+    linear._set_state(LinearSizes(features, rows, False), weight.dtype, weight_dtype, {"weight": weight})
+    return linear
 
 
 def in_dtype(numbers: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
@@ -160,22 +180,46 @@ def in_dtype(numbers: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
     return numbers if _core.dtype_name(numbers.dtype) == _core.dtype_name(dtype) else _core.convert(numbers, dtype)
 
 
-def _attention(
-    config: BlockConfig, weights: Mapping[str, NDArray[Any]], dtype: np.dtype[Any], weight_dtype: str
+def make_attention(
+    config: BlockConfig,
+    weights: Mapping[str, NDArray[Any]],
+    rotary: RotaryEmbedding | None,
+    dtype: np.dtype[Any],
+    weight_dtype: str,
 ) -> MultiHeadAttention:
+    """The self-attention of a layer, or an attention of the same sizes to a memory; weights are as for `make_layer`."""
     state = {
         f"{name[0]}_proj_{which}": numbers
         for name in ("query", "key", "value")
         for which, numbers in _part(weights, name).items()
     }
-    attention = MultiHeadAttention.__new__(MultiHeadAttention)
-    width = config.embed_dim
+    state |= _renamed(weights, {"out": "out_proj", "query_norm": "q_norm", "key_norm": "k_norm"})
+    width, norm = config.embed_dim, config.qk_norm
     heads = config.num_heads, config.num_kv_heads, config.head_dim, config.head_dim
-    biases = tuple(name for name in PROJECTIONS if name in config.biases)
-    parts = Parts(biases if 0 < len(biases) < len(PROJECTIONS) else bool(biases), False, False)
+    parts = Parts(_biases(config, {name: name for name in PROJECTIONS}), False, False)
+    steps = HeadSteps(rotary) if norm is None else HeadSteps(rotary, norm.kind, norm.eps)
+    attention = MultiHeadAttention.__new__(MultiHeadAttention)
     sizes = Sizes(width, *heads, width, width, width)
-    attention._set_state(sizes, parts, dtype, weight_dtype, state | _renamed(weights, {"out": "out_proj"}))
+    attention._set_state(sizes, parts, dtype, weight_dtype, state, steps)
     return attention
+
+
+def _feed_forward(
+    config: BlockConfig, weights: Mapping[str, NDArray[Any]], dtype: np.dtype[Any], weight_dtype: str
+) -> FeedForward:
+    names = {name: theirs for name, theirs in _FEED_FORWARD.items() if name in config.products()}
+    sizes = FeedForwardSizes(
+        config.embed_dim, config.feedforward_dim, config.activation, _biases(config, names), config.gated
+    )
+    feed_forward = FeedForward.__new__(FeedForward)
+    feed_forward._set_state(sizes, dtype, weight_dtype, _renamed(weights, names))
+    return feed_forward
+
+
+def _biases(config: BlockConfig, names: Mapping[str, str]) -> bool | tuple[str, ...]:
+    """Which of `names` add a bias: True for all, False for none, else what they are called there."""
+    chosen = tuple(theirs for name, theirs in names.items() if name in config.biases)
+    return chosen if 0 < len(chosen) < len(names) else bool(chosen)
 
 
 def _part(weights: Mapping[str, NDArray[Any]], name: str) -> dict[str, NDArray[Any]]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from .._messages import shown
 from ._model_files import read_choice, read_flag, read_positive, read_size, refuse_other_keys
@@ -41,10 +41,10 @@ class RotaryConfig(NamedTuple):
     attention_factor: float = 1.0
     interleaved: bool = False
 
-    def table(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Cosines and sines: [P, R / 2] each, rounded from float64."""
+    def table(self, dtype: DTypeLike = np.float32) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Cosines and sines: [P, R / 2] each, computed in float64."""
         shape = (self.max_positions, len(self.frequencies))
-        cos, sin = np.empty(shape, np.float32), np.empty(shape, np.float32)
+        cos, sin = np.empty(shape, dtype), np.empty(shape, dtype)
         for begin in range(0, self.max_positions, _ROWS):
             end = min(begin + _ROWS, self.max_positions)
             angles = np.arange(begin, end)[:, None] * np.array(self.frequencies)

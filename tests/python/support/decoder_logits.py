@@ -25,7 +25,7 @@ def logits(parts: LanguageModelParts, sequences: list[list[int]]) -> list[Array]
     lengths = [len(sequence) for sequence in sequences]
     x = parts.embeddings[np.concatenate(sequences)]
     if parts.positions is not None:
-        x = (x + parts.positions[np.concatenate([np.arange(length) for length in lengths])]).astype(x.dtype)
+        x = x + parts.positions[np.concatenate([np.arange(length) for length in lengths])]
     decoder = CausalDecoder.__new__(CausalDecoder)
     decoder.layers, decoder.norm = tuple(parts.layers), parts.final_norm
     decoder.layer_options = tuple(dict(options) for options in parts.layer_options)

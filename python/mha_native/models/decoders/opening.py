@@ -9,9 +9,9 @@ from numpy.typing import DTypeLike, NDArray
 from ..._arrays import widened
 from ..._dtypes import checked_dtype
 from ...layers._constructor_arguments import WeightDType, checked_weight_dtype
-from ...layers.layer_norm import LayerNorm
+from ...layers.norm import Norm
 from .._block_names import Tensors
-from .._blocks import in_dtype, make_layer, make_linear, make_norm
+from .._blocks import in_dtype, make_layer, make_linear, make_norm, rotary_tables
 from .config import family_of, read_config
 from .family import Names
 from .source import DecoderConfig, LanguageModelParts, ModelSource
@@ -50,11 +50,14 @@ def open_decoder(
     names = family.names
     with source.tensors(_shapes(config, names), family.prefix) as tensors:
         words = tensors[names.words]
-        blocks = enumerate(config.blocks)
+        tables = rotary_tables(config.blocks, kind)
         return LanguageModelParts(
             config=config,
             embeddings=_embeddings(words, config.embedding_scale, kind),
-            layers=[make_layer(b, names.blocks.read(b, i, tensors, kind), kind, stored) for i, b in blocks],
+            layers=[
+                make_layer(block, names.blocks.read(block, i, tensors, kind), tables, kind, stored)
+                for i, block in enumerate(config.blocks)
+            ],
             layer_options=[block.options for block in config.blocks],
             final_norm=_final_norm(config, names, tensors, kind),
             head=make_linear(in_dtype(words if config.is_tied else tensors[names.head], kind), stored),
@@ -87,9 +90,9 @@ def _embeddings(words: NDArray[np.float32], scale: float, dtype: np.dtype[Any]) 
     return in_dtype(widened(table) * factor, dtype)
 
 
-def _final_norm(config: DecoderConfig, names: Names, tensors: Tensors, dtype: np.dtype[Any]) -> LayerNorm:
-    whole = {
-        f"norm.{which}": in_dtype(tensors[f"{names.final_norm}.{which}"], dtype)
+def _final_norm(config: DecoderConfig, names: Names, tensors: Tensors, dtype: np.dtype[Any]) -> Norm:
+    weights = {
+        which: in_dtype(tensors[f"{names.final_norm}.{which}"], dtype)
         for which in ["weight"] + ["bias"] * config.final_norm.bias
     }
-    return make_norm(config.final_norm, whole, "norm", dtype)
+    return make_norm(config.final_norm, weights, dtype)

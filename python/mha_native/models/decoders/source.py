@@ -8,6 +8,9 @@ from typing import Any, NamedTuple, Protocol
 from numpy.typing import NDArray
 
 from ..._options import ModelOptions
+from ...layers.encoder import EncoderLayer
+from ...layers.linear import Linear
+from ...layers.norm import Norm
 from .._block_names import Tensors
 from .._blocks import BlockConfig, NormConfig
 
@@ -95,11 +98,11 @@ class LanguageModelParts(NamedTuple):
     ----------
     embeddings : [V, E]
         Of tokens, in the dtype of the layers, and multiplied with `embedding_scale`.
-    layers : list of layers
-        That read no memory.
+    layers : list of EncoderLayer
+        Which are causal where they are called so.
     layer_options : list of dict
         The score options of each layer: window, scale and softcap. All are causal besides.
-    final_norm : norm
+    final_norm : Norm
     head : Linear
         From rows [..., E] to logits [..., V].
     positions : [P, E], optional
@@ -108,8 +111,8 @@ class LanguageModelParts(NamedTuple):
 
     config: DecoderConfig
     embeddings: NDArray[Any]
-    layers: list[Any]
+    layers: list[EncoderLayer]
     layer_options: list[ModelOptions]
-    final_norm: Any
-    head: Any
+    final_norm: Norm
+    head: Linear
     positions: NDArray[Any] | None = None

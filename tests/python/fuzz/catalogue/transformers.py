@@ -198,6 +198,8 @@ def _generate(rng: Generator) -> Made:
         "temperature": 0.7,
         "top_k": 5,
         "top_p": 0.9,
+        "min_p": 0.1,
+        "repetition_penalty": 1.2,
         "seed": 4,
         "num_threads": 1,
         "window": (3, 0),

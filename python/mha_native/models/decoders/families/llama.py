@@ -8,5 +8,5 @@ DEFAULTS = {"hidden_act": "silu", "rms_norm_eps": 1e-6}
 FAMILY = Family(
     model_types=("llama",),
     defaults=DEFAULTS,
-    biases={"attention_bias": ATTENTION, "mlp_bias": FEED_FORWARD | {"gate"}},
+    biases={"attention_bias": ATTENTION, "mlp_bias": FEED_FORWARD},
 )
