@@ -62,6 +62,7 @@ PART: dict[str, Callable[[Any], bool]] = {
 }
 FEW_LAYERS = {
     "usual", "one feature", "wide", "grouped", "everything", "awkward", "pre-LN", "deep", "norm", "feed-forward",
+    "RMSNorm", "norms on both sides", "output norms", "no first norm", "RMS norm", "RMS norm with a unit offset",
     "MultiHeadAttention", "LayerNorm", "FeedForward", "DecoderLayer", "Encoder",
 }  # fmt: skip
 LAYERS_PART: dict[str, Callable[[Any], bool]] = {

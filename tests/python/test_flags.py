@@ -51,6 +51,7 @@ CALLS: dict[str, Callable[..., Any]] = {
     "MultiHeadAttention.__call__": lambda **flags: LAYER(TOKENS, cache=LAYER.new_cache(1, 3), **flags),
     "LayerNorm": lambda **flags: mha.LayerNorm(8, **flags),
     "Linear": lambda **flags: mha.Linear(8, 8, **flags),
+    "RMSNorm": lambda **flags: mha.RMSNorm(8, **flags),
     "FeedForward": lambda **flags: mha.FeedForward(8, 8, **flags),
     **dict(_blocks()),
 }

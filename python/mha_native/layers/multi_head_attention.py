@@ -42,8 +42,8 @@ class MultiHeadAttention(LayerState):
     add_zero_attn : bool, default False
         Every query also sees a key of zeros, whose value is zeros.
     qk_norm : {"layer", "rms", "rms_unit_offset"}, optional
-        A norm of the D features of each head of query and of key, before they are turned: `LayerNorm`, `RMSNorm`, or that
-        with its `unit_offset`. Their weights are of the layer, the same for all heads.
+        A norm of the D features of each head of query and of key, before they are turned: `LayerNorm`, `RMSNorm`, or
+        that with its `unit_offset`. Their weights are of the layer, the same for all heads.
     qk_norm_eps : float, default 1e-6
         The `eps` of these norms.
     rotary : RotaryEmbedding, optional

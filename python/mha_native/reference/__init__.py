@@ -12,7 +12,17 @@ from .attention import (
     scaled_dot_product_attention_varlen,
     visible_keys,
 )
-from .transformer import activate, decoder, decoder_layer, encoder, encoder_layer, feed_forward, layer_norm, linear
+from .transformer import (
+    activate,
+    decoder,
+    decoder_layer,
+    encoder,
+    encoder_layer,
+    feed_forward,
+    layer_norm,
+    linear,
+    rms_norm,
+)
 
 __all__ = [
     "activate",
@@ -26,6 +36,7 @@ __all__ = [
     "layer_norm",
     "linear",
     "multi_head_attention",
+    "rms_norm",
     "rotate",
     "scaled_dot_product_attention",
     "scaled_dot_product_attention_varlen",

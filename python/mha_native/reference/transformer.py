@@ -40,6 +40,14 @@ def linear(x: ArrayLike, weight: ArrayLike, bias: ArrayLike | None = None) -> Ar
 
 
 @named
+def rms_norm(x: ArrayLike, weight: ArrayLike | None = None, *, eps: float = 1e-6, unit_offset: bool = False) -> Array:
+    """``x / sqrt(mean(x^2) + eps) * weight``, or with `unit_offset` ``(1 + weight)``, over the E features: [..., E]."""
+    x = np.asarray(x, np.float64)
+    normal: Array = x / np.sqrt((x**2).mean(-1, keepdims=True) + eps)
+    return normal if weight is None else normal * (np.asarray(weight, np.float64) + unit_offset)
+
+
+@named
 def activate(x: ArrayLike, name: str) -> Array:
     """``max(x, 0)``, ``x P(X <= x)`` with X from the standard normal distribution, its approximation by tanh, or
     ``x / (1 + exp(-x))``.
@@ -78,12 +86,14 @@ def encoder_layer(
     num_kv_heads: int | None = None,
     activation: str = "relu",
     norm_first: bool = False,
+    norm: str = "layer",
     eps: float = 1e-5,
     **options: Any,
 ) -> Array:
     """Self-attention and feed-forward, each added to what it reads: [B, T, E].
 
-    `options` are those of `multi_head_attention`.
+    `norm` is "layer", "rms" or "rms_unit_offset": `layer_norm`, or `rms_norm` without or with a unit offset. A norm
+    whose weight `state` lacks is left out. `options` are those of `multi_head_attention`.
     """
 
     def attend(y: Array) -> Any:
@@ -91,7 +101,7 @@ def encoder_layer(
         return multi_head_attention(y, y, y, weights, num_heads, num_kv_heads=num_kv_heads, **options)
 
     blocks: list[Block] = [attend, partial(feed_forward, state=state, activation=activation)]
-    return _around(x, blocks, state, norm_first, eps)
+    return _around(x, blocks, state, norm_first, norm, eps)
 
 
 @named
@@ -104,6 +114,7 @@ def decoder_layer(
     num_kv_heads: int | None = None,
     activation: str = "relu",
     norm_first: bool = False,
+    norm: str = "layer",
     eps: float = 1e-5,
     is_causal: bool = True,
     memory_attn_mask: ArrayLike | None = None,
@@ -113,7 +124,7 @@ def decoder_layer(
 ) -> Array:
     """Self-attention, attention to `memory` [B, S, E_memory], and feed-forward: [B, T, E].
 
-    `options` are those of `multi_head_attention`, for the self-attention.
+    `norm` is as for `encoder_layer`. `options` are those of `multi_head_attention`, for the self-attention.
     """
 
     def attend(y: Array) -> Any:
@@ -132,41 +143,65 @@ def decoder_layer(
         return multi_head_attention(y, memory, memory, weights, num_heads, num_kv_heads=num_kv_heads, **masks)
 
     blocks: list[Block] = [attend, attend_to_memory, partial(feed_forward, state=state, activation=activation)]
-    return _around(x, blocks, state, norm_first, eps)
+    return _around(x, blocks, state, norm_first, norm, eps)
 
 
 @named
-def encoder(x: ArrayLike, state: State, num_heads: int, *, eps: float = 1e-5, **options: Any) -> Array:
+def encoder(
+    x: ArrayLike, state: State, num_heads: int, *, norm: str = "layer", eps: float = 1e-5, **options: Any
+) -> Array:
     """One encoder layer after another, and ``norm`` if `state` has one: [B, T, E].
 
     `options` are those of `encoder_layer`, the same for all.
     """
     for layer in _layers(state):
-        x = encoder_layer(x, layer, num_heads, eps=eps, **options)
-    return _final_norm(x, state, eps)
+        x = encoder_layer(x, layer, num_heads, norm=norm, eps=eps, **options)
+    return _normalize(np.asarray(x, np.float64), state, "norm", norm, eps)
 
 
 @named
 def decoder(
-    x: ArrayLike, memory: ArrayLike, state: State, num_heads: int, *, eps: float = 1e-5, **options: Any
+    x: ArrayLike,
+    memory: ArrayLike,
+    state: State,
+    num_heads: int,
+    *,
+    norm: str = "layer",
+    eps: float = 1e-5,
+    **options: Any,
 ) -> Array:
     """One decoder layer after another, all over the same `memory`, and ``norm`` if `state` has one: [B, T, E].
 
     `options` are those of `decoder_layer`, the same for all.
     """
     for layer in _layers(state):
-        x = decoder_layer(x, memory, layer, num_heads, eps=eps, **options)
-    return _final_norm(x, state, eps)
+        x = decoder_layer(x, memory, layer, num_heads, norm=norm, eps=eps, **options)
+    return _normalize(np.asarray(x, np.float64), state, "norm", norm, eps)
 
 
-def _around(x: ArrayLike, blocks: Sequence[Block], state: State, norm_first: bool, eps: float) -> Array:
-    """``norm(x + block(x))`` of each block in turn (post-LN), or with `norm_first` ``x + block(norm(x))`` (pre-LN)."""
+def _around(x: ArrayLike, blocks: Sequence[Block], state: State, norm_first: bool, norm: str, eps: float) -> Array:
+    """``norm(x + output_norm(block(x)))`` of each block in turn (post-LN), or with `norm_first`
+    ``x + output_norm(block(norm(x)))`` (pre-LN)."""
     x = np.asarray(x, np.float64)
     for number, block in enumerate(blocks, 1):
-        weight, bias = state[f"norm{number}.weight"], state.get(f"norm{number}.bias")
-        norm = partial(layer_norm, weight=weight, bias=bias, eps=eps)
-        x = x + block(norm(x)) if norm_first else norm(x + block(x))
+        own, of_output = (
+            partial(_normalize, state=state, name=f"{name}{number}", norm=norm, eps=eps)
+            for name in ("norm", "output_norm")
+        )
+        x = x + of_output(block(own(x))) if norm_first else own(x + of_output(block(x)))
     return x
+
+
+def _normalize(x: Array, state: State, name: str, norm: str, eps: float) -> Array:
+    """`x` itself, if `state` has no norm of that name."""
+    weight = state.get(f"{name}.weight")
+    if weight is None:
+        return x
+    if norm == "layer":
+        return layer_norm(x, weight, state.get(f"{name}.bias"), eps=eps)
+    if norm not in ("rms", "rms_unit_offset"):
+        raise ValueError(f"norm must be 'layer', 'rms' or 'rms_unit_offset'; got {norm!r}")
+    return rms_norm(x, weight, eps=eps, unit_offset=norm == "rms_unit_offset")
 
 
 def _linear(x: ArrayLike, state: State, name: str) -> Array:
@@ -180,9 +215,3 @@ def _layers(state: State) -> list[State]:
 
 def _part(state: State, prefix: str) -> State:
     return {name.removeprefix(prefix): array for name, array in state.items() if name.startswith(prefix)}
-
-
-def _final_norm(x: ArrayLike, state: State, eps: float) -> Array:
-    if "norm.weight" not in state:
-        return np.asarray(x, np.float64)
-    return layer_norm(x, state["norm.weight"], state.get("norm.bias"), eps=eps)

@@ -1,4 +1,4 @@
-"""Layer norm and feed-forward, which treat each row by itself, against the oracle."""
+"""Norms and feed-forward, which treat each row by itself, against the oracle."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from random_layers import randomized, rows, views
 from tolerance import assert_close, assert_same_bits
 from transformer_tolerance import Near
 
-from mha_native import FeedForward, LayerNorm, reference
+from mha_native import FeedForward, LayerNorm, RMSNorm, reference
 
 WIDTHS = [1, 2, 3, 7, 8, 15, 16, 17, 31, 33, 63, 64, 65, 129, 384, 1000]
 SIZES = [(1, 1), (5, 1), (1, 7), (8, 16), (29, 37), (64, 256), (65, 255), (130, 1025), (384, 96)]  # E, F
@@ -20,7 +20,7 @@ ACTIVATIONS = ["relu", "gelu", "gelu_tanh", "silu"]
 
 
 def _check(layer: Any, x: np.ndarray, label: str, num_threads: int | None = None) -> np.ndarray:
-    near = getattr(transformer_tolerance, "layer_norm" if isinstance(layer, LayerNorm) else "feed_forward")
+    near = getattr(transformer_tolerance, "feed_forward" if isinstance(layer, FeedForward) else "layer_norm")
     expected = near(layer, Near.exactly(x))
     out = np.full(x.shape, np.nan, x.dtype)
     assert layer(x, out=out, num_threads=num_threads) is out
@@ -35,6 +35,24 @@ def test_layer_norm(width: int, bias: bool, isa: str, dtype: Any, num_threads: i
     _check(norm, rows((37, width), dtype), f"{width}", num_threads)
 
 
+@pytest.mark.parametrize("unit_offset", [False, True], ids=["weight", "unit-offset"])
+@pytest.mark.parametrize("width", WIDTHS)
+def test_rms_norm(width: int, unit_offset: bool, isa: str, dtype: Any, num_threads: int) -> None:
+    norm = randomized(RMSNorm(width, unit_offset=unit_offset, dtype=dtype))
+    _check(norm, rows((37, width), dtype), f"{width}", num_threads)
+
+
+def test_a_small_weight_is_not_lost_beside_the_one(isa: str, dtype: Any) -> None:
+    norm, small = RMSNorm(64, unit_offset=True, dtype=dtype), float(limits(dtype).eps) / 4
+    norm.load_state_dict({"weight": np.full(64, small, dtype)})
+    with_weight = norm(x := rows((500, 64), dtype))
+    norm.load_state_dict({"weight": np.zeros(64, dtype)})
+    if dtype in (np.float32, np.float64):  # the type of the sums: 1 + weight is 1
+        assert_same_bits(with_weight, norm(x))
+    else:  # some results are just below where rounding changes
+        assert not np.array_equal(with_weight, norm(x))
+
+
 SPREADS = [(1, 0), (1, 100), (1e-4, 3), (1e15, 0), (1e-15, 0), (1, -1e4)]  # of the features, and around what
 
 
@@ -45,6 +63,19 @@ SPREADS = [(1, 0), (1, 100), (1e-4, 3), (1e15, 0), (1e-15, 0), (1, -1e4)]  # of 
 def test_rows_of_any_size_and_offset(size: float, offset: float, eps: float, isa: str, dtype: Any) -> None:
     norm = randomized(LayerNorm(70, eps=eps, dtype=dtype))
     _check(norm, (size * rows((9, 70), np.float64) + offset).astype(dtype), f"{size} {offset}")
+
+
+@pytest.mark.parametrize("eps", [0.0, 1e-12, 1e-6, 3.0])
+@pytest.mark.parametrize("size", [1.0, 1e-4, 1e4, 1e15, 1e-15, 1e19, 1e-19, 1e37, 1e-36])
+def test_rms_norm_of_rows_of_any_size(size: float, eps: float, isa: str, dtype: Any) -> None:
+    if not 100 * float(limits(dtype).tiny) < size < float(limits(dtype).max) / 100:
+        return
+    norm = randomized(RMSNorm(70, eps=eps, dtype=dtype))
+    x = (size * rows((9, 70), np.float64)).astype(dtype)
+    expected, out = transformer_tolerance.layer_norm(norm, Near.exactly(x)), norm(x)
+    # A result below the smallest normal number may be 0.
+    assert_close(out, expected.out, expected.bound + float(limits(dtype).tiny), label=f"{size} {eps}")
+    assert np.isfinite(out).all()
 
 
 def test_a_planted_feature(isa: str, dtype: Any) -> None:
@@ -87,6 +118,8 @@ def test_activations_far_out(activation: str, isa: str, dtype: Any) -> None:
 
 LAYERS = {
     "norm": lambda dtype: randomized(LayerNorm(77, dtype=dtype)),
+    "RMS norm": lambda dtype: randomized(RMSNorm(77, dtype=dtype)),
+    "RMS norm with a unit offset": lambda dtype: randomized(RMSNorm(77, unit_offset=True, dtype=dtype)),
     "feed-forward": lambda dtype: randomized(FeedForward(77, 130, activation="gelu", dtype=dtype, seed=0)),
 }
 every_layer = pytest.mark.parametrize("name", LAYERS)

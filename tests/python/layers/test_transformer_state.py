@@ -13,12 +13,15 @@ from random_layers import randomized, rows
 from tolerance import assert_same_bits
 
 import mha_native
-from mha_native import CausalDecoder, Decoder, DecoderLayer, Encoder, EncoderLayer, FeedForward, LayerNorm
+from mha_native import CausalDecoder, Decoder, DecoderLayer, Encoder, EncoderLayer, FeedForward, LayerNorm, RMSNorm
 
 OTHER = {"num_kv_heads": 2, "head_dim": 5, "activation": "gelu", "norm_first": True, "bias": False, "eps": 1e-3}
+RMS = {"norm": "rms_unit_offset", "output_norms": True, "norm_first": True, "final_norm": True, "eps": 1e-6}
 MAKERS: dict[str, Callable[..., Any]] = {
     "norm": lambda seed, **more: LayerNorm(24, **more),
     "norm without bias": lambda seed, **more: LayerNorm(24, bias=False, eps=0.5, **more),
+    "RMS norm": lambda seed, **more: RMSNorm(24, eps=0.5, **more),
+    "RMS norm with a unit offset": lambda seed, **more: RMSNorm(24, unit_offset=True, **more),
     "feed-forward": lambda seed, **more: FeedForward(24, 50, seed=seed, **more),
     "narrow feed-forward": lambda seed, **more: FeedForward(24, 1, bias=False, activation="gelu", seed=seed, **more),
     "gated feed-forward": lambda seed, **more: FeedForward(24, 50, gated=True, bias={"gate"}, seed=seed, **more),
@@ -28,8 +31,10 @@ MAKERS: dict[str, Callable[..., Any]] = {
     "encoder": lambda seed, **more: Encoder(3, 24, 4, 50, seed=seed, **more),
     "encoder with a norm": lambda seed, **more: Encoder(2, 24, 4, 50, **OTHER, final_norm=True, seed=seed, **more),
     "causal decoder": lambda seed, **more: CausalDecoder(2, 24, 4, 50, norm_first=True, seed=seed, **more),
+    "causal decoder of RMS norms": lambda seed, **more: CausalDecoder(2, 24, 4, 50, **RMS, seed=seed, **more),
     "decoder layer": lambda seed, **more: DecoderLayer(24, 4, 50, seed=seed, **more),
     "decoder": lambda seed, **more: Decoder(2, 24, 4, 50, final_norm=True, seed=seed, **more),
+    "decoder with output norms": lambda seed, **more: Decoder(2, 24, 4, 50, output_norms=True, seed=seed, **more),
     "decoder of another memory": lambda seed, **more: Decoder(2, 24, 4, 50, memory_dim=17, **OTHER, seed=seed, **more),
 }  # fmt: skip
 every_module = pytest.mark.parametrize("name", MAKERS)
@@ -132,6 +137,36 @@ def test_names_and_shapes_are_those_of_torch() -> None:
     }
 
 
+def test_norms_that_are_there_and_norms_that_are_not() -> None:
+    layer = DecoderLayer(24, 4, 50, norm="rms", output_norms=True)
+    norms = [name for name in layer.state_dict() if "norm" in name]
+    assert norms == [f"{kind}{i}.weight" for kind in ("norm", "output_norm") for i in (1, 2, 3)]
+    x, memory = rows((5, 24), np.float32), rows((7, 24), np.float32)
+    for name in ("norm1", "norm2", "norm3", "output_norm1", "output_norm2", "output_norm3"):
+        before = layer(x, memory)
+        setattr(layer, name, None)
+        assert not np.array_equal(layer(x, memory), before), name
+        norms.remove(f"{name}.weight")
+        assert [name for name in layer.state_dict() if "norm" in name] == norms
+        for other in (pickle.loads(pickle.dumps(layer)), copy.deepcopy(layer), layer.astype("float32")):
+            assert getattr(other, name) is None
+            assert_same_bits(other(x, memory), layer(x, memory))
+        assert repr(layer).startswith("DecoderLayer(")
+    y = x + layer.self_attn(x, is_causal=True)
+    y += layer.cross_attn(y, memory, memory)
+    np.testing.assert_allclose(layer(x, memory), y + layer.feed_forward(y), atol=1e-5)
+
+
+def test_a_norm_of_another_size_is_refused() -> None:
+    layer = EncoderLayer(24, 4, 50)
+    layer.output_norm2 = RMSNorm(23)
+    with pytest.raises(ValueError, match=r"EncoderLayer: layer 0: embed_dim of output_norm2 must be 24; got 23"):
+        layer(rows((5, 24), np.float32))
+    layer.output_norm2, layer.norm3 = None, RMSNorm(24)
+    with pytest.raises(ValueError, match=r"EncoderLayer: layer 0: norm3 must not be there without a cross_attention"):
+        layer(rows((5, 24), np.float32))
+
+
 def test_projections_may_be_stacked_or_not() -> None:
     model, other = _make("encoder"), _make("encoder", seed=1)
     state = model.state_dict()
@@ -222,6 +257,11 @@ def test_a_wrong_state_leaves_all_as_it_was(changes: dict[str, Any], kind: type[
         (lambda: LayerNorm(2, eps=-1.0), ValueError, ["LayerNorm", "eps", "-1"]),
         (lambda: LayerNorm(2, eps=float("nan")), ValueError, ["LayerNorm", "eps", "nan"]),
         (lambda: LayerNorm(2, dtype="complex64"), TypeError, ["LayerNorm: dtype", "complex64"]),
+        (lambda: RMSNorm(0), ValueError, ["RMSNorm: embed_dim", "0"]),
+        (lambda: RMSNorm(2, eps=-1.0), ValueError, ["RMSNorm", "eps", "-1"]),
+        (lambda: RMSNorm(2, dtype="complex64"), TypeError, ["RMSNorm: dtype", "complex64"]),
+        (lambda: EncoderLayer(24, 4, 50, norm="RMS"), ValueError, ["EncoderLayer: norm", "'rms'", "'RMS'"]),
+        (lambda: Decoder(1, 24, 4, 50, norm=None), TypeError, ["Decoder: norm", "'rms'", "None"]),
         (lambda: FeedForward(2, 0), ValueError, ["FeedForward: feedforward_dim", "0"]),
         (lambda: FeedForward(2, True), TypeError, ["FeedForward: feedforward_dim", "True"]),
         (

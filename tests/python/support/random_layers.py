@@ -17,10 +17,13 @@ from mha_native import (
     LayerNorm,
     Linear,
     MultiHeadAttention,
+    RMSNorm,
 )
 
 Array = np.ndarray[Any, np.dtype[Any]]
-Module = TypeVar("Module", LayerNorm, Linear, FeedForward, EncoderLayer, Encoder, CausalDecoder, DecoderLayer, Decoder)
+Module = TypeVar(
+    "Module", LayerNorm, RMSNorm, Linear, FeedForward, EncoderLayer, Encoder, CausalDecoder, DecoderLayer, Decoder
+)
 
 # Attention layers by what makes them special.
 LAYERS: dict[str, dict[str, Any]] = {
@@ -46,7 +49,7 @@ LAYERS: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 
-# Stacks of two layers, likewise.
+# Stacks of two layers, likewise; `absent` are norms that each layer lacks.
 STACKS: dict[str, dict[str, Any]] = {
     "usual": {"embed_dim": 64, "num_heads": 4, "feedforward_dim": 128},
     "awkward": {"embed_dim": 29, "num_heads": 3, "head_dim": 11, "feedforward_dim": 37, "activation": "gelu"},
@@ -67,6 +70,23 @@ STACKS: dict[str, dict[str, Any]] = {
         "embed_dim": 29, "num_heads": 1, "feedforward_dim": 70, "activation": "gelu_tanh", "gated": True, "bias": False,
     },
     "large eps": {"embed_dim": 24, "num_heads": 2, "feedforward_dim": 24, "eps": 0.5, "activation": "gelu_tanh"},
+    "RMSNorm": {
+        "embed_dim": 48, "num_heads": 4, "num_kv_heads": 2, "feedforward_dim": 100, "norm": "rms", "eps": 1e-6,
+        "norm_first": True, "final_norm": True, "bias": False,
+    },
+    "norms on both sides": {
+        "embed_dim": 40, "num_heads": 4, "feedforward_dim": 96, "activation": "gelu_tanh", "norm": "rms_unit_offset",
+        "norm_first": True, "output_norms": True, "final_norm": True,
+    },
+    "output norms": {
+        "embed_dim": 33, "num_heads": 3, "feedforward_dim": 70, "norm": "rms", "output_norms": True,
+        "absent": ("norm1", "norm2", "norm3"),
+    },
+    "no first norm": {
+        "embed_dim": 32, "num_heads": 4, "feedforward_dim": 64, "activation": "gelu", "norm_first": True,
+        "absent": ("norm1",),
+    },
+    "norms behind both": {"embed_dim": 36, "num_heads": 4, "feedforward_dim": 50, "output_norms": True},
 }  # fmt: skip
 
 
@@ -106,28 +126,34 @@ def randomized(module: Module, seed: int = 4) -> Module:
 
 @functools.cache
 def encoder(name: str, dtype: Any) -> Encoder:
-    return randomized(Encoder(**{"num_layers": 2, **STACKS[name]}, dtype=dtype, seed=3))
+    return _stack(Encoder, name, dtype=dtype)
 
 
 @functools.cache
 def causal_decoder(name: str, dtype: Any) -> CausalDecoder:
-    return randomized(CausalDecoder(**{"num_layers": 2, **STACKS[name]}, dtype=dtype, seed=3))
+    return _stack(CausalDecoder, name, dtype=dtype)
 
 
 @functools.cache
 def decoder(name: str, dtype: Any, memory_dim: int | None = None) -> Decoder:
-    return randomized(Decoder(**{"num_layers": 2, **STACKS[name]}, memory_dim=memory_dim, dtype=dtype, seed=3))
+    return _stack(Decoder, name, memory_dim=memory_dim, dtype=dtype)
+
+
+def _stack(kind: Any, name: str, **more: Any) -> Any:
+    arguments = {"num_layers": 2, **STACKS[name]}
+    absent = arguments.pop("absent", ())
+    stack = kind(**arguments, **more, seed=3)
+    for layer in stack.layers:
+        for norm in absent:
+            setattr(layer, norm, None)
+    return randomized(stack)
 
 
 def oracle_options(module: Any) -> dict[str, Any]:
     """What an oracle must be told of a module besides its state."""
     layer = getattr(module, "layers", (module,))[0]
-    names = ("num_heads", "num_kv_heads")
-    return {name: getattr(layer.self_attn, name) for name in names} | {
-        "activation": layer.feed_forward.activation,
-        "norm_first": layer.norm_first,
-        "eps": layer.norm1.eps,
-    }
+    names = ("num_heads", "num_kv_heads", "activation", "norm_first", "norm", "eps")
+    return {name: value for name, value in layer._configuration().items() if name in names}
 
 
 def rows(shape: tuple[int, ...], dtype: Any, seed: int = 5) -> Array:

@@ -50,6 +50,8 @@ is taken whole, at the smallest s there may be:
     dy = |w| / s (dc + r (|c| + dc)) + eps (2 |w c / s| + |b|)
 
 An error of z is thus multiplied by 1 / s: what a post-LN layer does to the errors of its attention.
+
+RMSNorm is the same without a mean: c = z, dc = dz, and v the mean of the squares.
 """
 
 from __future__ import annotations
@@ -62,7 +64,17 @@ import tolerance
 from element_types import accumulator_of, is_half, limits
 from tolerance import Array, gamma
 
-from mha_native import Decoder, DecoderLayer, Encoder, EncoderLayer, FeedForward, LayerNorm, Linear, MultiHeadAttention
+from mha_native import (
+    Decoder,
+    DecoderLayer,
+    Encoder,
+    EncoderLayer,
+    FeedForward,
+    LayerNorm,
+    Linear,
+    MultiHeadAttention,
+    RMSNorm,
+)
 from mha_native import reference as oracle
 
 STEEPEST = {"relu": 1.0, "gelu": 1.13, "gelu_tanh": 1.13, "silu": 1.1}
@@ -93,15 +105,23 @@ class Near:
         return Near(self.out, np.hypot(self.bound, once))
 
 
-def layer_norm(norm: LayerNorm, x: Near) -> Near:
-    eps, features = _eps(norm.dtype), norm.embed_dim
+def normalized(norm: LayerNorm | RMSNorm | None, x: Near) -> Near:
+    """`x` itself, if there is no norm."""
+    return x if norm is None else layer_norm(norm, x)
+
+
+def layer_norm(norm: LayerNorm | RMSNorm, x: Near) -> Near:
+    """Of either kind."""
+    eps, features, is_rms = _eps(norm.dtype), norm.embed_dim, isinstance(norm, RMSNorm)
     state = {name: array.astype(np.float64) for name, array in norm.state_dict().items()}
-    weight, bias = state["weight"], state.get("bias", np.zeros(features))
+    weight, bias = state["weight"] + (is_rms and norm.unit_offset), state.get("bias", np.zeros(features))
     with np.errstate(all="ignore"):
         z, dz = x.out, x.bound
         off_mean = _root(dz**2) / features + gamma(features + 1, eps) * np.abs(z).mean(-1, keepdims=True)
         c = z - z.mean(-1, keepdims=True)
         dc = dz + off_mean + eps * np.abs(c)
+        if is_rms:
+            c, dc = z, dz
         variance = (c**2).mean(-1, keepdims=True)
         off = 2 * _root((c * dz) ** 2) / features + (dc**2).mean(-1, keepdims=True)
         off = off + gamma(features + 2, eps) * variance
@@ -109,7 +129,11 @@ def layer_norm(norm: LayerNorm, x: Near) -> Near:
         ratio = s / np.sqrt(np.maximum(variance - off, 0) + norm.eps) - 1 + 4 * eps
         slope = np.abs(weight) / s
         bound = slope * (dc + ratio * (np.abs(c) + dc)) + eps * (2 * slope * np.abs(c) + np.abs(bias))
-        return Near(oracle.layer_norm(z, weight, bias, eps=norm.eps), bound).rounded(norm.dtype)
+        if is_rms:
+            out = oracle.rms_norm(z, state["weight"], eps=norm.eps, unit_offset=norm.unit_offset)
+        else:
+            out = oracle.layer_norm(z, weight, bias, eps=norm.eps)
+        return Near(out, bound).rounded(norm.dtype)
 
 
 def linear(layer: Linear, x: Near) -> Near:
@@ -202,10 +226,10 @@ def _through(stack: Any, x: Array, blocks: Any) -> Near:
     for layer in getattr(stack, "layers", (stack,)):
         for number, block in enumerate(blocks(layer), 1):
             norm = getattr(layer, f"norm{number}")
-            pre = layer.norm_first
-            y = y.plus(block(layer_norm(norm, y)), dtype) if pre else layer_norm(norm, y.plus(block(y), dtype))
-    last = getattr(stack, "norm", None)
-    return y if last is None else layer_norm(last, y)
+            before, after = (norm, None) if layer.norm_first else (None, norm)
+            added = normalized(getattr(layer, f"output_norm{number}"), block(normalized(before, y)))
+            y = normalized(after, y.plus(added, dtype))
+    return normalized(getattr(stack, "norm", None), y)
 
 
 def _eps(dtype: Any) -> float:

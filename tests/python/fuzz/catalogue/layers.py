@@ -1,4 +1,4 @@
-"""Attention layers, layer norm and feed-forward."""
+"""Attention layers, norms and feed-forward."""
 
 from __future__ import annotations
 
@@ -114,6 +114,11 @@ def _rows(rng: Generator, out_features: int = FEATURES) -> Arguments:
     return {"x": normal(rng, BATCH, 3, FEATURES)} | some(rng, {"out": out, "num_threads": 2})
 
 
+@entry("RMSNorm constructor")
+def _make_rms_norm(rng: Generator) -> Made:
+    return mha.RMSNorm, {"embed_dim": 5} | some(rng, {"eps": 1e-3, "unit_offset": True, "dtype": "float64"})
+
+
 @entry("LayerNorm")
 def _norm(rng: Generator) -> Made:
     return mha.LayerNorm(FEATURES), _rows(rng)
@@ -122,6 +127,11 @@ def _norm(rng: Generator) -> Made:
 @entry("Linear")
 def _linear(rng: Generator) -> Made:
     return mha.Linear(FEATURES, INNER, seed=0), _rows(rng, INNER)
+
+
+@entry("RMSNorm")
+def _rms_norm(rng: Generator) -> Made:
+    return mha.RMSNorm(FEATURES), _rows(rng)
 
 
 @entry("FeedForward")

@@ -80,6 +80,12 @@ def _reference_linear(rng: Generator) -> Made:
     return reference.linear, arguments | some(rng, {"bias": normal(rng, INNER)})
 
 
+@entry("reference.rms_norm")
+def _reference_rms_norm(rng: Generator) -> Made:
+    more = {"weight": normal(rng, FEATURES), "eps": 1e-3, "unit_offset": True}
+    return reference.rms_norm, {"x": normal(rng, 3, FEATURES)} | some(rng, more)
+
+
 @entry("reference.activate")
 def _reference_activate(rng: Generator) -> Made:
     return reference.activate, {"x": normal(rng, 3, FEATURES), "name": "gelu"}
@@ -96,7 +102,7 @@ def _reference_caller_of(name: str, model: str) -> Maker:
         arguments = {"x": normal(rng, BATCH, 3, FEATURES), "state": module(model).state_dict(), "num_heads": HEADS}
         if name.startswith("decoder"):
             arguments["memory"] = normal(rng, BATCH, MEMORY, FEATURES)
-        more = {"activation": "gelu", "norm_first": True, "eps": 1e-3, "is_causal": True}
+        more = {"activation": "gelu", "norm_first": True, "norm": "rms", "eps": 1e-3, "is_causal": True}
         return getattr(reference, name), arguments | some(rng, more)
 
     return make

@@ -41,14 +41,8 @@ def module(name: str, **arguments: Any) -> Any:
 
 def _maker_of(name: str) -> Maker:
     def make(rng: Generator) -> Made:
-        more = {
-            "activation": "gelu",
-            "gated": True,
-            "norm_first": True,
-            "eps": 1e-3,
-            "num_kv_heads": KV_HEADS,
-            "head_dim": 3,
-        }
+        more = {"activation": "gelu", "norm_first": True, "eps": 1e-3, "num_kv_heads": KV_HEADS, "head_dim": 3}
+        more |= {"gated": True, "norm": "rms", "output_norms": True}
         arguments = MODEL | some(rng, more) | layer_arguments(rng)
         if name.startswith("Decoder"):
             arguments |= some(rng, {"memory_dim": 5})
@@ -130,6 +124,8 @@ def _new_module(name: str) -> Any:
         return mha.LayerNorm(FEATURES)
     if name == "Linear":
         return mha.Linear(FEATURES, INNER, seed=0)
+    if name == "RMSNorm":
+        return mha.RMSNorm(FEATURES, unit_offset=True)
     if name == "FeedForward":
         return mha.FeedForward(FEATURES, INNER, seed=0)
     if name == "MultiHeadAttention":
@@ -167,6 +163,8 @@ def torch_module(name: str) -> Any:
         return nn.MultiheadAttention(FEATURES, HEADS)
     if name == "LayerNorm":
         return nn.LayerNorm(FEATURES)
+    if name == "RMSNorm":
+        return nn.RMSNorm(FEATURES)
     if name.startswith("Decoder"):
         of_layer = nn.TransformerDecoderLayer(**layer)
         return of_layer if name.endswith("Layer") else nn.TransformerDecoder(of_layer, 2)
@@ -174,7 +172,7 @@ def torch_module(name: str) -> Any:
     return of_layer if name.endswith("Layer") else nn.TransformerEncoder(of_layer, 2, enable_nested_tensor=False)
 
 
-MODULES = ("MultiHeadAttention", "LayerNorm", "Linear", "FeedForward", *STACKS)
+MODULES = ("MultiHeadAttention", "LayerNorm", "RMSNorm", "Linear", "FeedForward", *STACKS)
 for _name in MODULES:
     CATALOGUE[f"{_name}.load_state_dict"] = _loader_of(_name)
     CATALOGUE[f"{_name}.astype"] = _converter_of(_name, "astype", "dtype", "float16")
