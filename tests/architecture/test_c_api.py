@@ -32,8 +32,8 @@ HANDLES = {
     "KVCache": "cache",
     "MultiHeadAttention": "layer",
     "Norm": "norm",
-    "RotaryEmbedding": "rotary",
     "Linear": "linear",
+    "RotaryEmbedding": "rotary",
     "FeedForward": "feed_forward",
     "TransformerStack": "transformer",
 }

@@ -219,12 +219,8 @@ class TransformerLayer(ModuleState):
         attention, hidden = self.self_attn, self.feed_forward
         sizes = {"embed_dim": attention.embed_dim, "num_heads": attention.num_heads}
         sizes |= {"feedforward_dim": hidden.feedforward_dim}
-        kinds = {
-            "activation": hidden.activation,
-            "gated": hidden.gated,
-            "norm_first": self.norm_first,
-            **arguments_of_norms(self),
-        }
+        kinds = {"activation": hidden.activation, "gated": hidden.gated, "norm_first": self.norm_first}
+        kinds |= arguments_of_norms(self)
         heads = {"num_kv_heads": attention.num_kv_heads, "head_dim": attention.head_dim}
         memory = {} if self.cross_attn is None else {"memory_dim": self.cross_attn.kdim}
         return {**sizes, **kinds, **heads, "bias": attention.bias, **attention._steps.configuration(), **memory}

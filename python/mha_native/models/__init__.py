@@ -2,7 +2,17 @@
 
 from .causal_lm import CausalLM, GenerationStatistics, TextScore
 from .sentence_encoder import SentenceEncoder
+from .seq2seq_lm import GeneratedText, Seq2SeqLM
 from .text_classifier import TextClassifier
 from .token_classifier import TokenClassifier
 
-__all__ = ["CausalLM", "GenerationStatistics", "SentenceEncoder", "TextClassifier", "TextScore", "TokenClassifier"]
+__all__ = [
+    "CausalLM",
+    "GeneratedText",
+    "GenerationStatistics",
+    "SentenceEncoder",
+    "Seq2SeqLM",
+    "TextClassifier",
+    "TextScore",
+    "TokenClassifier",
+]

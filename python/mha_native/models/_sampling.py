@@ -114,17 +114,17 @@ class Chooser:
 def _drawn(rules: SamplingRules, logits: NDArray[Any], rng: np.random.Generator) -> int:
     at_random = rng.random()
     if rules.top_k is None and len(logits) > _FEW:
-        order = _largest(logits, _FEW)
+        order = largest(logits, _FEW)
         total = float(_weights(rules, logits, logits[order[0]]).sum())
         place = _place(rules, _weights(rules, logits[order], logits[order[0]]), total, at_random)
         if place is not None:
             return int(order[place])
-    order = _largest(logits, len(logits) if rules.top_k is None else min(rules.top_k, len(logits)))
+    order = largest(logits, len(logits) if rules.top_k is None else min(rules.top_k, len(logits)))
     place = _place(rules, _weights(rules, logits[order], logits[order[0]]), None, at_random)
     return int(order[place or 0])
 
 
-def _largest(logits: NDArray[Any], count: int) -> NDArray[np.int64]:
+def largest(logits: NDArray[Any], count: int) -> NDArray[np.int64]:
     """Which `count` logits are the largest, in their order, the first ones of equals."""
     if count == len(logits):
         return np.argsort(-logits, kind="stable")

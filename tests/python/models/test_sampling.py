@@ -118,7 +118,7 @@ def test_a_few_of_many_are_put_in_order_as_all_are(vocab: int) -> None:
     logits[:] = np.round(logits)  # many equals
     order = np.argsort(-logits, kind="stable")
     for count in {1, 2, vocab // 2, vocab - 1, vocab} - {0}:
-        np.testing.assert_array_equal(_sampling._largest(logits, count), order[:count])
+        np.testing.assert_array_equal(_sampling.largest(logits, count), order[:count])
 
 
 def test_flat_logits_draw_beyond_the_few() -> None:
