@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ._dtypes import LAYER_DTYPES
-from .commands import classify, demo, embed, rerank, selftest
+from .commands import classify, demo, embed, generate, rerank, selftest
 from .commands.classify import STRATEGIES
 from .commands.ending import run_to_end
 from .commands.output import refuse_to_replace
@@ -55,6 +55,7 @@ def _run(given: list[str]) -> int:
     _add_embed(commands)
     _add_rerank(commands)
     _add_classify(commands)
+    _add_generate(commands)
     about = "speed beside other libraries, on the same inputs in turns; each result is checked first (bench --help)"
     commands.add_parser("bench", help=about, add_help=False)
     is_bench = given[:1] == ["bench"]  # its options are parsed by the benchmark itself
@@ -72,6 +73,8 @@ def _run(given: list[str]) -> int:
         _rerank(options)
     elif options.command == "classify":
         _classify(options)
+    elif options.command == "generate":
+        _generate(options)
     else:
         if options.file is not None and options.plot is not None:
             refuse_to_replace(options.file, options.plot, "--plot")
@@ -80,14 +83,14 @@ def _run(given: list[str]) -> int:
     return 0
 
 
-def _add_command(commands: Any, name: str, about: str) -> Any:
-    """The parser of a command that has a model of texts."""
+def _add_command(commands: Any, name: str, about: str, further: str = "") -> Any:
+    """The parser of a command that has a model of texts, in a directory or in `further` places."""
     parser = commands.add_parser(name, help=about, description=about[0].upper() + about[1:] + ".")
     parser.add_argument(
         "--model",
         metavar="DIR",
         required=True,
-        help="with config.json, model.safetensors, tokenizer.json; or the name of a model of Hugging Face",
+        help=f"with config.json, model.safetensors, tokenizer.json; {further}or the name of a model of Hugging Face",
     )
     parser.add_argument(
         "--dtype",
@@ -123,6 +126,45 @@ def _add_classify(commands: Any) -> None:
     about = "of a model that finds entities, how tokens are joined: simple (default), first, average, max, none"
     parser.add_argument("--aggregation", metavar="HOW", choices=STRATEGIES, help=about)
     _add_results(parser, "labels of each text")
+
+
+def _add_generate(commands: Any) -> None:
+    parser = _add_command(
+        commands, "generate", "text of a language model that continues prompts, or answers them", "a .gguf file; "
+    )
+    source = parser.add_argument_group("what to continue, one of").add_mutually_exclusive_group(required=True)
+    source.add_argument("--prompt", metavar="TEXT", help="a prompt; the text is printed as it comes")
+    about = "a prompt in each line, in UTF-8; in a file .jsonl a JSON object: prompt, or messages"
+    source.add_argument("--file", metavar="FILE", help=f"{about}; - reads lines of standard input")
+    parser.add_argument("--chat", action="store_true", help="answer prompts, by the chat template of the model")
+    parser.add_argument("--max-new-tokens", metavar="N", type=_count, help="default: 256")
+    parser.add_argument("--temperature", metavar="T", type=float, help="0, the default, takes the most probable token")
+    parser.add_argument("--top-k", metavar="K", type=_count, help="draw among the K most probable tokens")
+    parser.add_argument("--top-p", metavar="P", type=float, help="draw among the fewest tokens that reach P together")
+    about = "draw among tokens with at least P times the probability of the most probable one"
+    parser.add_argument("--min-p", metavar="P", type=float, help=about)
+    about = "what the logits of tokens that are there already are divided by"
+    parser.add_argument("--repetition-penalty", metavar="X", type=float, help=about)
+    parser.add_argument("--stop", metavar="TEXT", action="append", help="end before this text; may be given repeatedly")
+    parser.add_argument("--seed", metavar="N", type=int, help="of draws; default: another one each time")
+    about = "most tokens of a prompt and its continuation; default: as many as the model was trained with"
+    parser.add_argument("--max-length", metavar="N", type=_count, help=about)
+    about = "with --file: out.jsonl; default: JSON lines to standard output"
+    parser.add_argument("--output", metavar="PATH", help=about)
+
+
+_GENERATION = ("max_new_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "stop", "seed")
+
+
+def _generate(options: argparse.Namespace) -> None:
+    formats = {name: getattr(options, name) for name in ("dtype", "weight_dtype", "max_length")}
+    given = {name: getattr(options, name) for name in _GENERATION}
+    if options.file is not None:
+        generate.run_file(options.model, formats, options.file, options.chat, given, options.output)
+    elif options.output is not None:
+        options.usage_error("--output needs --file")
+    else:
+        generate.run(options.model, formats, options.prompt, options.chat, given)
 
 
 def _add_results(parser: Any, of_what: str) -> None:

@@ -154,3 +154,9 @@ def rng() -> np.random.Generator:
 def model_directory(request: pytest.FixtureRequest) -> Path:
     """all-MiniLM-L6-v2."""
     return pretrained.find(request)
+
+
+@pytest.fixture(scope="session")
+def language_model_file(request: pytest.FixtureRequest) -> Path:
+    """SmolLM2-135M-Instruct, a GGUF file."""
+    return pretrained.find(request, pretrained.LANGUAGE)

@@ -38,6 +38,7 @@ CLASSIFIERS: dict[str, dict[str, Any]] = {
     "distilbert-base-uncased-finetuned-sst-2-english": {"labels": 2, "id2label": {"0": "NEGATIVE", "1": "POSITIVE"}},
     "bert-base-NER": {"tokens": True},
 }
+LANGUAGE_MODEL = "SmolLM2-135M-Instruct"  # a tiny one with random weights, too
 
 
 def test_all_is_the_whole_face() -> None:
@@ -104,6 +105,13 @@ def _enter_folder_for(code: str, request: pytest.FixtureRequest, folder: Path, m
             import tiny_classifiers
 
             tiny_classifiers.write(folder / name, **arguments)
+    if f'"{LANGUAGE_MODEL}"' in code:
+        pytest.importorskip("tokenizers")
+        pytest.importorskip("safetensors")
+        pytest.importorskip("jinja2")
+        import tiny_language_model
+
+        tiny_language_model.write(folder / LANGUAGE_MODEL, n_positions=400)
     monkeypatch.chdir(folder)
 
 
@@ -153,7 +161,7 @@ def test_the_package_is_typed() -> None:
 
 SNIPPETS = {
     name: re.findall(r"^```python\n(.*?)^```", (ROOT / name).read_text(encoding="utf-8"), re.M | re.S)
-    for name in ("README.md", "docs/guide.md", "docs/sentence_models.md")
+    for name in ("README.md", "docs/guide.md", "docs/language_models.md", "docs/sentence_models.md")
 }
 EXTRAS = ("torch", "matplotlib", "onnxruntime", "openvino", "tokenizers", "safetensors", "jax", "bertopic")
 

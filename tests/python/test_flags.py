@@ -6,6 +6,7 @@ import inspect
 import operator
 import re
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ ROWS = np.ones((3, 2, 4), np.float32)
 TOKENS = np.ones((1, 3, 8), np.float32)
 OFFSETS = np.array([0, 3])
 
-SENTENCES = "models.SentenceEncoder"
+SENTENCES, LANGUAGE = "models.SentenceEncoder", "models.CausalLM"
 LAYER = mha.MultiHeadAttention(8, 2, seed=0)
 BLOCKS: dict[str, Any] = {
     "EncoderLayer": mha.EncoderLayer(8, 2, 8),
@@ -51,6 +52,8 @@ CALLS: dict[str, Callable[..., Any]] = {
     "MultiHeadAttention.__call__": lambda **flags: LAYER(TOKENS, cache=LAYER.new_cache(1, 3), **flags),
     "LayerNorm": lambda **flags: mha.LayerNorm(8, **flags),
     "Linear": lambda **flags: mha.Linear(8, 8, **flags),
+    "RotaryEmbedding": lambda **flags: mha.RotaryEmbedding(ROWS[0], ROWS[0], **flags),
+    "RotaryEmbedding.from_base": lambda **flags: mha.RotaryEmbedding.from_base(4, 8, **flags),
     "RMSNorm": lambda **flags: mha.RMSNorm(8, **flags),
     "FeedForward": lambda **flags: mha.FeedForward(8, 8, **flags),
     **dict(_blocks()),
@@ -58,7 +61,7 @@ CALLS: dict[str, Callable[..., Any]] = {
 
 
 @pytest.fixture(scope="module")
-def sentences(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Callable[..., Any]]:
+def pretrained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Callable[..., Any]]:
     pytest.importorskip("tokenizers")
     tiny_bert = pytest.importorskip("tiny_bert")
     model = models.SentenceEncoder.from_pretrained(tiny_bert.write(tmp_path_factory.mktemp("model")))
@@ -66,6 +69,20 @@ def sentences(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Callable[..
         f"{SENTENCES}.encode": lambda **flags: model.encode("dog", **flags),
         f"{SENTENCES}.encode_batches": lambda **flags: model.encode_batches(["dog"], **flags),
         f"{SENTENCES}.encode_tokens": lambda **flags: model.encode_tokens([[2, 3]], **flags),
+        **_of_language_model(tmp_path_factory.mktemp("language_model")),
+    }
+
+
+def _of_language_model(folder: Path) -> dict[str, Callable[..., Any]]:
+    pytest.importorskip("jinja2")
+    tiny_language_model = pytest.importorskip("tiny_language_model")
+    model = models.CausalLM.from_pretrained(tiny_language_model.write(folder))
+    messages = [{"role": "user", "content": "the"}]
+    return {
+        f"{LANGUAGE}.generate": lambda **flags: model.generate("a", max_new_tokens=1, **flags),
+        f"{LANGUAGE}.chat": lambda **flags: model.chat(messages, max_new_tokens=1, **flags),
+        f"{LANGUAGE}.apply_chat_template": lambda **flags: model.apply_chat_template(messages, **flags),
+        f"{LANGUAGE}.encode": lambda **flags: model.encode("a", **flags),
     }
 
 
@@ -106,6 +123,9 @@ FLAGS = {
     if "bool" in kind
 }
 
+# Those that may also be a list of names, of the parts that have what the flag gives to all.
+TAKE_NAMES = {("MultiHeadAttention", "bias"), ("FeedForward", "bias")}
+
 WRONG: list[Any] = ["no", "yes", "", 0, 1, 1.0, np.int64(1), [], [True], np.array(True), np.array([True, False]), {}]
 
 
@@ -120,6 +140,7 @@ def test_flags_are_found() -> None:
         ("DecoderLayer.__call__", "need_weights"),
         ("Decoder.__call__", "is_causal"),
         (f"{SENTENCES}.encode", "normalize"),
+        (f"{LANGUAGE}.generate", "stream"),
     ):
         assert known in FLAGS
     assert len(FLAGS) >= 41
@@ -127,7 +148,7 @@ def test_flags_are_found() -> None:
 
 def _call(name: str, request: pytest.FixtureRequest) -> Callable[..., Any]:
     """A new function with a flag fails here until it is called above."""
-    calls = request.getfixturevalue("sentences") if name.startswith(SENTENCES) else CALLS
+    calls = request.getfixturevalue("pretrained") if name.startswith((SENTENCES, LANGUAGE)) else CALLS
     return calls[name]  # type: ignore[no-any-return]
 
 
@@ -138,7 +159,10 @@ def test_a_flag_is_a_bool(name: str, flag: str, request: pytest.FixtureRequest) 
         call(**{flag: right})
     # What a call is named in messages: of a layer, by the layer.
     function = re.escape(name.removesuffix(".__call__").rpartition("models.")[2])
+    takes_names = (name, flag) in TAKE_NAMES
     for wrong in [*WRONG, *([] if FLAGS[name, flag] else [None])]:
+        if takes_names and isinstance(wrong, list):
+            continue
         with pytest.raises(TypeError, match=rf"^{function}: {flag} must be a bool; got ") as error:
             call(**{flag: wrong})
         assert len(str(error.value)) < 200

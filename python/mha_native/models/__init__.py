@@ -1,7 +1,18 @@
-"""Pretrained models, read from their files: sentence embeddings, labels of texts, and entities in them."""
+"""Pretrained models, read from their files: sentence embeddings, labels of texts, entities, language models."""
 
+from .causal_lm import CausalLM, GenerationStatistics, TextScore
 from .sentence_encoder import SentenceEncoder
+from .seq2seq_lm import GeneratedText, Seq2SeqLM
 from .text_classifier import TextClassifier
 from .token_classifier import TokenClassifier
 
-__all__ = ["SentenceEncoder", "TextClassifier", "TokenClassifier"]
+__all__ = [
+    "CausalLM",
+    "GeneratedText",
+    "GenerationStatistics",
+    "SentenceEncoder",
+    "Seq2SeqLM",
+    "TextClassifier",
+    "TextScore",
+    "TokenClassifier",
+]

@@ -147,7 +147,7 @@ def make_layer(
     """
     layer = EncoderLayer.__new__(EncoderLayer)
     rotary = None if config.rotary is None else tables[config.rotary]
-    layer.self_attn = _attention(config, weights, rotary, dtype, weight_dtype)
+    layer.self_attn = make_attention(config, weights, rotary, dtype, weight_dtype)
     layer.feed_forward = _feed_forward(config, weights, dtype, weight_dtype)
     for name in config.norms:
         setattr(layer, name, make_norm(config.norm, _part(weights, name), dtype))
@@ -180,13 +180,14 @@ def in_dtype(numbers: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
     return numbers if _core.dtype_name(numbers.dtype) == _core.dtype_name(dtype) else _core.convert(numbers, dtype)
 
 
-def _attention(
+def make_attention(
     config: BlockConfig,
     weights: Mapping[str, NDArray[Any]],
     rotary: RotaryEmbedding | None,
     dtype: np.dtype[Any],
     weight_dtype: str,
 ) -> MultiHeadAttention:
+    """The self-attention of a layer, or an attention of the same sizes to a memory; weights are as for `make_layer`."""
     state = {
         f"{name[0]}_proj_{which}": numbers
         for name in ("query", "key", "value")

@@ -1,6 +1,6 @@
 """The tensors of a checkpoint, by the names that the model has for them."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import TracebackType
 
@@ -8,12 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._messages import MOST_LISTED, listed, shown
-from ._safetensors import READABLE
-from ._weight_files import open_weights
+from ._weight_files import TensorFile, open_weights
 
 
 class Checkpoint:
     """The tensors in the files of a folder, by the names of `shapes`, each read when it is asked for.
+
+    `open_file` opens other files, for which `folder` is the path.
 
     A context manager. All names, shapes and dtypes have been checked when it opens, so that nothing is half-loaded.
     In the files names may begin with `prefix`, and norms may have their old names, ``gamma`` and ``beta``. Where there
@@ -28,9 +29,15 @@ class Checkpoint:
         tensor when it is read, if its numbers are not all finite, or differ between its two names.
     """
 
-    def __init__(self, folder: Path, shapes: Iterable[tuple[str, tuple[int, ...]]], prefix: str = "") -> None:
+    def __init__(
+        self,
+        folder: Path,
+        shapes: Iterable[tuple[str, tuple[int, ...]]],
+        prefix: str = "",
+        open_file: Callable[[Path], TensorFile] = open_weights,
+    ) -> None:
         self._prefix = prefix
-        self._file = open_weights(folder)
+        self._file = open_file(folder)
         try:
             self._names = self._checked_names(shapes)  # name in the model -> names in the file
         except BaseException:
@@ -79,12 +86,12 @@ class Checkpoint:
                 entry = self._file.entries[in_file]
                 if entry.shape != shape:
                     misshapen.append(f"{in_file} {shown(list(entry.shape))} instead of {list(shape)}")
-                if entry.dtype not in READABLE:
-                    unreadable.append(f"{in_file} {entry.dtype} instead of {' or '.join(READABLE)}")
+                if entry.dtype not in self._file.readable:
+                    unreadable.append(f"{in_file} {entry.dtype} instead of {' or '.join(self._file.readable)}")
         complaints = {"missing": missing, "of the wrong shape": misshapen, "of another dtype": unreadable}
         if any(complaints.values()):
             words = "; ".join(f"{what}: {listed(found)}" for what, found in complaints.items() if found)
-            raise ValueError(f"{self._file.path} does not hold the model of config.json: {words}")
+            raise ValueError(f"{self._file.path} does not hold the model of {self._file.described_by}: {words}")
         return names
 
 

@@ -21,7 +21,7 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 _REVISION = re.compile(r"(?!.*\.\.)\w[\w.-]*(?:/\w[\w.-]*)*", re.ASCII)
 
 # Of a repository, which may also hold the weights for other libraries.
-_FILES = ["*.json", "model*.safetensors", "*/model*.safetensors"]
+_FILES = ["*.json", "*.jinja", "model*.safetensors", "*/model*.safetensors"]
 
 _OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")  # which say so if they are one of the words below
 _YES = ("1", "ON", "YES", "TRUE")
@@ -34,7 +34,7 @@ def find_directory(
     revision: str | None = None,
     local_files_only: bool = False,
     token: bool | str | None = None,
-    organization: str = _DEFAULT_ORGANIZATION,
+    organization: str | None = _DEFAULT_ORGANIZATION,
 ) -> Path:
     """The directory `name`; else that of a model by that name in the cache, where it is downloaded to if need be.
 
@@ -52,6 +52,8 @@ def find_directory(
         Download nothing.
     token : bool or str, optional
         For the download of what may not be read by everybody, as huggingface_hub has it.
+    organization : str, optional
+        Of a model that is named without one; None: it has none.
 
     Raises
     ------
@@ -70,7 +72,7 @@ def find_directory(
         raise TypeError(f"directory must be a path; got {shown(name)}") from error
     if not isinstance(name, str) or directory.exists() or not _is_name(name):
         return directory
-    repository = name if "/" in name else f"{organization}/{name}"
+    repository = name if "/" in name or organization is None else f"{organization}/{name}"
     cache = _cache() if cache_folder is None else Path(cache_folder)
     if revision is not None and not (isinstance(revision, str) and _REVISION.fullmatch(revision)):
         raise ValueError(f"revision must be a branch, a tag or a commit; got {shown(revision)}")

@@ -54,10 +54,31 @@ def checked_sequences(what: str, sequences: Any) -> list[list[int]]:
     """The tokens of all texts, or TypeError or ValueError."""
     if not isinstance(sequences, Iterable):
         raise TypeError(f"{what} must be a sequence of them; got {name_of_type(sequences)}")
-    return [_checked_tokens(what, sequence, i) for i, sequence in enumerate(sequences)]
+    return [checked_tokens(what, sequence, i) for i, sequence in enumerate(sequences)]
 
 
-def _checked_tokens(what: str, sequence: ArrayLike, index: int) -> list[int]:
+def prompts_in(what: str, given: Any) -> tuple[bool, list[str | list[int]]]:
+    """Whether there is but one text, or tokens [T] of one; and what there is, texts as they are and tokens checked."""
+    is_one = isinstance(given, str) or _is_tokens(given)
+    if not is_one and (isinstance(given, (bytes, Mapping, set, frozenset)) or not isinstance(given, Iterable)):
+        raise TypeError(f"{what} must be a text, tokens [T], or a list of such; got {name_of_type(given)}")
+    prompts: list[str | list[int]] = []
+    for i, one in enumerate([given] if is_one else given):
+        if not isinstance(one, (str, list, tuple)) and not hasattr(one, "ndim"):
+            raise TypeError(f"{what} must be texts, or tokens [T]; got {name_of_type(one)} at {i}")
+        prompts.append(one if isinstance(one, str) else checked_tokens(what, one, i))
+    return is_one, prompts
+
+
+def _is_tokens(given: Any) -> bool:
+    """Whether this is the tokens of one text: numbers [T], in an array or a list."""
+    if isinstance(given, (list, tuple)):
+        return bool(given) and all(isinstance(each, (int, np.integer)) for each in given)
+    return getattr(given, "ndim", None) == 1 and getattr(getattr(given, "dtype", None), "kind", "O") != "O"
+
+
+def checked_tokens(what: str, sequence: ArrayLike, index: int) -> list[int]:
+    """The tokens of the text at `index`, or TypeError or ValueError."""
     try:
         tokens = np.asarray(sequence)
     except Exception as error:  # rows of different length, or whatever the object raises

@@ -6,15 +6,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-def position_bias_of_buckets(table: NDArray[Any], max_distance: int = 128) -> NDArray[Any]:
+def position_bias_of_buckets(table: NDArray[Any], max_distance: int = 128, is_causal: bool = False) -> NDArray[Any]:
     """[buckets, H] -> [H, 2 R + 1] with R = `max_distance`: the row of the bucket of each distance, for each head.
 
     The first half of the buckets is for keys before the query and at it, the other half for those after it. A distance
-    from `max_distance` on is in the last bucket of its half.
+    from `max_distance` on is in the last bucket of its half. If `is_causal`, all buckets are for keys before the query
+    and at it, and those after it, which no query sees, have that of the query itself.
     """
-    half = len(table) // 2
+    half = len(table) if is_causal else len(table) // 2
     buckets = [_bucket(distance, half, max_distance) for distance in range(max_distance + 1)]
-    rows = buckets[::-1] + [half + bucket for bucket in buckets[1:]]
+    after = [0] * max_distance if is_causal else [half + bucket for bucket in buckets[1:]]
+    rows = buckets[::-1] + after
     bias: NDArray[Any] = np.ascontiguousarray(table[rows].T)
     return bias
 

@@ -5,6 +5,7 @@ They are read, not mapped into memory: if another program cuts a mapped file sho
 
 import math
 import os
+from collections.abc import Collection
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
@@ -43,6 +44,10 @@ class SafetensorsFile:
     Attributes
     ----------
     path : Path
+    readable : collection of str
+        The dtypes of tensors that `read` takes.
+    described_by : str
+        What says which tensors there should be, for messages.
     entries : dict of str to TensorEntry
         The header, which has been checked when the object exists: all bytes that it speaks of were in the file.
 
@@ -53,6 +58,9 @@ class SafetensorsFile:
     ValueError
         If the header is damaged, or speaks of other bytes than there are; in `read` if there are fewer by now.
     """
+
+    readable: Collection[str] = READABLE
+    described_by = "config.json"
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -80,10 +88,7 @@ class SafetensorsFile:
         count = self._file.readinto(numbers.reshape(-1).view(np.uint8).data)
         if count != numbers.nbytes:
             raise ValueError(f"{self.path} has been cut short: {name} has {count} of its {numbers.nbytes} bytes")
-        if entry.dtype == "BF16":
-            bits = numbers.astype(np.uint16, copy=False)  # in the byte order of this machine
-            return _core.convert(bits.view(_core.bfloat16()), "float32")
-        return numbers.astype(np.float32, copy=False)
+        return as_float32(numbers, entry.dtype)
 
     def _read_header(self) -> tuple[dict[str, TensorEntry], int]:
         """The entries, and where the numbers begin. ValueError says what is wrong, without the name of the file."""
@@ -106,6 +111,15 @@ class SafetensorsFile:
         if first_byte + end != file_bytes:
             raise ValueError(f"it has {file_bytes} bytes, and its tensors should end at {first_byte + end}")
         return entries, first_byte
+
+
+def as_float32(numbers: NDArray[Any], dtype: str) -> NDArray[np.float32]:
+    """Numbers of `dtype`, which is one of READABLE, as they or their bytes lie in a file, in float32."""
+    numbers = numbers.view(READABLE[dtype])
+    if dtype == "BF16":
+        bits = numbers.astype(np.uint16, copy=False)  # in the byte order of this machine
+        return _core.convert(bits.view(_core.bfloat16()), "float32")
+    return numbers.astype(np.float32, copy=False)
 
 
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Where the weights in a folder are: in model.safetensors, or in several files with an index beside them."""
 
 import contextlib
+from collections.abc import Collection
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
@@ -28,6 +29,8 @@ class TensorFile(Protocol):
     """Tensors by their names, each read when it is asked for. A context manager."""
 
     path: Path
+    readable: Collection[str]
+    described_by: str
     entries: dict[str, TensorEntry]
 
     def read(self, name: str) -> NDArray[np.float32]: ...
@@ -78,6 +81,9 @@ class ShardedTensors:
     ValueError
         If the index is damaged, names what is not a file beside it, or differs from the headers of the files.
     """
+
+    readable = SafetensorsFile.readable
+    described_by = SafetensorsFile.described_by
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -13,20 +12,17 @@ from .. import _core
 from .._arrays import Tensor, to_numpy, widened
 from .._messages import in_the_name_of, name_of_type, shown
 from .._options import MODEL_OPTIONS, ModelOptions, core_options
-from .._scalars import checked_integer, checked_real
+from .._scalars import checked_integer
 from ..layers._constructor_arguments import checked_size
 from ..layers.causal_decoder import CausalDecoder
 from ..layers.decoder import Decoder
 from ..layers.encoder import Encoder
 from ..positions import sinusoidal_positions
+from . import _decoding
+from ._sampling import Chooser, checked_rules
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # in typing from Python 3.11 on
-
-
-# For how many tokens beside the prompts there is room at first. When it is full it doubles, so that a long generation
-# moves each key about once, while every step reads all of them.
-_FIRST_ROOM = 256
 
 
 class GenerationStep(NamedTuple):
@@ -66,6 +62,8 @@ def generate(
     temperature: float = 0.0,
     top_k: int | None = None,
     top_p: float | None = None,
+    min_p: float | None = None,
+    repetition_penalty: float | None = None,
     seed: int | None = None,
     num_threads: int | None = None,
     **options: Unpack[ModelOptions],
@@ -100,7 +98,13 @@ def generate(
     top_k : int, optional
         Draw among the `top_k` most probable tokens only.
     top_p : float, optional
-        Draw among the fewest tokens whose probabilities reach `top_p` together, the most probable ones.
+        Draw among the fewest tokens whose probabilities reach `top_p` together, the most probable ones of those that
+        `top_k` leaves.
+    min_p : float, optional
+        Draw among the tokens that have at least `min_p` times the probability of the most probable one.
+    repetition_penalty : float, optional
+        Before all of these, and also at temperature 0: the logits of tokens that the sequence has already, its prompt
+        included, are divided by it, and those below zero multiplied. Above 1 it makes repetition rarer.
     seed : int, optional
         Of the draws. Each sequence has random numbers of its own, so that what it draws does not depend on the others.
     num_threads : int, optional
@@ -149,23 +153,19 @@ def generate(
     memory = to_numpy(name, "memory", memory)
     if isinstance(memory, np.ndarray) and (held := len(memory) if memory.ndim == 3 else 1) != batch:
         raise ValueError(f"{name}: memory must have the batch size of the prompts, {batch}; got {held}")
-    if isinstance(positions, str) and positions == "sinusoidal":
-        places_of: Any = partial(sinusoidal_positions, embed_dim=model.embed_dim, dtype=table.dtype)
-    else:
-        of_all = np.zeros((1, model.embed_dim), table.dtype)
-        if positions is not None and len(of_all := _matrix(name, "positions", positions, model)) < most:
-            raise ValueError(f"{name}: positions must have a row for each of {most} tokens; got {len(of_all)}")
-
-        def places_of(_: int) -> NDArray[Any]:
-            return of_all
-
+    added: NDArray[Any] | None = None  # to the token at each position; of sinusoidal ones as many as there is room for
+    if not (isinstance(positions, str) and positions == "sinusoidal"):
+        added = np.zeros((1, model.embed_dim), table.dtype)
+        if positions is not None and len(added := _matrix(name, "positions", positions, model)) < most:
+            raise ValueError(f"{name}: positions must have a row for each of {most} tokens; got {len(added)}")
     if stop_token is not None:
         stop_token = checked_integer(name, "stop_token", stop_token, 0, len(table) - 1)
     if num_threads is not None:
         num_threads = checked_size(name, "num_threads", num_threads)
-    choose = _Chooser(batch, temperature, top_k, top_p, seed)
+    rules = checked_rules(name, temperature, top_k, top_p, min_p, repetition_penalty)
+    choose = Chooser(name, rules, seed, tokens, lengths, len(table))
     with in_the_name_of(name):
-        room = _Room(model, batch, min(longest + _FIRST_ROOM, most), places_of)
+        room = _decoding.Room(model, batch, min(longest + _decoding.FIRST_ROOM, most))
         calls: Any = dict(of_model, is_causal=True, caches=room.caches, num_threads=num_threads)
         if isinstance(model, Decoder):
             of_memory = {"memory_lengths": memory_lengths, "num_threads": num_threads}
@@ -174,106 +174,36 @@ def generate(
         no_tokens = _core.convert(np.empty((batch, 0, model.embed_dim), table.dtype), model.dtype)
         model(no_tokens, new_lengths=np.zeros(batch, np.int64), **calls)
 
-    def steps(new: NDArray[np.int64], counts: NDArray[np.int64]) -> Iterator[GenerationStep]:
-        # `new` [B, T]: tokens that the decoder has not read. Sequence b has counts[b] of them, padding follows.
-        read, going = np.zeros(batch, np.int64), np.ones(batch, bool)
-        for _ in range(max_new_tokens):
-            if (needed := int(read.max()) + new.shape[1]) > room.capacity:
-                room.grow(min(max(needed, 2 * room.capacity), most))
-            x = table[new] + room.places(read[:, None] + np.arange(new.shape[1]))
-            with in_the_name_of(name):
-                y = widened(model(_core.convert(x, model.dtype), new_lengths=counts, **calls))
-            read = read + counts
-            # One product for each sequence: a product of all of them may round differently for another batch.
-            logits = np.stack([output @ y[b, max(count, 1) - 1] for b, count in enumerate(counts)])
-            chosen = choose(logits, going)
+    sinusoids = np.empty((0, model.embed_dim), table.dtype)
+
+    def embed(new: NDArray[np.int64], places: NDArray[np.int64]) -> NDArray[Any]:
+        nonlocal sinusoids
+        rows = added
+        if rows is None:
+            if len(sinusoids) < room.capacity:
+                sinusoids = sinusoidal_positions(room.capacity, model.embed_dim, dtype=table.dtype)
+            rows = sinusoids
+        return _core.convert(table[new] + rows[np.minimum(places, len(rows) - 1)], model.dtype)
+
+    def read(x: NDArray[Any], counts: NDArray[np.int64]) -> NDArray[Any]:
+        with in_the_name_of(name):
+            y: NDArray[Any] = model(x, new_lengths=counts, **calls)
+            return y
+
+    def logits(rows: NDArray[Any]) -> NDArray[Any]:
+        # One product for each sequence: a product of all of them may round differently for another batch.
+        return np.stack([output @ row for row in widened(rows)])
+
+    def steps() -> Iterator[GenerationStep]:
+        going = np.ones(batch, bool)
+        parts = _decoding.Steps(embed, read, logits)
+        for chosen, scores in _decoding.decode(parts, room, choose, tokens, lengths, going, max_new_tokens):
             if stop_token is not None:
                 chosen[~going] = stop_token
                 going &= chosen != stop_token
-            yield GenerationStep(chosen.copy(), logits)
-            if not going.any():
-                return
-            new, counts = chosen[:, None], going.astype(np.int64)
+            yield GenerationStep(chosen.copy(), scores)
 
-    return steps(tokens, lengths)
-
-
-class _Room:
-    """Caches of a model, and what is added to a token at each position, for as many tokens as are needed so far.
-
-    Parameters
-    ----------
-    model : CausalDecoder, Decoder or Encoder
-    batch, capacity : int
-        How many sequences, and for how many tokens of each there is room at first.
-    places_of : function
-        From a capacity to rows [P, E], one for each position; beyond the last one it is that one.
-    """
-
-    def __init__(
-        self,
-        model: CausalDecoder | Decoder | Encoder,
-        batch: int,
-        capacity: int,
-        places_of: Callable[[int], NDArray[Any]],
-    ) -> None:
-        self._model, self._batch, self._places_of = model, batch, places_of
-        self.capacity, self.caches, self._places = capacity, model.new_caches(batch, capacity), places_of(capacity)
-
-    def grow(self, capacity: int) -> None:
-        """Make room for `capacity` tokens. The caches are replaced, one after another, in the same list."""
-        for i, (layer, old) in enumerate(zip(self._model.layers, self.caches, strict=True)):
-            filled = slice(old.longest)
-            self.caches[i] = layer.new_cache(self._batch, capacity)
-            self.caches[i].append(old.keys[:, :, filled], old.values[:, :, filled], old.lengths)
-        self.capacity, self._places = capacity, self._places_of(capacity)
-
-    def places(self, at: NDArray[np.int64]) -> NDArray[Any]:
-        """What is added to tokens at the positions `at`. Those of padding may lie beyond the end."""
-        rows: NDArray[Any] = self._places[np.minimum(at, len(self._places) - 1)]
-        return rows
-
-
-class _Chooser:
-    """The choice of the next token of each sequence by its logits."""
-
-    def __init__(
-        self, batch: int, temperature: float, top_k: int | None, top_p: float | None, seed: int | None
-    ) -> None:
-        self.temperature = checked_real("generate", "temperature", temperature)
-        if self.temperature < 0:
-            raise ValueError(f"generate: temperature must be 0 or above; got {temperature}")
-        self.top_p = None if top_p is None else checked_real("generate", "top_p", top_p)
-        if self.top_p is not None and not 0 < self.top_p <= 1:
-            raise ValueError(f"generate: top_p must be above 0 and at most 1; got {top_p}")
-        self.top_k = None if top_k is None else checked_size("generate", "top_k", top_k)
-        try:
-            children = np.random.SeedSequence(seed).spawn(batch if self.temperature > 0 else 0)
-        except Exception as error:
-            kind = ValueError if isinstance(seed, int) else TypeError
-            raise kind(f"generate: seed must be an integer of at least 0, or None; got {shown(seed)}") from error
-        self.generators = [np.random.default_rng(child) for child in children]
-
-    def __call__(self, logits: NDArray[Any], going: NDArray[np.bool_]) -> NDArray[np.int64]:
-        """Logits [B, V] to tokens [B]. The token of a sequence that is no longer `going` has no meaning."""
-        largest = logits.max(-1)  # NaN if the row has one
-        for b in np.flatnonzero(going & ~np.isfinite(largest)):
-            raise ValueError(f"generate: the largest logit of sequence {b} is {largest[b]}")
-        if self.temperature == 0:
-            return np.asarray(logits.argmax(-1), np.int64)
-        return np.array([self._draw(*each) for each in zip(logits, self.generators, strict=True)], np.int64)
-
-    def _draw(self, logits: NDArray[Any], rng: np.random.Generator) -> int:
-        order = np.argsort(-logits, kind="stable")[: self.top_k]  # the most probable ones first
-        differences = logits[order].astype(np.float64) - logits[order[0]]  # 0 of the largest, however it is divided
-        with np.errstate(over="ignore"):  # by a tiny temperature, to minus infinity
-            probabilities = np.exp(differences / self.temperature)
-        if self.top_p is not None:
-            reached = np.cumsum(probabilities) / probabilities.sum()
-            probabilities = probabilities[: np.searchsorted(reached, self.top_p) + 1]
-        sums = np.cumsum(probabilities)
-        drawn = np.searchsorted(sums[:-1], rng.random() * sums[-1], side="right")
-        return int(order[drawn])
+    return steps()
 
 
 def _matrix(name: str, argument: str, matrix: Tensor, model: CausalDecoder | Decoder | Encoder) -> NDArray[Any]:

@@ -381,7 +381,7 @@ def test_importing_it_is_quick_and_takes_no_tokenizer() -> None:
 
 
 def test_only_ci_needs_the_pretrained_model(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fetch(folder: Path) -> Path:
+    def fetch(folder: Path, model: pretrained.Model) -> Path:
         raise OSError("offline")
 
     monkeypatch.setattr(pretrained, "fetch", fetch)

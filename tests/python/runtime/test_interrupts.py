@@ -19,7 +19,7 @@ from tolerance import assert_same_bits
 
 import mha_native as mha
 from mha_native.models import SentenceEncoder
-from mha_native.models._tokenizer import _library_errors
+from mha_native.models._tokenizer import library_errors
 
 # Within this time of the signal, on a machine that others use. Each call below would take several times as long on any.
 SOON = 2.0
@@ -159,7 +159,7 @@ def test_sentences_end(tmp_path: Path) -> None:
 
 
 def test_what_a_handler_raises_is_no_error_of_the_tokenizer() -> None:
-    with pytest.raises(Interrupted), _library_errors("the tokenizer failed"):
+    with pytest.raises(Interrupted), library_errors("the tokenizer failed"):
         raise Interrupted
 
 

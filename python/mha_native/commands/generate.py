@@ -1,0 +1,155 @@
+"""The command ``python -m mha_native generate``: a language model continues a prompt, or the lines of a file."""
+
+import json
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
+from typing import Any
+
+from ..models import CausalLM, GenerationStatistics
+from .errors import UserError, complain
+from .lines import (
+    answers,
+    check_lines_output,
+    errors_of_models,
+    lines_to,
+    loaded,
+    objects,
+    opened,
+    refuse_to_replace_source,
+    report,
+    text_in,
+    texts_given,
+)
+
+# How many prompts of a file are continued together: each step reads the weights once for all of them.
+_TOGETHER = 8
+
+_Object = dict[str, Any]  # with prompt or messages, and whatever else a line has
+
+
+def run(directory: str, formats: Mapping[str, Any], prompt: str, is_chat: bool, options: Mapping[str, Any]) -> None:
+    """Print how the model continues `prompt`, or answers it, as it comes.
+
+    `formats` are arguments of `CausalLM.from_pretrained`, and `options` of `CausalLM.generate`; None stands for their
+    defaults.
+
+    Raises
+    ------
+    UserError
+        Before anything is printed.
+    """
+    (readable,) = texts_given([prompt])
+    model = _load(directory, formats)
+    with errors_of_models():
+        given: Any = [{"role": "user", "content": readable}] if is_chat else readable
+        pieces = (model.chat if is_chat else model.generate)(given, stream=True, **_without_none(options))
+    try:
+        with errors_of_models():
+            for piece in pieces:
+                sys.stdout.write(_encodable(piece))
+                sys.stdout.flush()
+    except (KeyboardInterrupt, UserError):
+        _end_line(model)
+        raise
+    _end_line(model)
+
+
+def run_file(
+    directory: str,
+    formats: Mapping[str, Any],
+    path: str,
+    is_chat: bool,
+    options: Mapping[str, Any],
+    output: str | None,
+) -> None:
+    """Write how the model continues, or answers, the lines of the file at `path` to `output`. If the name of the file
+    ends in .jsonl, its lines are JSON objects with ``prompt`` or ``messages``.
+
+    Raises
+    ------
+    UserError
+        Before anything is written, or where a line cannot be continued; then `output` is as before.
+    """
+    check_lines_output(output)
+    refuse_to_replace_source(path, output)
+    with opened([], path) as source:
+        model = _load(directory, formats)
+        lines = objects(source, _checked) if path.endswith(".jsonl") else ({"prompt": line} for line in source)
+        inputs = (_as_messages(line) if is_chat else line for line in lines)
+        total = GenerationStatistics(0, 0, 0, 0.0, 0.0)
+
+        def continued(inputs: Iterable[_Object]) -> Iterator[list[str]]:
+            nonlocal total
+            rest = iter(inputs)
+            while some := list(islice(rest, _TOGETHER)):
+                yield _texts(model, some, _without_none(options))
+                of_both = zip(total, model.statistics, strict=True)
+                total = GenerationStatistics(*(before + more for before, more in of_both))  # type: ignore[arg-type]
+
+        with lines_to(output) as (write, progress):
+            for given, texts in answers(continued, inputs, source, progress):
+                for value, text in zip(given, texts, strict=True):
+                    write(f"{json.dumps(value | {'text': text})}\n")
+        report(output, f"{source.count:,} texts")
+    if total.new_tokens:
+        _report_speed(total)
+
+
+def _load(directory: str, formats: Mapping[str, Any]) -> CausalLM:
+    return loaded(lambda: CausalLM.from_pretrained(directory, **_without_none(formats)))
+
+
+def _texts(model: CausalLM, inputs: list[_Object], options: dict[str, Any]) -> list[str]:
+    """What follows each prompt, and the answer in each conversation, in their order."""
+    texts = [""] * len(inputs)
+    for name, generate in (("prompt", model.generate), ("messages", model.chat)):
+        places = [i for i, given in enumerate(inputs) if name in given]
+        for i, text in zip(
+            places, generate([inputs[i][name] for i in places], **options) if places else [], strict=True
+        ):
+            texts[i] = text
+    return texts
+
+
+def _checked(value: _Object) -> _Object:
+    if ("prompt" in value) == ("messages" in value):
+        raise UserError("it must have a prompt or messages, one of them")
+    if "prompt" in value:
+        text_in(value, "prompt")
+    elif not isinstance(value["messages"], list):
+        raise UserError(f"messages must be a list; got {type(value['messages']).__name__}")
+    return value
+
+
+def _as_messages(value: _Object) -> _Object:
+    """A prompt as what a user says in a conversation."""
+    if "messages" in value:
+        return value
+    rest = {name: given for name, given in value.items() if name != "prompt"}
+    return {"messages": [{"role": "user", "content": value["prompt"]}], **rest}
+
+
+def _without_none(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _encodable(text: str) -> str:
+    """The text with a question mark for what the terminal cannot show."""
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    return text.encode(encoding, "replace").decode(encoding)
+
+
+def _end_line(model: CausalLM) -> None:
+    print(flush=True)
+    if model.statistics.new_tokens:
+        _report_speed(model.statistics)
+
+
+def _report_speed(statistics: GenerationStatistics) -> None:
+    speed = statistics.tokens_per_second
+    words = "" if speed != speed else f", {speed:,.1f} tokens a second"
+    complain(
+        f"{statistics.prompt_tokens:,} tokens read in {statistics.prompt_seconds:.2f} s, "
+        f"{statistics.new_tokens:,} generated{words}"
+    )

@@ -1,0 +1,91 @@
+"""What a language model says of itself, and its tokens."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .. import _core
+from .._messages import in_the_name_of
+from ._chat_template import ChatTemplate
+from ._inputs import checked_tokens
+from ._language_model import LanguageModel
+from ._language_tokenizer import LanguageTokenizer
+from ._token_run import GenerationStatistics
+
+
+class LanguageFace:
+    """Attributes of `CausalLM`, and its tokenizer.
+
+    Parameters
+    ----------
+    model : LanguageModel
+    tokenizer : LanguageTokenizer
+    template : ChatTemplate
+    end_tokens : iterable of int
+        Each of them ends a text.
+    """
+
+    def __init__(
+        self, model: LanguageModel, tokenizer: LanguageTokenizer, template: ChatTemplate, end_tokens: Iterable[int]
+    ) -> None:
+        self._model, self._tokenizer, self._template = model, tokenizer, template
+        self._end_tokens = frozenset(end_tokens)
+        self._statistics = GenerationStatistics(0, 0, 0, 0.0, 0.0)
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> NDArray[np.int64]:
+        """The tokens [T] of a text, with those that begin or end each text unless `add_special_tokens` is False."""
+        name = f"{type(self).__name__}.encode"
+        special = _core.boolean(name, "add_special_tokens", add_special_tokens)
+        with in_the_name_of(name):
+            return np.array(self._tokenizer.encode(f"{name}: text", text, 0, special=special), np.int64)
+
+    def decode(self, tokens: Any) -> str:
+        """The text of tokens [T], without special ones."""
+        name = f"{type(self).__name__}.decode"
+        checked = checked_tokens(f"{name}: tokens", tokens, 0)
+        with in_the_name_of(name):
+            return self._tokenizer.decode(checked)
+
+    @property
+    def statistics(self) -> GenerationStatistics:
+        """Of the last call that has generated something, or of a stream that has ended or is at its last step."""
+        return self._statistics
+
+    @property
+    def max_length(self) -> int:
+        """P, the most tokens of a text, its continuation included."""
+        return self._model.max_length
+
+    @property
+    def vocab_size(self) -> int:
+        """V, the logits of a token."""
+        return self._model.config.vocab_size
+
+    @property
+    def embed_dim(self) -> int:
+        """E, the features of a token."""
+        return self._model.config.embed_dim
+
+    @property
+    def num_layers(self) -> int:
+        """How many layers there are."""
+        return len(self._model.config.blocks)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """What the model is computed in."""
+        return self._model.dtype
+
+    @property
+    def weight_dtype(self) -> str:
+        """What the matrices of the layers are stored as, by name."""
+        return self._model.weight_dtype
+
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}(embed_dim={self.embed_dim}, num_layers={self.num_layers}, "
+            f"vocab_size={self.vocab_size}, max_length={self.max_length}, "
+            f"dtype={_core.dtype_name(self.dtype)!r}, weight_dtype={self.weight_dtype!r})"
+        )

@@ -1,0 +1,43 @@
+"""The tokenizer of a language model: from texts to tokens, and back."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ._inputs import check_text
+from ._text_stream import TextStream
+from ._tokenizer import library_errors
+
+
+class LanguageTokenizer:
+    """Tokens of texts as the tokenizer makes them, of any length.
+
+    Parameters
+    ----------
+    library : tokenizers.Tokenizer
+    """
+
+    def __init__(self, library: Any) -> None:
+        self._library = library
+
+    def check_vocabulary(self, path: Path, vocab_size: int) -> None:
+        """ValueError if there are tokens that the model at `path` does not know."""
+        num_tokens = self._library.get_vocab_size()
+        if num_tokens > vocab_size:
+            raise ValueError(f"{path}: the tokenizer has {num_tokens} tokens, more than vocab_size, {vocab_size}")
+
+    def encode(self, what: str, text: Any, index: int, *, special: bool = True) -> list[int]:
+        """The tokens of a text, with those that begin or end each text if they are `special`."""
+        check_text(what, text, index)
+        with library_errors("the tokenizer failed"):
+            ids: list[int] = self._library.encode(text, add_special_tokens=special).ids
+        return ids
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """The text of tokens, without special ones."""
+        with library_errors("the tokenizer failed"):
+            return str(self._library.decode(tokens, skip_special_tokens=True))
+
+    def stream(self, prompt: Sequence[int], stop: tuple[str, ...]) -> TextStream:
+        """What makes text of the tokens that follow a prompt."""
+        return TextStream(self.decode, prompt, stop)

@@ -1,0 +1,131 @@
+"""The architectures of GGUF files: what their metadata and tensors are called in a folder of Hugging Face."""
+
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+# By their names in the file, {} being the number of a layer, the names in transformers without `prefix`.
+_DECODER = {
+    "token_embd.weight": "embed_tokens.weight",
+    "output_norm.weight": "norm.weight",
+    "output.weight": "lm_head.weight",
+    "blk.{}.attn_norm.weight": "layers.{}.input_layernorm.weight",
+    "blk.{}.attn_q.weight": "layers.{}.self_attn.q_proj.weight",
+    "blk.{}.attn_k.weight": "layers.{}.self_attn.k_proj.weight",
+    "blk.{}.attn_v.weight": "layers.{}.self_attn.v_proj.weight",
+    "blk.{}.attn_output.weight": "layers.{}.self_attn.o_proj.weight",
+    "blk.{}.ffn_norm.weight": "layers.{}.post_attention_layernorm.weight",
+    "blk.{}.ffn_gate.weight": "layers.{}.mlp.gate_proj.weight",
+    "blk.{}.ffn_up.weight": "layers.{}.mlp.up_proj.weight",
+    "blk.{}.ffn_down.weight": "layers.{}.mlp.down_proj.weight",
+}
+_BIASES = {
+    "blk.{}.attn_q.bias": "layers.{}.self_attn.q_proj.bias",
+    "blk.{}.attn_k.bias": "layers.{}.self_attn.k_proj.bias",
+    "blk.{}.attn_v.bias": "layers.{}.self_attn.v_proj.bias",
+}
+_HEAD_NORMS = {
+    "blk.{}.attn_q_norm.weight": "layers.{}.self_attn.q_norm.weight",
+    "blk.{}.attn_k_norm.weight": "layers.{}.self_attn.k_norm.weight",
+}
+_FOUR_NORMS = {
+    "blk.{}.post_attention_norm.weight": "layers.{}.post_attention_layernorm.weight",
+    "blk.{}.ffn_norm.weight": "layers.{}.pre_feedforward_layernorm.weight",
+    "blk.{}.post_ffw_norm.weight": "layers.{}.post_feedforward_layernorm.weight",
+}
+_GPT2 = {
+    "token_embd.weight": "wte.weight",
+    "position_embd.weight": "wpe.weight",
+    "output.weight": "lm_head.weight",
+    **{
+        f"{theirs}.{part}": f"{name}.{part}"
+        for theirs, name in {
+            "output_norm": "ln_f",
+            "blk.{}.attn_norm": "h.{}.ln_1",
+            "blk.{}.attn_qkv": "h.{}.attn.c_attn",
+            "blk.{}.attn_output": "h.{}.attn.c_proj",
+            "blk.{}.ffn_norm": "h.{}.ln_2",
+            "blk.{}.ffn_up": "h.{}.mlp.c_fc",
+            "blk.{}.ffn_down": "h.{}.mlp.c_proj",
+        }.items()
+        for part in ("weight", "bias")
+    },
+}
+
+
+class Architecture(NamedTuple):
+    """Models that are written to GGUF files alike.
+
+    Attributes
+    ----------
+    model_type : str
+        Of config.json.
+    names : dict of str to str
+        By the names of tensors in the file those in transformers, without the prefix of a head.
+    fixed : dict
+        Entries of config.json that are the same in all of them.
+    turns_neighbours : bool
+        Rows of queries and keys are in the order for pairs of neighbours: feature i of the first half of a head is
+        row 2 i, and feature i of its second half is row 2 i + 1.
+    norms_add_one : bool
+        Norms are multiplied with 1 more than the weight in transformers, and the file has the sum.
+    transposed : set of str
+        Matrices that transformers has as [in, out], by the ends of their names in the file.
+    """
+
+    model_type: str
+    names: Mapping[str, str]
+    fixed: Mapping[str, Any]
+    turns_neighbours: bool = False
+    norms_add_one: bool = False
+    transposed: frozenset[str] = frozenset()
+
+    def name_in_file(self, name: str) -> str:
+        """What the file calls the tensor `name` of transformers; that name itself, if no file has it."""
+        number = re.search(r"\d+", name.partition(".")[2])
+        template = name if number is None else name.replace(number[0], "{}", 1)
+        for theirs, own in self.names.items():
+            if own == template:
+                return theirs.format(number[0]) if number else theirs
+        return name
+
+    def is_known(self, name: str) -> bool:
+        """Whether the tensor `name` of a file is one of this architecture."""
+        return re.sub(r"^blk\.\d+\.", "blk.{}.", name) in self.names
+
+    def is_transposed(self, name: str) -> bool:
+        """Whether the tensor `name` of a file is the transpose of the one in transformers."""
+        return name.startswith("blk.") and name.split(".", 2)[2] in self.transposed
+
+    def as_in_transformers(self, name: str, tensor: NDArray[np.float32], head_dim: int) -> NDArray[np.float32]:
+        """The tensor `name` of a file, as it is in transformers."""
+        if self.is_transposed(name):
+            return np.ascontiguousarray(tensor.T)
+        if self.norms_add_one and name.endswith("norm.weight"):
+            tensor -= 1
+        if self.turns_neighbours and name.endswith((".attn_q.weight", ".attn_k.weight")):
+            heads = tensor.reshape(-1, head_dim // 2, 2, tensor.shape[-1])
+            return np.ascontiguousarray(heads.swapaxes(1, 2)).reshape(tensor.shape)
+        return tensor
+
+
+_SILU = {"hidden_act": "silu"}
+_GEMMA = {"hidden_activation": "gelu_pytorch_tanh"}
+
+# By the names in general.architecture. Mistral and SmolLM2 are called llama, too.
+ARCHITECTURES = {
+    "llama": Architecture("llama", _DECODER, _SILU, turns_neighbours=True),
+    "qwen2": Architecture("qwen2", _DECODER | _BIASES, _SILU),
+    "qwen3": Architecture("qwen3", _DECODER | _HEAD_NORMS, _SILU),
+    "gemma2": Architecture("gemma2", _DECODER | _FOUR_NORMS, _GEMMA, norms_add_one=True),
+    "gemma3": Architecture("gemma3_text", _DECODER | _FOUR_NORMS | _HEAD_NORMS, _GEMMA, norms_add_one=True),
+    "gpt2": Architecture(
+        "gpt2",
+        _GPT2,
+        {"activation_function": "gelu_new"},
+        transposed=frozenset({"attn_qkv.weight", "attn_output.weight", "ffn_up.weight", "ffn_down.weight"}),
+    ),
+}

@@ -1,0 +1,1 @@
+"""Families of encoder-decoders. Each is data: what config.json says, and the names of its tensors."""

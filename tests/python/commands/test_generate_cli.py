@@ -1,0 +1,164 @@
+"""``python -m mha_native generate``: a prompt is continued on the terminal, the lines of a file as JSON lines."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("tokenizers")
+pytest.importorskip("safetensors")
+
+import tiny_language_model
+from command_line import assert_refused, run
+
+from mha_native.models import CausalLM
+
+SPEED = r"mha_native: \d+ tokens read in \d+\.\d\d s, \d+ generated, [\d,]+\.\d tokens a second\n"
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(tiny_language_model.write(tmp_path_factory.mktemp("model") / "tiny"))
+
+
+def _lines(text: str) -> list[Any]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_a_prompt_is_continued(directory: str, capsys: pytest.CaptureFixture[str]) -> None:
+    expected = CausalLM.from_pretrained(directory).generate("the é", max_new_tokens=9)
+    code, out, err = run(capsys, "generate", "--model", directory, "--prompt", "the é", "--max-new-tokens", "9")
+    assert (code, out) == (0, f"{expected}\n")
+    assert re.fullmatch(SPEED, err)
+
+
+def test_options_are_those_of_the_model(directory: str, capsys: pytest.CaptureFixture[str]) -> None:
+    model = CausalLM.from_pretrained(directory, weight_dtype="int8", max_length=20)
+    options: dict[str, Any] = {
+        "temperature": 1.5, "top_k": 90, "top_p": 0.95, "min_p": 0.01, "repetition_penalty": 1.1, "seed": 3
+    }  # fmt: skip
+    free = model.generate("the", **options)
+    stop = free[len(free) // 2]
+    arguments = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
+    arguments += ["--weight-dtype", "int8", "--max-length", "20", "--stop", stop, "--stop", "not there"]
+    code, out, _ = run(capsys, "generate", "--model", directory, "--prompt", "the", *arguments)
+    assert (code, out) == (0, f"{free[: free.index(stop)]}\n")
+
+
+def test_a_prompt_is_answered(directory: str, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("jinja2")
+    expected = CausalLM.from_pretrained(directory).chat([{"role": "user", "content": "the"}], max_new_tokens=5)
+    arguments = ["--prompt", "the", "--chat", "--max-new-tokens", "5"]
+    code, out, _ = run(capsys, "generate", "--model", directory, *arguments)
+    assert (code, out) == (0, f"{expected}\n")
+
+
+def test_lines_of_a_file(directory: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    prompts = [f"the {'a' * i} é" for i in range(11)]  # more than are continued together
+    path, output = tmp_path / "prompts.txt", tmp_path / "out.jsonl"
+    path.write_text("\n".join(prompts), encoding="utf-8")
+    texts = CausalLM.from_pretrained(directory).generate(prompts, max_new_tokens=4)
+    arguments = ["generate", "--model", directory, "--file", str(path), "--max-new-tokens", "4"]
+    code, out, err = run(capsys, *arguments, "--output", str(output))
+    assert (code, out) == (0, f"11 texts: {output}\n")
+    assert re.fullmatch(SPEED, err)
+    assert " 44 generated" in err
+    expected = [{"prompt": prompt, "text": text} for prompt, text in zip(prompts, texts, strict=True)]
+    assert _lines(output.read_text(encoding="utf-8")) == expected
+    code, out, _ = run(capsys, *arguments)
+    assert (code, _lines(out)) == (0, expected)
+
+
+def test_objects_in_a_file(directory: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("jinja2")
+    path = tmp_path / "prompts.jsonl"
+    given = [{"id": 1, "prompt": "the"}, {"messages": [{"role": "user", "content": "a"}]}, {"prompt": "a"}]
+    path.write_text("".join(f"{json.dumps(value)}\n" for value in given))
+    model = CausalLM.from_pretrained(directory)
+    code, out, _ = run(capsys, "generate", "--model", directory, "--file", str(path), "--max-new-tokens", "4")
+    texts = [model.generate("the", max_new_tokens=4), model.chat(given[1]["messages"], max_new_tokens=4)]
+    texts.append(model.generate("a", max_new_tokens=4))
+    assert (code, [line["text"] for line in _lines(out)]) == (0, texts)
+    assert _lines(out)[0]["id"] == 1
+    code, out, _ = run(capsys, "generate", "--model", directory, "--file", str(path), "--chat", "--max-new-tokens", "4")
+    assert _lines(out)[2]["text"] == texts[1]
+
+
+def test_standard_input(directory: str) -> None:
+    command = [sys.executable, "-m", "mha_native", "generate", "--model", directory, "--max-new-tokens", "4"]
+    result = subprocess.run([*command, "--file", "-"], input=b"the\na\n", capture_output=True, timeout=60, check=True)
+    expected = CausalLM.from_pretrained(directory).generate(["the", "a"], max_new_tokens=4)
+    assert [line["text"] for line in _lines(result.stdout.decode())] == expected
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_a_signal_ends_a_text_within_a_line(name: str, tmp_path: Path) -> None:
+    directory = tiny_language_model.write(tmp_path / "long", n_positions=100_000)
+    command = [sys.executable, "-m", "mha_native", "generate", "--model", str(directory)]
+    command += ["--prompt", "the", "--max-new-tokens", "99999"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout
+        assert process.stderr
+        first = process.stdout.read(10)
+        process.send_signal(signal.Signals[name])
+        rest, errors = process.stdout.read(), process.stderr.read().decode()
+        code = process.wait(60)
+    text = (first + rest).decode()  # of whole characters
+    if name == "SIGINT":
+        assert code == 130
+        assert text.endswith("\n")
+        assert re.fullmatch(SPEED + "mha_native: interrupted\n", errors)
+    else:
+        assert (code, errors) == (143, "mha_native: ended by SIGTERM\n")
+
+
+def test_what_the_terminal_cannot_show(directory: str) -> None:
+    command = [sys.executable, "-m", "mha_native", "generate", "--model", directory, "--prompt", "the é"]
+    environment = os.environ | {"PYTHONIOENCODING": "ascii"}
+    result = subprocess.run(command, capture_output=True, timeout=60, check=True, env=environment)
+    expected = CausalLM.from_pretrained(directory).generate("the é")
+    assert result.stdout.decode("ascii").rstrip("\n") == expected.encode("ascii", "replace").decode().rstrip("\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--prompt", "the", "--temperature", "-1"], ["temperature must be 0 or above"]),
+        (["--prompt", ""], ["prompts must have a token"]),
+        (["--prompt", "a" * 300], ["no more tokens than the model has positions, 48; got 300"]),
+        (["--prompt", "the", "--chat", "--stop", ""], ["stop must be no empty str"]),
+        (["--file", "nowhere.txt"], ["cannot read nowhere.txt"]),
+        (["--file", "lines.jsonl"], ["lines.jsonl, line 1: it must have a prompt or messages, one of them"]),
+        (["--file", "prompts.txt", "--output", "out.csv"], ["--output must end in .jsonl"]),
+        (["--file", "prompts.txt", "--output", "prompts.txt"], ["--output"]),
+    ],
+    ids=str,
+)
+def test_what_the_user_can_mend(
+    arguments: list[str],
+    words: list[str],
+    directory: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    pytest.importorskip("jinja2")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "lines.jsonl").write_text('{"prompt": "a", "messages": []}\n')
+    (tmp_path / "prompts.txt").write_text("the\n")
+    assert_refused(*run(capsys, "generate", "--model", directory, *arguments), *words)
+
+
+def test_wrong_usage(directory: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in ([], ["--prompt", "a", "--file", "b"], ["--prompt", "a", "--output", "b.jsonl"]):
+        with pytest.raises(SystemExit) as caught:
+            run(capsys, "generate", "--model", directory, *arguments)
+        assert caught.value.code == 2

@@ -1,0 +1,171 @@
+"""The rules by which a token is chosen are those of transformers, in its order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mha_native.models import _sampling
+from mha_native.models._sampling import Chooser, SamplingRules, checked_rules
+
+NO_TOKENS = np.zeros((1, 0), np.int64), np.zeros(1, np.int64)
+VOCABULARIES = (5, 60, _sampling._FEW + 700)  # all are put in order, or a few of them at first
+
+RULES: list[dict[str, Any]] = [
+    {"temperature": 1.0},
+    {"temperature": 0.3},
+    {"temperature": 3.0},
+    {"temperature": 1.0, "top_k": 4},
+    {"temperature": 0.7, "top_k": 10**6},
+    {"temperature": 1.0, "top_p": 0.5},
+    {"temperature": 2.0, "top_p": 0.97},
+    {"temperature": 1.0, "min_p": 0.2},
+    {"temperature": 4.0, "min_p": 0.01},
+    {"temperature": 1.0, "min_p": 1.0},
+    {"temperature": 1.0, "min_p": 0.0, "top_p": 1.0},
+    {"temperature": 1.5, "top_k": 30, "top_p": 0.6},
+    {"temperature": 1.5, "top_k": 30, "min_p": 0.1},
+    {"temperature": 1.5, "top_p": 0.9, "min_p": 0.05},
+    {"temperature": 0.8, "top_k": 40, "top_p": 0.9, "min_p": 0.05, "repetition_penalty": 1.3},
+    {"temperature": 1.0, "repetition_penalty": 5.0},
+    {"temperature": 1.0, "repetition_penalty": 0.6, "top_k": 3},
+]
+
+
+def logits_of(vocab: int, spread: float = 2.5) -> np.ndarray:
+    return (np.random.default_rng(vocab).standard_normal(vocab) * spread).astype(np.float32)
+
+
+class Grid:
+    """Random numbers that are evenly spaced."""
+
+    def __init__(self, count: int) -> None:
+        self.numbers = iter((np.arange(count) + 0.5) / count)
+
+    def random(self) -> float:
+        return float(next(self.numbers))
+
+
+def shares(rules: SamplingRules, logits: np.ndarray, prompt: list[int], count: int) -> np.ndarray:
+    """How often each token is drawn of `count` times: its probability, to 1 of them."""
+    tokens, lengths = np.array([prompt], np.int64), np.array([len(prompt)])
+    drawn = np.zeros(len(logits))
+    grid: Any = Grid(count)
+    for _ in range(count):
+        choose = Chooser("generate", rules, 0, tokens, lengths, len(logits))
+        choose._generators = [grid]
+        drawn[choose(logits[None], np.ones(1, bool))[0]] += 1
+    return drawn / count
+
+
+def expected_shares(given: dict[str, Any], logits: np.ndarray, prompt: list[int]) -> np.ndarray:
+    """By the definitions, in float64."""
+    x = logits.astype(np.float64)
+    penalty = given.get("repetition_penalty", 1.0)
+    for token in set(prompt):
+        x[token] = x[token] * penalty if x[token] < 0 else x[token] / penalty
+    x = x / given["temperature"]
+    if "top_k" in given:
+        x[x < np.sort(x)[::-1][min(given["top_k"], len(x)) - 1]] = -np.inf
+    order = np.argsort(-x)
+    p = np.exp(x - x.max()) / np.exp(x - x.max()).sum()
+    if "top_p" in given:
+        before = np.cumsum(p[order]) - p[order]
+        p[order[before >= given["top_p"]]] = 0
+    if "min_p" in given:
+        p[p < given["min_p"] * p.max()] = 0
+    return p / p.sum()
+
+
+@pytest.mark.parametrize("vocab", VOCABULARIES)
+@pytest.mark.parametrize("given", RULES, ids=str)
+def test_tokens_are_drawn_by_the_rules(given: dict[str, Any], vocab: int) -> None:
+    logits, prompt, count = logits_of(vocab), [1, 3, 3, 0], 400
+    rules = checked_rules("generate", **{name: given.get(name) for name in SamplingRules._fields})
+    drawn = shares(rules, logits, prompt, count)
+    expected = expected_shares(given, logits, prompt)
+    assert (np.abs(drawn - expected) <= 1 / count).all()
+    assert (drawn[expected == 0] == 0).all()
+
+
+@pytest.mark.parametrize("vocab", VOCABULARIES)
+@pytest.mark.parametrize("given", RULES, ids=str)
+def test_the_rules_are_those_of_transformers(given: dict[str, Any], vocab: int) -> None:
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    logits, prompt = logits_of(vocab), [1, 3, 3, 0]
+    steps = [
+        ("repetition_penalty", transformers.RepetitionPenaltyLogitsProcessor),
+        ("temperature", transformers.TemperatureLogitsWarper),
+        ("top_k", transformers.TopKLogitsWarper),
+        ("top_p", transformers.TopPLogitsWarper),
+        ("min_p", transformers.MinPLogitsWarper),
+    ]
+    x = torch.tensor(logits[None])
+    for name, step in steps:
+        if name in given:
+            x = step(given[name])(torch.tensor([prompt]), x)
+    theirs = torch.softmax(x.double(), -1)[0].numpy()
+    expected = expected_shares(given, logits, prompt)
+    np.testing.assert_array_equal(theirs > 0, expected > 0)
+    np.testing.assert_allclose(theirs, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("vocab", VOCABULARIES)
+def test_a_few_of_many_are_put_in_order_as_all_are(vocab: int) -> None:
+    logits = logits_of(vocab)
+    logits[:] = np.round(logits)  # many equals
+    order = np.argsort(-logits, kind="stable")
+    for count in {1, 2, vocab // 2, vocab - 1, vocab} - {0}:
+        np.testing.assert_array_equal(_sampling.largest(logits, count), order[:count])
+
+
+def test_flat_logits_draw_beyond_the_few() -> None:
+    vocab = _sampling._FEW * 3
+    rules = SamplingRules(temperature=1.0)
+    assert (shares(rules, np.zeros(vocab, np.float32), [], vocab) == 1 / vocab).all()
+    drawn = shares(SamplingRules(temperature=1.0, top_p=0.6), np.zeros(vocab, np.float32), [], vocab)
+    assert np.flatnonzero(drawn)[-1] < 0.6 * vocab + 1
+    assert np.flatnonzero(drawn)[-1] > 0.6 * vocab - 2
+
+
+def test_repetition_is_penalized_without_draws_too() -> None:
+    logits = np.array([[2.0, 3.0, -1.0, 1.9]], np.float32)
+    choose = Chooser("generate", SamplingRules(repetition_penalty=1.6), None, *NO_TOKENS, 4)
+    chosen = [int(choose(logits, np.ones(1, bool))[0]) for _ in range(4)]
+    assert chosen == [1, 0, 3, 1], "3 becomes 1.875, 2 becomes 1.25, and then 1.9 becomes 1.1875"
+    of_prompt = Chooser("generate", SamplingRules(repetition_penalty=1.6), None, np.array([[1, 2]]), np.array([1]), 4)
+    assert of_prompt(logits, np.ones(1, bool)).tolist() == [0]
+
+
+def test_a_sequence_that_has_ended_draws_nothing() -> None:
+    tokens, lengths = np.zeros((2, 1), np.int64), np.ones(2, np.int64)
+    logits = np.stack([logits_of(60), np.full(60, np.nan, np.float32)])
+    choose = Chooser("generate", SamplingRules(temperature=1.0), 0, tokens, lengths, 60)
+    alone = Chooser("generate", SamplingRules(temperature=1.0), 0, tokens[:1], lengths[:1], 60)
+    for _ in range(5):
+        assert choose(logits, np.array([True, False]))[0] == alone(logits[:1], np.ones(1, bool))[0]
+    with pytest.raises(ValueError, match="generate: the largest logit of sequence 1 is nan"):
+        choose(logits, np.array([True, True]))
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind", "words"),
+    [
+        ({"min_p": -0.1}, ValueError, "generate: min_p must be from 0 to 1; got -0.1"),
+        ({"min_p": 1.1}, ValueError, "min_p"),
+        ({"min_p": True}, TypeError, "min_p"),
+        ({"repetition_penalty": 0.0}, ValueError, "generate: repetition_penalty must be above 0; got 0.0"),
+        ({"repetition_penalty": "1"}, TypeError, "repetition_penalty"),
+        ({"repetition_penalty": float("inf")}, ValueError, "repetition_penalty"),
+        ({"top_p": 0.0}, ValueError, "top_p"),
+        ({"top_k": 0}, ValueError, "top_k"),
+        ({"temperature": -1.0}, ValueError, "temperature"),
+    ],
+    ids=str,
+)
+def test_bad_rules_are_refused(fault: dict[str, Any], kind: type[Exception], words: str) -> None:
+    given = dict.fromkeys(SamplingRules._fields) | {"temperature": 1.0} | fault
+    with pytest.raises(kind, match=words):
+        checked_rules("generate", **given)  # type: ignore[arg-type]
