@@ -163,7 +163,8 @@ def _sizes(model_type: str) -> list[str]:
 
 
 REFUSED: list[Any] = [
-    *[(name, size, value) for name in FAMILIES for size in _sizes(name) for value in (0, -1, "8", 8.0, True, 2**63)],
+    *[(name, size, 0) for name in FAMILIES for size in _sizes(name)],
+    *[(name, size, x) for name in ("gpt2", "llama") for size in _sizes(name) for x in (-1, "8", 8.0, True, 2**63)],
     *_of_all(FAMILIES, {"auto_map": {"AutoModel": "own.Own"}}, {"quantization_config": {"quant_method": "gptq"}}),
     *_of_all(FAMILIES, {"tie_word_embeddings": 1}, {"tie_word_embeddings": None}, {"is_causal": False}),
     *_of_all(FAMILIES, {"add_cross_attention": True}, {"is_encoder_decoder": True}, {"pruned_heads": {"0": [1]}}),
