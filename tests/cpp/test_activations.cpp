@@ -23,8 +23,7 @@ using ActivationsOf = testing::RowKernelsOf<T>;
 using Elements = ::testing::Types<float, double>;
 TYPED_TEST_SUITE(ActivationsOf, Elements);
 
-constexpr Activation kActivations[] = {Activation::relu, Activation::gelu, Activation::gelu_tanh,
-                                       Activation::silu};
+constexpr Activation kActivations[] = {Activation::relu, Activation::gelu, Activation::gelu_tanh, Activation::silu};
 
 /// One weight panel, in memory with the alignment that PackedLinear gives it.
 template <class T>
@@ -171,6 +170,54 @@ TYPED_TEST(ActivationsOf, EveryResultOfAProjectionIsActivatedOnce) {
           EXPECT_TRUE(same_bits(out, expected));
 
           std::vector<T> spread(2 * plain.size(), kNaN<T>), expected_spread = spread;  // every other element
+          for (Index g = 0; g < kPanelBytes / kVectorBytes; ++g) {
+            tile.out[g] = spread.data() + 2 * g * group;
+            tile.group_columns[g] = g == 1 ? group - 1 : g == 3 ? 0 : group;
+            for (Index r = 0; r < rows; ++r)
+              for (Index c = 0; c < tile.group_columns[g]; ++c) {
+                const auto at = static_cast<std::size_t>(r * width + g * group + c);
+                expected_spread[2 * at] = expected[at];
+              }
+          }
+          tile.out_row = 2 * width;
+          tile.out_step = 2;
+          project<T>(kernels, tile);
+          EXPECT_TRUE(same_bits(spread, expected_spread));
+        }
+      }
+  });
+}
+
+// The products of the results of two panels, one of them activated, with results next to each other or apart.
+TYPED_TEST(ActivationsOf, AGateMultipliesTheResultsOfAnotherPanel) {
+  using T = TypeParam;
+  constexpr Index width = Panel<T>::kWidth, group = kVectorBytes / static_cast<Index>(sizeof(T));
+  this->on_every_isa([&](const DTypeKernels& kernels) {
+    for (Index in_features : {3, 200, 1601})
+      for (Index rows : {1, 7, 24}) {
+        const std::vector<T> x = random<T>(rows * in_features, 1);
+        Panel<T> up(in_features), gate(in_features);
+        unsigned seed = 2;
+        for (Panel<T>* panel : {&up, &gate}) {
+          const std::vector<T> weight = random<T>((in_features + 1) * width, seed++);
+          std::memcpy(panel->lines.data(), weight.data(), weight.size() * sizeof(T));
+        }
+        for (Activation activation : {Activation::none, Activation::silu}) {
+          std::vector<T> expected(static_cast<std::size_t>(rows * width), kNaN<T>), factors = expected;
+          project<T>(kernels, up.tile(x.data(), rows, factors.data()));
+          ProjectionTile tile = gate.tile(x.data(), rows, expected.data());
+          tile.activation = activation;
+          project<T>(kernels, tile);
+          for (std::size_t i = 0; i < expected.size(); ++i) expected[i] *= factors[i];
+
+          std::vector<T> out(expected.size(), kNaN<T>), spread(2 * expected.size(), kNaN<T>), expected_spread = spread;
+          tile = up.tile(x.data(), rows, out.data());
+          tile.activation = activation;
+          tile.gate_panel = gate.lines.data();
+          tile.gate_bias = &gate.lines.back();
+          project<T>(kernels, tile);
+          EXPECT_TRUE(same_bits(out, expected));
+
           for (Index g = 0; g < kPanelBytes / kVectorBytes; ++g) {
             tile.out[g] = spread.data() + 2 * g * group;
             tile.group_columns[g] = g == 1 ? group - 1 : g == 3 ? 0 : group;

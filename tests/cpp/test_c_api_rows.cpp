@@ -54,24 +54,6 @@ TEST(CApiRows, LayerNorm) {
   }
 }
 
-TEST(CApiRows, RMSNorm) {
-  const Rows weight = Rows::random({kEmbed}, 1), x = Rows::random({2, 5, kEmbed}, 3);
-  const mha_tensor c_weight = c_tensor(weight), c_x = c_tensor(x);
-  for (const bool unit_offset : {false, true}) {
-    mha_norm* norm = nullptr;
-    ASSERT_EQ(mha_rms_norm_create(&c_weight, 0.25, unit_offset, &norm), MHA_OK) << mha_last_error();
-    const Owned<mha_norm> owned(norm, &mha_norm_destroy);
-    Rows expected = nans<float>({2, 5, kEmbed}), out = expected;
-    RMSNorm(weight.view(), 0.25, unit_offset).forward(x.view(), expected.view());
-    const mha_tensor c_out = c_tensor(out);
-    EXPECT_OK(mha_norm_forward(norm, &c_x, &c_out, 2));
-    EXPECT_EQ(out.data(), expected.data());
-    EXPECT_EQ(mha_norm_kind_of(norm), unit_offset ? MHA_NORM_RMS_UNIT_OFFSET : MHA_NORM_RMS);
-    EXPECT_EQ(mha_norm_eps(norm), 0.25);
-    EXPECT_FALSE(mha_norm_has_bias(norm));
-  }
-}
-
 TEST(CApiRows, Linear) {
   const Rows weight = Rows::random({kHidden, kEmbed}, 1), bias = Rows::random({kHidden}, 2);
   const Rows x = Rows::random({2, 5, kEmbed}, 3);
@@ -103,6 +85,24 @@ TEST(CApiRows, Linear) {
         EXPECT_EQ(bias_copy.data(), bias.data());
       }
     }
+  }
+}
+
+TEST(CApiRows, RMSNorm) {
+  const Rows weight = Rows::random({kEmbed}, 1), x = Rows::random({2, 5, kEmbed}, 3);
+  const mha_tensor c_weight = c_tensor(weight), c_x = c_tensor(x);
+  for (const bool unit_offset : {false, true}) {
+    mha_norm* norm = nullptr;
+    ASSERT_EQ(mha_rms_norm_create(&c_weight, 0.25, unit_offset, &norm), MHA_OK) << mha_last_error();
+    const Owned<mha_norm> owned(norm, &mha_norm_destroy);
+    Rows expected = nans<float>({2, 5, kEmbed}), out = expected;
+    RMSNorm(weight.view(), 0.25, unit_offset).forward(x.view(), expected.view());
+    const mha_tensor c_out = c_tensor(out);
+    EXPECT_OK(mha_norm_forward(norm, &c_x, &c_out, 2));
+    EXPECT_EQ(out.data(), expected.data());
+    EXPECT_EQ(mha_norm_kind_of(norm), unit_offset ? MHA_NORM_RMS_UNIT_OFFSET : MHA_NORM_RMS);
+    EXPECT_EQ(mha_norm_eps(norm), 0.25);
+    EXPECT_FALSE(mha_norm_has_bias(norm));
   }
 }
 

@@ -99,6 +99,10 @@ void run_layers(GuardedMemory& memory, Index width, Index hidden, Index rows, We
   KVCache cache({2, 1, rows + 3, width, 0, DTypeOf<T>::value});
   attention.forward(x, x, x, cache, memory.output<T>({2, rows, width}), {}, options, memory.integers({rows, rows / 2}));
   feed_forward.forward(x, memory.output<T>({2, rows, width}), 2);
+  const FeedForward gated({linear(hidden, width), linear(width, hidden), linear(hidden, width)}, Activation::silu,
+                          format);
+  gated.forward(x, memory.output<T>({2, rows, width}), 2);
+  Linear(linear(hidden, width), format).forward(x, memory.output<T>({2, rows, hidden}), 2);
   norm().forward(x, memory.output<T>({2, rows, width}), 2);
   const TransformerLayer layer{attention, {}, feed_forward, norm(), norm(), {}, NormPlacement::before};
   const LayerNorm last = norm();

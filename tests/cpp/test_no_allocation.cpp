@@ -7,6 +7,7 @@
 #include "arrays.hpp"
 #include "c_calls.hpp"
 #include "mha/attention_statistics.hpp"
+#include "mha/linear.hpp"
 #include "mha/merge_attention.hpp"
 #include "mha/multi_head_attention.hpp"
 #include "mha/transformer.hpp"
@@ -179,6 +180,8 @@ TEST(NoAllocation, EncoderAndDecoder) {
   const MultiHeadAttentionConfig config = {E, 4};
   const MultiHeadAttention attention(config, {{square.view()}, {square.view()}, {square.view()}, {square.view()}});
   const FeedForward feed_forward({{wide.view()}, {narrow.view(), row.view()}}, Activation::gelu);
+  const FeedForward gated({{wide.view()}, {narrow.view()}, {wide.view()}}, Activation::silu);
+  const Linear linear({square.view()});
   const LayerNorm norm(row.view());
   const TransformerLayer layer = {attention, {}, feed_forward, norm, norm, {}};
   const TransformerLayer decoder_layer = {attention, attention, feed_forward, norm, norm, norm, NormPlacement::before};
@@ -194,6 +197,8 @@ TEST(NoAllocation, EncoderAndDecoder) {
       encoder.forward(x.view(), out.view(), options);
       decoder.forward(x.view(), out.view(), options, extras);
       feed_forward.forward(x.view(), out.view(), threads);
+      gated.forward(x.view(), out.view(), threads);
+      linear.forward(x.view(), out.view(), threads);
     };
     both();
     EXPECT_EQ(allocations_of(both), 0) << threads << " threads";

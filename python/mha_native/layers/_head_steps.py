@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from .. import _core
 from .._messages import name_of_type, shown
 from .._scalars import checked_real
+from ._constructor_arguments import initial_weights
 from .rotary_embedding import RotaryEmbedding
 
 QK_NORMS = ("layer", "rms", "rms_unit_offset")
@@ -37,17 +38,17 @@ class HeadSteps(NamedTuple):
         names = ["weight", "bias"] if self.qk_norm == "layer" else ["weight"]
         return {f"{letter}_norm.{name}": (head_dim,) for letter in "qk" for name in names}
 
-    def initial_state(self, head_dim: int) -> dict[str, NDArray[np.float64]]:
+    def initial_state(self, head_dim: int, dtype: np.dtype[Any]) -> dict[str, NDArray[Any]]:
         """Weights that multiply by 1, and biases of 0."""
-        ones = "weight" if self.qk_norm != "rms_unit_offset" else ""
+        weight = 0.0 if self.qk_norm == "rms_unit_offset" else 1.0
         return {
-            name: np.full(shape, float(name.endswith(ones or "?")))
+            name: initial_weights(np.full(shape, weight if name.endswith("weight") else 0.0), dtype)
             for name, shape in self.state_shapes(head_dim).items()
         }
 
-    def norms(self, arrays: Mapping[str, NDArray[Any]]) -> list[_core.Norm | None]:
+    def norms(self, arrays: Mapping[str, NDArray[Any]]) -> tuple[_core.Norm | None, _core.Norm | None]:
         """Those of query and key, with the weights of a state dict."""
-        return [self._norm(arrays, f"{letter}_norm") for letter in "qk"]
+        return self._norm(arrays, "q_norm"), self._norm(arrays, "k_norm")
 
     def _norm(self, arrays: Mapping[str, NDArray[Any]], name: str) -> _core.Norm | None:
         if self.qk_norm is None:
@@ -60,7 +61,7 @@ class HeadSteps(NamedTuple):
 
 def norms_state(norms: tuple[_core.Norm | None, ...]) -> dict[str, NDArray[Any]]:
     """The inverse of `HeadSteps.norms`."""
-    state = {}
+    state: dict[str, NDArray[Any] | None] = {}
     for letter, norm in zip("qk", norms, strict=True):
         weight, bias = (None, None) if norm is None else norm.weights()
         state |= {f"{letter}_norm.weight": weight, f"{letter}_norm.bias": bias}

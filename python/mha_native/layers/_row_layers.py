@@ -1,4 +1,4 @@
-"""What the layers share that take each row by itself and are made of linear maps."""
+"""What the layers share that take each row by itself: their calls, and the weights of those made of linear maps."""
 
 import math
 from collections.abc import Collection, Mapping
@@ -25,10 +25,7 @@ class LinearMap(NamedTuple):
 
 
 class RowLayer(Leaf):
-    """A layer of linear maps. Its sizes, a named tuple that has ``maps()``, say which, in the order of the core."""
-
-    _sizes: Any
-    _sizes_type: ClassVar[Any]
+    """A layer that takes each row by itself."""
 
     def __call__(self, x: Tensor, *, out: Tensor | None = None, num_threads: int | None = None) -> Tensor:
         """Apply the layer to each row of `x`.
@@ -38,7 +35,7 @@ class RowLayer(Leaf):
         x : [..., features that the layer reads]
             NumPy array, or CPU tensor of any library that speaks DLPack, with 1 to 4 axes, of the dtype of the layer.
         out : [..., features that the layer gives], optional
-            Array to write the result to. That of a `FeedForward` may be `x` itself; otherwise it must not overlap `x`.
+            Array to write the result to. It may be `x` itself, but for `Linear`; otherwise it must not overlap `x`.
         num_threads : int, optional
             Threads for this call; default: `mha_native.num_threads`.
 
@@ -53,6 +50,13 @@ class RowLayer(Leaf):
             num_threads,
         )
         return array if type(x) is ndarray else like(x, array) if out is None else out
+
+
+class LayerOfMaps(RowLayer):
+    """A layer of linear maps. Its sizes, a named tuple that has ``maps()``, say which, in the order of the core."""
+
+    _sizes: Any
+    _sizes_type: ClassVar[Any]
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
         named = zip(self._sizes.maps(), self._core_weights(), strict=True)

@@ -1,6 +1,6 @@
 """The feed-forward part of a transformer layer: two matrix products with an activation between them, row by row."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from numpy.typing import DTypeLike, NDArray
@@ -8,8 +8,8 @@ from numpy.typing import DTypeLike, NDArray
 from .. import _core
 from .._arrays import to_numpy
 from .._dtypes import checked_dtype
-from ._constructor_arguments import Seed, WeightDType, checked_biases, checked_size, checked_weight_dtype
-from ._row_layers import LinearMap, RowLayer, initial_state
+from ._constructor_arguments import Biases, Seed, WeightDType, checked_biases, checked_size, checked_weight_dtype
+from ._row_layers import LayerOfMaps, LinearMap, initial_state
 from ._torch_modules import activation_name, checked_module
 
 
@@ -33,7 +33,7 @@ class Sizes(NamedTuple):
         )
 
 
-class FeedForward(RowLayer):
+class FeedForward(LayerOfMaps):
     """``activation(x W_1^T + b_1) W_2^T + b_2`` of each row, or with a gate
     ``(activation(x W_g^T + b_g) * (x W_1^T + b_1)) W_2^T + b_2``.
 
@@ -54,7 +54,7 @@ class FeedForward(RowLayer):
         Of the weights, and of what the layer takes and gives. Arrays of bfloat16 are those of the package ml_dtypes;
         tensors of other libraries do without it.
     weight_dtype : {"float32", "bfloat16", "int8"}, optional
-        What both matrices of weights are stored as, of a layer in float32: see `quantize`. Default: `dtype`.
+        What the matrices of weights are stored as, of a layer in float32: see `quantize`. Default: `dtype`.
     seed : int or numpy.random.Generator, optional
         Of the initial weights, which follow the rule of ``torch.nn.Linear``: uniform up to ``1 / sqrt(features read)``.
 
@@ -77,7 +77,7 @@ class FeedForward(RowLayer):
         *,
         activation: str = "relu",
         gated: bool = False,
-        bias: bool | Collection[str] = True,
+        bias: Biases = True,
         dtype: DTypeLike = "float32",
         weight_dtype: WeightDType = None,
         seed: Seed = None,

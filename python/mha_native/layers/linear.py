@@ -9,7 +9,7 @@ from .. import _core
 from .._dtypes import checked_dtype
 from ._constructor_arguments import Seed, WeightDType, checked_size, checked_weight_dtype
 from ._module_state import LinearWeights
-from ._row_layers import LinearMap, RowLayer, initial_state
+from ._row_layers import LayerOfMaps, LinearMap, initial_state
 
 
 class Sizes(NamedTuple):
@@ -23,7 +23,7 @@ class Sizes(NamedTuple):
         return (LinearMap("", self.out_features, self.in_features, self.bias),)
 
 
-class Linear(RowLayer):
+class Linear(LayerOfMaps):
     """``x W^T + b`` of each row, as ``torch.nn.Linear``.
 
     Where rows are few, threads share the output features: the head of a language model takes one row.

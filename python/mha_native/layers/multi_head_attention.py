@@ -11,7 +11,7 @@ from .._dtypes import checked_dtype
 from .._messages import in_the_name_of, name_of_type
 from .._options import ScoreOptions
 from ..kv_cache import KVCache
-from ._constructor_arguments import Biases, Seed, WeightDType, checked_weight_dtype, initial_weights
+from ._constructor_arguments import Biases, Seed, WeightDType, checked_weight_dtype
 from ._head_steps import checked_steps
 from ._layer_state import LayerState
 from ._layer_weights import checked_parts, initial_state, resolve_sizes
@@ -42,8 +42,8 @@ class MultiHeadAttention(LayerState):
     add_zero_attn : bool, default False
         Every query also sees a key of zeros, whose value is zeros.
     qk_norm : {"layer", "rms", "rms_unit_offset"}, optional
-        A norm of the D features of each head of query and of key, before they are turned: `LayerNorm`, `RMSNorm`, or that
-        with its `unit_offset`. Their weights are of the layer, the same for all heads.
+        A norm of the D features of each head of query and of key, before they are turned: `LayerNorm`, `RMSNorm`, or
+        that with its `unit_offset`. The weights of each are the same for all heads.
     qk_norm_eps : float, default 1e-6
         The `eps` of these norms.
     rotary : RotaryEmbedding, optional
@@ -134,10 +134,8 @@ class MultiHeadAttention(LayerState):
         steps = checked_steps("MultiHeadAttention", qk_norm, qk_norm_eps, rotary)
         stored = checked_weight_dtype("MultiHeadAttention", weight_dtype, kind)
         state = initial_state(sizes, parts, kind, seed)
-        of_norms = {
-            name: initial_weights(numbers, kind) for name, numbers in steps.initial_state(sizes.head_dim).items()
-        }
-        self._set_state(sizes, parts, kind, stored, state | of_norms, steps)
+        state |= steps.initial_state(sizes.head_dim, kind)
+        self._set_state(sizes, parts, kind, stored, state, steps)
 
     def __call__(
         self,

@@ -6,49 +6,23 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-from numpy import ndarray
 from numpy.typing import NDArray
 
 from .. import _core
-from .._arrays import Tensor, like, to_numpy
+from .._arrays import to_numpy
 from .._dtypes import checked_dtype, packed_state, unpacked_state
 from ._constructor_arguments import initial_weights
-from ._module_state import Leaf
+from ._row_layers import RowLayer
 from ._torch_modules import checked_module
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # in typing from Python 3.11 on
 
 
-class Norm(Leaf):
+class Norm(RowLayer):
     """What is done to each row by itself, with a weight for each feature."""
 
     _weights: ClassVar[tuple[str, ...]]  # that there may be; the first one is always there
-
-    def __call__(self, x: Tensor, *, out: Tensor | None = None, num_threads: int | None = None) -> Tensor:
-        """Normalise each row of `x`.
-
-        Parameters
-        ----------
-        x : [..., E]
-            NumPy array, or CPU tensor of any library that speaks DLPack, with 1 to 4 axes, of the dtype of the layer.
-        out : [..., E], optional
-            Array to write the result to; it may be `x` itself.
-        num_threads : int, optional
-            Threads for this call; default: `mha_native.num_threads`.
-
-        Returns
-        -------
-        out : [..., E]
-            Of the kind of `x`.
-        """
-        name = type(self).__name__
-        array = self._core.forward(
-            x if type(x) is ndarray else to_numpy(name, "x", x),
-            out if out is None or type(out) is ndarray else to_numpy(name, "out", out),
-            num_threads,
-        )
-        return array if type(x) is ndarray else like(x, array) if out is None else out
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
         """Copies of ``weight`` [E] and, if there is one, ``bias`` [E]: the names of the module of torch."""

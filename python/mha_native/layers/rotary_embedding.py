@@ -84,6 +84,7 @@ class RotaryEmbedding:
         name = "RotaryEmbedding.from_base"
         pairs, odd = divmod(checked_integer(name, "rotary_dim", rotary_dim, 2), 2)
         positions = checked_integer(name, "max_positions", max_positions, 1)
+        neighbours = _core.boolean(name, "interleaved", interleaved)
         rule = f"{name}: dtype must be float32 or float64"
         kind = numpy_dtype(rule, dtype)
         if kind not in (np.float32, np.float64):
@@ -96,7 +97,7 @@ class RotaryEmbedding:
         if positions * pairs > sys.maxsize // np.dtype(np.float64).itemsize:
             raise MemoryError(f"{name}: could not allocate a table {[positions, pairs]}")
         angles = np.arange(positions)[:, None] * number ** (-np.arange(pairs) / pairs)
-        return cls(np.cos(angles).astype(kind), np.sin(angles).astype(kind), interleaved=interleaved)
+        return cls(np.cos(angles).astype(kind), np.sin(angles).astype(kind), interleaved=neighbours)
 
     @property
     def cos(self) -> NDArray[Any]:

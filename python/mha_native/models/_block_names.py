@@ -26,6 +26,8 @@ class BlockNames(NamedTuple):
         What all names begin with.
     transposed : bool
         Matrices are [features that are read, features of the result].
+    up_first : bool
+        Where gate and up are one matrix, up lies above the gate.
     """
 
     layer: str
@@ -43,6 +45,7 @@ class BlockNames(NamedTuple):
     query_norm: str = ""
     key_norm: str = ""
     transposed: bool = False
+    up_first: bool = False
 
     def shapes(self, config: BlockConfig, i: int) -> Iterator[tuple[str, tuple[int, ...]]]:
         """Names and shapes of all tensors of layer `i`."""
@@ -79,6 +82,9 @@ class BlockNames(NamedTuple):
     def _matrices(self, config: BlockConfig, i: int) -> Mapping[str, dict[str, tuple[int, int]]]:
         """The parts that each matrix of the checkpoint has, with their shapes."""
         matrices: dict[str, dict[str, tuple[int, int]]] = {}
-        for part, shape in config.products().items():
+        products = config.products()
+        if self.up_first:
+            products = {"up": products["up"], **products}
+        for part, shape in products.items():
             matrices.setdefault(self._name(part, i), {})[part] = shape
         return matrices

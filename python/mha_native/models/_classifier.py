@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from .. import _core
 from .._dtypes import checked_dtype
 from .._messages import in_the_name_of
 from ..layers._constructor_arguments import WeightDType, checked_weight_dtype
@@ -80,7 +81,10 @@ class Classifier:
         """
         for batch in self._batches(self._tokenized(what, inputs, prompt)):
             vectors, cu_seqlens = self._vectors(what, batch, num_threads)
-            yield self.head(vectors[cu_seqlens[:-1]])
+            if self.head.pooling == "mean":
+                yield self.head(_core.mean_pool(vectors, cu_seqlens, False, None, num_threads))
+            else:
+                yield self.head(vectors[cu_seqlens[:-1]])
 
     def token_logits(
         self, what: str, sequences: Iterable[list[int]], num_threads: int | None
@@ -139,8 +143,9 @@ def load_classifier(
     config = read_config(path)
     labels = read_labels(path, task)
     texts = read_sentence_config(folder, config.max_positions, module is not None, config.first_position, _ST_TASK)
-    tokenizer = Tokenizer(folder, config.vocab_size, texts, needs_first_token=task == TEXTS, cuts=task == TEXTS)
-    parts = head_of(config.family, task, config.embed_dim, len(labels.names))
+    parts = head_of(path, config.family, task, config.embed_dim, len(labels.names))
+    needs_first_token = task == TEXTS and parts.pooling == "cls"
+    tokenizer = Tokenizer(folder, config.vocab_size, texts, needs_first_token, cuts=task == TEXTS)
     with Checkpoint(folder, [*config.tensor_shapes(), *parts.tensor_shapes()], config.family.prefix) as tensors:
         head = ClassificationHead(parts, tensors)
         model = TextEncoder(config, tensors, kind, stored)

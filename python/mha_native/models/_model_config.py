@@ -14,6 +14,9 @@ ACTIVATIONS = {
     "gelu_pytorch_tanh": "gelu_tanh",
 }
 
+# Of families whose feed-forward may be gated, too.
+LATER_ACTIVATIONS = {**ACTIVATIONS, "silu": "silu", "swish": "silu"}
+
 # Entries that change what a model computes, and are empty or absent in one that is computed here.
 ABSENT = {
     "auto_map": "the model has code of its own",

@@ -82,8 +82,9 @@ class SentenceEncoder(SentenceSettings):
         directory : path, or name of a model
             With config.json, tokenizer.json and model.safetensors (or several such files with
             model.safetensors.index.json) of a model whose ``model_type`` is bert, roberta, xlm-roberta, camembert,
-            distilbert or mpnet, with GELU or ReLU, in float32, float16 or bfloat16. If there is modules.json, the files
-            of sentence-transformers count, of old and new versions: the pooling, Dense and Normalize modules,
+            distilbert, mpnet, modernbert, nomic_bert, gte, gemma3_text, llama, mistral, qwen2 or qwen3, with GELU, ReLU
+            or, after BERT, SiLU, in float32, float16 or bfloat16. If there is modules.json, the files of
+            sentence-transformers count, of old and new versions: the pooling, Dense and Normalize modules,
             ``max_seq_length``, prompts, ``truncate_dim``. Without it embeddings are the mean of their tokens, and are
             not scaled.
 

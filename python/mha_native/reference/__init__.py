@@ -1,6 +1,6 @@
 """The specification, in NumPy and float64: slow, and short enough to be believed.
 
-Attention is in `attention.py`, the blocks of a transformer around it in `transformer.py`.
+Attention is in `attention.py`, the blocks of a transformer around it in `transformer.py`, norms in `norms.py`.
 """
 
 from .attention import (
@@ -12,6 +12,7 @@ from .attention import (
     scaled_dot_product_attention_varlen,
     visible_keys,
 )
+from .norms import layer_norm, rms_norm
 from .transformer import (
     activate,
     decoder,
@@ -19,9 +20,7 @@ from .transformer import (
     encoder,
     encoder_layer,
     feed_forward,
-    layer_norm,
     linear,
-    rms_norm,
 )
 
 __all__ = [

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ._errors import named
+from .norms import normalize
 
 Array = NDArray[np.float64]
 Rotary: TypeAlias = tuple[ArrayLike, ArrayLike, bool]
@@ -139,6 +140,8 @@ def multi_head_attention(
     add_zero_attn: bool = False,
     attn_mask: ArrayLike | None = None,
     need_weights: bool = False,
+    qk_norm: str | None = None,
+    qk_norm_eps: float = 1e-6,
     rotary: Rotary | None = None,
     **options: Any,
 ) -> Any:
@@ -147,6 +150,7 @@ def multi_head_attention(
     `state` is a state dict of `MultiHeadAttention` or of ``torch.nn.MultiheadAttention``. With `need_weights` also the
     weights, [B, H, Tq, Tk]; keys that the layer adds are further columns.
 
+    `qk_norm` is the kind of norm of each head of queries and keys, "layer", "rms" or "rms_unit_offset", or None.
     `rotary` is (cos, sin, interleaved), as `rotate` takes them: row i of the query stands at ``query_offset + i``, row
     j of the key at j.
     """
@@ -172,6 +176,8 @@ def multi_head_attention(
         return np.swapaxes(projected.reshape(*projected.shape[:-1], count, in_weights[i].shape[0] // count), -3, -2)
 
     q, k, v = heads(query, 0, num_heads), heads(key, 1, num_kv_heads), heads(value, 2, num_kv_heads)
+    if qk_norm is not None:
+        q, k = (normalize(x, weight, f"{letter}_norm", qk_norm, qk_norm_eps) for x, letter in ((q, "q"), (k, "k")))
     if rotary is not None:
         offset = np.reshape(options.get("query_offset", 0), (-1, 1, 1))  # [B or 1, heads, rows]
         q, k = rotate(q, offset + np.arange(q.shape[-2]), *rotary), rotate(k, np.arange(k.shape[-2]), *rotary)

@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from ._errors import named
 from .attention import multi_head_attention
+from .norms import normalize
 
 Array = NDArray[np.float64]
 State = Mapping[str, ArrayLike]
@@ -21,30 +22,10 @@ Block = Callable[[Array], Array]
 
 
 @named
-def layer_norm(
-    x: ArrayLike, weight: ArrayLike | None = None, bias: ArrayLike | None = None, *, eps: float = 1e-5
-) -> Array:
-    """``(x - mean) / sqrt(variance + eps) * weight + bias``, mean and variance of the E features: [..., E]."""
-    x = np.asarray(x, np.float64)
-    centred = x - x.mean(-1, keepdims=True)
-    normal: Array = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + eps)
-    scaled = normal if weight is None else normal * np.asarray(weight, np.float64)
-    return scaled if bias is None else scaled + np.asarray(bias, np.float64)
-
-
-@named
 def linear(x: ArrayLike, weight: ArrayLike, bias: ArrayLike | None = None) -> Array:
     """``x W^T + b``: [..., features of the rows of `weight`]."""
     product: Array = np.asarray(x, np.float64) @ np.asarray(weight, np.float64).T
     return product if bias is None else product + np.asarray(bias, np.float64)
-
-
-@named
-def rms_norm(x: ArrayLike, weight: ArrayLike | None = None, *, eps: float = 1e-6, unit_offset: bool = False) -> Array:
-    """``x / sqrt(mean(x^2) + eps) * weight``, or with `unit_offset` ``(1 + weight)``, over the E features: [..., E]."""
-    x = np.asarray(x, np.float64)
-    normal: Array = x / np.sqrt((x**2).mean(-1, keepdims=True) + eps)
-    return normal if weight is None else normal * (np.asarray(weight, np.float64) + unit_offset)
 
 
 @named
@@ -156,7 +137,7 @@ def encoder(
     """
     for layer in _layers(state):
         x = encoder_layer(x, layer, num_heads, norm=norm, eps=eps, **options)
-    return _normalize(np.asarray(x, np.float64), state, "norm", norm, eps)
+    return normalize(np.asarray(x, np.float64), state, "norm", norm, eps)
 
 
 @named
@@ -176,7 +157,7 @@ def decoder(
     """
     for layer in _layers(state):
         x = decoder_layer(x, memory, layer, num_heads, norm=norm, eps=eps, **options)
-    return _normalize(np.asarray(x, np.float64), state, "norm", norm, eps)
+    return normalize(np.asarray(x, np.float64), state, "norm", norm, eps)
 
 
 def _around(x: ArrayLike, blocks: Sequence[Block], state: State, norm_first: bool, norm: str, eps: float) -> Array:
@@ -185,23 +166,11 @@ def _around(x: ArrayLike, blocks: Sequence[Block], state: State, norm_first: boo
     x = np.asarray(x, np.float64)
     for number, block in enumerate(blocks, 1):
         own, of_output = (
-            partial(_normalize, state=state, name=f"{name}{number}", norm=norm, eps=eps)
+            partial(normalize, state=state, name=f"{name}{number}", norm=norm, eps=eps)
             for name in ("norm", "output_norm")
         )
         x = x + of_output(block(own(x))) if norm_first else own(x + of_output(block(x)))
     return x
-
-
-def _normalize(x: Array, state: State, name: str, norm: str, eps: float) -> Array:
-    """`x` itself, if `state` has no norm of that name."""
-    weight = state.get(f"{name}.weight")
-    if weight is None:
-        return x
-    if norm == "layer":
-        return layer_norm(x, weight, state.get(f"{name}.bias"), eps=eps)
-    if norm not in ("rms", "rms_unit_offset"):
-        raise ValueError(f"norm must be 'layer', 'rms' or 'rms_unit_offset'; got {norm!r}")
-    return rms_norm(x, weight, eps=eps, unit_offset=norm == "rms_unit_offset")
 
 
 def _linear(x: ArrayLike, state: State, name: str) -> Array:

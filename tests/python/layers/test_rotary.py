@@ -1,4 +1,4 @@
-"""Rotary positions of a layer: what is turned, by which position, in every kind of call."""
+"""What a layer does to its queries and keys: norms, and rotary positions, in every kind of call."""
 
 from __future__ import annotations
 
@@ -39,7 +39,13 @@ def _table(rotary_dim: int, interleaved: bool, dtype: Any = "float32", seed: int
 def _layer(head: tuple[int, int, bool] = HEADS[0], dtype: Any = "float32", **options: Any) -> MultiHeadAttention:
     head_dim, rotary_dim, interleaved = head
     rotary = _table(rotary_dim, interleaved, dtype)
-    return MultiHeadAttention(E, H, **{"head_dim": head_dim, "rotary": rotary, "dtype": dtype, "seed": 5} | options)
+    layer = MultiHeadAttention(E, H, **{"head_dim": head_dim, "rotary": rotary, "dtype": dtype, "seed": 5} | options)
+    if layer.qk_norm is not None:  # whose weights are otherwise the same for query and key
+        state = layer.state_dict()
+        layer.load_state_dict(
+            state | {n: _rows(dtype, head_dim, seed=len(n) + ord(n[0])) for n in state if "norm" in n}
+        )
+    return layer
 
 
 def _rows(dtype: Any, *shape: int, seed: int = 1) -> Array:
@@ -55,6 +61,7 @@ def _reference(layer: MultiHeadAttention, *inputs: Array, **options: Any) -> Any
         layer.num_heads,
         num_kv_heads=layer.num_kv_heads,
         add_zero_attn=layer.add_zero_attn,
+        qk_norm=layer.qk_norm,
         rotary=(rotary.cos, rotary.sin, rotary.interleaved),
         **options,
     )
@@ -95,6 +102,16 @@ def test_a_layer_is_its_reference(
         {"is_causal": True, "softcap": 3.0, "key_lengths": np.array([30, 37])},
     ]
     for chosen in options:
+        _assert_near(layer(x, **chosen), _reference(layer, x, x, x, **chosen))
+
+
+@pytest.mark.parametrize("qk_norm", ["layer", "rms", "rms_unit_offset"])
+@pytest.mark.parametrize("head", [HEADS[0], HEADS[3], HEADS[5]], ids=str)
+def test_norms_of_heads_are_those_of_the_reference(
+    qk_norm: str, head: tuple[int, int, bool], isa: str, dtype: Any
+) -> None:
+    layer, x = _layer(head, dtype, num_kv_heads=2, qk_norm=qk_norm), _rows(dtype, 2, 37, E)
+    for chosen in ({}, {"is_causal": True, "query_offset": 5}):
         _assert_near(layer(x, **chosen), _reference(layer, x, x, x, **chosen))
 
 
@@ -215,7 +232,8 @@ SAMES: list[Same] = [
 @pytest.mark.parametrize("head", HEADS, ids=str)
 @pytest.mark.parametrize("num_threads", [1, 3])
 def test_one_row_one_answer(head: tuple[int, int, bool], num_threads: int, isa: str, dtype: Any) -> None:
-    layer, x = _layer(head, dtype, num_kv_heads=2), _rows(dtype, 2, 37, E)
+    qk_norm = {16: None, 10: "rms", 64: "layer", 80: "rms_unit_offset", 3: "layer"}[head[0]]
+    layer, x = _layer(head, dtype, num_kv_heads=2, qk_norm=qk_norm), _rows(dtype, 2, 37, E)
     expected = layer(x, is_causal=True, num_threads=num_threads)
     for same in SAMES:
         assert_same_bits(same(layer, x), expected, label=getattr(same, "__name__", ""))
@@ -225,7 +243,7 @@ def test_one_row_one_answer(head: tuple[int, int, bool], num_threads: int, isa: 
 def test_narrow_caches(cache_dtype: str, isa: str) -> None:
     """Keys are rounded after they are turned, wherever a prompt is cut."""
     pytest.importorskip("ml_dtypes")
-    layer, x = _layer((10, 6, True), num_kv_heads=2), _rows(np.float32, 2, 37, E)
+    layer, x = _layer((10, 6, True), num_kv_heads=2, qk_norm="rms"), _rows(np.float32, 2, 37, E)
     results = []
     for ends in ((37,), (36, 37), (5, 6, 37)):
         cache = layer.new_cache(2, 40, dtype=cache_dtype)
@@ -277,8 +295,9 @@ def test_padding_reaches_nothing(isa: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["pickle", "copy", "deepcopy", "astype", "quantize"])
-def test_copies_keep_the_table(how: str) -> None:
-    layer, x = _layer(), _rows(np.float32, 2, 20, E)
+@pytest.mark.parametrize("qk_norm", [None, "layer", "rms_unit_offset"])
+def test_copies_keep_the_steps(how: str, qk_norm: str | None) -> None:
+    layer, x = _layer(qk_norm=qk_norm, qk_norm_eps=0.5), _rows(np.float32, 2, 20, E)
     copies: dict[str, Callable[[MultiHeadAttention], MultiHeadAttention]] = {
         "pickle": lambda layer: pickle.loads(pickle.dumps(layer)),
         "copy": copy.copy,
@@ -289,6 +308,7 @@ def test_copies_keep_the_table(how: str) -> None:
     other = copies[how](layer)
     assert_same_bits(other(x), layer(x))
     assert repr(other) == repr(layer)
+    assert qk_norm is None or f"qk_norm='{qk_norm}', qk_norm_eps=0.5, " in repr(layer)
     assert "rotary=RotaryEmbedding(rotary_dim=16, max_positions=70" in repr(layer)
     assert not any("rotary" in name or "cos" in name for name in layer.state_dict())
     if how in ("copy", "deepcopy", "quantize"):
@@ -306,21 +326,52 @@ def test_astype_has_a_table_of_its_dtype(dtype: str) -> None:
 
 @pytest.mark.parametrize("weight_dtype", ["int8", "bfloat16"])
 def test_narrow_weights(weight_dtype: str) -> None:
-    layer = _layer().quantize(weight_dtype)
+    layer = _layer(qk_norm="rms").quantize(weight_dtype)
     x = _rows(np.float32, 2, 20, E)
-    exact = _layer()(x)
+    exact = _layer(qk_norm="rms")(x)
+    state = layer.state_dict()
+    assert state["q_norm.weight"].dtype == np.float32
+    assert "q_norm.weight_scale" not in state
+    again = _layer(qk_norm="rms", weight_dtype=weight_dtype)
+    again.load_state_dict(state)
+    assert_same_bits(again(x), layer(x))
     assert np.abs(layer(x) - exact).max() < 0.05 * np.abs(exact).max()
     assert_same_bits(_chunks(7)(layer, x), layer(x, is_causal=True))
+
+
+def test_names_of_norms() -> None:
+    def norms(**options: Any) -> dict[str, tuple[int, ...]]:
+        state = MultiHeadAttention(E, H, head_dim=6, num_kv_heads=2, **options).state_dict()
+        return {name: array.shape for name, array in state.items() if "norm" in name}
+
+    assert norms() == {}
+    assert norms(qk_norm="rms") == {"q_norm.weight": (6,), "k_norm.weight": (6,)}
+    of_layers = {"q_norm.weight": (6,), "q_norm.bias": (6,), "k_norm.weight": (6,), "k_norm.bias": (6,)}
+    assert norms(qk_norm="layer") == of_layers
+    kinds = {"layer": 1, "rms": 1, "rms_unit_offset": 0}
+    for kind, weight in kinds.items():
+        state = MultiHeadAttention(E, H, qk_norm=kind).state_dict()
+        assert (state["q_norm.weight"] == weight).all()
+    layer = MultiHeadAttention(E, H, qk_norm="rms")
+    with pytest.raises(ValueError, match=r"load_state_dict: missing: q_norm\.weight, k_norm\.weight"):
+        layer.load_state_dict(MultiHeadAttention(E, H).state_dict())
+
+
+@pytest.mark.parametrize("qk_norm", ["layer", "rms"])
+def test_norms_without_rotary(qk_norm: str, isa: str) -> None:
+    layer, x = _layer(qk_norm=qk_norm, rotary=None), _rows(np.float32, 2, 37, E)
+    expected = reference.multi_head_attention(x, x, x, layer.state_dict(), H, is_causal=True, qk_norm=qk_norm)
+    _assert_near(layer(x, is_causal=True), expected)
+    assert_same_bits(_chunks(7, 8)(layer, x), layer(x, is_causal=True))
 
 
 def test_stacks() -> None:
     rotary = RotaryEmbedding.from_base(10, P)
     x = _rows(np.float32, 2, 23, E)
-    encoder = Encoder(2, E, H, 50, rotary=rotary, seed=1)
+    encoder = Encoder(2, E, H, 50, rotary=rotary, qk_norm="rms", qk_norm_eps=0.01, seed=1)
     table = (rotary.cos, rotary.sin, False)
-    np.testing.assert_allclose(
-        encoder(x), reference.encoder(x, encoder.state_dict(), H, rotary=table), rtol=1e-4, atol=1e-5
-    )
+    expected = reference.encoder(x, encoder.state_dict(), H, rotary=table, qk_norm="rms", qk_norm_eps=0.01)
+    np.testing.assert_allclose(encoder(x), expected, rtol=1e-4, atol=1e-5)
     assert (
         all(layer.self_attn.rotary is rotary for layer in pickle.loads(pickle.dumps([encoder, rotary]))[0].layers)
         is False
@@ -330,7 +381,7 @@ def test_stacks() -> None:
     assert_same_bits(unpickled(x), encoder(x))
     assert "rotary=RotaryEmbedding(" in repr(encoder)
 
-    decoder = CausalDecoder(2, E, H, 50, rotary=rotary, seed=1)
+    decoder = CausalDecoder(2, E, H, 50, rotary=rotary, qk_norm="layer", seed=1)
     caches = decoder.new_caches(2, 30)
     steps = [decoder(x[:, t], caches=caches) for t in (slice(0, 20), slice(20, 21), slice(21, 23))]
     assert_same_bits(np.concatenate(steps, axis=1), decoder(x))
@@ -369,6 +420,10 @@ TABLES: list[Wrong] = [
     (lambda: _layer(rotary=RotaryEmbedding.from_base(18, 4)), ValueError, ["MultiHeadAttention", "rotary", "16", "18"]),
     (lambda: _layer(dtype="float64", rotary=_table(8, False)), TypeError, ["rotary", "float64", "float32"]),
     (lambda: _layer(rotary=(ONES, ONES)), TypeError, ["MultiHeadAttention", "rotary", "tuple"]),
+    (lambda: _layer(qk_norm="batch"), ValueError, ["MultiHeadAttention", "qk_norm", "'rms_unit_offset'", "'batch'"]),
+    (lambda: _layer(qk_norm=True), TypeError, ["MultiHeadAttention", "qk_norm", "True"]),
+    (lambda: _layer(qk_norm_eps=-1), ValueError, ["MultiHeadAttention", "qk_norm_eps", "-1"]),
+    (lambda: _layer(qk_norm_eps="a"), TypeError, ["MultiHeadAttention", "qk_norm_eps"]),
     (lambda: EncoderLayer(E, H, 5, rotary=3), TypeError, ["EncoderLayer", "rotary", "int"]),
 ]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from saved_families import FAMILIES, save, tokenizer_of
+from saved_families import FAMILIES, UNUSED_POSITIONS, WITHOUT_TYPES, save, tokenizer_of
 from tolerance import EMBEDDING_BOUND, assert_close, assert_same_bits
 
 from mha_native.models import SentenceEncoder
@@ -81,6 +81,37 @@ DISTILBERT_SWITCHES: list[dict[str, Any]] = [
     {"n_layers": 1},
     {"chunk_size_feed_forward": 3},
 ]
+LINEAR = {"rope_type": "linear", "factor": 3.0, "rope_theta": 500.0}
+YARN = {"rope_type": "yarn", "factor": 4.0, "rope_theta": 500.0, "original_max_position_embeddings": 8}
+LLAMA3 = {
+    "rope_type": "llama3", "factor": 4.0, "rope_theta": 500.0, "original_max_position_embeddings": 8,
+    "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+}  # fmt: skip
+FULL, SLIDING = "full_attention", "sliding_attention"
+MODERNBERT_SWITCHES: list[dict[str, Any]] = [
+    *[{"hidden_activation": name} for name in ("silu", "swish", "relu", "gelu_new", "gelu_pytorch_tanh")],
+    *[{name: True} for name in ("norm_bias", "attention_bias", "mlp_bias")],
+    *[{"local_attention": window} for window in (1, 3, 7, 40)],
+    *[{"global_attn_every_n_layers": every} for every in (1, 2, 4, 9)],
+    {"layer_types": [SLIDING, FULL, FULL, SLIDING]},
+    {"norm_eps": 0.1},
+    {"global_rope_theta": 50.0, "local_rope_theta": 7.0},
+    *[{"rope_parameters": {FULL: rope, SLIDING: LINEAR}} for rope in (LINEAR, YARN, LLAMA3)],
+    {"num_hidden_layers": 1},
+    {"pad_token_id": 5},
+    {"tie_word_embeddings": False},
+]
+ROTARY_SWITCHES: list[dict[str, Any]] = [
+    *[{"hidden_act": name} for name in ("gelu", "silu", "relu", "gelu_new", "gelu_pytorch_tanh")],
+    *[{"rope_parameters": rope} for rope in (LINEAR, YARN, LLAMA3, {"rope_type": "default", "rope_theta": 3.0})],
+    {"layer_norm_eps": 0.1},
+    {"type_vocab_size": 1},
+    {"type_vocab_size": 5},
+    {"num_hidden_layers": 1},
+    {"pad_token_id": 3},
+]
+NOMIC_SWITCHES: list[dict[str, Any]] = [{"head_dim": 4}, {"head_dim": 12}]
+GTE_SWITCHES: list[dict[str, Any]] = [{"type_vocab_size": 0}]
 
 
 @pytest.mark.parametrize(
@@ -92,7 +123,10 @@ DISTILBERT_SWITCHES: list[dict[str, Any]] = [
         for changes in SWITCHES
     ]
     + [("mpnet", changes) for changes in MPNET_SWITCHES]
-    + [("distilbert", changes) for changes in DISTILBERT_SWITCHES],
+    + [("distilbert", changes) for changes in DISTILBERT_SWITCHES]
+    + [("modernbert", changes) for changes in MODERNBERT_SWITCHES]
+    + [("nomic_bert", changes) for changes in ROTARY_SWITCHES + NOMIC_SWITCHES]
+    + [("gte", changes) for changes in ROTARY_SWITCHES + GTE_SWITCHES],
     ids=str,
 )
 def test_each_switch(model_type: str, changes: dict[str, Any], tmp_path: Path) -> None:
@@ -102,7 +136,7 @@ def test_each_switch(model_type: str, changes: dict[str, Any], tmp_path: Path) -
 @pytest.mark.parametrize("model_type", FAMILIES)
 def test_fewer_positions_than_the_tokenizer_would_fill(model_type: str, tmp_path: Path) -> None:
     # The others count the positions before the first one, too, and fail for texts that are longer than the rest.
-    unused = 0 if model_type in ("bert", "distilbert") else 2
+    unused = UNUSED_POSITIONS.get(model_type, 0)
     save(tmp_path, model_type, max_position_embeddings=20 + unused)
     model = SentenceEncoder.from_pretrained(tmp_path)
     oracle = sentence_transformers.SentenceTransformer(str(tmp_path), device="cpu")
@@ -145,7 +179,7 @@ def test_poolings_and_prompts(model_type: str, include_prompt: bool, pooling: st
 
 @pytest.mark.parametrize("model_type", FAMILIES)
 def test_token_types_of_pairs(model_type: str, tmp_path: Path) -> None:
-    has_types = model_type not in ("distilbert", "mpnet")
+    has_types = model_type not in WITHOUT_TYPES
     save(tmp_path, model_type, **({"type_vocab_size": 2} if has_types else {}))
     library = transformers.AutoTokenizer.from_pretrained(tmp_path)
     oracle = transformers.AutoModel.from_pretrained(tmp_path, dtype=torch.float64).eval()

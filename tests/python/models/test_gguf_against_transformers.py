@@ -9,14 +9,19 @@ import gguf_files
 import numpy as np
 import odd_texts
 import pytest
+from decoder_logits import logits
+from test_decoders_against_transformers import BOUND
 from test_gguf_tokenizers import SENTENCE_PIECES
+from tolerance import assert_close
 
+from mha_native.models.decoders.opening import open_decoder
 from mha_native.models.gguf.source import GGUFSource
 
 pytest.importorskip("gguf")
 transformers = pytest.importorskip("transformers")
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 
+SEQUENCES = [np.random.default_rng(length).integers(0, gguf_files.V, length).tolist() for length in (1, 40)]
 ARCHITECTURES = ["llama", "qwen2", "qwen3", "gemma2", "gemma3", "gpt2"]
 
 # What transformers does not take from the file, but leaves as it is in one of the models of the architecture; for some
@@ -54,6 +59,30 @@ def test_config_and_tensors(architecture: str, tied: bool, tmp_path: Path) -> No
     with ours.tensors([(name, tensor.shape) for name, tensor in theirs.items()], prefix) as opened:
         for name, tensor in theirs.items():
             assert np.array_equal(opened[name], tensor), name
+
+
+@pytest.mark.parametrize("kind", ["F32", "Q4_1"])
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_logits(architecture: str, kind: str, tmp_path: Path) -> None:
+    """Those of transformers in float64, of the config that the file asks for."""
+    from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
+
+    metadata, tensors = gguf_files.model(architecture)
+    tensors = {name: (tensor, kind if tensor.ndim == 2 else "F32") for name, tensor in tensors.items()}
+    path = tmp_path / "model.gguf"
+    path.write_bytes(gguf_files.contents(metadata, tensors))
+    source = GGUFSource(path)
+    config = transformers.AutoConfig.from_pretrained(tmp_path, gguf_file=path.name, attn_implementation="eager")
+    for key in LEFT_AS_IT_IS.get(architecture, ()):
+        setattr(config, key, source.config[key])
+    model = transformers.AutoModelForCausalLM.from_config(config).eval()
+    loaded = load_gguf_checkpoint(str(path), return_tensors=True, model_to_load=model)["tensors"]
+    model.load_state_dict(loaded, strict=False)
+    model.double()
+    for tokens, actual in zip(SEQUENCES, logits(open_decoder(source), SEQUENCES), strict=True):
+        with torch.no_grad():
+            expected = model(torch.tensor([tokens])).logits[0].numpy()
+        assert_close(actual, expected, np.full(expected.shape, BOUND * np.abs(expected).max()), label=f"{len(tokens)}")
 
 
 def both_tokenizers(path: Path, architecture: str, changes: dict[str, Any]) -> tuple[Any, Any]:

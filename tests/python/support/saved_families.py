@@ -10,8 +10,14 @@ DISTILBERT_SIZES = {"dim": 24, "n_layers": 2, "n_heads": 3, "hidden_dim": 40}
 
 # What its classes in transformers begin with.
 CLASSES = {"bert": "Bert", "roberta": "Roberta", "xlm-roberta": "XLMRoberta", "camembert": "Camembert",
-           "distilbert": "DistilBert", "mpnet": "MPNet"}  # fmt: skip
+           "distilbert": "DistilBert", "mpnet": "MPNet",
+           "modernbert": "ModernBert", "nomic_bert": "NomicBert", "gte": "Gte"}  # fmt: skip
 FAMILIES = list(CLASSES)
+
+# Of the positions in config.json those that no token has: positions begin behind the number of padding.
+UNUSED_POSITIONS = dict.fromkeys(("roberta", "xlm-roberta", "camembert", "mpnet"), 2)
+
+WITHOUT_TYPES = ("distilbert", "mpnet", "modernbert")  # of tokens
 
 SPECIAL = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
 BERT_WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghij", *map("##{}".format, "abcdefghij"), "the"]
@@ -26,6 +32,28 @@ def _byte_level() -> Any:
     return {word: i for i, word in enumerate(words)}, merges
 
 
+def _byte_level_of_bert(**arguments: Any) -> Any:
+    """Byte-level BPE with the special tokens of BERT."""
+    import tokenizers
+    import transformers
+
+    vocab, merges = _byte_level()
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    words = [*special, *list(vocab)[len(SPECIAL) :]]
+    library = tokenizers.Tokenizer(tokenizers.models.BPE({word: i for i, word in enumerate(words)}, merges))
+    library.normalizer = tokenizers.normalizers.NFC()
+    library.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    library.decoder = tokenizers.decoders.ByteLevel()
+    library.post_processor = tokenizers.processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    names = dict(zip(("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"), special, strict=True))
+    inputs = ["input_ids", "attention_mask"]
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=library, model_input_names=inputs, **names, **arguments
+    )
+
+
 def tokenizer_of(model_type: str, **arguments: Any) -> Any:
     """A tokenizer of few words, of the kind that the family has."""
     import transformers
@@ -36,13 +64,17 @@ def tokenizer_of(model_type: str, **arguments: Any) -> Any:
     if model_type == "mpnet":
         words = ["<s>", "<pad>", "</s>", *BERT_WORDS[1:2], *BERT_WORDS[5:], "<mask>"]
         return transformers.MPNetTokenizer(vocab={word: i for i, word in enumerate(words)}, **arguments)
+    if model_type == "nomic_bert":
+        return transformers.BertTokenizer(vocab={word: i for i, word in enumerate(BERT_WORDS)}, **arguments)
+    if model_type == "modernbert":
+        return _byte_level_of_bert(**arguments)
     if model_type == "roberta":
         vocab, merges = _byte_level()
         return transformers.RobertaTokenizer(vocab=vocab, merges=merges, **arguments)
     pieces = [(word, 0.0) for word in SPECIAL[:4]]
     pieces += [("▁", -3.0), ("▁the", -2.0), ("▁dog", -2.5), ("▁a", -2.2), ("th", -3.1), ("og", -3.5)]
     pieces += [(letter, -5.0 - i / 10) for i, letter in enumerate("abcdefghijklmnopqrstuvwxyz.,!?")]
-    if model_type == "xlm-roberta":
+    if model_type in ("xlm-roberta", "gte"):
         return transformers.XLMRobertaTokenizer(vocab=[*pieces, ("<mask>", 0.0)], **arguments)
     return transformers.CamembertTokenizer(vocab=[*pieces, ("<mask>", 0.0)], additional_special_tokens=[], **arguments)
 
@@ -58,6 +90,9 @@ def save(
     name = CLASSES[model_type]
     sizes = DISTILBERT_SIZES if model_type == "distilbert" else SIZES
     positions = {"max_position_embeddings": 32, "vocab_size": len(library), "initializer_range": 0.5}
+    if model_type == "modernbert":  # which has other numbers of special tokens by default, and a large window
+        tokens = dict(zip(("pad_token_id", "cls_token_id", "sep_token_id"), (0, 2, 3), strict=True))
+        sizes = sizes | tokens | {"bos_token_id": 2, "eos_token_id": 3, "local_attention": 6, "num_hidden_layers": 4}
     config = getattr(transformers, f"{name}Config")(**(sizes | positions | changes))
     torch.manual_seed(0)
     model = getattr(transformers, name + head)(config).eval()

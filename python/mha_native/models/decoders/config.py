@@ -4,14 +4,12 @@ import math
 
 from ..._messages import shown
 from .._blocks import BlockConfig, NormConfig
-from .._model_config import ABSENT, ACTIVATIONS, refuse_present
+from .._model_config import ABSENT, LATER_ACTIVATIONS, refuse_present
 from .._rotary_tables import RotaryConfig, read_rotary
 from .entries import Entries
 from .families import FAMILIES
 from .family import Family
 from .source import DecoderConfig, ModelSource
-
-_ACTIVATIONS = {**ACTIVATIONS, "silu": "silu", "swish": "silu"}
 
 _ABSENT = {**ABSENT, "per_layer_config": "layers must differ by what the family says alone"}
 
@@ -42,9 +40,14 @@ def read_config(source: ModelSource, max_positions: int | None = None) -> Decode
     ValueError
         If config.json says what cannot be, or what is not computed.
     """
-    family = family_of(source)
-    entries, keys = Entries(source.path, {**family.defaults, **source.config}), family.keys
-    refuse_present(source.path, entries.values, {**_ABSENT, **family.absent})
+    return described(family_of(source), Entries(source.path, source.config), max_positions)
+
+
+def described(family: Family, given: Entries, max_positions: int | None = None) -> DecoderConfig:
+    """What a model of this family computes, of which config.json says what is `given`: see `read_config`."""
+    path = given.path
+    entries, keys = Entries(path, {**family.defaults, **given.values}), family.keys
+    refuse_present(path, entries.values, {**_ABSENT, **family.absent})
     for name, expected in (("is_causal", True), ("add_cross_attention", False), ("is_encoder_decoder", False)):
         if name in entries.values:
             entries.choice(name, expected)
@@ -52,8 +55,7 @@ def read_config(source: ModelSource, max_positions: int | None = None) -> Decode
     max_positions = trained_positions if max_positions is None else max_positions
     if max_positions > trained_positions and family.names.positions is not None:
         raise ValueError(
-            f"{source.path}: max_positions must be at most {keys.max_positions}, {trained_positions}; "
-            f"got {max_positions}"
+            f"{path}: max_positions must be at most {keys.max_positions}, {trained_positions}; got {max_positions}"
         )
     width = entries.size(keys.embed_dim)
     return DecoderConfig(
@@ -99,7 +101,7 @@ def _blocks(entries: Entries, family: Family, trained_positions: int, max_positi
         num_kv_heads=num_kv_heads,
         head_dim=head_dim,
         feedforward_dim=_feedforward_dim(entries, family, width),
-        activation=_ACTIVATIONS[entries.choice(keys.activation, *_ACTIVATIONS)],
+        activation=LATER_ACTIVATIONS[entries.choice(keys.activation, *LATER_ACTIVATIONS)],
         norm=norm,
         norms=family.norms,
         gated=family.gated,

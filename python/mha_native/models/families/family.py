@@ -6,18 +6,6 @@ from typing import NamedTuple, Protocol
 from ..._options import ScoreOptions
 from .._block_names import BlockNames, Tensors
 
-BLOCK_NAMES = BlockNames(
-    layer="encoder.layer.{}.",
-    query="attention.self.query",
-    key="attention.self.key",
-    value="attention.self.value",
-    out="attention.output.dense",
-    norm1="attention.output.LayerNorm",
-    up="intermediate.dense",
-    down="output.dense",
-    norm2="output.LayerNorm",
-)
-
 
 class Keys(NamedTuple):
     """What the entries of config.json are called."""
@@ -31,14 +19,38 @@ class Keys(NamedTuple):
     token_types: str | None = "type_vocab_size"  # None: tokens have no types
 
 
+BLOCK_NAMES = BlockNames(
+    layer="encoder.layer.{}.",
+    query="attention.self.query",
+    key="attention.self.key",
+    value="attention.self.value",
+    out="attention.output.dense",
+    norm1="attention.output.LayerNorm",
+    up="intermediate.dense",
+    down="output.dense",
+    norm2="output.LayerNorm",
+)
+
+
 class Names(NamedTuple):
-    """What the tensors are called: tables, the norm, which has a weight and a bias, and the layers."""
+    """What the tensors are called: tables, and what has a weight and perhaps a bias.
+
+    Attributes
+    ----------
+    words, positions, token_types : str
+        Tables; None: there is none.
+    norm, final_norm : str
+        Of embeddings, and behind the last layer; None: there is none.
+    blocks : BlockNames
+        Of the layers.
+    """
 
     words: str = "embeddings.word_embeddings.weight"
-    positions: str = "embeddings.position_embeddings.weight"
-    token_types: str = "embeddings.token_type_embeddings.weight"
-    norm: str = "embeddings.LayerNorm"
+    positions: str | None = "embeddings.position_embeddings.weight"
+    token_types: str | None = "embeddings.token_type_embeddings.weight"
+    norm: str | None = "embeddings.LayerNorm"
     blocks: BlockNames = BLOCK_NAMES
+    final_norm: str | None = None
 
 
 def no_options(tensors: Tensors) -> ScoreOptions:
@@ -47,7 +59,7 @@ def no_options(tensors: Tensors) -> ScoreOptions:
 
 
 class Family(NamedTuple):
-    """Text encoders that are computed alike: embeddings, and layers with their norms behind the residual additions.
+    """Text encoders that are computed alike: embeddings, layers, and perhaps a norm behind them.
 
     Attributes
     ----------

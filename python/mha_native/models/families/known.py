@@ -1,16 +1,37 @@
 """The families that there are, by the name that config.json has for them."""
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
-from .._model_files import read_json
-from . import bert, distilbert, mpnet, roberta
-from .text_config import TextConfig, read_sizes
+from .._model_files import read_choice, read_json
+from . import bert, decoders, distilbert, modernbert, mpnet, roberta, rotary_bert
+from .family import Family
+from .like_bert import read_like_bert
+from .text_config import TextConfig
 
 # A family is a module beside this one and an entry here; all that is read by it follows.
 FAMILIES = {
     model_type: family
-    for family in (bert.FAMILY, distilbert.FAMILY, mpnet.FAMILY, roberta.FAMILY)
+    for family in (
+        bert.FAMILY,
+        distilbert.FAMILY,
+        mpnet.FAMILY,
+        roberta.FAMILY,
+        modernbert.FAMILY,
+        rotary_bert.NOMIC,
+        rotary_bert.GTE,
+        *decoders.FAMILIES_OF_DECODERS,
+    )
     for model_type in family.model_types
+}
+
+# How config.json of a family is read that is not said by how it differs from BERT.
+_READERS: dict[tuple[str, ...], Callable[[Path, Mapping[str, Any], Family], TextConfig]] = {
+    modernbert.FAMILY.model_types: modernbert.read_modernbert,
+    rotary_bert.NOMIC.model_types: rotary_bert.read_nomic,
+    rotary_bert.GTE.model_types: rotary_bert.read_gte,
+    **{family.model_types: decoders.read_decoder for family in decoders.FAMILIES_OF_DECODERS},
 }
 
 
@@ -27,4 +48,5 @@ def read_config(path: Path) -> TextConfig:
     values = read_json(path, dict)
     if (adapter := path.with_name("adapter_config.json")).exists():
         raise ValueError(f"{adapter} changes the weights; merge the adapter into the model, and save that")
-    return read_sizes(path, values, FAMILIES)
+    family = FAMILIES[read_choice(path, values, "model_type", None, *FAMILIES)]
+    return _READERS.get(family.model_types, read_like_bert)(path, values, family)

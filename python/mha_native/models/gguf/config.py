@@ -53,7 +53,7 @@ _GEMMA_PERIODS = {"gemma2": 2, "gemma3": 6}
 
 _WINDOWS = frozenset({"attention.sliding_window", "attention.sliding_window_pattern"})
 _FURTHER: dict[str, frozenset[str]] = {
-    "llama": frozenset({"tensor_data_layout"}),
+    "llama": frozenset(),
     "qwen2": frozenset(),
     "qwen3": frozenset(),
     "gemma2": _WINDOWS | {"attn_logit_softcapping", "final_logit_softcapping"},

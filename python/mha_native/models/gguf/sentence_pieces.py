@@ -1,8 +1,7 @@
 """Tokenizers of SentencePiece in GGUF files: BPE over characters, where bytes stand for those that are no tokens."""
 
+from collections.abc import Sequence
 from typing import Any
-
-import numpy as np
 
 from .._model_files import read_choice, read_flag
 from .config import read_token
@@ -12,7 +11,7 @@ from .vocabulary import Vocabulary
 _SPACE = "\u2581"  # what spaces are in tokens
 
 # Characters of a token: each place to divide it is looked at. The longest ones in use, rows of signs, have some 100.
-_LONGEST_TOKEN = 1024
+_LONGEST_TOKEN = 256
 
 
 def build_sentence_pieces(file: GGUFFile, vocabulary: Vocabulary) -> Any:
@@ -38,9 +37,9 @@ def build_sentence_pieces(file: GGUFFile, vocabulary: Vocabulary) -> Any:
         if has_prefix:
             raise ValueError(f"{file.path}: tokenizer.ggml.add_space_prefix must be false for Gemma; got true")
         numbers = {token.replace(" ", _SPACE) if token.isspace() else token: i for token, i in numbers.items()}
-        ranks = np.arange(len(vocabulary.tokens))
+        ranks: Sequence[float] = range(len(vocabulary.tokens))
     else:
-        ranks = -vocabulary.scores()
+        ranks = (-vocabulary.scores()).tolist()
     model = models.BPE(
         numbers,
         _merges(numbers, ranks),
@@ -60,7 +59,7 @@ def build_sentence_pieces(file: GGUFFile, vocabulary: Vocabulary) -> Any:
     return tokenizer
 
 
-def _merges(numbers: dict[str, int], ranks: Any) -> list[tuple[str, str]]:
+def _merges(numbers: dict[str, int], ranks: Sequence[float]) -> list[tuple[str, str]]:
     """Every pair of tokens that together are a token, in the order of the ranks of what they become."""
     pairs = []
     for token, number in numbers.items():

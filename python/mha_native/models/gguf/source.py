@@ -58,7 +58,10 @@ class GGUFSource:
             return build_tokenizer(file)
 
     def tensors(self, shapes: Iterable[tuple[str, tuple[int, ...]]], prefix: str = "") -> "GGUFTensors":
-        """The tensors of `shapes` by their names in transformers without `prefix`, in float32. A context manager."""
+        """The tensors of `shapes`, in float32: a context manager.
+
+        Names are those of transformers without `prefix`, which files of GGUF do not have.
+        """
         return GGUFTensors(self.path, shapes, self._architecture, self.config.get("head_dim", 0))
 
 

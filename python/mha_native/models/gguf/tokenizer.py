@@ -19,7 +19,7 @@ _KNOWN = (
     "add_sep_token", "add_space_prefix", "remove_extra_whitespaces",
 )  # fmt: skip
 
-# The kinds of models. SentencePiece begins texts with a token unless the file says otherwise.
+# The kinds of models that are known.
 _BYTE_LEVEL, _SENTENCE_PIECES = "gpt2", "llama"
 
 
@@ -51,10 +51,7 @@ def build_tokenizer(file: GGUFFile) -> Any:
 
 def read_tokenizer_config(file: GGUFFile) -> dict[str, Any]:
     """What tokenizer_config.json would say."""
-    config: dict[str, Any] = {
-        "add_bos_token": _adds_bos(file),
-        "add_eos_token": _adds_eos(file),
-    }
+    config: dict[str, Any] = {"add_bos_token": _adds_bos(file), "add_eos_token": _adds_eos(file)}
     tokens = file.metadata.get(_PREFIX + "tokens")
     for name, role in (("bos", "bos"), ("eos", "eos"), ("unk", "unknown"), ("pad", "padding")):
         number = read_token(file, role)
@@ -77,7 +74,7 @@ def _model(file: GGUFFile) -> str:
 
 
 def _adds_bos(file: GGUFFile) -> bool:
-    default = _model(file) == _SENTENCE_PIECES or adds_bos(file)
+    default = _model(file) == _SENTENCE_PIECES or adds_bos(file)  # where the file says nothing
     return read_flag(file.path, file.metadata, _PREFIX + "add_bos_token", default)
 
 

@@ -32,12 +32,31 @@ def layer_arguments(rng: Generator) -> Arguments:
     return some(rng, more) if rng.random() < 0.7 else {"dtype": "float64", "seed": 2}
 
 
+def with_steps(rng: Generator, arguments: Arguments) -> Arguments:
+    """With norms of the heads of query and key, or rotary positions, in the dtype of the layer."""
+    rotary = mha.RotaryEmbedding.from_base(2, 64, dtype=arguments.get("dtype", "float32"))
+    return arguments | some(rng, {"qk_norm": "rms", "qk_norm_eps": 1e-3, "rotary": rotary})
+
+
 @entry("MultiHeadAttention constructor")
 def _make_layer(rng: Generator) -> Made:
     sizes = {"num_kv_heads": KV_HEADS, "head_dim": 3, "value_head_dim": 5, "kdim": 9, "vdim": 10, "out_dim": 11}
     more = {"add_bias_kv": True, "add_zero_attn": True}
     arguments = {"embed_dim": FEATURES, "num_heads": HEADS} | some(rng, sizes) | some(rng, more)
-    return mha.MultiHeadAttention, arguments | layer_arguments(rng)
+    arguments |= with_steps(rng, layer_arguments(rng))
+    return mha.MultiHeadAttention, arguments | some(rng, {"bias": {"query", "value"}})
+
+
+@entry("RotaryEmbedding constructor")
+def _make_rotary(rng: Generator) -> Made:
+    arguments = {"cos": normal(rng, 7, 3), "sin": normal(rng, 7, 3)}
+    return mha.RotaryEmbedding, arguments | some(rng, {"interleaved": True})
+
+
+@entry("RotaryEmbedding.from_base")
+def _rotary_from_base(rng: Generator) -> Made:
+    more = {"base": 500.0, "interleaved": True, "dtype": "float64"}
+    return mha.RotaryEmbedding.from_base, {"rotary_dim": 4, "max_positions": 9} | some(rng, more)
 
 
 @functools.cache

@@ -54,6 +54,13 @@ def _reference_statistics(rng: Generator) -> Made:
     return reference.attention_statistics, _without(_statistics(rng)[1], "num_threads")
 
 
+@entry("reference.rotate")
+def _reference_rotate(rng: Generator) -> Made:
+    arguments = {"x": normal(rng, 5, FEATURES), "positions": np.arange(5)}
+    tables = {"cos": normal(rng, 9, 2), "sin": normal(rng, 9, 2)}
+    return reference.rotate, arguments | tables | some(rng, {"interleaved": True})
+
+
 @entry("reference.visible_keys")
 def _reference_visible(rng: Generator) -> Made:
     options = _without(score_options(rng, np.float64), "scale", "softcap", "alibi_slopes", "position_bias", "sinks")

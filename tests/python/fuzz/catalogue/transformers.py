@@ -30,7 +30,7 @@ from .entry import (
     score_options,
     some,
 )
-from .layers import layer_arguments
+from .layers import layer_arguments, with_steps
 
 
 @functools.cache
@@ -43,7 +43,7 @@ def _maker_of(name: str) -> Maker:
     def make(rng: Generator) -> Made:
         more = {"activation": "gelu", "norm_first": True, "eps": 1e-3, "num_kv_heads": KV_HEADS, "head_dim": 3}
         more |= {"gated": True, "norm": "rms", "output_norms": True}
-        arguments = MODEL | some(rng, more) | layer_arguments(rng)
+        arguments = MODEL | some(rng, more) | with_steps(rng, layer_arguments(rng))
         if name.startswith("Decoder"):
             arguments |= some(rng, {"memory_dim": 5})
         if not name.endswith("Layer"):

@@ -1,0 +1,111 @@
+"""nomic-bert and GTE: BERT with gated feed-forwards, and positions by which heads turn."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from .._block_names import BlockNames
+from .._blocks import ATTENTION, BlockConfig, NormConfig
+from .._model_config import LATER_ACTIVATIONS
+from .._model_files import read_choice, read_count, read_positive, read_size
+from .entries import check_is_encoder, read_heads, read_turns
+from .family import Family, Names
+from .text_config import TextConfig
+
+
+def read_nomic(path: Path, values: Mapping[str, Any], family: Family) -> TextConfig:
+    """The entries of config.json of a nomic-bert. ValueError if it says what is not computed."""
+    given = {name: value for name, value in values.items() if name != "head_dim" or value is not None}
+    width, heads = read_heads(path, values, "hidden_size", "num_attention_heads")
+    head_dim = read_size(path, given, "head_dim", width // heads)
+    read_size(path, values, "type_vocab_size", 2)
+    return _read(path, values, family, head_dim, "silu", 1000.0, frozenset(), 2)
+
+
+def read_gte(path: Path, values: Mapping[str, Any], family: Family) -> TextConfig:
+    """The entries of config.json of a GTE. ValueError if it says what is not computed."""
+    width, heads = read_heads(path, values, "hidden_size", "num_attention_heads")
+    return _read(path, values, family, width // heads, "gelu", 160_000.0, ATTENTION | {"down"}, 1)
+
+
+def _read(
+    path: Path,
+    values: Mapping[str, Any],
+    family: Family,
+    head_dim: int,
+    activation: str,
+    base: float,
+    biases: frozenset[str],
+    token_types: int,
+) -> TextConfig:
+    """What is not said here is the default of the family."""
+    check_is_encoder(path, values, family)
+    embed_dim, num_heads = read_heads(path, values, "hidden_size", "num_attention_heads")
+    positions = read_size(path, values, "max_position_embeddings")
+    norm = NormConfig("layer", read_positive(path, values, "layer_norm_eps", 1e-12), bias=True)
+    block = BlockConfig(
+        embed_dim=embed_dim,
+        num_heads=num_heads,
+        num_kv_heads=num_heads,
+        head_dim=head_dim,
+        feedforward_dim=read_size(path, values, "intermediate_size"),
+        activation=LATER_ACTIVATIONS[read_choice(path, values, "hidden_act", activation, *LATER_ACTIVATIONS)],
+        norm=norm,
+        norm_first=False,
+        gated=True,
+        biases=biases,
+        rotary=read_turns(path, values, head_dim, positions, {"": ("rope_theta", base)})[""],
+    )
+    return TextConfig(
+        family=family,
+        vocab_size=read_size(path, values, "vocab_size"),
+        embed_dim=embed_dim,
+        max_positions=positions,
+        num_layers=read_size(path, values, "num_hidden_layers"),
+        blocks=(block,),
+        norm=norm,
+        token_types=read_count(path, values, "type_vocab_size", token_types),
+    )
+
+
+NOMIC = Family(
+    model_types=("nomic_bert",),
+    prefix="nomic_bert.",
+    names=Names(
+        positions=None,
+        norm="emb_ln",
+        blocks=BlockNames(
+            layer="encoder.layers.{}.",
+            query="attn.Wqkv",
+            key="attn.Wqkv",
+            value="attn.Wqkv",
+            out="attn.out_proj",
+            gate="mlp.fc12",
+            up="mlp.fc11",
+            down="mlp.fc2",
+            norm1="norm1",
+            norm2="norm2",
+        ),
+    ),
+)
+
+GTE = Family(
+    model_types=("gte",),
+    prefix="gte.",
+    names=Names(
+        positions=None,
+        blocks=BlockNames(
+            layer="encoder.layer.{}.",
+            query="attention.qkv_proj",
+            key="attention.qkv_proj",
+            value="attention.qkv_proj",
+            out="attention.o_proj",
+            gate="mlp.up_gate_proj",
+            up="mlp.up_gate_proj",
+            down="mlp.down_proj",
+            norm1="attn_ln",
+            norm2="mlp_ln",
+            up_first=True,
+        ),
+    ),
+)
