@@ -191,7 +191,8 @@ TEST(HeadRows, RefusesPositionsBehindTheTable) {
 TEST(HeadRows, AreTheSameInC) {
   const Parts<float> parts(3);
   const mha_tensor cos = c_tensor(parts.cos), sin = c_tensor(parts.sin), weight = c_tensor(parts.norm);
-  const mha_tensor matrices[] = {c_tensor(parts.query), c_tensor(parts.key), c_tensor(parts.value), c_tensor(parts.out)};
+  const mha_tensor matrices[] = {c_tensor(parts.query), c_tensor(parts.key), c_tensor(parts.value),
+                                 c_tensor(parts.out)};
   mha_rotary* rotary = nullptr;
   mha_norm *norm = nullptr, *rms = nullptr;
   ASSERT_EQ(mha_rotary_create(&cos, &sin, MHA_ROTARY_NEIGHBOURS, &rotary), MHA_OK);

@@ -40,6 +40,7 @@ class ScoreOptions {
     std::ptrdiff_t batch, heads, queries, keys;
     const std::vector<std::int64_t>* key_counts = nullptr;  // of each sequence of a ragged batch, whose B is 1
     bool over_cache = false;                                // which has lengths and positions of its own
+    bool is_turned = false;                                 // by a table that has no negative positions
   };
   ScoreOptions(Call& call, mha_dtype dtype, const Scores& scores);
   ScoreOptions(const ScoreOptions&) = delete;
@@ -82,6 +83,7 @@ struct Owned {
 using Cache = Owned<mha_cache, &mha_cache_destroy>;
 using Layer = Owned<mha_layer, &mha_layer_destroy>;
 using Norm = Owned<mha_norm, &mha_norm_destroy>;
+using Rotary = Owned<mha_rotary, &mha_rotary_destroy>;
 using LinearLayer = Owned<mha_linear, &mha_linear_destroy>;
 using FeedForwardLayer = Owned<mha_feed_forward, &mha_feed_forward_destroy>;
 using Transformer = Owned<mha_transformer, &mha_transformer_destroy>;
@@ -94,8 +96,11 @@ void copy_linear_weights(Choices& choices, Tally& tally, const mha_linear* layer
 FeedForwardLayer some_feed_forward(Choices& choices, Tally& tally, mha_dtype dtype, std::ptrdiff_t width,
                                    bool may_fail = false);
 void copy_feed_forward_weights(Choices& choices, Tally& tally, const mha_feed_forward* layer);
+/// A table for heads of `head_dim` features, at least 2, with more positions than any call has rows.
+Rotary some_rotary(Choices& choices, Tally& tally, mha_dtype dtype, std::ptrdiff_t head_dim);
 /// An attention layer of these sizes. @param config its zeros are left as they are
+/// @param stands_alone it may fail, and may have norms of heads and rotary positions
 Layer some_layer(Choices& choices, Tally& tally, mha_dtype dtype, const mha_layer_config& config,
-                 bool may_fail = false);
+                 bool stands_alone = false);
 
 }  // namespace mha::fuzz

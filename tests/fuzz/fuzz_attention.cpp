@@ -80,7 +80,7 @@ ScoreOptions::ScoreOptions(Call& call, mha_dtype dtype, const Scores& s) {
     key_mask_ = &call.tensor(MHA_DTYPE_boolean, extents);
   }
   options_.is_causal = given();
-  if (given() && !s.over_cache) options_.query_offset = c.between(-4, 8);
+  if (given() && !s.over_cache) options_.query_offset = c.between(s.is_turned ? 0 : -4, 8);
   const std::ptrdiff_t sequences = s.key_counts ? std::ptrdiff_t(s.key_counts->size()) : s.batch;
   if (given() && !s.over_cache) query_offsets_ = call.integers(any_counts(c, sequences, 8));
   if (given() && !s.over_cache) {

@@ -75,8 +75,27 @@ void copy_layer_weights(Choices& c, Tally& tally, const mha_layer* layer, const 
 
 }  // namespace
 
-Layer some_layer(Choices& c, Tally& tally, mha_dtype dtype, const mha_layer_config& given, bool may_fail) {
+Rotary some_rotary(Choices& c, Tally& tally, mha_dtype dtype, std::ptrdiff_t head_dim) {
+  Rotary rotary;
+  Call call("mha_rotary_create", c, tally);
+  const std::ptrdiff_t pairs = c.between(1, head_dim / 2);
+  Argument& cos = call.tensor(accumulator_of(dtype), {1024, pairs});
+  Argument& sin = call.tensor(accumulator_of(dtype), {1024, pairs});
+  int which = int(c.below(2));
+  call.small(which);
+  call.mutate();
+  if (!call.run([&](int) { return mha_rotary_create(cos.get(), sin.get(), which, rotary.fresh()); })) rotary.fresh();
+  return rotary;
+}
+
+Layer some_layer(Choices& c, Tally& tally, mha_dtype dtype, const mha_layer_config& given, bool stands_alone) {
   Layer layer;
+  const std::ptrdiff_t head_dim = resolved(given).head_dim;
+  const bool has_norms = stands_alone && c.once_in(3), is_turned = stands_alone && head_dim > 1 && c.once_in(3);
+  const Norm query_norm = has_norms ? some_norm(c, tally, dtype, head_dim) : Norm();
+  const Norm key_norm = has_norms ? some_norm(c, tally, dtype, head_dim) : Norm();
+  const Rotary rotary = is_turned ? some_rotary(c, tally, dtype, head_dim) : Rotary();
+  const mha_query_key_steps steps{query_norm.handle, key_norm.handle, rotary.handle};
   Call call("mha_layer_create", c, tally);
   mha_layer_config config = given;
   config.weight_format = any_format(c, dtype);
@@ -92,7 +111,7 @@ Layer some_layer(Choices& c, Tally& tally, mha_dtype dtype, const mha_layer_conf
                           config.value_head_dim, config.kdim,      config.vdim,         config.out_dim};
   for (std::int64_t& size : sizes) call.number(size);
   call.small(config.weight_format);
-  if (may_fail) call.mutate();
+  if (stands_alone) call.mutate();
   const bool made = call.run([&](int) {
     const mha_layer_config with{sizes[0],
                                 sizes[1],
@@ -111,7 +130,8 @@ Layer some_layer(Choices& c, Tally& tally, mha_dtype dtype, const mha_layer_conf
                                     out.get(),
                                     config.add_bias_kv ? added_key.get() : nullptr,
                                     config.add_bias_kv ? added_value.get() : nullptr};
-    return mha_layer_create(&with, &weights, layer.fresh());
+    return stands_alone ? mha_layer_create_with_steps(&with, &weights, &steps, layer.fresh())
+                        : mha_layer_create(&with, &weights, layer.fresh());
   });
   if (!made) layer.fresh();
   return layer;
@@ -127,6 +147,7 @@ void fuzz_layer(Choices& c, Tally& tally) {
   const std::ptrdiff_t batch = c.between(1, 3), rows = is_long ? c.between(60, 140) : c.between(0, 9);
   const std::ptrdiff_t keys = is_long ? rows : c.between(0, 12);
   const std::ptrdiff_t added = std::ptrdiff_t(s.add_bias_kv) + std::ptrdiff_t(s.add_zero_attn);
+  const bool is_turned = mha_layer_steps(layer.handle).rotary != nullptr;
   Call call("mha_layer", c, tally);
   switch (const std::ptrdiff_t operation = c.below(5)) {
     case 0: {
@@ -135,7 +156,7 @@ void fuzz_layer(Choices& c, Tally& tally) {
       Argument& value = call.tensor(dtype, {batch, keys, s.vdim});
       Argument& out = call.tensor(dtype, {batch, rows, s.out_dim}, Role::output);
       Argument& weights = call.maybe(call.tensor(dtype, {batch, s.num_heads, rows, keys + added}, Role::output), 2);
-      const ScoreOptions options(call, dtype, {batch, s.num_heads, rows, keys});
+      const ScoreOptions options(call, dtype, {batch, s.num_heads, rows, keys, nullptr, false, is_turned});
       call.mutate();
       call.run([&](int threads) {
         const mha_attention_options with = options.at(threads);
@@ -153,7 +174,8 @@ void fuzz_layer(Choices& c, Tally& tally) {
       Argument& out = call.tensor(dtype, {starts_q.back(), s.out_dim}, Role::output);
       const auto& queries_at = call.pointer(call.integers(starts_q));
       const auto& keys_at = call.pointer(call.integers(starts_k));
-      const ScoreOptions options(call, dtype, {1, s.num_heads, starts_q.back(), starts_k.back(), &counts});
+      const ScoreOptions options(call, dtype,
+                                 {1, s.num_heads, starts_q.back(), starts_k.back(), &counts, false, is_turned});
       call.mutate();
       call.run([&](int threads) {
         const mha_attention_options with = options.at(threads);
@@ -189,7 +211,7 @@ void fuzz_layer(Choices& c, Tally& tally) {
       Argument& out = call.tensor(dtype, {batch, rows, s.out_dim}, Role::output);
       Argument& weights = call.maybe(call.tensor(dtype, {batch, s.num_heads, rows, longest + added}, Role::output), 2);
       const std::int64_t* const new_lengths = is_padded ? call.integers(more) : nullptr;
-      const ScoreOptions options(call, dtype, {batch, s.num_heads, rows, longest, nullptr, !attends});
+      const ScoreOptions options(call, dtype, {batch, s.num_heads, rows, longest, nullptr, !attends, is_turned});
       int num_threads = int(c.below(3));
       call.small(num_threads);
       if (appends) out.is_null = weights.is_null = true;

@@ -21,8 +21,8 @@ struct RotaryTable;  // of the library itself
 ///
 ///   (a cos[p, i] - b sin[p, i],  a sin[p, i] + b cos[p, i])
 ///
-/// in the first R features of each head of query and key; the others stay as they are. With the angle p * base^(-2 i / R) a
-/// score depends on how far two rows are apart. The caller computes the table, in which every rule that scales angles
+/// in the first R features of each head of query and key; the others stay as they are. With the angle p * base^(-2 i / R)
+/// a score depends on how far two rows are apart. The caller computes the table, in which every rule that scales angles
 /// has its place. Immutable; copies share the table.
 class MHA_API RotaryEmbedding {
  public:

@@ -133,8 +133,7 @@ AttentionCall::AttentionCall(const SizedAttentionCall& sized, const CallMemory& 
     : sized_(sized),
       heads_(memory.data() + sized.heads_at_, sized.dtype(),
              {sized.arguments_.query.extents[0], sized.arguments_.query.extents[1], sized.layer_.out.in_features()}),
-      project_in_(memory.workers()),
-      head_rows_(sized.table_, memory.workers()) {
+      project_in_(memory.workers()) {
   const PackedAttention& layer = sized.layer_;
   const LayerArguments& a = sized.arguments_;
   const KernelTable& table = sized.table_;
@@ -164,7 +163,10 @@ AttentionCall::AttentionCall(const SizedAttentionCall& sized, const CallMemory& 
   AttentionOptions options = a.options;
   if (a.cache) options.key_lengths = sized.lengths_after(reinterpret_cast<std::int64_t*>(data + sized.lengths_at_));
   if (a.grows) options.query_offsets = a.grows->lengths();
-  add_head_rows(q, k_new, options);
+  if (layer.query_steps() || layer.key_steps()) {
+    head_rows_.emplace(table, memory.workers());
+    add_head_rows(q, k_new, options);
+  }
   MutableTensorView lse;
   if (layer.added.count() > 0) {
     shard_.emplace(layer.added, a, q, z, data + sized.added_at_, memory.workers(), table);
@@ -199,14 +201,14 @@ void AttentionCall::add_head_rows(const MutableTensorView& query, const MutableT
     keys.cache = a.grows->keys();
     keys.first_positions = keys.first_rows = a.grows->lengths();
   }
-  head_rows_.add(queries);
-  if (a.key) head_rows_.add(keys);
+  head_rows_->add(queries);
+  if (a.key) head_rows_->add(keys);
 }
 
 int AttentionCall::phases(Phase* phases) const {
   phases[0] = projection_phase(project_in_);
   int count = 1;
-  if (!head_rows_.is_empty()) phases[count++] = head_rows_.phase();
+  if (head_rows_) phases[count++] = head_rows_->phase();
   if (shard_) count += shard_->attend_phases(phases + count);
   count += attention_phases(attend_run_, phases + count);
   if (shard_) phases[count++] = shard_->join_phase();

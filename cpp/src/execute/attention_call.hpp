@@ -77,7 +77,7 @@ class AttentionCall {
   const SizedAttentionCall& sized_;
   const TensorView heads_;
   ProjectionRun project_in_;
-  HeadRowsRun head_rows_;
+  std::optional<HeadRowsRun> head_rows_;
   std::optional<AddedShard> shard_;
   AttentionPlan attend_plan_, weights_plan_;
   AttentionRun attend_run_{}, weights_run_{};

@@ -1,9 +1,9 @@
-// What is done to the rows of the heads of query and key between their projection and attention: their norm, and the turn
-// by their position.
+// What is done to the rows of the heads of query and key between their projection and attention: their norm, and the
+// turn by their position.
 //
-// It is a phase of its own. A task takes the rows of a few positions through all heads, so that a row of the table is read
-// once for all of them. Rows lie in scratch memory, where the projection has left them. Those of 16 bits are computed in
-// f32 and rounded once.
+// It is a phase of its own. A task takes the rows of a few positions through all heads, so that a row of the table is
+// read once for all of them. Rows lie in scratch memory, where the projection has left them. Those of 16 bits are
+// computed in f32 and rounded once.
 #pragma once
 
 #include "kernels/kernel_table.hpp"
@@ -18,13 +18,13 @@ namespace mha {
 struct HeadRows {
   HeadSteps steps;
   MutableTensorView rows;  // [B, heads, T, D], neighbours along D next to each other: as they were projected
-  // Of rows(), at one place: row 0 of batch element b, or of sequence b of a ragged batch, is at position first_position, or
-  // first_positions[b] if that is not null; each next row is one further.
+  // Row 0 of batch element b, or of sequence b of a ragged batch, stands at first_position, or at first_positions[b] if
+  // that is not null; each next row one position further.
   std::int64_t first_position = 0;
   const std::int64_t* first_positions = nullptr;
   const std::int64_t* starts = nullptr;  // [sequences + 1]: a ragged batch, whose B is 1; null: a dense one
   Index sequences = 0;
-  // Where they go: row t of batch element b to row first_rows[b] + t of a cache; not given: they stay in place.
+  // If there is a cache, row t of batch element b goes to its row first_rows[b] + t; else rows are changed in place.
   MutableTensorView cache = {};  // [B, heads, capacity, D]
   const std::int64_t* first_rows = nullptr;
   const std::int64_t* row_counts = nullptr;  // [B]: only the first row_counts[b] rows count; null: all
@@ -40,7 +40,6 @@ class HeadRowsRun {
 
   /// Up to two: query, and key.
   void add(const HeadRows& rows);
-  bool is_empty() const { return count_ == 0; }
   Phase phase() const;
 
  private:
