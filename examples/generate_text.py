@@ -2,8 +2,8 @@
 
     python examples/generate_text.py [MODEL [QUESTION]]
 
-The model is a directory or a .gguf file of an instruct model, such as SmolLM2-135M-Instruct; default: what the environment
-variable MHA_NATIVE_LANGUAGE_MODEL says.
+The model is a directory or a .gguf file of an instruct model, such as SmolLM2-135M-Instruct; default: what the
+environment variable MHA_NATIVE_LANGUAGE_MODEL says.
 """
 
 import os
