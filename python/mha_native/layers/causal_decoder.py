@@ -17,7 +17,7 @@ class CausalDecoder(TransformerStack):
     Attributes
     ----------
     layers : tuple of EncoderLayer
-    norm : LayerNorm or None
+    norm : LayerNorm, RMSNorm or None
     layer_options : tuple of dict, or None
 
     See Also

@@ -22,7 +22,8 @@ class DecoderLayer(TransformerLayer):
         E, H of both attentions, and F, as for `EncoderLayer`.
     memory_dim : int, optional
         Em, the features of the memory. Default: E.
-    activation, gated, norm_first, eps, num_kv_heads, head_dim, bias, dtype, weight_dtype, seed : optional
+    activation, gated, norm_first, norm, output_norms, eps, num_kv_heads, head_dim, bias : optional
+    dtype, weight_dtype, seed : optional
         As for `EncoderLayer`; `num_kv_heads` and `head_dim` are those of both attentions.
 
     Attributes
@@ -30,7 +31,9 @@ class DecoderLayer(TransformerLayer):
     self_attn, cross_attn : MultiHeadAttention
         In state dicts ``cross_attn`` is ``multihead_attn``, as in torch.
     feed_forward : FeedForward
-    norm1, norm2, norm3 : LayerNorm
+    norm1, norm2, norm3 : LayerNorm or RMSNorm
+    output_norm1, output_norm2, output_norm3 : LayerNorm or RMSNorm, or None
+        As for `EncoderLayer`.
     norm_first : bool
 
     Examples
@@ -89,7 +92,7 @@ class Decoder(TransformerStack):
     Attributes
     ----------
     layers : tuple of DecoderLayer
-    norm : LayerNorm or None
+    norm : LayerNorm, RMSNorm or None
     layer_options : tuple of dict, or None
 
     See Also

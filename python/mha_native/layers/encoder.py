@@ -6,8 +6,9 @@ from .transformer import TransformerLayer, TransformerStack
 class EncoderLayer(TransformerLayer):
     """``y = norm1(x + self_attn(x))``, ``norm2(y + feed_forward(y))``: post-LN, as in the Transformer paper and BERT.
 
-    With `norm_first` (pre-LN) ``y = x + self_attn(norm1(x))``, ``y + feed_forward(norm2(y))``. The layer is made of
-    layers that work by themselves.
+    With `norm_first` (pre-LN) ``y = x + self_attn(norm1(x))``, ``y + feed_forward(norm2(y))``. With `output_norms` what
+    is added is ``output_norm1(self_attn(...))``, ``output_norm2(feed_forward(...))``. The layer is made of layers that
+    work by themselves.
 
     Parameters
     ----------
@@ -25,6 +26,10 @@ class EncoderLayer(TransformerLayer):
         Whether the feed-forward has a gate, as for `FeedForward`.
     norm_first : bool, default False
         Normalise what a block reads, instead of the sum of that and what it gives.
+    norm : {"layer", "rms", "rms_unit_offset"}, default "layer"
+        Kind of the norms: `LayerNorm`, or `RMSNorm` without or with a `unit_offset`.
+    output_norms : bool, default False
+        Normalise what a block gives, too, before it is added to what the block reads.
     eps : float, default 1e-5
         Of the norms.
     num_kv_heads, head_dim : int, optional
@@ -45,7 +50,10 @@ class EncoderLayer(TransformerLayer):
     ----------
     self_attn : MultiHeadAttention
     feed_forward : FeedForward
-    norm1, norm2 : LayerNorm
+    norm1, norm2 : LayerNorm or RMSNorm
+        Each may be set to None: there is no norm at that place.
+    output_norm1, output_norm2 : LayerNorm or RMSNorm, or None
+        Likewise.
     norm_first : bool
 
     Notes
@@ -88,14 +96,14 @@ class Encoder(TransformerStack):
         Score options of each layer, for all calls: those from `window` to `sinks` of `scaled_dot_product_attention`.
         They join those of a call, which must not have the same ones.
     **arguments
-        `activation`, `gated`, `norm_first`, `eps`, `num_kv_heads`, `head_dim`, `bias`, `dtype`, `weight_dtype`, `seed`,
-        as for `EncoderLayer`, the same for all; `eps`, `bias` and `dtype` also of the final norm. Initial weights
-        differ from layer to layer.
+        `activation`, `gated`, `norm_first`, `norm`, `output_norms`, `eps`, `num_kv_heads`, `head_dim`, `bias`,
+        `qk_norm`, `qk_norm_eps`, `rotary`, `dtype`, `weight_dtype`, `seed`, as for `EncoderLayer`, the same for all;
+        `norm`, `eps`, `bias` and `dtype` also of the final norm. Initial weights differ from layer to layer.
 
     Attributes
     ----------
     layers : tuple of EncoderLayer
-    norm : LayerNorm or None
+    norm : LayerNorm, RMSNorm or None
     layer_options : tuple of dict, or None
 
     See Also

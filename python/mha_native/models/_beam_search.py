@@ -96,9 +96,9 @@ class Found(NamedTuple):
 class BeamSearch:
     """The search for one text, step by step.
 
-    A beam is a beginning of a text, with the logarithm of its probability. A step continues every beam with every token,
-    and keeps the most probable continuations as beams. One that ends is put aside if it is among the `num_beams` most
-    probable ones; as many ended texts are kept, those with the highest scores.
+    A beam is a beginning of a text, with the logarithm of its probability. A step continues every beam with every
+    token, and keeps the most probable continuations as beams. One that ends is put aside if it is among the `num_beams`
+    most probable ones; as many ended texts are kept, those with the highest scores.
 
     Parameters
     ----------
@@ -172,13 +172,13 @@ class BeamSearch:
         if length == 1 and special.forced_first is not None and not forced:
             forced = (special.forced_first,)
         if forced:
-            logs = np.full(logits.shape, -np.inf)
-            logs[:, list(forced)] = 0
-            return logs
+            only = np.full(logits.shape, -np.inf)
+            only[:, list(forced)] = 0
+            return only
         highest = logits.max(-1, keepdims=True)  # NaN if the row has one
         if not np.isfinite(highest).all():
             raise ValueError(f"the largest logit is {highest[~np.isfinite(highest)][0]}")
-        logs = logits.astype(np.float64) - highest
+        logs: NDArray[np.float64] = np.subtract(logits, highest, dtype=np.float64)
         logs -= np.log(np.exp(logs).sum(-1, keepdims=True))
         if rules.no_repeat_ngram_size:
             for row, beam in zip(logs, self._beams, strict=True):

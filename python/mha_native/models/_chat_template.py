@@ -54,7 +54,7 @@ class ChatTemplate:
         import jinja2.ext
         from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-        class Generation(jinja2.ext.Extension):
+        class Generation(jinja2.ext.Extension):  # type: ignore[misc]
             """Marks what a model has written, which changes no text."""
 
             tags = {"generation"}  # noqa: RUF012  (as jinja2 has it)

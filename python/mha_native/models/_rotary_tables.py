@@ -239,6 +239,8 @@ def read_rotary(
         base = read_positive(path, values, base_name, default_base)
         if not has_types and values.get("original_max_position_embeddings") is not None:
             entries = entries | {"original_max_position_embeddings": values["original_max_position_embeddings"]}
+        if values.get("partial_rotary_factor") is not None:
+            entries = {"partial_rotary_factor": values["partial_rotary_factor"]} | entries
         result[layer_type] = _rotary(where, entries, base, head_dim, trained_positions, max_positions)
     return result
 
@@ -262,7 +264,7 @@ def _rotary(
     rotary_dim = int(head_dim * read_positive(where, entries, "partial_rotary_factor", 1.0))
     if rotary_dim % 2 or not 0 < rotary_dim <= head_dim:
         raise ValueError(
-            f"{where}: an even number of the {head_dim} features of a head must be turned, and at least 2; "
+            f"{where}: an even number of the features of a head (head_dim, {head_dim}) must be turned, and at least 2; "
             f"got {rotary_dim}"
         )
     rule = _Rule(where, entries, trained_positions, max_positions, base)

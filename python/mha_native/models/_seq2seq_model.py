@@ -1,6 +1,6 @@
 """The computation of an encoder-decoder of any family: tokens to a memory, and a memory to tokens."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -52,9 +52,7 @@ class Seq2SeqModel:
         y: NDArray[Any] = self._encoder(x, cu_seqlens=cu_seqlens, num_threads=num_threads, **options)
         return y
 
-    def logits(
-        self, memory: NDArray[Any], tokens: NDArray[np.int64], num_threads: int | None
-    ) -> NDArray[Any]:
+    def logits(self, memory: NDArray[Any], tokens: NDArray[np.int64], num_threads: int | None) -> NDArray[Any]:
         """The logits [T, V] behind each of the tokens [T] of the decoder, with the memory [S, E] of a text."""
         x = self._embed(self._parts.decoder, tokens, None, np.array([0, len(tokens)]), num_threads)
         options: Any = self._parts.decoder.options
@@ -111,9 +109,7 @@ class Seq2SeqModel:
                     cache.reorder(sources)
         return [search.best for search in searches]
 
-    def _memory_caches(
-        self, sequences: Sequence[list[int]], beams: int, num_threads: int | None
-    ) -> list[KVCache]:
+    def _memory_caches(self, sequences: Sequence[list[int]], beams: int, num_threads: int | None) -> list[KVCache]:
         """Keys and values of the memory of each text in every layer of the decoder, for each of its beams."""
         tokens, cu_seqlens = packed(sequences)
         rows, lengths = self.hidden_states(tokens, cu_seqlens, num_threads), np.diff(cu_seqlens)
@@ -161,19 +157,23 @@ class Seq2SeqModel:
         return logits if self._parts.logit_bias is None else logits + self._parts.logit_bias
 
     def __getstate__(self) -> dict[str, Any]:
-        parts = self._parts
-        tables = [packed_state(x) for x in ({"words": parts.words}, parts.encoder.tables, parts.decoder.tables)]
-        return {"parts": _with_tables(parts, tables)}
+        tables = _tables(self._parts)
+        return {
+            "parts": _with_tables(self._parts, {name: {} for name in tables}),
+            "tables": {name: packed_state(of_part) for name, of_part in tables.items()},
+        }
 
     def __setstate__(self, saved: dict[str, Any]) -> None:
-        parts = saved["parts"]
-        tables = [unpacked_state(x) for x in (parts.words, parts.encoder.tables, parts.decoder.tables)]
-        tables[0] = tables[0]["words"]
-        self.__init__(_with_tables(parts, tables))  # type: ignore[misc]
+        tables = {name: unpacked_state(of_part) for name, of_part in saved["tables"].items()}
+        self.__init__(_with_tables(saved["parts"], tables))  # type: ignore[misc]
 
 
-def _with_tables(parts: Seq2SeqParts, tables: list[Any]) -> Seq2SeqParts:
-    """The same parts with others in the place of the words and of the tables of both stacks."""
-    words, of_encoder, of_decoder = tables
-    encoder, decoder = parts.encoder._replace(tables=of_encoder), parts.decoder._replace(tables=of_decoder)
+def _tables(parts: Seq2SeqParts) -> dict[str, dict[str, NDArray[Any]]]:
+    return {"words": {"": parts.words}, "encoder": parts.encoder.tables, "decoder": parts.decoder.tables}
+
+
+def _with_tables(parts: Seq2SeqParts, tables: Mapping[str, dict[str, NDArray[Any]]]) -> Seq2SeqParts:
+    """The same parts with other tables, or with none."""
+    words: Any = tables["words"].get("")
+    encoder, decoder = (getattr(parts, name)._replace(tables=tables[name]) for name in ("encoder", "decoder"))
     return parts._replace(words=words, encoder=encoder, decoder=decoder)

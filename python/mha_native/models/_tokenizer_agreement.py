@@ -24,7 +24,16 @@ _BERT_CLASSES = (None, "BertTokenizer", "DistilBertTokenizer", "MPNetTokenizer")
 _WORD_PIECES = ("##", 100)
 
 # Whether a blank is put before a text where tokenizer_config.json does not say so, by class.
-_PREFIX_SPACE = {"RobertaTokenizer": False, "XLMRobertaTokenizer": True, "CamembertTokenizer": True}
+_PREFIX_SPACE = {
+    "RobertaTokenizer": False,
+    "XLMRobertaTokenizer": True,
+    "CamembertTokenizer": True,
+    "Qwen2Tokenizer": False,
+}
+_NULL_IS_DEFAULT = ("Qwen2Tokenizer",)
+
+# What a model gets of a tokenizer, of texts of different length.
+_NEEDED = ["input_ids", "attention_mask"]
 
 # What is put around a text, or in the place of what is not known.
 _SPECIAL = ("bos_token", "cls_token", "eos_token", "sep_token", "unk_token", "pad_token", "mask_token")
@@ -46,6 +55,9 @@ def check_agreement(path: Path, library: Any, values: Mapping[str, Any]) -> None
     side = values.get("truncation_side", library.truncation["direction"] if library.truncation else "right")
     if side != "right":
         raise ValueError(f"{path}: truncation_side must be 'right'; got {shown(side)}")
+    names = values.get("model_input_names", _NEEDED)
+    if not isinstance(names, list) or not all(name in names for name in _NEEDED):
+        raise ValueError(f"{path}: model_input_names must be a list with {' and '.join(_NEEDED)}; got {shown(names)}")
     _check_special_tokens(path, library, values)
     name = values.get("tokenizer_class")
     kind = name.removesuffix("Fast") if isinstance(name, str) else None
@@ -59,6 +71,8 @@ def check_agreement(path: Path, library: Any, values: Mapping[str, Any]) -> None
     adds_blank = _adds_blank(library)
     if kind in _PREFIX_SPACE and adds_blank is not None:
         given = values.get("add_prefix_space", _PREFIX_SPACE[kind])
+        if given is None and kind in _NULL_IS_DEFAULT:
+            given = _PREFIX_SPACE[kind]
         _check_same(path, "add_prefix_space", given, adds_blank, "pre-tokenizer")
 
 

@@ -90,7 +90,7 @@ class CausalLM(LanguageFace):
             A directory with config.json, tokenizer.json and model.safetensors (or several such files with
             model.safetensors.index.json) of a model whose ``model_type`` is gemma2, gemma3_text, gpt2, llama, mistral,
             qwen2 or qwen3; generation_config.json and chat_template.jinja may be beside them. Or a file ``.gguf`` of
-            such a model, in F32, F16, BF16, Q8_0, Q4_0 or Q4_1.
+            such a model, in F32, F16, BF16, Q4_0 to Q8_0, or Q4_K to Q6_K.
 
             A str that is no path, such as ``"HuggingFaceTB/SmolLM2-135M-Instruct"``, is looked up in the local cache of
             Hugging Face, as by `SentenceEncoder.from_pretrained`.

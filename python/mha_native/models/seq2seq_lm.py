@@ -230,7 +230,9 @@ class Seq2SeqLM:
         )
         tokens = self._checked_tokens(f"{name}: sequences", sequences)
         with in_the_name_of(name):
-            return [GeneratedText(each.tokens, each.score) for each in self._search(tokens, rules, special, num_threads)]
+            return [
+                GeneratedText(each.tokens, each.score) for each in self._search(tokens, rules, special, num_threads)
+            ]
 
     def logits(self, text: ArrayLike, target: ArrayLike, *, num_threads: int | None = None) -> NDArray[Any]:
         """What the model gives every token of the vocabulary behind each token of a target.

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import tiny_bert
 import tiny_encoders
+import tiny_tokenizers
 from model_files import assert_not_loaded
 from tiny_bert import TEXTS
 from tiny_encoders import ENCODERS, WITH_TYPES
@@ -208,3 +209,23 @@ def test_what_can_be_left_out_of_a_config(model_type: str, tmp_path: Path) -> No
     values = {name: value for name, value in values.items() if name not in DEFAULTS[model_type]}
     (directory / "config.json").write_text(json.dumps(values), encoding="utf-8")
     assert_same_bits(SentenceEncoder.from_pretrained(directory).encode(TEXTS), whole.encode(TEXTS))
+
+
+@pytest.mark.parametrize("names", [["input_ids"], ["attention_mask"], [], "input_ids attention_mask", None])
+def test_a_tokenizer_that_gives_a_model_no_mask(names: Any, tmp_path: Path) -> None:
+    # Without one the texts of a batch see what fills up the shorter ones.
+    files = {"tokenizer_config.json": {"model_input_names": names}}
+    tiny_encoders.write(tmp_path, "modernbert", files)
+    assert_not_loaded(tmp_path, "tokenizer_config.json", "model_input_names")
+
+
+@pytest.mark.parametrize("adds_blank", [None, False, True])
+def test_the_blank_before_a_text_of_a_tokenizer_of_qwen(adds_blank: bool | None, tmp_path: Path) -> None:
+    library = tiny_tokenizers.byte_level()
+    config = {"tokenizer_class": "Qwen2Tokenizer", "add_prefix_space": adds_blank}
+    files = {"tokenizer.json": json.loads(library.to_str()), "tokenizer_config.json": config}
+    tiny_encoders.write(tmp_path, "qwen3", files)
+    if adds_blank:
+        assert_not_loaded(tmp_path, "add_prefix_space must be False")
+    else:
+        SentenceEncoder.from_pretrained(tmp_path)

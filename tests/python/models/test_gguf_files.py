@@ -69,6 +69,58 @@ def test_each_element_of_each_type_is_read(kind: str, rng: np.random.Generator, 
     assert np.abs(tensor - numbers).max() < (0.4 if "4" in kind else 0.05)  # they are the numbers, in their order
 
 
+def element_of_block(block: bytes, kind: str, i: int) -> float:
+    """One element of a block of 32 with five bits, or of 256, as the format describes it."""
+    numbers = [struct.unpack_from("<e", block, place)[0] for place in gguf_files.BLOCKS[kind][2]]
+    if kind in ("Q5_0", "Q5_1"):
+        byte = block[len(block) - 16 + i % 16]
+        bit = struct.unpack_from("<I", block, len(block) - 20)[0] >> i & 1
+        integer = (byte & 15 if i < 16 else byte >> 4) + 16 * bit
+        return numbers[0] * (integer - 16) if kind == "Q5_0" else numbers[0] * integer + numbers[1]
+    if kind == "Q6_K":
+        half, place = divmod(i, 128)
+        quarter, place = divmod(place, 32)
+        low = block[64 * half + place + 32 * (quarter % 2)] >> (4 * (quarter // 2)) & 15
+        high = block[128 + 32 * half + place] >> (2 * quarter) & 3
+        scale = struct.unpack_from("<b", block, 192 + i // 16)[0]
+        return numbers[0] * scale * (low + 16 * high - 32)
+    part, place = divmod(i, 32)
+    packed = block[4:16]
+    if part < 4:
+        scale, offset = packed[part] & 63, packed[part + 4] & 63
+    else:
+        scale = (packed[part + 4] & 15) + 16 * (packed[part - 4] >> 6)
+        offset = (packed[part + 4] >> 4) + 16 * (packed[part] >> 6)
+    integer = block[len(block) - 128 + 32 * (part // 2) + place] >> (4 * (part % 2)) & 15
+    if kind == "Q5_K":
+        integer += 16 * (block[16 + place] >> part & 1)
+    return numbers[0] * scale * integer - numbers[1] * offset
+
+
+@pytest.mark.parametrize("kind", ["Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K"])
+def test_each_element_of_blocks_of_any_bytes(kind: str, rng: np.random.Generator, tmp_path: Path) -> None:
+    elements, size, _ = gguf_files.BLOCKS[kind]
+    raw = gguf_files.random_blocks(kind, 20, rng)
+    file = tmp_path / "model.gguf"
+    file.write_bytes(gguf_files.contents({}, {"it": (raw, kind, 5, 4 * elements)}))
+    with GGUFFile(file) as opened_file:
+        tensor = opened_file.read("it")
+    expected = [element_of_block(raw[size * k :][:size], kind, i) for k in range(20) for i in range(elements)]
+    assert np.array_equal(tensor, np.array(expected).astype(np.float32).reshape(5, 4 * elements))
+
+
+@pytest.mark.parametrize("kind", gguf_files.BLOCKS)
+def test_blocks_are_those_of_the_package_gguf(kind: str, rng: np.random.Generator, tmp_path: Path) -> None:
+    gguf = pytest.importorskip("gguf")
+    file = tmp_path / "model.gguf"
+    elements, _, _ = gguf_files.BLOCKS[kind]
+    raw = gguf_files.random_blocks(kind, 40, rng)
+    file.write_bytes(gguf_files.contents({"general.architecture": "x"}, {"it": (raw, kind, 4, 10 * elements)}))
+    (theirs,) = gguf.GGUFReader(file).tensors
+    with GGUFFile(file) as opened_file:
+        assert np.array_equal(opened_file.read("it"), gguf.dequantize(theirs.data, theirs.tensor_type))
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_numbers_are_those_of_the_package_gguf(kind: str, rng: np.random.Generator, tmp_path: Path) -> None:
     gguf = pytest.importorskip("gguf")

@@ -32,7 +32,8 @@ def _texts() -> list[list[int]]:
 @pytest.mark.parametrize("name", saved_seq2seq.MODELS)
 def test_logits(name: str, tmp_path: Path) -> None:
     oracle = saved_seq2seq.save(tmp_path, name)
-    for dtype, bound in (("float32", 1e-5), ("float64", 1e-12)):
+    # The norms of T5 are computed in float32 there, whatever the model is in.
+    for dtype, bound in (("float32", 1e-5), ("float64", 1e-5 if name.startswith("t5") else 1e-12)):
         model = Seq2SeqLM.from_pretrained(tmp_path, dtype=dtype)
         assert model.start_token == oracle.generation_config.decoder_start_token_id
         target = [model.start_token, *TARGET]

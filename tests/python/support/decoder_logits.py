@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from mha_native.layers.causal_decoder import CausalDecoder
+from mha_native.models._language_model import LanguageModel
 from mha_native.models.decoders.folder_source import FolderSource
 from mha_native.models.decoders.opening import open_decoder
 from mha_native.models.decoders.source import LanguageModelParts
@@ -22,14 +22,6 @@ def opened(directory: Path, **options: Any) -> LanguageModelParts:
 
 def logits(parts: LanguageModelParts, sequences: list[list[int]]) -> list[Array]:
     """[T, V] for each sequence of T tokens, all of them in one ragged batch."""
-    lengths = [len(sequence) for sequence in sequences]
-    x = parts.embeddings[np.concatenate(sequences)]
-    if parts.positions is not None:
-        x = x + parts.positions[np.concatenate([np.arange(length) for length in lengths])]
-    decoder = CausalDecoder.__new__(CausalDecoder)
-    decoder.layers, decoder.norm = tuple(parts.layers), parts.final_norm
-    decoder.layer_options = tuple(dict(options) for options in parts.layer_options)
-    rows = parts.head(decoder(x, cu_seqlens=np.cumsum([0, *lengths]))).astype(np.float64)
-    if (cap := parts.config.logit_softcap) is not None:
-        rows = cap * np.tanh(rows / cap)
-    return np.split(rows, np.cumsum(lengths)[:-1])
+    model, cu_seqlens = LanguageModel(parts), np.cumsum([0, *map(len, sequences)])
+    rows = model.logits(model.hidden_states(np.concatenate(sequences), cu_seqlens, None), None)
+    return np.split(rows, cu_seqlens[1:-1])

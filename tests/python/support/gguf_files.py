@@ -9,7 +9,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-TYPES = {"F32": 0, "F16": 1, "Q4_0": 2, "Q4_1": 3, "Q8_0": 8, "Q4_K": 12, "BF16": 30}
+TYPES = {
+    "F32": 0, "F16": 1, "Q4_0": 2, "Q4_1": 3, "Q5_0": 6, "Q5_1": 7, "Q8_0": 8, "Q2_K": 10, "Q4_K": 12, "Q5_K": 13,
+    "Q6_K": 14, "BF16": 30,
+}  # fmt: skip
+
+# Of types with blocks: elements and bytes of a block, and where in it numbers of two bytes are.
+BLOCKS = {
+    "Q4_0": (32, 18, [0]), "Q4_1": (32, 20, [0, 2]), "Q5_0": (32, 22, [0]), "Q5_1": (32, 24, [0, 2]),
+    "Q8_0": (32, 34, [0]), "Q4_K": (256, 144, [0, 2]), "Q5_K": (256, 176, [0, 2]), "Q6_K": (256, 210, [208]),
+}  # fmt: skip
 _U32, _I32, _F32, _BOOL, _STRING, _ARRAY = 4, 5, 6, 7, 8, 9
 
 
@@ -62,20 +71,29 @@ def quantized(numbers: NDArray[np.float32], kind: str) -> bytes:
     )
 
 
+def random_blocks(kind: str, count: int, rng: np.random.Generator) -> bytes:
+    """Blocks of random bytes, the numbers in which are finite."""
+    _, size, numbers = BLOCKS[kind]
+    blocks = rng.integers(0, 256, (count, size), np.uint8)
+    for place in numbers:
+        blocks[:, place : place + 2] = rng.standard_normal((count, 1)).astype("<f2").view(np.uint8)
+    return blocks.tobytes()
+
+
 def contents(
     metadata: dict[str, Any], tensors: dict[str, Any], version: int = 3, alignment: int = 32, pad: bool = True
 ) -> bytes:
-    """A file. `tensors`: by name an array, which becomes F32, or an array and the name of a type."""
+    """A file. `tensors`: by name an array, which becomes F32, or an array, or bytes and their shape, with a type."""
     header = b"GGUF" + struct.pack("<IQQ", version, len(tensors), len(metadata))
     header += b"".join(string(name) + value(given) for name, given in metadata.items())
     data = b""
     for name, given in tensors.items():
-        numbers, kind = given if isinstance(given, tuple) else (given, "F32")
+        numbers, kind, *sizes = given if isinstance(given, tuple) else (given, "F32")
+        shape = sizes or numbers.shape
         data += b"\0" * (-len(data) % alignment)
-        header += string(name) + struct.pack("<I", numbers.ndim)
-        header += b"".join(struct.pack("<Q", size) for size in numbers.shape[::-1])
+        header += string(name) + struct.pack(f"<I{len(shape)}Q", len(shape), *shape[::-1])
         header += struct.pack("<IQ", TYPES[kind], len(data))
-        data += quantized(numbers, kind)
+        data += numbers if isinstance(numbers, bytes) else quantized(numbers, kind)
     return header + b"\0" * (-len(header) % alignment) + data + b"\0" * (-len(data) % alignment if pad else 0)
 
 

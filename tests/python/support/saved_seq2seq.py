@@ -10,7 +10,7 @@ import saved_families
 BART = {"d_model": 24, "encoder_layers": 2, "decoder_layers": 3, "encoder_attention_heads": 3,
         "decoder_attention_heads": 2, "encoder_ffn_dim": 40, "decoder_ffn_dim": 32, "max_position_embeddings": 40,
         "init_std": 0.5}  # fmt: skip
-T5 = {"d_model": 24, "d_kv": 6, "d_ff": 40, "num_layers": 2, "num_decoder_layers": 3, "num_heads": 3,
+T5 = {"d_model": 24, "d_kv": 6, "d_ff": 40, "num_layers": 2, "num_decoder_layers": 2, "num_heads": 3,
       "relative_attention_num_buckets": 8, "relative_attention_max_distance": 20,
       "decoder_start_token_id": 1, "pad_token_id": 1, "eos_token_id": 2, "bos_token_id": 0}  # fmt: skip
 
@@ -44,11 +44,12 @@ def save(directory: Path, name: str, **changes: Any) -> Any:
     torch.manual_seed(0)
     model = getattr(transformers, f"{kind}ForConditionalGeneration")(config).eval()
     with torch.no_grad():
-        for parameter in model.parameters():
+        for name_of, parameter in model.named_parameters():
             if parameter.dim() == 1:  # which are zeros and ones in a new model, and so without effect
                 parameter += torch.randn_like(parameter) / 4
             elif kind == "T5":
-                parameter.copy_(torch.randn_like(parameter) / 2)
+                is_table = "shared" in name_of or "bias" in name_of
+                parameter.copy_(torch.randn_like(parameter) / (1 if is_table else parameter.shape[1] ** 0.5))
         if kind != "T5":
             model.final_logits_bias += torch.randn_like(model.final_logits_bias)
         if MODELS[name].get("tie_word_embeddings") is False:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import bert_oracle
@@ -58,10 +59,12 @@ class _Bart:
         heads = config[f"{name}_attention_heads"]
         for i in range(config[f"{name}_layers"]):
             layer = f"{name}.layers.{i}."
-            x = self._sublayer(x, f"{layer}self_attn_layer_norm", lambda x: self._attend(x, x, f"{layer}self_attn", heads, memory is not None))
+            attend = partial(self._attend, None, f"{layer}self_attn", heads, memory is not None)
+            x = self._sublayer(x, f"{layer}self_attn_layer_norm", attend)
             if memory is not None:
-                x = self._sublayer(x, f"{layer}encoder_attn_layer_norm", lambda x: self._attend(x, memory, f"{layer}encoder_attn", heads, False))
-            x = self._sublayer(x, f"{layer}final_layer_norm", lambda x: self._forward(x, layer))
+                attend = partial(self._attend, memory, f"{layer}encoder_attn", heads, False)
+                x = self._sublayer(x, f"{layer}encoder_attn_layer_norm", attend)
+            x = self._sublayer(x, f"{layer}final_layer_norm", partial(self._forward, layer))
         return self._norm(x, f"{name}.layer_norm") if self._norm_first else x
 
     @property
@@ -79,13 +82,13 @@ class _Bart:
         scaled = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-5)
         return scaled * self.weights[f"{name}.weight"] + self.weights[f"{name}.bias"]
 
-    def _attend(self, x: Array, memory: Array, name: str, heads: int, is_causal: bool) -> Array:
+    def _attend(self, memory: Array | None, name: str, heads: int, is_causal: bool, x: Array) -> Array:
         q = self._product(x, f"{name}.q_proj")
-        k, v = (self._product(memory, f"{name}.{part}_proj") for part in "kv")
+        k, v = (self._product(x if memory is None else memory, f"{name}.{part}_proj") for part in "kv")
         scale = (x.shape[1] // heads) ** -0.5
         return self._product(_attention(q, k, v, heads, scale, 0, is_causal), f"{name}.out_proj")
 
-    def _forward(self, x: Array, layer: str) -> Array:
+    def _forward(self, layer: str, x: Array) -> Array:
         inner = _activation(self.config.get("activation_function", "gelu"), self._product(x, f"{layer}fc1"))
         return self._product(inner, f"{layer}fc2")
 

@@ -122,7 +122,9 @@ def tensors(settings: dict[str, Any]) -> dict[str, Array]:
     rng = np.random.default_rng(0)
     result = {}
     for name, shape in shapes(settings).items():
-        size = 0.3 if len(shape) == 1 else 1.0 if "bias" in name else 2 / np.sqrt(shape[1])
+        is_table = "shared" in name or "embed_positions" in name
+        is_small = len(shape) == 1 or name == "final_logits_bias"
+        size = 0.3 if is_small else 1.0 if is_table or "bias" in name else 1 / np.sqrt(shape[1])
         is_norm = len(shape) == 1 and name.endswith("weight")
         result[name] = (rng.standard_normal(shape) * size + is_norm).astype(np.float32)
     return result

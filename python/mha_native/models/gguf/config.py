@@ -9,6 +9,7 @@ import numpy as np
 from ..._messages import listed, shown
 from .._model_files import read_choice, read_count, read_positive, read_size, refuse_other_keys
 from .architectures import ARCHITECTURES, Architecture
+from .element_types import READERS
 from .file import GGUFFile
 
 # The tensor by which frequencies are divided in place of a rule of scaling, as Llama 3.1 and later models have it.
@@ -82,6 +83,8 @@ def read_architecture(file: GGUFFile) -> Architecture:
     others = [name for name in file.entries if not architecture.is_known(name) and name != ROPE_FACTORS]
     if others:
         raise ValueError(f"{file.path} has tensors that are not known here: {listed(others)}")
+    if unreadable := [f"{name} {entry.dtype}" for name, entry in file.entries.items() if entry.dtype not in READERS]:
+        raise ValueError(f"{file.path} has tensors of types other than {', '.join(READERS)}: {listed(unreadable)}")
     return architecture
 
 

@@ -7,8 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._safetensors import as_float32
+from .super_blocks import q4_k, q5_k, q6_k
 
-_BLOCK = 32  # elements of a block of the types that are read here
+_BLOCK = 32  # elements of a block of the types whose names have no K
 
 
 class ElementType(NamedTuple):
@@ -80,6 +81,24 @@ def _q4_1(raw: NDArray[np.uint8]) -> NDArray[np.float32]:
     return elements
 
 
+def _q5_0(raw: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """Element i of a block is ``d (q_i - 16)``."""
+    blocks = raw.view([("d", "<f2"), ("high", "<u4"), ("q", "u1", _BLOCK // 2)])
+    elements = _with_fifth_bits(blocks)
+    elements -= 16
+    elements *= _column(blocks["d"])
+    return elements
+
+
+def _q5_1(raw: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """Element i of a block is ``d q_i + m``."""
+    blocks = raw.view([("d", "<f2"), ("m", "<f2"), ("high", "<u4"), ("q", "u1", _BLOCK // 2)])
+    elements = _with_fifth_bits(blocks)
+    elements *= _column(blocks["d"])
+    elements += _column(blocks["m"])
+    return elements
+
+
 def _q8_0(raw: NDArray[np.uint8]) -> NDArray[np.float32]:
     """Element i of a block is ``d q_i``."""
     blocks = raw.view([("d", "<f2"), ("q", "i1", _BLOCK)])
@@ -100,6 +119,14 @@ def _nibbles(pairs: NDArray[np.uint8]) -> NDArray[np.float32]:
     return elements
 
 
+def _with_fifth_bits(blocks: NDArray[Any]) -> NDArray[np.float32]:
+    """The integers of blocks whose bit i of `high` is the highest one of element i."""
+    high = blocks["high"][:, np.newaxis] >> np.arange(_BLOCK, dtype=np.uint32) & 1
+    elements = _nibbles(blocks["q"])
+    elements += high << 4
+    return elements
+
+
 # From the bytes of a tensor, which are whole blocks, to its elements in float32, in any shape.
 READERS: dict[str, Callable[[NDArray[np.uint8]], NDArray[np.float32]]] = {
     "F32": _plain("F32"),
@@ -107,5 +134,10 @@ READERS: dict[str, Callable[[NDArray[np.uint8]], NDArray[np.float32]]] = {
     "BF16": _plain("BF16"),
     "Q4_0": _q4_0,
     "Q4_1": _q4_1,
+    "Q5_0": _q5_0,
+    "Q5_1": _q5_1,
     "Q8_0": _q8_0,
+    "Q4_K": q4_k,
+    "Q5_K": q5_k,
+    "Q6_K": q6_k,
 }

@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 from .._block_names import BlockNames
 from .._model_config import ACTIVATIONS
 
+_UNGATED = {name: (ours, False) for name, ours in ACTIVATIONS.items()}
+
 ALL = frozenset({"query", "key", "value", "out", "up", "down"})
 
 
@@ -120,7 +122,7 @@ class Family(NamedTuple):
     words: tuple[str, ...] = ("shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
     logit_bias: str | None = "final_logits_bias"
     defaults: Mapping[str, Any] = {}
-    activations: Mapping[str, tuple[str, bool]] = {name: (ours, False) for name, ours in ACTIVATIONS.items()}
+    activations: Mapping[str, tuple[str, bool]] = _UNGATED
     norm: str = "layer"
     norm_first: bool = False
     biases: frozenset[str] = ALL

@@ -19,7 +19,7 @@ from .._blocks import BlockConfig, NormConfig, in_dtype, make_attention, make_la
 from .._relative_buckets import position_bias_of_buckets
 from ..decoders.folder_source import FolderSource
 from .config import Seq2SeqConfig, family_of, read_config
-from .family import Family, MemoryNames, StackNames
+from .family import Family, StackNames
 
 Shapes = Iterator[tuple[str, tuple[int, ...]]]
 
@@ -110,9 +110,7 @@ def open_seq2seq(source: FolderSource, dtype: np.dtype[Any], weight_dtype: str) 
         )
 
 
-def _stack_shapes(
-    config: Seq2SeqConfig, family: Family, blocks: tuple[BlockConfig, ...], names: StackNames
-) -> Shapes:
+def _stack_shapes(config: Seq2SeqConfig, family: Family, blocks: tuple[BlockConfig, ...], names: StackNames) -> Shapes:
     """Names and shapes of the tensors of a stack."""
     width, norm = config.embed_dim, config.norm
     if names.positions is not None and config.max_positions is not None:
@@ -150,7 +148,7 @@ def _stack(
         weights = _block_names(names, block).read(block, i, tensors, dtype)
         if not family.scales_scores:
             weights["query.weight"] = _unscaled(weights["query.weight"], block, dtype)
-        layer = make_layer(block, weights, {}, dtype, weight_dtype)
+        layer: Any = make_layer(block, weights, {}, dtype, weight_dtype)
         if is_decoder:
             first = names.blocks.layer.format(i)
             memory = make_attention(

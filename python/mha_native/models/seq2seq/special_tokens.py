@@ -42,7 +42,9 @@ def read_special_tokens(source: ModelSource, family: Family, vocab_size: int) ->
     start = _tokens(path, values, "decoder_start_token_id", vocab_size)
     start = start or _tokens(path, values, "bos_token_id", vocab_size)
     if len(start) != 1:
-        raise ValueError(f"{path}: decoder_start_token_id must be a token; got {shown(values.get('decoder_start_token_id'))}")
+        raise ValueError(
+            f"{path}: decoder_start_token_id must be a token; got {shown(values.get('decoder_start_token_id'))}"
+        )
     first = _tokens(path, values, "forced_bos_token_id", vocab_size)
     if len(first) > 1:
         raise ValueError(f"{path}: forced_bos_token_id must be one token; got {shown(list(first))}")
