@@ -98,6 +98,17 @@ void run_layers(GuardedMemory& memory, Index width, Index hidden, Index rows, We
   attention.forward(x, x, x, memory.output<T>({2, rows, width}), memory.output<T>({2, 1, rows, rows}), options);
   KVCache cache({2, 1, rows + 3, width, 0, DTypeOf<T>::value});
   attention.forward(x, x, x, cache, memory.output<T>({2, rows, width}), {}, options, memory.integers({rows, rows / 2}));
+  if (const Index pairs = width / 2; pairs > 0) {
+    QueryKeySteps steps;
+    steps.query_norm = steps.key_norm = norm();
+    steps.rotary = RotaryEmbedding(memory.random<Sum<T>>({2 * rows, pairs}), memory.random<Sum<T>>({2 * rows, pairs}),
+                                   width % 3 == 0 ? RotaryPairs::neighbours : RotaryPairs::halves);
+    const MultiHeadAttention turned(
+        config, {linear(width, width), linear(width, width), linear(width, width), linear(width, width)}, steps);
+    turned.forward(x, x, x, memory.output<T>({2, rows, width}), {}, options);
+    cache.clear();
+    turned.forward(x, x, x, cache, memory.output<T>({2, rows, width}), {}, options, memory.integers({rows, rows / 2}));
+  }
   feed_forward.forward(x, memory.output<T>({2, rows, width}), 2);
   const FeedForward gated({linear(hidden, width), linear(width, hidden), linear(hidden, width)}, Activation::silu,
                           format);

@@ -248,7 +248,11 @@ TEST(NoAllocation, LayerWithACache) {
   constexpr Index B = 3, E = 256;
   const auto square = Array<float>::random({E, E}, 1);
   const MultiHeadAttentionConfig config = {E, 4};
-  const MultiHeadAttention layer(config, {{square.view()}, {square.view()}, {square.view()}, {square.view()}});
+  QueryKeySteps steps;
+  const auto table = Array<float>::random({40, 32}, 2), weight = Array<float>::random({64}, 4);
+  steps.query_norm = steps.key_norm = RMSNorm(weight.view());
+  steps.rotary = RotaryEmbedding(table.view(), table.view());
+  const MultiHeadAttention layer(config, {{square.view()}, {square.view()}, {square.view()}, {square.view()}}, steps);
   const auto x = Array<float>::random({B, 2, E}, 3);
   Array<float> out({B, 2, E}, 0);
   KVCache cache({B, 4, 40, 64});

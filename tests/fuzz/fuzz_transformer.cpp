@@ -131,7 +131,8 @@ void fuzz_transformer(Choices& c, Tally& tally) {
   call.run([&](int threads) {
     const mha_attention_options with = options.at(threads);
     std::vector<mha_tensor> weight_tensors;
-    for (const Argument* argument : weights) weight_tensors.push_back(argument->tensor);
+    for (const Argument* argument : weights)
+      weight_tensors.push_back(argument->is_null ? mha_tensor{} : argument->tensor);
     mha_transformer_extras extras{};
     extras.memory = memory ? memory->get() : nullptr;
     if (keeps_memory) extras.memory_caches = memory_handles.data();

@@ -39,6 +39,7 @@ CLASSIFIERS: dict[str, dict[str, Any]] = {
     "bert-base-NER": {"tokens": True},
 }
 LANGUAGE_MODEL = "SmolLM2-135M-Instruct"  # a tiny one with random weights, too
+SEQ2SEQ_MODEL = "bart-large-cnn"  # likewise
 
 
 def test_all_is_the_whole_face() -> None:
@@ -112,6 +113,12 @@ def _enter_folder_for(code: str, request: pytest.FixtureRequest, folder: Path, m
         import tiny_language_model
 
         tiny_language_model.write(folder / LANGUAGE_MODEL, n_positions=400)
+    if f'"{SEQ2SEQ_MODEL}"' in code:
+        pytest.importorskip("tokenizers")
+        pytest.importorskip("safetensors")
+        import tiny_seq2seq
+
+        tiny_seq2seq.write(folder / SEQ2SEQ_MODEL, tiny_seq2seq.config("bart"))
     monkeypatch.chdir(folder)
 
 
@@ -161,7 +168,13 @@ def test_the_package_is_typed() -> None:
 
 SNIPPETS = {
     name: re.findall(r"^```python\n(.*?)^```", (ROOT / name).read_text(encoding="utf-8"), re.M | re.S)
-    for name in ("README.md", "docs/guide.md", "docs/language_models.md", "docs/sentence_models.md")
+    for name in (
+        "README.md",
+        "docs/guide.md",
+        "docs/language_models.md",
+        "docs/sentence_models.md",
+        "docs/seq2seq_models.md",
+    )
 }
 EXTRAS = ("torch", "matplotlib", "onnxruntime", "openvino", "tokenizers", "safetensors", "jax", "bertopic")
 

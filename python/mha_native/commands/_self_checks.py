@@ -16,6 +16,7 @@ from ..layers.encoder import Encoder
 from ..layers.feed_forward import FeedForward
 from ..layers.layer_norm import LayerNorm
 from ..layers.multi_head_attention import MultiHeadAttention
+from ..layers.rms_norm import RMSNorm
 from ..merging import merge_attention
 from ..statistics import attention_statistics
 from ..varlen import scaled_dot_product_attention_varlen
@@ -107,6 +108,8 @@ def _rows(dtype: DType, threads: int) -> Iterator[Result]:
     x = _normal(np.random.default_rng(3), dtype, 130, 96)
     norm = LayerNorm(96, dtype=dtype)
     yield Result("LayerNorm", norm(x, num_threads=threads), partial(reference.layer_norm, _exact(x)))
+    rms = RMSNorm(96, dtype=dtype)
+    yield Result("RMSNorm", rms(x, num_threads=threads), partial(reference.rms_norm, _exact(x)))
     for name in ("relu", "gelu", "gelu_tanh"):
         layer = FeedForward(96, 200, activation=name, dtype=dtype, seed=4)
         expected = partial(reference.feed_forward, _exact(x), _state(layer), activation=name)

@@ -23,7 +23,7 @@ class DecoderLayer(TransformerLayer):
     memory_dim : int, optional
         Em, the features of the memory. Default: E.
     activation, gated, norm_first, norm, output_norms, eps, num_kv_heads, head_dim, bias : optional
-    dtype, weight_dtype, seed : optional
+    qk_norm, qk_norm_eps, rotary, dtype, weight_dtype, seed : optional
         As for `EncoderLayer`; `num_kv_heads` and `head_dim` are those of both attentions.
 
     Attributes

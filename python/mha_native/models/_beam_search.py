@@ -56,10 +56,8 @@ def checked_rules(
     min_new_tokens: int,
 ) -> BeamRules:
     """The rules that a caller gave, or TypeError or ValueError."""
-    most, beams = (
-        checked_size(function, name, value)
-        for name, value in (("max_new_tokens", max_new_tokens), ("num_beams", num_beams))
-    )
+    most = checked_size(function, "max_new_tokens", max_new_tokens)
+    beams = checked_size(function, "num_beams", num_beams)
     penalty = checked_real(function, "length_penalty", length_penalty)
     if isinstance(early_stopping, str):
         if early_stopping != "never":
@@ -67,13 +65,8 @@ def checked_rules(
         stops: EarlyStopping = "never"
     else:
         stops = _core.boolean(function, "early_stopping", early_stopping)
-    ngram, least = (
-        checked_integer(function, name, value, 0, most_allowed)
-        for name, value, most_allowed in (
-            ("no_repeat_ngram_size", no_repeat_ngram_size, None),
-            ("min_new_tokens", min_new_tokens, most),
-        )
-    )
+    ngram = checked_integer(function, "no_repeat_ngram_size", no_repeat_ngram_size, 0)
+    least = checked_integer(function, "min_new_tokens", min_new_tokens, 0, most)
     # With one beam the search ends with the text that ends first, which is the greedy one.
     return BeamRules(most, beams, penalty, True if beams == 1 else stops, ngram, least)
 

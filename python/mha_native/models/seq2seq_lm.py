@@ -79,8 +79,9 @@ class Seq2SeqLM:
     Examples
     --------
     >>> from mha_native.models import Seq2SeqLM
-    >>> model = Seq2SeqLM.from_pretrained("facebook/bart-large-cnn")  # doctest: +SKIP
-    >>> model.generate(article, max_new_tokens=142, num_beams=4, length_penalty=2.0)  # doctest: +SKIP
+    >>> model = Seq2SeqLM.from_pretrained("bart-large-cnn")
+    >>> text = "The tower is 324 metres tall, about the same height as an 81-storey building."
+    >>> summary = model.generate(text, max_new_tokens=20, num_beams=4, length_penalty=2.0)
     """
 
     def __init__(self, model: Seq2SeqModel, tokenizer: LanguageTokenizer, special: SpecialTokens) -> None:

@@ -104,11 +104,17 @@ def test_a_signal_ends_a_text_within_a_line(name: str, tmp_path: Path) -> None:
     directory = tiny_language_model.write(tmp_path / "long", n_positions=100_000)
     command = [sys.executable, "-m", "mha_native", "generate", "--model", str(directory)]
     command += ["--prompt", "the", "--max-new-tokens", "99999"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    number = signal.Signals[name]
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),  # shells make processes in the background ignore it
+    ) as process:
         assert process.stdout
         assert process.stderr
         first = process.stdout.read(10)
-        process.send_signal(signal.Signals[name])
+        process.send_signal(number)
         rest, errors = process.stdout.read(), process.stderr.read().decode()
         code = process.wait(60)
     text = (first + rest).decode()  # of whole characters

@@ -229,3 +229,37 @@ def test_the_blank_before_a_text_of_a_tokenizer_of_qwen(adds_blank: bool | None,
         assert_not_loaded(tmp_path, "add_prefix_space must be False")
     else:
         SentenceEncoder.from_pretrained(tmp_path)
+
+
+_FORMER = {
+    "model_type": "nomic_bert", "activation_function": "swiglu", "auto_map": {"AutoModel": "own_code.NomicBertModel"},
+    "causal": False, "layer_norm_epsilon": 1e-12, "max_trained_positions": 12, "mlp_fc1_bias": False,
+    "mlp_fc2_bias": False, "n_embd": 24, "n_head": 3, "n_inner": 40, "n_layer": 2, "n_positions": 20,
+    "prenorm": False, "qkv_proj_bias": False, "rotary_emb_base": 1000, "rotary_emb_fraction": 1.0,
+    "rotary_emb_interleaved": False, "rotary_emb_scale_base": None, "rotary_scaling_factor": None,
+    "type_vocab_size": 2, "use_rms_norm": False, "vocab_size": tiny_encoders.config("nomic_bert")["vocab_size"],
+}  # fmt: skip
+
+
+def test_entries_of_nomic_bert_by_their_former_names(tmp_path: Path) -> None:
+    expected = SentenceEncoder.from_pretrained(tiny_encoders.write(tmp_path / "a", "nomic_bert")).encode(TEXTS)
+    directory = tiny_encoders.write(tmp_path / "b", "nomic_bert", {"config.json": _FORMER})
+    assert_same_bits(SentenceEncoder.from_pretrained(directory).encode(TEXTS), expected)
+    tiny_encoders.write(directory, "nomic_bert", {"config.json": _FORMER | {"rotary_scaling_factor": 2.0}})
+    assert SentenceEncoder.from_pretrained(directory).max_seq_length == 12  # others turn by angles that it changes
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("activation_function", "geglu"), ("causal", True), ("mlp_fc1_bias", True), ("mlp_fc2_bias", True),
+        ("prenorm", True), ("parallel_block", True), ("qkv_proj_bias", True), ("rotary_emb_fraction", 0.5),
+        ("rotary_emb_interleaved", True), ("rotary_emb_scale_base", 512), ("scale_attn_by_inverse_layer_idx", True),
+        ("scale_attn_weights", False), ("use_rms_norm", True), ("quantization_config", {"quant_method": "gptq"}),
+        ("rotary_emb_base", 0),
+    ],
+)  # fmt: skip
+def test_what_former_entries_must_say(name: str, value: Any, tmp_path: Path) -> None:
+    tiny_encoders.write(tmp_path, "nomic_bert", {"config.json": _FORMER | {name: value}})
+    (tmp_path / "model.safetensors").unlink()
+    assert_not_loaded(tmp_path, "rope_theta" if name == "rotary_emb_base" else name)

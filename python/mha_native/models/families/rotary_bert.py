@@ -6,15 +6,56 @@ from typing import Any
 
 from .._block_names import BlockNames
 from .._blocks import ATTENTION, BlockConfig, NormConfig
-from .._model_config import LATER_ACTIVATIONS
+from .._model_config import ABSENT, LATER_ACTIVATIONS, refuse_present
 from .._model_files import read_choice, read_count, read_positive, read_size
 from .entries import check_is_encoder, read_heads, read_turns
 from .family import Family, Names
 from .text_config import TextConfig
 
+# Entries of files that came before transformers had the model: what they are called now, and what others must say.
+_FORMER_NAMES = {
+    "n_embd": "hidden_size",
+    "n_head": "num_attention_heads",
+    "n_inner": "intermediate_size",
+    "n_layer": "num_hidden_layers",
+    "n_positions": "max_position_embeddings",
+    "layer_norm_epsilon": "layer_norm_eps",
+    "rotary_emb_base": "rope_theta",
+}
+_FORMERLY: dict[str, object] = {
+    "activation_function": "swiglu",
+    "causal": False,
+    "mlp_fc1_bias": False,
+    "mlp_fc2_bias": False,
+    "parallel_block": False,
+    "prenorm": False,
+    "qkv_proj_bias": False,
+    "rotary_emb_fraction": 1.0,
+    "rotary_emb_interleaved": False,
+    "scale_attn_by_inverse_layer_idx": False,
+    "scale_attn_weights": True,
+    "use_rms_norm": False,
+}
+
+
+def _with_names_of_today(path: Path, values: Mapping[str, Any]) -> dict[str, Any]:
+    """config.json of a nomic-bert by the names that transformers has for its entries. Its code is known: ``auto_map``
+    and what else is only read by that is left out."""
+    for name, expected in _FORMERLY.items():
+        read_choice(path, values, name, expected, expected)
+    refuse_present(path, values, {"rotary_emb_scale_base": "angles must not depend on more than positions"})
+    today = {new: values[old] for old, new in _FORMER_NAMES.items() if old in values}
+    if values.get("rotary_scaling_factor") is not None:  # which counts beyond these positions
+        trained = read_size(path, values, "max_trained_positions")
+        today["max_position_embeddings"] = min(trained, read_size(path, values, "n_positions"))
+    kept = ("vocab_size", "type_vocab_size", *ABSENT)
+    return today | {name: values[name] for name in kept if name in values and name != "auto_map"}
+
 
 def read_nomic(path: Path, values: Mapping[str, Any], family: Family) -> TextConfig:
     """The entries of config.json of a nomic-bert. ValueError if it says what is not computed."""
+    if "n_embd" in values:
+        values = _with_names_of_today(path, values)
     given = {name: value for name, value in values.items() if name != "head_dim" or value is not None}
     width, heads = read_heads(path, values, "hidden_size", "num_attention_heads")
     head_dim = read_size(path, given, "head_dim", width // heads)

@@ -1,1 +1,1 @@
-"""Families of encoder-decoders. Each is data: what config.json says, and the names of its tensors."""
+"""Encoder-decoders: what their files say, and the parts that are made of them."""

@@ -1,0 +1,61 @@
+"""Encoder-decoders."""
+
+from __future__ import annotations
+
+import functools
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tiny_seq2seq
+
+from mha_native.models import Seq2SeqLM
+
+from .entry import Arguments, Generator, Made, entry, some
+
+
+@functools.cache
+def _folder() -> tuple[tempfile.TemporaryDirectory[str], Path]:
+    folder = tempfile.TemporaryDirectory()
+    return folder, tiny_seq2seq.write(Path(folder.name), tiny_seq2seq.config("bart"))
+
+
+@functools.cache
+def seq2seq_model() -> Seq2SeqLM:
+    return Seq2SeqLM.from_pretrained(_folder()[1])
+
+
+def _rules(rng: Generator) -> Arguments:
+    more = {
+        "num_beams": 2,
+        "length_penalty": 0.5,
+        "early_stopping": True,
+        "no_repeat_ngram_size": 2,
+        "min_new_tokens": 2,
+        "forced_first_token": 7,
+        "num_threads": 1,
+    }
+    return {"max_new_tokens": 4} | some(rng, more)
+
+
+@entry("Seq2SeqLM.from_pretrained")
+def _from_pretrained(rng: Generator) -> Made:
+    more = {"dtype": "float32", "weight_dtype": "int8"}
+    return Seq2SeqLM.from_pretrained, {"directory": _folder()[1]} | some(rng, more)
+
+
+@entry("Seq2SeqLM.generate")
+def _generate(rng: Generator) -> Made:
+    texts: Any = ["the dog", ["the", "a b c"]][rng.integers(2)]
+    return seq2seq_model().generate, {"texts": texts} | _rules(rng)
+
+
+@entry("Seq2SeqLM.generate_tokens")
+def _generate_tokens(rng: Generator) -> Made:
+    return seq2seq_model().generate_tokens, {"sequences": [[2, 5, 3], np.array([7])]} | _rules(rng)
+
+
+@entry("Seq2SeqLM.logits")
+def _logits(rng: Generator) -> Made:
+    return seq2seq_model().logits, {"text": [2, 5, 3], "target": np.array([2, 7])} | some(rng, {"num_threads": 1})
