@@ -20,7 +20,7 @@ ROWS = np.ones((3, 2, 4), np.float32)
 TOKENS = np.ones((1, 3, 8), np.float32)
 OFFSETS = np.array([0, 3])
 
-SENTENCES, LANGUAGE = "models.SentenceEncoder", "models.CausalLM"
+SENTENCES, LANGUAGE, TRANSLATOR = "models.SentenceEncoder", "models.CausalLM", "models.Seq2SeqLM"
 LAYER = mha.MultiHeadAttention(8, 2, seed=0)
 BLOCKS: dict[str, Any] = {
     "EncoderLayer": mha.EncoderLayer(8, 2, 8),
@@ -70,6 +70,7 @@ def pretrained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Callable[.
         f"{SENTENCES}.encode_batches": lambda **flags: model.encode_batches(["dog"], **flags),
         f"{SENTENCES}.encode_tokens": lambda **flags: model.encode_tokens([[2, 3]], **flags),
         **_of_language_model(tmp_path_factory.mktemp("language_model")),
+        **_of_translator(tmp_path_factory.mktemp("translator")),
     }
 
 
@@ -83,6 +84,15 @@ def _of_language_model(folder: Path) -> dict[str, Callable[..., Any]]:
         f"{LANGUAGE}.chat": lambda **flags: model.chat(messages, max_new_tokens=1, **flags),
         f"{LANGUAGE}.apply_chat_template": lambda **flags: model.apply_chat_template(messages, **flags),
         f"{LANGUAGE}.encode": lambda **flags: model.encode("a", **flags),
+    }
+
+
+def _of_translator(folder: Path) -> dict[str, Callable[..., Any]]:
+    tiny_seq2seq = pytest.importorskip("tiny_seq2seq")
+    model = models.Seq2SeqLM.from_pretrained(tiny_seq2seq.write(folder, tiny_seq2seq.config("bart")))
+    return {
+        f"{TRANSLATOR}.generate": lambda **flags: model.generate("a", max_new_tokens=1, **flags),
+        f"{TRANSLATOR}.generate_tokens": lambda **flags: model.generate_tokens([[2, 3]], max_new_tokens=1, **flags),
     }
 
 
@@ -123,8 +133,13 @@ FLAGS = {
     if "bool" in kind
 }
 
-# Those that may also be a list of names, of the parts that have what the flag gives to all.
-TAKE_NAMES = {("MultiHeadAttention", "bias"), ("FeedForward", "bias")}
+# Those that may be something else, too: a list of names, of the parts that have what the flag gives to all; a word.
+OTHER_KINDS: dict[tuple[str, str], type] = {
+    ("MultiHeadAttention", "bias"): list,
+    ("FeedForward", "bias"): list,
+    (f"{TRANSLATOR}.generate", "early_stopping"): str,
+    (f"{TRANSLATOR}.generate_tokens", "early_stopping"): str,
+}
 
 WRONG: list[Any] = ["no", "yes", "", 0, 1, 1.0, np.int64(1), [], [True], np.array(True), np.array([True, False]), {}]
 
@@ -148,7 +163,7 @@ def test_flags_are_found() -> None:
 
 def _call(name: str, request: pytest.FixtureRequest) -> Callable[..., Any]:
     """A new function with a flag fails here until it is called above."""
-    calls = request.getfixturevalue("pretrained") if name.startswith((SENTENCES, LANGUAGE)) else CALLS
+    calls = request.getfixturevalue("pretrained") if name.startswith((SENTENCES, LANGUAGE, TRANSLATOR)) else CALLS
     return calls[name]  # type: ignore[no-any-return]
 
 
@@ -159,9 +174,9 @@ def test_a_flag_is_a_bool(name: str, flag: str, request: pytest.FixtureRequest) 
         call(**{flag: right})
     # What a call is named in messages: of a layer, by the layer.
     function = re.escape(name.removesuffix(".__call__").rpartition("models.")[2])
-    takes_names = (name, flag) in TAKE_NAMES
+    other_kind = OTHER_KINDS.get((name, flag), type(None))
     for wrong in [*WRONG, *([] if FLAGS[name, flag] else [None])]:
-        if takes_names and isinstance(wrong, list):
+        if wrong is not None and isinstance(wrong, other_kind):
             continue
         with pytest.raises(TypeError, match=rf"^{function}: {flag} must be a bool; got ") as error:
             call(**{flag: wrong})

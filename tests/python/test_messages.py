@@ -68,7 +68,7 @@ CALLS: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: mha.Decoder(1, 8, 2, 3, seed=-1), ValueError, r"Decoder: seed .* -1"),
     (lambda: mha.DecoderLayer(8, 2, 3, num_kv_heads=0), ValueError, r"DecoderLayer: num_kv_heads must be at least 1"),
     (lambda: mha.Encoder(1, 8, 3, 3), ValueError, r"Encoder: .*num_heads"),
-    (lambda: mha.Encoder(1, 8, 2, 3, activation="silu"), ValueError, r"Encoder: activation .* 'silu'"),
+    (lambda: mha.Encoder(1, 8, 2, 3, activation="mish"), ValueError, r"Encoder: activation .* 'mish'"),
     (lambda: mha.Encoder(1, 8, 2, 3, layer_options=3), TypeError, r"Encoder: layer_options .* int"),
     (lambda: mha.Encoder(1, 8, 2, 3, layer_options=[3]), TypeError, r"Encoder: layer_options .* int"),
     (lambda: mha.EncoderLayer(8, 2, 3)(WIDE), ValueError, r"EncoderLayer: x "),
@@ -134,7 +134,7 @@ CALLS: list[tuple[Callable[[], Any], type[Exception], str]] = [
         ValueError,
         r"merge_attention: outs ",
     ),
-    (lambda: reference.activate(1, "silu"), ValueError, r"reference\.activate: .* name 'silu': KeyError"),
+    (lambda: reference.activate(1, "mish"), ValueError, r"reference\.activate: .* name 'mish': KeyError"),
     (
         lambda: reference.attention_weights(MEMORY, WIDE),
         ValueError,
