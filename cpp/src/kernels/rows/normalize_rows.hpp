@@ -148,11 +148,14 @@ class RowNormalizer {
     }
     const P correction = pset1<P>(T(left)), factor = pset1<P>(T(1 / ::sqrt(spread + eps)));
     const S *const weight = static_cast<const S*>(tile_.weight), *const bias = static_cast<const S*>(tile_.bias);
-    const bool has_unit_offset = tile_.kind == NormKind::rms_unit_offset;
+    const bool has_plain_weight = weight && tile_.kind != NormKind::rms_unit_offset;
     for_each_vector([&](Index column, int, auto lanes) MHA_INLINE_LAMBDA {
       const P d = psub(psub(load(z + column, lanes), mean), correction);
-      P w = weight ? load(weight + column, lanes) : pset1<P>(T(1));
-      if (has_unit_offset) w = padd(w, pset1<P>(T(1)));
+      P w = pset1<P>(T(1));
+      if (has_plain_weight)
+        w = load(weight + column, lanes);
+      else if (weight)
+        w = padd(w, load(weight + column, lanes));
       const P b = bias ? load(bias + column, lanes) : pset1<P>(T(0));
       store(out + column, pmadd(pmul(d, factor), w, b), lanes);
     });
