@@ -69,7 +69,7 @@ inline std::optional<Reach> reach_of(const mha_tensor& t) {
   if (is_empty(t)) return Reach{0, 0};
   double begin = 0, end = 1, elements = 1;
   for (int axis = 0; axis < t.rank; ++axis) {
-    elements *= double(t.extents[axis]);
+    if (t.strides[axis] != 0) elements *= double(t.extents[axis]);
     const double reach = double(t.extents[axis] - 1) * double(t.strides[axis]);
     (reach < 0 ? begin : end) += reach;
   }
@@ -77,7 +77,7 @@ inline std::optional<Reach> reach_of(const mha_tensor& t) {
   return Reach{std::ptrdiff_t(begin) * size_of(t.dtype), std::ptrdiff_t(end) * size_of(t.dtype)};
 }
 
-/// Calls visit(byte offset from data) for each element.
+/// Calls visit(byte offset from data) for each element; once for those along an axis of stride 0, which are one.
 template <class Visit>
 void for_each_element(const mha_tensor& t, Visit visit) {
   if (is_empty(t)) return;
@@ -87,7 +87,7 @@ void for_each_element(const mha_tensor& t, Visit visit) {
     for (int axis = 0; axis < t.rank; ++axis) offset += at[axis] * t.strides[axis];
     visit(offset * size_of(t.dtype));
     int axis = t.rank - 1;
-    while (axis >= 0 && ++at[axis] == t.extents[axis]) at[axis--] = 0;
+    while (axis >= 0 && (++at[axis] == t.extents[axis] || t.strides[axis] == 0)) at[axis--] = 0;
     if (axis < 0) return;
   }
 }
