@@ -251,8 +251,9 @@ def rows(rng: Generator, dtype: Any, threads: int) -> None:
     shape = tuple(int(n) for n in rng.integers(1, 12, rng.integers(1, 4)))
     x = rows_of(rng, layer, *shape)
     near = transformer_tolerance.Near.exactly(x)
+    norms = [norm for norm in (layer.norm1, layer.norm2, layer.output_norm1) if norm is not None]
     for module, exact in (
-        (layer.norm1, transformer_tolerance.layer_norm(layer.norm1, near)),
+        *((norm, transformer_tolerance.layer_norm(norm, near)) for norm in norms),
         (layer.feed_forward, transformer_tolerance.feed_forward(layer.feed_forward, near)),
     ):
         out = some_output(rng, x.shape, dtype)
