@@ -72,7 +72,7 @@ def checked_steps(function: str, qk_norm: str | None, qk_norm_eps: float, rotary
     """The steps that a caller asked for."""
     if rotary is not None and not isinstance(rotary, RotaryEmbedding):
         raise TypeError(f"{function}: rotary must be a RotaryEmbedding or None; got {name_of_type(rotary)}")
-    if qk_norm is not None and qk_norm not in QK_NORMS:
+    if qk_norm is not None and not (isinstance(qk_norm, str) and qk_norm in QK_NORMS):
         kind = ValueError if isinstance(qk_norm, str) else TypeError
         raise kind(f"{function}: qk_norm must be None or one of {', '.join(map(repr, QK_NORMS))}; got {shown(qk_norm)}")
     eps = checked_real(function, "qk_norm_eps", qk_norm_eps)

@@ -13,6 +13,9 @@ from ._sampling import largest
 
 EarlyStopping: TypeAlias = bool | Literal["never"]
 
+# Largest length_penalty of either sign: 2^63 tokens to this power are a finite number in float64.
+_MOST_PENALTY = 16
+
 
 class SpecialTokens(NamedTuple):
     """Tokens that begin and end what is generated.
@@ -59,6 +62,10 @@ def checked_rules(
     most = checked_size(function, "max_new_tokens", max_new_tokens)
     beams = checked_size(function, "num_beams", num_beams)
     penalty = checked_real(function, "length_penalty", length_penalty)
+    if abs(penalty) > _MOST_PENALTY:
+        raise ValueError(
+            f"{function}: length_penalty must be from {-_MOST_PENALTY} to {_MOST_PENALTY}; got {shown(length_penalty)}"
+        )
     if isinstance(early_stopping, str):
         if early_stopping != "never":
             raise ValueError(f"{function}: early_stopping must be a bool or 'never'; got {shown(early_stopping)}")

@@ -60,7 +60,8 @@ def checked_sequences(what: str, sequences: Any) -> list[list[int]]:
 def prompts_in(what: str, given: Any) -> tuple[bool, list[str | list[int]]]:
     """Whether there is but one text, or tokens [T] of one; and what there is, texts as they are and tokens checked."""
     is_one = isinstance(given, str) or _is_tokens(given)
-    if not is_one and (isinstance(given, (bytes, Mapping, set, frozenset)) or not isinstance(given, Iterable)):
+    is_list = isinstance(given, Iterable) and getattr(given, "ndim", 1) > 0
+    if not is_one and (isinstance(given, (bytes, Mapping, set, frozenset)) or not is_list):
         raise TypeError(f"{what} must be a text, tokens [T], or a list of such; got {name_of_type(given)}")
     prompts: list[str | list[int]] = []
     for i, one in enumerate([given] if is_one else given):

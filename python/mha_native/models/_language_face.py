@@ -45,6 +45,10 @@ class LanguageFace:
         """The text of tokens [T], without special ones."""
         name = f"{type(self).__name__}.decode"
         checked = checked_tokens(f"{name}: tokens", tokens, 0)
+        if checked and not 0 <= min(checked) <= max(checked) < self.vocab_size:
+            raise ValueError(
+                f"{name}: tokens must be from 0 to {self.vocab_size - 1}; got {min(checked)} to {max(checked)}"
+            )
         with in_the_name_of(name):
             return self._tokenizer.decode(checked)
 

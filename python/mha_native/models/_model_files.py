@@ -81,9 +81,19 @@ def read_count(path: Path | str, values: Mapping[str, Any], name: str, default: 
 def read_positive(path: Path | str, values: Mapping[str, Any], name: str, default: float | None = None) -> float:
     """The entry `name` of what was read from `path`: a positive number."""
     value = values.get(name, default)
-    if type(value) not in (int, float) or not 0 < value <= sys.float_info.max:
+    is_number = type(value) is float or (type(value) is int and value <= MAX_SIZE)
+    if not is_number or not 0 < value <= sys.float_info.max:
         raise ValueError(f"{path}: {name} must be a positive number; got {shown(value)}")
     return float(value)
+
+
+def read_eps(path: Path | str, values: Mapping[str, Any], name: str, default: float | None = None) -> float:
+    """The entry `name` of what was read from `path`: a positive number that is no integer, which transformers refuses
+    for what is added to a variance."""
+    value = values.get(name, default)
+    if type(value) is int:
+        raise ValueError(f"{path}: {name} must be a positive number with a point, such as 1e-5; got {shown(value)}")
+    return read_positive(path, values, name, default)
 
 
 def read_flag(path: Path | str, values: Mapping[str, Any], name: str, default: bool) -> bool:

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import NamedTuple
 
-from .._messages import listed, shown
+from .._messages import listed, name_of_type, shown
 from ._model_files import read_choice, read_json, read_size
 
 _USUAL = {"query": "", "document": ""}  # prompts that every model has, though they may be empty
@@ -36,7 +36,7 @@ class Prompts(NamedTuple):
         """
         for what, value in (("prompt", prompt), ("prompt_name", prompt_name)):
             if value is not None and not isinstance(value, str):
-                raise TypeError(f"{function}: {what} must be a str; got {type(value).__name__}")
+                raise TypeError(f"{function}: {what} must be a str; got {name_of_type(value)}")
         if prompt is not None:
             if not _is_text(prompt):
                 raise ValueError(f"{function}: prompt holds half of a surrogate pair; got {shown(prompt)}")

@@ -154,7 +154,7 @@ class Seq2SeqLM:
             A text ends with so many tokens, or at a token that ends it.
         num_beams : int, default 1
             How many beginnings are followed at once. 1 takes the most probable token in every step.
-        length_penalty : float, default 1
+        length_penalty : float from -16 to 16, default 1
             Texts are compared by the logarithm of their probability divided by ``n ** length_penalty``, where n is the
             number of their tokens: what is above 0 favours long texts.
         early_stopping : bool or "never", default False

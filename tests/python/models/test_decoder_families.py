@@ -255,7 +255,7 @@ def test_the_positions_that_a_model_is_opened_for(tmp_path: Path) -> None:
     parts = opened(directory, max_positions=32)
     assert (parts.config.max_positions, parts.positions.shape) == (32, (32, tiny_decoders.WIDTH))
     assert opened(directory, max_positions=7).positions.shape == (7, tiny_decoders.WIDTH)
-    _assert_refused(directory, "max_positions must be at most n_positions, 32; got 33", max_positions=33)
+    _assert_refused(directory, "max_length must be at most n_positions, 32; got 33", max_positions=33)
     longrope = {"rope_type": "longrope", "long_factor": [2.0] * 3, "short_factor": [1.0] * 3}
     settings = tiny_decoders.config("llama", rope_parameters=longrope | {"original_max_position_embeddings": 16})
     source = FolderSource(tiny_decoders.write(tmp_path / "llama", settings))

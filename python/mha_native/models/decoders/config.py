@@ -55,7 +55,7 @@ def described(family: Family, given: Entries, max_positions: int | None = None) 
     max_positions = trained_positions if max_positions is None else max_positions
     if max_positions > trained_positions and family.names.positions is not None:
         raise ValueError(
-            f"{path}: max_positions must be at most {keys.max_positions}, {trained_positions}; got {max_positions}"
+            f"{path}: max_length must be at most {keys.max_positions}, {trained_positions}; got {max_positions}"
         )
     width = entries.size(keys.embed_dim)
     return DecoderConfig(
@@ -73,7 +73,7 @@ def described(family: Family, given: Entries, max_positions: int | None = None) 
 
 
 def _norm(entries: Entries, family: Family) -> NormConfig:
-    return NormConfig(family.norm, entries.positive(family.keys.eps), bias=family.norm == "layer")
+    return NormConfig(family.norm, entries.eps(family.keys.eps), bias=family.norm == "layer")
 
 
 def _blocks(entries: Entries, family: Family, trained_positions: int, max_positions: int) -> list[BlockConfig]:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .._model_files import read_choice, read_count, read_flag, read_positive, read_size
+from .._model_files import read_choice, read_count, read_eps, read_flag, read_positive, read_size
 
 
 class Entries(NamedTuple):
@@ -38,6 +38,10 @@ class Entries(NamedTuple):
     def positive(self, name: str) -> float:
         """A positive number."""
         return read_positive(self.path, self.values, name)
+
+    def eps(self, name: str) -> float:
+        """What is added to a variance."""
+        return read_eps(self.path, self.values, name)
 
     def positive_or_none(self, name: str) -> float | None:
         """A positive number, or null."""

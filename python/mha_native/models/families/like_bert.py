@@ -6,7 +6,7 @@ from typing import Any
 
 from .._blocks import ATTENTION, FEED_FORWARD, BlockConfig, NormConfig
 from .._model_config import ACTIVATIONS
-from .._model_files import read_choice, read_count, read_positive, read_size
+from .._model_files import read_choice, read_count, read_eps, read_size
 from .entries import check_is_encoder, read_heads
 from .family import Family
 from .text_config import TextConfig
@@ -29,7 +29,7 @@ def read_like_bert(path: Path, values: Mapping[str, Any], family: Family) -> Tex
             f"{path}: max_position_embeddings must be more than pad_token_id and 1, behind which positions begin; "
             f"got {positions} and {padding}"
         )
-    eps = _DEFAULT_EPS if keys.eps is None else read_positive(path, values, keys.eps, _DEFAULT_EPS)
+    eps = _DEFAULT_EPS if keys.eps is None else read_eps(path, values, keys.eps, _DEFAULT_EPS)
     norm = NormConfig("layer", eps, bias=True)
     embed_dim, num_heads = read_heads(path, values, keys.embed_dim, keys.num_heads)
     block = BlockConfig(

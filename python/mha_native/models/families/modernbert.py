@@ -7,7 +7,7 @@ from typing import Any
 from .._block_names import BlockNames
 from .._blocks import ATTENTION, BlockConfig, NormConfig
 from .._model_config import LATER_ACTIVATIONS
-from .._model_files import read_choice, read_flag, read_positive, read_size
+from .._model_files import read_choice, read_eps, read_flag, read_size
 from .entries import FULL, SLIDING, check_is_encoder, read_heads, read_layer_count, read_layer_types, read_turns
 from .family import Family, Names
 from .text_config import TextConfig
@@ -27,7 +27,7 @@ def read_modernbert(path: Path, values: Mapping[str, Any], family: Family) -> Te
         {FULL: ("global_rope_theta", 160_000.0), SLIDING: ("local_rope_theta", 10_000.0)},
     )
     has_bias = read_flag(path, values, "norm_bias", False)
-    norm = NormConfig("layer", read_positive(path, values, "norm_eps", 1e-5), bias=has_bias)
+    norm = NormConfig("layer", read_eps(path, values, "norm_eps", 1e-5), bias=has_bias)
     biases = ATTENTION if read_flag(path, values, "attention_bias", False) else frozenset()
     if read_flag(path, values, "mlp_bias", False):
         biases |= {"gate", "up", "down"}

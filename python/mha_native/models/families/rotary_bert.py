@@ -7,7 +7,7 @@ from typing import Any
 from .._block_names import BlockNames
 from .._blocks import ATTENTION, BlockConfig, NormConfig
 from .._model_config import ABSENT, LATER_ACTIVATIONS, refuse_present
-from .._model_files import read_choice, read_count, read_positive, read_size
+from .._model_files import read_choice, read_count, read_eps, read_size
 from .entries import check_is_encoder, read_heads, read_turns
 from .family import Family, Names
 from .text_config import TextConfig
@@ -83,7 +83,7 @@ def _read(
     check_is_encoder(path, values, family)
     embed_dim, num_heads = read_heads(path, values, "hidden_size", "num_attention_heads")
     positions = read_size(path, values, "max_position_embeddings")
-    norm = NormConfig("layer", read_positive(path, values, "layer_norm_eps", 1e-12), bias=True)
+    norm = NormConfig("layer", read_eps(path, values, "layer_norm_eps", 1e-12), bias=True)
     block = BlockConfig(
         embed_dim=embed_dim,
         num_heads=num_heads,

@@ -73,7 +73,7 @@ def read_config(source: ModelSource) -> Seq2SeqConfig:
             entries.choice(name, expected)
     width = entries.size(keys.embed_dim)
     norm = NormConfig(
-        family.norm, _USUAL_EPS if keys.eps is None else entries.positive(keys.eps), bias=family.norm == "layer"
+        family.norm, _USUAL_EPS if keys.eps is None else entries.eps(keys.eps), bias=family.norm == "layer"
     )
     is_tied = entries.flag("tie_word_embeddings")
     scales_output = False
