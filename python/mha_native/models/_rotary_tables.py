@@ -17,6 +17,10 @@ from ._model_files import read_choice, read_flag, read_positive, read_size, refu
 
 Frequencies: TypeAlias = NDArray[np.float64]
 
+# Most positions and features of a head, of which tables are made: the longest texts that models read have about so many
+# tokens, and their heads up to 512 features. A damaged file may name any number.
+_MOST_POSITIONS, _MOST_HEAD_DIM = 1 << 20, 1 << 12
+
 # Rows of a table that are computed at once, in float64: 4 MiB for heads of 128 features.
 _ROWS = 4096
 
@@ -225,6 +229,13 @@ def read_rotary(
         entries for all layers; with other types ``rope_parameters`` has one for each, and ``rope_scaling`` is that of
         "full_attention".
     """
+    if max_positions > _MOST_POSITIONS:
+        raise ValueError(
+            f"{path}: a model must have at most {_MOST_POSITIONS} positions (max_position_embeddings, or max_length of "
+            f"from_pretrained); got {shown(max_positions)}"
+        )
+    if head_dim > _MOST_HEAD_DIM:
+        raise ValueError(f"{path}: heads must have at most {_MOST_HEAD_DIM} features; got {shown(head_dim)}")
     name = "rope_scaling" if values.get("rope_scaling") else "rope_parameters"
     given = _object(f"{path}", values, name)
     has_types = "" not in bases

@@ -216,6 +216,15 @@ def test_what_is_refused(values: dict[str, Any], words: str) -> None:
     assert len(str(caught.value)) < 500
 
 
+@pytest.mark.parametrize("number", [(1 << 20) + 2, 1 << 40, 1 << 62])
+def test_tables_that_no_model_has(number: int) -> None:
+    """They would take all memory."""
+    with pytest.raises(ValueError, match=f"a model must have at most 1048576 positions .* got {number}"):
+        _read({}, max_positions=number)
+    with pytest.raises(ValueError, match=f"heads must have at most 4096 features; got {number}"):
+        _read({}, head_dim=number)
+
+
 def test_a_head_of_which_few_features_are_turned() -> None:
     with pytest.raises(ValueError, match="rope_type must not be 'dynamic' where 2 features"):
         _read({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, 400, head_dim=2)

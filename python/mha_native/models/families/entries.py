@@ -13,8 +13,6 @@ from .family import Family
 # What config.json calls the types of layers.
 FULL, SLIDING = "full_attention", "sliding_attention"
 
-_MOST_POSITIONS = 1 << 20  # of which there are tables of angles; the longest texts that models read have about so many
-
 _MOST_LAYERS = 4096  # of a family whose layers differ: encoders have up to some 50
 
 
@@ -69,10 +67,7 @@ def read_turns(
 
 
 def check_turns(path: Path, values: Mapping[str, Any]) -> None:
-    """ValueError if tokens of a long text turn by other angles than those of a short one, or if texts are too long."""
-    positions = read_size(path, values, "max_position_embeddings")
-    if positions > _MOST_POSITIONS:
-        raise ValueError(f"{path}: max_position_embeddings must be at most {_MOST_POSITIONS}; got {shown(positions)}")
+    """ValueError if tokens of a long text turn by other angles than those of a short one."""
     for where, entries in _descriptions_of_turns(path, values):
         kind = "rope_type" if "rope_type" in entries else "type"
         if entries.get(kind) == "longrope":
