@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from .. import _core
-from .._dtypes import numpy_dtype
+from .._dtypes import checked_dtype, numpy_dtype
 from .._messages import listed, shown
 from .._scalars import checked_integer
 from .rotary_embedding import RotaryEmbedding
@@ -84,6 +84,12 @@ def checked_weight_dtype(function: str, weight_dtype: WeightDType, dtype: np.dty
     if name not in choices:
         raise TypeError(f"{rule}; got {shown(name)}")
     return name
+
+
+def checked_dtypes(function: str, dtype: DTypeLike, weight_dtype: WeightDType) -> tuple[np.dtype[Any], str]:
+    """What is computed in, and what weights are stored as, by name."""
+    kind = checked_dtype(function, dtype)
+    return kind, checked_weight_dtype(function, weight_dtype, kind)
 
 
 def checked_generator(function: str, seed: Seed) -> np.random.Generator:

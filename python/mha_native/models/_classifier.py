@@ -12,7 +12,7 @@ from numpy.typing import DTypeLike, NDArray
 from .. import _core
 from .._dtypes import checked_dtype
 from .._messages import in_the_name_of
-from ..layers._constructor_arguments import WeightDType, checked_weight_dtype
+from ..layers._constructor_arguments import WeightDType, checked_dtypes
 from ._batching import batches, packed, slabs
 from ._checkpoint import Checkpoint
 from ._classification_head import TEXTS, TOKENS, ClassificationHead, head_of
@@ -135,8 +135,7 @@ def load_classifier(
         Without tokenizers.
     """
     require_library()
-    kind = checked_dtype(function, dtype)
-    stored = checked_weight_dtype(function, weight_dtype, kind)
+    kind, stored = checked_dtypes(function, dtype, weight_dtype)
     module = read_transformer(home)
     folder = home if module is None else module.folder
     path = folder / "config.json"

@@ -1,6 +1,6 @@
 """What callers give to be embedded: texts, or tokens."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -76,6 +76,15 @@ def _is_tokens(given: Any) -> bool:
     if isinstance(given, (list, tuple)):
         return bool(given) and all(isinstance(each, (int, np.integer)) for each in given)
     return getattr(given, "ndim", None) == 1 and getattr(getattr(given, "dtype", None), "kind", "O") != "O"
+
+
+def check_vocabulary(what: str, tokens: Sequence[int], vocab_size: int, index: int | None = None) -> None:
+    """ValueError if one of `tokens`, those of the text at `index` if there are several, is none of the model."""
+    if tokens and not 0 <= min(tokens) <= max(tokens) < vocab_size:
+        where = "" if index is None else f" at {index}"
+        raise ValueError(
+            f"{what}: tokens must be from 0 to {vocab_size - 1}; got {min(tokens)} to {max(tokens)}{where}"
+        )
 
 
 def checked_tokens(what: str, sequence: ArrayLike, index: int) -> list[int]:

@@ -9,13 +9,14 @@ from numpy.typing import NDArray
 from .. import _core
 from .._messages import in_the_name_of
 from ._chat_template import ChatTemplate
-from ._inputs import checked_tokens
+from ._generator_face import GeneratorFace
+from ._inputs import check_vocabulary, checked_tokens
 from ._language_model import LanguageModel
 from ._language_tokenizer import LanguageTokenizer
 from ._token_run import GenerationStatistics
 
 
-class LanguageFace:
+class LanguageFace(GeneratorFace):
     """Attributes of `CausalLM`, and its tokenizer.
 
     Parameters
@@ -26,6 +27,8 @@ class LanguageFace:
     end_tokens : iterable of int
         Each of them ends a text.
     """
+
+    _model: LanguageModel
 
     def __init__(
         self, model: LanguageModel, tokenizer: LanguageTokenizer, template: ChatTemplate, end_tokens: Iterable[int]
@@ -45,10 +48,7 @@ class LanguageFace:
         """The text of tokens [T], without special ones."""
         name = f"{type(self).__name__}.decode"
         checked = checked_tokens(f"{name}: tokens", tokens, 0)
-        if checked and not 0 <= min(checked) <= max(checked) < self.vocab_size:
-            raise ValueError(
-                f"{name}: tokens must be from 0 to {self.vocab_size - 1}; got {min(checked)} to {max(checked)}"
-            )
+        check_vocabulary(name, checked, self.vocab_size)
         with in_the_name_of(name):
             return self._tokenizer.decode(checked)
 
@@ -63,29 +63,9 @@ class LanguageFace:
         return self._model.max_length
 
     @property
-    def vocab_size(self) -> int:
-        """V, the logits of a token."""
-        return self._model.config.vocab_size
-
-    @property
-    def embed_dim(self) -> int:
-        """E, the features of a token."""
-        return self._model.config.embed_dim
-
-    @property
     def num_layers(self) -> int:
         """How many layers there are."""
         return len(self._model.config.blocks)
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """What the model is computed in."""
-        return self._model.dtype
-
-    @property
-    def weight_dtype(self) -> str:
-        """What the matrices of the layers are stored as, by name."""
-        return self._model.weight_dtype
 
     def __repr__(self) -> str:
         return (

@@ -2,8 +2,8 @@
 
 from os import PathLike
 
-from .._messages import shown
 from ._hub_cache import find_directory
+from ._model_config import read_tokens
 from .decoders.folder_source import FolderSource
 from .decoders.source import ModelSource
 
@@ -21,11 +21,6 @@ def find_source(name: str | PathLike[str]) -> ModelSource:
 def read_end_tokens(source: ModelSource, vocab_size: int) -> frozenset[int]:
     """The tokens that end a text: ``eos_token_id`` of generation_config.json, else of config.json; one, several or
     none."""
-    given = source.generation.get("eos_token_id")
-    given = source.config.get("eos_token_id") if given is None else given
-    tokens = given if isinstance(given, list) else [] if given is None else [given]
-    if not all(type(token) is int and 0 <= token < vocab_size for token in tokens):
-        raise ValueError(
-            f"{source.path}: eos_token_id must be of tokens from 0 to {vocab_size - 1}; got {shown(given)}"
-        )
-    return frozenset(tokens)
+    name = "eos_token_id"
+    values = source.config if source.generation.get(name) is None else source.generation
+    return frozenset(read_tokens(source.path, values, name, vocab_size))

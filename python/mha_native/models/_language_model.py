@@ -11,6 +11,7 @@ from .._arrays import widened
 from .._dtypes import packed_state, unpacked_state
 from ..layers.causal_decoder import CausalDecoder
 from ._decoding import Room, Steps
+from ._inputs import check_vocabulary
 from .decoders.source import LanguageModelParts
 
 # The most logits that are computed at once where more rows than one have some: 32 MiB in float64.
@@ -105,11 +106,7 @@ class LanguageModel:
                     f"{what} must have no more tokens than the model has positions, {self.max_length}; "
                     f"got {len(sequence)} at {i}"
                 )
-            if min(sequence) < 0 or max(sequence) >= self.config.vocab_size:
-                raise ValueError(
-                    f"{what}: tokens must be from 0 to {self.config.vocab_size - 1}; "
-                    f"got {min(sequence)} to {max(sequence)} at {i}"
-                )
+            check_vocabulary(what, sequence, self.config.vocab_size, i)
 
     def _embed(self, tokens: NDArray[np.int64], places: NDArray[np.int64]) -> NDArray[Any]:
         rows = self._parts.embeddings[tokens]

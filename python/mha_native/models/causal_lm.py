@@ -9,9 +9,8 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from .. import _core
-from .._dtypes import checked_dtype
 from .._messages import in_the_name_of
-from ..layers._constructor_arguments import WeightDType, checked_size, checked_weight_dtype
+from ..layers._constructor_arguments import WeightDType, checked_dtypes, checked_size
 from ._batching import batches, packed
 from ._chat_template import ChatTemplate, checked_conversation
 from ._inputs import prompts_in
@@ -115,8 +114,7 @@ class CausalLM(LanguageFace):
         function = f"{cls.__name__}.from_pretrained"
         with in_the_name_of(function):
             require_library()
-            kind = checked_dtype(function, dtype)
-            stored = checked_weight_dtype(function, weight_dtype, kind)
+            kind, stored = checked_dtypes(function, dtype, weight_dtype)
             longest = None if max_length is None else checked_size(function, "max_length", max_length)
             return cls._from_source(find_source(directory), kind, stored, longest)
 

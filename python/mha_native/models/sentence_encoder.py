@@ -12,7 +12,7 @@ from .. import _core
 from .._arrays import widened
 from .._dtypes import checked_dtype
 from .._messages import in_the_name_of
-from ..layers._constructor_arguments import WeightDType, checked_size, checked_weight_dtype
+from ..layers._constructor_arguments import WeightDType, checked_dtypes, checked_size
 from ._batching import batches, packed, slabs
 from ._checkpoint import Checkpoint
 from ._head import Head, read_head
@@ -111,8 +111,7 @@ class SentenceEncoder(SentenceSettings):
         function = f"{cls.__name__}.from_pretrained"
         with in_the_name_of(function):
             require_library()
-            kind = checked_dtype(function, dtype)
-            stored = checked_weight_dtype(function, weight_dtype, kind)
+            kind, stored = checked_dtypes(function, dtype, weight_dtype)
             home = find_directory(directory)
             modules = read_modules(home)
             folder, is_listed = modules[0].folder, len(modules) > 1

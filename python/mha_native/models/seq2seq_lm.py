@@ -8,13 +8,13 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from .. import _core
-from .._dtypes import checked_dtype
 from .._messages import in_the_name_of
 from .._scalars import checked_integer
-from ..layers._constructor_arguments import WeightDType, checked_size, checked_weight_dtype
+from ..layers._constructor_arguments import WeightDType, checked_dtypes, checked_size
 from ._beam_search import BeamRules, EarlyStopping, Found, SpecialTokens, checked_rules
+from ._generator_face import GeneratorFace
 from ._hub_cache import find_directory
-from ._inputs import checked_sequences, checked_texts
+from ._inputs import check_vocabulary, checked_sequences, checked_texts
 from ._language_tokenizer import LanguageTokenizer
 from ._seq2seq_model import Seq2SeqModel
 from ._tokenizer import library_errors, require_library
@@ -54,7 +54,7 @@ class GeneratedText(NamedTuple):
     score: float
 
 
-class Seq2SeqLM:
+class Seq2SeqLM(GeneratorFace):
     """A pretrained encoder-decoder: it reads a text, and writes another one.
 
     Made by `from_pretrained`.
@@ -83,6 +83,8 @@ class Seq2SeqLM:
     >>> text = "The tower is 324 metres tall, about the same height as an 81-storey building."
     >>> summary = model.generate(text, max_new_tokens=20, num_beams=4, length_penalty=2.0)
     """
+
+    _model: Seq2SeqModel
 
     def __init__(self, model: Seq2SeqModel, tokenizer: LanguageTokenizer, special: SpecialTokens) -> None:
         self._model, self._tokenizer, self._special = model, tokenizer, special
@@ -119,8 +121,7 @@ class Seq2SeqLM:
         function = f"{cls.__name__}.from_pretrained"
         with in_the_name_of(function):
             require_library()
-            kind = checked_dtype(function, dtype)
-            stored = checked_weight_dtype(function, weight_dtype, kind)
+            kind, stored = checked_dtypes(function, dtype, weight_dtype)
             source = FolderSource(find_directory(directory))
             config = read_config(source)
             special = read_special_tokens(source, family_of(source), config.vocab_size)
@@ -270,26 +271,6 @@ class Seq2SeqLM:
         """P, the most tokens of a text that is read or written; None if there may be any number."""
         return self._model.config.max_positions
 
-    @property
-    def vocab_size(self) -> int:
-        """V, the logits of a token."""
-        return self._model.config.vocab_size
-
-    @property
-    def embed_dim(self) -> int:
-        """E, the features of a token."""
-        return self._model.config.embed_dim
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """What the model is computed in."""
-        return self._model.dtype
-
-    @property
-    def weight_dtype(self) -> str:
-        """What the matrices of the layers are stored as, by name."""
-        return self._model.weight_dtype
-
     def __repr__(self) -> str:
         config = self._model.config
         return (
@@ -320,11 +301,7 @@ class Seq2SeqLM:
             if not sequence or (self.max_length is not None and len(sequence) > self.max_length):
                 most = "" if self.max_length is None else f" and at most {self.max_length} of them"
                 raise ValueError(f"{what} must have at least one token{most}; got {len(sequence)} at {i}")
-            if min(sequence) < 0 or max(sequence) >= self.vocab_size:
-                raise ValueError(
-                    f"{what}: tokens must be from 0 to {self.vocab_size - 1}; "
-                    f"got {min(sequence)} to {max(sequence)} at {i}"
-                )
+            check_vocabulary(what, sequence, self.vocab_size, i)
         return tokens
 
     def _search(

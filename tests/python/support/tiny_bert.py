@@ -135,6 +135,19 @@ def write(
     return directory
 
 
+def write_language_model(
+    directory: Path, settings: dict[str, Any], weights: dict[str, Array], files: dict[str, Any] | None = None
+) -> Path:
+    """The directory of a model that writes text. `files` are written as JSON, or as they are if they are a str."""
+    directory.mkdir(parents=True, exist_ok=True)
+    contents = {"config.json": settings, "tokenizer.json": json.loads(tokenizer().to_str())} | (files or {})
+    for name, value in contents.items():
+        text = value if isinstance(value, str) else json.dumps(value)
+        (directory / name).write_text(text, encoding="utf-8")
+    save_file(weights, directory / "model.safetensors")
+    return directory
+
+
 def write_shards(directory: Path, count: int = 3) -> Path:
     """Put the weights of the model in `directory` into several files. Returns the index."""
     whole = directory / "model.safetensors"

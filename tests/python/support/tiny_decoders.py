@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tiny_bert
-from safetensors.numpy import save_file
 
 Array = np.ndarray[Any, Any]
 
@@ -135,10 +133,4 @@ def write(
     files: dict[str, Any] | None = None,
 ) -> Path:
     """The directory of a model. `files` are written as JSON, or as they are if they are a str."""
-    directory.mkdir(parents=True, exist_ok=True)
-    contents = {"config.json": settings, "tokenizer.json": json.loads(tiny_bert.tokenizer().to_str())} | (files or {})
-    for name, value in contents.items():
-        text = value if isinstance(value, str) else json.dumps(value)
-        (directory / name).write_text(text, encoding="utf-8")
-    save_file(tensors(settings) if weights is None else weights, directory / "model.safetensors")
-    return directory
+    return tiny_bert.write_language_model(directory, settings, tensors(settings) if weights is None else weights, files)

@@ -2,9 +2,16 @@
 
 import math
 
-from ..._messages import shown
 from .._blocks import BlockConfig, NormConfig
-from .._model_config import ABSENT, LATER_ACTIVATIONS, refuse_present
+from .._model_config import (
+    ABSENT,
+    FULL,
+    LATER_ACTIVATIONS,
+    SLIDING,
+    read_layer_count,
+    read_layer_types,
+    refuse_present,
+)
 from .._rotary_tables import RotaryConfig, read_rotary
 from .entries import Entries
 from .families import FAMILIES
@@ -12,12 +19,6 @@ from .family import Family
 from .source import DecoderConfig, ModelSource
 
 _ABSENT = {**ABSENT, "per_layer_config": "layers must differ by what the family says alone"}
-
-# The deepest models have some 130. Each is described before weights are looked for, however many config.json names.
-_MOST_LAYERS = 4096
-
-# What config.json calls the types of layers.
-_SLIDING, _FULL = "sliding_attention", "full_attention"
 
 
 def family_of(source: ModelSource) -> Family:
@@ -79,10 +80,9 @@ def _norm(entries: Entries, family: Family) -> NormConfig:
 def _blocks(entries: Entries, family: Family, trained_positions: int, max_positions: int) -> list[BlockConfig]:
     """What each layer computes."""
     keys, norm = family.keys, _norm(entries, family)
-    width, num_heads, num_layers = (entries.size(name) for name in (keys.embed_dim, keys.num_heads, keys.num_layers))
+    width, num_heads = entries.size(keys.embed_dim), entries.size(keys.num_heads)
+    num_layers = read_layer_count(entries.path, entries.values, keys.num_layers)
     num_kv_heads = (keys.num_kv_heads and entries.size_or_none(keys.num_kv_heads)) or num_heads
-    if num_layers > _MOST_LAYERS:
-        raise ValueError(f"{entries.path}: {keys.num_layers} must be at most {_MOST_LAYERS}; got {num_layers}")
     if num_heads % num_kv_heads:
         raise ValueError(
             f"{entries.path}: {keys.num_heads} must be a multiple of {keys.num_kv_heads}; "
@@ -114,7 +114,7 @@ def _blocks(entries: Entries, family: Family, trained_positions: int, max_positi
     return [
         block._replace(
             rotary=tables.get(types[i], tables.get("")),
-            window=(window - 1, 0) if window is not None and types[i] == _SLIDING else None,
+            window=(window - 1, 0) if window is not None and types[i] == SLIDING else None,
             scale=family.scale(entries, i),
         )
         for i in range(num_layers)
@@ -145,16 +145,10 @@ def _rotary(
 
 
 def _layer_types(entries: Entries, family: Family, window: int | None, num_layers: int) -> list[str]:
-    given = None if family.keys.layer_types is None else entries.values.get(family.keys.layer_types)
+    name = family.keys.layer_types
+    given = None if name is None else read_layer_types(entries.path, entries.values, name, num_layers)
     if given is None:
-        return [_SLIDING if window is not None and family.is_sliding(entries, i) else _FULL for i in range(num_layers)]
-    if not isinstance(given, list) or len(given) != num_layers or any(x not in (_SLIDING, _FULL) for x in given):
-        raise ValueError(
-            f"{entries.path}: {family.keys.layer_types} must be a list of {num_layers} {_SLIDING!r} or {_FULL!r}; "
-            f"got {shown(given)}"
-        )
-    if window is None and _SLIDING in given:
-        raise ValueError(
-            f"{entries.path}: {family.keys.layer_types} must not have {_SLIDING!r} where there is no sliding_window"
-        )
+        return [SLIDING if window is not None and family.is_sliding(entries, i) else FULL for i in range(num_layers)]
+    if window is None and SLIDING in given:
+        raise ValueError(f"{entries.path}: {name} must not have {SLIDING!r} where there is no sliding_window")
     return given

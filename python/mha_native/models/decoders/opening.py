@@ -7,8 +7,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from ..._arrays import widened
-from ..._dtypes import checked_dtype
-from ...layers._constructor_arguments import WeightDType, checked_weight_dtype
+from ...layers._constructor_arguments import WeightDType, checked_dtypes
 from ...layers.norm import Norm
 from .._block_names import Tensors
 from .._blocks import in_dtype, make_layer, make_linear, make_norm, rotary_tables
@@ -44,8 +43,7 @@ def open_decoder(
         If config.json asks for what is not computed, which is known before weights are read; if weights are missing or
         of other shapes.
     """
-    kind = checked_dtype("open_decoder", dtype)
-    stored = checked_weight_dtype("open_decoder", weight_dtype, kind)
+    kind, stored = checked_dtypes("open_decoder", dtype, weight_dtype)
     config, family = read_config(source, max_positions), family_of(source)
     names = family.names
     with source.tensors(_shapes(config, names), family.prefix) as tensors:

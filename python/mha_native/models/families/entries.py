@@ -4,16 +4,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..._messages import shown
 from .._model_config import ABSENT, refuse_present
 from .._model_files import read_choice, read_size
 from .._rotary_tables import RotaryConfig, read_rotary
 from .family import Family
-
-# What config.json calls the types of layers.
-FULL, SLIDING = "full_attention", "sliding_attention"
-
-_MOST_LAYERS = 4096  # of a family whose layers differ: encoders have up to some 50
 
 
 def check_is_encoder(path: Path, values: Mapping[str, Any], family: Family) -> None:
@@ -29,26 +23,6 @@ def read_heads(path: Path, values: Mapping[str, Any], embed_dim: str, num_heads:
     if width % heads:
         raise ValueError(f"{path}: {embed_dim} must be a multiple of {num_heads}; got {width} and {heads}")
     return width, heads
-
-
-def read_layer_count(path: Path, values: Mapping[str, Any], name: str) -> int:
-    """The number of layers that differ from one another."""
-    count = read_size(path, values, name)
-    if count > _MOST_LAYERS:
-        raise ValueError(f"{path}: {name} must be at most {_MOST_LAYERS}; got {shown(count)}")
-    return count
-
-
-def read_layer_types(path: Path, values: Mapping[str, Any], num_layers: int) -> list[str] | None:
-    """The type of each layer, `FULL` or `SLIDING`; None if the file does not say it."""
-    given = values.get("layer_types")
-    if given is None:
-        return None
-    if not isinstance(given, list) or len(given) != num_layers or any(kind not in (FULL, SLIDING) for kind in given):
-        raise ValueError(
-            f"{path}: layer_types must be a list of {num_layers} {FULL!r} or {SLIDING!r}; got {shown(given)}"
-        )
-    return given
 
 
 def read_turns(

@@ -6,9 +6,9 @@ from typing import Any
 
 from .._block_names import BlockNames
 from .._blocks import ATTENTION, BlockConfig, NormConfig
-from .._model_config import LATER_ACTIVATIONS
+from .._model_config import FULL, LATER_ACTIVATIONS, SLIDING, read_layer_count, read_layer_types
 from .._model_files import read_choice, read_eps, read_flag, read_size
-from .entries import FULL, SLIDING, check_is_encoder, read_heads, read_layer_count, read_layer_types, read_turns
+from .entries import check_is_encoder, read_heads, read_turns
 from .family import Family, Names
 from .text_config import TextConfig
 
@@ -43,7 +43,7 @@ def read_modernbert(path: Path, values: Mapping[str, Any], family: Family) -> Te
         biases=biases,
     )
     radius = read_size(path, values, "local_attention", 128) // 2
-    layer_types = read_layer_types(path, values, num_layers)
+    layer_types = read_layer_types(path, values, "layer_types", num_layers)
     if layer_types is None:
         every = read_size(path, values, "global_attn_every_n_layers", 3)
         layer_types = [SLIDING if i % every else FULL for i in range(num_layers)]

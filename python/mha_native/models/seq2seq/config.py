@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from ..._messages import shown
 from .._blocks import BlockConfig, NormConfig
-from .._model_config import ABSENT, ACTIVATIONS, refuse_present
+from .._model_config import ABSENT, ACTIVATIONS, read_layer_count, refuse_present
 from ..decoders.entries import Entries
 from ..decoders.source import ModelSource
 from .families import FAMILIES
@@ -14,9 +14,6 @@ from .family import Family, StackKeys, StackNames
 _USUAL_EPS = 1e-5
 
 _ACTIVATIONS = {**ACTIVATIONS, "silu": "silu"}
-
-# The deepest models have some 60. Each is described before weights are looked for, however many config.json names.
-_MOST_LAYERS = 4096
 
 # Models have 128. The table of the bias has two columns for each.
 _MOST_DISTANCE = 4096
@@ -102,9 +99,7 @@ def _blocks(
     width, num_heads = entries.size(family.keys.embed_dim), entries.size(keys.num_heads)
     # Where the decoder's number is not said, it is the encoder's.
     depth = keys.num_layers if entries.values.get(keys.num_layers) is not None else family.keys.encoder.num_layers
-    num_layers = entries.size(depth)
-    if num_layers > _MOST_LAYERS:
-        raise ValueError(f"{entries.path}: {depth} must be at most {_MOST_LAYERS}; got {num_layers}")
+    num_layers = read_layer_count(entries.path, entries.values, depth)
     head_dim = None if family.keys.head_dim is None else entries.size(family.keys.head_dim)
     if head_dim is None and width % num_heads:
         raise ValueError(
