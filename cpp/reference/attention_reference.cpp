@@ -47,6 +47,7 @@ bool takes_part(const AttentionOptions& options, Index b, Index h, Index i, Inde
   if (options.window_right >= 0 && j > position + options.window_right) return false;
   if (options.key_lengths && j >= options.key_lengths[b]) return false;
   if (options.key_mask && at(options.key_mask, {b, j}) == 0) return false;
+  if (options.block_mask && at(options.block_mask, {b, h, i / 64, j / 64}) == 0) return false;
   if (!options.attn_mask) return true;
   const double mask = at(options.attn_mask, {b, h, i, j});
   return options.attn_mask.dtype == DType::boolean ? mask != 0 : mask != -kInfinity;

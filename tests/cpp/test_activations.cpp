@@ -63,6 +63,26 @@ void project(const DTypeKernels& kernels, const ProjectionTile& tile) {
   kernels.project[0].run(tile, scratch.data());
 }
 
+/// A tile gives `expected`, rows of a panel, in every other element, too, and without some of the columns.
+template <class T>
+void expect_the_same_apart(const DTypeKernels& kernels, ProjectionTile tile, const std::vector<T>& expected) {
+  constexpr Index width = Panel<T>::kWidth, group = kVectorBytes / static_cast<Index>(sizeof(T));
+  std::vector<T> spread(2 * expected.size(), kNaN<T>), expected_spread = spread;
+  for (Index g = 0; g < kPanelBytes / kVectorBytes; ++g) {
+    tile.out[g] = spread.data() + 2 * g * group;
+    tile.group_columns[g] = g == 1 ? group - 1 : g == 3 ? 0 : group;
+    for (Index r = 0; r < tile.rows; ++r)
+      for (Index c = 0; c < tile.group_columns[g]; ++c) {
+        const auto at = static_cast<std::size_t>(r * width + g * group + c);
+        expected_spread[2 * at] = expected[at];
+      }
+  }
+  tile.out_row = 2 * width;
+  tile.out_step = 2;
+  project<T>(kernels, tile);
+  EXPECT_TRUE(same_bits(spread, expected_spread));
+}
+
 /// The activation of each number. A projection computes it: the weights are zeros, and the number is the bias.
 template <class T>
 std::vector<T> activated(const DTypeKernels& kernels, Activation activation, std::vector<T> numbers) {
@@ -152,7 +172,7 @@ TYPED_TEST(ActivationsOf, ActivationsOfWhatIsNotFinite) {
 // With input features for one block and for several, and with results next to each other or apart.
 TYPED_TEST(ActivationsOf, EveryResultOfAProjectionIsActivatedOnce) {
   using T = TypeParam;
-  constexpr Index width = Panel<T>::kWidth, group = kVectorBytes / static_cast<Index>(sizeof(T));
+  constexpr Index width = Panel<T>::kWidth;
   this->on_every_isa([&](const DTypeKernels& kernels) {
     for (Index in_features : {3, 200, 1601})
       for (Index rows : {1, 7, 24}) {
@@ -168,21 +188,7 @@ TYPED_TEST(ActivationsOf, EveryResultOfAProjectionIsActivatedOnce) {
           tile.activation = activation;
           project<T>(kernels, tile);
           EXPECT_TRUE(same_bits(out, expected));
-
-          std::vector<T> spread(2 * plain.size(), kNaN<T>), expected_spread = spread;  // every other element
-          for (Index g = 0; g < kPanelBytes / kVectorBytes; ++g) {
-            tile.out[g] = spread.data() + 2 * g * group;
-            tile.group_columns[g] = g == 1 ? group - 1 : g == 3 ? 0 : group;
-            for (Index r = 0; r < rows; ++r)
-              for (Index c = 0; c < tile.group_columns[g]; ++c) {
-                const auto at = static_cast<std::size_t>(r * width + g * group + c);
-                expected_spread[2 * at] = expected[at];
-              }
-          }
-          tile.out_row = 2 * width;
-          tile.out_step = 2;
-          project<T>(kernels, tile);
-          EXPECT_TRUE(same_bits(spread, expected_spread));
+          expect_the_same_apart<T>(kernels, tile, expected);
         }
       }
   });
@@ -191,7 +197,7 @@ TYPED_TEST(ActivationsOf, EveryResultOfAProjectionIsActivatedOnce) {
 // The products of the results of two panels, one of them activated, with results next to each other or apart.
 TYPED_TEST(ActivationsOf, AGateMultipliesTheResultsOfAnotherPanel) {
   using T = TypeParam;
-  constexpr Index width = Panel<T>::kWidth, group = kVectorBytes / static_cast<Index>(sizeof(T));
+  constexpr Index width = Panel<T>::kWidth;
   this->on_every_isa([&](const DTypeKernels& kernels) {
     for (Index in_features : {3, 200, 1601})
       for (Index rows : {1, 7, 24}) {
@@ -210,27 +216,14 @@ TYPED_TEST(ActivationsOf, AGateMultipliesTheResultsOfAnotherPanel) {
           project<T>(kernels, tile);
           for (std::size_t i = 0; i < expected.size(); ++i) expected[i] *= factors[i];
 
-          std::vector<T> out(expected.size(), kNaN<T>), spread(2 * expected.size(), kNaN<T>), expected_spread = spread;
+          std::vector<T> out(expected.size(), kNaN<T>);
           tile = up.tile(x.data(), rows, out.data());
           tile.activation = activation;
           tile.gate_panel = gate.lines.data();
           tile.gate_bias = &gate.lines.back();
           project<T>(kernels, tile);
           EXPECT_TRUE(same_bits(out, expected));
-
-          for (Index g = 0; g < kPanelBytes / kVectorBytes; ++g) {
-            tile.out[g] = spread.data() + 2 * g * group;
-            tile.group_columns[g] = g == 1 ? group - 1 : g == 3 ? 0 : group;
-            for (Index r = 0; r < rows; ++r)
-              for (Index c = 0; c < tile.group_columns[g]; ++c) {
-                const auto at = static_cast<std::size_t>(r * width + g * group + c);
-                expected_spread[2 * at] = expected[at];
-              }
-          }
-          tile.out_row = 2 * width;
-          tile.out_step = 2;
-          project<T>(kernels, tile);
-          EXPECT_TRUE(same_bits(spread, expected_spread));
+          expect_the_same_apart<T>(kernels, tile, expected);
         }
       }
   });

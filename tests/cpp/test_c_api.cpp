@@ -75,7 +75,7 @@ TEST(CApi, RaggedWeightsAndStatistics) {
   auto expected = nans<float>({30, 2, 8}), out = nans<float>({30, 2, 8});
   scaled_dot_product_attention_varlen(x.view(), x.view(), x.view(), {3, offsets, offsets}, expected.view());
   const mha_tensor c_x = c_tensor(x), c_out = c_tensor(out), c_dense = c_tensor(dense);
-  const mha_ragged_batch batch = {3, offsets, offsets};
+  const mha_ragged_batch batch = {3, offsets, offsets, nullptr};
   EXPECT_OK(mha_scaled_dot_product_attention_varlen(&c_x, &c_x, &c_x, &batch, &c_out, nullptr, nullptr));
   EXPECT_EQ(out.data(), expected.data());
 
@@ -202,7 +202,7 @@ TEST(CApi, LayerAndCache) {
   const Index row_shape[] = {T, E};
   const mha_tensor c_rows = mha_dense(x.data().data(), MHA_DTYPE_f32, 2, row_shape),
                    c_out_rows = mha_dense(out.data().data(), MHA_DTYPE_f32, 2, row_shape);
-  const mha_ragged_batch batch = {2, offsets, offsets};
+  const mha_ragged_batch batch = {2, offsets, offsets, nullptr};
   EXPECT_OK(mha_layer_forward_varlen(c_layer, &c_rows, &c_rows, &c_rows, &batch, &c_out_rows, nullptr));
   expect_same();
 

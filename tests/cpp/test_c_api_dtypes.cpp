@@ -290,9 +290,9 @@ TEST(CApiWeightFormats, WhatIsRefused) {
   mha_tensor c_out = c_bytes;
   expect_failure(MHA_DTYPE_ERROR,
                  mha_scaled_dot_product_attention(&c_bytes, &c_bytes, &c_bytes, &c_out, nullptr, nullptr), {"int8"});
-  const mha_cache_config sizes = {1, 1, 4, 2, 0, MHA_DTYPE_int8};
+  const mha_cache_config sizes = {1, 1, 4, 2, 0, MHA_DTYPE_boolean};
   mha_cache* cache = nullptr;
-  expect_failure(MHA_DTYPE_ERROR, mha_cache_create(&sizes, &cache), {"KVCache", "int8"});
+  expect_failure(MHA_DTYPE_ERROR, mha_cache_create(&sizes, &cache), {"KVCache", "bool"});
   EXPECT_EQ(cache, nullptr);
   mha_tensor unknown = c_bytes;
   unknown.dtype = MHA_DTYPE_int8 + 1;

@@ -216,8 +216,12 @@ TEST(CApiTransformer, Encoder) {
     EXPECT_OK(mha_transformer_forward_varlen(encoder, &c_rows, offsets, 3, &c_out_rows, nullptr, nullptr));
     expect_same("ragged");
     of_layers[0].key_lengths = c_of_layers[0].key_lengths = nullptr;
-    stack.forward_varlen(rows, offsets, 3, {expected.data().data(), DType::f32, {6, kEmbed}}, {}, of_layers);
-    EXPECT_OK(mha_transformer_forward_varlen(encoder, &c_rows, offsets, 3, &c_out_rows, nullptr, c_of_layers));
+    TransformerExtras ragged_extras;
+    mha_transformer_extras c_ragged_extras = {};
+    ragged_extras.layer_options = of_layers;
+    c_ragged_extras.layer_options = c_of_layers;
+    stack.forward_varlen(rows, offsets, 3, {expected.data().data(), DType::f32, {6, kEmbed}}, {}, ragged_extras);
+    EXPECT_OK(mha_transformer_forward_varlen(encoder, &c_rows, offsets, 3, &c_out_rows, nullptr, &c_ragged_extras));
     expect_same("ragged, options of each layer");
 
     EXPECT_EQ(mha_transformer_num_layers(encoder), 2);

@@ -231,6 +231,12 @@ TEST_F(LongCalls, OfManyLayersGrowNoCache) {
   stack.forward(first, expected.view(), {});
 
   expect_to_end([&] { stack.forward(x.view(), out.view(), {}, extras); });
+  const std::int64_t starts[] = {0, T}, names[] = {0};
+  const TensorView rows(x.data().data(), {T, E});
+  const MutableTensorView results(out.data().data(), {T, E});
+  extras.sequences = names;
+  expect_to_end([&] { stack.forward_varlen(rows, starts, 1, results, {}, extras); });
+  extras.sequences = nullptr;
   for (const KVCache& cache : caches) EXPECT_EQ(cache.lengths()[0], 0);
 
   auto again = nans<float>({1, 1, E});

@@ -86,13 +86,23 @@ TEST_F(Dispatch, TheDefaultIsTheLastThatIsSupportedAndPreferred) {
 std::uint64_t features_named(const std::vector<std::string>& names) {
   std::uint64_t found = 0;
   for (const std::string& name : names) {
-#define MHA_FEATURE(identifier, feature, is_here) \
+#define MHA_FEATURE(identifier, feature) \
   if (name == feature) found |= features::identifier;
 #include "feature_list.inc"
 #undef MHA_FEATURE
   }
   return found;
 }
+
+#if !defined(__clang__)  // which does not know every name
+TEST(Processor, HasTheFeaturesThatTheLibraryOfTheCompilerFinds) {
+  const std::uint64_t found = this_processor().features;
+#define MHA_FEATURE(identifier, feature) \
+  EXPECT_EQ((found & features::identifier) != 0, __builtin_cpu_supports(feature) != 0) << (feature);
+#include "feature_list.inc"
+#undef MHA_FEATURE
+}
+#endif
 
 const std::uint64_t kV2 = features_named({"sse3", "ssse3", "sse4.1", "sse4.2", "popcnt"});
 const std::uint64_t kV3 = kV2 | features_named({"avx", "avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe"});

@@ -8,6 +8,7 @@
 
 #include "allocator.hpp"
 #include "c_calls.hpp"
+#include "mha/multi_head_attention.hpp"
 
 namespace mha {
 namespace {
@@ -32,6 +33,7 @@ struct Watched {
       for (std::ptrdiff_t b = 0; b < config.batch_size; ++b) {
         const std::int64_t length = mha_cache_lengths(cache)[b];
         all.push_back(static_cast<float>(length));
+        all.push_back(static_cast<float>(mha_paged_cache_free_pages(cache)));
         for (const mha_tensor& memory : {mha_cache_keys(cache), mha_cache_values(cache)})
           for (std::ptrdiff_t h = 0; h < memory.extents[1]; ++h) {
             const float* const head = static_cast<float*>(memory.data) + b * memory.strides[0] + h * memory.strides[1];
@@ -147,7 +149,7 @@ TEST(FailingAllocations, RaggedBatch) {
   Rows out = Rows::random({90, kHeads, 8}, 2);
   const mha_tensor c_x = c_tensor(x), c_out = c_tensor(out);
   const std::int64_t offsets[] = {0, 7, 50, 90};
-  const mha_ragged_batch batch = {3, offsets, offsets};
+  const mha_ragged_batch batch = {3, offsets, offsets, nullptr};
   const mha_attention_options options = two_threads();
   expect_recovery({{&out}, {}}, [&] {
     return mha_scaled_dot_product_attention_varlen(&c_x, &c_x, &c_x, &batch, &c_out, nullptr, &options);
@@ -207,6 +209,24 @@ TEST(FailingAllocations, Transformers) {
   expect_recovery({{&out}, {first.get(), second.get()}},
                   [&] { return mha_transformer_forward(stack.get(), &c_x, &c_out, &options, &extras); });
   EXPECT_EQ(mha_cache_lengths(second.get())[1], kLength);
+}
+
+TEST(FailingAllocations, APagedCache) {
+  const mha_paged_cache_config config = {4, 64, kBatch, kHeads, kEmbed / kHeads, 0, MHA_DTYPE_f32};
+  const Owned<mha_cache> tokens = expect_recovery<mha_cache>(
+      [&](mha_cache** made) { return mha_paged_cache_create(&config, made); }, &mha_cache_destroy);
+  const Rows square = Rows::random({kEmbed, kEmbed}, 1), x = Rows::random({kBatch, kLength, kEmbed}, 2);
+  const MultiHeadAttention layer({kEmbed, kHeads},
+                                 {{square.view()}, {square.view()}, {square.view()}, {square.view()}});
+  auto* const c_layer = reinterpret_cast<const mha_layer*>(&layer);
+  Rows out({kBatch, kLength, kEmbed}, 0);
+  const mha_tensor c_x = c_tensor(x), c_out = c_tensor(out);
+  const mha_attention_options options = two_threads();
+  expect_recovery({{&out}, {tokens.get()}}, [&] {
+    return mha_layer_forward_cached(c_layer, &c_x, &c_x, &c_x, tokens.get(), &c_out, nullptr, &options, nullptr);
+  });
+  EXPECT_EQ(mha_paged_cache_free_pages(tokens.get()), 2);
+  EXPECT_TRUE(mha_paged_cache_check_pages(tokens.get()));
 }
 
 TEST(FailingAllocations, Pooling) {

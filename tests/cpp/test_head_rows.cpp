@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 #include <vector>
 
 #include "arrays.hpp"
@@ -148,6 +149,94 @@ TYPED_TEST(HeadRowsOf, ARowHasTheSameBitsInEveryCall) {
   });
 }
 
+/// Of one layer: what a dense, a ragged and a cached call give for rows at `positions`, [B, T], or at the default for null.
+/// Keys of the last are in `cache`.
+struct Calls {
+  Array<float> dense = nans<float>({B, T, E}), ragged = nans<float>({B * T, E}), cached = nans<float>({B, T, E});
+  KVCache cache = KVCache({B, Hk, P, D});
+
+  Calls(const MultiHeadAttention& layer, const Array<float>& x, const std::int64_t* positions, int num_threads = 0) {
+    AttentionOptions options;
+    options.is_causal = true;
+    options.positions = positions;
+    options.num_threads = num_threads;
+    layer.forward(x.view(), x.view(), x.view(), dense.view(), {}, options);
+    const TensorView rows(x.view().data, x.view().dtype, {B * T, E});
+    const std::int64_t starts[] = {0, T, 2 * T};
+    layer.forward_varlen(rows, rows, rows, {2, starts, starts}, ragged.view(), options);
+    layer.forward(x.view(), x.view(), x.view(), cache, cached.view(), {}, options);
+  }
+};
+
+TEST(HeadRows, PositionsOfACallTakeThePlaceOfCountedOnes) {
+  const Parts<float> parts(4);
+  QueryKeySteps steps;
+  steps.rotary = parts.rotary(RotaryPairs::halves);
+  const MultiHeadAttention plain(kConfig, parts.weights()), layer(kConfig, parts.weights(), steps);
+  const auto x = Array<float>::random({B, T, E}, 7);
+  std::vector<std::int64_t> counted, jumping;
+  for (Index row = 0; row < B * T; ++row) {
+    counted.push_back(row % T);
+    jumping.push_back(row * row * 7 % P);  // runs of one row, and equal ones
+  }
+  for (Index row = 40; row < 60; ++row) jumping[static_cast<std::size_t>(row)] = row;
+  on_every_isa([&] {
+    const Calls unturned(plain, x, nullptr);
+    for (const int threads : {1, 3}) {
+      const Calls by_default(layer, x, nullptr, threads), the_same(layer, x, counted.data(), threads);
+      EXPECT_EQ(the_same.dense.data(), by_default.dense.data());
+      EXPECT_EQ(the_same.ragged.data(), by_default.ragged.data());
+      EXPECT_EQ(the_same.cached.data(), by_default.cached.data());
+      const Calls calls(layer, x, jumping.data(), threads);
+      EXPECT_NE(calls.dense.data(), by_default.dense.data());
+      EXPECT_EQ(calls.ragged.data(), calls.dense.data());
+      EXPECT_EQ(calls.cached.data(), calls.dense.data());
+      const TensorView keys = calls.cache.keys(), before = unturned.cache.keys();
+      for (Index b = 0; b < B; ++b)
+        for (Index t = 0; t < T; ++t)
+          for (Index i = 0; i < 4; ++i) {
+            const auto at = static_cast<std::size_t>(jumping[static_cast<std::size_t>(b * T + t)] * 4 + i);
+            const auto key = [&](const TensorView& view, Index d) {
+              return static_cast<const float*>(view.data)[b * view.strides[0] + t * view.strides[2] + d];
+            };
+            const float cos = parts.cos.data()[at], sin = parts.sin.data()[at];
+            ASSERT_EQ(key(keys, i), key(before, i) * cos - key(before, 4 + i) * sin) << b << " " << t << " " << i;
+          }
+    }
+  });
+}
+
+TEST(HeadRows, PositionsOfCallsAreChecked) {
+  const Parts<float> parts(3);
+  QueryKeySteps steps;
+  steps.rotary = parts.rotary(RotaryPairs::halves);
+  const MultiHeadAttention layer(kConfig, parts.weights(), steps), plain(kConfig, parts.weights());
+  const auto x = Array<float>::random({B, T, E}, 7), longer = Array<float>::random({B, T + 1, E}, 7);
+  auto out = nans<float>({B, T, E});
+  std::vector<std::int64_t> positions(static_cast<std::size_t>(B * T), 5);
+  AttentionOptions options;
+  options.positions = positions.data();
+  const auto message = [&](const MultiHeadAttention& of, const Array<float>& key) {
+    return message_of<std::invalid_argument>(
+        [&] { of.forward(x.view(), key.view(), key.view(), out.view(), {}, options); });
+  };
+  expect_words(message(plain, x), {"MultiHeadAttention: positions", "without rotary"});
+  expect_words(message(layer, longer), {"MultiHeadAttention: positions", "query and key", "37", "38"});
+  for (const std::int64_t wrong : {Index{-1}, P, std::numeric_limits<Index>::max()}) {
+    positions[T + 3] = wrong;
+    expect_words(message(layer, x), {"MultiHeadAttention: positions", "0 to 63", "row 3 of batch element 1"});
+  }
+  EXPECT_TRUE(std::isnan(out.data()[0]));
+  expect_words(message_of<std::invalid_argument>(
+                   [&] { scaled_dot_product_attention(x.view(), x.view(), x.view(), out.view(), {}, options); }),
+               {"scaled_dot_product_attention: positions", "without rotary"});
+  // What does not count has no position.
+  KVCache cache({B, Hk, P, D});
+  const std::int64_t new_lengths[] = {T, 3};
+  layer.forward(x.view(), x.view(), x.view(), cache, out.view(), {}, options, new_lengths);
+  EXPECT_EQ(cache.lengths()[1], 3);
+}
+
 TEST(HeadRows, RefusesStepsThatDoNotFit) {
   const Parts<float> parts(6);
   const Parts<double> wide(3);
@@ -231,6 +320,17 @@ TEST(HeadRows, AreTheSameInC) {
   MultiHeadAttention(kConfig, parts.weights(), same).forward(x.view(), x.view(), x.view(), expected.view());
   const mha_tensor rows = c_tensor(x), out = c_tensor(actual);
   ASSERT_EQ(mha_layer_forward(layer, &rows, &rows, &rows, &out, nullptr, nullptr), MHA_OK) << mha_last_error();
+  EXPECT_EQ(actual.data(), expected.data());
+
+  const std::vector<std::int64_t> positions(static_cast<std::size_t>(B * T), 5);
+  mha_attention_options options = mha_default_options();
+  EXPECT_EQ(options.positions, nullptr);
+  options.positions = positions.data();
+  AttentionOptions same_options;
+  same_options.positions = positions.data();
+  MultiHeadAttention(kConfig, parts.weights(), same)
+      .forward(x.view(), x.view(), x.view(), expected.view(), {}, same_options);
+  ASSERT_EQ(mha_layer_forward(layer, &rows, &rows, &rows, &out, nullptr, &options), MHA_OK) << mha_last_error();
   EXPECT_EQ(actual.data(), expected.data());
   mha_layer_destroy(layer);
   mha_layer_destroy(plain);

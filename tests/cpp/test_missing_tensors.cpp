@@ -11,12 +11,10 @@
 #include "arrays.hpp"
 #include "c_calls.hpp"
 #include "mha/mha.hpp"
-#include "views/sizes.hpp"
 
 namespace mha {
 namespace {
 
-using testing::message_of;
 using testing::Owned;
 
 constexpr Index B = 2, H = 2, T = 3, D = 4, E = H * D, F = 16;
@@ -86,6 +84,7 @@ mha_attention_options options_of(Call& tensors, Index heads = H) {
   mha_attention_options options = mha_default_options();
   options.attn_mask = tensors.optional("attn_mask", {T, T});
   options.key_mask = tensors.optional("key_mask", {B, T}, MHA_DTYPE_boolean);
+  options.block_mask = tensors.optional("block_mask", {B, 1, 1, 1}, MHA_DTYPE_boolean);
   options.alibi_slopes = tensors.optional("alibi_slopes", {heads});
   options.position_bias = tensors.optional("position_bias", {heads, 5});
   options.sinks = tensors.optional("sinks", {heads});
@@ -160,7 +159,7 @@ Owned<mha_transformer> make_transformer(bool reads_memory) {
 }
 
 const std::int64_t kOffsets[] = {0, 1, T}, kTokens[] = {0, 1, 2};
-const mha_ragged_batch kBatch = {2, kOffsets, kOffsets};
+const mha_ragged_batch kBatch = {2, kOffsets, kOffsets, nullptr};
 
 TEST(MissingTensors, OfAttention) {
   Call dense("mha_scaled_dot_product_attention");
@@ -260,6 +259,13 @@ TEST(MissingTensors, OfLayersOverCaches) {
   query = out = nullptr;
   testing::expect_failure(MHA_INVALID_ARGUMENT, call(), {"query"});
   EXPECT_EQ(mha_cache_lengths(cache.get())[0], tokens);
+
+  Call ragged("mha_layer_forward_varlen_cached");
+  const auto *rows = ragged("query", {T, E}), *keys = ragged("key", {T, E}), *values = ragged("value", {T, E}),
+             *result = ragged("out", {T, E});
+  ragged.expect_refusals([&] {
+    return mha_layer_forward_varlen_cached(layer.get(), rows, keys, values, &kBatch, cache.get(), result, nullptr);
+  });
 }
 
 TEST(MissingTensors, OfRowLayers) {
@@ -383,49 +389,6 @@ TEST(MissingTensors, StridesOfOneIndexMeanNothing) {
   EXPECT_EQ(out, x);
 }
 
-TEST(HugeSizes, ProductsStopAtTheLargestIndex) {
-  EXPECT_EQ(saturated_product(3, 5), 15);
-  EXPECT_EQ(saturated_product(Index{1} << 40, Index{1} << 40), PTRDIFF_MAX);
-  const Index extents[] = {1, Index{1} << 40, Index{1} << 40, 3};
-  EXPECT_EQ(mha_dense(nullptr, MHA_DTYPE_f32, 4, extents).strides[0], PTRDIFF_MAX);
-  const TensorView view(nullptr, DType::f32, {1, Index{1} << 40, Index{1} << 40, 3});
-  EXPECT_EQ(view.strides[0], PTRDIFF_MAX);
-}
-
-TEST(HugeSizes, WhatIsAddressableAtAGlance) {
-  constexpr Index kMost = (Index{1} << 14) - 1, kFar = (Index{1} << 40) - 1;
-  double element = 0;
-  const TensorView largest(&element, {kMost, kMost, kMost, kMost}, {kFar, -kFar, kFar, -kFar});
-  EXPECT_TRUE(is_plainly_addressable(largest));
-  EXPECT_TRUE(is_addressable(largest));
-  for (Index extent : {kMost + 1, Index{-1}, Index{PTRDIFF_MIN}})
-    EXPECT_FALSE(is_plainly_addressable(TensorView(&element, {1, extent}, {1, 1})));
-  for (Index stride : {kFar + 1, -kFar - 2, Index{PTRDIFF_MAX}, Index{PTRDIFF_MIN}})
-    EXPECT_FALSE(is_plainly_addressable(TensorView(&element, {1, 1}, {1, stride})));
-}
-
-TEST(HugeSizes, OfConfigurations) {
-  const Index huge = Index{1} << 40;
-  MultiHeadAttentionConfig config{8, huge};
-  config.head_dim = huge;
-  testing::expect_words(
-      message_of<std::invalid_argument>([&] { MultiHeadAttention(config, MultiHeadAttentionWeights{}); }),
-      {"MultiHeadAttention", "query_weight"});
-  for (const KVCacheConfig& sizes : {KVCacheConfig{0, huge, huge, huge}, KVCacheConfig{huge, huge, 0, huge}})
-    EXPECT_THROW(KVCache{sizes}, AllocationError);
-  EXPECT_EQ(KVCache({1, 1, 4, 4}).longest(PTRDIFF_MAX), PTRDIFF_MAX);
-}
-
-TEST(HugeSizes, PositionsThatDoNotFit) {
-  std::vector<float> out(8);
-  const MutableTensorView rows(out.data(), {2, 4});
-  testing::expect_words(
-      message_of<std::invalid_argument>([&] { sinusoidal_positions(rows, std::numeric_limits<std::int64_t>::max()); }),
-      {"sinusoidal_positions", "first_position", "9223372036854775807"});
-  EXPECT_NO_THROW(sinusoidal_positions(rows, std::numeric_limits<std::int64_t>::max() - 2));
-  EXPECT_NO_THROW(sinusoidal_positions(rows, std::numeric_limits<std::int64_t>::min()));
-}
-
 /// Results without elements, of a batch that would take years to count: each call returns at once.
 TEST(HugeSizes, EmptyResultsTakeNoTime) {
   const Index huge = Index{1} << 40;
@@ -453,35 +416,6 @@ TEST(HugeSizes, EmptyResultsTakeNoTime) {
   EXPECT_OK(mha_norm_forward(make_norm().get(), &c_rows, &c_rows, 0));
   EXPECT_OK(mha_feed_forward_forward(make_feed_forward().get(), &c_rows, &c_rows, 0));
   EXPECT_OK(mha_transformer_forward(make_transformer(false).get(), &c_rows, &c_rows, nullptr, nullptr));
-}
-
-TEST(FarPositions, AWindowIsWhereItIs) {
-  // One query far from the keys, which only a window as wide as the distance reaches.
-  constexpr std::int64_t kFar = std::int64_t{1} << 62, kMost = std::numeric_limits<std::int64_t>::max();
-  std::vector<float> x(4 * D, 1), weights(4);
-  const TensorView query(x.data(), {1, D}), key(x.data(), {4, D});
-  const MutableTensorView out(weights.data(), {1, 4});
-  const auto seen = [&](std::int64_t offset, std::int64_t left, std::int64_t right) {
-    AttentionOptions options;
-    options.query_offset = offset;
-    options.window_left = left;
-    options.window_right = right;
-    attention_weights(query, key, out, options);
-    int count = 0;
-    for (float weight : weights) count += weight != 0;
-    return count;
-  };
-  EXPECT_EQ(seen(kFar, kFar - 1, 0), 3);
-  EXPECT_EQ(seen(kFar, kFar - 3, 0), 1);
-  EXPECT_EQ(seen(kFar, kFar - 4, 0), 0);
-  EXPECT_EQ(seen(kFar, kMost, 0), 4);
-  EXPECT_EQ(seen(kFar, kMost, kMost), 4);
-  EXPECT_EQ(seen(-kFar, kMost, kFar), 1);
-  EXPECT_EQ(seen(-kFar, -1, kFar - 1), 0);
-  EXPECT_EQ(seen(0, kMost, 1), 2);
-  for (const std::int64_t beyond : {kFar + 1, kMost, -kFar - 1, std::numeric_limits<std::int64_t>::min()})
-    testing::expect_words(message_of<std::invalid_argument>([&] { seen(beyond, 0, 0); }),
-                          {"attention_weights: query_offset must lie in [-2^62, 2^62]"});
 }
 
 }  // namespace

@@ -256,7 +256,9 @@ TEST(NoAllocation, LayerWithACache) {
   const auto x = Array<float>::random({B, 2, E}, 3);
   Array<float> out({B, 2, E}, 0);
   KVCache cache({B, 4, 40, 64});
-  const std::int64_t counts[] = {2, 1, 0}, circle[] = {1, 2, 0};
+  const std::int64_t counts[] = {2, 1, 0}, circle[] = {1, 2, 0}, starts[] = {0, 3, 3, 6}, names[] = {2, 0, 1};
+  const TensorView rows(x.data().data(), {B * 2, E});
+  const MutableTensorView result(out.data().data(), {B * 2, E});
   AttentionOptions options;
   options.is_causal = true;
   for (int threads : {1, 2, 3}) {
@@ -264,6 +266,7 @@ TEST(NoAllocation, LayerWithACache) {
     const auto step = [&] {
       layer.forward(x.view(), x.view(), x.view(), cache, out.view(), {}, options, counts);
       layer.attend(x.view(), cache, out.view(), {}, options);
+      layer.forward_varlen(rows, rows, rows, {B, starts, starts, names}, cache, result, options);
       cache.reorder(circle);
       cache.keep_last(5);
     };

@@ -12,168 +12,31 @@
 
 #include "arrays.hpp"
 #include "mha/positions.hpp"
+#include "transformer_layers.hpp"
 
 namespace mha {
 namespace {
 
 using testing::Array;
+using testing::attention;
+using testing::cache_of;
+using testing::decoder_layer;
+using testing::encoder;
+using testing::encoder_layer;
+using testing::encoder_of;
 using testing::expect_words;
+using testing::feed_forward;
+using testing::kEmbed;
+using testing::kHeads;
+using testing::kHidden;
+using testing::kMemory;
+using testing::kPlacements;
 using testing::message_of;
-
-using Rows = Array<float>;
-
-MultiHeadAttention attention(Index embed_dim, Index heads, Index memory_dim, unsigned seed) {
-  const Rows in = Rows::random({embed_dim, embed_dim}, seed), out = Rows::random({embed_dim, embed_dim}, seed + 1);
-  const Rows key = Rows::random({embed_dim, memory_dim}, seed + 2), bias = Rows::random({embed_dim}, seed + 3);
-  MultiHeadAttentionConfig config;
-  config.embed_dim = embed_dim;
-  config.num_heads = heads;
-  config.kdim = config.vdim = memory_dim;
-  return {config,
-          {{in.view(), bias.view()}, {key.view(), bias.view()}, {key.view(), bias.view()}, {out.view(), bias.view()}}};
-}
-
-FeedForward feed_forward(Index embed_dim, Index hidden, unsigned seed, Activation activation = Activation::gelu) {
-  const Rows up = Rows::random({hidden, embed_dim}, seed), down = Rows::random({embed_dim, hidden}, seed + 1);
-  const Rows bias1 = Rows::random({hidden}, seed + 2), bias2 = Rows::random({embed_dim}, seed + 3);
-  return {{{up.view(), bias1.view()}, {down.view(), bias2.view()}}, activation};
-}
-
-LayerNorm norm(Index embed_dim, unsigned seed) {
-  const Rows weight = Rows::random({embed_dim}, seed), bias = Rows::random({embed_dim}, seed + 1);
-  return LayerNorm(weight.view(), bias.view());
-}
-
-RMSNorm rms_norm(Index embed_dim, unsigned seed, bool unit_offset) {
-  const Rows weight = Rows::random({embed_dim}, seed);
-  return RMSNorm(weight.view(), 1e-6, unit_offset);
-}
-
-constexpr Index kEmbed = 40, kHeads = 4, kHidden = 72, kMemory = 24;
-
-constexpr NormPlacement kPlacements[] = {NormPlacement::after, NormPlacement::before};
-
-const char* name_of(NormPlacement placement) {
-  return placement == NormPlacement::before ? "norms first" : "norms last";
-}
-
-TransformerLayer encoder_layer(unsigned seed, NormPlacement placement = NormPlacement::after,
-                               Index embed_dim = kEmbed) {
-  return {attention(embed_dim, kHeads, embed_dim, seed),
-          {},
-          feed_forward(embed_dim, kHidden, seed + 10),
-          norm(embed_dim, seed + 20),
-          norm(embed_dim, seed + 30),
-          {},
-          placement};
-}
-
-TransformerLayer decoder_layer(unsigned seed, NormPlacement placement = NormPlacement::after) {
-  return {attention(kEmbed, kHeads, kEmbed, seed),
-          attention(kEmbed, kHeads, kMemory, seed + 5),
-          feed_forward(kEmbed, kHidden, seed + 10),
-          norm(kEmbed, seed + 20),
-          norm(kEmbed, seed + 30),
-          norm(kEmbed, seed + 40),
-          placement};
-}
-
-TransformerStack encoder_of(const TransformerLayer* layers, Index count, const Norm* last = nullptr) {
-  return {layers, count, last, "Encoder"};
-}
-
-TransformerStack encoder(NormPlacement placement = NormPlacement::after) {
-  const TransformerLayer layers[] = {encoder_layer(1, placement), encoder_layer(2, placement)};
-  const LayerNorm last = norm(kEmbed, 3);
-  return encoder_of(layers, 2, &last);
-}
-
-AttentionOptions with_threads(int threads) {
-  AttentionOptions options;
-  options.num_threads = threads;
-  return options;
-}
-
-KVCache cache_of(const MultiHeadAttention& layer, Index batch, Index capacity) {
-  const MultiHeadAttentionConfig& sizes = layer.config();
-  return KVCache({batch, sizes.num_kv_heads, capacity, sizes.head_dim, sizes.value_head_dim, layer.dtype()});
-}
-
-void add_to(Rows& sum, const Rows& x) {
-  for (std::size_t i = 0; i < sum.data().size(); ++i) sum.data()[i] += x.data()[i];
-}
-
-/// x becomes norm(x), if there is a norm.
-void normalize(const std::optional<Norm>& own_norm, Rows& x) {
-  if (own_norm) own_norm->forward(x.view(), x.view());
-}
-
-/// What a layer computes, out of its parts: the bits, in float32.
-Rows parts_in_order(const TransformerLayer& layer, const Rows& x, const Rows& memory) {
-  Rows y = x, part = x;
-  const bool norm_first = layer.norm_placement == NormPlacement::before;
-  const auto sublayer = [&](const std::optional<Norm>& own_norm, const std::optional<Norm>& output_norm, auto run) {
-    Rows in = y;
-    if (norm_first) normalize(own_norm, in);
-    run(in.view());
-    normalize(output_norm, part);
-    add_to(y, part);
-    if (!norm_first) normalize(own_norm, y);
-  };
-  const auto attend = [&](const TensorView& in) { layer.self_attention.forward(in, in, in, part.view()); };
-  const auto feed_forward = [&](const TensorView& in) { layer.feed_forward.forward(in, part.view()); };
-  sublayer(layer.norm1, layer.output_norm1, attend);
-  if (!layer.cross_attention) {
-    sublayer(layer.norm2, layer.output_norm2, feed_forward);
-    return y;
-  }
-  const auto attend_to_memory = [&](const TensorView& in) {
-    layer.cross_attention->forward(in, memory.view(), memory.view(), part.view());
-  };
-  sublayer(layer.norm2, layer.output_norm2, attend_to_memory);
-  sublayer(layer.norm3, layer.output_norm3, feed_forward);
-  return y;
-}
-
-TEST(Transformer, ALayerIsItsPartsInOrderWhicheverNormsItHas) {
-  const Rows x = Rows::random({2, 7, kEmbed}, 5), memory = Rows::random({2, 3, kMemory}, 6);
-  const Norm kinds[] = {norm(kEmbed, 40), rms_norm(kEmbed, 41, false), rms_norm(kEmbed, 42, true)};
-  for (const NormPlacement placement : kPlacements)
-    for (const bool is_decoder : {false, true}) {
-      TransformerLayer layer = is_decoder ? decoder_layer(4, placement) : encoder_layer(4, placement);
-      TransformerExtras extras;
-      if (is_decoder) extras.memory = memory.view();
-      std::optional<Norm>* const norms[] = {&layer.norm1,        &layer.output_norm1, &layer.norm2,
-                                            &layer.output_norm2, &layer.norm3,        &layer.output_norm3};
-      const int places = is_decoder ? 6 : 4;
-      for (int chosen = 0; chosen < 1 << places; ++chosen) {
-        SCOPED_TRACE(std::string(name_of(placement)) + ", norms " + std::to_string(chosen) + " of " +
-                     std::to_string(1 << places));
-        for (int n = 0; n < places; ++n) {
-          norms[n]->reset();
-          if (chosen >> n & 1) norms[n]->emplace(kinds[(n + chosen) % 3]);
-        }
-        const Rows expected = parts_in_order(layer, x, memory);
-        for (const int threads : {1, 8}) {  // all steps of a block of rows together, and each step a phase
-          Rows out = testing::nans<float>({2, 7, kEmbed}), in_place = x;
-          encoder_of(&layer, 1).forward(x.view(), out.view(), with_threads(threads), extras);
-          EXPECT_EQ(out.data(), expected.data()) << threads << " threads";
-          encoder_of(&layer, 1).forward(in_place.view(), in_place.view(), with_threads(threads), extras);
-          EXPECT_EQ(in_place.data(), expected.data()) << threads << " threads, in place";
-        }
-      }
-    }
-}
-
-TEST(Transformer, TheFinalNormMayBeOfAnyKind) {
-  const TransformerLayer layer = encoder_layer(4);
-  const Rows x = Rows::random({2, 7, kEmbed}, 5);
-  const Norm last = rms_norm(kEmbed, 3, true);
-  Rows out = testing::nans<float>({2, 7, kEmbed}), expected = parts_in_order(layer, x, x);
-  encoder_of(&layer, 1, &last).forward(x.view(), out.view());
-  normalize(last, expected);
-  EXPECT_EQ(out.data(), expected.data());
-}
+using testing::name_of;
+using testing::norm;
+using testing::rms_norm;
+using testing::Rows;
+using testing::with_threads;
 
 TEST(Transformer, ManyRowsAndFewHaveTheSameBits) {
   // 200 rows on one thread go through all steps block by block, on eight each step is a phase.
@@ -284,7 +147,7 @@ TEST(Transformer, OptionsOfEachLayer) {
   const MutableTensorView steps = one_by_one.view();
   encoder_of(&layers[0], 1).forward_varlen(rows, offsets, 2, steps, of_layers[0]);
   for (int i = 1; i < 3; ++i) encoder_of(&layers[i], 1).forward_varlen(steps, offsets, 2, steps, of_layers[i]);
-  stack.forward_varlen(rows, offsets, 2, ragged.view(), {}, of_layers);
+  stack.forward_varlen(rows, offsets, 2, ragged.view(), {}, extras);
   expect_same(ragged, one_by_one);
 
   of_layers[2].window_right = -2;

@@ -112,11 +112,39 @@ TEST_F(WeightKernels, Bf16HasTheBitsOfRoundedWeights) {
   }
 }
 
+/// A row alone is multiplied by as many columns at a time as there are accumulators, and many rows fetch the columns
+/// that come next.
+TEST_F(WeightKernels, ARowAloneHasTheBitsThatItHasAmongOthers) {
+  constexpr Index kRows = 25;
+  for (const auto& [segments, columns, in] : kShapes)
+    for (const WeightFormat format : {WeightFormat::plain, WeightFormat::bf16, WeightFormat::int8}) {
+      SCOPED_TRACE(in);
+      const Matrix matrix{segments * columns, in};
+      const PackedLinear packed({matrix.weights(), matrix.biases()}, columns, format);
+      const std::vector<float> x = random<float>(kRows * in, 3);
+      on_every_isa([&](const DTypeKernels& kernels) {
+        for (const Index step : {1, 3})
+          for (const Activation activation : kActivations) {
+            std::vector<float> alone;
+            for (auto row = x.begin(); row != x.end(); row += in)
+              for (const float result : project(kernels, packed, {row, row + in}, step, activation))
+                alone.push_back(result);
+            EXPECT_TRUE(same_bits(alone, project(kernels, packed, x, step, activation)));
+          }
+      });
+    }
+}
+
 /// The rule of docs/numerics.md, in integers.
 std::vector<float> int8_oracle(const Matrix& matrix, const std::vector<float>& x) {
   const auto quantize = [](const float* numbers, Index count, bool is_symmetric, float* scale) {
     float high = 0, low = 0;
     for (Index i = 0; i < count; ++i) high = std::max(high, numbers[i]), low = std::min(low, numbers[i]);
+    float limit = std::max(high, -low);
+    const auto is_outlier = [&](float number) { return std::abs(number) > limit / 2; };
+    for (int i = 0; !is_symmetric && i < kMostHalvings; ++i, limit /= 2)
+      if (std::count_if(numbers, numbers + count, is_outlier) > most_outliers(count)) break;
+    high = std::min(high, limit), low = std::max(low, -limit);
     const float range = is_symmetric ? std::max(high, -low) : 0.5f * high - 0.5f * low;
     const float most = std::max(range, kLeastQuantizedMax);
     *scale = most / 127;
@@ -160,6 +188,27 @@ TEST_F(WeightKernels, Int8IsExact) {
   }
 }
 
+/// Rows with as many outliers as there may be, and one more, each as large as 16 bits hold, and more.
+TEST_F(WeightKernels, Int8IsExactWithOutliers) {
+  constexpr Index kIn = 300, kOut = 70, kMost = most_outliers(kIn);
+  Matrix matrix{kOut, kIn};
+  for (std::size_t i = 0; i < matrix.weight.size(); i += 3) matrix.weight[i] = i % 2 ? 1.0f : -1.0f;
+  const PackedLinear packed({matrix.weights(), matrix.biases()}, kOut, WeightFormat::int8);
+  for (const float size : {100.0f, 128.0f, 1000.0f})
+    for (const Index count : {Index{1}, kMost, kMost + 1}) {
+      SCOPED_TRACE(::testing::Message() << count << " outliers of " << size);
+      std::vector<float> x = random<float>(7 * kIn, 3);
+      for (Index r = 0; r < 7; ++r)
+        for (Index i = 0; i < count; ++i)
+          x[static_cast<std::size_t>(r * kIn + (r * 41 + i * 97) % kIn)] = (r + i) % 3 ? size : -size;
+      const std::vector<float> expected = int8_oracle(matrix, x);
+      on_every_isa([&](const DTypeKernels& kernels) {
+        for (const Index step : {1, 3})
+          EXPECT_TRUE(same_bits(project(kernels, packed, x, step, Activation::none), expected));
+      });
+    }
+}
+
 /// The largest products of bytes, where instructions that saturate, or that take signs for digits, would go wrong.
 TEST_F(WeightKernels, Int8IsExactAtTheEndsOfTheRange) {
   constexpr Index kIn = 1026, kOut = 70, kRows = 7;
@@ -180,8 +229,9 @@ TEST_F(WeightKernels, Int8IsExactAtTheEndsOfTheRange) {
 }
 
 TEST_F(WeightKernels, QuantizedRowsDoNotDependOnHowTheyLie) {
-  const Index in = 37;
-  const std::vector<float> x = random<float>(2 * in, 4);
+  const Index in = 137;
+  std::vector<float> x = random<float>(2 * in, 4);
+  for (const std::size_t at : {5u, 102u, 137u, 272u}) x[at] = at % 2 ? float(at) : -float(at);  // two in each row
   std::vector<float> spread(x.size() * 3, kNaN<float>);
   for (std::size_t i = 0; i < x.size(); ++i) spread[3 * i] = x[i];
   on_every_isa([&](const DTypeKernels& kernels) {

@@ -32,7 +32,7 @@ void Call::fail(const std::string& what) const {
   std::string text = name_ + ": " + what + "; " + (mutation_.empty() ? "nothing was wrong" : mutation_);
   for (const Argument& a : arguments_)
     if (!a.is_null) text += "\n  " + std::string(a.is_output() ? "output " : "input ") + describe(a.tensor);
-  throw Finding(text + "\n  last error: " + mha_last_error());
+  throw Finding(text + "\n  last error: " + error_);
 }
 
 Argument& Call::add(const mha_tensor& tensor, Role role) {
@@ -221,63 +221,72 @@ void Call::mutate() {
   }
 }
 
+namespace {
+
+/// What copies the tokens of a cache into dense tensors of its sizes; of caches without scales the last two do nothing.
+constexpr mha_status (*kCopies[])(const mha_cache*, const mha_tensor*) = {
+    &mha_cache_copy_keys, &mha_cache_copy_values, &mha_cache_copy_key_scales, &mha_cache_copy_value_scales};
+
+/// Keys, values and scales of `tokens` tokens, as the cache keeps them, over memory that is still to be given.
+std::vector<mha_tensor> stored_tensors(mha_cache* cache, std::ptrdiff_t tokens) {
+  std::vector<mha_tensor> tensors;
+  for (const mha_tensor& all :
+       {mha_cache_keys(cache), mha_cache_values(cache), mha_cache_key_scales(cache), mha_cache_value_scales(cache)}) {
+    if (all.rank == 0) continue;
+    const std::ptrdiff_t extents[] = {all.extents[0], all.extents[1], tokens, all.extents[3]};
+    tensors.push_back(mha_dense(nullptr, all.dtype, 4, extents));
+  }
+  return tensors;
+}
+
+}  // namespace
+
 Call::CacheState Call::state_of(mha_cache* cache) {
-  const mha_cache_config config = mha_cache_config_of(cache);
   const std::int64_t* const lengths = mha_cache_lengths(cache);
-  CacheState state{cache, {lengths, lengths + config.batch_size}, {}, {}};
-  const auto copy = [&](const mha_tensor& all, std::vector<std::byte>& tokens) {
-    const auto row = std::size_t(all.extents[3] * size_of(all.dtype));
-    for (std::ptrdiff_t b = 0; b < all.extents[0]; ++b)
-      for (std::ptrdiff_t h = 0; h < all.extents[1]; ++h) {
-        const auto* const head =
-            static_cast<std::byte*>(all.data) + (b * all.strides[0] + h * all.strides[1]) * size_of(all.dtype);
-        tokens.insert(tokens.end(), head, head + std::size_t(lengths[b]) * row);
-      }
-  };
-  copy(mha_cache_keys(cache), state.keys);
-  copy(mha_cache_values(cache), state.values);
+  CacheState state{cache, {lengths, lengths + mha_cache_config_of(cache).batch_size}, {}};
+  for (mha_tensor& tokens : stored_tensors(cache, mha_cache_longest(cache, 0, nullptr))) {
+    std::size_t bytes = std::size_t(size_of(tokens.dtype));
+    for (int axis = 0; axis < 4; ++axis) bytes *= std::size_t(tokens.extents[axis]);
+    std::vector<std::byte>& memory = state.tensors.emplace_back(bytes);
+    tokens.data = memory.data();
+    if (kCopies[state.tensors.size() - 1](cache, &tokens) != MHA_OK)
+      throw Finding(std::string("a cache could not be read: ") + mha_last_error());
+  }
   return state;
 }
 
 void Call::restore(const CacheState& state) {
-  mha_cache_clear(state.cache);
-  const auto put = [&](const mha_tensor& all, const std::byte* tokens) {
-    const auto row = std::size_t(all.extents[3] * size_of(all.dtype));
-    for (std::ptrdiff_t b = 0; b < all.extents[0]; ++b)
-      for (std::ptrdiff_t h = 0; h < all.extents[1]; ++h) {
-        auto* const head =
-            static_cast<std::byte*>(all.data) + (b * all.strides[0] + h * all.strides[1]) * size_of(all.dtype);
-        const std::size_t bytes = std::size_t(state.lengths[std::size_t(b)]) * row;
-        if (bytes > 0) std::memcpy(head, tokens, bytes);
-        tokens += bytes;
-      }
-  };
-  put(mha_cache_keys(state.cache), state.keys.data());
-  put(mha_cache_values(state.cache), state.values.data());
   std::int64_t longest = 0;
   for (const std::int64_t length : state.lengths) longest = std::max(longest, length);
-  if (mha_cache_advance(state.cache, longest, state.lengths.data()) != MHA_OK)
-    throw Finding(std::string("a cache could not be put back: ") + mha_last_error());
+  std::vector<mha_tensor> tokens = stored_tensors(state.cache, std::ptrdiff_t(longest));
+  for (std::size_t i = 0; i < tokens.size(); ++i) tokens[i].data = const_cast<std::byte*>(state.tensors[i].data());
+  const std::int64_t* const lengths = state.lengths.data();
+  const mha_status status =
+      tokens.size() == 4 ? mha_cache_assign_stored(state.cache, &tokens[0], &tokens[1], &tokens[2], &tokens[3], lengths)
+                         : mha_cache_assign(state.cache, &tokens[0], &tokens[1], lengths);
+  if (status != MHA_OK) throw Finding(std::string("a cache could not be put back: ") + mha_last_error());
 }
 
-bool Call::same(const CacheState& a, const CacheState& b) {
-  return a.lengths == b.lengths && a.keys == b.keys && a.values == b.values;
-}
+bool Call::same(const CacheState& a, const CacheState& b) { return a.lengths == b.lengths && a.tensors == b.tensors; }
 
 Call::Result Call::once(const std::function<mha_status(int threads)>& call, int threads) {
   for (Block& block : blocks_) block.restore();
   for (const CacheState& state : caches_) restore(state);
   ++tally_.calls;
   Result result{call(threads), {}, {}};
+  error_ = mha_last_error();
   for (const Block& block : blocks_) result.blocks.push_back(block.now());
-  for (const CacheState& state : caches_) result.caches.push_back(state_of(state.cache));
+  for (const CacheState& state : caches_) {
+    result.caches.push_back(state_of(state.cache));
+    if (!mha_paged_cache_check_pages(state.cache)) fail("a page is lost, or in use twice");
+  }
   return result;
 }
 
 void Call::check_refused(const Result& result) const {
   if (result.status != MHA_INVALID_ARGUMENT && result.status != MHA_DTYPE_ERROR && result.status != MHA_OUT_OF_MEMORY)
     fail("status " + std::to_string(result.status));
-  if (*mha_last_error() == '\0') fail("refused without a word");
+  if (error_.empty()) fail("refused without a word");
   if (mutation_.empty()) fail("a valid call is refused");
   std::size_t i = 0;
   for (const Block& block : blocks_)

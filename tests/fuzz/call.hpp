@@ -87,7 +87,7 @@ class Call {
   struct CacheState {
     mha_cache* cache;
     std::vector<std::int64_t> lengths;
-    std::vector<std::byte> keys, values;
+    std::vector<std::vector<std::byte>> tensors;  // keys, values, and scales if it has any, as dense rows
   };
 
   Argument& add(const mha_tensor& tensor, Role role);
@@ -109,6 +109,7 @@ class Call {
   [[noreturn]] void fail(const std::string& what) const;
 
   std::string name_, mutation_;
+  std::string error_;  // the last one of the call, not of what reads the caches after it
   Choices& choices_;
   std::mt19937 contents_;
   Tally& tally_;

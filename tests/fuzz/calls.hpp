@@ -51,9 +51,9 @@ class ScoreOptions {
 
  private:
   mha_attention_options options_ = mha_default_options();
-  const Argument *attn_mask_ = nullptr, *key_mask_ = nullptr, *alibi_slopes_ = nullptr;
+  const Argument *attn_mask_ = nullptr, *key_mask_ = nullptr, *block_mask_ = nullptr, *alibi_slopes_ = nullptr;
   const Argument *position_bias_ = nullptr, *sinks_ = nullptr;
-  const std::int64_t *key_lengths_ = nullptr, *query_offsets_ = nullptr;
+  const std::int64_t *key_lengths_ = nullptr, *query_offsets_ = nullptr, *positions_ = nullptr;
 };
 
 /// Offsets of `size` sequences that have `most` rows each at most.

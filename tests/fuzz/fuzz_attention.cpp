@@ -79,6 +79,11 @@ ScoreOptions::ScoreOptions(Call& call, mha_dtype dtype, const Scores& s) {
     if (s.key_counts || c.once_in(3)) extents.erase(extents.begin());
     key_mask_ = &call.tensor(MHA_DTYPE_boolean, extents);
   }
+  if (given() && !s.key_counts) {  // of a ragged batch the longest sequence would count
+    const auto blocks = [](std::ptrdiff_t rows) { return (rows + 63) / 64; };
+    Call::Extents extents{broadcast(s.batch), broadcast(s.heads), blocks(s.queries), blocks(s.keys)};
+    block_mask_ = &call.tensor(MHA_DTYPE_boolean, extents);
+  }
   options_.is_causal = given();
   if (given() && !s.over_cache) options_.query_offset = c.between(s.is_turned ? 0 : -4, 8);
   const std::ptrdiff_t sequences = s.key_counts ? std::ptrdiff_t(s.key_counts->size()) : s.batch;
@@ -96,6 +101,9 @@ ScoreOptions::ScoreOptions(Call& call, mha_dtype dtype, const Scores& s) {
   if (given()) alibi_slopes_ = &call.tensor(accumulator_of(dtype), {s.heads});
   if (given()) position_bias_ = &call.tensor(accumulator_of(dtype), {s.heads, 2 * c.between(0, 40) + 1});
   if (given()) sinks_ = &call.tensor(accumulator_of(dtype), {s.heads});
+  // Of query and key, which have as many rows if both are of the call.
+  if (s.is_turned && (s.over_cache || s.queries == s.keys) && given())
+    positions_ = call.integers(any_counts(c, s.batch * s.queries, 8));
   options_.num_threads = int(c.below(4));
   for (std::int64_t* number : {&options_.query_offset, &options_.window_left, &options_.window_right})
     call.number(*number);
@@ -109,11 +117,13 @@ mha_attention_options ScoreOptions::at(int threads) const {
   mha_attention_options options = options_;
   options.attn_mask = get(attn_mask_);
   options.key_mask = get(key_mask_);
+  options.block_mask = get(block_mask_);
   options.alibi_slopes = get(alibi_slopes_);
   options.position_bias = get(position_bias_);
   options.sinks = get(sinks_);
   options.key_lengths = key_lengths_;
   options.query_offsets = query_offsets_;
+  options.positions = positions_;
   if (threads > 0) options.num_threads = threads;
   return options;
 }
@@ -162,7 +172,8 @@ void fuzz_varlen(Choices& c, Tally& tally) {
   call.mutate();
   call.run([&](int threads) {
     const mha_attention_options with = options.at(threads);
-    const mha_ragged_batch batch{fewer == 0 ? size : std::min<std::ptrdiff_t>(fewer, size), queries_at, keys_at};
+    const mha_ragged_batch batch{fewer == 0 ? size : std::min<std::ptrdiff_t>(fewer, size), queries_at, keys_at,
+                                 nullptr};
     return mha_scaled_dot_product_attention_varlen(query.get(), key.get(), value.get(), &batch, out.get(), lse.get(),
                                                    &with);
   });

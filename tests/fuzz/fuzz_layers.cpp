@@ -57,6 +57,44 @@ mha_layer_config resolved(mha_layer_config s) {
   return s;
 }
 
+/// Of a cache for a layer of `dtype`, with room for a few tokens more than `tokens`; it may keep them in fewer bits.
+mha_cache_config any_config_over(Choices& c, const mha_layer_config& s, mha_dtype dtype, std::ptrdiff_t batch,
+                                 std::ptrdiff_t tokens) {
+  if (dtype == MHA_DTYPE_f32) dtype = c.one_of({MHA_DTYPE_f32, MHA_DTYPE_f16, MHA_DTYPE_bf16, MHA_DTYPE_int8});
+  return {batch, s.num_kv_heads, tokens + 3, s.head_dim, s.value_head_dim, dtype};
+}
+
+/// Rows of some sequences of a cache, one sequence after another, which are appended to them.
+void forward_over_sequences(Choices& c, Call& call, const mha_layer* layer, const Cache& cache, std::ptrdiff_t most) {
+  const mha_layer_config s = mha_layer_config_of(layer);
+  const mha_cache_config of_cache = mha_cache_config_of(cache.handle);
+  const mha_dtype dtype = mha_layer_dtype(layer);
+  std::vector<std::int64_t> names;
+  const std::ptrdiff_t first = c.below(of_cache.batch_size), count = c.between(1, of_cache.batch_size);
+  for (std::ptrdiff_t i = 0; i < count; ++i) names.push_back((first + i) % of_cache.batch_size);
+  const std::vector<std::int64_t> starts = any_offsets(c, count, most);
+  call.cache(cache.handle);
+  Argument& query = call.tensor(dtype, {starts.back(), s.embed_dim});
+  Argument& key = call.tensor(dtype, {starts.back(), s.kdim});
+  Argument& value = call.tensor(dtype, {starts.back(), s.vdim});
+  Argument& out = call.tensor(dtype, {starts.back(), s.out_dim}, Role::output);
+  const auto& starts_at = call.pointer(call.integers(starts));
+  const auto& names_at = call.pointer(call.integers(names));
+  mha_attention_options options = mha_default_options();
+  options.is_causal = c.once_in(2);
+  options.num_threads = int(c.below(3));
+  call.small(options.num_threads);
+  call.expect_refusal("perhaps more tokens than there is room for");
+  call.mutate();
+  call.run([&](int threads) {
+    mha_attention_options with = options;
+    if (threads > 0) with.num_threads = threads;
+    const mha_ragged_batch ragged{count, starts_at, starts_at, names_at};
+    return mha_layer_forward_varlen_cached(layer, query.get(), key.get(), value.get(), &ragged, cache.handle, out.get(),
+                                           &with);
+  });
+}
+
 void copy_layer_weights(Choices& c, Tally& tally, const mha_layer* layer, const mha_layer_config& s) {
   Call call("mha_layer_copy_weights", c, tally);
   const mha_dtype dtype = mha_layer_dtype(layer);
@@ -149,7 +187,7 @@ void fuzz_layer(Choices& c, Tally& tally) {
   const std::ptrdiff_t added = std::ptrdiff_t(s.add_bias_kv) + std::ptrdiff_t(s.add_zero_attn);
   const bool is_turned = mha_layer_steps(layer.handle).rotary != nullptr;
   Call call("mha_layer", c, tally);
-  switch (const std::ptrdiff_t operation = c.below(5)) {
+  switch (const std::ptrdiff_t operation = c.below(6)) {
     case 0: {
       Argument& query = call.tensor(dtype, {batch, rows, s.embed_dim});
       Argument& key = call.tensor(dtype, {batch, keys, s.kdim});
@@ -179,19 +217,20 @@ void fuzz_layer(Choices& c, Tally& tally) {
       call.mutate();
       call.run([&](int threads) {
         const mha_attention_options with = options.at(threads);
-        const mha_ragged_batch ragged{batch, queries_at, keys_at};
+        const mha_ragged_batch ragged{batch, queries_at, keys_at, nullptr};
         return mha_layer_forward_varlen(layer.handle, query.get(), key.get(), value.get(), &ragged, out.get(), &with);
       });
       return;
     }
     default:
-      break;
+      forward_over_sequences(c, call, layer.handle, filled_cache(c, tally, any_config_over(c, s, dtype, batch, rows)),
+                             rows);
+      return;
     case 2:
     case 3:
     case 4: {
       // Over a cache, whose dtype may be narrower than that of the layer: forward, attend, or append only.
-      const mha_dtype kept = dtype == MHA_DTYPE_f32 ? c.one_of({MHA_DTYPE_f32, MHA_DTYPE_f16, MHA_DTYPE_bf16}) : dtype;
-      const mha_cache_config config{batch, s.num_kv_heads, keys + rows + 3, s.head_dim, s.value_head_dim, kept};
+      const mha_cache_config config = any_config_over(c, s, dtype, batch, keys + rows);
       const Cache cache = filled_cache(c, tally, config);
       const bool attends = operation == 3, appends = operation == 4;
       std::int64_t longest = 0, total = 0;

@@ -9,6 +9,7 @@
 
 #include "mha/errors.hpp"
 #include "mha/export.h"
+#include "mha/kv_cache.hpp"
 #include "mha/tensor_view.hpp"
 
 namespace mha {
@@ -22,6 +23,10 @@ struct AttentionOptions {
   TensorView attn_mask = {};
   /// [B|1, Tk], boolean: true takes part, for every head and query.
   TensorView key_mask = {};
+  /// [B|1, H|1, ceil(Tq / 64), ceil(Tk / 64)], boolean, missing leading axes broadcast: false hides 64 keys, from a
+  /// multiple of 64 on, from 64 rows of query. Keys and values of a block that nobody sees are not read, so the time is
+  /// that of the blocks that are seen.
+  TensorView block_mask = {};
   /// Key j is visible to query i only if j <= query_offset + i.
   bool is_causal = false;
   /// Position of the first query row among the keys, for every batch element. In [-2^62, 2^62].
@@ -45,6 +50,10 @@ struct AttentionOptions {
   /// [H], of the dtype of lse: one more score for each row of head h, which takes weight and has no value. It counts in
   /// lse; a row that sees no key gives zeros and an lse of the sink.
   TensorView sinks = {};
+  /// [B, T], of a ragged batch [N], or null. For layers with a RotaryEmbedding only: where the rows of query and key, which
+  /// are then as many, stand in its table, instead of at query_offset + i and at the length of a cache. Masks and biases
+  /// do not go by it.
+  const std::int64_t* positions = nullptr;
   /// Threads for this call; 0 takes the default of runtime.hpp. The result does not depend on it, not in one bit.
   int num_threads = 0;
 };
@@ -65,6 +74,13 @@ MHA_API void scaled_dot_product_attention(const TensorView& query, const TensorV
                                           const MutableTensorView& out, const MutableTensorView& lse = {},
                                           const AttentionOptions& options = {});
 
+/// The same over the tokens of a cache, in the dtype of the cache: sequence b is batch element b of the query, whose
+/// batch size must be that of the cache. Tk is the longest of their lengths, and options.key_lengths must not be given.
+/// Unless options say where the queries stand, by query_offsets or a query_offset other than 0, they are the last Tq
+/// tokens of each sequence, and query_offset is its length less Tq. `out` and `lse` must not overlap the cache.
+MHA_API void scaled_dot_product_attention(const TensorView& query, const KVCache& cache, const MutableTensorView& out,
+                                          const MutableTensorView& lse = {}, const AttentionOptions& options = {});
+
 /// How far attention_weights goes. Keys behind key_lengths are not read at any stage: before the softmax they have a
 /// score of minus infinity.
 enum class ScoreStage {
@@ -77,6 +93,9 @@ enum class ScoreStage {
 /// The softmax weights themselves, or the scores that they come from: weights [B, H, Tq, Tk], in the dtype of query.
 /// Masked keys weigh exactly 0. Sinks have no part in the scores; all options are checked at every stage.
 MHA_API void attention_weights(const TensorView& query, const TensorView& key, const MutableTensorView& weights,
+                               const AttentionOptions& options = {}, ScoreStage stage = ScoreStage::weights);
+/// The same over the keys of a cache, as scaled_dot_product_attention() has it; Tk is the length of the longest sequence.
+MHA_API void attention_weights(const TensorView& query, const KVCache& cache, const MutableTensorView& weights,
                                const AttentionOptions& options = {}, ScoreStage stage = ScoreStage::weights);
 
 }  // namespace mha

@@ -35,5 +35,8 @@ struct AttentionStatistics {
 /// @throws std::invalid_argument, DTypeError, AllocationError before anything is written
 MHA_API void attention_statistics(const TensorView& query, const TensorView& key, const AttentionStatistics& results,
                                   const AttentionOptions& options = {});
+/// The same over the keys of a cache, as scaled_dot_product_attention() has it.
+MHA_API void attention_statistics(const TensorView& query, const KVCache& cache, const AttentionStatistics& results,
+                                  const AttentionOptions& options = {});
 
 }  // namespace mha

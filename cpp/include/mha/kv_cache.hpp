@@ -10,7 +10,10 @@
 
 namespace mha {
 
-/// Sizes of a cache. The dtype is any in which attention computes.
+class CacheStorage;
+
+/// Sizes of a cache. The dtype is any in which attention computes, or int8: numbers of float32 as integers, with one
+/// scale of float32 for each row of a head.
 struct KVCacheConfig {
   Index batch_size = 1;      // B: sequences
   Index num_kv_heads = 1;    // Hk
@@ -19,6 +22,9 @@ struct KVCacheConfig {
   Index value_head_dim = 0;  // Dv; 0: D
   DType dtype = DType::f32;
 };
+
+/// The dtype of tokens that go to a cache of `dtype`, and in which they are attended to.
+constexpr DType attended_as(DType dtype) { return dtype == DType::int8 ? DType::f32 : dtype; }
 
 /// Preallocated keys [B, Hk, capacity, D] and values [B, Hk, capacity, Dv], dense and aligned to 64 bytes. Sequence b
 /// holds lengths()[b] tokens, the oldest first; what lies behind them is not set. Attend to them with
@@ -29,11 +35,15 @@ struct KVCacheConfig {
 ///
 /// The memory is taken from the operating system as it is first written to, and it never moves. Whatever fails, fails
 /// before anything is changed. One call at a time may use a cache; calls that only read it may go on side by side.
+///
+/// Of a cache of int8 a number is integer * scale, rounded to float32, with scale = the largest magnitude of its row / 127
+/// and integer = its number / scale, rounded to nearest even. Tokens of float32 are quantized as they are written, and
+/// layers of float32 attend to them, with the results, in every bit, of a cache of float32 that holds these numbers.
 class MHA_API KVCache {
  public:
   /// @throws std::invalid_argument, DTypeError, AllocationError
   explicit KVCache(const KVCacheConfig& config);
-  ~KVCache();
+  virtual ~KVCache();
   KVCache(KVCache&&) noexcept;
   KVCache& operator=(KVCache&&) noexcept;
 
@@ -44,8 +54,18 @@ class MHA_API KVCache {
   TensorView values() const;
   MutableTensorView keys();
   MutableTensorView values();
+  /// The scales of a cache of int8, [B, Hk, capacity, 1]; no tensors, if it is of another dtype.
+  TensorView key_scales() const;
+  TensorView value_scales() const;
   /// [B]: tokens of each sequence. The pointer stays valid, what it points to changes.
   const std::int64_t* lengths() const;
+  /// Copies the tokens to dense rows in the dtype of the cache, out [B, Hk, T, D] or [B, Hk, T, Dv] with T of at least
+  /// longest(): zeros behind those of each sequence.
+  void copy_keys(const MutableTensorView& out) const;
+  void copy_values(const MutableTensorView& out) const;
+  /// Likewise the scales of a cache of int8, [B, Hk, T, 1].
+  void copy_key_scales(const MutableTensorView& out) const;
+  void copy_value_scales(const MutableTensorView& out) const;
   /// The largest of lengths(); or what it will be once `count` tokens, or the first new_lengths[b] of them, are
   /// appended.
   Index longest(Index count = 0, const std::int64_t* new_lengths = nullptr) const;
@@ -62,6 +82,12 @@ class MHA_API KVCache {
   void advance(Index count, const std::int64_t* new_lengths = nullptr);
   /// Replaces everything: clear() and append(), or nothing at all.
   void assign(const TensorView& key, const TensorView& value, const std::int64_t* new_lengths = nullptr);
+  /// The same with tokens of a cache of int8 as they are stored.
+  ///
+  /// @param key, value              of int8
+  /// @param key_scale, value_scale  [B, Hk, T, 1] of float32
+  void assign_stored(const TensorView& key, const TensorView& value, const TensorView& key_scale,
+                     const TensorView& value_scale, const std::int64_t* new_lengths = nullptr);
 
   /// Forgets the newest `count` tokens of each sequence, or counts[b] of sequence b: drafts that were rejected.
   void rollback(std::int64_t count);
@@ -71,14 +97,21 @@ class MHA_API KVCache {
   void reorder(const std::int64_t* index);
   /// Forgets the oldest tokens of sequences that hold more than `count`. Positions count from the oldest token left,
   /// and masks and biases see differences of positions only. Each call moves what stays, so it should free many tokens
-  /// at once: at twice the window as capacity a token is moved once on average.
+  /// at once: at twice the window as capacity a token is moved once on average. Keys that were turned stay so: from then
+  /// on AttentionOptions::positions say where new rows stand.
   void keep_last(std::int64_t count);
   /// Forgets everything.
   void clear();
 
+  /// What the library has of a cache.
+  CacheStorage& storage() { return *storage_; }
+  const CacheStorage& storage() const { return *storage_; }
+
+ protected:
+  explicit KVCache(std::unique_ptr<CacheStorage> storage);
+
  private:
-  struct MHA_LOCAL Impl;
-  std::unique_ptr<Impl> impl_;
+  std::unique_ptr<CacheStorage> storage_;
 };
 
 }  // namespace mha

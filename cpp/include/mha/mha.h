@@ -108,7 +108,7 @@ MHA_API mha_tensor mha_dense(const void* data, mha_dtype dtype, int rank, const 
 
 /* AttentionOptions; begin with those of mha_default_options(). Where options may be null, that stands for these. The
  * fields, with their types, are the rows of attention_options.def; their meaning is in attention.hpp. A pointer may be
- * null: the option is not given. query_offsets and key_lengths have one entry per batch element. */
+ * null: the option is not given. query_offsets and key_lengths have one entry per batch element, positions one per row. */
 typedef struct mha_attention_options {
 #define MHA_OPTION(field, type, argument, reading) type field;
 #include "mha/attention_options.def"
@@ -128,6 +128,7 @@ typedef struct mha_ragged_batch {
   ptrdiff_t size;
   const int64_t* cu_seqlens_q; /* [size + 1] */
   const int64_t* cu_seqlens_k; /* [size + 1] */
+  const int64_t* sequences;    /* [size] or null: over a cache, which sequence of it each one continues */
 } mha_ragged_batch;
 MHA_API mha_status mha_scaled_dot_product_attention_varlen(const mha_tensor* query, const mha_tensor* key,
                                                            const mha_tensor* value, const mha_ragged_batch* batch,
@@ -179,12 +180,56 @@ MHA_API mha_status mha_cache_append(mha_cache* cache, const mha_tensor* key, con
                                     const int64_t* new_lengths) MHA_NOEXCEPT;
 MHA_API mha_status mha_cache_assign(mha_cache* cache, const mha_tensor* key, const mha_tensor* value,
                                     const int64_t* new_lengths) MHA_NOEXCEPT;
+/* Of a cache of int8 the scales of keys and values, [B, Hk, capacity, 1]; of others no tensors, of rank 0. */
+MHA_API mha_tensor mha_cache_key_scales(const mha_cache* cache) MHA_NOEXCEPT;
+MHA_API mha_tensor mha_cache_value_scales(const mha_cache* cache) MHA_NOEXCEPT;
+MHA_API mha_status mha_cache_copy_key_scales(const mha_cache* cache, const mha_tensor* out) MHA_NOEXCEPT;
+MHA_API mha_status mha_cache_copy_value_scales(const mha_cache* cache, const mha_tensor* out) MHA_NOEXCEPT;
+/* mha_cache_assign() with tokens of a cache of int8 as they are stored, and their scales [B, Hk, T, 1]. */
+MHA_API mha_status mha_cache_assign_stored(mha_cache* cache, const mha_tensor* key, const mha_tensor* value,
+                                           const mha_tensor* key_scale, const mha_tensor* value_scale,
+                                           const int64_t* new_lengths) MHA_NOEXCEPT;
 MHA_API mha_status mha_cache_advance(mha_cache* cache, ptrdiff_t count, const int64_t* new_lengths) MHA_NOEXCEPT;
 MHA_API mha_status mha_cache_rollback(mha_cache* cache, const int64_t* counts) MHA_NOEXCEPT;
 MHA_API mha_status mha_cache_rollback_by(mha_cache* cache, int64_t count) MHA_NOEXCEPT; /* of each sequence */
 MHA_API mha_status mha_cache_reorder(mha_cache* cache, const int64_t* index) MHA_NOEXCEPT;
 MHA_API mha_status mha_cache_keep_last(mha_cache* cache, int64_t count) MHA_NOEXCEPT;
 MHA_API mha_status mha_cache_clear(mha_cache* cache) MHA_NOEXCEPT;
+/* Attention to the tokens of a cache in place of key and value: scaled_dot_product_attention and its like. out, or `to`,
+ * [B, H, Tq, longest]; lse may be null. */
+MHA_API mha_status mha_scaled_dot_product_attention_cached(const mha_tensor* query, const mha_cache* cache,
+                                                           const mha_tensor* out, const mha_tensor* lse,
+                                                           const mha_attention_options* options) MHA_NOEXCEPT;
+MHA_API mha_status mha_attention_weights_cached(const mha_tensor* query, const mha_cache* cache,
+                                                const mha_tensor* weights, const mha_attention_options* options,
+                                                mha_score_stage stage) MHA_NOEXCEPT;
+MHA_API mha_status mha_attention_statistics_cached(const mha_tensor* query, const mha_cache* cache,
+                                                   const mha_statistics* results,
+                                                   const mha_attention_options* options) MHA_NOEXCEPT;
+/* Copies to dense rows [B, Hk, T, D] and [B, Hk, T, Dv], zeros behind the tokens of each sequence. */
+MHA_API mha_status mha_cache_copy_keys(const mha_cache* cache, const mha_tensor* out) MHA_NOEXCEPT;
+MHA_API mha_status mha_cache_copy_values(const mha_cache* cache, const mha_tensor* out) MHA_NOEXCEPT;
+
+/* The same in pages, which sequences share: PagedKVCache. All functions of a cache take it, and mha_cache_destroy. */
+typedef struct mha_paged_cache_config {
+  ptrdiff_t num_pages, page_size; /* page_size: a multiple of 64 */
+  ptrdiff_t batch_size, num_kv_heads, head_dim;
+  ptrdiff_t value_head_dim; /* 0: head_dim */
+  mha_dtype dtype;
+} mha_paged_cache_config;
+MHA_API mha_status mha_paged_cache_create(const mha_paged_cache_config* config, mha_cache** cache) MHA_NOEXCEPT;
+/* Of a cache without pages 0 or null, as for a sequence that there is not. The table is that of the first
+ * mha_paged_cache_pages_of() pages of a sequence. */
+MHA_API ptrdiff_t mha_paged_cache_num_pages(const mha_cache* cache) MHA_NOEXCEPT;
+MHA_API ptrdiff_t mha_paged_cache_page_size(const mha_cache* cache) MHA_NOEXCEPT;
+MHA_API ptrdiff_t mha_paged_cache_free_pages(const mha_cache* cache) MHA_NOEXCEPT;
+MHA_API ptrdiff_t mha_paged_cache_pages_of(const mha_cache* cache, ptrdiff_t sequence) MHA_NOEXCEPT;
+MHA_API const int32_t* mha_paged_cache_page_table(const mha_cache* cache, ptrdiff_t sequence) MHA_NOEXCEPT;
+MHA_API bool mha_paged_cache_check_pages(const mha_cache* cache) MHA_NOEXCEPT; /* always true */
+/* length: -1 for all tokens */
+MHA_API mha_status mha_paged_cache_fork(mha_cache* cache, ptrdiff_t sequence, ptrdiff_t into,
+                                        ptrdiff_t length) MHA_NOEXCEPT;
+MHA_API mha_status mha_paged_cache_release(mha_cache* cache, ptrdiff_t sequence) MHA_NOEXCEPT;
 
 /* How the weights of projections are kept: WeightFormat. */
 typedef int mha_weight_format;
@@ -255,6 +300,12 @@ MHA_API mha_status mha_layer_forward_cached(const mha_layer* layer, const mha_te
                                             const mha_tensor* value, mha_cache* cache, const mha_tensor* out,
                                             const mha_tensor* weights, const mha_attention_options* options,
                                             const int64_t* new_lengths) MHA_NOEXCEPT;
+/* The same for a ragged batch, whose `sequences` are those of the cache. */
+MHA_API mha_status mha_layer_forward_varlen_cached(const mha_layer* layer, const mha_tensor* query,
+                                                   const mha_tensor* key, const mha_tensor* value,
+                                                   const mha_ragged_batch* batch, mha_cache* cache,
+                                                   const mha_tensor* out,
+                                                   const mha_attention_options* options) MHA_NOEXCEPT;
 /* Over what is in a cache, appending nothing. */
 MHA_API mha_status mha_layer_attend(const mha_layer* layer, const mha_tensor* query, const mha_cache* cache,
                                     const mha_tensor* out, const mha_tensor* weights,
@@ -376,6 +427,7 @@ typedef struct mha_transformer_extras {  /* TransformerExtras; each may be null 
   const mha_attention_options* layer_options;  /* [count]: of self-attention, in place of the same for all layers */
   mha_cache* const* caches;                    /* [count]: one for each layer, which keys and values of the call join */
   const int64_t* new_lengths;                  /* [B]: with caches, only the first new_lengths[b] rows of x count */
+  const int64_t* sequences;                    /* [num_sequences]: of a ragged batch over caches: mha_ragged_batch */
   const mha_tensor* weights;                   /* [count]: for each layer [B, H, T, Tk], or rank 0: not wanted */
 } mha_transformer_extras;
 /* layers: [count], all with a cross_attention, or none. The stack shares the weights of the parts, whose handles may be
@@ -388,12 +440,12 @@ MHA_API void mha_transformer_destroy(mha_transformer* transformer) MHA_NOEXCEPT;
 MHA_API mha_status mha_transformer_forward(const mha_transformer* transformer, const mha_tensor* x,
                                            const mha_tensor* out, const mha_attention_options* options,
                                            const mha_transformer_extras* extras) MHA_NOEXCEPT;
-/* x: [N, E]; cu_seqlens: [num_sequences + 1], where sequences begin, and N; options, and layer_options as in
- * mha_transformer_extras, may be null. */
+/* x: [N, E]; cu_seqlens: [num_sequences + 1], where sequences begin, and N; options may be null, and extras, of which a
+ * ragged batch takes layer_options, caches and sequences. */
 MHA_API mha_status mha_transformer_forward_varlen(const mha_transformer* transformer, const mha_tensor* x,
                                                   const int64_t* cu_seqlens, ptrdiff_t num_sequences,
                                                   const mha_tensor* out, const mha_attention_options* options,
-                                                  const mha_attention_options* layer_options) MHA_NOEXCEPT;
+                                                  const mha_transformer_extras* extras) MHA_NOEXCEPT;
 MHA_API ptrdiff_t mha_transformer_num_layers(const mha_transformer* transformer) MHA_NOEXCEPT;
 /* Layer i; nulls, if there is none. Its parts live as long as the stack, and are not to be destroyed. */
 MHA_API mha_transformer_layer mha_transformer_layer_of(const mha_transformer* transformer, ptrdiff_t i) MHA_NOEXCEPT;

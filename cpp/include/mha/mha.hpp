@@ -17,6 +17,7 @@
 #include "mha/multi_head_attention.hpp"  // the layer: projections around attention
 #include "mha/norm.hpp"                  // LayerNorm and RMSNorm
 #include "mha/norm_kind.hpp"             // which of them a norm is
+#include "mha/paged_kv_cache.hpp"        // the same in pages, which sequences share
 #include "mha/positions.hpp"             // sinusoidal_positions
 #include "mha/rotary.hpp"                // rotary positions of queries and keys
 #include "mha/runtime.hpp"               // instruction sets, threads

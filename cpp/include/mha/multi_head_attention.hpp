@@ -59,8 +59,9 @@ using MultiHeadAttentionWeights = BasicMultiHeadAttentionWeights<TensorView>;
 /// rounded once behind all of it.
 ///
 /// Row i of query stands at query_offset(s) + i, or lengths()[b] + i of a cache that the call appends to; key i at i, in a
-/// cache at lengths()[b] + i, in a ragged batch both counted from the begin of their sequence. What is in a cache has been
-/// turned. The keys that a layer adds take no part.
+/// cache at lengths()[b] + i, in a ragged batch both counted from the begin of their sequence; or both at positions of the
+/// options. What is in a cache has been turned: after KVCache::keep_last(), which counts its rows anew, the caller gives
+/// positions. The keys that a layer adds take no part.
 struct QueryKeySteps {
   std::optional<Norm> query_norm, key_norm;  // [D], of the dtype of the layer: of each head, before it is turned
   std::optional<RotaryEmbedding> rotary;     // f32; f64 of a layer in f64. Its R is at most D
@@ -110,6 +111,16 @@ class MHA_API MultiHeadAttention {
   void forward(const TensorView& query, const TensorView& key, const TensorView& value, KVCache& cache,
                const MutableTensorView& out, const MutableTensorView& weights = {},
                const AttentionOptions& options = {}, const std::int64_t* new_lengths = nullptr) const;
+
+  /// The same for a ragged batch: the rows of each of its sequences go on behind the tokens of the sequence of the cache
+  /// that batch.sequences names, and lengths of the others stay. Prompts of different length, chunks of them, and steps
+  /// of other sequences in one call; the bits of a row are those of forward() on its sequence.
+  ///
+  /// @param query   [Nq, E]; key [Nk, kdim]; value [Nk, vdim]; out [Nq, out_dim]
+  /// @param options with the attn_mask of scaled_dot_product_attention_varlen() and a key_mask [B, Tk], where Tk is the
+  ///                length of the longest sequence of the batch after the call
+  void forward_varlen(const TensorView& query, const TensorView& key, const TensorView& value, const RaggedBatch& batch,
+                      KVCache& cache, const MutableTensorView& out, const AttentionOptions& options = {}) const;
 
   /// The same without appending anything: what forward() without a cache gives for the keys and values that are in this
   /// one. Cross-attention, whose keys append_to() has projected once for all steps.

@@ -100,6 +100,8 @@ struct TransformerExtras {
   KVCache* const* caches = nullptr;
   /// [B] or null: with caches, only the first new_lengths[b] rows of x count.
   const std::int64_t* new_lengths = nullptr;
+  /// [num_sequences] or null: of a ragged batch over caches, as in RaggedBatch.
+  const std::int64_t* sequences = nullptr;
   /// [count] or null: the softmax weights of the heads of self-attention in each layer, [B, H, T, Tk]; an empty view: not
   /// wanted.
   const MutableTensorView* weights = nullptr;
@@ -126,14 +128,15 @@ class MHA_API TransformerStack {
                const TransformerExtras& extras = {}) const;
 
   /// The same for sequences one after another, without padding, if there is no cross-attention: the bits of a row are
-  /// those of forward() on its sequence.
+  /// those of forward() on its sequence. Over caches the rows of each sequence go on behind its tokens: prompts of
+  /// different length, chunks of them, and steps of other sequences in one call.
   ///
-  /// @param x             [N, E]
-  /// @param cu_seqlens    [num_sequences + 1]: where sequences begin, and the end of the last, N
-  /// @param layer_options as in TransformerExtras
+  /// @param x          [N, E]
+  /// @param cu_seqlens [num_sequences + 1]: where sequences begin, and the end of the last, N
+  /// @param extras     caches with `sequences`, and layer_options
   void forward_varlen(const TensorView& x, const std::int64_t* cu_seqlens, Index num_sequences,
                       const MutableTensorView& out, const AttentionOptions& options = {},
-                      const AttentionOptions* layer_options = nullptr) const;
+                      const TransformerExtras& extras = {}) const;
 
   Index num_layers() const;
   const TransformerLayer& layer(Index i) const;

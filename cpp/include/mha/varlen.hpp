@@ -14,6 +14,8 @@ struct RaggedBatch {
   Index size = 0;                              // B
   const std::int64_t* cu_seqlens_q = nullptr;  // [B + 1]
   const std::int64_t* cu_seqlens_k = nullptr;  // [B + 1]; may be cu_seqlens_q
+  /// [B], over a cache: which sequence of it each one continues, none twice; null: b, and B is that of the cache.
+  const std::int64_t* sequences = nullptr;
 };
 
 /// scaled_dot_product_attention() of each sequence with its own keys. The bits of a row are those that it has in a

@@ -2,6 +2,7 @@
 #include "mha/attention.hpp"
 
 #include "checks/attention.hpp"
+#include "checks/kv_cache.hpp"
 #include "execute/run_plan.hpp"
 #include "mha/varlen.hpp"
 #include "plan/make_plan.hpp"
@@ -17,8 +18,16 @@ AttentionOptions up_to(ScoreStage stage, const AttentionOptions& options) {
   AttentionOptions earlier;
   earlier.scale = options.scale;
   earlier.key_lengths = options.key_lengths;
+  earlier.num_threads = options.num_threads;
   if (stage == ScoreStage::capped) earlier.softcap = options.softcap;
   return earlier;
+}
+
+void run_weights(AttentionArguments arguments, ScoreStage stage) {
+  const AttentionOutput output = stage == ScoreStage::weights ? AttentionOutput::weights : AttentionOutput::scores;
+  validate(arguments, output);
+  arguments.options = up_to(stage, arguments.options);
+  run_plan(make_plan(arguments, output, active_kernels()), arguments.options.num_threads);
 }
 
 }  // namespace
@@ -28,6 +37,15 @@ void scaled_dot_product_attention(const TensorView& query, const TensorView& key
                                   const AttentionOptions& options) {
   const FloatingPointState state;
   AttentionArguments arguments{"scaled_dot_product_attention", query, key, value, out, lse, options};
+  validate(arguments, AttentionOutput::attended_values);
+  run_plan(make_plan(arguments, AttentionOutput::attended_values, active_kernels()), options.num_threads);
+}
+
+void scaled_dot_product_attention(const TensorView& query, const KVCache& cache, const MutableTensorView& out,
+                                  const MutableTensorView& lse, const AttentionOptions& options) {
+  const FloatingPointState state;
+  AttentionArguments arguments{"scaled_dot_product_attention", query, {}, {}, out, lse, options};
+  const CachedKeys keys(arguments, cache, true);
   validate(arguments, AttentionOutput::attended_values);
   run_plan(make_plan(arguments, AttentionOutput::attended_values, active_kernels()), options.num_threads);
 }
@@ -44,11 +62,15 @@ void scaled_dot_product_attention_varlen(const TensorView& query, const TensorVi
 void attention_weights(const TensorView& query, const TensorView& key, const MutableTensorView& weights,
                        const AttentionOptions& options, ScoreStage stage) {
   const FloatingPointState state;
-  AttentionArguments arguments{"attention_weights", query, key, {}, weights, {}, options};
-  const AttentionOutput output = stage == ScoreStage::weights ? AttentionOutput::weights : AttentionOutput::scores;
-  validate(arguments, output);
-  arguments.options = up_to(stage, arguments.options);
-  run_plan(make_plan(arguments, output, active_kernels()), options.num_threads);
+  run_weights({"attention_weights", query, key, {}, weights, {}, options}, stage);
+}
+
+void attention_weights(const TensorView& query, const KVCache& cache, const MutableTensorView& weights,
+                       const AttentionOptions& options, ScoreStage stage) {
+  const FloatingPointState state;
+  AttentionArguments arguments{"attention_weights", query, {}, {}, weights, {}, options};
+  const CachedKeys keys(arguments, cache, false);
+  run_weights(arguments, stage);
 }
 
 }  // namespace mha

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "checks/attention.hpp"
+#include "checks/kv_cache.hpp"
 #include "execute/run_plan.hpp"
 #include "plan/make_plan.hpp"
 #include "platform/cancellation.hpp"
@@ -68,17 +69,13 @@ void run_head(const void* context, Index task, int worker) {
   if (outputs.received) store_received(results.received_weight, batch, head, outputs.received);
 }
 
-}  // namespace
-
-void attention_statistics(const TensorView& query, const TensorView& key, const AttentionStatistics& results,
-                          const AttentionOptions& options) {
-  const FloatingPointState state;
-  const StatisticsArguments a = validate({"attention_statistics", query, key, {}, {}, {}, options}, results);
+void run(const AttentionArguments& inputs, const AttentionStatistics& results) {
+  const StatisticsArguments a = validate(inputs, results);
   if (!a.has_elements_to_write) return;
   // The plan of attention_weights, which has no values. Its tiles are computed by another kernel, in run_head().
   StatisticsRun run{make_plan(a.inputs, AttentionOutput::weights, active_kernels()), a.results, {}, 0};
   const Index tasks = run.plan.batch * run.plan.kv_heads * run.plan.group;
-  const int threads = threads_for(options.num_threads, tasks, 2 * run.plan.work);  // scores are computed twice
+  const int threads = threads_for(inputs.options.num_threads, tasks, 2 * run.plan.work);  // scores are computed twice
   Layout scratch;
   scratch.take(a.results.received_weight ? double(run.plan.key_length) * sizeof(double) : 0);
   run.kernel_scratch_at = scratch.take(double(run.plan.scratch_bytes));
@@ -86,6 +83,22 @@ void attention_statistics(const TensorView& query, const TensorView& key, const 
   run.workers = memory.workers();
   const Phase phase{tasks, &run_head, &run};
   run_phases(&phase, 1, threads);
+}
+
+}  // namespace
+
+void attention_statistics(const TensorView& query, const TensorView& key, const AttentionStatistics& results,
+                          const AttentionOptions& options) {
+  const FloatingPointState state;
+  run({"attention_statistics", query, key, {}, {}, {}, options}, results);
+}
+
+void attention_statistics(const TensorView& query, const KVCache& cache, const AttentionStatistics& results,
+                          const AttentionOptions& options) {
+  const FloatingPointState state;
+  AttentionArguments arguments{"attention_statistics", query, {}, {}, {}, {}, options};
+  const CachedKeys keys(arguments, cache, false);
+  run(arguments, results);
 }
 
 }  // namespace mha

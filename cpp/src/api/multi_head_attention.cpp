@@ -3,11 +3,13 @@
 
 #include <limits>
 
+#include "cache/cache_growth.hpp"
 #include "checks/attention.hpp"
 #include "checks/weights.hpp"
 #include "execute/attention_call.hpp"
 #include "platform/dispatch.hpp"
 #include "platform/floating_point_state.hpp"
+#include "views/ragged_batch.hpp"
 
 namespace mha {
 namespace {
@@ -19,6 +21,8 @@ std::shared_ptr<const PackedAttention> pack(const MultiHeadAttentionConfig& conf
 }
 
 void run(const PackedAttention& layer, const LayerArguments& a) {
+  const NewTokens tokens(a.ragged, a.new_lengths, a.grows ? a.grows->config().batch_size : 0);
+  CacheGrowth growth("MultiHeadAttention", &a.grows, a.grows ? 1 : 0, a.key ? a.key.extents[1] : 0, tokens.counts());
   const Index batch = a.query.extents[0], query_length = a.query.extents[1];
   const KernelTable& table = active_kernels();
   const DTypeKernels& kernels = table.kernels[static_cast<int>(layer.dtype())];
@@ -39,7 +43,7 @@ void run(const PackedAttention& layer, const LayerArguments& a) {
   int count = attention.phases(phases);
   phases[count++] = projection_phase(project_out);
   run_phases(phases, count, threads);
-  attention.finish();
+  growth.finish();
 }
 
 }  // namespace
@@ -79,6 +83,15 @@ void MultiHeadAttention::forward(const TensorView& query, const TensorView& key,
                                  const AttentionOptions& options, const std::int64_t* new_lengths) const {
   const FloatingPointState state;
   run(*packed_, validate(*packed_, {query, key, value, out, weights, options, &cache, &cache, new_lengths}));
+}
+
+void MultiHeadAttention::forward_varlen(const TensorView& query, const TensorView& key, const TensorView& value,
+                                        const RaggedBatch& batch, KVCache& cache, const MutableTensorView& out,
+                                        const AttentionOptions& options) const {
+  const FloatingPointState state;
+  LayerArguments arguments{query, key, value, out, {}, options, &cache, &cache};
+  arguments.ragged = &batch;
+  run(*packed_, validate(*packed_, arguments));
 }
 
 void MultiHeadAttention::attend(const TensorView& query, const KVCache& cache, const MutableTensorView& out,

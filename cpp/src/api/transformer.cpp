@@ -6,6 +6,7 @@
 #include <optional>
 #include <vector>
 
+#include "cache/cache_growth.hpp"
 #include "checks/transformer.hpp"
 #include "execute/dense_rows.hpp"
 #include "execute/transformer_layer_call.hpp"
@@ -33,10 +34,7 @@ PackedTransformerLayer packed(const TransformerLayer& layer) {
 struct StackOfLayers {
   StackOfLayers(const char* called, const TransformerLayer* first, Index count, const Norm* norm) : name(called) {
     if (count < 1) throw std::invalid_argument(name + ": there must be at least 1 layer");
-    for (Index i = 0; i < count; ++i) {
-      const StackSizes found = validate_layer(called, i, packed(first[i]), i == 0 ? nullptr : &sizes);
-      if (i == 0) sizes = found;
-    }
+    for (Index i = 0; i < count; ++i) sizes = validate_layer(called, i, packed(first[i]), i == 0 ? nullptr : &sizes);
     if (norm) validate_final_norm(called, norm->weights(), sizes);
     if (sizes.memory_dim) cross_attention = name + ", attention to memory";
     layers = std::vector<TransformerLayer>(first, first + count);  // assign() would be more code
@@ -99,6 +97,9 @@ void run(const StackOfLayers& stack, const StackArguments& given) {
     scratch_bytes = std::max(scratch_bytes, sized.scratch_bytes());
     bytes = std::max(bytes, layout.total());
   }
+  KVCache* const* const caches = a.extras.caches;
+  const NewTokens tokens(a.ragged, a.extras.new_lengths, caches ? caches[0]->config().batch_size : 0);
+  CacheGrowth growth(a.function, caches, caches ? stack.count() : 0, a.x.extents[1], tokens.counts());
   Layout largest;
   largest.take(double(bytes));
   const CallMemory memory(largest, threads, scratch_bytes);
@@ -117,8 +118,7 @@ void run(const StackOfLayers& stack, const StackArguments& given) {
     x = out;
   }
   // Not before now: a call that is cancelled in its last layer has grown no cache.
-  for (Index i = 0; a.extras.caches && i < stack.count(); ++i)
-    a.extras.caches[i]->advance(a.x.extents[1], a.extras.new_lengths);
+  growth.finish();
   rows.scatter();
 }
 
@@ -135,10 +135,8 @@ void TransformerStack::forward(const TensorView& x, const MutableTensorView& out
 
 void TransformerStack::forward_varlen(const TensorView& x, const std::int64_t* cu_seqlens, Index num_sequences,
                                       const MutableTensorView& out, const AttentionOptions& options,
-                                      const AttentionOptions* layer_options) const {
-  const RaggedBatch batch{num_sequences, cu_seqlens, cu_seqlens};
-  TransformerExtras extras;
-  extras.layer_options = layer_options;
+                                      const TransformerExtras& extras) const {
+  const RaggedBatch batch{num_sequences, cu_seqlens, cu_seqlens, extras.sequences};
   StackArguments arguments = stack_->arguments(x, out, options, extras);
   // The attention of each layer would speak of cu_seqlens_q and the rows of query.
   if (num_sequences >= 0 && x.rank == 2)

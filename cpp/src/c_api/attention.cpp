@@ -1,5 +1,5 @@
 // mha/mha.h: each function is one of the C++ API between conversions; what is thrown becomes a status. Here are the
-// runtime, attention and caches.
+// runtime and attention.
 #include "c_api/conversions.hpp"
 
 #include <cstdio>
@@ -100,22 +100,18 @@ mha_tensor tensor_of(const TensorView& view) {
   return tensor;
 }
 
+AttentionStatistics statistics_of(const mha_statistics* results) {
+  const mha_statistics& wanted = given(results, "results");
+  return {view(wanted.entropy, "entropy"), view(wanted.max_weight, "max_weight"), wanted.max_key,
+          view(wanted.mean_distance, "mean_distance"), view(wanted.received_weight, "received_weight")};
+}
+
 RaggedBatch batch_of(const mha_ragged_batch* batch) {
   const mha_ragged_batch& from = given(batch, "batch");
-  return {from.size, from.cu_seqlens_q, from.cu_seqlens_k};
+  return {from.size, from.cu_seqlens_q, from.cu_seqlens_k, from.sequences};
 }
 
 namespace {
-
-KVCache& cache_of(mha_cache* cache) { return object(cache, "cache"); }
-
-/// What `call` returns, or `otherwise`, if it throws.
-template <class Value, class Call>
-auto value_or(const char* function, Value otherwise, Call call) noexcept {
-  decltype(call()) value = otherwise;
-  guarded(function, [&] { value = call(); });
-  return value;
-}
 
 thread_local std::optional<ExecutorScope> chosen_executor;
 thread_local std::optional<CancellationScope> chosen_cancellation;
@@ -230,11 +226,7 @@ mha_status mha_attention_weights(const mha_tensor* query, const mha_tensor* key,
 mha_status mha_attention_statistics(const mha_tensor* query, const mha_tensor* key, const mha_statistics* results,
                                     const mha_attention_options* options) noexcept {
   return guarded(__func__, [&] {
-    const mha_statistics& wanted = given(results, "results");
-    attention_statistics(view(query, "query"), view(key, "key"),
-                         {view(wanted.entropy, "entropy"), view(wanted.max_weight, "max_weight"), wanted.max_key,
-                          view(wanted.mean_distance, "mean_distance"), view(wanted.received_weight, "received_weight")},
-                         options_of(options));
+    attention_statistics(view(query, "query"), view(key, "key"), statistics_of(results), options_of(options));
   });
 }
 
@@ -245,61 +237,4 @@ mha_status mha_merge_attention(const mha_tensor* outs, const mha_tensor* lses, p
                                   shard_lses = views_of<TensorView>(&given(lses, "lses"), shards, "lses");
     merge_attention(shard_outs.data(), shard_lses.data(), shards, view(out, "out"), view(lse, "lse"), num_threads);
   });
-}
-
-mha_status mha_cache_create(const mha_cache_config* config, mha_cache** cache) noexcept {
-  return guarded(__func__, [&] {
-    const mha_cache_config& from = given(config, "config");
-    create(cache, "cache",
-           KVCacheConfig{from.batch_size, from.num_kv_heads, from.capacity, from.head_dim, from.value_head_dim,
-                         dtype_of("dtype", from.dtype)});
-  });
-}
-
-void mha_cache_destroy(mha_cache* cache) noexcept { destroy(cache); }
-
-mha_cache_config mha_cache_config_of(const mha_cache* cache) noexcept {
-  const KVCacheConfig& c = object(*cache).config();
-  return {c.batch_size, c.num_kv_heads, c.capacity, c.head_dim, c.value_head_dim, static_cast<mha_dtype>(c.dtype)};
-}
-
-const int64_t* mha_cache_lengths(const mha_cache* cache) noexcept { return object(*cache).lengths(); }
-ptrdiff_t mha_cache_longest(const mha_cache* cache, ptrdiff_t count, const int64_t* new_lengths) noexcept {
-  return object(*cache).longest(count, new_lengths);
-}
-mha_tensor mha_cache_keys(mha_cache* cache) noexcept { return tensor_of(object(*cache).keys()); }
-mha_tensor mha_cache_values(mha_cache* cache) noexcept { return tensor_of(object(*cache).values()); }
-
-mha_status mha_cache_append(mha_cache* cache, const mha_tensor* key, const mha_tensor* value,
-                            const int64_t* new_lengths) noexcept {
-  return guarded(__func__, [&] { cache_of(cache).append(view(key, "key"), view(value, "value"), new_lengths); });
-}
-
-mha_status mha_cache_assign(mha_cache* cache, const mha_tensor* key, const mha_tensor* value,
-                            const int64_t* new_lengths) noexcept {
-  return guarded(__func__, [&] { cache_of(cache).assign(view(key, "key"), view(value, "value"), new_lengths); });
-}
-
-mha_status mha_cache_advance(mha_cache* cache, ptrdiff_t count, const int64_t* new_lengths) noexcept {
-  return guarded(__func__, [&] { cache_of(cache).advance(count, new_lengths); });
-}
-
-mha_status mha_cache_rollback(mha_cache* cache, const int64_t* counts) noexcept {
-  return guarded(__func__, [&] { cache_of(cache).rollback(&given(counts, "counts")); });
-}
-
-mha_status mha_cache_rollback_by(mha_cache* cache, int64_t count) noexcept {
-  return guarded(__func__, [&] { cache_of(cache).rollback(count); });
-}
-
-mha_status mha_cache_reorder(mha_cache* cache, const int64_t* index) noexcept {
-  return guarded(__func__, [&] { cache_of(cache).reorder(&given(index, "index")); });
-}
-
-mha_status mha_cache_keep_last(mha_cache* cache, int64_t count) noexcept {
-  return guarded(__func__, [&] { cache_of(cache).keep_last(count); });
-}
-
-mha_status mha_cache_clear(mha_cache* cache) noexcept {
-  return guarded(__func__, [&] { cache_of(cache).clear(); });
 }

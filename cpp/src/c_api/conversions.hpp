@@ -26,6 +26,14 @@ mha_status guarded(const char* function, Call call) noexcept {
   }
 }
 
+/// What `call` returns, or `otherwise`, if it throws.
+template <class Value, class Call>
+auto value_or(const char* function, Value otherwise, Call call) noexcept {
+  decltype(call()) value = otherwise;
+  guarded(function, [&] { value = call(); });
+  return value;
+}
+
 /// An argument that the C++ API cannot be called with: the status, and the sentence without the function.
 struct Refusal {
   mha_status status;
@@ -169,6 +177,7 @@ BasicLinearWeights<View> linear_of(const mha_linear_weights& from, const char* n
 }
 /// A tensor of C does not say whether it may be written to.
 mha_tensor tensor_of(const TensorView& view);
+AttentionStatistics statistics_of(const mha_statistics* results);
 RaggedBatch batch_of(const mha_ragged_batch* batch);
 /// The defaults for null.
 AttentionOptions options_of(const mha_attention_options* from);

@@ -134,6 +134,15 @@ mha_status mha_layer_forward_cached(const mha_layer* layer, const mha_tensor* qu
   });
 }
 
+mha_status mha_layer_forward_varlen_cached(const mha_layer* layer, const mha_tensor* query, const mha_tensor* key,
+                                           const mha_tensor* value, const mha_ragged_batch* batch, mha_cache* cache,
+                                           const mha_tensor* out, const mha_attention_options* options) noexcept {
+  return guarded(__func__, [&] {
+    layer_of(layer).forward_varlen(view(query, "query"), view(key, "key"), view(value, "value"), batch_of(batch),
+                                   cache_of(cache), view(out, "out"), options_of(options));
+  });
+}
+
 mha_status mha_layer_attend(const mha_layer* layer, const mha_tensor* query, const mha_cache* cache,
                             const mha_tensor* out, const mha_tensor* weights,
                             const mha_attention_options* options) noexcept {

@@ -60,6 +60,35 @@ const T* first_of(const std::vector<T>& array) {
   return array.empty() ? nullptr : array.data();
 }
 
+/// TransformerExtras of a stack of `count` layers, with the arrays that they point to.
+class Extras {
+ public:
+  Extras(const mha_transformer_extras* given, Index count)
+      : from_(given == nullptr ? mha_transformer_extras{} : *given),
+        memory_caches_(from_.memory_caches, count, "memory_caches"),
+        caches_(from_.caches, count, "caches"),
+        layer_options_(options_of_layers(from_.layer_options, count)),
+        weights_(views_of<MutableTensorView>(from_.weights, count, "weights")) {}
+
+  TransformerExtras get() const {
+    return {view(from_.memory, "memory"),
+            memory_caches_.data(),
+            options_of(from_.memory_options),
+            first_of(layer_options_),
+            caches_.data(),
+            from_.new_lengths,
+            from_.sequences,
+            first_of(weights_)};
+  }
+
+ private:
+  const mha_transformer_extras from_;
+  const Objects<const mha_cache> memory_caches_;
+  const Objects<mha_cache> caches_;
+  const std::vector<AttentionOptions> layer_options_;
+  const std::vector<MutableTensorView> weights_;
+};
+
 }  // namespace
 }  // namespace mha::c_api
 
@@ -204,27 +233,19 @@ mha_status mha_transformer_forward(const mha_transformer* transformer, const mha
                                    const mha_transformer_extras* extras) noexcept {
   return guarded(__func__, [&] {
     const TransformerStack& stack = object(transformer, "transformer");
-    const Index count = stack.num_layers();
-    const mha_transformer_extras& e = extras == nullptr ? mha_transformer_extras{} : *extras;
-    const Objects memory_caches(e.memory_caches, count, "memory_caches");
-    const std::vector<AttentionOptions> layer_options = options_of_layers(e.layer_options, count);
-    const Objects caches(e.caches, count, "caches");
-    const std::vector<MutableTensorView> weights = views_of<MutableTensorView>(e.weights, count, "weights");
-    stack.forward(view(x, "x"), view(out, "out"), options_of(options),
-                  {view(e.memory, "memory"), memory_caches.data(), options_of(e.memory_options),
-                   first_of(layer_options), caches.data(), e.new_lengths, first_of(weights)});
+    const Extras given(extras, stack.num_layers());
+    stack.forward(view(x, "x"), view(out, "out"), options_of(options), given.get());
   });
 }
 
 mha_status mha_transformer_forward_varlen(const mha_transformer* transformer, const mha_tensor* x,
                                           const int64_t* cu_seqlens, ptrdiff_t num_sequences, const mha_tensor* out,
                                           const mha_attention_options* options,
-                                          const mha_attention_options* layer_options) noexcept {
+                                          const mha_transformer_extras* extras) noexcept {
   return guarded(__func__, [&] {
     const TransformerStack& stack = object(transformer, "transformer");
-    const std::vector<AttentionOptions> of_layers = options_of_layers(layer_options, stack.num_layers());
-    stack.forward_varlen(view(x, "x"), cu_seqlens, num_sequences, view(out, "out"), options_of(options),
-                         first_of(of_layers));
+    const Extras given(extras, stack.num_layers());
+    stack.forward_varlen(view(x, "x"), cu_seqlens, num_sequences, view(out, "out"), options_of(options), given.get());
   });
 }
 

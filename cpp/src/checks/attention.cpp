@@ -6,6 +6,7 @@
 #include "checks/kv_cache.hpp"
 #include "checks/rotary.hpp"
 #include "checks/rules.hpp"
+#include "kernels/kernel_table.hpp"
 #include "views/describe.hpp"
 #include "views/leading_axes.hpp"
 #include "views/memory_overlap.hpp"
@@ -53,7 +54,8 @@ void check_apart(const char* function, const KVCache& cache, Named views) {
 }
 
 /// Checks the options for scores of shape [B, H, Tq, Tk], and broadcasts the masks to that shape. In a ragged batch B
-/// is 1, and Tq and Tk count the rows of all sequences together.
+/// is 1, and Tq and Tk count the rows of all sequences together; if it is over a cache, without offsets of keys, Tk is
+/// that of the longest sequence.
 void check_options(const char* function, AttentionOptions& options, DType dtype, Index batch, Index heads,
                    Index query_length, Index key_length, const RaggedBatch* ragged, const ArgumentNames& names = {}) {
   const auto wrong = [&](const std::string& rule) { throw std::invalid_argument(std::string(function) + ": " + rule); };
@@ -62,19 +64,20 @@ void check_options(const char* function, AttentionOptions& options, DType dtype,
     for (Index extent : extents) text += (text.empty() ? "[" : ", ") + std::to_string(extent);
     return text + "]";
   };
-  const std::pair<const char*, const TensorView&> views[] = {{names.attn_mask, options.attn_mask},
-                                                             {names.key_mask, options.key_mask},
-                                                             {"alibi_slopes", options.alibi_slopes},
-                                                             {"position_bias", options.position_bias},
-                                                             {"sinks", options.sinks}};
+  const std::pair<const char*, const TensorView&> views[] = {
+      {names.attn_mask, options.attn_mask},     {names.key_mask, options.key_mask},
+      {names.block_mask, options.block_mask},   {"alibi_slopes", options.alibi_slopes},
+      {"position_bias", options.position_bias}, {"sinks", options.sinks}};
   for (const auto& [name, view] : views) check_tensor(function, name, view);
+  const Index sequences = ragged ? ragged->size : batch;
+  const bool packs_keys = ragged && ragged->cu_seqlens_k;
   if (TensorView& mask = options.attn_mask; mask) {
     if (mask.dtype != DType::boolean && mask.dtype != dtype)
       throw DTypeError(std::string(function) + ": " + names.attn_mask +
                        " must be bool or have the dtype of query; got query " + name_of(dtype) + ", " +
                        names.attn_mask + " " + name_of(mask.dtype));
     const std::string given = shape_of(mask);
-    const Index columns = ragged ? longest_keys(*ragged) : key_length;
+    const Index columns = packs_keys ? longest_keys(*ragged) : key_length;
     if (!broadcast_to(mask, {batch, heads, query_length, columns}))
       wrong(names.attn_mask + std::string(" must broadcast to ") +
             (ragged ? "[H, Nq, longest Tk] = " + shape({heads, query_length, columns})
@@ -86,19 +89,34 @@ void check_options(const char* function, AttentionOptions& options, DType dtype,
       throw DTypeError(std::string(function) + ": " + names.key_mask + " must be bool; got " + names.key_mask + " " +
                        name_of(mask.dtype));
     const std::string given = shape_of(mask);
-    if (mask.rank > 2 || !broadcast_to(mask, {batch, key_length}))
+    if (mask.rank > 2 || !broadcast_to(mask, {packs_keys ? batch : sequences, key_length}))
       wrong(names.key_mask + std::string(" must broadcast to ") +
-            (ragged ? "[Nk] = " + shape({key_length}) : "[B, Tk] = " + shape({batch, key_length})) + "; got " +
+            (packs_keys ? "[Nk] = " + shape({key_length}) : "[B, Tk] = " + shape({sequences, key_length})) + "; got " +
             names.key_mask + " " + given);
   }
+  if (TensorView& mask = options.block_mask; mask) {
+    if (mask.dtype != DType::boolean)
+      throw DTypeError(std::string(function) + ": " + names.block_mask + " must be bool; got " + names.block_mask +
+                       " " + name_of(mask.dtype));
+    const std::string given = shape_of(mask);
+    const auto blocks = [](Index rows) { return rows / kKeyBlock + (rows % kKeyBlock != 0); };
+    const Index row_blocks = blocks(ragged ? longest_queries(*ragged) : query_length);
+    const Index key_blocks = blocks(packs_keys ? longest_keys(*ragged) : key_length);
+    add_leading_axes(mask, 4);
+    if (mask.extents[2] != row_blocks || mask.extents[3] != key_blocks ||
+        !broadcast_to(mask, {sequences, heads, row_blocks, key_blocks}))
+      wrong(names.block_mask + std::string(" must be [B or 1, H or 1, ceil(") + (ragged ? "longest " : "") +
+            "Tq / 64), ceil(" + (ragged ? "longest " : "") + "Tk / 64)] with B, H and blocks " +
+            shape({sequences, heads, row_blocks, key_blocks}) + "; got " + names.block_mask + " " + given);
+  }
   if (options.key_lengths)
-    for (Index b = 0; b < (ragged ? ragged->size : batch); ++b) {
-      const std::int64_t keys = ragged ? ragged->cu_seqlens_k[b + 1] - ragged->cu_seqlens_k[b] : key_length;
+    for (Index b = 0; b < sequences; ++b) {
+      const std::int64_t keys = packs_keys ? keys_of(*ragged, b) : key_length;
       if (options.key_lengths[b] < 0 || options.key_lengths[b] > keys)
         wrong(names.key_lengths + std::string(" must lie in [0, Tk] = [0, ") + std::to_string(keys) + "]; got " +
               std::to_string(options.key_lengths[b]) + " for batch element " + std::to_string(b));
     }
-  for (Index b = 0; b < (options.query_offsets ? (ragged ? ragged->size : batch) : 1); ++b) {
+  for (Index b = 0; b < (options.query_offsets ? sequences : 1); ++b) {
     const std::int64_t offset = options.query_offsets ? options.query_offsets[b] : options.query_offset;
     if (offset < -kFarthest || offset > kFarthest)
       wrong("query_offset must lie in [-2^62, 2^62]; got " + std::to_string(offset) +
@@ -112,8 +130,8 @@ void check_options(const char* function, AttentionOptions& options, DType dtype,
   const double largest_scale =
       (scores == DType::f64 ? std::numeric_limits<double>::max() : double(std::numeric_limits<float>::max())) / 2;
   if (std::abs(options.scale) > largest_scale)
-    wrong(std::string("scale must be finite, and at most half the largest ") + name_of(scores) + " in magnitude; got " +
-          text_of(options.scale));
+    wrong(std::string(names.scale) + " must be finite, and at most half the largest " + name_of(scores) +
+          " in magnitude; got " + text_of(options.scale));
   if (!(options.softcap >= 0) || std::isinf(options.softcap))
     wrong("softcap must be a finite positive number, or 0 for none; got " + text_of(options.softcap));
   const auto check_scores = [&](const char* name, const TensorView& numbers, bool has_shape,
@@ -138,6 +156,12 @@ void check_options(const char* function, AttentionOptions& options, DType dtype,
     options.sinks = {sinks.data, sinks.dtype, {batch, heads, query_length}, {0, sinks.strides[0], 0}};
   if (options.num_threads < 0)
     wrong("num_threads must be at least 1, or 0 for the default; got " + std::to_string(options.num_threads));
+}
+
+/// The memory that is read as keys, and as values: of a cache all of it.
+TensorView keys_of(const AttentionArguments& a) { return a.memory ? TensorView(a.memory->keys) : a.key; }
+TensorView values_of(const AttentionArguments& a) {
+  return a.memory && a.value ? TensorView(a.memory->values) : a.value;
 }
 
 /// Checks and brings into shape all arguments but the outputs; of `out` only the dtype is checked.
@@ -182,6 +206,7 @@ void check_inputs(AttentionArguments& a, AttentionOutput output) {
 
   if (a.ragged) check_ragged_batch(f, *a.ragged, query_length, key_length);
   check_options(f, a.options, query.dtype, batch, heads, query_length, key_length, a.ragged);
+  refuse_positions(f, a.options);
 }
 
 }  // namespace
@@ -203,10 +228,11 @@ void validate(AttentionArguments& a, AttentionOutput output) {
     fail(f, std::string(result) + " must have the axes of query, ending in " + std::to_string(width),
          {{result, out}, {"query", query}, {"key", key}, {"value", value}});
   const Named inputs_and_masks = {{"query", a.query},
-                                  {"key", a.key},
-                                  {"value", a.value},
+                                  {"key", keys_of(a)},
+                                  {"value", values_of(a)},
                                   {"attn_mask", a.options.attn_mask},
                                   {"key_mask", a.options.key_mask},
+                                  {"block_mask", a.options.block_mask},
                                   {"alibi_slopes", a.options.alibi_slopes},
                                   {"position_bias", a.options.position_bias},
                                   {"sinks", a.options.sinks}};
@@ -230,9 +256,10 @@ StatisticsArguments validate(AttentionArguments inputs, AttentionStatistics r) {
   check_inputs(inputs, AttentionOutput::weights);
   const Index* const sizes = inputs.query.extents;
   const Named arrays = {{"query", inputs.query},
-                        {"key", inputs.key},
+                        {"key", keys_of(inputs)},
                         {"attn_mask", inputs.options.attn_mask},
                         {"key_mask", inputs.options.key_mask},
+                        {"block_mask", inputs.options.block_mask},
                         {"alibi_slopes", inputs.options.alibi_slopes},
                         {"position_bias", inputs.options.position_bias},
                         {"sinks", inputs.options.sinks}};
@@ -300,18 +327,19 @@ LayerArguments validate(const PackedAttention& layer, LayerArguments a) {
     if (a.value.extents[0] != batch) fail(f, "value must have the batch size of key", inputs);
     if (a.value.extents[1] != a.key.extents[1]) fail(f, "value must have the length of key", inputs);
   }
-  a.key_length = a.cache ? validate_cache(f, *a.cache, config, dtype, a.query, a.key, a.options, a.new_lengths,
-                                          a.names.key_lengths)
-                         : a.key.extents[1];
+  if (a.ragged) check_ragged_batch(f, *a.ragged, query_length, a.key.extents[1]);
+  if (a.ragged && a.ragged->sequences && !a.cache)
+    throw std::invalid_argument(f + std::string(": sequences needs a cache"));
+  a.key_length = a.cache ? validate_cache(f, config, dtype, a) : a.key.extents[1];
   if (a.appends_only) {
     a.query = {nullptr, dtype, {batch, 0, config.embed_dim}};
     a.out = {nullptr, dtype, {batch, 0, config.out_dim}};
   }
   const Index key_length = a.key_length;
 
-  if (a.ragged) check_ragged_batch(f, *a.ragged, query_length, key_length);
-  check_options(f, a.options, dtype, batch, config.num_heads, query_length, key_length, a.ragged, a.names);
-  if (layer.rotary()) check_positions(f, *layer.rotary(), a);
+  const RaggedBatch rows = a.ragged && a.cache ? over_cache(*a.ragged) : RaggedBatch{};
+  check_options(f, a.options, dtype, batch, config.num_heads, query_length, key_length,
+                a.ragged && a.cache ? &rows : a.ragged, a.names);
 
   const MutableTensorView out = a.out, weights = a.weights;
   add_leading_axes(a.out, 3);
@@ -325,6 +353,7 @@ LayerArguments validate(const PackedAttention& layer, LayerArguments a) {
                                   {"value", a.value},
                                   {a.names.attn_mask, a.options.attn_mask},
                                   {a.names.key_mask, a.options.key_mask},
+                                  {a.names.block_mask, a.options.block_mask},
                                   {"alibi_slopes", a.options.alibi_slopes},
                                   {"position_bias", a.options.position_bias},
                                   {"sinks", a.options.sinks}};
@@ -344,6 +373,10 @@ LayerArguments validate(const PackedAttention& layer, LayerArguments a) {
     check_output(f, "weights", a.weights, {{"out", a.out}});
     if (a.cache) check_apart(f, *a.cache, {{"weights", a.weights}});
   }
+  if (layer.rotary())
+    check_positions(f, *layer.rotary(), a);
+  else
+    refuse_positions(f, a.options);
   return a;
 }
 

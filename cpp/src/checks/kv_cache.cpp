@@ -1,11 +1,15 @@
 #include "checks/kv_cache.hpp"
 
 #include <algorithm>
+#include <limits>
 
+#include "cache/cache_storage.hpp"
 #include "checks/rules.hpp"
+#include "kernels/kernel_table.hpp"
 #include "views/describe.hpp"
 #include "views/leading_axes.hpp"
 #include "views/memory_overlap.hpp"
+#include "views/ragged_batch.hpp"
 
 namespace mha {
 namespace {
@@ -14,28 +18,94 @@ namespace {
   throw std::invalid_argument(std::string(function) + ": " + rule);
 }
 
+void check_size(const char* f, const char* name, Index size, Index least) {
+  if (size < least)
+    fail(f, std::string(name) + " must be at least " + std::to_string(least) + "; got " + std::to_string(size));
+}
+
+/// What all caches have, whose zeros are replaced.
+template <class Config>
+void check_heads(const char* f, Config& c) {
+  if (c.value_head_dim == 0) c.value_head_dim = c.head_dim;
+  check_size(f, "batch_size", c.batch_size, 0);
+  check_size(f, "num_kv_heads", c.num_kv_heads, 1);
+  check_size(f, "head_dim", c.head_dim, 1);
+  check_size(f, "value_head_dim", c.value_head_dim, 1);
+  if (static_cast<int>(attended_as(c.dtype)) >= kNumDTypes)
+    throw DTypeError(std::string(f) + ": dtype must be one that attention computes in, or int8; got " +
+                     name_of(c.dtype));
+}
+
 std::string heads_of(Index num_kv_heads, Index head_dim, Index value_head_dim) {
   return "num_kv_heads " + std::to_string(num_kv_heads) + ", head_dim " + std::to_string(head_dim) +
          ", value_head_dim " + std::to_string(value_head_dim);
 }
 
+/// How many tokens a sequence will have, which it has room for.
+Index checked_length(const char* f, const KVCacheConfig& config, const std::int64_t* lengths, Index sequence,
+                     std::int64_t more) {
+  const std::int64_t now = lengths ? lengths[sequence] : 0;
+  if (more > config.capacity - now)
+    fail(f, "the cache has a capacity of " + std::to_string(config.capacity) + " tokens, and sequence " +
+                std::to_string(sequence) + " would have " + std::to_string(now) + " + " + std::to_string(more));
+  return now + more;
+}
+
+/// Rows of tokens, one of the arguments `all`, which are brought to [B, Hk, T, columns].
+void check_rows(const char* f, const KVCache& cache, const char* name, TensorView& view, Index columns,
+                std::initializer_list<std::pair<const char*, TensorView>> all) {
+  const KVCacheConfig& c = cache.config();
+  const TensorView given = view;
+  check_tensor(f, name, given);
+  add_leading_axes(view, 4);
+  if (given.rank < 2 || view.extents[0] != c.batch_size || view.extents[1] != c.num_kv_heads ||
+      view.extents[3] != columns)
+    fail(f, std::string(name) + " must be [" + std::to_string(c.batch_size) + ", " + std::to_string(c.num_kv_heads) +
+                ", T, " + std::to_string(columns) + "]; got " + shapes_of(all));
+  for (const TensorView& memory : {cache.keys(), cache.values(), cache.key_scales(), cache.value_scales()})
+    if (memory && may_overlap(memory, view)) fail(f, std::string(name) + " must not overlap the cache in memory");
+}
+
 }  // namespace
 
 KVCacheConfig validate(KVCacheConfig c) {
-  if (c.value_head_dim == 0) c.value_head_dim = c.head_dim;
-  const auto check = [](const char* name, Index size, Index least) {
-    if (size < least)
-      fail("KVCache",
-           std::string(name) + " must be at least " + std::to_string(least) + "; got " + std::to_string(size));
-  };
-  check("batch_size", c.batch_size, 0);
-  check("num_kv_heads", c.num_kv_heads, 1);
-  check("capacity", c.capacity, 0);
-  check("head_dim", c.head_dim, 1);
-  check("value_head_dim", c.value_head_dim, 1);
-  if (static_cast<int>(c.dtype) >= kNumDTypes)
-    throw DTypeError(std::string("KVCache: dtype must be one that attention computes in; got ") + name_of(c.dtype));
+  check_heads("KVCache", c);
+  check_size("KVCache", "capacity", c.capacity, 0);
   return c;
+}
+
+PagedKVCacheConfig validate(PagedKVCacheConfig c) {
+  constexpr char f[] = "PagedKVCache";
+  check_heads(f, c);
+  check_size(f, "num_pages", c.num_pages, 0);
+  // Numbers of pages and of sequences that have a page are of 32 bits.
+  constexpr Index kMost = std::numeric_limits<std::int32_t>::max() - 1;
+  for (const auto& [name, size] : {std::pair("num_pages", c.num_pages), {"batch_size", c.batch_size}})
+    if (size > kMost) fail(f, name + (" must be at most " + std::to_string(kMost)) + "; got " + std::to_string(size));
+  if (c.page_size < kKeyBlock || c.page_size % kKeyBlock != 0)
+    fail(f, "page_size must be a multiple of " + std::to_string(kKeyBlock) + "; got " + std::to_string(c.page_size));
+  return c;
+}
+
+void validate_sequence(const char* f, const char* name, const KVCacheConfig& config, Index sequence) {
+  if (sequence < 0 || sequence >= config.batch_size)
+    fail(f, std::string(name) + " must name one of " + std::to_string(config.batch_size) + " sequences; got " +
+                std::to_string(sequence));
+}
+
+Index validate_fork(const KVCacheConfig& config, const std::int64_t* lengths, Index sequence, Index into,
+                    Index length) {
+  constexpr char f[] = "PagedKVCache.fork";
+  validate_sequence(f, "sequence", config, sequence);
+  validate_sequence(f, "into", config, into);
+  if (into == sequence) fail(f, "into must be another sequence than " + std::to_string(sequence));
+  if (lengths[into] != 0)
+    fail(f, "into must have no tokens; sequence " + std::to_string(into) + " has " + std::to_string(lengths[into]));
+  if (length == -1) return lengths[sequence];
+  if (length < 0 || length > lengths[sequence])
+    fail(f, "length must be from 0 to what the sequence has: sequence " + std::to_string(sequence) + " has " +
+                std::to_string(lengths[sequence]) + " tokens; got " + std::to_string(length));
+  return length;
 }
 
 Index validate_growth(const char* f, const KVCacheConfig& config, const std::int64_t* lengths, Index count,
@@ -46,10 +116,7 @@ Index validate_growth(const char* f, const KVCacheConfig& config, const std::int
     if (more < 0 || more > count)
       fail(f, "new_lengths must lie in [0, T] = [0, " + std::to_string(count) + "]; got " + std::to_string(more) +
                   " for sequence " + std::to_string(b));
-    if (more > config.capacity - lengths[b])
-      fail(f, "the cache has a capacity of " + std::to_string(config.capacity) + " tokens, and sequence " +
-                  std::to_string(b) + " would have " + std::to_string(lengths[b]) + " + " + std::to_string(more));
-    longest = std::max<Index>(longest, lengths[b] + more);
+    longest = std::max(longest, checked_length(f, config, lengths, b, more));
   }
   return longest;
 }
@@ -80,50 +147,109 @@ void validate_keep_last(std::int64_t count) {
 void validate_tokens(const char* f, const KVCache& cache, TensorView& key, TensorView& value) {
   const auto all = {std::pair<const char*, TensorView>{"key", key}, {"value", value}};
   const KVCacheConfig& c = cache.config();
-  if (key.dtype != c.dtype || value.dtype != c.dtype)
-    throw DTypeError(std::string(f) + ": key and value must have the dtype of the cache, " + name_of(c.dtype) +
-                     "; got " + dtypes_of(all));
-  const auto check = [&](const char* name, TensorView& view, Index width, const TensorView& memory) {
-    const TensorView given = view;
-    check_tensor(f, name, given);
-    add_leading_axes(view, 4);
-    if (given.rank < 2 || view.extents[0] != c.batch_size || view.extents[1] != c.num_kv_heads ||
-        view.extents[3] != width)
-      fail(f, std::string(name) + " must be [" + std::to_string(c.batch_size) + ", " + std::to_string(c.num_kv_heads) +
-                  ", T, " + std::to_string(width) + "]; got " + shapes_of(all));
-    if (may_overlap(memory, view)) fail(f, std::string(name) + " must not overlap the cache in memory");
-  };
-  check("key", key, c.head_dim, cache.keys());
-  check("value", value, c.value_head_dim, cache.values());
-  if (may_overlap(cache.values(), key) || may_overlap(cache.keys(), value))
-    fail(f, "key and value must not overlap the cache in memory");
+  const DType expected = attended_as(c.dtype);
+  if (key.dtype != expected || value.dtype != expected)
+    throw DTypeError(std::string(f) + ": key and value must have the dtype of the cache, " +
+                     (c.dtype == DType::int8 ? "or float32 for int8" : name_of(c.dtype)) + "; got " + dtypes_of(all));
+  check_rows(f, cache, "key", key, c.head_dim, all);
+  check_rows(f, cache, "value", value, c.value_head_dim, all);
   if (value.extents[2] != key.extents[2]) fail(f, "value must have the length of key; got " + shapes_of(all));
 }
 
-Index validate_cache(const char* f, const KVCache& cache, const MultiHeadAttentionConfig& layer, DType dtype,
-                     const TensorView& query, const TensorView& key, const AttentionOptions& options,
-                     const std::int64_t* new_lengths, const char* key_lengths_name) {
+void validate_stored_tokens(const char* f, const KVCache& cache, TensorView& key, TensorView& value,
+                            TensorView& key_scale, TensorView& value_scale) {
+  const auto all = {std::pair<const char*, TensorView>{"key", key},
+                    {"value", value},
+                    {"key_scale", key_scale},
+                    {"value_scale", value_scale}};
   const KVCacheConfig& c = cache.config();
-  const Index batch = (query ? query : key).extents[0];
-  const bool is_narrower = size_of(c.dtype) < size_of(dtype) && accumulator_of(c.dtype) == dtype;
+  if (c.dtype != DType::int8)
+    throw DTypeError(std::string(f) + ": the cache must be of int8; it is of " + name_of(c.dtype));
+  if (key.dtype != DType::int8 || value.dtype != DType::int8 || key_scale.dtype != DType::f32 ||
+      value_scale.dtype != DType::f32)
+    throw DTypeError(std::string(f) + ": key and value must be of int8, and their scales of float32; got " +
+                     dtypes_of(all));
+  check_rows(f, cache, "key", key, c.head_dim, all);
+  check_rows(f, cache, "value", value, c.value_head_dim, all);
+  check_rows(f, cache, "key_scale", key_scale, 1, all);
+  check_rows(f, cache, "value_scale", value_scale, 1, all);
+  for (const TensorView* view : {&value, &key_scale, &value_scale})
+    if (view->extents[2] != key.extents[2])
+      fail(f, "value and the scales must have the length of key; got " + shapes_of(all));
+}
+
+void validate_copy(const char* f, const KVCache& cache, const TensorView& memory, const MutableTensorView& out) {
+  if (!memory)
+    throw DTypeError(std::string(f) + ": the cache must be of int8; it is of " + name_of(cache.config().dtype));
+  if (out.dtype != memory.dtype)
+    throw DTypeError(std::string(f) + ": out must have the dtype of the cache, " + name_of(memory.dtype) + "; got " +
+                     name_of(out.dtype));
+  if (out.rank != 4 || out.extents[0] != memory.extents[0] || out.extents[1] != memory.extents[1] ||
+      out.extents[2] < cache.longest() || out.extents[3] != memory.extents[3])
+    fail(f, "out must be [" + std::to_string(memory.extents[0]) + ", " + std::to_string(memory.extents[1]) +
+                ", at least " + std::to_string(cache.longest()) + ", " + std::to_string(memory.extents[3]) + "]; got " +
+                shape_of(out));
+  check_output(f, "out", out, {{"the cache", memory}});
+}
+
+CachedKeys::CachedKeys(AttentionArguments& a, const KVCache& cache, bool with_values) {
+  const char* f = a.function;
+  const KVCacheConfig& c = cache.config();
+  const Index longest = cache.longest();
+  check_tensor(f, "query", a.query);
+  const Index batch = a.query.rank == kMaxRank ? a.query.extents[0] : 1;
+  if (batch != c.batch_size)
+    fail(f, "query must have the batch size of the cache, " + std::to_string(c.batch_size) + "; got query " +
+                shape_of(a.query));
+  if (c.dtype == DType::int8 && a.query.dtype != DType::f32)
+    throw DTypeError(std::string(f) + ": query must be of float32 where the cache is of int8; got " +
+                     name_of(a.query.dtype));
+  if (a.options.key_lengths) fail(f, "key_lengths are those of the cache and must not be given with one");
+  a.memory = &cache.storage().memory();
+  const auto tokens = [&](TensorView rows) {
+    rows.extents[2] = longest;
+    rows.dtype = attended_as(rows.dtype);
+    return rows;
+  };
+  a.key = tokens(a.memory->keys);
+  if (with_values) a.value = tokens(a.memory->values);
+  a.options.key_lengths = cache.lengths();
+  if (a.options.query_offsets || a.options.query_offset != 0 || a.query.rank < 2) return;
+  const Index rows = a.query.extents[a.query.rank - 2];
+  for (Index b = 0; b < c.batch_size; ++b) offsets_.push_back(cache.lengths()[b] - rows);
+  a.options.query_offsets = offsets_.data();
+}
+
+Index validate_cache(const char* f, const MultiHeadAttentionConfig& layer, DType dtype, const LayerArguments& a) {
+  const KVCacheConfig& c = a.cache->config();
+  const Index batch = (a.query ? a.query : a.key).extents[0];
+  const bool is_narrower =
+      size_of(c.dtype) < size_of(dtype) && (attended_as(c.dtype) == dtype || accumulator_of(c.dtype) == dtype);
   if (c.dtype != dtype && !is_narrower)
     throw DTypeError(std::string(f) + ": cache must have the dtype of the layer, " + name_of(dtype) +
-                     (dtype == DType::f32 ? ", or float16 or bfloat16" : "") + "; got " + name_of(c.dtype));
-  if (c.batch_size != batch)
+                     (dtype == DType::f32 ? ", or float16, bfloat16 or int8" : "") + "; got " + name_of(c.dtype));
+  if (a.ragged)
+    check_sequences(f, *a.ragged, c.batch_size);
+  else if (c.batch_size != batch)
     fail(f, "cache must have the batch size of the call, " + std::to_string(batch) + "; got " +
                 std::to_string(c.batch_size));
   if (c.num_kv_heads != layer.num_kv_heads || c.head_dim != layer.head_dim || c.value_head_dim != layer.value_head_dim)
     fail(f, "cache must have the heads of the layer, " +
                 heads_of(layer.num_kv_heads, layer.head_dim, layer.value_head_dim) + "; got " +
                 heads_of(c.num_kv_heads, c.head_dim, c.value_head_dim));
-  if (options.key_lengths)
-    fail(f, key_lengths_name + std::string(" are those of the cache and must not be given with one"));
-  if (key && (options.query_offsets || options.query_offset != 0))
+  if (a.options.key_lengths)
+    fail(f, a.names.key_lengths + std::string(" are those of the cache and must not be given with one"));
+  if (a.key && (a.options.query_offsets || a.options.query_offset != 0))
     fail(f, "query_offset is the length of the cache and must not be given with one");
-  if (new_lengths && query && query.extents[1] != key.extents[1])
-    fail(f, "with new_lengths query and key must have one length; got query " + shape_of(query) + ", key " +
-                shape_of(key));
-  return validate_growth(f, c, cache.lengths(), key ? key.extents[1] : 0, new_lengths);
+  if (a.new_lengths && a.query && a.query.extents[1] != a.key.extents[1])
+    fail(f, "with new_lengths query and key must have one length; got query " + shape_of(a.query) + ", key " +
+                shape_of(a.key));
+  if (!a.ragged) return validate_growth(f, c, a.cache->lengths(), a.key ? a.key.extents[1] : 0, a.new_lengths);
+  Index longest = 0;
+  for (Index b = 0; b < a.ragged->size; ++b)
+    longest =
+        std::max(longest, checked_length(f, c, a.cache->lengths(), sequence_of(*a.ragged, b), keys_of(*a.ragged, b)));
+  return longest;
 }
 
 }  // namespace mha

@@ -1,14 +1,25 @@
 // The preconditions of a KVCache: of its own functions, and of a layer call with a cache.
 #pragma once
 
+#include <vector>
+
 #include "mha/multi_head_attention.hpp"
+#include "mha/paged_kv_cache.hpp"
+#include "views/arguments.hpp"
 
 namespace mha {
 
 /// Replaces the zeros of the config, which stand for defaults.
 KVCacheConfig validate(KVCacheConfig config);
+PagedKVCacheConfig validate(PagedKVCacheConfig config);
 
-/// Each sequence b, which holds lengths[b] tokens, has room for new_lengths[b] more (null: for `count` more); none of
+/// A sequence, the argument `name`, is one of the cache.
+void validate_sequence(const char* function, const char* name, const KVCacheConfig& config, Index sequence);
+
+/// Of PagedKVCache::fork(). Returns how many tokens the two have in common.
+Index validate_fork(const KVCacheConfig& config, const std::int64_t* lengths, Index sequence, Index into, Index length);
+
+/// Each sequence b, which holds lengths[b] tokens (null: none), has room for new_lengths[b] more (null: for `count` more); none of
 /// these is larger than `count`. Returns how many tokens the longest sequence will have. @throws std::invalid_argument
 Index validate_growth(const char* function, const KVCacheConfig& config, const std::int64_t* lengths, Index count,
                       const std::int64_t* new_lengths);
@@ -24,11 +35,28 @@ void validate_keep_last(std::int64_t count);
 /// The keys and values of new tokens, which it brings to [B, Hk, T, D] and [B, Hk, T, Dv].
 void validate_tokens(const char* function, const KVCache& cache, TensorView& key, TensorView& value);
 
-/// A layer call with a cache. `query` is empty if the call only appends, `key` if it only attends to what is there.
-/// `key_lengths_name` is what messages call options.key_lengths. Returns Tk, the number of keys of the longest sequence,
-/// with the new ones.
-Index validate_cache(const char* function, const KVCache& cache, const MultiHeadAttentionConfig& layer, DType dtype,
-                     const TensorView& query, const TensorView& key, const AttentionOptions& options,
-                     const std::int64_t* new_lengths, const char* key_lengths_name);
+/// The same of tokens as a cache of int8 stores them, with their scales [B, Hk, T, 1].
+void validate_stored_tokens(const char* function, const KVCache& cache, TensorView& key, TensorView& value,
+                            TensorView& key_scale, TensorView& value_scale);
+
+/// `out` takes the tokens of `memory`, the keys or the values of the cache.
+void validate_copy(const char* function, const KVCache& cache, const TensorView& memory, const MutableTensorView& out);
+
+/// Makes the tokens of a cache the keys, and if `with_values` the values, of a call that is yet to be validated. What the
+/// call needs of them lives as long as this object.
+class CachedKeys {
+ public:
+  CachedKeys(AttentionArguments& call, const KVCache& cache, bool with_values);
+  CachedKeys(const CachedKeys&) = delete;
+  CachedKeys& operator=(const CachedKeys&) = delete;
+
+ private:
+  std::vector<std::int64_t> offsets_;  // [B], of the queries, if the call has not said where they are
+};
+
+/// A layer call with a cache, whose query, key and ragged batch have been checked. Returns Tk, the number of keys of the
+/// longest sequence, with the new ones; of a ragged batch, of the longest one that it names.
+Index validate_cache(const char* function, const MultiHeadAttentionConfig& layer, DType dtype,
+                     const LayerArguments& call);
 
 }  // namespace mha

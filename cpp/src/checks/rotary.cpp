@@ -2,8 +2,26 @@
 
 #include "checks/rules.hpp"
 #include "views/describe.hpp"
+#include "views/ragged_batch.hpp"
 
 namespace mha {
+namespace {
+
+/// Those that the caller gives, of all rows that are no padding.
+void check_given_positions(const char* f, const RotaryTable& rotary, const LayerArguments& a) {
+  const Index batch = a.query.extents[0], length = a.query.extents[1];
+  if (a.key && a.key.extents[1] != length)
+    fail(f, "positions are those of query and key, which must have one length", {{"query", a.query}, {"key", a.key}});
+  for (Index b = 0; b < batch; ++b)
+    for (Index i = 0; i < (a.new_lengths ? a.new_lengths[b] : length); ++i)
+      if (const std::int64_t given = a.options.positions[b * length + i]; given < 0 || given >= rotary.max_positions)
+        throw std::invalid_argument(std::string(f) + ": positions must be positions of rotary, 0 to " +
+                                    std::to_string(rotary.max_positions - 1) + "; got " + std::to_string(given) +
+                                    " for row " + std::to_string(i) +
+                                    (a.ragged ? "" : " of batch element " + std::to_string(b)));
+}
+
+}  // namespace
 
 void validate_rotary(const TensorView& cos, const TensorView& sin) {
   constexpr char f[] = "RotaryEmbedding";
@@ -41,7 +59,13 @@ void check_steps(const char* f, const QueryKeySteps& steps, DType dtype, Index h
     wrong("rotary must turn no more features than a head has", steps.rotary->rotary_dim());
 }
 
+void refuse_positions(const char* f, const AttentionOptions& options) {
+  if (options.positions)
+    throw std::invalid_argument(std::string(f) + ": positions must not be given without rotary, which turns by them");
+}
+
 void check_positions(const char* f, const RotaryTable& rotary, const LayerArguments& a) {
+  if (a.options.positions) return check_given_positions(f, rotary, a);
   const auto check = [&](const char* name, std::int64_t first, std::int64_t rows, Index b) {
     if (rows == 0 || (first >= 0 && first <= rotary.max_positions - rows)) return;
     throw std::invalid_argument(std::string(f) + ": " + name + " must stand at positions of rotary, 0 to " +
@@ -53,14 +77,15 @@ void check_positions(const char* f, const RotaryTable& rotary, const LayerArgume
   const RaggedBatch* const ragged = a.ragged;
   const Index sequences = ragged ? ragged->size : a.query.extents[0];
   for (Index b = 0; b < sequences; ++b) {
-    const std::int64_t offset = past ? past[b] : offsets ? offsets[b] : a.options.query_offset;
+    const std::int64_t before = past ? past[ragged ? sequence_of(*ragged, b) : b] : 0;
+    const std::int64_t offset = past ? before : offsets ? offsets[b] : a.options.query_offset;
     const auto rows = [&](const std::int64_t* starts, const TensorView& view) {
       return ragged ? starts[b + 1] - starts[b] : a.new_lengths ? a.new_lengths[b] : view ? view.extents[1] : 0;
     };
     if (!a.appends_only)
       check(offset == 0 || past ? a.names.query : "query_offset", offset,
             rows(ragged ? ragged->cu_seqlens_q : nullptr, a.query), b);
-    if (a.key) check(a.names.key, past ? past[b] : 0, rows(ragged ? ragged->cu_seqlens_k : nullptr, a.key), b);
+    if (a.key) check(a.names.key, before, rows(ragged ? ragged->cu_seqlens_k : nullptr, a.key), b);
   }
 }
 

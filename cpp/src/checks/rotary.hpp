@@ -13,6 +13,9 @@ void validate_rotary(const TensorView& cos, const TensorView& sin);
 /// The steps fit a layer of `dtype`, whose heads have `head_dim` features.
 void check_steps(const char* function, const QueryKeySteps& steps, DType dtype, Index head_dim);
 
+/// There are none: nothing is turned by them.
+void refuse_positions(const char* function, const AttentionOptions& options);
+
 /// All rows of a call stand at positions of the table. The other arguments have been checked.
 void check_positions(const char* function, const RotaryTable& rotary, const LayerArguments& call);
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "checks/rotary.hpp"
 #include "checks/rules.hpp"
 #include "views/describe.hpp"
 #include "views/leading_axes.hpp"
@@ -88,10 +89,11 @@ void validate_linear_rows(DType dtype, Index in_features, Index out_features, co
   check_output(f, "out", out, {{"x", x}});
 }
 
-StackSizes validate_layer(const char* f, Index i, const PackedTransformerLayer& layer, const StackSizes* first) {
+StackSizes validate_layer(const char* f, Index i, const PackedTransformerLayer& layer, const StackSizes* before) {
   const MultiHeadAttentionConfig &self = layer.self_attention->config,
                                  *cross = layer.cross_attention ? &layer.cross_attention->config : nullptr;
-  StackSizes sizes = {layer.self_attention->dtype(), self.embed_dim, cross ? cross->kdim : 0};
+  StackSizes sizes = {layer.self_attention->dtype(), self.embed_dim, cross ? cross->kdim : 0,
+                      layer.self_attention->rotary() || (before && before->has_rotary)};
   const auto of_layer = [&] { return std::string(f) + ": layer " + std::to_string(i) + ": "; };
   const auto check = [&](const char* name, Index size, Index expected) {
     if (size != expected)
@@ -102,10 +104,10 @@ StackSizes validate_layer(const char* f, Index i, const PackedTransformerLayer& 
     if (dtype != expected)
       throw DTypeError(of_layer() + name + " must be " + name_of(expected) + "; got " + name_of(dtype));
   };
-  if (first) {
-    check("embed_dim", sizes.embed_dim, first->embed_dim);
-    check("kdim of cross_attention", sizes.memory_dim, first->memory_dim);
-    check_dtype("dtype", sizes.dtype, first->dtype);
+  if (before) {
+    check("embed_dim", sizes.embed_dim, before->embed_dim);
+    check("kdim of cross_attention", sizes.memory_dim, before->memory_dim);
+    check_dtype("dtype", sizes.dtype, before->dtype);
   }
   check("kdim of self_attention", self.kdim, sizes.embed_dim);
   check("vdim of self_attention", self.vdim, sizes.embed_dim);
@@ -144,6 +146,8 @@ StackArguments validate(const StackSizes& sizes, Index layers, StackArguments a)
   const char* f = a.function;
   TransformerExtras& extras = a.extras;
   const Named views = {{"x", a.x}, {"memory", extras.memory}, {"out", a.out}};
+  for (Index i = 0; !sizes.has_rotary && i < (extras.layer_options ? layers : 1); ++i)
+    refuse_positions(f, a.options_of(i));
   if (a.ragged)
     check_rank(f, "x", a.x, 2, 2, views);
   else
@@ -159,6 +163,7 @@ StackArguments validate(const StackSizes& sizes, Index layers, StackArguments a)
   check_apart({{"memory", extras.memory},
                {kNamesOfMemory.attn_mask, of_memory.attn_mask},
                {kNamesOfMemory.key_mask, of_memory.key_mask},
+               {kNamesOfMemory.block_mask, of_memory.block_mask},
                {"alibi_slopes of memory", of_memory.alibi_slopes},
                {"position_bias of memory", of_memory.position_bias},
                {"sinks of memory", of_memory.sinks}});
@@ -166,13 +171,18 @@ StackArguments validate(const StackSizes& sizes, Index layers, StackArguments a)
     const AttentionOptions& options = a.options_of(i);
     check_apart({{"attn_mask", options.attn_mask},
                  {"key_mask", options.key_mask},
+                 {"block_mask", options.block_mask},
                  {"alibi_slopes", options.alibi_slopes},
                  {"position_bias", options.position_bias},
                  {"sinks", options.sinks}});
   }
   check_memory(f, sizes.memory_dim, extras, a.ragged, views);
+  const auto wrong = [&](const char* rule) { throw std::invalid_argument(std::string(f) + ": " + rule); };
   if (extras.caches) check_caches(f, extras.caches, layers);
-  if (extras.new_lengths && !extras.caches) throw std::invalid_argument(std::string(f) + ": new_lengths needs caches");
+  if (extras.new_lengths && !extras.caches) wrong("new_lengths needs caches");
+  if (extras.sequences && !(extras.caches && a.ragged)) wrong("sequences needs caches and cu_seqlens");
+  if (a.ragged && extras.new_lengths) wrong("new_lengths must not be given with cu_seqlens, which says how many rows");
+  if (a.ragged && extras.weights) wrong("weights must not be wanted with cu_seqlens: they have no ragged form");
   add_leading_axes(a.x, 3);
   add_leading_axes(a.out, 3);
   add_leading_axes(extras.memory, 3);
@@ -184,6 +194,7 @@ StackArguments validate(const StackSizes& sizes, Index layers, StackArguments a)
 LayerArguments self_arguments(const StackArguments& a, Index i, const PackedTransformerLayer& layer) {
   LayerArguments self{a.x, a.x, a.x, a.out, {}, a.options_of(i)};
   self.options.num_threads = a.options.num_threads;
+  if (!layer.self_attention->rotary()) self.options.positions = nullptr;  // they are for other layers
   self.part_of = a.function;
   self.names = kNamesOfSelf;
   self.ragged = a.ragged;

@@ -18,10 +18,12 @@ struct StackSizes {
   DType dtype;
   Index embed_dim;   // E
   Index memory_dim;  // Em, the features of the memory; 0 in a stack without cross-attention
+  bool has_rotary;   // whether some of the layers have one
 };
 
-/// The parts of a layer fit each other and, if it is not null, `first`: the sizes of the first layer. Returns the sizes.
-StackSizes validate_layer(const char* function, Index i, const PackedTransformerLayer& layer, const StackSizes* first);
+/// The parts of a layer fit each other and, if it is not null, `before`: the sizes of the layers before. Returns the sizes
+/// with this one.
+StackSizes validate_layer(const char* function, Index i, const PackedTransformerLayer& layer, const StackSizes* before);
 
 /// The norm behind the last layer fits the layers.
 void validate_final_norm(const char* function, const NormWeights& norm, const StackSizes& sizes);

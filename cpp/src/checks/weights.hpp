@@ -1,14 +1,11 @@
 // The preconditions of weights: those that constructors of layers are given, and the arrays that weights are copied to.
 #pragma once
 
+#include "kernels/kernel_table.hpp"
 #include "mha/linear.hpp"
 #include "mha/transformer.hpp"
 
 namespace mha {
-
-/// The most input features of int8 weights. A sum of so many products fits 32 bits: weights are in [-128, 127],
-/// quantized rows in [-254, 254].
-constexpr Index kMostInt8Features = 0x7fffffff / (128 * 254);
 
 /// Replaces the zeros of the config, which stand for defaults, and checks the weights and the steps against it.
 MultiHeadAttentionConfig validate(MultiHeadAttentionConfig config, const MultiHeadAttentionWeights& weights,

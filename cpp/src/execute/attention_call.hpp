@@ -20,6 +20,11 @@ namespace mha {
 /// the others, one to join them; two for the weights.
 constexpr int kMostAttentionPhases = 9;
 
+/// How many tokens the sequences of a call have in its cache, before it and after it: [sequences of the call].
+struct CacheLengths {
+  const std::int64_t *before, *after;
+};
+
 /// The sizes of one call, before there is memory.
 class SizedAttentionCall {
  public:
@@ -37,15 +42,20 @@ class SizedAttentionCall {
   const DTypeKernels& kernels() const { return table_.kernels[static_cast<int>(dtype())]; }
   /// Of the dtype of keys and values.
   const DTypeKernels& attention_kernels() const {
-    return arguments_.cache ? table_.kernels[static_cast<int>(arguments_.cache->config().dtype)] : kernels();
+    return arguments_.cache ? table_.kernels[static_cast<int>(attended_as(arguments_.cache->config().dtype))]
+                            : kernels();
   }
   Index new_keys() const { return arguments_.key ? arguments_.key.extents[1] : 0; }
-  const std::int64_t* lengths_after(std::int64_t* lengths) const;
+  Index sequences() const { return arguments_.ragged ? arguments_.ragged->size : arguments_.query.extents[0]; }
+  CacheLengths lengths_in_cache(std::byte* memory) const;
+
+  double shared_bytes(int threads) const;
 
   const PackedAttention& layer_;
   const LayerArguments arguments_;
   const KernelTable& table_;
-  std::size_t query_at_, key_at_, value_at_, heads_at_, lengths_at_, sums_at_, schedule_at_, added_at_;
+  std::size_t query_at_, key_at_, value_at_, heads_at_, lengths_at_, sums_at_, shared_at_, schedule_at_, added_at_;
+  bool may_share_;  // spans of keys between sequences of a cache
 };
 
 /// The call, over memory. Phases refer to it: it must outlive them, and stay where it is.
@@ -68,11 +78,10 @@ class AttentionCall {
   int phases(Phase* phases) const;
   /// What they write: the heads, concatenated: [B, Tq, H * Dv].
   TensorView heads() const { return heads_; }
-  /// When the phases have been run: the cache has grown.
-  void finish() const;
 
  private:
-  void add_head_rows(const MutableTensorView& query, const MutableTensorView& key, const AttentionOptions& options);
+  void add_head_rows(const MutableTensorView& query, const MutableTensorView& key, const MutableTensorView& value,
+                     const AttentionOptions& options);
 
   const SizedAttentionCall& sized_;
   const TensorView heads_;

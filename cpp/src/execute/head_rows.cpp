@@ -1,6 +1,7 @@
 #include "execute/head_rows.hpp"
 
 #include <algorithm>
+#include <cstring>
 
 namespace mha {
 namespace {
@@ -15,13 +16,14 @@ std::byte* row_at(const MutableTensorView& view, Index b, Index head, Index row)
          (b * view.strides[0] + head * view.strides[1] + row * view.strides[2]) * size_of(view.dtype);
 }
 
-/// Rows that follow one another, and the position of the first.
+/// Rows of one sequence that follow one another, as their positions do: which row of the sequence the first is, and its
+/// position.
 struct Run {
-  Index rows;
+  Index sequence, rows, row;
   std::int64_t position;
 };
 
-/// Of the rows [first, last) of batch element b the first ones that belong to one sequence.
+/// The first of the rows [first, last) of batch element b.
 Run run_of(const HeadRows& rows, Index b, Index first, Index last) {
   Index sequence = b, start = 0;
   if (rows.starts) {
@@ -30,8 +32,15 @@ Run run_of(const HeadRows& rows, Index b, Index first, Index last) {
     start = rows.starts[sequence];
     last = std::min<Index>(last, rows.starts[sequence + 1]);
   }
-  const std::int64_t origin = rows.first_positions ? rows.first_positions[sequence] : rows.first_position;
-  return {last - first, origin + first - start};
+  const Index row = first - start;
+  if (!rows.positions) {
+    const std::int64_t origin = rows.first_positions ? rows.first_positions[sequence] : rows.first_position;
+    return {sequence, last - first, row, origin + row};
+  }
+  const std::int64_t* const positions = rows.positions + b * rows.rows.extents[2];
+  Index end = first + 1;
+  while (end < last && positions[end] == positions[end - 1] + 1) ++end;
+  return {sequence, end - first, row, positions[first]};
 }
 
 }  // namespace
@@ -42,7 +51,7 @@ std::size_t HeadRowsRun::scratch_bytes(DType dtype, Index head_dim) {
 }
 
 void HeadRowsRun::add(const HeadRows& rows) {
-  if (rows.steps) all_[count_++] = rows;
+  if (rows.steps || rows.cache) all_[count_++] = rows;
 }
 
 Phase HeadRowsRun::phase() const {
@@ -64,7 +73,8 @@ void HeadRowsRun::run_task(const void* context, Index task, int worker) {
 
 void HeadRowsRun::run_head(const HeadRows& rows, Index b, Index head, Index first, Index last,
                            std::byte* scratch) const {
-  const DType dtype = rows.rows.dtype, numbers = accumulator_of(dtype);
+  const DType dtype = rows.rows.dtype;
+  const DType numbers = rows.steps ? accumulator_of(dtype) : dtype;  // rows without steps are only moved
   const Index columns = rows.rows.extents[3], size = size_of(numbers);
   std::byte* x = row_at(rows.rows, b, head, first);
   Index x_row = rows.rows.strides[2];
@@ -78,29 +88,43 @@ void HeadRowsRun::run_head(const HeadRows& rows, Index b, Index head, Index firs
   const DTypeKernels& kernels = table_.kernels[static_cast<int>(numbers)];
   if (const NormWeights* norm = rows.steps.norm) {
     NormalizeTile tile{};
-    tile.kind = norm->kind;
     tile.rows = last - first;
     tile.columns = columns;
     tile.x = tile.out = x;
     tile.x_row = tile.out_row = x_row;
-    tile.weight = norm->weight();
-    tile.bias = norm->bias();
-    tile.eps = norm->eps;
+    norm->write_to(tile);
     kernels.normalize(tile);
   }
-  if (const RotaryTable* table = rows.steps.rotary)
-    for (Index row = first; row < last;) {
-      const Run run = run_of(rows, b, row, last);
-      const std::byte* const cos = table->data.data() + run.position * table->row() * size;
-      kernels.rotate({run.rows, table->num_pairs, x + (row - first) * x_row * size, x_row, cos,
-                      cos + table->num_pairs * size, table->row(), table->pairs == RotaryPairs::neighbours});
-      row += run.rows;
-    }
   const MutableTensorView& to = rows.cache ? rows.cache : rows.rows;
-  const Index to_first = first + (rows.cache ? rows.first_rows[b] : 0);
-  if (x == row_at(to, b, head, to_first)) return;
-  for (Index r = 0; r < last - first; ++r)
-    table_.kernels[static_cast<int>(to.dtype)].round(x + r * x_row * size, row_at(to, b, head, to_first + r), columns);
+  const bool is_moved = rows.cache || numbers != dtype;
+  if (!rows.steps.rotary && !is_moved) return;
+  for (Index row = first; row < last;) {
+    const Run run = run_of(rows, b, row, last);
+    std::byte* const x_of_run = x + (row - first) * x_row * size;
+    if (const RotaryTable* table = rows.steps.rotary) {
+      const std::byte* const cos = table->data.data() + run.position * table->row() * size;
+      kernels.rotate({run.rows, table->num_pairs, x_of_run, x_row, cos, cos + table->num_pairs * size, table->row(),
+                      table->pairs == RotaryPairs::neighbours});
+    }
+    const Index sequence = !rows.cache            ? b
+                           : rows.cache_sequences ? Index(rows.cache_sequences[run.sequence])
+                                                  : run.sequence;
+    for (Index r = 0; is_moved && r < run.rows; ++r) {
+      const std::byte* const from = x_of_run + r * x_row * size;
+      const Index place =
+          !rows.cache ? row + r : rows.tables.row_of(sequence, rows.first_rows[run.sequence] + run.row + r);
+      std::byte* const at = row_at(to, sequence, head, place);
+      if (rows.cache_scales)
+        table_.quantize_heads({1, columns, reinterpret_cast<const float*>(from), columns, 1,
+                               reinterpret_cast<std::int8_t*>(at), columns,
+                               reinterpret_cast<float*>(row_at(rows.cache_scales, sequence, head, place))});
+      else if (to.dtype == numbers)
+        std::memcpy(at, from, static_cast<std::size_t>(columns * size));
+      else
+        table_.kernels[static_cast<int>(to.dtype)].round(from, at, columns);
+    }
+    row += run.rows;
+  }
 }
 
 }  // namespace mha

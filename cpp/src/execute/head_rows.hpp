@@ -1,5 +1,5 @@
 // What is done to the rows of the heads of query and key between their projection and attention: their norm, and the
-// turn by their position.
+// turn by their position; and how keys and values find their places in a cache, if the projection cannot take them there.
 //
 // It is a phase of its own. A task takes the rows of a few positions through all heads, so that a row of the table is
 // read once for all of them. Rows lie in scratch memory, where the projection has left them. Those of 16 bits are
@@ -10,6 +10,7 @@
 #include "mha/varlen.hpp"
 #include "platform/parallel.hpp"
 #include "platform/workspace.hpp"
+#include "views/cache_memory.hpp"
 #include "weights/packed_attention.hpp"
 
 namespace mha {
@@ -24,9 +25,14 @@ struct HeadRows {
   const std::int64_t* first_positions = nullptr;
   const std::int64_t* starts = nullptr;  // [sequences + 1]: a ragged batch, whose B is 1; null: a dense one
   Index sequences = 0;
-  // If there is a cache, row t of batch element b goes to its row first_rows[b] + t; else rows are changed in place.
-  MutableTensorView cache = {};  // [B, heads, capacity, D]
+  const std::int64_t* positions = nullptr;  // [B, T]: those of the rows, instead of all that; null: none are given
+  // If there is a cache, row t of batch element b, or of sequence b of a ragged batch, goes to row first_rows[b] + t of
+  // its sequence cache_sequences[b] (null: b); else rows are changed in place.
+  MutableTensorView cache = {};         // [sequences of the cache, heads, rows, D]
+  MutableTensorView cache_scales = {};  // [sequences of the cache, heads, rows, 1] of f32, if it is of int8
+  PageTables tables = {};               // of the cache: its rows are those of tokens in its pages
   const std::int64_t* first_rows = nullptr;
+  const std::int64_t* cache_sequences = nullptr;
   const std::int64_t* row_counts = nullptr;  // [B]: only the first row_counts[b] rows count; null: all
 };
 
@@ -38,7 +44,7 @@ class HeadRowsRun {
   /// Of each worker.
   static std::size_t scratch_bytes(DType dtype, Index head_dim);
 
-  /// Up to two: query, and key.
+  /// Up to three: query, key, and values that go to a cache.
   void add(const HeadRows& rows);
   Phase phase() const;
 
@@ -48,7 +54,7 @@ class HeadRowsRun {
 
   const KernelTable& table_;
   const Workers workers_;
-  HeadRows all_[2];
+  HeadRows all_[3];
   int count_ = 0;
 };
 

@@ -35,14 +35,19 @@ void read_rows(const Projection& p, Index batch, Index first, ProjectionTile& ti
 /// Projects rows that go to places of their own. `tile.out` says where row 0 of batch element 0 goes; `row` is the
 /// tile's first row among all.
 ///
-/// Rows of one batch element lie together there, too. Those of several, and those to be rounded, are projected into
+/// Rows of one batch element lie together there, too, but for pages. Those of several, and those to be rounded, are projected into
 /// scratch and taken to their places one by one, so that they still share what it costs to bring a panel near: the steps
 /// of a batch of decoders.
 void project_and_place(const Projection& p, ProjectionTile tile, Index row, std::byte* scratch) {
   constexpr int kGroups = kPanelBytes / kVectorBytes;
   const auto wanted = [&](Index b) { return p.row_counts ? Index(p.row_counts[b]) : p.length; };
-  const auto place = [&](Index b, Index t) { return b * p.out.batch + (p.first_rows[b] + t) * p.out.row; };
-  if (const Index b = row / p.length, t = row % p.length; !p.round && t + tile.rows <= p.length) {
+  const auto place = [&](Index b, Index t) {
+    return b * p.out.batch + p.tables.row_of(b, p.first_rows[b] + t) * p.out.row;
+  };
+  const auto lie_together = [&](Index b, Index t) {
+    return t + tile.rows <= p.length && p.tables.run_of(b, p.first_rows[b] + t, tile.rows) == tile.rows;
+  };
+  if (const Index b = row / p.length, t = row % p.length; !p.round && lie_together(b, t)) {
     tile.rows = std::min(tile.rows, wanted(b) - t);
     for (int g = 0; g < kGroups; ++g)
       if (tile.group_columns[g] > 0) tile.out[g] = static_cast<std::byte*>(tile.out[g]) + place(b, t);

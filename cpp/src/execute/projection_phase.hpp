@@ -20,6 +20,7 @@ struct Projection {
   const PackedLinear* gate = nullptr;  // of the shape and format of `linear`, with which a task takes its panels
   // [batch] or null: row t of batch element b is row first_rows[b] + t of out, whose rows are then dense ...
   const std::int64_t* first_rows = nullptr;
+  PageTables tables = {};                    // ... in the pages of sequence b, if there are pages ...
   const std::int64_t* row_counts = nullptr;  // ... if t < row_counts[b]; null: all of them
   // Results to elements of `rounded_size` bytes, for first_rows only; null: out is of the dtype of `linear`.
   void (*round)(const void* numbers, void* elements, Index count) = nullptr;

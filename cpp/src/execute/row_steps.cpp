@@ -123,12 +123,7 @@ void RowSteps::normalize(const Step& step, Index first, Index last, int worker) 
   tile.sum_row = step.sum.row_bytes / size;
   tile.out = at(step.out, first, worker);
   tile.out_row = step.out.row_bytes / size;
-  if (step.norm) {
-    tile.kind = step.norm->kind;
-    tile.weight = step.norm->weight();
-    tile.bias = step.norm->bias();
-    tile.eps = step.norm->eps;
-  }
+  if (step.norm) step.norm->write_to(tile);
   sized_.kernels_.normalize(tile);
 }
 

@@ -63,6 +63,9 @@ AttentionTile make_tile(const AttentionPlan& plan, Index batch, Index first_head
     unmasked = unmasked_keys(tile.key_mask, tile.key_mask_step, unmasked.last);
     if (unmasked.all) tile.key_mask = nullptr;
   }
+  tile.block_mask[0] = nullptr;
+  tile.block_mask_step = plan.block_mask.step;
+  tile.block_masks_differ = false;
   tile.scale = plan.scale;
   tile.softcap = plan.softcap;
   tile.has_alibi = plan.alibi_slopes != nullptr;
@@ -82,6 +85,11 @@ AttentionTile make_tile(const AttentionPlan& plan, Index batch, Index first_head
     tile.position_bias[r] = plan.position_bias.data ? plan.position_bias.at(batch, head, row) : nullptr;
     if (tile.has_sinks) tile.sink[r] = read_real(plan.sinks.at(batch, head, row), plan.accumulator);
     tile.attn_mask[r] = plan.attn_mask.data ? plan.attn_mask.at(batch, head, row) : nullptr;
+    if (plan.block_mask.data) {
+      const std::byte* const blocks = plan.block_mask.at(batch, head, query / kKeyBlock);
+      tile.block_mask[r] = reinterpret_cast<const unsigned char*>(blocks);
+      tile.block_masks_differ |= tile.block_mask[r] != tile.block_mask[0];
+    }
     if (++head == first_head + heads) {
       head = first_head;
       ++query;
@@ -149,23 +157,24 @@ void run_tile(const void* context, Index task, int worker) {
   kernel(tile, run.workers.scratch_of(worker));
 }
 
-std::size_t most_span_bytes(const DTypeKernels& kernels, Index value_dim) {
-  return std::max(kernels.attend.span_bytes(value_dim), kernels.decode.span_bytes(value_dim));
-}
-
 std::byte* sums_of(const AttentionRun& run, Index tile) {
   const std::size_t bytes = most_span_bytes(*run.plan->kernels, run.plan->value_dim);
   return run.span_sums + static_cast<std::size_t>(tile * run.plan->spans) * bytes;
+}
+
+/// Lets the rows of a tile see no keys but those of one span.
+void narrow_to(AttentionTile& tile, Index span) {
+  for (int r = 0; r < tile.rows; ++r) {
+    tile.first_key[r] = std::max(tile.first_key[r], span * kSpanKeys);
+    tile.last_key[r] = std::max(tile.first_key[r], std::min(tile.last_key[r], (span + 1) * kSpanKeys));
+  }
 }
 
 void sum_span(const void* context, Index task, int worker) {
   const AttentionRun& run = run_of(context);
   const Index index = task / run.plan->spans, span = task % run.plan->spans;
   AttentionTile tile = tile_at(run, index);
-  for (int r = 0; r < tile.rows; ++r) {
-    tile.first_key[r] = std::max(tile.first_key[r], span * kSpanKeys);
-    tile.last_key[r] = std::max(tile.first_key[r], std::min(tile.last_key[r], (span + 1) * kSpanKeys));
-  }
+  narrow_to(tile, span);
   const AttentionKernel& kernel = kernel_of(*run.plan, tile);
   tile.span = sums_of(run, index) + static_cast<std::size_t>(span) * kernel.span_bytes(tile.value_dim);
   kernel.run(tile, run.workers.scratch_of(worker));
@@ -177,10 +186,65 @@ void merge_spans(const void* context, Index task, int worker) {
   kernel_of(*run.plan, tile).merge_spans(tile, sums_of(run, task), run.plan->spans, run.workers.scratch_of(worker));
 }
 
+/// The rows of a sequence that shares spans.
+AttentionTile tile_of(const AttentionPlan& plan, Index batch, Index kv_head) {
+  return make_tile(plan, batch, kv_head * plan.group, plan.group, 0);
+}
+
+std::byte* shared_sums_of(const AttentionRun& run, Index batch, Index kv_head, Index span) {
+  const AttentionPlan& plan = *run.plan;
+  const Index index = (batch * plan.kv_heads + kv_head) * plan.spans + span;
+  return run.shared.sums + static_cast<std::size_t>(index) * plan.kernels->decode.span_bytes(plan.value_dim);
+}
+
+/// Rows of another sequence, which read the same keys and values.
+void append_rows(AttentionTile& tile, const AttentionTile& other) {
+  for (int r = 0; r < other.rows; ++r, ++tile.rows) {
+    tile.query[tile.rows] = other.query[r];
+    tile.first_key[tile.rows] = other.first_key[r];
+    tile.last_key[tile.rows] = other.last_key[r];
+    tile.attn_mask[tile.rows] = other.attn_mask[r];
+    tile.alibi_slope[tile.rows] = other.alibi_slope[r];
+    tile.position_bias[tile.rows] = other.position_bias[r];
+    tile.position[tile.rows] = other.position[r];
+  }
+}
+
+/// One span of one key-value head, for as many sequences as share it in a tile.
+void sum_shared_span(const void* context, Index task, int worker) {
+  const AttentionRun& run = run_of(context);
+  const AttentionPlan& plan = *run.plan;
+  const SharedSpans& shared = run.shared;
+  const Index p = task % shared.sequences, span = task / shared.sequences % plan.spans;
+  const Index kv_head = task / (shared.sequences * plan.spans), members = shared.members[span * shared.sequences + p];
+  if (members == 0) return;
+  AttentionTile tile = tile_of(plan, shared.order[p], kv_head);
+  for (Index i = 1; i < members; ++i) append_rows(tile, tile_of(plan, shared.order[p + i], kv_head));
+  narrow_to(tile, span);
+  const AttentionKernel& kernel = kernel_of(plan, tile);
+  std::byte* const aside =
+      shared.aside + static_cast<std::size_t>(worker) * most_span_bytes(*plan.kernels, plan.value_dim);
+  tile.span = members == 1 ? shared_sums_of(run, shared.order[p], kv_head, span) : aside;
+  kernel.run(tile, run.workers.scratch_of(worker));
+  for (Index i = 0, first = 0; members > 1 && i < members; ++i) {
+    const Index b = shared.order[p + i], rows = plan.group * plan.queries_of(b);
+    kernel.copy_span_rows(aside, first, rows, shared_sums_of(run, b, kv_head, span), plan.value_dim);
+    first += rows;
+  }
+}
+
+void merge_shared_spans(const void* context, Index task, int worker) {
+  const AttentionRun& run = run_of(context);
+  const AttentionPlan& plan = *run.plan;
+  const Index b = run.shared.order[task / plan.kv_heads], kv_head = task % plan.kv_heads;
+  plan.kernels->decode.merge_spans(tile_of(plan, b, kv_head), shared_sums_of(run, b, kv_head, 0),
+                                   std::max<Index>(1, spans_of(plan.keys_of(b))), run.workers.scratch_of(worker));
+}
+
 /// A tile of many rows is cut up only for threads that would have no head at all: each part packs all of its queries.
 bool shares_out_spans(const AttentionPlan& plan, int threads) {
   const Index heads = saturated_product(plan.batch, plan.kv_heads);
-  return plan.spans > 1 && has_few_heads(heads, threads) && (plan.has_few_rows || heads < threads);
+  return plan.spans > 1 && has_few_heads(heads, threads) && (plan.has_few_rows() || heads < threads);
 }
 
 }  // namespace
@@ -194,6 +258,11 @@ double span_sums_bytes(const DTypeKernels& kernels, Index heads, Index rows, Ind
 
 int attention_phases(const AttentionRun& run, Phase* phases) {
   const AttentionPlan& plan = *run.plan;
+  if (const Index sequences = run.shared.sequences) {
+    phases[0] = {plan.kv_heads * plan.spans * sequences, &sum_shared_span, &run};
+    phases[1] = {plan.kv_heads * sequences, &merge_shared_spans, &run};
+    return 2;
+  }
   if (!shares_out_spans(plan, run.workers.threads)) {
     phases[0] = {plan.tiles(), &run_tile, &run};
     return 1;
@@ -213,9 +282,13 @@ void run_plan(const AttentionPlan& plan, int num_threads) {
   Layout layout;
   const std::size_t sums_at = layout.take(sums);
   const std::size_t schedule_at = layout.take(is_ragged ? double(schedule_bytes(plan.batch)) : 0);
+  const double shared = shared_spans_bytes(*plan.kernels, plan.key_values, plan.batch, plan.kv_heads, plan.most_rows,
+                                           plan.spans, plan.value_dim, threads);
+  const std::size_t shared_at = layout.take(shared);
   const CallMemory memory(layout, threads, plan.scratch_bytes);
   const SequenceTasks* const tasks = is_ragged ? schedule(plan, memory.data() + schedule_at) : nullptr;
-  const AttentionRun run{&plan, memory.workers(), memory.data() + sums_at, tasks};
+  AttentionRun run{&plan, memory.workers(), memory.data() + sums_at, tasks};
+  if (shared > 0) run.shared = find_shared_spans(plan, memory.data() + shared_at, memory.workers());
   Phase phases[2];
   run_phases(phases, attention_phases(run, phases), threads);
 }

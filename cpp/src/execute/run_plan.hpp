@@ -2,6 +2,7 @@
 #pragma once
 
 #include "execute/ragged_schedule.hpp"
+#include "execute/shared_spans.hpp"
 #include "plan/attention_plan.hpp"
 #include "platform/parallel.hpp"
 #include "platform/workspace.hpp"
@@ -14,6 +15,7 @@ struct AttentionRun {
   Workers workers;
   std::byte* span_sums;
   const SequenceTasks* schedule = nullptr;  // of a ragged batch; null: dense
+  SharedSpans shared = {};                  // of pages; without sequences nothing is shared
 };
 
 /// The tile that begins at row `first_row` of `heads` neighbouring query heads, which read one key-value head. Rows are

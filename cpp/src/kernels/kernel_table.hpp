@@ -41,11 +41,17 @@ constexpr int kMaxDecodeRows = 8;
 
 /// Where the keys and values of a tile lie: two matrices with rows of D and of Dv elements. Kernels read it in one
 /// file, kernels/attention/key_value_source.hpp, and ask there block by block, so that keys may lie in other forms than
-/// this one.
+/// these.
 struct KeyValueSource {
   const void *key, *value;      // element (0, 0)
-  Index key_row, key_step;      // elements between keys; between neighbours along D
-  Index value_row, value_step;  // elements between keys; between neighbours along Dv
+  Index key_row, key_step;      // elements between rows; between neighbours along D
+  Index value_row, value_step;  // elements between rows; between neighbours along Dv
+  // Key t lies in row pages[t / page_rows] * page_rows + t % page_rows; null: in row t. The entry behind the page of the
+  // last key is read, too, by who looks ahead.
+  const std::int32_t* pages;
+  Index page_rows;  // a multiple of kKeyBlock
+  // Of rows of int8, one for each row; null: elements are of the type of the kernel.
+  const float *key_scale, *value_scale;
 };
 
 /// One tile of attention: up to kMaxTileRows query rows that read the same keys and values. Kernels do not know which
@@ -70,9 +76,12 @@ struct AttentionTile {
   Index attn_mask_step;                 // elements between the entries of neighbouring keys
   const unsigned char* key_mask;        // one for each key, for all rows; null: none
   Index key_mask_step;
-  double scale;    // multiplies the scores
-  double softcap;  // then score = softcap * tanh(score / softcap); 0: no
-  bool has_alibi;  // then score -= alibi_slope * |position - key|
+  const unsigned char* block_mask[kMaxTileRows];  // of each row: one for each block of keys; block_mask[0] null: none
+  Index block_mask_step;
+  bool block_masks_differ;  // some rows see other blocks than the others
+  double scale;             // multiplies the scores
+  double softcap;           // then score = softcap * tanh(score / softcap); 0: no
+  bool has_alibi;           // then score -= alibi_slope * |position - key|
   double alibi_slope[kMaxTileRows];
   // Then score += position_bias[clamp(key - position, -farthest_distance, farthest_distance) + farthest_distance], of
   // the accumulator's type, for each row; position_bias[0] null: no.
@@ -105,10 +114,32 @@ constexpr Index features_per_word(DType dtype, WeightFormat format) {
 /// larger: 127 over it is still finite.
 constexpr float kLeastQuantizedMax = 0x1p-100f;
 
-/// A quantized row is scale * (integer - offset).
+/// The most input features of int8 weights. A sum of so many products fits 32 bits: weights are in [-128, 127],
+/// quantized rows in [-254, 254].
+constexpr Index kMostInt8Features = 0x7fffffff / (128 * 254);
+
+/// The range of the integers of a quantized row is halved so often at most to leave outliers aside, which then fit 16
+/// bits: 254 * 2^7.
+constexpr int kMostHalvings = 7;
+
+/// Most outliers of a quantized row: one for each 64 features, and no more than sums have room for, since the product
+/// of an outlier is as large as 128 others.
+constexpr Index most_outliers(Index in_features) {
+  const Index wanted = in_features / 64, room = (kMostInt8Features - in_features) >> kMostHalvings;
+  return wanted < room ? wanted : room;
+}
+
+/// A quantized row is scale * (integer - offset). Where integers are bytes, so many of them lie below and above those.
 struct QuantizedRow {
   float scale;
   std::int32_t offset;
+  std::int32_t below, above;
+};
+
+/// What the byte of an outlier lacks: its magnitude over 256, at the place of the feature among the four of a word. Of
+/// the most_outliers() entries of a row the first are those below, the last those above.
+struct Excess {
+  std::int32_t word, bytes;
 };
 
 /// Rows of a projection times one weight panel: out = activation(x panel + bias), or with a second panel
@@ -167,6 +198,16 @@ struct RotateTile {
   bool are_neighbours;    // features 2 i and 2 i + 1 are a pair; else i and pairs + i
 };
 
+/// Rows of heads, quantized as caches of int8 keep them: kernels/rows/quantize_heads.hpp.
+struct QuantizeTile {
+  Index rows, columns;
+  const float* x;
+  Index x_row, x_step;  // elements between rows; between neighbours in a row
+  std::int8_t* out;     // neighbours in a row are next to each other
+  Index out_row;        // bytes between rows
+  float* scales;        // of each row
+};
+
 /// out = softmax(scores) value, and lse.
 struct AttentionKernel {
   void (*run)(const AttentionTile& tile, void* scratch);
@@ -174,6 +215,9 @@ struct AttentionKernel {
   std::size_t (*span_bytes)(Index value_dim);
   /// Merges `count` spans, span_bytes() apart: out and lse are those of run() over the keys of all of them.
   void (*merge_spans)(const AttentionTile& tile, void* spans, Index count, void* scratch);
+  /// The sums of a span of a tile of the decode kernel, which has the rows [first, first + rows) of a tile of this kernel,
+  /// from whose sums they are taken.
+  void (*copy_span_rows)(const void* from, Index first, Index rows, void* to, Index value_dim);
 };
 
 /// Projects as ProjectionTile says.
@@ -212,6 +256,7 @@ struct DTypeKernels {
 struct KernelTable {
   const char* isa;                // must equal the name in the registry
   const char* (*compiled_isa)();  // the same from code of the object: proves which object the linker kept
+  void (*quantize_heads)(const QuantizeTile& tile);
   DTypeKernels kernels[kNumDTypes];
 };
 

@@ -14,6 +14,7 @@
 #include "kernels/projection/project_tile.hpp"
 #include "kernels/projection/quantize_rows.hpp"
 #include "kernels/rows/normalize_rows.hpp"
+#include "kernels/rows/quantize_heads.hpp"
 #include "kernels/rows/rotate_rows.hpp"
 
 #define MHA_QUOTE_EXPANDED(x) #x
@@ -86,7 +87,8 @@ void merge_spans(const AttentionTile& tile, void* spans, Index count, void* scra
 
 template <template <class> class Tile, class S>
 constexpr AttentionKernel attention_kernel() {
-  return {&run<ProductsOf<S>, &run_tile<Tile, S>>, &Tile<S>::span_bytes, &run<ProductsOf<S>, &merge_spans<Tile, S>>};
+  return {&run<ProductsOf<S>, &run_tile<Tile, S>>, &Tile<S>::span_bytes, &run<ProductsOf<S>, &merge_spans<Tile, S>>,
+          &Tile<S>::copy_span_rows};
 }
 
 template <class T>
@@ -159,6 +161,7 @@ KernelTable extended_table() noexcept {
 #else
 constexpr KernelTable kTable = {MHA_QUOTE(MHA_ISA),
                                 &compiled_isa,
+                                &quantize_heads,
                                 {
 #define MHA_DTYPE(name, scalar, accumulator) dtype_kernels<scalar>(),
 #include "mha/dtypes.def"

@@ -44,6 +44,7 @@ struct AttentionPlan {
   bool attn_mask_is_boolean;
   const std::byte* key_mask;            // [batch, key], one boolean for all heads and queries; null: none
   Index key_mask_batch, key_mask_step;  // bytes
+  Input block_mask;                     // one boolean for each kKeyBlock queries and as many keys; data null: none
 
   bool is_causal;
   std::int64_t window_left, window_right;  // -1: unbounded
@@ -62,9 +63,10 @@ struct AttentionPlan {
 
   Index tiles_per_head;  // query tiles of one (batch, key-value head); 0 for a ragged batch
   Index query_tiles;     // of one key-value head, all batch elements together
+  bool has_few_rows() const { return most_rows <= kMaxDecodeRows; }
   Index tiles() const { return kv_heads * query_tiles; }
   Index spans;                // parts that the keys of a tile can be shared out in; 1: they are not shared out
-  bool has_few_rows;          // no key-value head has more than kMaxDecodeRows query rows
+  Index most_rows;            // query rows of a key-value head in a sequence
   double work;                // about so many multiply-adds
   std::size_t scratch_bytes;  // what a kernel needs, for each thread
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "mha/kv_cache.hpp"
 #include "views/sizes.hpp"
 
 namespace mha {
@@ -12,6 +13,21 @@ template <class Byte, class View>
 Strided<Byte> strided(const View& view) {
   return {static_cast<Byte*>(view.data), byte_stride(view, 0), byte_stride(view, 1), byte_stride(view, 2),
           view.strides[3]};
+}
+
+KeyValues key_values_of(const AttentionArguments& a) {
+  const TensorView key = a.memory ? TensorView(a.memory->keys) : a.key;
+  const TensorView value = !a.value ? TensorView() : a.memory ? TensorView(a.memory->values) : a.value;
+  KeyValues all{};
+  all.key = strided<const std::byte>(key);
+  if (value) all.value = strided<const std::byte>(value);
+  all.element_size = size_of(key.dtype);
+  all.sequences = a.sequences;
+  if (!a.memory) return all;
+  all.tables = a.memory->tables;
+  if (a.memory->key_scales) all.key_scale = strided<const std::byte>(a.memory->key_scales);
+  if (a.value && a.memory->value_scales) all.value_scale = strided<const std::byte>(a.memory->value_scales);
+  return all;
 }
 
 /// The kernel for few rows loads whole vectors of keys and values.
@@ -26,8 +42,9 @@ bool suits_decode(const AttentionPlan& plan) {
 AttentionPlan make_plan(const AttentionArguments& a, AttentionOutput output, const KernelTable& table) {
   const AttentionOptions& options = a.options;
   AttentionPlan plan{};
-  plan.kernels = &table.kernels[static_cast<int>(a.key.dtype)];
-  plan.is_wide = a.query.dtype != a.key.dtype;
+  const DType attended = attended_as(a.key.dtype);
+  plan.kernels = &table.kernels[static_cast<int>(attended)];
+  plan.is_wide = a.query.dtype != attended;
   plan.batch = a.query.extents[0];
   plan.kv_heads = a.key.extents[1];
   plan.group = plan.kv_heads == 0 ? 0 : a.query.extents[1] / plan.kv_heads;
@@ -37,9 +54,7 @@ AttentionPlan make_plan(const AttentionArguments& a, AttentionOutput output, con
   plan.value_dim = a.value ? a.value.extents[3] : 0;
 
   plan.query = strided<const std::byte>(a.query);
-  plan.key_values.key = strided<const std::byte>(a.key);
-  if (a.value) plan.key_values.value = strided<const std::byte>(a.value);
-  plan.key_values.element_size = size_of(a.key.dtype);
+  plan.key_values = key_values_of(a);
   plan.out = strided<std::byte>(a.out);
   if (a.lse) plan.lse = strided<std::byte>(a.lse);
   plan.lse.step = 1;
@@ -69,13 +84,16 @@ AttentionPlan make_plan(const AttentionArguments& a, AttentionOutput output, con
     plan.attn_mask.data = nullptr;
   }
 
+  if (const TensorView& mask = options.block_mask; mask) plan.block_mask = strided<const std::byte>(mask);
+
   if (a.ragged) {
     plan.batch = a.ragged->size;
     plan.query_starts = a.ragged->cu_seqlens_q;
     plan.key_starts = a.ragged->cu_seqlens_k;
-    plan.query.batch = plan.key_values.key.batch = plan.key_values.value.batch = 0;
-    plan.out.batch = plan.lse.batch = plan.attn_mask.batch = 0;
-    plan.key_mask_batch = plan.position_bias.batch = plan.sinks.batch = 0;
+    plan.query.batch = plan.out.batch = plan.lse.batch = plan.attn_mask.batch = 0;
+    plan.position_bias.batch = plan.sinks.batch = 0;
+    // Without offsets keys are those of sequences of a cache, and a key_mask has a row for each of the batch.
+    if (plan.key_starts) plan.key_values.key.batch = plan.key_values.value.batch = plan.key_mask_batch = 0;
   }
 
   plan.is_causal = options.is_causal;
@@ -116,7 +134,7 @@ AttentionPlan make_plan(const AttentionArguments& a, AttentionOutput output, con
   if (!a.ragged && plan.batch > 0) plan.tiles_per_head = plan.tiles_of(0);
   plan.spans =
       !plan.write && most_rows <= most_shared_rows(*plan.kernels) ? std::max<Index>(1, spans_of(most_keys)) : 1;
-  plan.has_few_rows = most_rows <= kMaxDecodeRows;
+  plan.most_rows = most_rows;
   const double width = double(plan.kv_heads) * double(plan.head_dim + plan.value_dim);
   plan.work = pairs * width * (plan.is_causal && most_rows > plan.group ? 0.5 : 1.0);
   plan.scratch_bytes = plan.kernels->attention_scratch(plan.head_dim, plan.value_dim);

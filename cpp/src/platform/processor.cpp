@@ -19,13 +19,45 @@ struct Cpuid {
   explicit Cpuid(unsigned leaf, unsigned subleaf = 0) { __get_cpuid_count(leaf, subleaf, &eax, &ebx, &ecx, &edx); }
 };
 
-// Features that __builtin_cpu_supports of some compilers does not know by name, as Clang before version 19. Asking the
-// processor is enough where another required feature stands for the registers that the operating system saves: F16C and
-// AVX-VNNI compute in those of AVX.
-[[maybe_unused]] bool has_movbe() { return Cpuid(1).ecx >> 22 & 1U; }
-[[maybe_unused]] bool has_f16c() { return Cpuid(1).ecx >> 29 & 1U; }
-[[maybe_unused]] bool has_lzcnt() { return Cpuid(0x80000001U).ecx >> 5 & 1U; }
-[[maybe_unused]] bool has_avxvnni() { return Cpuid(7, 1).eax >> 4 & 1U; }
+/// Registers that the operating system must save for a feature: bits of XCR0, as XGETBV reads it.
+enum Registers : unsigned { kAlways = 0, kAvx = 0x06, kAvx512 = 0xe6 };
+
+/// The registers that the operating system saves; 0 if it does not say.
+unsigned saved_registers() {
+  if ((Cpuid(1).ecx >> 27 & 1U) == 0) return 0;  // OSXSAVE: XGETBV exists
+  unsigned low, high;
+  asm volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+  return low;
+}
+
+/// Where CPUID says that the processor has a feature.
+struct Feature {
+  unsigned leaf, subleaf;
+  unsigned Cpuid::* word;
+  int bit;
+  Registers needed;
+
+  bool is_here() const {
+    return (Cpuid(leaf, subleaf).*word >> bit & 1U) != 0 && (saved_registers() & needed) == needed;
+  }
+};
+
+/// Those that REQUIRES of the registry may name. Compilers have __builtin_cpu_supports for this, but not each knows every
+/// name, and for Windows Clang calls a library that its linker does not find.
+struct Known {
+  static constexpr Feature sse3{1, 0, &Cpuid::ecx, 0, kAlways}, ssse3{1, 0, &Cpuid::ecx, 9, kAlways};
+  static constexpr Feature sse4_1{1, 0, &Cpuid::ecx, 19, kAlways}, sse4_2{1, 0, &Cpuid::ecx, 20, kAlways};
+  static constexpr Feature movbe{1, 0, &Cpuid::ecx, 22, kAlways}, popcnt{1, 0, &Cpuid::ecx, 23, kAlways};
+  static constexpr Feature lzcnt{0x80000001U, 0, &Cpuid::ecx, 5, kAlways};
+  static constexpr Feature avx{1, 0, &Cpuid::ecx, 28, kAvx}, fma{1, 0, &Cpuid::ecx, 12, kAvx};
+  static constexpr Feature f16c{1, 0, &Cpuid::ecx, 29, kAvx}, avx2{7, 0, &Cpuid::ebx, 5, kAvx};
+  static constexpr Feature bmi{7, 0, &Cpuid::ebx, 3, kAlways}, bmi2{7, 0, &Cpuid::ebx, 8, kAlways};
+  static constexpr Feature avxvnni{7, 1, &Cpuid::eax, 4, kAvx};
+  static constexpr Feature avx512f{7, 0, &Cpuid::ebx, 16, kAvx512}, avx512dq{7, 0, &Cpuid::ebx, 17, kAvx512};
+  static constexpr Feature avx512cd{7, 0, &Cpuid::ebx, 28, kAvx512}, avx512bw{7, 0, &Cpuid::ebx, 30, kAvx512};
+  static constexpr Feature avx512vl{7, 0, &Cpuid::ebx, 31, kAvx512}, avx512vnni{7, 0, &Cpuid::ecx, 11, kAvx512};
+  static constexpr Feature avx512bf16{7, 1, &Cpuid::eax, 5, kAvx512};
+};
 
 void identify(Processor& processor) {
   const Cpuid maker(0), version(1);
@@ -45,8 +77,8 @@ void identify(Processor&) {}
 Processor find_processor() {
   Processor processor;
   identify(processor);
-#define MHA_FEATURE(identifier, name, found) \
-  if (found) processor.features |= features::identifier;
+#define MHA_FEATURE(identifier, name) \
+  if (Known::identifier.is_here()) processor.features |= features::identifier;
 #include "feature_list.inc"
 #undef MHA_FEATURE
   return processor;
@@ -63,7 +95,7 @@ std::string names([[maybe_unused]] std::uint64_t features, int most) {
   [[maybe_unused]] const auto add = [&](const char* name) {
     if (++count <= most) text += (text.empty() ? "" : ", ") + std::string(name);
   };
-#define MHA_FEATURE(identifier, name, found) \
+#define MHA_FEATURE(identifier, name) \
   if (features & identifier) add(name);
 #include "feature_list.inc"
 #undef MHA_FEATURE

@@ -10,15 +10,14 @@ namespace mha {
 namespace features {
 
 enum class Place {
-#define MHA_FEATURE(identifier, name, found) identifier,
+#define MHA_FEATURE(identifier, name) identifier,
 #include "feature_list.inc"
 #undef MHA_FEATURE
   count
 };
 static_assert(int(Place::count) <= 64, "features are bits of one word");
 
-#define MHA_FEATURE(identifier, name, found) \
-  constexpr std::uint64_t identifier = std::uint64_t{1} << int(Place::identifier);
+#define MHA_FEATURE(identifier, name) constexpr std::uint64_t identifier = std::uint64_t{1} << int(Place::identifier);
 #include "feature_list.inc"
 #undef MHA_FEATURE
 

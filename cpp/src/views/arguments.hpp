@@ -5,6 +5,7 @@
 #include "mha/attention_statistics.hpp"
 #include "mha/kv_cache.hpp"
 #include "mha/varlen.hpp"
+#include "views/cache_memory.hpp"
 
 namespace mha {
 
@@ -18,6 +19,9 @@ struct AttentionArguments {
   MutableTensorView out, lse;
   AttentionOptions options;
   const RaggedBatch* ragged = nullptr;  // null: a dense batch; otherwise views become [1, H, N, D]
+  // Where keys and values lie if they are those of a cache; then `key` and `value` only say which sizes they have.
+  const CacheMemory* memory = nullptr;
+  const std::int64_t* sequences = nullptr;  // [B]: which sequence of the cache a batch element is; null: its own
 };
 
 /// A call of attention_statistics. `inputs` has neither value nor outputs; validate() brings the results to [B, H, T].
@@ -28,13 +32,15 @@ struct StatisticsArguments {
 };
 
 /// What messages call the arguments that layers of a transformer have under other names. In attention to a memory the
-/// options that say which keys a query sees are about the memory.
+/// options that say which keys a query sees, and what becomes of their scores, are about the memory.
 struct ArgumentNames {
-  const char *attn_mask = "attn_mask", *key_mask = "key_mask", *key_lengths = "key_lengths";
+  const char *attn_mask = "attn_mask", *key_mask = "key_mask", *block_mask = "block_mask";
+  const char *key_lengths = "key_lengths", *scale = "scale";
   const char *query = "query", *key = "key";
 };
-constexpr ArgumentNames kNamesOfSelf = {"attn_mask", "key_mask", "key_lengths", "x", "x"};
-constexpr ArgumentNames kNamesOfMemory = {"memory_attn_mask", "memory_key_mask", "memory_lengths", "x", "memory"};
+constexpr ArgumentNames kNamesOfSelf = {"attn_mask", "key_mask", "block_mask", "key_lengths", "scale", "x", "x"};
+constexpr ArgumentNames kNamesOfMemory = {
+    "memory_attn_mask", "memory_key_mask", "memory_block_mask", "memory_lengths", "memory_scale", "x", "memory"};
 
 /// A call of an attention layer. validate() brings query, key, value and out to [B, T, features], weights to [B, H, Tq,
 /// Tk].

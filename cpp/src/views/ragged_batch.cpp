@@ -30,18 +30,53 @@ void check_ragged_batch(const char* function, const RaggedBatch& batch, Index qu
   check_offsets(function, "cu_seqlens_k", batch.cu_seqlens_k, batch.size, "key", key_rows);
 }
 
-Index longest_keys(const RaggedBatch& batch) {
-  Index longest = 0;
-  for (Index b = 0; b < batch.size; ++b)
-    longest = std::max<Index>(longest, batch.cu_seqlens_k[b + 1] - batch.cu_seqlens_k[b]);
-  return longest;
+void check_sequences(const char* function, const RaggedBatch& batch, Index cache_size) {
+  const auto wrong = [&](const std::string& rule) {
+    throw std::invalid_argument(std::string(function) + ": sequences must " + rule);
+  };
+  const std::int64_t* const named = batch.sequences;
+  if (!named && batch.size != cache_size && batch.size != 0)
+    wrong("be given, unless there are as many as in the cache, " + std::to_string(cache_size) + "; got " +
+          std::to_string(batch.size));
+  std::int64_t largest = -1;
+  for (Index b = 0; named && b < batch.size; ++b) {
+    if (named[b] < 0 || named[b] >= cache_size)
+      wrong("name sequences of the cache, 0 to " + std::to_string(cache_size - 1) + "; got " +
+            std::to_string(named[b]));
+    // Names that rise, the usual case, are looked at once.
+    if (named[b] <= largest && std::find(named, named + b, named[b]) != named + b)
+      wrong("name each sequence once; got " + std::to_string(named[b]) + " twice");
+    largest = std::max(largest, named[b]);
+  }
 }
+
+NewTokens::NewTokens(const RaggedBatch* batch, const std::int64_t* new_lengths, Index cache_size)
+    : counts_(new_lengths) {
+  if (!batch || cache_size == 0) return;
+  if (cache_size > kFew) many_.resize(static_cast<std::size_t>(cache_size));
+  std::int64_t* const counts = cache_size > kFew ? many_.data() : few_;
+  std::fill_n(counts, cache_size, 0);
+  for (Index b = 0; b < batch->size; ++b) counts[sequence_of(*batch, b)] = keys_of(*batch, b);
+  counts_ = counts;
+}
+
+namespace {
+
+Index longest(const std::int64_t* offsets, Index size) {
+  Index rows = 0;
+  for (Index b = 0; b < size; ++b) rows = std::max<Index>(rows, offsets[b + 1] - offsets[b]);
+  return rows;
+}
+
+}  // namespace
+
+Index longest_queries(const RaggedBatch& batch) { return longest(batch.cu_seqlens_q, batch.size); }
+Index longest_keys(const RaggedBatch& batch) { return longest(batch.cu_seqlens_k, batch.size); }
 
 double count_pairs(const RaggedBatch& batch) {
   double pairs = 0;
   for (Index b = 0; b < batch.size; ++b)
-    pairs += double(batch.cu_seqlens_q[b + 1] - batch.cu_seqlens_q[b]) *
-             double(batch.cu_seqlens_k[b + 1] - batch.cu_seqlens_k[b]);
+    pairs += double(batch.cu_seqlens_q[b + 1] - batch.cu_seqlens_q[b]) * double(keys_of(batch, b));
   return pairs;
 }
 

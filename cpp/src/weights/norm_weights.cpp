@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "kernels/kernel_table.hpp"
 #include "mha/half_precision.hpp"
 #include "views/copy_elements.hpp"
 
@@ -42,6 +43,13 @@ NormWeights NormWeights::in_accumulators() const {
       break;
   }
   return wide;
+}
+
+void NormWeights::write_to(NormalizeTile& tile) const {
+  tile.kind = kind;
+  tile.weight = weight();
+  tile.bias = bias();
+  tile.eps = eps;
 }
 
 }  // namespace mha

@@ -8,6 +8,8 @@
 
 namespace mha {
 
+struct NormalizeTile;  // of the kernels
+
 /// Copies of the weight [E] and, if there is one, of the bias [E], one after the other.
 struct NormWeights {
   NormWeights(NormKind which, const TensorView& weight, const TensorView& bias, double epsilon);
@@ -22,6 +24,8 @@ struct NormWeights {
   /// The same in the type in which elements of this dtype are computed.
   NormWeights in_accumulators() const;
 
+  /// Into what the kernel of norms reads of them.
+  void write_to(NormalizeTile& tile) const;
   const std::byte* weight() const { return data.data(); }
   const std::byte* bias() const { return has_bias ? data.data() + embed_dim * size_of(dtype) : nullptr; }
 };

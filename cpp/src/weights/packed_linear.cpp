@@ -2,7 +2,6 @@
 
 #include <cstring>
 
-#include "mha/errors.hpp"
 #include "mha/half_precision.hpp"
 #include "views/sizes.hpp"
 #include "weights/int8_scale.hpp"
@@ -85,9 +84,7 @@ PackedLinear::PackedLinear(const LinearWeights& weights, Index segment_columns, 
   allocatable(columns * column_bytes(dtype_) * (double(in_features_) + double(bias_rows())));  // no less than below
   panels_ = round_up(segments_ * padded_segment_columns_ * column_bytes(dtype_), kPanelBytes) / kPanelBytes;
   const std::size_t bytes = static_cast<std::size_t>(bias_at(panels_));
-  data_.reset(new (std::align_val_t{64}, std::nothrow) std::byte[bytes]);
-  if (!data_) throw AllocationError(bytes);
-  std::memset(data_.get(), 0, bytes);
+  data_ = allocate_weights(bytes);
 
   for_each_feature([&](Index feature, std::byte* panel, std::byte* bias_row) {
     if (has_bias_) convert(bias_row, accumulator_of(dtype_), element(weights.bias, feature), dtype_);

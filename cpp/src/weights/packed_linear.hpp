@@ -1,11 +1,9 @@
 // The weights of one projection, packed once, when a layer is made, into the panels that the kernels read.
 #pragma once
 
-#include <memory>
-#include <new>
-
 #include "kernels/kernel_table.hpp"
 #include "mha/linear_weights.hpp"
+#include "weights/weight_memory.hpp"
 
 namespace mha {
 
@@ -57,15 +55,11 @@ class PackedLinear {
   Index bias_rows() const { return format_ == WeightFormat::int8 ? 3 : 1; }
   Index bias_at(Index p) const { return (panels_ * panel_rows() + p * bias_rows()) * kPanelBytes; }
 
-  struct FreeAligned {
-    void operator()(std::byte* data) const { ::operator delete[](data, std::align_val_t{64}); }
-  };
-
   DType dtype_;
   WeightFormat format_;
   bool has_bias_;
   Index in_features_, segments_, segment_columns_, padded_segment_columns_, panels_;
-  std::unique_ptr<std::byte[], FreeAligned> data_;  // all panels, then the bias rows of all panels
+  WeightMemory data_;  // all panels, then the bias rows of all panels
 };
 
 }  // namespace mha

@@ -16,6 +16,7 @@
 
 #include "kernels/attention/guard_values.hpp"
 #include "kernels/attention/score_tile.hpp"
+#include "kernels/attention/span_sums.hpp"
 
 namespace mha::MHA_ISA {
 namespace {
@@ -83,6 +84,13 @@ class AttendTile {
 
   /// A span: maximum and sum of each row [2][kWidth], and O^T [Dv][kWidth].
   static std::size_t span_bytes(Index value_dim) { return sizeof(T) * std::size_t(W * (value_dim + 2)); }
+  static void copy_span_rows(const void* from, Index first, Index rows, void* to, Index value_dim) {
+    const T *const source = static_cast<const T*>(from) + first, *const out = source + 2 * W;
+    const SpanSums<T> target(to);
+    target.copy_totals(source, source + W, rows);
+    for (Index r = 0; r < rows; ++r)
+      for (Index d = 0; d < value_dim; ++d) target.out[r * value_dim + d] = out[d * W + r];
+  }
 
   AttendTile(const AttentionTile& tile, void* scratch, const RowStart<T>& start = kFirstTime<T>)
       : tile_(tile),
@@ -100,10 +108,10 @@ class AttendTile {
         if (!starts) merge_span();
         starts = true;
       }
-      scores_.score(block);
+      const bool hides = scores_.score(block);
       scores_.raise_maximum(block);
-      const bool guarded = block.is_masked && has_non_finite_value<S>(scores_.source(), tile_.value_dim,
-                                                                      block.segments[0].begin, block.end);
+      const bool guarded =
+          hides && has_non_finite_value<S>(scores_.source(), tile_.value_dim, block.segments[0].begin, block.end);
       const T* masked = guarded ? scores_.mark_masked(block) : nullptr;
       scores_.exponentiate(block);
       values_ = scores_.source().value_operands(block.segments[0].begin, block.end, near_values_);

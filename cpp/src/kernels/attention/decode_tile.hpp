@@ -22,23 +22,6 @@
 namespace mha::MHA_ISA {
 namespace {
 
-/// Length of an array with a number for each row: whole vectors.
-template <class T>
-constexpr Index kRowFactors = kVectorBytes / sizeof(T);
-
-/// The sums of a span, or of all spans: for each row a maximum, a sum of weights and Dv weighted sums of values.
-template <class T>
-struct SpanSums {
-  T *maximum, *sum, *out;
-
-  explicit SpanSums(void* memory)
-      : maximum(static_cast<T*>(memory)), sum(maximum + kRowFactors<T>), out(sum + kRowFactors<T>) {}
-  static std::size_t bytes(Index value_dim) {
-    const std::size_t size = sizeof(T) * std::size_t(kMaxDecodeRows * value_dim + 2 * kRowFactors<T>);
-    return (size + kVectorBytes - 1) / kVectorBytes * kVectorBytes;
-  }
-};
-
 template <class S>
 class DecodeTile {
  public:
@@ -54,11 +37,17 @@ class DecodeTile {
 
   static std::size_t scratch_bytes(Index head_dim, Index value_dim) {
     return 2 * SpanSums<T>::bytes(value_dim) +
-           sizeof(T) * std::size_t((kMaxDecodeRows + kPartialSums) * head_dim +
-                                   (Operands::kJoins ? 3 : 2) * kSpanKeys * kMaxDecodeRows);
+           sizeof(T) * std::size_t(kMaxDecodeRows * (head_dim + kInt8Chunk) + kPartialSums * head_dim +
+                                   (Operands::kJoins ? 3 : 2) * kSpanKeys * kMaxDecodeRows +
+                                   (KeyValueRows<S>::kMayBeInt8 ? KeyValueRows<S>::near_values(value_dim) : 0));
   }
 
   static std::size_t span_bytes(Index value_dim) { return SpanSums<T>::bytes(value_dim); }
+  static void copy_span_rows(const void* from, Index first, Index rows, void* to, Index value_dim) {
+    const SpanSums<T> source(const_cast<void*>(from)), target(to);
+    target.copy_totals(source.maximum + first, source.sum + first, rows);
+    __builtin_memcpy(target.out, source.out + first * value_dim, std::size_t(rows * value_dim) * sizeof(T));
+  }
 
   DecodeTile(const AttentionTile& tile, void* scratch, const RowStart<T>& start = kFirstTime<T>)
       : tile_(tile),
@@ -72,8 +61,10 @@ class DecodeTile {
         bias_(scores_ + kMaxDecodeRows * kSpanKeys),
         weights_(operands_of(Operands::kJoins ? bias_ + kMaxDecodeRows * kSpanKeys : scores_)),
         queries_(operands_of(bias_ + (Operands::kJoins ? 2 : 1) * Index{kMaxDecodeRows} * kSpanKeys)),
-        depth_(Operands::count(tile.head_dim)),
-        last_keys_(reinterpret_cast<S*>(queries_ + kMaxDecodeRows * depth_)) {}
+        depth_(source_.are_int8() ? (tile.head_dim + kInt8Chunk - 1) / kInt8Chunk * kInt8Chunk
+                                  : Operands::count(tile.head_dim)),
+        last_keys_(reinterpret_cast<S*>(queries_ + kMaxDecodeRows * depth_)),
+        near_values_(operands_of(reinterpret_cast<T*>(last_keys_ + kPartialSums * tile.head_dim))) {}
 
   void run() {
     pack_queries();
@@ -115,6 +106,7 @@ class DecodeTile {
     Index begin, end;
     T *scores, *bias;
     Operand* weights;  // those of row r are at `weights` + r * kSpanOperands
+    Index row;         // of the streams, at which the block begins
     bool is_masked;    // some row does not see some key, or scores go on behind the last key
     alignas(kVectorBytes) T correction[kRowFactors<T>];
 
@@ -131,10 +123,11 @@ class DecodeTile {
   }
   template <class Load, class Element>
   void pack_queries() {
+    if (source_.are_int8()) __builtin_memset(queries_, 0, sizeof(Operand) * std::size_t(kMaxDecodeRows * depth_));
     for (int r = 0; r < tile_.rows; ++r) {
       const Element* query = static_cast<const Element*>(tile_.query[r]);
       const Index step = tile_.query_step;
-      for (Index u = 0, d = 0; u < depth_; ++u, d += Operands::kElements)
+      for (Index u = 0, d = 0; d < tile_.head_dim; ++u, d += Operands::kElements)
         queries_[r * depth_ + u] = Load::load_one(query + d * step, step, tile_.head_dim - d);
     }
   }
@@ -156,32 +149,39 @@ class DecodeTile {
       sums.sum[r] = T(0);
     }
     if (begin == end) return clear(sums);
-    RowStream keys(tile_.head_dim * Index(sizeof(S))), values(tile_.value_dim * Index(sizeof(S)));
-    for (Index at = begin, next; at < end; at = next) {
-      next = source_.run_end(at, end);
-      keys.append(source_.keys(at), next - at);
-      values.append(source_.values(at), next - at);
-    }
-    keys.close(values.runs[0].data, values.runs[0].row);
-    if (end < last_key_)
-      values.close(source_.keys(end).data, source_.keys(end).row * Index(sizeof(S)));
-    else
-      values.close(values.runs[0].data, 0);
-
+    RowStream keys(tile_.head_dim * source_.element_size()), values(tile_.value_dim * source_.element_size());
     Block blocks[kSpanKeys / kKeyBlock];
-    int count = 0;
+    int seen = 0;
+    Index rows = 0;
     for (Index at = begin; at < end;) {
       const Index edge = (at / kKeyBlock + 1) * kKeyBlock, in_span = (edge - kKeyBlock) % kSpanKeys;
-      Block& block = blocks[count];
+      Block& block = blocks[seen];
       block.begin = at;
       block.end = at = edge < end ? edge : end;
+      if (!source_.is_seen(block.origin())) continue;
       block.scores = scores_ + in_span;
       block.bias = bias_ + in_span;
       block.weights = weights_ + in_span / Operands::kElements;
       block.is_masked = is_masked(block);
-      if (!source_.is_seen(block.origin())) continue;
+      block.row = rows;
+      keys.append(source_.stored_keys(block.begin), block.keys());
+      values.append(source_.stored_values(block.begin), block.keys());
+      rows += block.keys();
+      ++seen;
+    }
+    if (seen == 0) return clear(sums);
+    keys.close(values.runs[0].data, values.runs[0].row);
+    if (end < last_key_)
+      values.close(source_.stored_keys(end).data, source_.stored_keys(end).row);
+    else
+      values.close(values.runs[0].data, 0);
+
+    int count = 0;  // of those in which some key is not masked
+    for (int i = 0; i < seen; ++i) {
+      Block& block = blocks[i];
       if (has_bias() && !fill_bias_rows<S>(tile_, block.begin, block.end, block.bias, kSpanKeys)) continue;
-      score(block, keys, begin);
+      score(block, keys);
+      if (count < i) blocks[count] = block;
       ++count;
     }
     for (int i = 0; i < count; ++i) {
@@ -193,7 +193,7 @@ class DecodeTile {
       if (block.is_masked && has_non_finite_value<S>(source_, tile_.value_dim, block.begin, block.end))
         add_guarded(block, sums, i == 0);
       else
-        add_values(block, sums, i == 0, values, begin);
+        add_values(block, sums, i == 0, values);
     }
     if (count == 0) clear(sums);
   }
@@ -203,7 +203,7 @@ class DecodeTile {
     for (Index i = 0; i < tile_.rows * tile_.value_dim; ++i) sums.out[i] = T(0);
   }
 
-  bool has_bias() const { return tile_.attn_mask[0] || tile_.key_mask; }
+  bool has_bias() const { return has_mask_arrays(tile_); }
 
   bool is_masked(const Block& block) const {
     if (has_bias() || block.keys() % kPartialSums != 0) return true;
@@ -212,24 +212,36 @@ class DecodeTile {
     return false;
   }
 
-  void score(const Block& block, const RowStream& stream, Index span_begin) {
-    const Rows<S> rows = source_.keys(block.begin);
-    const auto strip = kStrips.score[tile_.rows - 1];
+  void score(const Block& block, const RowStream& stream) {
+    const StoredRows rows = source_.stored_keys(block.begin);
     const Index whole = block.keys() / kPartialSums * kPartialSums, rest = block.keys() - whole;
-    DecodeKeys<S> g{whole, depth_, rows.data, rows.row, queries_, block.scores, stream, block.begin - span_begin};
-    if (whole > 0) strip(g);
+    if (whole > 0) multiply(whole, rows, block.scores, stream, block.row);
     if (rest > 0) {  // the last few keys, copied and filled up to kPartialSums of them; the others are masked
-      const std::size_t bytes = std::size_t(tile_.head_dim) * sizeof(S);
-      for (Index i = 0; i < kPartialSums; ++i)
-        __builtin_memcpy(last_keys_ + i * tile_.head_dim, rows.data + (whole + (i < rest ? i : 0)) * rows.row, bytes);
-      g.keys = kPartialSums;
-      g.key = last_keys_;
-      g.key_row = tile_.head_dim;
-      g.scores += whole;
-      g.first += whole;
-      strip(g);
+      const StoredRows last{last_keys_, stream.bytes, rows.scale ? last_scales_ : nullptr};
+      for (Index i = 0; i < kPartialSums; ++i) {
+        const Index key = whole + (i < rest ? i : 0);
+        __builtin_memcpy(reinterpret_cast<char*>(last_keys_) + i * last.row,
+                         static_cast<const char*>(rows.data) + key * rows.row, std::size_t(last.row));
+        if (rows.scale) last_scales_[i] = rows.scale[key];
+      }
+      multiply(kPartialSums, last, block.scores + whole, stream, block.row + whole);
     }
     if (block.is_masked || scale_.comes_first) modify(block);
+  }
+
+  /// Products of `keys` keys with all rows; `first` is the row of the stream that the first key is.
+  void multiply(Index keys, const StoredRows& rows, T* scores, const RowStream& stream, Index first) const {
+    if constexpr (KeyValueRows<S>::kMayBeInt8)
+      if (rows.scale) return multiply_stored<std::int8_t>(keys, rows, scores, stream, first);
+    multiply_stored<S>(keys, rows, scores, stream, first);
+  }
+  template <class Stored>
+  void multiply_stored(Index keys, const StoredRows& rows, T* scores, const RowStream& stream, Index first) const {
+    for (int r = 0, height; r < tile_.rows; r += height) {
+      height = kStrips<Stored>.height(tile_.rows - r);
+      kStrips<Stored>.score[height - 1](
+          {keys, depth_, rows, queries_ + r * depth_, scores + r * kSpanKeys, stream, first, tile_.head_dim});
+    }
   }
 
   /// Scores of products. In a masked block, 1 takes the place of the bias where a key is masked, else 0: the score does
@@ -300,21 +312,40 @@ class DecodeTile {
       pstore(sums.sum + r, pmadd(pload<P>(sums.sum + r), pload<P>(block.correction + r), pload<P>(of_block + r)));
   }
 
-  void add_values(const Block& block, const SpanSums<T>& sums, bool starts, const RowStream& stream, Index span_begin) {
-    const Rows<S> rows = source_.values(block.begin);
-    Index d = 0;
-    for (int i = 0; i < 4; ++i) {
-      const auto strip = kStrips.values[tile_.rows - 1][i];
-      for (const Index columns = (8 >> i) * L; strip && d + columns <= tile_.value_dim; d += columns)
-        strip({block.keys(), rows.data + d, rows.row, block.weights, block.correction, sums.out + d, tile_.value_dim,
-               starts, stream, block.begin - span_begin, d});
+  void add_values(const Block& block, const SpanSums<T>& sums, bool starts, const RowStream& stream) {
+    const StoredRows rows = source_.stored_values(block.begin);
+    if constexpr (KeyValueRows<S>::kMayBeInt8)
+      if (rows.scale) return add_stored<std::int8_t>(rows, block, sums, starts, stream);
+    add_stored<S>(rows, block, sums, starts, stream);
+  }
+  template <class Stored>
+  void add_stored(const StoredRows& rows, const Block& block, const SpanSums<T>& sums, bool starts,
+                  const RowStream& stream) const {
+    for (int r = 0, height; r < tile_.rows; r += height) {
+      height = kStrips<Stored>.height(tile_.rows - r);
+      Index d = 0;
+      for (int i = 0; i < 4; ++i) {
+        const auto strip = kStrips<Stored>.values[height - 1][i];
+        for (const Index columns = (8 >> i) * L; strip && d + columns <= tile_.value_dim; d += columns)
+          strip({block.keys(),
+                 {static_cast<const Stored*>(rows.data) + d, rows.row, rows.scale},
+                 block.weights + r * kSpanOperands,
+                 block.correction + r,
+                 sums.out + r * tile_.value_dim + d,
+                 tile_.value_dim,
+                 starts,
+                 stream,
+                 block.row,
+                 d});
+      }
     }
   }
 
   /// add_values() where values of masked keys may be NaN or infinite: zeros take their place.
   void add_guarded(const Block& block, const SpanSums<T>& sums, bool starts) {
     constexpr int N = int(Operands::kElements);
-    const Rows<S> rows = source_.values(block.begin);
+    Rows<S> rows = source_.values(block.begin);
+    if constexpr (KeyValueRows<S>::kMayBeInt8) rows = source_.value_operands(block.begin, block.end, near_values_);
     for (int r = 0; r < tile_.rows; ++r)
       for (Index d = 0; d < tile_.value_dim; d += N * L) {
         const auto values_of = [&](Index i) {
@@ -383,7 +414,8 @@ class DecodeTile {
     }
   }
 
-  static constexpr DecodeTable<S> kStrips{};
+  template <class Stored>
+  static constexpr DecodeTable<Stored> kStrips{};
 
   const AttentionTile& tile_;
   const RowStart<T>& start_;
@@ -391,11 +423,13 @@ class DecodeTile {
   ScoreScale<T> scale_;
   ModifyScores<T> modify_;
   SpanSums<T> total_, span_;
-  T *scores_, *bias_;  // [rows][kSpanKeys]
-  Operand* weights_;   // [rows][kSpanOperands]; where operands are numbers, they replace the scores
-  Operand* queries_;   // [rows][depth_]
-  Index depth_;        // operands along the head dimension
-  S* last_keys_;       // [kPartialSums][D], see score()
+  T *scores_, *bias_;     // [rows][kSpanKeys]
+  Operand* weights_;      // [rows][kSpanOperands]; where operands are numbers, they replace the scores
+  Operand* queries_;      // [rows][depth_]
+  Index depth_;           // operands along the head dimension
+  S* last_keys_;          // [kPartialSums][D], see score()
+  Operand* near_values_;  // of a block, if they are stored as int8
+  float last_scales_[kPartialSums];
   Index first_key_ = 0, last_key_ = 0;
 };
 

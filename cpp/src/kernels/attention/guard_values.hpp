@@ -9,23 +9,35 @@ namespace mha::MHA_ISA {
 namespace {
 
 /// Whether a value of the keys [begin, end) of a block is not finite: x * 0 is 0 for every finite x and NaN for every
-/// other.
+/// other. Four sums side by side, since a multiply-add waits for the one before: with one sum it is a tenth of the time of
+/// a tile.
 template <class S>
 bool has_non_finite_value(const KeyValueRows<S>& source, Index value_dim, Index begin, Index end) {
   using T = Compute<S>;
   using P = Packet<T>;
   constexpr Index L = kLanes<T>;
-  P sum = pset1<P>(T(0));
+  const P zero = pset1<P>(T(0));
+  P sums[4] = {zero, zero, zero, zero};
   T rest = T(0);
+  if (source.are_int8()) {  // of integers up to 127; so a row of finite values may be taken for one that is not
+    const float* const scale = source.stored_values(begin).scale;
+    for (Index i = 0; i < end - begin; ++i) rest += T(scale[i] * 127.0f * 0.0f);
+    return rest != rest;
+  }
   const Rows<S> values = source.values(begin);
   for (Index i = 0; i < end - begin; ++i) {
     const S* value = values.data + i * values.row;
     Index d = 0;
-    if (values.step == 1)
-      for (; d + L <= value_dim; d += L) sum = pmadd(load_packet(value + d), pset1<P>(T(0)), sum);
+    if (values.step == 1) {
+      for (; d + 4 * L <= value_dim; d += 4 * L) {
+        MHA_UNROLL
+        for (Index k = 0; k < 4; ++k) sums[k] = pmadd(load_packet(value + d + k * L), zero, sums[k]);
+      }
+      for (; d + L <= value_dim; d += L) sums[0] = pmadd(load_packet(value + d), zero, sums[0]);
+    }
     for (; d < value_dim; ++d) rest += load_element(value + d * values.step) * T(0);
   }
-  rest += predux(sum);
+  rest += predux(padd(padd(sums[0], sums[1]), padd(sums[2], sums[3])));
   return rest != rest;
 }
 

@@ -12,6 +12,7 @@ struct Segment {
   Index begin, end;
   int first_vector, vectors;
   bool modified;  // products must be modified to become scores
+  bool is_cut;    // a bound of some query runs through it
 };
 
 struct KeyBlock {
@@ -85,8 +86,8 @@ class KeyBlocks {
         is_cut |= all_first_[j] > begin || all_last_[j] < end;
       }
       if (last_vector >= 0)
-        block.segments[block.segment_count++] = {begin, end, first_vector, last_vector - first_vector + 1,
-                                                 modifies_all || is_cut};
+        block.segments[block.segment_count++] = {
+            begin, end, first_vector, last_vector - first_vector + 1, modifies_all || is_cut, is_cut};
       block.is_masked |= is_cut;
       begin = end;
     }

@@ -1,15 +1,26 @@
-// Masks that are arrays, for one block of keys: attn_mask, boolean or added to the scores, and key_mask. What they say
-// becomes a bias for each (key, query): 0, the entry of the mask, or minus infinity where the key is masked.
+// Masks that are arrays, for one block of keys: attn_mask, boolean or added to the scores, key_mask, and block masks that
+// are not the same for all rows. What they say becomes a bias for each (key, query): 0, the entry of the mask, or minus
+// infinity where the key is masked. A block mask that is the same for all rows is none here: the block is left out, or not.
 #pragma once
 
 #include <stdint.h>
 
 #include "kernels/kernel_table.hpp"
 #include "kernels/products/packet_products.hpp"
+#include "kernels/products/strips.hpp"
 #include "kernels/vectors/transpose.hpp"
 
 namespace mha::MHA_ISA {
 namespace {
+
+MHA_INLINE bool has_mask_arrays(const AttentionTile& tile) {
+  return tile.attn_mask[0] || tile.key_mask || tile.block_masks_differ;
+}
+
+/// Whether a block mask hides the block of key `begin` from row r, but not from all rows.
+MHA_INLINE bool hides_block(const AttentionTile& tile, Index r, Index begin) {
+  return tile.block_masks_differ && !tile.block_mask[r][begin / kKeyBlock * tile.block_mask_step];
+}
 
 /// Reads `size` entries of a boolean mask: clears `all` if one of them is false, sets `any` if one of them is true.
 MHA_INLINE void look_at_mask(const unsigned char* mask, Index size, Index step, bool& all, bool& any) {
@@ -42,6 +53,33 @@ void load_bias_transposed(const AttentionTile& tile, Index begin, Index size, in
   }
 }
 
+/// Asks for the entries of an attn_mask for the block of keys that begins at `begin`, if one does: a block of them is 4 KB
+/// of f32 in rows far from each other, and arrives while the products of the block before are computed.
+template <class S>
+void prefetch_mask(const AttentionTile& tile, Index begin, Index end) {
+  if (!tile.attn_mask[0] || tile.attn_mask_step != 1 || begin >= end) return;
+  const Index size = tile.attn_mask_is_boolean ? 1 : Index(tile.is_wide ? sizeof(Compute<S>) : sizeof(S));
+  const Index bytes = (end - begin < kKeyBlock ? end - begin : kKeyBlock) * size;
+  for (int r = 0; r < tile.rows; ++r)
+    Upcoming{static_cast<const char*>(tile.attn_mask[r]) + begin * size, 0, 1, bytes}.prefetch(0, 1);
+}
+
+/// Masks `size` keys for the rows that a block mask hides their block from. `bias` is filled, or not yet: `is_filled`.
+/// Returns whether it is now.
+template <class T>
+__attribute__((noinline)) bool hide_block_from_rows(const AttentionTile& tile, Index begin, Index size, int vectors,
+                                                    T* bias, bool is_filled) {
+  constexpr Index L = kLanes<T>, W = kWidth<T>;
+  bool is_hidden[W], any_hidden = false;
+  for (Index r = 0; r < vectors * L; ++r)
+    any_hidden |= is_hidden[r] = hides_block(tile, r < tile.rows ? r : tile.rows - 1, begin);
+  if (!any_hidden) return is_filled;
+  for (Index i = 0; i < size; ++i)
+    for (Index r = 0; r < vectors * L; ++r)
+      if (is_hidden[r] || !is_filled) bias[i * W + r] = is_hidden[r] ? -kInfinity<T> : T(0);
+  return true;
+}
+
 /// Fills the biases of the keys [begin, end), transposed to [key][kWidth]: 0 or the entry of the mask where a key is
 /// visible, minus infinity where it is masked. Returns whether there is anything to apply: where boolean masks leave
 /// all keys of the block visible there is not, and `bias` is not filled. Clears `any_visible` if no key is visible.
@@ -70,7 +108,10 @@ bool fill_bias_transposed(const AttentionTile& tile, Index begin, Index end, int
       const T* rows[L];
       for (Index r = 0; r < L; ++r) {
         const unsigned char* mask = masks[j * L + r];
-        for (Index i = 0; i < size; ++i) lines[r][i] = mask[i * tile.attn_mask_step] ? T(0) : kMasked;
+        if (tile.attn_mask_step == 1)  // whole vectors at a time
+          for (Index i = 0; i < size; ++i) lines[r][i] = mask[i] ? T(0) : kMasked;
+        else
+          for (Index i = 0; i < size; ++i) lines[r][i] = mask[i * tile.attn_mask_step] ? T(0) : kMasked;
         rows[r] = lines[r];
       }
       load_transposed<NumberOperands<T>>(rows, 0, size, 1, bias + j * L, W);
@@ -88,14 +129,14 @@ bool fill_bias_transposed(const AttentionTile& tile, Index begin, Index end, int
     bool all_visible = true;
     any_visible = false;
     look_at_mask(mask, size, tile.key_mask_step, all_visible, any_visible);
-    if (all_visible) return any_masked;
-    for (Index i = 0; i < size; ++i) {
+    for (Index i = 0; i < size && !all_visible; ++i) {
       const bool visible = mask[i * tile.key_mask_step];
       if (visible && any_masked) continue;  // keeps what attn_mask says
       for (int j = 0; j < vectors; ++j) pstore(bias + i * W + j * L, pset1<P>(visible ? T(0) : kMasked));
     }
-    any_masked = true;
+    any_masked |= !all_visible;
   }
+  if (tile.block_masks_differ && any_visible) return hide_block_from_rows(tile, begin, size, vectors, bias, any_masked);
   return any_masked;
 }
 
@@ -107,9 +148,10 @@ bool fill_bias_rows(const AttentionTile& tile, Index begin, Index end, Compute<S
   bool any_visible = false;
   for (int r = 0; r < tile.rows; ++r, bias += row) {
     const void* attn_mask = tile.attn_mask[r];
+    const bool is_hidden = hides_block(tile, r, begin);
     for (Index key = begin; key < end; ++key) {
       const Index at = key * tile.attn_mask_step;
-      bool visible = !key_mask || key_mask[key * tile.key_mask_step];
+      bool visible = !is_hidden && (!key_mask || key_mask[key * tile.key_mask_step]);
       T entry = T(0);
       if (attn_mask && tile.attn_mask_is_boolean)
         visible &= static_cast<const unsigned char*>(attn_mask)[at] != 0;

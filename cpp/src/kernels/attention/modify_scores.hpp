@@ -70,6 +70,9 @@ struct ModifyScores {
     return pselect(visible, s, minus_infinity);
   }
 
+  /// Nothing is done to scores but to scale them, and to add a bias.
+  bool is_of_bias_alone() const { return !has_cap && !has_alibi && !has_position_bias; }
+
   bool has_cap, has_alibi, has_position_bias;
   P scale, cap, inverse_cap, minus_infinity;
 };

@@ -98,8 +98,9 @@ class ScoreTile {
     });
   }
 
-  /// Computes the scores of the segments of the block, and the largest score of each query in it.
-  void score(const KeyBlock& block) {
+  /// Computes the scores of the segments of the block, and the largest score of each query in it. Returns whether some
+  /// query does not see some key.
+  bool score(const KeyBlock& block) {
     static constexpr StripTable<ScoreKeys, Products, ScoreArguments<Products>> score_keys;
     alignas(kVectorBytes) T unused[W];
     for (int j = 0; j < vectors_; ++j) {
@@ -108,6 +109,7 @@ class ScoreTile {
     }
     const Index first = block.segments[0].begin;
     const Rows<Operand> rows = source_.key_operands(first, block.end, near_keys_);
+    bool hides = false;
     for (int i = 0; i < block.segment_count; ++i) {
       const Segment& segment = block.segments[i];
       const Index lane = segment.first_vector * L, offset = segment.begin - block.begin;
@@ -116,8 +118,15 @@ class ScoreTile {
                  {Operands::count(tile_.head_dim), rows.data + (segment.begin - first) * rows.row, rows.row, rows.step,
                   queries_ + lane, scores_ + offset * W + lane, (segment.modified ? unused : block_max_) + lane},
                  source_.next_values(segment.begin, keys));
-      if (segment.modified) modify(block, segment);
+      if (!segment.modified) continue;
+      if (block.has_bias && !segment.is_cut && modify_.is_of_bias_alone()) {
+        hides |= add_bias(block, segment);
+        continue;
+      }
+      modify(block, segment);
+      hides |= block.is_masked;
     }
+    return hides;
   }
 
   /// A whole pass over the keys, the first of two: maximum and sum of every row.
@@ -256,10 +265,13 @@ class ScoreTile {
     }
   }
 
-  /// What to prefetch while the values of this block are multiplied: the keys of the next one.
+  /// What to prefetch while the values of this block are multiplied: the keys of the next one that is seen.
   Upcoming next_keys(const KeyBlock& block) const {
-    const Index left = blocks_.end() - block.end, keys = left < kKeyBlock ? left : kKeyBlock;
-    return source_.next_keys(block.end, keys);
+    Index next = block.end;
+    while (next < blocks_.end() && !source_.is_seen(next)) next += kKeyBlock;
+    if (next >= blocks_.end()) return {};
+    const Index left = blocks_.end() - next, keys = left < kKeyBlock ? left : kKeyBlock;
+    return source_.next_keys(next, keys);
   }
 
   const KeyValueRows<S>& source() const { return source_; }
@@ -284,6 +296,7 @@ class ScoreTile {
 
   bool plan_block(KeyBlock& block, Index begin);
   void modify(const KeyBlock& block, const Segment& segment);
+  bool add_bias(const KeyBlock& block, const Segment& segment);
   void fill_lanes(const KeyBlock& block);
 
   const AttentionTile& tile_;
@@ -303,10 +316,11 @@ class ScoreTile {
 /// Reads the masks of the block and cuts it into segments. Returns whether any query sees any key of it.
 template <class S>
 bool ScoreTile<S>::plan_block(KeyBlock& block, Index begin) {
-  if (tile_.attn_mask[0] || tile_.key_mask) {
+  if (has_mask_arrays(tile_)) {
     bool any_visible = true;
     block.has_bias = block.is_masked =
         fill_bias_transposed<S>(tile_, block.begin, block.end, vectors_, bias_, any_visible);
+    prefetch_mask<S>(tile_, block.end, blocks_.end());
     if (!any_visible) return false;
   }
   blocks_.cut(block, begin, scale_.comes_first || block.has_bias);
@@ -336,6 +350,25 @@ void ScoreTile<S>::modify(const KeyBlock& block, const Segment& segment) {
     }
     pstore(block_max_ + lane, highest);
   }
+}
+
+/// modify() where a mask is all there is, and no bound: half of the work. Returns whether it hides some key.
+template <class S>
+bool ScoreTile<S>::add_bias(const KeyBlock& block, const Segment& segment) {
+  P hidden = pset1<P>(T(0));
+  for (Index lane = segment.first_vector * L; lane < (segment.first_vector + segment.vectors) * L; lane += L) {
+    P highest = pload<P>(block_max_ + lane);
+    for (Index i = segment.begin - block.begin; i < segment.end - block.begin; ++i) {
+      T* const s = scores_ + i * W + lane;
+      const P bias = pload<P>(bias_ + i * W + lane), is_hidden = pcmp_eq(bias, modify_.minus_infinity);
+      const P score = pselect(is_hidden, bias, padd(pmul(pload<P>(s), modify_.scale), bias));
+      pstore(s, score);
+      highest = pmax(highest, score);
+      hidden = por(hidden, is_hidden);
+    }
+    pstore(block_max_ + lane, highest);
+  }
+  return predux_max(pand(hidden, pset1<P>(T(1)))) != T(0);
 }
 
 /// What modify() needs of each lane: bounds and positions, counted from the begin of the block, and position biases.

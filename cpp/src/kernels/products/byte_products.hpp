@@ -27,7 +27,7 @@ struct ByteProducts {
 
   // VPDPBUSD takes bytes without signs from the rows: integers to which the row's offset has been added. Sums begin
   // with minus the offset times the sum of the weights, which takes that away again. (They may wrap around on the way,
-  // and come out right.)
+  // and come out right.) What does not fit bytes, of outliers, is added to them there, too.
   static constexpr int kFeatureBytes = 1;
   static constexpr bool kHasOffset = true;
 
@@ -50,6 +50,15 @@ struct ByteProducts {
     using Bytes = std::uint8_t __attribute__((vector_size(kLanes<float>)));
     const Bytes bytes = __builtin_convertvector(words, Bytes);  // the lowest of each word
     __builtin_memcpy(to, &bytes, sizeof bytes);
+  }
+  /// Whether a word is larger than what store_features() keeps of it.
+  MHA_INLINE static bool exceed_bytes(const Bits& words) {
+    const Bits excess = words & ~std::uint32_t{0xff};
+#ifdef __AVX512VNNI__
+    return _mm512_test_epi32_mask(__m512i(excess), __m512i(excess)) != 0;
+#else
+    return _mm256_testz_si256(__m256i(excess), __m256i(excess)) == 0;
+#endif
   }
 };
 
@@ -89,11 +98,13 @@ struct ByteProducts {
 
   /// A vector of quantized features, one in each word, as operands.
   MHA_INLINE static void store_features(unsigned char* to, const Bits& words) {
-    constexpr int kPlaces[4] = {0, 2, 1, 3};
-    std::int16_t shorts[kLanes<float>];
-    for (int i = 0; i < kLanes<float>; ++i) shorts[i / 4 * 4 + kPlaces[i % 4]] = std::int16_t(words[i]);
-    __builtin_memcpy(to, shorts, sizeof shorts);
+    constexpr std::uint64_t kLow = 0x0000ffff0000ffff;  // of a pair of words
+    std::uint64_t pairs[kLanes<float> / 2], fours[kLanes<float> / 4];
+    __builtin_memcpy(pairs, &words, sizeof words);
+    for (Index i = 0; i < kLanes<float> / 4; ++i) fours[i] = (pairs[2 * i] & kLow) | (pairs[2 * i + 1] & kLow) << 16;
+    __builtin_memcpy(to, fours, sizeof fours);
   }
+  MHA_INLINE static bool exceed_bytes(const Bits&) { return false; }  // outliers fit 16 bits
 
  private:
   /// a0 b0 + a1 b1 for each pair.

@@ -28,8 +28,8 @@ struct PacketTile {
   static constexpr Index L = Index(sizeof(Sums) / sizeof(T));  // not kLanes<T>: Eigen has narrower packets of integers
 
   /// Most rows of a tile that is n vectors wide: 24 accumulators at full width (12 with 16 registers). Eight rows are
-  /// enough for the latency of a multiply-add at any narrower one.
-  static constexpr int rows(int n) { return n == kVectors ? 6 : kMostRows; }
+  /// enough for the latency of a multiply-add at any narrower one. A wider tile has one row.
+  static constexpr int rows(int n) { return n > kVectors ? 1 : n == kVectors ? 6 : kMostRows; }
   static constexpr int kMostRows = 8;
 
   /// C = start + sum over k < depth of A[i, k] B[k, :], where k counts operands.

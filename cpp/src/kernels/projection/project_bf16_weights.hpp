@@ -41,7 +41,6 @@ struct Bf16WeightsStrip {
             });
       }
     }
-    if (tile.activation != Activation::none) activate<float>(tile.activation, g.out, N, row, M, g.out_row);
   }
 };
 
@@ -51,8 +50,8 @@ template <class, int M, int N>
 using Bf16WeightsFirstRows = Bf16WeightsStrip<M, N, panel_rows_ahead(M)>;
 
 inline void project_bf16_weights(const ProjectionTile& tile, void* scratch) {
-  static constexpr WeightStripTable<Bf16WeightsRows, WidenedProducts> strips;
-  static constexpr WeightStripTable<Bf16WeightsFirstRows, WidenedProducts> first;
+  static constexpr WeightStripTable<Bf16WeightsRows, WidenedProducts, kRowVectors> strips;
+  static constexpr WeightStripTable<Bf16WeightsFirstRows, WidenedProducts, kVectors> first;
   project_narrow(tile, scratch, strips, first);
 }
 

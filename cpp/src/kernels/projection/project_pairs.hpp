@@ -21,7 +21,6 @@ struct PairsStrip {
         reinterpret_cast<const typename Products::PanelOperand*>(g.panel()), kPanelWidth<float>,
         [&](int i, int j, const P& sum)
             MHA_INLINE_LAMBDA { pstoreu(g.out[j] + (row + i) * g.out_row, padd(pload<P>(bias + j * L), sum)); });
-    if (tile.activation != Activation::none) activate<float>(tile.activation, g.out, N, row, M, g.out_row);
   }
 };
 
@@ -32,8 +31,8 @@ using PairsFirstRows = PairsStrip<Products, M, N, panel_rows_ahead(M)>;
 
 template <class Products>
 void project_pairs(const ProjectionTile& tile, void* scratch) {
-  static constexpr WeightStripTable<PairsRows, Products> strips;
-  static constexpr WeightStripTable<PairsFirstRows, Products> first;
+  static constexpr WeightStripTable<PairsRows, Products, kRowVectors> strips;
+  static constexpr WeightStripTable<PairsFirstRows, Products, kVectors> first;
   project_narrow(tile, scratch, strips, first);
 }
 

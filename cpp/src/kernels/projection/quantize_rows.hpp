@@ -1,10 +1,13 @@
 // Quantizes rows of f32 to 8-bit integers, for projections with int8 weights: x = q * scale, with one scale for each
 // row.
 //
-// The row and 0 lie in [lo, hi]. With m = hi / 2 - lo / 2, or kLeastQuantizedMax if that is larger,
+// A row may have outliers: a few features, most_outliers() at most, that are larger than all others together allow
+// for. The limit is the largest magnitude of the row, halved as often as no more features than that exceed it
+// (kMostHalvings times at most). All features within the limit, and 0, lie in [lo, hi]. With m = hi / 2 - lo / 2, or
+// kLeastQuantizedMax if that is larger,
 //   scale = m / 127   and   q = rint(x * (127 / m)), ties to even.
-// So there are at most 255 steps from the least q to the largest one. Where all numbers of a row have one sign, as
-// after an activation, all these steps are on that side of 0.
+// So there are at most 255 steps from the least q to the largest one, but for outliers, which have the same scale and
+// more digits. Where all numbers of a row have one sign, as after an activation, all steps are on that side of 0.
 //
 // Numerics: each operation is rounded by itself, so all instruction sets give the same bits. A row that holds an
 // infinity or a NaN gets the scale NaN.
@@ -12,28 +15,21 @@
 
 #include "kernels/kernel_table.hpp"
 #include "kernels/products/byte_products.hpp"
+#include "kernels/vectors/elements.hpp"
 
 namespace mha::MHA_ISA {
 namespace {
 
-/// Bytes of a quantized row, padded to whole vectors of features.
-inline Index quantized_row_bytes(Index in_features) {
+/// Bytes of the features of a quantized row, padded to whole vectors.
+inline Index quantized_features_bytes(Index in_features) {
   constexpr Index L = kLanes<float>;
   return (in_features + L - 1) / L * L * ByteProducts::kFeatureBytes;
 }
 
-/// Calls visit(first feature, vector of features) for a row, the last vector filled up with zeros.
-template <class Visit>
-MHA_INLINE void for_each_vector_of_row(const float* x, Index step, Index count, Visit visit) {
-  constexpr Index L = kLanes<float>;
-  Index k = 0;
-  if (step == 1)
-    for (; k + L <= count; k += L) visit(k, load_vector<Floats>(x + k));
-  for (; k < count; k += L) {
-    float lanes[L] = {};
-    for (Index i = 0; i < L && k + i < count; ++i) lanes[i] = x[(k + i) * step];
-    visit(k, load_vector<Floats>(lanes));
-  }
+/// Bytes of a quantized row: its features and, behind them, the excess of its outliers.
+inline Index quantized_row_bytes(Index in_features) {
+  const Index listed = ByteProducts::kHasOffset ? most_outliers(in_features) : 0;
+  return quantized_features_bytes(in_features) + listed * Index(sizeof(Excess));
 }
 
 /// Bytes of the quantized rows and, behind them, their scales.
@@ -41,8 +37,30 @@ inline std::size_t quantized_bytes(Index rows, Index in_features) {
   return std::size_t(rows * (quantized_row_bytes(in_features) + Index(sizeof(QuantizedRow))));
 }
 
+/// Lists what the bytes of a vector of features lack.
+__attribute__((noinline)) void list_excess(const Bits& words, Index first, Index most, Excess* list,
+                                           QuantizedRow* row) {
+  for (int i = 0; i < kLanes<float>; ++i) {
+    const std::int32_t lacks = std::int32_t(words[i]) >> 8, feature = std::int32_t(first) + i, place = feature % 4 * 8;
+    if (lacks < 0) list[row->below++] = {feature / 4, -lacks << place};
+    if (lacks > 0) list[most - ++row->above] = {feature / 4, lacks << place};
+  }
+}
+
+/// How many features of a row have a larger magnitude than `limit`.
+__attribute__((noinline)) Index count_beyond(const float* x, Index step, Index count, float limit) {
+  const Ints limits = Ints(Floats{} + limit);
+  Ints beyond = {};  // minus the number
+  for_each_vector_of_row(x, step, count, [&](Index, const Floats& lanes) MHA_INLINE_LAMBDA {
+    beyond += Ints(Bits(lanes) & 0x7fffffff) > limits;
+  });
+  Index sum = 0;
+  for (int i = 0; i < kLanes<float>; ++i) sum -= beyond[i];
+  return sum;
+}
+
 inline void quantize_rows(ProjectionTile& tile, void* memory) {
-  const Index out_row = quantized_row_bytes(tile.in_features);
+  const Index out_row = quantized_row_bytes(tile.in_features), outliers = most_outliers(tile.in_features);
   auto* const scales = reinterpret_cast<QuantizedRow*>(static_cast<unsigned char*>(memory) + tile.rows * out_row);
   for (Index r = 0; r < tile.rows; ++r) {
     const float* const x = static_cast<const float*>(tile.x) + r * tile.x_row;
@@ -65,6 +83,13 @@ inline void quantize_rows(ProjectionTile& tile, void* memory) {
     __builtin_memcpy(&high, &high_bits, sizeof high);
     __builtin_memcpy(&low, &low_bits, sizeof low);
     const bool is_finite = high_bits < 0x7f800000 && low_bits < 0xff800000;
+    float limit = high > -low ? high : -low;
+    int halvings = 0;
+    if (outliers > 0 && is_finite)
+      for (; halvings < kMostHalvings; ++halvings, limit *= 0.5f)
+        if (count_beyond(x, tile.x_step, tile.in_features, 0.5f * limit) > outliers) break;
+    high = high < limit ? high : limit;
+    low = low > -limit ? low : -limit;
     const float range = 0.5f * high - 0.5f * low;
     const float most = range > kLeastQuantizedMax ? range : kLeastQuantizedMax;
     const float factor = is_finite ? 127.0f / most : 0.0f;
@@ -74,10 +99,14 @@ inline void quantize_rows(ProjectionTile& tile, void* memory) {
     constexpr float kRounds = 12582912.0f;
     const auto integers = [factor](const Floats& lanes) MHA_INLINE_LAMBDA { return Bits(lanes * factor + kRounds); };
     const std::uint32_t offset = ByteProducts::kHasOffset && is_finite ? 0u - integers(Floats{} + low)[0] : 0u;
-    scales[r].offset = std::int32_t(offset & 0xff);
     auto* const out = static_cast<unsigned char*>(memory) + r * out_row;
+    auto* const listed = reinterpret_cast<Excess*>(out + quantized_features_bytes(tile.in_features));
+    scales[r].offset = std::int32_t(offset & 0xff);
+    scales[r].below = scales[r].above = 0;
     for_each_vector_of_row(x, tile.x_step, tile.in_features, [&](Index k, const Floats& lanes) MHA_INLINE_LAMBDA {
-      ByteProducts::store_features(out + k * ByteProducts::kFeatureBytes, integers(lanes) + offset);
+      const Bits words = integers(lanes) + offset;
+      ByteProducts::store_features(out + k * ByteProducts::kFeatureBytes, words);
+      if (halvings > 0 && ByteProducts::exceed_bytes(words)) list_excess(words, k, outliers, listed, &scales[r]);
     });
   }
   tile.x = memory;

@@ -16,8 +16,8 @@ namespace {
 /// One strip of columns of a panel.
 struct WeightStrip {
   const ProjectionTile* tile;
-  Index column;          // the first
-  float* out[kVectors];  // where each vector of columns goes
+  Index column;             // the first
+  float* out[kRowVectors];  // where each vector of columns goes
   Index out_row;
 
   const float* row_of_columns(const void* rows, Index row) const {
@@ -26,10 +26,10 @@ struct WeightStrip {
   const std::byte* panel() const { return static_cast<const std::byte*>(tile->panel) + column * Index(sizeof(float)); }
 };
 
-/// Strips of all heights, at full width only: narrower ones would save a little where a panel ends in padding, for
-/// three times the code.
-template <template <class, int, int> class Strip, class Products>
-using WeightStripTable = StripTable<Strip, Products, WeightStrip, kVectors>;
+/// Strips of all heights, at full width only, and wide ones of a single row: narrower ones would save a little where a
+/// panel ends in padding, for three times the code.
+template <template <class, int, int> class Strip, class Products, int kMostVectors>
+using WeightStripTable = StripTable<Strip, Products, WeightStrip, kVectors, kMostVectors>;
 
 /// Runs the strips for each group of columns as wide as a register tile. Results that are not whole vectors of
 /// contiguous columns go through `scratch`, which has projection_scratch() bytes.
@@ -44,13 +44,17 @@ void project_narrow(const ProjectionTile& tile, void* scratch, const Rows& strip
     is_direct = is_direct && tile.group_columns[g] == kGroup;
     if (tile.group_columns[g] > 0) columns = (g + 1) * kGroup;
   }
-  for (Index column = 0; column < columns; column += kWidth<float>) {
+  for (Index column = 0, width; column < columns; column += width) {
+    const int vectors = tile.rows == 1 && columns - column >= kRowVectors * L ? kRowVectors : kVectors;
+    width = vectors * L;
     WeightStrip strip{&tile, column, {}, is_direct ? tile.out_row : kColumns};
-    for (Index j = 0; j < kVectors; ++j) {
+    for (Index j = 0; j < vectors; ++j) {
       const Index at = column + j * L;
       strip.out[j] = is_direct ? static_cast<float*>(tile.out[at / kGroup]) + at % kGroup : sums + at;
     }
-    strips(kVectors, tile.rows, strip, {}, &first.strips);
+    strips.run(vectors, tile.rows, strip, {}, first.strips, [&](Index row, Index rows) {
+      activate<float>(tile.activation, strip.out, vectors, row, rows, strip.out_row);
+    });
   }
   if (is_direct) return;
   for (Index group = 0; group < columns / kGroup; ++group)

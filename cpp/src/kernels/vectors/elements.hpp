@@ -26,10 +26,17 @@ template <>
 struct ComputeType<BFloat16> {
   using type = float;
 };
+template <>
+struct ComputeType<std::int8_t> {
+  using type = float;
+};
 
 /// The type in which elements of type S are computed: the accumulator of dtypes.def.
 template <class S>
 using Compute = typename ComputeType<S>::type;
+
+template <class S>
+constexpr bool kIsInt8 = DTypeOf<S>::value == DType::int8;
 
 /// Rows of elements or operands, `row` of them apart; neighbours in a row are `step` apart.
 template <class T>
@@ -64,6 +71,20 @@ MHA_INLINE void store_packet(BFloat16* to, const Packet<float>& x) {
   const Bits bits = Bits(x), rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
   const Bits is_nan = Bits((bits & 0x7fffffff) > 0x7f800000);
   store_words(to, (is_nan & (bits >> 16 | 0x40)) | (~is_nan & rounded));
+}
+
+/// Integers as numbers, without the scale of their row. The compiler would convert vectors of bytes one by one.
+MHA_INLINE Packet<float> load_packet(const std::int8_t* from) {
+#ifdef EIGEN_VECTORIZE_AVX512
+  return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
+#elif defined EIGEN_VECTORIZE_AVX2
+  return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from))));
+#elif defined EIGEN_VECTORIZE_SSE4_1
+  return _mm_cvtepi32_ps(_mm_cvtepi8_epi32(_mm_loadu_si32(from)));
+#else
+  using Bytes = std::int8_t __attribute__((vector_size(kPacketBytes / 4)));
+  return Packet<float>(__builtin_convertvector(load_vector<Bytes>(from), Floats));
+#endif
 }
 
 #ifdef __F16C__
@@ -122,6 +143,20 @@ MHA_INLINE void store_element(S* to, float x) {
   alignas(kVectorBytes) S lanes[kLanes<float>];
   store_packet(lanes, pset1<Packet<float>>(x));
   *to = lanes[0];
+}
+
+/// Calls visit(first column, vector of numbers) for a row, the last vector filled up with zeros.
+template <class Visit>
+MHA_INLINE void for_each_vector_of_row(const float* x, Index step, Index count, Visit visit) {
+  constexpr Index L = kLanes<float>;
+  Index k = 0;
+  if (step == 1)
+    for (; k + L <= count; k += L) visit(k, load_vector<Floats>(x + k));
+  for (; k < count; k += L) {
+    float lanes[L] = {};
+    for (Index i = 0; i < L && k + i < count; ++i) lanes[i] = x[(k + i) * step];
+    visit(k, load_vector<Floats>(lanes));
+  }
 }
 
 }  // namespace

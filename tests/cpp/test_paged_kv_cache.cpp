@@ -1,0 +1,172 @@
+// PagedKVCache from C++ and C: pages that a call has taken are given back when it ends early; handles and their rules.
+#include "mha/paged_kv_cache.hpp"
+
+#include <gtest/gtest.h>
+
+#include <stdexcept>
+#include <utility>
+#include <vector>
+
+#include "arrays.hpp"
+#include "mha/attention.hpp"
+#include "mha/cancellation.hpp"
+#include "mha/errors.hpp"
+#include "mha/mha.h"
+#include "mha/multi_head_attention.hpp"
+
+namespace mha {
+namespace {
+
+using testing::Array;
+using testing::expect_words;
+using testing::message_of;
+using testing::nans;
+
+constexpr Index B = 3, Hk = 2, D = 8, Dv = 16;
+
+PagedKVCache make_cache(Index pages, Index page_size = 64) { return PagedKVCache({pages, page_size, B, Hk, D, Dv}); }
+
+void append(KVCache& cache, Index length, const std::int64_t* counts = nullptr) {
+  const auto key = Array<float>::random({B, Hk, length, D}, 1), value = Array<float>::random({B, Hk, length, Dv}, 2);
+  cache.append(key.view(), value.view(), counts);
+}
+
+/// Asked for the n-th time, it ends the call.
+struct EndsAt {
+  int left;
+  static bool ask(void* state) { return --static_cast<EndsAt*>(state)->left == 0; }
+};
+
+TEST(PagedKVCache, ACallThatIsEndedGivesItsPagesBack) {
+  // Some 40 ms of work on one thread, so that the call is asked again and again.
+  constexpr Index E = 64, T = 3000;
+  const auto square = Array<float>::random({E, E}, 1), x = Array<float>::random({2, T, E}, 2);
+  const MultiHeadAttention layer({E, 4}, {{square.view()}, {square.view()}, {square.view()}, {square.view()}});
+  PagedKVCache cache({200, 64, 2, 4, E / 4});
+  auto out = nans<float>({2, T, E});
+  const TensorView first(x.data().data(), DType::f32, {1, 10, E});
+  const std::int64_t ten_and_none[] = {10, 0};
+  const TensorView prompt(x.data().data(), DType::f32, {2, 10, E});
+  layer.append_to(cache, prompt, prompt, ten_and_none);
+  cache.fork(0, 1);
+  const Index free = cache.free_pages();
+  AttentionOptions options;
+  options.is_causal = true;
+  options.num_threads = 1;
+  int ended = 0;
+  for (int n = 1; n < 40; ++n) {
+    EndsAt end{n};
+    try {
+      const CancellationScope scope(&EndsAt::ask, &end);
+      layer.forward(x.view(), x.view(), x.view(), cache, out.view(), {}, options);
+    } catch (const Cancelled&) {
+      ++ended;
+      ASSERT_EQ(cache.free_pages(), free) << "asked " << n << " times";
+      ASSERT_EQ(cache.lengths()[0], 10);
+      ASSERT_EQ(cache.page_table(0)[0], cache.page_table(1)[0]) << "the page is shared again";
+      ASSERT_TRUE(cache.check_pages());
+      continue;
+    }
+    break;
+  }
+  EXPECT_GT(ended, 0);
+  EXPECT_EQ(cache.lengths()[1], cache.longest()) << "both sequences have grown, or none";
+  EXPECT_TRUE(cache.check_pages());
+}
+
+TEST(PagedKVCache, AFailedForkOrReleaseChangesNothing) {
+  PagedKVCache cache = make_cache(4);
+  const std::int64_t counts[] = {70, 1, 0};
+  append(cache, 70, counts);
+  const auto refused = [&](const char* words, const auto& call) {
+    expect_words(message_of<std::invalid_argument>(call), {words});
+    EXPECT_EQ(cache.free_pages(), 1);
+    EXPECT_EQ(cache.lengths()[0], 70);
+    EXPECT_EQ(cache.lengths()[2], 0);
+    EXPECT_TRUE(cache.check_pages());
+  };
+  refused("sequence must name one of 3 sequences; got 3", [&] { cache.fork(3, 2); });
+  refused("into must name one of 3 sequences; got -1", [&] { cache.fork(0, -1); });
+  refused("into must be another sequence", [&] { cache.fork(2, 2); });
+  refused("sequence 1 has 1", [&] { cache.fork(0, 1); });
+  refused("sequence 0 has 70 tokens; got 71", [&] { cache.fork(0, 2, 71); });
+  refused("got 3", [&] { cache.release(3); });
+  refused("2 needed, 1 free", [&] {
+    const std::int64_t two[] = {0, 128, 0};
+    append(cache, 128, two);
+  });
+  refused("4 needed, 1 free", [&] { append(cache, 65); });
+}
+
+TEST(PagedKVCache, AMovedCacheKeepsItsPages) {
+  PagedKVCache first = make_cache(5);
+  expect_words(message_of<std::invalid_argument>([&] { append(first, 65); }), {"6 needed, 5 free"});
+  EXPECT_EQ(first.free_pages(), 5);
+  append(first, 1);
+  PagedKVCache second = std::move(first);
+  EXPECT_EQ(second.free_pages(), 2);
+  EXPECT_EQ(second.pages_of(1), 1);
+  EXPECT_TRUE(second.check_pages());
+}
+
+TEST(PagedKVCache, Sizes) {
+  expect_words(message_of<std::invalid_argument>([] { make_cache(3, 100); }), {"page_size", "multiple of 64", "100"});
+  expect_words(message_of<std::invalid_argument>([] { make_cache(-1); }), {"num_pages", "-1"});
+  EXPECT_THROW(PagedKVCache({Index{1} << 30, Index{1} << 30, B, Hk, Index{1} << 20}), AllocationError);
+}
+
+TEST(PagedKVCache, FromC) {
+  const mha_paged_cache_config config = {6, 64, B, Hk, D, Dv, MHA_DTYPE_f32};
+  mha_cache* cache = nullptr;
+  ASSERT_EQ(mha_paged_cache_create(&config, &cache), MHA_OK) << mha_last_error();
+  EXPECT_EQ(mha_cache_config_of(cache).capacity, 6 * 64);
+  const auto key = Array<float>::random({B, Hk, 70, D}, 1), value = Array<float>::random({B, Hk, 70, Dv}, 2);
+  const mha_tensor k = mha_dense(key.data().data(), MHA_DTYPE_f32, 4, key.view().extents),
+                   v = mha_dense(value.data().data(), MHA_DTYPE_f32, 4, value.view().extents);
+  const std::int64_t counts[] = {70, 0, 3};
+  ASSERT_EQ(mha_cache_append(cache, &k, &v, counts), MHA_OK) << mha_last_error();
+  EXPECT_EQ(mha_paged_cache_num_pages(cache), 6);
+  EXPECT_EQ(mha_paged_cache_page_size(cache), 64);
+  EXPECT_EQ(mha_paged_cache_free_pages(cache), 3);
+  ASSERT_EQ(mha_paged_cache_pages_of(cache, 0), 2);
+  EXPECT_EQ(mha_paged_cache_page_table(cache, 0)[1], 1);
+  EXPECT_EQ(mha_paged_cache_pages_of(cache, 9), 0);
+  ASSERT_EQ(mha_paged_cache_fork(cache, 0, 1, 66), MHA_OK) << mha_last_error();
+  EXPECT_EQ(mha_cache_lengths(cache)[1], 66);
+  EXPECT_EQ(mha_paged_cache_fork(cache, 0, 1, -1), MHA_INVALID_ARGUMENT);
+
+  auto dense = nans<float>({B, Hk, 70, D});
+  const mha_tensor copy = mha_dense(dense.data().data(), MHA_DTYPE_f32, 4, dense.view().extents);
+  ASSERT_EQ(mha_cache_copy_keys(cache, &copy), MHA_OK) << mha_last_error();
+  const auto at = [](const Array<float>& x, Index b, Index t) { return x.data()[std::size_t((b * Hk * 70 + t) * D)]; };
+  EXPECT_EQ(at(dense, 0, 69), at(key, 0, 69));
+  EXPECT_EQ(at(dense, 1, 65), at(key, 0, 65));
+  EXPECT_EQ(at(dense, 1, 66), 0);
+
+  const auto query = Array<float>::random({B, 4, 1, D}, 3);
+  auto out = nans<float>({B, 4, 1, Dv}), expected = nans<float>({B, 4, 1, Dv});
+  const mha_tensor q = mha_dense(query.data().data(), MHA_DTYPE_f32, 4, query.view().extents),
+                   o = mha_dense(out.data().data(), MHA_DTYPE_f32, 4, out.view().extents);
+  ASSERT_EQ(mha_scaled_dot_product_attention_cached(&q, cache, &o, nullptr, nullptr), MHA_OK) << mha_last_error();
+  KVCache plain({B, Hk, 70, D, Dv});
+  const std::int64_t index[] = {0, 0, 2}, back[] = {0, 4, 0};
+  plain.append(key.view(), value.view(), counts);
+  plain.reorder(index);
+  plain.rollback(back);
+  scaled_dot_product_attention(query.view(), plain, expected.view());
+  EXPECT_EQ(out.data(), expected.data());
+
+  ASSERT_EQ(mha_paged_cache_release(cache, 0), MHA_OK);
+  EXPECT_TRUE(mha_paged_cache_check_pages(cache));
+  mha_cache_destroy(cache);
+
+  const mha_cache_config without_pages = {B, Hk, 9, D, Dv, MHA_DTYPE_f32};
+  ASSERT_EQ(mha_cache_create(&without_pages, &cache), MHA_OK);
+  EXPECT_EQ(mha_paged_cache_num_pages(cache), 0);
+  EXPECT_EQ(mha_paged_cache_fork(cache, 0, 1, -1), MHA_INVALID_ARGUMENT);
+  expect_words(mha_last_error(), {"cache: expected one with pages"});
+  mha_cache_destroy(cache);
+}
+
+}  // namespace
+}  // namespace mha
