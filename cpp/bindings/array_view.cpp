@@ -1,5 +1,6 @@
 #include "array_view.hpp"
 
+#include <algorithm>
 #include <cstring>
 #include <string>
 
@@ -57,16 +58,20 @@ py::object new_array_of(py::object dtype, int rank, const Index* extents) {
   return array;
 }
 
-// Copies an integer array of one axis to int64; false if an element does not fit.
+// Copies an integer array of one or two axes to int64; false if an element does not fit.
 template <class T>
-bool copy_integers(py::handle array, std::vector<std::int64_t>* values) {
+bool copy_integers(py::handle array, std::int64_t* values) {
   const py::detail::PyArray_Proxy& fields = fields_of(array);
-  for (std::size_t i = 0; i < values->size(); ++i) {
-    T element;
-    std::memcpy(&element, fields.data + static_cast<Index>(i) * fields.strides[0], sizeof element);
-    (*values)[i] = static_cast<std::int64_t>(element);
-    if (element > T{} && (*values)[i] < 0) return false;
-  }
+  const int last = fields.nd - 1;
+  for (Index row = 0; row < (last == 0 ? 1 : fields.dimensions[0]); ++row)
+    for (Index i = 0; i < fields.dimensions[last]; ++i) {
+      T element;
+      std::memcpy(&element, fields.data + (last == 0 ? 0 : row * fields.strides[0]) + i * fields.strides[last],
+                  sizeof element);
+      *values = static_cast<std::int64_t>(element);
+      if (element > T{} && *values < 0) return false;
+      ++values;
+    }
   return true;
 }
 
@@ -187,13 +192,33 @@ MutableTensorView ArrayArguments::writable(int i, const TensorView& view) const 
   return output;
 }
 
-Index ArrayArguments::count_integers(int i) const {
+void ArrayArguments::check_integers(int i) const {
   const py::handle array = arguments_[i].array;
   const int number = is_array(array) ? dtype_fields_of(array).type_num : -1;
   if (number < npy_api::NPY_BYTE_ || number > npy_api::NPY_ULONGLONG_) type_error(i, "must be an integer array");
   if (!is_native(array)) type_error(i, "must be in native byte order");
-  if (fields_of(array).nd != 1) shape_error(i, "must have 1 axis");
-  return fields_of(array).dimensions[0];
+}
+
+Index ArrayArguments::count_integers(int i) const {
+  check_integers(i);
+  if (fields_of(arguments_[i].array).nd != 1) shape_error(i, "must have 1 axis");
+  return fields_of(arguments_[i].array).dimensions[0];
+}
+
+std::vector<std::int64_t> ArrayArguments::integers_of_rows(int i, const TensorView& rows) const {
+  check_integers(i);
+  const py::detail::PyArray_Proxy& fields = fields_of(arguments_[i].array);
+  const bool has_batch = rows.rank == 3;
+  const Index length = has_batch ? rows.extents[1] : rows.extents[0], batch = has_batch ? rows.extents[0] : 1;
+  const bool is_whole = has_batch && fields.nd == 2 && fields.dimensions[0] == batch;
+  if (!(is_whole || fields.nd == 1) || fields.dimensions[fields.nd - 1] != length)
+    shape_error(i, "must have one entry for each row, [" + std::to_string(length) + "]" +
+                       (has_batch ? " or [" + std::to_string(batch) + ", " + std::to_string(length) + "]" : ""));
+  std::vector<std::int64_t> values = copied_integers(i);
+  if (is_whole) return values;
+  values.resize(static_cast<std::size_t>(batch * length));
+  for (Index b = 1; b < batch; ++b) std::copy_n(values.data(), length, values.data() + b * length);
+  return values;
 }
 
 std::vector<std::int64_t> ArrayArguments::integers(int i, Index length, const char* rule) const {
@@ -207,13 +232,20 @@ std::vector<std::int64_t> ArrayArguments::offsets(int i) const {
 }
 
 std::vector<std::int64_t> ArrayArguments::integers(int i) const {
-  std::vector<std::int64_t> values(static_cast<std::size_t>(count_integers(i)));
+  count_integers(i);
+  return copied_integers(i);
+}
+
+std::vector<std::int64_t> ArrayArguments::copied_integers(int i) const {
   const py::handle array = arguments_[i].array;
+  const py::detail::PyArray_Proxy& fields = fields_of(array);
+  std::vector<std::int64_t> values(
+      static_cast<std::size_t>(fields.dimensions[0] * (fields.nd == 1 ? 1 : fields.dimensions[1])));
   bool fits = true;
   switch (dtype_fields_of(array).type_num) {
-#define MHA_INTEGER(number, type)               \
-  case npy_api::number:                         \
-    fits = copy_integers<type>(array, &values); \
+#define MHA_INTEGER(number, type)                     \
+  case npy_api::number:                               \
+    fits = copy_integers<type>(array, values.data()); \
     break;
     MHA_INTEGER(NPY_BYTE_, signed char)
     MHA_INTEGER(NPY_UBYTE_, unsigned char)

@@ -68,6 +68,8 @@ class ArrayArguments {
                                      const char* rule = "must have one entry for each batch element") const;
   /// The same, of any length.
   std::vector<std::int64_t> integers(int i) const;
+  /// An integer array [B, T] for rows [B, T, E], or [T], which then repeats for each batch element, likewise.
+  std::vector<std::int64_t> integers_of_rows(int i, const TensorView& rows) const;
   /// The same, of any length but 0.
   std::vector<std::int64_t> offsets(int i) const;
 
@@ -75,6 +77,8 @@ class ArrayArguments {
   enum class Accept { call_dtype, score_dtype, int8, boolean, boolean_or_call_dtype };
   TensorView view(int i, Accept accept, int min_rank, int max_rank) const;
   MutableTensorView writable(int i, const TensorView& view) const;
+  void check_integers(int i) const;
+  std::vector<std::int64_t> copied_integers(int i) const;  // of an array of one or two axes
   DType dtype_of(int i) const;
   [[noreturn]] void type_error(int i, const std::string& rule) const;
   [[noreturn]] void shape_error(int i, const std::string& rule) const;

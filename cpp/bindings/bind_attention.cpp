@@ -9,6 +9,7 @@
 #include "ragged_argument.hpp"
 #include "scalars.hpp"
 #include "score_options.hpp"
+#include "shared_cache.hpp"
 #include "without_gil.hpp"
 
 namespace mha::bindings {
@@ -42,9 +43,50 @@ ScoreStage stage_called(const char* function, py::handle name) {
   throw py::value_error(describe(function, "stage", rule, name));
 }
 
+// The cache that stands in place of an array of keys, or null.
+SharedCache* cache_or_null(py::handle key) {
+  return is_array(key) || !py::isinstance<SharedCache>(key) ? nullptr : &py::cast<SharedCache&>(key);
+}
+
+// The options of a call over a cache. Where queries are the last tokens unless query_offset is given, a given 0 is one.
+struct OptionsOverCache : ScoreOptions {
+  OptionsOverCache(const GivenOptions& given, const ArrayArguments& arrays, int first, py::handle given_threads,
+                   Index batch_size)
+      : ScoreOptions(given, arrays, first, given_threads, batch_size) {
+    if (!given.has(option::query_offset) || query_offsets) return;
+    same_offsets.assign(static_cast<std::size_t>(batch_size), query_offset);
+    query_offsets = same_offsets.data();
+  }
+
+  std::vector<std::int64_t> same_offsets;
+};
+
+py::object attend_over(SharedCache& shared, py::handle query, py::handle value, const py::dict& given_options,
+                       py::handle return_lse, py::handle out, py::handle num_threads) {
+  const char* const function = "scaled_dot_product_attention";
+  if (!value.is_none())
+    throw py::value_error(std::string(function) + ": value must not be given with a cache, which has the values");
+  const GivenOptions given(function, given_options);
+  const auto list = with_options(given, {{"query", query}, {"out", out}});
+  const ArrayArguments arrays(function, list);
+  const TensorView q = arrays.tensor(0, 2, kMaxRank);
+  const OptionsOverCache options(given, arrays, 2, num_threads, batch_size_of(q));
+  const bool with_lse = boolean(function, "return_lse", return_lse);
+
+  const CacheUse use(shared, CacheUse::reads);
+  const NewArray result = output_or_new(arrays, 1, out, 2, kMaxRank, q, shared.cache.config().value_head_dim);
+  const NewArray lse = with_lse ? new_array(accumulator_of(q.dtype), q.rank - 1, q.extents) : NewArray{};
+  warn_if_forked();
+  without_gil([&] { scaled_dot_product_attention(q, std::as_const(shared.cache), result.view, lse.view, options); });
+  if (!with_lse) return result.array;
+  return py::make_tuple(result.array, lse.array);
+}
+
 py::object attend(py::handle query, py::handle key, py::handle value, const py::dict& given_options,
                   py::handle return_lse, py::handle out, py::handle num_threads) {
   const char* const function = "scaled_dot_product_attention";
+  if (SharedCache* const cache = cache_or_null(key))
+    return attend_over(*cache, query, value, given_options, return_lse, out, num_threads);
   const GivenOptions given(function, given_options);
   const auto list = with_options(given, {{"query", query}, {"key", key}, {"value", value}, {"out", out}});
   const ArrayArguments arrays(function, list);
@@ -88,9 +130,28 @@ py::object attend_varlen(py::handle query, py::handle key, py::handle value, py:
   return py::make_tuple(result.array, lse.array);
 }
 
+py::object weigh_over(SharedCache& shared, py::handle query, const py::dict& given_options, py::handle stage,
+                      py::handle out, py::handle num_threads) {
+  const char* const function = "attention_weights";
+  const GivenOptions given(function, given_options);
+  const auto list = with_options(given, {{"query", query}, {"out", out}});
+  const ArrayArguments arrays(function, list);
+  const TensorView q = arrays.tensor(0, 2, kMaxRank);
+  const OptionsOverCache options(given, arrays, 2, num_threads, batch_size_of(q));
+  const ScoreStage last = stage_called(function, stage);
+
+  const CacheUse use(shared, CacheUse::reads);
+  const NewArray result = output_or_new(arrays, 1, out, 2, kMaxRank, q, shared.cache.longest());
+  warn_if_forked();
+  without_gil([&] { attention_weights(q, std::as_const(shared.cache), result.view, options, last); });
+  return result.array;
+}
+
 py::object weigh(py::handle query, py::handle key, const py::dict& given_options, py::handle stage, py::handle out,
                  py::handle num_threads) {
   const char* const function = "attention_weights";
+  if (SharedCache* const cache = cache_or_null(key))
+    return weigh_over(*cache, query, given_options, stage, out, num_threads);
   const GivenOptions given(function, given_options);
   const auto list = with_options(given, {{"query", query}, {"key", key}, {"out", out}});
   const ArrayArguments arrays(function, list);
@@ -104,28 +165,42 @@ py::object weigh(py::handle query, py::handle key, const py::dict& given_options
   return result.array;
 }
 
-py::object observe(py::handle query, py::handle key, const py::dict& given_options, py::handle num_threads) {
-  const char* const function = "attention_statistics";
-  const GivenOptions given(function, given_options);
-  const auto list = with_options(given, {{"query", query}, {"key", key}});
-  const ArrayArguments arrays(function, list);
-  const TensorView k = arrays.tensor(1, 2, kMaxRank), q = with_batch_of(k, arrays.tensor(0, 2, kMaxRank));
-  const ScoreOptions options(given, arrays, 2, num_threads, batch_size_of(q));
-
+// The statistics of a call of `observe(results)` for queries q and `keys` keys.
+template <class Observe>
+py::object new_statistics(const TensorView& q, Index keys, const Observe& observe) {
   const int rank = q.rank - 1;
   const DType dtype = accumulator_of(q.dtype);
   Index key_extents[kMaxRank];
-  for (int axis = 0; axis < rank; ++axis) key_extents[axis] = axis + 1 < rank ? q.extents[axis] : k.extents[k.rank - 2];
+  for (int axis = 0; axis < rank; ++axis) key_extents[axis] = axis + 1 < rank ? q.extents[axis] : keys;
   const NewArray entropy = new_array(dtype, rank, q.extents), max_weight = new_array(dtype, rank, q.extents),
                  mean_distance = new_array(dtype, rank, q.extents),
                  received_weight = new_array(dtype, rank, key_extents);
   const NewIntegers max_key = new_integers(rank, q.extents);
   warn_if_forked();
-  without_gil([&] {
-    attention_statistics(q, k, {entropy.view, max_weight.view, max_key.data, mean_distance.view, received_weight.view},
-                         options);
-  });
+  without_gil(
+      [&] { observe({entropy.view, max_weight.view, max_key.data, mean_distance.view, received_weight.view}); });
   return py::make_tuple(entropy.array, max_weight.array, max_key.array, mean_distance.array, received_weight.array);
+}
+
+py::object observe(py::handle query, py::handle key, const py::dict& given_options, py::handle num_threads) {
+  const char* const function = "attention_statistics";
+  const GivenOptions given(function, given_options);
+  if (SharedCache* const shared = cache_or_null(key)) {
+    const auto list = with_options(given, {{"query", query}});
+    const ArrayArguments arrays(function, list);
+    const TensorView q = arrays.tensor(0, 2, kMaxRank);
+    const OptionsOverCache options(given, arrays, 1, num_threads, batch_size_of(q));
+    const CacheUse use(*shared, CacheUse::reads);
+    return new_statistics(q, shared->cache.longest(), [&](const AttentionStatistics& results) {
+      attention_statistics(q, std::as_const(shared->cache), results, options);
+    });
+  }
+  const auto list = with_options(given, {{"query", query}, {"key", key}});
+  const ArrayArguments arrays(function, list);
+  const TensorView k = arrays.tensor(1, 2, kMaxRank), q = with_batch_of(k, arrays.tensor(0, 2, kMaxRank));
+  const ScoreOptions options(given, arrays, 2, num_threads, batch_size_of(q));
+  return new_statistics(q, k.extents[k.rank - 2],
+                        [&](const AttentionStatistics& results) { attention_statistics(q, k, results, options); });
 }
 
 }  // namespace

@@ -121,8 +121,20 @@ struct Export {
   py::object array;
 };
 
+// The tensor as a capsule, which calls the deleter of the tensor unless a library takes it.
 template <class Managed>
-py::object export_array(const py::array& array) {
+py::object capsule_of(Managed* managed) {
+  PyObject* const capsule = PyCapsule_New(managed, Managed::kName, [](PyObject* self) {
+    if (!PyCapsule_IsValid(self, Managed::kName)) return;  // a library has taken the tensor
+    auto* const unused = static_cast<Managed*>(PyCapsule_GetPointer(self, Managed::kName));
+    if (unused->deleter) unused->deleter(unused);
+  });
+  if (!capsule) throw py::error_already_set();
+  return py::reinterpret_steal<py::object>(capsule);
+}
+
+template <class Managed>
+std::unique_ptr<Export<Managed>> export_array(const py::array& array) {
   auto exported = std::make_unique<Export<Managed>>();
   Managed& managed = exported->managed;
   const Index item = array.itemsize();
@@ -146,14 +158,44 @@ py::object export_array(const py::array& array) {
     const py::gil_scoped_acquire locked;
     delete static_cast<Export<Managed>*>(done->context);
   };
-  PyObject* const capsule = PyCapsule_New(&managed, Managed::kName, [](PyObject* self) {
-    if (!PyCapsule_IsValid(self, Managed::kName)) return;  // a library has taken the tensor
-    auto* const unused = static_cast<Managed*>(PyCapsule_GetPointer(self, Managed::kName));
-    unused->deleter(unused);
-  });
-  if (!capsule) throw py::error_already_set();
+  return exported;
+}
+
+template <class Managed>
+py::object export_to_capsule(const py::array& array) {
+  auto exported = export_array<Managed>(array);
+  py::object capsule = capsule_of(&exported->managed);
   exported.release();
-  return py::reinterpret_steal<py::object>(capsule);
+  return capsule;
+}
+
+// The functions of a library, from the capsule that its type of tensors has; null if it has none of this version.
+const ExchangeApi* functions_of(py::handle exchange) {
+  const auto* api = static_cast<const ExchangeApi*>(PyCapsule_GetPointer(exchange.ptr(), ExchangeApi::kName));
+  if (!api) throw py::error_already_set();
+  while (api && api->major != kMajorVersion) api = api->older;
+  return api;
+}
+
+py::object array_of_tensor(py::handle exchange, py::handle tensor) {
+  const ExchangeApi* const api = functions_of(exchange);
+  if (!api) return py::none();
+  ManagedTensorVersioned* managed = nullptr;
+  if (api->export_tensor(tensor.ptr(), &managed) != 0) throw py::error_already_set();
+  const py::object capsule = capsule_of(managed);
+  // Of complex numbers a library may have the conjugates in mind, which only its __dlpack__ says.
+  if (managed->tensor.dtype.code == kComplex) throw py::type_error("its elements are complex");
+  return import_tensor<ManagedTensorVersioned>(capsule);
+}
+
+py::object tensor_of_array(py::handle exchange, const py::array& array) {
+  const ExchangeApi* const api = functions_of(exchange);
+  if (!api) return py::none();
+  void* tensor = nullptr;
+  // The library takes the memory over, whether it succeeds or not.
+  if (api->import_tensor(&export_array<ManagedTensorVersioned>(array).release()->managed, &tensor) != 0)
+    throw py::error_already_set();
+  return py::reinterpret_steal<py::object>(static_cast<PyObject*>(tensor));
 }
 
 /// A result that is handed to another library: a new array, writable, with the methods of DLPack.
@@ -163,7 +205,7 @@ struct DLPackArray {
   py::object capsule(py::handle, py::handle max_version, py::handle, py::handle) const {
     const bool is_versioned = PyTuple_Check(max_version.ptr()) && py::len(max_version) > 0 &&
                               py::cast<std::uint32_t>(max_version[py::int_(0)]) >= kMajorVersion;
-    return is_versioned ? export_array<ManagedTensorVersioned>(array) : export_array<ManagedTensor>(array);
+    return is_versioned ? export_to_capsule<ManagedTensorVersioned>(array) : export_to_capsule<ManagedTensor>(array);
   }
 };
 
@@ -171,6 +213,8 @@ struct DLPackArray {
 
 void bind_dlpack(py::module_& m) {
   m.def("from_dlpack", &from_dlpack, "(capsule) -> array over the same memory");
+  m.def("array_of_tensor", &array_of_tensor, "(exchange, tensor) -> array over the same memory, or None");
+  m.def("tensor_of_array", &tensor_of_array, "(exchange, array) -> tensor over the same memory, or None");
   py::class_<DLPackArray>(m, "DLPackArray")
       .def(py::init([](const py::array& array) { return DLPackArray{array}; }), "(array)")
       .def("__dlpack__", &DLPackArray::capsule, py::kw_only(), py::arg("stream") = py::none(),

@@ -57,7 +57,7 @@ py::object forward(const Layer& layer, py::handle query, py::handle key, py::han
   const TensorView k = attends_only ? TensorView{} : arrays.tensor(1, 2, 3);
   const TensorView v = attends_only ? TensorView{} : arrays.tensor(2, 2, 3);
   const NewLengths counts(arrays, 4, q);
-  const ScoreOptions options(given, arrays, 5, num_threads, q.rank == 3 ? q.extents[0] : 1);
+  const ScoreOptions options(given, arrays, 5, num_threads, q.rank == 3 ? q.extents[0] : 1, q);
   const bool with_weights = boolean(function, "need_weights", need_weights);
 
   const MultiHeadAttentionConfig& config = layer.attention.config();
@@ -86,7 +86,7 @@ py::object forward(const Layer& layer, py::handle query, py::handle key, py::han
 
 py::object forward_varlen(const Layer& layer, py::handle query, py::handle key, py::handle value,
                           py::handle cu_seqlens_q, py::handle cu_seqlens_k, const py::dict& given_options,
-                          py::handle out, py::handle num_threads) {
+                          SharedCache* shared, py::handle sequences, py::handle out, py::handle num_threads) {
   const char* const function = "MultiHeadAttention";
   const GivenOptions given(function, given_options);
   const auto list = with_options(given, {{"query", query},
@@ -94,17 +94,25 @@ py::object forward_varlen(const Layer& layer, py::handle query, py::handle key, 
                                          {"value", value},
                                          {"cu_seqlens_q", cu_seqlens_q},
                                          {"cu_seqlens_k", cu_seqlens_k},
-                                         {"out", out}});
+                                         {"out", out},
+                                         {"sequences", sequences}});
   const ArrayArguments arrays(function, list, layer.attention.dtype());
   const TensorView q = arrays.tensor(0, 2, 2);
   const TensorView k = arrays.tensor(1, 2, 2);
   const TensorView v = arrays.tensor(2, 2, 2);
-  const RaggedArgument batch(arrays, 3, 4);
-  const ScoreOptions options(given, arrays, 6, num_threads, batch.size);
+  const RaggedArgument batch(arrays, 3, 4, 6);
+  const ScoreOptions options(given, arrays, 7, num_threads, batch.size, q);
 
+  std::optional<CacheUse> use;
+  if (shared) use.emplace(*shared, CacheUse::changes);
   const NewArray result = output_or_new(arrays, 5, out, 2, 2, q, layer.attention.config().out_dim);
   warn_if_forked();
-  without_gil([&] { layer.attention.forward_varlen(q, k, v, batch, result.view, options); });
+  without_gil([&] {
+    if (shared)
+      layer.attention.forward_varlen(q, k, v, batch, shared->cache, result.view, options);
+    else
+      layer.attention.forward_varlen(q, k, v, batch, result.view, options);
+  });
   return result.array;
 }
 
@@ -162,7 +170,7 @@ void bind_multi_head_attention(py::module_& m) {
       .def("forward", &forward,
            "(query, key, value, options, cache, new_lengths, need_weights, out, num_threads) -> out or (out, weights)")
       .def("forward_varlen", &forward_varlen,
-           "(query, key, value, cu_seqlens_q, cu_seqlens_k, options, out, num_threads) -> out")
+           "(query, key, value, cu_seqlens_q, cu_seqlens_k, options, cache, sequences, out, num_threads) -> out")
       .def("append_to", &append_to, "(cache, key, value, new_lengths, num_threads) -> None")
       .def("weights", &copy_weights, "() -> copies, (projections, added)")
       .def_property_readonly("norms", &norms_of_heads)

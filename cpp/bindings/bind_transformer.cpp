@@ -195,6 +195,7 @@ struct GivenExtras {
         {PyUnicode_InternFromString("layer_options"), &GivenExtras::layer_options},
         {PyUnicode_InternFromString("caches"), &GivenExtras::caches},
         {PyUnicode_InternFromString("new_lengths"), &GivenExtras::new_lengths},
+        {PyUnicode_InternFromString("sequences"), &GivenExtras::sequences},
         {PyUnicode_InternFromString("need_weights"), &GivenExtras::need_weights}};
     for (const auto& [name, field] : fields) {
       PyObject* const value = PyDict_GetItemWithError(given.ptr(), name);
@@ -202,20 +203,21 @@ struct GivenExtras {
     }
   }
 
-  py::handle cu_seqlens, memory, memory_caches, memory_options, layer_options, caches, new_lengths, need_weights;
+  py::handle cu_seqlens, memory, memory_caches, memory_options, layer_options, caches, new_lengths, sequences,
+      need_weights;
 };
 
 // Score options of each layer, or of the attention to the memory alone: a sequence of dicts, or None.
 class OptionSets {
  public:
-  // `x` is for messages, and `batch_size` that of the call.
-  OptionSets(const char* function, py::handle dicts, const char* const* names, py::handle x, DType dtype,
+  // `x` is for messages; `rows` is its view, and `batch_size` that of the call.
+  OptionSets(const char* function, py::handle dicts, const char* const* names, py::handle x, const TensorView& rows,
              Index batch_size) {
     if (dicts.is_none()) return;
     for (py::handle dict : dicts) {
       const GivenOptions given(function, py::reinterpret_borrow<py::dict>(dict), names);
       const auto list = with_options(given, {{"x", x}});
-      owners_.emplace_front(given, ArrayArguments(function, list, dtype, kOwner), 1, py::none(), batch_size);
+      owners_.emplace_front(given, ArrayArguments(function, list, rows.dtype, kOwner), 1, py::none(), batch_size, rows);
       views_.push_back(owners_.front());
     }
   }
@@ -249,28 +251,31 @@ py::object forward_stack(const Stack& stack, py::handle x, const py::dict& given
                          py::handle out, py::handle num_threads) {
   const char* const function = stack.name.c_str();
   const TransformerStack& layers = stack.layers;
-  const DType dtype = layers.dtype();
   const GivenExtras given(given_extras);
   const GivenOptions of_all(function, given_options);
   const auto list = with_options(of_all, {{"x", x},
                                           {"memory", given.memory},
                                           {"cu_seqlens", given.cu_seqlens},
                                           {"new_lengths", given.new_lengths},
-                                          {"out", out}});
-  const ArrayArguments arrays(function, list, dtype, kOwner);
+                                          {"out", out},
+                                          {"sequences", given.sequences}});
+  const ArrayArguments arrays(function, list, layers.dtype(), kOwner);
   const bool is_ragged = arrays.given(2);
   const bool with_weights = !given.need_weights.is_none() && boolean(function, "need_weights", given.need_weights);
-  if (is_ragged && (with_weights || !given.caches.is_none()))
-    throw py::value_error(stack.name + ": cu_seqlens cannot be combined with need_weights or caches");
+  if (is_ragged && (with_weights || arrays.given(3)))
+    throw py::value_error(stack.name + ": cu_seqlens cannot be combined with need_weights or new_lengths");
+  if (arrays.given(5) && (!is_ragged || given.caches.is_none()))
+    throw py::value_error(stack.name + ": sequences needs cu_seqlens and caches");
   if (layers.layer(0).cross_attention && given.memory.is_none() && given.memory_caches.is_none())
     throw py::type_error(stack.name + ": either memory or memory_caches must be given");
   const TensorView rows = arrays.tensor(0, 2, is_ragged ? 2 : 3);
   const std::vector<std::int64_t> offsets = is_ragged ? arrays.offsets(2) : std::vector<std::int64_t>{};
   const Index batch = is_ragged ? static_cast<Index>(offsets.size()) - 1 : rows.rank == 3 ? rows.extents[0] : 1;
-  const ScoreOptions options(of_all, arrays, 5, num_threads, batch);
-  const OptionSets of_layers(function, given.layer_options, kOptionNames, x, dtype, batch);
+  const std::vector<std::int64_t> sequences = RaggedArgument::integers_of_batch(arrays, 5, batch);
+  const ScoreOptions options(of_all, arrays, 6, num_threads, batch, rows);
+  const OptionSets of_layers(function, given.layer_options, kOptionNames, x, rows, batch);
   const py::tuple memory_options = given.memory_options.is_none() ? py::tuple() : py::make_tuple(given.memory_options);
-  const OptionSets of_memory(function, memory_options, kMemoryOptionNames, x, dtype, batch);
+  const OptionSets of_memory(function, memory_options, kMemoryOptionNames, x, rows, batch);
   const NewLengths counts(arrays, 3, rows);
   const CacheList caches(function, "caches", given.caches, layers.num_layers(), CacheUse::changes);
   const CacheList memory(function, "memory_caches", given.memory_caches, layers.num_layers(), CacheUse::reads, &caches);
@@ -282,13 +287,14 @@ py::object forward_stack(const Stack& stack, py::handle x, const py::dict& given
   extras.layer_options = of_layers.data();
   extras.caches = caches.data();
   extras.new_lengths = counts.data();
+  if (arrays.given(5)) extras.sequences = sequences.data();
   const NewArray result = output_or_new(arrays, 4, out, 2, kMaxRank, rows, rows.extents[rows.rank - 1]);
   std::optional<NewWeights> weights;
   if (with_weights) extras.weights = weights.emplace(layers, rows, caches, counts).views.data();
   warn_if_forked();
   without_gil([&] {
     if (is_ragged)
-      layers.forward_varlen(rows, offsets.data(), batch, result.view, options, extras.layer_options);
+      layers.forward_varlen(rows, offsets.data(), batch, result.view, options, extras);
     else
       layers.forward(rows, result.view, options, extras);
   });
@@ -352,7 +358,7 @@ void bind_transformer(py::module_& m) {
            "norm_first)")
       .def("forward", &forward_stack,
            "(x, options, extras, out, num_threads) -> out or (out, weights): extras are entries cu_seqlens, memory, "
-           "memory_caches, memory_options, layer_options, caches, new_lengths, need_weights");
+           "memory_caches, memory_options, layer_options, caches, new_lengths, sequences, need_weights");
   m.def("sinusoidal_positions", &positions, "(length, embed_dim, first_position, dtype) -> positions");
 }
 

@@ -19,6 +19,7 @@ void bind_rotary(py::module_& m);
 void bind_runtime(py::module_& m);
 void bind_scalars(py::module_& m);
 void bind_transformer(py::module_& m);
+void bind_xla(py::module_& m);
 
 /// Call before computing. In a forked child it issues one RuntimeWarning per process, and throws if
 /// the user has made warnings errors.

@@ -50,4 +50,19 @@ struct ManagedTensorVersioned {
   Tensor tensor;
 };
 
+/// What a type of tensors has as __dlpack_c_exchange_api__, in a capsule: functions that take and give tensors without a
+/// call of Python. They return 0, or -1 with an exception of Python raised. Functions that are not called here have no
+/// type.
+struct ExchangeApi {
+  static constexpr char kName[] = "dlpack_exchange_api";
+
+  std::uint32_t major, minor;
+  ExchangeApi* older;
+  void (*new_tensor)();
+  int (*export_tensor)(void* object, ManagedTensorVersioned** tensor);
+  int (*import_tensor)(ManagedTensorVersioned* tensor, void** object);
+  void (*borrow_tensor)();
+  void (*current_stream)();
+};
+
 }  // namespace mha::bindings::dlpack

@@ -52,6 +52,7 @@ PYBIND11_MODULE(core_of_main_interpreter, m, py::mod_gil_not_used()) {
   mha::bindings::bind_runtime(m);
   mha::bindings::bind_scalars(m);
   mha::bindings::bind_transformer(m);
+  mha::bindings::bind_xla(m);
 }
 
 /// What Python calls: the function of pybind11 and its steps, behind a look at the interpreter. Up to Python 3.12 this

@@ -104,7 +104,7 @@ py::object bfloat16_dtype() {
   return numpy_dtype(DType::bf16);
 }
 
-DType dtype_from(const char* function, py::handle object) {
+DType dtype_from(const char* function, py::handle object, bool or_int8) {
   if (PyUnicode_Check(object.ptr()) && PyUnicode_CompareWithASCIIString(object.ptr(), kBFloat16) == 0) {
     if (bfloat16_dtype().is(bfloat16_stand_in()))
       throw py::type_error(std::string(function) +
@@ -118,11 +118,11 @@ DType dtype_from(const char* function, py::handle object) {
   } catch (const py::error_already_set& error) {  // whatever the object raises
     if (!error.matches(PyExc_Exception)) throw;
   }
-  if (!dtype) throw py::type_error(describe(function, "dtype", accepted_dtypes().c_str(), object));
+  const std::string accepted = accepted_dtypes() + (or_int8 ? " or int8" : "");
+  if (!dtype) throw py::type_error(describe(function, "dtype", accepted.c_str(), object));
   DType found = DType::boolean;
-  if (!find_dtype(dtype, &found) || static_cast<int>(found) >= kNumDTypes)
-    throw py::type_error(std::string(function) + ": dtype must be " + accepted_dtypes() + "; got " +
-                         name_of_dtype(dtype));
+  if (!find_dtype(dtype, &found) || (static_cast<int>(found) >= kNumDTypes && !(or_int8 && found == DType::int8)))
+    throw py::type_error(std::string(function) + ": dtype must be " + accepted + "; got " + name_of_dtype(dtype));
   return found;
 }
 

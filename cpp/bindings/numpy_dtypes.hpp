@@ -33,6 +33,6 @@ py::object bfloat16_dtype();
 
 /// The floating-point type that `numpy.dtype(object)` names; loads ml_dtypes for "bfloat16".
 /// @throws py::type_error, whose message says that it is the argument dtype of `function`
-DType dtype_from(const char* function, py::handle object);
+DType dtype_from(const char* function, py::handle object, bool or_int8 = false);
 
 }  // namespace mha::bindings

@@ -18,9 +18,20 @@ class RaggedArgument : public RaggedBatch {
     cu_seqlens_q = queries_.data();
     cu_seqlens_k = keys_.data();
   }
+  /// The same over a cache, with the integer array `s` of its sequences.
+  RaggedArgument(const ArrayArguments& arrays, int q, int k, int s) : RaggedArgument(arrays, q, k) {
+    sequences_ = integers_of_batch(arrays, s, size);
+    if (arrays.given(s)) sequences = sequences_.data();
+  }
+
+  /// One integer for each of the `size` sequences of a ragged batch; none, if the argument was not given.
+  static std::vector<std::int64_t> integers_of_batch(const ArrayArguments& arrays, int i, Index size) {
+    if (!arrays.given(i)) return {};
+    return arrays.integers(i, size, "must have one entry for each sequence of the ragged batch");
+  }
 
  private:
-  std::vector<std::int64_t> queries_, keys_;
+  std::vector<std::int64_t> queries_, keys_, sequences_;
 };
 
 }  // namespace mha::bindings

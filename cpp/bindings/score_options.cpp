@@ -14,6 +14,7 @@ enum class Reading {
   score_vector,
   score_matrix,
   integers,
+  integers_of_rows,
   integers_if_array,
   // Of another object.
   integer_unless_array,
@@ -69,9 +70,9 @@ class ArgumentNames {
 // One function for each reading: the field of a row, from a value that was given.
 class Reader {
  public:
-  Reader(const GivenOptions& given, const ArrayArguments& arrays, int first, Index batch_size,
+  Reader(const GivenOptions& given, const ArrayArguments& arrays, int first, Index batch_size, const TensorView& rows,
          std::forward_list<std::vector<std::int64_t>>& buffers)
-      : given_(given), arrays_(arrays), first_(first), batch_size_(batch_size), buffers_(buffers) {}
+      : given_(given), arrays_(arrays), first_(first), batch_size_(batch_size), rows_(rows), buffers_(buffers) {}
 
   TensorView mask_or_bias(int row) const { return arrays_.mask(first_ + row, true); }
   TensorView mask(int row) const { return arrays_.mask(first_ + row, false); }
@@ -79,6 +80,10 @@ class Reader {
   TensorView score_matrix(int row) const { return arrays_.scores(first_ + row, 2); }
   const std::int64_t* integers(int row) const {
     buffers_.push_front(arrays_.integers(first_ + row, batch_size_));
+    return buffers_.front().data();
+  }
+  const std::int64_t* integers_of_rows(int row) const {
+    buffers_.push_front(arrays_.integers_of_rows(first_ + row, rows_));
     return buffers_.front().data();
   }
   const std::int64_t* integers_if_array(int row) const { return is_array(given_[row]) ? integers(row) : nullptr; }
@@ -108,6 +113,7 @@ class Reader {
   const ArrayArguments& arrays_;
   const int first_;
   const Index batch_size_;
+  const TensorView& rows_;
   std::forward_list<std::vector<std::int64_t>>& buffers_;
 };
 
@@ -136,8 +142,8 @@ void GivenOptions::write_arrays(Argument* arguments) const {
 }
 
 ScoreOptions::ScoreOptions(const GivenOptions& given, const ArrayArguments& arrays, int first, py::handle given_threads,
-                           Index batch_size) {
-  const Reader read(given, arrays, first, batch_size, buffers_);
+                           Index batch_size, const TensorView& rows) {
+  const Reader read(given, arrays, first, batch_size, rows, buffers_);
 #define MHA_OPTION(field, type, argument, reading) \
   if (given.has(option::field)) field = read.reading(option::field);
 #include <mha/attention_options.def>

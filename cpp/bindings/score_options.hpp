@@ -61,9 +61,10 @@ std::array<Argument, count + option::kCount> with_options(const GivenOptions& gi
 /// The options of a call, with the buffers that they point to.
 class ScoreOptions : public AttentionOptions {
  public:
-  /// `arrays` are from with_options(), with `first` arguments of the call's own; `batch_size` is B.
+  /// `arrays` are from with_options(), with `first` arguments of the call's own; `batch_size` is B; `rows` are [B, T, E]
+  /// or [T, E], of a call whose rows may have positions.
   ScoreOptions(const GivenOptions& given, const ArrayArguments& arrays, int first, py::handle given_threads,
-               Index batch_size);
+               Index batch_size, const TensorView& rows = {});
 
  private:
   std::forward_list<std::vector<std::int64_t>> buffers_;

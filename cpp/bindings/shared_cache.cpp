@@ -27,7 +27,7 @@ CacheUse::CacheUse(SharedCache& cache, Kind kind) : users_(cache.users) {
     const std::int32_t count = is_of_parent ? 0 : now.count;
     if (kind == reads ? count < 0 : count != 0)
       throw std::runtime_error("KVCache: another thread is in a call that uses this cache");
-    mine_ = {process, kind == reads ? count + 1 : kind == changes ? kChanging : kMoving};
+    mine_ = {process, kind == reads ? count + 1 : kind == changes && !cache.has_pages ? kChanging : kMoving};
   } while (!users_.compare_exchange_weak(now, mine_));
 }
 

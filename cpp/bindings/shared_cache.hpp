@@ -3,6 +3,8 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
+#include <utility>
 
 #include <mha/kv_cache.hpp>
 
@@ -15,10 +17,14 @@ struct CacheUsers {
       count;  // calls that only read, or one of the negative numbers of shared_cache.cpp for one that changes it
 };
 
+/// A KVCache, or a PagedKVCache.
 struct SharedCache {
-  explicit SharedCache(const KVCacheConfig& config) : cache(config) {}
+  explicit SharedCache(std::unique_ptr<KVCache> made, bool pages = false)
+      : owned(std::move(made)), cache(*owned), has_pages(pages) {}
 
-  KVCache cache;
+  const std::unique_ptr<KVCache> owned;
+  KVCache& cache;
+  const bool has_pages;  // a call that appends moves pages
   std::atomic<CacheUsers> users{CacheUsers{0, 0}};
 };
 
@@ -32,7 +38,7 @@ class CacheUse {
  public:
   enum Kind {
     reads,
-    changes,   // writes behind the lengths, or changes nothing but them
+    changes,   // writes behind the lengths, or changes nothing but them; of a cache with pages as `moves`
     moves,     // writes where tokens are
     replaces,  // likewise, and all that was there is gone
   };

@@ -6,9 +6,9 @@
 # them src/kernels/kernels.cpp says). Only these are compiled; the others are those of the set that it extends, with the
 # same bits. REQUIRES and FLAGS are then what comes on top.
 #
-# REQUIRES lists all that FLAGS let the compiler emit, in the names of __builtin_cpu_supports, which also asks (XGETBV)
-# whether the operating system saves the registers; for the names of isa_own_features src/platform/processor.cpp asks.
-# Each becomes a row of the generated feature_list.inc: MHA_FEATURE(identifier, name, found).
+# REQUIRES lists all that FLAGS let the compiler emit, in the names that GCC and Clang have for it. Each becomes a row of the
+# generated feature_list.inc, MHA_FEATURE(identifier, name); src/platform/processor.cpp knows how to ask for it, and for the
+# registers that the operating system saves.
 #
 # MHA_ISAS leaves lines out: a library for machines that are known, or a quick build while kernels are being written.
 #
@@ -19,7 +19,6 @@ set(MHA_ISA_LIST "")
 set(MHA_ISA_NAMES "")
 set(isa_features "")
 set(isa_families bf16 int8)
-set(isa_own_features avxvnni f16c lzcnt movbe)
 
 function(mha_register_isa)
   cmake_parse_arguments(isa "" "NAME;EXTENDS" "OVERRIDES;REQUIRES;FLAGS" ${ARGN})
@@ -66,6 +65,10 @@ function(mha_register_isa)
   # Products are rounded unless the source says pmadd. GCC would fuse them with sums where it can, which depends on what
   # it has inlined: two kernels that share a line of source could round it differently.
   target_compile_options(mha_kernels_${isa_NAME} PRIVATE ${isa_FLAGS} -ffp-contract=off)
+  # Nothing is thrown in a kernel or through one, so nobody has to unwind its stack: with all instruction sets, tables for
+  # that would take 135 KiB.
+  target_compile_options(mha_kernels_${isa_NAME} PRIVATE
+    -fno-exceptions -fno-asynchronous-unwind-tables -fno-unwind-tables)
   # A packet type as a template argument loses its alignment attribute, which no template here relies on.
   target_compile_options(mha_kernels_${isa_NAME} PRIVATE -Wno-ignored-attributes)
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
@@ -100,12 +103,7 @@ endif()
 set(feature_list "")
 foreach(feature IN LISTS isa_features)
   string(MAKE_C_IDENTIFIER ${feature} identifier)
-  if(feature IN_LIST isa_own_features)
-    set(found "has_${identifier}()")
-  else()
-    set(found "__builtin_cpu_supports(\"${feature}\")")
-  endif()
-  string(APPEND feature_list "MHA_FEATURE(${identifier}, \"${feature}\", ${found})\n")
+  string(APPEND feature_list "MHA_FEATURE(${identifier}, \"${feature}\")\n")
 endforeach()
 
 file(CONFIGURE OUTPUT ${CMAKE_CURRENT_BINARY_DIR}/generated/isa_list.inc CONTENT "${MHA_ISA_LIST}" @ONLY)
