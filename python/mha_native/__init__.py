@@ -1,6 +1,6 @@
 """Multi-head attention on a CPU: a C++ core with a thin NumPy face."""
 
-from . import compat, models, reference
+from . import compat, models, reference, serving
 from ._core import __version__
 from .attention import attention_weights, scaled_dot_product_attention
 from .kv_cache import KVCache
@@ -15,6 +15,7 @@ from .layers.rms_norm import RMSNorm
 from .layers.rotary_embedding import RotaryEmbedding
 from .merging import merge_attention
 from .models.generation import GenerationStep, generate
+from .paged_kv_cache import PagedKVCache
 from .positions import sinusoidal_positions
 from .runtime import (
     active_isa,
@@ -42,6 +43,7 @@ __all__ = [
     "LayerNorm",
     "Linear",
     "MultiHeadAttention",
+    "PagedKVCache",
     "RMSNorm",
     "RotaryEmbedding",
     "__version__",
@@ -58,6 +60,7 @@ __all__ = [
     "reference",
     "scaled_dot_product_attention",
     "scaled_dot_product_attention_varlen",
+    "serving",
     "set_num_threads",
     "show_config",
     "sinusoidal_positions",

@@ -1,16 +1,17 @@
 """``python -m mha_native``: the command line."""
 
 import argparse
+import json
 import sys
 from pathlib import Path
 from typing import Any
 
 from ._dtypes import LAYER_DTYPES
-from .commands import classify, demo, embed, generate, rerank, selftest
+from .commands import classify, demo, embed, embed_corpus, generate, rerank, selftest
 from .commands.classify import STRATEGIES
 from .commands.ending import run_to_end
 from .commands.output import refuse_to_replace
-from .runtime import show_config
+from .runtime import configuration, show_config
 
 _EXAMPLE = "A dog ate the food because it was hungry"
 
@@ -26,7 +27,13 @@ class _PrintPlace(argparse.Action):
     """Prints a path below the package. The action "version" would wrap a long one."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        print(Path(__file__).parent / str(self.const))
+        place = Path(__file__).parent / str(self.const)
+        if not place.is_dir():
+            parser.error(
+                f"{self.option_strings[0]}: this wheel came without the C++ library; "
+                "pip install --force-reinstall --no-binary mha_native mha_native compiles it"
+            )
+        print(place)
         parser.exit()
 
 
@@ -38,10 +45,14 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _run(given: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m mha_native", description="Multi-head attention on a CPU.")
+    version = f"mha_native {configuration()['mha_native']}"
+    parser.add_argument("--version", action="version", version=version, help="print the version, and exit")
     for option, (place, about) in _PLACES.items():
         parser.add_argument(option, action=_PrintPlace, const=place, nargs=0, help=f"print the {about}, and exit")
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
-    commands.add_parser("info", help="versions, instruction sets, threads, and why they are what they are")
+    about = "versions, instruction sets, threads, and why they are what they are"
+    info_parser = commands.add_parser("info", help=about, description=about[0].upper() + about[1:] + ".")
+    info_parser.add_argument("--json", action="store_true", help="as one JSON object, for programs")
     about = "whether the installed library computes on this machine what it must; exit code 1 if not"
     selftest_parser = commands.add_parser("selftest", help=about, description=about[0].upper() + about[1:] + ".")
     selftest_parser.add_argument("--isa", metavar="NAME", help="this instruction set only, in this process")
@@ -64,7 +75,10 @@ def _run(given: list[str]) -> int:
     if options.command == "bench":
         return _bench(given[1:])
     if options.command == "info":
-        show_config()
+        if options.json:
+            print(json.dumps(configuration(), indent=2))
+        else:
+            show_config()
     elif options.command == "selftest":
         return selftest.run(options.isa)
     elif options.command == "embed":
@@ -218,12 +232,24 @@ def _add_embed(commands: Any) -> None:
     source.add_argument("texts", metavar="TEXT", nargs="*", default=[], help="a text, or several")
     source.add_argument("--file", metavar="FILE", help="a text in each line, in UTF-8; - reads standard input")
     source.add_argument("--explain", metavar="TEXT", help="show what each token attends to, in each layer and head")
+    about = "with --ray: a folder of files .txt, .jsonl and .parquet, to as many and more in the folder --output"
+    source.add_argument("--input", metavar="DIR", help=about)
     parser.add_argument("--output", metavar="PATH", help="out.npy or out.jsonl; default: JSON lines to standard output")
     parser.add_argument("--plot", metavar="PATH", help="with --explain: draw the weights, to heads.png for example")
+    corpus = parser.add_argument_group("of a folder of files")
+    about = "by a pool of actors of Ray; a run that was killed goes on where it was"
+    corpus.add_argument("--ray", action="store_true", help=about)
+    about = "the texts in JSON objects and Parquet files; default: %(default)s"
+    corpus.add_argument("--column", metavar="NAME", default="text", help=about)
+    corpus.add_argument("--concurrency", metavar="N", type=_count, help="most actors; default: as there are processors")
+    about = "processors and threads of each actor; default: %(default)s"
+    corpus.add_argument("--num-cpus", metavar="N", type=_count, default=1, help=about)
 
 
 def _embed(options: argparse.Namespace) -> None:
-    if options.explain is None:
+    if options.ray or options.input is not None:
+        _embed_corpus(options)
+    elif options.explain is None:
         if options.plot is not None:
             options.usage_error("--plot needs --explain")
         prompt = {"prompt_name": options.prompt_name, "prompt": options.prompt}
@@ -236,6 +262,23 @@ def _embed(options: argparse.Namespace) -> None:
         options.usage_error("a prompt does not go with --explain")
     else:
         embed.explain(options.model, options.dtype, options.weight_dtype, options.explain, options.plot)
+
+
+def _embed_corpus(options: argparse.Namespace) -> None:
+    if not options.ray or options.input is None or options.output is None:
+        options.usage_error("--ray, --input and --output go together")
+    if options.plot is not None:
+        options.usage_error("--plot needs --explain")
+    embed_corpus.run(
+        options.model,
+        {"dtype": options.dtype, "weight_dtype": options.weight_dtype},
+        {"prompt_name": options.prompt_name, "prompt": options.prompt},
+        options.input,
+        options.output,
+        options.column,
+        options.concurrency,
+        options.num_cpus,
+    )
 
 
 def _bench(arguments: list[str]) -> int:

@@ -30,19 +30,33 @@ def to_numpy(function: str, name: str, tensor: Tensor) -> Any:
     TypeError
         For what cannot be read without a copy, a loss, or a gradient, and for what has no numbers in its memory.
     """
-    if isinstance(tensor, np.ndarray):
-        if isinstance(tensor, np.ma.MaskedArray):
-            raise TypeError(f"{function}: {name} is a numpy.ma.MaskedArray; pass its data, and its mask as attn_mask")
-        return tensor
-    if not hasattr(tensor, "__dlpack__"):
-        return tensor
+    exchange = _exchange_of(type(tensor))
+    if exchange is None:
+        if isinstance(tensor, np.ndarray):
+            if isinstance(tensor, np.ma.MaskedArray):
+                raise TypeError(
+                    f"{function}: {name} is a numpy.ma.MaskedArray; pass its data, and its mask as attn_mask"
+                )
+            return tensor
+        if not hasattr(tensor, "__dlpack__"):
+            return tensor
     if getattr(tensor, "requires_grad", False):
-        raise TypeError(
-            f"{function}: {name} ({_kind_of(tensor)}) needs a gradient, and none is computed; pass its .detach()"
-        )
+        if _records_gradients(tensor):
+            raise TypeError(
+                f"{function}: {name} ({_kind_of(tensor)}) needs a gradient, and none is computed; pass its .detach()"
+            )
+        tensor = tensor.detach()
     try:
-        if hasattr(tensor, "is_neg") and tensor.is_neg() is True:  # a view of torch, of which DLPack says nothing
+        is_neg = getattr(tensor, "is_neg", None)
+        if is_neg is not None and is_neg() is True:  # a view of torch, of which DLPack says nothing
             raise ValueError("its memory holds the numbers with the opposite sign; pass its .resolve_neg()")
+        if exchange is not None:
+            try:
+                array = _core.array_of_tensor(exchange, tensor)
+            except Exception:  # whatever the other library raises; what follows fails, too, in words for a reader
+                array = None
+            if array is not None:
+                return array
         device = int(tensor.__dlpack_device__()[0])
         if device in _HOST_DEVICES:
             _importer_of(tensor)
@@ -62,7 +76,12 @@ def widened(array: NDArray[Any]) -> NDArray[Any]:
 
 def like(tensor: Tensor, array: NDArray[Any]) -> Tensor:
     """`array` as the kind of tensor that `tensor` is, over the same memory."""
-    return array if isinstance(tensor, np.ndarray) else _importer_of(tensor)(_core.DLPackArray(array))
+    if isinstance(tensor, np.ndarray):
+        return array
+    exchange = _exchange_of(type(tensor))
+    if exchange is not None and (exchanged := _core.tensor_of_array(exchange, array)) is not None:
+        return exchanged
+    return _importer_of(tensor)(_core.DLPackArray(array))
 
 
 def _kind_of(tensor: Tensor) -> str:
@@ -77,12 +96,37 @@ def _capsule_of(tensor: Tensor) -> Any:
         return tensor.__dlpack__()
 
 
+def _exchange_of(kind: type) -> Any:
+    """What tensors of a type are exchanged by without a call of Python, or None: DLPack's C exchange API.
+
+    A class that has its own ``__dlpack__`` has its own exchange, too, or none: it may refuse what its base gives.
+    """
+    for base in kind.__mro__:
+        if "__dlpack__" in base.__dict__:
+            return base.__dict__.get("__dlpack_c_exchange_api__")
+    return None
+
+
+def _records_gradients(tensor: Tensor) -> bool:
+    """Whether the library of `tensor` takes note of what gradients need: torch does not under ``no_grad``."""
+    is_grad_enabled = _function_of_library(tensor, "is_grad_enabled")
+    return is_grad_enabled is None or bool(is_grad_enabled())
+
+
 def _importer_of(tensor: Tensor) -> Callable[[Any], Tensor]:
     """The ``from_dlpack`` of the library that `tensor` comes from."""
     if hasattr(tensor, "__array_namespace__"):
         return tensor.__array_namespace__().from_dlpack  # type: ignore[no-any-return]
+    importer = _function_of_library(tensor, "from_dlpack")
+    if importer is None:
+        raise TypeError("its library has no from_dlpack to give a result back through")
+    return importer
+
+
+def _function_of_library(tensor: Tensor, name: str) -> Callable[..., Any] | None:
+    """The function called `name` of the library that the type of `tensor`, or a base of it, is from."""
     for base in type(tensor).__mro__:
         library = sys.modules.get(base.__module__.partition(".")[0])
-        if hasattr(library, "from_dlpack"):
-            return library.from_dlpack  # type: ignore[union-attr, no-any-return]
-    raise TypeError("its library has no from_dlpack to give a result back through")
+        if hasattr(library, name):
+            return getattr(library, name)  # type: ignore[no-any-return]
+    return None

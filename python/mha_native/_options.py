@@ -28,19 +28,27 @@ class KeywordOptions(ModelOptions, total=False):
     is_causal: bool
     query_offset: int | Tensor
     key_lengths: Tensor | None
+    key_mask: Tensor | None
+    block_mask: Tensor | None
 
 
 class ScoreOptions(KeywordOptions, total=False):
-    """All options. One that is missing has its default. The core knows them from attention_options.def."""
+    """All options of attention. One that is missing has its default. The core knows them from attention_options.def."""
 
     attn_mask: Tensor | None
-    key_mask: Tensor | None
+
+
+class AttentionOptions(ScoreOptions, total=False):
+    """Those, and what only the attention of layers takes."""
+
+    positions: Tensor | None
 
 
 # The names of each kind of options.
 MODEL_OPTIONS = ModelOptions.__optional_keys__
 KEYWORD_OPTIONS = KeywordOptions.__optional_keys__
 SCORE_OPTIONS = ScoreOptions.__optional_keys__
+ATTENTION_OPTIONS = AttentionOptions.__optional_keys__
 
 # Types that are known to be no tensors of another library.
 _PLAIN = frozenset({ndarray, bool, int, float, tuple, list, type(None)})

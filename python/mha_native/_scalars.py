@@ -25,3 +25,8 @@ def checked_choice(function: str, name: str, value: int, choices: tuple[int, ...
 def checked_real(function: str, name: str, value: float) -> float:
     """The finite number that a caller gave; TypeError for a bool, and for what is no real number."""
     return _core.real(function, name, value)
+
+
+def checked_boolean(function: str, name: str, value: bool) -> bool:
+    """The truth value that a caller gave; TypeError for what is none."""
+    return _core.boolean(function, name, value)

@@ -10,6 +10,7 @@ from . import _core
 from ._arrays import Tensor, like, to_numpy
 from ._messages import rename_arguments
 from ._options import KEYWORD_OPTIONS, KeywordOptions, ScoreOptions, core_options
+from .kv_cache import KVCache, key_argument, value_argument
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # in typing from Python 3.11 on
@@ -17,13 +18,15 @@ if TYPE_CHECKING:
 
 def scaled_dot_product_attention(
     query: Tensor,
-    key: Tensor,
-    value: Tensor,
+    key: Tensor | KVCache,
+    value: Tensor | None = None,
     attn_mask: Tensor | None = None,
     *,
     is_causal: bool = False,
-    query_offset: int | Tensor = 0,
+    query_offset: int | Tensor | None = None,
     key_lengths: Tensor | None = None,
+    key_mask: Tensor | None = None,
+    block_mask: Tensor | None = None,
     window: tuple[int, int] | None = None,
     scale: float | None = None,
     softcap: float | None = None,
@@ -44,21 +47,28 @@ def scaled_dot_product_attention(
     Parameters
     ----------
     query : [B, H, Tq, D], [H, Tq, D] or [Tq, D]
-    key : [B, Hk, Tk, D]
+    key : [B, Hk, Tk, D] or KVCache
         Of the rank of `query`, as is `value`. H is a multiple of Hk, and query head h reads key-value head
         ``h // (H // Hk)``. Where B is 1 for `query` or for `key` and `value`, those serve every batch element of the
         other; missing axes count as 1.
-    value : [B, Hk, Tk, Dv]
+    value : [B, Hk, Tk, Dv], optional
+        Left out over a cache.
     attn_mask : broadcastable to [B, H, Tq, Tk], optional
         Boolean: True means that the key takes part (the opposite of ``torch.nn.MultiheadAttention``). Or of the dtype
         of `query`: added to the scaled and capped scores, where minus infinity masks.
     is_causal : bool, default False
         Query i sees key j only if ``j <= query_offset + i``.
-    query_offset : int or integer array [B], default 0
+    query_offset : int or integer array [B], optional
         Position of the first query among the keys, at most 2^62 away from the first. ``Tk - Tq`` aligns the last query
-        with the last key.
+        with the last key. Default: 0; over a cache ``cache.lengths - Tq``, which makes the queries the last tokens.
     key_lengths : integer array [B], optional
         Keys ``j >= key_lengths[b]`` do not exist, and their memory is not read.
+    key_mask : boolean, broadcastable to [B, Tk], optional
+        True means that the key takes part, for every query and head: what an `attn_mask` [B, 1, 1, Tk] says, beside one
+        of any kind. With it a mask that is the same for all sequences need not be made for each.
+    block_mask : boolean [B or 1, H or 1, ceil(Tq / 64), ceil(Tk / 64)], optional
+        ``block_mask[b, h, i // 64, j // 64]`` says whether query i may see key j; missing leading axes are 1. Keys and
+        values of blocks that nobody sees are not read, so that the time is that of the blocks that are seen.
     window : (left, right), optional
         Query i sees key j only if ``query_offset + i - left <= j <= query_offset + i + right``; -1 is unbounded.
     scale : float, optional
@@ -101,6 +111,9 @@ def scaled_dot_product_attention(
 
     Notes
     -----
+    A `KVCache` in place of `key` stands for the keys and values of its tokens: `query` has its batch size and dtype,
+    neither `value` nor lengths are given, and Tk is the length of its longest sequence.
+
     Scores are scaled, then capped, then the terms of `alibi_slopes`, `position_bias` and `attn_mask` are added, in this
     order, and then they are masked. All masks compose: a key takes part if each admits it. A query that sees no key
     gets zeros and an `lse` of minus infinity, or of its sink. What is behind a mask, NaN included, never reaches the
@@ -129,6 +142,25 @@ def scaled_dot_product_attention(
     >>> np.allclose(out[0], same, atol=1e-6)
     True
 
+    The same with their padding in front, under a bias for each query and key:
+
+    >>> takes_part = np.array([[False, False, True, True, True], [True] * 5])
+    >>> bias = rng.standard_normal((5, 5), dtype=np.float32)
+    >>> out = mha.scaled_dot_product_attention(query, key, value, bias, key_mask=takes_part)
+    >>> same = mha.scaled_dot_product_attention(query[0], key[0, :, 2:], value[0, :, 2:], bias[:, 2:])
+    >>> np.allclose(out[0], same, atol=1e-6)
+    True
+
+    A long document whose blocks of 64 tokens attend to themselves and to the first block takes two blocks of each row:
+
+    >>> long = rng.standard_normal((8, 512, 64), dtype=np.float32)
+    >>> blocks = np.eye(8, dtype=bool)
+    >>> blocks[:, 0] = True
+    >>> out = mha.scaled_dot_product_attention(long, long, long, block_mask=blocks)
+    >>> same = mha.scaled_dot_product_attention(long, long, long, blocks.repeat(64, 0).repeat(64, 1))
+    >>> np.array_equal(out, same)
+    True
+
     With a sink a query need not attend to anything. Here it takes as much weight as both keys together:
 
     >>> zeros, ones = np.zeros((2, 4), np.float32), np.ones((2, 1), np.float32)
@@ -143,10 +175,14 @@ def scaled_dot_product_attention(
         options["attn_mask"] = attn_mask if type(attn_mask) is ndarray else to_numpy(name, "attn_mask", attn_mask)
     if is_causal is not False:
         options["is_causal"] = is_causal
-    if type(query_offset) is not int:
-        options["query_offset"] = to_numpy(name, "query_offset", query_offset)
-    elif query_offset != 0:
+    if type(query_offset) is int:
         options["query_offset"] = query_offset
+    elif query_offset is not None:
+        options["query_offset"] = to_numpy(name, "query_offset", query_offset)
+    if key_mask is not None:
+        options["key_mask"] = key_mask if type(key_mask) is ndarray else to_numpy(name, "key_mask", key_mask)
+    if block_mask is not None:
+        options["block_mask"] = block_mask if type(block_mask) is ndarray else to_numpy(name, "block_mask", block_mask)
     if key_lengths is not None:
         options["key_lengths"] = (
             key_lengths if type(key_lengths) is ndarray else to_numpy(name, "key_lengths", key_lengths)
@@ -169,8 +205,8 @@ def scaled_dot_product_attention(
         options["sinks"] = sinks if type(sinks) is ndarray else to_numpy(name, "sinks", sinks)
     result = _core.scaled_dot_product_attention(
         query if type(query) is ndarray else to_numpy(name, "query", query),
-        key if type(key) is ndarray else to_numpy(name, "key", key),
-        value if type(value) is ndarray else to_numpy(name, "value", value),
+        key if type(key) is ndarray else key_argument(name, key),
+        value if type(value) is ndarray else value_argument(name, key, value),
         options,
         return_lse,
         out if out is None or type(out) is ndarray else to_numpy(name, "out", out),
@@ -185,7 +221,7 @@ def scaled_dot_product_attention(
 
 def attention_weights(
     query: Tensor,
-    key: Tensor,
+    key: Tensor | KVCache,
     attn_mask: Tensor | None = None,
     *,
     stage: Literal["scaled", "capped", "masked", "weights"] = "weights",
@@ -198,7 +234,7 @@ def attention_weights(
     Parameters
     ----------
     query : [B, H, Tq, D], [H, Tq, D] or [Tq, D]
-    key : [B, Hk, Tk, D]
+    key : [B, Hk, Tk, D] or KVCache
     attn_mask, num_threads, **options
         As for `scaled_dot_product_attention`: `options` are its score options.
     stage : {"scaled", "capped", "masked", "weights"}, default "weights"
@@ -253,7 +289,7 @@ def attention_weights(
     try:
         result = _core.attention_weights(
             query if type(query) is ndarray else to_numpy(name, "query", query),
-            key if type(key) is ndarray else to_numpy(name, "key", key),
+            key if type(key) is ndarray else key_argument(name, key),
             given,
             stage,
             out if out is None or type(out) is ndarray else to_numpy(name, "out", out),

@@ -28,15 +28,21 @@ class KVCache:
         D, the width of a head of the keys.
     value_head_dim : int, optional
         Dv, the width of a head of the values. Default: D.
-    dtype : float32, float64, float16 or bfloat16, default "float32"
-        Of keys and values. bfloat16 takes the package ml_dtypes.
+    dtype : float32, float64, float16, bfloat16 or int8, default "float32"
+        Of keys and values. bfloat16 takes the package ml_dtypes. A cache of int8 takes keys and values in float32, and
+        keeps each row of a head as integers with one scale: its largest magnitude / 127.
 
     See Also
     --------
+    PagedKVCache : The same in pages, which sequences share.
     MultiHeadAttention.new_cache : A cache of the sizes of a layer, which ``layer(x, cache=cache)`` fills.
 
     Notes
     -----
+    A number of a cache of int8 is ``integer * scale``, in float32. Attention over it has the results, in every bit, of
+    attention over `keys` and `values`, which are these numbers. It takes a quarter of the memory of float32, and about
+    as much of the time of a step that waits for memory.
+
     Sequences have lengths of their own. Memory is taken from the operating system as it is first written to, and never
     moves. What fails, fails before anything is changed; a sequence that would outgrow the capacity is a ValueError.
 
@@ -45,7 +51,8 @@ class KVCache:
     before such a call; if that was moving tokens, `clear` comes first there, or a RuntimeError.
 
     Positions count from the oldest token that is left. Masks and biases see differences of positions only, so that
-    `keep_last` does not change what they mean.
+    `keep_last` does not change what they mean. Keys of a layer with rotary positions stay as they were turned: calls of
+    it must say by their `positions` where new rows stand.
 
     Examples
     --------
@@ -59,10 +66,7 @@ class KVCache:
     >>> cache.append(key[:, :, :4], value[:, :, :4])
     >>> for t in range(4, 6):
     ...     cache.append(key[:, :, t : t + 1], value[:, :, t : t + 1])
-    ...     out = mha.scaled_dot_product_attention(
-    ...         query[:, :, t : t + 1], cache.keys, cache.values,
-    ...         is_causal=True, query_offset=cache.lengths - 1, key_lengths=cache.lengths,
-    ...     )
+    ...     out = mha.scaled_dot_product_attention(query[:, :, t : t + 1], cache, is_causal=True)
     >>> cache.lengths
     array([6, 6])
 
@@ -97,7 +101,7 @@ class KVCache:
         Parameters
         ----------
         key : [B, Hk, T, D]
-            Of the dtype of the cache, with any strides. Missing leading axes have length 1.
+            Of the dtype of the cache (float32, if that is int8), with any strides. Missing leading axes have length 1.
         value : [B, Hk, T, Dv]
         new_lengths : integer array [B], optional
             Sequence b takes its first ``new_lengths[b]`` tokens; what is behind them is padding. Default: all T.
@@ -161,13 +165,26 @@ class KVCache:
         """Forget everything."""
         self._core.clear()
 
+    def _take_tokens(self, other: "KVCache") -> None:
+        """Replace what is in the cache by what `other` holds, a cache of the same sizes but the capacity, and dtype."""
+        if self._is_int8:
+            self._core.assign_stored(*other._core.stored(), other.lengths)
+        else:
+            filled = slice(other.longest)
+            self._core.assign(other.keys[:, :, filled], other.values[:, :, filled], other.lengths)
+
     def state_dict(self) -> dict[str, NDArray[Any]]:
         """Copies of what is in the cache: plain arrays, for `load_state_dict`, ``numpy.savez`` or a look.
 
         ``keys`` [B, Hk, T, D] and ``values`` [B, Hk, T, Dv] with T the length of the longest sequence, zero behind
-        shorter ones; ``lengths`` [B].
+        shorter ones; ``lengths`` [B]. Of a cache of int8 they are the integers, and ``key_scales`` and ``value_scales``
+        [B, Hk, T] what these are multiplied by.
         """
         lengths, longest = self.lengths, self.longest
+        if self._is_int8:
+            keys, values, key_scales, value_scales = (array.copy() for array in self._core.stored())
+            scales = {"key_scales": key_scales[..., 0], "value_scales": value_scales[..., 0]}
+            return {"keys": keys, "values": values} | scales | {"lengths": lengths}
         state = {"keys": self.keys[:, :, :longest].copy(), "values": self.values[:, :, :longest].copy()}
         for array in state.values():
             bits = array.view(f"u{array.itemsize}")
@@ -186,21 +203,42 @@ class KVCache:
         function = "KVCache.load_state_dict"
         if not isinstance(state, Mapping):
             raise TypeError(f"{function}: state must be a mapping of names to arrays; got {name_of_type(state)}")
-        if set(state) != {"keys", "values", "lengths"}:
+        scales = ["key_scales", "value_scales"] if self._is_int8 else []
+        if set(state) != {"keys", "values", "lengths", *scales}:
+            expected = ", ".join(["keys", "values", *scales])
             names = listed(name if isinstance(name, str) else shown(name) for name in state)
-            raise ValueError(f"{function}: state must hold keys, values and lengths; got {names or 'nothing'}")
-        with in_the_name_of(function, key="keys", value="values", new_lengths="lengths"):
-            self._core.assign(*_tokens(function, state["keys"], state["values"], state["lengths"]))
+            raise ValueError(f"{function}: state must hold {expected} and lengths; got {names or 'nothing'}")
+        given = {name: to_numpy(function, name, array) for name, array in state.items()}
+        key_names = {"key": "keys", "value": "values", "key_scale": "key_scales", "value_scale": "value_scales"}
+        with in_the_name_of(function, **key_names, new_lengths="lengths"):
+            if self._is_int8:
+                key_scales, value_scales = given["key_scales"][..., None], given["value_scales"][..., None]
+                self._core.assign_stored(given["keys"], given["values"], key_scales, value_scales, given["lengths"])
+            else:
+                self._core.assign(given["keys"], given["values"], given["lengths"])
 
     @property
     def keys(self) -> NDArray[Any]:
-        """All keys, [B, Hk, capacity, D]: a read-only view. Behind ``lengths[b]`` it holds anything."""
-        return self._core.keys
+        """All keys, [B, Hk, capacity, D]: a read-only view. Behind ``lengths[b]`` it holds anything.
+
+        Of a cache of int8 a copy of their numbers in float32, [B, Hk, longest, D], with zeros behind each sequence.
+        """
+        if not self._is_int8:
+            return self._core.keys
+        keys, _, scales, _ = self._core.stored()
+        return _numbers(keys, scales)
 
     @property
     def values(self) -> NDArray[Any]:
-        """All values, [B, Hk, capacity, Dv]: a read-only view. Behind ``lengths[b]`` it holds anything."""
-        return self._core.values
+        """All values, [B, Hk, capacity, Dv], likewise."""
+        if not self._is_int8:
+            return self._core.values
+        _, values, _, scales = self._core.stored()
+        return _numbers(values, scales)
+
+    @property
+    def _is_int8(self) -> bool:
+        return self.dtype == np.int8
 
     @property
     def lengths(self) -> NDArray[np.int64]:
@@ -245,24 +283,52 @@ class KVCache:
     @property
     def nbytes(self) -> int:
         """Bytes of all keys and values, used or not."""
-        return self.keys.nbytes + self.values.nbytes
+        return self.batch_size * self.capacity * self._bytes_of_token()
+
+    def _bytes_of_token(self) -> int:
+        columns = (self.head_dim + self.value_head_dim) * self.dtype.itemsize
+        return self.num_kv_heads * (columns + (2 * np.dtype(np.float32).itemsize if self._is_int8 else 0))
+
+    def _sizes(self) -> dict[str, int]:
+        """What a cache of these sizes is made from, but for the dtype, in the order of the core's arguments."""
+        names = ("batch_size", "num_kv_heads", "capacity", "head_dim", "value_head_dim")
+        return {name: getattr(self, name) for name in names}
 
     def __repr__(self) -> str:
-        names = ("batch_size", "num_kv_heads", "capacity", "head_dim", "value_head_dim")
-        sizes = ", ".join(f"{name}={getattr(self, name)}" for name in names)
+        sizes = ", ".join(f"{name}={size}" for name, size in self._sizes().items())
         return (
             f"{type(self).__name__}({sizes}, dtype='{_core.dtype_name(self.dtype)}', lengths={self.lengths.tolist()})"
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        sizes = (self.batch_size, self.num_kv_heads, self.capacity, self.head_dim, self.value_head_dim)
-        return {"sizes": (*sizes, _core.dtype_name(self.dtype)), "state": packed_state(self.state_dict())}
+        return {
+            "sizes": (*self._sizes().values(), _core.dtype_name(self.dtype)),
+            "state": packed_state(self.state_dict()),
+        }
 
     def __setstate__(self, saved: dict[str, Any]) -> None:
         batch_size, num_kv_heads, capacity, head_dim, value_head_dim, name = saved["sizes"]
-        dtype = checked_dtype("KVCache", name)
+        dtype = name if name == "int8" else checked_dtype("KVCache", name)
         self._core = _core.KVCache(batch_size, num_kv_heads, capacity, head_dim, value_head_dim, dtype)
         self.load_state_dict(unpacked_state(saved["state"]))
+
+
+def _numbers(integers: NDArray[np.int8], scales: NDArray[np.float32]) -> NDArray[Any]:
+    """What a cache of int8 holds, [B, Hk, T, columns] with scales [B, Hk, T, 1], in float32."""
+    with np.errstate(invalid="ignore"):  # of rows that are not finite the integers are 0, and the scale is not
+        numbers = integers * scales
+    numbers.flags.writeable = False
+    return numbers
+
+
+def key_argument(function: str, key: Tensor | KVCache) -> Any:
+    """What the core takes as `key`, where that may be a cache: the keys and values of its tokens."""
+    return key._core if isinstance(key, KVCache) else to_numpy(function, "key", key)
+
+
+def value_argument(function: str, key: Tensor | KVCache, value: Tensor | None) -> Any:
+    """What the core takes as `value`, which must be missing if `key` is a cache."""
+    return None if value is None and isinstance(key, KVCache) else to_numpy(function, "value", value)
 
 
 def _tokens(function: str, key: Tensor, value: Tensor, new_lengths: Tensor | None) -> tuple[Any, Any, Any]:

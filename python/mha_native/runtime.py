@@ -1,7 +1,7 @@
 """Instruction sets and threads: what there is, what is used and why, and how to choose."""
 
 import platform
-from typing import TextIO
+from typing import Any, TextIO
 
 import numpy as np
 
@@ -188,24 +188,46 @@ def show_config(file: TextIO | None = None) -> None:
     """
     if file is not None and not hasattr(file, "write"):
         raise TypeError(f"show_config: file must be a writable text file; got {name_of_type(file)}")
-    try:
-        active = f"{_core.active_isa()} ({_core.active_isa_reason()})"
-    except ValueError as error:  # MHA_NATIVE_ISA asks for what cannot be had: all the more reason to show the rest
-        active = f"none ({error})"
+    found = configuration()
     lines = {
-        "mha_native": f"{_core.__version__}, built with {_core.compiler}",
-        "Python": f"{platform.python_version()}, NumPy {np.__version__}, {platform.machine()} {platform.system()}",
-        "processor": _processor(),
-        "instruction sets built": ", ".join(_core.built_isas()),
-        "  this machine runs": ", ".join(available_isas()),
-        "  in use": active,
-        **{f"  {name}": _core.isa_reason(name) for name in _core.built_isas()},
-        "threads": f"{_core.num_threads()} ({_core.num_threads_reason()})",
-        "OpenMP runtime": ", ".join(_openmp_runtimes()) or "none loaded",
-        "dtypes": ", ".join(_core.dtypes()),
+        "mha_native": f"{found['mha_native']}, built with {found['compiler']}",
+        "Python": f"{found['python']}, NumPy {found['numpy']}, {found['machine']} {found['system']}",
+        "processor": found["processor"],
+        "instruction sets built": ", ".join(found["isas"]),
+        "  this machine runs": ", ".join(found["available_isas"]),
+        "  in use": f"{found['active_isa'] or 'none'} ({found['active_isa_reason']})",
+        **{f"  {name}": reason for name, reason in found["isas"].items()},
+        "threads": f"{found['threads']} ({found['threads_reason']})",
+        "OpenMP runtime": ", ".join(found["openmp_runtimes"]) or "none loaded",
+        "dtypes": ", ".join(found["dtypes"]),
     }
     for label, text in lines.items():
         print(f"{label:<24}{text}", file=file)
+
+
+def configuration() -> dict[str, Any]:
+    """What `show_config` prints, of str, int, list and dict; ``isas`` are those built, each with why it runs or not."""
+    try:
+        active, reason = _core.active_isa(), _core.active_isa_reason()
+    except ValueError as error:  # MHA_NATIVE_ISA asks for what cannot be had: all the more reason to show the rest
+        active, reason = None, str(error)
+    return {
+        "mha_native": _core.__version__,
+        "compiler": _core.compiler,
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "machine": platform.machine(),
+        "system": platform.system(),
+        "processor": _processor(),
+        "isas": {name: _core.isa_reason(name) for name in _core.built_isas()},
+        "available_isas": available_isas(),
+        "active_isa": active,
+        "active_isa_reason": reason,
+        "threads": _core.num_threads(),
+        "threads_reason": _core.num_threads_reason(),
+        "openmp_runtimes": _openmp_runtimes(),
+        "dtypes": list(_core.dtypes()),
+    }
 
 
 def _processor() -> str:

@@ -9,6 +9,7 @@ from numpy import ndarray
 from . import _core
 from ._arrays import Tensor, like, to_numpy
 from ._options import KEYWORD_OPTIONS, KeywordOptions, core_options
+from .kv_cache import KVCache, key_argument
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # in typing from Python 3.11 on
@@ -60,7 +61,7 @@ class AttentionStatistics(NamedTuple):
 
 def attention_statistics(
     query: Tensor,
-    key: Tensor,
+    key: Tensor | KVCache,
     attn_mask: Tensor | None = None,
     *,
     num_threads: int | None = None,
@@ -74,7 +75,7 @@ def attention_statistics(
     Parameters
     ----------
     query : [B, H, Tq, D], [H, Tq, D] or [Tq, D]
-    key : [B, Hk, Tk, D]
+    key : [B, Hk, Tk, D] or KVCache
     attn_mask, num_threads, **options
         As for `scaled_dot_product_attention`: `options` are its score options. The heads of the batch are
         shared out among the threads.
@@ -113,7 +114,7 @@ def attention_statistics(
         given["attn_mask"] = to_numpy(name, "attn_mask", attn_mask)
     results = _core.attention_statistics(
         query if type(query) is ndarray else to_numpy(name, "query", query),
-        key if type(key) is ndarray else to_numpy(name, "key", key),
+        key if type(key) is ndarray else key_argument(name, key),
         given,
         num_threads,
     )

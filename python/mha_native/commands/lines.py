@@ -42,7 +42,7 @@ class Texts:
             for raw in self._source:
                 self.count += 1
                 self._bytes += len(raw)
-                yield self._decoded(self._without_ending(raw) if self._has_lines else raw)
+                yield self._decoded(without_ending(raw, self.count == 1) if self._has_lines else raw)
         except OSError as error:
             raise UserError(f"cannot read {self.place} {self.count + 1}: {reason(error)}") from error
         if self._damaged > MAX_COMPLAINTS:
@@ -53,10 +53,6 @@ class Texts:
         """The part of the input that has been read, in 0 ... 1; None if the size of the input is not known."""
         done = self._bytes if self._has_lines else self.count
         return min(done / self._size, 1) if self._size else None
-
-    def _without_ending(self, raw: bytes) -> bytes:
-        start = codecs.BOM_UTF8 if self.count == 1 else b""
-        return raw.removeprefix(start).removesuffix(b"\n").removesuffix(b"\r")
 
     def _decoded(self, raw: bytes) -> str:
         try:
@@ -69,6 +65,12 @@ class Texts:
                     "U+FFFD stands in for what cannot be read"
                 )
             return raw.decode(errors="replace")
+
+
+def without_ending(raw: bytes, is_first: bool) -> bytes:
+    """A line without the mark that ends it, and the first of a file without a byte order mark."""
+    start = codecs.BOM_UTF8 if is_first else b""
+    return raw.removeprefix(start).removesuffix(b"\n").removesuffix(b"\r")
 
 
 @contextlib.contextmanager
@@ -93,17 +95,21 @@ def objects(source: Texts, make: Callable[[dict[str, Any]], Input]) -> Iterator[
     """What `make` reads from the JSON object in each line; UserError for a line that is none, or if `make` has one."""
     for line in source:
         try:
-            value = json.loads(line)
-            if not isinstance(value, dict):
-                raise UserError(f"it must be a JSON object; got {type(value).__name__}")
-            item = make(value)
-        except (ValueError, RecursionError) as error:
-            raise UserError(
-                f"{source.place} {source.count}: no valid JSON: {str(error) or 'nested too deeply'}"
-            ) from error
+            item = make(object_in(line))
         except UserError as error:
             raise UserError(f"{source.place} {source.count}: {error}") from error
         yield item
+
+
+def object_in(line: str) -> dict[str, Any]:
+    """The JSON object in a line; UserError for what is none."""
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"no valid JSON: {str(error) or 'nested too deeply'}") from error
+    if not isinstance(value, dict):
+        raise UserError(f"it must be a JSON object; got {type(value).__name__}")
+    return value
 
 
 def text_in(value: dict[str, Any], name: str) -> str:

@@ -19,6 +19,8 @@ from .errors import UserError, reason
 
 Array = NDArray[np.float32]
 
+PARTIAL_FILES = ".mha_native.*.partial"  # the names of files that are not whole yet
+
 
 @contextlib.contextmanager
 def written(path: str) -> Iterator[BinaryIO]:
@@ -78,7 +80,7 @@ def _replacement(path: str) -> Iterator[BinaryIO]:
     target = Path(os.path.realpath(path))  # follow a link to its file
     if target.is_dir():
         raise IsADirectoryError(None, "it is a directory")
-    partial = target.with_name(f".mha_native.{secrets.token_hex(8)}.partial")  # as no other process calls its own
+    partial = target.with_name(PARTIAL_FILES.replace("*", secrets.token_hex(8)))  # as no other process calls its own
     try:
         with open(partial, "xb") as file:
             yield file

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from .._messages import listed, name_of_type
-from .._options import MODEL_OPTIONS, ModelOptions, ScoreOptions, core_options
+from .._options import ATTENTION_OPTIONS, MODEL_OPTIONS, ModelOptions, ScoreOptions, core_options
 
 
 def checked_layer_options(
@@ -33,7 +33,7 @@ def merged_options(
     function: str, options: Mapping[str, Any], layer_options: Iterable[Mapping[str, Any]], dtype: np.dtype[Any]
 ) -> list[dict[str, Any]]:
     """For each layer of a stack of `dtype` the options of the call and its own. What both have is an error."""
-    of_call = core_options(function, options)
+    of_call = core_options(function, options, ATTENTION_OPTIONS)
     merged = []
     for i, own in enumerate(layer_options):
         for name in own.keys() & of_call.keys():

@@ -38,6 +38,18 @@ class CausalDecoder(TransformerStack):
     >>> np.array_equal(np.concatenate(steps, axis=1), decoder(x))
     True
 
+    Texts of different length, without padding, and then a step of two of them beside a fourth text:
+
+    >>> caches = decoder.new_caches(batch_size=4, capacity=7)
+    >>> texts = decoder(np.concatenate([x[0], x[1, :2], x[2, :5]]), caches=caches, cu_seqlens=np.array([0, 7, 9, 14]),
+    ...                 sequences=np.array([0, 1, 2]))
+    >>> rows = np.concatenate([x[2, 5:6], x[1, 2:3], x[0, :4]])
+    >>> y = decoder(rows, caches=caches, cu_seqlens=np.array([0, 1, 2, 6]), sequences=np.array([2, 1, 3]))
+    >>> caches[0].lengths
+    array([7, 3, 6, 4])
+    >>> np.array_equal(y[0], decoder(x)[2, 5])
+    True
+
     Every other layer sees the last three tokens only:
 
     >>> window = {"window": (2, 0)}

@@ -14,7 +14,8 @@ class DecoderLayer(TransformerLayer):
     """``y = norm1(x + self_attn(x))``, ``z = norm2(y + cross_attn(y, memory))``, ``norm3(z + feed_forward(z))``.
 
     That is post-LN, as in the Transformer paper. With `norm_first` (pre-LN) each norm is that of what its block reads,
-    as in `EncoderLayer`. The layer is made of layers that work by themselves.
+    as in `EncoderLayer`. The layer is made of layers that work by themselves. Self-attention is causal unless a call
+    says ``is_causal=False``; that of ``torch.nn.TransformerDecoderLayer`` is not unless a call has a mask.
 
     Parameters
     ----------
@@ -79,6 +80,8 @@ class DecoderLayer(TransformerLayer):
 
 class Decoder(TransformerStack):
     """`num_layers` layers, one after another, and a norm behind the last if there is a `final_norm`.
+
+    As in a `DecoderLayer`, self-attention is causal unless a call says ``is_causal=False``.
 
     Parameters
     ----------

@@ -9,8 +9,9 @@ from .. import _core
 from .._arrays import Tensor, like, to_numpy, widened
 from .._dtypes import checked_dtype
 from .._messages import in_the_name_of, name_of_type
-from .._options import ScoreOptions
+from .._options import AttentionOptions
 from ..kv_cache import KVCache
+from ..paged_kv_cache import PagedKVCache
 from ._constructor_arguments import Biases, Seed, WeightDType, checked_weight_dtype
 from ._head_steps import checked_steps
 from ._layer_state import LayerState
@@ -49,7 +50,7 @@ class MultiHeadAttention(LayerState):
     rotary : RotaryEmbedding, optional
         Turns queries and keys by their positions: row i of the query stands at ``query_offset + i``, row j of the key
         at j, both behind what is in the cache that a call appends to, and counted from the begin of their sequence in a
-        ragged batch.
+        ragged batch. A call may say otherwise by its `positions`.
     dtype : {"float32", "float64", "float16", "bfloat16"}, default "float32"
         Of the weights, and of what the layer takes and gives. Arrays of bfloat16 are those of the package ml_dtypes;
         tensors of other libraries do without it.
@@ -71,8 +72,8 @@ class MultiHeadAttention(LayerState):
 
     Keys that the layer adds come behind all others. No mask hides them, they have no position, and no cache holds them.
 
-    A cache holds keys as they were turned when they were appended. After `KVCache.keep_last` positions count anew, and
-    no longer say how far new rows are from those that are left.
+    A cache holds keys as they were turned when they were appended. After `KVCache.keep_last` its rows are counted anew,
+    which no longer says how far new ones are from those that are left: calls must have `positions` from then on.
 
     Examples
     --------
@@ -148,12 +149,14 @@ class MultiHeadAttention(LayerState):
         is_causal: bool = False,
         query_offset: int | Tensor = 0,
         key_lengths: Tensor | None = None,
+        block_mask: Tensor | None = None,
         window: tuple[int, int] | None = None,
         scale: float | None = None,
         softcap: float | None = None,
         alibi_slopes: Tensor | None = None,
         position_bias: Tensor | None = None,
         sinks: Tensor | None = None,
+        positions: Tensor | None = None,
         cache: KVCache | None = None,
         append: bool = True,
         new_lengths: Tensor | None = None,
@@ -161,6 +164,7 @@ class MultiHeadAttention(LayerState):
         average_attn_weights: bool = False,
         cu_seqlens_q: Tensor | None = None,
         cu_seqlens_k: Tensor | None = None,
+        sequences: Tensor | None = None,
         out: Tensor | None = None,
         num_threads: int | None = None,
     ) -> Tensor:
@@ -179,8 +183,11 @@ class MultiHeadAttention(LayerState):
             True means that the key takes part: the negation of torch's ``key_padding_mask``.
         is_causal : bool, default False
             Query i sees the keys up to i. With a cache that the call appends to, all that was there before, too.
-        query_offset, key_lengths, window, scale, softcap, alibi_slopes, position_bias, sinks : optional
+        query_offset, key_lengths, block_mask, window, scale, softcap, alibi_slopes, position_bias, sinks : optional
             As for `scaled_dot_product_attention`. Of a cache that the call appends to, the first two are known.
+        positions : integer array [T] or [B, T], of a ragged batch [N], optional
+            Of a layer with `rotary`: where the rows of `query`, and of `key`, which are then as many, stand in its
+            table, instead of places that are counted. Masks and biases do not go by them.
         cache : KVCache, optional
             The keys attended to are those in the cache. Those of this call, of `query` if there is no `key`, are
             appended first, so that the result is that of the whole sequences, for the new rows. Tk, the length of masks
@@ -199,6 +206,9 @@ class MultiHeadAttention(LayerState):
             Then `query`, `key`, `value` and `out` are [Nq, E], [Nk, kdim], [Nk, vdim] and [Nq, out_dim], `key_mask` is
             [Nk], and `attn_mask` broadcasts to [H, Nq, max Tk]. There are no weights to return. The default of
             `cu_seqlens_k` is `cu_seqlens_q`. A row has the bits that it has in a call on its sequence alone.
+        sequences : integer array [B], optional
+            Of a ragged batch over a cache: which sequence of the cache each of its sequences goes on with, none twice.
+            The others stay as they are. `key_mask` then broadcasts to [B, Tk]. Default: all those of the cache.
         out : [B, Tq, out_dim], optional
             Array to write the result to; it must not overlap an input.
         num_threads : int, optional
@@ -229,12 +239,25 @@ class MultiHeadAttention(LayerState):
         >>> steps = [layer(x[:, t : t + 1], cache=cache, is_causal=True) for t in range(5)]
         >>> np.array_equal(np.concatenate(steps, axis=1), layer(x, is_causal=True))
         True
+
+        A step of the first sequence beside the first three tokens of another one, without padding:
+
+        >>> cache = layer.new_cache(batch_size=8, capacity=16)
+        >>> y = layer(x[0, :4], cache=cache, cu_seqlens_q=np.array([0, 4]), sequences=np.array([6]), is_causal=True)
+        >>> rows = np.concatenate([x[0, 4:], x[1, :3]])
+        >>> y = layer(rows, cache=cache, cu_seqlens_q=np.array([0, 1, 4]), sequences=np.array([6, 2]), is_causal=True)
+        >>> cache.lengths
+        array([0, 0, 3, 0, 0, 0, 5, 0])
+        >>> np.array_equal(y[0], steps[4][0, 0])
+        True
         """
         name = "MultiHeadAttention"
         if append is not True:
             append = _core.boolean(name, "append", append)
         if average_attn_weights is not False:
             average_attn_weights = _core.boolean(name, "average_attn_weights", average_attn_weights)
+        if sequences is not None and (cache is None or cu_seqlens_q is None):
+            raise ValueError(f"{name}: sequences needs a cache and cu_seqlens_q")
         if cache is None:
             if not append or new_lengths is not None:
                 raise ValueError(f"{name}: append and new_lengths need a cache")
@@ -246,7 +269,7 @@ class MultiHeadAttention(LayerState):
         k: Any = q if key is None else key if type(key) is ndarray else to_numpy(name, "key", key)
         v = k if value is None else value if type(value) is ndarray else to_numpy(name, "value", value)
         # The core gets what differs from the defaults. In a small call these steps take as long as the work.
-        options: ScoreOptions = {}
+        options: AttentionOptions = {}
         if attn_mask is not None:
             options["attn_mask"] = attn_mask if type(attn_mask) is ndarray else to_numpy(name, "attn_mask", attn_mask)
         if key_mask is not None:
@@ -257,6 +280,10 @@ class MultiHeadAttention(LayerState):
             options["query_offset"] = to_numpy(name, "query_offset", query_offset)
         elif query_offset != 0:
             options["query_offset"] = query_offset
+        if block_mask is not None:
+            options["block_mask"] = (
+                block_mask if type(block_mask) is ndarray else to_numpy(name, "block_mask", block_mask)
+            )
         if key_lengths is not None:
             options["key_lengths"] = (
                 key_lengths if type(key_lengths) is ndarray else to_numpy(name, "key_lengths", key_lengths)
@@ -277,11 +304,13 @@ class MultiHeadAttention(LayerState):
             )
         if sinks is not None:
             options["sinks"] = sinks if type(sinks) is ndarray else to_numpy(name, "sinks", sinks)
+        if positions is not None:
+            options["positions"] = positions if type(positions) is ndarray else to_numpy(name, "positions", positions)
         if cu_seqlens_q is not None or cu_seqlens_k is not None:
             if cu_seqlens_q is None:
                 raise ValueError(f"{name}: cu_seqlens_q must be given if cu_seqlens_k is")
-            if cache is not None:
-                raise ValueError(f"{name}: a ragged batch and a cache cannot be combined")
+            if not append or new_lengths is not None:
+                raise ValueError(f"{name}: append=False and new_lengths cannot be combined with cu_seqlens_q")
             if need_weights is not False and _core.boolean(name, "need_weights", need_weights):
                 raise ValueError(f"{name}: need_weights must be False with cu_seqlens_q: weights have no ragged form")
             offsets = to_numpy(name, "cu_seqlens_q", cu_seqlens_q)
@@ -292,6 +321,8 @@ class MultiHeadAttention(LayerState):
                 offsets,
                 offsets if cu_seqlens_k is None else to_numpy(name, "cu_seqlens_k", cu_seqlens_k),
                 options,
+                None if cache is None else cache._core,
+                sequences if sequences is None else to_numpy(name, "sequences", sequences),
                 out if out is None else to_numpy(name, "out", out),
                 num_threads,
             )
@@ -319,7 +350,15 @@ class MultiHeadAttention(LayerState):
             weights = _core.convert(widened(weights).mean(axis=-3), weights.dtype)
         return array, weights if type(query) is ndarray else like(query, weights)
 
-    def new_cache(self, batch_size: int, capacity: int, *, dtype: DTypeLike | None = None) -> KVCache:
+    def new_cache(
+        self,
+        batch_size: int,
+        capacity: int,
+        *,
+        dtype: DTypeLike | None = None,
+        page_size: int | None = None,
+        num_pages: int | None = None,
+    ) -> KVCache:
         """An empty cache for the keys and values of this layer.
 
         Parameters
@@ -329,13 +368,27 @@ class MultiHeadAttention(LayerState):
         capacity : int
             The most tokens of a sequence.
         dtype : optional
-            That of the layer; of one in float32 also float16 or bfloat16: keys and values are rounded as they are
-            projected, which halves the memory, and the time of a step that waits for it.
+            That of the layer; of one in float32 also float16, bfloat16 or int8: keys and values are rounded as they are
+            projected, to a half or to about a quarter of the memory, and of the time of a step that waits for it.
+        page_size, num_pages : int, optional
+            If one of them is given, a `PagedKVCache`: tokens of a page, default 64, and pages of all sequences
+            together, by default as many as `capacity` tokens of every sequence take.
         """
         sizes = self._sizes
         dtype = self.dtype if dtype is None else dtype
         with in_the_name_of(f"{type(self).__name__}.new_cache"):
-            return KVCache(batch_size, sizes.num_kv_heads, capacity, sizes.head_dim, sizes.value_head_dim, dtype)
+            if page_size is None and num_pages is None:
+                return KVCache(batch_size, sizes.num_kv_heads, capacity, sizes.head_dim, sizes.value_head_dim, dtype)
+            page_size = 64 if page_size is None else page_size
+            return PagedKVCache(
+                batch_size * -(-capacity // max(page_size, 1)) if num_pages is None else num_pages,
+                page_size,
+                batch_size=batch_size,
+                num_kv_heads=sizes.num_kv_heads,
+                head_dim=sizes.head_dim,
+                value_head_dim=sizes.value_head_dim,
+                dtype=dtype,
+            )
 
     def append_to(
         self,

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from numpy import ndarray
 from numpy.typing import DTypeLike
 
 from .. import _core
-from .._arrays import Tensor, like, to_numpy
+from .._arrays import Tensor
 from .._messages import in_the_name_of, rename_arguments
-from .._options import SCORE_OPTIONS, ModelOptions, ScoreOptions, core_options
-from ..kv_cache import KVCache, cores_of_caches
+from .._options import ModelOptions
+from ..kv_cache import KVCache
 from ._constructor_arguments import LayerArguments, Seed, WeightDType, checked_generator, checked_size
-from ._layer_options import checked_layer_options, merged_options
+from ._layer_call import LayerOptions, run
+from ._layer_options import checked_layer_options
 from ._module_state import ModuleState
 from ._norms_of_layers import NORMS, OUTPUT_NORMS, arguments_of_norms, cores_of_norms, new_norm
 from ._snapshots import composed
@@ -27,21 +27,6 @@ from .rotary_embedding import RotaryEmbedding
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack  # in typing from Python 3.11 on
-
-
-class LayerOptions(ScoreOptions, total=False):
-    """What calls of layers and stacks take besides the arguments that they name."""
-
-    memory_attn_mask: Tensor | None
-    memory_key_mask: Tensor | None
-    memory_lengths: Tensor | None
-    cu_seqlens: Tensor | None
-    new_lengths: Tensor | None
-
-
-# Those that are no score options of the self-attention, and which options of the attention to the memory they are.
-_NO_SCORE_OPTIONS = LayerOptions.__optional_keys__ - SCORE_OPTIONS
-_MEMORY_OPTIONS = {"memory_attn_mask": "attn_mask", "memory_key_mask": "key_mask", "memory_lengths": "key_lengths"}
 
 
 class TransformerLayer(ModuleState):
@@ -144,14 +129,19 @@ class TransformerLayer(ModuleState):
             Which of the memory all tokens see. True takes part.
         memory_lengths : integer array [B], optional
             How much memory each sequence has. Of a `memory_cache` this is known.
+        memory_scale : float, optional
+            What the scores of the memory are multiplied with. Default: ``1 / sqrt(D)``.
         cu_seqlens : integer array [B + 1], optional
             A ragged batch, if there is no memory: `x` is [N, E], sequences one after another, and ``cu_seqlens`` says
             where each begins, and the end of the last. `key_mask` is then [N], and there are no weights to return.
         new_lengths : integer array [B], optional
             With a cache: of sequence b only the first ``new_lengths[b]`` rows count; the others are padding.
+        sequences : integer array [B], optional
+            Of a ragged batch over a cache: which sequence of the cache each of its sequences goes on with, none twice.
+            The others stay as they are. `key_mask` is then [B, Tk]. Default: all those of the cache.
         **options
-            The score options of the self-attention, as for the call of `MultiHeadAttention`; only that a `DecoderLayer`
-            is causal by default. Rows of padding are computed like others; no other row sees them.
+            The score options of the self-attention, and `positions`, as for the call of `MultiHeadAttention`; only that
+            a `DecoderLayer` is causal by default. Rows of padding are computed like others; no other row sees them.
 
         Returns
         -------
@@ -169,11 +159,19 @@ class TransformerLayer(ModuleState):
             raise
         return (result, weights[0]) if need_weights else result
 
-    def new_cache(self, batch_size: int, capacity: int, *, dtype: DTypeLike | None = None) -> KVCache:
-        """An empty cache for `capacity` tokens in each of `batch_size` sequences, of the self-attention; `dtype` as for
-        `MultiHeadAttention.new_cache`."""
+    def new_cache(
+        self,
+        batch_size: int,
+        capacity: int,
+        *,
+        dtype: DTypeLike | None = None,
+        page_size: int | None = None,
+        num_pages: int | None = None,
+    ) -> KVCache:
+        """An empty cache for `capacity` tokens in each of `batch_size` sequences, of the self-attention; the rest as
+        for `MultiHeadAttention.new_cache`."""
         with in_the_name_of(f"{type(self).__name__}.new_cache"):
-            return self.self_attn.new_cache(batch_size, capacity, dtype=dtype)
+            return self.self_attn.new_cache(batch_size, capacity, dtype=dtype, page_size=page_size, num_pages=num_pages)
 
     @property
     def embed_dim(self) -> int:
@@ -185,9 +183,11 @@ class TransformerLayer(ModuleState):
         """The layer that computes what one of torch does, with a copy of its weights.
 
         What differs: the layer is batch-first, whatever torch's is, which by default is not. Boolean masks are the
-        other way round: True takes part. A decoder's layer is causal unless told otherwise, where torch wants a mask.
-        Dropout is not applied, not even in training mode: results are those of ``module.eval()``. What is refused is
-        said at `MultiHeadAttention.from_torch`.
+        other way round: True takes part. A decoder's layer is causal unless told otherwise, where torch wants a mask:
+        ``layer(x, memory, is_causal=False)`` is what ``module(x, memory)`` is, and ``layer(x, memory)`` what the module
+        gives with ``tgt_mask=torch.nn.Transformer.generate_square_subsequent_mask(T)``. Dropout is not applied, not
+        even in training mode: results are those of ``module.eval()``. What is refused is said at
+        `MultiHeadAttention.from_torch`.
 
         Parameters
         ----------
@@ -294,9 +294,10 @@ class TransformerStack(ModuleState):
         need_weights : bool, default False
         out : [B, T, E], optional
         num_threads : int, optional
-        memory_attn_mask, memory_key_mask, memory_lengths, cu_seqlens, new_lengths : optional
+        memory_attn_mask, memory_key_mask, memory_lengths, memory_scale, cu_seqlens, new_lengths, sequences : optional
         **options
-            The score options of the self-attention of every layer, besides its own among `layer_options`.
+            The score options of the self-attention of every layer, besides its own among `layer_options`; and
+            `positions`, by which those layers turn that have a `RotaryEmbedding`.
 
         Returns
         -------
@@ -307,11 +308,22 @@ class TransformerStack(ModuleState):
         result, weights = run(self, x, memory, memory_caches, caches, need_weights, out, num_threads, options)
         return (result, weights) if need_weights else result
 
-    def new_caches(self, batch_size: int, capacity: int, *, dtype: DTypeLike | None = None) -> list[KVCache]:
-        """Empty caches for `capacity` tokens in each of `batch_size` sequences, one for each layer; `dtype` as for
-        `MultiHeadAttention.new_cache`."""
+    def new_caches(
+        self,
+        batch_size: int,
+        capacity: int,
+        *,
+        dtype: DTypeLike | None = None,
+        page_size: int | None = None,
+        num_pages: int | None = None,
+    ) -> list[KVCache]:
+        """Empty caches for `capacity` tokens in each of `batch_size` sequences, one for each layer; the rest as for
+        `MultiHeadAttention.new_cache`: `num_pages` are those of one layer."""
         with in_the_name_of(f"{type(self).__name__}.new_caches"):
-            return [layer.new_cache(batch_size, capacity, dtype=dtype) for layer in self.layers]
+            return [
+                layer.new_cache(batch_size, capacity, dtype=dtype, page_size=page_size, num_pages=num_pages)
+                for layer in self.layers
+            ]
 
     @property
     def embed_dim(self) -> int:
@@ -358,54 +370,3 @@ class TransformerStack(ModuleState):
 def stack_of(name: str, layers: Iterable[TransformerLayer], norm: Norm | None) -> _core.TransformerStack:
     """Layers and a norm as one thing to compute, with the weights that they have now. Messages call it `name`."""
     return _core.TransformerStack(name, [layer._parts() for layer in layers], None if norm is None else norm._core)
-
-
-def run(
-    module: Any,
-    x: Tensor,
-    memory: Tensor | None,
-    memory_caches: Iterable[KVCache] | None,
-    caches: Iterable[KVCache] | None,
-    need_weights: bool,
-    out: Tensor | None,
-    num_threads: int | None,
-    options: Any,
-) -> tuple[Tensor, list[Tensor]]:
-    """What a layer or a stack makes of `x`, and the attention weights of each layer, if they are needed.
-
-    `options` are the other keyword arguments of a call. The dict is changed: what is left in it are score options.
-    """
-    name = type(module).__name__
-    extras: dict[str, Any] = {}  # what the core takes besides the score options, if it is given
-    if options:
-        for argument in _NO_SCORE_OPTIONS.intersection(options):
-            if (value := options.pop(argument)) is not None:
-                array = to_numpy(name, argument, value)
-                if option := _MEMORY_OPTIONS.get(argument):
-                    extras.setdefault("memory_options", {})[option] = array
-                else:
-                    extras[argument] = array
-    if module._is_causal:
-        options.setdefault("is_causal", True)
-    if memory is not None:
-        extras["memory"] = memory if type(memory) is ndarray else to_numpy(name, "memory", memory)
-    if memory_caches is not None:
-        extras["memory_caches"] = cores_of_caches(name, "memory_caches", memory_caches)
-    if caches is not None:
-        extras["caches"] = cores_of_caches(name, "caches", caches)
-    if need_weights is not False:
-        extras["need_weights"] = _core.boolean(name, "need_weights", need_weights)
-    if module.layer_options is not None:
-        extras["layer_options"] = merged_options(name, options, module.layer_options, module.dtype)
-        options = {}
-    result: Any = module._stack().forward(
-        x if type(x) is ndarray else to_numpy(name, "x", x),
-        core_options(name, options),
-        extras,
-        out if out is None or type(out) is ndarray else to_numpy(name, "out", out),
-        num_threads,
-    )
-    array, weights = result if type(result) is tuple else (result, [])
-    if type(x) is ndarray:
-        return array, weights
-    return like(x, array) if out is None else out, [like(x, of_layer) for of_layer in weights]

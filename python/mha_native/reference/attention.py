@@ -59,6 +59,7 @@ def scaled_dot_product_attention_varlen(
     *,
     attn_mask: ArrayLike | None = None,
     key_mask: ArrayLike | None = None,
+    block_mask: ArrayLike | None = None,
     query_offset: ArrayLike = 0,
     key_lengths: ArrayLike | None = None,
     return_lse: bool = False,
@@ -69,6 +70,7 @@ def scaled_dot_product_attention_varlen(
     offsets_q, offsets_k = np.asarray(cu_seqlens_q), np.asarray(cu_seqlens_k)
     sequences = len(offsets_q) - 1
     mask = None if attn_mask is None else _with_rank(np.asarray(attn_mask), 3)  # [H | 1, Nq | 1, max Tk | 1]
+    blocks = None if block_mask is None else _with_rank(np.asarray(block_mask), 4)
     positions = np.broadcast_to(query_offset, sequences)
     out = np.zeros((*query.shape[:2], value.shape[2]))
     lse = np.zeros(query.shape[:2])
@@ -80,6 +82,9 @@ def scaled_dot_product_attention_varlen(
             one["attn_mask"] = mask[:, slice(None) if mask.shape[1] == 1 else q, columns]
         if key_mask is not None:
             one["key_mask"] = np.asarray(key_mask)[None, k]
+        if blocks is not None:
+            rows, columns = (-(-(s.stop - s.start) // 64) for s in (q, k))
+            one["block_mask"] = blocks[b if len(blocks) > 1 else 0, :, :rows, :columns]
         if key_lengths is not None:
             one["key_lengths"] = np.asarray(key_lengths)[b]
         heads_first = (x.swapaxes(0, 1) for x in (query[q], key[k], value[k]))
@@ -143,6 +148,7 @@ def multi_head_attention(
     qk_norm: str | None = None,
     qk_norm_eps: float = 1e-6,
     rotary: Rotary | None = None,
+    positions: ArrayLike | None = None,
     **options: Any,
 ) -> Any:
     """``concat(head_1 ... head_H) W_O``, ``head_i = attention(query W_Q_i, key W_K_i, value W_V_i)``: [B, Tq, out_dim].
@@ -152,7 +158,7 @@ def multi_head_attention(
 
     `qk_norm` is the kind of norm of each head of queries and keys, "layer", "rms" or "rms_unit_offset", or None.
     `rotary` is (cos, sin, interleaved), as `rotate` takes them: row i of the query stands at ``query_offset + i``, row
-    j of the key at j.
+    j of the key at j; or both at `positions`, [T] or [B, T].
     """
     weight = {name: np.asarray(array, np.float64) for name, array in state.items()}
     num_kv_heads = num_kv_heads or num_heads
@@ -180,7 +186,12 @@ def multi_head_attention(
         q, k = (normalize(x, weight, f"{letter}_norm", qk_norm, qk_norm_eps) for x, letter in ((q, "q"), (k, "k")))
     if rotary is not None:
         offset = np.reshape(options.get("query_offset", 0), (-1, 1, 1))  # [B or 1, heads, rows]
-        q, k = rotate(q, offset + np.arange(q.shape[-2]), *rotary), rotate(k, np.arange(k.shape[-2]), *rotary)
+        of_query, of_key = offset + np.arange(q.shape[-2]), np.arange(k.shape[-2])
+        if positions is not None:
+            of_query = of_key = np.expand_dims(positions, -2)
+        q, k = rotate(q, of_query, *rotary), rotate(k, of_key, *rotary)
+    elif positions is not None:
+        raise ValueError("positions must not be given without rotary, which turns by them")
     if count := ("bias_k" in weight) + add_zero_attn:
         shape = (*_with_rank(q, 4).shape[:3], k.shape[-2])
         attn_mask, options = _admit_added_keys(count, shape, attn_mask, **options)
@@ -217,6 +228,7 @@ def visible_keys(
     key_lengths: ArrayLike | None = None,
     window: tuple[int, int] | None = None,
     key_mask: ArrayLike | None = None,
+    block_mask: ArrayLike | None = None,
 ) -> NDArray[np.bool_]:
     """Which keys the masks other than `attn_mask` let each query see, for scores of `shape` [B, H, Tq, Tk]."""
     position, j = _positions(shape, query_offset)
@@ -231,6 +243,13 @@ def visible_keys(
         visible &= j < np.reshape(key_lengths, (-1, 1, 1, 1))
     if key_mask is not None:
         visible &= np.expand_dims(np.asarray(key_mask, bool), (-3, -2))  # [B | 1, Tk] -> [B | 1, 1, 1, Tk]
+    if block_mask is not None:
+        blocks = np.asarray(block_mask, bool)
+        for axis, length in ((-2, shape[2]), (-1, shape[3])):
+            if blocks.shape[axis] != -(-length // 64):
+                raise ValueError(f"block_mask must end in [ceil(Tq / 64), ceil(Tk / 64)]; got {list(blocks.shape)}")
+            blocks = blocks.repeat(64, axis)
+        visible &= blocks[..., : shape[2], : shape[3]]
     return visible
 
 

@@ -101,6 +101,7 @@ def decoder_layer(
     memory_attn_mask: ArrayLike | None = None,
     memory_key_mask: ArrayLike | None = None,
     memory_lengths: ArrayLike | None = None,
+    memory_scale: float | None = None,
     **options: Any,
 ) -> Array:
     """Self-attention, attention to `memory` [B, S, E_memory], and feed-forward: [B, T, E].
@@ -119,6 +120,7 @@ def decoder_layer(
             "attn_mask": memory_attn_mask,
             "key_mask": memory_key_mask,
             "key_lengths": memory_lengths,
+            "scale": memory_scale,
         }
         weights = _part(state, "multihead_attn.")
         return multi_head_attention(y, memory, memory, weights, num_heads, num_kv_heads=num_kv_heads, **masks)

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 import tolerance
+from scattered_pages import poisoned
 from tolerance import assert_close, assert_same_bits
 
 import mha_native
-from mha_native import KVCache, MultiHeadAttention
+from mha_native import KVCache, MultiHeadAttention, PagedKVCache
 
 F32 = np.float32
 WIDE = {"embed_dim": 29, "num_heads": 6, "num_kv_heads": 3, "head_dim": 11, "value_head_dim": 13, "out_dim": 40}
@@ -42,8 +43,16 @@ def _x(layer: MultiHeadAttention, batch: int, length: int, seed: int = 5) -> np.
     return rng.standard_normal((batch, length, layer.embed_dim)).astype(layer.dtype)
 
 
+@pytest.fixture(params=[{}, {"page_size": 64}], ids=["dense", "paged"])
+def pages(request: pytest.FixtureRequest) -> dict[str, int]:
+    """What `new_cache` is told besides the sizes."""
+    return request.param
+
+
 def _poisoned(cache: KVCache) -> KVCache:
     """Filled to the brim with NaN, and emptied."""
+    if isinstance(cache, PagedKVCache):
+        return poisoned(cache)
     shapes = ((cache.batch_size, cache.num_kv_heads, cache.capacity, n) for n in (cache.head_dim, cache.value_head_dim))
     cache.append(*(np.full(shape, np.nan, cache.dtype) for shape in shapes))
     cache.clear()
@@ -61,13 +70,15 @@ def _chunks(rng: np.random.Generator, length: int, sizes: tuple[int, ...]) -> It
 @pytest.mark.parametrize("sizes", [(1,), (1, 2, 5), (1, 3, 64, 70)], ids=["steps", "few", "mixed"])
 @pytest.mark.parametrize("name", LAYERS)
 @pytest.mark.parametrize("seed", range(4))
-def test_chunks_of_one_call(seed: int, name: str, sizes: tuple[int, ...], isa: str, dtype: Any) -> None:
+def test_chunks_of_one_call(
+    seed: int, name: str, sizes: tuple[int, ...], isa: str, dtype: Any, pages: dict[str, int]
+) -> None:
     rng = np.random.default_rng(seed)
     layer = _layer(name, dtype)
     batch, length = int(rng.integers(1, 5)), int(rng.integers(1, 40 if sizes == (1,) else 150))
     x, is_causal = _x(layer, batch, length, seed), bool(rng.random() < 0.9)
     whole, weights = layer(x, is_causal=True, need_weights=True, num_threads=1)
-    cache = _poisoned(layer.new_cache(batch, length))
+    cache = _poisoned(layer.new_cache(batch, length, **pages))
     for start, stop in _chunks(rng, length, sizes):
         threads = int(rng.integers(1, 4))
         step = {"is_causal": is_causal or stop - start > 1, "num_threads": threads}  # one row sees all that is there
@@ -79,19 +90,19 @@ def test_chunks_of_one_call(seed: int, name: str, sizes: tuple[int, ...], isa: s
         assert_same_bits(some, weights[:, :, start:stop, :stop], label=f"{label}, weights")
     assert cache.lengths.tolist() == [length] * batch
     # In the cache is what the layer would have projected.
-    again = layer.new_cache(batch, length)
+    again = layer.new_cache(batch, length, **pages)
     layer.append_to(again, x)
     assert_same_bits(cache.keys, again.keys)
     assert_same_bits(cache.values, again.values)
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_any_history(seed: int, isa: str, dtype: Any, num_threads: int) -> None:
+def test_any_history(seed: int, isa: str, dtype: Any, num_threads: int, pages: dict[str, int]) -> None:
     """Ragged appends, drafts that are rolled back and beams that fork: every row is that of its own sequence alone."""
     rng = np.random.default_rng(seed)
     layer = _layer(str(rng.choice(["usual", "grouped", "wide"])), dtype)
     batch, capacity = int(rng.integers(1, 6)), 90
-    cache = _poisoned(layer.new_cache(batch, capacity))
+    cache = _poisoned(layer.new_cache(batch, capacity, **pages))
     sequences = [_x(layer, 1, 0)[0]] * batch  # what each one has read
     for step in range(7):
         room = capacity - cache.lengths
@@ -128,12 +139,12 @@ def test_any_history(seed: int, isa: str, dtype: Any, num_threads: int) -> None:
                 sequences = [sequences[i] for i in index]
 
 
-def test_speculative_decoding(isa: str, dtype: Any) -> None:
+def test_speculative_decoding(isa: str, dtype: Any, pages: dict[str, int]) -> None:
     """A draft of four tokens is read in one call; what was accepted is as if it had been read one by one."""
     layer = _layer("grouped", dtype)
     x = _x(layer, 3, 30)
     whole = layer(x, is_causal=True)
-    cache = layer.new_cache(3, 34)
+    cache = layer.new_cache(3, 34, **pages)
     layer(x[:, :10], cache=cache, is_causal=True)
     rng = np.random.default_rng(1)
     while (left := 30 - cache.lengths).any():
@@ -148,11 +159,11 @@ def test_speculative_decoding(isa: str, dtype: Any) -> None:
         cache.rollback(4 - accepted)
 
 
-def test_beam_search(isa: str, dtype: Any) -> None:
+def test_beam_search(isa: str, dtype: Any, pages: dict[str, int]) -> None:
     """Beams fork from one prompt, and each reads on for itself."""
     layer = _layer("usual", dtype)
     prompt, beams = _x(layer, 1, 9), 4
-    cache = layer.new_cache(beams, 30)
+    cache = layer.new_cache(beams, 30, **pages)
     layer(np.tile(prompt, (beams, 1, 1)), cache=cache, is_causal=True, new_lengths=np.array([9, 0, 0, 0]))
     cache.reorder(np.zeros(beams, np.int64))
     histories = [prompt[0]] * beams
@@ -183,7 +194,7 @@ def test_sliding_window(isa: str, dtype: Any) -> None:
 
 
 @pytest.mark.parametrize("mask", ["none", "causal", "boolean", "additive", "key mask"])
-def test_cross_attention(mask: str, isa: str, dtype: Any, num_threads: int) -> None:
+def test_cross_attention(mask: str, isa: str, dtype: Any, num_threads: int, pages: dict[str, int]) -> None:
     """What append_to has projected once serves every later call as if it had been given."""
     layer = MultiHeadAttention(32, 4, num_kv_heads=2, kdim=23, vdim=31, dtype=dtype, seed=0)
     rng = np.random.default_rng(3)
@@ -196,7 +207,7 @@ def test_cross_attention(mask: str, isa: str, dtype: Any, num_threads: int) -> N
         "additive": {"attn_mask": rng.standard_normal((4, 12, 70)).astype(dtype)},
         "key mask": {"key_mask": rng.random((2, 70)) < 0.5},
     }[mask]
-    cache = _poisoned(layer.new_cache(2, 90))
+    cache = _poisoned(layer.new_cache(2, 90, **pages))
     layer.append_to(cache, key[:, :40], value[:, :40], num_threads=num_threads)
     layer.append_to(cache, key[:, 40:], value[:, 40:], num_threads=num_threads)
     expected, expected_weights = layer(query, key, value, need_weights=True, **options)
@@ -207,31 +218,31 @@ def test_cross_attention(mask: str, isa: str, dtype: Any, num_threads: int) -> N
     assert cache.lengths.tolist() == [70, 70]
 
 
-def test_cross_attention_to_ragged_keys(isa: str, dtype: Any) -> None:
+def test_cross_attention_to_ragged_keys(isa: str, dtype: Any, pages: dict[str, int]) -> None:
     layer = _layer("usual", dtype)
     query, encoded, lengths = _x(layer, 3, 5), _x(layer, 3, 20, 6), np.array([20, 0, 7])
     for b, length in enumerate(lengths):
         encoded[b, length:] = np.nan
-    cache = layer.new_cache(3, 20)
+    cache = layer.new_cache(3, 20, **pages)
     layer.append_to(cache, encoded, new_lengths=lengths)
     out = layer(query, cache=cache, append=False)
     for b, length in enumerate(lengths):
         assert_same_bits(out[b], layer(query[b], encoded[b, :length]), label=f"{length} keys")
 
 
-def test_key_and_value_of_their_own(isa: str, dtype: Any) -> None:
+def test_key_and_value_of_their_own(isa: str, dtype: Any, pages: dict[str, int]) -> None:
     """As where positions are added to query and key, and not to the value."""
     layer = _layer("grouped", dtype)
     query, key, value = (_x(layer, 2, 40, seed) for seed in (1, 2, 3))
     whole = layer(query, key, value, is_causal=True)
-    cache = layer.new_cache(2, 40)
+    cache = layer.new_cache(2, 40, **pages)
     for first, last in ((0, 17), (17, 18), (18, 40)):
         part = (x[:, first:last] for x in (query, key, value))
         assert_same_bits(layer(*part, cache=cache, is_causal=True), whole[:, first:last])
 
 
 @pytest.mark.parametrize("mask", ["boolean", "additive", "key mask", "all"])
-def test_masks_are_over_all_keys(mask: str, isa: str, dtype: Any) -> None:
+def test_masks_are_over_all_keys(mask: str, isa: str, dtype: Any, pages: dict[str, int]) -> None:
     layer = _layer("wide", dtype)
     x, rng = _x(layer, 2, 60), np.random.default_rng(8)
     additive = rng.standard_normal((layer.num_heads, 60, 60)).astype(dtype)
@@ -245,7 +256,7 @@ def test_masks_are_over_all_keys(mask: str, isa: str, dtype: Any) -> None:
     }[mask]
     expected = tolerance.layer(layer, x, x, x, options | {"is_causal": True})
     whole, weights = layer(x, is_causal=True, need_weights=True, **options)
-    cache = _poisoned(layer.new_cache(2, 64))
+    cache = _poisoned(layer.new_cache(2, 64, **pages))
     for first, last in ((0, 33), (33, 34), (34, 60)):
         part = {
             name: option[..., :last] if name == "key_mask" else option[..., first:last, :last]
@@ -271,7 +282,7 @@ def test_without_a_batch_axis(name: str, isa: str, dtype: Any) -> None:
     assert_same_bits(cache.keys[:, :, :5], other.keys[:, :, :5])
 
 
-def test_any_memory(isa: str, dtype: Any) -> None:
+def test_any_memory(isa: str, dtype: Any, pages: dict[str, int]) -> None:
     layer = _layer("grouped", dtype)
     x = _x(layer, 3, 8)
     whole = layer(x, is_causal=True)
@@ -279,7 +290,7 @@ def test_any_memory(isa: str, dtype: Any) -> None:
     wide.flags.writeable = False
     time_first = np.ascontiguousarray(x.swapaxes(0, 1)).swapaxes(0, 1)
     for view in (wide[..., ::2], time_first, x[::-1, ::-1].copy()[::-1, ::-1]):
-        cache = layer.new_cache(3, 8)
+        cache = layer.new_cache(3, 8, **pages)
         for t in range(8):
             memory = np.full((3, 1, 128), np.nan, dtype)
             out = layer(view[:, t : t + 1], cache=cache, is_causal=True, out=memory[..., ::2])
@@ -299,11 +310,11 @@ def test_empty_sizes(sizes: tuple[int, int], isa: str, dtype: Any) -> None:
     mha_native.scaled_dot_product_attention(*np.ones((3, 2, 4), dtype))  # an empty result computes nothing
 
 
-def test_two_threads_in_one_cache() -> None:
+def test_two_threads_in_one_cache(pages: dict[str, int]) -> None:
     # The second call is refused: it would count on lengths that the first is about to change.
     layer = _layer("whole vectors", F32)
     x = _x(layer, 1, 3000)
-    cache = layer.new_cache(1, 3000)
+    cache = layer.new_cache(1, 3000, **pages)
     results: list[np.ndarray] = []
 
     def read() -> None:
@@ -330,10 +341,10 @@ def test_two_threads_in_one_cache() -> None:
     assert_same_bits(results[-1], layer(x, is_causal=True))
 
 
-def test_threads_that_only_read(isa: str) -> None:
+def test_threads_that_only_read(isa: str, pages: dict[str, int]) -> None:
     layer = _layer("whole vectors", F32)
     x = _x(layer, 2, 300)
-    cache = layer.new_cache(2, 300)
+    cache = layer.new_cache(2, 300, **pages)
     layer.append_to(cache, x)
     expected = layer(x, x)
     results: list[np.ndarray] = []
@@ -372,21 +383,24 @@ def test_each_thread_with_a_cache_of_its_own() -> None:
 
 @pytest.mark.parametrize("name", ["usual", "grouped", "wide"])
 @pytest.mark.parametrize("narrow", ["float16", "bfloat16"])
-def test_a_cache_in_16_bits_rounds_keys_and_values_only(name: str, narrow: str, isa: str) -> None:
+def test_a_cache_in_16_bits_rounds_keys_and_values_only(
+    name: str, narrow: str, isa: str, pages: dict[str, int]
+) -> None:
     """Steps have the bits of one call over such a cache; and that is near the call without one, in float32."""
     layer = _layer(name, F32)
     x = _x(layer, 2, 70)
     exact = layer(x, is_causal=True)
-    at_once = layer(x, is_causal=True, cache=layer.new_cache(2, 70, dtype=narrow))
+    at_once = layer(x, is_causal=True, cache=layer.new_cache(2, 70, dtype=narrow, **pages))
     assert at_once.dtype == F32
     eps = 2**-10 if narrow == "float16" else 2**-7
     assert 0 < np.abs(at_once - exact).max() < 8 * eps * np.abs(exact).max()
-    cache = layer.new_cache(2, 70, dtype=narrow)
+    cache = layer.new_cache(2, 70, dtype=narrow, **pages)
     steps = [layer(x[:, t : t + 1], is_causal=True, cache=cache) for t in range(70)]
     assert_same_bits(np.concatenate(steps, axis=1), at_once)
 
 
 def test_a_cache_is_not_wider_than_the_layer() -> None:
     layer = _layer("usual", F32)
-    with pytest.raises(TypeError, match="cache must have the dtype of the layer, float32, or float16 or bfloat16; got"):
+    expected = "cache must have the dtype of the layer, float32, or float16, bfloat16 or int8; got"
+    with pytest.raises(TypeError, match=expected):
         layer(_x(layer, 1, 2), cache=layer.new_cache(1, 2, dtype="float64"))

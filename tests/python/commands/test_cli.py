@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import os
 import re
@@ -26,11 +27,42 @@ def test_as_a_module() -> None:
         assert word in result.stdout
 
 
+def test_as_a_script() -> None:
+    (script,) = importlib.metadata.entry_points(group="console_scripts", name="mha_native")
+    assert script.load() is main
+
+
 def test_info(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(capsys, "info")
     assert (code, err) == (0, "")
     for word in ("built with", "this machine runs", "in use", "threads", "OpenMP runtime", np.__version__):
         assert word in out
+
+
+def test_info_for_programs(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    code, out, err = run(capsys, "info", "--json")
+    found = json.loads(out)
+    assert (code, err, found["mha_native"]) == (0, "", mha_native.__version__)
+    assert found["active_isa"] == mha_native.active_isa()
+    assert found["available_isas"] == list(mha_native.available_isas())
+    assert set(found["available_isas"]) <= found["isas"].keys()
+    assert found["threads"] == mha_native.num_threads()
+    _, shown, _ = run(capsys, "info")
+    for value in (*found["isas"].values(), *found["dtypes"], *found["openmp_runtimes"], found["threads_reason"]):
+        assert value in shown
+
+    def refuse() -> str:
+        raise ValueError("MHA_NATIVE_ISA: no such set")
+
+    monkeypatch.setattr("mha_native.runtime._core.active_isa", refuse)
+    found = json.loads(run(capsys, "info", "--json")[1])
+    assert (found["active_isa"], found["active_isa_reason"]) == (None, "MHA_NATIVE_ISA: no such set")
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as done:
+        main(["--version"])
+    assert (done.value.code, capsys.readouterr().out) == (0, f"mha_native {mha_native.__version__}\n")
 
 
 @pytest.mark.parametrize(
@@ -51,6 +83,18 @@ def test_where_the_cpp_library_is(
     assert (done.value.code, captured.err) == (0, "")
     assert captured.out.count("\n") == 1
     assert (Path(captured.out.rstrip("\n")) / name).is_file()
+
+
+def test_a_wheel_without_the_cpp_library(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("mha_native.__main__.__file__", str(tmp_path / "__main__.py"))
+    with pytest.raises(SystemExit) as done:
+        main(["--cmake-dir"])
+    captured = capsys.readouterr()
+    assert (done.value.code, captured.out) == (2, "")
+    assert "--cmake-dir: this wheel came without the C++ library" in captured.err
+    assert "--no-binary mha_native" in captured.err
 
 
 def test_demo(capsys: pytest.CaptureFixture[str]) -> None:

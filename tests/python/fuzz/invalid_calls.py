@@ -46,6 +46,7 @@ MAY_RAISE = (TypeError, ValueError, MemoryError, RuntimeError)
 # Arguments that say how much is done. A huge number is no error; the call takes as long as it takes.
 COUNTS, MOST_COUNTED = ("num_layers",), 1000
 MOST_NUMBERS = 1 << 26  # of an array
+TEXTS = ("texts", "prompts", "prompt", "sequences")  # read one by one; an array has the tokens of many
 
 # Arguments that a call iterates over, whose own errors pass through.
 OF_THE_CALLER = ("texts", "sequences")
@@ -84,10 +85,10 @@ def outcome_of(seed: int, index: int, verbose: bool = False) -> Outcome:
 
 
 def is_too_much(name: str, argument: str, value: Any) -> bool:
-    """Whether a call would only take long: many layers, or many numbers that the reference reads one by one."""
+    """Whether a call would only take long: many layers, numbers that the reference reads one by one, or texts."""
     is_large = isinstance(value, np.ndarray) and value.size > MOST_NUMBERS
     is_many = argument in COUNTS and isinstance(value, int) and value > MOST_COUNTED
-    return is_many or (name.startswith("reference.") and is_large)
+    return is_many or (is_large and (name.startswith("reference.") or argument in TEXTS))
 
 
 def entries_of(value: Any) -> list[str]:
@@ -129,7 +130,7 @@ def snapshot(function: Any, arguments: Arguments) -> list[Any]:
 def _state(x: Any) -> Any:
     if type(x) is np.ndarray:
         return x.tobytes() if x.dtype != object and x.size < 100_000 else x.shape
-    if type(x) is mha.KVCache:
+    if isinstance(x, mha.KVCache):
         return [array.tobytes() for array in x.state_dict().values()]
     return [_state(each) for each in x] if type(x) in (list, tuple) else None
 

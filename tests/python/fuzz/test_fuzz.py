@@ -16,6 +16,7 @@ from invalid_calls import LONGEST, judge, snapshot
 from mutations import Failure
 
 import mha_native
+import mha_native.serving
 from mha_native import KVCache
 
 HERE = Path(__file__).parent
@@ -34,16 +35,19 @@ def _run(program: str, seed: int, count: int) -> None:
 def _public_functions() -> set[str]:
     """Functions, classes and methods that take arguments, as messages name them."""
     names = {f"reference.{name}" for name in mha_native.reference.__all__}
-    for module in (mha_native, mha_native.compat, mha_native.models):
+    for module in (mha_native, mha_native.compat, mha_native.models, mha_native.serving):
         for name in module.__all__:
             thing = getattr(module, name)
             if inspect.isfunction(thing) and inspect.signature(thing).parameters:
                 names.add(name)
-            elif inspect.isclass(thing) and not issubclass(thing, tuple):
+            elif inspect.isclass(thing) and not issubclass(thing, (tuple, Exception)):
                 methods = inspect.getmembers(thing, lambda x: inspect.isfunction(x) or inspect.ismethod(x))
                 taking = (which for which, x in methods if set(inspect.signature(x).parameters) - {"self"})
-                names |= {name} | {f"{name}.{which}" for which in taking if not which.startswith("_")}
-    return names - {"CausalLM", "SentenceEncoder", "Seq2SeqLM"}  # which `from_pretrained` makes
+                # A method that is another public class's is named as that one's.
+                owner = {which: x.__qualname__.split(".")[0] for which, x in methods}
+                own = (which for which in taking if not which.startswith("_"))
+                names |= {name} | {f"{owner[w] if owner[w] in module.__all__ else name}.{w}" for w in own}
+    return names - {"CausalLM", "SentenceEncoder", "Seq2SeqLM", "Request"}  # which `from_pretrained` and `submit` make
 
 
 def test_the_catalogue_has_all_that_is_public() -> None:

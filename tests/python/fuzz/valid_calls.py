@@ -167,6 +167,7 @@ def options_of_layer(rng: Generator, dtype: Any, heads: int, sizes: tuple[int, i
         "is_causal": bool(rng.random() < 0.5),
         "query_offset": rng.integers(-3, keys + 3, batch),
         "key_lengths": rng.integers(keys + 1, size=batch),
+        "block_mask": rng.random((1, heads, -(-queries // 64), -(-keys // 64))) < 0.7,
         "window": (int(rng.integers(-1, keys + 1)), int(rng.integers(-1, keys + 1))),
         "scale": float(rng.choice([0.2, 0.7])),
         "softcap": 2.5,

@@ -58,13 +58,18 @@ def _masks(which: str, model: Decoder, batch: int, length: int, memory_length: i
                 "position_bias": rng.standard_normal((heads, 13)).astype(accumulator_of(model.dtype)),
                 "sinks": rng.standard_normal(heads).astype(accumulator_of(model.dtype)),
             },
-            {},
+            {"scale": 1.3},
         ),
     }[which]
 
 
 MASKS = ["not causal", "key masks", "lengths", "boolean", "additive", "scores"]
-OUR_NAMES = {"attn_mask": "memory_attn_mask", "key_mask": "memory_key_mask", "key_lengths": "memory_lengths"}
+OUR_NAMES = {
+    "attn_mask": "memory_attn_mask",
+    "key_mask": "memory_key_mask",
+    "key_lengths": "memory_lengths",
+    "scale": "memory_scale",
+}
 
 
 def _call_options(of_self: dict[str, Any], of_memory: dict[str, Any]) -> dict[str, Any]:

@@ -49,7 +49,7 @@ ENCODER_CALLS: list[tuple[dict[str, Any], type[Exception], list[str]]] = [
     (
         {"x": np.ones((5, 16), F32), "out": None, "cu_seqlens": np.array([0, 5]), "caches": _caches(2)},
         ValueError,
-        ["caches", "cu_seqlens"],
+        ["sequences", "in the cache, 2", "got 1"],
     ),
 ]
 
@@ -125,6 +125,9 @@ DECODER_CALLS: list[tuple[dict[str, Any], type[Exception], list[str]]] = [
     ({"attn_mask": np.ones((4, 7), bool)}, ValueError, ["attn_mask", "[4, 7]"]),
     ({"memory_attn_mask": np.ones((4, 7), bool)}, ValueError, ["attention to memory", "memory_attn_mask", "[4, 7]"]),
     ({"memory_key_mask": np.ones((2, 7), bool)}, ValueError, ["attention to memory", "memory_key_mask", "[2, 7]"]),
+    ({"memory_scale": "1"}, TypeError, ["memory_scale", "real number"]),
+    ({"memory_scale": np.inf}, ValueError, ["memory_scale", "finite", "inf"]),
+    ({"memory_scale": 3e38}, ValueError, ["attention to memory", "memory_scale", "3e+38"]),
     ({"memory_lengths": np.array([1, 7])}, ValueError, ["attention to memory", "memory_lengths", "7"]),
     (
         {"memory": None, "memory_caches": _caches(2), "memory_lengths": np.array([1, 2])},

@@ -7,11 +7,11 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from int8_oracle import projection, weights
+from int8_oracle import most_outliers, outlier_limit, projection, weights
 from tolerance import assert_same_bits
 
 import mha_native
-from mha_native import Decoder, Encoder, FeedForward, MultiHeadAttention, scaled_dot_product_attention
+from mha_native import Decoder, Encoder, FeedForward, Linear, MultiHeadAttention, scaled_dot_product_attention
 
 Array = np.ndarray[Any, Any]
 F32 = np.float32
@@ -107,6 +107,44 @@ def test_int8_weights_give_what_the_rule_says(sizes: tuple[int, int], isa: str, 
         layer(x, out=out, num_threads=num_threads)
         hidden = np.maximum(projection(x, w1, s1, state["linear1.bias"]), 0)
         assert_same_bits(out, projection(hidden, w2, s2, state["linear2.bias"]), label=f"{rows} rows")
+
+
+def _rows_with_outliers(features: int, rng: Any) -> Array:
+    """Rows [n, features], with a few features that are up to 1000 times as large as others."""
+    most = most_outliers(features)
+    rows = []
+    for count in {1, (most + 1) // 2, most, most + 1, 4 * most}:
+        for factor in (1.5, 4, 60, 127, 129, 1000):
+            row = rng.uniform(-1, 1, features)
+            outliers = rng.permutation(features)[:count]
+            row[outliers] *= np.sort(rng.uniform(1, factor, count)) / np.abs(row[outliers])
+            row[outliers[-1]] = rng.choice([-factor, factor])
+            rows += [row, np.abs(row), -np.abs(row)]
+    return np.array(rows, F32)
+
+
+@pytest.mark.parametrize("features", [64, 130, 257, 900])
+def test_outliers_of_a_row_have_more_digits(features: int, isa: str, num_threads: int, rng: Any) -> None:
+    layer = Linear(features, 70, seed=0, weight_dtype="int8")
+    state = layer.state_dict()
+    state["weight"][::2] = rng.choice([-128, 127], (35, features))
+    layer.load_state_dict(state)
+    x = _rows_with_outliers(features, rng)
+    beyond = (np.abs(x) > outlier_limit(x)).sum(-1)
+    assert beyond.min() == 0
+    assert beyond.max() == most_outliers(features)
+    for rows in (x, x[:1], x[:, ::-1], np.asfortranarray(x)):
+        expected = projection(rows, state["weight"], state["weight_scale"], state["bias"])
+        assert_same_bits(layer(rows, num_threads=num_threads), expected)
+
+
+def test_outliers_cost_others_no_digits(rng: Any) -> None:
+    layer = Linear(640, 50, seed=0).quantize("int8").quantize("float32")  # so that only rows are rounded
+    x = rng.uniform(-1, 1, (9, 640)).astype(F32)
+    few = x.copy()
+    few[:, rng.permutation(640)[:10]] *= 100
+    errors = [np.abs(layer.quantize("int8")(rows) - layer(rows)).max() for rows in (x, few)]
+    assert errors[1] < 3 * errors[0]  # 100 with one scale for all
 
 
 @every_attention

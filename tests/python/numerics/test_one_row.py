@@ -7,7 +7,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from equivalent_calls import CHANGES, LAYOUTS, Array, Call, Generator, attend, attend_ragged, random_call
+from equivalent_calls import (
+    CHANGES,
+    LAYOUTS,
+    Array,
+    Call,
+    Generator,
+    attend,
+    attend_over_pages,
+    attend_ragged,
+    random_call,
+)
+from scattered_pages import over_pages
 from tolerance import assert_same_bits
 
 from mha_native import MultiHeadAttention, attention_statistics, attention_weights
@@ -46,7 +57,10 @@ def test_attention(seeds: range, isa: str, dtype: Any) -> None:
         call = random_call(seed, dtype)
         _, out, lse = attend(call)
         for label, other, rng in _equivalent_calls(call, seed, MIXTURES):
-            for form, (rows, its_out, its_lse) in (("dense", attend(other)), ("ragged", attend_ragged(other, rng))):
+            forms = [("dense", attend(other)), ("ragged", attend_ragged(other, rng))]
+            if len(label.split(",")) == 1:
+                forms.append(("paged", attend_over_pages(other, rng)))
+            for form, (rows, its_out, its_lse) in forms:
                 _assert_rows(rows, its_out, out, f"{label}, {form}")
                 _assert_rows(rows, its_lse, lse, f"{label}, {form}, lse")
 
@@ -59,16 +73,28 @@ def test_weights_and_statistics(seeds: range, isa: str, dtype: Any) -> None:
         nothing = {"weights": dtype(0), "masked": dtype(-np.inf)}
         expected = {stage: attention_weights(call.query, call.key, stage=stage, **call.options) for stage in nothing}
         of_rows = attention_statistics(call.query, call.key, **call.options)
-        for label, other, _ in _equivalent_calls(call, seed, 2):
+        for label, other, rng in _equivalent_calls(call, seed, 2):
             arguments: dict[str, Any] = other.options | {"num_threads": other.num_threads}
+            lengths = other.options.get("key_lengths", np.full(len(other.key), other.key.shape[2]))
+            cache = over_pages(other.key, other.value, lengths, int(rng.choice([64, 128])), rng)
+            of_cache = {name: option for name, option in arguments.items() if name != "key_lengths"}
+            if "attn_mask" in of_cache:
+                of_cache["attn_mask"] = of_cache["attn_mask"][..., : cache.longest]
             for stage, nothing_there in nothing.items():
                 actual = attention_weights(other.query, other.key, stage=stage, **arguments)
                 keys = min(actual.shape[3], expected[stage].shape[3])
                 _assert_rows(other.rows, actual[..., :keys], expected[stage][..., :keys], f"{label}, {stage}")
                 assert (actual[..., keys:][other.rows >= 0] == nothing_there).all(), f"{label}, {stage}"
+                paged = attention_weights(other.query, cache, stage=stage, **of_cache)
+                assert_same_bits(paged, actual[..., : cache.longest], label=f"{label}, {stage}, paged")
             statistics = attention_statistics(other.query, other.key, **arguments)
             for field in STATISTICS:
                 _assert_rows(other.rows, getattr(statistics, field), getattr(of_rows, field), f"{label}, {field}")
+            for field, ours, theirs in zip(
+                statistics._fields, attention_statistics(other.query, cache, **of_cache), statistics, strict=True
+            ):
+                expected_part = theirs[..., : cache.longest] if field == "received_weight" else theirs
+                assert_same_bits(ours, expected_part, label=f"{label}, {field}, paged")
 
 
 Sequences = list[Array]
@@ -120,7 +146,8 @@ def _last_rows_as_cross_attention(layer: MultiHeadAttention, sequences: Sequence
 def _over_a_cache(layer: MultiHeadAttention, sequences: Sequences, rng: Generator) -> Sequences:
     """A prompt of the tokens before the end, then a few at a time, in a batch whose sequences grow unevenly."""
     x, lengths = _padding(sequences)
-    cache = layer.new_cache(len(x) + 1, x.shape[1])
+    pages = {"page_size": 64} if rng.random() < 0.5 else {}
+    cache = layer.new_cache(len(x) + 1, x.shape[1], **pages)
     order = rng.permutation(len(x) + 1)  # one of them stays empty
     x = np.concatenate([x, np.full_like(x[:1], np.nan)])[order]
     lengths = np.append(lengths, 0)[order]

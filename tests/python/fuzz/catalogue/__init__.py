@@ -4,10 +4,21 @@ An entry is named as messages name it; what stands behind a blank tells entries 
 and arguments for each call, since a call may change them.
 """
 
-from . import attention, classifiers, language_models, layers, models, reference, seq2seq_models, transformers
+from . import (
+    attention,
+    caches,
+    classifiers,
+    language_models,
+    layers,
+    models,
+    reference,
+    seq2seq_models,
+    serving,
+    transformers,
+)
 from .entry import CATALOGUE, Arguments
 
 __all__ = [
-    "CATALOGUE", "Arguments", "attention", "classifiers", "language_models", "layers", "models", "reference",
-    "seq2seq_models", "transformers",
+    "CATALOGUE", "Arguments", "attention", "caches", "classifiers", "language_models", "layers", "models", "reference",
+    "seq2seq_models", "serving", "transformers",
 ]  # fmt: skip

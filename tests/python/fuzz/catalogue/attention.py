@@ -1,8 +1,6 @@
-"""Attention functions and caches."""
+"""Attention functions."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 
@@ -16,7 +14,6 @@ from .entry import (
     QUERIES,
     VALUE_WIDTH,
     WIDTH,
-    Arguments,
     Generator,
     Made,
     attention_inputs,
@@ -34,6 +31,7 @@ def _attention(rng: Generator) -> Made:
     dtype = dtype_of_call(rng)
     more = {
         "attn_mask": normal(rng, HEADS, QUERIES, KEYS, dtype=dtype) if rng.random() < 0.5 else rng.random(KEYS) < 0.7,
+        "key_mask": rng.random((BATCH, KEYS)) < 0.7,
         "return_lse": True,
         "out": np.zeros((BATCH, HEADS, QUERIES, VALUE_WIDTH), dtype),
         "num_threads": 2,
@@ -68,6 +66,7 @@ def _weights(rng: Generator) -> Made:
     del arguments["value"]
     more = {
         "attn_mask": rng.random((QUERIES, KEYS)) < 0.7,
+        "key_mask": rng.random((BATCH, KEYS)) < 0.7,
         "stage": "capped",
         "out": np.zeros((BATCH, HEADS, QUERIES, KEYS), dtype),
         "num_threads": 2,
@@ -80,7 +79,8 @@ def _statistics(rng: Generator) -> Made:
     dtype = dtype_of_call(rng)
     arguments = attention_inputs(rng, dtype) | score_options(rng, dtype)
     del arguments["value"]
-    more = {"attn_mask": rng.random((QUERIES, KEYS)) < 0.7, "num_threads": 2}
+    masks = {"attn_mask": rng.random((QUERIES, KEYS)) < 0.7, "key_mask": rng.random((BATCH, KEYS)) < 0.7}
+    more = masks | {"num_threads": 2}
     return mha.attention_statistics, arguments | some(rng, more)
 
 
@@ -96,50 +96,3 @@ def _merge(rng: Generator) -> Made:
 def _positions(rng: Generator) -> Made:
     more = {"first_position": 3, "dtype": "float64"}
     return mha.sinusoidal_positions, {"length": 3, "embed_dim": 4} | some(rng, more)
-
-
-# Caches.
-
-
-def cache_of(rng: Generator, dtype: Any = np.float32) -> mha.KVCache:
-    cache = mha.KVCache(BATCH, KV_HEADS, KEYS + 4, WIDTH, VALUE_WIDTH, dtype)
-    cache.append(*tokens(rng, 4, dtype).values(), np.array([4, 3]))
-    return cache
-
-
-def tokens(rng: Generator, count: int, dtype: Any = np.float32) -> Arguments:
-    return {
-        "key": normal(rng, BATCH, KV_HEADS, count, WIDTH, dtype=dtype),
-        "value": normal(rng, BATCH, KV_HEADS, count, VALUE_WIDTH, dtype=dtype),
-    }
-
-
-@entry("KVCache")
-def _cache(rng: Generator) -> Made:
-    sizes = {"batch_size": BATCH, "num_kv_heads": KV_HEADS, "capacity": KEYS, "head_dim": WIDTH}
-    return mha.KVCache, sizes | some(rng, {"value_head_dim": VALUE_WIDTH, "dtype": "float16"})
-
-
-@entry("KVCache.append")
-def _append(rng: Generator) -> Made:
-    return cache_of(rng).append, tokens(rng, 3) | some(rng, {"new_lengths": np.array([1, 3])})
-
-
-@entry("KVCache.rollback")
-def _rollback(rng: Generator) -> Made:
-    return cache_of(rng).rollback, {"count": 2 if rng.random() < 0.5 else np.array([1, 3])}
-
-
-@entry("KVCache.reorder")
-def _reorder(rng: Generator) -> Made:
-    return cache_of(rng).reorder, {"index": np.array([1, 1])}
-
-
-@entry("KVCache.keep_last")
-def _keep_last(rng: Generator) -> Made:
-    return cache_of(rng).keep_last, {"count": 2}
-
-
-@entry("KVCache.load_state_dict")
-def _load_cache(rng: Generator) -> Made:
-    return cache_of(rng).load_state_dict, {"state": cache_of(rng).state_dict()}

@@ -53,6 +53,7 @@ def score_options(rng: Generator, dtype: Any, keys: int = KEYS) -> Arguments:
             "is_causal": True,
             "query_offset": np.array([1, 2]) if rng.random() < 0.5 else 2,
             "key_lengths": np.array([keys, keys - 1]),
+            "block_mask": np.array([[rng.random() < 0.8]]),  # fewer than 64 rows and keys are one block
             "window": (2, -1),
             "scale": 0.5,
             "softcap": 3.0,

@@ -34,7 +34,8 @@ from .transformers import module
 @entry("reference.scaled_dot_product_attention")
 def _reference_attention(rng: Generator) -> Made:
     arguments = attention_inputs(rng, np.float64) | score_options(rng, np.float64)
-    more = {"attn_mask": rng.random((QUERIES, KEYS)) < 0.7, "return_lse": True}
+    masks = {"attn_mask": rng.random((QUERIES, KEYS)) < 0.7, "key_mask": rng.random((BATCH, KEYS)) < 0.7}
+    more = masks | {"return_lse": True}
     return reference.scaled_dot_product_attention, arguments | some(rng, more)
 
 

@@ -1,0 +1,159 @@
+"""The files of a corpus, cut into blocks that are the same each time, and what is in a block."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from .._messages import listed
+from .errors import UserError, reason
+from .lines import object_in, text_in, without_ending
+
+# Of a block: some minutes of one thread with a small model, which is what a run that is killed loses at most.
+BLOCK_BYTES = 4 << 20
+BLOCK_ROWS = 1 << 15
+
+BATCH_ROWS = 1024  # rows that are in memory at once
+
+KINDS = (".txt", ".jsonl", ".parquet")
+
+
+@dataclass(frozen=True)
+class Block:
+    """A part of a file.
+
+    Attributes
+    ----------
+    file : str
+        Its path inside the folder of the corpus, with slashes.
+    index : int
+        The number of the block in its file, from 0.
+    first, end : int
+        The bytes in which its lines begin; of a Parquet file, its rows.
+    size, modified : int
+        Bytes of the whole file, and when it was changed, in nanoseconds: another file has other blocks.
+    """
+
+    file: str
+    index: int
+    first: int
+    end: int
+    size: int
+    modified: int
+
+    @property
+    def output(self) -> str:
+        """The path of its embeddings inside the folder of the output."""
+        return f"{self.file}-{self.index:05}.parquet"
+
+    def is_source_of(self, entry: Mapping[str, Any]) -> bool:
+        """Whether an entry of the manifest is that of this block, in the file as it is now."""
+        return all(entry.get(name) == value for name, value in asdict(self).items())
+
+
+def blocks_of(folder: Path) -> list[Block]:
+    """The blocks of all files below `folder`, but where a name begins with a dot or an underscore."""
+    try:
+        paths = sorted(path for path in folder.rglob("*") if not path.is_dir() and _is_shown(path.relative_to(folder)))
+        blocks = [block for path in paths for block in _blocks_in(folder, path)]
+    except OSError as error:
+        raise UserError(f"cannot read {error.filename or folder}: {reason(error)}") from error
+    if not blocks:
+        raise UserError(f"--input must be a folder with texts in files {', '.join(KINDS)}; {folder} has none")
+    return blocks
+
+
+def batches_of(folder: Path, block: Block, column: str) -> Iterator[tuple[Any, int]]:
+    """The rows of a block in tables of pyarrow, and in how many of them U+FFFD stands for what is no UTF-8."""
+    path = folder / block.file
+    try:
+        yield from (_parquet_rows if path.suffix == ".parquet" else _lines)(path, block, column)
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {reason(error)}") from error
+
+
+def _is_shown(path: Path) -> bool:
+    return not any(part.startswith((".", "_")) for part in path.parts)
+
+
+def _blocks_in(folder: Path, path: Path) -> Iterator[Block]:
+    if path.suffix not in KINDS:
+        raise UserError(f"--input must hold files {', '.join(KINDS)} alone; got {path}")
+    status = path.stat()
+    if path.suffix == ".parquet":
+        cuts = [*range(0, _rows_of(path), BLOCK_ROWS), _rows_of(path)]
+    else:
+        cuts = [*range(0, status.st_size, BLOCK_BYTES), status.st_size]
+    name = path.relative_to(folder).as_posix()
+    for index, (first, end) in enumerate(pairwise(cuts)):
+        yield Block(name, index, first, end, status.st_size, status.st_mtime_ns)
+
+
+def _rows_of(path: Path) -> int:
+    import pyarrow
+    from pyarrow.parquet import read_metadata
+
+    try:
+        return int(read_metadata(path).num_rows)
+    except pyarrow.ArrowInvalid as error:
+        raise UserError(f"{path} is no valid Parquet file: {error}") from error
+
+
+def _parquet_rows(path: Path, block: Block, column: str) -> Iterator[tuple[Any, int]]:
+    import pyarrow
+    from pyarrow.parquet import ParquetFile
+
+    try:
+        with ParquetFile(path) as file:
+            if column not in file.schema_arrow.names:
+                raise UserError(f"{path} has no column {column}; it has {listed(file.schema_arrow.names)}")
+            at, groups = _groups_of(file.metadata, block)
+            for batch in file.iter_batches(BATCH_ROWS, row_groups=groups):
+                first, end = max(block.first - at, 0), min(block.end - at, len(batch))
+                if first < end:
+                    yield pyarrow.Table.from_batches([batch.slice(first, end - first)]), 0
+                at += len(batch)
+    except pyarrow.ArrowInvalid as error:
+        raise UserError(f"{path} is no valid Parquet file: {error}") from error
+
+
+def _groups_of(metadata: Any, block: Block) -> tuple[int, list[int]]:
+    """The groups of rows that a block has a part in, and where the first of them begins."""
+    begin = at = 0
+    groups: list[int] = []
+    for group in range(metadata.num_row_groups):
+        end = at + metadata.row_group(group).num_rows
+        if at < block.end and end > block.first:
+            begin = begin if groups else at
+            groups.append(group)
+        at = end
+    return begin, groups
+
+
+def _lines(path: Path, block: Block, column: str) -> Iterator[tuple[Any, int]]:
+    import pyarrow
+
+    texts: list[str] = []
+    damaged = 0
+    with path.open("rb") as file:
+        if block.first:
+            file.seek(block.first - 1)
+            file.readline()  # the end of the line before
+        while (at := file.tell()) < block.end:
+            raw = without_ending(file.readline(), at == 0)
+            text = raw.decode(errors="replace")
+            damaged += text.encode() != raw
+            texts.append(text if path.suffix == ".txt" else _text_of(text, column, path, at))
+            if len(texts) == BATCH_ROWS:
+                yield pyarrow.table({column: texts}), damaged
+                texts, damaged = [], 0
+    if texts:
+        yield pyarrow.table({column: texts}), damaged
+
+
+def _text_of(line: str, column: str, path: Path, at: int) -> str:
+    try:
+        return text_in(object_in(line), column)
+    except UserError as error:
+        raise UserError(f"{path}, the line at byte {at:,}: {error}") from error

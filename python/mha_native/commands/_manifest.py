@@ -1,0 +1,141 @@
+"""The manifest of a folder of outputs: with what they were made, and their counts and hashes as each is finished."""
+
+import contextlib
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from .._messages import listed, shown
+from .errors import UserError, reason
+from .output import written
+
+NAME = "manifest.jsonl"
+
+Entry = Mapping[str, Any]
+
+
+class Manifest:
+    """A file of JSON lines: the first says with what all outputs were made, each further one describes an output.
+
+    Parameters
+    ----------
+    folder : path
+        Where the outputs are.
+    made_with : dict
+        What decides on the bytes of the outputs.
+
+    Attributes
+    ----------
+    entries : dict of str to dict
+        By the paths of outputs inside the folder; of those that are there, and whole.
+
+    Raises
+    ------
+    UserError
+        If the folder has outputs that were made with something else, or if it cannot be read.
+    """
+
+    def __init__(self, folder: Path, made_with: Mapping[str, Any]) -> None:
+        self._folder, self._path = folder, folder / NAME
+        head, entries = _read(self._path)
+        if head is not None and head != made_with:
+            raise UserError(f"{folder} holds embeddings of another run: {_difference(head, made_with)}")
+        self._made_with = made_with
+        self.entries = {name: entry for name, entry in entries.items() if self._is_whole(entry)}
+
+    def remove(self, name: str) -> None:
+        """Remove an output, and its entry."""
+        try:
+            (self._folder / name).unlink(missing_ok=True)
+        except OSError as error:
+            raise UserError(f"cannot remove {self._folder / name}: {reason(error)}") from error
+        del self.entries[name]
+
+    def write(self) -> None:
+        """Write the file anew: without lines that are cut off, and outputs that are not there or not whole."""
+        with written(str(self._path)) as file:
+            for value in (self._made_with, *self.entries.values()):
+                file.write(_line(value))
+
+    def add(self, entry: Entry) -> None:
+        """Write down that the output ``entry["output"]`` is finished."""
+        try:
+            with self._path.open("ab") as file:
+                file.write(_line(entry))
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise UserError(f"cannot write {self._path}: {reason(error)}") from error
+        self.entries[entry["output"]] = entry
+
+    def _is_whole(self, entry: Entry) -> bool:
+        path = self._folder / entry["output"]
+        try:
+            return (path.stat().st_size, sha256_of(path)) == (entry["bytes"], entry["sha256"])
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise UserError(f"cannot read {path}: {reason(error)}") from error
+
+
+@contextlib.contextmanager
+def only_run(folder: Path) -> Iterator[None]:
+    """No other run writes to `folder` meanwhile, if all are on this machine; UserError if one does already."""
+    import fcntl
+
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):  # a file system without locks
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise UserError(f"another run writes to {folder}") from error
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def sha256_of(path: Path) -> str:
+    """The hash of what is in a file."""
+    result = hashlib.sha256()
+    with path.open("rb") as file:
+        for part in _parts(file):
+            result.update(part)
+    return result.hexdigest()
+
+
+def _parts(file: BinaryIO) -> Iterator[bytes]:
+    while part := file.read(1 << 20):
+        yield part
+
+
+def _read(path: Path) -> tuple[dict[str, Any] | None, dict[str, Entry]]:
+    """The first line, and the others by their outputs; None if there is no such file."""
+    try:
+        lines = path.read_bytes().splitlines()
+    except FileNotFoundError:
+        return None, {}
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {reason(error)}") from error
+    values = []
+    for line in lines:
+        with contextlib.suppress(ValueError):  # a run was killed, or the disk was full, as it wrote this
+            values.append(json.loads(line))
+    if not values or not all(isinstance(value, dict) for value in values):
+        raise UserError(f"{path} is no manifest of embeddings")
+    head, *entries = values
+    if not all(isinstance(entry.get("output"), str) and {"bytes", "sha256"} <= entry.keys() for entry in entries):
+        raise UserError(f"{path} is no manifest of embeddings")
+    return head, {entry["output"]: entry for entry in entries}
+
+
+def _line(value: Entry) -> bytes:
+    return json.dumps(value).encode() + b"\n"
+
+
+def _difference(there: Mapping[str, Any], given: Mapping[str, Any]) -> str:
+    names = [name for name in {**given, **there} if there.get(name) != given.get(name)]
+    return listed(f"{name} {shown(there.get(name))}, not {shown(given.get(name))}" for name in names)

@@ -1,0 +1,232 @@
+"""The command ``python -m mha_native embed --ray``: the embeddings of a folder of files, by a pool of actors of Ray."""
+
+import contextlib
+import hashlib
+import logging
+import os
+import signal
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .. import _core
+from .._messages import in_the_name_of
+from .._progress import Progress
+from ..distributed.ray import ModelActor, actor_pool, model_arguments, ray_data
+from ..models._hub_cache import find_directory
+from ._corpus_blocks import Block, batches_of, blocks_of
+from ._manifest import Manifest, only_run, sha256_of
+from .errors import UserError, complain, reason
+from .lines import loaded, report
+from .output import PARTIAL_FILES, Array, written
+
+EMBEDDING = "embedding"  # the column that is added
+
+# What Ray reads as it starts: it sends nothing to its makers, and errors come as sentences of this command instead.
+_ENVIRONMENT = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_BACKEND_LOG_LEVEL": "fatal", "RAY_DATA_DISABLE_PROGRESS_BARS": "1"}
+
+
+def run(
+    model: str,
+    loading: Mapping[str, Any],
+    options: Mapping[str, Any],
+    source: str,
+    output: str,
+    column: str,
+    concurrency: int | None,
+    num_cpus: int,
+) -> None:
+    """Embeddings of the texts in all files below the folder `source`, one file below `output` for each of their blocks.
+
+    What a run before this one has finished stays, if it was made with the same model and the same options.
+
+    Parameters
+    ----------
+    model : path, or name of a model
+    loading, options : dict
+        The arguments of `SentenceEncoder.from_pretrained` and `encode`.
+    column : str
+        The name of the texts in JSON objects and Parquet files.
+    concurrency, num_cpus : int
+        As for `mha_native.distributed.ray.embed`.
+
+    Raises
+    ------
+    UserError
+        What has been finished until then stays, and nothing else does.
+    """
+    os.environ.update({name: value for name, value in _ENVIRONMENT.items() if name not in os.environ})
+    loaded(lambda: ray_data("embed"))
+    folder, target = Path(source), Path(output)
+    blocks = blocks_of(folder)
+    _make_folder(folder, target)
+    with only_run(target), _no_partial_files(target):
+        arguments = loaded(lambda: model_arguments("embed", model, loading, options, num_cpus))
+        manifest = _opened_manifest(target, blocks, _made_with(model, arguments, column))
+        arguments |= {"folder": str(folder.resolve()), "output": str(target.resolve()), "column": column}
+        done = sum(block.output in manifest.entries for block in blocks)
+        pending = [block for block in blocks if block.output not in manifest.entries]
+        progress = Progress()
+        try:
+            for count, entry in enumerate(_computed(pending, arguments, concurrency, num_cpus), done + 1):
+                manifest.add(entry)
+                progress.show(count / len(blocks), sum(made["rows"] for made in manifest.entries.values()))
+        finally:
+            progress.clear()
+        _report([manifest.entries[block.output] for block in blocks], done, output)
+
+
+class BlockWriter(ModelActor):
+    """An actor that embeds blocks, each to a file of its own."""
+
+    def __init__(self, folder: str, output: str, column: str, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self._folder, self._output, self._column = Path(folder), Path(output), column
+
+    def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
+        """The entry of a block in the manifest, or its ``error``, which is empty if there is none."""
+        block = Block(**row)
+        path = self._output / block.output
+        entry: dict[str, Any] = asdict(block) | {"output": block.output, "error": ""}
+        entry |= {"rows": 0, "damaged": 0, "not_finite": 0, "bytes": 0, "sha256": ""}
+        try:
+            with contextlib.suppress(OSError):  # `written` says why
+                path.parent.mkdir(parents=True, exist_ok=True)
+            self._write(block, path, entry)
+            return entry | {"bytes": path.stat().st_size, "sha256": sha256_of(path)}
+        except UserError as error:
+            return entry | {"error": str(error)}
+
+    def _write(self, block: Block, path: Path, counts: dict[str, Any]) -> None:
+        from pyarrow.parquet import ParquetWriter
+
+        with written(str(path)) as file, contextlib.ExitStack() as stack:
+            writer: Any = None
+            for table, rows, damaged in self._embedded(block):
+                if writer is None:
+                    writer = stack.enter_context(ParquetWriter(file, table.schema, use_dictionary=False))
+                writer.write_table(table)
+                counts["rows"] += len(rows)
+                counts["damaged"] += damaged
+                counts["not_finite"] += int((~np.isfinite(rows).all(axis=1)).sum())
+
+    def _embedded(self, block: Block) -> Iterator[tuple[Any, Array, int]]:
+        """Tables with their embeddings [n, E], and how many of their rows are damaged."""
+        import pyarrow
+
+        # No line begins in a block that is in the midst of a long one.
+        none = pyarrow.table({self._column: pyarrow.array([], pyarrow.string())})
+        batches = batches_of(self._folder, block, self._column)
+        count = 0
+        for table, damaged in chain([next(batches, (none, 0))], batches):
+            try:
+                where = f"{self._folder / block.file}, block {block.index}, after {count:,} rows"
+                with in_the_name_of(where, texts=f"column {self._column}"):
+                    rows = self.encode(table.column(self._column).to_pylist())
+            except (TypeError, ValueError) as error:
+                raise UserError(str(error)) from error
+            if EMBEDDING in table.column_names:
+                raise UserError(f"{self._folder / block.file} has a column {EMBEDDING} already")
+            values = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(rows.ravel()), rows.shape[1])
+            yield table.append_column(EMBEDDING, values), rows, damaged
+            count += len(rows)
+
+
+def _make_folder(folder: Path, target: Path) -> None:
+    if target.resolve().is_relative_to(folder.resolve()):
+        raise UserError(f"--output must be a folder outside of --input; got {target}")
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"cannot write {target}: {reason(error)}") from error
+
+
+@contextlib.contextmanager
+def _no_partial_files(target: Path) -> Iterator[None]:
+    """Removes what actors that were killed left half-written: before, in a run that was killed too, and meanwhile."""
+    try:
+        _remove_partial_files(target)
+        yield
+    finally:
+        _remove_partial_files(target)
+
+
+def _remove_partial_files(target: Path) -> None:
+    for path in target.rglob(PARTIAL_FILES):
+        path.unlink(missing_ok=True)
+
+
+def _made_with(model: str, arguments: Mapping[str, Any], column: str) -> dict[str, Any]:
+    """What decides on the bytes of embeddings, for the manifest."""
+    folder = find_directory(model)
+    total = hashlib.sha256()
+    for path in sorted((*folder.rglob("*.json"), *folder.rglob("*.safetensors"))):
+        total.update(f"{path.relative_to(folder).as_posix()} {sha256_of(path)}\n".encode())
+    build = {"mha_native": _core.__version__, "isa": arguments["isa"]}
+    return {**build, "model": total.hexdigest(), "column": column, **arguments["loading"], **arguments["options"]}
+
+
+def _opened_manifest(target: Path, blocks: list[Block], made_with: Mapping[str, Any]) -> Manifest:
+    """The manifest, without what was made of files that have changed since."""
+    manifest = Manifest(target, made_with)
+    files, by_output = {block.file for block in blocks}, {block.output: block for block in blocks}
+    for name, entry in list(manifest.entries.items()):
+        block = by_output.get(name)
+        if entry.get("file") in files and not (block is not None and block.is_source_of(entry)):
+            manifest.remove(name)
+    manifest.write()
+    return manifest
+
+
+def _computed(
+    blocks: list[Block], arguments: Mapping[str, Any], concurrency: int | None, num_cpus: int
+) -> Iterator[dict[str, Any]]:
+    """The entries of blocks in any order, as they are finished."""
+    if not blocks:
+        return
+    import ray
+
+    with _cluster(ray):
+        rows = ray.data.from_items([asdict(block) for block in blocks], override_num_blocks=len(blocks))
+        pool = actor_pool("embed", concurrency, num_cpus, 0)  # actors read and write themselves
+        entries = rows.map(BlockWriter, compute=pool, num_cpus=num_cpus, fn_constructor_kwargs=dict(arguments))
+        try:
+            for entry in entries.iter_rows():
+                if error := entry.pop("error"):
+                    raise UserError(error)
+                yield entry
+        except ray.exceptions.RayError as error:
+            raise UserError(f"Ray: {str(error).strip().splitlines()[-1]}") from error
+
+
+@contextlib.contextmanager
+def _cluster(ray: Any) -> Iterator[None]:
+    """The cluster that there is, or one of this machine until the end. Signals mean what they did before."""
+    if ray.is_initialized():
+        yield
+        return
+    is_main = threading.current_thread() is threading.main_thread()
+    before = signal.getsignal(signal.SIGTERM)
+    ray.init(logging_level=logging.ERROR, log_to_driver=False)
+    if is_main:
+        signal.signal(signal.SIGTERM, before)
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def _report(entries: list[Mapping[str, Any]], done: int, output: str) -> None:
+    rows, damaged, bad = (sum(entry[name] for entry in entries) for name in ("rows", "damaged", "not_finite"))
+    if damaged:
+        complain(f"{damaged:,} texts are not UTF-8; U+FFFD stands in for what cannot be read")
+    if bad:
+        complain(f"{bad:,} embeddings are not finite")
+    already = f", {done:,} of them from before" if done else ""
+    report(output, f"{rows:,} embeddings in {len(entries):,} files{already}")

@@ -1,0 +1,85 @@
+"""The call of a layer or a stack: its arguments as the core takes them, and results as the caller's arrays."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from numpy import ndarray
+
+from .. import _core
+from .._arrays import Tensor, like, to_numpy
+from .._options import ATTENTION_OPTIONS, AttentionOptions, core_options
+from ..kv_cache import KVCache, cores_of_caches
+from ._layer_options import merged_options
+
+
+class LayerOptions(AttentionOptions, total=False):
+    """What calls of layers and stacks take besides the arguments that they name."""
+
+    memory_attn_mask: Tensor | None
+    memory_key_mask: Tensor | None
+    memory_lengths: Tensor | None
+    memory_scale: float | None
+    cu_seqlens: Tensor | None
+    new_lengths: Tensor | None
+    sequences: Tensor | None
+
+
+# Those that are no options of the self-attention, and which options of the attention to the memory they are.
+_OTHER_OPTIONS = LayerOptions.__optional_keys__ - ATTENTION_OPTIONS
+_MEMORY_OPTIONS = {
+    "memory_attn_mask": "attn_mask",
+    "memory_key_mask": "key_mask",
+    "memory_lengths": "key_lengths",
+    "memory_scale": "scale",
+}
+
+
+def run(
+    module: Any,
+    x: Tensor,
+    memory: Tensor | None,
+    memory_caches: Iterable[KVCache] | None,
+    caches: Iterable[KVCache] | None,
+    need_weights: bool,
+    out: Tensor | None,
+    num_threads: int | None,
+    options: Any,
+) -> tuple[Tensor, list[Tensor]]:
+    """What a layer or a stack makes of `x`, and the attention weights of each layer, if they are needed.
+
+    `options` are the other keyword arguments of a call. The dict is changed: those of self-attention are left in it.
+    """
+    name = type(module).__name__
+    extras: dict[str, Any] = {}  # what the core takes besides the score options, if it is given
+    if options:
+        for argument in _OTHER_OPTIONS.intersection(options):
+            if (value := options.pop(argument)) is not None:
+                array = to_numpy(name, argument, value)
+                if option := _MEMORY_OPTIONS.get(argument):
+                    extras.setdefault("memory_options", {})[option] = array
+                else:
+                    extras[argument] = array
+    if module._is_causal:
+        options.setdefault("is_causal", True)
+    if memory is not None:
+        extras["memory"] = memory if type(memory) is ndarray else to_numpy(name, "memory", memory)
+    if memory_caches is not None:
+        extras["memory_caches"] = cores_of_caches(name, "memory_caches", memory_caches)
+    if caches is not None:
+        extras["caches"] = cores_of_caches(name, "caches", caches)
+    if need_weights is not False:
+        extras["need_weights"] = _core.boolean(name, "need_weights", need_weights)
+    if module.layer_options is not None:
+        extras["layer_options"] = merged_options(name, options, module.layer_options, module.dtype)
+        options = {}
+    result: Any = module._stack().forward(
+        x if type(x) is ndarray else to_numpy(name, "x", x),
+        core_options(name, options, ATTENTION_OPTIONS),
+        extras,
+        out if out is None or type(out) is ndarray else to_numpy(name, "out", out),
+        num_threads,
+    )
+    array, weights = result if type(result) is tuple else (result, [])
+    if type(x) is ndarray:
+        return array, weights
+    return like(x, array) if out is None else out, [like(x, of_layer) for of_layer in weights]

@@ -1,0 +1,149 @@
+"""`block_mask`: bit for bit the dense mask that hides the same blocks; nothing hidden is read."""
+
+from typing import Any
+
+import mask_blocks
+import numpy as np
+import pytest
+from element_types import HALF
+from equivalent_calls import random_call
+from tolerance import assert_same_bits
+
+import mha_native as mha
+from mha_native import reference
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Generator = np.random.Generator
+
+
+def random_blocks(rng: Generator, shape: tuple[int, ...]) -> Array:
+    """Of scores of `shape` [B, H, Tq, Tk]."""
+    batch, heads, queries, keys = shape
+    sizes = [1 if rng.random() < 0.5 else n for n in (batch, heads)]
+    while len(sizes) > 0 and sizes[0] == 1 and rng.random() < 0.5:
+        sizes.pop(0)  # missing leading axes
+    return rng.random((*sizes, -(-queries // 64), -(-keys // 64))) < rng.choice(
+        [0.0, 0.2, 0.6, 1.0], p=[0.1, 0.4, 0.4, 0.1]
+    )
+
+
+def assert_same_numbers(actual: Array, expected: Array, err_msg: str = "") -> None:
+    """Bit for bit, but that any NaN is as good as another."""
+    if actual.dtype.kind != "i":
+        actual, expected = (np.where(np.isnan(x), x.dtype.type(np.nan), x) for x in (actual, expected))
+    assert_same_bits(actual, expected, label=err_msg)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, *HALF])
+@pytest.mark.parametrize("seeds", [range(s, s + 20) for s in range(0, 80, 20)], ids=str)
+def test_has_the_bits_of_a_dense_mask(isa: str, dtype: Any, seeds: range) -> None:
+    for seed in seeds:
+        rng = np.random.default_rng(seed + 7)
+        call = random_call(seed, dtype)
+        blocks = random_blocks(rng, call.score_shape)
+        dense = mask_blocks.expanded(blocks, call.score_shape)
+        given = call.options
+        same = given | {"attn_mask": mask_blocks.with_dense(given.get("attn_mask"), dense)}
+        unseen = ~dense.any((1, 2) if dense.shape[1] > 1 else 2).reshape(len(dense), -1)
+        key, value = call.key.copy(), call.value.copy()
+        for b, hidden in enumerate(np.broadcast_to(unseen, (len(key), key.shape[2]))):
+            key[b, :, hidden] = value[b, :, hidden] = np.nan
+        for threads in (1, 2):
+            out = np.full((*call.score_shape[:3], value.shape[3]), np.nan, dtype)
+            _, lse = mha.scaled_dot_product_attention(
+                call.query, key, value, block_mask=blocks, return_lse=True, out=out, num_threads=threads, **given
+            )
+            expected = mha.scaled_dot_product_attention(call.query, call.key, call.value, return_lse=True, **same)
+            assert_same_numbers(out, expected[0], err_msg=f"seed {seed}")
+            assert_same_numbers(lse, expected[1], err_msg=f"seed {seed}")
+        weights = mha.attention_weights(call.query, key, block_mask=blocks, **given)
+        assert_same_numbers(weights, mha.attention_weights(call.query, call.key, **same), err_msg=str(seed))
+        found = mha.attention_statistics(call.query, key, block_mask=blocks, **given)
+        for name, array in mha.attention_statistics(call.query, call.key, **same)._asdict().items():
+            assert_same_numbers(getattr(found, name), array, err_msg=f"seed {seed} {name}")
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_ragged_sequences_count_blocks_from_their_own_first_row(isa: str, dtype: Any) -> None:
+    rng = np.random.default_rng(3)
+    lengths_q, lengths_k = [1, 70, 0, 200, 64], [130, 70, 9, 640, 0]
+    cu_q, cu_k = (np.concatenate([[0], np.cumsum(lengths)]) for lengths in (lengths_q, lengths_k))
+    query = rng.standard_normal((cu_q[-1], 4, 32)).astype(dtype)
+    key, value = (rng.standard_normal((cu_k[-1], 2, 32)).astype(dtype) for _ in range(2))
+    for shape in ((5, 4, 4, 10), (1, 4, 4, 10), (5, 1, 4, 10), (4, 10)):
+        blocks = rng.random(shape) < 0.5
+        out = mha.scaled_dot_product_attention_varlen(
+            query, key, value, cu_seqlens_q=cu_q, cu_seqlens_k=cu_k, block_mask=blocks, is_causal=True, query_offset=50
+        )
+        every = blocks.reshape((1,) * (4 - blocks.ndim) + blocks.shape)
+        for b, (q, k) in enumerate(zip(lengths_q, lengths_k, strict=True)):
+            rows, keys = slice(*cu_q[b : b + 2]), slice(*cu_k[b : b + 2])
+            alone = mha.scaled_dot_product_attention(
+                *(x.swapaxes(0, 1) for x in (query[rows], key[keys], value[keys])),
+                block_mask=every[b if len(every) > 1 else 0, :, : -(-q // 64), : -(-k // 64)],
+                is_causal=True,
+                query_offset=50,
+            )
+            assert_same_numbers(out[rows], alone.swapaxes(0, 1))
+
+
+def test_the_reference_hides_the_same_keys(isa: str) -> None:
+    rng = np.random.default_rng(5)
+    query, key, value = (rng.standard_normal((2, 3, n, 16)) for n in (130, 200, 200))
+    blocks = rng.random((2, 3, 3, 4)) < 0.5
+    blocks[1, 2, 1] = False  # rows that see no key
+    out, lse = mha.scaled_dot_product_attention(query, key, value, block_mask=blocks, return_lse=True, window=(90, 40))
+    expected = reference.scaled_dot_product_attention(
+        query, key, value, block_mask=blocks, return_lse=True, window=(90, 40)
+    )
+    np.testing.assert_allclose(out, expected[0], rtol=1e-12, atol=1e-13)
+    np.testing.assert_allclose(lse, expected[1], rtol=1e-12)
+    assert not out[1, 2, 64:128].any()
+
+
+def test_layers_take_it_over_caches(isa: str) -> None:
+    layer = mha.MultiHeadAttention(64, 4, num_kv_heads=2, seed=0)
+    x = np.random.default_rng(0).standard_normal((2, 150, 64), dtype=np.float32)
+    cache = layer.new_cache(batch_size=2, capacity=300)
+    layer(x[:, :100], cache=cache, is_causal=True)
+    blocks = np.array([[True, False, True]])
+    step = layer(x[:, 100:], cache=cache, is_causal=True, block_mask=blocks)
+    dense = np.ones((50, 150), bool)
+    dense[:, 64:128] = False
+    same = layer.new_cache(batch_size=2, capacity=300)
+    layer(x[:, :100], cache=same, is_causal=True)
+    assert_same_numbers(step, layer(x[:, 100:], cache=same, is_causal=True, attn_mask=dense))
+
+
+def test_a_layer_with_keys_of_its_own_shows_them_to_all(isa: str) -> None:
+    layer = mha.MultiHeadAttention(64, 4, add_bias_kv=True, seed=0)
+    x = np.random.default_rng(0).standard_normal((1, 128, 64), dtype=np.float32)
+    out = layer(x, block_mask=np.array([[True, False], [False, False]]))
+    mask = np.zeros((128, 128), bool)
+    mask[:64, :64] = True
+    assert_same_numbers(out, layer(x, attn_mask=mask))
+
+
+@pytest.mark.parametrize(
+    ("blocks", "error", "words"),
+    [
+        (np.ones((2, 3)), TypeError, ["block_mask", "bool"]),
+        (np.ones((3, 3), bool), ValueError, ["block_mask", "[1, 2, 2, 3]", "[3, 3]"]),
+        (np.ones((1, 3), bool), ValueError, ["block_mask", "[1, 2, 2, 3]", "[1, 3]"]),
+        (np.ones((2, 1), bool), ValueError, ["block_mask", "[2, 1]"]),
+        (np.ones((3, 2, 2, 3), bool), ValueError, ["block_mask", "[3, 2, 2, 3]"]),
+        (np.ones((1, 1, 1, 2, 3), bool), ValueError, ["block_mask"]),
+        ("all", TypeError, ["block_mask"]),
+    ],
+)
+def test_what_is_no_block_mask(blocks: Any, error: type[Exception], words: list[str]) -> None:
+    query, key = np.zeros((2, 100, 8), np.float32), np.zeros((2, 130, 8), np.float32)
+    with pytest.raises(error) as raised:
+        mha.scaled_dot_product_attention(query, key, key, block_mask=blocks)
+    assert all(word in str(raised.value) for word in words), raised.value
+
+
+def test_the_result_must_not_overlap_it() -> None:
+    x, out = np.zeros((2, 64, 64), np.float32), np.zeros((2, 64, 64), np.float32)
+    with pytest.raises(ValueError, match="overlap block_mask"):
+        mha.scaled_dot_product_attention(x, x, x, block_mask=out.view(bool)[0, :1, :1], out=out)

@@ -1,0 +1,50 @@
+"""Many texts at once."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+
+from mha_native.serving import Batcher
+
+from .entry import Generator, Made, entry, some
+from .language_models import language_model
+
+
+@functools.cache
+def batcher() -> Batcher:
+    """Requests that nobody steps wait until they are cancelled."""
+    return Batcher(language_model(), max_sequences=2, num_pages=4, max_waiting=1 << 30)
+
+
+@entry("Batcher constructor")
+def _batcher(rng: Generator) -> Made:
+    more = {
+        "max_sequences": 3,
+        "num_pages": 5,
+        "page_size": 128,
+        "tokens_per_step": 16,
+        "share_prefixes": False,
+        "cache_dtype": "int8",
+        "num_threads": 2,
+        "max_waiting": 4,
+    }
+    small = {"max_sequences": 3, "num_pages": 5, "tokens_per_step": 16}
+    return Batcher, {"model": language_model()} | small | some(rng, more)
+
+
+@entry("Batcher.submit")
+def _submit(rng: Generator) -> Made:
+    prompt = "the é" if rng.random() < 0.5 else np.array([9, 3])
+    more = {"timeout": 5.0, "on_text": print, "max_new_tokens": 3, "temperature": 0.7, "top_k": 5, "seed": 4}
+    return batcher().submit, {"prompt": prompt} | some(rng, more | {"stop": ["a", "bc"]})
+
+
+@entry("Request.result")
+def _result(_: Generator) -> Made:
+    with_steps = Batcher(language_model(), max_sequences=1, num_pages=2)
+    request = with_steps.submit(np.array([9, 3]), max_new_tokens=2)
+    while with_steps.run_step():
+        pass
+    return request.result, {"timeout": 1.0}
