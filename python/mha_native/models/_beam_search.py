@@ -30,12 +30,15 @@ class SpecialTokens(NamedTuple):
         What the first token is in any case.
     forced_last : tuple of int
         One of them is the last token of the longest text in any case; none: any token.
+    never : tuple of int
+        What no token is that is not forced.
     """
 
     start: int
     ends: tuple[int, ...]
     forced_first: int | None = None
     forced_last: tuple[int, ...] = ()
+    never: tuple[int, ...] = ()
 
 
 class BeamRules(NamedTuple):
@@ -180,6 +183,7 @@ class BeamSearch:
             raise ValueError(f"the largest logit is {highest[~np.isfinite(highest)][0]}")
         logs: NDArray[np.float64] = np.subtract(logits, highest, dtype=np.float64)
         logs -= np.log(np.exp(logs).sum(-1, keepdims=True))
+        logs[:, np.array(special.never, np.int64)] = -np.inf
         if rules.no_repeat_ngram_size:
             for row, beam in zip(logs, self._beams, strict=True):
                 row[_would_repeat(beam, rules.no_repeat_ngram_size)] = -np.inf

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from ..kv_cache import KVCache
 from ._sampling import Chooser
@@ -19,7 +19,7 @@ class CachedModel(Protocol):
 
     @property
     def layers(self) -> tuple[Any, ...]: ...
-    def new_caches(self, batch_size: int, capacity: int, /) -> list[KVCache]: ...
+    def new_caches(self, batch_size: int, capacity: int, /, *, dtype: DTypeLike | None = None) -> list[KVCache]: ...
 
 
 class Room:
@@ -30,18 +30,19 @@ class Room:
     model : stack of layers
     batch, capacity : int
         How many sequences, and for how many tokens of each there is room at first.
+    dtype : optional
+        Of keys and values. Default: that of the model.
     """
 
-    def __init__(self, model: CachedModel, batch: int, capacity: int) -> None:
-        self._model, self._batch = model, batch
-        self.capacity, self.caches = capacity, model.new_caches(batch, capacity)
+    def __init__(self, model: CachedModel, batch: int, capacity: int, dtype: DTypeLike | None = None) -> None:
+        self._model, self._batch, self._dtype = model, batch, dtype
+        self.capacity, self.caches = capacity, model.new_caches(batch, capacity, dtype=dtype)
 
     def grow(self, capacity: int) -> None:
         """Make room for `capacity` tokens. The caches are replaced, one after another, in the same list."""
         for i, (layer, old) in enumerate(zip(self._model.layers, self.caches, strict=True)):
-            filled = slice(old.longest)
-            self.caches[i] = layer.new_cache(self._batch, capacity)
-            self.caches[i].append(old.keys[:, :, filled], old.values[:, :, filled], old.lengths)
+            self.caches[i] = layer.new_cache(self._batch, capacity, dtype=self._dtype)
+            self.caches[i]._take_tokens(old)
         self.capacity = capacity
 
 
@@ -50,18 +51,24 @@ class Steps(NamedTuple):
 
     Parameters
     ----------
-    embed : function
-        From tokens [B, T] and their places [B, T] to rows [B, T, E]. Places of padding may lie behind the last one.
     read : function
-        From those and how many of them each sequence takes, [B], to the rows [B, T, E] of the last layer. It appends to
-        the caches.
+        From tokens [N] of some sequences one after another, their places [N], where those of each begin and end,
+        [n + 1], and which sequences of the caches they go on with, [n], to the rows [N, E] of the last layer. It
+        appends to the caches.
     logits : function
-        From rows [B, E], and nothing else, to logits [B, V] in float32 or float64.
+        From rows [n, E], and nothing else, to logits [n, V] in float32 or float64.
     """
 
-    embed: Callable[[NDArray[np.int64], NDArray[np.int64]], NDArray[Any]]
-    read: Callable[[NDArray[Any], NDArray[np.int64]], NDArray[Any]]
+    read: Callable[[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]], NDArray[Any]]
     logits: Callable[[NDArray[Any]], NDArray[Any]]
+
+
+class Step(NamedTuple):
+    """The next tokens [n] of the sequences [n] that go on, and the logits [n, V] that they are chosen by."""
+
+    sequences: NDArray[np.int64]
+    tokens: NDArray[np.int64]
+    logits: NDArray[Any]
 
 
 def decode(
@@ -72,8 +79,8 @@ def decode(
     lengths: NDArray[np.int64],
     going: NDArray[np.bool_],
     max_new_tokens: int,
-) -> Iterator[tuple[NDArray[np.int64], NDArray[Any]]]:
-    """The next tokens of sequences, and the logits that they are chosen by, step by step.
+) -> Iterator[Step]:
+    """The next tokens of sequences, step by step. Only those that go on are read.
 
     Parameters
     ----------
@@ -83,26 +90,24 @@ def decode(
         How many tokens of each count, at least one.
     going : bool [B]
         Which sequences go on: the caller clears what has ended after a step, and with the last of them it ends.
-
-    Yields
-    ------
-    chosen : int64 [B]
-        Of a sequence that does not go on, anything.
-    logits : [B, V]
     """
     batch, longest = tokens.shape
     most = longest + max_new_tokens - 1  # tokens that the model reads
-    read, every = np.zeros(batch, np.int64), np.arange(batch)
-    new, counts = tokens, lengths
+    read, sequences = np.zeros(batch, np.int64), np.arange(batch)
+    new, counts = tokens[np.arange(longest) < lengths[:, None]], lengths
     for _ in range(max_new_tokens):
-        if (needed := int(read.max()) + new.shape[1]) > room.capacity:
+        begin = read[sequences]
+        if (needed := int((begin + counts).max())) > room.capacity:
             room.grow(min(max(needed, 2 * room.capacity), most))
-        x = steps.embed(new, read[:, None] + np.arange(new.shape[1]))
-        y = steps.read(x, counts)
-        read = read + counts
-        logits = steps.logits(y[every, np.maximum(counts, 1) - 1])
-        chosen = choose(logits, going)
-        yield chosen, logits
-        if not going.any():
+        cu_seqlens = np.concatenate([[0], np.cumsum(counts)])
+        places = np.arange(len(new)) + np.repeat(begin - cu_seqlens[:-1], counts)
+        y = steps.read(new, places, cu_seqlens, sequences)
+        read[sequences] += counts
+        logits = steps.logits(y[cu_seqlens[1:] - 1])
+        chosen = choose(logits, sequences)
+        yield Step(sequences, chosen, logits)
+        is_left = going[sequences]
+        if not is_left.any():
             return
-        new, counts = chosen[:, None], going.astype(np.int64)
+        sequences, new = sequences[is_left], chosen[is_left]
+        counts = np.ones(len(new), np.int64)

@@ -95,10 +95,13 @@ def checked_tokens(what: str, sequence: ArrayLike, index: int) -> list[int]:
         raise TypeError(f"{what} must hold integers [T]; got {shown(sequence)} at {index}") from error
     if tokens.ndim != 1:
         raise ValueError(f"{what}: the tokens of a text must have one axis; got {tokens.shape} at {index}")
-    ids: list[int] = tokens.tolist()
-    # Integers of more than 64 bits are objects to NumPy.
-    if ids and not np.issubdtype(tokens.dtype, np.integer) and not all(type(token) is int for token in ids):
+    if tokens.size == 0:
+        return []
+    # Integers of more than 64 bits are objects to NumPy. A long array of another dtype is not made a list of.
+    are_objects = tokens.dtype.kind == "O"
+    if tokens.dtype.kind not in "iu" and not (are_objects and all(type(token) is int for token in tokens)):
         raise TypeError(f"{what}: tokens must be integers; got {listed([str(tokens.dtype)])} at {index}")
-    if ids and max(max(ids), -min(ids)) >= 2**63:
+    if max(int(tokens.max()), -int(tokens.min())) >= 2**63:
         raise ValueError(f"{what}: tokens must be integers of at most 63 bits; got larger ones at {index}")
+    ids: list[int] = tokens.tolist()
     return ids

@@ -4,12 +4,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from .. import _core
 from .._arrays import widened
 from .._dtypes import packed_state, unpacked_state
+from ..kv_cache import KVCache
 from ..layers.causal_decoder import CausalDecoder
+from ..paged_kv_cache import PagedKVCache
 from ._decoding import Room, Steps
 from ._inputs import check_vocabulary
 from .decoders.source import LanguageModelParts
@@ -43,21 +45,57 @@ class LanguageModel:
         """What the matrices of the layers are stored as, by name."""
         return self._layers.layers[0].weight_dtype  # type: ignore[no-any-return]
 
-    def room(self, batch: int, capacity: int) -> Room:
-        """Caches for `capacity` tokens in each of `batch` sequences."""
-        return Room(self._layers, batch, capacity)
+    def room(self, batch: int, capacity: int, dtype: DTypeLike | None = None) -> Room:
+        """Caches for `capacity` tokens in each of `batch` sequences. Default: of the dtype of the model."""
+        return Room(self._layers, batch, capacity, dtype)
+
+    def paged_caches(
+        self, num_sequences: int, num_pages: int, page_size: int, dtype: DTypeLike | None
+    ) -> list[PagedKVCache]:
+        """Caches of `num_sequences` sequences that share the pages of a layer. Default: of the dtype of the model."""
+        return [
+            layer.new_cache(num_sequences, 1, dtype=dtype, page_size=page_size, num_pages=num_pages)
+            for layer in self._layers.layers
+        ]
 
     def steps(self, room: Room, num_threads: int | None) -> Steps:
         """What a step of generation is made of, over the caches of `room`."""
 
-        def read(x: NDArray[Any], counts: NDArray[np.int64]) -> NDArray[Any]:
-            y: NDArray[Any] = self._layers(x, caches=room.caches, new_lengths=counts, num_threads=num_threads)
-            return y
+        def read(
+            tokens: NDArray[np.int64],
+            places: NDArray[np.int64],
+            cu_seqlens: NDArray[np.int64],
+            sequences: NDArray[np.int64],
+        ) -> NDArray[Any]:
+            return self.read(tokens, places, cu_seqlens, room.caches, sequences, num_threads)
 
         def logits(rows: NDArray[Any]) -> NDArray[Any]:
             return self.logits(rows, num_threads)
 
-        return Steps(self._embed, read, logits)
+        return Steps(read, logits)
+
+    def read(
+        self,
+        tokens: NDArray[np.int64],
+        places: NDArray[np.int64],
+        cu_seqlens: NDArray[np.int64],
+        caches: Sequence[KVCache],
+        sequences: NDArray[np.int64],
+        num_threads: int | None,
+    ) -> NDArray[Any]:
+        """The vectors [N, E] of the next tokens [N], at their places [N], of some sequences of caches, to which they
+        are appended.
+
+        Those of sequence ``sequences[i]`` are the ones from ``cu_seqlens[i]`` to ``cu_seqlens[i + 1]``.
+        """
+        y: NDArray[Any] = self._layers(
+            self._embed(tokens, places),
+            caches=caches,
+            cu_seqlens=cu_seqlens,
+            sequences=sequences,
+            num_threads=num_threads,
+        )
+        return y
 
     def hidden_states(
         self, tokens: NDArray[np.int64], cu_seqlens: NDArray[np.int64], num_threads: int | None
@@ -113,8 +151,7 @@ class LanguageModel:
         positions = self._parts.positions
         if positions is None:
             return rows
-        added = positions[np.minimum(places, len(positions) - 1)]  # those of padding may lie behind the end
-        return _core.convert(widened(rows) + widened(added), self.dtype)
+        return _core.convert(widened(rows) + widened(positions[places]), self.dtype)
 
     def __getstate__(self) -> dict[str, Any]:
         tables = {"embeddings": self._parts.embeddings}

@@ -41,3 +41,27 @@ class LanguageTokenizer:
     def stream(self, prompt: Sequence[int], stop: tuple[str, ...]) -> TextStream:
         """What makes text of the tokens that follow a prompt."""
         return TextStream(self.decode, prompt, stop)
+
+
+class NoTokenizer:
+    """In the place of a `LanguageTokenizer` where a model has none that is read.
+
+    Parameters
+    ----------
+    instead : tuple of str
+        The files that it may have.
+    """
+
+    def __init__(self, instead: Sequence[str]) -> None:
+        self._instead = " or ".join(instead)
+
+    def encode(self, what: str, text: Any, index: int, *, special: bool = True) -> list[int]:
+        """ValueError: no text has tokens."""
+        raise ValueError(
+            f"{what} need a tokenizer.json, which the model does not have, and {self._instead} is not read; "
+            "generate_tokens takes tokens"
+        )
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Likewise of tokens."""
+        raise ValueError(f"tokens need a tokenizer.json to become text; got {len(tokens)} of them")

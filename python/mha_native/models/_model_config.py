@@ -39,6 +39,13 @@ def refuse_present(path: Path, values: Mapping[str, Any], absent: Mapping[str, s
             raise ValueError(f"{path}: {name} must be absent, since {why}; got {shown(values[name])}")
 
 
+def width_of_heads(path: Path, names: tuple[str, str], embed_dim: int, num_heads: int) -> int:
+    """E / H, which have entries of these names. ValueError unless the former is a multiple of the latter."""
+    if embed_dim % num_heads:
+        raise ValueError(f"{path}: {names[0]} must be a multiple of {names[1]}; got {embed_dim} and {num_heads}")
+    return embed_dim // num_heads
+
+
 def read_layer_count(path: Path, values: Mapping[str, Any], name: str) -> int:
     """The number of layers that differ from one another."""
     count = read_size(path, values, name)

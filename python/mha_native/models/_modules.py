@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 from .._messages import listed, shown
 from ._model_files import is_below, read_choice, read_json
 
-_AUTHOR = "sentence_transformers."  # which the type of a module begins with: other code computes something else
+# One of which the type of a module begins with: other code computes something else.
+_AUTHORS = ("sentence_transformers.", "mha_native.interop.sentence_transformers.")
 
 _BEHIND_POOLING = ("Dense", "Normalize")
 
@@ -69,6 +70,26 @@ def read_transformer(directory: Path) -> Module | None:
     return _module(path, *entries[0])
 
 
+def first_transformer(directory: Path) -> Path:
+    """The folder of the Transformer that modules.json lists first, whatever follows; `directory` without that file.
+
+    Raises
+    ------
+    OSError
+        If modules.json cannot be read.
+    ValueError
+        If it lists another module first, or a folder that is not below `directory`.
+    """
+    path = directory / "modules.json"
+    if not path.exists():
+        return directory
+    entries = _entries(path)
+    if not entries or entries[0][0] != "Transformer":
+        found = listed(kind for kind, _ in entries) or "nothing"
+        raise ValueError(f"{path} must list a Transformer first, as sentence-transformers has it; got {found}")
+    return _module(path, *entries[0]).folder
+
+
 def _entries(path: Path) -> list[tuple[str, dict[str, Any]]]:
     """The kind of each module that the file lists, and what it says of it."""
     entries = [entry if isinstance(entry, dict) else {} for entry in read_json(path, list)]
@@ -98,6 +119,6 @@ def check_ends(path: Path, values: dict[str, object]) -> None:
 
 def _kind(name: object) -> str:
     """The last part of the type of a module; of a module by somebody else the whole type, in quotes."""
-    if isinstance(name, str) and name.startswith(_AUTHOR):
+    if isinstance(name, str) and name.startswith(_AUTHORS):
         return name.rpartition(".")[2]
     return repr(name)

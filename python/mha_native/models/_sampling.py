@@ -79,40 +79,50 @@ class Chooser:
     ) -> None:
         self._function, self._rules = function, rules
         batch = len(tokens)
-        try:
-            children = np.random.SeedSequence(seed).spawn(batch if rules.temperature > 0 else 0)
-        except Exception as error:
-            kind = ValueError if isinstance(seed, int) else TypeError
-            raise kind(f"{function}: seed must be an integer of at least 0, or None; got {shown(seed)}") from error
-        self._generators = [np.random.default_rng(child) for child in children]
+        self._generators = generators(function, rules, seed, batch)
         self._seen: NDArray[np.bool_] | None = None  # [B, V]
         if rules.repetition_penalty is not None:
             self._seen = np.zeros((batch, vocab_size), bool)
             for seen, prompt, length in zip(self._seen, tokens, lengths, strict=True):
                 seen[prompt[:length]] = True
 
-    def __call__(self, logits: NDArray[Any], going: NDArray[np.bool_]) -> NDArray[np.int64]:
-        """Logits [B, V] to tokens [B]. The token of a sequence that is no longer `going` has no meaning."""
+    def __call__(self, logits: NDArray[Any], sequences: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Logits [n, V] of some sequences [n] to their tokens [n]."""
         largest = logits.max(-1)  # NaN if the row has one
-        for b in np.flatnonzero(going & ~np.isfinite(largest)):
-            raise ValueError(f"{self._function}: the largest logit of sequence {b} is {largest[b]}")
+        for i in np.flatnonzero(~np.isfinite(largest)):
+            raise ValueError(f"{self._function}: the largest logit of sequence {sequences[i]} is {largest[i]}")
         if self._seen is not None:
-            penalty: Any = self._rules.repetition_penalty
-            with np.errstate(over="ignore"):  # a logit below zero may become minus infinity
-                penalized = np.where(logits < 0, logits * penalty, logits / penalty)
-            logits = np.where(self._seen, penalized, logits)
+            logits = penalized(self._rules, logits, self._seen[sequences])
         if self._rules.temperature == 0:
             chosen = np.asarray(logits.argmax(-1), np.int64)
         else:
-            rows = zip(logits, self._generators, going, strict=True)
-            chosen = np.array([_drawn(self._rules, row, rng) if is_going else 0 for row, rng, is_going in rows])
+            drawing = [self._generators[b].random() for b in sequences]
+            chosen = np.array([drawn(self._rules, row, x) for row, x in zip(logits, drawing, strict=True)])
         if self._seen is not None:
-            self._seen[np.arange(len(chosen)), chosen] = True
+            self._seen[sequences, chosen] = True
         return chosen
 
 
-def _drawn(rules: SamplingRules, logits: NDArray[Any], rng: np.random.Generator) -> int:
-    at_random = rng.random()
+def generators(function: str, rules: SamplingRules, seed: int | None, count: int) -> list[np.random.Generator]:
+    """What `count` sequences draw by, each its own; nothing if nothing is drawn."""
+    try:
+        children = np.random.SeedSequence(seed).spawn(count if rules.temperature > 0 else 0)
+    except Exception as error:
+        kind = ValueError if isinstance(seed, int) else TypeError
+        raise kind(f"{function}: seed must be an integer of at least 0, or None; got {shown(seed)}") from error
+    return [np.random.default_rng(child) for child in children]
+
+
+def penalized(rules: SamplingRules, logits: NDArray[Any], seen: NDArray[np.bool_]) -> NDArray[Any]:
+    """Logits [..., V], changed by the penalty where tokens have been seen."""
+    penalty: Any = rules.repetition_penalty
+    with np.errstate(over="ignore"):  # a logit below zero may become minus infinity
+        changed = np.where(logits < 0, logits * penalty, logits / penalty)
+    return np.where(seen, changed, logits)
+
+
+def drawn(rules: SamplingRules, logits: NDArray[Any], at_random: float) -> int:
+    """The token that a number in [0, 1) chooses by logits [V], under a temperature above 0."""
     if rules.top_k is None and len(logits) > _FEW:
         order = largest(logits, _FEW)
         total = float(_weights(rules, logits, logits[order[0]]).sum())

@@ -61,9 +61,9 @@ def read_sentence_config(
     lower_case, path = False, folder / "tokenizer_config.json"
     tokenizer = read_json(path, dict) if path.exists() else {}
     length = _tokenizer_length(path, tokenizer, max_positions)
-    paths = [folder / name for name in _FILE_NAMES if is_listed and (folder / name).exists()]
-    if paths:
-        path = paths[0]
+    settings = settings_file(folder) if is_listed else None
+    if settings is not None:
+        path = settings
         values = read_json(path, dict)
         _check_computed(path, values, task)
         lower_case = read_flag(path, values, "do_lower_case", False)
@@ -76,6 +76,11 @@ def read_sentence_config(
                 )
             length = min(length, max_positions)
     return SentenceConfig(length, lower_case, tokenizer)
+
+
+def settings_file(folder: Path) -> Path | None:
+    """The settings of sentence-transformers that count in the folder of a transformer, if there are some."""
+    return next((folder / name for name in _FILE_NAMES if (folder / name).exists()), None)
 
 
 def _tokenizer_length(path: Path, values: Mapping[str, Any], max_positions: int) -> int:

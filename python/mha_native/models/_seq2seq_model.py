@@ -15,6 +15,7 @@ from ..layers.encoder import Encoder
 from . import _decoding
 from ._batching import packed
 from ._beam_search import BeamRules, BeamSearch, Found, SpecialTokens
+from ._blocks import in_dtype
 from .seq2seq.opening import Seq2SeqParts, StackParts
 
 
@@ -136,6 +137,10 @@ class Seq2SeqModel:
         words, tables = self._parts.words, stack.tables
         if "positions" not in tables:
             return words[tokens]
+        if "norm_weight" not in tables:
+            if places is None:
+                places = np.concatenate([np.arange(length) for length in np.diff(cu_seqlens)])
+            return in_dtype(widened(words[tokens]) + widened(tables["positions"][places]), self.dtype)
         return _core.embed_tokens(
             tokens,
             places,

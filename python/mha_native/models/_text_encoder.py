@@ -47,7 +47,13 @@ class TextEncoder:
             block = config.block(i)
             layers.append(make_layer(block, names.read(block, i, tensors, dtype), turns, dtype, weight_dtype))
         tables = {name: in_dtype(numbers, dtype) for name, numbers in _tables(config, tensors).items()}
-        self._set_state(config, tables, layers, _final_norm(config, tensors, dtype), config.family.options(tensors))
+        self._set_state(
+            config,
+            tables,
+            layers,
+            _final_norm(config, tensors, dtype),
+            config.family.options(tensors, config.further_sizes),
+        )
 
     def astype(self, dtype: np.dtype[Any]) -> "TextEncoder":
         """The same model in another dtype."""

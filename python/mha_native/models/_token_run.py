@@ -5,13 +5,14 @@ from time import perf_counter
 from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
+from .._dtypes import dtype_name, numpy_dtype
 from .._messages import in_the_name_of, shown
 from ..layers._constructor_arguments import checked_size
 from . import _decoding
 from ._language_model import LanguageModel
-from ._sampling import Chooser, checked_rules
+from ._sampling import Chooser, SamplingRules, checked_rules
 
 
 class GenerationOptions(TypedDict, total=False):
@@ -26,6 +27,7 @@ class GenerationOptions(TypedDict, total=False):
     stop: Any
     seed: int | None
     num_threads: int | None
+    cache_dtype: DTypeLike | None
 
 
 _MOST_NEW_TOKENS = 256  # unless a caller says otherwise: some paragraphs
@@ -80,6 +82,52 @@ def checked_stop(function: str, stop: Any) -> tuple[str, ...]:
     return tuple(given)
 
 
+class CheckedOptions(NamedTuple):
+    """`GenerationOptions` without `stop`, defaults filled in. `Chooser` checks the seed."""
+
+    max_new_tokens: int
+    rules: SamplingRules
+    seed: int | None
+    num_threads: int | None
+    cache_dtype: DTypeLike | None
+
+    def most_new(self, length: Any, max_length: int) -> Any:
+        """How many tokens follow a prompt of `length` tokens, an int or an array of them, at most."""
+        # The last token of a text is chosen by those before it, and takes no position itself.
+        return np.minimum(self.max_new_tokens, max_length - length + 1)
+
+
+def checked_options(function: str, options: GenerationOptions) -> CheckedOptions:
+    """The options that a caller gave, or TypeError or ValueError."""
+    given: dict[str, Any] = dict(options)
+    most_new = checked_size(function, "max_new_tokens", given.pop("max_new_tokens", _MOST_NEW_TOKENS))
+    seed, num_threads, cache_dtype = (given.pop(name, None) for name in ("seed", "num_threads", "cache_dtype"))
+    if num_threads is not None:
+        num_threads = checked_size(function, "num_threads", num_threads)
+    rules = checked_rules(
+        function,
+        given.pop("temperature", 0.0),
+        *(given.pop(name, None) for name in ("top_k", "top_p", "min_p", "repetition_penalty")),
+    )
+    for name in given:
+        raise TypeError(f"{function}: got an unexpected keyword argument {shown(name)}")
+    return CheckedOptions(most_new, rules, seed, num_threads, cache_dtype)
+
+
+def checked_cache_dtype(function: str, dtype: DTypeLike | None, model_dtype: np.dtype[Any]) -> str | None:
+    """The name of the dtype of caches that a caller gave, or TypeError. None stands for that of the model."""
+    if dtype is None:
+        return None
+    name = dtype_name(model_dtype)
+    allowed = ("float32", "bfloat16", "float16", "int8") if name == "float32" else (name,)
+    rule = f"{function}: cache_dtype of a model in {name} must be {' or '.join(allowed)}"
+    is_bfloat16 = isinstance(dtype, str) and dtype == "bfloat16"  # which is no dtype of NumPy itself
+    given = "bfloat16" if is_bfloat16 else dtype_name(numpy_dtype(rule, dtype))
+    if given not in allowed:
+        raise TypeError(f"{rule}; got {shown(given)}")
+    return given
+
+
 class TokenRun:
     """New tokens for prompts, step by step. Iterable once.
 
@@ -104,33 +152,24 @@ class TokenRun:
         end_tokens: frozenset[int],
         options: GenerationOptions,
     ) -> None:
-        given: dict[str, Any] = dict(options)
-        most_new = checked_size(function, "max_new_tokens", given.pop("max_new_tokens", _MOST_NEW_TOKENS))
-        seed, num_threads = given.pop("seed", None), given.pop("num_threads", None)
-        if num_threads is not None:
-            num_threads = checked_size(function, "num_threads", num_threads)
-        rules = checked_rules(
-            function,
-            given.pop("temperature", 0.0),
-            *(given.pop(name, None) for name in ("top_k", "top_p", "min_p", "repetition_penalty")),
-        )
-        for name in given:
-            raise TypeError(f"{function}: got an unexpected keyword argument {shown(name)}")
+        checked = checked_options(function, options)
         batch = len(prompts)
         self._function = function
         self._lengths = np.array([len(prompt) for prompt in prompts], np.int64)
         self._tokens = np.zeros((batch, int(self._lengths.max())), np.int64)
         for row, prompt in zip(self._tokens, prompts, strict=True):
             row[: len(prompt)] = prompt
-        self._choose = Chooser(function, rules, seed, self._tokens, self._lengths, model.config.vocab_size)
+        self._choose = Chooser(
+            function, checked.rules, checked.seed, self._tokens, self._lengths, model.config.vocab_size
+        )
         self._ends = np.array(sorted(end_tokens), np.int64)
-        # The last token of a text is chosen by those before it, and takes no position itself.
-        self._most_new = np.minimum(most_new, model.max_length - self._lengths + 1)
+        self._most_new = checked.most_new(self._lengths, model.max_length)
         longest = self._tokens.shape[1]
+        cache_dtype = checked_cache_dtype(function, checked.cache_dtype, model.dtype)
         capacity = min(longest + _decoding.FIRST_ROOM, longest + int(self._most_new.max()) - 1)
         with in_the_name_of(function):
-            self._room = model.room(batch, capacity)
-        self._steps = model.steps(self._room, num_threads)
+            self._room = model.room(batch, capacity, cache_dtype)
+        self._steps = model.steps(self._room, checked.num_threads)
         self._going = np.ones(batch, bool)
         self.statistics = GenerationStatistics(batch, int(self._lengths.sum()), 0, 0.0, 0.0)
 
@@ -150,7 +189,8 @@ class TokenRun:
             if step is None:
                 return
             num_steps += 1
-            tokens, were_going = step[0], going.copy()
+            tokens, were_going = np.zeros_like(self._lengths), going.copy()
+            tokens[step.sequences] = step.tokens
             going &= ~np.isin(tokens, self._ends) & (num_steps < self._most_new)
             seconds[num_steps > 1] += perf_counter() - begin
             self.statistics = self.statistics._replace(

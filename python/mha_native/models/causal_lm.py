@@ -96,8 +96,9 @@ class CausalLM(LanguageFace):
         dtype : {"float32", "bfloat16", "float16", "float64"}, default "float32"
             What the model is computed in, whatever its file is in.
         weight_dtype : {"float32", "bfloat16", "int8"}, optional
-            Of a model in float32, what the weights of the layers and of the head are stored as. A token takes as long
-            as they take to be read, so that bfloat16 and int8 are faster. Default: `dtype`.
+            Of a model in float32, what the matrices of the layers and of the head are stored as, see
+            `MultiHeadAttention.quantize`; embeddings of tokens stay in float32. A token takes as long as they take to
+            be read, so that bfloat16 and int8 are faster. Default: `dtype`.
         max_length : int, optional
             The most tokens of a text, its continuation included. Default: as many as the model was trained with.
 
@@ -157,6 +158,9 @@ class CausalLM(LanguageFace):
             Where one of them begins, the text ends before it.
         num_threads : int, optional
             Threads of the computation; default: `mha_native.num_threads`.
+        cache_dtype : optional
+            Of the keys and values of the tokens so far, for a model in float32: float32, bfloat16, float16 or int8, as
+            for `KVCache`. Default: that of the model.
 
         Returns
         -------
@@ -184,7 +188,7 @@ class CausalLM(LanguageFace):
             Each with ``role`` (such as "system", "user" or "assistant") and ``content``, as the template of the model
             takes them; or a list of B conversations.
         stream : bool, default False
-        max_new_tokens, temperature, top_k, top_p, min_p, repetition_penalty, seed, stop, num_threads
+        max_new_tokens, temperature, top_k, top_p, min_p, repetition_penalty, seed, stop, num_threads, cache_dtype
             As for `generate`.
 
         Returns
@@ -236,7 +240,7 @@ class CausalLM(LanguageFace):
         Parameters
         ----------
         prompts : str, or integers [T], or B of them in a list
-        max_new_tokens, temperature, top_k, top_p, min_p, repetition_penalty, seed, num_threads
+        max_new_tokens, temperature, top_k, top_p, min_p, repetition_penalty, seed, num_threads, cache_dtype
             As for `generate`.
 
         Returns

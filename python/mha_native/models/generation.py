@@ -185,10 +185,23 @@ def generate(
             rows = sinusoids
         return _core.convert(table[new] + rows[np.minimum(places, len(rows) - 1)], model.dtype)
 
-    def read(x: NDArray[Any], counts: NDArray[np.int64]) -> NDArray[Any]:
+    def read(
+        new: NDArray[np.int64], places: NDArray[np.int64], cu_seqlens: NDArray[np.int64], sequences: NDArray[np.int64]
+    ) -> NDArray[Any]:
+        x = embed(new, places)
         with in_the_name_of(name):
-            y: NDArray[Any] = model(x, new_lengths=counts, **calls)
-            return y
+            y: NDArray[Any]
+            if not isinstance(model, Decoder):
+                y = model(x, cu_seqlens=cu_seqlens, sequences=sequences, **calls)
+                return y
+            # Attention to a memory has no ragged form: there each sequence has its rows, with padding behind them.
+            counts = np.zeros(batch, np.int64)
+            counts[sequences] = np.diff(cu_seqlens)
+            is_row = np.arange(counts.max()) < counts[:, None]
+            padded = np.zeros((*is_row.shape, model.embed_dim), x.dtype)
+            padded[is_row] = x
+            y = model(padded, new_lengths=counts, **calls)
+            return y[is_row]
 
     def logits(rows: NDArray[Any]) -> NDArray[Any]:
         # One product for each sequence: a product of all of them may round differently for another batch.
@@ -196,12 +209,15 @@ def generate(
 
     def steps() -> Iterator[GenerationStep]:
         going = np.ones(batch, bool)
-        parts = _decoding.Steps(embed, read, logits)
-        for chosen, scores in _decoding.decode(parts, room, choose, tokens, lengths, going, max_new_tokens):
+        parts = _decoding.Steps(read, logits)
+        for step in _decoding.decode(parts, room, choose, tokens, lengths, going, max_new_tokens):
+            chosen, scores = step.tokens.copy(), step.logits
             if stop_token is not None:
-                chosen[~going] = stop_token
+                if len(chosen) < batch:  # the others have ended
+                    chosen, scores = np.full(batch, stop_token), np.zeros((batch, len(table)), scores.dtype)
+                    chosen[step.sequences], scores[step.sequences] = step.tokens, step.logits
                 going &= chosen != stop_token
-            yield GenerationStep(chosen.copy(), scores)
+            yield GenerationStep(chosen, scores)
 
     return steps()
 

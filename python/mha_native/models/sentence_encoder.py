@@ -18,7 +18,7 @@ from ._checkpoint import Checkpoint
 from ._head import Head, read_head
 from ._hub_cache import find_directory
 from ._inputs import check_text, checked_sequences, checked_texts
-from ._modules import read_modules
+from ._modules import Module, read_modules
 from ._prompts import Settings, read_settings
 from ._sentence_files import SentenceConfig, read_sentence_config
 from ._sentence_settings import SentenceSettings
@@ -82,8 +82,8 @@ class SentenceEncoder(SentenceSettings):
         directory : path, or name of a model
             With config.json, tokenizer.json and model.safetensors (or several such files with
             model.safetensors.index.json) of a model whose ``model_type`` is bert, roberta, xlm-roberta, camembert,
-            distilbert, mpnet, modernbert, nomic_bert, gte, gemma3_text, llama, mistral, qwen2 or qwen3, with GELU, ReLU
-            or, after BERT, SiLU, in float32, float16 or bfloat16. If there is modules.json, the files of
+            distilbert, mpnet, modernbert, nomic_bert, gte, gemma3_text, llama, mistral, qwen2, qwen3 or t5, with GELU,
+            ReLU or, after BERT, SiLU, in float32, float16 or bfloat16. If there is modules.json, the files of
             sentence-transformers count, of old and new versions: the pooling, Dense and Normalize modules,
             ``max_seq_length``, prompts, ``truncate_dim``. Without it embeddings are the mean of their tokens, and are
             not scaled.
@@ -114,15 +114,24 @@ class SentenceEncoder(SentenceSettings):
             kind, stored = checked_dtypes(function, dtype, weight_dtype)
             home = find_directory(directory)
             modules = read_modules(home)
-            folder, is_listed = modules[0].folder, len(modules) > 1
-            config = read_config(folder / "config.json")
-            sentences = read_sentence_config(folder, config.max_positions, is_listed, config.first_position)
+            is_listed = len(modules) > 1
             settings = read_settings(home) if is_listed else Settings()
-            head = read_head(modules, config.embed_dim)
-            tokenizer = Tokenizer(folder, config.vocab_size, sentences, "cls" in head.pooling.modes)
-            with Checkpoint(folder, config.tensor_shapes(), config.family.prefix) as tensors:
-                model = TextEncoder(config, tensors, kind, stored)
-            return cls(model, tokenizer, Head(head), sentences, settings)
+            return cls._of_modules(modules, is_listed, settings, kind, stored)
+
+    @classmethod
+    def _of_modules(
+        cls, modules: list[Module], is_listed: bool, settings: Settings, dtype: np.dtype[Any], weight_dtype: str
+    ) -> "SentenceEncoder":
+        """The model of a Transformer and what is behind it. The files of sentence-transformers count if it `is_listed`
+        in modules.json."""
+        folder = modules[0].folder
+        config = read_config(folder / "config.json")
+        sentences = read_sentence_config(folder, config.max_positions, is_listed, config.first_position)
+        head = read_head(modules, config.embed_dim)
+        tokenizer = Tokenizer(folder, config.vocab_size, sentences, "cls" in head.pooling.modes)
+        with Checkpoint(folder, config.tensor_shapes(), config.family.prefix) as tensors:
+            model = TextEncoder(config, tensors, dtype, weight_dtype)
+        return cls(model, tokenizer, Head(head), sentences, settings)
 
     def encode(
         self,

@@ -15,7 +15,7 @@ from ._beam_search import BeamRules, EarlyStopping, Found, SpecialTokens, checke
 from ._generator_face import GeneratorFace
 from ._hub_cache import find_directory
 from ._inputs import check_vocabulary, checked_sequences, checked_texts
-from ._language_tokenizer import LanguageTokenizer
+from ._language_tokenizer import LanguageTokenizer, NoTokenizer
 from ._seq2seq_model import Seq2SeqModel
 from ._tokenizer import library_errors, require_library
 from .decoders.folder_source import FolderSource
@@ -86,7 +86,7 @@ class Seq2SeqLM(GeneratorFace):
 
     _model: Seq2SeqModel
 
-    def __init__(self, model: Seq2SeqModel, tokenizer: LanguageTokenizer, special: SpecialTokens) -> None:
+    def __init__(self, model: Seq2SeqModel, tokenizer: LanguageTokenizer | NoTokenizer, special: SpecialTokens) -> None:
         self._model, self._tokenizer, self._special = model, tokenizer, special
 
     @classmethod
@@ -99,24 +99,18 @@ class Seq2SeqLM(GeneratorFace):
         ----------
         directory : path, or name of a model
             With config.json, tokenizer.json and model.safetensors (or several such files with
-            model.safetensors.index.json) of a model whose ``model_type`` is bart, mbart or t5, which all versions of T5
-            and Flan-T5 have. A str that is no directory is looked up as by `SentenceEncoder.from_pretrained`. If there
-            is generation_config.json, it says the tokens that begin and end a text, or are forced; else config.json
-            does. What these files say of the number of beams, of lengths and the like is not used.
-        dtype : {"float32", "bfloat16", "float16", "float64"}, default "float32"
-            What the model is computed in, whatever its file is in.
-        weight_dtype : {"float32", "bfloat16", "int8"}, optional
-            Of a model in float32, what the matrices of the layers and the head are stored as, see
-            `MultiHeadAttention.quantize`; embeddings of tokens stay in float32. Default: `dtype`.
+            model.safetensors.index.json) of a model whose ``model_type`` is bart, marian, mbart, pegasus or t5, which
+            all versions of T5 and Flan-T5 have. Marian and Pegasus may do without tokenizer.json, and then take tokens
+            and no texts. A str that is no directory is looked up as by `SentenceEncoder.from_pretrained`. If there is
+            generation_config.json, it says the tokens that begin and end a text, or are forced; else config.json does.
+            What these files say of the number of beams, of lengths and the like is not used.
+        dtype, weight_dtype : optional
+            As for `CausalLM.from_pretrained`.
 
         Raises
         ------
-        FileNotFoundError, ValueError
-            If a file is missing, damaged, or describes what is not computed here, or if weights are not finite.
-        OSError
-            If a file cannot be read, or a model cannot be downloaded.
-        ImportError
-            Without tokenizers.
+        FileNotFoundError, ValueError, OSError, ImportError
+            As `CausalLM.from_pretrained` does.
         """
         function = f"{cls.__name__}.from_pretrained"
         with in_the_name_of(function):
@@ -125,11 +119,8 @@ class Seq2SeqLM(GeneratorFace):
             source = FolderSource(find_directory(directory))
             config = read_config(source)
             special = read_special_tokens(source, family_of(source), config.vocab_size)
-            library = source.tokenizer()
-            if config.max_positions is not None:
-                with library_errors("the tokenizer failed"):
-                    library.enable_truncation(config.max_positions)
-            return cls(Seq2SeqModel(open_seq2seq(source, kind, stored)), LanguageTokenizer(library), special)
+            tokenizer = _tokenizer(source, config.max_positions)
+            return cls(Seq2SeqModel(open_seq2seq(source, kind, stored)), tokenizer, special)
 
     def generate(
         self,
@@ -309,6 +300,18 @@ class Seq2SeqLM(GeneratorFace):
     ) -> list[Found]:
         groups = _groups(sequences, rules.num_beams)
         return [found for group in groups for found in self._model.search(group, rules, special, num_threads)]
+
+
+def _tokenizer(source: FolderSource, max_positions: int | None) -> LanguageTokenizer | NoTokenizer:
+    """The tokenizer of a model that reads texts of `max_positions` tokens at most."""
+    instead = family_of(source).pieces
+    if instead and not source.has_tokenizer:
+        return NoTokenizer(instead)
+    library = source.tokenizer()
+    if max_positions is not None:
+        with library_errors("the tokenizer failed"):
+            library.enable_truncation(max_positions)
+    return LanguageTokenizer(library)
 
 
 def _groups(sequences: Iterable[list[int]], beams: int) -> Iterator[list[list[int]]]:

@@ -53,6 +53,28 @@ def test_tokens_are_those_of_the_whole_text(model: CausalLM, first_room: int, mo
         assert model.generate_tokens(model.encode(prompt).tolist(), max_new_tokens=12).tolist() == tokens
 
 
+@pytest.mark.parametrize("cache_dtype", ["float32", "bfloat16", "float16", "int8", np.int8])
+def test_tokens_over_caches_in_few_bits(model: CausalLM, cache_dtype: Any, monkeypatch: Any) -> None:
+    """Room that grows keeps integers and scales: tokens do not depend on how much there is at first."""
+    if cache_dtype == "bfloat16":
+        pytest.importorskip("ml_dtypes")
+    expected = model.generate_tokens(PROMPTS, max_new_tokens=12, cache_dtype=cache_dtype)
+    if cache_dtype == "float32":
+        usual = model.generate_tokens(PROMPTS, max_new_tokens=12)
+        assert [tokens.tolist() for tokens in expected] == [tokens.tolist() for tokens in usual]
+    monkeypatch.setattr(_decoding, "FIRST_ROOM", 1)
+    found = model.generate_tokens(PROMPTS, max_new_tokens=12, cache_dtype=cache_dtype)
+    assert [tokens.tolist() for tokens in found] == [tokens.tolist() for tokens in expected]
+    assert {cache.dtype.name for cache in model._model.room(1, 1, cache_dtype).caches} == {np.dtype(cache_dtype).name}
+
+
+@pytest.mark.parametrize("cache_dtype", ["float64", "int16", 3, "no dtype"])
+def test_caches_of_another_dtype_are_refused(model: CausalLM, cache_dtype: Any) -> None:
+    rule = "CausalLM.generate: cache_dtype of a model in float32 must be float32 or bfloat16 or float16 or int8; got"
+    with pytest.raises(TypeError, match=rule):
+        model.generate(PROMPTS, cache_dtype=cache_dtype)
+
+
 def test_text_is_that_of_the_tokens(model: CausalLM) -> None:
     texts = model.generate(PROMPTS, max_new_tokens=12)
     for prompt, text, tokens in zip(PROMPTS, texts, model.generate_tokens(PROMPTS, max_new_tokens=12), strict=True):

@@ -231,6 +231,15 @@ def test_the_blank_before_a_text_of_a_tokenizer_of_qwen(adds_blank: bool | None,
         SentenceEncoder.from_pretrained(tmp_path)
 
 
+def test_a_gte_with_code_of_its_own_is_refused_by_name(tmp_path: Path) -> None:
+    rope = {"factor": 2.0, "type": "ntk"}
+    tiny_encoders.write(tmp_path, "gte")
+    values = tiny_encoders.config("gte", pack_qkv=True, position_embedding_type="rope", rope_scaling=rope)
+    values |= {"model_type": "new", "auto_map": {"AutoModel": "own_code.NewModel"}}
+    (tmp_path / "config.json").write_text(json.dumps(values), encoding="utf-8")
+    assert_not_loaded(tmp_path, "config.json: model_type 'new'", "'gte'")
+
+
 _FORMER = {
     "model_type": "nomic_bert", "activation_function": "swiglu", "auto_map": {"AutoModel": "own_code.NomicBertModel"},
     "causal": False, "layer_norm_epsilon": 1e-12, "max_trained_positions": 12, "mlp_fc1_bias": False,

@@ -1,5 +1,5 @@
-"""Decoders whose last layer gives the vectors of tokens, as sentence-transformers saves them: the same tokens and
-embeddings here.
+"""Decoders whose last layer gives the vectors of tokens, and encoders of T5, as sentence-transformers saves them: the
+same tokens and embeddings here.
 
 Skipped without that library.
 """
@@ -144,3 +144,40 @@ def test_prompts_and_poolings(model_type: str, tmp_path: Path) -> None:
     directory = _save(tmp_path, model_type, pooling="mean")
     _assert_same(directory, prompt_name="query")
     _assert_same(directory, prompt="the ")
+
+
+def _save_t5(directory: Path, which: str = "T5EncoderModel", dtype: str = "float32", **changes: Any) -> Path:
+    """An encoder of T5, or all of one, with the Dense module of sentence-t5, which has no bias."""
+    pieces = [("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0), ("▁", -3.0), ("▁the", -2.0), ("▁dog", -2.5), ("th", -3.1)]
+    pieces += [(letter, -5.0 - i / 10) for i, letter in enumerate("abcdefghijklmnopqrstuvwxyz.,!?")]
+    library = transformers.T5Tokenizer(vocab=pieces, extra_ids=0, model_max_length=24)
+    sizes = {"d_model": 24, "d_kv": 6, "d_ff": 40, "num_layers": 3, "num_heads": 5, "vocab_size": len(library)}
+    buckets = {"relative_attention_num_buckets": 8, "relative_attention_max_distance": 20}
+    config = transformers.T5Config(**(sizes | buckets | changes))
+    torch.manual_seed(0)
+    model = getattr(transformers, which)(config).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.dim() == 1:
+                parameter += torch.randn_like(parameter) / 4
+            else:
+                is_table = "shared" in name or "bias" in name
+                parameter.copy_(torch.randn_like(parameter) / (1 if is_table else parameter.shape[1] ** 0.5))
+    model.to(getattr(torch, dtype)).save_pretrained(directory / "transformer")
+    library.save_pretrained(directory / "transformer")
+    dense = modules.Dense(24, 16, bias=False, activation_function=torch.nn.Identity())
+    transformer = modules.Transformer(str(directory / "transformer"))
+    whole = [transformer, modules.Pooling(24, "mean"), dense, modules.Normalize()]
+    theirs.SentenceTransformer(modules=whole, device="cpu").save(str(directory / "model"))
+    return directory / "model"
+
+
+@pytest.mark.parametrize(("which", "saved_in", "changes"), [
+    ("T5EncoderModel", "float32", {}),
+    ("T5EncoderModel", "bfloat16", {"feed_forward_proj": "gated-gelu"}),
+    ("T5EncoderModel", "float32", {"relative_attention_max_distance": 6, "layer_norm_epsilon": 0.1}),
+    ("T5EncoderModel", "float32", {"feed_forward_proj": "gelu", "num_heads": 2, "d_kv": 16}),
+    ("T5Model", "float32", {"num_decoder_layers": 1}),
+], ids=str)  # fmt: skip
+def test_sentence_t5(which: str, saved_in: str, changes: dict[str, Any], tmp_path: Path) -> None:
+    _assert_same(_save_t5(tmp_path, which, saved_in, **changes))

@@ -56,7 +56,7 @@ def shares(rules: SamplingRules, logits: np.ndarray, prompt: list[int], count: i
     for _ in range(count):
         choose = Chooser("generate", rules, 0, tokens, lengths, len(logits))
         choose._generators = [grid]
-        drawn[choose(logits[None], np.ones(1, bool))[0]] += 1
+        drawn[choose(logits[None], np.zeros(1, int))[0]] += 1
     return drawn / count
 
 
@@ -133,10 +133,10 @@ def test_flat_logits_draw_beyond_the_few() -> None:
 def test_repetition_is_penalized_without_draws_too() -> None:
     logits = np.array([[2.0, 3.0, -1.0, 1.9]], np.float32)
     choose = Chooser("generate", SamplingRules(repetition_penalty=1.6), None, *NO_TOKENS, 4)
-    chosen = [int(choose(logits, np.ones(1, bool))[0]) for _ in range(4)]
+    chosen = [int(choose(logits, np.zeros(1, int))[0]) for _ in range(4)]
     assert chosen == [1, 0, 3, 1], "3 becomes 1.875, 2 becomes 1.25, and then 1.9 becomes 1.1875"
     of_prompt = Chooser("generate", SamplingRules(repetition_penalty=1.6), None, np.array([[1, 2]]), np.array([1]), 4)
-    assert of_prompt(logits, np.ones(1, bool)).tolist() == [0]
+    assert of_prompt(logits, np.zeros(1, int)).tolist() == [0]
 
 
 def test_a_sequence_that_has_ended_draws_nothing() -> None:
@@ -145,9 +145,9 @@ def test_a_sequence_that_has_ended_draws_nothing() -> None:
     choose = Chooser("generate", SamplingRules(temperature=1.0), 0, tokens, lengths, 60)
     alone = Chooser("generate", SamplingRules(temperature=1.0), 0, tokens[:1], lengths[:1], 60)
     for _ in range(5):
-        assert choose(logits, np.array([True, False]))[0] == alone(logits[:1], np.ones(1, bool))[0]
+        assert choose(logits[:1], np.array([0]))[0] == alone(logits[:1], np.array([0]))[0]
     with pytest.raises(ValueError, match="generate: the largest logit of sequence 1 is nan"):
-        choose(logits, np.array([True, True]))
+        choose(logits, np.array([0, 1]))
 
 
 @pytest.mark.parametrize(

@@ -85,7 +85,10 @@ def _also(name: str) -> Any:
     return pytest.param(name, marks=pytest.mark.exhaustive)
 
 
-@pytest.mark.parametrize("name", ["bart", "t5", _also("bart, first token"), _also("mbart"), _also("t5, gated gelu")])
+@pytest.mark.parametrize("name", [
+    "bart", "marian", "t5", _also("bart, first token"), _also("bart, never"), _also("mbart"), _also("pegasus"),
+    _also("t5, gated gelu"),
+])  # fmt: skip
 def test_texts(name: str, tmp_path: Path) -> None:
     # Small weights, by which the probabilities of tokens are close to one another and texts end at any length.
     changes = {} if name.startswith("t5") else {"init_std": 0.1}

@@ -254,8 +254,48 @@ def test_a_tensor_that_is_missing_or_of_another_shape(model_type: str, tmp_path:
             Seq2SeqLM.from_pretrained(tiny_seq2seq.write(tmp_path, settings, whole | {name: whole[name][None]}))
 
 
+@pytest.mark.parametrize("model_type", ["marian", "pegasus"])
+def test_positions_of_a_file_are_read(model_type: str, tmp_path: Path) -> None:
+    settings = tiny_seq2seq.config(model_type)
+    weights = tiny_seq2seq.tensors(settings)
+    for stack in ("encoder", "decoder"):
+        table = np.random.default_rng(len(stack)).standard_normal((POSITIONS, 24)).astype(np.float32)
+        weights[f"model.{stack}.embed_positions.weight"] = table
+    model = Seq2SeqLM.from_pretrained(tiny_seq2seq.write(tmp_path, settings, weights), dtype="float64")
+    expected = seq2seq_oracle.logits(settings, weights, TEXT, TARGET)
+    assert np.abs(model.logits(TEXT, TARGET) - expected).max() <= 1e-12 * np.abs(expected).max()
+
+
+def test_a_model_with_pieces_takes_tokens(models: dict[str, Seq2SeqLM], tmp_path: Path) -> None:
+    directory = tiny_seq2seq.write(tmp_path, tiny_seq2seq.config("marian", **OWN_HEAD))
+    (directory / "tokenizer.json").unlink()
+    (directory / "source.spm").write_bytes(b"pieces")
+    model = pickle.loads(pickle.dumps(Seq2SeqLM.from_pretrained(directory)))
+    (found,), (expected,) = (each.generate_tokens([TEXT], max_new_tokens=5) for each in (model, models["marian"]))
+    assert found.tokens.tolist() == expected.tokens.tolist()
+    for texts in ("the dog", ["the dog"]):
+        with pytest.raises(ValueError, match=r"^Seq2SeqLM\.generate: texts need a tokenizer\.json, .*source\.spm"):
+            model.generate(texts, max_new_tokens=3)
+    directory = tiny_seq2seq.write(tmp_path / "bart", tiny_seq2seq.config("bart"))
+    (directory / "tokenizer.json").unlink()
+    with pytest.raises(FileNotFoundError, match="tokenizer"):
+        Seq2SeqLM.from_pretrained(directory)
+
+
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_tokens_that_are_never_written(models: dict[str, Seq2SeqLM], num_beams: int, tmp_path: Path) -> None:
+    rules: dict[str, Any] = {"max_new_tokens": 8, "num_beams": num_beams}
+    written = {token for found in models["bart"].generate_tokens(TEXTS, **rules) for token in found.tokens.tolist()}
+    words = [[token] for token in written]  # END among them, which may end a text nevertheless
+    settings = tiny_seq2seq.config("bart", **OWN_HEAD, bad_words_ids=[*words, [END]])
+    model = Seq2SeqLM.from_pretrained(tiny_seq2seq.write(tmp_path, settings))
+    for found in model.generate_tokens(TEXTS, **rules):
+        assert len(found.tokens)
+        assert not (set(found.tokens.tolist()) - {END}) & written
+
+
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
-    ("bart", {"model_type": "bert"}, "model_type must be 'bart' or 'mbart' or 't5'; got 'bert'"),
+    ("bart", {"model_type": "bert"}, "model_type must be 'bart' or 'marian' or 'mbart' or 'pegasus' or 't5'; .*"),
     ("bart", {"activation_function": "swish"}, "activation_function must be 'relu' or 'gelu' or .*; got 'swish'"),
     ("bart", {"is_encoder_decoder": False}, "is_encoder_decoder must be True; got False"),
     ("bart", {"d_model": 25}, "d_model must be a multiple of encoder_attention_heads; got 25 and 3"),
@@ -265,6 +305,9 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("bart", {"eos_token_id": VOCABULARY}, "eos_token_id must be of tokens from 0 to 39; got 40"),
     ("bart", {"decoder_start_token_id": [2, 3]}, r"decoder_start_token_id must be a token; got \[2, 3\]"),
     ("bart", {"forced_bos_token_id": [2, 3]}, r"forced_bos_token_id must be one token; got \[2, 3\]"),
+    ("bart", {"bad_words_ids": [[5, 6]]}, r"bad_words_ids must be lists of one token each; got \[\[5, 6\]\]"),
+    ("bart", {"bad_words_ids": [[VOCABULARY]]}, "bad_words_ids must be lists of one token each; got"),
+    ("bart", {"bad_words_ids": [5]}, "bad_words_ids must be lists of one token each; got"),
     ("bart", {"suppress_tokens": [5]}, "suppress_tokens must be absent, since such a rule is not computed; got"),
     ("bart", {"quantization_config": {"bits": 4}}, "quantization_config must be absent"),
     (
@@ -272,6 +315,9 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         {"decoder_start_token_id": None, "bos_token_id": None},
         "decoder_start_token_id must be a token; got None",
     ),
+    ("marian", {"share_encoder_decoder_embeddings": False}, "share_encoder_decoder_embeddings must be True; got False"),
+    ("marian", {"max_position_embeddings": 10**9}, "max_position_embeddings must be at most 16384; got 1000000000"),
+    ("pegasus", {"activation_function": "swish"}, "activation_function must be 'relu' or 'gelu' or .*; got 'swish'"),
     ("t5", {"feed_forward_proj": "tanh"}, "feed_forward_proj must be 'relu' or 'gelu' or .*; got 'tanh'"),
     ("t5", {"is_gated_act": True}, "is_gated_act must be False; got True"),
     ("t5", {"dense_act_fn": "gelu_new"}, "dense_act_fn must be 'relu'; got 'gelu_new'"),

@@ -65,10 +65,10 @@ def test_texts_are_those_of_transformers(language_model_file: Path) -> None:
     assert found[0].tolist() == model.generate_tokens(given[0], max_new_tokens=COUNT).tolist()
 
 
-# With weights in int8 rows are rounded to int8, too. Most of the 3.3 % that this costs comes from the feed-forwards:
-# int8 in these alone adds 2.4 % over the first 420 tokens of the chapter, in attention or head alone 0.2 %.
+# With weights in int8 rows are rounded, too, which costs 0.8 to 1.5 %, as chance has it: what is rounded up and what
+# down depends on the last bits. Without digits of their own for outliers it was 3.3 %.
 @pytest.mark.exhaustive
-@pytest.mark.parametrize(("weight_dtype", "bound"), [("bfloat16", 0.005), ("int8", 0.04)])
+@pytest.mark.parametrize(("weight_dtype", "bound"), [("bfloat16", 0.005), ("int8", 0.02)])
 def test_perplexity_in_few_bits(weight_dtype: str, bound: float, language_model_file: Path) -> None:
     notes = (HERE.parents[2] / "examples" / "town_notes.txt").read_text(encoding="utf-8")
     chapter = (HERE / "chapter.txt").read_text(encoding="utf-8")
@@ -80,6 +80,33 @@ def test_perplexity_in_few_bits(weight_dtype: str, bound: float, language_model_
     assert 5 < np.exp(-usual.mean()) < 50
     change = np.exp(usual.mean() - narrow.mean()) - 1
     assert abs(change) < bound, f"perplexity {np.exp(-usual.mean()):.3f}, {change:+.3%} with weights in {weight_dtype}"
+    assert change != 0
+
+
+def log_likelihoods_over(model: CausalLM, texts: list[str], cache_dtype: str) -> np.ndarray:
+    """Of the tokens of each text but the first, where the keys and values of those before them lie in such a cache."""
+    found, inner = [], model._model
+    for text in texts:
+        tokens = model.encode(text)
+        count = np.array([0, len(tokens)])
+        caches = inner.room(1, len(tokens), cache_dtype).caches
+        rows = inner.read(tokens, np.arange(len(tokens)), count, caches, np.array([0]), None)
+        found.append(inner.log_likelihoods(rows[:-1], tokens[1:], None))
+    return np.concatenate(found)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(("cache_dtype", "bound"), [("bfloat16", 0.002), ("int8", 0.005)])
+def test_perplexity_over_caches_in_few_bits(cache_dtype: str, bound: float, language_model_file: Path) -> None:
+    if cache_dtype == "bfloat16":
+        pytest.importorskip("ml_dtypes")
+    texts = [(HERE.parents[2] / "examples" / "town_notes.txt").read_text(encoding="utf-8")]
+    texts.append((HERE / "chapter.txt").read_text(encoding="utf-8"))
+    model = model_of(language_model_file)
+    usual = np.concatenate([score.log_likelihoods for score in model.score(texts)])
+    np.testing.assert_array_equal(log_likelihoods_over(model, texts, "float32"), usual)
+    change = np.exp(usual.mean() - log_likelihoods_over(model, texts, cache_dtype).mean()) - 1
+    assert abs(change) < bound, f"perplexity {np.exp(-usual.mean()):.3f}, {change:+.3%} over caches in {cache_dtype}"
     assert change != 0
 
 

@@ -11,6 +11,7 @@ from .._model_config import (
     read_layer_count,
     read_layer_types,
     refuse_present,
+    width_of_heads,
 )
 from .._rotary_tables import RotaryConfig, read_rotary
 from .entries import Entries
@@ -89,11 +90,7 @@ def _blocks(entries: Entries, family: Family, trained_positions: int, max_positi
             f"got {num_heads} and {num_kv_heads}"
         )
     head_dim = keys.head_dim and entries.size_or_none(keys.head_dim)
-    if not head_dim and width % num_heads:
-        raise ValueError(
-            f"{entries.path}: {keys.embed_dim} must be a multiple of {keys.num_heads}; got {width} and {num_heads}"
-        )
-    head_dim = head_dim or width // num_heads
+    head_dim = head_dim or width_of_heads(entries.path, (keys.embed_dim, keys.num_heads), width, num_heads)
     tables = _rotary(entries, family, head_dim, trained_positions, max_positions)
     block = BlockConfig(
         embed_dim=width,

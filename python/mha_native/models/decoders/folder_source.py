@@ -32,6 +32,11 @@ class FolderSource:
         self.chat_template = _chat_template(folder, self.tokenizer_config)
         self._folder = folder
 
+    @property
+    def has_tokenizer(self) -> bool:
+        """Whether there is a tokenizer.json."""
+        return (self._folder / "tokenizer.json").exists()
+
     def tokenizer(self) -> Any:
         """The ``tokenizers.Tokenizer`` of tokenizer.json, which neither pads nor truncates."""
         path = self._folder / "tokenizer.json"

@@ -4,10 +4,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
 from ..._arrays import widened
-from ...layers._constructor_arguments import WeightDType, checked_dtypes
 from ...layers.norm import Norm
 from .._block_names import Tensors
 from .._blocks import in_dtype, make_layer, make_linear, make_norm, rotary_tables
@@ -15,12 +14,14 @@ from .config import family_of, read_config
 from .family import Names
 from .source import DecoderConfig, LanguageModelParts, ModelSource
 
+_FLOAT32 = np.dtype("float32")
+
 
 def open_decoder(
     source: ModelSource,
     *,
-    dtype: DTypeLike = "float32",
-    weight_dtype: WeightDType = None,
+    dtype: np.dtype[Any] = _FLOAT32,
+    weight_dtype: str = _FLOAT32.name,
     max_positions: int | None = None,
 ) -> LanguageModelParts:
     """The parts of a decoder.
@@ -28,10 +29,10 @@ def open_decoder(
     Parameters
     ----------
     source : ModelSource
-    dtype : {"float32", "float64", "float16", "bfloat16"}, default "float32"
+    dtype : dtype, default float32
         What is computed in.
-    weight_dtype : {"float32", "bfloat16", "int8"}, optional
-        What the matrices of the layers and of the head are stored as. Default: `dtype`.
+    weight_dtype : str, default "float32"
+        What the matrices of the layers and of the head are stored as.
     max_positions : int, optional
         As for `read_config`.
 
@@ -43,25 +44,24 @@ def open_decoder(
         If config.json asks for what is not computed, which is known before weights are read; if weights are missing or
         of other shapes.
     """
-    kind, stored = checked_dtypes("open_decoder", dtype, weight_dtype)
     config, family = read_config(source, max_positions), family_of(source)
     names = family.names
     with source.tensors(_shapes(config, names), family.prefix) as tensors:
         words = tensors[names.words]
-        tables = rotary_tables(config.blocks, kind)
+        tables = rotary_tables(config.blocks, dtype)
         return LanguageModelParts(
             config=config,
-            embeddings=_embeddings(words, config.embedding_scale, kind),
+            embeddings=_embeddings(words, config.embedding_scale, dtype),
             layers=[
-                make_layer(block, names.blocks.read(block, i, tensors, kind), tables, kind, stored)
+                make_layer(block, names.blocks.read(block, i, tensors, dtype), tables, dtype, weight_dtype)
                 for i, block in enumerate(config.blocks)
             ],
             layer_options=[block.options for block in config.blocks],
-            final_norm=_final_norm(config, names, tensors, kind),
-            head=make_linear(in_dtype(words if config.is_tied else tensors[names.head], kind), stored),
+            final_norm=_final_norm(config, names, tensors, dtype),
+            head=make_linear(in_dtype(words if config.is_tied else tensors[names.head], dtype), weight_dtype),
             positions=None
             if names.positions is None
-            else in_dtype(tensors[names.positions][: config.max_positions], kind),
+            else in_dtype(tensors[names.positions][: config.max_positions], dtype),
         )
 
 

@@ -1,6 +1,6 @@
 """Families of text encoders. Each is data: what config.json says, and the names of its tensors."""
 
-from .known import FAMILIES, read_config
+from .known import FAMILIES, described, read_config
 from .text_config import TextConfig
 
-__all__ = ["FAMILIES", "TextConfig", "read_config"]
+__all__ = ["FAMILIES", "TextConfig", "described", "read_config"]

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from .._model_config import ABSENT, refuse_present
+from .._model_config import ABSENT, refuse_present, width_of_heads
 from .._model_files import read_choice, read_size
 from .._rotary_tables import RotaryConfig, read_rotary
 from .family import Family
@@ -20,8 +20,7 @@ def check_is_encoder(path: Path, values: Mapping[str, Any], family: Family) -> N
 def read_heads(path: Path, values: Mapping[str, Any], embed_dim: str, num_heads: str) -> tuple[int, int]:
     """E and H, which have entries of these names. ValueError unless the former is a multiple of the latter."""
     width, heads = read_size(path, values, embed_dim), read_size(path, values, num_heads)
-    if width % heads:
-        raise ValueError(f"{path}: {embed_dim} must be a multiple of {num_heads}; got {width} and {heads}")
+    width_of_heads(path, (embed_dim, num_heads), width, heads)
     return width, heads
 
 

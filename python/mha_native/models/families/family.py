@@ -53,7 +53,7 @@ class Names(NamedTuple):
     final_norm: str | None = None
 
 
-def no_options(tensors: Tensors) -> ScoreOptions:
+def no_options(tensors: Tensors, sizes: Mapping[str, int]) -> ScoreOptions:
     """The score options of a family that has none."""
     return {}
 
@@ -77,7 +77,8 @@ class Family(NamedTuple):
     further_tensors : dict of str to tuple of str
         Other tensors: the sizes that make their shapes, by names in `further_sizes` or of fields of `TextConfig`.
     options : function
-        From the tensors to the score options of every layer, such as a bias by distance. It is called once.
+        From the tensors and the further sizes to the score options of every layer, such as a bias by distance. It is
+        called once.
     absent : dict of str to str
         Entries of config.json that must be absent or empty, and why.
     fixed : dict of str to int
@@ -97,6 +98,6 @@ class Family(NamedTuple):
 
 
 class Options(Protocol):
-    """From tensors to score options."""
+    """From tensors and further sizes to score options."""
 
-    def __call__(self, tensors: Tensors, /) -> ScoreOptions: ...
+    def __call__(self, tensors: Tensors, sizes: Mapping[str, int], /) -> ScoreOptions: ...

@@ -1,5 +1,7 @@
 """MPNet: positions begin behind the number of padding, tokens have no types, and scores a bias for each distance."""
 
+from collections.abc import Mapping
+
 from ..._options import ScoreOptions
 from .._block_names import Tensors
 from .._relative_buckets import position_bias_of_buckets
@@ -8,7 +10,7 @@ from .family import BLOCK_NAMES, Family, Keys, Names
 _BIAS_OF_BUCKETS = "encoder.relative_attention_bias.weight"
 
 
-def _options(tensors: Tensors) -> ScoreOptions:
+def _options(tensors: Tensors, sizes: Mapping[str, int]) -> ScoreOptions:
     return {"position_bias": position_bias_of_buckets(tensors[_BIAS_OF_BUCKETS])}
 
 

@@ -1,11 +1,13 @@
 """What config.json says of an encoder-decoder, as data."""
 
 import math
-from typing import NamedTuple
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from ..._messages import shown
 from .._blocks import BlockConfig, NormConfig
-from .._model_config import ABSENT, ACTIVATIONS, read_layer_count, refuse_present
+from .._model_config import ABSENT, ACTIVATIONS, read_layer_count, refuse_present, width_of_heads
 from ..decoders.entries import Entries
 from ..decoders.source import ModelSource
 from .families import FAMILIES
@@ -14,6 +16,9 @@ from .family import Family, StackKeys, StackNames
 _USUAL_EPS = 1e-5
 
 _ACTIVATIONS = {**ACTIVATIONS, "silu": "silu"}
+
+# Models have up to 1024. The table is computed, and with 1024 features takes 64 MiB.
+_MOST_SINES = 1 << 14
 
 # Models have 128. The table of the bias has two columns for each.
 _MOST_DISTANCE = 4096
@@ -62,10 +67,14 @@ def read_config(source: ModelSource) -> Seq2SeqConfig:
     ValueError
         If config.json says what cannot be, or what is not computed.
     """
-    family = family_of(source)
-    entries, keys = Entries(source.path, {**family.defaults, **source.config}), family.keys
-    refuse_present(source.path, entries.values, {**ABSENT, **family.absent})
-    for name, expected in (("is_encoder_decoder", True), ("is_decoder", False)):
+    return described(family_of(source), source.path, source.config)
+
+
+def described(family: Family, path: Path, values: Mapping[str, Any]) -> Seq2SeqConfig:
+    """What a model of a family computes, by the entries of config.json, which is at `path`."""
+    entries, keys = Entries(path, {**family.defaults, **values}), family.keys
+    refuse_present(path, entries.values, {**ABSENT, **family.absent})
+    for name, expected in family.expected.items():
         if name in entries.values:
             entries.choice(name, expected)
     width = entries.size(keys.embed_dim)
@@ -80,7 +89,7 @@ def read_config(source: ModelSource) -> Seq2SeqConfig:
     return Seq2SeqConfig(
         vocab_size=entries.size("vocab_size"),
         embed_dim=width,
-        max_positions=None if keys.max_positions is None else entries.size(keys.max_positions),
+        max_positions=None if keys.max_positions is None else _max_positions(entries, family, keys.max_positions),
         encoder=_blocks(entries, family, keys.encoder, family.encoder, norm),
         decoder=_blocks(entries, family, keys.decoder, family.decoder, norm),
         norm=norm,
@@ -100,24 +109,23 @@ def _blocks(
     # Where the decoder's number is not said, it is the encoder's.
     depth = keys.num_layers if entries.values.get(keys.num_layers) is not None else family.keys.encoder.num_layers
     num_layers = read_layer_count(entries.path, entries.values, depth)
-    head_dim = None if family.keys.head_dim is None else entries.size(family.keys.head_dim)
-    if head_dim is None and width % num_heads:
-        raise ValueError(
-            f"{entries.path}: {family.keys.embed_dim} must be a multiple of {keys.num_heads}; "
-            f"got {width} and {num_heads}"
-        )
+    if family.keys.head_dim is not None:
+        head_dim = entries.size(family.keys.head_dim)
+    else:
+        head_dim = width_of_heads(entries.path, (family.keys.embed_dim, keys.num_heads), width, num_heads)
     activation, gated = _activation(entries, family)
     block = BlockConfig(
         embed_dim=width,
         num_heads=num_heads,
         num_kv_heads=num_heads,
-        head_dim=head_dim or width // num_heads,
+        head_dim=head_dim,
         feedforward_dim=entries.size(keys.feedforward_dim),
         activation=activation,
         norm=norm,
         norm_first=family.norm_first,
         gated=gated,
         biases=family.biases,
+        scale=None if family.scales_scores else 1.0,
     )
     return (block,) * num_layers
 
@@ -131,6 +139,13 @@ def _activation(entries: Entries, family: Family) -> tuple[str, bool]:
     if keys.inner_activation is not None and keys.inner_activation in entries.values:
         entries.choice(keys.inner_activation, *(inner for inner, ours in _ACTIVATIONS.items() if ours == activation))
     return activation, gated
+
+
+def _max_positions(entries: Entries, family: Family, name: str) -> int:
+    count = entries.size(name)
+    if family.sinusoidal and count > _MOST_SINES:
+        raise ValueError(f"{entries.path}: {name} must be at most {_MOST_SINES}; got {shown(count)}")
+    return count
 
 
 def _num_buckets(entries: Entries, name: str) -> int:

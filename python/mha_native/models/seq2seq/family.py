@@ -58,7 +58,7 @@ class StackNames(NamedTuple):
     ungated_up: str | None = None  # what ``up`` is called where there is no gate, if it has another name then
 
 
-def bart_names(stack: str, final_norm: bool = False) -> StackNames:
+def bart_names(stack: str, *, embedding_norm: bool = True, final_norm: bool = False) -> StackNames:
     """The names of BART and those that have its layers."""
     blocks = BlockNames(
         layer=f"{stack}.layers.{{}}.",
@@ -74,7 +74,7 @@ def bart_names(stack: str, final_norm: bool = False) -> StackNames:
     return StackNames(
         blocks=blocks,
         positions=f"{stack}.embed_positions.weight",
-        embedding_norm=f"{stack}.layernorm_embedding",
+        embedding_norm=f"{stack}.layernorm_embedding" if embedding_norm else None,
         final_norm=f"{stack}.layer_norm" if final_norm else None,
     )
 
@@ -107,10 +107,16 @@ class Family(NamedTuple):
         The products that add one, of those of `BlockConfig`.
     first_position : int
         The row of the table of positions that the first token has.
+    sinusoidal : bool
+        Positions are sines of all wavelengths, and behind them cosines, where files do not have them.
     scales_scores : bool
         Scores are multiplied with ``1 / sqrt(D)``; else they are not scaled.
     absent : dict of str to str
         Entries of config.json that must be absent or empty, and why.
+    expected : dict
+        Entries of config.json that must be what they are here, if they are there.
+    pieces : tuple of str
+        Files of tokens that are not read: without tokenizer.json a model with them takes no texts, but tokens.
     """
 
     model_types: tuple[str, ...]
@@ -127,5 +133,8 @@ class Family(NamedTuple):
     norm_first: bool = False
     biases: frozenset[str] = ALL
     first_position: int = 2
+    sinusoidal: bool = False
     scales_scores: bool = True
     absent: Mapping[str, str] = {}
+    expected: Mapping[str, Any] = {"is_encoder_decoder": True, "is_decoder": False}
+    pieces: tuple[str, ...] = ()

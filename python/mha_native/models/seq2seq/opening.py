@@ -1,14 +1,13 @@
 """From the files of an encoder-decoder to its parts."""
 
-import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ... import _core
 from ..._arrays import widened
-from ..._options import ModelOptions
 from ...layers._layer_options import in_dtype_of_scores
 from ...layers.decoder import DecoderLayer
 from ...layers.encoder import EncoderLayer
@@ -35,13 +34,13 @@ class StackParts(NamedTuple):
         ``norm_bias`` [E] of the norm of the sums.
     final_norm : norm, optional
     options : dict
-        The score options of the self-attention of every layer.
+        The score options of every layer, as a call of the stack takes them.
     """
 
     layers: list[Any]
     tables: dict[str, NDArray[Any]]
     final_norm: Any
-    options: ModelOptions
+    options: dict[str, Any]
 
 
 class Seq2SeqParts(NamedTuple):
@@ -87,13 +86,15 @@ def open_seq2seq(source: FolderSource, dtype: np.dtype[Any], weight_dtype: str) 
     config, family = read_config(source), family_of(source)
     with source.tensors((), family.prefix) as tensors:
         words_names = [name for name in family.words if name in tensors] or list(family.words[:1])
+        tables = (family.encoder.positions, family.decoder.positions)
+        computed = frozenset(name for name in tables if name is not None and family.sinusoidal and name not in tensors)
         has_head, has_bias = "lm_head.weight" in tensors, family.logit_bias is not None and family.logit_bias in tensors
     own_head = ["lm_head.weight"] * (has_head or not config.is_tied)
     shapes: dict[str, tuple[int, ...]] = dict.fromkeys(words_names + own_head, (config.vocab_size, config.embed_dim))
     if has_bias:
         shapes[str(family.logit_bias)] = (1, config.vocab_size)
-    shapes |= dict(_stack_shapes(config, family, config.encoder, family.encoder))
-    shapes |= dict(_stack_shapes(config, family, config.decoder, family.decoder))
+    shapes |= dict(_stack_shapes(config, family, config.encoder, family.encoder, computed))
+    shapes |= dict(_stack_shapes(config, family, config.decoder, family.decoder, computed))
     with source.tensors(shapes.items(), family.prefix) as tensors:
         words = tensors[words_names[0]]
         for other in words_names[1:]:
@@ -103,17 +104,23 @@ def open_seq2seq(source: FolderSource, dtype: np.dtype[Any], weight_dtype: str) 
         return Seq2SeqParts(
             config=config,
             words=_scaled(words, config.embedding_scale, dtype),
-            encoder=_stack(config, family, family.encoder, tensors, dtype, weight_dtype),
-            decoder=_stack(config, family, family.decoder, tensors, dtype, weight_dtype),
+            encoder=_stack(config, family, family.encoder, tensors, computed, dtype, weight_dtype),
+            decoder=_stack(config, family, family.decoder, tensors, computed, dtype, weight_dtype),
             head=make_linear(in_dtype(head, dtype), weight_dtype),
             logit_bias=tensors[str(family.logit_bias)][0] if has_bias else None,
         )
 
 
-def _stack_shapes(config: Seq2SeqConfig, family: Family, blocks: tuple[BlockConfig, ...], names: StackNames) -> Shapes:
-    """Names and shapes of the tensors of a stack."""
+def _stack_shapes(
+    config: Seq2SeqConfig,
+    family: Family,
+    blocks: tuple[BlockConfig, ...],
+    names: StackNames,
+    computed: frozenset[str],
+) -> Shapes:
+    """Names and shapes of the tensors of a stack, without those that are `computed`."""
     width, norm = config.embed_dim, config.norm
-    if names.positions is not None and config.max_positions is not None:
+    if names.positions is not None and config.max_positions is not None and names.positions not in computed:
         yield names.positions, (family.first_position + config.max_positions, width)
     if names.position_bias is not None and config.num_buckets is not None:
         yield names.position_bias, (config.num_buckets, blocks[0].num_heads)
@@ -139,15 +146,15 @@ def _stack(
     family: Family,
     names: StackNames,
     tensors: Tensors,
+    computed: frozenset[str],
     dtype: np.dtype[Any],
     weight_dtype: str,
 ) -> StackParts:
     is_decoder = names is family.decoder
+    blocks = config.decoder if is_decoder else config.encoder
     layers: list[Any] = []
-    for i, block in enumerate(config.decoder if is_decoder else config.encoder):
+    for i, block in enumerate(blocks):
         weights = _block_names(names, block).read(block, i, tensors, dtype)
-        if not family.scales_scores:
-            weights["query.weight"] = _unscaled(weights["query.weight"], block, dtype)
         layer: Any = make_layer(block, weights, {}, dtype, weight_dtype)
         if is_decoder:
             first = names.blocks.layer.format(i)
@@ -157,13 +164,19 @@ def _stack(
             norm = _norm_weights(block.norm, f"{first}{family.memory.norm}", tensors, dtype)
             layer = _with_memory(layer, memory, make_norm(block.norm, norm, dtype))
         layers.append(layer)
-    options: Any = {}
+    options: dict[str, Any] = {**blocks[0].options}
+    if is_decoder and blocks[0].scale is not None:
+        options["memory_scale"] = blocks[0].scale
     if names.position_bias is not None and config.max_distance is not None:
         table = position_bias_of_buckets(tensors[names.position_bias], config.max_distance, is_decoder)
-        options = in_dtype_of_scores({"position_bias": table}, dtype)
+        options |= in_dtype_of_scores({"position_bias": table}, dtype)
     tables = {}
-    if names.positions is not None:
-        tables["positions"] = in_dtype(tensors[names.positions][family.first_position :], dtype)
+    if names.positions is not None and config.max_positions is not None:
+        if names.positions in computed:
+            positions = _sines_and_cosines(config.max_positions, config.embed_dim)
+        else:
+            positions = tensors[names.positions][family.first_position :]
+        tables["positions"] = in_dtype(positions, dtype)
     if names.embedding_norm is not None:
         weights = _norm_weights(config.norm, names.embedding_norm, tensors, dtype)
         tables |= {f"norm_{which}": numbers for which, numbers in weights.items()}
@@ -174,6 +187,12 @@ def _stack(
     return StackParts(layers, tables, final_norm, options)
 
 
+def _sines_and_cosines(count: int, width: int) -> NDArray[np.float32]:
+    """The table [P, E] of positions: the sines of all wavelengths, and behind them the cosines."""
+    pairs = _core.sinusoidal_positions(count, width, 0, "float32")
+    return np.concatenate([pairs[:, 0::2], pairs[:, 1::2]], axis=1)
+
+
 def _memory_weights(
     family: Family, block: BlockConfig, first: str, tensors: Tensors, dtype: np.dtype[Any]
 ) -> dict[str, NDArray[Any]]:
@@ -182,8 +201,6 @@ def _memory_weights(
     for part in ("query", "key", "value", "out"):
         for which in ["weight"] + ["bias"] * (part in block.biases):
             weights[f"{part}.{which}"] = in_dtype(tensors[f"{first}{getattr(family.memory, part)}.{which}"], dtype)
-    if not family.scales_scores:
-        weights["query.weight"] = _unscaled(weights["query.weight"], block, dtype)
     return weights
 
 
@@ -210,11 +227,6 @@ def _of_norm(norm: NormConfig) -> list[str]:
 def _norm_weights(norm: NormConfig, name: str, tensors: Tensors, dtype: np.dtype[Any]) -> dict[str, NDArray[Any]]:
     """The weights of the norm of that name, as `make_norm` takes them."""
     return {which: in_dtype(tensors[f"{name}.{which}"], dtype) for which in _of_norm(norm)}
-
-
-def _unscaled(query: NDArray[Any], block: BlockConfig, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """The matrix of queries, multiplied with what scores will be divided by. For the usual D, 64, that is exact."""
-    return in_dtype(widened(query) * math.sqrt(block.head_dim), dtype)
 
 
 def _scaled(words: NDArray[np.float32], scale: float, dtype: np.dtype[Any]) -> NDArray[Any]:
