@@ -1,0 +1,256 @@
+"""The steps of a `Batcher`: requests, their scheduler and their caches, and the thread that steps."""
+
+import atexit
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import CancelledError
+from typing import Any, NamedTuple, Protocol
+
+from numpy.typing import NDArray
+
+from .._messages import shown
+from ._scheduler import Pool, Run, Scheduler, Sequence
+from ._token_choice import choose
+from .request import Request
+
+# How often `Batcher.close` looks whether a step has ended that another thread does. Nobody tells it: a step ends
+# without a call.
+_SECONDS_BETWEEN_LOOKS = 0.01
+
+
+class QueueFull(RuntimeError):
+    """As many requests wait as may wait: `Batcher.submit` takes no more for now.
+
+    Parameters
+    ----------
+    message : str
+
+    Examples
+    --------
+    >>> from mha_native.serving import QueueFull
+    >>> issubclass(QueueFull, RuntimeError)
+    True
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+
+
+class Caches(Pool, Protocol):
+    """A pool, and the model that fills it."""
+
+    def read(self, runs: list[Run]) -> NDArray[Any]:
+        """Append the tokens of all runs, or nothing; the rows [n, E] of the last token of each."""
+
+    def logits(self, rows: NDArray[Any]) -> NDArray[Any]:
+        """Logits [n, V] of rows [n, E]."""
+
+    def close(self) -> None:
+        """Free the memory of all pages."""
+
+
+class Counts(NamedTuple):
+    """What the steps so far have done, and what they have left."""
+
+    free_pages: int
+    steps: int = 0
+    read_tokens: int = 0
+    new_tokens: int = 0
+    seconds: float = 0.0
+
+
+class Engine:
+    """Requests that are generated together, step by step.
+
+    One thread at a time steps; all others may add requests, cancel them and wait for them.
+
+    Parameters
+    ----------
+    caches : Caches
+    scheduler : Scheduler
+        Over `caches`.
+    max_waiting : int
+        The most requests that have no slot.
+    clock : function
+        Seconds that never fall.
+    """
+
+    def __init__(self, caches: Caches, scheduler: Scheduler, max_waiting: int, clock: Callable[[], float]) -> None:
+        self._caches, self.scheduler, self._max_waiting, self.clock = caches, scheduler, max_waiting, clock
+        self._requests: list[Request] = []  # those whose end has not been dealt with
+        self._work = threading.Condition()  # held for moments: for lists, and to wait for something to do
+        self._step: tuple[int, object] | None = (
+            None  # the one that is under way: its thread, and what no other step has
+        )
+        self._thread: threading.Thread | None = None
+        self._is_closed = False
+        self._process = os.getpid()
+        self.counts = Counts(caches.num_pages)
+
+    @property
+    def num_requests(self) -> tuple[int, int]:
+        """How many requests wait, and how many are running."""
+        going = [sequence for sequence in self._sequences() if not sequence.has_ended]
+        num_waiting = sum(sequence.slot is None for sequence in going)
+        return num_waiting, len(going) - num_waiting
+
+    def add(self, function: str, request: Request) -> None:
+        """Let a request wait for its first step."""
+        with self._work:
+            self._check_open(function)
+            num_waiting, _ = self.num_requests
+            if num_waiting >= self._max_waiting:
+                raise QueueFull(f"{function}: {num_waiting} requests wait, as many as max_waiting; try again later")
+            self._requests.append(request)
+            self._work.notify_all()
+
+    def wake(self) -> None:
+        """Let the thread look whether there is something to do."""
+        with self._work:
+            self._work.notify_all()
+
+    def step(self, function: str) -> bool:
+        """Read what is next of all requests, and give each that has been read its next token; whether there is more to
+        do.
+
+        A step that ends by an exception can be done again: requests have what they got, and get nothing twice.
+        """
+        self.check_process(function)
+        step = (threading.get_ident(), object())
+        try:  # which an exception between any two lines does not leave without its end
+            with self._work:
+                self._check_open(function)
+                if self._thread is not None and self._thread is not threading.current_thread():
+                    raise RuntimeError(f"{function}: the Batcher has a thread that steps, since it was started")
+                if self._step is not None:
+                    raise RuntimeError(f"{function}: another step is under way; one thread at a time may step")
+                self._step = step
+            begin = self.clock()
+            self._settle(begin)
+            runs = self.scheduler.plan(self._sequences())
+            num_new = self._read(runs) if runs else 0
+            end = self.clock()
+            self._settle(end)
+            before = self.counts
+            self.counts = Counts(
+                self.scheduler.free_pages(self._sequences()),
+                before.steps + bool(runs),
+                before.read_tokens + sum(run.end - run.first for run in runs),
+                before.new_tokens + num_new,
+                before.seconds + (end - begin),
+            )
+            return bool(self._requests)
+        finally:
+            # No call comes before this, since a signal might raise there, and the step would never end.
+            if self._step is step:
+                self._step = None
+            if self._is_closed:  # by a callback
+                self._end()
+
+    def start(self, function: str) -> None:
+        """Let a thread step whenever there is something to do."""
+        self.check_process(function)
+        with self._work:
+            self._check_open(function)
+            if self._thread is not None:
+                raise RuntimeError(f"{function}: the Batcher was started before")
+            self._thread = threading.Thread(target=self._run, name="mha_native.serving.Batcher", daemon=True)
+            self._thread.start()
+        atexit.register(self.close)
+
+    def close(self, *, waits: bool = True) -> None:
+        """End all requests and the thread, and free the caches."""
+        if os.getpid() != self._process:
+            return  # locks may be held for ever here, and there is no thread
+        with self._work:
+            self._is_closed = True
+            self._work.notify_all()
+        if self._thread is None:
+            self._end()
+        elif waits and self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def check_process(self, function: str) -> None:
+        """RuntimeError in a process that was forked: the thread that steps is not in it, and locks may be held for
+        ever."""
+        if os.getpid() != self._process:
+            raise RuntimeError(
+                f"{function}: the Batcher belongs to process {self._process}, and this is {os.getpid()}, a fork of it; "
+                "make a Batcher in each process"
+            )
+
+    def _check_open(self, function: str) -> None:
+        if self._is_closed:
+            raise RuntimeError(f"{function}: the Batcher is closed")
+
+    def _run(self) -> None:
+        """What the thread does."""
+        while True:
+            with self._work:
+                self._work.wait_for(lambda: self._is_closed or self._requests)
+            if self._is_closed:
+                break
+            try:
+                self.step("Batcher")
+            except BaseException as error:  # of one step; whoever waits for a request is told
+                if not self._is_closed:
+                    self._fail(error)
+        self._end()
+        atexit.unregister(self.close)
+
+    def _sequences(self) -> list[Sequence]:
+        with self._work:
+            return [request._sequence for request in self._requests]
+
+    def _read(self, runs: list[Run]) -> int:
+        """Read all runs, and give those that are read to their end the next token; how many these are."""
+        rows = self._caches.read(runs)
+        whole = [i for i, run in enumerate(runs) if run.end == len(run.sequence.tokens)]
+        if not whole:
+            return 0
+        of_sequences = {request._sequence: request for request in self._requests}
+        requests = [of_sequences[runs[i].sequence] for i in whole]
+        logits, tokens = self._caches.logits(rows[whole]), [request._sequence.tokens for request in requests]
+        chosen = choose(logits, [request._choice for request in requests], tokens)
+        now = self.clock()
+        for request, token in zip(requests, chosen, strict=True):
+            if isinstance(token, Exception):
+                request._end(token)
+            else:
+                request._take(token, now)
+        return len(whole)
+
+    def _settle(self, now: float) -> None:
+        """Do what follows from the tokens of all requests, and forget those that have ended."""
+        with self._work:
+            requests = list(self._requests)
+        for request in requests:
+            request._advance(now)
+            if request.done:
+                request._forget()
+                self.scheduler.forget(request._sequence)
+                with self._work:
+                    self._requests.remove(request)
+
+    def _fail(self, error: BaseException) -> None:
+        """End the requests that a step has failed with."""
+        with self._work:
+            requests = [request for request in self._requests if request._sequence.slot is not None] or self._requests
+        for request in list(requests):
+            failure = RuntimeError(f"Batcher: a step failed with {type(error).__name__}: {shown(str(error))}")
+            failure.__cause__ = error
+            request._end(failure)
+
+    def _end(self) -> None:
+        """End all requests, and free the caches; unless a callback asks for it, whose step does it at its own end."""
+        with self._work:
+            if self._step is not None and self._step[0] == threading.get_ident():
+                return
+            while self._step is not None:
+                self._work.wait(_SECONDS_BETWEEN_LOOKS)
+            requests, self._requests = self._requests, []
+        for request in requests:
+            request._end(CancelledError("Batcher.close: the Batcher was closed"))
+            request._forget()
+        self._caches.close()

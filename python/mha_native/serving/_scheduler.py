@@ -1,0 +1,257 @@
+"""Which tokens of which sequences a step reads: pure logic over a pool of pages.
+
+What there is to know is in the sequences and in the pool; all else is derived from them at the beginning of a step. So
+a step that is interrupted anywhere leaves nothing half done: the next one plans from what it finds.
+"""
+
+from typing import NamedTuple, Protocol
+
+
+class Pool(Protocol):
+    """Slots that hold the tokens of a sequence each, in pages that they may share."""
+
+    page_size: int
+    num_pages: int
+    num_slots: int
+
+    @property
+    def free_pages(self) -> int:
+        """How many pages no slot uses."""
+
+    def lengths(self) -> list[int]:
+        """How many tokens each slot holds."""
+
+    def count_pages(self, slots: list[int]) -> int:
+        """How many pages slots use together."""
+
+    def fork(self, source: int, into: int, length: int) -> None:
+        """Let a slot without tokens share the pages of the first `length` tokens of another one."""
+
+    def shorten(self, slot: int, length: int) -> None:
+        """Keep the first `length` tokens of a slot, if it has more, and give back the pages behind them."""
+
+
+class Sequence:
+    """One sequence, as far as steps are concerned.
+
+    Parameters
+    ----------
+    prompt : list of int
+        At least one token.
+
+    Attributes
+    ----------
+    tokens : list of int
+        The prompt, and behind it what was chosen so far.
+    slot : int or None
+        Where its tokens are in the pool; None while it waits.
+    has_ended : bool
+        Whether no token of it has to be read any more.
+    num_shared : int
+        How many tokens it did not have to read, because another sequence began alike.
+    """
+
+    def __init__(self, prompt: list[int]) -> None:
+        self.tokens = list(prompt)
+        self.slot: int | None = None
+        self.has_ended = False
+        self.num_shared = 0
+
+
+class Run(NamedTuple):
+    """Tokens `first` to `end` of a sequence, which a step reads into its slot."""
+
+    sequence: Sequence
+    slot: int
+    first: int
+    end: int
+
+
+class Scheduler:
+    """What each step reads of sequences, which are in a list in the order in which they came.
+
+    Older sequences go first, and younger ones are the first that give pages back. So the oldest one always goes on, and
+    each sequence is the oldest one some time.
+
+    Parameters
+    ----------
+    pool : Pool
+        With at least `max_sequences` slots; further ones keep tokens of sequences that have ended.
+    max_sequences : int
+        The most sequences that are read together.
+    tokens_per_step : int
+        At least `max_sequences`: so something is left for prompts, however many sequences read one token.
+    share_prefixes : bool
+        Whether a sequence may begin with pages of another one, which may have ended.
+    """
+
+    def __init__(self, pool: Pool, max_sequences: int, tokens_per_step: int, share_prefixes: bool) -> None:
+        self._pool, self._max_sequences, self._tokens_per_step = pool, max_sequences, tokens_per_step
+        self._shares = share_prefixes
+        self._kept: dict[int, list[int]] = {}  # tokens of slots whose sequence has ended, the longest unused ones first
+        self.num_preempted = 0
+
+    def free_pages(self, sequences: list[Sequence]) -> int:
+        """How many pages none of the sequences uses."""
+        slots = [sequence.slot for sequence in sequences if sequence.slot is not None]
+        return self._pool.num_pages - self._pool.count_pages(slots)
+
+    def needs(self, num_tokens: int) -> int:
+        """How many pages so many tokens take."""
+        return -(-num_tokens // self._pool.page_size)
+
+    def plan(self, sequences: list[Sequence]) -> list[Run]:
+        """What the next step reads: at most one run of each sequence, and of all of them no more than there are pages
+        for.
+
+        Each of the sequences needs no more pages than the pool has, and those that are gone were forgotten.
+        """
+        running = self._running(sequences)
+        self._admit(sequences, running)
+        runs, prompts = [], []
+        for sequence, read in running.items():
+            if read == len(sequence.tokens) - 1:
+                runs.append(_run(sequence, read, 1))
+            else:
+                prompts.append(sequence)
+        budget = self._tokens_per_step - len(runs)
+        for sequence in prompts:
+            if budget == 0 or not self._begin(sequence, running):
+                break
+            runs.append(_run(sequence, running[sequence], budget))
+            budget -= runs[-1].end - runs[-1].first
+        return self._affordable(runs, list(running))
+
+    def forget(self, sequence: Sequence) -> None:
+        """Keep the tokens of a sequence that has ended for others that begin alike, or give its pages back."""
+        if sequence.slot is None:
+            return
+        if self._shares:
+            self._kept[sequence.slot] = sequence.tokens
+        else:
+            self._pool.shorten(sequence.slot, 0)
+        sequence.slot = None
+
+    def release_kept(self) -> None:
+        """Give back the pages of sequences that have ended."""
+        while self._kept:
+            self._release_longest_unused()
+
+    def _running(self, sequences: list[Sequence]) -> dict[Sequence, int]:
+        """The sequences in the pool, and how many tokens of each have been read: never the last one, by which the next
+        token is chosen."""
+        lengths, running = self._pool.lengths(), {}
+        for sequence in sequences:
+            if sequence.slot is not None:
+                running[sequence] = min(lengths[sequence.slot], len(sequence.tokens) - 1)
+                if lengths[sequence.slot] > running[sequence]:  # a step ended before it chose a token
+                    self._pool.shorten(sequence.slot, running[sequence])
+        return running
+
+    def _admit(self, sequences: list[Sequence], running: dict[Sequence, int]) -> None:
+        """Let sequences that wait into the pool, in their order, while it has pages for all their tokens."""
+        for sequence in sequences:
+            if sequence.slot is not None:
+                continue
+            if len(running) == self._max_sequences:
+                return
+            slot = self._free_slot(running)
+            shared = self._share(sequence, slot, 0, running)
+            # Beside pages for all tokens so far one for each sequence, which may soon need it: a sequence that is let
+            # in should not have to give its pages back at once.
+            promised = sum(self.needs(len(other.tokens)) - self.needs(read) for other, read in running.items())
+            needed = self.needs(len(sequence.tokens)) - self.needs(shared) + promised + len(running)
+            if not self._make_free(needed):
+                self._pool.shorten(slot, 0)
+                return
+            sequence.slot, running[sequence] = slot, shared
+            sequence.num_shared += shared
+
+    def _free_slot(self, running: dict[Sequence, int]) -> int:
+        """An empty slot."""
+        if len(running) + len(self._kept) == self._pool.num_slots:
+            self._release_longest_unused()
+        used = {sequence.slot for sequence in running} | self._kept.keys()
+        slot = next(slot for slot in range(self._pool.num_slots) if slot not in used)
+        self._pool.shorten(slot, 0)  # a step may have ended before this was done
+        return slot
+
+    def _begin(self, sequence: Sequence, running: dict[Sequence, int]) -> bool:
+        """Let a sequence share what others have read meanwhile; False if it should wait for what an older one is
+        reading."""
+        assert sequence.slot is not None
+        if not self._shares:
+            return True
+        read = running[sequence]
+        running[sequence] = self._share(sequence, sequence.slot, read, running)
+        sequence.num_shared += running[sequence] - read
+        own = running[sequence] // self._pool.page_size
+        for other, other_read in running.items():
+            if other is sequence:
+                return True
+            if (
+                other_read < len(other.tokens) - 1
+                and self._common_pages(sequence, other.tokens, len(other.tokens)) > own
+            ):
+                return False
+        return True
+
+    def _share(self, sequence: Sequence, slot: int, read: int, running: dict[Sequence, int]) -> int:
+        """Let `slot`, which holds `read` tokens of `sequence`, share the most pages that another slot has of it. How
+        many tokens it holds then."""
+        if not self._shares:
+            return read
+        lengths, best, source = self._pool.lengths(), read // self._pool.page_size, -1
+        others = [(other.slot, other.tokens) for other in running if other is not sequence]
+        for other_slot, tokens in [*others, *self._kept.items()]:
+            assert other_slot is not None
+            pages = self._common_pages(sequence, tokens, lengths[other_slot])
+            if pages > best:
+                best, source = pages, other_slot
+        if source < 0:
+            return read
+        if source in self._kept:
+            self._kept[source] = self._kept.pop(source)  # it is the last one used now
+        self._pool.shorten(slot, 0)
+        self._pool.fork(source, slot, best * self._pool.page_size)
+        return best * self._pool.page_size
+
+    def _common_pages(self, sequence: Sequence, tokens: list[int], count: int) -> int:
+        """With how many whole pages of the first `count` of `tokens` a sequence begins, and has one more token to
+        read."""
+        size, own = self._pool.page_size, sequence.tokens
+        most = min(count, len(tokens), len(own) - 1) // size
+        pages = 0
+        while pages < most and own[pages * size : (pages + 1) * size] == tokens[pages * size : (pages + 1) * size]:
+            pages += 1
+        return pages
+
+    def _affordable(self, runs: list[Run], running: list[Sequence]) -> list[Run]:
+        """The runs that there are pages for, when the youngest sequences have given theirs back if need be."""
+        while not self._make_free(sum(self.needs(run.end) - self.needs(run.first) for run in runs)):
+            youngest = running.pop()
+            assert youngest.slot is not None
+            self._pool.shorten(youngest.slot, 0)
+            youngest.slot = None
+            self.num_preempted += 1
+            runs = [run for run in runs if run.sequence is not youngest]
+        return runs
+
+    def _make_free(self, count: int) -> bool:
+        """Whether `count` pages are free, when sequences that have ended have given theirs back if need be."""
+        lengths = self._pool.lengths()
+        if count > self._pool.free_pages + sum(self.needs(lengths[slot]) for slot in self._kept):
+            return False  # for what is not enough, nothing is given back
+        while count > self._pool.free_pages and self._kept:
+            self._release_longest_unused()
+        return count <= self._pool.free_pages
+
+    def _release_longest_unused(self) -> None:
+        slot = next(iter(self._kept))
+        self._pool.shorten(slot, 0)
+        del self._kept[slot]
+
+
+def _run(sequence: Sequence, first: int, most: int) -> Run:
+    assert sequence.slot is not None
+    return Run(sequence, sequence.slot, first, min(first + most, len(sequence.tokens)))

@@ -1,0 +1,294 @@
+"""Many texts at once over one language model: requests join and leave between steps."""
+
+import weakref
+from collections.abc import Callable
+from time import monotonic
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from .. import _core
+from .._messages import in_the_name_of, name_of_type
+from ..layers._constructor_arguments import checked_size
+from ..models._token_run import GenerationOptions, checked_options, checked_stop
+from ..models.causal_lm import CausalLM
+from ._cache_stack import CacheStack
+from ._engine import Engine
+from ._scheduler import Scheduler, Sequence
+from ._token_choice import TokenChoice
+from .request import NewText, Request, deadline_of
+
+if TYPE_CHECKING:
+    from typing_extensions import Self, Unpack  # in typing from Python 3.11 on
+
+# Without num_pages there is room for so many tokens of each sequence, or for one sequence of the longest text. Memory
+# is taken from the operating system when a page is first written to.
+_USUAL_LENGTH = 1024
+
+# With shared prefixes there are so many slots for each running sequence: one for itself, one for a text that has ended.
+_SLOTS_OF_SEQUENCES = 2
+
+
+class BatcherStatistics(NamedTuple):
+    """What a `Batcher` is doing, and what it has done.
+
+    Parameters
+    ----------
+    waiting, running : int
+        Requests that have no pages yet, or no more; and those that have.
+    num_pages, free_pages : int
+        All pages of a layer; and those that no running request uses, after the last step. Free ones may hold tokens of
+        requests that have ended, until they are needed.
+    steps : int
+    read_tokens : int
+        Of prompts and new ones, without those that were shared.
+    new_tokens : int
+        Tokens that were generated.
+    preempted : int
+        How often a running request had to wait again, because an older one needed its pages.
+    seconds : float
+        Of all steps together.
+
+    Examples
+    --------
+    >>> from mha_native.serving import BatcherStatistics
+    >>> BatcherStatistics(0, 2, 1024, 1000, 50, 900, 100, 0, 2.0).tokens_per_second
+    50.0
+    """
+
+    waiting: int
+    running: int
+    num_pages: int
+    free_pages: int
+    steps: int
+    read_tokens: int
+    new_tokens: int
+    preempted: int
+    seconds: float
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Tokens that are generated in a second of steps, prompts being read beside them; NaN before the first step."""
+        return self.new_tokens / self.seconds if self.seconds > 0 else float("nan")
+
+
+class Batcher:
+    """Generates many texts together. Each has the tokens that `CausalLM.generate_tokens` gives it alone, bit for bit.
+
+    A step reads the last token of each running request, and chunks of prompts beside them, in one call of the model.
+    Keys and values are in pages, which requests with the same beginning share.
+
+    Parameters
+    ----------
+    model : CausalLM
+    max_sequences : int, default 64
+        The most requests that run at once; others wait.
+    num_pages : int, optional
+        Pages of keys and values of each layer. Default: enough for 1,024 tokens of each of `max_sequences`, and for one
+        text of ``model.max_length``. Memory is taken when a page is first used.
+    page_size : int, default 64
+        Tokens of a page: a multiple of 64.
+    tokens_per_step : int, default 256
+        The most tokens that a step reads, at least `max_sequences`. More read prompts a little faster, fewer let those
+        wait less that are running.
+    share_prefixes : bool, default True
+        Whether a request may use pages of another one that begins with the same tokens, and that runs or has ended
+        lately.
+    cache_dtype : dtype, optional
+        Of keys and values. Default: the dtype of the model.
+    num_threads : int, optional
+        Threads of the computation; default: `mha_native.num_threads`.
+    max_waiting : int, default 1024
+        The most requests that wait; `submit` raises `QueueFull` then.
+
+    See Also
+    --------
+    CausalLM.generate : One text, or some that begin and are waited for together.
+
+    Notes
+    -----
+    `submit`, `close`, `statistics` and all of a `Request` may be used from any thread. As a context manager the Batcher
+    has a thread of its own, which steps while there is something to do; without it, call `run_step`.
+
+    The oldest requests go first. When the pages do not suffice, the youngest running request gives its own back, and
+    reads its tokens again later: they are the same ones.
+
+    A Batcher that nobody has any more is closed. In a process that was forked it cannot be used.
+
+    Examples
+    --------
+    >>> from mha_native.models import CausalLM
+    >>> from mha_native.serving import Batcher
+    >>> model = CausalLM.from_pretrained("SmolLM2-135M-Instruct")
+    >>> with Batcher(model, max_sequences=8, num_pages=64) as batcher:
+    ...     requests = [batcher.submit(f"{k} and {k} is", max_new_tokens=4) for k in range(20)]
+    ...     texts = [request.result() for request in requests]
+    >>> texts[3] == model.generate("3 and 3 is", max_new_tokens=4)
+    True
+    """
+
+    def __init__(
+        self,
+        model: CausalLM,
+        *,
+        max_sequences: int = 64,
+        num_pages: int | None = None,
+        page_size: int = 64,
+        tokens_per_step: int = 256,
+        share_prefixes: bool = True,
+        cache_dtype: DTypeLike | None = None,
+        num_threads: int | None = None,
+        max_waiting: int = 1024,
+    ) -> None:
+        name = "Batcher"
+        if not isinstance(model, CausalLM):
+            raise TypeError(f"{name}: model must be a CausalLM; got {name_of_type(model)}")
+        most = checked_size(name, "max_sequences", max_sequences)
+        size = checked_size(name, "page_size", page_size)
+        per_step = checked_size(name, "tokens_per_step", tokens_per_step)
+        if per_step < most:
+            raise ValueError(
+                f"{name}: tokens_per_step must be at least max_sequences, {most}, for each may read one; got {per_step}"
+            )
+        if num_pages is None:
+            tokens = max(most * min(model.max_length, _USUAL_LENGTH), model.max_length)
+            num_pages = -(-tokens // size)
+        pages = checked_size(name, "num_pages", num_pages)
+        shares = _core.boolean(name, "share_prefixes", share_prefixes)
+        if num_threads is not None:
+            num_threads = checked_size(name, "num_threads", num_threads)
+        waiting = checked_size(name, "max_waiting", max_waiting)
+        slots = most * _SLOTS_OF_SEQUENCES if shares else most
+        with in_the_name_of(name):
+            caches = CacheStack(model._model, pages, size, slots, cache_dtype, num_threads)
+        scheduler = Scheduler(caches, most, per_step, shares)
+        self._model, self._num_pages, self._page_size = model, pages, size
+        self._engine = Engine(caches, scheduler, waiting, monotonic)
+        # Nobody waits for the thread then: this may run wherever memory is collected, in the thread itself, too.
+        weakref.finalize(self, self._engine.close, waits=False).atexit = False
+
+    def submit(
+        self,
+        prompt: Any,
+        *,
+        timeout: float | None = None,
+        on_text: Callable[[str | None], object] | None = None,
+        **options: "Unpack[GenerationOptions]",
+    ) -> Request:
+        """Let a text be generated.
+
+        Parameters
+        ----------
+        prompt : str, or integers [T]
+            As for `CausalLM.generate`.
+        timeout : float, optional
+            Seconds until its text must be whole; else it ends with TimeoutError before the next step, even if it waits.
+        on_text : function, optional
+            Called in the thread that steps, with each piece of the text, and at last with None, however the request
+            ends. It must not take long. What it raises ends the request.
+        max_new_tokens, temperature, top_k, top_p, min_p, repetition_penalty, seed, stop
+            As for `CausalLM.generate`.
+
+        Returns
+        -------
+        request : Request
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an argument breaks a rule, or if the prompt and `max_new_tokens` take more pages than there are.
+        QueueFull
+            If `max_waiting` requests wait.
+        RuntimeError
+            If the Batcher is closed, or belongs to another process.
+        """
+        name = "Batcher.submit"
+        self._engine.check_process(name)
+        if on_text is not None and not callable(on_text):
+            raise TypeError(f"{name}: on_text must be a function; got {name_of_type(on_text)}")
+        if "num_threads" in options:
+            raise TypeError(f"{name}: num_threads is an argument of Batcher, for all of its requests")
+        stop = checked_stop(name, options.pop("stop", None))
+        checked = checked_options(name, options)
+        is_one, prompts = self._model._prompts(name, prompt, "prompt")
+        if not is_one:
+            raise TypeError(f"{name}: prompt must be one text, or its tokens [T]; got a list of {len(prompts)}")
+        tokens, model = prompts[0], self._model._model
+        most_new = int(checked.most_new(np.int64(len(tokens)), model.max_length))
+        needed = self._engine.scheduler.needs(len(tokens) + most_new - 1)
+        if needed > self._num_pages:
+            raise ValueError(
+                f"{name}: {len(tokens)} tokens of prompt and {most_new} new ones take {needed} pages of "
+                f"{self._page_size}, and the Batcher has {self._num_pages}"
+            )
+        now, end_tokens = self._engine.clock(), self._model._end_tokens
+        tokenizer = self._model._tokenizer
+        request = Request(
+            Sequence(tokens),
+            TokenChoice(name, checked.rules, checked.seed, len(tokens), model.config.vocab_size),
+            NewText(lambda: tokenizer.stream(tokens, stop), end_tokens),
+            most_new,
+            end_tokens,
+            deadline_of(name, timeout, now),
+            on_text,
+            bool(stop),
+            now,
+            self._engine.wake,
+        )
+        self._engine.add(name, request)
+        return request
+
+    def run_step(self) -> bool:
+        """Do one step in this thread; whether there is more to do. For loops of one's own, and for tests.
+
+        Raises
+        ------
+        RuntimeError
+            If another thread steps, or if the Batcher was started or closed.
+        Exception
+            What a step has failed with, such as MemoryError, or KeyboardInterrupt. All requests go on then: the next
+            call does the step again, and `Request.cancel` ends one that it should not be done for.
+        """
+        return self._engine.step("Batcher.run_step")
+
+    def start(self) -> "Self":
+        """Let a thread of the Batcher step whenever there is something to do. Returns the Batcher.
+
+        A step that fails ends the requests that were running, and the thread goes on with the others.
+        """
+        self._engine.start("Batcher.start")
+        return self
+
+    def close(self) -> None:
+        """End all requests, which raise CancelledError then, and the thread; and free the pages. May be called
+        again."""
+        self._engine.close()
+
+    @property
+    def statistics(self) -> BatcherStatistics:
+        """What it is doing, and what it has done."""
+        self._engine.check_process("Batcher.statistics")
+        counts = self._engine.counts
+        return BatcherStatistics(
+            *self._engine.num_requests,
+            self._num_pages,
+            counts.free_pages,
+            counts.steps,
+            counts.read_tokens,
+            counts.new_tokens,
+            self._engine.scheduler.num_preempted,
+            counts.seconds,
+        )
+
+    def __enter__(self) -> "Self":
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        waiting, running = self._engine.num_requests
+        return (
+            f"{type(self).__name__}({self._model!r}, num_pages={self._num_pages}, waiting={waiting}, running={running})"
+        )

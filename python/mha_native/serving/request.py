@@ -1,0 +1,290 @@
+"""One text that a `Batcher` generates: its pieces as they come, and how it ends."""
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError
+from contextlib import suppress
+from math import nan
+from typing import NamedTuple, TypeVar
+
+from .._messages import name_of_type
+from .._scalars import checked_real
+from ..models._text_stream import TextStream
+from ._scheduler import Sequence
+from ._token_choice import TokenChoice
+
+Item = TypeVar("Item")
+
+
+class RequestStatistics(NamedTuple):
+    """How many tokens a request has read and generated, and in what time.
+
+    Parameters
+    ----------
+    prompt_tokens, new_tokens : int
+        Of the prompt; of what was generated so far.
+    shared_tokens : int
+        Which were not read, since another request began alike. What is read again, because its pages were needed by
+        others, counts again.
+    first_token_seconds : float
+        From `Batcher.submit` to the first new token; NaN before it is there.
+    new_seconds : float
+        From the first new token to the last one so far.
+
+    Examples
+    --------
+    >>> from mha_native.serving import RequestStatistics
+    >>> RequestStatistics(500, 101, 448, 0.5, 2.0).seconds_per_token
+    0.02
+    """
+
+    prompt_tokens: int
+    new_tokens: int
+    shared_tokens: int
+    first_token_seconds: float
+    new_seconds: float
+
+    @property
+    def seconds_per_token(self) -> float:
+        """From one new token to the next, on average; NaN if there is but one."""
+        return self.new_seconds / (self.new_tokens - 1) if self.new_tokens > 1 else nan
+
+
+class NewText:
+    """The text of new tokens, one piece for each of them and one more at the end.
+
+    Parameters
+    ----------
+    begin : function
+        Makes a `TextStream`.
+    silent : set of int
+        Tokens that are no text.
+    """
+
+    def __init__(self, begin: Callable[[], TextStream], silent: frozenset[int]) -> None:
+        self._begin, self._silent = begin, silent
+        self._state: tuple[TextStream, int] | None = None  # and how many tokens it has got
+        self.pieces: list[str] = []
+        self.is_stopped = False
+
+    def advance(self, tokens: list[int], is_whole: bool) -> list[str]:
+        """All pieces, when there are `tokens`, with the last piece if these are the whole text."""
+        # What an exception interrupts is done again from the first token: the same tokens give the same pieces.
+        state, self._state = self._state, None
+        stream, num_pushed = state or (self._begin(), 0)
+        for token in tokens[num_pushed:]:
+            piece = "" if token in self._silent else stream.push(token)
+            num_pushed += 1
+            if num_pushed > len(self.pieces):
+                self.pieces.append(piece)
+        if is_whole and len(self.pieces) == len(tokens):
+            self.pieces.append(stream.finish())
+        self.is_stopped = stream.is_stopped
+        self._state = stream, num_pushed
+        return self.pieces
+
+
+class Request:
+    """A text that is being generated. `Batcher.submit` makes it.
+
+    Iterated, it gives the text in pieces of whole characters, none of them empty, and waits for each; it may be
+    iterated several times, from several threads. What ends it before its text is whole is raised behind the last piece:
+    TimeoutError, CancelledError of `concurrent.futures`, or what a callback has raised.
+
+    Parameters
+    ----------
+    sequence, choice, text, most_new, end_tokens, deadline, on_text, has_stop, now, wake
+        What `Batcher.submit` makes of its arguments.
+
+    Examples
+    --------
+    >>> from mha_native.models import CausalLM
+    >>> from mha_native.serving import Batcher
+    >>> model = CausalLM.from_pretrained("SmolLM2-135M-Instruct")
+    >>> with Batcher(model) as batcher:
+    ...     request = batcher.submit("The capital of France is", max_new_tokens=8)
+    ...     text = "".join(piece for piece in request)
+    >>> text == request.result() == model.generate("The capital of France is", max_new_tokens=8)
+    True
+    """
+
+    def __init__(
+        self,
+        sequence: Sequence,
+        choice: TokenChoice,
+        text: NewText,
+        most_new: int,
+        end_tokens: frozenset[int],
+        deadline: tuple[float, float] | None,
+        on_text: Callable[[str | None], object] | None,
+        has_stop: bool,
+        now: float,
+        wake: Callable[[], None],
+    ) -> None:
+        self._sequence, self._choice, self._text = sequence, choice, text
+        self._num_prompt, self._most_new, self._end_tokens = len(sequence.tokens), most_new, end_tokens
+        self._deadline, self._on_text, self._wake = deadline, on_text, wake
+        self._is_text_needed = has_stop or on_text is not None  # in each step; else whoever wants it makes it
+        self._begin = now
+        self._token_times: list[float] = []  # of the first and the last new token
+        self._num_called, self._is_last_called = 0, False
+        self._error: BaseException | None = None
+        self._changed = threading.Condition()
+        self._process = os.getpid()
+
+    def __iter__(self) -> Iterator[str]:
+        return (piece for piece in self._each(self._pieces) if piece)
+
+    def tokens(self) -> Iterator[int]:
+        """The new tokens as they come. A token that ends the text is the last one."""
+        return self._each(self._new_tokens)
+
+    def result(self, timeout: float | None = None) -> str:
+        """The whole text.
+
+        Parameters
+        ----------
+        timeout : float, optional
+            Wait no longer than so many seconds. The request goes on. Default: until it ends.
+
+        Raises
+        ------
+        TimeoutError
+            If it has not ended in that time.
+        Exception
+            What the iterator raises.
+        """
+        self._check_process("result")
+        longest = None if timeout is None else checked_real("Request.result", "timeout", timeout)
+        with self._changed:
+            if not self._changed.wait_for(lambda: self.done, longest):
+                raise TimeoutError(f"Request.result: the request has not ended in {timeout} s; it goes on")
+            if self._error is not None:
+                raise self._error
+            return "".join(self._pieces())
+
+    def cancel(self) -> bool:
+        """End the request; its pages are given back before the next step. Whether it went on until now."""
+        self._check_process("cancel")
+        return self._end(CancelledError("Request.cancel: the request was cancelled"))
+
+    @property
+    def done(self) -> bool:
+        """Whether it has ended: with its whole text, or by an error."""
+        return self._sequence.has_ended
+
+    @property
+    def statistics(self) -> RequestStatistics:
+        """Of the tokens so far."""
+        self._check_process("statistics")
+        with self._changed:
+            times, num_new = self._token_times, len(self._sequence.tokens) - self._num_prompt
+            first_seconds, new_seconds = (times[0] - self._begin, times[-1] - times[0]) if times else (nan, 0.0)
+            return RequestStatistics(self._num_prompt, num_new, self._sequence.num_shared, first_seconds, new_seconds)
+
+    def __repr__(self) -> str:
+        state = "going on" if not self.done else "done" if self._error is None else name_of_type(self._error)
+        num_new = len(self._sequence.tokens) - self._num_prompt
+        return f"{type(self).__name__}({self._num_prompt} tokens, {num_new} new, {state})"
+
+    def _new_tokens(self) -> list[int]:
+        return self._sequence.tokens[self._num_prompt :]
+
+    def _pieces(self) -> list[str]:
+        return self._text.advance(self._new_tokens(), self.done and self._error is None)
+
+    def _each(self, so_far: Callable[[], list[Item]]) -> Iterator[Item]:
+        """The items of a list that grows, and then what has ended the request."""
+        place = 0
+        while True:
+            self._check_process("iteration")
+            with self._changed:
+                while len(items := so_far()) == place and not self.done:
+                    self._changed.wait()
+                new = items[place:]
+            if not new and self._error is not None:
+                raise self._error
+            if not new:
+                return
+            place += len(new)
+            yield from new
+
+    def _check_process(self, what: str) -> None:
+        if os.getpid() != self._process:
+            raise RuntimeError(
+                f"Request.{what}: the request belongs to process {self._process}, "
+                f"and this is {os.getpid()}, a fork of it"
+            )
+
+    # What follows is called by the thread that steps.
+
+    def _take(self, token: int, now: float) -> None:
+        """Let `token` be the next one."""
+        with self._changed:
+            if not self.done:
+                self._token_times[1:] = [now]
+                self._sequence.tokens.append(token)
+                self._changed.notify_all()
+
+    def _advance(self, now: float) -> None:
+        """Do what follows from the tokens so far and from the time: text, calls, and the end."""
+        if self._deadline is not None and now >= self._deadline[0]:
+            self._end(TimeoutError(f"Batcher.submit: the request has not ended in its timeout, {self._deadline[1]} s"))
+        new = self._new_tokens()
+        if not new or self.done:
+            return
+        try:
+            is_whole = new[-1] in self._end_tokens or len(new) >= self._most_new
+            if self._is_text_needed:
+                with self._changed:
+                    self._text.advance(new, False)
+                    is_whole = is_whole or self._text.is_stopped
+                    self._text.advance(new, is_whole)
+                self._call(is_whole)
+            if is_whole:
+                self._end(None)
+        except Exception as error:  # of the tokenizer, or whatever the callback raises
+            self._end(error)
+
+    def _call(self, is_last: bool) -> None:
+        """Call the callback with pieces that it has not got yet, and with None at the end."""
+        while self._on_text is not None and self._num_called < len(self._text.pieces):
+            self._num_called += 1
+            if piece := self._text.pieces[self._num_called - 1]:
+                self._on_text(piece)
+        if is_last and self._on_text is not None and not self._is_last_called:
+            self._is_last_called = True
+            self._on_text(None)
+
+    def _forget(self) -> None:
+        """Tell the callback about an end that it does not know of. What it raises then changes nothing."""
+        self._num_called = len(self._text.pieces)
+        with suppress(Exception):
+            self._call(True)
+        self._wake = do_nothing
+
+    def _end(self, error: BaseException | None) -> bool:
+        """End the request, unless it has ended; whether it had not."""
+        with self._changed:
+            if self.done:
+                return False
+            self._error = error
+            self._sequence.has_ended = True
+            self._changed.notify_all()
+        self._wake()
+        return True
+
+
+def do_nothing() -> None:
+    """What wakes nobody: a request that has ended keeps nothing of its Batcher."""
+
+
+def deadline_of(function: str, timeout: float | None, now: float) -> tuple[float, float] | None:
+    """When a request that begins now has to have ended, and the seconds until then."""
+    if timeout is None:
+        return None
+    seconds = checked_real(function, "timeout", timeout)
+    if seconds <= 0:
+        raise ValueError(f"{function}: timeout must be above 0; got {seconds}")
+    return now + seconds, seconds
