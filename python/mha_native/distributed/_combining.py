@@ -1,0 +1,59 @@
+"""The results of workers, or of single blocks, as one: the exact merge."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..merging import merge_attention
+
+_Results = tuple[NDArray[Any], NDArray[Any]]
+
+# What the lses of a row that sees no key, minus infinity, can be compared with: less than any of numbers.
+_LEAST = -1e300
+
+
+def merged_workers(parts: Sequence[_Results], sinks: NDArray[Any] | None) -> _Results:
+    """Of one result of each worker, [B, H, Tq, Dv] with lses [B, H, Tq] in float64; sinks [H] count here, once.
+
+    `merge_attention` takes what the lses differ by from the largest of a row. Rounded to float32 these small numbers
+    move no share by more than a fifth of a unit; lses themselves, about 10, would by several.
+    """
+    outs, lses = [out for out, _ in parts], [lse for _, lse in parts]
+    dtype = np.float64 if outs[0].dtype == np.float64 else np.float32
+    if len(parts) == 1 and sinks is None:
+        return outs[0], lses[0].astype(dtype)
+    _add_sinks(outs, lses, sinks)
+    stacked = np.array(lses)
+    top = stacked.max(0, initial=_LEAST)
+    with np.errstate(invalid="ignore"):  # infinity less infinity: NaN is what such a row is
+        out, lse = merge_attention(outs, (stacked - top).astype(dtype))
+    return out, (lse + top).astype(dtype)
+
+
+def merged_blocks(parts: Sequence[_Results], sinks: NDArray[Any] | None) -> _Results:
+    """Of the results of each worker's blocks, [blocks, B, H, Tq, Dv] with lses [blocks, B, H, Tq], by their positions.
+
+    The number of workers does not show: `merge_attention` adds pairs of what sees a key, in the order of blocks.
+    """
+    workers = len(parts)
+    count = workers * max(len(out) for out, _ in parts)
+    outs: list[Any] = [None] * count
+    lses: list[Any] = [None] * count
+    for worker, (of_out, of_lse) in enumerate(parts):
+        outs[worker : worker + workers * len(of_out) : workers] = list(of_out)
+        lses[worker : worker + workers * len(of_lse) : workers] = list(of_lse)
+    outs, lses = [out for out in outs if out is not None], [lse for lse in lses if lse is not None]
+    _add_sinks(outs, lses, sinks)
+    out, lse = merge_attention(outs, lses)
+    return out, lse
+
+
+def _add_sinks(outs: list[Any], lses: list[Any], sinks: NDArray[Any] | None) -> None:
+    """Sinks [H] as one more result: weight without a value."""
+    if sinks is not None:
+        outs.append(np.zeros_like(outs[0]))
+        lses.append(np.broadcast_to(np.asarray(sinks, lses[0].dtype)[:, None], lses[0].shape))

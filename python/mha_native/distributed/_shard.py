@@ -1,0 +1,170 @@
+"""The blocks of keys and values that one worker holds, and attention over them. It does not know how it is reached."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .. import _core
+from ..attention import scaled_dot_product_attention
+from ..kv_cache import KVCache
+from ..merging import merge_attention
+from ..runtime import active_isa
+from ._dealing import BLOCK_KEYS, Piece, Sizes
+
+# Keys that an entry of a block mask stands for.
+BLOCK_MASK_KEYS = 64
+
+# How many columns of a mask a block has.
+MASK_WIDTHS = {"attn_mask": BLOCK_KEYS, "block_mask": BLOCK_KEYS // BLOCK_MASK_KEYS}
+
+
+class Shard:
+    """The blocks of worker `worker`: those whose number is `worker` modulo the number of workers.
+
+    A sequence has a `KVCache` whose "sequences" are its blocks, each of up to 512 tokens. So one call attends to all
+    blocks with positions of their own, and gives a result for each.
+    """
+
+    def __init__(self, sizes: Sizes, worker: int) -> None:
+        self._sizes, self._worker = sizes, worker
+        blocks = max(1, sizes.blocks_of(worker))
+        shape = (blocks, sizes.num_kv_heads, BLOCK_KEYS, sizes.head_dim, sizes.value_head_dim)
+        self._sequences = [KVCache(*shape, dtype=sizes.dtype) for _ in range(sizes.batch_size)]
+        self._starts = BLOCK_KEYS * (worker + sizes.workers * np.arange(blocks))
+
+    def describe(self) -> dict[str, Any]:
+        """What must be the same in all workers, and the instruction set, which `exact` results depend on."""
+        return {"version": _core.__version__} | asdict(self._sizes) | {"isa": active_isa()}
+
+    def append(self, pieces: Sequence[tuple[Piece, NDArray[Any], NDArray[Any]]]) -> None:
+        """Add pieces, each with keys [Hk, T, D] and values [Hk, T, Dv], behind the tokens that their blocks have."""
+        for piece, key, value in pieces:
+            cache, block = self._sequences[piece.sequence], piece.block // self._sizes.workers
+            held = piece.block * BLOCK_KEYS + int(cache.lengths[block])
+            if held != piece.first:
+                rule = f"position {piece.first} of sequence {piece.sequence} must come next"
+                raise RuntimeError(f"{rule}; got it behind {held} positions")
+            counts = np.zeros(cache.batch_size, np.int64)
+            counts[block] = piece.last - piece.first
+            every = (cache.batch_size, *key.shape)
+            cache.append(np.broadcast_to(key, every), np.broadcast_to(value, (*every[:-1], value.shape[-1])), counts)
+
+    def truncate(self, lengths: NDArray[np.int64]) -> bool:
+        """Forget positions from ``lengths[b]`` on, and say whether all positions before are there."""
+        is_whole = True
+        for cache, length in zip(self._sequences, lengths, strict=True):
+            kept = np.clip(length - self._starts, 0, BLOCK_KEYS)
+            cache.rollback(np.maximum(cache.lengths - kept, 0))
+            is_whole = is_whole and np.array_equal(cache.lengths, kept)
+        return is_whole
+
+    def attend(
+        self,
+        query: NDArray[Any],
+        offsets: NDArray[np.int64],
+        options: dict[str, Any],
+        masks: dict[str, NDArray[Any]],
+        is_exact: bool,
+        num_threads: int | None,
+    ) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Attention of `query` [B, H, Tq, D], whose first rows stand at positions `offsets` [B], over the blocks here.
+
+        Returns
+        -------
+        outs, lses
+            Of each block, [blocks, B, H, Tq, Dv] and [blocks, B, H, Tq], if `is_exact`; else of all together,
+            [B, H, Tq, Dv] and, in float64 whatever the dtype, [B, H, Tq].
+        """
+        parts = [
+            self._blocks_of_sequence(b, query[b], int(offsets[b]), options, masks, num_threads)
+            for b in range(len(query))
+        ]
+        blocks = max(len(out) for out, _ in parts)
+        if len(parts) == 1:
+            outs, lses = parts[0][0][:, None], parts[0][1][:, None]
+        else:
+            outs = np.zeros((blocks, len(parts), *parts[0][0].shape[1:]), parts[0][0].dtype)
+            lses = np.full(outs.shape[:-1], -np.inf, parts[0][1].dtype)
+            for b, (out, lse) in enumerate(parts):
+                outs[: len(out), b], lses[: len(lse), b] = out, lse
+        if is_exact:
+            return outs, lses
+        if blocks == 1:
+            return outs[0], lses[0].astype(np.float64)
+        return merge_attention(outs, lses, num_threads=num_threads)[0], total_lse(lses)
+
+    def _blocks_of_sequence(
+        self,
+        b: int,
+        query: NDArray[Any],
+        offset: int,
+        options: dict[str, Any],
+        masks: dict[str, NDArray[Any]],
+        num_threads: int | None,
+    ) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Of `query` [H, Tq, D]: out and lse of each block of sequence b that has tokens, and of one at least."""
+        cache = self._sequences[b]
+        filled = max(1, int(np.count_nonzero(cache.lengths)))
+        given: dict[str, Any] = dict(options)
+        if cache.dtype == np.int8:  # no array has its numbers: the call is over all blocks, empty ones too
+            blocks, keys = cache.batch_size, cache.longest
+            arrays: tuple[Any, ...] = (cache,)
+            query = np.broadcast_to(query, (blocks, *query.shape))
+        else:
+            blocks, keys = filled, BLOCK_KEYS
+            arrays = (cache.keys[:blocks], cache.values[:blocks])
+            query = query[None]
+            given["key_lengths"] = cache.lengths[:blocks]
+        for name, mask in masks.items():
+            part = mask[min(b, len(mask) - 1)]
+            given[name] = part[None] if mask.ndim == 4 else _mask_of_blocks(part, blocks, MASK_WIDTHS[name], keys)
+        out, lse = scaled_dot_product_attention(
+            query,
+            *arrays,
+            query_offset=offset - self._starts[:blocks],
+            return_lse=True,
+            num_threads=num_threads,
+            **given,
+        )
+        return out[:filled], lse[:filled]
+
+
+def _mask_of_blocks(part: NDArray[Any], blocks: int, width: int, keys: int) -> NDArray[Any]:
+    """A mask [h, q, blocks with tokens, width] for a call over `blocks` blocks of `keys` keys: [blocks, h, q, columns].
+
+    What is missing are blocks that have no tokens.
+    """
+    columns = -(-keys * width // BLOCK_KEYS)
+    whole = np.zeros((blocks, *part.shape[:2], columns), part.dtype)
+    there = min(blocks, part.shape[2])
+    whole[:there] = np.moveaxis(part, 2, 0)[:there, ..., :columns]
+    return whole
+
+
+def total_lse(lses: NDArray[Any]) -> NDArray[np.float64]:
+    """``log(sum_s exp(lses[s]))`` in float64: rounded to float32 it would move the shares of workers by some units."""
+    total: NDArray[np.float64] = np.logaddexp.reduce(lses, axis=0, dtype=np.float64)
+    return total
+
+
+class ShardHost:
+    """The shards of one process, of any number of caches, each under the name of its cache and its worker."""
+
+    def __init__(self) -> None:
+        self._shards: dict[tuple[str, int], Shard] = {}
+
+    def answer(self, operation: str, cache: str, worker: int, *arguments: Any) -> Any:
+        """Do what a request says: all that a worker must be able to do."""
+        if operation == "join":
+            shard = Shard(arguments[0], worker)
+            self._shards[cache, worker] = shard
+            return shard.describe()
+        if operation == "leave":
+            self._shards.pop((cache, worker), None)
+            return None
+        return getattr(self._shards[cache, worker], operation)(*arguments)

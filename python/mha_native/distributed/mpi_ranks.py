@@ -1,0 +1,180 @@
+"""Ranks of MPI as workers: rank 0 asks, all ranks answer, by messages that are polled with a deadline."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from .._messages import in_the_name_of
+from ._shard import ShardHost
+from ._workers import Request, answered, too_late
+
+if TYPE_CHECKING:
+    from mpi4py.MPI import Intracomm
+    from mpi4py.MPI import Request as MPIRequest
+
+__all__ = ["MPIWorkers", "serve"]
+
+# Messages of ours; the answer to a request has the same.
+_TAG = 512
+
+# A rank that has nothing to do looks for a request all the time for so many seconds, which costs a step of a model no
+# wait, and then again after such pauses, which leave the processor to others.
+_SECONDS_AWAKE, _PAUSE = 0.05, 200e-6
+
+
+class MPIWorkers:
+    """The ranks of a communicator as workers of `ShardedKVCache`. Made by rank 0, while all others are in `serve`.
+
+    Parameters
+    ----------
+    comm : mpi4py.MPI.Intracomm, optional
+        Default: ``MPI.COMM_WORLD``, as in `serve`. Messages of others must not have its tag 512.
+
+    Notes
+    -----
+    Rank 0 is a worker, too: it computes between sending requests and taking in answers. `close` lets the others return
+    from `serve`; as a context manager it is closed at the end.
+
+    What Open MPI 4 survives: by default `mpiexec` ends all ranks as soon as one dies, and nothing can be restored. With
+    ``mpiexec --enable-recovery`` the others live on. A rank that is gone, or stopped, does not answer within the time
+    limit of the cache, which is then a `WorkerError`; messages to other ranks go on. After `ShardedKVCache.restore` its
+    shards live in rank 0. MPI cannot end in order without the rank: after `close` the processes of the others end
+    without ``MPI_Finalize``.
+    """
+
+    def __init__(self, comm: Intracomm | None = None) -> None:
+        with in_the_name_of("MPIWorkers"):
+            self._comm = _communicator("MPIWorkers", comm)
+        if self._comm.rank != 0:
+            raise ValueError(f"MPIWorkers: rank 0 asks, the others call serve; got rank {self._comm.rank}")
+        self._host = ShardHost()
+        self._ranks = list(range(self._comm.size))  # of each worker
+        self._places: dict[int, str] = {}
+        self._serial = 0
+        self._sent: list[MPIRequest] = []  # to ranks that did not take them: the memory must stay
+        self._unreachable: set[int] = set()
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return len(self._ranks)
+
+    def ask(self, requests: Mapping[int, Request], time_limit: float) -> dict[int, Any]:
+        """Send the requests, do those of rank 0, and poll for the answers until the time limit."""
+        deadline = time.monotonic() + time_limit
+        self._serial += 1
+        remote = {w: request for w, request in requests.items() if self._ranks[w] != 0}
+        sends = []
+        for worker, request in remote.items():
+            sends.append(self._comm.isend((self._serial, worker, request), self._ranks[worker], _TAG))
+        # A large message goes on only within calls of MPI: all must be under way before this rank begins to compute.
+        if not _polled(lambda: _all_sent(sends), deadline):
+            self._sent += sends
+        answers = {w: answered(self._host, request) for w, request in requests.items() if w not in remote}
+        # What rank 0 took to compute is no delay of others.
+        deadline = max(deadline, time.monotonic() + min(time_limit, 0.1))
+
+        def all_answered() -> bool:
+            while len(answers) < len(requests):
+                message = self._comm.improbe(tag=_TAG)
+                if message is None:
+                    return False
+                serial, worker, place, answer = message.recv()
+                self._places[worker] = place
+                self._unreachable.discard(self._ranks[worker])
+                if serial == self._serial:  # others are answers that came too late
+                    answers[worker] = answer
+            return True
+
+        _polled(all_answered, deadline)
+        for worker, request in remote.items():
+            if worker not in answers:
+                self._unreachable.add(self._ranks[worker])
+                answers[worker] = too_late(request, time_limit)
+        return answers
+
+    def replace(self, worker: int) -> None:
+        """Let rank 0 be this worker, too."""
+        self._ranks[worker] = 0
+
+    def name_of(self, worker: int) -> str:
+        """The rank of a worker, and where it runs, if it has ever answered."""
+        rank = self._ranks[worker]
+        return f"rank {rank}" + (f", {self._places[worker]}" if rank and worker in self._places else "")
+
+    def close(self) -> None:
+        """Let the other ranks return from `serve`."""
+        ranks = [rank for rank in range(1, self._comm.size) if rank not in self._unreachable]
+        sends = [self._comm.isend(bool(self._unreachable), rank, _TAG) for rank in ranks]
+        _polled(lambda: _all_sent(sends), time.monotonic() + 5)
+        if self._unreachable:
+            atexit.register(_end_without_finalize)
+
+    def __enter__(self) -> MPIWorkers:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+def serve(comm: Intracomm | None = None) -> None:
+    """Be a worker until rank 0 closes its `MPIWorkers`: what every other rank calls.
+
+    Parameters
+    ----------
+    comm : mpi4py.MPI.Intracomm, optional
+        As for `MPIWorkers`.
+    """
+    with in_the_name_of("serve"):
+        world = _communicator("serve", comm)
+    host, place = ShardHost(), f"process {os.getpid()} of {socket.gethostname()}"
+    while not isinstance(received := _next_request(world), bool):
+        serial, worker, request = received
+        world.send((serial, worker, place, answered(host, request)), 0, _TAG)
+    if received:  # a rank was lost
+        atexit.register(_end_without_finalize)
+
+
+def _communicator(function: str, comm: Intracomm | None) -> Intracomm:
+    try:
+        from mpi4py import MPI
+    except ImportError as error:
+        raise ImportError(f"{function}: MPI takes the package mpi4py: pip install mha_native[mpi]") from error
+    return MPI.COMM_WORLD if comm is None else comm
+
+
+def _next_request(comm: Intracomm) -> Any:
+    awake_until = time.monotonic() + _SECONDS_AWAKE
+    while (message := comm.improbe(0, _TAG)) is None:
+        if time.monotonic() > awake_until:
+            time.sleep(_PAUSE)
+        else:
+            os.sched_yield()
+    return message.recv()
+
+
+def _all_sent(sends: list[MPIRequest]) -> bool:
+    tested = [send.Test() for send in sends]  # each of them, so that each goes on
+    return all(tested)
+
+
+def _polled(is_done: Callable[[], bool], deadline: float) -> bool:
+    """Ask again and again, which is what lets messages go on, until it is done or `time.monotonic` says `deadline`."""
+    while not is_done():
+        if time.monotonic() > deadline:
+            return is_done()
+        os.sched_yield()  # to a rank that shares the processor, whose answer it may be
+    return True
+
+
+def _end_without_finalize() -> None:
+    """The end of a process that MPI would let wait for a rank that is gone."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)

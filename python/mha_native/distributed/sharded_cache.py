@@ -1,0 +1,423 @@
+"""Keys and values of a context that are spread over processes, and attention over all of them."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from .. import _core
+from .._arrays import Tensor, to_numpy
+from .._messages import in_the_name_of, listed, shown
+from .._options import KEYWORD_OPTIONS, KeywordOptions, core_options
+from .._scalars import checked_integer, checked_real
+from ..attention import scaled_dot_product_attention
+from ..kv_cache import KVCache
+from ._arguments import checked_mask, new_counts, require_four_axes, rows_of
+from ._combining import merged_blocks, merged_workers
+from ._dealing import BLOCK_KEYS, Piece, Sizes, columns_of, pieces_of
+from ._shard import BLOCK_MASK_KEYS, MASK_WIDTHS
+from ._workers import Failure, Request, WorkerError, Workers
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack  # in typing from Python 3.11 on
+
+__all__ = ["ShardedKVCache", "WorkerError"]
+
+# Blocks that one message of `append` has for a worker: 64 MiB of float32 with 8 heads of 128 features.
+_BLOCKS_OF_MESSAGE = 16
+
+# Bytes of the results of single blocks that a worker, or the one that merges, has at a time. Longer calls are made in
+# parts of so many queries.
+_MOST_RESULT_BYTES = 32 << 20
+
+# Keys [.., T, D] and values [.., T, Dv].
+_Tokens: TypeAlias = tuple[Any, Any]
+_Read: TypeAlias = Callable[[int, int], _Tokens]
+
+
+class ShardedKVCache:
+    """A `KVCache` over several processes, which each hold a part of the positions and attend to it.
+
+    Parameters
+    ----------
+    workers : MPIWorkers, RayWorkers or LocalWorkers
+        The processes, each of which answers requests. Several caches, such as those of the layers of a model, may
+        share them.
+    batch_size, num_kv_heads, capacity, head_dim, value_head_dim, dtype
+        As for `KVCache`; `capacity` is that of all workers together. Memory is taken as it is first written to.
+    time_limit : float, default 60
+        Seconds in which a worker must answer.
+
+    Raises
+    ------
+    WorkerError
+        If a worker does not join: it has another version of the library, another dtype or other sizes, or no answer.
+
+    See Also
+    --------
+    mha_native.distributed.mpi_ranks.MPIWorkers : Ranks of MPI.
+    mha_native.distributed.ray_workers.RayWorkers : Actors of Ray.
+
+    Notes
+    -----
+    Positions are dealt out in blocks of 512, block i to worker ``i % workers``. So workers hold equally much at any
+    length, and under a causal mask or a window equally much of what a query sees.
+
+    A worker attends to each of its blocks by itself and merges the results; whoever asks merges those of workers, as
+    `merge_attention` does. What moves is the query, and one result with its log-sum-exp from each worker. With
+    ``exact=True`` the results of all blocks come back, and are merged in the order of positions: the bits do not depend
+    on the number of workers, but the way back has as many results as there are blocks, not workers
+    (`mha_native.distributed.bytes_moved`).
+
+    After a `WorkerError` the cache has the tokens that it had before the call that failed, and takes no calls until
+    `restore`. One thread at a time may use a cache, and all caches of the same workers.
+
+    Examples
+    --------
+    Workers in this very process show the arithmetic:
+
+    >>> import numpy as np
+    >>> import mha_native as mha
+    >>> from mha_native.distributed import LocalWorkers, ShardedKVCache
+    >>> rng = np.random.default_rng(0)
+    >>> query = rng.standard_normal((1, 8, 4, 64), dtype=np.float32)
+    >>> key, value = rng.standard_normal((2, 1, 2, 3000, 64), dtype=np.float32)
+    >>> cache = ShardedKVCache(LocalWorkers(3), batch_size=1, num_kv_heads=2, capacity=4096, head_dim=64)
+    >>> cache.append(key, value)
+    >>> out = cache.attend(query, is_causal=True)
+    >>> whole = mha.scaled_dot_product_attention(query, key, value, is_causal=True, query_offset=3000 - 4)
+    >>> np.allclose(out, whole, atol=1e-6)
+    True
+    """
+
+    def __init__(
+        self,
+        workers: Workers,
+        batch_size: int,
+        num_kv_heads: int,
+        capacity: int,
+        head_dim: int,
+        value_head_dim: int | None = None,
+        dtype: DTypeLike = "float32",
+        *,
+        time_limit: float = 60,
+    ) -> None:
+        name = "ShardedKVCache"
+        checked_integer(name, "capacity", capacity, 1)
+        self._time_limit = checked_real(name, "time_limit", time_limit)
+        with in_the_name_of(name):  # a cache of no more than one token checks what calls bring, at no cost
+            self._like = KVCache(batch_size, num_kv_heads, 1, head_dim, value_head_dim, dtype)
+        sizes = self._like._sizes() | {"capacity": int(capacity)}
+        self._sizes = Sizes(**sizes, dtype=_core.dtype_name(self._like.dtype), workers=workers.count)
+        self._workers, self._name = workers, uuid.uuid4().hex
+        self._lengths = np.zeros(self._sizes.batch_size, np.int64)
+        self._lost: dict[int, str] = {}
+        self._may_be_ahead = False
+        self._isas: dict[int, str] = {}
+        self._join(name, range(workers.count))
+
+    def append(self, key: Tensor, value: Tensor, new_lengths: Tensor | None = None) -> None:
+        """Add tokens behind those that each sequence has, each to the worker whose turn it is.
+
+        Parameters
+        ----------
+        key : [B, Hk, T, D]
+            Of the dtype of the cache (float32, if that is int8), with any strides.
+        value : [B, Hk, T, Dv]
+        new_lengths : integer array [B], optional
+            Sequence b takes its first ``new_lengths[b]`` tokens. Default: all T.
+
+        Raises
+        ------
+        ValueError
+            If a sequence would outgrow the capacity, among others; the cache is as before.
+        WorkerError
+            The cache has the tokens from before, too, but needs `restore`.
+        """
+        name = "ShardedKVCache.append"
+        keys, values = to_numpy(name, "key", key), to_numpy(name, "value", value)
+        require_four_axes(name, "key", keys)
+        with in_the_name_of(name):
+            self._like.append(keys, values, np.zeros(self._sizes.batch_size, np.int64))
+        counts = new_counts(name, self._lengths, keys.shape[2], new_lengths)
+        lengths = self._lengths + counts
+        if (lengths > self._sizes.capacity).any():
+            rule = f"{name}: no sequence may outgrow the capacity, {self._sizes.capacity} tokens"
+            raise ValueError(f"{rule}; got {shown(self._lengths.tolist())} and {shown(counts.tolist())} more")
+        # Calls that only begin to write leave some workers ahead of others, until these are told the lengths again.
+        self._even_out(name)
+        self._may_be_ahead = True
+
+        def tokens_of(piece: Piece) -> _Tokens:
+            b, begin = piece.sequence, int(self._lengths[piece.sequence])
+            part = slice(piece.first - begin, piece.last - begin)
+            return keys[b, :, part], values[b, :, part]
+
+        self._write(name, range(self._workers.count), self._lengths, lengths, tokens_of)
+        self._may_be_ahead, self._lengths = False, lengths
+
+    def attend(
+        self,
+        query: Tensor,
+        attn_mask: Tensor | None = None,
+        *,
+        exact: bool = False,
+        return_lse: bool = False,
+        num_threads: int | None = None,
+        **options: Unpack[KeywordOptions],
+    ) -> Any:
+        """Attention over all tokens of the cache: `scaled_dot_product_attention` over a `KVCache` with the same tokens.
+
+        Parameters
+        ----------
+        query : [B, H, Tq, D]
+            Of the dtype of the cache (float32, if that is int8).
+        attn_mask, **options
+            As for `scaled_dot_product_attention` over a `KVCache`. By default the queries are the last tokens.
+        exact : bool, default False
+            Merge the results of all blocks in order, so that the bits do not depend on the number of workers. All
+            workers must compute on one instruction set.
+        return_lse : bool, default False
+            Return the log-sum-exp, too.
+        num_threads : int, optional
+            Threads of each worker for this call.
+
+        Returns
+        -------
+        out : [B, H, Tq, Dv]
+        lse : [B, H, Tq]
+            Only with `return_lse`: float64 for float64, else float32.
+        """
+        name = "ShardedKVCache.attend"
+        rows = to_numpy(name, "query", query)
+        require_four_axes(name, "query", rows)
+        given: dict[str, Any] = {
+            option: value for option, value in core_options(name, options, KEYWORD_OPTIONS).items() if value is not None
+        }
+        masks = {"attn_mask": to_numpy(name, "attn_mask", attn_mask), "block_mask": given.pop("block_mask", None)}
+        with in_the_name_of(name):
+            out, lse = scaled_dot_product_attention(rows, self._like, return_lse=True, **given)
+        queries = rows.shape[2]
+        offsets = np.asarray(given.pop("query_offset", self._lengths - queries), np.int64)
+        if offsets.ndim == 0:
+            offsets = np.full_like(self._lengths, offsets)
+        whole = {
+            mask: checked_mask(name, mask, x, rows, int(self._lengths.max()))
+            for mask, x in masks.items()
+            if x is not None
+        }
+        sinks = given.pop("sinks", None)
+        if exact and len(set(self._isas.values())) > 1:
+            rule = f"{name}: exact takes workers that compute on one instruction set"
+            raise ValueError(f"{rule}; got {listed(sorted(set(self._isas.values())))}")
+        self._even_out(name)
+        step = self._most_queries(rows, exact)
+        for first in range(0, queries, step):
+            part = slice(first, min(first + step, queries))
+            requests: dict[int, Request] = {}
+            for w in range(self._workers.count):
+                of_worker = {
+                    mask: columns_of(rows_of(mask, x, part), w, self._workers.count, MASK_WIDTHS[mask])
+                    for mask, x in whole.items()
+                }
+                requests[w] = ("attend", rows[:, :, part], offsets + first, given, of_worker, exact, num_threads)
+            answers = self._ask(name, requests)
+            parts = [answers[w] for w in range(self._workers.count)]
+            merge = merged_blocks if exact else merged_workers
+            out[:, :, part], lse[:, :, part] = merge(parts, sinks)
+        return (out, lse) if return_lse else out
+
+    def rollback(self, count: int | Tensor) -> None:
+        """Forget the newest tokens: `count` of every sequence, or ``count[b]`` of each one."""
+        name = "ShardedKVCache.rollback"
+        counts = np.asarray(to_numpy(name, "count", count))
+        if counts.dtype.kind not in "iu" or counts.shape not in ((), self._lengths.shape):
+            raise TypeError(f"{name}: count must be an integer, or integers [{len(self._lengths)}]; got {shown(count)}")
+        if (counts < 0).any() or (counts > self._lengths).any():
+            raise ValueError(f"{name}: count must be from 0 to the lengths; got {shown(counts.tolist())}")
+        self._require_none_lost(name)
+        self._lengths, self._may_be_ahead = self._lengths - counts, True
+        self._even_out(name)
+
+    def reset(self) -> None:
+        """Forget all tokens."""
+        self.rollback(self._lengths)
+
+    def restore(self, read: _Read | None = None) -> None:
+        """Make the cache usable again after a `WorkerError`, with the tokens from before the call that failed.
+
+        Every worker is asked whether it still has its tokens, also one that did not answer in time. One that does not
+        is replaced, and what it held is read again.
+
+        Parameters
+        ----------
+        read : callable, optional
+            ``read(first, last)`` gives keys [B, Hk, last - first, D] and values [B, Hk, last - first, Dv] of these
+            positions, as `append` took them; of shorter sequences anything. It is called once for each block of up to
+            512 positions that is lost.
+
+        Raises
+        ------
+        ValueError
+            If tokens are lost and there is no `read`; nothing is changed.
+        WorkerError
+            If a worker that is to take the place of another one fails, too.
+        """
+        name = "ShardedKVCache.restore"
+        everyone = range(self._workers.count)
+        requests = {w: self._addressed(w, ("truncate", self._lengths)) for w in everyone}
+        answers = self._workers.ask(requests, self._time_limit)
+        lost = [w for w in everyone if answers[w] is not True]
+        self._lost = {w: self._lost.get(w, "has lost its tokens") for w in lost}
+        nothing = np.zeros_like(self._lengths)
+        if read is None and any(self._pieces_of(w, nothing, self._lengths) for w in lost):
+            raise ValueError(f"{name}: read must be given, since workers {listed(map(str, lost))} have lost tokens")
+        reasons, self._lost = self._lost, {}
+        try:
+            for w in lost:
+                self._workers.replace(w)
+            self._join(name, lost)
+            if read is not None:
+                self._write(name, lost, nothing, self._lengths, self._tokens_read(name, read))
+        except BaseException:
+            self._lost = reasons | self._lost
+            raise
+        self._may_be_ahead = False
+
+    def close(self) -> None:
+        """Free the memory of all workers. Those that do not answer are left alone."""
+        self._workers.ask(
+            {w: self._addressed(w, ("leave",)) for w in range(self._workers.count) if w not in self._lost},
+            self._time_limit,
+        )
+        self._lost = dict.fromkeys(range(self._workers.count), "has left: the cache is closed")
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """How many tokens each sequence has, [B]: a copy."""
+        return self._lengths.copy()
+
+    @property
+    def lost(self) -> tuple[int, ...]:
+        """The workers that failed, because of which the cache needs `restore`."""
+        return tuple(self._lost)
+
+    @property
+    def batch_size(self) -> int:
+        """B, the number of sequences."""
+        return self._sizes.batch_size
+
+    @property
+    def capacity(self) -> int:
+        """The most tokens of a sequence, of all workers together."""
+        return self._sizes.capacity
+
+    def __repr__(self) -> str:
+        sizes = ", ".join(f"{name}={value!r}" for name, value in asdict(self._sizes).items())
+        return f"ShardedKVCache({sizes}, lengths={shown(self._lengths.tolist())})"
+
+    def _addressed(self, worker: int, request: Request) -> Request:
+        operation, *arguments = request
+        return (operation, self._name, worker, *arguments)
+
+    def _require_none_lost(self, name: str) -> None:
+        if self._lost:
+            worker, reason = next(iter(self._lost.items()))
+            message = f"{name}: the cache must be restored first: worker {worker} {reason}"
+            raise WorkerError(message, tuple(self._lost))
+
+    def _ask(self, name: str, requests: Mapping[int, Request]) -> dict[int, Any]:
+        """Answers of all, or a WorkerError that names the first that has none."""
+        self._require_none_lost(name)
+        addressed = {w: self._addressed(w, request) for w, request in requests.items()}
+        answers = self._workers.ask(addressed, self._time_limit)
+        failed = {w: answer.reason for w, answer in answers.items() if isinstance(answer, Failure)}
+        if failed:
+            self._lost = failed
+            worker, reason = next(iter(failed.items()))
+            message = f"{name}: worker {worker} ({self._workers.name_of(worker)}) {reason}"
+            raise WorkerError(message, tuple(failed))
+        return answers
+
+    def _join(self, name: str, workers: Iterable[int]) -> None:
+        """Let workers make their shards, and refuse those that are not alike."""
+        expected = {"version": _core.__version__} | asdict(self._sizes)
+        for w, told in self._ask(name, dict.fromkeys(workers, ("join", self._sizes))).items():
+            for what, own in expected.items():
+                if told.get(what) != own:
+                    rule = f"worker {w} ({self._workers.name_of(w)}) must have {what} {shown(own)}"
+                    raise WorkerError(f"{name}: {rule}; got {shown(told.get(what))}", (w,))
+            self._isas[w] = told["isa"]
+
+    def _even_out(self, name: str) -> None:
+        """Let all workers forget what an append that did not end, or a rollback, has left."""
+        if self._may_be_ahead:
+            self._ask(name, dict.fromkeys(range(self._workers.count), ("truncate", self._lengths)))
+            self._may_be_ahead = False
+
+    def _pieces_of(self, worker: int, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> list[Piece]:
+        """What a worker holds of positions ``[starts[b], ends[b])``, block by block."""
+        pieces = [
+            piece
+            for b, (first, last) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True))
+            for piece in pieces_of(b, first, last)
+            if piece.block % self._sizes.workers == worker
+        ]
+        return sorted(pieces, key=lambda piece: piece.block)
+
+    def _write(
+        self,
+        name: str,
+        workers: Iterable[int],
+        starts: NDArray[np.int64],
+        ends: NDArray[np.int64],
+        tokens_of: Callable[[Piece], _Tokens],
+    ) -> None:
+        """Send positions ``[starts[b], ends[b])`` to those of `workers` that hold them."""
+        pieces = {w: self._pieces_of(w, starts, ends) for w in workers}
+        while any(pieces.values()):
+            messages = {
+                w: [(piece, *tokens_of(piece)) for piece in of_worker[:_BLOCKS_OF_MESSAGE]]
+                for w, of_worker in pieces.items()
+                if of_worker
+            }
+            self._ask(name, {w: ("append", message) for w, message in messages.items()})
+            pieces = {w: of_worker[_BLOCKS_OF_MESSAGE:] for w, of_worker in pieces.items()}
+
+    def _tokens_read(self, name: str, read: _Read) -> Callable[[Piece], _Tokens]:
+        """`read` as `_write` takes it: asked once for each block, and its arrays checked."""
+        longest = int(self._lengths.max())
+        last_read: tuple[int, Any, Any] = (-1, None, None)
+
+        def tokens_of(piece: Piece) -> _Tokens:
+            nonlocal last_read
+            if last_read[0] != piece.block:
+                first = piece.block * BLOCK_KEYS
+                key, value = read(first, min(first + BLOCK_KEYS, longest))
+                keys, values = to_numpy(name, "key", key), to_numpy(name, "value", value)
+                require_four_axes(name, "key", keys)
+                with in_the_name_of(name):
+                    self._like.append(keys, values, np.zeros(self._sizes.batch_size, np.int64))
+                if keys.shape[2] < min(BLOCK_KEYS, longest - first):
+                    rule = f"{name}: read must give {min(BLOCK_KEYS, longest - first)} positions from {first} on"
+                    raise ValueError(f"{rule}; got {keys.shape[2]}")
+                last_read = (piece.block, keys, values)
+            _, keys, values = last_read
+            count = piece.last - piece.first
+            return keys[piece.sequence, :, :count], values[piece.sequence, :, :count]
+
+        return tokens_of
+
+    def _most_queries(self, query: NDArray[Any], exact: bool) -> int:
+        """How many queries a request has at most: a multiple of what a row of a block mask stands for."""
+        blocks = -(-int(self._lengths.max(initial=0)) // BLOCK_KEYS)
+        at_once = blocks if exact else -(-blocks // self._sizes.workers)
+        batch, heads = query.shape[:2]
+        row_bytes = self._sizes.value_head_dim * query.itemsize + 8
+        queries: int = _MOST_RESULT_BYTES // max(1, at_once * batch * heads * row_bytes)
+        return BLOCK_MASK_KEYS * max(1, queries // BLOCK_MASK_KEYS)

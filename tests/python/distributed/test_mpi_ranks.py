@@ -1,0 +1,52 @@
+"""A cache over ranks of MPI: the bits of the same cut in one process, also after a rank has been stopped or killed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import mha_native
+
+PROGRAM = Path(__file__).resolve().parents[1] / "support" / "mpi_contexts.py"
+
+# Seconds for a program of two or three ranks, which takes a few: beyond, it hangs.
+LIMIT = 100
+
+
+def run_ranks(count: int, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the program in `count` ranks. They outlive each other, whatever the user and the number of processors."""
+    pytest.importorskip("mpi4py", exc_type=ImportError)
+    if shutil.which("mpiexec") is None:
+        pytest.skip("needs mpiexec")
+    environment = os.environ | {
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": str(Path(mha_native.__file__).parents[1]),
+        "OMPI_MCA_rmaps_base_oversubscribe": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    }
+    command = ["mpiexec", "--enable-recovery", "-n", str(count), sys.executable, str(PROGRAM), *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_ranks_compute_what_one_process_does(ranks: int) -> None:
+    ended = run_ranks(ranks, "none")
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.endswith("done\n")
+
+
+@pytest.mark.parametrize(
+    ("ranks", "fault"), [(2, "killed"), (3, "killed"), (3, "stopped"), (2, "stopped and continued")]
+)
+def test_a_rank_that_fails_is_named_and_the_rest_goes_on(ranks: int, fault: str) -> None:
+    ended = run_ranks(ranks, fault)
+    told = f"error: ShardedKVCache.attend: worker {ranks - 1} (rank {ranks - 1}, process "
+    assert told in ended.stdout, ended.stdout + ended.stderr
+    assert "did not answer attend within 2 s\n" in ended.stdout
+    assert ended.stdout.endswith("done\n"), ended.stdout + ended.stderr

@@ -1,0 +1,390 @@
+"""A cache in shards is the cache in one piece: on any cut, with every option, and after faults."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from element_types import BFLOAT16, limits
+from tolerance import assert_close, assert_same_bits
+
+import mha_native
+from mha_native import KVCache, scaled_dot_product_attention
+from mha_native.distributed import LocalWorkers, ShardedKVCache, Sizes, WorkerError, bytes_moved
+from mha_native.distributed._shard import ShardHost
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+HEADS, KV_HEADS, HEAD_DIM, VALUE_DIM = 4, 2, 16, 24
+BLOCK = 512
+
+
+class Context:
+    """Tokens of some sequences, and both caches that hold them."""
+
+    def __init__(self, rng: np.random.Generator, lengths: list[int], dtype: Any, queries: int) -> None:
+        longest = max(lengths)
+        numbers = np.float32 if dtype == np.int8 else dtype
+        self.dtype, self.lengths, self.capacity = dtype, np.array(lengths), longest + 7
+        self.query = rng.standard_normal((len(lengths), HEADS, queries, HEAD_DIM)).astype(numbers)
+        self.key = rng.standard_normal((len(lengths), KV_HEADS, longest, HEAD_DIM)).astype(numbers)
+        self.value = rng.standard_normal((len(lengths), KV_HEADS, longest, VALUE_DIM)).astype(numbers)
+        self.whole = KVCache(*self._sizes(), dtype=dtype)
+        self.whole.append(self.key, self.value, self.lengths)
+
+    def _sizes(self) -> tuple[int, ...]:
+        return len(self.lengths), KV_HEADS, self.capacity, HEAD_DIM, VALUE_DIM
+
+    def sharded(self, workers: Any, steps: list[int] | None = None) -> ShardedKVCache:
+        """The cache in shards, its tokens appended up to these lengths of the longest sequence, one after the other."""
+        cache = ShardedKVCache(workers, *self._sizes(), dtype=self.dtype)
+        first = 0
+        for last in [*(steps or []), int(self.lengths.max())]:
+            new = np.clip(self.lengths, first, last) - first
+            cache.append(self.key[:, :, first:last], self.value[:, :, first:last], new)
+            first = last
+        return cache
+
+    def assert_equal(self, cache: ShardedKVCache, options: Mapping[str, Any], label: str) -> None:
+        """Within 2 units in the last place of the row: of the largest number in the results of its blocks.
+
+        Or 4 in float64, in which the merge itself has roundings that count.
+        """
+        own = dict(options)
+        mask = own.pop("attn_mask", None)
+        given = {} if mask is None else {"attn_mask": mask}
+        out, lse = scaled_dot_product_attention(self.query, self.whole, return_lse=True, **given, **own)
+        actual, actual_lse = cache.attend(self.query, mask, return_lse=True, **own)
+        assert actual.dtype == out.dtype
+        assert actual_lse.dtype == lse.dtype
+        units = 4 if out.dtype == np.float64 else 2
+        bound = np.broadcast_to(units * float(limits(out.dtype).eps) * self._scale_of_rows(given | own), out.shape)
+        assert_close(actual, out.astype(np.float64), bound, label=label)
+        size = np.where(np.isfinite(lse), np.maximum(1, np.abs(lse)), 1).astype(np.float64)
+        lse_bound = units * float(limits(lse.dtype).eps) * size
+        assert_close(actual_lse, lse.astype(np.float64), lse_bound, label=f"{label}, lse")
+
+    def _scale_of_rows(self, options: Mapping[str, Any]) -> Array:
+        """The largest number that a row has in the result of any block, [B, H, Tq, 1]."""
+        queries, longest = self.query.shape[2], int(self.lengths.max())
+        own = {"query_offset": self.lengths - queries} | dict(options)
+        own.pop("sinks", None)
+        mask, largest = own.pop("attn_mask", None), np.zeros((*self.query.shape[:3], 1))
+        columns = np.arange(longest)
+        for first in range(0, longest, BLOCK):
+            inside = np.broadcast_to((columns >= first) & (columns < first + BLOCK), (1, 1, 1, longest))
+            if mask is not None:
+                inside = inside & mask if mask.dtype == bool else np.where(inside, mask, -np.inf).astype(mask.dtype)
+            out = scaled_dot_product_attention(self.query, self.whole, attn_mask=inside, **own)
+            largest = np.maximum(largest, np.abs(out.astype(np.float64)).max(-1, keepdims=True))
+        return largest
+
+
+def _options(rng: np.random.Generator, context: Context) -> dict[str, dict[str, Any]]:
+    """One of each kind, and all that compose."""
+    longest, queries = int(context.lengths.max()), context.query.shape[2]
+    wide = np.float64 if context.query.dtype == np.float64 else np.float32
+    slopes, bias, sinks = (rng.random(shape).astype(wide) for shape in (HEADS, (HEADS, 9), HEADS))
+    mask = rng.random((len(context.lengths), 1, queries, longest)) < 0.7
+    return {
+        "none": {},
+        "causal": {"is_causal": True},
+        "window": {"is_causal": True, "window": (600, 0)},
+        "both sides": {"window": (40, 30), "query_offset": 300},
+        "offsets": {"is_causal": True, "query_offset": np.maximum(context.lengths - 700, 0)},
+        "sees none": {"is_causal": True, "query_offset": -queries - 1},
+        "scores": {"scale": 0.3, "softcap": 2.0, "alibi_slopes": slopes / 50, "position_bias": bias},
+        "sinks": {"is_causal": True, "sinks": 8 * sinks},
+        "boolean": {"attn_mask": mask},
+        "one column": {"attn_mask": mask[..., :1]},
+        "additive": {"attn_mask": rng.standard_normal((HEADS, 1, longest)).astype(context.query.dtype)},
+        "all": {"attn_mask": mask, "is_causal": True, "window": (900, 2), "sinks": sinks, "softcap": 5.0},
+    }
+
+
+DTYPES = [np.float32, np.float64, np.float16, BFLOAT16, np.int8]
+
+
+@pytest.mark.parametrize("kind", DTYPES, ids=["f32", "f64", "f16", "bf16", "int8"])
+@pytest.mark.parametrize("workers", [1, 2, 3, 5])
+def test_every_option(workers: int, kind: Any, rng: np.random.Generator) -> None:
+    context = Context(rng, [1700, 3, 1100], kind, 5)
+    cache = context.sharded(LocalWorkers(workers), [2, 600])
+    for name, options in _options(rng, context).items():
+        context.assert_equal(cache, options, name)
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.int8], ids=["f32", "int8"])
+def test_exact_does_not_depend_on_the_number_of_workers(kind: Any, rng: np.random.Generator) -> None:
+    context = Context(rng, [2900, 513], kind, 3)
+    caches = {count: context.sharded(LocalWorkers(count), [count, 100 * count]) for count in (1, 2, 3, 5, 9)}
+    for name, options in _options(rng, context).items():
+        own = dict(options)
+        mask = own.pop("attn_mask", None)
+        expected = caches[1].attend(context.query, mask, exact=True, return_lse=True, **own)
+        for count, cache in caches.items():
+            for actual, same in zip(
+                cache.attend(context.query, mask, exact=True, return_lse=True, **own), expected, strict=True
+            ):
+                assert_same_bits(actual, same, label=f"{name}, {count} workers")
+
+
+def test_a_block_mask(rng: np.random.Generator) -> None:
+    context = Context(rng, [1500, 1290], np.float32, 130)
+    mask = rng.random((HEADS, 3, 24)) < 0.5
+    cache = context.sharded(LocalWorkers(3))
+    expected = scaled_dot_product_attention(context.query, context.whole, block_mask=mask, is_causal=True)
+    actual = cache.attend(context.query, block_mask=mask, is_causal=True)
+    assert_close(actual, expected, np.full(actual.shape, 1e-6), label="block mask")
+
+
+def test_many_queries_are_cut_into_parts(monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator) -> None:
+    context = Context(rng, [1300], np.float32, 200)
+    mask = rng.random((1, 1, 200, 1300)) < 0.5
+    cache = context.sharded(LocalWorkers(2))
+    expected = [cache.attend(context.query, mask, is_causal=True, exact=exact) for exact in (False, True)]
+    monkeypatch.setattr("mha_native.distributed.sharded_cache._MOST_RESULT_BYTES", 1)
+    for exact, same in zip((False, True), expected, strict=True):
+        assert_same_bits(cache.attend(context.query, mask, is_causal=True, exact=exact), same)
+
+
+def _random_cut(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    lengths = rng.integers(1, 2600, rng.integers(1, 4)).tolist()
+    context = Context(rng, lengths, DTYPES[seed % len(DTYPES)], int(rng.integers(1, 40)))
+    steps = sorted(rng.integers(0, max(lengths), rng.integers(0, 6)).tolist())
+    workers = int(rng.integers(1, 7))
+    cache = context.sharded(LocalWorkers(workers), steps)
+    options = _options(rng, context)
+    name = list(options)[int(rng.integers(len(options)))]
+    context.assert_equal(cache, options[name], f"seed {seed}: {workers} workers, {lengths}, {steps}, {name}")
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_random_cuts(seed: int) -> None:
+    _random_cut(seed)
+
+
+@pytest.mark.exhaustive
+def test_two_hundred_random_cuts() -> None:
+    for seed in range(200):
+        _random_cut(seed)
+
+
+def test_lengths_rollback_and_reset(rng: np.random.Generator) -> None:
+    context = Context(rng, [1100, 700], np.float32, 1)
+    cache = context.sharded(LocalWorkers(2))
+    cache.append(context.key[:, :, :5], context.value[:, :, :5], np.array([5, 2]))
+    cache.rollback(np.array([5, 2]))
+    assert cache.lengths.tolist() == [1100, 700]
+    context.assert_equal(cache, {}, "after a rollback")
+    cache.rollback(600)
+    context.whole.rollback(600)
+    context.lengths = context.lengths - 600
+    context.assert_equal(cache, {"is_causal": True}, "of more than a block")
+    cache.reset()
+    assert cache.lengths.tolist() == [0, 0]
+    assert_same_bits(cache.attend(context.query), np.zeros((2, HEADS, 1, VALUE_DIM), np.float32))
+
+
+class FaultyWorkers(LocalWorkers):
+    """Workers of which one does not answer, or tells something else of itself."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__(count)
+        self.fails: tuple[int, str] | None = None
+        self.told: dict[str, Any] = {}
+
+    def ask(self, requests: Mapping[int, Any], time_limit: float) -> dict[int, Any]:
+        from mha_native.distributed._workers import too_late
+
+        silent = [w for w, request in requests.items() if self.fails in ((w, request[0]), (w, "all"))]
+        answers = super().ask({w: request for w, request in requests.items() if w not in silent}, time_limit)
+        for w, answer in answers.items():
+            if isinstance(answer, dict) and w == 1:
+                answers[w] = answer | self.told
+        return answers | {w: too_late(requests[w], time_limit) for w in silent}
+
+    def replace(self, worker: int) -> None:
+        super().replace(worker)
+        self.fails = None
+
+
+@pytest.mark.parametrize("operation", ["append", "attend"])
+@pytest.mark.parametrize("is_gone", [True, False], ids=["gone", "late"])
+def test_a_worker_that_fails_is_named_and_replaced(operation: str, is_gone: bool, rng: np.random.Generator) -> None:
+    context = Context(rng, [2600, 1800], np.float32, 2)
+    workers = FaultyWorkers(3)
+    cache = context.sharded(workers)
+    silent = {"append": 2, "attend": 1}[operation]  # position 2600 is in the block of worker 2
+    workers.fails = (silent, operation)
+    more = np.ones((2, KV_HEADS, 7, HEAD_DIM), np.float32), np.ones((2, KV_HEADS, 7, VALUE_DIM), np.float32)
+    words = (
+        rf"^ShardedKVCache\.{operation}: worker {silent} \(in this process\) did not answer {operation} within 60 s$"
+    )
+    with pytest.raises(WorkerError, match=words) as error:
+        cache.append(*more) if operation == "append" else cache.attend(context.query)
+    assert error.value.workers == (silent,)
+    assert cache.lost == (silent,)
+    assert cache.lengths.tolist() == [2600, 1800], "an append that fails changes nothing"
+    with pytest.raises(WorkerError, match=f"attend: the cache must be restored first: worker {silent} did not"):
+        cache.attend(context.query)
+    if is_gone:
+        workers.fails = (silent, "all")
+        with pytest.raises(ValueError, match=rf"restore: read must be given, since workers {silent} have lost tokens"):
+            cache.restore()
+        reads: list[tuple[int, int]] = []
+
+        def read(first: int, last: int) -> tuple[Array, Array]:
+            reads.append((first, last))
+            return context.key[:, :, first:last], context.value[:, :, first:last]
+
+        cache.restore(read)
+        lost = {1: [(512, 1024), (2048, 2560)], 2: [(1024, 1536), (2560, 2600)]}
+        assert reads == lost[silent], "only what was lost"
+    else:
+        workers.fails = None
+        cache.restore()
+    assert cache.lost == ()
+    context.assert_equal(cache, {"is_causal": True}, "restored")
+    cache.append(*more)
+    assert cache.lengths.tolist() == [2607, 1807]
+
+
+def test_a_restore_that_fails_can_be_repeated(rng: np.random.Generator) -> None:
+    context = Context(rng, [1500], np.float32, 1)
+    workers = FaultyWorkers(2)
+    cache = context.sharded(workers)
+    workers.fails = (1, "all")
+    with pytest.raises(WorkerError):
+        cache.attend(context.query)
+
+    def wrong(first: int, last: int) -> tuple[Array, Array]:
+        return context.key[:, :, first : last - 1], context.value[:, :, first : last - 1]
+
+    with pytest.raises(ValueError, match="restore: read must give 512 positions from 512 on; got 511"):
+        cache.restore(wrong)
+    assert cache.lost == (1,)
+    cache.restore(lambda first, last: (context.key[:, :, first:last], context.value[:, :, first:last]))
+    context.assert_equal(cache, {}, "restored")
+
+
+def test_an_append_that_was_cut_off_leaves_nothing(rng: np.random.Generator) -> None:
+    context = Context(rng, [700], np.float32, 1)
+    cache = context.sharded(LocalWorkers(2), [600])
+    cache.rollback(100)
+
+    class Interrupted(Exception):
+        pass
+
+    def interrupted(*arguments: Any) -> Any:
+        raise Interrupted
+
+    ask = cache._workers.ask
+    cache._workers.ask = lambda requests, limit: (ask(requests, limit), interrupted())[0]  # type: ignore[method-assign]
+    with pytest.raises(Interrupted):
+        cache.append(context.key[:, :, 600:], context.value[:, :, 600:])
+    cache._workers.ask = ask  # type: ignore[method-assign]
+    cache.append(context.key[:, :, 600:], context.value[:, :, 600:])
+    context.assert_equal(cache, {}, "appended again")
+
+
+@pytest.mark.parametrize(
+    ("told", "words"),
+    [
+        ({"version": "0.0"}, f"must have version '{mha_native.__version__}'; got '0.0'"),
+        ({"dtype": "bfloat16"}, "must have dtype 'float32'; got 'bfloat16'"),
+        ({"workers": 7}, "must have workers 2; got 7"),
+    ],
+    ids=["version", "dtype", "workers"],
+)
+def test_a_worker_that_is_not_alike_is_refused(told: dict[str, Any], words: str) -> None:
+    workers = FaultyWorkers(2)
+    workers.told = told
+    with pytest.raises(WorkerError, match=rf"^ShardedKVCache: worker 1 \(in this process\) {words}$") as error:
+        ShardedKVCache(workers, 1, 2, 100, 16)
+    assert error.value.workers == (1,)
+
+
+def test_exact_takes_one_instruction_set() -> None:
+    workers = FaultyWorkers(2)
+    workers.told = {"isa": "another"}
+    cache = ShardedKVCache(workers, 1, 2, 100, 16)
+    query = np.ones((1, 2, 1, 16), np.float32)
+    assert cache.attend(query).shape == (1, 2, 1, 16)
+    with pytest.raises(
+        ValueError, match=r"attend: exact takes workers that compute on one instruction set; got .*another"
+    ):
+        cache.attend(query, exact=True)
+
+
+def test_caches_share_workers(rng: np.random.Generator) -> None:
+    workers = LocalWorkers(2)
+    layers = [Context(rng, [600 + 100 * i], np.float32, 1) for i in range(3)]
+    caches = [layer.sharded(workers) for layer in layers]
+    for layer, cache in zip(layers, caches, strict=True):
+        layer.assert_equal(cache, {}, "a layer")
+    caches[0].close()
+    layers[1].assert_equal(caches[1], {}, "after another one is closed")
+    with pytest.raises(WorkerError, match="closed"):
+        caches[0].attend(layers[0].query)
+
+
+WRONG = [
+    (lambda c, q, k: c.attend(q[0]), ValueError, r"attend: query must have four axes"),
+    (lambda c, q, k: c.attend(q.astype(np.float64)), TypeError, r"attend: .*float64"),
+    (lambda c, q, k: c.attend(q[..., :5]), ValueError, r"attend: .*query"),
+    (lambda c, q, k: c.attend(q, np.ones((1, 1, 2, 99), bool)), ValueError, r"attend: attn_mask must be broadcast"),
+    (lambda c, q, k: c.attend(q, np.ones((1, 1, 2, 600))), TypeError, r"attend: attn_mask must be .*float64"),
+    (lambda c, q, k: c.attend(q, window=(1, 2, 3)), Exception, r"attend: window"),
+    (lambda c, q, k: c.attend(q, color=3), TypeError, r"attend: got an unexpected keyword argument 'color'"),
+    (lambda c, q, k: c.attend(q, key_lengths=np.ones(1, int)), ValueError, r"attend: .*key_lengths"),
+    (lambda c, q, k: c.append(k, k[:, :, :3]), ValueError, r"append: "),
+    (lambda c, q, k: c.append(k, k), ValueError, r"append: no sequence may outgrow the capacity, 700 tokens"),
+    (lambda c, q, k: c.append(k[:, :, :2], k[:, :, :2], np.array([3])), ValueError, r"append: new_lengths must be f"),
+    (lambda c, q, k: c.append(k[:, :, :2], k[:, :, :2], [1.0]), TypeError, r"append: new_lengths must be integers"),
+    (lambda c, q, k: c.rollback(601), ValueError, r"rollback: count must be from 0 to the lengths"),
+    (lambda c, q, k: c.rollback(1.5), TypeError, r"rollback: count must be an integer"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("call", "kind", "words"), WRONG, ids=range(len(WRONG)))
+def test_what_is_refused(call: Any, kind: Any, words: str, rng: np.random.Generator) -> None:
+    cache = ShardedKVCache(LocalWorkers(2), 1, 2, 700, 16)
+    query, key = rng.standard_normal((1, 4, 2, 16), np.float32), rng.standard_normal((1, 2, 600, 16), np.float32)
+    cache.append(key, key)
+    before = cache.attend(query)
+    with pytest.raises(kind, match=rf"^ShardedKVCache\.{words}"):
+        call(cache, query, key)
+    assert cache.lost == ()
+    assert cache.lengths.tolist() == [600]
+    assert_same_bits(cache.attend(query), before)
+
+
+def test_bytes_moved_are_those_of_the_messages(rng: np.random.Generator) -> None:
+    context = Context(rng, [2600, 2600], np.float32, 3)
+    sizes = Sizes(2, KV_HEADS, context.capacity, HEAD_DIM, VALUE_DIM, "float32", 3)
+
+    class Counting(LocalWorkers):
+        moved = 0
+
+        def ask(self, requests: Mapping[int, Any], time_limit: float) -> dict[int, Any]:
+            answers = super().ask(requests, time_limit)
+            for w in requests:
+                if w > 0 and requests[w][0] == "attend":
+                    self.moved += requests[w][3].nbytes + sum(array.nbytes for array in answers[w])
+                elif w > 0 and requests[w][0] == "append":
+                    self.moved += sum(key.nbytes + value.nbytes for _, key, value in requests[w][3])
+            return answers
+
+    workers = Counting(3)
+    cache = context.sharded(workers)
+    assert workers.moved == bytes_moved(sizes, 0, 2600, HEADS, itemsize=4)["keys"]
+    for exact in (False, True):
+        workers.moved = 0
+        cache.attend(context.query, exact=exact)
+        expected = bytes_moved(sizes, 3, 2600, HEADS, itemsize=4, is_exact=exact)
+        assert workers.moved == expected["queries"]
+    assert ShardHost().answer("leave", "none", 0) is None
