@@ -1,1 +1,1 @@
-"""Attention with the meaning that other specifications give it."""
+"""What other specifications and packages call, over this library: attention, embeddings, and the scores of rankers."""

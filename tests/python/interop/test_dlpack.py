@@ -11,7 +11,7 @@ from typing import Any
 import dlpack_tensor
 import numpy as np
 import pytest
-from dlpack_tensor import BFLOAT, FLOAT, IS_COPIED, READ_ONLY, Tensor
+from dlpack_tensor import BFLOAT, FLOAT, IS_COPIED, READ_ONLY, ExchangedTensor, Tensor
 from element_types import BFLOAT16
 from tolerance import assert_same_bits
 
@@ -23,6 +23,7 @@ from mha_native import (
     scaled_dot_product_attention,
     scaled_dot_product_attention_varlen,
 )
+from mha_native._arrays import like, to_numpy
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -187,6 +188,63 @@ def test_what_may_be_written_to(tensor: dict[str, Any], is_writable: bool, array
     else:
         with pytest.raises(ValueError, match="out must be writable"):
             scaled_dot_product_attention(*inputs, out=out)
+
+
+def test_tensors_are_exchanged_by_functions_in_c(arrays: list[Array]) -> None:
+    expected = scaled_dot_product_attention(*arrays, return_lse=True)
+    inputs = [ExchangedTensor(_bits(x)) for x in arrays]
+    addresses = [x.bits.ctypes.data for x in inputs]
+    before = len(dlpack_tensor.given_back)
+    dlpack_tensor.exchanged.clear()
+    out, lse = scaled_dot_product_attention(*inputs, return_lse=True)
+    assert dlpack_tensor.exchanged == [*3 * ["export"], *2 * ["import"]]
+    assert dlpack_tensor.given_back[before:] == addresses
+    assert_same_bits(out.bits, _bits(expected[0]))
+    assert_same_bits(lse.bits, _bits(expected[1]))
+    target = ExchangedTensor(_bits(np.full_like(expected[0], np.nan)))
+    assert scaled_dot_product_attention(*inputs, out=target) is target
+    assert_same_bits(target.bits, _bits(expected[0]))
+
+
+def test_what_is_exchanged_has_the_same_rules(arrays: list[Array]) -> None:
+    inputs = [ExchangedTensor(_bits(x)) for x in arrays]
+    before = len(dlpack_tensor.given_back)
+    for fields, words in (
+        ({"device_type": 2}, r"query \(dlpack_tensor.ExchangedTensor\) is on a device, DLPack type 2"),
+        ({"data": None}, r"query .* it has no memory"),
+        ({"lanes": 2}, r"query .* NumPy has no such elements"),
+        ({"version": 2}, r"query .* its version of DLPack is 2"),
+    ):
+        with pytest.raises(TypeError, match=words):
+            scaled_dot_product_attention(ExchangedTensor(_bits(arrays[0]), **fields), *inputs[1:])
+    for flags in (READ_ONLY, IS_COPIED):
+        out = ExchangedTensor(_bits(np.zeros_like(arrays[0][..., :8])), flags=flags)
+        with pytest.raises(ValueError, match="out must be writable"):
+            scaled_dot_product_attention(*inputs, out=out)
+    assert len(dlpack_tensor.given_back) > before  # what was taken and refused is given back
+
+
+def test_a_class_that_refuses_is_not_exchanged_as_its_base(arrays: list[Array]) -> None:
+    class Private(ExchangedTensor):
+        def __dlpack__(self, *, max_version: tuple[int, int] | None = None) -> Any:
+            raise RuntimeError("these numbers are not to be read")
+
+    with pytest.raises(TypeError, match=r"query .* not to be read"):
+        scaled_dot_product_attention(Private(_bits(arrays[0])), *arrays[1:])
+
+
+def test_an_exchange_of_another_version(arrays: list[Array]) -> None:
+    class Newer(ExchangedTensor):
+        __dlpack_c_exchange_api__ = dlpack_tensor.exchange_of_version(2)
+
+        def __dlpack__(self, *, max_version: tuple[int, int] | None = None) -> Any:
+            return super().__dlpack__(max_version=max_version)
+
+    dlpack_tensor.exchanged.clear()
+    array = to_numpy("f", "x", Newer(_bits(arrays[0])))
+    assert_same_bits(_bits(array), _bits(arrays[0]))
+    assert not dlpack_tensor.exchanged
+    assert_same_bits(like(Newer(_bits(arrays[0])), array).bits, _bits(arrays[0]))
 
 
 def test_tensors_on_a_device(arrays: list[Array]) -> None:

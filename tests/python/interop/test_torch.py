@@ -401,3 +401,43 @@ def test_tensors_with_numbers_in_memory_are_taken() -> None:
     one = torch.ones(1, 1, 1, 1).expand(2, 4, 12, 8)
     ones = scaled_dot_product_attention(given["query"], one, one).numpy()
     assert_same_bits(ones, scaled_dot_product_attention(given["query"], one.clone(), one.clone()).numpy())
+
+
+def test_parameters_are_taken_where_no_gradient_is_recorded() -> None:
+    given = _attention_tensors()
+    expected = scaled_dot_product_attention(**given | {"out": None})
+    parameters = {name: torch.nn.Parameter(x.clone()) for name, x in given.items()}
+    for context in (torch.no_grad(), torch.inference_mode()):
+        with context:
+            out = scaled_dot_product_attention(**parameters)
+            assert out is parameters["out"]
+            assert_same_bits(out.detach().numpy(), expected.numpy())
+            computed = scaled_dot_product_attention(**parameters | {"out": None})
+            assert type(computed) is torch.Tensor
+            assert not computed.requires_grad
+    for name in given:
+        with pytest.raises(TypeError, match=rf"scaled_dot_product_attention: {name} .*gradient.*detach"):
+            scaled_dot_product_attention(**given | {name: parameters[name]})
+
+
+LAYER = MultiHeadAttention(32, 4, seed=0)
+COMPILED = {
+    "function": lambda x: scaled_dot_product_attention(2 * x, x, x, is_causal=True) + 1,
+    "out": lambda x: scaled_dot_product_attention(2 * x, x, x, out=torch.zeros_like(x)) + 1,
+    "weights": lambda x: attention_weights(2 * x, x).sum(-1),
+    "lse": lambda x: scaled_dot_product_attention(2 * x, x, x, return_lse=True)[1] + 1,
+    "layer": lambda x: LAYER(2 * x[0]) + 1,
+}
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # of torch, about functions that it cannot look into
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("name", COMPILED)
+def test_compiled_functions_call_what_they_cannot_trace(name: str) -> None:
+    function = COMPILED[name]
+    compiled = torch.compile(function, backend="eager")
+    for seed in range(3):
+        torch.manual_seed(seed)
+        x = torch.randn(2, 4, 10 + seed, 32)
+        with torch.no_grad():
+            assert_same_bits(compiled(x).numpy(), function(x).numpy())

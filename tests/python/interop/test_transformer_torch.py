@@ -139,6 +139,20 @@ def test_decoder(activation: str, norm_first: bool, isa: str, dtype: Any) -> Non
     assert_same_bits(layer(x, memory).numpy(), decoder.layers[1](x, memory).numpy())
 
 
+def test_a_decoder_without_a_mask(isa: str) -> None:
+    """Torch's is causal if it is told so, ours unless it is told otherwise."""
+    module = _randomized(nn.TransformerDecoder(nn.TransformerDecoderLayer(32, 4, 60, batch_first=True), 2)).eval()
+    decoder, layer = Decoder.from_torch(module), DecoderLayer.from_torch(module.layers[0])
+    x, memory = _tensor((2, 9, 32), np.float32), _tensor((2, 13, 32), np.float32, seed=8)
+    with torch.no_grad():
+        of_stack, of_layer = module(x, memory), module.layers[0](x, memory)
+    expected = transformer_tolerance.decoder(decoder, x.numpy(), memory.numpy(), {}, {})
+    _both_within(decoder(x, memory, is_causal=False), of_stack, expected.out, expected.bound)
+    ours = layer(x, memory, is_causal=False)
+    assert torch.allclose(ours, of_layer, rtol=0, atol=1e-4)
+    assert not torch.allclose(layer(x, memory), of_layer, rtol=0, atol=1e-4)
+
+
 def test_a_whole_transformer(isa: str) -> None:
     module = _randomized(nn.Transformer(32, 4, 2, 2, 60, batch_first=True)).eval()
     encoder, decoder = Encoder.from_torch(module.encoder), Decoder.from_torch(module.decoder)

@@ -1,0 +1,195 @@
+"""The layers of models of transformers that layers of this library stand in for, found and described."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from numpy.typing import NDArray
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+
+from .._arrays import to_numpy
+from .._dtypes import checked_dtype
+from ..layers.encoder import EncoderLayer
+from ..models._block_names import BlockNames
+from ..models._blocks import BlockConfig, make_layer
+from ..models.decoders.config import described as described_decoder
+from ..models.decoders.entries import Entries
+from ..models.decoders.families import FAMILIES as DECODERS
+from ..models.families import FAMILIES as ENCODERS
+from ..models.families import described as described_encoder
+from ._transformers_layers import LayerForward, Neighbours, Turns
+from ._transformers_masks import mask
+
+IMPLEMENTATION = "mha_native_layers"
+
+# What messages call the configuration of a model.
+_CONFIG = Path("config.json")
+
+# Families whose layers are those of another one; what differs is before or behind them.
+_SAME_LAYERS = {"electra": "bert", "ernie": "bert"}
+
+# Those of T5 hand on a bias that the first one has; the others are read from files with names that transformers lacks.
+_OTHERWISE = {"t5", "gte", "nomic_bert"}
+_KNOWN = (ENCODERS.keys() | DECODERS.keys() | _SAME_LAYERS.keys()) - _OTHERWISE
+
+# Rules of rotary positions by which a model turns the same token otherwise in longer texts.
+_CHANGING_TURNS = ("dynamic", "longrope")
+
+
+class Blocks(NamedTuple):
+    """What the layers of a model compute, and what their tensors are called."""
+
+    names: BlockNames
+    blocks: tuple[BlockConfig, ...]
+    is_causal: bool
+
+
+def blocks_of(config: Any) -> Blocks:
+    """Of a model of the package transformers. ValueError if it computes what is not computed here."""
+    values = config.to_dict()
+    kind = values["model_type"]
+    if kind not in _KNOWN:
+        raise ValueError(f"model_type {kind!r} is none of {', '.join(sorted(_KNOWN))}")
+    kind = values["model_type"] = _SAME_LAYERS.get(kind, kind)
+    if kind in ENCODERS:
+        encoder = described_encoder(_CONFIG, values)
+        blocks = tuple(encoder.block(i) for i in range(encoder.num_layers))
+        return Blocks(encoder.family.names.blocks, blocks, encoder.is_causal)
+    decoder = described_decoder(DECODERS[kind], Entries(_CONFIG, values))
+    return Blocks(DECODERS[kind].names.blocks, decoder.blocks, True)
+
+
+def models_within(module: Any) -> Iterator[tuple[str, Any]]:
+    """The models without heads in a module, with the names that they have in it, each once."""
+    for name, part in module.named_modules():
+        is_model = isinstance(part, PreTrainedModel)
+        if is_model and not any(isinstance(other, PreTrainedModel) for other in list(part.modules())[1:]):
+            yield name, part
+
+
+def register_implementation() -> None:
+    """Make masks known by their structure to layers, and to those of torch what they are for "sdpa"."""
+    AttentionInterface.register(IMPLEMENTATION, AttentionInterface()["sdpa"])
+    AttentionMaskInterface.register(IMPLEMENTATION, mask)
+
+
+def set_implementation(model: Any) -> str:
+    """Let `model` use it, if the model lets one choose: what it uses from now on."""
+    if model._can_set_attn_implementation():
+        model.set_attn_implementation(IMPLEMENTATION)
+    return str(model.config._attn_implementation)
+
+
+def turns_of(model: Any, blocks: Blocks) -> list[Turns | None]:
+    """How the heads of each layer turn."""
+    types = getattr(model.config, "layer_types", None) or [""] * len(blocks.blocks)
+    made: dict[str, Turns] = {}
+    for block, kind in zip(blocks.blocks, types, strict=True):
+        if block.rotary is not None and kind not in made:
+            made[kind] = _turns(model.rotary_emb, kind, block.rotary.max_positions)
+    return [None if block.rotary is None else made[kind] for block, kind in zip(blocks.blocks, types, strict=True)]
+
+
+def _turns(rotary: Any, kind: str, count: int) -> Turns:
+    by_kind = isinstance(rotary.rope_type, dict)
+    rule = rotary.rope_type[kind] if by_kind else rotary.rope_type
+    if rule in _CHANGING_TURNS:
+        raise ValueError(f"its rotary positions are {rule!r}, by which a token is turned otherwise in a longer text")
+    arguments = (torch.zeros(1), torch.arange(count)[None])
+    with torch.no_grad():
+        cos, sin = rotary(*arguments, kind) if by_kind else rotary(*arguments)
+    half = cos.shape[-1] // 2
+    if not (torch.equal(cos[..., :half], cos[..., half:]) and torch.equal(sin[..., :half], sin[..., half:])):
+        raise ValueError("its rotary positions do not turn the halves of a head against each other")
+    return Turns(cos[0, :, :half].contiguous(), sin[0, :, :half].contiguous())
+
+
+class Maker:
+    """Makes layer i of this library of that of a model, with its weights.
+
+    Parameters
+    ----------
+    blocks : Blocks
+    i : int
+    turns : Turns, optional
+    """
+
+    def __init__(self, blocks: Blocks, i: int, turns: Turns | None) -> None:
+        self._names, self._block, self._i = blocks.names, blocks.blocks[i], i
+        self._turns = turns
+
+    def __call__(self, layer: Any) -> EncoderLayer:
+        """ValueError, which says why, if the layer may compute something else."""
+        _check_class(layer)
+        prefix = self._names.layer.format(self._i)
+        weights = {prefix + name: x for name, x in layer.named_parameters(remove_duplicate=False)}
+        expected = dict(self._names.shapes(self._block, self._i))
+        if odd := sorted(weights.keys() ^ expected.keys()):
+            raise ValueError(f"its parameters are not those of its family: {odd[0].removeprefix(prefix)}")
+        for name, shape in expected.items():
+            if tuple(weights[name].shape) != shape:
+                raise ValueError(f"{name.removeprefix(prefix)} is {list(weights[name].shape)}, and not {list(shape)}")
+        dtypes, kinds = {x.dtype for x in weights.values()}, {type(x.data) for x in weights.values()}
+        if len(dtypes) > 1 or kinds != {torch.Tensor} or not all(x.is_cpu for x in weights.values()):
+            raise ValueError("its weights are not dense tensors of one dtype on the CPU")
+        if any(x.is_inference() for x in weights.values()):
+            raise ValueError("its weights were made under torch.inference_mode, where changes of them are not counted")
+        arrays = {name: _array(name.removeprefix(prefix), x.detach()) for name, x in weights.items()}
+        dtype = next(iter(arrays.values())).dtype
+        state = self._names.read(self._block, self._i, arrays, dtype)
+        tables = {}
+        if self._turns is not None and self._block.rotary is not None:
+            # Angles of any dtype are computed in float32 by transformers, and so are those of the table.
+            tables[self._block.rotary] = self._turns.table._for_layers_in(dtype)
+        return make_layer(self._block, state, tables, dtype, str(dtypes.pop()).removeprefix("torch."))
+
+
+def _array(name: str, tensor: torch.Tensor) -> NDArray[Any]:
+    try:
+        array: NDArray[Any] = to_numpy("accelerate", name, tensor)
+        checked_dtype("accelerate", array.dtype)
+    except TypeError as error:
+        raise ValueError(str(error)) from error
+    return array
+
+
+def _check_class(layer: Any) -> None:
+    """ValueError unless the layer, and all that it is made of, are as transformers and torch make them."""
+    for name, part in layer.named_modules():
+        place = f"its {name}" if name else "it"
+        if not type(part).__module__.startswith(("transformers.", "torch.nn.modules.")):
+            raise ValueError(f"{place} is a {type(part).__module__}.{type(part).__qualname__}")
+        if "forward" in vars(part) and not isinstance(part.forward, LayerForward):
+            raise ValueError(f"{place} has a forward of its own")
+
+
+def accelerated(model: Any) -> tuple[list[str], dict[str, str]]:
+    """Replace the layers of a model without a head: names of those that are replaced, and reasons for the others."""
+    blocks = blocks_of(model.config)
+    names = [blocks.names.layer.format(i).rstrip(".") for i in range(len(blocks.blocks))]
+    parts = dict(model.named_modules())
+    turns = turns_of(model, blocks)
+    neighbours = Neighbours(model.config, IMPLEMENTATION)
+    forwards: dict[str, LayerForward] = {}
+    kept: dict[str, str] = {}
+    for i, (name, block) in enumerate(zip(names, blocks.blocks, strict=True)):
+        if name not in parts:
+            kept[name] = "there is no such layer"
+            continue
+        make = Maker(blocks, i, turns[i])
+        try:
+            forwards[name] = LayerForward(parts[name], make, i, neighbours, block.options, turns[i], blocks.is_causal)
+        except ValueError as error:
+            kept[name] = str(error)
+    if kept and any(block.window is not None for block in blocks.blocks):
+        reason = f"layers with windows share their masks, and {next(iter(kept))} stays"
+        kept |= dict.fromkeys(forwards, reason)
+        forwards = {}
+    if forwards:
+        neighbours.implementation = set_implementation(model)
+    for name, forward in forwards.items():
+        parts[name].forward = forward
+    return list(forwards), kept

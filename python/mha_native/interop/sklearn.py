@@ -1,0 +1,138 @@
+"""The package scikit-learn: a transformer, in its sense of the word, from texts to embeddings."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from .._messages import in_the_name_of
+from ..models._inputs import checked_texts
+from ._embedding_model import EmbeddingModel, Model
+from ._needed_packages import needed_package
+
+with needed_package(__name__, "scikit-learn", "sklearn"):
+    from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+    from sklearn.utils.validation import check_is_fitted
+
+if TYPE_CHECKING:
+    from typing_extensions import Self  # in typing from Python 3.11 on
+
+    from ..layers._constructor_arguments import WeightDType
+
+__all__ = ["TextEmbedder"]
+
+
+class TextEmbedder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc, unused-ignore]
+    """Embeddings of texts by a sentence model, as a transformer of scikit-learn.
+
+    Parameters
+    ----------
+    model : path, name of a model, or SentenceEncoder, default "all-MiniLM-L6-v2"
+        As `mha_native.models.SentenceEncoder.from_pretrained` takes it, or what that returned.
+    prompt_name, prompt, truncate_dim, normalize, num_threads
+        As for `mha_native.models.SentenceEncoder.encode`.
+    dtype, weight_dtype
+        As for `from_pretrained`; a SentenceEncoder has its own.
+
+    Attributes
+    ----------
+    embedding_model_
+        The model, opened by `fit`. A copy by pickle or joblib has its name or path only, and opens it when it is
+        needed; a SentenceEncoder is taken along.
+
+    Raises
+    ------
+    ImportError
+        From the module, without scikit-learn: ``pip install "mha_native[sklearn]"``.
+
+    Notes
+    -----
+    Nothing is learnt from the texts, but a parameter that is set has its effect with the next `fit`. A grid search
+    embeds the texts of every fold again unless its pipeline has a ``memory``.
+
+    Examples
+    --------
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> from sklearn.pipeline import make_pipeline
+    >>> from mha_native.interop.sklearn import TextEmbedder
+    >>> classifier = make_pipeline(TextEmbedder("all-MiniLM-L6-v2"), LogisticRegression())
+    >>> texts = ["A dog was hungry.", "Stocks fell.", "The puppy slept.", "The bank raised its rates."]
+    >>> classifier.fit(texts, ["pets", "money", "pets", "money"]).predict(["My cat purrs."])
+    array(['pets'], dtype='<U5')
+    """
+
+    def __init__(
+        self,
+        model: Model = "all-MiniLM-L6-v2",
+        *,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        truncate_dim: int | None = None,
+        normalize: bool | None = None,
+        num_threads: int | None = None,
+        dtype: DTypeLike | None = None,
+        weight_dtype: WeightDType = None,
+    ) -> None:
+        self.model = model
+        self.prompt_name = prompt_name
+        self.prompt = prompt
+        self.truncate_dim = truncate_dim
+        self.normalize = normalize
+        self.num_threads = num_threads
+        self.dtype = dtype
+        self.weight_dtype = weight_dtype
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Open the model.
+
+        Parameters
+        ----------
+        X : N of str
+            As for `transform`; they are not read.
+        y
+            Without effect.
+
+        Raises
+        ------
+        TypeError, ValueError, OSError
+            If the model cannot be read, or a parameter is not what it may be.
+        """
+        with in_the_name_of("TextEmbedder.fit", texts="X", directory="model"):
+            checked_texts("TextEmbedder.fit", X)
+            self.embedding_model_ = EmbeddingModel(**self.get_params(deep=False))
+        return self
+
+    def transform(self, X: Any) -> NDArray[np.float32]:
+        """Embeddings of texts.
+
+        Parameters
+        ----------
+        X : N of str
+            A list, an array of one axis, or a column of a data frame.
+
+        Returns
+        -------
+        embeddings : float32 [N, E]
+            Or a data frame, after ``set_output``.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If one is no str.
+        """
+        check_is_fitted(self)
+        with in_the_name_of("TextEmbedder.transform", texts="X"):
+            return self.embedding_model_.embeddings(X)
+
+    @property
+    def _n_features_out(self) -> int:  # from which the mixin makes names of features
+        return self.embedding_model_.num_features
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.string = True
+        tags.input_tags.one_d_array = True
+        tags.input_tags.two_d_array = False
+        return tags

@@ -1,0 +1,191 @@
+"""The operator of torch: results of the function, gradients, and a place in compiled graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import mha_native  # noqa: E402
+from mha_native.interop import torch as interop_torch  # noqa: E402
+from mha_native.interop.torch import scaled_dot_product_attention  # noqa: E402
+
+F64 = torch.float64
+# Queries, keys and sequences of every call here; heads share keys and values in pairs.
+B, H, HK, TQ, TK, D, DV = 2, 4, 2, 5, 7, 6, 3
+
+
+def _random(*shape: int, dtype: Any = F64) -> Any:
+    return torch.randn(*shape, dtype=dtype, requires_grad=True)
+
+
+# The options of a call, made anew for each test: tensors of floating point want a gradient.
+OPTIONS: dict[str, Callable[[], dict[str, Any]]] = {
+    "none": dict,
+    "causal": lambda: {"is_causal": True},
+    "offset": lambda: {"is_causal": True, "query_offset": 2},
+    "offsets": lambda: {"is_causal": True, "query_offset": torch.tensor([2, -3])},  # some queries see nothing
+    "window": lambda: {"window": (2, 1), "query_offset": 1},
+    "lengths": lambda: {"key_lengths": torch.tensor([7, 0])},
+    "key mask": lambda: {"key_mask": torch.tensor([[True, False] * 3 + [True]])},
+    "block mask": lambda: {"block_mask": torch.tensor([True, False])[:, None, None, None]},
+    "boolean mask": lambda: {"attn_mask": torch.rand(H, TQ, TK) < 0.6},
+    "additive mask": lambda: {"attn_mask": _random(B, 1, TQ, TK)},
+    "scale and cap": lambda: {"scale": 0.7, "softcap": 1.5},
+    "biases": lambda: {"alibi_slopes": _random(H), "position_bias": _random(H, 5), "query_offset": 1},
+    "sinks": lambda: {"sinks": _random(H), "key_lengths": torch.tensor([4, 0])},
+    "all": lambda: {
+        "attn_mask": _random(1, H, TQ, TK),
+        "is_causal": True,
+        "query_offset": torch.tensor([2, 1]),
+        "key_lengths": torch.tensor([7, 6]),
+        "key_mask": torch.rand(B, TK) < 0.8,
+        "window": (4, -1),
+        "softcap": 2.0,
+        "alibi_slopes": _random(H),
+        "sinks": _random(H),
+    },
+}
+
+
+def _call(name: str) -> tuple[list[Any], dict[str, Any]]:
+    torch.manual_seed(0)
+    return [_random(B, H, TQ, D), _random(B, HK, TK, D), _random(B, HK, TK, DV)], OPTIONS[name]()
+
+
+def _floats(options: dict[str, Any]) -> dict[str, Any]:
+    return {name: x for name, x in options.items() if isinstance(x, torch.Tensor) and x.is_floating_point()}
+
+
+@pytest.mark.parametrize("dtype", [F64, torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", OPTIONS)
+def test_results_are_those_of_the_function(name: str, dtype: Any) -> None:
+    tensors, options = _call(name)
+    wide = F64 if dtype == F64 else torch.float32
+    tensors = [x.detach().to(dtype) for x in tensors]
+    for option, x in _floats(options).items():
+        options[option] = x.detach().to(dtype if option == "attn_mask" else wide)
+    before = [x.clone() for x in tensors]
+    out, lse = scaled_dot_product_attention(*tensors, **options, return_lse=True)
+    expected, expected_lse = mha_native.scaled_dot_product_attention(*tensors, **options, return_lse=True)
+    assert torch.equal(out, expected)
+    assert torch.equal(lse, expected_lse)
+    assert torch.equal(scaled_dot_product_attention(*tensors, **options), expected)
+    assert all(map(torch.equal, tensors, before))
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_gradients(name: str) -> None:
+    tensors, options = _call(name)
+    floats = _floats(options)
+
+    def attend(*arguments: Any) -> Any:
+        given = options | dict(zip(floats, arguments[3:], strict=True))
+        out, lse = scaled_dot_product_attention(*arguments[:3], **given, return_lse=True)
+        return out, lse.masked_fill(lse == -torch.inf, 0)
+
+    torch.autograd.gradcheck(attend, (*tensors, *floats.values()))
+
+
+@pytest.mark.exhaustive
+def test_gradients_of_gradients() -> None:
+    tensors, options = _call("causal")
+    torch.autograd.gradgradcheck(lambda *given: scaled_dot_product_attention(*given, **options), tensors)
+
+
+@pytest.mark.parametrize("rank", [2, 3])
+def test_gradients_without_leading_axes(rank: int) -> None:
+    tensors = [x.detach()[(0,) * (4 - rank)].requires_grad_() for x in _call("none")[0]]
+    torch.autograd.gradcheck(lambda *given: scaled_dot_product_attention(*given, return_lse=True), tensors)
+
+
+def test_gradients_of_keys_that_all_sequences_read() -> None:
+    query, key, value = _call("none")[0]
+    torch.autograd.gradcheck(scaled_dot_product_attention, (query, key[:1], value[:1]))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+def test_gradients_have_the_dtype_and_are_close(dtype: Any) -> None:
+    exact = _call("causal")[0]
+    scaled_dot_product_attention(*exact, is_causal=True).square().sum().backward()
+    given = [x.detach().to(dtype).requires_grad_() for x in exact]
+    scaled_dot_product_attention(*given, is_causal=True).square().sum().backward()
+    for theirs, ours in zip(exact, given, strict=True):
+        assert ours.grad.dtype == dtype
+        assert torch.allclose(ours.grad.double(), theirs.grad, rtol=0, atol=40 * torch.finfo(dtype).eps)
+
+
+def test_what_is_behind_a_mask_reaches_no_gradient() -> None:
+    query, key, value = (x.detach() for x in _call("none")[0])
+    key[1, :, 4:], value[1, :, 4:] = torch.nan, torch.inf
+    given = [x.requires_grad_() for x in (query, key, value)]
+    scaled_dot_product_attention(*given, key_lengths=torch.tensor([7, 4])).sum().backward()
+    assert all(x.grad.isfinite().all() for x in given)
+    assert not given[1].grad[1, :, 4:].any()
+
+
+def test_gradients_of_what_wants_none_are_not_computed() -> None:
+    query, key, value = (x.detach() for x in _call("none")[0])
+    scaled_dot_product_attention(query, key.requires_grad_(), value).sum().backward()
+    assert (query.grad, value.grad) == (None, None)
+    assert key.grad is not None
+    with torch.no_grad():
+        assert not scaled_dot_product_attention(query, key, value).requires_grad
+
+
+# Of the checks of torch the last takes seconds.
+CHECKS = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
+
+
+@pytest.mark.parametrize("checks", [CHECKS[:3], pytest.param(CHECKS[3:], marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("name", ["none", "all"])
+def test_it_passes_the_checks_of_torch(name: str, checks: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    tensors, options = _call(name)
+    operator, calls = interop_torch.operator, []
+
+    def recorded(*arguments: Any) -> Any:
+        calls.append(arguments)
+        return operator(*arguments)
+
+    monkeypatch.setattr(interop_torch, "operator", recorded)
+    scaled_dot_product_attention(*tensors, **options)
+    results = torch.library.opcheck(operator, calls[0], test_utils=checks)
+    assert results == dict.fromkeys(checks, "SUCCESS")
+
+
+@pytest.mark.parametrize("name", ["all", pytest.param("offset", marks=pytest.mark.exhaustive)])
+def test_it_is_part_of_a_compiled_graph(name: str) -> None:
+    tensors, options = _call(name)
+    graphs = []
+
+    def compiler(graph: Any, inputs: Any) -> Any:
+        graphs.append(graph)
+        return graph.forward
+
+    def attend(*given: Any) -> Any:
+        return scaled_dot_product_attention(*given, **options).tanh().sum()
+
+    expected = torch.autograd.grad(attend(*tensors), tensors)
+    compiled = torch.compile(attend, fullgraph=True, backend=compiler)
+    assert all(map(torch.equal, torch.autograd.grad(compiled(*tensors), tensors), expected))
+    assert len(graphs) == 1
+    both_ways = torch.compile(attend, fullgraph=True, backend="aot_eager")
+    for ours, theirs in zip(torch.autograd.grad(both_ways(*tensors), tensors), expected, strict=True):
+        assert torch.allclose(ours, theirs, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"window": (-2, 0)}, "scaled_dot_product_attention: window"),
+        ({"key": torch.zeros(B, 3, TK, D, dtype=F64)}, "the heads of query must be a multiple of the heads of key"),
+        ({"attn_mask": torch.zeros(3, dtype=F64)}, "scaled_dot_product_attention: attn_mask"),
+    ],
+)
+def test_errors_are_those_of_the_function(change: dict[str, Any], message: str) -> None:
+    arguments = dict(zip(("query", "key", "value"), _call("none")[0], strict=True)) | change
+    with pytest.raises(ValueError, match=message):
+        scaled_dot_product_attention(**arguments)

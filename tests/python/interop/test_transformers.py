@@ -1,0 +1,263 @@
+"""Models of transformers over this library's attention: the results of their own, whatever is masked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers", minversion="5")
+
+import tiny_transformers  # noqa: E402
+from tiny_transformers import DECODERS, ENCODERS, SEQ2SEQ  # noqa: E402
+from transformers import masking_utils  # noqa: E402
+
+from mha_native import scaled_dot_product_attention  # noqa: E402
+from mha_native.interop import _transformers_attention  # noqa: E402
+from mha_native.interop._transformers_attention import attention  # noqa: E402
+from mha_native.interop._transformers_masks import StructuredMask, mask, reach_of  # noqa: E402
+from mha_native.interop.transformers import register  # noqa: E402
+
+PADDINGS = ("none", "right", "left")
+# Largest difference of outputs of size 1, of which float32 rounds each product differently.
+CLOSE = 3e-6
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+    pytest.mark.filterwarnings("ignore::UserWarning"),
+]
+
+
+@pytest.fixture(autouse=True)
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """The masks and score options of each call of attention that models make through what is registered."""
+    register()
+    made: list[dict[str, Any]] = []
+
+    def watched(*tensors: Any, **options: Any) -> Any:
+        made.append({name: x for name, x in options.items() if name not in ("scale", "out")})
+        return scaled_dot_product_attention(*tensors, **options)
+
+    monkeypatch.setattr(_transformers_attention, "scaled_dot_product_attention", watched)
+    return made
+
+
+def _outputs(model: Any, implementation: str, inputs: dict[str, Any]) -> Any:
+    model.set_attn_implementation(implementation)
+    with torch.no_grad():
+        out = model(**inputs)
+    return out.logits if hasattr(out, "logits") else out.last_hidden_state
+
+
+def _assert_equal_outputs(model: Any, inputs: dict[str, Any], rows: Any) -> None:
+    ours, theirs = (_outputs(model, name, inputs)[rows] for name in ("mha_native", "eager"))
+    assert theirs.abs().max() > 0.1
+    assert ((ours - theirs).abs() <= CLOSE * theirs.abs().clamp(min=1)).all()
+
+
+@pytest.mark.parametrize("padding", PADDINGS)
+@pytest.mark.parametrize("family", [*ENCODERS, *DECODERS])
+def test_outputs_are_those_of_eager(family: str, padding: str, calls: list[dict[str, Any]]) -> None:
+    inputs = tiny_transformers.tokens(family, padding)
+    _assert_equal_outputs(tiny_transformers.model(family), inputs, inputs["attention_mask"].bool())
+    assert len(calls) == 2  # layers
+
+
+@pytest.mark.parametrize("padding", PADDINGS)
+@pytest.mark.parametrize("family", SEQ2SEQ)
+def test_outputs_of_encoder_and_decoder(family: str, padding: str) -> None:
+    inputs = tiny_transformers.tokens(family, padding)
+    inputs["decoder_input_ids"] = inputs["input_ids"].flip(1)[:, :5].clamp(min=3)
+    _assert_equal_outputs(tiny_transformers.model(family), inputs, slice(None))
+
+
+GENERATING = [
+    pytest.param(family, marks=() if family in ("Llama", "Gemma2", "GptOss", "T5") else pytest.mark.exhaustive)
+    for family in (*DECODERS, *SEQ2SEQ)
+]
+
+
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
+@pytest.mark.parametrize("padding", PADDINGS)
+@pytest.mark.parametrize("family", GENERATING)
+def test_generate_gives_equal_tokens(family: str, padding: str, cache: str) -> None:
+    if padding == "right" and family in DECODERS:
+        pytest.skip("decoders go on behind the last token, which must not be padding")
+    model = tiny_transformers.model(family)
+    inputs = tiny_transformers.tokens(family, padding)
+    tokens = {}
+    for name in ("mha_native", "eager"):
+        model.set_attn_implementation(name)
+        tokens[name] = model.generate(
+            **inputs, max_new_tokens=12, do_sample=False, cache_implementation=cache, pad_token_id=0
+        )
+    assert torch.equal(tokens["mha_native"], tokens["eager"])
+
+
+def _option_names(calls: list[dict[str, Any]]) -> list[str]:
+    return [" ".join(sorted(call)) for call in calls]
+
+
+# The options of a layer of each kind: with padding on neither side, on the right and on the left.
+STRUCTURES = {
+    "Bert": [("", "key_lengths", "key_mask")],
+    "Llama": [("is_causal", "is_causal key_lengths", "is_causal key_mask")],
+    "Mistral": [("window", "key_lengths window", "key_mask window")],
+    "Gemma2": [
+        ("softcap window", "key_lengths softcap window", "key_mask softcap window"),
+        ("is_causal softcap", "is_causal key_lengths softcap", "is_causal key_mask softcap"),
+    ],
+    "T5": [("attn_mask", "attn_mask key_lengths", "attn_mask key_mask"), 3 * ("attn_mask is_causal",)],
+    "ModernBert": [("", "key_lengths", "key_mask"), ("window", "key_lengths window", "key_mask window")],
+}
+
+
+@pytest.mark.parametrize("padding", PADDINGS)
+@pytest.mark.parametrize("family", STRUCTURES)
+def test_masks_with_a_structure_are_not_stored(family: str, padding: str, calls: list[dict[str, Any]]) -> None:
+    inputs = tiny_transformers.tokens(family, padding)
+    if family in SEQ2SEQ:
+        inputs["decoder_input_ids"] = inputs["input_ids"].clamp(min=3)
+    _outputs(tiny_transformers.model(family), "mha_native", inputs)
+    expected = [names[PADDINGS.index(padding)] for names in STRUCTURES[family]]
+    assert sorted(set(_option_names(calls))) == sorted(expected)
+    for call in calls:
+        if "attn_mask" in call:
+            assert call["attn_mask"].shape == (1, 4, 13, 13)  # a bias, the same for both texts
+
+
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
+def test_steps_without_padding_have_no_mask(cache: str, calls: list[dict[str, Any]]) -> None:
+    model = tiny_transformers.model("Llama")
+    model.set_attn_implementation("mha_native")
+    inputs = tiny_transformers.tokens("Llama", "none")
+    model.generate(**inputs, max_new_tokens=4, do_sample=False, cache_implementation=cache, pad_token_id=0)
+    bounded = 2 * ["is_causal query_offset"]  # a static cache has room behind the last token, but for the last step
+    steps = 6 * [""] if cache == "dynamic" else [*bounded, *bounded, "", ""]
+    assert _option_names(calls) == ["is_causal", "is_causal", *steps]
+
+
+CAUSAL, FULL = masking_utils.causal_mask_function, masking_utils.bidirectional_mask_function
+FUNCTIONS = {
+    "causal": (CAUSAL, (-1, 0)),
+    "full": (FULL, (-1, -1)),
+    "window": (masking_utils.sliding_window_causal_mask_function(3), (2, 0)),
+    "window of both sides": (masking_utils.sliding_window_bidirectional_mask_function(2), (2, 2)),
+    "chunks": (masking_utils.chunked_causal_mask_function(3, torch.zeros(2, dtype=torch.int64)), None),
+    "either": (masking_utils.or_masks(CAUSAL, FULL), None),
+    "own": (lambda b, h, q, k: k <= q, None),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_what_a_mask_function_lets_a_query_see(name: str) -> None:
+    function, reach = FUNCTIONS[name]
+    assert reach_of(function) == reach
+
+
+@pytest.mark.parametrize("padding", [*PADDINGS, "both", "short", "all"])
+@pytest.mark.parametrize(
+    ("queries", "keys", "q_offset", "kv_offset"),
+    [(7, 7, 0, 0), (1, 9, 8, 0), (3, 9, 6, 0), (3, 12, 2, 0), (2, 5, 8, 5)],
+)
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_options_mean_what_the_dense_mask_means(
+    name: str, queries: int, keys: int, q_offset: int, kv_offset: int, padding: str
+) -> None:
+    length = kv_offset + keys
+    is_token = torch.ones(2, length - 2 if padding == "short" else length, dtype=torch.bool)
+    if padding in ("right", "both"):
+        is_token[1, -2:] = False
+    if padding in ("left", "both"):
+        is_token[1, : kv_offset + 1] = False
+    if padding == "all":
+        is_token[1] = False
+    arguments: dict[str, Any] = {
+        "batch_size": 2,
+        "q_length": queries,
+        "kv_length": keys,
+        "q_offset": q_offset,
+        "kv_offset": kv_offset,
+        "mask_function": FUNCTIONS[name][0],
+        "attention_mask": None if padding == "none" else is_token,
+        "allow_is_causal_skip": False,
+    }
+    dense = masking_utils.sdpa_mask(**arguments)
+    ours = mask(**arguments)
+    assert (type(ours) is StructuredMask) == (FUNCTIONS[name][1] is not None)
+    query, key = torch.randn(2, 4, queries, 8), torch.randn(2, 4, keys, 8)
+    layer = torch.nn.Module()
+    out, _ = attention(layer, query, key, key, ours)
+    expected, _ = attention(layer, query, key, key, dense)
+    assert torch.allclose(out, expected, rtol=0, atol=CLOSE)
+    assert torch.equal(ours & True, dense)
+
+
+def test_a_mask_that_a_model_changes_is_taken_as_changed() -> None:
+    ours = mask(2, 5, 5, allow_is_causal_skip=False)
+    assert type(ours) is StructuredMask
+    assert (ours.shape, ours.dtype, ours.ndim, ours.size(-1)) == ((2, 1, 5, 5), torch.bool, 4, 5)
+    assert ours.options == {"is_causal": True}
+    ours[:, :, :, 1] = False
+    assert ours.options is None
+    assert torch.equal(ours[0, 0], torch.ones(5, 5).tril().bool() & (torch.arange(5) != 1))
+    assert type(torch.cat([ours, ours], -1)) is torch.Tensor
+    query = torch.randn(2, 4, 5, 8)
+    expected, _ = attention(torch.nn.Module(), query, query, query, ours.dense())
+    assert torch.equal(attention(torch.nn.Module(), query, query, query, ours)[0], expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16], ids=str)
+def test_other_dtypes(dtype: torch.dtype) -> None:
+    query, key = torch.randn(2, 4, 5, 8).to(dtype), torch.randn(2, 2, 7, 8).to(dtype)
+    given: dict[str, Any] = {
+        "scaling": 0.5,
+        "softcap": 3.0,
+        "s_aux": torch.nn.Parameter(torch.randn(4).to(dtype)),
+        "position_bias": torch.randn(1, 4, 5, 7),
+        "attention_mask": torch.rand(2, 1, 5, 7) < 0.7,
+    }
+    with torch.no_grad():
+        out, weights = attention(torch.nn.Module(), query, key, key, **given)
+    assert (out.shape, out.dtype, weights) == ((2, 5, 4, 8), dtype, None)
+    exact = {name: x.detach().double() if name in ("s_aux", "position_bias") else x for name, x in given.items()}
+    exact["position_bias"] = given["position_bias"].to(dtype).double()
+    expected, _ = attention(torch.nn.Module(), query.double(), key.double(), key.double(), **exact)
+    assert torch.allclose(out.double(), expected, rtol=0, atol=8 * torch.finfo(dtype).eps)
+
+
+def test_what_is_refused() -> None:
+    query = torch.randn(2, 4, 5, 8)
+    layer = torch.nn.Module()
+    with pytest.raises(RuntimeError, match=r"dropout is not computed, got 0\.1; call model\.eval\(\)"):
+        attention(layer, query, query, query, dropout=0.1)
+    with pytest.raises(RuntimeError, match=r"gradients are not computed; call the model under torch\.no_grad\(\)"):
+        attention(layer, query.clone().requires_grad_(), query, query)
+    with pytest.raises(RuntimeError, match="paged caches are not read"):
+        attention(layer, query, query, query, cache=object())
+    model = tiny_transformers.model("Llama")
+    model.set_attn_implementation("mha_native")
+    with pytest.raises(RuntimeError, match="gradients are not computed"):
+        model(**tiny_transformers.tokens("Llama", "none"))
+
+
+@pytest.mark.exhaustive
+def test_a_compiled_model_calls_what_it_cannot_trace() -> None:
+    model = tiny_transformers.model("Llama")
+    inputs = tiny_transformers.tokens("Llama", "left")
+    expected = _outputs(model, "mha_native", inputs)
+    model.set_attn_implementation("mha_native")
+    compiled = torch.compile(model, backend="eager")
+    with torch.no_grad():
+        out = compiled(**inputs).logits
+    real = inputs["attention_mask"].bool()
+    assert torch.allclose(out[real], expected[real], rtol=0, atol=CLOSE * expected.abs().max())
+
+
+def test_another_name() -> None:
+    register("attention of my own")
+    model = tiny_transformers.model("Llama")
+    inputs = tiny_transformers.tokens("Llama", "right")
+    assert torch.equal(_outputs(model, "attention of my own", inputs), _outputs(model, "mha_native", inputs))
