@@ -165,7 +165,7 @@ Subject smallest_call() {
 void add_attention(const Settings& settings) {
   add_benchmark("overhead/attention-1x1x1x8", settings, smallest_call);
   for (const Case& c : cases()) {
-    if (c.E > 0 || !settings.wants(c.flops())) continue;
+    if (c.E > 0 || c.is_of_python() || !settings.wants(c.flops())) continue;
     for (int threads : settings.threads)
       add_benchmark(with_threads("attention/" + c.name, threads), settings,
                     [&c, threads] { return attention_of(c, threads); });

@@ -251,7 +251,7 @@ void add_layers(const Settings& settings) {
       add_benchmark("microkernel/" + std::string(kind.name) + "-depth" + std::to_string(depth), settings,
                     [kind, depth] { return microkernel(kind.dtype, kind.format, depth); });
   for (const Case& c : cases()) {
-    if (c.E == 0 || !settings.wants(c.flops())) continue;
+    if (c.E == 0 || c.is_of_python() || !settings.wants(c.flops())) continue;
     for (int threads : settings.threads) {
       if (c.F > 0) {
         add_benchmark(with_threads("encoder/" + c.name, threads), settings,

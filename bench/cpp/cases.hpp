@@ -12,15 +12,18 @@ namespace mha::bench {
 
 /// The fields are the columns of cases.toml, which explains them; Dv is D.
 struct Case {
-  std::string name, kind, dtype, weights, cache, against, activation;
+  std::string name, kind, dtype, weights, cache, pages, against, activation, family;
   Index B = 0, H = 0, Hk = 0, Tq = 0, Tk = 0, D = 0, E = 0, F = 0;
   Index layers = 1;
+  Index V = 0;
   bool causal = false;
   Index shortest = 0;
   std::array<Index, 2> window = {-1, -1};
   Index admitted = 0;  // 0: no mask
   double softcap = 0;
   bool alibi = false;
+  Index blocks = 0;               // of keys, one of which each block of queries sees; 0: no block mask
+  Index prefix = 0;               // tokens that are the same in all sequences of a cache
   double scores = 1, values = 1;  // standard deviations
   bool cold = false;
   bool texts = false;                 // as for sentences that are tokens: what begins with texts is not measured in C++
@@ -39,6 +42,9 @@ struct Case {
     return causal || window[0] >= 0 || window[1] >= 0 || admitted > 0 || softcap > 0 || alibi;
   }
 
+  /// Whether this is measured from Python alone: ModernBERT, a decoder of a language model, attention over a cache or
+  /// with a block mask.
+  bool is_of_python() const { return kind == "decoder" || kind == "cached" || blocks > 0 || !family.empty(); }
   /// Whether sequences may differ in length.
   bool is_ragged() const { return kind == "ragged" || kind == "sentences"; }
   /// Where the sequences begin, and the end of the last; lengths of a ragged batch rise evenly, and are shuffled.

@@ -13,8 +13,8 @@ PROGRAM = "python -m mha_native bench"
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog=PROGRAM,
-        description="Attention, layers and sentence models on this machine: this library and whatever peers are "
-        "installed, on the same inputs, in turns. Every result is checked before anything is timed.",
+        description="Attention, layers and models on this machine: this library and whatever peers are installed, "
+        "on the same inputs, in turns. Every result is checked before anything is timed.",
     )
     what = parser.add_argument_group("what to run")
     what.add_argument(
@@ -26,8 +26,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         "--peers",
         metavar="NAMES",
         type=lambda text: [name for name in text.split(",") if name],
-        help="numpy,torch,onnxruntime,transformers,openvino, and the yardsticks read,against,padded; "
-        "default: read, and those that are installed",
+        help="numpy,torch,onnxruntime,transformers,sentence-transformers,openvino,llama.cpp, and the yardsticks "
+        "read,against,padded; default: read, and those that are installed",
     )
     what.add_argument("--rounds", metavar="N", type=positive, help="turns of each program; default: 9, with --quick 5")
     what.add_argument(

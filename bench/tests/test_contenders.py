@@ -46,27 +46,57 @@ CASES = [
 ]
 TEXTS = dataclasses.replace(SENTENCES, name="texts", Tq=9, Tk=9, shortest=3, texts=True)
 PAIRS = dataclasses.replace(TEXTS, name="pairs", Tq=20, Tk=20, shortest=12, pairs=True)
+MODERN = dataclasses.replace(
+    SENTENCES, name="modernbert", family="modernbert", Tq=9, Tk=9, F=32, layers=4, shortest=9, window=(2, 2)
+)
+DECODER = Case(
+    "decoder", "decoder", "f32", B=1, H=4, Hk=2, Tq=1, Tk=9, D=16, E=64, causal=False,
+    F=64, activation="silu", layers=2, V=50,
+)  # fmt: skip
+CACHED = dataclasses.replace(GROUPED, name="cached", kind="cached", B=3, Tq=1, Tk=100, D=32, causal=False, prefix=70)
+CASES += [dataclasses.replace(CACHED, pages=pages) for pages in ("", "in order", "shuffled", "shared")]
+CASES += [
+    dataclasses.replace(CACHED, Tq=100, pages="in order"),
+    dataclasses.replace(ATTENTION, Tq=200, Tk=300, blocks=2),
+]
 CASES += [TEXTS, dataclasses.replace(TEXTS, B=1, shortest=9), PAIRS]
+CASES += [MODERN, dataclasses.replace(MODERN, shortest=4), *(dataclasses.replace(DECODER, Tq=n) for n in (1, 4, 9))]
+CASES += [dataclasses.replace(DECODER, B=2, Tq=n) for n in (1, 4)]
 REDUCED = [
     dataclasses.replace(case, **changes)
     for changes in ({"dtype": "bf16"}, {"dtype": "f16"}, {"weights": "bf16"}, {"weights": "int8"})
     for case in CASES
-    if (case.is_layer or "dtype" in changes) and not case.changes_scores and case.window is None
-]
+    if ("weights" if case.kind == "decoder" else "dtype") in changes or (case.is_layer and case.kind != "decoder")
+    if not case.changes_scores and (case.window is None or case.family)
+] + [dataclasses.replace(CACHED, cache="int8", pages=pages) for pages in ("", "shared")]
 
 # Kinds and dtypes of cases of which each peer must compute some.
 KNOWN = {
-    "numpy": {"sdpa f32", "ragged f32", "mha f32", "step f32"},
+    "numpy": {"sdpa f32", "cached f32", "ragged f32", "mha f32", "step f32"},
     "torch": {
-        f"{kind} {dtype}" for kind in ("sdpa", "ragged", "mha", "step", "encoder_layer") for dtype in ("f32", "bf16")
+        f"{kind} {dtype}"
+        for kind in ("sdpa", "cached", "ragged", "mha", "step", "encoder_layer")
+        for dtype in ("f32", "bf16")
     },
-    "onnxruntime": {"sdpa f32", "sdpa f16", "ragged f32", "mha f32", "step f32", "encoder_layer f32", "sentences f32"},
-    "transformers": {"sentences f32", "sentences bf16"},
+    "onnxruntime": {
+        "sdpa f32", "sdpa f16", "cached f32", "ragged f32", "mha f32", "step f32", "encoder_layer f32", "sentences f32",
+        "modernbert f32", "decoder f32",
+    },
+    "transformers": {"sentences f32", "sentences bf16", "modernbert f32", "modernbert bf16", "decoder f32"},
     "sentence-transformers": {"texts f32", "texts bf16", "pairs f32", "pairs bf16"},
     "openvino": {
-        f"{kind} {dtype}" for kind in ("sdpa", "mha", "encoder_layer", "sentences") for dtype in ("f32", "bf16")
-    },
-}
+        f"{kind} {dtype}"
+        for kind in ("sdpa", "cached", "mha", "encoder_layer", "sentences", "modernbert")
+        for dtype in ("f32", "bf16")
+    }
+    | {"decoder f32"},
+    "llama.cpp": {"decoder f32"},
+}  # fmt: skip
+
+
+def model_of(case: Case) -> Case:
+    """The case whose model this one runs on."""
+    return PAIRS if case.pairs else MODERN if case.family else SENTENCES
 
 
 @pytest.fixture(params=["mha_native", *PEERS])
@@ -83,15 +113,15 @@ def test_contenders_compute_or_say_why_not(contender: Contender, tmp_path: Path)
     if contender.name == "torch" and shutil.which("g++") is None:
         pytest.skip("torch compiles some forms with a C++ compiler")
     if find_spec("safetensors") and find_spec("tokenizers"):
-        for case in (SENTENCES, PAIRS):
-            (tmp_path / case.name).mkdir()
-            write_model(case, tmp_path / case.name)
+        for case in (SENTENCES, PAIRS, MODERN):
+            (tmp_path / model_of(case).name).mkdir()
+            write_model(case, tmp_path / model_of(case).name)
     computed, reasons = set(), []
     for case in CASES + REDUCED:
         needs_model = case.kind == "sentences" and not any(tmp_path.iterdir())
         if needs_model or (case.dtype == "bf16" and not find_spec("ml_dtypes")):
             continue
-        inputs = make_inputs(case, tmp_path / (PAIRS if case.pairs else SENTENCES).name)
+        inputs = make_inputs(case, tmp_path / model_of(case).name)
         before = [array.copy() for array in inputs.arrays]
         try:
             if case.texts and not contender.takes_texts:
@@ -110,12 +140,13 @@ def test_contenders_compute_or_say_why_not(contender: Contender, tmp_path: Path)
             assert error <= bound, (program.label, case)
         for array, same in zip(inputs.arrays, before, strict=True):
             np.testing.assert_array_equal(array, same)
-        computed.add(f"{'pairs' if case.pairs else 'texts' if case.texts else case.kind} {case.dtype}")
+        what = "pairs" if case.pairs else "texts" if case.texts else case.family or case.kind
+        computed.add(f"{what} {case.dtype}")
     assert all(0 < len(reason) < 50 for reason in reasons)
     known = KNOWN.get(contender.name, set().union(*KNOWN.values()))
     unknown = [
         *([] if find_spec("ml_dtypes") else ["bf16"]),
-        *([] if any(tmp_path.iterdir()) else ["sentences", "texts", "pairs"]),
+        *([] if any(tmp_path.iterdir()) else ["sentences", "texts", "pairs", "modernbert"]),
     ]
     assert computed >= {one for one in known if not any(word in one for word in unknown)}
 

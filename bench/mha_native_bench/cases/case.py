@@ -12,7 +12,12 @@ Array = NDArray[Any]
 
 QUERY_TOKENS = 11  # of the query of pairs, three special ones included
 
-KINDS = ("sdpa", "ragged", "mha", "step", "encoder_layer", "sentences")
+KINDS = ("sdpa", "cached", "ragged", "mha", "step", "encoder_layer", "sentences", "decoder")
+
+PAGES = ("", "in order", "shuffled", "shared")
+BLOCK = 64  # queries and keys of a block of a block mask
+
+FULL_EVERY = 3  # layers of ModernBERT: the first, the fourth and so on have no window
 
 # By the name in `cases.toml`: the name in mha_native, and the distance from 1 to the next larger number.
 DTYPES = {
@@ -59,11 +64,14 @@ class Case:
     F: int = 0
     activation: str = ""
     layers: int = 1
+    family: str = ""
+    V: int = 0
     shortest: int = 0
     window: tuple[int, int] | None = None
     admitted: int | None = None
     softcap: float | None = None
     alibi: bool = False
+    blocks: int = 0
     scores: float = 1
     values: float = 1
     cold: bool = False
@@ -72,6 +80,8 @@ class Case:
     against: str = ""
     weights: str = ""
     cache: str = ""
+    pages: str = ""
+    prefix: int = 0
     quick: bool = False
     extra: bool = False
 
@@ -82,24 +92,40 @@ class Case:
             raise ValueError(f"case {self.name}: weights are kept in {', '.join(WEIGHTS)[2:]} by layers in f32")
         if min(self.B, self.H, self.Hk, self.Tq, self.Tk, self.D) < 1 or self.H % self.Hk:
             raise ValueError(f"case {self.name}: sizes must be positive, and H a multiple of Hk")
-        if self.cache and (self.cache not in ("bf16", "f16") or (self.kind, self.dtype) != ("step", "f32")):
-            raise ValueError(f"case {self.name}: caches of 16 bits are for steps of layers in f32")
+        formats = {"step": ("bf16", "f16"), "cached": ("int8",)}.get(self.kind, ())
+        if self.cache and (self.cache not in formats or self.dtype != "f32"):
+            raise ValueError(f"case {self.name}: behind f32, steps have caches of 16 bits, and attention those of int8")
+        if self.kind == "cached" and (self.Tq not in (1, self.Tk) or self.causal):
+            raise ValueError(f"case {self.name}: over a cache go one query, or as many as keys; it is causal by itself")
+        if self.kind != "cached" and (self.pages or self.prefix):
+            raise ValueError(f"case {self.name}: pages and prefixes are for attention over a cache")
+        if self.pages not in PAGES or (self.pages == "shuffled" and self.B == 1):
+            raise ValueError(f"case {self.name}: pages are in order or shared, or shuffled among several sequences")
+        if not (self.pages == "shared") <= self.prefix <= self.Tk:
+            raise ValueError(f"case {self.name}: shared pages need a prefix, of at most Tk tokens")
         if self.kind == "step" and (self.Tq != 1 or self.causal):
             raise ValueError(f"case {self.name}: a step has one query, which sees all keys")
-        if self.is_layer and (self.E != self.H * self.D or self.Hk != self.H):
-            raise ValueError(f"case {self.name}: a layer has E = H * D and Hk = H")
-        if self.has_feed_forward and self.Tk != self.Tq:
+        if self.is_layer and (self.E != self.H * self.D or (self.Hk != self.H and self.kind != "decoder")):
+            raise ValueError(f"case {self.name}: a layer has E = H * D and, but in a decoder, Hk = H")
+        if (self.kind == "decoder") != (self.V > 0) or (self.V and (self.dtype != "f32" or self.causal)):
+            raise ValueError(f"case {self.name}: a decoder, and no other, has V; it is in f32, and causal by itself")
+        if self.family and (self.kind, self.family) != ("sentences", "modernbert"):
+            raise ValueError(f"case {self.name}: a family is that of sentences, and modernbert if it is not BERT")
+        if self.kind == "decoder" and self.Tk < self.Tq:
+            raise ValueError(f"case {self.name}: a decoder sees its own tokens, with Tk >= Tq")
+        if self.has_feed_forward and self.kind != "decoder" and self.Tk != self.Tq:
             raise ValueError(f"case {self.name}: an encoder attends to itself, with Tk = Tq")
         if self.is_cross and self.causal:
             raise ValueError(f"case {self.name}: attention to a memory cannot be causal")
         if self.quick and self.extra:
             raise ValueError(f"case {self.name}: quick and extra exclude each other")
-        if self.has_feed_forward and (self.F < 1 or self.activation not in ("relu", "gelu")):
-            raise ValueError(f"case {self.name}: an encoder needs F, and an activation")
+        activations = ("silu",) if self.kind == "decoder" else ("relu", "gelu")
+        if self.has_feed_forward and (self.F < 1 or self.activation not in activations):
+            raise ValueError(f"case {self.name}: a feed-forward needs F, and an activation")
         if not self.has_feed_forward and (self.F or self.activation):
-            raise ValueError(f"case {self.name}: F and activation are for encoders")
-        if self.layers < 1 or (self.layers > 1 and self.kind != "sentences"):
-            raise ValueError(f"case {self.name}: layers must be at least 1, and more are for sentences only")
+            raise ValueError(f"case {self.name}: F and activation are for layers with a feed-forward")
+        if self.layers < 1 or (self.layers > 1 and self.kind not in ("sentences", "decoder")):
+            raise ValueError(f"case {self.name}: layers must be at least 1, and more are for whole models only")
         if self.texts and (self.kind != "sentences" or self.shortest < 3):
             raise ValueError(f"case {self.name}: texts are for sentences of 3 tokens or more, two of which are special")
         if self.pairs and (not self.texts or self.shortest <= QUERY_TOKENS):
@@ -108,17 +134,25 @@ class Case:
             raise ValueError(f"case {self.name}: sequences attend to themselves, with Tk = Tq and 1 <= shortest <= Tq")
         if self.admitted is not None and not 0 < self.admitted <= self.Tk:
             raise ValueError(f"case {self.name}: the mask must admit 1 to Tk keys")
+        if not 0 <= self.blocks <= -(-self.Tk // BLOCK):
+            raise ValueError(f"case {self.name}: one in `blocks` blocks of keys is seen, and there must be so many")
+        if self.blocks and (self.causal or self.window or self.admitted):
+            raise ValueError(f"case {self.name}: a block mask goes alone, or some queries would see no key")
         if min(self.scores, self.values) <= 0:
             raise ValueError(f"case {self.name}: standard deviations of scores and values must be positive")
-        if self.kind != "sdpa" and (self.options.keys() - {"is_causal"} or self.cold or self.deviations != (1, 1)):
+        allowed = {"is_causal"} if self.family != "modernbert" else {"is_causal", "window"}
+        if self.cold and self.kind not in ("sdpa", "cached"):
+            raise ValueError(f"case {self.name}: cold memory is for attention of a dense batch, or over a cache")
+        if self.kind != "sdpa" and (self.options.keys() - allowed or self.deviations != (1, 1)):
             raise ValueError(
-                f"case {self.name}: options, deviations, and memory that is cold, are for attention of a dense batch"
+                f"case {self.name}: options and deviations are for attention of a dense batch; a window also for "
+                "ModernBERT"
             )
 
     @property
     def is_layer(self) -> bool:
         """Whether there are weights."""
-        return self.kind in ("mha", "step", "encoder_layer", "sentences")
+        return self.kind in ("mha", "step", "encoder_layer", "sentences", "decoder")
 
     @property
     def is_cross(self) -> bool:
@@ -127,7 +161,17 @@ class Case:
 
     @property
     def has_feed_forward(self) -> bool:
-        return self.kind in ("encoder_layer", "sentences")
+        return self.kind in ("encoder_layer", "sentences", "decoder")
+
+    @property
+    def is_modern(self) -> bool:
+        """Whether layers have gated feed-forwards and no biases, and heads turn by their positions."""
+        return self.kind == "decoder" or self.family == "modernbert"
+
+    @property
+    def is_of_python(self) -> bool:
+        """Whether this is measured from Python alone: a whole model, attention over a cache or with a block mask."""
+        return self.kind in ("cached", "decoder") or self.blocks > 0 or bool(self.family)
 
     @property
     def is_ragged(self) -> bool:
@@ -150,7 +194,16 @@ class Case:
             options["alibi_slopes"] = (2 ** (-8 * np.arange(1, self.H + 1) / self.H)).astype(
                 np.float64 if self.dtype == "f64" else np.float32
             )
+        if self.blocks:
+            options["block_mask"] = self.block_mask
         return options
+
+    @property
+    def block_mask(self) -> NDArray[np.bool_]:
+        """Which blocks of keys each block of queries sees, one in `blocks` of them: [ceil(Tq / 64), ceil(Tk / 64)]."""
+        rows, columns = -(-self.Tq // BLOCK), -(-self.Tk // BLOCK)
+        order = np.random.default_rng(0).permuted(np.tile(np.arange(columns), (rows, 1)), axis=1)
+        return order < columns // self.blocks
 
     @property
     def deviations(self) -> tuple[float, float]:
@@ -160,7 +213,12 @@ class Case:
     @property
     def is_masked(self) -> bool:
         """Whether a window or a mask hides keys, whatever else the causal mask hides."""
-        return self.window is not None or self.admitted is not None
+        return self.window is not None or self.admitted is not None or self.blocks > 0
+
+    @property
+    def hides_by_query(self) -> bool:
+        """Whether some queries see other keys than others do."""
+        return self.causal or self.window is not None or self.blocks > 0
 
     @property
     def changes_scores(self) -> bool:
@@ -173,12 +231,16 @@ class Case:
         seen = np.full((queries, keys), True)
         if self.causal:
             seen &= j <= i
+        if self.kind in ("decoder", "cached"):
+            seen &= j <= i + keys - queries
         if left >= 0:
             seen &= j >= i - left
         if right >= 0:
             seen &= j <= i + right
         if self.admitted is not None:
             seen &= j < self.admitted
+        if self.blocks:
+            seen &= self.block_mask[i // BLOCK, j // BLOCK]
         return seen
 
     def hidden(self, queries: int, keys: int) -> NDArray[np.bool_] | None:
@@ -231,7 +293,8 @@ class Case:
 
     @property
     def visible_pairs(self) -> int:
-        """Query-key pairs that one head computes, in all batch elements, with causal pairs counted exactly."""
+        """Query-key pairs that one head computes, in all batch elements, with causal pairs counted exactly; of
+        ModernBERT in a layer with a window."""
         if not self.is_ragged:
             return self.B * int(np.count_nonzero(self.visible(self.Tq, self.Tk)))
         return sum(int(np.count_nonzero(self.visible(n, n))) for n in self.lengths.tolist())
@@ -242,42 +305,67 @@ class Case:
 
         Attention: 2 D for the score and 2 D for the weighted value of each visible pair. A layer adds 2 E^2 for each
         row of its four projections, of which keys and values have the rows of the memory, and 2 E F for each row of
-        the two products of a feed-forward.
+        the two products of a feed-forward, or of three. Groups of heads have narrower keys and values. A decoder adds
+        2 E V for the last row of each sequence.
         """
-        attention = 4 * self.H * self.visible_pairs * self.D
+        pairs = self.layers * self.visible_pairs
+        if self.family == "modernbert":
+            pairs += -(-self.layers // FULL_EVERY) * (int((self.lengths**2).sum()) - self.visible_pairs)
         queries = int(self.lengths.sum())
-        keys = self.B * self.Tk if self.is_cross else queries
-        products = 4 * (queries + keys) * self.E**2 + 4 * queries * self.E * self.F
-        return self.layers * (attention + products)
+        of_memory = 2 * self.E * self.Hk * self.D  # the matrices of keys and values
+        products = queries * self.matrices_of_layer
+        if self.is_cross:
+            products += (self.B * self.Tk - queries) * of_memory
+        return 4 * self.H * self.D * pairs + 2 * self.layers * products + 2 * self.B * self.E * self.V
 
     @property
     def matrices_of_layer(self) -> int:
         """Elements of the matrices of one layer, which are kept in the format `weights`."""
-        return 4 * self.E**2 + 2 * self.E * self.F if self.is_layer else 0
+        if not self.is_layer:
+            return 0
+        return 2 * self.E * (self.E + self.Hk * self.D) + (3 if self.is_modern else 2) * self.E * self.F
 
     @property
     def vectors_of_layer(self) -> int:
         """Elements of the biases of one layer and of its norms, which are kept in `dtype`."""
         if not self.is_layer:
             return 0
+        if self.is_modern:
+            return 2 * self.E
         return 4 * self.E + (self.F + 5 * self.E if self.has_feed_forward else 0)
 
     @property
     def key_value_bytes(self) -> int:
-        """Bytes of all keys and values of a dense batch."""
-        return 2 * self.B * self.Hk * self.Tk * self.D * self.itemsize
+        """Bytes of all keys and values of a dense batch; as they lie in a cache; of a decoder, of all its caches."""
+        tokens = self.B * self.Tk
+        if self.pages == "shared":
+            tokens -= (self.B - 1) * self.prefix
+        row = self.D + 4 if self.cache == "int8" else self.D * self.itemsize  # of int8 with its scale
+        return 2 * self.layers * tokens * self.Hk * row
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of all weights that a call reads once, as they are kept: of layers, and of the head of a decoder."""
+        kept = {"": self.itemsize, "bf16": 2, "int8": 1}[self.weights]
+        matrices = self.layers * self.matrices_of_layer + self.E * self.V
+        return matrices * kept + self.layers * self.vectors_of_layer * self.itemsize
+
+    @property
+    def streamed_bytes(self) -> int:
+        """Bytes of weights, keys and values that a call for one query must read."""
+        return self.weight_bytes + self.key_value_bytes
 
     @property
     def least_bytes(self) -> int:
         """Bytes that must be read or written at least once: inputs, weights and result."""
         queries, size = int(self.lengths.sum()), self.itemsize
-        kept = {"": size, "bf16": 2, "int8": 1}[self.weights]
-        of_layers = self.layers * (self.matrices_of_layer * kept + self.vectors_of_layer * size)
         if self.kind == "sentences":  # one row of the embedding table for each token, one result for each text
-            return (queries + self.B) * self.E * size + of_layers
+            return (queries + self.B) * self.E * size + self.weight_bytes
+        if self.kind == "decoder":
+            return (queries * self.E + self.B * self.V) * size + self.streamed_bytes
         if self.is_layer:
             of_cache = 2 * self.B * self.Tk * self.E * (2 if self.cache else size) if self.kind == "step" else 0
             of_memory = self.B * self.Tk * self.E * size if self.is_cross else 0
-            return 2 * queries * self.E * size + of_memory + of_layers + of_cache
-        keys = queries if self.kind == "ragged" else self.B * self.Tk
-        return 2 * self.D * (self.H * queries + self.Hk * keys) * size
+            return 2 * queries * self.E * size + of_memory + self.weight_bytes + of_cache
+        of_keys = 2 * self.D * self.Hk * queries * size if self.kind == "ragged" else self.key_value_bytes
+        return 2 * self.D * self.H * queries * size + of_keys

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from mha_native_bench.cases.case import Array, Case
+from mha_native_bench.cases.language_model import language_model_state
 from mha_native_bench.cases.sentence_model import VOCABULARY, pairs_of_lengths, texts_of_lengths
 from mha_native_bench.cases.weights import attention_state, encoder_layer_state
 from mha_native_bench.machine import last_cache_bytes
@@ -24,10 +25,11 @@ class Inputs:
     Parameters
     ----------
     arrays : tuple of array
-        Attention: query, key and value. A layer: x [B, Tq, E], and the memory [B, Tk, E] if it attends to one. A step:
-        all tokens [B, Tk, E], of which it computes the last. Sentences: the token ids of each text.
+        Attention: query, key and value; what a cache holds is given so, too. A layer: x [B, Tq, E], and the memory
+        [B, Tk, E] if it attends to one. A step: all tokens [B, Tk, E], of which it computes the last. Sentences: the
+        token ids of each text. A decoder: those of all sequences [B, Tk].
     state : dict
-        Weights of the layer, as torch names them.
+        Weights of the layer, as torch names them; of a decoder, those of the whole model.
     model : path
         The directory of the model that sentences are for.
     texts : tuple of str
@@ -44,12 +46,14 @@ def make_inputs(case: Case, model: Path | None = None) -> Inputs:
     """Normal arrays, standard ones unless the case says otherwise, the same in each run. Sentences need a `model`."""
     seed = zlib.crc32(case.name.encode())
     rng = np.random.default_rng(seed)
-    if case.kind == "sdpa":
+    if case.kind in ("sdpa", "cached"):
         queries, keys = (case.B, case.H, case.Tq, case.D), (case.B, case.Hk, case.Tk, case.D)
         # A score, the product over sqrt(D), has the deviation of the queries.
         deviations = {"query": (queries, case.scores), "key": (keys, 1.0), "value": (keys, case.values)}
-        sdpa = (rng.standard_normal(shape) * deviation for shape, deviation in deviations.values())
-        return in_dtype(Inputs(tuple(sdpa), {}), case)
+        sdpa = tuple(rng.standard_normal(shape) * deviation for shape, deviation in deviations.values())
+        for array in sdpa[1:]:
+            array[1:, :, : case.prefix] = array[:1, :, : case.prefix]
+        return in_dtype(Inputs(sdpa, {}), case)
     if case.kind == "ragged":
         rows = int(case.lengths.sum())
         heads = (case.H, case.Hk, case.Hk)
@@ -61,7 +65,11 @@ def make_inputs(case: Case, model: Path | None = None) -> Inputs:
             of_lengths = pairs_of_lengths if case.pairs else texts_of_lengths
             texts, tokens = of_lengths(model, case.lengths.tolist(), rng)
             return Inputs(tokens, {}, model, texts)
-        return Inputs(tuple(rng.integers(0, VOCABULARY, length) for length in case.lengths.tolist()), {}, model)
+        of_all = np.random.default_rng(0)  # the same tokens for all formats of weights
+        return Inputs(tuple(of_all.integers(0, VOCABULARY, length) for length in case.lengths.tolist()), {}, model)
+    if case.kind == "decoder":
+        of_prompts = np.random.default_rng(0).integers(0, case.V, (case.B, case.Tk))
+        return Inputs((of_prompts,), language_model_state(case))
     if case.kind == "encoder_layer":
         x = rng.standard_normal((case.B, case.Tq, case.E))
         return in_dtype(Inputs((x,), encoder_layer_state(case, rng)), case)
@@ -73,7 +81,7 @@ def make_inputs(case: Case, model: Path | None = None) -> Inputs:
 
 def in_dtype(inputs: Inputs, case: Case) -> Inputs:
     """The same numbers rounded to the dtype of `case`. Token ids, and models in files, stay as they are."""
-    if case.kind == "sentences":
+    if case.kind in ("sentences", "decoder"):
         return inputs
     arrays = tuple(array.astype(case.np_dtype, copy=False) for array in inputs.arrays)
     return Inputs(arrays, {name: array.astype(case.np_dtype, copy=False) for name, array in inputs.state.items()})
@@ -83,5 +91,6 @@ def copies(case: Case, inputs: Inputs) -> list[Inputs]:
     """`inputs` alone; for a cold case so many copies that each has left the caches before it is used again."""
     if not case.cold:
         return [inputs]
-    count = -(-COLD_CACHES * last_cache_bytes() // sum(array.nbytes for array in inputs.arrays))
+    of_one = case.key_value_bytes if case.kind == "cached" else sum(array.nbytes for array in inputs.arrays)
+    count = -(-COLD_CACHES * last_cache_bytes() // of_one)
     return [Inputs(tuple(array.copy() for array in inputs.arrays), inputs.state) for _ in range(max(2, count))]

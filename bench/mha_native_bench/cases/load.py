@@ -45,7 +45,7 @@ def load_cases(path: Path = CASES_FILE) -> list[Case]:
 
 def sizes(case: Case) -> tuple[Any, ...]:
     """What two cases have in common if they compute on the same arrays."""
-    return case.kind, case.B, case.H, case.Hk, case.Tq, case.Tk, case.D, case.E, case.shortest
+    return case.kind, case.B, case.H, case.Hk, case.Tq, case.Tk, case.D, case.E, case.shortest, case.prefix
 
 
 def plain_case(case: Case) -> Case:

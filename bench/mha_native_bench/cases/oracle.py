@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +16,28 @@ from numpy.typing import NDArray
 from mha_native import reference
 from mha_native_bench.cases.case import DTYPES, QUERY_TOKENS, WEIGHTS, Array, Case
 from mha_native_bench.cases.inputs import Inputs
+from mha_native_bench.cases.language_model import language_model_logits, language_model_state
+from mha_native_bench.cases.modernbert import modernbert_rows
 from mha_native_bench.cases.sentence_model import bert_layer
+from mha_native_bench.cases.weights import SHARPNESS
+
+Texts = tuple[tuple[int, ...], ...]  # tokens
 
 
 def oracle(case: Case, inputs: Inputs) -> NDArray[np.float64]:
     """The result by `mha_native.reference`, from weights that no layer has rounded to its format yet."""
-    if case.kind == "sentences":
-        return sentence_oracle(case, list(inputs.arrays), inputs.model)
+    if case.kind in ("sentences", "decoder"):
+        # Formats of weights have the same expected result, which takes a minute of the largest models.
+        same = replace(case, name="", dtype="f32", weights="", against="", quick=False, extra=False)
+        sequences = inputs.arrays if case.kind == "sentences" else inputs.arrays[0]
+        texts = tuple(tuple(tokens.tolist()) for tokens in sequences)
+        with one_blas_thread():
+            return sentence_oracle(same, texts, inputs.model) if case.kind == "sentences" else logits(same, texts)
     arrays = [array.astype(np.float64) for array in inputs.arrays]
     state = {name: array.astype(np.float64) for name, array in inputs.state.items()}
-    if case.kind == "sdpa":
-        result: NDArray[np.float64] = reference.scaled_dot_product_attention(*arrays, **case.options)
+    if case.kind in ("sdpa", "cached"):
+        options = case.options if case.kind == "sdpa" else {"is_causal": case.Tq > 1}
+        result: NDArray[np.float64] = reference.scaled_dot_product_attention(*arrays, **options)
     elif case.kind == "ragged":
         query, key, value = arrays
         result = reference.scaled_dot_product_attention_varlen(
@@ -37,30 +51,47 @@ def oracle(case: Case, inputs: Inputs) -> NDArray[np.float64]:
     return result
 
 
-def sentence_oracle(case: Case, tokens: list[Array], directory: Path) -> NDArray[np.float64]:
+@lru_cache(maxsize=1)
+def logits(case: Case, sequences: Texts) -> NDArray[np.float64]:
+    """The logits [B, V] behind the last token of each sequence."""
+    return language_model_logits(case, np.array(sequences), language_model_state(case))
+
+
+@lru_cache(maxsize=1)
+def sentence_oracle(case: Case, texts: Texts, directory: Path) -> NDArray[np.float64]:
     """Embeddings [B, E] of length 1, or scores [B] of pairs, by the model in `directory`, one text at a time."""
     from safetensors.numpy import load_file
 
     tensors = {
         name.removeprefix("bert."): tensor for name, tensor in load_file(directory / "model.safetensors").items()
     }
+    rows_of = partial(modernbert_rows, case, tensors) if case.family else bert(case, tensors, directory)
+    results = np.empty(case.B if case.pairs else (case.B, case.E))
+    for i, text in enumerate(texts):
+        rows = rows_of(np.array(text))
+        if case.pairs:
+            results[i] = score(rows[0], tensors)
+            continue
+        mean = rows.mean(axis=0)
+        results[i] = mean / np.linalg.norm(mean)
+    return results
+
+
+def bert(case: Case, tensors: dict[str, Array], directory: Path) -> Callable[[Array], NDArray[np.float64]]:
+    """A function from the tokens [T] of a text to its rows [T, E]."""
     eps = json.loads((directory / "config.json").read_text(encoding="utf-8"))["layer_norm_eps"]
     state = {f"layers.{i}.{name}": array for i in range(case.layers) for name, array in bert_layer(tensors, i).items()}
     tables = [tensors[f"embeddings.{name}_embeddings.weight"] for name in ("word", "position", "token_type")]
     words, positions, types = (table.astype(np.float64) for table in tables)
     norm = [tensors[f"embeddings.LayerNorm.{end}"] for end in ("weight", "bias")]
-    results = np.empty(case.B if case.pairs else (case.B, case.E))
-    with one_blas_thread():
-        for i, text in enumerate(tokens):
-            of_type = types[(case.pairs * np.arange(len(text)) >= QUERY_TOKENS - 1).astype(int)]
-            x = reference.layer_norm(words[text] + positions[: len(text)] + of_type, *norm, eps=eps)
-            rows = reference.encoder(x[None], state, case.H, activation=case.activation, eps=eps)
-            if case.pairs:
-                results[i] = score(rows[0, 0], tensors)
-                continue
-            mean = rows[0].mean(axis=0)
-            results[i] = mean / np.linalg.norm(mean)
-    return results
+
+    def rows_of(text: Array) -> NDArray[np.float64]:
+        of_type = types[(case.pairs * np.arange(len(text)) >= QUERY_TOKENS - 1).astype(int)]
+        x = reference.layer_norm(words[text] + positions[: len(text)] + of_type, *norm, eps=eps)
+        rows: NDArray[np.float64] = reference.encoder(x[None], state, case.H, activation=case.activation, eps=eps)[0]
+        return rows
+
+    return rows_of
 
 
 def score(first: NDArray[np.float64], tensors: dict[str, Array]) -> float:
@@ -86,13 +117,16 @@ def tolerance(case: Case, expected: NDArray[np.float64]) -> float:
     n is the number of terms of the longest sum of the case. Rounding errors of a sum grow like sqrt(n), so a correct
     computation in the dtype, in whatever order, stays well below the bound, and a wrong mask, layout or scale is far
     above it. In reduced precision sums are kept in f32 and only results of steps are rounded: there n is the number of
-    layers. A weight is as uncertain as its score, and scores are so large as the case says. Results below the smallest
+    layers. A weight is as uncertain as its score, and scores are so large as the case says, or as the weights of
+    ModernBERT and of decoders make them. Results below the smallest
     normal number of f32 may be 0. The bound asks whether this is the same computation; the tests ask how accurate the
     library is.
     """
-    eps = max(DTYPES[case.dtype][1], WEIGHTS[case.weights][1], DTYPES[case.cache or case.dtype][1])
+    of_cache = (DTYPES | WEIGHTS)[case.cache or case.dtype][1]  # int8 rounds rows of keys as it rounds those of weights
+    eps = max(DTYPES[case.dtype][1], WEIGHTS[case.weights][1], of_cache)
     n = case.layers if eps > 2**-11 else max(case.D, case.Tk, case.E, case.F)
-    return float(8 * eps * np.sqrt(n) * max(case.scores, 1) * np.abs(expected).max() + np.finfo(np.float32).tiny)
+    scores = SHARPNESS if case.is_modern else max(case.scores, 1)
+    return float(8 * eps * np.sqrt(n) * scores * np.abs(expected).max() + np.finfo(np.float32).tiny)
 
 
 def largest_error(result: Array, expected: NDArray[np.float64]) -> float:

@@ -1,4 +1,4 @@
-"""The BERT of a case of sentences: a directory that all contenders load, given by the user or written here."""
+"""The model of a case of sentences: a directory that all contenders load, given by the user or written here."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 
 from mha_native_bench.cases.case import QUERY_TOKENS, Array, Case
+from mha_native_bench.cases.modernbert import POSITIONS as MODERNBERT_POSITIONS
+from mha_native_bench.cases.modernbert import modernbert_config, modernbert_tensors
 from mha_native_bench.cases.weights import encoder_layer_state
 
 VOCABULARY, POSITIONS = 30522, 512  # of BERT, uncased
@@ -49,12 +51,14 @@ class Models:
         """Where the model of `case` is; None for a case that needs no model."""
         if case.kind != "sentences":
             return None
-        if self._given is not None and not case.pairs:  # which need a head
+        if self._given is not None and not case.pairs and not case.family:  # the given one is a BERT without a head
             check_model(case, self._given)
             return self._given
         if self._written is None:
             self._written = TemporaryDirectory()
-        sizes = f"{case.layers} {case.E} {case.H} {case.F} {case.activation}{' pairs' * case.pairs}"
+        sizes = (
+            f"{case.layers} {case.E} {case.H} {case.F} {case.activation}{' pairs' * case.pairs} {case.family}".strip()
+        )
         directory = Path(self._written.name) / sizes
         if not directory.exists():
             directory.mkdir()
@@ -63,9 +67,27 @@ class Models:
 
 
 def write_model(case: Case, directory: Path) -> None:
-    """Writes a BERT of the sizes of `case` with random weights; times do not depend on them."""
+    """Writes a model of the sizes of `case` with random weights; times do not depend on them."""
     from safetensors.numpy import save_file
 
+    if case.family:
+        tensors, config, positions = modernbert_tensors(case, VOCABULARY), modernbert_config(case), MODERNBERT_POSITIONS
+    else:
+        tensors, config, positions = bert_tensors(case), bert_config(case), POSITIONS
+    save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
+    of_all = {
+        "vocab_size": VOCABULARY,
+        "hidden_size": case.E,
+        "num_hidden_layers": case.layers,
+        "num_attention_heads": case.H,
+        "pad_token_id": 0,
+    }
+    (directory / "config.json").write_text(json.dumps(of_all | config), encoding="utf-8")
+    write_tokenizer(directory, positions)
+
+
+def bert_tensors(case: Case) -> dict[str, Array]:
+    """Random weights as transformers saves them."""
     rng = np.random.default_rng(0)
 
     def normal(*shape: int) -> Array:
@@ -90,27 +112,23 @@ def write_model(case: Case, directory: Path) -> None:
         tensors |= {"pooler.dense.weight": normal(case.E, case.E), "pooler.dense.bias": normal(case.E)}
         tensors = {f"bert.{name}": tensor for name, tensor in tensors.items()}  # as of any model with a head
         tensors |= {"classifier.weight": normal(1, case.E), "classifier.bias": normal(1)}
-    save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
-    config = {
+    return tensors
+
+
+def bert_config(case: Case) -> dict[str, Any]:
+    return {
         "model_type": "bert",
         "architectures": ["BertForSequenceClassification" if case.pairs else "BertModel"],
         "id2label": {"0": "LABEL_0"},
-        "vocab_size": VOCABULARY,
-        "hidden_size": case.E,
-        "num_hidden_layers": case.layers,
-        "num_attention_heads": case.H,
         "intermediate_size": case.F,
         "hidden_act": case.activation,
         "max_position_embeddings": POSITIONS,
         "type_vocab_size": 2,
         "layer_norm_eps": EPS,
-        "pad_token_id": 0,
     }
-    (directory / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    write_tokenizer(directory)
 
 
-def write_tokenizer(directory: Path) -> None:
+def write_tokenizer(directory: Path, positions: int) -> None:
     """Writes a tokenizer that splits words as BERT does, all of which are in its vocabulary."""
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
@@ -126,7 +144,7 @@ def write_tokenizer(directory: Path) -> None:
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "pad_token": "[PAD]",
-        "model_max_length": POSITIONS,
+        "model_max_length": positions,
         "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
     }
     (directory / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")

@@ -3,10 +3,15 @@ unnoticed."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 import mha_native
 from mha_native_bench.cases.case import Array, Case
+
+# The deviation of scores in ModernBERT and in decoders: weights of attention differ, so that what turns heads shows.
+SHARPNESS = 3
 
 
 def attention_state(case: Case, rng: np.random.Generator, seed: int) -> dict[str, Array]:
@@ -21,10 +26,7 @@ def encoder_layer_state(case: Case, rng: np.random.Generator) -> dict[str, Array
     """The weights of `torch.nn.TransformerEncoderLayer`."""
     width, hidden = case.E, case.F
 
-    def uniform(*shape: int) -> Array:
-        values: Array = rng.uniform(-1, 1, shape) * shape[-1] ** -0.5
-        return values
-
+    uniform = uniform_weights(rng)
     state = {
         "self_attn.in_proj_weight": uniform(3 * width, width),
         "self_attn.in_proj_bias": uniform(3 * width),
@@ -38,3 +40,31 @@ def encoder_layer_state(case: Case, rng: np.random.Generator) -> dict[str, Array
     for norm in ("norm1", "norm2"):
         state[f"{norm}.weight"], state[f"{norm}.bias"] = 1 + uniform(width), uniform(width)
     return state
+
+
+def modern_layer_state(case: Case, rng: np.random.Generator) -> dict[str, Array]:
+    """The weights of a layer without biases, norms before its sublayers, with a gated feed-forward, in float32."""
+    width, hidden, kv_width = case.E, case.F, case.Hk * case.D
+    uniform = uniform_weights(rng)
+    state = {
+        "self_attn.in_proj_weight": uniform(width + 2 * kv_width, width),
+        "self_attn.out_proj.weight": uniform(width, width),
+        "gate.weight": uniform(hidden, width),
+        "linear1.weight": uniform(hidden, width),
+        "linear2.weight": uniform(width, hidden),
+        "norm1.weight": 1 + uniform(width),
+        "norm2.weight": 1 + uniform(width),
+    }
+    # Of a row of deviation 1 such weights make queries and keys of deviation sqrt(1 / 3).
+    state["self_attn.in_proj_weight"][: width + kv_width] *= (3 * SHARPNESS) ** 0.5
+    return {name: array.astype(np.float32) for name, array in state.items()}
+
+
+def uniform_weights(rng: np.random.Generator) -> Callable[..., Array]:
+    """A function from a shape to weights that keep the size of rows about the same."""
+
+    def uniform(*shape: int) -> Array:
+        values: Array = rng.uniform(-1, 1, shape) * shape[-1] ** -0.5
+        return values
+
+    return uniform

@@ -21,6 +21,7 @@ PEERS = {
     "transformers": ("peers.transformers_peer", "Transformers"),
     "sentence-transformers": ("peers.sentence_transformers_peer", "SentenceTransformers"),
     "openvino": ("peers.openvino_peer", "OpenVino"),
+    "llama.cpp": ("peers.llama_cpp_peer", "LlamaCpp"),
 }
 YARDSTICKS = {
     "read": ("yardsticks.read_once", "ReadOnce"),

@@ -71,6 +71,20 @@ def scores_in_order(ranking: list[dict[str, Any]]) -> Array:
     return scores
 
 
+def of_arrays(case: Case) -> Case:
+    """The same attention for a contender without caches: keys and values are gathered before it begins.
+
+    Raises
+    ------
+    CannotCompute
+    """
+    if case.kind != "cached":
+        return case
+    if case.cache:
+        raise CannotCompute(f"no {case.cache} keys and values")
+    return replace(case, kind="sdpa", causal=case.Tq > 1, pages="", prefix=0)
+
+
 class Contender(ABC):
     """Makes programs for cases.
 

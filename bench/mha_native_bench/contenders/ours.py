@@ -7,9 +7,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 import mha_native
-from mha_native_bench.cases.case import DTYPES, Array, Case
+from mha_native_bench.cases.case import BLOCK, DTYPES, Array, Case
 from mha_native_bench.cases.inputs import Inputs
+from mha_native_bench.cases.language_model import BASE, EMBEDDINGS, EPS, language_model_state
 from mha_native_bench.contenders.contender import Contender, Program, scores_in_order
 
 
@@ -26,6 +29,8 @@ class Ours(Contender):
             attend = mha_native.scaled_dot_product_attention
             query, key, value = inputs.arrays
             return [Program(self.name, threads, lambda: attend(query, key, value, **options))]
+        if case.kind == "cached":
+            return [Program(self.name, threads, over_cache(case, inputs, threads))]
         if case.kind == "ragged":
             attend_ragged, offsets = mha_native.scaled_dot_product_attention_varlen, case.offsets
             query, key, value = inputs.arrays
@@ -38,6 +43,8 @@ class Ours(Contender):
             return [
                 Program(self.name, threads, lambda: model.encode_tokens(texts, normalize=True, num_threads=threads))
             ]
+        if case.kind == "decoder":
+            return [Program(self.name, threads, decoder(case, inputs, threads))]
         x = inputs.arrays[0]
         layer: Any
         formats: dict[str, Any] = {"dtype": case.dtype_name, "weight_dtype": case.weight_dtype}
@@ -73,6 +80,48 @@ def of_texts(case: Case, inputs: Inputs, threads: int) -> Program:
     return Program(Ours.name, threads, call, lambda: mha_native.use_threads(threads))
 
 
+def over_cache(case: Case, inputs: Inputs, threads: int) -> Callable[[], Array]:
+    """The last Tq tokens of each sequence attend to a cache of all Tk, which is not changed."""
+    attend, query = mha_native.scaled_dot_product_attention, inputs.arrays[0]
+    cache = filled_cache(case, inputs)
+    return lambda: attend(query, cache, is_causal=True, num_threads=threads)
+
+
+def filled_cache(case: Case, inputs: Inputs) -> mha_native.KVCache:
+    """A cache of the tokens of all sequences: dense, or in pages of 64 tokens that lie as the case says.
+
+    In order, sequences are appended one after another, each to neighbouring pages. Shuffled, they grow by a page each
+    in turn, in another order in each round. Shared, they are forks of the first one at the end of the prefix.
+    """
+    _, key, value = inputs.arrays
+    sizes: dict[str, Any] = {"batch_size": case.B, "num_kv_heads": case.Hk, "head_dim": case.D}
+    sizes["dtype"] = case.cache or case.dtype_name
+    if not case.pages:
+        dense = mha_native.KVCache(capacity=case.Tk, **sizes)
+        dense.append(key, value)
+        return dense
+    cache = mha_native.PagedKVCache(case.B * -(-case.Tk // BLOCK), BLOCK, **sizes)
+
+    def append(sequence: int, tokens: slice) -> None:
+        part = key[:, :, tokens]
+        cache.append(part, value[:, :, tokens], part.shape[2] * (np.arange(case.B) == sequence))
+
+    if case.pages == "shuffled":
+        rng = np.random.default_rng(0)
+        for first in range(0, case.Tk, BLOCK):
+            for sequence in rng.permutation(case.B).tolist():
+                append(sequence, slice(first, first + BLOCK))
+    elif case.pages == "in order":
+        for sequence in range(case.B):
+            append(sequence, slice(None))
+    else:
+        append(0, slice(case.prefix))
+        for _ in range(1, case.B):
+            cache.fork(0)
+        cache.append(key[:, :, case.prefix :], value[:, :, case.prefix :])
+    return cache
+
+
 def step(case: Case, layer: Any, x: Array, threads: int) -> Callable[[], Array]:
     """Appends the last token of each sequence to a cache of the others, attends to all, and rolls the cache back."""
     token = x[:, -1:]
@@ -85,6 +134,49 @@ def step(case: Case, layer: Any, x: Array, threads: int) -> Callable[[], Array]:
         return out
 
     return run
+
+
+def decoder(case: Case, inputs: Inputs, threads: int) -> Callable[[], Array]:
+    """Reads the last Tq tokens of each sequence over caches of the others, and rolls the caches back."""
+    model, head = load_decoder(case)
+    (tokens,) = inputs.arrays
+    embeddings, caches = inputs.state[EMBEDDINGS], model.new_caches(case.B, case.Tk)
+    before = case.Tk - case.Tq
+    if before:
+        model(embeddings[tokens[:, :before]], caches=caches)
+    new = tokens[:, before:]
+
+    def run() -> Array:
+        rows = model(embeddings[new], caches=caches, num_threads=threads)
+        logits: Array = head(rows[:, -1], num_threads=threads)
+        for cache in caches:
+            cache.rollback(case.Tq)
+        return logits
+
+    return run
+
+
+@lru_cache(maxsize=1)
+def load_decoder(case: Case) -> tuple[Any, Any]:
+    """The layers and the head, shared by all numbers of threads."""
+    state = language_model_state(case)
+    options: dict[str, Any] = {"activation": case.activation, "gated": True, "norm": "rms", "eps": EPS, "bias": False}
+    model = mha_native.CausalDecoder(
+        case.layers,
+        case.E,
+        case.H,
+        case.F,
+        num_kv_heads=case.Hk,
+        rotary=mha_native.RotaryEmbedding.from_base(case.D, case.Tk, BASE),
+        norm_first=True,
+        final_norm=True,
+        weight_dtype=case.weight_dtype,
+        **options,
+    )
+    head = mha_native.Linear(case.E, case.V, bias=False, weight_dtype=case.weight_dtype)
+    head.load_state_dict({"weight": state[EMBEDDINGS]})
+    model.load_state_dict({name: array for name, array in state.items() if name != EMBEDDINGS})
+    return model, head
 
 
 @lru_cache(maxsize=2)

@@ -31,6 +31,7 @@ TITLES = {
     "step": "steps of a decoder",
     "encoder_layer": "layers of an encoder",
     "sentences": "sentence models",
+    "decoder": "language models",
 }
 
 
@@ -146,7 +147,7 @@ def draw_roofs(panel: Any, cells: Sequence[Cell], threads: int) -> None:
         annotate(panel, f"multiply-adds in {', '.join(dtypes)}: {peak:.0f} GFLOP/s", left, peak)
     for cold, where in ((False, "hot"), (True, "cold")):
         rates = [
-            cell.case.key_value_bytes * 1e-9 / spread(read.medians).median
+            cell.case.streamed_bytes * 1e-9 / spread(read.medians).median
             for cell in cells
             if cell.case.cold == cold
             for read in cell.programs_of(READ)

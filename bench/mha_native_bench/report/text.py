@@ -165,7 +165,7 @@ def bandwidth_lines(cells: list[Cell]) -> list[str]:
     rates: dict[int, list[tuple[float, str]]] = {}
     for cell in cells:
         for read in cell.programs_of(READ):
-            rate = cell.case.key_value_bytes * 1e-9 / spread(read.medians).median
+            rate = cell.case.streamed_bytes * 1e-9 / spread(read.medians).median
             rates.setdefault(cell.threads, []).append((rate, cell.case.name))
     lines = []
     for threads, found in rates.items():

@@ -15,7 +15,7 @@ import numpy as np
 
 from mha_native_bench.cases.case import Array, Case
 from mha_native_bench.cases.inputs import Inputs
-from mha_native_bench.contenders.contender import CannotCompute, Contender, Program
+from mha_native_bench.contenders.contender import CannotCompute, Contender, Program, of_arrays
 
 
 class NumPyUnfused(Contender):
@@ -38,12 +38,11 @@ class NumPyUnfused(Contender):
         return f"{np.__version__}; {how}"
 
     def programs(self, case: Case, inputs: Inputs, threads: int) -> list[Program]:
+        case = of_arrays(case)
         if self._blas is None and os.environ.get("OPENBLAS_NUM_THREADS") != str(threads):
             raise CannotCompute("no threadpoolctl")
         if case.has_feed_forward:
-            raise CannotCompute(
-                "no error function for a gelu" if case.activation == "gelu" else "no encoder layer here"
-            )
+            raise CannotCompute("no error function for a gelu" if case.activation == "gelu" else "no feed-forward here")
         if case.dtype not in ("f32", "f64") or case.cache:
             raise CannotCompute("no BLAS of 16 bits")
         if case.weights:

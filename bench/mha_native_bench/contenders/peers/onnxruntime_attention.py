@@ -20,7 +20,7 @@ def attention_models(case: Case, inputs: Inputs) -> list[Model]:
     models = [attention(case, inputs)]
     if case.Hk == case.H and case.softcap is None and case.dtype == "f32":
         models.append(contrib_attention(case, inputs))
-    if case.Tq in (1, case.Tk) and knows_window(case) and (case.admitted is None or case.Tq == 1):
+    if case.Tq in (1, case.Tk) and knows_window(case) and not case.blocks and (case.admitted is None or case.Tq == 1):
         models.append(grouped_query_attention(case, inputs))
     return models
 
@@ -38,7 +38,7 @@ def attention(case: Case, inputs: Inputs) -> Model:
     bias = case.alibi_bias()
     if case.softcap is not None:
         attributes["softcap"] = case.softcap
-    if case.admitted is not None and not case.causal and case.window is None and bias is None:
+    if case.admitted is not None and not case.hides_by_query and bias is None:
         # Causal calls take a mask instead, as the operator would count their positions from the lengths.
         arrays["lengths"] = np.full(case.B, case.admitted, np.int64)
         names += ["", "", "", "lengths"]
@@ -72,7 +72,7 @@ def contrib_attention(case: Case, inputs: Inputs) -> Model:
     names = ["q", "k", "v"]
     bias, seen = case.alibi_bias(), None
     is_diagonal = case.causal and case.Tq == case.Tk  # it aligns the last query with the last key
-    if case.window is not None or (case.causal and not is_diagonal):
+    if case.window is not None or case.blocks or (case.causal and not is_diagonal):
         seen = case.visible(case.Tq, case.Tk)
         bias = np.zeros(seen.shape, np.float32)[None, None] if bias is None else bias
     elif case.admitted is not None:

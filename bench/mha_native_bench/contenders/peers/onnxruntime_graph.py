@@ -37,6 +37,31 @@ class Model:
         return serialized(self.nodes, infos(self.inputs), infos(self.outputs), self.weights)
 
 
+class Builder:
+    """A graph under construction. The methods add nodes and return the name of the first output of the last one.
+
+    `name` is a prefix for the names of weights.
+    """
+
+    def __init__(self) -> None:
+        self.nodes: list[NodeProto] = []
+        self.weights: dict[str, Array] = {}
+        self.name = ""
+
+    def add(self, operator: str, *inputs: str, results: int = 1, domain: str = CONTRIB, **attributes: float) -> str:
+        names = [f"{operator} {len(self.nodes)} {i}" for i in range(results)]
+        self.nodes.append(helper.make_node(operator, inputs, names, domain=domain, **attributes))
+        return names[0]
+
+    def constant(self, name: str, array: Array) -> str:
+        self.weights[self.name + name] = np.asarray(array, order="C")
+        return self.name + name
+
+    def split(self, rows: str, count: int) -> list[str]:
+        self.add("Split", rows, results=count, domain="", axis=-1, num_outputs=count)
+        return list(self.nodes[-1].output)
+
+
 def serialized(nodes: list[NodeProto], inputs: list[Any], outputs: list[Any], weights: dict[str, Array]) -> bytes:
     constants = [numpy_helper.from_array(array, name) for name, array in weights.items()]
     graph = helper.make_graph(nodes, "graph", inputs, outputs, constants)

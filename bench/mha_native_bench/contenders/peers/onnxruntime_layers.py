@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from onnx import NodeProto, helper
 
 from mha_native_bench.cases.case import Array, Case
 from mha_native_bench.cases.inputs import Inputs
 from mha_native_bench.contenders.peers.int8_weights import has_vnni, in_int8
-from mha_native_bench.contenders.peers.onnxruntime_graph import CONTRIB, Model
+from mha_native_bench.contenders.peers.onnxruntime_graph import Builder, Model
 
 
 def layer_models(case: Case, inputs: Inputs) -> list[Model]:
@@ -28,14 +27,13 @@ def in_integers(weight: Array) -> tuple[Array, Array]:
     return in_int8(weight, 127 if has_vnni() else 63)
 
 
-class Layer:
-    """A graph under construction. The methods add nodes and return the name of the output of the last one."""
+class Layer(Builder):
+    """A layer, or one after another."""
 
     def __init__(self, case: Case, inputs: Inputs) -> None:
+        super().__init__()
         self.case = case
         self.arrays = dict(zip(("x", "memory"), inputs.arrays, strict=False))
-        self.nodes: list[NodeProto] = []
-        self.weights: dict[str, Array] = {}
         self.of_layer("x", inputs.state, 1e-5)
 
     def of_layer(self, rows: str, state: dict[str, Array], eps: float, name: str = "", lengths: str = "") -> None:
@@ -56,15 +54,6 @@ class Layer:
         out = {"out": np.empty_like(self.arrays["x"])}
         return Model(operator, self.nodes, self.arrays, out | others, self.weights)
 
-    def add(self, operator: str, *inputs: str, results: int = 1, domain: str = CONTRIB, **attributes: float) -> str:
-        names = [f"{operator} {len(self.nodes)} {i}" for i in range(results)]
-        self.nodes.append(helper.make_node(operator, inputs, names, domain=domain, **attributes))
-        return names[0]
-
-    def constant(self, name: str, array: Array) -> str:
-        self.weights[self.name + name] = np.ascontiguousarray(array)
-        return self.name + name
-
     def product(self, rows: str, name: str, part: slice = slice(None), bias: str = "") -> str:
         """Rows times a weight. int8 weights have a scale for each output feature; all rows of a call share one."""
         weight = self.state[name][part]
@@ -79,10 +68,6 @@ class Layer:
 
     def linear(self, rows: str, weight: str, bias: str, part: slice = slice(None)) -> str:
         return self.product(rows, weight, part, self.constant(f"{bias} {part.start}", self.state[bias][part]))
-
-    def split(self, rows: str, count: int) -> list[str]:
-        self.add("Split", rows, results=count, domain="", axis=-1, num_outputs=count)
-        return list(self.nodes[-1].output)
 
     def attend(self, operator: str) -> str:
         """Projections and attention as separate nodes; MultiHeadAttention adds the biases of the projections itself."""

@@ -11,11 +11,12 @@ import onnxruntime
 
 from mha_native_bench.cases.case import Array, Case
 from mha_native_bench.cases.inputs import Inputs
-from mha_native_bench.contenders.contender import CannotCompute, Contender, Program
+from mha_native_bench.contenders.contender import CannotCompute, Contender, Program, of_arrays
 from mha_native_bench.contenders.peers.onnxruntime_attention import attention_models
 from mha_native_bench.contenders.peers.onnxruntime_graph import Model
 from mha_native_bench.contenders.peers.onnxruntime_layers import layer_models
 from mha_native_bench.contenders.peers.onnxruntime_models import sentence_model
+from mha_native_bench.contenders.peers.onnxruntime_modern import decoder_model, empty_caches, modernbert_model
 from mha_native_bench.contenders.peers.text_batches import Batches, forms, in_order
 
 
@@ -29,6 +30,9 @@ class OnnxRuntime(Contender):
         )
 
     def programs(self, case: Case, inputs: Inputs, threads: int) -> list[Program]:
+        case = of_arrays(case)
+        if case.kind == "decoder":
+            return self._decoder(case, inputs, threads)
         if case.kind == "sentences":
             return self._sentences(case, inputs, threads)
         return [
@@ -39,12 +43,46 @@ class OnnxRuntime(Contender):
     def _sentences(self, case: Case, inputs: Inputs, threads: int) -> list[Program]:
         if case.dtype != "f32" or case.weights == "bf16":
             raise CannotCompute("no 16-bit MatMul on a CPU")
+        if case.family:
+            return self._modernbert(case, inputs, threads)
         programs = []
         for form, order, batches in forms(case, inputs):
             model = sentence_model(inputs.model, case, len(batches[0]) > 1)
             run, parts = embedding(model, threads, batches, case.E)
             programs.append(Program(self.name, threads, run, to_array=partial(embeddings, order, parts), variant=form))
         return programs
+
+    def _modernbert(self, case: Case, inputs: Inputs, threads: int) -> list[Program]:
+        if case.shortest < case.Tq:
+            raise CannotCompute("no padding of windows is built here")
+        model = modernbert_model(case, inputs.model, np.stack(inputs.arrays))
+        return [
+            Program(
+                self.name, threads, bound(model, threads, new_session), to_array=model.to_array, variant=model.operator
+            )
+        ]
+
+    def _decoder(self, case: Case, inputs: Inputs, threads: int) -> list[Program]:
+        if case.weights == "bf16":
+            raise CannotCompute("no 16 bits behind float32")
+        before = case.Tk - case.Tq
+        if before and case.Tq > 1 and case.B > 1:
+            raise CannotCompute("one sequence, if several tokens go to a cache")
+        model = decoder_model(case, before, case.Tk, filled_caches(case))
+        return [
+            Program(
+                self.name, threads, bound(model, threads, new_session), to_array=model.to_array, variant=model.operator
+            )
+        ]
+
+
+@lru_cache(maxsize=1)
+def filled_caches(case: Case) -> dict[str, Array]:
+    """Keys and values of all tokens but the last Tq, which each call writes anew, for all numbers of threads."""
+    caches, before = empty_caches(case), case.Tk - case.Tq
+    if before:
+        bound(decoder_model(case, 0, before, caches), 1, new_session)()
+    return caches
 
 
 def models_of(case: Case, inputs: Inputs) -> list[Model]:
@@ -59,12 +97,14 @@ def models_of(case: Case, inputs: Inputs) -> list[Model]:
     return layer_models(case, inputs)
 
 
-@lru_cache(maxsize=8)
-def session_of(model: bytes, threads: int) -> Any:
-    """A session, shared by all inputs of the same shapes, as each session has threads of its own."""
+def new_session(model: bytes, threads: int) -> Any:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
     return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+
+
+# Shared by all inputs of the same shapes, as each session has threads of its own. Whole models are not kept.
+session_of = lru_cache(maxsize=8)(new_session)
 
 
 def embedding(model: bytes, threads: int, batches: Batches, features: int) -> tuple[Callable[[], None], list[Array]]:
@@ -86,8 +126,8 @@ def embeddings(order: list[int], parts: list[Array], _: None) -> Array:
     return in_order(order, parts)
 
 
-def bound(model: Model, threads: int) -> Callable[[], None]:
-    session = session_of(model.serialized(), threads)
+def bound(model: Model, threads: int, of_model: Callable[[bytes, int], Any] = session_of) -> Callable[[], None]:
+    session = of_model(model.serialized(), threads)
     binding = binding_of(session, model.inputs, model.outputs)
     return lambda: session.run_with_iobinding(binding)
 

@@ -88,7 +88,7 @@ def added_mask(case: Case, with_causal: bool) -> Array | None:
     bias = case.alibi_bias()
     if not case.is_masked and bias is None and not (case.causal and with_causal):
         return None
-    rows = case.Tq if case.causal or case.window is not None else 1
+    rows = case.Tq if case.hides_by_query else 1
     added: Array = np.where(case.visible(rows, case.Tk), 0 if bias is None else bias, -np.inf).astype(np.float32)
     return added.reshape(1, -1, *added.shape[-2:])
 

@@ -1,10 +1,10 @@
-"""OpenVINO: attention, a layer, and the BERT of transformers with its pooling, each compiled as a whole."""
+"""OpenVINO: attention, a layer, and models of transformers, each compiled as a whole."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,11 @@ import torch
 
 from mha_native_bench.cases.case import Array, Case
 from mha_native_bench.cases.inputs import Inputs
-from mha_native_bench.contenders.contender import CannotCompute, Contender, Program
+from mha_native_bench.contenders.contender import CannotCompute, Contender, Program, of_arrays
 from mha_native_bench.contenders.peers.openvino_graphs import graph_programs, settings
+from mha_native_bench.contenders.peers.openvino_paged import paged_programs
 from mha_native_bench.contenders.peers.text_batches import Batches, forms, in_order
+from mha_native_bench.contenders.peers.transformers_decoder import load_decoder
 from mha_native_bench.contenders.peers.transformers_peer import load_embedder
 
 
@@ -29,14 +31,21 @@ class OpenVino(Contender):
         )
 
     def programs(self, case: Case, inputs: Inputs, threads: int) -> list[Program]:
+        if case.kind == "cached":
+            paged = paged_programs(self.name, case, inputs, threads)
+            return paged if case.cache else self.programs(of_arrays(case), inputs, threads) + paged
         if case.dtype not in ("f32", "bf16"):  # its plugin for CPUs computes f16 and f64 in f32
             raise CannotCompute(f"no {case.dtype_name} on this CPU" if case.dtype == "f16" else "no float64")
         if case.weights == "bf16" or case.cache:
             raise CannotCompute("no 16 bits behind float32")
+        if case.kind == "decoder":
+            return self._prompt(case, inputs, threads)
         if case.kind != "sentences":
             return graph_programs(self.name, case, inputs, threads)
         if case.weights:
             raise CannotCompute("int8 models are made by another package")
+        if case.family and case.shortest < case.Tq:
+            raise CannotCompute("NaN where padding is outside of windows")
         programs = []
         for form, order, batches in forms(case, inputs):
             shapes: list[tuple[int, int] | None] = [None]
@@ -47,16 +56,67 @@ class OpenVino(Contender):
                     Program(
                         self.name,
                         threads,
-                        embedding(inputs.model, case.dtype, threads, shape, batches),
+                        embedding(inputs.model, case, threads, shape, batches),
                         to_array=partial(in_order, order),
                         variant=f"{form}, {'one shape' if shape else 'any shape'}",
                     )
                 )
         return programs
 
+    def _prompt(self, case: Case, inputs: Inputs, threads: int) -> list[Program]:
+        """A prompt without a cache, of which OpenVINO has only what grows inside of a model."""
+        if case.Tq < case.Tk:
+            raise CannotCompute("only caches that grow inside of a model")
+        if case.weights:
+            raise CannotCompute("int8 models are made by another package")
+        request = prompt_request(case, threads)
+        tokens = inputs.arrays[0]
+
+        def run() -> Array:
+            logits: Array = request.infer([tokens], share_inputs=True, share_outputs=True)[0]
+            return logits
+
+        return [Program(self.name, threads, run, variant="without a cache")]
+
+
+@lru_cache(maxsize=2)
+def prompt_request(case: Case, threads: int) -> Any:
+    """The Llama of transformers for the tokens of a case, compiled."""
+    model = converted_decoder(case).clone()
+    model.reshape(dict.fromkeys(model.inputs, (case.B, case.Tk)))
+    return openvino.Core().compile_model(model, "CPU", settings("f32", threads)).create_infer_request()
+
+
+@lru_cache(maxsize=1)
+def converted_decoder(case: Case) -> Any:
+    example = torch.zeros(case.B, case.Tk, dtype=torch.long)
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about deprecated functions of torch that the tracing calls
+        return openvino.convert_model(LastLogits(load_decoder(case)), example_input=example)
+
+
+class LastLogits(torch.nn.Module):  # type: ignore[misc]  # a class without types
+    """Token ids [B, T] to the logits [B, V] behind the last ones.
+
+    By the modules of a Llama without what it does about masks and caches, some of which OpenVINO does not convert.
+    """
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        parts: Any = self.model.model
+        rows = parts.embed_tokens(ids)
+        turns = parts.rotary_emb(rows, torch.arange(ids.shape[1])[None])
+        for layer in parts.layers:
+            rows = layer(rows, position_embeddings=turns)
+        logits: torch.Tensor = self.model.lm_head(parts.norm(rows[:, -1]))
+        return logits
+
 
 def embedding(
-    directory: Path, precision: str, threads: int, shape: tuple[int, int] | None, batches: Batches
+    directory: Path, case: Case, threads: int, shape: tuple[int, int] | None, batches: Batches
 ) -> Callable[[], list[Array]]:
     """A function that computes all batches, compiled at its first call.
 
@@ -65,24 +125,27 @@ def embedding(
     last = len(batches) - 1
 
     def run() -> list[Array]:
-        request = compiled(directory, precision, threads, len(batches[0]), shape)
+        request = compiled(directory, case.family, case.dtype, threads, len(batches[0]), shape)
         return [request.infer(batch, share_inputs=True, share_outputs=i == last)[0] for i, batch in enumerate(batches)]
 
     return run
 
 
 @cache
-def compiled(directory: Path, precision: str, threads: int, num_inputs: int, shape: tuple[int, int] | None) -> Any:
-    model = converted(directory, num_inputs).clone()
+def compiled(
+    directory: Path, family: str, precision: str, threads: int, num_inputs: int, shape: tuple[int, int] | None
+) -> Any:
+    model = converted(directory, family, num_inputs).clone()
     if shape is not None:
         model.reshape(dict.fromkeys(model.inputs, shape))
     return openvino.Core().compile_model(model, "CPU", settings(precision, threads)).create_infer_request()
 
 
 @cache
-def converted(directory: Path, num_inputs: int) -> Any:
-    """The BERT of transformers as a model of OpenVINO: of token ids, and of a mask if there are two inputs."""
-    example = tuple(torch.ones(2, 7, dtype=torch.long) for _ in range(num_inputs))
+def converted(directory: Path, family: str, num_inputs: int) -> Any:
+    """The encoder of transformers as a model of OpenVINO: of token ids, and of a mask if there are two inputs."""
+    # Longer than windows: for a shorter text transformers makes no mask, and what is traced would have none.
+    example = tuple(torch.ones(2, 200, dtype=torch.long) for _ in range(num_inputs))
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about deprecated functions of torch that the tracing calls
-        return openvino.convert_model(load_embedder(directory, "f32"), example_input=example)
+        return openvino.convert_model(load_embedder(directory, "f32", family), example_input=example)

@@ -1,4 +1,4 @@
-"""PyTorch's `flex_attention`, for windows and softcaps, which its fused attention does not have."""
+"""PyTorch's `flex_attention`, for windows, softcaps and block masks, which its fused attention does not have."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-from mha_native_bench.cases.case import Case
+from mha_native_bench.cases.case import BLOCK, Case
 from mha_native_bench.contenders.contender import CannotCompute
 
 
@@ -18,6 +18,7 @@ def flex_attend(case: Case, query: torch.Tensor, key: torch.Tensor, value: torch
     """A function that is compiled at its first call; it skips blocks of keys that no query of a block sees."""
     if shutil.which(os.environ.get("CXX", "g++")) is None:
         raise CannotCompute("no C++ compiler for flex_attention")
+    blocks_seen = torch.from_numpy(case.block_mask) if case.blocks else None
     softcap, (left, right) = case.softcap, case.window or (-1, -1)
 
     def capped(score: torch.Tensor, *_: Any) -> torch.Tensor:
@@ -31,10 +32,15 @@ def flex_attend(case: Case, query: torch.Tensor, key: torch.Tensor, value: torch
             inside = inside & (j >= i - left)
         if right >= 0:
             inside = inside & (j <= i + right)
+        if blocks_seen is not None:
+            inside = inside & blocks_seen[i // BLOCK, j // BLOCK]
         return inside
 
+    sizes: dict[str, Any] = {"BLOCK_SIZE": BLOCK} if case.blocks else {}  # else its own
     blocks = (
-        create_block_mask(seen, None, None, case.Tq, case.Tk, device="cpu") if case.causal or case.is_masked else None
+        create_block_mask(seen, None, None, case.Tq, case.Tk, device="cpu", **sizes)
+        if case.causal or case.is_masked
+        else None
     )
     options: dict[str, Any] = {"block_mask": blocks, "enable_gqa": case.Hk != case.H}
     if softcap is not None:

@@ -15,7 +15,7 @@ from torch.nn import functional
 from mha_native_bench.cases.case import Array, Case
 from mha_native_bench.cases.inputs import Inputs
 from mha_native_bench.cases.padding import padded, unpadded
-from mha_native_bench.contenders.contender import CannotCompute, Contender, Program
+from mha_native_bench.contenders.contender import CannotCompute, Contender, Program, of_arrays
 from mha_native_bench.contenders.peers.torch_flex import flex_attend
 
 Run = Callable[[], Any]
@@ -29,7 +29,8 @@ class Torch(Contender):
         return f"{torch.__version__}; threads by torch.set_num_threads, in torch.inference_mode"
 
     def programs(self, case: Case, inputs: Inputs, threads: int) -> list[Program]:
-        if case.kind == "sentences":
+        case = of_arrays(case)
+        if case.kind in ("sentences", "decoder"):
             raise CannotCompute("by transformers")
         if case.weights == "bf16" or case.cache:
             raise CannotCompute("no 16 bits behind float32")
@@ -68,7 +69,8 @@ def turn(threads: int, fast_path: bool) -> Callable[[], AbstractContextManager[N
 
 
 def dense(case: Case, inputs: Inputs) -> Iterator[Form]:
-    """Fused attention with Boolean and with added masks, and `flex_attention` for windows and softcaps."""
+    """Fused attention with Boolean and with added masks, and `flex_attention` for windows, softcaps
+    and block masks."""
     attend = functional.scaled_dot_product_attention
     query, key, value = map(tensor_of, inputs.arrays)
     if case.softcap is None:
@@ -80,7 +82,7 @@ def dense(case: Case, inputs: Inputs) -> Iterator[Form]:
     if case.Tq == 1 and case.Hk != case.H and not case.options:  # a group of heads as queries of one head
         groups = query.view(case.B, case.Hk, -1, case.D)
         yield "groups as queries", partial(attend, groups, key, value), lambda out: array_of(out.view(query.shape))
-    if case.window is not None or case.softcap is not None:
+    if case.window is not None or case.softcap is not None or case.blocks:
         yield "flex", flex_attend(case, query, key, value), array_of
 
 
@@ -90,7 +92,7 @@ def masks(case: Case, dtype: torch.dtype) -> Iterator[tuple[str, torch.Tensor | 
     if not case.is_masked and bias is None:
         yield "", None
         return
-    seen = torch.from_numpy(case.visible(case.Tq if case.causal or case.window else 1, case.Tk))
+    seen = torch.from_numpy(case.visible(case.Tq if case.hides_by_query else 1, case.Tk))
     if bias is None:
         yield "Boolean mask", seen[None, None]
         added = torch.zeros(1, 1, *seen.shape, dtype=dtype)

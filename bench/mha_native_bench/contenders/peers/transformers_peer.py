@@ -1,4 +1,4 @@
-"""Transformers on torch: its BERT with fused attention, and the mean pooling of sentence-transformers."""
+"""Transformers on torch, with fused attention: its BERT and ModernBERT with mean pooling, and its Llama."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from mha_native_bench.cases.inputs import Inputs
 from mha_native_bench.contenders.contender import CannotCompute, Contender, Program
 from mha_native_bench.contenders.peers.text_batches import Batches, forms, in_order
 from mha_native_bench.contenders.peers.torch_peer import array_of, turn
+from mha_native_bench.contenders.peers.transformers_decoder import decoder_programs
 
 transformers.logging.set_verbosity_error()  # else it lists the weights that it does not load
 transformers.logging.disable_progress_bar()
@@ -24,16 +25,18 @@ class Transformers(Contender):
     name = "transformers"
 
     def description(self) -> str:
-        return f"{transformers.__version__} on torch {torch.__version__}; BertModel, sdpa; threads and mode as torch"
+        return f"{transformers.__version__} on torch {torch.__version__}; sdpa; threads and mode as torch"
 
     def programs(self, case: Case, inputs: Inputs, threads: int) -> list[Program]:
+        if case.kind == "decoder":
+            return decoder_programs(self.name, case, inputs, threads)
         if case.kind != "sentences":
             raise CannotCompute("models only")
         if case.weights:  # dynamic quantization gives all rows of a batch one scale
             raise CannotCompute("int8 embeddings off by a third")
         if case.dtype not in ("f32", "bf16"):
             raise CannotCompute(f"no {case.dtype_name} here")
-        embed = load_embedder(inputs.model, case.dtype)
+        embed = load_embedder(inputs.model, case.dtype, case.family)
 
         def program(variant: str, order: list[int], batches: Batches) -> Program:
             tensors = [tuple(map(torch.from_numpy, batch)) for batch in batches]
@@ -52,12 +55,12 @@ class Transformers(Contender):
 class Embedder(torch.nn.Module):  # type: ignore[misc]  # a class without types
     """Token ids [B, T], and a mask [B, T] if there is padding, to embeddings [B, E] of length 1."""
 
-    def __init__(self, bert: torch.nn.Module) -> None:
+    def __init__(self, encoder: torch.nn.Module) -> None:
         super().__init__()
-        self.bert = bert
+        self.encoder = encoder
 
     def forward(self, ids: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
-        rows = self.bert(input_ids=ids, attention_mask=mask).last_hidden_state
+        rows = self.encoder(input_ids=ids, attention_mask=mask).last_hidden_state
         if mask is None:
             mean = rows.mean(dim=1)
         else:
@@ -67,13 +70,12 @@ class Embedder(torch.nn.Module):  # type: ignore[misc]  # a class without types
 
 
 @lru_cache(maxsize=1)
-def load_embedder(directory: Path, dtype: str) -> Embedder:
+def load_embedder(directory: Path, dtype: str, family: str) -> Embedder:
     """The model, shared by all numbers of threads."""
-    bert: Any = transformers.BertModel.from_pretrained(
-        directory,
-        attn_implementation="sdpa",
-        add_pooling_layer=False,
-        dtype=torch.bfloat16 if dtype == "bf16" else torch.float32,
+    model: Any = transformers.ModernBertModel if family else transformers.BertModel
+    options = {} if family else {"add_pooling_layer": False}
+    encoder = model.from_pretrained(
+        directory, attn_implementation="sdpa", dtype=torch.bfloat16 if dtype == "bf16" else torch.float32, **options
     )
-    embedder: Embedder = Embedder(bert).eval()
+    embedder: Embedder = Embedder(encoder).eval()
     return embedder

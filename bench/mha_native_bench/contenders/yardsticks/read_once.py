@@ -1,4 +1,4 @@
-"""Reading keys and values once, by as many threads, without computing: the limit of memory for one query."""
+"""Reading keys and values once, and the weights of a decoder, without computing: the limit of memory for one query."""
 
 from __future__ import annotations
 
@@ -14,10 +14,13 @@ class ReadOnce(Contender):
     name = "read"
 
     def description(self) -> str:
-        return "no attention: reads keys and values once, by read_memory of this library's core; for one query"
+        return "reads keys, values and weights of decoders once, by read_memory of the core, and no more; for one query"
 
     def programs(self, case: Case, inputs: Inputs, threads: int) -> list[Program]:
-        if case.kind != "sdpa" or case.Tq != 1 or case.options:
+        if case.kind not in ("sdpa", "cached", "decoder") or case.Tq != 1 or case.options:
             return []
-        keys_and_values = [array.view(np.uint8) for array in inputs.arrays[1:]]  # bytes of any type
-        return [Program(self.name, threads, lambda: read_memory(keys_and_values, threads), is_checked=False)]
+        if case.kind != "sdpa":  # as many bytes; written once, or the system would give them all the same page
+            streamed = [np.full(case.streamed_bytes, 1, np.uint8)]
+        else:
+            streamed = [array.view(np.uint8) for array in inputs.arrays[1:]]  # bytes of any type
+        return [Program(self.name, threads, lambda: read_memory(streamed, threads), is_checked=False)]
