@@ -1,0 +1,133 @@
+"""The site, by Sphinx: pages of this folder, the documents of the project where they lie, and the docstrings.
+
+`sphinx-build -W --keep-going -n -c docs/site . build/site` makes it. The source folder is the root of the project, so
+that a link of a document means the same on the site and in the repository. CONTRIBUTING.md has the commands.
+"""
+
+import ast
+import sys
+from importlib import import_module
+from pathlib import Path
+
+from docutils import nodes
+from sphinx.addnodes import pending_xref
+from sphinx.application import Sphinx
+
+import mha_native
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+sys.path.insert(0, str(HERE))
+
+from draw_speed import draw_speed  # noqa: E402
+
+project = "mha_native"
+author = "the authors of mha_native"
+copyright = "the authors of mha_native"
+release = version = mha_native.__version__
+
+extensions = [
+    "myst_parser",
+    "numpydoc",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.mathjax",
+    "sphinx_copybutton",
+    "sphinx_design",
+]
+
+# Pages. A document that is put into one of these folders is found; a line of
+# `guides.md` says where it stands among others.
+root_doc = "docs/site/index"
+include_patterns = ["docs/*.md", "docs/**/*.md", "bench/*.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"]
+exclude_patterns = [".*", "build", "_skbuild", "dist"]
+# What links of documents lead to, and is no page: a page that shows it.
+PAGES = {
+    "README.md": "docs/site/start",
+    "docs/decisions": "docs/site/decisions",
+    "examples": "docs/site/tasks/index",
+    "examples/cpp": "docs/site/tasks/cpp",
+}
+
+myst_enable_extensions = ["attrs_inline", "colon_fence"]
+myst_heading_anchors = 4
+suppress_warnings = [
+    "misc.highlighting_failure",  # a part of a file need not be what the file is
+    "myst.header",  # parts of documents that a page includes begin at their own level
+]
+highlight_language = "text"
+
+# Words in single backticks of docstrings are links if they are public names, and code otherwise.
+default_role = "py:obj"
+nitpicky = True
+nitpick_ignore_regex = [("py:obj", ".*")]
+autodoc_typehints = "none"  # the sections of a docstring have shapes, which types do not
+autodoc_member_order = "bysource"
+autodoc_default_options = {"members": True}
+numpydoc_show_class_members = False
+numpydoc_xref_param_type = False
+add_module_names = False
+python_use_unqualified_type_names = True
+
+html_theme = "pydata_sphinx_theme"
+html_title = "mha_native"
+html_show_sourcelink = False
+html_copy_source = False
+html_static_path = ["site.css"]
+html_css_files = ["site.css"]
+html_sidebars = {page: [] for page in ("docs/site/start", "docs/site/gallery", "docs/site/speed")}
+toc_object_entries_show_parents = "hide"
+html_theme_options = {
+    "show_prev_next": False,
+    "show_toc_level": 2,
+    "navigation_with_keys": False,
+    "secondary_sidebar_items": ["page-toc"],
+    "footer_start": ["copyright"],
+    "footer_end": [],
+    "header_links_before_dropdown": 6,
+}
+copybutton_exclude = ".linenos, .gp, .go"
+
+
+def lead_links_to_pages(app: Sphinx, doctree: nodes.document) -> None:
+    """Relative links of documents to folders, and to files that are no pages, lead to the pages that show those."""
+    folder = Path(app.env.doc2path(app.env.docname)).parent
+    for node in list(doctree.findall(pending_xref)):
+        if node.get("reftype") != "myst":
+            continue
+        if node.get("refdomain") == "doc":
+            place = ROOT / f"{node['reftarget']}.md"
+        else:
+            place = (folder / node["reftarget"]).resolve()
+        page = PAGES.get(place.relative_to(ROOT).as_posix()) if place.is_relative_to(ROOT) else None
+        if page is not None:
+            node["refdomain"], node["reftarget"], node["reftargetid"] = "doc", page, None
+
+
+def add_modules(app: Sphinx, docname: str, source: list[str]) -> None:
+    """Every module of `interop` on its page, but that of ONNX, whose names are in `compat`."""
+    if docname == "docs/site/api/interop":
+        paths = (Path(mha_native.__file__).parent / "interop").glob("[a-z]*.py")
+        entries = "\n".join(entry(path) for path in sorted(paths) if path.stem != "onnx")
+        source[0] += f"\n```{{eval-rst}}\n{entries}\n```\n"
+
+
+def entry(path: Path) -> str:
+    """The entry of a module: whole, or if what it stands on is not installed, its names with their first lines."""
+    module = f"mha_native.interop.{path.stem}"
+    try:
+        import_module(module)
+    except ImportError:
+        lines = [f".. py:module:: {module}", ""]
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef | ast.FunctionDef) and not node.name.startswith("_"):
+                kind = "class" if isinstance(node, ast.ClassDef) else "function"
+                first = (ast.get_docstring(node) or "").partition("\n")[0]
+                lines += [f".. py:{kind}:: {node.name}", "", f"   {first}", ""]
+        return "\n".join(lines)
+    return f".. automodule:: {module}\n"
+
+
+def setup(app: Sphinx) -> None:
+    app.connect("source-read", add_modules)
+    app.connect("doctree-read", lead_links_to_pages)
+    draw_speed(ROOT / "bench" / "RESULTS.md", ROOT / "build" / "pictures")
