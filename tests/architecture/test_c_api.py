@@ -30,6 +30,7 @@ C = declarations(with_tables((INCLUDE / "mha.h").read_text(encoding="utf-8")))
 # Classes and what stands for them in the names of C; the functions of a class are mha_<that>_<member>.
 HANDLES = {
     "KVCache": "cache",
+    "PagedKVCache": "paged_cache",
     "MultiHeadAttention": "layer",
     "Norm": "norm",
     "Linear": "linear",
@@ -42,6 +43,10 @@ HANDLES = {
 OTHER_NAMES = {
     "ExecutorScope": ["mha_set_executor"],  # scopes nest; in C a thread has one executor or none
     "CancellationScope": ["mha_set_cancellation"],  # likewise
+    "scaled_dot_product_attention": ["mha_scaled_dot_product_attention", "mha_scaled_dot_product_attention_cached"],
+    "attention_weights": ["mha_attention_weights", "mha_attention_weights_cached"],
+    "attention_statistics": ["mha_attention_statistics", "mha_attention_statistics_cached"],
+    "PagedKVCache": ["mha_paged_cache_create"],  # which gives a handle as mha_cache_create() does
     "KVCache::config": ["mha_cache_config_of"],  # the name without "of" is that of a type
     "KVCache::keys": ["mha_cache_keys", "mha_cache_keys"],  # const or not is all one to a tensor
     "KVCache::values": ["mha_cache_values", "mha_cache_values"],
@@ -49,6 +54,7 @@ OTHER_NAMES = {
     "MultiHeadAttention::config": ["mha_layer_config_of"],
     "RotaryEmbedding::pairs": ["mha_rotary_pairs_of"],  # the name without "of" is that of a type
     "MultiHeadAttention::forward": ["mha_layer_forward", "mha_layer_forward_cached"],
+    "MultiHeadAttention::forward_varlen": ["mha_layer_forward_varlen", "mha_layer_forward_varlen_cached"],
     "Norm": ["mha_norm_destroy"],
     "LayerNorm": ["mha_norm_create"],
     "RMSNorm": ["mha_rms_norm_create"],
@@ -61,6 +67,7 @@ OTHER_NAMES = {
     "Cancelled": [],
     "Cancelled::what": [],
     # For the library itself.
+    "KVCache::storage": [],
     "MultiHeadAttention::packed": [],
     "Linear::packed": [],
     "FeedForward::packed": [],
@@ -79,6 +86,7 @@ STRUCTS = {
     "Executor": "mha_executor",
     "KVCacheConfig": "mha_cache_config",
     "MultiHeadAttentionConfig": "mha_layer_config",
+    "PagedKVCacheConfig": "mha_paged_cache_config",
     "QueryKeySteps": "mha_query_key_steps",
     "RaggedBatch": "mha_ragged_batch",
     "TransformerExtras": "mha_transformer_extras",

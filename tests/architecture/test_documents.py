@@ -16,7 +16,7 @@ FILES = sorted(
 DOCUMENTS = [name for name in FILES if name.endswith(".md")]
 HISTORY = {"CHANGELOG.md"}  # names files as they were
 GENERATED = {"isa_list.inc", "mha/export.h", "mha/version.hpp"}  # by CMake
-OF_OTHERS = {"omp.h"}
+OF_OTHERS = {"llama.cpp", "omp.h"}
 
 LINK = re.compile(r"\[[^\]\[]*\]\(([^()\s]+)\)")
 FILE_NAME = re.compile(r"`((?:[\w.*]+/)*[\w*]+\.(?:cpp|hpp|h|c|def|inc|py|pyi|md|toml|cmake|map|\*))`")

@@ -17,7 +17,7 @@ FLOORS = {
     "cpp/src/": (
         {"api", "c_api"},
         {"checks", "execute"},
-        {"plan", "platform", "weights"},
+        {"cache", "plan", "platform", "weights"},
         {"kernels", "views"},
     ),
     "cpp/src/kernels/": (

@@ -11,8 +11,8 @@ ROOT = Path(__file__).resolve().parents[2]
 PATCHES = sorted((ROOT / "tests/mutants").glob("*.patch"))
 
 
-def test_there_are_forty() -> None:
-    assert len(PATCHES) == 40
+def test_none_is_lost() -> None:
+    assert len(PATCHES) >= 54
 
 
 @pytest.mark.parametrize("path", PATCHES, ids=lambda path: path.stem)

@@ -15,18 +15,21 @@ ROWS = re.findall(
 )
 KEYWORDS = list(dict.fromkeys(argument for _, _, argument, _ in ROWS))
 
-# Functions of arrays have no key_mask: an attn_mask [B, 1, 1, Tk] is the same.
-NOT_OF_FUNCTIONS = {"key_mask"}
+# What only layers do something with.
+OF_LAYERS = {"positions"}
 
-# The places that name at least six options within twelve lines, by file. All others refer to one of these.
+# The places that name at least seven options within twelve lines, by file: more than are tensors, which checks name.
+# All others refer to one of these.
 LISTS = {
     "cpp/include/mha/attention.hpp": 1,  # the struct, documented
     "cpp/include/mha/attention_options.def": 1,
     "cpp/src/plan/attention_plan.hpp": 1,
     "cpp/src/plan/make_plan.cpp": 1,
     "python/mha_native/_options.py": 1,
-    "python/mha_native/attention.py": 3,  # signature, documentation, body
-    "python/mha_native/layers/multi_head_attention.py": 3,  # as in attention.py
+    "python/mha_native/attention.py": 2,  # signature, documentation
+    "python/mha_native/interop/_torch_operator.py": 1,  # types of arguments, which operators of torch must state
+    "python/mha_native/interop/torch.py": 2,  # as in attention.py
+    "python/mha_native/layers/multi_head_attention.py": 2,  # as in attention.py
     "python/mha_native/reference/attention.py": 3,  # where they have their meaning
 }
 
@@ -42,13 +45,13 @@ def keywords_of(path: str, function: str) -> set[str]:
 
 
 def lists_in(text: str) -> int:
-    """Places that name at least six different options within twelve lines; one that goes on is one place."""
+    """Places that name at least seven different options within twelve lines; one that goes on is one place."""
     names = rf"(?<![a-zA-Z])_?({'|'.join(KEYWORDS)})s?(?![a-z])"
     hits = [(i, match[1]) for i, line in enumerate(text.splitlines()) for match in re.finditer(names, line)]
     places, end = 0, -1
     for at, (first, _) in enumerate(hits):
         near = [(line, name) for line, name in hits[at:] if line < first + 12]
-        if len({name for _, name in near}) >= 6:
+        if len({name for _, name in near}) >= 7:
             places += first > end
             end = near[-1][0]
     return places
@@ -67,8 +70,18 @@ def test_every_row_is_a_key_of_score_options() -> None:
 
 
 def test_every_row_is_a_keyword_of_the_documented_calls() -> None:
-    assert set(KEYWORDS) - NOT_OF_FUNCTIONS <= keywords_of("attention.py", "scaled_dot_product_attention")
+    assert set(KEYWORDS) - OF_LAYERS <= keywords_of("attention.py", "scaled_dot_product_attention")
     assert set(KEYWORDS) <= keywords_of("layers/multi_head_attention.py", "__call__")
+
+
+def test_every_row_is_an_argument_of_the_operator_of_torch() -> None:
+    assert set(KEYWORDS) - OF_LAYERS <= keywords_of("interop/torch.py", "scaled_dot_product_attention")
+    (schema,) = (
+        ast.literal_eval(node.value)
+        for node in parsed("interop/_torch_operator.py").body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "_SCHEMA"
+    )
+    assert set(KEYWORDS) - OF_LAYERS <= set(re.findall(r" (\w+)[,)]", schema))
 
 
 def test_every_row_is_a_field() -> None:
@@ -91,7 +104,7 @@ def test_the_recipe_names_eight_files_that_have_every_option() -> None:
     assert len(files) == 8
     for path in files:
         text = path.read_text(encoding="utf-8")
-        for keyword in set(KEYWORDS) - (NOT_OF_FUNCTIONS if path.name == "attention.py" else set()):
+        for keyword in set(KEYWORDS) - OF_LAYERS:
             # is_causal has no rule, so that no check names it.
             assert keyword in text or (path.parent.name == "checks" and keyword in ("is_causal", "query_offset"))
 
@@ -106,7 +119,7 @@ def test_few_places_list_the_options() -> None:
 
 
 def test_lists_are_found() -> None:
-    line = "attn_mask, key_mask, is_causal, query_offset, key_lengths"
+    line = "attn_mask, key_mask, block_mask, is_causal, query_offset, key_lengths"
     assert lists_in(line) == 0
     assert lists_in(f"{line}, window") == 1
     assert lists_in(f"{line}\n{line}, window_left\n{line}, scale") == 1

@@ -5,19 +5,25 @@ from __future__ import annotations
 import ast
 import doctest
 import enum
+import importlib
 import importlib.metadata
+import importlib.util
 import inspect
 import operator
 import re
 import sys
 import types
+import warnings
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import mha_native
-from mha_native import _core, compat, models, sentence_transformers
+from mha_native import _core, compat, models, sentence_transformers, serving
+from mha_native.interop import transformers
+
+interop_torch = importlib.import_module("mha_native.interop.torch") if importlib.util.find_spec("torch") else None
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = Path(mha_native.__file__).parent
@@ -28,9 +34,28 @@ ADAPTERS = [
         ("compat", compat.__all__),
         ("models", models.__all__),
         ("sentence_transformers", sentence_transformers.__all__),
+        ("interop.transformers", transformers.__all__),
+        ("interop.torch", interop_torch.__all__ if interop_torch else ()),
+        ("serving", serving.__all__),
     )
     for name in names
 ]
+
+# Names in modules that need a package, and which.
+PLUGS = {
+    "interop.bertopic.Embedder": "bertopic",
+    "interop.chroma.MhaNativeEmbeddingFunction": "chromadb",
+    "interop.haystack.MhaNativeDocumentEmbedder": "haystack",
+    "interop.haystack.MhaNativeRanker": "haystack",
+    "interop.haystack.MhaNativeTextEmbedder": "haystack",
+    "interop.keybert.Embedder": "keybert",
+    "interop.langchain.MhaNativeEmbeddings": "langchain_core",
+    "interop.langchain.MhaNativeRanker": "langchain_core",
+    "interop.llama_index.MhaNativeEmbedding": "llama_index.core",
+    "interop.llama_index.MhaNativeRanker": "llama_index.core",
+    "interop.sentence_transformers.Transformer": "sentence_transformers",
+    "interop.sklearn.TextEmbedder": "sklearn",
+}
 
 # Models that documents name and no package carries: tiny ones with random weights stand in for them.
 CLASSIFIERS: dict[str, dict[str, Any]] = {
@@ -45,16 +70,28 @@ SEQ2SEQ_MODEL = "bart-large-cnn"  # likewise
 def test_all_is_the_whole_face() -> None:
     modules = {name for name, x in vars(mha_native).items() if inspect.ismodule(x)}
     visible = {name for name in vars(mha_native) if not name.startswith("_")}
-    assert visible - modules == set(PUBLIC) - {"compat", "models", "reference"}
+    assert visible - modules == set(PUBLIC) - {"compat", "models", "reference", "serving"}
     assert len(set(mha_native.__all__)) == len(mha_native.__all__)
     assert sorted(mha_native.__all__) == list(mha_native.__all__)
 
 
+def _import_or_skip(name: str) -> None:
+    """Import a package of somebody else, which may warn of what it lacks itself."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        package = pytest.importorskip(name)
+    if any(Path(path).is_relative_to(ROOT / "tests") for path in package.__path__):  # a folder of tests of its name
+        pytest.skip(f"could not import '{name}'")
+
+
 def _thing(name: str) -> Any:
+    if name in PLUGS:
+        _import_or_skip(PLUGS[name])
+        importlib.import_module(f"mha_native.{name}".rpartition(".")[0])
     return operator.attrgetter(name)(mha_native)
 
 
-@pytest.mark.parametrize("name", PUBLIC + ADAPTERS)
+@pytest.mark.parametrize("name", [*PUBLIC, *ADAPTERS, *PLUGS])
 def test_every_name_is_documented(name: str) -> None:
     thing = _thing(name)
     # The first line of an undocumented binding is its signature.
@@ -72,15 +109,17 @@ def _has_parameters(thing: Any) -> bool:
 PYTHON = [name for name in PUBLIC + ADAPTERS if _has_parameters(_thing(name))]
 
 
-@pytest.mark.parametrize("name", PYTHON)
+@pytest.mark.parametrize("name", [*PYTHON, *PLUGS])
 def test_every_parameter_is_documented(name: str) -> None:
     thing = _thing(name)
     text = inspect.getdoc(thing) or ""
-    for parameter in inspect.signature(thing).parameters:
+    # What makes components of Haystack takes anything, and hands it to __init__.
+    called = thing.__init__ if name.startswith("interop.haystack.") else thing
+    for parameter in inspect.signature(called).parameters.keys() - {"self"}:
         assert re.search(rf"\b{parameter}\b", text), f"{name}: {parameter}"
 
 
-@pytest.mark.parametrize("name", [name for name in PUBLIC + ADAPTERS if callable(_thing(name))])
+@pytest.mark.parametrize("name", [*(name for name in PUBLIC + ADAPTERS if callable(_thing(name))), *PLUGS])
 def test_examples_are_true(
     name: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -166,21 +205,35 @@ def test_the_package_is_typed() -> None:
     assert (PACKAGE / "py.typed").is_file()
 
 
+# distributed.md asks for clusters, and data that no test has; its calls are in tests/python/distributed.
+DOCUMENTS = [ROOT / "README.md", *sorted({*(ROOT / "docs").rglob("*.md")} - {ROOT / "docs" / "distributed.md"})]
 SNIPPETS = {
-    name: re.findall(r"^```python\n(.*?)^```", (ROOT / name).read_text(encoding="utf-8"), re.M | re.S)
-    for name in (
-        "README.md",
-        "docs/guide.md",
-        "docs/language_models.md",
-        "docs/sentence_models.md",
-        "docs/seq2seq_models.md",
-    )
+    path.relative_to(ROOT).as_posix(): snippets
+    for path in DOCUMENTS
+    if (snippets := re.findall(r"^```python\n(.*?)^```", path.read_text(encoding="utf-8"), re.M | re.S))
 }
-EXTRAS = ("torch", "matplotlib", "onnxruntime", "openvino", "tokenizers", "safetensors", "jax", "bertopic")
+EXTRAS = (
+    "torch",
+    "transformers",
+    "matplotlib",
+    "onnxruntime",
+    "openvino",
+    "tokenizers",
+    "safetensors",
+    "jax",
+    "bertopic",
+    "keybert",
+    "sentence_transformers",
+    "sklearn",
+    "chromadb",
+    "haystack",
+    "langchain_core",
+    "llama_index",
+)
 
 
 def test_the_documents_have_python() -> None:
-    assert all(SNIPPETS.values())
+    assert {"README.md", "docs/guide.md", "docs/serving.md", "docs/site/gallery.md"} <= SNIPPETS.keys()
 
 
 @pytest.mark.parametrize(
@@ -200,9 +253,10 @@ def test_the_documents_are_true(
 ) -> None:
     for extra in EXTRAS:
         if re.search(rf"\bimport {extra}\b|\bfrom {extra}\b", snippet):
-            pytest.importorskip(extra)
+            _import_or_skip(extra)
     _enter_folder_for(snippet, request, tmp_path, monkeypatch)
-    monkeypatch.setattr(sys, "modules", sys.modules.copy())  # a snippet may put a module in the place of another
+    if "sys.modules" in snippet:  # it puts a module in the place of another
+        monkeypatch.setattr(sys, "modules", sys.modules.copy())
     exec(compile(snippet, document, "exec"), {"__name__": "document"})
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from mha_native.layers._constructor_arguments import checked_dtypes
 from mha_native.models._language_model import LanguageModel
 from mha_native.models.decoders.folder_source import FolderSource
 from mha_native.models.decoders.opening import open_decoder
@@ -15,9 +16,12 @@ from mha_native.models.decoders.source import LanguageModelParts
 Array = np.ndarray[Any, Any]
 
 
-def opened(directory: Path, **options: Any) -> LanguageModelParts:
+def opened(
+    directory: Path, dtype: str = "float32", weight_dtype: Any = None, max_positions: int | None = None
+) -> LanguageModelParts:
     """The parts of the model in a folder."""
-    return open_decoder(FolderSource(directory), **options)
+    kind, stored = checked_dtypes("opened", dtype, weight_dtype)
+    return open_decoder(FolderSource(directory), dtype=kind, weight_dtype=stored, max_positions=max_positions)
 
 
 def logits(parts: LanguageModelParts, sequences: list[list[int]]) -> list[Array]:

@@ -111,3 +111,54 @@ def from_dlpack(producer: Any, **keywords: Any) -> Tensor:
     memory.capsule = capsule  # what keeps it alive
     bits = np.frombuffer(memory, f"u{item}").reshape(shape)
     return Tensor(bits, tensor.code, version=managed.major if kind is _Versioned else None)
+
+
+class _Exchange(ctypes.Structure):
+    """The functions of DLPack's C exchange, of which this library has those that an attention call needs."""
+
+    _fields_ = [
+        ("major", ctypes.c_uint32),
+        ("minor", ctypes.c_uint32),
+        ("older", ctypes.c_void_p),
+        ("new_tensor", ctypes.c_void_p),
+        ("export_tensor", ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.POINTER(ctypes.c_void_p))),
+        ("import_tensor", ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p))),
+        ("borrow_tensor", ctypes.c_void_p),
+        ("current_stream", ctypes.c_void_p),
+    ]
+
+
+exchanged: list[str] = []
+"""The functions of the exchange that were called, in order."""
+
+
+def _export(tensor: ExchangedTensor, address: Any) -> int:
+    exchanged.append("export")
+    address[0] = _pointer(tensor.__dlpack__(max_version=(1, 0)), _NAMES[_Versioned])
+    return 0
+
+
+def _import(address: int, result: Any) -> int:
+    exchanged.append("import")
+    capsule = _new(address, _NAMES[_Versioned], None)
+    tensor = from_dlpack(type("Producer", (), {"__dlpack__": lambda self: capsule})())
+    _api.Py_IncRef(ctypes.py_object(tensor))
+    result[0] = id(tensor)
+    return 0
+
+
+def exchange_of_version(major: int, older: int = 0) -> Any:
+    """A capsule of the functions, as a class of tensors has it, which stays alive as long as the process."""
+    fields = _Exchange._fields_
+    table = _Exchange(major, 0, older, 0, fields[4][1](_export), fields[5][1](_import))
+    _alive[ctypes.addressof(table)] = table
+    return _new(ctypes.addressof(table), b"dlpack_exchange_api", None)
+
+
+class ExchangedTensor(Tensor):
+    """A tensor whose class has DLPack's C exchange."""
+
+    __dlpack_c_exchange_api__ = exchange_of_version(1)
+
+    def __dlpack__(self, *, max_version: tuple[int, int] | None = None) -> Any:
+        return super().__dlpack__(max_version=max_version)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import textbook
 from element_types import accumulator_of
+from scattered_pages import over_pages
 
 from mha_native import KVCache, scaled_dot_product_attention, scaled_dot_product_attention_varlen
 
@@ -368,3 +369,14 @@ def attend_ragged(call: Call, rng: Generator) -> tuple[Array, Array, Array]:
     )
     rows = np.concatenate([call.rows[b, :, q] for b, q in enumerate(some)], 1)
     return rows, out.swapaxes(0, 1), lse.swapaxes(0, 1)
+
+
+def attend_over_pages(call: Call, rng: Generator) -> tuple[Array, Array, Array]:
+    """The same over a cache whose pages are scattered; keys that do not exist are not in it."""
+    options = dict(call.options)
+    lengths = options.pop("key_lengths", np.full(len(call.key), call.key.shape[2]))
+    cache = over_pages(call.key, call.value, lengths, int(rng.choice([64, 128, 192])), rng)
+    if "attn_mask" in options:
+        options["attn_mask"] = options["attn_mask"][..., : cache.longest]
+    out, lse = scaled_dot_product_attention(call.query, cache, **options, return_lse=True, num_threads=call.num_threads)
+    return call.rows, out, lse

@@ -9,6 +9,13 @@ import numpy as np
 Array = np.ndarray[Any, Any]
 
 LEAST_MAX = np.float32(2.0**-100)
+MOST_FEATURES = (2**31 - 1) // (128 * 254)
+MOST_HALVINGS = 7
+
+
+def most_outliers(features: int) -> int:
+    """One for each 64 features, but no more than sums of 32 bits have room for."""
+    return min(features // 64, (MOST_FEATURES - features) >> MOST_HALVINGS)
 
 
 def weights(weight: Array) -> tuple[Array, Array]:
@@ -17,11 +24,22 @@ def weights(weight: Array) -> tuple[Array, Array]:
     return integers.astype(np.int8), scale[:, 0]
 
 
+def outlier_limit(x: Array) -> Array:
+    """The magnitude [..., 1] beyond which features of rows [..., n] are outliers."""
+    size = np.abs(x)
+    limit: Array = size.max(-1, keepdims=True)
+    for _ in range(MOST_HALVINGS):  # where one is not halved, it stays from then on
+        half = limit * np.float32(0.5)
+        limit = np.where((size > half).sum(-1, keepdims=True) <= most_outliers(x.shape[-1]), half, limit)
+    return limit
+
+
 def _rows(x: Array) -> tuple[Array, Array]:
-    """Rows [..., n] as integers, and the scale of each [..., 1]."""
-    high, low = (f(x, np.float32(0)) for f in (np.maximum, np.minimum))
-    half = np.float32(0.5)
-    return _quantized(x, half * high.max(-1, keepdims=True) - half * low.min(-1, keepdims=True))
+    """Rows [..., n] as integers, and the scale of each [..., 1]. Only of outliers they have more than 8 bits."""
+    limit, zero, half = outlier_limit(x), np.float32(0), np.float32(0.5)
+    high = np.minimum(np.maximum(x, zero).max(-1, keepdims=True), limit)
+    low = np.maximum(np.minimum(x, zero).min(-1, keepdims=True), -limit)
+    return _quantized(x, half * high - half * low)
 
 
 def _quantized(x: Array, most: Array) -> tuple[Array, Array]:

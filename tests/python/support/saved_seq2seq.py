@@ -14,6 +14,14 @@ T5 = {"d_model": 24, "d_kv": 6, "d_ff": 40, "num_layers": 2, "num_decoder_layers
       "relative_attention_num_buckets": 8, "relative_attention_max_distance": 20,
       "decoder_start_token_id": 1, "pad_token_id": 1, "eos_token_id": 2, "bos_token_id": 0}  # fmt: skip
 
+KINDS = {
+    "bart": ("BartForConditionalGeneration", BART),
+    "marian": ("MarianMTModel", BART),
+    "mbart": ("MBartForConditionalGeneration", BART),
+    "pegasus": ("PegasusForConditionalGeneration", BART),
+    "t5": ("T5ForConditionalGeneration", T5),
+}
+
 # Every family, with what config.json may say of it that changes results.
 MODELS: dict[str, dict[str, Any]] = {
     "bart": {},
@@ -21,8 +29,27 @@ MODELS: dict[str, dict[str, Any]] = {
     "bart, relu": {"activation_function": "relu"},
     "bart, gelu_new": {"activation_function": "gelu_new"},
     "bart, first token": {"forced_bos_token_id": 0},
+    "bart, never": {"bad_words_ids": [[7], [88], [9]]},
     "mbart": {"decoder_start_token_id": 2},
     "mbart, scaled": {"decoder_start_token_id": 2, "scale_embedding": True},
+    "marian": {"decoder_start_token_id": 1, "eos_token_id": 2, "forced_eos_token_id": 2, "pad_token_id": 1},
+    "marian, swish, scaled": {
+        "activation_function": "swish",
+        "scale_embedding": True,
+        "decoder_start_token_id": 1,
+        "eos_token_id": 2,
+        "forced_eos_token_id": 2,
+        "pad_token_id": 1,
+    },
+    "pegasus": {"decoder_start_token_id": 1, "eos_token_id": 2, "forced_eos_token_id": 2, "pad_token_id": 1},
+    "pegasus, scaled, relu": {
+        "activation_function": "relu",
+        "scale_embedding": True,
+        "decoder_start_token_id": 1,
+        "eos_token_id": 2,
+        "forced_eos_token_id": 2,
+        "pad_token_id": 1,
+    },
     "t5": {},
     "t5, gelu": {"feed_forward_proj": "gelu"},
     "t5, gated gelu": {"feed_forward_proj": "gated-gelu"},
@@ -39,18 +66,20 @@ def save(directory: Path, name: str, **changes: Any) -> Any:
 
     model_type = name.partition(",")[0]
     library = saved_families.tokenizer_of("roberta", model_max_length=40)
-    kind, sizes = {"bart": ("Bart", BART), "mbart": ("MBart", BART), "t5": ("T5", T5)}[model_type]
-    config = getattr(transformers, f"{kind}Config")(**{"vocab_size": len(library), **sizes, **MODELS[name], **changes})
+    kind, sizes = KINDS[model_type]
+    config = getattr(transformers, kind).config_class(
+        **{"vocab_size": len(library), **sizes, **MODELS[name], **changes}
+    )
     torch.manual_seed(0)
-    model = getattr(transformers, f"{kind}ForConditionalGeneration")(config).eval()
+    model = getattr(transformers, kind)(config).eval()
     with torch.no_grad():
         for name_of, parameter in model.named_parameters():
             if parameter.dim() == 1:  # which are zeros and ones in a new model, and so without effect
                 parameter += torch.randn_like(parameter) / 4
-            elif kind == "T5":
+            elif model_type == "t5":
                 is_table = "shared" in name_of or "bias" in name_of
                 parameter.copy_(torch.randn_like(parameter) / (1 if is_table else parameter.shape[1] ** 0.5))
-        if kind != "T5":
+        if model_type != "t5":
             model.final_logits_bias += torch.randn_like(model.final_logits_bias)
         if MODELS[name].get("tie_word_embeddings") is False:
             model.lm_head.weight = torch.nn.Parameter(torch.randn_like(model.lm_head.weight))

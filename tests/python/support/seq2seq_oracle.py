@@ -28,7 +28,7 @@ def logits(config: dict[str, Any], tensors: dict[str, Array], text: list[int], t
 
 
 def _activation(name: str, x: Array) -> Array:
-    return x / (1 + np.exp(-x)) if name == "silu" else bert_oracle.ACTIVATIONS[name](x)
+    return x / (1 + np.exp(-x)) if name in ("silu", "swish") else bert_oracle.ACTIVATIONS[name](x)
 
 
 def _attention(q: Array, k: Array, v: Array, heads: int, scale: float, bias: Array | float, is_causal: bool) -> Array:
@@ -42,7 +42,7 @@ def _attention(q: Array, k: Array, v: Array, heads: int, scale: float, bias: Arr
 
 
 class _Bart:
-    """BART, and mBART, whose norms come first."""
+    """BART; mBART and Pegasus, whose norms come first; Marian and Pegasus, whose positions are sines."""
 
     def __init__(self, config: dict[str, Any], weights: dict[str, Array]) -> None:
         self.config, self.weights = config, weights
@@ -54,8 +54,14 @@ class _Bart:
     def stack(self, name: str, tokens: list[int], memory: Array | None) -> Array:
         config, weights = self.config, self.weights
         scale = math.sqrt(config["d_model"]) if config.get("scale_embedding") else 1
-        x = weights["shared.weight"][tokens] * scale + weights[f"{name}.embed_positions.weight"][2:][: len(tokens)]
-        x = self._norm(x, f"{name}.layernorm_embedding")
+        x = weights["shared.weight"][tokens] * scale
+        if config["model_type"] in ("marian", "pegasus"):
+            given = weights.get(f"{name}.embed_positions.weight")
+            x = x + (self._sines(len(tokens)) if given is None else given[: len(tokens)])
+        else:
+            x = self._norm(
+                x + weights[f"{name}.embed_positions.weight"][2:][: len(tokens)], f"{name}.layernorm_embedding"
+            )
         heads = config[f"{name}_attention_heads"]
         for i in range(config[f"{name}_layers"]):
             layer = f"{name}.layers.{i}."
@@ -69,7 +75,13 @@ class _Bart:
 
     @property
     def _norm_first(self) -> bool:
-        return bool(self.config["model_type"] == "mbart")
+        return self.config["model_type"] in ("mbart", "pegasus")
+
+    def _sines(self, length: int) -> Array:
+        """[T, E]: sines of E / 2 wavelengths, and behind them cosines, as the files have them."""
+        width = self.config["d_model"]
+        angles = np.outer(np.arange(length), 10000 ** (-np.arange(0, width, 2) / width))
+        return np.concatenate([np.sin(angles), np.cos(angles)], axis=1).astype(np.float32).astype(np.float64)
 
     def _sublayer(self, x: Array, norm: str, sublayer: Any) -> Array:
         return x + sublayer(self._norm(x, norm)) if self._norm_first else self._norm(x + sublayer(x), norm)

@@ -10,7 +10,7 @@ import tiny_bert
 
 Array = np.ndarray[Any, Any]
 
-FAMILIES = ["bart", "mbart", "t5"]
+FAMILIES = ["bart", "marian", "mbart", "pegasus", "t5"]
 
 VOCABULARY, WIDTH, POSITIONS = 40, 24, 32
 PADDING, START, END = 0, 2, 3
@@ -40,14 +40,21 @@ _T5 = {
     "relative_attention_max_distance": 20,
 }
 
+# Where weights of the seed 0 write the same token again and again.
+_SEEDS = {"marian": 2}
+
 # Every family, with the entries of config.json that change its results.
 SETTINGS: list[tuple[str, dict[str, Any]]] = [
     ("bart", {}),
     ("bart", {"scale_embedding": True}),
     ("bart", {"activation_function": "relu"}),
     ("bart", {"activation_function": "gelu_new"}),
+    ("marian", {}),
+    ("marian", {"scale_embedding": True, "activation_function": "swish", "share_encoder_decoder_embeddings": True}),
     ("mbart", {}),
     ("mbart", {"scale_embedding": True, "activation_function": "relu"}),
+    ("pegasus", {}),
+    ("pegasus", {"scale_embedding": True, "activation_function": "relu"}),
     ("t5", {}),
     ("t5", {"feed_forward_proj": "gelu"}),
     ("t5", {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}),
@@ -78,9 +85,10 @@ def _bart_shapes(settings: dict[str, Any]) -> dict[str, tuple[int, ...]]:
     }
     norms = []
     for stack in ("encoder", "decoder"):
-        result[f"model.{stack}.embed_positions.weight"] = (settings["max_position_embeddings"] + 2, width)
-        norms.append(f"model.{stack}.layernorm_embedding")
-        if settings["model_type"] == "mbart":
+        if settings["model_type"] in ("bart", "mbart"):
+            result[f"model.{stack}.embed_positions.weight"] = (settings["max_position_embeddings"] + 2, width)
+            norms.append(f"model.{stack}.layernorm_embedding")
+        if settings["model_type"] in ("mbart", "pegasus"):
             norms.append(f"model.{stack}.layer_norm")
         inner = settings[f"{stack}_ffn_dim"]
         attentions = ["self_attn"] + ["encoder_attn"] * (stack == "decoder")
@@ -117,7 +125,7 @@ def _t5_shapes(settings: dict[str, Any]) -> dict[str, tuple[int, ...]]:
 
 def tensors(settings: dict[str, Any]) -> dict[str, Array]:
     """Random weights of such a size that no part of the model is without effect."""
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(_SEEDS.get(settings["model_type"], 0))
     result = {}
     for name, shape in shapes(settings).items():
         is_table = "shared" in name or "embed_positions" in name
