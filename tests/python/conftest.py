@@ -108,6 +108,8 @@ EXTENDED: dict[str, tuple[str, tuple[Any, ...]]] = {
     "avxvnni": ("avx2", tuple(NAMES)),
     "avx512vnni": ("avx512", tuple(NAMES)),
     "avx512bf16": ("avx512vnni", (np.float32, np.float64)),
+    "amx": ("avx512bf16", (np.float32, np.float64, np.float16)),
+    "amx_model": ("avx2", (np.float32, np.float64, np.float16)),
 }
 
 

@@ -253,11 +253,20 @@ struct DTypeKernels {
   void (*rotate)(const RotateTile& tile);
 };
 
+/// Two products of matrix registers, for those who ask whether they give the bits that the kernels count on: C += A B.
+struct TileInstructions {
+  /// A [16 rows][32 elements], B [16 pairs of elements][16 columns][2], C [16][16].
+  void (*multiply_bf16)(const BFloat16* a, const BFloat16* b, float* c);
+  /// A [16 rows][64 elements], B [16 fours of elements][16 columns][4], C [16][16].
+  void (*multiply_bytes)(const std::uint8_t* a, const std::int8_t* b, std::int32_t* c);
+};
+
 struct KernelTable {
   const char* isa;                // must equal the name in the registry
   const char* (*compiled_isa)();  // the same from code of the object: proves which object the linker kept
   void (*quantize_heads)(const QuantizeTile& tile);
   DTypeKernels kernels[kNumDTypes];
+  TileInstructions tiles;  // null where the instruction set has none
 };
 
 }  // namespace mha

@@ -144,6 +144,18 @@ constexpr DTypeKernels dtype_kernels() {
   return kernels;
 }
 
+#ifdef MHA_TILES
+template <auto kMultiply, class A, class B, class C>
+void multiply_one(const A* a, const B* b, C* c) {
+  const TileState state;
+  Tiles::load<0>(c, kTileBytes);
+  Tiles::load<4>(a, kTileBytes);
+  Tiles::load<6>(b, kTileBytes);
+  kMultiply();
+  Tiles::store<0>(c, kTileBytes);
+}
+#endif
+
 #ifdef MHA_BASE_ISA
 /// The kernels of the instruction set that this one extends, but for the families that it overrides.
 KernelTable extended_table() noexcept {
@@ -156,6 +168,10 @@ KernelTable extended_table() noexcept {
 #ifdef MHA_OVERRIDES_INT8  // products with int8 weights
   extended.kernels[int(DType::f32)].project[int(WeightFormat::int8)] = kInt8Weights;
 #endif
+#ifdef MHA_TILES
+  extended.tiles = {&multiply_one<&Tiles::multiply_bf16<0, 4, 6>, BFloat16, BFloat16, float>,
+                    &multiply_one<&Tiles::multiply_bytes<0, 4, 6>, std::uint8_t, std::int8_t, std::int32_t>};
+#endif
   return extended;
 }
 #else
@@ -166,7 +182,8 @@ constexpr KernelTable kTable = {MHA_QUOTE(MHA_ISA),
 #define MHA_DTYPE(name, scalar, accumulator) dtype_kernels<scalar>(),
 #include "mha/dtypes.def"
 #undef MHA_DTYPE
-                                }};
+                                },
+                                {nullptr, nullptr}};
 #endif
 
 }  // namespace

@@ -39,6 +39,12 @@ constexpr Evidence kEvidence[] = {
     // Cooper Lake, Emerald Rapids, Granite Rapids.
     {"avx512bf16", kIntel, kAny, kAny, false, "assumed: VDPBF16PS is as slow as on Sapphire Rapids"},
     {"avx512bf16", nullptr, kAny, kAny, false, "assumed: nobody has measured VDPBF16PS there"},
+
+    // docs/decisions/0021: what is measured is the instructions, by prototypes, and not these kernels.
+    {"amx", kIntel, kIntel6, kSapphireRapids, false,
+     "assumed: products by tiles were measured to take a third of the time, but these kernels have not run there yet"},
+    {"amx", nullptr, kAny, kAny, false, "assumed: nobody has run these kernels on a processor with AMX"},
+    {"amx_model", nullptr, kAny, kAny, false, "a model of amx, for tests, slow"},
 };
 
 bool fits(int expected, int number) { return expected == kAny || expected == number; }

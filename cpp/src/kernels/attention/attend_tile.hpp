@@ -188,19 +188,18 @@ class AttendTile {
 
   /// The sum of the block without the values of masked keys, which are left out by selection.
   void add_guarded(const KeyBlock& block, const T* masked) {
-    zero(block_out_);
     for (int j = 0; j < scores_.vectors(); ++j)
-      for (Index key = scores_.first_in(block, j); key < scores_.last_in(block, j); key += Operands::kElements) {
-        const Index i = key - block.begin;
-        P skip = pload<P>(masked + i * W + j * L);
-        if constexpr (Operands::kJoins)
-          skip = join_halves(skip, key + 1 < block.end ? pload<P>(masked + (i + 1) * W + j * L) : ptrue(skip));
-        const P weight = Products::load(scores_.weights(i) + j * L);
-        const Operand* value = values_.data + (key - block.segments[0].begin) / Operands::kElements * values_.row;
-        for (Index d = 0; d < tile_.value_dim; ++d, value += values_.step) {
-          T* o = block_out_ + d * W + j * L;
-          pstore(o, Products::multiply_add(pandnot(Products::broadcast(value), skip), weight, pload<P>(o)));
+      for (Index d = 0; d < tile_.value_dim; ++d) {
+        LongSum<Products> sum;
+        for (Index key = scores_.first_in(block, j); key < scores_.last_in(block, j); key += Operands::kElements) {
+          const Index i = key - block.begin, pair = (key - block.segments[0].begin) / Operands::kElements;
+          P skip = pload<P>(masked + i * W + j * L);
+          if constexpr (Operands::kJoins)
+            skip = join_halves(skip, key + 1 < block.end ? pload<P>(masked + (i + 1) * W + j * L) : ptrue(skip));
+          const P value = Products::broadcast(values_.data + pair * values_.row + d * values_.step);
+          sum.add(pandnot(value, skip), Products::load(scores_.weights(i) + j * L));
         }
+        pstore(block_out_ + d * W + j * L, sum.total());
       }
   }
 

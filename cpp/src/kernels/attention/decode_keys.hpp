@@ -50,7 +50,9 @@ void score_key_lanes(const DecodeKeys<S>& g) {
   constexpr int kBytes = L * L * Operands::kElements * sizeof(S), kLines = kBytes < 64 ? 1 : kBytes / 64;
   const Index row = g.rows.row / Index(sizeof(S));
   constexpr int G = key_vectors(M);
-  constexpr bool kStores = G * M + int(L) >= (kVectors == 4 ? 32 : 16);  // beside them there is a broadcast query
+  using Sums = typename Products::Sums;
+  constexpr int kSums = G * M * int(sizeof(Sums) / sizeof(P));
+  constexpr bool kStores = kSums + int(L) >= (kVectors == 4 ? 32 : 16);  // beside them there is a broadcast query
   ReadAhead ahead(g.stream, g.first);
   for (Index key = 0; key < g.keys; key += G * L) {
     const int groups = key + G * L <= g.keys ? G : 1;
@@ -67,9 +69,9 @@ void score_key_lanes(const DecodeKeys<S>& g) {
     const typename Products::Operand* query = g.queries;
     for (Index begin = 0; begin < g.depth; begin += Products::kPartialSumTerms) {
       const Index end = begin + Products::kPartialSumTerms < g.depth ? begin + Products::kPartialSumTerms : g.depth;
-      P sum[G][M];
+      Sums sum[G][M];
       MHA_UNROLL
-      for (int i = 0; i < G * M; ++i) sum[i / M][i % M] = pset1<P>(T(0));
+      for (int i = 0; i < G * M; ++i) sum[i / M][i % M] = Products::zero();
       for (Index d = begin; d < end; d += L, query += L) {
         [[maybe_unused]] alignas(kVectorBytes) T transposed[G][L][L];
         MHA_UNROLL
@@ -113,7 +115,8 @@ void score_key_lanes(const DecodeKeys<S>& g) {
         }
       }
       MHA_UNROLL
-      for (int i = 0; i < G * M; ++i) total[i / M][i % M] = padd(total[i / M][i % M], sum[i / M][i % M]);
+      for (int i = 0; i < G * M; ++i)
+        total[i / M][i % M] = padd(total[i / M][i % M], Products::total(sum[i / M][i % M]));
     }
     for (int i = 0; i < groups; ++i) {
       MHA_UNROLL

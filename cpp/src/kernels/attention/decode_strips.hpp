@@ -40,12 +40,9 @@ void merge_value_lanes(const DecodeValues<S>& g) {
   using Products = typename Operands::Products;
   using P = Packet<T>;
   constexpr Index L = kLanes<T>, kKeys = Operands::kElements;
-  P sum[M][N];
+  typename Products::Sums sum[M][N];
   MHA_UNROLL
-  for (int m = 0; m < M; ++m) {
-    MHA_UNROLL
-    for (int n = 0; n < N; ++n) sum[m][n] = pset1<P>(T(0));
-  }
+  for (int i = 0; i < M * N; ++i) sum[i / N][i % N] = Products::zero();
   const S* row = static_cast<const S*>(g.rows.data);
   const Index value_row = g.rows.row / Index(sizeof(S));
   [[maybe_unused]] const float* scale = g.rows.scale;
@@ -69,7 +66,18 @@ void merge_value_lanes(const DecodeValues<S>& g) {
     row += kKeys * value_row;
     ++weights;
   };
+  // A block has several partial sums where they are short.
+  constexpr bool kHasParts = Products::kPartialSumTerms * kKeys < kKeyBlock;
+  [[maybe_unused]] alignas(kVectorBytes) T parts[L * M * N] = {};
   for (Index key = 0; key + kKeys <= g.keys; key += kKeys) {
+    if constexpr (kHasParts)
+      if (key > 0 && key % (Products::kPartialSumTerms * kKeys) == 0) {
+        MHA_UNROLL
+        for (int i = 0; i < M * N; ++i) {
+          pstore(parts + i * L, padd(pload<P>(parts + i * L), Products::total(sum[i / N][i % N])));
+          sum[i / N][i % N] = Products::zero();
+        }
+      }
     for (Index k = 0; k < kKeys; ++k) ahead.part_of_row(from, to);
     add_operand(row + value_row);
   }
@@ -81,20 +89,28 @@ void merge_value_lanes(const DecodeValues<S>& g) {
     MHA_UNROLL
     for (int n = 0; n < N; ++n) {
       T* out = g.out + m * g.out_row + n * L;
-      pstore(out, g.starts ? sum[m][n] : pmadd(pload<P>(out), pset1<P>(g.correction[m]), sum[m][n]));
+      P total = Products::total(sum[m][n]);
+      if constexpr (kHasParts) total = padd(pload<P>(parts + (m * N + n) * L), total);
+      pstore(out, g.starts ? total : pmadd(pload<P>(out), pset1<P>(g.correction[m]), total));
     }
   }
 }
 
+/// Registers of a sum.
+template <class S>
+constexpr int kSumVectors = int(sizeof(typename ProductsOf<S>::Sums) / sizeof(Packet<Compute<S>>));
+
 /// Most vectors of columns that merge_value_lanes takes at a time for m rows: enough independent sums to hide the
 /// latency of a multiply-add, and no more than fit the registers.
+template <class S>
 constexpr int value_vectors(int m) {
-  const int most = kVectors == 4 ? 20 : 10;
-  return m * 8 <= most ? 8 : m * 4 <= most ? 4 : m * 2 <= most ? 2 : 1;
+  const int most = (kVectors == 4 ? 20 : 10) / kSumVectors<S>, least = int(OperandsOf<S>::kElements);
+  return m * 8 <= most ? 8 : m * 4 <= most ? 4 : m * 2 <= most || least == 2 ? 2 : 1;
 }
 
 /// The functions for each number of rows, and for values for 8, 4, 2 and 1 vectors of columns at a time. Those of int8
-/// are for 1, 2 and 4 rows: more numbers than rows would share are made of an integer twice, to save code.
+/// are for 1, 2 and 4 rows: more numbers than rows would share are made of an integer twice, to save code. So are those
+/// whose sums take two registers, which do not suffice for more rows.
 template <class S>
 struct DecodeTable {
   void (*score[kMaxDecodeRows])(const DecodeKeys<S>&);
@@ -103,7 +119,7 @@ struct DecodeTable {
   constexpr DecodeTable() : score{}, values{} { fill<1>(); }
 
   /// How many of so many rows are computed at a time. Behind the last row there may be some that nobody asks for.
-  static constexpr int height(int rows) { return !kIsInt8<S> || rows < 3 ? rows : 4; }
+  static constexpr int height(int rows) { return (!kIsInt8<S> && kSumVectors<S> == 1) || rows < 3 ? rows : 4; }
 
  private:
   template <int M>
@@ -112,7 +128,7 @@ struct DecodeTable {
       score[M - 1] = &score_int8_key_lanes<M>;
     else
       score[M - 1] = &score_key_lanes<S, M>;
-    fill_values<M, value_vectors(M)>();
+    fill_values<M, value_vectors<S>(M)>();
     if constexpr (M < height(kMaxDecodeRows)) fill<height(M + 1)>();
   }
   template <int M, int N>

@@ -31,7 +31,8 @@ class DecodeTile {
   using Operand = typename Operands::Operand;
   static constexpr Index L = kLanes<T>;
   /// head_dim and value_dim must be multiples of this.
-  static constexpr int kColumns = int(L * Operands::kElements);
+  static constexpr int kColumns =
+      int(L * Operands::kElements > Operands::kGroup ? L * Operands::kElements : Operands::kGroup);
   using P = Packet<T>;
   static_assert(kMaxDecodeRows <= kRowFactors<T>);
 
@@ -97,9 +98,11 @@ class DecodeTile {
 
  private:
   static constexpr Index kSpanOperands = kSpanKeys / Operands::kElements;
+  /// Blocks begin at multiples of so many keys.
+  static constexpr Index kFirstKeys = kPartialSums > Operands::kGroup ? kPartialSums : Operands::kGroup;
   static Operand* operands_of(T* scratch) { return reinterpret_cast<Operand*>(scratch); }
 
-  /// Keys [begin, end) of a block. `begin` is a multiple of kPartialSums, and there are scores for whole groups of so
+  /// Keys [begin, end) of a block. `begin` is a multiple of kFirstKeys, and there are scores for whole groups of so
   /// many keys: those from `end` on are masked. The scores and biases of row r are at `scores` and `bias` + r *
   /// kSpanKeys.
   struct Block {
@@ -139,7 +142,7 @@ class DecodeTile {
       first_key_ = tile_.first_key[r] < first_key_ ? tile_.first_key[r] : first_key_;
       last_key_ = tile_.last_key[r] > last_key_ ? tile_.last_key[r] : last_key_;
     }
-    first_key_ = last_key_ == 0 ? 0 : first_key_ / kPartialSums * kPartialSums;
+    first_key_ = last_key_ == 0 ? 0 : first_key_ / kFirstKeys * kFirstKeys;
   }
 
   /// Sums the keys [begin, end) of one span: all scores, then all weights, then all values.
@@ -352,18 +355,17 @@ class DecodeTile {
           const bool is_visible = i < block.keys() && block.bias[r * kSpanKeys + i] == T(0);
           return is_visible ? rows.data + i * rows.row + d : kZeros<S, N * L>;
         };
-        P sum[N];
-        for (P& vector : sum) vector = pset1<P>(T(0));
+        LongSum<Products> sum[N];
         const Operand* weight = block.weights + r * kSpanOperands;
         for (Index i = 0; i < block.keys(); i += N, ++weight) {
           P value[N];
           load_values<S, N>(values_of(i), values_of(i + N - 1), value);
-          for (int n = 0; n < N; ++n) sum[n] = Products::multiply_add(value[n], Products::broadcast(weight), sum[n]);
+          for (int n = 0; n < N; ++n) sum[n].add(value[n], Products::broadcast(weight));
         }
         T* const out = sums.out + r * tile_.value_dim + d;
         for (int n = 0; n < N; ++n) {
-          const P before = pload<P>(out + n * L);
-          pstore(out + n * L, starts ? sum[n] : pmadd(before, pset1<P>(block.correction[r]), sum[n]));
+          const P before = pload<P>(out + n * L), total = sum[n].total();
+          pstore(out + n * L, starts ? total : pmadd(before, pset1<P>(block.correction[r]), total));
         }
       }
   }

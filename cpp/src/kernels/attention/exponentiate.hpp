@@ -46,7 +46,8 @@ Packet<T> weights_to_operands(T* scores, typename OperandsOf<S>::Operand* weight
   using P = Packet<T>;
   constexpr Index W = kWidth<T>;
   if (first >= last) return pset1<P>(T(0));  // both may lie far outside the block
-  const Index begin = first - first % kPartialSums, end = last + (kPartialSums - last % kPartialSums) % kPartialSums;
+  constexpr Index kKeys = OperandsOf<S>::kGroup > kPartialSums ? OperandsOf<S>::kGroup : kPartialSums;
+  const Index begin = first - first % kKeys, end = last + (kKeys - last % kKeys) % kKeys;
   const auto leave_out = [&](Index from, Index to) {
     for (Index key = from; key < to; ++key) pstore(scores + key * W, pset1<P>(-kInfinity<T>));
   };

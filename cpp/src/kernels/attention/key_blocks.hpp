@@ -46,8 +46,8 @@ class KeyBlocks {
       end_ = any_last_[j] > end_ ? any_last_[j] : end_;
     }
     begin_ = end_;
-    // An operand of two keys must not be cut by the end of a segment.
-    constexpr Index kKeys = OperandsOf<S>::kElements;
+    // An operand of two keys must not be cut by the end of a segment, nor what is summed together.
+    constexpr Index kKeys = OperandsOf<S>::kGroup;
     for (int j = 0; j < vectors_; ++j) {
       const Index last = (any_last_[j] + kKeys - 1) / kKeys * kKeys;
       any_first_[j] -= any_first_[j] % kKeys;

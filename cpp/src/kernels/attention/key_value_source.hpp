@@ -94,7 +94,7 @@ class KeyValueRows {
   static constexpr Index near_keys(Index head_dim) { return kHasNear ? kKeyBlock * operand_row<S>(head_dim) : 0; }
 
   /// Values of the keys [first, last) of a block likewise. Their operands run down the columns: one row of operands for
-  /// kElements keys.
+  /// kElements keys; for tiles one row for each column.
   Rows<Operand> value_operands(Index first, Index last, Operand* near) const {
     const Index row = near_value_row(tile_.value_dim), keys = last - first;
     if constexpr (kMayBeInt8)
@@ -102,7 +102,10 @@ class KeyValueRows {
     const Rows<S> rows = values(first);
     if constexpr (!Operands::kConverts)
       return {rows.data, rows.row, rows.step};
-    else if constexpr (!Operands::kJoins)
+    else if constexpr (kHasTiles<ProductsOf<S>>) {
+      Operands::template transpose_values<kKeyBlock>(rows, keys, tile_.value_dim, near);
+      return {near, 1, kKeyBlock / Operands::kElements};
+    } else if constexpr (!Operands::kJoins)
       for (Index i = 0; i < keys; ++i)
         convert_row<S>(rows.data + i * rows.row, rows.step, tile_.value_dim, near + i * row);
     else
@@ -140,8 +143,8 @@ class KeyValueRows {
   }
 
   static constexpr Index near_value_row(Index value_dim) {
-    constexpr Index L = kLanes<Compute<S>>;
-    return kHasNear ? (value_dim + L - 1) / L * L : 0;
+    constexpr Index kColumns = kHasTiles<ProductsOf<S>> ? 16 : kLanes<Compute<S>>;  // whole tiles, or vectors
+    return kHasNear ? (value_dim + kColumns - 1) / kColumns * kColumns : 0;
   }
   static constexpr bool kHasNear = Operands::kConverts || kMayBeInt8;
 

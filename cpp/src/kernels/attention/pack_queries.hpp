@@ -15,7 +15,7 @@ void pack_queries_as(const AttentionTile& tile, int vectors, typename Load::Oper
   if (tile.rows == 1) {  // all lanes hold it: one store for each operand, not one for each lane of it
     const Element* const query = static_cast<const Element*>(tile.query[0]);
     const Index step = tile.query_step;
-    for (Index u = 0, d = 0; d < tile.head_dim; ++u, d += Load::kElements) {
+    for (Index u = 0, d = 0; u < Load::count(tile.head_dim); ++u, d += Load::kElements) {
       const typename Load::Operand operand = Load::load_one(query + d * step, step, tile.head_dim - d);
       Load::Products::store(queries + u * W, Load::Products::broadcast(&operand));
     }

@@ -1,5 +1,5 @@
-// Products of quantized rows and int8 weights: VPDPBUSD where the instruction set has it, and exact
-// stand-ins.
+// Products of quantized rows and int8 weights: VPDPBUSD where the instruction set has it, tiles (tile_blocks.hpp), and
+// exact stand-ins.
 //
 // Four features are multiplied at a time. A word of a panel holds the weights of four features of one column, and a
 // quantized row holds its features four by four as the instructions want them. multiply_add() adds the four products of
@@ -7,12 +7,33 @@
 #pragma once
 
 #include "kernels/products/packet_tile.hpp"
+#include "kernels/products/tiles.hpp"
 #include "kernels/vectors/integer_vectors.hpp"
 
 namespace mha::MHA_ISA {
 namespace {
 
 #if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
+#define MHA_VNNI
+#endif
+
+#ifndef MHA_VNNI
+/// a0 b0 + a1 b1 for each pair.
+MHA_INLINE Ints multiply_pairs(const Shorts& a, const Shorts& b) {
+#if defined(EIGEN_VECTORIZE_AVX512)
+  return Ints(_mm512_madd_epi16(__m512i(a), __m512i(b)));
+#elif defined(EIGEN_VECTORIZE_AVX2)
+  return Ints(_mm256_madd_epi16(__m256i(a), __m256i(b)));
+#elif defined(EIGEN_VECTORIZE_SSE2)
+  return Ints(_mm_madd_epi16(__m128i(a), __m128i(b)));
+#else
+  const Bits x = Bits(a), y = Bits(b);
+  return (Ints(x << 16) >> 16) * (Ints(y << 16) >> 16) + (Ints(x) >> 16) * (Ints(y) >> 16);
+#endif
+}
+#endif
+
+#if defined(MHA_VNNI) || defined(MHA_TILES)
 
 struct ByteProducts {
   using Operand = unsigned char;      // a quarter of four features of a row
@@ -21,7 +42,11 @@ struct ByteProducts {
   using Sum = std::int32_t;
   using Sums = Ints;
   using Tile = PacketTile<ByteProducts>;
+#ifdef MHA_TILES
+  using State = TileState;
+#else
   struct State {};
+#endif
 
   static constexpr Index kElements = 4;
 
@@ -38,10 +63,13 @@ struct ByteProducts {
     return Ints{} + four;
   }
   MHA_INLINE static Sums multiply_add(const Vector& x, const Vector& w, const Sums& sum) {
-#ifdef __AVX512VNNI__
+#if defined(__AVX512VNNI__)
     return Ints(_mm512_dpbusd_epi32(__m512i(sum), __m512i(x), __m512i(w)));
-#else
+#elif defined(MHA_VNNI)
     return Ints(_mm256_dpbusd_avx_epi32(__m256i(sum), __m256i(x), __m256i(w)));
+#else
+    const Shorts even = Shorts(Bits(x) & 0x00ff00ffu), odd = Shorts(Bits(x) >> 8 & 0x00ff00ffu);
+    return sum + multiply_pairs(even, (Shorts(w) << 8) >> 8) + multiply_pairs(odd, Shorts(w) >> 8);
 #endif
   }
 
@@ -54,7 +82,7 @@ struct ByteProducts {
   /// Whether a word is larger than what store_features() keeps of it.
   MHA_INLINE static bool exceed_bytes(const Bits& words) {
     const Bits excess = words & ~std::uint32_t{0xff};
-#ifdef __AVX512VNNI__
+#ifdef EIGEN_VECTORIZE_AVX512
     return _mm512_test_epi32_mask(__m512i(excess), __m512i(excess)) != 0;
 #else
     return _mm256_testz_si256(__m256i(excess), __m256i(excess)) == 0;
@@ -105,21 +133,6 @@ struct ByteProducts {
     __builtin_memcpy(to, fours, sizeof fours);
   }
   MHA_INLINE static bool exceed_bytes(const Bits&) { return false; }  // outliers fit 16 bits
-
- private:
-  /// a0 b0 + a1 b1 for each pair.
-  MHA_INLINE static Ints multiply_pairs(const Shorts& a, const Shorts& b) {
-#if defined(EIGEN_VECTORIZE_AVX512)
-    return Ints(_mm512_madd_epi16(__m512i(a), __m512i(b)));
-#elif defined(EIGEN_VECTORIZE_AVX2)
-    return Ints(_mm256_madd_epi16(__m256i(a), __m256i(b)));
-#elif defined(EIGEN_VECTORIZE_SSE2)
-    return Ints(_mm_madd_epi16(__m128i(a), __m128i(b)));
-#else
-    const Bits x = Bits(a), y = Bits(b);
-    return (Ints(x << 16) >> 16) * (Ints(y << 16) >> 16) + (Ints(x) >> 16) * (Ints(y) >> 16);
-#endif
-  }
 };
 
 #endif

@@ -7,10 +7,11 @@
 //   PanelOperand        the same of the second factor, of which whole vectors are loaded; most kinds have one for both
 //   kElements           elements in an operand, neighbours in the direction of the sum
 //   Vector              operands in registers, one for each lane of sums
-//   Sum, Sums           what products are added up in; a vector of it
+//   Sum, Sums           what products are added up in; a vector of it, or several whose sum is in total()
 //   load, store         a vector of operands
 //   broadcast           one operand, to all lanes
 //   multiply_add        a * b + c in each lane, with the bits of Tile: decode multiplies with these alone
+//   zero, total         sums of nothing; the number that sums stand for
 //   kPartialSumTerms    operands after which a long sum begins a new partial sum
 //   Tile                how products fill the registers: rows(n), kMostRows, multiply() and multiply_long(), as in
 //                       packet_tile.hpp
@@ -20,18 +21,20 @@
 // How elements in memory become operands is a second struct:
 //
 //   Products            the kind
+//   kGroup              elements that sums of keys or features are cut at multiples of
 //   kJoins              whether an operand is of several elements
 //   kConverts           whether there are elements that are no operands as they lie
 //   lie_ready           whether rows of `columns` elements, `row` and `step` apart, are operands as they lie
-//   count               operands of so many elements
+//   count               operands of so many elements, whole groups of them
 //   load                kLanes operands of elements that lie next to each other, at any address
-//   load_one            the operand of `left` or more elements, `step` apart
+//   load_one            the operand of `left` or more elements, `step` apart; of none, zeros
 //   load_columns        kElements vectors of operands down the columns of kElements rows
 //   join_rows           where kJoins: operands down all columns of two rows, the second one null if there is none
 #pragma once
 
 #include "kernels/products/packet_products.hpp"
 #include "kernels/products/pair_products.hpp"
+#include "kernels/products/tile_products.hpp"
 
 namespace mha::MHA_ISA {
 namespace {
@@ -44,15 +47,48 @@ struct OperandsOf : NumberOperands<S> {};
 template <class S>
 struct OperandsOfNumbers : NumberOperands<Compute<S>> {};
 
-#ifdef __AVX512BF16__
+#if defined(MHA_TILES)
 template <>
-struct OperandsOf<BFloat16> : PairOperands {};
+struct OperandsOf<BFloat16> : TileOperands {};
 template <>
-struct OperandsOfNumbers<BFloat16> : RoundedPairOperands {};
+struct OperandsOfNumbers<BFloat16> : RoundedTileOperands {};
+#elif defined(__AVX512BF16__)
+template <>
+struct OperandsOf<BFloat16> : PairOperands<PairProducts, PairProducts::kElements> {};
+template <>
+struct OperandsOfNumbers<BFloat16> : RoundedPairOperands<PairProducts, PairProducts::kElements> {};
 #endif
 
 template <class S>
 using ProductsOf = typename OperandsOf<S>::Products;
+
+/// Whether products of this kind have the bits of tiles, and are multiplied by tiles where there are enough.
+template <class Products>
+constexpr bool kHasTiles = false;
+#ifdef MHA_TILES
+template <>
+constexpr bool kHasTiles<TileProducts> = true;
+#endif
+
+/// A vector of sums to which products are added one by one, in the order of the other kernels.
+template <class Products>
+struct LongSum {
+  using P = Packet<typename Products::Sum>;
+  typename Products::Sums sums = Products::zero();
+  P parts = pset1<P>(0);
+  Index terms = 0;
+
+  MHA_INLINE void add(const typename Products::Vector& a, const typename Products::Vector& b) {
+    if (terms == Products::kPartialSumTerms) {
+      parts = padd(parts, Products::total(sums));
+      sums = Products::zero();
+      terms = 0;
+    }
+    sums = Products::multiply_add(a, b, sums);
+    ++terms;
+  }
+  MHA_INLINE P total() const { return padd(parts, Products::total(sums)); }
+};
 
 /// Operands from one row to the next where rows are converted: whole vectors.
 template <class S>

@@ -31,6 +31,8 @@ struct PacketProducts {
   MHA_INLINE static Packet<T> multiply_add(const Packet<T>& a, const Packet<T>& b, const Packet<T>& c) {
     return pmadd(a, b, c);
   }
+  MHA_INLINE static Packet<T> zero() { return pset1<Packet<T>>(T(0)); }
+  MHA_INLINE static Packet<T> total(const Packet<T>& sums) { return sums; }
 };
 
 /// Elements of type S as numbers: converted, if they are not numbers already.
@@ -39,7 +41,7 @@ struct NumberOperands {
   using T = Compute<S>;
   using Products = PacketProducts<T>;
   using Operand = T;
-  static constexpr Index kElements = Products::kElements;
+  static constexpr Index kElements = Products::kElements, kGroup = 1;
   static constexpr bool kJoins = false;
   static constexpr bool kConverts = sizeof(S) != sizeof(T);
 

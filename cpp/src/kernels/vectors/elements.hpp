@@ -67,11 +67,13 @@ MHA_INLINE Packet<float> load_packet(const BFloat16* from) { return Packet<float
 
 MHA_INLINE void store_packet(float* to, const Packet<float>& x) { pstoreu(to, x); }
 MHA_INLINE void store_packet(double* to, const Packet<double>& x) { pstoreu(to, x); }
-MHA_INLINE void store_packet(BFloat16* to, const Packet<float>& x) {
+/// Numbers rounded to bf16, in the lower half of each word.
+MHA_INLINE Bits round_to_bf16(const Packet<float>& x) {
   const Bits bits = Bits(x), rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
   const Bits is_nan = Bits((bits & 0x7fffffff) > 0x7f800000);
-  store_words(to, (is_nan & (bits >> 16 | 0x40)) | (~is_nan & rounded));
+  return (is_nan & (bits >> 16 | 0x40)) | (~is_nan & rounded);
 }
+MHA_INLINE void store_packet(BFloat16* to, const Packet<float>& x) { store_words(to, round_to_bf16(x)); }
 
 /// Integers as numbers, without the scale of their row. The compiler would convert vectors of bytes one by one.
 MHA_INLINE Packet<float> load_packet(const std::int8_t* from) {
