@@ -87,6 +87,8 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
   mha_register_isa(NAME avx512 REQUIRES ${v4} FLAGS -march=x86-64-v4 -mprefer-vector-width=512)
   mha_register_isa(NAME avx512vnni EXTENDS avx512 OVERRIDES int8 REQUIRES avx512vnni FLAGS -mavx512vnni)
   mha_register_isa(NAME avx512bf16 EXTENDS avx512vnni OVERRIDES bf16 REQUIRES avx512bf16 FLAGS -mavx512bf16)
+  mha_register_isa(NAME amx EXTENDS avx512bf16 OVERRIDES bf16 int8
+    REQUIRES amx-tile amx-bf16 amx-int8 FLAGS -mamx-tile -mamx-bf16 -mamx-int8 -DMHA_TILES=HardwareTiles)
   if(MHA_AMX_MODEL)  # the kernels of amx over a model of its instructions (src/kernels/products/tiles.hpp), for tests
     mha_register_isa(NAME amx_model EXTENDS ${MHA_AMX_MODEL} OVERRIDES bf16 int8 FLAGS -DMHA_TILES=ModelTiles)
   endif()

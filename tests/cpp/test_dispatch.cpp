@@ -96,9 +96,9 @@ std::uint64_t features_named(const std::vector<std::string>& names) {
 
 #if !defined(__clang__)  // which does not know every name
 TEST(Processor, HasTheFeaturesThatTheLibraryOfTheCompilerFinds) {
-  const std::uint64_t found = this_processor().features;
+  const std::uint64_t known = this_processor().features | this_processor().refused;
 #define MHA_FEATURE(identifier, feature) \
-  EXPECT_EQ((found & features::identifier) != 0, __builtin_cpu_supports(feature) != 0) << (feature);
+  EXPECT_EQ((known & features::identifier) != 0, __builtin_cpu_supports(feature) != 0) << (feature);
 #include "feature_list.inc"
 #undef MHA_FEATURE
 }
@@ -109,6 +109,7 @@ const std::uint64_t kV3 = kV2 | features_named({"avx", "avx2", "bmi", "bmi2", "f
 const std::uint64_t kV4 = kV3 | features_named({"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"});
 const std::uint64_t kVnni = features_named({"avx512vnni"}), kBf16 = features_named({"avx512bf16"});
 const std::uint64_t kAvxVnni = features_named({"avxvnni"});
+const std::uint64_t kAmx = features_named({"amx-tile", "amx-bf16", "amx-int8"});
 constexpr char kAmd[] = "AuthenticAMD", kIntel[] = "GenuineIntel";
 
 struct Machine {
@@ -130,6 +131,9 @@ const Machine kMachines[] = {
     {"Intel Tiger Lake", {kIntel, 6, 0x8c, kV4 | kVnni}, "avx512vnni"},
     {"Intel Alder Lake, hybrid", {kIntel, 6, 0x97, kV3 | kAvxVnni}, "avxvnni"},
     {"Intel Sapphire Rapids", {kIntel, 6, 0x8f, kV4 | kVnni | kBf16 | kAvxVnni}, "avx512vnni"},
+    {"Intel Sapphire Rapids whose system lends tiles",
+     {kIntel, 6, 0x8f, kV4 | kVnni | kBf16 | kAvxVnni | kAmx},
+     "avx512vnni"},
     {"Intel Granite Rapids", {kIntel, 6, 0xad, kV4 | kVnni | kBf16 | kAvxVnni}, "avx512vnni"},
     {"Intel Sierra Forest, of 256 bits", {kIntel, 6, 0xaf, kV3 | kAvxVnni}, "avxvnni"},
     {"Intel, a family to come", {kIntel, 19, 1, kV4 | kVnni | kBf16 | kAvxVnni}, "avx512vnni"},
@@ -181,9 +185,50 @@ TEST_F(Dispatch, TheReasonSaysWhyAnInstructionSetIsOrIsNotTheDefault) {
       {{kAmd, 0x1a, 0x02, kV4 | kVnni | kBf16}, "avx512bf16", "runs here; measured on Zen 5: "},
       {{kAmd, 0x19, 0x01, kV3}, "avx512bf16", "does not run here, without avx512f, avx512bw, avx512cd and 4 more"},
       {{kAmd, 0x19, 0x01, kV3}, "avxvnni", "does not run here, without avxvnni"},
+      {{kIntel, 6, 0x8f, kV4 | kVnni | kBf16}, "amx", "does not run here, without amx-tile, amx-bf16, amx-int8"},
+      {{kIntel, 6, 0x8f, kV4 | kVnni | kBf16, kAmx, "nobody lends tiles"},
+       "amx",
+       "does not run here: nobody lends tiles"},
+      {{kIntel, 6, 0x8f, kV4 | kVnni, kAmx, "nobody lends tiles"},
+       "amx",
+       "does not run here, without avx512bf16, amx-tile"},
+      {{kIntel, 6, 0x8f, kV4 | kVnni | kBf16 | kAmx}, "amx", "runs here, but not by default; assumed: "},
+      {{kIntel, 6, 0xad, kV4 | kVnni | kBf16 | kAmx}, "amx", "runs here, but not by default; assumed: "},
+      {{kAmd, 0x19, 0x11, kV4 | kVnni | kBf16}, "amx_model", "runs here, but not by default; a model of amx"},
   };
   for (const auto& [processor, isa, reason] : expected)
     EXPECT_EQ(reason_on(processor, isa, reason).rfind(reason, 0), 0U) << reason_on(processor, isa, reason);
+}
+
+int index_of(const std::string& name) {
+  for (int index = 0; index < num_built_isas(); ++index)
+    if (name == built_isa(index)) return index;
+  return -1;
+}
+
+TEST_F(Dispatch, WhatComputesOtherwiseThanExpectedIsRefused) {
+  const Processor processor{kIntel, 6, 0x8f, kV4 | kVnni | kBf16 | kAmx};
+  const int last = num_built_isas() - 1, amx = index_of("amx");
+  const auto nothing = [](int) { return false; };
+  EXPECT_EQ(without_refused(processor, nothing).features, processor.features);
+  EXPECT_EQ(without_refused(processor, nothing).refused, 0U);
+  if (amx < 0) GTEST_SKIP() << "amx is not built in";
+  std::vector<int> asked;
+  const Processor trusted = without_refused(processor, [&](int index) {
+    asked.push_back(index);
+    return index == amx;
+  });
+  EXPECT_EQ(trusted.features, processor.features & ~kAmx);
+  EXPECT_EQ(trusted.refused, kAmx);
+  EXPECT_FALSE(isa_runs_on(amx, trusted));
+  EXPECT_EQ(isa_reason_on(amx, trusted),
+            "does not run here: its products by 'amx' have other bits than the kernels count on");
+  EXPECT_EQ(default_isa_on(trusted), default_isa_on(processor));
+  // Code of instruction sets that the processor lacks must not even be asked.
+  asked.clear();
+  without_refused({kAmd, 0x19, 0x01, kV3}, [&](int index) { return asked.push_back(index), false; });
+  for (const int index : asked) EXPECT_TRUE(isa_runs_on(index, {kAmd, 0x19, 0x01, kV3})) << built_isa(index);
+  EXPECT_LE(static_cast<int>(asked.size()), last);
 }
 
 TEST_F(Dispatch, ThisProcessorIsKnown) {
@@ -252,7 +297,9 @@ TEST_F(Dispatch, AnExtensionHasTheKernelsOfItsBaseForOtherTypes) {
     bool has_bf16, has_int8;
   } extensions[] = {{"avxvnni", "avx2", false, true},
                     {"avx512vnni", "avx512", false, true},
-                    {"avx512bf16", "avx512vnni", true, false}};
+                    {"avx512bf16", "avx512vnni", true, false},
+                    {"amx", "avx512bf16", true, true},
+                    {"amx_model", "avx2", true, true}};
   int tested = 0;
   for (const auto& [name, base, has_bf16, has_int8] : extensions)
     if (kernels_of(name) != nullptr) expect_extension(name, base, has_bf16, has_int8), ++tested;

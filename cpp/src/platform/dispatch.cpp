@@ -8,8 +8,10 @@
 #include <vector>
 
 #include "mha/runtime.hpp"
+#include "platform/floating_point_state.hpp"
 #include "platform/found_once.hpp"
 #include "platform/isa_evidence.hpp"
+#include "platform/known_answers.hpp"
 
 namespace mha {
 
@@ -43,6 +45,19 @@ const Isa& isa_at(int index) {
                                 std::to_string(index));
   return kIsas[index];
 }
+
+/// Whether an instruction set that this machine runs multiplies by tiles, and these give other bits than expected.
+bool multiplies_otherwise(int index) {
+  const TileInstructions& tiles = kIsas[index].table().tiles;
+  if (tiles.multiply_bf16 == nullptr) return false;
+  const FloatingPointState state;
+  return !gives_known_answers(tiles);
+}
+
+Processor find_trusted_processor() { return without_refused(this_processor(), &multiplies_otherwise); }
+
+/// This processor, without what does not compute as it should. Found once.
+const Processor& trusted_processor() { return found_once<Processor, find_trusted_processor>(); }
 
 std::string supported_names() {
   std::string names;
@@ -79,7 +94,7 @@ struct DefaultIsa {
       }
       return;
     }
-    index = default_isa_on(this_processor());
+    index = default_isa_on(trusted_processor());
     explanation = index == kNone
                       ? std::string("this machine runs none of the instruction sets that were built, from '") +
                             kIsas[0].name + "' upwards"
@@ -107,7 +122,7 @@ using Reasons = std::vector<std::string>;
 
 Reasons find_reasons() {
   Reasons reasons;
-  for (int index = 0; index < kNumIsas; ++index) reasons.push_back(isa_reason_on(index, this_processor()));
+  for (int index = 0; index < kNumIsas; ++index) reasons.push_back(isa_reason_on(index, trusted_processor()));
   return reasons;
 }
 
@@ -123,7 +138,7 @@ int num_built_isas() { return kNumIsas; }
 
 const char* built_isa(int index) { return isa_at(index).name; }
 
-bool isa_supported(int index) { return isa_runs_on(index, this_processor()); }
+bool isa_supported(int index) { return isa_runs_on(index, trusted_processor()); }
 
 bool isa_preferred(int index) { return isa_pays_on(index, this_processor()); }
 
@@ -140,11 +155,27 @@ bool isa_pays_on(int index, const Processor& processor) {
 }
 
 std::string isa_reason_on(int index, const Processor& processor) {
-  if (!isa_runs_on(index, processor))
-    return "does not run here, without " + features::names(isa_at(index).required & ~processor.features, 3);
+  const std::uint64_t missing = isa_at(index).required & ~processor.features;
+  if (missing != 0 && (missing & ~processor.refused) == 0) return "does not run here: " + processor.refusal;
+  if (missing != 0) return "does not run here, without " + features::names(missing, 3);
   const Evidence* const evidence = find_evidence(isa_at(index).name, processor);
   if (evidence == nullptr) return "runs here";
   return (evidence->pays ? "runs here; " : "runs here, but not by default; ") + std::string(evidence->reason);
+}
+
+Processor without_refused(const Processor& processor, const std::function<bool(int)>& refused) {
+  Processor trusted = processor;
+  std::uint64_t earlier = 0;
+  for (int index = 0; index < kNumIsas; ++index) {
+    const std::uint64_t required = kIsas[index].required, own = required & ~earlier;
+    earlier |= required;
+    if (own == 0 || !isa_runs_on(index, trusted) || !refused(index)) continue;
+    trusted.features &= ~own;
+    trusted.refused |= own;
+    trusted.refusal =
+        std::string("its products by '") + kIsas[index].name + "' have other bits than the kernels count on";
+  }
+  return trusted;
 }
 
 int default_isa_on(const Processor& processor) {

@@ -24,6 +24,10 @@ bool isa_pays_on(int index, const Processor& processor);
 std::string isa_reason_on(int index, const Processor& processor);
 int default_isa_on(const Processor& processor);
 
+/// `processor` without the features of instruction sets that run on it and whose kernels are `refused`: those for which
+/// gives_known_answers() is false. Features that earlier sets of the registry require, too, it keeps.
+Processor without_refused(const Processor& processor, const std::function<bool(int index)>& refused);
+
 /// The index of the default instruction set: the last of `count` that are supported and preferred; -1 if none is.
 int default_isa_index(int count, const std::function<bool(int index)>& supported,
                       const std::function<bool(int index)>& preferred);

@@ -4,6 +4,10 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 #endif
 
 namespace mha {
@@ -20,7 +24,7 @@ struct Cpuid {
 };
 
 /// Registers that the operating system must save for a feature: bits of XCR0, as XGETBV reads it.
-enum Registers : unsigned { kAlways = 0, kAvx = 0x06, kAvx512 = 0xe6 };
+enum Registers : unsigned { kAlways = 0, kAvx = 0x06, kAvx512 = 0xe6, kTiles = 0x60000 };
 
 /// The registers that the operating system saves; 0 if it does not say.
 unsigned saved_registers() {
@@ -42,6 +46,17 @@ struct Feature {
   }
 };
 
+/// Asks Linux (5.16 and later) for the 8 KB of tile registers, which it then saves for each thread. It refuses where an
+/// alternative signal stack is too small for them, and so do some sandboxes. Asking again is harmless.
+bool are_tiles_lent() {
+#if defined(__linux__) && defined(SYS_arch_prctl)
+  constexpr int kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+#else
+  return false;
+#endif
+}
+
 /// Those that REQUIRES of the registry may name. Compilers have __builtin_cpu_supports for this, but not each knows every
 /// name, and for Windows Clang calls a library that its linker does not find.
 struct Known {
@@ -57,6 +72,8 @@ struct Known {
   static constexpr Feature avx512cd{7, 0, &Cpuid::ebx, 28, kAvx512}, avx512bw{7, 0, &Cpuid::ebx, 30, kAvx512};
   static constexpr Feature avx512vl{7, 0, &Cpuid::ebx, 31, kAvx512}, avx512vnni{7, 0, &Cpuid::ecx, 11, kAvx512};
   static constexpr Feature avx512bf16{7, 1, &Cpuid::eax, 5, kAvx512};
+  static constexpr Feature amx_tile{7, 0, &Cpuid::edx, 24, kTiles}, amx_int8{7, 0, &Cpuid::edx, 25, kTiles};
+  static constexpr Feature amx_bf16{7, 0, &Cpuid::edx, 22, kTiles};
 };
 
 void identify(Processor& processor) {
@@ -77,10 +94,21 @@ void identify(Processor&) {}
 Processor find_processor() {
   Processor processor;
   identify(processor);
-#define MHA_FEATURE(identifier, name) \
-  if (Known::identifier.is_here()) processor.features |= features::identifier;
+  [[maybe_unused]] std::uint64_t tiles = 0;
+#define MHA_FEATURE(identifier, name)                                      \
+  if (Known::identifier.is_here()) {                                       \
+    processor.features |= features::identifier;                            \
+    if (Known::identifier.needed == kTiles) tiles |= features::identifier; \
+  }
 #include "feature_list.inc"
 #undef MHA_FEATURE
+#if defined(__x86_64__)
+  if (tiles != 0 && !are_tiles_lent()) {
+    processor.features &= ~tiles;
+    processor.refused = tiles;
+    processor.refusal = "the operating system refuses tile registers (arch_prctl)";
+  }
+#endif
   return processor;
 }
 

@@ -1,0 +1,363 @@
+// Products of tile registers, those of the processor where it has some and those of the model: bit for bit what
+// docs/numerics.md says of TDPBF16PS, by a second computation in exact integer arithmetic.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <new>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "exact_arithmetic.hpp"
+#include "mha/runtime.hpp"
+#include "platform/dispatch.hpp"
+#include "platform/floating_point_state.hpp"
+#include "platform/known_answers.hpp"
+
+namespace mha {
+namespace {
+
+using testing::added;
+using testing::Exact;
+using testing::fused;
+using testing::kInfinity;
+using testing::kNan;
+
+TEST(Tiles, TheExactArithmeticOfTheTestIsThatOfTheProcessor) {
+  const FloatingPointState state;
+  std::mt19937 random(3);
+  for (int i = 0; i < 200000; ++i) {
+    const auto any = [&] { return static_cast<std::uint32_t>(random()); };
+    const auto near = [&] {
+      return static_cast<std::uint32_t>((random() & 0x807fffffU) | (120 + random() % 12) << 23);
+    };
+    const std::uint32_t a = i % 2 ? any() : near(), b = i % 2 ? any() : near(), c = i % 2 ? any() : near();
+    float x, y, z;
+    std::memcpy(&x, &a, 4), std::memcpy(&y, &b, 4), std::memcpy(&z, &c, 4);
+    volatile float volatile_x = x, volatile_z = z;
+    const float computed = volatile_x + volatile_z;
+    std::uint32_t bits;
+    std::memcpy(&bits, &computed, 4);
+    const std::uint32_t expected = added(a, c);
+    if (expected == kNan) {
+      ASSERT_NE(computed, computed);
+    } else {
+      ASSERT_EQ(bits, expected) << std::hex << a << " + " << c;
+    }
+    // What does not fit a double is left to the tests of products, in which digits are eight.
+    const std::uint32_t short_a = a & 0xffff0000U, short_b = b & 0xffff0000U;
+    std::memcpy(&x, &short_a, 4), std::memcpy(&y, &short_b, 4);
+    volatile double exact = static_cast<double>(x) * static_cast<double>(y);
+    const float once = static_cast<float>(exact);
+    std::memcpy(&bits, &once, 4);
+    const std::uint32_t alone = fused(short_a, short_b, 0);
+    if (alone == kNan) {
+      ASSERT_NE(once, once);
+    } else if (!Exact(short_a).is_zero() && !Exact(short_b).is_zero() && (alone << 1) != 0) {
+      ASSERT_EQ(bits, alone) << std::hex << short_a << " * " << short_b;
+    }
+  }
+}
+
+std::uint32_t widened(BFloat16 x) { return std::uint32_t{x.bits} << 16; }
+
+struct Product {
+  alignas(64) BFloat16 a[16][32];
+  alignas(64) BFloat16 b[16][16][2];
+  alignas(64) std::uint32_t c[16][16];
+
+  std::uint32_t expected(int m, int n) const {
+    std::uint32_t first = 0, second = 0;
+    for (int k = 0; k < 16; ++k) {
+      first = fused(widened(a[m][2 * k]), widened(b[k][n][0]), first);
+      second = fused(widened(a[m][2 * k + 1]), widened(b[k][n][1]), second);
+    }
+    return added(c[m][n], added(first, second));
+  }
+};
+
+/// What the elements of a product are like.
+struct Elements {
+  const char* name;
+  std::uint32_t least, exponents;      // biased exponents of the factors
+  std::uint32_t least_c, exponents_c;  // of what is added to
+  int specials;                        // one in so many elements is an infinity or NaN; 0: none
+};
+
+constexpr Elements kElements[] = {
+    {"of one size, which cancel", 126, 3, 126, 3, 0},
+    {"of many sizes", 97, 60, 97, 60, 0},
+    {"equal, with ties", 127, 1, 127, 24, 0},
+    {"of which products underflow", 50, 20, 0, 20, 0},
+    {"subnormal and tiny", 0, 4, 0, 4, 0},
+    {"of which sums end near the smallest normal number", 60, 6, 0, 3, 0},
+    {"of which some sums overflow", 183, 9, 235, 20, 0},
+    {"of any size", 0, 255, 0, 255, 0},
+    {"with infinities and NaN", 100, 60, 100, 60, 64},
+};
+
+Product random_product(const Elements& elements, std::mt19937& random) {
+  const auto number = [&](std::uint32_t least, std::uint32_t exponents) {
+    const std::uint32_t kind =
+        elements.specials > 0 ? static_cast<std::uint32_t>(random()) % static_cast<std::uint32_t>(elements.specials)
+                              : 9;
+    const auto sign = static_cast<std::uint32_t>(random() & 0x80000000U);
+    if (kind < 2) return sign | (kind == 0 ? kInfinity : kNan);
+    return static_cast<std::uint32_t>(sign | (least + random() % exponents) << 23 | (random() & 0x7fffff));
+  };
+  Product p{};
+  const auto factor = [&] {
+    return BFloat16{static_cast<std::uint16_t>(number(elements.least, elements.exponents) >> 16)};
+  };
+  for (auto& row : p.a)
+    for (BFloat16& x : row) x = factor();
+  for (auto& row : p.b)
+    for (auto& pair : row)
+      for (BFloat16& x : pair) x = factor();
+  for (auto& row : p.c)
+    for (std::uint32_t& x : row) x = number(elements.least_c, elements.exponents_c);
+  return p;
+}
+
+/// Products of `count` tiles for each kind of elements. Infinities are as good as each other, and so are NaNs.
+void expect_exact_pairs(const TileInstructions& tiles, int count) {
+  const FloatingPointState state;
+  std::mt19937 random(1);
+  for (const Elements& elements : kElements) {
+    SCOPED_TRACE(elements.name);
+    int numbers = 0;
+    for (int i = 0; i < count; ++i) {
+      const Product p = random_product(elements, random);
+      alignas(64) float sums[16][16];
+      std::memcpy(sums, p.c, sizeof sums);
+      tiles.multiply_bf16(&p.a[0][0], &p.b[0][0][0], &sums[0][0]);
+      for (int m = 0; m < 16; ++m)
+        for (int n = 0; n < 16; ++n) {
+          std::uint32_t bits;
+          std::memcpy(&bits, &sums[m][n], sizeof bits);
+          const std::uint32_t expected = p.expected(m, n);
+          if (expected == kNan) {
+            ASSERT_NE(sums[m][n], sums[m][n]);
+          } else {
+            ASSERT_EQ(bits, expected) << "tile " << i << ", element " << m << ", " << n;
+          }
+          numbers += (expected & 0x7f800000U) != 0x7f800000U && (expected << 1) != 0;
+        }
+    }
+    EXPECT_GT(numbers, count) << "nothing but zeros, infinities and NaN";
+  }
+}
+
+void expect_exact_bytes(const TileInstructions& tiles, int count) {
+  std::mt19937 random(2);
+  for (int i = 0; i < count; ++i) {
+    alignas(64) std::uint8_t a[16][64];
+    alignas(64) std::int8_t b[16][16][4];
+    alignas(64) std::int32_t c[16][16];
+    const bool is_extreme = i % 4 == 0;
+    for (auto& row : a)
+      for (std::uint8_t& x : row) x = is_extreme ? 255 : static_cast<std::uint8_t>(random());
+    for (auto& row : b)
+      for (auto& four : row)
+        for (std::int8_t& x : four) x = is_extreme ? -128 : static_cast<std::int8_t>(random());
+    std::int32_t before[16][16];
+    for (auto& row : before)
+      for (std::int32_t& x : row) x = static_cast<std::int32_t>(random());
+    std::memcpy(c, before, sizeof c);
+    tiles.multiply_bytes(&a[0][0], &b[0][0][0], &c[0][0]);
+    for (int m = 0; m < 16; ++m)
+      for (int n = 0; n < 16; ++n) {
+        std::int64_t exact = before[m][n];
+        for (int k = 0; k < 64; ++k) exact += std::int64_t{a[m][k]} * b[k / 4][n][k % 4];
+        ASSERT_EQ(static_cast<std::uint32_t>(c[m][n]), static_cast<std::uint32_t>(exact)) << m << ", " << n;
+      }
+  }
+}
+
+/// The tile instructions of an instruction set; null pointers if this machine does not run it.
+TileInstructions tiles_of(const std::string& name) {
+  TileInstructions tiles{};
+  for (int index = 0; index < num_built_isas(); ++index)
+    if (name == built_isa(index) && isa_supported(index)) {
+      set_isa(built_isa(index));
+      tiles = active_kernels().tiles;
+      set_isa(nullptr);
+    }
+  return tiles;
+}
+
+constexpr int kTilesOfEachKind = 450;  // with nine kinds more than 10^6 sums of 32 products
+
+TEST(Tiles, TheModelIsExact) {
+  const TileInstructions model = tiles_of("amx_model");
+  if (model.multiply_bf16 == nullptr) GTEST_SKIP() << "no model in this build: MHA_AMX_MODEL";
+  expect_exact_pairs(model, kTilesOfEachKind);
+  expect_exact_bytes(model, 100);
+}
+
+TEST(Tiles, TheProcessorDoesWhatTheModelDoes) {
+  const TileInstructions processor = tiles_of("amx");
+  if (processor.multiply_bf16 == nullptr)
+    GTEST_SKIP() << "this processor has no tiles, or the build does not know them";
+  expect_exact_pairs(processor, 10 * kTilesOfEachKind);
+  expect_exact_bytes(processor, 1000);
+}
+
+// Ways in which tiles could be different, for the comparison to notice.
+TileInstructions model_tiles;
+void multiply_in_one_chain(const BFloat16* a, const BFloat16* b, float* c) {
+  for (int m = 0; m < 16; ++m)
+    for (int n = 0; n < 16; ++n) {
+      std::uint32_t bits;
+      std::memcpy(&bits, c + 16 * m + n, sizeof bits);
+      for (int k = 0; k < 32; ++k)
+        bits = fused(std::uint32_t{a[32 * m + k].bits} << 16, std::uint32_t{b[32 * (k / 2) + 2 * n + k % 2].bits} << 16,
+                     bits);
+      std::memcpy(c + 16 * m + n, &bits, sizeof bits);
+    }
+}
+void multiply_with_signs(const std::uint8_t* a, const std::int8_t* b, std::int32_t* c) {
+  std::array<std::uint8_t, 16 * 64> halved{};
+  for (std::size_t i = 0; i < halved.size(); ++i) halved[i] = a[i] & 0x7f;
+  model_tiles.multiply_bytes(halved.data(), b, c);
+}
+void multiply_nothing(const BFloat16*, const BFloat16*, float*) {}
+
+TEST(Tiles, TheKnownAnswersAreThoseOfTheModel) {
+  model_tiles = tiles_of("amx_model");
+  if (model_tiles.multiply_bf16 == nullptr) GTEST_SKIP() << "no model in this build: MHA_AMX_MODEL";
+  const FloatingPointState state;
+  EXPECT_TRUE(gives_known_answers(model_tiles));
+  EXPECT_FALSE(gives_known_answers({&multiply_in_one_chain, model_tiles.multiply_bytes}));
+  EXPECT_FALSE(gives_known_answers({&multiply_nothing, model_tiles.multiply_bytes}));
+  EXPECT_FALSE(gives_known_answers({model_tiles.multiply_bf16, &multiply_with_signs}));
+  const FloatingPointState keeps_subnormals(Subnormals::kept);
+  EXPECT_FALSE(gives_known_answers(model_tiles)) << "the answers do not tell whether subnormal numbers are flushed";
+}
+
+constexpr Index kPanelColumns = kPanelBytes / 4;
+
+/// Memory as kernels want it.
+class Aligned {
+ public:
+  explicit Aligned(std::size_t bytes)
+      : data_(::operator new(std::max<std::size_t>(bytes, 1), std::align_val_t{kVectorBytes})) {}
+  ~Aligned() { ::operator delete(data_, std::align_val_t{kVectorBytes}); }
+  Aligned(const Aligned&) = delete;
+  Aligned& operator=(const Aligned&) = delete;
+  template <class T>
+  T* as() const {
+    return static_cast<T*>(data_);
+  }
+
+ private:
+  void* data_;
+};
+
+/// A projection of bf16 by one panel. Of its sums nothing but rounding errors are left, since the second half of the
+/// features takes away what the first half adds: so the 16 bits of a result tell every digit of its sum.
+class Projection {
+ public:
+  static constexpr Index kRows = 70;
+
+  explicit Projection(Index features)
+      : features_(features),
+        x_(static_cast<std::size_t>(kRows * features)),
+        weights_(static_cast<std::size_t>(features * kPanelColumns)) {
+    std::mt19937 random(static_cast<unsigned>(features));
+    for (std::vector<BFloat16>* numbers : {&x_, &weights_})
+      for (BFloat16& one : *numbers)
+        one.bits = static_cast<std::uint16_t>((random() & 0x807f) | (124 + random() % 6) << 7);
+    for (Index k = features - features / 2; k < features; ++k) {
+      const Index other = k - (features - features / 2);
+      for (Index r = 0; r < kRows; ++r) x(r, k) = x(r, other);
+      for (Index n = 0; n < kPanelColumns; ++n)
+        weight(k, n).bits = static_cast<std::uint16_t>(weight(other, n).bits ^ 0x8000);
+    }
+  }
+
+  /// By the kernel, for rows [first, first + rows): 64 results for each.
+  std::vector<BFloat16> run(const KernelTable& table, Index first, Index rows) {
+    const DTypeKernels& kernels = table.kernels[static_cast<int>(DType::bf16)];
+    const ProjectionKernel& kernel = kernels.project[static_cast<int>(WeightFormat::plain)];
+    const Aligned memory(kernel.read_bytes(rows, features_)), scratch(kernels.projection_scratch(rows));
+    const std::size_t panel_bytes = static_cast<std::size_t>((features_ + 1) / 2 * kPanelBytes);
+    const Aligned panel(panel_bytes), bias(kPanelBytes);
+    std::memset(panel.as<char>(), 0, panel_bytes);
+    std::memset(bias.as<char>(), 0, kPanelBytes);
+    for (Index k = 0; k < features_; ++k)
+      for (Index n = 0; n < kPanelColumns; ++n)
+        std::memcpy(panel.as<char>() + k / 2 * kPanelBytes + n * 4 + k % 2 * 2, &weight(k, n), sizeof(BFloat16));
+    std::vector<BFloat16> out(static_cast<std::size_t>(rows * kPanelColumns));
+    ProjectionTile tile{};
+    tile.rows = rows;
+    tile.in_features = features_;
+    tile.x = &x(first, 0);
+    tile.x_row = features_;
+    tile.x_step = 1;
+    tile.panel = panel.as<void>();
+    tile.bias = bias.as<void>();
+    for (Index g = 0; g < kPanelBytes / kVectorBytes; ++g) {
+      tile.out[g] = out.data() + g * 16;
+      tile.group_columns[g] = 16;
+    }
+    tile.out_row = kPanelColumns;
+    tile.out_step = 1;
+    tile.activation = Activation::none;
+    kernel.read(tile, memory.as<void>());
+    kernel.run(tile, scratch.as<void>());
+    return out;
+  }
+
+  BFloat16 expected(Index r, Index n) {
+    std::uint32_t total = 0;
+    for (Index step = 0; step < features_; step += 32) {
+      std::uint32_t chains[2] = {0, 0};
+      for (Index k = step; k < std::min(step + 32, features_); ++k)
+        chains[k % 2] = fused(widened(x(r, k)), widened(weight(k, n)), chains[k % 2]);
+      total = added(total, added(chains[0], chains[1]));
+    }
+    return {static_cast<std::uint16_t>((total + 0x7fff + (total >> 16 & 1)) >> 16)};
+  }
+
+ private:
+  BFloat16& x(Index r, Index k) { return x_[static_cast<std::size_t>(r * features_ + k)]; }
+  BFloat16& weight(Index k, Index n) { return weights_[static_cast<std::size_t>(k * kPanelColumns + n)]; }
+
+  Index features_;
+  std::vector<BFloat16> x_, weights_;
+};
+
+void expect_projections_of_steps(const std::string& isa) {
+  set_isa(isa.c_str());
+  const KernelTable& table = active_kernels();
+  set_isa(nullptr);
+  const FloatingPointState state;
+  for (const Index features : {1, 2, 31, 32, 33, 64, 94, 100, 160}) {
+    Projection projection(features);
+    std::vector<BFloat16> expected;
+    for (Index r = 0; r < Projection::kRows; ++r)
+      for (Index n = 0; n < kPanelColumns; ++n) expected.push_back(projection.expected(r, n));
+    // One row, tiles of fewer rows, one tile, two, the last of which overlaps the first, and further ones.
+    for (const Index rows : {1, 2, 7, 15, 16, 17, 31, 32, 33, 48, 50, 70}) {
+      const Index first = Projection::kRows - rows;
+      const std::vector<BFloat16> results = projection.run(table, first, rows);
+      for (std::size_t i = 0; i < results.size(); ++i)
+        ASSERT_EQ(results[i].bits, expected[static_cast<std::size_t>(first * kPanelColumns) + i].bits)
+            << features << " features, " << rows << " rows, element " << i;
+    }
+  }
+}
+
+TEST(Tiles, ProjectionsAreSumsOfSteps) {
+  int tested = 0;
+  for (const char* const isa : {"amx_model", "amx"})
+    if (tiles_of(isa).multiply_bf16 != nullptr) expect_projections_of_steps(isa), ++tested;
+  if (tested == 0) GTEST_SKIP() << "this machine runs no instruction set that has tiles";
+}
+
+}  // namespace
+}  // namespace mha
