@@ -1,8 +1,10 @@
-// Projections of rows and weights that are operands of several elements: bf16 by VDPBF16PS. Sums and the bias are f32.
+// Projections of rows and weights that are operands of several elements: bf16 by VDPBF16PS or by tiles. Sums and the bias
+// are f32.
 // Rows are read as they lie where they can be (kinds.hpp); a row of a panel holds two features of each column already.
 #pragma once
 
 #include "kernels/projection/project_tile.hpp"
+#include "kernels/projection/project_tiles.hpp"
 #include "kernels/projection/weight_strips.hpp"
 
 namespace mha::MHA_ISA {
@@ -29,9 +31,40 @@ using PairsRows = PairsStrip<Products, M, N, 0>;
 template <class Products, int M, int N>
 using PairsFirstRows = PairsStrip<Products, M, N, panel_rows_ahead(M)>;
 
+#ifdef MHA_TILES
+/// For TileStrips.
+struct PairTiles {
+  using Instruction = PairInstruction;
+  static constexpr Index kOperandBytes = sizeof(Pair);
+  static constexpr bool kBegins = false;
+
+  static Index words(Index in_features) { return (in_features + 1) / 2; }
+  static void begin(const WeightStrip&, Index, float*) {}
+  MHA_INLINE static void finish(const WeightStrip& g, int n, Index row, const float* sums) {
+    using P = Packet<float>;
+    constexpr Index L = kLanes<float>;
+    const float* const bias = g.row_of_columns(g.tile->bias, 0);
+    for (Index j = 0; j < n; ++j)
+      pstoreu(g.out[j] + row * g.out_row, padd(pload<P>(bias + j * L), pload<P>(sums + j * L)));
+  }
+};
+#endif
+
+/// The strips of vectors, and tiles where rows are multiplied by these.
+template <class Products>
+struct PairStrips {
+  using type = WeightStripTable<PairsRows, Products, kRowVectors>;
+};
+#ifdef MHA_TILES
+template <>
+struct PairStrips<TileProducts> {
+  using type = TileStrips<PairTiles, WeightStripTable<PairsRows, TileProducts, kRowVectors>>;
+};
+#endif
+
 template <class Products>
 void project_pairs(const ProjectionTile& tile, void* scratch) {
-  static constexpr WeightStripTable<PairsRows, Products, kRowVectors> strips;
+  static constexpr typename PairStrips<Products>::type strips;
   static constexpr WeightStripTable<PairsFirstRows, Products, kVectors> first;
   project_narrow(tile, scratch, strips, first);
 }

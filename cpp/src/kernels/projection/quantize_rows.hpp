@@ -20,10 +20,15 @@
 namespace mha::MHA_ISA {
 namespace {
 
-/// Bytes of the features of a quantized row, padded to whole vectors.
+/// Bytes of the features of a quantized row, padded to whole vectors, or to whole rows of tiles: what a tile reads there is
+/// multiplied by zeros.
 inline Index quantized_features_bytes(Index in_features) {
-  constexpr Index L = kLanes<float>;
-  return (in_features + L - 1) / L * L * ByteProducts::kFeatureBytes;
+#ifdef MHA_TILES
+  constexpr Index kTogether = kTileBytes;
+#else
+  constexpr Index kTogether = kLanes<float>;
+#endif
+  return (in_features + kTogether - 1) / kTogether * kTogether * ByteProducts::kFeatureBytes;
 }
 
 /// Bytes of a quantized row: its features and, behind them, the excess of its outliers.

@@ -1,0 +1,96 @@
+// Projections by tiles: rows as they lie are the first factor, 16 rows of a panel by 16 columns the second one. So nothing
+// is packed, and panels are those of all instruction sets.
+//
+// A panel is taken 32 columns at a time for up to 32 rows, whose sums wait in level 1 until all columns of the strip are
+// done. Fewer than 16 rows take tiles of fewer rows, and any other number one tile more that begins earlier: rows that
+// are computed twice have the same bits.
+#pragma once
+
+#include "kernels/products/tile_blocks.hpp"
+#include "kernels/projection/weight_strips.hpp"
+
+#ifdef MHA_TILES
+
+namespace mha::MHA_ISA {
+namespace {
+
+/// From so many rows on tiles take less time than vectors do. Assumed, from measurements of the parts on Sapphire Rapids: a
+/// tile of weights comes from level 2 in 39 cycles, whatever is done with it; vectors take 32 for a row, 48 for two.
+constexpr Index kLeastTileRows = 2;
+
+/// A table of strips that leaves rows to tiles where there are enough. `Kind` says of a kind of products
+///
+///   Instruction        which multiplies
+///   kOperandBytes      bytes of what x_row counts
+///   words              rows of a panel
+///   kBegins, begin     whether sums begin with something else than 0; writes that of a row
+///   finish             from the sums of a row to its results
+template <class Kind, class Vectors>
+struct TileStrips {
+  Vectors vectors;
+  using Function = typename Vectors::Function;
+  static constexpr Index L = kLanes<float>, kColumns = kPanelBytes / 4;
+
+  template <class First, class After>
+  void run(int n, Index rows, const WeightStrip& g, const Upcoming& upcoming, First first, After after) const {
+    if (rows < kLeastTileRows) return vectors.run(n, rows, g, upcoming, first, after);
+    const Index words = Kind::words(g.tile->in_features), rest = words % kTileRows;
+    alignas(kVectorBytes) std::byte last[kTileRows * kPanelBytes];  // of the panel, filled up with zeros
+    if (rest > 0) {
+      __builtin_memset(last, 0, sizeof last);
+      for (Index word = 0; word < rest; ++word)
+        __builtin_memcpy(last + word * kPanelBytes, g.panel() + (words - rest + word) * kPanelBytes,
+                         std::size_t(n * L * 4));
+    }
+    const auto multiply = [&](const TileRows& tiles, Index count) {
+      multiply_rows(n, g, tiles, count, words / kTileRows, rest > 0 ? last : nullptr);
+      after(tiles.begin(), count);
+    };
+    if (rows < kTileRows) {
+      Tiles::configure(int(rows));
+      multiply({{0, 0}, false}, rows);
+      Tiles::configure(kTileRows);
+    } else {
+      for_each_tile_rows(rows, [&](const TileRows& tiles) { multiply(tiles, tiles.count()); });
+    }
+  }
+
+ private:
+  static __attribute__((noinline)) void multiply_rows(int n, const WeightStrip& g, const TileRows& tiles, Index count,
+                                                      Index steps, const std::byte* last) {
+    alignas(kVectorBytes) float sums[2][kTileRows * kColumns];
+    const auto for_each_row = [&](auto visit) {
+      for (int i = 0; i <= int(tiles.are_two); ++i)
+        for (Index r = 0; r < (count < kTileRows ? count : Index{kTileRows}); ++r)
+          visit(tiles.first[i] + r, sums[i] + r * kColumns);
+    };
+    if constexpr (Kind::kBegins) for_each_row([&](Index row, float* to) { Kind::begin(g, row, to); });
+    const auto* const x = static_cast<const std::byte*>(g.tile->x);
+    const Index x_row = g.tile->x_row * Kind::kOperandBytes;
+    for (Index column = 0; column < n * L; column += 2 * kTileColumns) {
+      const bool are_two = column + kTileColumns < n * L;
+      TileBlock block{{x + tiles.first[0] * x_row, x + tiles.first[1] * x_row},
+                      x_row,
+                      g.panel() + column * 4,
+                      kPanelBytes,
+                      {sums[0] + column, sums[1] + column},
+                      kPanelBytes,
+                      steps,
+                      Kind::kBegins};
+      if (steps > 0 || !last) multiply_tiles<typename Kind::Instruction>(block, tiles.are_two, are_two);
+      if (!last) continue;
+      block.adds |= steps > 0;
+      block.a[0] = static_cast<const std::byte*>(block.a[0]) + steps * kTileBytes;
+      block.a[1] = static_cast<const std::byte*>(block.a[1]) + steps * kTileBytes;
+      block.b = last + column * 4;
+      block.steps = 1;
+      multiply_tiles<typename Kind::Instruction>(block, tiles.are_two, are_two);
+    }
+    for_each_row([&](Index row, const float* from) { Kind::finish(g, n, row, from); });
+  }
+};
+
+}  // namespace
+}  // namespace mha::MHA_ISA
+
+#endif
