@@ -67,6 +67,33 @@ struct AddValues {
   }
 };
 
+#ifdef MHA_TILES
+
+/// The sum of the block alone by tiles, for queries that fill them: V^T is the first factor, in whole tiles of columns,
+/// and P^T the second one.
+__attribute__((noinline)) inline void add_values_by_tiles(const ValueArguments<TileProducts>& g, Index lanes,
+                                                          Index value_dim, const Upcoming& upcoming) {
+  constexpr Index W = kWidth<float>;
+  const Index columns = (value_dim + kTileRows - 1) / kTileRows * kTileRows;
+  for_each_tile_rows(columns, [&](const TileRows& tiles) {
+    const Index first = tiles.begin(), last = first + tiles.count();
+    upcoming.prefetch(upcoming.rows * first / columns, upcoming.rows * last / columns);
+    for (Index lane = 0; lane < lanes; lane += 2 * kTileColumns)
+      multiply_tiles<PairInstruction>(
+          {{g.value + tiles.first[0] * g.value_step, g.value + tiles.first[1] * g.value_step},
+           g.value_step * Index(sizeof(Pair)),
+           g.weights + lane,
+           W * Index(sizeof(Pair)),
+           {g.out + tiles.first[0] * W + lane, g.out + tiles.first[1] * W + lane},
+           W * Index(sizeof(float)),
+           g.depth / kTileColumns,
+           !g.starts},
+          tiles.are_two, lane + kTileColumns < lanes);
+  });
+}
+
+#endif
+
 template <class S>
 class AttendTile {
  public:
@@ -78,8 +105,9 @@ class AttendTile {
   using P = Packet<T>;
 
   static std::size_t scratch_bytes(Index head_dim, Index value_dim) {
-    return sizeof(T) * (ScoreTile<S>::scratch_elements(head_dim) +
-                        std::size_t(3 * W * value_dim + KeyValueRows<S>::near_values(value_dim)));
+    return sizeof(T) *
+           (ScoreTile<S>::scratch_elements(head_dim) + std::size_t(2 * W * value_dim + block_elements(value_dim)) +
+            std::size_t(KeyValueRows<S>::near_values(value_dim)));
   }
 
   /// A span: maximum and sum of each row [2][kWidth], and O^T [Dv][kWidth].
@@ -97,8 +125,9 @@ class AttendTile {
         out_(static_cast<T*>(scratch)),
         total_out_(out_ + W * tile.value_dim),
         block_out_(total_out_ + W * tile.value_dim),
-        near_values_(reinterpret_cast<Operand*>(block_out_ + W * tile.value_dim)),
-        scores_(tile, block_out_ + W * tile.value_dim + KeyValueRows<S>::near_values(tile.value_dim), start) {}
+        near_values_(reinterpret_cast<Operand*>(block_out_ + block_elements(tile.value_dim))),
+        scores_(tile, block_out_ + block_elements(tile.value_dim) + KeyValueRows<S>::near_values(tile.value_dim),
+                start) {}
 
   void run() {
     bool starts = true;
@@ -119,9 +148,11 @@ class AttendTile {
       if (guarded) {
         add_guarded(block, masked);
         merge_block(starts);
-      } else if (block.segment_count == 1 && segment.vectors == scores_.vectors()) {
-        static constexpr StripTable<MergeValues, Products, ValueArguments<Products>> merge;
-        merge(segment.vectors, tile_.value_dim, arguments(block, segment, out_, starts), scores_.next_keys(block));
+      } else if (!kHasTiles<Products> && block.segment_count == 1 && segment.vectors == scores_.vectors()) {
+        if constexpr (!kHasTiles<Products>) {
+          static constexpr StripTable<MergeValues, Products, ValueArguments<Products>> merge;
+          merge(segment.vectors, tile_.value_dim, arguments(block, segment, out_, starts), scores_.next_keys(block));
+        }
       } else {
         add_segments(block);
         merge_block(starts);
@@ -162,6 +193,11 @@ class AttendTile {
   RowStart<T> second_start() const { return scores_.second_start(); }
 
  private:
+  /// Of the sum of a block: O^T with whole tiles of rows.
+  static constexpr Index block_elements(Index value_dim) {
+    return W * (kHasTiles<Products> ? (value_dim + 15) / 16 * 16 : value_dim);
+  }
+
   ValueArguments<Products> arguments(const KeyBlock& block, const Segment& segment, T* out, bool starts) const {
     const Index lane = segment.first_vector * L, first = block.segments[0].begin;
     return {Operands::count(segment.end - segment.begin),
@@ -177,13 +213,24 @@ class AttendTile {
   /// The sum of the block, segment after segment. The first segment overwrites it if it has all vectors of queries, as
   /// under a causal mask; else it begins with zeros.
   void add_segments(const KeyBlock& block) {
-    static constexpr StripTable<AddValues, Products, ValueArguments<Products>> add;
     const bool starts = block.segments[0].vectors == scores_.vectors();
     if (!starts) zero(block_out_);
     for (int i = 0; i < block.segment_count; ++i) {
       const Segment& segment = block.segments[i];
-      add(segment.vectors, tile_.value_dim, arguments(block, segment, block_out_, starts && i == 0));
+      const bool is_only = block.segment_count == 1 && starts;
+      add_segment(segment, arguments(block, segment, block_out_, starts && i == 0),
+                  kHasTiles<Products> && is_only ? scores_.next_keys(block) : Upcoming{});
     }
+  }
+
+  void add_segment(const Segment& segment, const ValueArguments<Products>& values, const Upcoming& upcoming) const {
+    static constexpr StripTable<AddValues, Products, ValueArguments<Products>> add;
+#ifdef MHA_TILES
+    if constexpr (kHasTiles<Products>)
+      if (const Index lanes = segment.vectors * L; fill_tiles(segment.first_vector * L, lanes))
+        return add_values_by_tiles(values, lanes, tile_.value_dim, upcoming);
+#endif
+    add(segment.vectors, tile_.value_dim, values, upcoming);
   }
 
   /// The sum of the block without the values of masked keys, which are left out by selection.

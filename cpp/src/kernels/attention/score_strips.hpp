@@ -4,6 +4,7 @@
 
 #include "kernels/products/kinds.hpp"
 #include "kernels/products/strips.hpp"
+#include "kernels/products/tile_blocks.hpp"
 
 namespace mha::MHA_ISA {
 namespace {
@@ -38,6 +39,59 @@ struct ScoreKeys {
                                                  });
   }
 };
+
+#ifdef MHA_TILES
+
+/// Whether `lanes` queries from `lane` on are whole columns of tiles.
+constexpr bool fill_tiles(Index lane, Index lanes) { return lane % kTileColumns == 0 && lanes % kTileColumns == 0; }
+
+/// 16 keys or more against queries that fill tiles: keys as they lie are the first factor, Q^T is the second one. The last
+/// keys may be multiplied twice, with the same bits.
+__attribute__((noinline)) inline void score_keys_by_tiles(const ScoreArguments<TileProducts>& g, Index lanes,
+                                                          Index keys, const Upcoming& upcoming) {
+  using P = Packet<float>;
+  constexpr Index L = kLanes<float>, W = kWidth<float>;
+  for_each_tile_rows(keys, [&](const TileRows& tiles) {
+    upcoming.prefetch(upcoming.rows * tiles.begin() / keys, upcoming.rows * (tiles.begin() + tiles.count()) / keys);
+    for (Index lane = 0; lane < lanes; lane += 2 * kTileColumns)
+      multiply_tiles<PairInstruction>({{g.key + tiles.first[0] * g.key_row, g.key + tiles.first[1] * g.key_row},
+                                       g.key_row * Index(sizeof(Pair)),
+                                       g.queries + lane,
+                                       W * Index(sizeof(Pair)),
+                                       {g.scores + tiles.first[0] * W + lane, g.scores + tiles.first[1] * W + lane},
+                                       W * Index(sizeof(float)),
+                                       g.depth / kTileColumns,
+                                       false},
+                                      tiles.are_two, lane + kTileColumns < lanes);
+  });
+  for (Index lane = 0; lane < lanes; lane += L) {
+    P highest[4];
+    MHA_UNROLL
+    for (P& one : highest) one = pload<P>(g.block_max + lane);
+    const float* scores = g.scores + lane;
+    Index key = 0;
+    for (; key + 4 <= keys; key += 4) {
+      MHA_UNROLL
+      for (Index i = 0; i < 4; ++i) highest[i] = pmax(highest[i], pload<P>(scores + (key + i) * W));
+    }
+    for (; key < keys; ++key) highest[0] = pmax(highest[0], pload<P>(scores + key * W));
+    pstore(g.block_max + lane, pmax(pmax(highest[0], highest[1]), pmax(highest[2], highest[3])));
+  }
+}
+
+#endif
+
+/// All keys of a segment against `vectors` vectors of queries, the first of which is lane `lane` of its tile.
+template <class Products>
+void score_segment(int vectors, Index keys, [[maybe_unused]] Index lane, const ScoreArguments<Products>& g, const Upcoming& upcoming) {
+  static constexpr StripTable<ScoreKeys, Products, ScoreArguments<Products>> score_keys;
+#ifdef MHA_TILES
+  if constexpr (kHasTiles<Products>)
+    if (const Index lanes = vectors * kLanes<float>; keys >= kTileRows && fill_tiles(lane, lanes))
+      return score_keys_by_tiles(g, lanes, keys, upcoming);
+#endif
+  score_keys(vectors, keys, g, upcoming);
+}
 
 }  // namespace
 }  // namespace mha::MHA_ISA

@@ -101,7 +101,6 @@ class ScoreTile {
   /// Computes the scores of the segments of the block, and the largest score of each query in it. Returns whether some
   /// query does not see some key.
   bool score(const KeyBlock& block) {
-    static constexpr StripTable<ScoreKeys, Products, ScoreArguments<Products>> score_keys;
     alignas(kVectorBytes) T unused[W];
     for (int j = 0; j < vectors_; ++j) {
       pstore(block_max_ + j * L, pset1<P>(kLowest<T>));
@@ -114,10 +113,11 @@ class ScoreTile {
       const Segment& segment = block.segments[i];
       const Index lane = segment.first_vector * L, offset = segment.begin - block.begin;
       const Index keys = segment.end - segment.begin;
-      score_keys(segment.vectors, keys,
-                 {Operands::count(tile_.head_dim), rows.data + (segment.begin - first) * rows.row, rows.row, rows.step,
-                  queries_ + lane, scores_ + offset * W + lane, (segment.modified ? unused : block_max_) + lane},
-                 source_.next_values(segment.begin, keys));
+      score_segment<Products>(
+          segment.vectors, keys, lane,
+          {Operands::count(tile_.head_dim), rows.data + (segment.begin - first) * rows.row, rows.row, rows.step,
+           queries_ + lane, scores_ + offset * W + lane, (segment.modified ? unused : block_max_) + lane},
+          source_.next_values(segment.begin, keys));
       if (!segment.modified) continue;
       if (block.has_bias && !segment.is_cut && modify_.is_of_bias_alone()) {
         hides |= add_bias(block, segment);
