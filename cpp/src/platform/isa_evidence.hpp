@@ -10,7 +10,7 @@ struct Evidence {
   const char* vendor;  // as CPUID spells it; null: any
   int family, model;   // kAny: any
   bool pays;           // whether it may be the default there
-  const char* reason;  // "measured: ..." or "assumed: ..."
+  const char* reason;  // "measured: ..." or "assumed: ..."; of a model what it is
 
   static constexpr int kAny = -1;
 };

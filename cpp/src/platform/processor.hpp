@@ -31,7 +31,7 @@ struct Processor {
   int family = 0, model = 0;
   std::uint64_t features = 0;  // that it has, and for which the operating system saves the registers
   std::uint64_t refused = 0;   // that it has as well, and that are not to be used
-  std::string refusal;         // why: a sentence without a full stop
+  std::string refusal = {};    // why: a sentence without a full stop
 };
 
 /// The processor that this process runs on. Found once; if it has tile registers (Intel AMX) the operating system is asked

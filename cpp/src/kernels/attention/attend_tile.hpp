@@ -223,14 +223,19 @@ class AttendTile {
     }
   }
 
+  /// By tiles, unless the queries are a part of one only, which they are where a tile has several vectors.
   void add_segment(const Segment& segment, const ValueArguments<Products>& values, const Upcoming& upcoming) const {
-    static constexpr StripTable<AddValues, Products, ValueArguments<Products>> add;
 #ifdef MHA_TILES
-    if constexpr (kHasTiles<Products>)
-      if (const Index lanes = segment.vectors * L; fill_tiles(segment.first_vector * L, lanes))
+    if constexpr (kHasTiles<Products>) {
+      const Index lanes = segment.vectors * L;
+      if (L == kTileColumns || fill_tiles(segment.first_vector * L, lanes))
         return add_values_by_tiles(values, lanes, tile_.value_dim, upcoming);
+    }
 #endif
-    add(segment.vectors, tile_.value_dim, values, upcoming);
+    if constexpr (!kHasTiles<Products> || L < 16) {
+      static constexpr StripTable<AddValues, Products, ValueArguments<Products>> add;
+      add(segment.vectors, tile_.value_dim, values, upcoming);
+    }
   }
 
   /// The sum of the block without the values of masked keys, which are left out by selection.

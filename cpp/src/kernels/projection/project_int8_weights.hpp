@@ -85,8 +85,6 @@ using Int8WeightsRows = Int8WeightsStrip<M, N, 0>;
 template <class, int M, int N>
 using Int8WeightsFirstRows = Int8WeightsStrip<M, N, panel_rows_ahead(M)>;
 
-using Int8Strips = WeightStripTable<Int8WeightsRows, ByteProducts, kRowVectors>;
-
 #ifdef MHA_TILES
 /// For TileStrips.
 struct Int8Tiles {
@@ -109,12 +107,12 @@ struct Int8Tiles {
 
 inline void project_int8_weights(const ProjectionTile& tile, void* scratch) {
 #ifdef MHA_TILES
-  static constexpr TileStrips<Int8Tiles, Int8Strips> strips;
+  project_by_tiles<Int8Tiles, ByteProducts, Int8WeightsRows, Int8WeightsFirstRows>(tile, scratch);
 #else
-  static constexpr Int8Strips strips;
-#endif
+  static constexpr WeightStripTable<Int8WeightsRows, ByteProducts, kRowVectors> strips;
   static constexpr WeightStripTable<Int8WeightsFirstRows, ByteProducts, kVectors> first;
   project_narrow(tile, scratch, strips, first);
+#endif
 }
 
 }  // namespace

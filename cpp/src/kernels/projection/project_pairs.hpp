@@ -50,23 +50,15 @@ struct PairTiles {
 };
 #endif
 
-/// The strips of vectors, and tiles where rows are multiplied by these.
-template <class Products>
-struct PairStrips {
-  using type = WeightStripTable<PairsRows, Products, kRowVectors>;
-};
-#ifdef MHA_TILES
-template <>
-struct PairStrips<TileProducts> {
-  using type = TileStrips<PairTiles, WeightStripTable<PairsRows, TileProducts, kRowVectors>>;
-};
-#endif
-
 template <class Products>
 void project_pairs(const ProjectionTile& tile, void* scratch) {
-  static constexpr typename PairStrips<Products>::type strips;
+#ifdef MHA_TILES
+  project_by_tiles<PairTiles, Products, PairsRows, PairsFirstRows>(tile, scratch);
+#else
+  static constexpr WeightStripTable<PairsRows, Products, kRowVectors> strips;
   static constexpr WeightStripTable<PairsFirstRows, Products, kVectors> first;
   project_narrow(tile, scratch, strips, first);
+#endif
 }
 
 }  // namespace

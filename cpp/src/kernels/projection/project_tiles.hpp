@@ -14,26 +14,22 @@
 namespace mha::MHA_ISA {
 namespace {
 
-/// From so many rows on tiles take less time than vectors do. Assumed, from measurements of the parts on Sapphire Rapids: a
-/// tile of weights comes from level 2 in 39 cycles, whatever is done with it; vectors take 32 for a row, 48 for two.
-constexpr Index kLeastTileRows = 2;
-
-/// A table of strips that leaves rows to tiles where there are enough. `Kind` says of a kind of products
+/// Tiles for two rows and more. `Kind` says of a kind of products
 ///
 ///   Instruction        which multiplies
 ///   kOperandBytes      bytes of what x_row counts
 ///   words              rows of a panel
 ///   kBegins, begin     whether sums begin with something else than 0; writes that of a row
 ///   finish             from the sums of a row to its results
-template <class Kind, class Vectors>
+///
+/// A single row is left to vectors. That is assumed to be right, from measurements of the parts on Sapphire Rapids: a tile
+/// of weights comes from level 2 in 39 cycles, whatever is done with it; vectors take 32 for a row, 48 for two.
+template <class Kind>
 struct TileStrips {
-  Vectors vectors;
-  using Function = typename Vectors::Function;
   static constexpr Index L = kLanes<float>, kColumns = kPanelBytes / 4;
 
-  template <class First, class After>
-  void run(int n, Index rows, const WeightStrip& g, const Upcoming& upcoming, First first, After after) const {
-    if (rows < kLeastTileRows) return vectors.run(n, rows, g, upcoming, first, after);
+  template <class After>
+  static void run(int n, Index rows, const WeightStrip& g, After after) {
     const Index words = Kind::words(g.tile->in_features), rest = words % kTileRows;
     alignas(kVectorBytes) std::byte last[kTileRows * kPanelBytes];  // of the panel, filled up with zeros
     if (rest > 0) {
@@ -89,6 +85,17 @@ struct TileStrips {
     for_each_row([&](Index row, const float* from) { Kind::finish(g, n, row, from); });
   }
 };
+
+/// project_narrow() by tiles; a single row by strips of vectors, which have tables for all other instruction sets.
+template <class Kind, class Products, template <class, int, int> class Rows, template <class, int, int> class FirstRows>
+void project_by_tiles(const ProjectionTile& tile, void* scratch) {
+  project_narrow(tile, scratch, [&](int vectors, const WeightStrip& strip, auto after) {
+    if (tile.rows >= 2) return TileStrips<Kind>::run(vectors, tile.rows, strip, after);
+    if (tile.rows == 0) return;
+    (vectors > kVectors ? &Rows<Products, 1, kRowVectors>::run : &FirstRows<Products, 1, kVectors>::run)(strip, 0);
+    after(Index{0}, Index{1});
+  });
+}
 
 }  // namespace
 }  // namespace mha::MHA_ISA

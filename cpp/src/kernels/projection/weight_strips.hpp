@@ -31,10 +31,11 @@ struct WeightStrip {
 template <template <class, int, int> class Strip, class Products, int kMostVectors>
 using WeightStripTable = StripTable<Strip, Products, WeightStrip, kVectors, kMostVectors>;
 
-/// Runs the strips for each group of columns as wide as a register tile. Results that are not whole vectors of
-/// contiguous columns go through `scratch`, which has projection_scratch() bytes.
-template <class Rows, class FirstRows>
-void project_narrow(const ProjectionTile& tile, void* scratch, const Rows& strips, const FirstRows& first) {
+/// Calls multiply(vectors, strip, after) for each group of columns as wide as a register tile, which computes all rows and
+/// calls after(row, rows) for those that are done. Results that are not whole vectors of contiguous columns go through
+/// `scratch`, which has projection_scratch() bytes.
+template <class Multiply>
+MHA_INLINE void project_narrow(const ProjectionTile& tile, void* scratch, Multiply multiply) {
   constexpr Index L = kLanes<float>, kColumns = kPanelBytes / Index(sizeof(float));
   constexpr Index kGroup = kVectorBytes / Index(sizeof(float)), kGroups = kPanelBytes / kVectorBytes;
   float* const sums = static_cast<float*>(scratch);
@@ -52,7 +53,7 @@ void project_narrow(const ProjectionTile& tile, void* scratch, const Rows& strip
       const Index at = column + j * L;
       strip.out[j] = is_direct ? static_cast<float*>(tile.out[at / kGroup]) + at % kGroup : sums + at;
     }
-    strips.run(vectors, tile.rows, strip, {}, first.strips, [&](Index row, Index rows) {
+    multiply(vectors, strip, [&](Index row, Index rows) {
       activate<float>(tile.activation, strip.out, vectors, row, rows, strip.out_row);
     });
   }
@@ -63,6 +64,14 @@ void project_narrow(const ProjectionTile& tile, void* scratch, const Rows& strip
       float* const to = static_cast<float*>(tile.out[group]) + r * tile.out_row;
       for (Index c = 0; c < tile.group_columns[group]; ++c) to[c * tile.out_step] = from[c];
     }
+}
+
+/// The same by tables of strips; `first` has those of the first strip of rows.
+template <class Rows, class FirstRows>
+void project_narrow(const ProjectionTile& tile, void* scratch, const Rows& strips, const FirstRows& first) {
+  project_narrow(tile, scratch, [&](int vectors, const WeightStrip& strip, auto after) {
+    strips.run(vectors, tile.rows, strip, {}, first.strips, after);
+  });
 }
 
 }  // namespace
