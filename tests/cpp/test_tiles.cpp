@@ -122,7 +122,25 @@ Product random_product(const Elements& elements, std::mt19937& random) {
   return p;
 }
 
-/// Products of `count` tiles for each kind of elements. Infinities are as good as each other, and so are NaNs.
+void expect_exact_product(const TileInstructions& tiles, const Product& p, int& numbers) {
+  alignas(64) float sums[16][16];
+  std::memcpy(sums, p.c, sizeof sums);
+  tiles.multiply_bf16(&p.a[0][0], &p.b[0][0][0], &sums[0][0]);
+  for (int m = 0; m < 16; ++m)
+    for (int n = 0; n < 16; ++n) {
+      std::uint32_t bits;
+      std::memcpy(&bits, &sums[m][n], sizeof bits);
+      const std::uint32_t expected = p.expected(m, n);
+      if (expected == kNan) {
+        ASSERT_NE(sums[m][n], sums[m][n]);
+      } else {
+        ASSERT_EQ(bits, expected) << "element " << m << ", " << n;
+      }
+      numbers += (expected & 0x7f800000U) != 0x7f800000U && (expected << 1) != 0;
+    }
+}
+
+/// Products of `count` tiles for each kind of elements. A NaN is as good as any other.
 void expect_exact_pairs(const TileInstructions& tiles, int count) {
   const FloatingPointState state;
   std::mt19937 random(1);
@@ -130,24 +148,32 @@ void expect_exact_pairs(const TileInstructions& tiles, int count) {
     SCOPED_TRACE(elements.name);
     int numbers = 0;
     for (int i = 0; i < count; ++i) {
-      const Product p = random_product(elements, random);
-      alignas(64) float sums[16][16];
-      std::memcpy(sums, p.c, sizeof sums);
-      tiles.multiply_bf16(&p.a[0][0], &p.b[0][0][0], &sums[0][0]);
-      for (int m = 0; m < 16; ++m)
-        for (int n = 0; n < 16; ++n) {
-          std::uint32_t bits;
-          std::memcpy(&bits, &sums[m][n], sizeof bits);
-          const std::uint32_t expected = p.expected(m, n);
-          if (expected == kNan) {
-            ASSERT_NE(sums[m][n], sums[m][n]);
-          } else {
-            ASSERT_EQ(bits, expected) << "tile " << i << ", element " << m << ", " << n;
-          }
-          numbers += (expected & 0x7f800000U) != 0x7f800000U && (expected << 1) != 0;
-        }
+      SCOPED_TRACE(i);
+      expect_exact_product(tiles, random_product(elements, random), numbers);
+      if (::testing::Test::HasFatalFailure()) return;
     }
     EXPECT_GT(numbers, count) << "nothing but zeros, infinities and NaN";
+  }
+}
+
+// 2^-126 - 2^-power: what is subnormal before it is rounded, and 2^-126 after that, stays.
+void expect_exact_edge(const TileInstructions& tiles) {
+  const FloatingPointState state;
+  const auto two_to = [](int power) { return static_cast<std::uint16_t>((127 + power) << 7); };
+  for (const int power : {149, 150, 151, 152}) {
+    SCOPED_TRACE(power);
+    Product p{};
+    for (auto& row : p.a) {
+      row[0].bits = two_to(-63);
+      row[2].bits = static_cast<std::uint16_t>(0x8000 | two_to(-75));
+    }
+    for (int n = 0; n < 16; ++n) {
+      p.b[0][n][0].bits = two_to(-63);
+      p.b[1][n][0].bits = two_to(75 - power);
+    }
+    EXPECT_EQ(p.expected(0, 0), power < 151 ? 0U : 0x00800000U);
+    int numbers = 0;
+    expect_exact_product(tiles, p, numbers);
   }
 }
 
@@ -195,6 +221,7 @@ TEST(Tiles, TheModelIsExact) {
   const TileInstructions model = tiles_of("amx_model");
   if (model.multiply_bf16 == nullptr) GTEST_SKIP() << "no model in this build: MHA_AMX_MODEL";
   expect_exact_pairs(model, kTilesOfEachKind);
+  expect_exact_edge(model);
   expect_exact_bytes(model, 100);
 }
 
@@ -203,6 +230,7 @@ TEST(Tiles, TheProcessorDoesWhatTheModelDoes) {
   if (processor.multiply_bf16 == nullptr)
     GTEST_SKIP() << "this processor has no tiles, or the build does not know them";
   expect_exact_pairs(processor, 10 * kTilesOfEachKind);
+  expect_exact_edge(processor);
   expect_exact_bytes(processor, 1000);
 }
 

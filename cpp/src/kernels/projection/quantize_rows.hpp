@@ -105,7 +105,11 @@ inline void quantize_rows(ProjectionTile& tile, void* memory) {
     const auto integers = [factor](const Floats& lanes) MHA_INLINE_LAMBDA { return Bits(lanes * factor + kRounds); };
     const std::uint32_t offset = ByteProducts::kHasOffset && is_finite ? 0u - integers(Floats{} + low)[0] : 0u;
     auto* const out = static_cast<unsigned char*>(memory) + r * out_row;
-    auto* const listed = reinterpret_cast<Excess*>(out + quantized_features_bytes(tile.in_features));
+    const Index bytes = quantized_features_bytes(tile.in_features);
+    constexpr Index L = kLanes<float>;
+    const Index written = (tile.in_features + L - 1) / L * L * ByteProducts::kFeatureBytes;
+    __builtin_memset(out + written, 0, std::size_t(bytes - written));
+    auto* const listed = reinterpret_cast<Excess*>(out + bytes);
     scales[r].offset = std::int32_t(offset & 0xff);
     scales[r].below = scales[r].above = 0;
     for_each_vector_of_row(x, tile.x_step, tile.in_features, [&](Index k, const Floats& lanes) MHA_INLINE_LAMBDA {
