@@ -116,6 +116,8 @@ constexpr ProjectionKernel plain_projection() {
     return {&operand_bytes<S>, &read_operands<S>, &run<Products, &project_rows<S, &project_tile<Products>>>};
 }
 
+/// Of elements of type S, all kernels but those that multiply nothing: an instruction set that extends another
+/// takes them from there.
 template <class S>
 constexpr DTypeKernels dtype_kernels() {
   using T = Compute<S>;
@@ -131,10 +133,10 @@ constexpr DTypeKernels dtype_kernels() {
                        &run<ProductsOf<S>, &statistics_tile<S>>,
                        &projection_scratch,
                        {},
-                       &round_numbers<S>,
-                       &widen_elements<S>,
-                       &normalize_rows<S>,
-                       &rotate_rows<T>};
+                       nullptr,
+                       nullptr,
+                       nullptr,
+                       nullptr};
   kernels.project[int(WeightFormat::plain)] = plain_projection<S>();
   if constexpr (DTypeOf<S>::value == DType::f32) {
     kernels.project[int(WeightFormat::bf16)] = {&no_bytes, &read_in_place,
@@ -163,7 +165,12 @@ KernelTable extended_table() noexcept {
   extended.isa = MHA_QUOTE(MHA_ISA);
   extended.compiled_isa = &compiled_isa;
 #ifdef MHA_OVERRIDES_BF16  // everything with rows of bf16
-  extended.kernels[int(DType::bf16)] = dtype_kernels<BFloat16>();
+  const DTypeKernels base = extended.kernels[int(DType::bf16)];
+  DTypeKernels& own = extended.kernels[int(DType::bf16)] = dtype_kernels<BFloat16>();
+  own.round = base.round;
+  own.widen = base.widen;
+  own.normalize = base.normalize;
+  own.rotate = base.rotate;
 #endif
 #ifdef MHA_OVERRIDES_INT8  // products with int8 weights
   extended.kernels[int(DType::f32)].project[int(WeightFormat::int8)] = kInt8Weights;
@@ -175,11 +182,21 @@ KernelTable extended_table() noexcept {
   return extended;
 }
 #else
+template <class S>
+constexpr DTypeKernels all_kernels() {
+  DTypeKernels kernels = dtype_kernels<S>();
+  kernels.round = &round_numbers<S>;
+  kernels.widen = &widen_elements<S>;
+  kernels.normalize = &normalize_rows<S>;
+  kernels.rotate = &rotate_rows<Compute<S>>;
+  return kernels;
+}
+
 constexpr KernelTable kTable = {MHA_QUOTE(MHA_ISA),
                                 &compiled_isa,
                                 &quantize_heads,
                                 {
-#define MHA_DTYPE(name, scalar, accumulator) dtype_kernels<scalar>(),
+#define MHA_DTYPE(name, scalar, accumulator) all_kernels<scalar>(),
 #include "mha/dtypes.def"
 #undef MHA_DTYPE
                                 },

@@ -228,11 +228,11 @@ class AttendTile {
 #ifdef MHA_TILES
     if constexpr (kHasTiles<Products>) {
       const Index lanes = segment.vectors * L;
-      if (L == kTileColumns || fill_tiles(segment.first_vector * L, lanes))
+      if (kVectorsFillTiles || fill_tiles(segment.first_vector * L, lanes))
         return add_values_by_tiles(values, lanes, tile_.value_dim, upcoming);
     }
 #endif
-    if constexpr (!kHasTiles<Products> || L < 16) {
+    if constexpr (!kHasTiles<Products> || !kVectorsFillTiles) {
       static constexpr StripTable<AddValues, Products, ValueArguments<Products>> add;
       add(segment.vectors, tile_.value_dim, values, upcoming);
     }

@@ -45,14 +45,15 @@ struct ScoreKeys {
 /// Whether `lanes` queries from `lane` on are whole columns of tiles.
 constexpr bool fill_tiles(Index lane, Index lanes) { return lane % kTileColumns == 0 && lanes % kTileColumns == 0; }
 
-/// 16 keys or more against queries that fill tiles: keys as they lie are the first factor, Q^T is the second one. The last
-/// keys may be multiplied twice, with the same bits.
+/// Keys against queries that fill tiles: keys as they lie are the first factor, Q^T is the second one. The last keys may be
+/// multiplied twice, with the same bits; fewer than 16 take tiles of fewer rows.
 __attribute__((noinline)) inline void score_keys_by_tiles(const ScoreArguments<TileProducts>& g, Index lanes,
                                                           Index keys, const Upcoming& upcoming) {
   using P = Packet<float>;
   constexpr Index L = kLanes<float>, W = kWidth<float>;
   for_each_tile_rows(keys, [&](const TileRows& tiles) {
-    upcoming.prefetch(upcoming.rows * tiles.begin() / keys, upcoming.rows * (tiles.begin() + tiles.count()) / keys);
+    const Index first = tiles.begin(), last = first + tiles.count();
+    upcoming.prefetch(upcoming.rows * first / keys, upcoming.rows * last / keys);
     for (Index lane = 0; lane < lanes; lane += 2 * kTileColumns)
       multiply_tiles<PairInstruction>({{g.key + tiles.first[0] * g.key_row, g.key + tiles.first[1] * g.key_row},
                                        g.key_row * Index(sizeof(Pair)),
@@ -83,14 +84,18 @@ __attribute__((noinline)) inline void score_keys_by_tiles(const ScoreArguments<T
 
 /// All keys of a segment against `vectors` vectors of queries, the first of which is lane `lane` of its tile.
 template <class Products>
-void score_segment(int vectors, Index keys, [[maybe_unused]] Index lane, const ScoreArguments<Products>& g, const Upcoming& upcoming) {
-  static constexpr StripTable<ScoreKeys, Products, ScoreArguments<Products>> score_keys;
+void score_segment(int vectors, Index keys, [[maybe_unused]] Index lane, const ScoreArguments<Products>& g,
+                   const Upcoming& upcoming) {
 #ifdef MHA_TILES
-  if constexpr (kHasTiles<Products>)
-    if (const Index lanes = vectors * kLanes<float>; keys >= kTileRows && fill_tiles(lane, lanes))
-      return score_keys_by_tiles(g, lanes, keys, upcoming);
+  if constexpr (kHasTiles<Products>) {
+    const Index lanes = vectors * kLanes<float>;
+    if (kVectorsFillTiles || fill_tiles(lane, lanes)) return score_keys_by_tiles(g, lanes, keys, upcoming);
+  }
 #endif
-  score_keys(vectors, keys, g, upcoming);
+  if constexpr (!kHasTiles<Products> || !kVectorsFillTiles) {
+    static constexpr StripTable<ScoreKeys, Products, ScoreArguments<Products>> score_keys;
+    score_keys(vectors, keys, g, upcoming);
+  }
 }
 
 }  // namespace

@@ -69,6 +69,8 @@ constexpr bool kHasTiles = false;
 template <>
 constexpr bool kHasTiles<TileProducts> = true;
 #endif
+/// Whether vectors of sums are as wide as tiles; else a part of a tile's columns is left to vectors.
+constexpr bool kVectorsFillTiles = kLanes<float> == 16;
 
 /// A vector of sums to which products are added one by one, in the order of the other kernels.
 template <class Products>

@@ -91,18 +91,26 @@ void multiply_tiles(const TileBlock& block, bool has_two_rows, bool has_two_colu
 /// before the end of what precedes it. Rows that are computed twice have the same bits.
 struct TileRows {
   Index first[2];
+  Index height;  // of a tile
   bool are_two;
 
   Index begin() const { return first[0]; }
-  Index count() const { return (are_two ? first[1] : first[0]) + kTileRows - first[0]; }
+  Index count() const { return first[are_two] + height - first[0]; }
 };
 
-/// Calls visit(TileRows) until `rows` rows, 16 or more, are done.
+/// Calls visit(TileRows) until `rows` rows are done: fewer than 16 with tiles of so many.
 template <class Visit>
 MHA_INLINE void for_each_tile_rows(Index rows, Visit visit) {
+  if (rows < kTileRows) {
+    if (rows == 0) return;
+    Tiles::configure(int(rows));
+    visit(TileRows{{0, 0}, rows, false});
+    Tiles::configure(kTileRows);
+    return;
+  }
   for (Index row = 0; row < rows; row += 2 * kTileRows) {
     const Index last = rows - kTileRows, next = row + kTileRows;
-    visit(TileRows{{row < last ? row : last, next < last ? next : last}, next < rows});
+    visit(TileRows{{row < last ? row : last, next < last ? next : last}, kTileRows, next < rows});
   }
 }
 

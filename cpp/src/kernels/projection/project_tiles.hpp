@@ -38,27 +38,19 @@ struct TileStrips {
         __builtin_memcpy(last + word * kPanelBytes, g.panel() + (words - rest + word) * kPanelBytes,
                          std::size_t(n * L * 4));
     }
-    const auto multiply = [&](const TileRows& tiles, Index count) {
-      multiply_rows(n, g, tiles, count, words / kTileRows, rest > 0 ? last : nullptr);
-      after(tiles.begin(), count);
-    };
-    if (rows < kTileRows) {
-      Tiles::configure(int(rows));
-      multiply({{0, 0}, false}, rows);
-      Tiles::configure(kTileRows);
-    } else {
-      for_each_tile_rows(rows, [&](const TileRows& tiles) { multiply(tiles, tiles.count()); });
-    }
+    for_each_tile_rows(rows, [&](const TileRows& tiles) {
+      multiply_rows(n, g, tiles, words / kTileRows, rest > 0 ? last : nullptr);
+      after(tiles.begin(), tiles.count());
+    });
   }
 
  private:
-  static __attribute__((noinline)) void multiply_rows(int n, const WeightStrip& g, const TileRows& tiles, Index count,
-                                                      Index steps, const std::byte* last) {
+  static __attribute__((noinline)) void multiply_rows(int n, const WeightStrip& g, const TileRows& tiles, Index steps,
+                                                      const std::byte* last) {
     alignas(kVectorBytes) float sums[2][kTileRows * kColumns];
     const auto for_each_row = [&](auto visit) {
       for (int i = 0; i <= int(tiles.are_two); ++i)
-        for (Index r = 0; r < (count < kTileRows ? count : Index{kTileRows}); ++r)
-          visit(tiles.first[i] + r, sums[i] + r * kColumns);
+        for (Index r = 0; r < tiles.height; ++r) visit(tiles.first[i] + r, sums[i] + r * kColumns);
     };
     if constexpr (Kind::kBegins) for_each_row([&](Index row, float* to) { Kind::begin(g, row, to); });
     const auto* const x = static_cast<const std::byte*>(g.tile->x);
@@ -90,8 +82,7 @@ struct TileStrips {
 template <class Kind, class Products, template <class, int, int> class Rows, template <class, int, int> class FirstRows>
 void project_by_tiles(const ProjectionTile& tile, void* scratch) {
   project_narrow(tile, scratch, [&](int vectors, const WeightStrip& strip, auto after) {
-    if (tile.rows >= 2) return TileStrips<Kind>::run(vectors, tile.rows, strip, after);
-    if (tile.rows == 0) return;
+    if (tile.rows != 1) return TileStrips<Kind>::run(vectors, tile.rows, strip, after);
     (vectors > kVectors ? &Rows<Products, 1, kRowVectors>::run : &FirstRows<Products, 1, kVectors>::run)(strip, 0);
     after(Index{0}, Index{1});
   });

@@ -44,10 +44,10 @@ MHA_INLINE void transpose(PacketBlock<Packet<float>, 16>& block) {
 
 /// tile[c * width + r] = operand c of rows[r] from element `first` on, for r < kLanes and the operands of `columns`
 /// elements, `step` apart. In blocks of kLanes x kLanes by register transposes where neighbours are contiguous, else
-/// one by one.
+/// one by one. Not inlined: masks alone would have four copies of it.
 template <class Load, class S>
-void load_transposed(const S* const* rows, Index first, Index columns, Index step, typename Load::Operand* tile,
-                     Index width) {
+__attribute__((noinline)) void load_transposed(const S* const* rows, Index first, Index columns, Index step,
+                                               typename Load::Operand* tile, Index width) {
   using T = typename Load::T;
   constexpr Index L = kLanes<T>, kElements = Load::kElements;
   Index c = 0;
