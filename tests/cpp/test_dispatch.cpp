@@ -299,7 +299,7 @@ TEST_F(Dispatch, AnExtensionHasTheKernelsOfItsBaseForOtherTypes) {
                     {"avx512vnni", "avx512", false, true},
                     {"avx512bf16", "avx512vnni", true, false},
                     {"amx", "avx512bf16", true, true},
-                    {"amx_model", "avx2", true, true}};
+                    {"amx_model", MHA_AMX_MODEL, true, true}};
   int tested = 0;
   for (const auto& [name, base, has_bf16, has_int8] : extensions)
     if (kernels_of(name) != nullptr) expect_extension(name, base, has_bf16, has_int8), ++tested;
