@@ -6,11 +6,10 @@
 #include <array>
 #include <cstdint>
 #include <cstring>
-#include <new>
 #include <random>
 #include <string>
-#include <vector>
 
+#include "bf16_products.hpp"
 #include "exact_arithmetic.hpp"
 #include "mha/runtime.hpp"
 #include "platform/dispatch.hpp"
@@ -21,10 +20,15 @@ namespace mha {
 namespace {
 
 using testing::added;
+using testing::Elements;
 using testing::Exact;
+using testing::expect_projections;
 using testing::fused;
+using testing::kElements;
 using testing::kInfinity;
 using testing::kNan;
+using testing::Projection;
+using testing::widened;
 
 TEST(Tiles, TheExactArithmeticOfTheTestIsThatOfTheProcessor) {
   const FloatingPointState state;
@@ -62,8 +66,6 @@ TEST(Tiles, TheExactArithmeticOfTheTestIsThatOfTheProcessor) {
   }
 }
 
-std::uint32_t widened(BFloat16 x) { return std::uint32_t{x.bits} << 16; }
-
 struct Product {
   alignas(64) BFloat16 a[16][32];
   alignas(64) BFloat16 b[16][16][2];
@@ -79,46 +81,16 @@ struct Product {
   }
 };
 
-/// What the elements of a product are like.
-struct Elements {
-  const char* name;
-  std::uint32_t least, exponents;      // biased exponents of the factors
-  std::uint32_t least_c, exponents_c;  // of what is added to
-  int specials;                        // one in so many elements is an infinity or NaN; 0: none
-};
-
-constexpr Elements kElements[] = {
-    {"of one size, which cancel", 126, 3, 126, 3, 0},
-    {"of many sizes", 97, 60, 97, 60, 0},
-    {"equal, with ties", 127, 1, 127, 24, 0},
-    {"of which products underflow", 50, 20, 0, 20, 0},
-    {"subnormal and tiny", 0, 4, 0, 4, 0},
-    {"of which sums end near the smallest normal number", 60, 6, 0, 3, 0},
-    {"of which some sums overflow", 183, 9, 235, 20, 0},
-    {"of any size", 0, 255, 0, 255, 0},
-    {"with infinities and NaN", 100, 60, 100, 60, 64},
-};
-
 Product random_product(const Elements& elements, std::mt19937& random) {
-  const auto number = [&](std::uint32_t least, std::uint32_t exponents) {
-    const std::uint32_t kind =
-        elements.specials > 0 ? static_cast<std::uint32_t>(random()) % static_cast<std::uint32_t>(elements.specials)
-                              : 9;
-    const auto sign = static_cast<std::uint32_t>(random() & 0x80000000U);
-    if (kind < 2) return sign | (kind == 0 ? kInfinity : kNan);
-    return static_cast<std::uint32_t>(sign | (least + random() % exponents) << 23 | (random() & 0x7fffff));
-  };
   Product p{};
-  const auto factor = [&] {
-    return BFloat16{static_cast<std::uint16_t>(number(elements.least, elements.exponents) >> 16)};
-  };
+  const auto factor = [&] { return elements.factor(random); };
   for (auto& row : p.a)
     for (BFloat16& x : row) x = factor();
   for (auto& row : p.b)
     for (auto& pair : row)
       for (BFloat16& x : pair) x = factor();
   for (auto& row : p.c)
-    for (std::uint32_t& x : row) x = number(elements.least_c, elements.exponents_c);
+    for (std::uint32_t& x : row) x = elements.sum(random);
   return p;
 }
 
@@ -266,124 +238,22 @@ TEST(Tiles, TheKnownAnswersAreThoseOfTheModel) {
   EXPECT_FALSE(gives_known_answers(model_tiles)) << "the answers do not tell whether subnormal numbers are flushed";
 }
 
-constexpr Index kPanelColumns = kPanelBytes / 4;
-
-/// Memory as kernels want it.
-class Aligned {
- public:
-  explicit Aligned(std::size_t bytes)
-      : data_(::operator new(std::max<std::size_t>(bytes, 1), std::align_val_t{kVectorBytes})) {}
-  ~Aligned() { ::operator delete(data_, std::align_val_t{kVectorBytes}); }
-  Aligned(const Aligned&) = delete;
-  Aligned& operator=(const Aligned&) = delete;
-  template <class T>
-  T* as() const {
-    return static_cast<T*>(data_);
+std::uint32_t sum_of_steps(Projection& projection, Index r, Index n) {
+  std::uint32_t total = 0;
+  for (Index step = 0; step < projection.features(); step += 32) {
+    std::uint32_t chains[2] = {0, 0};
+    for (Index k = step; k < std::min(step + 32, projection.features()); ++k)
+      chains[k % 2] = fused(widened(projection.x(r, k)), widened(projection.weight(k, n)), chains[k % 2]);
+    total = added(total, added(chains[0], chains[1]));
   }
-
- private:
-  void* data_;
-};
-
-/// A projection of bf16 by one panel. Of its sums nothing but rounding errors are left, since the second half of the
-/// features takes away what the first half adds: so the 16 bits of a result tell every digit of its sum.
-class Projection {
- public:
-  static constexpr Index kRows = 70;
-
-  explicit Projection(Index features)
-      : features_(features),
-        x_(static_cast<std::size_t>(kRows * features)),
-        weights_(static_cast<std::size_t>(features * kPanelColumns)) {
-    std::mt19937 random(static_cast<unsigned>(features));
-    for (std::vector<BFloat16>* numbers : {&x_, &weights_})
-      for (BFloat16& one : *numbers)
-        one.bits = static_cast<std::uint16_t>((random() & 0x807f) | (124 + random() % 6) << 7);
-    for (Index k = features - features / 2; k < features; ++k) {
-      const Index other = k - (features - features / 2);
-      for (Index r = 0; r < kRows; ++r) x(r, k) = x(r, other);
-      for (Index n = 0; n < kPanelColumns; ++n)
-        weight(k, n).bits = static_cast<std::uint16_t>(weight(other, n).bits ^ 0x8000);
-    }
-  }
-
-  /// By the kernel, for rows [first, first + rows): 64 results for each.
-  std::vector<BFloat16> run(const KernelTable& table, Index first, Index rows) {
-    const DTypeKernels& kernels = table.kernels[static_cast<int>(DType::bf16)];
-    const ProjectionKernel& kernel = kernels.project[static_cast<int>(WeightFormat::plain)];
-    const Aligned memory(kernel.read_bytes(rows, features_)), scratch(kernels.projection_scratch(rows));
-    const std::size_t panel_bytes = static_cast<std::size_t>((features_ + 1) / 2 * kPanelBytes);
-    const Aligned panel(panel_bytes), bias(kPanelBytes);
-    std::memset(panel.as<char>(), 0, panel_bytes);
-    std::memset(bias.as<char>(), 0, kPanelBytes);
-    for (Index k = 0; k < features_; ++k)
-      for (Index n = 0; n < kPanelColumns; ++n)
-        std::memcpy(panel.as<char>() + k / 2 * kPanelBytes + n * 4 + k % 2 * 2, &weight(k, n), sizeof(BFloat16));
-    std::vector<BFloat16> out(static_cast<std::size_t>(rows * kPanelColumns));
-    ProjectionTile tile{};
-    tile.rows = rows;
-    tile.in_features = features_;
-    tile.x = &x(first, 0);
-    tile.x_row = features_;
-    tile.x_step = 1;
-    tile.panel = panel.as<void>();
-    tile.bias = bias.as<void>();
-    for (Index g = 0; g < kPanelBytes / kVectorBytes; ++g) {
-      tile.out[g] = out.data() + g * 16;
-      tile.group_columns[g] = 16;
-    }
-    tile.out_row = kPanelColumns;
-    tile.out_step = 1;
-    tile.activation = Activation::none;
-    kernel.read(tile, memory.as<void>());
-    kernel.run(tile, scratch.as<void>());
-    return out;
-  }
-
-  BFloat16 expected(Index r, Index n) {
-    std::uint32_t total = 0;
-    for (Index step = 0; step < features_; step += 32) {
-      std::uint32_t chains[2] = {0, 0};
-      for (Index k = step; k < std::min(step + 32, features_); ++k)
-        chains[k % 2] = fused(widened(x(r, k)), widened(weight(k, n)), chains[k % 2]);
-      total = added(total, added(chains[0], chains[1]));
-    }
-    return {static_cast<std::uint16_t>((total + 0x7fff + (total >> 16 & 1)) >> 16)};
-  }
-
- private:
-  BFloat16& x(Index r, Index k) { return x_[static_cast<std::size_t>(r * features_ + k)]; }
-  BFloat16& weight(Index k, Index n) { return weights_[static_cast<std::size_t>(k * kPanelColumns + n)]; }
-
-  Index features_;
-  std::vector<BFloat16> x_, weights_;
-};
-
-void expect_projections_of_steps(const std::string& isa) {
-  set_isa(isa.c_str());
-  const KernelTable& table = active_kernels();
-  set_isa(nullptr);
-  const FloatingPointState state;
-  for (const Index features : {1, 2, 31, 32, 33, 64, 94, 100, 160}) {
-    Projection projection(features);
-    std::vector<BFloat16> expected;
-    for (Index r = 0; r < Projection::kRows; ++r)
-      for (Index n = 0; n < kPanelColumns; ++n) expected.push_back(projection.expected(r, n));
-    // One row, tiles of fewer rows, one tile, two, the last of which overlaps the first, and further ones.
-    for (const Index rows : {1, 2, 7, 15, 16, 17, 31, 32, 33, 48, 50, 70}) {
-      const Index first = Projection::kRows - rows;
-      const std::vector<BFloat16> results = projection.run(table, first, rows);
-      for (std::size_t i = 0; i < results.size(); ++i)
-        ASSERT_EQ(results[i].bits, expected[static_cast<std::size_t>(first * kPanelColumns) + i].bits)
-            << features << " features, " << rows << " rows, element " << i;
-    }
-  }
+  return total;
 }
 
 TEST(Tiles, ProjectionsAreSumsOfSteps) {
   int tested = 0;
   for (const char* const isa : {"amx_model", "amx"})
-    if (tiles_of(isa).multiply_bf16 != nullptr) expect_projections_of_steps(isa), ++tested;
+    if (tiles_of(isa).multiply_bf16 != nullptr)
+      expect_projections(isa, {1, 2, 31, 32, 33, 64, 94, 100, 160}, &sum_of_steps), ++tested;
   if (tested == 0) GTEST_SKIP() << "this machine runs no instruction set that has tiles";
 }
 
