@@ -8,6 +8,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 #endif
+#elif defined(__aarch64__) && defined(__linux__)
+#include <sys/auxv.h>
 #endif
 
 namespace mha {
@@ -85,30 +87,52 @@ void identify(Processor& processor) {
   processor.model = static_cast<int>(family == 6 || family == 0xf ? model | (version.eax >> 12 & 0xf0) : model);
 }
 
+/// Takes away what the operating system does not lend.
+void refuse_features(Processor& processor) {
+  std::uint64_t tiles = 0;
+#define MHA_FEATURE(identifier, name) \
+  if (Known::identifier.needed == kTiles) tiles |= features::identifier;
+#include "feature_list.inc"
+#undef MHA_FEATURE
+  tiles &= processor.features;
+  if (tiles == 0 || are_tiles_lent()) return;
+  processor.features &= ~tiles;
+  processor.refused = tiles;
+  processor.refusal = "the operating system refuses tile registers (arch_prctl)";
+}
+
 #else
 
+#if defined(__aarch64__) && defined(__linux__)
+
+/// Where Linux says what the processor has ("ARM64 ELF hwcaps"). Vector registers are always saved.
+struct Feature {
+  enum Word { hwcap = 16, hwcap2 = 26 } word;  // AT_HWCAP, AT_HWCAP2
+  int bit;
+
+  bool is_here() const { return (getauxval(word) >> bit & 1U) != 0; }
+};
+
+struct Known {
+  static constexpr Feature crc{Feature::hwcap, 7}, lse{Feature::hwcap, 8}, rdma{Feature::hwcap, 12};
+  static constexpr Feature dotprod{Feature::hwcap, 20}, bf16{Feature::hwcap2, 14};
+};
+
+#endif
+
 void identify(Processor&) {}
+void refuse_features(Processor&) {}
 
 #endif
 
 Processor find_processor() {
   Processor processor;
   identify(processor);
-  [[maybe_unused]] std::uint64_t tiles = 0;
-#define MHA_FEATURE(identifier, name)                                      \
-  if (Known::identifier.is_here()) {                                       \
-    processor.features |= features::identifier;                            \
-    if (Known::identifier.needed == kTiles) tiles |= features::identifier; \
-  }
+#define MHA_FEATURE(identifier, name) \
+  if (Known::identifier.is_here()) processor.features |= features::identifier;
 #include "feature_list.inc"
 #undef MHA_FEATURE
-#if defined(__x86_64__)
-  if (tiles != 0 && !are_tiles_lent()) {
-    processor.features &= ~tiles;
-    processor.refused = tiles;
-    processor.refusal = "the operating system refuses tile registers (arch_prctl)";
-  }
-#endif
+  refuse_features(processor);
   return processor;
 }
 
