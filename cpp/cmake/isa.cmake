@@ -94,6 +94,12 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
   endif()
 elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64)$")
   mha_register_isa(NAME neon)  # a part of every 64-bit Arm processor
+  if(CMAKE_SYSTEM_NAME STREQUAL "Linux")  # src/platform/processor.cpp asks it what the processor has, and no other system
+    # crc, lse and rdma are in armv8.2-a.
+    mha_register_isa(NAME neondot EXTENDS neon OVERRIDES int8
+      REQUIRES dotprod crc lse rdma FLAGS -march=armv8.2-a+dotprod)
+    mha_register_isa(NAME neonbf16 EXTENDS neondot OVERRIDES bf16 REQUIRES bf16 FLAGS -march=armv8.2-a+dotprod+bf16)
+  endif()
 else()
   message(FATAL_ERROR "No kernels are registered for ${CMAKE_SYSTEM_PROCESSOR}")
 endif()

@@ -38,12 +38,16 @@ struct Numbers {
   }
 };
 
-#ifdef __AVX512BF16__
+#if defined(__AVX512BF16__) || defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
 /// Pairs of bf16: two products, here small ones, are added to each f32.
 struct Pairs {
   static constexpr int kProducts = 2;
   static void advance(Vector<float>& sum, const Vector<float>&, const Vector<float>& grow) {
+#ifdef __AVX512BF16__
     asm("vdpbf16ps %1, %1, %0" : "+v"(sum) : "v"(grow));
+#else
+    asm("bfdot %0.4s, %1.8h, %1.8h" : "+w"(sum) : "w"(grow));
+#endif
   }
 };
 #else

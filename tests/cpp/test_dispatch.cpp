@@ -3,6 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#if defined(__aarch64__) && defined(__linux__)
+#include <sys/auxv.h>
+#endif
+
 #include <cstdlib>
 #include <stdexcept>
 #include <string>
@@ -81,11 +85,10 @@ TEST_F(Dispatch, TheDefaultIsTheLastThatIsSupportedAndPreferred) {
   EXPECT_EQ(default_isa_index(4, [](int index) { return index == 3; }, no_last), -1);
 }
 
-#if defined(__x86_64__)
 // Of the features of the registry, what each step adds; a build for part of the instruction sets may not ask for all.
 std::uint64_t features_named(const std::vector<std::string>& names) {
   std::uint64_t found = 0;
-  for (const std::string& name : names) {
+  for ([[maybe_unused]] const std::string& name : names) {
 #define MHA_FEATURE(identifier, feature) \
   if (name == feature) found |= features::identifier;
 #include "feature_list.inc"
@@ -94,6 +97,13 @@ std::uint64_t features_named(const std::vector<std::string>& names) {
   return found;
 }
 
+struct Machine {
+  const char* name;
+  Processor processor;
+  const char* best;  // "none" if it runs none
+};
+
+#if defined(__x86_64__)
 #if !defined(__clang__)  // which does not know every name
 TEST(Processor, HasTheFeaturesThatTheLibraryOfTheCompilerFinds) {
   const std::uint64_t known = this_processor().features | this_processor().refused;
@@ -111,12 +121,6 @@ const std::uint64_t kVnni = features_named({"avx512vnni"}), kBf16 = features_nam
 const std::uint64_t kAvxVnni = features_named({"avxvnni"});
 const std::uint64_t kAmx = features_named({"amx-tile", "amx-bf16", "amx-int8"});
 constexpr char kAmd[] = "AuthenticAMD", kIntel[] = "GenuineIntel";
-
-struct Machine {
-  const char* name;
-  Processor processor;
-  const char* best;  // "none" if it runs none
-};
 
 // Vendors, families and models as CPUID has them.
 const Machine kMachines[] = {
@@ -148,6 +152,49 @@ const Machine kMachines[] = {
     {"of another maker", {"CentaurHauls", 7, 0x3b, kV4 | kVnni | kBf16}, "avx512vnni"},
 };
 
+#elif defined(__aarch64__) && defined(__linux__)
+/// A field of four bits of a register that says what instructions there are: Arm, "Architecture Reference Manual for
+/// A-profile architecture". Linux answers for the processor, and leaves out what it does not know.
+#define MHA_FIELD(id_register, first_bit)                      \
+  ([] {                                                        \
+    std::uint64_t value;                                       \
+    asm volatile("mrs %0, " #id_register : "=r"(value));       \
+    return static_cast<unsigned>(value >> (first_bit)) & 0xfU; \
+  }())
+
+TEST(Processor, HasTheFeaturesOfItsIdentificationRegisters) {
+  constexpr unsigned long kHwcap = 16, kMayReadRegisters = 1UL << 11;
+  if ((getauxval(kHwcap) & kMayReadRegisters) == 0) GTEST_SKIP() << "this kernel does not lend these registers";
+  const struct {
+    const char* name;
+    bool is_here;
+  } expected[] = {{"crc", MHA_FIELD(ID_AA64ISAR0_EL1, 16) != 0},
+                  {"lse", MHA_FIELD(ID_AA64ISAR0_EL1, 20) != 0},
+                  {"rdma", MHA_FIELD(ID_AA64ISAR0_EL1, 28) != 0},
+                  {"dotprod", MHA_FIELD(ID_AA64ISAR0_EL1, 44) != 0},
+                  {"bf16", MHA_FIELD(S3_0_C0_C6_1, 44) != 0}};
+  for (const auto& [name, is_here] : expected) {
+    const std::uint64_t feature = features_named({name});
+    if (feature != 0) {
+      EXPECT_EQ((this_processor().features & feature) != 0, is_here) << name;
+    }
+  }
+}
+#undef MHA_FIELD
+
+const std::uint64_t kV81 = features_named({"crc", "lse", "rdma"}), kDot = features_named({"dotprod"});
+const std::uint64_t kBf16 = features_named({"bf16"});
+
+const Machine kMachines[] = {
+    {"Cortex-A72, of Armv8.0", {"", 0, 0, features_named({"crc"})}, "neon"},
+    {"of Armv8.1", {"", 0, 0, kV81}, "neon"},
+    {"Neoverse N1", {"", 0, 0, kV81 | kDot}, "neondot"},
+    {"Neoverse V1", {"", 0, 0, kV81 | kDot | kBf16}, "neondot"},
+    {"whose system hides dot products", {"", 0, 0, kV81 | kBf16}, "neon"},
+};
+#endif
+
+#if defined(__x86_64__) || (defined(__aarch64__) && defined(__linux__))
 bool is_built(const std::string& name) {
   for (int index = 0; index < num_built_isas(); ++index)
     if (built_isa(index) == name) return true;
@@ -171,6 +218,7 @@ std::string reason_on(const Processor& processor, const std::string& name, const
   return otherwise;
 }
 
+#if defined(__x86_64__)
 TEST_F(Dispatch, TheReasonSaysWhyAnInstructionSetIsOrIsNotTheDefault) {
   const struct {
     Processor processor;
@@ -239,6 +287,22 @@ TEST_F(Dispatch, ThisProcessorIsKnown) {
   for (int index = 0; index < num_built_isas(); ++index)
     EXPECT_EQ(isa_reason(index), isa_reason_on(index, this_processor()));
 }
+#else
+TEST_F(Dispatch, TheReasonSaysWhyAnInstructionSetIsOrIsNotTheDefault) {
+  const struct {
+    Processor processor;
+    const char *isa, *reason;
+  } expected[] = {
+      {{"", 0, 0, 0}, "neon", "runs here"},
+      {{"", 0, 0, kV81}, "neondot", "does not run here, without dotprod"},
+      {{"", 0, 0, kV81 | kDot}, "neondot", "runs here; assumed: "},
+      {{"", 0, 0, kV81 | kDot}, "neonbf16", "does not run here, without bf16"},
+      {{"", 0, 0, kV81 | kDot | kBf16}, "neonbf16", "runs here, but not by default; assumed: "},
+  };
+  for (const auto& [processor, isa, reason] : expected)
+    EXPECT_EQ(reason_on(processor, isa, reason).rfind(reason, 0), 0U) << reason_on(processor, isa, reason);
+}
+#endif
 #endif
 
 // tests/cpp/CMakeLists.txt runs this one again for environments that ask for something.
@@ -295,11 +359,10 @@ TEST_F(Dispatch, AnExtensionHasTheKernelsOfItsBaseForOtherTypes) {
   const struct {
     const char *name, *base;
     bool has_bf16, has_int8;
-  } extensions[] = {{"avxvnni", "avx2", false, true},
-                    {"avx512vnni", "avx512", false, true},
-                    {"avx512bf16", "avx512vnni", true, false},
-                    {"amx", "avx512bf16", true, true},
-                    {"amx_model", MHA_AMX_MODEL, true, true}};
+  } extensions[] = {{"avxvnni", "avx2", false, true},          {"avx512vnni", "avx512", false, true},
+                    {"avx512bf16", "avx512vnni", true, false}, {"amx", "avx512bf16", true, true},
+                    {"amx_model", MHA_AMX_MODEL, true, true},  {"neondot", "neon", false, true},
+                    {"neonbf16", "neondot", true, false}};
   int tested = 0;
   for (const auto& [name, base, has_bf16, has_int8] : extensions)
     if (kernels_of(name) != nullptr) expect_extension(name, base, has_bf16, has_int8), ++tested;

@@ -110,6 +110,8 @@ EXTENDED: dict[str, tuple[str, tuple[Any, ...]]] = {
     "avx512bf16": ("avx512vnni", (np.float32, np.float64)),
     "amx": ("avx512bf16", (np.float32, np.float64, np.float16)),
     "amx_model": ("avx2", (np.float32, np.float64, np.float16)),
+    "neondot": ("neon", tuple(NAMES)),
+    "neonbf16": ("neondot", (np.float32, np.float64, np.float16)),
 }
 
 

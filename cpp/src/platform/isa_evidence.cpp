@@ -44,6 +44,13 @@ constexpr Evidence kEvidence[] = {
     {"amx", kIntel, kIntel6, kSapphireRapids, false,
      "assumed: products by tiles were measured to take a third of the time, but these kernels have not run there yet"},
     {"amx", nullptr, kAny, kAny, false, "assumed: nobody has run these kernels on a processor with AMX"},
+
+    // Arm's processors, none of which has been measured; docs/decisions/0022.
+    {"neondot", nullptr, kAny, kAny, true,
+     "assumed: SDOT is one instruction where neon takes several for an int8 product"},
+    {"neonbf16", nullptr, kAny, kAny, false,
+     "assumed: nobody has measured BFDOT, and it rounds less well than neon does"},
+
     {"amx_model", nullptr, kAny, kAny, false, "a model of amx, for tests, slow"},
 };
 

@@ -1,5 +1,5 @@
-// Products of quantized rows and int8 weights: VPDPBUSD where the instruction set has it, tiles (tile_blocks.hpp), and
-// exact stand-ins.
+// Products of quantized rows and int8 weights: VPDPBUSD or SDOT where the instruction set has one of them, tiles
+// (tile_blocks.hpp), and exact stand-ins.
 //
 // Four features are multiplied at a time. A word of a panel holds the weights of four features of one column, and a
 // quantized row holds its features four by four as the instructions want them. multiply_add() adds the four products of
@@ -17,7 +17,7 @@ namespace {
 #define MHA_VNNI
 #endif
 
-#ifndef MHA_VNNI
+#if !defined(MHA_VNNI) && !defined(__ARM_FEATURE_DOTPROD)
 /// a0 b0 + a1 b1 for each pair.
 MHA_INLINE Ints multiply_pairs(const Shorts& a, const Shorts& b) {
 #if defined(EIGEN_VECTORIZE_AVX512)
@@ -33,7 +33,7 @@ MHA_INLINE Ints multiply_pairs(const Shorts& a, const Shorts& b) {
 }
 #endif
 
-#if defined(MHA_VNNI) || defined(MHA_TILES)
+#if defined(MHA_VNNI) || defined(__ARM_FEATURE_DOTPROD) || defined(MHA_TILES)
 
 struct ByteProducts {
   using Operand = unsigned char;      // a quarter of four features of a row
@@ -50,11 +50,17 @@ struct ByteProducts {
 
   static constexpr Index kElements = 4;
 
-  // VPDPBUSD takes bytes without signs from the rows: integers to which the row's offset has been added. Sums begin
-  // with minus the offset times the sum of the weights, which takes that away again. (They may wrap around on the way,
-  // and come out right.) What does not fit bytes, of outliers, is added to them there, too.
+  // VPDPBUSD takes bytes without signs from the rows, SDOT bytes with them: integers to which the row's offset has
+  // been added, after which the least is kLeastByte. Sums begin with minus the offset times the sum of the weights,
+  // which takes that away again. (They may wrap around on the way, and come out right.) What does not fit bytes, of
+  // outliers, is added to them there, too.
   static constexpr int kFeatureBytes = 1;
   static constexpr bool kHasOffset = true;
+#ifdef __ARM_FEATURE_DOTPROD
+  static constexpr std::int32_t kLeastByte = -128;
+#else
+  static constexpr std::int32_t kLeastByte = 0;
+#endif
 
   MHA_INLINE static Vector load(const PanelOperand* from) { return load_vector<Vector>(from); }
   MHA_INLINE static Vector broadcast(const Operand* from) {
@@ -67,6 +73,8 @@ struct ByteProducts {
     return Ints(_mm512_dpbusd_epi32(__m512i(sum), __m512i(x), __m512i(w)));
 #elif defined(MHA_VNNI)
     return Ints(_mm256_dpbusd_avx_epi32(__m256i(sum), __m256i(x), __m256i(w)));
+#elif defined(__ARM_FEATURE_DOTPROD)
+    return Ints(vdotq_s32(int32x4_t(sum), int8x16_t(x), int8x16_t(w)));
 #else
     const Shorts even = Shorts(Bits(x) & 0x00ff00ffu), odd = Shorts(Bits(x) >> 8 & 0x00ff00ffu);
     return sum + multiply_pairs(even, (Shorts(w) << 8) >> 8) + multiply_pairs(odd, Shorts(w) >> 8);
@@ -81,9 +89,11 @@ struct ByteProducts {
   }
   /// Whether a word is larger than what store_features() keeps of it.
   MHA_INLINE static bool exceed_bytes(const Bits& words) {
-    const Bits excess = words & ~std::uint32_t{0xff};
+    const Bits excess = (words - kLeastByte) & ~std::uint32_t{0xff};
 #ifdef EIGEN_VECTORIZE_AVX512
     return _mm512_test_epi32_mask(__m512i(excess), __m512i(excess)) != 0;
+#elif defined(__ARM_FEATURE_DOTPROD)
+    return vmaxvq_u32(uint32x4_t(excess)) != 0;
 #else
     return _mm256_testz_si256(__m256i(excess), __m256i(excess)) == 0;
 #endif
@@ -109,6 +119,7 @@ struct ByteProducts {
   static constexpr Index kElements = 4;
   static constexpr int kFeatureBytes = 2;
   static constexpr bool kHasOffset = false;
+  static constexpr std::int32_t kLeastByte = 0;
 
   MHA_INLINE static Vector load(const PanelOperand* from) {
     using Halves = std::uint16_t __attribute__((vector_size(kPacketBytes)));

@@ -52,7 +52,7 @@ template <>
 struct OperandsOf<BFloat16> : TileOperands {};
 template <>
 struct OperandsOfNumbers<BFloat16> : RoundedTileOperands {};
-#elif defined(__AVX512BF16__)
+#elif defined(MHA_PAIRS)
 template <>
 struct OperandsOf<BFloat16> : PairOperands<PairProducts, PairProducts::kElements> {};
 template <>

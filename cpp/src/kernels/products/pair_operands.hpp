@@ -40,6 +40,9 @@ MHA_INLINE Packet<float> join_halves(const Packet<float>& first, const Packet<fl
 MHA_INLINE void store_pairs(Pair* to, const Packet<float>& x) {
 #ifdef __AVX512BF16__
   _mm256_store_si256(reinterpret_cast<__m256i*>(to), __m256i(_mm512_cvtneps_pbh(x)));
+#elif defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
+  const bfloat16x4_t pairs = vcvt_bf16_f32(x);
+  __builtin_memcpy(to, &pairs, sizeof pairs);
 #else
   store_packet(&to->first, x);
 #endif
@@ -51,10 +54,34 @@ MHA_INLINE Packet<float> pair_up(const Packet<float>& first, const Packet<float>
   const __m512i lanes = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6, 21,
                                          5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
   return _mm512_castsi512_ps(_mm512_permutexvar_epi16(lanes, __m512i(_mm512_cvtne2ps_pbh(second, first))));
+#elif defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
+  return Packet<float>(vzip1q_u16(uint16x8_t(vcvtq_low_bf16_f32(first)), uint16x8_t(vcvtq_low_bf16_f32(second))));
 #else
   return Packet<float>(round_to_bf16(first) | round_to_bf16(second) << 16);
 #endif
 }
+
+/// What all kinds of products of pairs share: see kinds.hpp.
+struct PairVectors {
+  using Operand = Pair;
+  using PanelOperand = Pair;
+  using Vector = Packet<float>;
+  using Sum = float;
+
+  static constexpr Index kElements = 2;
+
+  MHA_INLINE static Packet<float> load(const Pair* from) {
+    return pload<Packet<float>>(reinterpret_cast<const float*>(from));
+  }
+  MHA_INLINE static void store(Pair* to, const Packet<float>& operands) {
+    pstore(reinterpret_cast<float*>(to), operands);
+  }
+  MHA_INLINE static Packet<float> broadcast(const Pair* from) {
+    std::uint32_t bits;
+    __builtin_memcpy(&bits, from, sizeof bits);
+    return Packet<float>(Bits{} + bits);
+  }
+};
 
 /// Elements of bf16 as pairs. Sums begin a new partial sum at multiples of `kTogether` elements, and where there are fewer
 /// left, zeros follow: those belong together.
@@ -104,6 +131,9 @@ struct RoundedPairOperands : PairOperands<Kind, kTogether> {
 #ifdef __AVX512BF16__
     return _mm512_castsi512_ps(
         __m512i(_mm512_cvtne2ps_pbh(_mm512_loadu_ps(from + kLanes<float>), _mm512_loadu_ps(from))));
+#elif defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
+    return Packet<float>(vcvtq_high_bf16_f32(vcvtq_low_bf16_f32(ploadu<Packet<float>>(from)),
+                                             ploadu<Packet<float>>(from + kLanes<float>)));
 #else
     alignas(kVectorBytes) Pair pairs[kLanes<float>];
     store_packet(&pairs->first, ploadu<Packet<float>>(from));

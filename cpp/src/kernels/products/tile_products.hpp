@@ -19,31 +19,15 @@ namespace {
 template <class Products>
 struct ChainTile;
 
-struct TileProducts {
-  using Operand = Pair;
-  using PanelOperand = Pair;
-  using Vector = Packet<float>;
-  using Sum = float;
+struct TileProducts : PairVectors {
   struct Sums {
     Packet<float> first, second;
   };
   using Tile = ChainTile<TileProducts>;
   using State = TileState;
 
-  static constexpr Index kElements = 2;
   static constexpr Index kPartialSumTerms = kTileColumns;
 
-  MHA_INLINE static Packet<float> load(const Pair* from) {
-    return pload<Packet<float>>(reinterpret_cast<const float*>(from));
-  }
-  MHA_INLINE static void store(Pair* to, const Packet<float>& operands) {
-    pstore(reinterpret_cast<float*>(to), operands);
-  }
-  MHA_INLINE static Packet<float> broadcast(const Pair* from) {
-    std::uint32_t bits;
-    __builtin_memcpy(&bits, from, sizeof bits);
-    return Packet<float>(Bits{} + bits);
-  }
   MHA_INLINE static Sums multiply_add(const Packet<float>& a, const Packet<float>& b, const Sums& sums) {
     return {pmadd(first_of(a), first_of(b), sums.first), pmadd(second_of(a), second_of(b), sums.second)};
   }

@@ -1,5 +1,5 @@
-// Projections of rows and weights that are operands of several elements: bf16 by VDPBF16PS or by tiles. Sums and the bias
-// are f32.
+// Projections of rows and weights that are operands of several elements: bf16 by VDPBF16PS, BFDOT or tiles. Sums and
+// the bias are f32.
 // Rows are read as they lie where they can be (kinds.hpp); a row of a panel holds two features of each column already.
 #pragma once
 

@@ -42,11 +42,12 @@ inline std::size_t quantized_bytes(Index rows, Index in_features) {
   return std::size_t(rows * (quantized_row_bytes(in_features) + Index(sizeof(QuantizedRow))));
 }
 
-/// Lists what the bytes of a vector of features lack.
+/// Lists what the bytes of a vector of features lack: 127 at most, which bytes with signs hold, too.
 __attribute__((noinline)) void list_excess(const Bits& words, Index first, Index most, Excess* list,
                                            QuantizedRow* row) {
   for (int i = 0; i < kLanes<float>; ++i) {
-    const std::int32_t lacks = std::int32_t(words[i]) >> 8, feature = std::int32_t(first) + i, place = feature % 4 * 8;
+    const std::int32_t lacks = (std::int32_t(words[i]) - ByteProducts::kLeastByte) >> 8;
+    const std::int32_t feature = std::int32_t(first) + i, place = feature % 4 * 8;
     if (lacks < 0) list[row->below++] = {feature / 4, -lacks << place};
     if (lacks > 0) list[most - ++row->above] = {feature / 4, lacks << place};
   }
@@ -103,14 +104,15 @@ inline void quantize_rows(ProjectionTile& tile, void* memory) {
     // Adding 1.5 * 2^23 rounds a number to an integer, which is then in the lower bits.
     constexpr float kRounds = 12582912.0f;
     const auto integers = [factor](const Floats& lanes) MHA_INLINE_LAMBDA { return Bits(lanes * factor + kRounds); };
-    const std::uint32_t offset = ByteProducts::kHasOffset && is_finite ? 0u - integers(Floats{} + low)[0] : 0u;
+    const std::uint32_t from_low = ByteProducts::kHasOffset && is_finite ? 0u - integers(Floats{} + low)[0] : 0u;
+    const std::uint32_t offset = from_low + std::uint32_t(ByteProducts::kLeastByte);
     auto* const out = static_cast<unsigned char*>(memory) + r * out_row;
     const Index bytes = quantized_features_bytes(tile.in_features);
     constexpr Index L = kLanes<float>;
     const Index written = (tile.in_features + L - 1) / L * L * ByteProducts::kFeatureBytes;
     __builtin_memset(out + written, 0, std::size_t(bytes - written));
     auto* const listed = reinterpret_cast<Excess*>(out + bytes);
-    scales[r].offset = std::int32_t(offset & 0xff);
+    scales[r].offset = std::int32_t(from_low & 0xff) + ByteProducts::kLeastByte;
     scales[r].below = scales[r].above = 0;
     for_each_vector_of_row(x, tile.x_step, tile.in_features, [&](Index k, const Floats& lanes) MHA_INLINE_LAMBDA {
       const Bits words = integers(lanes) + offset;
