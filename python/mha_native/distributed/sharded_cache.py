@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -20,8 +19,9 @@ from ..kv_cache import KVCache
 from ._arguments import checked_mask, new_counts, require_four_axes, rows_of
 from ._combining import merged_blocks, merged_workers
 from ._dealing import BLOCK_KEYS, Piece, Sizes, columns_of, pieces_of
+from ._membership import Members
 from ._shard import BLOCK_MASK_KEYS, MASK_WIDTHS
-from ._workers import Failure, Request, WorkerError, Workers
+from ._workers import Request, WorkerError, Workers
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # in typing from Python 3.11 on
@@ -109,17 +109,14 @@ class ShardedKVCache:
     ) -> None:
         name = "ShardedKVCache"
         checked_integer(name, "capacity", capacity, 1)
-        self._time_limit = checked_real(name, "time_limit", time_limit)
         with in_the_name_of(name):  # a cache of no more than one token checks what calls bring, at no cost
             self._like = KVCache(batch_size, num_kv_heads, 1, head_dim, value_head_dim, dtype)
         sizes = self._like._sizes() | {"capacity": int(capacity)}
         self._sizes = Sizes(**sizes, dtype=_core.dtype_name(self._like.dtype), workers=workers.count)
-        self._workers, self._name = workers, uuid.uuid4().hex
         self._lengths = np.zeros(self._sizes.batch_size, np.int64)
-        self._lost: dict[int, str] = {}
         self._may_be_ahead = False
-        self._isas: dict[int, str] = {}
-        self._join(name, range(workers.count))
+        self._members = Members(workers, self._sizes, checked_real(name, "time_limit", time_limit))
+        self._members.join(name, self._members.everyone)
 
     def append(self, key: Tensor, value: Tensor, new_lengths: Tensor | None = None) -> None:
         """Add tokens behind those that each sequence has, each to the worker whose turn it is.
@@ -158,7 +155,7 @@ class ShardedKVCache:
             part = slice(piece.first - begin, piece.last - begin)
             return keys[b, :, part], values[b, :, part]
 
-        self._write(name, range(self._workers.count), self._lengths, lengths, tokens_of)
+        self._write(name, self._members.everyone, self._lengths, lengths, tokens_of)
         self._may_be_ahead, self._lengths = False, lengths
 
     def attend(
@@ -201,7 +198,7 @@ class ShardedKVCache:
         }
         masks = {"attn_mask": to_numpy(name, "attn_mask", attn_mask), "block_mask": given.pop("block_mask", None)}
         with in_the_name_of(name):
-            out, lse = scaled_dot_product_attention(rows, self._like, return_lse=True, **given)
+            out, lse = scaled_dot_product_attention(rows, self._like, return_lse=True, num_threads=num_threads, **given)
         queries = rows.shape[2]
         offsets = np.asarray(given.pop("query_offset", self._lengths - queries), np.int64)
         if offsets.ndim == 0:
@@ -212,24 +209,27 @@ class ShardedKVCache:
             if x is not None
         }
         sinks = given.pop("sinks", None)
-        if exact and len(set(self._isas.values())) > 1:
+        if exact and len(isas := set(self._members.isas.values())) > 1:
             rule = f"{name}: exact takes workers that compute on one instruction set"
-            raise ValueError(f"{rule}; got {listed(sorted(set(self._isas.values())))}")
+            raise ValueError(f"{rule}; got {listed(sorted(isas))}")
         self._even_out(name)
         step = self._most_queries(rows, exact)
         for first in range(0, queries, step):
             part = slice(first, min(first + step, queries))
             requests: dict[int, Request] = {}
-            for w in range(self._workers.count):
+            for w in self._members.everyone:
                 of_worker = {
-                    mask: columns_of(rows_of(mask, x, part), w, self._workers.count, MASK_WIDTHS[mask])
+                    mask: columns_of(rows_of(mask, x, part), w, self._sizes.workers, MASK_WIDTHS[mask])
                     for mask, x in whole.items()
                 }
                 requests[w] = ("attend", rows[:, :, part], offsets + first, given, of_worker, exact, num_threads)
-            answers = self._ask(name, requests)
-            parts = [answers[w] for w in range(self._workers.count)]
+            answers = self._members.ask(name, requests)
             merge = merged_blocks if exact else merged_workers
-            out[:, :, part], lse[:, :, part] = merge(parts, sinks)
+            merged = merge([answers[w] for w in self._members.everyone], sinks)
+            if step >= queries:
+                out, lse = merged
+            else:
+                out[:, :, part], lse[:, :, part] = merged
         return (out, lse) if return_lse else out
 
     def rollback(self, count: int | Tensor) -> None:
@@ -240,7 +240,7 @@ class ShardedKVCache:
             raise TypeError(f"{name}: count must be an integer, or integers [{len(self._lengths)}]; got {shown(count)}")
         if (counts < 0).any() or (counts > self._lengths).any():
             raise ValueError(f"{name}: count must be from 0 to the lengths; got {shown(counts.tolist())}")
-        self._require_none_lost(name)
+        self._members.require_none_lost(name)
         self._lengths, self._may_be_ahead = self._lengths - counts, True
         self._even_out(name)
 
@@ -269,33 +269,18 @@ class ShardedKVCache:
             If a worker that is to take the place of another one fails, too.
         """
         name = "ShardedKVCache.restore"
-        everyone = range(self._workers.count)
-        requests = {w: self._addressed(w, ("truncate", self._lengths)) for w in everyone}
-        answers = self._workers.ask(requests, self._time_limit)
-        lost = [w for w in everyone if answers[w] is not True]
-        self._lost = {w: self._lost.get(w, "has lost its tokens") for w in lost}
+        lost = self._members.without(("truncate", self._lengths))
         nothing = np.zeros_like(self._lengths)
         if read is None and any(self._pieces_of(w, nothing, self._lengths) for w in lost):
             raise ValueError(f"{name}: read must be given, since workers {listed(map(str, lost))} have lost tokens")
-        reasons, self._lost = self._lost, {}
-        try:
-            for w in lost:
-                self._workers.replace(w)
-            self._join(name, lost)
+        with self._members.replaced(name):
             if read is not None:
                 self._write(name, lost, nothing, self._lengths, self._tokens_read(name, read))
-        except BaseException:
-            self._lost = reasons | self._lost
-            raise
         self._may_be_ahead = False
 
     def close(self) -> None:
         """Free the memory of all workers. Those that do not answer are left alone."""
-        self._workers.ask(
-            {w: self._addressed(w, ("leave",)) for w in range(self._workers.count) if w not in self._lost},
-            self._time_limit,
-        )
-        self._lost = dict.fromkeys(range(self._workers.count), "has left: the cache is closed")
+        self._members.leave()
 
     @property
     def lengths(self) -> NDArray[np.int64]:
@@ -305,7 +290,7 @@ class ShardedKVCache:
     @property
     def lost(self) -> tuple[int, ...]:
         """The workers that failed, because of which the cache needs `restore`."""
-        return tuple(self._lost)
+        return tuple(self._members.lost)
 
     @property
     def batch_size(self) -> int:
@@ -321,43 +306,10 @@ class ShardedKVCache:
         sizes = ", ".join(f"{name}={value!r}" for name, value in asdict(self._sizes).items())
         return f"ShardedKVCache({sizes}, lengths={shown(self._lengths.tolist())})"
 
-    def _addressed(self, worker: int, request: Request) -> Request:
-        operation, *arguments = request
-        return (operation, self._name, worker, *arguments)
-
-    def _require_none_lost(self, name: str) -> None:
-        if self._lost:
-            worker, reason = next(iter(self._lost.items()))
-            message = f"{name}: the cache must be restored first: worker {worker} {reason}"
-            raise WorkerError(message, tuple(self._lost))
-
-    def _ask(self, name: str, requests: Mapping[int, Request]) -> dict[int, Any]:
-        """Answers of all, or a WorkerError that names the first that has none."""
-        self._require_none_lost(name)
-        addressed = {w: self._addressed(w, request) for w, request in requests.items()}
-        answers = self._workers.ask(addressed, self._time_limit)
-        failed = {w: answer.reason for w, answer in answers.items() if isinstance(answer, Failure)}
-        if failed:
-            self._lost = failed
-            worker, reason = next(iter(failed.items()))
-            message = f"{name}: worker {worker} ({self._workers.name_of(worker)}) {reason}"
-            raise WorkerError(message, tuple(failed))
-        return answers
-
-    def _join(self, name: str, workers: Iterable[int]) -> None:
-        """Let workers make their shards, and refuse those that are not alike."""
-        expected = {"version": _core.__version__} | asdict(self._sizes)
-        for w, told in self._ask(name, dict.fromkeys(workers, ("join", self._sizes))).items():
-            for what, own in expected.items():
-                if told.get(what) != own:
-                    rule = f"worker {w} ({self._workers.name_of(w)}) must have {what} {shown(own)}"
-                    raise WorkerError(f"{name}: {rule}; got {shown(told.get(what))}", (w,))
-            self._isas[w] = told["isa"]
-
     def _even_out(self, name: str) -> None:
         """Let all workers forget what an append that did not end, or a rollback, has left."""
         if self._may_be_ahead:
-            self._ask(name, dict.fromkeys(range(self._workers.count), ("truncate", self._lengths)))
+            self._members.ask(name, dict.fromkeys(self._members.everyone, ("truncate", self._lengths)))
             self._may_be_ahead = False
 
     def _pieces_of(self, worker: int, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> list[Piece]:
@@ -386,7 +338,7 @@ class ShardedKVCache:
                 for w, of_worker in pieces.items()
                 if of_worker
             }
-            self._ask(name, {w: ("append", message) for w, message in messages.items()})
+            self._members.ask(name, {w: ("append", message) for w, message in messages.items()})
             pieces = {w: of_worker[_BLOCKS_OF_MESSAGE:] for w, of_worker in pieces.items()}
 
     def _tokens_read(self, name: str, read: _Read) -> Callable[[Piece], _Tokens]:
@@ -415,7 +367,7 @@ class ShardedKVCache:
 
     def _most_queries(self, query: NDArray[Any], exact: bool) -> int:
         """How many queries a request has at most: a multiple of what a row of a block mask stands for."""
-        blocks = -(-int(self._lengths.max(initial=0)) // BLOCK_KEYS)
+        blocks = -(-max(self._lengths.tolist()) // BLOCK_KEYS)
         at_once = blocks if exact else -(-blocks // self._sizes.workers)
         batch, heads = query.shape[:2]
         row_bytes = self._sizes.value_head_dim * query.itemsize + 8

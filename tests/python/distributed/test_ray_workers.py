@@ -45,13 +45,13 @@ def test_actors_compute_what_one_process_does(cluster: Any, fault: int, rng: np.
 
         require_same()
         os.kill(_process_of(workers, 1), fault)
-        cache._time_limit = STEP_LIMIT
+        cache._members.time_limit = STEP_LIMIT
         fails = {signal.SIGKILL: "failed in attend: ", signal.SIGSTOP: "did not answer attend within 3 s$"}[fault]
         with pytest.raises(
             WorkerError, match=rf"^ShardedKVCache.attend: worker 1 \(actor [0-9a-f]+\) {fails}"
         ) as error:
             cache.attend(query)
         assert error.value.workers == (1,)
-        cache._time_limit = JOIN_LIMIT if fault == signal.SIGKILL else 4 * STEP_LIMIT
+        cache._members.time_limit = JOIN_LIMIT if fault == signal.SIGKILL else 4 * STEP_LIMIT
         cache.restore(read)
         require_same()

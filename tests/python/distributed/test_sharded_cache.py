@@ -282,11 +282,11 @@ def test_an_append_that_was_cut_off_leaves_nothing(rng: np.random.Generator) -> 
     def interrupted(*arguments: Any) -> Any:
         raise Interrupted
 
-    ask = cache._workers.ask
-    cache._workers.ask = lambda requests, limit: (ask(requests, limit), interrupted())[0]  # type: ignore[method-assign]
+    ask = cache._members._workers.ask
+    cache._members._workers.ask = lambda requests, limit: (ask(requests, limit), interrupted())[0]  # type: ignore[method-assign]
     with pytest.raises(Interrupted):
         cache.append(context.key[:, :, 600:], context.value[:, :, 600:])
-    cache._workers.ask = ask  # type: ignore[method-assign]
+    cache._members._workers.ask = ask  # type: ignore[method-assign]
     cache.append(context.key[:, :, 600:], context.value[:, :, 600:])
     context.assert_equal(cache, {}, "appended again")
 
@@ -340,6 +340,7 @@ WRONG = [
     (lambda c, q, k: c.attend(q, np.ones((1, 1, 2, 600))), TypeError, r"attend: attn_mask must be .*float64"),
     (lambda c, q, k: c.attend(q, window=(1, 2, 3)), Exception, r"attend: window"),
     (lambda c, q, k: c.attend(q, color=3), TypeError, r"attend: got an unexpected keyword argument 'color'"),
+    (lambda c, q, k: c.attend(q, num_threads=0), ValueError, r"attend: num_threads"),
     (lambda c, q, k: c.attend(q, key_lengths=np.ones(1, int)), ValueError, r"attend: .*key_lengths"),
     (lambda c, q, k: c.append(k, k[:, :, :3]), ValueError, r"append: "),
     (lambda c, q, k: c.append(k, k), ValueError, r"append: no sequence may outgrow the capacity, 700 tokens"),

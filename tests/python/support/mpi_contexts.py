@@ -44,7 +44,7 @@ def main(fault: str) -> None:
         require_same()
         if fault != "none":
             os.kill(processes[-1], signal.SIGSTOP if fault.startswith("stopped") else signal.SIGKILL)
-            cache._time_limit = LIMIT
+            cache._members.time_limit = LIMIT
             begin = time.monotonic()
             try:
                 cache.attend(query)
