@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..merging import merge_attention
+from .. import _core
 
 _Results = tuple[NDArray[Any], NDArray[Any]]
 
@@ -28,9 +28,9 @@ def merged_workers(parts: Sequence[_Results], sinks: NDArray[Any] | None) -> _Re
         return outs[0], lses[0].astype(dtype)
     _add_sinks(outs, lses, sinks)
     stacked = np.array(lses)
-    top = stacked.max(0, initial=_LEAST)
+    top = np.maximum(np.maximum.reduce(stacked), _LEAST)
     with np.errstate(invalid="ignore"):  # infinity less infinity: NaN is what such a row is
-        out, lse = merge_attention(outs, (stacked - top).astype(dtype))
+        out, lse = _core.merge_attention(outs, list((stacked - top).astype(dtype)), None, None)
     return out, (lse + top).astype(dtype)
 
 
@@ -48,7 +48,7 @@ def merged_blocks(parts: Sequence[_Results], sinks: NDArray[Any] | None) -> _Res
         lses[worker : worker + workers * len(of_lse) : workers] = list(of_lse)
     outs, lses = [out for out in outs if out is not None], [lse for lse in lses if lse is not None]
     _add_sinks(outs, lses, sinks)
-    out, lse = merge_attention(outs, lses)
+    out, lse = _core.merge_attention(outs, lses, None, None)
     return out, lse
 
 

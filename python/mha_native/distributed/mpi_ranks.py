@@ -10,7 +10,11 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from .._messages import in_the_name_of
+from ._mpi_messages import Reader, Writer
 from ._shard import ShardHost
 from ._workers import Request, answered, too_late
 
@@ -57,6 +61,9 @@ class MPIWorkers:
         self._ranks = list(range(self._comm.size))  # of each worker
         self._places: dict[int, str] = {}
         self._serial = 0
+        self._writers = [Writer() for _ in self._ranks]  # of messages to each rank, and from it
+        self._readers = [Reader() for _ in self._ranks]
+        self._inbox = _Inbox(self._comm)
         self._sent: list[MPIRequest] = []  # to ranks that did not take them: the memory must stay
         self._unreachable: set[int] = set()
 
@@ -72,7 +79,9 @@ class MPIWorkers:
         remote = {w: request for w, request in requests.items() if self._ranks[w] != 0}
         sends = []
         for worker, request in remote.items():
-            sends.append(self._comm.isend((self._serial, worker, request), self._ranks[worker], _TAG))
+            rank = self._ranks[worker]
+            message = self._writers[rank].message(self._serial, worker, request)
+            sends.append(self._comm.Isend(message, rank, _TAG))
         # A large message goes on only within calls of MPI: all must be under way before this rank begins to compute.
         if not _polled(lambda: _all_sent(sends), deadline):
             self._sent += sends
@@ -82,14 +91,14 @@ class MPIWorkers:
 
         def all_answered() -> bool:
             while len(answers) < len(requests):
-                message = self._comm.improbe(tag=_TAG)
-                if message is None:
+                if (arrived := self._inbox.next()) is None:
                     return False
-                serial, worker, place, answer = message.recv()
-                self._places[worker] = place
-                self._unreachable.discard(self._ranks[worker])
-                if serial == self._serial:  # others are answers that came too late
-                    answers[worker] = answer
+                rank, message = arrived
+                header, (place, answer) = self._readers[rank].read(message)
+                self._places[header.worker] = place
+                self._unreachable.discard(rank)
+                if header.serial == self._serial:  # others are answers that came too late
+                    answers[header.worker] = answer
             return True
 
         _polled(all_answered, deadline)
@@ -111,7 +120,8 @@ class MPIWorkers:
     def close(self) -> None:
         """Let the other ranks return from `serve`."""
         ranks = [rank for rank in range(1, self._comm.size) if rank not in self._unreachable]
-        sends = [self._comm.isend(bool(self._unreachable), rank, _TAG) for rank in ranks]
+        end = [self._writers[rank].message(0, 0, bool(self._unreachable)) for rank in ranks]
+        sends = [self._comm.Isend(message, rank, _TAG) for message, rank in zip(end, ranks, strict=True)]
         _polled(lambda: _all_sent(sends), time.monotonic() + 5)
         if self._unreachable:
             atexit.register(_end_without_finalize)
@@ -134,10 +144,13 @@ def serve(comm: Intracomm | None = None) -> None:
     with in_the_name_of("serve"):
         world = _communicator("serve", comm)
     host, place = ShardHost(), f"process {os.getpid()} of {socket.gethostname()}"
-    while not isinstance(received := _next_request(world), bool):
-        serial, worker, request = received
-        world.send((serial, worker, place, answered(host, request)), 0, _TAG)
-    if received:  # a rank was lost
+    inbox, reader, writer = _Inbox(world, 0), Reader(), Writer()
+    while True:
+        header, request = reader.read(inbox.wait())
+        if isinstance(request, bool):
+            break
+        world.Send(writer.message(header.serial, header.worker, (place, answered(host, request))), 0, _TAG)
+    if request:  # a rank was lost
         atexit.register(_end_without_finalize)
 
 
@@ -149,14 +162,39 @@ def _communicator(function: str, comm: Intracomm | None) -> Intracomm:
     return MPI.COMM_WORLD if comm is None else comm
 
 
-def _next_request(comm: Intracomm) -> Any:
-    awake_until = time.monotonic() + _SECONDS_AWAKE
-    while (message := comm.improbe(0, _TAG)) is None:
-        if time.monotonic() > awake_until:
-            time.sleep(_PAUSE)
-        else:
-            os.sched_yield()
-    return message.recv()
+class _Inbox:
+    """Messages of ours, from one rank or, by default, any."""
+
+    def __init__(self, comm: Intracomm, source: int | None = None) -> None:
+        from mpi4py import MPI
+
+        self._comm, self._source = comm, MPI.ANY_SOURCE if source is None else source
+        self._status, self._byte = MPI.Status(), MPI.BYTE
+        self._coming: list[tuple[int, NDArray[np.uint8], MPIRequest]] = []
+
+    def next(self) -> tuple[int, NDArray[np.uint8]] | None:
+        """The rank that sent a message, and its bytes; None if none is here as a whole."""
+        message = self._comm.Improbe(self._source, _TAG, self._status)
+        if message is not None:
+            received = np.empty(self._status.Get_count(self._byte), np.uint8)
+            self._coming.append((self._status.Get_source(), received, message.Irecv(received)))
+        late = set()  # ranks whose message has begun to come: theirs are read in order
+        for i, (rank, received, receiving) in enumerate(self._coming):
+            if rank not in late and receiving.Test():
+                del self._coming[i]
+                return rank, received
+            late.add(rank)
+        return None
+
+    def wait(self) -> NDArray[np.uint8]:
+        """The bytes of the next message."""
+        awake_until = time.monotonic() + _SECONDS_AWAKE
+        while (arrived := self.next()) is None:
+            if time.monotonic() > awake_until:
+                time.sleep(_PAUSE)
+            else:
+                os.sched_yield()
+        return arrived[1]
 
 
 def _all_sent(sends: list[MPIRequest]) -> bool:
