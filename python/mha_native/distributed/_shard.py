@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from .. import _core
 from ..attention import scaled_dot_product_attention
 from ..kv_cache import KVCache
-from ..merging import merge_attention
 from ..runtime import active_isa
 from ._dealing import BLOCK_KEYS, Piece, Sizes
 
@@ -96,7 +95,7 @@ class Shard:
             return outs, lses
         if blocks == 1:
             return outs[0], lses[0].astype(np.float64)
-        return merge_attention(outs, lses, num_threads=num_threads)[0], total_lse(lses)
+        return _core.merge_attention(list(outs), list(lses), None, num_threads)[0], total_lse(lses)
 
     def _blocks_of_sequence(
         self,
@@ -109,7 +108,8 @@ class Shard:
     ) -> tuple[NDArray[Any], NDArray[Any]]:
         """Of `query` [H, Tq, D]: out and lse of each block of sequence b that has tokens, and of one at least."""
         cache = self._sequences[b]
-        filled = max(1, int(np.count_nonzero(cache.lengths)))
+        lengths = cache.lengths
+        filled = max(1, int(np.count_nonzero(lengths)))
         given: dict[str, Any] = dict(options)
         if cache.dtype == np.int8:  # no array has its numbers: the call is over all blocks, empty ones too
             blocks, keys = cache.batch_size, cache.longest
@@ -119,7 +119,7 @@ class Shard:
             blocks, keys = filled, BLOCK_KEYS
             arrays = (cache.keys[:blocks], cache.values[:blocks])
             query = query[None]
-            given["key_lengths"] = cache.lengths[:blocks]
+            given["key_lengths"] = lengths[:blocks]
         for name, mask in masks.items():
             part = mask[min(b, len(mask) - 1)]
             given[name] = part[None] if mask.ndim == 4 else _mask_of_blocks(part, blocks, MASK_WIDTHS[name], keys)

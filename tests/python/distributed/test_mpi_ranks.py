@@ -42,11 +42,21 @@ def test_ranks_compute_what_one_process_does(ranks: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ranks", "fault"), [(2, "killed"), (3, "killed"), (3, "stopped"), (2, "stopped and continued")]
+    ("ranks", "fault"),
+    [
+        (2, "killed"),
+        (3, "killed"),
+        (3, "stopped"),
+        (2, "stopped and continued"),
+        (3, "killed before append"),
+        (3, "stopped before append"),
+        (3, "stopped before append and continued"),
+    ],
 )
 def test_a_rank_that_fails_is_named_and_the_rest_goes_on(ranks: int, fault: str) -> None:
     ended = run_ranks(ranks, fault)
-    told = f"error: ShardedKVCache.attend: worker {ranks - 1} (rank {ranks - 1}, process "
+    operation = "append" if "append" in fault else "attend"
+    told = f"error: ShardedKVCache.{operation}: worker {ranks - 1} (rank {ranks - 1}, process "
     assert told in ended.stdout, ended.stdout + ended.stderr
-    assert "did not answer attend within 2 s\n" in ended.stdout
+    assert f"did not answer {operation} within 2 s\n" in ended.stdout
     assert ended.stdout.endswith("done\n"), ended.stdout + ended.stderr
