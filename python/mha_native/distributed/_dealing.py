@@ -12,6 +12,9 @@ from numpy.typing import NDArray
 # Keys of a block. The library sums keys in spans of as many, so that a block is attended to as it is within a call.
 BLOCK_KEYS = 512
 
+# Rows of a prompt that are dealt out together, where keys pass by them.
+STRIPE_ROWS = 64
+
 
 @dataclass(frozen=True)
 class Sizes:
@@ -90,7 +93,9 @@ def bytes_moved(
     -------
     dict
         ``"queries"``: queries go to all other workers, and each gives a result, and its log-sum-exp in 8 bytes (of a
-        block in as many as scores have). ``"keys"``: each other worker gives its keys and values.
+        block in as many as scores have). ``"keys"``: each other worker gives its keys and values. ``"passing"``: each
+        worker sees all keys and values, those of others by way of the one that asks, and computes every N-th stripe of
+        64 rows.
     """
     others, rows = sizes.workers - 1, sizes.batch_size * query_heads * queries
     blocks = -(-keys // BLOCK_KEYS)
@@ -107,4 +112,10 @@ def bytes_moved(
     stored = 1 if sizes.dtype == "int8" else itemsize
     scales = 8 if sizes.dtype == "int8" else 0
     token = sizes.num_kv_heads * ((sizes.head_dim + sizes.value_head_dim) * stored + scales)
-    return {"queries": to_workers + back, "keys": sizes.batch_size * elsewhere * token}
+    stripes = -(-queries // STRIPE_ROWS)
+    stripes_elsewhere = stripes - len(range(0, stripes, sizes.workers))
+    row_bytes = sizes.head_dim * itemsize + sizes.value_head_dim * itemsize + 8
+    rows_elsewhere = sizes.batch_size * query_heads * STRIPE_ROWS * stripes_elsewhere
+    # What is not with the first worker goes there, and each of the others lacks what is not with it.
+    passing = sizes.batch_size * others * keys * token + rows_elsewhere * row_bytes
+    return {"queries": to_workers + back, "keys": sizes.batch_size * elsewhere * token, "passing": passing}

@@ -14,6 +14,7 @@ from ..attention import scaled_dot_product_attention
 from ..kv_cache import KVCache
 from ..runtime import active_isa
 from ._dealing import BLOCK_KEYS, Piece, Sizes
+from ._passing import Blocks, PassingKeys
 
 # Keys that an entry of a block mask stands for.
 BLOCK_MASK_KEYS = 64
@@ -35,6 +36,7 @@ class Shard:
         shape = (blocks, sizes.num_kv_heads, BLOCK_KEYS, sizes.head_dim, sizes.value_head_dim)
         self._sequences = [KVCache(*shape, dtype=sizes.dtype) for _ in range(sizes.batch_size)]
         self._starts = BLOCK_KEYS * (worker + sizes.workers * np.arange(blocks))
+        self._rows: PassingKeys | None = None
 
     def describe(self) -> dict[str, Any]:
         """What must be the same in all workers, and the instruction set, which `exact` results depend on."""
@@ -96,6 +98,35 @@ class Shard:
         if blocks == 1:
             return outs[0], lses[0].astype(np.float64)
         return _core.merge_attention(list(outs), list(lses), None, num_threads)[0], total_lse(lses)
+
+    def read(self, first: int, last: int) -> dict[int, tuple[NDArray[Any], NDArray[Any]]]:
+        """Keys [B, Hk, T, D] and values [B, Hk, T, Dv] of each block here among positions [first, last)."""
+        found = {}
+        for local, start in enumerate(self._starts.tolist()):
+            if first <= start < last:
+                part = slice(0, min(BLOCK_KEYS, last - start))
+                found[start // BLOCK_KEYS] = (
+                    np.stack([cache.keys[local, :, part] for cache in self._sequences]),
+                    np.stack([cache.values[local, :, part] for cache in self._sequences]),
+                )
+        return found
+
+    def hold_rows(
+        self, query: NDArray[Any], offsets: NDArray[np.int64], options: dict[str, Any], num_threads: int | None
+    ) -> None:
+        """Keep `query` [B, stripes, H, 64, D], by which all keys are to pass."""
+        self._rows = PassingKeys(self._sizes, self._worker, self.read, query, offsets, options, num_threads)
+
+    def take_keys(self, first: int, last: int, lengths: NDArray[np.int64], blocks: Blocks) -> None:
+        """Let positions [first, last) pass: those of others, and those that are here."""
+        assert self._rows is not None
+        self._rows.take(first, last, lengths, blocks)
+
+    def rows_done(self) -> tuple[NDArray[Any], NDArray[np.float64]]:
+        """The result of the rows, which are forgotten."""
+        assert self._rows is not None
+        rows, self._rows = self._rows, None
+        return rows.result()
 
     def _blocks_of_sequence(
         self,

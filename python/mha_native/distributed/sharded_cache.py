@@ -18,8 +18,9 @@ from ..attention import scaled_dot_product_attention
 from ..kv_cache import KVCache
 from ._arguments import checked_mask, new_counts, require_four_axes, rows_of
 from ._combining import merged_blocks, merged_workers
-from ._dealing import BLOCK_KEYS, Piece, Sizes, columns_of, pieces_of
+from ._dealing import BLOCK_KEYS, STRIPE_ROWS, Piece, Sizes, bytes_moved, columns_of, pieces_of
 from ._membership import Members
+from ._passing import attend_to_passing
 from ._shard import BLOCK_MASK_KEYS, MASK_WIDTHS
 from ._workers import Request, WorkerError, Workers
 
@@ -72,7 +73,8 @@ class ShardedKVCache:
     `merge_attention` does. What moves is the query, and one result with its log-sum-exp from each worker. With
     ``exact=True`` the results of all blocks come back, and are merged in the order of positions: the bits do not depend
     on the number of workers, but the way back has as many results as there are blocks, not workers
-    (`mha_native.distributed.bytes_moved`).
+    (`mha_native.distributed.bytes_moved`). For a long prompt keys may pass by the queries instead, where that moves
+    fewer bytes.
 
     After a `WorkerError` the cache has the tokens that it had before the call that failed, and takes no calls until
     `restore`. One thread at a time may use a cache, and all caches of the same workers.
@@ -213,6 +215,12 @@ class ShardedKVCache:
             rule = f"{name}: exact takes workers that compute on one instruction set"
             raise ValueError(f"{rule}; got {listed(sorted(isas))}")
         self._even_out(name)
+        if not (exact or whole) and self._lets_keys_pass(rows):
+            part_of_all = attend_to_passing(
+                self._members, name, self._sizes, self._lengths, rows, offsets, given, num_threads
+            )
+            out, lse = merged_workers([part_of_all], sinks)
+            return (out, lse) if return_lse else out
         step = self._most_queries(rows, exact)
         for first in range(0, queries, step):
             part = slice(first, min(first + step, queries))
@@ -364,6 +372,15 @@ class ShardedKVCache:
             return keys[piece.sequence, :, :count], values[piece.sequence, :, :count]
 
         return tokens_of
+
+    def _lets_keys_pass(self, query: NDArray[Any]) -> bool:
+        """Whether a call moves fewer bytes if queries are dealt out and all keys pass by each worker."""
+        if self._sizes.dtype == "int8" or query.shape[2] < STRIPE_ROWS * self._sizes.workers:
+            return False
+        _, heads, queries, _ = query.shape
+        keys = max(self._lengths.tolist())
+        moved = bytes_moved(self._sizes, queries, keys, heads, itemsize=query.itemsize)
+        return moved["passing"] < moved["queries"]
 
     def _most_queries(self, query: NDArray[Any], exact: bool) -> int:
         """How many queries a request has at most: a multiple of what a row of a block mask stands for."""
