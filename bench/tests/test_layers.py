@@ -18,13 +18,15 @@ FILES = {path.relative_to(PACKAGE).as_posix(): path for path in sorted(PACKAGE.r
 
 # Modules and folders of the package from the bottom up: each imports itself and what is before it.
 LAYERS = [
-    "errors", "options", "wording", "progress", "compare", "probes", "machine", "cases", "contenders", "measure",
-    "report", "run", "command_line", "__main__", "__init__",
+    "errors", "options", "wording", "progress", "compare", "probes", "machine", "scaling_model", "cases", "contenders",
+    "measure", "report", "run", "command_line", "__main__", "__init__",
 ]  # fmt: skip
 
-# The second is imported by its name only, so that `import mha_native` does not take its time.
-PUBLIC = {f"mha_native.{name}" for name in mha_native.__all__} | {"mha_native.sentence_transformers"}
-PRIVATE_USER = "probes.py"
+# Those beside `__all__` are imported by their names only, so that `import mha_native` does not take their time.
+PUBLIC = {f"mha_native.{name}" for name in (*mha_native.__all__, "sentence_transformers", "distributed")}
+
+# Functions of the core that measure the machine, and the parts of a step over ranks, have no public names.
+PRIVATE_USERS = {"probes.py", "scaling_model/ranks.py"}
 
 
 def imports(text: str) -> Iterator[str]:
@@ -46,7 +48,8 @@ def violations(file: str, text: str) -> list[str]:
         if package == "mha_native_bench" and rest:
             is_allowed = rest[0] in allowed
         elif package == "mha_native" and rest:
-            is_allowed = file == PRIVATE_USER or any(f"{name}.".startswith(f"{public}.") for public in PUBLIC)
+            is_public = any(f"{name}.".startswith(f"{public}.") for public in PUBLIC)
+            is_allowed = file in PRIVATE_USERS or (is_public and not any(part.startswith("_") for part in rest))
         else:
             is_allowed = package != ""  # which a relative import has
         if not is_allowed:
@@ -67,6 +70,7 @@ def test_imports_point_down(file: str) -> None:
         ("report/text.py", "import mha_native_bench.run", "mha_native_bench.run"),
         ("machine.py", "from mha_native import _core", "mha_native._core"),
         ("machine.py", "import mha_native._core", "mha_native._core"),
+        ("machine.py", "from mha_native.distributed._shard import Shard", "mha_native.distributed._shard.Shard"),
         ("run.py", "from .cases.case import Case", ".cases.case.Case"),
     ],
 )

@@ -1,4 +1,4 @@
-"""A long prompt whose queries stay where they are, while keys and values pass: the same results, the bytes of a rule."""
+"""A long prompt whose queries stay where they are, while keys and values pass: the same results, and bytes by rule."""
 
 from __future__ import annotations
 
