@@ -28,6 +28,7 @@ def main(fault: str) -> None:
     rng = np.random.default_rng(0)
     key, value = rng.standard_normal((2, 2, 2, TOKENS, 16), np.float32)
     query = rng.standard_normal((2, 4, 3, 16), np.float32)
+    prompt = rng.standard_normal((2, 16, 800, 16), np.float32)  # so many rows that keys pass by them
     with MPIWorkers() as workers:
         cache = ShardedKVCache(workers, **SHAPE, time_limit=20)
         alone = ShardedKVCache(LocalWorkers(world.size), **SHAPE)
@@ -35,11 +36,13 @@ def main(fault: str) -> None:
         for some in (cache, alone, one):
             some.append(key[:, :, :700], value[:, :, :700])
             some.append(key[:, :, 700:], value[:, :, 700:], np.array([1900, 3]))
-        same = alone.attend(query, is_causal=True), one.attend(query, exact=True)
+        same = alone.attend(query, is_causal=True), one.attend(query, exact=True), alone.attend(prompt, is_causal=True)
+        assert alone._lets_keys_pass(prompt) == (world.size > 1)
 
         def require_same() -> None:
             assert np.array_equal(cache.attend(query, is_causal=True), same[0])
             assert np.array_equal(cache.attend(query, exact=True), same[1])
+            assert np.array_equal(cache.attend(prompt, is_causal=True), same[2])
 
         require_same()
         if fault != "none":
