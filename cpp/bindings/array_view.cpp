@@ -121,11 +121,16 @@ TensorView ArrayArguments::view(int i, Accept accept, int min_rank, int max_rank
   if (accept == Accept::boolean && !is_boolean) type_error(i, "must be bool");
   if (accept == Accept::int8 && !(known && view.dtype == DType::int8)) type_error(i, "must be int8");
   const bool may_be_boolean = accept == Accept::boolean || accept == Accept::boolean_or_call_dtype;
-  const bool is_score = accept == Accept::score_dtype;
+  const bool may_be_either = accept == Accept::score_or_call_dtype;
+  const bool is_score = accept == Accept::score_dtype || may_be_either;
   const DType expected = is_score ? accumulator_of(dtype_) : accept == Accept::int8 ? DType::int8 : dtype_;
-  if (!(is_boolean && may_be_boolean) && !(known && view.dtype == expected))
-    type_error(i, std::string(may_be_boolean ? "must be bool or" : "must be") + " of the dtype of " +
-                      (is_score ? "lse" : same_dtype_as_) + ", " + name_of(expected));
+  const bool is_expected = known && (view.dtype == expected || (may_be_either && view.dtype == dtype_));
+  if (!(is_boolean && may_be_boolean) && !is_expected)
+    type_error(
+        i, std::string(may_be_boolean ? "must be bool or" : "must be") + " of the dtype of " +
+               (is_score ? "lse" : same_dtype_as_) + ", " + name_of(expected) +
+               (may_be_either && dtype_ != expected ? std::string(", or of ") + same_dtype_as_ + ", " + name_of(dtype_)
+                                                    : ""));
   if (!is_native(array)) type_error(i, "must be in native byte order");
 
   const py::detail::PyArray_Proxy& fields = fields_of(array);
@@ -168,7 +173,13 @@ TensorView ArrayArguments::mask(int i, bool may_add) const {
   return mask;
 }
 
-TensorView ArrayArguments::scores(int i, int rank) const { return view(i, Accept::score_dtype, rank, rank); }
+TensorView ArrayArguments::scores(int i, int min_rank, int max_rank) const {
+  return view(i, Accept::score_dtype, min_rank, max_rank);
+}
+
+TensorView ArrayArguments::scores_or_tensor(int i, int min_rank, int max_rank) const {
+  return view(i, Accept::score_or_call_dtype, min_rank, max_rank);
+}
 
 MutableTensorView ArrayArguments::output(int i, int min_rank, int max_rank) const {
   return writable(i, tensor(i, min_rank, max_rank));

@@ -55,8 +55,10 @@ class ArrayArguments {
   /// A mask of any rank up to kMaxRank: Boolean or, if `may_add`, of the call's dtype. A scalar becomes one axis of
   /// length 1. An empty view if the argument was not given.
   TensorView mask(int i, bool may_add) const;
-  /// An array with `rank` axes, of the dtype of scores, which is that of lse.
-  TensorView scores(int i, int rank) const;
+  /// An array with min_rank to max_rank axes, of the dtype of scores, which is that of lse.
+  TensorView scores(int i, int min_rank, int max_rank) const;
+  /// The same, or one of the call's dtype.
+  TensorView scores_or_tensor(int i, int min_rank, int max_rank) const;
   /// tensor() of an array that must be writable.
   MutableTensorView output(int i, int min_rank, int max_rank) const;
   /// A writable array with `rank` axes, of the dtype of scores.
@@ -74,7 +76,7 @@ class ArrayArguments {
   std::vector<std::int64_t> offsets(int i) const;
 
  private:
-  enum class Accept { call_dtype, score_dtype, int8, boolean, boolean_or_call_dtype };
+  enum class Accept { call_dtype, score_dtype, score_or_call_dtype, int8, boolean, boolean_or_call_dtype };
   TensorView view(int i, Accept accept, int min_rank, int max_rank) const;
   MutableTensorView writable(int i, const TensorView& view) const;
   void check_integers(int i) const;

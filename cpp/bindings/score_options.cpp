@@ -11,8 +11,9 @@ enum class Reading {
   // Of an array.
   mask_or_bias,
   mask,
-  score_vector,
+  score_vectors,
   score_matrix,
+  vector_of_either_dtype,
   integers,
   integers_of_rows,
   integers_if_array,
@@ -76,8 +77,9 @@ class Reader {
 
   TensorView mask_or_bias(int row) const { return arrays_.mask(first_ + row, true); }
   TensorView mask(int row) const { return arrays_.mask(first_ + row, false); }
-  TensorView score_vector(int row) const { return arrays_.scores(first_ + row, 1); }
-  TensorView score_matrix(int row) const { return arrays_.scores(first_ + row, 2); }
+  TensorView score_vectors(int row) const { return arrays_.scores(first_ + row, 1, 2); }
+  TensorView score_matrix(int row) const { return arrays_.scores(first_ + row, 2, 2); }
+  TensorView vector_of_either_dtype(int row) const { return arrays_.scores_or_tensor(first_ + row, 1, 1); }
   const std::int64_t* integers(int row) const {
     buffers_.push_front(arrays_.integers(first_ + row, batch_size_));
     return buffers_.front().data();

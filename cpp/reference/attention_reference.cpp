@@ -62,7 +62,7 @@ double capped(double score, const AttentionOptions& options) {
 double biased(double score, const AttentionOptions& options, Index b, Index h, Index i, Index j) {
   if (options.attn_mask && options.attn_mask.dtype != DType::boolean) score += at(options.attn_mask, {b, h, i, j});
   if (options.alibi_slopes)
-    score -= at(options.alibi_slopes, {h}) * std::abs(static_cast<double>(position_of(options, b, i) - j));
+    score -= at(options.alibi_slopes, {b, h}) * std::abs(static_cast<double>(position_of(options, b, i) - j));
   if (options.position_bias) {
     const Index farthest = options.position_bias.extents[1] / 2;
     const Index distance = std::clamp(j - position_of(options, b, i), -farthest, farthest);

@@ -75,14 +75,15 @@ def scaled_dot_product_attention(
         Default: ``1 / sqrt(D)``.
     softcap : float, optional
         Positive: a scaled score s becomes ``softcap * tanh(s / softcap)``, before anything is added to it.
-    alibi_slopes : array [H], optional
-        ``alibi_slopes[h] * |query_offset + i - j|`` is subtracted from the score of query i and key j in head h. Of the
-        dtype of `lse`.
+    alibi_slopes : array [H] or [B or 1, H], optional
+        ``alibi_slopes[b, h] * |query_offset + i - j|`` is subtracted from the score of query i and key j in head h. Of
+        the dtype of `lse`.
     position_bias : array [H, 2 R + 1], optional
         ``position_bias[h, clip(j - (query_offset + i), -R, R) + R]`` is added to the score of query i and key j in head
         h: a number for each distance up to R, the last ones for all beyond. Of the dtype of `lse`.
     sinks : array [H], optional
-        One more score for each query of head h, as it is: it takes weight, and has no value. Of the dtype of `lse`.
+        One more score for each query of head h, as it is: it takes weight, and has no value. Of the dtype of `lse` or
+        of `query`.
     return_lse : bool, default False
         Return the logarithm of the sum of the exponentials of the masked scores, and of the sink, too.
     out : [B, H, Tq, Dv], optional

@@ -177,6 +177,18 @@ TYPED_TEST(AttentionOf, EveryChangeOfTheScores) {
     check();
   }
 
+  // Slopes of each batch element, these and the heads by stride, and with several rows in a tile or one.
+  const TypeParam of_each[] = {0.5, 0.25, -0.125, 0, 1, 0.75, -0.5, 0.0625};
+  for (Index rows : {Tq, Index{1}}) {
+    AttentionOptions each;
+    const TensorView queries(query.data().data(), {B, H, rows, D});
+    for (const TensorView& slopes_of_each :
+         {TensorView(of_each, {B, H}), TensorView(of_each + 3, {B, H}, {4, -1}), TensorView(of_each, {1, H})}) {
+      each.alibi_slopes = slopes_of_each;
+      this->check(queries, key.view(), value.view(), each);
+    }
+  }
+
   // Values for each head, by stride: one number for all heads, and the heads in reverse order.
   AttentionOptions strided;
   strided.alibi_slopes = TensorView(slopes, {H}, {0});

@@ -170,8 +170,8 @@ TEST_F(Validation, NumbersOfEachHead) {
     numbers = TensorView(query_.data().data(), {Hk});
     expect_words(attend(), {"must be [H] = [4]", words("[2]").c_str()});
     expect_words(weigh(), {"must be [H] = [4]", words("[2]").c_str()});
-    numbers = TensorView(query_.data().data(), {1, H});
-    expect_words(attend(), {words("[1, 4]").c_str()});
+    numbers = TensorView(query_.data().data(), {B + 1, H});
+    expect_words(attend(), {words("[3, 4]").c_str()});
     numbers = TensorView(doubles_.data().data(), {H});
     expect_words(attend<DTypeError>(), {words("float64").c_str()});
     expect_words(weigh<DTypeError>(), {words("float64").c_str()});
@@ -185,6 +185,12 @@ TEST_F(Validation, NumbersOfEachHead) {
   };
   check("alibi_slopes", options.alibi_slopes);
   check("sinks", options.sinks);
+  options.alibi_slopes = TensorView(query_.data().data(), {H});
+  options.alibi_slopes.extents[0] = Hk;
+  expect_words(attend(), {"or [B, H] = [2, 4]"});
+  options.alibi_slopes = {};
+  options.sinks = TensorView(query_.data().data(), {1, H});
+  expect_words(attend(), {"sinks must be [H] = [4]", "sinks [1, 4]"});
 }
 
 TEST_F(Validation, AnOddNumberOfBiasesForEachHead) {

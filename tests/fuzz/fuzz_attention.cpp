@@ -98,9 +98,13 @@ ScoreOptions::ScoreOptions(Call& call, mha_dtype dtype, const Scores& s) {
   if (given()) options_.window_right = c.between(-1, 5);
   if (given()) options_.scale = c.one_of({0.5, 1.0, 0.0, -0.25, 3.0});
   if (given()) options_.softcap = c.one_of({0.5, 20.0});
-  if (given()) alibi_slopes_ = &call.tensor(accumulator_of(dtype), {s.heads});
+  if (given()) {
+    const bool is_for_each = c.below(2) == 1;
+    const std::vector<std::ptrdiff_t> of_each{sequences, s.heads}, of_all{s.heads};
+    alibi_slopes_ = &call.tensor(accumulator_of(dtype), is_for_each ? of_each : of_all);
+  }
   if (given()) position_bias_ = &call.tensor(accumulator_of(dtype), {s.heads, 2 * c.between(0, 40) + 1});
-  if (given()) sinks_ = &call.tensor(accumulator_of(dtype), {s.heads});
+  if (given()) sinks_ = &call.tensor(c.below(2) ? dtype : accumulator_of(dtype), {s.heads});
   // Of query and key, which have as many rows if both are of the call.
   if (s.is_turned && (s.over_cache || s.queries == s.keys) && given())
     positions_ = call.integers(any_counts(c, s.batch * s.queries, 8));

@@ -42,13 +42,14 @@ struct AttentionOptions {
   double scale = std::numeric_limits<double>::quiet_NaN();
   /// Scores become softcap * tanh(score / softcap); 0: they stay as they are.
   double softcap = 0;
-  /// [H], of the dtype of lse: head h adds -alibi_slopes[h] * |query_offset + i - j| to its scores.
+  /// [H] or [B|1, H], of the dtype of lse: head h adds -alibi_slopes[b, h] * |query_offset + i - j| to its scores. In a
+  /// ragged batch B counts the sequences.
   TensorView alibi_slopes = {};
   /// [H, 2 R + 1], of the dtype of lse: head h adds position_bias[h, clamp(j - (query_offset + i), -R, R) + R] to the score
   /// of query i and key j. Any strides.
   TensorView position_bias = {};
-  /// [H], of the dtype of lse: one more score for each row of head h, which takes weight and has no value. It counts in
-  /// lse; a row that sees no key gives zeros and an lse of the sink.
+  /// [H], of the dtype of lse or of query: one more score for each row of head h, which takes weight and has no value. It
+  /// counts in lse; a row that sees no key gives zeros and an lse of the sink.
   TensorView sinks = {};
   /// [B, T], of a ragged batch [N], or null. For layers with a RotaryEmbedding only: where the rows of query and key, which
   /// are then as many, stand in its table, instead of at query_offset + i and at the length of a cache. Masks and biases

@@ -134,20 +134,25 @@ void check_options(const char* function, AttentionOptions& options, DType dtype,
           " in magnitude; got " + text_of(options.scale));
   if (!(options.softcap >= 0) || std::isinf(options.softcap))
     wrong("softcap must be a finite positive number, or 0 for none; got " + text_of(options.softcap));
-  const auto check_scores = [&](const char* name, const TensorView& numbers, bool has_shape,
+  const auto check_scores = [&](const char* name, const TensorView& numbers, DType other, bool has_shape,
                                 const auto& expected_shape) {
     if (!numbers) return;
-    if (numbers.dtype != scores)
-      throw DTypeError(std::string(function) + ": " + name + " must be " + name_of(scores) + "; got " + name + " " +
+    if (numbers.dtype != scores && numbers.dtype != other)
+      throw DTypeError(std::string(function) + ": " + name + " must be " + name_of(scores) +
+                       (other != scores ? std::string(" or ") + name_of(other) : "") + "; got " + name + " " +
                        name_of(numbers.dtype));
     if (!has_shape)
       wrong(std::string(name) + " must be " + expected_shape() + "; got " + name + " " + shape_of(numbers));
   };
-  const auto of_heads = [&] { return "[H] = " + shape({heads}); };
-  check_scores("alibi_slopes", options.alibi_slopes, has_shape(options.alibi_slopes, {heads}), of_heads);
-  check_scores("sinks", options.sinks, has_shape(options.sinks, {heads}), of_heads);
+  TensorView& slopes = options.alibi_slopes;
+  check_scores("alibi_slopes", slopes, scores,
+               has_shape(slopes, {heads}) || has_shape(slopes, {1, heads}) || has_shape(slopes, {sequences, heads}),
+               [&] { return "[H] = " + shape({heads}) + " or [B, H] = " + shape({sequences, heads}); });
+  if (slopes) broadcast_to(slopes, {sequences, heads});
+  check_scores("sinks", options.sinks, dtype, has_shape(options.sinks, {heads}),
+               [&] { return "[H] = " + shape({heads}); });
   const TensorView bias = options.position_bias;
-  check_scores("position_bias", bias, bias.rank == 2 && bias.extents[0] == heads && bias.extents[1] % 2 == 1,
+  check_scores("position_bias", bias, scores, bias.rank == 2 && bias.extents[0] == heads && bias.extents[1] % 2 == 1,
                [&] { return "[H, 2 R + 1] = [" + std::to_string(heads) + ", an odd number]"; });
   if (bias)
     options.position_bias = {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "mha/half_precision.hpp"
 #include "plan/key_bounds.hpp"
 #include "platform/layout.hpp"
 
@@ -11,7 +12,17 @@ namespace mha {
 namespace {
 
 double read_real(const std::byte* element, DType dtype) {
-  return dtype == DType::f64 ? *reinterpret_cast<const double*>(element) : *reinterpret_cast<const float*>(element);
+  switch (dtype) {
+#define MHA_DTYPE(name, scalar, accumulator) \
+  case DType::name:                          \
+    return to_double(*reinterpret_cast<const scalar*>(element));
+#include "mha/dtypes.def"
+#undef MHA_DTYPE
+    case DType::boolean:
+    case DType::int8:
+      break;
+  }
+  return 0;
 }
 
 /// The keys that a mask over keys leaves: some of [first, last), or all of them.
@@ -68,7 +79,7 @@ AttentionTile make_tile(const AttentionPlan& plan, Index batch, Index first_head
   tile.block_masks_differ = false;
   tile.scale = plan.scale;
   tile.softcap = plan.softcap;
-  tile.has_alibi = plan.alibi_slopes != nullptr;
+  tile.has_alibi = plan.alibi_slopes.data != nullptr;
   tile.has_sinks = plan.sinks.data != nullptr;
   Index query = first_row / heads, head = first_head + first_row % heads;
   for (int r = 0; r < tile.rows; ++r) {
@@ -80,10 +91,9 @@ AttentionTile make_tile(const AttentionPlan& plan, Index batch, Index first_head
     tile.query[r] = plan.query.at(batch, head, row);
     tile.out[r] = plan.out.at(batch, head, row);
     tile.lse[r] = plan.lse.data ? plan.lse.at(batch, head, row) : nullptr;
-    if (tile.has_alibi)
-      tile.alibi_slope[r] = read_real(plan.alibi_slopes + head * plan.alibi_slope_stride, plan.accumulator);
+    if (tile.has_alibi) tile.alibi_slope[r] = read_real(plan.alibi_slopes.at(batch, head, row), plan.accumulator);
     tile.position_bias[r] = plan.position_bias.data ? plan.position_bias.at(batch, head, row) : nullptr;
-    if (tile.has_sinks) tile.sink[r] = read_real(plan.sinks.at(batch, head, row), plan.accumulator);
+    if (tile.has_sinks) tile.sink[r] = read_real(plan.sinks.at(batch, head, row), plan.sink_dtype);
     tile.attn_mask[r] = plan.attn_mask.data ? plan.attn_mask.at(batch, head, row) : nullptr;
     if (plan.block_mask.data) {
       const std::byte* const blocks = plan.block_mask.at(batch, head, query / kKeyBlock);

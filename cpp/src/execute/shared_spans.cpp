@@ -54,7 +54,7 @@ bool sees_all(const AttentionPlan& plan, Index b, Index span) {
 /// Whether scores do not depend on which head and position a row belongs to, by which the kernel for many rows knows its
 /// rows.
 bool has_plain_scores(const AttentionPlan& plan) {
-  return !plan.attn_mask.data && !plan.alibi_slopes && !plan.position_bias.data;
+  return !plan.attn_mask.data && !plan.alibi_slopes.data && !plan.position_bias.data;
 }
 
 }  // namespace

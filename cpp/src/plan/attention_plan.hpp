@@ -53,12 +53,12 @@ struct AttentionPlan {
   const std::int64_t* key_lengths;    // [batch] or null
   const std::int64_t* query_lengths;  // [batch] or null; rows from there on are padding, which sees no key
   double scale;
-  double softcap;                 // 0: none
-  const std::byte* alibi_slopes;  // [head], of the accumulator's type; null: none
-  Index alibi_slope_stride;       // bytes
-  Input position_bias;            // for each row one for each distance, of the accumulator's type; data null: none
-  Index farthest_distance;        // distances from minus this one to this one have entries of their own
-  Input sinks;                    // one for each row, of the accumulator's type; data null: none
+  double softcap;           // 0: none
+  Input alibi_slopes;       // one for each head, of the accumulator's type; data null: none
+  Input position_bias;      // for each row one for each distance, of the accumulator's type; data null: none
+  Index farthest_distance;  // distances from minus this one to this one have entries of their own
+  Input sinks;              // one for each row; data null: none
+  DType sink_dtype;         // the accumulator's type, or that of the query
   DType accumulator;
 
   Index tiles_per_head;  // query tiles of one (batch, key-value head); 0 for a ragged batch

@@ -59,6 +59,7 @@ AttentionPlan make_plan(const AttentionArguments& a, AttentionOutput output, con
   if (a.lse) plan.lse = strided<std::byte>(a.lse);
   plan.lse.step = 1;
   if (options.sinks) plan.sinks = strided<const std::byte>(options.sinks);
+  plan.sink_dtype = options.sinks.dtype;
   if (const TensorView& bias = options.position_bias; bias) {
     plan.position_bias = strided<const std::byte>(bias);
     plan.farthest_distance = bias.extents[3] / 2;
@@ -111,8 +112,9 @@ AttentionPlan make_plan(const AttentionArguments& a, AttentionOutput output, con
   // is a normal number.
   const double far_cap = plan.accumulator == DType::f64 ? 0x1p512 : 0x1p64;
   plan.softcap = options.softcap == 0 ? 0 : std::clamp(options.softcap, 1 / far_cap, far_cap);
-  plan.alibi_slopes = static_cast<const std::byte*>(options.alibi_slopes.data);
-  plan.alibi_slope_stride = byte_stride(options.alibi_slopes, 0);
+  plan.alibi_slopes.data = static_cast<const std::byte*>(options.alibi_slopes.data);
+  plan.alibi_slopes.batch = byte_stride(options.alibi_slopes, 0);
+  plan.alibi_slopes.head = byte_stride(options.alibi_slopes, 1);
 
   if (output == AttentionOutput::scores) plan.write = plan.kernels->scores;
   if (output == AttentionOutput::weights) plan.write = plan.kernels->weights;

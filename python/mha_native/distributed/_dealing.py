@@ -55,6 +55,14 @@ def pieces_of(sequence: int, first: int, last: int) -> Iterator[Piece]:
         first = end
 
 
+def options_of_sequence(options: dict[str, Any], b: int) -> dict[str, Any]:
+    """`options` of a call over sequence b alone: its slopes, where each sequence has its own."""
+    slopes = options.get("alibi_slopes")
+    if slopes is None or slopes.ndim == 1:
+        return dict(options)
+    return {**options, "alibi_slopes": slopes[min(b, len(slopes) - 1)]}
+
+
 def columns_of(mask: NDArray[Any], worker: int, workers: int, width: int) -> NDArray[Any]:
     """The part of a mask [..., columns] that belongs to the blocks of a worker, [..., blocks, width].
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from .. import _core
 from ..attention import scaled_dot_product_attention
-from ._dealing import BLOCK_KEYS, STRIPE_ROWS, Sizes
+from ._dealing import BLOCK_KEYS, STRIPE_ROWS, Sizes, options_of_sequence
 
 if TYPE_CHECKING:
     from ._membership import Members
@@ -132,7 +132,7 @@ class PassingKeys:
                     query_offset=self._offsets[b] - first,
                     return_lse=True,
                     num_threads=self._threads,
-                    **self._options,
+                    **options_of_sequence(self._options, b),
                 )
                 outs, lses = [self._out[b], out.astype(np.float64)], [self._lse[b], lse.astype(np.float64)]
                 self._out[b], self._lse[b] = _core.merge_attention(outs, lses, None, self._threads)

@@ -13,7 +13,7 @@ from .. import _core
 from ..attention import scaled_dot_product_attention
 from ..kv_cache import KVCache
 from ..runtime import active_isa
-from ._dealing import BLOCK_KEYS, Piece, Sizes
+from ._dealing import BLOCK_KEYS, Piece, Sizes, options_of_sequence
 from ._passing import Blocks, PassingKeys
 
 # Keys that an entry of a block mask stands for.
@@ -141,7 +141,7 @@ class Shard:
         cache = self._sequences[b]
         lengths = cache.lengths
         filled = max(1, int(np.count_nonzero(lengths)))
-        given: dict[str, Any] = dict(options)
+        given = options_of_sequence(options, b)
         if cache.dtype == np.int8:  # no array has its numbers: the call is over all blocks, empty ones too
             blocks, keys = cache.batch_size, cache.longest
             arrays: tuple[Any, ...] = (cache,)

@@ -23,13 +23,11 @@ Options = tuple[tuple[str, Any], ...]  # the others, sorted by their names
 _TARGET = "mha_native_attention"
 _TOKENS_FIRST = "tokens_first"  # [B, T, H, D] in place of [B, H, T, D], and an lse of [B, T, H]
 
-# What the core calls an option that may also be given in another way.
-_FIELDS = {"query_offset": "query_offsets"}
 # Options with an entry for each batch element; those with one for all have no batch axis.
-_MASKS = {"attn_mask": 4, "block_mask": 4, "key_mask": 2}  # by their ranks, where the first axis may be 1
+_BROADCAST = {"attn_mask": 4, "block_mask": 4, "key_mask": 2, "alibi_slopes": 2}  # by rank; the first axis may be 1
 _PER_BATCH = frozenset({"query_offset", "key_lengths"})
 
-# A position before that of every key, in each type of integers that positions have.
+# A place before that of every key, in each type of integers that offsets have.
 _NO_KEYS = -(2**31)
 
 jax.ffi.register_ffi_target(_TARGET, xla_attention(), platform="cpu")
@@ -63,7 +61,7 @@ def _compiled(query: Array, key: Array, value: Array, arrays: Arrays, options: O
     shape = _shape_of_result(query, key, value, arrays, options)
     rank = len(shape)
     query, key, value = _with_rank(query, 4), _with_rank(key, 4), _with_rank(value, 4)
-    arrays = {name: _with_rank(array, _MASKS.get(name, 1)) for name, array in arrays.items()}
+    arrays = {name: _with_rank(array, _BROADCAST.get(name, 1)) for name, array in arrays.items()}
     out, lse = _differentiable(options)(query, key, value, arrays)
     return out.reshape(shape), lse.reshape(lse.shape[4 - rank :])
 
@@ -137,7 +135,7 @@ def _mapped(options: Options) -> Callable[..., Any]:
     def rule(size: int, is_mapped: Any, query: Array, key: Array, value: Array, arrays: Arrays) -> Any:
         *_, mapped_arrays = is_mapped
         inputs = (query, key, value, arrays)
-        if any(mapped_arrays[name] for name in arrays if name not in _MASKS and name not in _PER_BATCH):
+        if any(mapped_arrays[name] for name in arrays if name not in _BROADCAST and name not in _PER_BATCH):
             results = _one_by_one(call, is_mapped, inputs)
         else:
             results = tuple(x.reshape(size, -1, *x.shape[1:]) for x in call(*_merged(size, is_mapped, inputs)))
@@ -180,7 +178,7 @@ def _merged(size: int, is_mapped: Any, inputs: Any) -> Any:
         merge(value, value_is_mapped, keys_are_mapped),
         {
             name: merge(array, mapped_arrays[name], name in _PER_BATCH)
-            if name in _MASKS or name in _PER_BATCH
+            if name in _BROADCAST or name in _PER_BATCH
             else array
             for name, array in arrays.items()
         },
@@ -198,7 +196,8 @@ def _lowered(query: Array, key: Array, value: Array, arrays: Arrays, options: Op
         else:
             attributes[name] = option if isinstance(option, bool) else np.int64(option)
     for place, name in enumerate(arrays, start=3):
-        attributes[_FIELDS.get(name, name)] = np.int64(place)
+        # An offset may also be a number, which is another attribute.
+        attributes["query_offsets" if name == "query_offset" else name] = np.int64(place)
     shape = (max(query.shape[0], key.shape[0]), *query.shape[1:3])
     score_dtype = jnp.promote_types(query.dtype, np.float32)
     results = (

@@ -65,7 +65,7 @@ def _scores(q: Array, k: Array, arrays: Mapping[str, Array], options: Mapping[st
         scores = softcap * jnp.tanh(scores / softcap)
     if "alibi_slopes" in arrays:
         distances = abs(_distances(scores.shape, arrays, options))
-        scores = scores - arrays["alibi_slopes"][:, None, None] * distances
+        scores = scores - arrays["alibi_slopes"][..., None, None] * distances
     if "position_bias" in arrays:
         bias = arrays["position_bias"]
         reach = bias.shape[1] // 2

@@ -94,7 +94,7 @@ def _modified(scores: torch.Tensor, distance: torch.Tensor, options: ScoreOption
     if (softcap := options.get("softcap")) is not None:
         scores = softcap * torch.tanh(scores / softcap)
     if (slopes := options.get("alibi_slopes")) is not None:
-        scores = scores - slopes[:, None, None] * distance.abs()[:, None]
+        scores = scores - slopes[..., None, None] * distance.abs()[:, None]
     if (bias := options.get("position_bias")) is not None:
         reach = bias.shape[1] // 2
         scores = scores + bias[:, distance.clamp(-reach, reach) + reach].transpose(0, 1)

@@ -66,7 +66,7 @@ def scaled_dot_product_attention(
     -----
     XLA calls the compiled core, which reads and writes XLA's own buffers, on XLA's threads; at most as many as
     `mha_native.num_threads` says. The CPU is the only platform. ``vmap`` makes one call of a larger batch; where
-    slopes, biases of positions or sinks are mapped, one call for each. What is not mapped is repeated in memory, unless
+    biases of positions or sinks are mapped, one call for each. What is not mapped is repeated in memory, unless
     its batch size is 1.
 
     Gradients are those of the same computation in ``jax.numpy``, done again, with all [Tq, Tk] weights in memory. They

@@ -71,12 +71,12 @@ def scaled_dot_product_attention_varlen(
     sequences = len(offsets_q) - 1
     mask = None if attn_mask is None else _with_rank(np.asarray(attn_mask), 3)  # [H | 1, Nq | 1, max Tk | 1]
     blocks = None if block_mask is None else _with_rank(np.asarray(block_mask), 4)
-    positions = np.broadcast_to(query_offset, sequences)
+    starts = np.broadcast_to(query_offset, sequences)
     out = np.zeros((*query.shape[:2], value.shape[2]))
     lse = np.zeros(query.shape[:2])
     for b in range(sequences):
         q, k = slice(offsets_q[b], offsets_q[b + 1]), slice(offsets_k[b], offsets_k[b + 1])
-        one = {**options, "query_offset": positions[b]}
+        one = {**options, "query_offset": starts[b]}
         if mask is not None:
             columns = slice(None) if mask.shape[2] == 1 else slice(k.stop - k.start)
             one["attn_mask"] = mask[:, slice(None) if mask.shape[1] == 1 else q, columns]
@@ -87,6 +87,9 @@ def scaled_dot_product_attention_varlen(
             one["block_mask"] = blocks[b if len(blocks) > 1 else 0, :, :rows, :columns]
         if key_lengths is not None:
             one["key_lengths"] = np.asarray(key_lengths)[b]
+        if options.get("alibi_slopes") is not None:
+            slopes = _with_rank(np.asarray(options["alibi_slopes"]), 2)
+            one["alibi_slopes"] = slopes[b if len(slopes) > 1 else 0]
         heads_first = (x.swapaxes(0, 1) for x in (query[q], key[k], value[k]))
         of_sequence = scaled_dot_product_attention(*heads_first, return_lse=True, **one)
         out[q], lse[q] = (x.swapaxes(0, 1) for x in of_sequence)
@@ -369,8 +372,8 @@ def _by_distance(position_bias: ArrayLike, shape: tuple[int, ...], query_offset:
 
 
 def _for_each_head(numbers: ArrayLike) -> Array:
-    """[H] -> [H, 1, 1]."""
-    return np.asarray(numbers, np.float64)[:, None, None]
+    """[H] -> [H, 1, 1], and [B, H] -> [B, H, 1, 1]."""
+    return np.asarray(numbers, np.float64)[..., None, None]
 
 
 def _for_each_query_head(array: ArrayLike, num_heads: int) -> Array:

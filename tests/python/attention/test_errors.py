@@ -245,8 +245,12 @@ def test_an_odd_number_of_biases_for_each_query_head(function: str, shape: tuple
         assert "position_bias must be [H, 2 R + 1] = [4, an odd number]; got" in message
 
 
-@pytest.mark.parametrize("argument", ["alibi_slopes", "sinks"])
-@pytest.mark.parametrize("shape", [(), (0,), (1,), (2,), (5,), (4, 1), (1, 4), (2, 4)], ids=str)
+@pytest.mark.parametrize(
+    ("argument", "shape"),
+    [(name, shape) for name in ("alibi_slopes", "sinks") for shape in [(), (0,), (1,), (2,), (5,), (4, 1), (3, 4)]]
+    + [("sinks", (1, 4)), ("sinks", (2, 4)), ("alibi_slopes", (1, 2, 4)), ("alibi_slopes", (2, 1))],
+    ids=str,
+)
 @pytest.mark.parametrize("function", ["scaled_dot_product_attention", "attention_weights"])
 def test_one_number_for_each_query_head(function: str, shape: tuple[int, ...], argument: str) -> None:
     # Not for each key-value head, of which there are 2, and no broadcasting.
@@ -256,7 +260,10 @@ def test_one_number_for_each_query_head(function: str, shape: tuple[int, ...], a
         del arguments["value"]
     with pytest.raises(ValueError, match=rf"\b{argument} must") as error:
         getattr(mha_native, function)(**arguments)
-    assert f"{argument} {list(shape)}" in _message(error, function, argument)
+    message = _message(error, function, argument)
+    assert f"{argument} {list(shape)}" in message
+    if len(shape) == 1 and argument == "alibi_slopes":
+        assert "alibi_slopes must be [H] = [4] or [B, H] = [2, 4]; got" in message
     assert (result == 3).all()
 
 

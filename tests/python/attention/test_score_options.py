@@ -9,7 +9,7 @@ import pytest
 import textbook
 import tolerance
 from cases import Call, Case, make_call
-from element_types import accumulator_of, limits
+from element_types import BFLOAT16, HALF, accumulator_of, limits
 from tolerance import assert_close, assert_same_bits
 
 from mha_native import attention_weights, reference, scaled_dot_product_attention
@@ -324,13 +324,53 @@ def test_missing_leading_axes(rank: int, option: str, isa: str, dtype: Any) -> N
     assert_same_bits(exact, reference.scaled_dot_product_attention(*call.arrays, **call.options).reshape(out.shape))
 
 
+@pytest.mark.parametrize("half", HALF, ids=["f16", "bf16"])
+def test_sinks_in_the_dtype_of_the_query(isa: str, half: Any) -> None:
+    call = _make("all", half)
+    call.options["sinks"] = call.options["sinks"].astype(half)
+    wide = call.options | {"sinks": call.options["sinks"].astype(np.float32)}
+    out, lse = scaled_dot_product_attention(*call.arrays, return_lse=True, **call.options)
+    expected = scaled_dot_product_attention(*call.arrays, return_lse=True, **wide)
+    assert_same_bits(out, expected[0])
+    assert_same_bits(lse, expected[1])
+    assert_same_bits(attention_weights(*call.arrays[:2], **call.options), attention_weights(*call.arrays[:2], **wide))
+
+
+def test_sinks_of_another_small_dtype() -> None:
+    call = _make("softcap", np.float16)
+    with pytest.raises(
+        TypeError, match=r"sinks must be of the dtype of lse, float32, or of query, float16; got .*sinks bfloat16"
+    ):
+        scaled_dot_product_attention(*call.arrays, sinks=np.ones(4, BFLOAT16), **call.options)
+
+
+@pytest.mark.parametrize("offset", [0, 75, np.array([3, -200])], ids=str)
+@pytest.mark.parametrize("rows", [1, 40])
+def test_slopes_of_each_batch_element(rows: int, offset: Any, isa: str, dtype: Any) -> None:
+    call = _make("all", dtype, query_offset=0, is_causal=True)
+    query, key, value = call.query[:, :, :rows], call.key, call.value
+    slopes = np.stack([call.options["alibi_slopes"], -call.options["alibi_slopes"][::-1]])
+    options = call.options | {"query_offset": offset, "return_lse": True}
+    out, lse = scaled_dot_product_attention(query, key, value, **options | {"alibi_slopes": slopes})
+    strided = np.asfortranarray(np.repeat(slopes, 2, 1))[:, ::2]
+    assert_same_bits(scaled_dot_product_attention(query, key, value, **options | {"alibi_slopes": strided})[0], out)
+    for b in range(2):
+        one = options | {"alibi_slopes": slopes[b], "query_offset": int(np.broadcast_to(offset, 2)[b])}
+        alone = scaled_dot_product_attention(query[b], key[b], value[b], **one)
+        assert_same_bits(out[b], alone[0])
+        assert_same_bits(lse[b], alone[1])
+    same = scaled_dot_product_attention(query, key, value, **options | {"alibi_slopes": slopes[:1]})
+    assert_same_bits(same[0], scaled_dot_product_attention(query, key, value, **options)[0])
+
+
 @pytest.mark.parametrize(("option", "shape"), [("alibi_slopes", 4), ("position_bias", (4, 7)), ("sinks", 4)])
 def test_the_dtype_is_that_of_lse(option: str, shape: Any, dtype: Any) -> None:
     call = _make("softcap", dtype)
     name = np.dtype(accumulator_of(dtype)).name
     other = np.float64 if name == "float32" else np.float32
     with pytest.raises(
-        TypeError, match=rf"{option} must be of the dtype of lse, {name}; got .*{option} {np.dtype(other)}"
+        TypeError,
+        match=rf"{option} must be of the dtype of lse, {name}(, or of query, .*)?; got .*{option} {np.dtype(other)}",
     ):
         scaled_dot_product_attention(*call.arrays, **{option: np.ones(shape, other)})
 

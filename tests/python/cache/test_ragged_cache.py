@@ -103,7 +103,7 @@ def _options(which: str, layer: MultiHeadAttention, rows: int, runs: int, keys: 
         "scores": causal
         | {
             "softcap": 3.0,
-            "alibi_slopes": rng.random(heads).astype(scores),
+            "alibi_slopes": rng.random((runs, heads)).astype(scores),
             "position_bias": rng.standard_normal((heads, 13)).astype(scores),
             "sinks": rng.standard_normal(heads).astype(scores),
         },
@@ -116,6 +116,8 @@ def _of_run(options: dict[str, Any], i: int, rows: slice, keys: int) -> dict[str
         mine["attn_mask"] = mine["attn_mask"][:, rows, :keys]
     if "key_mask" in mine:
         mine["key_mask"] = mine["key_mask"][i, :keys]
+    if "alibi_slopes" in mine:
+        mine["alibi_slopes"] = mine["alibi_slopes"][i]
     return mine
 
 

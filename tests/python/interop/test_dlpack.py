@@ -304,8 +304,10 @@ def test_mixed_dtypes_are_all_named(arrays: list[Array]) -> None:
         scaled_dot_product_attention(half, half, arrays[2])
     with pytest.raises(TypeError, match=r"query must be float32, float64, float16 or bfloat16; got query \|V2, "):
         scaled_dot_product_attention(arrays[0].view("V2"), *arrays[1:])
-    with pytest.raises(TypeError, match=r"sinks must be of the dtype of lse, float32; got .* sinks bfloat16"):
-        scaled_dot_product_attention(*arrays, sinks=_array(4))
+    with pytest.raises(
+        TypeError, match=r"alibi_slopes must be of the dtype of lse, float32; got .* alibi_slopes bfloat16"
+    ):
+        scaled_dot_product_attention(*arrays, alibi_slopes=_array(4))
 
 
 WITHOUT_ML_DTYPES = """

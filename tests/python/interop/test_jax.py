@@ -50,6 +50,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "key mask and lengths": {"key_mask": normal(B, TK) < 0.7, "key_lengths": LENGTHS},
     "block mask": {"block_mask": np.array([[True, False]]), "sinks": normal(H)},
     "slopes": {"alibi_slopes": abs(normal(H)), "query_offset": 20, "is_causal": True},
+    "slopes of each": {"alibi_slopes": abs(normal(B, H)), "query_offset": 20},
     "position bias": {"position_bias": normal(H, 17), "key_lengths": np.array([0, TK], np.int32)},
 }
 
@@ -108,6 +109,7 @@ def test_a_batch_of_one_serves_the_other(one: str) -> None:
         ((None, None, None), "boolean mask"),
         ((0, 0, 0), "additive mask"),
         ((0, None, 0), "slopes"),
+        ((None, 0, 0), "slopes of each"),
         ((None, None, None), "block mask"),
     ],
 )
@@ -142,7 +144,7 @@ def test_maps_nest() -> None:
 def test_the_computation_of_gradients_is_the_same_one(name: str) -> None:
     options = OPTIONS[name]
     named = {n: x for n, x in options.items() if isinstance(x, np.ndarray)}
-    named = {n: x.reshape((1,) * (_jax_call._MASKS.get(n, x.ndim) - x.ndim) + x.shape) for n, x in named.items()}
+    named = {n: x.reshape((1,) * (_jax_call._BROADCAST.get(n, x.ndim) - x.ndim) + x.shape) for n, x in named.items()}
     others = {n: x for n, x in options.items() if n not in named}
     plain = jax.jit(lambda *arguments: _jax_gradient.plain_attention(*arguments, others))
     out, lse = plain(*inputs(), named)

@@ -36,6 +36,7 @@ OPTIONS: dict[str, Callable[[], dict[str, Any]]] = {
     "additive mask": lambda: {"attn_mask": _random(B, 1, TQ, TK)},
     "scale and cap": lambda: {"scale": 0.7, "softcap": 1.5},
     "biases": lambda: {"alibi_slopes": _random(H), "position_bias": _random(H, 5), "query_offset": 1},
+    "slopes of each": lambda: {"alibi_slopes": _random(B, H), "query_offset": torch.tensor([2, -3])},
     "sinks": lambda: {"sinks": _random(H), "key_lengths": torch.tensor([4, 0])},
     "all": lambda: {
         "attn_mask": _random(1, H, TQ, TK),

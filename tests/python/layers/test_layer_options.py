@@ -26,7 +26,12 @@ def _options(dtype: Any) -> list[dict[str, Any]]:
     return [
         {"window": (2, 1), "sinks": sinks.astype(scores)},
         {},
-        {"softcap": 0.5, "scale": 0.3, "alibi_slopes": slopes.astype(scores), "position_bias": table.astype(scores)},
+        {
+            "softcap": 0.5,
+            "scale": 0.3,
+            "alibi_slopes": np.array([slopes, slopes[::-1]], scores),  # one row for each sequence of these tests
+            "position_bias": table.astype(scores),
+        },
     ]
 
 
@@ -67,6 +72,7 @@ def test_with_options_of_the_call(name: str, dtype: Any) -> None:
 @pytest.mark.parametrize("name", ["encoder", "causal decoder"])
 def test_ragged_batches_and_weights(name: str, dtype: Any) -> None:
     options = _options(dtype)
+    options[2]["alibi_slopes"] = options[2]["alibi_slopes"][0]
     stack, x = _stack(name, dtype, options), rows((9, 24), dtype)
     offsets = np.array([0, 4, 4, 9])
     expected = _one_by_one(stack, x, layer_options=options, cu_seqlens=offsets)

@@ -40,7 +40,7 @@ def test_a_sequence_by_itself(name: str, masked: bool, isa: str, dtype: Any, rng
         scores = {
             "window": (30, 5),
             "softcap": 3.0,
-            "alibi_slopes": rng.random(layer.num_heads).astype(accumulator_of(dtype)),
+            "alibi_slopes": rng.random((size, layer.num_heads)).astype(accumulator_of(dtype)),
             "position_bias": rng.standard_normal((layer.num_heads, 13)).astype(accumulator_of(dtype)),
             "sinks": rng.standard_normal(layer.num_heads).astype(accumulator_of(dtype)),
         }
@@ -62,6 +62,7 @@ def test_a_sequence_by_itself(name: str, masked: bool, isa: str, dtype: Any, rng
                         "attn_mask": mask[:, q, : lengths_k[b]],
                         "key_mask": key_mask[k],
                         "query_offset": offsets[b],
+                        "alibi_slopes": scores["alibi_slopes"][b],
                     }
                 alone = layer(query[q], key[k], value[k], **{**options, **mine})
                 assert_same_bits(out[q], alone, label=f"{threads} threads, sequence {b} of {lengths_q}, {lengths_k}")

@@ -41,7 +41,7 @@ class Case:
     mask: str | None = None
     scale: float | None = None
     softcap: float | None = None
-    alibi: bool = False
+    alibi: bool | str = False  # or "each": other slopes for each batch element
     position_bias: int | None = None  # the farthest distance with an entry of its own, R
     sinks: bool = False
     data: str = "normal"
@@ -99,7 +99,10 @@ def make_call(case: Case, dtype: Any) -> Call:
     if case.softcap is not None:
         options["softcap"] = case.softcap
     if case.alibi:
-        options["alibi_slopes"] = (0.5 ** (8 * np.arange(1, case.H + 1) / case.H)).astype(accumulator_of(dtype))
+        slopes = 0.5 ** (8 * np.arange(1, case.H + 1) / case.H)
+        if case.alibi == "each":
+            slopes = slopes * (1 - 0.3 * np.arange(case.B)[:, None])
+        options["alibi_slopes"] = slopes.astype(accumulator_of(dtype))
     if case.position_bias is not None:
         table = 2 * rng.standard_normal((case.H, 2 * case.position_bias + 1))
         options["position_bias"] = table.astype(accumulator_of(dtype))
@@ -357,6 +360,27 @@ def _score_options() -> list[Case]:
         Case("position-bias-one", "a constant for each head", H=3, Tq=20, Tk=130, position_bias=0, softcap=2.0),
         Case("position-bias-long", "no distance is beyond the table", Tq=70, Tk=300, position_bias=400),
         Case("position-bias-heads", "more heads than rows of a tile", H=80, Hk=1, Tq=5, Tk=150, position_bias=30),
+        Case("alibi-each-plain", "slopes of each batch element", B=5, Tq=70, Tk=130, D=24, Dv=17, alibi="each"),
+        Case("alibi-each-one-row", "rows below a vector", B=3, H=8, Hk=2, Tq=1, Tk=201, query_offset=200, alibi="each"),
+        Case("alibi-each-group", "heads of one tile", B=2, H=8, Hk=2, Tq=21, Tk=70, D=24, alibi="each"),
+        Case(
+            "alibi-each-everything",
+            "every restriction at once",
+            B=3,
+            H=6,
+            Hk=3,
+            Tq=45,
+            Tk=120,
+            mask="additive BHQK",
+            is_causal=True,
+            query_offset=(-3, 40, 80),
+            key_lengths=(120, 0, 101),
+            window=(50, 3),
+            softcap=2.5,
+            position_bias=40,
+            sinks=True,
+            alibi="each",
+        ),
         Case("alibi-many-heads", "slopes from 1/2 to 1/256", H=16, Tq=20, Tk=300, is_causal=True, alibi=True),
     ]
 
@@ -376,7 +400,7 @@ _HALF_CASES = """
     softcap-plain alibi-plain position-bias-plain sinks-plain modified-plain softcap-one-row alibi-one-row
     position-bias-one-row position-bias-group sinks-one-row modified-one-row
     modified-group modified-offsets modified-boolean-K modified-everything-boolean modified-everything-additive
-    modified-huge-scores modified-rising alibi-far softcap-50
+    modified-huge-scores modified-rising alibi-far alibi-each-group alibi-each-one-row softcap-50
 """
 BY_NAME = {case.name: case for case in CASES}
 HALF_CASES: frozenset[Case] = frozenset([BY_NAME[name] for name in _HALF_CASES.split()] + _values())

@@ -31,7 +31,7 @@ MANY_KEYS = (511, 512, 513, 529, 640, 1023, 1024, 1025, 1040, 1100, 1537)
 
 @dataclass(frozen=True)
 class Call:
-    """A dense call. `attn_mask` has all four axes, and offsets and lengths one entry for each sequence."""
+    """A dense call. `attn_mask` has all four axes, slopes both, and offsets and lengths one entry for each sequence."""
 
     query: Array  # [B, H, Tq, D]
     key: Array  # [B, Hk, Tk, D]
@@ -64,7 +64,9 @@ class Call:
             options["key_lengths"] = options["key_lengths"][batch]
         if "attn_mask" in options:
             options["attn_mask"] = options["attn_mask"][batch][:, heads, queries]
-        for name in ("alibi_slopes", "position_bias", "sinks"):
+        if "alibi_slopes" in options:
+            options["alibi_slopes"] = options["alibi_slopes"][batch][:, heads]
+        for name in ("position_bias", "sinks"):
             if name in options:
                 options[name] = options[name][heads]
         return self.changed(
@@ -113,12 +115,14 @@ def random_call(seed: int, dtype: Any) -> Call:
     if chance():
         options["softcap"] = float(rng.choice([0.5, 3.0, 50.0]))
     if chance():
-        options["alibi_slopes"] = (rng.random(heads) / 4).astype(accumulator_of(dtype))
+        slopes = rng.random((batch if chance(0.5) else 1, heads)) / 4
+        options["alibi_slopes"] = np.tile(slopes, (batch // len(slopes), 1)).astype(accumulator_of(dtype))
         if chance():  # so far away that distances are rounded, and to more than the 16 keys where decode may begin
             options |= {"query_offset": options["query_offset"] + 2**30, "window": (2**30 + 15, -1)}
             options["alibi_slopes"] *= accumulator_of(dtype)(2**-18)
     if chance():
-        options["sinks"] = (3 * rng.standard_normal(heads) + 3).astype(accumulator_of(dtype))
+        sinks = 3 * rng.standard_normal(heads) + 3
+        options["sinks"] = sinks.astype(accumulator_of(dtype) if chance(0.5) else dtype)
     if chance(0.5):
         axes = [1 if chance(0.5) else n for n in (batch, heads, queries)]
         mask = rng.standard_normal((*axes, keys)).astype(dtype)

@@ -40,6 +40,8 @@ class Ragged:
             for name in ("query_offset", "key_lengths"):
                 if np.ndim(options.get(name, 0)):
                     options[name] = options[name][b : b + 1]
+            if np.ndim(options.get("alibi_slopes")) == 2:
+                options["alibi_slopes"] = options["alibi_slopes"][b]
             mask = options.pop("attn_mask", None)
             if mask is not None:
                 mask = mask[:, q if mask.shape[1] > 1 else slice(None), : k.stop - k.start]
@@ -99,7 +101,8 @@ def random_batch(seed: int, dtype: Any) -> Ragged:
     if chance():
         options["softcap"] = float(rng.choice([0.5, 3.0, 50.0]))
     if chance():
-        options["alibi_slopes"] = (rng.random(heads) / 4).astype(accumulator_of(dtype))
+        shape = (size, heads) if chance() else heads
+        options["alibi_slopes"] = (rng.random(shape) / 4).astype(accumulator_of(dtype))
     if chance():
         options["sinks"] = (3 * rng.standard_normal(heads)).astype(accumulator_of(dtype))
     if chance():

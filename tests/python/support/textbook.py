@@ -64,7 +64,7 @@ def attention(query: Array, key: Array, value: Array, options: dict[str, Any]) -
         if options.get("alibi_slopes") is not None:
             row, column = np.arange(scores.shape[-2])[:, None], np.arange(scores.shape[-1])
             distance = np.abs(np.reshape(options.get("query_offset", 0), (-1, 1, 1, 1)) + row - column)
-            scores = scores - options["alibi_slopes"][:, None, None] * distance.astype(query.dtype)
+            scores = scores - options["alibi_slopes"][..., None, None] * distance.astype(query.dtype)
         if options.get("position_bias") is not None:
             scores = scores + position_biases(options, scores.shape[-2:])
         mask = options.get("attn_mask")

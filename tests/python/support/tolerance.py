@@ -212,7 +212,7 @@ def _score_error(
     if slopes is not None:
         position = np.reshape(options.get("query_offset", 0), (-1, 1, 1, 1)) + np.arange(query.shape[-2])[:, None]
         distance = np.abs(position - np.arange(keys))
-        error = error + rounding * np.abs(slopes.astype(np.float64))[:, None, None] * distance
+        error = error + rounding * np.abs(slopes.astype(np.float64))[..., None, None] * distance
     if table is not None:
         biases = textbook.position_biases(options, (query.shape[-2], keys)).astype(np.float64)
         error = error + rounding * np.where(np.isinf(biases), 0, np.abs(biases))
@@ -296,7 +296,7 @@ def heads_with_added_keys(
     bias = np.where(mask, 0, -np.inf) if mask.dtype == bool else mask
     if slopes is not None:
         position = np.reshape(masks.get("query_offset", 0), (-1, 1, 1, 1)) + np.arange(shape[2])[:, None]
-        bias = bias - slopes.astype(np.float64)[:, None, None] * np.abs(position - np.arange(shape[3]))
+        bias = bias - slopes.astype(np.float64)[..., None, None] * np.abs(position - np.arange(shape[3]))
     if "position_bias" in masks:
         table = masks.pop("position_bias").astype(np.float64)
         bias = bias + textbook.position_biases({**masks, "position_bias": table}, shape[2:])
