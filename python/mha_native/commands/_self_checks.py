@@ -1,5 +1,7 @@
 """What `selftest` computes: calls of every kind that meet each kernel, and what the float64 reference says of them."""
 
+import os
+import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
@@ -18,6 +20,7 @@ from ..layers.layer_norm import LayerNorm
 from ..layers.multi_head_attention import MultiHeadAttention
 from ..layers.rms_norm import RMSNorm
 from ..merging import merge_attention
+from ..paged_kv_cache import PagedKVCache
 from ..statistics import attention_statistics
 from ..varlen import scaled_dot_product_attention_varlen
 
@@ -104,6 +107,71 @@ def _shards_and_sequences(dtype: DType, threads: int) -> Iterator[Result]:
     yield Result("ragged batch", out, partial(reference.scaled_dot_product_attention_varlen, *rows, **options))
 
 
+def _stored_caches(dtype: DType, threads: int) -> Iterator[Result]:
+    """Sequences in pages that they share, and integers of 8 bits."""
+    rng = np.random.default_rng(10)
+    query = _normal(rng, dtype, 2, 4, 3, _WIDTH)
+    key, value = (_normal(rng, dtype, 2, 2, _KEYS, _WIDTH) for _ in range(2))
+    key[1, :, :150], value[1, :, :150] = key[0, :, :150], value[0, :, :150]  # what both sequences begin with
+    attend = partial(
+        reference.scaled_dot_product_attention,
+        *(_exact(x) for x in (query, key, value)),
+        is_causal=True,
+        query_offset=_KEYS - 3,
+    )
+    paged = PagedKVCache(num_pages=8, batch_size=2, num_kv_heads=2, head_dim=_WIDTH, dtype=dtype)
+    paged.append(key, value, new_lengths=np.array([_KEYS, 0]))
+    paged.fork(0, 1, length=150)
+    rest = np.array([0, _KEYS - 150])
+    paged.append(key[:, :, 150:], value[:, :, 150:], new_lengths=rest)
+    out = scaled_dot_product_attention(query, paged, is_causal=True, num_threads=threads)
+    yield Result("pages of two sequences", out, attend)
+    if dtype != np.float32:
+        return
+    # Integers up to 127 in each row, which are stored as they are.
+    key, value = (rng.integers(-127, 128, (2, 2, _KEYS, _WIDTH)).astype(dtype) for _ in range(2))
+    key[..., 0] = value[..., 0] = 127
+    query /= 1024
+    attend = partial(reference.scaled_dot_product_attention, *(_exact(x) for x in (query, key, value)))
+    for name, cache in (
+        ("a cache of int8", KVCache(2, 2, _KEYS, _WIDTH, dtype="int8")),
+        ("pages of int8", PagedKVCache(num_pages=8, batch_size=2, num_kv_heads=2, head_dim=_WIDTH, dtype="int8")),
+    ):
+        cache.append(key, value)
+        yield Result(name, scaled_dot_product_attention(query, cache, query_offset=_KEYS, num_threads=threads), attend)
+
+
+def _forked_process(dtype: DType, threads: int) -> Iterator[Result]:
+    """A call in a process that was forked after threads had been started."""
+    if not hasattr(os, "fork"):
+        return
+    x = _normal(np.random.default_rng(11), dtype, 2, 4, _QUERIES, _WIDTH)
+    attend = partial(scaled_dot_product_attention, x, x, x, is_causal=True, num_threads=threads)
+    attend()
+    rows = _exact(x)
+    expected = partial(reference.scaled_dot_product_attention, rows, rows, rows, is_causal=True)
+    yield Result("attention in a forked process", _in_a_fork(attend, x), expected)
+
+
+def _in_a_fork(compute: Callable[[], Array], like: Array) -> Array:
+    """What `compute` gives in a child, of the shape and dtype of `like`; nothing, if the child fails."""
+    reading, writing = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Python, and the core, warn of forks beside threads; this is to try one
+        child = os.fork()
+        if child == 0:
+            try:
+                with open(writing, "wb") as pipe:
+                    pipe.write(compute().tobytes())
+            finally:
+                os._exit(0)  # what the parent would do when it exits is not for this process
+    os.close(writing)
+    with open(reading, "rb") as pipe:
+        data = pipe.read()
+    os.waitpid(child, 0)
+    return np.frombuffer(data, like.dtype).reshape(like.shape if len(data) == like.nbytes else -1)
+
+
 def _rows(dtype: DType, threads: int) -> Iterator[Result]:
     x = _normal(np.random.default_rng(3), dtype, 130, 96)
     norm = LayerNorm(96, dtype=dtype)
@@ -165,4 +233,12 @@ def _state(layer: Any) -> dict[str, Array]:
     return {name: _exact(array) for name, array in layer.state_dict().items()}
 
 
-CHECKS: tuple[Check, ...] = (_attention, _shards_and_sequences, _rows, _int8_weights, _layers)
+CHECKS: tuple[Check, ...] = (
+    _attention,
+    _shards_and_sequences,
+    _rows,
+    _int8_weights,
+    _layers,
+    _stored_caches,
+    _forked_process,
+)

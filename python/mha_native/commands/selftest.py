@@ -61,7 +61,14 @@ def _passes(isa: str) -> bool:
     # The reference computes on one thread: those of NumPy wait for each other, for seconds where the machine is busy.
     environment = {"OPENBLAS_NUM_THREADS": "1", **os.environ}
     try:
-        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=_LONGEST_SECONDS, env=environment)
+        done = subprocess.run(
+            command,
+            stdout=subprocess.PIPE,
+            text=True,
+            timeout=_LONGEST_SECONDS,
+            env=environment,
+            start_new_session=True,  # Ctrl-C is for this process, which ends the other one and says so once
+        )
     except subprocess.TimeoutExpired as late:
         print(f"{_as_text(late.stdout)}{isa}: FAILED, no end after {_LONGEST_SECONDS} s", flush=True)
         return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,6 +13,8 @@ from pathlib import Path
 
 import pytest
 import tiny_bert
+import tiny_classifiers
+import tiny_language_model
 from command_line import assert_refused
 
 COMMANDS = ["info", "demo", "embed", "embed --explain", "--help", "embed --help", "--cmake-dir"]
@@ -43,6 +46,111 @@ def test_standard_output_is_full(name: str, buffering: str, directory: str) -> N
             env=os.environ | {"PYTHONUNBUFFERED": buffering},
         )
     assert_refused(result.returncode, "", result.stderr, "cannot write standard output: No space left on device")
+
+
+# Commands that read the lines of a file, with what they need besides.
+OF_LINES = {"embed": [], "classify": [], "rerank": ["--query", "the dog"], "generate": ["--max-new-tokens", "2"]}
+
+
+@pytest.fixture(scope="module")
+def directories(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """A model for each command of `OF_LINES`."""
+    folder = tmp_path_factory.mktemp("models")
+    return {
+        "embed": str(tiny_bert.write(folder / "embed")),
+        "classify": str(tiny_classifiers.write(folder / "classify")),
+        "rerank": str(tiny_classifiers.write(folder / "rerank", labels=1)),
+        "generate": str(tiny_language_model.write(folder / "generate")),
+    }
+
+
+def _of_lines(name: str, directories: dict[str, str], path: Path) -> list[str]:
+    model = [sys.executable, "-m", "mha_native", name, "--model", directories[name]]
+    return [*model, *OF_LINES[name], "--file", str(path)]
+
+
+@pytest.mark.parametrize("name", [*OF_LINES, "selftest", "demo", "info", "--help"])
+def test_nobody_reads(name: str, directories: dict[str, str], tmp_path: Path) -> None:
+    # A pipe whose other end is closed: what `| head` leaves behind, without having to wait for it.
+    lines = tmp_path / "lines.txt"
+    lines.write_text("the dog\ncat\n", encoding="utf-8")
+    command = _of_lines(name, directories, lines) if name in OF_LINES else _command(name, "")
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        result = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=120)
+    finally:
+        os.close(writing)
+    errors = [line for line in result.stderr.splitlines() if "tokens a second" not in line]  # which generate says
+    assert (result.returncode, errors) == (1, [])
+
+
+def _interruptible() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # shells make processes in the background ignore it
+
+
+@pytest.mark.parametrize("name", [*OF_LINES, "demo"])
+def test_an_interrupt_leaves_nothing_behind(name: str, directories: dict[str, str], tmp_path: Path) -> None:
+    pipe, output = tmp_path / "lines", tmp_path / "out.jsonl"
+    os.mkfifo(pipe)
+    command = [*_command("demo", ""), "--file", str(pipe)]
+    if name in OF_LINES:
+        output.write_bytes(b"as it was")
+        command = [*_of_lines(name, directories, pipe), "--output", str(output)]
+    before = sorted(tmp_path.iterdir())
+    with (
+        subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=_interruptible
+        ) as process,
+        open(pipe, "wb", buffering=0) as lines,
+    ):  # opened as soon as the command opens it
+        lines.write(b"the dog\n")
+        time.sleep(0.3)  # while it reads its model, or waits for more lines
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert (process.returncode, out, err) == (130, "", "mha_native: interrupted\n")
+    assert sorted(tmp_path.iterdir()) == before
+    if name in OF_LINES:
+        assert output.read_bytes() == b"as it was"
+
+
+def test_an_interrupted_selftest_ends_its_processes_and_says_so_once() -> None:
+    with subprocess.Popen(
+        _command("selftest", ""),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=_interruptible,
+        start_new_session=True,  # a group of its own
+    ) as process:
+        assert process.stdout
+        for line in process.stdout:
+            if not line.strip():  # behind it come the instruction sets, each in a process of its own
+                break
+        time.sleep(0.3)
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+        _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (130, "mha_native: interrupted\n")
+
+
+@pytest.mark.parametrize("name", ["info", "demo", "--help", "embed"])
+def test_no_color(name: str, directory: str, tmp_path: Path) -> None:
+    pty = pytest.importorskip("pty")
+    terminal, end = pty.openpty()
+    command = _command(name, directory) if name != "embed" else _command(name, str(tmp_path / "nowhere"))
+    environment = os.environ | {"NO_COLOR": "1", "TERM": "xterm-256color"}
+    process = subprocess.Popen(command, stdout=end, stderr=end, env=environment)
+    os.close(end)
+    shown = b""
+    try:
+        while piece := os.read(terminal, 4096):
+            shown += piece
+    except OSError:  # how Linux says that the other end is closed
+        pass
+    os.close(terminal)
+    assert process.wait(60) == (2 if name == "embed" else 0)
+    assert len(shown) > 20
+    assert not re.search(rb"\x1b\[[0-9;]*m", shown)
 
 
 def _with_closed(descriptor: str, command: list[str]) -> subprocess.CompletedProcess[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from command_line import assert_refused, run
 
 import mha_native
-from mha_native.commands import selftest
+from mha_native.commands import _self_checks, selftest
 from mha_native.commands._self_checks import Result
 
 ISA = mha_native.available_isas()[-1]
@@ -41,6 +42,24 @@ def test_one_instruction_set(capsys: pytest.CaptureFixture[str], monkeypatch: py
     assert (code, err) == (1, "")
     assert "computed with mmx" in out
     assert_refused(*run(capsys, "selftest", "--isa", "mmx"), "--isa", "mmx", ISA)
+
+
+def test_caches_layers_and_forks_are_computed() -> None:
+    names = {name: sum(1 for _ in selftest._results(name, 2)) for name in ("float32", "float64")}
+    assert names["float32"] > names["float64"] > 20
+    found = {result.name for check in selftest.CHECKS for result in check(np.dtype(np.float32), 1)}
+    kinds = ("a cache of int8", "pages of int8", "pages of two sequences", "int8 weights", "Encoder", "Decoder")
+    assert {*kinds, "attention in a forked process", "ragged batch", "MultiHeadAttention, scores"} <= found
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs processes that fork")
+@pytest.mark.parametrize("dies", [lambda: os._exit(3), lambda: [][0]], ids=["exit", "error"])
+def test_a_forked_process_that_fails_is_noticed(dies: Any, capfd: pytest.CaptureFixture[str]) -> None:
+    result = _self_checks._in_a_fork(dies, np.ones((2, 3), np.float32))
+    assert selftest._error(result, np.ones((2, 3))) == np.inf
+    whole = _self_checks._in_a_fork(lambda: np.full((2, 3), 7, np.float32), np.ones((2, 3), np.float32))
+    assert (whole == 7).all()
+    assert capfd.readouterr() == ("", "")
 
 
 def _let_result_be(monkeypatch: pytest.MonkeyPatch, of_threads: Any) -> None:
