@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ._dtypes import LAYER_DTYPES
-from .commands import classify, demo, embed, embed_corpus, generate, rerank, selftest
+from .commands import classify, completion, demo, embed, embed_corpus, generate, rerank, selftest
 from .commands.classify import STRATEGIES
 from .commands.ending import run_to_end
 from .commands.output import refuse_to_replace
@@ -37,6 +37,14 @@ class _PrintPlace(argparse.Action):
         parser.exit()
 
 
+class _PrintCompletion(argparse.Action):
+    """Prints a script for shells, of the commands that the parser has by then."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        sys.stdout.write(completion.script(parser))
+        parser.exit()
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Runs one command and returns the exit code: 2 for a mistake of the user."""
     given = sys.argv[1:] if arguments is None else arguments
@@ -47,6 +55,8 @@ def _run(given: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m mha_native", description="Multi-head attention on a CPU.")
     version = f"mha_native {configuration()['mha_native']}"
     parser.add_argument("--version", action="version", version=version, help="print the version, and exit")
+    about = 'print what lets bash complete the program mha_native, and exit: eval "$(mha_native --completion)"'
+    parser.add_argument("--completion", action=_PrintCompletion, nargs=0, help=about)
     for option, (place, about) in _PLACES.items():
         parser.add_argument(option, action=_PrintPlace, const=place, nargs=0, help=f"print the {about}, and exit")
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")

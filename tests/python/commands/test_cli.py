@@ -6,6 +6,7 @@ import importlib.metadata
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -248,3 +249,30 @@ def test_the_layer_in_numpy_computes_the_same() -> None:
     layer = mha_native.MultiHeadAttention(demo.EMBED_DIM, demo.NUM_HEADS, seed=0)
     x = np.random.default_rng(0).standard_normal((20, demo.EMBED_DIM), dtype=np.float32)
     np.testing.assert_allclose(demo.numpy_layer(x, layer.state_dict()), layer(x), rtol=0, atol=1e-5)
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["cl"], "classify"),
+        (["info"], "info"),
+        (["--comp"], "--completion"),
+        (["embed", "--we"], "--weight-dtype"),
+        (["generate", "--max"], "--max-new-tokens --max-length"),
+        (["info", "--js"], "--json"),
+        (["bench", "--"], ""),  # whose options are its own
+        (["nothing", "--cm"], "--cmake-dir"),
+    ],
+)
+def test_bash_completes_commands_and_options(
+    words: list[str], expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main(["--completion"])
+    script = capsys.readouterr().out
+    program = f'COMP_WORDS=(mha_native "$@"); COMP_CWORD={len(words)}; _mha_native; echo "${{COMPREPLY[@]}}"'
+    result = subprocess.run(
+        ["bash", "-c", f"set -u\n{script}{program}", "bash", *words], capture_output=True, text=True, timeout=60
+    )
+    assert (result.stdout, result.stderr) == (f"{expected}\n", "")

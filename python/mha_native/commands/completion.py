@@ -1,0 +1,31 @@
+"""``mha_native --completion``: a script by which a shell knows the commands and their options."""
+
+import argparse
+
+_SCRIPT = """\
+_mha_native() {{
+  local words
+  case ${{COMP_WORDS[COMP_CWORD > 1]}} in
+{cases}
+  *) words="{words}" ;;
+  esac
+  COMPREPLY=($(compgen -W "$words" -- "${{COMP_WORDS[COMP_CWORD]}}"))
+}}
+complete -o default -F _mha_native mha_native
+"""
+
+
+def script(parser: argparse.ArgumentParser) -> str:
+    """What bash reads, and zsh behind ``bashcompinit``: names of commands first, then options, and else files."""
+    commands = {
+        name: command
+        for action in parser._actions
+        if isinstance(action, argparse._SubParsersAction)
+        for name, command in action.choices.items()
+    }
+    cases = [f'  {name}) words="{" ".join(_options(command))}" ;;' for name, command in commands.items()]
+    return _SCRIPT.format(cases="\n".join(cases), words=" ".join([*commands, *_options(parser)]))
+
+
+def _options(parser: argparse.ArgumentParser) -> list[str]:
+    return [name for action in parser._actions for name in action.option_strings if name.startswith("--")]
