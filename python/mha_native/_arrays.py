@@ -1,5 +1,6 @@
 """Tensors of other libraries, in and out through DLPack. What is left is a NumPy array, which the core judges."""
 
+import functools
 import sys
 from collections.abc import Callable
 from typing import Any, TypeAlias
@@ -30,7 +31,7 @@ def to_numpy(function: str, name: str, tensor: Tensor) -> Any:
     TypeError
         For what cannot be read without a copy, a loss, or a gradient, and for what has no numbers in its memory.
     """
-    exchange = _exchange_of(type(tensor))
+    exchange = _exchange_of(type(tensor))  # type: ignore[arg-type]  # a type is hashable
     if exchange is None:
         if isinstance(tensor, np.ndarray):
             if isinstance(tensor, np.ma.MaskedArray):
@@ -78,7 +79,7 @@ def like(tensor: Tensor, array: NDArray[Any]) -> Tensor:
     """`array` as the kind of tensor that `tensor` is, over the same memory."""
     if isinstance(tensor, np.ndarray):
         return array
-    exchange = _exchange_of(type(tensor))
+    exchange = _exchange_of(type(tensor))  # type: ignore[arg-type]  # a type is hashable
     if exchange is not None and (exchanged := _core.tensor_of_array(exchange, array)) is not None:
         return exchanged
     return _importer_of(tensor)(_core.DLPackArray(array))
@@ -96,10 +97,12 @@ def _capsule_of(tensor: Tensor) -> Any:
         return tensor.__dlpack__()
 
 
+@functools.lru_cache(maxsize=64)
 def _exchange_of(kind: type) -> Any:
     """What tensors of a type are exchanged by without a call of Python, or None: DLPack's C exchange API.
 
-    A class that has its own ``__dlpack__`` has its own exchange, too, or none: it may refuse what its base gives.
+    A class that has its own ``__dlpack__`` has its own exchange, too, or none: it may refuse what its base gives. To
+    look for it takes as long as half an exchange; it is found once for each type.
     """
     for base in kind.__mro__:
         if "__dlpack__" in base.__dict__:

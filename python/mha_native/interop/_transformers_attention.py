@@ -57,25 +57,31 @@ def attention(
         )
     if cache is not None:
         raise RuntimeError(f"{_NAME}: paged caches are not read; use another attn_implementation to serve continuously")
-    batch, heads, queries, _ = query.shape
+    # A step of decoding takes as long here as in the core, and tensors take longer than arrays to say their sizes.
+    q, k, v = to_numpy(_NAME, "query", query), to_numpy(_NAME, "key", key), to_numpy(_NAME, "value", value)
+    batch, heads, queries, _ = q.shape
     if attention_mask is None:
         is_causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
         options: dict[str, Any] = {"is_causal": True} if is_causal and queries > 1 else {}
     else:
-        options = options_of_mask(attention_mask, (key.shape[0], queries, key.shape[2]), query.dtype)
+        options = options_of_mask(attention_mask, (len(k), queries, k.shape[2]), query.dtype)
     if position_bias is not None:
         options["attn_mask"] = _masked_bias(position_bias.detach().to(query.dtype), options.get("attn_mask"))
     if s_aux is not None:
-        options["sinks"] = s_aux.detach().to(torch.float64 if query.dtype == torch.float64 else torch.float32)
+        options["sinks"] = _sinks(s_aux.detach(), query.dtype)
     if scaling is not None:
         options["scale"] = scaling
     if softcap is not None:
         options["softcap"] = softcap
 
-    q, k, v = to_numpy(_NAME, "query", query), to_numpy(_NAME, "key", key), to_numpy(_NAME, "value", value)
     out = np.empty((max(batch, len(k)), queries, heads, v.shape[3]), q.dtype)
-    scaled_dot_product_attention(q, k, v, out=out.transpose(0, 2, 1, 3), **options)
+    scaled_dot_product_attention(q, k, v, out=out.swapaxes(1, 2), **options)
     return like(query, out), None
+
+
+def _sinks(sinks: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Sinks as a call of `dtype` takes them: as they are, if they have it, else in the dtype of scores."""
+    return sinks if sinks.dtype == dtype else sinks.to(torch.float64 if dtype == torch.float64 else torch.float32)
 
 
 def _masked_bias(bias: torch.Tensor, mask: Any) -> torch.Tensor:
