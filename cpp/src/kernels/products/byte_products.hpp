@@ -51,9 +51,8 @@ struct ByteProducts {
   static constexpr Index kElements = 4;
 
   // VPDPBUSD takes bytes without signs from the rows, SDOT bytes with them: integers to which the row's offset has
-  // been added, after which the least is kLeastByte. Sums begin with minus the offset times the sum of the weights,
-  // which takes that away again. (They may wrap around on the way, and come out right.) What does not fit bytes, of
-  // outliers, is added to them there, too.
+  // been added, after which the least is kLeastByte. Minus the offset times the sum of the weights takes that away
+  // again. (Sums may wrap around on the way, and come out right.) What does not fit bytes, of outliers, is added there, too.
   static constexpr int kFeatureBytes = 1;
   static constexpr bool kHasOffset = true;
 #ifdef __ARM_FEATURE_DOTPROD

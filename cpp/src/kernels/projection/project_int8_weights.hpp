@@ -14,10 +14,10 @@
 namespace mha::MHA_ISA {
 namespace {
 
-/// Where the sums of bytes of row r begin: minus the row's offset times the sums of the weights, and what the bytes of
-/// outliers lack times their weights. `to(j)` is where vector j is put.
+/// What sums of the bytes of row r lack: minus the row's offset times the sums of the weights, and what the bytes of
+/// outliers leave out times their weights. `to(j)` is where vector j is put.
 template <int N, class To>
-MHA_INLINE void begin_row_sums(const WeightStrip& g, Index r, To to) {
+MHA_INLINE void sum_beside_bytes(const WeightStrip& g, Index r, To to) {
   constexpr Index L = kLanes<float>;
   const ProjectionTile& tile = *g.tile;
   const float* const weight_sums = g.row_of_columns(tile.bias, 2);
@@ -40,16 +40,9 @@ MHA_INLINE void begin_row_sums(const WeightStrip& g, Index r, To to) {
   add(listed + most_outliers(tile.in_features) - row.above, row.above);
   MHA_UNROLL
   for (int j = 0; j < N; ++j) {
-    const Ints begin = load_vector<Ints>(weight_sums + j * L) * -row.offset + sums[j] * 256;
-    __builtin_memcpy(to(j), &begin, sizeof begin);
+    const Ints beside = load_vector<Ints>(weight_sums + j * L) * -row.offset + sums[j] * 256;
+    __builtin_memcpy(to(j), &beside, sizeof beside);
   }
-}
-
-/// The same of several rows, where their results go later.
-template <int N>
-__attribute__((noinline)) void begin_sums(const WeightStrip& g, Index first, Index rows) {
-  for (Index r = first; r < first + rows; ++r)
-    begin_row_sums<N>(g, r, [&](int j) MHA_INLINE_LAMBDA { return g.out[j] + r * g.out_row; });
 }
 
 /// The result of sums of a vector of columns of row `row`.
@@ -61,22 +54,40 @@ MHA_INLINE Packet<float> scale_sums(const WeightStrip& g, Index row, Index colum
   return padd(scaled, pload<P>(g.row_of_columns(tile.bias, 0) + column));
 }
 
+/// Results of rows whose sums of bytes lie where they go. Outliers read a few rows of the panel, which the sums of bytes
+/// have brought near: before them each would be waited for.
+template <int N>
+__attribute__((noinline)) void finish_sums(const WeightStrip& g, Index first, Index rows) {
+  constexpr Index L = kLanes<float>;
+  for (Index r = first; r < first + rows; ++r) {
+    Ints beside[N];
+    sum_beside_bytes<N>(g, r, [&](int j) MHA_INLINE_LAMBDA { return beside + j; });
+    MHA_UNROLL
+    for (int j = 0; j < N; ++j) {
+      float* const out = g.out[j] + r * g.out_row;
+      pstoreu(out, scale_sums(g, r, j * L, load_vector<Ints>(out) + beside[j]));
+    }
+  }
+}
+
 template <int M, int N, int kAhead>
 struct Int8WeightsStrip {
   static void run(const WeightStrip& g, Index row) {
     constexpr Index L = kLanes<float>;
     const ProjectionTile& tile = *g.tile;
-    if constexpr (ByteProducts::kHasOffset) begin_sums<N>(g, row, M);
-    const auto start = [&](int i, int j) MHA_INLINE_LAMBDA {
-      return ByteProducts::kHasOffset ? load_vector<Ints>(g.out[j] + (row + i) * g.out_row) : Ints{};
-    };
+    const auto start = [](int, int) MHA_INLINE_LAMBDA { return Ints{}; };
     const auto finish = [&](int i, int j, const Ints& sums) MHA_INLINE_LAMBDA {
-      pstoreu(g.out[j] + (row + i) * g.out_row, scale_sums(g, row + i, j * L, sums));
+      float* const out = g.out[j] + (row + i) * g.out_row;
+      if constexpr (ByteProducts::kHasOffset)
+        __builtin_memcpy(out, &sums, sizeof sums);
+      else
+        pstoreu(out, scale_sums(g, row + i, j * L, sums));
     };
     ByteProducts::Tile::multiply<M, N, kAhead>(
         (tile.in_features + 3) / 4, static_cast<const unsigned char*>(tile.x) + row * tile.x_row, tile.x_row,
         Index{4} * ByteProducts::kFeatureBytes, reinterpret_cast<const std::int32_t*>(g.panel()), kPanelWidth<float>,
         start, finish);
+    if constexpr (ByteProducts::kHasOffset) finish_sums<N>(g, row, M);
   }
 };
 
@@ -94,7 +105,7 @@ struct Int8Tiles {
 
   static Index words(Index in_features) { return (in_features + 3) / 4; }
   static void begin(const WeightStrip& g, Index row, float* sums) {
-    begin_row_sums<kVectors>(g, row, [&](int j) MHA_INLINE_LAMBDA { return sums + j * kLanes<float>; });
+    sum_beside_bytes<kVectors>(g, row, [&](int j) MHA_INLINE_LAMBDA { return sums + j * kLanes<float>; });
   }
   MHA_INLINE static void finish(const WeightStrip& g, int n, Index row, const float* sums) {
     for (Index j = 0; j < n; ++j) {
