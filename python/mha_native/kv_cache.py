@@ -43,8 +43,9 @@ class KVCache:
     attention over `keys` and `values`, which are these numbers. It takes a quarter of the memory of float32, and about
     as much of the time of a step that waits for memory.
 
-    Sequences have lengths of their own. Memory is taken from the operating system as it is first written to, and never
-    moves. What fails, fails before anything is changed; a sequence that would outgrow the capacity is a ValueError.
+    Sequences have lengths of their own. Memory is taken from the operating system as it is first written to, by 2 MiB
+    where the rows of a head fill as much, and never moves. What fails, fails before anything is changed; a sequence
+    that would outgrow the capacity is a ValueError.
 
     One call at a time may change a cache: a second one, from another thread, is a RuntimeError. Calls that only read
     it, those with ``append=False``, may run side by side. A process that is forked meanwhile has the cache as it was

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "arrays.hpp"
+#include "huge_pages.hpp"
 #include "mha/attention.hpp"
 #include "mha/multi_head_attention.hpp"
 
@@ -151,6 +152,15 @@ TEST(KVCache, AMovedCacheStaysInPlace) {
   EXPECT_EQ(second.longest(), 1);
   second = make_cache<float>(1);
   EXPECT_EQ(second.longest(), 0);
+}
+
+TEST(KVCache, AsksForHugePagesWhereRowsOfAHeadFillThem) {
+  if (!testing::can_ask_for_huge_pages()) GTEST_SKIP() << "this system has no huge pages for memory that asks for them";
+  for (const Index capacity : {4096, 8192}) {
+    const KVCache cache({1, 4, capacity, 64});
+    const auto* const middle = static_cast<const float*>(cache.keys().data) + 2 * capacity * 64;
+    EXPECT_EQ(testing::asks_for_huge_pages(middle), capacity == 8192) << capacity;
+  }
 }
 
 TEST(KVCache, WrongSizes) {

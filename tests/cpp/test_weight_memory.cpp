@@ -3,13 +3,11 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstdio>
-#include <fstream>
-#include <string>
 #include <thread>
 #include <vector>
 
 #include "allocator.hpp"
+#include "huge_pages.hpp"
 #include "mha/errors.hpp"
 #include "weights/weight_memory.hpp"
 
@@ -67,28 +65,15 @@ TEST(WeightMemory, SaysHowMuchWasAskedForWhenThereIsNone) {
   EXPECT_NE(allocate_weights(3 * kHugePage), nullptr);
 }
 
-/// Whether the mapping of an address is marked for huge pages: the flag "hg" in /proc/self/smaps.
-bool asks_for_huge_pages(std::uintptr_t address) {
-  std::ifstream maps("/proc/self/smaps");
-  bool is_here = false;
-  for (std::string line; std::getline(maps, line);) {
-    unsigned long long from = 0, to = 0;
-    if (std::sscanf(line.c_str(), "%llx-%llx ", &from, &to) == 2) is_here = from <= address && address < to;
-    if (is_here && line.rfind("VmFlags:", 0) == 0) return (line + ' ').find(" hg ") != std::string::npos;
-  }
-  return false;
-}
-
 TEST(WeightMemory, AsksForHugePages) {
 #if defined(__SANITIZE_ADDRESS__)
   GTEST_SKIP() << "the address sanitizer is to see the end of each memory";
 #endif
-  if (!std::ifstream("/sys/kernel/mm/transparent_hugepage/enabled") || !std::ifstream("/proc/self/smaps"))
-    GTEST_SKIP() << "this system has no huge pages for memory that asks for them";
+  if (!testing::can_ask_for_huge_pages()) GTEST_SKIP() << "this system has no huge pages for memory that asks for them";
   for (const std::size_t bytes : {kLeastInHugePages, 2 * kHugePage + 1}) {
     const WeightMemory memory = allocate_weights(bytes);
-    EXPECT_TRUE(asks_for_huge_pages(address_of(memory))) << bytes;
-    EXPECT_TRUE(asks_for_huge_pages(address_of(memory) + bytes - 1)) << bytes;
+    EXPECT_TRUE(testing::asks_for_huge_pages(memory.get())) << bytes;
+    EXPECT_TRUE(testing::asks_for_huge_pages(memory.get() + bytes - 1)) << bytes;
   }
 }
 

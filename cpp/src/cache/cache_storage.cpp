@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "mha/errors.hpp"
+#include "platform/huge_pages.hpp"
 #include "views/sizes.hpp"
 
 namespace mha {
@@ -71,6 +72,8 @@ CacheStorage::CacheStorage(const KVCacheConfig& config, Index rows, bool is_shar
   std::byte* const base = static_cast<std::byte*>(std::align(kAlignment, total - kAlignment, aligned, space));
   next = at;
   for (Rows* of : {&keys_, &values_, &key_scales_, &value_scales_}) of->data = base + *next++;
+  // Shorter rows of heads would be taken as a whole with the first token of each.
+  if (static_cast<std::size_t>(keys_.head) >= kHugePage) ask_for_huge_pages(base, total - kAlignment);
   lengths_ = reinterpret_cast<std::int64_t*>(base + lengths_at);
   integers_ = reinterpret_cast<std::int64_t*>(base + integers_at);
   const auto view = [&](const Rows& of, DType dtype) {

@@ -7,10 +7,6 @@
 
 #include "mha/errors.hpp"
 
-#ifdef __linux__
-#include <sys/mman.h>
-#endif
-
 #if defined(__SANITIZE_ADDRESS__)
 #define MHA_ADDRESS_SANITIZER
 #elif defined(__has_feature)
@@ -35,7 +31,7 @@ WeightMemory allocate(std::size_t bytes, std::size_t alignment) {
 }
 
 // The address sanitizer sees no end of weights within an area.
-#if defined(MADV_HUGEPAGE) && !defined(MHA_ADDRESS_SANITIZER)
+#if defined(__linux__) && !defined(MHA_ADDRESS_SANITIZER)
 constexpr std::size_t kAreaBytes = std::size_t{32} << 20;
 
 /// Memory from whose begin on parts have been given out. They alone keep it.
@@ -62,7 +58,7 @@ WeightMemory take_of_area(std::size_t bytes) {
   const std::size_t area_bytes = std::max(kAreaBytes, round_up(bytes, kHugePage));
   const WeightMemory whole = allocate(area_bytes, kHugePage);
   if (!whole) return nullptr;
-  madvise(whole.get(), area_bytes, MADV_HUGEPAGE);
+  ask_for_huge_pages(whole.get(), area_bytes);
   Area area{whole, 0, area_bytes};
   const WeightMemory part = area.take(whole, bytes);
   if (area.rest() > open.rest()) open = area;

@@ -4,19 +4,18 @@
 #include <cstddef>
 #include <memory>
 
+#include "platform/huge_pages.hpp"
+
 namespace mha {
 
 using WeightMemory = std::shared_ptr<std::byte[]>;
-
-/// What an x86 processor maps at once where the system has huge pages for memory that asks for them.
-constexpr std::size_t kHugePage = std::size_t{2} << 20;
 
 /// The fewest bytes that lie in huge pages.
 constexpr std::size_t kLeastInHugePages = kHugePage / 32;
 
 /// `bytes` zeros, aligned to 64 bytes.
 ///
-/// From kLeastInHugePages on they are a part of an area that asks Linux for huge pages, in vain where it has none. A token
+/// From kLeastInHugePages on they are a part of an area that asks for huge pages. A token
 /// reads all weights once: with pages of 4 KiB it waits for their addresses, 512 times as many, and processors fetch ahead
 /// no further than to the end of a page. Many weights do not fill a huge page, so they lie one behind the other in areas of
 /// 32 MiB. An area is taken as far as weights have filled it, to the end of a huge page, and is freed with the last of
