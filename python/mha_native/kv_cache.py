@@ -213,7 +213,7 @@ class KVCache:
         key_names = {"key": "keys", "value": "values", "key_scale": "key_scales", "value_scale": "value_scales"}
         with in_the_name_of(function, **key_names, new_lengths="lengths"):
             if self._is_int8:
-                key_scales, value_scales = given["key_scales"][..., None], given["value_scales"][..., None]
+                key_scales, value_scales = _as_rows(given["key_scales"]), _as_rows(given["value_scales"])
                 self._core.assign_stored(given["keys"], given["values"], key_scales, value_scales, given["lengths"])
             else:
                 self._core.assign(given["keys"], given["values"], given["lengths"])
@@ -320,6 +320,11 @@ def _numbers(integers: NDArray[np.int8], scales: NDArray[np.float32]) -> NDArray
         numbers = integers * scales
     numbers.flags.writeable = False
     return numbers
+
+
+def _as_rows(scales: Any) -> Any:
+    """Scales [..., T] as [..., T, 1]; what is no array is left to the core, which says so."""
+    return scales[..., None] if isinstance(scales, np.ndarray) else scales
 
 
 def key_argument(function: str, key: Tensor | KVCache) -> Any:

@@ -180,6 +180,9 @@ def test_states_and_pickles_keep_integers_and_scales(make: Make) -> None:
         assert each.dtype == np.int8
         for name, array in each.state_dict().items():
             np.testing.assert_array_equal(array, state[name])
+    for name in ("key_scales", "value_scales"):
+        with pytest.raises(TypeError, match=rf"KVCache.load_state_dict: {name} must be a NumPy array"):
+            other.load_state_dict(state | {name: "scales"})
     del state["key_scales"]
     with pytest.raises(ValueError, match=r"state must hold keys, values, key_scales, value_scales and lengths; got"):
         other.load_state_dict(state)
