@@ -160,7 +160,7 @@ class Batcher:
             num_threads = checked_size(name, "num_threads", num_threads)
         waiting = checked_size(name, "max_waiting", max_waiting)
         slots = most * _SLOTS_OF_SEQUENCES if shares else most
-        with in_the_name_of(name):
+        with in_the_name_of(name, dtype="cache_dtype"):
             caches = CacheStack(model._model, pages, size, slots, cache_dtype, num_threads)
         scheduler = Scheduler(caches, most, per_step, shares)
         self._model, self._num_pages, self._page_size = model, pages, size
