@@ -42,6 +42,16 @@ std::unique_ptr<SharedCache> make_cache(py::handle batch_size, py::handle num_kv
   return std::make_unique<SharedCache>(std::make_unique<KVCache>(config));
 }
 
+std::unique_ptr<SharedCache> make_cache_over(py::handle keys, py::handle values, py::handle lengths) {
+  const char* const function = "KVCache.over";
+  const Argument list[] = {{"keys", keys}, {"values", values}, {"lengths", lengths}};
+  const ArrayArguments arrays(function, list);
+  const MutableTensorView k = arrays.output(0, 4, 4), v = arrays.output(1, 4, 4);
+  std::vector<std::int64_t> counts;
+  if (arrays.given(2)) counts = arrays.integers(2, k.extents[0]);
+  return std::make_unique<SharedCache>(std::make_unique<KVCache>(k, v, arrays.given(2) ? counts.data() : nullptr));
+}
+
 struct SharedPagedCache : SharedCache {
   explicit SharedPagedCache(std::unique_ptr<PagedKVCache> made) : SharedCache(std::move(made), true) {}
 
@@ -228,6 +238,8 @@ void bind_kv_cache(py::module_& m) {
   using Config = KVCacheConfig;
   py::class_<SharedCache> kv_cache(m, "KVCache");
   kv_cache.def(py::init(&make_cache), "(batch_size, num_kv_heads, capacity, head_dim, value_head_dim, dtype)")
+      .def_static("over", &make_cache_over, py::keep_alive<0, 1>(), py::keep_alive<0, 2>(),
+                  "(keys, values, lengths) -> KVCache")
       .def("append", &append, "(key, value, new_lengths) -> None")
       .def("assign", &assign, "(key, value, new_lengths) -> None")
       .def("stored", &stored, "() -> (keys, values, key_scales, value_scales)")

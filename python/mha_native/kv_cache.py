@@ -96,6 +96,52 @@ class KVCache:
     ) -> None:
         self._core = _core.KVCache(batch_size, num_kv_heads, capacity, head_dim, value_head_dim, dtype)
 
+    @classmethod
+    def over(cls, keys: Tensor, values: Tensor, lengths: Tensor | None = None) -> "KVCache":
+        """A cache in memory of the caller's, which calls write tokens to. It lives as long as the cache.
+
+        Parameters
+        ----------
+        keys : [B, Hk, capacity, D]
+            A writable array or CPU tensor of float32, float64, float16 or bfloat16. Rows of a head lie one behind the
+            other; heads and sequences may lie anywhere.
+        values : [B, Hk, capacity, Dv]
+            Of the same dtype, in other memory.
+        lengths : integer array [B], optional
+            How many tokens each sequence has there already. Default: none.
+
+        Returns
+        -------
+        KVCache
+            What it holds is what `keys` and `values` hold: tokens that the caller changes there are changed in it. A
+            copy of it (``copy.deepcopy``, pickles) has memory of its own.
+
+        Raises
+        ------
+        TypeError, ValueError
+            For arrays of int8, whose scales have no place here, and for what cannot be written in place.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import mha_native as mha
+        >>> keys, values = np.zeros((2, 1, 2, 8, 4), np.float32)
+        >>> cache = mha.KVCache.over(keys, values)
+        >>> cache.append(np.ones((1, 2, 3, 4), np.float32), np.ones((1, 2, 3, 4), np.float32))
+        >>> keys[0, :, :, 0]
+        array([[1., 1., 1., 0., 0., 0., 0., 0.],
+               [1., 1., 1., 0., 0., 0., 0., 0.]], dtype=float32)
+        """
+        if cls is not KVCache:
+            raise TypeError(f"{cls.__name__}.over: only a KVCache lies in arrays of the caller")
+        cache = cls.__new__(cls)
+        cache._core = _core.KVCache.over(
+            to_numpy("KVCache.over", "keys", keys),
+            to_numpy("KVCache.over", "values", values),
+            None if lengths is None else to_numpy("KVCache.over", "lengths", lengths),
+        )
+        return cache
+
     def append(self, key: Tensor, value: Tensor, new_lengths: Tensor | None = None) -> None:
         """Copy tokens behind those that each sequence has.
 

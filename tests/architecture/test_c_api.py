@@ -47,6 +47,7 @@ OTHER_NAMES = {
     "attention_weights": ["mha_attention_weights", "mha_attention_weights_cached"],
     "attention_statistics": ["mha_attention_statistics", "mha_attention_statistics_cached"],
     "PagedKVCache": ["mha_paged_cache_create"],  # which gives a handle as mha_cache_create() does
+    "KVCache": ["mha_cache_create", "mha_cache_create_over"],
     "KVCache::config": ["mha_cache_config_of"],  # the name without "of" is that of a type
     "KVCache::keys": ["mha_cache_keys", "mha_cache_keys"],  # const or not is all one to a tensor
     "KVCache::values": ["mha_cache_values", "mha_cache_values"],

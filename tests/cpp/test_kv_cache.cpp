@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "arrays.hpp"
+#include "c_calls.hpp"
 #include "huge_pages.hpp"
 #include "mha/attention.hpp"
 #include "mha/multi_head_attention.hpp"
@@ -18,6 +19,7 @@ namespace mha {
 namespace {
 
 using testing::Array;
+using testing::c_tensor;
 using testing::expect_words;
 using testing::message_of;
 using testing::nans;
@@ -161,6 +163,28 @@ TEST(KVCache, AsksForHugePagesWhereRowsOfAHeadFillThem) {
     const auto* const middle = static_cast<const float*>(cache.keys().data) + 2 * capacity * 64;
     EXPECT_EQ(testing::asks_for_huge_pages(middle), capacity == 8192) << capacity;
   }
+}
+
+TEST(KVCache, LiesInMemoryOfTheCaller) {
+  auto keys = nans<float>({B, Hk, kCapacity, D}), values = nans<float>({B, Hk, kCapacity, Dv});
+  const auto key = Array<float>::random({B, Hk, 4, D}, 1), value = Array<float>::random({B, Hk, 4, Dv}, 2);
+  const std::int64_t there[] = {3, 0, kCapacity};
+  KVCache cache(keys.view(), values.view(), there);
+  EXPECT_EQ(lengths_of(cache), (std::vector<std::int64_t>{3, 0, kCapacity}));
+  EXPECT_EQ(cache.keys().data, keys.data().data());
+  const std::int64_t counts[] = {4, 2, 0};
+  cache.append(key.view(), value.view(), counts);
+  EXPECT_EQ(std::memcmp(keys.data().data() + 3 * D, key.data().data(), 4 * D * sizeof(float)), 0);
+  EXPECT_EQ(lengths_of(cache), (std::vector<std::int64_t>{7, 2, kCapacity}));
+
+  mha_cache* in_c = nullptr;
+  const mha_tensor k = c_tensor(keys), v = c_tensor(values);
+  ASSERT_EQ(mha_cache_create_over(&k, &v, there, &in_c), MHA_OK) << mha_last_error();
+  EXPECT_EQ(mha_cache_lengths(in_c)[2], kCapacity);
+  mha_cache_destroy(in_c);
+  const std::int64_t too_long[] = {0, 0, kCapacity + 1};
+  EXPECT_EQ(mha_cache_create_over(&k, &v, too_long, &in_c), MHA_INVALID_ARGUMENT);
+  expect_words(mha_last_error(), {"lengths", "sequence 2"});
 }
 
 TEST(KVCache, WrongSizes) {

@@ -44,6 +44,14 @@ class MHA_API KVCache {
  public:
   /// @throws std::invalid_argument, DTypeError, AllocationError
   explicit KVCache(const KVCacheConfig& config);
+  /// A cache over memory of the caller's, which must live as long as the cache: calls write tokens there, and move them.
+  ///
+  /// @param keys     [B, Hk, capacity, D] of any dtype but int8; rows of a head lie one behind the other, heads and sequences
+  ///                 anywhere
+  /// @param values   [B, Hk, capacity, Dv] likewise
+  /// @param lengths  [B], how many tokens are there already; null: none
+  /// @throws std::invalid_argument, DTypeError, AllocationError
+  KVCache(const MutableTensorView& keys, const MutableTensorView& values, const std::int64_t* lengths = nullptr);
   virtual ~KVCache();
   KVCache(KVCache&&) noexcept;
   KVCache& operator=(KVCache&&) noexcept;

@@ -164,6 +164,9 @@ typedef struct mha_cache_config {
   mha_dtype dtype;
 } mha_cache_config;
 MHA_API mha_status mha_cache_create(const mha_cache_config* config, mha_cache** cache) MHA_NOEXCEPT;
+/* Over memory of the caller's, which must outlive the cache; lengths: [B] or null */
+MHA_API mha_status mha_cache_create_over(const mha_tensor* keys, const mha_tensor* values, const int64_t* lengths,
+                                         mha_cache** cache) MHA_NOEXCEPT;
 MHA_API void mha_cache_destroy(mha_cache* cache) MHA_NOEXCEPT; /* may be null */
 /* The sizes with every zero resolved. */
 MHA_API mha_cache_config mha_cache_config_of(const mha_cache* cache) MHA_NOEXCEPT;

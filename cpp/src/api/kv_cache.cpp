@@ -11,6 +11,10 @@
 namespace mha {
 
 KVCache::KVCache(const KVCacheConfig& config) : KVCache(std::make_unique<DenseStorage>(validate(config))) {}
+KVCache::KVCache(const MutableTensorView& keys, const MutableTensorView& values, const std::int64_t* lengths)
+    : KVCache(std::make_unique<DenseStorage>(validate_memory(keys, values, lengths), keys, values)) {
+  if (lengths) storage_->advance(0, lengths);
+}
 KVCache::KVCache(std::unique_ptr<CacheStorage> storage) : storage_(std::move(storage)) {}
 KVCache::~KVCache() = default;
 KVCache::KVCache(KVCache&&) noexcept = default;

@@ -39,6 +39,11 @@ mha_status mha_cache_create(const mha_cache_config* config, mha_cache** cache) n
   });
 }
 
+mha_status mha_cache_create_over(const mha_tensor* keys, const mha_tensor* values, const int64_t* lengths,
+                                 mha_cache** cache) noexcept {
+  return guarded(__func__, [&] { create(cache, "cache", view(keys, "keys"), view(values, "values"), lengths); });
+}
+
 void mha_cache_destroy(mha_cache* cache) noexcept { destroy(cache); }
 
 mha_cache_config mha_cache_config_of(const mha_cache* cache) noexcept {

@@ -62,18 +62,11 @@ CacheStorage::CacheStorage(const KVCacheConfig& config, Index rows, bool is_shar
     *next++ = take(pools * config.num_kv_heads * of->head);
   const std::size_t lengths_at = take(config.batch_size * Index{sizeof(std::int64_t)});
   const std::size_t integers_at = take(integers * Index{sizeof(std::int64_t)});
-  total += kAlignment;
-  // calloc gives pages that the operating system clears when they are first touched, so a cache of which little is
-  // used takes little memory. It does not align them to cache lines; std::align() below does.
-  block_.reset(std::calloc(total, 1));
-  if (!block_) throw AllocationError(total);
-  void* aligned = block_.get();
-  std::size_t space = total;
-  std::byte* const base = static_cast<std::byte*>(std::align(kAlignment, total - kAlignment, aligned, space));
+  std::byte* const base = take_block(total);
   next = at;
   for (Rows* of : {&keys_, &values_, &key_scales_, &value_scales_}) of->data = base + *next++;
   // Shorter rows of heads would be taken as a whole with the first token of each.
-  if (static_cast<std::size_t>(keys_.head) >= kHugePage) ask_for_huge_pages(base, total - kAlignment);
+  if (static_cast<std::size_t>(keys_.head) >= kHugePage) ask_for_huge_pages(base, total);
   lengths_ = reinterpret_cast<std::int64_t*>(base + lengths_at);
   integers_ = reinterpret_cast<std::int64_t*>(base + integers_at);
   const auto view = [&](const Rows& of, DType dtype) {
@@ -88,6 +81,32 @@ CacheStorage::CacheStorage(const KVCacheConfig& config, Index rows, bool is_shar
   if (scale == 0) return;
   memory_.key_scales = view(key_scales_, DType::f32);
   memory_.value_scales = view(value_scales_, DType::f32);
+}
+
+CacheStorage::CacheStorage(const KVCacheConfig& config, const MutableTensorView& keys, const MutableTensorView& values,
+                           Index integers)
+    : config_(config), memory_{keys, values, {}, {}, {}} {
+  const Index size = size_of(config.dtype);
+  const auto rows_of = [&](const MutableTensorView& view) {
+    return Rows{static_cast<std::byte*>(view.data), view.extents[3] * size, view.strides[1] * size,
+                view.strides[0] * size};
+  };
+  keys_ = rows_of(keys);
+  values_ = rows_of(values);
+  key_scales_ = value_scales_ = {};
+  const Index numbers = config.batch_size + integers;
+  lengths_ = reinterpret_cast<std::int64_t*>(take_block(static_cast<std::size_t>(numbers) * sizeof(std::int64_t)));
+  integers_ = lengths_ + config.batch_size;
+}
+
+std::byte* CacheStorage::take_block(std::size_t bytes) {
+  // calloc gives pages that the operating system clears when they are first touched, so a cache of which little is
+  // used takes little memory. It does not align them to cache lines; std::align() does.
+  std::size_t space = bytes + kAlignment;
+  block_.reset(std::calloc(space, 1));
+  if (!block_) throw AllocationError(space);
+  void* aligned = block_.get();
+  return static_cast<std::byte*>(std::align(kAlignment, bytes, aligned, space));
 }
 
 void CacheStorage::advance(Index count, const std::int64_t* new_lengths) {

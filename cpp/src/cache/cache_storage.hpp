@@ -65,6 +65,9 @@ class CacheStorage {
   /// Memory for `rows` rows of each head, of each sequence or, with `is_shared`, of all together, and for `integers` more
   /// numbers of 64 bits. All of it is 0, and is taken from the operating system as it is first written to.
   CacheStorage(const KVCacheConfig& config, Index rows, bool is_shared, Index integers);
+  /// The same in rows of the caller's, [B, Hk, rows, D] and [B, Hk, rows, Dv]: what they hold stays.
+  CacheStorage(const KVCacheConfig& config, const MutableTensorView& keys, const MutableTensorView& values,
+               Index integers);
 
   void set_tables(const PageTables& tables) { memory_.tables = tables; }
 
@@ -87,6 +90,8 @@ class CacheStorage {
     void operator()(void* block) const;
   };
 
+  /// Memory of zeros, aligned to a line of the cache.
+  std::byte* take_block(std::size_t bytes);
   template <class Copy>
   void for_each_run(const TensorView& from, const std::int64_t* new_lengths, Copy copy) const;
   void copy(const Rows& to, const TensorView& from, const std::int64_t* new_lengths) const;

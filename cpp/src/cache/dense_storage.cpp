@@ -7,6 +7,8 @@ namespace mha {
 
 DenseStorage::DenseStorage(const KVCacheConfig& config)
     : CacheStorage(config, config.capacity, false, config.batch_size), readers_(integers_) {}
+DenseStorage::DenseStorage(const KVCacheConfig& config, const MutableTensorView& keys, const MutableTensorView& values)
+    : CacheStorage(config, keys, values, config.batch_size), readers_(integers_) {}
 
 void DenseStorage::copy_sequence(Index to, Index from) const {
   for (const Rows& rows : all_rows())

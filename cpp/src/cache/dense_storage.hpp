@@ -9,6 +9,9 @@ class DenseStorage final : public CacheStorage {
  public:
   /// @throws AllocationError
   explicit DenseStorage(const KVCacheConfig& config);
+  /// In memory of the caller's.
+  /// @throws AllocationError
+  DenseStorage(const KVCacheConfig& config, const MutableTensorView& keys, const MutableTensorView& values);
 
   void reserve(const char*, Index, const std::int64_t*) override {}  // all rows are there
   void give_back() noexcept override {}

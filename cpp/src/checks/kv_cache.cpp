@@ -87,6 +87,33 @@ PagedKVCacheConfig validate(PagedKVCacheConfig c) {
   return c;
 }
 
+KVCacheConfig validate_memory(const MutableTensorView& keys, const MutableTensorView& values,
+                              const std::int64_t* lengths) {
+  constexpr char f[] = "KVCache";
+  const std::pair<const char*, TensorView> all[] = {{"keys", keys}, {"values", values}};
+  for (const auto& [name, view] : all) check_rank(f, name, view, 4, 4, {all[0], all[1]});
+  check_dtypes(f, keys.dtype, {all[0], all[1]});
+  if (!std::equal(keys.extents, keys.extents + 3, values.extents) || keys.extents[1] < 1 || keys.extents[3] < 1 ||
+      values.extents[3] < 1)
+    fail(f,
+         "keys must be [B, Hk, capacity, D] and values [B, Hk, capacity, Dv], with a head and a column at least; got " +
+             shapes_of({all[0], all[1]}));
+  for (const auto& [name, view] : all)
+    if ((view.extents[3] > 1 && view.strides[3] != 1) || (view.extents[2] > 1 && view.strides[2] != view.extents[3]))
+      fail(f, std::string(name) + " must have the rows of a head one behind the other in memory; of " +
+                  shapes_of({{name, view}}) + ", neighbours are " + std::to_string(view.strides[2]) +
+                  " elements apart along the third axis and " + std::to_string(view.strides[3]) + " along the last");
+  check_output(f, "keys", keys, {});
+  check_output(f, "values", values, {all[0]});
+  const KVCacheConfig config{keys.extents[0], keys.extents[1],   keys.extents[2],
+                             keys.extents[3], values.extents[3], keys.dtype};
+  for (Index b = 0; lengths != nullptr && b < config.batch_size; ++b)
+    if (lengths[b] < 0 || lengths[b] > config.capacity)
+      fail(f, "lengths must be from 0 to the capacity, " + std::to_string(config.capacity) + "; got " +
+                  std::to_string(lengths[b]) + " for sequence " + std::to_string(b));
+  return config;
+}
+
 void validate_sequence(const char* f, const char* name, const KVCacheConfig& config, Index sequence) {
   if (sequence < 0 || sequence >= config.batch_size)
     fail(f, std::string(name) + " must name one of " + std::to_string(config.batch_size) + " sequences; got " +

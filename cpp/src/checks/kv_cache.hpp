@@ -13,6 +13,10 @@ namespace mha {
 KVCacheConfig validate(KVCacheConfig config);
 PagedKVCacheConfig validate(PagedKVCacheConfig config);
 
+/// The sizes of a cache over memory of the caller's, with `lengths` tokens (null: none).
+KVCacheConfig validate_memory(const MutableTensorView& keys, const MutableTensorView& values,
+                              const std::int64_t* lengths);
+
 /// A sequence, the argument `name`, is one of the cache.
 void validate_sequence(const char* function, const char* name, const KVCacheConfig& config, Index sequence);
 
