@@ -19,8 +19,8 @@ from ..kv_cache import KVCache
 from ._arguments import checked_mask, new_counts, require_four_axes, rows_of
 from ._combining import merged_blocks, merged_workers
 from ._dealing import BLOCK_KEYS, STRIPE_ROWS, Piece, Sizes, bytes_moved, columns_of, pieces_of
+from ._long_prompts import attend_to_passing
 from ._membership import Members
-from ._passing import attend_to_passing
 from ._shard import BLOCK_MASK_KEYS, MASK_WIDTHS
 from ._workers import Request, WorkerError, Workers
 

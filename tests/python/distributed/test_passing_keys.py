@@ -13,7 +13,7 @@ from sharded_contexts import HEAD_DIM, HEADS, KV_HEADS, VALUE_DIM, Context, opti
 from mha_native import scaled_dot_product_attention
 from mha_native.distributed import LocalWorkers, ShardedKVCache, Sizes, WorkerError, bytes_moved
 from mha_native.distributed._dealing import STRIPE_ROWS
-from mha_native.distributed._passing import put_back, striped
+from mha_native.distributed._long_prompts import put_back, striped
 from mha_native.distributed._workers import Failure
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -49,7 +49,7 @@ def _nbytes(content: Any) -> int:
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keys pass in every call that they can pass in, in spans of one block."""
     monkeypatch.setattr(ShardedKVCache, "_lets_keys_pass", lambda self, query: True)
-    monkeypatch.setattr("mha_native.distributed._passing._SPAN_BYTES", 1)
+    monkeypatch.setattr("mha_native.distributed._long_prompts._SPAN_BYTES", 1)
 
 
 @pytest.mark.parametrize("kind", [np.float32, np.float64, np.float16, BFLOAT16], ids=["f32", "f64", "f16", "bf16"])
