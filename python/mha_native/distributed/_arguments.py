@@ -51,6 +51,21 @@ def checked_mask(name: str, which: str, mask: Tensor, query: NDArray[Any], keys:
     raise ValueError(f"{name}: {which} must be broadcastable to {shape}; got {list(array.shape)}")
 
 
+def with_key_mask(name: str, attn_mask: NDArray[Any] | None, key_mask: Tensor, lengths: NDArray[Any]) -> NDArray[Any]:
+    """A mask [B, .., .., Tk] that also hides the keys which `key_mask` [B, Tk] hides."""
+    keys = np.asarray(to_numpy(name, "key_mask", key_mask))
+    shape = [len(lengths), int(lengths.max())]
+    if keys.dtype != np.bool_:
+        raise TypeError(f"{name}: key_mask must be of bool; got {listed([str(keys.dtype)])}")
+    if list(keys.shape) != shape:
+        raise ValueError(f"{name}: key_mask must be {shape}; got {list(keys.shape)}")
+    keys = keys[:, None, None]
+    if attn_mask is None:
+        return keys
+    hidden = np.asarray(False if attn_mask.dtype == np.bool_ else -np.inf, attn_mask.dtype)
+    return np.where(keys, attn_mask, hidden)
+
+
 def rows_of(which: str, mask: NDArray[Any], queries: slice) -> NDArray[Any]:
     """The rows of a mask [.., .., rows, columns] for some of the queries."""
     if mask.shape[2] == 1 and which == "attn_mask":

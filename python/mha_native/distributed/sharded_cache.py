@@ -16,7 +16,7 @@ from .._options import KEYWORD_OPTIONS, KeywordOptions, core_options
 from .._scalars import checked_integer, checked_real
 from ..attention import scaled_dot_product_attention
 from ..kv_cache import KVCache
-from ._arguments import checked_mask, new_counts, require_four_axes, rows_of
+from ._arguments import checked_mask, new_counts, require_four_axes, rows_of, with_key_mask
 from ._combining import merged_blocks, merged_workers
 from ._dealing import BLOCK_KEYS, STRIPE_ROWS, Piece, Sizes, bytes_moved, columns_of, pieces_of
 from ._long_prompts import attend_to_passing
@@ -199,6 +199,7 @@ class ShardedKVCache:
             option: value for option, value in core_options(name, options, KEYWORD_OPTIONS).items() if value is not None
         }
         masks = {"attn_mask": to_numpy(name, "attn_mask", attn_mask), "block_mask": given.pop("block_mask", None)}
+        key_mask = given.pop("key_mask", None)
         with in_the_name_of(name):
             out, lse = scaled_dot_product_attention(rows, self._like, return_lse=True, num_threads=num_threads, **given)
         queries = rows.shape[2]
@@ -210,6 +211,8 @@ class ShardedKVCache:
             for mask, x in masks.items()
             if x is not None
         }
+        if key_mask is not None:
+            whole["attn_mask"] = with_key_mask(name, whole.get("attn_mask"), key_mask, self._lengths)
         sinks = given.pop("sinks", None)
         if exact and len(isas := set(self._members.isas.values())) > 1:
             rule = f"{name}: exact takes workers that compute on one instruction set"

@@ -252,6 +252,8 @@ WRONG = [
     (lambda c, q, k: c.attend(q[..., :5]), ValueError, r"attend: .*query"),
     (lambda c, q, k: c.attend(q, np.ones((1, 1, 2, 99), bool)), ValueError, r"attend: attn_mask must be broadcast"),
     (lambda c, q, k: c.attend(q, np.ones((1, 1, 2, 600))), TypeError, r"attend: attn_mask must be .*float64"),
+    (lambda c, q, k: c.attend(q, key_mask=np.ones((1, 599), bool)), ValueError, r"attend: key_mask must be \[1, 600"),
+    (lambda c, q, k: c.attend(q, key_mask=np.ones((1, 600))), TypeError, r"attend: key_mask must be of bool"),
     (lambda c, q, k: c.attend(q, window=(1, 2, 3)), Exception, r"attend: window"),
     (lambda c, q, k: c.attend(q, color=3), TypeError, r"attend: got an unexpected keyword argument 'color'"),
     (lambda c, q, k: c.attend(q, num_threads=0), ValueError, r"attend: num_threads"),

@@ -98,5 +98,11 @@ def options_of(rng: np.random.Generator, context: Context) -> dict[str, dict[str
         "boolean": {"attn_mask": mask},
         "one column": {"attn_mask": mask[..., :1]},
         "additive": {"attn_mask": rng.standard_normal((HEADS, 1, longest)).astype(context.query.dtype)},
+        "keys": {"key_mask": rng.random((len(context.lengths), longest)) < 0.7, "is_causal": True},
+        "keys and boolean": {"key_mask": rng.random((len(context.lengths), longest)) < 0.7, "attn_mask": mask},
+        "keys and additive": {
+            "key_mask": rng.random((len(context.lengths), longest)) < 0.7,
+            "attn_mask": rng.standard_normal((queries, longest)).astype(context.query.dtype),
+        },
         "all": {"attn_mask": mask, "is_causal": True, "window": (900, 2), "sinks": sinks, "softcap": 5.0},
     }
