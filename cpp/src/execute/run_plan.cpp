@@ -156,8 +156,11 @@ AttentionTile tile_at(const AttentionRun& run, Index task) {
 
 const AttentionRun& run_of(const void* context) { return *static_cast<const AttentionRun*>(context); }
 
+/// The kernel for few rows, unless they fill one of the tiles of a longer prompt, which are as small where vectors are narrow.
 const AttentionKernel& kernel_of(const AttentionPlan& plan, const AttentionTile& tile) {
-  return plan.suits_decode && tile.rows <= kMaxDecodeRows ? plan.kernels->decode : plan.kernels->attend;
+  const bool are_few =
+      tile.rows <= kMaxDecodeRows && (plan.has_few_rows() || tile.rows < plan.kernels->query_tile_rows);
+  return plan.suits_decode && are_few ? plan.kernels->decode : plan.kernels->attend;
 }
 
 void run_tile(const void* context, Index task, int worker) {

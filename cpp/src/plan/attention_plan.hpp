@@ -26,7 +26,7 @@ struct AttentionPlan {
   // For attention weights and scores: kernels->weights or kernels->scores. Null: attended values, by kernels->attend or
   // kernels->decode.
   void (*write)(const AttentionTile&, void* scratch);
-  bool suits_decode;  // tiles of at most kMaxDecodeRows rows go to kernels->decode
+  bool suits_decode;  // tiles of few rows go to kernels->decode
 
   bool is_wide;  // query, out and attn_mask are of the accumulator's type, keys and values of a 16-bit type
   Index batch, kv_heads;
