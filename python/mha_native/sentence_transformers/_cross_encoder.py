@@ -15,6 +15,7 @@ from ..layers._constructor_arguments import checked_size
 from ..models._activations import activation_of
 from ..models._classification_head import TEXTS
 from ..models._classifier import load_classifier
+from ..models._inputs import check_text
 from ..models._labels import apply_function
 from ..models._prompts import read_settings
 from ..models._score_activation import read_activation
@@ -142,9 +143,11 @@ class CrossEncoder(Model):
         known = settings.prompts
         name = known.default_name if default_prompt_name is None else default_prompt_name
         self._set_prompts(function, prompts, known.by_name, name)
-        most_tokens = max_length if max_length is not None else most_tokens
-        if most_tokens is not None:
-            self.max_seq_length = most_tokens
+        if max_length is not None:
+            self.max_length = max_length
+        elif most_tokens is not None:
+            with in_the_name_of(function, max_seq_length="model_max_length"):
+                self.max_seq_length = most_tokens
 
     def predict(
         self,
@@ -209,12 +212,12 @@ class CrossEncoder(Model):
         is_one = _is_one(inputs)
         pairs = [list(inputs) if isinstance(inputs, np.ndarray) else inputs] if is_one else _as_list(function, inputs)
         before = self._prompt(function, prompt_name, prompt)
-        logits = self._logits(function, pairs, before, batch_size, show_progress_bar)
+        logits = self._logits(f"{function}: inputs", pairs, before, batch_size, show_progress_bar)
         scores = self._activated(function, logits, activation_fn)
         if apply_softmax and scores.ndim > 1:
             scores = apply_function("softmax", scores)
         if not pairs:
-            scores = np.array([])
+            scores = np.zeros(0, np.float32 if convert_to_tensor else np.float64)  # as there
         return results(function, scores, is_one, convert_to_numpy, convert_to_tensor)
 
     def rank(
@@ -269,12 +272,13 @@ class CrossEncoder(Model):
         check_pool(function, pool, chunk_size)
         if not isinstance(query, str):
             raise TypeError(f"{function}: query must be a str; got {name_of_type(query)}")
+        check_text(f"{function}: query", query, 0)
         texts = _as_list(function, documents, "documents")
         if top_k is not None:
             top_k = checked_size(function, "top_k", top_k)
         pairs = [(query, text) for text in texts]
         before = self._prompt(function, prompt_name, prompt)
-        logits = self._logits(function, pairs, before, batch_size, show_progress_bar)
+        logits = self._logits(f"{function}: documents", pairs, before, batch_size, show_progress_bar)
         scores = self._activated(function, logits, activation_fn)
         order = sorted(range(len(texts)), key=lambda i: -float(scores[i]))[:top_k]
         ranking: list[dict[str, Any]] = [{"corpus_id": i, "score": float(scores[i])} for i in order]
@@ -284,15 +288,15 @@ class CrossEncoder(Model):
         return ranking
 
     def _logits(
-        self, function: str, pairs: list[Any], prompt: str, batch_size: int, show_progress_bar: bool | None
+        self, what: str, pairs: list[Any], prompt: str, batch_size: int, show_progress_bar: bool | None
     ) -> NDArray[np.float32]:
-        """The logits [N, L] of the pairs."""
-        checked_size(function, "batch_size", batch_size)
+        """The logits [N, L] of the pairs, which errors call `what`: the argument of a function."""
+        checked_size(what.partition(":")[0], "batch_size", batch_size)
         logits = np.empty((len(pairs), self.num_labels), np.float32)
         done = 0
         shows = bool(pairs) and is_wanted(show_progress_bar, _logger)
         with progress_bar(len(pairs), "pairs") if shows else contextlib.nullcontext(_nothing) as advance:
-            for rows in self._classifier.logits(f"{function}: inputs", pairs, prompt, None):
+            for rows in self._classifier.logits(what, pairs, prompt, None):
                 logits[done : done + len(rows)] = rows
                 done += len(rows)
                 advance(len(rows))
@@ -305,7 +309,11 @@ class CrossEncoder(Model):
         chosen = self.activation_fn if activation_fn is None else activation_fn
         _check_callable(function, chosen)
         given = as_tensor(function, "activation_fn", logits) if _is_of_torch(chosen) else logits
-        scores = as_array(chosen(given)).astype(np.float32, copy=False)
+        scores = as_array(chosen(given))
+        if scores.dtype.kind not in "fiub" or scores.shape[:1] != logits.shape[:1]:
+            got = f"{scores.dtype} {list(scores.shape)}"
+            raise ValueError(f"{function}: activation_fn must give numbers, {len(logits)} rows of them; got {got}")
+        scores = scores.astype(np.float32, copy=False)
         return scores[:, 0] if self.num_labels == 1 and scores.ndim > 1 else scores
 
     @property
@@ -330,7 +338,8 @@ class CrossEncoder(Model):
 
     @max_length.setter
     def max_length(self, max_length: int) -> None:
-        self.max_seq_length = max_length
+        with in_the_name_of(type(self).__name__, max_seq_length="max_length"):
+            self.max_seq_length = max_length
 
     def __repr__(self) -> str:
         classifier = self._classifier

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from .._messages import listed, shown
 from ..layers._constructor_arguments import checked_size
+from ..models._prompts import Prompts
 from ._arguments import CPU, Device, check_device
 
 if TYPE_CHECKING:
@@ -63,16 +64,11 @@ class Model:
 
     def _prompt(self, function: str, prompt_name: str | None, prompt: str | None) -> str:
         """What a call puts before each text."""
-        if prompt is not None:
-            if prompt_name is not None:
-                _logger.warning("%s: prompt_name %s does not count beside prompt", function, shown(prompt_name))
-            return prompt
-        if prompt_name is None:
-            return self._default_prompt(function)
-        if prompt_name not in self.prompts:
-            known = listed(list(self.prompts))
-            raise ValueError(f"{function}: prompt_name must be one of prompts, {known}; got {shown(prompt_name)}")
-        return self.prompts[prompt_name] or ""
+        if prompt is None:
+            prompt = self._default_prompt(function) if prompt_name is None else self._named(function, prompt_name)
+        elif prompt_name is not None:
+            _logger.warning("%s: prompt_name %s does not count beside prompt", function, shown(prompt_name))
+        return Prompts({}, None).chosen(function, None, prompt)
 
     def _set_prompts(
         self, function: str, given: Mapping[str, str | None] | None, known: dict[str, str], default: str | None
@@ -88,10 +84,14 @@ class Model:
 
     def _default_prompt(self, function: str) -> str:
         name = self.default_prompt_name
-        if name is not None and name not in self.prompts:
-            known = listed(list(self.prompts))
-            raise ValueError(f"{function}: default_prompt_name must be one of prompts, {known}; got {shown(name)}")
-        return "" if name is None else self.prompts[name] or ""
+        return "" if name is None else self._named(function, name, "default_prompt_name")
+
+    def _named(self, function: str, name: str, argument: str = "prompt_name") -> str:
+        known = list(self.prompts)
+        if name not in known:  # which may be what no dict can look up
+            among = f", {listed(known)}" if known else ", and there are none"
+            raise ValueError(f"{function}: {argument} must be one of prompts{among}; got {shown(name)}")
+        return self.prompts[name] or ""
 
 
 def check_pool(function: str, pool: Pool | None, chunk_size: int | None) -> None:

@@ -141,7 +141,8 @@ class SentenceTransformer(Model):
         if truncate_dim is not None:
             self.truncate_dim = truncate_dim
         if most_tokens is not None:
-            self.max_seq_length = most_tokens
+            with in_the_name_of(function, max_seq_length="model_max_length"):
+                self.max_seq_length = most_tokens
 
     def encode(
         self,
@@ -277,7 +278,8 @@ class SentenceTransformer(Model):
         scores : [N, M]
             A tensor if an argument is one, or a list of them; else an array.
         """
-        return SimilarityFunction.to_similarity_fn(self.similarity_fn_name)(embeddings1, embeddings2)
+        with in_the_name_of(f"{type(self).__name__}.similarity"):
+            return SimilarityFunction.to_similarity_fn(self.similarity_fn_name)(embeddings1, embeddings2)
 
     def similarity_pairwise(self, embeddings1: Any, embeddings2: Any) -> Any:
         """How alike each of `embeddings1` [N, E] is to its counterpart in `embeddings2` [N, E].
@@ -287,7 +289,8 @@ class SentenceTransformer(Model):
         scores : [N]
             A tensor if an argument is one, or a list of them; else an array.
         """
-        return SimilarityFunction.to_similarity_pairwise_fn(self.similarity_fn_name)(embeddings1, embeddings2)
+        with in_the_name_of(f"{type(self).__name__}.similarity_pairwise"):
+            return SimilarityFunction.to_similarity_pairwise_fn(self.similarity_fn_name)(embeddings1, embeddings2)
 
     @property
     def similarity_fn_name(self) -> str:

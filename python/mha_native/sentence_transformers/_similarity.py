@@ -67,20 +67,38 @@ def checked_name(function: str, similarity: object) -> str:
 
 def _scores(score: Callable[[Array, Array], Array], embeddings1: Any, embeddings2: Any, axes: int) -> Any:
     """The scores as an array; as a tensor if either collection is one, or consists of tensors."""
-    a, b = _numbers(embeddings1), _numbers(embeddings2)
+    a, b = _numbers("embeddings1", embeddings1), _numbers("embeddings2", embeddings2)
     dtype = np.result_type(a, b)
     if axes == 2:
         a, b = np.atleast_2d(a), np.atleast_2d(b)
+    _check_shapes(a.shape, b.shape, axes)
     scores = np.asarray(score(a.astype(dtype, copy=False), b.astype(dtype, copy=False)))
     if is_tensor(embeddings1) or is_tensor(embeddings2):
         return as_tensor("similarity", "embeddings", scores)
     return scores
 
 
-def _numbers(embeddings: Any) -> Array:
+def _numbers(name: str, embeddings: Any) -> Array:
     """In float32 at least, where products of integers of 8 bits and of numbers of 16 bits keep all their digits."""
-    array = as_array(embeddings)
-    return array.astype(np.result_type(array, np.float32), copy=False)
+    try:
+        array = as_array(embeddings)
+        dtype = np.result_type(array, np.float32)
+    except (TypeError, ValueError, RuntimeError):  # rows of several lengths, words, a tensor that has no elements
+        dtype = np.dtype(object)
+    if dtype.kind != "f" or array.ndim == 0:
+        raise TypeError(f"SimilarityFunction: {name} must be numbers [N, E] or [E]; got {shown(embeddings)}")
+    return array.astype(dtype, copy=False)
+
+
+def _check_shapes(a: tuple[int, ...], b: tuple[int, ...], axes: int) -> None:
+    """ValueError unless all have as many features, and for one axis of scores each embedding has a counterpart."""
+    got = f"got {list(a)} and {list(b)}"
+    if axes == 2 and (len(a), len(b)) != (2, 2):
+        raise ValueError(f"SimilarityFunction: embeddings1 and embeddings2 must be [N, E] and [M, E]; {got}")
+    if a[-1] != b[-1]:
+        raise ValueError(f"SimilarityFunction: embeddings1 and embeddings2 must have as many features; {got}")
+    if axes == 1 and any(n != m and 1 not in (n, m) for n, m in zip(a[-2::-1], b[-2::-1], strict=False)):
+        raise ValueError(f"SimilarityFunction: embeddings1 and embeddings2 must be as many; {got}")
 
 
 def _unit(rows: Array) -> Array:

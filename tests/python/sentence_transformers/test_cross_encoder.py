@@ -160,6 +160,7 @@ def test_activations_of_torch(model: CrossEncoder) -> None:
     tensor = model.predict(pairs, convert_to_tensor=True)
     assert isinstance(tensor, torch.Tensor)
     assert all(isinstance(score, torch.Tensor) for score in model.predict(pairs, convert_to_numpy=False))
+    assert model.predict([], convert_to_tensor=True).dtype == torch.float32
 
 
 def test_prompts(tmp_path: Path) -> None:
@@ -182,8 +183,12 @@ def test_the_most_tokens(tmp_path: Path) -> None:
     model.max_length = 20
     assert cut != model.predict(("the dog", "a b c d e f"))
     for wrong in (0, 2, 21, "a", 10**30):
-        with pytest.raises((TypeError, ValueError), match=r"^CrossEncoder: max_seq_length"):
+        with pytest.raises((TypeError, ValueError), match=r"^CrossEncoder: max_length must"):
             CrossEncoder(directory, max_length=wrong)
+        with pytest.raises((TypeError, ValueError), match=r"^CrossEncoder: max_length must"):
+            model.max_length = wrong
+        with pytest.raises((TypeError, ValueError), match=r"^CrossEncoder: model_max_length must"):
+            CrossEncoder(directory, processor_kwargs={"model_max_length": wrong})
 
 
 def test_a_layout_with_modules(tmp_path: Path) -> None:
@@ -256,7 +261,7 @@ def test_wrong_arguments_of_calls(model: CrossEncoder, tmp_path: Path) -> None:
     for given, words in (
         ((3, ["a"]), "query must be a str"),
         (("a", "b"), "documents must be"),
-        (("a", [3]), "inputs"),
+        (("a", [3]), "documents must be str"),
     ):
         with pytest.raises((TypeError, ValueError), match=rf"^CrossEncoder\.rank: {words}"):
             model.rank(*given)
@@ -279,4 +284,40 @@ def test_a_copy(model: CrossEncoder) -> None:
     copy = pickle.loads(pickle.dumps(model))
     assert_same_bits(copy.predict([(QUERY, "cat")]), model.predict([(QUERY, "cat")]))
     assert repr(copy) == repr(model)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_copy_has_the_activation(name: str, tmp_path: Path) -> None:
+    model = CrossEncoder(_save(tmp_path, sentence_transformers={"activation_fn": name}))
+    copy = pickle.loads(pickle.dumps(model))
+    assert_same_bits(copy.predict([(QUERY, "cat")]), model.predict([(QUERY, "cat")]))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"prompt": 3}, "prompt must be a str; got int"),
+        ({"prompt": b"a"}, "prompt must be a str; got bytes"),
+        ({"prompt": "\ud800"}, "prompt holds half of a surrogate pair"),
+        ({"prompt_name": ["a"]}, r"prompt_name must be one of prompts, and there are none; got \['a'\]"),
+        ({"activation_fn": lambda x: None}, r"activation_fn must give numbers, 1 rows of them; got object \[\]"),
+        ({"activation_fn": lambda x: x[:0]}, r"activation_fn must give numbers, 1 rows of them; got float32 \[0, 1\]"),
+        ({"activation_fn": lambda x: x.mean()}, r"activation_fn must give numbers, .* got float32 \[\]"),
+    ],
+)
+def test_what_predict_refuses(arguments: dict[str, Any], words: str, model: CrossEncoder) -> None:
+    with pytest.raises((TypeError, ValueError), match=rf"^CrossEncoder\.predict: {words}"):
+        model.predict([(QUERY, "cat")], **arguments)
+
+
+def test_errors_of_rank_name_its_arguments(model: CrossEncoder) -> None:
+    with pytest.raises(TypeError, match=r"^CrossEncoder\.rank: documents must be str; got NoneType at 1"):
+        model.rank(QUERY, ["cat", None])  # type: ignore[list-item]
+    with pytest.raises(ValueError, match=r"^CrossEncoder\.rank: documents: text 0 holds half"):
+        model.rank(QUERY, ["\ud800"])
+    with pytest.raises(ValueError, match=r"^CrossEncoder\.rank: query: text 0 holds half"):
+        model.rank("\ud800", ["cat"])
+
+
+def test_rankings_are_json(model: CrossEncoder) -> None:
     assert json.dumps(model.rank(QUERY, DOCUMENTS))

@@ -281,9 +281,11 @@ def test_what_the_constructor_accepts(directory: Path) -> None:
         ({"model_kwargs": {"dtype": "float8"}}, "dtype must be .* got 'float8'"),
         ({"model_kwargs": ["dtype"]}, "model_kwargs must be a dict"),
         ({"processor_kwargs": {"padding_side": "left"}}, "processor_kwargs must have nothing .* got padding_side"),
-        ({"processor_kwargs": {"model_max_length": 512}}, "max_seq_length must be at most 20"),
+        ({"processor_kwargs": {"model_max_length": 512}}, "model_max_length must be at most 20"),
         ({"config_kwargs": {"hidden_act": "relu"}}, "config_kwargs must have nothing .* got hidden_act"),
         ({"prompts": {"query": 3}}, "prompts must be a dict of str"),
+        ({"default_prompt_name": ["query"]}, "default_prompt_name must be one of prompts, .* got"),
+        ({"processor_kwargs": {"model_max_length": 0}}, "model_max_length must be at least 1; got 0"),
         ({"default_prompt_name": "none"}, "default_prompt_name must be one of prompts, .* got 'none'"),
         ({"similarity_fn_name": "maxsim"}, "similarity_fn_name must be one of cosine, dot, .* got 'maxsim'"),
         ({"truncate_dim": 0}, "truncate_dim must be .*at least 1.* got 0"),
@@ -309,6 +311,7 @@ def test_what_the_constructor_refuses(arguments: dict[str, Any], problem: str, d
         ({"device": "mps"}, "device must be 'cpu'"),
         ({"device": ["cpu", "cuda:1"]}, "device must be 'cpu'"),
         ({"prompt_name": "none"}, "prompt_name must be one of prompts, query, document; got 'none'"),
+        ({"prompt_name": ["query"]}, r"prompt_name must be one of prompts, query, document; got \['query'\]"),
         ({"prompt": 3}, "prompt must be a str"),
         ({"truncate_dim": -3}, "truncate_dim must be"),
         ({"pool": {"processes": [1]}}, "pool must be what start_multi_process_pool"),
@@ -326,6 +329,38 @@ def test_what_encode_refuses(arguments: dict[str, Any], problem: str, model: Sen
     for encode in (model.encode, model.encode_query):
         with pytest.raises((TypeError, ValueError), match=rf"^SentenceTransformer\.encode: {problem}"):
             encode(**{"inputs": TEXTS} | arguments)
+
+
+@pytest.mark.parametrize(
+    ("of_one", "of_other", "problem"),
+    [
+        (
+            np.ones((2, 3)),
+            np.ones((2, 4)),
+            r"embeddings1 and embeddings2 must have as many .* got \[2, 3\] and \[2, 4\]",
+        ),
+        (None, np.ones((2, 3)), r"embeddings1 must be numbers \[N, E\] or \[E\]; got None"),
+        (np.ones(3), "words", "embeddings2 must be numbers .* got 'words'"),
+        (np.ones(3), [[1.0], [1.0, 2.0]], "embeddings2 must be numbers"),
+        (np.ones(3), 2.0, "embeddings2 must be numbers .* got 2.0"),
+        (np.ones((2, 3)) + 1j, np.ones((2, 3)), "embeddings1 must be numbers"),
+    ],
+    ids=["features", "nothing", "words", "ragged", "a number", "complex"],
+)
+@pytest.mark.parametrize("name", ["cosine", "dot", "euclidean", "manhattan"])
+def test_what_similarity_refuses(of_one: Any, of_other: Any, problem: str, name: str, model: Any) -> None:
+    model.similarity_fn_name = name
+    for function in ("similarity", "similarity_pairwise"):
+        with pytest.raises((TypeError, ValueError), match=rf"^SentenceTransformer\.{function}: {problem}"):
+            getattr(model, function)(of_one, of_other)
+
+
+def test_shapes_of_similarity(model: SentenceTransformer) -> None:
+    with pytest.raises(ValueError, match=r"embeddings1 and embeddings2 must be as many; got \[2, 3\] and \[4, 3\]"):
+        model.similarity_pairwise(np.ones((2, 3)), np.ones((4, 3)))
+    with pytest.raises(ValueError, match=r"must be \[N, E\] and \[M, E\]; got \[2, 2, 3\] and \[4, 3\]"):
+        model.similarity(np.ones((2, 2, 3)), np.ones((4, 3)))
+    assert model.similarity_pairwise(np.ones((2, 3)), np.ones(3)).shape == (2,)
 
 
 def test_tokenizer(model: SentenceTransformer) -> None:
