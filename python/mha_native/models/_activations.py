@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -21,9 +22,9 @@ _erf = np.vectorize(math.erf, otypes=[np.float64])
 def activation_of(name: str) -> Activation:
     """The activation that torch has by that name. KeyError if it is not known here."""
     place, _, kind = name.rpartition(".")
-    if place not in _PLACES:
+    if place not in _PLACES or kind not in ACTIVATIONS:
         raise KeyError(name)
-    return ACTIVATIONS[kind]
+    return partial(_computed, kind)
 
 
 def checked_activation(path: Path, key: str, name: Any) -> str:
@@ -35,6 +36,11 @@ def checked_activation(path: Path, key: str, name: Any) -> str:
             f"{path}: {key} must be torch.nn.X, where X is one of {', '.join(ACTIVATIONS)}; got {shown(name)}"
         ) from None
     return str(name)
+
+
+def _computed(kind: str, x: NDArray[Any]) -> NDArray[Any]:
+    """An activation of `ACTIVATIONS`, by a function that goes through pickle."""
+    return ACTIVATIONS[kind](x)
 
 
 def _sigmoid(x: NDArray[Any]) -> NDArray[Any]:
