@@ -31,6 +31,7 @@ def attention_by_torch(
     rank, wide = query.ndim, torch.float64 if query.dtype == torch.float64 else torch.float32
     q, k, v = (x[(None,) * (4 - rank)].to(wide) for x in (query, key, value))
     heads, kv_heads, queries, keys = q.shape[1], k.shape[1], q.shape[2], k.shape[2]
+    shared = kv_heads, heads // max(kv_heads, 1)
     position = torch.arange(queries, device=q.device)[:, None] + _each_sequence(options.get("query_offset", 0))
     distance = torch.arange(keys, device=q.device) - position  # [B or 1, Tq, Tk]
     seen = _seen(distance, options)
@@ -39,8 +40,8 @@ def attention_by_torch(
     k, v = (x.masked_fill(~is_read[:, None, :, None], 0) for x in (k, v))
 
     scale = options.get("scale")
-    groups = q.unflatten(1, (kv_heads, heads // kv_heads))
-    scores = (groups * (q.shape[3] ** -0.5 if scale is None else scale)) @ k[:, :, None].mT
+    groups = q.unflatten(1, shared)
+    scores = (groups * (max(q.shape[3], 1) ** -0.5 if scale is None else scale)) @ k[:, :, None].mT
     scores = _modified(scores.flatten(1, 2), distance, options)
     scores = scores.masked_fill(~(seen if seen.ndim == 4 else seen[:, None]), -torch.inf)
     sinks = options.get("sinks")
@@ -52,7 +53,7 @@ def attention_by_torch(
     total = powers.sum(-1, keepdim=True)
     sees_nothing = total == 0
     total = total.masked_fill(sees_nothing, 1)
-    weights = (powers / total)[..., :keys].unflatten(1, (kv_heads, heads // kv_heads))
+    weights = (powers / total)[..., :keys].unflatten(1, shared)
     out = (weights @ v[:, :, None]).flatten(1, 2).to(query.dtype)
     lse = (largest + total.log()).masked_fill(sees_nothing, -torch.inf)[..., 0]
     for _ in range(4 - rank):

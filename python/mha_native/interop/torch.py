@@ -8,6 +8,7 @@ __all__ = ["Acceleration", "accelerate", "scaled_dot_product_attention"]
 
 try:
     import torch
+    from torch.autograd import forward_ad
 except ImportError as error:
     raise ImportError(f"mha_native.interop.torch: needs the package torch: pip install torch ({error})") from error
 
@@ -64,6 +65,7 @@ def scaled_dot_product_attention(
     - It has gradients, also of gradients, of all that is of floating point: of `out` and `lse` by query, key, value, an
       additive `attn_mask`, `alibi_slopes`, `position_bias` and `sinks`. They are recomputed by torch's own operations,
       which store all [B, H, Tq, Tk] scores, so that they take time and memory as those of unfused attention do.
+    - It has no derivatives in forward mode: ``torch.func.jvp``, and any other call with a tangent, is a RuntimeError.
     - A call costs some tens of microseconds more than that of the function: without gradients and outside of compiled
       code that is the one to call.
 
@@ -79,6 +81,7 @@ def scaled_dot_product_attention(
     >>> key.grad.shape
     torch.Size([2, 8, 5, 64])
     """
+    _refuse_tangents(query, key, value, attn_mask, alibi_slopes, position_bias, sinks)
     start, starts = (0, query_offset) if isinstance(query_offset, torch.Tensor) else (query_offset, None)
     out, lse = operator(
         query,
@@ -100,6 +103,17 @@ def scaled_dot_product_attention(
         num_threads,
     )
     return (out, lse) if return_lse else out
+
+
+def _refuse_tangents(*arguments: torch.Tensor | None) -> None:
+    """RuntimeError in forward mode, where torch would take the result of an operator for a constant."""
+    if torch.compiler.is_compiling():
+        return
+    if any(isinstance(x, torch.Tensor) and forward_ad.unpack_dual(x).tangent is not None for x in arguments):
+        raise RuntimeError(
+            "scaled_dot_product_attention: derivatives in forward mode are not computed, as of torch.func.jvp; those "
+            "in reverse mode are, by backward() and torch.autograd.grad"
+        )
 
 
 class Acceleration(NamedTuple):

@@ -108,6 +108,35 @@ def test_gradients_of_keys_that_all_sequences_read() -> None:
     torch.autograd.gradcheck(scaled_dot_product_attention, (query, key[:1], value[:1]))
 
 
+@pytest.mark.parametrize("sizes", [(B, 0, 0, D), (B, H, HK, 0), (0, H, HK, D)], ids=["heads", "width", "batch"])
+def test_gradients_of_what_is_empty(sizes: tuple[int, ...]) -> None:
+    batch, heads, kv_heads, width = sizes
+    query, key = _random(batch, heads, TQ, width), _random(batch, kv_heads, TK, width)
+    value = _random(batch, kv_heads, TK, DV)
+    scaled_dot_product_attention(query, key, value).sum().backward()
+    assert [x.grad.shape for x in (query, key, value)] == [x.shape for x in (query, key, value)]
+    if width == 0:  # all scores are 0, and every key has the same weight
+        assert torch.allclose(value.grad, torch.tensor(H / HK * TQ / TK, dtype=F64))
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")  # torch calls it itself
+def test_derivatives_in_forward_mode_are_refused() -> None:
+    query, key, value = (x.detach() for x in _call("none")[0])
+    words = r"^scaled_dot_product_attention: derivatives in forward mode are not computed"
+    for i, x in enumerate((query, key, value)):
+
+        def attend(changed: Any, i: int = i) -> Any:
+            return scaled_dot_product_attention(*(changed if j == i else y for j, y in enumerate((query, key, value))))
+
+        with pytest.raises(RuntimeError, match=words):
+            torch.func.jvp(attend, (x,), (torch.ones_like(x),))
+    with torch.autograd.forward_ad.dual_level():
+        sinks = torch.autograd.forward_ad.make_dual(torch.zeros(H, dtype=F64), torch.ones(H, dtype=F64))
+        with pytest.raises(RuntimeError, match=words):
+            scaled_dot_product_attention(query, key, value, sinks=sinks)
+        scaled_dot_product_attention(query, key, value)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
 def test_gradients_have_the_dtype_and_are_close(dtype: Any) -> None:
     exact = _call("causal")[0]
