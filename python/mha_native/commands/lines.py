@@ -3,6 +3,7 @@
 import codecs
 import contextlib
 import json
+import math
 import os
 import sys
 from collections import deque
@@ -87,8 +88,15 @@ def opened(texts: list[str], path: str | None) -> Iterator[Texts]:
 
 
 def texts_given(texts: list[str]) -> Texts:
-    """What was typed."""
-    return Texts([text.encode("utf-8", "surrogatepass") for text in texts], "text", len(texts))
+    """What was typed. Bytes that are not UTF-8 come from the command line as halves of surrogate pairs."""
+    return Texts([_as_typed(text) for text in texts], "text", len(texts))
+
+
+def _as_typed(text: str) -> bytes:
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:  # a half that stands for no byte
+        return text.encode("utf-8", "surrogatepass")
 
 
 def objects(source: Texts, make: Callable[[dict[str, Any]], Input]) -> Iterator[Input]:
@@ -104,11 +112,19 @@ def objects(source: Texts, make: Callable[[dict[str, Any]], Input]) -> Iterator[
 def object_in(line: str) -> dict[str, Any]:
     """The JSON object in a line; UserError for what is none."""
     try:
-        value = json.loads(line)
+        value = json.loads(line, parse_constant=_finite, parse_float=_finite)
     except (ValueError, RecursionError) as error:
         raise UserError(f"no valid JSON: {str(error) or 'nested too deeply'}") from error
     if not isinstance(value, dict):
         raise UserError(f"it must be a JSON object; got {type(value).__name__}")
+    return value
+
+
+def _finite(number: str) -> float:
+    """ValueError for what Python reads, and would write again as no JSON."""
+    value = float(number)
+    if not math.isfinite(value):
+        raise ValueError(f"{number[:20]} is no finite number")
     return value
 
 
@@ -117,6 +133,16 @@ def text_in(value: dict[str, Any], name: str) -> str:
     text = value.get(name)
     if not isinstance(text, str):
         raise UserError(f"{name} must be a text; got {type(text).__name__ if name in value else 'nothing'}")
+    return with_characters(name, text)
+
+
+def with_characters(name: str, text: str) -> str:
+    """The text; UserError if it holds what is no character, which JSON can say."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        half = f"half of a surrogate pair, {text[error.start]!r}, at character {error.start}"
+        raise UserError(f"{name} must consist of characters; got {half}") from None
     return text
 
 

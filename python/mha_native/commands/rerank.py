@@ -20,6 +20,8 @@ from .lines import (
     refuse_to_replace_source,
     report,
     text_in,
+    texts_given,
+    with_characters,
 )
 from .output import number
 
@@ -49,6 +51,8 @@ def run(
     """
     check_lines_output(output)
     refuse_to_replace_source(path, output)
+    if query is not None:
+        (query,) = texts_given([query])
     with opened(documents, path) as source:
         formats = {"dtype": dtype, "weight_dtype": weight_dtype}
         model = loaded(lambda: CrossEncoder(directory, model_kwargs=formats))
@@ -98,4 +102,6 @@ def _checked(value: dict[str, Any]) -> _Query:
     documents = value.get("documents")
     if not isinstance(documents, list) or not all(isinstance(text, str) for text in documents):
         raise UserError("documents must be a list of texts")
+    for text in documents:
+        with_characters("documents", text)
     return value

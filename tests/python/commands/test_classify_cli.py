@@ -89,6 +89,9 @@ def test_entities(entities: str, capsys: pytest.CaptureFixture[str]) -> None:
     ("line", "words"),
     [
         ("dog", "line 2: no valid JSON"),
+        ('{"text": "a", "id": NaN}', "line 2: no valid JSON: NaN is no finite number"),
+        ('{"text": "a", "id": -1e999}', "line 2: no valid JSON: -1e999 is no finite number"),
+        ('{"text": "a\\ud800"}', r"line 2: text must consist of characters; got half of a surrogate pair, '\ud800'"),
         ("[]", "line 2: it must be a JSON object; got list"),
         ("{}", "line 2: text must be a text; got nothing"),
         ('{"text": 3}', "line 2: text must be a text; got int"),

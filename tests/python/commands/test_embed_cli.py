@@ -145,8 +145,9 @@ def test_an_argument_that_is_not_utf8(directory: str) -> None:
     )
     assert result.returncode == 0
     assert result.stderr.count(b"\n") == 1
-    assert b"text 2: not UTF-8" in result.stderr
+    assert b"text 2: not UTF-8 at byte 1 (0xff); U+FFFD" in result.stderr
     assert result.stdout.count(b"\n") == 2
+    assert json.loads(result.stdout.splitlines()[1])["text"] == "\ufffd"
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="asks Linux for the memory of a process")

@@ -46,6 +46,13 @@ def test_documents_that_are_typed(directory: str, capsys: pytest.CaptureFixture[
     _assert_ranking(_lines(out), _expected(directory, 2))
 
 
+def test_a_query_that_is_not_utf8(directory: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, "rerank", "--model", directory, "--query", "a\udcff", *DOCUMENTS)
+    assert code == 0
+    assert err.startswith("mha_native: text 1: not UTF-8 at byte 2 (0xff); U+FFFD")
+    assert len(_lines(out)) == len(DOCUMENTS)
+
+
 def test_documents_in_a_file(
     directory: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -76,6 +83,8 @@ def test_queries_in_a_file(directory: str, tmp_path: Path, capsys: pytest.Captur
         ("{", "line 2: no valid JSON"),
         ("[" * 100_000, "line 2: no valid JSON"),
         ("3", "line 2: it must be a JSON object; got int"),
+        ('{"query": "\\udfff", "documents": []}', "line 2: query must consist of characters; got half"),
+        ('{"query": "a", "documents": ["b", "\\udfff"]}', "line 2: documents must consist of characters; got half"),
         ("{}", "line 2: query must be a text; got nothing"),
         ('{"query": 3}', "line 2: query must be a text; got int"),
         ('{"query": "a"}', "line 2: documents must be a list of texts"),
@@ -83,7 +92,7 @@ def test_queries_in_a_file(directory: str, tmp_path: Path, capsys: pytest.Captur
         ('{"query": "a", "documents": ["b", 3]}', "line 2: documents must be a list of texts"),
         ('{"query": "a", "documents": ["\\ud800"]}', "half of a surrogate pair"),
     ],
-    ids=range(10),
+    ids=range(12),
 )
 def test_a_line_that_is_no_query(
     line: str, words: str, directory: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
