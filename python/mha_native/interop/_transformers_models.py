@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -72,8 +73,31 @@ def models_within(module: Any) -> Iterator[tuple[str, Any]]:
 
 def register_implementation() -> None:
     """Make masks known by their structure to layers, and to those of torch what they are for "sdpa"."""
-    AttentionInterface.register(IMPLEMENTATION, AttentionInterface()["sdpa"])
+    AttentionInterface.register(IMPLEMENTATION, _attention_of_torch)
     AttentionMaskInterface.register(IMPLEMENTATION, mask)
+
+
+def _attention_of_torch(
+    module: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    *,
+    softcap: float | None = None,
+    **others: Any,
+) -> Any:
+    """What layers of torch call: "sdpa", or "eager" where scores have a cap, of which "sdpa" knows nothing."""
+    if softcap is None:
+        return AttentionInterface()["sdpa"](module, query, key, value, attention_mask, **others)
+    queries, keys = query.shape[2], key.shape[2]
+    if attention_mask is None and queries > 1:
+        attention_mask = torch.ones(queries, keys, dtype=torch.bool, device=query.device).tril()
+    if attention_mask is not None and attention_mask.dtype == torch.bool:
+        hidden = query.new_full((), torch.finfo(query.dtype).min)
+        attention_mask = torch.where(attention_mask, torch.zeros_like(hidden), hidden)
+    eager = sys.modules[type(module).__module__].eager_attention_forward
+    return eager(module, query, key, value, attention_mask, softcap=softcap, **others)
 
 
 def set_implementation(model: Any) -> str:

@@ -275,7 +275,7 @@ def test_another_implementation_of_attention_turns_it_off(calls: list[bool]) -> 
     assert not any(calls)
 
 
-@pytest.mark.parametrize("family", ["Bert", "Llama"])
+@pytest.mark.parametrize("family", ["Bert", "Llama", "Gemma2"])
 def test_training_is_as_before(family: str, calls: list[bool]) -> None:
     inputs, gradients = tiny_transformers.tokens(family, "right"), []
     for model in _both(family):
@@ -311,6 +311,18 @@ def test_autocast_is_left_to_the_layers_of_torch(calls: list[bool]) -> None:
     inputs = tiny_transformers.tokens("Bert", "none")
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert torch.equal(_out(ours, **inputs), _out(theirs, **inputs))
+    assert not any(calls)
+
+
+@pytest.mark.parametrize("padding", PADDINGS)
+def test_scores_with_a_cap_are_left_to_the_layers_of_torch(padding: str, calls: list[bool]) -> None:
+    ours, theirs = _both("Gemma2")
+    inputs = tiny_transformers.tokens("Gemma2", padding)
+    real = inputs.get("attention_mask", torch.ones_like(inputs["input_ids"])).bool()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(_out(ours, **inputs)[real], _out(theirs, **inputs)[real])
+    arguments = {"max_new_tokens": 5, "do_sample": False, "cache_implementation": "static", "disable_compile": True}
+    assert torch.equal(ours.generate(**inputs, **arguments), theirs.generate(**inputs, **arguments))
     assert not any(calls)
 
 
