@@ -1,5 +1,7 @@
 """The package transformers, whose models compute attention by what is registered under a name."""
 
+from .._messages import shown
+
 __all__ = ["register"]
 
 
@@ -15,6 +17,8 @@ def register(name: str = "mha_native") -> None:
     ------
     ImportError
         Without the packages torch and transformers, 5.0 or newer.
+    TypeError, ValueError
+        If the name is no str, is empty, or is "eager", under which every model finds its own attention.
 
     Notes
     -----
@@ -35,6 +39,10 @@ def register(name: str = "mha_native") -> None:
     >>> register()  # doctest: +SKIP
     >>> model = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="mha_native")  # doctest: +SKIP
     """
+    if not isinstance(name, str):
+        raise TypeError(f"register: name must be a str; got {shown(name)}")
+    if name in ("", "eager"):
+        raise ValueError(f"register: name must not be empty, nor 'eager', which is never looked up; got {shown(name)}")
     try:
         from transformers import AttentionInterface, AttentionMaskInterface
     except ImportError as error:

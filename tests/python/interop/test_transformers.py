@@ -261,3 +261,9 @@ def test_another_name() -> None:
     model = tiny_transformers.model("Llama")
     inputs = tiny_transformers.tokens("Llama", "right")
     assert torch.equal(_outputs(model, "attention of my own", inputs), _outputs(model, "mha_native", inputs))
+
+
+@pytest.mark.parametrize("name", [None, 3, "", "eager"])
+def test_names_that_nobody_finds_are_refused(name: Any) -> None:
+    with pytest.raises((TypeError, ValueError), match=r"^register: name must"):
+        register(name)
