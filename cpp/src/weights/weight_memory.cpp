@@ -20,8 +20,6 @@ namespace {
 
 constexpr std::size_t kAlignment = 64;
 
-std::size_t round_up(std::size_t bytes, std::size_t to) { return (bytes + to - 1) / to * to; }
-
 /// Null if there is no such memory.
 WeightMemory allocate(std::size_t bytes, std::size_t alignment) {
   const std::align_val_t aligned{alignment};
@@ -33,6 +31,8 @@ WeightMemory allocate(std::size_t bytes, std::size_t alignment) {
 // The address sanitizer sees no end of weights within an area.
 #if defined(__linux__) && !defined(MHA_ADDRESS_SANITIZER)
 constexpr std::size_t kAreaBytes = std::size_t{32} << 20;
+
+std::size_t round_up(std::size_t bytes, std::size_t to) { return (bytes + to - 1) / to * to; }
 
 /// Memory from whose begin on parts have been given out. They alone keep it.
 struct Area {

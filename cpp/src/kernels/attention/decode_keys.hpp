@@ -51,8 +51,8 @@ void score_key_lanes(const DecodeKeys<S>& g) {
   const Index row = g.rows.row / Index(sizeof(S));
   constexpr int G = key_vectors(M);
   using Sums = typename Products::Sums;
-  constexpr int kSums = G * M * int(sizeof(Sums) / sizeof(P));
-  constexpr bool kStores = kSums + int(L) >= (kVectors == 4 ? 32 : 16);  // beside them there is a broadcast query
+  constexpr Index kRegisters = kVectors == 4 ? 32 : 16, kSumBytes = G * M * Index(sizeof(Sums));
+  constexpr bool kStores = kSumBytes + L * Index(sizeof(P)) >= kRegisters * Index(sizeof(P));  // and a broadcast query
   ReadAhead ahead(g.stream, g.first);
   for (Index key = 0; key < g.keys; key += G * L) {
     const int groups = key + G * L <= g.keys ? G : 1;
