@@ -51,7 +51,7 @@ void score_key_lanes(const DecodeKeys<S>& g) {
   const Index row = g.rows.row / Index(sizeof(S));
   constexpr int G = key_vectors(M);
   using Sums = typename Products::Sums;
-  constexpr Index kRegisters = kVectors == 4 ? 32 : 16, kSumBytes = G * M * Index(sizeof(Sums));
+  constexpr Index kRegisters = kVectors == 4 ? 32 : 16, kSumBytes = Index{G} * M * Index(sizeof(Sums));
   constexpr bool kStores = kSumBytes + L * Index(sizeof(P)) >= kRegisters * Index(sizeof(P));  // and a broadcast query
   ReadAhead ahead(g.stream, g.first);
   for (Index key = 0; key < g.keys; key += G * L) {

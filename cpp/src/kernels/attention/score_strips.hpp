@@ -88,7 +88,7 @@ void score_segment(int vectors, Index keys, [[maybe_unused]] Index lane, const S
                    const Upcoming& upcoming) {
 #ifdef MHA_TILES
   if constexpr (kHasTiles<Products>) {
-    const Index lanes = vectors * kLanes<float>;
+    const Index lanes = Index{vectors} * kLanes<float>;
     if (kVectorsFillTiles || fill_tiles(lane, lanes)) return score_keys_by_tiles(g, lanes, keys, upcoming);
   }
 #endif

@@ -108,7 +108,7 @@ MHA_INLINE void for_each_tile_rows(Index rows, Visit visit) {
     Tiles::configure(kTileRows);
     return;
   }
-  for (Index row = 0; row < rows; row += 2 * kTileRows) {
+  for (Index row = 0; row < rows; row += Index{2} * kTileRows) {
     const Index last = rows - kTileRows, next = row + kTileRows;
     visit(TileRows{{row < last ? row : last, next < last ? next : last}, kTileRows, next < rows});
   }

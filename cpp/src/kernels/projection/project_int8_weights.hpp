@@ -105,7 +105,7 @@ struct Int8Tiles {
 
   static Index words(Index in_features) { return (in_features + 3) / 4; }
   static void begin(const WeightStrip& g, Index row, float* sums) {
-    sum_beside_bytes<kVectors>(g, row, [&](int j) MHA_INLINE_LAMBDA { return sums + j * kLanes<float>; });
+    sum_beside_bytes<kVectors>(g, row, [&](int j) MHA_INLINE_LAMBDA { return sums + Index{j} * kLanes<float>; });
   }
   MHA_INLINE static void finish(const WeightStrip& g, int n, Index row, const float* sums) {
     for (Index j = 0; j < n; ++j) {
