@@ -22,6 +22,7 @@ class Members:
         self.time_limit = time_limit
         self.everyone = range(workers.count)
         self.lost: dict[int, str] = {}
+        self._silent: frozenset[int] = frozenset()  # of the lost, those whose process must be another one
         self.isas: dict[int, str] = {}
 
     def ask(self, name: str, requests: Mapping[int, Request]) -> dict[int, Any]:
@@ -53,18 +54,22 @@ class Members:
             self.isas[w] = told["isa"]
 
     def without(self, request: Request) -> list[int]:
-        """The workers that do not answer a request with True, which are lost from now on, and no others are."""
+        """The workers that do not answer a request with True, which are lost from now on, and no others are.
+
+        One that answers False lives, and may have tokens of other caches: its process stays when it is replaced.
+        """
         answers = self._answers(dict.fromkeys(self.everyone, request))
         lost = [w for w in self.everyone if answers[w] is not True]
         self.lost = {w: self.lost.get(w, "has lost its tokens") for w in lost}
+        self._silent = frozenset(w for w in lost if isinstance(answers[w], Failure))
         return lost
 
     @contextmanager
     def replaced(self, name: str) -> Iterator[None]:
-        """Other processes with empty shards in place of those that are lost, which they stay if the block fails."""
+        """Empty shards in place of those that are lost, which they stay if the block fails."""
         reasons, self.lost = self.lost, {}
         try:
-            for w in reasons:
+            for w in self._silent:
                 self._workers.replace(w)
             self.join(name, reasons)
             yield

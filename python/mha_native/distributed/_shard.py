@@ -190,7 +190,10 @@ class ShardHost:
         self._shards: dict[tuple[str, int], Shard] = {}
 
     def answer(self, operation: str, cache: str, worker: int, *arguments: Any) -> Any:
-        """Do what a request says: all that a worker must be able to do."""
+        """Do what a request says: all that a worker must be able to do.
+
+        A process that took the place of another has no shards, and says so of a cache that asks for its tokens.
+        """
         if operation == "join":
             shard = Shard(arguments[0], worker)
             self._shards[cache, worker] = shard
@@ -198,4 +201,9 @@ class ShardHost:
         if operation == "leave":
             self._shards.pop((cache, worker), None)
             return None
-        return getattr(self._shards[cache, worker], operation)(*arguments)
+        held = self._shards.get((cache, worker))
+        if held is not None:
+            return getattr(held, operation)(*arguments)
+        if operation == "truncate":
+            return False
+        raise RuntimeError("the process has no tokens of this cache: it took the place of one that is lost")

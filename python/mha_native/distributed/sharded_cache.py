@@ -263,7 +263,8 @@ class ShardedKVCache:
         """Make the cache usable again after a `WorkerError`, with the tokens from before the call that failed.
 
         Every worker is asked whether it still has its tokens, also one that did not answer in time. One that does not
-        is replaced, and what it held is read again.
+        is replaced, and what it held is read again. Other caches of the same workers are restored likewise, each by its
+        own call.
 
         Parameters
         ----------

@@ -246,6 +246,20 @@ def test_caches_share_workers(rng: np.random.Generator) -> None:
         caches[0].attend(layers[0].query)
 
 
+def test_caches_that_share_a_lost_worker_are_restored_one_after_the_other(rng: np.random.Generator) -> None:
+    workers = FaultyWorkers(3)
+    layers = [Context(rng, [1300 + 100 * i], np.float32, 1) for i in range(3)]
+    caches = [layer.sharded(workers) for layer in layers]
+    workers.fails = (1, "all")
+    words = ["did not answer", "failed in attend: RuntimeError: the process has no tokens of this cache"]
+    for layer, cache, told in zip(layers, caches, [words[0], words[1], words[1]], strict=True):
+        with pytest.raises(WorkerError, match=rf"worker 1 \(in this process\) {told}"):
+            cache.attend(layer.query)
+        cache.restore(lambda first, last, of=layer: (of.key[:, :, first:last], of.value[:, :, first:last]))
+    for layer, cache in zip(layers, caches, strict=True):
+        layer.assert_equal(cache, {}, "the others are restored, too")
+
+
 WRONG = [
     (lambda c, q, k: c.attend(q[0]), ValueError, r"attend: query must have four axes"),
     (lambda c, q, k: c.attend(q.astype(np.float64)), TypeError, r"attend: .*float64"),
