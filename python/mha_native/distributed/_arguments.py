@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from .._arrays import Tensor, to_numpy
 from .._messages import listed, shown
-from ._shard import BLOCK_MASK_KEYS
+from ._dealing import BLOCK_MASK_KEYS
 
 
 def require_four_axes(name: str, argument: str, array: Any) -> None:
@@ -34,41 +34,28 @@ def new_counts(name: str, lengths: NDArray[np.int64], tokens: int, new_lengths: 
 
 
 def checked_mask(name: str, which: str, mask: Tensor, query: NDArray[Any], keys: int) -> NDArray[Any]:
-    """The `attn_mask` or `block_mask` of a call over `keys` keys, with all four axes."""
+    """The mask `which` of a call over `keys` keys, with all its axes: a `key_mask` has two, others have four."""
     array = np.asarray(to_numpy(name, which, mask))
     batch, heads, queries, _ = query.shape
     shape, kinds = [batch, heads, queries, keys], [np.dtype(np.bool_), query.dtype]
-    if which == "block_mask":
+    if which == "key_mask":
+        shape, kinds = [batch, keys], kinds[:1]
+    elif which == "block_mask":
         shape, kinds = [batch, heads, -(-queries // BLOCK_MASK_KEYS), -(-keys // BLOCK_MASK_KEYS)], kinds[:1]
     if array.dtype not in kinds:
         raise TypeError(f"{name}: {which} must be of {' or '.join(map(str, kinds))}; got {listed([str(array.dtype)])}")
-    if array.ndim <= 4:
-        full = array.reshape((1,) * (4 - array.ndim) + array.shape)
-        may_be_one = [True, True, which == "attn_mask", which == "attn_mask"]
+    if array.ndim <= len(shape):
+        full = array.reshape((1,) * (len(shape) - array.ndim) + array.shape)
+        may_be_one = [axis < 2 or which == "attn_mask" for axis in range(len(shape))]
         sizes = zip(full.shape, shape, may_be_one, strict=True)
         if all(size == expected or (size == 1 and may) for size, expected, may in sizes):
             return full
     raise ValueError(f"{name}: {which} must be broadcastable to {shape}; got {list(array.shape)}")
 
 
-def with_key_mask(name: str, attn_mask: NDArray[Any] | None, key_mask: Tensor, lengths: NDArray[Any]) -> NDArray[Any]:
-    """A mask [B, .., .., Tk] that also hides the keys which `key_mask` [B, Tk] hides."""
-    keys = np.asarray(to_numpy(name, "key_mask", key_mask))
-    shape = [len(lengths), int(lengths.max())]
-    if keys.dtype != np.bool_:
-        raise TypeError(f"{name}: key_mask must be of bool; got {listed([str(keys.dtype)])}")
-    if list(keys.shape) != shape:
-        raise ValueError(f"{name}: key_mask must be {shape}; got {list(keys.shape)}")
-    keys = keys[:, None, None]
-    if attn_mask is None:
-        return keys
-    hidden = np.asarray(False if attn_mask.dtype == np.bool_ else -np.inf, attn_mask.dtype)
-    return np.where(keys, attn_mask, hidden)
-
-
 def rows_of(which: str, mask: NDArray[Any], queries: slice) -> NDArray[Any]:
-    """The rows of a mask [.., .., rows, columns] for some of the queries."""
-    if mask.shape[2] == 1 and which == "attn_mask":
+    """The rows of a mask [.., .., rows, columns] for some of the queries; a `key_mask` has none."""
+    if which == "key_mask" or (mask.shape[2] == 1 and which == "attn_mask"):
         return mask
     step = BLOCK_MASK_KEYS if which == "block_mask" else 1
     return mask[:, :, queries.start // step : -(-queries.stop // step)]

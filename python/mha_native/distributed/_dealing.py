@@ -12,6 +12,12 @@ from numpy.typing import NDArray
 # Keys of a block. The library sums keys in spans of as many, so that a block is attended to as it is within a call.
 BLOCK_KEYS = 512
 
+# Keys, and queries, that an entry of a block mask stands for.
+BLOCK_MASK_KEYS = 64
+
+# How many columns of a mask a block has.
+MASK_WIDTHS = {"attn_mask": BLOCK_KEYS, "block_mask": BLOCK_KEYS // BLOCK_MASK_KEYS, "key_mask": BLOCK_KEYS}
+
 # Rows of a prompt that are dealt out together, where keys pass by them.
 STRIPE_ROWS = 64
 
@@ -56,22 +62,25 @@ def pieces_of(sequence: int, first: int, last: int) -> Iterator[Piece]:
 
 
 def options_of_sequence(options: dict[str, Any], b: int) -> dict[str, Any]:
-    """`options` of a call over sequence b alone: its slopes, where each sequence has its own."""
-    slopes = options.get("alibi_slopes")
-    if slopes is None or slopes.ndim == 1:
-        return dict(options)
-    return {**options, "alibi_slopes": slopes[min(b, len(slopes) - 1)]}
+    """`options` of a call over sequence b alone: its slopes and its keys, where each sequence has its own."""
+    own = dict(options)
+    slopes, key_mask = own.get("alibi_slopes"), own.get("key_mask")
+    if slopes is not None and slopes.ndim == 2:
+        own["alibi_slopes"] = slopes[min(b, len(slopes) - 1)]
+    if key_mask is not None:
+        own["key_mask"] = key_mask[min(b, len(key_mask) - 1)][None]
+    return own
 
 
-def columns_of(mask: NDArray[Any], worker: int, workers: int, width: int) -> NDArray[Any]:
+def columns_of(which: str, mask: NDArray[Any], worker: int, workers: int) -> NDArray[Any]:
     """The part of a mask [..., columns] that belongs to the blocks of a worker, [..., blocks, width].
 
-    A mask of one column serves all keys, and stays as it is, [..., 1]. Columns that the last block lacks are 0: no keys
-    stand there.
+    One column that serves all keys becomes [..., 1, 1]; that of a block mask is the first of a block. Columns that the
+    last block lacks are 0: no keys stand there.
     """
-    columns = mask.shape[-1]
-    if columns == 1:
-        return mask
+    columns, width = mask.shape[-1], MASK_WIDTHS[which]
+    if columns == 1 and which != "block_mask":
+        return mask[..., None]
     blocks = -(-columns // width)
     parts = np.zeros((*mask.shape[:-1], len(range(worker, blocks, workers)), width), mask.dtype)
     for i, block in enumerate(range(worker, blocks, workers)):

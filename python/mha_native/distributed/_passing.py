@@ -54,6 +54,9 @@ class PassingKeys:
         for b, length in enumerate(np.clip(lengths - first, 0, last - first).tolist()):
             stripes = len(self._query[b])
             if length and stripes:
+                given = options_of_sequence(self._options, b)
+                if "key_mask" in given and given["key_mask"].shape[-1] > 1:
+                    given["key_mask"] = given["key_mask"][:, first : first + length]
                 out, lse = scaled_dot_product_attention(
                     self._query[b],
                     keys[b : b + 1, :, :length],
@@ -61,7 +64,7 @@ class PassingKeys:
                     query_offset=self._offsets[b] - first,
                     return_lse=True,
                     num_threads=self._threads,
-                    **options_of_sequence(self._options, b),
+                    **given,
                 )
                 outs, lses = [self._out[b], out.astype(np.float64)], [self._lse[b], lse.astype(np.float64)]
                 self._out[b], self._lse[b] = _core.merge_attention(outs, lses, None, self._threads)

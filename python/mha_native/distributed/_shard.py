@@ -13,14 +13,8 @@ from .. import _core
 from ..attention import scaled_dot_product_attention
 from ..kv_cache import KVCache
 from ..runtime import active_isa
-from ._dealing import BLOCK_KEYS, Piece, Sizes, options_of_sequence
+from ._dealing import BLOCK_KEYS, MASK_WIDTHS, Piece, Sizes, options_of_sequence
 from ._passing import Blocks, PassingKeys
-
-# Keys that an entry of a block mask stands for.
-BLOCK_MASK_KEYS = 64
-
-# How many columns of a mask a block has.
-MASK_WIDTHS = {"attn_mask": BLOCK_KEYS, "block_mask": BLOCK_KEYS // BLOCK_MASK_KEYS}
 
 
 class Shard:
@@ -152,8 +146,7 @@ class Shard:
             query = query[None]
             given["key_lengths"] = lengths[:blocks]
         for name, mask in masks.items():
-            part = mask[min(b, len(mask) - 1)]
-            given[name] = part[None] if mask.ndim == 4 else _mask_of_blocks(part, blocks, MASK_WIDTHS[name], keys)
+            given[name] = _mask_of_blocks(mask[min(b, len(mask) - 1)], blocks, MASK_WIDTHS[name], keys)
         out, lse = scaled_dot_product_attention(
             query,
             *arrays,
@@ -166,14 +159,17 @@ class Shard:
 
 
 def _mask_of_blocks(part: NDArray[Any], blocks: int, width: int, keys: int) -> NDArray[Any]:
-    """A mask [h, q, blocks with tokens, width] for a call over `blocks` blocks of `keys` keys: [blocks, h, q, columns].
+    """A mask [.., blocks with tokens, width] for a call over `blocks` blocks of `keys` keys: [blocks, .., columns].
 
-    What is missing are blocks that have no tokens.
+    What is missing are blocks that have no tokens. One column [.., 1, 1] serves all blocks.
     """
+    of_blocks = np.moveaxis(part, -2, 0)
+    if part.shape[-1] == 1:
+        return of_blocks
     columns = -(-keys * width // BLOCK_KEYS)
-    whole = np.zeros((blocks, *part.shape[:2], columns), part.dtype)
-    there = min(blocks, part.shape[2])
-    whole[:there] = np.moveaxis(part, 2, 0)[:there, ..., :columns]
+    whole = np.zeros((blocks, *part.shape[:-2], columns), part.dtype)
+    there = min(blocks, len(of_blocks))
+    whole[:there] = of_blocks[:there, ..., :columns]
     return whole
 
 

@@ -16,12 +16,11 @@ from .._options import KEYWORD_OPTIONS, KeywordOptions, core_options
 from .._scalars import checked_integer, checked_real
 from ..attention import scaled_dot_product_attention
 from ..kv_cache import KVCache
-from ._arguments import checked_mask, new_counts, require_four_axes, rows_of, with_key_mask
+from ._arguments import checked_mask, new_counts, require_four_axes, rows_of
 from ._combining import merged_blocks, merged_workers
-from ._dealing import BLOCK_KEYS, STRIPE_ROWS, Piece, Sizes, bytes_moved, columns_of, pieces_of
+from ._dealing import BLOCK_KEYS, BLOCK_MASK_KEYS, STRIPE_ROWS, Piece, Sizes, bytes_moved, columns_of, pieces_of
 from ._long_prompts import attend_to_passing
 from ._membership import Members
-from ._shard import BLOCK_MASK_KEYS, MASK_WIDTHS
 from ._workers import Request, WorkerError, Workers
 
 if TYPE_CHECKING:
@@ -198,8 +197,7 @@ class ShardedKVCache:
         given: dict[str, Any] = {
             option: value for option, value in core_options(name, options, KEYWORD_OPTIONS).items() if value is not None
         }
-        masks = {"attn_mask": to_numpy(name, "attn_mask", attn_mask), "block_mask": given.pop("block_mask", None)}
-        key_mask = given.pop("key_mask", None)
+        masks = {"attn_mask": attn_mask} | {mask: given.pop(mask, None) for mask in ("block_mask", "key_mask")}
         with in_the_name_of(name):
             out, lse = scaled_dot_product_attention(rows, self._like, return_lse=True, num_threads=num_threads, **given)
         queries = rows.shape[2]
@@ -211,16 +209,14 @@ class ShardedKVCache:
             for mask, x in masks.items()
             if x is not None
         }
-        if key_mask is not None:
-            whole["attn_mask"] = with_key_mask(name, whole.get("attn_mask"), key_mask, self._lengths)
         sinks = given.pop("sinks", None)
         if exact and len(isas := set(self._members.isas.values())) > 1:
             rule = f"{name}: exact takes workers that compute on one instruction set"
             raise ValueError(f"{rule}; got {listed(sorted(isas))}")
         self._even_out(name)
-        if not (exact or whole) and self._lets_keys_pass(rows):
+        if not exact and whole.keys() <= {"key_mask"} and self._lets_keys_pass(rows):
             part_of_all = attend_to_passing(
-                self._members, name, self._sizes, self._lengths, rows, offsets, given, num_threads
+                self._members, name, self._sizes, self._lengths, rows, offsets, given | whole, num_threads
             )
             out, lse = merged_workers([part_of_all], sinks)
             return (out, lse) if return_lse else out
@@ -230,8 +226,7 @@ class ShardedKVCache:
             requests: dict[int, Request] = {}
             for w in self._members.everyone:
                 of_worker = {
-                    mask: columns_of(rows_of(mask, x, part), w, self._sizes.workers, MASK_WIDTHS[mask])
-                    for mask, x in whole.items()
+                    mask: columns_of(mask, rows_of(mask, x, part), w, self._sizes.workers) for mask, x in whole.items()
                 }
                 requests[w] = ("attend", rows[:, :, part], offsets + first, given, of_worker, exact, num_threads)
             answers = self._members.ask(name, requests)

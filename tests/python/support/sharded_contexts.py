@@ -104,5 +104,7 @@ def options_of(rng: np.random.Generator, context: Context) -> dict[str, dict[str
             "key_mask": rng.random((len(context.lengths), longest)) < 0.7,
             "attn_mask": rng.standard_normal((queries, longest)).astype(context.query.dtype),
         },
+        "keys of all": {"key_mask": rng.random(longest) < 0.7, "is_causal": True},
+        "all keys or none": {"key_mask": np.arange(len(context.lengths))[:, None] != 1, "is_causal": True},
         "all": {"attn_mask": mask, "is_causal": True, "window": (900, 2), "sinks": sinks, "softcap": 5.0},
     }
