@@ -18,6 +18,9 @@ BLOCK_MASK_KEYS = 64
 # How many columns of a mask a block has.
 MASK_WIDTHS = {"attn_mask": BLOCK_KEYS, "block_mask": BLOCK_KEYS // BLOCK_MASK_KEYS, "key_mask": BLOCK_KEYS}
 
+# How far queries may be from the first key of a call.
+_FARTHEST = 1 << 62
+
 # Rows of a prompt that are dealt out together, where keys pass by them.
 STRIPE_ROWS = 64
 
@@ -59,6 +62,11 @@ def pieces_of(sequence: int, first: int, last: int) -> Iterator[Piece]:
         end = min(last, (first // BLOCK_KEYS + 1) * BLOCK_KEYS)
         yield Piece(sequence, first, end)
         first = end
+
+
+def reachable(offsets: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Positions of queries as a call of a part takes them: so far from all keys, one place is as good as another."""
+    return np.clip(offsets, -_FARTHEST, _FARTHEST)
 
 
 def options_of_sequence(options: dict[str, Any], b: int) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from .. import _core
 from ..attention import scaled_dot_product_attention
-from ._dealing import BLOCK_KEYS, STRIPE_ROWS, Sizes, options_of_sequence
+from ._dealing import BLOCK_KEYS, STRIPE_ROWS, Sizes, options_of_sequence, reachable
 
 # Keys [B, Hk, T, D] and values [B, Hk, T, Dv] of some blocks, by their numbers.
 Blocks: TypeAlias = Mapping[int, tuple[NDArray[Any], NDArray[Any]]]
@@ -61,7 +61,7 @@ class PassingKeys:
                     self._query[b],
                     keys[b : b + 1, :, :length],
                     values[b : b + 1, :, :length],
-                    query_offset=self._offsets[b] - first,
+                    query_offset=reachable(self._offsets[b] - first),
                     return_lse=True,
                     num_threads=self._threads,
                     **given,

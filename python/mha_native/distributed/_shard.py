@@ -13,7 +13,7 @@ from .. import _core
 from ..attention import scaled_dot_product_attention
 from ..kv_cache import KVCache
 from ..runtime import active_isa
-from ._dealing import BLOCK_KEYS, MASK_WIDTHS, Piece, Sizes, options_of_sequence
+from ._dealing import BLOCK_KEYS, MASK_WIDTHS, Piece, Sizes, options_of_sequence, reachable
 from ._passing import Blocks, PassingKeys
 
 
@@ -150,7 +150,7 @@ class Shard:
         out, lse = scaled_dot_product_attention(
             query,
             *arrays,
-            query_offset=offset - self._starts[:blocks],
+            query_offset=reachable(offset - self._starts[:blocks]),
             return_lse=True,
             num_threads=num_threads,
             **given,

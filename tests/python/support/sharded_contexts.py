@@ -92,6 +92,8 @@ def options_of(rng: np.random.Generator, context: Context) -> dict[str, dict[str
         "both sides": {"window": (40, 30), "query_offset": 300},
         "offsets": {"is_causal": True, "query_offset": np.maximum(context.lengths - 700, 0)},
         "sees none": {"is_causal": True, "query_offset": -queries - 1},
+        "far before": {"query_offset": -(2**62), "window": (3, 40)},
+        "far behind": {"is_causal": True, "query_offset": 2**62},
         "scores": {"scale": 0.3, "softcap": 2.0, "alibi_slopes": slopes / 50, "position_bias": bias},
         "slopes of each": {"alibi_slopes": rng.random((len(context.lengths), HEADS)).astype(wide) / 50},
         "sinks": {"is_causal": True, "sinks": 8 * sinks},
