@@ -51,7 +51,7 @@ class Shard:
 
     def truncate(self, lengths: NDArray[np.int64]) -> bool:
         """Forget positions from ``lengths[b]`` on, and say whether all positions before are there."""
-        is_whole = True
+        self._rows, is_whole = None, True  # of a call that did not end
         for cache, length in zip(self._sequences, lengths, strict=True):
             kept = np.clip(length - self._starts, 0, BLOCK_KEYS)
             cache.rollback(np.maximum(cache.lengths - kept, 0))

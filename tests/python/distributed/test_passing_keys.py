@@ -133,4 +133,6 @@ def test_a_worker_that_fails_is_named(operation: str, always: None, rng: np.rand
         cache.attend(context.query)
     counting.fails = ""
     cache.restore()
+    shards = [shard for host in counting._hosts for shard in host._shards.values()]
+    assert [shard._rows for shard in shards] == [None] * 3, "rows of the call that failed are forgotten"
     context.assert_equal(cache, {"is_causal": True}, "restored")
