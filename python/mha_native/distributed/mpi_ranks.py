@@ -7,7 +7,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from .._messages import in_the_name_of
 from ._mpi_messages import Reader, Writer
 from ._shard import ShardHost
-from ._workers import Request, answered, too_late
+from ._workers import Failure, Request, answered, too_late
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 __all__ = ["MPIWorkers", "serve"]
 
-# Messages of ours; the answer to a request has the same.
-_TAG = 512
+# Messages of ours; the answer to a request has the same. The last one is seen also behind one that never becomes whole.
+_TAG, _TAG_OF_END = 512, 513
 
 # A rank that has nothing to do looks for a request all the time for so many seconds, which costs a step of a model no
 # wait, and then again after such pauses, which leave the processor to others.
@@ -38,7 +38,8 @@ class MPIWorkers:
     Parameters
     ----------
     comm : mpi4py.MPI.Intracomm, optional
-        Default: ``MPI.COMM_WORLD``, as in `serve`. Messages of others must not have its tag 512.
+        Default: ``MPI.COMM_WORLD``, as in `serve`. Messages of others must not have its tags 512 and
+        513.
 
     Notes
     -----
@@ -64,8 +65,9 @@ class MPIWorkers:
         self._writers = [Writer() for _ in self._ranks]  # of messages to each rank, and from it
         self._readers = [Reader() for _ in self._ranks]
         self._inbox = _Inbox(self._comm)
-        self._sent: list[MPIRequest] = []  # to ranks that did not take them: the memory must stay
+        self._outbox = _Outbox(self._comm)
         self._unreachable: set[int] = set()
+        self._is_closed = False
 
     @property
     def count(self) -> int:
@@ -77,14 +79,15 @@ class MPIWorkers:
         deadline = time.monotonic() + time_limit
         self._serial += 1
         remote = {w: request for w, request in requests.items() if self._ranks[w] != 0}
-        sends = []
+        if self._is_closed:
+            return {w: Failure("has ended: MPIWorkers is closed") if w in remote else answered(self._host, request)
+                    for w, request in requests.items()}  # fmt: skip
         for worker, request in remote.items():
             rank = self._ranks[worker]
             message = self._writers[rank].message(self._serial, worker, request)
-            sends.append(self._comm.Isend(message, rank, _TAG))
+            self._outbox.send(message, rank)
         # A large message goes on only within calls of MPI: all must be under way before this rank begins to compute.
-        if not _polled(lambda: _all_sent(sends), deadline):
-            self._sent += sends
+        _polled(lambda: self._outbox.is_empty(self._unreachable), deadline)
         answers = {w: answered(self._host, request) for w, request in requests.items() if w not in remote}
         # What rank 0 took to compute is no delay of others.
         deadline = max(deadline, time.monotonic() + min(time_limit, 0.1))
@@ -118,11 +121,13 @@ class MPIWorkers:
         return f"rank {rank}" + (f", {self._places[worker]}" if rank and worker in self._places else "")
 
     def close(self) -> None:
-        """Let the other ranks return from `serve`."""
-        ranks = [rank for rank in range(1, self._comm.size) if rank not in self._unreachable]
-        end = [self._writers[rank].message(0, 0, bool(self._unreachable)) for rank in ranks]
-        sends = [self._comm.Isend(message, rank, _TAG) for message, rank in zip(end, ranks, strict=True)]
-        _polled(lambda: _all_sent(sends), time.monotonic() + 5)
+        """Let the other ranks return from `serve`, one that is late as soon as it goes on."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        for rank in range(1, self._comm.size):
+            self._outbox.send(np.array([bool(self._unreachable)], np.uint8), rank, _TAG_OF_END)
+        _polled(lambda: self._outbox.is_empty(self._unreachable), time.monotonic() + 5)
         if self._unreachable:
             atexit.register(_end_without_finalize)
 
@@ -144,13 +149,13 @@ def serve(comm: Intracomm | None = None) -> None:
     with in_the_name_of("serve"):
         world = _communicator("serve", comm)
     host, place = ShardHost(), f"process {os.getpid()} of {socket.gethostname()}"
-    inbox, reader, writer = _Inbox(world, 0), Reader(), Writer()
-    while True:
-        header, request = reader.read(inbox.wait())
-        if isinstance(request, bool):
-            break
-        world.Send(writer.message(header.serial, header.worker, (place, answered(host, request))), 0, _TAG)
-    if request:  # a rank was lost
+    inbox, outbox, reader, writer = _Inbox(world, 0), _Outbox(world), Reader(), Writer()
+    is_rank_lost = np.zeros(1, np.uint8)
+    ending = world.Irecv(is_rank_lost, 0, _TAG_OF_END)
+    while (message := inbox.wait(outbox, ending)) is not None:
+        header, request = reader.read(message)
+        outbox.send(writer.message(header.serial, header.worker, (place, answered(host, request))), 0)
+    if is_rank_lost.any():
         atexit.register(_end_without_finalize)
 
 
@@ -186,20 +191,34 @@ class _Inbox:
             late.add(rank)
         return None
 
-    def wait(self) -> NDArray[np.uint8]:
-        """The bytes of the next message."""
+    def wait(self, outbox: _Outbox, ending: MPIRequest) -> NDArray[np.uint8] | None:
+        """The bytes of the next message, also if nobody takes what is in `outbox`; None if `ending` has come."""
         awake_until = time.monotonic() + _SECONDS_AWAKE
         while (arrived := self.next()) is None:
             if time.monotonic() > awake_until:
-                time.sleep(_PAUSE)
-            else:
-                os.sched_yield()
+                if ending.Test():
+                    return None
+                if outbox.is_empty():
+                    time.sleep(_PAUSE)
+            os.sched_yield()
         return arrived[1]
 
 
-def _all_sent(sends: list[MPIRequest]) -> bool:
-    tested = [send.Test() for send in sends]  # each of them, so that each goes on
-    return all(tested)
+class _Outbox:
+    """Messages of ours that are on their way. Their memory stays until MPI has sent them, whatever ends the call."""
+
+    def __init__(self, comm: Intracomm) -> None:
+        self._comm = comm
+        self._going: list[tuple[int, MPIRequest]] = []
+
+    def send(self, message: NDArray[np.uint8], rank: int, tag: int = _TAG) -> None:
+        """Begin to send; a large message goes on within `is_empty`."""
+        self._going.append((rank, self._comm.Isend(message, rank, tag)))
+
+    def is_empty(self, without: Collection[int] = ()) -> bool:
+        """Whether all is sent, but for what ranks `without` have not taken."""
+        self._going = [(rank, sending) for rank, sending in self._going if not sending.Test()]
+        return all(rank in without for rank, _ in self._going)
 
 
 def _polled(is_done: Callable[[], bool], deadline: float) -> bool:
@@ -212,7 +231,7 @@ def _polled(is_done: Callable[[], bool], deadline: float) -> bool:
 
 
 def _end_without_finalize() -> None:
-    """The end of a process that MPI would let wait for a rank that is gone."""
+    """The end of a process that MPI would let wait for a rank that is gone: 1 after an exception, as without this."""
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(0)
+    os._exit(int(hasattr(sys, "last_type")))

@@ -197,7 +197,8 @@ class ShardedKVCache:
         given: dict[str, Any] = {
             option: value for option, value in core_options(name, options, KEYWORD_OPTIONS).items() if value is not None
         }
-        masks = {"attn_mask": attn_mask} | {mask: given.pop(mask, None) for mask in ("block_mask", "key_mask")}
+        block_mask, key_mask = given.pop("block_mask", None), given.pop("key_mask", None)
+        masks = {"attn_mask": attn_mask, "block_mask": block_mask, "key_mask": key_mask}
         with in_the_name_of(name):
             out, lse = scaled_dot_product_attention(rows, self._like, return_lse=True, num_threads=num_threads, **given)
         queries = rows.shape[2]
@@ -214,7 +215,7 @@ class ShardedKVCache:
             rule = f"{name}: exact takes workers that compute on one instruction set"
             raise ValueError(f"{rule}; got {listed(sorted(isas))}")
         self._even_out(name)
-        if not exact and whole.keys() <= {"key_mask"} and self._lets_keys_pass(rows):
+        if not exact and self._lets_keys_pass(rows) and whole.keys() <= {"key_mask"}:
             part_of_all = attend_to_passing(
                 self._members, name, self._sizes, self._lengths, rows, offsets, given | whole, num_threads
             )

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -18,8 +19,13 @@ PROGRAM = Path(__file__).resolve().parents[1] / "support" / "mpi_contexts.py"
 LIMIT = 100
 
 
-def run_ranks(count: int, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run the program in `count` ranks. They outlive each other, whatever the user and the number of processors."""
+def run_ranks(
+    count: int, *arguments: str, options: Sequence[str] = ("--enable-recovery",)
+) -> subprocess.CompletedProcess[str]:
+    """Run the program in `count` ranks. By default they outlive each other.
+
+    Any user may, also with fewer processors.
+    """
     pytest.importorskip("mpi4py", exc_type=ImportError)
     if shutil.which("mpiexec") is None:
         pytest.skip("needs mpiexec")
@@ -30,7 +36,7 @@ def run_ranks(count: int, *arguments: str) -> subprocess.CompletedProcess[str]:
         "OMPI_ALLOW_RUN_AS_ROOT": "1",
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
     }
-    command = ["mpiexec", "--enable-recovery", "-n", str(count), sys.executable, str(PROGRAM), *arguments]
+    command = ["mpiexec", *options, "-n", str(count), sys.executable, str(PROGRAM), *arguments]
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT)
 
 
@@ -39,6 +45,19 @@ def test_ranks_compute_what_one_process_does(ranks: int) -> None:
     ended = run_ranks(ranks, "none")
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.endswith("done\n")
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_a_late_rank_ends_too_where_the_program_fails(ranks: int) -> None:
+    ended = run_ranks(ranks, "stopped and left")
+    assert f"WorkerError: ShardedKVCache.attend: worker {ranks - 1} (rank {ranks - 1}, process " in ended.stderr
+
+
+def test_a_program_that_fails_has_failed() -> None:
+    """Open MPI has no status but 0 where ranks outlive each other."""
+    ended = run_ranks(2, "stopped and left", options=())
+    assert "WorkerError: ShardedKVCache.attend: worker 1 (rank 1, process " in ended.stderr
+    assert ended.returncode == 1, ended.stderr
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import time
 
@@ -49,6 +50,9 @@ def main(fault: str) -> None:
             os.kill(processes[-1], signal.SIGSTOP if fault.startswith("stopped") else signal.SIGKILL)
             cache._members.time_limit = LIMIT
             begin = time.monotonic()
+            if fault == "stopped and left":  # it goes on when rank 0 has ended, with an answer that nobody takes
+                subprocess.Popen(["sh", "-c", f"sleep {2 * LIMIT}; kill -CONT {processes[-1]}"])
+                cache.attend(prompt, exact=True)
             try:
                 if "append" in fault:  # messages too large to wait in a buffer of MPI
                     cache.append(key[:, :, :1400], value[:, :, :1400])
@@ -69,7 +73,10 @@ def main(fault: str) -> None:
             cache.append(key[:, :, :9], value[:, :, :9])
             alone.append(key[:, :, :9], value[:, :, :9])
             assert np.array_equal(cache.attend(query), alone.attend(query))
-        cache.close()
+    begin = time.monotonic()
+    workers.close()
+    cache.close()
+    assert time.monotonic() - begin < 1, "nobody is waited for, and nobody told to end again"
     if fault in ("stopped", "stopped before append"):  # as whoever stopped it would: it must not stay behind
         os.kill(processes[-1], signal.SIGKILL)
     print("done", flush=True)
