@@ -54,6 +54,13 @@ def _cache(rng: Generator) -> Made:
     return mha.KVCache, sizes | some(rng, {"value_head_dim": VALUE_WIDTH, "dtype": "float16"})
 
 
+@entry("KVCache.over")
+def _cache_in_arrays(rng: Generator) -> Made:
+    shape = (BATCH, KV_HEADS, KEYS)
+    arrays = {"keys": np.zeros((*shape, WIDTH), np.float32), "values": np.zeros((*shape, VALUE_WIDTH), np.float32)}
+    return mha.KVCache.over, arrays | some(rng, {"lengths": np.array([KEYS, 0])[:BATCH]})
+
+
 @entry("PagedKVCache")
 def _paged_cache(rng: Generator) -> Made:
     sizes = {"num_pages": 5, "batch_size": BATCH, "num_kv_heads": KV_HEADS, "head_dim": WIDTH}
