@@ -60,7 +60,7 @@ WeightMemory take_of_area(std::size_t bytes) {
   if (!whole) return nullptr;
   ask_for_huge_pages(whole.get(), area_bytes);
   Area area{whole, 0, area_bytes};
-  const WeightMemory part = area.take(whole, bytes);
+  WeightMemory part = area.take(whole, bytes);
   if (area.rest() > open.rest()) open = area;
   return part;
 }
