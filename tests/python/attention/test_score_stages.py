@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import textbook
 import tolerance
-from cases import CASES, Case, make_call
+from cases import CASES, EVERY_RESTRICTION, Case, make_call
 from element_types import accumulator_of
 from tolerance import assert_close, assert_same_bits
 
@@ -18,17 +18,9 @@ STAGES = ("scaled", "capped", "masked")
 EVERYTHING = Case(
     "stages",
     "every option at once; two tiles of every instruction set, and two blocks of keys",
-    B=3,
-    H=6,
-    Hk=3,
-    Tq=45,
-    Tk=120,
+    **EVERY_RESTRICTION,
     D=24,
     mask="additive BHQK",
-    is_causal=True,
-    query_offset=(-3, 40, 80),
-    key_lengths=(120, 0, 101),
-    window=(50, 3),
     softcap=2.0,
     alibi=True,
     position_bias=35,

@@ -21,6 +21,20 @@ _SUBNORMAL = 0.01
 """Of the smallest normal number of a type."""
 
 
+# Sizes at which every restriction on keys says something, and the restrictions.
+EVERY_RESTRICTION: dict[str, Any] = {
+    "B": 3,
+    "H": 6,
+    "Hk": 3,
+    "Tq": 45,
+    "Tk": 120,
+    "is_causal": True,
+    "query_offset": (-3, 40, 80),
+    "key_lengths": (120, 0, 101),
+    "window": (50, 3),
+}
+
+
 @dataclass(frozen=True)
 class Case:
     """One call. `mask` is "boolean" or "additive" and its shape in axis letters: "boolean B1QK", "additive K"."""
@@ -253,18 +267,10 @@ def _masks() -> list[Case]:
             Case(
                 f"{kind}-everything",
                 "every restriction at once",
-                B=3,
-                H=6,
-                Hk=3,
-                Tq=45,
-                Tk=120,
+                **EVERY_RESTRICTION,
                 D=24,
                 Dv=17,
                 mask=f"{kind} BHQK",
-                is_causal=True,
-                query_offset=(-3, 40, 80),
-                key_lengths=(120, 0, 101),
-                window=(50, 3),
                 scale=-0.4,
             )
         )
@@ -330,18 +336,10 @@ def _score_options() -> list[Case]:
                 Case(
                     f"{name}-everything-{kind}",
                     "every restriction at once",
-                    B=3,
-                    H=6,
-                    Hk=3,
-                    Tq=45,
-                    Tk=120,
+                    **EVERY_RESTRICTION,
                     D=24,
                     Dv=17,
                     mask=f"{kind} BHQK",
-                    is_causal=True,
-                    query_offset=(-3, 40, 80),
-                    key_lengths=(120, 0, 101),
-                    window=(50, 3),
                     scale=0.4,
                     **option,
                 )
@@ -366,16 +364,8 @@ def _score_options() -> list[Case]:
         Case(
             "alibi-each-everything",
             "every restriction at once",
-            B=3,
-            H=6,
-            Hk=3,
-            Tq=45,
-            Tk=120,
+            **EVERY_RESTRICTION,
             mask="additive BHQK",
-            is_causal=True,
-            query_offset=(-3, 40, 80),
-            key_lengths=(120, 0, 101),
-            window=(50, 3),
             softcap=2.5,
             position_bias=40,
             sinks=True,
