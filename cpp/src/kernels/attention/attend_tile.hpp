@@ -73,23 +73,9 @@ struct AddValues {
 /// and P^T the second one.
 __attribute__((noinline)) inline void add_values_by_tiles(const ValueArguments<TileProducts>& g, Index lanes,
                                                           Index value_dim, const Upcoming& upcoming) {
-  constexpr Index W = kWidth<float>;
   const Index columns = (value_dim + kTileRows - 1) / kTileRows * kTileRows;
-  for_each_tile_rows(columns, [&](const TileRows& tiles) {
-    const Index first = tiles.begin(), last = first + tiles.count();
-    upcoming.prefetch(upcoming.rows * first / columns, upcoming.rows * last / columns);
-    for (Index lane = 0; lane < lanes; lane += 2 * kTileColumns)
-      multiply_tiles<PairInstruction>(
-          {{g.value + tiles.first[0] * g.value_step, g.value + tiles.first[1] * g.value_step},
-           g.value_step * Index(sizeof(Pair)),
-           g.weights + lane,
-           W * Index(sizeof(Pair)),
-           {g.out + tiles.first[0] * W + lane, g.out + tiles.first[1] * W + lane},
-           W * Index(sizeof(float)),
-           g.depth / kTileColumns,
-           !g.starts},
-          tiles.are_two, lane + kTileColumns < lanes);
-  });
+  multiply_rows_by_tiles(g.value, g.value_step, columns, g.weights, g.out, kWidth<float>, lanes, g.depth, !g.starts,
+                         upcoming);
 }
 
 #endif

@@ -51,20 +51,7 @@ __attribute__((noinline)) inline void score_keys_by_tiles(const ScoreArguments<T
                                                           Index keys, const Upcoming& upcoming) {
   using P = Packet<float>;
   constexpr Index L = kLanes<float>, W = kWidth<float>;
-  for_each_tile_rows(keys, [&](const TileRows& tiles) {
-    const Index first = tiles.begin(), last = first + tiles.count();
-    upcoming.prefetch(upcoming.rows * first / keys, upcoming.rows * last / keys);
-    for (Index lane = 0; lane < lanes; lane += 2 * kTileColumns)
-      multiply_tiles<PairInstruction>({{g.key + tiles.first[0] * g.key_row, g.key + tiles.first[1] * g.key_row},
-                                       g.key_row * Index(sizeof(Pair)),
-                                       g.queries + lane,
-                                       W * Index(sizeof(Pair)),
-                                       {g.scores + tiles.first[0] * W + lane, g.scores + tiles.first[1] * W + lane},
-                                       W * Index(sizeof(float)),
-                                       g.depth / kTileColumns,
-                                       false},
-                                      tiles.are_two, lane + kTileColumns < lanes);
-  });
+  multiply_rows_by_tiles(g.key, g.key_row, keys, g.queries, g.scores, W, lanes, g.depth, false, upcoming);
   for (Index lane = 0; lane < lanes; lane += L) {
     P highest[4];
     MHA_UNROLL

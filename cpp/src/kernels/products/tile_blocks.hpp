@@ -6,6 +6,7 @@
 #pragma once
 
 #include "kernels/products/byte_products.hpp"
+#include "kernels/products/strips.hpp"
 #include "kernels/products/tile_products.hpp"
 
 #ifdef MHA_TILES
@@ -112,6 +113,26 @@ MHA_INLINE void for_each_tile_rows(Index rows, Visit visit) {
     const Index last = rows - kTileRows, next = row + kTileRows;
     visit(TileRows{{row < last ? row : last, next < last ? next : last}, kTileRows, next < rows});
   }
+}
+
+/// Sums [rows][lanes] of the products of `depth` pairs, alone or added to what is there: A has rows that are `a_row` pairs
+/// apart, B and the sums have rows that are `width` numbers apart. `upcoming` is prefetched between the rows.
+inline void multiply_rows_by_tiles(const Pair* a, Index a_row, Index rows, const Pair* b, float* sums, Index width,
+                                   Index lanes, Index depth, bool adds, const Upcoming& upcoming) {
+  for_each_tile_rows(rows, [&](const TileRows& tiles) {
+    const Index first = tiles.begin(), last = first + tiles.count();
+    upcoming.prefetch(upcoming.rows * first / rows, upcoming.rows * last / rows);
+    for (Index lane = 0; lane < lanes; lane += Index{2} * kTileColumns)
+      multiply_tiles<PairInstruction>({{a + tiles.first[0] * a_row, a + tiles.first[1] * a_row},
+                                       a_row * Index(sizeof(Pair)),
+                                       b + lane,
+                                       width * Index(sizeof(Pair)),
+                                       {sums + tiles.first[0] * width + lane, sums + tiles.first[1] * width + lane},
+                                       width * Index(sizeof(float)),
+                                       depth / kTileColumns,
+                                       adds},
+                                      tiles.are_two, lane + kTileColumns < lanes);
+  });
 }
 
 }  // namespace
