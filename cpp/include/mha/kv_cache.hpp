@@ -34,8 +34,8 @@ constexpr DType attended_as(DType dtype) { return dtype == DType::int8 ? DType::
 ///     scaled_dot_product_attention(query, cache.keys(), cache.values(), out, {}, options);
 ///
 /// The memory is taken from the operating system as it is first written to, by 2 MiB where the rows of a head fill as much,
-/// and it never moves. Whatever fails, fails
-/// before anything is changed. One call at a time may use a cache; calls that only read it may go on side by side.
+/// and it never moves. Whatever fails, fails before anything is changed. One call at a time may use a cache; calls that
+/// only read it may go on side by side.
 ///
 /// Of a cache of int8 a number is integer * scale, rounded to float32, with scale = the largest magnitude of its row / 127
 /// and integer = its number / scale, rounded to nearest even. Tokens of float32 are quantized as they are written, and

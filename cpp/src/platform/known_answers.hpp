@@ -1,4 +1,4 @@
-// Whether instructions that no kernel of ours was written on compute what they are supposed to.
+// Whether tiles give the bits that the kernels count on, which were written without a processor that has any.
 #pragma once
 
 #include "kernels/kernel_table.hpp"
