@@ -39,7 +39,9 @@ py::object merge(const py::list& given_outs, const py::list& given_lses, py::han
   const NewArray out = given_out.is_none() ? new_array(first.dtype, first.rank, first.extents)
                                            : NewArray{py::reinterpret_borrow<py::object>(given_out),
                                                       ArrayArguments(kFunction, list).output(0, 0, kMaxRank)};
-  const NewArray lse = new_array(accumulator_of(first.dtype), std::max(first.rank - 1, 0), first.extents);
+  const bool is_wide = !lses.empty() && lses[0].dtype == DType::f64;
+  const DType scores = is_wide ? DType::f64 : accumulator_of(first.dtype);
+  const NewArray lse = new_array(scores, std::max(first.rank - 1, 0), first.extents);
   warn_if_forked();
   without_gil(
       [&] { merge_attention(outs.data(), lses.data(), static_cast<Index>(outs.size()), out.view, lse.view, threads); });

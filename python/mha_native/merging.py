@@ -38,7 +38,9 @@ def merge_attention(
         that speaks DLPack, of one dtype in a call. Beyond four axes the first ones must be one in memory, or they are
         copied.
     lses : sequence of S arrays [..., Tq], or one array [S, ..., Tq]
-        Log-sum-exp of each shard: float64 for float64, else float32.
+        Log-sum-exp of each shard, of one dtype: float64, or float32 where `outs` are not float64. An `lse` of 10 in
+        float32 is off by 5e-7, and so is the share of what it stands for: results that will be merged again, with many
+        others, are better off with float64.
     out : [..., Tq, Dv], optional
         Array to write the result to. It may be ``outs[0]`` itself, which merges further shards into a running result;
         otherwise it must not overlap an input.

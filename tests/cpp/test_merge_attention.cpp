@@ -313,6 +313,8 @@ TEST(MergeValidation, WhatIsRefused) {
   refused(dtype, [&](Call& c) { c.outs[2] = doubles.view(); },
           {"outs[2] must be of the dtype of outs[0], float32; got outs (float32, float32, float64), lses 3 x float32"});
   refused(dtype, [&](Call& c) { c.lses[1] = double_lse.view(); }, {"lses[1] must", "(float32, float64, float32)"});
+  refused(dtype, [&](Call& c) { c.lses[0] = c.lses[1] = c.lses[2] = double_lse.view(); },
+          {"lse must be of the dtype of lses[0], float64", "lse float32"});
   refused(dtype, [&](Call& c) { c.outs[0] = TensorView(booleans, {B, 1, Tq, Dv}); }, {"outs[0] bool"});
   refused(dtype, [&](Call& c) { c.out = doubles.view(); }, {"out must", "out float64"});
   refused(dtype, [&](Call& c) { c.lse = double_lse.view(); }, {"lse must", "lse float64"});

@@ -13,11 +13,12 @@ namespace mha {
 /// given with one shard only, since they count in its lse.
 ///
 /// @param outs   `shards` views [..., Tq, Dv] of one shape, with 2 to 4 axes; any strides
-/// @param lses   `shards` views [..., Tq] of the dtype of lse: f64 for f64, else f32
+/// @param lses   `shards` views [..., Tq] of one dtype: f64, or f32 where outs are not f64. Of results that are merged
+///               again f64 tells more: an f32 lse of 10 is off by 5e-7, and so are the shares of what it stands for
 /// @param shards at least 1
 /// @param out    [..., Tq, Dv]; written whole. It may be outs[0] itself, which merges further shards into a running
 ///               result; otherwise it must not overlap an input
-/// @param lse    [..., Tq] or empty; it may be lses[0] itself, likewise
+/// @param lse    [..., Tq] of the dtype of lses, or empty; it may be lses[0] itself, likewise
 /// @param num_threads 0: the default of runtime.hpp. The result does not depend on it
 ///
 /// Each row is computed in double precision and rounded once. A shard in which a row sees no key, that is with an lse of

@@ -124,8 +124,9 @@ void merge_rows(const void* context, Index task, int worker) {
   }
 }
 
-constexpr decltype(Phase::run) kMergeRows[kNumDTypes] = {
-#define MHA_DTYPE(name, scalar, accumulator) &merge_rows<scalar, accumulator>,
+// By the dtype of outs, and by whether lses are f64.
+constexpr decltype(Phase::run) kMergeRows[kNumDTypes][2] = {
+#define MHA_DTYPE(name, scalar, accumulator) {&merge_rows<scalar, accumulator>, &merge_rows<scalar, double>},
 #include "mha/dtypes.def"
 #undef MHA_DTYPE
 };
@@ -152,7 +153,7 @@ void merge_attention(const TensorView* outs, const TensorView* lses, Index shard
   run.sums_at = scratch.take(double(levels) * kColumns * sizeof(double));
   const CallMemory memory({}, threads, scratch.total());
   run.workers = memory.workers();
-  const Phase phase{tasks, kMergeRows[static_cast<int>(out.dtype)], &run};
+  const Phase phase{tasks, kMergeRows[static_cast<int>(out.dtype)][lses[0].dtype == DType::f64], &run};
   run_phases(&phase, 1, threads);
 }
 

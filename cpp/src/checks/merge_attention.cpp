@@ -50,13 +50,15 @@ void check_tensors(const MergeArguments& a) {
                      dtypes_of({{"out", a.out}, {"lse", a.lse}}));
   };
   check_dtypes(kFunction, dtype, {{"outs[0]", a.outs[0]}});  // outs[0] is of a floating-point type
-  constexpr char kOfOuts[] = " must be of the dtype of outs[0], ", kOfScores[] = " must be of the dtype of scores, ";
+  const DType scores = a.lses[0].dtype == DType::f64 ? DType::f64 : accumulator_of(dtype);
+  constexpr char kOfOuts[] = " must be of the dtype of outs[0], ", kOfScores[] = " must be of the dtype of scores, ",
+                 kOfLses[] = " must be of the dtype of lses[0], ";
   for (Index s = 0; s < a.shards; ++s) {
     check_at(shard_of("outs", s), a.outs[s], dtype, kOfOuts);
-    check_at(shard_of("lses", s), a.lses[s], accumulator_of(dtype), kOfScores);
+    check_at(shard_of("lses", s), a.lses[s], scores, s == 0 ? kOfScores : kOfLses);
   }
   check_at("out", a.out, dtype, kOfOuts);
-  if (a.lse) check_at("lse", a.lse, accumulator_of(dtype), kOfScores);
+  if (a.lse) check_at("lse", a.lse, scores, kOfLses);
 }
 
 bool has_shape_of(const TensorView& model, const TensorView& view) {

@@ -19,7 +19,7 @@ BLOCK_MASK_KEYS = 64
 MASK_WIDTHS = {"attn_mask": BLOCK_KEYS, "block_mask": BLOCK_KEYS // BLOCK_MASK_KEYS, "key_mask": BLOCK_KEYS}
 
 # How far queries may be from the first key of a call.
-_FARTHEST = np.int64(1 << 62)
+_FARTHEST = 1 << 62
 
 # Rows of a prompt that are dealt out together, where keys pass by them.
 STRIPE_ROWS = 64
@@ -66,7 +66,13 @@ def pieces_of(sequence: int, first: int, last: int) -> Iterator[Piece]:
 
 def reachable(offsets: NDArray[np.int64]) -> NDArray[np.int64]:
     """Positions of queries as a call of a part takes them: so far from all keys, one place is as good as another."""
-    return np.minimum(np.maximum(offsets, -_FARTHEST), _FARTHEST)  # a quarter of the time of clip
+    return np.clip(offsets, -_FARTHEST, _FARTHEST)
+
+
+def offsets_from(starts: NDArray[np.int64], offset: int) -> NDArray[np.int64]:
+    """What `offset`, counted from the first of all keys, is from each of `starts` on, as calls take it."""
+    offsets = offset - starts
+    return offsets if abs(offset) < _FARTHEST // 2 else reachable(offsets)
 
 
 def options_of_sequence(options: dict[str, Any], b: int) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from .. import _core
 from ..attention import scaled_dot_product_attention
 from ..kv_cache import KVCache
 from ..runtime import active_isa
-from ._dealing import BLOCK_KEYS, MASK_WIDTHS, Piece, Sizes, options_of_sequence, reachable
+from ._dealing import BLOCK_KEYS, MASK_WIDTHS, Piece, Sizes, offsets_from, options_of_sequence
 from ._passing import Blocks, PassingKeys
 
 
@@ -27,8 +27,7 @@ class Shard:
     def __init__(self, sizes: Sizes, worker: int) -> None:
         self._sizes, self._worker = sizes, worker
         blocks = max(1, sizes.blocks_of(worker))
-        shape = (blocks, sizes.num_kv_heads, BLOCK_KEYS, sizes.head_dim, sizes.value_head_dim)
-        self._sequences = [KVCache(*shape, dtype=sizes.dtype) for _ in range(sizes.batch_size)]
+        self._sequences = [_empty_blocks(sizes, blocks) for _ in range(sizes.batch_size)]
         self._starts = BLOCK_KEYS * (worker + sizes.workers * np.arange(blocks))
         self._rows: PassingKeys | None = None
 
@@ -89,9 +88,10 @@ class Shard:
                 outs[: len(out), b], lses[: len(lse), b] = out, lse
         if is_exact:
             return outs, lses
+        wide = lses.astype(np.float64)  # rounded to float32 they would move the shares of workers by some units
         if blocks == 1:
-            return outs[0], lses[0].astype(np.float64)
-        return _core.merge_attention(list(outs), list(lses), None, num_threads)[0], total_lse(lses)
+            return outs[0], wide[0]
+        return _core.merge_attention(list(outs), list(wide), None, num_threads)
 
     def read(self, first: int, last: int) -> dict[int, tuple[NDArray[Any], NDArray[Any]]]:
         """Keys [B, Hk, T, D] and values [B, Hk, T, Dv] of each block here among positions [first, last)."""
@@ -150,12 +150,25 @@ class Shard:
         out, lse = scaled_dot_product_attention(
             query,
             *arrays,
-            query_offset=reachable(offset - self._starts[:blocks]),
+            query_offset=offsets_from(self._starts[:blocks], offset),
             return_lse=True,
             num_threads=num_threads,
             **given,
         )
         return out[:filled], lse[:filled]
+
+
+def _empty_blocks(sizes: Sizes, blocks: int) -> KVCache:
+    """A cache whose sequences are `blocks` blocks.
+
+    Blocks are filled one after the other, so they may lie in huge pages, which a `KVCache` of its own memory would not
+    ask for: its sequences may all begin at once. Arrays of NumPy ask for them from 4 MiB on.
+    """
+    shape = (blocks, sizes.num_kv_heads, BLOCK_KEYS)
+    if sizes.dtype == "int8":  # its scales have no place in arrays
+        return KVCache(*shape, sizes.head_dim, sizes.value_head_dim, dtype=sizes.dtype)
+    dtype = np.dtype(sizes.dtype)
+    return KVCache.over(np.empty((*shape, sizes.head_dim), dtype), np.empty((*shape, sizes.value_head_dim), dtype))
 
 
 def _mask_of_blocks(part: NDArray[Any], blocks: int, width: int, keys: int) -> NDArray[Any]:
@@ -171,12 +184,6 @@ def _mask_of_blocks(part: NDArray[Any], blocks: int, width: int, keys: int) -> N
     there = min(blocks, len(of_blocks))
     whole[:there] = of_blocks[:there, ..., :columns]
     return whole
-
-
-def total_lse(lses: NDArray[Any]) -> NDArray[np.float64]:
-    """``log(sum_s exp(lses[s]))`` in float64: rounded to float32 it would move the shares of workers by some units."""
-    total: NDArray[np.float64] = np.logaddexp.reduce(lses, axis=0, dtype=np.float64)
-    return total
 
 
 class ShardHost:

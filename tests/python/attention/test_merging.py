@@ -127,6 +127,20 @@ def test_the_merge_itself_rounds_once(count: int, shape: tuple[int, ...], dtype:
         assert lse.dtype == accumulator_of(dtype)
 
 
+def test_wide_lses(dtype: Any, rng: np.random.Generator) -> None:
+    """In float64 they have the result that they have in float32, if they are as short, and lose nothing if not."""
+    shards = _random_shards(rng, 5, (4, 50, 6), dtype)
+    out, lse = _merge(shards)
+    of_wide, wide = _merge([(part, lses.astype(np.float64)) for part, lses in shards])
+    assert_same_bits(of_wide, out)
+    assert wide.dtype == np.float64
+    assert_same_bits(wide.astype(lse.dtype), lse)
+    step = np.full((1, 1), 2.0**-40)  # of which float32 has nothing beside 1
+    _, of_steps = merge_attention([np.ones((1, 1, 2), dtype)] * 2, [1 + step, 1 - step])
+    _, apart = merge_attention([np.ones((1, 1, 2), dtype)] * 2, [1 + step, 1 + step])
+    assert 0 < apart - of_steps < 2 * step
+
+
 def test_one_shard_is_itself(dtype: Any, rng: np.random.Generator) -> None:
     out, lse = _random_shards(rng, 1, (3, 40, 8), dtype)[0]
     out[0, 0] = -0.0
@@ -319,6 +333,12 @@ WRONG = [
     (_with("outs", np.ma.masked_array(np.ones((2, 5, 4), np.float32))), TypeError, r"outs\[2\] .*MaskedArray"),
     (_with("outs", np.ones((2, 5, 4))), TypeError, r"outs\[2\] .*outs \(float32, float32, float64\), lses 3 x float32"),
     (_with("lses", np.ones((2, 5))), TypeError, r"lses\[2\] .*lses \(float32, float32, float64\)"),
+    (
+        _good() | {"lses": [np.ones((2, 5)), np.ones((2, 5), np.float32), np.ones((2, 5))]},
+        TypeError,
+        r"lses\[1\] must be of the dtype of lses\[0\], float64; got .*lses \(float64, float32, float64\)",
+    ),
+    (_good(np.float64) | {"lses": _good()["lses"]}, TypeError, r"lses\[0\] must be of the dtype of scores, float64"),
     (_with("lses", np.ones((2, 5), ">f4")), TypeError, r"lses\[2\] .*byte order.*>f4"),
     (_with("lses", np.ones((2, 5), bool)), TypeError, r"lses\[2\] .*bool"),
     (_good(np.float16), TypeError, r"lses\[0\] must be of the dtype of scores, float32; got outs 3 x float16"),
