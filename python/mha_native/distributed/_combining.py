@@ -12,6 +12,7 @@ from .. import _core
 
 _Results = tuple[NDArray[Any], NDArray[Any]]
 
+
 def merged_workers(parts: Sequence[_Results], sinks: NDArray[Any] | None) -> _Results:
     """Of one result of each worker, [B, H, Tq, Dv] with lses [B, H, Tq] in float64; sinks [H] count here, once."""
     outs, lses = [out for out, _ in parts], [lse for _, lse in parts]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,9 @@ from ..kv_cache import KVCache
 from ..runtime import active_isa
 from ._dealing import BLOCK_KEYS, MASK_WIDTHS, Piece, Sizes, offsets_from, options_of_sequence
 from ._passing import Blocks, PassingKeys
+
+# Bytes of a line of the cache of a processor, and of its longest vectors.
+_LINE = 64
 
 
 class Shard:
@@ -161,14 +165,25 @@ class Shard:
 def _empty_blocks(sizes: Sizes, blocks: int) -> KVCache:
     """A cache whose sequences are `blocks` blocks.
 
-    Blocks are filled one after the other, so they may lie in huge pages, which a `KVCache` of its own memory would not
-    ask for: its sequences may all begin at once. Arrays of NumPy ask for them from 4 MiB on.
+    Blocks of a head follow one another, as the tokens of one long sequence do, so memory is filled in order, and may be
+    in huge pages, for which arrays of NumPy ask from 4 MiB on.
     """
-    shape = (blocks, sizes.num_kv_heads, BLOCK_KEYS)
+    widths = sizes.head_dim, sizes.value_head_dim
     if sizes.dtype == "int8":  # its scales have no place in arrays
-        return KVCache(*shape, sizes.head_dim, sizes.value_head_dim, dtype=sizes.dtype)
-    dtype = np.dtype(sizes.dtype)
-    return KVCache.over(np.empty((*shape, sizes.head_dim), dtype), np.empty((*shape, sizes.value_head_dim), dtype))
+        return KVCache(blocks, sizes.num_kv_heads, BLOCK_KEYS, *widths, dtype=sizes.dtype)
+    keys, values = (_aligned((sizes.num_kv_heads, blocks, BLOCK_KEYS, width), sizes.dtype) for width in widths)
+    return KVCache.over(keys.swapaxes(0, 1), values.swapaxes(0, 1))
+
+
+def _aligned(shape: tuple[int, ...], dtype: str) -> NDArray[Any]:
+    """An array that begins at a line of the cache.
+
+    Large arrays of NumPy begin 16 bytes behind one, so that each vector is in two: a query takes 1.2 times as long.
+    """
+    kind = _core.bfloat16() if dtype == "bfloat16" else np.dtype(dtype)
+    memory = np.empty(prod(shape) * kind.itemsize + _LINE, np.uint8)
+    begin = -memory.ctypes.data % _LINE
+    return memory[begin : begin + memory.size - _LINE].view(kind).reshape(shape)
 
 
 def _mask_of_blocks(part: NDArray[Any], blocks: int, width: int, keys: int) -> NDArray[Any]:
