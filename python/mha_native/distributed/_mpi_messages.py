@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 # Forms that a reader remembers. The next one takes the place of the oldest.
 _FORMS = 256
 
-# Where parts of a message begin: at multiples of a cache line, as the largest vectors want it.
-_ALIGNMENT = 64
+# Where parts of a message begin, and it ends: at multiples of a cache line, as the largest vectors want it.
+ALIGNMENT = 64
 
 
 class Header(NamedTuple):
@@ -33,7 +33,7 @@ class Header(NamedTuple):
 
 
 _HEADER = struct.Struct(f"{len(Header._fields)}q")
-_HEADER_BYTES = _ALIGNMENT
+_HEADER_BYTES = ALIGNMENT
 
 
 class _Layout(NamedTuple):
@@ -140,4 +140,4 @@ def _layout_of(form: tuple[Any, ...]) -> _Layout:
 
 
 def _aligned(nbytes: int) -> int:
-    return -(-nbytes // _ALIGNMENT) * _ALIGNMENT
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT

@@ -14,12 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._messages import in_the_name_of
-from ._mpi_messages import Reader, Writer
+from ._mpi_messages import ALIGNMENT, Reader, Writer
 from ._shard import ShardHost
 from ._workers import Failure, Request, answered, too_late
 
 if TYPE_CHECKING:
-    from mpi4py.MPI import Intracomm
+    from mpi4py.MPI import Datatype, Intracomm
     from mpi4py.MPI import Request as MPIRequest
 
 __all__ = ["MPIWorkers", "serve"]
@@ -30,6 +30,9 @@ _TAG, _TAG_OF_END = 512, 513
 # A rank that has nothing to do looks for a request all the time for so many seconds, which costs a step of a model no
 # wait, and then again after such pauses, which leave the processor to others.
 _SECONDS_AWAKE, _PAUSE = 0.05, 200e-6
+
+# Communicators that have an MPIWorkers.
+_in_use: set[int] = set()
 
 
 class MPIWorkers:
@@ -58,6 +61,9 @@ class MPIWorkers:
             self._comm = _communicator("MPIWorkers", comm)
         if self._comm.rank != 0:
             raise ValueError(f"MPIWorkers: rank 0 asks, the others call serve; got rank {self._comm.rank}")
+        if self._comm.handle in _in_use:
+            raise ValueError("MPIWorkers: comm has one already, which takes its messages; close that first")
+        _in_use.add(self._comm.handle)
         self._host = ShardHost()
         self._ranks = list(range(self._comm.size))  # of each worker
         self._places: dict[int, str] = {}
@@ -125,8 +131,9 @@ class MPIWorkers:
         if self._is_closed:
             return
         self._is_closed = True
+        _in_use.discard(self._comm.handle)
         for rank in range(1, self._comm.size):
-            self._outbox.send(np.array([bool(self._unreachable)], np.uint8), rank, _TAG_OF_END)
+            self._outbox.send(np.full(ALIGNMENT, bool(self._unreachable), np.uint8), rank, _TAG_OF_END)
         _polled(lambda: self._outbox.is_empty(self._unreachable), time.monotonic() + 5)
         if self._unreachable:
             atexit.register(_end_without_finalize)
@@ -150,7 +157,7 @@ def serve(comm: Intracomm | None = None) -> None:
         world = _communicator("serve", comm)
     host, place = ShardHost(), f"process {os.getpid()} of {socket.gethostname()}"
     inbox, outbox, reader, writer = _Inbox(world, 0), _Outbox(world), Reader(), Writer()
-    is_rank_lost = np.zeros(1, np.uint8)
+    is_rank_lost = np.zeros(ALIGNMENT, np.uint8)
     ending = world.Irecv(is_rank_lost, 0, _TAG_OF_END)
     while (message := inbox.wait(outbox, ending)) is not None:
         header, request = reader.read(message)
@@ -167,6 +174,13 @@ def _communicator(function: str, comm: Intracomm | None) -> Intracomm:
     return MPI.COMM_WORLD if comm is None else comm
 
 
+def _lines() -> Datatype:
+    """What messages consist of. Their bytes may be more than MPI can count, 2^31 - 1; so many lines are 128 GiB."""
+    from mpi4py import MPI
+
+    return MPI.BYTE.Create_contiguous(ALIGNMENT).Commit()
+
+
 class _Inbox:
     """Messages of ours, from one rank or, by default, any."""
 
@@ -174,15 +188,17 @@ class _Inbox:
         from mpi4py import MPI
 
         self._comm, self._source = comm, MPI.ANY_SOURCE if source is None else source
-        self._status, self._byte = MPI.Status(), MPI.BYTE
+        self._status, self._line = MPI.Status(), _lines()
         self._coming: list[tuple[int, NDArray[np.uint8], MPIRequest]] = []
 
     def next(self) -> tuple[int, NDArray[np.uint8]] | None:
         """The rank that sent a message, and its bytes; None if none is here as a whole."""
         message = self._comm.Improbe(self._source, _TAG, self._status)
         if message is not None:
-            received = np.empty(self._status.Get_count(self._byte), np.uint8)
-            self._coming.append((self._status.Get_source(), received, message.Irecv(received)))
+            lines = self._status.Get_count(self._line)
+            received = np.empty(lines * ALIGNMENT, np.uint8)
+            receiving = message.Irecv((received, lines, self._line))
+            self._coming.append((self._status.Get_source(), received, receiving))
         late = set()  # ranks whose message has begun to come: theirs are read in order
         for i, (rank, received, receiving) in enumerate(self._coming):
             if rank not in late and receiving.Test():
@@ -208,12 +224,13 @@ class _Outbox:
     """Messages of ours that are on their way. Their memory stays until MPI has sent them, whatever ends the call."""
 
     def __init__(self, comm: Intracomm) -> None:
-        self._comm = comm
+        self._comm, self._line = comm, _lines()
         self._going: list[tuple[int, MPIRequest]] = []
 
     def send(self, message: NDArray[np.uint8], rank: int, tag: int = _TAG) -> None:
-        """Begin to send; a large message goes on within `is_empty`."""
-        self._going.append((rank, self._comm.Isend(message, rank, tag)))
+        """Begin to send whole lines; a large message goes on within `is_empty`."""
+        lines = (message, message.size // ALIGNMENT, self._line)
+        self._going.append((rank, self._comm.Isend(lines, rank, tag)))
 
     def is_empty(self, without: Collection[int] = ()) -> bool:
         """Whether all is sent, but for what ranks `without` have not taken."""

@@ -138,10 +138,7 @@ class ShardedKVCache:
             The cache has the tokens from before, too, but needs `restore`.
         """
         name = "ShardedKVCache.append"
-        keys, values = to_numpy(name, "key", key), to_numpy(name, "value", value)
-        require_four_axes(name, "key", keys)
-        with in_the_name_of(name):
-            self._like.append(keys, values, np.zeros(self._sizes.batch_size, np.int64))
+        keys, values = self._checked(name, key, value)
         counts = new_counts(name, self._lengths, keys.shape[2], new_lengths)
         lengths = self._lengths + counts
         if (lengths > self._sizes.capacity).any():
@@ -320,6 +317,14 @@ class ShardedKVCache:
             self._members.ask(name, dict.fromkeys(self._members.everyone, ("truncate", self._lengths)))
             self._may_be_ahead = False
 
+    def _checked(self, name: str, key: Tensor, value: Tensor) -> _Tokens:
+        """Tokens as arrays that a cache of these sizes would take."""
+        keys, values = to_numpy(name, "key", key), to_numpy(name, "value", value)
+        require_four_axes(name, "key", keys)
+        with in_the_name_of(name):
+            self._like.append(keys, values, np.zeros(self._sizes.batch_size, np.int64))
+        return keys, values
+
     def _pieces_of(self, worker: int, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> list[Piece]:
         """What a worker holds of positions ``[starts[b], ends[b])``, block by block."""
         pieces = [
@@ -359,10 +364,7 @@ class ShardedKVCache:
             if last_read[0] != piece.block:
                 first = piece.block * BLOCK_KEYS
                 key, value = read(first, min(first + BLOCK_KEYS, longest))
-                keys, values = to_numpy(name, "key", key), to_numpy(name, "value", value)
-                require_four_axes(name, "key", keys)
-                with in_the_name_of(name):
-                    self._like.append(keys, values, np.zeros(self._sizes.batch_size, np.int64))
+                keys, values = self._checked(name, key, value)
                 if keys.shape[2] < min(BLOCK_KEYS, longest - first):
                     rule = f"{name}: read must give {min(BLOCK_KEYS, longest - first)} positions from {first} on"
                     raise ValueError(f"{rule}; got {keys.shape[2]}")

@@ -9,6 +9,7 @@ import sys
 import time
 
 import numpy as np
+import pytest
 from mpi4py import MPI
 
 from mha_native.distributed import LocalWorkers, ShardedKVCache, WorkerError
@@ -31,6 +32,8 @@ def main(fault: str) -> None:
     query = rng.standard_normal((2, 4, 3, 16), np.float32)
     prompt = rng.standard_normal((2, 16, 800, 16), np.float32)  # so many rows that keys pass by them
     with MPIWorkers() as workers:
+        with pytest.raises(ValueError, match="comm has one already"):  # two would take each other's messages
+            MPIWorkers()
         cache = ShardedKVCache(workers, **SHAPE, time_limit=20)
         alone = ShardedKVCache(LocalWorkers(world.size), **SHAPE)
         one = ShardedKVCache(LocalWorkers(1), **SHAPE)
