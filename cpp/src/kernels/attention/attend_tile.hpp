@@ -73,9 +73,8 @@ struct AddValues {
 /// and P^T the second one.
 __attribute__((noinline)) inline void add_values_by_tiles(const ValueArguments<TileProducts>& g, Index lanes,
                                                           Index value_dim, const Upcoming& upcoming) {
-  const Index columns = (value_dim + kTileRows - 1) / kTileRows * kTileRows;
-  multiply_rows_by_tiles(g.value, g.value_step, columns, g.weights, g.out, kWidth<float>, lanes, g.depth, !g.starts,
-                         upcoming);
+  multiply_rows_by_tiles(g.value, g.value_step, value_columns<TileProducts>(value_dim), g.weights, g.out, kWidth<float>,
+                         lanes, g.depth, !g.starts, upcoming);
 }
 
 #endif
@@ -179,10 +178,8 @@ class AttendTile {
   RowStart<T> second_start() const { return scores_.second_start(); }
 
  private:
-  /// Of the sum of a block: O^T with whole tiles of rows.
-  static constexpr Index block_elements(Index value_dim) {
-    return W * (kHasTiles<Products> ? (value_dim + 15) / 16 * 16 : value_dim);
-  }
+  /// Of the sum of a block.
+  static constexpr Index block_elements(Index value_dim) { return W * value_columns<Products>(value_dim); }
 
   ValueArguments<Products> arguments(const KeyBlock& block, const Segment& segment, T* out, bool starts) const {
     const Index lane = segment.first_vector * L, first = block.segments[0].begin;

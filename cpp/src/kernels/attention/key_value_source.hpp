@@ -103,7 +103,7 @@ class KeyValueRows {
     if constexpr (!Operands::kConverts)
       return {rows.data, rows.row, rows.step};
     else if constexpr (kHasTiles<ProductsOf<S>>) {
-      Operands::template transpose_values<kKeyBlock>(rows, keys, tile_.value_dim, near);
+      Operands::template transpose_values<kKeyBlock>(rows, keys, tile_.value_dim, row, near);
       return {near, 1, kKeyBlock / Operands::kElements};
     } else if constexpr (!Operands::kJoins)
       for (Index i = 0; i < keys; ++i)
@@ -143,8 +143,8 @@ class KeyValueRows {
   }
 
   static constexpr Index near_value_row(Index value_dim) {
-    constexpr Index kColumns = kHasTiles<ProductsOf<S>> ? 16 : kLanes<Compute<S>>;  // whole tiles, or vectors
-    return kHasNear ? (value_dim + kColumns - 1) / kColumns * kColumns : 0;
+    constexpr Index L = kLanes<Compute<S>>;
+    return kHasNear ? (value_columns<ProductsOf<S>>(value_dim) + L - 1) / L * L : 0;
   }
   static constexpr bool kHasNear = Operands::kConverts || kMayBeInt8;
 

@@ -69,6 +69,15 @@ constexpr bool kHasTiles = false;
 template <>
 constexpr bool kHasTiles<TileProducts> = true;
 #endif
+/// Columns of values, as sums have them: whole tiles of columns where tiles multiply.
+template <class Products>
+constexpr Index value_columns(Index value_dim) {
+#ifdef MHA_TILES
+  if (kHasTiles<Products>) return (value_dim + kTileRows - 1) / kTileRows * kTileRows;
+#endif
+  return value_dim;
+}
+
 /// Whether vectors of sums are as wide as tiles; else a part of a tile's columns is left to vectors.
 constexpr bool kVectorsFillTiles = kLanes<float> == 16;
 

@@ -113,9 +113,9 @@ constexpr Index kTileElements = kTileColumns * TileProducts::kElements;
 
 struct TileOperands : PairOperands<TileProducts, kTileElements> {
   /// Values of up to kMost keys, evenly spaced, as the first factor of tiles: `to` [columns][kMost keys], the pairs of the
-  /// keys of a column side by side. Columns are filled up to whole tiles, and keys to whole groups, by zeros.
+  /// keys of a column side by side. Zeros fill `columns` up to `filled` columns, and keys to whole groups.
   template <Index kMost>
-  static void transpose_values(const Rows<BFloat16>& values, Index keys, Index columns, Pair* to) {
+  static void transpose_values(const Rows<BFloat16>& values, Index keys, Index columns, Index filled, Pair* to) {
     constexpr Index L = kLanes<float>, kRow = kMost / kElements;
     const auto row_of = [&](Index key) { return key < keys ? values.data + key * values.row : nullptr; };
     for (Index pair = 0; pair < count(keys); pair += L) {
@@ -133,7 +133,7 @@ struct TileOperands : PairOperands<TileProducts, kTileElements> {
           MHA_UNROLL
           for (Index i = 0; i < L; ++i) TileProducts::store(to + (c + i) * kRow + pair, block.packet[i]);
         }
-      for (; c < (columns + kTileRows - 1) / kTileRows * kTileRows; ++c)
+      for (; c < filled; ++c)
         for (Index i = 0; i < L; ++i) {
           const BFloat16 *const one = row_of(2 * (pair + i)), *const two = row_of(2 * (pair + i) + 1);
           const Index at = c * values.step;
