@@ -129,18 +129,11 @@ class AttendTile {
       const T* masked = guarded ? scores_.mark_masked(block) : nullptr;
       scores_.exponentiate(block);
       values_ = scores_.source().value_operands(block.segments[0].begin, block.end, near_values_);
-      const Segment& segment = block.segments[0];
       if (guarded) {
         add_guarded(block, masked);
         merge_block(starts);
-      } else if (!kHasTiles<Products> && block.segment_count == 1 && segment.vectors == scores_.vectors()) {
-        if constexpr (!kHasTiles<Products>) {
-          static constexpr StripTable<MergeValues, Products, ValueArguments<Products>> merge;
-          merge(segment.vectors, tile_.value_dim, arguments(block, segment, out_, starts), scores_.next_keys(block));
-        }
       } else {
-        add_segments(block);
-        merge_block(starts);
+        add_block(block, starts);
       }
       starts = false;
     });
@@ -191,6 +184,19 @@ class AttendTile {
             scores_.correction() + lane,
             out + lane,
             starts};
+  }
+
+  /// Adds the block to the sum of the span: at once by vectors, if one segment is all of it.
+  void add_block(const KeyBlock& block, bool starts) {
+    if constexpr (!kHasTiles<Products>) {
+      static constexpr StripTable<MergeValues, Products, ValueArguments<Products>> merge;
+      const Segment& segment = block.segments[0];
+      if (block.segment_count == 1 && segment.vectors == scores_.vectors())
+        return merge(segment.vectors, tile_.value_dim, arguments(block, segment, out_, starts),
+                     scores_.next_keys(block));
+    }
+    add_segments(block);
+    merge_block(starts);
   }
 
   /// The sum of the block, segment after segment. The first segment overwrites it if it has all vectors of queries, as
