@@ -15,9 +15,9 @@ namespace mha::MHA_ISA {
 namespace {
 
 /// What sums of the bytes of row r lack: minus the row's offset times the sums of the weights, and what the bytes of
-/// outliers leave out times their weights. `to(j)` is where vector j is put.
-template <int N, class To>
-MHA_INLINE void sum_beside_bytes(const WeightStrip& g, Index r, To to) {
+/// outliers leave out times their weights.
+template <int N>
+MHA_INLINE void sum_beside_bytes(const WeightStrip& g, Index r, Ints (&beside)[N]) {
   constexpr Index L = kLanes<float>;
   const ProjectionTile& tile = *g.tile;
   const float* const weight_sums = g.row_of_columns(tile.bias, 2);
@@ -39,10 +39,7 @@ MHA_INLINE void sum_beside_bytes(const WeightStrip& g, Index r, To to) {
   for (int j = 0; j < N; ++j) sums[j] = -sums[j];
   add(listed + most_outliers(tile.in_features) - row.above, row.above);
   MHA_UNROLL
-  for (int j = 0; j < N; ++j) {
-    const Ints beside = load_vector<Ints>(weight_sums + j * L) * -row.offset + sums[j] * 256;
-    __builtin_memcpy(to(j), &beside, sizeof beside);
-  }
+  for (int j = 0; j < N; ++j) beside[j] = load_vector<Ints>(weight_sums + j * L) * -row.offset + sums[j] * 256;
 }
 
 /// The result of sums of a vector of columns of row `row`.
@@ -54,20 +51,23 @@ MHA_INLINE Packet<float> scale_sums(const WeightStrip& g, Index row, Index colum
   return padd(scaled, pload<P>(g.row_of_columns(tile.bias, 0) + column));
 }
 
-/// Results of rows whose sums of bytes lie where they go. Outliers read a few rows of the panel, which the sums of bytes
-/// have brought near: before them each would be waited for.
-template <int N>
-__attribute__((noinline)) void finish_sums(const WeightStrip& g, Index first, Index rows) {
+/// Results of row r, of whose vectors of columns the sums of bytes lie at sums(j). Outliers read a few rows of the
+/// panel, which the sums of bytes have brought near: before them each would be waited for.
+template <int N, class SumsAt>
+MHA_INLINE void finish_row(const WeightStrip& g, Index r, SumsAt sums) {
   constexpr Index L = kLanes<float>;
-  for (Index r = first; r < first + rows; ++r) {
-    Ints beside[N];
-    sum_beside_bytes<N>(g, r, [&](int j) MHA_INLINE_LAMBDA { return beside + j; });
-    MHA_UNROLL
-    for (int j = 0; j < N; ++j) {
-      float* const out = g.out[j] + r * g.out_row;
-      pstoreu(out, scale_sums(g, r, j * L, load_vector<Ints>(out) + beside[j]));
-    }
-  }
+  Ints beside[N];
+  sum_beside_bytes(g, r, beside);
+  MHA_UNROLL
+  for (int j = 0; j < N; ++j)
+    pstoreu(g.out[j] + r * g.out_row, scale_sums(g, r, j * L, load_vector<Ints>(sums(j)) + beside[j]));
+}
+
+/// The same of rows whose sums of bytes lie where their results go.
+template <int N>
+__attribute__((noinline)) void finish_rows_in_place(const WeightStrip& g, Index first, Index rows) {
+  for (Index r = first; r < first + rows; ++r)
+    finish_row<N>(g, r, [&](int j) MHA_INLINE_LAMBDA { return g.out[j] + r * g.out_row; });
 }
 
 template <int M, int N, int kAhead>
@@ -87,7 +87,7 @@ struct Int8WeightsStrip {
         (tile.in_features + 3) / 4, static_cast<const unsigned char*>(tile.x) + row * tile.x_row, tile.x_row,
         Index{4} * ByteProducts::kFeatureBytes, reinterpret_cast<const std::int32_t*>(g.panel()), kPanelWidth<float>,
         start, finish);
-    if constexpr (ByteProducts::kHasOffset) finish_sums<N>(g, row, M);
+    if constexpr (ByteProducts::kHasOffset) finish_rows_in_place<N>(g, row, M);
   }
 };
 
@@ -101,17 +101,10 @@ using Int8WeightsFirstRows = Int8WeightsStrip<M, N, panel_rows_ahead(M)>;
 struct Int8Tiles {
   using Instruction = ByteInstruction;
   static constexpr Index kOperandBytes = ByteProducts::kFeatureBytes;
-  static constexpr bool kBegins = true;
 
   static Index words(Index in_features) { return (in_features + 3) / 4; }
-  static void begin(const WeightStrip& g, Index row, float* sums) {
-    sum_beside_bytes<kVectors>(g, row, [&](int j) MHA_INLINE_LAMBDA { return sums + Index{j} * kLanes<float>; });
-  }
-  MHA_INLINE static void finish(const WeightStrip& g, int n, Index row, const float* sums) {
-    for (Index j = 0; j < n; ++j) {
-      const Index column = j * kLanes<float>;
-      pstoreu(g.out[j] + row * g.out_row, scale_sums(g, row, column, load_vector<Ints>(sums + column)));
-    }
+  static void finish(const WeightStrip& g, Index row, const float* sums) {
+    finish_row<kVectors>(g, row, [&](int j) MHA_INLINE_LAMBDA { return sums + Index{j} * kLanes<float>; });
   }
 };
 #endif

@@ -36,15 +36,13 @@ using PairsFirstRows = PairsStrip<Products, M, N, panel_rows_ahead(M)>;
 struct PairTiles {
   using Instruction = PairInstruction;
   static constexpr Index kOperandBytes = sizeof(Pair);
-  static constexpr bool kBegins = false;
 
   static Index words(Index in_features) { return (in_features + 1) / 2; }
-  static void begin(const WeightStrip&, Index, float*) {}
-  MHA_INLINE static void finish(const WeightStrip& g, int n, Index row, const float* sums) {
+  MHA_INLINE static void finish(const WeightStrip& g, Index row, const float* sums) {
     using P = Packet<float>;
     constexpr Index L = kLanes<float>;
     const float* const bias = g.row_of_columns(g.tile->bias, 0);
-    for (Index j = 0; j < n; ++j)
+    for (Index j = 0; j < kVectors; ++j)
       pstoreu(g.out[j] + row * g.out_row, padd(pload<P>(bias + j * L), pload<P>(sums + j * L)));
   }
 };
