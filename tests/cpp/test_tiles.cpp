@@ -9,8 +9,11 @@
 #include <random>
 #include <string>
 
+#include "arrays.hpp"
 #include "bf16_products.hpp"
 #include "exact_arithmetic.hpp"
+#include "mha/attention.hpp"
+#include "mha/linear.hpp"
 #include "mha/runtime.hpp"
 #include "platform/dispatch.hpp"
 #include "platform/floating_point_state.hpp"
@@ -20,6 +23,7 @@ namespace mha {
 namespace {
 
 using testing::added;
+using testing::Array;
 using testing::Elements;
 using testing::Exact;
 using testing::expect_projections;
@@ -255,6 +259,47 @@ TEST(Tiles, ProjectionsAreSumsOfSteps) {
     if (tiles_of(isa).multiply_bf16 != nullptr)
       expect_projections(isa, {1, 2, 31, 32, 33, 64, 94, 100, 160}, &sum_of_steps), ++tested;
   if (tested == 0) GTEST_SKIP() << "this machine runs no instruction set that has tiles";
+}
+
+/// What a call of the library costs in configurations of tiles, on the instruction set amx_model.
+template <class Call>
+std::int64_t configurations(const TileInstructions& model, Call call) {
+  set_isa("amx_model");
+  const std::int64_t before = model.times_configured();
+  call();
+  set_isa(nullptr);
+  return model.times_configured() - before;
+}
+
+template <class T>
+void project(T element, WeightFormat format, Index rows) {
+  const Array<T> weight({64, 96}, element), x({rows, 96}, element), out({rows, 64}, element);
+  Linear(LinearWeights(weight.view()), format).forward(x.view(), out.view(), 1);
+}
+
+TEST(Tiles, AreConfiguredForWhatTheyMultiplyAlone) {
+  const TileInstructions model = tiles_of("amx_model");
+  if (model.multiply_bf16 == nullptr) GTEST_SKIP() << "no model in this build: MHA_AMX_MODEL";
+  constexpr Index kHeads = 2, kMostQueries = 16, kKeys = 100, kDim = 64;
+  const Array<BFloat16> query({kHeads, kMostQueries, kDim}, BFloat16{0x3f80}), key({kHeads, kKeys, kDim}, {0x3c00});
+  const auto attend = [&](Index queries) {
+    Array<BFloat16> out({kHeads, queries, kDim}, {0});
+    AttentionOptions options;
+    options.num_threads = 1;
+    scaled_dot_product_attention(TensorView(query.data().data(), {kHeads, queries, kDim}), key.view(), key.view(),
+                                 out.view(), {}, options);
+  };
+  EXPECT_EQ(configurations(model, [&] { attend(1); }), 0) << "decode takes vectors";
+  EXPECT_EQ(configurations(model, [&] { attend(kMostQueries); }), kHeads) << "once for each head";
+
+  for (const Index rows : {1, 2, 40}) {
+    SCOPED_TRACE(rows);
+    const bool are_many = rows > 1;  // a single row takes vectors
+    EXPECT_EQ(configurations(model, [&] { project<BFloat16>({0x3f80}, WeightFormat::plain, rows); }) > 0, are_many);
+    EXPECT_EQ(configurations(model, [&] { project<float>(1, WeightFormat::int8, rows); }) > 0, are_many);
+    EXPECT_EQ(configurations(model, [&] { project<float>(1, WeightFormat::plain, rows); }), 0);
+    EXPECT_EQ(configurations(model, [&] { project<float>(1, WeightFormat::bf16, rows); }), 0);
+  }
 }
 
 }  // namespace

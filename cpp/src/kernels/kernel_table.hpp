@@ -253,12 +253,15 @@ struct DTypeKernels {
   void (*rotate)(const RotateTile& tile);
 };
 
-/// Two products of matrix registers, for those who ask whether they give the bits that the kernels count on: C += A B.
+/// What is to be asked about matrix registers: whether products, C += A B, have the bits that the kernels count on, and
+/// of a model, when they are used.
 struct TileInstructions {
   /// A [16 rows][32 elements], B [16 pairs of elements][16 columns][2], C [16][16].
   void (*multiply_bf16)(const BFloat16* a, const BFloat16* b, float* c);
   /// A [16 rows][64 elements], B [16 fours of elements][16 columns][4], C [16][16].
   void (*multiply_bytes)(const std::uint8_t* a, const std::int8_t* b, std::int32_t* c);
+  /// How many times the calling thread has configured them; null but for a model.
+  std::int64_t (*times_configured)() = nullptr;
 };
 
 struct KernelTable {

@@ -31,13 +31,6 @@ namespace {
 
 __attribute__((noinline)) const char* compiled_isa() { return MHA_QUOTE(MHA_ISA); }
 
-/// A kernel call: what its products need of the processor is set up before it and released after it.
-template <class Products, auto kKernel, class... Arguments>
-void run(Arguments... arguments) {
-  [[maybe_unused]] const typename Products::State state;
-  kKernel(arguments...);
-}
-
 template <class S>
 std::size_t tile_scratch(Index head_dim, Index value_dim) {
   const std::size_t many = AttendTile<S>::scratch_bytes(head_dim, value_dim);
@@ -87,8 +80,7 @@ void merge_spans(const AttentionTile& tile, void* spans, Index count, void* scra
 
 template <template <class> class Tile, class S>
 constexpr AttentionKernel attention_kernel() {
-  return {&run<ProductsOf<S>, &run_tile<Tile, S>>, &Tile<S>::span_bytes, &run<ProductsOf<S>, &merge_spans<Tile, S>>,
-          &Tile<S>::copy_span_rows};
+  return {&run_tile<Tile, S>, &Tile<S>::span_bytes, &merge_spans<Tile, S>, &Tile<S>::copy_span_rows};
 }
 
 template <class T>
@@ -99,21 +91,21 @@ void statistics_tile(const AttentionTile& tile, const StatisticsOutputs& outputs
 [[maybe_unused]] std::size_t no_bytes(Index, Index) { return 0; }  // unused where a set extends another
 [[maybe_unused]] void read_in_place(ProjectionTile&, void*) {}
 
-[[maybe_unused]] constexpr ProjectionKernel kInt8Weights = {
-    &quantized_bytes, &quantize_rows, &run<ByteProducts, &project_rows<float, &project_int8_weights>>};
+[[maybe_unused]] constexpr ProjectionKernel kInt8Weights = {&quantized_bytes, &quantize_rows,
+                                                            &project_rows<float, &project_int8_weights>};
 
 /// With weights in the dtype of the rows.
 template <class S>
 constexpr ProjectionKernel plain_projection() {
   using Products = ProductsOf<S>;
   if constexpr (sizeof(S) == sizeof(Compute<S>))
-    return {&no_bytes, &read_in_place, &run<Products, &project_rows<S, &project_tile<Products>>>};
+    return {&no_bytes, &read_in_place, &project_rows<S, &project_tile<Products>>};
   else if constexpr (OperandsOf<S>::kJoins)
-    return {&operand_bytes<S>, &read_operands<S>, &run<Products, &project_rows<S, &project_pairs<Products>>>};
+    return {&operand_bytes<S>, &read_operands<S>, &project_rows<S, &project_pairs<Products>>};
   else if constexpr (features_per_word(DTypeOf<S>::value, WeightFormat::plain) == 2)
-    return {&operand_bytes<S>, &read_operands<S>, &run<WidenedProducts, &project_rows<S, &project_bf16_weights>>};
+    return {&operand_bytes<S>, &read_operands<S>, &project_rows<S, &project_bf16_weights>};
   else
-    return {&operand_bytes<S>, &read_operands<S>, &run<Products, &project_rows<S, &project_tile<Products>>>};
+    return {&operand_bytes<S>, &read_operands<S>, &project_rows<S, &project_tile<Products>>};
 }
 
 /// Of elements of type S, all kernels but those that multiply nothing: an instruction set that extends another
@@ -128,9 +120,9 @@ constexpr DTypeKernels dtype_kernels() {
                        attention_kernel<AttendTile, S>(),
                        attention_kernel<DecodeTile, S>(),
                        DecodeTile<S>::kColumns,
-                       &run<ProductsOf<S>, &weights_tile<S>>,
-                       &run<ProductsOf<S>, &scores_tile<S>>,
-                       &run<ProductsOf<S>, &statistics_tile<S>>,
+                       &weights_tile<S>,
+                       &scores_tile<S>,
+                       &statistics_tile<S>,
                        &projection_scratch,
                        {},
                        nullptr,
@@ -139,8 +131,7 @@ constexpr DTypeKernels dtype_kernels() {
                        nullptr};
   kernels.project[int(WeightFormat::plain)] = plain_projection<S>();
   if constexpr (DTypeOf<S>::value == DType::f32) {
-    kernels.project[int(WeightFormat::bf16)] = {&no_bytes, &read_in_place,
-                                                &run<WidenedProducts, &project_rows<float, &project_bf16_weights>>};
+    kernels.project[int(WeightFormat::bf16)] = {&no_bytes, &read_in_place, &project_rows<float, &project_bf16_weights>};
     kernels.project[int(WeightFormat::int8)] = kInt8Weights;
   }
   return kernels;
@@ -177,7 +168,8 @@ KernelTable extended_table() noexcept {
 #endif
 #ifdef MHA_TILES
   extended.tiles = {&multiply_one<&Tiles::multiply_bf16<0, 4, 6>, BFloat16, BFloat16, float>,
-                    &multiply_one<&Tiles::multiply_bytes<0, 4, 6>, std::uint8_t, std::int8_t, std::int32_t>};
+                    &multiply_one<&Tiles::multiply_bytes<0, 4, 6>, std::uint8_t, std::int8_t, std::int32_t>,
+                    Tiles::kTimesConfigured};
 #endif
   return extended;
 }
@@ -200,7 +192,7 @@ constexpr KernelTable kTable = {MHA_QUOTE(MHA_ISA),
 #include "mha/dtypes.def"
 #undef MHA_DTYPE
                                 },
-                                {nullptr, nullptr}};
+                                {nullptr, nullptr, nullptr}};
 #endif
 
 }  // namespace

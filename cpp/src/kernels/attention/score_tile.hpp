@@ -89,6 +89,7 @@ class ScoreTile {
   /// Calls `visit(block)` for every block of keys that some row sees, in order.
   template <class Visitor>
   MHA_INLINE void for_each_block(Visitor visit) {
+    [[maybe_unused]] const typename Products::State state;
     Index span = -1;
     blocks_.for_each(source_, [&](KeyBlock& block, Index begin) MHA_INLINE_LAMBDA {
       if (!plan_block(block, begin)) return;

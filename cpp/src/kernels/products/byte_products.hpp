@@ -7,7 +7,6 @@
 #pragma once
 
 #include "kernels/products/packet_tile.hpp"
-#include "kernels/products/tiles.hpp"
 #include "kernels/vectors/integer_vectors.hpp"
 
 namespace mha::MHA_ISA {
@@ -42,11 +41,6 @@ struct ByteProducts {
   using Sum = std::int32_t;
   using Sums = Ints;
   using Tile = PacketTile<ByteProducts>;
-#ifdef MHA_TILES
-  using State = TileState;
-#else
-  struct State {};
-#endif
 
   static constexpr Index kElements = 4;
 
@@ -113,7 +107,6 @@ struct ByteProducts {
   using Sum = std::int32_t;
   using Sums = Ints;
   using Tile = PacketTile<ByteProducts>;
-  struct State {};
 
   static constexpr Index kElements = 4;
   static constexpr int kFeatureBytes = 2;

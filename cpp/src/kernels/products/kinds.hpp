@@ -15,8 +15,8 @@
 //   kPartialSumTerms    operands after which a long sum begins a new partial sum
 //   Tile                how products fill the registers: rows(n), kMostRows, multiply() and multiply_long(), as in
 //                       packet_tile.hpp
-//   State               made at the begin of a kernel call and destroyed at its end: registers that must be set up and
-//                       released, as matrix units have them
+//   State               of kinds that elements of attention are: made before keys are scored and destroyed behind them;
+//                       registers that must be set up and released, as matrix units have them
 //
 // How elements in memory become operands is a second struct:
 //

@@ -69,7 +69,6 @@ struct WidenedProducts {
   using Operand = float;
   using Sum = float;
   using Tile = WidenedTile;
-  struct State {};
 
   static constexpr Index kPartialSumTerms = PacketProducts<float>::kPartialSumTerms;
 };

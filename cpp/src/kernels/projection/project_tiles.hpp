@@ -29,6 +29,7 @@ struct TileStrips {
 
   template <class After>
   static void run(Index rows, const WeightStrip& g, After after) {
+    const TileState state;
     const Index words = Kind::words(g.tile->in_features), rest = words % kTileRows;
     alignas(kVectorBytes) std::byte last[kTileRows * kPanelBytes];  // of the panel, filled up with zeros
     if (rest > 0) {
