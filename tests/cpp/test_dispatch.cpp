@@ -7,6 +7,7 @@
 #include <sys/auxv.h>
 #endif
 
+#include <atomic>
 #include <cstdlib>
 #include <stdexcept>
 #include <string>
@@ -16,6 +17,16 @@
 #include "mha/runtime.hpp"
 
 namespace mha {
+
+// The linker gives calls of ask_for_lent_features() to the second one (CMakeLists.txt).
+Processor really_ask_for_lent_features() asm("__real__ZN3mha21ask_for_lent_featuresEv");
+Processor count_and_ask_for_lent_features() asm("__wrap__ZN3mha21ask_for_lent_featuresEv");
+static std::atomic<int> times_asked{0};
+Processor count_and_ask_for_lent_features() {
+  ++times_asked;
+  return really_ask_for_lent_features();
+}
+
 namespace {
 
 class Dispatch : public ::testing::Test {
@@ -83,6 +94,10 @@ TEST_F(Dispatch, TheDefaultIsTheLastThatIsSupportedAndPreferred) {
   EXPECT_EQ(default_isa_index(4, all, no_last), 2);  // as a processor of Intel with AVX512_BF16
   EXPECT_EQ(default_isa_index(4, [](int index) { return index != 2; }, no_last), 1);
   EXPECT_EQ(default_isa_index(4, [](int index) { return index == 3; }, no_last), -1);
+  std::vector<int> asked;
+  const auto supported = [&](int index) { return asked.push_back(index), index == 1; };
+  EXPECT_EQ(default_isa_index(4, supported, no_last), 1);
+  EXPECT_EQ(asked, (std::vector<int>{2, 1})) << "what is not preferred is not asked about";
 }
 
 // Of the features of the registry, what each step adds; a build for part of the instruction sets may not ask for all.
@@ -314,6 +329,27 @@ TEST_F(Dispatch, TheEnvironmentChooses) {
   } else {
     EXPECT_STREQ(active_isa(), requested);
   }
+}
+
+// ctest runs each test in a process of its own.
+TEST_F(Dispatch, ALoanIsTakenWhereItIsNeededAlone) {
+  if (times_asked > 0) GTEST_SKIP() << "an earlier test of this process has taken it";
+  const auto needs_loan = [](int index) { return std::string(built_isa(index)) == "amx"; };
+  const char* const requested = std::getenv("MHA_NATIVE_ISA");
+  if (requested != nullptr && *requested != '\0') GTEST_SKIP() << "MHA_NATIVE_ISA may ask for it";
+  for (int index = 0; index < num_built_isas(); ++index)
+    if (needs_loan(index) && isa_preferred(index)) GTEST_SKIP() << "it is the default of this processor";
+  active_kernels();
+  for (int index = 0; index < num_built_isas(); ++index)
+    if (!needs_loan(index) && isa_supported(index)) set_isa(built_isa(index));
+  EXPECT_EQ(times_asked, 0);
+  for (int index = 0; index < num_built_isas(); ++index)
+    if (needs_loan(index)) {
+      isa_supported(index);
+      EXPECT_EQ(times_asked, 1);
+    }
+  isa_reason(0);
+  EXPECT_LE(times_asked, 1) << "once in a process";
 }
 
 TEST_F(Dispatch, LastUsedBelongsToTheThread) {

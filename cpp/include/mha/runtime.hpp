@@ -10,7 +10,8 @@ namespace mha {
 /// Number of instruction sets compiled in; the names in rising order of preference.
 MHA_API int num_built_isas();
 MHA_API const char* built_isa(int index);
-/// Whether this processor and operating system run the instruction set.
+/// Whether this processor and operating system run the instruction set. To know it of `amx`, Linux is asked for tile
+/// registers, which it lends for as long as the process lives; so does isa_reason().
 MHA_API bool isa_supported(int index);
 /// One clause: whether it runs here, and whether it may be the default here, and why.
 MHA_API const char* isa_reason(int index);

@@ -54,10 +54,12 @@ bool multiplies_otherwise(int index) {
   return !gives_known_answers(tiles);
 }
 
-Processor find_trusted_processor() { return without_refused(this_processor(), &multiplies_otherwise); }
+Processor find_trusted_processor() { return without_refused(ask_for_lent_features(), &multiplies_otherwise); }
 
-/// This processor, without what does not compute as it should. Found once.
-const Processor& trusted_processor() { return found_once<Processor, find_trusted_processor>(); }
+/// What an instruction set is judged by. Only those that need registers on loan make us ask for them.
+const Processor& processor_for(int index) {
+  return (isa_at(index).required & lent_features()) == 0 ? this_processor() : trusted_processor();
+}
 
 std::string supported_names() {
   std::string names;
@@ -78,7 +80,7 @@ int find_isa(const std::string& source, const std::string& name) {
 }
 
 /// The instruction set that is used unless set_isa() has chosen one. Found once. If MHA_NATIVE_ISA asks for something
-/// impossible, `index` is kNone and every call that needs the default throws `explanation`.
+/// impossible, `index` is kNone and every call that needs the default throws `explanation`; for the best that is empty.
 struct DefaultIsa {
   int index = kNone;
   std::string explanation;
@@ -94,11 +96,10 @@ struct DefaultIsa {
       }
       return;
     }
-    index = default_isa_on(trusted_processor());
-    explanation = index == kNone
-                      ? std::string("this machine runs none of the instruction sets that were built, from '") +
-                            kIsas[0].name + "' upwards"
-                      : "the best for this processor, of: " + supported_names();
+    index = default_isa_index(kNumIsas, &isa_supported, &isa_preferred);
+    if (index == kNone)
+      explanation = std::string("this machine runs none of the instruction sets that were built, from '") +
+                    kIsas[0].name + "' upwards";
   }
 };
 
@@ -118,11 +119,14 @@ const Isa& current_isa() {
   return kIsas[index];
 }
 
+/// Not found with the default, since to know what runs may take a loan.
+std::string explain_best() { return "the best for this processor, of: " + supported_names(); }
+
 using Reasons = std::vector<std::string>;
 
 Reasons find_reasons() {
   Reasons reasons;
-  for (int index = 0; index < kNumIsas; ++index) reasons.push_back(isa_reason_on(index, trusted_processor()));
+  for (int index = 0; index < kNumIsas; ++index) reasons.push_back(isa_reason_on(index, processor_for(index)));
   return reasons;
 }
 
@@ -138,7 +142,9 @@ int num_built_isas() { return kNumIsas; }
 
 const char* built_isa(int index) { return isa_at(index).name; }
 
-bool isa_supported(int index) { return isa_runs_on(index, trusted_processor()); }
+const Processor& trusted_processor() { return found_once<Processor, find_trusted_processor>(); }
+
+bool isa_supported(int index) { return isa_runs_on(index, processor_for(index)); }
 
 bool isa_preferred(int index) { return isa_pays_on(index, this_processor()); }
 
@@ -186,7 +192,7 @@ int default_isa_on(const Processor& processor) {
 
 int default_isa_index(int count, const std::function<bool(int)>& supported, const std::function<bool(int)>& preferred) {
   for (int index = count - 1; index >= 0; --index)
-    if (supported(index) && preferred(index)) return index;
+    if (preferred(index) && supported(index)) return index;
   return kNone;
 }
 
@@ -194,8 +200,9 @@ const char* active_isa() { return current_isa().name; }
 
 const char* active_isa_reason() {
   current_isa();  // throws what any other call would
-  return chosen_isa.load(std::memory_order_relaxed) == kNone ? default_isa().explanation.c_str()
-                                                             : "it was chosen by set_isa()";
+  if (chosen_isa.load(std::memory_order_relaxed) != kNone) return "it was chosen by set_isa()";
+  const std::string& requested = default_isa().explanation;
+  return (requested.empty() ? found_once<std::string, explain_best>() : requested).c_str();
 }
 
 void set_isa(const char* name) {

@@ -18,6 +18,10 @@ const KernelTable& active_kernels();
 /// @throws std::invalid_argument if there is no such index
 bool isa_preferred(int index);
 
+/// This processor as far as it can be trusted: after the operating system has been asked for what it lends, and
+/// without what does not compute as it should. Found once, where an instruction set that needs a loan is in question.
+const Processor& trusted_processor();
+
 /// isa_supported(), isa_preferred() and isa_reason() for any processor, and its default; -1 if it runs none.
 bool isa_runs_on(int index, const Processor& processor);
 bool isa_pays_on(int index, const Processor& processor);
@@ -29,6 +33,7 @@ int default_isa_on(const Processor& processor);
 Processor without_refused(const Processor& processor, const std::function<bool(int index)>& refused);
 
 /// The index of the default instruction set: the last of `count` that are supported and preferred; -1 if none is.
+/// Others than those preferred are not asked about: the answer may take a loan from the operating system.
 int default_isa_index(int count, const std::function<bool(int index)>& supported,
                       const std::function<bool(int index)>& preferred);
 

@@ -46,10 +46,11 @@ struct Feature {
   bool is_here() const {
     return (Cpuid(leaf, subleaf).*word >> bit & 1U) != 0 && (saved_registers() & needed) == needed;
   }
+  bool is_lent() const { return needed == kTiles; }
 };
 
 /// Asks Linux (5.16 and later) for the 8 KB of tile registers, which it then saves for each thread. It refuses where an
-/// alternative signal stack is too small for them, and so do some sandboxes. Asking again is harmless.
+/// alternative signal stack is too small for them, and so do some sandboxes.
 bool are_tiles_lent() {
 #if defined(__linux__) && defined(SYS_arch_prctl)
   constexpr int kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
@@ -87,20 +88,6 @@ void identify(Processor& processor) {
   processor.model = static_cast<int>(family == 6 || family == 0xf ? model | (version.eax >> 12 & 0xf0) : model);
 }
 
-/// Takes away what the operating system does not lend.
-void refuse_features(Processor& processor) {
-  std::uint64_t tiles = 0;
-#define MHA_FEATURE(identifier, name) \
-  if (Known::identifier.needed == kTiles) tiles |= features::identifier;
-#include "feature_list.inc"
-#undef MHA_FEATURE
-  tiles &= processor.features;
-  if (tiles == 0 || are_tiles_lent()) return;
-  processor.features &= ~tiles;
-  processor.refused = tiles;
-  processor.refusal = "the operating system refuses tile registers (arch_prctl)";
-}
-
 #else
 
 #if defined(__aarch64__) && defined(__linux__)
@@ -111,6 +98,7 @@ struct Feature {
   int bit;
 
   bool is_here() const { return (getauxval(word) >> bit & 1U) != 0; }
+  static bool is_lent() { return false; }
 };
 
 struct Known {
@@ -121,7 +109,7 @@ struct Known {
 #endif
 
 void identify(Processor&) {}
-void refuse_features(Processor&) {}
+bool are_tiles_lent() { return false; }
 
 #endif
 
@@ -132,7 +120,6 @@ Processor find_processor() {
   if (Known::identifier.is_here()) processor.features |= features::identifier;
 #include "feature_list.inc"
 #undef MHA_FEATURE
-  refuse_features(processor);
   return processor;
 }
 
@@ -157,5 +144,24 @@ std::string names([[maybe_unused]] std::uint64_t features, int most) {
 }  // namespace features
 
 const Processor& this_processor() { return found_once<Processor, find_processor>(); }
+
+std::uint64_t lent_features() {
+  std::uint64_t lent = 0;
+#define MHA_FEATURE(identifier, name) \
+  if (Known::identifier.is_lent()) lent |= features::identifier;
+#include "feature_list.inc"
+#undef MHA_FEATURE
+  return lent;
+}
+
+Processor ask_for_lent_features() {
+  Processor processor = this_processor();
+  const std::uint64_t lent = processor.features & lent_features();
+  if (lent == 0 || are_tiles_lent()) return processor;
+  processor.features &= ~lent;
+  processor.refused = lent;
+  processor.refusal = "the operating system refuses tile registers (arch_prctl)";
+  return processor;
+}
 
 }  // namespace mha

@@ -34,8 +34,14 @@ struct Processor {
   std::string refusal = {};    // why: a sentence without a full stop
 };
 
-/// The processor that this process runs on. Found once; if it has tile registers (Intel AMX) the operating system is asked
-/// for them then, which lends them to processes that ask: the permission holds for all threads, and for children.
+/// The processor that this process runs on. Found once.
 const Processor& this_processor();
+
+/// Features whose registers the operating system lends to processes that ask: those of tiles (Intel AMX).
+std::uint64_t lent_features();
+
+/// this_processor() after the operating system has been asked for the registers of lent features, and without these
+/// where it refuses. Linux grants them for good, to all threads and to children; asking again is harmless.
+Processor ask_for_lent_features();
 
 }  // namespace mha
