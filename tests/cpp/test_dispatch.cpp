@@ -263,35 +263,53 @@ TEST_F(Dispatch, TheReasonSaysWhyAnInstructionSetIsOrIsNotTheDefault) {
     EXPECT_EQ(reason_on(processor, isa, reason).rfind(reason, 0), 0U) << reason_on(processor, isa, reason);
 }
 
-int index_of(const std::string& name) {
-  for (int index = 0; index < num_built_isas(); ++index)
-    if (name == built_isa(index)) return index;
-  return -1;
+/// Of these names those that are built in.
+std::vector<std::string> built_of(const std::vector<std::string>& names) {
+  std::vector<std::string> built;
+  for (const std::string& name : names)
+    if (is_built(name)) built.push_back(name);
+  return built;
 }
 
+/// What without_refused() asks about on the processor where it refuses `name`, or nothing, and what it returns.
+struct Refusal {
+  std::vector<std::string> asked;
+  Processor trusted;
+
+  Refusal(const Processor& processor, const std::string& name) {
+    trusted = without_refused(processor, [&](int index) {
+      asked.emplace_back(built_isa(index));
+      return name == built_isa(index);
+    });
+  }
+};
+
 TEST_F(Dispatch, WhatComputesOtherwiseThanExpectedIsRefused) {
-  const Processor processor{kIntel, 6, 0x8f, kV4 | kVnni | kBf16 | kAmx};
-  const int last = num_built_isas() - 1, amx = index_of("amx");
-  const auto nothing = [](int) { return false; };
-  EXPECT_EQ(without_refused(processor, nothing).features, processor.features);
-  EXPECT_EQ(without_refused(processor, nothing).refused, 0U);
-  if (amx < 0) GTEST_SKIP() << "amx is not built in";
-  std::vector<int> asked;
-  const Processor trusted = without_refused(processor, [&](int index) {
-    asked.push_back(index);
-    return index == amx;
-  });
-  EXPECT_EQ(trusted.features, processor.features & ~kAmx);
-  EXPECT_EQ(trusted.refused, kAmx);
-  EXPECT_FALSE(isa_runs_on(amx, trusted));
-  EXPECT_EQ(isa_reason_on(amx, trusted),
-            "does not run here: its products by 'amx' have other bits than the kernels count on");
-  EXPECT_EQ(default_isa_on(trusted), default_isa_on(processor));
-  // Code of instruction sets that the processor lacks must not even be asked.
-  asked.clear();
-  without_refused({kAmd, 0x19, 0x01, kV3}, [&](int index) { return asked.push_back(index), false; });
-  for (const int index : asked) EXPECT_TRUE(isa_runs_on(index, {kAmd, 0x19, 0x01, kV3})) << built_isa(index);
-  EXPECT_LE(static_cast<int>(asked.size()), last);
+  const Processor server{kIntel, 6, 0x8f, kV4 | kVnni | kBf16 | kAmx}, zen4{kAmd, 0x19, 0x11, kV4 | kVnni | kBf16};
+  const Refusal nothing(server, "");
+  EXPECT_EQ(nothing.trusted.features, server.features);
+  EXPECT_EQ(nothing.trusted.refused, 0U);
+  EXPECT_EQ(nothing.asked, built_of({"baseline", "avx2", "avx512", "avx512vnni", "avx512bf16", "amx"}))
+      << "each that runs and needs what no earlier one needs";
+  EXPECT_EQ(Refusal({kAmd, 0x19, 0x01, kV3}, "").asked, built_of({"baseline", "avx2"}))
+      << "code that the processor lacks instructions for must not be asked";
+
+  if (!is_built("amx")) GTEST_SKIP() << "amx is not built in";
+  const std::string other_bits = "have other bits than the kernels count on";
+  const Processor without_tiles = Refusal(server, "amx").trusted;
+  EXPECT_EQ(without_tiles.features, server.features & ~kAmx);
+  EXPECT_EQ(without_tiles.refused, kAmx);
+  EXPECT_EQ(reason_on(without_tiles, "amx", ""), "does not run here: its products by 'amx' " + other_bits);
+  EXPECT_EQ(reason_on(without_tiles, "avx512bf16", "").rfind("runs here", 0), 0U);
+
+  // What is refused takes what extends it along, and the default is found without it.
+  const Refusal without_bf16(server, "avx512bf16");
+  EXPECT_EQ(without_bf16.asked, built_of({"baseline", "avx2", "avx512", "avx512vnni", "avx512bf16"}));
+  EXPECT_EQ(reason_on(without_bf16.trusted, "amx", ""),
+            "does not run here: its products by 'avx512bf16' " + other_bits);
+  if (is_built("native")) return;  // the default of each processor
+  EXPECT_STREQ(built_isa(default_isa_on(zen4)), "avx512bf16");
+  EXPECT_STREQ(built_isa(default_isa_on(Refusal(zen4, "avx512bf16").trusted)), "avx512vnni");
 }
 
 TEST_F(Dispatch, ThisProcessorIsKnown) {
@@ -300,7 +318,7 @@ TEST_F(Dispatch, ThisProcessorIsKnown) {
   EXPECT_EQ(this_processor().vendor == kAmd, bool(__builtin_cpu_is("amd")));
   EXPECT_EQ(this_processor().vendor == kIntel, bool(__builtin_cpu_is("intel")));
   for (int index = 0; index < num_built_isas(); ++index)
-    EXPECT_EQ(isa_reason(index), isa_reason_on(index, this_processor()));
+    EXPECT_EQ(isa_reason(index), isa_reason_on(index, trusted_processor()));
 }
 #else
 TEST_F(Dispatch, TheReasonSaysWhyAnInstructionSetIsOrIsNotTheDefault) {
