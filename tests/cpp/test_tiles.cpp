@@ -55,7 +55,8 @@ TEST(Tiles, TheExactArithmeticOfTheTestIsThatOfTheProcessor) {
     } else {
       ASSERT_EQ(bits, expected) << std::hex << a << " + " << c;
     }
-    // What does not fit a double is left to the tests of products, in which digits are eight.
+    // Factors of 8 significant bits, as bf16 has them: a double holds their product, and is rounded once. Sums of
+    // products and other numbers, which a double need not hold, are computed by the tests below.
     const std::uint32_t short_a = a & 0xffff0000U, short_b = b & 0xffff0000U;
     std::memcpy(&x, &short_a, 4), std::memcpy(&y, &short_b, 4);
     volatile double exact = static_cast<double>(x) * static_cast<double>(y);

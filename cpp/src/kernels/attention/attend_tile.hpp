@@ -212,7 +212,8 @@ class AttendTile {
     }
   }
 
-  /// By tiles, unless the queries are a part of one only, which they are where a tile has several vectors.
+  /// By tiles where the queries of the segment fill columns of tiles, else by vectors: a vector may be half as wide as
+  /// a tile, and a segment may have an odd number of them.
   void add_segment(const Segment& segment, const ValueArguments<Products>& values, const Upcoming& upcoming) const {
 #ifdef MHA_TILES
     if constexpr (kHasTiles<Products>) {

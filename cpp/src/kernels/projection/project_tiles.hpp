@@ -1,9 +1,9 @@
 // Projections by tiles: rows as they lie are the first factor, 16 rows of a panel by 16 columns the second one. So nothing
 // is packed, and panels are those of all instruction sets.
 //
-// A panel is taken 32 columns at a time for up to 32 rows, whose sums wait in level 1 until all columns of the strip are
-// done. Fewer than 16 rows take tiles of fewer rows, and any other number one tile more that begins earlier: rows that
-// are computed twice have the same bits.
+// Up to 32 rows are multiplied by 32 columns at a time. Their sums stay in level 1 until all columns of the strip are
+// done, and then become results. Fewer than 16 rows take tiles of fewer rows. Where more rows do not fill the last
+// tile, it begins earlier, and the rows that it shares with the tile before are computed twice, with the same bits.
 #pragma once
 
 #include "kernels/products/tile_blocks.hpp"
