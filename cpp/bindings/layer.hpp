@@ -31,6 +31,7 @@ struct Layer {
 /// How a layer of `dtype` keeps weights of `weight_dtype`.
 inline WeightFormat format_of(const std::string& weight_dtype, DType dtype) {
   if (weight_dtype == "int8") return WeightFormat::int8;
+  if (weight_dtype == "bfloat16x3") return WeightFormat::bf16x3;
   return weight_dtype == "bfloat16" && dtype != DType::bf16 ? WeightFormat::bf16 : WeightFormat::plain;
 }
 

@@ -124,7 +124,7 @@ def _add_command(commands: Any, name: str, about: str, further: str = "") -> Any
     )
     parser.add_argument(
         "--weight-dtype",
-        choices=("float32", "bfloat16", "int8"),
+        choices=("float32", "bfloat16", "int8", "bfloat16x3"),
         help="with float32, what the weights of the layers are stored as; default: as --dtype",
     )
     parser.set_defaults(usage_error=parser.error)

@@ -334,7 +334,7 @@ TEST(CApi, WhatOnlyCCanGetWrongNamesTheFunctionAndTheArgument) {
                           bad_weights = {linear, bad_linear, linear, linear, nullptr, nullptr};
   mha_layer* layer = nullptr;
   expect_failure(MHA_INVALID_ARGUMENT, mha_layer_create(&of_layer, &weights, &layer),
-                 {"mha_layer_create: weight_format: expected an mha_weight_format, 0 to 2; got 7"});
+                 {"mha_layer_create: weight_format: expected an mha_weight_format, 0 to 3; got 7"});
   expect_failure(MHA_DTYPE_ERROR, mha_layer_create(&of_layer, &bad_weights, &layer),
                  {"mha_layer_create: key: expected"});
   const mha_feed_forward_weights of_rows = {linear, linear, {}};

@@ -20,7 +20,7 @@ using testing::nans;
 
 using Rows = Array<float>;
 
-constexpr WeightFormat kFormats[] = {WeightFormat::plain, WeightFormat::bf16, WeightFormat::int8};
+constexpr WeightFormat kFormats[] = {WeightFormat::plain, WeightFormat::bf16, WeightFormat::int8, WeightFormat::bf16x3};
 constexpr Index kBatch = 3, kHeads = 6, kKeyHeads = 3, kEmbed = 42, kKey = 19, kValue = 21, kHeadDim = 7,
                 kValueDim = 18;
 
@@ -169,14 +169,15 @@ TEST_F(NarrowProjections, NaNStaysInItsFeature) {
   constexpr Index E = 18, F = 37, N = 7;
   const Rows up = Rows::random({F, E}, 1), down = Rows::random({E, F}, 2), x = Rows::random({N, E}, 3);
   for (const float poison : {std::nanf(""), INFINITY}) {
-    Rows hit = down;
+    Rows hit = down, large = down;  // which has no parts either, so that bf16x3 multiplies both in f32
     hit.data()[std::size_t(5 * F + F - 1)] = poison;
+    large.data()[std::size_t(5 * F + F - 1)] = 0x1p100f;
     for (int index = 0; index < num_built_isas(); ++index) {
       if (!isa_supported(index)) continue;
       set_isa(built_isa(index));
       for (const WeightFormat format : kFormats) {
         Rows before = nans<float>({N, E}), after = before;
-        FeedForward({{up.view()}, {down.view()}}, Activation::none, format).forward(x.view(), before.view());
+        FeedForward({{up.view()}, {large.view()}}, Activation::none, format).forward(x.view(), before.view());
         FeedForward({{up.view()}, {hit.view()}}, Activation::none, format).forward(x.view(), after.view());
         for (std::size_t i = 0; i < after.data().size(); ++i) {
           SCOPED_TRACE(std::string(built_isa(index)) + ", format " + std::to_string(int(format)));

@@ -117,7 +117,8 @@ TEST_F(WeightKernels, Bf16HasTheBitsOfRoundedWeights) {
 TEST_F(WeightKernels, ARowAloneHasTheBitsThatItHasAmongOthers) {
   constexpr Index kRows = 25;
   for (const auto& [segments, columns, in] : kShapes)
-    for (const WeightFormat format : {WeightFormat::plain, WeightFormat::bf16, WeightFormat::int8}) {
+    for (const WeightFormat format :
+         {WeightFormat::plain, WeightFormat::bf16, WeightFormat::int8, WeightFormat::bf16x3}) {
       SCOPED_TRACE(in);
       const Matrix matrix{segments * columns, in};
       const PackedLinear packed({matrix.weights(), matrix.biases()}, columns, format);
@@ -342,7 +343,7 @@ TEST(WeightFormats, WrongWeights) {
   const auto message = [](const FeedForwardWeights& weights, WeightFormat format) {
     return message_of<std::invalid_argument>([&] { FeedForward(weights, Activation::relu, format); });
   };
-  for (const WeightFormat format : {WeightFormat::bf16, WeightFormat::int8})
+  for (const WeightFormat format : {WeightFormat::bf16, WeightFormat::int8, WeightFormat::bf16x3})
     expect_words(dtype_message({wide, wide}, format), {"FeedForward", "float32", "up_weight float64"});
   for (const WeightFormat format : {WeightFormat::plain, WeightFormat::bf16}) {
     expect_words(dtype_message({{bytes, {}, scales}, {bytes, {}, scales}}, format), {"FeedForward", "int8"});

@@ -236,7 +236,7 @@ MHA_API mha_status mha_paged_cache_release(mha_cache* cache, ptrdiff_t sequence)
 
 /* How the weights of projections are kept: WeightFormat. */
 typedef int mha_weight_format;
-enum { MHA_WEIGHT_FORMAT_PLAIN, MHA_WEIGHT_FORMAT_BF16, MHA_WEIGHT_FORMAT_INT8 };
+enum { MHA_WEIGHT_FORMAT_PLAIN, MHA_WEIGHT_FORMAT_BF16, MHA_WEIGHT_FORMAT_INT8, MHA_WEIGHT_FORMAT_BF16X3 };
 
 /* The weights of one linear map, y = x W^T + b: LinearWeights. bias and scale may be null. */
 typedef struct mha_linear_weights {

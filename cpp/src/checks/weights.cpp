@@ -72,7 +72,7 @@ void check_dtypes(const char* f, WeightFormat format, const Linears<TensorView>&
     if (!are_matrices_right || !are_others_right || !is_floating)
       wrong("all tensors must have one floating-point dtype");
     if (format != WeightFormat::plain && given != DType::f32)
-      wrong("weights in bfloat16 or int8 are those of a layer in float32");
+      wrong("weights in bfloat16, int8 or bfloat16x3 are those of a layer in float32");
   }
 }
 

@@ -153,7 +153,7 @@ Index projection_blocks(Index rows, Index panels, int threads) {
 
 Index projection_panels_of_task(WeightFormat format, Index panels, Index blocks, int threads) {
   constexpr Index kTasksPerThread = 3;
-  if (format != WeightFormat::int8) return 1;
+  if (format == WeightFormat::plain || format == WeightFormat::bf16) return 1;  // rows are read as they lie
   return threads == 1 ? panels : std::max<Index>(1, panels * blocks / (kTasksPerThread * threads));
 }
 

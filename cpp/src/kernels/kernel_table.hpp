@@ -244,7 +244,7 @@ struct DTypeKernels {
   /// Statistics of softmax(scores). Values, out and lse of the tile are not used.
   void (*statistics)(const AttentionTile& tile, const StatisticsOutputs& outputs, void* scratch);
   std::size_t (*projection_scratch)(Index rows);
-  ProjectionKernel project[kNumWeightFormats];  // only f32 rows have kernels for bf16 and int8 weights; else null
+  ProjectionKernel project[kNumWeightFormats];  // only f32 rows have kernels for formats that are not plain; else null
   /// Rounds `count` numbers of the accumulator's type to elements; both are contiguous.
   void (*round)(const void* numbers, void* elements, Index count);
   /// The inverse: elements to numbers.

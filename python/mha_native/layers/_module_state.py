@@ -76,15 +76,17 @@ class ModuleState:
         return self._copied(lambda leaf: leaf._converted(kind))
 
     def quantize(self: Module, weight_dtype: WeightDType) -> Module:
-        """The same with weights stored in fewer bits. Activations, biases, norms and attention stay in float32.
+        """The same with weights in another format. Activations, biases, norms and attention stay in float32.
 
         Parameters
         ----------
-        weight_dtype : {"bfloat16", "int8", "float32"}
+        weight_dtype : {"bfloat16", "int8", "bfloat16x3", "float32"}
             "bfloat16": rounded to 8 significant bits; a product of few rows, which waits for weights, takes half the
             time. "int8": an integer in -127 ... 127 and a scale for each output feature. The rows that are multiplied
-            are quantized likewise, one by one, and the sums of products are exact. "float32": what the weights are
-            now, in float32.
+            are quantized likewise, one by one, and the sums of products are exact. "bfloat16x3": in float32, as they
+            are; matrix units multiply them, and rows, as the sums of three numbers of bfloat16 each, no less
+            accurately than float32 is multiplied. Instruction sets without such units compute as with "float32".
+            "float32": what the weights are now, in float32.
 
         Returns
         -------
