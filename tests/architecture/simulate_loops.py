@@ -102,8 +102,12 @@ def simulate(loop: list[Instruction], core: Core, panel: int = 0, turns: int = 1
     all_of_them, needs, last_writer = turn * turns, [], dict[str, int]()
     for i, one in enumerate(all_of_them):
         needs.append([last_writer[read] for read in one.reads if read in last_writer])
-        if one.writes:
+        if one.kind:
             last_writer[one.writes] = i
+        elif one.reads[0] in last_writer:  # a move between registers is a matter of names
+            last_writer[one.writes] = last_writer[one.reads[0]]
+        else:
+            last_writer.pop(one.writes, None)
 
     never = 1 << 60
     done, taken, port = [never] * len(all_of_them), [0] * len(all_of_them), [0] * len(all_of_them)
@@ -116,7 +120,7 @@ def simulate(loop: list[Instruction], core: Core, panel: int = 0, turns: int = 1
         for _ in range(core.width):
             if first == last or done[first] > now:
                 break
-            registers -= bool(all_of_them[first].writes)
+            registers -= bool(all_of_them[first].kind and all_of_them[first].writes)
             first += 1
             if first % len(turn) == 0:
                 ends.append(now)
@@ -141,12 +145,10 @@ def simulate(loop: list[Instruction], core: Core, panel: int = 0, turns: int = 1
                 port[last] = min(core.ports[one.kind], key=lambda number: queued[number])
                 queued[port[last]] += 1
                 waiting.append(last)
-            else:  # a move between registers is a matter of names
-                done[last] = max([now, *(done[need] for need in needs[last])])
-                if done[last] >= never:
-                    break
+            else:
+                done[last] = now
             taken[last] = now
-            registers += bool(one.writes)
+            registers += bool(one.kind and one.writes)
             loads += one.kind == LOAD
             slots -= one.slot
             last += 1
