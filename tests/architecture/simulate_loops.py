@@ -42,7 +42,8 @@ class Core(NamedTuple):
 
 
 # Ports, rates and latencies: the schedules of LLVM 19 (512-bit FMA: that of skylake-avx512, since that of
-# sapphirerapids has one port for it, where the processor has two). Sizes: as published; that of the file of registers,
+# sapphirerapids has one port for it, where the processor has two). Sizes are what is commonly said of these cores, and
+# were not checked, but for that of the file of registers,
 # 220 of 512 bits, "Golden Cove's Vector Register File: Checking with Official (SPR) Data", chipsandcheese.com, 2023.
 # 32 of the registers hold what was last written.
 ZEN4_PORTS: Ports = {PRODUCT: (0, 1), ADDITION: (2, 3), SCALAR: (4, 5, 6, 7), LOAD: (8, 9), STORE: (10,)}
