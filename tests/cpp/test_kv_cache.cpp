@@ -30,6 +30,11 @@ using testing::nans;
 
 constexpr Index B = 3, Hk = 2, kCapacity = 12, D = 5, Dv = 7;
 
+#ifdef M_MMAP_THRESHOLD
+// Before the first test: or a cache may get memory that another one has asked huge pages for.
+[[maybe_unused]] const int kLargeBlocksAreMappings = mallopt(M_MMAP_THRESHOLD, 1 << 20);
+#endif
+
 template <class T>
 KVCache make_cache(Index capacity = kCapacity) {
   return KVCache({B, Hk, capacity, D, Dv, DTypeOf<T>::value});
@@ -162,9 +167,6 @@ TEST(KVCache, AMovedCacheStaysInPlace) {
 
 TEST(KVCache, AsksForHugePagesWhereRowsOfAHeadFillThem) {
   if (!testing::can_ask_for_huge_pages()) GTEST_SKIP() << "this system has no huge pages for memory that asks for them";
-#ifdef M_MMAP_THRESHOLD
-  mallopt(M_MMAP_THRESHOLD, 1 << 20);  // or a cache may get memory of one before, which has asked
-#endif
   for (const Index capacity : {4096, 8192}) {
     const KVCache cache({1, 4, capacity, 64});
     const auto* const middle = static_cast<const float*>(cache.keys().data) + 2 * capacity * 64;

@@ -61,7 +61,7 @@ bool are_tiles_lent() {
 }
 
 /// Those that REQUIRES of the registry may name. Compilers have __builtin_cpu_supports for this, but not each knows every
-/// name, and for Windows Clang calls a library that its linker does not find.
+/// name, and for Windows Clang calls a library that its linker does not find. A build with fewer sets asks for fewer.
 struct Known {
   static constexpr Feature sse3{1, 0, &Cpuid::ecx, 0, kAlways}, ssse3{1, 0, &Cpuid::ecx, 9, kAlways};
   static constexpr Feature sse4_1{1, 0, &Cpuid::ecx, 19, kAlways}, sse4_2{1, 0, &Cpuid::ecx, 20, kAlways};
@@ -70,13 +70,15 @@ struct Known {
   static constexpr Feature avx{1, 0, &Cpuid::ecx, 28, kAvx}, fma{1, 0, &Cpuid::ecx, 12, kAvx};
   static constexpr Feature f16c{1, 0, &Cpuid::ecx, 29, kAvx}, avx2{7, 0, &Cpuid::ebx, 5, kAvx};
   static constexpr Feature bmi{7, 0, &Cpuid::ebx, 3, kAlways}, bmi2{7, 0, &Cpuid::ebx, 8, kAlways};
-  static constexpr Feature avxvnni{7, 1, &Cpuid::eax, 4, kAvx};
+  [[maybe_unused]] static constexpr Feature avxvnni{7, 1, &Cpuid::eax, 4, kAvx};
   static constexpr Feature avx512f{7, 0, &Cpuid::ebx, 16, kAvx512}, avx512dq{7, 0, &Cpuid::ebx, 17, kAvx512};
   static constexpr Feature avx512cd{7, 0, &Cpuid::ebx, 28, kAvx512}, avx512bw{7, 0, &Cpuid::ebx, 30, kAvx512};
-  static constexpr Feature avx512vl{7, 0, &Cpuid::ebx, 31, kAvx512}, avx512vnni{7, 0, &Cpuid::ecx, 11, kAvx512};
-  static constexpr Feature avx512bf16{7, 1, &Cpuid::eax, 5, kAvx512};
-  static constexpr Feature amx_tile{7, 0, &Cpuid::edx, 24, kTiles}, amx_int8{7, 0, &Cpuid::edx, 25, kTiles};
-  static constexpr Feature amx_bf16{7, 0, &Cpuid::edx, 22, kTiles};
+  [[maybe_unused]] static constexpr Feature avx512vl{7, 0, &Cpuid::ebx, 31, kAvx512},
+      avx512vnni{7, 0, &Cpuid::ecx, 11, kAvx512};
+  [[maybe_unused]] static constexpr Feature avx512bf16{7, 1, &Cpuid::eax, 5, kAvx512};
+  [[maybe_unused]] static constexpr Feature amx_tile{7, 0, &Cpuid::edx, 24, kTiles},
+      amx_int8{7, 0, &Cpuid::edx, 25, kTiles};
+  [[maybe_unused]] static constexpr Feature amx_bf16{7, 0, &Cpuid::edx, 22, kTiles};
 };
 
 void identify(Processor& processor) {
