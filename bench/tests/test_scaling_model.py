@@ -30,7 +30,7 @@ from mha_native_bench.scaling_model.corpora import corpus_seconds, pace_limits
 WORKER = Worker(1e-5, 1e-4, 2e-3, [(0.0, 0.0), (0.5, 0.0), (0.9, 2e-4), (1.0, 1e-3)], delays_over=4e-3)
 ASKER = Asker(step=3e-5, worker=2e-6, message=1e-5)
 NETWORK = Network(exchange=5e-5, byte=1e-9)
-ACTOR = Actor(text=2e-3, start=3.0, block=5e-3, rows=250, row_bytes=1600, model_bytes=9e7)
+ACTOR = Actor(text=2e-3, beside=5e-4, start=3.0, block=5e-3, rows=250, row_bytes=1600, model_bytes=9e7)
 COUNTS = [1, 2, 3, 8, 100, 1000]
 
 
@@ -142,8 +142,12 @@ def test_a_corpus_is_cut_into_blocks() -> None:
     assert corpus_seconds(ACTOR, 25_000, 4) == pytest.approx(ACTOR.start + 25 * 250 * ACTOR.text)
     assert corpus_seconds(ACTOR, 25_000, 3) == pytest.approx(ACTOR.start + 34 * 250 * ACTOR.text)
     assert corpus_seconds(ACTOR, 100, 8) == pytest.approx(ACTOR.start + 100 * ACTOR.text), "less than a block"
-    shared = corpus_seconds(ACTOR, 25_000, 4, on_a_core=2)
-    assert shared == pytest.approx(2 * corpus_seconds(ACTOR, 25_000, 4))
+    assert corpus_seconds(ACTOR, 25_000, 1, cores=2) == corpus_seconds(ACTOR, 25_000, 1), (
+        "the rest has a core of its own"
+    )
+    both = 25_000 * (ACTOR.text + ACTOR.beside) / 2
+    assert corpus_seconds(ACTOR, 25_000, 2, cores=2) == pytest.approx(ACTOR.start + both)
+    assert corpus_seconds(ACTOR, 25_000, 4, cores=2) == pytest.approx(2 * ACTOR.start + both), "they start in turns"
 
 
 def test_a_store_sets_the_pace() -> None:
@@ -176,6 +180,6 @@ def test_the_model_says_what_was_measured() -> None:
     found = constants.from_document(document["constants"])
     assert {run["processes"] for run in document["runs"]} == set(PROCESSES)
     for run in document["runs"]:
-        # Memory is not always equally fast, and Ray's own processes are left out: docs/scaling.md.
-        within = 0.06 if run.get("queries", 1) > 1 else 0.21
+        # Single queries read memory and do little else, and that of this machine is not always equally fast.
+        within = 0.15 if run.get("queries") == 1 else 0.1
         assert predicted(found, run) == pytest.approx(run["measured"], rel=within), run

@@ -22,10 +22,9 @@ def name_of(run: dict[str, Any]) -> str:
 def predicted(constants: Constants, run: dict[str, Any]) -> float:
     """Seconds of a run, by the model: of processes on this machine, several of which may share a core."""
     processes = run["processes"]
-    on_a_core = -(-processes // constants.cores)
     if "texts" in run:
         actor = constants.actor_alone if processes == 1 else constants.actor_busy
-        return corpus_seconds(actor, run["texts"], processes, on_a_core=on_a_core)
+        return corpus_seconds(actor, run["texts"], processes, cores=constants.cores)
     worker = constants.alone if processes == 1 else constants.busy
-    call = Call(run["queries"], run["keys"])
+    call, on_a_core = Call(run["queries"], run["keys"]), -(-processes // constants.cores)
     return step_seconds(worker, constants.asker, constants.memory, call, processes, on_a_core=on_a_core)

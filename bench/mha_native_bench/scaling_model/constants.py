@@ -57,6 +57,7 @@ class Actor:
     """Seconds of an actor of one thread that embeds texts, and of what feeds it."""
 
     text: float  # for a text
+    beside: float  # that processors take for a text beside the actor: the processes of Ray, and the one that drives it
     start: float  # until an actor gives its first rows: its process, its imports, its model
     block: float  # that Ray takes for a block of rows, one after the other, in the process that drives
     rows: int  # of a block

@@ -7,27 +7,31 @@ from math import ceil
 from mha_native_bench.scaling_model.constants import Actor
 
 
-def corpus_seconds(actor: Actor, texts: int, actors: int, *, on_a_core: int = 1, store_byte: float = 0.0) -> float:
+def corpus_seconds(
+    actor: Actor, texts: int, actors: int, *, cores: int | None = None, store_byte: float = 0.0
+) -> float:
     """From the start of the actors to the last row.
 
     Blocks go to actors that are free. So all are busy until blocks run out, and the last ones end up to a block apart:
     with `actors` dividing the number of blocks, together. Ray hands out blocks one after the other, and all rows, texts
-    and models pass a store of `store_byte` seconds a byte: whichever takes longest sets the pace.
+    and models pass a store of `store_byte` seconds a byte: whichever takes longest sets the pace. On one machine, of so
+    many `cores`, the processes of Ray compute, too.
 
     Parameters
     ----------
-    on_a_core : int, default 1
-        Actors that share a core, and compute in turns.
+    cores : int, optional
+        Of the one machine that all actors share. Default: each has a core, and there are others for the rest.
     store_byte : float, default 0
         Seconds a byte of the store that holds the corpus, the model and the embeddings.
     """
     blocks = ceil(texts / actor.rows)
     rows = min(texts, actor.rows)
-    turns = ceil(blocks / actors) * rows * actor.text * on_a_core
+    turns = ceil(blocks / actors) * rows * actor.text
+    sharing = texts * (actor.text + actor.beside) / cores if cores else 0.0
     handing_out = blocks * actor.block
     passing = texts * actor.row_bytes * store_byte
-    starting = actor.start * on_a_core + actors * actor.model_bytes * store_byte
-    return starting + max(turns, handing_out, passing)
+    starting = actor.start * ceil(actors / (cores or actors)) + actors * actor.model_bytes * store_byte
+    return starting + max(turns, sharing, handing_out, passing)
 
 
 def pace_limits(actor: Actor, *, store_byte: float) -> dict[str, float]:

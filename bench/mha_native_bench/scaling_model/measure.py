@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import statistics
 import subprocess
 import sys
 from typing import Any
@@ -23,26 +24,36 @@ _ENVIRONMENT = {
 }
 _BY_TCP = {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "tcp,self"}
 
+# How often ranks are run, for the constants and for whole calls in turns. Medians count: for minutes at a time cores
+# of a virtual machine read memory a fifth faster or slower, and both must have met the same.
+_RUNS = 5
+
 
 def measured(model: str) -> tuple[Constants, list[dict[str, Any]]]:
     """The constants, and whole runs."""
     cores = len(os.sched_getaffinity(0))
-    parts = _ranks(2, "parts")
-    delays = [(float(p), float(seconds)) for p, seconds in parts["delays"]]
+    turns = [(_ranks(2, "parts"), [_ranks(n, "steps")["steps"] for n in PROCESSES]) for _ in range(_RUNS)]
+    found = [parts for parts, _ in turns]
+    parts = sorted(found, key=lambda one: one["busy"]["decode_block"])[_RUNS // 2]
+    delays = [(p, statistics.median(one["delays"][i][1] for one in found)) for i, (p, _) in enumerate(parts["delays"])]
     alone, busy = (_actor_alone(model, count) for count in (1, cores))
     ray = _output([sys.executable, "-m", f"{_HERE}.actors", model, "ray"], {})
     constants = Constants(
         processor=cpu_model(),
         cores=cores,
         alone=Worker(**parts["alone"], delays=[(0.0, 0.0), (1.0, 0.0)], delays_over=1.0),
-        busy=Worker(**parts["busy"], delays=delays, delays_over=parts["delays_over"]),
+        busy=Worker(**parts["busy"], delays=delays, delays_over=statistics.median(one["delays_over"] for one in found)),
         asker=Asker(**parts["asker"]),
         memory=Network(**_ranks(2, "exchange")),
         sockets=Network(**_ranks(2, "exchange", _BY_TCP)),
         actor_alone=Actor(text=alone, **ray["parts"]),
         actor_busy=Actor(text=busy, **ray["parts"]),
     )
-    runs = [{"processes": count, **run} for count in PROCESSES for run in _ranks(count, "steps")["steps"]]
+    runs = [
+        {"processes": n, **call[0], "measured": statistics.median(one["measured"] for one in call)}
+        for i, n in enumerate(PROCESSES)
+        for call in zip(*(steps[i] for _, steps in turns), strict=True)
+    ]
     return constants, runs + ray["runs"]
 
 

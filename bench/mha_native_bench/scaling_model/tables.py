@@ -65,6 +65,7 @@ def constants_table(found: Constants) -> str:
         ("a byte by TCP over loopback", f"{1e9 * found.sockets.byte:.3f} ns"),
         ("the start of an actor of Ray, with its model", f"{found.actor_alone.start:.2f} s"),
         ("a block of texts, in the process that drives Ray", f"{1e3 * found.actor_alone.block:.2f} ms"),
+        ("a text, in processors beside those of actors", f"{1e3 * found.actor_alone.beside:.2f} ms"),
         ("bytes of a row: text, and embedding", f"{found.actor_alone.row_bytes:.0f}"),
         ("bytes of the model", f"{found.actor_alone.model_bytes / 1e6:.0f} MB"),
     ]
