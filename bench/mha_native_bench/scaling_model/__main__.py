@@ -16,7 +16,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--measure",
         metavar="MODEL",
-        help="measure and write them first: 3 minutes; needs mpiexec, mpi4py, Ray, a model",
+        help="measure and write them first: 5 minutes; needs mpiexec, mpi4py, Ray, a model",
     )
     options = parser.parse_args(arguments)
     if options.measure:
