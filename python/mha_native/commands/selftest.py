@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import _core
-from .._dtypes import LAYER_DTYPES
+from .._dtypes import LAYER_DTYPES, checked_dtype
 from ..runtime import active_isa, available_isas, last_used_isa, num_threads, show_config, use_isa
 from ._self_checks import CHECKS, Array
 from .errors import UserError
@@ -120,13 +120,9 @@ def _check(isa: str) -> int:
 def _results(dtype: str, several: int) -> Iterator[tuple[str, Array, Array, Array]]:
     """Name, result on one thread, on several, and what the reference says."""
     for check in CHECKS:
-        on_one, on_many = (list(check(_core_dtype(dtype), threads)) for threads in (1, several))
+        on_one, on_many = (list(check(checked_dtype("selftest", dtype), threads)) for threads in (1, several))
         for one, many in zip(on_one, on_many, strict=True):
             yield one.name, one.actual, many.actual, one.expected()
-
-
-def _core_dtype(name: str) -> np.dtype[Any]:
-    return _core.bfloat16() if name == "bfloat16" else np.dtype(name)
 
 
 def _error(actual: Array, expected: Array) -> float:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import _core
+from .._dtypes import checked_dtype
 from ..attention import scaled_dot_product_attention
 from ..kv_cache import KVCache
 from ..runtime import active_isa
@@ -180,7 +181,7 @@ def _aligned(shape: tuple[int, ...], dtype: str) -> NDArray[Any]:
 
     Large arrays of NumPy begin 16 bytes behind one, so that each vector is in two: a query takes 1.2 times as long.
     """
-    kind = _core.bfloat16() if dtype == "bfloat16" else np.dtype(dtype)
+    kind = checked_dtype("ShardedKVCache", dtype)
     memory = np.empty(prod(shape) * kind.itemsize + _LINE, np.uint8)
     begin = -memory.ctypes.data % _LINE
     return memory[begin : begin + memory.size - _LINE].view(kind).reshape(shape)
