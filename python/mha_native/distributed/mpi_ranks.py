@@ -8,6 +8,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Collection, Mapping
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -174,8 +175,12 @@ def _communicator(function: str, comm: Intracomm | None) -> Intracomm:
     return MPI.COMM_WORLD if comm is None else comm
 
 
+@cache
 def _lines() -> Datatype:
-    """What messages consist of. Their bytes may be more than MPI can count, 2^31 - 1; so many lines are 128 GiB."""
+    """What messages consist of. Their bytes may be more than MPI can count, 2^31 - 1; so many lines are 128 GiB.
+
+    One serves the whole process: each that is committed takes memory until it is freed.
+    """
     from mpi4py import MPI
 
     return MPI.BYTE.Create_contiguous(ALIGNMENT).Commit()
