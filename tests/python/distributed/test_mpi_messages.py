@@ -9,7 +9,7 @@ import pytest
 from element_types import BFLOAT16
 
 from mha_native.distributed._dealing import Piece
-from mha_native.distributed._mpi_messages import _FORMS, Reader, Writer
+from mha_native.distributed._mpi_messages import _FORMS, ALIGNMENT, Reader, Writer
 
 STEP = ("attend", "name", 1, np.ones((1, 8, 1, 64), np.float32), np.array([7]), {"is_causal": True}, {}, False, None)
 
@@ -73,6 +73,16 @@ def test_a_step_is_little_more_than_its_numbers() -> None:
     writer = Writer()
     writer.message(0, 0, STEP)
     assert writer.message(1, 0, STEP).nbytes == 64 + STEP[3].nbytes + 64, "a header, the query, and its position"
+
+
+def test_a_message_is_whole_lines_whatever_the_names_are() -> None:
+    # MPI sends lines: what is left behind the last whole one would stay here.
+    writer = Writer()
+    for length in range(ALIGNMENT):
+        for content in ("n" * length, {"n" * length: np.ones(7)}, ("n" * length, np.ones(length, np.int8))):
+            for turn in range(2):  # its form is said, then known
+                message = writer.message(turn, 0, content)
+                assert message.size % ALIGNMENT == 0, f"{message.size} bytes for {content}"
 
 
 def test_a_message_has_memory_of_its_own() -> None:
