@@ -14,7 +14,7 @@ from tolerance import assert_close, assert_same_bits
 import mha_native
 from mha_native import scaled_dot_product_attention
 from mha_native.distributed import LocalWorkers, ShardedKVCache, Sizes, WorkerError, bytes_moved
-from mha_native.distributed._shard import ShardHost
+from mha_native.distributed._shard import Shard, ShardHost
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -43,6 +43,17 @@ def test_exact_does_not_depend_on_the_number_of_workers(kind: Any, rng: np.rando
                 cache.attend(context.query, mask, exact=True, return_lse=True, **own), expected, strict=True
             ):
                 assert_same_bits(actual, same, label=f"{name}, {count} workers")
+
+
+@pytest.mark.parametrize("kind", ["float32", "float64", "float16", "bfloat16"])
+def test_blocks_begin_at_lines_of_the_cache_of_a_processor(kind: str) -> None:
+    # Many arrays of several sizes, for a few begin there by chance.
+    for worker, (head_dim, value_dim) in enumerate([(16, 24), (5, 7), (64, 64), (1, 3)]):
+        shard = Shard(Sizes(4, 3, 4000, head_dim, value_dim, kind, 4), worker)
+        for cache in shard._sequences:
+            for array in (cache.keys, cache.values):
+                addresses = [array[block, head].ctypes.data for block, head in np.ndindex(array.shape[:2])]
+                assert all(address % 64 == 0 for address in addresses), f"{array.shape}: {addresses}"
 
 
 def test_a_block_mask(rng: np.random.Generator) -> None:
