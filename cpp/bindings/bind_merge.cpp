@@ -33,15 +33,13 @@ py::object merge(const py::list& given_outs, const py::list& given_lses, py::han
                           std::to_string(outs.size()) + "; got " + std::to_string(lses.size()));
   const int threads = positive(kFunction, "num_threads", num_threads, 0);
 
-  // Where outs[0] breaks a rule, the library says so of whatever is made from it.
-  const TensorView first = outs.empty() ? TensorView{} : outs[0];
+  // Where outs[0] or lses[0] breaks a rule, the library says so of whatever is made from it.
+  const TensorView first = outs.empty() ? TensorView{} : outs[0], scores = lses.empty() ? TensorView{} : lses[0];
   const Argument list[] = {{"out", given_out}};
   const NewArray out = given_out.is_none() ? new_array(first.dtype, first.rank, first.extents)
                                            : NewArray{py::reinterpret_borrow<py::object>(given_out),
                                                       ArrayArguments(kFunction, list).output(0, 0, kMaxRank)};
-  const bool is_wide = !lses.empty() && lses[0].dtype == DType::f64;
-  const DType scores = is_wide ? DType::f64 : accumulator_of(first.dtype);
-  const NewArray lse = new_array(scores, std::max(first.rank - 1, 0), first.extents);
+  const NewArray lse = new_array(scores.dtype, std::max(first.rank - 1, 0), first.extents);
   warn_if_forked();
   without_gil(
       [&] { merge_attention(outs.data(), lses.data(), static_cast<Index>(outs.size()), out.view, lse.view, threads); });
