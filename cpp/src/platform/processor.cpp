@@ -60,25 +60,24 @@ bool are_tiles_lent() {
 #endif
 }
 
-/// Those that REQUIRES of the registry may name. Compilers have __builtin_cpu_supports for this, but not each knows every
-/// name, and for Windows Clang calls a library that its linker does not find. A build with fewer sets asks for fewer.
+/// Those that REQUIRES of the registry may name. Compilers have __builtin_cpu_supports for this, but not each knows
+/// every name, and for Windows Clang calls a library that its linker does not find. They are members, no constants: a
+/// build with few sets asks for few, and Clang warns of constants that nobody asks for.
 struct Known {
-  static constexpr Feature sse3{1, 0, &Cpuid::ecx, 0, kAlways}, ssse3{1, 0, &Cpuid::ecx, 9, kAlways};
-  static constexpr Feature sse4_1{1, 0, &Cpuid::ecx, 19, kAlways}, sse4_2{1, 0, &Cpuid::ecx, 20, kAlways};
-  static constexpr Feature movbe{1, 0, &Cpuid::ecx, 22, kAlways}, popcnt{1, 0, &Cpuid::ecx, 23, kAlways};
-  static constexpr Feature lzcnt{0x80000001U, 0, &Cpuid::ecx, 5, kAlways};
-  static constexpr Feature avx{1, 0, &Cpuid::ecx, 28, kAvx}, fma{1, 0, &Cpuid::ecx, 12, kAvx};
-  static constexpr Feature f16c{1, 0, &Cpuid::ecx, 29, kAvx}, avx2{7, 0, &Cpuid::ebx, 5, kAvx};
-  static constexpr Feature bmi{7, 0, &Cpuid::ebx, 3, kAlways}, bmi2{7, 0, &Cpuid::ebx, 8, kAlways};
-  [[maybe_unused]] static constexpr Feature avxvnni{7, 1, &Cpuid::eax, 4, kAvx};
-  static constexpr Feature avx512f{7, 0, &Cpuid::ebx, 16, kAvx512}, avx512dq{7, 0, &Cpuid::ebx, 17, kAvx512};
-  static constexpr Feature avx512cd{7, 0, &Cpuid::ebx, 28, kAvx512}, avx512bw{7, 0, &Cpuid::ebx, 30, kAvx512};
-  [[maybe_unused]] static constexpr Feature avx512vl{7, 0, &Cpuid::ebx, 31, kAvx512},
-      avx512vnni{7, 0, &Cpuid::ecx, 11, kAvx512};
-  [[maybe_unused]] static constexpr Feature avx512bf16{7, 1, &Cpuid::eax, 5, kAvx512};
-  [[maybe_unused]] static constexpr Feature amx_tile{7, 0, &Cpuid::edx, 24, kTiles},
-      amx_int8{7, 0, &Cpuid::edx, 25, kTiles};
-  [[maybe_unused]] static constexpr Feature amx_bf16{7, 0, &Cpuid::edx, 22, kTiles};
+  Feature sse3{1, 0, &Cpuid::ecx, 0, kAlways}, ssse3{1, 0, &Cpuid::ecx, 9, kAlways};
+  Feature sse4_1{1, 0, &Cpuid::ecx, 19, kAlways}, sse4_2{1, 0, &Cpuid::ecx, 20, kAlways};
+  Feature movbe{1, 0, &Cpuid::ecx, 22, kAlways}, popcnt{1, 0, &Cpuid::ecx, 23, kAlways};
+  Feature lzcnt{0x80000001U, 0, &Cpuid::ecx, 5, kAlways};
+  Feature avx{1, 0, &Cpuid::ecx, 28, kAvx}, fma{1, 0, &Cpuid::ecx, 12, kAvx};
+  Feature f16c{1, 0, &Cpuid::ecx, 29, kAvx}, avx2{7, 0, &Cpuid::ebx, 5, kAvx};
+  Feature bmi{7, 0, &Cpuid::ebx, 3, kAlways}, bmi2{7, 0, &Cpuid::ebx, 8, kAlways};
+  Feature avxvnni{7, 1, &Cpuid::eax, 4, kAvx};
+  Feature avx512f{7, 0, &Cpuid::ebx, 16, kAvx512}, avx512dq{7, 0, &Cpuid::ebx, 17, kAvx512};
+  Feature avx512cd{7, 0, &Cpuid::ebx, 28, kAvx512}, avx512bw{7, 0, &Cpuid::ebx, 30, kAvx512};
+  Feature avx512vl{7, 0, &Cpuid::ebx, 31, kAvx512}, avx512vnni{7, 0, &Cpuid::ecx, 11, kAvx512};
+  Feature avx512bf16{7, 1, &Cpuid::eax, 5, kAvx512};
+  Feature amx_tile{7, 0, &Cpuid::edx, 24, kTiles}, amx_int8{7, 0, &Cpuid::edx, 25, kTiles};
+  Feature amx_bf16{7, 0, &Cpuid::edx, 22, kTiles};
 };
 
 void identify(Processor& processor) {
@@ -104,8 +103,8 @@ struct Feature {
 };
 
 struct Known {
-  static constexpr Feature crc{Feature::hwcap, 7}, lse{Feature::hwcap, 8}, rdma{Feature::hwcap, 12};
-  static constexpr Feature dotprod{Feature::hwcap, 20}, bf16{Feature::hwcap2, 14};
+  Feature crc{Feature::hwcap, 7}, lse{Feature::hwcap, 8}, rdma{Feature::hwcap, 12};
+  Feature dotprod{Feature::hwcap, 20}, bf16{Feature::hwcap2, 14};
 };
 
 #endif
@@ -119,7 +118,7 @@ Processor find_processor() {
   Processor processor;
   identify(processor);
 #define MHA_FEATURE(identifier, name) \
-  if (Known::identifier.is_here()) processor.features |= features::identifier;
+  if (Known{}.identifier.is_here()) processor.features |= features::identifier;
 #include "feature_list.inc"
 #undef MHA_FEATURE
   return processor;
@@ -150,7 +149,7 @@ const Processor& this_processor() { return found_once<Processor, find_processor>
 std::uint64_t lent_features() {
   std::uint64_t lent = 0;
 #define MHA_FEATURE(identifier, name) \
-  if (Known::identifier.is_lent()) lent |= features::identifier;
+  if (Known{}.identifier.is_lent()) lent |= features::identifier;
 #include "feature_list.inc"
 #undef MHA_FEATURE
   return lent;
