@@ -165,32 +165,41 @@ inline void multiply_parts(const SplitRows& rows, const TileRows& tiles, Index b
     }
 }
 
+/// Adds the sums of row r over the block at feature `block`, n vectors, to those of the blocks before it: in rows.sums,
+/// and where kDepth features or all of them end, to what the row has in g.out, at first the bias.
+MHA_INLINE void add_block(int n, const WeightStrip& g, const SplitRows& rows, Index r, Index block, const float* sums) {
+  using P = Packet<float>;
+  constexpr Index L = kLanes<float>, kColumns = kPanelBytes / 4;
+  const Index end = block + kPartsDepth;
+  const bool goes_on = end < g.tile->in_features && end % kDepth > 0;
+  for (Index j = 0; j < n; ++j) {
+    float* const out = g.out[j] + r * g.out_row;
+    float* const part = rows.sums + r * kColumns + j * L;
+    P sum = pload<P>(sums + j * L);
+    if (block % kDepth > 0) sum = padd(pload<P>(part), sum);
+    if (goes_on) {
+      pstore(part, sum);
+      continue;
+    }
+    const P before = block < kDepth ? pload<P>(g.row_of_columns(g.tile->bias, 0) + j * L) : ploadu<P>(out);
+    pstoreu(out, padd(before, sum));
+  }
+}
+
 /// All rows times a strip of n vectors of columns; false if its weights cannot be split.
 __attribute__((noinline)) bool multiply_split(int n, const WeightStrip& g, const SplitRows& rows) {
-  using P = Packet<float>;
   constexpr Index L = kLanes<float>, kColumns = kPanelBytes / 4;
   PanelParts panel;
   alignas(kVectorBytes) float sums[2][kTileRows * kColumns];
   for (Index block = 0; block < g.tile->in_features; block += kPartsDepth) {
     const Index left = g.tile->in_features - block, depth = left < kPartsDepth ? left : kPartsDepth;
     if (!panel.split(g.row_of_columns(g.tile->panel, block), depth, n * L)) return false;
-    Index done = 0;  // rows: the sums of a block join what is there once
+    Index done = 0;  // rows, of which two tiles may have the same: the sums of a block are added once
     for_each_tile_rows(g.tile->rows, [&](const TileRows& tiles) {
       multiply_parts(rows, tiles, block, depth, panel, n * L, sums);
       for (int i = 0; i <= int(tiles.are_two); ++i)
-        for (Index r = tiles.first[i] < done ? done - tiles.first[i] : 0; r < tiles.height; ++r, ++done)
-          for (Index j = 0; j < n; ++j) {
-            float* const out = g.out[j] + (tiles.first[i] + r) * g.out_row;
-            float* const part = rows.sums + (tiles.first[i] + r) * kColumns + j * L;
-            P sum = pload<P>(sums[i] + r * kColumns + j * L);
-            if (block % kDepth > 0) sum = padd(pload<P>(part), sum);
-            if (depth < left && (block + kPartsDepth) % kDepth > 0) {
-              pstore(part, sum);
-              continue;
-            }
-            const P before = block < kDepth ? pload<P>(g.row_of_columns(g.tile->bias, 0) + j * L) : ploadu<P>(out);
-            pstoreu(out, padd(before, sum));
-          }
+        for (; done < tiles.first[i] + tiles.height; ++done)
+          add_block(n, g, rows, done, block, sums[i] + (done - tiles.first[i]) * kColumns);
     });
   }
   return true;
