@@ -1,5 +1,5 @@
-// mha/mha.h, continued: what stands around attention. Positions, embeddings, norms, linear maps, feed-forward, and stacks
-// of transformer layers.
+// mha/mha.h, continued: what stands around attention. Positions, embeddings, norms, linear maps, feed-forward, and
+// stacks of transformer layers.
 #include "c_api/conversions.hpp"
 
 #include <stdexcept>

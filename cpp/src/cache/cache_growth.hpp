@@ -7,8 +7,8 @@ namespace mha {
 
 class CacheGrowth {
  public:
-  /// Reserves the rows of `tokens` more tokens in each of `count` caches, or new_lengths[b] of sequence b (null: `tokens`).
-  /// Arguments are checked before; `caches` and `new_lengths` must outlive the object.
+  /// Reserves the rows of `tokens` more tokens in each of `count` caches, or new_lengths[b] of sequence b (null:
+  /// `tokens`). Arguments are checked before; `caches` and `new_lengths` must outlive the object.
   /// @throws std::invalid_argument in the name of `function`, if a cache has no room; all are as before then
   CacheGrowth(const char* function, KVCache* const* caches, Index count, Index tokens, const std::int64_t* new_lengths);
   /// Gives everything back unless finish() has been called.

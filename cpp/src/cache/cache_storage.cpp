@@ -18,8 +18,8 @@ std::size_t whole_lines(Index bytes) {
   return (static_cast<std::size_t>(bytes) + kAlignment - 1) / kAlignment * kAlignment;
 }
 
-/// Copies `count` rows of `columns` elements of `size` bytes to dense rows. Rows are `row` bytes apart, and neighbours in
-/// a row `step` elements.
+/// Copies `count` rows of `columns` elements of `size` bytes to dense rows. Rows are `row` bytes apart, and neighbours
+/// in a row `step` elements.
 void copy_rows(std::byte* to, const std::byte* from, Index count, Index row, Index columns, Index step, Index size) {
   const Index bytes = columns * size;
   if (step == 1 && row == bytes) {
@@ -113,8 +113,8 @@ void CacheStorage::advance(Index count, const std::int64_t* new_lengths) {
   for (Index b = 0; b < config_.batch_size; ++b) lengths_[b] += new_lengths ? new_lengths[b] : count;
 }
 
-/// Calls copy(sequence, head, row, address, run) for each run of tokens of `from` whose rows follow one another: the row
-/// of the first one, where it lies in `from`, and how many there are.
+/// Calls copy(sequence, head, row, address, run) for each run of tokens of `from` whose rows follow one another: the
+/// row of the first one, where it lies in `from`, and how many there are.
 template <class Copy>
 void CacheStorage::for_each_run(const TensorView& from, const std::int64_t* new_lengths, Copy copy) const {
   for (Index b = 0; b < config_.batch_size; ++b) {

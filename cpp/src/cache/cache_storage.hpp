@@ -35,8 +35,8 @@ class CacheStorage {
   /// Whether tokens would fit once clear() has been called. @throws std::invalid_argument in the name of `function`
   virtual void check_room_of_all(const char* function, Index count, const std::int64_t* new_lengths) const = 0;
 
-  /// Writes tokens [B, Hk, T, D] and [B, Hk, T, Dv] to reserved rows, of sequence b the first new_lengths[b] (null: all).
-  /// Those of int8 are quantized by `table`.
+  /// Writes tokens [B, Hk, T, D] and [B, Hk, T, Dv] to reserved rows, of sequence b the first new_lengths[b] (null:
+  /// all). Those of int8 are quantized by `table`.
   void write(const TensorView& key, const TensorView& value, const std::int64_t* new_lengths,
              const KernelTable& table) const;
   /// The same as they are stored, with the scales of each, [B, Hk, T, 1], if they are of int8.
@@ -62,8 +62,8 @@ class CacheStorage {
     std::byte* at(Index b, Index h, Index r) const { return data + b * sequence + h * head + r * row; }
   };
 
-  /// Memory for `rows` rows of each head, of each sequence or, with `is_shared`, of all together, and for `integers` more
-  /// numbers of 64 bits. All of it is 0, and is taken from the operating system as it is first written to.
+  /// Memory for `rows` rows of each head, of each sequence or, with `is_shared`, of all together, and for `integers`
+  /// more numbers of 64 bits. All of it is 0, and is taken from the operating system as it is first written to.
   CacheStorage(const KVCacheConfig& config, Index rows, bool is_shared, Index integers);
   /// The same in rows of the caller's, [B, Hk, rows, D] and [B, Hk, rows, Dv]: what they hold stays.
   CacheStorage(const KVCacheConfig& config, const MutableTensorView& keys, const MutableTensorView& values,

@@ -20,8 +20,9 @@ void DenseStorage::copy_sequence(Index to, Index from) const {
   lengths_[to] = lengths_[from];
 }
 
-/// Sequence `first` becomes sequence index[first], that one becomes what it names in turn, and so on round a circle that
-/// leads back to `first`. It is done piece by piece; a piece of `first` is kept aside for the last one of the circle.
+/// Sequence `first` becomes sequence index[first], that one becomes what it names in turn, and so on round a circle
+/// that leads back to `first`. It is done piece by piece; a piece of `first` is kept aside for the last one of
+/// the circle.
 void DenseStorage::rotate(Index first, const std::int64_t* index) const {
   constexpr Index kPiece = 4096;  // bytes on the stack: few enough that the piece and its copies fit level 1
   alignas(64) std::byte aside[kPiece];

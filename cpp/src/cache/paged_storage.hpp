@@ -1,5 +1,6 @@
 // Rows of one pool, cut into pages, and for each sequence a table of its pages: keys [Hk, pages * page_size, D] and
-// values [Hk, pages * page_size, Dv]. Sequences share pages; a page of several is copied before one of them writes to it.
+// values [Hk, pages * page_size, Dv]. Sequences share pages; a page of several is copied before one of them
+// writes to it.
 #pragma once
 
 #include "cache/cache_storage.hpp"

@@ -23,8 +23,9 @@ void validate_sequence(const char* function, const char* name, const KVCacheConf
 /// Of PagedKVCache::fork(). Returns how many tokens the two have in common.
 Index validate_fork(const KVCacheConfig& config, const std::int64_t* lengths, Index sequence, Index into, Index length);
 
-/// Each sequence b, which holds lengths[b] tokens (null: none), has room for new_lengths[b] more (null: for `count` more); none of
-/// these is larger than `count`. Returns how many tokens the longest sequence will have. @throws std::invalid_argument
+/// Each sequence b, which holds lengths[b] tokens (null: none), has room for new_lengths[b] more (null: for `count`
+/// more); none of these is larger than `count`. Returns how many tokens the longest sequence will have.
+/// @throws std::invalid_argument
 Index validate_growth(const char* function, const KVCacheConfig& config, const std::int64_t* lengths, Index count,
                       const std::int64_t* new_lengths);
 
@@ -46,8 +47,8 @@ void validate_stored_tokens(const char* function, const KVCache& cache, TensorVi
 /// `out` takes the tokens of `memory`, the keys or the values of the cache.
 void validate_copy(const char* function, const KVCache& cache, const TensorView& memory, const MutableTensorView& out);
 
-/// Makes the tokens of a cache the keys, and if `with_values` the values, of a call that is yet to be validated. What the
-/// call needs of them lives as long as this object.
+/// Makes the tokens of a cache the keys, and if `with_values` the values, of a call that is yet to be validated. What
+/// the call needs of them lives as long as this object.
 class CachedKeys {
  public:
   CachedKeys(AttentionArguments& call, const KVCache& cache, bool with_values);
@@ -58,8 +59,8 @@ class CachedKeys {
   std::vector<std::int64_t> offsets_;  // [B], of the queries, if the call has not said where they are
 };
 
-/// A layer call with a cache, whose query, key and ragged batch have been checked. Returns Tk, the number of keys of the
-/// longest sequence, with the new ones; of a ragged batch, of the longest one that it names.
+/// A layer call with a cache, whose query, key and ragged batch have been checked. Returns Tk, the number of keys of
+/// the longest sequence, with the new ones; of a ragged batch, of the longest one that it names.
 Index validate_cache(const char* function, const MultiHeadAttentionConfig& layer, DType dtype,
                      const LayerArguments& call);
 

@@ -1,5 +1,5 @@
-// The preconditions of what is done to queries and keys: of a table of rotary positions, of the steps of a layer, and of
-// a call of a layer that has such a table.
+// The preconditions of what is done to queries and keys: of a table of rotary positions, of the steps of a layer, and
+// of a call of a layer that has such a table.
 #pragma once
 
 #include "mha/multi_head_attention.hpp"

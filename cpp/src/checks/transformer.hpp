@@ -21,8 +21,8 @@ struct StackSizes {
   bool has_rotary;   // whether some of the layers have one
 };
 
-/// The parts of a layer fit each other and, if it is not null, `before`: the sizes of the layers before. Returns the sizes
-/// with this one.
+/// The parts of a layer fit each other and, if it is not null, `before`: the sizes of the layers before. Returns the
+/// sizes with this one.
 StackSizes validate_layer(const char* function, Index i, const PackedTransformerLayer& layer, const StackSizes* before);
 
 /// The norm behind the last layer fits the layers.

@@ -11,8 +11,8 @@
 
 namespace mha {
 
-/// The added keys in one call of the layer, over memory. Its phases refer to it: it must outlive them, and stay where it
-/// is.
+/// The added keys in one call of the layer, over memory. Its phases refer to it: it must outlive them, and stay
+/// where it is.
 class AddedShard {
  public:
   /// Memory for the results of `rows` rows.

@@ -16,8 +16,8 @@
 
 namespace mha {
 
-/// Most phases that an AttentionCall has: project in; what is done to each row of a head; two for the added keys, two for
-/// the others, one to join them; two for the weights.
+/// Most phases that an AttentionCall has: project in; what is done to each row of a head; two for the added keys, two
+/// for the others, one to join them; two for the weights.
 constexpr int kMostAttentionPhases = 9;
 
 /// How many tokens the sequences of a call have in its cache, before it and after it: [sequences of the call].

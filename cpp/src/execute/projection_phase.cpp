@@ -35,9 +35,9 @@ void read_rows(const Projection& p, Index batch, Index first, ProjectionTile& ti
 /// Projects rows that go to places of their own. `tile.out` says where row 0 of batch element 0 goes; `row` is the
 /// tile's first row among all.
 ///
-/// Rows of one batch element lie together there, too, but for pages. Those of several, and those to be rounded, are projected into
-/// scratch and taken to their places one by one, so that they still share what it costs to bring a panel near: the steps
-/// of a batch of decoders.
+/// Rows of one batch element lie together there, too, but for pages. Those of several, and those to be rounded, are
+/// projected into scratch and taken to their places one by one, so that they still share what it costs to bring a panel
+/// near: the steps of a batch of decoders.
 void project_and_place(const Projection& p, ProjectionTile tile, Index row, std::byte* scratch) {
   constexpr int kGroups = kPanelBytes / kVectorBytes;
   const auto wanted = [&](Index b) { return p.row_counts ? Index(p.row_counts[b]) : p.length; };

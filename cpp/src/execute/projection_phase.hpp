@@ -8,8 +8,8 @@
 
 namespace mha {
 
-/// One projection of one call: out[b, s, t, :] = activation(x[b, t, :] W^T + bias) for segment s of the output features,
-/// or with a gate activation(gate(x)) * (x W^T + bias).
+/// One projection of one call: out[b, s, t, :] = activation(x[b, t, :] W^T + bias) for segment s of the output
+/// features, or with a gate activation(gate(x)) * (x W^T + bias).
 struct Projection {
   const PackedLinear* linear;
   const DTypeKernels* kernels;
@@ -51,18 +51,18 @@ constexpr Index kProjectionBlockRows = 128;
 /// finds a few tasks, if a task is a block and one of `panels` weight panels.
 Index projection_blocks(Index rows, Index panels, int threads);
 
-/// The first of the rows of a block, where `rows` are cut in `blocks` of nearly equal size: rows * block / blocks, whose
-/// product might not fit 64 bits.
+/// The first of the rows of a block, where `rows` are cut in `blocks` of nearly equal size: rows * block / blocks,
+/// whose product might not fit 64 bits.
 constexpr Index first_row_of(Index block, Index rows, Index blocks) {
   return rows / blocks * block + rows % blocks * block / blocks;
 }
 
-/// How many panels of a block of rows are one task, if there are so many `blocks`. Rows for int8 weights are quantized by
-/// each task that reads them, which costs as much as half a panel: tasks are few there.
+/// How many panels of a block of rows are one task, if there are so many `blocks`. Rows for int8 weights are quantized
+/// by each task that reads them, which costs as much as half a panel: tasks are few there.
 Index projection_panels_of_task(WeightFormat format, Index panels, Index blocks, int threads);
 
-/// Rows [first, last) of a batch element times `count` panels from `panel` on, those of the first of `projections` and then
-/// of the next, which read the same rows: one task. `scratch` is projection_scratch() of memory.
+/// Rows [first, last) of a batch element times `count` panels from `panel` on, those of the first of `projections` and
+/// then of the next, which read the same rows: one task. `scratch` is projection_scratch() of memory.
 void project_rows(const Projection* projections, Index panel, Index count, Index batch, Index first, Index last,
                   std::byte* scratch);
 

@@ -1,5 +1,5 @@
-// Row-wise steps: what is done to each row by itself, one step after another. A step is a projection with an activation,
-// or a residual sum with a norm. Everything in a transformer but attention is of this kind.
+// Row-wise steps: what is done to each row by itself, one step after another. A step is a projection with an
+// activation, or a residual sum with a norm. Everything in a transformer but attention is of this kind.
 //
 // There are two ways to do them, which the number of rows and threads decides:
 //
@@ -69,8 +69,8 @@ class RowSteps {
   RowSteps(const RowSteps&) = delete;
   RowSteps& operator=(const RowSteps&) = delete;
 
-  /// Adds out = activation(x W^T + b), or with a gate activation(gate(x)) * (x W^T + b). The rows that a step writes are
-  /// not those that it reads.
+  /// Adds out = activation(x W^T + b), or with a gate activation(gate(x)) * (x W^T + b). The rows that a step writes
+  /// are not those that it reads.
   void project(const PackedLinear& linear, Activation activation, const Rows& x, const Rows& out,
                const PackedLinear* gate = nullptr);
   /// Adds out = feed_forward(x), over `hidden`: two projections. `out` may be x.
@@ -79,8 +79,8 @@ class RowSteps {
   /// x or residual.
   void normalize(const NormWeights* norm, const Rows& x, const Rows& residual, const Rows& sum, const Rows& out);
 
-  /// Most steps, and so most phases: two projections with their output norms and residual sums, one projection more, and
-  /// a last norm.
+  /// Most steps, and so most phases: two projections with their output norms and residual sums, one projection more,
+  /// and a last norm.
   static constexpr int kMostSteps = 8;
   /// Returns how many it has written.
   int phases(Phase* phases) const;

@@ -156,7 +156,8 @@ AttentionTile tile_at(const AttentionRun& run, Index task) {
 
 const AttentionRun& run_of(const void* context) { return *static_cast<const AttentionRun*>(context); }
 
-/// The kernel for few rows, unless they fill one of the tiles of a longer prompt, which are as small where vectors are narrow.
+/// The kernel for few rows, unless they fill one of the tiles of a longer prompt, which are as small where
+/// vectors are narrow.
 const AttentionKernel& kernel_of(const AttentionPlan& plan, const AttentionTile& tile) {
   const bool are_few =
       tile.rows <= kMaxDecodeRows && (plan.has_few_rows() || tile.rows < plan.kernels->query_tile_rows);

@@ -51,8 +51,8 @@ bool sees_all(const AttentionPlan& plan, Index b, Index span) {
   return true;
 }
 
-/// Whether scores do not depend on which head and position a row belongs to, by which the kernel for many rows knows its
-/// rows.
+/// Whether scores do not depend on which head and position a row belongs to, by which the kernel for many rows knows
+/// its rows.
 bool has_plain_scores(const AttentionPlan& plan) {
   return !plan.attn_mask.data && !plan.alibi_slopes.data && !plan.position_bias.data;
 }

@@ -37,8 +37,8 @@ std::size_t most_span_bytes(const DTypeKernels& kernels, Index value_dim);
 double shared_spans_bytes(const DTypeKernels& kernels, const KeyValues& keys, Index batch, Index kv_heads, Index rows,
                           Index spans, Index value_dim, int threads);
 
-/// What `plan` shares, written to shared_spans_bytes() of `memory`. Nothing, if that would save few of the spans, or if the
-/// plan has masks that are not of single rows.
+/// What `plan` shares, written to shared_spans_bytes() of `memory`. Nothing, if that would save few of the spans, or if
+/// the plan has masks that are not of single rows.
 SharedSpans find_shared_spans(const AttentionPlan& plan, std::byte* memory, const Workers& workers);
 
 }  // namespace mha

@@ -46,8 +46,8 @@ struct KeyValueSource {
   const void *key, *value;      // element (0, 0)
   Index key_row, key_step;      // elements between rows; between neighbours along D
   Index value_row, value_step;  // elements between rows; between neighbours along Dv
-  // Key t lies in row pages[t / page_rows] * page_rows + t % page_rows; null: in row t. The entry behind the page of the
-  // last key is read, too, by who looks ahead.
+  // Key t lies in row pages[t / page_rows] * page_rows + t % page_rows; null: in row t. The entry behind the page of
+  // the last key is read, too, by who looks ahead.
   const std::int32_t* pages;
   Index page_rows;  // a multiple of kKeyBlock
   // Of rows of int8, one for each row; null: elements are of the type of the kernel.
@@ -215,8 +215,8 @@ struct AttentionKernel {
   std::size_t (*span_bytes)(Index value_dim);
   /// Merges `count` spans, span_bytes() apart: out and lse are those of run() over the keys of all of them.
   void (*merge_spans)(const AttentionTile& tile, void* spans, Index count, void* scratch);
-  /// The sums of a span of a tile of the decode kernel, which has the rows [first, first + rows) of a tile of this kernel,
-  /// from whose sums they are taken.
+  /// The sums of a span of a tile of the decode kernel, which has the rows [first, first + rows) of a tile of this
+  /// kernel, from whose sums they are taken.
   void (*copy_span_rows)(const void* from, Index first, Index rows, void* to, Index value_dim);
 };
 

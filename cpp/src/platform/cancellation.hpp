@@ -28,8 +28,8 @@ class Cancellation {
   /// Null: nobody is to be asked.
   CancellationScope* scope() const { return scope_; }
 
-  /// Whether what is left of the call is to be left undone. On the calling thread this may ask the user; on the others it
-  /// is one load. A task that may take more than 10 ms asks it between its parts, too.
+  /// Whether what is left of the call is to be left undone. On the calling thread this may ask the user; on the others
+  /// it is one load. A task that may take more than 10 ms asks it between its parts, too.
   bool is_set() {
     if (scope_ == nullptr) return false;
     if (is_caller_)

@@ -17,8 +17,8 @@ enum class Subnormals { zero, kept };
 ///
 /// Every thread has a state of its own, and a caller may have changed the one of its thread: bits would depend on which
 /// thread computes what. So each function of api/ that computes begins with this, and so does each worker of
-/// run_phases(). What converts weights, and multiplies nothing, keeps subnormal numbers. docs/decisions/0013 says why all
-/// else does not.
+/// run_phases(). What converts weights, and multiplies nothing, keeps subnormal numbers. docs/decisions/0013 says why
+/// all else does not.
 class FloatingPointState {
  public:
   explicit FloatingPointState(Subnormals subnormals = Subnormals::zero) : before_(read()) {

@@ -8,8 +8,8 @@ namespace mha {
 /// What an x86 processor maps at once where the system has huge pages for memory that asks for them.
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
 
-/// Asks Linux for huge pages where `memory` fills them, in vain where it has none. Such memory is taken by 2 MiB where it is
-/// first touched.
+/// Asks Linux for huge pages where `memory` fills them, in vain where it has none. Such memory is taken by 2 MiB where
+/// it is first touched.
 void ask_for_huge_pages(void* memory, std::size_t bytes);
 
 }  // namespace mha

@@ -39,8 +39,8 @@ struct Bf16Case {
   std::uint64_t answer;
 };
 
-// Sums of numbers of both signs and many sizes, which round and cancel; products around 2^-126, which underflow, of factors
-// some of which are subnormal.
+// Sums of numbers of both signs and many sizes, which round and cancel; products around 2^-126, which underflow, of
+// factors some of which are subnormal.
 constexpr Bf16Case kBf16Cases[] = {
     {120, 16, 120, 16, 110, 40, 0xb704cee6ba9bf6c9U},
     {0, 70, 50, 20, 0, 3, 0x83a284252adea588U},

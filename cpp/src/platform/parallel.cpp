@@ -77,8 +77,8 @@ void take_tasks(const Phase& phase, std::atomic<Index>& next, int worker, IsOver
 
 /// Runs a phase on an executor: each of its bodies is a worker.
 ///
-/// The calling thread may be one of them, or wait for them and so have no occasion to ask whether the call is to end. Then
-/// the others leave the rest of the tasks to another round.
+/// The calling thread may be one of them, or wait for them and so have no occasion to ask whether the call is to end.
+/// Then the others leave the rest of the tasks to another round.
 void run_on(const Executor& executor, const Phase& phase, int workers, Cancellation& caller) {
   struct Work {
     const Phase& phase;

@@ -5,10 +5,9 @@
 
 namespace mha {
 
-/// A set of independent tasks, numbered from 0. `run(context, task, worker)` must not throw, and if it may take more than
-/// 10 ms it looks between its parts whether the call is to end (cancellation.hpp). `worker` is in [0,
-/// threads) of run_phases(): no two tasks that run at the same time have the same one, so it says which scratch memory
-/// is theirs.
+/// A set of independent tasks, numbered from 0. `run(context, task, worker)` must not throw, and if it may take more
+/// than 10 ms it looks between its parts whether the call is to end (cancellation.hpp). `worker` is in [0, threads) of
+/// run_phases(): no two tasks that run at the same time have the same one, so it says which scratch memory is theirs.
 struct Phase {
   Index tasks;
   void (*run)(const void* context, Index task, int worker);
@@ -20,8 +19,8 @@ struct Phase {
 /// calling thread's ExecutorScope if there is one, otherwise those that the build was configured with; with OpenMP all
 /// phases are one parallel region. Runs everything on the calling thread inside another parallel region, and in a
 /// forked child. The calling thread has a FloatingPointState from its function of api/; all others get one here.
-/// @throws Cancelled when all workers are done, if the calling thread's CancellationScope ended the call: then tasks were
-///   left out
+/// @throws Cancelled when all workers are done, if the calling thread's CancellationScope ended the call: then tasks
+///   were left out
 void run_phases(const Phase* phases, int count, int threads);
 
 /// How many threads a call should use: `requested` (0: the default of runtime.hpp), but no more than there are `tasks`,

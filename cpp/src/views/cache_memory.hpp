@@ -7,11 +7,11 @@
 
 namespace mha {
 
-/// Tables of pages: one for each sequence, which share the rows of one pool. Without `pages` each sequence has rows of its
-/// own, and token t lies in row t.
+/// Tables of pages: one for each sequence, which share the rows of one pool. Without `pages` each sequence has rows of
+/// its own, and token t lies in row t.
 struct PageTables {
-  // [B, table_row]: token t of sequence b lies in row pages[b, t / page_rows] * page_rows + t % page_rows. Every entry is
-  // a page of the pool, and there is one behind the last page that a sequence can have, so that who looks a block
+  // [B, table_row]: token t of sequence b lies in row pages[b, t / page_rows] * page_rows + t % page_rows. Every entry
+  // is a page of the pool, and there is one behind the last page that a sequence can have, so that who looks a block
   // ahead of the tokens finds some row. Null: no pages.
   const std::int32_t* pages = nullptr;
   Index table_row = 0;

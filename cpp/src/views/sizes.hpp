@@ -8,8 +8,9 @@
 
 namespace mha {
 
-/// More bytes than any memory has: processors address 2^57. check_tensor() refuses views that would need more. Below it,
-/// products of the extents of a view, and distances between its elements, fit 64 bits with room for the sum of a few.
+/// More bytes than any memory has: processors address 2^57. check_tensor() refuses views that would need more. Below
+/// it, products of the extents of a view, and distances between its elements, fit 64 bits with room for the sum
+/// of a few.
 constexpr Index kMostBytes = Index{1} << 60;
 
 /// `bytes` as a number to allocate memory by. They are multiplied and added up in double, where nothing wraps around.
@@ -23,8 +24,8 @@ bool has_elements(const TensorView& view);
 /// extent of 0 counts as 1: the product of any of the extents is bounded, also in a view that has no elements.
 bool is_addressable(const TensorView& view);
 
-/// Whether that is plain at a glance, as it is of nearly every tensor: with 2^14 along each of 4 axes, and strides of 2^40,
-/// there are 2^59 bytes at most, in elements of 8. No extent is negative then.
+/// Whether that is plain at a glance, as it is of nearly every tensor: with 2^14 along each of 4 axes, and strides of
+/// 2^40, there are 2^59 bytes at most, in elements of 8. No extent is negative then.
 inline bool is_plainly_addressable(const TensorView& view) {
   std::uint64_t extents = 0, strides = 0;
   for (int axis = 0; axis < view.rank; ++axis) {

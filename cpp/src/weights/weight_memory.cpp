@@ -47,8 +47,8 @@ struct Area {
   }
 };
 
-/// A part of an area; null if there is no memory for one, or while another thread takes one. (After a fork that thread may
-/// not be there any more.)
+/// A part of an area; null if there is no memory for one, or while another thread takes one. (After a fork that thread
+/// may not be there any more.)
 WeightMemory take_of_area(std::size_t bytes) {
   static std::mutex& taking = *new std::mutex;  // never destroyed: weights may be packed while the process ends
   static Area& open = *new Area;

@@ -46,7 +46,8 @@ struct ByteProducts {
 
   // VPDPBUSD takes bytes without signs from the rows, SDOT bytes with them: integers to which the row's offset has
   // been added, after which the least is kLeastByte. Minus the offset times the sum of the weights takes that away
-  // again. (Sums may wrap around on the way, and come out right.) What does not fit bytes, of outliers, is added there, too.
+  // again. (Sums may wrap around on the way, and come out right.) What does not fit bytes, of outliers, is added
+  // there, too.
   static constexpr int kFeatureBytes = 1;
   static constexpr bool kHasOffset = true;
 #ifdef __ARM_FEATURE_DOTPROD

@@ -1,5 +1,5 @@
-// Elements of bf16 as pairs: neighbours in the direction of a sum, which the instructions for bf16 multiply two at a time.
-// What the pairs are multiplied by is another matter (pair_products.hpp, tile_products.hpp).
+// Elements of bf16 as pairs: neighbours in the direction of a sum, which the instructions for bf16 multiply two at a
+// time. What the pairs are multiplied by is another matter (pair_products.hpp, tile_products.hpp).
 #pragma once
 
 #include "kernels/vectors/elements.hpp"
@@ -83,8 +83,8 @@ struct PairVectors {
   }
 };
 
-/// Elements of bf16 as pairs. Sums begin a new partial sum at multiples of `kTogether` elements, and where there are fewer
-/// left, zeros follow: those belong together.
+/// Elements of bf16 as pairs. Sums begin a new partial sum at multiples of `kTogether` elements, and where there are
+/// fewer left, zeros follow: those belong together.
 template <class Kind, Index kTogether>
 struct PairOperands {
   using T = float;

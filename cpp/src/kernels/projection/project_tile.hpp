@@ -63,9 +63,10 @@ struct ProjectStrip {
 /// one strip takes 0.8, two 0.85. A single row reads faster: with 12 KB it takes 0.95 of its time with 8 KB, and eight
 /// rows 1.02.
 ///
-/// A prefetch takes the place of a load. Where a vector is a line of the cache, one or two rows are little else than loads,
-/// one for each line, and prefetches are as many again: without them a layer of E 512 over one row takes 0.82 of the time
-/// in f32 and 0.85 with bf16 weights, over two rows 0.78, over four and more 1.00 (Zen 4, AVX-512; with AVX2 1.00 over one).
+/// A prefetch takes the place of a load. Where a vector is a line of the cache, one or two rows are little else than
+/// loads, one for each line, and prefetches are as many again: without them a layer of E 512 over one row takes 0.82 of
+/// the time in f32 and 0.85 with bf16 weights, over two rows 0.78, over four and more 1.00 (Zen 4, AVX-512; with AVX2
+/// 1.00 over one).
 constexpr int panel_rows_ahead(int rows) {
   if (sizeof(Packet<float>) == 64 && rows <= 2) return 0;
   return rows == 1 ? 48 : 32;

@@ -20,8 +20,8 @@
 namespace mha::MHA_ISA {
 namespace {
 
-/// Bytes of the features of a quantized row, padded to whole vectors, or to whole rows of tiles: what a tile reads there is
-/// multiplied by zeros.
+/// Bytes of the features of a quantized row, padded to whole vectors, or to whole rows of tiles: what a tile reads
+/// there is multiplied by zeros.
 inline Index quantized_features_bytes(Index in_features) {
 #ifdef MHA_TILES
   constexpr Index kTogether = kTileBytes;

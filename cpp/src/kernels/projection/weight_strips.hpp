@@ -31,9 +31,9 @@ struct WeightStrip {
 template <template <class, int, int> class Strip, class Products, int kMostVectors>
 using WeightStripTable = StripTable<Strip, Products, WeightStrip, kVectors, kMostVectors>;
 
-/// Calls multiply(vectors, strip, after) for each group of columns as wide as a register tile, which computes all rows and
-/// calls after(row, rows) for those that are done. Results that are not whole vectors of contiguous columns go through
-/// `scratch`, which has projection_scratch() bytes.
+/// Calls multiply(vectors, strip, after) for each group of columns as wide as a register tile, which computes all rows
+/// and calls after(row, rows) for those that are done. Results that are not whole vectors of contiguous columns go
+/// through `scratch`, which has projection_scratch() bytes.
 template <class Multiply>
 MHA_INLINE void project_narrow(const ProjectionTile& tile, void* scratch, Multiply multiply) {
   constexpr Index L = kLanes<float>, kColumns = kPanelBytes / Index(sizeof(float));

@@ -9,8 +9,8 @@
 //
 // Numerics: sums over a row have an order that depends on the number of columns alone (RowSum). The mean is corrected
 // by the mean of what is left after subtracting it (Chan, Golub and LeVeque, "Algorithms for Computing the Sample
-// Variance", 1983, the corrected two-pass algorithm). Where the squares of RMSNorm overflow or vanish, the row is scaled
-// by a power of two first, for RMSNorm of s z with s^2 eps is that of z with eps.
+// Variance", 1983, the corrected two-pass algorithm). Where the squares of RMSNorm overflow or vanish, the row is
+// scaled by a power of two first, for RMSNorm of s z with s^2 eps is that of z with eps.
 #pragma once
 
 #include <math.h>
@@ -36,8 +36,8 @@ struct RowSum {
   }
 };
 
-/// Squares whose mean is so small have lost terms to underflow, 2^-126 and 2^-1022 each: more than 2^-26 and 2^-62 of it.
-/// `down` brings back rows whose squares overflow, `up` those that are too small, and neither goes too far.
+/// Squares whose mean is so small have lost terms to underflow, 2^-126 and 2^-1022 each: more than 2^-26 and 2^-62 of
+/// it. `down` brings back rows whose squares overflow, `up` those that are too small, and neither goes too far.
 template <class T>
 struct SquareLimits {
   static constexpr bool kIsDouble = sizeof(T) == sizeof(double);

@@ -15,10 +15,10 @@ namespace {
 // t = -inf, a masked score, gives exactly 0; NaN stays NaN.
 
 #ifdef EIGEN_VECTORIZE_AVX512
-// One instruction for p * 2^n, correct for every n, -inf and NaN included. It saves 1 % of attention at D = 64. A result
-// below the smallest normal number is 0, since results are flushed to zero while a task runs
-// (platform/floating_point_state.hpp); this holds for every instruction that underflows (Intel 64 and IA-32 Architectures
-// Software Developer's Manual, volume 1, 10.2.3.3).
+// One instruction for p * 2^n, correct for every n, -inf and NaN included. It saves 1 % of attention at D = 64. A
+// result below the smallest normal number is 0, since results are flushed to zero while a task runs
+// (platform/floating_point_state.hpp); this holds for every instruction that underflows (Intel 64 and IA-32
+// Architectures Software Developer's Manual, volume 1, 10.2.3.3).
 MHA_INLINE Packet<float> scale_by_power(const Packet<float>& p, const Packet<float>& n, const Packet<float>&) {
   return _mm512_scalef_ps(p, n);
 }
