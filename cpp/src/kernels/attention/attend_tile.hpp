@@ -69,12 +69,26 @@ struct AddValues {
 
 #ifdef MHA_TILES
 
-/// The sum of the block alone by tiles, for queries that fill them: V^T is the first factor, in whole tiles of columns,
-/// and P^T the second one.
+/// The sum of the block alone by tiles, for queries that fill them: V^T is the first factor, in whole tiles of columns, and
+/// P^T the second one: one or two columns of tiles from lane `lane` on, of which `lanes` are left.
+inline TileBlock value_block(const ValueArguments<TileProducts>& g, Index value_dim, Index lane, Index lanes) {
+  constexpr Index kRow = kWidth<float> * Index(sizeof(float));
+  return {g.value,
+          g.value_step * Index(sizeof(Pair)),
+          value_columns<TileProducts>(value_dim),
+          g.weights + lane,
+          kRow,
+          g.out + lane,
+          kRow,
+          g.depth / kTileColumns,
+          lanes > kTileColumns,
+          !g.starts};
+}
+
 __attribute__((noinline)) inline void add_values_by_tiles(const ValueArguments<TileProducts>& g, Index lanes,
                                                           Index value_dim, const Upcoming& upcoming) {
-  multiply_rows_by_tiles(g.value, g.value_step, value_columns<TileProducts>(value_dim), g.weights, g.out, kWidth<float>,
-                         lanes, g.depth, !g.starts, upcoming);
+  for (Index lane = 0; lane < lanes; lane += kBlockColumns)
+    multiply_tiles<PairInstruction>(value_block(g, value_dim, lane, lanes - lane), lane == 0 ? upcoming : Upcoming{});
 }
 
 #endif
@@ -122,6 +136,14 @@ class AttendTile {
         if (!starts) merge_span();
         starts = true;
       }
+#ifdef MHA_TILES
+      if constexpr (kHasTiles<Products>)
+        if (can_overlap(block)) {
+          attend_overlapped(block, starts);
+          starts = false;
+          return;
+        }
+#endif
       const bool hides = scores_.score(block);
       scores_.raise_maximum(block);
       const bool guarded =
@@ -186,6 +208,59 @@ class AttendTile {
             starts};
   }
 
+#ifdef MHA_TILES
+
+  /// Whether attend_overlapped() may be called: all scores are products, of queries that fill the tile.
+  static bool can_overlap(const KeyBlock& block) {
+    const Segment& segment = block.segments[0];
+    return block.segment_count == 1 && !segment.modified && segment.vectors == kVectors &&
+           segment.end - segment.begin >= kTileRows;
+  }
+
+  /// A block in two halves of its queries, so that tiles multiply for one of them while vectors work for the other one:
+  ///
+  ///   tiles      K Q^T of half 1    K Q^T of half 2         V^T P^T of half 1       V^T P^T of half 2
+  ///   vectors    transpose V        exponentials of 1       exponentials of 2       merge 1              merge 2
+  ///
+  /// The same operations as one after the other, so the same bits.
+  __attribute__((noinline)) void attend_overlapped(const KeyBlock& block, bool starts) {
+    constexpr int kHalf = kVectors / 2;
+    static_assert(kHalf * L % kTileColumns == 0);
+    const Segment& segment = block.segments[0];
+    const Rows<Operand> keys = scores_.begin_block(block);
+    Steps scores(scores_.products(block, keys, 0, kHalf), scores_.next_values(segment));
+    values_ = scores_.source().value_operands(segment.begin, segment.end, near_values_, beside(scores));
+    scores.finish();
+
+    Steps more_scores(scores_.products(block, keys, kHalf, kVectors));
+    exponentiate_overlapped(block, 0, kHalf, more_scores);
+
+    const ValueArguments<Products> products = arguments(block, segment, block_out_, true);
+    Steps sums(value_block(products, tile_.value_dim, 0, kHalf * L), scores_.next_keys(block));
+    exponentiate_overlapped(block, kHalf, kVectors, sums);
+
+    Steps more_sums(value_block(products, tile_.value_dim, kHalf * L, kHalf * L));
+    merge_overlapped(starts, 0, kHalf, more_sums);
+    merge_overlapped(starts, kHalf, kVectors, more_sums);
+  }
+
+  using Steps = TileSteps<PairInstruction>;
+  static auto beside(Steps& steps) {
+    return [&steps](Index piece, Index pieces) MHA_INLINE_LAMBDA { steps.beside(piece, pieces); };
+  }
+  __attribute__((noinline)) void exponentiate_overlapped(const KeyBlock& block, int first, int last, Steps& steps) {
+    scores_.find_maximum(block, first, last);
+    scores_.raise_maximum(block, first, last);
+    scores_.exponentiate(block, first, last, beside(steps));
+    steps.finish();
+  }
+  __attribute__((noinline)) void merge_overlapped(bool starts, int first, int last, Steps& steps) {
+    merge_block(starts, first, last, beside(steps));
+    steps.finish();
+  }
+
+#endif
+
   /// Adds the block to the sum of the span: at once by vectors, if one segment is all of it.
   void add_block(const KeyBlock& block, bool starts) {
     if constexpr (!kHasTiles<Products>) {
@@ -245,14 +320,20 @@ class AttendTile {
       }
   }
 
-  /// Adds the sum of the block to that of the span.
-  void merge_block(bool starts) {
-    for (Index d = 0; d < tile_.value_dim; ++d)
-      for (int j = 0; j < scores_.vectors(); ++j) {
-        T* o = out_ + d * W + j * L;
-        const P sum = pload<P>(block_out_ + d * W + j * L), correction = pload<P>(scores_.correction() + j * L);
-        pstore(o, starts ? sum : pmadd(pload<P>(o), correction, sum));
+  /// Adds the sum of the block to that of the span: of all vectors of queries, or [first, last) of them.
+  void merge_block(bool starts) { merge_block(starts, 0, scores_.vectors(), kNothingBeside); }
+  template <class Beside>
+  MHA_INLINE void merge_block(bool starts, int first, int last, Beside beside) {
+    const Index rows = tile_.value_dim;
+    for (int j = first; j < last; ++j) {
+      const T* sum = block_out_ + j * L;
+      T* out = out_ + j * L;
+      const P correction = pload<P>(scores_.correction() + j * L);
+      for (Index d = 0; d < rows; ++d, sum += W, out += W) {
+        pstore(out, starts ? pload<P>(sum) : pmadd(pload<P>(out), correction, pload<P>(sum)));
+        beside(rows * (j - first) + d, rows * (last - first));
       }
+    }
   }
 
   /// Adds the sum of the span to that of the spans before.

@@ -39,10 +39,11 @@ Packet<T> weights_in_place(T* scores, Index first, Index last, const Packet<T>& 
 }
 
 /// The same where operands are of two keys: weights are rounded and go to `weights`, [operand][kWidth]; the sum is of
-/// those before that. All partial sums at once, so that the two weights of an operand meet in registers.
-template <class S, class T = Compute<S>>
-Packet<T> weights_to_operands(T* scores, typename OperandsOf<S>::Operand* weights, Index first, Index last,
-                              const Packet<T>& highest, const Packet<T>& scale) {
+/// those before that. All partial sums at once, so that the two weights of an operand meet in registers. After each
+/// kPartialSums keys follows beside(piece, pieces).
+template <class S, class Beside, class T = Compute<S>>
+MHA_INLINE Packet<T> weights_to_operands(T* scores, typename OperandsOf<S>::Operand* weights, Index first, Index last,
+                                         const Packet<T>& highest, const Packet<T>& scale, Beside beside) {
   using P = Packet<T>;
   constexpr Index W = kWidth<T>;
   if (first >= last) return pset1<P>(T(0));  // both may lie far outside the block
@@ -57,14 +58,17 @@ Packet<T> weights_to_operands(T* scores, typename OperandsOf<S>::Operand* weight
   MHA_UNROLL
   for (P& sum : sums) sum = pset1<P>(T(0));
   for (Index key = begin; key < end; key += kPartialSums) {
+    const T* const from = scores + key * W;
+    auto* const to = weights + key / 2 * W;
     MHA_UNROLL
     for (Index i = 0; i < kPartialSums; i += 2) {
-      const P one = weight_of<S>(pmul(psub(pload<P>(scores + (key + i) * W), highest), scale));
-      const P two = weight_of<S>(pmul(psub(pload<P>(scores + (key + i + 1) * W), highest), scale));
-      ProductsOf<S>::store(weights + (key + i) / 2 * W, pair_up(one, two));
+      const P one = weight_of<S>(pmul(psub(pload<P>(from + i * W), highest), scale));
+      const P two = weight_of<S>(pmul(psub(pload<P>(from + (i + 1) * W), highest), scale));
+      ProductsOf<S>::store(to + i / 2 * W, pair_up(one, two));
       sums[i] = padd(sums[i], one);
       sums[i + 1] = padd(sums[i + 1], two);
     }
+    beside((key - begin) / kPartialSums, (end - begin) / kPartialSums);
   }
   return add_partial_sums<0, 1>([&](Index i) MHA_INLINE_LAMBDA { return sums[i]; });
 }

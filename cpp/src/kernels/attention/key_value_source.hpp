@@ -94,8 +94,13 @@ class KeyValueRows {
   static constexpr Index near_keys(Index head_dim) { return kHasNear ? kKeyBlock * operand_row<S>(head_dim) : 0; }
 
   /// Values of the keys [first, last) of a block likewise. Their operands run down the columns: one row of operands for
-  /// kElements keys; for tiles one row for each column.
+  /// kElements keys; for tiles one row for each column, and beside(piece, pieces) is called between pieces of that work.
   Rows<Operand> value_operands(Index first, Index last, Operand* near) const {
+    return value_operands(first, last, near, kNothingBeside);
+  }
+  template <class Beside>
+  MHA_INLINE Rows<Operand> value_operands(Index first, Index last, Operand* near,
+                                          [[maybe_unused]] Beside beside) const {
     const Index row = near_value_row(tile_.value_dim), keys = last - first;
     if constexpr (kMayBeInt8)
       if (are_int8()) return numbers(stored_values(first), keys, tile_.value_dim, near, row);
@@ -103,7 +108,7 @@ class KeyValueRows {
     if constexpr (!Operands::kConverts)
       return {rows.data, rows.row, rows.step};
     else if constexpr (kHasTiles<ProductsOf<S>>) {
-      Operands::template transpose_values<kKeyBlock>(rows, keys, tile_.value_dim, row, near);
+      Operands::template transpose_values<kKeyBlock>(rows, keys, tile_.value_dim, row, near, beside);
       return {near, 1, kKeyBlock / Operands::kElements};
     } else if constexpr (!Operands::kJoins)
       for (Index i = 0; i < keys; ++i)

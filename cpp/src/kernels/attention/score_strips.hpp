@@ -45,14 +45,27 @@ struct ScoreKeys {
 /// Whether `lanes` queries from `lane` on are whole columns of tiles.
 constexpr bool fill_tiles(Index lane, Index lanes) { return lane % kTileColumns == 0 && lanes % kTileColumns == 0; }
 
-/// Keys against queries that fill tiles: keys as they lie are the first factor, Q^T is the second one. The last keys may be
-/// multiplied twice, with the same bits; fewer than 16 take tiles of fewer rows.
-__attribute__((noinline)) inline void score_keys_by_tiles(const ScoreArguments<TileProducts>& g, Index lanes,
-                                                          Index keys, const Upcoming& upcoming) {
+/// Keys as they lie are the first factor, Q^T is the second one: one or two columns of tiles from lane `lane` on, of which
+/// `lanes` are left.
+inline TileBlock score_block(const ScoreArguments<TileProducts>& g, Index keys, Index lane, Index lanes) {
+  constexpr Index kRow = kWidth<float> * Index(sizeof(float));
+  return {g.key,
+          g.key_row * Index(sizeof(Pair)),
+          keys,
+          g.queries + lane,
+          kRow,
+          g.scores + lane,
+          kRow,
+          g.depth / kTileColumns,
+          lanes > kTileColumns,
+          false};
+}
+
+/// The largest product so far of the lanes [first, last).
+MHA_INLINE void raise_block_maximum(const ScoreArguments<TileProducts>& g, Index keys, Index first, Index last) {
   using P = Packet<float>;
   constexpr Index L = kLanes<float>, W = kWidth<float>;
-  multiply_rows_by_tiles(g.key, g.key_row, keys, g.queries, g.scores, W, lanes, g.depth, false, upcoming);
-  for (Index lane = 0; lane < lanes; lane += L) {
+  for (Index lane = first; lane < last; lane += L) {
     P highest[4];
     MHA_UNROLL
     for (P& one : highest) one = pload<P>(g.block_max + lane);
@@ -65,6 +78,16 @@ __attribute__((noinline)) inline void score_keys_by_tiles(const ScoreArguments<T
     for (; key < keys; ++key) highest[0] = pmax(highest[0], pload<P>(scores + key * W));
     pstore(g.block_max + lane, pmax(pmax(highest[0], highest[1]), pmax(highest[2], highest[3])));
   }
+}
+
+/// Keys against queries that fill tiles. The last keys may be multiplied twice, with the same bits; fewer than 16 take
+/// tiles of fewer rows.
+__attribute__((noinline)) inline void score_keys_by_tiles(const ScoreArguments<TileProducts>& g, Index lanes,
+                                                          Index keys, const Upcoming& upcoming) {
+  const FewTileRows height(keys);
+  for (Index lane = 0; lane < lanes; lane += kBlockColumns)
+    multiply_tiles<PairInstruction>(score_block(g, keys, lane, lanes - lane), lane == 0 ? upcoming : Upcoming{});
+  raise_block_maximum(g, keys, 0, lanes);
 }
 
 #endif

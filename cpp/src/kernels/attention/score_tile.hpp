@@ -99,26 +99,25 @@ class ScoreTile {
     });
   }
 
+  /// The keys of the block as operands, of which no score is known yet.
+  Rows<Operand> begin_block(const KeyBlock& block) {
+    for (int j = 0; j < vectors_; ++j) pstore(block_max_ + j * L, pset1<P>(kLowest<T>));
+    return source_.key_operands(block.segments[0].begin, block.end, near_keys_);
+  }
+
   /// Computes the scores of the segments of the block, and the largest score of each query in it. Returns whether some
   /// query does not see some key.
   bool score(const KeyBlock& block) {
     alignas(kVectorBytes) T unused[W];
-    for (int j = 0; j < vectors_; ++j) {
-      pstore(block_max_ + j * L, pset1<P>(kLowest<T>));
-      pstore(unused + j * L, pset1<P>(kLowest<T>));
-    }
-    const Index first = block.segments[0].begin;
-    const Rows<Operand> rows = source_.key_operands(first, block.end, near_keys_);
+    for (int j = 0; j < vectors_; ++j) pstore(unused + j * L, pset1<P>(kLowest<T>));
+    const Rows<Operand> rows = begin_block(block);
     bool hides = false;
     for (int i = 0; i < block.segment_count; ++i) {
       const Segment& segment = block.segments[i];
-      const Index lane = segment.first_vector * L, offset = segment.begin - block.begin;
       const Index keys = segment.end - segment.begin;
-      score_segment<Products>(
-          segment.vectors, keys, lane,
-          {Operands::count(tile_.head_dim), rows.data + (segment.begin - first) * rows.row, rows.row, rows.step,
-           queries_ + lane, scores_ + offset * W + lane, (segment.modified ? unused : block_max_) + lane},
-          source_.next_values(segment.begin, keys));
+      score_segment<Products>(segment.vectors, keys, segment.first_vector * L,
+                              arguments(block, segment, rows, segment.modified ? unused : block_max_),
+                              next_values(segment));
       if (!segment.modified) continue;
       if (block.has_bias && !segment.is_cut && modify_.is_of_bias_alone()) {
         hides |= add_bias(block, segment);
@@ -129,6 +128,22 @@ class ScoreTile {
     }
     return hides;
   }
+
+#ifdef MHA_TILES
+
+  /// The product that score() computes of the vectors [first, last) of queries, to be multiplied in steps, where one
+  /// segment is all of the block; `rows` by begin_block(). find_maximum() follows.
+  TileBlock products(const KeyBlock& block, const Rows<Operand>& rows, int first, int last) const {
+    const Segment& segment = block.segments[0];
+    return score_block(arguments(block, segment, rows, block_max_), segment.end - segment.begin, first * L,
+                       (last - first) * L);
+  }
+  void find_maximum(const KeyBlock& block, int first, int last) {
+    const Segment& segment = block.segments[0];
+    raise_block_maximum(arguments(block, segment, {}, block_max_), segment.end - segment.begin, first * L, last * L);
+  }
+
+#endif
 
   /// A whole pass over the keys, the first of two: maximum and sum of every row.
   void find_sums() {
@@ -185,10 +200,12 @@ class ScoreTile {
   }
 
   /// Raises the running maximum to that of the block. correction() is then the factor that makes older sums of the span
-  /// relative to it: 0 in the first block of a span, which has no older sums.
-  void raise_maximum(const KeyBlock& block) {
+  /// relative to it: 0 in the first block of a span, which has no older sums. This and what follows: of all vectors of
+  /// queries, or [first, last) of them.
+  void raise_maximum(const KeyBlock& block) { raise_maximum(block, 0, vectors_); }
+  void raise_maximum(const KeyBlock& block, int first, int last) {
     const P scale = pset1<P>(scale_.exponent_scale);
-    for (int j = 0; j < vectors_; ++j) {
+    for (int j = first; j < last; ++j) {
       const P before = pload<P>(row_max_ + j * L);
       const P after = pmax(before, pload<P>(block_max_ + j * L));
       pstore(row_max_ + j * L, after);
@@ -198,14 +215,20 @@ class ScoreTile {
   }
 
   /// Turns the scores of the block into weights relative to the running maximum, and adds them to the sum of each row.
-  void exponentiate(const KeyBlock& block) {
-    for (int j = 0; j < vectors_; ++j) {
+  void exponentiate(const KeyBlock& block) { exponentiate(block, 0, vectors_, kNothingBeside); }
+  template <class Beside>
+  MHA_INLINE void exponentiate(const KeyBlock& block, int first_vector, int last_vector, Beside beside) {
+    for (int j = first_vector; j < last_vector; ++j) {
       const Index first = first_in(block, j) - block.begin, last = last_in(block, j) - block.begin;
       P highest = pload<P>(row_max_ + j * L), scale = pset1<P>(scale_.exponent_scale), sum;
       if (start_.halves)
         halve_weights(scores_ + first * W + j * L, last - first, W, pload<P>(start_.halvings + j * L), highest, scale);
       if constexpr (Operands::kJoins)
-        sum = weights_to_operands<S>(scores_ + j * L, weights_ + j * L, first, last, highest, scale);
+        sum =
+            weights_to_operands<S>(scores_ + j * L, weights_ + j * L, first, last, highest, scale,
+                                   [&](Index piece, Index pieces) MHA_INLINE_LAMBDA {
+                                     beside(pieces * (j - first_vector) + piece, pieces * (last_vector - first_vector));
+                                   });
       else
         sum = weights_in_place<S>(scores_ + j * L, first, last, highest, scale);
       pstore(row_sum_ + j * L, pmadd(pload<P>(row_sum_ + j * L), pload<P>(correction_ + j * L), sum));
@@ -266,6 +289,10 @@ class ScoreTile {
     }
   }
 
+  /// What to prefetch while the keys of a segment are multiplied: its values.
+  Upcoming next_values(const Segment& segment) const {
+    return source_.next_values(segment.begin, segment.end - segment.begin);
+  }
   /// What to prefetch while the values of this block are multiplied: the keys of the next one that is seen.
   Upcoming next_keys(const KeyBlock& block) const {
     Index next = block.end;
@@ -293,6 +320,18 @@ class ScoreTile {
       pstore(row_max_ + j * L, pload<P>(start_.maximum + j * L));
       pstore(row_sum_ + j * L, pset1<P>(T(0)));
     }
+  }
+
+  ScoreArguments<Products> arguments(const KeyBlock& block, const Segment& segment, const Rows<Operand>& rows,
+                                     T* block_max) const {
+    const Index lane = segment.first_vector * L;
+    return {Operands::count(tile_.head_dim),
+            rows.data + (segment.begin - block.segments[0].begin) * rows.row,
+            rows.row,
+            rows.step,
+            queries_ + lane,
+            scores_ + (segment.begin - block.begin) * W + lane,
+            block_max + lane};
   }
 
   bool plan_block(KeyBlock& block, Index begin);

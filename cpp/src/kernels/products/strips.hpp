@@ -24,6 +24,9 @@ struct Upcoming {
   }
 };
 
+/// What a kernel calls between pieces of its work where nothing is to be done beside it: beside(piece, pieces).
+constexpr auto kNothingBeside = [](Index, Index) {};
+
 /// The functions that compute the strips of a product. `Strip<Products, M, N>::run` computes M rows that are N vectors
 /// wide. It is instantiated for every M up to Tile::rows(N) and for N = 1, 2, ... kVectors, or for kLeastVectors and
 /// its doubles, and for kMostVectors.

@@ -5,6 +5,8 @@
 // cycles in place of 75. Where it is asleep nothing changes (Sapphire Rapids: docs/decisions/0021).
 #pragma once
 
+#include <type_traits>
+
 #include "kernels/products/byte_products.hpp"
 #include "kernels/products/strips.hpp"
 #include "kernels/products/tile_products.hpp"
@@ -14,16 +16,20 @@
 namespace mha::MHA_ISA {
 namespace {
 
-/// Where the factors and the sums of a block lie. Bytes lie between rows.
+/// Columns of sums that are multiplied at a time.
+constexpr Index kBlockColumns = 2 * kTileColumns;
+
+/// Where the factors and the sums of a product lie. Bytes lie between rows.
 struct TileBlock {
-  const void* a[2];  // the first factor of each 16 rows, at any address
-  Index a_row;
+  const void* a;  // the first factor, at any address
+  Index a_row, rows;
   const void* b;  // 16 rows of 16 or 32 operands of four bytes for each step, all one after another
   Index b_row;
-  void* sums[2];  // of each 16 rows: 16 or 32 numbers in a row
+  void* sums;  // of each row of A 16 or 32 numbers
   Index sums_row;
   Index steps;  // of 64 bytes of the rows of A
-  bool adds;    // to what is at `sums`, else to 0
+  bool has_two_columns;
+  bool adds;  // to what is at `sums`, else to 0; then rows are whole tiles, or no more than two
 };
 
 struct PairInstruction {
@@ -39,100 +45,131 @@ struct ByteInstruction {
   }
 };
 
-/// Tiles 0 to 3 hold the sums, row of tiles by row of tiles; 4 and 5 the rows of A, 6 and 7 the columns of B.
-template <class Instruction, bool kTwoRows, bool kTwoColumns>
-void multiply_tiles(const TileBlock& block) {
-  const auto second = [](const void* first) MHA_INLINE_LAMBDA { return static_cast<const char*>(first) + kTileBytes; };
-  if (block.adds) {
-    Tiles::load<0>(block.sums[0], block.sums_row);
-    if constexpr (kTwoColumns) Tiles::load<1>(second(block.sums[0]), block.sums_row);
-    if constexpr (kTwoRows) Tiles::load<2>(block.sums[1], block.sums_row);
-    if constexpr (kTwoRows && kTwoColumns) Tiles::load<3>(second(block.sums[1]), block.sums_row);
-  } else {
-    Tiles::zero<0>();
-    if constexpr (kTwoColumns) Tiles::zero<1>();
-    if constexpr (kTwoRows) Tiles::zero<2>();
-    if constexpr (kTwoRows && kTwoColumns) Tiles::zero<3>();
-  }
-  for (Index step = 0; step < block.steps; ++step) {
-    const char* const b = static_cast<const char*>(block.b) + step * kTileRows * block.b_row;
-    Tiles::load<4>(static_cast<const char*>(block.a[0]) + step * kTileBytes, block.a_row);
-    Tiles::load<6>(b, block.b_row);
-    Instruction::template multiply<0, 4, 6>();
-    if constexpr (kTwoColumns) {
-      Tiles::load<7>(b + kTileBytes, block.b_row);
-      Instruction::template multiply<1, 4, 7>();
-    }
-    Tiles::zero<4>();
-    if constexpr (kTwoRows) {
-      Tiles::load<5>(static_cast<const char*>(block.a[1]) + step * kTileBytes, block.a_row);
-      Instruction::template multiply<2, 5, 6>();
-    }
-    Tiles::zero<6>();
-    if constexpr (kTwoRows && kTwoColumns) Instruction::template multiply<3, 5, 7>();
-    if constexpr (kTwoRows) Tiles::zero<5>();
-    if constexpr (kTwoColumns) Tiles::zero<7>();
-  }
-  const auto second_sums = [](void* first) MHA_INLINE_LAMBDA { return static_cast<char*>(first) + kTileBytes; };
-  Tiles::store<0>(block.sums[0], block.sums_row);
-  if constexpr (kTwoColumns) Tiles::store<1>(second_sums(block.sums[0]), block.sums_row);
-  if constexpr (kTwoRows) Tiles::store<2>(block.sums[1], block.sums_row);
-  if constexpr (kTwoRows && kTwoColumns) Tiles::store<3>(second_sums(block.sums[1]), block.sums_row);
-}
-
-template <class Instruction>
-void multiply_tiles(const TileBlock& block, bool has_two_rows, bool has_two_columns) {
-  if (has_two_rows)
-    (has_two_columns ? multiply_tiles<Instruction, true, true> : multiply_tiles<Instruction, true, false>)(block);
-  else
-    (has_two_columns ? multiply_tiles<Instruction, false, true> : multiply_tiles<Instruction, false, false>)(block);
-}
-
-/// Rows [first, first + count) of a product, as one or two tiles of 16 rows; the second one, or the only one, may begin
-/// before the end of what precedes it. Rows that are computed twice have the same bits.
+/// Rows of a product as one or two tiles, from row `begin` on. The second one, or the only one, may begin before the end
+/// of what precedes it: rows that are computed twice have the same bits. Fewer rows than 16 are one lower tile.
 struct TileRows {
   Index first[2];
   Index height;  // of a tile
   bool are_two;
 
+  TileRows(Index begin, Index rows) : height(rows < kTileRows ? rows : kTileRows), are_two(begin + height < rows) {
+    const Index last = rows - height, second = begin + height;
+    first[0] = begin < last ? begin : last;
+    first[1] = second < last ? second : last;
+  }
   Index begin() const { return first[0]; }
-  Index count() const { return first[are_two] + height - first[0]; }
+  Index end() const { return first[are_two] + height; }
 };
 
-/// Calls visit(TileRows) until `rows` rows are done: fewer than 16 with tiles of so many.
-template <class Visit>
-MHA_INLINE void for_each_tile_rows(Index rows, Visit visit) {
-  if (rows < kTileRows) {
-    if (rows == 0) return;
-    Tiles::configure(int(rows));
-    visit(TileRows{{0, 0}, rows, false});
-    Tiles::configure(kTileRows);
-    return;
+/// A product step by step. next() multiplies one tile of rows by one or two of columns: 16 cycles for each in a unit of
+/// its own, or 42. So kernels let vectors work between the steps, by beside(). Tiles are configured for block.rows rows:
+/// TileState, FewTileRows.
+///
+/// Tiles 0 to 3 hold the sums, row of tiles by row of tiles; 4 and 5 the rows of A, 6 and 7 the columns of B.
+template <class Instruction>
+class TileSteps {
+ public:
+  explicit TileSteps(const TileBlock& block, const Upcoming& upcoming = {})
+      : block_(block),
+        upcoming_(upcoming),
+        count_((block.rows + kTileRows - 1) / kTileRows * block.steps),
+        rows_(0, block.rows) {
+    point_at_rows();
   }
-  for (Index row = 0; row < rows; row += Index{2} * kTileRows) {
-    const Index last = rows - kTileRows, next = row + kTileRows;
-    visit(TileRows{{row < last ? row : last, next < last ? next : last}, kTileRows, next < rows});
-  }
-}
 
-/// Sums [rows][lanes] of the products of `depth` pairs, alone or added to what is there: A has rows that are `a_row` pairs
-/// apart, B and the sums have rows that are `width` numbers apart. `upcoming` is prefetched between the rows.
-inline void multiply_rows_by_tiles(const Pair* a, Index a_row, Index rows, const Pair* b, float* sums, Index width,
-                                   Index lanes, Index depth, bool adds, const Upcoming& upcoming) {
-  for_each_tile_rows(rows, [&](const TileRows& tiles) {
-    const Index first = tiles.begin(), last = first + tiles.count();
-    upcoming.prefetch(upcoming.rows * first / rows, upcoming.rows * last / rows);
-    for (Index lane = 0; lane < lanes; lane += Index{2} * kTileColumns)
-      multiply_tiles<PairInstruction>({{a + tiles.first[0] * a_row, a + tiles.first[1] * a_row},
-                                       a_row * Index(sizeof(Pair)),
-                                       b + lane,
-                                       width * Index(sizeof(Pair)),
-                                       {sums + tiles.first[0] * width + lane, sums + tiles.first[1] * width + lane},
-                                       width * Index(sizeof(float)),
-                                       depth / kTileColumns,
-                                       adds},
-                                      tiles.are_two, lane + kTileColumns < lanes);
-  });
+  MHA_INLINE void next() {
+    if (!is_second_) {
+      if (step_ == 0) begin_rows();
+      Tiles::load<4>(a_[0] + step_ * kTileBytes, block_.a_row);
+      Tiles::load<6>(b_, block_.b_row);
+      Instruction::template multiply<0, 4, 6>();
+      if (block_.has_two_columns) {
+        Tiles::load<7>(b_ + kTileBytes, block_.b_row);
+        Instruction::template multiply<1, 4, 7>();
+      }
+      Tiles::zero<4>();
+      if (rows_.are_two) {
+        is_second_ = true;
+        ++done_;
+        return;
+      }
+      Tiles::zero<6>();
+    } else {
+      Tiles::load<5>(a_[1] + step_ * kTileBytes, block_.a_row);
+      Instruction::template multiply<2, 5, 6>();
+      Tiles::zero<6>();
+      if (block_.has_two_columns) Instruction::template multiply<3, 5, 7>();
+      Tiles::zero<5>();
+      is_second_ = false;
+    }
+    if (block_.has_two_columns) Tiles::zero<7>();
+    ++done_;
+    b_ += kTileRows * block_.b_row;
+    if (++step_ == block_.steps) end_rows();
+  }
+
+  __attribute__((noinline)) void finish() {
+    while (done_ < count_) next();
+  }
+
+  /// What vectors call after each of their `pieces`, from 0 on: multiplies the share of steps that is due by then.
+  MHA_INLINE void beside(Index piece, Index pieces) {
+    while (done_ * pieces < count_ * (piece + 1)) next();
+  }
+
+ private:
+  void point_at_rows() {
+    for (int i = 0; i < 2; ++i) a_[i] = static_cast<const char*>(block_.a) + rows_.first[i] * block_.a_row;
+    b_ = static_cast<const char*>(block_.b);
+  }
+
+  MHA_INLINE void begin_rows() {
+    if (upcoming_.rows > 0)
+      upcoming_.prefetch(upcoming_.rows * rows_.first[0] / block_.rows, upcoming_.rows * rows_.end() / block_.rows);
+    if (!block_.adds) {
+      Tiles::zero<0>();
+      if (block_.has_two_columns) Tiles::zero<1>();
+      if (rows_.are_two) Tiles::zero<2>();
+      if (rows_.are_two && block_.has_two_columns) Tiles::zero<3>();
+      return;
+    }
+    for_each_sum([this](auto tile, char* at)
+                     MHA_INLINE_LAMBDA { Tiles::load<decltype(tile)::value>(at, block_.sums_row); });
+  }
+
+  MHA_INLINE void end_rows() {
+    for_each_sum([this](auto tile, char* at)
+                     MHA_INLINE_LAMBDA { Tiles::store<decltype(tile)::value>(at, block_.sums_row); });
+    step_ = 0;
+    rows_ = TileRows(rows_.end(), block_.rows);
+    point_at_rows();
+  }
+
+  template <class Visit>
+  MHA_INLINE void for_each_sum(Visit visit) const {
+    char* const first = static_cast<char*>(block_.sums) + rows_.first[0] * block_.sums_row;
+    char* const second = static_cast<char*>(block_.sums) + rows_.first[1] * block_.sums_row;
+    visit(Tile<0>{}, first);
+    if (block_.has_two_columns) visit(Tile<1>{}, first + kTileBytes);
+    if (rows_.are_two) visit(Tile<2>{}, second);
+    if (rows_.are_two && block_.has_two_columns) visit(Tile<3>{}, second + kTileBytes);
+  }
+  template <int kTile>
+  using Tile = std::integral_constant<int, kTile>;
+
+  const TileBlock block_;
+  const Upcoming upcoming_;
+  const Index count_;  // of steps
+  TileRows rows_;
+  const char *a_[2], *b_;
+  Index step_ = 0, done_ = 0;
+  bool is_second_ = false;
+};
+
+/// The whole product.
+template <class Instruction>
+__attribute__((noinline)) void multiply_tiles(const TileBlock& block, const Upcoming& upcoming = {}) {
+  TileSteps<Instruction>(block, upcoming).finish();
 }
 
 }  // namespace

@@ -111,35 +111,77 @@ struct ChainTile {
 /// Elements of bf16 as pairs, 16 of which are multiplied together.
 constexpr Index kTileElements = kTileColumns * TileProducts::kElements;
 
+// to[c * to_row + r / 2] = the pair of rows r and r + 1 in column c, of kTileElements rows and kTransposedColumns columns.
+#ifdef EIGEN_VECTORIZE_AVX512
+// Quarters of vectors come from memory where they belong, so that columns only have to be gathered within quarters: 24
+// shuffles for 256 values, where pairs that are made first take 16 and 32 loads that widen.
+constexpr Index kTransposedColumns = 8;
+MHA_INLINE void transpose_pairs(const BFloat16* const* rows, Index column, Pair* to, Index to_row) {
+  const auto quarter = [&](Index row) MHA_INLINE_LAMBDA {
+    return _mm_loadu_si128(reinterpret_cast<const __m128i*>(rows[row] + column));
+  };
+  __m512i r[8];  // in quarter l row 8 l + i
+  MHA_UNROLL
+  for (Index i = 0; i < 8; ++i) {
+    r[i] = _mm512_inserti32x4(_mm512_castsi128_si512(quarter(i)), quarter(8 + i), 1);
+    r[i] = _mm512_inserti32x4(_mm512_inserti32x4(r[i], quarter(16 + i), 2), quarter(24 + i), 3);
+  }
+  const auto store_two = [&](Index c, const __m512i& first, const __m512i& second) MHA_INLINE_LAMBDA {
+    _mm512_store_si512(to + c * to_row, _mm512_unpacklo_epi64(first, second));
+    _mm512_store_si512(to + (c + 1) * to_row, _mm512_unpackhi_epi64(first, second));
+  };
+  MHA_UNROLL
+  for (Index c = 0; c < 8; c += 4) {
+    __m512i pairs[4];  // of rows 2 i and 2 i + 1 of each eight, in columns c to c + 3
+    MHA_UNROLL
+    for (Index i = 0; i < 4; ++i)
+      pairs[i] = c == 0 ? _mm512_unpacklo_epi16(r[2 * i], r[2 * i + 1]) : _mm512_unpackhi_epi16(r[2 * i], r[2 * i + 1]);
+    store_two(c, _mm512_unpacklo_epi32(pairs[0], pairs[1]), _mm512_unpacklo_epi32(pairs[2], pairs[3]));
+    store_two(c + 2, _mm512_unpackhi_epi32(pairs[0], pairs[1]), _mm512_unpackhi_epi32(pairs[2], pairs[3]));
+  }
+}
+#else
+constexpr Index kTransposedColumns = kLanes<float>;
+MHA_INLINE void transpose_pairs(const BFloat16* const* rows, Index column, Pair* to, Index to_row) {
+  constexpr Index L = kLanes<float>;
+  for (Index pair = 0; pair < kTileColumns; pair += L) {
+    PacketBlock<Packet<float>, L> block;
+    MHA_UNROLL
+    for (Index i = 0; i < L; ++i)
+      block.packet[i] = Packet<float>(load_words(rows[2 * (pair + i)] + column) |
+                                      load_words(rows[2 * (pair + i) + 1] + column) << 16);
+    transpose(block);
+    MHA_UNROLL
+    for (Index c = 0; c < L; ++c) TileProducts::store(to + c * to_row + pair, block.packet[c]);
+  }
+}
+#endif
+
 struct TileOperands : PairOperands<TileProducts, kTileElements> {
   /// Values of up to kMost keys, evenly spaced, as the first factor of tiles: `to` [columns][kMost keys], the pairs of the
   /// keys of a column side by side. Zeros fill `columns` up to `filled` columns, and keys to whole groups.
-  template <Index kMost>
-  static void transpose_values(const Rows<BFloat16>& values, Index keys, Index columns, Index filled, Pair* to) {
-    constexpr Index L = kLanes<float>, kRow = kMost / kElements;
-    const auto row_of = [&](Index key) { return key < keys ? values.data + key * values.row : nullptr; };
-    for (Index pair = 0; pair < count(keys); pair += L) {
-      Index c = 0;
-      if (values.step == 1)
-        for (; c + L <= columns; c += L) {
-          PacketBlock<Packet<float>, L> block;
-          MHA_UNROLL
-          for (Index i = 0; i < L; ++i) {
-            const BFloat16 *const one = row_of(2 * (pair + i)), *const two = row_of(2 * (pair + i) + 1);
-            const Bits first = load_words(one ? one + c : kZeros<BFloat16, L>);
-            block.packet[i] = Packet<float>(first | load_words(two ? two + c : kZeros<BFloat16, L>) << 16);
-          }
-          transpose(block);
-          MHA_UNROLL
-          for (Index i = 0; i < L; ++i) TileProducts::store(to + (c + i) * kRow + pair, block.packet[i]);
-        }
-      for (; c < filled; ++c)
-        for (Index i = 0; i < L; ++i) {
-          const BFloat16 *const one = row_of(2 * (pair + i)), *const two = row_of(2 * (pair + i) + 1);
-          const Index at = c * values.step;
-          to[c * kRow + pair + i] = {one && c < columns ? one[at] : BFloat16{0},
-                                     two && c < columns ? two[at] : BFloat16{0}};
-        }
+  template <Index kMost, class Beside>
+  MHA_INLINE static void transpose_values(const Rows<BFloat16>& values, Index keys, Index columns, Index filled,
+                                          Pair* to, Beside beside) {
+    constexpr Index kRow = kMost / kElements, kGroupPairs = kTileColumns;
+    static_assert(kGroupPairs * kElements == kGroup);
+    const Index groups = (keys + kGroup - 1) / kGroup;
+    const Index blocks = values.step == 1 ? columns / kTransposedColumns : 0;
+    for (Index group = 0; group < groups; ++group) {
+      const Index first = group * kGroup, present = keys - first < kGroup ? keys - first : kGroup;
+      const BFloat16* rows[kGroup];
+      for (Index i = 0; i < kGroup; ++i) rows[i] = values.data + (first + (i < present ? i : 0)) * values.row;
+      Pair* const pairs = to + group * kGroupPairs;
+      for (Index block = 0; block < blocks; ++block) {
+        const Index c = block * kTransposedColumns;
+        transpose_pairs(rows, c, pairs + c * kRow, kRow);
+        beside(group * blocks + block, groups * blocks);
+      }
+      for (Index c = present < kGroup ? 0 : blocks * kTransposedColumns; c < filled; ++c) {  // what is left, and zeros
+        auto* const column = reinterpret_cast<BFloat16*>(pairs + c * kRow);
+        for (Index i = c < blocks * kTransposedColumns ? present : 0; i < kGroup; ++i)
+          column[i] = i < present && c < columns ? rows[i][c * values.step] : BFloat16{0};
+      }
     }
   }
 };

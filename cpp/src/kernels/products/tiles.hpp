@@ -172,10 +172,27 @@ using Tiles = MHA_TILES;
 /// the registers and to release them takes 225 to 375 cycles on Sapphire Rapids, and the other thread of the core is
 /// slower meanwhile. Tile registers are the callee's to overwrite, so a caller that has tiles of its own saved them.
 struct TileState {
-  TileState() { Tiles::configure(kTileRows); }
+  /// For products of so many rows: 16 and more are whole tiles.
+  explicit TileState(Index rows = kTileRows) { Tiles::configure(rows < kTileRows ? int(rows) : kTileRows); }
   ~TileState() { Tiles::release(); }
   TileState(const TileState&) = delete;
   TileState& operator=(const TileState&) = delete;
+};
+
+/// Within a TileState of whole tiles: products of `rows` rows, if these are fewer.
+class FewTileRows {
+ public:
+  explicit FewTileRows(Index rows) : are_few_(rows < kTileRows) {
+    if (are_few_) Tiles::configure(int(rows));
+  }
+  ~FewTileRows() {
+    if (are_few_) Tiles::configure(kTileRows);
+  }
+  FewTileRows(const FewTileRows&) = delete;
+  FewTileRows& operator=(const FewTileRows&) = delete;
+
+ private:
+  bool are_few_;
 };
 
 }  // namespace

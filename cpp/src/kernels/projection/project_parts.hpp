@@ -63,8 +63,6 @@ MHA_INLINE void for_each_part(Floats left, Visit visit) {
   }
 }
 
-using UpperHalves = std::uint16_t __attribute__((vector_size(kPacketBytes / 2)));
-
 /// Rows as they are read.
 struct SplitRows {
   const float* x;  // as they were given
@@ -98,14 +96,12 @@ inline void split_rows(ProjectionTile& tile, void* memory) {
   for (Index r = 0; r < tile.rows; ++r) {
     BFloat16* const to = parts + r * kParts * part;
     RowNumbers numbers;
-    for_each_vector_of_row(rows->x + r * rows->x_row, rows->x_step, tile.in_features,
-                           [&](Index k, const Floats& left) MHA_INLINE_LAMBDA {
-                             numbers.add(left);
-                             for_each_part(left, [&](int i, const Bits& bits) MHA_INLINE_LAMBDA {
-                               const auto upper = __builtin_convertvector(bits >> 16, UpperHalves);
-                               __builtin_memcpy(to + i * part + k, &upper, sizeof upper);
-                             });
-                           });
+    for_each_vector_of_row(
+        rows->x + r * rows->x_row, rows->x_step, tile.in_features, [&](Index k, const Floats& left) MHA_INLINE_LAMBDA {
+          numbers.add(left);
+          for_each_part(left,
+                        [&](int i, const Bits& bits) MHA_INLINE_LAMBDA { store_words(to + i * part + k, bits >> 16); });
+        });
     for (int i = 0; i < kParts; ++i)
       __builtin_memset(to + i * part + written, 0, std::size_t(part - written) * sizeof(BFloat16));
     are_split[r] = numbers.holds();
@@ -145,23 +141,19 @@ struct PanelParts {
 
 /// The sums of `columns` columns of `tiles` over a block, the products of the smallest parts first.
 inline void multiply_parts(const SplitRows& rows, const TileRows& tiles, Index block, Index depth,
-                           const PanelParts& panel, Index columns, float (*sums)[kTileRows * (kPanelBytes / 4)]) {
+                           const PanelParts& panel, Index columns, float* sums) {
   constexpr struct {
     int x, w;
   } kProducts[] = {{2, 0}, {1, 1}, {0, 2}, {1, 0}, {0, 1}, {0, 0}};
   const Index row = kParts * rows.part;
   for (Index column = 0; column < columns; column += PanelParts::kColumns)
     for (const auto& product : kProducts) {
-      const BFloat16* const x = rows.parts + product.x * rows.part + block;
-      multiply_tiles<PairInstruction>({{x + tiles.first[0] * row, x + tiles.first[1] * row},
-                                       row * Index(sizeof(BFloat16)),
+      const BFloat16* const x = rows.parts + tiles.begin() * row + product.x * rows.part + block;
+      multiply_tiles<PairInstruction>({x, row * Index(sizeof(BFloat16)), tiles.end() - tiles.begin(),
                                        panel.words[product.w][column / PanelParts::kColumns],
-                                       sizeof panel.words[0][0][0],
-                                       {sums[0] + column, sums[1] + column},
-                                       kPanelBytes,
-                                       features_of_part(depth) / kTileElements,
-                                       &product != kProducts},
-                                      tiles.are_two, column + kTileColumns < columns);
+                                       sizeof panel.words[0][0][0], sums + column, kPanelBytes,
+                                       features_of_part(depth) / kTileElements, column + kTileColumns < columns,
+                                       &product != kProducts});
     }
 }
 
@@ -190,17 +182,15 @@ MHA_INLINE void add_block(int n, const WeightStrip& g, const SplitRows& rows, In
 __attribute__((noinline)) bool multiply_split(int n, const WeightStrip& g, const SplitRows& rows) {
   constexpr Index L = kLanes<float>, kColumns = kPanelBytes / 4;
   PanelParts panel;
-  alignas(kVectorBytes) float sums[2][kTileRows * kColumns];
+  alignas(kVectorBytes) float sums[2 * kTileRows * kColumns];
   for (Index block = 0; block < g.tile->in_features; block += kPartsDepth) {
     const Index left = g.tile->in_features - block, depth = left < kPartsDepth ? left : kPartsDepth;
     if (!panel.split(g.row_of_columns(g.tile->panel, block), depth, n * L)) return false;
-    Index done = 0;  // rows, of which two tiles may have the same: the sums of a block are added once
-    for_each_tile_rows(g.tile->rows, [&](const TileRows& tiles) {
+    for (Index done = 0; done < g.tile->rows;) {  // the next tiles may begin before it: sums are added once
+      const TileRows tiles(done, g.tile->rows);
       multiply_parts(rows, tiles, block, depth, panel, n * L, sums);
-      for (int i = 0; i <= int(tiles.are_two); ++i)
-        for (; done < tiles.first[i] + tiles.height; ++done)
-          add_block(n, g, rows, done, block, sums[i] + (done - tiles.first[i]) * kColumns);
-    });
+      for (; done < tiles.end(); ++done) add_block(n, g, rows, done, block, sums + (done - tiles.begin()) * kColumns);
+    }
   }
   return true;
 }
@@ -211,7 +201,7 @@ void project_parts(const ProjectionTile& tile, void* scratch) {
   const SplitRows& rows = *static_cast<const SplitRows*>(tile.x);
   bool by_tiles = rows.any;
   if (by_tiles) {
-    const TileState state;
+    const TileState state(tile.rows);
     project_narrow(tile, scratch, [&](int vectors, const WeightStrip& strip, auto after) {
       by_tiles = by_tiles && multiply_split(vectors, strip, rows);
       if (by_tiles) after(Index{0}, tile.rows);

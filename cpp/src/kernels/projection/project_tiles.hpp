@@ -2,8 +2,9 @@
 // is packed, and panels are those of all instruction sets.
 //
 // Up to 32 rows are multiplied by 32 columns at a time. Their sums stay in level 1 until all columns of the strip are
-// done, and then become results. Fewer than 16 rows take tiles of fewer rows. Where more rows do not fill the last
-// tile, it begins earlier, and the rows that it shares with the tile before are computed twice, with the same bits.
+// done, and become results while the next rows are multiplied. Fewer than 16 rows take tiles of fewer rows. Where more
+// rows do not fill the last tile, it begins earlier, and the rows that it shares with the tile before are computed twice,
+// with the same bits.
 #pragma once
 
 #include "kernels/products/tile_blocks.hpp"
@@ -29,49 +30,83 @@ struct TileStrips {
 
   template <class After>
   static void run(Index rows, const WeightStrip& g, After after) {
-    const TileState state;
-    const Index words = Kind::words(g.tile->in_features), rest = words % kTileRows;
-    alignas(kVectorBytes) std::byte last[kTileRows * kPanelBytes];  // of the panel, filled up with zeros
-    if (rest > 0) {
-      __builtin_memset(last, 0, sizeof last);
-      for (Index word = 0; word < rest; ++word)
-        __builtin_memcpy(last + word * kPanelBytes, g.panel() + (words - rest + word) * kPanelBytes,
-                         std::size_t(kColumns * 4));
+    const TileState state(rows);
+    const Weights weights(g);
+    alignas(kVectorBytes) float sums[2][kBlockRows * kColumns];
+    Block before{0, 0, sums[1]};
+    const auto finish_rows = [&](Index from, Index to, auto beside) MHA_INLINE_LAMBDA {
+      for (Index r = from; r < to; ++r) {
+        Kind::finish(g, before.first + r, before.sums + r * kColumns);
+        beside(r - from, to - from);
+      }
+    };
+    for (Index done = 0; done < rows;) {
+      const TileRows tiles(done, rows);
+      const Block block{tiles.begin(), tiles.end() - tiles.begin(), before.sums == sums[0] ? sums[1] : sums[0]};
+      for (Index column = 0; column < kColumns; column += kBlockColumns) {
+        TileSteps<Instruction> steps(weights.product(g, block, column));
+        finish_rows(before.rows * column / kColumns, before.rows * (column + kBlockColumns) / kColumns,
+                    [&](Index piece, Index pieces) MHA_INLINE_LAMBDA { steps.beside(piece, pieces); });
+        steps.finish();
+        if (weights.have_rest) multiply_tiles<Instruction>(weights.product_of_rest(g, block, column));
+      }
+      if (before.rows > 0) after(before.first, before.rows);
+      before = block;
+      done = tiles.end();
     }
-    for_each_tile_rows(rows, [&](const TileRows& tiles) {
-      multiply_rows(g, tiles, words / kTileRows, rest > 0 ? last : nullptr);
-      after(tiles.begin(), tiles.count());
-    });
+    finish_rows(0, before.rows, kNothingBeside);
+    after(before.first, before.rows);
   }
 
  private:
-  static __attribute__((noinline)) void multiply_rows(const WeightStrip& g, const TileRows& tiles, Index steps,
-                                                      const std::byte* last) {
-    alignas(kVectorBytes) float sums[2][kTileRows * kColumns];
-    const auto* const x = static_cast<const std::byte*>(g.tile->x);
-    const Index x_row = g.tile->x_row * Kind::kOperandBytes;
-    for (Index column = 0; column < kColumns; column += 2 * kTileColumns) {
-      const bool are_two = column + kTileColumns < kColumns;
-      TileBlock block{{x + tiles.first[0] * x_row, x + tiles.first[1] * x_row},
-                      x_row,
-                      g.panel() + column * 4,
-                      kPanelBytes,
-                      {sums[0] + column, sums[1] + column},
-                      kColumns * 4,
-                      steps,
-                      false};
-      if (steps > 0 || !last) multiply_tiles<typename Kind::Instruction>(block, tiles.are_two, are_two);
-      if (!last) continue;
-      block.adds = steps > 0;
-      block.a[0] = static_cast<const std::byte*>(block.a[0]) + steps * kTileBytes;
-      block.a[1] = static_cast<const std::byte*>(block.a[1]) + steps * kTileBytes;
-      block.b = last + column * 4;
-      block.steps = 1;
-      multiply_tiles<typename Kind::Instruction>(block, tiles.are_two, are_two);
+  using Instruction = typename Kind::Instruction;
+  static constexpr Index kBlockRows = 2 * kTileRows;
+
+  /// Rows that are multiplied at a time, and their sums.
+  struct Block {
+    Index first, rows;
+    float* sums;
+  };
+
+  /// The strip of the panel: whole steps of 16 rows as they lie, and the rest of them, or of none at all, filled up with
+  /// zeros.
+  struct Weights {
+    Index steps;
+    bool have_rest;
+    alignas(kVectorBytes) std::byte rest[kTileRows * kPanelBytes];
+
+    explicit Weights(const WeightStrip& g)
+        : steps(Kind::words(g.tile->in_features) / kTileRows),
+          have_rest(steps == 0 || Kind::words(g.tile->in_features) % kTileRows > 0) {
+      if (!have_rest) return;
+      __builtin_memset(rest, 0, sizeof rest);
+      for (Index word = steps * kTileRows; word < Kind::words(g.tile->in_features); ++word)
+        __builtin_memcpy(rest + word % kTileRows * kPanelBytes, g.panel() + word * kPanelBytes,
+                         std::size_t(kColumns * 4));
     }
-    for (int i = 0; i <= int(tiles.are_two); ++i)
-      for (Index r = 0; r < tiles.height; ++r) Kind::finish(g, tiles.first[i] + r, sums[i] + r * kColumns);
-  }
+
+    TileBlock product(const WeightStrip& g, const Block& block, Index column) const {
+      const Index x_row = g.tile->x_row * Kind::kOperandBytes;
+      return {static_cast<const std::byte*>(g.tile->x) + block.first * x_row,
+              x_row,
+              block.rows,
+              g.panel() + column * 4,
+              kPanelBytes,
+              block.sums + column,
+              kColumns * 4,
+              steps,
+              column + kTileColumns < kColumns,
+              false};
+    }
+    TileBlock product_of_rest(const WeightStrip& g, const Block& block, Index column) const {
+      TileBlock last = product(g, block, column);
+      last.a = static_cast<const std::byte*>(last.a) + steps * kTileBytes;
+      last.b = rest + column * 4;
+      last.steps = 1;
+      last.adds = steps > 0;
+      return last;
+    }
+  };
 };
 
 /// project_narrow() by tiles; a single row by strips of vectors, which have tables for all other instruction sets.

@@ -43,8 +43,13 @@ template <class T>
 constexpr T kLowest = sizeof(T) == 4 ? T(-__FLT_MAX__) : T(-__DBL_MAX__);
 
 /// Vectors side by side in a register tile. With 32 registers 6 x 4 accumulators, 4 vectors of B and one broadcast fit,
-/// with 16 registers 6 x 2; EVEX and AArch64 have 32.
+/// with 16 registers 6 x 2; EVEX and AArch64 have 32. Where tiles multiply rows are wide enough for two of them, also in the
+/// model of tiles with 16 registers.
+#ifdef MHA_TILES
+constexpr int kVectors = 4;
+#else
 constexpr int kVectors = EIGEN_ARCH_DEFAULT_NUMBER_OF_REGISTERS >= 32 ? 4 : 2;
+#endif
 
 /// Lanes of a register tile.
 template <class T>
