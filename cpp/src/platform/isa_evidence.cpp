@@ -45,9 +45,11 @@ constexpr Evidence kEvidence[] = {
     {"avx512bf16", nullptr, kAny, kAny, false, "assumed: nobody has measured VDPBF16PS there"},
 
     // docs/decisions/0021: what is measured is the instructions, by prototypes, and not these kernels.
-    {"amx", kIntel, kIntel6, kSapphireRapids, false,
-     "assumed: products by tiles were measured to take a third of the time, but these kernels have not run there yet"},
-    {"amx", nullptr, kAny, kAny, false, "assumed: nobody has run these kernels on a processor with AMX"},
+    {"amx", kIntel, kIntel6, kSapphireRapids, true,
+     "assumed: products by tiles were measured to take a third of the time, these kernels have run on an emulator "
+     "only"},
+    {"amx", kIntel, kAny, kAny, true, "assumed: as on Sapphire Rapids"},
+    {"amx", nullptr, kAny, kAny, false, "assumed: nobody else has made a processor with AMX"},
 
     // Arm's processors, none of which has been measured; docs/decisions/0022.
     {"neondot", nullptr, kAny, kAny, true,
