@@ -113,8 +113,8 @@ constexpr Index kTileElements = kTileColumns * TileProducts::kElements;
 
 // to[c * to_row + r / 2] = the pair of rows r and r + 1 in column c, of kTileElements rows and kTransposedColumns columns.
 #ifdef EIGEN_VECTORIZE_AVX512
-// Quarters of vectors come from memory where they belong, so that columns only have to be gathered within quarters: 24
-// shuffles for 256 values, where pairs that are made first take 16 and 32 loads that widen.
+// Quarters of vectors come from memory where they belong, by insertions that port 0 does, too. Columns are then gathered
+// within quarters: 24 shuffles for 256 values, where pairs that are made first take 32, and 16 loads that widen.
 constexpr Index kTransposedColumns = 8;
 MHA_INLINE void transpose_pairs(const BFloat16* const* rows, Index column, Pair* to, Index to_row) {
   const auto quarter = [&](Index row) MHA_INLINE_LAMBDA {
