@@ -138,8 +138,7 @@ class AttendTile {
       }
 #ifdef MHA_TILES
       if constexpr (kHasTiles<Products>)
-        if (can_overlap(block)) {
-          attend_overlapped(block, starts);
+        if (attend_overlapped(block, starts)) {
           starts = false;
           return;
         }
@@ -210,38 +209,45 @@ class AttendTile {
 
 #ifdef MHA_TILES
 
-  /// Whether attend_overlapped() may be called: all scores are products, of queries that fill the tile.
-  static bool can_overlap(const KeyBlock& block) {
-    const Segment& segment = block.segments[0];
-    return block.segment_count == 1 && !segment.modified && segment.vectors == kVectors &&
-           segment.end - segment.begin >= kTileRows;
-  }
-
   /// A block in two halves of its queries, so that tiles multiply for one of them while vectors work for the other one:
   ///
   ///   tiles      K Q^T of half 1    K Q^T of half 2         V^T P^T of half 1       V^T P^T of half 2
   ///   vectors    transpose V        exponentials of 1       exponentials of 2       merge 1              merge 2
   ///
-  /// The same operations as one after the other, so the same bits.
-  __attribute__((noinline)) void attend_overlapped(const KeyBlock& block, bool starts) {
+  /// The same operations as one after the other, so the same bits. False, and nothing is done, if a half has few keys or
+  /// vectors that do not all see the same ones.
+  __attribute__((noinline)) bool attend_overlapped(const KeyBlock& block, bool starts) {
     constexpr int kHalf = kVectors / 2;
-    static_assert(kHalf * L % kTileColumns == 0);
-    const Segment& segment = block.segments[0];
+    constexpr Index kHalfLanes = kHalf * L;
+    static_assert(kHalfLanes % kTileColumns == 0);
+    if (scores_.vectors() < kVectors) return false;
+    const Segment one = scores_.part(block, 0, kHalf), two = scores_.part(block, kHalf, kVectors);
+    if (one.vectors == 0 || two.vectors == 0) return false;
+    const Index first = block.segments[0].begin;
+
     const Rows<Operand> keys = scores_.begin_block(block);
-    Steps scores(scores_.products(block, keys, 0, kHalf), scores_.next_values(segment));
-    values_ = scores_.source().value_operands(segment.begin, segment.end, near_values_, beside(scores));
+    Steps scores(scores_.product(block, keys, one), scores_.source().next_values(first, block.end - first));
+    values_ = scores_.source().value_operands(first, block.end, near_values_, beside(scores));
     scores.finish();
+    bool hides = scores_.finish_scores(block, one);
+    scores_.raise_maximum(block, 0, kHalf);
 
-    Steps more_scores(scores_.products(block, keys, kHalf, kVectors));
+    Steps more_scores(scores_.product(block, keys, two));
     exponentiate_overlapped(block, 0, kHalf, more_scores);
+    hides |= scores_.finish_scores(block, two);
+    scores_.raise_maximum(block, kHalf, kVectors);
 
-    const ValueArguments<Products> products = arguments(block, segment, block_out_, true);
-    Steps sums(value_block(products, tile_.value_dim, 0, kHalf * L), scores_.next_keys(block));
+    const bool guarded = hides && has_non_finite_value<S>(scores_.source(), tile_.value_dim, first, block.end);
+    const Index value_dim = guarded ? 0 : tile_.value_dim;  // of what tiles multiply
+    Steps sums(value_block(arguments(block, one, block_out_, true), value_dim, 0, kHalfLanes),
+               scores_.next_keys(block));
     exponentiate_overlapped(block, kHalf, kVectors, sums);
+    if (guarded) add_guarded(block, scores_.mark_masked(block));
 
-    Steps more_sums(value_block(products, tile_.value_dim, kHalf * L, kHalf * L));
+    Steps more_sums(value_block(arguments(block, two, block_out_, true), value_dim, 0, kHalfLanes));
     merge_overlapped(starts, 0, kHalf, more_sums);
     merge_overlapped(starts, kHalf, kVectors, more_sums);
+    return true;
   }
 
   using Steps = TileSteps<PairInstruction>;
@@ -249,8 +255,6 @@ class AttendTile {
     return [&steps](Index piece, Index pieces) MHA_INLINE_LAMBDA { steps.beside(piece, pieces); };
   }
   __attribute__((noinline)) void exponentiate_overlapped(const KeyBlock& block, int first, int last, Steps& steps) {
-    scores_.find_maximum(block, first, last);
-    scores_.raise_maximum(block, first, last);
     scores_.exponentiate(block, first, last, beside(steps));
     steps.finish();
   }

@@ -61,11 +61,11 @@ inline TileBlock score_block(const ScoreArguments<TileProducts>& g, Index keys, 
           false};
 }
 
-/// The largest product so far of the lanes [first, last).
-MHA_INLINE void raise_block_maximum(const ScoreArguments<TileProducts>& g, Index keys, Index first, Index last) {
+/// The largest product so far, of each lane.
+MHA_INLINE void raise_block_maximum(const ScoreArguments<TileProducts>& g, Index keys, Index lanes) {
   using P = Packet<float>;
   constexpr Index L = kLanes<float>, W = kWidth<float>;
-  for (Index lane = first; lane < last; lane += L) {
+  for (Index lane = 0; lane < lanes; lane += L) {
     P highest[4];
     MHA_UNROLL
     for (P& one : highest) one = pload<P>(g.block_max + lane);
@@ -87,7 +87,7 @@ __attribute__((noinline)) inline void score_keys_by_tiles(const ScoreArguments<T
   const FewTileRows height(keys);
   for (Index lane = 0; lane < lanes; lane += kBlockColumns)
     multiply_tiles<PairInstruction>(score_block(g, keys, lane, lanes - lane), lane == 0 ? upcoming : Upcoming{});
-  raise_block_maximum(g, keys, 0, lanes);
+  raise_block_maximum(g, keys, lanes);
 }
 
 #endif

@@ -118,29 +118,36 @@ class ScoreTile {
       score_segment<Products>(segment.vectors, keys, segment.first_vector * L,
                               arguments(block, segment, rows, segment.modified ? unused : block_max_),
                               next_values(segment));
-      if (!segment.modified) continue;
-      if (block.has_bias && !segment.is_cut && modify_.is_of_bias_alone()) {
-        hides |= add_bias(block, segment);
-        continue;
-      }
-      modify(block, segment);
-      hides |= block.is_masked;
+      if (segment.modified) hides |= modify_scores(block, segment);
     }
     return hides;
   }
 
 #ifdef MHA_TILES
 
-  /// The product that score() computes of the vectors [first, last) of queries, to be multiplied in steps, where one
-  /// segment is all of the block; `rows` by begin_block(). find_maximum() follows.
-  TileBlock products(const KeyBlock& block, const Rows<Operand>& rows, int first, int last) const {
-    const Segment& segment = block.segments[0];
-    return score_block(arguments(block, segment, rows, block_max_), segment.end - segment.begin, first * L,
-                       (last - first) * L);
+  /// Keys of the block that the vectors [first, last) of queries have scores for, if they are the same ones for each of them
+  /// and fill a tile; else none.
+  Segment part(const KeyBlock& block, int first, int last) const {
+    Segment part = {first_in(block, first), last_in(block, first), first, last - first, false, false};
+    for (int j = first; j < last; ++j)
+      if (first_in(block, j) != part.begin || last_in(block, j) != part.end) part.end = part.begin;
+    if (part.end - part.begin < kTileRows) part.vectors = 0;
+    for (int i = 0; i < block.segment_count; ++i) {
+      part.modified |= block.segments[i].modified;
+      part.is_cut |= block.segments[i].is_cut;
+    }
+    return part;
   }
-  void find_maximum(const KeyBlock& block, int first, int last) {
-    const Segment& segment = block.segments[0];
-    raise_block_maximum(arguments(block, segment, {}, block_max_), segment.end - segment.begin, first * L, last * L);
+
+  /// What score() does with a part: the product, to be multiplied in steps; `rows` by begin_block(). Then
+  /// finish_scores(), which returns whether some query does not see some key.
+  TileBlock product(const KeyBlock& block, const Rows<Operand>& rows, const Segment& part) const {
+    return score_block(arguments(block, part, rows, block_max_), part.end - part.begin, 0, part.vectors * L);
+  }
+  bool finish_scores(const KeyBlock& block, const Segment& part) {
+    if (part.modified) return modify_scores(block, part);
+    raise_block_maximum(arguments(block, part, {}, block_max_), part.end - part.begin, part.vectors * L);
+    return false;
   }
 
 #endif
@@ -332,6 +339,13 @@ class ScoreTile {
             queries_ + lane,
             scores_ + (segment.begin - block.begin) * W + lane,
             block_max + lane};
+  }
+
+  /// Products become scores. Returns whether some query does not see some key.
+  bool modify_scores(const KeyBlock& block, const Segment& segment) {
+    if (block.has_bias && !segment.is_cut && modify_.is_of_bias_alone()) return add_bias(block, segment);
+    modify(block, segment);
+    return block.is_masked;
   }
 
   bool plan_block(KeyBlock& block, Index begin);
