@@ -16,8 +16,8 @@
 namespace mha::MHA_ISA {
 namespace {
 
-/// Columns of sums that are multiplied at a time.
-constexpr Index kBlockColumns = 2 * kTileColumns;
+/// Rows and columns of sums that are multiplied at a time.
+constexpr Index kBlockRows = Index{2} * kTileRows, kBlockColumns = 2 * kTileColumns;
 
 /// Where the factors and the sums of a product lie. Bytes lie between rows.
 struct TileBlock {

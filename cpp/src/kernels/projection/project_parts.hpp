@@ -182,7 +182,7 @@ MHA_INLINE void add_block(int n, const WeightStrip& g, const SplitRows& rows, In
 __attribute__((noinline)) bool multiply_split(int n, const WeightStrip& g, const SplitRows& rows) {
   constexpr Index L = kLanes<float>, kColumns = kPanelBytes / 4;
   PanelParts panel;
-  alignas(kVectorBytes) float sums[2 * kTileRows * kColumns];
+  alignas(kVectorBytes) float sums[kBlockRows * kColumns];
   for (Index block = 0; block < g.tile->in_features; block += kPartsDepth) {
     const Index left = g.tile->in_features - block, depth = left < kPartsDepth ? left : kPartsDepth;
     if (!panel.split(g.row_of_columns(g.tile->panel, block), depth, n * L)) return false;

@@ -60,7 +60,6 @@ struct TileStrips {
 
  private:
   using Instruction = typename Kind::Instruction;
-  static constexpr Index kBlockRows = 2 * kTileRows;
 
   /// Rows that are multiplied at a time, and their sums.
   struct Block {
