@@ -1,23 +1,17 @@
-"""Multi-head attention on a CPU: a C++ core with a thin NumPy face."""
+"""Multi-head attention on a CPU: a C++ core with a thin NumPy face.
 
-from . import compat, models, reference, serving
+Functions and layers are loaded at once. Sub-packages, and the names that need one, are loaded when they are first used.
+"""
+
+from typing import TYPE_CHECKING
+
 from ._core import __version__
-from .attention import attention_weights, scaled_dot_product_attention
-from .kv_cache import KVCache
-from .layers.causal_decoder import CausalDecoder
-from .layers.decoder import Decoder, DecoderLayer
-from .layers.encoder import Encoder, EncoderLayer
-from .layers.feed_forward import FeedForward
-from .layers.layer_norm import LayerNorm
-from .layers.linear import Linear
-from .layers.multi_head_attention import MultiHeadAttention
-from .layers.rms_norm import RMSNorm
-from .layers.rotary_embedding import RotaryEmbedding
-from .merging import merge_attention
-from .models.generation import GenerationStep, generate
-from .paged_kv_cache import PagedKVCache
-from .positions import sinusoidal_positions
-from .runtime import (
+from .functions.attention import attention_weights, scaled_dot_product_attention
+from .functions.kv_cache import KVCache
+from .functions.merging import merge_attention
+from .functions.paged_kv_cache import PagedKVCache
+from .functions.positions import sinusoidal_positions
+from .functions.runtime import (
     active_isa,
     available_isas,
     last_used_isa,
@@ -27,8 +21,21 @@ from .runtime import (
     use_isa,
     use_threads,
 )
-from .statistics import AttentionStatistics, attention_statistics
-from .varlen import scaled_dot_product_attention_varlen
+from .functions.statistics import AttentionStatistics, attention_statistics
+from .functions.varlen import scaled_dot_product_attention_varlen
+from .layers.causal_decoder import CausalDecoder
+from .layers.decoder import Decoder, DecoderLayer
+from .layers.encoder import Encoder, EncoderLayer
+from .layers.feed_forward import FeedForward
+from .layers.layer_norm import LayerNorm
+from .layers.linear import Linear
+from .layers.multi_head_attention import MultiHeadAttention
+from .layers.rms_norm import RMSNorm
+from .layers.rotary_embedding import RotaryEmbedding
+
+if TYPE_CHECKING:
+    from . import compat, distributed, interop, models, reference, sentence_transformers, serving
+    from .models.generation.generate import GenerationStep, generate
 
 __all__ = [
     "AttentionStatistics",
@@ -52,7 +59,9 @@ __all__ = [
     "attention_weights",
     "available_isas",
     "compat",
+    "distributed",
     "generate",
+    "interop",
     "last_used_isa",
     "merge_attention",
     "models",
@@ -60,6 +69,7 @@ __all__ = [
     "reference",
     "scaled_dot_product_attention",
     "scaled_dot_product_attention_varlen",
+    "sentence_transformers",
     "serving",
     "set_num_threads",
     "show_config",
@@ -67,3 +77,26 @@ __all__ = [
     "use_isa",
     "use_threads",
 ]
+
+# Where each name is that is loaded when it is first used (PEP 562): a sub-package, or a name in a module.
+_LATER = {
+    **dict.fromkeys(
+        ("compat", "distributed", "interop", "models", "reference", "sentence_transformers", "serving"), ""
+    ),
+    **dict.fromkeys(("GenerationStep", "generate"), ".models.generation.generate"),
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    module = import_module(_LATER[name] or f".{name}", __name__)
+    value = getattr(module, name) if _LATER[name] else module
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LATER})

@@ -6,12 +6,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ._dtypes import LAYER_DTYPES
 from .commands import classify, completion, demo, embed, embed_corpus, generate, rerank, selftest
 from .commands.classify import STRATEGIES
 from .commands.ending import run_to_end
 from .commands.output import refuse_to_replace
-from .runtime import configuration, show_config
+from .functions.dtypes import LAYER_DTYPES
+from .functions.runtime import configuration, show_config
 
 _EXAMPLE = "A dog ate the food because it was hungry"
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from ._options import ScoreOptions
+from .functions.options import ScoreOptions
 
 # The weights of a linear map: matrix, bias, and the scale of a matrix in int8.
 _LinearWeights = tuple[NDArray[Any], NDArray[Any] | None, NDArray[Any] | None]

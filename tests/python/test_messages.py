@@ -11,7 +11,7 @@ import pytest
 
 import mha_native as mha
 from mha_native import reference
-from mha_native._messages import in_the_name_of, listed, rename_arguments, shown
+from mha_native.functions.messages import in_the_name_of, listed, rename_arguments, shown
 
 F32 = np.float32
 STACK = {"embed_dim": 8, "num_heads": 2, "feedforward_dim": 12, "seed": 0}

@@ -17,8 +17,8 @@ from mpi4py import MPI
 
 import mha_native
 from mha_native.distributed import LocalWorkers, ShardedKVCache, Sizes
-from mha_native.distributed._dealing import pieces_of
 from mha_native.distributed._mpi_messages import Reader, Writer
+from mha_native.distributed._partition import pieces_of
 from mha_native.distributed._shard import Shard
 from mha_native.distributed.mpi_ranks import MPIWorkers, serve
 from mha_native_bench.scaling_model.constants import BLOCK_KEYS

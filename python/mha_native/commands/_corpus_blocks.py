@@ -6,7 +6,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from .._messages import listed
+from ..functions.messages import listed
 from .errors import UserError, reason
 from .lines import object_in, text_in, without_ending
 

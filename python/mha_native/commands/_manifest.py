@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from .._messages import listed, shown
+from ..functions.messages import listed, shown
 from .errors import UserError, reason
 from .output import written
 

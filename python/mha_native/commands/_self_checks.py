@@ -10,8 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import _core, reference
-from ..attention import attention_weights, scaled_dot_product_attention
-from ..kv_cache import KVCache
+from ..functions.attention import attention_weights, scaled_dot_product_attention
+from ..functions.kv_cache import KVCache
+from ..functions.merging import merge_attention
+from ..functions.paged_kv_cache import PagedKVCache
+from ..functions.statistics import attention_statistics
+from ..functions.varlen import scaled_dot_product_attention_varlen
 from ..layers.causal_decoder import CausalDecoder
 from ..layers.decoder import Decoder
 from ..layers.encoder import Encoder
@@ -19,10 +23,6 @@ from ..layers.feed_forward import FeedForward
 from ..layers.layer_norm import LayerNorm
 from ..layers.multi_head_attention import MultiHeadAttention
 from ..layers.rms_norm import RMSNorm
-from ..merging import merge_attention
-from ..paged_kv_cache import PagedKVCache
-from ..statistics import attention_statistics
-from ..varlen import scaled_dot_product_attention_varlen
 
 Array = NDArray[Any]
 DType = np.dtype[Any]

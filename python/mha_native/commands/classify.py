@@ -6,9 +6,9 @@ from functools import partial
 from typing import Any
 
 from ..models import TextClassifier, TokenClassifier
-from ..models._classifier import finds_entities
-from ..models._entities import STRATEGIES
-from ..models._labels import best_labels
+from ..models.heads.classifier import finds_entities
+from ..models.heads.entities import STRATEGIES
+from ..models.heads.labels import best_labels
 from .errors import UserError
 from .lines import (
     answers,

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import _core, reference
+from ..functions.positions import sinusoidal_positions
+from ..functions.statistics import attention_statistics
 from ..layers.multi_head_attention import MultiHeadAttention
-from ..positions import sinusoidal_positions
-from ..statistics import attention_statistics
 from .errors import UserError, reason
 from .show_heads import MAX_DRAWN, draw_heads, print_heads
 

@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from .._progress import Progress
+from ..functions.progress import Progress
 from ..models import SentenceEncoder
 from .errors import UserError, complain
 from .lines import (

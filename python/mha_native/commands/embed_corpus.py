@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from .. import _core
-from .._messages import in_the_name_of
-from .._progress import Progress
 from ..distributed.ray import ModelActor, actor_pool, model_arguments, ray_data
-from ..models._hub_cache import find_directory
+from ..functions.messages import in_the_name_of
+from ..functions.progress import Progress
+from ..models.files.hub_cache import find_directory
 from ._corpus_blocks import Block, batches_of, blocks_of
 from ._manifest import Manifest, only_run, sha256_of
 from .errors import UserError, complain, reason

@@ -3,7 +3,7 @@
 import contextlib
 import sys
 
-from .._progress import CLEAR_LINE
+from ..functions.progress import CLEAR_LINE
 
 
 class UserError(Exception):

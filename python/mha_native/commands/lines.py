@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias, TypeVar
 
 from .. import _core
-from .._progress import Progress
+from ..functions.progress import Progress
 from .errors import UserError, complain, reason
 from .output import is_stream, refuse_to_replace, written
 

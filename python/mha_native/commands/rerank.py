@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any
 
-from .._progress import Progress
+from ..functions.progress import Progress
 from ..sentence_transformers import CrossEncoder
 from .errors import UserError
 from .lines import (

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import _core
-from .._dtypes import LAYER_DTYPES, checked_dtype
-from ..runtime import active_isa, available_isas, last_used_isa, num_threads, show_config, use_isa
+from ..functions.dtypes import LAYER_DTYPES, checked_dtype
+from ..functions.runtime import active_isa, available_isas, last_used_isa, num_threads, show_config, use_isa
 from ._self_checks import CHECKS, Array
 from .errors import UserError
 

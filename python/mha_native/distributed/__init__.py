@@ -3,7 +3,7 @@
 Importing this package needs NumPy alone. Each of its modules asks for the library that it stands on when it is used.
 """
 
-from ._dealing import Sizes, bytes_moved
+from ._partition import Sizes, bytes_moved
 from ._workers import LocalWorkers
 from .sharded_cache import ShardedKVCache, WorkerError
 

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .._arrays import Tensor, to_numpy
-from .._messages import listed, shown
-from ._dealing import BLOCK_MASK_KEYS
+from ..functions.arrays import Tensor, to_numpy
+from ..functions.messages import listed, shown
+from ._partition import BLOCK_MASK_KEYS
 
 
 def require_four_axes(name: str, argument: str, array: Any) -> None:

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ._dealing import BLOCK_KEYS, STRIPE_ROWS, Sizes
 from ._membership import Members
+from ._partition import BLOCK_KEYS, STRIPE_ROWS, Sizes
 
 # Bytes of keys and values that pass at once.
 _SPAN_BYTES = 32 << 20

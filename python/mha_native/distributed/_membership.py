@@ -9,8 +9,8 @@ from dataclasses import asdict
 from typing import Any
 
 from .. import _core
-from .._messages import shown
-from ._dealing import Sizes
+from ..functions.messages import shown
+from ._partition import Sizes
 from ._workers import Failure, Request, WorkerError, Workers
 
 

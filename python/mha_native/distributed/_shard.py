@@ -11,12 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import _core
-from .._dtypes import checked_dtype
-from ..attention import scaled_dot_product_attention
-from ..kv_cache import KVCache
-from ..runtime import active_isa
-from ._dealing import BLOCK_KEYS, MASK_WIDTHS, Piece, Sizes, offsets_from, options_of_sequence
-from ._passing import Blocks, PassingKeys
+from ..functions.attention import scaled_dot_product_attention
+from ..functions.dtypes import checked_dtype
+from ..functions.kv_cache import KVCache
+from ..functions.runtime import active_isa
+from ._partition import BLOCK_KEYS, MASK_WIDTHS, Piece, Sizes, offsets_from, options_of_sequence
+from ._ring_pass import Blocks, PassingKeys
 
 # Bytes of a line of the cache of a processor, and of its longest vectors.
 _LINE = 64

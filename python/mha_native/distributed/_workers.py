@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
-from .._messages import shown
-from .._scalars import checked_integer
+from ..functions.messages import shown
+from ..functions.scalars import checked_integer
 from ._shard import ShardHost
 
 # An operation of `ShardHost.answer`, the name of the cache, the worker, and what else the operation takes.

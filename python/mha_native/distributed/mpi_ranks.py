@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .._messages import in_the_name_of
+from ..functions.messages import in_the_name_of
 from ._mpi_messages import ALIGNMENT, Reader, Writer
 from ._shard import ShardHost
 from ._workers import Failure, Request, answered, too_late

@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from .. import _core
-from .._messages import in_the_name_of, listed, name_of_type, shown
-from .._scalars import checked_integer
+from ..functions.messages import in_the_name_of, listed, name_of_type, shown
+from ..functions.runtime import active_isa, set_num_threads, use_isa
+from ..functions.scalars import checked_integer
 from ..models import SentenceEncoder
-from ..runtime import active_isa, set_num_threads, use_isa
 
 if TYPE_CHECKING:
     from ray.data import Dataset

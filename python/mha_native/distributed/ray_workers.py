@@ -7,8 +7,8 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from .._scalars import checked_integer
-from ..runtime import set_num_threads
+from ..functions.runtime import set_num_threads
+from ..functions.scalars import checked_integer
 from ._shard import ShardHost
 from ._workers import Failure, Request, answered, too_late
 

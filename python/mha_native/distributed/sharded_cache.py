@@ -10,17 +10,17 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from .. import _core
-from .._arrays import Tensor, to_numpy
-from .._messages import in_the_name_of, listed, shown
-from .._options import KEYWORD_OPTIONS, KeywordOptions, core_options
-from .._scalars import checked_integer, checked_real
-from ..attention import scaled_dot_product_attention
-from ..kv_cache import KVCache
+from ..functions.arrays import Tensor, to_numpy
+from ..functions.attention import scaled_dot_product_attention
+from ..functions.kv_cache import KVCache
+from ..functions.messages import in_the_name_of, listed, shown
+from ..functions.options import KEYWORD_OPTIONS, KeywordOptions, core_options
+from ..functions.scalars import checked_integer, checked_real
 from ._arguments import checked_mask, new_counts, require_four_axes, rows_of
-from ._combining import merged_blocks, merged_workers
-from ._dealing import BLOCK_KEYS, BLOCK_MASK_KEYS, STRIPE_ROWS, Piece, Sizes, bytes_moved, columns_of, pieces_of
 from ._long_prompts import attend_to_passing
 from ._membership import Members
+from ._merge import merged_blocks, merged_workers
+from ._partition import BLOCK_KEYS, BLOCK_MASK_KEYS, STRIPE_ROWS, Piece, Sizes, bytes_moved, columns_of, pieces_of
 from ._workers import Request, WorkerError, Workers
 
 if TYPE_CHECKING:

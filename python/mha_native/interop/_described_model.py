@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 from weakref import WeakValueDictionary
 
-from .._messages import in_the_name_of, shown
+from ..functions.messages import in_the_name_of, shown
 from ..sentence_transformers import CrossEncoder, SentenceTransformer
 
 # The models that are in use, by what they are made of: all plugs of a process that ask for one share it.

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, TypedDict
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from .._messages import in_the_name_of, shown
+from ..functions.messages import in_the_name_of, shown
 from ..models import SentenceEncoder
-from ..models._inputs import checked_texts
+from ..models.text.inputs import checked_texts
 from ..sentence_transformers._progress import progress_bar
 
 if TYPE_CHECKING:

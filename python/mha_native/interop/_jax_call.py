@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.custom_batching import custom_vmap
 
-from .._scalars import checked_boolean
-from .._xla import xla_attention
-from ..attention import scaled_dot_product_attention
+from .._core import xla_attention
+from ..functions.attention import scaled_dot_product_attention
+from ..functions.scalars import checked_boolean
 from ._jax_gradient import plain_attention
 
 Array = Any  # of JAX, or of NumPy

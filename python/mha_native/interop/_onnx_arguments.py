@@ -5,9 +5,9 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from .._dtypes import LAYER_DTYPES, dtype_name
-from .._messages import name_of_type
-from .._scalars import checked_integer
+from ..functions.dtypes import LAYER_DTYPES, dtype_name
+from ..functions.messages import name_of_type
+from ..functions.scalars import checked_integer
 
 Array: TypeAlias = NDArray[Any]
 

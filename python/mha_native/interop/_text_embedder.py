@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from .._messages import in_the_name_of, listed, shown
+from ..functions.messages import in_the_name_of, listed, shown
 from ..sentence_transformers import SentenceTransformer
 from ._described_model import DescribedModel, check_dict
 

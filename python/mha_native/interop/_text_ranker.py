@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .._messages import in_the_name_of
-from .._scalars import checked_integer
+from ..functions.messages import in_the_name_of
+from ..functions.scalars import checked_integer
 from ..sentence_transformers import CrossEncoder
 from ._described_model import DescribedModel
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from .._options import ScoreOptions
-from ..attention import scaled_dot_product_attention
+from ..functions.attention import scaled_dot_product_attention
+from ..functions.options import ScoreOptions
 from ._torch_recomputation import attention_by_torch
 
 # An offset is a number, or one for each sequence: `query_offsets`, beside which `query_offset` is 0.

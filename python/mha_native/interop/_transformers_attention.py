@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from .._arrays import like, to_numpy
-from ..attention import scaled_dot_product_attention
+from ..functions.arrays import like, to_numpy
+from ..functions.attention import scaled_dot_product_attention
 from ._transformers_masks import options_of_mask
 
 _NAME = "mha_native attention"

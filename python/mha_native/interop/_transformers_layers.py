@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from transformers.utils import output_capturing
 
-from .._options import ModelOptions
+from ..functions.options import ModelOptions
 from ..layers.encoder import EncoderLayer
 from ..layers.rotary_embedding import RotaryEmbedding
 from ._transformers_cache import native_cache_layer

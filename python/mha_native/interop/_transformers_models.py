@@ -11,11 +11,11 @@ import torch
 from numpy.typing import NDArray
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 
-from .._arrays import to_numpy
-from .._dtypes import checked_dtype
+from ..functions.arrays import to_numpy
+from ..functions.dtypes import checked_dtype
 from ..layers.encoder import EncoderLayer
-from ..models._block_names import BlockNames
-from ..models._blocks import BlockConfig, make_layer
+from ..models.architecture.build import BlockConfig, make_layer
+from ..models.architecture.tensor_names import BlockNames
 from ..models.decoders.config import described as described_decoder
 from ..models.decoders.entries import Entries
 from ..models.decoders.families import FAMILIES as DECODERS

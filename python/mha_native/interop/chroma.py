@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .._messages import listed
+from ..functions.messages import listed
 from ._needed_packages import needed_package
 from ._text_embedder import TextEmbedder
 

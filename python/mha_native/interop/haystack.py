@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from .._messages import in_the_name_of, shown
+from ..functions.messages import in_the_name_of, shown
 from ._described_model import DescribedModel
 from ._needed_packages import needed_package
 from ._text_embedder import TextEmbedder

@@ -12,8 +12,8 @@ except ImportError as error:
         f'mha_native.interop.jax: needs the package jax; pip install "mha_native[jax]" brings it: {error}'
     ) from error
 
-from .._messages import in_the_name_of, shown
-from .._options import KEYWORD_OPTIONS, KeywordOptions
+from ..functions.messages import in_the_name_of, shown
+from ..functions.options import KEYWORD_OPTIONS, KeywordOptions
 from ._jax_call import Array, attend
 
 if TYPE_CHECKING:

@@ -4,9 +4,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from .._messages import in_the_name_of
-from .._scalars import checked_choice, checked_integer, checked_real
-from ..attention import attention_weights, scaled_dot_product_attention
+from ..functions.attention import attention_weights, scaled_dot_product_attention
+from ..functions.messages import in_the_name_of
+from ..functions.scalars import checked_choice, checked_integer, checked_real
 from ._onnx_arguments import FUNCTION, Array, check_dtypes, check_mask, check_past, checked_lengths, split_heads
 
 __all__ = ["onnx_attention"]

@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from .._arrays import widened
-from .._dtypes import dtype_name
-from .._messages import in_the_name_of, listed
+from ..functions.arrays import widened
+from ..functions.dtypes import dtype_name
+from ..functions.messages import in_the_name_of, listed
 from ..layers._constructor_arguments import WeightDType, checked_dtypes
 from ..models import SentenceEncoder
-from ..models._hub_cache import find_directory
-from ..models._inputs import check_text
-from ..models._modules import Module, first_transformer
-from ..models._prompts import Settings
-from ..models._sentence_files import settings_file
-from ..models._tokenizer import require_library
+from ..models.files.hub_cache import find_directory
+from ..models.files.modules_json import Module, first_transformer
+from ..models.files.sentence_files import settings_file
+from ..models.text.inputs import check_text
+from ..models.text.prompts import Settings
+from ..models.text.tokenizer import require_library
 from ..sentence_transformers._arguments import find_model, read_arguments
 from ._needed_packages import needed_package
 

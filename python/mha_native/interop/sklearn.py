@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from .._messages import in_the_name_of
-from ..models._inputs import checked_texts
+from ..functions.messages import in_the_name_of
+from ..models.text.inputs import checked_texts
 from ._embedding_model import EmbeddingModel, Model
 from ._needed_packages import needed_package
 

@@ -1,6 +1,6 @@
 """The package transformers, whose models compute attention by what is registered under a name."""
 
-from .._messages import shown
+from ..functions.messages import shown
 
 __all__ = ["register"]
 

@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from .. import _core
-from .._dtypes import checked_dtype, numpy_dtype
-from .._messages import listed, shown
-from .._scalars import checked_integer
+from ..functions.dtypes import checked_dtype, numpy_dtype
+from ..functions.messages import listed, shown
+from ..functions.scalars import checked_integer
 from .rotary_embedding import RotaryEmbedding
 
 # Seed of the initial weights. None: a different one each time. A generator: its next numbers.
-Seed: TypeAlias = int | np.random.Generator | None
+Seed: TypeAlias = "int | np.random.Generator | None"  # in quotes: numpy.random is loaded when it is used
 
 # Which linear maps of a layer have a bias: all, none, or those that are named.
 Biases: TypeAlias = bool | Collection[str]

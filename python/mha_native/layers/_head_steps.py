@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import _core
-from .._messages import name_of_type, shown
-from .._scalars import checked_real
+from ..functions.messages import name_of_type, shown
+from ..functions.scalars import checked_real
 from ._constructor_arguments import initial_weights
 from .rotary_embedding import RotaryEmbedding
 

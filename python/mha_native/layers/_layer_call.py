@@ -6,9 +6,9 @@ from typing import Any
 from numpy import ndarray
 
 from .. import _core
-from .._arrays import Tensor, like, to_numpy
-from .._options import ATTENTION_OPTIONS, AttentionOptions, core_options
-from ..kv_cache import KVCache, cores_of_caches
+from ..functions.arrays import Tensor, like, to_numpy
+from ..functions.kv_cache import KVCache, cores_of_caches
+from ..functions.options import ATTENTION_OPTIONS, AttentionOptions, core_options
 from ._layer_options import merged_options
 
 

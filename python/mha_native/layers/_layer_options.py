@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from .._messages import listed, name_of_type
-from .._options import ATTENTION_OPTIONS, MODEL_OPTIONS, ModelOptions, ScoreOptions, core_options
+from ..functions.messages import listed, name_of_type
+from ..functions.options import ATTENTION_OPTIONS, MODEL_OPTIONS, ModelOptions, ScoreOptions, core_options
 
 
 def checked_layer_options(

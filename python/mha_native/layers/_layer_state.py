@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import _core
-from .._arrays import Tensor, to_numpy
-from .._dtypes import checked_dtype, packed_state, unpacked_state
+from ..functions.arrays import Tensor, to_numpy
+from ..functions.dtypes import checked_dtype, packed_state, unpacked_state
 from ._head_steps import HeadSteps, norms_state
 from ._layer_weights import Parts, Sizes, resolve_sizes, split_state, state_shapes
 from ._module_state import Leaf, linear_state

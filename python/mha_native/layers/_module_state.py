@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from .. import _core
-from .._arrays import Tensor, to_numpy
-from .._dtypes import checked_dtype, packed_state
-from .._messages import in_the_name_of, listed, name_of_type, shown
+from ..functions.arrays import Tensor, to_numpy
+from ..functions.dtypes import checked_dtype, packed_state
+from ..functions.messages import in_the_name_of, listed, name_of_type, shown
 from ._constructor_arguments import WeightDType, checked_weight_dtype
 from ._snapshots import change, no_change
 

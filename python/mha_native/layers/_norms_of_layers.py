@@ -5,7 +5,7 @@ from typing import Any
 from numpy.typing import DTypeLike
 
 from .. import _core
-from .._messages import shown
+from ..functions.messages import shown
 from .layer_norm import LayerNorm
 from .norm import Norm
 from .rms_norm import RMSNorm

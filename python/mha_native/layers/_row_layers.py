@@ -9,8 +9,8 @@ from numpy import ndarray
 from numpy.typing import NDArray
 
 from .. import _core
-from .._arrays import Tensor, like, to_numpy
-from .._dtypes import checked_dtype, packed_state, unpacked_state
+from ..functions.arrays import Tensor, like, to_numpy
+from ..functions.dtypes import checked_dtype, packed_state, unpacked_state
 from ._constructor_arguments import Seed, check_room, checked_generator, initial_weights
 from ._module_state import Leaf, LinearWeights, linear_state, linear_weights
 

@@ -5,7 +5,7 @@ import functools
 import sys
 from typing import Any
 
-from .._messages import listed
+from ..functions.messages import listed
 
 # Where a module keeps the functions that run before and after its forward, and torch those that run for all modules.
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks")

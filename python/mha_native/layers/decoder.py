@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from .._arrays import Tensor, to_numpy
-from .._messages import in_the_name_of, name_of_type
-from ..kv_cache import KVCache
+from ..functions.arrays import Tensor, to_numpy
+from ..functions.kv_cache import KVCache
+from ..functions.messages import in_the_name_of, name_of_type
 from ._module_state import snapshots
 from .multi_head_attention import MultiHeadAttention
 from .transformer import TransformerLayer, TransformerStack

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 from numpy.typing import DTypeLike, NDArray
 
 from .. import _core
-from .._arrays import to_numpy
-from .._dtypes import checked_dtype
+from ..functions.arrays import to_numpy
+from ..functions.dtypes import checked_dtype
 from ._constructor_arguments import Biases, Seed, WeightDType, checked_biases, checked_size, checked_weight_dtype
 from ._row_layers import LayerOfMaps, LinearMap, initial_state
 from ._torch_modules import activation_name, checked_module

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from .. import _core
-from .._dtypes import checked_dtype
+from ..functions.dtypes import checked_dtype
 from ._constructor_arguments import check_room, checked_size, initial_weights
 from .norm import Norm
 

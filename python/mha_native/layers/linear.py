@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from numpy.typing import DTypeLike, NDArray
 
 from .. import _core
-from .._dtypes import checked_dtype
+from ..functions.dtypes import checked_dtype
 from ._constructor_arguments import Seed, WeightDType, checked_size, checked_weight_dtype
 from ._module_state import LinearWeights
 from ._row_layers import LayerOfMaps, LinearMap, initial_state

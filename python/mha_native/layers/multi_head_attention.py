@@ -6,12 +6,12 @@ from numpy import ndarray
 from numpy.typing import DTypeLike
 
 from .. import _core
-from .._arrays import Tensor, like, to_numpy, widened
-from .._dtypes import checked_dtype
-from .._messages import in_the_name_of, name_of_type
-from .._options import AttentionOptions
-from ..kv_cache import KVCache
-from ..paged_kv_cache import PagedKVCache
+from ..functions.arrays import Tensor, like, to_numpy, widened
+from ..functions.dtypes import checked_dtype
+from ..functions.kv_cache import KVCache
+from ..functions.messages import in_the_name_of, name_of_type
+from ..functions.options import AttentionOptions
+from ..functions.paged_kv_cache import PagedKVCache
 from ._constructor_arguments import Biases, Seed, WeightDType, checked_weight_dtype
 from ._head_steps import checked_steps
 from ._layer_state import LayerState

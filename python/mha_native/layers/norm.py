@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import _core
-from .._arrays import to_numpy
-from .._dtypes import checked_dtype, packed_state, unpacked_state
+from ..functions.arrays import to_numpy
+from ..functions.dtypes import checked_dtype, packed_state, unpacked_state
 from ._constructor_arguments import initial_weights
 from ._row_layers import RowLayer
 from ._torch_modules import checked_module

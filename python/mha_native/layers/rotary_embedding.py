@@ -7,10 +7,10 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from .. import _core
-from .._arrays import Tensor, to_numpy
-from .._dtypes import numpy_dtype
-from .._messages import shown
-from .._scalars import checked_integer, checked_real
+from ..functions.arrays import Tensor, to_numpy
+from ..functions.dtypes import numpy_dtype
+from ..functions.messages import shown
+from ..functions.scalars import checked_integer, checked_real
 
 
 class RotaryEmbedding:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from numpy.typing import DTypeLike
 
 from .. import _core
-from .._arrays import Tensor
-from .._messages import in_the_name_of, rename_arguments
-from .._options import ModelOptions
-from ..kv_cache import KVCache
+from ..functions.arrays import Tensor
+from ..functions.kv_cache import KVCache
+from ..functions.messages import in_the_name_of, rename_arguments
+from ..functions.options import ModelOptions
 from ._constructor_arguments import LayerArguments, Seed, WeightDType, checked_generator, checked_size
 from ._layer_call import LayerOptions, run
 from ._layer_options import checked_layer_options

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from .. import _core
-from ._classifier import Classifier
+from .heads.classifier import Classifier
 
 Face = TypeVar("Face", bound="ClassifierFace")
 

@@ -7,13 +7,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import _core
-from .._messages import in_the_name_of
-from ._chat_template import ChatTemplate
+from ..functions.messages import in_the_name_of
 from ._generator_face import GeneratorFace
-from ._inputs import check_vocabulary, checked_tokens
-from ._language_model import LanguageModel
-from ._language_tokenizer import LanguageTokenizer
-from ._token_run import GenerationStatistics
+from .architecture.language_model import LanguageModel
+from .generation.token_run import GenerationStatistics
+from .text.chat_template import ChatTemplate
+from .text.inputs import check_vocabulary, checked_tokens
+from .text.language_tokenizer import LanguageTokenizer
 
 
 class LanguageFace(GeneratorFace):

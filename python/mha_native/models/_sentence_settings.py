@@ -4,13 +4,13 @@ from typing import Any
 
 import numpy as np
 
-from .._messages import in_the_name_of
+from ..functions.messages import in_the_name_of
 from ..layers._constructor_arguments import checked_size
-from ._head import Head
-from ._prompts import Settings
-from ._sentence_files import SentenceConfig
-from ._text_encoder import TextEncoder
-from ._tokenizer import Tokenizer
+from .architecture.text_encoder import TextEncoder
+from .files.sentence_files import SentenceConfig
+from .heads.embedding import Head
+from .text.prompts import Settings
+from .text.tokenizer import Tokenizer
 
 
 class SentenceSettings:

@@ -9,21 +9,21 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from .. import _core
-from .._messages import in_the_name_of
+from ..functions.messages import in_the_name_of
 from ..layers._constructor_arguments import WeightDType, checked_dtypes, checked_size
-from ._batching import batches, packed
-from ._chat_template import ChatTemplate, checked_conversation
-from ._inputs import prompts_in
 from ._language_face import LanguageFace
-from ._language_files import find_source, read_end_tokens
-from ._language_model import LanguageModel
-from ._language_tokenizer import LanguageTokenizer
-from ._text_score import TextScore
-from ._text_stream import TextStream
-from ._token_run import GenerationOptions, GenerationStatistics, TokenRun, checked_stop
-from ._tokenizer import require_library
+from .architecture.language_model import LanguageModel
 from .decoders.opening import open_decoder
 from .decoders.source import ModelSource
+from .files.language_files import find_source, read_end_tokens
+from .generation.text_score import TextScore
+from .generation.text_stream import TextStream
+from .generation.token_run import GenerationOptions, GenerationStatistics, TokenRun, checked_stop
+from .text.batching import batches, packed
+from .text.chat_template import ChatTemplate, checked_conversation
+from .text.inputs import prompts_in
+from .text.language_tokenizer import LanguageTokenizer
+from .text.tokenizer import require_library
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # in typing from Python 3.11 on

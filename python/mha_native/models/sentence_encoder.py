@@ -9,22 +9,22 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from .. import _core
-from .._arrays import widened
-from .._dtypes import checked_dtype
-from .._messages import in_the_name_of
+from ..functions.arrays import widened
+from ..functions.dtypes import checked_dtype
+from ..functions.messages import in_the_name_of
 from ..layers._constructor_arguments import WeightDType, checked_dtypes, checked_size
-from ._batching import batches, packed, slabs
-from ._checkpoint import Checkpoint
-from ._head import Head, read_head
-from ._hub_cache import find_directory
-from ._inputs import check_text, checked_sequences, checked_texts
-from ._modules import Module, read_modules
-from ._prompts import Settings, read_settings
-from ._sentence_files import SentenceConfig, read_sentence_config
 from ._sentence_settings import SentenceSettings
-from ._text_encoder import TextEncoder
-from ._tokenizer import Tokenizer, require_library
+from .architecture.text_encoder import TextEncoder
 from .families import read_config
+from .files.checkpoint import Checkpoint
+from .files.hub_cache import find_directory
+from .files.modules_json import Module, read_modules
+from .files.sentence_files import SentenceConfig, read_sentence_config
+from .heads.embedding import Head, read_head
+from .text.batching import batches, packed, slabs
+from .text.inputs import check_text, checked_sequences, checked_texts
+from .text.prompts import Settings, read_settings
+from .text.tokenizer import Tokenizer, require_library
 
 __all__ = ["SentenceEncoder"]
 

@@ -8,20 +8,20 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from .. import _core
-from .._messages import in_the_name_of
-from .._scalars import checked_integer
+from ..functions.messages import in_the_name_of
+from ..functions.scalars import checked_integer
 from ..layers._constructor_arguments import WeightDType, checked_dtypes, checked_size
-from ._beam_search import BeamRules, EarlyStopping, Found, SpecialTokens, checked_rules
 from ._generator_face import GeneratorFace
-from ._hub_cache import find_directory
-from ._inputs import check_vocabulary, checked_sequences, checked_texts
-from ._language_tokenizer import LanguageTokenizer, NoTokenizer
-from ._seq2seq_model import Seq2SeqModel
-from ._tokenizer import library_errors, require_library
-from .decoders.folder_source import FolderSource
+from .architecture.seq2seq_model import Seq2SeqModel
+from .files.folder import FolderSource
+from .files.hub_cache import find_directory
+from .generation.beam_search import BeamRules, EarlyStopping, Found, SpecialTokens, checked_rules
 from .seq2seq.config import family_of, read_config
 from .seq2seq.opening import open_seq2seq
 from .seq2seq.special_tokens import read_special_tokens
+from .text.inputs import check_vocabulary, checked_sequences, checked_texts
+from .text.language_tokenizer import LanguageTokenizer, NoTokenizer
+from .text.tokenizer import library_errors, require_library
 
 __all__ = ["GeneratedText", "Seq2SeqLM"]
 

@@ -8,14 +8,14 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from .._messages import in_the_name_of, shown
+from ..functions.messages import in_the_name_of, shown
 from ..layers._constructor_arguments import WeightDType, checked_size
-from ._classification_head import TEXTS
-from ._classifier import load_classifier
 from ._classifier_face import ClassifierFace
-from ._hub_cache import find_directory
-from ._inputs import checked_texts
-from ._labels import FUNCTIONS, apply_function, best_labels
+from .files.hub_cache import find_directory
+from .heads.classification import TEXTS
+from .heads.classifier import load_classifier
+from .heads.labels import FUNCTIONS, apply_function, best_labels
+from .text.inputs import checked_texts
 
 __all__ = ["TextClassifier"]
 

@@ -8,16 +8,16 @@ from typing import Any, Literal, TypeAlias
 from numpy.typing import DTypeLike
 
 from .. import _core
-from .._messages import in_the_name_of, listed, shown
+from ..functions.messages import in_the_name_of, listed, shown
 from ..layers._constructor_arguments import WeightDType, checked_size
-from ._classification_head import TOKENS
-from ._classifier import Classifier, load_classifier
 from ._classifier_face import ClassifierFace
-from ._entities import STRATEGIES, Entity, entities_of, without_overlaps
-from ._hub_cache import find_directory
-from ._inputs import check_text, checked_texts
-from ._labels import apply_function
-from ._pieces import PieceTokenizer, Window
+from .files.hub_cache import find_directory
+from .heads.classification import TOKENS
+from .heads.classifier import Classifier, load_classifier
+from .heads.entities import STRATEGIES, Entity, entities_of, without_overlaps
+from .heads.labels import apply_function
+from .text.inputs import check_text, checked_texts
+from .text.windows import PieceTokenizer, Window
 
 __all__ = ["TokenClassifier"]
 

@@ -13,15 +13,7 @@ from .attention import (
     visible_keys,
 )
 from .norms import layer_norm, rms_norm
-from .transformer import (
-    activate,
-    decoder,
-    decoder_layer,
-    encoder,
-    encoder_layer,
-    feed_forward,
-    linear,
-)
+from .transformer import activate, decoder, decoder_layer, encoder, encoder_layer, feed_forward, linear
 
 __all__ = [
     "activate",

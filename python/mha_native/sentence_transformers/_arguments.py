@@ -6,8 +6,8 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .._messages import in_the_name_of, listed, shown
-from ..models._hub_cache import find_directory
+from ..functions.messages import in_the_name_of, listed, shown
+from ..models.files.hub_cache import find_directory
 
 # Of model_kwargs: how torch computes and loads, which is not how it is done here.
 _WITHOUT_EFFECT = {"attn_implementation", "low_cpu_mem_usage", "trust_remote_code", "add_pooling_layer"}

@@ -10,20 +10,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .._messages import in_the_name_of, listed, name_of_type, shown
+from ..functions.messages import in_the_name_of, listed, name_of_type, shown
 from ..layers._constructor_arguments import checked_size
-from ..models._activations import activation_of
-from ..models._classification_head import TEXTS
-from ..models._classifier import load_classifier
-from ..models._inputs import check_text
-from ..models._labels import apply_function
-from ..models._prompts import read_settings
-from ..models._score_activation import read_activation
-from ._arguments import (
-    check_device,
-    find_model,
-    read_arguments,
-)
+from ..models.heads.activations import activation_of
+from ..models.heads.classification import TEXTS
+from ..models.heads.classifier import load_classifier
+from ..models.heads.labels import apply_function
+from ..models.heads.score_activation import read_activation
+from ..models.text.inputs import check_text
+from ..models.text.prompts import read_settings
+from ._arguments import check_device, find_model, read_arguments
 from ._model import Model, Pool, check_pool
 from ._progress import is_wanted, progress_bar
 from ._tensors import as_array, as_tensor, results

@@ -4,9 +4,9 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
-from .._messages import listed, shown
+from ..functions.messages import listed, shown
 from ..layers._constructor_arguments import checked_size
-from ..models._prompts import Prompts
+from ..models.text.prompts import Prompts
 from ._arguments import CPU, Device, check_device
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterator
 
-from .._progress import Progress
+from ..functions.progress import Progress
 
 
 def is_wanted(show_progress_bar: bool | None, logger: logging.Logger) -> bool:

@@ -6,7 +6,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from .._messages import listed, shown
+from ..functions.messages import listed, shown
 from ._tensors import as_array
 
 Precision = Literal["float32", "int8", "uint8", "binary", "ubinary"]

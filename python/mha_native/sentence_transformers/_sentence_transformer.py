@@ -9,15 +9,11 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from .._messages import in_the_name_of, listed, shown
+from ..functions.messages import in_the_name_of, listed, shown
 from ..layers._constructor_arguments import checked_size
 from ..models import SentenceEncoder
-from ..models._inputs import checked_texts
-from ._arguments import (
-    check_device,
-    find_model,
-    read_arguments,
-)
+from ..models.text.inputs import checked_texts
+from ._arguments import check_device, find_model, read_arguments
 from ._model import Model, Pool, check_pool
 from ._progress import is_wanted, progress_bar
 from ._quantization import Precision, check_precision, quantize_embeddings

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .._messages import listed, shown
+from ..functions.messages import listed, shown
 from ._tensors import as_array, as_tensor, is_tensor
 
 Array = NDArray[Any]

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from .._messages import shown
+from ..functions.messages import shown
 
 
 class TextTokenizer:

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from ..models._batching import packed
-from ..models._language_model import LanguageModel
+from ..models.architecture.language_model import LanguageModel
+from ..models.text.batching import packed
 from ._scheduler import Run
 
 

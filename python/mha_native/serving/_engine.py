@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 
 from numpy.typing import NDArray
 
-from .._messages import shown
+from ..functions.messages import shown
 from ._scheduler import Pool, Run, Scheduler, Sequence
 from ._token_choice import choose
 from .request import Request

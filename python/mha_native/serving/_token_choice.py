@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..models._sampling import SamplingRules, drawn, generators, penalized
+from ..models.generation.sampling import SamplingRules, drawn, generators, penalized
 
 
 class TokenChoice:

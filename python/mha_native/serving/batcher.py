@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from .. import _core
-from .._messages import in_the_name_of, name_of_type
+from ..functions.messages import in_the_name_of, name_of_type
 from ..layers._constructor_arguments import checked_size
-from ..models._token_run import GenerationOptions, checked_options, checked_stop
 from ..models.causal_lm import CausalLM
+from ..models.generation.token_run import GenerationOptions, checked_options, checked_stop
 from ._cache_stack import CacheStack
 from ._engine import Engine
 from ._scheduler import Scheduler, Sequence

@@ -8,9 +8,9 @@ from contextlib import suppress
 from math import nan
 from typing import NamedTuple, TypeVar
 
-from .._messages import name_of_type
-from .._scalars import checked_real
-from ..models._text_stream import TextStream
+from ..functions.messages import name_of_type
+from ..functions.scalars import checked_real
+from ..models.generation.text_stream import TextStream
 from ._scheduler import Sequence
 from ._token_choice import TokenChoice
 

@@ -10,7 +10,8 @@ import pytest
 import tiny_classifiers
 from command_line import assert_refused, run
 
-from mha_native.models import TextClassifier, TokenClassifier, _batching
+from mha_native.models import TextClassifier, TokenClassifier
+from mha_native.models.text import batching as _batching
 
 TEXTS = ["the dog", "", "cat a b c", "x unknown", "\u00fc \u2028 x"]
 

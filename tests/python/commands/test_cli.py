@@ -55,7 +55,7 @@ def test_info_for_programs(capsys: pytest.CaptureFixture[str], monkeypatch: pyte
     def refuse() -> str:
         raise ValueError("MHA_NATIVE_ISA: no such set")
 
-    monkeypatch.setattr("mha_native.runtime._core.active_isa", refuse)
+    monkeypatch.setattr("mha_native.functions.runtime._core.active_isa", refuse)
     found = json.loads(run(capsys, "info", "--json")[1])
     assert (found["active_isa"], found["active_isa_reason"]) == (None, "MHA_NATIVE_ISA: no such set")
 

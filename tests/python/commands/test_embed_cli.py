@@ -18,10 +18,11 @@ import tiny_bert
 from command_line import assert_refused, run
 from tolerance import assert_same_bits
 
-from mha_native import _progress
 from mha_native.__main__ import main
 from mha_native.commands import lines
-from mha_native.models import SentenceEncoder, _batching
+from mha_native.functions import progress as _progress
+from mha_native.models import SentenceEncoder
+from mha_native.models.text import batching as _batching
 
 Array = np.ndarray[Any, Any]
 LINES = ["the dog", "", "a b c d e f g", "the cat !", "", "dog"]

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from element_types import BFLOAT16
 
-from mha_native.distributed._dealing import Piece
 from mha_native.distributed._mpi_messages import _FORMS, ALIGNMENT, Reader, Writer
+from mha_native.distributed._partition import Piece
 
 STEP = ("attend", "name", 1, np.ones((1, 8, 1, 64), np.float32), np.array([7]), {"is_causal": True}, {}, False, None)
 

@@ -12,8 +12,8 @@ from sharded_contexts import HEAD_DIM, HEADS, KV_HEADS, VALUE_DIM, Context, opti
 
 from mha_native import scaled_dot_product_attention
 from mha_native.distributed import LocalWorkers, ShardedKVCache, Sizes, WorkerError, bytes_moved
-from mha_native.distributed._dealing import STRIPE_ROWS
 from mha_native.distributed._long_prompts import put_back, striped
+from mha_native.distributed._partition import STRIPE_ROWS
 from mha_native.distributed._workers import Failure
 
 Array = np.ndarray[Any, np.dtype[Any]]

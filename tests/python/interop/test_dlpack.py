@@ -23,7 +23,7 @@ from mha_native import (
     scaled_dot_product_attention,
     scaled_dot_product_attention_varlen,
 )
-from mha_native._arrays import like, to_numpy
+from mha_native.functions.arrays import like, to_numpy
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

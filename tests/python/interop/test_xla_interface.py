@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from mha_native._xla import xla_attention
+from mha_native._core import xla_attention
 
 HEADER = Path(__file__).parents[3] / "cpp" / "bindings" / "xla_ffi.hpp"
 

@@ -15,7 +15,7 @@ pytest.importorskip("jinja2")
 import tiny_language_model
 
 from mha_native.models import CausalLM
-from mha_native.models._chat_template import ChatTemplate
+from mha_native.models.text.chat_template import ChatTemplate
 
 MESSAGES = [
     {"role": "system", "content": " Be brief. "},

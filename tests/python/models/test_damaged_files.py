@@ -17,7 +17,8 @@ import tiny_bert
 from model_files import assert_not_loaded, write_safetensors
 from tolerance import assert_same_bits
 
-from mha_native.models import SentenceEncoder, _model_files
+from mha_native.models import SentenceEncoder
+from mha_native.models.files import json_files as _model_files
 
 Array = np.ndarray[Any, Any]
 WORDS, QUERY, NORM = (
@@ -32,7 +33,7 @@ def test_a_file_that_is_cut_short_while_it_is_read(tmp_path: Path) -> None:
     program = (
         "import os, sys\n"
         "from mha_native.models import SentenceEncoder\n"
-        "from mha_native.models._checkpoint import Checkpoint\n"
+        "from mha_native.models.files.checkpoint import Checkpoint\n"
         "enter = Checkpoint.__enter__\n"
         "def cut(self):\n"
         "    os.truncate(sys.argv[1] + '/model.safetensors', 4096)  # the header has been read\n"

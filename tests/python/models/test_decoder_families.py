@@ -16,7 +16,7 @@ from tiny_decoders import FAMILIES
 from tolerance import assert_close
 
 from mha_native.models.decoders.config import read_config
-from mha_native.models.decoders.folder_source import FolderSource
+from mha_native.models.files.folder import FolderSource
 
 Array = np.ndarray[Any, Any]
 

@@ -19,7 +19,7 @@ from tiny_bert import TEXTS
 from tolerance import EMBEDDING_BOUND, assert_close, assert_same_bits
 
 from mha_native.models import SentenceEncoder
-from mha_native.models._activations import ACTIVATIONS
+from mha_native.models.heads.activations import ACTIVATIONS
 
 Array = np.ndarray[Any, Any]
 

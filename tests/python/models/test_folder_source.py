@@ -11,7 +11,7 @@ import pytest
 import tiny_bert
 import tiny_decoders
 
-from mha_native.models.decoders.folder_source import FolderSource
+from mha_native.models.files.folder import FolderSource
 
 CONFIG = tiny_decoders.config("gpt2")
 

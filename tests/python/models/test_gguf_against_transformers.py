@@ -15,7 +15,7 @@ from test_gguf_tokenizers import SENTENCE_PIECES
 from tolerance import assert_close
 
 from mha_native.models.decoders.opening import open_decoder
-from mha_native.models.gguf.source import GGUFSource
+from mha_native.models.files.gguf.source import GGUFSource
 
 pytest.importorskip("gguf")
 transformers = pytest.importorskip("transformers")

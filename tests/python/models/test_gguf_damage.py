@@ -11,8 +11,8 @@ import gguf_files
 import pytest
 from test_random_damage import damaged_bytes
 
-from mha_native.models.gguf.file import GGUFFile
-from mha_native.models.gguf.source import GGUFSource
+from mha_native.models.files.gguf.file import GGUFFile
+from mha_native.models.files.gguf.source import GGUFSource
 
 try:
     import tokenizers

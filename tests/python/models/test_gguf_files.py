@@ -11,8 +11,8 @@ import gguf_files
 import numpy as np
 import pytest
 
-from mha_native.models.gguf.element_types import ELEMENT_TYPES
-from mha_native.models.gguf.file import GGUFFile
+from mha_native.models.files.gguf.element_types import ELEMENT_TYPES
+from mha_native.models.files.gguf.file import GGUFFile
 
 KINDS = ["F32", "F16", "BF16", "Q4_0", "Q4_1", "Q8_0"]
 

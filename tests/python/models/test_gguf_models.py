@@ -10,7 +10,7 @@ import gguf_files
 import numpy as np
 import pytest
 
-from mha_native.models.gguf.source import GGUFSource
+from mha_native.models.files.gguf.source import GGUFSource
 
 E, H, HK, D, F = gguf_files.E, gguf_files.H, gguf_files.HK, gguf_files.D, gguf_files.F
 OF_ALL = {

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("tokenizers")
 
-from mha_native.models.gguf.source import GGUFSource
+from mha_native.models.files.gguf.source import GGUFSource
 
 SPACE = "\u2581"
 

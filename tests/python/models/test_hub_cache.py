@@ -15,7 +15,7 @@ from model_files import assert_not_loaded
 from tolerance import assert_same_bits
 
 from mha_native.models import SentenceEncoder
-from mha_native.models._hub_cache import find_directory
+from mha_native.models.files.hub_cache import find_directory
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 VARIABLES = [

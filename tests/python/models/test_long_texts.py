@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 import tokenizers
 
-from mha_native.models import SentenceEncoder, _long_texts
-from mha_native.models._long_texts import LongTexts
+from mha_native.models import SentenceEncoder
+from mha_native.models.text import long_texts as _long_texts
+from mha_native.models.text.long_texts import LongTexts
 
 # Pieces of texts: what a tokenizer of BERT splits, joins, leaves out, or looks for before it splits anything.
 PIECES = [

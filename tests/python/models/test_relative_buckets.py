@@ -9,7 +9,7 @@ import pytest
 from tolerance import assert_same_bits
 
 from mha_native import scaled_dot_product_attention
-from mha_native.models._relative_buckets import position_bias_of_buckets
+from mha_native.models.architecture.relative_buckets import position_bias_of_buckets
 
 # Where each of the 16 buckets of a direction begins, with 32 buckets and distances up to 128.
 STARTS = [0, 1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 23, 32, 46, 64, 91]

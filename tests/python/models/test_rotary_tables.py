@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mha_native.models._rotary_tables import RotaryConfig, read_rotary
+from mha_native.models.architecture.rotary import RotaryConfig, read_rotary
 
 PATH = Path("config.json")
 HEAD_DIM, TRAINED = 16, 256

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mha_native.models import _sampling
-from mha_native.models._sampling import Chooser, SamplingRules, checked_rules
+from mha_native.models.generation.generate import sampling as _sampling
+from mha_native.models.generation.generate.sampling import Chooser, SamplingRules, checked_rules
 
 NO_TOKENS = np.zeros((1, 0), np.int64), np.zeros(1, np.int64)
 VOCABULARIES = (5, 60, _sampling._FEW + 700)  # all are put in order, or a few of them at first

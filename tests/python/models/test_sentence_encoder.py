@@ -19,7 +19,8 @@ from tiny_bert import TEXTS
 from tolerance import EMBEDDING_BOUND, assert_close, assert_same_bits
 
 import mha_native
-from mha_native.models import SentenceEncoder, _batching
+from mha_native.models import SentenceEncoder
+from mha_native.models.text import batching as _batching
 
 Array = np.ndarray[Any, Any]
 GOLDEN = Path(__file__).parents[2] / "data" / "all_minilm_l6_v2.json"

@@ -11,7 +11,8 @@ import tiny_bert
 from tiny_bert import TEXTS
 from tolerance import assert_same_bits
 
-from mha_native.models import SentenceEncoder, _batching
+from mha_native.models import SentenceEncoder
+from mha_native.models.text import batching as _batching
 
 LONG = "a b c d e f g h"
 

@@ -18,7 +18,8 @@ import seq2seq_oracle
 import tiny_seq2seq
 from tiny_seq2seq import END, FAMILIES, POSITIONS, SETTINGS, START, VOCABULARY
 
-from mha_native.models import Seq2SeqLM, _decoding
+from mha_native.models import Seq2SeqLM
+from mha_native.models.generation.generate import decoding as _decoding
 
 Array = np.ndarray[Any, Any]
 

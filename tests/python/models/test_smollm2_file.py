@@ -11,8 +11,8 @@ import pytest
 from decoder_logits import logits
 
 from mha_native.models.decoders.opening import open_decoder
-from mha_native.models.gguf.file import GGUFFile
-from mha_native.models.gguf.source import GGUFSource
+from mha_native.models.files.gguf.file import GGUFFile
+from mha_native.models.files.gguf.source import GGUFSource
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,8 @@ import tiny_classifiers
 from safetensors.numpy import load_file, save_file
 from tolerance import assert_same_bits
 
-from mha_native.models import TextClassifier, _batching
+from mha_native.models import TextClassifier
+from mha_native.models.text import batching as _batching
 
 BOUND = 1e-5
 

@@ -13,8 +13,9 @@ import tiny_classifiers
 import tokenizers
 from tolerance import assert_same_bits
 
-from mha_native.models import TextClassifier, TokenClassifier, _batching
-from mha_native.models._entities import Piece, entities_of, without_overlaps
+from mha_native.models import TextClassifier, TokenClassifier
+from mha_native.models.heads.entities import Piece, entities_of, without_overlaps
+from mha_native.models.text import batching as _batching
 
 Array = np.ndarray[Any, Any]
 

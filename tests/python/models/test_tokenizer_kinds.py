@@ -16,7 +16,7 @@ from tiny_tokenizers import KINDS, TEXTS
 from tolerance import EMBEDDING_BOUND, assert_close, assert_same_bits
 
 from mha_native.models import SentenceEncoder
-from mha_native.models._long_texts import LongTexts
+from mha_native.models.text.long_texts import LongTexts
 
 Array = np.ndarray[Any, Any]
 

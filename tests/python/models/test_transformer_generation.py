@@ -13,7 +13,7 @@ from tolerance import assert_same_bits
 
 import mha_native
 from mha_native import Decoder, Encoder, generate, sinusoidal_positions
-from mha_native.models import _decoding
+from mha_native.models.generation.generate import decoding as _decoding
 
 V, B, STEPS = 40, 3, 8
 PROMPTS = np.array([[3, 1, 4, 1, 5], [9, 2, 6, -1, 99], [7, -5, 1000, 0, 0]])  # what is behind a prompt is not read

@@ -14,11 +14,11 @@ import fork_cell
 import fresh_process
 import pytest
 
-import mha_native.runtime
+import mha_native.functions.runtime
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this platform")
 
-RUNTIMES = mha_native.runtime._openmp_runtimes()
+RUNTIMES = mha_native.functions.runtime._openmp_runtimes()
 SCRIPT = Path(fork_cell.__file__)
 
 # (start method, where the library is imported, who has computed before, whether somebody computes meanwhile)

@@ -19,7 +19,7 @@ from tolerance import assert_same_bits
 
 import mha_native as mha
 from mha_native.models import SentenceEncoder
-from mha_native.models._tokenizer import library_errors
+from mha_native.models.text.tokenizer import library_errors
 
 # Within this time of the signal, on a machine that others use. Each call below would take several times as long on any.
 SOON = 2.0

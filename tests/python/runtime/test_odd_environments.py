@@ -9,7 +9,7 @@ from typing import Any
 import fresh_process
 import pytest
 
-import mha_native.runtime
+import mha_native.functions.runtime
 
 # Prints a digest of results by `threads` threads.
 COMPUTE = """
@@ -95,7 +95,7 @@ def test_an_odd_environment_changes_no_bit(environment: dict[str, str], expected
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="Linux")
 @pytest.mark.parametrize("environment", _parameters(BINDINGS, 6))
 def test_bound_threads_are_counted(environment: dict[str, str]) -> None:
-    if not mha_native.runtime._openmp_runtimes():
+    if not mha_native.functions.runtime._openmp_runtimes():
         pytest.skip("this build has no OpenMP")
     count = "print(mha.num_threads())"
     plain = fresh_process.output(count)

@@ -14,7 +14,8 @@ import tiny_bert
 import tiny_classifiers
 from tolerance import assert_same_bits
 
-from mha_native.models import TextClassifier, _batching
+from mha_native.models import TextClassifier
+from mha_native.models.text import batching as _batching
 from mha_native.sentence_transformers import CrossEncoder
 
 QUERY = "the dog"

@@ -18,8 +18,9 @@ import tiny_bert
 from tiny_bert import TEXTS
 from tolerance import assert_same_bits
 
-from mha_native import _progress
-from mha_native.models import SentenceEncoder, _batching
+from mha_native.functions import progress as _progress
+from mha_native.models import SentenceEncoder
+from mha_native.models.text import batching as _batching
 from mha_native.sentence_transformers import SentenceTransformer, SimilarityFunction, quantize_embeddings
 
 SETTINGS = {

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from mha_native.layers._constructor_arguments import checked_dtypes
-from mha_native.models._language_model import LanguageModel
-from mha_native.models.decoders.folder_source import FolderSource
+from mha_native.models.architecture.language_model import LanguageModel
 from mha_native.models.decoders.opening import open_decoder
 from mha_native.models.decoders.source import LanguageModelParts
+from mha_native.models.files.folder import FolderSource
 
 Array = np.ndarray[Any, Any]
 

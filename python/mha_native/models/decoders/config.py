@@ -2,8 +2,8 @@
 
 import math
 
-from .._blocks import BlockConfig, NormConfig
-from .._model_config import (
+from ..architecture.build import BlockConfig, NormConfig
+from ..architecture.config_entries import (
     ABSENT,
     FULL,
     LATER_ACTIVATIONS,
@@ -13,7 +13,7 @@ from .._model_config import (
     refuse_present,
     width_of_heads,
 )
-from .._rotary_tables import RotaryConfig, read_rotary
+from ..architecture.rotary import RotaryConfig, read_rotary
 from .entries import Entries
 from .families import FAMILIES
 from .family import Family

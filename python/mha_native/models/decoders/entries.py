@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .._model_files import read_choice, read_count, read_eps, read_flag, read_positive, read_size
+from ..files.json_files import read_choice, read_count, read_eps, read_flag, read_positive, read_size
 
 
 class Entries(NamedTuple):

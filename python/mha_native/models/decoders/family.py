@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
-from .._block_names import BlockNames
-from .._blocks import BEFORE_OR_BEHIND
+from ..architecture.build import BEFORE_OR_BEHIND
+from ..architecture.tensor_names import BlockNames
 from .entries import Entries
 
 # From config.json and the number of a layer.

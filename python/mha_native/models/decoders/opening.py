@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..._arrays import widened
+from ...functions.arrays import widened
 from ...layers.norm import Norm
-from .._block_names import Tensors
-from .._blocks import in_dtype, make_layer, make_linear, make_norm, rotary_tables
+from ..architecture.build import in_dtype, make_layer, make_linear, make_norm, rotary_tables
+from ..architecture.tensor_names import Tensors
 from .config import family_of, read_config
 from .family import Names
 from .source import DecoderConfig, LanguageModelParts, ModelSource

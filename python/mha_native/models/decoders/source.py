@@ -7,12 +7,12 @@ from typing import Any, NamedTuple, Protocol
 
 from numpy.typing import NDArray
 
-from ..._options import ModelOptions
+from ...functions.options import ModelOptions
 from ...layers.encoder import EncoderLayer
 from ...layers.linear import Linear
 from ...layers.norm import Norm
-from .._block_names import Tensors
-from .._blocks import BlockConfig, NormConfig
+from ..architecture.build import BlockConfig, NormConfig
+from ..architecture.tensor_names import Tensors
 
 
 class ModelSource(Protocol):

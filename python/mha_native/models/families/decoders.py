@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from .._blocks import BlockConfig
-from .._model_config import refuse_present
-from .._model_files import read_flag
+from ..architecture.build import BlockConfig
+from ..architecture.config_entries import refuse_present
 from ..decoders.config import described
 from ..decoders.entries import Entries
 from ..decoders.families import FAMILIES as DECODERS
+from ..files.json_files import read_flag
 from .entries import check_turns
 from .family import Family, Names
 from .text_config import TextConfig

@@ -1,6 +1,6 @@
 """DistilBERT: no types of tokens, and names of its own."""
 
-from .._block_names import BlockNames
+from ..architecture.tensor_names import BlockNames
 from .family import Family, Keys, Names
 
 FAMILY = Family(

@@ -4,9 +4,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from .._model_config import ABSENT, refuse_present, width_of_heads
-from .._model_files import read_choice, read_size
-from .._rotary_tables import RotaryConfig, read_rotary
+from ..architecture.config_entries import ABSENT, refuse_present, width_of_heads
+from ..architecture.rotary import RotaryConfig, read_rotary
+from ..files.json_files import read_choice, read_size
 from .family import Family
 
 

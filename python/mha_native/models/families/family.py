@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
-from ..._options import ScoreOptions
-from .._block_names import BlockNames, Tensors
+from ...functions.options import ScoreOptions
+from ..architecture.tensor_names import BlockNames, Tensors
 
 
 class Keys(NamedTuple):

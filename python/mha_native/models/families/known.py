@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from .._model_files import read_choice, read_json
+from ..files.json_files import read_choice, read_json
 from . import bert, decoders, distilbert, modernbert, mpnet, roberta, rotary_bert, t5
 from .family import Family
 from .like_bert import read_like_bert

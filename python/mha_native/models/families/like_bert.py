@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from .._blocks import ATTENTION, FEED_FORWARD, BlockConfig, NormConfig
-from .._model_config import ACTIVATIONS
-from .._model_files import read_choice, read_count, read_eps, read_size
+from ..architecture.build import ATTENTION, FEED_FORWARD, BlockConfig, NormConfig
+from ..architecture.config_entries import ACTIVATIONS
+from ..files.json_files import read_choice, read_count, read_eps, read_size
 from .entries import check_is_encoder, read_heads
 from .family import Family
 from .text_config import TextConfig

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from .._block_names import BlockNames
-from .._blocks import ATTENTION, BlockConfig, NormConfig
-from .._model_config import FULL, LATER_ACTIVATIONS, SLIDING, read_layer_count, read_layer_types
-from .._model_files import read_choice, read_eps, read_flag, read_size
+from ..architecture.build import ATTENTION, BlockConfig, NormConfig
+from ..architecture.config_entries import FULL, LATER_ACTIVATIONS, SLIDING, read_layer_count, read_layer_types
+from ..architecture.tensor_names import BlockNames
+from ..files.json_files import read_choice, read_eps, read_flag, read_size
 from .entries import check_is_encoder, read_heads, read_turns
 from .family import Family, Names
 from .text_config import TextConfig

@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 
-from ..._options import ScoreOptions
-from .._block_names import Tensors
-from .._relative_buckets import position_bias_of_buckets
+from ...functions.options import ScoreOptions
+from ..architecture.relative_buckets import position_bias_of_buckets
+from ..architecture.tensor_names import Tensors
 from .family import BLOCK_NAMES, Family, Keys, Names
 
 _BIAS_OF_BUCKETS = "encoder.relative_attention_bias.weight"

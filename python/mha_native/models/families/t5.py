@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..._options import ScoreOptions
-from .._block_names import Tensors
-from .._relative_buckets import position_bias_of_buckets
+from ...functions.options import ScoreOptions
+from ..architecture.relative_buckets import position_bias_of_buckets
+from ..architecture.tensor_names import Tensors
 from ..seq2seq.config import described
 from ..seq2seq.families import FAMILIES as ENCODER_DECODERS
 from .family import Family, Names

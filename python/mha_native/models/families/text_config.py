@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from ...layers._constructor_arguments import checked_size
-from .._blocks import BlockConfig, NormConfig
+from ..architecture.build import BlockConfig, NormConfig
 from .family import Family
 
 

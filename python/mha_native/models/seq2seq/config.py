@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..._messages import shown
-from .._blocks import BlockConfig, NormConfig
-from .._model_config import ABSENT, ACTIVATIONS, read_layer_count, refuse_present, width_of_heads
+from ...functions.messages import shown
+from ..architecture.build import BlockConfig, NormConfig
+from ..architecture.config_entries import ABSENT, ACTIVATIONS, read_layer_count, refuse_present, width_of_heads
 from ..decoders.entries import Entries
 from ..decoders.source import ModelSource
 from .families import FAMILIES

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from .._block_names import BlockNames
-from .._model_config import ACTIVATIONS
+from ..architecture.config_entries import ACTIVATIONS
+from ..architecture.tensor_names import BlockNames
 
 _UNGATED = {name: (ours, False) for name, ours in ACTIVATIONS.items()}
 

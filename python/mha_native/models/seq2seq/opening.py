@@ -7,16 +7,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ... import _core
-from ..._arrays import widened
+from ...functions.arrays import widened
 from ...layers._layer_options import in_dtype_of_scores
 from ...layers.decoder import DecoderLayer
 from ...layers.encoder import EncoderLayer
 from ...layers.multi_head_attention import MultiHeadAttention
 from ...layers.norm import Norm
-from .._block_names import BlockNames, Tensors
-from .._blocks import BlockConfig, NormConfig, in_dtype, make_attention, make_layer, make_linear, make_norm
-from .._relative_buckets import position_bias_of_buckets
-from ..decoders.folder_source import FolderSource
+from ..architecture.build import BlockConfig, NormConfig, in_dtype, make_attention, make_layer, make_linear, make_norm
+from ..architecture.relative_buckets import position_bias_of_buckets
+from ..architecture.tensor_names import BlockNames, Tensors
+from ..files.folder import FolderSource
 from .config import Seq2SeqConfig, family_of, read_config
 from .family import Family, StackNames
 

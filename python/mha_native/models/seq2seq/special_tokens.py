@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..._messages import shown
-from .._beam_search import SpecialTokens
-from .._model_config import read_tokens, refuse_present
+from ...functions.messages import shown
+from ..architecture.config_entries import read_tokens, refuse_present
 from ..decoders.source import ModelSource
+from ..generation.beam_search import SpecialTokens
 from .family import Family
 
 # What changes which tokens are chosen, and is no argument of a call.

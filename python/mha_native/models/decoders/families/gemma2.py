@@ -1,6 +1,6 @@
 """Gemma 2: norms before and behind each sublayer, of 1 more than their weights, caps, and every other layer local."""
 
-from ..._blocks import ATTENTION, BEFORE_OR_BEHIND, OF_OUTPUTS
+from ...architecture.build import ATTENTION, BEFORE_OR_BEHIND, OF_OUTPUTS
 from ..entries import Entries
 from ..family import BLOCK_NAMES, Family, Keys, Names
 

@@ -2,8 +2,8 @@
 
 import math
 
-from ..._block_names import BlockNames
-from ..._blocks import ATTENTION, FEED_FORWARD
+from ...architecture.build import ATTENTION, FEED_FORWARD
+from ...architecture.tensor_names import BlockNames
 from ..entries import Entries
 from ..family import Family, Keys, Names
 

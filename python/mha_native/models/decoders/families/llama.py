@@ -1,6 +1,6 @@
 """Llama, and models that differ from it in nothing: every other family is said by how it differs from this one."""
 
-from ..._blocks import ATTENTION, FEED_FORWARD
+from ...architecture.build import ATTENTION, FEED_FORWARD
 from ..family import Family
 
 DEFAULTS = {"hidden_act": "silu", "rms_norm_eps": 1e-6}

@@ -1,6 +1,6 @@
 """Qwen3: Qwen2 with norms of the heads of queries and keys, whose width is free, and biases that are a choice."""
 
-from ..._blocks import ATTENTION
+from ...architecture.build import ATTENTION
 from .qwen2 import FAMILY as QWEN2
 
 FAMILY = QWEN2._replace(

@@ -1,6 +1,6 @@
 """Marian, the translators of Opus-MT: BART without a norm of embeddings, and with positions that are sines."""
 
-from ..._model_config import LATER_ACTIVATIONS
+from ...architecture.config_entries import LATER_ACTIVATIONS
 from ..family import Family, bart_names
 from .bart import DEFAULTS
 

@@ -1,6 +1,6 @@
 """T5, the first one and version 1.1, of which Flan-T5 is one: RMSNorm, no biases, and a bias of scores by distance."""
 
-from ..._block_names import BlockNames
+from ...architecture.tensor_names import BlockNames
 from ..family import Family, Keys, MemoryNames, StackKeys, StackNames
 
 

@@ -1,0 +1,305 @@
+"""Attention over arrays: the public functions, which document and forward. Checks and work are in the core."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from numpy import ndarray
+
+from .. import _core
+from .arrays import Tensor, like, to_numpy
+from .kv_cache import KVCache, key_argument, value_argument
+from .messages import rename_arguments
+from .options import KEYWORD_OPTIONS, KeywordOptions, ScoreOptions, core_options
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack  # in typing from Python 3.11 on
+
+
+def scaled_dot_product_attention(
+    query: Tensor,
+    key: Tensor | KVCache,
+    value: Tensor | None = None,
+    attn_mask: Tensor | None = None,
+    *,
+    is_causal: bool = False,
+    query_offset: int | Tensor | None = None,
+    key_lengths: Tensor | None = None,
+    key_mask: Tensor | None = None,
+    block_mask: Tensor | None = None,
+    window: tuple[int, int] | None = None,
+    scale: float | None = None,
+    softcap: float | None = None,
+    alibi_slopes: Tensor | None = None,
+    position_bias: Tensor | None = None,
+    sinks: Tensor | None = None,
+    return_lse: bool = False,
+    out: Tensor | None = None,
+    num_threads: int | None = None,
+) -> Tensor:
+    """``softmax(scale * query @ key.T + masks) @ value``, for each batch element and head.
+
+    Arrays are NumPy arrays, or CPU tensors of any library that speaks DLPack (PyTorch, JAX, ...), of float32, float64,
+    float16 or bfloat16 (NumPy has it from the package ml_dtypes), and one dtype in a call. They are read where they
+    lie, whatever their strides. B is the batch size, H and Hk the number of query heads and key-value heads, Tq and Tk
+    the number of queries and keys, D and Dv the width of a head.
+
+    Parameters
+    ----------
+    query : [B, H, Tq, D], [H, Tq, D] or [Tq, D]
+    key : [B, Hk, Tk, D] or KVCache
+        Of the rank of `query`, as is `value`. H is a multiple of Hk, and query head h reads key-value head
+        ``h // (H // Hk)``. Where B is 1 for `query` or for `key` and `value`, those serve every batch element of the
+        other; missing axes count as 1.
+    value : [B, Hk, Tk, Dv], optional
+        Left out over a cache.
+    attn_mask : broadcastable to [B, H, Tq, Tk], optional
+        Boolean: True means that the key takes part (the opposite of ``torch.nn.MultiheadAttention``). Or of the dtype
+        of `query`: added to the scaled and capped scores, where minus infinity masks.
+    is_causal : bool, default False
+        Query i sees key j only if ``j <= query_offset + i``.
+    query_offset : int or integer array [B], optional
+        Position of the first query among the keys, at most 2^62 away from the first. ``Tk - Tq`` aligns the last query
+        with the last key. Default: 0; over a cache ``cache.lengths - Tq``, which makes the queries the last tokens.
+    key_lengths : integer array [B], optional
+        Keys ``j >= key_lengths[b]`` do not exist, and their memory is not read.
+    key_mask : boolean, broadcastable to [B, Tk], optional
+        True means that the key takes part, for every query and head: what an `attn_mask` [B, 1, 1, Tk] says, beside one
+        of any kind. With it a mask that is the same for all sequences need not be made for each.
+    block_mask : boolean [B or 1, H or 1, ceil(Tq / 64), ceil(Tk / 64)], optional
+        ``block_mask[b, h, i // 64, j // 64]`` says whether query i may see key j; missing leading axes are 1. Keys and
+        values of blocks that nobody sees are not read, so that the time is that of the blocks that are seen.
+    window : (left, right), optional
+        Query i sees key j only if ``query_offset + i - left <= j <= query_offset + i + right``; -1 is unbounded.
+    scale : float, optional
+        Default: ``1 / sqrt(D)``.
+    softcap : float, optional
+        Positive: a scaled score s becomes ``softcap * tanh(s / softcap)``, before anything is added to it.
+    alibi_slopes : array [H] or [B or 1, H], optional
+        ``alibi_slopes[b, h] * |query_offset + i - j|`` is subtracted from the score of query i and key j in head h. Of
+        the dtype of `lse`.
+    position_bias : array [H, 2 R + 1], optional
+        ``position_bias[h, clip(j - (query_offset + i), -R, R) + R]`` is added to the score of query i and key j in head
+        h: a number for each distance up to R, the last ones for all beyond. Of the dtype of `lse`.
+    sinks : array [H], optional
+        One more score for each query of head h, as it is: it takes weight, and has no value. Of the dtype of `lse` or
+        of `query`.
+    return_lse : bool, default False
+        Return the logarithm of the sum of the exponentials of the masked scores, and of the sink, too.
+    out : [B, H, Tq, Dv], optional
+        Array to write the result to; it must not overlap an input.
+    num_threads : int, optional
+        Threads for this call; default: `mha_native.num_threads`. It does not change the result, not in one bit.
+
+    Returns
+    -------
+    out : [B, H, Tq, Dv]
+        Of the rank, dtype and kind of `query`.
+    lse : [B, H, Tq]
+        Only with `return_lse`: float64 for float64, else float32.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Before any work, if an argument breaks a rule; the message shows the dtypes or shapes of all.
+
+    See Also
+    --------
+    attention_weights : The weights that the values are averaged with.
+    scaled_dot_product_attention_varlen : For sequences of different length, without padding.
+    MultiHeadAttention : The layer, with projections.
+    KVCache : Keys and values of the tokens so far, to decode over.
+
+    Notes
+    -----
+    A `KVCache` in place of `key` stands for the keys and values of its tokens: `query` has its batch size and dtype,
+    neither `value` nor lengths are given, and Tk is the length of its longest sequence.
+
+    Scores are scaled, then capped, then the terms of `alibi_slopes`, `position_bias` and `attn_mask` are added, in this
+    order, and then they are masked. All masks compose: a key takes part if each admits it. A query that sees no key
+    gets zeros and an `lse` of minus infinity, or of its sink. What is behind a mask, NaN included, never reaches the
+    result. Scores, softmax and sums are float32, or float64 for float64. The [Tq, Tk] scores are never stored.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import mha_native as mha
+    >>> rng = np.random.default_rng(0)
+    >>> query, key, value = rng.standard_normal((3, 2, 8, 5, 64), dtype=np.float32)
+    >>> mha.scaled_dot_product_attention(query, key, value).shape
+    (2, 8, 5, 64)
+
+    The first query of a causal call sees one key, and gives its value:
+
+    >>> out = mha.scaled_dot_product_attention(query, key, value, is_causal=True)
+    >>> np.array_equal(out[:, :, 0], value[:, :, 0])
+    True
+
+    Sentences of three and five words in one batch:
+
+    >>> lengths = np.array([3, 5])
+    >>> out = mha.scaled_dot_product_attention(query, key, value, key_lengths=lengths)
+    >>> same = mha.scaled_dot_product_attention(query[0], key[0, :, :3], value[0, :, :3])
+    >>> np.allclose(out[0], same, atol=1e-6)
+    True
+
+    The same with their padding in front, under a bias for each query and key:
+
+    >>> takes_part = np.array([[False, False, True, True, True], [True] * 5])
+    >>> bias = rng.standard_normal((5, 5), dtype=np.float32)
+    >>> out = mha.scaled_dot_product_attention(query, key, value, bias, key_mask=takes_part)
+    >>> same = mha.scaled_dot_product_attention(query[0], key[0, :, 2:], value[0, :, 2:], bias[:, 2:])
+    >>> np.allclose(out[0], same, atol=1e-6)
+    True
+
+    A long document whose blocks of 64 tokens attend to themselves and to the first block takes two blocks of each row:
+
+    >>> long = rng.standard_normal((8, 512, 64), dtype=np.float32)
+    >>> blocks = np.eye(8, dtype=bool)
+    >>> blocks[:, 0] = True
+    >>> out = mha.scaled_dot_product_attention(long, long, long, block_mask=blocks)
+    >>> same = mha.scaled_dot_product_attention(long, long, long, blocks.repeat(64, 0).repeat(64, 1))
+    >>> np.array_equal(out, same)
+    True
+
+    With a sink a query need not attend to anything. Here it takes as much weight as both keys together:
+
+    >>> zeros, ones = np.zeros((2, 4), np.float32), np.ones((2, 1), np.float32)
+    >>> mha.scaled_dot_product_attention(zeros, zeros, ones, sinks=np.log([2], dtype=np.float32)).round(3)
+    array([[0.5],
+           [0.5]], dtype=float32)
+    """
+    name = "scaled_dot_product_attention"
+    # The core gets what differs from the defaults. In a small call these steps take as long as the work.
+    options: ScoreOptions = {}
+    if attn_mask is not None:
+        options["attn_mask"] = attn_mask if type(attn_mask) is ndarray else to_numpy(name, "attn_mask", attn_mask)
+    if is_causal is not False:
+        options["is_causal"] = is_causal
+    if type(query_offset) is int:
+        options["query_offset"] = query_offset
+    elif query_offset is not None:
+        options["query_offset"] = to_numpy(name, "query_offset", query_offset)
+    if key_mask is not None:
+        options["key_mask"] = key_mask if type(key_mask) is ndarray else to_numpy(name, "key_mask", key_mask)
+    if block_mask is not None:
+        options["block_mask"] = block_mask if type(block_mask) is ndarray else to_numpy(name, "block_mask", block_mask)
+    if key_lengths is not None:
+        options["key_lengths"] = (
+            key_lengths if type(key_lengths) is ndarray else to_numpy(name, "key_lengths", key_lengths)
+        )
+    if window is not None:
+        options["window"] = window
+    if scale is not None:
+        options["scale"] = scale
+    if softcap is not None:
+        options["softcap"] = softcap
+    if alibi_slopes is not None:
+        options["alibi_slopes"] = (
+            alibi_slopes if type(alibi_slopes) is ndarray else to_numpy(name, "alibi_slopes", alibi_slopes)
+        )
+    if position_bias is not None:
+        options["position_bias"] = (
+            position_bias if type(position_bias) is ndarray else to_numpy(name, "position_bias", position_bias)
+        )
+    if sinks is not None:
+        options["sinks"] = sinks if type(sinks) is ndarray else to_numpy(name, "sinks", sinks)
+    result = _core.scaled_dot_product_attention(
+        query if type(query) is ndarray else to_numpy(name, "query", query),
+        key if type(key) is ndarray else key_argument(name, key),
+        value if type(value) is ndarray else value_argument(name, key, value),
+        options,
+        return_lse,
+        out if out is None or type(out) is ndarray else to_numpy(name, "out", out),
+        num_threads,
+    )
+    if type(query) is ndarray:
+        return result
+    if not return_lse:
+        return like(query, result) if out is None else out
+    return like(query, result[0]) if out is None else out, like(query, result[1])
+
+
+def attention_weights(
+    query: Tensor,
+    key: Tensor | KVCache,
+    attn_mask: Tensor | None = None,
+    *,
+    stage: Literal["scaled", "capped", "masked", "weights"] = "weights",
+    out: Tensor | None = None,
+    num_threads: int | None = None,
+    **options: Unpack[KeywordOptions],
+) -> Tensor:
+    """``softmax(scale * query @ key.T + masks)``: the weights of each query's keys; or the scores before.
+
+    Parameters
+    ----------
+    query : [B, H, Tq, D], [H, Tq, D] or [Tq, D]
+    key : [B, Hk, Tk, D] or KVCache
+    attn_mask, num_threads, **options
+        As for `scaled_dot_product_attention`: `options` are its score options.
+    stage : {"scaled", "capped", "masked", "weights"}, default "weights"
+        How far to go:
+
+        - "scaled": ``scale * query @ key.T``, also where a mask hides the key;
+        - "capped": after `softcap`, likewise;
+        - "masked": after all that is added to scores, and minus infinity where a key is masked;
+        - "weights": after the softmax.
+
+        Keys behind `key_lengths` are not read at any stage, and their scores are minus infinity. What a stage comes
+        before has no effect on it, but is checked all the same; `sinks` have no part in scores.
+    out : [B, H, Tq, Tk], optional
+        Array to write the result to; it must not overlap an input.
+
+    Returns
+    -------
+    weights : [B, H, Tq, Tk]
+        Of the rank, dtype and kind of `query`. Rows sum to 1, or with `sinks` to 1 less the weight of the sink. Masked
+        keys weigh exactly 0, and a query that sees no key has zeros only. Or the scores of another `stage`; those too
+        large for float16 are infinite.
+
+    See Also
+    --------
+    scaled_dot_product_attention : The average of the values under these weights, which does not store them.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import mha_native as mha
+    >>> x = np.eye(3, dtype=np.float32)
+    >>> mha.attention_weights(x, x, is_causal=True, scale=np.log(4)).round(2)
+    array([[1.  , 0.  , 0.  ],
+           [0.2 , 0.8 , 0.  ],
+           [0.17, 0.17, 0.67]], dtype=float32)
+
+    The scores that these weights come from, and what they were before the mask:
+
+    >>> mha.attention_weights(x, x, is_causal=True, stage="masked", scale=3)
+    array([[  3., -inf, -inf],
+           [  0.,   3., -inf],
+           [  0.,   0.,   3.]], dtype=float32)
+    >>> mha.attention_weights(x, x, is_causal=True, stage="scaled", scale=3)
+    array([[3., 0., 0.],
+           [0., 3., 0.],
+           [0., 0., 3.]], dtype=float32)
+    """
+    name = "attention_weights"
+    given = core_options(name, options, KEYWORD_OPTIONS)
+    if attn_mask is not None:
+        given["attn_mask"] = to_numpy(name, "attn_mask", attn_mask)
+    try:
+        result = _core.attention_weights(
+            query if type(query) is ndarray else to_numpy(name, "query", query),
+            key if type(key) is ndarray else key_argument(name, key),
+            given,
+            stage,
+            out if out is None or type(out) is ndarray else to_numpy(name, "out", out),
+            num_threads,
+        )
+    except ValueError as error:
+        if str(error).startswith(f"{name}: weights "):  # as the core calls the result
+            rename_arguments(error, weights="out")
+        raise
+    if type(query) is ndarray:
+        return result
+    return like(query, result) if out is None else out

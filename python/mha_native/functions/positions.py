@@ -1,0 +1,39 @@
+"""Positional encodings."""
+
+from typing import Any
+
+from numpy.typing import DTypeLike, NDArray
+
+from .. import _core
+
+
+def sinusoidal_positions(
+    length: int, embed_dim: int, *, first_position: int = 0, dtype: DTypeLike = "float32"
+) -> NDArray[Any]:
+    """Sines and cosines of the position, one wavelength for each pair of features.
+
+    Parameters
+    ----------
+    length : int
+        T, the number of positions.
+    embed_dim : int
+        E, the number of features; an odd one ends with a sine.
+    first_position : int, default 0
+        Position of the first row: where the steps of a decoder go on. ``first_position + length`` fits 64 bits.
+    dtype : float32, float64, float16 or bfloat16, default "float32"
+        Of the result; it is computed in float64 and rounded once.
+
+    Returns
+    -------
+    positions : [T, E] array
+        ``positions[t, 2 i] = sin(t / 10000 ** (2 i / E))`` and ``positions[t, 2 i + 1]`` the cosine of the same angle,
+        for a `first_position` of 0 (Vaswani et al., "Attention Is All You Need", 2017, section 3.5).
+
+    Examples
+    --------
+    >>> import mha_native as mha
+    >>> mha.sinusoidal_positions(2, 4).round(3)
+    array([[0.   , 1.   , 0.   , 1.   ],
+           [0.841, 0.54 , 0.01 , 1.   ]], dtype=float32)
+    """
+    return _core.sinusoidal_positions(length, embed_dim, first_position, dtype)

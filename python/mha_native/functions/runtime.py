@@ -1,0 +1,250 @@
+"""Instruction sets and threads: what there is, what is used and why, and how to choose."""
+
+import platform
+from typing import Any, TextIO
+
+import numpy as np
+
+from .. import _core
+from .messages import in_the_name_of, name_of_type, shown
+
+__all__ = [
+    "active_isa",
+    "available_isas",
+    "last_used_isa",
+    "num_threads",
+    "set_num_threads",
+    "show_config",
+    "use_isa",
+    "use_threads",
+]
+
+# What the process was last told, so that leaving a `with` block gives back the state before it: None is no choice.
+_chosen_isa: str | None = None
+_chosen_threads: int | None = None
+
+
+def available_isas() -> tuple[str, ...]:
+    """Names of the instruction sets that are built in and that this machine runs, in rising order of preference.
+
+    The last one need not be the default, where a processor has instructions and is slow at them: `show_config` says so.
+
+    Examples
+    --------
+    >>> import mha_native as mha
+    >>> mha.active_isa() in mha.available_isas()
+    True
+    """
+    return tuple(name for name in _core.built_isas() if _core.isa_supported(name))
+
+
+def active_isa() -> str:
+    """Name of the instruction set that calls use: by `use_isa`, ``MHA_NATIVE_ISA``, else the best for this processor.
+
+    Raises
+    ------
+    ValueError
+        If ``MHA_NATIVE_ISA`` names one that is unknown, or that this machine does not run.
+
+    Examples
+    --------
+    >>> import mha_native as mha
+    >>> with mha.use_isa("baseline"):
+    ...     mha.active_isa()
+    'baseline'
+    """
+    return _core.active_isa()
+
+
+def last_used_isa() -> str:
+    """Name of the instruction set that this thread's latest call ran on; empty before the first.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import mha_native as mha
+    >>> x = np.ones((3, 8), np.float32)
+    >>> out = mha.scaled_dot_product_attention(x, x, x)
+    >>> mha.last_used_isa() == mha.active_isa()
+    True
+    """
+    return _core.last_used_isa()
+
+
+def num_threads() -> int:
+    """Most threads that a call without ``num_threads`` uses; a small call uses fewer.
+
+    By `set_num_threads` or `use_threads`, else by ``OMP_NUM_THREADS``, else as many as the affinity mask and the CPU
+    quota of the container allow.
+
+    Examples
+    --------
+    >>> import mha_native as mha
+    >>> mha.num_threads() >= 1
+    True
+    """
+    return _core.num_threads()
+
+
+class use_isa:
+    """Compute with an instruction set, in the whole process from now on; in a ``with`` statement, until its end.
+
+    Parameters
+    ----------
+    name : str or None
+        One of `available_isas`; None goes back to the environment variable ``MHA_NATIVE_ISA``, else to the best one.
+
+    Examples
+    --------
+    >>> import mha_native as mha
+    >>> with mha.use_isa("baseline"):
+    ...     mha.active_isa()
+    'baseline'
+    """
+
+    def __init__(self, name: str | None) -> None:
+        global _chosen_isa
+        self._before = _chosen_isa
+        if isinstance(name, str) and name and name not in _core.built_isas():
+            available = ", ".join(available_isas())
+            raise ValueError(f"use_isa: name: unknown instruction set {shown(name)}; available: {available}")
+        with in_the_name_of("use_isa"):
+            _core.set_isa(name)
+        _chosen_isa = name
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *exception: object) -> None:
+        global _chosen_isa
+        _core.set_isa(self._before)
+        _chosen_isa = self._before
+
+
+def set_num_threads(n: int | None) -> None:
+    """Let calls without ``num_threads`` use `n` threads, in the whole process.
+
+    Parameters
+    ----------
+    n : int or None
+        At least 1; None goes back to ``OMP_NUM_THREADS``, else to the processors that this process may use.
+
+    Examples
+    --------
+    >>> import mha_native as mha
+    >>> mha.set_num_threads(2)
+    >>> mha.num_threads()
+    2
+    >>> mha.set_num_threads(None)
+    """
+    global _chosen_threads
+    _core.set_num_threads(n)
+    _chosen_threads = n
+
+
+class use_threads:
+    """`set_num_threads`, and in a ``with`` statement only until its end.
+
+    Parameters
+    ----------
+    n : int or None
+        As in `set_num_threads`.
+
+    Examples
+    --------
+    >>> import mha_native as mha
+    >>> with mha.use_threads(1):
+    ...     mha.num_threads()
+    1
+    """
+
+    def __init__(self, n: int | None) -> None:
+        self._before = _chosen_threads
+        with in_the_name_of("use_threads"):
+            set_num_threads(n)
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *exception: object) -> None:
+        set_num_threads(self._before)
+
+
+def show_config(file: TextIO | None = None) -> None:
+    """Print what a report of a problem should say: versions, instruction sets, threads, and why they are what they are.
+
+    Parameters
+    ----------
+    file : writable text file, default ``sys.stdout``
+
+    Examples
+    --------
+    >>> import io
+    >>> import mha_native as mha
+    >>> text = io.StringIO()
+    >>> mha.show_config(text)
+    >>> mha.active_isa() in text.getvalue()
+    True
+    """
+    if file is not None and not hasattr(file, "write"):
+        raise TypeError(f"show_config: file must be a writable text file; got {name_of_type(file)}")
+    found = configuration()
+    lines = {
+        "mha_native": f"{found['mha_native']}, built with {found['compiler']}",
+        "Python": f"{found['python']}, NumPy {found['numpy']}, {found['machine']} {found['system']}",
+        "processor": found["processor"],
+        "instruction sets built": ", ".join(found["isas"]),
+        "  this machine runs": ", ".join(found["available_isas"]),
+        "  in use": f"{found['active_isa'] or 'none'} ({found['active_isa_reason']})",
+        **{f"  {name}": reason for name, reason in found["isas"].items()},
+        "threads": f"{found['threads']} ({found['threads_reason']})",
+        "OpenMP runtime": ", ".join(found["openmp_runtimes"]) or "none loaded",
+        "dtypes": ", ".join(found["dtypes"]),
+    }
+    for label, text in lines.items():
+        print(f"{label:<24}{text}", file=file)
+
+
+def configuration() -> dict[str, Any]:
+    """What `show_config` prints, of str, int, list and dict; ``isas`` are those built, each with why it runs or not."""
+    try:
+        active, reason = _core.active_isa(), _core.active_isa_reason()
+    except ValueError as error:  # MHA_NATIVE_ISA asks for what cannot be had: all the more reason to show the rest
+        active, reason = None, str(error)
+    return {
+        "mha_native": _core.__version__,
+        "compiler": _core.compiler,
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "machine": platform.machine(),
+        "system": platform.system(),
+        "processor": _processor(),
+        "isas": {name: _core.isa_reason(name) for name in _core.built_isas()},
+        "available_isas": available_isas(),
+        "active_isa": active,
+        "active_isa_reason": reason,
+        "threads": _core.num_threads(),
+        "threads_reason": _core.num_threads_reason(),
+        "openmp_runtimes": _openmp_runtimes(),
+        "dtypes": list(_core.dtypes()),
+    }
+
+
+def _processor() -> str:
+    """Its name, as the operating system has it."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as lines:
+            names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    except OSError:  # not Linux
+        names = []
+    return names[0] if names else platform.processor() or "unknown"
+
+
+def _openmp_runtimes() -> list[str]:
+    """Paths of the OpenMP runtimes in this process, those of other libraries included: two at once may fight."""
+    try:
+        with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
+            paths = {line.split(maxsplit=5)[5].strip() for line in maps if len(line.split(maxsplit=5)) == 6}
+    except OSError:  # not Linux
+        return []
+    return sorted(path for path in paths if path.rpartition("/")[2].startswith(("libgomp", "libomp", "libiomp")))

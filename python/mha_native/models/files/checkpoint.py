@@ -1,0 +1,103 @@
+"""The tensors of a checkpoint, by the names that the model has for them."""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...functions.messages import MOST_LISTED, listed, shown
+from .weight_index import TensorFile, open_weights
+
+
+class Checkpoint:
+    """The tensors in the files of a folder, by the names of `shapes`, each read when it is asked for.
+
+    `open_file` opens other files, for which `folder` is the path.
+
+    A context manager. All names, shapes and dtypes have been checked when it opens, so that nothing is half-loaded.
+    In the files names may begin with `prefix`, and norms may have their old names, ``gamma`` and ``beta``. Where there
+    is a tensor by two of these names, both must hold the same numbers.
+
+    Raises
+    ------
+    OSError
+        If there is no file, or it cannot be opened or read.
+    ValueError
+        If a file is damaged, or they do not hold all tensors in their shapes: one message names them all. For a single
+        tensor when it is read, if its numbers are not all finite, or differ between its two names.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        shapes: Iterable[tuple[str, tuple[int, ...]]],
+        prefix: str = "",
+        open_file: Callable[[Path], TensorFile] = open_weights,
+    ) -> None:
+        self._prefix = prefix
+        self._file = open_file(folder)
+        try:
+            self._names = self._checked_names(shapes)  # name in the model -> names in the file
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+
+    def __enter__(self) -> "Checkpoint":
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._file.__exit__(kind, error, trace)
+
+    def __getitem__(self, name: str) -> NDArray[np.float32]:
+        """A copy of the tensor, in float32."""
+        first, *others = self._names[name]
+        tensor = self._file.read(first)
+        if not np.isfinite([tensor.min(), tensor.max()]).all():  # either is NaN if there is a NaN
+            index = np.unravel_index(np.argmin(np.isfinite(tensor)), tensor.shape)
+            raise ValueError(
+                f"{self._file.path}: {first} must hold finite numbers; got {tensor[index]} at {[int(i) for i in index]}"
+            )
+        for other in others:
+            if not np.array_equal(tensor, self._file.read(other)):
+                raise ValueError(
+                    f"{self._file.path}: {first} and {other} are names of one tensor, and must hold the same numbers"
+                )
+        return tensor
+
+    def __contains__(self, name: str) -> bool:
+        """Whether there is a tensor of this name, asked for or not."""
+        return self._prefix + name in self._file.entries or name in self._file.entries
+
+    def _checked_names(self, shapes: Iterable[tuple[str, tuple[int, ...]]]) -> dict[str, list[str]]:
+        present: dict[str, list[str]] = {}
+        for name in self._file.entries:
+            present.setdefault(_plain_name(name.removeprefix(self._prefix)), []).append(name)
+        missing, misshapen, unreadable, names = [], [], [], {}
+        for name, shape in shapes:
+            if name not in present:
+                missing.append(name)
+                if len(missing) > MOST_LISTED:
+                    break  # config.json may name any number of layers
+                continue
+            names[name] = present[name]
+            for in_file in present[name]:
+                entry = self._file.entries[in_file]
+                if entry.shape != shape:
+                    misshapen.append(f"{in_file} {shown(list(entry.shape))} instead of {list(shape)}")
+                if entry.dtype not in self._file.readable:
+                    unreadable.append(f"{in_file} {entry.dtype} instead of {' or '.join(self._file.readable)}")
+        complaints = {"missing": missing, "of the wrong shape": misshapen, "of another dtype": unreadable}
+        if any(complaints.values()):
+            words = "; ".join(f"{what}: {listed(found)}" for what, found in complaints.items() if found)
+            raise ValueError(f"{self._file.path} does not hold the model of {self._file.described_by}: {words}")
+        return names
+
+
+def _plain_name(name: str) -> str:
+    """The name that a tensor has today."""
+    for old, new in ((".LayerNorm.gamma", ".LayerNorm.weight"), (".LayerNorm.beta", ".LayerNorm.bias")):
+        if name.endswith(old):
+            return name.removesuffix(old) + new
+    return name

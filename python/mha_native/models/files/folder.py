@@ -1,0 +1,72 @@
+"""A model in a folder, as transformers saves it."""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ...functions.messages import shown
+from ..text.agreement import check_agreement
+from ..text.tokenizer import library_errors, read_library
+from .checkpoint import Checkpoint
+from .json_files import read_json, read_text
+
+
+class FolderSource:
+    """The files of a folder as a `ModelSource`: config.json, model.safetensors, tokenizer.json, and some beside them.
+
+    Raises
+    ------
+    OSError
+        If a file cannot be read.
+    ValueError
+        If it is damaged, or an adapter is beside it.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "config.json"
+        self.config: Mapping[str, Any] = read_json(self.path, dict)
+        if (adapter := folder / "adapter_config.json").exists():
+            raise ValueError(f"{adapter} changes the weights; merge the adapter into the model, and save that")
+        self.generation: Mapping[str, Any] = _read_optional(folder / "generation_config.json")
+        self.tokenizer_config: Mapping[str, Any] = _read_optional(folder / "tokenizer_config.json")
+        self.chat_template = _chat_template(folder, self.tokenizer_config)
+        self._folder = folder
+
+    @property
+    def has_tokenizer(self) -> bool:
+        """Whether there is a tokenizer.json."""
+        return (self._folder / "tokenizer.json").exists()
+
+    def tokenizer(self) -> Any:
+        """The ``tokenizers.Tokenizer`` of tokenizer.json, which neither pads nor truncates."""
+        path = self._folder / "tokenizer.json"
+        library = read_library(path)
+        settings = {name: value for name, value in self.tokenizer_config.items() if name != "truncation_side"}
+        with library_errors(f"{path} is no valid tokenizer"):
+            library.no_padding()
+            library.no_truncation()
+            check_agreement(self._folder / "tokenizer_config.json", library, settings)
+        return library
+
+    def tensors(self, shapes: Iterable[tuple[str, tuple[int, ...]]], prefix: str = "") -> Checkpoint:
+        """The tensors of the files, whose names may begin with `prefix`."""
+        return Checkpoint(self._folder, shapes, prefix)
+
+
+def _read_optional(path: Path) -> dict[str, Any]:
+    values: dict[str, Any] = read_json(path, dict) if path.exists() else {}
+    return values
+
+
+def _chat_template(folder: Path, tokenizer_config: Mapping[str, Any]) -> str | None:
+    """That of the file for it, else of tokenizer_config.json, which may have a list of several by their names."""
+    path = folder / "chat_template.jinja"
+    if path.exists():
+        return read_text(path)
+    template = tokenizer_config.get("chat_template")
+    if isinstance(template, list):
+        named = [one for one in template if isinstance(one, dict) and one.get("name") == "default"]
+        template = named[0].get("template") if named else None
+    if template is not None and not isinstance(template, str):
+        raise ValueError(f"{folder / 'tokenizer_config.json'}: chat_template must be a string; got {shown(template)}")
+    return template

@@ -1,0 +1,88 @@
+"""Byte-level BPE of GGUF files, of which ``tokenizer.ggml.pre`` names the way that texts are split before it."""
+
+from typing import Any, NamedTuple
+
+from ..json_files import read_choice
+from .file import GGUFFile
+from .vocabulary import Vocabulary
+
+# What all of these patterns end with: line breaks, and spaces but the one before a word.
+_REST = r"\s*[\r\n]+|\s+(?!\S)|\s+"
+_WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|"
+_UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+_CASED_WORDS = rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*|"
+
+
+class _Kind(NamedTuple):
+    """How texts are split.
+
+    Attributes
+    ----------
+    pattern : str, optional
+        Of the pieces. None: that of GPT-2.
+    splits_digits : bool
+        Each digit is a piece before others are made.
+    is_composed : bool
+        Texts are brought to the form NFC first.
+    takes_whole_pieces : bool
+        A piece that is a token is that token, whatever its merges would give.
+    adds_bos : bool
+        Texts begin with a token unless the file says otherwise.
+    """
+
+    pattern: str | None = None
+    splits_digits: bool = False
+    is_composed: bool = False
+    takes_whole_pieces: bool = False
+    adds_bos: bool = False
+
+
+_LLAMA3 = _Kind(_WORDS + r"\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|" + _REST, takes_whole_pieces=True, adds_bos=True)
+_QWEN2 = _Kind(_WORDS + r"\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|" + _REST, is_composed=True)
+_TEKKEN = _Kind(_CASED_WORDS + r"\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|" + _REST, takes_whole_pieces=True, adds_bos=True)
+_KINDS = {
+    "default": _Kind(),
+    "gpt-2": _Kind(),
+    "smollm": _Kind(splits_digits=True),
+    "starcoder": _Kind(splits_digits=True),
+    "llama-bpe": _LLAMA3,
+    "llama-v3": _LLAMA3,
+    "llama3": _LLAMA3,
+    "qwen2": _QWEN2,
+    "deepseek-r1-qwen": _QWEN2._replace(is_composed=False),
+    "tekken": _TEKKEN,
+}
+
+
+def adds_bos(file: GGUFFile) -> bool:
+    """Whether texts begin with a token where the file does not say it."""
+    return _kind(file).adds_bos
+
+
+def build_byte_level(file: GGUFFile, vocabulary: Vocabulary) -> Any:
+    """The ``tokenizers.Tokenizer``, without special tokens."""
+    from tokenizers import (  # type: ignore[import-not-found, unused-ignore]
+        Regex,
+        Tokenizer,
+        decoders,
+        models,
+        normalizers,
+        pre_tokenizers,
+    )
+
+    kind = _kind(file)
+    read_choice(file.path, file.metadata, "tokenizer.ggml.add_space_prefix", False, False)
+    tokenizer = Tokenizer(models.BPE(vocabulary.numbers, vocabulary.merges(), ignore_merges=kind.takes_whole_pieces))
+    if kind.is_composed:
+        tokenizer.normalizer = normalizers.NFC()
+    steps: list[Any] = [pre_tokenizers.Digits(individual_digits=True)] if kind.splits_digits else []
+    if kind.pattern is not None:
+        steps.append(pre_tokenizers.Split(Regex(kind.pattern), "isolated"))
+    steps.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=kind.pattern is None))
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(steps)
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
+def _kind(file: GGUFFile) -> _Kind:
+    return _KINDS[read_choice(file.path, file.metadata, "tokenizer.ggml.pre", None, *_KINDS)]

@@ -1,0 +1,255 @@
+"""The metadata of a GGUF file, in the words of config.json and generation_config.json."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ....functions.messages import listed, shown
+from ..json_files import read_choice, read_count, read_positive, read_size, refuse_other_keys
+from .architectures import ARCHITECTURES, Architecture
+from .element_types import READERS
+from .file import GGUFFile
+
+# The tensor by which frequencies are divided in place of a rule of scaling, as Llama 3.1 and later models have it.
+ROPE_FACTORS = "rope_freqs.weight"
+
+# Of entries of the metadata, behind the name of the architecture.
+_SIZES = {
+    "max_position_embeddings": "context_length",
+    "hidden_size": "embedding_length",
+    "num_hidden_layers": "block_count",
+    "intermediate_size": "feed_forward_length",
+    "num_attention_heads": "attention.head_count",
+}
+_SIZES_OF_GPT2 = {
+    "n_positions": "context_length",
+    "n_embd": "embedding_length",
+    "n_layer": "block_count",
+    "n_inner": "feed_forward_length",
+    "n_head": "attention.head_count",
+}
+_ROPE_SCALING = ("type", "factor", "original_context_length", "yarn_beta_fast", "yarn_beta_slow", "finetuned")
+_OF_DECODERS = frozenset(
+    {
+        *_SIZES.values(),
+        "attention.head_count_kv",
+        "attention.key_length",
+        "attention.value_length",
+        "attention.layer_norm_rms_epsilon",
+        "rope.dimension_count",
+        "rope.freq_base",
+        *(f"rope.scaling.{name}" for name in _ROPE_SCALING),
+        "vocab_size",
+    }
+)
+
+# The numbers of layers of the models whose scores are divided by the square root of E / H, and not of D: 27 billion
+# weights in both. Files say nothing of it.
+_GEMMA_LAYERS = {"gemma2": 46, "gemma3": 62}
+
+# Of how many layers one has no window: the last of them. Where the file does not say it.
+_GEMMA_PERIODS = {"gemma2": 2, "gemma3": 6}
+
+_WINDOWS = frozenset({"attention.sliding_window", "attention.sliding_window_pattern"})
+_FURTHER: dict[str, frozenset[str]] = {
+    "llama": frozenset(),
+    "qwen2": frozenset(),
+    "qwen3": frozenset(),
+    "gemma2": _WINDOWS | {"attn_logit_softcapping", "final_logit_softcapping"},
+    "gemma3": _WINDOWS | {"final_logit_softcapping", "rope.freq_base_swa"},
+}
+
+# Entries that may say this and nothing else.
+_FIXED = {
+    "attention.causal": True,
+    "expert_count": 0,
+    "expert_used_count": 0,
+    "tensor_data_layout": "Meta AI original pth",  # what rows of queries and keys are permuted to in every file
+}
+
+
+def read_architecture(file: GGUFFile) -> Architecture:
+    """What the model in `file` is. ValueError if it is none of those that are known, or not all of a model."""
+    metadata = file.metadata
+    read_choice(file.path, metadata, "general.type", "model", "model")
+    if metadata.get("split.count", 1) not in (0, 1):
+        raise ValueError(
+            f"{file.path} is one of the {shown(metadata['split.count'])} files of a model, which must be joined first"
+        )
+    name = read_choice(file.path, metadata, "general.architecture", None, *ARCHITECTURES)
+    architecture = ARCHITECTURES[name]
+    others = [name for name in file.entries if not architecture.is_known(name) and name != ROPE_FACTORS]
+    if others:
+        raise ValueError(f"{file.path} has tensors that are not known here: {listed(others)}")
+    if unreadable := [f"{name} {entry.dtype}" for name, entry in file.entries.items() if entry.dtype not in READERS]:
+        raise ValueError(f"{file.path} has tensors of types other than {', '.join(READERS)}: {listed(unreadable)}")
+    return architecture
+
+
+def read_config(file: GGUFFile) -> dict[str, Any]:
+    """What config.json would say, by its keys."""
+    name = file.metadata["general.architecture"]
+    values = _Values(file.path, file.metadata, name)
+    config = {"model_type": ARCHITECTURES[name].model_type, **ARCHITECTURES[name].fixed}
+    config["vocab_size"] = values.size("vocab_size", _num_tokens(file.metadata))
+    config["tie_word_embeddings"] = "output.weight" not in file.entries
+    if name == "gpt2":
+        values.refuse_others({*_SIZES_OF_GPT2.values(), "vocab_size", "attention.layer_norm_epsilon"})
+        config |= {key: values.size(entry) for key, entry in _SIZES_OF_GPT2.items()}
+        config["layer_norm_epsilon"] = values.positive("attention.layer_norm_epsilon")
+        return config
+    values.refuse_others(_OF_DECODERS | _FURTHER[name])
+    config |= {key: values.size(entry) for key, entry in _SIZES.items()}
+    if config["num_hidden_layers"] > len(file.entries):
+        raise ValueError(f"{file.path}: {values.name('block_count')} must be at most the number of tensors")
+    config["num_key_value_heads"] = values.size("attention.head_count_kv", config["num_attention_heads"])
+    config["head_dim"] = _head_dim(values, config)
+    config["rms_norm_eps"] = values.positive("attention.layer_norm_rms_epsilon")
+    config["rope_parameters"] = _rope(file, values, config)
+    if name in _GEMMA_PERIODS:
+        config |= _gemma(values, config)
+    return config
+
+
+def read_generation(file: GGUFFile) -> dict[str, Any]:
+    """What generation_config.json would say: the tokens that begin, pad and end texts."""
+    roles = {"bos_token_id": "bos", "pad_token_id": "padding"}
+    generation: dict[str, Any] = {key: read_token(file, role) for key, role in roles.items()}
+    # What ends a text, a turn, or a message: each ends what is generated.
+    ends = list(dict.fromkeys(read_token(file, role) for role in ("eos", "eot", "eom")))
+    tokens = [token for token in ends if token is not None]
+    generation["eos_token_id"] = tokens if len(tokens) > 1 else next(iter(tokens), None)
+    return {key: tokens for key, tokens in generation.items() if tokens is not None}
+
+
+def read_token(file: GGUFFile, role: str) -> int | None:
+    """The number of the token in a special role, such as bos, if the file names one."""
+    name = f"tokenizer.ggml.{role}_token_id"
+    if name not in file.metadata:
+        return None
+    token, num_tokens = read_count(file.path, file.metadata, name), _num_tokens(file.metadata)
+    if num_tokens is not None and token >= num_tokens:
+        raise ValueError(f"{file.path}: {name} must be one of the {num_tokens} tokens; got {token}")
+    return token
+
+
+class _Values(NamedTuple):
+    """The entries of an architecture."""
+
+    path: Path
+    metadata: Mapping[str, Any]
+    architecture: str
+
+    def name(self, entry: str) -> str:
+        return f"{self.architecture}.{entry}"
+
+    def __contains__(self, entry: object) -> bool:
+        return f"{self.architecture}.{entry}" in self.metadata
+
+    def size(self, entry: str, default: int | None = None) -> int:
+        return read_size(self.path, self.metadata, self.name(entry), default)
+
+    def positive(self, entry: str, default: float | None = None) -> float:
+        return read_positive(self.path, self.metadata, self.name(entry), default)
+
+    def refuse_others(self, known: frozenset[str] | set[str]) -> None:
+        """ValueError if there is an entry that is not `known`, or says something else than it may."""
+        own = {name: value for name, value in self.metadata.items() if name.startswith(self.name(""))}
+        refuse_other_keys(self.path, own, {self.name(entry) for entry in {*known, *_FIXED}})
+        for entry, value in _FIXED.items():
+            read_choice(self.path, own, self.name(entry), value, value)
+
+
+def _num_tokens(metadata: Mapping[str, Any]) -> int | None:
+    tokens = metadata.get("tokenizer.ggml.tokens")
+    return len(tokens) if isinstance(tokens, list) else None
+
+
+def _head_dim(values: _Values, config: Mapping[str, Any]) -> int:
+    """D, which must be the width of a key, of a value, and of what is turned."""
+    head_dim = values.size("attention.key_length", config["hidden_size"] // config["num_attention_heads"] or None)
+    for entry in ("attention.value_length", "rope.dimension_count"):
+        if values.size(entry, head_dim) != head_dim:
+            raise ValueError(
+                f"{values.path}: {values.name(entry)} must be the width of a key, {head_dim}; got {values.size(entry)}"
+            )
+    if head_dim % 2:
+        raise ValueError(f"{values.path}: the width of a key must be even; got {head_dim}")
+    return head_dim
+
+
+def _rope(file: GGUFFile, values: _Values, config: Mapping[str, Any]) -> dict[str, Any]:
+    """The entry rope_parameters: how queries and keys are turned."""
+    base = values.positive("rope.freq_base", 10000.0)
+    scaling = values.name("rope.scaling.type")
+    kind = read_choice(values.path, values.metadata, scaling, "none", "none", "linear", "yarn")
+    rope: dict[str, Any] = {"rope_type": "default", "rope_theta": base}
+    if kind != "none":
+        rope |= {"rope_type": kind, "factor": values.positive("rope.scaling.factor")}
+    elif "rope.scaling.factor" in values and values.positive("rope.scaling.factor") != 1:
+        raise ValueError(f"{values.path}: {scaling} must say how the factor beside it scales; got none")
+    if kind == "yarn":
+        rope["original_max_position_embeddings"] = values.size("rope.scaling.original_context_length")
+        for key in ("beta_fast", "beta_slow"):
+            if f"rope.scaling.yarn_{key}" in values:
+                rope[key] = values.positive(f"rope.scaling.yarn_{key}")
+    if ROPE_FACTORS in file.entries:
+        if kind != "none":
+            raise ValueError(f"{values.path}: {scaling} must be none beside {ROPE_FACTORS}; got {kind}")
+        rope |= _divided(file, config)
+    return rope
+
+
+def _divided(file: GGUFFile, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Each frequency divided by a number of its own, which transformers calls longrope."""
+    entry, expected = file.entries[ROPE_FACTORS], (config["head_dim"] // 2,)
+    if entry.shape != expected or entry.dtype != "F32":
+        raise ValueError(
+            f"{file.path}: {ROPE_FACTORS} must be F32 {list(expected)}; got {entry.dtype} {shown(list(entry.shape))}"
+        )
+    factors = file.read(ROPE_FACTORS)
+    if not ((factors > 0) & np.isfinite(factors)).all():
+        raise ValueError(f"{file.path}: {ROPE_FACTORS} must hold positive numbers; got {shown(factors.tolist())}")
+    return {
+        "rope_type": "longrope",
+        "short_factor": factors.tolist(),
+        "long_factor": factors.tolist(),
+        "attention_factor": 1.0,
+        "original_max_position_embeddings": config["max_position_embeddings"],
+    }
+
+
+def _gemma(values: _Values, config: Mapping[str, Any]) -> dict[str, Any]:
+    """What Gemma 2 and 3 have besides: layers with windows, caps, and a scale of their own."""
+    name, num_layers = values.architecture, config["num_hidden_layers"]
+    divides_by_heads = num_layers == _GEMMA_LAYERS[name]
+    further = {
+        "query_pre_attn_scalar": (
+            config["hidden_size"] // config["num_attention_heads"] if divides_by_heads else config["head_dim"]
+        ),
+        "sliding_window": values.size("attention.sliding_window"),
+        "layer_types": [
+            "sliding_attention" if has_window else "full_attention" for has_window in _windows(values, num_layers)
+        ],
+    }
+    if name == "gemma2":
+        return further | {cap: values.positive(cap) for cap in ("attn_logit_softcapping", "final_logit_softcapping")}
+    cap = "final_logit_softcapping"
+    further[cap] = values.positive(cap) if cap in values else None
+    local = {"rope_type": "default", "rope_theta": values.positive("rope.freq_base_swa", 10000.0)}
+    return further | {"rope_parameters": {"full_attention": config["rope_parameters"], "sliding_attention": local}}
+
+
+def _windows(values: _Values, num_layers: int) -> list[bool]:
+    """Which layers have a window."""
+    entry = values.name("attention.sliding_window_pattern")
+    given = values.metadata.get(entry, _GEMMA_PERIODS[values.architecture])
+    if isinstance(given, np.ndarray) and given.dtype == bool and len(given) == num_layers:
+        return [bool(has_window) for has_window in given]
+    if type(given) is not int or given < 1:
+        raise ValueError(
+            f"{values.path}: {entry} must be an integer of at least 1 or {num_layers} flags; got {shown(given)}"
+        )
+    return [(i + 1) % given != 0 for i in range(num_layers)]

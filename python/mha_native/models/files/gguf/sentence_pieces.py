@@ -1,0 +1,71 @@
+"""Tokenizers of SentencePiece in GGUF files: BPE over characters, where bytes stand for those that are no tokens."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..json_files import read_choice, read_flag
+from .config import read_token
+from .file import GGUFFile
+from .vocabulary import Vocabulary
+
+_SPACE = "\u2581"  # what spaces are in tokens
+
+# Characters of a token: each place to divide it is looked at. The longest ones in use, rows of signs, have some 100.
+_LONGEST_TOKEN = 256
+
+
+def build_sentence_pieces(file: GGUFFile, vocabulary: Vocabulary) -> Any:
+    """The ``tokenizers.Tokenizer``, without special tokens."""
+    from tokenizers import (  # type: ignore[import-not-found, unused-ignore]
+        Tokenizer,
+        decoders,
+        models,
+        normalizers,
+        pre_tokenizers,
+    )
+
+    read_choice(file.path, file.metadata, "tokenizer.ggml.remove_extra_whitespaces", False, False)
+    is_gemma = file.metadata["general.architecture"].startswith("gemma")
+    has_prefix = read_flag(file.path, file.metadata, "tokenizer.ggml.add_space_prefix", not is_gemma)
+    numbers, unknown = vocabulary.numbers, read_token(file, "unknown")
+    if (longest := max(map(len, vocabulary.tokens))) > _LONGEST_TOKEN:
+        raise ValueError(
+            f"{file.path}: tokenizer.ggml.tokens must have at most {_LONGEST_TOKEN} characters; got one of {longest}"
+        )
+    # Of Gemma the order of tokens is that of merges, and not their scores; tokens of several spaces have these as such.
+    if is_gemma:
+        if has_prefix:
+            raise ValueError(f"{file.path}: tokenizer.ggml.add_space_prefix must be false for Gemma; got true")
+        numbers = {token.replace(" ", _SPACE) if token.isspace() else token: i for token, i in numbers.items()}
+        ranks: Sequence[float] = range(len(vocabulary.tokens))
+    else:
+        ranks = (-vocabulary.scores()).tolist()
+    model = models.BPE(
+        numbers,
+        _merges(numbers, ranks),
+        unk_token=None if unknown is None else vocabulary.tokens[unknown],
+        fuse_unk=True,
+        byte_fallback=True,
+    )
+    tokenizer = Tokenizer(model)
+    steps: list[Any] = [decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
+    if is_gemma:
+        tokenizer.normalizer = normalizers.Replace(" ", _SPACE)
+    else:
+        scheme = "first" if has_prefix else "never"
+        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(_SPACE, prepend_scheme=scheme, split=False)
+        steps += [decoders.Strip(" ", 1, 0)] * has_prefix
+    tokenizer.decoder = decoders.Sequence(steps)
+    return tokenizer
+
+
+def _merges(numbers: dict[str, int], ranks: Sequence[float]) -> list[tuple[str, str]]:
+    """Every pair of tokens that together are a token, in the order of the ranks of what they become."""
+    pairs = []
+    for token, number in numbers.items():
+        parts = [(token[:i], token[i:]) for i in range(1, len(token))]
+        known = [(left, right) for left, right in parts if left in numbers and right in numbers]
+        known.sort(key=lambda pair: (numbers[pair[0]], numbers[pair[1]]))
+        pairs += [(ranks[number], -len(left), -len(right), left, right) for left, right in known]
+    pairs.sort(key=lambda entry: entry[:3])
+    return [(left, right) for *_, left, right in pairs]

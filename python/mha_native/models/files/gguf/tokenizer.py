@@ -1,0 +1,90 @@
+"""The tokenizer in a GGUF file."""
+
+from typing import Any
+
+from ....functions.messages import shown
+from ...text.tokenizer import library_errors
+from ..json_files import read_choice, read_flag, refuse_other_keys
+from .byte_level import adds_bos, build_byte_level
+from .config import read_token
+from .file import GGUFFile
+from .sentence_pieces import build_sentence_pieces
+from .vocabulary import Vocabulary
+
+_PREFIX = "tokenizer.ggml."
+
+# Entries that say which ids a text has, besides the numbers of tokens in special roles.
+_KNOWN = (
+    "model", "pre", "tokens", "scores", "token_type", "token_type_count", "merges", "add_bos_token", "add_eos_token",
+    "add_sep_token", "add_space_prefix", "remove_extra_whitespaces",
+)  # fmt: skip
+
+# The kinds of models that are known.
+_BYTE_LEVEL, _SENTENCE_PIECES = "gpt2", "llama"
+
+
+def build_tokenizer(file: GGUFFile) -> Any:
+    """The ``tokenizers.Tokenizer``, which neither pads nor truncates."""
+    from tokenizers import AddedToken, processors  # type: ignore[import-not-found, unused-ignore]
+
+    own = {name: value for name, value in file.metadata.items() if name.startswith(_PREFIX)}
+    known = [_PREFIX + name for name in _KNOWN]
+    refuse_other_keys(file.path, own, [*known, *(name for name in own if name.endswith("_token_id"))])
+    read_choice(file.path, own, _PREFIX + "add_sep_token", False, False)
+    build = build_byte_level if _model(file) == _BYTE_LEVEL else build_sentence_pieces
+    vocabulary = Vocabulary(file)
+    with library_errors(f"{file.path} has no valid tokenizer"):
+        tokenizer = build(file, vocabulary)
+        tokenizer.add_special_tokens([AddedToken(token, normalized=False) for token in vocabulary.special])
+        whole = [token for token in vocabulary.whole if tokenizer.token_to_id(token) is not None]
+        tokenizer.add_tokens([AddedToken(token, normalized=False) for token in whole])
+        before = _added(file, vocabulary, "bos", _adds_bos(file))
+        behind = _added(file, vocabulary, "eos", _adds_eos(file))
+        if before or behind:
+            one, other = ([*(f"{token}:{i}" for token, _ in before), f"${'AB'[i]}:{i}"] for i in (0, 1))
+            end = [f"{token}:0" for token, _ in behind]
+            tokenizer.post_processor = processors.TemplateProcessing(
+                single=[*one, *end], pair=[*one, *end, *other, *end], special_tokens=[*before, *behind]
+            )
+    return tokenizer
+
+
+def read_tokenizer_config(file: GGUFFile) -> dict[str, Any]:
+    """What tokenizer_config.json would say."""
+    config: dict[str, Any] = {"add_bos_token": _adds_bos(file), "add_eos_token": _adds_eos(file)}
+    tokens = file.metadata.get(_PREFIX + "tokens")
+    for name, role in (("bos", "bos"), ("eos", "eos"), ("unk", "unknown"), ("pad", "padding")):
+        number = read_token(file, role)
+        if number is not None and isinstance(tokens, list):
+            config[f"{name}_token"] = tokens[number]
+    return config
+
+
+def read_chat_template(file: GGUFFile) -> str | None:
+    """The chat template, in Jinja."""
+    template = file.metadata.get("tokenizer.chat_template")
+    if template is not None and not isinstance(template, str):
+        raise ValueError(f"{file.path}: tokenizer.chat_template must be a text; got {shown(template)}")
+    return template
+
+
+def _model(file: GGUFFile) -> str:
+    model: str = read_choice(file.path, file.metadata, _PREFIX + "model", None, _BYTE_LEVEL, _SENTENCE_PIECES)
+    return model
+
+
+def _adds_bos(file: GGUFFile) -> bool:
+    default = _model(file) == _SENTENCE_PIECES or adds_bos(file)  # where the file says nothing
+    return read_flag(file.path, file.metadata, _PREFIX + "add_bos_token", default)
+
+
+def _adds_eos(file: GGUFFile) -> bool:
+    return read_flag(file.path, file.metadata, _PREFIX + "add_eos_token", False)
+
+
+def _added(file: GGUFFile, vocabulary: Vocabulary, role: str, is_added: bool) -> list[tuple[str, int]]:
+    """The token that every text has in this role, with its number."""
+    number = read_token(file, role) if is_added else None
+    if is_added and number is None:
+        raise ValueError(f"{file.path}: {_PREFIX}{role}_token_id must be there where add_{role}_token is true")
+    return [] if number is None else [(vocabulary.tokens[number], number)]

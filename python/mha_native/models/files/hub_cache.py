@@ -1,0 +1,125 @@
+"""From the name of a model to its directory: the local cache of Hugging Face, or a download by its own library."""
+
+import os
+import re
+from os import PathLike
+from pathlib import Path
+
+from ...functions.messages import listed, shown
+
+# "organization/model", or a model of sentence-transformers. A path such as ./model or /models/model is neither.
+_NAME = re.compile(r"(?:[A-Za-z0-9]\w*(?:[-.]\w+)*/)?[A-Za-z0-9]\w*(?:[-.]\w+)*", re.ASCII)
+_LONGEST_NAME = 96  # characters of each part, as the library has it
+
+_DEFAULT_ORGANIZATION = "sentence-transformers"
+
+_WEIGHTS = (".safetensors", ".bin")  # the latter are refused with a message of their own
+
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+
+# A branch, a tag, refs/pr/1 or a commit, of which no part leads out of a folder.
+_REVISION = re.compile(r"(?!.*\.\.)\w[\w.-]*(?:/\w[\w.-]*)*", re.ASCII)
+
+# Of a repository, which may also hold the weights for other libraries.
+_FILES = ["*.json", "*.jinja", "model*.safetensors", "*/model*.safetensors"]
+
+_OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")  # which say so if they are one of the words below
+_YES = ("1", "ON", "YES", "TRUE")
+
+
+def find_directory(
+    name: str | PathLike[str],
+    *,
+    cache_folder: str | PathLike[str] | None = None,
+    revision: str | None = None,
+    local_files_only: bool = False,
+    token: bool | str | None = None,
+    organization: str | None = _DEFAULT_ORGANIZATION,
+) -> Path:
+    """The directory `name`; else that of a model by that name in the cache, where it is downloaded to if need be.
+
+    Only a str that can be the name of a model is looked up there. It is downloaded if the library huggingface_hub is
+    installed and neither HF_HUB_OFFLINE nor TRANSFORMERS_OFFLINE is set; nothing else asks the network.
+
+    Parameters
+    ----------
+    name : path, or name of a model
+    cache_folder : path, optional
+        The cache; default: that of Hugging Face.
+    revision : str, optional
+        A branch, a tag or a commit of the model; default: its branch "main".
+    local_files_only : bool
+        Download nothing.
+    token : bool or str, optional
+        For the download of what may not be read by everybody, as huggingface_hub has it.
+    organization : str, optional
+        Of a model that is named without one; None: it has none.
+
+    Raises
+    ------
+    TypeError
+        If `name` or `cache_folder` is no path.
+    ValueError
+        If `revision` is none.
+    FileNotFoundError
+        If there is no such model here, and it may not be downloaded.
+    OSError
+        If the download fails.
+    """
+    try:
+        directory = Path(name)
+    except Exception as error:  # whatever the object raises
+        raise TypeError(f"directory must be a path; got {shown(name)}") from error
+    if not isinstance(name, str) or directory.exists() or not _is_name(name):
+        return directory
+    repository = name if "/" in name or organization is None else f"{organization}/{name}"
+    cache = _cache() if cache_folder is None else Path(cache_folder)
+    if revision is not None and not (isinstance(revision, str) and _REVISION.fullmatch(revision)):
+        raise ValueError(f"revision must be a branch, a tag or a commit; got {shown(revision)}")
+    snapshot = _snapshot(cache / f"models--{repository.replace('/', '--')}", revision or "main")
+    if snapshot is not None:
+        return snapshot
+    what = repository if revision is None else f"revision {revision} of {repository}"
+    where = f"{name} is no directory, and {what} is not in the cache {cache}"
+    if local_files_only:
+        raise FileNotFoundError(f"{where}; it is not downloaded, since local_files_only is set")
+    if any(os.environ.get(variable, "").upper() in _YES for variable in _OFFLINE):
+        raise FileNotFoundError(f"{where}; it is not downloaded, since HF_HUB_OFFLINE is set")
+    try:
+        from huggingface_hub import snapshot_download  # type: ignore[import-not-found, unused-ignore]
+    except ImportError:
+        raise FileNotFoundError(f"{where}; pip install huggingface_hub to download it") from None
+    try:
+        given = {"revision": revision, "token": token}
+        options = {option: value for option, value in given.items() if value is not None}
+        return Path(snapshot_download(repository, cache_dir=cache, allow_patterns=_FILES, **options))
+    except Exception as error:  # of the library, of its HTTP client, of the operating system
+        reason = listed(str(error).splitlines()[:1]) or type(error).__name__
+        raise OSError(f"{where}; it could not be downloaded: {reason}") from error
+
+
+def _is_name(name: str) -> bool:
+    return _NAME.fullmatch(name) is not None and all(len(part) <= _LONGEST_NAME for part in name.split("/"))
+
+
+def _cache() -> Path:
+    """The folder that holds the models, as huggingface_hub finds it."""
+    for variable in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
+        if given := os.environ.get(variable):
+            return Path(os.path.expandvars(given)).expanduser()
+    home = os.environ.get("HF_HOME") or os.path.join(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "huggingface")
+    return Path(os.path.expandvars(home)).expanduser() / "hub"
+
+
+def _snapshot(folder: Path, revision: str) -> Path | None:
+    """The files of a revision of a model in the cache; None unless its weights are among them."""
+    try:
+        with open(folder / "refs" / revision, "rb") as file:
+            commit = file.read(64).decode("ascii").strip()
+    except (OSError, ValueError):
+        commit = revision
+    if not _COMMIT.fullmatch(commit):
+        return None
+    snapshot = folder / "snapshots" / commit
+    files = [path for pattern in ("*", "*/*") for path in snapshot.glob(pattern)]
+    return snapshot if any(path.suffix in _WEIGHTS for path in files) else None

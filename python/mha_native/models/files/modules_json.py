@@ -1,0 +1,124 @@
+"""modules.json of sentence-transformers: what a text goes through on the way to its embedding, in which folders."""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ...functions.messages import listed, shown
+from .json_files import is_below, read_choice, read_json
+
+# One of which the type of a module begins with: other code computes something else.
+_AUTHORS = ("sentence_transformers.", "mha_native.interop.sentence_transformers.")
+
+_BEHIND_POOLING = ("Dense", "Normalize")
+
+_MOST_MODULES = 32  # models have up to five
+
+
+class Module(NamedTuple):
+    """One step from a text to its embedding."""
+
+    kind: str  # "Transformer", "Pooling", "Dense" or "Normalize"
+    folder: Path
+
+
+def read_modules(directory: Path) -> list[Module]:
+    """The modules of the model in `directory`: the Transformer, then the Pooling, then any Dense and Normalize.
+
+    Without modules.json the directory is that of a plain transformer, as for sentence-transformers: it is the only
+    module, and other files of sentence-transformers do not count.
+
+    Raises
+    ------
+    OSError
+        If modules.json cannot be read.
+    ValueError
+        If it lists other modules, or a folder that is not below `directory`.
+    """
+    path = directory / "modules.json"
+    if not path.exists():
+        return [Module("Transformer", directory)]
+    entries = _entries(path)
+    kinds = [kind for kind, _ in entries]
+    has_others = kinds[:2] != ["Transformer", "Pooling"] or not set(kinds[2:]) <= set(_BEHIND_POOLING)
+    if has_others or len(kinds) > _MOST_MODULES:
+        raise ValueError(
+            f"{path} must list Transformer, Pooling and perhaps Dense or Normalize, "
+            f"as sentence-transformers has them; got {listed(kinds) or 'nothing'}"
+        )
+    return [_module(path, kind, entry) for kind, entry in entries]
+
+
+def read_transformer(directory: Path) -> Module | None:
+    """The Transformer that modules.json lists alone, as it does for a CrossEncoder; None without that file.
+
+    Raises
+    ------
+    OSError
+        If modules.json cannot be read.
+    ValueError
+        If it lists another module, or a folder that is not below `directory`.
+    """
+    path = directory / "modules.json"
+    if not path.exists():
+        return None
+    entries = _entries(path)
+    if [kind for kind, _ in entries] != ["Transformer"]:
+        raise ValueError(
+            f"{path} must list a Transformer alone, as sentence-transformers has it for a model with a "
+            f"classifier; got {listed(kind for kind, _ in entries) or 'nothing'}"
+        )
+    return _module(path, *entries[0])
+
+
+def first_transformer(directory: Path) -> Path:
+    """The folder of the Transformer that modules.json lists first, whatever follows; `directory` without that file.
+
+    Raises
+    ------
+    OSError
+        If modules.json cannot be read.
+    ValueError
+        If it lists another module first, or a folder that is not below `directory`.
+    """
+    path = directory / "modules.json"
+    if not path.exists():
+        return directory
+    entries = _entries(path)
+    if not entries or entries[0][0] != "Transformer":
+        found = listed(kind for kind, _ in entries) or "nothing"
+        raise ValueError(f"{path} must list a Transformer first, as sentence-transformers has it; got {found}")
+    return _module(path, *entries[0]).folder
+
+
+def _entries(path: Path) -> list[tuple[str, dict[str, Any]]]:
+    """The kind of each module that the file lists, and what it says of it."""
+    entries = [entry if isinstance(entry, dict) else {} for entry in read_json(path, list)]
+    return [(_kind(entry.get("type")), entry) for entry in entries]
+
+
+def _module(path: Path, kind: str, entry: dict[str, Any]) -> Module:
+    folder: Any = entry.get("path")
+    if not (kind == "Transformer" and folder == "") and not is_below(folder):
+        raise ValueError(f"{path} must have the {kind} in a folder below it; got {shown(folder)}")
+    return Module(kind, path.parent / folder)
+
+
+def check_normalize(folder: Path) -> None:
+    """ValueError if the configuration of a Normalize, which may be absent, says that it scales something else."""
+    path = folder / "config.json"
+    if path.exists():
+        check_ends(path, read_json(path, dict))
+
+
+def check_ends(path: Path, values: dict[str, object]) -> None:
+    """ValueError if a module behind the pooling reads or gives something else than the embedding of a text."""
+    read_choice(path, values, "module_input_name", "sentence_embedding", "sentence_embedding")
+    if values.get("module_output_name") is not None:
+        read_choice(path, values, "module_output_name", None, "sentence_embedding")
+
+
+def _kind(name: object) -> str:
+    """The last part of the type of a module; of a module by somebody else the whole type, in quotes."""
+    if isinstance(name, str) and name.startswith(_AUTHORS):
+        return name.rpartition(".")[2]
+    return repr(name)

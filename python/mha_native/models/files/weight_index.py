@@ -1,0 +1,124 @@
+"""Where the weights in a folder are: in model.safetensors, or in several files with an index beside them."""
+
+import contextlib
+from collections.abc import Collection
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...functions.messages import listed, shown
+from .json_files import is_below, read_json
+from .safetensors import SafetensorsFile, TensorEntry
+
+_ONE_FILE = "model.safetensors"
+_INDEX = "model.safetensors.index.json"
+
+# Files are open together, and a process may commonly have 1024. One of 5 GB is the usual size, and encoders take few.
+_MOST_FILES = 256
+
+# Weights in other formats, for the error message. A pickle is a program: whoever reads one runs it.
+_PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json", "model.pt", "model.pth", "model.ckpt")
+_OTHERS = ("tf_model.h5", "flax_model.msgpack", "model.onnx", "onnx/model.onnx")
+_CONVERSION = 'SentenceTransformer("DIR").save_pretrained("NEW_DIR") of sentence-transformers writes model.safetensors'
+
+
+class TensorFile(Protocol):
+    """Tensors by their names, each read when it is asked for. A context manager."""
+
+    path: Path
+    readable: Collection[str]
+    described_by: str
+    entries: dict[str, TensorEntry]
+
+    def read(self, name: str) -> NDArray[np.float32]: ...
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None: ...
+
+
+def open_weights(folder: Path) -> TensorFile:
+    """The tensors in `folder`.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there are none.
+    OSError
+        If a file cannot be opened or read.
+    ValueError
+        If a file is damaged; if there are weights in another format only.
+    """
+    path, index = folder / _ONE_FILE, folder / _INDEX
+    if not path.exists():
+        if index.exists():
+            return ShardedTensors(index)
+        for name in _PICKLES:
+            if (folder / name).exists():
+                raise ValueError(
+                    f"{folder / name} is a pickle, which runs as a program when it is read, "
+                    f"and is not read here: {_CONVERSION}"
+                )
+        if found := [name for name in _OTHERS if (folder / name).exists()]:
+            raise ValueError(f"{folder} has {listed(found)}, and no {_ONE_FILE}: {_CONVERSION}")
+    return SafetensorsFile(path)
+
+
+class ShardedTensors:
+    """The tensors of several safetensors files, as if they were in one. A context manager.
+
+    Attributes
+    ----------
+    path : Path
+        The index, which says which tensor is in which file.
+    entries : dict of str to TensorEntry
+        The headers of all files, which have been checked when the object exists.
+
+    Raises
+    ------
+    OSError
+        If a file cannot be opened or read.
+    ValueError
+        If the index is damaged, names what is not a file beside it, or differs from the headers of the files.
+    """
+
+    readable = SafetensorsFile.readable
+    described_by = SafetensorsFile.described_by
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        names = _read_index(path)
+        self.entries: dict[str, TensorEntry] = {}
+        self._files: dict[str, SafetensorsFile] = {}  # by the names of tensors
+        with contextlib.ExitStack() as stack:
+            for file_name, tensors in names.items():
+                file = stack.enter_context(SafetensorsFile(path.with_name(file_name)))
+                if differing := sorted(tensors ^ file.entries.keys()):
+                    raise ValueError(
+                        f"{path} and {file.path} must have the same tensors; only one of them has {listed(differing)}"
+                    )
+                self.entries |= file.entries
+                self._files |= dict.fromkeys(file.entries, file)
+            self._stack = stack.pop_all()
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._stack.close()
+
+    def read(self, name: str) -> NDArray[np.float32]:
+        """The tensor `name`, in float32."""
+        return self._files[name].read(name)
+
+
+def _read_index(path: Path) -> dict[str, set[str]]:
+    """The names of the files, with the names of the tensors in each."""
+    weight_map: Any = read_json(path, dict).get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise ValueError(f"{path}: weight_map must be an object with an entry for each tensor; got {shown(weight_map)}")
+    names: dict[str, set[str]] = {}
+    for tensor, file_name in weight_map.items():
+        if not is_below(file_name) or "/" in file_name or "\\" in file_name:
+            raise ValueError(f"{path} must name files beside it; got {shown(file_name)}")
+        names.setdefault(file_name, set()).add(tensor)
+    if len(names) > _MOST_FILES:
+        raise ValueError(f"{path} must name at most {_MOST_FILES} files; got {len(names)}")
+    return names

@@ -1,0 +1,201 @@
+"""The search for the most probable tokens of one text: greedy, or by beams."""
+
+from typing import Literal, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ... import _core
+from ...functions.messages import shown
+from ...functions.scalars import checked_integer, checked_real
+from ...layers._constructor_arguments import checked_size
+from .sampling import largest
+
+EarlyStopping: TypeAlias = bool | Literal["never"]
+
+# Largest length_penalty of either sign: 2^63 tokens to this power are a finite number in float64.
+_MOST_PENALTY = 16
+
+
+class SpecialTokens(NamedTuple):
+    """Tokens that begin and end what is generated.
+
+    Attributes
+    ----------
+    start : int
+        What the decoder reads before the first token.
+    ends : tuple of int
+        Each of them ends a text, as its last token.
+    forced_first : int, optional
+        What the first token is in any case.
+    forced_last : tuple of int
+        One of them is the last token of the longest text in any case; none: any token.
+    never : tuple of int
+        What no token is that is not forced.
+    """
+
+    start: int
+    ends: tuple[int, ...]
+    forced_first: int | None = None
+    forced_last: tuple[int, ...] = ()
+    never: tuple[int, ...] = ()
+
+
+class BeamRules(NamedTuple):
+    """How a text is searched for. `Seq2SeqLM.generate` says what each of them means."""
+
+    max_new_tokens: int
+    num_beams: int = 1
+    length_penalty: float = 1.0
+    early_stopping: EarlyStopping = False
+    no_repeat_ngram_size: int = 0
+    min_new_tokens: int = 0
+
+
+def checked_rules(
+    function: str,
+    max_new_tokens: int,
+    num_beams: int,
+    length_penalty: float,
+    early_stopping: EarlyStopping,
+    no_repeat_ngram_size: int,
+    min_new_tokens: int,
+) -> BeamRules:
+    """The rules that a caller gave, or TypeError or ValueError."""
+    most = checked_size(function, "max_new_tokens", max_new_tokens)
+    beams = checked_size(function, "num_beams", num_beams)
+    penalty = checked_real(function, "length_penalty", length_penalty)
+    if abs(penalty) > _MOST_PENALTY:
+        raise ValueError(
+            f"{function}: length_penalty must be from {-_MOST_PENALTY} to {_MOST_PENALTY}; got {shown(length_penalty)}"
+        )
+    if isinstance(early_stopping, str):
+        if early_stopping != "never":
+            raise ValueError(f"{function}: early_stopping must be a bool or 'never'; got {shown(early_stopping)}")
+        stops: EarlyStopping = "never"
+    else:
+        stops = _core.boolean(function, "early_stopping", early_stopping)
+    ngram = checked_integer(function, "no_repeat_ngram_size", no_repeat_ngram_size, 0)
+    least = checked_integer(function, "min_new_tokens", min_new_tokens, 0, most)
+    # With one beam the search ends with the text that ends first, which is the greedy one.
+    return BeamRules(most, beams, penalty, True if beams == 1 else stops, ngram, least)
+
+
+class Found(NamedTuple):
+    """A text that a search has found.
+
+    Attributes
+    ----------
+    score : float
+        The logarithm of its probability, divided by its number of tokens to the power of the length penalty.
+    tokens : int64 [n]
+        Without the start.
+    """
+
+    score: float
+    tokens: NDArray[np.int64]
+
+
+class BeamSearch:
+    """The search for one text, step by step.
+
+    A beam is a beginning of a text, with the logarithm of its probability. A step continues every beam with every
+    token, and keeps the most probable continuations as beams. One that ends is put aside if it is among the `num_beams`
+    most probable ones; as many ended texts are kept, those with the highest scores.
+
+    Parameters
+    ----------
+    rules : BeamRules
+    special : SpecialTokens
+    """
+
+    def __init__(self, rules: BeamRules, special: SpecialTokens) -> None:
+        self._rules, self._special = rules, special
+        self._ends = np.array(special.ends, np.int64)
+        self._ended: list[Found] = []  # the best one first
+        self._beams = np.array([[special.start]], np.int64)  # [n, t], the most probable one first
+        self._logs = np.zeros(1)
+        self.goes_on = True
+
+    @property
+    def last_tokens(self) -> NDArray[np.int64]:
+        """The last token of each beam, [n] with n of at most `num_beams`: what the decoder reads next."""
+        return self._beams[:, -1]
+
+    @property
+    def best(self) -> Found:
+        """The text with the highest score of those that have ended."""
+        return self._ended[0] if self._ended else Found(float(self._logs[0]), self._beams[0, 1:].copy())
+
+    def step(self, logits: NDArray[np.floating]) -> NDArray[np.int64]:
+        """Take the beams one token further, by the logits [n, V] behind each of them.
+
+        Returns
+        -------
+        parents : [m]
+            Which of the n beams each of the m new ones continues; none if the search has ended.
+        """
+        rules, length = self._rules, self._beams.shape[1]  # new tokens, with the one that is chosen here
+        sums = self._logs[:, None] + self._log_probabilities(logits, length)
+        flat = sums.ravel()
+        count = min(max(2, 1 + len(self._ends)) * rules.num_beams, flat.size)
+        order = largest(flat, count)
+        order = order[np.isfinite(flat[order])]  # what must not be is minus infinity
+        parents, tokens = np.divmod(order, sums.shape[1])
+        beams = np.concatenate([self._beams[parents], tokens[:, None]], axis=1)
+        ends = np.isin(tokens, self._ends) | (length == rules.max_new_tokens)
+        for i in np.flatnonzero(ends[: rules.num_beams]):
+            self._ended.append(Found(float(flat[order[i]]) / length**rules.length_penalty, beams[i, 1:]))
+        self._ended = sorted(self._ended, key=lambda found: -found.score)[: rules.num_beams]
+        on = np.flatnonzero(~ends)[: rules.num_beams]
+        if len(on):
+            self._beams, self._logs = beams[on], flat[order[on]]
+        self.goes_on = len(on) > 0 and self._can_improve(length)
+        return parents[on] if self.goes_on else parents[:0]
+
+    @property
+    def _is_full(self) -> bool:
+        return len(self._ended) == self._rules.num_beams
+
+    def _can_improve(self, length: int) -> bool:
+        """Whether the most probable beam is taken to be able to end better than the worst text that is kept."""
+        rules = self._rules
+        if not self._is_full:
+            return True
+        if rules.early_stopping is True:
+            return False
+        if rules.early_stopping == "never" and rules.length_penalty > 0:
+            length = rules.max_new_tokens
+        return bool(self._logs[0] / length**rules.length_penalty > self._ended[-1].score)
+
+    def _log_probabilities(self, logits: NDArray[np.floating], length: int) -> NDArray[np.float64]:
+        """Of all tokens behind each beam, [n, V]: 0 for a token that is forced, minus infinity for what must not be."""
+        rules, special = self._rules, self._special
+        forced = special.forced_last if length == rules.max_new_tokens else ()
+        if length == 1 and special.forced_first is not None and not forced:
+            forced = (special.forced_first,)
+        if forced:
+            only = np.full(logits.shape, -np.inf)
+            only[:, list(forced)] = 0
+            return only
+        highest = logits.max(-1, keepdims=True)  # NaN if the row has one
+        if not np.isfinite(highest).all():
+            raise ValueError(f"the largest logit is {highest[~np.isfinite(highest)][0]}")
+        logs: NDArray[np.float64] = np.subtract(logits, highest, dtype=np.float64)
+        logs -= np.log(np.exp(logs).sum(-1, keepdims=True))
+        logs[:, np.array(special.never, np.int64)] = -np.inf
+        if rules.no_repeat_ngram_size:
+            for row, beam in zip(logs, self._beams, strict=True):
+                row[_would_repeat(beam, rules.no_repeat_ngram_size)] = -np.inf
+        if length <= rules.min_new_tokens:
+            logs[:, self._ends] = -np.inf
+        return logs
+
+
+def _would_repeat(tokens: NDArray[np.int64], size: int) -> NDArray[np.int64]:
+    """The tokens which, behind `tokens`, would make up `size` tokens that are in them already."""
+    if len(tokens) < size:
+        return tokens[:0]
+    runs = np.lib.stride_tricks.sliding_window_view(tokens, size)
+    is_same = (runs[:, :-1] == tokens[len(tokens) - size + 1 :]).all(axis=1)
+    return np.asarray(runs[is_same, -1])

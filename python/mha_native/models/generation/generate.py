@@ -1,0 +1,267 @@
+"""Generation of tokens one by one: embed the last token, run the decoder over its caches, choose the next token."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ... import _core
+from ...functions.arrays import Tensor, to_numpy, widened
+from ...functions.messages import in_the_name_of, name_of_type, shown
+from ...functions.options import MODEL_OPTIONS, ModelOptions, core_options
+from ...functions.positions import sinusoidal_positions
+from ...functions.scalars import checked_integer
+from ...layers._constructor_arguments import checked_size
+from ...layers.causal_decoder import CausalDecoder
+from ...layers.decoder import Decoder
+from ...layers.encoder import Encoder
+from . import decoding as _decoding
+from .sampling import Chooser, checked_rules
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack  # in typing from Python 3.11 on
+
+
+class GenerationStep(NamedTuple):
+    """What `generate` yields: the next token of each sequence, and the logits that it was chosen by.
+
+    Parameters
+    ----------
+    tokens : integer array [B]
+        Of a sequence that has ended, its stop token again.
+    logits : [B, V]
+        Before temperature and all else; of a model in 16 bits in float32. Of a sequence that has ended, anything.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import mha_native as mha
+    >>> mha.GenerationStep(np.array([1]), np.array([[0.5, 2.0]])).tokens
+    array([1])
+    """
+
+    tokens: NDArray[np.int64]
+    logits: NDArray[Any]
+
+
+def generate(
+    model: CausalDecoder | Decoder | Encoder,
+    prompts: Tensor,
+    embeddings: Tensor,
+    *,
+    max_new_tokens: int,
+    prompt_lengths: Tensor | None = None,
+    output_weight: Tensor | None = None,
+    positions: Tensor | None = "sinusoidal",
+    memory: Tensor | None = None,
+    memory_lengths: Tensor | None = None,
+    stop_token: int | None = None,
+    temperature: float = 0.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    min_p: float | None = None,
+    repetition_penalty: float | None = None,
+    seed: int | None = None,
+    num_threads: int | None = None,
+    **options: Unpack[ModelOptions],
+) -> Iterator[GenerationStep]:
+    """Continue each prompt token by token: embed, add positions, read over the caches, choose by the logits, repeat.
+
+    Parameters
+    ----------
+    model : CausalDecoder, Decoder or Encoder
+        A `Decoder` reads a `memory`. An encoder is causal here, and so what a `CausalDecoder` is.
+    prompts : integer array [B, T] or [T]
+        Tokens to begin with, at least one of each sequence.
+    embeddings : [V, E]
+        The row of each token, of the dtype of the model.
+    max_new_tokens : int
+        How many tokens are generated at most.
+    prompt_lengths : integer array [B], optional
+        Of prompts of different length: what is behind them in `prompts` is padding, and not read.
+    output_weight : [V, E], optional
+        Logits are ``output_weight @ y`` for the last row y of the model. Default: `embeddings` (tied weights).
+    positions : [P, E] or None, default "sinusoidal"
+        What is added to the token at each position; None: nothing.
+    memory : [B, S, Em] or [S, Em], optional
+        Of a `Decoder`; projected once.
+    memory_lengths : integer array [B], optional
+        How much memory each sequence has; with a `memory` only.
+    stop_token : int, optional
+        It ends its sequence, and is the last token of it. When all have ended, nothing more is generated.
+    temperature : float, default 0
+        0 chooses the token with the largest logit, the first one of equals. Above, tokens are drawn with the
+        probabilities ``softmax(logits / temperature)``.
+    top_k : int, optional
+        Draw among the `top_k` most probable tokens only.
+    top_p : float, optional
+        Draw among the fewest tokens whose probabilities reach `top_p` together, the most probable ones of those that
+        `top_k` leaves.
+    min_p : float, optional
+        Draw among the tokens that have at least `min_p` times the probability of the most probable one.
+    repetition_penalty : float, optional
+        Before all of these, and also at temperature 0: the logits of tokens that the sequence has already, its prompt
+        included, are divided by it, and those below zero multiplied. Above 1 it makes repetition rarer.
+    seed : int, optional
+        Of the draws. Each sequence has random numbers of its own, so that what it draws does not depend on the others.
+    num_threads : int, optional
+        Threads for each call of the model; default: `mha_native.num_threads`.
+    **options
+        Score options for each call of the model, those that do not depend on its tokens: from `window` to `sinks` of
+        `scaled_dot_product_attention`.
+
+    Yields
+    ------
+    step : GenerationStep
+        ``tokens`` [B] and ``logits`` [B, V].
+
+    Raises
+    ------
+    TypeError, ValueError
+        Before any step, if an argument breaks a rule; in any, if the largest logit is NaN or infinite.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import mha_native as mha
+    >>> model = mha.CausalDecoder(2, 32, 4, 64, norm_first=True, final_norm=True, seed=0)
+    >>> embeddings = np.random.default_rng(1).standard_normal((50, 32), dtype=np.float32)
+    >>> prompts = np.array([[3, 1, 4, 1], [5, 9, 0, 0]])
+    >>> steps = mha.generate(model, prompts, embeddings, max_new_tokens=6, prompt_lengths=np.array([4, 2]))
+    >>> np.stack([step.tokens for step in steps], axis=1).shape
+    (2, 6)
+    """
+    name = "generate"
+    if not isinstance(model, CausalDecoder | Decoder | Encoder):
+        kind = name_of_type(model)
+        raise TypeError(f"{name}: model must be a CausalDecoder, a Decoder or an Encoder; got {kind}")
+    if isinstance(model, Decoder) != (memory is not None):
+        raise ValueError(f"{name}: a Decoder needs a memory, and a CausalDecoder or an Encoder reads none")
+    if memory is None and memory_lengths is not None:
+        raise ValueError(f"{name}: memory_lengths are those of a memory, and there is none")
+    of_model = core_options(name, options, MODEL_OPTIONS)
+    table = _matrix(name, "embeddings", embeddings, model)
+    output = table if output_weight is None else _matrix(name, "output_weight", output_weight, model)
+    if len(output) != len(table):
+        raise ValueError(f"{name}: output_weight must have the rows of embeddings, {len(table)}; got {len(output)}")
+    tokens, lengths = _checked_prompts(prompts, prompt_lengths, len(table))
+    batch, longest = tokens.shape
+    most = longest + checked_size(name, "max_new_tokens", max_new_tokens) - 1  # tokens that the model reads
+    memory = to_numpy(name, "memory", memory)
+    if isinstance(memory, np.ndarray) and (held := len(memory) if memory.ndim == 3 else 1) != batch:
+        raise ValueError(f"{name}: memory must have the batch size of the prompts, {batch}; got {held}")
+    added: NDArray[Any] | None = None  # to the token at each position; of sinusoidal ones as many as there is room for
+    if not (isinstance(positions, str) and positions == "sinusoidal"):
+        added = np.zeros((1, model.embed_dim), table.dtype)
+        if positions is not None and len(added := _matrix(name, "positions", positions, model)) < most:
+            raise ValueError(f"{name}: positions must have a row for each of {most} tokens; got {len(added)}")
+    if stop_token is not None:
+        stop_token = checked_integer(name, "stop_token", stop_token, 0, len(table) - 1)
+    if num_threads is not None:
+        num_threads = checked_size(name, "num_threads", num_threads)
+    rules = checked_rules(name, temperature, top_k, top_p, min_p, repetition_penalty)
+    choose = Chooser(name, rules, seed, tokens, lengths, len(table))
+    with in_the_name_of(name):
+        room = _decoding.Room(model, batch, min(longest + _decoding.FIRST_ROOM, most))
+        calls: Any = dict(of_model, is_causal=True, caches=room.caches, num_threads=num_threads)
+        if isinstance(model, Decoder):
+            of_memory = {"memory_lengths": memory_lengths, "num_threads": num_threads}
+            calls["memory_caches"] = model.project_memory(memory, **of_memory)
+        # A call of no tokens: what is wrong about the options is said here, and not in the first step.
+        no_tokens = _core.convert(np.empty((batch, 0, model.embed_dim), table.dtype), model.dtype)
+        model(no_tokens, new_lengths=np.zeros(batch, np.int64), **calls)
+
+    sinusoids = np.empty((0, model.embed_dim), table.dtype)
+
+    def embed(new: NDArray[np.int64], places: NDArray[np.int64]) -> NDArray[Any]:
+        nonlocal sinusoids
+        rows = added
+        if rows is None:
+            if len(sinusoids) < room.capacity:
+                sinusoids = sinusoidal_positions(room.capacity, model.embed_dim, dtype=table.dtype)
+            rows = sinusoids
+        return _core.convert(table[new] + rows[np.minimum(places, len(rows) - 1)], model.dtype)
+
+    def read(
+        new: NDArray[np.int64], places: NDArray[np.int64], cu_seqlens: NDArray[np.int64], sequences: NDArray[np.int64]
+    ) -> NDArray[Any]:
+        x = embed(new, places)
+        with in_the_name_of(name):
+            y: NDArray[Any]
+            if not isinstance(model, Decoder):
+                y = model(x, cu_seqlens=cu_seqlens, sequences=sequences, **calls)
+                return y
+            # Attention to a memory has no ragged form: there each sequence has its rows, with padding behind them.
+            counts = np.zeros(batch, np.int64)
+            counts[sequences] = np.diff(cu_seqlens)
+            is_row = np.arange(counts.max()) < counts[:, None]
+            padded = np.zeros((*is_row.shape, model.embed_dim), x.dtype)
+            padded[is_row] = x
+            y = model(padded, new_lengths=counts, **calls)
+            return y[is_row]
+
+    def logits(rows: NDArray[Any]) -> NDArray[Any]:
+        # One product for each sequence: a product of all of them may round differently for another batch.
+        return np.stack([output @ row for row in widened(rows)])
+
+    def steps() -> Iterator[GenerationStep]:
+        going = np.ones(batch, bool)
+        parts = _decoding.Steps(read, logits)
+        for step in _decoding.decode(parts, room, choose, tokens, lengths, going, max_new_tokens):
+            chosen, scores = step.tokens.copy(), step.logits
+            if stop_token is not None:
+                if len(chosen) < batch:  # the others have ended
+                    chosen, scores = np.full(batch, stop_token), np.zeros((batch, len(table)), scores.dtype)
+                    chosen[step.sequences], scores[step.sequences] = step.tokens, step.logits
+                going &= chosen != stop_token
+            yield GenerationStep(chosen, scores)
+
+    return steps()
+
+
+def _matrix(name: str, argument: str, matrix: Tensor, model: CausalDecoder | Decoder | Encoder) -> NDArray[Any]:
+    array: Any = to_numpy(name, argument, matrix)
+    is_array, dtype = isinstance(array, np.ndarray), _core.dtype_name(model.dtype)
+    given = _core.dtype_name(array.dtype) if is_array else getattr(array, "dtype", name_of_type(array))
+    if not is_array or given != dtype:
+        raise TypeError(f"{name}: {argument} must be an array of {dtype}, as the model is; got {given}")
+    if array.ndim != 2 or array.shape[1] != model.embed_dim or not len(array):
+        raise ValueError(f"{name}: {argument} must have rows of {model.embed_dim}; got {list(array.shape)}")
+    return widened(array)
+
+
+def _as_array(argument: str, numbers: Tensor) -> NDArray[Any]:
+    """An array of what may also be a list of integers, or of lists of them."""
+    array = to_numpy("generate", argument, numbers)
+    try:
+        return np.asarray(array)
+    except Exception as error:  # whatever the object raises
+        raise TypeError(f"generate: {argument} must be integers; got {shown(numbers)}") from error
+
+
+def _checked_prompts(
+    prompts: Tensor, prompt_lengths: Tensor | None, vocabulary: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Prompts [B, T] with padding of 0, and how many tokens each has."""
+    name = "generate"
+    tokens = _as_array("prompts", prompts)
+    if tokens.dtype.kind not in "iu" or tokens.ndim not in (1, 2) or not tokens.size:
+        raise ValueError(f"{name}: prompts must be integers [B, T]; got {tokens.dtype} {list(tokens.shape)}")
+    tokens = np.atleast_2d(tokens).astype(np.int64)
+    batch, longest = tokens.shape
+    lengths = _as_array("prompt_lengths", longest if prompt_lengths is None else prompt_lengths)
+    if lengths.dtype.kind not in "iu" or lengths.shape not in ((), (batch,)):
+        raise ValueError(
+            f"{name}: prompt_lengths must be integers [{batch}], one for each of prompts; "
+            f"got {lengths.dtype} {list(lengths.shape)}"
+        )
+    lengths = np.broadcast_to(lengths, batch).astype(np.int64)
+    if lengths.min() < 1 or lengths.max() > longest:
+        raise ValueError(f"{name}: prompt_lengths must be from 1 to {longest}; got {lengths.tolist()}")
+    tokens[np.arange(longest) >= lengths[:, None]] = 0
+    if tokens.min() < 0 or tokens.max() >= vocabulary:
+        raise ValueError(f"{name}: prompts must be from 0 to {vocabulary - 1}; got {tokens.min()} to {tokens.max()}")
+    return tokens, lengths

@@ -1,0 +1,123 @@
+"""The heads of classifiers: from the vector of a token to a number for each label."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..architecture.build import NormConfig, make_norm
+from ..architecture.tensor_names import Tensors
+from ..families.family import Family
+from ..files.json_files import read_choice, read_flag, read_json, read_positive
+from .dense import Dense
+
+TEXTS, TOKENS = "ForSequenceClassification", "ForTokenClassification"  # what a model is for, as transformers has it
+
+
+class _Step(NamedTuple):
+    name: str  # of its tensors, "weight" and "bias"
+    activation: str  # by its name in torch.nn
+    bias: bool = True
+    norm: str | None = None  # of what the activation gives: the name of its tensors
+    norm_config: NormConfig | None = None
+
+    def tensor_shapes(self, out_features: int, in_features: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+        yield f"{self.name}.weight", (out_features, in_features)
+        if self.bias:
+            yield f"{self.name}.bias", (out_features,)
+        if self.norm_config is not None:
+            yield f"{self.norm}.weight", (out_features,)
+            if self.norm_config.bias:
+                yield f"{self.norm}.bias", (out_features,)
+
+
+_DENSE_AND_OUT_PROJ = (_Step("classifier.dense", "Tanh"), _Step("classifier.out_proj", "Identity"))
+_CLASSIFIER = _Step("classifier", "Identity")
+_POOLER = (_Step("pooler.dense", "Tanh"), _CLASSIFIER)
+
+# By the prefix of a family: what the first token of a text goes through. Every step but the last keeps the features.
+_HEADS_OF_TEXTS = {
+    "bert.": _POOLER,
+    "distilbert.": (_Step("pre_classifier", "ReLU"), _CLASSIFIER),
+    "mpnet.": _DENSE_AND_OUT_PROJ,
+    "roberta.": _DENSE_AND_OUT_PROJ,
+    "nomic_bert.": _POOLER,
+    "gte.": _POOLER,
+}
+
+# Activations of the head of ModernBERT: the name in config.json, and that in torch.nn.
+_ACTIVATIONS = {"gelu": "GELU", "silu": "SiLU", "swish": "SiLU", "relu": "ReLU", "tanh": "Tanh"}
+
+
+class ClassificationHeadConfig(NamedTuple):
+    """The parts of a head."""
+
+    steps: tuple[_Step, ...]
+    embed_dim: int  # E
+    num_labels: int  # L
+    pooling: str = "cls"  # or "mean": which vector of a text goes through them
+
+    def tensor_shapes(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Names and shapes of its tensors."""
+        for step in self.steps:
+            out_features = self.num_labels if step is self.steps[-1] else self.embed_dim
+            yield from step.tensor_shapes(out_features, self.embed_dim)
+
+
+def head_of(path: Path, family: Family, task: str, embed_dim: int, num_labels: int) -> ClassificationHeadConfig:
+    """The head that a model of this family, whose config.json is at `path`, has for `TEXTS` or `TOKENS`.
+
+    Raises
+    ------
+    ValueError
+        If there is none that is known here, or if config.json asks for what is not computed.
+    """
+    if family.model_types == ("modernbert",):
+        values = read_json(path, dict)
+        pooling = read_choice(path, values, "classifier_pooling", "cls", "cls", "mean")
+        return ClassificationHeadConfig(
+            (_step_of_modernbert(path, values), _CLASSIFIER), embed_dim, num_labels, pooling
+        )
+    if family.prefix not in _HEADS_OF_TEXTS:
+        raise ValueError(f"{path}: model_type must be that of a family with classifiers; got {family.model_types[0]!r}")
+    steps = _HEADS_OF_TEXTS[family.prefix] if task == TEXTS else (_CLASSIFIER,)
+    return ClassificationHeadConfig(steps, embed_dim, num_labels)
+
+
+def _step_of_modernbert(path: Path, values: Mapping[str, Any]) -> _Step:
+    activation = _ACTIVATIONS[read_choice(path, values, "classifier_activation", "gelu", *_ACTIVATIONS)]
+    bias = read_flag(path, values, "classifier_bias", False)
+    eps = read_positive(path, values, "norm_eps", 1e-5)
+    norm = NormConfig("layer", eps, bias=read_flag(path, values, "norm_bias", False))
+    return _Step("head.dense", activation, bias, "head.norm", norm)
+
+
+class ClassificationHead:
+    """A head with its weights, in float32 whatever the model is computed in."""
+
+    def __init__(self, config: ClassificationHeadConfig, tensors: Tensors) -> None:
+        self.pooling = config.pooling
+        self._steps = [_Layer(step, tensors) for step in config.steps]
+
+    def __call__(self, vectors: NDArray[Any]) -> NDArray[np.float32]:
+        """The logits [n, L] of `vectors` [n, E], each from its own vector alone."""
+        for step in self._steps:
+            vectors = step(vectors)
+        return vectors
+
+
+class _Layer:
+    def __init__(self, step: _Step, tensors: Tensors) -> None:
+        bias = tensors[f"{step.name}.bias"] if step.bias else None
+        self._dense = Dense(tensors[f"{step.name}.weight"], bias, f"torch.nn.{step.activation}")
+        self._norm: Any = None
+        if step.norm_config is not None:
+            ends = ["weight"] + ["bias"] * step.norm_config.bias
+            weights = {end: tensors[f"{step.norm}.{end}"] for end in ends}
+            self._norm = make_norm(step.norm_config, weights, np.dtype(np.float32))
+
+    def __call__(self, vectors: NDArray[Any]) -> NDArray[np.float32]:
+        vectors = self._dense(vectors, None)
+        return vectors if self._norm is None else self._norm(vectors)

@@ -1,0 +1,169 @@
+"""A transformer with the head of a classifier: what all classes that score texts have in common."""
+
+import copy
+from collections.abc import Iterable, Iterator, Mapping
+from os import PathLike
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from ... import _core
+from ...functions.dtypes import checked_dtype
+from ...functions.messages import in_the_name_of
+from ...layers._constructor_arguments import WeightDType, checked_dtypes
+from ..architecture.text_encoder import TextEncoder
+from ..families import read_config
+from ..files.checkpoint import Checkpoint
+from ..files.hub_cache import find_directory
+from ..files.json_files import read_json
+from ..files.modules_json import read_transformer
+from ..files.sentence_files import SentenceConfig, read_sentence_config
+from ..text.batching import batches, packed, slabs
+from ..text.inputs import text_or_pair
+from ..text.tokenizer import Tokenizer, require_library
+from .classification import TEXTS, TOKENS, ClassificationHead, head_of
+from .labels import Labels, read_labels
+
+# What tokenizer_config.json calls tokenizers that give types of tokens, if it has no model_input_names.
+_CLASSES_WITH_TYPES = (None, "BertTokenizer", "BertTokenizerFast", "ElectraTokenizer", "ElectraTokenizerFast")
+
+_ST_TASK = "sequence-classification"  # what sentence-transformers calls it
+
+
+class Tokens(NamedTuple):
+    """The tokens of a text, or of a pair of texts."""
+
+    ids: list[int]
+    types: list[int]
+
+
+class Classifier:
+    """The parts of a classifier, as `load_classifier` reads them."""
+
+    def __init__(
+        self,
+        model: TextEncoder,
+        head: ClassificationHead,
+        tokenizer: Tokenizer,
+        labels: Labels,
+        config: SentenceConfig,
+        has_types: bool,
+        folder: Path,
+    ) -> None:
+        self.model, self.head, self.tokenizer = model, head, tokenizer
+        self.labels, self.config = labels, config
+        self._has_types = has_types
+        self.folder = folder  # that of config.json
+
+    def astype(self, dtype: DTypeLike, function: str) -> "Classifier":
+        """The same classifier, its transformer computed in another dtype."""
+        other = copy.copy(self)
+        other.model = self.model.astype(checked_dtype(function, dtype))
+        return other
+
+    def cut_at(self, function: str, max_seq_length: int) -> "Classifier":
+        """The same classifier for the first `max_seq_length` tokens of a long text or pair."""
+        length = self.model.config.checked_length(function, max_seq_length)
+        other = copy.copy(self)
+        with in_the_name_of(function):
+            other.tokenizer = self.tokenizer.cut_at(length)
+        other.config = self.config._replace(max_seq_length=length)
+        return other
+
+    def logits(
+        self, what: str, inputs: Iterable[Any], prompt: str, num_threads: int | None
+    ) -> Iterator[NDArray[np.float32]]:
+        """The logits [n, L] of the next n texts or pairs, in order. The prompt stands before each first text.
+
+        Errors call the inputs `what`. They are read as needed, and never by much further than what has been given.
+        """
+        for batch in self._batches(self._tokenized(what, inputs, prompt)):
+            vectors, cu_seqlens = self._vectors(what, batch, num_threads)
+            if self.head.pooling == "mean":
+                yield self.head(_core.mean_pool(vectors, cu_seqlens, False, None, num_threads))
+            else:
+                yield self.head(vectors[cu_seqlens[:-1]])
+
+    def token_logits(
+        self, what: str, sequences: Iterable[list[int]], num_threads: int | None
+    ) -> Iterator[NDArray[np.float32]]:
+        """The logits [T, L] of the tokens of each sequence, in order."""
+        for batch in self._batches(Tokens(ids, []) for ids in sequences):
+            vectors, cu_seqlens = self._vectors(what, batch, num_threads)
+            yield from np.split(self.head(vectors), cu_seqlens[1:-1])
+
+    def _vectors(
+        self, what: str, batch: list[Tokens], num_threads: int | None
+    ) -> tuple[NDArray[Any], NDArray[np.int64]]:
+        tokens, cu_seqlens = packed([text.ids for text in batch])
+        types = packed([text.types for text in batch])[0] if self._has_types else np.empty(0, np.int64)
+        with in_the_name_of(what):
+            # Without pairs every token is of type 0.
+            return self.model.hidden_states(tokens, cu_seqlens, num_threads, types if types.any() else None), cu_seqlens
+
+    def _tokenized(self, what: str, inputs: Iterable[Any], prompt: str) -> Iterator[Tokens]:
+        given = (text_or_pair(what, text, i) for i, text in enumerate(inputs))
+        for slab in slabs(given):
+            if prompt:
+                slab = [prompt + text if isinstance(text, str) else (prompt + text[0], text[1]) for text in slab]
+            for ids, types in self.tokenizer.encode_inputs(slab):
+                yield Tokens(ids, types)
+
+    @staticmethod
+    def _batches(texts: Iterable[Tokens]) -> Iterator[list[Tokens]]:
+        return batches(texts, lambda text: len(text.ids))
+
+
+def load_classifier(
+    function: str,
+    home: Path,
+    task: str,
+    dtype: DTypeLike,
+    weight_dtype: WeightDType,
+) -> Classifier:
+    """The classifier in the directory `home` for `task`, `TEXTS` or `TOKENS`.
+
+    Raises
+    ------
+    FileNotFoundError, ValueError
+        If a file is missing, damaged, or describes what is not computed here.
+    OSError
+        If a file cannot be read, or a model cannot be downloaded.
+    ImportError
+        Without tokenizers.
+    """
+    require_library()
+    kind, stored = checked_dtypes(function, dtype, weight_dtype)
+    module = read_transformer(home)
+    folder = home if module is None else module.folder
+    path = folder / "config.json"
+    config = read_config(path)
+    labels = read_labels(path, task)
+    texts = read_sentence_config(folder, config.max_positions, module is not None, config.first_position, _ST_TASK)
+    parts = head_of(path, config.family, task, config.embed_dim, len(labels.names))
+    needs_first_token = task == TEXTS and parts.pooling == "cls"
+    tokenizer = Tokenizer(folder, config.vocab_size, texts, needs_first_token, cuts=task == TEXTS)
+    with Checkpoint(folder, [*config.tensor_shapes(), *parts.tensor_shapes()], config.family.prefix) as tensors:
+        head = ClassificationHead(parts, tensors)
+        model = TextEncoder(config, tensors, kind, stored)
+    has_types = config.token_types > 1 and _gives_types(texts.tokenizer)
+    return Classifier(model, head, tokenizer, labels, texts, has_types, folder)
+
+
+def _gives_types(tokenizer: Mapping[str, Any]) -> bool:
+    """Whether the tokenizer of these settings gives types, without which transformers takes 0 for all tokens."""
+    names = tokenizer.get("model_input_names")
+    if isinstance(names, list):
+        return "token_type_ids" in names
+    return tokenizer.get("tokenizer_class") in _CLASSES_WITH_TYPES
+
+
+def finds_entities(directory: str | PathLike[str]) -> bool:
+    """Whether the model in `directory` is one for tokens; errors as of `load_classifier`."""
+    home = find_directory(directory)
+    module = read_transformer(home)
+    values = read_json((home if module is None else module.folder) / "config.json", dict)
+    architectures = values.get("architectures")
+    return isinstance(architectures, list) and any(str(name).endswith(TOKENS) for name in architectures)

@@ -1,0 +1,82 @@
+"""A linear map of a vector, and an activation: the Dense of sentence-transformers, and the steps of heads."""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..files.checkpoint import Checkpoint
+from ..files.json_files import read_choice, read_flag, read_json, read_size, refuse_other_keys
+from ..files.modules_json import check_ends
+from .activations import activation_of, checked_activation
+
+_KEYS = (
+    "in_features", "out_features", "bias", "activation_function", "module_input_name", "module_output_name",
+    "use_residual",
+)  # fmt: skip
+
+
+class DenseConfig(NamedTuple):
+    """What config.json in the folder of a Dense says."""
+
+    folder: Path
+    in_features: int
+    out_features: int
+    bias: bool
+    activation: str  # its name in torch
+
+    def tensor_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Names and shapes of its tensors."""
+        shapes: dict[str, tuple[int, ...]] = {"linear.weight": (self.out_features, self.in_features)}
+        return shapes | ({"linear.bias": (self.out_features,)} if self.bias else {})
+
+
+class Dense:
+    """``activation(W x + b)`` of each vector x, in float32 whatever the model is computed in."""
+
+    def __init__(self, weight: NDArray[np.float32], bias: NDArray[np.float32] | None, activation: str) -> None:
+        self._weight = weight
+        self._bias = np.float32(0) if bias is None else bias
+        self._activation = activation
+
+    def __call__(self, vectors: NDArray[Any], num_threads: int | None) -> NDArray[np.float32]:
+        """One product for each of `vectors` [n, in_features], so that its bits do not depend on the others."""
+        activation = activation_of(self._activation)
+        results = np.empty((len(vectors), len(self._weight)), np.float32)
+        with np.errstate(all="ignore"):  # what is not finite is seen in the embedding
+            for vector, result in zip(vectors.astype(np.float32, copy=False), results, strict=True):
+                result[:] = activation(self._weight @ vector + self._bias)
+        return results
+
+
+def load_dense(config: DenseConfig) -> Dense:
+    """The Dense with the weights in its folder."""
+    with Checkpoint(config.folder, config.tensor_shapes().items()) as tensors:
+        if not config.bias and "linear.bias" in tensors:
+            raise ValueError(f"{config.folder / 'config.json'}: bias must be true, as there is a linear.bias")
+        bias = tensors["linear.bias"] if config.bias else None
+        return Dense(tensors["linear.weight"], bias, config.activation)
+
+
+def read_dense(folder: Path, in_features: int) -> DenseConfig:
+    """What config.json in the folder of a Dense behind `in_features` features says.
+
+    Raises
+    ------
+    OSError
+        If the file cannot be read.
+    ValueError
+        If it does not fit, or says what is not computed.
+    """
+    path = folder / "config.json"
+    values = read_json(path, dict)
+    refuse_other_keys(path, values, _KEYS)
+    check_ends(path, values)
+    read_choice(path, values, "in_features", None, in_features)
+    read_choice(path, values, "use_residual", False, False)
+    activation = values.get("activation_function", "torch.nn.modules.activation.Tanh")
+    activation = checked_activation(path, "activation_function", activation)
+    return DenseConfig(
+        folder, in_features, read_size(path, values, "out_features"), read_flag(path, values, "bias", True), activation
+    )

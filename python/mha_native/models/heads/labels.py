@@ -1,0 +1,100 @@
+"""The labels of a classifier, and what makes scores of its logits, as config.json says."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...functions.messages import listed, shown
+from ..files.json_files import read_choice, read_json, read_size
+
+_MOST_LABELS = 1 << 16  # a product of a shop has some thousands of categories; each label takes 100 bytes here
+
+_PROBLEMS = ("regression", "single_label_classification", "multi_label_classification")
+
+FUNCTIONS = ("softmax", "sigmoid", "none")
+
+
+class Labels(NamedTuple):
+    """What the scores of a classifier are for.
+
+    Attributes
+    ----------
+    names : tuple of L str
+    function : str
+        What makes scores of logits, one of `FUNCTIONS`: "sigmoid" for a single label, or if several may hold;
+        "softmax" if one of several holds; "none" for the numbers of a regression.
+    """
+
+    names: tuple[str, ...]
+    function: str
+
+
+def read_labels(path: Path, task: str) -> Labels:
+    """The labels in config.json of a model whose `architectures`, if it has that entry, end with `task`.
+
+    Without ``id2label`` they are LABEL_0, LABEL_1 and so on: ``num_labels`` of them, or 2.
+
+    Raises
+    ------
+    OSError
+        If the file cannot be read.
+    ValueError
+        If the model is for another task, or if the labels are not numbered from 0.
+    """
+    values = read_json(path, dict)
+    architectures = values.get("architectures")
+    if architectures and not (
+        isinstance(architectures, list) and isinstance(architectures[0], str) and architectures[0].endswith(task)
+    ):
+        raise ValueError(f"{path}: architectures must be a model {task}; got {shown(architectures)}")
+    names = _names(path, values)
+    function = "sigmoid" if len(names) == 1 else "softmax"
+    if values.get("problem_type") is not None:
+        problem = read_choice(path, values, "problem_type", None, *_PROBLEMS)
+        if problem == "single_label_classification" and len(names) == 1:
+            raise ValueError(f"{path}: problem_type must not be {problem} for a single label")
+        function = {"regression": "none", "multi_label_classification": "sigmoid"}.get(problem, function)
+    return Labels(names, function)
+
+
+def apply_function(function: str, logits: NDArray[np.float32]) -> NDArray[np.float32]:
+    """The scores of logits [..., L], by one of `FUNCTIONS`; a score depends on the logits of its row alone."""
+    if function == "none":
+        return logits
+    with np.errstate(over="ignore", invalid="ignore"):  # what is not finite stays so
+        if function == "sigmoid":
+            scores: NDArray[np.float32] = np.divide(1, 1 + np.exp(-logits), dtype=np.float32)
+            return scores
+        powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
+        scores = powers / powers.sum(axis=-1, keepdims=True)
+        return scores
+
+
+def best_labels(names: Sequence[str], scores: NDArray[np.float32], top_k: int | None) -> list[dict[str, Any]]:
+    """The best of the labels with the scores [L] of a text: `top_k` of them, or all."""
+    order = np.argsort(-scores, kind="stable")[:top_k]
+    return [{"label": names[i], "score": float(scores[i])} for i in order]
+
+
+def _names(path: Path, values: dict[str, Any]) -> tuple[str, ...]:
+    given = values.get("id2label")
+    if given is None:
+        count = 2 if values.get("num_labels") is None else read_size(path, values, "num_labels")
+        if count > _MOST_LABELS:
+            raise ValueError(f"{path}: num_labels must be at most {_MOST_LABELS}; got {shown(count)}")
+        return tuple(f"LABEL_{i}" for i in range(count))
+    if not isinstance(given, dict) or not 1 <= len(given) <= _MOST_LABELS:
+        raise ValueError(f"{path}: id2label must be an object of 1 to {_MOST_LABELS} labels; got {shown(given)}")
+    if missing := [str(i) for i in range(len(given)) if str(i) not in given]:
+        raise ValueError(
+            f"{path}: id2label must have the keys 0 to {len(given) - 1}; it has others instead of {listed(missing)}"
+        )
+    names = tuple(given[str(i)] for i in range(len(given)))
+    if others := [name for name in names if not isinstance(name, str)]:
+        raise ValueError(f"{path}: id2label must hold texts; got {shown(others[0])}")
+    if values.get("num_labels") is not None:
+        read_choice(path, values, "num_labels", None, len(names))
+    return names

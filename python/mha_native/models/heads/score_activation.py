@@ -1,0 +1,39 @@
+"""What a cross-encoder does to the logits of a pair, as its files say."""
+
+from pathlib import Path
+
+from ...functions.messages import shown
+from ..files.json_files import read_json
+from ..text.prompts import SETTINGS_FILE
+from .activations import checked_activation
+
+
+def read_activation(directory: Path, config: Path, num_labels: int) -> str:
+    """The activation of a model, by its name in torch: "torch.nn.Sigmoid".
+
+    config_sentence_transformers.json in `directory` comes first, then what older versions have written into the file
+    `config`. Where none says so it is the sigmoid for a single label, and none for more.
+
+    Raises
+    ------
+    OSError
+        If a file cannot be read.
+    ValueError
+        If there is no such activation here. What a file names is looked up, and never imported.
+    """
+    settings = directory / SETTINGS_FILE
+    old = read_json(config, dict)
+    nested = old.get("sentence_transformers")
+    places = [
+        (settings, "activation_fn", read_json(settings, dict) if settings.exists() else {}),
+        (config, "sentence_transformers.activation_fn", {} if nested is None else nested),
+        (config, "sbert_ce_default_activation_function", old),
+    ]
+    for path, key, values in places:
+        if not isinstance(values, dict):
+            raise ValueError(f"{path}: sentence_transformers must be an object; got {shown(values)}")
+        name = values.get(key.rpartition(".")[2])
+        if name is None:
+            continue
+        return checked_activation(path, key, name)
+    return "torch.nn.Sigmoid" if num_labels == 1 else "torch.nn.Identity"

@@ -1,0 +1,122 @@
+"""The chat template of a model, by jinja2: from messages to the text that the model reads."""
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from ...functions.messages import listed, name_of_type, shown
+
+_LEAST_VERSION = (3, 1, 6)  # older ones let templates out of the sandbox
+
+# Tokens that templates name, as tokenizer_config.json does.
+_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
+
+
+class ChatTemplate:
+    """A template, which runs in the sandbox of jinja2: it sees the messages and nothing else, and reads no file.
+
+    Parameters
+    ----------
+    path : Path
+        Where it comes from, for messages.
+    template : str, optional
+    tokenizer_config : mapping
+        Which says what the special tokens are called.
+    """
+
+    def __init__(self, path: Path, template: str | None, tokenizer_config: Mapping[str, Any]) -> None:
+        self._path, self._template = path, template
+        tokens = {name: tokenizer_config.get(name) for name in _TOKENS}
+        texts = {name: token.get("content") if isinstance(token, Mapping) else token for name, token in tokens.items()}
+        self._tokens = {name: text for name, text in texts.items() if isinstance(text, str)}
+        self._compiled: Any = None
+
+    def render(self, messages: list[dict[str, Any]], add_generation_prompt: bool, variables: Mapping[str, Any]) -> str:
+        """The text for messages. ImportError without jinja2; ValueError without a template, and where it fails."""
+        if self._template is None:
+            raise ValueError(f"{self._path} has no chat template")
+        given = {"add_generation_prompt": add_generation_prompt, "tools": None, "documents": None, **variables}
+        try:  # a copy of plain values: a template must not reach methods of what is given, or change it
+            messages, given = json.loads(json.dumps([messages, given]))
+        except (TypeError, ValueError, RecursionError) as error:
+            raise TypeError(f"messages must hold what can be written as JSON: {error}") from error
+        if self._compiled is None:
+            self._compiled = self._in_sandbox(self._template)
+        try:
+            return str(self._compiled.render(messages=messages, **self._tokens, **given))
+        except Exception as error:  # whatever a template runs into, and what it raises itself
+            raise ValueError(f"{self._path}: the chat template failed: {_first_line(error)}") from error
+
+    def _in_sandbox(self, template: str) -> Any:
+        require_jinja()
+        import jinja2.ext
+        from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+        class Generation(jinja2.ext.Extension):  # type: ignore[misc]
+            """Marks what a model has written, which changes no text."""
+
+            tags = {"generation"}  # noqa: RUF012  (as jinja2 has it)
+
+            def parse(self, parser: Any) -> Any:
+                next(parser.stream)
+                return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+        environment = ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=[Generation, jinja2.ext.loopcontrols]
+        )
+        environment.filters["tojson"] = _to_json
+        environment.globals["raise_exception"] = _raise
+        environment.globals["strftime_now"] = _time_now
+        try:
+            return environment.from_string(template)
+        except Exception as error:  # of its syntax, or nested too deeply
+            raise ValueError(f"{self._path}: the chat template is not valid: {_first_line(error)}") from error
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_compiled": None}
+
+
+def require_jinja() -> None:
+    """ImportError unless jinja2 is installed, in a version whose sandbox holds."""
+    try:
+        import jinja2
+    except ImportError as error:
+        raise ImportError(f'{error.name} is not installed: pip install "mha_native[chat]"') from error
+    version = tuple(int(part) for part in jinja2.__version__.split(".")[:3] if part.isdigit())
+    if version < _LEAST_VERSION:
+        raise ImportError(f'jinja2 {jinja2.__version__} is too old: pip install "mha_native[chat]"')
+
+
+def checked_conversation(what: str, messages: Any) -> list[dict[str, Any]]:
+    """The messages of one conversation: dicts, each of which has a role."""
+    if isinstance(messages, (str, bytes, Mapping)) or not isinstance(messages, Sequence):
+        raise TypeError(f"{what} must be a list of dicts with role and content; got {name_of_type(messages)}")
+    if not messages:
+        raise ValueError(f"{what} must have a message; got none")
+    for i, message in enumerate(messages):
+        if not isinstance(message, Mapping):
+            raise TypeError(f"{what} must be dicts with role and content; got {name_of_type(message)} at {i}")
+        if not isinstance(message.get("role"), str):
+            raise ValueError(f"{what} must have a role, which is a str; got {shown(dict(message))} at {i}")
+    return [dict(message) for message in messages]
+
+
+def _to_json(
+    value: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None, sort_keys: bool = False
+) -> str:
+    """Without the escapes for HTML that jinja2's own has."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+def _raise(message: str) -> None:
+    raise ValueError(message)
+
+
+def _time_now(form: str) -> str:
+    return datetime.now().strftime(form)
+
+
+def _first_line(error: Exception) -> str:
+    return listed(str(error).splitlines()[:1]) or type(error).__name__

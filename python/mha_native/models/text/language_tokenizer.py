@@ -1,0 +1,67 @@
+"""The tokenizer of a language model: from texts to tokens, and back."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ..generation.text_stream import TextStream
+from .inputs import check_text
+from .tokenizer import library_errors
+
+
+class LanguageTokenizer:
+    """Tokens of texts as the tokenizer makes them, of any length.
+
+    Parameters
+    ----------
+    library : tokenizers.Tokenizer
+    """
+
+    def __init__(self, library: Any) -> None:
+        self._library = library
+
+    def check_vocabulary(self, path: Path, vocab_size: int) -> None:
+        """ValueError if there are tokens that the model at `path` does not know."""
+        num_tokens = self._library.get_vocab_size()
+        if num_tokens > vocab_size:
+            raise ValueError(f"{path}: the tokenizer has {num_tokens} tokens, more than vocab_size, {vocab_size}")
+
+    def encode(self, what: str, text: Any, index: int, *, special: bool = True) -> list[int]:
+        """The tokens of a text, with those that begin or end each text if they are `special`."""
+        check_text(what, text, index)
+        with library_errors("the tokenizer failed"):
+            ids: list[int] = self._library.encode(text, add_special_tokens=special).ids
+        return ids
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """The text of tokens, without special ones."""
+        with library_errors("the tokenizer failed"):
+            return str(self._library.decode(tokens, skip_special_tokens=True))
+
+    def stream(self, prompt: Sequence[int], stop: tuple[str, ...]) -> TextStream:
+        """What makes text of the tokens that follow a prompt."""
+        return TextStream(self.decode, prompt, stop)
+
+
+class NoTokenizer:
+    """In the place of a `LanguageTokenizer` where a model has none that is read.
+
+    Parameters
+    ----------
+    instead : tuple of str
+        The files that it may have.
+    """
+
+    def __init__(self, instead: Sequence[str]) -> None:
+        self._instead = " or ".join(instead)
+
+    def encode(self, what: str, text: Any, index: int, *, special: bool = True) -> list[int]:
+        """ValueError: no text has tokens."""
+        raise ValueError(
+            f"{what} need a tokenizer.json, which the model does not have, and {self._instead} is not read; "
+            "generate_tokens takes tokens"
+        )
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Likewise of tokens."""
+        raise ValueError(f"tokens need a tokenizer.json to become text; got {len(tokens)} of them")

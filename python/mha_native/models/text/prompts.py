@@ -1,0 +1,103 @@
+"""config_sentence_transformers.json: texts that stand before a text to embed, and how many features are kept."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+from ...functions.messages import listed, name_of_type, shown
+from ..files.json_files import read_choice, read_json, read_size
+
+_USUAL = {"query": "", "document": ""}  # prompts that every model has, though they may be empty
+SETTINGS_FILE = "config_sentence_transformers.json"
+_SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
+
+
+class Prompts(NamedTuple):
+    """What a model puts before a text.
+
+    Attributes
+    ----------
+    by_name : dict of str to str
+    default_name : str, optional
+        Of the one where a call names none.
+    """
+
+    by_name: dict[str, str]
+    default_name: str | None
+
+    def chosen(self, function: str, prompt_name: str | None, prompt: str | None) -> str:
+        """The prompt of a call: itself, or by its name, or the default.
+
+        Raises
+        ------
+        TypeError
+            If it is no str.
+        ValueError
+            If the name is unknown, if both are given, or if the prompt holds what is no character.
+        """
+        for what, value in (("prompt", prompt), ("prompt_name", prompt_name)):
+            if value is not None and not isinstance(value, str):
+                raise TypeError(f"{function}: {what} must be a str; got {name_of_type(value)}")
+        if prompt is not None:
+            if not _is_text(prompt):
+                raise ValueError(f"{function}: prompt holds half of a surrogate pair; got {shown(prompt)}")
+            if prompt_name is not None:
+                raise ValueError(f"{function}: prompt and prompt_name exclude each other; got {shown(prompt_name)}")
+            return prompt
+        if prompt_name is None:
+            return "" if self.default_name is None else self.by_name[self.default_name]
+        if prompt_name not in self.by_name:
+            known = listed(list(self.by_name))
+            raise ValueError(f"{function}: prompt_name must be one of the model, {known}; got {shown(prompt_name)}")
+        return self.by_name[prompt_name]
+
+
+class Settings(NamedTuple):
+    """Of a whole model."""
+
+    prompts: Prompts = Prompts(_USUAL, None)
+    truncate_dim: int | None = None  # features of an embedding that are kept
+    similarity: str = "cosine"
+
+
+def read_settings(directory: Path, model_type: str = "SentenceTransformer") -> Settings:
+    """The settings in the directory of a model of sentence-transformers. The file may be absent.
+
+    Raises
+    ------
+    OSError
+        If the file cannot be read.
+    ValueError
+        If it is damaged, or that of a model of another kind.
+    """
+    path = directory / SETTINGS_FILE
+    usual = _USUAL if model_type == "SentenceTransformer" else {}
+    if not path.exists():
+        return Settings(Prompts(usual, None))
+    values = read_json(path, dict)
+    read_choice(path, values, "model_type", model_type, model_type)
+    given = values.get("prompts", {})
+    if not isinstance(given, dict) or not all(text is None or _is_text(text) for text in given.values()):
+        raise ValueError(f"{path}: prompts must be an object of texts; got {shown(given)}")
+    by_name = usual | {name: text or "" for name, text in given.items()}
+    default = values.get("default_prompt_name")
+    if default is not None and (not isinstance(default, str) or default not in by_name):
+        raise ValueError(
+            f"{path}: default_prompt_name must be one of prompts, {listed(list(by_name))}; got {shown(default)}"
+        )
+    has_width = values.get("truncate_dim") is not None
+    similarity = "cosine"
+    if values.get("similarity_fn_name") is not None:
+        similarity = read_choice(path, values, "similarity_fn_name", None, *_SIMILARITIES)
+    return Settings(
+        prompts=Prompts(by_name, default),
+        truncate_dim=read_size(path, values, "truncate_dim") if has_width else None,
+        similarity=similarity,
+    )
+
+
+def _is_text(value: object) -> bool:
+    """Whether it is a str of characters: half of a surrogate pair is none."""
+    try:
+        return isinstance(value, str) and value.encode() is not None
+    except UnicodeEncodeError:
+        return False
