@@ -55,6 +55,23 @@ class TextEncoder:
             config.family.options(tensors, config.further_sizes),
         )
 
+    @property
+    def num_layers(self) -> int:
+        """Number of layers."""
+        return self.config.num_layers
+
+    @property
+    def num_heads(self) -> int:
+        """H, the heads of each layer."""
+        return self.config.num_heads
+
+    def quantize(self, weight_dtype: str) -> "TextEncoder":
+        """The same model with the matrices of its layers in another format."""
+        model = TextEncoder.__new__(TextEncoder)
+        layers = [layer.quantize(weight_dtype) for layer in self._layers]
+        model._set_state(self.config, self._tables, layers, self._final_norm, self._options)
+        return model
+
     def astype(self, dtype: np.dtype[Any]) -> "TextEncoder":
         """The same model in another dtype."""
         model = TextEncoder.__new__(TextEncoder)

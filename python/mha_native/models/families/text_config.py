@@ -58,22 +58,17 @@ class TextConfig(NamedTuple):
         """Layer i."""
         return self.blocks[i if len(self.blocks) > 1 else 0]
 
-    def checked_length(self, function: str, max_seq_length: int) -> int:
-        """How many of the first `max_seq_length` tokens of a text there can be.
+    def checked_length(self, function: str, max_length: int) -> int:
+        """Return the largest number of tokens of a text, at most `max_length`.
 
         Raises
         ------
         TypeError, ValueError
-            If it is no size, or beyond the table of positions. The rows that no token has count, as they do elsewhere.
+            If it is not a size, or beyond the table of positions, in which rows that no token has count, too.
         """
-        length, most = (
-            checked_size(function, "max_seq_length", max_seq_length),
-            self.max_positions + self.first_position,
-        )
+        length, most = checked_size(function, "max_length", max_length), self.max_positions + self.first_position
         if length > most:
-            raise ValueError(
-                f"{function}: max_seq_length must be at most {most}, the positions of the model; got {length}"
-            )
+            raise ValueError(f"{function}: max_length must be at most {most}, the positions of the model; got {length}")
         return min(length, self.max_positions)
 
     def tensor_shapes(self) -> Iterator[tuple[str, tuple[int, ...]]]:
