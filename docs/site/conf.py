@@ -1,7 +1,7 @@
 """Configuration of the site: pages of this folder, the documents of the project, and the docstrings.
 
 Build it with `sphinx-build -W --keep-going -n -c docs/site . build/site`. The source folder is the root of the
-project, so a link in a document has the same target on the site and in the repository. CONTRIBUTING.md has the commands.
+project, so a link in a document has the same target on the site and in the repository. See CONTRIBUTING.md.
 """
 
 import ast

@@ -22,7 +22,7 @@ static mha_tensor dense(const float* data, ptrdiff_t rows, ptrdiff_t columns) {
   return mha_dense(data, MHA_DTYPE_f32, 2, (const ptrdiff_t[]){rows, columns});
 }
 
-/* Return an encoder, or null. The encoder keeps its parts alive, so the handles can be destroyed. */
+/* Return an encoder, or null. It shares the weights of its parts, so their handles can be destroyed. */
 static mha_transformer* make_encoder(void) {
   static float square[E * E], up[F * E], down[E * F], ones[E];
   fill(square, E * E, 1);
