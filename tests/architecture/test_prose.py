@@ -14,12 +14,12 @@ DOCUMENTS += sorted((ROOT / "docs").rglob("*.md"))
 MODULES = sorted((ROOT / "python" / "mha_native").rglob("*.py"))
 
 # Limits may only fall: lower one when the text has become better, and never raise it.
-PER_1000_WORDS = {  # words: at most so many hits in documents, in docstrings; the aims are 1.5, 0.5 and 0.5 for both
-    "what": (3.29, 15.07),
-    "that of|those of": (0.7, 3.16),
-    "beside|besides|behind": (0.93, 2.38),
+PER_1000_WORDS = {  # words: at most so many hits in documents, in docstrings, where the aims are 1.5, 0.5, 0.5
+    "what": (1.5, 15.07),
+    "that of|those of": (0.5, 3.16),
+    "beside|besides|behind": (0.5, 2.38),
 }
-LONG_LINES = 487  # lines of documents over 120 columns; the aim is 0
+LONG_LINES = 91  # lines of documents over 120 columns; the aim is 0
 BEGINNINGS = ("What", "Of", "By", "From", "Likewise")
 BEGIN_SO = 181  # docstrings of functions and classes that begin with one of BEGINNINGS; the aim is 0
 
