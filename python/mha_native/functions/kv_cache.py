@@ -10,6 +10,7 @@ from numpy.typing import DTypeLike, NDArray
 from .. import _core
 from .arrays import Tensor, to_numpy
 from .dtypes import checked_dtype, packed_state, unpacked_state
+from .instances import bare
 from .messages import in_the_name_of, listed, name_of_type, shown
 
 
@@ -135,7 +136,7 @@ class KVCache:
         """
         if cls is not KVCache:
             raise TypeError(f"{cls.__name__}.over: only a KVCache lies in arrays of the caller")
-        cache = cls.__new__(cls)
+        cache = bare(cls)
         cache._core = _core.KVCache.over(
             to_numpy("KVCache.over", "keys", keys),
             to_numpy("KVCache.over", "values", values),

@@ -1,13 +1,22 @@
 """A transformer's decoder, which writes with an encoder's memory in view: one layer, and a stack of them."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from ..functions.arrays import Tensor, to_numpy
 from ..functions.kv_cache import KVCache
 from ..functions.messages import in_the_name_of, name_of_type
 from ._module_state import snapshots
+from .feed_forward import FeedForward
 from .multi_head_attention import MultiHeadAttention
+from .norm import Norm
 from .transformer import TransformerLayer, TransformerStack
+
+if TYPE_CHECKING:
+    from typing_extensions import Self  # in typing from Python 3.11 on
 
 
 class DecoderLayer(TransformerLayer):
@@ -51,6 +60,56 @@ class DecoderLayer(TransformerLayer):
 
     _reads_memory, _is_causal = True, True
     _torch_name = "TransformerDecoderLayer"
+
+    @classmethod
+    def from_parts(
+        cls,
+        self_attn: MultiHeadAttention,
+        cross_attn: MultiHeadAttention,
+        feed_forward: FeedForward,
+        norm1: Norm | None = None,
+        norm2: Norm | None = None,
+        norm3: Norm | None = None,
+        *,
+        output_norm1: Norm | None = None,
+        output_norm2: Norm | None = None,
+        output_norm3: Norm | None = None,
+        norm_first: bool = False,
+    ) -> Self:
+        """Return a layer of these parts. It shares them with the caller, and does not copy their weights.
+
+        Parameters
+        ----------
+        self_attn, cross_attn : MultiHeadAttention
+            Attention to the tokens and to the memory. All features are E, but those of the key and value of
+            `cross_attn`, which are Em.
+        feed_forward : FeedForward
+        norm1, norm2, norm3 : LayerNorm or RMSNorm, optional
+            Before each part with `norm_first`, else after its addition. Default: no norm.
+        output_norm1, output_norm2, output_norm3 : LayerNorm or RMSNorm, optional
+            Applied to the result of each part before it is added. Default: no norm.
+        norm_first : bool, default False
+            Apply the norms to the inputs of the parts (pre-LN), and not to the sums (post-LN).
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an argument breaks a rule, or if sizes or dtypes of the parts differ.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import mha_native as mha
+        >>> self_attn, hidden = mha.MultiHeadAttention(64, 4, seed=0), mha.FeedForward(64, 256, seed=1)
+        >>> cross_attn = mha.MultiHeadAttention(64, 4, kdim=48, vdim=48, seed=2)
+        >>> layer = mha.DecoderLayer.from_parts(self_attn, cross_attn, hidden, *(mha.LayerNorm(64) for _ in range(3)))
+        >>> layer.memory_dim, layer(np.ones((2, 5, 64), np.float32), np.ones((2, 7, 48), np.float32)).shape
+        (48, (2, 5, 64))
+        """
+        norms = {"norm1": norm1, "norm2": norm2, "norm3": norm3}
+        norms |= {"output_norm1": output_norm1, "output_norm2": output_norm2, "output_norm3": output_norm3}
+        function = f"{cls.__name__}.from_parts"
+        return cls._of_parts(function, self_attn, cross_attn, feed_forward, norms, norm_first)
 
     def project_memory(
         self, memory: Tensor, *, memory_lengths: Tensor | None = None, num_threads: int | None = None

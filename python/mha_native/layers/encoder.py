@@ -1,6 +1,16 @@
 """A transformer's encoder: one layer, and a stack of them."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .feed_forward import FeedForward
+from .multi_head_attention import MultiHeadAttention
+from .norm import Norm
 from .transformer import TransformerLayer, TransformerStack
+
+if TYPE_CHECKING:
+    from typing_extensions import Self  # in typing from Python 3.11 on
 
 
 class EncoderLayer(TransformerLayer):
@@ -79,6 +89,52 @@ class EncoderLayer(TransformerLayer):
 
     _reads_memory, _is_causal = False, False
     _torch_name = "TransformerEncoderLayer"
+
+    @classmethod
+    def from_parts(
+        cls,
+        self_attn: MultiHeadAttention,
+        feed_forward: FeedForward,
+        norm1: Norm | None = None,
+        norm2: Norm | None = None,
+        *,
+        output_norm1: Norm | None = None,
+        output_norm2: Norm | None = None,
+        norm_first: bool = False,
+    ) -> Self:
+        """Return a layer of these parts. It shares them with the caller, and does not copy their weights.
+
+        Parameters
+        ----------
+        self_attn : MultiHeadAttention
+            Its features are E; key, value and result have as many.
+        feed_forward : FeedForward
+        norm1, norm2 : LayerNorm or RMSNorm, optional
+            Before each part with `norm_first`, else after its addition. Default: no norm.
+        output_norm1, output_norm2 : LayerNorm or RMSNorm, optional
+            Applied to the result of each part before it is added. Default: no norm.
+        norm_first : bool, default False
+            Apply the norms to the inputs of the parts (pre-LN), and not to the sums (post-LN).
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an argument breaks a rule, or if sizes or dtypes of the parts differ.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import mha_native as mha
+        >>> attention, hidden = mha.MultiHeadAttention(64, 4, seed=0), mha.FeedForward(64, 256, seed=1)
+        >>> layer = mha.EncoderLayer.from_parts(attention, hidden, mha.RMSNorm(64), mha.RMSNorm(64), norm_first=True)
+        >>> x = np.random.default_rng(2).standard_normal((2, 10, 64), dtype=np.float32)
+        >>> y = x + attention(layer.norm1(x))
+        >>> np.allclose(layer(x), y + hidden(layer.norm2(y)), atol=1e-5)
+        True
+        """
+        norms = {"norm1": norm1, "norm2": norm2, "output_norm1": output_norm1, "output_norm2": output_norm2}
+        function = f"{cls.__name__}.from_parts"
+        return cls._of_parts(function, self_attn, None, feed_forward, norms, norm_first)
 
 
 class Encoder(TransformerStack):

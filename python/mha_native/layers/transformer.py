@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from numpy.typing import DTypeLike
 
 from .. import _core
 from ..functions.arrays import Tensor
+from ..functions.instances import bare
 from ..functions.kv_cache import KVCache
-from ..functions.messages import in_the_name_of, rename_arguments
+from ..functions.messages import in_the_name_of, name_of_type, rename_arguments
 from ..functions.options import ModelOptions
 from ._constructor_arguments import LayerArguments, Seed, WeightDType, checked_generator, checked_size
 from ._layer_call import LayerOptions, run
@@ -73,7 +74,7 @@ class TransformerLayer(ModuleState):
         name = type(self).__name__
         if memory_dim is not None and not self._reads_memory:
             raise TypeError(f"{name}: memory_dim is for a layer that reads a memory; got {memory_dim}")
-        self.norm_first, bias = _core.boolean(name, "norm_first", norm_first), _core.boolean(name, "bias", bias)
+        norm_first, bias = _core.boolean(name, "norm_first", norm_first), _core.boolean(name, "bias", bias)
         output_norms = _core.boolean(name, "output_norms", output_norms)
         weights: dict[str, Any] = {"bias": bias, "dtype": dtype, "weight_dtype": weight_dtype}
         weights["seed"] = checked_generator(name, seed)  # which goes on from part to part
@@ -83,14 +84,16 @@ class TransformerLayer(ModuleState):
             return MultiHeadAttention(embed_dim, num_heads, **heads, kdim=features, vdim=features, **weights, **steps)
 
         with in_the_name_of(name):
-            self.self_attn = attention(embed_dim, qk_norm=qk_norm, qk_norm_eps=qk_norm_eps, rotary=rotary)
+            self_attn = attention(embed_dim, qk_norm=qk_norm, qk_norm_eps=qk_norm_eps, rotary=rotary)
+            cross_attn = None
             if self._reads_memory:
                 features = embed_dim if memory_dim is None else checked_size(name, "memory_dim", memory_dim)
-                self.cross_attn = attention(features)
-            self.feed_forward = FeedForward(embed_dim, feedforward_dim, activation=activation, gated=gated, **weights)
+                cross_attn = attention(features)
+            feed_forward = FeedForward(embed_dim, feedforward_dim, activation=activation, gated=gated, **weights)
             sublayers = 3 if self._reads_memory else 2
-            for place in NORMS[:sublayers] + OUTPUT_NORMS[: sublayers * output_norms]:
-                setattr(self, place, new_norm(norm, embed_dim, eps, bias, dtype))
+            places = NORMS[:sublayers] + OUTPUT_NORMS[: sublayers * output_norms]
+            norms = {place: new_norm(norm, embed_dim, eps, bias, dtype) for place in places}
+        self._set_parts(self_attn, cross_attn, feed_forward, norms, norm_first)
 
     def __call__(
         self,
@@ -197,17 +200,54 @@ class TransformerLayer(ModuleState):
         """
         function = f"{cls.__name__}.from_torch"
         module = checked_module(function, module, cls._torch_name)
-        layer = cls.__new__(cls)
         with in_the_name_of(function):
-            layer.self_attn = MultiHeadAttention.from_torch(module.self_attn)
-            if cls._reads_memory:
-                layer.cross_attn = MultiHeadAttention.from_torch(module.multihead_attn)
-        layer.feed_forward = FeedForward._from_torch(function, module)
-        for name in ["norm1", "norm2"] + ["norm3"] * cls._reads_memory:
-            setattr(layer, name, LayerNorm._from_torch(function, getattr(module, name), layer.self_attn.dtype))
-        layer.norm_first = bool(module.norm_first)
-        layer._stack()  # which compares sizes and dtypes
+            self_attn = MultiHeadAttention.from_torch(module.self_attn)
+            cross_attn = MultiHeadAttention.from_torch(module.multihead_attn) if cls._reads_memory else None
+        feed_forward = FeedForward._from_torch(function, module)
+        norms = {
+            place: LayerNorm._from_torch(function, getattr(module, place), self_attn.dtype)
+            for place in NORMS[: 3 if cls._reads_memory else 2]
+        }
+        return cls._of_parts(function, self_attn, cross_attn, feed_forward, norms, bool(module.norm_first))
+
+    @classmethod
+    def _of_parts(
+        cls,
+        function: str,
+        self_attn: MultiHeadAttention,
+        cross_attn: MultiHeadAttention | None,
+        feed_forward: FeedForward,
+        norms: Mapping[str, Norm | None],
+        norm_first: bool,
+    ) -> Self:
+        """Return a layer of the parts that a caller of `function` gave, after a check that they fit together."""
+        attentions = {"self_attn": self_attn} | ({"cross_attn": cross_attn} if cls._reads_memory else {})
+        for name, part in attentions.items():
+            check_part(function, name, part, MultiHeadAttention)
+        check_part(function, "feed_forward", feed_forward, FeedForward)
+        given = {place: norm for place, norm in norms.items() if norm is not None}
+        for place, norm in given.items():
+            check_part(function, place, norm, Norm)
+        layer = bare(cls)
+        norm_first = _core.boolean(function, "norm_first", norm_first)
+        layer._set_parts(self_attn, cross_attn, feed_forward, given, norm_first)
+        with in_the_name_of(function, self_attention="self_attn", cross_attention="cross_attn"):
+            layer._stack()  # which compares sizes and dtypes
         return layer
+
+    def _set_parts(
+        self,
+        self_attn: MultiHeadAttention,
+        cross_attn: MultiHeadAttention | None,
+        feed_forward: FeedForward,
+        norms: Mapping[str, Norm],
+        norm_first: bool,
+    ) -> None:
+        self.self_attn, self.feed_forward, self.norm_first = self_attn, feed_forward, norm_first
+        if cross_attn is not None:
+            self.cross_attn = cross_attn
+        for place, norm in norms.items():
+            setattr(self, place, norm)
 
     def _children(self) -> dict[str, ModuleState]:
         # The names of torch.
@@ -331,6 +371,54 @@ class TransformerStack(ModuleState):
         return int(self.layers[0].embed_dim)
 
     @classmethod
+    def from_layers(
+        cls, layers: Iterable[Any], norm: Norm | None = None, *, layer_options: Sequence[ModelOptions] | None = None
+    ) -> Self:
+        """Return a stack of these layers. It shares them with the caller, and does not copy their weights.
+
+        Parameters
+        ----------
+        layers : sequence of EncoderLayer, for a `Decoder` of DecoderLayer
+            At least one, in the order in which they run. All must have the same features and the same dtype.
+        norm : LayerNorm or RMSNorm, optional
+            Applied to the result of the last layer.
+        layer_options : sequence of dict, optional
+            Score options of each layer, as for the constructor.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an argument breaks a rule, or if layers do not fit together.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import mha_native as mha
+        >>> local, wide = (mha.EncoderLayer(64, 4, hidden, norm_first=True, seed=0) for hidden in (128, 256))
+        >>> encoder = mha.Encoder.from_layers([local, wide], mha.LayerNorm(64), layer_options=[{"window": (3, 3)}, {}])
+        >>> x = np.random.default_rng(1).standard_normal((2, 10, 64), dtype=np.float32)
+        >>> np.array_equal(encoder(x), encoder.norm(wide(local(x, window=(3, 3)))))
+        True
+        """
+        function = f"{cls.__name__}.from_layers"
+        if not isinstance(layers, Iterable):
+            raise TypeError(f"{function}: layers must be a sequence of layers; got {name_of_type(layers)}")
+        stack = bare(cls)
+        stack.layers = tuple(layers)
+        if not stack.layers:
+            raise ValueError(f"{function}: layers must have at least one layer; got none")
+        for i, layer in enumerate(stack.layers):
+            check_part(function, f"layers[{i}]", layer, cls._layer_type)
+        if norm is not None:
+            check_part(function, "norm", norm, Norm)
+        stack.norm = norm
+        if layer_options is not None:
+            stack.layer_options = checked_layer_options(function, layer_options, len(stack.layers))
+        with in_the_name_of(function, final_norm="norm", self_attention="self_attn", cross_attention="cross_attn"):
+            stack._stack()  # which compares sizes and dtypes
+        return stack
+
+    @classmethod
     def from_torch(cls, module: Any) -> Self:
         """The stack that computes what one of torch does, with a copy of its weights.
 
@@ -345,14 +433,11 @@ class TransformerStack(ModuleState):
         """
         function = f"{cls.__name__}.from_torch"
         module = checked_module(function, module, cls._torch_name)
-        stack = cls.__new__(cls)
         with in_the_name_of(function):
-            stack.layers = tuple(cls._layer_type.from_torch(layer) for layer in module.layers)
-        stack.norm = (
-            None if module.norm is None else LayerNorm._from_torch(function, module.norm, stack.layers[0].dtype)
-        )
-        stack._stack()  # which compares sizes and dtypes
-        return stack
+            layers = [cls._layer_type.from_torch(layer) for layer in module.layers]
+        norm = None if module.norm is None else LayerNorm._from_torch(function, module.norm, layers[0].dtype)
+        with in_the_name_of(function):
+            return cls.from_layers(layers, norm)
 
     def _children(self) -> dict[str, ModuleState]:
         layers: dict[str, ModuleState] = {f"layers.{i}.": layer for i, layer in enumerate(self.layers)}
@@ -365,6 +450,13 @@ class TransformerStack(ModuleState):
 
     def _stack(self) -> _core.TransformerStack:
         return composed(self, lambda: stack_of(type(self).__name__, self.layers, self.norm))
+
+
+def check_part(function: str, name: str, part: object, kind: type) -> None:
+    """TypeError unless `part`, an argument called `name`, is a `kind`."""
+    if not isinstance(part, kind):
+        known = "LayerNorm or RMSNorm" if kind is Norm else kind.__name__
+        raise TypeError(f"{function}: {name} must be of class {known}; got {name_of_type(part)}")
 
 
 def stack_of(name: str, layers: Iterable[TransformerLayer], norm: Norm | None) -> _core.TransformerStack:

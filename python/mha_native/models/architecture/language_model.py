@@ -30,10 +30,8 @@ class LanguageModel:
 
     def __init__(self, parts: LanguageModelParts) -> None:
         self.config, self._parts = parts.config, parts
-        self._layers = CausalDecoder.__new__(CausalDecoder)
-        self._layers.layers, self._layers.norm = tuple(parts.layers), parts.final_norm
-        if any(parts.layer_options):
-            self._layers.layer_options = tuple(dict(options) for options in parts.layer_options)
+        options = parts.layer_options if any(parts.layer_options) else None
+        self._layers = CausalDecoder.from_layers(parts.layers, parts.final_norm, layer_options=options)
 
     @property
     def dtype(self) -> np.dtype[Any]:

@@ -30,9 +30,8 @@ class Seq2SeqModel:
     def __init__(self, parts: Seq2SeqParts) -> None:
         self.config = parts.config
         self._parts = parts
-        self._encoder, self._decoder = Encoder.__new__(Encoder), Decoder.__new__(Decoder)
-        for stack, of_stack in ((self._encoder, parts.encoder), (self._decoder, parts.decoder)):
-            stack.layers, stack.norm = tuple(of_stack.layers), of_stack.final_norm
+        self._encoder = Encoder.from_layers(parts.encoder.layers, parts.encoder.final_norm)
+        self._decoder = Decoder.from_layers(parts.decoder.layers, parts.decoder.final_norm)
 
     @property
     def dtype(self) -> np.dtype[Any]:
