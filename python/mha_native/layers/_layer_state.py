@@ -87,7 +87,7 @@ class LayerState(Leaf):
         num_kv_heads: int | None = None,
         add_zero_attn: bool = False,
         qk_norm: str | None = None,
-        qk_norm_eps: float = 1e-6,
+        qk_norm_eps: float | None = None,
         rotary: RotaryEmbedding | None = None,
         dtype: DTypeLike | None = None,
         weight_dtype: WeightDType = None,

@@ -101,7 +101,7 @@ class ModuleState:
 
     @property
     def weight_dtype(self) -> str:
-        """What the weights of matrix products are stored as."""
+        """The storage format of the matrices, of the first layer if there are several."""
         return next(iter(self._leaves().values()))._weight_dtype
 
     @property

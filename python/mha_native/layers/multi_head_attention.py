@@ -45,8 +45,8 @@ class MultiHeadAttention(LayerState):
     qk_norm : {"layer", "rms", "rms_unit_offset"}, optional
         A norm of the D features of each head of query and of key, before they are turned: `LayerNorm`, `RMSNorm`, or
         that with its `unit_offset`. The weights of each are the same for all heads.
-    qk_norm_eps : float, default 1e-6
-        The `eps` of these norms.
+    qk_norm_eps : float, optional
+        The `eps` of these norms. Default: 1e-5 for "layer", else 1e-6, as for `LayerNorm` and `RMSNorm`.
     rotary : RotaryEmbedding, optional
         Turns queries and keys by their positions: row i of the query stands at ``query_offset + i``, row j of the key
         at j, both behind what is in the cache that a call appends to, and counted from the begin of their sequence in a
@@ -123,7 +123,7 @@ class MultiHeadAttention(LayerState):
         add_bias_kv: bool = False,
         add_zero_attn: bool = False,
         qk_norm: str | None = None,
-        qk_norm_eps: float = 1e-6,
+        qk_norm_eps: float | None = None,
         rotary: RotaryEmbedding | None = None,
         dtype: DTypeLike = "float32",
         weight_dtype: WeightDType = None,
