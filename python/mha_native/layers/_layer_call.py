@@ -7,8 +7,8 @@ from numpy import ndarray
 
 from .. import _core
 from ..functions.arrays import Tensor, like, to_numpy
-from ..functions.kv_cache import KVCache, cores_of_caches
 from ..functions.options import ATTENTION_OPTIONS, AttentionOptions, core_options
+from ..functions.token_cache import TokenCache, cores_of_caches
 from ._layer_options import merged_options
 
 
@@ -46,8 +46,8 @@ def run(
     module: Any,
     x: Tensor,
     memory: Tensor | None,
-    memory_caches: Iterable[KVCache] | None,
-    caches: Iterable[KVCache] | None,
+    memory_caches: Iterable[TokenCache] | None,
+    caches: Iterable[TokenCache] | None,
     need_weights: bool,
     out: Tensor | None,
     num_threads: int | None,

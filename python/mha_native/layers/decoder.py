@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..functions.arrays import Tensor, to_numpy
-from ..functions.kv_cache import KVCache
 from ..functions.messages import in_the_name_of, name_of_type
+from ..functions.token_cache import TokenCache
 from ._layer_call import DecoderOptions
 from ._module_state import snapshots
 from .feed_forward import FeedForward
@@ -122,8 +122,8 @@ class DecoderLayer(TransformerLayer):
         x: Tensor,
         memory: Tensor | None = None,
         *,
-        memory_cache: KVCache | None = None,
-        cache: KVCache | None = None,
+        memory_cache: TokenCache | None = None,
+        cache: TokenCache | None = None,
         need_weights: bool = False,
         out: Tensor | None = None,
         num_threads: int | None = None,
@@ -168,7 +168,7 @@ class DecoderLayer(TransformerLayer):
 
     def project_memory(
         self, memory: Tensor, *, memory_lengths: Tensor | None = None, num_threads: int | None = None
-    ) -> KVCache:
+    ) -> TokenCache:
         """Project the memory to keys and values, once for all steps.
 
         Parameters
@@ -242,8 +242,8 @@ class Decoder(TransformerStack):
         x: Tensor,
         memory: Tensor | None = None,
         *,
-        memory_caches: Sequence[KVCache] | None = None,
-        caches: Sequence[KVCache] | None = None,
+        memory_caches: Sequence[TokenCache] | None = None,
+        caches: Sequence[TokenCache] | None = None,
         need_weights: bool = False,
         out: Tensor | None = None,
         num_threads: int | None = None,
@@ -278,7 +278,7 @@ class Decoder(TransformerStack):
 
     def project_memory(
         self, memory: Tensor, *, memory_lengths: Tensor | None = None, num_threads: int | None = None
-    ) -> list[KVCache]:
+    ) -> list[TokenCache]:
         """Project the memory for each layer, as `DecoderLayer.project_memory`. The result is for `memory_caches`."""
         name = f"{type(self).__name__}.project_memory"
         attentions = snapshots([layer.cross_attn for layer in self.layers])
@@ -296,7 +296,7 @@ def _projected(
     memory: Tensor,
     memory_lengths: Tensor | None,
     num_threads: int | None,
-) -> KVCache:
+) -> TokenCache:
     array = to_numpy(function, "memory", memory)
     if not isinstance(array, np.ndarray):
         rule = "must be a NumPy array, or a CPU tensor that speaks DLPack"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..functions.arrays import Tensor
-from ..functions.kv_cache import KVCache
+from ..functions.token_cache import TokenCache
 from ._constructor_arguments import LayerArguments
 from ._layer_call import LayerOptions
 from .feed_forward import FeedForward
@@ -107,7 +107,7 @@ class EncoderLayer(TransformerLayer):
         self,
         x: Tensor,
         *,
-        cache: KVCache | None = None,
+        cache: TokenCache | None = None,
         need_weights: bool = False,
         out: Tensor | None = None,
         num_threads: int | None = None,

@@ -12,6 +12,7 @@ from ..functions.kv_cache import KVCache
 from ..functions.messages import in_the_name_of, name_of_type
 from ..functions.options import AttentionOptions
 from ..functions.paged_kv_cache import PagedKVCache
+from ..functions.token_cache import TokenCache
 from ._constructor_arguments import Biases, Seed, WeightDType, checked_weight_dtype
 from ._head_steps import checked_steps
 from ._layer_state import LayerState
@@ -157,7 +158,7 @@ class MultiHeadAttention(LayerState):
         position_bias: Tensor | None = None,
         sinks: Tensor | None = None,
         positions: Tensor | None = None,
-        cache: KVCache | None = None,
+        cache: TokenCache | None = None,
         append: bool = True,
         new_lengths: Tensor | None = None,
         need_weights: bool = False,
@@ -261,7 +262,7 @@ class MultiHeadAttention(LayerState):
         if cache is None:
             if not append or new_lengths is not None:
                 raise ValueError(f"{name}: append and new_lengths need a cache")
-        elif not isinstance(cache, KVCache):
+        elif not isinstance(cache, TokenCache):
             raise TypeError(f"{name}: cache must be a KVCache; got {name_of_type(cache)}")
         elif not append and not (key is None and value is None and new_lengths is None):
             raise ValueError(f"{name}: with append=False nothing is appended: there is no key, value or new_lengths")
@@ -358,7 +359,7 @@ class MultiHeadAttention(LayerState):
         dtype: DTypeLike | None = None,
         page_size: int | None = None,
         num_pages: int | None = None,
-    ) -> KVCache:
+    ) -> TokenCache:
         """An empty cache for the keys and values of this layer.
 
         Parameters
@@ -392,7 +393,7 @@ class MultiHeadAttention(LayerState):
 
     def append_to(
         self,
-        cache: KVCache,
+        cache: TokenCache,
         key: Tensor,
         value: Tensor | None = None,
         *,
@@ -426,7 +427,7 @@ class MultiHeadAttention(LayerState):
         True
         """
         name = "MultiHeadAttention.append_to"
-        if not isinstance(cache, KVCache):
+        if not isinstance(cache, TokenCache):
             raise TypeError(f"{name}: cache must be a KVCache; got {name_of_type(cache)}")
         k = key if type(key) is ndarray else to_numpy(name, "key", key)
         v = k if value is None else value if type(value) is ndarray else to_numpy(name, "value", value)

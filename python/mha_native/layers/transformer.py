@@ -10,9 +10,9 @@ from numpy.typing import DTypeLike
 from .. import _core
 from ..functions.arrays import Tensor
 from ..functions.instances import bare
-from ..functions.kv_cache import KVCache
 from ..functions.messages import in_the_name_of, name_of_type, rename_arguments
 from ..functions.options import ModelOptions
+from ..functions.token_cache import TokenCache
 from ._constructor_arguments import DecoderArguments, Seed, WeightDType, checked_generator, checked_size
 from ._layer_call import LayerOptions, run
 from ._layer_options import checked_layer_options
@@ -99,8 +99,8 @@ class TransformerLayer(ModuleState):
         self,
         x: Tensor,
         memory: Tensor | None,
-        memory_cache: KVCache | None,
-        cache: KVCache | None,
+        memory_cache: TokenCache | None,
+        cache: TokenCache | None,
         need_weights: bool,
         out: Tensor | None,
         num_threads: int | None,
@@ -123,7 +123,7 @@ class TransformerLayer(ModuleState):
         dtype: DTypeLike | None = None,
         page_size: int | None = None,
         num_pages: int | None = None,
-    ) -> KVCache:
+    ) -> TokenCache:
         """Return an empty cache of the self-attention, for `capacity` tokens in each of `batch_size` sequences.
 
         The other arguments are as for `MultiHeadAttention.new_cache`.
@@ -267,7 +267,7 @@ class TransformerStack(ModuleState):
         self,
         x: Tensor,
         *,
-        caches: Sequence[KVCache] | None = None,
+        caches: Sequence[TokenCache] | None = None,
         need_weights: bool = False,
         out: Tensor | None = None,
         num_threads: int | None = None,
@@ -305,8 +305,8 @@ class TransformerStack(ModuleState):
         self,
         x: Tensor,
         memory: Tensor | None,
-        memory_caches: Sequence[KVCache] | None,
-        caches: Sequence[KVCache] | None,
+        memory_caches: Sequence[TokenCache] | None,
+        caches: Sequence[TokenCache] | None,
         need_weights: bool,
         out: Tensor | None,
         num_threads: int | None,
@@ -323,7 +323,7 @@ class TransformerStack(ModuleState):
         dtype: DTypeLike | None = None,
         page_size: int | None = None,
         num_pages: int | None = None,
-    ) -> list[KVCache]:
+    ) -> list[TokenCache]:
         """Return empty caches for `capacity` tokens in each of `batch_size` sequences, one for each layer.
 
         The other arguments are as for `MultiHeadAttention.new_cache`; each layer has `num_pages` pages.

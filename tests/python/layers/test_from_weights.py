@@ -455,12 +455,12 @@ def test_storage_format_of_a_norm() -> None:
     assert norm.astype("float16").weight_dtype == "float16"
 
 
-# Classes inherit these methods, whose examples no test of a class finds.
-INHERITED = ("_layer_state", "transformer")
+# Classes inherit methods of these modules, whose examples no test of a class finds.
+INHERITED = ("layers._layer_state", "layers.transformer", "functions.token_cache")
 
 
 @pytest.mark.parametrize("module", INHERITED)
 def test_examples_are_true(module: str) -> None:
-    results = doctest.testmod(importlib.import_module(f"mha_native.layers.{module}"))
+    results = doctest.testmod(importlib.import_module(f"mha_native.{module}"))
     assert results.attempted > 0
     assert results.failed == 0

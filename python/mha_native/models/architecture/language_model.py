@@ -9,8 +9,8 @@ from numpy.typing import DTypeLike, NDArray
 from ... import _core
 from ...functions.arrays import widened
 from ...functions.dtypes import packed_state, unpacked_state
-from ...functions.kv_cache import KVCache
 from ...functions.paged_kv_cache import PagedKVCache
+from ...functions.token_cache import TokenCache
 from ...layers.causal_decoder import CausalDecoder
 from ..decoders.source import LanguageModelParts
 from ..generation.decoding import Room, Steps
@@ -77,7 +77,7 @@ class LanguageModel:
         tokens: NDArray[np.int64],
         places: NDArray[np.int64],
         cu_seqlens: NDArray[np.int64],
-        caches: Sequence[KVCache],
+        caches: Sequence[TokenCache],
         sequences: NDArray[np.int64],
         num_threads: int | None,
     ) -> NDArray[Any]:
