@@ -8,9 +8,9 @@ from numpy import ndarray
 
 from .. import _core
 from .arrays import Tensor, like, to_numpy
-from .kv_cache import KVCache, key_argument, value_argument
 from .messages import rename_arguments
 from .options import KEYWORD_OPTIONS, KeywordOptions, ScoreOptions, core_options
+from .token_cache import TokenCache, key_argument, value_argument
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # in typing from Python 3.11 on
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def scaled_dot_product_attention(
     query: Tensor,
-    key: Tensor | KVCache,
+    key: Tensor | TokenCache,
     value: Tensor | None = None,
     attn_mask: Tensor | None = None,
     *,
@@ -222,7 +222,7 @@ def scaled_dot_product_attention(
 
 def attention_weights(
     query: Tensor,
-    key: Tensor | KVCache,
+    key: Tensor | TokenCache,
     attn_mask: Tensor | None = None,
     *,
     stage: Literal["scaled", "capped", "masked", "weights"] = "weights",

@@ -8,8 +8,8 @@ from numpy import ndarray
 
 from .. import _core
 from .arrays import Tensor, like, to_numpy
-from .kv_cache import KVCache, key_argument
 from .options import KEYWORD_OPTIONS, KeywordOptions, core_options
+from .token_cache import TokenCache, key_argument
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # in typing from Python 3.11 on
@@ -61,7 +61,7 @@ class AttentionStatistics(NamedTuple):
 
 def attention_statistics(
     query: Tensor,
-    key: Tensor | KVCache,
+    key: Tensor | TokenCache,
     attn_mask: Tensor | None = None,
     *,
     num_threads: int | None = None,

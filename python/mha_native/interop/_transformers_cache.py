@@ -8,7 +8,7 @@ import torch
 from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
 
 from ..functions.arrays import like, to_numpy
-from ..functions.kv_cache import KVCache
+from ..functions.token_cache import TokenCache
 from ..layers.encoder import EncoderLayer
 
 # Tokens for which there is room behind a prompt, at least: a few dozen steps without growth.
@@ -23,7 +23,7 @@ class NativeCacheLayer(DynamicLayer):  # type: ignore[misc]
     """
 
     def __init__(self) -> None:
-        self._native: KVCache | None = None
+        self._native: TokenCache | None = None
         self._tensors: list[torch.Tensor | None] = [None, None]
         super().__init__()
 
@@ -45,7 +45,7 @@ class NativeCacheLayer(DynamicLayer):  # type: ignore[misc]
     def values(self, tensor: torch.Tensor | None) -> None:
         self._put(1, tensor)
 
-    def with_room(self, layer: EncoderLayer, batch: int, count: int) -> KVCache | None:
+    def with_room(self, layer: EncoderLayer, batch: int, count: int) -> TokenCache | None:
         """What `layer` appends `count` tokens of `batch` sequences to; None if what is here is of other sequences."""
         length, cache = self.get_seq_length(), self._native
         if cache is not None and (cache.batch_size, cache.dtype) == (batch, layer.dtype):

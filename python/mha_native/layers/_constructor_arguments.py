@@ -24,25 +24,34 @@ Biases: TypeAlias = bool | Collection[str]
 WeightDType: TypeAlias = DTypeLike | None
 
 
-class LayerArguments(TypedDict, total=False):
-    """What the layers of encoders and decoders take besides sizes. `EncoderLayer` says what it means."""
+# The kinds of norms by name, each with the default of its eps.
+NORM_EPS = {"layer": 1e-5, "rms": 1e-6, "rms_unit_offset": 1e-6}
 
-    memory_dim: int | None  # of a DecoderLayer
+
+class LayerArguments(TypedDict, total=False):
+    """Keyword arguments of encoder and decoder layers, as documented at `EncoderLayer`."""
+
     activation: str
     gated: bool
     norm_first: bool
     norm: str
     output_norms: bool
-    eps: float
+    eps: float | None
     num_kv_heads: int | None
     head_dim: int | None
     bias: bool
     qk_norm: str | None
-    qk_norm_eps: float
+    qk_norm_eps: float | None
     rotary: RotaryEmbedding | None
     dtype: DTypeLike
     weight_dtype: WeightDType
     seed: Seed
+
+
+class DecoderArguments(LayerArguments, total=False):
+    """Keyword arguments of decoder layers, as documented at `DecoderLayer`."""
+
+    memory_dim: int | None
 
 
 def checked_size(function: str, name: str, size: int) -> int:

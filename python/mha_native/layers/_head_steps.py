@@ -9,18 +9,16 @@ from numpy.typing import NDArray
 from .. import _core
 from ..functions.messages import name_of_type, shown
 from ..functions.scalars import checked_real
-from ._constructor_arguments import initial_weights
+from ._constructor_arguments import NORM_EPS, initial_weights
 from .rotary_embedding import RotaryEmbedding
-
-QK_NORMS = ("layer", "rms", "rms_unit_offset")
 
 
 class HeadSteps(NamedTuple):
     """The steps of one layer: a norm of each head, and the turn by the position."""
 
     rotary: RotaryEmbedding | None = None
-    qk_norm: str | None = None  # one of QK_NORMS
-    qk_norm_eps: float = 1e-6
+    qk_norm: str | None = None  # one of NORM_EPS
+    qk_norm_eps: float = NORM_EPS["rms"]
 
     def for_layers_in(self, dtype: np.dtype[Any]) -> "HeadSteps":
         """The same for a layer in `dtype`."""
@@ -68,14 +66,16 @@ def norms_state(norms: tuple[_core.Norm | None, ...]) -> dict[str, NDArray[Any]]
     return {name: array for name, array in state.items() if array is not None}
 
 
-def checked_steps(function: str, qk_norm: str | None, qk_norm_eps: float, rotary: RotaryEmbedding | None) -> HeadSteps:
-    """The steps that a caller asked for."""
+def checked_steps(
+    function: str, qk_norm: str | None, qk_norm_eps: float | None, rotary: RotaryEmbedding | None
+) -> HeadSteps:
+    """Check the arguments of a constructor, and return the steps."""
     if rotary is not None and not isinstance(rotary, RotaryEmbedding):
         raise TypeError(f"{function}: rotary must be a RotaryEmbedding or None; got {name_of_type(rotary)}")
-    if qk_norm is not None and not (isinstance(qk_norm, str) and qk_norm in QK_NORMS):
+    if qk_norm is not None and not (isinstance(qk_norm, str) and qk_norm in NORM_EPS):
         kind = ValueError if isinstance(qk_norm, str) else TypeError
-        raise kind(f"{function}: qk_norm must be None or one of {', '.join(map(repr, QK_NORMS))}; got {shown(qk_norm)}")
-    eps = checked_real(function, "qk_norm_eps", qk_norm_eps)
+        raise kind(f"{function}: qk_norm must be None or one of {', '.join(map(repr, NORM_EPS))}; got {shown(qk_norm)}")
+    eps = checked_real(function, "qk_norm_eps", NORM_EPS[qk_norm or "rms"] if qk_norm_eps is None else qk_norm_eps)
     if eps < 0:
         raise ValueError(f"{function}: qk_norm_eps must be at least 0; got {shown(eps)}")
     return HeadSteps(rotary, qk_norm, eps)

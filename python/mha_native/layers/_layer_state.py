@@ -1,21 +1,28 @@
 """Sizes and weights of a multi-head attention layer: state dicts, copies, pickles, and modules of torch."""
 
+from __future__ import annotations
+
 from collections.abc import Collection, Mapping
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from .. import _core
-from ..functions.arrays import Tensor, to_numpy
+from ..functions.arrays import Tensor
 from ..functions.dtypes import checked_dtype, packed_state, unpacked_state
-from ._head_steps import HeadSteps, norms_state
-from ._layer_weights import Parts, Sizes, resolve_sizes, split_state, state_shapes
+from ..functions.instances import bare
+from ..functions.messages import in_the_name_of
+from ._constructor_arguments import WeightDType
+from ._given_weights import given_weights
+from ._head_steps import HeadSteps, checked_steps, norms_state
+from ._layer_weights import Parts, Sizes, parts_of_weights, sizes_of_weights, split_state, state_shapes
 from ._module_state import Leaf, linear_state
 from ._torch_modules import checked_module
 from .rotary_embedding import RotaryEmbedding
 
-Layer = TypeVar("Layer", bound="LayerState")
+if TYPE_CHECKING:
+    from typing_extensions import Self  # in typing from Python 3.11 on
 
 
 class LayerState(Leaf):
@@ -72,7 +79,72 @@ class LayerState(Leaf):
         super().load_state_dict(state)
 
     @classmethod
-    def from_torch(cls: type[Layer], module: Any) -> Layer:
+    def from_weights(
+        cls,
+        weights: Mapping[str, Tensor],
+        num_heads: int,
+        *,
+        num_kv_heads: int | None = None,
+        add_zero_attn: bool = False,
+        qk_norm: str | None = None,
+        qk_norm_eps: float | None = None,
+        rotary: RotaryEmbedding | None = None,
+        dtype: DTypeLike | None = None,
+        weight_dtype: WeightDType = None,
+    ) -> Self:
+        """Return a layer with a copy of these weights. Their shapes are its sizes.
+
+        Parameters
+        ----------
+        weights : mapping of names to arrays or CPU tensors
+            The names and shapes of `state_dict`. The projections of query, key and value may be one array,
+            ``in_proj_weight`` [H D + Hk D + Hk Dv, E], or three: ``q_proj_weight`` [H D, E], ``k_proj_weight``
+            [Hk D, kdim] and ``v_proj_weight`` [Hk Dv, vdim]; likewise their biases. ``out_proj.weight`` is
+            [out_dim, H Dv]. A projection has a bias, and the layer an added key, if there are weights of it.
+        num_heads : int
+            H.
+        num_kv_heads : int, optional
+            Hk, as for `MultiHeadAttention`. Default: H.
+        add_zero_attn, qk_norm, qk_norm_eps, rotary : optional
+            As for `MultiHeadAttention`.
+        dtype : {"float32", "float64", "float16", "bfloat16"}, optional
+            The dtype of the layer. Weights in another dtype are rounded once. Default: the dtype of the weights.
+        weight_dtype : {"float32", "bfloat16", "int8", "bfloat16x3"}, optional
+            The storage format of the matrices, as for `MultiHeadAttention`. Default: `dtype`, or "int8" if there are
+            scales.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an argument breaks a rule. One message lists all missing and unexpected names, and all wrong shapes.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import mha_native as mha
+        >>> rng = np.random.default_rng(0)
+        >>> weights = {
+        ...     "q_proj_weight": rng.standard_normal((64, 64), dtype=np.float32),
+        ...     "k_proj_weight": rng.standard_normal((16, 64), dtype=np.float32),
+        ...     "v_proj_weight": rng.standard_normal((16, 64), dtype=np.float32),
+        ...     "out_proj.weight": rng.standard_normal((64, 64), dtype=np.float32),
+        ... }
+        >>> layer = mha.MultiHeadAttention.from_weights(weights, 8, num_kv_heads=2)
+        >>> layer.head_dim, layer.bias, layer(np.ones((1, 10, 64), np.float32)).shape
+        (8, False, (1, 10, 64))
+        """
+        function = f"{cls.__name__}.from_weights"
+        with in_the_name_of(function):
+            given = given_weights(function, weights, dtype, weight_dtype)
+            sizes = sizes_of_weights(function, given, num_heads, num_kv_heads)
+            parts = parts_of_weights(given.arrays, add_zero_attn)
+            steps = checked_steps(function, qk_norm, qk_norm_eps, rotary)
+            layer = bare(cls)
+            layer._set_state(sizes, parts, given.dtype, given.weight_dtype, given.arrays, steps)
+        return layer
+
+    @classmethod
+    def from_torch(cls, module: Any) -> Self:
         """The layer that computes what a ``torch.nn.MultiheadAttention`` does, with a copy of its weights.
 
         Four things differ. Boolean masks are the other way round: here True means that the key takes part; those of
@@ -98,13 +170,8 @@ class LayerState(Leaf):
             raise TypeError(
                 f"{function}: module: expected a plain torch.nn.{kind}; its out_proj is a {module.out_proj!r:.80}"
             )
-        out_weight = to_numpy(function, "out_proj.weight", state["out_proj.weight"])
-        layer = cls.__new__(cls)
-        sizes = resolve_sizes(module.embed_dim, module.num_heads, None, None, None, module.kdim, module.vdim, None)
-        parts = Parts("in_proj_bias" in state, "bias_k" in state, bool(module.add_zero_attn))
-        dtype = checked_dtype(function, out_weight.dtype)
-        layer._set_state(sizes, parts, dtype, _core.dtype_name(dtype), state)
-        return layer
+        with in_the_name_of(function):
+            return cls.from_weights(state, module.num_heads, add_zero_attn=bool(module.add_zero_attn))
 
     @property
     def embed_dim(self) -> int:
@@ -165,6 +232,11 @@ class LayerState(Leaf):
     def qk_norm(self) -> str | None:
         """The kind of the norms of query and key, if there are any."""
         return self._steps.qk_norm
+
+    @property
+    def qk_norm_eps(self) -> float:
+        """The eps of the norms of query and key."""
+        return self._steps.qk_norm_eps
 
     @property
     def rotary(self) -> RotaryEmbedding | None:

@@ -17,6 +17,7 @@ from ._constructor_arguments import (
     checked_size,
     initial_weights,
 )
+from ._given_weights import GivenWeights
 from ._module_state import LinearWeights, linear_weights
 
 # The four projections, in the order in which the core takes them.
@@ -89,6 +90,37 @@ def checked_parts(bias: Biases, add_bias_kv: bool, add_zero_attn: bool) -> Parts
         _core.boolean(name, "add_bias_kv", add_bias_kv),
         _core.boolean(name, "add_zero_attn", add_zero_attn),
     )
+
+
+def parts_of_weights(arrays: Mapping[str, NDArray[Any]], add_zero_attn: bool) -> Parts:
+    """Return the parts of a layer with these weights: the biases and the added key that have weights."""
+    letters = "qkv" if "in_proj_bias" in arrays else [letter for letter in "qkv" if f"{letter}_proj_bias" in arrays]
+    biases = [name for name in PROJECTIONS[:3] if name[0] in letters] + ["out"] * ("out_proj.bias" in arrays)
+    return checked_parts(biases, "bias_k" in arrays or "bias_v" in arrays, add_zero_attn)
+
+
+def sizes_of_weights(function: str, given: GivenWeights, num_heads: int, num_kv_heads: int | None) -> Sizes:
+    """Return the sizes of a layer with these weights."""
+    heads = checked_size(function, "num_heads", num_heads)
+    kv_heads = heads if num_kv_heads is None else checked_size(function, "num_kv_heads", num_kv_heads)
+    out_dim, columns = given.shape(function, "out_proj.weight", "out_dim", "H Dv")
+    value_head_dim, rest = divmod(columns, heads)
+    if rest:
+        raise ValueError(f"{function}: out_proj.weight must have H Dv columns for num_heads, {heads}; got {columns}")
+    if any(f"{letter}_proj_weight" in given.arrays for letter in "qkv"):
+        rows, embed_dim = given.shape(function, "q_proj_weight", "H D", "embed_dim")
+        kdim = given.shape(function, "k_proj_weight", "Hk D", "kdim")[1]
+        vdim = given.shape(function, "v_proj_weight", "Hk Dv", "vdim")[1]
+        head_dim, rest = divmod(rows, heads)
+        rule = f"q_proj_weight must have H D rows for num_heads, {heads}"
+    else:
+        rows, embed_dim = given.shape(function, "in_proj_weight", "H D + Hk D + Hk Dv", "embed_dim")
+        kdim = vdim = embed_dim
+        head_dim, rest = divmod(rows - kv_heads * value_head_dim, heads + kv_heads)
+        rule = f"in_proj_weight must have H D + Hk D + Hk Dv rows for num_heads, {heads}, and num_kv_heads, {kv_heads}"
+    if rest or head_dim < 1:
+        raise ValueError(f"{function}: {rule}; got {rows}")
+    return resolve_sizes(embed_dim, heads, kv_heads, head_dim, value_head_dim, kdim, vdim, out_dim)
 
 
 def resolve_sizes(embed_dim: int, num_heads: int, *others: int | None) -> Sizes:

@@ -12,6 +12,7 @@ from numpy.typing import DTypeLike, NDArray
 from .. import _core
 from ..functions.arrays import Tensor, to_numpy
 from ..functions.dtypes import checked_dtype, packed_state
+from ..functions.instances import bare
 from ..functions.messages import in_the_name_of, listed, name_of_type, shown
 from ._constructor_arguments import WeightDType, checked_weight_dtype
 from ._snapshots import change, no_change
@@ -100,7 +101,7 @@ class ModuleState:
 
     @property
     def weight_dtype(self) -> str:
-        """What the weights of matrix products are stored as."""
+        """The storage format of the matrices, of the first layer if there are several."""
         return next(iter(self._leaves().values()))._weight_dtype
 
     @property
@@ -184,13 +185,13 @@ class Leaf(ModuleState):
         saved["weight_dtype"] = weight_dtype
         if weight_dtype != "int8":
             saved["state"] = _without_scales(saved["state"])
-        leaf = type(self).__new__(type(self))
+        leaf = bare(type(self))
         leaf.__setstate__(saved)
         return leaf
 
     def _converted(self, dtype: np.dtype[Any]) -> "Leaf":
         """A new layer in `dtype`; a copy, if this one is in that dtype already."""
-        leaf, saved = type(self).__new__(type(self)), self.__getstate__()
+        leaf, saved = bare(type(self)), self.__getstate__()
         name = _core.dtype_name(dtype)
         if name != _core.dtype_name(self.dtype):
             state = {which: _core.convert(array, dtype) for which, array in _without_scales(self.state_dict()).items()}
@@ -222,7 +223,7 @@ def snapshots(leaves: Iterable[AnyLeaf]) -> list[AnyLeaf]:
 
 
 def _snapshot(leaf: AnyLeaf) -> AnyLeaf:
-    snapshot = type(leaf).__new__(type(leaf))
+    snapshot = bare(type(leaf))
     vars(snapshot).update(vars(leaf))
     return snapshot
 

@@ -6,6 +6,7 @@ from numpy.typing import DTypeLike
 
 from .. import _core
 from ..functions.messages import shown
+from ._constructor_arguments import NORM_EPS
 from .layer_norm import LayerNorm
 from .norm import Norm
 from .rms_norm import RMSNorm
@@ -15,17 +16,15 @@ from .rms_norm import RMSNorm
 NORMS = ("norm1", "norm2", "norm3")
 OUTPUT_NORMS = ("output_norm1", "output_norm2", "output_norm3")
 
-_RULE = "norm must be 'layer', 'rms' or 'rms_unit_offset'"
 
-
-def new_norm(norm: str, embed_dim: int, eps: float, bias: bool, dtype: DTypeLike) -> Norm:
-    """A norm of the kind that a caller named; `bias` is for one that may have a bias."""
-    if not isinstance(norm, str):
-        raise TypeError(f"TransformerLayer: {_RULE}; got {shown(norm)}")
+def new_norm(norm: str, embed_dim: int, eps: float | None, bias: bool, dtype: DTypeLike) -> Norm:
+    """Return a norm of the kind `norm`. Only a `LayerNorm` can have a bias."""
+    if not (isinstance(norm, str) and norm in NORM_EPS):
+        kind = ValueError if isinstance(norm, str) else TypeError
+        raise kind(f"TransformerLayer: norm must be 'layer', 'rms' or 'rms_unit_offset'; got {shown(norm)}")
+    eps = NORM_EPS[norm] if eps is None else eps
     if norm == "layer":
         return LayerNorm(embed_dim, eps=eps, bias=bias, dtype=dtype)
-    if norm not in ("rms", "rms_unit_offset"):
-        raise ValueError(f"TransformerLayer: {_RULE}; got {shown(norm)}")
     return RMSNorm(embed_dim, eps=eps, unit_offset=norm == "rms_unit_offset", dtype=dtype)
 
 

@@ -12,6 +12,7 @@ from ..functions.kv_cache import KVCache
 from ..functions.messages import in_the_name_of, name_of_type
 from ..functions.options import AttentionOptions
 from ..functions.paged_kv_cache import PagedKVCache
+from ..functions.token_cache import TokenCache
 from ._constructor_arguments import Biases, Seed, WeightDType, checked_weight_dtype
 from ._head_steps import checked_steps
 from ._layer_state import LayerState
@@ -45,8 +46,8 @@ class MultiHeadAttention(LayerState):
     qk_norm : {"layer", "rms", "rms_unit_offset"}, optional
         A norm of the D features of each head of query and of key, before they are turned: `LayerNorm`, `RMSNorm`, or
         that with its `unit_offset`. The weights of each are the same for all heads.
-    qk_norm_eps : float, default 1e-6
-        The `eps` of these norms.
+    qk_norm_eps : float, optional
+        The `eps` of these norms. Default: 1e-5 for "layer", else 1e-6, as for `LayerNorm` and `RMSNorm`.
     rotary : RotaryEmbedding, optional
         Turns queries and keys by their positions: row i of the query stands at ``query_offset + i``, row j of the key
         at j, both behind what is in the cache that a call appends to, and counted from the begin of their sequence in a
@@ -123,7 +124,7 @@ class MultiHeadAttention(LayerState):
         add_bias_kv: bool = False,
         add_zero_attn: bool = False,
         qk_norm: str | None = None,
-        qk_norm_eps: float = 1e-6,
+        qk_norm_eps: float | None = None,
         rotary: RotaryEmbedding | None = None,
         dtype: DTypeLike = "float32",
         weight_dtype: WeightDType = None,
@@ -157,7 +158,7 @@ class MultiHeadAttention(LayerState):
         position_bias: Tensor | None = None,
         sinks: Tensor | None = None,
         positions: Tensor | None = None,
-        cache: KVCache | None = None,
+        cache: TokenCache | None = None,
         append: bool = True,
         new_lengths: Tensor | None = None,
         need_weights: bool = False,
@@ -261,7 +262,7 @@ class MultiHeadAttention(LayerState):
         if cache is None:
             if not append or new_lengths is not None:
                 raise ValueError(f"{name}: append and new_lengths need a cache")
-        elif not isinstance(cache, KVCache):
+        elif not isinstance(cache, TokenCache):
             raise TypeError(f"{name}: cache must be a KVCache; got {name_of_type(cache)}")
         elif not append and not (key is None and value is None and new_lengths is None):
             raise ValueError(f"{name}: with append=False nothing is appended: there is no key, value or new_lengths")
@@ -358,7 +359,7 @@ class MultiHeadAttention(LayerState):
         dtype: DTypeLike | None = None,
         page_size: int | None = None,
         num_pages: int | None = None,
-    ) -> KVCache:
+    ) -> TokenCache:
         """An empty cache for the keys and values of this layer.
 
         Parameters
@@ -392,7 +393,7 @@ class MultiHeadAttention(LayerState):
 
     def append_to(
         self,
-        cache: KVCache,
+        cache: TokenCache,
         key: Tensor,
         value: Tensor | None = None,
         *,
@@ -426,7 +427,7 @@ class MultiHeadAttention(LayerState):
         True
         """
         name = "MultiHeadAttention.append_to"
-        if not isinstance(cache, KVCache):
+        if not isinstance(cache, TokenCache):
             raise TypeError(f"{name}: cache must be a KVCache; got {name_of_type(cache)}")
         k = key if type(key) is ndarray else to_numpy(name, "key", key)
         v = k if value is None else value if type(value) is ndarray else to_numpy(name, "value", value)

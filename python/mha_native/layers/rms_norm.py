@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from .. import _core
+from ..functions.arrays import Tensor
 from ..functions.dtypes import checked_dtype
+from ..functions.instances import bare
 from ._constructor_arguments import check_room, checked_size, initial_weights
 from .norm import Norm
+
+if TYPE_CHECKING:
+    from typing_extensions import Self  # in typing from Python 3.11 on
 
 
 class RMSNorm(Norm):
@@ -56,7 +61,44 @@ class RMSNorm(Norm):
         self._set_state(eps, kind, {"weight": initial_weights(weight, kind)})
 
     @classmethod
-    def from_torch(cls, module: Any) -> RMSNorm:
+    def from_weights(
+        cls, weight: Tensor, *, eps: float = 1e-6, unit_offset: bool = False, dtype: DTypeLike | None = None
+    ) -> Self:
+        """Return a norm with a copy of this weight, the array of `state_dict`.
+
+        Parameters
+        ----------
+        weight : [E]
+            NumPy array or CPU tensor.
+        eps : float, default 1e-6
+            Added to the mean of the squares.
+        unit_offset : bool, default False
+            Multiply by ``1 + weight``, as the models of the Gemma family do.
+        dtype : {"float32", "float64", "float16", "bfloat16"}, optional
+            The dtype of the norm. A weight in another dtype is rounded once. Default: the dtype of the weight.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an argument breaks a rule.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import mha_native as mha
+        >>> norm = mha.RMSNorm.from_weights(np.full(4, 2.0, np.float32))
+        >>> offset = mha.RMSNorm.from_weights(np.full(4, 1.0, np.float32), unit_offset=True)
+        >>> x = np.array([[1, 2, 3, 4]], np.float32)
+        >>> np.array_equal(norm(x), offset(x))
+        True
+        """
+        norm = bare(cls)
+        norm._unit_offset = _core.boolean(f"{cls.__name__}.from_weights", "unit_offset", unit_offset)
+        norm._take_given({"weight": weight}, eps, dtype)
+        return norm
+
+    @classmethod
+    def from_torch(cls, module: Any) -> Self:
         """The layer that computes what a ``torch.nn.RMSNorm`` does, with a copy of its weight.
 
         Parameters

@@ -149,7 +149,7 @@ def multi_head_attention(
     attn_mask: ArrayLike | None = None,
     need_weights: bool = False,
     qk_norm: str | None = None,
-    qk_norm_eps: float = 1e-6,
+    qk_norm_eps: float | None = None,
     rotary: Rotary | None = None,
     positions: ArrayLike | None = None,
     **options: Any,

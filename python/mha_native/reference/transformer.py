@@ -68,7 +68,7 @@ def encoder_layer(
     activation: str = "relu",
     norm_first: bool = False,
     norm: str = "layer",
-    eps: float = 1e-5,
+    eps: float | None = None,
     **options: Any,
 ) -> Array:
     """Self-attention and feed-forward, each added to what it reads: [B, T, E].
@@ -96,7 +96,7 @@ def decoder_layer(
     activation: str = "relu",
     norm_first: bool = False,
     norm: str = "layer",
-    eps: float = 1e-5,
+    eps: float | None = None,
     is_causal: bool = True,
     memory_attn_mask: ArrayLike | None = None,
     memory_key_mask: ArrayLike | None = None,
@@ -131,7 +131,7 @@ def decoder_layer(
 
 @named
 def encoder(
-    x: ArrayLike, state: State, num_heads: int, *, norm: str = "layer", eps: float = 1e-5, **options: Any
+    x: ArrayLike, state: State, num_heads: int, *, norm: str = "layer", eps: float | None = None, **options: Any
 ) -> Array:
     """One encoder layer after another, and ``norm`` if `state` has one: [B, T, E].
 
@@ -150,7 +150,7 @@ def decoder(
     num_heads: int,
     *,
     norm: str = "layer",
-    eps: float = 1e-5,
+    eps: float | None = None,
     **options: Any,
 ) -> Array:
     """One decoder layer after another, all over the same `memory`, and ``norm`` if `state` has one: [B, T, E].
@@ -162,7 +162,9 @@ def decoder(
     return normalize(np.asarray(x, np.float64), state, "norm", norm, eps)
 
 
-def _around(x: ArrayLike, blocks: Sequence[Block], state: State, norm_first: bool, norm: str, eps: float) -> Array:
+def _around(
+    x: ArrayLike, blocks: Sequence[Block], state: State, norm_first: bool, norm: str, eps: float | None
+) -> Array:
     """``norm(x + output_norm(block(x)))`` of each block in turn (post-LN), or with `norm_first`
     ``x + output_norm(block(norm(x)))`` (pre-LN)."""
     x = np.asarray(x, np.float64)

@@ -154,8 +154,13 @@ def test_a_causal_decoder_is_a_causal_encoder(isa: str, dtype: Any) -> None:
 def test_layers_that_read_no_memory() -> None:
     x = rows((2, 6, 24), "f4")
     for module in (_stack("encoder", "f4"), _stack("causal decoder", "f4")):
-        with pytest.raises(ValueError, match="no layer has a cross_attention that could read a memory"):
+        with pytest.raises(TypeError, match="positional arguments"):
             module(x, x)
+        for name in ("memory", "memory_caches", "memory_lengths"):
+            with pytest.raises(
+                TypeError, match=f"^{type(module).__name__}: got an unexpected keyword argument '{name}'$"
+            ):
+                module(x, **{name: x})
         with pytest.raises(TypeError, match=rf"^{type(module).__name__}: memory_dim"):
             type(module)(**SIZES, memory_dim=24)
 

@@ -8,14 +8,11 @@ from numpy.typing import NDArray
 
 from ... import _core
 from ...functions.options import ModelOptions
-from ...layers._head_steps import HeadSteps
-from ...layers._layer_weights import PROJECTIONS, Parts, Sizes
+from ...layers._layer_weights import PROJECTIONS
 from ...layers.encoder import EncoderLayer
 from ...layers.feed_forward import FeedForward
-from ...layers.feed_forward import Sizes as FeedForwardSizes
 from ...layers.layer_norm import LayerNorm
 from ...layers.linear import Linear
-from ...layers.linear import Sizes as LinearSizes
 from ...layers.multi_head_attention import MultiHeadAttention
 from ...layers.norm import Norm
 from ...layers.rms_norm import RMSNorm
@@ -145,34 +142,26 @@ def make_layer(
     weight_dtype : str
         What the matrices are stored as.
     """
-    layer = EncoderLayer.__new__(EncoderLayer)
     rotary = None if config.rotary is None else tables[config.rotary]
-    layer.self_attn = make_attention(config, weights, rotary, dtype, weight_dtype)
-    layer.feed_forward = _feed_forward(config, weights, dtype, weight_dtype)
-    for name in config.norms:
-        setattr(layer, name, make_norm(config.norm, _part(weights, name), dtype))
-    layer.norm_first = config.norm_first
-    return layer
+    return EncoderLayer.from_parts(
+        make_attention(config, weights, rotary, dtype, weight_dtype),
+        _feed_forward(config, weights, dtype, weight_dtype),
+        norm_first=config.norm_first,
+        **{name: make_norm(config.norm, _part(weights, name), dtype) for name in config.norms},
+    )
 
 
 def make_norm(config: NormConfig, weights: Mapping[str, NDArray[Any]], dtype: np.dtype[Any]) -> Norm:
     """The norm with these weights, in `dtype`: ``weight``, and ``bias`` if it has one."""
-    norm: LayerNorm | RMSNorm
+    weight, options = weights["weight"], dict[str, Any](eps=config.eps, dtype=dtype)
     if config.kind == "layer":
-        norm = LayerNorm.__new__(LayerNorm)
-    else:
-        norm = RMSNorm.__new__(RMSNorm)
-        norm._unit_offset = config.kind == "rms_unit_offset"
-    norm._set_state(config.eps, dtype, weights)
-    return norm
+        return LayerNorm.from_weights(weight, weights.get("bias"), **options)
+    return RMSNorm.from_weights(weight, unit_offset=config.kind == "rms_unit_offset", **options)
 
 
 def make_linear(weight: NDArray[Any], weight_dtype: str) -> Linear:
     """The map by a matrix [features of its result, features that it reads], in the dtype of the matrix."""
-    linear = Linear.__new__(Linear)
-    rows, features = weight.shape
-    linear._set_state(LinearSizes(features, rows, False), weight.dtype, weight_dtype, {"weight": weight})
-    return linear
+    return Linear.from_weights(weight, weight_dtype=weight_dtype)
 
 
 def in_dtype(numbers: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
@@ -194,32 +183,23 @@ def make_attention(
         for which, numbers in _part(weights, name).items()
     }
     state |= _renamed(weights, {"out": "out_proj", "query_norm": "q_norm", "key_norm": "k_norm"})
-    width, norm = config.embed_dim, config.qk_norm
-    heads = config.num_heads, config.num_kv_heads, config.head_dim, config.head_dim
-    parts = Parts(_biases(config, {name: name for name in PROJECTIONS}), False, False)
-    steps = HeadSteps(rotary) if norm is None else HeadSteps(rotary, norm.kind, norm.eps)
-    attention = MultiHeadAttention.__new__(MultiHeadAttention)
-    sizes = Sizes(width, *heads, width, width, width)
-    attention._set_state(sizes, parts, dtype, weight_dtype, state, steps)
-    return attention
+    norm: Any = {} if config.qk_norm is None else {"qk_norm": config.qk_norm.kind, "qk_norm_eps": config.qk_norm.eps}
+    return MultiHeadAttention.from_weights(
+        state,
+        config.num_heads,
+        num_kv_heads=config.num_kv_heads,
+        rotary=rotary,
+        dtype=dtype,
+        weight_dtype=weight_dtype,
+        **norm,
+    )
 
 
 def _feed_forward(
     config: BlockConfig, weights: Mapping[str, NDArray[Any]], dtype: np.dtype[Any], weight_dtype: str
 ) -> FeedForward:
-    names = {name: theirs for name, theirs in _FEED_FORWARD.items() if name in config.products()}
-    sizes = FeedForwardSizes(
-        config.embed_dim, config.feedforward_dim, config.activation, _biases(config, names), config.gated
-    )
-    feed_forward = FeedForward.__new__(FeedForward)
-    feed_forward._set_state(sizes, dtype, weight_dtype, _renamed(weights, names))
-    return feed_forward
-
-
-def _biases(config: BlockConfig, names: Mapping[str, str]) -> bool | tuple[str, ...]:
-    """Which of `names` add a bias: True for all, False for none, else what they are called there."""
-    chosen = tuple(theirs for name, theirs in names.items() if name in config.biases)
-    return chosen if 0 < len(chosen) < len(names) else bool(chosen)
+    state = _renamed(weights, _FEED_FORWARD)
+    return FeedForward.from_weights(state, activation=config.activation, dtype=dtype, weight_dtype=weight_dtype)
 
 
 def _part(weights: Mapping[str, NDArray[Any]], name: str) -> dict[str, NDArray[Any]]:

@@ -9,8 +9,8 @@ from numpy.typing import DTypeLike, NDArray
 from ... import _core
 from ...functions.arrays import widened
 from ...functions.dtypes import packed_state, unpacked_state
-from ...functions.kv_cache import KVCache
 from ...functions.paged_kv_cache import PagedKVCache
+from ...functions.token_cache import TokenCache
 from ...layers.causal_decoder import CausalDecoder
 from ..decoders.source import LanguageModelParts
 from ..generation.decoding import Room, Steps
@@ -30,10 +30,8 @@ class LanguageModel:
 
     def __init__(self, parts: LanguageModelParts) -> None:
         self.config, self._parts = parts.config, parts
-        self._layers = CausalDecoder.__new__(CausalDecoder)
-        self._layers.layers, self._layers.norm = tuple(parts.layers), parts.final_norm
-        if any(parts.layer_options):
-            self._layers.layer_options = tuple(dict(options) for options in parts.layer_options)
+        options = parts.layer_options if any(parts.layer_options) else None
+        self._layers = CausalDecoder.from_layers(parts.layers, parts.final_norm, layer_options=options)
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -79,7 +77,7 @@ class LanguageModel:
         tokens: NDArray[np.int64],
         places: NDArray[np.int64],
         cu_seqlens: NDArray[np.int64],
-        caches: Sequence[KVCache],
+        caches: Sequence[TokenCache],
         sequences: NDArray[np.int64],
         num_threads: int | None,
     ) -> NDArray[Any]:

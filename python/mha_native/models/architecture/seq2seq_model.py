@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from ... import _core
 from ...functions.arrays import widened
 from ...functions.dtypes import packed_state, unpacked_state
-from ...functions.kv_cache import KVCache
+from ...functions.token_cache import TokenCache
 from ...layers.decoder import Decoder
 from ...layers.encoder import Encoder
 from ..generation import decoding as _decoding
@@ -30,9 +30,8 @@ class Seq2SeqModel:
     def __init__(self, parts: Seq2SeqParts) -> None:
         self.config = parts.config
         self._parts = parts
-        self._encoder, self._decoder = Encoder.__new__(Encoder), Decoder.__new__(Decoder)
-        for stack, of_stack in ((self._encoder, parts.encoder), (self._decoder, parts.decoder)):
-            stack.layers, stack.norm = tuple(of_stack.layers), of_stack.final_norm
+        self._encoder = Encoder.from_layers(parts.encoder.layers, parts.encoder.final_norm)
+        self._decoder = Decoder.from_layers(parts.decoder.layers, parts.decoder.final_norm)
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -110,7 +109,7 @@ class Seq2SeqModel:
                     cache.reorder(sources)
         return [search.best for search in searches]
 
-    def _memory_caches(self, sequences: Sequence[list[int]], beams: int, num_threads: int | None) -> list[KVCache]:
+    def _memory_caches(self, sequences: Sequence[list[int]], beams: int, num_threads: int | None) -> list[TokenCache]:
         """Keys and values of the memory of each text in every layer of the decoder, for each of its beams."""
         tokens, cu_seqlens = packed(sequences)
         rows, lengths = self.hidden_states(tokens, cu_seqlens, num_threads), np.diff(cu_seqlens)

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from ... import _core
 from ...functions.arrays import widened
 from ...functions.dtypes import packed_state, unpacked_state
+from ...functions.instances import bare
 from ...functions.options import ScoreOptions
 from ...layers._layer_options import in_dtype_of_scores
 from ...layers.encoder import EncoderLayer
@@ -74,7 +75,7 @@ class TextEncoder:
 
     def astype(self, dtype: np.dtype[Any]) -> "TextEncoder":
         """The same model in another dtype."""
-        model = TextEncoder.__new__(TextEncoder)
+        model = bare(TextEncoder)
         tables = {name: in_dtype(table, dtype) for name, table in self._tables.items()}
         layers = [layer.astype(dtype) for layer in self._layers]
         if dtype == np.float64:  # a table of float32 is less than one that is made in float64
@@ -284,10 +285,16 @@ def _turned_by(
     """The same layer with the table of `block`, if it has one."""
     if block.rotary is None:
         return layer
-    turned = MultiHeadAttention.__new__(MultiHeadAttention)
-    steps = layer._steps._replace(rotary=turns[block.rotary])
-    turned._set_state(layer._sizes, layer._parts, layer.dtype, layer.weight_dtype, layer.state_dict(), steps)
-    return turned
+    return MultiHeadAttention.from_weights(
+        layer.state_dict(),
+        layer.num_heads,
+        num_kv_heads=layer.num_kv_heads,
+        qk_norm=layer.qk_norm,
+        qk_norm_eps=layer.qk_norm_eps,
+        rotary=turns[block.rotary],
+        dtype=layer.dtype,
+        weight_dtype=layer.weight_dtype,
+    )
 
 
 def _final_norm(config: TextConfig, tensors: Tensors, dtype: np.dtype[Any]) -> Any:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from ...functions.kv_cache import KVCache
+from ...functions.token_cache import TokenCache
 from .sampling import Chooser
 
 # For how many tokens beside the prompts there is room at first. When it is full it doubles, so that a long generation
@@ -19,7 +19,7 @@ class CachedModel(Protocol):
 
     @property
     def layers(self) -> tuple[Any, ...]: ...
-    def new_caches(self, batch_size: int, capacity: int, /, *, dtype: DTypeLike | None = None) -> list[KVCache]: ...
+    def new_caches(self, batch_size: int, capacity: int, /, *, dtype: DTypeLike | None = None) -> list[TokenCache]: ...
 
 
 class Room:

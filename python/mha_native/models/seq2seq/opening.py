@@ -10,9 +10,6 @@ from ... import _core
 from ...functions.arrays import widened
 from ...layers._layer_options import in_dtype_of_scores
 from ...layers.decoder import DecoderLayer
-from ...layers.encoder import EncoderLayer
-from ...layers.multi_head_attention import MultiHeadAttention
-from ...layers.norm import Norm
 from ..architecture.build import BlockConfig, NormConfig, in_dtype, make_attention, make_layer, make_linear, make_norm
 from ..architecture.relative_buckets import position_bias_of_buckets
 from ..architecture.tensor_names import BlockNames, Tensors
@@ -162,7 +159,15 @@ def _stack(
                 block, _memory_weights(family, block, first, tensors, dtype), None, dtype, weight_dtype
             )
             norm = _norm_weights(block.norm, f"{first}{family.memory.norm}", tensors, dtype)
-            layer = _with_memory(layer, memory, make_norm(block.norm, norm, dtype))
+            layer = DecoderLayer.from_parts(
+                layer.self_attn,
+                memory,
+                layer.feed_forward,
+                layer.norm1,
+                make_norm(block.norm, norm, dtype),
+                layer.norm2,
+                norm_first=layer.norm_first,
+            )
         layers.append(layer)
     options: dict[str, Any] = {**blocks[0].options}
     if is_decoder and blocks[0].scale is not None:
@@ -202,15 +207,6 @@ def _memory_weights(
         for which in ["weight"] + ["bias"] * (part in block.biases):
             weights[f"{part}.{which}"] = in_dtype(tensors[f"{first}{getattr(family.memory, part)}.{which}"], dtype)
     return weights
-
-
-def _with_memory(layer: EncoderLayer, memory: MultiHeadAttention, norm: Norm) -> DecoderLayer:
-    """A layer that reads no memory as one that does, between its two parts."""
-    decoder = DecoderLayer.__new__(DecoderLayer)
-    decoder.self_attn, decoder.cross_attn, decoder.feed_forward = layer.self_attn, memory, layer.feed_forward
-    decoder.norm1, decoder.norm2, decoder.norm3 = layer.norm1, norm, layer.norm2
-    decoder.norm_first = layer.norm_first
-    return decoder
 
 
 def _block_names(names: StackNames, block: BlockConfig) -> BlockNames:
