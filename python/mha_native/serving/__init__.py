@@ -1,6 +1,6 @@
 """Many texts at once over one language model."""
 
-from ._engine import QueueFull
+from ._queue import QueueFull
 from .batcher import Batcher, BatcherStatistics
 from .request import Request, RequestStatistics
 

@@ -5,18 +5,17 @@ from collections.abc import Callable
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
 from numpy.typing import DTypeLike
 
 from .. import _core
 from ..functions.messages import in_the_name_of, name_of_type
+from ..functions.scalars import checked_integer
 from ..layers._constructor_arguments import checked_size
 from ..models.causal_lm import CausalLM
-from ..models.generation.token_run import GenerationOptions, checked_options, checked_stop
-from ._cache_stack import CacheStack
-from ._engine import Engine
+from ..models.generation.engine import GenerationKeywords, GenerationOptions
+from ._paged_caches import PagedCaches
+from ._queue import RequestQueue
 from ._scheduler import Scheduler, Sequence
-from ._token_choice import TokenChoice
 from .request import NewText, Request, deadline_of
 
 if TYPE_CHECKING:
@@ -104,7 +103,7 @@ class Batcher:
 
     See Also
     --------
-    CausalLM.generate : One text, or some that begin and are waited for together.
+    CausalLM.generate : One text, or some that begin and end together.
 
     Notes
     -----
@@ -161,20 +160,21 @@ class Batcher:
         waiting = checked_size(name, "max_waiting", max_waiting)
         slots = most * _SLOTS_OF_SEQUENCES if shares else most
         with in_the_name_of(name, dtype="cache_dtype"):
-            caches = CacheStack(model._model, pages, size, slots, cache_dtype, num_threads)
+            caches = PagedCaches(model.generator.model, pages, size, slots, cache_dtype, num_threads)
         scheduler = Scheduler(caches, most, per_step, shares)
         self._model, self._num_pages, self._page_size = model, pages, size
-        self._engine = Engine(caches, scheduler, waiting, monotonic)
+        self._queue = RequestQueue(caches, scheduler, waiting, monotonic)
         # Nobody waits for the thread then: this may run wherever memory is collected, in the thread itself, too.
-        weakref.finalize(self, self._engine.close, waits=False).atexit = False
+        weakref.finalize(self, self._queue.close, waits=False).atexit = False
 
     def submit(
         self,
         prompt: Any,
         *,
+        index: int = 0,
         timeout: float | None = None,
         on_text: Callable[[str | None], object] | None = None,
-        **options: "Unpack[GenerationOptions]",
+        **options: "Unpack[GenerationKeywords]",
     ) -> Request:
         """Let a text be generated.
 
@@ -182,13 +182,16 @@ class Batcher:
         ----------
         prompt : str, or integers [T]
             As for `CausalLM.generate`.
+        index : int, default 0
+            Draw as the prompt at this place of a list does: `CausalLM.generate` of a list of prompts gives each prompt
+            its own random numbers for the same `seed`.
         timeout : float, optional
             Seconds until its text must be whole; else it ends with TimeoutError before the next step, even if it waits.
         on_text : function, optional
             Called in the thread that steps, with each piece of the text, and at last with None, however the request
-            ends. It must not take long. What it raises ends the request.
-        max_new_tokens, temperature, top_k, top_p, min_p, repetition_penalty, seed, stop
-            As for `CausalLM.generate`.
+            ends. It must not take long. An exception in it ends the request.
+        **options
+            As for `CausalLM.generate`, without `num_threads` and `cache_dtype`.
 
         Returns
         -------
@@ -204,39 +207,40 @@ class Batcher:
             If the Batcher is closed, or belongs to another process.
         """
         name = "Batcher.submit"
-        self._engine.check_process(name)
+        self._queue.check_process(name)
         if on_text is not None and not callable(on_text):
             raise TypeError(f"{name}: on_text must be a function; got {name_of_type(on_text)}")
-        if "num_threads" in options:
-            raise TypeError(f"{name}: num_threads is an argument of Batcher, for all of its requests")
-        stop = checked_stop(name, options.pop("stop", None))
-        checked = checked_options(name, options)
-        is_one, prompts = self._model._prompts(name, prompt, "prompt")
+        for given in ("num_threads", "cache_dtype"):
+            if given in options:
+                raise TypeError(f"{name}: {given} is an argument of Batcher, for all of its requests")
+        index = checked_integer(name, "index", index, 0)
+        generator = self._model.generator
+        checked = GenerationOptions.checked(name, options, self._model.dtype)
+        is_one, prompts = generator.prompts(name, "prompt", prompt)
         if not is_one:
             raise TypeError(f"{name}: prompt must be one text, or its tokens [T]; got a list of {len(prompts)}")
-        tokens, model = prompts[0], self._model._model
-        most_new = int(checked.most_new(np.int64(len(tokens)), model.max_length))
-        needed = self._engine.scheduler.needs(len(tokens) + most_new - 1)
+        (tokens,) = prompts
+        most_new = checked.most_new(len(tokens), self._model.max_length)
+        needed = self._queue.scheduler.needs(len(tokens) + most_new - 1)
         if needed > self._num_pages:
             raise ValueError(
                 f"{name}: {len(tokens)} tokens of prompt and {most_new} new ones take {needed} pages of "
                 f"{self._page_size}, and the Batcher has {self._num_pages}"
             )
-        now, end_tokens = self._engine.clock(), self._model._end_tokens
-        tokenizer = self._model._tokenizer
+        sequence, now = Sequence(tokens), self._queue.clock()
         request = Request(
-            Sequence(tokens),
-            TokenChoice(name, checked.rules, checked.seed, len(tokens), model.config.vocab_size),
-            NewText(lambda: tokenizer.stream(tokens, stop), end_tokens),
+            sequence,
+            generator.choice(name, checked, sequence.tokens, index or None),
+            NewText(lambda: generator.stream(tokens, checked), generator.end_tokens),
             most_new,
-            end_tokens,
+            generator.end_tokens,
             deadline_of(name, timeout, now),
             on_text,
-            bool(stop),
+            bool(checked.stop),
             now,
-            self._engine.wake,
+            self._queue.wake,
         )
-        self._engine.add(name, request)
+        self._queue.add(name, request)
         return request
 
     def run_step(self) -> bool:
@@ -250,34 +254,34 @@ class Batcher:
             What a step has failed with, such as MemoryError, or KeyboardInterrupt. All requests go on then: the next
             call does the step again, and `Request.cancel` ends one that it should not be done for.
         """
-        return self._engine.step("Batcher.run_step")
+        return self._queue.step("Batcher.run_step")
 
     def start(self) -> "Self":
         """Let a thread of the Batcher step whenever there is something to do. Returns the Batcher.
 
         A step that fails ends the requests that were running, and the thread goes on with the others.
         """
-        self._engine.start("Batcher.start")
+        self._queue.start("Batcher.start")
         return self
 
     def close(self) -> None:
         """End all requests, which raise CancelledError then, and the thread; and free the pages. May be called
         again."""
-        self._engine.close()
+        self._queue.close()
 
     @property
     def statistics(self) -> BatcherStatistics:
         """What it is doing, and what it has done."""
-        self._engine.check_process("Batcher.statistics")
-        counts = self._engine.counts
+        self._queue.check_process("Batcher.statistics")
+        counts = self._queue.counts
         return BatcherStatistics(
-            *self._engine.num_requests,
+            *self._queue.num_requests,
             self._num_pages,
             counts.free_pages,
             counts.steps,
             counts.read_tokens,
             counts.new_tokens,
-            self._engine.scheduler.num_preempted,
+            self._queue.scheduler.num_preempted,
             counts.seconds,
         )
 
@@ -288,7 +292,7 @@ class Batcher:
         self.close()
 
     def __repr__(self) -> str:
-        waiting, running = self._engine.num_requests
+        waiting, running = self._queue.num_requests
         return (
             f"{type(self).__name__}({self._model!r}, num_pages={self._num_pages}, waiting={waiting}, running={running})"
         )

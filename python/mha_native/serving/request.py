@@ -10,9 +10,9 @@ from typing import NamedTuple, TypeVar
 
 from ..functions.messages import name_of_type
 from ..functions.scalars import checked_real
+from ..models.generation.sampling import TokenChoice
 from ..models.generation.text_stream import TextStream
 from ._scheduler import Sequence
-from ._token_choice import TokenChoice
 
 Item = TypeVar("Item")
 

@@ -4,17 +4,16 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
 from ... import _core
 from ...functions.arrays import widened
 from ...functions.dtypes import packed_state, unpacked_state
 from ...functions.kv_cache import KVCache
-from ...functions.paged_kv_cache import PagedKVCache
+from ...layers._constructor_arguments import WeightDType
 from ...layers.causal_decoder import CausalDecoder
 from ..decoders.source import LanguageModelParts
-from ..generation.decoding import Room, Steps
-from ..text.inputs import check_vocabulary
+from .build import in_dtype
 
 # The most logits that are computed at once where more rows than one have some: 32 MiB in float64.
 _MOST_LOGITS = 1 << 22
@@ -45,34 +44,32 @@ class LanguageModel:
         """What the matrices of the layers are stored as, by name."""
         return self._layers.layers[0].weight_dtype  # type: ignore[no-any-return]
 
-    def room(self, batch: int, capacity: int, dtype: DTypeLike | None = None) -> Room:
-        """Caches for `capacity` tokens in each of `batch` sequences. Default: of the dtype of the model."""
-        return Room(self._layers, batch, capacity, dtype)
+    @property
+    def layers(self) -> Sequence[Any]:
+        """All layers, each of which makes its own caches."""
+        return self._layers.layers
 
-    def paged_caches(
-        self, num_sequences: int, num_pages: int, page_size: int, dtype: DTypeLike | None
-    ) -> list[PagedKVCache]:
-        """Caches of `num_sequences` sequences that share the pages of a layer. Default: of the dtype of the model."""
-        return [
-            layer.new_cache(num_sequences, 1, dtype=dtype, page_size=page_size, num_pages=num_pages)
-            for layer in self._layers.layers
-        ]
+    @property
+    def num_layers(self) -> int:
+        """Number of layers."""
+        return len(self._parts.layers)
 
-    def steps(self, room: Room, num_threads: int | None) -> Steps:
-        """What a step of generation is made of, over the caches of `room`."""
+    @property
+    def num_heads(self) -> int:
+        """H, the heads of each layer."""
+        return self.config.blocks[0].num_heads
 
-        def read(
-            tokens: NDArray[np.int64],
-            places: NDArray[np.int64],
-            cu_seqlens: NDArray[np.int64],
-            sequences: NDArray[np.int64],
-        ) -> NDArray[Any]:
-            return self.read(tokens, places, cu_seqlens, room.caches, sequences, num_threads)
+    def astype(self, dtype: np.dtype[Any]) -> "LanguageModel":
+        """The same model in another dtype."""
+        parts = self._parts
+        changed: dict[str, Any] = {name: getattr(parts, name).astype(dtype) for name in ("final_norm", "head")}
+        changed |= {name: in_dtype(table, dtype) for name, table in self._tables().items()}
+        return LanguageModel(parts._replace(layers=[layer.astype(dtype) for layer in parts.layers], **changed))
 
-        def logits(rows: NDArray[Any]) -> NDArray[Any]:
-            return self.logits(rows, num_threads)
-
-        return Steps(read, logits)
+    def quantize(self, weight_dtype: WeightDType) -> "LanguageModel":
+        """The same model with the matrices of its layers and of its head in another format."""
+        layers = [layer.quantize(weight_dtype) for layer in self._parts.layers]
+        return LanguageModel(self._parts._replace(layers=layers, head=self._parts.head.quantize(weight_dtype)))
 
     def read(
         self,
@@ -134,18 +131,6 @@ class LanguageModel:
         """P, the most tokens of a text."""
         return self.config.max_positions
 
-    def check_sequences(self, what: str, sequences: Sequence[Sequence[int]]) -> None:
-        """ValueError unless each of `sequences` has from one token to as many as there are positions, and no other."""
-        for i, sequence in enumerate(sequences):
-            if not sequence:
-                raise ValueError(f"{what} must have a token; got none at {i}")
-            if len(sequence) > self.max_length:
-                raise ValueError(
-                    f"{what} must have no more tokens than the model has positions, {self.max_length}; "
-                    f"got {len(sequence)} at {i}"
-                )
-            check_vocabulary(what, sequence, self.config.vocab_size, i)
-
     def _embed(self, tokens: NDArray[np.int64], places: NDArray[np.int64]) -> NDArray[Any]:
         rows = self._parts.embeddings[tokens]
         positions = self._parts.positions
@@ -153,12 +138,13 @@ class LanguageModel:
             return rows
         return _core.convert(widened(rows) + widened(positions[places]), self.dtype)
 
+    def _tables(self) -> dict[str, NDArray[Any]]:
+        tables = {"embeddings": self._parts.embeddings, "positions": self._parts.positions}
+        return {name: table for name, table in tables.items() if table is not None}
+
     def __getstate__(self) -> dict[str, Any]:
-        tables = {"embeddings": self._parts.embeddings}
-        if self._parts.positions is not None:
-            tables["positions"] = self._parts.positions
         parts = self._parts._replace(embeddings=np.empty(0), positions=None)
-        return {"parts": parts, "tables": packed_state(tables)}
+        return {"parts": parts, "tables": packed_state(self._tables())}
 
     def __setstate__(self, saved: dict[str, Any]) -> None:
         self.__init__(saved["parts"]._replace(**unpacked_state(saved["tables"])))  # type: ignore[misc]

@@ -10,10 +10,11 @@ from ... import _core
 from ...functions.arrays import widened
 from ...functions.dtypes import packed_state, unpacked_state
 from ...functions.kv_cache import KVCache
+from ...layers._constructor_arguments import WeightDType
+from ...layers._layer_options import in_dtype_of_scores
 from ...layers.decoder import Decoder
 from ...layers.encoder import Encoder
-from ..generation import decoding as _decoding
-from ..generation.beam_search import BeamRules, BeamSearch, Found, SpecialTokens
+from ..generation.engine import read_padded
 from ..seq2seq.opening import Seq2SeqParts, StackParts
 from ..text.batching import packed
 from .build import in_dtype
@@ -44,6 +45,46 @@ class Seq2SeqModel:
         """What the matrices of the layers are stored as, by name."""
         return self._encoder.layers[0].weight_dtype  # type: ignore[no-any-return]
 
+    @property
+    def num_layers(self) -> int:
+        """Number of layers of the encoder."""
+        return len(self._parts.encoder.layers)
+
+    @property
+    def num_heads(self) -> int:
+        """H, the heads of each layer."""
+        return self.config.encoder[0].num_heads
+
+    @property
+    def max_length(self) -> int | None:
+        """P, the number of positions; None if any number of tokens is read."""
+        return self.config.max_positions
+
+    def astype(self, dtype: np.dtype[Any]) -> "Seq2SeqModel":
+        """The same model in another dtype."""
+
+        def converted(stack: StackParts) -> StackParts:
+            return StackParts(
+                [layer.astype(dtype) for layer in stack.layers],
+                {name: in_dtype(table, dtype) for name, table in stack.tables.items()},
+                None if stack.final_norm is None else stack.final_norm.astype(dtype),
+                dict(in_dtype_of_scores(stack.options, dtype)),
+            )
+
+        parts = self._parts
+        encoder, decoder = converted(parts.encoder), converted(parts.decoder)
+        words, head = in_dtype(parts.words, dtype), parts.head.astype(dtype)
+        return Seq2SeqModel(parts._replace(words=words, encoder=encoder, decoder=decoder, head=head))
+
+    def quantize(self, weight_dtype: WeightDType) -> "Seq2SeqModel":
+        """The same model with the matrices of its layers and of its head in another format."""
+        encoder, decoder = (
+            stack._replace(layers=[layer.quantize(weight_dtype) for layer in stack.layers])
+            for stack in (self._parts.encoder, self._parts.decoder)
+        )
+        head = self._parts.head.quantize(weight_dtype)
+        return Seq2SeqModel(self._parts._replace(encoder=encoder, decoder=decoder, head=head))
+
     def hidden_states(
         self, tokens: NDArray[np.int64], cu_seqlens: NDArray[np.int64], num_threads: int | None
     ) -> NDArray[Any]:
@@ -53,62 +94,15 @@ class Seq2SeqModel:
         y: NDArray[Any] = self._encoder(x, cu_seqlens=cu_seqlens, num_threads=num_threads, **options)
         return y
 
-    def logits(self, memory: NDArray[Any], tokens: NDArray[np.int64], num_threads: int | None) -> NDArray[Any]:
-        """The logits [T, V] behind each of the tokens [T] of the decoder, with the memory [S, E] of a text."""
+    def target_logits(self, memory: NDArray[Any], tokens: NDArray[np.int64], num_threads: int | None) -> NDArray[Any]:
+        """The logits [T, V] after each of the tokens [T] of the decoder, with the memory [S, E] of a text."""
         x = self._embed(self._parts.decoder, tokens, None, np.array([0, len(tokens)]), num_threads)
         options: Any = self._parts.decoder.options
-        return self._logits(self._decoder(x[None], memory[None], num_threads=num_threads, **options)[0], num_threads)
+        return self.logits(self._decoder(x[None], memory[None], num_threads=num_threads, **options)[0], num_threads)
 
-    def search(
-        self,
-        sequences: Sequence[list[int]],
-        rules: BeamRules,
-        special: SpecialTokens,
-        num_threads: int | None,
-    ) -> list[Found]:
-        """What a search finds for each of some texts, of which the tokens are given."""
-        batch, beams = len(sequences), rules.num_beams
-        memory_caches = self._memory_caches(sequences, beams, num_threads)
-        room = _decoding.Room(self._decoder, batch * beams, min(_decoding.FIRST_ROOM, rules.max_new_tokens))
-        searches = [BeamSearch(rules, special) for _ in sequences]
-        options: Any = self._parts.decoder.options
-        # Sequence i * beams + j of the caches is beam j of text i. A text has one beam at first.
-        tokens, counts = np.zeros(batch * beams, np.int64), np.zeros(batch * beams, np.int64)
-        tokens[::beams], counts[::beams] = special.start, 1
-        rows = np.arange(batch * beams)
-        for place in range(rules.max_new_tokens):
-            if place == room.capacity:
-                room.grow(min(2 * place, rules.max_new_tokens))
-            x = self._embed(
-                self._parts.decoder, tokens, np.full(len(tokens), place), np.arange(len(tokens) + 1), num_threads
-            )
-            y = self._decoder(
-                x[:, None],
-                memory_caches=memory_caches,
-                caches=room.caches,
-                new_lengths=counts,
-                num_threads=num_threads,
-                **options,
-            )
-            going = np.flatnonzero(counts)
-            logits = self._logits(y[going, 0], num_threads)
-            sources, first = rows.copy(), 0
-            counts = np.zeros_like(counts)
-            for i, search in enumerate(searches):
-                if not search.goes_on:
-                    continue
-                num_read = len(search.last_tokens)
-                parents = search.step(logits[first : first + num_read])
-                first += num_read
-                begin, end = i * beams, i * beams + len(parents)
-                sources[begin:end], counts[begin:end] = begin + parents, 1
-                tokens[begin:end] = search.last_tokens[: len(parents)]
-            if not counts.any():
-                break
-            if beams > 1:
-                for cache in room.caches:
-                    cache.reorder(sources)
-        return [search.best for search in searches]
+    def with_memory(self, sequences: Sequence[list[int]], copies: int, num_threads: int | None) -> "DecoderOfTexts":
+        """Return the decoder with the memory of texts, which are given by their tokens, each for `copies` slots."""
+        return DecoderOfTexts(self, self._memory_caches(sequences, copies, num_threads))
 
     def _memory_caches(self, sequences: Sequence[list[int]], beams: int, num_threads: int | None) -> list[KVCache]:
         """Keys and values of the memory of each text in every layer of the decoder, for each of its beams."""
@@ -154,7 +148,7 @@ class Seq2SeqModel:
             num_threads,
         )
 
-    def _logits(self, rows: NDArray[Any], num_threads: int | None) -> NDArray[Any]:
+    def logits(self, rows: NDArray[Any], num_threads: int | None) -> NDArray[Any]:
         """The logits [N, V] of rows [N, E]; of a model in 16 bits in float32."""
         logits = widened(self._parts.head(rows, num_threads=num_threads))
         if self.config.output_scale != 1:
@@ -171,6 +165,40 @@ class Seq2SeqModel:
     def __setstate__(self, saved: dict[str, Any]) -> None:
         tables = {name: unpacked_state(of_part) for name, of_part in saved["tables"].items()}
         self.__init__(_with_tables(saved["parts"], tables))  # type: ignore[misc]
+
+
+class DecoderOfTexts:
+    """The decoder of a model with the memory of some texts, as the engine of generation reads tokens with it.
+
+    Parameters
+    ----------
+    model : Seq2SeqModel
+    memory_caches : list of KVCache
+        Keys and values of the memory in each layer, with a text in each slot.
+    """
+
+    def __init__(self, model: Seq2SeqModel, memory_caches: list[KVCache]) -> None:
+        self._model, self._memory_caches, self.logits = model, memory_caches, model.logits
+
+    @property
+    def layers(self) -> Sequence[Any]:
+        """The layers of the decoder."""
+        return self._model._parts.decoder.layers
+
+    def read(
+        self,
+        tokens: NDArray[np.int64],
+        places: NDArray[np.int64],
+        cu_seqlens: NDArray[np.int64],
+        caches: Sequence[KVCache],
+        slots: NDArray[np.int64],
+        num_threads: int | None,
+    ) -> NDArray[Any]:
+        """Append tokens to slots of the caches, as `CachedModel.read` does."""
+        model, stack = self._model, self._model._parts.decoder
+        x = model._embed(stack, tokens, places, cu_seqlens, num_threads)
+        calls: Any = {"caches": caches, "memory_caches": self._memory_caches, "num_threads": num_threads}
+        return read_padded(model._decoder, x, cu_seqlens, slots, caches[0].batch_size, **calls, **stack.options)
 
 
 def _tables(parts: Seq2SeqParts) -> dict[str, dict[str, NDArray[Any]]]:

@@ -1,17 +1,16 @@
-"""The steps of a `Batcher`: requests, their scheduler and their caches, and the thread that steps."""
+"""The queue of a `Batcher`: its requests, and the thread that steps."""
 
 import atexit
 import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import CancelledError
-from typing import Any, NamedTuple, Protocol
-
-from numpy.typing import NDArray
+from typing import NamedTuple
 
 from ..functions.messages import shown
-from ._scheduler import Pool, Run, Scheduler, Sequence
-from ._token_choice import choose
+from ..models.generation.sampling import choose
+from ._paged_caches import PagedCaches
+from ._scheduler import Run, Scheduler, Sequence
 from .request import Request
 
 # How often `Batcher.close` looks whether a step has ended that another thread does. Nobody tells it: a step ends
@@ -37,19 +36,6 @@ class QueueFull(RuntimeError):
         super().__init__(message)
 
 
-class Caches(Pool, Protocol):
-    """A pool, and the model that fills it."""
-
-    def read(self, runs: list[Run]) -> NDArray[Any]:
-        """Append the tokens of all runs, or nothing; the rows [n, E] of the last token of each."""
-
-    def logits(self, rows: NDArray[Any]) -> NDArray[Any]:
-        """Logits [n, V] of rows [n, E]."""
-
-    def close(self) -> None:
-        """Free the memory of all pages."""
-
-
 class Counts(NamedTuple):
     """What the steps so far have done, and what they have left."""
 
@@ -60,14 +46,14 @@ class Counts(NamedTuple):
     seconds: float = 0.0
 
 
-class Engine:
+class RequestQueue:
     """Requests that are generated together, step by step.
 
     One thread at a time steps; all others may add requests, cancel them and wait for them.
 
     Parameters
     ----------
-    caches : Caches
+    caches : PagedCaches
     scheduler : Scheduler
         Over `caches`.
     max_waiting : int
@@ -76,7 +62,7 @@ class Engine:
         Seconds that never fall.
     """
 
-    def __init__(self, caches: Caches, scheduler: Scheduler, max_waiting: int, clock: Callable[[], float]) -> None:
+    def __init__(self, caches: PagedCaches, scheduler: Scheduler, max_waiting: int, clock: Callable[[], float]) -> None:
         self._caches, self.scheduler, self._max_waiting, self.clock = caches, scheduler, max_waiting, clock
         self._requests: list[Request] = []  # those whose end has not been dealt with
         self._work = threading.Condition()  # held for moments: for lists, and to wait for something to do
@@ -211,8 +197,7 @@ class Engine:
             return 0
         of_sequences = {request._sequence: request for request in self._requests}
         requests = [of_sequences[runs[i].sequence] for i in whole]
-        logits, tokens = self._caches.logits(rows[whole]), [request._sequence.tokens for request in requests]
-        chosen = choose(logits, [request._choice for request in requests], tokens)
+        chosen = choose([request._choice for request in requests], self._caches.logits(rows[whole]))
         now = self.clock()
         for request, token in zip(requests, chosen, strict=True):
             if isinstance(token, Exception):

@@ -1,0 +1,106 @@
+"""Texts of a language model: prompts to tokens, and new tokens to text."""
+
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...functions.messages import in_the_name_of
+from ...layers._constructor_arguments import checked_size
+from ..text.batching import batches, packed
+from ..text.language_tokenizer import LanguageTokenizer, read_prompts
+from .engine import Generation, GenerationOptions, GenerationStatistics, GrowingCaches
+from .sampling import TokenChoice
+from .text_stream import TextStream
+
+
+class TextGenerator(NamedTuple):
+    """A language model with its tokenizer: the parts that `CausalLM` and `serving.Batcher` share.
+
+    Attributes
+    ----------
+    model : LanguageModel
+    tokenizer : LanguageTokenizer
+    end_tokens : set of int
+        Each of them ends a text.
+    keep : function
+        Gets the statistics of a generation after each step.
+    """
+
+    model: Any
+    tokenizer: LanguageTokenizer
+    end_tokens: frozenset[int]
+    keep: Callable[[GenerationStatistics], object]
+
+    def prompts(
+        self, function: str, argument: str, given: Any, *, special: bool = True
+    ) -> tuple[bool, list[list[int]]]:
+        """Return whether an argument is a single prompt, and the tokens of each prompt, with `special` ones or not."""
+        sizes = self.model.config.vocab_size, self.model.max_length
+        return read_prompts(self.tokenizer, function, argument, given, *sizes, special)
+
+    def choice(self, function: str, options: GenerationOptions, prompt: list[int], index: int | None) -> TokenChoice:
+        """Return the choice of the tokens after a prompt, the one at `index` of the prompts of a call."""
+        return TokenChoice(function, options.sampling, prompt, self.model.config.vocab_size, index)
+
+    def stream(self, prompt: list[int], options: GenerationOptions) -> TextStream:
+        """Return an object that makes text of the tokens after a prompt."""
+        return TextStream(self.tokenizer.decode, prompt, options.stop)
+
+    def generation(self, function: str, prompts: list[list[int]], options: GenerationOptions) -> Generation:
+        """Return the generation of the tokens after prompts, to which it appends them."""
+        lengths = [len(prompt) for prompt in prompts]
+        most_new = [options.most_new(length, self.model.max_length) for length in lengths]
+        choices = [self.choice(function, options, prompt, i) for i, prompt in enumerate(prompts)]
+        sizes = len(prompts), max(lengths), max(lengths) + max(most_new) - 1
+        with in_the_name_of(function):
+            caches = GrowingCaches(self.model, *sizes, options.cache_dtype, options.num_threads)
+        return Generation(function, caches, choices, self.end_tokens, most_new, self.keep)
+
+    def tokens(self, function: str, prompts: list[list[int]], options: GenerationOptions) -> list[NDArray[np.int64]]:
+        """Return the new tokens [n] of each prompt."""
+        lengths = [len(prompt) for prompt in prompts]
+        for _ in self.generation(function, prompts, options) if prompts else ():
+            pass
+        return [np.array(tokens[n:], np.int64) for tokens, n in zip(prompts, lengths, strict=True)]
+
+    def texts(
+        self, function: str, is_one: bool, prompts: list[list[int]], options: GenerationOptions, is_streamed: bool
+    ) -> Any:
+        """Return the texts after prompts, or an iterator of their pieces; a text without list if it `is_one`."""
+        if not prompts:
+            return iter(()) if is_streamed else []
+        streams = [self.stream(prompt, options) for prompt in prompts]
+        pieces = self._pieces(function, self.generation(function, prompts, options), streams)
+        if is_streamed:
+            return (piece for (piece,) in pieces if piece) if is_one else (row for row in pieces if any(row))
+        texts = ["".join(parts) for parts in zip(*pieces, strict=True)]
+        return texts[0] if is_one else texts
+
+    def rows(
+        self, function: str, sequences: list[list[int]], num_threads: int | None
+    ) -> Iterator[tuple[NDArray[np.int64], NDArray[Any]]]:
+        """Yield the tokens [T] of each text and the vectors [T, E] of the last layer."""
+        if num_threads is not None:
+            num_threads = checked_size(function, "num_threads", num_threads)
+        for batch in batches(sequences):
+            tokens, cu_seqlens = packed(batch)
+            with in_the_name_of(function):
+                rows = self.model.hidden_states(tokens, cu_seqlens, num_threads)
+            for first, end in pairwise(cu_seqlens):
+                yield tokens[first:end], rows[first:end]
+
+    def _pieces(self, function: str, generation: Generation, streams: list[TextStream]) -> Iterator[list[str]]:
+        """Yield the next piece of each text after each step, and at last the rest of each text."""
+        for step in generation:
+            pieces = [""] * len(streams)
+            with in_the_name_of(function):
+                for b, token in zip(step.sequences.tolist(), step.tokens.tolist(), strict=True):
+                    if token not in self.end_tokens:
+                        pieces[b] = streams[b].push(token)
+                        if streams[b].is_stopped:
+                            generation.end(b)
+            yield pieces
+        yield [stream.finish() for stream in streams]
