@@ -20,23 +20,13 @@ class PagedCaches(Caches):
         Numbers for each layer.
     dtype : dtype, optional
         Default: the dtype of the model.
-    num_threads : int, optional
     """
 
     def __init__(
-        self,
-        model: CachedModel,
-        num_pages: int,
-        page_size: int,
-        num_slots: int,
-        dtype: DTypeLike | None,
-        num_threads: int | None,
+        self, model: CachedModel, num_pages: int, page_size: int, num_slots: int, dtype: DTypeLike | None
     ) -> None:
+        super().__init__(model, num_slots, 1, None, dtype=dtype, page_size=page_size, num_pages=num_pages)
         self.num_pages, self.page_size, self.num_slots = num_pages, page_size, num_slots
-        pages: dict[str, Any] = {"page_size": page_size, "num_pages": num_pages}
-        super().__init__(
-            model, [layer.new_cache(num_slots, 1, dtype=dtype, **pages) for layer in model.layers], num_threads
-        )
         self._is_level = True
 
     @property

@@ -160,7 +160,7 @@ class Batcher:
         waiting = checked_size(name, "max_waiting", max_waiting)
         slots = most * _SLOTS_OF_SEQUENCES if shares else most
         with in_the_name_of(name, dtype="cache_dtype"):
-            caches = PagedCaches(model.generator.model, pages, size, slots, cache_dtype, num_threads)
+            caches = PagedCaches(model.generator.model.cached(num_threads), pages, size, slots, cache_dtype)
         scheduler = Scheduler(caches, most, per_step, shares)
         self._model, self._num_pages, self._page_size = model, pages, size
         self._queue = RequestQueue(caches, scheduler, waiting, monotonic)

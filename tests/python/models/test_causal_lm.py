@@ -66,9 +66,9 @@ def test_tokens_over_caches_in_few_bits(model: CausalLM, cache_dtype: Any, monke
     monkeypatch.setattr(engine, "FIRST_ROOM", 1)
     found = model.generate_tokens(PROMPTS, max_new_tokens=12, cache_dtype=cache_dtype)
     assert [tokens.tolist() for tokens in found] == [tokens.tolist() for tokens in expected]
-    assert {cache.dtype.name for cache in engine.GrowingCaches(model._model, 1, 1, 1, cache_dtype).caches} == {
-        np.dtype(cache_dtype).name
-    }
+    assert {
+        cache.dtype.name for cache in engine.Caches(model._model.cached(None), 1, 1, 1, dtype=cache_dtype).caches
+    } == {np.dtype(cache_dtype).name}
 
 
 @pytest.mark.parametrize("cache_dtype", ["float64", "int16", 3, "no dtype"])

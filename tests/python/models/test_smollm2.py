@@ -21,7 +21,7 @@ import pytest
 pytest.importorskip("tokenizers")
 
 from mha_native.models import CausalLM
-from mha_native.models.generation.engine import GrowingCaches
+from mha_native.models.generation.engine import Caches, NewTokens
 
 HERE = Path(__file__).parent
 EXPECTED = HERE / "smollm2_continuations.json"
@@ -90,8 +90,8 @@ def log_likelihoods_over(model: CausalLM, texts: list[str], cache_dtype: str) ->
     for text in texts:
         tokens = model.tokenize(text)
         count = np.array([0, len(tokens)])
-        caches = GrowingCaches(inner, 1, len(tokens), len(tokens), cache_dtype).caches
-        rows = inner.read(tokens, np.arange(len(tokens)), count, caches, np.array([0]), None)
+        caches = Caches(inner.cached(None), 1, len(tokens), len(tokens), dtype=cache_dtype).caches
+        rows = inner.cached(None).read(NewTokens(tokens, np.arange(len(tokens)), count, np.array([0])), caches)
         found.append(inner.log_likelihoods(rows[:-1], tokens[1:], None))
     return np.concatenate(found)
 

@@ -1,6 +1,5 @@
 """The computation of a decoder of any family: tokens to vectors, and vectors to logits."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -9,10 +8,10 @@ from numpy.typing import NDArray
 from ... import _core
 from ...functions.arrays import widened
 from ...functions.dtypes import packed_state, unpacked_state
-from ...functions.kv_cache import KVCache
 from ...layers._constructor_arguments import WeightDType
 from ...layers.causal_decoder import CausalDecoder
 from ..decoders.source import LanguageModelParts
+from ..generation.engine import CachedModel, NewTokens
 from .build import in_dtype
 
 # The most logits that are computed at once where more rows than one have some: 32 MiB in float64.
@@ -45,11 +44,6 @@ class LanguageModel:
         return self._layers.layers[0].weight_dtype  # type: ignore[no-any-return]
 
     @property
-    def layers(self) -> Sequence[Any]:
-        """All layers, each of which makes its own caches."""
-        return self._layers.layers
-
-    @property
     def num_layers(self) -> int:
         """Number of layers."""
         return len(self._parts.layers)
@@ -71,28 +65,16 @@ class LanguageModel:
         layers = [layer.quantize(weight_dtype) for layer in self._parts.layers]
         return LanguageModel(self._parts._replace(layers=layers, head=self._parts.head.quantize(weight_dtype)))
 
-    def read(
-        self,
-        tokens: NDArray[np.int64],
-        places: NDArray[np.int64],
-        cu_seqlens: NDArray[np.int64],
-        caches: Sequence[KVCache],
-        sequences: NDArray[np.int64],
-        num_threads: int | None,
-    ) -> NDArray[Any]:
-        """The vectors [N, E] of the next tokens [N], at their places [N], of some sequences of caches, to which they
-        are appended.
+    def cached(self, num_threads: int | None) -> CachedModel:
+        """The model as the engine of generation uses it."""
 
-        Those of sequence ``sequences[i]`` are the ones from ``cu_seqlens[i]`` to ``cu_seqlens[i + 1]``.
-        """
-        y: NDArray[Any] = self._layers(
-            self._embed(tokens, places),
-            caches=caches,
-            cu_seqlens=cu_seqlens,
-            sequences=sequences,
-            num_threads=num_threads,
-        )
-        return y
+        def read(new: NewTokens, caches: list[Any]) -> NDArray[Any]:
+            x = self._embed(new.tokens, new.places)
+            ragged: Any = {"cu_seqlens": new.cu_seqlens, "sequences": new.slots}
+            y: NDArray[Any] = self._layers(x, caches=caches, num_threads=num_threads, **ragged)
+            return y
+
+        return CachedModel(self._layers.layers, read, lambda rows: self.logits(rows, num_threads))
 
     def hidden_states(
         self, tokens: NDArray[np.int64], cu_seqlens: NDArray[np.int64], num_threads: int | None

@@ -14,7 +14,7 @@ from ...layers._constructor_arguments import WeightDType
 from ...layers._layer_options import in_dtype_of_scores
 from ...layers.decoder import Decoder
 from ...layers.encoder import Encoder
-from ..generation.engine import read_padded
+from ..generation.engine import CachedModel, NewTokens, read_padded
 from ..seq2seq.opening import Seq2SeqParts, StackParts
 from ..text.batching import packed
 from .build import in_dtype
@@ -100,9 +100,16 @@ class Seq2SeqModel:
         options: Any = self._parts.decoder.options
         return self.logits(self._decoder(x[None], memory[None], num_threads=num_threads, **options)[0], num_threads)
 
-    def with_memory(self, sequences: Sequence[list[int]], copies: int, num_threads: int | None) -> "DecoderOfTexts":
-        """Return the decoder with the memory of texts, which are given by their tokens, each for `copies` slots."""
-        return DecoderOfTexts(self, self._memory_caches(sequences, copies, num_threads))
+    def cached(self, sequences: Sequence[list[int]], copies: int, num_threads: int | None) -> CachedModel:
+        """The decoder as the engine of generation uses it, with the memory of texts, each for `copies` slots."""
+        memory_caches, stack = self._memory_caches(sequences, copies, num_threads), self._parts.decoder
+        calls: Any = {"memory_caches": memory_caches, "num_threads": num_threads, **stack.options}
+
+        def read(new: NewTokens, caches: list[Any]) -> NDArray[Any]:
+            x = self._embed(stack, new.tokens, new.places, new.cu_seqlens, num_threads)
+            return read_padded(self._decoder, x, new, caches[0].batch_size, caches=caches, **calls)
+
+        return CachedModel(stack.layers, read, lambda rows: self.logits(rows, num_threads))
 
     def _memory_caches(self, sequences: Sequence[list[int]], beams: int, num_threads: int | None) -> list[KVCache]:
         """Keys and values of the memory of each text in every layer of the decoder, for each of its beams."""
@@ -165,40 +172,6 @@ class Seq2SeqModel:
     def __setstate__(self, saved: dict[str, Any]) -> None:
         tables = {name: unpacked_state(of_part) for name, of_part in saved["tables"].items()}
         self.__init__(_with_tables(saved["parts"], tables))  # type: ignore[misc]
-
-
-class DecoderOfTexts:
-    """The decoder of a model with the memory of some texts, as the engine of generation reads tokens with it.
-
-    Parameters
-    ----------
-    model : Seq2SeqModel
-    memory_caches : list of KVCache
-        Keys and values of the memory in each layer, with a text in each slot.
-    """
-
-    def __init__(self, model: Seq2SeqModel, memory_caches: list[KVCache]) -> None:
-        self._model, self._memory_caches, self.logits = model, memory_caches, model.logits
-
-    @property
-    def layers(self) -> Sequence[Any]:
-        """The layers of the decoder."""
-        return self._model._parts.decoder.layers
-
-    def read(
-        self,
-        tokens: NDArray[np.int64],
-        places: NDArray[np.int64],
-        cu_seqlens: NDArray[np.int64],
-        caches: Sequence[KVCache],
-        slots: NDArray[np.int64],
-        num_threads: int | None,
-    ) -> NDArray[Any]:
-        """Append tokens to slots of the caches, as `CachedModel.read` does."""
-        model, stack = self._model, self._model._parts.decoder
-        x = model._embed(stack, tokens, places, cu_seqlens, num_threads)
-        calls: Any = {"caches": caches, "memory_caches": self._memory_caches, "num_threads": num_threads}
-        return read_padded(model._decoder, x, cu_seqlens, slots, caches[0].batch_size, **calls, **stack.options)
 
 
 def _tables(parts: Seq2SeqParts) -> dict[str, dict[str, NDArray[Any]]]:

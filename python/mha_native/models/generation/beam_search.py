@@ -10,7 +10,7 @@ from ... import _core
 from ...functions.messages import shown
 from ...functions.scalars import checked_integer, checked_real
 from ...layers._constructor_arguments import checked_size
-from .engine import MOST_NEW_TOKENS, GrowingCaches
+from .engine import MOST_NEW_TOKENS, Caches
 from .sampling import largest
 
 EarlyStopping: TypeAlias = bool | Literal["never"]
@@ -214,9 +214,7 @@ def search(
 ) -> list[Found]:
     """Return the text that an encoder-decoder writes for each of B texts, which are given by their tokens."""
     batch, beams = len(sequences), rules.num_beams
-    caches = GrowingCaches(
-        model.with_memory(sequences, beams, num_threads), batch * beams, 1, rules.max_new_tokens, None, num_threads
-    )
+    caches = Caches(model.cached(sequences, beams, num_threads), batch * beams, 1, rules.max_new_tokens)
     searches = [BeamSearch(rules, special) for _ in sequences]
     # Slot i * beams + j of the caches is beam j of text i. A text has one beam at first.
     slots = np.arange(0, batch * beams, beams)

@@ -3,13 +3,12 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count
 from time import perf_counter
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from ...functions.dtypes import dtype_name, numpy_dtype
-from ...functions.kv_cache import KVCache
 from ...functions.messages import in_the_name_of, shown
 from ...layers._constructor_arguments import checked_size
 from ..text.batching import packed
@@ -125,31 +124,41 @@ class GenerationStatistics(NamedTuple):
         return (self.new_tokens - self.num_prompts) / self.new_seconds if self.new_seconds > 0 else float("nan")
 
 
-class CachedModel(Protocol):
-    """The parts of a model that the engine uses."""
+class NewTokens(NamedTuple):
+    """Tokens that one call of a model appends to caches.
 
-    @property
-    def layers(self) -> Sequence[Any]:
-        """Layers with the method `new_cache`."""
+    Attributes
+    ----------
+    tokens, places : [N]
+        All tokens of the first sequence, then those of the next one; their places in their sequences.
+    cu_seqlens : [n + 1]
+        Where the tokens of each sequence begin and end.
+    slots : [n]
+        The slots of the sequences in the caches, in ascending order unless the caches are paged.
+    """
 
-    def read(
-        self,
-        tokens: NDArray[np.int64],
-        places: NDArray[np.int64],
-        cu_seqlens: NDArray[np.int64],
-        caches: Sequence[KVCache],
-        slots: NDArray[np.int64],
-        num_threads: int | None,
-        /,
-    ) -> NDArray[Any]:
-        """Append tokens [N] at their places [N] to slots of the caches; return their vectors [N, E].
+    tokens: NDArray[np.int64]
+    places: NDArray[np.int64]
+    cu_seqlens: NDArray[np.int64]
+    slots: NDArray[np.int64]
 
-        The tokens of ``slots[i]`` are those from ``cu_seqlens[i]`` to ``cu_seqlens[i + 1]``; slots ascend unless all
-        caches are paged.
-        """
 
-    def logits(self, rows: NDArray[Any], num_threads: int | None, /) -> NDArray[Any]:
-        """Return logits [n, V] in float32 or float64 of rows [n, E]."""
+class CachedModel(NamedTuple):
+    """The parts of a model that the engine uses.
+
+    Attributes
+    ----------
+    layers : layers
+        Each makes its own cache.
+    read : function
+        From new tokens, and the caches of all layers, to which it appends them, to vectors [N, E] of the last layer.
+    logits : function
+        From rows [n, E] to logits [n, V] in float32 or float64.
+    """
+
+    layers: Sequence[Any]
+    read: Callable[[NewTokens, list[Any]], NDArray[Any]]
+    logits: Callable[[NDArray[Any]], NDArray[Any]]
 
 
 class Caches:
@@ -158,13 +167,19 @@ class Caches:
     Parameters
     ----------
     model : CachedModel
-    caches : list of KVCache
-        One for each layer, all with the same slots.
-    num_threads : int, optional
+    num_slots : int
+    longest, most : int
+        Tokens of the longest prompt, and the most tokens of a sequence. The caches grow from the one to the other; None
+        for caches that do not grow, because they are paged.
+    **options
+        Further arguments of `new_cache` of each layer.
     """
 
-    def __init__(self, model: CachedModel, caches: list[Any], num_threads: int | None) -> None:
-        self.model, self.caches, self.num_threads = model, caches, num_threads
+    def __init__(self, model: CachedModel, num_slots: int, longest: int, most: int | None, **options: Any) -> None:
+        self._read, self._layers, self.logits = model.read, model.layers, model.logits
+        self._num_slots, self._most, self._options = num_slots, most, options
+        self._capacity = longest if most is None else min(longest + FIRST_ROOM, most)
+        self.caches = [self._new(layer) for layer in model.layers]
 
     def append(
         self,
@@ -173,8 +188,7 @@ class Caches:
         counts: NDArray[np.int64],
         slots: NDArray[np.int64],
     ) -> NDArray[Any]:
-        """Read the next tokens of n sequences in one call of the model; return the rows [n, E] of the last token of
-        each.
+        """Read the next tokens of n sequences in one call; return the rows [n, E] of the last token of each.
 
         Parameters
         ----------
@@ -183,61 +197,19 @@ class Caches:
         begins, counts, slots : [n]
             Place of the first one of these tokens in its sequence, the number of them, and their slot.
         """
+        if self._most is not None and (needed := int((begins + counts).max())) > self._capacity:
+            self._capacity = min(max(needed, 2 * self._capacity), self._most)
+            for i, layer in enumerate(self._layers):  # one after another, to need little memory
+                old, self.caches[i] = self.caches[i], self._new(layer)
+                self.caches[i]._take_tokens(old)
         cu_seqlens = np.concatenate([[0], np.cumsum(counts)])
         places = np.arange(len(tokens)) + np.repeat(begins - cu_seqlens[:-1], counts)
-        rows = self.model.read(tokens, places, cu_seqlens, self.caches, slots, self.num_threads)
+        rows = self._read(NewTokens(tokens, places, cu_seqlens, slots), self.caches)
         last: NDArray[Any] = rows[cu_seqlens[1:] - 1]
         return last
 
-    def logits(self, rows: NDArray[Any]) -> NDArray[Any]:
-        """Return the logits [n, V] of rows [n, E]."""
-        return self.model.logits(rows, self.num_threads)
-
-
-class GrowingCaches(Caches):
-    """Caches with room for the tokens so far.
-
-    Parameters
-    ----------
-    model : CachedModel
-    num_slots, longest, most : int
-        Number of sequences, tokens of the longest prompt, and the most tokens of a sequence that are read.
-    dtype : optional
-        The dtype of keys and values. Default: the dtype of the model.
-    num_threads : int, optional
-    """
-
-    def __init__(
-        self,
-        model: CachedModel,
-        num_slots: int,
-        longest: int,
-        most: int,
-        dtype: DTypeLike | None = None,
-        num_threads: int | None = None,
-    ) -> None:
-        self._num_slots, self._most, self._dtype = num_slots, most, dtype
-        self._capacity = min(longest + FIRST_ROOM, most)
-        super().__init__(model, [self._new(layer) for layer in model.layers], num_threads)
-
-    def append(
-        self,
-        tokens: NDArray[np.int64],
-        begins: NDArray[np.int64],
-        counts: NDArray[np.int64],
-        slots: NDArray[np.int64],
-    ) -> NDArray[Any]:
-        """Make room for the tokens and read them, as `Caches.append` does."""
-        if (needed := int((begins + counts).max())) > self._capacity:
-            self._capacity = min(max(needed, 2 * self._capacity), self._most)
-            for i, layer in enumerate(self.model.layers):  # one after another, to need little memory
-                old, self.caches[i] = self.caches[i], self._new(layer)
-                self.caches[i]._take_tokens(old)
-        return super().append(tokens, begins, counts, slots)
-
-    def _new(self, layer: Any) -> KVCache:
-        cache: KVCache = layer.new_cache(self._num_slots, self._capacity, dtype=self._dtype)
-        return cache
+    def _new(self, layer: Any) -> Any:
+        return layer.new_cache(self._num_slots, self._capacity, **self._options)
 
 
 class Step(NamedTuple):
@@ -321,20 +293,13 @@ class Generation:
         return np.array(chosen, np.int64)
 
 
-def read_padded(
-    decoder: Any,
-    x: NDArray[Any],
-    cu_seqlens: NDArray[np.int64],
-    slots: NDArray[np.int64],
-    num_slots: int,
-    **options: Any,
-) -> NDArray[Any]:
-    """Call a `Decoder` with rows [N, E] of tokens, as `CachedModel.read` has them; return its rows [N, E].
+def read_padded(decoder: Any, x: NDArray[Any], new: NewTokens, num_slots: int, **options: Any) -> NDArray[Any]:
+    """Call a `Decoder` with rows [N, E] of new tokens; return its rows [N, E].
 
     Attention to a memory has no ragged form: each slot gets rows of its own, with padding after them.
     """
     counts = np.zeros(num_slots, np.int64)
-    counts[slots] = np.diff(cu_seqlens)
+    counts[new.slots] = np.diff(new.cu_seqlens)
     is_row = np.arange(counts.max()) < counts[:, None]
     padded = np.zeros((*is_row.shape, x.shape[1]), x.dtype)
     padded[is_row] = x

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from ... import _core
 from ...functions.arrays import Tensor, to_numpy, widened
-from ...functions.kv_cache import KVCache
 from ...functions.messages import in_the_name_of, name_of_type, shown
 from ...functions.options import MODEL_OPTIONS, ModelOptions, core_options
 from ...functions.positions import sinusoidal_positions
@@ -19,7 +18,7 @@ from ...layers._constructor_arguments import checked_size
 from ...layers.causal_decoder import CausalDecoder
 from ...layers.decoder import Decoder
 from ...layers.encoder import Encoder
-from .engine import MOST_NEW_TOKENS, Generation, GrowingCaches, read_padded
+from .engine import MOST_NEW_TOKENS, CachedModel, Caches, Generation, NewTokens, read_padded
 from .sampling import SamplingKeywords, SamplingOptions, TokenChoice, explains_sampling
 
 if TYPE_CHECKING:
@@ -153,85 +152,47 @@ def generate(
     sampling = SamplingOptions.checked(name, of_choice)
     sequences = [prompt[:length].tolist() for prompt, length in zip(tokens, lengths, strict=True)]
     choices = [TokenChoice(name, sampling, prompt, len(table), b) for b, prompt in enumerate(sequences)]
+    calls: Any = dict(of_model, is_causal=True, num_threads=num_threads)
+    sinusoids = np.empty((0, model.embed_dim), table.dtype)
+
+    def read(new: NewTokens, caches: list[Any]) -> NDArray[Any]:
+        nonlocal sinusoids
+        rows = added
+        if rows is None:
+            if len(sinusoids) < caches[0].capacity:
+                sinusoids = sinusoidal_positions(caches[0].capacity, model.embed_dim, dtype=table.dtype)
+            rows = sinusoids
+        x = _core.convert(table[new.tokens] + rows[np.minimum(new.places, len(rows) - 1)], model.dtype)
+        if isinstance(model, Decoder):
+            return read_padded(model, x, new, batch, caches=caches, **calls)
+        y: NDArray[Any] = model(x, cu_seqlens=new.cu_seqlens, sequences=new.slots, caches=caches, **calls)
+        return y
+
+    def logits(rows: NDArray[Any]) -> NDArray[Any]:
+        # One product for each sequence: a product of all of them may round differently for another batch.
+        return np.stack([output @ row for row in widened(rows)])
+
     with in_the_name_of(name):
-        calls: Any = dict(of_model, is_causal=True)
         if isinstance(model, Decoder):
             of_memory = {"memory_lengths": memory_lengths, "num_threads": num_threads}
             calls["memory_caches"] = model.project_memory(memory, **of_memory)
-        caches = GrowingCaches(_Stack(model, table, output, added, calls), batch, longest, most, None, num_threads)
+        caches = Caches(CachedModel(model.layers, read, logits), batch, longest, most)
         # A call of no tokens: what is wrong about the options is said here, and not in the first step.
         no_tokens = _core.convert(np.empty((batch, 0, model.embed_dim), table.dtype), model.dtype)
-        nothing = np.zeros(batch, np.int64)
-        model(no_tokens, new_lengths=nothing, caches=caches.caches, num_threads=num_threads, **calls)
+        model(no_tokens, new_lengths=np.zeros(batch, np.int64), caches=caches.caches, **calls)
     ends = frozenset() if stop_token is None else frozenset([stop_token])
-    return _steps(Generation(name, caches, choices, ends, [max_new_tokens] * batch), batch, stop_token)
+    generation = Generation(name, caches, choices, ends, [max_new_tokens] * batch)
 
+    def steps() -> Iterator[GenerationStep]:
+        for sequences, tokens, logits in generation:
+            if len(sequences) == batch:
+                yield GenerationStep(tokens.copy(), logits)
+            else:  # the others have ended
+                step = GenerationStep(np.full(batch, stop_token), np.zeros((batch, len(table)), logits.dtype))
+                step.tokens[sequences], step.logits[sequences] = tokens, logits
+                yield step
 
-def _steps(generation: Generation, batch: int, stop_token: int | None) -> Iterator[GenerationStep]:
-    """Yield tokens and logits of all sequences; of those that have ended the stop token, and zeros."""
-    for sequences, tokens, logits in generation:
-        if len(sequences) == batch:
-            yield GenerationStep(tokens.copy(), logits)
-        else:
-            step = GenerationStep(np.full(batch, stop_token), np.zeros((batch, logits.shape[1]), logits.dtype))
-            step.tokens[sequences], step.logits[sequences] = tokens, logits
-            yield step
-
-
-class _Stack:
-    """A stack of layers with its tables, as the engine of generation reads tokens with it.
-
-    Parameters
-    ----------
-    model : CausalDecoder, Decoder or Encoder
-    table, output : [V, E]
-        Embeddings, and the weights of logits.
-    added : [P, E], optional
-        The row that is added to a token at each position, the last one at all later ones. Default: sinusoidal ones.
-    options : dict
-        Further arguments of each call of the model.
-    """
-
-    def __init__(
-        self,
-        model: CausalDecoder | Decoder | Encoder,
-        table: NDArray[Any],
-        output: NDArray[Any],
-        added: NDArray[Any] | None,
-        options: dict[str, Any],
-    ) -> None:
-        self._model, self._table, self._output, self._added, self._options = model, table, output, added, options
-        self._sinusoids = np.empty((0, model.embed_dim), table.dtype)
-
-    @property
-    def layers(self) -> Sequence[Any]:
-        return self._model.layers
-
-    def read(
-        self,
-        tokens: NDArray[np.int64],
-        places: NDArray[np.int64],
-        cu_seqlens: NDArray[np.int64],
-        caches: Sequence[KVCache],
-        slots: NDArray[np.int64],
-        num_threads: int | None,
-    ) -> NDArray[Any]:
-        model, rows = self._model, self._added
-        if rows is None:
-            if len(self._sinusoids) < caches[0].capacity:
-                dtype = self._table.dtype
-                self._sinusoids = sinusoidal_positions(caches[0].capacity, model.embed_dim, dtype=dtype)
-            rows = self._sinusoids
-        x = _core.convert(self._table[tokens] + rows[np.minimum(places, len(rows) - 1)], model.dtype)
-        calls: Any = dict(self._options, caches=caches, num_threads=num_threads)
-        if isinstance(model, Decoder):
-            return read_padded(model, x, cu_seqlens, slots, caches[0].batch_size, **calls)
-        y: NDArray[Any] = model(x, cu_seqlens=cu_seqlens, sequences=slots, **calls)
-        return y
-
-    def logits(self, rows: NDArray[Any], num_threads: int | None) -> NDArray[Any]:
-        # One product for each sequence: a product of all of them may round differently for another batch.
-        return np.stack([self._output @ row for row in widened(rows)])
+    return steps()
 
 
 def _matrix(name: str, argument: str, matrix: Tensor, model: CausalDecoder | Decoder | Encoder) -> NDArray[Any]:

@@ -60,19 +60,19 @@ class SamplingOptions(NamedTuple):
     @classmethod
     def checked(cls, function: str, given: Mapping[str, Any]) -> "SamplingOptions":
         """Return the options that a caller gave by name, or raise TypeError or ValueError."""
-        temperature = checked_real(function, "temperature", given.get("temperature", 0.0))
-        if temperature < 0:
-            raise ValueError(f"{function}: temperature must be 0 or above; got {temperature}")
-        top_p, min_p, penalty = (
-            None if given.get(name) is None else checked_real(function, name, given[name])
-            for name in ("top_p", "min_p", "repetition_penalty")
-        )
-        if top_p is not None and not 0 < top_p <= 1:
-            raise ValueError(f"{function}: top_p must be above 0 and at most 1; got {top_p}")
-        if min_p is not None and not 0 <= min_p <= 1:
-            raise ValueError(f"{function}: min_p must be from 0 to 1; got {min_p}")
-        if penalty is not None and penalty <= 0:
-            raise ValueError(f"{function}: repetition_penalty must be above 0; got {penalty}")
+
+        def real(name: str, rule: str, holds: Callable[[float], bool], default: float | None = None) -> Any:
+            if given.get(name, default) is None and default is None:
+                return None
+            number = checked_real(function, name, given.get(name, default))
+            if not holds(number):
+                raise ValueError(f"{function}: {name} must be {rule}; got {number}")
+            return number
+
+        temperature = real("temperature", "0 or above", lambda x: x >= 0, 0.0)
+        top_p = real("top_p", "above 0 and at most 1", lambda x: 0 < x <= 1)
+        min_p = real("min_p", "from 0 to 1", lambda x: 0 <= x <= 1)
+        penalty = real("repetition_penalty", "above 0", lambda x: x > 0)
         top_k = None if given.get("top_k") is None else checked_size(function, "top_k", given["top_k"])
         seed = given.get("seed")
         try:

@@ -11,7 +11,7 @@ from ...functions.messages import in_the_name_of
 from ...layers._constructor_arguments import checked_size
 from ..text.batching import batches, packed
 from ..text.language_tokenizer import LanguageTokenizer, read_prompts
-from .engine import Generation, GenerationOptions, GenerationStatistics, GrowingCaches
+from .engine import Caches, Generation, GenerationOptions, GenerationStatistics
 from .sampling import TokenChoice
 from .text_stream import TextStream
 
@@ -56,7 +56,7 @@ class TextGenerator(NamedTuple):
         choices = [self.choice(function, options, prompt, i) for i, prompt in enumerate(prompts)]
         sizes = len(prompts), max(lengths), max(lengths) + max(most_new) - 1
         with in_the_name_of(function):
-            caches = GrowingCaches(self.model, *sizes, options.cache_dtype, options.num_threads)
+            caches = Caches(self.model.cached(options.num_threads), *sizes, dtype=options.cache_dtype)
         return Generation(function, caches, choices, self.end_tokens, most_new, self.keep)
 
     def tokens(self, function: str, prompts: list[list[int]], options: GenerationOptions) -> list[NDArray[np.int64]]:

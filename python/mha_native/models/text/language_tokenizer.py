@@ -72,17 +72,10 @@ def read_prompts(
     max_length: int | None,
     special: bool = True,
 ) -> tuple[bool, list[list[int]]]:
-    """Return whether an argument is a single prompt, and the tokens of each prompt, after checks.
+    """Return whether an argument is a single prompt, and the tokens of each prompt.
 
-    Parameters
-    ----------
-    tokenizer : LanguageTokenizer or NoTokenizer
-    function, argument : str
-        Their names, for messages.
-    given : str, or integers [T], or B of them in a list
-        Texts, which get `special` tokens or not; or tokens.
-    vocab_size, max_length : int
-        Each prompt must have from 1 to `max_length` tokens, all of them below `vocab_size`.
+    Texts get `special` tokens or not. Each prompt must have from 1 to `max_length` tokens, all of them below
+    `vocab_size`; messages name the `argument` of the `function`.
     """
     what = f"{function}: {argument}"
     is_one, prompts = prompts_in(what, given)
