@@ -220,26 +220,17 @@ class Batcher:
         if not is_one:
             raise TypeError(f"{name}: prompt must be one text, or its tokens [T]; got a list of {len(prompts)}")
         (tokens,) = prompts
-        most_new = checked.most_new(len(tokens), self._model.max_length)
-        needed = self._queue.scheduler.needs(len(tokens) + most_new - 1)
+        sequence, now = Sequence(tokens), self._queue.clock()
+        choice = generator.choice(name, checked, sequence.tokens, index or None)
+        needed = self._queue.scheduler.needs(len(tokens) + choice.most_new - 1)
         if needed > self._num_pages:
             raise ValueError(
-                f"{name}: {len(tokens)} tokens of prompt and {most_new} new ones take {needed} pages of "
+                f"{name}: {len(tokens)} tokens of prompt and {choice.most_new} new ones take {needed} pages of "
                 f"{self._page_size}, and the Batcher has {self._num_pages}"
             )
-        sequence, now = Sequence(tokens), self._queue.clock()
-        request = Request(
-            sequence,
-            generator.choice(name, checked, sequence.tokens, index or None),
-            NewText(lambda: generator.stream(tokens, checked), generator.end_tokens),
-            most_new,
-            generator.end_tokens,
-            deadline_of(name, timeout, now),
-            on_text,
-            bool(checked.stop),
-            now,
-            self._queue.wake,
-        )
+        text = NewText(lambda: generator.stream(tokens, checked), generator.end_tokens)
+        deadline, has_stop = deadline_of(name, timeout, now), bool(checked.stop)
+        request = Request(sequence, choice, text, deadline, on_text, has_stop, now, self._queue.wake)
         self._queue.add(name, request)
         return request
 

@@ -48,7 +48,7 @@ class Grid:
 
 
 def choice_of(prompt: list[int], vocab: int, **given: Any) -> TokenChoice:
-    return TokenChoice("generate", SamplingOptions.checked("generate", given), list(prompt), vocab)
+    return TokenChoice("generate", SamplingOptions.checked("generate", given), list(prompt), vocab, 10**9)
 
 
 def shares(given: dict[str, Any], logits: np.ndarray, prompt: list[int], count: int) -> np.ndarray:
@@ -152,8 +152,8 @@ def test_a_choice_does_not_depend_on_the_others() -> None:
     """Of several sequences each draws as it does alone, and logits without a largest end their sequence only."""
     options = SamplingOptions(temperature=1.0, seed=0)
     logits = np.stack([logits_of(60), np.full(60, np.nan, np.float32), -logits_of(60)])
-    choices = [TokenChoice("generate", options, [], 60, index) for index in range(3)]
-    plain = TokenChoice("generate", SamplingOptions(), [], 60)
+    choices = [TokenChoice("generate", options, [], 60, 9, index=index) for index in range(3)]
+    plain = TokenChoice("generate", SamplingOptions(), [], 60, 9)
     for _ in range(5):
         first, error, last, largest = choose([*choices, plain], np.concatenate([logits, logits[:1]]))
         assert [first, last] == [choices[0].choose(logits[0]), choices[2].choose(logits[2])]

@@ -1,7 +1,6 @@
 """The engine of generation: caches into which a model reads tokens, and the loop that chooses the next ones."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import count
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -55,11 +54,6 @@ class GenerationOptions(NamedTuple):
                 raise TypeError(f"{function}: got an unexpected keyword argument {shown(name)}")
         cache_dtype = _checked_cache_dtype(function, given.get("cache_dtype"), model_dtype)
         return cls(most_new, sampling, _checked_stop(function, given.get("stop")), num_threads, cache_dtype)
-
-    def most_new(self, num_prompt: int, max_length: int) -> int:
-        """Return the largest number of tokens that can follow a prompt of `num_prompt` tokens."""
-        # The last token of a text is chosen by those before it, and takes no position itself.
-        return min(self.max_new_tokens, max_length - num_prompt + 1)
 
 
 def _checked_stop(function: str, stop: Any) -> tuple[str, ...]:
@@ -220,77 +214,51 @@ class Step(NamedTuple):
     logits: NDArray[Any]
 
 
-class Generation:
-    """New tokens for prompts, step by step; only sequences that are going on are read. Iterable once.
+def generate_steps(
+    function: str,
+    caches: Caches,
+    choices: Sequence[TokenChoice],
+    keep: Callable[[GenerationStatistics], object] = lambda statistics: None,
+) -> Iterator[Step]:
+    """Yield the next tokens of sequences, step by step; only sequences that are going on are read.
 
     Parameters
     ----------
     function : str
         The name of the caller, for messages.
     caches : Caches
-        Without tokens, and with a slot for each prompt.
+        Without tokens, and with a slot for each sequence.
     choices : list of B TokenChoice
         With the tokens of the prompts; new tokens are appended to these.
-    end_tokens : set of int
-        Each of them ends its sequence, as its last token.
-    most_new : list of B int
-        The most new tokens of each sequence.
     keep : function, optional
         Gets the statistics after each step.
     """
-
-    def __init__(
-        self,
-        function: str,
-        caches: Caches,
-        choices: Sequence[TokenChoice],
-        end_tokens: frozenset[int],
-        most_new: Sequence[int],
-        keep: Callable[[GenerationStatistics], object] = lambda statistics: None,
-    ) -> None:
-        self._function, self._caches, self._choices = function, caches, choices
-        self._end_tokens, self._most_new, self._keep = end_tokens, most_new, keep
-        self._is_going = np.ones(len(choices), bool)
-
-    def end(self, sequence: int) -> None:
-        """Let no token follow the last one of a sequence."""
-        self._is_going[sequence] = False
-
-    def __iter__(self) -> Iterator[Step]:
-        sequences = np.arange(len(self._choices))
-        tokens, cu_seqlens = packed([choice.tokens for choice in self._choices])
-        begins, counts = np.zeros_like(sequences), np.diff(cu_seqlens)
-        statistics = GenerationStatistics(len(sequences), len(tokens), 0, 0.0, 0.0)
-        for num_new in count(1):
-            begin = perf_counter()
-            with in_the_name_of(self._function):
-                logits = self._caches.logits(self._caches.append(tokens, begins, counts, sequences))
-                tokens = self._chosen(sequences, logits, num_new)
-            seconds = perf_counter() - begin
-            statistics = statistics._replace(
-                new_tokens=statistics.new_tokens + len(tokens),
-                prompt_seconds=seconds if num_new == 1 else statistics.prompt_seconds,
-                new_seconds=statistics.new_seconds + (num_new > 1) * seconds,
-            )
-            self._keep(statistics)
-            yield Step(sequences, tokens, logits)
-            is_left = self._is_going[sequences]
-            sequences, tokens = sequences[is_left], tokens[is_left]
-            begins, counts = (begins + counts)[is_left], np.ones_like(sequences)
-            if not len(sequences):
-                return
-
-    def _chosen(self, sequences: NDArray[np.int64], logits: NDArray[Any], num_new: int) -> NDArray[np.int64]:
-        """Return the next token of each sequence, the one with the number `num_new`, and let those end that end."""
-        choices = [self._choices[b] for b in sequences]
-        chosen = choose(choices, logits)
-        for b, choice, token in zip(sequences, choices, chosen, strict=True):
-            if isinstance(token, ValueError):
-                raise token
-            choice.tokens.append(token)
-            if token in self._end_tokens or num_new >= self._most_new[b]:
-                self._is_going[b] = False
-        return np.array(chosen, np.int64)
+    sequences = np.arange(len(choices))
+    tokens, cu_seqlens = packed([choice.tokens for choice in choices])
+    begins, counts = np.zeros_like(sequences), np.diff(cu_seqlens)
+    statistics = GenerationStatistics(len(sequences), len(tokens), 0, 0.0, 0.0)
+    while len(sequences):
+        begin = perf_counter()
+        with in_the_name_of(function):
+            logits = caches.logits(caches.append(tokens, begins, counts, sequences))
+            chosen = choose(choices, logits)
+            for choice, token in zip(choices, chosen, strict=True):
+                if isinstance(token, ValueError):
+                    raise token
+                choice.tokens.append(token)
+        tokens, seconds = np.array(chosen, np.int64), perf_counter() - begin
+        is_first = not statistics.new_tokens
+        statistics = statistics._replace(
+            new_tokens=statistics.new_tokens + len(tokens),
+            prompt_seconds=seconds if is_first else statistics.prompt_seconds,
+            new_seconds=statistics.new_seconds + (not is_first) * seconds,
+        )
+        keep(statistics)
+        yield Step(sequences, tokens, logits)
+        is_left = np.array([not choice.has_ended for choice in choices])
+        choices = [choice for choice in choices if not choice.has_ended]
+        sequences, tokens, begins = sequences[is_left], tokens[is_left], (begins + counts)[is_left]
+        counts = np.ones_like(sequences)
 
 
 def read_padded(decoder: Any, x: NDArray[Any], new: NewTokens, num_slots: int, **options: Any) -> NDArray[Any]:

@@ -18,7 +18,7 @@ from ...layers._constructor_arguments import checked_size
 from ...layers.causal_decoder import CausalDecoder
 from ...layers.decoder import Decoder
 from ...layers.encoder import Encoder
-from .engine import MOST_NEW_TOKENS, CachedModel, Caches, Generation, NewTokens, read_padded
+from .engine import MOST_NEW_TOKENS, CachedModel, Caches, NewTokens, generate_steps, read_padded
 from .sampling import SamplingKeywords, SamplingOptions, TokenChoice, explains_sampling
 
 if TYPE_CHECKING:
@@ -151,7 +151,8 @@ def generate(
         num_threads = checked_size(name, "num_threads", num_threads)
     sampling = SamplingOptions.checked(name, of_choice)
     sequences = [prompt[:length].tolist() for prompt, length in zip(tokens, lengths, strict=True)]
-    choices = [TokenChoice(name, sampling, prompt, len(table), b) for b, prompt in enumerate(sequences)]
+    of_all = len(table), max_new_tokens, frozenset([] if stop_token is None else [stop_token])
+    choices = [TokenChoice(name, sampling, prompt, *of_all, b) for b, prompt in enumerate(sequences)]
     calls: Any = dict(of_model, is_causal=True, num_threads=num_threads)
     sinusoids = np.empty((0, model.embed_dim), table.dtype)
 
@@ -180,11 +181,9 @@ def generate(
         # A call of no tokens: what is wrong about the options is said here, and not in the first step.
         no_tokens = _core.convert(np.empty((batch, 0, model.embed_dim), table.dtype), model.dtype)
         model(no_tokens, new_lengths=np.zeros(batch, np.int64), caches=caches.caches, **calls)
-    ends = frozenset() if stop_token is None else frozenset([stop_token])
-    generation = Generation(name, caches, choices, ends, [max_new_tokens] * batch)
 
     def steps() -> Iterator[GenerationStep]:
-        for sequences, tokens, logits in generation:
+        for sequences, tokens, logits in generate_steps(name, caches, choices):
             if len(sequences) == batch:
                 yield GenerationStep(tokens.copy(), logits)
             else:  # the others have ended

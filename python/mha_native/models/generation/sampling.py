@@ -107,15 +107,32 @@ class TokenChoice:
         The prompt. The caller appends each chosen token to this list.
     vocab_size : int
         V.
+    most_new : int
+        The most new tokens.
+    end_tokens : set of int
+        Each of them ends the sequence, as its last token.
     index : int, optional
         Place of the prompt among the prompts of a call, each of which has its own random numbers. Default: the only
         one.
+
+    Attributes
+    ----------
+    is_stopped : bool
+        Whether the caller has ended the sequence.
     """
 
     def __init__(
-        self, function: str, options: SamplingOptions, tokens: list[int], vocab_size: int, index: int | None = None
+        self,
+        function: str,
+        options: SamplingOptions,
+        tokens: list[int],
+        vocab_size: int,
+        most_new: int,
+        end_tokens: frozenset[int] = frozenset(),
+        index: int | None = None,
     ) -> None:
         self._options, self.tokens, self._num_prompt = options, tokens, len(tokens)
+        self.most_new, self._end_tokens, self.is_stopped = most_new, end_tokens, False
         self._subject = f"{function}: the largest logit" + ("" if index is None else f" of sequence {index}")
         self._generator: np.random.Generator | None = None
         if options.temperature > 0:
@@ -123,6 +140,17 @@ class TokenChoice:
         self._at_random: list[float] = []  # one number for each new token
         self._seen = None if options.repetition_penalty is None else np.zeros(vocab_size, bool)
         self._num_seen = 0
+
+    @property
+    def new_tokens(self) -> list[int]:
+        """The tokens after the prompt."""
+        return self.tokens[self._num_prompt :]
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether no token follows."""
+        num_new = len(self.tokens) - self._num_prompt
+        return self.is_stopped or num_new >= self.most_new or (num_new > 0 and self.tokens[-1] in self._end_tokens)
 
     @property
     def is_plain(self) -> bool:

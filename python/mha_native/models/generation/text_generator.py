@@ -11,7 +11,7 @@ from ...functions.messages import in_the_name_of
 from ...layers._constructor_arguments import checked_size
 from ..text.batching import batches, packed
 from ..text.language_tokenizer import LanguageTokenizer, read_prompts
-from .engine import Caches, Generation, GenerationOptions, GenerationStatistics
+from .engine import Caches, GenerationOptions, GenerationStatistics, Step, generate_steps
 from .sampling import TokenChoice
 from .text_stream import TextStream
 
@@ -43,28 +43,21 @@ class TextGenerator(NamedTuple):
 
     def choice(self, function: str, options: GenerationOptions, prompt: list[int], index: int | None) -> TokenChoice:
         """Return the choice of the tokens after a prompt, the one at `index` of the prompts of a call."""
-        return TokenChoice(function, options.sampling, prompt, self.model.config.vocab_size, index)
+        config, ends = self.model.config, self.end_tokens
+        # The last token of a text is chosen by those before it, and takes no position itself.
+        most_new = min(options.max_new_tokens, self.model.max_length - len(prompt) + 1)
+        return TokenChoice(function, options.sampling, prompt, config.vocab_size, most_new, ends, index)
 
     def stream(self, prompt: list[int], options: GenerationOptions) -> TextStream:
         """Return an object that makes text of the tokens after a prompt."""
         return TextStream(self.tokenizer.decode, prompt, options.stop)
 
-    def generation(self, function: str, prompts: list[list[int]], options: GenerationOptions) -> Generation:
-        """Return the generation of the tokens after prompts, to which it appends them."""
-        lengths = [len(prompt) for prompt in prompts]
-        most_new = [options.most_new(length, self.model.max_length) for length in lengths]
-        choices = [self.choice(function, options, prompt, i) for i, prompt in enumerate(prompts)]
-        sizes = len(prompts), max(lengths), max(lengths) + max(most_new) - 1
-        with in_the_name_of(function):
-            caches = Caches(self.model.cached(options.num_threads), *sizes, dtype=options.cache_dtype)
-        return Generation(function, caches, choices, self.end_tokens, most_new, self.keep)
-
     def tokens(self, function: str, prompts: list[list[int]], options: GenerationOptions) -> list[NDArray[np.int64]]:
         """Return the new tokens [n] of each prompt."""
-        lengths = [len(prompt) for prompt in prompts]
-        for _ in self.generation(function, prompts, options) if prompts else ():
+        choices, steps = self._begin(function, prompts, options)
+        for _ in steps:
             pass
-        return [np.array(tokens[n:], np.int64) for tokens, n in zip(prompts, lengths, strict=True)]
+        return [np.array(choice.new_tokens, np.int64) for choice in choices]
 
     def texts(
         self, function: str, is_one: bool, prompts: list[list[int]], options: GenerationOptions, is_streamed: bool
@@ -73,7 +66,7 @@ class TextGenerator(NamedTuple):
         if not prompts:
             return iter(()) if is_streamed else []
         streams = [self.stream(prompt, options) for prompt in prompts]
-        pieces = self._pieces(function, self.generation(function, prompts, options), streams)
+        pieces = self._pieces(function, streams, *self._begin(function, prompts, options))
         if is_streamed:
             return (piece for (piece,) in pieces if piece) if is_one else (row for row in pieces if any(row))
         texts = ["".join(parts) for parts in zip(*pieces, strict=True)]
@@ -92,15 +85,29 @@ class TextGenerator(NamedTuple):
             for first, end in pairwise(cu_seqlens):
                 yield tokens[first:end], rows[first:end]
 
-    def _pieces(self, function: str, generation: Generation, streams: list[TextStream]) -> Iterator[list[str]]:
+    def _begin(
+        self, function: str, prompts: list[list[int]], options: GenerationOptions
+    ) -> tuple[list[TokenChoice], Iterator[Step]]:
+        choices = [self.choice(function, options, prompt, i) for i, prompt in enumerate(prompts)]
+        if not choices:
+            return [], iter(())
+        longest = max(len(prompt) for prompt in prompts)
+        most = longest + max(choice.most_new for choice in choices) - 1
+        with in_the_name_of(function):
+            model = self.model.cached(options.num_threads)
+            caches = Caches(model, len(prompts), longest, most, dtype=options.cache_dtype)
+        return choices, generate_steps(function, caches, choices, self.keep)
+
+    def _pieces(
+        self, function: str, streams: list[TextStream], choices: list[TokenChoice], steps: Iterator[Step]
+    ) -> Iterator[list[str]]:
         """Yield the next piece of each text after each step, and at last the rest of each text."""
-        for step in generation:
+        for step in steps:
             pieces = [""] * len(streams)
             with in_the_name_of(function):
                 for b, token in zip(step.sequences.tolist(), step.tokens.tolist(), strict=True):
                     if token not in self.end_tokens:
                         pieces[b] = streams[b].push(token)
-                        if streams[b].is_stopped:
-                            generation.end(b)
+                        choices[b].is_stopped = streams[b].is_stopped
             yield pieces
         yield [stream.finish() for stream in streams]
