@@ -36,14 +36,47 @@ class QueueFull(RuntimeError):
         super().__init__(message)
 
 
-class Counts(NamedTuple):
-    """What the steps so far have done, and what they have left."""
+class BatcherStatistics(NamedTuple):
+    """What a `Batcher` is doing, and what it has done.
 
+    Parameters
+    ----------
+    waiting, running : int
+        Requests that have no pages yet, or no more; and those that have.
+    num_pages, free_pages : int
+        All pages of a layer; and those that no running request uses, after the last step. Free ones may hold tokens of
+        requests that have ended, until they are needed.
+    steps : int
+    read_tokens : int
+        Of prompts and new ones, without those that were shared.
+    new_tokens : int
+        Tokens that were generated.
+    preempted : int
+        How often a running request had to wait again, because an older one needed its pages.
+    seconds : float
+        Of all steps together.
+
+    Examples
+    --------
+    >>> from mha_native.serving import BatcherStatistics
+    >>> BatcherStatistics(0, 2, 1024, 1000, 50, 900, 100, 0, 2.0).tokens_per_second
+    50.0
+    """
+
+    waiting: int
+    running: int
+    num_pages: int
     free_pages: int
-    steps: int = 0
-    read_tokens: int = 0
-    new_tokens: int = 0
-    seconds: float = 0.0
+    steps: int
+    read_tokens: int
+    new_tokens: int
+    preempted: int
+    seconds: float
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Tokens that are generated in a second of steps, prompts being read beside them; NaN before the first step."""
+        return self.new_tokens / self.seconds if self.seconds > 0 else float("nan")
 
 
 class RequestQueue:
@@ -72,20 +105,21 @@ class RequestQueue:
         self._thread: threading.Thread | None = None
         self._is_closed = False
         self._process = os.getpid()
-        self.counts = Counts(caches.num_pages)
+        self._done = BatcherStatistics(0, 0, caches.num_pages, caches.num_pages, 0, 0, 0, 0, 0.0)  # by the last step
 
     @property
-    def num_requests(self) -> tuple[int, int]:
-        """How many requests wait, and how many are running."""
+    def statistics(self) -> BatcherStatistics:
+        """The requests now, and the work of all steps so far."""
         going = [sequence for sequence in self._sequences() if not sequence.has_ended]
-        num_waiting = sum(sequence.slot is None for sequence in going)
-        return num_waiting, len(going) - num_waiting
+        waiting = sum(sequence.slot is None for sequence in going)
+        preempted = self.scheduler.num_preempted
+        return self._done._replace(waiting=waiting, running=len(going) - waiting, preempted=preempted)
 
     def add(self, function: str, request: Request) -> None:
         """Let a request wait for its first step."""
         with self._work:
             self._check_open(function)
-            num_waiting, _ = self.num_requests
+            num_waiting = self.statistics.waiting
             if num_waiting >= self._max_waiting:
                 raise QueueFull(f"{function}: {num_waiting} requests wait, as many as max_waiting; try again later")
             self._requests.append(request)
@@ -118,13 +152,13 @@ class RequestQueue:
             num_new = self._read(runs) if runs else 0
             end = self.clock()
             self._settle(end)
-            before = self.counts
-            self.counts = Counts(
-                self.scheduler.free_pages(self._sequences()),
-                before.steps + bool(runs),
-                before.read_tokens + sum(run.end - run.first for run in runs),
-                before.new_tokens + num_new,
-                before.seconds + (end - begin),
+            done = self._done
+            self._done = done._replace(
+                free_pages=self.scheduler.free_pages(self._sequences()),
+                steps=done.steps + bool(runs),
+                read_tokens=done.read_tokens + sum(run.end - run.first for run in runs),
+                new_tokens=done.new_tokens + num_new,
+                seconds=done.seconds + (end - begin),
             )
             return bool(self._requests)
         finally:

@@ -3,7 +3,7 @@
 import weakref
 from collections.abc import Callable
 from time import monotonic
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from numpy.typing import DTypeLike
 
@@ -14,7 +14,7 @@ from ..layers._constructor_arguments import checked_size
 from ..models.causal_lm import CausalLM
 from ..models.generation.engine import GenerationKeywords, GenerationOptions
 from ._paged_caches import PagedCaches
-from ._queue import RequestQueue
+from ._queue import BatcherStatistics, RequestQueue
 from ._scheduler import Scheduler, Sequence
 from .request import NewText, Request, deadline_of
 
@@ -27,49 +27,6 @@ _USUAL_LENGTH = 1024
 
 # With shared prefixes there are so many slots for each running sequence: one for itself, one for a text that has ended.
 _SLOTS_OF_SEQUENCES = 2
-
-
-class BatcherStatistics(NamedTuple):
-    """What a `Batcher` is doing, and what it has done.
-
-    Parameters
-    ----------
-    waiting, running : int
-        Requests that have no pages yet, or no more; and those that have.
-    num_pages, free_pages : int
-        All pages of a layer; and those that no running request uses, after the last step. Free ones may hold tokens of
-        requests that have ended, until they are needed.
-    steps : int
-    read_tokens : int
-        Of prompts and new ones, without those that were shared.
-    new_tokens : int
-        Tokens that were generated.
-    preempted : int
-        How often a running request had to wait again, because an older one needed its pages.
-    seconds : float
-        Of all steps together.
-
-    Examples
-    --------
-    >>> from mha_native.serving import BatcherStatistics
-    >>> BatcherStatistics(0, 2, 1024, 1000, 50, 900, 100, 0, 2.0).tokens_per_second
-    50.0
-    """
-
-    waiting: int
-    running: int
-    num_pages: int
-    free_pages: int
-    steps: int
-    read_tokens: int
-    new_tokens: int
-    preempted: int
-    seconds: float
-
-    @property
-    def tokens_per_second(self) -> float:
-        """Tokens that are generated in a second of steps, prompts being read beside them; NaN before the first step."""
-        return self.new_tokens / self.seconds if self.seconds > 0 else float("nan")
 
 
 class Batcher:
@@ -264,17 +221,7 @@ class Batcher:
     def statistics(self) -> BatcherStatistics:
         """What it is doing, and what it has done."""
         self._queue.check_process("Batcher.statistics")
-        counts = self._queue.counts
-        return BatcherStatistics(
-            *self._queue.num_requests,
-            self._num_pages,
-            counts.free_pages,
-            counts.steps,
-            counts.read_tokens,
-            counts.new_tokens,
-            self._queue.scheduler.num_preempted,
-            counts.seconds,
-        )
+        return self._queue.statistics
 
     def __enter__(self) -> "Self":
         return self.start()
@@ -283,7 +230,5 @@ class Batcher:
         self.close()
 
     def __repr__(self) -> str:
-        waiting, running = self._queue.num_requests
-        return (
-            f"{type(self).__name__}({self._model!r}, num_pages={self._num_pages}, waiting={waiting}, running={running})"
-        )
+        waiting, running, num_pages, *_ = self._queue.statistics
+        return f"{type(self).__name__}({self._model!r}, num_pages={num_pages}, waiting={waiting}, running={running})"
