@@ -13,7 +13,7 @@ from ..layers._constructor_arguments import WeightDType, checked_dtypes, checked
 from .architecture.language_model import LanguageModel
 from .decoders.opening import open_decoder
 from .files.language_files import find_source, read_end_tokens
-from .generation.engine import GenerationKeywords, GenerationOptions, GenerationStatistics
+from .generation.engine import GenerationKeywords, GenerationStatistics
 from .generation.pretrained_generator import PretrainedGenerator
 from .generation.sampling import explains_sampling
 from .generation.text_generator import TextGenerator
@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CausalLM", "GenerationStatistics", "TextScore"]
 
-# A text; or its tokens [T], which are taken as they are.
-Prompt: TypeAlias = Any
+Prompt: TypeAlias = Any  # a text; or its tokens [T], which are taken as they are
 
 
 class CausalLM(PretrainedGenerator):
@@ -41,14 +40,10 @@ class CausalLM(PretrainedGenerator):
     model, tokenizer, template, end_tokens
         The parts that `from_pretrained` reads.
 
-    See Also
-    --------
-    mha_native.serving.Batcher : Many texts at once, for requests that come and go.
-    mha_native.generate : Generation over your own stacks of layers.
-
     Notes
     -----
-    The prompts of a list are read and continued together. A prompt gets the same tokens alone and in any list.
+    The prompts of a list are read and continued together. A prompt gets the same tokens alone and in any list. For
+    requests that come and go use `mha_native.serving.Batcher`, for your own stacks of layers `mha_native.generate`.
 
     Needs tokenizers: ``pip install "mha_native[text]"``; `chat` and `apply_chat_template` need jinja2:
     ``pip install "mha_native[chat]"``. You can call a model from several threads at once.
@@ -111,10 +106,8 @@ class CausalLM(PretrainedGenerator):
         FileNotFoundError, ValueError
             If a file is missing or damaged, if it asks for an unsupported feature, or if weights are not finite. The
             message names the file, and tensors with both shapes.
-        OSError
-            If a file cannot be read, or a model cannot be downloaded.
-        ImportError
-            Without tokenizers.
+        OSError, ImportError
+            If a file cannot be read, or a model cannot be downloaded; without tokenizers.
         """
         function = f"{cls.__name__}.from_pretrained"
         with in_the_name_of(function):
@@ -174,12 +167,8 @@ class CausalLM(PretrainedGenerator):
             Before anything is computed, if an argument breaks a rule, or if a prompt has more tokens than `max_length`.
         """
         name = f"{type(self).__name__}.generate"
-        is_streamed, checked = (
-            _core.boolean(name, "stream", stream),
-            GenerationOptions.checked(name, options, self.dtype),
-        )
         is_one, given = self.generator.prompts(name, "prompts", prompts)
-        return self.generator.texts(name, is_one, given, checked, is_streamed)
+        return self.generator.texts(name, is_one, given, stream, options)
 
     def chat(self, messages: Any, *, stream: bool = False, **options: "Unpack[GenerationKeywords]") -> Any:
         """Answer the last message of a conversation.
@@ -196,25 +185,19 @@ class CausalLM(PretrainedGenerator):
         Returns
         -------
         text or pieces
-            As `generate` returns them.
+            As for `generate`.
 
         Raises
         ------
-        TypeError, ValueError
-            As `generate`; and if the model has no chat template, or the template refuses the messages.
-        ImportError
-            Without jinja2.
+        TypeError, ValueError, ImportError
+            As `generate`; if the model has no chat template, or the template refuses the messages; without jinja2.
         """
         name = f"{type(self).__name__}.chat"
-        is_streamed, checked = (
-            _core.boolean(name, "stream", stream),
-            GenerationOptions.checked(name, options, self.dtype),
-        )
         is_one, conversations = checked_conversations(f"{name}: messages", messages)
         with in_the_name_of(name):
             texts = [self._template.render(conversation, True, {}) for conversation in conversations]
         _, given = self.generator.prompts(name, "messages", texts, special=False)
-        return self.generator.texts(name, is_one, given, checked, is_streamed)
+        return self.generator.texts(name, is_one, given, stream, options)
 
     def apply_chat_template(self, messages: Any, *, add_generation_prompt: bool = True, **variables: Any) -> str:
         """Return the text of a conversation as the model reads it, with its special tokens.
@@ -251,9 +234,8 @@ class CausalLM(PretrainedGenerator):
             A token that ends the text is the last one. For a list of prompts a list of B.
         """
         name = f"{type(self).__name__}.generate_tokens"
-        checked = GenerationOptions.checked(name, options, self.dtype, without=("stop",))
         is_one, given = self.generator.prompts(name, "prompts", prompts)
-        found = self.generator.tokens(name, given, checked)
+        found = self.generator.tokens(name, given, options)
         return found[0] if is_one else found
 
     def logits(self, texts: Prompt, *, num_threads: int | None = None) -> Any:

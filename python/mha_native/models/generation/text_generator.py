@@ -7,11 +7,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ... import _core
 from ...functions.messages import in_the_name_of
 from ...layers._constructor_arguments import checked_size
 from ..text.batching import batches, packed
 from ..text.language_tokenizer import LanguageTokenizer, read_prompts
-from .engine import Caches, GenerationOptions, GenerationStatistics, Step, generate_steps
+from .engine import Caches, GenerationKeywords, GenerationOptions, GenerationStatistics, Step, generate_steps
 from .sampling import TokenChoice
 from .text_stream import TextStream
 
@@ -52,21 +53,24 @@ class TextGenerator(NamedTuple):
         """Return an object that makes text of the tokens after a prompt."""
         return TextStream(self.tokenizer.decode, prompt, options.stop)
 
-    def tokens(self, function: str, prompts: list[list[int]], options: GenerationOptions) -> list[NDArray[np.int64]]:
+    def tokens(self, function: str, prompts: list[list[int]], options: GenerationKeywords) -> list[NDArray[np.int64]]:
         """Return the new tokens [n] of each prompt."""
-        choices, steps = self._begin(function, prompts, options)
+        checked = GenerationOptions.checked(function, options, self.model.dtype, without=("stop",))
+        choices, steps = self._begin(function, prompts, checked)
         for _ in steps:
             pass
         return [np.array(choice.new_tokens, np.int64) for choice in choices]
 
     def texts(
-        self, function: str, is_one: bool, prompts: list[list[int]], options: GenerationOptions, is_streamed: bool
+        self, function: str, is_one: bool, prompts: list[list[int]], stream: bool, options: GenerationKeywords
     ) -> Any:
-        """Return the texts after prompts, or an iterator of their pieces; a text without list if it `is_one`."""
+        """Return the texts after prompts, or with `stream` an iterator of pieces; without lists if there `is_one`."""
+        is_streamed = _core.boolean(function, "stream", stream)
+        checked = GenerationOptions.checked(function, options, self.model.dtype)
         if not prompts:
             return iter(()) if is_streamed else []
-        streams = [self.stream(prompt, options) for prompt in prompts]
-        pieces = self._pieces(function, streams, *self._begin(function, prompts, options))
+        streams = [self.stream(prompt, checked) for prompt in prompts]
+        pieces = self._pieces(function, streams, *self._begin(function, prompts, checked))
         if is_streamed:
             return (piece for (piece,) in pieces if piece) if is_one else (row for row in pieces if any(row))
         texts = ["".join(parts) for parts in zip(*pieces, strict=True)]
