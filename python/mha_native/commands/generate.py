@@ -23,8 +23,8 @@ from .lines import (
     texts_given,
 )
 
-# Lines of a file that are continued together: each step reads the weights once for all of them. Of as many lines each
-# draws its own random numbers, prompts and conversations apart.
+# Number of lines of a file that are continued together: each step reads the weights once for all of them. Each line of
+# such a group draws its own random numbers, prompts and conversations separately.
 _TOGETHER = 8
 
 # Lines that are read before the text of the first one of them is written.
@@ -147,7 +147,7 @@ def _checked(value: _Object) -> _Object:
 
 
 def _as_messages(value: _Object) -> _Object:
-    """A prompt as what a user says in a conversation."""
+    """Return a prompt as the first message of a conversation."""
     if "messages" in value:
         return value
     rest = {name: given for name, given in value.items() if name != "prompt"}
@@ -159,7 +159,7 @@ def _without_none(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _encodable(text: str) -> str:
-    """The text with a question mark for what the terminal cannot show."""
+    """Return the text with question marks for characters that the terminal cannot show."""
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     return text.encode(encoding, "replace").decode(encoding)
 
