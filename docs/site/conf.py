@@ -1,7 +1,7 @@
-"""The site, by Sphinx: pages of this folder, the documents of the project where they lie, and the docstrings.
+"""Configuration of the site: pages of this folder, the documents of the project, and the docstrings.
 
-`sphinx-build -W --keep-going -n -c docs/site . build/site` makes it. The source folder is the root of the project, so
-that a link of a document means the same on the site and in the repository. CONTRIBUTING.md has the commands.
+Build it with `sphinx-build -W --keep-going -n -c docs/site . build/site`. The source folder is the root of the
+project, so a link in a document has the same target on the site and in the repository. See CONTRIBUTING.md.
 """
 
 import ast
@@ -35,12 +35,11 @@ extensions = [
     "sphinx_design",
 ]
 
-# Pages. A document that is put into one of these folders is found; a line of
-# `guides.md` says where it stands among others.
+# Pages. Documents in these folders are found automatically; `guides.md` sets their order.
 root_doc = "docs/site/index"
 include_patterns = ["docs/*.md", "docs/**/*.md", "bench/*.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"]
 exclude_patterns = [".*", "build", "_skbuild", "dist"]
-# What links of documents lead to, and is no page: a page that shows it.
+# Pages that replace link targets which are not pages themselves.
 PAGES = {
     "README.md": "docs/site/start",
     "docs/decisions": "docs/site/decisions",
@@ -51,16 +50,16 @@ PAGES = {
 myst_enable_extensions = ["attrs_inline", "colon_fence"]
 myst_heading_anchors = 4
 suppress_warnings = [
-    "misc.highlighting_failure",  # a part of a file need not be what the file is
-    "myst.header",  # parts of documents that a page includes begin at their own level
+    "misc.highlighting_failure",  # an excerpt of a file need not be valid code
+    "myst.header",  # included parts of documents keep their heading levels
 ]
 highlight_language = "text"
 
-# Words in single backticks of docstrings are links if they are public names, and code otherwise.
+# Words in single backticks of docstrings become links if they are public names, otherwise code.
 default_role = "py:obj"
 nitpicky = True
 nitpick_ignore_regex = [("py:obj", ".*")]
-autodoc_typehints = "none"  # the sections of a docstring have shapes, which types do not
+autodoc_typehints = "none"  # docstrings have shapes, types do not
 autodoc_member_order = "bysource"
 autodoc_default_options = {"members": True}
 numpydoc_show_class_members = False
@@ -89,7 +88,7 @@ copybutton_exclude = ".linenos, .gp, .go"
 
 
 def lead_links_to_pages(app: Sphinx, doctree: nodes.document) -> None:
-    """Relative links of documents to folders, and to files that are no pages, lead to the pages that show those."""
+    """Redirect relative links to folders and source files to the pages that show them."""
     folder = Path(app.env.doc2path(app.env.docname)).parent
     for node in list(doctree.findall(pending_xref)):
         if node.get("reftype") != "myst":
@@ -104,7 +103,7 @@ def lead_links_to_pages(app: Sphinx, doctree: nodes.document) -> None:
 
 
 def add_modules(app: Sphinx, docname: str, source: list[str]) -> None:
-    """Every module of `interop` on its page, but that of ONNX, whose names are in `compat`."""
+    """Add all modules of `interop` to their page, except ONNX, which `compat` exports."""
     if docname == "docs/site/api/interop":
         paths = (Path(mha_native.__file__).parent / "interop").glob("[a-z]*.py")
         entries = "\n".join(entry(path) for path in sorted(paths) if path.stem != "onnx")
@@ -112,7 +111,7 @@ def add_modules(app: Sphinx, docname: str, source: list[str]) -> None:
 
 
 def entry(path: Path) -> str:
-    """The entry of a module: whole, or if what it stands on is not installed, its names with their first lines."""
+    """Return the entry of a module: complete, or only its names and summaries if its package is not installed."""
     module = f"mha_native.interop.{path.stem}"
     try:
         import_module(module)
