@@ -231,8 +231,8 @@ class Seq2SeqLM(PretrainedGenerator):
         return len(self._model.config.decoder)
 
     @property
-    def max_length(self) -> int | None:  # type: ignore[override]
-        """P, the most tokens of a text that is read or written; None for any number."""
+    def max_length(self) -> Any:
+        """P, the most tokens of a text that is read or written, an int; None for any number."""
         return self._model.max_length
 
     def _checked(self, name: str, options: "SearchKeywords") -> tuple[BeamRules, SpecialTokens, int | None]:

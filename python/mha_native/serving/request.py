@@ -136,7 +136,7 @@ class Request:
 
     def tokens(self) -> Iterator[int]:
         """Yield the new tokens as they come. A token that ends the text is the last one."""
-        return self._each(self._new_tokens)
+        return self._each(lambda: self._choice.new_tokens)
 
     def result(self, timeout: float | None = None) -> str:
         """Wait for the whole text, and return it.
@@ -186,11 +186,8 @@ class Request:
         num_new = len(self._sequence.tokens) - self._num_prompt
         return f"{type(self).__name__}({self._num_prompt} tokens, {num_new} new, {state})"
 
-    def _new_tokens(self) -> list[int]:
-        return self._sequence.tokens[self._num_prompt :]
-
     def _pieces(self) -> list[str]:
-        return self._text.advance(self._new_tokens(), self.done and self._error is None)
+        return self._text.advance(self._choice.new_tokens, self.done and self._error is None)
 
     def _each(self, so_far: Callable[[], list[Item]]) -> Iterator[Item]:
         """Yield the items of a list that grows, then raise the error that has ended the request, if any."""
@@ -229,7 +226,7 @@ class Request:
         """Update the text, call the callback, and end the request, by the tokens so far and the time."""
         if self._deadline is not None and now >= self._deadline[0]:
             self._end(TimeoutError(f"Batcher.submit: the request has not ended in its timeout, {self._deadline[1]} s"))
-        new = self._new_tokens()
+        new = self._choice.new_tokens
         if not new or self.done:
             return
         try:
