@@ -96,10 +96,9 @@ def test_every_row_is_a_field() -> None:
 def test_the_recipe_names_eight_files_that_have_every_option() -> None:
     guide = (ROOT / "docs" / "adding.md").read_text(encoding="utf-8")
     recipe = guide.partition("## A score option\n")[2].partition("**Follows by itself:**")[0]
-    cells = re.findall(r"^\| (`.*?) \|", recipe, re.M)
     files = []
-    for cell in cells:
-        first, *others = re.findall(r"`(.*?)`", cell)
+    for item in re.findall(r"^\* (`.*?`):", recipe, re.M):
+        first, *others = re.findall(r"`(.*?)`", item)
         folders = [(ROOT / first).parent, (ROOT / first).parents[1]]
         files += [ROOT / first, *(x / other for other in others for x in folders if (x / other).is_file())]
     assert len(files) == 8
