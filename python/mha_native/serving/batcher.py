@@ -3,20 +3,19 @@
 import weakref
 from collections.abc import Callable
 from time import monotonic
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from numpy.typing import DTypeLike
 
 from .. import _core
 from ..functions.messages import in_the_name_of, name_of_type
+from ..functions.scalars import checked_integer
 from ..layers._constructor_arguments import checked_size
 from ..models.causal_lm import CausalLM
-from ..models.generation.token_run import GenerationOptions, checked_options, checked_stop
-from ._cache_stack import CacheStack
-from ._engine import Engine
+from ..models.generation.engine import GenerationKeywords, GenerationOptions
+from ._paged_caches import PagedCaches
+from ._queue import BatcherStatistics, RequestQueue
 from ._scheduler import Scheduler, Sequence
-from ._token_choice import TokenChoice
 from .request import NewText, Request, deadline_of
 
 if TYPE_CHECKING:
@@ -30,53 +29,10 @@ _USUAL_LENGTH = 1024
 _SLOTS_OF_SEQUENCES = 2
 
 
-class BatcherStatistics(NamedTuple):
-    """What a `Batcher` is doing, and what it has done.
-
-    Parameters
-    ----------
-    waiting, running : int
-        Requests that have no pages yet, or no more; and those that have.
-    num_pages, free_pages : int
-        All pages of a layer; and those that no running request uses, after the last step. Free ones may hold tokens of
-        requests that have ended, until they are needed.
-    steps : int
-    read_tokens : int
-        Of prompts and new ones, without those that were shared.
-    new_tokens : int
-        Tokens that were generated.
-    preempted : int
-        How often a running request had to wait again, because an older one needed its pages.
-    seconds : float
-        Of all steps together.
-
-    Examples
-    --------
-    >>> from mha_native.serving import BatcherStatistics
-    >>> BatcherStatistics(0, 2, 1024, 1000, 50, 900, 100, 0, 2.0).tokens_per_second
-    50.0
-    """
-
-    waiting: int
-    running: int
-    num_pages: int
-    free_pages: int
-    steps: int
-    read_tokens: int
-    new_tokens: int
-    preempted: int
-    seconds: float
-
-    @property
-    def tokens_per_second(self) -> float:
-        """Tokens that are generated in a second of steps, prompts being read beside them; NaN before the first step."""
-        return self.new_tokens / self.seconds if self.seconds > 0 else float("nan")
-
-
 class Batcher:
     """Generates many texts together. Each has the tokens that `CausalLM.generate_tokens` gives it alone, bit for bit.
 
-    A step reads the last token of each running request, and chunks of prompts beside them, in one call of the model.
+    A step reads the last token of each running request, and chunks of prompts, in one call of the model.
     Keys and values are in pages, which requests with the same beginning share.
 
     Parameters
@@ -90,13 +46,12 @@ class Batcher:
     page_size : int, default 64
         Tokens of a page: a multiple of 64.
     tokens_per_step : int, default 256
-        The most tokens that a step reads, at least `max_sequences`. More read prompts a little faster, fewer let those
-        wait less that are running.
+        The most tokens that a step reads, at least `max_sequences`. A larger number reads prompts a little faster, a
+        smaller one lets running requests wait less.
     share_prefixes : bool, default True
-        Whether a request may use pages of another one that begins with the same tokens, and that runs or has ended
-        lately.
+        Let a request use pages of another one that begins with the same tokens, and that runs or has ended lately.
     cache_dtype : dtype, optional
-        Of keys and values. Default: the dtype of the model.
+        The dtype of keys and values. Default: the dtype of the model.
     num_threads : int, optional
         Threads of the computation; default: `mha_native.num_threads`.
     max_waiting : int, default 1024
@@ -104,17 +59,17 @@ class Batcher:
 
     See Also
     --------
-    CausalLM.generate : One text, or some that begin and are waited for together.
+    CausalLM.generate : One text, or some that begin and end together.
 
     Notes
     -----
-    `submit`, `close`, `statistics` and all of a `Request` may be used from any thread. As a context manager the Batcher
-    has a thread of its own, which steps while there is something to do; without it, call `run_step`.
+    You can use `submit`, `close`, `statistics` and a `Request` from any thread. As a context manager the Batcher has
+    its own thread, which steps while there are requests; without it, call `run_step`.
 
-    The oldest requests go first. When the pages do not suffice, the youngest running request gives its own back, and
-    reads its tokens again later: they are the same ones.
+    The oldest requests go first. When there are too few pages, the youngest running request gives its pages back, and
+    reads its tokens again later, with the same results.
 
-    A Batcher that nobody has any more is closed. In a process that was forked it cannot be used.
+    A Batcher without references closes itself. A forked process cannot use it.
 
     Examples
     --------
@@ -161,34 +116,38 @@ class Batcher:
         waiting = checked_size(name, "max_waiting", max_waiting)
         slots = most * _SLOTS_OF_SEQUENCES if shares else most
         with in_the_name_of(name, dtype="cache_dtype"):
-            caches = CacheStack(model._model, pages, size, slots, cache_dtype, num_threads)
+            caches = PagedCaches(model.generator.model.cached(num_threads), pages, size, slots, cache_dtype)
         scheduler = Scheduler(caches, most, per_step, shares)
         self._model, self._num_pages, self._page_size = model, pages, size
-        self._engine = Engine(caches, scheduler, waiting, monotonic)
-        # Nobody waits for the thread then: this may run wherever memory is collected, in the thread itself, too.
-        weakref.finalize(self, self._engine.close, waits=False).atexit = False
+        self._queue = RequestQueue(caches, scheduler, waiting, monotonic)
+        # It does not wait for the thread: garbage is collected anywhere, in the thread itself, too.
+        weakref.finalize(self, self._queue.close, waits=False).atexit = False
 
     def submit(
         self,
         prompt: Any,
         *,
+        index: int = 0,
         timeout: float | None = None,
         on_text: Callable[[str | None], object] | None = None,
-        **options: "Unpack[GenerationOptions]",
+        **options: "Unpack[GenerationKeywords]",
     ) -> Request:
-        """Let a text be generated.
+        """Add a request for the continuation of a prompt.
 
         Parameters
         ----------
         prompt : str, or integers [T]
             As for `CausalLM.generate`.
+        index : int, default 0
+            Draw as the prompt at this place of a list does: `CausalLM.generate` of a list of prompts gives each prompt
+            its own random numbers for the same `seed`.
         timeout : float, optional
-            Seconds until its text must be whole; else it ends with TimeoutError before the next step, even if it waits.
+            Seconds until the text must be whole; else the request ends with TimeoutError, even if it still waits.
         on_text : function, optional
             Called in the thread that steps, with each piece of the text, and at last with None, however the request
-            ends. It must not take long. What it raises ends the request.
-        max_new_tokens, temperature, top_k, top_p, min_p, repetition_penalty, seed, stop
-            As for `CausalLM.generate`.
+            ends. It must not take long. An exception in it ends the request.
+        **options
+            As for `CausalLM.generate`, without `num_threads` and `cache_dtype`.
 
         Returns
         -------
@@ -204,82 +163,64 @@ class Batcher:
             If the Batcher is closed, or belongs to another process.
         """
         name = "Batcher.submit"
-        self._engine.check_process(name)
+        self._queue.check_process(name)
         if on_text is not None and not callable(on_text):
             raise TypeError(f"{name}: on_text must be a function; got {name_of_type(on_text)}")
-        if "num_threads" in options:
-            raise TypeError(f"{name}: num_threads is an argument of Batcher, for all of its requests")
-        stop = checked_stop(name, options.pop("stop", None))
-        checked = checked_options(name, options)
-        is_one, prompts = self._model._prompts(name, prompt, "prompt")
+        for given in ("num_threads", "cache_dtype"):
+            if given in options:
+                raise TypeError(f"{name}: {given} is an argument of Batcher, for all of its requests")
+        index = checked_integer(name, "index", index, 0)
+        generator = self._model.generator
+        checked = GenerationOptions.checked(name, options, self._model.dtype)
+        is_one, prompts = generator.prompts(name, "prompt", prompt)
         if not is_one:
             raise TypeError(f"{name}: prompt must be one text, or its tokens [T]; got a list of {len(prompts)}")
-        tokens, model = prompts[0], self._model._model
-        most_new = int(checked.most_new(np.int64(len(tokens)), model.max_length))
-        needed = self._engine.scheduler.needs(len(tokens) + most_new - 1)
+        (tokens,) = prompts
+        sequence, now = Sequence(tokens), self._queue.clock()
+        choice = generator.choice(name, checked, sequence.tokens, index or None)
+        needed = self._queue.scheduler.needs(len(tokens) + choice.most_new - 1)
         if needed > self._num_pages:
             raise ValueError(
-                f"{name}: {len(tokens)} tokens of prompt and {most_new} new ones take {needed} pages of "
+                f"{name}: {len(tokens)} tokens of prompt and {choice.most_new} new ones take {needed} pages of "
                 f"{self._page_size}, and the Batcher has {self._num_pages}"
             )
-        now, end_tokens = self._engine.clock(), self._model._end_tokens
-        tokenizer = self._model._tokenizer
-        request = Request(
-            Sequence(tokens),
-            TokenChoice(name, checked.rules, checked.seed, len(tokens), model.config.vocab_size),
-            NewText(lambda: tokenizer.stream(tokens, stop), end_tokens),
-            most_new,
-            end_tokens,
-            deadline_of(name, timeout, now),
-            on_text,
-            bool(stop),
-            now,
-            self._engine.wake,
-        )
-        self._engine.add(name, request)
+        text = NewText(lambda: generator.stream(tokens, checked), generator.end_tokens)
+        deadline, has_stop = deadline_of(name, timeout, now), bool(checked.stop)
+        request = Request(sequence, choice, text, deadline, on_text, has_stop, now, self._queue.wake)
+        self._queue.add(name, request)
         return request
 
     def run_step(self) -> bool:
-        """Do one step in this thread; whether there is more to do. For loops of one's own, and for tests.
+        """Do one step in this thread, for your own loops and for tests. Return whether a request is left.
 
         Raises
         ------
         RuntimeError
             If another thread steps, or if the Batcher was started or closed.
         Exception
-            What a step has failed with, such as MemoryError, or KeyboardInterrupt. All requests go on then: the next
-            call does the step again, and `Request.cancel` ends one that it should not be done for.
+            An error of the step, such as MemoryError, or KeyboardInterrupt. No request ends: the next call retries the
+            step. Use `Request.cancel` to drop a request first.
         """
-        return self._engine.step("Batcher.run_step")
+        return self._queue.step("Batcher.run_step")
 
     def start(self) -> "Self":
-        """Let a thread of the Batcher step whenever there is something to do. Returns the Batcher.
+        """Start a thread that steps while there are requests. Return the Batcher.
 
         A step that fails ends the requests that were running, and the thread goes on with the others.
         """
-        self._engine.start("Batcher.start")
+        self._queue.start("Batcher.start")
         return self
 
     def close(self) -> None:
-        """End all requests, which raise CancelledError then, and the thread; and free the pages. May be called
+        """End all requests, which raise CancelledError then, end the thread, and free the pages. You can call it
         again."""
-        self._engine.close()
+        self._queue.close()
 
     @property
     def statistics(self) -> BatcherStatistics:
-        """What it is doing, and what it has done."""
-        self._engine.check_process("Batcher.statistics")
-        counts = self._engine.counts
-        return BatcherStatistics(
-            *self._engine.num_requests,
-            self._num_pages,
-            counts.free_pages,
-            counts.steps,
-            counts.read_tokens,
-            counts.new_tokens,
-            self._engine.scheduler.num_preempted,
-            counts.seconds,
-        )
+        """The requests of the Batcher, and the work that it has done."""
+        self._queue.check_process("Batcher.statistics")
+        return self._queue.statistics
 
     def __enter__(self) -> "Self":
         return self.start()
@@ -288,7 +229,5 @@ class Batcher:
         self.close()
 
     def __repr__(self) -> str:
-        waiting, running = self._engine.num_requests
-        return (
-            f"{type(self).__name__}({self._model!r}, num_pages={self._num_pages}, waiting={waiting}, running={running})"
-        )
+        waiting, running, num_pages, *_ = self._queue.statistics
+        return f"{type(self).__name__}({self._model!r}, num_pages={num_pages}, waiting={waiting}, running={running})"

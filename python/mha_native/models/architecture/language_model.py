@@ -1,20 +1,18 @@
 """The computation of a decoder of any family: tokens to vectors, and vectors to logits."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
 from ... import _core
 from ...functions.arrays import widened
 from ...functions.dtypes import packed_state, unpacked_state
-from ...functions.paged_kv_cache import PagedKVCache
-from ...functions.token_cache import TokenCache
+from ...layers._constructor_arguments import WeightDType
 from ...layers.causal_decoder import CausalDecoder
 from ..decoders.source import LanguageModelParts
-from ..generation.decoding import Room, Steps
-from ..text.inputs import check_vocabulary
+from ..generation.engine import CachedModel, NewTokens
+from .build import in_dtype
 
 # The most logits that are computed at once where more rows than one have some: 32 MiB in float64.
 _MOST_LOGITS = 1 << 22
@@ -43,57 +41,38 @@ class LanguageModel:
         """What the matrices of the layers are stored as, by name."""
         return self._layers.layers[0].weight_dtype  # type: ignore[no-any-return]
 
-    def room(self, batch: int, capacity: int, dtype: DTypeLike | None = None) -> Room:
-        """Caches for `capacity` tokens in each of `batch` sequences. Default: of the dtype of the model."""
-        return Room(self._layers, batch, capacity, dtype)
+    @property
+    def num_layers(self) -> int:
+        """Number of layers."""
+        return len(self._parts.layers)
 
-    def paged_caches(
-        self, num_sequences: int, num_pages: int, page_size: int, dtype: DTypeLike | None
-    ) -> list[PagedKVCache]:
-        """Caches of `num_sequences` sequences that share the pages of a layer. Default: of the dtype of the model."""
-        return [
-            layer.new_cache(num_sequences, 1, dtype=dtype, page_size=page_size, num_pages=num_pages)
-            for layer in self._layers.layers
-        ]
+    @property
+    def num_heads(self) -> int:
+        """H, the heads of each layer."""
+        return self.config.blocks[0].num_heads
 
-    def steps(self, room: Room, num_threads: int | None) -> Steps:
-        """What a step of generation is made of, over the caches of `room`."""
+    def astype(self, dtype: np.dtype[Any]) -> "LanguageModel":
+        """The same model in another dtype."""
+        parts = self._parts
+        changed: dict[str, Any] = {name: getattr(parts, name).astype(dtype) for name in ("final_norm", "head")}
+        changed |= {name: in_dtype(table, dtype) for name, table in self._tables().items()}
+        return LanguageModel(parts._replace(layers=[layer.astype(dtype) for layer in parts.layers], **changed))
 
-        def read(
-            tokens: NDArray[np.int64],
-            places: NDArray[np.int64],
-            cu_seqlens: NDArray[np.int64],
-            sequences: NDArray[np.int64],
-        ) -> NDArray[Any]:
-            return self.read(tokens, places, cu_seqlens, room.caches, sequences, num_threads)
+    def quantize(self, weight_dtype: WeightDType) -> "LanguageModel":
+        """The same model with the matrices of its layers and of its head in another format."""
+        layers = [layer.quantize(weight_dtype) for layer in self._parts.layers]
+        return LanguageModel(self._parts._replace(layers=layers, head=self._parts.head.quantize(weight_dtype)))
 
-        def logits(rows: NDArray[Any]) -> NDArray[Any]:
-            return self.logits(rows, num_threads)
+    def cached(self, num_threads: int | None) -> CachedModel:
+        """The model as the engine of generation uses it."""
 
-        return Steps(read, logits)
+        def read(new: NewTokens, caches: list[Any]) -> NDArray[Any]:
+            x = self._embed(new.tokens, new.places)
+            ragged: Any = {"cu_seqlens": new.cu_seqlens, "sequences": new.slots}
+            y: NDArray[Any] = self._layers(x, caches=caches, num_threads=num_threads, **ragged)
+            return y
 
-    def read(
-        self,
-        tokens: NDArray[np.int64],
-        places: NDArray[np.int64],
-        cu_seqlens: NDArray[np.int64],
-        caches: Sequence[TokenCache],
-        sequences: NDArray[np.int64],
-        num_threads: int | None,
-    ) -> NDArray[Any]:
-        """The vectors [N, E] of the next tokens [N], at their places [N], of some sequences of caches, to which they
-        are appended.
-
-        Those of sequence ``sequences[i]`` are the ones from ``cu_seqlens[i]`` to ``cu_seqlens[i + 1]``.
-        """
-        y: NDArray[Any] = self._layers(
-            self._embed(tokens, places),
-            caches=caches,
-            cu_seqlens=cu_seqlens,
-            sequences=sequences,
-            num_threads=num_threads,
-        )
-        return y
+        return CachedModel(self._layers.layers, read, lambda rows: self.logits(rows, num_threads))
 
     def hidden_states(
         self, tokens: NDArray[np.int64], cu_seqlens: NDArray[np.int64], num_threads: int | None
@@ -132,18 +111,6 @@ class LanguageModel:
         """P, the most tokens of a text."""
         return self.config.max_positions
 
-    def check_sequences(self, what: str, sequences: Sequence[Sequence[int]]) -> None:
-        """ValueError unless each of `sequences` has from one token to as many as there are positions, and no other."""
-        for i, sequence in enumerate(sequences):
-            if not sequence:
-                raise ValueError(f"{what} must have a token; got none at {i}")
-            if len(sequence) > self.max_length:
-                raise ValueError(
-                    f"{what} must have no more tokens than the model has positions, {self.max_length}; "
-                    f"got {len(sequence)} at {i}"
-                )
-            check_vocabulary(what, sequence, self.config.vocab_size, i)
-
     def _embed(self, tokens: NDArray[np.int64], places: NDArray[np.int64]) -> NDArray[Any]:
         rows = self._parts.embeddings[tokens]
         positions = self._parts.positions
@@ -151,12 +118,13 @@ class LanguageModel:
             return rows
         return _core.convert(widened(rows) + widened(positions[places]), self.dtype)
 
+    def _tables(self) -> dict[str, NDArray[Any]]:
+        tables = {"embeddings": self._parts.embeddings, "positions": self._parts.positions}
+        return {name: table for name, table in tables.items() if table is not None}
+
     def __getstate__(self) -> dict[str, Any]:
-        tables = {"embeddings": self._parts.embeddings}
-        if self._parts.positions is not None:
-            tables["positions"] = self._parts.positions
         parts = self._parts._replace(embeddings=np.empty(0), positions=None)
-        return {"parts": parts, "tables": packed_state(tables)}
+        return {"parts": parts, "tables": packed_state(self._tables())}
 
     def __setstate__(self, saved: dict[str, Any]) -> None:
         self.__init__(saved["parts"]._replace(**unpacked_state(saved["tables"])))  # type: ignore[misc]

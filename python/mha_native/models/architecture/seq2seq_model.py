@@ -9,11 +9,12 @@ from numpy.typing import NDArray
 from ... import _core
 from ...functions.arrays import widened
 from ...functions.dtypes import packed_state, unpacked_state
-from ...functions.token_cache import TokenCache
+from ...functions.kv_cache import KVCache
+from ...layers._constructor_arguments import WeightDType
+from ...layers._layer_options import in_dtype_of_scores
 from ...layers.decoder import Decoder
 from ...layers.encoder import Encoder
-from ..generation import decoding as _decoding
-from ..generation.beam_search import BeamRules, BeamSearch, Found, SpecialTokens
+from ..generation.engine import CachedModel, NewTokens, read_padded
 from ..seq2seq.opening import Seq2SeqParts, StackParts
 from ..text.batching import packed
 from .build import in_dtype
@@ -43,6 +44,46 @@ class Seq2SeqModel:
         """What the matrices of the layers are stored as, by name."""
         return self._encoder.layers[0].weight_dtype  # type: ignore[no-any-return]
 
+    @property
+    def num_layers(self) -> int:
+        """Number of layers of the encoder."""
+        return len(self._parts.encoder.layers)
+
+    @property
+    def num_heads(self) -> int:
+        """H, the heads of each layer."""
+        return self.config.encoder[0].num_heads
+
+    @property
+    def max_length(self) -> int | None:
+        """P, the number of positions; None if any number of tokens is read."""
+        return self.config.max_positions
+
+    def astype(self, dtype: np.dtype[Any]) -> "Seq2SeqModel":
+        """The same model in another dtype."""
+
+        def converted(stack: StackParts) -> StackParts:
+            return StackParts(
+                [layer.astype(dtype) for layer in stack.layers],
+                {name: in_dtype(table, dtype) for name, table in stack.tables.items()},
+                None if stack.final_norm is None else stack.final_norm.astype(dtype),
+                dict(in_dtype_of_scores(stack.options, dtype)),
+            )
+
+        parts = self._parts
+        encoder, decoder = converted(parts.encoder), converted(parts.decoder)
+        words, head = in_dtype(parts.words, dtype), parts.head.astype(dtype)
+        return Seq2SeqModel(parts._replace(words=words, encoder=encoder, decoder=decoder, head=head))
+
+    def quantize(self, weight_dtype: WeightDType) -> "Seq2SeqModel":
+        """The same model with the matrices of its layers and of its head in another format."""
+        encoder, decoder = (
+            stack._replace(layers=[layer.quantize(weight_dtype) for layer in stack.layers])
+            for stack in (self._parts.encoder, self._parts.decoder)
+        )
+        head = self._parts.head.quantize(weight_dtype)
+        return Seq2SeqModel(self._parts._replace(encoder=encoder, decoder=decoder, head=head))
+
     def hidden_states(
         self, tokens: NDArray[np.int64], cu_seqlens: NDArray[np.int64], num_threads: int | None
     ) -> NDArray[Any]:
@@ -52,64 +93,24 @@ class Seq2SeqModel:
         y: NDArray[Any] = self._encoder(x, cu_seqlens=cu_seqlens, num_threads=num_threads, **options)
         return y
 
-    def logits(self, memory: NDArray[Any], tokens: NDArray[np.int64], num_threads: int | None) -> NDArray[Any]:
-        """The logits [T, V] behind each of the tokens [T] of the decoder, with the memory [S, E] of a text."""
+    def target_logits(self, memory: NDArray[Any], tokens: NDArray[np.int64], num_threads: int | None) -> NDArray[Any]:
+        """The logits [T, V] after each of the tokens [T] of the decoder, with the memory [S, E] of a text."""
         x = self._embed(self._parts.decoder, tokens, None, np.array([0, len(tokens)]), num_threads)
         options: Any = self._parts.decoder.options
-        return self._logits(self._decoder(x[None], memory[None], num_threads=num_threads, **options)[0], num_threads)
+        return self.logits(self._decoder(x[None], memory[None], num_threads=num_threads, **options)[0], num_threads)
 
-    def search(
-        self,
-        sequences: Sequence[list[int]],
-        rules: BeamRules,
-        special: SpecialTokens,
-        num_threads: int | None,
-    ) -> list[Found]:
-        """What a search finds for each of some texts, of which the tokens are given."""
-        batch, beams = len(sequences), rules.num_beams
-        memory_caches = self._memory_caches(sequences, beams, num_threads)
-        room = _decoding.Room(self._decoder, batch * beams, min(_decoding.FIRST_ROOM, rules.max_new_tokens))
-        searches = [BeamSearch(rules, special) for _ in sequences]
-        options: Any = self._parts.decoder.options
-        # Sequence i * beams + j of the caches is beam j of text i. A text has one beam at first.
-        tokens, counts = np.zeros(batch * beams, np.int64), np.zeros(batch * beams, np.int64)
-        tokens[::beams], counts[::beams] = special.start, 1
-        rows = np.arange(batch * beams)
-        for place in range(rules.max_new_tokens):
-            if place == room.capacity:
-                room.grow(min(2 * place, rules.max_new_tokens))
-            x = self._embed(
-                self._parts.decoder, tokens, np.full(len(tokens), place), np.arange(len(tokens) + 1), num_threads
-            )
-            y = self._decoder(
-                x[:, None],
-                memory_caches=memory_caches,
-                caches=room.caches,
-                new_lengths=counts,
-                num_threads=num_threads,
-                **options,
-            )
-            going = np.flatnonzero(counts)
-            logits = self._logits(y[going, 0], num_threads)
-            sources, first = rows.copy(), 0
-            counts = np.zeros_like(counts)
-            for i, search in enumerate(searches):
-                if not search.goes_on:
-                    continue
-                num_read = len(search.last_tokens)
-                parents = search.step(logits[first : first + num_read])
-                first += num_read
-                begin, end = i * beams, i * beams + len(parents)
-                sources[begin:end], counts[begin:end] = begin + parents, 1
-                tokens[begin:end] = search.last_tokens[: len(parents)]
-            if not counts.any():
-                break
-            if beams > 1:
-                for cache in room.caches:
-                    cache.reorder(sources)
-        return [search.best for search in searches]
+    def cached(self, sequences: Sequence[list[int]], copies: int, num_threads: int | None) -> CachedModel:
+        """The decoder as the engine of generation uses it, with the memory of texts, each for `copies` slots."""
+        memory_caches, stack = self._memory_caches(sequences, copies, num_threads), self._parts.decoder
+        calls: Any = {"memory_caches": memory_caches, "num_threads": num_threads, **stack.options}
 
-    def _memory_caches(self, sequences: Sequence[list[int]], beams: int, num_threads: int | None) -> list[TokenCache]:
+        def read(new: NewTokens, caches: list[Any]) -> NDArray[Any]:
+            x = self._embed(stack, new.tokens, new.places, new.cu_seqlens, num_threads)
+            return read_padded(self._decoder, x, new, caches[0].batch_size, caches=caches, **calls)
+
+        return CachedModel(stack.layers, read, lambda rows: self.logits(rows, num_threads))
+
+    def _memory_caches(self, sequences: Sequence[list[int]], beams: int, num_threads: int | None) -> list[KVCache]:
         """Keys and values of the memory of each text in every layer of the decoder, for each of its beams."""
         tokens, cu_seqlens = packed(sequences)
         rows, lengths = self.hidden_states(tokens, cu_seqlens, num_threads), np.diff(cu_seqlens)
@@ -153,7 +154,7 @@ class Seq2SeqModel:
             num_threads,
         )
 
-    def _logits(self, rows: NDArray[Any], num_threads: int | None) -> NDArray[Any]:
+    def logits(self, rows: NDArray[Any], num_threads: int | None) -> NDArray[Any]:
         """The logits [N, V] of rows [N, E]; of a model in 16 bits in float32."""
         logits = widened(self._parts.head(rows, num_threads=num_threads))
         if self.config.output_scale != 1:

@@ -1,6 +1,7 @@
-"""The search for the most probable tokens of one text: greedy, or by beams."""
+"""The search for the most probable tokens of texts: greedy, or by beams."""
 
-from typing import Literal, NamedTuple, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple, TypeAlias, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,6 +10,7 @@ from ... import _core
 from ...functions.messages import shown
 from ...functions.scalars import checked_integer, checked_real
 from ...layers._constructor_arguments import checked_size
+from .engine import MOST_NEW_TOKENS, Caches
 from .sampling import largest
 
 EarlyStopping: TypeAlias = bool | Literal["never"]
@@ -18,20 +20,20 @@ _MOST_PENALTY = 16
 
 
 class SpecialTokens(NamedTuple):
-    """Tokens that begin and end what is generated.
+    """Tokens that begin and end generated texts.
 
     Attributes
     ----------
     start : int
-        What the decoder reads before the first token.
+        The token that the decoder reads before the first one.
     ends : tuple of int
         Each of them ends a text, as its last token.
     forced_first : int, optional
-        What the first token is in any case.
+        The first token, whatever its probability.
     forced_last : tuple of int
-        One of them is the last token of the longest text in any case; none: any token.
+        One of them is the last token of a text of the greatest length; if empty, any token.
     never : tuple of int
-        What no token is that is not forced.
+        Tokens that are written only where they are forced.
     """
 
     start: int
@@ -41,8 +43,21 @@ class SpecialTokens(NamedTuple):
     never: tuple[int, ...] = ()
 
 
+class SearchKeywords(TypedDict, total=False):
+    """Keyword arguments of all methods of `Seq2SeqLM` that generate; `Seq2SeqLM.generate` explains them."""
+
+    max_new_tokens: int
+    num_beams: int
+    length_penalty: float
+    early_stopping: EarlyStopping
+    no_repeat_ngram_size: int
+    min_new_tokens: int
+    forced_first_token: int | None
+    num_threads: int | None
+
+
 class BeamRules(NamedTuple):
-    """How a text is searched for. `Seq2SeqLM.generate` says what each of them means."""
+    """The options of a search for a text; `Seq2SeqLM.generate` explains them."""
 
     max_new_tokens: int
     num_beams: int = 1
@@ -51,34 +66,36 @@ class BeamRules(NamedTuple):
     no_repeat_ngram_size: int = 0
     min_new_tokens: int = 0
 
-
-def checked_rules(
-    function: str,
-    max_new_tokens: int,
-    num_beams: int,
-    length_penalty: float,
-    early_stopping: EarlyStopping,
-    no_repeat_ngram_size: int,
-    min_new_tokens: int,
-) -> BeamRules:
-    """The rules that a caller gave, or TypeError or ValueError."""
-    most = checked_size(function, "max_new_tokens", max_new_tokens)
-    beams = checked_size(function, "num_beams", num_beams)
-    penalty = checked_real(function, "length_penalty", length_penalty)
-    if abs(penalty) > _MOST_PENALTY:
-        raise ValueError(
-            f"{function}: length_penalty must be from {-_MOST_PENALTY} to {_MOST_PENALTY}; got {shown(length_penalty)}"
-        )
-    if isinstance(early_stopping, str):
-        if early_stopping != "never":
-            raise ValueError(f"{function}: early_stopping must be a bool or 'never'; got {shown(early_stopping)}")
-        stops: EarlyStopping = "never"
-    else:
-        stops = _core.boolean(function, "early_stopping", early_stopping)
-    ngram = checked_integer(function, "no_repeat_ngram_size", no_repeat_ngram_size, 0)
-    least = checked_integer(function, "min_new_tokens", min_new_tokens, 0, most)
-    # With one beam the search ends with the text that ends first, which is the greedy one.
-    return BeamRules(most, beams, penalty, True if beams == 1 else stops, ngram, least)
+    @classmethod
+    def checked(cls, function: str, given: Mapping[str, Any], max_length: int | None) -> "BeamRules":
+        """Return the rules that a caller gave by name for a model with `max_length` positions, or raise TypeError or
+        ValueError."""
+        default = MOST_NEW_TOKENS if max_length is None else min(MOST_NEW_TOKENS, max_length)
+        most = checked_size(function, "max_new_tokens", given.get("max_new_tokens", default))
+        beams = checked_size(function, "num_beams", given.get("num_beams", 1))
+        penalty = checked_real(function, "length_penalty", given.get("length_penalty", 1.0))
+        if abs(penalty) > _MOST_PENALTY:
+            raise ValueError(
+                f"{function}: length_penalty must be from {-_MOST_PENALTY} to {_MOST_PENALTY}; "
+                f"got {shown(given['length_penalty'])}"
+            )
+        stops = given.get("early_stopping", False)
+        if isinstance(stops, str):
+            if stops != "never":
+                raise ValueError(f"{function}: early_stopping must be a bool or 'never'; got {shown(stops)}")
+        else:
+            stops = _core.boolean(function, "early_stopping", stops)
+        ngram = checked_integer(function, "no_repeat_ngram_size", given.get("no_repeat_ngram_size", 0), 0)
+        least = checked_integer(function, "min_new_tokens", given.get("min_new_tokens", 0), 0, most)
+        for name in given:
+            if name not in SearchKeywords.__optional_keys__:
+                raise TypeError(f"{function}: got an unexpected keyword argument {shown(name)}")
+        if max_length is not None and most > max_length:
+            raise ValueError(
+                f"{function}: max_new_tokens must be at most the positions of the model, {max_length}; got {most}"
+            )
+        # With one beam the search ends with the text that ends first, which is the greedy one.
+        return cls(most, beams, penalty, True if beams == 1 else stops, ngram, least)
 
 
 class Found(NamedTuple):
@@ -100,8 +117,8 @@ class BeamSearch:
     """The search for one text, step by step.
 
     A beam is a beginning of a text, with the logarithm of its probability. A step continues every beam with every
-    token, and keeps the most probable continuations as beams. One that ends is put aside if it is among the `num_beams`
-    most probable ones; as many ended texts are kept, those with the highest scores.
+    token, and keeps the most probable continuations as beams. A continuation that ends is kept as a text if it is
+    among the `num_beams` most probable ones, and so are at most `num_beams` texts, the ones with the highest scores.
 
     Parameters
     ----------
@@ -119,28 +136,28 @@ class BeamSearch:
 
     @property
     def last_tokens(self) -> NDArray[np.int64]:
-        """The last token of each beam, [n] with n of at most `num_beams`: what the decoder reads next."""
+        """The last token of each beam, which the decoder reads next: [n] with n of at most `num_beams`."""
         return self._beams[:, -1]
 
     @property
     def best(self) -> Found:
-        """The text with the highest score of those that have ended."""
+        """The ended text with the highest score, or the most probable beam."""
         return self._ended[0] if self._ended else Found(float(self._logs[0]), self._beams[0, 1:].copy())
 
     def step(self, logits: NDArray[np.floating]) -> NDArray[np.int64]:
-        """Take the beams one token further, by the logits [n, V] behind each of them.
+        """Extend the beams by one token, by the logits [n, V] of the token after each of them.
 
         Returns
         -------
         parents : [m]
-            Which of the n beams each of the m new ones continues; none if the search has ended.
+            The beam, of n, that each of the m new ones continues; empty if the search has ended.
         """
         rules, length = self._rules, self._beams.shape[1]  # new tokens, with the one that is chosen here
         sums = self._logs[:, None] + self._log_probabilities(logits, length)
         flat = sums.ravel()
         count = min(max(2, 1 + len(self._ends)) * rules.num_beams, flat.size)
         order = largest(flat, count)
-        order = order[np.isfinite(flat[order])]  # what must not be is minus infinity
+        order = order[np.isfinite(flat[order])]  # forbidden tokens are minus infinity
         parents, tokens = np.divmod(order, sums.shape[1])
         beams = np.concatenate([self._beams[parents], tokens[:, None]], axis=1)
         ends = np.isin(tokens, self._ends) | (length == rules.max_new_tokens)
@@ -158,7 +175,7 @@ class BeamSearch:
         return len(self._ended) == self._rules.num_beams
 
     def _can_improve(self, length: int) -> bool:
-        """Whether the most probable beam is taken to be able to end better than the worst text that is kept."""
+        """Return whether the rules let the most probable beam still beat the worst text that is kept."""
         rules = self._rules
         if not self._is_full:
             return True
@@ -169,7 +186,7 @@ class BeamSearch:
         return bool(self._logs[0] / length**rules.length_penalty > self._ended[-1].score)
 
     def _log_probabilities(self, logits: NDArray[np.floating], length: int) -> NDArray[np.float64]:
-        """Of all tokens behind each beam, [n, V]: 0 for a token that is forced, minus infinity for what must not be."""
+        """Return log probabilities [n, V] after each beam: 0 for a forced token, minus infinity for a forbidden one."""
         rules, special = self._rules, self._special
         forced = special.forced_last if length == rules.max_new_tokens else ()
         if length == 1 and special.forced_first is not None and not forced:
@@ -192,8 +209,36 @@ class BeamSearch:
         return logs
 
 
+def search(
+    model: Any, sequences: Sequence[list[int]], rules: BeamRules, special: SpecialTokens, num_threads: int | None
+) -> list[Found]:
+    """Return the text that an encoder-decoder writes for each of B texts, which are given by their tokens."""
+    batch, beams = len(sequences), rules.num_beams
+    caches = Caches(model.cached(sequences, beams, num_threads), batch * beams, 1, rules.max_new_tokens)
+    searches = [BeamSearch(rules, special) for _ in sequences]
+    # Slot i * beams + j of the caches is beam j of text i. A text has one beam at first.
+    slots = np.arange(0, batch * beams, beams)
+    for place in range(rules.max_new_tokens):
+        going = [(i * beams, each) for i, each in enumerate(searches) if each.goes_on]
+        tokens = np.concatenate([each.last_tokens for _, each in going])
+        rows = caches.append(tokens, np.full(len(slots), place), np.ones_like(slots), slots)
+        logits, sources, read, slots = caches.logits(rows), np.arange(batch * beams), 0, slots[:0]
+        for first, each in going:
+            num_read = len(each.last_tokens)
+            parents = each.step(logits[read : read + num_read])
+            read += num_read
+            own = np.arange(first, first + len(parents))
+            sources[own], slots = first + parents, np.append(slots, own)
+        if not len(slots):
+            break
+        if beams > 1:
+            for cache in caches.caches:
+                cache.reorder(sources)
+    return [each.best for each in searches]
+
+
 def _would_repeat(tokens: NDArray[np.int64], size: int) -> NDArray[np.int64]:
-    """The tokens which, behind `tokens`, would make up `size` tokens that are in them already."""
+    """Return the tokens that would repeat an n-gram of `size` tokens after `tokens`."""
     if len(tokens) < size:
         return tokens[:0]
     runs = np.lib.stride_tricks.sliding_window_view(tokens, size)

@@ -42,7 +42,7 @@ def _rules(rng: Generator) -> Arguments:
 @entry("Seq2SeqLM.from_pretrained")
 def _from_pretrained(rng: Generator) -> Made:
     more = {"dtype": "float32", "weight_dtype": "int8"}
-    return Seq2SeqLM.from_pretrained, {"directory": _folder()[1]} | some(rng, more)
+    return Seq2SeqLM.from_pretrained, {"model": _folder()[1]} | some(rng, more)
 
 
 @entry("Seq2SeqLM.generate")
@@ -53,9 +53,33 @@ def _generate(rng: Generator) -> Made:
 
 @entry("Seq2SeqLM.generate_tokens")
 def _generate_tokens(rng: Generator) -> Made:
-    return seq2seq_model().generate_tokens, {"sequences": [[2, 5, 3], np.array([7])]} | _rules(rng)
+    return seq2seq_model().generate_tokens, {
+        "texts": [[[2, 5, 3], np.array([7])], "the", ["the", [5]], np.array([2, 3])][rng.integers(4)]
+    } | _rules(rng)
 
 
 @entry("Seq2SeqLM.logits")
 def _logits(rng: Generator) -> Made:
     return seq2seq_model().logits, {"text": [2, 5, 3], "target": np.array([2, 7])} | some(rng, {"num_threads": 1})
+
+
+@entry("Seq2SeqLM.tokenize")
+def _tokenize(rng: Generator) -> Made:
+    return seq2seq_model().tokenize, {"texts": ["the dog", ["a", "b"]][rng.integers(2)]} | some(
+        rng, {"add_special_tokens": False}
+    )
+
+
+@entry("Seq2SeqLM.decode")
+def _decode(_: Generator) -> Made:
+    return seq2seq_model().decode, {"tokens": np.array([9, 3])}
+
+
+@entry("Seq2SeqLM.astype")
+def _astype(_: Generator) -> Made:
+    return seq2seq_model().astype, {"dtype": "float16"}
+
+
+@entry("Seq2SeqLM.quantize")
+def _quantize(_: Generator) -> Made:
+    return seq2seq_model().quantize, {"weight_dtype": "int8"}

@@ -1,17 +1,16 @@
-"""The steps of a `Batcher`: requests, their scheduler and their caches, and the thread that steps."""
+"""The queue of a `Batcher`: its requests, and the thread that steps."""
 
 import atexit
 import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import CancelledError
-from typing import Any, NamedTuple, Protocol
-
-from numpy.typing import NDArray
+from typing import NamedTuple
 
 from ..functions.messages import shown
-from ._scheduler import Pool, Run, Scheduler, Sequence
-from ._token_choice import choose
+from ..models.generation.sampling import choose
+from ._paged_caches import PagedCaches
+from ._scheduler import Run, Scheduler, Sequence
 from .request import Request
 
 # How often `Batcher.close` looks whether a step has ended that another thread does. Nobody tells it: a step ends
@@ -37,37 +36,57 @@ class QueueFull(RuntimeError):
         super().__init__(message)
 
 
-class Caches(Pool, Protocol):
-    """A pool, and the model that fills it."""
+class BatcherStatistics(NamedTuple):
+    """The requests of a `Batcher`, and the work that it has done.
 
-    def read(self, runs: list[Run]) -> NDArray[Any]:
-        """Append the tokens of all runs, or nothing; the rows [n, E] of the last token of each."""
+    Parameters
+    ----------
+    waiting, running : int
+        Requests without pages; requests with pages.
+    num_pages, free_pages : int
+        All pages of a layer; and those that no running request uses, after the last step. Free ones may hold tokens of
+        requests that have ended, until they are needed.
+    steps : int
+    read_tokens : int
+        Of prompts and new ones, without those that were shared.
+    new_tokens : int
+        Tokens that were generated.
+    preempted : int
+        How often a running request had to wait again, because an older one needed its pages.
+    seconds : float
+        Of all steps together.
 
-    def logits(self, rows: NDArray[Any]) -> NDArray[Any]:
-        """Logits [n, V] of rows [n, E]."""
+    Examples
+    --------
+    >>> from mha_native.serving import BatcherStatistics
+    >>> BatcherStatistics(0, 2, 1024, 1000, 50, 900, 100, 0, 2.0).tokens_per_second
+    50.0
+    """
 
-    def close(self) -> None:
-        """Free the memory of all pages."""
-
-
-class Counts(NamedTuple):
-    """What the steps so far have done, and what they have left."""
-
+    waiting: int
+    running: int
+    num_pages: int
     free_pages: int
-    steps: int = 0
-    read_tokens: int = 0
-    new_tokens: int = 0
-    seconds: float = 0.0
+    steps: int
+    read_tokens: int
+    new_tokens: int
+    preempted: int
+    seconds: float
+
+    @property
+    def tokens_per_second(self) -> float:
+        """New tokens for each second of steps, which read prompts, too; NaN before the first step."""
+        return self.new_tokens / self.seconds if self.seconds > 0 else float("nan")
 
 
-class Engine:
+class RequestQueue:
     """Requests that are generated together, step by step.
 
     One thread at a time steps; all others may add requests, cancel them and wait for them.
 
     Parameters
     ----------
-    caches : Caches
+    caches : PagedCaches
     scheduler : Scheduler
         Over `caches`.
     max_waiting : int
@@ -76,45 +95,44 @@ class Engine:
         Seconds that never fall.
     """
 
-    def __init__(self, caches: Caches, scheduler: Scheduler, max_waiting: int, clock: Callable[[], float]) -> None:
+    def __init__(self, caches: PagedCaches, scheduler: Scheduler, max_waiting: int, clock: Callable[[], float]) -> None:
         self._caches, self.scheduler, self._max_waiting, self.clock = caches, scheduler, max_waiting, clock
-        self._requests: list[Request] = []  # those whose end has not been dealt with
+        self._requests: list[Request] = []  # without the ones that have ended and were forgotten
         self._work = threading.Condition()  # held for moments: for lists, and to wait for something to do
-        self._step: tuple[int, object] | None = (
-            None  # the one that is under way: its thread, and what no other step has
-        )
+        self._step: tuple[int, object] | None = None  # the current step: its thread, and an object of its own
         self._thread: threading.Thread | None = None
         self._is_closed = False
         self._process = os.getpid()
-        self.counts = Counts(caches.num_pages)
+        self._done = BatcherStatistics(0, 0, caches.num_pages, caches.num_pages, 0, 0, 0, 0, 0.0)  # by the last step
 
     @property
-    def num_requests(self) -> tuple[int, int]:
-        """How many requests wait, and how many are running."""
+    def statistics(self) -> BatcherStatistics:
+        """The requests now, and the work of all steps so far."""
         going = [sequence for sequence in self._sequences() if not sequence.has_ended]
-        num_waiting = sum(sequence.slot is None for sequence in going)
-        return num_waiting, len(going) - num_waiting
+        waiting = sum(sequence.slot is None for sequence in going)
+        preempted = self.scheduler.num_preempted
+        return self._done._replace(waiting=waiting, running=len(going) - waiting, preempted=preempted)
 
     def add(self, function: str, request: Request) -> None:
-        """Let a request wait for its first step."""
+        """Add a request, which waits for its first step."""
         with self._work:
             self._check_open(function)
-            num_waiting, _ = self.num_requests
+            num_waiting = self.statistics.waiting
             if num_waiting >= self._max_waiting:
                 raise QueueFull(f"{function}: {num_waiting} requests wait, as many as max_waiting; try again later")
             self._requests.append(request)
             self._work.notify_all()
 
     def wake(self) -> None:
-        """Let the thread look whether there is something to do."""
+        """Wake the thread, which may have work."""
         with self._work:
             self._work.notify_all()
 
     def step(self, function: str) -> bool:
-        """Read what is next of all requests, and give each that has been read its next token; whether there is more to
-        do.
+        """Read the next tokens of all requests, and choose a token for each request that has been read to its end.
 
-        A step that ends by an exception can be done again: requests have what they got, and get nothing twice.
+        Return whether a request is left. The next call retries a step that ends with an exception: no token is lost or
+        chosen twice.
         """
         self.check_process(function)
         step = (threading.get_ident(), object())
@@ -132,13 +150,13 @@ class Engine:
             num_new = self._read(runs) if runs else 0
             end = self.clock()
             self._settle(end)
-            before = self.counts
-            self.counts = Counts(
-                self.scheduler.free_pages(self._sequences()),
-                before.steps + bool(runs),
-                before.read_tokens + sum(run.end - run.first for run in runs),
-                before.new_tokens + num_new,
-                before.seconds + (end - begin),
+            done = self._done
+            self._done = done._replace(
+                free_pages=self.scheduler.free_pages(self._sequences()),
+                steps=done.steps + bool(runs),
+                read_tokens=done.read_tokens + sum(run.end - run.first for run in runs),
+                new_tokens=done.new_tokens + num_new,
+                seconds=done.seconds + (end - begin),
             )
             return bool(self._requests)
         finally:
@@ -149,7 +167,7 @@ class Engine:
                 self._end()
 
     def start(self, function: str) -> None:
-        """Let a thread step whenever there is something to do."""
+        """Start a thread that steps while there are requests."""
         self.check_process(function)
         with self._work:
             self._check_open(function)
@@ -172,7 +190,7 @@ class Engine:
             self._thread.join()
 
     def check_process(self, function: str) -> None:
-        """RuntimeError in a process that was forked: the thread that steps is not in it, and locks may be held for
+        """Raise RuntimeError in a forked process, where the thread that steps is missing and locks may be held for
         ever."""
         if os.getpid() != self._process:
             raise RuntimeError(
@@ -185,7 +203,7 @@ class Engine:
             raise RuntimeError(f"{function}: the Batcher is closed")
 
     def _run(self) -> None:
-        """What the thread does."""
+        """Step in the thread of the queue until it is closed."""
         while True:
             with self._work:
                 self._work.wait_for(lambda: self._is_closed or self._requests)
@@ -204,15 +222,14 @@ class Engine:
             return [request._sequence for request in self._requests]
 
     def _read(self, runs: list[Run]) -> int:
-        """Read all runs, and give those that are read to their end the next token; how many these are."""
+        """Read all runs, and choose a token after each run that ends its sequence. Return the number of these."""
         rows = self._caches.read(runs)
         whole = [i for i, run in enumerate(runs) if run.end == len(run.sequence.tokens)]
         if not whole:
             return 0
         of_sequences = {request._sequence: request for request in self._requests}
         requests = [of_sequences[runs[i].sequence] for i in whole]
-        logits, tokens = self._caches.logits(rows[whole]), [request._sequence.tokens for request in requests]
-        chosen = choose(logits, [request._choice for request in requests], tokens)
+        chosen = choose([request._choice for request in requests], self._caches.logits(rows[whole]))
         now = self.clock()
         for request, token in zip(requests, chosen, strict=True):
             if isinstance(token, Exception):
@@ -222,7 +239,7 @@ class Engine:
         return len(whole)
 
     def _settle(self, now: float) -> None:
-        """Do what follows from the tokens of all requests, and forget those that have ended."""
+        """Update all requests by their tokens and the time, and forget the ones that have ended."""
         with self._work:
             requests = list(self._requests)
         for request in requests:
@@ -234,7 +251,7 @@ class Engine:
                     self._requests.remove(request)
 
     def _fail(self, error: BaseException) -> None:
-        """End the requests that a step has failed with."""
+        """End the requests that were running in a step that failed."""
         with self._work:
             requests = [request for request in self._requests if request._sequence.slot is not None] or self._requests
         for request in list(requests):
