@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from .. import _core
 from ..functions.messages import in_the_name_of
 from ._generator_face import GeneratorFace
-from .architecture.language_model import LanguageModel
+from .architecture.model import Model
 from .generation.token_run import GenerationStatistics
 from .text.chat_template import ChatTemplate
 from .text.inputs import check_vocabulary, checked_tokens
@@ -21,17 +21,17 @@ class LanguageFace(GeneratorFace):
 
     Parameters
     ----------
-    model : LanguageModel
+    model : Model
     tokenizer : LanguageTokenizer
     template : ChatTemplate
     end_tokens : iterable of int
         Each of them ends a text.
     """
 
-    _model: LanguageModel
+    _model: Model
 
     def __init__(
-        self, model: LanguageModel, tokenizer: LanguageTokenizer, template: ChatTemplate, end_tokens: Iterable[int]
+        self, model: Model, tokenizer: LanguageTokenizer, template: ChatTemplate, end_tokens: Iterable[int]
     ) -> None:
         self._model, self._tokenizer, self._template = model, tokenizer, template
         self._end_tokens = frozenset(end_tokens)
@@ -60,12 +60,12 @@ class LanguageFace(GeneratorFace):
     @property
     def max_length(self) -> int:
         """P, the most tokens of a text, its continuation included."""
-        return self._model.max_length
+        return int(self._model.max_length)
 
     @property
     def num_layers(self) -> int:
         """How many layers there are."""
-        return len(self._model.config.blocks)
+        return self._model.num_layers
 
     def __repr__(self) -> str:
         return (

@@ -6,7 +6,7 @@ import numpy as np
 
 from ..functions.messages import in_the_name_of
 from ..layers._constructor_arguments import checked_size
-from .architecture.text_encoder import TextEncoder
+from .architecture.model import Model
 from .files.sentence_files import SentenceConfig
 from .heads.embedding import Head
 from .text.prompts import Settings
@@ -16,7 +16,7 @@ from .text.tokenizer import Tokenizer
 class SentenceSettings:
     """The settings and sizes of a model. A setting changes as a whole, so that calls in other threads see either."""
 
-    _model: TextEncoder
+    _model: Model
     _tokenizer: Tokenizer
     _head: Head
     _config: SentenceConfig
@@ -81,9 +81,9 @@ class SentenceSettings:
     @property
     def num_layers(self) -> int:
         """Layers of the encoder."""
-        return self._model.config.num_layers
+        return self._model.num_layers
 
     @property
     def num_heads(self) -> int:
         """H, the heads of each layer."""
-        return self._model.config.num_heads
+        return self._model.num_heads

@@ -12,10 +12,10 @@ from .. import _core
 from ..functions.messages import in_the_name_of
 from ..layers._constructor_arguments import WeightDType, checked_dtypes, checked_size
 from ._language_face import LanguageFace
-from .architecture.language_model import LanguageModel
-from .decoders.opening import open_decoder
-from .decoders.source import ModelSource
+from .architecture.family import GENERATION
+from .architecture.open import describe_model
 from .files.language_files import find_source, read_end_tokens
+from .files.source import Source
 from .generation.text_score import TextScore
 from .generation.text_stream import TextStream
 from .generation.token_run import GenerationOptions, GenerationStatistics, TokenRun, checked_stop
@@ -121,14 +121,16 @@ class CausalLM(LanguageFace):
 
     @classmethod
     def _from_source(
-        cls, source: ModelSource, dtype: np.dtype[Any], weight_dtype: str, max_length: int | None
+        cls, source: Source, dtype: np.dtype[Any], weight_dtype: str, max_length: int | None
     ) -> "CausalLM":
-        """The model of a source, in the files of which anything may be wrong."""
-        tokenizer = LanguageTokenizer(source.tokenizer())
-        parts = open_decoder(source, dtype=dtype, weight_dtype=weight_dtype, max_positions=max_length)
-        tokenizer.check_vocabulary(source.path, parts.config.vocab_size)
+        """Return the model of a source. Weights are read last, after all checks of the other files."""
         template = ChatTemplate(source.path, source.chat_template, source.tokenizer_config)
-        return cls(LanguageModel(parts), tokenizer, template, read_end_tokens(source, parts.config.vocab_size))
+        tokenizer = LanguageTokenizer(source.tokenizer())
+        description = describe_model(source, GENERATION, max_length)
+        vocab_size = description.config.vocab_size
+        tokenizer.check_vocabulary(source.path, vocab_size)
+        end_tokens = read_end_tokens(source, vocab_size)
+        return cls(description.open(dtype, weight_dtype), tokenizer, template, end_tokens)
 
     @overload
     def generate(

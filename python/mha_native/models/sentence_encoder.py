@@ -14,9 +14,10 @@ from ..functions.dtypes import checked_dtype
 from ..functions.messages import in_the_name_of
 from ..layers._constructor_arguments import WeightDType, checked_dtypes, checked_size
 from ._sentence_settings import SentenceSettings
-from .architecture.text_encoder import TextEncoder
-from .families import read_config
-from .files.checkpoint import Checkpoint
+from .architecture.family import EMBEDDING
+from .architecture.model import Model
+from .architecture.open import describe_model
+from .files.folder import FolderSource
 from .files.hub_cache import find_directory
 from .files.modules_json import Module, read_modules
 from .files.sentence_files import SentenceConfig, read_sentence_config
@@ -63,7 +64,7 @@ class SentenceEncoder(SentenceSettings):
     """
 
     def __init__(
-        self, model: TextEncoder, tokenizer: Tokenizer, head: Head, config: SentenceConfig, settings: Settings
+        self, model: Model, tokenizer: Tokenizer, head: Head, config: SentenceConfig, settings: Settings
     ) -> None:
         self._model = model
         self._tokenizer = tokenizer
@@ -125,12 +126,12 @@ class SentenceEncoder(SentenceSettings):
         """The model of a Transformer and what is behind it. The files of sentence-transformers count if it `is_listed`
         in modules.json."""
         folder = modules[0].folder
-        config = read_config(folder / "config.json")
-        sentences = read_sentence_config(folder, config.max_positions, is_listed, config.first_position)
+        described = describe_model(FolderSource(folder), EMBEDDING)
+        config, front_end = described.config, described.config.stacks[0].front_end
+        sentences = read_sentence_config(folder, front_end.max_positions or 0, is_listed, front_end.first_position)
         head = read_head(modules, config.embed_dim)
         tokenizer = Tokenizer(folder, config.vocab_size, sentences, "cls" in head.pooling.modes)
-        with Checkpoint(folder, config.tensor_shapes(), config.family.prefix) as tensors:
-            model = TextEncoder(config, tensors, dtype, weight_dtype)
+        model = described.open(dtype, weight_dtype)
         return cls(model, tokenizer, Head(head), sentences, settings)
 
     def encode(
@@ -384,10 +385,9 @@ class SentenceEncoder(SentenceSettings):
         return type(self)(self._model.astype(kind), self._tokenizer, self._head, self._config, self._settings)
 
     def __repr__(self) -> str:
-        config = self._model.config
         return (
-            f"{type(self).__name__}(embed_dim={self.embed_dim}, num_layers={config.num_layers}, "
-            f"num_heads={config.num_heads}, max_seq_length={self.max_seq_length}, "
+            f"{type(self).__name__}(embed_dim={self.embed_dim}, num_layers={self.num_layers}, "
+            f"num_heads={self.num_heads}, max_seq_length={self.max_seq_length}, "
             f"dtype={_core.dtype_name(self.dtype)!r}, weight_dtype={self.weight_dtype!r})"
         )
 

@@ -12,13 +12,15 @@ from ..functions.messages import in_the_name_of
 from ..functions.scalars import checked_integer
 from ..layers._constructor_arguments import WeightDType, checked_dtypes, checked_size
 from ._generator_face import GeneratorFace
-from .architecture.seq2seq_model import Seq2SeqModel
+from .architecture.family import TEXT_TO_TEXT
+from .architecture.model import Model
+from .architecture.open import describe_model
 from .files.folder import FolderSource
 from .files.hub_cache import find_directory
+from .files.source import Source
+from .files.special_tokens import read_special_tokens
 from .generation.beam_search import BeamRules, EarlyStopping, Found, SpecialTokens, checked_rules
-from .seq2seq.config import family_of, read_config
-from .seq2seq.opening import open_seq2seq
-from .seq2seq.special_tokens import read_special_tokens
+from .generation.search import search
 from .text.inputs import check_vocabulary, checked_sequences, checked_texts
 from .text.language_tokenizer import LanguageTokenizer, NoTokenizer
 from .text.tokenizer import library_errors, require_library
@@ -84,9 +86,9 @@ class Seq2SeqLM(GeneratorFace):
     >>> summary = model.generate(text, max_new_tokens=20, num_beams=4, length_penalty=2.0)
     """
 
-    _model: Seq2SeqModel
+    _model: Model
 
-    def __init__(self, model: Seq2SeqModel, tokenizer: LanguageTokenizer | NoTokenizer, special: SpecialTokens) -> None:
+    def __init__(self, model: Model, tokenizer: LanguageTokenizer | NoTokenizer, special: SpecialTokens) -> None:
         self._model, self._tokenizer, self._special = model, tokenizer, special
 
     @classmethod
@@ -117,10 +119,10 @@ class Seq2SeqLM(GeneratorFace):
             require_library()
             kind, stored = checked_dtypes(function, dtype, weight_dtype)
             source = FolderSource(find_directory(directory))
-            config = read_config(source)
-            special = read_special_tokens(source, family_of(source), config.vocab_size)
-            tokenizer = _tokenizer(source, config.max_positions)
-            return cls(Seq2SeqModel(open_seq2seq(source, kind, stored)), tokenizer, special)
+            described = describe_model(source, TEXT_TO_TEXT)
+            special = read_special_tokens(source, described.family.defaults, described.config.vocab_size)
+            tokenizer = _tokenizer(source, described.config.max_positions, described.family.text_files)
+            return cls(described.open(kind, stored), tokenizer, special)
 
     def generate(
         self,
@@ -250,7 +252,8 @@ class Seq2SeqLM(GeneratorFace):
             num_threads = checked_size(name, "num_threads", num_threads)
         with in_the_name_of(name):
             memory = self._model.hidden_states(np.array(source), np.array([0, len(source)]), num_threads)
-            return self._model.logits(memory, np.array(read), num_threads)
+            rows = self._model.read_target(memory, np.array(read), num_threads)
+            return self._model.logits(rows, num_threads)
 
     @property
     def start_token(self) -> int:
@@ -263,10 +266,10 @@ class Seq2SeqLM(GeneratorFace):
         return self._model.config.max_positions
 
     def __repr__(self) -> str:
-        config = self._model.config
+        encoder, decoder = self._model.config.stacks
         return (
-            f"{type(self).__name__}(embed_dim={self.embed_dim}, num_layers=({len(config.encoder)}, "
-            f"{len(config.decoder)}), vocab_size={self.vocab_size}, max_length={self.max_length}, "
+            f"{type(self).__name__}(embed_dim={self.embed_dim}, num_layers=({len(encoder.blocks)}, "
+            f"{len(decoder.blocks)}), vocab_size={self.vocab_size}, max_length={self.max_length}, "
             f"dtype={_core.dtype_name(self.dtype)!r}, weight_dtype={self.weight_dtype!r})"
         )
 
@@ -299,12 +302,11 @@ class Seq2SeqLM(GeneratorFace):
         self, sequences: list[list[int]], rules: BeamRules, special: SpecialTokens, num_threads: int | None
     ) -> list[Found]:
         groups = _groups(sequences, rules.num_beams)
-        return [found for group in groups for found in self._model.search(group, rules, special, num_threads)]
+        return [found for group in groups for found in search(self._model, group, rules, special, num_threads)]
 
 
-def _tokenizer(source: FolderSource, max_positions: int | None) -> LanguageTokenizer | NoTokenizer:
-    """The tokenizer of a model that reads texts of `max_positions` tokens at most."""
-    instead = family_of(source).pieces
+def _tokenizer(source: Source, max_positions: int | None, instead: tuple[str, ...]) -> LanguageTokenizer | NoTokenizer:
+    """Return the tokenizer of a model that reads at most `max_positions` tokens, and may have files `instead` of it."""
     if instead and not source.has_tokenizer:
         return NoTokenizer(instead)
     library = source.tokenizer()

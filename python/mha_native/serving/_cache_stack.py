@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from ..models.architecture.language_model import LanguageModel
+from ..models.architecture.model import Model
 from ..models.text.batching import packed
 from ._scheduler import Run
 
@@ -15,7 +15,7 @@ class CacheStack:
 
     Parameters
     ----------
-    model : LanguageModel
+    model : Model
     num_pages, page_size, num_slots : int
         Of each layer.
     dtype : dtype, optional
@@ -25,7 +25,7 @@ class CacheStack:
 
     def __init__(
         self,
-        model: LanguageModel,
+        model: Model,
         num_pages: int,
         page_size: int,
         num_slots: int,

@@ -10,7 +10,7 @@ from numpy.typing import DTypeLike, NDArray
 from ...functions.dtypes import dtype_name, numpy_dtype
 from ...functions.messages import in_the_name_of, shown
 from ...layers._constructor_arguments import checked_size
-from ..architecture.language_model import LanguageModel
+from ..architecture.model import Model
 from . import decoding as _decoding
 from .sampling import Chooser, SamplingRules, checked_rules
 
@@ -135,9 +135,9 @@ class TokenRun:
     ----------
     function : str
         The name of the caller, for messages.
-    model : LanguageModel
+    model : Model
     prompts : list of B lists of int
-        Of which `LanguageModel.check_sequences` has found nothing wrong.
+        Of which `Model.check_sequences` has found nothing wrong.
     end_tokens : set of int
         Each of them ends its sequence, as its last token.
     options : GenerationOptions
@@ -147,7 +147,7 @@ class TokenRun:
     def __init__(
         self,
         function: str,
-        model: LanguageModel,
+        model: Model,
         prompts: list[list[int]],
         end_tokens: frozenset[int],
         options: GenerationOptions,

@@ -13,9 +13,10 @@ from ... import _core
 from ...functions.dtypes import checked_dtype
 from ...functions.messages import in_the_name_of
 from ...layers._constructor_arguments import WeightDType, checked_dtypes
-from ..architecture.text_encoder import TextEncoder
-from ..families import read_config
-from ..files.checkpoint import Checkpoint
+from ..architecture.family import EMBEDDING
+from ..architecture.model import Model
+from ..architecture.open import describe_model
+from ..files.folder import FolderSource
 from ..files.hub_cache import find_directory
 from ..files.json_files import read_json
 from ..files.modules_json import read_transformer
@@ -44,7 +45,7 @@ class Classifier:
 
     def __init__(
         self,
-        model: TextEncoder,
+        model: Model,
         head: ClassificationHead,
         tokenizer: Tokenizer,
         labels: Labels,
@@ -139,16 +140,18 @@ def load_classifier(
     module = read_transformer(home)
     folder = home if module is None else module.folder
     path = folder / "config.json"
-    config = read_config(path)
+    described = describe_model(FolderSource(folder), EMBEDDING)
+    config, front_end = described.config, described.config.stacks[0].front_end
     labels = read_labels(path, task)
-    texts = read_sentence_config(folder, config.max_positions, module is not None, config.first_position, _ST_TASK)
-    parts = head_of(path, config.family, task, config.embed_dim, len(labels.names))
+    is_listed = module is not None
+    texts = read_sentence_config(folder, front_end.max_positions or 0, is_listed, front_end.first_position, _ST_TASK)
+    parts = head_of(path, described.family, task, config.embed_dim, len(labels.names))
     needs_first_token = task == TEXTS and parts.pooling == "cls"
     tokenizer = Tokenizer(folder, config.vocab_size, texts, needs_first_token, cuts=task == TEXTS)
-    with Checkpoint(folder, [*config.tensor_shapes(), *parts.tensor_shapes()], config.family.prefix) as tensors:
+    with described.tensors(parts.tensor_shapes()) as tensors:
         head = ClassificationHead(parts, tensors)
-        model = TextEncoder(config, tensors, kind, stored)
-    has_types = config.token_types > 1 and _gives_types(texts.tokenizer)
+        model = described.build(tensors, kind, stored)
+    has_types = front_end.token_types > 1 and _gives_types(texts.tokenizer)
     return Classifier(model, head, tokenizer, labels, texts, has_types, folder)
 
 
