@@ -72,7 +72,7 @@ with tempfile.TemporaryDirectory() as directory:
 print(model)
 
 rng = np.random.default_rng(0)
-text = model.encode((Path(__file__).parent / "town_notes.txt").read_text(encoding="utf-8"))
+text = model.tokenize((Path(__file__).parent / "town_notes.txt").read_text(encoding="utf-8"))
 text = np.tile(text, -(-1000 // len(text)))
 lengths = np.linspace(10, 500, count).astype(int)
 rng.shuffle(lengths)

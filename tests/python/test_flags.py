@@ -83,7 +83,7 @@ def _of_language_model(folder: Path) -> dict[str, Callable[..., Any]]:
         f"{LANGUAGE}.generate": lambda **flags: model.generate("a", max_new_tokens=1, **flags),
         f"{LANGUAGE}.chat": lambda **flags: model.chat(messages, max_new_tokens=1, **flags),
         f"{LANGUAGE}.apply_chat_template": lambda **flags: model.apply_chat_template(messages, **flags),
-        f"{LANGUAGE}.encode": lambda **flags: model.encode("a", **flags),
+        f"{LANGUAGE}.tokenize": lambda **flags: model.tokenize("a", **flags),
     }
 
 
@@ -93,6 +93,7 @@ def _of_translator(folder: Path) -> dict[str, Callable[..., Any]]:
     return {
         f"{TRANSLATOR}.generate": lambda **flags: model.generate("a", max_new_tokens=1, **flags),
         f"{TRANSLATOR}.generate_tokens": lambda **flags: model.generate_tokens([[2, 3]], max_new_tokens=1, **flags),
+        f"{TRANSLATOR}.tokenize": lambda **flags: model.tokenize("a", **flags),
     }
 
 

@@ -78,7 +78,7 @@ def _computation(
 def _labels(model: TextClassifier, top_k: int | None, inputs: Iterable[_Object]) -> Iterator[list[_Object]]:
     """The best label of each text, or with `top_k` a list of so many."""
     texts = ({name: value[name] for name in ("text", "text_pair") if name in value} for value in inputs)
-    for scores in model.score_batches(texts):
+    for scores in model.predict_proba_batches(texts):
         found = [[_readable(label) for label in best_labels(model.labels, row, top_k or 1)] for row in scores]
         yield [labels[0] if top_k is None else {"labels": labels} for labels in found]
 
@@ -86,7 +86,7 @@ def _labels(model: TextClassifier, top_k: int | None, inputs: Iterable[_Object])
 def _entities(model: TokenClassifier, strategy: Any, inputs: Iterable[_Object]) -> Iterator[list[_Object]]:
     """The entities in each text."""
     texts = (_without_pair(value) for value in inputs)
-    for found in model.entity_batches(texts, aggregation_strategy=strategy):
+    for found in model.iter_entities(texts, aggregation_strategy=strategy):
         yield [{"entities": [_readable(entity) for entity in found]}]
 
 

@@ -2,11 +2,12 @@
 
 import json
 import sys
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import islice
 from typing import Any
 
-from ..models import CausalLM, GenerationStatistics
+from ..models import CausalLM
+from ..serving import Batcher, Request
 from .errors import UserError, complain
 from .lines import (
     answers,
@@ -22,8 +23,12 @@ from .lines import (
     texts_given,
 )
 
-# How many prompts of a file are continued together: each step reads the weights once for all of them.
+# Lines of a file that are continued together: each step reads the weights once for all of them. Of as many lines each
+# draws its own random numbers, prompts and conversations apart.
 _TOGETHER = 8
+
+# Lines that are read before the text of the first one of them is written.
+_MOST_AHEAD = 256
 
 _Object = dict[str, Any]  # with prompt or messages, and whatever else a line has
 
@@ -77,39 +82,58 @@ def run_file(
         model = _load(directory, formats)
         lines = objects(source, _checked) if path.endswith(".jsonl") else ({"prompt": line} for line in source)
         inputs = (_as_messages(line) if is_chat else line for line in lines)
-        total = GenerationStatistics(0, 0, 0, 0.0, 0.0)
+        batcher = Batcher(model, max_sequences=_TOGETHER)
+        counts = Counter[str]()
 
         def continued(inputs: Iterable[_Object]) -> Iterator[list[str]]:
-            nonlocal total
-            rest = iter(inputs)
-            while some := list(islice(rest, _TOGETHER)):
-                yield _texts(model, some, _without_none(options))
-                of_both = zip(total, model.statistics, strict=True)
-                total = GenerationStatistics(*(before + more for before, more in of_both))  # type: ignore[arg-type]
+            for request in _in_order(batcher, _submitted(batcher, model, inputs, _without_none(options))):
+                yield [request.result()]
+                counts["read"] += request.statistics.prompt_tokens
+                counts["new"] += request.statistics.new_tokens
 
         with lines_to(output) as (write, progress):
-            for given, texts in answers(continued, inputs, source, progress):
-                for value, text in zip(given, texts, strict=True):
-                    write(f"{json.dumps(value | {'text': text})}\n")
+            for (given,), (text,) in answers(continued, inputs, source, progress):
+                write(f"{json.dumps(given | {'text': text})}\n")
         report(output, f"{source.count:,} texts")
-    if total.new_tokens:
-        _report_speed(total)
+    if counts["new"]:
+        seconds = batcher.statistics.seconds
+        speed = f"{counts['new'] / seconds:,.1f} tokens a second"
+        complain(f"{counts['read']:,} tokens read and {counts['new']:,} generated in {seconds:.2f} s, {speed}")
+
+
+def _submitted(
+    batcher: Batcher, model: CausalLM, inputs: Iterable[_Object], options: dict[str, Any]
+) -> Iterator[Request]:
+    """Submit each prompt and each conversation when its request is asked for."""
+    places = Counter[bool]()
+    for number, given in enumerate(inputs):
+        if number % _TOGETHER == 0:
+            places.clear()
+        is_chat = "messages" in given
+        prompt = given.get("prompt")
+        if is_chat:
+            prompt = model.tokenize(model.apply_chat_template(given["messages"]), add_special_tokens=False)
+        yield batcher.submit(prompt, index=places[is_chat], **options)
+        places[is_chat] += 1
+
+
+def _in_order(batcher: Batcher, requests: Iterator[Request]) -> Iterator[Request]:
+    """Yield requests in their order when they have ended, while the ones after them go on."""
+    pending, is_more = deque[Request](), True
+    while True:
+        while is_more and len(pending) < _MOST_AHEAD and sum(not each.done for each in pending) < _TOGETHER:
+            if is_more := (request := next(requests, None)) is not None:
+                pending.append(request)
+        if not pending:
+            return
+        if pending[0].done:
+            yield pending.popleft()
+        else:
+            batcher.run_step()
 
 
 def _load(directory: str, formats: Mapping[str, Any]) -> CausalLM:
     return loaded(lambda: CausalLM.from_pretrained(directory, **_without_none(formats)))
-
-
-def _texts(model: CausalLM, inputs: list[_Object], options: dict[str, Any]) -> list[str]:
-    """What follows each prompt, and the answer in each conversation, in their order."""
-    texts = [""] * len(inputs)
-    for name, generate in (("prompt", model.generate), ("messages", model.chat)):
-        places = [i for i, given in enumerate(inputs) if name in given]
-        for i, text in zip(
-            places, generate([inputs[i][name] for i in places], **options) if places else [], strict=True
-        ):
-            texts[i] = text
-    return texts
 
 
 def _checked(value: _Object) -> _Object:
@@ -141,15 +165,13 @@ def _encodable(text: str) -> str:
 
 
 def _end_line(model: CausalLM) -> None:
+    """End the line of a text, and report the speed."""
     print(flush=True)
-    if model.statistics.new_tokens:
-        _report_speed(model.statistics)
-
-
-def _report_speed(statistics: GenerationStatistics) -> None:
-    speed = statistics.tokens_per_second
-    words = "" if speed != speed else f", {speed:,.1f} tokens a second"
-    complain(
-        f"{statistics.prompt_tokens:,} tokens read in {statistics.prompt_seconds:.2f} s, "
-        f"{statistics.new_tokens:,} generated{words}"
-    )
+    statistics = model.statistics
+    if statistics.new_tokens:
+        speed = statistics.tokens_per_second
+        words = "" if speed != speed else f", {speed:,.1f} tokens a second"
+        complain(
+            f"{statistics.prompt_tokens:,} tokens read in {statistics.prompt_seconds:.2f} s, "
+            f"{statistics.new_tokens:,} generated{words}"
+        )

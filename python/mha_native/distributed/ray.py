@@ -141,7 +141,7 @@ def model_arguments(
     num_threads: int,
 ) -> dict[str, Any]:
     """The arguments of a `ModelActor`, with which a model has been read here; the errors of that name `function`."""
-    with in_the_name_of(function, directory="model"):
+    with in_the_name_of(function):
         SentenceEncoder.from_pretrained(model, **loading).encode_batches([], **options)
     place = str(Path(model).resolve()) if Path(model).exists() else str(model)  # actors run in folders of their own
     given = {"model": place, "loading": loading, "options": options}

@@ -116,7 +116,7 @@ class TopicEmbedder:
     """What BERTopic and KeyBERT call, before the ``BaseEmbedder`` of each among the bases of a class."""
 
     def __init__(self, model: Model, **options: Unpack[EmbeddingOptions]) -> None:
-        with in_the_name_of("Embedder", directory="model"):
+        with in_the_name_of("Embedder"):
             super().__init__(embedding_model=EmbeddingModel(model, **options))  # type: ignore[call-arg]
 
     def embed(self, documents: Any, verbose: bool = False) -> NDArray[np.float32]:

@@ -96,7 +96,7 @@ class Transformer(InputModule):  # type: ignore[misc, unused-ignore]
         weight_dtype: WeightDType = None,
     ) -> None:
         super().__init__()
-        with in_the_name_of("Transformer", directory="model_name_or_path"):
+        with in_the_name_of("Transformer", model="model_name_or_path"):
             require_library()
             kind, stored = checked_dtypes("Transformer", dtype, weight_dtype)
             home = find_directory(model_name_or_path)
@@ -111,12 +111,12 @@ class Transformer(InputModule):  # type: ignore[misc, unused-ignore]
     def max_seq_length(self) -> int:
         """The most tokens of a text that count, its special tokens included. May be set, as far as there are
         positions."""
-        return self._encoder.max_seq_length
+        return self._encoder.max_length
 
     @max_seq_length.setter
     def max_seq_length(self, max_seq_length: int) -> None:
-        with in_the_name_of("Transformer"):
-            self._encoder.max_seq_length = max_seq_length
+        with in_the_name_of("Transformer", max_length="max_seq_length"):
+            self._encoder.max_length = max_seq_length
 
     @property
     def dtype(self) -> str:

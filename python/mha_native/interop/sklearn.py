@@ -99,7 +99,7 @@ class TextEmbedder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         TypeError, ValueError, OSError
             If the model cannot be read, or a parameter is not what it may be.
         """
-        with in_the_name_of("TextEmbedder.fit", texts="X", directory="model"):
+        with in_the_name_of("TextEmbedder.fit", texts="X"):
             checked_texts("TextEmbedder.fit", X)
             self.embedding_model_ = EmbeddingModel(**self.get_params(deep=False))
         return self

@@ -1,19 +1,18 @@
-"""Sentence embeddings by a pretrained model: BERT, or another family of text encoders."""
+"""Sentence embeddings by a pretrained text encoder."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from os import PathLike
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from .. import _core
 from ..functions.arrays import widened
-from ..functions.dtypes import checked_dtype
+from ..functions.deprecation import renamed, renamed_keyword
 from ..functions.messages import in_the_name_of
 from ..layers._constructor_arguments import WeightDType, checked_dtypes, checked_size
-from ._sentence_settings import SentenceSettings
 from .architecture.family import EMBEDDING
 from .architecture.model import Model
 from .architecture.open import describe_model
@@ -22,6 +21,7 @@ from .files.hub_cache import find_directory
 from .files.modules_json import Module, read_modules
 from .files.sentence_files import SentenceConfig, read_sentence_config
 from .heads.embedding import Head, read_head
+from .pretrained import PretrainedModel
 from .text.batching import batches, packed, slabs
 from .text.inputs import check_text, checked_sequences, checked_texts
 from .text.prompts import Settings, read_settings
@@ -30,27 +30,36 @@ from .text.tokenizer import Tokenizer, require_library
 __all__ = ["SentenceEncoder"]
 
 
-class SentenceEncoder(SentenceSettings):
-    """Sentence embeddings: tokens, their vectors after the layers of an encoder, and one vector from those.
+class _Form(NamedTuple):
+    """The form of the embeddings that a call returns."""
 
-    Made by `from_pretrained`.
+    features: int
+    normalize: bool | None  # None: as the files of the model say
+    num_threads: int | None
+
+
+class SentenceEncoder(PretrainedModel):
+    """Sentence embeddings: tokens, their vectors after the layers of an encoder, and one vector for each text.
+
+    Use `from_pretrained` to open a model.
 
     Parameters
     ----------
     model, tokenizer, head, config, settings
-        What `from_pretrained` reads.
+        The parts that `from_pretrained` reads.
 
     See Also
     --------
-    from_pretrained : What a directory holds.
+    from_pretrained : Open a model.
     encode : Embeddings of texts.
 
     Notes
     -----
-    Texts are packed one after another, so that a batch costs what its tokens do, and nothing is padded. The embedding
+    Texts are packed one after another without padding, so the cost of a batch is the cost of its tokens. The embedding
     of a text has the same bits alone and in any batch.
 
-    Needs tokenizers: ``pip install "mha_native[text]"``. May be used from several threads at once.
+    Needs the package tokenizers. You can call a model from several threads at once. A setting such as `max_length` is
+    replaced as a whole: calls in other threads see the old value or the new one.
 
     Examples
     --------
@@ -72,37 +81,86 @@ class SentenceEncoder(SentenceSettings):
         self._config = config
         self._settings = settings
 
+    @property
+    def embed_dim(self) -> int:
+        """E, the features of an embedding; a call can choose fewer by `truncate_dim`."""
+        kept = self._settings.truncate_dim
+        return self._head.features if kept is None else min(kept, self._head.features)
+
+    @property
+    def truncate_dim(self) -> int | None:
+        """The number of features of an embedding that are kept by default; None keeps all. Can be set."""
+        return self._settings.truncate_dim
+
+    @truncate_dim.setter
+    def truncate_dim(self, truncate_dim: int | None) -> None:
+        if truncate_dim is not None:
+            truncate_dim = checked_size(type(self).__name__, "truncate_dim", truncate_dim)
+        self._settings = self._settings._replace(truncate_dim=truncate_dim)
+
+    @property
+    def max_length(self) -> int:
+        """The largest number of tokens of a text, special tokens included; longer texts are cut. Can be set up to the
+        number of positions."""
+        return self._config.max_seq_length
+
+    @max_length.setter
+    def max_length(self, max_length: int) -> None:
+        name = type(self).__name__
+        length = self._model.config.checked_length(name, max_length)
+        with in_the_name_of(name, max_seq_length="max_length"):
+            self._tokenizer = self._tokenizer.cut_at(length)
+        self._config = self._config._replace(max_seq_length=length)
+
+    max_seq_length = renamed("max_seq_length", "max_length")
+
+    @property
+    def prompts(self) -> dict[str, str]:
+        """The prompts of the model, by the names that `encode` takes. A prompt is put before each text."""
+        return dict(self._settings.prompts.by_name)
+
+    @property
+    def default_prompt_name(self) -> str | None:
+        """The name of the prompt of calls that name none; None: these calls have no prompt."""
+        return self._settings.prompts.default_name
+
+    @property
+    def similarity_fn_name(self) -> str:
+        """The function to compare embeddings of this model: "cosine", "dot", "euclidean" or "manhattan"."""
+        return self._settings.similarity
+
     @classmethod
+    @renamed_keyword("directory", "model")
     def from_pretrained(
-        cls, directory: str | PathLike[str], *, dtype: DTypeLike = "float32", weight_dtype: WeightDType = None
+        cls, model: str | PathLike[str], *, dtype: DTypeLike = "float32", weight_dtype: WeightDType = None
     ) -> "SentenceEncoder":
-        """The model in `directory`, as sentence-transformers and transformers save it.
+        """Open a model in the files of sentence-transformers or transformers.
 
         Parameters
         ----------
-        directory : path, or name of a model
-            With config.json, tokenizer.json and model.safetensors (or several such files with
-            model.safetensors.index.json) of a model whose ``model_type`` is bert, roberta, xlm-roberta, camembert,
-            distilbert, mpnet, modernbert, nomic_bert, gte, gemma3_text, llama, mistral, qwen2, qwen3 or t5, with GELU,
-            ReLU or, after BERT, SiLU, in float32, float16 or bfloat16. If there is modules.json, the files of
-            sentence-transformers count, of old and new versions: the pooling, Dense and Normalize modules,
-            ``max_seq_length``, prompts, ``truncate_dim``. Without it embeddings are the mean of their tokens, and are
-            not scaled.
+        model : path of a directory, or name of a model
+            The directory has config.json, tokenizer.json and model.safetensors (or several such files and
+            model.safetensors.index.json). The ``model_type`` is bert, roberta, xlm-roberta, camembert, distilbert,
+            mpnet, modernbert, nomic_bert, gte, gemma3_text, llama, mistral, qwen2, qwen3 or t5; the activation GELU,
+            ReLU or, after BERT, SiLU; the weights float32, float16 or bfloat16. With modules.json the files of
+            sentence-transformers count, in their old and new forms: pooling, Dense and Normalize modules,
+            ``max_seq_length``, prompts, ``truncate_dim``. Without it an embedding is the mean of the vectors of its
+            tokens, and is not normalized.
 
             A str that is no directory, such as ``"BAAI/bge-small-en-v1.5"``, is looked up in the local cache of
-            Hugging Face. Only what is not there is downloaded, by huggingface_hub, if that is installed and
-            HF_HUB_OFFLINE is not set.
+            Hugging Face. Missing files are downloaded by huggingface_hub, if it is installed and HF_HUB_OFFLINE is not
+            set.
         dtype : {"float32", "bfloat16", "float16", "float64"}, default "float32"
-            What the model is computed in, whatever its file is in: weights are converted, and those of 16 bits become
-            float32 without a loss. In 16 bits it takes half the memory. Embeddings are float32 with any of them.
+            The dtype of the computation. Weights are converted to it; 16-bit weights become float32 without a loss. A
+            model in 16 bits takes half the memory. Embeddings are float32 with any of them.
         weight_dtype : {"float32", "bfloat16", "int8", "bfloat16x3"}, optional
-            Of a model in float32, what the weights of the layers are stored as, see `MultiHeadAttention.quantize`;
-            embeddings of tokens stay in float32. Default: `dtype`.
+            The format of the weights of the layers, for a model in float32, see `MultiHeadAttention.quantize`. The
+            table of tokens stays in float32. Default: `dtype`.
 
         Raises
         ------
         FileNotFoundError, ValueError
-            If a file is missing, damaged, or describes what is not computed here, or if weights are not finite. The
+            If a file is missing or damaged, if it asks for an unsupported feature, or if weights are not finite. The
             message names the file, and tensors with both shapes.
         OSError
             If a file cannot be read, or a model cannot be downloaded.
@@ -113,7 +171,7 @@ class SentenceEncoder(SentenceSettings):
         with in_the_name_of(function):
             require_library()
             kind, stored = checked_dtypes(function, dtype, weight_dtype)
-            home = find_directory(directory)
+            home = find_directory(model)
             modules = read_modules(home)
             is_listed = len(modules) > 1
             settings = read_settings(home) if is_listed else Settings()
@@ -123,8 +181,8 @@ class SentenceEncoder(SentenceSettings):
     def _of_modules(
         cls, modules: list[Module], is_listed: bool, settings: Settings, dtype: np.dtype[Any], weight_dtype: str
     ) -> "SentenceEncoder":
-        """The model of a Transformer and what is behind it. The files of sentence-transformers count if it `is_listed`
-        in modules.json."""
+        """Return the model of a Transformer and the modules after it. If it `is_listed` in modules.json, the files of
+        sentence-transformers count."""
         folder = modules[0].folder
         described = describe_model(FolderSource(folder), EMBEDDING)
         config, front_end = described.config, described.config.stacks[0].front_end
@@ -144,25 +202,25 @@ class SentenceEncoder(SentenceSettings):
         normalize: bool | None = None,
         num_threads: int | None = None,
     ) -> NDArray[np.float32]:
-        """Embeddings of texts.
+        """Return the embeddings of texts.
 
         Parameters
         ----------
         texts : str, or N of them
-            An empty text is a text. Of a long one the first `max_seq_length` tokens count.
+            Texts may be empty. Longer texts are cut to `max_length` tokens.
         prompt_name : str, optional
-            The name of a prompt of the model, such as "query", which is put before each text. Default: the
-            ``default_prompt_name`` of config_sentence_transformers.json, or none.
+            The name of a prompt of the model, such as "query", to put before each text. Default:
+            ``default_prompt_name`` of config_sentence_transformers.json, or no prompt.
         prompt : str, optional
-            The prompt itself; an empty one for none.
+            The prompt itself; an empty one for no prompt.
         truncate_dim : int, optional
-            Keep the first features alone; if there are no more, all of them. Default: as
+            Keep the first features only; if there are no more, all of them. Default: as
             config_sentence_transformers.json says.
         normalize : bool, optional
-            Scale embeddings to length 1, what `truncate_dim` keeps of them. Default: as modules.json says, before the
-            others are left out; False without it.
+            Scale the features that `truncate_dim` keeps to length 1. Default: as modules.json says, before features are
+            left out; False without that file.
         num_threads : int, optional
-            Threads of the computation; default: `mha_native.num_threads`. The tokenizer has its own.
+            Threads of the computation; default: `mha_native.num_threads`. The tokenizer has its own threads.
 
         Returns
         -------
@@ -172,15 +230,16 @@ class SentenceEncoder(SentenceSettings):
         Raises
         ------
         TypeError, ValueError
-            If a text is no str, or holds what is no character: half of a surrogate pair. The message says which. If the
-            model has no such prompt.
+            If a text is not a str, or holds half of a surrogate pair; the message says which text. If the model has no
+            such prompt.
         """
         name = f"{type(self).__name__}.encode"
         is_one = isinstance(texts, str)
         given = [texts] if isinstance(texts, str) else list(checked_texts(name, texts))
-        embeddings = np.empty((len(given), self._features(name, truncate_dim)), np.float32)
+        form = self._form(name, truncate_dim, normalize, num_threads)
+        embeddings = np.empty((len(given), form.features), np.float32)
         first = 0
-        for rows in self._embed_texts(name, given, prompt_name, prompt, truncate_dim, normalize, num_threads):
+        for rows in self._embed_texts(name, given, prompt_name, prompt, form):
             embeddings[first : first + len(rows)] = rows
             first += len(rows)
         return embeddings[0] if is_one else embeddings
@@ -195,12 +254,12 @@ class SentenceEncoder(SentenceSettings):
         normalize: bool | None = None,
         num_threads: int | None = None,
     ) -> Iterator[NDArray[np.float32]]:
-        """The embeddings of `encode` in order, some at a time: for more texts than memory holds.
+        """Yield the embeddings of `encode` in order, some at a time: for more texts than fit in memory.
 
         Parameters
         ----------
         texts : iterable of str
-            Read as needed, and never by much further than the embeddings that have been given.
+            Read as needed, a bounded number of texts ahead of the embeddings.
         prompt_name, prompt, truncate_dim, normalize, num_threads
             As for `encode`.
 
@@ -210,7 +269,8 @@ class SentenceEncoder(SentenceSettings):
             Of the next n texts.
         """
         name = f"{type(self).__name__}.encode_batches"
-        return self._embed_texts(name, texts, prompt_name, prompt, truncate_dim, normalize, num_threads)
+        form = self._form(name, truncate_dim, normalize, num_threads)
+        return self._embed_texts(name, texts, prompt_name, prompt, form)
 
     def encode_tokens(
         self,
@@ -220,94 +280,71 @@ class SentenceEncoder(SentenceSettings):
         normalize: bool | None = None,
         num_threads: int | None = None,
     ) -> NDArray[np.float32]:
-        """Embeddings of texts that are tokens already, for whoever has a tokenizer, or tokens that are stored.
+        """Return the embeddings of tokenized texts.
 
         Parameters
         ----------
         sequences : N of integers [T]
-            The tokens of each text, which need not be equally many, special tokens and those of a prompt included; they
-            are not cut, and all are pooled.
+            The tokens of each text, of any lengths, with special tokens and the tokens of a prompt. They are not cut,
+            and all are pooled.
         truncate_dim, normalize, num_threads
             As for `encode`.
 
         Returns
         -------
         embeddings : float32 [N, E]
-            Zeros where there are no tokens, or what a Dense module makes of them.
+            A text without tokens has zeros, or the result of a Dense module for zeros.
 
         Raises
         ------
         TypeError, ValueError
-            If tokens are no integers, none of the model's, or more than it has positions.
+            If tokens are not integers or not in the vocabulary, or if a text has more tokens than the model has
+            positions.
         """
         name = f"{type(self).__name__}.encode_tokens"
         tokens = checked_sequences(f"{name}: sequences", sequences)
-        parts = list(self._embed(f"{name}: sequences", name, tokens, 0, truncate_dim, normalize, num_threads))
-        features = self._features(name, truncate_dim)
-        return parts[0] if len(parts) == 1 else np.concatenate([np.empty((0, features), np.float32), *parts])
+        form = self._form(name, truncate_dim, normalize, num_threads)
+        parts = list(self._embeddings(f"{name}: sequences", tokens, 0, form))
+        return parts[0] if len(parts) == 1 else np.concatenate([np.empty((0, form.features), np.float32), *parts])
 
     def _embed_texts(
-        self,
-        name: str,
-        texts: Iterable[str],
-        prompt_name: str | None,
-        prompt: str | None,
-        truncate_dim: int | None,
-        normalize: bool | None,
-        num_threads: int | None,
+        self, name: str, texts: Iterable[str], prompt_name: str | None, prompt: str | None, form: _Form
     ) -> Iterator[NDArray[np.float32]]:
-        """The embeddings of `texts`, some at a time."""
+        """Yield the embeddings of `texts`, some at a time. The prompt is checked here, texts as they are read."""
         before = self._settings.prompts.chosen(name, prompt_name, prompt)
         with in_the_name_of(type(self).__name__):
             prompt_tokens = 0 if not before or self._head.pools_prompts else self._tokenizer.prompt_length(before)
         tokens = self._tokenize(name, checked_texts(name, texts), before)
-        return self._embed(f"{name}: texts", name, tokens, prompt_tokens, truncate_dim, normalize, num_threads)
+        return self._embeddings(f"{name}: texts", tokens, prompt_tokens, form)
 
-    def _embed(
-        self,
-        what: str,
-        name: str,
-        sequences: Iterable[list[int]],
-        prompt_tokens: int,
-        truncate_dim: int | None,
-        normalize: bool | None,
-        num_threads: int | None,
-    ) -> Iterator[NDArray[np.float32]]:
-        """The embeddings of `sequences`, some at a time. They are checked as they are read, all else is here."""
-        features = self._features(name, truncate_dim)
+    def _form(self, name: str, truncate_dim: int | None, normalize: bool | None, num_threads: int | None) -> _Form:
+        """Check the arguments of a call, and return them with the defaults of the model."""
+        features = self.embed_dim
+        if truncate_dim is not None:
+            features = min(self._head.features, checked_size(name, "truncate_dim", truncate_dim))
         if normalize is not None:
             normalize = _core.boolean(name, "normalize", normalize)
         if num_threads is not None:
             num_threads = checked_size(name, "num_threads", num_threads)
-        return self._embeddings(what, sequences, prompt_tokens, features, normalize, num_threads)
+        return _Form(features, normalize, num_threads)
 
     def _embeddings(
-        self,
-        what: str,
-        sequences: Iterable[list[int]],
-        prompt_tokens: int,
-        features: int,
-        normalize: bool | None,
-        num_threads: int | None,
+        self, what: str, sequences: Iterable[list[int]], prompt_tokens: int, form: _Form
     ) -> Iterator[NDArray[np.float32]]:
-        for _, rows, cu_seqlens in self._hidden_states(what, sequences, num_threads):
-            yield self._head.embeddings(rows, cu_seqlens, prompt_tokens, features, normalize, num_threads)
+        for _, rows, cu_seqlens in self._hidden_states(what, sequences, form.num_threads):
+            yield self._head.embeddings(
+                rows, cu_seqlens, prompt_tokens, form.features, form.normalize, form.num_threads
+            )
 
     def _hidden_states(
         self, what: str, sequences: Iterable[list[int]], num_threads: int | None
     ) -> Iterator[tuple[NDArray[np.int64], NDArray[Any], NDArray[np.int64]]]:
-        """The tokens [n] of some sequences after one another, their vectors [n, E], and where each of them begins."""
+        """Yield the tokens [n] of some sequences, their vectors [n, E], and the offsets of the sequences."""
         for batch in batches(sequences):
             tokens, cu_seqlens = packed(batch)
             with in_the_name_of(what):
                 rows = self._model.hidden_states(tokens, cu_seqlens, num_threads)
             yield tokens, rows, cu_seqlens
-
-    def _features(self, name: str, truncate_dim: int | None) -> int:
-        """The features of embeddings of which so many are kept; by default as the files of the model say."""
-        if truncate_dim is None:
-            return self.embed_dim
-        return min(self._head.features, checked_size(name, "truncate_dim", truncate_dim))
 
     def encode_to_rows(
         self,
@@ -317,7 +354,7 @@ class SentenceEncoder(SentenceSettings):
         prompt: str | None = None,
         num_threads: int | None = None,
     ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
-        """The vectors of the tokens of each text, before they are pooled.
+        """Yield the vectors of the tokens of each text, before pooling.
 
         Parameters
         ----------
@@ -329,9 +366,9 @@ class SentenceEncoder(SentenceSettings):
         Yields
         ------
         tokens : int64 [T]
-            Of the next text, those of the prompt and special ones included.
+            Of the next text, with the tokens of the prompt and special tokens.
         rows : float32 [T, E]
-            Their vectors, as the last layer gives them.
+            Their vectors after the last layer.
         """
         name = f"{type(self).__name__}.encode_to_rows"
         if num_threads is not None:
@@ -349,7 +386,7 @@ class SentenceEncoder(SentenceSettings):
                 yield tokens[first:end].copy(), vectors[first:end].copy()
 
     def attention_weights(self, text: str, *, num_threads: int | None = None) -> tuple[list[str], NDArray[np.float32]]:
-        """What each token of a text attends to, in each layer and head.
+        """Return the attention weights of a text, in each layer and head.
 
         Parameters
         ----------
@@ -361,7 +398,7 @@ class SentenceEncoder(SentenceSettings):
         Returns
         -------
         tokens : list of T str
-            As the tokenizer writes them, its special tokens included.
+            As the tokenizer writes them, with special tokens.
         weights : float32 [layers, H, T, T]
             Rows sum to 1.
         """
@@ -374,25 +411,8 @@ class SentenceEncoder(SentenceSettings):
         weights = self._model.attention_weights(np.array(ids, np.int64), num_threads)
         return tokens, weights.astype(np.float32, copy=False)
 
-    def astype(self, dtype: DTypeLike) -> "SentenceEncoder":
-        """The same model in another dtype, every weight rounded once, as by `MultiHeadAttention.astype`.
-
-        Parameters
-        ----------
-        dtype : {"float32", "bfloat16", "float16", "float64"}
-        """
-        kind = checked_dtype("SentenceEncoder.astype", dtype)
-        return type(self)(self._model.astype(kind), self._tokenizer, self._head, self._config, self._settings)
-
-    def __repr__(self) -> str:
-        return (
-            f"{type(self).__name__}(embed_dim={self.embed_dim}, num_layers={self.num_layers}, "
-            f"num_heads={self.num_heads}, max_seq_length={self.max_seq_length}, "
-            f"dtype={_core.dtype_name(self.dtype)!r}, weight_dtype={self.weight_dtype!r})"
-        )
-
     def _tokenize(self, name: str, texts: Iterable[str], prompt: str) -> Iterator[list[int]]:
-        """The tokens of each text behind the prompt."""
+        """Yield the tokens of each text, after the prompt."""
         first = 0
         for slab in slabs(texts):
             for i, text in enumerate(slab):

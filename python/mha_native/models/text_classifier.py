@@ -8,12 +8,12 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from ..functions.deprecation import renamed, renamed_keyword
 from ..functions.messages import in_the_name_of, shown
 from ..layers._constructor_arguments import WeightDType, checked_size
-from ._classifier_face import ClassifierFace
 from .files.hub_cache import find_directory
 from .heads.classification import TEXTS
-from .heads.classifier import load_classifier
+from .heads.classifier import PretrainedClassifier, load_classifier
 from .heads.labels import FUNCTIONS, apply_function, best_labels
 from .text.inputs import checked_texts
 
@@ -22,30 +22,31 @@ __all__ = ["TextClassifier"]
 Function: TypeAlias = Literal["softmax", "sigmoid", "none"] | None
 
 
-class TextClassifier(ClassifierFace):
+class TextClassifier(PretrainedClassifier):
     """Labels of texts, or of pairs of texts: sentiment, topic, whether one follows from the other.
 
-    Made by `from_pretrained`. Called with texts, it gives what a pipeline "text-classification" of transformers gives.
+    Use `from_pretrained` to open a model. Call it with texts for the results of a pipeline "text-classification" of
+    transformers.
 
     Parameters
     ----------
     classifier
-        What `from_pretrained` reads.
+        The parts that `from_pretrained` reads.
 
     See Also
     --------
-    from_pretrained : What a directory holds.
-    __call__ : Labels of texts.
-    scores : The same as an array.
+    from_pretrained : Open a model.
+    __call__ : Labels of texts, the best first.
+    predict_proba : Scores of all labels, as an array.
     mha_native.sentence_transformers.CrossEncoder : Scores of pairs, and the best documents for a query.
 
     Notes
     -----
-    Texts are packed one after another, so that a batch costs what its tokens do, and nothing is padded. The scores of a
-    text have the same bits alone and in any batch. Of a long text the first `max_seq_length` tokens count; of a long
-    pair the longer text is cut first.
+    Texts are packed one after another without padding, so the cost of a batch is the cost of its tokens. The scores of
+    a text have the same bits alone and in any batch. Long texts are cut to `max_length` tokens; of a long pair the
+    longer text is cut first.
 
-    Needs tokenizers: ``pip install "mha_native[text]"``. May be used from several threads at once.
+    Needs the package tokenizers. You can call a model from several threads at once.
 
     Examples
     --------
@@ -56,28 +57,29 @@ class TextClassifier(ClassifierFace):
     >>> (best,) = model("The service was friendly.")
     >>> list(best)
     ['label', 'score']
-    >>> model.scores(["The service was friendly.", "The soup was cold."]).shape
+    >>> model.predict_proba(["The service was friendly.", "The soup was cold."]).shape
     (2, 2)
     """
 
     @classmethod
+    @renamed_keyword("directory", "model")
     def from_pretrained(
-        cls, directory: str | PathLike[str], *, dtype: DTypeLike = "float32", weight_dtype: WeightDType = None
+        cls, model: str | PathLike[str], *, dtype: DTypeLike = "float32", weight_dtype: WeightDType = None
     ) -> "TextClassifier":
-        """The model in `directory`, as transformers saves it: one ...ForSequenceClassification.
+        """Open a model ...ForSequenceClassification in the files of transformers.
 
         Parameters
         ----------
-        directory : path, or name of a model
-            With the files that `SentenceEncoder.from_pretrained` reads. In config.json, ``id2label`` has the labels and
-            ``problem_type`` says what makes scores of logits; the head is that of the family.
+        model : path of a directory, or name of a model
+            With the files that `SentenceEncoder.from_pretrained` reads. In config.json, ``id2label`` has the labels,
+            and ``problem_type`` chooses the function from logits to scores; the head is the one of the family.
         dtype, weight_dtype
             As for `SentenceEncoder.from_pretrained`; the head is computed in float32.
 
         Raises
         ------
         FileNotFoundError, ValueError
-            If a file is missing, damaged, or describes what is not computed here, or if weights are not finite. The
+            If a file is missing or damaged, if it asks for an unsupported feature, or if weights are not finite. The
             message names the file, and tensors with both shapes.
         OSError
             If a file cannot be read, or a model cannot be downloaded.
@@ -86,7 +88,7 @@ class TextClassifier(ClassifierFace):
         """
         function = f"{cls.__name__}.from_pretrained"
         with in_the_name_of(function):
-            return cls(load_classifier(function, find_directory(directory), TEXTS, dtype, weight_dtype))
+            return cls(load_classifier(function, find_directory(model), TEXTS, dtype, weight_dtype))
 
     def __call__(
         self,
@@ -96,20 +98,19 @@ class TextClassifier(ClassifierFace):
         function_to_apply: Function = None,
         num_threads: int | None = None,
     ) -> list[Any]:
-        """The labels of texts with their scores.
+        """Return the labels of texts with their scores.
 
         Parameters
         ----------
         texts : text or pair, or N of them in a list
             A pair is a dict with ``text`` and ``text_pair``, or, in a list, a tuple of two texts.
         top_k : int, optional
-            How many labels of each text, the best first; None for all of them. Default: the best one, which then
-            stands without a list of its own.
+            Number of labels for each text, the best first; None for all of them. Default: the best one, not in a list.
         function_to_apply : {"softmax", "sigmoid", "none"}, optional
-            What makes scores of logits. Default: "none" if config.json has the ``problem_type`` regression; "sigmoid"
-            for a single label, or if several may hold (multi_label_classification); "softmax" otherwise.
+            The function from logits to scores. Default: "none" if config.json has the ``problem_type`` regression;
+            "sigmoid" for a single label or for multi_label_classification; "softmax" otherwise.
         num_threads : int, optional
-            Threads of the computation; default: `mha_native.num_threads`. The tokenizer has its own.
+            Threads of the computation; default: `mha_native.num_threads`. The tokenizer has its own threads.
 
         Returns
         -------
@@ -119,7 +120,7 @@ class TextClassifier(ClassifierFace):
         Raises
         ------
         TypeError, ValueError
-            If a text is no str, or holds what is no character: half of a surrogate pair. The message says which.
+            If a text is not a str, or holds half of a surrogate pair; the message says which text.
         """
         name = type(self).__name__
         count = None if top_k is None else 1 if isinstance(top_k, EllipsisType) else checked_size(name, "top_k", top_k)
@@ -134,10 +135,10 @@ class TextClassifier(ClassifierFace):
             return [best for (best,) in results]
         return results[0] if is_one else results
 
-    def scores(
+    def predict_proba(
         self, texts: Any, *, function_to_apply: Function = None, num_threads: int | None = None
     ) -> NDArray[np.float32]:
-        """The scores of texts for all labels.
+        """Return the scores of texts for all labels.
 
         Parameters
         ----------
@@ -147,24 +148,24 @@ class TextClassifier(ClassifierFace):
         Returns
         -------
         scores : float32 [N, L]
-            In the order of `labels`; for one text [L].
+            In the order of `labels`; for one text [L]. Probabilities, unless `function_to_apply` is "none".
         """
-        name = f"{type(self).__name__}.scores"
+        name = f"{type(self).__name__}.predict_proba"
         is_one = isinstance(texts, (str, dict))
         given = [texts] if is_one else checked_texts(name, texts)
         empty = np.empty((0, len(self.labels)), np.float32)
         result = np.concatenate([empty, *self._scores(name, given, function_to_apply, num_threads)])
         return result[0] if is_one else result
 
-    def score_batches(
+    def predict_proba_batches(
         self, texts: Iterable[Any], *, function_to_apply: Function = None, num_threads: int | None = None
     ) -> Iterator[NDArray[np.float32]]:
-        """The scores of `scores` in order, some at a time: for more texts than memory holds.
+        """Yield the scores of `predict_proba` in order, some at a time: for more texts than fit in memory.
 
         Parameters
         ----------
         texts : iterable of texts or pairs
-            Read as needed, and never by much further than the scores that have been given.
+            Read as needed, a bounded number of texts ahead of the scores.
         function_to_apply, num_threads
             As for a call of the classifier.
 
@@ -173,8 +174,11 @@ class TextClassifier(ClassifierFace):
         scores : float32 [n, L]
             Of the next n texts.
         """
-        name = f"{type(self).__name__}.score_batches"
+        name = f"{type(self).__name__}.predict_proba_batches"
         return self._scores(name, checked_texts(name, texts), function_to_apply, num_threads)
+
+    scores = renamed("scores", "predict_proba")
+    score_batches = renamed("score_batches", "predict_proba_batches")
 
     def _scores(
         self, name: str, texts: Iterable[Any], function: Function, num_threads: int | None

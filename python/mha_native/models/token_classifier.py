@@ -8,12 +8,12 @@ from typing import Any, Literal, TypeAlias
 from numpy.typing import DTypeLike
 
 from .. import _core
+from ..functions.deprecation import renamed, renamed_keyword
 from ..functions.messages import in_the_name_of, listed, shown
 from ..layers._constructor_arguments import WeightDType, checked_size
-from ._classifier_face import ClassifierFace
 from .files.hub_cache import find_directory
 from .heads.classification import TOKENS
-from .heads.classifier import Classifier, load_classifier
+from .heads.classifier import Classifier, PretrainedClassifier, load_classifier
 from .heads.entities import STRATEGIES, Entity, entities_of, without_overlaps
 from .heads.labels import apply_function
 from .text.inputs import check_text, checked_texts
@@ -26,27 +26,28 @@ Strategy: TypeAlias = Literal["none", "simple", "first", "average", "max"]
 _USUAL_STRIDE = 64  # tokens that two windows have in common: an entity with some of the words around it
 
 
-class TokenClassifier(ClassifierFace):
+class TokenClassifier(PretrainedClassifier):
     """Entities in texts, with their places: names of people, places and organisations, or parts of speech.
 
-    Made by `from_pretrained`. Called with texts, it gives what a pipeline "token-classification" of transformers gives.
+    Use `from_pretrained` to open a model. Call it with texts for the results of a pipeline "token-classification" of
+    transformers.
 
     Parameters
     ----------
     classifier
-        What `from_pretrained` reads.
+        The parts that `from_pretrained` reads.
 
     See Also
     --------
-    from_pretrained : What a directory holds.
+    from_pretrained : Open a model.
     __call__ : Entities in texts.
 
     Notes
     -----
-    Texts are packed one after another, so that a batch costs what its tokens do, and nothing is padded. What is found
-    in a text does not depend on the others. A long text is read whole, in windows of `max_seq_length` tokens.
+    Texts are packed one after another without padding, so the cost of a batch is the cost of its tokens. The entities
+    of a text do not depend on the other texts. A long text is read whole, in windows of `max_length` tokens.
 
-    Needs tokenizers: ``pip install "mha_native[text]"``. May be used from several threads at once.
+    Needs the package tokenizers. You can call a model from several threads at once.
 
     Examples
     --------
@@ -65,14 +66,15 @@ class TokenClassifier(ClassifierFace):
         self._pieces = PieceTokenizer(classifier.tokenizer, config.tokenizer, config.max_seq_length)
 
     @classmethod
+    @renamed_keyword("directory", "model")
     def from_pretrained(
-        cls, directory: str | PathLike[str], *, dtype: DTypeLike = "float32", weight_dtype: WeightDType = None
+        cls, model: str | PathLike[str], *, dtype: DTypeLike = "float32", weight_dtype: WeightDType = None
     ) -> "TokenClassifier":
-        """The model in `directory`, as transformers saves it: one ...ForTokenClassification.
+        """Open a model ...ForTokenClassification in the files of transformers.
 
         Parameters
         ----------
-        directory : path, or name of a model
+        model : path of a directory, or name of a model
             With the files that `SentenceEncoder.from_pretrained` reads. In config.json, ``id2label`` has the labels.
         dtype, weight_dtype
             As for `SentenceEncoder.from_pretrained`; the head is computed in float32.
@@ -80,7 +82,7 @@ class TokenClassifier(ClassifierFace):
         Raises
         ------
         FileNotFoundError, ValueError
-            If a file is missing, damaged, or describes what is not computed here, or if weights are not finite. The
+            If a file is missing or damaged, if it asks for an unsupported feature, or if weights are not finite. The
             message names the file, and tensors with both shapes.
         OSError
             If a file cannot be read, or a model cannot be downloaded.
@@ -89,7 +91,7 @@ class TokenClassifier(ClassifierFace):
         """
         function = f"{cls.__name__}.from_pretrained"
         with in_the_name_of(function):
-            return cls(load_classifier(function, find_directory(directory), TOKENS, dtype, weight_dtype))
+            return cls(load_classifier(function, find_directory(model), TOKENS, dtype, weight_dtype))
 
     def __call__(
         self,
@@ -100,34 +102,34 @@ class TokenClassifier(ClassifierFace):
         stride: int | None = None,
         num_threads: int | None = None,
     ) -> list[Any]:
-        """The entities in texts.
+        """Return the entities in texts.
 
         Parameters
         ----------
         texts : str, or N of them
         aggregation_strategy : {"simple", "first", "average", "max", "none"}, default "simple"
-            "simple" joins neighbours of one label. "first", "average" and "max" give all tokens of a word one label
-            before: that of its first token, of the average of their scores, of the highest score. "none" gives each
-            token.
+            "simple" joins neighbouring tokens with the same label. "first", "average" and "max" first give all tokens
+            of a word one label: the label of its first token, of the average of their scores, or of the highest score.
+            "none" returns each token.
         ignore_labels : collection of str, default ("O",)
-            What is no entity.
+            Labels to leave out.
         stride : int, optional
-            Tokens that two windows over a long text have in common. Where they find entities that overlap, the longer
+            Number of tokens shared by two neighbouring windows of a long text. Of two entities that overlap, the longer
             one counts. Default: 64, or a quarter of a small window.
         num_threads : int, optional
-            Threads of the computation; default: `mha_native.num_threads`. The tokenizer has its own.
+            Threads of the computation; default: `mha_native.num_threads`. The tokenizer has its own threads.
 
         Returns
         -------
         entities : list of N lists of dict
             ``{"entity_group": str, "score": float, "word": str, "start": int, "end": int}``, where the entity is
-            ``text[start:end]`` and `word` is what the tokenizer makes of its tokens. With "none" ``entity`` instead of
-            ``entity_group``, and the ``index`` of the token. For one str its list alone.
+            ``text[start:end]`` and `word` is the text that the tokenizer decodes from its tokens. With "none", the keys
+            are ``entity`` instead of ``entity_group``, and the ``index`` of the token. For one str a single list.
 
         Raises
         ------
         TypeError, ValueError
-            If a text is no str, or holds what is no character: half of a surrogate pair. The message says which.
+            If a text is not a str, or holds half of a surrogate pair; the message says which text.
         """
         name = type(self).__name__
         is_one = isinstance(texts, str)
@@ -135,7 +137,7 @@ class TokenClassifier(ClassifierFace):
         found = list(self._entities(name, given, aggregation_strategy, ignore_labels, stride, num_threads))
         return found[0] if is_one else found
 
-    def entity_batches(
+    def iter_entities(
         self,
         texts: Iterable[str],
         *,
@@ -144,12 +146,12 @@ class TokenClassifier(ClassifierFace):
         stride: int | None = None,
         num_threads: int | None = None,
     ) -> Iterator[list[Entity]]:
-        """The entities in one text after another: for more texts than memory holds.
+        """Yield the entities of one text after another: for more texts than fit in memory.
 
         Parameters
         ----------
         texts : iterable of str
-            Read as needed, and never by much further than the entities that have been given.
+            Read as needed, a bounded number of texts ahead of the entities.
         aggregation_strategy, ignore_labels, stride, num_threads
             As for a call of the classifier.
 
@@ -158,9 +160,11 @@ class TokenClassifier(ClassifierFace):
         entities : list of dict
             In the next text.
         """
-        name = f"{type(self).__name__}.entity_batches"
+        name = f"{type(self).__name__}.iter_entities"
         given = checked_texts(name, texts)
         return self._entities(name, given, aggregation_strategy, ignore_labels, stride, num_threads)
+
+    entity_batches = renamed("entity_batches", "iter_entities")
 
     def _entities(
         self,
@@ -171,7 +175,7 @@ class TokenClassifier(ClassifierFace):
         stride: int | None,
         num_threads: int | None,
     ) -> Iterator[list[Entity]]:
-        """The entities in each text. The arguments are checked here, texts as they are read."""
+        """Yield the entities of each text. The arguments are checked here, texts as they are read."""
         if not isinstance(strategy, str) or strategy not in STRATEGIES:
             raise ValueError(f"{name}: aggregation_strategy must be one of {listed(STRATEGIES)}; got {shown(strategy)}")
         several = isinstance(ignored, (list, tuple, set, frozenset)) and all(

@@ -302,12 +302,12 @@ class SentenceTransformer(Model):
     def max_seq_length(self) -> int:
         """The most tokens of a text that count, its special tokens included. May be set, as far as there are
         positions."""
-        return self._encoder.max_seq_length
+        return self._encoder.max_length
 
     @max_seq_length.setter
     def max_seq_length(self, max_seq_length: int) -> None:
-        with in_the_name_of(type(self).__name__):
-            self._encoder.max_seq_length = max_seq_length
+        with in_the_name_of(type(self).__name__, max_length="max_seq_length"):
+            self._encoder.max_length = max_seq_length
 
     def get_max_seq_length(self) -> int:
         """`max_seq_length`."""

@@ -1,7 +1,7 @@
 """Many texts at once over one language model."""
 
-from ._engine import QueueFull
-from .batcher import Batcher, BatcherStatistics
+from ._queue import BatcherStatistics, QueueFull
+from .batcher import Batcher
 from .request import Request, RequestStatistics
 
 __all__ = ["Batcher", "BatcherStatistics", "QueueFull", "Request", "RequestStatistics"]

@@ -3,20 +3,19 @@
 import weakref
 from collections.abc import Callable
 from time import monotonic
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from numpy.typing import DTypeLike
 
 from .. import _core
 from ..functions.messages import in_the_name_of, name_of_type
+from ..functions.scalars import checked_integer
 from ..layers._constructor_arguments import checked_size
 from ..models.causal_lm import CausalLM
-from ..models.generation.token_run import GenerationOptions, checked_options, checked_stop
-from ._cache_stack import CacheStack
-from ._engine import Engine
+from ..models.generation.engine import GenerationKeywords, GenerationOptions
+from ._paged_caches import PagedCaches
+from ._queue import BatcherStatistics, RequestQueue
 from ._scheduler import Scheduler, Sequence
-from ._token_choice import TokenChoice
 from .request import NewText, Request, deadline_of
 
 if TYPE_CHECKING:
@@ -28,49 +27,6 @@ _USUAL_LENGTH = 1024
 
 # With shared prefixes there are so many slots for each running sequence: one for itself, one for a text that has ended.
 _SLOTS_OF_SEQUENCES = 2
-
-
-class BatcherStatistics(NamedTuple):
-    """What a `Batcher` is doing, and what it has done.
-
-    Parameters
-    ----------
-    waiting, running : int
-        Requests that have no pages yet, or no more; and those that have.
-    num_pages, free_pages : int
-        All pages of a layer; and those that no running request uses, after the last step. Free ones may hold tokens of
-        requests that have ended, until they are needed.
-    steps : int
-    read_tokens : int
-        Of prompts and new ones, without those that were shared.
-    new_tokens : int
-        Tokens that were generated.
-    preempted : int
-        How often a running request had to wait again, because an older one needed its pages.
-    seconds : float
-        Of all steps together.
-
-    Examples
-    --------
-    >>> from mha_native.serving import BatcherStatistics
-    >>> BatcherStatistics(0, 2, 1024, 1000, 50, 900, 100, 0, 2.0).tokens_per_second
-    50.0
-    """
-
-    waiting: int
-    running: int
-    num_pages: int
-    free_pages: int
-    steps: int
-    read_tokens: int
-    new_tokens: int
-    preempted: int
-    seconds: float
-
-    @property
-    def tokens_per_second(self) -> float:
-        """Tokens that are generated in a second of steps, prompts being read beside them; NaN before the first step."""
-        return self.new_tokens / self.seconds if self.seconds > 0 else float("nan")
 
 
 class Batcher:
@@ -104,7 +60,7 @@ class Batcher:
 
     See Also
     --------
-    CausalLM.generate : One text, or some that begin and are waited for together.
+    CausalLM.generate : One text, or some that begin and end together.
 
     Notes
     -----
@@ -161,20 +117,21 @@ class Batcher:
         waiting = checked_size(name, "max_waiting", max_waiting)
         slots = most * _SLOTS_OF_SEQUENCES if shares else most
         with in_the_name_of(name, dtype="cache_dtype"):
-            caches = CacheStack(model._model, pages, size, slots, cache_dtype, num_threads)
+            caches = PagedCaches(model.generator.model.cached(num_threads), pages, size, slots, cache_dtype)
         scheduler = Scheduler(caches, most, per_step, shares)
         self._model, self._num_pages, self._page_size = model, pages, size
-        self._engine = Engine(caches, scheduler, waiting, monotonic)
+        self._queue = RequestQueue(caches, scheduler, waiting, monotonic)
         # Nobody waits for the thread then: this may run wherever memory is collected, in the thread itself, too.
-        weakref.finalize(self, self._engine.close, waits=False).atexit = False
+        weakref.finalize(self, self._queue.close, waits=False).atexit = False
 
     def submit(
         self,
         prompt: Any,
         *,
+        index: int = 0,
         timeout: float | None = None,
         on_text: Callable[[str | None], object] | None = None,
-        **options: "Unpack[GenerationOptions]",
+        **options: "Unpack[GenerationKeywords]",
     ) -> Request:
         """Let a text be generated.
 
@@ -182,13 +139,16 @@ class Batcher:
         ----------
         prompt : str, or integers [T]
             As for `CausalLM.generate`.
+        index : int, default 0
+            Draw as the prompt at this place of a list does: `CausalLM.generate` of a list of prompts gives each prompt
+            its own random numbers for the same `seed`.
         timeout : float, optional
             Seconds until its text must be whole; else it ends with TimeoutError before the next step, even if it waits.
         on_text : function, optional
             Called in the thread that steps, with each piece of the text, and at last with None, however the request
-            ends. It must not take long. What it raises ends the request.
-        max_new_tokens, temperature, top_k, top_p, min_p, repetition_penalty, seed, stop
-            As for `CausalLM.generate`.
+            ends. It must not take long. An exception in it ends the request.
+        **options
+            As for `CausalLM.generate`, without `num_threads` and `cache_dtype`.
 
         Returns
         -------
@@ -204,39 +164,31 @@ class Batcher:
             If the Batcher is closed, or belongs to another process.
         """
         name = "Batcher.submit"
-        self._engine.check_process(name)
+        self._queue.check_process(name)
         if on_text is not None and not callable(on_text):
             raise TypeError(f"{name}: on_text must be a function; got {name_of_type(on_text)}")
-        if "num_threads" in options:
-            raise TypeError(f"{name}: num_threads is an argument of Batcher, for all of its requests")
-        stop = checked_stop(name, options.pop("stop", None))
-        checked = checked_options(name, options)
-        is_one, prompts = self._model._prompts(name, prompt, "prompt")
+        for given in ("num_threads", "cache_dtype"):
+            if given in options:
+                raise TypeError(f"{name}: {given} is an argument of Batcher, for all of its requests")
+        index = checked_integer(name, "index", index, 0)
+        generator = self._model.generator
+        checked = GenerationOptions.checked(name, options, self._model.dtype)
+        is_one, prompts = generator.prompts(name, "prompt", prompt)
         if not is_one:
             raise TypeError(f"{name}: prompt must be one text, or its tokens [T]; got a list of {len(prompts)}")
-        tokens, model = prompts[0], self._model._model
-        most_new = int(checked.most_new(np.int64(len(tokens)), model.max_length))
-        needed = self._engine.scheduler.needs(len(tokens) + most_new - 1)
+        (tokens,) = prompts
+        sequence, now = Sequence(tokens), self._queue.clock()
+        choice = generator.choice(name, checked, sequence.tokens, index or None)
+        needed = self._queue.scheduler.needs(len(tokens) + choice.most_new - 1)
         if needed > self._num_pages:
             raise ValueError(
-                f"{name}: {len(tokens)} tokens of prompt and {most_new} new ones take {needed} pages of "
+                f"{name}: {len(tokens)} tokens of prompt and {choice.most_new} new ones take {needed} pages of "
                 f"{self._page_size}, and the Batcher has {self._num_pages}"
             )
-        now, end_tokens = self._engine.clock(), self._model._end_tokens
-        tokenizer = self._model._tokenizer
-        request = Request(
-            Sequence(tokens),
-            TokenChoice(name, checked.rules, checked.seed, len(tokens), model.config.vocab_size),
-            NewText(lambda: tokenizer.stream(tokens, stop), end_tokens),
-            most_new,
-            end_tokens,
-            deadline_of(name, timeout, now),
-            on_text,
-            bool(stop),
-            now,
-            self._engine.wake,
-        )
-        self._engine.add(name, request)
+        text = NewText(lambda: generator.stream(tokens, checked), generator.end_tokens)
+        deadline, has_stop = deadline_of(name, timeout, now), bool(checked.stop)
+        request = Request(sequence, choice, text, deadline, on_text, has_stop, now, self._queue.wake)
+        self._queue.add(name, request)
         return request
 
     def run_step(self) -> bool:
@@ -250,36 +202,26 @@ class Batcher:
             What a step has failed with, such as MemoryError, or KeyboardInterrupt. All requests go on then: the next
             call does the step again, and `Request.cancel` ends one that it should not be done for.
         """
-        return self._engine.step("Batcher.run_step")
+        return self._queue.step("Batcher.run_step")
 
     def start(self) -> "Self":
         """Let a thread of the Batcher step whenever there is something to do. Returns the Batcher.
 
         A step that fails ends the requests that were running, and the thread goes on with the others.
         """
-        self._engine.start("Batcher.start")
+        self._queue.start("Batcher.start")
         return self
 
     def close(self) -> None:
         """End all requests, which raise CancelledError then, and the thread; and free the pages. May be called
         again."""
-        self._engine.close()
+        self._queue.close()
 
     @property
     def statistics(self) -> BatcherStatistics:
         """What it is doing, and what it has done."""
-        self._engine.check_process("Batcher.statistics")
-        counts = self._engine.counts
-        return BatcherStatistics(
-            *self._engine.num_requests,
-            self._num_pages,
-            counts.free_pages,
-            counts.steps,
-            counts.read_tokens,
-            counts.new_tokens,
-            self._engine.scheduler.num_preempted,
-            counts.seconds,
-        )
+        self._queue.check_process("Batcher.statistics")
+        return self._queue.statistics
 
     def __enter__(self) -> "Self":
         return self.start()
@@ -288,7 +230,5 @@ class Batcher:
         self.close()
 
     def __repr__(self) -> str:
-        waiting, running = self._engine.num_requests
-        return (
-            f"{type(self).__name__}({self._model!r}, num_pages={self._num_pages}, waiting={waiting}, running={running})"
-        )
+        waiting, running, num_pages, *_ = self._queue.statistics
+        return f"{type(self).__name__}({self._model!r}, num_pages={num_pages}, waiting={waiting}, running={running})"

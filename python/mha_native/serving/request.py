@@ -10,9 +10,9 @@ from typing import NamedTuple, TypeVar
 
 from ..functions.messages import name_of_type
 from ..functions.scalars import checked_real
+from ..models.generation.sampling import TokenChoice
 from ..models.generation.text_stream import TextStream
 from ._scheduler import Sequence
-from ._token_choice import TokenChoice
 
 Item = TypeVar("Item")
 
@@ -94,7 +94,7 @@ class Request:
 
     Parameters
     ----------
-    sequence, choice, text, most_new, end_tokens, deadline, on_text, has_stop, now, wake
+    sequence, choice, text, deadline, on_text, has_stop, now, wake
         What `Batcher.submit` makes of its arguments.
 
     Examples
@@ -114,8 +114,6 @@ class Request:
         sequence: Sequence,
         choice: TokenChoice,
         text: NewText,
-        most_new: int,
-        end_tokens: frozenset[int],
         deadline: tuple[float, float] | None,
         on_text: Callable[[str | None], object] | None,
         has_stop: bool,
@@ -123,7 +121,7 @@ class Request:
         wake: Callable[[], None],
     ) -> None:
         self._sequence, self._choice, self._text = sequence, choice, text
-        self._num_prompt, self._most_new, self._end_tokens = len(sequence.tokens), most_new, end_tokens
+        self._num_prompt = len(sequence.tokens)
         self._deadline, self._on_text, self._wake = deadline, on_text, wake
         self._is_text_needed = has_stop or on_text is not None  # in each step; else whoever wants it makes it
         self._begin = now
@@ -235,7 +233,7 @@ class Request:
         if not new or self.done:
             return
         try:
-            is_whole = new[-1] in self._end_tokens or len(new) >= self._most_new
+            is_whole = self._choice.has_ended
             if self._is_text_needed:
                 with self._changed:
                     self._text.advance(new, False)

@@ -20,8 +20,10 @@ import tiny_language_model
 from command_line import assert_refused, run
 
 from mha_native.models import CausalLM
+from mha_native.serving import Batcher
 
 SPEED = r"mha_native: \d+ tokens read in \d+\.\d\d s, \d+ generated, [\d,]+\.\d tokens a second\n"
+SPEED_OF_FILE = r"mha_native: \d+ tokens read and 44 generated in \d+\.\d\d s, [\d,]+\.\d tokens a second\n"
 
 
 @pytest.fixture(scope="module")
@@ -69,12 +71,53 @@ def test_lines_of_a_file(directory: str, tmp_path: Path, capsys: pytest.CaptureF
     arguments = ["generate", "--model", directory, "--file", str(path), "--max-new-tokens", "4"]
     code, out, err = run(capsys, *arguments, "--output", str(output))
     assert (code, out) == (0, f"11 texts: {output}\n")
-    assert re.fullmatch(SPEED, err)
-    assert " 44 generated" in err
+    assert re.fullmatch(SPEED_OF_FILE, err)
     expected = [{"prompt": prompt, "text": text} for prompt, text in zip(prompts, texts, strict=True)]
     assert _lines(output.read_text(encoding="utf-8")) == expected
     code, out, _ = run(capsys, *arguments)
     assert (code, _lines(out)) == (0, expected)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"temperature": 1.3, "seed": 4}, {"stop": "a", "repetition_penalty": 1.2}], ids=str
+)
+def test_lines_that_end_at_different_places(
+    options: dict[str, Any], directory: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each line has the text that it has in a list of eight, in the order of the lines."""
+    prompts = [[f"the {'a' * (5 * (i % 3))}", "é", "x y"][i % 3] + "b" * (i % 7) for i in range(20)]
+    path = tmp_path / "prompts.txt"
+    path.write_text("\n".join(prompts), encoding="utf-8")
+    model = CausalLM.from_pretrained(directory)
+    lists = (prompts[begin : begin + 8] for begin in range(0, len(prompts), 8))
+    expected = [text for some in lists for text in model.generate(some, max_new_tokens=25, **options)]
+    arguments = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
+    command = ["generate", "--model", directory, "--file", str(path), "--max-new-tokens", "25", *arguments]
+    code, out, _ = run(capsys, *command)
+    assert (code, [line["text"] for line in _lines(out)]) == (0, expected)
+    assert len(set(expected)) > 10
+
+
+def test_a_short_line_does_not_wait_for_a_long_one(
+    directory: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 8 lines at once, one long and the others short, each short one makes room for the next line."""
+    model, steps = CausalLM.from_pretrained(directory), 0
+    original = Batcher.run_step
+
+    def run_step(batcher: Batcher) -> bool:
+        nonlocal steps
+        steps += 1
+        return original(batcher)
+
+    monkeypatch.setattr(Batcher, "run_step", run_step)
+    prompts = ["the", *["a" * 45] * 21]  # the others end where the positions do, after 4 tokens
+    (tmp_path / "prompts.txt").write_text("\n".join(prompts))
+    arguments = ["--file", str(tmp_path / "prompts.txt"), "--max-new-tokens", "40"]
+    code, out, _ = run(capsys, "generate", "--model", directory, *arguments)
+    assert (code, len(_lines(out))) == (0, len(prompts))
+    assert max(len(model.generate_tokens(prompt, max_new_tokens=40)) for prompt in prompts[1:]) == 4
+    assert 40 <= steps < 50, "8 at a time, each list as long as its longest, they would take 48 steps and more"
 
 
 def test_objects_in_a_file(directory: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -61,7 +61,7 @@ def _assert_same(model: SentenceEncoder, oracle: Any, texts: list[str] = TEXTS, 
 
 
 def _assert_same_tokens(model: SentenceEncoder, oracle: Any, texts: list[str] = TEXTS) -> None:
-    assert model.max_seq_length == oracle.max_seq_length
+    assert model.max_length == oracle.max_seq_length
     for text in texts:
         expected = oracle.preprocess([text])["input_ids"][0].tolist()
         assert model._tokenizer.encode(text)[0] == expected, text
@@ -73,7 +73,7 @@ def test_poolings(modes: Any, include_prompt: bool, transformer: Path, tmp_path:
     pooling = modules.Pooling(24, modes, include_prompt=include_prompt)
     oracle = _saved(tmp_path, transformer, pooling, prompts={"query": "the dog: "})
     model = SentenceEncoder.from_pretrained(tmp_path)
-    assert model.max_seq_length == 20
+    assert model.max_length == 20
     _assert_same_tokens(model, oracle)
     _assert_same(model, oracle)
     _assert_same(model, oracle, prompt_name="query")
@@ -177,7 +177,7 @@ def test_a_pretrained_model_in_both_layouts(model_directory: Path, tmp_path: Pat
     old, new = (SentenceEncoder.from_pretrained(directory) for directory in (model_directory, tmp_path))
     texts = [*TEXTS, "word " * 300, "Straße, naïve façade — 東京 😀", "x" * 5000]
     for model in (old, new):
-        assert model.max_seq_length == 256
+        assert model.max_length == 256
         _assert_same_tokens(model, oracle, texts)
         _assert_same(model, oracle, texts)
     assert_same_bits(new.encode(texts), old.encode(texts))

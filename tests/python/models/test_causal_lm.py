@@ -17,7 +17,7 @@ import tiny_language_model
 from tiny_language_model import POSITIONS, VOCABULARY
 
 from mha_native.models import CausalLM
-from mha_native.models.generation.generate import decoding as _decoding
+from mha_native.models.generation import engine
 
 PROMPTS = ["the apple", "a", "é, the 🙂 of the"]
 
@@ -42,16 +42,16 @@ def greedy(model: CausalLM, tokens: list[int], count: int) -> list[int]:
 
 @pytest.mark.parametrize("first_room", [0, 3, 256])
 def test_tokens_are_those_of_the_whole_text(model: CausalLM, first_room: int, monkeypatch: Any) -> None:
-    monkeypatch.setattr(_decoding, "FIRST_ROOM", first_room)
-    expected = [greedy(model, model.encode(prompt).tolist(), 12) for prompt in PROMPTS]
+    monkeypatch.setattr(engine, "FIRST_ROOM", first_room)
+    expected = [greedy(model, model.tokenize(prompt).tolist(), 12) for prompt in PROMPTS]
     assert len({token for tokens in expected for token in tokens}) > 8, "tokens hardly differ"
     assert [tokens.tolist() for tokens in model.generate_tokens(PROMPTS, max_new_tokens=12)] == expected
     for prompt, tokens in zip(PROMPTS, expected, strict=True):
         alone = model.generate_tokens(prompt, max_new_tokens=12)
         assert alone.dtype == np.int64
         assert alone.tolist() == tokens
-        assert model.generate_tokens(model.encode(prompt), max_new_tokens=12).tolist() == tokens
-        assert model.generate_tokens(model.encode(prompt).tolist(), max_new_tokens=12).tolist() == tokens
+        assert model.generate_tokens(model.tokenize(prompt), max_new_tokens=12).tolist() == tokens
+        assert model.generate_tokens(model.tokenize(prompt).tolist(), max_new_tokens=12).tolist() == tokens
 
 
 @pytest.mark.parametrize("cache_dtype", ["float32", "bfloat16", "float16", "int8", np.int8])
@@ -63,10 +63,12 @@ def test_tokens_over_caches_in_few_bits(model: CausalLM, cache_dtype: Any, monke
     if cache_dtype == "float32":
         usual = model.generate_tokens(PROMPTS, max_new_tokens=12)
         assert [tokens.tolist() for tokens in expected] == [tokens.tolist() for tokens in usual]
-    monkeypatch.setattr(_decoding, "FIRST_ROOM", 1)
+    monkeypatch.setattr(engine, "FIRST_ROOM", 1)
     found = model.generate_tokens(PROMPTS, max_new_tokens=12, cache_dtype=cache_dtype)
     assert [tokens.tolist() for tokens in found] == [tokens.tolist() for tokens in expected]
-    assert {cache.dtype.name for cache in model._model.room(1, 1, cache_dtype).caches} == {np.dtype(cache_dtype).name}
+    assert {
+        cache.dtype.name for cache in engine.Caches(model._model.cached(None), 1, 1, 1, dtype=cache_dtype).caches
+    } == {np.dtype(cache_dtype).name}
 
 
 @pytest.mark.parametrize("cache_dtype", ["float64", "int16", 3, "no dtype"])
@@ -79,7 +81,7 @@ def test_caches_of_another_dtype_are_refused(model: CausalLM, cache_dtype: Any) 
 def test_text_is_that_of_the_tokens(model: CausalLM) -> None:
     texts = model.generate(PROMPTS, max_new_tokens=12)
     for prompt, text, tokens in zip(PROMPTS, texts, model.generate_tokens(PROMPTS, max_new_tokens=12), strict=True):
-        assert prompt + text == model.decode(np.append(model.encode(prompt), tokens))
+        assert prompt + text == model.decode(np.append(model.tokenize(prompt), tokens))
         assert model.generate(prompt, max_new_tokens=12) == text
         pieces = list(model.generate(prompt, max_new_tokens=12, stream=True))
         assert "".join(pieces) == text
@@ -95,7 +97,7 @@ def test_draws_depend_on_the_seed(model: CausalLM) -> None:
     assert first == same != other
     assert model.generate_tokens(PROMPTS, seed=1, **sampling)[0].tolist() == first
     penalized = model.generate_tokens(PROMPTS[0], repetition_penalty=1e6, max_new_tokens=30).tolist()
-    assert len({*penalized, *model.encode(PROMPTS[0]).tolist()}) == 30 + len(set(model.encode(PROMPTS[0]).tolist()))
+    assert len({*penalized, *model.tokenize(PROMPTS[0]).tolist()}) == 30 + len(set(model.tokenize(PROMPTS[0]).tolist()))
 
 
 @pytest.mark.parametrize("place", ["generation_config.json", "config.json", "several"])
@@ -146,7 +148,7 @@ def test_statistics(model: CausalLM) -> None:
     model.generate(PROMPTS, max_new_tokens=7)
     statistics = model.statistics
     assert statistics.num_prompts == 3
-    assert statistics.prompt_tokens == sum(len(model.encode(prompt)) for prompt in PROMPTS)
+    assert statistics.prompt_tokens == sum(len(model.tokenize(prompt)) for prompt in PROMPTS)
     assert statistics.new_tokens == 21
     assert statistics.prompt_seconds > 0
     assert statistics.tokens_per_second == 18 / statistics.new_seconds
@@ -159,7 +161,7 @@ def test_statistics(model: CausalLM) -> None:
 def test_logits_have_the_bits_that_they_have_alone(model: CausalLM) -> None:
     together = model.logits(PROMPTS)
     for prompt, logits in zip(PROMPTS, together, strict=True):
-        assert logits.shape == (len(model.encode(prompt)), VOCABULARY)
+        assert logits.shape == (len(model.tokenize(prompt)), VOCABULARY)
         assert_same_bits(model.logits(prompt), logits)
 
 
@@ -169,7 +171,7 @@ def test_scores_are_those_of_the_logits(model: CausalLM) -> None:
         logits = model.logits(text).astype(np.float64)
         p = np.exp(logits - logits.max(-1, keepdims=True))
         p /= p.sum(-1, keepdims=True)
-        tokens = model.encode(text)
+        tokens = model.tokenize(text)
         assert score.tokens.tolist() == tokens.tolist()
         expected = np.log(p[np.arange(len(tokens) - 1), tokens[1:]])
         np.testing.assert_allclose(score.log_likelihoods, expected, rtol=1e-12)
@@ -200,7 +202,7 @@ def test_formats(formats: dict[str, Any], directory: Path, model: CausalLM) -> N
     assert np.abs(logits - expected).max() < (1e-4 if logits.dtype == np.float64 else 0.5)
     assert logits.tobytes() != expected.tobytes()
     assert other.generate_tokens(PROMPTS[2], max_new_tokens=6).tolist() == greedy(
-        other, other.encode(PROMPTS[2]).tolist(), 6
+        other, other.tokenize(PROMPTS[2]).tolist(), 6
     )
 
 
@@ -225,14 +227,14 @@ def _has_jinja() -> bool:
 def test_what_it_says_of_itself(model: CausalLM) -> None:
     assert (model.embed_dim, model.num_layers, model.vocab_size, model.max_length) == (32, 2, VOCABULARY, 48)
     assert repr(model) == (
-        f"CausalLM(embed_dim=32, num_layers=2, vocab_size={VOCABULARY}, max_length=48, dtype='float32', "
+        f"CausalLM(embed_dim=32, num_layers=2, num_heads=4, vocab_size={VOCABULARY}, max_length=48, dtype='float32', "
         "weight_dtype='float32')"
     )
 
 
 def test_special_tokens_of_texts(model: CausalLM) -> None:
-    assert model.encode("a<|end|>").tolist()[-1] == tiny_language_model.END
-    assert model.decode(model.encode("a<|end|>b")) == "ab"
+    assert model.tokenize("a<|end|>").tolist()[-1] == tiny_language_model.END
+    assert model.decode(model.tokenize("a<|end|>b")) == "ab"
 
 
 @pytest.mark.parametrize(
@@ -292,7 +294,7 @@ def test_tokens_are_those_of_transformers(directory: Path, model: CausalLM) -> N
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     theirs = transformers.GPT2LMHeadModel.from_pretrained(directory).eval()
     for prompt in PROMPTS:
-        ids = torch.tensor(model.encode(prompt)[None])
+        ids = torch.tensor(model.tokenize(prompt)[None])
         with torch.no_grad():
             np.testing.assert_allclose(model.logits(prompt), theirs(ids).logits[0].numpy(), atol=2e-4)
             for penalty in (1.0, 1.5):

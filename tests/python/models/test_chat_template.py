@@ -57,7 +57,7 @@ def test_an_answer_continues_the_text_of_the_conversation(tmp_path: Path) -> Non
     model = CausalLM.from_pretrained(tiny_language_model.write(tmp_path))
     text = model.apply_chat_template(MESSAGES[1:])
     assert text == "<|begin|>user: Grüße <b>& 日本<|end|>\n<|begin|>assistant:"
-    tokens = model.encode(text, add_special_tokens=False)
+    tokens = model.tokenize(text, add_special_tokens=False)
     assert tokens[0] == tiny_language_model.BEGIN
     answer = model.chat(MESSAGES[1:], max_new_tokens=9)
     assert answer == model.generate(tokens, max_new_tokens=9)

@@ -62,11 +62,11 @@ def _logits(directory: Path, given: list[Any], function: str) -> Array:
 def test_scores_of_texts_and_pairs(model_type: str, dtype: str, tmp_path: Path) -> None:
     _save(tmp_path, model_type, "ForSequenceClassification", dtype, num_labels=3)
     model, given = TextClassifier.from_pretrained(tmp_path), [*TEXTS, *PAIRS]
-    scores = model.scores(given)
+    scores = model.predict_proba(given)
     assert np.abs(scores - _logits(tmp_path, given, "softmax")).max() < BOUND
     assert scores.std(axis=0).min() > 1e-3  # the texts are not all alike to the model
     for text, row in zip(given, scores, strict=True):
-        assert_same_bits(model.scores([text])[0], row, label=repr(text))
+        assert_same_bits(model.predict_proba([text])[0], row, label=repr(text))
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_whether_tokens_have_types(settings: dict[str, Any], tmp_path: Path) -> 
     _save(tmp_path, "bert", "ForSequenceClassification", num_labels=3)
     path = tmp_path / "tokenizer_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | settings))
-    scores = TextClassifier.from_pretrained(tmp_path).scores(PAIRS)
+    scores = TextClassifier.from_pretrained(tmp_path).predict_proba(PAIRS)
     assert np.abs(scores - _logits(tmp_path, PAIRS, "softmax")).max() < BOUND
 
 
@@ -106,7 +106,7 @@ def test_what_makes_scores(problem: str | None, num_labels: int, function: str, 
     texts = [text for text in TEXTS if len(text) < 60]
     model, pipe = TextClassifier.from_pretrained(tmp_path), transformers.pipeline("text-classification", str(tmp_path))
     bound = LOGIT_BOUND if function == "none" else BOUND
-    assert np.abs(model.scores(texts) - _logits(tmp_path, texts, function)).max() < bound
+    assert np.abs(model.predict_proba(texts) - _logits(tmp_path, texts, function)).max() < bound
     for arguments in ({}, {"top_k": None}, {"top_k": 1}, {"top_k": 2}, {"function_to_apply": "none", "top_k": 3}):
         for given in (texts, texts[2], [texts[2]], {"text": "a b", "text_pair": "the dog"}):
             if not (isinstance(given, dict) and not arguments):  # where the pipeline gives a dict without a list

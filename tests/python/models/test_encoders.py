@@ -53,7 +53,7 @@ def _assert_embeddings(directory: Path, model_type: str, num_threads: int | None
     values = tiny_encoders.config(model_type, **changes)
     model = SentenceEncoder.from_pretrained(tiny_encoders.write(directory, model_type, **changes))
     sizes = values["num_hidden_layers"], values["num_attention_heads"]
-    assert (model.max_seq_length, model.embed_dim, model.num_layers, model.num_heads) == (20, 24, *sizes)
+    assert (model.max_length, model.embed_dim, model.num_layers, model.num_heads) == (20, 24, *sizes)
     together = model.encode_tokens(SEQUENCES, num_threads=num_threads)
     expected = np.stack([tiny_encoders.embedding(values, tokens) for tokens in SEQUENCES])
     assert_close(together, expected, np.full(expected.shape, EMBEDDING_BOUND), label=model_type)
@@ -255,7 +255,7 @@ def test_entries_of_nomic_bert_by_their_former_names(tmp_path: Path) -> None:
     directory = tiny_encoders.write(tmp_path / "b", "nomic_bert", {"config.json": _FORMER})
     assert_same_bits(SentenceEncoder.from_pretrained(directory).encode(TEXTS), expected)
     tiny_encoders.write(directory, "nomic_bert", {"config.json": _FORMER | {"rotary_scaling_factor": 2.0}})
-    assert SentenceEncoder.from_pretrained(directory).max_seq_length == 12  # others turn by angles that it changes
+    assert SentenceEncoder.from_pretrained(directory).max_length == 12  # others turn by angles that it changes
 
 
 @pytest.mark.parametrize(

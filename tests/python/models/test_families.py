@@ -45,7 +45,7 @@ SEQUENCES = [tiny_bert.ids(text.replace("x unknown y", "x y")) for text in TEXTS
 @pytest.mark.parametrize("hidden_act", ["gelu", "gelu_new", "relu"])
 def test_embeddings(model_type: str, hidden_act: str, tmp_path: Path, num_threads: int) -> None:
     model = SentenceEncoder.from_pretrained(tiny_families.write(tmp_path, model_type, hidden_act=hidden_act))
-    assert (model.max_seq_length, model.embed_dim, model.num_layers, model.num_heads) == (20, 24, 2, 3)
+    assert (model.max_length, model.embed_dim, model.num_layers, model.num_heads) == (20, 24, 2, 3)
     expected = _oracle(model_type, SEQUENCES, hidden_act=hidden_act)
     together = model.encode_tokens(SEQUENCES, num_threads=num_threads)
     _assert_embeddings(together, expected, model_type)
@@ -221,7 +221,7 @@ def test_what_can_be_left_out_of_a_config(model_type: str, tmp_path: Path) -> No
 def test_the_most_tokens_of_a_text(model_type: str, length: int, tmp_path: Path) -> None:
     files = {"tokenizer_config.json": {"model_max_length": length}}
     model = SentenceEncoder.from_pretrained(tiny_families.write(tmp_path, model_type, files))
-    assert model.max_seq_length == min(length, 20)
+    assert model.max_length == min(length, 20)
     model.encode("a " * 100)
 
 
@@ -230,7 +230,7 @@ def test_a_max_seq_length_that_counts_the_positions_of_no_token(model_type: str,
     rows = 22 if tiny_families.has_padding(model_type) else 20
     files: dict[str, Any] = {"sentence_bert_config.json": {"max_seq_length": rows}}
     model = SentenceEncoder.from_pretrained(tiny_families.write(tmp_path, model_type, files))
-    assert model.max_seq_length == 20
+    assert model.max_length == 20
     model.encode("a " * 100)
     files["sentence_bert_config.json"]["max_seq_length"] = rows + 1
     tiny_families.write(tmp_path, model_type, files)

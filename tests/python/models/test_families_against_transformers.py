@@ -40,7 +40,7 @@ def _assert_same(directory: Path, texts: list[str] = TEXTS, **arguments: Any) ->
     kwargs = {"dtype": torch.float32}
     oracle = sentence_transformers.SentenceTransformer(str(directory), device="cpu", model_kwargs=kwargs)
     model = SentenceEncoder.from_pretrained(directory)
-    assert model.max_seq_length == oracle.max_seq_length
+    assert model.max_length == oracle.max_seq_length
     for text in texts:
         assert model._tokenizer.encode(text)[0] == oracle.preprocess([text])["input_ids"][0].tolist(), repr(text)
     expected, actual = oracle.encode(texts, **arguments), model.encode(texts, **arguments)
@@ -140,7 +140,7 @@ def test_fewer_positions_than_the_tokenizer_would_fill(model_type: str, tmp_path
     save(tmp_path, model_type, max_position_embeddings=20 + unused)
     model = SentenceEncoder.from_pretrained(tmp_path)
     oracle = sentence_transformers.SentenceTransformer(str(tmp_path), device="cpu")
-    assert (model.max_seq_length, oracle.max_seq_length) == (20, 20 + unused)
+    assert (model.max_length, oracle.max_seq_length) == (20, 20 + unused)
     oracle.max_seq_length = 20
     expected = oracle.encode(TEXTS)
     assert_close(model.encode(TEXTS), expected, EMBEDDING_BOUND * np.maximum(np.abs(expected), 1), label=model_type)

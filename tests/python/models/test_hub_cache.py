@@ -186,7 +186,7 @@ class _Broken:
 
 @pytest.mark.parametrize("directory", [5, None, _Broken()], ids=["int", "None", "broken"])
 def test_what_is_no_path(directory: Any) -> None:
-    with pytest.raises(TypeError, match=r"^SentenceEncoder\.from_pretrained: directory must be a path; got "):
+    with pytest.raises(TypeError, match=r"^SentenceEncoder\.from_pretrained: model must be a path or a name; got "):
         SentenceEncoder.from_pretrained(directory)
 
 

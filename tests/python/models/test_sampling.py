@@ -7,11 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mha_native.models.generation.generate import sampling as _sampling
-from mha_native.models.generation.generate.sampling import Chooser, SamplingRules, checked_rules
+from mha_native.models.generation import sampling
+from mha_native.models.generation.sampling import SamplingOptions, TokenChoice, choose
 
-NO_TOKENS = np.zeros((1, 0), np.int64), np.zeros(1, np.int64)
-VOCABULARIES = (5, 60, _sampling._FEW + 700)  # all are put in order, or a few of them at first
+VOCABULARIES = (5, 60, sampling._FEW + 700)  # all are put in order, or a few of them at first
 
 RULES: list[dict[str, Any]] = [
     {"temperature": 1.0},
@@ -48,15 +47,18 @@ class Grid:
         return float(next(self.numbers))
 
 
-def shares(rules: SamplingRules, logits: np.ndarray, prompt: list[int], count: int) -> np.ndarray:
+def choice_of(prompt: list[int], vocab: int, **given: Any) -> TokenChoice:
+    return TokenChoice("generate", SamplingOptions.checked("generate", given), list(prompt), vocab, 10**9)
+
+
+def shares(given: dict[str, Any], logits: np.ndarray, prompt: list[int], count: int) -> np.ndarray:
     """How often each token is drawn of `count` times: its probability, to 1 of them."""
-    tokens, lengths = np.array([prompt], np.int64), np.array([len(prompt)])
     drawn = np.zeros(len(logits))
     grid: Any = Grid(count)
     for _ in range(count):
-        choose = Chooser("generate", rules, 0, tokens, lengths, len(logits))
-        choose._generators = [grid]
-        drawn[choose(logits[None], np.zeros(1, int))[0]] += 1
+        choice = choice_of(prompt, len(logits), **given)
+        choice._generator = grid
+        drawn[choice.choose(logits)] += 1
     return drawn / count
 
 
@@ -83,8 +85,7 @@ def expected_shares(given: dict[str, Any], logits: np.ndarray, prompt: list[int]
 @pytest.mark.parametrize("given", RULES, ids=str)
 def test_tokens_are_drawn_by_the_rules(given: dict[str, Any], vocab: int) -> None:
     logits, prompt, count = logits_of(vocab), [1, 3, 3, 0], 400
-    rules = checked_rules("generate", **{name: given.get(name) for name in SamplingRules._fields})
-    drawn = shares(rules, logits, prompt, count)
+    drawn = shares(given, logits, prompt, count)
     expected = expected_shares(given, logits, prompt)
     assert (np.abs(drawn - expected) <= 1 / count).all()
     assert (drawn[expected == 0] == 0).all()
@@ -118,36 +119,49 @@ def test_a_few_of_many_are_put_in_order_as_all_are(vocab: int) -> None:
     logits[:] = np.round(logits)  # many equals
     order = np.argsort(-logits, kind="stable")
     for count in {1, 2, vocab // 2, vocab - 1, vocab} - {0}:
-        np.testing.assert_array_equal(_sampling.largest(logits, count), order[:count])
+        np.testing.assert_array_equal(sampling.largest(logits, count), order[:count])
 
 
 def test_flat_logits_draw_beyond_the_few() -> None:
-    vocab = _sampling._FEW * 3
-    rules = SamplingRules(temperature=1.0)
-    assert (shares(rules, np.zeros(vocab, np.float32), [], vocab) == 1 / vocab).all()
-    drawn = shares(SamplingRules(temperature=1.0, top_p=0.6), np.zeros(vocab, np.float32), [], vocab)
+    vocab = sampling._FEW * 3
+    assert (shares({"temperature": 1.0}, np.zeros(vocab, np.float32), [], vocab) == 1 / vocab).all()
+    drawn = shares({"temperature": 1.0, "top_p": 0.6}, np.zeros(vocab, np.float32), [], vocab)
     assert np.flatnonzero(drawn)[-1] < 0.6 * vocab + 1
     assert np.flatnonzero(drawn)[-1] > 0.6 * vocab - 2
 
 
 def test_repetition_is_penalized_without_draws_too() -> None:
-    logits = np.array([[2.0, 3.0, -1.0, 1.9]], np.float32)
-    choose = Chooser("generate", SamplingRules(repetition_penalty=1.6), None, *NO_TOKENS, 4)
-    chosen = [int(choose(logits, np.zeros(1, int))[0]) for _ in range(4)]
-    assert chosen == [1, 0, 3, 1], "3 becomes 1.875, 2 becomes 1.25, and then 1.9 becomes 1.1875"
-    of_prompt = Chooser("generate", SamplingRules(repetition_penalty=1.6), None, np.array([[1, 2]]), np.array([1]), 4)
-    assert of_prompt(logits, np.zeros(1, int)).tolist() == [0]
+    logits, choice = np.array([2.0, 3.0, -1.0, 1.9], np.float32), choice_of([], 4, repetition_penalty=1.6)
+    for _ in range(4):
+        choice.tokens.append(choice.choose(logits))
+    assert choice.tokens == [1, 0, 3, 1], "3 becomes 1.875, 2 becomes 1.25, and then 1.9 becomes 1.1875"
+    assert choice_of([1], 4, repetition_penalty=1.6).choose(logits) == 0
 
 
-def test_a_sequence_that_has_ended_draws_nothing() -> None:
-    tokens, lengths = np.zeros((2, 1), np.int64), np.ones(2, np.int64)
-    logits = np.stack([logits_of(60), np.full(60, np.nan, np.float32)])
-    choose = Chooser("generate", SamplingRules(temperature=1.0), 0, tokens, lengths, 60)
-    alone = Chooser("generate", SamplingRules(temperature=1.0), 0, tokens[:1], lengths[:1], 60)
+@pytest.mark.parametrize("given", [{"temperature": 1.0, "seed": 3}, {"repetition_penalty": 2.0}], ids=str)
+def test_to_choose_again_changes_nothing(given: dict[str, Any]) -> None:
+    once, twice = (choice_of([1, 2], 60, **given) for _ in range(2))
+    for place in range(8):
+        logits = logits_of(60) * (1 + place)
+        assert twice.choose(logits) == twice.choose(logits) == once.choose(logits)
+        once.tokens.append(once.choose(logits))
+        twice.tokens.append(once.tokens[-1])
+
+
+def test_a_choice_does_not_depend_on_the_others() -> None:
+    """Of several sequences each draws as it does alone, and logits without a largest end their sequence only."""
+    options = SamplingOptions(temperature=1.0, seed=0)
+    logits = np.stack([logits_of(60), np.full(60, np.nan, np.float32), -logits_of(60)])
+    choices = [TokenChoice("generate", options, [], 60, 9, index=index) for index in range(3)]
+    plain = TokenChoice("generate", SamplingOptions(), [], 60, 9)
     for _ in range(5):
-        assert choose(logits[:1], np.array([0]))[0] == alone(logits[:1], np.array([0]))[0]
-    with pytest.raises(ValueError, match="generate: the largest logit of sequence 1 is nan"):
-        choose(logits, np.array([0, 1]))
+        first, error, last, largest = choose([*choices, plain], np.concatenate([logits, logits[:1]]))
+        assert [first, last] == [choices[0].choose(logits[0]), choices[2].choose(logits[2])]
+        assert largest == logits[0].argmax()
+        assert isinstance(error, ValueError)
+        assert str(error) == "generate: the largest logit of sequence 1 is nan"
+        for choice, token in zip(choices, (first, 0, last), strict=True):
+            choice.tokens.append(int(token))
 
 
 @pytest.mark.parametrize(
@@ -166,6 +180,5 @@ def test_a_sequence_that_has_ended_draws_nothing() -> None:
     ids=str,
 )
 def test_bad_rules_are_refused(fault: dict[str, Any], kind: type[Exception], words: str) -> None:
-    given = dict.fromkeys(SamplingRules._fields) | {"temperature": 1.0} | fault
     with pytest.raises(kind, match=words):
-        checked_rules("generate", **given)  # type: ignore[arg-type]
+        SamplingOptions.checked("generate", {"temperature": 1.0} | fault)

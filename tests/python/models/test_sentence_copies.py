@@ -57,7 +57,7 @@ def test_a_copy_has_the_settings_of_the_files(how: str, tmp_path: Path) -> None:
     }
     model = SentenceEncoder.from_pretrained(tiny_bert.write(tmp_path, files=files))
     other = COPIES[how](model)
-    assert other.max_seq_length == 7
+    assert other.max_length == 7
     assert_same_bits(other.encode([*TEXTS, "THE DOG"]), model.encode([*TEXTS, "the dog"]))
     assert_same_bits(other.encode(TEXTS, prompt_name="query"), model.encode(TEXTS, prompt_name="query"))
     assert other.embed_dim == 5

@@ -75,7 +75,7 @@ def test_the_pretrained_model_knows_what_is_alike(minilm: SentenceEncoder) -> No
 
 
 def test_the_pretrained_model_reads_as_many_tokens_as_it_says(minilm: SentenceEncoder) -> None:
-    assert minilm.max_seq_length == 256
+    assert minilm.max_length == 256
     words = ["word"] * 300
     assert_same_bits(minilm.encode(" ".join(words)), minilm.encode(" ".join(words[:254])))
     assert np.any(minilm.encode(" ".join(words[:253])) != minilm.encode(" ".join(words[:254])))
@@ -261,7 +261,7 @@ def test_a_text_without_tokens(tmp_path: Path) -> None:
 def test_texts_are_cut_at_max_seq_length(length: int, tmp_path: Path) -> None:
     tiny_bert.write(tmp_path, files={"sentence_bert_config.json": {"max_seq_length": length}})
     model = SentenceEncoder.from_pretrained(tmp_path)
-    assert model.max_seq_length == length
+    assert model.max_length == length
     settings, tensors = tiny_bert.config(), tiny_bert.tensors(tiny_bert.config())
     expected = [bert_oracle.sentence_embedding(tensors, settings, tiny_bert.ids(text, length)) for text in TEXTS]
     _assert_embeddings(model.encode(TEXTS), np.stack(expected), "cut")
@@ -316,7 +316,7 @@ def test_a_wrong_number_of_threads(num_threads: Any, tiny: SentenceEncoder) -> N
 
 
 def test_it_says_what_it_is(tiny: SentenceEncoder) -> None:
-    sizes = "embed_dim=24, num_layers=2, num_heads=3, max_seq_length=20"
+    sizes = "embed_dim=24, num_layers=2, num_heads=3, vocab_size=37, max_length=20"
     assert repr(tiny) == f"SentenceEncoder({sizes}, dtype='float32', weight_dtype='float32')"
     assert (tiny.embed_dim, tiny.num_layers, tiny.num_heads) == (24, 2, 3)
 

@@ -62,7 +62,7 @@ def test_the_files_of_new_versions(tmp_path: Path) -> None:
         "tokenizer_config.json": {"model_max_length": 7},
     }
     model = SentenceEncoder.from_pretrained(tiny_bert.write(tmp_path, files=files))
-    assert model.max_seq_length == 7
+    assert model.max_length == 7
     _assert_embeddings(model.encode(TEXTS), _expected(TEXTS, 7, normalize=True))
 
 
@@ -74,7 +74,7 @@ def test_a_transformer_in_a_folder_of_its_own(tmp_path: Path) -> None:
         "sentence_bert_config.json": {"max_seq_length": 3},  # of nothing
     }
     model = SentenceEncoder.from_pretrained(tiny_bert.write(tmp_path / "own", files=files, folder="0_Transformer/"))
-    assert model.max_seq_length == 5
+    assert model.max_length == 5
     assert_same_bits(model.encode("The DOG"), beside.encode("the dog"))
 
 
@@ -87,7 +87,7 @@ def test_without_modules_the_mean_is_not_scaled(tmp_path: Path) -> None:
         "tokenizer_config.json": {"model_max_length": 6},
     }
     model = SentenceEncoder.from_pretrained(tiny_bert.write(tmp_path, files=files))
-    assert (model.max_seq_length, model.embed_dim) == (6, 24)
+    assert (model.max_length, model.embed_dim) == (6, 24)
     _assert_embeddings(model.encode(TEXTS), _expected(TEXTS, 6))
     _assert_embeddings(model.encode(TEXTS, normalize=True), _expected(TEXTS, 6, normalize=True))
 
@@ -112,14 +112,14 @@ def test_without_modules_the_mean_is_not_scaled(tmp_path: Path) -> None:
 def test_where_the_most_tokens_are_said(ours: Any, tokenizer: Any, expected: int, tmp_path: Path) -> None:
     files = {"sentence_bert_config.json": ours, "tokenizer_config.json": tokenizer}
     model = SentenceEncoder.from_pretrained(tiny_bert.write(tmp_path, files=files))
-    assert model.max_seq_length == expected
+    assert model.max_length == expected
     _assert_embeddings(model.encode(TEXTS), _expected(TEXTS, expected, normalize=True))
 
 
 @pytest.mark.parametrize("family", ["roberta", "distilbert", "xlm-roberta"])
 def test_old_names_of_the_settings(family: str, tmp_path: Path) -> None:
     tiny_bert.write(tmp_path, files={f"sentence_{family}_config.json": {"max_seq_length": 4}})
-    assert SentenceEncoder.from_pretrained(tmp_path).max_seq_length == 4
+    assert SentenceEncoder.from_pretrained(tmp_path).max_length == 4
 
 
 @pytest.mark.parametrize("length", [0, -1, 0.5, 5.5, "5", True, [5], {}, float("nan")], ids=str)

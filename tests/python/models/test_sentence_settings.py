@@ -31,20 +31,20 @@ def test_max_seq_length(length: int, model: SentenceEncoder) -> None:
     whole = model.encode(LONG, prompt="")
     words = [*LONG.split(), *["x"] * 20]
     expected = model.encode(" ".join(words[: length - 2]), prompt="")
-    before, model.max_seq_length = model.max_seq_length, length
-    assert model.max_seq_length == length
+    before, model.max_length = model.max_length, length
+    assert model.max_length == length
     assert_same_bits(model.encode(" ".join(words), prompt=""), expected)
-    assert f"max_seq_length={length}," in repr(model)
+    assert f"max_length={length}," in repr(model)
     assert_same_bits(model.astype("float32").encode(" ".join(words), prompt=""), expected)
-    model.max_seq_length = before
+    model.max_length = before
     assert_same_bits(model.encode(LONG, prompt=""), whole)
 
 
 def test_max_seq_length_of_very_long_texts(model_directory: Path) -> None:
     model = SentenceEncoder.from_pretrained(model_directory)
-    model.max_seq_length = 16
+    model.max_length = 16
     assert_same_bits(model.encode("dog " * 50_000), model.encode("dog " * 14))
-    model.max_seq_length = 512
+    model.max_length = 512
     assert_same_bits(model.encode("dog " * 50_000), model.encode("dog " * 510))
 
 
@@ -54,9 +54,9 @@ def test_max_seq_length_of_very_long_texts(model_directory: Path) -> None:
      (0, "at least 1"), (None, "integer"), (2.5, "integer")],
 )  # fmt: skip
 def test_lengths_that_cannot_be(length: Any, problem: str, model: SentenceEncoder) -> None:
-    with pytest.raises((TypeError, ValueError), match=f"^SentenceEncoder: max_seq_length must .*{problem}"):
-        model.max_seq_length = length
-    assert model.max_seq_length == 20
+    with pytest.raises((TypeError, ValueError), match=f"^SentenceEncoder: max_length must .*{problem}"):
+        model.max_length = length
+    assert model.max_length == 20
 
 
 def test_truncate_dim(model: SentenceEncoder) -> None:

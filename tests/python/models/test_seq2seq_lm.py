@@ -19,7 +19,7 @@ import tiny_seq2seq
 from tiny_seq2seq import END, FAMILIES, POSITIONS, SETTINGS, START, VOCABULARY
 
 from mha_native.models import Seq2SeqLM
-from mha_native.models.generation.generate import decoding as _decoding
+from mha_native.models.generation import engine
 
 Array = np.ndarray[Any, Any]
 
@@ -90,7 +90,7 @@ def test_fewer_bits(
 def test_greedy_tokens_are_those_of_the_whole_text(
     models: dict[str, Seq2SeqLM], model_type: str, first_room: int, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr(_decoding, "FIRST_ROOM", first_room)
+    monkeypatch.setattr(engine, "FIRST_ROOM", first_room)
     model, read = models[model_type], [START]
     while len(read) < 16 and read[-1] != END:
         read.append(int(logits_of(model, read)[-1].argmax()))
@@ -369,12 +369,12 @@ def test_arguments(models: dict[str, Seq2SeqLM], changes: dict[str, Any], kind: 
 def test_tokens_and_texts_that_are_none(models: dict[str, Seq2SeqLM]) -> None:
     model = models["bart"]
     for text, message in (
-        ([], "must have at least one token and at most 32 of them; got 0 at 1"),
-        ([5] * 33, "must have at least one token and at most 32 of them; got 33 at 1"),
+        ([], "must have a token; got none at 1"),
+        ([5] * 33, "must have no more tokens than the model has positions, 32; got 33 at 1"),
         ([4, VOCABULARY], "tokens must be from 0 to 39; got 4 to 40 at 1"),
         ([-1], "tokens must be from 0 to 39; got -1 to -1 at 1"),
     ):
-        with pytest.raises(ValueError, match=rf"^Seq2SeqLM\.generate_tokens: sequences:? {message}"):
+        with pytest.raises(ValueError, match=rf"^Seq2SeqLM\.generate_tokens: texts:? {message}"):
             model.generate_tokens([TEXT, text], max_new_tokens=3)
     with pytest.raises(TypeError, match=r"^Seq2SeqLM\.generate: texts must be str; got int at 1"):
         model.generate(["a", 3], max_new_tokens=3)  # type: ignore[list-item]

@@ -21,6 +21,7 @@ import pytest
 pytest.importorskip("tokenizers")
 
 from mha_native.models import CausalLM
+from mha_native.models.generation.engine import Caches, NewTokens
 
 HERE = Path(__file__).parent
 EXPECTED = HERE / "smollm2_continuations.json"
@@ -58,7 +59,7 @@ def expected() -> list[dict[str, Any]]:
 def test_texts_are_those_of_transformers(language_model_file: Path) -> None:
     pytest.importorskip("jinja2")
     model = model_of(language_model_file)
-    given = [model.encode(text, add_special_tokens=False) for text in texts(model)]
+    given = [model.tokenize(text, add_special_tokens=False) for text in texts(model)]
     assert [tokens.tolist() for tokens in given] == [entry["prompt"] for entry in expected()]
     found = model.generate_tokens(given, max_new_tokens=COUNT)
     assert [tokens.tolist() for tokens in found] == [entry["continuation"] for entry in expected()]
@@ -87,10 +88,10 @@ def log_likelihoods_over(model: CausalLM, texts: list[str], cache_dtype: str) ->
     """Of the tokens of each text but the first, where the keys and values of those before them lie in such a cache."""
     found, inner = [], model._model
     for text in texts:
-        tokens = model.encode(text)
+        tokens = model.tokenize(text)
         count = np.array([0, len(tokens)])
-        caches = inner.room(1, len(tokens), cache_dtype).caches
-        rows = inner.read(tokens, np.arange(len(tokens)), count, caches, np.array([0]), None)
+        caches = Caches(inner.cached(None), 1, len(tokens), len(tokens), dtype=cache_dtype).caches
+        rows = inner.cached(None).read(NewTokens(tokens, np.arange(len(tokens)), count, np.array([0])), caches)
         found.append(inner.log_likelihoods(rows[:-1], tokens[1:], None))
     return np.concatenate(found)
 

@@ -32,7 +32,7 @@ def model(tmp_path: Path) -> TextClassifier:
 def test_the_logits_of_each_family(model_type: str, tmp_path: Path) -> None:
     model = TextClassifier.from_pretrained(tiny_classifiers.write(tmp_path, model_type))
     given = [(text,) for text in TEXTS] + PAIRS
-    actual = model.scores([text if len(text) == 2 else text[0] for text in given], function_to_apply="none")
+    actual = model.predict_proba([text if len(text) == 2 else text[0] for text in given], function_to_apply="none")
     for text, row in zip(given, actual, strict=True):
         tokens, types = tiny_classifiers.ids(*text)
         assert np.abs(row - tiny_classifiers.logits(model_type, 3, tokens, types)).max() < BOUND, text
@@ -41,7 +41,7 @@ def test_the_logits_of_each_family(model_type: str, tmp_path: Path) -> None:
 def test_types_matter(model: TextClassifier) -> None:
     tokens, types = tiny_classifiers.ids("dog", "cat")
     expected = tiny_classifiers.logits("bert", 3, tokens, [0] * len(types))
-    assert np.abs(model.scores([("dog", "cat")], function_to_apply="none")[0] - expected).max() > 100 * BOUND
+    assert np.abs(model.predict_proba([("dog", "cat")], function_to_apply="none")[0] - expected).max() > 100 * BOUND
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_no_types_where_the_tokenizer_has_none(settings: dict[str, Any], tmp_pat
     model = TextClassifier.from_pretrained(tiny_classifiers.write(tmp_path, files=files))
     tokens, types = tiny_classifiers.ids("dog", "cat")
     expected = tiny_classifiers.logits("bert", 3, tokens, [0] * len(types))
-    assert np.abs(model.scores([("dog", "cat")], function_to_apply="none")[0] - expected).max() < BOUND
+    assert np.abs(model.predict_proba([("dog", "cat")], function_to_apply="none")[0] - expected).max() < BOUND
 
 
 @pytest.mark.parametrize("problem", [None, "single_label_classification", "multi_label_classification", "regression"])
@@ -69,7 +69,7 @@ def test_what_makes_scores(problem: str | None, labels: int, tmp_path: Path) -> 
         expected = logits
     elif problem == "multi_label_classification" or labels == 1:
         expected = 1 / (1 + np.exp(-logits))
-    assert np.abs(TextClassifier.from_pretrained(directory).scores("the dog") - expected).max() < BOUND
+    assert np.abs(TextClassifier.from_pretrained(directory).predict_proba("the dog") - expected).max() < BOUND
 
 
 def test_the_form_of_results(model: TextClassifier) -> None:
@@ -77,7 +77,7 @@ def test_the_form_of_results(model: TextClassifier) -> None:
     assert set(best) == {"label", "score"}
     assert type(best["score"]) is float
     whole = model("the dog", top_k=None)
-    assert [entry["label"] for entry in whole] == [f"label {i}" for i in np.argsort(-model.scores("the dog"))]
+    assert [entry["label"] for entry in whole] == [f"label {i}" for i in np.argsort(-model.predict_proba("the dog"))]
     assert whole[0] == best
     assert model(["the dog", "cat"]) == [best, *model("cat")]
     assert model("the dog", top_k=2) == whole[:2]
@@ -87,8 +87,8 @@ def test_the_form_of_results(model: TextClassifier) -> None:
     assert pair == model([("the dog", "cat")]) == model([["the dog", "cat"]])
     assert model({"text": "the dog"}) == model({"text": "the dog", "text_pair": None}) == [best]
     assert model([]) == []
-    assert model.scores([]).shape == (0, 3)
-    assert model.scores("dog").shape == (3,)
+    assert model.predict_proba([]).shape == (0, 3)
+    assert model.predict_proba("dog").shape == (3,)
     assert model.labels == ("label 0", "label 1", "label 2")
 
 
@@ -97,11 +97,11 @@ def test_the_bits_of_a_text_do_not_depend_on_its_batch(model: TextClassifier, mo
     for most in (10, 50, 5000):
         monkeypatch.setattr(_batching, "MOST_TOKENS", most)
         for function in ("softmax", "sigmoid", "none"):
-            scores = model.scores(given, function_to_apply=function)
+            scores = model.predict_proba(given, function_to_apply=function)
             for text, row in zip(given, scores, strict=True):
-                assert_same_bits(model.scores([text], function_to_apply=function)[0], row)
-    batches = list(model.score_batches(iter(given)))
-    assert_same_bits(np.concatenate(batches), model.scores(given))
+                assert_same_bits(model.predict_proba([text], function_to_apply=function)[0], row)
+    batches = list(model.predict_proba_batches(iter(given)))
+    assert_same_bits(np.concatenate(batches), model.predict_proba(given))
 
 
 def test_texts_are_read_as_needed(model: TextClassifier, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,7 +116,7 @@ def test_texts_are_read_as_needed(model: TextClassifier, monkeypatch: pytest.Mon
             yield "the dog"
 
     given = 0
-    for rows in model.score_batches(texts()):
+    for rows in model.predict_proba_batches(texts()):
         given += len(rows)
         assert read <= given + 16
     assert given == 1000
@@ -129,16 +129,20 @@ def test_of_a_long_pair_the_longer_text_is_cut_first(model: TextClassifier) -> N
         while sum(map(len, parts)) > 17:  # beside three special tokens
             longer = parts[0] if len(parts[0]) >= len(parts[1]) else parts[1]
             longer.pop()
-        assert_same_bits(model.scores([pair])[0], model.scores([(" ".join(parts[0]), " ".join(parts[1]))])[0])
+        assert_same_bits(
+            model.predict_proba([pair])[0], model.predict_proba([(" ".join(parts[0]), " ".join(parts[1]))])[0]
+        )
 
 
 def test_a_copy(model: TextClassifier) -> None:
     for copy in (pickle.loads(pickle.dumps(model)), model.astype("float32")):
-        assert_same_bits(copy.scores(PAIRS), model.scores(PAIRS))
+        assert_same_bits(copy.predict_proba(PAIRS), model.predict_proba(PAIRS))
     narrow = model.astype("bfloat16")
     assert str(narrow.dtype) == "bfloat16" or narrow.dtype.itemsize == 2
-    assert np.abs(narrow.scores(PAIRS) - model.scores(PAIRS)).max() < 0.05
-    assert repr(model).startswith("TextClassifier(num_labels=3, max_seq_length=20")
+    assert np.abs(narrow.predict_proba(PAIRS) - model.predict_proba(PAIRS)).max() < 0.05
+    assert repr(model).startswith(
+        "TextClassifier(num_labels=3, embed_dim=24, num_layers=2, num_heads=3, vocab_size=37, max_length=20"
+    )
 
 
 @pytest.mark.parametrize(

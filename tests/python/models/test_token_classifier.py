@@ -151,7 +151,7 @@ def test_what_is_found_does_not_depend_on_the_other_texts(
     for most in (10, 100, 10_000):
         monkeypatch.setattr(_batching, "MOST_TOKENS", most)
         assert model(texts) == alone
-        assert list(model.entity_batches(iter(texts))) == alone
+        assert list(model.iter_entities(iter(texts))) == alone
     assert model([]) == []
 
 

@@ -13,7 +13,7 @@ from tolerance import assert_same_bits
 
 import mha_native
 from mha_native import Decoder, Encoder, generate, sinusoidal_positions
-from mha_native.models.generation.generate import decoding as _decoding
+from mha_native.models.generation import engine
 
 V, B, STEPS = 40, 3, 8
 PROMPTS = np.array([[3, 1, 4, 1, 5], [9, 2, 6, -1, 99], [7, -5, 1000, 0, 0]])  # what is behind a prompt is not read
@@ -92,7 +92,7 @@ def test_caches_that_grow_hold_what_they_held(first_room: int, name: str, monkey
 
         expected = logits(**arguments)
         with monkeypatch.context() as patch:
-            patch.setattr(_decoding, "FIRST_ROOM", first_room)
+            patch.setattr(engine, "FIRST_ROOM", first_room)
             assert_same_bits(logits(**arguments), expected)
 
 

@@ -59,7 +59,7 @@ def test_scores(model: CrossEncoder, tmp_path: Path) -> None:
 
 def test_the_same_core_as_a_text_classifier(model: CrossEncoder, tmp_path: Path) -> None:
     pairs = [(QUERY, text) for text in DOCUMENTS]
-    logits = TextClassifier.from_pretrained(tmp_path).scores(pairs, function_to_apply="none")[:, 0]
+    logits = TextClassifier.from_pretrained(tmp_path).predict_proba(pairs, function_to_apply="none")[:, 0]
     assert_same_bits(model.predict(pairs, activation_fn=lambda x: x), logits)
 
 

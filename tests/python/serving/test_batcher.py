@@ -41,9 +41,9 @@ def drive(batcher: Batcher, most: int = 5000) -> int:
 
 def num_lost(batcher: Batcher) -> int:
     """Pages that are not free when nothing is kept, after `drive`."""
-    engine = batcher._engine
-    engine.scheduler.release_kept()
-    return engine.scheduler._pool.num_pages - engine.scheduler._pool.free_pages
+    scheduler = batcher._queue.scheduler
+    scheduler.release_kept()
+    return scheduler._pool.num_pages - scheduler._pool.free_pages
 
 
 def random_options(rng: np.random.Generator) -> dict[str, Any]:
@@ -177,7 +177,7 @@ def test_prefixes_are_shared_over_pages(model: CausalLM) -> None:
 def test_time_outs_of_requests_that_wait_and_that_run(model: CausalLM) -> None:
     batcher = Batcher(model, max_sequences=1)
     now = 100.0
-    batcher._engine.clock = lambda: now
+    batcher._queue.clock = lambda: now
     calls: list[str | None] = []
     running = batcher.submit([5, 6], max_new_tokens=50, timeout=3)
     waiting = batcher.submit([5, 7], timeout=5, on_text=calls.append)

@@ -76,8 +76,8 @@ def submit_all(batcher: Batcher, prompts: list[list[int]], **more: Any) -> list[
 
 def pages_lost(batcher: Batcher) -> int:
     """When all requests have ended."""
-    assert not batcher._engine._requests
-    scheduler = batcher._engine.scheduler
+    assert not batcher._queue._requests
+    scheduler = batcher._queue.scheduler
     assert scheduler.free_pages([]) == batcher.statistics.free_pages == batcher.statistics.num_pages
     scheduler.release_kept()
     return scheduler._pool.num_pages - scheduler._pool.free_pages
@@ -164,7 +164,7 @@ def test_logits_that_are_no_numbers_end_their_request_only(
 ) -> None:
     batcher = Batcher(model, **SMALL)
     requests = submit_all(batcher, prompts)
-    pool, places = batcher._engine._caches, []
+    pool, places = batcher._queue._caches, []
     original = type(pool).read
 
     def read(runs: Any) -> Any:
@@ -188,7 +188,7 @@ def test_a_step_that_fails_can_be_done_again(
 ) -> None:
     batcher = Batcher(model, **SMALL)
     requests = submit_all(batcher, prompts)
-    pool, num_calls = batcher._engine._caches, 0
+    pool, num_calls = batcher._queue._caches, 0
     original = type(pool).read
 
     def read(runs: Any) -> Any:
@@ -264,7 +264,7 @@ def test_a_thread_whose_step_fails_goes_on(
     model: CausalLM, prompts: list[list[int]], expected: list[list[int]], monkeypatch: Any
 ) -> None:
     batcher = Batcher(model, **SMALL)
-    pool, is_broken = batcher._engine._caches, True
+    pool, is_broken = batcher._queue._caches, True
     original = type(pool).read
 
     def read(runs: Any) -> Any:
@@ -326,14 +326,14 @@ def test_requests_come_and_go_in_random_threads(
         deadline = time.monotonic() + 30
         while batcher.statistics.free_pages < batcher.statistics.num_pages and time.monotonic() < deadline:
             time.sleep(0.01)
-        while batcher._engine._requests:
+        while batcher._queue._requests:
             time.sleep(0.01)
         assert pages_lost(batcher) == 0
 
 
 def test_a_batcher_that_nobody_has_ends_its_thread(model: CausalLM) -> None:
     batcher = Batcher(model).start()
-    thread: Any = batcher._engine._thread
+    thread: Any = batcher._queue._thread
     request = batcher.submit([5] * 30, max_new_tokens=200)
     next(iter(request.tokens()))
     del batcher

@@ -174,23 +174,18 @@ class ModelConfig(NamedTuple):
         """P, the largest number of tokens of a text; None: any number."""
         return self.stacks[0].front_end.max_positions
 
-    def checked_length(self, function: str, max_seq_length: int) -> int:
-        """Return how many of the first `max_seq_length` tokens of a text can be read.
+    def checked_length(self, function: str, max_length: int) -> int:
+        """Return the largest number of tokens of a text, at most `max_length`.
 
         Raises
         ------
         TypeError, ValueError
-            If it is not a size, or beyond the table of positions. Rows of the table before the first position count,
-            as they do for sentence-transformers.
+            If it is not a size, or beyond the table of positions, in which rows that no token has count, too.
         """
-        length = checked_size(function, "max_seq_length", max_seq_length)
-        front_end = self.stacks[0].front_end
-        most = front_end.max_positions
-        if most is None:
+        length, front_end = checked_size(function, "max_length", max_length), self.stacks[0].front_end
+        if front_end.max_positions is None:
             return length
-        if length > most + front_end.first_position:
-            raise ValueError(
-                f"{function}: max_seq_length must be at most {most + front_end.first_position}, the positions of the "
-                f"model; got {length}"
-            )
-        return min(length, most)
+        most = front_end.max_positions + front_end.first_position
+        if length > most:
+            raise ValueError(f"{function}: max_length must be at most {most}, the positions of the model; got {length}")
+        return min(length, front_end.max_positions)

@@ -125,7 +125,7 @@ class Family(NamedTuple):
         The row of the table of positions of the first token, if there is no padding entry.
     has_sines : bool
         Positions are sines where the checkpoint has no table.
-    fewest_types : int
+    fewest_types : {0, 1}
         The least number of token types.
     feedforward_factor : int, optional
         feedforward_dim divided by embed_dim, where the entry is null.
@@ -230,9 +230,9 @@ def _front_end(
                 f"{entries.path}: max_length must be at most {keys.max_positions}, {trained}; got {max_positions}"
             )
     is_scaled = family.scales_embeddings or (keys.scales_embeddings and entries.flag(keys.scales_embeddings))
-    token_types = entries.count(keys.token_types) if keys.token_types else 0
-    if keys.token_types and token_types < family.fewest_types:
-        entries.size(keys.token_types)  # which raises
+    token_types = 0
+    if keys.token_types:
+        token_types = (entries.size if family.fewest_types else entries.count)(keys.token_types)
     return TokensConfig(
         vocab_size=entries.size("vocab_size"),
         embed_dim=width,

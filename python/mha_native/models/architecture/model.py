@@ -4,18 +4,17 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
 from ...functions.arrays import widened
 from ...functions.dtypes import packed_state, unpacked_state
 from ...functions.kv_cache import KVCache
-from ...functions.paged_kv_cache import PagedKVCache
 from ...layers._layer_options import in_dtype_of_scores
 from ...layers.linear import Linear
 from ...layers.transformer import TransformerStack
 from ..front_ends.tokens import Tokens
-from ..generation.decoding import Room, Steps
-from ..text.inputs import check_vocabulary
+from ..generation.engine import CachedModel, NewTokens, read_padded
+from ..text.batching import packed
 from .build import make_stack, rotary_tables, with_rotary
 from .config import HeadConfig, ModelConfig, StackConfig
 
@@ -68,7 +67,7 @@ class Stack:
         x = self.front_end(tokens, cu_seqlens, num_threads, places=places, token_types=token_types)
         return self.run(x, num_threads, out=x, cu_seqlens=cu_seqlens, **arguments)
 
-    def run(self, x: NDArray[Any], num_threads: int | None, **arguments: Any) -> Any:
+    def run(self, x: NDArray[Any], num_threads: int | None = None, **arguments: Any) -> Any:
         """Return the result of the layers for `x`, with the score options of the model."""
         return self.layers(x, num_threads=num_threads, **self._options, **arguments)
 
@@ -193,91 +192,41 @@ class Model:
         _, weights = stack.run(x, num_threads, need_weights=True)
         return np.stack([widened(of_layer) for of_layer in weights])
 
-    def room(self, batch: int, capacity: int, dtype: DTypeLike | None = None) -> Room:
-        """Return caches for `capacity` tokens in each of `batch` sequences. Default: in the dtype of the model."""
-        return Room(self.stacks[-1].layers, batch, capacity, dtype)
+    def target_logits(self, memory: NDArray[Any], tokens: NDArray[np.int64], num_threads: int | None) -> NDArray[Any]:
+        """Return the logits [T, V] after each of the tokens [T] of the decoder, with the memory [S, E] of a text."""
+        decoder = self.stacks[1]
+        x = decoder.front_end(tokens, np.array([0, len(tokens)]), num_threads)
+        return self.logits(decoder.run(x[None], num_threads, memory=memory[None])[0], num_threads)
 
-    def paged_caches(
-        self, num_sequences: int, num_pages: int, page_size: int, dtype: DTypeLike | None
-    ) -> list[PagedKVCache]:
-        """Return caches of sequences that share the pages of a layer. Default: in the dtype of the model."""
-        return [
-            layer.new_cache(num_sequences, 1, dtype=dtype, page_size=page_size, num_pages=num_pages)
-            for layer in self.stacks[-1].layers.layers
-        ]
+    def cached(
+        self, num_threads: int | None, sequences: Sequence[list[int]] | None = None, copies: int = 1
+    ) -> CachedModel:
+        """Return the last stack as the engine of generation uses it.
 
-    def steps(self, room: Room, num_threads: int | None) -> Steps:
-        """Return the functions of a step of generation over the caches of `room`."""
-
-        def read(
-            tokens: NDArray[np.int64],
-            places: NDArray[np.int64],
-            cu_seqlens: NDArray[np.int64],
-            sequences: NDArray[np.int64],
-        ) -> NDArray[Any]:
-            return self.read(tokens, places, cu_seqlens, room.caches, sequences, num_threads)
-
-        def logits(rows: NDArray[Any]) -> NDArray[Any]:
-            return self.logits(rows, num_threads)
-
-        return Steps(read, logits)
-
-    def read(
-        self,
-        tokens: NDArray[np.int64],
-        places: NDArray[np.int64],
-        cu_seqlens: NDArray[np.int64],
-        caches: Sequence[KVCache],
-        sequences: NDArray[np.int64],
-        num_threads: int | None,
-    ) -> NDArray[Any]:
-        """Append the next tokens [N], at their places [N], of some sequences of caches, and return their rows [N, E].
-
-        The tokens of sequence ``sequences[i]`` are those from ``cu_seqlens[i]`` to ``cu_seqlens[i + 1]``.
+        A decoder of two stacks reads the memory of texts, given as tokens in `sequences`, each for `copies` slots.
         """
-        y: NDArray[Any] = self.stacks[-1](
-            tokens, cu_seqlens, num_threads, places=places, caches=caches, sequences=sequences
-        )
-        return y
+        stack = self.stacks[-1]
+        memory = None if sequences is None else self._memory_caches(sequences, copies, num_threads)
 
-    def read_target(self, memory: NDArray[Any], tokens: NDArray[np.int64], num_threads: int | None) -> NDArray[Any]:
-        """Return the rows [T, E] of tokens [T] of the second stack, with the memory [S, E] of a text."""
-        x = self.stacks[1].front_end(tokens, np.array([0, len(tokens)]), num_threads)
-        y: NDArray[Any] = self.stacks[1].run(x[None], num_threads, memory=memory[None])[0]
-        return y
+        def read(new: NewTokens, caches: list[Any]) -> Any:
+            if memory is None:
+                own: Any = {"caches": caches, "sequences": new.slots}
+                return stack(new.tokens, new.cu_seqlens, num_threads, places=new.places, **own)
+            x = stack.front_end(new.tokens, new.cu_seqlens, num_threads, places=new.places)
+            own = {"caches": caches, "memory_caches": memory, "num_threads": num_threads}
+            return read_padded(stack.run, x, new, caches[0].batch_size, **own)
 
-    def read_step(
-        self,
-        tokens: NDArray[np.int64],
-        place: int,
-        counts: NDArray[np.int64],
-        caches: Sequence[KVCache],
-        memory_caches: Sequence[KVCache],
-        num_threads: int | None,
-    ) -> NDArray[Any]:
-        """Append the next token of each sequence of caches, with a memory, and return their rows [B, E].
+        layers: Any = stack.layers.layers
+        return CachedModel(layers, read, lambda rows: self.logits(rows, num_threads))
 
-        The tokens [B] are all at the same place. A sequence with a count of 0 in `counts` [B] gets no token.
-        """
-        stack, cu_seqlens = self.stacks[1], np.arange(len(tokens) + 1)
-        x = stack.front_end(tokens, cu_seqlens, num_threads, places=np.full(len(tokens), place))
-        y: NDArray[Any] = stack.run(
-            x[:, None], num_threads, memory_caches=memory_caches, caches=caches, new_lengths=counts
-        )[:, 0]
-        return y
-
-    def project_memory(
-        self, rows: NDArray[Any], cu_seqlens: NDArray[np.int64], copies: int, num_threads: int | None
-    ) -> list[KVCache]:
-        """Return keys and values of the memory of each text in every layer of the second stack, `copies` of each.
-
-        `rows` [N, E] and `cu_seqlens` [B + 1] are as `hidden_states` gives and takes them.
-        """
-        layers: Any = self.stacks[1].layers
-        lengths = np.diff(cu_seqlens)
+    def _memory_caches(self, sequences: Sequence[list[int]], copies: int, num_threads: int | None) -> list[KVCache]:
+        """Return keys and values of the memory of each text in every layer of the decoder, `copies` of each."""
+        tokens, cu_seqlens = packed(sequences)
+        rows, lengths = self.hidden_states(tokens, cu_seqlens, num_threads), np.diff(cu_seqlens)
         memory = np.zeros((len(lengths), int(lengths.max()), rows.shape[1]), rows.dtype)
         for i, length in enumerate(lengths):
             memory[i, :length] = rows[cu_seqlens[i] : cu_seqlens[i + 1]]
+        layers: Any = self.stacks[1].layers
         caches: list[KVCache] = layers.project_memory(memory, memory_lengths=lengths, num_threads=num_threads)
         if copies == 1:
             return caches
@@ -305,18 +254,6 @@ class Model:
             chosen = logits[np.arange(len(logits)), tokens[some]]
             result[some] = chosen - np.log(np.exp(logits, out=logits).sum(-1))
         return result
-
-    def check_sequences(self, what: str, sequences: Sequence[Sequence[int]]) -> None:
-        """ValueError unless each of `sequences` has a token, no more than there are positions, and known ones only."""
-        most = self.max_length
-        for i, sequence in enumerate(sequences):
-            if not sequence:
-                raise ValueError(f"{what} must have a token; got none at {i}")
-            if most is not None and len(sequence) > most:
-                raise ValueError(
-                    f"{what} must have no more tokens than the model has positions, {most}; got {len(sequence)} at {i}"
-                )
-            check_vocabulary(what, sequence, self.config.vocab_size, i)
 
     def __getstate__(self) -> dict[str, Any]:
         # Stacks may share a word table, which is saved once.

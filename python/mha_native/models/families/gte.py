@@ -28,7 +28,7 @@ FAMILY = BERT._replace(
         ),
     ),
     defaults={**BERT.defaults, "type_vocab_size": 1},
-    expected={"is_decoder": False, "add_cross_attention": False},
+    expected={"is_decoder": False, "add_cross_attention": False, "partial_rotary_factor": 1.0},
     activations=GATED,
     biases={"": ATTENTION | {"down"}},
     bases={"": ("rope_theta", 160_000.0)},

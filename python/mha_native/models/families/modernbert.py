@@ -52,7 +52,7 @@ FAMILY = Family(
         "global_attn_every_n_layers": 3,
     },
     refused={"rope_scaling": "positions must be described by rope_parameters"},
-    expected={"is_decoder": False, "add_cross_attention": False},
+    expected={"is_decoder": False, "add_cross_attention": False, "partial_rotary_factor": 1.0},
     activations=GATED,
     biases={"attention_bias": ATTENTION, "mlp_bias": FEED_FORWARD},
     bases={FULL: ("global_rope_theta", 160_000.0), SLIDING: ("local_rope_theta", 10_000.0)},

@@ -74,7 +74,7 @@ FAMILY = BERT._replace(
         ),
     ),
     defaults={**BERT.defaults, "hidden_act": "silu"},
-    expected={"is_decoder": False, "add_cross_attention": False},
+    expected={"is_decoder": False, "add_cross_attention": False, "partial_rotary_factor": 1.0},
     activations=GATED,
     biases={},
     bases={"": ("rope_theta", 1000.0)},

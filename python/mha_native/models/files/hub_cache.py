@@ -69,7 +69,7 @@ def find_directory(
     try:
         directory = Path(name)
     except Exception as error:  # whatever the object raises
-        raise TypeError(f"directory must be a path; got {shown(name)}") from error
+        raise TypeError(f"model must be a path or a name; got {shown(name)}") from error
     if not isinstance(name, str) or directory.exists() or not _is_name(name):
         return directory
     repository = name if "/" in name or organization is None else f"{organization}/{name}"

@@ -1,6 +1,7 @@
-"""The search for the most probable tokens of one text: greedy, or by beams."""
+"""The search for the most probable tokens of texts: greedy, or by beams."""
 
-from typing import Literal, NamedTuple, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple, TypeAlias, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,6 +10,7 @@ from ... import _core
 from ...functions.messages import shown
 from ...functions.scalars import checked_integer, checked_real
 from ...layers._constructor_arguments import checked_size
+from .engine import MOST_NEW_TOKENS, Caches
 from .sampling import largest
 
 EarlyStopping: TypeAlias = bool | Literal["never"]
@@ -41,8 +43,21 @@ class SpecialTokens(NamedTuple):
     never: tuple[int, ...] = ()
 
 
+class SearchKeywords(TypedDict, total=False):
+    """Keyword arguments of all methods of `Seq2SeqLM` that generate; `Seq2SeqLM.generate` explains them."""
+
+    max_new_tokens: int
+    num_beams: int
+    length_penalty: float
+    early_stopping: EarlyStopping
+    no_repeat_ngram_size: int
+    min_new_tokens: int
+    forced_first_token: int | None
+    num_threads: int | None
+
+
 class BeamRules(NamedTuple):
-    """How a text is searched for. `Seq2SeqLM.generate` says what each of them means."""
+    """The options of a search for a text; `Seq2SeqLM.generate` explains them."""
 
     max_new_tokens: int
     num_beams: int = 1
@@ -51,34 +66,36 @@ class BeamRules(NamedTuple):
     no_repeat_ngram_size: int = 0
     min_new_tokens: int = 0
 
-
-def checked_rules(
-    function: str,
-    max_new_tokens: int,
-    num_beams: int,
-    length_penalty: float,
-    early_stopping: EarlyStopping,
-    no_repeat_ngram_size: int,
-    min_new_tokens: int,
-) -> BeamRules:
-    """The rules that a caller gave, or TypeError or ValueError."""
-    most = checked_size(function, "max_new_tokens", max_new_tokens)
-    beams = checked_size(function, "num_beams", num_beams)
-    penalty = checked_real(function, "length_penalty", length_penalty)
-    if abs(penalty) > _MOST_PENALTY:
-        raise ValueError(
-            f"{function}: length_penalty must be from {-_MOST_PENALTY} to {_MOST_PENALTY}; got {shown(length_penalty)}"
-        )
-    if isinstance(early_stopping, str):
-        if early_stopping != "never":
-            raise ValueError(f"{function}: early_stopping must be a bool or 'never'; got {shown(early_stopping)}")
-        stops: EarlyStopping = "never"
-    else:
-        stops = _core.boolean(function, "early_stopping", early_stopping)
-    ngram = checked_integer(function, "no_repeat_ngram_size", no_repeat_ngram_size, 0)
-    least = checked_integer(function, "min_new_tokens", min_new_tokens, 0, most)
-    # With one beam the search ends with the text that ends first, which is the greedy one.
-    return BeamRules(most, beams, penalty, True if beams == 1 else stops, ngram, least)
+    @classmethod
+    def checked(cls, function: str, given: Mapping[str, Any], max_length: int | None) -> "BeamRules":
+        """Return the rules that a caller gave by name for a model with `max_length` positions, or raise TypeError or
+        ValueError."""
+        default = MOST_NEW_TOKENS if max_length is None else min(MOST_NEW_TOKENS, max_length)
+        most = checked_size(function, "max_new_tokens", given.get("max_new_tokens", default))
+        beams = checked_size(function, "num_beams", given.get("num_beams", 1))
+        penalty = checked_real(function, "length_penalty", given.get("length_penalty", 1.0))
+        if abs(penalty) > _MOST_PENALTY:
+            raise ValueError(
+                f"{function}: length_penalty must be from {-_MOST_PENALTY} to {_MOST_PENALTY}; "
+                f"got {shown(given['length_penalty'])}"
+            )
+        stops = given.get("early_stopping", False)
+        if isinstance(stops, str):
+            if stops != "never":
+                raise ValueError(f"{function}: early_stopping must be a bool or 'never'; got {shown(stops)}")
+        else:
+            stops = _core.boolean(function, "early_stopping", stops)
+        ngram = checked_integer(function, "no_repeat_ngram_size", given.get("no_repeat_ngram_size", 0), 0)
+        least = checked_integer(function, "min_new_tokens", given.get("min_new_tokens", 0), 0, most)
+        for name in given:
+            if name not in SearchKeywords.__optional_keys__:
+                raise TypeError(f"{function}: got an unexpected keyword argument {shown(name)}")
+        if max_length is not None and most > max_length:
+            raise ValueError(
+                f"{function}: max_new_tokens must be at most the positions of the model, {max_length}; got {most}"
+            )
+        # With one beam the search ends with the text that ends first, which is the greedy one.
+        return cls(most, beams, penalty, True if beams == 1 else stops, ngram, least)
 
 
 class Found(NamedTuple):
@@ -190,6 +207,34 @@ class BeamSearch:
         if length <= rules.min_new_tokens:
             logs[:, self._ends] = -np.inf
         return logs
+
+
+def search(
+    model: Any, sequences: Sequence[list[int]], rules: BeamRules, special: SpecialTokens, num_threads: int | None
+) -> list[Found]:
+    """Return the text that an encoder-decoder writes for each of B texts, which are given by their tokens."""
+    batch, beams = len(sequences), rules.num_beams
+    caches = Caches(model.cached(num_threads, sequences, beams), batch * beams, 1, rules.max_new_tokens)
+    searches = [BeamSearch(rules, special) for _ in sequences]
+    # Slot i * beams + j of the caches is beam j of text i. A text has one beam at first.
+    slots = np.arange(0, batch * beams, beams)
+    for place in range(rules.max_new_tokens):
+        going = [(i * beams, each) for i, each in enumerate(searches) if each.goes_on]
+        tokens = np.concatenate([each.last_tokens for _, each in going])
+        rows = caches.append(tokens, np.full(len(slots), place), np.ones_like(slots), slots)
+        logits, sources, read, slots = caches.logits(rows), np.arange(batch * beams), 0, slots[:0]
+        for first, each in going:
+            num_read = len(each.last_tokens)
+            parents = each.step(logits[read : read + num_read])
+            read += num_read
+            own = np.arange(first, first + len(parents))
+            sources[own], slots = first + parents, np.append(slots, own)
+        if not len(slots):
+            break
+        if beams > 1:
+            for cache in caches.caches:
+                cache.reorder(sources)
+    return [each.best for each in searches]
 
 
 def _would_repeat(tokens: NDArray[np.int64], size: int) -> NDArray[np.int64]:

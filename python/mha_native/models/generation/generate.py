@@ -1,4 +1,4 @@
-"""Generation of tokens one by one: embed the last token, run the decoder over its caches, choose the next token."""
+"""Generation over stacks of layers: embed the last token, run the layers over their caches, choose the next token."""
 
 from __future__ import annotations
 
@@ -18,11 +18,15 @@ from ...layers._constructor_arguments import checked_size
 from ...layers.causal_decoder import CausalDecoder
 from ...layers.decoder import Decoder
 from ...layers.encoder import Encoder
-from . import decoding as _decoding
-from .sampling import Chooser, checked_rules
+from .engine import MOST_NEW_TOKENS, CachedModel, Caches, NewTokens, generate_steps, read_padded
+from .sampling import SamplingKeywords, SamplingOptions, TokenChoice, explains_sampling
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # in typing from Python 3.11 on
+
+
+class StackKeywords(SamplingKeywords, ModelOptions, total=False):
+    """Keyword arguments of `generate` for the choice of tokens and for the layers."""
 
 
 class GenerationStep(NamedTuple):
@@ -47,26 +51,21 @@ class GenerationStep(NamedTuple):
     logits: NDArray[Any]
 
 
+@explains_sampling
 def generate(
     model: CausalDecoder | Decoder | Encoder,
     prompts: Tensor,
     embeddings: Tensor,
     *,
-    max_new_tokens: int,
+    max_new_tokens: int = MOST_NEW_TOKENS,
     prompt_lengths: Tensor | None = None,
     output_weight: Tensor | None = None,
     positions: Tensor | None = "sinusoidal",
     memory: Tensor | None = None,
     memory_lengths: Tensor | None = None,
     stop_token: int | None = None,
-    temperature: float = 0.0,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    min_p: float | None = None,
-    repetition_penalty: float | None = None,
-    seed: int | None = None,
     num_threads: int | None = None,
-    **options: Unpack[ModelOptions],
+    **options: Unpack[StackKeywords],
 ) -> Iterator[GenerationStep]:
     """Continue each prompt token by token: embed, add positions, read over the caches, choose by the logits, repeat.
 
@@ -92,26 +91,12 @@ def generate(
         How much memory each sequence has; with a `memory` only.
     stop_token : int, optional
         It ends its sequence, and is the last token of it. When all have ended, nothing more is generated.
-    temperature : float, default 0
-        0 chooses the token with the largest logit, the first one of equals. Above, tokens are drawn with the
-        probabilities ``softmax(logits / temperature)``.
-    top_k : int, optional
-        Draw among the `top_k` most probable tokens only.
-    top_p : float, optional
-        Draw among the fewest tokens whose probabilities reach `top_p` together, the most probable ones of those that
-        `top_k` leaves.
-    min_p : float, optional
-        Draw among the tokens that have at least `min_p` times the probability of the most probable one.
-    repetition_penalty : float, optional
-        Before all of these, and also at temperature 0: the logits of tokens that the sequence has already, its prompt
-        included, are divided by it, and those below zero multiplied. Above 1 it makes repetition rarer.
-    seed : int, optional
-        Of the draws. Each sequence has random numbers of its own, so that what it draws does not depend on the others.
     num_threads : int, optional
         Threads for each call of the model; default: `mha_native.num_threads`.
+    {sampling}
     **options
-        Score options for each call of the model, those that do not depend on its tokens: from `window` to `sinks` of
-        `scaled_dot_product_attention`.
+        Score options for each call of the model: `window` to `sinks` of `scaled_dot_product_attention`, which do not
+        depend on tokens.
 
     Yields
     ------
@@ -142,7 +127,9 @@ def generate(
         raise ValueError(f"{name}: a Decoder needs a memory, and a CausalDecoder or an Encoder reads none")
     if memory is None and memory_lengths is not None:
         raise ValueError(f"{name}: memory_lengths are those of a memory, and there is none")
-    of_model = core_options(name, options, MODEL_OPTIONS)
+    of_choice = {option: value for option, value in options.items() if option in SamplingKeywords.__optional_keys__}
+    rest = {option: value for option, value in options.items() if option not in of_choice}
+    of_model = core_options(name, rest, MODEL_OPTIONS)
     table = _matrix(name, "embeddings", embeddings, model)
     output = table if output_weight is None else _matrix(name, "output_weight", output_weight, model)
     if len(output) != len(table):
@@ -162,62 +149,47 @@ def generate(
         stop_token = checked_integer(name, "stop_token", stop_token, 0, len(table) - 1)
     if num_threads is not None:
         num_threads = checked_size(name, "num_threads", num_threads)
-    rules = checked_rules(name, temperature, top_k, top_p, min_p, repetition_penalty)
-    choose = Chooser(name, rules, seed, tokens, lengths, len(table))
-    with in_the_name_of(name):
-        room = _decoding.Room(model, batch, min(longest + _decoding.FIRST_ROOM, most))
-        calls: Any = dict(of_model, is_causal=True, caches=room.caches, num_threads=num_threads)
-        if isinstance(model, Decoder):
-            of_memory = {"memory_lengths": memory_lengths, "num_threads": num_threads}
-            calls["memory_caches"] = model.project_memory(memory, **of_memory)
-        # A call of no tokens: what is wrong about the options is said here, and not in the first step.
-        no_tokens = _core.convert(np.empty((batch, 0, model.embed_dim), table.dtype), model.dtype)
-        model(no_tokens, new_lengths=np.zeros(batch, np.int64), **calls)
-
+    sampling = SamplingOptions.checked(name, of_choice)
+    sequences = [prompt[:length].tolist() for prompt, length in zip(tokens, lengths, strict=True)]
+    of_all = len(table), max_new_tokens, frozenset([] if stop_token is None else [stop_token])
+    choices = [TokenChoice(name, sampling, prompt, *of_all, b) for b, prompt in enumerate(sequences)]
+    calls: Any = dict(of_model, is_causal=True, num_threads=num_threads)
     sinusoids = np.empty((0, model.embed_dim), table.dtype)
 
-    def embed(new: NDArray[np.int64], places: NDArray[np.int64]) -> NDArray[Any]:
+    def read(new: NewTokens, caches: list[Any]) -> NDArray[Any]:
         nonlocal sinusoids
         rows = added
         if rows is None:
-            if len(sinusoids) < room.capacity:
-                sinusoids = sinusoidal_positions(room.capacity, model.embed_dim, dtype=table.dtype)
+            if len(sinusoids) < caches[0].capacity:
+                sinusoids = sinusoidal_positions(caches[0].capacity, model.embed_dim, dtype=table.dtype)
             rows = sinusoids
-        return _core.convert(table[new] + rows[np.minimum(places, len(rows) - 1)], model.dtype)
-
-    def read(
-        new: NDArray[np.int64], places: NDArray[np.int64], cu_seqlens: NDArray[np.int64], sequences: NDArray[np.int64]
-    ) -> NDArray[Any]:
-        x = embed(new, places)
-        with in_the_name_of(name):
-            y: NDArray[Any]
-            if not isinstance(model, Decoder):
-                y = model(x, cu_seqlens=cu_seqlens, sequences=sequences, **calls)
-                return y
-            # Attention to a memory has no ragged form: there each sequence has its rows, with padding behind them.
-            counts = np.zeros(batch, np.int64)
-            counts[sequences] = np.diff(cu_seqlens)
-            is_row = np.arange(counts.max()) < counts[:, None]
-            padded = np.zeros((*is_row.shape, model.embed_dim), x.dtype)
-            padded[is_row] = x
-            y = model(padded, new_lengths=counts, **calls)
-            return y[is_row]
+        x = _core.convert(table[new.tokens] + rows[np.minimum(new.places, len(rows) - 1)], model.dtype)
+        if isinstance(model, Decoder):
+            return read_padded(model, x, new, batch, caches=caches, **calls)
+        y: NDArray[Any] = model(x, cu_seqlens=new.cu_seqlens, sequences=new.slots, caches=caches, **calls)
+        return y
 
     def logits(rows: NDArray[Any]) -> NDArray[Any]:
         # One product for each sequence: a product of all of them may round differently for another batch.
         return np.stack([output @ row for row in widened(rows)])
 
+    with in_the_name_of(name):
+        if isinstance(model, Decoder):
+            of_memory = {"memory_lengths": memory_lengths, "num_threads": num_threads}
+            calls["memory_caches"] = model.project_memory(memory, **of_memory)
+        caches = Caches(CachedModel(model.layers, read, logits), batch, longest, most)
+        # A call of no tokens: what is wrong about the options is said here, and not in the first step.
+        no_tokens = _core.convert(np.empty((batch, 0, model.embed_dim), table.dtype), model.dtype)
+        model(no_tokens, new_lengths=np.zeros(batch, np.int64), caches=caches.caches, **calls)
+
     def steps() -> Iterator[GenerationStep]:
-        going = np.ones(batch, bool)
-        parts = _decoding.Steps(read, logits)
-        for step in _decoding.decode(parts, room, choose, tokens, lengths, going, max_new_tokens):
-            chosen, scores = step.tokens.copy(), step.logits
-            if stop_token is not None:
-                if len(chosen) < batch:  # the others have ended
-                    chosen, scores = np.full(batch, stop_token), np.zeros((batch, len(table)), scores.dtype)
-                    chosen[step.sequences], scores[step.sequences] = step.tokens, step.logits
-                going &= chosen != stop_token
-            yield GenerationStep(chosen, scores)
+        for sequences, tokens, logits in generate_steps(name, caches, choices):
+            if len(sequences) == batch:
+                yield GenerationStep(tokens.copy(), logits)
+            else:  # the others have ended
+                step = GenerationStep(np.full(batch, stop_token), np.zeros((batch, len(table)), logits.dtype))
+                step.tokens[sequences], step.logits[sequences] = tokens, logits
+                yield step
 
     return steps()
 

@@ -1,6 +1,9 @@
-"""The choice of the next token of each sequence by its logits."""
+"""The choice of the next token of a sequence by its logits, and the options of the choice."""
 
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from inspect import cleandoc
+from textwrap import indent
+from typing import Any, NamedTuple, TypedDict, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,161 +12,236 @@ from ...functions.messages import shown
 from ...functions.scalars import checked_real
 from ...layers._constructor_arguments import checked_size
 
-# Without a top_k, so many tokens are put in order at first. They nearly always hold the one that is drawn; to sort the
-# 49,152 of a small vocabulary takes 6 ms, to find so many of them 0.1 ms.
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+# Without top_k, only this many of the largest logits are sorted at first. They nearly always contain the drawn token.
+# Sorting all 49,152 logits of a small vocabulary takes 6 ms, finding this many takes 0.1 ms.
 _FEW = 1024
 
 
-class SamplingRules(NamedTuple):
-    """How a token is chosen, in the order in which rules take effect: `repetition_penalty` on logits, `temperature`,
-    then `top_k`, `top_p` and `min_p` among what is left. `generate` says what each of them means."""
+class SamplingKeywords(TypedDict, total=False):
+    """Keyword arguments of every function that generates tokens; `SamplingOptions` explains them."""
+
+    temperature: float
+    top_k: int | None
+    top_p: float | None
+    min_p: float | None
+    repetition_penalty: float | None
+    seed: int | None
+
+
+class SamplingOptions(NamedTuple):
+    """How a token is chosen by its logits. The options take effect in the order of this list.
+
+    repetition_penalty : float, optional
+        Divide the logits of tokens that the sequence has already, its prompt included, by this number, and multiply
+        those below zero. Above 1 it makes repetition rarer. It also has an effect at temperature 0.
+    temperature : float, default 0
+        0 chooses the token with the largest logit, the first one of equals. Above 0, tokens are drawn with the
+        probabilities ``softmax(logits / temperature)``.
+    top_k : int, optional
+        Draw among the `top_k` most probable tokens only.
+    top_p : float, optional
+        Draw among the fewest tokens whose probabilities add up to `top_p`, the most probable ones that `top_k` leaves.
+    min_p : float, optional
+        Draw among the tokens that have at least `min_p` times the probability of the most probable one.
+    seed : int, optional
+        Seed of the draws. Each prompt of a list has its own random numbers, so its draws do not depend on the others.
+        Default: other draws in each call.
+    """
 
     temperature: float = 0.0
     top_k: int | None = None
     top_p: float | None = None
     min_p: float | None = None
     repetition_penalty: float | None = None
+    seed: int | None = None
+
+    @classmethod
+    def checked(cls, function: str, given: Mapping[str, Any]) -> "SamplingOptions":
+        """Return the options that a caller gave by name, or raise TypeError or ValueError."""
+
+        def real(name: str, rule: str, holds: Callable[[float], bool], default: float | None = None) -> Any:
+            if given.get(name, default) is None and default is None:
+                return None
+            number = checked_real(function, name, given.get(name, default))
+            if not holds(number):
+                raise ValueError(f"{function}: {name} must be {rule}; got {number}")
+            return number
+
+        temperature = real("temperature", "0 or above", lambda x: x >= 0, 0.0)
+        top_p = real("top_p", "above 0 and at most 1", lambda x: 0 < x <= 1)
+        min_p = real("min_p", "from 0 to 1", lambda x: 0 <= x <= 1)
+        penalty = real("repetition_penalty", "above 0", lambda x: x > 0)
+        top_k = None if given.get("top_k") is None else checked_size(function, "top_k", given["top_k"])
+        seed = given.get("seed")
+        try:
+            np.random.SeedSequence(seed)
+        except Exception as error:
+            kind = ValueError if isinstance(seed, int) else TypeError
+            raise kind(f"{function}: seed must be an integer of at least 0, or None; got {shown(seed)}") from error
+        return cls(temperature, top_k, top_p, min_p, None if penalty == 1 else penalty, seed)
 
 
-def checked_rules(
-    function: str,
-    temperature: float,
-    top_k: int | None,
-    top_p: float | None,
-    min_p: float | None,
-    repetition_penalty: float | None,
-) -> SamplingRules:
-    """The rules that a caller gave, or TypeError or ValueError."""
-    temperature = checked_real(function, "temperature", temperature)
-    if temperature < 0:
-        raise ValueError(f"{function}: temperature must be 0 or above; got {temperature}")
-    top_p = None if top_p is None else checked_real(function, "top_p", top_p)
-    if top_p is not None and not 0 < top_p <= 1:
-        raise ValueError(f"{function}: top_p must be above 0 and at most 1; got {top_p}")
-    min_p = None if min_p is None else checked_real(function, "min_p", min_p)
-    if min_p is not None and not 0 <= min_p <= 1:
-        raise ValueError(f"{function}: min_p must be from 0 to 1; got {min_p}")
-    penalty = None if repetition_penalty is None else checked_real(function, "repetition_penalty", repetition_penalty)
-    if penalty is not None and penalty <= 0:
-        raise ValueError(f"{function}: repetition_penalty must be above 0; got {penalty}")
-    top_k = None if top_k is None else checked_size(function, "top_k", top_k)
-    return SamplingRules(temperature, top_k, top_p, min_p, None if penalty == 1 else penalty)
+def explains_sampling(function: Function) -> Function:
+    """Put the explanation of `SamplingOptions` in place of the line ``{sampling}`` of a docstring."""
+    explained = cleandoc(SamplingOptions.__doc__ or "").partition("\n\n")[2]
+    if function.__doc__:  # python -OO has none
+        before, _, after = function.__doc__.partition("{sampling}")
+        margin = " " * (len(before) - len(before.rstrip(" ")))
+        function.__doc__ = before + indent(explained, margin).lstrip(" ") + after
+    return function
 
 
-class Chooser:
-    """Chooses the next token of each sequence.
+class TokenChoice:
+    """Chooses the tokens of one sequence.
+
+    A choice depends on the logits and on `tokens` only: to repeat it changes nothing.
 
     Parameters
     ----------
     function : str
         The name of the caller, for messages.
-    rules : SamplingRules
-    seed : int, optional
-        Each sequence has random numbers of its own.
-    tokens : integer array [B, T]
-        The prompts.
-    lengths : integer array [B]
-        What is behind them is padding.
+    options : SamplingOptions
+    tokens : list of int
+        The prompt. The caller appends each chosen token to this list.
     vocab_size : int
         V.
+    most_new : int
+        The most new tokens.
+    end_tokens : set of int
+        Each of them ends the sequence, as its last token.
+    index : int, optional
+        Place of the prompt among the prompts of a call, each of which has its own random numbers. Default: the only
+        one.
+
+    Attributes
+    ----------
+    is_stopped : bool
+        Whether the caller has ended the sequence.
     """
 
     def __init__(
         self,
         function: str,
-        rules: SamplingRules,
-        seed: int | None,
-        tokens: NDArray[np.int64],
-        lengths: NDArray[np.int64],
+        options: SamplingOptions,
+        tokens: list[int],
         vocab_size: int,
+        most_new: int,
+        end_tokens: frozenset[int] = frozenset(),
+        index: int | None = None,
     ) -> None:
-        self._function, self._rules = function, rules
-        batch = len(tokens)
-        self._generators = generators(function, rules, seed, batch)
-        self._seen: NDArray[np.bool_] | None = None  # [B, V]
-        if rules.repetition_penalty is not None:
-            self._seen = np.zeros((batch, vocab_size), bool)
-            for seen, prompt, length in zip(self._seen, tokens, lengths, strict=True):
-                seen[prompt[:length]] = True
+        self._options, self.tokens, self._num_prompt = options, tokens, len(tokens)
+        self.most_new, self._end_tokens, self.is_stopped = most_new, end_tokens, False
+        self._subject = f"{function}: the largest logit" + ("" if index is None else f" of sequence {index}")
+        self._generator: np.random.Generator | None = None
+        if options.temperature > 0:
+            self._generator = np.random.default_rng(np.random.SeedSequence(options.seed, spawn_key=(index or 0,)))
+        self._at_random: list[float] = []  # one number for each new token
+        self._seen = None if options.repetition_penalty is None else np.zeros(vocab_size, bool)
+        self._num_seen = 0
 
-    def __call__(self, logits: NDArray[Any], sequences: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Logits [n, V] of some sequences [n] to their tokens [n]."""
-        largest = logits.max(-1)  # NaN if the row has one
-        for i in np.flatnonzero(~np.isfinite(largest)):
-            raise ValueError(f"{self._function}: the largest logit of sequence {sequences[i]} is {largest[i]}")
+    @property
+    def new_tokens(self) -> list[int]:
+        """The tokens after the prompt."""
+        return self.tokens[self._num_prompt :]
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether no token follows."""
+        num_new = len(self.tokens) - self._num_prompt
+        return self.is_stopped or num_new >= self.most_new or (num_new > 0 and self.tokens[-1] in self._end_tokens)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the token with the largest logit is chosen, without any change of logits."""
+        return self._generator is None and self._seen is None
+
+    def choose(self, logits: NDArray[Any]) -> int:
+        """Return the token after `tokens` by logits [V], the largest of which is finite."""
         if self._seen is not None:
-            logits = penalized(self._rules, logits, self._seen[sequences])
-        if self._rules.temperature == 0:
-            chosen = np.asarray(logits.argmax(-1), np.int64)
-        else:
-            drawing = [self._generators[b].random() for b in sequences]
-            chosen = np.array([drawn(self._rules, row, x) for row, x in zip(logits, drawing, strict=True)])
-        if self._seen is not None:
-            self._seen[sequences, chosen] = True
-        return chosen
+            self._seen[self.tokens[self._num_seen :]] = True
+            self._num_seen = len(self.tokens)
+            logits = _penalized(logits, np.flatnonzero(self._seen), self._options.repetition_penalty)
+        if self._generator is None:
+            return int(logits.argmax())
+        place = len(self.tokens) - self._num_prompt
+        while len(self._at_random) <= place:
+            self._at_random.append(self._generator.random())
+        return _drawn(self._options, logits, self._at_random[place])
+
+    def error(self, largest: float) -> ValueError:
+        """Return the error of logits whose largest one is not finite."""
+        return ValueError(f"{self._subject} is {largest}")
 
 
-def generators(function: str, rules: SamplingRules, seed: int | None, count: int) -> list[np.random.Generator]:
-    """What `count` sequences draw by, each its own; nothing if nothing is drawn."""
-    try:
-        children = np.random.SeedSequence(seed).spawn(count if rules.temperature > 0 else 0)
-    except Exception as error:
-        kind = ValueError if isinstance(seed, int) else TypeError
-        raise kind(f"{function}: seed must be an integer of at least 0, or None; got {shown(seed)}") from error
-    return [np.random.default_rng(child) for child in children]
-
-
-def penalized(rules: SamplingRules, logits: NDArray[Any], seen: NDArray[np.bool_]) -> NDArray[Any]:
-    """Logits [..., V], changed by the penalty where tokens have been seen."""
-    penalty: Any = rules.repetition_penalty
-    with np.errstate(over="ignore"):  # a logit below zero may become minus infinity
-        changed = np.where(logits < 0, logits * penalty, logits / penalty)
-    return np.where(seen, changed, logits)
-
-
-def drawn(rules: SamplingRules, logits: NDArray[Any], at_random: float) -> int:
-    """The token that a number in [0, 1) chooses by logits [V], under a temperature above 0."""
-    if rules.top_k is None and len(logits) > _FEW:
-        order = largest(logits, _FEW)
-        total = float(_weights(rules, logits, logits[order[0]]).sum())
-        place = _place(rules, _weights(rules, logits[order], logits[order[0]]), total, at_random)
-        if place is not None:
-            return int(order[place])
-    order = largest(logits, len(logits) if rules.top_k is None else min(rules.top_k, len(logits)))
-    place = _place(rules, _weights(rules, logits[order], logits[order[0]]), None, at_random)
-    return int(order[place or 0])
+def choose(choices: Sequence[TokenChoice], logits: NDArray[Any]) -> list[int | ValueError]:
+    """Return the next token of each of n sequences by logits [n, V], or the error of logits that are not finite."""
+    places = logits.argmax(-1)  # of NaN, if a row has one
+    top = logits[np.arange(len(places)), places]
+    chosen: list[int | ValueError] = places.tolist()
+    for i in np.flatnonzero(~np.isfinite(top)).tolist():
+        chosen[i] = choices[i].error(top[i])
+    for i, choice in enumerate(choices):
+        if not choice.is_plain and not isinstance(chosen[i], ValueError):
+            chosen[i] = choice.choose(logits[i])
+    return chosen
 
 
 def largest(logits: NDArray[Any], count: int) -> NDArray[np.int64]:
-    """Which `count` logits are the largest, in their order, the first ones of equals."""
+    """Return the places of the `count` largest logits in descending order, the first ones of equals."""
     if count == len(logits):
         return np.argsort(-logits, kind="stable")
     candidates = np.flatnonzero(logits >= np.partition(logits, -count)[-count])
     return candidates[np.argsort(-logits[candidates], kind="stable")[:count]]
 
 
-def _weights(rules: SamplingRules, logits: NDArray[Any], largest: Any) -> NDArray[np.float64]:
-    """What the probabilities of logits are proportional to: 1 for the largest."""
-    differences = logits.astype(np.float64) - largest  # 0 of the largest, however it is divided
+def _penalized(logits: NDArray[Any], seen: NDArray[np.int64], penalty: Any) -> NDArray[Any]:
+    """Return logits [V] with the penalty on the tokens that have been seen."""
+    changed, given = logits.copy(), logits[seen]
+    with np.errstate(over="ignore"):  # a logit below zero may become minus infinity
+        changed[seen] = np.where(given < 0, given * penalty, given / penalty)
+    return changed
+
+
+def _drawn(options: SamplingOptions, logits: NDArray[Any], at_random: float) -> int:
+    """Return the token that a number in [0, 1) chooses by logits [V], with a temperature above 0."""
+    top_k = options.top_k
+    if top_k is None and len(logits) > _FEW:
+        order = largest(logits, _FEW)
+        total = float(_weights(options, logits, logits[order[0]]).sum())
+        place = _place(options, _weights(options, logits[order], logits[order[0]]), total, at_random)
+        if place is not None:
+            return int(order[place])
+    order = largest(logits, len(logits) if top_k is None else min(top_k, len(logits)))
+    place = _place(options, _weights(options, logits[order], logits[order[0]]), None, at_random)
+    return int(order[place or 0])
+
+
+def _weights(options: SamplingOptions, logits: NDArray[Any], largest: Any) -> NDArray[np.float64]:
+    """Return the probabilities of logits as multiples of the probability of the largest one."""
+    differences = logits.astype(np.float64) - largest  # 0 for the largest, whatever divides it
     with np.errstate(over="ignore"):  # by a tiny temperature, to minus infinity
-        return np.asarray(np.exp(differences / rules.temperature))
+        return np.asarray(np.exp(differences / options.temperature))
 
 
-def _place(rules: SamplingRules, weights: NDArray[np.float64], total: float | None, at_random: float) -> int | None:
-    """Which of `weights`, the largest first, a number in [0, 1) chooses. With a `total` they are the beginning of more,
-    which sum to it: None if those decide."""
+def _place(options: SamplingOptions, weights: NDArray[np.float64], total: float | None, at_random: float) -> int | None:
+    """Return the place in `weights`, the largest first, that a number in [0, 1) chooses.
+
+    With a `total`, `weights` are the beginning of a longer list with this sum; None if the rest of the list decides.
+    """
     sums, count = np.cumsum(weights), len(weights)
-    kept = count if total is None else count + 1  # one more stands for all behind them
+    kept = count if total is None else count + 1  # one more stands for the rest of the list
     total = float(sums[-1]) if total is None else total
-    if rules.top_p is not None:
-        kept = min(kept, int(np.searchsorted(sums / total, rules.top_p)) + 1)
-    if rules.min_p is not None:
-        probable = int(np.searchsorted(-weights, -rules.min_p, side="right"))
+    if options.top_p is not None:
+        kept = min(kept, int(np.searchsorted(sums / total, options.top_p)) + 1)
+    if options.min_p is not None:
+        probable = int(np.searchsorted(-weights, -options.min_p, side="right"))
         if probable < count:
             kept = min(kept, probable)
     if kept <= count:
         sums, total = sums[: kept - 1], float(sums[kept - 1])
-    elif rules.top_p is not None or rules.min_p is not None:
+    elif options.top_p is not None or options.min_p is not None:
         return None
     place = int(np.searchsorted(sums, at_random * total, side="right"))
     return place if place < count else None

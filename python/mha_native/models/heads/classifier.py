@@ -1,16 +1,16 @@
-"""A transformer with the head of a classifier: what all classes that score texts have in common."""
+"""A transformer with the head of a classifier, which all classes that score texts share."""
 
 import copy
 from collections.abc import Iterable, Iterator, Mapping
 from os import PathLike
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from ... import _core
-from ...functions.dtypes import checked_dtype
+from ...functions.deprecation import renamed
 from ...functions.messages import in_the_name_of
 from ...layers._constructor_arguments import WeightDType, checked_dtypes
 from ..architecture.family import EMBEDDING
@@ -21,6 +21,7 @@ from ..files.hub_cache import find_directory
 from ..files.json_files import read_json
 from ..files.modules_json import read_transformer
 from ..files.sentence_files import SentenceConfig, read_sentence_config
+from ..pretrained import PretrainedModel
 from ..text.batching import batches, packed, slabs
 from ..text.inputs import text_or_pair
 from ..text.tokenizer import Tokenizer, require_library
@@ -31,6 +32,8 @@ from .labels import Labels, read_labels
 _CLASSES_WITH_TYPES = (None, "BertTokenizer", "BertTokenizerFast", "ElectraTokenizer", "ElectraTokenizerFast")
 
 _ST_TASK = "sequence-classification"  # what sentence-transformers calls it
+
+Public = TypeVar("Public", bound="PretrainedClassifier")
 
 
 class Tokens(NamedTuple):
@@ -58,17 +61,17 @@ class Classifier:
         self._has_types = has_types
         self.folder = folder  # that of config.json
 
-    def astype(self, dtype: DTypeLike, function: str) -> "Classifier":
-        """The same classifier, its transformer computed in another dtype."""
+    def with_model(self, model: Model) -> "Classifier":
+        """Return the same classifier over another transformer, such as the same one in another dtype."""
         other = copy.copy(self)
-        other.model = self.model.astype(checked_dtype(function, dtype))
+        other.model = model
         return other
 
     def cut_at(self, function: str, max_seq_length: int) -> "Classifier":
-        """The same classifier for the first `max_seq_length` tokens of a long text or pair."""
-        length = self.model.config.checked_length(function, max_seq_length)
+        """Return the same classifier for the first `max_seq_length` tokens of a long text or pair."""
         other = copy.copy(self)
-        with in_the_name_of(function):
+        with in_the_name_of(function, max_length="max_seq_length"):
+            length = self.model.config.checked_length(function, max_seq_length)
             other.tokenizer = self.tokenizer.cut_at(length)
         other.config = self.config._replace(max_seq_length=length)
         return other
@@ -115,6 +118,39 @@ class Classifier:
     @staticmethod
     def _batches(texts: Iterable[Tokens]) -> Iterator[list[Tokens]]:
         return batches(texts, lambda text: len(text.ids))
+
+
+class PretrainedClassifier(PretrainedModel):
+    """The base class of the public classifiers: a `Classifier`, and its labels."""
+
+    _SHOWN = ("num_labels", *PretrainedModel._SHOWN)
+
+    def __init__(self, classifier: Classifier) -> None:
+        self._classifier = classifier
+
+    @property
+    def _model(self) -> Model:
+        return self._classifier.model
+
+    def _with_model(self: Public, model: Model) -> Public:
+        return type(self)(self._classifier.with_model(model))
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The L labels, in the order of ``id2label`` of config.json."""
+        return self._classifier.labels.names
+
+    @property
+    def num_labels(self) -> int:
+        """L, the number of labels."""
+        return len(self.labels)
+
+    @property
+    def max_length(self) -> int:
+        """The largest number of tokens that go through the layers at once for a text, special tokens included."""
+        return self._classifier.config.max_seq_length
+
+    max_seq_length = renamed("max_seq_length", "max_length")
 
 
 def load_classifier(

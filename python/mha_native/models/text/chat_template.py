@@ -103,6 +103,14 @@ def checked_conversation(what: str, messages: Any) -> list[dict[str, Any]]:
     return [dict(message) for message in messages]
 
 
+def checked_conversations(what: str, messages: Any) -> tuple[bool, list[list[dict[str, Any]]]]:
+    """Return whether there is a single conversation, and the messages of each conversation."""
+    is_many = isinstance(messages, Sequence) and not isinstance(messages, (str, bytes))
+    if is_many and messages and all(isinstance(one, Sequence) and not isinstance(one, str) for one in messages):
+        return False, [checked_conversation(what, one) for one in messages]
+    return True, [checked_conversation(what, messages)]
+
+
 def _to_json(
     value: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None, sort_keys: bool = False
 ) -> str:

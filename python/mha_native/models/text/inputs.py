@@ -78,6 +78,20 @@ def _is_tokens(given: Any) -> bool:
     return getattr(given, "ndim", None) == 1 and getattr(getattr(given, "dtype", None), "kind", "O") != "O"
 
 
+def check_sequences(what: str, sequences: Sequence[list[int]], vocab_size: int, max_length: int | None) -> None:
+    """ValueError unless each of `sequences` has from 1 to `max_length` tokens, all of them from 0 to below
+    `vocab_size`."""
+    for i, sequence in enumerate(sequences):
+        if not sequence:
+            raise ValueError(f"{what} must have a token; got none at {i}")
+        if max_length is not None and len(sequence) > max_length:
+            raise ValueError(
+                f"{what} must have no more tokens than the model has positions, {max_length}; "
+                f"got {len(sequence)} at {i}"
+            )
+        check_vocabulary(what, sequence, vocab_size, i)
+
+
 def check_vocabulary(what: str, tokens: Sequence[int], vocab_size: int, index: int | None = None) -> None:
     """ValueError if one of `tokens`, those of the text at `index` if there are several, is none of the model."""
     if tokens and not 0 <= min(tokens) <= max(tokens) < vocab_size:

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..generation.text_stream import TextStream
-from .inputs import check_text
+from ...functions.messages import in_the_name_of
+from .inputs import check_sequences, check_text, prompts_in
 from .tokenizer import library_errors
 
 
@@ -38,10 +38,6 @@ class LanguageTokenizer:
         with library_errors("the tokenizer failed"):
             return str(self._library.decode(tokens, skip_special_tokens=True))
 
-    def stream(self, prompt: Sequence[int], stop: tuple[str, ...]) -> TextStream:
-        """What makes text of the tokens that follow a prompt."""
-        return TextStream(self.decode, prompt, stop)
-
 
 class NoTokenizer:
     """In the place of a `LanguageTokenizer` where a model has none that is read.
@@ -65,3 +61,28 @@ class NoTokenizer:
     def decode(self, tokens: Sequence[int]) -> str:
         """Likewise of tokens."""
         raise ValueError(f"tokens need a tokenizer.json to become text; got {len(tokens)} of them")
+
+
+def read_prompts(
+    tokenizer: LanguageTokenizer | NoTokenizer,
+    function: str,
+    argument: str,
+    given: Any,
+    vocab_size: int,
+    max_length: int | None,
+    special: bool = True,
+) -> tuple[bool, list[list[int]]]:
+    """Return whether an argument is a single prompt, and the tokens of each prompt.
+
+    Texts get `special` tokens or not. Each prompt must have from 1 to `max_length` tokens, all of them below
+    `vocab_size`; messages name the `argument` of the `function`.
+    """
+    what = f"{function}: {argument}"
+    is_one, prompts = prompts_in(what, given)
+    with in_the_name_of(function):
+        sequences = [
+            tokenizer.encode(what, prompt, i, special=special) if isinstance(prompt, str) else prompt
+            for i, prompt in enumerate(prompts)
+        ]
+    check_sequences(what, sequences, vocab_size, max_length)
+    return is_one, sequences

@@ -52,14 +52,14 @@ def _labels(rng: Generator) -> Made:
     return _text_classifier(), _texts(rng) | some(rng, {"top_k": 2})
 
 
-@entry("TextClassifier.scores")
+@entry("TextClassifier.predict_proba")
 def _scores(rng: Generator) -> Made:
-    return _text_classifier().scores, _texts(rng)
+    return _text_classifier().predict_proba, _texts(rng)
 
 
-@entry("TextClassifier.score_batches")
-def _score_batches(rng: Generator) -> Made:
-    return lambda **given: list(_text_classifier().score_batches(**given)), _texts(rng)
+@entry("TextClassifier.predict_proba_batches")
+def _predict_proba_batches(rng: Generator) -> Made:
+    return lambda **given: list(_text_classifier().predict_proba_batches(**given)), _texts(rng)
 
 
 @entry("TextClassifier.astype")
@@ -77,9 +77,9 @@ def _entities(rng: Generator) -> Made:
     return _token_classifier(), _entity_options(rng)
 
 
-@entry("TokenClassifier.entity_batches")
-def _entity_batches(rng: Generator) -> Made:
-    return lambda **given: list(_token_classifier().entity_batches(**given)), _entity_options(rng)
+@entry("TokenClassifier.iter_entities")
+def _iter_entities(rng: Generator) -> Made:
+    return lambda **given: list(_token_classifier().iter_entities(**given)), _entity_options(rng)
 
 
 @entry("TokenClassifier.astype")

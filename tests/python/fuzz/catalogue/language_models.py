@@ -55,7 +55,7 @@ MESSAGES = [{"role": "user", "content": "the"}]
 @entry("CausalLM.from_pretrained")
 def _from_pretrained(rng: Generator) -> Made:
     more = {"dtype": "float32", "weight_dtype": "int8", "max_length": 9}
-    return CausalLM.from_pretrained, {"directory": _folder()[1]} | some(rng, more)
+    return CausalLM.from_pretrained, {"model": _folder()[1]} | some(rng, more)
 
 
 @entry("CausalLM.generate")
@@ -89,9 +89,11 @@ for _name in ("logits", "score"):
     entry(f"CausalLM.{_name}")(_of_texts(_name))
 
 
-@entry("CausalLM.encode")
-def _encode(rng: Generator) -> Made:
-    return language_model().encode, {"text": "the é"} | some(rng, {"add_special_tokens": False})
+@entry("CausalLM.tokenize")
+def _tokenize(rng: Generator) -> Made:
+    return language_model().tokenize, {"texts": ["the é", ["a", "b"]][rng.integers(2)]} | some(
+        rng, {"add_special_tokens": False}
+    )
 
 
 @entry("CausalLM.decode")

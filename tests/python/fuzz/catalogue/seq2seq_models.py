@@ -42,7 +42,7 @@ def _rules(rng: Generator) -> Arguments:
 @entry("Seq2SeqLM.from_pretrained")
 def _from_pretrained(rng: Generator) -> Made:
     more = {"dtype": "float32", "weight_dtype": "int8"}
-    return Seq2SeqLM.from_pretrained, {"directory": _folder()[1]} | some(rng, more)
+    return Seq2SeqLM.from_pretrained, {"model": _folder()[1]} | some(rng, more)
 
 
 @entry("Seq2SeqLM.generate")
@@ -53,7 +53,9 @@ def _generate(rng: Generator) -> Made:
 
 @entry("Seq2SeqLM.generate_tokens")
 def _generate_tokens(rng: Generator) -> Made:
-    return seq2seq_model().generate_tokens, {"sequences": [[2, 5, 3], np.array([7])]} | _rules(rng)
+    return seq2seq_model().generate_tokens, {
+        "texts": [[[2, 5, 3], np.array([7])], "the", ["the", [5]], np.array([2, 3])][rng.integers(4)]
+    } | _rules(rng)
 
 
 @entry("Seq2SeqLM.logits")

@@ -1,17 +1,16 @@
-"""The steps of a `Batcher`: requests, their scheduler and their caches, and the thread that steps."""
+"""The queue of a `Batcher`: its requests, and the thread that steps."""
 
 import atexit
 import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import CancelledError
-from typing import Any, NamedTuple, Protocol
-
-from numpy.typing import NDArray
+from typing import NamedTuple
 
 from ..functions.messages import shown
-from ._scheduler import Pool, Run, Scheduler, Sequence
-from ._token_choice import choose
+from ..models.generation.sampling import choose
+from ._paged_caches import PagedCaches
+from ._scheduler import Run, Scheduler, Sequence
 from .request import Request
 
 # How often `Batcher.close` looks whether a step has ended that another thread does. Nobody tells it: a step ends
@@ -37,37 +36,57 @@ class QueueFull(RuntimeError):
         super().__init__(message)
 
 
-class Caches(Pool, Protocol):
-    """A pool, and the model that fills it."""
+class BatcherStatistics(NamedTuple):
+    """What a `Batcher` is doing, and what it has done.
 
-    def read(self, runs: list[Run]) -> NDArray[Any]:
-        """Append the tokens of all runs, or nothing; the rows [n, E] of the last token of each."""
+    Parameters
+    ----------
+    waiting, running : int
+        Requests that have no pages yet, or no more; and those that have.
+    num_pages, free_pages : int
+        All pages of a layer; and those that no running request uses, after the last step. Free ones may hold tokens of
+        requests that have ended, until they are needed.
+    steps : int
+    read_tokens : int
+        Of prompts and new ones, without those that were shared.
+    new_tokens : int
+        Tokens that were generated.
+    preempted : int
+        How often a running request had to wait again, because an older one needed its pages.
+    seconds : float
+        Of all steps together.
 
-    def logits(self, rows: NDArray[Any]) -> NDArray[Any]:
-        """Logits [n, V] of rows [n, E]."""
+    Examples
+    --------
+    >>> from mha_native.serving import BatcherStatistics
+    >>> BatcherStatistics(0, 2, 1024, 1000, 50, 900, 100, 0, 2.0).tokens_per_second
+    50.0
+    """
 
-    def close(self) -> None:
-        """Free the memory of all pages."""
-
-
-class Counts(NamedTuple):
-    """What the steps so far have done, and what they have left."""
-
+    waiting: int
+    running: int
+    num_pages: int
     free_pages: int
-    steps: int = 0
-    read_tokens: int = 0
-    new_tokens: int = 0
-    seconds: float = 0.0
+    steps: int
+    read_tokens: int
+    new_tokens: int
+    preempted: int
+    seconds: float
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Tokens that are generated in a second of steps, prompts being read beside them; NaN before the first step."""
+        return self.new_tokens / self.seconds if self.seconds > 0 else float("nan")
 
 
-class Engine:
+class RequestQueue:
     """Requests that are generated together, step by step.
 
     One thread at a time steps; all others may add requests, cancel them and wait for them.
 
     Parameters
     ----------
-    caches : Caches
+    caches : PagedCaches
     scheduler : Scheduler
         Over `caches`.
     max_waiting : int
@@ -76,7 +95,7 @@ class Engine:
         Seconds that never fall.
     """
 
-    def __init__(self, caches: Caches, scheduler: Scheduler, max_waiting: int, clock: Callable[[], float]) -> None:
+    def __init__(self, caches: PagedCaches, scheduler: Scheduler, max_waiting: int, clock: Callable[[], float]) -> None:
         self._caches, self.scheduler, self._max_waiting, self.clock = caches, scheduler, max_waiting, clock
         self._requests: list[Request] = []  # those whose end has not been dealt with
         self._work = threading.Condition()  # held for moments: for lists, and to wait for something to do
@@ -86,20 +105,21 @@ class Engine:
         self._thread: threading.Thread | None = None
         self._is_closed = False
         self._process = os.getpid()
-        self.counts = Counts(caches.num_pages)
+        self._done = BatcherStatistics(0, 0, caches.num_pages, caches.num_pages, 0, 0, 0, 0, 0.0)  # by the last step
 
     @property
-    def num_requests(self) -> tuple[int, int]:
-        """How many requests wait, and how many are running."""
+    def statistics(self) -> BatcherStatistics:
+        """The requests now, and the work of all steps so far."""
         going = [sequence for sequence in self._sequences() if not sequence.has_ended]
-        num_waiting = sum(sequence.slot is None for sequence in going)
-        return num_waiting, len(going) - num_waiting
+        waiting = sum(sequence.slot is None for sequence in going)
+        preempted = self.scheduler.num_preempted
+        return self._done._replace(waiting=waiting, running=len(going) - waiting, preempted=preempted)
 
     def add(self, function: str, request: Request) -> None:
         """Let a request wait for its first step."""
         with self._work:
             self._check_open(function)
-            num_waiting, _ = self.num_requests
+            num_waiting = self.statistics.waiting
             if num_waiting >= self._max_waiting:
                 raise QueueFull(f"{function}: {num_waiting} requests wait, as many as max_waiting; try again later")
             self._requests.append(request)
@@ -132,13 +152,13 @@ class Engine:
             num_new = self._read(runs) if runs else 0
             end = self.clock()
             self._settle(end)
-            before = self.counts
-            self.counts = Counts(
-                self.scheduler.free_pages(self._sequences()),
-                before.steps + bool(runs),
-                before.read_tokens + sum(run.end - run.first for run in runs),
-                before.new_tokens + num_new,
-                before.seconds + (end - begin),
+            done = self._done
+            self._done = done._replace(
+                free_pages=self.scheduler.free_pages(self._sequences()),
+                steps=done.steps + bool(runs),
+                read_tokens=done.read_tokens + sum(run.end - run.first for run in runs),
+                new_tokens=done.new_tokens + num_new,
+                seconds=done.seconds + (end - begin),
             )
             return bool(self._requests)
         finally:
@@ -211,8 +231,7 @@ class Engine:
             return 0
         of_sequences = {request._sequence: request for request in self._requests}
         requests = [of_sequences[runs[i].sequence] for i in whole]
-        logits, tokens = self._caches.logits(rows[whole]), [request._sequence.tokens for request in requests]
-        chosen = choose(logits, [request._choice for request in requests], tokens)
+        chosen = choose([request._choice for request in requests], self._caches.logits(rows[whole]))
         now = self.clock()
         for request, token in zip(requests, chosen, strict=True):
             if isinstance(token, Exception):

@@ -1,0 +1,275 @@
+"""The engine of generation: caches into which a model reads tokens, and the loop that chooses the next ones."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from ...functions.dtypes import dtype_name, numpy_dtype
+from ...functions.messages import in_the_name_of, shown
+from ...layers._constructor_arguments import checked_size
+from ..text.batching import packed
+from .sampling import SamplingKeywords, SamplingOptions, TokenChoice, choose
+
+# Caches have room for this many tokens after the prompts at first. Full caches double, so a long generation moves each
+# key about once, while every step reads all keys.
+FIRST_ROOM = 256
+
+MOST_NEW_TOKENS = 256  # the default of `max_new_tokens`: some paragraphs
+
+
+class GenerationKeywords(SamplingKeywords, total=False):
+    """Keyword arguments of all methods of `CausalLM` that generate; `CausalLM.generate` explains them."""
+
+    max_new_tokens: int
+    stop: Any
+    num_threads: int | None
+    cache_dtype: DTypeLike | None
+
+
+class GenerationOptions(NamedTuple):
+    """`GenerationKeywords` with defaults and the sampling options in one field."""
+
+    max_new_tokens: int
+    sampling: SamplingOptions
+    stop: tuple[str, ...]
+    num_threads: int | None
+    cache_dtype: str | None
+
+    @classmethod
+    def checked(
+        cls, function: str, given: Mapping[str, Any], model_dtype: np.dtype[Any], without: Sequence[str] = ()
+    ) -> "GenerationOptions":
+        """Return the options that a caller gave by name, or raise TypeError or ValueError. `without` names options that
+        the function does not have."""
+        most_new = checked_size(function, "max_new_tokens", given.get("max_new_tokens", MOST_NEW_TOKENS))
+        num_threads = given.get("num_threads")
+        if num_threads is not None:
+            num_threads = checked_size(function, "num_threads", num_threads)
+        sampling = SamplingOptions.checked(function, given)
+        for name in given:
+            if name not in GenerationKeywords.__optional_keys__ or name in without:
+                raise TypeError(f"{function}: got an unexpected keyword argument {shown(name)}")
+        cache_dtype = _checked_cache_dtype(function, given.get("cache_dtype"), model_dtype)
+        return cls(most_new, sampling, _checked_stop(function, given.get("stop")), num_threads, cache_dtype)
+
+
+def _checked_stop(function: str, stop: Any) -> tuple[str, ...]:
+    given = (stop,) if isinstance(stop, str) else () if stop is None else stop
+    if not isinstance(given, (list, tuple)) or not all(isinstance(each, str) for each in given):
+        raise TypeError(f"{function}: stop must be a str, or a list of them; got {shown(stop)}")
+    if "" in given:
+        raise ValueError(f"{function}: stop must be no empty str; got {shown(stop)}")
+    return tuple(given)
+
+
+def _checked_cache_dtype(function: str, dtype: DTypeLike | None, model_dtype: np.dtype[Any]) -> str | None:
+    """Return the dtype of caches by name; None is the dtype of the model."""
+    if dtype is None:
+        return None
+    name = dtype_name(model_dtype)
+    allowed = ("float32", "bfloat16", "float16", "int8") if name == "float32" else (name,)
+    rule = f"{function}: cache_dtype of a model in {name} must be {' or '.join(allowed)}"
+    is_bfloat16 = isinstance(dtype, str) and dtype == "bfloat16"  # which is no dtype of NumPy itself
+    given = "bfloat16" if is_bfloat16 else dtype_name(numpy_dtype(rule, dtype))
+    if given not in allowed:
+        raise TypeError(f"{rule}; got {shown(given)}")
+    return given
+
+
+class GenerationStatistics(NamedTuple):
+    """Numbers of tokens that a language model has read and generated, and the times that they took.
+
+    Parameters
+    ----------
+    num_prompts : int
+        B.
+    prompt_tokens, new_tokens : int
+        Tokens of all prompts; generated tokens, with those that end a text.
+    prompt_seconds : float
+        Until the first new token of each prompt.
+    new_seconds : float
+        For all other tokens. The time of the caller between two of them is not counted.
+
+    Examples
+    --------
+    >>> from mha_native.models import GenerationStatistics
+    >>> statistics = GenerationStatistics(1, 500, 101, 0.5, 2.0)
+    >>> statistics.prompt_tokens_per_second, statistics.tokens_per_second
+    (1000.0, 50.0)
+    """
+
+    num_prompts: int
+    prompt_tokens: int
+    new_tokens: int
+    prompt_seconds: float
+    new_seconds: float
+
+    @property
+    def prompt_tokens_per_second(self) -> float:
+        """Tokens of prompts read in a second; NaN if there were none."""
+        return self.prompt_tokens / self.prompt_seconds if self.prompt_seconds > 0 else float("nan")
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Tokens generated in a second, without the first one of each prompt; NaN if there were no others."""
+        return (self.new_tokens - self.num_prompts) / self.new_seconds if self.new_seconds > 0 else float("nan")
+
+
+class NewTokens(NamedTuple):
+    """Tokens that one call of a model appends to caches.
+
+    Attributes
+    ----------
+    tokens, places : [N]
+        All tokens of the first sequence, then those of the next one; their places in their sequences.
+    cu_seqlens : [n + 1]
+        Where the tokens of each sequence begin and end.
+    slots : [n]
+        The slots of the sequences in the caches, in ascending order unless the caches are paged.
+    """
+
+    tokens: NDArray[np.int64]
+    places: NDArray[np.int64]
+    cu_seqlens: NDArray[np.int64]
+    slots: NDArray[np.int64]
+
+
+class CachedModel(NamedTuple):
+    """The parts of a model that the engine uses.
+
+    Attributes
+    ----------
+    layers : layers
+        Each makes its own cache.
+    read : function
+        From new tokens, and the caches of all layers, to which it appends them, to vectors [N, E] of the last layer.
+    logits : function
+        From rows [n, E] to logits [n, V] in float32 or float64.
+    """
+
+    layers: Sequence[Any]
+    read: Callable[[NewTokens, list[Any]], NDArray[Any]]
+    logits: Callable[[NDArray[Any]], NDArray[Any]]
+
+
+class Caches:
+    """The keys and values of sequences, one in each slot, in all layers of a model.
+
+    Parameters
+    ----------
+    model : CachedModel
+    num_slots : int
+    longest, most : int
+        Tokens of the longest prompt, and the most tokens of a sequence. The caches grow from the one to the other; None
+        for caches that do not grow, because they are paged.
+    **options
+        Further arguments of `new_cache` of each layer.
+    """
+
+    def __init__(self, model: CachedModel, num_slots: int, longest: int, most: int | None, **options: Any) -> None:
+        self._read, self._layers, self.logits = model.read, model.layers, model.logits
+        self._num_slots, self._most, self._options = num_slots, most, options
+        self._capacity = longest if most is None else min(longest + FIRST_ROOM, most)
+        self.caches = [self._new(layer) for layer in model.layers]
+
+    def append(
+        self,
+        tokens: NDArray[np.int64],
+        begins: NDArray[np.int64],
+        counts: NDArray[np.int64],
+        slots: NDArray[np.int64],
+    ) -> NDArray[Any]:
+        """Read the next tokens of n sequences in one call; return the rows [n, E] of the last token of each.
+
+        Parameters
+        ----------
+        tokens : [N]
+            All tokens of the first sequence, then those of the next one.
+        begins, counts, slots : [n]
+            Place of the first one of these tokens in its sequence, the number of them, and their slot.
+        """
+        if self._most is not None and (needed := int((begins + counts).max())) > self._capacity:
+            self._capacity = min(max(needed, 2 * self._capacity), self._most)
+            for i, layer in enumerate(self._layers):  # one after another, to need little memory
+                old, self.caches[i] = self.caches[i], self._new(layer)
+                self.caches[i]._take_tokens(old)
+        cu_seqlens = np.concatenate([[0], np.cumsum(counts)])
+        places = np.arange(len(tokens)) + np.repeat(begins - cu_seqlens[:-1], counts)
+        rows = self._read(NewTokens(tokens, places, cu_seqlens, slots), self.caches)
+        last: NDArray[Any] = rows[cu_seqlens[1:] - 1]
+        return last
+
+    def _new(self, layer: Any) -> Any:
+        return layer.new_cache(self._num_slots, self._capacity, **self._options)
+
+
+class Step(NamedTuple):
+    """The next tokens [n] of the sequences [n] that are going on, and the logits [n, V] that they are chosen by."""
+
+    sequences: NDArray[np.int64]
+    tokens: NDArray[np.int64]
+    logits: NDArray[Any]
+
+
+def generate_steps(
+    function: str,
+    caches: Caches,
+    choices: Sequence[TokenChoice],
+    keep: Callable[[GenerationStatistics], object] = lambda statistics: None,
+) -> Iterator[Step]:
+    """Yield the next tokens of sequences, step by step; only sequences that are going on are read.
+
+    Parameters
+    ----------
+    function : str
+        The name of the caller, for messages.
+    caches : Caches
+        Without tokens, and with a slot for each sequence.
+    choices : list of B TokenChoice
+        With the tokens of the prompts; new tokens are appended to these.
+    keep : function, optional
+        Gets the statistics after each step.
+    """
+    sequences = np.arange(len(choices))
+    tokens, cu_seqlens = packed([choice.tokens for choice in choices])
+    begins, counts = np.zeros_like(sequences), np.diff(cu_seqlens)
+    statistics = GenerationStatistics(len(sequences), len(tokens), 0, 0.0, 0.0)
+    while len(sequences):
+        begin = perf_counter()
+        with in_the_name_of(function):
+            logits = caches.logits(caches.append(tokens, begins, counts, sequences))
+            chosen = choose(choices, logits)
+            for choice, token in zip(choices, chosen, strict=True):
+                if isinstance(token, ValueError):
+                    raise token
+                choice.tokens.append(token)
+        tokens, seconds = np.array(chosen, np.int64), perf_counter() - begin
+        is_first = not statistics.new_tokens
+        statistics = statistics._replace(
+            new_tokens=statistics.new_tokens + len(tokens),
+            prompt_seconds=seconds if is_first else statistics.prompt_seconds,
+            new_seconds=statistics.new_seconds + (not is_first) * seconds,
+        )
+        keep(statistics)
+        yield Step(sequences, tokens, logits)
+        is_left = np.array([not choice.has_ended for choice in choices])
+        choices = [choice for choice in choices if not choice.has_ended]
+        sequences, tokens, begins = sequences[is_left], tokens[is_left], (begins + counts)[is_left]
+        counts = np.ones_like(sequences)
+
+
+def read_padded(decoder: Any, x: NDArray[Any], new: NewTokens, num_slots: int, **options: Any) -> NDArray[Any]:
+    """Call a `Decoder` with rows [N, E] of new tokens; return its rows [N, E].
+
+    Attention to a memory has no ragged form: each slot gets rows of its own, with padding after them.
+    """
+    counts = np.zeros(num_slots, np.int64)
+    counts[new.slots] = np.diff(new.cu_seqlens)
+    is_row = np.arange(counts.max()) < counts[:, None]
+    padded = np.zeros((*is_row.shape, x.shape[1]), x.dtype)
+    padded[is_row] = x
+    rows: NDArray[Any] = decoder(padded, new_lengths=counts, **options)[is_row]
+    return rows

@@ -1,0 +1,117 @@
+"""Texts of a language model: prompts to tokens, and new tokens to text."""
+
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ... import _core
+from ...functions.messages import in_the_name_of
+from ...layers._constructor_arguments import checked_size
+from ..text.batching import batches, packed
+from ..text.language_tokenizer import LanguageTokenizer, read_prompts
+from .engine import Caches, GenerationKeywords, GenerationOptions, GenerationStatistics, Step, generate_steps
+from .sampling import TokenChoice
+from .text_stream import TextStream
+
+
+class TextGenerator(NamedTuple):
+    """A language model with its tokenizer: the parts that `CausalLM` and `serving.Batcher` share.
+
+    Attributes
+    ----------
+    model : Model
+    tokenizer : LanguageTokenizer
+    end_tokens : set of int
+        Each of them ends a text.
+    keep : function
+        Gets the statistics of a generation after each step.
+    """
+
+    model: Any
+    tokenizer: LanguageTokenizer
+    end_tokens: frozenset[int]
+    keep: Callable[[GenerationStatistics], object]
+
+    def prompts(
+        self, function: str, argument: str, given: Any, *, special: bool = True
+    ) -> tuple[bool, list[list[int]]]:
+        """Return whether an argument is a single prompt, and the tokens of each prompt, with `special` ones or not."""
+        sizes = self.model.config.vocab_size, self.model.max_length
+        return read_prompts(self.tokenizer, function, argument, given, *sizes, special)
+
+    def choice(self, function: str, options: GenerationOptions, prompt: list[int], index: int | None) -> TokenChoice:
+        """Return the choice of the tokens after a prompt, the one at `index` of the prompts of a call."""
+        config, ends = self.model.config, self.end_tokens
+        # The last token of a text is chosen by those before it, and takes no position itself.
+        most_new = min(options.max_new_tokens, self.model.max_length - len(prompt) + 1)
+        return TokenChoice(function, options.sampling, prompt, config.vocab_size, most_new, ends, index)
+
+    def stream(self, prompt: list[int], options: GenerationOptions) -> TextStream:
+        """Return an object that makes text of the tokens after a prompt."""
+        return TextStream(self.tokenizer.decode, prompt, options.stop)
+
+    def tokens(self, function: str, prompts: list[list[int]], options: GenerationKeywords) -> list[NDArray[np.int64]]:
+        """Return the new tokens [n] of each prompt."""
+        checked = GenerationOptions.checked(function, options, self.model.dtype, without=("stop",))
+        choices, steps = self._begin(function, prompts, checked)
+        for _ in steps:
+            pass
+        return [np.array(choice.new_tokens, np.int64) for choice in choices]
+
+    def texts(
+        self, function: str, is_one: bool, prompts: list[list[int]], stream: bool, options: GenerationKeywords
+    ) -> Any:
+        """Return the texts after prompts, or with `stream` an iterator of pieces; without lists if there `is_one`."""
+        is_streamed = _core.boolean(function, "stream", stream)
+        checked = GenerationOptions.checked(function, options, self.model.dtype)
+        if not prompts:
+            return iter(()) if is_streamed else []
+        streams = [self.stream(prompt, checked) for prompt in prompts]
+        pieces = self._pieces(function, streams, *self._begin(function, prompts, checked))
+        if is_streamed:
+            return (piece for (piece,) in pieces if piece) if is_one else (row for row in pieces if any(row))
+        texts = ["".join(parts) for parts in zip(*pieces, strict=True)]
+        return texts[0] if is_one else texts
+
+    def rows(
+        self, function: str, sequences: list[list[int]], num_threads: int | None
+    ) -> Iterator[tuple[NDArray[np.int64], NDArray[Any]]]:
+        """Yield the tokens [T] of each text and the vectors [T, E] of the last layer."""
+        if num_threads is not None:
+            num_threads = checked_size(function, "num_threads", num_threads)
+        for batch in batches(sequences):
+            tokens, cu_seqlens = packed(batch)
+            with in_the_name_of(function):
+                rows = self.model.hidden_states(tokens, cu_seqlens, num_threads)
+            for first, end in pairwise(cu_seqlens):
+                yield tokens[first:end], rows[first:end]
+
+    def _begin(
+        self, function: str, prompts: list[list[int]], options: GenerationOptions
+    ) -> tuple[list[TokenChoice], Iterator[Step]]:
+        choices = [self.choice(function, options, prompt, i) for i, prompt in enumerate(prompts)]
+        if not choices:
+            return [], iter(())
+        longest = max(len(prompt) for prompt in prompts)
+        most = longest + max(choice.most_new for choice in choices) - 1
+        with in_the_name_of(function):
+            model = self.model.cached(options.num_threads)
+            caches = Caches(model, len(prompts), longest, most, dtype=options.cache_dtype)
+        return choices, generate_steps(function, caches, choices, self.keep)
+
+    def _pieces(
+        self, function: str, streams: list[TextStream], choices: list[TokenChoice], steps: Iterator[Step]
+    ) -> Iterator[list[str]]:
+        """Yield the next piece of each text after each step, and at last the rest of each text."""
+        for step in steps:
+            pieces = [""] * len(streams)
+            with in_the_name_of(function):
+                for b, token in zip(step.sequences.tolist(), step.tokens.tolist(), strict=True):
+                    if token not in self.end_tokens:
+                        pieces[b] = streams[b].push(token)
+                        choices[b].is_stopped = streams[b].is_stopped
+            yield pieces
+        yield [stream.finish() for stream in streams]

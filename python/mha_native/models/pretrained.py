@@ -1,0 +1,91 @@
+"""The base class of pretrained models: their sizes and dtypes, and how they are converted."""
+
+import copy
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from .. import _core
+from ..functions.dtypes import checked_dtype
+from ..layers._constructor_arguments import WeightDType, checked_weight_dtype
+
+Model = TypeVar("Model", bound="PretrainedModel")
+
+
+class PretrainedModel:
+    """Sizes and dtypes of a model that `from_pretrained` has read.
+
+    Subclasses set `_model`, the computation, and list in `_SHOWN` the sizes that `repr` shows.
+    """
+
+    _model: Any
+    _SHOWN: tuple[str, ...] = ("embed_dim", "num_layers", "num_heads", "vocab_size", "max_length")
+
+    @property
+    def embed_dim(self) -> int:
+        """E, the features of a token."""
+        return int(self._model.config.embed_dim)
+
+    @property
+    def num_layers(self) -> int:
+        """Number of layers, in each stack."""
+        return int(self._model.num_layers)
+
+    @property
+    def num_heads(self) -> int:
+        """H, the attention heads of a layer."""
+        return int(self._model.num_heads)
+
+    @property
+    def vocab_size(self) -> int:
+        """V, the number of tokens."""
+        return int(self._model.config.vocab_size)
+
+    @property
+    def max_length(self) -> int:
+        """The largest number of tokens of a text, special tokens and, where text is generated, new tokens included."""
+        return int(self._model.max_length)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The dtype of the computation."""
+        dtype: np.dtype[Any] = self._model.dtype
+        return dtype
+
+    @property
+    def weight_dtype(self) -> str:
+        """The format of the matrices of the layers, by name."""
+        return str(self._model.weight_dtype)
+
+    def astype(self: Model, dtype: DTypeLike) -> Model:
+        """Return the same model in another dtype, with every weight rounded once.
+
+        Parameters
+        ----------
+        dtype : {"float32", "bfloat16", "float16", "float64"}
+        """
+        return self._with_model(self._model.astype(checked_dtype(f"{type(self).__name__}.astype", dtype)))
+
+    def quantize(self: Model, weight_dtype: WeightDType) -> Model:
+        """Return the same model with the matrices of its layers in another format.
+
+        Parameters
+        ----------
+        weight_dtype : {"float32", "bfloat16", "int8", "bfloat16x3"}
+            As for `MultiHeadAttention.quantize`. The model must be in float32.
+        """
+        function = f"{type(self).__name__}.quantize"
+        return self._with_model(self._model.quantize(checked_weight_dtype(function, weight_dtype, self.dtype)))
+
+    def _with_model(self: Model, model: Any) -> Model:
+        """Return a copy that computes with `model`."""
+        other = copy.copy(self)
+        other._model = model
+        return other
+
+    def __repr__(self) -> str:
+        sizes = "".join(f"{name}={getattr(self, name)}, " for name in self._SHOWN)
+        return (
+            f"{type(self).__name__}({sizes}dtype={_core.dtype_name(self.dtype)!r}, weight_dtype={self.weight_dtype!r})"
+        )
