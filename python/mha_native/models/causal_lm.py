@@ -12,7 +12,7 @@ from ..functions.messages import in_the_name_of
 from ..layers._constructor_arguments import WeightDType, checked_dtypes, checked_size
 from .architecture.family import GENERATION
 from .architecture.model import Model
-from .architecture.open import describe_model
+from .architecture.open import open_model
 from .files.language_files import find_source, read_end_tokens
 from .generation.engine import GenerationKeywords, GenerationStatistics
 from .generation.pretrained_generator import PretrainedGenerator
@@ -118,11 +118,11 @@ class CausalLM(PretrainedGenerator):
             source = find_source(model)
             template = ChatTemplate(source.path, source.chat_template, source.tokenizer_config)
             tokenizer = LanguageTokenizer(source.tokenizer())
-            described = describe_model(source, GENERATION, longest)
-            vocab_size = described.config.vocab_size
+            opened = open_model(source, GENERATION, longest)
+            vocab_size = opened.config.vocab_size
             tokenizer.check_vocabulary(source.path, vocab_size)
             end_tokens = read_end_tokens(source, vocab_size)
-            return cls(described.open(kind, stored), tokenizer, template, end_tokens)
+            return cls(opened.load(kind, stored), tokenizer, template, end_tokens)
 
     @overload
     def generate(

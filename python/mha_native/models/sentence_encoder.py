@@ -15,7 +15,7 @@ from ..functions.messages import in_the_name_of
 from ..layers._constructor_arguments import WeightDType, checked_dtypes, checked_size
 from .architecture.family import EMBEDDING
 from .architecture.model import Model
-from .architecture.open import describe_model
+from .architecture.open import open_model
 from .files.folder import FolderSource
 from .files.hub_cache import find_directory
 from .files.modules_json import Module, read_modules
@@ -184,12 +184,12 @@ class SentenceEncoder(PretrainedModel):
         """Return the model of a Transformer and the modules after it. If it `is_listed` in modules.json, the files of
         sentence-transformers count."""
         folder = modules[0].folder
-        described = describe_model(FolderSource(folder), EMBEDDING)
-        config, front_end = described.config, described.config.stacks[0].front_end
+        opened = open_model(FolderSource(folder), EMBEDDING)
+        config, front_end = opened.config, opened.config.stacks[0].front_end
         sentences = read_sentence_config(folder, front_end.max_positions or 0, is_listed, front_end.first_position)
         head = read_head(modules, config.embed_dim)
         tokenizer = Tokenizer(folder, config.vocab_size, sentences, "cls" in head.pooling.modes)
-        model = described.open(dtype, weight_dtype)
+        model = opened.load(dtype, weight_dtype)
         return cls(model, tokenizer, Head(head), sentences, settings)
 
     def encode(

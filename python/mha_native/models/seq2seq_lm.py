@@ -13,7 +13,7 @@ from ..functions.scalars import checked_integer
 from ..layers._constructor_arguments import WeightDType, checked_dtypes, checked_size
 from .architecture.family import TEXT_TO_TEXT
 from .architecture.model import Model
-from .architecture.open import describe_model
+from .architecture.open import open_model
 from .files.folder import FolderSource
 from .files.hub_cache import find_directory
 from .files.source import Source
@@ -117,10 +117,10 @@ class Seq2SeqLM(PretrainedGenerator):
             require_library()
             kind, stored = checked_dtypes(function, dtype, weight_dtype)
             source = FolderSource(find_directory(model))
-            described = describe_model(source, TEXT_TO_TEXT)
-            special = read_special_tokens(source, described.family.defaults, described.config.vocab_size)
-            tokenizer = _tokenizer(source, described.config.max_positions, described.family.text_files)
-            return cls(described.open(kind, stored), tokenizer, special)
+            opened = open_model(source, TEXT_TO_TEXT)
+            special = read_special_tokens(source, opened.family.defaults, opened.config.vocab_size)
+            tokenizer = _tokenizer(source, opened.config.max_positions, opened.family.text_files)
+            return cls(opened.load(kind, stored), tokenizer, special)
 
     def generate(self, texts: str | Iterable[str], **options: "Unpack[SearchKeywords]") -> Any:
         """Write a text for each text: the most probable one that a search finds.

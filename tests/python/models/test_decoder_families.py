@@ -18,7 +18,7 @@ from tolerance import assert_close
 from mha_native.models.architecture.config import ModelConfig
 from mha_native.models.architecture.family import GENERATION
 from mha_native.models.architecture.model import Model
-from mha_native.models.architecture.open import describe_model
+from mha_native.models.architecture.open import open_model
 from mha_native.models.files.folder import FolderSource
 
 Array = np.ndarray[Any, Any]
@@ -52,7 +52,7 @@ def _tables(model: Model) -> dict[str, Array]:
 
 
 def _described(directory: Path, max_positions: int | None = None) -> ModelConfig:
-    return describe_model(FolderSource(directory), GENERATION, max_positions).config
+    return open_model(FolderSource(directory), GENERATION, max_positions).config
 
 
 def _of_all(names: list[str], *changes: dict[str, Any]) -> list[Any]:

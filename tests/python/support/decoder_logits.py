@@ -23,7 +23,7 @@ def opened(
     """The model in a folder, or in another source."""
     source = FolderSource(source) if isinstance(source, Path) else source
     kind, stored = checked_dtypes("opened", dtype, weight_dtype)
-    return open_model(source, GENERATION, dtype=kind, weight_dtype=stored, max_positions=max_positions)
+    return open_model(source, GENERATION, max_positions).load(kind, stored)
 
 
 def logits(model: Model, sequences: list[list[int]]) -> list[Array]:

@@ -21,8 +21,8 @@ from .relative_buckets import position_bias_of_buckets
 from .tensor_names import StackNames
 
 
-class Description(NamedTuple):
-    """The files of a model, and the computation that they describe. Weights have not been read.
+class OpenModel(NamedTuple):
+    """The files of a model, and the computation that they describe. Weights are read by `load`.
 
     Attributes
     ----------
@@ -39,13 +39,21 @@ class Description(NamedTuple):
         """Return the tensors of the model, and `further` ones by names and shapes, all of which have been checked."""
         return self.source.tensors((*self._shapes(), *further), self.family.prefix)
 
-    def open(self, dtype: np.dtype[Any], weight_dtype: str) -> Model:
-        """Return the model: see `open_model`."""
+    def load(self, dtype: np.dtype[Any], weight_dtype: str) -> Model:
+        """Return the model, with computation in `dtype` and matrices of layers and head in `weight_dtype`.
+
+        Raises
+        ------
+        OSError
+            If a file cannot be read.
+        ValueError
+            If weights are missing, or have other shapes.
+        """
         with self.tensors() as tensors:
             return self.build(tensors, dtype, weight_dtype)
 
     def build(self, tensors: Tensors, dtype: np.dtype[Any], weight_dtype: str) -> Model:
-        """Return the model of `tensors`, which `tensors` gives."""
+        """Return the model of tensors that `self.tensors` gives."""
         config, head = self.config, self.config.head
         first, *others = self._words()
         matrix = tensors[first]
@@ -93,8 +101,8 @@ class Description(NamedTuple):
             yield self.family.head.bias, (1, self.config.vocab_size)
 
 
-def describe_model(source: Source, role: str, max_positions: int | None = None) -> Description:
-    """Describe a model in a role, from config.json alone.
+def open_model(source: Source, role: str, max_positions: int | None = None) -> OpenModel:
+    """Open a model in a role: describe it from config.json. What else needs its sizes can be checked before `load`.
 
     Parameters
     ----------
@@ -106,6 +114,8 @@ def describe_model(source: Source, role: str, max_positions: int | None = None) 
 
     Raises
     ------
+    OSError
+        If a file cannot be read.
     ValueError
         If the model is of no family with this role, or asks for an unsupported feature.
     """
@@ -116,31 +126,7 @@ def describe_model(source: Source, role: str, max_positions: int | None = None) 
     if optional:
         with source.tensors((), family.prefix) as tensors:
             optional = frozenset(name for name in optional if name in tensors)
-    return Description(source, family, config, optional)
-
-
-def open_model(
-    source: Source, role: str, *, dtype: np.dtype[Any], weight_dtype: str, max_positions: int | None = None
-) -> Model:
-    """Open a model in a role.
-
-    Parameters
-    ----------
-    source, role, max_positions
-        As for `describe_model`.
-    dtype : dtype
-        The dtype of the computation.
-    weight_dtype : str
-        The format of the matrices of the layers and of the head.
-
-    Raises
-    ------
-    OSError
-        If a file cannot be read.
-    ValueError
-        As by `describe_model`, before weights are read; if weights are missing, or have other shapes.
-    """
-    return describe_model(source, role, max_positions).open(dtype, weight_dtype)
+    return OpenModel(source, family, config, optional)
 
 
 def _optional_names(family: Family, config: ModelConfig) -> Iterable[str]:

@@ -1,38 +1,20 @@
-"""The families of models. A family is a module in `families`, and a line here."""
+"""The families of models. A family is a module in `families`, and its name here."""
 
-from ..families import (
-    bart,
-    bert,
-    distilbert,
-    gemma2,
-    gemma3,
-    gpt2,
-    gte,
-    llama,
-    marian,
-    mbart,
-    mistral,
-    modernbert,
-    mpnet,
-    nomic_bert,
-    pegasus,
-    qwen2,
-    qwen3,
-    roberta,
-    t5,
-)  # fmt: skip
+from importlib import import_module
+
 from ..files.entries import Entries
 from .config import ModelConfig
 from .family import EMBEDDING, Family, described
 
-FAMILIES = tuple(
-    module.FAMILY
-    for module in (
-        bert, distilbert, mpnet, roberta, modernbert, nomic_bert, gte,
-        gemma2, gemma3, gpt2, llama, mistral, qwen2, qwen3,
-        bart, marian, mbart, pegasus, t5,
-    )
-)  # fmt: skip
+_MODULES = """
+    bert distilbert mpnet roberta modernbert nomic_bert gte
+    gemma2 gemma3 gpt2 llama mistral qwen2 qwen3
+    bart marian mbart pegasus t5
+"""
+
+FAMILIES: tuple[Family, ...] = tuple(
+    import_module(f"..families.{name}", __package__).FAMILY for name in _MODULES.split()
+)
 
 
 def families_of(role: str) -> dict[str, Family]:

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ...functions.messages import listed, shown
-
-MAX_SIZE = (1 << 63) - 1  # the largest number that the core takes for a size
+from .json_files import MAX_SIZE, read_json
 
 
 class Entries(NamedTuple):
@@ -22,6 +21,11 @@ class Entries(NamedTuple):
 
     path: Path | str
     values: Mapping[str, Any]
+
+    @classmethod
+    def read(cls, path: Path) -> "Entries":
+        """Read the entries of a JSON file. OSError or ValueError if that is not possible."""
+        return cls(path, read_json(path, dict))
 
     def has(self, name: str) -> bool:
         """Return whether there is such an entry that is not null."""

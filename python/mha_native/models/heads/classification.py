@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 from ..architecture.family import Family
 from ..architecture.norms import NormConfig, make_norm
 from ..files.entries import Entries
-from ..files.json_files import read_json
 from ..files.source import Shapes, Tensors
 from .dense import Dense
 
@@ -73,7 +72,7 @@ def head_of(path: Path, family: Family, task: str, embed_dim: int, num_labels: i
         If there is none that is known here, or if config.json asks for what is not computed.
     """
     if family.model_types == ("modernbert",):
-        entries = Entries(path, read_json(path, dict))
+        entries = Entries.read(path)
         pooling = entries.choice("classifier_pooling", "cls", "mean", default="cls")
         return ClassificationHeadConfig((_step_of_modernbert(entries), _CLASSIFIER), embed_dim, num_labels, pooling)
     if family.prefix not in _HEADS_OF_TEXTS:

@@ -15,7 +15,7 @@ from ...functions.messages import in_the_name_of
 from ...layers._constructor_arguments import WeightDType, checked_dtypes
 from ..architecture.family import EMBEDDING
 from ..architecture.model import Model
-from ..architecture.open import describe_model
+from ..architecture.open import open_model
 from ..files.folder import FolderSource
 from ..files.hub_cache import find_directory
 from ..files.json_files import read_json
@@ -176,17 +176,17 @@ def load_classifier(
     module = read_transformer(home)
     folder = home if module is None else module.folder
     path = folder / "config.json"
-    described = describe_model(FolderSource(folder), EMBEDDING)
-    config, front_end = described.config, described.config.stacks[0].front_end
+    opened = open_model(FolderSource(folder), EMBEDDING)
+    config, front_end = opened.config, opened.config.stacks[0].front_end
     labels = read_labels(path, task)
     is_listed = module is not None
     texts = read_sentence_config(folder, front_end.max_positions or 0, is_listed, front_end.first_position, _ST_TASK)
-    parts = head_of(path, described.family, task, config.embed_dim, len(labels.names))
+    parts = head_of(path, opened.family, task, config.embed_dim, len(labels.names))
     needs_first_token = task == TEXTS and parts.pooling == "cls"
     tokenizer = Tokenizer(folder, config.vocab_size, texts, needs_first_token, cuts=task == TEXTS)
-    with described.tensors(parts.tensor_shapes()) as tensors:
+    with opened.tensors(parts.tensor_shapes()) as tensors:
         head = ClassificationHead(parts, tensors)
-        model = described.build(tensors, kind, stored)
+        model = opened.build(tensors, kind, stored)
     has_types = front_end.token_types > 1 and _gives_types(texts.tokenizer)
     return Classifier(model, head, tokenizer, labels, texts, has_types, folder)
 
