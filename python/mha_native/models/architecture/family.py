@@ -78,93 +78,40 @@ def _none(entries: Entries, *layer: int) -> Any:
 
 
 class Family(NamedTuple):
-    """Models of one design.
+    """Models of one design: the differences of a family from the defaults here are all that is known of it."""
 
-    Attributes
-    ----------
-    model_types : tuple of str
-        The names of the family in config.json.
-    roles : set of str
-        The roles of its models.
-    stacks : tuple of StackNames
-        The names of tensors, for each stack; a second stack reads the rows of the first.
-    keys : Keys
-    prefix : str
-        Tensors of a model with a head may have this prefix.
-    head : HeadNames, optional
-        None: there is no language head.
-    defaults : dict
-        The entries of config.json that may be absent, with the values of transformers.
-    refused : dict of str to str
-        Entries that must be absent or empty, and why.
-    expected : dict
-        Entries that must have this value if they are present.
-    norm : {"layer", "rms", "rms_unit_offset"}
-        The kind of all norms. The norms of "layer" have a bias, unless an entry says otherwise.
-    norms, norm_first
-        As in `BlockConfig`.
-    eps : float
-        Of all norms, if there is no entry.
-    qk_norm : bool
-        Heads of queries and keys have norms.
-    activations : dict of str to (str, bool)
-        By the name in config.json: the name in the core, and whether the feed-forward is gated.
-    biases : dict of str to set of str
-        The products with a bias, by the flag of config.json that switches them on; "": always.
-    bases : dict of str to (str, float)
-        The rotary base of each type of layer, as for `read_rotary`; {}: there is no rotation.
-    window : function
-        From config.json to the window (left, right) of sliding layers, if there is one.
-    is_sliding : function
-        From config.json and i to whether layer i is sliding, if config.json has no list of types.
-    scale : function
-        From config.json and i to the factor of scores of layer i; None: ``1 / sqrt(D)``.
-    is_causal : bool
-        Rows of the last stack see no row after themselves.
-    first_position : int
-        The row of the table of positions of the first token, if there is no padding entry.
-    has_sines : bool
-        Positions are sines where the checkpoint has no table.
-    fewest_types : {0, 1}
-        The least number of token types.
-    feedforward_factor : int, optional
-        feedforward_dim divided by embed_dim, where the entry is null.
-    scales_embeddings : bool
-        Words are multiplied with ``sqrt(E)``, rounded as transformers does.
-    text_files : tuple of str
-        Tokenizer files that are not read. Without tokenizer.json a model that may have them takes tokens, not texts.
-    describe : function, optional
-        Describes models in place of `described`, which it may call.
-    """
-
-    model_types: tuple[str, ...]
+    model_types: tuple[str, ...]  # in config.json
     roles: frozenset[str]
-    stacks: tuple[StackNames, ...]
+    stacks: tuple[StackNames, ...]  # a second stack reads the rows of the first
     keys: Keys = Keys()
-    prefix: str = "model."
-    head: HeadNames | None = None
-    defaults: Mapping[str, Any] = {}
-    refused: Mapping[str, str] = {}
-    expected: Mapping[str, Any] = {}
+    prefix: str = "model."  # of all tensors, in the files of a model with a head
+    head: HeadNames | None = None  # of a model that gives logits
+    defaults: Mapping[str, Any] = {}  # entries of config.json that may be absent, as transformers has them
+    refused: Mapping[str, str] = {}  # entries that must be absent or empty, and why
+    expected: Mapping[str, Any] = {}  # entries that must have this value if they are present
+    # All norms: the kind, as in `NormConfig`; and eps, if there is no entry. Norms of "layer" have a bias by default.
     norm: str = "layer"
-    norms: frozenset[str] = NORMS
-    norm_first: bool = True
     eps: float = 1e-12
-    qk_norm: bool = False
+    norms: frozenset[str] = NORMS  # as in `BlockConfig`
+    norm_first: bool = True
+    qk_norm: bool = False  # heads of queries and keys have norms
     activations: Mapping[str, tuple[str, bool]] = UNGATED
+    # The products with a bias, by the flag of config.json that switches them on; "": always.
     biases: Mapping[str, frozenset[str]] = {"": ATTENTION | FEED_FORWARD}
-    bases: Mapping[str, tuple[str, float]] = {}
+    bases: Mapping[str, tuple[str, float]] = {}  # as for `read_rotary`; {}: queries and keys are not rotated
+    # From config.json to the window of sliding layers, if there is one; whether layer i is sliding, where config.json
+    # has no list of types; and the factor of scores of layer i, with None for 1 / sqrt(D).
     window: Callable[[Entries], tuple[int, int] | None] = _none
     is_sliding: OfLayer = _none
     scale: OfLayer = _none
-    is_causal: bool = False
-    first_position: int = 0
-    has_sines: bool = False
-    fewest_types: int = 1
-    feedforward_factor: int | None = None
-    scales_embeddings: bool = False
-    text_files: tuple[str, ...] = ()
-    describe: "Describe | None" = None
+    is_causal: bool = False  # rows of the last stack see no row after themselves
+    first_position: int = 0  # the row of the first token in the table of positions, if there is no padding
+    has_sines: bool = False  # positions are sines where the checkpoint has no table
+    fewest_types: int = 1  # token types; 1, or 0
+    feedforward_factor: int | None = None  # feedforward_dim / embed_dim, where the entry is null
+    scales_embeddings: bool = False  # words are multiplied with sqrt(E), rounded as transformers does for Gemma
+    text_files: tuple[str, ...] = ()  # instead of tokenizer.json: not read, so that the model takes tokens, not texts
+    describe: "Describe | None" = None  # in place of `described`, which it may call
 
 
 class Describe(Protocol):

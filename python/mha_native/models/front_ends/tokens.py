@@ -18,39 +18,19 @@ Tables = dict[str, NDArray[Any]]
 
 
 class TokensConfig(NamedTuple):
-    """The rows of tokens: ``norm(scale * words[token] + positions[place] + types[type])``.
-
-    Attributes
-    ----------
-    max_positions : int, optional
-        P, the largest number of tokens of a text; None: any number.
-    trained_positions : int
-        The rows of the table of positions from the first position on, of which the first P are read.
-    has_positions, has_sines : bool
-        Positions are added. Without a table in the checkpoint they are sines of all wavelengths, then the cosines.
-    first_position : int
-        The row of the table of positions of the first token.
-    padding : int, optional
-        The token that takes no place, and has the row before the first position.
-    token_types : int
-        The rows of the table of types; 0: tokens have no types.
-    scale : float
-        The factor of words.
-    scales_first, rounds_scale : bool
-        Words are scaled in float32, before they are rounded to the dtype of the model; or the scale itself is rounded
-        to that dtype, as by transformers for Gemma. Otherwise the product alone is rounded.
-    norm : NormConfig, optional
-    """
+    """The rows of tokens: ``norm(scale * words[token] + positions[place] + types[type])``."""
 
     vocab_size: int  # V
     embed_dim: int  # E
-    max_positions: int | None
-    trained_positions: int = 0
+    max_positions: int | None  # P, the largest number of tokens of a text; None: any number
+    trained_positions: int = 0  # rows of the table of positions from the first position on; the first P are read
     has_positions: bool = False
-    has_sines: bool = False
-    first_position: int = 0
-    padding: int | None = None
-    token_types: int = 0
+    has_sines: bool = False  # without a table in the checkpoint positions are sines of all wavelengths, then cosines
+    first_position: int = 0  # the row of the table of positions of the first token
+    padding: int | None = None  # the token that takes no place, and has the row before the first position
+    token_types: int = 0  # rows of the table of types; 0: tokens have no types
+    # The factor of words. The product is rounded to the dtype of the model. With `scales_first` words are scaled in
+    # float32, before they are rounded to that dtype; with `rounds_scale` the scale is rounded, too.
     scale: float = 1.0
     scales_first: bool = False
     rounds_scale: bool = False
