@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,14 +13,13 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 
 from ..functions.arrays import to_numpy
 from ..functions.dtypes import checked_dtype
-from ..layers.encoder import EncoderLayer
-from ..models.architecture.build import BlockConfig, make_layer
+from ..layers.transformer import TransformerLayer
+from ..models.architecture.build import make_layer
+from ..models.architecture.config import BlockConfig, StackConfig
+from ..models.architecture.family import EMBEDDING, GENERATION
+from ..models.architecture.registry import describe, families_of
 from ..models.architecture.tensor_names import BlockNames
-from ..models.decoders.config import described as described_decoder
-from ..models.decoders.entries import Entries
-from ..models.decoders.families import FAMILIES as DECODERS
-from ..models.families import FAMILIES as ENCODERS
-from ..models.families import described as described_encoder
+from ..models.files.entries import Entries
 from ._transformers_layers import LayerForward, Neighbours, Turns
 from ._transformers_masks import mask
 
@@ -32,35 +31,33 @@ _CONFIG = Path("config.json")
 # Families whose layers are those of another one; what differs is before or behind them.
 _SAME_LAYERS = {"electra": "bert", "ernie": "bert"}
 
-# Those of T5 hand on a bias that the first one has; the others are read from files with names that transformers lacks.
+# T5 hands on the bias of its first layer; the others are read from files with names that transformers lacks.
 _OTHERWISE = {"t5", "gte", "nomic_bert"}
-_KNOWN = (ENCODERS.keys() | DECODERS.keys() | _SAME_LAYERS.keys()) - _OTHERWISE
 
 # Rules of rotary positions by which a model turns the same token otherwise in longer texts.
 _CHANGING_TURNS = ("dynamic", "longrope")
 
 
-class Blocks(NamedTuple):
-    """What the layers of a model compute, and what their tensors are called."""
+class Layers(NamedTuple):
+    """The layers of a model without a head, and the names of their tensors, which are names of modules, too."""
 
     names: BlockNames
-    blocks: tuple[BlockConfig, ...]
-    is_causal: bool
+    stack: StackConfig
 
 
-def blocks_of(config: Any) -> Blocks:
-    """Of a model of the package transformers. ValueError if it computes what is not computed here."""
+def layers_of(config: Any) -> Layers:
+    """Describe the layers of a model of transformers. ValueError if it asks for an unsupported feature."""
     values = config.to_dict()
     kind = values["model_type"]
-    if kind not in _KNOWN:
-        raise ValueError(f"model_type {kind!r} is none of {', '.join(sorted(_KNOWN))}")
+    # Of a family with both roles the embedding model counts: it may be bidirectional.
+    roles = {name: role for role in (GENERATION, EMBEDDING) for name in families_of(role)}
+    known = (roles.keys() | _SAME_LAYERS.keys()) - _OTHERWISE
+    if kind not in known:
+        raise ValueError(f"model_type {kind!r} is none of {', '.join(sorted(known))}")
     kind = values["model_type"] = _SAME_LAYERS.get(kind, kind)
-    if kind in ENCODERS:
-        encoder = described_encoder(_CONFIG, values)
-        blocks = tuple(encoder.block(i) for i in range(encoder.num_layers))
-        return Blocks(encoder.family.names.blocks, blocks, encoder.is_causal)
-    decoder = described_decoder(DECODERS[kind], Entries(_CONFIG, values))
-    return Blocks(DECODERS[kind].names.blocks, decoder.blocks, True)
+    family = families_of(roles[kind])[kind]
+    (stack,) = describe(family, Entries(_CONFIG, values), roles[kind]).stacks
+    return Layers(family.stacks[0].blocks, stack)
 
 
 def models_within(module: Any) -> Iterator[tuple[str, Any]]:
@@ -107,14 +104,14 @@ def set_implementation(model: Any) -> str:
     return str(model.config._attn_implementation)
 
 
-def turns_of(model: Any, blocks: Blocks) -> list[Turns | None]:
-    """How the heads of each layer turn."""
-    types = getattr(model.config, "layer_types", None) or [""] * len(blocks.blocks)
+def turns_of(model: Any, blocks: Sequence[BlockConfig]) -> list[Turns | None]:
+    """Return the rotary positions of each layer."""
+    types = getattr(model.config, "layer_types", None) or [""] * len(blocks)
     made: dict[str, Turns] = {}
-    for block, kind in zip(blocks.blocks, types, strict=True):
+    for block, kind in zip(blocks, types, strict=True):
         if block.rotary is not None and kind not in made:
             made[kind] = _turns(model.rotary_emb, kind, block.rotary.max_positions)
-    return [None if block.rotary is None else made[kind] for block, kind in zip(blocks.blocks, types, strict=True)]
+    return [None if block.rotary is None else made[kind] for block, kind in zip(blocks, types, strict=True)]
 
 
 def _turns(rotary: Any, kind: str, count: int) -> Turns:
@@ -132,20 +129,20 @@ def _turns(rotary: Any, kind: str, count: int) -> Turns:
 
 
 class Maker:
-    """Makes layer i of this library of that of a model, with its weights.
+    """A function from layer i of a model of transformers to the same layer of this library.
 
     Parameters
     ----------
-    blocks : Blocks
+    layers : Layers
     i : int
     turns : Turns, optional
     """
 
-    def __init__(self, blocks: Blocks, i: int, turns: Turns | None) -> None:
-        self._names, self._block, self._i = blocks.names, blocks.blocks[i], i
+    def __init__(self, layers: Layers, i: int, turns: Turns | None) -> None:
+        self._names, self._block, self._i = layers.names, layers.stack.blocks[i], i
         self._turns = turns
 
-    def __call__(self, layer: Any) -> EncoderLayer:
+    def __call__(self, layer: Any) -> TransformerLayer:
         """ValueError, which says why, if the layer may compute something else."""
         _check_class(layer)
         prefix = self._names.layer.format(self._i)
@@ -192,23 +189,24 @@ def _check_class(layer: Any) -> None:
 
 def accelerated(model: Any) -> tuple[list[str], dict[str, str]]:
     """Replace the layers of a model without a head: names of those that are replaced, and reasons for the others."""
-    blocks = blocks_of(model.config)
-    names = [blocks.names.layer.format(i).rstrip(".") for i in range(len(blocks.blocks))]
+    layers = layers_of(model.config)
+    blocks, is_causal = layers.stack.blocks, layers.stack.is_causal
+    names = [layers.names.layer.format(i).rstrip(".") for i in range(len(blocks))]
     parts = dict(model.named_modules())
     turns = turns_of(model, blocks)
     neighbours = Neighbours(model.config, IMPLEMENTATION)
     forwards: dict[str, LayerForward] = {}
     kept: dict[str, str] = {}
-    for i, (name, block) in enumerate(zip(names, blocks.blocks, strict=True)):
+    for i, (name, block) in enumerate(zip(names, blocks, strict=True)):
         if name not in parts:
             kept[name] = "there is no such layer"
             continue
-        make = Maker(blocks, i, turns[i])
+        make = Maker(layers, i, turns[i])
         try:
-            forwards[name] = LayerForward(parts[name], make, i, neighbours, block.options, turns[i], blocks.is_causal)
+            forwards[name] = LayerForward(parts[name], make, i, neighbours, block.options, turns[i], is_causal)
         except ValueError as error:
             kept[name] = str(error)
-    if kept and any(block.window is not None for block in blocks.blocks):
+    if kept and any(block.window is not None for block in blocks):
         reason = f"layers with windows share their masks, and {next(iter(kept))} stays"
         kept |= dict.fromkeys(forwards, reason)
         forwards = {}
