@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ._dtypes import LAYER_DTYPES
+from ._dtypes import LAYER_DTYPES, WEIGHT_FORMATS
 from .commands import classify, completion, demo, embed, embed_corpus, generate, rerank, selftest
 from .commands.classify import STRATEGIES
 from .commands.ending import run_to_end
@@ -124,7 +124,7 @@ def _add_command(commands: Any, name: str, about: str, further: str = "") -> Any
     )
     parser.add_argument(
         "--weight-dtype",
-        choices=("float32", "bfloat16", "int8", "bfloat16x3"),
+        choices=("float32", *WEIGHT_FORMATS),
         help="with float32, what the weights of the layers are stored as; default: as --dtype",
     )
     parser.set_defaults(usage_error=parser.error)

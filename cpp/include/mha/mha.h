@@ -234,9 +234,14 @@ MHA_API mha_status mha_paged_cache_fork(mha_cache* cache, ptrdiff_t sequence, pt
                                         ptrdiff_t length) MHA_NOEXCEPT;
 MHA_API mha_status mha_paged_cache_release(mha_cache* cache, ptrdiff_t sequence) MHA_NOEXCEPT;
 
-/* How the weights of projections are kept: WeightFormat. */
+/* How the weights of projections are stored: MHA_WEIGHT_FORMAT_ and the constant of a row of weight_formats.def, such as
+ * MHA_WEIGHT_FORMAT_PLAIN or MHA_WEIGHT_FORMAT_INT8. */
 typedef int mha_weight_format;
-enum { MHA_WEIGHT_FORMAT_PLAIN, MHA_WEIGHT_FORMAT_BF16, MHA_WEIGHT_FORMAT_INT8, MHA_WEIGHT_FORMAT_BF16X3 };
+enum {
+#define MHA_WEIGHT_FORMAT(name, constant, spelling, features, has_scales) MHA_WEIGHT_FORMAT_##constant,
+#include "mha/weight_formats.def"
+#undef MHA_WEIGHT_FORMAT
+};
 
 /* The weights of one linear map, y = x W^T + b: LinearWeights. bias and scale may be null. */
 typedef struct mha_linear_weights {

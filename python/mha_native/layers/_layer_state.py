@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from .. import _core
 from .._arrays import Tensor, to_numpy
-from .._dtypes import checked_dtype, packed_state, unpacked_state
+from .._dtypes import WEIGHT_FORMATS, checked_dtype, packed_state, unpacked_state
 from ._head_steps import HeadSteps, norms_state
 from ._layer_weights import Parts, Sizes, resolve_sizes, split_state, state_shapes
 from ._module_state import Leaf, linear_state
@@ -36,7 +36,7 @@ class LayerState(Leaf):
         (*in_proj, out_proj), (added_key, added_value) = core.weights()
         weights, biases, scales = zip(*in_proj, strict=True)
         state = {f"{letter}_proj_weight": weight for letter, weight in zip("qkv", weights, strict=True)}
-        if self.weight_dtype == "int8":
+        if WEIGHT_FORMATS.get(self.weight_dtype):
             state |= {f"{letter}_proj_weight_scale": scale for letter, scale in zip("qkv", scales, strict=True)}
         if self._sizes.are_stackable:
             state = {

@@ -95,7 +95,7 @@ class CausalLM(LanguageFace):
             Hugging Face, as by `SentenceEncoder.from_pretrained`.
         dtype : {"float32", "bfloat16", "float16", "float64"}, default "float32"
             What the model is computed in, whatever its file is in.
-        weight_dtype : {"float32", "bfloat16", "int8", "bfloat16x3"}, optional
+        weight_dtype : str, optional
             Of a model in float32, what the matrices of the layers and of the head are stored as, see
             `MultiHeadAttention.quantize`; embeddings of tokens stay in float32. A token takes as long as they take to
             be read, so that bfloat16 and int8 are faster. Default: `dtype`.

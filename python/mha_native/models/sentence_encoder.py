@@ -94,7 +94,7 @@ class SentenceEncoder(SentenceSettings):
         dtype : {"float32", "bfloat16", "float16", "float64"}, default "float32"
             What the model is computed in, whatever its file is in: weights are converted, and those of 16 bits become
             float32 without a loss. In 16 bits it takes half the memory. Embeddings are float32 with any of them.
-        weight_dtype : {"float32", "bfloat16", "int8", "bfloat16x3"}, optional
+        weight_dtype : str, optional
             Of a model in float32, what the weights of the layers are stored as, see `MultiHeadAttention.quantize`;
             embeddings of tokens stay in float32. Default: `dtype`.
 
