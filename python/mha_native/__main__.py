@@ -10,7 +10,7 @@ from .commands import classify, completion, demo, embed, embed_corpus, generate,
 from .commands.classify import STRATEGIES
 from .commands.ending import run_to_end
 from .commands.output import refuse_to_replace
-from .functions.dtypes import LAYER_DTYPES
+from .functions.dtypes import LAYER_DTYPES, WEIGHT_FORMATS
 from .functions.runtime import configuration, show_config
 
 _EXAMPLE = "A dog ate the food because it was hungry"
@@ -124,7 +124,7 @@ def _add_command(commands: Any, name: str, about: str, further: str = "") -> Any
     )
     parser.add_argument(
         "--weight-dtype",
-        choices=("float32", "bfloat16", "int8", "bfloat16x3"),
+        choices=("float32", *WEIGHT_FORMATS),
         help="with float32, what the weights of the layers are stored as; default: as --dtype",
     )
     parser.set_defaults(usage_error=parser.error)

@@ -34,7 +34,7 @@ OWN_INCLUDES = {
     "cpp/src/": r"include/mha/.*|src/(?!kernels/).*|src/kernels/kernel_table\.hpp",
     "cpp/src/c_api/": r"include/mha/.*|src/c_api/.*",
     "cpp/src/kernels/": r"src/kernels/.*|"
-    r"include/mha/(activation\.hpp|dtype\.hpp|dtypes\.def|norm_kind\.hpp|tensor_view\.hpp|weight_format\.hpp)",
+    r"include/mha/(activation\.hpp|dtype\.hpp|dtypes\.def|norm_kind\.hpp|tensor_view\.hpp|weight_formats?\.\w+)",
     "cpp/bindings/": r"include/mha/.*|bindings/.*|probes/probes\.hpp",
     # Memory is read on the threads of a call, and errors are worded as in the library.
     "cpp/probes/": r"include/mha/.*|probes/.*|src/platform/(parallel\.hpp|isa_list\.inc)|src/views/describe\.hpp",

@@ -107,7 +107,7 @@ constexpr int column_bytes(DType dtype) { return size_of(accumulator_of(dtype));
 
 /// Input features whose weights lie together in the bytes of one column and one row of a panel.
 constexpr Index features_per_word(DType dtype, WeightFormat format) {
-  return format == WeightFormat::int8 ? 4 : format == WeightFormat::bf16 || dtype == DType::bf16 ? 2 : 1;
+  return dtype == DType::bf16 ? 2 : features_of(format);
 }
 
 /// Rows, and the weights of an output feature, are quantized by their largest magnitude, or by this number if that is

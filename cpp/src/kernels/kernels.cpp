@@ -3,9 +3,9 @@
 // as MHA_ISA.
 #include "kernels/attention/attend_tile.hpp"
 #include "kernels/attention/decode_tile.hpp"
-#include "kernels/attention/scores_tile.hpp"
 #include "kernels/attention/statistics_tile.hpp"
-#include "kernels/attention/weights_tile.hpp"
+#include "kernels/attention/write_scores.hpp"
+#include "kernels/attention/write_weights.hpp"
 #include "kernels/kernel_table.hpp"
 #include "kernels/projection/project_bf16_weights.hpp"
 #include "kernels/projection/project_int8_weights.hpp"
@@ -121,8 +121,8 @@ constexpr DTypeKernels dtype_kernels() {
                        attention_kernel<AttendTile, S>(),
                        attention_kernel<DecodeTile, S>(),
                        DecodeTile<S>::kColumns,
-                       &weights_tile<S>,
-                       &scores_tile<S>,
+                       &write_weights<S>,
+                       &write_scores<S>,
                        &statistics_tile<S>,
                        &projection_scratch,
                        {},

@@ -116,10 +116,10 @@ void PackedLinear::pack_int8(const LinearWeights& weights, Index feature, std::b
 }
 
 void PackedLinear::unpack(const LinearWeightOutputs& outputs) const {
-  const DType stored = format_ == WeightFormat::int8 ? DType::int8 : dtype_;
+  const DType stored = has_scales(format_) ? DType::int8 : dtype_;
   for_each_feature([&](Index feature, const std::byte* panel, const std::byte* bias_row) {
     if (outputs.bias && has_bias_) convert(element(outputs.bias, feature), dtype_, bias_row, accumulator_of(dtype_));
-    if (outputs.scale && format_ == WeightFormat::int8)
+    if (outputs.scale && has_scales(format_))
       convert(element(outputs.scale, feature), DType::f32, bias_row + kPanelBytes, DType::f32);
     for (Index input = 0; outputs.weight && input < in_features_; ++input)
       convert(element(outputs.weight, feature, input), stored, panel + offset_of(input), packed_dtype());

@@ -12,6 +12,10 @@ from .messages import listed, shown
 # What layers compute in, and caches hold.
 LAYER_DTYPES = ("float32", "float64", "float16", "bfloat16")
 
+# The formats in which a layer in float32 can store its weights, and whether their matrices have scales: the rows of
+# cpp/include/mha/weight_formats.def.
+WEIGHT_FORMATS: Mapping[str, bool] = _core.weight_formats()
+
 
 def dtype_name(dtype: np.dtype[Any]) -> str:
     """The name of a dtype, that of bfloat16 also without the package ml_dtypes."""

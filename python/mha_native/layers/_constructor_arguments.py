@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from .. import _core
-from ..functions.dtypes import checked_dtype, numpy_dtype
+from ..functions.dtypes import WEIGHT_FORMATS, checked_dtype, numpy_dtype
 from ..functions.messages import listed, shown
 from ..functions.scalars import checked_integer
 from .rotary_embedding import RotaryEmbedding
@@ -87,7 +87,7 @@ def checked_weight_dtype(function: str, weight_dtype: WeightDType, dtype: np.dty
     own = _core.dtype_name(dtype)
     if weight_dtype is None:
         return own
-    choices = [own] + ["bfloat16", "int8", "bfloat16x3"] * (own == "float32")
+    choices = [own, *WEIGHT_FORMATS] if own == "float32" else [own]
     rule = f"{function}: weight_dtype of a layer in {own} must be {' or '.join(map(repr, choices))}"
     name = weight_dtype if isinstance(weight_dtype, str) else _core.dtype_name(numpy_dtype(rule, weight_dtype))
     if name not in choices:

@@ -10,7 +10,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from .. import _core
 from ..functions.arrays import Tensor
-from ..functions.dtypes import checked_dtype, packed_state, unpacked_state
+from ..functions.dtypes import WEIGHT_FORMATS, checked_dtype, packed_state, unpacked_state
 from ..functions.instances import bare
 from ..functions.messages import in_the_name_of
 from ._constructor_arguments import WeightDType
@@ -43,7 +43,7 @@ class LayerState(Leaf):
         (*in_proj, out_proj), (added_key, added_value) = core.weights()
         weights, biases, scales = zip(*in_proj, strict=True)
         state = {f"{letter}_proj_weight": weight for letter, weight in zip("qkv", weights, strict=True)}
-        if self.weight_dtype == "int8":
+        if WEIGHT_FORMATS.get(self.weight_dtype):
             state |= {f"{letter}_proj_weight_scale": scale for letter, scale in zip("qkv", scales, strict=True)}
         if self._sizes.are_stackable:
             state = {
@@ -109,7 +109,7 @@ class LayerState(Leaf):
             As for `MultiHeadAttention`.
         dtype : {"float32", "float64", "float16", "bfloat16"}, optional
             The dtype of the layer. Weights in another dtype are rounded once. Default: the dtype of the weights.
-        weight_dtype : {"float32", "bfloat16", "int8", "bfloat16x3"}, optional
+        weight_dtype : str, optional
             The storage format of the matrices, as for `MultiHeadAttention`. Default: `dtype`, or "int8" if there are
             scales.
 

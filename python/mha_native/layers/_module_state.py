@@ -11,7 +11,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from .. import _core
 from ..functions.arrays import Tensor, to_numpy
-from ..functions.dtypes import checked_dtype, packed_state
+from ..functions.dtypes import WEIGHT_FORMATS, checked_dtype, packed_state
 from ..functions.instances import bare
 from ..functions.messages import in_the_name_of, listed, name_of_type, shown
 from ._constructor_arguments import WeightDType, checked_weight_dtype
@@ -81,7 +81,7 @@ class ModuleState:
 
         Parameters
         ----------
-        weight_dtype : {"bfloat16", "int8", "bfloat16x3", "float32"}
+        weight_dtype : str
             "bfloat16": rounded to 8 significant bits; a product of few rows, which waits for weights, takes half the
             time. "int8": an integer in -127 ... 127 and a scale for each output feature. The rows that are multiplied
             are quantized likewise, one by one, and the sums of products are exact. "bfloat16x3": in float32, as they
@@ -183,7 +183,7 @@ class Leaf(ModuleState):
         """A new layer with the same weights, stored as `weight_dtype`."""
         saved = self.__getstate__()
         saved["weight_dtype"] = weight_dtype
-        if weight_dtype != "int8":
+        if not WEIGHT_FORMATS.get(weight_dtype):
             saved["state"] = _without_scales(saved["state"])
         leaf = bare(type(self))
         leaf.__setstate__(saved)
@@ -201,7 +201,7 @@ class Leaf(ModuleState):
 
     def _with_scales(self, shapes: dict[str, tuple[int, ...]], names: Collection[str]) -> dict[str, tuple[int, ...]]:
         """`shapes`, and those of the scales if the weights in `names` are int8 already."""
-        if self._weight_dtype != "int8" or not any(name.endswith("weight_scale") for name in names):
+        if not WEIGHT_FORMATS.get(self._weight_dtype) or not any(name.endswith("weight_scale") for name in names):
             return shapes
         matrices = {name: shape for name, shape in shapes.items() if name.endswith("weight") and len(shape) == 2}
         return shapes | {f"{name}_scale": shape[:1] for name, shape in matrices.items()}

@@ -55,7 +55,7 @@ class EncoderLayer(TransformerLayer):
     dtype : {"float32", "float64", "float16", "bfloat16"}, default "float32"
         The dtype of weights, inputs and results. Arrays of bfloat16 need the package ml_dtypes; tensors of other
         libraries do not.
-    weight_dtype : {"float32", "bfloat16", "int8", "bfloat16x3"}, optional
+    weight_dtype : str, optional
         The storage format of the matrices of a layer in float32: see `quantize`. Default: `dtype`.
     seed : int or numpy.random.Generator, optional
         Seed of the initial weights, which follow the rules of torch.

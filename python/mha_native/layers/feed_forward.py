@@ -64,7 +64,7 @@ class FeedForward(LayerOfMaps):
     dtype : {"float32", "float64", "float16", "bfloat16"}, default "float32"
         Of the weights, and of what the layer takes and gives. Arrays of bfloat16 are those of the package ml_dtypes;
         tensors of other libraries do without it.
-    weight_dtype : {"float32", "bfloat16", "int8", "bfloat16x3"}, optional
+    weight_dtype : str, optional
         What the matrices of weights are stored as, of a layer in float32: see `quantize`. Default: `dtype`.
     seed : int or numpy.random.Generator, optional
         Of the initial weights, which follow the rule of ``torch.nn.Linear``: uniform up to ``1 / sqrt(features read)``.
@@ -127,7 +127,7 @@ class FeedForward(LayerOfMaps):
             As for `FeedForward`.
         dtype : {"float32", "float64", "float16", "bfloat16"}, optional
             The dtype of the layer. Weights in another dtype are rounded once. Default: the dtype of the weights.
-        weight_dtype : {"float32", "bfloat16", "int8", "bfloat16x3"}, optional
+        weight_dtype : str, optional
             The storage format of the matrices, as for `FeedForward`. Default: `dtype`, or "int8" if there are scales.
 
         Raises

@@ -55,7 +55,7 @@ class MultiHeadAttention(LayerState):
     dtype : {"float32", "float64", "float16", "bfloat16"}, default "float32"
         Of the weights, and of what the layer takes and gives. Arrays of bfloat16 are those of the package ml_dtypes;
         tensors of other libraries do without it.
-    weight_dtype : {"float32", "bfloat16", "int8", "bfloat16x3"}, optional
+    weight_dtype : str, optional
         What the four matrices of weights are stored as, of a layer in float32: see `quantize`. Default: `dtype`.
     seed : int or numpy.random.Generator, optional
         Of the initial weights, which follow the rule of ``torch.nn.MultiheadAttention``: Xavier-uniform, biases zero.

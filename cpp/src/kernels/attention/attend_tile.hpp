@@ -1,4 +1,4 @@
-// O = softmax(S) V for one tile: O^T = O^T * correction + V^T P^T for each block of keys, on top of score_tile.hpp; at
+// O = softmax(S) V for one tile: O^T = O^T * correction + V^T P^T for each block of keys, on top of softmax_tile.hpp; at
 // the end O^T / sum. The kernel behind scaled_dot_product_attention.
 //
 // Layout: the weights P^T lie as the scores did, queries in the lanes. So values are read by broadcast from where they
@@ -15,7 +15,7 @@
 #pragma once
 
 #include "kernels/attention/guard_values.hpp"
-#include "kernels/attention/score_tile.hpp"
+#include "kernels/attention/softmax_tile.hpp"
 #include "kernels/attention/span_sums.hpp"
 
 namespace mha::MHA_ISA {
@@ -105,7 +105,7 @@ class AttendTile {
 
   static std::size_t scratch_bytes(Index head_dim, Index value_dim) {
     return sizeof(T) *
-           (ScoreTile<S>::scratch_elements(head_dim) + std::size_t(2 * W * value_dim + block_elements(value_dim)) +
+           (SoftmaxTile<S>::scratch_elements(head_dim) + std::size_t(2 * W * value_dim + block_elements(value_dim)) +
             std::size_t(KeyValueRows<S>::near_values(value_dim)));
   }
 
@@ -391,7 +391,7 @@ class AttendTile {
   Operand* near_values_;
   Rows<Operand> values_{};  // of the block, as operands
   int spans_ = 0;
-  ScoreTile<S> scores_;
+  SoftmaxTile<S> scores_;
 };
 
 }  // namespace

@@ -8,7 +8,7 @@
 // runs of 128 KB (f32, D = 64). Alternating between K and V every 64 keys, in runs of 16 KB, gives a quarter less
 // bandwidth.
 //
-// Numerics: blocks, spans and the order of every sum are those of score_tile.hpp and attend_tile.hpp, and the result of
+// Numerics: blocks, spans and the order of every sum are those of softmax_tile.hpp and attend_tile.hpp, and the result of
 // a multiply-add does not depend on which factor is broadcast. So a row has the same bits here and there. Spans may be
 // computed by different threads, since they are merged in order anyway.
 //
@@ -17,7 +17,7 @@
 
 #include "kernels/attention/decode_strips.hpp"
 #include "kernels/attention/guard_values.hpp"
-#include "kernels/attention/score_tile.hpp"
+#include "kernels/attention/softmax_tile.hpp"
 
 namespace mha::MHA_ISA {
 namespace {
@@ -250,7 +250,7 @@ class DecodeTile {
   /// Scores of products. In a masked block, 1 takes the place of the bias where a key is masked, else 0: the score does
   /// not tell, for that of a visible key may be minus infinity, too.
   void modify(const Block& block) {
-    const Index origin = block.origin();  // keys are counted from there, as in ScoreTile: ALiBi rounds the same
+    const Index origin = block.origin();  // keys are counted from there, as in SoftmaxTile: ALiBi rounds the same
     const auto inside = [&](Index key) {
       return pset1<P>(T((key < block.begin ? block.begin : key > block.end ? block.end : key) - origin));
     };

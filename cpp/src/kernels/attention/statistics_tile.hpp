@@ -1,7 +1,7 @@
 // Statistics of the softmax weights of one tile, which are never stored: entropy, largest weight and its key, mean
-// distance, and the sum of the weights that each key receives. Two passes over the keys, as in weights_tile.hpp: the
+// distance, and the sum of the weights that each key receives. Two passes over the keys, as in write_weights.hpp: the
 // first finds the maximum and the sum of each row, the second computes the scores again and reads each weight once. It
-// has the bits that weights_tile() would have written.
+// has the bits that write_weights() would have written.
 //
 // Entropy: a weight is w = 2^t c, where t <= 0 is the score minus the largest score in units of log 2, and c = 1 / sum.
 // So
@@ -15,7 +15,7 @@
 #include <math.h>
 #include <stdint.h>
 
-#include "kernels/attention/score_tile.hpp"
+#include "kernels/attention/softmax_tile.hpp"
 
 namespace mha::MHA_ISA {
 namespace {
@@ -145,7 +145,7 @@ class StatisticsTile {
 
   const AttentionTile& tile_;
   const StatisticsOutputs& outputs_;
-  ScoreTile<S> scores_;
+  SoftmaxTile<S> scores_;
   Sums sums_[kVectors];
   int64_t max_key_[kMaxTileRows];
 };

@@ -4,7 +4,7 @@
 //   m'  = max(m, max of the block)     running maximum of each query
 //   P^T = 2^((S^T - m') log2 e)        weights; sums so far are multiplied by 2^((m - m') log2 e)
 //
-// What is done with the weights is up to the kernels on top: attend_tile.hpp, weights_tile.hpp, statistics_tile.hpp.
+// What is done with the weights is up to the kernels on top: attend_tile.hpp, write_weights.hpp, statistics_tile.hpp.
 //
 // Layout: queries lie in the lanes, so a row of S^T holds the scores of one key with every query of the tile. Keys are
 // read by broadcast from where they lie. Only Q^T is packed, once for each tile. Maximum, sum and rescaling are plain
@@ -34,7 +34,7 @@ namespace {
 
 /// The state of one tile. All arrays are [...][kWidth]: a column for each query.
 template <class S>
-class ScoreTile {
+class SoftmaxTile {
  public:
   using T = Compute<S>;
   using Operands = OperandsOf<S>;
@@ -50,7 +50,7 @@ class ScoreTile {
                        KeyValueRows<S>::near_keys(head_dim));
   }
 
-  ScoreTile(const AttentionTile& tile, T* scratch, const RowStart<T>& start = kFirstTime<T>)
+  SoftmaxTile(const AttentionTile& tile, T* scratch, const RowStart<T>& start = kFirstTime<T>)
       : tile_(tile),
         start_(start),
         scale_(tile),
@@ -369,7 +369,7 @@ class ScoreTile {
 
 /// Reads the masks of the block and cuts it into segments. Returns whether any query sees any key of it.
 template <class S>
-bool ScoreTile<S>::plan_block(KeyBlock& block, Index begin) {
+bool SoftmaxTile<S>::plan_block(KeyBlock& block, Index begin) {
   if (has_mask_arrays(tile_)) {
     bool any_visible = true;
     block.has_bias = block.is_masked =
@@ -385,7 +385,7 @@ bool ScoreTile<S>::plan_block(KeyBlock& block, Index begin) {
 /// Modifies the scores of a segment in place and updates block_max_. The products are still in level 1, so this pass
 /// takes 2 % of their time, and the strips stay free of masks.
 template <class S>
-void ScoreTile<S>::modify(const KeyBlock& block, const Segment& segment) {
+void SoftmaxTile<S>::modify(const KeyBlock& block, const Segment& segment) {
   const P zero = pset1<P>(T(0));
   for (Index lane = segment.first_vector * L; lane < (segment.first_vector + segment.vectors) * L; lane += L) {
     const P first = pload<P>(first_ + lane), last = pload<P>(last_ + lane);
@@ -408,7 +408,7 @@ void ScoreTile<S>::modify(const KeyBlock& block, const Segment& segment) {
 
 /// modify() where a mask is all there is, and no bound: half of the work. Returns whether it hides some key.
 template <class S>
-bool ScoreTile<S>::add_bias(const KeyBlock& block, const Segment& segment) {
+bool SoftmaxTile<S>::add_bias(const KeyBlock& block, const Segment& segment) {
   P hidden = pset1<P>(T(0));
   for (Index lane = segment.first_vector * L; lane < (segment.first_vector + segment.vectors) * L; lane += L) {
     P highest = pload<P>(block_max_ + lane);
@@ -427,7 +427,7 @@ bool ScoreTile<S>::add_bias(const KeyBlock& block, const Segment& segment) {
 
 /// What modify() needs of each lane: bounds and positions, counted from the begin of the block, and position biases.
 template <class S>
-void ScoreTile<S>::fill_lanes(const KeyBlock& block) {
+void SoftmaxTile<S>::fill_lanes(const KeyBlock& block) {
   if (modify_.has_position_bias) position_bias_.fill(tile_, block.begin, block.end);
   const Index size = block.end - block.begin;
   const auto inside = [&](Index key) { return T(key < 0 ? 0 : key > size ? size : key); };

@@ -5,13 +5,13 @@
 // weight has the bits that attend_tile.hpp multiplies values by, apart from the division by the sum.
 #pragma once
 
-#include "kernels/attention/score_tile.hpp"
+#include "kernels/attention/softmax_tile.hpp"
 
 namespace mha::MHA_ISA {
 namespace {
 
 template <class S, class Element>
-void weights_tile_as(const AttentionTile& tile, void* scratch) {
+void write_weights_as(const AttentionTile& tile, void* scratch) {
   using T = Compute<S>;
   constexpr Index L = kLanes<T>;
   Element zero;
@@ -21,7 +21,7 @@ void weights_tile_as(const AttentionTile& tile, void* scratch) {
     rows[r] = static_cast<Element*>(tile.out[r]);
     for (Index key = 0; key < tile.key_length; ++key) rows[r][key * tile.out_step] = zero;
   }
-  ScoreTile<S> scores(tile, static_cast<T*>(scratch));
+  SoftmaxTile<S> scores(tile, static_cast<T*>(scratch));
   scores.find_sums();
   Packet<T> normalizers[kVectors];
   for (int j = 0; j < scores.vectors(); ++j) normalizers[j] = scores.normalizer(j);
@@ -42,11 +42,11 @@ void weights_tile_as(const AttentionTile& tile, void* scratch) {
 }
 
 template <class S>
-void weights_tile(const AttentionTile& tile, void* scratch) {
+void write_weights(const AttentionTile& tile, void* scratch) {
   if (tile.is_wide)
-    weights_tile_as<S, Compute<S>>(tile, scratch);
+    write_weights_as<S, Compute<S>>(tile, scratch);
   else
-    weights_tile_as<S, S>(tile, scratch);
+    write_weights_as<S, S>(tile, scratch);
 }
 
 }  // namespace

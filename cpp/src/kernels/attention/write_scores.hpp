@@ -2,13 +2,13 @@
 // is masked. One pass over the keys. Blocks that no row of the tile sees are filled with minus infinity.
 #pragma once
 
-#include "kernels/attention/score_tile.hpp"
+#include "kernels/attention/softmax_tile.hpp"
 
 namespace mha::MHA_ISA {
 namespace {
 
 template <class S, class Element>
-void scores_tile_as(const AttentionTile& tile, void* scratch) {
+void write_scores_as(const AttentionTile& tile, void* scratch) {
   using T = Compute<S>;
   constexpr Index L = kLanes<T>;
   Element nothing;
@@ -18,7 +18,7 @@ void scores_tile_as(const AttentionTile& tile, void* scratch) {
     rows[r] = static_cast<Element*>(tile.out[r]);
     for (Index key = 0; key < tile.key_length; ++key) rows[r][key * tile.out_step] = nothing;
   }
-  ScoreTile<S> scores(tile, static_cast<T*>(scratch));
+  SoftmaxTile<S> scores(tile, static_cast<T*>(scratch));
   scores.for_each_block([&](const KeyBlock& block) {
     scores.score(block);
     for (int j = 0; j < scores.vectors(); ++j) {
@@ -31,11 +31,11 @@ void scores_tile_as(const AttentionTile& tile, void* scratch) {
 }
 
 template <class S>
-void scores_tile(const AttentionTile& tile, void* scratch) {
+void write_scores(const AttentionTile& tile, void* scratch) {
   if (tile.is_wide)
-    scores_tile_as<S, Compute<S>>(tile, scratch);
+    write_scores_as<S, Compute<S>>(tile, scratch);
   else
-    scores_tile_as<S, S>(tile, scratch);
+    write_scores_as<S, S>(tile, scratch);
 }
 
 }  // namespace
