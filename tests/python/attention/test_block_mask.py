@@ -5,8 +5,8 @@ from typing import Any
 import mask_blocks
 import numpy as np
 import pytest
-from element_types import HALF
 from equivalent_calls import random_call
+from matrix import ALL, matrix, nightly
 from tolerance import assert_same_bits
 
 import mha_native as mha
@@ -34,8 +34,7 @@ def assert_same_numbers(actual: Array, expected: Array, err_msg: str = "") -> No
     assert_same_bits(actual, expected, label=err_msg)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64, *HALF])
-@pytest.mark.parametrize("seeds", [range(s, s + 20) for s in range(0, 80, 20)], ids=str)
+@matrix(dtype=ALL, seeds=nightly([range(s, s + 20) for s in range(0, 80, 20)], quick=[range(20)]))
 def test_has_the_bits_of_a_dense_mask(isa: str, dtype: Any, seeds: range) -> None:
     for seed in seeds:
         rng = np.random.default_rng(seed + 7)
@@ -63,7 +62,7 @@ def test_has_the_bits_of_a_dense_mask(isa: str, dtype: Any, seeds: range) -> Non
             assert_same_numbers(getattr(found, name), array, err_msg=f"seed {seed} {name}")
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+@matrix(dtype=(np.float32, np.float16))
 def test_ragged_sequences_count_blocks_from_their_own_first_row(isa: str, dtype: Any) -> None:
     rng = np.random.default_rng(3)
     lengths_q, lengths_k = [1, 70, 0, 200, 64], [130, 70, 9, 640, 0]

@@ -5,8 +5,8 @@ from typing import Any
 import mask_blocks
 import numpy as np
 import pytest
-from element_types import HALF
 from equivalent_calls import random_call
+from matrix import ALL, matrix, nightly
 from tolerance import assert_same_bits
 
 import mha_native as mha
@@ -35,8 +35,7 @@ def same_numbers(actual: Any, expected: Any, label: str = "") -> None:
         assert_same_bits(a, b, label=label)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64, *HALF])
-@pytest.mark.parametrize("seeds", [range(s, s + 20) for s in range(0, 80, 20)], ids=str)
+@matrix(dtype=ALL, seeds=nightly([range(s, s + 20) for s in range(0, 80, 20)], quick=[range(20)]))
 def test_has_the_bits_of_an_attn_mask(isa: str, dtype: Any, seeds: range) -> None:
     for seed in seeds:
         rng = np.random.default_rng(seed + 11)
@@ -142,7 +141,7 @@ def test_the_result_must_not_overlap_it() -> None:
         mha.scaled_dot_product_attention(x, x, x, key_mask=out.view(bool)[0, :1, :64], out=out)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64, *HALF])
+@matrix(dtype=ALL)
 @pytest.mark.parametrize(("starts", "keys"), [((0, 64, 192, 448), 500), ((0, 512, 1024, 1536), 1600)])
 @pytest.mark.parametrize("queries", [1, 40])
 def test_padding_in_front_has_the_bits_of_a_call_without_it(

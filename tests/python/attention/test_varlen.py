@@ -8,11 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 import tolerance
+from matrix import ALL, matrix, nightly
 from merging_tolerance import merged
 from ragged import Array, Ragged, heads_first, random_batch
 from tolerance import assert_close, assert_same_bits
 
 from mha_native import merge_attention, reference, scaled_dot_product_attention, scaled_dot_product_attention_varlen
+
+pytestmark = matrix(dtype=ALL)
 
 SEEDS = range(100)
 
@@ -27,7 +30,7 @@ def _attend(batch: Ragged, **more: Any) -> tuple[Array, Array]:
     return out, lse
 
 
-@pytest.mark.parametrize("seeds", [SEEDS[i::4] for i in range(4)], ids=lambda seeds: f"seeds-{seeds[0]}")
+@matrix(seeds=nightly([SEEDS[i::4] for i in range(4)], quick=[SEEDS[::4]]))
 def test_a_sequence_by_itself(seeds: range, isa: str, dtype: Any) -> None:
     for seed in seeds:
         batch = random_batch(seed, dtype)

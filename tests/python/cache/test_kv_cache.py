@@ -11,9 +11,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from matrix import ALL, WIDE, matrix
 from tolerance import assert_same_bits
 
 from mha_native import KVCache, MultiHeadAttention, scaled_dot_product_attention
+
+pytestmark = matrix(dtype=ALL)
 
 B, HK, CAPACITY, D, DV = 3, 2, 10, 5, 7
 F32 = np.float32
@@ -333,7 +336,7 @@ def test_sizes_can_be_read() -> None:
         assert word in repr(cache)
 
 
-@pytest.mark.wide
+@matrix(dtype=WIDE)
 def test_state_is_plain_arrays(tmp_path: Path, dtype: Any) -> None:
     cache = _filled(dtype)
     np.savez(tmp_path / "cache.npz", **cache.state_dict())

@@ -8,10 +8,13 @@ import numpy as np
 import pytest
 import tolerance
 from element_types import accumulator_of
+from matrix import ALL, WIDE, matrix, nightly
 from random_layers import attention_inputs
 from tolerance import assert_close, assert_same_bits
 
 from mha_native import MultiHeadAttention, reference, scaled_dot_product_attention
+
+pytestmark = matrix(dtype=ALL)
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -26,8 +29,8 @@ SIZES: dict[str, dict[str, Any]] = {
         "vdim": 31, "out_dim": 70,
     },
 }  # fmt: skip
-every_addition = pytest.mark.parametrize("added", ADDED)
-every_layer = pytest.mark.parametrize("name", SIZES)
+every_addition = matrix(added=nightly(ADDED, quick=("both",)))
+every_layer = matrix(name=nightly(SIZES, quick=("usual", "grouped", "everything")))
 
 
 def _layer(name: str, added: str, dtype: Any, size: float = 1) -> MultiHeadAttention:
@@ -71,11 +74,12 @@ def _masks(which: str, layer: MultiHeadAttention, batch: int, queries: int, keys
     }[which]
 
 
+MASKS = ["none", "causal", "boolean", "additive", "far", "key mask", "all", "bounds", "scores"]
+
+
 @every_addition
 @every_layer
-@pytest.mark.parametrize(
-    "mask", ["none", "causal", "boolean", "additive", "far", "key mask", "all", "bounds", "scores"]
-)
+@matrix(mask=nightly(MASKS, quick=("none", "causal", "additive", "key mask", "all", "bounds", "scores")))
 @pytest.mark.parametrize("sizes", [(3, 1, 40), (2, 70, 33)], ids=str)
 def test_against_the_oracle(
     name: str, added: str, mask: str, sizes: tuple[int, int, int], isa: str, dtype: Any
@@ -92,7 +96,7 @@ def test_against_the_oracle(
     assert_same_bits(layer(*inputs, num_threads=1, **options), out, label="without weights, on one thread")
 
 
-@pytest.mark.parametrize("size", [0.0, 30.0, 300.0])
+@matrix(size=(0.0, 30.0, 300.0), where=lambda size, dtype, **_: size > 0 or dtype in WIDE)
 def test_keys_that_take_nothing_or_all(size: float, isa: str, dtype: Any) -> None:
     layer = _layer("usual", "both", dtype, size)
     inputs = attention_inputs(layer, 2, 20, 90)
@@ -136,7 +140,7 @@ def test_the_oracle_appends_projected_keys(added: str) -> None:
 
 @every_addition
 @pytest.mark.parametrize("name", ["usual", "grouped"])
-@pytest.mark.parametrize("mask", ["none", "causal", "far", "all"])
+@matrix(mask=nightly(["none", "causal", "far", "all"], quick=("none", "causal", "all")))
 def test_without_the_errors_of_projections(name: str, added: str, mask: str, isa: str, dtype: Any) -> None:
     layer = _layer(name, added, dtype)
     sizes = (2, 70, 130)
@@ -237,7 +241,7 @@ def test_strided_and_read_only_inputs(added: str, isa: str, dtype: Any) -> None:
 
 
 @every_addition
-@pytest.mark.parametrize("name", ["usual", "whole vectors", "grouped"])
+@matrix(name=nightly(["usual", "whole vectors", "grouped"], quick=("usual", "grouped")))
 def test_steps_over_a_cache(name: str, added: str, isa: str, dtype: Any) -> None:
     layer = _layer(name, added, dtype)
     x = attention_inputs(layer, 3, 40, 40)[0]
@@ -270,7 +274,7 @@ def test_padding_sees_nothing(added: str, isa: str, dtype: Any) -> None:
 
 
 @every_addition
-@pytest.mark.parametrize("masked", [False, True], ids=["plain", "masked"])
+@matrix(masked=nightly([False, True], quick=[True]))
 def test_ragged_batches(added: str, masked: bool, isa: str, dtype: Any) -> None:
     layer = _layer("everything", added, dtype)
     rng = np.random.default_rng(0)

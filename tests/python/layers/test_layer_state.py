@@ -9,9 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from matrix import ALL, matrix
 from tolerance import assert_same_bits
 
 from mha_native import MultiHeadAttention
+
+pytestmark = matrix(dtype=ALL)
 
 WIDE = {"num_kv_heads": 2, "head_dim": 5, "value_head_dim": 3, "kdim": 7, "vdim": 9, "out_dim": 11}
 ADDED = {"add_bias_kv": True, "add_zero_attn": True}

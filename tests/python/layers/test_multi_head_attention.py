@@ -9,13 +9,16 @@ import numpy as np
 import pytest
 import tolerance
 from element_types import accumulator_of, limits
-from random_layers import LAYERS, attention_inputs, attention_layer
+from matrix import ALL, matrix, nightly
+from random_layers import FEW_LAYERS, LAYERS, SELF_LAYERS, attention_inputs, attention_layer
 from tolerance import Expected, assert_close, assert_same_bits
 
 import mha_native
 from mha_native import MultiHeadAttention
 
-every_layer = pytest.mark.parametrize("name", LAYERS)
+pytestmark = matrix(dtype=ALL)
+
+every_layer = matrix(name=nightly(LAYERS, quick=FEW_LAYERS))
 
 
 def _masks(which: str, layer: MultiHeadAttention, batch: int, queries: int, keys: int) -> dict[str, Any]:
@@ -74,14 +77,13 @@ def test_cross_attention(name: str, sizes: tuple[int, int, int], isa: str, dtype
     _check(name, "none", sizes, dtype, num_threads)
 
 
-@pytest.mark.parametrize("mask", MASKS)
+@matrix(mask=nightly(MASKS, quick=("none", "causal", "additive", "key mask", "all", "scores")))
 @pytest.mark.parametrize("name", ["usual", "grouped", "everything"])
 def test_masks(name: str, mask: str, isa: str, dtype: Any) -> None:
     _check(name, mask, (2, 37, 101), dtype, 2)
 
 
-@pytest.mark.parametrize("name", [name for name, sizes in LAYERS.items() if not {"kdim", "vdim"} & set(sizes)])
-@pytest.mark.parametrize("length", [1, 2, 15, 64, 97, 130])
+@matrix(name=nightly(SELF_LAYERS, quick=FEW_LAYERS), length=nightly([1, 2, 15, 64, 97, 130], quick=(1, 15, 97)))
 def test_self_attention(name: str, length: int, isa: str, dtype: Any) -> None:
     layer = attention_layer(name, dtype)
     x = attention_inputs(layer, 2, length, length)[0]
@@ -203,7 +205,7 @@ def test_strided_out(isa: str, dtype: Any) -> None:
         assert np.count_nonzero(np.isnan(memory)) == memory.size - view.size
 
 
-@pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf], ids=str)
+@matrix(poison=nightly([np.nan, np.inf, -np.inf], quick=[np.nan]))
 def test_hidden_keys(poison: float, isa: str, dtype: Any) -> None:
     layer = attention_layer("grouped", dtype)
     query, key, value = attention_inputs(layer, 3, 20, 70)

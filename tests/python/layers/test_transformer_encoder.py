@@ -11,12 +11,15 @@ import numpy as np
 import pytest
 import transformer_tolerance
 from element_types import accumulator_of
-from random_layers import STACKS, encoder, oracle_options, rows, views
+from matrix import ALL, matrix, nightly
+from random_layers import FEW_STACKS, STACKS, encoder, oracle_options, rows, views
 from tolerance import assert_close, assert_same_bits
 
 from mha_native import Encoder, KVCache, reference
 
-every_stack = pytest.mark.parametrize("name", STACKS)
+pytestmark = matrix(dtype=ALL)
+
+every_stack = matrix(name=nightly(STACKS, quick=FEW_STACKS))
 
 
 def _masks(which: str, model: Encoder, batch: int, length: int) -> dict[str, Any]:
@@ -74,7 +77,7 @@ def test_against_the_oracle(name: str, shape: tuple[int, int], isa: str, dtype: 
     _check(name, "none", shape, dtype, num_threads)
 
 
-@pytest.mark.parametrize("mask", MASKS)
+@matrix(mask=nightly(MASKS, quick=("causal", "additive", "key mask", "all", "scores")))
 @pytest.mark.parametrize("name", ["usual", "pre-LN", "grouped"])
 def test_masks(name: str, mask: str, isa: str, dtype: Any) -> None:
     _check(name, mask, (2, 37), dtype, 2)
@@ -139,7 +142,7 @@ def test_rows_by_themselves(name: str, isa: str, dtype: Any) -> None:
 
 
 @every_stack
-@pytest.mark.parametrize("masked", [False, True], ids=["plain", "masked"])
+@matrix(masked=nightly([False, True], quick=[True]))
 def test_ragged(name: str, masked: bool, isa: str, dtype: Any) -> None:
     model, lengths, num_threads = encoder(name, dtype), np.array([5, 1, 40, 0, 17, 64]), 3 if masked else 2
     cu = np.concatenate([[0], np.cumsum(lengths)])
@@ -238,7 +241,7 @@ def test_in_place(name: str, isa: str, dtype: Any, num_threads: int) -> None:
     assert_same_bits(x, expected)
 
 
-@pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf], ids=str)
+@matrix(poison=nightly([np.nan, np.inf, -np.inf], quick=[np.nan]))
 @pytest.mark.parametrize("name", ["usual", "pre-LN"])
 def test_padding_holds_anything(name: str, poison: float, isa: str, dtype: Any) -> None:
     model, lengths = encoder(name, dtype), np.array([30, 11, 1])

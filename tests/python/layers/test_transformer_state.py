@@ -9,11 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from matrix import ALL, matrix
 from random_layers import randomized, rows
 from tolerance import assert_same_bits
 
 import mha_native
 from mha_native import CausalDecoder, Decoder, DecoderLayer, Encoder, EncoderLayer, FeedForward, LayerNorm, RMSNorm
+
+pytestmark = matrix(dtype=ALL)
 
 OTHER = {"num_kv_heads": 2, "head_dim": 5, "activation": "gelu", "norm_first": True, "bias": False, "eps": 1e-3}
 RMS = {"norm": "rms_unit_offset", "output_norms": True, "norm_first": True, "final_norm": True, "eps": 1e-6}

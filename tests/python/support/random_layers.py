@@ -49,6 +49,10 @@ LAYERS: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 
+# Those of every run, and those whose queries, keys and values are one array.
+FEW_LAYERS = ("usual", "one feature", "wide", "grouped", "everything")
+SELF_LAYERS = [name for name, sizes in LAYERS.items() if not {"kdim", "vdim"} & set(sizes)]
+
 # Stacks of two layers, likewise; `absent` are norms that each layer lacks.
 STACKS: dict[str, dict[str, Any]] = {
     "usual": {"embed_dim": 64, "num_heads": 4, "feedforward_dim": 128},
@@ -88,6 +92,11 @@ STACKS: dict[str, dict[str, Any]] = {
     },
     "norms behind both": {"embed_dim": 36, "num_heads": 4, "feedforward_dim": 50, "output_norms": True},
 }  # fmt: skip
+
+FEW_STACKS = (
+    "usual", "one feature", "awkward", "pre-LN", "grouped", "RMSNorm", "norms on both sides", "output norms",
+    "no first norm",
+)  # fmt: skip
 
 
 @functools.cache

@@ -89,6 +89,8 @@ from mha_native import MultiHeadAttention, last_used_isa, reference
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
+SCORE_STAGES = ("scaled", "capped", "masked")
+
 # What an element of a sentence embedding of length 1 may be off by, after all layers: the promise of docs/numerics.md.
 EMBEDDING_BOUND = 1e-5
 # Of embeddings in fewer bits, of layers or of weights, with those in float32; likewise.
