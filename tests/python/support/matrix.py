@@ -82,9 +82,9 @@ def is_own(isa: str, dtype: Any) -> bool:
     return base not in DEFAULTS["isa"] or dtype not in same
 
 
-def last_of_its_own(isa: str, dtype: Any, **_: Any) -> bool:
-    """Whether an instruction set is the best of those with kernels of their own for `dtype`."""
-    return isa == [other for other in DEFAULTS["isa"] if is_own(other, dtype)][-1]
+def is_best_of_its_own(isa: str, dtype: Any) -> bool:
+    """Whether an instruction set is the best of those with kernels of their own for `dtype`; not a model of one."""
+    return isa == [other for other in DEFAULTS["isa"] if is_own(other, dtype) and other != "amx_model"][-1]
 
 
 def generate(metafunc: pytest.Metafunc, everything: bool) -> None:

@@ -372,6 +372,13 @@ def assert_same_bits(actual: Array, expected: Array, *, label: str = "") -> None
         raise AssertionError(f"{label}: first difference at {where}: {actual[where]!r} is not {expected[where]!r}")
 
 
+def assert_same_numbers(actual: Array, expected: Array, *, label: str = "") -> None:
+    """`assert_same_bits`, but that any NaN is as good as another."""
+    if actual.dtype.kind != "i":
+        actual, expected = (np.where(np.isnan(x), x.dtype.type(np.nan), x) for x in (actual, expected))
+    assert_same_bits(actual, expected, label=label)
+
+
 def _size(x: Array, query_shape: tuple[int, ...]) -> Array:
     """The magnitudes of a `_matrix`; what is not finite has none."""
     return np.abs(np.nan_to_num(_matrix(x, query_shape), posinf=0, neginf=0))
