@@ -9,6 +9,7 @@ import pytest
 import textbook
 import tolerance
 from cases import Call, Case, make_call
+from dlpack_tensor import Foreign
 from element_types import BFLOAT16, HALF, accumulator_of, limits
 from matrix import ALL, WIDE, matrix, nightly
 from tolerance import assert_close, assert_same_bits
@@ -378,28 +379,12 @@ def test_the_dtype_is_that_of_lse(option: str, shape: Any, dtype: Any) -> None:
         scaled_dot_product_attention(*call.arrays, **{option: np.ones(shape, other)})
 
 
-class _Foreign:
-    """An array of another library."""
-
-    def __init__(self, array: np.ndarray) -> None:
-        self.array = array
-
-    def __dlpack__(self, **keywords: Any) -> Any:
-        return self.array.__dlpack__(**keywords)
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        return self.array.__dlpack_device__()
-
-    def __array_namespace__(self) -> Any:
-        return np
-
-
 def test_options_of_another_library(dtype: Any) -> None:
     call = _make("all", dtype)
     expected = scaled_dot_product_attention(*call.arrays, **call.options)
     expected_weights = attention_weights(*call.arrays[:2], **call.options)
     for name in ("alibi_slopes", "position_bias", "sinks"):
-        call.options[name] = _Foreign(call.options[name])
+        call.options[name] = Foreign(call.options[name])
     assert_same_bits(scaled_dot_product_attention(*call.arrays, **call.options), expected)
     assert_same_bits(attention_weights(*call.arrays[:2], **call.options), expected_weights)
 

@@ -10,11 +10,12 @@ import pytest
 import statistics_tolerance
 import textbook
 from cases import BY_NAME, CASES, QUICK_CASES, RESTRICTED, Call, Case, make_call
+from dlpack_tensor import Foreign
 from element_types import accumulator_of
 from hypothesis import given
 from hypothesis import strategies as st
 from matrix import ALL, WIDE, matrix, nightly
-from row_cases import LARGE, OF_EACH_HEAD, ROW_CASES, SLICES
+from row_cases import LARGE, OF_EACH_HEAD, ROW_CASES, SLICES, of_batch_element
 from statistics_tolerance import assert_statistics
 from strategies import PROPERTY, calls, isas, restrictions
 from tolerance import assert_close, assert_same_bits
@@ -142,12 +143,7 @@ def test_batch_element_by_itself(case: str, isa: str, dtype: Any) -> None:
     call = make_call(BY_NAME[case], dtype)
     together = _statistics(call)
     for b in range(len(call.query)):
-        one = {
-            name: option[b : b + 1]
-            if isinstance(option, np.ndarray) and name not in OF_EACH_HEAD and len(option) > 1
-            else option
-            for name, option in call.options.items()
-        }
+        one = of_batch_element(call.options, b)
         alone = attention_statistics(call.query[b : b + 1], call.key[b : b + 1], **one)
         _assert_equal(alone, together, slice(b, b + 1), label=f"b={b}")
 
@@ -276,31 +272,12 @@ def test_any_strides_and_read_only(isa: str, dtype: Any) -> None:
     _assert_equal(attention_statistics(query, key), expected)
 
 
-class _Foreign:
-    """An array of another library."""
-
-    def __init__(self, array: np.ndarray) -> None:
-        self.array = array
-
-    def __dlpack__(self, **keywords: Any) -> Any:
-        return self.array.__dlpack__(**keywords)
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        return self.array.__dlpack_device__()
-
-    def __array_namespace__(self) -> Any:
-        class Library:
-            from_dlpack = staticmethod(lambda array: _Foreign(np.from_dlpack(array)))
-
-        return Library
-
-
 @matrix(dtype=WIDE)
 def test_tensors_of_another_library(dtype: Any) -> None:
     call = make_call(ORDINARY, dtype)
-    options = {name: _Foreign(x) if isinstance(x, np.ndarray) else x for name, x in call.options.items()}
-    results = attention_statistics(_Foreign(call.query), _Foreign(call.key), **options)
-    assert all(isinstance(result, _Foreign) for result in results)
+    options = {name: Foreign(x) if isinstance(x, np.ndarray) else x for name, x in call.options.items()}
+    results = attention_statistics(Foreign(call.query), Foreign(call.key), **options)
+    assert all(isinstance(result, Foreign) for result in results)
     _assert_equal(AttentionStatistics(*(result.array for result in results)), _statistics(call))
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tolerance
 from matrix import ALL, matrix, nightly
+from random_layers import with_random_biases
 from scattered_pages import poisoned
 from tolerance import assert_close, assert_same_bits
 
@@ -32,14 +33,7 @@ QUICK_MASKS = ("none", "causal", "additive", "key mask", "all")
 
 
 def _layer(name: str, dtype: Any) -> MultiHeadAttention:
-    layer = MultiHeadAttention(**LAYERS[name], dtype=dtype, seed=3)
-    rng = np.random.default_rng(4)
-    state = layer.state_dict()
-    for key in state:
-        if key.endswith("bias"):
-            state[key] = rng.standard_normal(state[key].shape).astype(dtype)
-    layer.load_state_dict(state)
-    return layer
+    return with_random_biases(MultiHeadAttention(**LAYERS[name], dtype=dtype, seed=3))
 
 
 def _x(layer: MultiHeadAttention, batch: int, length: int, seed: int = 5) -> np.ndarray:

@@ -9,7 +9,7 @@ import pytest
 import tolerance
 from element_types import accumulator_of
 from matrix import ALL, WIDE, matrix, nightly
-from random_layers import attention_inputs
+from random_layers import attention_inputs, call_options, with_random_biases
 from tolerance import assert_close, assert_same_bits
 
 from mha_native import MultiHeadAttention, reference, scaled_dot_product_attention
@@ -35,43 +35,11 @@ every_layer = matrix(name=nightly(SIZES, quick=("usual", "grouped", "everything"
 
 def _layer(name: str, added: str, dtype: Any, size: float = 1) -> MultiHeadAttention:
     """A layer without zeros in its weights, whose added key is `size` times a normal one."""
-    layer = MultiHeadAttention(**SIZES[name], **ADDED[added], dtype=dtype, seed=3)
-    rng, state = np.random.default_rng(4), layer.state_dict()
-    for key, array in state.items():
-        if key.endswith("bias") or key.startswith("bias"):
-            state[key] = (rng.standard_normal(array.shape) * (size if key == "bias_k" else 1)).astype(dtype)
-    layer.load_state_dict(state)
-    return layer
+    return with_random_biases(MultiHeadAttention(**SIZES[name], **ADDED[added], dtype=dtype, seed=3), size)
 
 
 def _count(layer: MultiHeadAttention) -> int:
     return layer.add_bias_kv + layer.add_zero_attn
-
-
-def _masks(which: str, layer: MultiHeadAttention, batch: int, queries: int, keys: int) -> dict[str, Any]:
-    rng = np.random.default_rng(6)
-    additive = rng.standard_normal((layer.num_heads, queries, keys)).astype(layer.dtype)
-    additive[rng.random(additive.shape) < 0.3] = -np.inf
-    boolean = rng.random((batch, 1, queries, keys)) < 0.6
-    key_mask = rng.random((batch, keys)) < 0.6
-    key_mask[0] = False
-    return {
-        "none": {},
-        "causal": {"is_causal": True},
-        "boolean": {"attn_mask": boolean},
-        "additive": {"attn_mask": additive},
-        "far": {"attn_mask": np.full((1, 1), -60, layer.dtype)},
-        "key mask": {"key_mask": key_mask},
-        "all": {"attn_mask": additive, "key_mask": key_mask, "is_causal": True},
-        "bounds": {"window": (9, 4), "query_offset": 3, "key_lengths": np.array([keys, keys // 3, 0][:batch])},
-        "scores": {
-            "scale": 0.7,
-            "softcap": 2.5,
-            "alibi_slopes": rng.random(layer.num_heads).astype(accumulator_of(layer.dtype)),
-            "position_bias": rng.standard_normal((layer.num_heads, 13)).astype(accumulator_of(layer.dtype)),
-            "sinks": rng.standard_normal(layer.num_heads).astype(accumulator_of(layer.dtype)),
-        },
-    }[which]
 
 
 MASKS = ["none", "causal", "boolean", "additive", "far", "key mask", "all", "bounds", "scores"]
@@ -85,7 +53,7 @@ def test_against_the_oracle(
     name: str, added: str, mask: str, sizes: tuple[int, int, int], isa: str, dtype: Any
 ) -> None:
     layer = _layer(name, added, dtype)
-    inputs, options = attention_inputs(layer, *sizes), _masks(mask, layer, *sizes)
+    inputs, options = attention_inputs(layer, *sizes), call_options(mask, layer.num_heads, dtype, *sizes)
     expected = tolerance.layer(layer, *inputs, options)
     buffer = np.full((*inputs[0].shape[:-1], layer.out_dim), np.nan, dtype)
     out, weights = layer(*inputs, out=buffer, need_weights=True, num_threads=2, **options)
@@ -156,7 +124,7 @@ def test_without_the_errors_of_projections(name: str, added: str, mask: str, isa
         return x[..., :columns].reshape(*x.shape[:2], -1, layer.head_dim).swapaxes(1, 2)
 
     projected = [heads(query, rows), heads(key, kv_rows), heads(value, kv_rows)]
-    options = _masks(mask, layer, *sizes)
+    options = call_options(mask, layer.num_heads, dtype, *sizes)
     none = [np.zeros(x.shape) for x in projected]
     expected = tolerance.heads_with_added_keys(layer, projected, none, options)
     out, weights = layer(query, key, value, need_weights=True, **options)

@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import transformer_tolerance
-from element_types import accumulator_of
 from matrix import ALL, matrix, nightly
-from random_layers import FEW_STACKS, STACKS, decoder, oracle_options, rows, views
+from random_layers import FEW_STACKS, STACKS, call_options, decoder, oracle_options, rows, views
 from tolerance import assert_close, assert_same_bits
 
 from mha_native import Decoder, reference
@@ -54,13 +53,7 @@ def _masks(which: str, model: Decoder, batch: int, length: int, memory_length: i
         ),
         "additive": ({"window": (9, 0)}, {"attn_mask": additive, "key_mask": memory_mask}),
         "scores": (
-            {
-                "scale": 0.7,
-                "softcap": 2.5,
-                "alibi_slopes": rng.random(heads).astype(accumulator_of(model.dtype)),
-                "position_bias": rng.standard_normal((heads, 13)).astype(accumulator_of(model.dtype)),
-                "sinks": rng.standard_normal(heads).astype(accumulator_of(model.dtype)),
-            },
+            call_options("scores", heads, model.dtype, batch, length, length),
             {"scale": 1.3},
         ),
     }[which]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from cases import BY_NAME, Case, make_call
 from matrix import ALL, WIDE, matrix
-from row_cases import LARGE, OF_EACH_HEAD, ROW_CASES, SLICES
+from row_cases import LARGE, ROW_CASES, SLICES, of_batch_element
 from tolerance import assert_same_bits
 
 from mha_native import attention_weights, scaled_dot_product_attention
@@ -62,12 +62,7 @@ def test_batch_element_by_itself(case: str, isa: str, dtype: Any) -> None:
     together = scaled_dot_product_attention(*call.arrays, **call.options)
     together_weights = attention_weights(call.query, call.key, **call.options)
     for b in range(len(call.query)):
-        one = {
-            name: option[b : b + 1]
-            if isinstance(option, np.ndarray) and name not in OF_EACH_HEAD and len(option) > 1
-            else option
-            for name, option in call.options.items()
-        }
+        one = of_batch_element(call.options, b)
         query, key, value = (x[b : b + 1] for x in call.arrays)
         assert_same_bits(scaled_dot_product_attention(query, key, value, **one), together[b : b + 1], label=f"b={b}")
         assert_same_bits(attention_weights(query, key, **one), together_weights[b : b + 1], label=f"b={b}")
