@@ -1,6 +1,7 @@
 """The layers of docs/architecture.md, in C++: bindings -> api -> checks, execute -> plan -> kernels, never back."""
 
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,7 @@ def includes(text: str) -> list[str]:
     return re.findall(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', text, re.MULTILINE)
 
 
+@cache
 def resolve(path: str, name: str) -> str | None:
     """The file below cpp/ that an include names; None for a header of somebody else."""
     if name in GENERATED:
@@ -129,9 +131,9 @@ def cycle(graph: dict[str, set[str]]) -> list[str]:
     return next((found for node in sorted(graph) if (found := visit(node, []))), [])
 
 
-@pytest.mark.parametrize("path", CPP_FILES)
-def test_includes_point_down(path: str) -> None:
-    assert violations(path, (ROOT / path).read_text(encoding="utf-8")) == []
+def test_includes_point_down() -> None:
+    sources = {path: (ROOT / path).read_text(encoding="utf-8") for path in CPP_FILES}
+    assert {path: wrong for path, text in sources.items() if (wrong := violations(path, text))} == {}
 
 
 @pytest.mark.parametrize("house", FLOORS)

@@ -19,6 +19,7 @@ from mha_native.commands._self_checks import Result
 ISA = mha_native.available_isas()[-1]
 
 
+@pytest.mark.exhaustive  # computes what tests of every run compute; .ci/run runs the command itself
 def test_all_is_well(capfd: pytest.CaptureFixture[str]) -> None:
     assert selftest.run(None) == 0
     out, err = capfd.readouterr()

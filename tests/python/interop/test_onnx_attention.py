@@ -12,9 +12,12 @@ import onnx_operator
 import pytest
 import tolerance
 from element_types import limits
+from matrix import ALL, matrix
 from tolerance import assert_close, assert_same_bits
 
 from mha_native.compat import onnx_attention
+
+pytestmark = matrix(dtype=ALL)
 
 SIZES = {"B": 2, "H": 4, "Hk": 2, "Tq": 5, "Tk": 70, "P": 0, "D": 8, "Dv": 6}
 
