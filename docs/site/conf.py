@@ -106,20 +106,25 @@ def lead_links_to_pages(app: Sphinx, doctree: nodes.document) -> None:
 def add_modules(app: Sphinx, docname: str, source: list[str]) -> None:
     """Every module of `interop` on its page, but that of ONNX, whose names are in `compat`."""
     if docname == "docs/site/api/interop":
-        paths = (Path(mha_native.__file__).parent / "interop").glob("[a-z]*.py")
+        folder = Path(mha_native.__file__).parent / "interop"
+        paths = [*folder.glob("[a-z]*.py"), *(path.parent for path in folder.glob("*/__init__.py"))]
         entries = "\n".join(entry(path) for path in sorted(paths) if path.stem != "onnx")
         source[0] += f"\n```{{eval-rst}}\n{entries}\n```\n"
 
 
 def entry(path: Path) -> str:
-    """The entry of a module: whole, or if what it stands on is not installed, its names with their first lines."""
+    """Return the entry of a module or package: whole, or where its package is not installed, the names it defines."""
     module = f"mha_native.interop.{path.stem}"
     try:
         import_module(module)
     except ImportError:
         lines = [f".. py:module:: {module}", ""]
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
-            if isinstance(node, ast.ClassDef | ast.FunctionDef) and not node.name.startswith("_"):
+        files = sorted(path.glob("*.py")) if path.is_dir() else [path]
+        nodes = [node for file in files for node in ast.parse(file.read_text(encoding="utf-8")).body]
+        lists = [node for node in nodes if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"]
+        names = {name for node in lists for name in ast.literal_eval(node.value)}
+        for node in nodes:
+            if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name in names:
                 kind = "class" if isinstance(node, ast.ClassDef) else "function"
                 first = (ast.get_docstring(node) or "").partition("\n")[0]
                 lines += [f".. py:{kind}:: {node.name}", "", f"   {first}", ""]

@@ -64,6 +64,7 @@ def public_names() -> list[str]:
     """In full, what is in `__all__` of the package, its folders, and the modules of two folders that users import."""
     files = [PACKAGE / "__init__.py", PACKAGE / "compat.py", *PACKAGE.glob("*/__init__.py")]
     files += [path for folder in ("distributed", "interop") for path in (PACKAGE / folder).glob("[a-z]*.py")]
+    files += (PACKAGE / "interop").glob("*/__init__.py")
     return sorted({name for path in files if path.name not in SHOWN_ELSEWHERE for name in _names(path)})
 
 

@@ -1,15 +1,18 @@
-"""What the modules of this folder say where the package that they are a plug of is not installed."""
+"""The error of a plug whose package is not installed."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 
 @contextmanager
-def needed_package(module: str, package: str, extra: str) -> Iterator[None]:
-    """A ``with`` statement around the imports of an optional package: what fails says which to install."""
+def needed_package(module: str, package: str, extra: str | None = None) -> Iterator[None]:
+    """Wrap the imports of an optional package: an ImportError says how to install it.
+
+    extra : str, optional
+        The extra of mha_native that brings the package; without one, pip installs the package itself.
+    """
     try:
         yield
     except ImportError as error:
-        raise ImportError(
-            f'{module}: needs the package {package}: pip install "mha_native[{extra}]" ({error})'
-        ) from error
+        install = package if extra is None else f'"mha_native[{extra}]"'
+        raise ImportError(f"{module}: needs the package {package}: pip install {install} ({error})") from error

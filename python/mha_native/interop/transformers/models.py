@@ -11,18 +11,18 @@ import torch
 from numpy.typing import NDArray
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 
-from ..functions.arrays import to_numpy
-from ..functions.dtypes import checked_dtype
-from ..layers.encoder import EncoderLayer
-from ..models.architecture.build import BlockConfig, make_layer
-from ..models.architecture.tensor_names import BlockNames
-from ..models.decoders.config import described as described_decoder
-from ..models.decoders.entries import Entries
-from ..models.decoders.families import FAMILIES as DECODERS
-from ..models.families import FAMILIES as ENCODERS
-from ..models.families import described as described_encoder
-from ._transformers_layers import LayerForward, Neighbours, Turns
-from ._transformers_masks import mask
+from ...functions.arrays import to_numpy
+from ...functions.dtypes import checked_dtype
+from ...layers.encoder import EncoderLayer
+from ...models.architecture.build import BlockConfig, make_layer
+from ...models.architecture.tensor_names import BlockNames
+from ...models.decoders.config import described as described_decoder
+from ...models.decoders.entries import Entries
+from ...models.decoders.families import FAMILIES as DECODERS
+from ...models.families import FAMILIES as ENCODERS
+from ...models.families import described as described_encoder
+from .layers import LayerForward, Neighbours, Turns
+from .masks import mask
 
 IMPLEMENTATION = "mha_native_layers"
 

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
 
-from ..functions.arrays import like, to_numpy
-from ..functions.kv_cache import KVCache
-from ..layers.encoder import EncoderLayer
+from ...functions.arrays import like, to_numpy
+from ...functions.kv_cache import KVCache
+from ...layers.encoder import EncoderLayer
 
 # Tokens for which there is room behind a prompt, at least: a few dozen steps without growth.
 _ROOM = 64
