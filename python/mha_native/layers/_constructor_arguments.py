@@ -23,6 +23,9 @@ Biases: TypeAlias = bool | Collection[str]
 # What weights are stored as. None: the dtype that the layer computes in.
 WeightDType: TypeAlias = DTypeLike | None
 
+# Formats of the weights of a float32 layer, in addition to float32.
+WEIGHT_FORMATS = ("bfloat16", "int8", "bfloat16x3")
+
 
 class LayerArguments(TypedDict, total=False):
     """What the layers of encoders and decoders take besides sizes. `EncoderLayer` says what it means."""
@@ -78,7 +81,7 @@ def checked_weight_dtype(function: str, weight_dtype: WeightDType, dtype: np.dty
     own = _core.dtype_name(dtype)
     if weight_dtype is None:
         return own
-    choices = [own] + ["bfloat16", "int8", "bfloat16x3"] * (own == "float32")
+    choices = [own, *WEIGHT_FORMATS * (own == "float32")]
     rule = f"{function}: weight_dtype of a layer in {own} must be {' or '.join(map(repr, choices))}"
     name = weight_dtype if isinstance(weight_dtype, str) else _core.dtype_name(numpy_dtype(rule, weight_dtype))
     if name not in choices:
