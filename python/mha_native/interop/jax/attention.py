@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ...functions.messages import in_the_name_of, shown
+from ...functions.needed_packages import needed_package
 from ...functions.options import KEYWORD_OPTIONS, KeywordOptions
-from .._needed_packages import needed_package
 
 with needed_package("mha_native.interop.jax", "jax", "jax"):
     import jax

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .._needed_packages import needed_package
+from ...functions.needed_packages import needed_package
 
 with needed_package("mha_native.interop.torch", "torch"):
     import torch

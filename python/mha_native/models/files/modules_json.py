@@ -7,7 +7,11 @@ from ...functions.messages import listed, shown
 from .json_files import is_below, read_choice, read_json
 
 # One of which the type of a module begins with: other code computes something else.
-_AUTHORS = ("sentence_transformers.", "mha_native.interop.sentence_transformers.")
+_AUTHORS = (
+    "sentence_transformers.",
+    "mha_native.sentence_transformers.",
+    "mha_native.interop.sentence_transformers.",  # its former place
+)
 
 _BEHIND_POOLING = ("Dense", "Normalize")
 
