@@ -1,5 +1,5 @@
-// scaled_dot_product_attention as XLA calls it: buffers in, buffers out, without Python. interop/jax.py is what gives it
-// calls, and checks at the time of tracing what can be known then.
+// scaled_dot_product_attention as XLA calls it: buffers in, buffers out, without Python. interop/jax makes these calls
+// and checks at the time of tracing what can be known then.
 #include <algorithm>
 #include <forward_list>
 #include <new>

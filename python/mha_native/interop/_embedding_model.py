@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from os import PathLike
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -10,9 +9,9 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from ..functions.messages import in_the_name_of, shown
+from ..functions.progress import fill_rows
 from ..models import SentenceEncoder
 from ..models.text.inputs import checked_texts
-from ..sentence_transformers._progress import progress_bar
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # in typing from Python 3.11 on
@@ -91,14 +90,9 @@ class EmbeddingModel:
             On standard error.
         """
         given = list(checked_texts("EmbeddingModel.embeddings", texts))
-        embeddings = np.empty((len(given), self.num_features), np.float32)
-        first = 0
-        with progress_bar(len(given), "texts") if shows_progress and given else _no_bar() as advance:
-            for rows in self._opened().encode_batches(given, **self._options):
-                embeddings[first : first + len(rows)] = rows
-                first += len(rows)
-                advance(len(rows))
-        return embeddings
+        rows = np.empty((len(given), self.num_features), np.float32)
+        batches = self._opened().encode_batches(given, **self._options)
+        return fill_rows(rows, batches, "texts", shows_progress and bool(given))
 
     def _opened(self) -> SentenceEncoder:
         if self._encoder is None:
@@ -124,7 +118,3 @@ class TopicEmbedder:
         with in_the_name_of("Embedder.embed", texts="documents"):
             found: NDArray[np.float32] = self.embedding_model.embeddings(documents, verbose)  # type: ignore[attr-defined]
         return found
-
-
-def _no_bar() -> Any:
-    return contextlib.nullcontext(lambda count: None)

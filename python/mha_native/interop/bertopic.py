@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ..functions.needed_packages import needed_package
 from ._embedding_model import Model, TopicEmbedder
-from ._needed_packages import needed_package
 
 with needed_package(__name__, "bertopic", "bertopic"):
     from bertopic.backend import BaseEmbedder

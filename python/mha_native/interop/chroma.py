@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..functions.messages import listed
-from ._needed_packages import needed_package
+from ..functions.needed_packages import needed_package
 from ._text_embedder import TextEmbedder
 
 with needed_package(__name__, "chromadb", "chroma"):

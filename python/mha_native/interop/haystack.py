@@ -5,8 +5,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ..functions.messages import in_the_name_of, shown
+from ..functions.needed_packages import needed_package
 from ._described_model import DescribedModel
-from ._needed_packages import needed_package
 from ._text_embedder import TextEmbedder
 from ._text_ranker import TextRanker
 

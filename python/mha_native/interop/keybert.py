@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from ..functions.needed_packages import needed_package
 from ._embedding_model import TopicEmbedder
-from ._needed_packages import needed_package
 
 with needed_package(__name__, "keybert", "keybert"):
     from keybert.backend import BaseEmbedder

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from ._needed_packages import needed_package
+from ..functions.needed_packages import needed_package
 
 with needed_package(__name__, "langchain-core", "langchain"):
     from langchain_core.documents import BaseDocumentCompressor, Document

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from ._needed_packages import needed_package
+from ..functions.needed_packages import needed_package
 
 with needed_package(__name__, "llama-index-core", "llama-index"):
     from llama_index.core.base.embeddings.base import BaseEmbedding

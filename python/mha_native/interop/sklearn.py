@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from ..functions.messages import in_the_name_of
+from ..functions.needed_packages import needed_package
 from ..models.text.inputs import checked_texts
 from ._embedding_model import EmbeddingModel, Model
-from ._needed_packages import needed_package
 
 with needed_package(__name__, "scikit-learn", "sklearn"):
     from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin

@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..functions.messages import in_the_name_of, listed, shown
+from ..functions.progress import fill_rows, is_wanted
 from ..layers._constructor_arguments import checked_size
 from ..models import SentenceEncoder
 from ..models.text.inputs import checked_texts
 from ._arguments import check_device, find_model, read_arguments
 from ._model import Model, Pool, check_pool
-from ._progress import is_wanted, progress_bar
 from ._quantization import Precision, check_precision, quantize_embeddings
 from ._similarity import SimilarityFunction, checked_name
 from ._tensors import as_tensor, results
@@ -388,12 +388,8 @@ class SentenceTransformer(Model):
         arguments: dict[str, Any] = {"prompt": prompt, "truncate_dim": truncate_dim, "normalize": normalize}
         if not shows:
             return self._encoder.encode(texts, **arguments)
-        parts = []
-        with progress_bar(len(texts), "texts") as advance:
-            for rows in self._encoder.encode_batches(texts, **arguments):
-                parts.append(rows)
-                advance(len(rows))
-        return np.concatenate(parts)
+        rows = np.empty((len(texts), self._encoder.encode([], **arguments).shape[1]), np.float32)
+        return fill_rows(rows, self._encoder.encode_batches(texts, **arguments), "texts", True)
 
     def _details(
         self,

@@ -18,6 +18,7 @@ import tiny_bert
 from tiny_bert import TEXTS
 from tolerance import assert_same_bits
 
+import mha_native
 from mha_native.interop._embedding_model import EmbeddingModel
 from mha_native.models import SentenceEncoder
 
@@ -103,7 +104,6 @@ def test_what_are_no_texts_is_refused(texts: Any, directory: str) -> None:
     [
         ("bertopic", "bertopic"),
         ("keybert", "keybert"),
-        ("sentence_transformers", "sentence-transformers"),
         ("sklearn", "sklearn"),
     ],
 )
@@ -114,3 +114,15 @@ def test_a_plug_says_what_to_install(module: str, extra: str, monkeypatch: pytes
         monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(ImportError, match=rf'^{name}: needs the package .*: pip install "mha_native\[{extra}\]"'):
         importlib.import_module(name)
+
+
+def test_the_first_module_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "mha_native.sentence_transformers._transformer_module", raising=False)
+    for package in [each for each in sys.modules if each.partition(".")[0] == "sentence_transformers"]:
+        monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.setitem(sys.modules, "sentence_transformers", None)
+    message = (
+        r'^mha_native\.sentence_transformers\.Transformer: needs the package .*"mha_native\[sentence-transformers\]"'
+    )
+    with pytest.raises(ImportError, match=message):
+        _ = mha_native.sentence_transformers.Transformer

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from tolerance import assert_same_bits
 
-from mha_native.interop._needed_packages import needed_package
+from mha_native.functions.needed_packages import needed_package
 from mha_native.interop._text_embedder import TextEmbedder
 from mha_native.sentence_transformers import SentenceTransformer
 

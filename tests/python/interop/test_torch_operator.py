@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import mha_native  # noqa: E402
-from mha_native.interop import torch as interop_torch  # noqa: E402
+from mha_native.interop.torch import attention as interop_torch  # noqa: E402
 from mha_native.interop.torch import scaled_dot_product_attention  # noqa: E402
 
 F64 = torch.float64

@@ -8,7 +8,11 @@ from .entries import Entries
 from .json_files import is_below, read_json
 
 # One of which the type of a module begins with: other code computes something else.
-_AUTHORS = ("sentence_transformers.", "mha_native.interop.sentence_transformers.")
+_AUTHORS = (
+    "sentence_transformers.",
+    "mha_native.sentence_transformers.",
+    "mha_native.interop.sentence_transformers.",  # its former place
+)
 
 _BEHIND_POOLING = ("Dense", "Normalize")
 

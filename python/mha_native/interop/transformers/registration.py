@@ -1,6 +1,6 @@
-"""The package transformers, whose models compute attention by what is registered under a name."""
+"""Register attention with the package transformers under a name."""
 
-from ..functions.messages import shown
+from ...functions.messages import shown
 
 __all__ = ["register"]
 
@@ -48,8 +48,8 @@ def register(name: str = "mha_native") -> None:
     except ImportError as error:
         raise ImportError(f"register: needs the packages torch and transformers, 5.0 or newer: {error}") from error
 
-    from ._transformers_attention import attention
-    from ._transformers_masks import mask
+    from .attention import attention
+    from .masks import mask
 
     AttentionInterface.register(name, attention)
     AttentionMaskInterface.register(name, mask)

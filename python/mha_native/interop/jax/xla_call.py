@@ -11,10 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.custom_batching import custom_vmap
 
-from .._core import xla_attention
-from ..functions.attention import scaled_dot_product_attention
-from ..functions.scalars import checked_boolean
-from ._jax_gradient import plain_attention
+from ..._core import xla_attention
+from ...functions.attention import scaled_dot_product_attention
+from ...functions.scalars import checked_boolean
+from .gradient import plain_attention
 
 Array = Any  # of JAX, or of NumPy
 Arrays = dict[str, Array]  # the options that are arrays, those that were given

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from ..functions.attention import scaled_dot_product_attention
-from ..functions.options import ScoreOptions
-from ._torch_recomputation import attention_by_torch
+from ...functions.attention import scaled_dot_product_attention
+from ...functions.options import ScoreOptions
+from .recomputation import attention_by_torch
 
 # An offset is a number, or one for each sequence: `query_offsets`, beside which `query_offset` is 0.
 _SCHEMA = (

@@ -12,11 +12,11 @@ import torch
 from numpy.typing import NDArray
 from transformers.utils import output_capturing
 
-from ..functions.options import ModelOptions
-from ..layers.rotary_embedding import RotaryEmbedding
-from ..layers.transformer import TransformerLayer
-from ._transformers_cache import native_cache_layer
-from ._transformers_masks import options_of_layer
+from ...functions.options import ModelOptions
+from ...layers.rotary_embedding import RotaryEmbedding
+from ...layers.transformer import TransformerLayer
+from .caches import native_cache_layer
+from .masks import options_of_layer
 
 # Arguments that a layer is given and that do not change what it computes; any other must be None or False.
 _OF_NO_EFFECT = frozenset({"use_cache", "cache_position", "output_hidden_states", "return_dict", "position_ids"})

@@ -11,17 +11,17 @@ import torch
 from numpy.typing import NDArray
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 
-from ..functions.arrays import to_numpy
-from ..functions.dtypes import checked_dtype
-from ..layers.transformer import TransformerLayer
-from ..models.architecture.build import make_layer
-from ..models.architecture.config import BlockConfig, StackConfig
-from ..models.architecture.family import EMBEDDING, GENERATION
-from ..models.architecture.registry import describe, families_of
-from ..models.architecture.tensor_names import BlockNames
-from ..models.files.entries import Entries
-from ._transformers_layers import LayerForward, Neighbours, Turns
-from ._transformers_masks import mask
+from ...functions.arrays import to_numpy
+from ...functions.dtypes import checked_dtype
+from ...layers.transformer import TransformerLayer
+from ...models.architecture.build import make_layer
+from ...models.architecture.config import BlockConfig, StackConfig
+from ...models.architecture.family import EMBEDDING, GENERATION
+from ...models.architecture.registry import describe, families_of
+from ...models.architecture.tensor_names import BlockNames
+from ...models.files.entries import Entries
+from .layers import LayerForward, Neighbours, Turns
+from .masks import mask
 
 IMPLEMENTATION = "mha_native_layers"
 

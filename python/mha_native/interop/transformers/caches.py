@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
 
-from ..functions.arrays import like, to_numpy
-from ..functions.token_cache import TokenCache
-from ..layers.transformer import TransformerLayer
+from ...functions.arrays import like, to_numpy
+from ...functions.token_cache import TokenCache
+from ...layers.transformer import TransformerLayer
 
 # Tokens for which there is room behind a prompt, at least: a few dozen steps without growth.
 _ROOM = 64

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from ..functions.options import ScoreOptions
+from ...functions.options import ScoreOptions
 
 # Queries and keys for which one entry of a block mask stands.
 _BLOCK = 64

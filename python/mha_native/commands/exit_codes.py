@@ -1,4 +1,4 @@
-"""How a command ends: with an exit code, and a sentence where something went wrong."""
+"""Exit codes of commands, with one sentence on standard error for a failure."""
 
 import contextlib
 import os
@@ -11,11 +11,11 @@ from typing import Any, TextIO, cast
 
 from .errors import UserError, complain, reason
 
-_SIGNALS = (signal.SIGTERM, signal.SIGHUP)  # the signals that ask a program to end, besides an interrupt
+_SIGNALS = (signal.SIGTERM, signal.SIGHUP)  # the signals that ask a program to end; Python handles SIGINT
 
 
 def run_to_end(command: Callable[[], int]) -> int:
-    """Run `command`, and give the exit code: its own, 2 for what the user can mend, 128 + n after signal n."""
+    """Run `command` and return the exit code: its own, 2 for a mistake of the user, 128 + n after signal n."""
     if sys.stdout is None:
         complain("cannot write standard output: it is closed")
         return 2
@@ -23,7 +23,7 @@ def run_to_end(command: Callable[[], int]) -> int:
         with _signals_as_exceptions(), contextlib.redirect_stdout(cast(TextIO, _StandardOutput(sys.stdout))):
             try:
                 code = command()
-            except SystemExit:  # of --help, for example
+            except SystemExit:  # raised by --help, for example
                 sys.stdout.flush()
                 raise
             sys.stdout.flush()
@@ -47,7 +47,7 @@ def run_to_end(command: Callable[[], int]) -> int:
 
 
 class _OutputFailed(Exception):
-    """Standard output cannot be written, for which there is an `error` of the operating system."""
+    """Writing standard output failed with `error`."""
 
     def __init__(self, error: OSError) -> None:
         super().__init__(error)
@@ -55,7 +55,7 @@ class _OutputFailed(Exception):
 
 
 class _StandardOutput:
-    """A stream that raises `_OutputFailed`, so that its errors can be told from those of other files."""
+    """A stream that raises `_OutputFailed`, to distinguish its errors from errors of other files."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -86,18 +86,18 @@ class _Ended(BaseException):
 
 @contextlib.contextmanager
 def _signals_as_exceptions() -> Iterator[None]:
-    """Signals raise `_Ended` meanwhile, so that what is half-written is removed.
+    """Let signals raise `_Ended` within the context, so that partial files are removed.
 
-    Those that somebody has set already stay as they are: nohup, for example, has SIGHUP ignored.
+    Signals with another handler keep it: nohup, for example, ignores SIGHUP.
     """
-    if threading.current_thread() is not threading.main_thread():  # where Python lets no thread set signals
+    if threading.current_thread() is not threading.main_thread():  # only the main thread may set handlers
         yield
         return
     taken = [number for number in _SIGNALS if signal.getsignal(number) == signal.SIG_DFL]
 
     def end(number: int, _: FrameType | None) -> None:
         for each in taken:
-            signal.signal(each, signal.SIG_IGN)  # a second one must not interrupt the removal
+            signal.signal(each, signal.SIG_IGN)  # a second signal must not interrupt the removal
         raise _Ended(number)
 
     for number in taken:
@@ -110,7 +110,7 @@ def _signals_as_exceptions() -> Iterator[None]:
 
 
 def _drop_standard_output() -> None:
-    """Keep the interpreter from writing what is left of standard output when it exits: it would fail, or wait."""
+    """Discard buffered standard output: writing it at exit would fail or block."""
     with contextlib.suppress(OSError):
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, sys.stdout.fileno())

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..functions.arrays import like, to_numpy
-from ..functions.attention import scaled_dot_product_attention
-from ._transformers_masks import options_of_mask
+from ...functions.arrays import like, to_numpy
+from ...functions.attention import scaled_dot_product_attention
+from .masks import options_of_mask
 
 _NAME = "mha_native attention"
 

@@ -1,20 +1,18 @@
-"""Attention as a function of JAX: traced, compiled and mapped with the rest of a program, on the memory of XLA."""
+"""Attention as functions of JAX."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-try:
+from ...functions.messages import in_the_name_of, shown
+from ...functions.needed_packages import needed_package
+from ...functions.options import KEYWORD_OPTIONS, KeywordOptions
+
+with needed_package("mha_native.interop.jax", "jax", "jax"):
     import jax
     import jax.numpy as jnp
-except ImportError as error:
-    raise ImportError(
-        f'mha_native.interop.jax: needs the package jax; pip install "mha_native[jax]" brings it: {error}'
-    ) from error
 
-from ..functions.messages import in_the_name_of, shown
-from ..functions.options import KEYWORD_OPTIONS, KeywordOptions
-from ._jax_call import Array, attend
+    from .xla_call import Array, attend
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # in typing from Python 3.11 on
