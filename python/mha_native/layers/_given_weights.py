@@ -60,5 +60,9 @@ def given_weights(
         weight_dtype = "int8"
     own = _core.dtype_name(kind)
     stored = checked_weight_dtype(function, weight_dtype, kind)
-    converted = {name: _core.convert(arrays[name], kind) for name, given in of_numbers.items() if given != own}
-    return GivenWeights(arrays | converted, kind, stored)
+    for name, x in arrays.items():
+        if not x.flags.aligned:  # which the core does not read
+            arrays[name] = x = x.copy()
+        if of_numbers.get(name, own) != own:
+            arrays[name] = _core.convert(x.ravel(), kind).reshape(x.shape)  # of any number of axes
+    return GivenWeights(arrays, kind, stored)

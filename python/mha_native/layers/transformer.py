@@ -341,7 +341,7 @@ class TransformerStack(ModuleState):
 
     @classmethod
     def from_layers(
-        cls, layers: Iterable[Any], norm: Norm | None = None, *, layer_options: Sequence[ModelOptions] | None = None
+        cls, layers: Sequence[Any], norm: Norm | None = None, *, layer_options: Sequence[ModelOptions] | None = None
     ) -> Self:
         """Return a stack of these layers. It shares them with the caller, and does not copy their weights.
 
@@ -370,7 +370,7 @@ class TransformerStack(ModuleState):
         True
         """
         function = f"{cls.__name__}.from_layers"
-        if not isinstance(layers, Iterable):
+        if not isinstance(layers, Sequence):
             raise TypeError(f"{function}: layers must be a sequence of layers; got {name_of_type(layers)}")
         stack = bare(cls)
         stack.layers = tuple(layers)
