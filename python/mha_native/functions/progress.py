@@ -19,7 +19,7 @@ class Progress:
         self._visible = False
 
     def show(self, share: float | None, count: int) -> None:
-        """Draw that this share of the input, and `count` texts, are done. `share` is None if the size is not known."""
+        """Draw the share of the input that is done, and `count` texts. `share` is None if the size is not known."""
         now = time.monotonic()
         if not self._is_wanted or now - self._started < PATIENCE or now - self._drawn < PAUSE:
             return
