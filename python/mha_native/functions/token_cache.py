@@ -1,4 +1,4 @@
-"""The common part of caches of keys and values: what they hold, and how that changes."""
+"""The common part of caches of keys and values: their tokens, and the ways to change them."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
@@ -27,7 +27,7 @@ class TokenCache:
         Parameters
         ----------
         key : [B, Hk, T, D]
-            Of the dtype of the cache (float32, if that is int8), with any strides. Missing leading axes have length 1.
+            In the dtype of the cache (float32 for int8), with any strides. Missing leading axes have length 1.
         value : [B, Hk, T, Dv]
         new_lengths : integer array [B], optional
             Sequence b takes its first ``new_lengths[b]`` tokens; the others are padding. Default: all T.

@@ -1,4 +1,4 @@
-"""What the constructors of layers are given, and its checks: sizes, dtypes of weights, seeds."""
+"""Arguments of the constructors of layers, and their checks: sizes, dtypes of weights, seeds."""
 
 import math
 import sys
@@ -14,13 +14,13 @@ from ..functions.messages import listed, shown
 from ..functions.scalars import checked_integer
 from .rotary_embedding import RotaryEmbedding
 
-# Seed of the initial weights. None: a different one each time. A generator: its next numbers.
+# Seed of the initial weights. None: a different seed each time. A generator: its next numbers.
 Seed: TypeAlias = "int | np.random.Generator | None"  # in quotes: numpy.random is loaded when it is used
 
-# Which linear maps of a layer have a bias: all, none, or those that are named.
+# The linear maps of a layer that have a bias: all, none, or the named ones.
 Biases: TypeAlias = bool | Collection[str]
 
-# What weights are stored as. None: the dtype that the layer computes in.
+# The storage format of weights. None: the dtype of the layer.
 WeightDType: TypeAlias = DTypeLike | None
 
 
@@ -55,12 +55,12 @@ class DecoderArguments(LayerArguments, total=False):
 
 
 def checked_size(function: str, name: str, size: int) -> int:
-    """The size that a caller gave, as an int of at least 1."""
+    """Return the size that a caller gave, an int of at least 1."""
     return checked_integer(function, name, size, 1)
 
 
 def checked_biases(function: str, bias: Biases, names: Sequence[str]) -> bool | tuple[str, ...]:
-    """Which of the linear maps `names` have a bias: True for all, False for none, else their names in that order."""
+    """Return the linear maps of `names` that have a bias: True for all, False for none, else names in their order."""
     if not isinstance(bias, set | frozenset | list | tuple):
         return _core.boolean(function, "bias", bias)
     if unknown := [name for name in bias if not (isinstance(name, str) and name in names)]:
@@ -71,19 +71,19 @@ def checked_biases(function: str, bias: Biases, names: Sequence[str]) -> bool | 
 
 
 def check_room(function: str, shapes: Iterable[tuple[int, ...]]) -> None:
-    """MemoryError for weights with more bytes than have addresses, of which NumPy says something else."""
+    """MemoryError for weights with more bytes than addresses, for which NumPy raises other errors."""
     for shape in shapes:
         if math.prod(shape) > sys.maxsize // np.dtype(np.float64).itemsize:
             raise MemoryError(f"{function}: could not allocate weights {list(shape)}")
 
 
 def initial_weights(numbers: NDArray[np.float64], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """`numbers` in `dtype`. A layer in 16 bits starts with the weights of one in float32, rounded."""
+    """Return `numbers` in `dtype`. A layer in 16 bits starts with the rounded weights of a layer in float32."""
     return _core.convert(numbers if dtype == np.float64 else numbers.astype(np.float32), dtype)
 
 
 def checked_weight_dtype(function: str, weight_dtype: WeightDType, dtype: np.dtype[Any]) -> str:
-    """What the weights of a layer in `dtype` are stored as, by name, because NumPy has no bfloat16."""
+    """Return the storage format of the weights of a layer in `dtype`, by name, because NumPy has no bfloat16."""
     own = _core.dtype_name(dtype)
     if weight_dtype is None:
         return own
@@ -96,13 +96,13 @@ def checked_weight_dtype(function: str, weight_dtype: WeightDType, dtype: np.dty
 
 
 def checked_dtypes(function: str, dtype: DTypeLike, weight_dtype: WeightDType) -> tuple[np.dtype[Any], str]:
-    """What is computed in, and what weights are stored as, by name."""
+    """Return the dtype of a layer, and the storage format of its weights by name."""
     kind = checked_dtype(function, dtype)
     return kind, checked_weight_dtype(function, weight_dtype, kind)
 
 
 def checked_generator(function: str, seed: Seed) -> np.random.Generator:
-    """The random numbers that a seed stands for; those of a generator itself."""
+    """Return the generator of random numbers of a seed, or the generator that a caller gave."""
     try:
         return np.random.default_rng(seed)
     except Exception as error:

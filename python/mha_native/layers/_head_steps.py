@@ -1,4 +1,4 @@
-"""What a layer does to each row of each head of query and key, between their projection and attention."""
+"""The steps between projection and attention, for each row of each head of query and key: a norm, and a rotation."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -14,30 +14,30 @@ from .rotary_embedding import RotaryEmbedding
 
 
 class HeadSteps(NamedTuple):
-    """The steps of one layer: a norm of each head, and the turn by the position."""
+    """The steps of one layer: a norm of each head, and a rotation by the position."""
 
     rotary: RotaryEmbedding | None = None
     qk_norm: str | None = None  # one of NORM_EPS
     qk_norm_eps: float = NORM_EPS["rms"]
 
     def for_layers_in(self, dtype: np.dtype[Any]) -> "HeadSteps":
-        """The same for a layer in `dtype`."""
+        """Return the steps for a layer in `dtype`."""
         return self._replace(rotary=self.rotary and self.rotary._for_layers_in(dtype))
 
     def configuration(self) -> dict[str, Any]:
-        """The arguments of a constructor that differ from their defaults."""
+        """Return the arguments of a constructor that are not the default."""
         norm = {} if self.qk_norm is None else {"qk_norm": self.qk_norm, "qk_norm_eps": self.qk_norm_eps}
         return norm if self.rotary is None else norm | {"rotary": self.rotary}
 
     def state_shapes(self, head_dim: int) -> dict[str, tuple[int, ...]]:
-        """Names and shapes of what a state dict holds of the norms of query and key."""
+        """Return names and shapes of the norms of query and key in a state dict."""
         if self.qk_norm is None:
             return {}
         names = ["weight", "bias"] if self.qk_norm == "layer" else ["weight"]
         return {f"{letter}_norm.{name}": (head_dim,) for letter in "qk" for name in names}
 
     def initial_state(self, head_dim: int, dtype: np.dtype[Any]) -> dict[str, NDArray[Any]]:
-        """Weights that multiply by 1, and biases of 0."""
+        """Return weights that multiply by 1, and biases of 0."""
         weight = 0.0 if self.qk_norm == "rms_unit_offset" else 1.0
         return {
             name: initial_weights(np.full(shape, weight if name.endswith("weight") else 0.0), dtype)
@@ -45,7 +45,7 @@ class HeadSteps(NamedTuple):
         }
 
     def norms(self, arrays: Mapping[str, NDArray[Any]]) -> tuple[_core.Norm | None, _core.Norm | None]:
-        """Those of query and key, with the weights of a state dict."""
+        """Return the norms of query and key, with the weights of a state dict."""
         return self._norm(arrays, "q_norm"), self._norm(arrays, "k_norm")
 
     def _norm(self, arrays: Mapping[str, NDArray[Any]], name: str) -> _core.Norm | None:
@@ -58,7 +58,7 @@ class HeadSteps(NamedTuple):
 
 
 def norms_state(norms: tuple[_core.Norm | None, ...]) -> dict[str, NDArray[Any]]:
-    """The inverse of `HeadSteps.norms`."""
+    """Undo `HeadSteps.norms`."""
     state: dict[str, NDArray[Any] | None] = {}
     for letter, norm in zip("qk", norms, strict=True):
         weight, bias = (None, None) if norm is None else norm.weights()

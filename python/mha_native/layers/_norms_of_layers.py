@@ -1,4 +1,4 @@
-"""The norms of a transformer layer: where they stand, what makes them, and what they were made of."""
+"""The norms of a transformer layer: their places, their construction, and their arguments."""
 
 from typing import Any
 
@@ -11,8 +11,8 @@ from .layer_norm import LayerNorm
 from .norm import Norm
 from .rms_norm import RMSNorm
 
-# Attributes of a layer, one for each sublayer in the order in which they run: its norm, and that of what it adds to the
-# residual stream. None: there is none.
+# Attributes of a layer, one for each part in the order in which they run: its norm, and the norm of its result before
+# the addition. None: no norm.
 NORMS = ("norm1", "norm2", "norm3")
 OUTPUT_NORMS = ("output_norm1", "output_norm2", "output_norm3")
 
@@ -29,7 +29,7 @@ def new_norm(norm: str, embed_dim: int, eps: float | None, bias: bool, dtype: DT
 
 
 def arguments_of_norms(layer: Any) -> dict[str, Any]:
-    """What the constructor was given for the norms that `layer` has; of what is usual only eps."""
+    """Return the arguments of the constructor for the norms of `layer`: eps, and others that are not the default."""
     norms = [getattr(layer, place) for place in NORMS + OUTPUT_NORMS]
     first = next((norm for norm in norms if norm is not None), None)
     own: dict[str, Any] = {}
@@ -41,6 +41,6 @@ def arguments_of_norms(layer: Any) -> dict[str, Any]:
 
 
 def cores_of_norms(layer: Any, places: tuple[str, ...]) -> tuple[_core.Norm | None, ...]:
-    """The objects of the core, with the weights that they have now."""
+    """Return the objects of the core, with the current weights."""
     norms = [getattr(layer, place) for place in places]
     return tuple(None if norm is None else norm._core for norm in norms)

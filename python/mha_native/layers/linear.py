@@ -36,7 +36,7 @@ class Sizes(NamedTuple):
 class Linear(LayerOfMaps):
     """``x W^T + b`` of each row, as ``torch.nn.Linear``.
 
-    Where rows are few, threads share the output features: the head of a language model takes one row.
+    If rows are few, threads share the output features: the head of a language model often takes one row.
 
     Parameters
     ----------
@@ -47,12 +47,17 @@ class Linear(LayerOfMaps):
     bias : bool, default True
         Add a bias.
     dtype : {"float32", "float64", "float16", "bfloat16"}, default "float32"
-        Of the weights, and of what the layer takes and gives. Arrays of bfloat16 are those of the package ml_dtypes;
-        tensors of other libraries do without it.
+        The dtype of weights, inputs and results. Arrays of bfloat16 need the package ml_dtypes; tensors of other
+        libraries do not.
     weight_dtype : str, optional
-        What the matrix is stored as, of a layer in float32: see `quantize`. Default: `dtype`.
+        The storage format of the matrix of a layer in float32: see `quantize`. Default: `dtype`.
     seed : int or numpy.random.Generator, optional
-        Of the initial weights, which follow the rule of ``torch.nn.Linear``: uniform up to ``1 / sqrt(in_features)``.
+        Seed of the initial weights, which follow the rule of ``torch.nn.Linear``: uniform up to
+        ``1 / sqrt(in_features)``.
+
+    See Also
+    --------
+    from_weights, from_torch : A layer with your own weights.
 
     Examples
     --------
@@ -152,8 +157,10 @@ class Linear(LayerOfMaps):
             return cls.from_weights(state["weight"], state.get("bias"))
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
-        """Copies of ``weight`` [out_features, in_features] and, if there is one, ``bias`` [out_features]: the names of
-        ``torch.nn.Linear``. A matrix in int8 has ``weight_scale`` [out_features]."""
+        """Return copies of ``weight`` [out_features, in_features] and, if there is one, ``bias`` [out_features].
+
+        The names are the names of ``torch.nn.Linear``. A matrix in int8 has ``weight_scale`` [out_features], too.
+        """
         return super().state_dict()
 
     @property

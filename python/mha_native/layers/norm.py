@@ -39,7 +39,7 @@ class Norm(RowLayer):
         module = checked_module(function, module, cls.__name__)
         if len(module.normalized_shape) != 1:
             shape = list(module.normalized_shape)
-            raise ValueError(f"{function}: normalized_shape must be that of one axis; got {shape}")
+            raise ValueError(f"{function}: normalized_shape must have one axis; got {shape}")
         weights = module.state_dict() or {"weight": initial_weights(np.ones(module.normalized_shape), dtype)}
         with in_the_name_of(function):
             given, norm = given_weights(function, weights, None, None), bare(cls)

@@ -77,7 +77,7 @@ class TransformerLayer(ModuleState):
         norm_first, bias = _core.boolean(name, "norm_first", norm_first), _core.boolean(name, "bias", bias)
         output_norms = _core.boolean(name, "output_norms", output_norms)
         weights: dict[str, Any] = {"bias": bias, "dtype": dtype, "weight_dtype": weight_dtype}
-        weights["seed"] = checked_generator(name, seed)  # which goes on from part to part
+        weights["seed"] = checked_generator(name, seed)  # one for all parts
         heads: dict[str, Any] = {"num_kv_heads": num_kv_heads, "head_dim": head_dim}
 
         def attention(features: int, **steps: Any) -> MultiHeadAttention:
@@ -186,7 +186,7 @@ class TransformerLayer(ModuleState):
         norm_first = _core.boolean(function, "norm_first", norm_first)
         layer._set_parts(self_attn, cross_attn, feed_forward, given, norm_first)
         with in_the_name_of(function, self_attention="self_attn", cross_attention="cross_attn"):
-            layer._stack()  # which compares sizes and dtypes
+            layer._stack()  # it compares sizes and dtypes
         return layer
 
     def _set_parts(
@@ -255,7 +255,7 @@ class TransformerStack(ModuleState):
         name, sizes = type(self).__name__, (embed_dim, num_heads, feedforward_dim)
         count = checked_size(name, "num_layers", num_layers)
         final_norm = _core.boolean(name, "final_norm", final_norm)
-        arguments["seed"] = checked_generator(name, arguments.get("seed"))  # which goes on from layer to layer
+        arguments["seed"] = checked_generator(name, arguments.get("seed"))  # one for all layers
         with in_the_name_of(name):
             self.layers = tuple(self._layer_type(*sizes, **arguments) for _ in range(count))
         of_layers = self.layers[0].norm1
@@ -341,7 +341,7 @@ class TransformerStack(ModuleState):
 
     @classmethod
     def from_layers(
-        cls, layers: Iterable[Any], norm: Norm | None = None, *, layer_options: Sequence[ModelOptions] | None = None
+        cls, layers: Sequence[Any], norm: Norm | None = None, *, layer_options: Sequence[ModelOptions] | None = None
     ) -> Self:
         """Return a stack of these layers. It shares them with the caller, and does not copy their weights.
 
@@ -370,7 +370,7 @@ class TransformerStack(ModuleState):
         True
         """
         function = f"{cls.__name__}.from_layers"
-        if not isinstance(layers, Iterable):
+        if not isinstance(layers, Sequence):
             raise TypeError(f"{function}: layers must be a sequence of layers; got {name_of_type(layers)}")
         stack = bare(cls)
         stack.layers = tuple(layers)
@@ -384,7 +384,7 @@ class TransformerStack(ModuleState):
         if layer_options is not None:
             stack.layer_options = checked_layer_options(function, layer_options, len(stack.layers))
         with in_the_name_of(function, final_norm="norm", self_attention="self_attn", cross_attention="cross_attn"):
-            stack._stack()  # which compares sizes and dtypes
+            stack._stack()  # it compares sizes and dtypes
         return stack
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Norms of rows as their papers write them, in NumPy and float64. E is the number of features of a row."""
+"""Norms of rows as in their papers, in NumPy and float64. E is the number of features of a row."""
 
 from collections.abc import Mapping
 from typing import Any

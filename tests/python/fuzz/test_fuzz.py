@@ -46,6 +46,7 @@ def _public_functions() -> set[str]:
                 taking = (which for which, x in methods if set(inspect.signature(x).parameters) - {"self"})
                 # A method that is another public class's is named as that one's.
                 owner = {which: x.__qualname__.split(".")[0] for which, x in methods}
+                owner = {which: "KVCache" if x == "TokenCache" else x for which, x in owner.items()}
                 own = (which for which in taking if not which.startswith("_"))
                 names |= {name} | {f"{owner[w] if owner[w] in module.__all__ else name}.{w}" for w in own}
     return names - {"CausalLM", "SentenceEncoder", "Seq2SeqLM", "Request"}  # which `from_pretrained` and `submit` make
