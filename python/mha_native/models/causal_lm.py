@@ -136,7 +136,7 @@ class CausalLM(PretrainedGenerator):
     def generate(self, prompts: Prompt, *, stream: bool = False, **options: "Unpack[GenerationKeywords]") -> Any: ...
     @explains_sampling
     def generate(self, prompts: Prompt, *, stream: bool = False, **options: "Unpack[GenerationKeywords]") -> Any:
-        """Continue prompts.
+        """Continue prompts. Sampling options in generation_config.json are not used.
 
         Parameters
         ----------
@@ -147,7 +147,6 @@ class CausalLM(PretrainedGenerator):
         max_new_tokens : int, default 256
             A text ends with so many new tokens, at a token that ends it, or where the model has no more positions.
         {sampling}
-            Values in generation_config.json are not used.
         stop : str, or list of str, optional
             Where one of them begins, the text ends before it.
         num_threads : int, optional
