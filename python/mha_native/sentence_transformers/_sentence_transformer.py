@@ -23,8 +23,9 @@ from ._text_tokenizer import TextTokenizer
 
 _OUTPUTS = ("sentence_embedding", "token_embeddings", None)
 
-# Under which a document may have its prompt, the first that there is.
-_DOCUMENT_PROMPTS = ("document", "passage", "corpus")
+# Names of prompts; the first that a model has counts.
+QUERY_PROMPTS = ("query",)
+DOCUMENT_PROMPTS = ("document", "passage", "corpus")
 
 _logger = logging.getLogger(__name__)
 
@@ -242,8 +243,8 @@ class SentenceTransformer(Model):
         **kwargs: Any,
     ) -> Any:
         """Embeddings of what is searched for: `encode` with the prompt "query" unless another one is given."""
-        if prompt_name is None and prompt is None and "query" in self.prompts:
-            prompt_name = "query"
+        if prompt_name is None and prompt is None:
+            prompt_name = self._first_name(QUERY_PROMPTS)
         return self.encode(inputs, prompt_name, prompt, *args, **kwargs)
 
     def encode_document(
@@ -257,7 +258,7 @@ class SentenceTransformer(Model):
         """Embeddings of what is found: `encode` with the first of the prompts "document", "passage" and "corpus" that
         there is unless another one is given."""
         if prompt_name is None and prompt is None:
-            prompt_name = next((name for name in _DOCUMENT_PROMPTS if name in self.prompts), None)
+            prompt_name = self._first_name(DOCUMENT_PROMPTS)
         return self.encode(inputs, prompt_name, prompt, *args, **kwargs)
 
     def similarity(self, embeddings1: Any, embeddings2: Any) -> Any:
@@ -381,6 +382,14 @@ class SentenceTransformer(Model):
 
     def __repr__(self) -> str:
         return repr(self._encoder).replace(type(self._encoder).__name__, type(self).__name__, 1)
+
+    def _first_name(self, names: tuple[str, ...]) -> str | None:
+        """Return the first of `names` that is a prompt of the model."""
+        return next((name for name in names if name in self.prompts), None)
+
+    def _first_prompt(self, function: str, names: tuple[str, ...]) -> str:
+        """Return the first prompt among `names`, or the default prompt."""
+        return self._prompt(function, self._first_name(names), None)
 
     def _embeddings(
         self, texts: list[str], prompt: str, truncate_dim: int | None, normalize: bool | None, shows: bool

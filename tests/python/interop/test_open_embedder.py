@@ -19,7 +19,7 @@ from tiny_bert import TEXTS
 from tolerance import assert_same_bits
 
 import mha_native
-from mha_native.interop._embedding_model import EmbeddingModel
+from mha_native.interop._text_embedder import opened
 from mha_native.models import SentenceEncoder
 
 
@@ -33,24 +33,24 @@ def directory(tmp_path: Path) -> str:
 )
 def test_embeddings_are_those_of_the_encoder(options: dict[str, Any], directory: str) -> None:
     expected = SentenceEncoder.from_pretrained(directory).encode(TEXTS, **options)
-    model = EmbeddingModel(directory, **options)
+    model = opened("Plug", directory, **options)
     assert model.num_features == expected.shape[1]
     for texts in (TEXTS, tuple(TEXTS), np.array(TEXTS), np.array(TEXTS, object), iter(TEXTS)):
         assert_same_bits(model.embeddings(texts), expected)
 
 
 def test_embeddings_of_no_texts(directory: str) -> None:
-    found = EmbeddingModel(directory).embeddings([], shows_progress=True)
+    found = opened("Plug", directory).embeddings([], shows_progress=True)
     assert (found.shape, found.dtype) == ((0, 24), np.float32)
 
 
 def test_formats_are_those_of_the_encoder(directory: str) -> None:
     expected = SentenceEncoder.from_pretrained(directory, weight_dtype="int8").encode(TEXTS)
-    assert_same_bits(EmbeddingModel(directory, weight_dtype="int8").embeddings(TEXTS), expected)
+    assert_same_bits(opened("Plug", directory, weight_dtype="int8").embeddings(TEXTS), expected)
 
 
 def test_pickles_have_the_name_of_a_model_and_not_its_weights(directory: str) -> None:
-    model = EmbeddingModel(directory, truncate_dim=7)
+    model = opened("Plug", directory, truncate_dim=7)
     expected = model.embeddings(TEXTS)
     pickled = pickle.dumps(model)
     assert len(pickled) < 1000
@@ -60,7 +60,7 @@ def test_pickles_have_the_name_of_a_model_and_not_its_weights(directory: str) ->
 
 def test_an_open_model_is_taken_along(directory: str, tmp_path: Path) -> None:
     encoder = SentenceEncoder.from_pretrained(directory)
-    model = EmbeddingModel(encoder)
+    model = opened("Plug", encoder)
     expected = encoder.encode(TEXTS)
     assert_same_bits(model.embeddings(TEXTS), expected)
     pickled = pickle.dumps(model)
@@ -85,18 +85,18 @@ def test_mistakes_are_found_when_it_is_made(
 ) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(error, match=message):
-        EmbeddingModel(**{"model": directory} | arguments)
+        opened("Plug", **{"model": directory} | arguments)
 
 
 def test_an_open_model_has_a_dtype(directory: str) -> None:
     with pytest.raises(ValueError, match="weight_dtype must be None for a SentenceEncoder, which has one; got 'int8'"):
-        EmbeddingModel(SentenceEncoder.from_pretrained(directory), weight_dtype="int8")
+        opened("Plug", SentenceEncoder.from_pretrained(directory), weight_dtype="int8")
 
 
 @pytest.mark.parametrize("texts", ["a dog", 3, {"a": 1}, np.array([["a"]]), ["a", None]], ids=str)
 def test_what_are_no_texts_is_refused(texts: Any, directory: str) -> None:
     with pytest.raises(TypeError, match=r"texts must be .*; got \w+"):
-        EmbeddingModel(directory).embeddings(texts)
+        opened("Plug", directory).embeddings(texts)
 
 
 @pytest.mark.parametrize(
