@@ -18,7 +18,7 @@ from equivalent_calls import (
     attend_ragged,
     random_call,
 )
-from matrix import ALL, WIDE, is_best_of_its_own, matrix, nightly
+from matrix import ALL, WIDE, matrix, nightly
 from scattered_pages import over_pages
 from tolerance import assert_same_bits
 
@@ -55,7 +55,6 @@ def _assert_rows(rows: Array, actual: Array, expected: Array, label: str) -> Non
 
 
 @every_seed
-@matrix(by_day=lambda isa, dtype, **_: dtype is not np.float64 or is_best_of_its_own(isa, dtype))
 def test_attention(seeds: range, isa: str, dtype: Any) -> None:
     for seed in seeds:
         call = random_call(seed, dtype)

@@ -28,7 +28,7 @@ def with_dense(attn_mask: Array | None, admitted: Array) -> Array:
     )
 
 
-def assert_bits_of_a_dense_mask(call: Call, dense: Array, label: str, **mask: Array) -> None:
+def assert_bits_of_a_dense_mask(call: Call, dense: Array, label: str, **mask: Any) -> None:
     """Check every result of a call with `mask` by bits against a call with an attn_mask that admits the same keys.
 
     `dense` [B or 1, H or 1, Tq or 1, Tk] has the admitted keys. Keys that it admits for no query hold NaN.
