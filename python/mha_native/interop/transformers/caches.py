@@ -9,7 +9,7 @@ from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingW
 
 from ...functions.arrays import like, to_numpy
 from ...functions.token_cache import TokenCache
-from ...layers.transformer import TransformerLayer
+from ...layers.encoder import EncoderLayer
 
 # Tokens for which there is room behind a prompt, at least: a few dozen steps without growth.
 _ROOM = 64
@@ -45,7 +45,7 @@ class NativeCacheLayer(DynamicLayer):  # type: ignore[misc]
     def values(self, tensor: torch.Tensor | None) -> None:
         self._put(1, tensor)
 
-    def with_room(self, layer: TransformerLayer, batch: int, count: int) -> TokenCache | None:
+    def with_room(self, layer: EncoderLayer, batch: int, count: int) -> TokenCache | None:
         """What `layer` appends `count` tokens of `batch` sequences to; None if what is here is of other sequences."""
         length, cache = self.get_seq_length(), self._native
         if cache is not None and (cache.batch_size, cache.dtype) == (batch, layer.dtype):
@@ -61,7 +61,7 @@ class NativeCacheLayer(DynamicLayer):  # type: ignore[misc]
         self._native, self._tensors, self.is_initialized = grown, [None, None], True
         return grown
 
-    def _can_be_read_by(self, layer: TransformerLayer, batch: int) -> bool:
+    def _can_be_read_by(self, layer: EncoderLayer, batch: int) -> bool:
         """Whether the tensors are those of so many sequences, and of the heads and the dtype of a layer."""
         heads, width = layer.self_attn.num_kv_heads, layer.self_attn.head_dim
         return all(

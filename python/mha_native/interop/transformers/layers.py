@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from transformers.utils import output_capturing
 
 from ...functions.options import ModelOptions
+from ...layers.encoder import EncoderLayer
 from ...layers.rotary_embedding import RotaryEmbedding
-from ...layers.transformer import TransformerLayer
 from .caches import native_cache_layer
 from .masks import options_of_layer
 
@@ -119,7 +119,7 @@ class LayerForward:
     def __init__(
         self,
         layer: Any,
-        make: Callable[[Any], TransformerLayer],
+        make: Callable[[Any], EncoderLayer],
         i: int,
         neighbours: Neighbours,
         options: ModelOptions,
@@ -145,7 +145,7 @@ class LayerForward:
         ]
         hooks = [(of._forward_hooks, of._forward_pre_hooks) for of in modules[1:]]
         self._hooks = [each for pair in hooks for each in pair]
-        self._native: TransformerLayer | None = None
+        self._native: EncoderLayer | None = None
         self._native = self._make(self._layer)
         self._dtype = self._weights[0][2].dtype
 
@@ -201,7 +201,7 @@ class LayerForward:
         hooks = [hook for of in self._hooks for hook in of.values()] if any(self._hooks) else []
         return not any(map(_is_of_a_user, hooks))
 
-    def _current(self) -> TransformerLayer | None:
+    def _current(self) -> EncoderLayer | None:
         """The layer with the weights that the model has now, if there is one."""
         for modules, name, child in self._children:
             if modules.get(name) is not child:

@@ -13,7 +13,7 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 
 from ...functions.arrays import to_numpy
 from ...functions.dtypes import checked_dtype
-from ...layers.transformer import TransformerLayer
+from ...layers.encoder import EncoderLayer
 from ...models.architecture.build import make_layer
 from ...models.architecture.config import BlockConfig, StackConfig
 from ...models.architecture.family import EMBEDDING, GENERATION
@@ -142,7 +142,7 @@ class Maker:
         self._names, self._block, self._i = layers.names, layers.stack.blocks[i], i
         self._turns = turns
 
-    def __call__(self, layer: Any) -> TransformerLayer:
+    def __call__(self, layer: Any) -> EncoderLayer:
         """ValueError, which says why, if the layer may compute something else."""
         _check_class(layer)
         prefix = self._names.layer.format(self._i)
@@ -165,7 +165,9 @@ class Maker:
         if self._turns is not None and self._block.rotary is not None:
             # Angles of any dtype are computed in float32 by transformers, and so are those of the table.
             tables[self._block.rotary] = self._turns.table._for_layers_in(dtype)
-        return make_layer(self._block, state, tables, dtype, str(dtypes.pop()).removeprefix("torch."))
+        native = make_layer(self._block, state, tables, dtype, str(dtypes.pop()).removeprefix("torch."))
+        assert isinstance(native, EncoderLayer)  # blocks that read a memory have been refused
+        return native
 
 
 def _array(name: str, tensor: torch.Tensor) -> NDArray[Any]:
