@@ -1,5 +1,7 @@
 """A progress bar on the terminal, on standard error."""
 
+from __future__ import annotations
+
 import contextlib
 import sys
 import time
