@@ -1,14 +1,18 @@
 """Conversion of tensors of other libraries to NumPy arrays and back, by DLPack. The core checks the arrays."""
 
+from __future__ import annotations
+
 import functools
 import sys
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .. import _core
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 # A NumPy array, or a CPU tensor of any library that speaks DLPack.
 Tensor: TypeAlias = Any

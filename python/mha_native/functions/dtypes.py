@@ -1,13 +1,17 @@
 """The dtypes of layers and caches, with bfloat16, which NumPy lacks."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
 
 from .. import _core
 from .messages import listed, shown
+
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike, NDArray
 
 # The dtypes of layers and caches.
 LAYER_DTYPES = ("float32", "float64", "float16", "bfloat16")

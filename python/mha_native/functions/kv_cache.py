@@ -1,11 +1,16 @@
 """A dense cache of keys and values: each sequence has its own preallocated room."""
 
-from numpy.typing import DTypeLike
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 from .._core import KVCache as CoreCache
 from .arrays import Tensor, to_numpy
 from .instances import bare
 from .token_cache import TokenCache
+
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike
 
 
 class KVCache(TokenCache):
@@ -95,7 +100,7 @@ class KVCache(TokenCache):
         self._core = CoreCache(batch_size, num_kv_heads, capacity, head_dim, value_head_dim, dtype)
 
     @classmethod
-    def over(cls, keys: Tensor, values: Tensor, lengths: Tensor | None = None) -> "KVCache":
+    def over(cls, keys: Tensor, values: Tensor, lengths: Tensor | None = None) -> KVCache:
         """Return a cache in the memory of your arrays, to which calls write tokens. The cache keeps the arrays alive.
 
         Parameters

@@ -1,17 +1,21 @@
 """Merging of results over shards of keys: the public function, which documents and forwards to the core."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from math import prod
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .. import _core
 from .arrays import Tensor, like, to_numpy
 from .messages import name_of_type
 
-Array: TypeAlias = NDArray[Any]
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+Array: TypeAlias = "NDArray[Any]"
 
 _FUNCTION = "merge_attention"
 

@@ -1,5 +1,7 @@
 """Parts of error messages: short forms of values, short lists, and the name of the called function."""
 
+from __future__ import annotations
+
 import re
 import reprlib
 from collections.abc import Iterable

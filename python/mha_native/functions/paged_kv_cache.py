@@ -1,13 +1,17 @@
 """A cache in pages, which sequences share: for many sequences of different lengths or with equal beginnings."""
 
-from typing import Any
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
 
 from .._core import PagedKVCache as CoreCache
 from .arrays import Tensor, to_numpy
 from .token_cache import TokenCache
+
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike, NDArray
 
 
 class PagedKVCache(TokenCache):

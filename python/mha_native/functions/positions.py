@@ -1,10 +1,13 @@
 """Positional encodings."""
 
-from typing import Any
+from __future__ import annotations
 
-from numpy.typing import DTypeLike, NDArray
+from typing import TYPE_CHECKING, Any
 
 from .. import _core
+
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike, NDArray
 
 
 def sinusoidal_positions(

@@ -1,5 +1,7 @@
 """Progress bars on standard error: tqdm where it is installed, else a bar of this library."""
 
+from __future__ import annotations
+
 import contextlib
 import logging
 import sys

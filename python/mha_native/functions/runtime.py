@@ -1,5 +1,7 @@
 """Instruction sets and threads: list, choose and explain them."""
 
+from __future__ import annotations
+
 import platform
 from typing import Any, TextIO
 

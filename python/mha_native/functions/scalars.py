@@ -1,5 +1,7 @@
 """Checks of scalars that the core does not read, by the rules of the core."""
 
+from __future__ import annotations
+
 from .. import _core
 from .messages import shown
 

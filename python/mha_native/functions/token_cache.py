@@ -1,17 +1,21 @@
 """The common part of caches of keys and values: their tokens, and the ways to change them."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy import ndarray
-from numpy.typing import NDArray
 
 from .._core import KVCache as CoreCache
 from .._core import dtype_name
 from .arrays import Tensor, to_numpy
 from .dtypes import checked_dtype, packed_state, unpacked_state
 from .messages import in_the_name_of, listed, name_of_type, shown
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 
 class TokenCache:
@@ -91,7 +95,7 @@ class TokenCache:
         """Forget everything."""
         self._core.clear()
 
-    def _take_tokens(self, other: "TokenCache") -> None:
+    def _take_tokens(self, other: TokenCache) -> None:
         """Replace the tokens by the tokens of `other`, a cache of the same sizes and dtype, and of any capacity."""
         if self._is_int8:
             self._core.assign_stored(*other._core.stored(), other.lengths)

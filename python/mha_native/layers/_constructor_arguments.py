@@ -1,18 +1,22 @@
 """Arguments of the constructors of layers, and their checks: sizes, dtypes of weights, seeds."""
 
+from __future__ import annotations
+
 import math
 import sys
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
 
 from .. import _core
 from ..functions.dtypes import WEIGHT_FORMATS, checked_dtype, numpy_dtype
 from ..functions.messages import listed, shown
 from ..functions.scalars import checked_integer
 from .rotary_embedding import RotaryEmbedding
+
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike, NDArray
 
 # Seed of the initial weights. None: a different seed each time. A generator: its next numbers.
 Seed: TypeAlias = "int | np.random.Generator | None"  # in quotes: numpy.random is loaded when it is used
@@ -21,7 +25,7 @@ Seed: TypeAlias = "int | np.random.Generator | None"  # in quotes: numpy.random 
 Biases: TypeAlias = bool | Collection[str]
 
 # The storage format of weights. None: the dtype of the layer.
-WeightDType: TypeAlias = DTypeLike | None
+WeightDType: TypeAlias = "DTypeLike | None"
 
 
 # The kinds of norms by name, each with the default of its eps.

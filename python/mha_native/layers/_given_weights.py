@@ -1,16 +1,20 @@
 """Arguments of `from_weights`: arrays, their dtypes, and their shapes, from which sizes are read."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
 
 from .. import _core
 from ..functions.arrays import Tensor, to_numpy
 from ..functions.dtypes import LAYER_DTYPES, checked_dtype
 from ..functions.messages import listed, name_of_type, shown
 from ._constructor_arguments import WeightDType, checked_weight_dtype
+
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike, NDArray
 
 
 class GivenWeights(NamedTuple):

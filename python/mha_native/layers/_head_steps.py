@@ -1,16 +1,20 @@
 """The steps between projection and attention, for each row of each head of query and key: a norm, and a rotation."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .. import _core
 from ..functions.messages import name_of_type, shown
 from ..functions.scalars import checked_real
 from ._constructor_arguments import NORM_EPS, initial_weights
 from .rotary_embedding import RotaryEmbedding
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 
 class HeadSteps(NamedTuple):
@@ -20,7 +24,7 @@ class HeadSteps(NamedTuple):
     qk_norm: str | None = None  # one of NORM_EPS
     qk_norm_eps: float = NORM_EPS["rms"]
 
-    def for_layers_in(self, dtype: np.dtype[Any]) -> "HeadSteps":
+    def for_layers_in(self, dtype: np.dtype[Any]) -> HeadSteps:
         """Return the steps for a layer in `dtype`."""
         return self._replace(rotary=self.rotary and self.rotary._for_layers_in(dtype))
 

@@ -1,5 +1,7 @@
 """The call of a layer or a stack: its arguments as the core takes them, and results as the caller's arrays."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable
 from typing import Any
 

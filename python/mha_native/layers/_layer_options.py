@@ -1,5 +1,7 @@
 """Score options of each layer of a stack, in addition to the options of a call."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 

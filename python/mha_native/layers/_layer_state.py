@@ -6,7 +6,6 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
 
 from .. import _core
 from ..functions.arrays import Tensor
@@ -22,6 +21,7 @@ from ._torch_modules import checked_module
 from .rotary_embedding import RotaryEmbedding
 
 if TYPE_CHECKING:
+    from numpy.typing import DTypeLike, NDArray
     from typing_extensions import Self  # in typing from Python 3.11 on
 
 

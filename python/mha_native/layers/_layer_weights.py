@@ -1,11 +1,12 @@
 """Sizes of a multi-head attention layer, and its weights in a state dict: names, shapes, initial values."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Collection, Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .. import _core
 from ._constructor_arguments import (
@@ -19,6 +20,9 @@ from ._constructor_arguments import (
 )
 from ._given_weights import GivenWeights
 from ._module_state import LinearWeights, linear_weights
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 # The four projections, in the order in which the core takes them.
 PROJECTIONS = ("query", "key", "value", "out")

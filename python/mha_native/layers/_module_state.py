@@ -1,13 +1,14 @@
 """State dicts of layers and stacks. A part has a prefix of names. Loading checks all parts before it changes one."""
 
+from __future__ import annotations
+
 import copy
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import repeat
-from typing import Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
 
 from .. import _core
 from ..functions.arrays import Tensor, to_numpy
@@ -17,11 +18,14 @@ from ..functions.messages import in_the_name_of, listed, name_of_type, shown
 from ._constructor_arguments import WeightDType, checked_weight_dtype
 from ._snapshots import change, no_change
 
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike, NDArray
+
 Module = TypeVar("Module", bound="ModuleState")
 AnyLeaf = TypeVar("AnyLeaf", bound="Leaf")
 
 # The weights of a linear map in the core: matrix, bias, and the scale of a matrix in int8.
-LinearWeights: TypeAlias = tuple[NDArray[Any], NDArray[Any] | None, NDArray[Any] | None]
+LinearWeights: TypeAlias = "tuple[NDArray[Any], NDArray[Any] | None, NDArray[Any] | None]"
 
 
 class ModuleState:
@@ -119,7 +123,7 @@ class ModuleState:
         with change():  # it may be a part of this one
             super().__setattr__(name, value)
 
-    def _copied(self: Module, copy_leaf: Callable[["Leaf"], "Leaf"]) -> Module:
+    def _copied(self: Module, copy_leaf: Callable[[Leaf], Leaf]) -> Module:
         """Return a copy with new leaves, which `copy_leaf` makes of the current ones."""
         leaves = list(self._leaves().values())
         now = zip(leaves, snapshots(leaves), strict=True)
@@ -129,11 +133,11 @@ class ModuleState:
         """Return the arguments of the constructor, without dtypes and seed."""
         raise NotImplementedError
 
-    def _children(self) -> "dict[str, ModuleState]":
+    def _children(self) -> dict[str, ModuleState]:
         """Return the parts, by the prefix of their names in the state dict."""
         raise NotImplementedError
 
-    def _leaves(self) -> "dict[str, Leaf]":
+    def _leaves(self) -> dict[str, Leaf]:
         return {
             prefix + inner: leaf for prefix, part in self._children().items() for inner, leaf in part._leaves().items()
         }
@@ -141,7 +145,7 @@ class ModuleState:
     def _load(self, dtype: np.dtype[Any], state: Mapping[str, Tensor]) -> None:
         self._take(self._checked_state(dtype, state))
 
-    def _checked_state(self, dtype: np.dtype[Any], state: Mapping[str, Tensor]) -> "dict[str, dict[str, NDArray[Any]]]":
+    def _checked_state(self, dtype: np.dtype[Any], state: Mapping[str, Tensor]) -> dict[str, dict[str, NDArray[Any]]]:
         """Return the arrays of a state dict by the prefixes of `_leaves`, after checks of names, shapes and dtypes."""
         function = f"{type(self).__name__}.load_state_dict"
         if not isinstance(state, Mapping):
@@ -154,7 +158,7 @@ class ModuleState:
         arrays = checked_arrays(function, expected, dtype, state)
         return {prefix: {name: arrays[prefix + name] for name in of_leaf} for prefix, of_leaf in shapes.items()}
 
-    def _take(self, arrays: "Mapping[str, Mapping[str, NDArray[Any]]]") -> None:
+    def _take(self, arrays: Mapping[str, Mapping[str, NDArray[Any]]]) -> None:
         leaves = self._leaves()
         cores = [leaf._make_core(arrays[prefix]) for prefix, leaf in leaves.items()]
         with change():  # in one call, so that a signal handler cannot stop it halfway
@@ -178,7 +182,7 @@ class Leaf(ModuleState):
         """Return an object of the core of arrays, after checks of their names, shapes and dtypes."""
         raise NotImplementedError
 
-    def _quantized(self, weight_dtype: str) -> "Leaf":
+    def _quantized(self, weight_dtype: str) -> Leaf:
         """Return a new layer with the same weights in the format `weight_dtype`."""
         saved = self.__getstate__()
         saved["weight_dtype"] = weight_dtype
@@ -188,7 +192,7 @@ class Leaf(ModuleState):
         leaf.__setstate__(saved)
         return leaf
 
-    def _converted(self, dtype: np.dtype[Any]) -> "Leaf":
+    def _converted(self, dtype: np.dtype[Any]) -> Leaf:
         """Return a new layer in `dtype`; a copy, if this layer is in that dtype already."""
         leaf, saved = bare(type(self)), self.__getstate__()
         name = _core.dtype_name(dtype)
@@ -211,7 +215,7 @@ class Leaf(ModuleState):
     def __setstate__(self, saved: dict[str, Any]) -> None:
         raise NotImplementedError
 
-    def _leaves(self) -> "dict[str, Leaf]":
+    def _leaves(self) -> dict[str, Leaf]:
         return {"": self}
 
 

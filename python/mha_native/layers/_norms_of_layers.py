@@ -1,8 +1,8 @@
 """The norms of a transformer layer: their places, their construction, and their arguments."""
 
-from typing import Any
+from __future__ import annotations
 
-from numpy.typing import DTypeLike
+from typing import TYPE_CHECKING, Any
 
 from .. import _core
 from ..functions.messages import shown
@@ -10,6 +10,9 @@ from ._constructor_arguments import NORM_EPS
 from .layer_norm import LayerNorm
 from .norm import Norm
 from .rms_norm import RMSNorm
+
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike
 
 # Attributes of a layer, one for each part in the order in which they run: its norm, and the norm of its result before
 # the addition. None: no norm.

@@ -1,18 +1,22 @@
 """The common part of layers that map each row by itself: their calls, and the weights of linear maps."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Collection, Mapping
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy import ndarray
-from numpy.typing import NDArray
 
 from .. import _core
 from ..functions.arrays import Tensor, like, to_numpy
 from ..functions.dtypes import checked_dtype, packed_state, unpacked_state
 from ._constructor_arguments import Seed, check_room, checked_generator, initial_weights
 from ._module_state import Leaf, LinearWeights, linear_state, linear_weights
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 
 class LinearMap(NamedTuple):

@@ -5,6 +5,8 @@ parts, and later calls find it without a lock. It is dropped before weights or p
 call waits until the change is complete, and composes it again.
 """
 
+from __future__ import annotations
+
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -15,7 +17,7 @@ from weakref import WeakKeyDictionary
 from .. import _core
 
 _lock = threading.RLock()  # held during changes of weights or parts, and while weights of several modules are read
-_stacks: "WeakKeyDictionary[Any, _core.TransformerStack]" = WeakKeyDictionary()
+_stacks: WeakKeyDictionary[Any, _core.TransformerStack] = WeakKeyDictionary()
 
 
 def composed(module: Any, compose: Callable[[], _core.TransformerStack]) -> _core.TransformerStack:

@@ -1,5 +1,7 @@
 """Checks of torch modules that `from_torch` reads: their class, and their activation. Torch is not imported here."""
 
+from __future__ import annotations
+
 import functools
 import sys
 from typing import Any

@@ -1,5 +1,7 @@
 """A decoder without memory: the stack of a language model."""
 
+from __future__ import annotations
+
 from .encoder import EncoderLayer
 from .transformer import TransformerStack
 

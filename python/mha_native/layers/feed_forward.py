@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from numpy.typing import DTypeLike, NDArray
-
 from .. import _core
 from ..functions.arrays import Tensor
 from ..functions.dtypes import checked_dtype
@@ -18,6 +16,7 @@ from ._row_layers import LayerOfMaps, LinearMap, initial_state
 from ._torch_modules import activation_name, checked_module
 
 if TYPE_CHECKING:
+    from numpy.typing import DTypeLike, NDArray
     from typing_extensions import Self  # in typing from Python 3.11 on
 
 # The products that every feed-forward has, and the product that a gated one adds.

@@ -1,9 +1,10 @@
 """The multi-head attention layer. This class documents and forwards; the core stores the weights and computes."""
 
-from typing import Any
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 from numpy import ndarray
-from numpy.typing import DTypeLike
 
 from .. import _core
 from ..functions.arrays import Tensor, like, to_numpy, widened
@@ -18,6 +19,9 @@ from ._head_steps import checked_steps
 from ._layer_state import LayerState
 from ._layer_weights import checked_parts, initial_state, resolve_sizes
 from .rotary_embedding import RotaryEmbedding
+
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike
 
 
 class MultiHeadAttention(LayerState):

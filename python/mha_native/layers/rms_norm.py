@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
 
 from .. import _core
 from ..functions.arrays import Tensor
@@ -16,6 +15,7 @@ from ._constructor_arguments import check_room, checked_size, initial_weights
 from .norm import Norm
 
 if TYPE_CHECKING:
+    from numpy.typing import DTypeLike, NDArray
     from typing_extensions import Self  # in typing from Python 3.11 on
 
 

@@ -1,16 +1,20 @@
 """Rotary positions of queries and keys."""
 
+from __future__ import annotations
+
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
 
 from .. import _core
 from ..functions.arrays import Tensor, to_numpy
 from ..functions.dtypes import numpy_dtype
 from ..functions.messages import shown
 from ..functions.scalars import checked_integer, checked_real
+
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike, NDArray
 
 
 class RotaryEmbedding:
@@ -65,7 +69,7 @@ class RotaryEmbedding:
         *,
         interleaved: bool = False,
         dtype: DTypeLike = "float32",
-    ) -> "RotaryEmbedding":
+    ) -> RotaryEmbedding:
         """Return the table of angles ``p * base ** (-2 i / R)``, computed in float64 and rounded once.
 
         Parameters
@@ -133,14 +137,14 @@ class RotaryEmbedding:
         sizes = f"rotary_dim={self.rotary_dim}, max_positions={self.max_positions}"
         return f"RotaryEmbedding({sizes}, interleaved={self.interleaved}, dtype='{self.dtype}')"
 
-    def _for_layers_in(self, dtype: np.dtype[Any]) -> "RotaryEmbedding":
+    def _for_layers_in(self, dtype: np.dtype[Any]) -> RotaryEmbedding:
         """Return the table in the dtype of scores: float64 for layers in float64, else float32."""
         kind = np.float64 if dtype == np.float64 else np.float32
         if self.dtype == kind:
             return self
         return RotaryEmbedding(self.cos.astype(kind), self.sin.astype(kind), interleaved=self.interleaved)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> "RotaryEmbedding":
+    def __deepcopy__(self, memo: dict[int, Any]) -> RotaryEmbedding:
         return self
 
     def __getstate__(self) -> dict[str, Any]:

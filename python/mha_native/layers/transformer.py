@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from numpy.typing import DTypeLike
-
 from .. import _core
 from ..functions.arrays import Tensor
 from ..functions.instances import bare
@@ -27,6 +25,7 @@ from .norm import Norm
 from .rotary_embedding import RotaryEmbedding
 
 if TYPE_CHECKING:
+    from numpy.typing import DTypeLike
     from typing_extensions import Self, Unpack  # in typing from Python 3.11 on
 
 
