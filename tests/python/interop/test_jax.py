@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import fresh_process
+import gradient_options
 import numpy as np
 import pytest
 from element_types import BFLOAT16
@@ -17,7 +18,7 @@ import mha_native
 jax = pytest.importorskip("jax", minversion="0.6.2")
 import jax.numpy as jnp  # noqa: E402
 
-from mha_native.interop.jax import dot_product_attention, gradient, scaled_dot_product_attention, xla_call  # noqa: E402  # noqa: E402
+from mha_native.interop.jax import dot_product_attention, gradient, scaled_dot_product_attention, xla_call  # noqa: E402
 
 # Largest difference of outputs of size 1, of which float32 rounds each product differently.
 CLOSE = 3e-6
@@ -150,6 +151,13 @@ def test_the_computation_of_gradients_is_the_same_one(name: str) -> None:
     expected = mha_native.scaled_dot_product_attention(*inputs(), **options, return_lse=True)
     np.testing.assert_allclose(out, expected[0], rtol=0, atol=CLOSE)
     np.testing.assert_allclose(lse, expected[1], rtol=0, atol=4 * CLOSE)  # of size 4
+
+
+def test_every_option_has_a_gradient_or_is_refused() -> None:
+    def recompute(options: dict[str, Any]) -> Any:
+        return gradient.plain_attention(*inputs(), {}, options)
+
+    gradient_options.check_every_option(OPTIONS.values(), recompute)
 
 
 def tokens_first(*arrays: np.ndarray) -> list[Any]:
