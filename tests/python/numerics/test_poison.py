@@ -32,18 +32,23 @@ def _seen_by_any_row(call: Call) -> np.ndarray:
     return seen.reshape(batch, kv_heads, -1, keys).any(2)
 
 
+def _results(call: Call) -> dict[str, np.ndarray]:
+    """Everything that is computed of a call, by name."""
+    out, lse = mha_native.scaled_dot_product_attention(*call.arrays, return_lse=True, **call.options)
+    weights = mha_native.attention_weights(call.query, call.key, **call.options)
+    of_weights = mha_native.attention_statistics(call.query, call.key, **call.options)
+    return {"out": out, "lse": lse, "weights": weights, **of_weights._asdict()}
+
+
 @matrix(poison=nightly(POISON, quick=[np.nan]))
 @matrix(case=nightly(RESTRICTED, quick=QUICK_CASES))
 def test_keys_that_no_row_sees_change_no_bit(case: Case, poison: float, isa: str, dtype: Any) -> None:
     call = make_call(case, dtype)
-    clean = mha_native.scaled_dot_product_attention(*call.arrays, return_lse=True, **call.options)
-    clean_weights = mha_native.attention_weights(call.query, call.key, **call.options)
+    clean = _results(call)
     hidden = ~_seen_by_any_row(call)
     call.key[hidden] = call.value[hidden] = poison
-    dirty = mha_native.scaled_dot_product_attention(*call.arrays, return_lse=True, **call.options)
-    assert_same_bits(dirty[0], clean[0], label=f"{case} out")
-    assert_same_bits(dirty[1], clean[1], label=f"{case} lse")
-    assert_same_bits(mha_native.attention_weights(call.query, call.key, **call.options), clean_weights)
+    for name, dirty in _results(call).items():
+        assert_same_bits(dirty, clean[name], label=f"{case} {name}")
 
 
 @functools.cache
