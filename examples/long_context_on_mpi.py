@@ -14,7 +14,7 @@ import numpy as np
 
 import mha_native as mha
 from mha_native.distributed import LocalWorkers, ShardedKVCache, Sizes, bytes_moved
-from mha_native.distributed.mpi_ranks import MPIWorkers, serve
+from mha_native.distributed.mpi_ranks import MPIWorkers, run_worker
 
 try:
     from mpi4py import MPI
@@ -42,7 +42,7 @@ def milliseconds(call, rounds):
 
 
 if MPI.COMM_WORLD.rank > 0:
-    serve()
+    run_worker()
     sys.exit()
 
 mha.set_num_threads(1)

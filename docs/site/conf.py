@@ -103,27 +103,40 @@ def lead_links_to_pages(app: Sphinx, doctree: nodes.document) -> None:
 
 
 def add_modules(app: Sphinx, docname: str, source: list[str]) -> None:
-    """Add all modules of `interop` to their page, except ONNX, which `compat` exports."""
+    """Add every module of `interop` to its page, and `Transformer` to the page of `sentence_transformers`."""
+    package = Path(mha_native.__file__).parent
     if docname == "docs/site/api/interop":
-        paths = (Path(mha_native.__file__).parent / "interop").glob("[a-z]*.py")
-        entries = "\n".join(entry(path) for path in sorted(paths) if path.stem != "onnx")
-        source[0] += f"\n```{{eval-rst}}\n{entries}\n```\n"
+        folder = package / "interop"
+        paths = [*folder.glob("[a-z]*.py"), *(path.parent for path in folder.glob("*/__init__.py"))]
+        entries = [entry("module", f"mha_native.interop.{path.stem}", path) for path in sorted(paths)]
+    elif docname == "docs/site/api/sentence_transformers":
+        path = package / "sentence_transformers" / "_transformer_module.py"
+        entries = [entry("class", "mha_native.sentence_transformers.Transformer", path)]
+    else:
+        return
+    source[0] += "\n```{eval-rst}\n" + "\n".join(entries) + "\n```\n"
 
 
-def entry(path: Path) -> str:
-    """Return the entry of a module: complete, or only its names and summaries if its package is not installed."""
-    module = f"mha_native.interop.{path.stem}"
+def entry(kind: str, name: str, path: Path) -> str:
+    """Return the entry of a module or class: whole, or without its package, public names with their first lines."""
+    module = name if kind == "module" else name.rpartition(".")[0]
     try:
-        import_module(module)
+        imported = import_module(module)
+        if kind == "class":
+            getattr(imported, name.rpartition(".")[2])
     except ImportError:
-        lines = [f".. py:module:: {module}", ""]
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
-            if isinstance(node, ast.ClassDef | ast.FunctionDef) and not node.name.startswith("_"):
-                kind = "class" if isinstance(node, ast.ClassDef) else "function"
+        files = sorted(path.glob("*.py")) if path.is_dir() else [path]
+        body = [node for file in files for node in ast.parse(file.read_text(encoding="utf-8")).body]
+        lists = [node for node in body if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"]
+        names = {name for node in lists for name in ast.literal_eval(node.value)}
+        lines = [f".. py:{'module' if kind == 'module' else 'currentmodule'}:: {module}", ""]
+        for node in body:
+            if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name in names:
+                role = "class" if isinstance(node, ast.ClassDef) else "function"
                 first = (ast.get_docstring(node) or "").partition("\n")[0]
-                lines += [f".. py:{kind}:: {node.name}", "", f"   {first}", ""]
+                lines += [f".. py:{role}:: {node.name}", "", f"   {first}", ""]
         return "\n".join(lines)
-    return f".. automodule:: {module}\n"
+    return f".. auto{kind}:: {name}\n"
 
 
 def setup(app: Sphinx) -> None:

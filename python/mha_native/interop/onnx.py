@@ -113,7 +113,7 @@ def onnx_attention(
     Two new tokens after three in the cache:
 
     >>> import numpy as np
-    >>> from mha_native.compat import onnx_attention
+    >>> from mha_native.interop.onnx import onnx_attention
     >>> rng = np.random.default_rng(0)
     >>> new, past = rng.standard_normal((3, 1, 4, 2, 8)), rng.standard_normal((2, 1, 4, 3, 8))
     >>> Y, present_key, present_value, qk = onnx_attention(*new, None, *past, is_causal=1, qk_matmul_output_mode=3)

@@ -1,16 +1,26 @@
-"""The feed-forward part of a transformer layer: two matrix products with an activation between them, row by row."""
+"""The feed-forward part of a transformer layer: two matrix products with an activation between them."""
+
+from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
-
-from numpy.typing import DTypeLike, NDArray
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import _core
-from ..functions.arrays import to_numpy
+from ..functions.arrays import Tensor
 from ..functions.dtypes import checked_dtype
+from ..functions.instances import bare
+from ..functions.messages import in_the_name_of
 from ._constructor_arguments import Biases, Seed, WeightDType, checked_biases, checked_size, checked_weight_dtype
+from ._given_weights import given_weights
 from ._row_layers import LayerOfMaps, LinearMap, initial_state
 from ._torch_modules import activation_name, checked_module
+
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike, NDArray
+    from typing_extensions import Self  # in typing from Python 3.11 on
+
+# The products that every feed-forward has, and the product that a gated one adds.
+_PRODUCTS = ("linear1", "linear2", "gate")
 
 
 class Sizes(NamedTuple):
@@ -19,7 +29,7 @@ class Sizes(NamedTuple):
     embed_dim: int
     feedforward_dim: int
     activation: str
-    bias: bool | tuple[str, ...]  # the maps that have one, unless that is all or none
+    bias: bool | tuple[str, ...]  # all maps, no map, or the maps by name
     gated: bool = False
 
     def maps(self) -> tuple[LinearMap, ...]:
@@ -34,8 +44,9 @@ class Sizes(NamedTuple):
 
 
 class FeedForward(LayerOfMaps):
-    """``activation(x W_1^T + b_1) W_2^T + b_2`` of each row, or with a gate
-    ``(activation(x W_g^T + b_g) * (x W_1^T + b_1)) W_2^T + b_2``.
+    """``activation(x W_1^T + b_1) W_2^T + b_2`` of each row.
+
+    With a gate it is ``(activation(x W_g^T + b_g) * (x W_1^T + b_1)) W_2^T + b_2``.
 
     Parameters
     ----------
@@ -44,19 +55,24 @@ class FeedForward(LayerOfMaps):
     feedforward_dim : int
         F, the features in between.
     activation : {"relu", "gelu", "gelu_tanh", "silu"}, default "relu"
-        ``max(h, 0)``; ``h P(X <= h)`` with X from the standard normal distribution; the approximation of that by tanh;
-        or ``h / (1 + exp(-h))``.
+        ``max(h, 0)``; ``h P(X <= h)`` with X from the standard normal distribution; its approximation by tanh; or
+        ``h / (1 + exp(-h))``.
     gated : bool, default False
-        Multiply the F features by a gate, a third product, to which the activation is applied instead.
+        Multiply the F features by a gate, a third product. The activation is applied to the gate only.
     bias : bool or set of names, default True
-        Add a bias in all products, or in those of "linear1", "linear2" and "gate" that are named.
+        Add a bias in all products, in none, or in the named ones: "linear1", "linear2", "gate".
     dtype : {"float32", "float64", "float16", "bfloat16"}, default "float32"
-        Of the weights, and of what the layer takes and gives. Arrays of bfloat16 are those of the package ml_dtypes;
-        tensors of other libraries do without it.
-    weight_dtype : {"float32", "bfloat16", "int8", "bfloat16x3"}, optional
-        What the matrices of weights are stored as, of a layer in float32: see `quantize`. Default: `dtype`.
+        The dtype of weights, inputs and results. Arrays of bfloat16 need the package ml_dtypes; tensors of other
+        libraries do not.
+    weight_dtype : str, optional
+        The storage format of the matrices of a layer in float32: see `quantize`. Default: `dtype`.
     seed : int or numpy.random.Generator, optional
-        Of the initial weights, which follow the rule of ``torch.nn.Linear``: uniform up to ``1 / sqrt(features read)``.
+        Seed of the initial weights, which follow the rule of ``torch.nn.Linear``: uniform up to
+        ``1 / sqrt(input features)``.
+
+    See Also
+    --------
+    from_weights : A layer with your own weights. Torch has no such module, and this class has no ``from_torch``.
 
     Examples
     --------
@@ -88,17 +104,71 @@ class FeedForward(LayerOfMaps):
             checked_size(name, "embed_dim", embed_dim),
             checked_size(name, "feedforward_dim", feedforward_dim),
             activation,
-            checked_biases(name, bias, ("linear1", "linear2", "gate")[: 3 if gated else 2]),
+            checked_biases(name, bias, _PRODUCTS[: 3 if gated else 2]),
             gated,
         )
         kind = checked_dtype(name, dtype)
         state = initial_state(name, sizes.maps(), kind, seed)
         self._set_state(sizes, kind, checked_weight_dtype(name, weight_dtype, kind), state)
 
+    @classmethod
+    def from_weights(
+        cls,
+        weights: Mapping[str, Tensor],
+        *,
+        activation: str = "relu",
+        dtype: DTypeLike | None = None,
+        weight_dtype: WeightDType = None,
+    ) -> Self:
+        """Return a layer with a copy of these weights.
+
+        Parameters
+        ----------
+        weights : mapping of names to arrays or CPU tensors
+            The names and shapes of `state_dict`: ``linear1.weight`` [F, E], ``linear2.weight`` [E, F], with a gate
+            ``gate.weight`` [F, E], and the bias of each product that adds one. They say whether there is a gate, and
+            which products have a bias.
+        activation : {"relu", "gelu", "gelu_tanh", "silu"}, default "relu"
+            As for `FeedForward`.
+        dtype : {"float32", "float64", "float16", "bfloat16"}, optional
+            The dtype of the layer. Weights in another dtype are rounded once. Default: the dtype of the weights.
+        weight_dtype : str, optional
+            The storage format of the matrices, as for `FeedForward`. Default: `dtype`, or "int8" if there are scales.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an argument breaks a rule. One message lists all missing and unexpected names, and all wrong shapes.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import mha_native as mha
+        >>> rng = np.random.default_rng(0)
+        >>> up, down = rng.standard_normal((2, 256, 64), dtype=np.float32)
+        >>> layer = mha.FeedForward.from_weights({"linear1.weight": up, "linear2.weight": down.T}, activation="gelu")
+        >>> layer.bias, layer.gated, layer(np.ones((2, 64), np.float32)).shape
+        (False, False, (2, 64))
+        """
+        function = f"{cls.__name__}.from_weights"
+        with in_the_name_of(function):
+            given = given_weights(function, weights, dtype, weight_dtype)
+            width, features = given.shape(function, "linear1.weight", "feedforward_dim", "embed_dim")
+            gated = any(name.startswith("gate.") for name in given.arrays)
+            bias = checked_biases(
+                function, [name for name in _PRODUCTS if f"{name}.bias" in given.arrays], _PRODUCTS[: 3 if gated else 2]
+            )
+            layer = bare(cls)
+            sizes = Sizes(features, width, activation, bias, gated)
+            layer._set_state(sizes, given.dtype, given.weight_dtype, given.arrays)
+        return layer
+
     def state_dict(self) -> dict[str, NDArray[Any]]:
-        """Copies of ``linear1.weight`` [F, E] and ``linear2.weight`` [E, F], and of ``linear1.bias`` and
-        ``linear2.bias``: the names of ``torch.nn.TransformerEncoderLayer``. A gate is ``gate.weight`` [F, E] and
-        ``gate.bias``. Matrices in int8 have ``linear1.weight_scale`` [F], ``linear2.weight_scale`` [E] and so on."""
+        """Return copies of ``linear1.weight`` [F, E], ``linear2.weight`` [E, F], ``linear1.bias``, ``linear2.bias``.
+
+        The names are the names of ``torch.nn.TransformerEncoderLayer``. A gate has ``gate.weight`` [F, E] and
+        ``gate.bias``. Matrices in int8 have ``linear1.weight_scale`` [F], ``linear2.weight_scale`` [E] and so on.
+        """
         return super().state_dict()
 
     @property
@@ -113,7 +183,7 @@ class FeedForward(LayerOfMaps):
 
     @property
     def activation(self) -> str:
-        """The name of the activation, of the gate if there is one."""
+        """The name of the activation."""
         return str(self._sizes.activation)
 
     @property
@@ -123,25 +193,25 @@ class FeedForward(LayerOfMaps):
 
     @property
     def bias(self) -> bool | tuple[str, ...]:
-        """Whether the products have biases, or the names of those that have one."""
+        """Whether all products have biases, or the names of the products that have one."""
         biases: bool | tuple[str, ...] = self._sizes.bias
         return biases
 
     @classmethod
-    def _from_torch(cls, function: str, module: Any) -> "FeedForward":
-        """The feed-forward part of a ``torch.nn.TransformerEncoderLayer`` or ``TransformerDecoderLayer``."""
+    def _from_torch(cls, function: str, module: Any) -> Self:
+        """Return the feed-forward part of a ``torch.nn.TransformerEncoderLayer`` or ``TransformerDecoderLayer``."""
         linears = {name: checked_module(function, getattr(module, name), "Linear") for name in ("linear1", "linear2")}
-        state = {
-            f"{name}.{which}": to_numpy(function, f"{name}.{which}", tensor)
+        weights = {
+            f"{name}.{which}": tensor
             for name, linear in linears.items()
             for which, tensor in linear.state_dict().items()
         }
-        width, features = state["linear1.weight"].shape
-        feed_forward = cls.__new__(cls)
-        sizes = Sizes(features, width, activation_name(function, module.activation), "linear1.bias" in state)
-        dtype = checked_dtype(function, state["linear1.weight"].dtype)
-        feed_forward._set_state(sizes, dtype, _core.dtype_name(dtype), state)
-        return feed_forward
+        with in_the_name_of(function):
+            layer = cls.from_weights(weights, activation=activation_name(function, module.activation))
+        if not isinstance(layer.bias, bool):  # torch itself makes no such module
+            missing = "linear2" if "linear1" in layer.bias else "linear1"
+            raise ValueError(f"{function}: missing: {missing}.bias")
+        return layer
 
     def _make_core(self, arrays: Mapping[str, NDArray[Any]]) -> _core.FeedForward:
         return _core.FeedForward(tuple(self._weights_of_maps(arrays)), self._sizes.activation, self._weight_dtype)

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
 
 from .. import _core
+from ..functions.arrays import Tensor
 from ..functions.dtypes import checked_dtype
+from ..functions.instances import bare
 from ._constructor_arguments import check_room, checked_size, initial_weights
 from .norm import Norm
 
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike, NDArray
+    from typing_extensions import Self  # in typing from Python 3.11 on
+
 
 class LayerNorm(Norm):
-    """``(x - mean) / sqrt(variance + eps) * weight + bias``, with mean and variance of the features of each row.
+    """``(x - mean) / sqrt(variance + eps) * weight + bias``, with the mean and variance of the features of each row.
 
     Parameters
     ----------
@@ -26,8 +31,12 @@ class LayerNorm(Norm):
     bias : bool, default True
         Whether there is a bias.
     dtype : {"float32", "float64", "float16", "bfloat16"}, default "float32"
-        Of the weights, and of what the layer takes and gives. Arrays of bfloat16 are those of the package ml_dtypes;
-        tensors of other libraries do without it.
+        The dtype of weights, inputs and results. Arrays of bfloat16 need the package ml_dtypes; tensors of other
+        libraries do not.
+
+    See Also
+    --------
+    from_weights, from_torch : A norm with your own weights.
 
     Notes
     -----
@@ -54,14 +63,48 @@ class LayerNorm(Norm):
         self._set_state(eps, kind, {name: initial_weights(array, kind) for name, array in numbers.items()})
 
     @classmethod
-    def from_torch(cls, module: Any) -> LayerNorm:
-        """The layer that computes what a ``torch.nn.LayerNorm`` does, with a copy of its weights.
+    def from_weights(
+        cls, weight: Tensor, bias: Tensor | None = None, *, eps: float = 1e-5, dtype: DTypeLike | None = None
+    ) -> Self:
+        """Return a norm with a copy of these weights, the arrays of `state_dict`.
+
+        Parameters
+        ----------
+        weight : [E]
+            NumPy array or CPU tensor.
+        bias : [E], optional
+            Default: the norm has no bias.
+        eps : float, default 1e-5
+            Added to the variance.
+        dtype : {"float32", "float64", "float16", "bfloat16"}, optional
+            The dtype of the norm. Weights in another dtype are rounded once. Default: the dtype of the weights.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an argument breaks a rule.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import mha_native as mha
+        >>> norm = mha.LayerNorm.from_weights(np.full(4, 2.0, np.float32))
+        >>> norm(np.array([[1, 2, 3, 4]], np.float32)).round(3)
+        array([[-2.683, -0.894,  0.894,  2.683]], dtype=float32)
+        """
+        norm = bare(cls)
+        norm._take_given({"weight": weight, "bias": bias}, eps, dtype)
+        return norm
+
+    @classmethod
+    def from_torch(cls, module: Any) -> Self:
+        """Return the norm with the results of a ``torch.nn.LayerNorm``, with a copy of its weights.
 
         Parameters
         ----------
         module : torch.nn.LayerNorm
-            Over the last axis, on the CPU, in float32, float64, float16 or bfloat16. One without weights becomes a
-            layer of float32 whose weight is 1. What is refused is said at `MultiHeadAttention.from_torch`.
+            Over the last axis, on the CPU, in float32, float64, float16 or bfloat16. A module without weights becomes a
+            norm in float32 with a weight of 1. `MultiHeadAttention.from_torch` says which modules are refused.
         """
         return cls._from_torch("LayerNorm.from_torch", module, np.dtype(np.float32))
 

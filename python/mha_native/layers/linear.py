@@ -1,15 +1,24 @@
 """A linear map of rows."""
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from __future__ import annotations
 
-from numpy.typing import DTypeLike, NDArray
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import _core
+from ..functions.arrays import Tensor
 from ..functions.dtypes import checked_dtype
+from ..functions.instances import bare
+from ..functions.messages import in_the_name_of
 from ._constructor_arguments import Seed, WeightDType, checked_size, checked_weight_dtype
+from ._given_weights import given_weights
 from ._module_state import LinearWeights
 from ._row_layers import LayerOfMaps, LinearMap, initial_state
+from ._torch_modules import checked_module
+
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike, NDArray
+    from typing_extensions import Self  # in typing from Python 3.11 on
 
 
 class Sizes(NamedTuple):
@@ -26,7 +35,7 @@ class Sizes(NamedTuple):
 class Linear(LayerOfMaps):
     """``x W^T + b`` of each row, as ``torch.nn.Linear``.
 
-    Where rows are few, threads share the output features: the head of a language model takes one row.
+    If rows are few, threads share the output features: the head of a language model often takes one row.
 
     Parameters
     ----------
@@ -37,12 +46,17 @@ class Linear(LayerOfMaps):
     bias : bool, default True
         Add a bias.
     dtype : {"float32", "float64", "float16", "bfloat16"}, default "float32"
-        Of the weights, and of what the layer takes and gives. Arrays of bfloat16 are those of the package ml_dtypes;
-        tensors of other libraries do without it.
-    weight_dtype : {"float32", "bfloat16", "int8", "bfloat16x3"}, optional
-        What the matrix is stored as, of a layer in float32: see `quantize`. Default: `dtype`.
+        The dtype of weights, inputs and results. Arrays of bfloat16 need the package ml_dtypes; tensors of other
+        libraries do not.
+    weight_dtype : str, optional
+        The storage format of the matrix of a layer in float32: see `quantize`. Default: `dtype`.
     seed : int or numpy.random.Generator, optional
-        Of the initial weights, which follow the rule of ``torch.nn.Linear``: uniform up to ``1 / sqrt(in_features)``.
+        Seed of the initial weights, which follow the rule of ``torch.nn.Linear``: uniform up to
+        ``1 / sqrt(in_features)``.
+
+    See Also
+    --------
+    from_weights, from_torch : A layer with your own weights.
 
     Examples
     --------
@@ -75,9 +89,77 @@ class Linear(LayerOfMaps):
         state = initial_state(name, sizes.maps(), kind, seed)
         self._set_state(sizes, kind, checked_weight_dtype(name, weight_dtype, kind), state)
 
+    @classmethod
+    def from_weights(
+        cls,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        *,
+        weight_scale: Tensor | None = None,
+        dtype: DTypeLike | None = None,
+        weight_dtype: WeightDType = None,
+    ) -> Self:
+        """Return a layer with a copy of these weights, the arrays of `state_dict`.
+
+        Parameters
+        ----------
+        weight : [out_features, in_features]
+            NumPy array or CPU tensor, with any strides.
+        bias : [out_features], optional
+            Default: the layer has no bias.
+        weight_scale : [out_features], optional
+            With a `weight` of integers in int8: the factors of its rows. The layer stores both as they are.
+        dtype : {"float32", "float64", "float16", "bfloat16"}, optional
+            The dtype of the layer. Weights in another dtype are rounded once. Default: the dtype of the weights.
+        weight_dtype : str, optional
+            The storage format of the matrix, as for `Linear`. Default: `dtype`, or "int8" with a `weight_scale`.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an argument breaks a rule.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import mha_native as mha
+        >>> layer = mha.Linear.from_weights(np.array([[1, 2], [3, 4], [5, 6]], np.float32), np.ones(3, np.float32))
+        >>> layer(np.array([1, 10], np.float32))
+        array([22., 44., 66.], dtype=float32)
+        """
+        function = f"{cls.__name__}.from_weights"
+        with in_the_name_of(function):
+            weights = {"weight": weight, "bias": bias, "weight_scale": weight_scale}
+            given = given_weights(function, weights, dtype, weight_dtype)
+            rows, features = given.shape(function, "weight", "out_features", "in_features")
+            layer = bare(cls)
+            layer._set_state(Sizes(features, rows, bias is not None), given.dtype, given.weight_dtype, given.arrays)
+        return layer
+
+    @classmethod
+    def from_torch(cls, module: Any) -> Self:
+        """Return the layer with the results of a ``torch.nn.Linear``, with a copy of its weights.
+
+        Parameters
+        ----------
+        module : torch.nn.Linear
+            On the CPU, in float32, float64, float16 or bfloat16.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If the module is of a derived class, is parametrized, or has forward hooks: its results may differ.
+        """
+        function = f"{cls.__name__}.from_torch"
+        state = checked_module(function, module, "Linear").state_dict()
+        with in_the_name_of(function):
+            return cls.from_weights(state["weight"], state.get("bias"))
+
     def state_dict(self) -> dict[str, NDArray[Any]]:
-        """Copies of ``weight`` [out_features, in_features] and, if there is one, ``bias`` [out_features]: the names of
-        ``torch.nn.Linear``. A matrix in int8 has ``weight_scale`` [out_features]."""
+        """Return copies of ``weight`` [out_features, in_features] and, if there is one, ``bias`` [out_features].
+
+        The names are the names of ``torch.nn.Linear``. A matrix in int8 has ``weight_scale`` [out_features], too.
+        """
         return super().state_dict()
 
     @property

@@ -10,8 +10,9 @@ from .. import _core
 from ..functions.deprecation import renamed, renamed_keyword
 from ..functions.messages import in_the_name_of
 from ..layers._constructor_arguments import WeightDType, checked_dtypes, checked_size
-from .architecture.language_model import LanguageModel
-from .decoders.opening import open_decoder
+from .architecture.family import GENERATION
+from .architecture.model import Model
+from .architecture.open import open_model
 from .files.language_files import find_source, read_end_tokens
 from .generation.engine import GenerationKeywords, GenerationStatistics
 from .generation.pretrained_generator import PretrainedGenerator
@@ -61,10 +62,10 @@ class CausalLM(PretrainedGenerator):
     True
     """
 
-    _model: LanguageModel
+    _model: Model
 
     def __init__(
-        self, model: LanguageModel, tokenizer: LanguageTokenizer, template: ChatTemplate, end_tokens: Iterable[int]
+        self, model: Model, tokenizer: LanguageTokenizer, template: ChatTemplate, end_tokens: Iterable[int]
     ) -> None:
         self._model, self._tokenizer, self._template = model, tokenizer, template
         self._end_tokens = frozenset(end_tokens)
@@ -94,7 +95,7 @@ class CausalLM(PretrainedGenerator):
             of Hugging Face, as by `SentenceEncoder.from_pretrained`.
         dtype : {"float32", "bfloat16", "float16", "float64"}, default "float32"
             The dtype of the computation, whatever the dtype of the files.
-        weight_dtype : {"float32", "bfloat16", "int8", "bfloat16x3"}, optional
+        weight_dtype : str, optional
             For a model in float32, the format of the matrices of the layers and of the head, see
             `MultiHeadAttention.quantize`; embeddings of tokens stay in float32. The time of a token is the time to read
             these matrices, so bfloat16 and int8 are faster. Default: `dtype`.
@@ -115,11 +116,13 @@ class CausalLM(PretrainedGenerator):
             kind, stored = checked_dtypes(function, dtype, weight_dtype)
             longest = None if max_length is None else checked_size(function, "max_length", max_length)
             source = find_source(model)
-            tokenizer = LanguageTokenizer(source.tokenizer())
-            parts = open_decoder(source, dtype=kind, weight_dtype=stored, max_positions=longest)
-            tokenizer.check_vocabulary(source.path, parts.config.vocab_size)
             template = ChatTemplate(source.path, source.chat_template, source.tokenizer_config)
-            return cls(LanguageModel(parts), tokenizer, template, read_end_tokens(source, parts.config.vocab_size))
+            tokenizer = LanguageTokenizer(source.tokenizer())
+            opened = open_model(source, GENERATION, longest)
+            vocab_size = opened.config.vocab_size
+            tokenizer.check_vocabulary(source.path, vocab_size)
+            end_tokens = read_end_tokens(source, vocab_size)
+            return cls(opened.load(kind, stored), tokenizer, template, end_tokens)
 
     @overload
     def generate(

@@ -13,9 +13,10 @@ from ..functions.arrays import widened
 from ..functions.deprecation import renamed, renamed_keyword
 from ..functions.messages import in_the_name_of
 from ..layers._constructor_arguments import WeightDType, checked_dtypes, checked_size
-from .architecture.text_encoder import TextEncoder
-from .families import read_config
-from .files.checkpoint import Checkpoint
+from .architecture.family import EMBEDDING
+from .architecture.model import Model
+from .architecture.open import open_model
+from .files.folder import FolderSource
 from .files.hub_cache import find_directory
 from .files.modules_json import Module, read_modules
 from .files.sentence_files import SentenceConfig, read_sentence_config
@@ -72,7 +73,7 @@ class SentenceEncoder(PretrainedModel):
     """
 
     def __init__(
-        self, model: TextEncoder, tokenizer: Tokenizer, head: Head, config: SentenceConfig, settings: Settings
+        self, model: Model, tokenizer: Tokenizer, head: Head, config: SentenceConfig, settings: Settings
     ) -> None:
         self._model = model
         self._tokenizer = tokenizer
@@ -152,7 +153,7 @@ class SentenceEncoder(PretrainedModel):
         dtype : {"float32", "bfloat16", "float16", "float64"}, default "float32"
             The dtype of the computation. Weights are converted to it; 16-bit weights become float32 without a loss. A
             model in 16 bits takes half the memory. Embeddings are float32 with any of them.
-        weight_dtype : {"float32", "bfloat16", "int8", "bfloat16x3"}, optional
+        weight_dtype : str, optional
             The format of the weights of the layers, for a model in float32, see `MultiHeadAttention.quantize`. The
             table of tokens stays in float32. Default: `dtype`.
 
@@ -183,12 +184,12 @@ class SentenceEncoder(PretrainedModel):
         """Return the model of a Transformer and the modules after it. If it `is_listed` in modules.json, the files of
         sentence-transformers count."""
         folder = modules[0].folder
-        config = read_config(folder / "config.json")
-        sentences = read_sentence_config(folder, config.max_positions, is_listed, config.first_position)
+        opened = open_model(FolderSource(folder), EMBEDDING)
+        config, front_end = opened.config, opened.config.stacks[0].front_end
+        sentences = read_sentence_config(folder, front_end.max_positions or 0, is_listed, front_end.first_position)
         head = read_head(modules, config.embed_dim)
         tokenizer = Tokenizer(folder, config.vocab_size, sentences, "cls" in head.pooling.modes)
-        with Checkpoint(folder, config.tensor_shapes(), config.family.prefix) as tensors:
-            model = TextEncoder(config, tensors, dtype, weight_dtype)
+        model = opened.load(dtype, weight_dtype)
         return cls(model, tokenizer, Head(head), sentences, settings)
 
     def encode(

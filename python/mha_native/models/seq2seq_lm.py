@@ -11,14 +11,15 @@ from ..functions.deprecation import renamed_keyword
 from ..functions.messages import in_the_name_of
 from ..functions.scalars import checked_integer
 from ..layers._constructor_arguments import WeightDType, checked_dtypes, checked_size
-from .architecture.seq2seq_model import Seq2SeqModel
+from .architecture.family import TEXT_TO_TEXT
+from .architecture.model import Model
+from .architecture.open import open_model
 from .files.folder import FolderSource
 from .files.hub_cache import find_directory
+from .files.source import Source
+from .files.special_tokens import read_special_tokens
 from .generation.beam_search import BeamRules, SearchKeywords, SpecialTokens, search
 from .generation.pretrained_generator import PretrainedGenerator
-from .seq2seq.config import family_of, read_config
-from .seq2seq.opening import open_seq2seq
-from .seq2seq.special_tokens import read_special_tokens
 from .text.inputs import check_sequences, checked_texts, checked_tokens
 from .text.language_tokenizer import LanguageTokenizer, NoTokenizer, read_prompts
 from .text.tokenizer import library_errors, require_library
@@ -81,10 +82,10 @@ class Seq2SeqLM(PretrainedGenerator):
     >>> summary = model.generate(text, max_new_tokens=20, num_beams=4, length_penalty=2.0)
     """
 
-    _model: Seq2SeqModel
+    _model: Model
     _SHOWN = ("embed_dim", "num_layers", "num_decoder_layers", "num_heads", "vocab_size", "max_length")
 
-    def __init__(self, model: Seq2SeqModel, tokenizer: LanguageTokenizer | NoTokenizer, special: SpecialTokens) -> None:
+    def __init__(self, model: Model, tokenizer: LanguageTokenizer | NoTokenizer, special: SpecialTokens) -> None:
         self._model, self._tokenizer, self._special = model, tokenizer, special
 
     @classmethod
@@ -116,10 +117,10 @@ class Seq2SeqLM(PretrainedGenerator):
             require_library()
             kind, stored = checked_dtypes(function, dtype, weight_dtype)
             source = FolderSource(find_directory(model))
-            config = read_config(source)
-            special = read_special_tokens(source, family_of(source), config.vocab_size)
-            tokenizer = _tokenizer(source, config.max_positions)
-            return cls(Seq2SeqModel(open_seq2seq(source, kind, stored)), tokenizer, special)
+            opened = open_model(source, TEXT_TO_TEXT)
+            special = read_special_tokens(source, opened.family.defaults, opened.config.vocab_size)
+            tokenizer = _tokenizer(source, opened.config.max_positions, opened.family.text_files)
+            return cls(opened.load(kind, stored), tokenizer, special)
 
     def generate(self, texts: str | Iterable[str], **options: "Unpack[SearchKeywords]") -> Any:
         """Write a text for each text: the most probable one that a search finds.
@@ -228,12 +229,12 @@ class Seq2SeqLM(PretrainedGenerator):
     @property
     def num_decoder_layers(self) -> int:
         """Number of layers of the decoder; `num_layers` is the number of layers of the encoder."""
-        return len(self._model.config.decoder)
+        return len(self._model.config.stacks[1].blocks)
 
     @property
     def max_length(self) -> Any:
         """P, the most tokens of a text that is read or written, an int; None for any number."""
-        return self._model.max_length
+        return self._model.config.max_positions
 
     def _checked(self, name: str, options: "SearchKeywords") -> tuple[BeamRules, SpecialTokens, int | None]:
         """Return the options of a search, checked."""
@@ -252,9 +253,8 @@ class Seq2SeqLM(PretrainedGenerator):
         return [GeneratedText(each.tokens, each.score) for each in found]
 
 
-def _tokenizer(source: FolderSource, max_positions: int | None) -> LanguageTokenizer | NoTokenizer:
-    """Return the tokenizer of a model that reads texts of at most `max_positions` tokens."""
-    instead = family_of(source).pieces
+def _tokenizer(source: Source, max_positions: int | None, instead: tuple[str, ...]) -> LanguageTokenizer | NoTokenizer:
+    """Return the tokenizer of a model that reads at most `max_positions` tokens, and may have files `instead` of it."""
     if instead and not source.has_tokenizer:
         return NoTokenizer(instead)
     library = source.tokenizer()

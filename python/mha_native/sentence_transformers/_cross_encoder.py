@@ -1,6 +1,5 @@
 """Scores of pairs of texts, and the best documents for a query, with the arguments of sentence-transformers."""
 
-import contextlib
 import logging
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -11,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..functions.messages import in_the_name_of, listed, name_of_type, shown
+from ..functions.progress import fill_rows, is_wanted
 from ..layers._constructor_arguments import checked_size
 from ..models.heads.activations import activation_of
 from ..models.heads.classification import TEXTS
@@ -21,7 +21,6 @@ from ..models.text.inputs import check_text
 from ..models.text.prompts import read_settings
 from ._arguments import check_device, find_model, read_arguments
 from ._model import Model, Pool, check_pool
-from ._progress import is_wanted, progress_bar
 from ._tensors import as_array, as_tensor, results
 
 _logger = logging.getLogger(__name__)
@@ -289,14 +288,8 @@ class CrossEncoder(Model):
         """The logits [N, L] of the pairs, which errors call `what`: the argument of a function."""
         checked_size(what.partition(":")[0], "batch_size", batch_size)
         logits = np.empty((len(pairs), self.num_labels), np.float32)
-        done = 0
         shows = bool(pairs) and is_wanted(show_progress_bar, _logger)
-        with progress_bar(len(pairs), "pairs") if shows else contextlib.nullcontext(_nothing) as advance:
-            for rows in self._classifier.logits(what, pairs, prompt, None):
-                logits[done : done + len(rows)] = rows
-                done += len(rows)
-                advance(len(rows))
-        return logits
+        return fill_rows(logits, self._classifier.logits(what, pairs, prompt, None), "pairs", shows)
 
     def _activated(
         self, function: str, logits: NDArray[np.float32], activation_fn: Callable[[Any], Any] | None
@@ -343,10 +336,6 @@ class CrossEncoder(Model):
             f"{type(self).__name__}(num_labels={self.num_labels}, max_seq_length={self.max_seq_length}, "
             f"dtype={str(classifier.model.dtype)!r}, weight_dtype={classifier.model.weight_dtype!r})"
         )
-
-
-def _nothing(count: int) -> None:
-    """In place of a progress bar."""
 
 
 def _is_one(inputs: Any) -> bool:

@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..functions.messages import in_the_name_of, listed, shown
+from ..functions.progress import fill_rows, is_wanted
 from ..layers._constructor_arguments import checked_size
 from ..models import SentenceEncoder
 from ..models.text.inputs import checked_texts
 from ._arguments import check_device, find_model, read_arguments
 from ._model import Model, Pool, check_pool
-from ._progress import is_wanted, progress_bar
 from ._quantization import Precision, check_precision, quantize_embeddings
 from ._similarity import SimilarityFunction, checked_name
 from ._tensors import as_tensor, results
@@ -23,8 +23,9 @@ from ._text_tokenizer import TextTokenizer
 
 _OUTPUTS = ("sentence_embedding", "token_embeddings", None)
 
-# Under which a document may have its prompt, the first that there is.
-_DOCUMENT_PROMPTS = ("document", "passage", "corpus")
+# Names of prompts; the first that a model has counts.
+QUERY_PROMPTS = ("query",)
+DOCUMENT_PROMPTS = ("document", "passage", "corpus")
 
 _logger = logging.getLogger(__name__)
 
@@ -242,8 +243,8 @@ class SentenceTransformer(Model):
         **kwargs: Any,
     ) -> Any:
         """Embeddings of what is searched for: `encode` with the prompt "query" unless another one is given."""
-        if prompt_name is None and prompt is None and "query" in self.prompts:
-            prompt_name = "query"
+        if prompt_name is None and prompt is None:
+            prompt_name = self._first_name(QUERY_PROMPTS)
         return self.encode(inputs, prompt_name, prompt, *args, **kwargs)
 
     def encode_document(
@@ -257,7 +258,7 @@ class SentenceTransformer(Model):
         """Embeddings of what is found: `encode` with the first of the prompts "document", "passage" and "corpus" that
         there is unless another one is given."""
         if prompt_name is None and prompt is None:
-            prompt_name = next((name for name in _DOCUMENT_PROMPTS if name in self.prompts), None)
+            prompt_name = self._first_name(DOCUMENT_PROMPTS)
         return self.encode(inputs, prompt_name, prompt, *args, **kwargs)
 
     def similarity(self, embeddings1: Any, embeddings2: Any) -> Any:
@@ -382,18 +383,22 @@ class SentenceTransformer(Model):
     def __repr__(self) -> str:
         return repr(self._encoder).replace(type(self._encoder).__name__, type(self).__name__, 1)
 
+    def _first_name(self, names: tuple[str, ...]) -> str | None:
+        """Return the first of `names` that is a prompt of the model."""
+        return next((name for name in names if name in self.prompts), None)
+
+    def _first_prompt(self, function: str, names: tuple[str, ...]) -> str:
+        """Return the first prompt among `names`, or the default prompt."""
+        return self._prompt(function, self._first_name(names), None)
+
     def _embeddings(
         self, texts: list[str], prompt: str, truncate_dim: int | None, normalize: bool | None, shows: bool
     ) -> NDArray[Any]:
         arguments: dict[str, Any] = {"prompt": prompt, "truncate_dim": truncate_dim, "normalize": normalize}
         if not shows:
             return self._encoder.encode(texts, **arguments)
-        parts = []
-        with progress_bar(len(texts), "texts") as advance:
-            for rows in self._encoder.encode_batches(texts, **arguments):
-                parts.append(rows)
-                advance(len(rows))
-        return np.concatenate(parts)
+        rows = np.empty((len(texts), self._encoder.encode([], **arguments).shape[1]), np.float32)
+        return fill_rows(rows, self._encoder.encode_batches(texts, **arguments), "texts", True)
 
     def _details(
         self,

@@ -184,7 +184,7 @@ def test_scores_are_those_of_the_logits(model: CausalLM) -> None:
 
 def test_a_large_vocabulary_is_scored_in_parts(model: CausalLM, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = model.score(PROMPTS[0]).log_likelihoods
-    monkeypatch.setattr("mha_native.models.architecture.language_model._MOST_LOGITS", 1)
+    monkeypatch.setattr("mha_native.models.architecture.model._MOST_LOGITS", 1)
     np.testing.assert_array_equal(model.score(PROMPTS[0]).log_likelihoods, expected)
 
 

@@ -15,7 +15,10 @@ from decoder_logits import logits, opened
 from tiny_decoders import FAMILIES
 from tolerance import assert_close
 
-from mha_native.models.decoders.config import read_config
+from mha_native.models.architecture.config import ModelConfig
+from mha_native.models.architecture.family import GENERATION
+from mha_native.models.architecture.model import Model
+from mha_native.models.architecture.open import open_model
 from mha_native.models.files.folder import FolderSource
 
 Array = np.ndarray[Any, Any]
@@ -38,6 +41,18 @@ def _assert_logits(directory: Path, settings: dict[str, Any], bound: float = BOU
         expected = decoder_oracle.logits(settings, weights, tokens)
         size = max(np.abs(expected).max(), 1)
         assert_close(actual, expected, np.full(expected.shape, bound * size), label=f"{len(tokens)} tokens")
+
+
+def _layers(model: Model) -> Any:
+    return model.stacks[0].layers.layers
+
+
+def _tables(model: Model) -> dict[str, Array]:
+    return model.stacks[0].front_end.tables
+
+
+def _described(directory: Path, max_positions: int | None = None) -> ModelConfig:
+    return open_model(FolderSource(directory), GENERATION, max_positions).config
 
 
 def _of_all(names: list[str], *changes: dict[str, Any]) -> list[Any]:
@@ -118,9 +133,10 @@ def test_weight_dtypes(model_type: str, weight_dtype: str, tmp_path: Path) -> No
     settings = tiny_decoders.config(model_type)
     directory = tiny_decoders.write(tmp_path, settings)
     _assert_logits(directory, settings, BOUNDS[weight_dtype], weight_dtype=weight_dtype)
-    parts = opened(directory, weight_dtype=weight_dtype)
-    assert {layer.weight_dtype for layer in parts.layers} == {parts.head.weight_dtype} == {weight_dtype}
-    assert parts.embeddings.dtype == np.float32
+    model = opened(directory, weight_dtype=weight_dtype)
+    assert model.head is not None
+    assert {layer.weight_dtype for layer in _layers(model)} == {model.head.linear.weight_dtype} == {weight_dtype}
+    assert _tables(model)["words"].dtype == np.float32
 
 
 @pytest.mark.parametrize("model_type", FAMILIES)
@@ -243,7 +259,7 @@ def test_what_can_be_left_out_of_a_config(model_type: str, tmp_path: Path) -> No
         whole.pop("head_dim", None)
     short = {name: value for name, value in whole.items() if name not in DEFAULTS[model_type]}
     configs = [
-        read_config(FolderSource(tiny_decoders.write(tmp_path / name, settings, weights={})))
+        _described(tiny_decoders.write(tmp_path / name, settings, weights={}))
         for name, settings in (("whole", whole), ("short", short))
     ]
     assert configs[0] == configs[1]
@@ -252,16 +268,16 @@ def test_what_can_be_left_out_of_a_config(model_type: str, tmp_path: Path) -> No
 def test_the_positions_that_a_model_is_opened_for(tmp_path: Path) -> None:
     settings = tiny_decoders.config("gpt2")
     directory = tiny_decoders.write(tmp_path / "gpt2", settings)
-    parts = opened(directory, max_positions=32)
-    assert (parts.config.max_positions, parts.positions.shape) == (32, (32, tiny_decoders.WIDTH))
-    assert opened(directory, max_positions=7).positions.shape == (7, tiny_decoders.WIDTH)
+    model = opened(directory, max_positions=32)
+    assert (model.max_length, _tables(model)["added"].shape) == (32, (32, tiny_decoders.WIDTH))
+    assert _tables(opened(directory, max_positions=7))["added"].shape == (7, tiny_decoders.WIDTH)
     _assert_refused(directory, "max_length must be at most n_positions, 32; got 33", max_positions=33)
     longrope = {"rope_type": "longrope", "long_factor": [2.0] * 3, "short_factor": [1.0] * 3}
     settings = tiny_decoders.config("llama", rope_parameters=longrope | {"original_max_position_embeddings": 16})
-    source = FolderSource(tiny_decoders.write(tmp_path / "llama", settings))
+    directory = tiny_decoders.write(tmp_path / "llama", settings)
     for length, factor in ((16, 1.0), (17, 2.0), (None, 2.0), (100, 2.0)):
-        config = read_config(source, length)
-        rotary = config.blocks[0].rotary
+        config = _described(directory, length)
+        rotary = config.stacks[0].blocks[0].rotary
         assert rotary is not None
         assert (config.max_positions, rotary.max_positions) == (length or 32, length or 32)
         assert rotary.frequencies[0] == 1 / factor
@@ -271,14 +287,12 @@ def test_the_scale_of_embeddings_is_rounded_as_they_are(tmp_path: Path) -> None:
     settings = tiny_decoders.config("gemma2", hidden_size=20)
     directory = tiny_decoders.write(tmp_path, settings)
     words = tiny_decoders.tensors(settings)["model.embed_tokens.weight"]
-    np.testing.assert_array_equal(opened(directory).embeddings, words * np.float32(np.sqrt(20)))
-    halves = opened(directory, dtype="float16").embeddings
+    np.testing.assert_array_equal(_tables(opened(directory))["words"], words * np.float32(np.sqrt(20)))
+    halves = _tables(opened(directory, dtype="float16"))["words"]
     np.testing.assert_array_equal(halves, words.astype(np.float16) * np.float16(np.sqrt(20)))
 
 
 def test_config_json_is_read_as_it_is(tmp_path: Path) -> None:
     directory = tiny_decoders.write(tmp_path, tiny_decoders.config("gpt2"))
     unknown = json.loads((directory / "config.json").read_text()) | {"use_cache": True, "resid_pdrop": 0.1, "n_ctx": 5}
-    assert read_config(FolderSource(tiny_decoders.write(tmp_path / "b", unknown))) == read_config(
-        FolderSource(directory)
-    )
+    assert _described(tiny_decoders.write(tmp_path / "b", unknown)) == _described(directory)

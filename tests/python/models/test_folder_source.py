@@ -57,9 +57,15 @@ def test_the_chat_template(files: dict[str, Any], expected: str | None, tmp_path
     assert FolderSource(_write(tmp_path, **files)).chat_template == expected
 
 
+def _read_all(directory: Path) -> None:
+    source = FolderSource(directory)
+    for read in (lambda: source.generation, lambda: source.chat_template, source.tokenizer):
+        read()
+
+
 def _assert_refused(directory: Path, *words: str, error: type[Exception] = ValueError) -> None:
     with pytest.raises(error, match=re.escape(words[0])) as caught:
-        FolderSource(directory).tokenizer()
+        _read_all(directory)
     assert len(str(caught.value).splitlines()) == 1
     for word in words:
         assert word in str(caught.value)

@@ -9,12 +9,11 @@ import gguf_files
 import numpy as np
 import odd_texts
 import pytest
-from decoder_logits import logits
+from decoder_logits import logits, opened
 from test_decoders_against_transformers import BOUND
 from test_gguf_tokenizers import SENTENCE_PIECES
 from tolerance import assert_close
 
-from mha_native.models.decoders.opening import open_decoder
 from mha_native.models.files.gguf.source import GGUFSource
 
 pytest.importorskip("gguf")
@@ -79,7 +78,7 @@ def test_logits(architecture: str, kind: str, tmp_path: Path) -> None:
     loaded = load_gguf_checkpoint(str(path), return_tensors=True, model_to_load=model)["tensors"]
     model.load_state_dict(loaded, strict=False)
     model.double()
-    for tokens, actual in zip(SEQUENCES, logits(open_decoder(source), SEQUENCES), strict=True):
+    for tokens, actual in zip(SEQUENCES, logits(opened(source), SEQUENCES), strict=True):
         with torch.no_grad():
             expected = model(torch.tensor([tokens])).logits[0].numpy()
         assert_close(actual, expected, np.full(expected.shape, BOUND * np.abs(expected).max()), label=f"{len(tokens)}")

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from mha_native.models.architecture.rotary import RotaryConfig, read_rotary
+from mha_native.models.files.entries import Entries
 
 PATH = Path("config.json")
 HEAD_DIM, TRAINED = 16, 256
@@ -50,7 +51,7 @@ LENGTHS = [TRAINED, 60, 400]
 def _read(
     values: dict[str, Any], max_positions: int = TRAINED, bases: Any = FLAT, head_dim: int = HEAD_DIM
 ) -> dict[str, RotaryConfig]:
-    return read_rotary(PATH, values, head_dim, TRAINED, max_positions, bases)
+    return read_rotary(Entries(PATH, values), head_dim, TRAINED, max_positions, bases)
 
 
 def _expected(rule: dict[str, Any], length: int) -> tuple[list[float], float]:

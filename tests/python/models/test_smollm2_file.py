@@ -8,9 +8,8 @@ from pathlib import Path
 import numpy as np
 import odd_texts
 import pytest
-from decoder_logits import logits
+from decoder_logits import logits, opened
 
-from mha_native.models.decoders.opening import open_decoder
 from mha_native.models.files.gguf.file import GGUFFile
 from mha_native.models.files.gguf.source import GGUFSource
 
@@ -83,7 +82,7 @@ def test_what_comes_next(source: GGUFSource) -> None:
     pytest.importorskip("tokenizers")
     tokenizer = source.tokenizer()
     tokens = tokenizer.encode("The capital of France is").ids
-    (rows,) = logits(open_decoder(source), [tokens])
+    (rows,) = logits(opened(source), [tokens])
     assert tokenizer.decode([int(rows[-1].argmax())]) == " Paris"
 
 

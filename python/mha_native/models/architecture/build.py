@@ -1,231 +1,120 @@
-"""What one layer of a transformer computes, as data, and the layer that computes it."""
+"""From a description and weights to layers."""
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ... import _core
-from ...functions.options import ModelOptions
-from ...layers._head_steps import HeadSteps
-from ...layers._layer_weights import PROJECTIONS, Parts, Sizes
-from ...layers.encoder import EncoderLayer
+from ...layers.causal_decoder import CausalDecoder
+from ...layers.decoder import Decoder, DecoderLayer
+from ...layers.encoder import Encoder, EncoderLayer
 from ...layers.feed_forward import FeedForward
-from ...layers.feed_forward import Sizes as FeedForwardSizes
-from ...layers.layer_norm import LayerNorm
-from ...layers.linear import Linear
-from ...layers.linear import Sizes as LinearSizes
 from ...layers.multi_head_attention import MultiHeadAttention
 from ...layers.norm import Norm
-from ...layers.rms_norm import RMSNorm
 from ...layers.rotary_embedding import RotaryEmbedding
+from ...layers.transformer import TransformerLayer, TransformerStack
+from .config import BlockConfig, StackConfig
+from .norms import make_norm
 from .rotary import RotaryConfig
 
-ATTENTION = frozenset(PROJECTIONS)
-_FEED_FORWARD = {"up": "linear1", "down": "linear2", "gate": "gate"}  # as `FeedForward` calls them
-FEED_FORWARD = frozenset(_FEED_FORWARD)
-BEFORE_OR_BEHIND = frozenset({"norm1", "norm2"})
-OF_OUTPUTS = frozenset({"output_norm1", "output_norm2"})
+# The parts of a layer, as the classes of layers call them.
+_ATTENTION = {"query": "q_proj_", "key": "k_proj_", "value": "v_proj_", "out": "out_proj."}
+_NORMS_OF_HEADS = {"query_norm": "q_norm.", "key_norm": "k_norm."}
+_FEED_FORWARD = {"up": "linear1.", "down": "linear2.", "gate": "gate."}
+
+Weights = Mapping[str, NDArray[Any]]
 
 
-class NormConfig(NamedTuple):
-    """A norm of rows of features.
-
-    Attributes
-    ----------
-    kind : {"layer", "rms", "rms_unit_offset"}
-        Of the last, what is multiplied with is 1 more than its weight.
-    """
-
-    kind: str
-    eps: float
-    bias: bool = False
-
-
-class BlockConfig(NamedTuple):
-    """A layer: self-attention and a feed-forward, with the norms and additions around them.
-
-    Attributes
-    ----------
-    num_kv_heads, head_dim : int
-        Hk, D.
-    norm : NormConfig
-        Of every norm that the layer has.
-    norms : set of str
-        Those that it has: of ``norm1`` and ``norm2``, which are before or behind a sublayer, and ``output_norm1`` and
-        ``output_norm2``, of what a sublayer gives before it is added.
-    norm_first : bool
-        ``norm1`` and ``norm2`` are of what a sublayer reads (pre-LN), and not of the sum behind it.
-    gated : bool
-        The feed-forward is ``down(activation(gate(x)) * up(x))``, and not ``down(activation(up(x)))``.
-    biases : set of str
-        The products that add one: of query, key, value, out, up, down and gate.
-    qk_norm : NormConfig, optional
-        Of each head of queries and keys, before it is turned.
-    rotary : RotaryConfig, optional
-        By what queries and keys are turned.
-    window : (left, right), optional
-        How many keys before and behind a query it sees besides its own; -1: all.
-    scale : float, optional
-        What scores are multiplied with. Default: ``1 / sqrt(D)``.
-    softcap : float, optional
-        Scores become ``softcap * tanh(score / softcap)``.
-    """
-
-    embed_dim: int  # E
-    num_heads: int  # H
-    num_kv_heads: int
-    head_dim: int
-    feedforward_dim: int  # F
-    activation: str
-    norm: NormConfig
-    norms: frozenset[str] = BEFORE_OR_BEHIND
-    norm_first: bool = True
-    gated: bool = False
-    biases: frozenset[str] = frozenset()
-    qk_norm: NormConfig | None = None
-    rotary: RotaryConfig | None = None
-    window: tuple[int, int] | None = None
-    scale: float | None = None
-    softcap: float | None = None
-
-    @property
-    def options(self) -> ModelOptions:
-        """The score options of the self-attention."""
-        options: Any = {name: getattr(self, name) for name in ("window", "scale", "softcap")}
-        return {name: value for name, value in options.items() if value is not None}  # type: ignore[return-value]
-
-    def products(self) -> dict[str, tuple[int, int]]:
-        """The matrix products, each with the shape of its matrix: [features of its result, features that it reads]."""
-        heads, kv_heads = self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim
-        width, inner = self.embed_dim, self.feedforward_dim
-        shapes = {"query": (heads, width), "key": (kv_heads, width), "value": (kv_heads, width), "out": (width, heads)}
-        gate = {"gate": (inner, width)} if self.gated else {}
-        return shapes | gate | {"up": (inner, width), "down": (width, inner)}
-
-    def all_norms(self) -> Iterator[tuple[str, int, NormConfig]]:
-        """The norms, each with the features that it is of."""
-        for name in sorted(self.norms):
-            yield name, self.embed_dim, self.norm
-        if self.qk_norm is not None:
-            yield "query_norm", self.head_dim, self.qk_norm
-            yield "key_norm", self.head_dim, self.qk_norm
-
-
-def rotary_tables(configs: Iterable[BlockConfig], dtype: np.dtype[Any]) -> dict[RotaryConfig, RotaryEmbedding]:
-    """The tables of layers in `dtype`, each once, as `make_layer` takes them."""
+def rotary_tables(blocks: Iterable[BlockConfig], dtype: np.dtype[Any]) -> dict[RotaryConfig, RotaryEmbedding]:
+    """Return the rotary tables of layers in `dtype`, each once, as `make_layer` takes them."""
     kind = np.float64 if dtype == np.float64 else np.float32
     return {
         rotary: RotaryEmbedding(*rotary.table(kind), interleaved=rotary.interleaved)
-        for rotary in {config.rotary for config in configs}
+        for rotary in {block.rotary for block in blocks}
         if rotary is not None
     }
 
 
 def make_layer(
     config: BlockConfig,
-    weights: Mapping[str, NDArray[Any]],
+    weights: Weights,
     tables: Mapping[RotaryConfig, RotaryEmbedding],
     dtype: np.dtype[Any],
     weight_dtype: str,
-) -> EncoderLayer:
-    """The layer with these weights.
+) -> TransformerLayer:
+    """Return the layer with these weights: a `DecoderLayer` if it reads a memory, else an `EncoderLayer`.
 
     Parameters
     ----------
     config : BlockConfig
     weights : dict of arrays
-        In `dtype`: ``query.weight`` and so on, by the names of `BlockConfig.products` and `all_norms`, and
-        ``query.bias`` and so on for `biases`, and norms that have one.
+        In `dtype`: ``query.weight`` and so on, by the names of `BlockConfig.products` and `BlockConfig.all_norms`, and
+        ``query.bias`` and so on.
     tables : dict
-        What `rotary_tables` makes of the layers of the model.
+        As `rotary_tables` gives them.
     dtype : dtype
-        What is computed in.
+        The dtype of the computation.
     weight_dtype : str
-        What the matrices are stored as.
+        The format of the matrices.
     """
-    layer = EncoderLayer.__new__(EncoderLayer)
-    rotary = None if config.rotary is None else tables[config.rotary]
-    layer.self_attn = make_attention(config, weights, rotary, dtype, weight_dtype)
-    layer.feed_forward = _feed_forward(config, weights, dtype, weight_dtype)
-    for name in config.norms:
-        setattr(layer, name, make_norm(config.norm, _part(weights, name), dtype))
-    layer.norm_first = config.norm_first
-    return layer
+    formats: Any = {"dtype": dtype, "weight_dtype": weight_dtype}
+
+    def attention(prefix: str = "", **options: Any) -> MultiHeadAttention:
+        parts = {prefix + part: theirs for part, theirs in _ATTENTION.items()}
+        state = _renamed(weights, parts | ({} if prefix else _NORMS_OF_HEADS))
+        kv_heads = config.num_kv_heads
+        return MultiHeadAttention.from_weights(state, config.num_heads, num_kv_heads=kv_heads, **options, **formats)
+
+    def norm(name: str) -> Norm:
+        return make_norm(config.norm, _renamed(weights, {name: ""}), dtype)
+
+    heads: Any = {} if config.qk_norm is None else {"qk_norm": config.qk_norm.kind, "qk_norm_eps": config.qk_norm.eps}
+    self_attn = attention(rotary=None if config.rotary is None else tables[config.rotary], **heads)
+    feed_forward = FeedForward.from_weights(_renamed(weights, _FEED_FORWARD), activation=config.activation, **formats)
+    norms: Any = {name: norm(name) for name in config.norms}
+    if not config.reads_memory:
+        return EncoderLayer.from_parts(self_attn, feed_forward, norm_first=config.norm_first, **norms)
+    # The feed-forward comes third, after the attention to the memory.
+    for place in ("norm", "output_norm"):
+        if f"{place}2" in norms:
+            norms[f"{place}3"] = norms.pop(f"{place}2")
+    norms["norm2"] = norm("memory_norm")
+    cross_attn = attention("memory_")
+    return DecoderLayer.from_parts(self_attn, cross_attn, feed_forward, norm_first=config.norm_first, **norms)
 
 
-def make_norm(config: NormConfig, weights: Mapping[str, NDArray[Any]], dtype: np.dtype[Any]) -> Norm:
-    """The norm with these weights, in `dtype`: ``weight``, and ``bias`` if it has one."""
-    norm: LayerNorm | RMSNorm
-    if config.kind == "layer":
-        norm = LayerNorm.__new__(LayerNorm)
-    else:
-        norm = RMSNorm.__new__(RMSNorm)
-        norm._unit_offset = config.kind == "rms_unit_offset"
-    norm._set_state(config.eps, dtype, weights)
-    return norm
+def make_stack(config: StackConfig, layers: Iterable[TransformerLayer], norm: Norm | None) -> TransformerStack:
+    """Return the stack of `layers`. Score options that layers have in common are left to `Stack`."""
+    kind: Any = Decoder if config.reads_memory else CausalDecoder if config.is_causal else Encoder
+    options = [block.options for block in config.blocks]
+    has_own = any(of_layer != options[0] for of_layer in options)
+    stack: TransformerStack = kind.from_layers(layers, norm, layer_options=options if has_own else None)
+    return stack
 
 
-def make_linear(weight: NDArray[Any], weight_dtype: str) -> Linear:
-    """The map by a matrix [features of its result, features that it reads], in the dtype of the matrix."""
-    linear = Linear.__new__(Linear)
-    rows, features = weight.shape
-    linear._set_state(LinearSizes(features, rows, False), weight.dtype, weight_dtype, {"weight": weight})
-    return linear
-
-
-def in_dtype(numbers: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """`numbers` themselves if they are in `dtype`, else rounded to it."""
-    return numbers if _core.dtype_name(numbers.dtype) == _core.dtype_name(dtype) else _core.convert(numbers, dtype)
-
-
-def make_attention(
-    config: BlockConfig,
-    weights: Mapping[str, NDArray[Any]],
-    rotary: RotaryEmbedding | None,
-    dtype: np.dtype[Any],
-    weight_dtype: str,
-) -> MultiHeadAttention:
-    """The self-attention of a layer, or an attention of the same sizes to a memory; weights are as for `make_layer`."""
-    state = {
-        f"{name[0]}_proj_{which}": numbers
-        for name in ("query", "key", "value")
-        for which, numbers in _part(weights, name).items()
-    }
-    state |= _renamed(weights, {"out": "out_proj", "query_norm": "q_norm", "key_norm": "k_norm"})
-    width, norm = config.embed_dim, config.qk_norm
-    heads = config.num_heads, config.num_kv_heads, config.head_dim, config.head_dim
-    parts = Parts(_biases(config, {name: name for name in PROJECTIONS}), False, False)
-    steps = HeadSteps(rotary) if norm is None else HeadSteps(rotary, norm.kind, norm.eps)
-    attention = MultiHeadAttention.__new__(MultiHeadAttention)
-    sizes = Sizes(width, *heads, width, width, width)
-    attention._set_state(sizes, parts, dtype, weight_dtype, state, steps)
-    return attention
-
-
-def _feed_forward(
-    config: BlockConfig, weights: Mapping[str, NDArray[Any]], dtype: np.dtype[Any], weight_dtype: str
-) -> FeedForward:
-    names = {name: theirs for name, theirs in _FEED_FORWARD.items() if name in config.products()}
-    sizes = FeedForwardSizes(
-        config.embed_dim, config.feedforward_dim, config.activation, _biases(config, names), config.gated
+def with_rotary(layer: EncoderLayer, rotary: RotaryEmbedding) -> EncoderLayer:
+    """Return the layer with another rotary table. It shares the other parts with the layer."""
+    attention = layer.self_attn
+    self_attn = MultiHeadAttention.from_weights(
+        attention.state_dict(),
+        attention.num_heads,
+        num_kv_heads=attention.num_kv_heads,
+        qk_norm=attention.qk_norm,
+        qk_norm_eps=attention.qk_norm_eps,
+        rotary=rotary,
+        dtype=attention.dtype,
+        weight_dtype=attention.weight_dtype,
     )
-    feed_forward = FeedForward.__new__(FeedForward)
-    feed_forward._set_state(sizes, dtype, weight_dtype, _renamed(weights, names))
-    return feed_forward
+    norms: Any = {name: getattr(layer, name) for name in ("norm1", "norm2", "output_norm1", "output_norm2")}
+    return EncoderLayer.from_parts(self_attn, layer.feed_forward, norm_first=layer.norm_first, **norms)
 
 
-def _biases(config: BlockConfig, names: Mapping[str, str]) -> bool | tuple[str, ...]:
-    """Which of `names` add a bias: True for all, False for none, else what they are called there."""
-    chosen = tuple(theirs for name, theirs in names.items() if name in config.biases)
-    return chosen if 0 < len(chosen) < len(names) else bool(chosen)
-
-
-def _part(weights: Mapping[str, NDArray[Any]], name: str) -> dict[str, NDArray[Any]]:
-    """The weight of a part, and its bias if it has one."""
-    return {which: weights[f"{name}.{which}"] for which in ("weight", "bias") if f"{name}.{which}" in weights}
-
-
-def _renamed(weights: Mapping[str, NDArray[Any]], names: Mapping[str, str]) -> dict[str, NDArray[Any]]:
-    return {f"{new}.{which}": x for old, new in names.items() for which, x in _part(weights, old).items()}
+def _renamed(weights: Weights, names: Mapping[str, str]) -> dict[str, NDArray[Any]]:
+    """Return the weights and biases of parts, by the prefixes that the classes of layers have for them."""
+    return {
+        f"{theirs}{which}": weights[f"{part}.{which}"]
+        for part, theirs in names.items()
+        for which in ("weight", "bias")
+        if f"{part}.{which}" in weights
+    }

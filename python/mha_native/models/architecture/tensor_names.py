@@ -1,31 +1,30 @@
-"""What the tensors of a layer are called in a checkpoint, and how they lie there."""
+"""The names of the tensors of a model in a checkpoint, and their layout there."""
 
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .build import BlockConfig, in_dtype
-
-
-class Tensors(Protocol):
-    """Tensors of a checkpoint by their names."""
-
-    def __getitem__(self, name: str, /) -> NDArray[np.float32]: ...
+from ..files.source import Shapes, Tensors
+from ..front_ends.tokens import TokensNames
+from .config import BlockConfig
+from .norms import in_dtype
 
 
 class BlockNames(NamedTuple):
-    """The names of the parts of layer {}, each of which has a weight, and a bias if the layer says so.
+    """The names of the parts of layer {}. Each part has a weight, and a bias if the layer says so.
 
-    Parts with the same name are one matrix there, one below the other in the order of the fields.
+    Parts with the same name are one matrix in the checkpoint, one below the other in the order of the fields.
 
     Attributes
     ----------
     layer : str
-        What all names begin with.
+        The prefix of all names.
+    ungated_up : str
+        The name of ``up`` in a layer without a gate, if it differs.
     transposed : bool
-        Matrices are [features that are read, features of the result].
+        Matrices are [input features, output features].
     up_first : bool
         Where gate and up are one matrix, up lies above the gate.
     """
@@ -44,23 +43,27 @@ class BlockNames(NamedTuple):
     output_norm2: str = ""
     query_norm: str = ""
     key_norm: str = ""
+    memory_query: str = ""
+    memory_key: str = ""
+    memory_value: str = ""
+    memory_out: str = ""
+    memory_norm: str = ""
+    ungated_up: str = ""
     transposed: bool = False
     up_first: bool = False
 
-    def shapes(self, config: BlockConfig, i: int) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """Names and shapes of all tensors of layer `i`."""
+    def shapes(self, config: BlockConfig, i: int) -> Shapes:
+        """Yield names and shapes of all tensors of layer `i`."""
         for name, parts in self._matrices(config, i).items():
             rows, features = sum(rows for rows, _ in parts.values()), next(iter(parts.values()))[1]
             yield f"{name}.weight", (features, rows) if self.transposed else (rows, features)
             if config.biases & parts.keys():
                 yield f"{name}.bias", (rows,)
         for part, features, norm in config.all_norms():
-            yield f"{self._name(part, i)}.weight", (features,)
-            if norm.bias:
-                yield f"{self._name(part, i)}.bias", (features,)
+            yield from norm.shapes(self._name(part, i), features)
 
     def read(self, config: BlockConfig, i: int, tensors: Tensors, dtype: np.dtype[Any]) -> dict[str, NDArray[Any]]:
-        """The weights of layer `i`, as `make_layer` takes them."""
+        """Return the weights of layer `i`, as `make_layer` takes them."""
         weights = {}
         for name, parts in self._matrices(config, i).items():
             ends = np.cumsum([rows for rows, _ in parts.values()])[:-1]
@@ -71,8 +74,8 @@ class BlockNames(NamedTuple):
                 for part, bias in zip(parts, np.split(tensors[f"{name}.bias"], ends), strict=True):
                     weights[f"{part}.bias"] = in_dtype(bias, dtype)
         for part, _, norm in config.all_norms():
-            for which in ["weight"] + ["bias"] * norm.bias:
-                weights[f"{part}.{which}"] = in_dtype(tensors[f"{self._name(part, i)}.{which}"], dtype)
+            read = norm.read(self._name(part, i), tensors, dtype)
+            weights |= {f"{part}.{which}": numbers for which, numbers in read.items()}
         return weights
 
     def _name(self, part: str, i: int) -> str:
@@ -80,11 +83,37 @@ class BlockNames(NamedTuple):
         return f"{self.layer.format(i)}{name}"
 
     def _matrices(self, config: BlockConfig, i: int) -> Mapping[str, dict[str, tuple[int, int]]]:
-        """The parts that each matrix of the checkpoint has, with their shapes."""
+        """Return the parts of each matrix of the checkpoint, with their shapes."""
         matrices: dict[str, dict[str, tuple[int, int]]] = {}
         products = config.products()
         if self.up_first:
             products = {"up": products["up"], **products}
         for part, shape in products.items():
-            matrices.setdefault(self._name(part, i), {})[part] = shape
+            name = "ungated_up" if part == "up" and self.ungated_up and not config.gated else part
+            matrices.setdefault(self._name(name, i), {})[part] = shape
         return matrices
+
+
+class StackNames(NamedTuple):
+    """The names of the tensors of a stack; "" for tensors that it lacks."""
+
+    blocks: BlockNames
+    front_end: TokensNames = TokensNames()
+    final_norm: str = ""
+    position_bias: str = ""  # the table [buckets, H] of the bias by distance
+
+
+class HeadNames(NamedTuple):
+    """The names of the tensors of a language head.
+
+    Attributes
+    ----------
+    bias : str
+        The tensor that is added to logits, if the checkpoint has it.
+    is_optional : bool
+        A tied model whose checkpoint has a matrix of the head computes with that.
+    """
+
+    weight: str = "lm_head.weight"
+    bias: str = ""
+    is_optional: bool = False

@@ -1,34 +1,31 @@
-"""DistilBERT: no types of tokens, and names of its own."""
+"""DistilBERT: BERT without token types, and with other names."""
 
+from ..architecture.family import Keys, StackKeys
 from ..architecture.tensor_names import BlockNames
-from .family import Family, Keys, Names
+from .bert import FAMILY as BERT
+from .bert import NAMES
 
-FAMILY = Family(
+FAMILY = BERT._replace(
     model_types=("distilbert",),
     prefix="distilbert.",
-    # `sinusoidal_pos_embds` says how positions begin when a model is trained; the file has them in any case.
-    keys=Keys(
-        embed_dim="dim",
-        num_layers="n_layers",
-        num_heads="n_heads",
-        feedforward_dim="hidden_dim",
-        activation="activation",
-        eps=None,
-        token_types=None,
+    # `sinusoidal_pos_embds` says how positions begin in training; the checkpoint has a table in any case.
+    keys=Keys(embed_dim="dim", stacks=(StackKeys("n_layers", "n_heads", "hidden_dim"),), activation="activation"),
+    stacks=(
+        NAMES._replace(
+            blocks=BlockNames(
+                layer="transformer.layer.{}.",
+                query="attention.q_lin",
+                key="attention.k_lin",
+                value="attention.v_lin",
+                out="attention.out_lin",
+                norm1="sa_layer_norm",
+                up="ffn.lin1",
+                down="ffn.lin2",
+                norm2="output_layer_norm",
+            )
+        ),
     ),
-    names=Names(
-        blocks=BlockNames(
-            layer="transformer.layer.{}.",
-            query="attention.q_lin",
-            key="attention.k_lin",
-            value="attention.v_lin",
-            out="attention.out_lin",
-            norm1="sa_layer_norm",
-            up="ffn.lin1",
-            down="ffn.lin2",
-            norm2="output_layer_norm",
-        )
-    ),
+    defaults={"activation": "gelu"},
     # transformers takes these for dim, n_layers and n_heads.
-    absent=dict.fromkeys(("hidden_size", "num_hidden_layers", "num_attention_heads"), "this family has other names"),
+    refused=dict.fromkeys(("hidden_size", "num_hidden_layers", "num_attention_heads"), "this family has other names"),
 )

@@ -1,5 +1,10 @@
-"""RoBERTa, and models that differ from it in their tokenizers alone: positions begin behind the number of padding."""
+"""RoBERTa and models that differ from it in their tokenizers alone: positions begin after the number of padding."""
 
-from .family import Family
+from .bert import FAMILY as BERT
 
-FAMILY = Family(model_types=("roberta", "xlm-roberta", "camembert"), prefix="roberta.", padding=1)
+FAMILY = BERT._replace(
+    model_types=("roberta", "xlm-roberta", "camembert"),
+    prefix="roberta.",
+    keys=BERT.keys._replace(padding="pad_token_id"),
+    defaults={**BERT.defaults, "pad_token_id": 1},
+)

@@ -1,60 +1,113 @@
-"""The encoder of T5, as sentence-t5 and GTR have it: RMSNorm, no biases, and a bias of scores by distance."""
+"""T5 and version 1.1, such as Flan-T5: RMSNorm, no biases, and a bias of scores by distance; and its encoder alone."""
 
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
+import math
 
-from ...functions.options import ScoreOptions
-from ..architecture.relative_buckets import position_bias_of_buckets
-from ..architecture.tensor_names import Tensors
-from ..seq2seq.config import described
-from ..seq2seq.families import FAMILIES as ENCODER_DECODERS
-from .family import Family, Names
-from .text_config import TextConfig
+from ..architecture.config import ModelConfig
+from ..architecture.family import EMBEDDING, TEXT_TO_TEXT, UNGATED, Family, Keys, StackKeys, described
+from ..architecture.tensor_names import BlockNames, HeadNames, StackNames
+from ..files.entries import Entries
+from ..front_ends.tokens import TokensNames
 
-_T5 = ENCODER_DECODERS["t5"]
-_BUCKETS = str(_T5.encoder.position_bias)
-
-# A text may have any number of tokens, but something is wrong with one of so many.
+# There is no limit of positions, but a text of so many tokens is a mistake.
 _MOST_TOKENS = 1 << 20
 
 
-def read_t5(path: Path, values: Mapping[str, Any], family: Family) -> TextConfig:
-    """The entries of config.json, read from `path`. ValueError if it says what is not computed."""
-    # Whether there is a decoder, too, is all one to the encoder.
-    config = described(_T5._replace(expected={}), path, values)
-    block = config.encoder[0]
-    if not block.gated and _T5.encoder.ungated_up is not None:
-        blocks = family.names.blocks._replace(up=_T5.encoder.ungated_up)
-        family = family._replace(names=family.names._replace(blocks=blocks))
-    return TextConfig(
-        family=family,
-        vocab_size=config.vocab_size,
-        embed_dim=config.embed_dim,
-        max_positions=_MOST_TOKENS,
-        num_layers=len(config.encoder),
-        blocks=(block,),
-        norm=None,
-        final_norm=config.norm,
-        further_sizes={"num_buckets": config.num_buckets or 0, "max_distance": config.max_distance or 0},
+def _stack(stack: str, feed_forward: int) -> StackNames:
+    """Return the names of a stack in which the feed-forward is the part of that number of a layer."""
+    return StackNames(
+        front_end=TokensNames(words=("shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight")),
+        blocks=BlockNames(
+            layer=f"{stack}.block.{{}}.layer.",
+            query="0.SelfAttention.q",
+            key="0.SelfAttention.k",
+            value="0.SelfAttention.v",
+            out="0.SelfAttention.o",
+            norm1="0.layer_norm",
+            memory_query="1.EncDecAttention.q",
+            memory_key="1.EncDecAttention.k",
+            memory_value="1.EncDecAttention.v",
+            memory_out="1.EncDecAttention.o",
+            memory_norm="1.layer_norm",
+            gate=f"{feed_forward}.DenseReluDense.wi_0",
+            up=f"{feed_forward}.DenseReluDense.wi_1",
+            ungated_up=f"{feed_forward}.DenseReluDense.wi",
+            down=f"{feed_forward}.DenseReluDense.wo",
+            norm2=f"{feed_forward}.layer_norm",
+        ),
+        final_norm=f"{stack}.final_layer_norm",
+        position_bias=f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias.weight",
     )
 
 
-def _options(tensors: Tensors, sizes: Mapping[str, int]) -> ScoreOptions:
-    return {"position_bias": position_bias_of_buckets(tensors[_BUCKETS], sizes["max_distance"])}
+def _describe(family: Family, given: Entries, role: str, max_positions: int | None = None) -> ModelConfig:
+    entries = given._replace(values={**family.defaults, **given.values})
+    entries.size("d_kv")
+    if role == EMBEDDING:  # an encoder alone, or one of an encoder-decoder
+        family, max_positions = family._replace(expected={}), _MOST_TOKENS
+    config = described(family, given, role, max_positions)
+    block = config.stacks[0].blocks[0]
+    entries.expect({"is_gated_act": block.gated})  # which says again the same as the activation
+    if "dense_act_fn" in entries.values:
+        names = {**UNGATED, "silu": ("silu", False)}
+        entries.choice("dense_act_fn", *(name for name, (ours, _) in names.items() if ours == block.activation))
+    is_scaled = entries.flag("tie_word_embeddings")  # by default, if the head is not of its own
+    if entries.has("scale_decoder_outputs"):
+        is_scaled = entries.flag("scale_decoder_outputs")
+    if config.head is None or not is_scaled:
+        return config
+    return config._replace(head=config.head._replace(scale=1 / math.sqrt(config.embed_dim)))
+
+
+def _unscaled(entries: Entries, i: int) -> float:
+    return 1.0
 
 
 FAMILY = Family(
-    model_types=_T5.model_types,
-    prefix=_T5.prefix,
-    names=Names(
-        words="shared.weight",
-        positions=None,
-        token_types=None,
-        norm=None,
-        blocks=_T5.encoder.blocks,
-        final_norm=_T5.encoder.final_norm,
+    model_types=("t5",),
+    roles=frozenset({EMBEDDING, TEXT_TO_TEXT}),
+    keys=Keys(
+        embed_dim="d_model",
+        stacks=(
+            StackKeys("num_layers", "num_heads", "d_ff"),
+            StackKeys("num_decoder_layers", "num_heads", "d_ff"),
+        ),
+        head_dim="d_kv",
+        max_positions="",
+        activation="feed_forward_proj",
+        eps="layer_norm_epsilon",
+        num_buckets="relative_attention_num_buckets",
+        max_distance="relative_attention_max_distance",
     ),
-    further_tensors={_BUCKETS: ("num_buckets", "num_heads")},
-    options=_options,
+    stacks=(_stack("encoder", 1), _stack("decoder", 2)),
+    head=HeadNames(is_optional=True),
+    prefix="",
+    defaults={
+        "vocab_size": 32128,
+        "d_model": 512,
+        "d_kv": 64,
+        "d_ff": 2048,
+        "num_layers": 6,
+        "num_heads": 8,
+        "relative_attention_num_buckets": 32,
+        "relative_attention_max_distance": 128,
+        "layer_norm_epsilon": 1e-6,
+        "feed_forward_proj": "relu",
+        "tie_word_embeddings": True,
+        "eos_token_id": 1,
+    },
+    expected={"is_encoder_decoder": True, "is_decoder": False},
+    norm="rms",
+    activations={
+        "relu": ("relu", False),
+        "gelu": ("gelu", False),
+        "gelu_new": ("gelu_tanh", False),
+        "gated-relu": ("relu", True),
+        "gated-gelu": ("gelu_tanh", True),
+        "gated-gelu_new": ("gelu_tanh", True),
+        "gated-silu": ("silu", True),
+    },
+    biases={},
+    scale=_unscaled,
+    is_causal=True,
+    describe=_describe,
 )

@@ -1,6 +1,7 @@
 """A model in a folder, as transformers saves it."""
 
 from collections.abc import Iterable, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +13,16 @@ from .json_files import read_json, read_text
 
 
 class FolderSource:
-    """The files of a folder as a `ModelSource`: config.json, model.safetensors, tokenizer.json, and some beside them.
+    """The files of a folder as a `Source`: config.json, model.safetensors, tokenizer.json, and optional ones.
+
+    Config.json is read when the object is made, other files when they are asked for.
 
     Raises
     ------
     OSError
         If a file cannot be read.
     ValueError
-        If it is damaged, or an adapter is beside it.
+        If it is damaged, or if there is an adapter.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -27,10 +30,22 @@ class FolderSource:
         self.config: Mapping[str, Any] = read_json(self.path, dict)
         if (adapter := folder / "adapter_config.json").exists():
             raise ValueError(f"{adapter} changes the weights; merge the adapter into the model, and save that")
-        self.generation: Mapping[str, Any] = _read_optional(folder / "generation_config.json")
-        self.tokenizer_config: Mapping[str, Any] = _read_optional(folder / "tokenizer_config.json")
-        self.chat_template = _chat_template(folder, self.tokenizer_config)
         self._folder = folder
+
+    @cached_property
+    def generation(self) -> Mapping[str, Any]:
+        """The entries of generation_config.json."""
+        return _read_optional(self._folder / "generation_config.json")
+
+    @cached_property
+    def tokenizer_config(self) -> Mapping[str, Any]:
+        """The entries of tokenizer_config.json."""
+        return _read_optional(self._folder / "tokenizer_config.json")
+
+    @cached_property
+    def chat_template(self) -> str | None:
+        """The template of chat_template.jinja, else of tokenizer_config.json."""
+        return _chat_template(self._folder, self.tokenizer_config)
 
     @property
     def has_tokenizer(self) -> bool:

@@ -4,10 +4,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ...functions.messages import listed, shown
-from .json_files import is_below, read_choice, read_json
+from .entries import Entries
+from .json_files import is_below, read_json
 
 # One of which the type of a module begins with: other code computes something else.
-_AUTHORS = ("sentence_transformers.", "mha_native.interop.sentence_transformers.")
+_AUTHORS = (
+    "sentence_transformers.",
+    "mha_native.sentence_transformers.",
+    "mha_native.interop.sentence_transformers.",  # its former place
+)
 
 _BEHIND_POOLING = ("Dense", "Normalize")
 
@@ -107,14 +112,14 @@ def check_normalize(folder: Path) -> None:
     """ValueError if the configuration of a Normalize, which may be absent, says that it scales something else."""
     path = folder / "config.json"
     if path.exists():
-        check_ends(path, read_json(path, dict))
+        check_ends(Entries.read(path))
 
 
-def check_ends(path: Path, values: dict[str, object]) -> None:
-    """ValueError if a module behind the pooling reads or gives something else than the embedding of a text."""
-    read_choice(path, values, "module_input_name", "sentence_embedding", "sentence_embedding")
-    if values.get("module_output_name") is not None:
-        read_choice(path, values, "module_output_name", None, "sentence_embedding")
+def check_ends(entries: Entries) -> None:
+    """Refuse a module after the pooling that reads or returns something else than the embedding of a text."""
+    entries.expect({"module_input_name": "sentence_embedding"})
+    if entries.has("module_output_name"):
+        entries.choice("module_output_name", "sentence_embedding")
 
 
 def _kind(name: object) -> str:

@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ...functions.messages import shown
-from .json_files import read_choice, read_flag, read_json, read_size, refuse_other_keys
+from .entries import Entries
+from .json_files import read_json
 
 # What sentence-transformers calls its settings of a transformer: the first one that is there counts.
 _FILE_NAMES = [
@@ -63,15 +64,14 @@ def read_sentence_config(
     length = _tokenizer_length(path, tokenizer, max_positions)
     settings = settings_file(folder) if is_listed else None
     if settings is not None:
-        path = settings
-        values = read_json(path, dict)
-        _check_computed(path, values, task)
-        lower_case = read_flag(path, values, "do_lower_case", False)
-        if values.get("max_seq_length") is not None:
-            length = read_size(path, values, "max_seq_length")
+        entries = Entries.read(settings)
+        _check_computed(entries, task)
+        lower_case = entries.flag("do_lower_case")
+        if entries.has("max_seq_length"):
+            length = entries.size("max_seq_length")
             if length > max_positions + unused_positions:
                 raise ValueError(
-                    f"{path}: max_seq_length must be at most max_position_embeddings, "
+                    f"{settings}: max_seq_length must be at most max_position_embeddings, "
                     f"{max_positions + unused_positions}; got {length}"
                 )
             length = min(length, max_positions)
@@ -93,12 +93,12 @@ def _tokenizer_length(path: Path, values: Mapping[str, Any], max_positions: int)
     return int(min(length, max_positions))
 
 
-def _check_computed(path: Path, values: Mapping[str, Any], task: str) -> None:
-    """ValueError if a setting of sentence-transformers asks for what is not computed here."""
-    refuse_other_keys(path, values, _KNOWN)
+def _check_computed(entries: Entries, task: str) -> None:
+    """Refuse settings of sentence-transformers that ask for an unsupported feature."""
+    path, values = entries
+    entries.refuse_others(_KNOWN)
     output, name = _TASKS[task]
-    read_choice(path, values, "transformer_task", task, task)
-    read_choice(path, values, "module_output_name", name, name)
+    entries.expect({"transformer_task": task, "module_output_name": name})
     texts = {"method": "forward", "method_output_name": output}
     modalities = values.get("modality_config", {"text": texts})
     if not isinstance(modalities, dict) or modalities.get("text") != texts:

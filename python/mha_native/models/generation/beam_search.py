@@ -214,7 +214,7 @@ def search(
 ) -> list[Found]:
     """Return the text that an encoder-decoder writes for each of B texts, which are given by their tokens."""
     batch, beams = len(sequences), rules.num_beams
-    caches = Caches(model.cached(sequences, beams, num_threads), batch * beams, 1, rules.max_new_tokens)
+    caches = Caches(model.cached(num_threads, sequences, beams), batch * beams, 1, rules.max_new_tokens)
     searches = [BeamSearch(rules, special) for _ in sequences]
     # Slot i * beams + j of the caches is beam j of text i. A text has one beam at first.
     slots = np.arange(0, batch * beams, beams)

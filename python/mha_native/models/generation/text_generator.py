@@ -22,7 +22,7 @@ class TextGenerator(NamedTuple):
 
     Attributes
     ----------
-    model : LanguageModel
+    model : Model
     tokenizer : LanguageTokenizer
     end_tokens : set of int
         Each of them ends a text.

@@ -1,22 +1,19 @@
 """The heads of classifiers, which map the vector of a token to a logit for each label."""
 
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..architecture.build import NormConfig, make_norm
-from ..architecture.tensor_names import Tensors
-from ..families.family import Family
-from ..files.json_files import read_choice, read_flag, read_json, read_positive
+from ..architecture.family import Family
+from ..architecture.norms import NormConfig, make_norm
+from ..files.entries import Entries
+from ..files.source import Shapes, Tensors
 from .dense import Dense
 
-TEXTS, TOKENS = (
-    "ForSequenceClassification",
-    "ForTokenClassification",
-)  # the task of a model, in the names of its class in transformers
+# The task of a model, in the names of its class in transformers.
+TEXTS, TOKENS = "ForSequenceClassification", "ForTokenClassification"
 
 
 class _Step(NamedTuple):
@@ -26,14 +23,12 @@ class _Step(NamedTuple):
     norm: str | None = None  # prefix of the tensors of a norm after the activation
     norm_config: NormConfig | None = None
 
-    def tensor_shapes(self, out_features: int, in_features: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+    def tensor_shapes(self, out_features: int, in_features: int) -> Shapes:
         yield f"{self.name}.weight", (out_features, in_features)
         if self.bias:
             yield f"{self.name}.bias", (out_features,)
-        if self.norm_config is not None:
-            yield f"{self.norm}.weight", (out_features,)
-            if self.norm_config.bias:
-                yield f"{self.norm}.bias", (out_features,)
+        if self.norm_config is not None and self.norm is not None:
+            yield from self.norm_config.shapes(self.norm, out_features)
 
 
 _DENSE_AND_OUT_PROJ = (_Step("classifier.dense", "Tanh"), _Step("classifier.out_proj", "Identity"))
@@ -62,7 +57,7 @@ class ClassificationHeadConfig(NamedTuple):
     num_labels: int  # L
     pooling: str = "cls"  # or "mean": the vector of a text that enters the head
 
-    def tensor_shapes(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+    def tensor_shapes(self) -> Shapes:
         """Yield names and shapes of its tensors."""
         for step in self.steps:
             out_features = self.num_labels if step is self.steps[-1] else self.embed_dim
@@ -78,23 +73,19 @@ def head_of(path: Path, family: Family, task: str, embed_dim: int, num_labels: i
         If the family has no supported head, or if config.json asks for an unsupported feature.
     """
     if family.model_types == ("modernbert",):
-        values = read_json(path, dict)
-        pooling = read_choice(path, values, "classifier_pooling", "cls", "cls", "mean")
-        return ClassificationHeadConfig(
-            (_step_of_modernbert(path, values), _CLASSIFIER), embed_dim, num_labels, pooling
-        )
+        entries = Entries.read(path)
+        pooling = entries.choice("classifier_pooling", "cls", "mean", default="cls")
+        return ClassificationHeadConfig((_step_of_modernbert(entries), _CLASSIFIER), embed_dim, num_labels, pooling)
     if family.prefix not in _HEADS_OF_TEXTS:
         raise ValueError(f"{path}: model_type must be that of a family with classifiers; got {family.model_types[0]!r}")
     steps = _HEADS_OF_TEXTS[family.prefix] if task == TEXTS else (_CLASSIFIER,)
     return ClassificationHeadConfig(steps, embed_dim, num_labels)
 
 
-def _step_of_modernbert(path: Path, values: Mapping[str, Any]) -> _Step:
-    activation = _ACTIVATIONS[read_choice(path, values, "classifier_activation", "gelu", *_ACTIVATIONS)]
-    bias = read_flag(path, values, "classifier_bias", False)
-    eps = read_positive(path, values, "norm_eps", 1e-5)
-    norm = NormConfig("layer", eps, bias=read_flag(path, values, "norm_bias", False))
-    return _Step("head.dense", activation, bias, "head.norm", norm)
+def _step_of_modernbert(entries: Entries) -> _Step:
+    activation = _ACTIVATIONS[entries.choice("classifier_activation", *_ACTIVATIONS, default="gelu")]
+    norm = NormConfig("layer", entries.positive("norm_eps", 1e-5), bias=entries.flag("norm_bias"))
+    return _Step("head.dense", activation, entries.flag("classifier_bias"), "head.norm", norm)
 
 
 class ClassificationHead:
@@ -116,10 +107,9 @@ class _Layer:
         bias = tensors[f"{step.name}.bias"] if step.bias else None
         self._dense = Dense(tensors[f"{step.name}.weight"], bias, f"torch.nn.{step.activation}")
         self._norm: Any = None
-        if step.norm_config is not None:
-            ends = ["weight"] + ["bias"] * step.norm_config.bias
-            weights = {end: tensors[f"{step.norm}.{end}"] for end in ends}
-            self._norm = make_norm(step.norm_config, weights, np.dtype(np.float32))
+        if step.norm_config is not None and step.norm is not None:
+            dtype = np.dtype(np.float32)
+            self._norm = make_norm(step.norm_config, step.norm_config.read(step.norm, tensors, dtype), dtype)
 
     def __call__(self, vectors: NDArray[Any]) -> NDArray[np.float32]:
         vectors = self._dense(vectors, None)

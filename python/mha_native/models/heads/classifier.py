@@ -13,9 +13,10 @@ from ... import _core
 from ...functions.deprecation import renamed
 from ...functions.messages import in_the_name_of
 from ...layers._constructor_arguments import WeightDType, checked_dtypes
-from ..architecture.text_encoder import TextEncoder
-from ..families import read_config
-from ..files.checkpoint import Checkpoint
+from ..architecture.family import EMBEDDING
+from ..architecture.model import Model
+from ..architecture.open import open_model
+from ..files.folder import FolderSource
 from ..files.hub_cache import find_directory
 from ..files.json_files import read_json
 from ..files.modules_json import read_transformer
@@ -47,7 +48,7 @@ class Classifier:
 
     def __init__(
         self,
-        model: TextEncoder,
+        model: Model,
         head: ClassificationHead,
         tokenizer: Tokenizer,
         labels: Labels,
@@ -60,7 +61,7 @@ class Classifier:
         self._has_types = has_types
         self.folder = folder  # of config.json
 
-    def with_model(self, model: TextEncoder) -> "Classifier":
+    def with_model(self, model: Model) -> "Classifier":
         """Return the same classifier over another transformer, such as the same one in another dtype."""
         other = copy.copy(self)
         other.model = model
@@ -128,10 +129,10 @@ class PretrainedClassifier(PretrainedModel):
         self._classifier = classifier
 
     @property
-    def _model(self) -> TextEncoder:
+    def _model(self) -> Model:
         return self._classifier.model
 
-    def _with_model(self: Public, model: TextEncoder) -> Public:
+    def _with_model(self: Public, model: Model) -> Public:
         return type(self)(self._classifier.with_model(model))
 
     @property
@@ -175,16 +176,18 @@ def load_classifier(
     module = read_transformer(home)
     folder = home if module is None else module.folder
     path = folder / "config.json"
-    config = read_config(path)
+    opened = open_model(FolderSource(folder), EMBEDDING)
+    config, front_end = opened.config, opened.config.stacks[0].front_end
     labels = read_labels(path, task)
-    texts = read_sentence_config(folder, config.max_positions, module is not None, config.first_position, _ST_TASK)
-    parts = head_of(path, config.family, task, config.embed_dim, len(labels.names))
+    is_listed = module is not None
+    texts = read_sentence_config(folder, front_end.max_positions or 0, is_listed, front_end.first_position, _ST_TASK)
+    parts = head_of(path, opened.family, task, config.embed_dim, len(labels.names))
     needs_first_token = task == TEXTS and parts.pooling == "cls"
     tokenizer = Tokenizer(folder, config.vocab_size, texts, needs_first_token, cuts=task == TEXTS)
-    with Checkpoint(folder, [*config.tensor_shapes(), *parts.tensor_shapes()], config.family.prefix) as tensors:
+    with opened.tensors(parts.tensor_shapes()) as tensors:
         head = ClassificationHead(parts, tensors)
-        model = TextEncoder(config, tensors, kind, stored)
-    has_types = config.token_types > 1 and _gives_types(texts.tokenizer)
+        model = opened.build(tensors, kind, stored)
+    has_types = front_end.token_types > 1 and _gives_types(texts.tokenizer)
     return Classifier(model, head, tokenizer, labels, texts, has_types, folder)
 
 

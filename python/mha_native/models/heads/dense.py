@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..files.checkpoint import Checkpoint
-from ..files.json_files import read_choice, read_flag, read_json, read_size, refuse_other_keys
+from ..files.entries import Entries
 from ..files.modules_json import check_ends
 from .activations import activation_of, checked_activation
 
@@ -70,13 +70,11 @@ def read_dense(folder: Path, in_features: int) -> DenseConfig:
         If it does not fit, or asks for an unsupported feature.
     """
     path = folder / "config.json"
-    values = read_json(path, dict)
-    refuse_other_keys(path, values, _KEYS)
-    check_ends(path, values)
-    read_choice(path, values, "in_features", None, in_features)
-    read_choice(path, values, "use_residual", False, False)
-    activation = values.get("activation_function", "torch.nn.modules.activation.Tanh")
+    entries = Entries.read(path)
+    entries.refuse_others(_KEYS)
+    check_ends(entries)
+    entries.choice("in_features", in_features)
+    entries.expect({"use_residual": False})
+    activation = entries.values.get("activation_function", "torch.nn.modules.activation.Tanh")
     activation = checked_activation(path, "activation_function", activation)
-    return DenseConfig(
-        folder, in_features, read_size(path, values, "out_features"), read_flag(path, values, "bias", True), activation
-    )
+    return DenseConfig(folder, in_features, entries.size("out_features"), entries.flag("bias", True), activation)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...functions.messages import listed, shown
-from ..files.json_files import read_choice, read_json, read_size
+from ..files.entries import Entries
 
 _MOST_LABELS = 1 << 16  # shops have some thousands of product categories; a label takes 100 bytes here
 
@@ -44,16 +44,16 @@ def read_labels(path: Path, task: str) -> Labels:
     ValueError
         If the model is for another task, or if the labels are not numbered from 0.
     """
-    values = read_json(path, dict)
-    architectures = values.get("architectures")
+    entries = Entries.read(path)
+    architectures = entries.values.get("architectures")
     if architectures and not (
         isinstance(architectures, list) and isinstance(architectures[0], str) and architectures[0].endswith(task)
     ):
         raise ValueError(f"{path}: architectures must be a model {task}; got {shown(architectures)}")
-    names = _names(path, values)
+    names = _names(entries)
     function = "sigmoid" if len(names) == 1 else "softmax"
-    if values.get("problem_type") is not None:
-        problem = read_choice(path, values, "problem_type", None, *_PROBLEMS)
+    if entries.has("problem_type"):
+        problem = entries.choice("problem_type", *_PROBLEMS)
         if problem == "single_label_classification" and len(names) == 1:
             raise ValueError(f"{path}: problem_type must not be {problem} for a single label")
         function = {"regression": "none", "multi_label_classification": "sigmoid"}.get(problem, function)
@@ -79,10 +79,10 @@ def best_labels(names: Sequence[str], scores: NDArray[np.float32], top_k: int | 
     return [{"label": names[i], "score": float(scores[i])} for i in order]
 
 
-def _names(path: Path, values: dict[str, Any]) -> tuple[str, ...]:
-    given = values.get("id2label")
+def _names(entries: Entries) -> tuple[str, ...]:
+    given, path = entries.values.get("id2label"), entries.path
     if given is None:
-        count = 2 if values.get("num_labels") is None else read_size(path, values, "num_labels")
+        count = entries.size_or_none("num_labels") or 2
         if count > _MOST_LABELS:
             raise ValueError(f"{path}: num_labels must be at most {_MOST_LABELS}; got {shown(count)}")
         return tuple(f"LABEL_{i}" for i in range(count))
@@ -95,6 +95,6 @@ def _names(path: Path, values: dict[str, Any]) -> tuple[str, ...]:
     names = tuple(given[str(i)] for i in range(len(given)))
     if others := [name for name in names if not isinstance(name, str)]:
         raise ValueError(f"{path}: id2label must hold texts; got {shown(others[0])}")
-    if values.get("num_labels") is not None:
-        read_choice(path, values, "num_labels", None, len(names))
+    if entries.has("num_labels"):
+        entries.choice("num_labels", len(names))
     return names

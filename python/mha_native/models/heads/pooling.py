@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from ... import _core
 from ...functions.arrays import widened
 from ...functions.messages import listed, shown
-from ..files.json_files import read_choice, read_flag, read_json, refuse_other_keys
+from ..files.entries import Entries
 
 # Keys of the file before version 5.4, and the values of `pooling_mode` since then, in the order of concatenation.
 _FLAGS = {
@@ -89,14 +89,12 @@ def read_pooling(path: Path, embed_dim: int) -> Pooling:
     ValueError
         If it asks for an unsupported mode.
     """
-    values = read_json(path, dict)
-    refuse_other_keys(path, values, {*_WIDTHS, *_FLAGS, "pooling_mode", "include_prompt"})
-    for name in _WIDTHS:
-        if name in values:
-            read_choice(path, values, name, None, embed_dim)
-    modes = [mode for name, mode in _FLAGS.items() if read_flag(path, values, name, False)] or ["mean"]
-    if "pooling_mode" in values:
-        given = values["pooling_mode"]
+    entries = Entries.read(path)
+    entries.refuse_others({*_WIDTHS, *_FLAGS, "pooling_mode", "include_prompt"})
+    entries.expect(dict.fromkeys(_WIDTHS, embed_dim))
+    modes = [mode for name, mode in _FLAGS.items() if entries.flag(name)] or ["mean"]
+    if "pooling_mode" in entries.values:
+        given = entries.values["pooling_mode"]
         modes = given.split("+") if isinstance(given, str) else given
         if (
             not isinstance(modes, list)
@@ -104,7 +102,7 @@ def read_pooling(path: Path, embed_dim: int) -> Pooling:
             or not all(isinstance(mode, str) and mode in _MODES for mode in modes)
         ):
             raise ValueError(f"{path}: pooling_mode must be one or several of {listed(_MODES)}; got {shown(given)}")
-    return Pooling(tuple(modes), read_flag(path, values, "include_prompt", True))
+    return Pooling(tuple(modes), entries.flag("include_prompt", True))
 
 
 def _pooled(

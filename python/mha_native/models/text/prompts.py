@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ...functions.messages import listed, name_of_type, shown
-from ..files.json_files import read_choice, read_json, read_size
+from ..files.entries import Entries
 
 _USUAL = {"query": "", "document": ""}  # every model has these prompts, which can be empty
 SETTINGS_FILE = "config_sentence_transformers.json"
@@ -73,8 +73,9 @@ def read_settings(directory: Path, model_type: str = "SentenceTransformer") -> S
     usual = _USUAL if model_type == "SentenceTransformer" else {}
     if not path.exists():
         return Settings(Prompts(usual, None))
-    values = read_json(path, dict)
-    read_choice(path, values, "model_type", model_type, model_type)
+    entries = Entries.read(path)
+    entries.expect({"model_type": model_type})
+    values = entries.values
     given = values.get("prompts", {})
     if not isinstance(given, dict) or not all(text is None or _is_text(text) for text in given.values()):
         raise ValueError(f"{path}: prompts must be an object of texts; got {shown(given)}")
@@ -84,15 +85,9 @@ def read_settings(directory: Path, model_type: str = "SentenceTransformer") -> S
         raise ValueError(
             f"{path}: default_prompt_name must be one of prompts, {listed(list(by_name))}; got {shown(default)}"
         )
-    has_width = values.get("truncate_dim") is not None
-    similarity = "cosine"
-    if values.get("similarity_fn_name") is not None:
-        similarity = read_choice(path, values, "similarity_fn_name", None, *_SIMILARITIES)
-    return Settings(
-        prompts=Prompts(by_name, default),
-        truncate_dim=read_size(path, values, "truncate_dim") if has_width else None,
-        similarity=similarity,
-    )
+    name = "similarity_fn_name"
+    similarity = entries.choice(name, *_SIMILARITIES) if entries.has(name) else "cosine"
+    return Settings(Prompts(by_name, default), entries.size_or_none("truncate_dim"), similarity)
 
 
 def _is_text(value: object) -> bool:

@@ -2,7 +2,6 @@
 
 from typing import Any, NamedTuple
 
-from ..json_files import read_choice
 from .file import GGUFFile
 from .vocabulary import Vocabulary
 
@@ -71,7 +70,7 @@ def build_byte_level(file: GGUFFile, vocabulary: Vocabulary) -> Any:
     )
 
     kind = _kind(file)
-    read_choice(file.path, file.metadata, "tokenizer.ggml.add_space_prefix", False, False)
+    file.settings.expect({"tokenizer.ggml.add_space_prefix": False})
     tokenizer = Tokenizer(models.BPE(vocabulary.numbers, vocabulary.merges(), ignore_merges=kind.takes_whole_pieces))
     if kind.is_composed:
         tokenizer.normalizer = normalizers.NFC()
@@ -85,4 +84,4 @@ def build_byte_level(file: GGUFFile, vocabulary: Vocabulary) -> Any:
 
 
 def _kind(file: GGUFFile) -> _Kind:
-    return _KINDS[read_choice(file.path, file.metadata, "tokenizer.ggml.pre", None, *_KINDS)]
+    return _KINDS[file.settings.choice("tokenizer.ggml.pre", *_KINDS)]

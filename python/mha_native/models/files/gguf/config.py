@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ....functions.messages import listed, shown
-from ..json_files import read_choice, read_count, read_positive, read_size, refuse_other_keys
+from ..entries import Entries
 from .architectures import ARCHITECTURES, Architecture
 from .element_types import READERS
 from .file import GGUFFile
@@ -73,12 +73,12 @@ _FIXED = {
 def read_architecture(file: GGUFFile) -> Architecture:
     """What the model in `file` is. ValueError if it is none of those that are known, or not all of a model."""
     metadata = file.metadata
-    read_choice(file.path, metadata, "general.type", "model", "model")
+    file.settings.expect({"general.type": "model"})
     if metadata.get("split.count", 1) not in (0, 1):
         raise ValueError(
             f"{file.path} is one of the {shown(metadata['split.count'])} files of a model, which must be joined first"
         )
-    name = read_choice(file.path, metadata, "general.architecture", None, *ARCHITECTURES)
+    name = file.settings.choice("general.architecture", *ARCHITECTURES)
     architecture = ARCHITECTURES[name]
     others = [name for name in file.entries if not architecture.is_known(name) and name != ROPE_FACTORS]
     if others:
@@ -129,18 +129,22 @@ def read_token(file: GGUFFile, role: str) -> int | None:
     name = f"tokenizer.ggml.{role}_token_id"
     if name not in file.metadata:
         return None
-    token, num_tokens = read_count(file.path, file.metadata, name), _num_tokens(file.metadata)
+    token, num_tokens = file.settings.count(name), _num_tokens(file.metadata)
     if num_tokens is not None and token >= num_tokens:
         raise ValueError(f"{file.path}: {name} must be one of the {num_tokens} tokens; got {token}")
     return token
 
 
 class _Values(NamedTuple):
-    """The entries of an architecture."""
+    """The entries of an architecture, whose names begin with the name of it."""
 
     path: Path
     metadata: Mapping[str, Any]
     architecture: str
+
+    @property
+    def entries(self) -> Entries:
+        return Entries(self.path, self.metadata)
 
     def name(self, entry: str) -> str:
         return f"{self.architecture}.{entry}"
@@ -149,17 +153,17 @@ class _Values(NamedTuple):
         return f"{self.architecture}.{entry}" in self.metadata
 
     def size(self, entry: str, default: int | None = None) -> int:
-        return read_size(self.path, self.metadata, self.name(entry), default)
+        return self.entries.size(self.name(entry), default)
 
     def positive(self, entry: str, default: float | None = None) -> float:
-        return read_positive(self.path, self.metadata, self.name(entry), default)
+        return self.entries.positive(self.name(entry), default)
 
     def refuse_others(self, known: frozenset[str] | set[str]) -> None:
         """ValueError if there is an entry that is not `known`, or says something else than it may."""
         own = {name: value for name, value in self.metadata.items() if name.startswith(self.name(""))}
-        refuse_other_keys(self.path, own, {self.name(entry) for entry in {*known, *_FIXED}})
-        for entry, value in _FIXED.items():
-            read_choice(self.path, own, self.name(entry), value, value)
+        entries = Entries(self.path, own)
+        entries.refuse_others({self.name(entry) for entry in {*known, *_FIXED}})
+        entries.expect({self.name(entry): value for entry, value in _FIXED.items()})
 
 
 def _num_tokens(metadata: Mapping[str, Any]) -> int | None:
@@ -184,7 +188,7 @@ def _rope(file: GGUFFile, values: _Values, config: Mapping[str, Any]) -> dict[st
     """The entry rope_parameters: how queries and keys are turned."""
     base = values.positive("rope.freq_base", 10000.0)
     scaling = values.name("rope.scaling.type")
-    kind = read_choice(values.path, values.metadata, scaling, "none", "none", "linear", "yarn")
+    kind = values.entries.choice(scaling, "none", "linear", "yarn", default="none")
     rope: dict[str, Any] = {"rope_type": "default", "rope_theta": base}
     if kind != "none":
         rope |= {"rope_type": kind, "factor": values.positive("rope.scaling.factor")}

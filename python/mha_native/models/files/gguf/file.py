@@ -8,6 +8,7 @@ from types import TracebackType
 import numpy as np
 from numpy.typing import NDArray
 
+from ..entries import Entries
 from ..json_files import require_file
 from .element_types import READERS
 from .header import read_header
@@ -25,6 +26,8 @@ class GGUFFile:
         The types of elements that `read` takes.
     described_by : str
         What says which tensors there should be, for messages.
+    settings : Entries
+        The metadata, to be read with checks.
     metadata : dict
         Values are int, float, bool and str, and arrays: lists of str, and arrays [N] of NumPy.
     entries : dict of str to TensorEntry
@@ -53,6 +56,7 @@ class GGUFFile:
             self._file.close()
             raise
         self.metadata, self.entries, self._first_byte = header
+        self.settings = Entries(path, self.metadata)
 
     def __enter__(self) -> "GGUFFile":
         return self

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import Any
 
-from ..json_files import read_choice, read_flag
 from .config import read_token
 from .file import GGUFFile
 from .vocabulary import Vocabulary
@@ -24,9 +23,9 @@ def build_sentence_pieces(file: GGUFFile, vocabulary: Vocabulary) -> Any:
         pre_tokenizers,
     )
 
-    read_choice(file.path, file.metadata, "tokenizer.ggml.remove_extra_whitespaces", False, False)
+    file.settings.expect({"tokenizer.ggml.remove_extra_whitespaces": False})
     is_gemma = file.metadata["general.architecture"].startswith("gemma")
-    has_prefix = read_flag(file.path, file.metadata, "tokenizer.ggml.add_space_prefix", not is_gemma)
+    has_prefix = file.settings.flag("tokenizer.ggml.add_space_prefix", not is_gemma)
     numbers, unknown = vocabulary.numbers, read_token(file, "unknown")
     if (longest := max(map(len, vocabulary.tokens))) > _LONGEST_TOKEN:
         raise ValueError(

@@ -16,7 +16,7 @@ from .tokenizer import build_tokenizer, read_chat_template, read_tokenizer_confi
 
 
 class GGUFSource:
-    """A model in a GGUF file, in the words of a folder of Hugging Face: a `ModelSource`.
+    """A model in a GGUF file, in the words of a folder of Hugging Face: a `Source`.
 
     The metadata are read and checked when the object is made; tensors and tokenizer when they are asked for.
 
@@ -42,6 +42,8 @@ class GGUFSource:
     ValueError
         If it is damaged, or the metadata say what is not known here.
     """
+
+    has_tokenizer = True
 
     def __init__(self, path: Path) -> None:
         self.path = path

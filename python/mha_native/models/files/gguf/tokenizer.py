@@ -4,7 +4,7 @@ from typing import Any
 
 from ....functions.messages import shown
 from ...text.tokenizer import library_errors
-from ..json_files import read_choice, read_flag, refuse_other_keys
+from ..entries import Entries
 from .byte_level import adds_bos, build_byte_level
 from .config import read_token
 from .file import GGUFFile
@@ -29,8 +29,9 @@ def build_tokenizer(file: GGUFFile) -> Any:
 
     own = {name: value for name, value in file.metadata.items() if name.startswith(_PREFIX)}
     known = [_PREFIX + name for name in _KNOWN]
-    refuse_other_keys(file.path, own, [*known, *(name for name in own if name.endswith("_token_id"))])
-    read_choice(file.path, own, _PREFIX + "add_sep_token", False, False)
+    entries = Entries(file.path, own)
+    entries.refuse_others([*known, *(name for name in own if name.endswith("_token_id"))])
+    entries.expect({_PREFIX + "add_sep_token": False})
     build = build_byte_level if _model(file) == _BYTE_LEVEL else build_sentence_pieces
     vocabulary = Vocabulary(file)
     with library_errors(f"{file.path} has no valid tokenizer"):
@@ -69,17 +70,17 @@ def read_chat_template(file: GGUFFile) -> str | None:
 
 
 def _model(file: GGUFFile) -> str:
-    model: str = read_choice(file.path, file.metadata, _PREFIX + "model", None, _BYTE_LEVEL, _SENTENCE_PIECES)
+    model: str = file.settings.choice(_PREFIX + "model", _BYTE_LEVEL, _SENTENCE_PIECES)
     return model
 
 
 def _adds_bos(file: GGUFFile) -> bool:
     default = _model(file) == _SENTENCE_PIECES or adds_bos(file)  # where the file says nothing
-    return read_flag(file.path, file.metadata, _PREFIX + "add_bos_token", default)
+    return file.settings.flag(_PREFIX + "add_bos_token", default)
 
 
 def _adds_eos(file: GGUFFile) -> bool:
-    return read_flag(file.path, file.metadata, _PREFIX + "add_eos_token", False)
+    return file.settings.flag(_PREFIX + "add_eos_token")
 
 
 def _added(file: GGUFFile, vocabulary: Vocabulary, role: str, is_added: bool) -> list[tuple[str, int]]:

@@ -1,0 +1,72 @@
+"""Arguments of `from_weights`: arrays, their dtypes, and their shapes, from which sizes are read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from .. import _core
+from ..functions.arrays import Tensor, to_numpy
+from ..functions.dtypes import LAYER_DTYPES, checked_dtype
+from ..functions.messages import listed, name_of_type, shown
+from ._constructor_arguments import WeightDType, checked_weight_dtype
+
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike, NDArray
+
+
+class GivenWeights(NamedTuple):
+    """Arrays by the names of a state dict, the dtype of the layer, and the storage format of its matrices."""
+
+    arrays: dict[str, NDArray[Any]]
+    dtype: np.dtype[Any]
+    weight_dtype: str
+
+    def shape(self, function: str, name: str, *axes: str) -> tuple[int, ...]:
+        """Return the shape of the array `name`, after a check that it has these axes."""
+        if name not in self.arrays:
+            raise ValueError(f"{function}: missing: {name}")
+        shape = self.arrays[name].shape
+        if len(shape) != len(axes) or 0 in shape:
+            raise ValueError(f"{function}: {name} must be [{', '.join(axes)}], not empty; got {list(shape)}")
+        return shape
+
+
+def given_weights(
+    function: str, weights: Mapping[str, Tensor | None], dtype: DTypeLike | None, weight_dtype: WeightDType
+) -> GivenWeights:
+    """Read weights, and round them once where they are not in `dtype`.
+
+    Arrays in `dtype` are not copied. A matrix in int8 is stored as it is if there is an array of its scales. Without a
+    `dtype`, all weights must have the same dtype.
+    """
+    if not isinstance(weights, Mapping):
+        raise TypeError(f"{function}: weights must be a mapping of names to arrays; got {name_of_type(weights)}")
+    arrays = {name: to_numpy(function, name, x) for name, x in weights.items() if x is not None}
+    if unknown := [name for name in arrays if not isinstance(name, str)]:
+        raise TypeError(f"{function}: names of weights must be strings; got {listed(map(shown, unknown))}")
+    if wrong := [f"{name} is a {name_of_type(x)}" for name, x in arrays.items() if not isinstance(x, np.ndarray)]:
+        raise TypeError(f"{function}: expected arrays; {listed(wrong)}")
+    kinds = {name: _core.dtype_name(x.dtype) for name, x in arrays.items()}
+    of_numbers = {name: kind for name, kind in kinds.items() if kind != "int8" or f"{name}_scale" not in kinds}
+    if wrong := [f"{name} {kind}" for name, kind in of_numbers.items() if kind not in LAYER_DTYPES]:
+        raise TypeError(f"{function}: weights must be {' or '.join(LAYER_DTYPES)}; got {listed(wrong)}")
+    if dtype is not None:
+        kind = checked_dtype(function, dtype)
+    elif len(set(of_numbers.values())) > 1:
+        given = [f"{name} {kind}" for name, kind in of_numbers.items()]
+        raise TypeError(f"{function}: weights must have one dtype if none is given; got {listed(given)}")
+    else:
+        kind = checked_dtype(function, next(iter(of_numbers.values()), "float32"))
+    if weight_dtype is None and len(of_numbers) < len(kinds):
+        weight_dtype = "int8"
+    own = _core.dtype_name(kind)
+    stored = checked_weight_dtype(function, weight_dtype, kind)
+    for name, x in arrays.items():
+        if not x.flags.aligned:  # which the core does not read
+            arrays[name] = x = x.copy()
+        if of_numbers.get(name, own) != own:
+            arrays[name] = _core.convert(x.ravel(), kind).reshape(x.shape)  # of any number of axes
+    return GivenWeights(arrays, kind, stored)

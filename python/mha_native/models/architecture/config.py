@@ -1,0 +1,191 @@
+"""The computation of a model, as data: front ends, stacks of blocks, and a head."""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from ...functions.options import ModelOptions
+from ...layers._constructor_arguments import checked_size
+from ..front_ends.tokens import TokensConfig
+from .norms import NormConfig
+from .rotary import RotaryConfig
+
+# Matrix products of a block, by which biases are named.
+ATTENTION = frozenset({"query", "key", "value", "out"})
+FEED_FORWARD = frozenset({"gate", "up", "down"})
+MEMORY = frozenset({"memory_query", "memory_key", "memory_value", "memory_out"})
+
+# Norms of a block: before or after its sublayers, and of the outputs of sublayers before they are added.
+NORMS = frozenset({"norm1", "norm2"})
+OUTPUT_NORMS = frozenset({"output_norm1", "output_norm2"})
+
+
+class BlockConfig(NamedTuple):
+    """A layer: self-attention, attention to a memory if it reads one, and a feed-forward, with norms and additions.
+
+    Attributes
+    ----------
+    num_kv_heads, head_dim : int
+        Hk, D.
+    norm : NormConfig
+        The kind of every norm of the layer.
+    norms : set of str
+        The norms that the layer has, of `NORMS` and `OUTPUT_NORMS`; with a memory there is ``memory_norm`` as well.
+    norm_first : bool
+        Norms are applied to the input of a sublayer (pre-LN), and not to the sum after it.
+    gated : bool
+        The feed-forward is ``down(activation(gate(x)) * up(x))``, and not ``down(activation(up(x)))``.
+    biases : set of str
+        The products with a bias, of `ATTENTION`, `MEMORY` and `FEED_FORWARD`.
+    qk_norm : NormConfig, optional
+        The norm of each head of queries and keys, before rotation.
+    rotary : RotaryConfig, optional
+        The rotation of queries and keys.
+    window : (left, right), optional
+        How many keys before and after itself a query sees; -1: all.
+    scale : float, optional
+        The factor of scores. Default: ``1 / sqrt(D)``.
+    softcap : float, optional
+        Scores become ``softcap * tanh(score / softcap)``.
+    reads_memory : bool
+        There is an attention to a memory between the other two sublayers.
+    """
+
+    embed_dim: int  # E
+    num_heads: int  # H
+    num_kv_heads: int
+    head_dim: int
+    feedforward_dim: int  # F
+    activation: str
+    norm: NormConfig
+    norms: frozenset[str] = NORMS
+    norm_first: bool = True
+    gated: bool = False
+    biases: frozenset[str] = frozenset()
+    qk_norm: NormConfig | None = None
+    rotary: RotaryConfig | None = None
+    window: tuple[int, int] | None = None
+    scale: float | None = None
+    softcap: float | None = None
+    reads_memory: bool = False
+
+    @property
+    def options(self) -> ModelOptions:
+        """The score options of the self-attention."""
+        options: Any = {name: getattr(self, name) for name in ("window", "scale", "softcap")}
+        return {name: value for name, value in options.items() if value is not None}  # type: ignore[return-value]
+
+    def products(self) -> dict[str, tuple[int, int]]:
+        """Return the matrix products, each with the shape of its matrix: [output features, input features]."""
+        heads, kv_heads = self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim
+        width, inner = self.embed_dim, self.feedforward_dim
+        shapes = {"query": (heads, width), "key": (kv_heads, width), "value": (kv_heads, width), "out": (width, heads)}
+        memory = {f"memory_{part}": shape for part, shape in shapes.items()} if self.reads_memory else {}
+        gate = {"gate": (inner, width)} if self.gated else {}
+        return shapes | memory | gate | {"up": (inner, width), "down": (width, inner)}
+
+    def all_norms(self) -> Iterator[tuple[str, int, NormConfig]]:
+        """Yield the norms, each with the number of its features."""
+        for name in sorted(self.norms) + ["memory_norm"] * self.reads_memory:
+            yield name, self.embed_dim, self.norm
+        if self.qk_norm is not None:
+            yield "query_norm", self.head_dim, self.qk_norm
+            yield "key_norm", self.head_dim, self.qk_norm
+
+
+class BucketsConfig(NamedTuple):
+    """A bias of scores by the distance of query and key: see `position_bias_of_buckets`."""
+
+    num_buckets: int
+    max_distance: int
+
+
+class StackConfig(NamedTuple):
+    """A front end, blocks one after another, and a norm after the last.
+
+    Attributes
+    ----------
+    front_end : TokensConfig
+        The rows that the first block reads. Each stack has its own: the two of BART differ in positions and norms.
+    blocks : tuple of BlockConfig
+        One for each layer.
+    final_norm : NormConfig, optional
+    is_causal : bool
+        A row sees no row after itself.
+    buckets : BucketsConfig, optional
+        The position bias of all layers.
+    """
+
+    front_end: TokensConfig
+    blocks: tuple[BlockConfig, ...]
+    final_norm: NormConfig | None
+    is_causal: bool = False
+    buckets: BucketsConfig | None = None
+
+    @property
+    def reads_memory(self) -> bool:
+        """Whether a block reads a memory, the rows of the stack before this one."""
+        return any(block.reads_memory for block in self.blocks)
+
+
+class HeadConfig(NamedTuple):
+    """A language head: logits of all tokens from a row.
+
+    Attributes
+    ----------
+    is_tied : bool
+        The matrix of the head is the word table.
+    scale : float
+        The factor of logits.
+    softcap : float, optional
+        Logits become ``softcap * tanh(logit / softcap)``.
+    """
+
+    is_tied: bool = True
+    scale: float = 1.0
+    softcap: float | None = None
+
+
+class ModelConfig(NamedTuple):
+    """The computation of a model.
+
+    Attributes
+    ----------
+    stacks : tuple of StackConfig
+        One, or an encoder and a decoder that reads the rows of the encoder.
+    head : HeadConfig, optional
+        None: the results are rows.
+    """
+
+    stacks: tuple[StackConfig, ...]
+    head: HeadConfig | None = None
+
+    @property
+    def vocab_size(self) -> int:
+        """V, the number of tokens."""
+        return self.stacks[0].front_end.vocab_size
+
+    @property
+    def embed_dim(self) -> int:
+        """E, the features of a row."""
+        return self.stacks[0].front_end.embed_dim
+
+    @property
+    def max_positions(self) -> int | None:
+        """P, the largest number of tokens of a text; None: any number."""
+        return self.stacks[0].front_end.max_positions
+
+    def checked_length(self, function: str, max_length: int) -> int:
+        """Return the largest number of tokens of a text, at most `max_length`.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If it is not a size, or beyond the table of positions, in which rows that no token has count, too.
+        """
+        length, front_end = checked_size(function, "max_length", max_length), self.stacks[0].front_end
+        if front_end.max_positions is None:
+            return length
+        most = front_end.max_positions + front_end.first_position
+        if length > most:
+            raise ValueError(f"{function}: max_length must be at most {most}, the positions of the model; got {length}")
+        return min(length, front_end.max_positions)

@@ -1,0 +1,284 @@
+"""The computation of a model: front ends, stacks of layers, and a language head."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...functions.arrays import widened
+from ...functions.dtypes import packed_state, unpacked_state
+from ...functions.kv_cache import KVCache
+from ...layers._layer_options import in_dtype_of_scores
+from ...layers.linear import Linear
+from ...layers.transformer import TransformerStack
+from ..front_ends.tokens import Tokens
+from ..generation.engine import CachedModel, NewTokens, read_padded
+from ..text.batching import packed
+from .build import make_stack, rotary_tables, with_rotary
+from .config import HeadConfig, ModelConfig, StackConfig
+
+# The largest number of logits that are computed at once for more rows than one: 32 MiB in float64.
+_MOST_LOGITS = 1 << 22
+
+
+class Stack:
+    """A front end and layers.
+
+    Parameters
+    ----------
+    config : StackConfig
+    front_end : Tokens
+    layers : stack of layers
+    position_bias : float32 [H, 2 R + 1], optional
+        As for attention, in all layers.
+    """
+
+    def __init__(
+        self,
+        config: StackConfig,
+        front_end: Tokens,
+        layers: TransformerStack,
+        position_bias: NDArray[np.float32] | None = None,
+    ) -> None:
+        self.config, self.front_end, self.layers, self._position_bias = config, front_end, layers, position_bias
+        self._options: dict[str, Any] = {}
+        if layers.layer_options is None:
+            self._options |= config.blocks[0].options
+        if config.reads_memory and config.blocks[0].scale is not None:
+            self._options["memory_scale"] = config.blocks[0].scale
+        if position_bias is not None:
+            self._options |= in_dtype_of_scores({"position_bias": position_bias}, layers.dtype)
+
+    def __call__(
+        self,
+        tokens: NDArray[np.integer],
+        cu_seqlens: NDArray[np.integer],
+        num_threads: int | None,
+        *,
+        places: NDArray[np.integer] | None = None,
+        token_types: NDArray[np.integer] | None = None,
+        **arguments: Any,
+    ) -> Any:
+        """Return the rows [N, E] of the last layer for texts, ragged or over caches: `Tokens` and layers in one call.
+
+        `arguments` are further ones of the stack of layers.
+        """
+        x = self.front_end(tokens, cu_seqlens, num_threads, places=places, token_types=token_types)
+        return self.run(x, num_threads, out=x, cu_seqlens=cu_seqlens, **arguments)
+
+    def run(self, x: NDArray[Any], num_threads: int | None = None, **arguments: Any) -> Any:
+        """Return the result of the layers for `x`, with the score options of the model."""
+        return self.layers(x, num_threads=num_threads, **self._options, **arguments)
+
+    def astype(self, dtype: np.dtype[Any]) -> "Stack":
+        """Return the same stack in another dtype."""
+        layers = [layer.astype(dtype) for layer in self.layers.layers]
+        if dtype == np.float64:  # a table of float32 is less precise than one that is made in float64
+            tables = rotary_tables(self.config.blocks, dtype)
+            layers = [
+                layer if block.rotary is None else with_rotary(layer, tables[block.rotary])
+                for layer, block in zip(layers, self.config.blocks, strict=True)
+            ]
+        return self._with(self.front_end.astype(dtype), layers, _converted(self.layers.norm, dtype))
+
+    def quantize(self, weight_dtype: Any) -> "Stack":
+        """Return the same stack with the matrices of its layers in another format."""
+        layers = [layer.quantize(weight_dtype) for layer in self.layers.layers]
+        return self._with(self.front_end, layers, self.layers.norm)
+
+    def _with(self, front_end: Tokens, layers: Sequence[Any], norm: Any) -> "Stack":
+        return Stack(self.config, front_end, make_stack(self.config, layers, norm), self._position_bias)
+
+
+class LanguageHead:
+    """Logits of rows: ``softcap(scale * linear(rows)) + bias``.
+
+    Parameters
+    ----------
+    config : HeadConfig
+    linear : Linear
+        From rows [..., E] to [..., V].
+    bias : float32 [V], optional
+    """
+
+    def __init__(self, config: HeadConfig, linear: Linear, bias: NDArray[np.float32] | None = None) -> None:
+        self.config, self.linear, self.bias = config, linear, bias
+
+    def __call__(self, rows: NDArray[Any], num_threads: int | None) -> NDArray[Any]:
+        """Return the logits [N, V] of rows [N, E]: in float32, or float64 for rows in float64."""
+        logits = widened(self.linear(rows, num_threads=num_threads))
+        if self.config.scale != 1:
+            logits = logits * self.config.scale
+        if self.config.softcap is not None:
+            logits = logits / self.config.softcap
+            np.tanh(logits, out=logits)
+            logits *= self.config.softcap
+        return logits if self.bias is None else logits + self.bias
+
+    def astype(self, dtype: np.dtype[Any]) -> "LanguageHead":
+        """Return the same head in another dtype."""
+        return LanguageHead(self.config, self.linear.astype(dtype), self.bias)
+
+    def quantize(self, weight_dtype: Any) -> "LanguageHead":
+        """Return the same head with its matrix in another format."""
+        return LanguageHead(self.config, self.linear.quantize(weight_dtype), self.bias)
+
+
+class Model:
+    """A model without its tokenizer.
+
+    Parameters
+    ----------
+    config : ModelConfig
+    stacks : sequence of Stack
+        One; or an encoder, and a decoder that reads its rows as a memory.
+    head : LanguageHead, optional
+    """
+
+    def __init__(self, config: ModelConfig, stacks: Sequence[Stack], head: LanguageHead | None = None) -> None:
+        self.config, self.stacks, self.head = config, tuple(stacks), head
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The dtype of tables, layers and rows."""
+        return self.stacks[0].layers.dtype
+
+    @property
+    def weight_dtype(self) -> str:
+        """The format of the matrices of the layers, by name."""
+        return self.stacks[0].layers.weight_dtype
+
+    @property
+    def num_layers(self) -> int:
+        """The number of layers of the first stack."""
+        return len(self.config.stacks[0].blocks)
+
+    @property
+    def num_heads(self) -> int:
+        """H, the attention heads of the layers of the first stack."""
+        return self.config.stacks[0].blocks[0].num_heads
+
+    @property
+    def max_length(self) -> Any:
+        """P, the largest number of tokens of a text; None: any number."""
+        return self.config.max_positions
+
+    def astype(self, dtype: np.dtype[Any]) -> "Model":
+        """Return the same model in another dtype."""
+        head = None if self.head is None else self.head.astype(dtype)
+        return Model(self.config, [stack.astype(dtype) for stack in self.stacks], head)
+
+    def quantize(self, weight_dtype: Any) -> "Model":
+        """Return the same model with the matrices of its layers and of its head in another format."""
+        head = None if self.head is None else self.head.quantize(weight_dtype)
+        return Model(self.config, [stack.quantize(weight_dtype) for stack in self.stacks], head)
+
+    def hidden_states(
+        self,
+        tokens: NDArray[np.integer],
+        cu_seqlens: NDArray[np.integer],
+        num_threads: int | None,
+        token_types: NDArray[np.integer] | None = None,
+    ) -> NDArray[Any]:
+        """Return the rows [N, E] of tokens: see `Tokens`. In a model of two stacks they are the memory."""
+        y: NDArray[Any] = self.stacks[0](tokens, cu_seqlens, num_threads, token_types=token_types)
+        return y
+
+    def attention_weights(self, tokens: NDArray[np.integer], num_threads: int | None) -> NDArray[Any]:
+        """Return the attention weights of one text in every layer and head: [layers, H, T, T]."""
+        stack = self.stacks[0]
+        x = stack.front_end(tokens, np.array([0, len(tokens)]), num_threads)
+        _, weights = stack.run(x, num_threads, need_weights=True)
+        return np.stack([widened(of_layer) for of_layer in weights])
+
+    def target_logits(self, memory: NDArray[Any], tokens: NDArray[np.int64], num_threads: int | None) -> NDArray[Any]:
+        """Return the logits [T, V] after each of the tokens [T] of the decoder, with the memory [S, E] of a text."""
+        decoder = self.stacks[1]
+        x = decoder.front_end(tokens, np.array([0, len(tokens)]), num_threads)
+        return self.logits(decoder.run(x[None], num_threads, memory=memory[None])[0], num_threads)
+
+    def cached(
+        self, num_threads: int | None, sequences: Sequence[list[int]] | None = None, copies: int = 1
+    ) -> CachedModel:
+        """Return the last stack as the engine of generation uses it.
+
+        A decoder of two stacks reads the memory of texts, given as tokens in `sequences`, each for `copies` slots.
+        """
+        stack = self.stacks[-1]
+        memory = None if sequences is None else self._memory_caches(sequences, copies, num_threads)
+
+        def read(new: NewTokens, caches: list[Any]) -> Any:
+            if memory is None:
+                own: Any = {"caches": caches, "sequences": new.slots}
+                return stack(new.tokens, new.cu_seqlens, num_threads, places=new.places, **own)
+            x = stack.front_end(new.tokens, new.cu_seqlens, num_threads, places=new.places)
+            own = {"caches": caches, "memory_caches": memory, "num_threads": num_threads}
+            return read_padded(stack.run, x, new, caches[0].batch_size, **own)
+
+        layers: Any = stack.layers.layers
+        return CachedModel(layers, read, lambda rows: self.logits(rows, num_threads))
+
+    def _memory_caches(self, sequences: Sequence[list[int]], copies: int, num_threads: int | None) -> list[KVCache]:
+        """Return keys and values of the memory of each text in every layer of the decoder, `copies` of each."""
+        tokens, cu_seqlens = packed(sequences)
+        rows, lengths = self.hidden_states(tokens, cu_seqlens, num_threads), np.diff(cu_seqlens)
+        memory = np.zeros((len(lengths), int(lengths.max()), rows.shape[1]), rows.dtype)
+        for i, length in enumerate(lengths):
+            memory[i, :length] = rows[cu_seqlens[i] : cu_seqlens[i + 1]]
+        layers: Any = self.stacks[1].layers
+        caches: list[KVCache] = layers.project_memory(memory, memory_lengths=lengths, num_threads=num_threads)
+        if copies == 1:
+            return caches
+        for i, (layer, cache) in enumerate(zip(layers.layers, caches, strict=True)):
+            caches[i] = layer.cross_attn.new_cache(len(lengths) * copies, cache.capacity)
+            caches[i].append(*(np.repeat(x, copies, axis=0) for x in (cache.keys, cache.values, cache.lengths)))
+        return caches
+
+    def logits(self, rows: NDArray[Any], num_threads: int | None) -> NDArray[Any]:
+        """Return the logits [N, V] of rows [N, E]: in float32, or float64 for a model in float64."""
+        if self.head is None:
+            raise ValueError("a model without a language head has no logits")
+        return self.head(rows, num_threads)
+
+    def log_likelihoods(
+        self, rows: NDArray[Any], tokens: NDArray[np.int64], num_threads: int | None
+    ) -> NDArray[np.float64]:
+        """Return the logarithms [N] of the probabilities that rows [N, E] give to tokens [N]."""
+        result = np.empty(len(rows))
+        step = max(1, _MOST_LOGITS // self.config.vocab_size)
+        for first in range(0, len(rows), step):
+            some = slice(first, first + step)
+            logits = self.logits(rows[some], num_threads).astype(np.float64)
+            logits -= logits.max(-1, keepdims=True)
+            chosen = logits[np.arange(len(logits)), tokens[some]]
+            result[some] = chosen - np.log(np.exp(logits, out=logits).sum(-1))
+        return result
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Stacks may share a word table, which is saved once.
+        tables = {id(table): table for stack in self.stacks for table in stack.front_end.tables.values()}
+        places = {key: str(i) for i, key in enumerate(tables)}
+        stacks = [
+            (
+                stack.config,
+                {name: places[id(table)] for name, table in stack.front_end.tables.items()},
+                stack.layers,
+                stack._position_bias,
+            )
+            for stack in self.stacks
+        ]
+        packed = packed_state({places[key]: table for key, table in tables.items()})
+        return {"config": self.config, "tables": packed, "stacks": stacks, "head": self.head}
+
+    def __setstate__(self, saved: dict[str, Any]) -> None:
+        tables = unpacked_state(saved["tables"])
+        stacks = [
+            Stack(config, Tokens(config.front_end, {name: tables[place] for name, place in own.items()}), *others)
+            for config, own, *others in saved["stacks"]
+        ]
+        Model.__init__(self, saved["config"], stacks, saved["head"])
+
+
+def _converted(norm: Any, dtype: np.dtype[Any]) -> Any:
+    return None if norm is None else norm.astype(dtype)

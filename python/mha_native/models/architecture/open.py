@@ -1,0 +1,161 @@
+"""From the files of a model to the model, in one of its roles."""
+
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...layers.linear import Linear
+from ..files.entries import Entries
+from ..files.source import Shapes, Source, Tensors
+from ..front_ends.tokens import Tokens, scaled_words
+from .build import make_layer, make_stack, rotary_tables
+from .config import ModelConfig, StackConfig
+from .family import Family
+from .model import LanguageHead, Model, Stack
+from .norms import in_dtype, make_norm
+from .registry import describe, family_of
+from .relative_buckets import position_bias_of_buckets
+from .tensor_names import StackNames
+
+
+class OpenModel(NamedTuple):
+    """The files of a model, and the computation that they describe. Weights are read by `load`.
+
+    Attributes
+    ----------
+    optional : set of str
+        The tensors in the files that a model of this family may lack.
+    """
+
+    source: Source
+    family: Family
+    config: ModelConfig
+    optional: frozenset[str]
+
+    def tensors(self, further: Iterable[tuple[str, tuple[int, ...]]] = ()) -> AbstractContextManager[Tensors]:
+        """Return the tensors of the model, and `further` ones by names and shapes, all of which have been checked."""
+        return self.source.tensors((*self._shapes(), *further), self.family.prefix)
+
+    def load(self, dtype: np.dtype[Any], weight_dtype: str) -> Model:
+        """Return the model, with computation in `dtype` and matrices of layers and head in `weight_dtype`.
+
+        Raises
+        ------
+        OSError
+            If a file cannot be read.
+        ValueError
+            If weights are missing, or have other shapes.
+        """
+        with self.tensors() as tensors:
+            return self.build(tensors, dtype, weight_dtype)
+
+    def build(self, tensors: Tensors, dtype: np.dtype[Any], weight_dtype: str) -> Model:
+        """Return the model of tensors that `self.tensors` gives."""
+        config, head = self.config, self.config.head
+        first, *others = self._words()
+        matrix = tensors[first]
+        for other in others:
+            if not np.array_equal(matrix, tensors[other]):
+                raise ValueError(f"{self.source.path.parent}: {first} and {other} must hold the same numbers")
+        words = scaled_words(matrix, config.stacks[0].front_end, dtype)
+        stacks = [
+            _stack(stack, names, words, tensors, dtype, weight_dtype)
+            for stack, names in zip(config.stacks, self.family.stacks, strict=False)
+        ]
+        if head is None or self.family.head is None:
+            return Model(config, stacks)
+        names = self.family.head
+        if self._has_own_head():
+            matrix = tensors[names.weight]
+        linear = Linear.from_weights(in_dtype(matrix, dtype), weight_dtype=weight_dtype)
+        bias = tensors[names.bias][0] if names.bias in self.optional else None
+        return Model(config, stacks, LanguageHead(head, linear, bias))
+
+    def _words(self) -> list[str]:
+        """Return the names of the word table, of which the first counts and the others must be equal."""
+        names = self.family.stacks[0].front_end.words
+        return [name for name in names if name in self.optional] or [names[0]]
+
+    def _has_own_head(self) -> bool:
+        head, names = self.config.head, self.family.head
+        return head is not None and names is not None and (not head.is_tied or names.weight in self.optional)
+
+    def _shapes(self) -> Shapes:
+        """Yield names and shapes of all tensors of the model."""
+        table = self.config.vocab_size, self.config.embed_dim
+        yield from ((name, table) for name in self._words())
+        for config, names in zip(self.config.stacks, self.family.stacks, strict=False):
+            yield from names.front_end.shapes(config.front_end, self.optional)
+            if config.buckets is not None:
+                yield names.position_bias, (config.buckets.num_buckets, config.blocks[0].num_heads)
+            for i, block in enumerate(config.blocks):
+                yield from names.blocks.shapes(block, i)
+            if config.final_norm is not None:
+                yield from config.final_norm.shapes(names.final_norm, self.config.embed_dim)
+        if self.family.head is not None and self._has_own_head():
+            yield self.family.head.weight, table
+        if self.family.head is not None and self.family.head.bias in self.optional:
+            yield self.family.head.bias, (1, self.config.vocab_size)
+
+
+def open_model(source: Source, role: str, max_positions: int | None = None) -> OpenModel:
+    """Open a model in a role: describe it from config.json. What else needs its sizes can be checked before `load`.
+
+    Parameters
+    ----------
+    source : Source
+    role : str
+        `EMBEDDING`, `GENERATION` or `TEXT_TO_TEXT`.
+    max_positions : int, optional
+        The largest number of tokens of a text, as for `described`.
+
+    Raises
+    ------
+    OSError
+        If a file cannot be read.
+    ValueError
+        If the model is of no family with this role, or asks for an unsupported feature.
+    """
+    entries = Entries(source.path, source.config)
+    family = family_of(entries, role)
+    config = describe(family, entries, role, max_positions)
+    optional = frozenset(_optional_names(family, config))
+    if optional:
+        with source.tensors((), family.prefix) as tensors:
+            optional = frozenset(name for name in optional if name in tensors)
+    return OpenModel(source, family, config, optional)
+
+
+def _optional_names(family: Family, config: ModelConfig) -> Iterable[str]:
+    """Yield the tensors that a model of this family may lack."""
+    if len(config.stacks) > 1:
+        yield from family.stacks[0].front_end.words
+    if family.has_sines:
+        yield from (names.front_end.positions for names in family.stacks)
+    if config.head is not None and family.head is not None and family.head.is_optional:
+        yield from filter(None, (family.head.weight, family.head.bias))
+
+
+def _stack(
+    config: StackConfig,
+    names: StackNames,
+    words: NDArray[Any],
+    tensors: Tensors,
+    dtype: np.dtype[Any],
+    weight_dtype: str,
+) -> Stack:
+    rotary = rotary_tables(config.blocks, dtype)
+    layers = [
+        make_layer(block, names.blocks.read(block, i, tensors, dtype), rotary, dtype, weight_dtype)
+        for i, block in enumerate(config.blocks)
+    ]
+    front_end = Tokens(config.front_end, names.front_end.read(config.front_end, words, tensors, dtype))
+    norm, bias = config.final_norm, None
+    if config.buckets is not None:
+        table, distance = tensors[names.position_bias], config.buckets.max_distance
+        bias = position_bias_of_buckets(table, distance, config.is_causal)
+    final_norm = None if norm is None else make_norm(norm, norm.read(names.final_norm, tensors, dtype), dtype)
+    return Stack(config, front_end, make_stack(config, layers, final_norm), bias)

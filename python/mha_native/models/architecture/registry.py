@@ -1,0 +1,38 @@
+"""The families of models. A family is a module in `families`, and its name here."""
+
+from importlib import import_module
+
+from ..files.entries import Entries
+from .config import ModelConfig
+from .family import EMBEDDING, Family, described
+
+_MODULES = """
+    bert distilbert mpnet roberta modernbert nomic_bert gte
+    gemma2 gemma3 gpt2 llama mistral qwen2 qwen3
+    bart marian mbart pegasus t5
+"""
+
+FAMILIES: tuple[Family, ...] = tuple(
+    import_module(f"..families.{name}", __package__).FAMILY for name in _MODULES.split()
+)
+
+
+def families_of(role: str) -> dict[str, Family]:
+    """Return the families with models in a role, by their names in config.json."""
+    return {name: family for family in FAMILIES if role in family.roles for name in family.model_types}
+
+
+def family_of(entries: Entries, role: str) -> Family:
+    """Return the family that config.json names. ValueError, with a list of the families, if there is no such one."""
+    if role == EMBEDDING and entries.values.get("model_type") == "new":
+        raise ValueError(
+            f"{entries.path}: model_type 'new' is that of a GTE which is computed by code beside its files; a "
+            "conversion of it to the GTE of transformers, with model_type 'gte', is read"
+        )
+    families = families_of(role)
+    return families[entries.choice("model_type", *families)]
+
+
+def describe(family: Family, entries: Entries, role: str, max_positions: int | None = None) -> ModelConfig:
+    """Describe a model of a family from the entries of config.json: see `described`."""
+    return (family.describe or described)(family, entries, role, max_positions)

@@ -1,1 +1,0 @@
-"""Families of decoders. Each is data: what config.json says, and the names of its tensors."""

@@ -1,0 +1,66 @@
+"""The files of a model, of any format."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+# Names and shapes of tensors.
+Shapes: TypeAlias = Iterator[tuple[str, tuple[int, ...]]]
+
+
+class Tensors(Protocol):
+    """The tensors of a checkpoint, by name."""
+
+    def __getitem__(self, name: str, /) -> NDArray[np.float32]: ...
+    def __contains__(self, name: str, /) -> bool: ...
+
+
+class Source(Protocol):
+    """The files of one model, in the terms of a directory of transformers.
+
+    Attributes
+    ----------
+    path : Path
+        The name of `config` in messages: config.json in the directory, or the one file of the model.
+    config : mapping
+        The entries of config.json.
+    generation : mapping
+        The entries of generation_config.json, such as ``eos_token_id``; empty without the file.
+    chat_template : str, optional
+        In Jinja.
+    tokenizer_config : mapping
+        The entries of tokenizer_config.json; empty without the file.
+    has_tokenizer : bool
+        There is a tokenizer.
+    """
+
+    @property
+    def path(self) -> Path: ...
+    @property
+    def config(self) -> Mapping[str, Any]: ...
+    @property
+    def generation(self) -> Mapping[str, Any]: ...
+    @property
+    def chat_template(self) -> str | None: ...
+    @property
+    def tokenizer_config(self) -> Mapping[str, Any]: ...
+    @property
+    def has_tokenizer(self) -> bool: ...
+
+    def tokenizer(self) -> Any:
+        """Return the ``tokenizers.Tokenizer``, which neither pads nor truncates."""
+        ...
+
+    def tensors(
+        self, shapes: Iterable[tuple[str, tuple[int, ...]]], prefix: str = ""
+    ) -> AbstractContextManager[Tensors]:
+        """Return the tensors of `shapes`, in float32. All names and shapes have been checked when it is entered.
+
+        Names are those of transformers without `prefix`, such as ``layers.0.self_attn.q_proj.weight`` where the prefix
+        is ``model.``. In the files of a directory a name may begin with the prefix or not.
+        """
+        ...

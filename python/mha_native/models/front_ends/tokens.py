@@ -1,0 +1,210 @@
+"""The front end of texts: a row for each token, from a word table, positions, token types and a norm."""
+
+from collections.abc import Container, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ... import _core
+from ...functions.arrays import widened
+from ..architecture.norms import NormConfig, in_dtype
+from ..files.source import Shapes, Tensors
+
+# Tokenizers give the types 0, and 1 for the second text of a pair.
+_MOST_TYPES = 2
+
+Tables = dict[str, NDArray[Any]]
+
+
+class TokensConfig(NamedTuple):
+    """The rows of tokens: ``norm(scale * words[token] + positions[place] + types[type])``."""
+
+    vocab_size: int  # V
+    embed_dim: int  # E
+    max_positions: int | None  # P, the largest number of tokens of a text; None: any number
+    trained_positions: int = 0  # rows of the table of positions from the first position on; the first P are read
+    has_positions: bool = False
+    has_sines: bool = False  # without a table in the checkpoint positions are sines of all wavelengths, then cosines
+    first_position: int = 0  # the row of the table of positions of the first token
+    padding: int | None = None  # the token that takes no place, and has the row before the first position
+    token_types: int = 0  # rows of the table of types; 0: tokens have no types
+    # The factor of words. The product is rounded to the dtype of the model. With `scales_first` words are scaled in
+    # float32, before they are rounded to that dtype; with `rounds_scale` the scale is rounded, too.
+    scale: float = 1.0
+    scales_first: bool = False
+    rounds_scale: bool = False
+    norm: NormConfig | None = None
+
+
+class TokensNames(NamedTuple):
+    """The names of the tensors of `TokensConfig`, of which a family may lack all but the word table.
+
+    Attributes
+    ----------
+    words : tuple of str
+        In a model of several stacks each may have a copy, of which the first counts and the others must be equal. A
+        model of one stack reads the first name.
+    """
+
+    words: tuple[str, ...] = ("embed_tokens.weight",)
+    positions: str = ""
+    token_types: str = ""
+    norm: str = ""
+
+    def shapes(self, config: TokensConfig, present: Container[str]) -> Shapes:
+        """Yield names and shapes of all tensors but the word table. `present` are names in the checkpoint."""
+        if config.has_positions and (not config.has_sines or self.positions in present):
+            yield self.positions, (config.first_position + config.trained_positions, config.embed_dim)
+        if config.token_types:
+            yield self.token_types, (config.token_types, config.embed_dim)
+        if config.norm is not None:
+            yield from config.norm.shapes(self.norm, config.embed_dim)
+
+    def read(self, config: TokensConfig, words: NDArray[Any], tensors: Tensors, dtype: np.dtype[Any]) -> Tables:
+        """Return the tables of `Tokens` in `dtype`. `words` are as `scaled_words` gives them."""
+        added = self._added(config, tensors)
+        norm = {} if config.norm is None else config.norm.read(self.norm, tensors, dtype)
+        tables = {"words": words} | {f"norm_{part}": numbers for part, numbers in norm.items()}
+        return tables if added is None else tables | {"added": in_dtype(added, dtype)}
+
+    def _added(self, config: TokensConfig, tensors: Tensors) -> NDArray[np.float32] | None:
+        """The table [rows, E] of all that is added to words: positions for each type, or types, or zeros for a norm."""
+        types = tensors[self.token_types][:_MOST_TYPES] if config.token_types else None
+        if config.max_positions is None or not config.has_positions:
+            nothing = None if config.norm is None else np.zeros((1, config.embed_dim), np.float32)
+            return nothing if types is None else types
+        if config.has_sines and self.positions not in tensors:
+            pairs = _core.sinusoidal_positions(config.max_positions, config.embed_dim, 0, "float32")
+            return np.concatenate([pairs[:, 0::2], pairs[:, 1::2]], axis=1)
+        positions = tensors[self.positions][: config.first_position + config.max_positions]
+        return positions if types is None else (positions + types[:, None]).reshape(-1, config.embed_dim)
+
+
+def scaled_words(words: NDArray[np.float32], config: TokensConfig, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Return the word table [V, E] in `dtype`, scaled. With `scales_first` the argument is changed."""
+    if config.scale == 1:
+        return in_dtype(words, dtype)
+    if config.scales_first:
+        words *= np.float32(config.scale)
+        return in_dtype(words, dtype)
+    factor: Any = config.scale
+    if config.rounds_scale:
+        factor = widened(in_dtype(np.array([config.scale], np.float32), dtype))
+    return in_dtype(widened(in_dtype(words, dtype)) * factor, dtype)
+
+
+class Tokens:
+    """Rows of tokens.
+
+    Parameters
+    ----------
+    config : TokensConfig
+    tables : dict of arrays
+        In the dtype of the model: ``words`` [V, E]; and, if there are any, ``added`` (positions for each type one after
+        another, or types), ``norm_weight`` [E] and ``norm_bias`` [E].
+    """
+
+    def __init__(self, config: TokensConfig, tables: Mapping[str, NDArray[Any]]) -> None:
+        self.config, self.tables = config, dict(tables)
+
+    def astype(self, dtype: np.dtype[Any]) -> "Tokens":
+        """Return the same front end in another dtype."""
+        return Tokens(self.config, {name: in_dtype(table, dtype) for name, table in self.tables.items()})
+
+    def __call__(
+        self,
+        tokens: NDArray[np.integer],
+        cu_seqlens: NDArray[np.integer],
+        num_threads: int | None,
+        *,
+        places: NDArray[np.integer] | None = None,
+        token_types: NDArray[np.integer] | None = None,
+    ) -> NDArray[Any]:
+        """Return the rows [N, E] of tokens.
+
+        Parameters
+        ----------
+        tokens : [N]
+            The tokens of all texts, one text after another.
+        cu_seqlens : [B + 1]
+            The begin and end of each text.
+        places : [N], optional
+            The places of tokens in their texts, which have been checked. Default: 0, 1, ... in each text.
+        token_types : [N], optional
+            0, or 1 in the second text of a pair; of no effect in a model without types. Default: all 0.
+        """
+        config, tables = self.config, self.tables
+        types = self._checked_types(tokens, token_types) if config.token_types else None
+        added: Any = tables.get("added")
+        first = config.first_position
+        if config.norm is None:
+            if places is None:
+                self._check(tokens, cu_seqlens)
+            rows: NDArray[Any] = tables["words"][tokens]
+            if added is None:
+                return rows
+            if places is None:
+                places = np.arange(len(tokens)) - np.repeat(cu_seqlens[:-1], np.diff(cu_seqlens))
+            return in_dtype(widened(rows) + widened(added[first + places]), rows.dtype)
+        if not config.has_positions:
+            self._check_lengths(cu_seqlens)
+            places = np.zeros(len(tokens), np.int64) if types is None else types
+        elif types is not None or (config.padding is not None and (tokens == config.padding).any()):
+            places = self._rows_of_places(tokens, cu_seqlens, types)
+        else:
+            added = tables["added"][first : first + (config.max_positions or 0)]
+        weight, bias = tables["norm_weight"], tables.get("norm_bias")
+        return _core.embed_tokens(
+            tokens, places, cu_seqlens, tables["words"], added, weight, bias, config.norm.eps, None, num_threads
+        )
+
+    def _check(self, tokens: NDArray[np.integer], cu_seqlens: NDArray[np.integer]) -> None:
+        self._check_lengths(cu_seqlens)
+        count = len(self.tables["words"])
+        if len(tokens) and not 0 <= tokens.min() <= tokens.max() < count:
+            wrong = int(np.argmax((tokens < 0) | (tokens >= count)))
+            raise ValueError(f"tokens must be at least 0 and less than {count}; got {int(tokens[wrong])} at {wrong}")
+
+    def _check_lengths(self, cu_seqlens: NDArray[np.integer]) -> None:
+        """Refuse texts with more tokens than there are positions, of which there is no table."""
+        lengths, most = np.diff(cu_seqlens), self.config.max_positions
+        if most is not None and len(lengths) and lengths.max() > most:
+            raise ValueError(
+                f"tokens: a text must have no more tokens than the model has positions, {most}, "
+                f"and text {int(lengths.argmax())} has {int(lengths.max())}"
+            )
+
+    def _checked_types(
+        self, tokens: NDArray[np.integer], token_types: NDArray[np.integer] | None
+    ) -> NDArray[np.int64] | None:
+        if token_types is None:
+            return None
+        types = min(self.config.token_types, _MOST_TYPES)
+        if token_types.shape != tokens.shape:
+            raise ValueError(f"token_types must be {list(tokens.shape)}, as tokens; got {list(token_types.shape)}")
+        if len(token_types) and not 0 <= token_types.min() <= token_types.max() < types:
+            wrong = int(np.argmax((token_types < 0) | (token_types >= types)))
+            raise ValueError(
+                f"token_types must be at least 0 and less than {types}; got {int(token_types[wrong])} at {wrong}"
+            )
+        return token_types.astype(np.int64)
+
+    def _rows_of_places(
+        self, tokens: NDArray[np.integer], cu_seqlens: NDArray[np.integer], types: NDArray[np.int64] | None
+    ) -> NDArray[np.int64]:
+        """Return the row of each token in the table of positions, where types follow one another."""
+        config, most = self.config, self.config.max_positions or 0
+        lengths = np.diff(cu_seqlens)
+        takes_place = np.ones(len(tokens), np.int64)
+        if config.padding is not None:
+            takes_place[tokens == config.padding] = 0
+        before = np.concatenate([np.zeros(1, np.int64), np.cumsum(takes_place)])
+        in_text = before[1:] - np.repeat(before[cu_seqlens[:-1]], lengths)  # counted from 1
+        places: NDArray[np.int64] = config.first_position - 1 + in_text * takes_place
+        rows = config.first_position + most
+        if len(places) and places.max() >= rows:
+            raise ValueError(
+                f"tokens: a text must have no more tokens than the model has positions, {most}; got {in_text.max()}"
+            )
+        return places if types is None else places + rows * types
