@@ -171,7 +171,7 @@ def generate(
 
     def logits(rows: NDArray[Any]) -> NDArray[Any]:
         # One product for each sequence: a product of all of them may round differently for another batch.
-        return np.stack([output @ row for row in widened(rows)])
+        return np.concatenate([output @ row for row in widened(rows)]).reshape(len(rows), -1)
 
     with in_the_name_of(name):
         if isinstance(model, Decoder):
