@@ -57,6 +57,14 @@ CALLS: dict[str, Callable[..., Any]] = {
     "RotaryEmbedding.from_base": lambda **flags: mha.RotaryEmbedding.from_base(4, 8, **flags),
     "RMSNorm": lambda **flags: mha.RMSNorm(8, **flags),
     "FeedForward": lambda **flags: mha.FeedForward(8, 8, **flags),
+    "MultiHeadAttention.from_weights": lambda **flags: mha.MultiHeadAttention.from_weights(
+        LAYER.state_dict(), 2, **flags
+    ),
+    "RMSNorm.from_weights": lambda **flags: mha.RMSNorm.from_weights(ROWS[0, 0], **flags),
+    "EncoderLayer.from_parts": lambda **flags: mha.EncoderLayer.from_parts(LAYER, mha.FeedForward(8, 8), **flags),
+    "DecoderLayer.from_parts": lambda **flags: mha.DecoderLayer.from_parts(
+        LAYER, LAYER, mha.FeedForward(8, 8), **flags
+    ),
     **dict(_blocks()),
 }
 

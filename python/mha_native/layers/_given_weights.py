@@ -57,7 +57,7 @@ def given_weights(
         kind = checked_dtype(function, dtype)
     elif len(set(of_numbers.values())) > 1:
         given = [f"{name} {kind}" for name, kind in of_numbers.items()]
-        raise TypeError(f"{function}: weights must have one dtype if none is given; got {listed(given)}")
+        raise TypeError(f"{function}: weights must have one dtype unless you give dtype; got {listed(given)}")
     else:
         kind = checked_dtype(function, next(iter(of_numbers.values()), "float32"))
     if weight_dtype is None and len(of_numbers) < len(kinds):

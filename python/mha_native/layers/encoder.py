@@ -67,7 +67,7 @@ class EncoderLayer(TransformerLayer):
     norm1, norm2 : LayerNorm or RMSNorm
         Set one to None to leave that norm out.
     output_norm1, output_norm2 : LayerNorm or RMSNorm, or None
-        None: there is no norm at that place.
+        None: no norm at that place.
     norm_first : bool
 
     See Also

@@ -256,7 +256,7 @@ REFUSED: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (_linear(B), ValueError, "Linear: weight must be [out_features, in_features], not empty; got [3]"),
     (_linear(np.ones((0, 3), F32)), ValueError, "Linear: weight must be [out_features, in_features], not empty"),
     (_linear(W, np.ones(4, F32)), ValueError, "Linear: of the wrong shape: bias [4] instead of [3]"),
-    (_linear(W, B.astype(np.float64)), TypeError, "Linear: weights must have one dtype if none is given; got weight"),
+    (_linear(W, B.astype(np.float64)), TypeError, "Linear: weights must have one dtype unless you give dtype; got"),
     (_linear(W.astype(np.int64)), TypeError, "Linear: weights must be float32 or .*; got weight int64"),
     (_linear(INTEGERS), TypeError, "Linear: weights must be float32 or .*; got weight int8"),
     (_linear(W, dtype="int8"), TypeError, "Linear: dtype must be float32 or .*; got int8"),
