@@ -65,7 +65,7 @@ class SharedModel:
         try:
             self.settings: dict[str, Any] = json.loads(json.dumps(settings))
         except (TypeError, ValueError) as error:
-            raise TypeError(f"{owner}: arguments must be what JSON can hold: {error}") from error
+            raise TypeError(f"{owner}: arguments must be values of JSON: {error}") from error
         self._owner = owner
         self._model: Any = None
 

@@ -1,4 +1,4 @@
-"""LangChain: embeddings for its vector stores and retrievers, and an order of what these find."""
+"""LangChain: embeddings for its vector stores and retrievers, and a ranker of their results."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -35,23 +35,23 @@ if TYPE_CHECKING:
 
 __all__ = ["Transformer"]
 
-# Of a folder: the files of a transformer, without those of the model that it is the first module of.
+# Files of a transformer in a folder; files of the whole model are excluded.
 _FILES = ("*.json", "model*.safetensors")
 _OF_THE_MODEL = ("modules.json", "config_sentence_transformers.json")
 
-# Arguments of `load` that change how the files are computed, and are stored with them unless a caller says otherwise.
+# Arguments of `load` that replace the saved formats.
 _FORMATS = ("dtype", "torch_dtype", "weight_dtype")
 
 
 class Transformer(InputModule):  # type: ignore[misc, unused-ignore]
-    """The vectors of tokens by this library: a first module of ``sentence_transformers.SentenceTransformer``.
+    """Vectors of tokens by this library: a first module for ``sentence_transformers.SentenceTransformer``.
 
     Parameters
     ----------
     model_name_or_path : path, or name of a model
-        As for `mha_native.models.SentenceEncoder.from_pretrained`. Of a model with several modules it is the first.
+        As for `mha_native.models.SentenceEncoder.from_pretrained`; the first module of a model with several.
     max_seq_length : int, optional
-        The most tokens of a text that count. Default: as the files say.
+        Longer texts are cut to this many tokens. Default: the value in the files.
     dtype, weight_dtype
         As for `from_pretrained`. Vectors are float32 with any of them.
 
@@ -65,12 +65,12 @@ class Transformer(InputModule):  # type: ignore[misc, unused-ignore]
 
     Notes
     -----
-    Padding is not computed, and texts are cut and tokenized by the same rules as by the module of that package. There
-    are no parameters to be trained: modules behind this one may be. Computed on the processor; tensors on another
-    device are copied, and the vectors copied back. Threads are those of this library, `mha_native.set_num_threads`.
+    Padding is not computed, and texts are cut and tokenized by the rules of that package. The module has no parameters
+    to train; later modules may have some. It computes on the CPU: tensors on another device are copied, and the vectors
+    copied back. `mha_native.set_num_threads` sets its threads.
 
-    A saved model has the files of the transformer as they were, so that both packages read them. To load it as it was,
-    sentence-transformers wants ``trust_remote_code=True``, as for every module that is not its own.
+    A saved model has unchanged files of the transformer, so that both packages read them. To load it with this module,
+    pass ``trust_remote_code=True`` to sentence-transformers, which requires it for every module of another package.
 
     Examples
     --------
@@ -121,40 +121,40 @@ class Transformer(InputModule):  # type: ignore[misc, unused-ignore]
 
     @property
     def dtype(self) -> str:
-        """What it is computed in."""
+        """The dtype of the computation."""
         return dtype_name(self._encoder.dtype)
 
     @property
     def weight_dtype(self) -> str:
-        """What the weights of the layers are stored as."""
+        """The format of the layers' weights."""
         return self._encoder.weight_dtype
 
     @property
     def tokenizer(self) -> Any:
-        """A copy of the ``tokenizers.Tokenizer``, which cuts no text."""
+        """A copy of the ``tokenizers.Tokenizer`` that does not cut texts."""
         return self._encoder._tokenizer.uncut()
 
     def get_embedding_dimension(self) -> int:
-        """E, the features of the vector of a token."""
+        """Return E, the features of the vector of a token."""
         return self._encoder.embed_dim
 
     def preprocess(self, inputs: Sequence[Any], prompt: str | None = None, **kwargs: Any) -> dict[str, Any]:
-        """The tokens of texts.
+        """Tokenize texts.
 
         Parameters
         ----------
         inputs : B of str
-            Pairs are refused.
+            Pairs of texts are not supported.
         prompt : str, optional
-            What is put before each text.
+            Text before each input.
         **kwargs
-            ``task`` may be given; it has no effect.
+            ``task`` is accepted and has no effect.
 
         Returns
         -------
         features : dict
-            ``input_ids`` and ``attention_mask``, int64 [B, T], with padding on the right; ``prompt_length``, if there
-            is a prompt, how many tokens it has.
+            ``input_ids`` and ``attention_mask``, int64 [B, T], with padding on the right; with a prompt also
+            ``prompt_length``, its number of tokens.
         """
         name = "Transformer.preprocess"
         if others := kwargs.keys() - {"task"}:
@@ -171,17 +171,17 @@ class Transformer(InputModule):  # type: ignore[misc, unused-ignore]
         return features | ({"prompt_length": tokenizer.prompt_length(prompt)} if prompt else {})
 
     def forward(self, features: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """The vectors of tokens.
+        """Compute the vectors of tokens.
 
         Parameters
         ----------
         features : dict
-            ``input_ids`` [B, T], and ``attention_mask`` [B, T] unless there is no padding, which must be on the right.
+            ``input_ids`` [B, T]; with padding, which must be on the right, also ``attention_mask`` [B, T].
 
         Returns
         -------
         features : dict
-            The same with ``token_embeddings``, float32 [B, T, E]: zeros where there is padding.
+            The input with ``token_embeddings``, float32 [B, T, E]; zeros for padding.
         """
         given = features["input_ids"]
         ids = given.cpu().numpy()
@@ -200,19 +200,19 @@ class Transformer(InputModule):  # type: ignore[misc, unused-ignore]
         return features | {"token_embeddings": torch.from_numpy(vectors).to(given.device)}
 
     def save(self, output_path: str, *args: Any, safe_serialization: bool = True, **kwargs: Any) -> None:
-        """Copy the files of the transformer, with `max_seq_length` and the dtypes that it has now.
+        """Copy the files of the transformer, with the current `max_seq_length` and dtypes.
 
         Parameters
         ----------
         output_path : path
             A folder.
         safe_serialization : bool
-            Without effect: weights are copied from and to safetensors.
+            Has no effect: weights are always in safetensors.
 
         Raises
         ------
         OSError
-            If they are no longer where they were read.
+            If the files have been moved or deleted.
         """
         to = Path(output_path)
         for path in (path for pattern in _FILES for path in self._folder.glob(pattern)):
@@ -239,18 +239,18 @@ class Transformer(InputModule):  # type: ignore[misc, unused-ignore]
         backend: str = "torch",
         **kwargs: Any,
     ) -> Self:
-        """The module in a folder that `save` has written: what ``SentenceTransformer(folder)`` calls.
+        """Load the module from a folder that `save` has written; ``SentenceTransformer(folder)`` calls this.
 
         Parameters
         ----------
         model_name_or_path, token, cache_folder, revision, local_files_only
             As for `mha_native.sentence_transformers.SentenceTransformer`.
         subfolder : str
-            Of the module, below that of the model.
+            The folder of the module inside the folder of the model.
         model_kwargs, processor_kwargs, config_kwargs, backend
-            Likewise: ``dtype`` and ``weight_dtype`` come before those that are saved.
+            As there; ``dtype`` and ``weight_dtype`` replace the saved formats.
         **kwargs
-            Without effect.
+            Have no effect.
         """
         name = "Transformer.load"
         formats, most_tokens = read_arguments(name, None, None, backend, model_kwargs, processor_kwargs, config_kwargs)

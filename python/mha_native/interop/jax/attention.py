@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["dot_product_attention", "scaled_dot_product_attention"]
 
-# What a program is compiled for.
+# Options that are constants of a compiled program.
 _CONSTANTS = frozenset({"is_causal", "window", "scale", "softcap"})
 
 
@@ -32,24 +32,24 @@ def scaled_dot_product_attention(
     return_lse: bool = False,
     **options: Unpack[KeywordOptions],
 ) -> Any:
-    """`mha_native.scaled_dot_product_attention` for arrays of JAX, traced ones too.
+    """Compute `mha_native.scaled_dot_product_attention` of JAX arrays, also traced.
 
     Parameters
     ----------
     query : [B, H, Tq, D], [H, Tq, D] or [Tq, D]
     key : [B, Hk, Tk, D]
-        Of the rank of `query`, as is `value`.
+        `key` and `value` have the rank of `query`.
     value : [B, Hk, Tk, Dv]
     attn_mask : broadcastable to [B, H, Tq, Tk], optional
     return_lse : bool, default False
     **options
-        As there, and arrays of JAX wherever arrays stand. `is_causal`, `window`, `scale`, `softcap`, and a
-        `query_offset` that is an int, are a part of the compiled program, and so no tracers.
+        As for that function, with arrays of JAX in place of arrays. `is_causal`, `window`, `scale`, `softcap`, and an
+        int as `query_offset`, are constants of the compiled program and cannot be tracers.
 
     Returns
     -------
     out : [B, H, Tq, Dv]
-        Of the rank and dtype of `query`.
+        Has the rank and dtype of `query`.
     lse : [B, H, Tq]
         Only with `return_lse`: float64 for float64, else float32.
 
@@ -58,17 +58,15 @@ def scaled_dot_product_attention(
     TypeError, ValueError
         While the call is traced, if shapes or dtypes break a rule.
     jax.errors.JaxRuntimeError
-        While it runs, if the values of `key_lengths` do.
+        While the program runs, if values of `key_lengths` break a rule.
 
-    Notes
-    -----
-    XLA calls the compiled core, which reads and writes XLA's own buffers, on XLA's threads; at most as many as
-    `mha_native.num_threads` says. The CPU is the only platform. ``vmap`` makes one call of a larger batch; where
-    biases of positions or sinks are mapped, one call for each. What is not mapped is repeated in memory, unless
-    its batch size is 1.
+    Notes ----- XLA calls the compiled core, which reads and writes the buffers of XLA on at most
+    `mha_native.num_threads` threads of XLA. The CPU is the only platform. ``vmap`` makes one call with a larger batch,
+    or one call for each element if position biases or sinks are mapped. Arguments that are not mapped are repeated in
+    memory, unless their batch size is 1.
 
-    Gradients are those of the same computation in ``jax.numpy``, done again, with all [Tq, Tk] weights in memory. They
-    are computed in reverse mode, once: ``jax.jvp`` and second derivatives through the result are refused by JAX.
+    The gradient repeats the computation in ``jax.numpy``, with all [Tq, Tk] weights in memory. Only first derivatives
+    in reverse mode are supported: JAX refuses ``jax.jvp`` and second derivatives.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""A call of attention in JAX: what is traced, what XLA is told, and how it is mapped and differentiated."""
+"""A call of attention in JAX: tracing, the call by XLA, and the rules for ``vmap`` and gradients."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ from ...functions.scalars import checked_boolean
 from .gradient import plain_attention
 
 Array = Any  # of JAX, or of NumPy
-Arrays = dict[str, Array]  # the options that are arrays, those that were given
+Arrays = dict[str, Array]  # given options that are arrays
 Options = tuple[tuple[str, Any], ...]  # the others, sorted by their names
 
 _TARGET = "mha_native_attention"
 _TOKENS_FIRST = "tokens_first"  # [B, T, H, D] in place of [B, H, T, D], and an lse of [B, T, H]
 
-# Options with an entry for each batch element; those with one for all have no batch axis.
+# Options with an entry for each batch element; other options have no batch axis.
 _BROADCAST = {"attn_mask": 4, "block_mask": 4, "key_mask": 2, "alibi_slopes": 2}  # by rank; the first axis may be 1
 _PER_BATCH = frozenset({"query_offset", "key_lengths"})
 
-# A place before that of every key, in each type of integers that offsets have.
+# A position before all keys, in every integer type of offsets.
 _NO_KEYS = -(2**31)
 
 jax.ffi.register_ffi_target(_TARGET, xla_attention(), platform="cpu")
 
 
 def attend(query: Array, key: Array, value: Array, arrays: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
-    """The result and its lse.
+    """Compute the result and its lse.
 
     Parameters
     ----------
     query : [B, H, Tq, D], [H, Tq, D] or [Tq, D]
-        With ``tokens_first`` among the options, axes of heads and of tokens change places everywhere but in masks.
+        With ``tokens_first`` among the options, the axes of heads and tokens are swapped everywhere except in masks.
     key, value : as many axes
     arrays, options : dict
-        Options of `scaled_dot_product_attention`. None is as if it was not given.
+        Options of `scaled_dot_product_attention`. None stands for the default.
     """
     given = {name: array for name, array in arrays.items() if array is not None}
     static = tuple(sorted((name, _constant(value)) for name, value in options.items() if value is not None))
@@ -50,7 +50,7 @@ def attend(query: Array, key: Array, value: Array, arrays: Mapping[str, Any], op
 
 
 def _constant(value: Any) -> Any:
-    """A scalar or a pair as something that can be looked up; a tracer has no value, of which JAX says so."""
+    """Convert a scalar or a pair to a hashable value. JAX raises an error for a tracer, which has no value."""
     if isinstance(value, tuple | list):
         return tuple(_constant(part) for part in value)
     return value.item() if hasattr(value, "item") else value
@@ -71,10 +71,10 @@ def _with_rank(array: Array, rank: int) -> Array:
 
 
 def _shape_of_result(query: Array, key: Array, value: Array, arrays: Arrays, options: Options) -> tuple[int, ...]:
-    """The shape of `out`, or the error of the core.
+    """Return the shape of `out`, or raise the error of the core.
 
-    The core is called with arrays of these shapes and dtypes, and queries so far ahead of the keys that they see none:
-    all rules are checked, and little is computed. What depends on the values of integers is seen when XLA calls.
+    Calls the core with arrays of these shapes and dtypes, and with queries far before all keys: it checks all rules and
+    computes little. Rules about values of integers are checked when XLA calls.
     """
 
     def stand_in(array: Array, value: int = 0) -> np.ndarray[Any, Any]:
@@ -97,7 +97,7 @@ def _shape_of_result(query: Array, key: Array, value: Array, arrays: Arrays, opt
 
 @functools.cache
 def _differentiable(options: Options) -> Callable[..., Any]:
-    """query, key, value [B or 1, ...] and arrays -> out, lse: called by XLA; its gradient is computed by JAX."""
+    """Return the function of query, key, value [B or 1, ...] and arrays that XLA calls, with a gradient by JAX."""
 
     @jax.custom_vjp  # type: ignore[untyped-decorator]
     def call(query: Array, key: Array, value: Array, arrays: Arrays) -> Any:
@@ -125,7 +125,7 @@ def _differentiable(options: Options) -> Callable[..., Any]:
 
 @functools.cache
 def _mapped(options: Options) -> Callable[..., Any]:
-    """The same without a gradient, and its rule for ``vmap``."""
+    """Return that function without a gradient, with a rule for ``vmap``."""
 
     @custom_vmap  # type: ignore[untyped-decorator]
     def call(query: Array, key: Array, value: Array, arrays: Arrays) -> Any:
@@ -156,13 +156,13 @@ def _one_by_one(call: Callable[..., Any], is_mapped: Any, inputs: Any) -> Any:
 
 
 def _merged(size: int, is_mapped: Any, inputs: Any) -> Any:
-    """The inputs of one call of `size` times the batch, in which each mapped axis is a part of the batch axis."""
+    """Merge each mapped axis into the batch axis, for one call with `size` times the batch."""
     query, key, value, arrays = inputs
     query_is_mapped, key_is_mapped, value_is_mapped, mapped_arrays = is_mapped
     batch = max(x.shape[1 if f else 0] for x, f in zip((query, key), is_mapped, strict=False))
 
     def merge(array: Array, mapped: bool, repeat: bool) -> Array:
-        """[size * batch, ...]; [1, ...] where one element may serve all."""
+        """Return [size * batch, ...]; [1, ...] if one element can serve all."""
         if not mapped:
             if array.shape[0] == 1 and not repeat:
                 return array
@@ -186,7 +186,7 @@ def _merged(size: int, is_mapped: Any, inputs: Any) -> Any:
 
 
 def _lowered(query: Array, key: Array, value: Array, arrays: Arrays, options: Options) -> Any:
-    """The call of XLA. An array among the options is named by an attribute, which says which argument it is."""
+    """Return the call of XLA. For each array among the options, an attribute has the index of its argument."""
     attributes: dict[str, Any] = {}
     for name, option in options:
         if name == "window":

@@ -6,14 +6,14 @@ __all__ = ["Acceleration", "accelerate"]
 
 
 class Acceleration(NamedTuple):
-    """What `accelerate` did; printed, it is a line for each kind of layer and for each reason.
+    """The result of `accelerate`. Its text has a line for the replaced layers and for each reason.
 
     Attributes
     ----------
     replaced : tuple of str
-        The names of the layers that are computed by this library.
+        The names of the layers that this library computes.
     kept : dict of str to str
-        The names of the others, or of models none of whose layers are known, and the reason for each.
+        The names of other layers, or of models without known layers, and the reason for each.
 
     Examples
     --------
@@ -40,13 +40,13 @@ def accelerate(model: Any) -> Acceleration:
     Parameters
     ----------
     model : torch.nn.Module
-        A model of transformers, 5.0 or newer, with or without a head, or a module that has some within, as those of
-        sentence-transformers do. It is changed in place.
+        A model of transformers, 5.0 or newer, with or without a head, or a module that contains such models, as in
+        sentence-transformers. It is changed in place.
 
     Returns
     -------
     acceleration : Acceleration
-        The layers that are replaced, and those that are not, with the reason.
+        The replaced layers, and other layers with the reason.
 
     Raises
     ------
@@ -55,27 +55,27 @@ def accelerate(model: Any) -> Acceleration:
 
     Notes
     -----
-    Layers are replaced of BERT, ELECTRA, ERNIE, RoBERTa, XLM-RoBERTa, CamemBERT, DistilBERT, MPNet and ModernBERT, and
-    of Llama, Mistral, Qwen2, Qwen3, Gemma 2, Gemma 3 and GPT-2, where they compute what such layers do. Modules stay
-    where they are, with their weights, names and hooks: only their ``forward`` is another one. Each has a second copy
-    of its weights, packed as this library reads them. Results differ by rounding; `generate` gives the same tokens.
+    Supported are the layers of BERT, ELECTRA, ERNIE, RoBERTa, XLM-RoBERTa, CamemBERT, DistilBERT, MPNet and ModernBERT,
+    and of Llama, Mistral, Qwen2, Qwen3, Gemma 2, Gemma 3 and GPT-2, unless they have been modified. Modules keep their
+    place, weights, names and hooks: only their ``forward`` changes. Each has a second copy of its weights, packed for
+    this library. Results differ by rounding; `generate` gives the same tokens.
 
-    The attention implementation of the model becomes "mha_native_layers", whose masks keep their structure: causal,
-    windows, and padding on either side. With any other, ``model.set_attn_implementation("sdpa")``, the layers of torch
-    compute again. So they do in a call that
+    The attention implementation of the model becomes "mha_native_layers", with masks that keep their structure: causal,
+    windows, and padding on either side. ``model.set_attn_implementation("sdpa")``, or any other implementation, returns
+    to the layers of torch. These layers also compute a call that
 
-    - is in training mode, or records gradients: results and gradients are as if nothing had been replaced. The latter
-      is a warning, once, since a model in evaluation mode is mostly meant to be called under ``torch.no_grad``;
+    - is in training mode, or records gradients: results and gradients are as without this function. Recording gradients
+      in evaluation mode warns once, since ``torch.no_grad`` is usual there;
     - is compiled, exported or traced, or is under ``torch.autocast``;
-    - meets hooks that somebody has put on a part of a layer;
-    - has a cache of another kind than `DynamicCache`, or an argument that is not known here;
+    - has hooks on a part of a layer;
+    - has another cache than a `DynamicCache`, or an unknown argument;
     - has positions beyond ``max_position_embeddings``.
 
-    Weights that are changed later, by ``load_state_dict``, an optimiser or an adapter, are noticed at the next call and
-    copied anew. What is not noticed is a change through ``.data`` that leaves them where they are in memory.
+    Later changes of weights, by ``load_state_dict``, an optimiser or an adapter, are noticed by the next call, which
+    copies the weights again. A change through ``.data`` at the same address is not noticed.
 
-    The layers of a `DynamicCache` become some that hold a `KVCache`. They keep all tokens, also those that are no
-    longer in the window of a layer. Threads are those of this library, `mha_native.set_num_threads`.
+    Layers of a `DynamicCache` are replaced by layers that hold a `KVCache`. They keep all tokens, also tokens outside
+    the window of a layer. `mha_native.set_num_threads` sets the number of threads.
 
     Examples
     --------

@@ -33,7 +33,7 @@ def scaled_dot_product_attention(
     return_lse: bool = False,
     num_threads: int | None = None,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-    """`mha_native.scaled_dot_product_attention` as an operator of torch: it has gradients, and can be compiled.
+    """Compute `mha_native.scaled_dot_product_attention` by an operator of torch, with gradients and compilation.
 
     Parameters
     ----------
@@ -41,12 +41,12 @@ def scaled_dot_product_attention(
     key : [B, Hk, Tk, D]
     value : [B, Hk, Tk, Dv]
     attn_mask, is_causal, query_offset, key_lengths, key_mask, block_mask, window, scale, softcap : optional
-        As for `mha_native.scaled_dot_product_attention`, where arrays are tensors.
+        As for `mha_native.scaled_dot_product_attention`, with tensors in place of arrays.
     alibi_slopes, position_bias, sinks : optional
-        Likewise.
+        As there.
     return_lse : bool, default False
     num_threads : int, optional
-        Of this library, for the result; gradients are computed by the threads of torch.
+        Threads of this library, for the result. Gradients use the threads of torch.
 
     Returns
     -------
@@ -56,18 +56,19 @@ def scaled_dot_product_attention(
 
     Notes
     -----
-    What `mha_native.scaled_dot_product_attention` makes of tensors is the same, bit for bit. What comes with the
-    operator ``torch.ops.mha_native.scaled_dot_product_attention`` behind this function:
+    `mha_native.scaled_dot_product_attention` gives the same bits. This function calls the operator
+    ``torch.ops.mha_native.scaled_dot_product_attention``:
 
-    - ``torch.compile`` and ``torch.export`` put it into their graphs, also with ``fullgraph=True``.
-    - It has gradients, also of gradients, of all that is of floating point: of `out` and `lse` by query, key, value, an
-      additive `attn_mask`, `alibi_slopes`, `position_bias` and `sinks`. They are recomputed by torch's own operations,
-      which store all [B, H, Tq, Tk] scores, so that they take time and memory as those of unfused attention do.
-    - It has no derivatives in forward mode: ``torch.func.jvp``, and any other call with a tangent, is a RuntimeError.
-    - A call costs some tens of microseconds more than that of the function: without gradients and outside of compiled
-      code that is the one to call.
+    - ``torch.compile`` and ``torch.export`` put the operator into their graphs, also with ``fullgraph=True``.
+    - `out` and `lse` have gradients, also of higher order, for all floating-point arguments: query, key, value, an
+      additive `attn_mask`, `alibi_slopes`, `position_bias` and `sinks`. Operations of torch recompute them and store
+      all [B, H, Tq, Tk] scores, so they need the time and memory of unfused attention.
+    - Derivatives in forward mode are not supported: ``torch.func.jvp``, and any other call with a tangent, is a
+      RuntimeError.
+    - A call takes some tens of microseconds more than `mha_native.scaled_dot_product_attention`. Call that function
+      where you need neither gradients nor compiled code.
 
-    Tensors are on the CPU; none of them is changed.
+    Tensors must be on the CPU; the function does not change them.
 
     Examples
     --------
@@ -104,7 +105,7 @@ def scaled_dot_product_attention(
 
 
 def _refuse_tangents(*arguments: torch.Tensor | None) -> None:
-    """RuntimeError in forward mode, where torch would take the result of an operator for a constant."""
+    """Raise RuntimeError in forward mode, where torch would treat the result of an operator as a constant."""
     if torch.compiler.is_compiling():
         return
     if any(isinstance(x, torch.Tensor) and forward_ad.unpack_dual(x).tangent is not None for x in arguments):

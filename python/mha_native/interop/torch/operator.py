@@ -1,4 +1,4 @@
-"""The operator mha_native::scaled_dot_product_attention of torch: its kernel, its shapes, and its gradient."""
+"""The operator mha_native::scaled_dot_product_attention of torch: its kernel, shapes and gradient."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ...functions.attention import scaled_dot_product_attention
 from ...functions.options import ScoreOptions
 from .recomputation import attention_by_torch
 
-# An offset is a number, or one for each sequence: `query_offsets`, beside which `query_offset` is 0.
+# An offset is a number, or one for each sequence in `query_offsets`, with a `query_offset` of 0.
 _SCHEMA = (
     "(Tensor query, Tensor key, Tensor value, Tensor? attn_mask, Tensor? alibi_slopes, Tensor? position_bias, "
     "Tensor? sinks, Tensor? query_offsets, Tensor? key_lengths, Tensor? key_mask, Tensor? block_mask, bool is_causal, "
@@ -24,7 +24,7 @@ _DIFFERENTIABLE = _NAMES.index("query_offsets")
 
 
 def _options(arguments: Sequence[Any]) -> ScoreOptions:
-    """The score options among the arguments of the operator."""
+    """Return the score options among the arguments of the operator."""
     options: Any = {name: value for name, value in zip(_NAMES[3:-1], arguments[3:-1], strict=True) if value is not None}
     offsets = options.pop("query_offsets", None)
     if offsets is not None:

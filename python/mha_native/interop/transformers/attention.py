@@ -1,4 +1,4 @@
-"""Attention as the models of transformers call it."""
+"""Attention with the signature of an ``AttentionInterface`` of transformers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def attention(
     cache: Any = None,
     **others: Any,
 ) -> tuple[torch.Tensor, None]:
-    """What a layer of a model calls: see `AttentionInterface` of transformers.
+    """Compute attention for a layer of a model, as an `AttentionInterface` of transformers.
 
     Parameters
     ----------
@@ -37,8 +37,8 @@ def attention(
     key : [B, Hk, Tk, D]
     value : [B, Hk, Tk, Dv]
     attention_mask : StructuredMask, boolean or additive, broadcastable to [B, H, Tq, Tk], optional
-        What `mask` gave, or a mask of the caller's own. Without one, more than one query of a causal layer see the keys
-        up to their own position.
+        The result of `mask`, or a mask of the caller. Without a mask, several queries of a causal layer see the keys up
+        to their own position.
     position_bias : broadcastable to [B, H, Tq, Tk], optional
     s_aux : [H], optional
         Sinks.

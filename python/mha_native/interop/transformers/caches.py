@@ -1,4 +1,4 @@
-"""Caches of transformers whose layers hold their tokens in a `KVCache`."""
+"""Cache layers for transformers that hold their tokens in a `KVCache`."""
 
 from __future__ import annotations
 
@@ -11,15 +11,14 @@ from ...functions.arrays import like, to_numpy
 from ...functions.token_cache import TokenCache
 from ...layers.encoder import EncoderLayer
 
-# Tokens for which there is room behind a prompt, at least: a few dozen steps without growth.
+# Least room after a prompt, in tokens: a few dozen steps without growth.
 _ROOM = 64
 
 
 class NativeCacheLayer(DynamicLayer):  # type: ignore[misc]
     """The keys and values of one layer: in a `KVCache` while layers of this library append to it, else in tensors.
 
-    What else is done with them is what `DynamicLayer` does, with copies of them as tensors. A layer with a window keeps
-    all tokens, too.
+    Other operations are those of `DynamicLayer`, on copies in tensors. A layer with a window keeps all tokens, too.
     """
 
     def __init__(self) -> None:
@@ -46,7 +45,7 @@ class NativeCacheLayer(DynamicLayer):  # type: ignore[misc]
         self._put(1, tensor)
 
     def with_room(self, layer: EncoderLayer, batch: int, count: int) -> TokenCache | None:
-        """What `layer` appends `count` tokens of `batch` sequences to; None if what is here is of other sequences."""
+        """Return a cache with room for `count` more tokens; None if the contents do not fit `layer` and `batch`."""
         length, cache = self.get_seq_length(), self._native
         if cache is not None and (cache.batch_size, cache.dtype) == (batch, layer.dtype):
             if length + count <= cache.capacity:
@@ -62,7 +61,7 @@ class NativeCacheLayer(DynamicLayer):  # type: ignore[misc]
         return grown
 
     def _can_be_read_by(self, layer: EncoderLayer, batch: int) -> bool:
-        """Whether the tensors are those of so many sequences, and of the heads and the dtype of a layer."""
+        """Return whether the tensors have this batch size, and the heads and dtype of `layer`."""
         heads, width = layer.self_attn.num_kv_heads, layer.self_attn.head_dim
         return all(
             x is not None
@@ -87,7 +86,7 @@ class NativeCacheLayer(DynamicLayer):  # type: ignore[misc]
             self._native.reorder(beam_idx)
 
     def _taken_out(self) -> list[torch.Tensor | None]:
-        """Keys and values as tensors: copies, if they are in a cache."""
+        """Return keys and values as tensors: copies, if they are in a cache."""
         cache = self._native
         if cache is None:
             return self._tensors
@@ -103,7 +102,7 @@ class NativeCacheLayer(DynamicLayer):  # type: ignore[misc]
 
 
 def native_cache_layer(cache: Any, i: int) -> NativeCacheLayer | None:
-    """Layer i of a cache, which takes the place of one that does the same. None if there is no such place."""
+    """Return layer i of a cache, replacing an equivalent layer; None if the cache has no such layer."""
     if type(cache) is not DynamicCache or cache.offloading:
         return None
     layers = cache.layers
@@ -115,7 +114,7 @@ def native_cache_layer(cache: Any, i: int) -> NativeCacheLayer | None:
     if type(theirs) is NativeCacheLayer:
         return theirs
     is_empty_window = type(theirs) is DynamicSlidingWindowLayer and not theirs.is_initialized
-    if type(theirs) is not DynamicLayer and not is_empty_window:  # what is out of a window is gone
+    if type(theirs) is not DynamicLayer and not is_empty_window:  # tokens outside a window are gone
         return None
     ours = NativeCacheLayer()
     if theirs.is_initialized:

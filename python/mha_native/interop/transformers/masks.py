@@ -1,4 +1,4 @@
-"""Masks of transformers by their structure: what a mask interface is handed, as score options of this library."""
+"""Masks of transformers as score options of this library, by their structure."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from transformers import masking_utils
 
-# How far a query sees to the left and to the right of its own position; -1 is unbounded.
+# The distances that a query sees to the left and right of its position; -1 is unbounded.
 Reach = tuple[int, int]
 
-# What a tensor tells of itself without its elements.
+# Attributes of a tensor that do not need its elements.
 _FIELDS = ("shape", "dtype", "device", "ndim", "layout", "requires_grad", "is_cuda")
 _METADATA = {getattr(torch.Tensor, field).__get__ for field in _FIELDS} | {torch.Tensor.size, torch.Tensor.dim}
 
@@ -20,13 +20,13 @@ _METADATA = {getattr(torch.Tensor, field).__get__ for field in _FIELDS} | {torch
 class StructuredMask(torch.Tensor):  # type: ignore[misc]
     """Booleans [B, 1, Tq, Tk] that are not stored: True where a query sees a key.
 
-    A model that hands it on to attention as it came has it as `options`. For whatever else is done with it, it becomes
-    a tensor with elements, once and for all: `options` is None from then on.
+    Attention reads `options` if the model passes the mask on unchanged. Any other operation converts the mask to a
+    tensor with elements, and `options` is None from then on.
 
     Attributes
     ----------
     options : dict or None
-        The score options of this library that have the same meaning.
+        The equivalent score options of this library.
     sizes : (int, int, int)
         B, Tq and Tk.
     """
@@ -40,7 +40,7 @@ class StructuredMask(torch.Tensor):  # type: ignore[misc]
     def of(
         sizes: tuple[int, int, int], options: dict[str, Any], make_dense: Callable[[], torch.Tensor]
     ) -> StructuredMask:
-        """The mask of these sizes and options, which `make_dense` computes if it has to be."""
+        """Make a mask of these sizes and options. `make_dense` computes its elements when they are needed."""
         batch, queries, keys = sizes
         shape = torch.zeros(1, dtype=torch.bool).expand(batch, 1, queries, keys)
         mask: StructuredMask = shape.as_subclass(StructuredMask)
@@ -48,7 +48,7 @@ class StructuredMask(torch.Tensor):  # type: ignore[misc]
         return mask
 
     def dense(self) -> torch.Tensor:
-        """The same with elements in memory."""
+        """Return the mask with elements in memory."""
         if self._dense is None:
             self._dense = self._make_dense().contiguous()  # so that it can be written to
             self.options = None
@@ -66,7 +66,7 @@ class StructuredMask(torch.Tensor):  # type: ignore[misc]
 
 
 def _with_elements(arguments: Any) -> Any:
-    """The same arguments with dense masks in place of structured ones."""
+    """Replace structured masks in arguments by dense masks."""
     if isinstance(arguments, StructuredMask):
         return arguments.dense()
     if isinstance(arguments, list | tuple):
@@ -90,17 +90,17 @@ def mask(
     use_vmap: bool = False,
     **others: Any,
 ) -> torch.Tensor | None:
-    """What a model gives to each of its layers as `attention_mask`: see `AttentionMaskInterface` of transformers.
+    """Make the `attention_mask` of the layers of a model, as an `AttentionMaskInterface` of transformers.
 
     Parameters
     ----------
     attention_mask : boolean [B, S], optional
-        Padding: False for tokens that nobody sees.
+        Padding: False for tokens that no query sees.
 
     Returns
     -------
     mask : StructuredMask, boolean [B, 1, Tq, Tk], or None
-        None says that every query sees every key, or those up to its own position in a causal layer.
+        None: every query sees every key, or in a causal layer the keys up to its position.
     """
     arguments = {
         "batch_size": batch_size,
@@ -138,7 +138,7 @@ def mask(
 
 
 def reach_of(mask_function: Callable[..., Any]) -> Reach | None:
-    """How far a query sees by a mask function of transformers, or None if that is not all that it says."""
+    """Return the reach of a query under a mask function of transformers, or None for other kinds of masks."""
     if mask_function is masking_utils.causal_mask_function:
         return -1, 0
     if mask_function is masking_utils.bidirectional_mask_function:
@@ -169,7 +169,7 @@ def _nearest(bounds: tuple[int, ...]) -> int:
 
 
 def _options_of_reach(reach: Reach, offset: int, queries: int, keys: int) -> dict[str, Any]:
-    """What hides a key from a query at `offset` among the keys, or from one behind it."""
+    """Return the options for a reach, for queries from position `offset` on."""
     left, right = reach
     if left >= offset + queries - 1:  # the last query sees the first key
         left = -1
@@ -182,7 +182,7 @@ def _options_of_reach(reach: Reach, offset: int, queries: int, keys: int) -> dic
 
 
 def _options_of_padding(padding: torch.Tensor | None, kv_offset: int, kv_length: int, seen: int) -> dict[str, Any]:
-    """Which of the keys exist: as lengths if they come first, else as a mask [B, Tk]; nothing if all `seen` do."""
+    """Return options for padding: lengths if it is on the right, else a mask; empty if all `seen` keys exist."""
     if padding is None:
         return {}
     given = padding[:, kv_offset : kv_offset + kv_length].numpy()
@@ -197,7 +197,7 @@ def _options_of_padding(padding: torch.Tensor | None, kv_offset: int, kv_length:
 
 
 def options_of_mask(mask: torch.Tensor, sizes: tuple[int, int, int], dtype: torch.dtype) -> dict[str, Any]:
-    """The score options that mean what `mask` does, for B, Tq and Tk of a call in `dtype`."""
+    """Return the score options equivalent to `mask`, for B, Tq and Tk of a call in `dtype`."""
     if type(mask) is StructuredMask:
         if mask.options is not None and mask.sizes == sizes:
             return dict(mask.options)
@@ -208,16 +208,16 @@ def options_of_mask(mask: torch.Tensor, sizes: tuple[int, int, int], dtype: torc
 def options_of_layer(
     mask: torch.Tensor | None, sizes: tuple[int, int, int], dtype: torch.dtype, is_causal: bool, over_cache: bool
 ) -> dict[str, Any] | None:
-    """The same of a layer, whose queries are the last of its keys; None if layers have no options for it.
+    """Return the options of a layer, whose queries are the last keys; None if layers have no equivalent options.
 
     Parameters
     ----------
     mask : StructuredMask, boolean or additive, broadcastable to [B, H, Tq, Tk], optional
-        Without one, more than one query of a causal layer see the keys up to their own position.
+        Without a mask, several queries of a causal layer see the keys up to their own position.
     sizes : (int, int, int)
         B, Tq and Tk.
     over_cache : bool
-        The layer reads keys of a cache, which knows where queries are, and takes no lengths.
+        The layer reads keys of a cache, which determines the positions of queries and takes no lengths.
     """
     _, queries, keys = sizes
     if mask is None:

@@ -11,27 +11,27 @@ def register(name: str = "mha_native") -> None:
     Parameters
     ----------
     name : str, default "mha_native"
-        What models are then given as ``attn_implementation``, when they are made, or by ``set_attn_implementation``.
+        The ``attn_implementation`` of models, given when they are made or by ``set_attn_implementation``.
 
     Raises
     ------
     ImportError
         Without the packages torch and transformers, 5.0 or newer.
     TypeError, ValueError
-        If the name is no str, is empty, or is "eager", under which every model finds its own attention.
+        If the name is not a str, is empty, or is "eager", which every model uses for its own attention.
 
     Notes
     -----
-    Results are those of "eager" but for rounding, where a query sees any key; a query that sees none gets zeros. Masks
-    that are causal, windows, lengths, or any of these with padding on the left, are not stored, and keys outside are
-    not computed. Custom masks are taken as they are. Heads may share keys and values, caches may be dynamic or static,
-    and score caps, sinks and biases of positions have their effect.
+    Results differ from "eager" by rounding; a query that sees no key gives zeros. Masks that are causal, windows,
+    lengths, or any of these with padding on the left, are not stored, and keys outside are not computed. Custom masks
+    are supported. Heads can share keys and values, caches can be dynamic or static, and score caps, sinks and position
+    biases are supported.
 
-    The computation has no gradient: a call that needs one, and one with dropout, is a RuntimeError. Call models
-    under ``torch.no_grad`` or ``torch.inference_mode``, as ``generate`` does. Attention weights are not returned, and
-    batches that are served continuously, over a paged cache, are refused.
+    Gradients and dropout are not supported and raise RuntimeError. Call models under ``torch.no_grad`` or
+    ``torch.inference_mode``, as ``generate`` does. Attention weights are not returned. Continuous batching over a paged
+    cache is not supported.
 
-    Threads are those of this library, `mha_native.set_num_threads`, and not those of torch.
+    `mha_native.set_num_threads` sets the number of threads; threads of torch are not used.
 
     Examples
     --------
