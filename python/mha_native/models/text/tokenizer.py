@@ -26,7 +26,7 @@ def read_library(path: Path) -> Any:
     import tokenizers
 
     require_file(path)
-    with library_errors(f"{path} is no valid tokenizer"):
+    with library_errors(f"{path} is not a valid tokenizer"):
         return tokenizers.Tokenizer.from_file(str(path))
 
 
@@ -49,14 +49,14 @@ class Tokenizer:
 
         path = folder / "tokenizer.json"
         library = read_library(path)
-        with library_errors(f"{path} is no valid tokenizer"):
+        with library_errors(f"{path} is not a valid tokenizer"):
             num_tokens, num_special = library.get_vocab_size(), library.num_special_tokens_to_add(False)
         if num_tokens > vocab_size:
             raise ValueError(f"{path} has {num_tokens} tokens, more than vocab_size of config.json, {vocab_size}")
         _check_room(config.max_seq_length, num_special)
         if needs_first_token and num_special == 0:
             raise ValueError(f"{path} adds no first token, which the pooling asks for")
-        with library_errors(f"{path} is no valid tokenizer"):
+        with library_errors(f"{path} is not a valid tokenizer"):
             library.no_padding()
             check_agreement(folder / "tokenizer_config.json", library, config.tokenizer)
             if cuts:
