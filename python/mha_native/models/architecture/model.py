@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 from ...functions.arrays import widened
 from ...functions.dtypes import packed_state, unpacked_state
 from ...functions.kv_cache import KVCache
-from ...layers._layer_options import in_dtype_of_scores
+from ...layers._layer_options import in_dtype_of_scores, merged_options
 from ...layers.linear import Linear
-from ...layers.transformer import TransformerStack
+from ...layers.transformer import TransformerStack, stack_of
 from ..front_ends.tokens import Tokens
 from ..generation.engine import CachedModel, NewTokens, read_padded
 from ..text.batching import packed
@@ -45,31 +45,33 @@ class Stack:
         self._options: dict[str, Any] = {}
         if layers.layer_options is None:
             self._options |= config.blocks[0].options
-        if config.reads_memory and config.blocks[0].scale is not None:
-            self._options["memory_scale"] = config.blocks[0].scale
         if position_bias is not None:
             self._options |= in_dtype_of_scores({"position_bias": position_bias}, layers.dtype)
+        # For whole texts the core is called with options that have been checked once.
+        self._core = stack_of(type(layers).__name__, layers.layers, layers.norm)
+        self._core_options: Any = self._options | ({"is_causal": True} if config.is_causal else {})
+        self._extras: dict[str, Any] = {}
+        if layers.layer_options is not None:
+            merged = merged_options("Stack", self._core_options, layers.layer_options, layers.dtype)
+            self._core_options, self._extras = {}, {"layer_options": merged}
+        if config.reads_memory and config.blocks[0].scale is not None:
+            self._options["memory_scale"] = config.blocks[0].scale
 
     def __call__(
         self,
         tokens: NDArray[np.integer],
         cu_seqlens: NDArray[np.integer],
         num_threads: int | None,
-        *,
-        places: NDArray[np.integer] | None = None,
         token_types: NDArray[np.integer] | None = None,
-        **arguments: Any,
-    ) -> Any:
-        """Return the rows [N, E] of the last layer for texts, ragged or over caches: `Tokens` and layers in one call.
+    ) -> NDArray[Any]:
+        """Return the rows [N, E] of the last layer for whole texts; the arguments are as for `Tokens`."""
+        x = self.front_end(tokens, cu_seqlens, num_threads, token_types=token_types)
+        self._core.forward(x, self._core_options, self._extras | {"cu_seqlens": cu_seqlens}, x, num_threads)
+        return x
 
-        `arguments` are further ones of the stack of layers.
-        """
-        x = self.front_end(tokens, cu_seqlens, num_threads, places=places, token_types=token_types)
-        return self.run(x, num_threads, out=x, cu_seqlens=cu_seqlens, **arguments)
-
-    def run(self, x: NDArray[Any], num_threads: int | None = None, **arguments: Any) -> Any:
+    def run(self, x: NDArray[Any], **arguments: Any) -> Any:
         """Return the result of the layers for `x`, with the score options of the model."""
-        return self.layers(x, num_threads=num_threads, **self._options, **arguments)
+        return self.layers(x, **self._options, **arguments)
 
     def astype(self, dtype: np.dtype[Any]) -> "Stack":
         """Return the same stack in another dtype."""
@@ -182,21 +184,20 @@ class Model:
         token_types: NDArray[np.integer] | None = None,
     ) -> NDArray[Any]:
         """Return the rows [N, E] of tokens: see `Tokens`. In a model of two stacks they are the memory."""
-        y: NDArray[Any] = self.stacks[0](tokens, cu_seqlens, num_threads, token_types=token_types)
-        return y
+        return self.stacks[0](tokens, cu_seqlens, num_threads, token_types)
 
     def attention_weights(self, tokens: NDArray[np.integer], num_threads: int | None) -> NDArray[Any]:
         """Return the attention weights of one text in every layer and head: [layers, H, T, T]."""
         stack = self.stacks[0]
         x = stack.front_end(tokens, np.array([0, len(tokens)]), num_threads)
-        _, weights = stack.run(x, num_threads, need_weights=True)
+        _, weights = stack.run(x, num_threads=num_threads, need_weights=True)
         return np.stack([widened(of_layer) for of_layer in weights])
 
     def target_logits(self, memory: NDArray[Any], tokens: NDArray[np.int64], num_threads: int | None) -> NDArray[Any]:
         """Return the logits [T, V] after each of the tokens [T] of the decoder, with the memory [S, E] of a text."""
         decoder = self.stacks[1]
         x = decoder.front_end(tokens, np.array([0, len(tokens)]), num_threads)
-        return self.logits(decoder.run(x[None], num_threads, memory=memory[None])[0], num_threads)
+        return self.logits(decoder.run(x[None], memory=memory[None], num_threads=num_threads)[0], num_threads)
 
     def cached(
         self, num_threads: int | None, sequences: Sequence[list[int]] | None = None, copies: int = 1
@@ -209,12 +210,11 @@ class Model:
         memory = None if sequences is None else self._memory_caches(sequences, copies, num_threads)
 
         def read(new: NewTokens, caches: list[Any]) -> Any:
-            if memory is None:
-                own: Any = {"caches": caches, "sequences": new.slots}
-                return stack(new.tokens, new.cu_seqlens, num_threads, places=new.places, **own)
             x = stack.front_end(new.tokens, new.cu_seqlens, num_threads, places=new.places)
-            own = {"caches": caches, "memory_caches": memory, "num_threads": num_threads}
-            return read_padded(stack.run, x, new, caches[0].batch_size, **own)
+            calls: Any = {"caches": caches, "num_threads": num_threads}
+            if memory is None:
+                return stack.run(x, cu_seqlens=new.cu_seqlens, sequences=new.slots, **calls)
+            return read_padded(stack.run, x, new, caches[0].batch_size, memory_caches=memory, **calls)
 
         layers: Any = stack.layers.layers
         return CachedModel(layers, read, lambda rows: self.logits(rows, num_threads))
