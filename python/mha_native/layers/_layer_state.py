@@ -100,7 +100,7 @@ class LayerState(Leaf):
             The names and shapes of `state_dict`. The projections of query, key and value may be one array,
             ``in_proj_weight`` [H D + Hk D + Hk Dv, E], or three: ``q_proj_weight`` [H D, E], ``k_proj_weight``
             [Hk D, kdim] and ``v_proj_weight`` [Hk Dv, vdim], with three biases. ``out_proj.weight`` is [out_dim, H Dv].
-            The layer has the biases and the added key that `weights` has.
+            The layer has the biases and the added key whose weights are given.
         num_heads : int
             H.
         num_kv_heads : int, optional
