@@ -58,8 +58,8 @@ def shorten(word: str) -> str:
 def draw_heads(words: Sequence[str], weights: Array, titles: Sequence[str], path: str) -> None:
     """Draw weights [rows, columns, T, T] to a file: a panel with a title for each matrix."""
     try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg  # type: ignore[import-not-found, unused-ignore]
-        from matplotlib.figure import Figure  # type: ignore[import-not-found, unused-ignore]
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
     except ImportError as error:
         raise UserError('--plot needs matplotlib: pip install "mha_native[plot]"') from error
     rows, columns, length = weights.shape[:3]

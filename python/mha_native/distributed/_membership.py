@@ -1,4 +1,4 @@
-"""The workers of one cache: which have joined, which have failed, and what they answer."""
+"""The workers of one cache: joining, failures and answers."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from ._workers import Failure, Request, WorkerError, Workers
 
 
 class Members:
-    """`workers` as those of one cache, which has a name of its own among others that they serve."""
+    """The `workers` of one cache, which has a unique name, since workers can serve several caches."""
 
     def __init__(self, workers: Workers, sizes: Sizes, time_limit: float) -> None:
         self._workers, self._sizes, self._cache = workers, sizes, uuid.uuid4().hex
         self.time_limit = time_limit
         self.everyone = range(workers.count)
         self.lost: dict[int, str] = {}
-        self._silent: frozenset[int] = frozenset()  # of the lost, those whose process must be another one
+        self._silent: frozenset[int] = frozenset()  # lost workers whose process must be replaced
         self.isas: dict[int, str] = {}
 
     def ask(self, name: str, requests: Mapping[int, Request]) -> dict[int, Any]:
-        """Answers of all, or a WorkerError that names the first that has none."""
+        """Return the answers of all workers, or raise a WorkerError that names the first without an answer."""
         self.require_none_lost(name)
         answers = self._answers(requests)
         failed = {w: answer.reason for w, answer in answers.items() if isinstance(answer, Failure)}
@@ -44,7 +44,7 @@ class Members:
             raise WorkerError(message, tuple(self.lost))
 
     def join(self, name: str, workers: Iterable[int]) -> None:
-        """Let workers make their shards, and refuse those that are not alike."""
+        """Let workers make their shards, and refuse workers that differ."""
         expected = {"version": _core.__version__} | asdict(self._sizes)
         for w, told in self.ask(name, dict.fromkeys(workers, ("join", self._sizes))).items():
             for what, own in expected.items():
@@ -54,7 +54,7 @@ class Members:
             self.isas[w] = told["isa"]
 
     def without(self, request: Request) -> list[int]:
-        """The workers that do not answer a request with True, which are lost from now on, and no others are.
+        """Ask all workers. Workers that do not answer with True become the lost workers, and are returned.
 
         One that answers False lives, and may have tokens of other caches: its process stays when it is replaced.
         """
@@ -66,7 +66,7 @@ class Members:
 
     @contextmanager
     def replaced(self, name: str) -> Iterator[None]:
-        """Empty shards in place of those that are lost, which they stay if the block fails."""
+        """Replace lost shards by empty shards; they remain lost if the block fails."""
         reasons, self.lost = self.lost, {}
         try:
             for w in self._silent:
@@ -78,11 +78,11 @@ class Members:
             raise
 
     def leave(self) -> None:
-        """Let those that are there free their memory."""
+        """Let the remaining workers free their memory."""
         self._answers({w: ("leave",) for w in self.everyone if w not in self.lost})
         self.lost = dict.fromkeys(self.everyone, "has left: the cache is closed")
 
     def _answers(self, requests: Mapping[int, Request]) -> dict[int, Any]:
-        """Those of the transport, to requests that say whose shard they are for."""
+        """Send requests by the transport, with the name of the cache and the worker, and return the answers."""
         addressed = {w: (operation, self._cache, w, *rest) for w, (operation, *rest) in requests.items()}
         return self._workers.ask(addressed, self.time_limit)

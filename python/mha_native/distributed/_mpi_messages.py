@@ -1,7 +1,7 @@
-"""Requests and answers as bytes in one buffer: numbers as they lie, and what stands around them only once.
+"""Requests and answers as bytes in one buffer: arrays as they are in memory, and their description only once.
 
-A step of a decoder sends the same words with other numbers, again and again: an operation, names of options, dtypes and
-shapes. They are the form of a message. Whoever writes it says it in full at first, pickled, and later by its number.
+Steps of a decoder send the same description with other arrays: an operation, names of options, dtypes and shapes. This
+is the form of a message. A writer sends a new form pickled, and later its number.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import numpy as np
 from numpy import ndarray
 from numpy.typing import NDArray
 
-# Forms that a reader remembers. The next one takes the place of the oldest.
+# Forms that a reader remembers. A further form replaces the oldest.
 _FORMS = 256
 
-# Where parts of a message begin, and it ends: at multiples of a cache line, as the largest vectors want it.
+# Alignment of the parts and the end of a message: a cache line, as required by the largest vectors.
 ALIGNMENT = 64
 
 
@@ -29,7 +29,7 @@ class Header(NamedTuple):
     serial: int  # of the request, and of its answer
     worker: int
     form: int
-    form_bytes: int  # of a form that is new; 0 for one that has been said
+    form_bytes: int  # of a new form; 0 for a known form
 
 
 _HEADER = struct.Struct(f"{len(Header._fields)}q")
@@ -37,21 +37,21 @@ _HEADER_BYTES = ALIGNMENT
 
 
 class _Layout(NamedTuple):
-    """Where the arrays of a form lie behind it."""
+    """The places of arrays after their form."""
 
     arrays: list[tuple[np.dtype[Any], tuple[int, ...], slice]]
     nbytes: int
 
 
 class Writer:
-    """Makes the messages of one process to another, which reads all of them in order."""
+    """A writer of messages to one process, which reads all of them in order."""
 
     def __init__(self) -> None:
         self._said: dict[Hashable, tuple[int, _Layout]] = {}
         self._count = 0
 
     def message(self, serial: int, worker: int, content: Any) -> NDArray[np.uint8]:
-        """`content`, arrays and what can be hashed in tuples, lists and dicts, as a message of its own memory."""
+        """Return a message that owns its memory, with arrays and hashable values in tuples, lists and dicts."""
         arrays: list[NDArray[Any]] = []
         form = _form_of(content, arrays)
         known = self._said.get(form)
@@ -75,14 +75,14 @@ class Writer:
 
 
 class Reader:
-    """Reads the messages of one `Writer`."""
+    """A reader of the messages of one `Writer`."""
 
     def __init__(self) -> None:
         self._forms: list[Any] = [None] * _FORMS
         self._layouts: list[_Layout] = [_Layout([], 0)] * _FORMS
 
     def read(self, message: NDArray[np.uint8]) -> tuple[Header, Any]:
-        """The header of a message and its content, whose arrays are parts of `message`."""
+        """Return the header of a message and its content. Its arrays are views of `message`."""
         header = Header(*_HEADER.unpack_from(message.data))
         if header.form_bytes:
             form = pickle.loads(message[_HEADER_BYTES : _HEADER_BYTES + header.form_bytes].tobytes())
@@ -98,7 +98,7 @@ class Reader:
 
 
 def _form_of(content: Any, arrays: list[NDArray[Any]]) -> tuple[Any, ...]:
-    """What is not numbers of arrays in `content`; these arrays go to `arrays`."""
+    """Return the form of `content`, and append its arrays to `arrays`."""
     kind = type(content)
     if kind is ndarray:
         arrays.append(content)

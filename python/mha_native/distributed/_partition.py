@@ -1,4 +1,4 @@
-"""How positions are dealt to workers: in blocks of 512 keys, block i to worker ``i % workers``."""
+"""The partition of positions among workers: blocks of 512 keys, block i for worker ``i % workers``."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-# Keys of a block. The library sums keys in spans of as many, so that a block is attended to as it is within a call.
+# Keys of a block. The library sums keys in spans of this length, so that a block has the bits of a call over all keys.
 BLOCK_KEYS = 512
 
-# Keys, and queries, that an entry of a block mask stands for.
+# Keys, and queries, of an entry of a block mask.
 BLOCK_MASK_KEYS = 64
 
-# How many columns of a mask a block has.
+# Columns of a mask for each block.
 MASK_WIDTHS = {"attn_mask": BLOCK_KEYS, "block_mask": BLOCK_KEYS // BLOCK_MASK_KEYS, "key_mask": BLOCK_KEYS}
 
-# How far queries may be from the first key of a call.
+# Largest distance of queries from the first key of a call.
 _FARTHEST = 1 << 62
 
-# Rows of a prompt that are dealt out together, where keys pass by them.
+# Rows of a prompt in a stripe, where workers keep queries and move keys.
 STRIPE_ROWS = 64
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """What all workers of a cache agree on."""
+    """Sizes that are the same for all workers of a cache."""
 
     batch_size: int
     num_kv_heads: int
@@ -38,7 +38,7 @@ class Sizes:
     workers: int
 
     def blocks_of(self, worker: int) -> int:
-        """The most blocks of a sequence that a worker holds."""
+        """The largest number of blocks of a sequence on one worker."""
         blocks = -(-self.capacity // BLOCK_KEYS)
         return len(range(worker, blocks, self.workers))
 
@@ -57,7 +57,7 @@ class Piece:
 
 
 def pieces_of(sequence: int, first: int, last: int) -> Iterator[Piece]:
-    """Positions [first, last) of a sequence, cut where blocks end."""
+    """Cut positions [first, last) of a sequence at the ends of blocks."""
     while first < last:
         end = min(last, (first // BLOCK_KEYS + 1) * BLOCK_KEYS)
         yield Piece(sequence, first, end)
@@ -65,18 +65,18 @@ def pieces_of(sequence: int, first: int, last: int) -> Iterator[Piece]:
 
 
 def reachable(offsets: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Positions of queries as a call of a part takes them: so far from all keys, one place is as good as another."""
+    """Clip positions of queries to the range of a call; beyond it, the distance from all keys does not matter."""
     return np.clip(offsets, -_FARTHEST, _FARTHEST)
 
 
 def offsets_from(starts: NDArray[np.int64], offset: int) -> NDArray[np.int64]:
-    """What `offset`, counted from the first of all keys, is from each of `starts` on, as calls take it."""
+    """Return `offset`, a position among all keys, relative to each of `starts`, in the range of a call."""
     offsets = offset - starts
     return offsets if abs(offset) < _FARTHEST // 2 else reachable(offsets)
 
 
 def options_of_sequence(options: dict[str, Any], b: int) -> dict[str, Any]:
-    """`options` of a call over sequence b alone: its slopes and its keys, where each sequence has its own."""
+    """Return the options of a call over sequence b alone, with its own slopes and key mask."""
     own = dict(options)
     slopes, key_mask = own.get("alibi_slopes"), own.get("key_mask")
     if slopes is not None and slopes.ndim == 2:
@@ -87,10 +87,10 @@ def options_of_sequence(options: dict[str, Any], b: int) -> dict[str, Any]:
 
 
 def columns_of(which: str, mask: NDArray[Any], worker: int, workers: int) -> NDArray[Any]:
-    """The part of a mask [..., columns] that belongs to the blocks of a worker, [..., blocks, width].
+    """Return the part of a mask [..., columns] for the blocks of a worker, [..., blocks, width].
 
-    One column that serves all keys becomes [..., 1, 1]; that of a block mask is the first of a block. Columns that the
-    last block lacks are 0: no keys stand there.
+    A single column for all keys becomes [..., 1, 1]; in a block mask it is the first column of a block. Missing columns
+    of the last block are 0, since it has no keys there.
     """
     columns, width = mask.shape[-1], MASK_WIDTHS[which]
     if columns == 1 and which != "block_mask":
@@ -106,7 +106,7 @@ def columns_of(which: str, mask: NDArray[Any], worker: int, workers: int) -> NDA
 def bytes_moved(
     sizes: Sizes, queries: int, keys: int, query_heads: int, *, itemsize: int, is_exact: bool = False
 ) -> dict[str, int]:
-    """Bytes that a call of `queries` rows in each sequence over `keys` moves between workers, by what is moved.
+    """Return the bytes that a call of `queries` rows in each sequence over `keys` moves between workers, by method.
 
     Parameters
     ----------
@@ -118,15 +118,14 @@ def bytes_moved(
     itemsize : int
         Bytes of an element of the query.
     is_exact : bool, default False
-        Results of blocks come back, and not one of each worker.
+        Workers return the result of each block, and not one merged result.
 
     Returns
     -------
     dict
-        ``"queries"``: queries go to all other workers, and each gives a result, and its log-sum-exp in 8 bytes (of a
-        block in as many as scores have). ``"keys"``: each other worker gives its keys and values. ``"passing"``: each
-        worker sees all keys and values, those of others by way of the one that asks, and computes every N-th stripe of
-        64 rows.
+        ``"queries"``: queries go to all other workers, and each returns a result and its log-sum-exp in 8 bytes (for a
+        block, in the bytes of a score). ``"keys"``: each other worker sends its keys and values. ``"passing"``: each
+        worker gets all keys and values, by way of the calling process, and computes every N-th stripe of 64 rows.
     """
     others, rows = sizes.workers - 1, sizes.batch_size * query_heads * queries
     blocks = -(-keys // BLOCK_KEYS)
@@ -147,6 +146,6 @@ def bytes_moved(
     stripes_elsewhere = stripes - len(range(0, stripes, sizes.workers))
     row_bytes = sizes.head_dim * itemsize + sizes.value_head_dim * itemsize + 8
     rows_elsewhere = sizes.batch_size * query_heads * STRIPE_ROWS * stripes_elsewhere
-    # What is not with the first worker goes there, and each of the others lacks what is not with it.
+    # The first worker gets the keys of all others, and sends each of the others its missing keys.
     passing = sizes.batch_size * others * keys * token + rows_elsewhere * row_bytes
     return {"queries": to_workers + back, "keys": sizes.batch_size * elsewhere * token, "passing": passing}

@@ -1,4 +1,4 @@
-"""What a worker does with rows of a long prompt that stay with it, while all keys and values pass by."""
+"""The part of one worker in attention for a long prompt: it keeps rows, and all keys and values move through it."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from .. import _core
 from ..functions.attention import scaled_dot_product_attention
 from ._partition import BLOCK_KEYS, STRIPE_ROWS, Sizes, options_of_sequence, reachable
 
-# Keys [B, Hk, T, D] and values [B, Hk, T, Dv] of some blocks, by their numbers.
+# Keys [B, Hk, T, D] and values [B, Hk, T, Dv] by number of the block.
 Blocks: TypeAlias = Mapping[int, tuple[NDArray[Any], NDArray[Any]]]
 
 
 class PassingKeys:
-    """What worker `worker` has of a prompt while keys pass: its rows, and their result over the keys so far."""
+    """The rows of a prompt on one worker, and their result over the keys so far."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class PassingKeys:
         self._query, self._options, self._threads = query, options, num_threads
         stripes = worker + sizes.workers * np.arange(query.shape[1])
         self._offsets = offsets[:, None] + STRIPE_ROWS * stripes
-        # In float64, so that spans of keys can be added without a rounding for each.
+        # In float64, so that adding a span of keys does not round the result.
         self._out = np.zeros((*query.shape[:-1], sizes.value_head_dim))
         self._lse = np.full(query.shape[:-1], -np.inf)
 
@@ -44,7 +44,7 @@ class PassingKeys:
         lengths: NDArray[np.int64],
         blocks: Blocks,
     ) -> None:
-        """Attend to positions [first, last): `blocks` of the other workers, and those that are here."""
+        """Attend to positions [first, last): `blocks` of the other workers, and the blocks of this worker."""
         keys, values = (np.zeros((len(lengths), self._sizes.num_kv_heads, last - first, width), self._query.dtype)
                         for width in (self._sizes.head_dim, self._sizes.value_head_dim))  # fmt: skip
         for block, (key, value) in (dict(self._own(first, last)) | dict(blocks)).items():
@@ -70,5 +70,5 @@ class PassingKeys:
                 self._out[b], self._lse[b] = _core.merge_attention(outs, lses, None, self._threads)
 
     def result(self) -> tuple[NDArray[Any], NDArray[np.float64]]:
-        """Of all keys that have passed: out [B, stripes, H, 64, Dv], rounded once, and lse [B, stripes, H, 64]."""
+        """Return the result over all keys: out [B, stripes, H, 64, Dv], rounded once, and lse [B, stripes, H, 64]."""
         return self._out.astype(self._query.dtype), self._lse

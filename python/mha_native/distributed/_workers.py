@@ -1,4 +1,4 @@
-"""What a cache in shards asks of the processes that hold it: the protocol of a transport, and one within a process."""
+"""The protocol between a sharded cache and its processes, and a transport within one process."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from ..functions.messages import shown
 from ..functions.scalars import checked_integer
 from ._shard import ShardHost
 
-# An operation of `ShardHost.answer`, the name of the cache, the worker, and what else the operation takes.
+# An operation of `ShardHost.answer`, the name of the cache, the worker, and further arguments.
 Request: TypeAlias = tuple[Any, ...]
 
 
 @dataclass(frozen=True)
 class Failure:
-    """What takes the place of a worker's answer: the end of a sentence that begins with the worker."""
+    """The reason for a missing answer: the end of a sentence that begins with the worker."""
 
     reason: str
 
 
 class WorkerError(RuntimeError):
-    """Workers did not do what they were asked to.
+    """Workers failed to carry out a request.
 
     Attributes
     ----------
     workers : tuple of int
-        Which ones.
+        The numbers of these workers.
     """
 
     def __init__(self, message: str, workers: tuple[int, ...]) -> None:
@@ -40,28 +40,28 @@ class Workers(Protocol):
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """The number of workers."""
         ...
 
     def ask(self, requests: Mapping[int, Request], time_limit: float) -> dict[int, Any]:
-        """Send workers a request each, and wait for all answers, `time_limit` seconds at most.
+        """Send each worker a request, and wait for all answers, at most `time_limit` seconds.
 
-        A worker that does not answer in time, that is gone or that ran into an error has a `Failure` for an answer. No
-        answer to a request comes as that to a later one.
+        The answer is a `Failure` for a worker that is late, gone, or had an error. A late answer is never taken for the
+        answer to a later request.
         """
         ...
 
     def replace(self, worker: int) -> None:
-        """Let another process, with no shard, be this worker from now on."""
+        """Replace the process of this worker by another one, without shards."""
         ...
 
     def name_of(self, worker: int) -> str:
-        """Where a worker runs, for messages."""
+        """Return the place of a worker, for messages."""
         ...
 
 
 def answered(host: ShardHost, request: Request) -> Any:
-    """What `host` answers to a request, or a `Failure` with the error that it ran into."""
+    """Return the answer of `host` to a request, or a `Failure` with its error."""
     try:
         return host.answer(*request)
     except Exception as error:
@@ -69,12 +69,12 @@ def answered(host: ShardHost, request: Request) -> Any:
 
 
 def too_late(request: Request, time_limit: float) -> Failure:
-    """Of a worker that has not answered."""
+    """Return the failure of a worker that has not answered in time."""
     return Failure(f"did not answer {request[0]} within {time_limit:g} s")
 
 
 class LocalWorkers:
-    """Workers within this process, one after the other: for tests, and to see what a cut does to results.
+    """Workers within this process, called in sequence: for tests, and to examine the effect of a partition.
 
     Parameters
     ----------
@@ -87,19 +87,19 @@ class LocalWorkers:
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """The number of workers."""
         return len(self._hosts)
 
     def ask(self, requests: Mapping[int, Request], time_limit: float) -> dict[int, Any]:
-        """Answers of all; the limit does not matter, since nothing is waited for."""
+        """Return the answers of all workers. The time limit has no effect, since calls do not wait."""
         return {worker: answered(self._hosts[worker], request) for worker, request in requests.items()}
 
     def replace(self, worker: int) -> None:
-        """Forget the shards of a worker."""
+        """Drop the shards of a worker."""
         self._hosts[worker] = ShardHost()
 
     def name_of(self, worker: int) -> str:
-        """Where a worker runs, for messages."""
+        """Return the place of a worker, for messages."""
         return "in this process"
 
     def __repr__(self) -> str:

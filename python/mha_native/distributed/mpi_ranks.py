@@ -1,4 +1,4 @@
-"""Ranks of MPI as workers: rank 0 asks, all ranks answer, by messages that are polled with a deadline."""
+"""Ranks of MPI as workers: rank 0 sends requests, and polls for the answers of all ranks until a deadline."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 __all__ = ["MPIWorkers", "run_worker"]
 
-# Messages of ours; the answer to a request has the same. The last one is seen also behind one that never becomes whole.
+# Tags of requests and answers, and of the end, which arrives also after an incomplete message.
 _TAG, _TAG_OF_END = 512, 513
 
-# A rank that has nothing to do looks for a request all the time for so many seconds, which costs a step of a model no
-# wait, and then again after such pauses, which leave the processor to others.
+# An idle rank polls for a request for some time without a pause, so that a step of a model does not wait, and then with
+# pauses, which leave the processor to others.
 _SECONDS_AWAKE, _PAUSE = 0.05, 200e-6
 
-# Communicators that have an MPIWorkers.
+# Communicators with an MPIWorkers.
 _in_use: set[int] = set()
 
 
@@ -47,14 +47,13 @@ class MPIWorkers:
 
     Notes
     -----
-    Rank 0 is a worker, too: it computes between sending requests and taking in answers. `close` lets the others return
+    Rank 0 is a worker, too: it computes between sending requests and receiving answers. `close` lets the others return
     from `run_worker`; as a context manager it is closed at the end.
 
-    What Open MPI 4 survives: by default `mpiexec` ends all ranks as soon as one dies, and nothing can be restored. With
-    ``mpiexec --enable-recovery`` the others live on. A rank that is gone, or stopped, does not answer within the time
-    limit of the cache, which is then a `WorkerError`; messages to other ranks go on. After `ShardedKVCache.restore` its
-    shards live in rank 0. MPI cannot end in order without the rank: after `close` the processes of the others end
-    without ``MPI_Finalize``.
+    By default `mpiexec` of Open MPI 4 ends all ranks when one dies, and nothing can be restored. Use ``mpiexec
+    --enable-recovery`` to let the others continue. A rank that is gone or stopped does not answer within the time limit
+    of the cache: a `WorkerError`. Messages to other ranks continue. After `ShardedKVCache.restore` its shards are in
+    rank 0. MPI cannot finalize without the rank: after `close` the other processes end without ``MPI_Finalize``.
     """
 
     def __init__(self, comm: Intracomm | None = None) -> None:
@@ -78,11 +77,11 @@ class MPIWorkers:
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """The number of workers."""
         return len(self._ranks)
 
     def ask(self, requests: Mapping[int, Request], time_limit: float) -> dict[int, Any]:
-        """Send the requests, do those of rank 0, and poll for the answers until the time limit."""
+        """Send the requests, carry out requests to rank 0, and poll for the answers until the time limit."""
         deadline = time.monotonic() + time_limit
         self._serial += 1
         remote = {w: request for w, request in requests.items() if self._ranks[w] != 0}
@@ -93,10 +92,10 @@ class MPIWorkers:
             rank = self._ranks[worker]
             message = self._writers[rank].message(self._serial, worker, request)
             self._outbox.send(message, rank)
-        # A large message goes on only within calls of MPI: all must be under way before this rank begins to compute.
+        # A large message progresses only within calls of MPI: all must be sent before this rank begins to compute.
         _polled(lambda: self._outbox.is_empty(self._unreachable), deadline)
         answers = {w: answered(self._host, request) for w, request in requests.items() if w not in remote}
-        # What rank 0 took to compute is no delay of others.
+        # The time of rank 0 does not count as a delay of others.
         deadline = max(deadline, time.monotonic() + min(time_limit, 0.1))
 
         def all_answered() -> bool:
@@ -107,7 +106,7 @@ class MPIWorkers:
                 header, (place, answer) = self._readers[rank].read(message)
                 self._places[header.worker] = place
                 self._unreachable.discard(rank)
-                if header.serial == self._serial:  # others are answers that came too late
+                if header.serial == self._serial:  # answers to earlier requests are dropped
                     answers[header.worker] = answer
             return True
 
@@ -119,11 +118,11 @@ class MPIWorkers:
         return answers
 
     def replace(self, worker: int) -> None:
-        """Let rank 0 be this worker, too."""
+        """Let rank 0 replace this worker."""
         self._ranks[worker] = 0
 
     def name_of(self, worker: int) -> str:
-        """The rank of a worker, and where it runs, if it has ever answered."""
+        """Return the rank of a worker, and its place if it has ever answered."""
         rank = self._ranks[worker]
         return f"rank {rank}" + (f", {self._places[worker]}" if rank and worker in self._places else "")
 
@@ -183,9 +182,9 @@ def _communicator(function: str, comm: Intracomm | None) -> Intracomm:
 
 @cache
 def _lines() -> Datatype:
-    """What messages consist of. Their bytes may be more than MPI can count, 2^31 - 1; so many lines are 128 GiB.
+    """Return the MPI type of a cache line. MPI counts up to 2^31 - 1 elements, which are 128 GiB of lines.
 
-    One serves the whole process: each that is committed takes memory until it is freed.
+    One type serves the whole process, since each committed type takes memory until it is freed.
     """
     from mpi4py import MPI
 
@@ -193,7 +192,7 @@ def _lines() -> Datatype:
 
 
 class _Inbox:
-    """Messages of ours, from one rank or, by default, any."""
+    """Received messages, from one rank or by default from any."""
 
     def __init__(self, comm: Intracomm, source: int | None = None) -> None:
         from mpi4py import MPI
@@ -203,14 +202,14 @@ class _Inbox:
         self._coming: list[tuple[int, NDArray[np.uint8], MPIRequest]] = []
 
     def next(self) -> tuple[int, NDArray[np.uint8]] | None:
-        """The rank that sent a message, and its bytes; None if none is here as a whole."""
+        """Return the sender and the bytes of a message; None if no message is complete."""
         message = self._comm.Improbe(self._source, _TAG, self._status)
         if message is not None:
             lines = self._status.Get_count(self._line)
             received = np.empty(lines * ALIGNMENT, np.uint8)
             receiving = message.Irecv((received, lines, self._line))
             self._coming.append((self._status.Get_source(), received, receiving))
-        late = set()  # ranks whose message has begun to come: theirs are read in order
+        late = set()  # ranks with an incomplete message: their messages are read in order
         for i, (rank, received, receiving) in enumerate(self._coming):
             if rank not in late and receiving.Test():
                 del self._coming[i]
@@ -219,7 +218,7 @@ class _Inbox:
         return None
 
     def wait(self, outbox: _Outbox, ending: MPIRequest) -> NDArray[np.uint8] | None:
-        """The bytes of the next message, also if nobody takes what is in `outbox`; None if `ending` has come."""
+        """Return the bytes of the next message, also if `outbox` is not taken; None if `ending` has arrived."""
         awake_until = time.monotonic() + _SECONDS_AWAKE
         while (arrived := self.next()) is None:
             if time.monotonic() > awake_until:
@@ -232,34 +231,34 @@ class _Inbox:
 
 
 class _Outbox:
-    """Messages of ours that are on their way. Their memory stays until MPI has sent them, whatever ends the call."""
+    """Messages being sent. Their memory stays until MPI has sent them, even if a call fails."""
 
     def __init__(self, comm: Intracomm) -> None:
         self._comm, self._line = comm, _lines()
         self._going: list[tuple[int, MPIRequest]] = []
 
     def send(self, message: NDArray[np.uint8], rank: int, tag: int = _TAG) -> None:
-        """Begin to send whole lines; a large message goes on within `is_empty`."""
+        """Begin to send whole lines; a large message progresses within `is_empty`."""
         lines = (message, message.size // ALIGNMENT, self._line)
         self._going.append((rank, self._comm.Isend(lines, rank, tag)))
 
     def is_empty(self, without: Collection[int] = ()) -> bool:
-        """Whether all is sent, but for what ranks `without` have not taken."""
+        """Return whether all messages are sent, apart from messages to the ranks `without`."""
         self._going = [(rank, sending) for rank, sending in self._going if not sending.Test()]
         return all(rank in without for rank, _ in self._going)
 
 
 def _polled(is_done: Callable[[], bool], deadline: float) -> bool:
-    """Ask again and again, which is what lets messages go on, until it is done or `time.monotonic` says `deadline`."""
+    """Poll `is_done`, which lets messages progress, until it is True or `time.monotonic` reaches `deadline`."""
     while not is_done():
         if time.monotonic() > deadline:
             return is_done()
-        os.sched_yield()  # to a rank that shares the processor, whose answer it may be
+        os.sched_yield()  # to a rank on the same processor, which may be computing the answer
     return True
 
 
 def _end_without_finalize() -> None:
-    """The end of a process that MPI would let wait for a rank that is gone: 1 after an exception, as without this."""
+    """End the process without MPI, which would wait for a lost rank. The exit code is 1 after an exception."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(int(hasattr(sys, "last_type")))

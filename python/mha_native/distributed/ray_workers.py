@@ -1,4 +1,4 @@
-"""Actors of Ray as workers: each is a process of its own, on whatever machine Ray has room."""
+"""Actors of Ray as workers: each is a process on a machine that Ray chooses."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ __all__ = ["RayWorkers"]
 
 
 class RayWorkers:
-    """Actors of Ray as workers of `ShardedKVCache`. ``ray.init`` comes first.
+    """Actors of Ray as workers of `ShardedKVCache`. Call ``ray.init`` first.
 
     Parameters
     ----------
     count : int
-        How many.
+        The number of actors.
     num_cpus : int, default 1
-        Processors that Ray keeps for each actor, which computes on as many threads.
+        Processors that Ray reserves for each actor, and threads of its computation.
     **options
         Further options of ``ray.remote``: ``memory``, ``scheduling_strategy``, ``runtime_env`` and the like.
 
@@ -48,7 +48,7 @@ class RayWorkers:
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """The number of workers."""
         return len(self._actors)
 
     def ask(self, requests: Mapping[int, Request], time_limit: float) -> dict[int, Any]:
@@ -68,12 +68,12 @@ class RayWorkers:
         return answers
 
     def replace(self, worker: int) -> None:
-        """Let a new actor be this worker."""
+        """Replace this worker by a new actor."""
         self._ray.kill(self._actors[worker])
         self._actors[worker] = self._actor.remote(self._threads)
 
     def name_of(self, worker: int) -> str:
-        """The actor's name in Ray."""
+        """Return the name of the actor in Ray."""
         return f"actor {self._actors[worker]._actor_id.hex()}"
 
     def close(self) -> None:
@@ -89,7 +89,7 @@ class RayWorkers:
 
 
 class _Actor:
-    """What runs in a process of Ray."""
+    """The shards in a process of Ray."""
 
     def __init__(self, threads: int) -> None:
         set_num_threads(threads)

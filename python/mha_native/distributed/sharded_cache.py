@@ -41,22 +41,21 @@ _Read: TypeAlias = Callable[[int, int], _Tokens]
 
 
 class ShardedKVCache:
-    """A `KVCache` over several processes, which each hold a part of the positions and attend to it.
+    """A `KVCache` over several processes. Each holds a part of the positions and attends to it.
 
     Parameters
     ----------
     workers : MPIWorkers, RayWorkers or LocalWorkers
-        The processes, each of which answers requests. Several caches, such as those of the layers of a model, may
-        share them.
+        The processes. Several caches, such as the caches of the layers of a model, can share them.
     batch_size, num_kv_heads, capacity, head_dim, value_head_dim, dtype
-        As for `KVCache`; `capacity` is that of all workers together. Memory is taken as it is first written to.
+        As for `KVCache`; `capacity` is the total over all workers. Memory is allocated when it is first written.
     time_limit : float, default 60
-        Seconds in which a worker must answer.
+        Seconds to wait for the answer of a worker.
 
     Raises
     ------
     WorkerError
-        If a worker does not join: it has another version of the library, another dtype or other sizes, or no answer.
+        If a worker has another version of the library, another dtype or other sizes, or does not answer.
 
     See Also
     --------
@@ -65,22 +64,21 @@ class ShardedKVCache:
 
     Notes
     -----
-    Positions are dealt out in blocks of 512, block i to worker ``i % workers``. So workers hold equally much at any
-    length, and under a causal mask or a window equally much of what a query sees.
+    Block i of 512 positions belongs to worker ``i % workers``. So at any length workers hold equal parts of the cache,
+    and of the keys that a query sees under a causal mask or a window.
 
-    A worker attends to each of its blocks by itself and merges the results; whoever asks merges those of workers, as
-    `merge_attention` does. What moves is the query, and one result with its log-sum-exp from each worker. With
-    ``exact=True`` the results of all blocks come back, and are merged in the order of positions: the bits do not depend
-    on the number of workers, but the way back has as many results as there are blocks, not workers
-    (`mha_native.distributed.bytes_moved`). For a long prompt keys may pass by the queries instead, where that moves
-    fewer bytes.
+    A worker attends to each of its blocks and merges the results; the calling process merges the results of workers
+    like `merge_attention`. The query moves to each worker, and one result with its log-sum-exp moves back. With
+    ``exact=True`` workers return the results of all blocks, which are merged in the order of positions: the bits do not
+    depend on the number of workers, but more bytes move (`mha_native.distributed.bytes_moved`). For a long prompt,
+    workers keep queries and move keys instead, if this moves fewer bytes.
 
-    After a `WorkerError` the cache has the tokens that it had before the call that failed, and takes no calls until
-    `restore`. One thread at a time may use a cache, and all caches of the same workers.
+    After a `WorkerError` the cache has the tokens from before the failed call, and refuses calls until `restore`. Only
+    one thread at a time may use a cache, and all caches of the same workers.
 
     Examples
     --------
-    Workers in this very process show the arithmetic:
+    Workers in this process show the arithmetic:
 
     >>> import numpy as np
     >>> import mha_native as mha
@@ -110,7 +108,7 @@ class ShardedKVCache:
     ) -> None:
         name = "ShardedKVCache"
         checked_integer(name, "capacity", capacity, 1)
-        with in_the_name_of(name):  # a cache of no more than one token checks what calls bring, at no cost
+        with in_the_name_of(name):  # a small cache checks the arguments of calls, at no cost
             self._like = KVCache(batch_size, num_kv_heads, 1, head_dim, value_head_dim, dtype)
         sizes = self._like._sizes() | {"capacity": int(capacity)}
         self._sizes = Sizes(**sizes, dtype=_core.dtype_name(self._like.dtype), workers=workers.count)
@@ -120,12 +118,12 @@ class ShardedKVCache:
         self._members.join(name, self._members.everyone)
 
     def append(self, key: Tensor, value: Tensor, new_lengths: Tensor | None = None) -> None:
-        """Add tokens behind those that each sequence has, each to the worker whose turn it is.
+        """Append tokens to each sequence, on the workers of their blocks.
 
         Parameters
         ----------
         key : [B, Hk, T, D]
-            Of the dtype of the cache (float32, if that is int8), with any strides.
+            Has the dtype of the cache (float32 for int8), and any strides.
         value : [B, Hk, T, Dv]
         new_lengths : integer array [B], optional
             Sequence b takes its first ``new_lengths[b]`` tokens. Default: all T.
@@ -133,9 +131,9 @@ class ShardedKVCache:
         Raises
         ------
         ValueError
-            If a sequence would outgrow the capacity, among others; the cache is as before.
+            If an argument is not valid, or a sequence exceeds the capacity. The cache is unchanged.
         WorkerError
-            The cache has the tokens from before, too, but needs `restore`.
+            The cache has the tokens from before the call, but needs `restore`.
         """
         name = "ShardedKVCache.append"
         keys, values = self._checked(name, key, value)
@@ -166,17 +164,17 @@ class ShardedKVCache:
         num_threads: int | None = None,
         **options: Unpack[KeywordOptions],
     ) -> Any:
-        """Attention over all tokens of the cache: `scaled_dot_product_attention` over a `KVCache` with the same tokens.
+        """Attend to all tokens of the cache, like `scaled_dot_product_attention` over a `KVCache` with the same tokens.
 
         Parameters
         ----------
         query : [B, H, Tq, D]
-            Of the dtype of the cache (float32, if that is int8).
+            Has the dtype of the cache (float32 for int8).
         attn_mask, **options
             As for `scaled_dot_product_attention` over a `KVCache`. By default the queries are the last tokens.
         exact : bool, default False
             Merge the results of all blocks in order, so that the bits do not depend on the number of workers. All
-            workers must compute on one instruction set.
+            workers must use one instruction set.
         return_lse : bool, default False
             Return the log-sum-exp, too.
         num_threads : int, optional
@@ -237,7 +235,7 @@ class ShardedKVCache:
         return (out, lse) if return_lse else out
 
     def rollback(self, count: int | Tensor) -> None:
-        """Forget the newest tokens: `count` of every sequence, or ``count[b]`` of each one."""
+        """Remove the newest tokens: `count` of every sequence, or ``count[b]`` of sequence b."""
         name = "ShardedKVCache.rollback"
         counts = np.asarray(to_numpy(name, "count", count))
         if counts.dtype.kind not in "iu" or counts.shape not in ((), self._lengths.shape):
@@ -249,29 +247,28 @@ class ShardedKVCache:
         self._even_out(name)
 
     def reset(self) -> None:
-        """Forget all tokens."""
+        """Remove all tokens."""
         self.rollback(self._lengths)
 
     def restore(self, read: _Read | None = None) -> None:
-        """Make the cache usable again after a `WorkerError`, with the tokens from before the call that failed.
+        """Make the cache usable again after a `WorkerError`, with the tokens from before the failed call.
 
-        Every worker is asked whether it still has its tokens, also one that did not answer in time. One that does not
-        is replaced, and what it held is read again. Other caches of the same workers are restored likewise, each by its
-        own call.
+        Asks every worker, also late ones, whether it still has its tokens. Workers without an answer are replaced, and
+        their tokens are read again. Call `restore` of other caches with the same workers, too.
 
         Parameters
         ----------
         read : callable, optional
-            ``read(first, last)`` gives keys [B, Hk, last - first, D] and values [B, Hk, last - first, Dv] of these
-            positions, as `append` took them; of shorter sequences anything. It is called once for each block of up to
-            512 positions that is lost.
+            ``read(first, last)`` returns keys [B, Hk, last - first, D] and values [B, Hk, last - first, Dv] of these
+            positions, as given to `append`, and any values beyond the end of a sequence. It is called once for each
+            lost block of up to 512 positions.
 
         Raises
         ------
         ValueError
-            If tokens are lost and there is no `read`; nothing is changed.
+            If tokens are lost and `read` is None; nothing changes.
         WorkerError
-            If a worker that is to take the place of another one fails, too.
+            If a replacement worker fails, too.
         """
         name = "ShardedKVCache.restore"
         lost = self._members.without(("truncate", self._lengths))
@@ -284,17 +281,17 @@ class ShardedKVCache:
         self._may_be_ahead = False
 
     def close(self) -> None:
-        """Free the memory of all workers. Those that do not answer are left alone."""
+        """Free the memory of all workers that answer."""
         self._members.leave()
 
     @property
     def lengths(self) -> NDArray[np.int64]:
-        """How many tokens each sequence has, [B]: a copy."""
+        """A copy of the number of tokens of each sequence, [B]."""
         return self._lengths.copy()
 
     @property
     def lost(self) -> tuple[int, ...]:
-        """The workers that failed, because of which the cache needs `restore`."""
+        """The failed workers; the cache needs `restore` if there are any."""
         return tuple(self._members.lost)
 
     @property
@@ -304,7 +301,7 @@ class ShardedKVCache:
 
     @property
     def capacity(self) -> int:
-        """The most tokens of a sequence, of all workers together."""
+        """The largest number of tokens of a sequence, over all workers."""
         return self._sizes.capacity
 
     def __repr__(self) -> str:
@@ -312,13 +309,13 @@ class ShardedKVCache:
         return f"ShardedKVCache({sizes}, lengths={shown(self._lengths.tolist())})"
 
     def _even_out(self, name: str) -> None:
-        """Let all workers forget what an append that did not end, or a rollback, has left."""
+        """Let all workers remove tokens of an unfinished append or of a rollback."""
         if self._may_be_ahead:
             self._members.ask(name, dict.fromkeys(self._members.everyone, ("truncate", self._lengths)))
             self._may_be_ahead = False
 
     def _checked(self, name: str, key: Tensor, value: Tensor) -> _Tokens:
-        """Tokens as arrays that a cache of these sizes would take."""
+        """Convert tokens to arrays that fit a cache of these sizes."""
         keys, values = to_numpy(name, "key", key), to_numpy(name, "value", value)
         require_four_axes(name, "key", keys)
         with in_the_name_of(name):
@@ -326,7 +323,7 @@ class ShardedKVCache:
         return keys, values
 
     def _pieces_of(self, worker: int, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> list[Piece]:
-        """What a worker holds of positions ``[starts[b], ends[b])``, block by block."""
+        """Yield the pieces of positions ``[starts[b], ends[b])`` on a worker, one for each block."""
         pieces = [
             piece
             for b, (first, last) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True))
@@ -343,7 +340,7 @@ class ShardedKVCache:
         ends: NDArray[np.int64],
         tokens_of: Callable[[Piece], _Tokens],
     ) -> None:
-        """Send positions ``[starts[b], ends[b])`` to those of `workers` that hold them."""
+        """Send positions ``[starts[b], ends[b])`` to their workers among `workers`."""
         pieces = {w: self._pieces_of(w, starts, ends) for w in workers}
         while any(pieces.values()):
             messages = {
@@ -355,7 +352,7 @@ class ShardedKVCache:
             pieces = {w: of_worker[_BLOCKS_OF_MESSAGE:] for w, of_worker in pieces.items()}
 
     def _tokens_read(self, name: str, read: _Read) -> Callable[[Piece], _Tokens]:
-        """`read` as `_write` takes it: asked once for each block, and its arrays checked."""
+        """Adapt `read` for `_write`: call it once for each block, and check its arrays."""
         longest = int(self._lengths.max())
         last_read: tuple[int, Any, Any] = (-1, None, None)
 
@@ -376,7 +373,7 @@ class ShardedKVCache:
         return tokens_of
 
     def _lets_keys_pass(self, query: NDArray[Any]) -> bool:
-        """Whether a call moves fewer bytes if queries are dealt out and all keys pass by each worker."""
+        """Return whether a call moves fewer bytes if workers keep queries and keys move."""
         if self._sizes.dtype == "int8" or query.shape[2] < STRIPE_ROWS * self._sizes.workers:
             return False
         _, heads, queries, _ = query.shape
@@ -385,7 +382,7 @@ class ShardedKVCache:
         return moved["passing"] < moved["queries"]
 
     def _most_queries(self, query: NDArray[Any], exact: bool) -> int:
-        """How many queries a request has at most: a multiple of what a row of a block mask stands for."""
+        """Return the largest number of queries of a request, a multiple of the rows of a block mask entry."""
         blocks = -(-max(self._lengths.tolist()) // BLOCK_KEYS)
         at_once = blocks if exact else -(-blocks // self._sizes.workers)
         batch, heads = query.shape[:2]

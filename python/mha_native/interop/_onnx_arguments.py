@@ -109,7 +109,7 @@ def _check_same(name: str, x: Any, like: str, other: Array) -> None:
 
 
 def _split(name: str, x: Array, count_name: str, count: int | None) -> Array:
-    """``[B, T, heads * width]`` as a view [B, heads, T, width]."""
+    """Return ``[B, T, heads * width]`` as a view [B, heads, T, width]."""
     heads = 0 if count is None else checked_integer(FUNCTION, count_name, count, -(2**63))
     if heads < 1 or x.shape[2] % heads != 0:
         rule = f"{count_name} must be given, at least 1, and divide the last axis of {name}"
@@ -118,7 +118,7 @@ def _split(name: str, x: Array, count_name: str, count: int | None) -> Array:
 
 
 def _misfit(query: Array, key: Array, value: Array) -> str | None:
-    """The rule that three shapes [B, heads, T, width] break together, if they do."""
+    """Return the rule that three shapes [B, heads, T, width] break, if any."""
     (batch, heads, _, width), (key_batch, kv_heads, length, key_width) = query.shape, key.shape
     if key_batch != batch:
         return f"K must have the batch size of Q, {batch}"

@@ -8,7 +8,7 @@ from ._text_embedder import TextEmbedder
 from ._text_ranker import TextRanker
 
 
-class _Fields(BaseModel):  # type: ignore[misc]  # pydantic has no types here
+class _Fields(BaseModel):
     """The arguments of a `SharedModel` as frozen fields. The constructor reads the model, to report its errors."""
 
     model_config = ConfigDict(extra="forbid", populate_by_name=True, protected_namespaces=())

@@ -182,11 +182,13 @@ def opened(owner: str, model: Model, **options: Unpack[PromptOptions]) -> TextEm
 class TopicEmbedder:
     """The methods that BERTopic and KeyBERT call, before the ``BaseEmbedder`` of each among the bases of a class."""
 
+    embedding_model: TextEmbedder
+
     def __init__(self, model: Model, **options: Unpack[PromptOptions]) -> None:
-        super().__init__(embedding_model=opened("Embedder", model, **options))  # type: ignore[call-arg]
+        embedder = opened("Embedder", model, **options)
+        super().__init__(embedding_model=embedder)  # type: ignore[call-arg]  # of BaseEmbedder, which comes next
 
     def embed(self, documents: Any, verbose: bool = False) -> NDArray[np.float32]:
         """Return the embeddings [N, E] of N documents or words, under a progress bar if `verbose`."""
         with in_the_name_of("Embedder.embed", texts="documents"):
-            found: NDArray[np.float32] = self.embedding_model.embeddings(documents, verbose)  # type: ignore[attr-defined]
-        return found
+            return self.embedding_model.embeddings(documents, verbose)

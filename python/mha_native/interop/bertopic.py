@@ -20,7 +20,7 @@ __all__ = ["Embedder"]
 
 
 @with_argument_docs
-class Embedder(TopicEmbedder, BaseEmbedder):  # type: ignore[misc, unused-ignore]  # bertopic may be missing
+class Embedder(TopicEmbedder, BaseEmbedder):
     """The ``embedding_model`` of a ``BERTopic``: a sentence model of this library.
 
     Parameters

@@ -27,7 +27,7 @@ _SPACES = {"cosine": "cosine", "dot": "ip", "euclidean": "l2", "manhattan": "l2"
 
 @register_embedding_function
 @with_argument_docs
-class MhaNativeEmbeddingFunction(EmbeddingFunction):  # type: ignore[misc]  # chromadb has no types here
+class MhaNativeEmbeddingFunction(EmbeddingFunction):
     """The embedding function of a collection of Chroma, by a model of sentence-transformers.
 
     Parameters

@@ -40,12 +40,12 @@ class _Component:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the component as Haystack writes it into the file of a pipeline."""
-        return default_to_dict(self, **self._arguments)  # type: ignore[no-any-return]  # haystack has no types here
+        return default_to_dict(self, **self._arguments)
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> "Self":
         """Return the component that `to_dict` described."""
-        return default_from_dict(cls, data)  # type: ignore[no-any-return]  # haystack has no types here
+        return default_from_dict(cls, data)
 
     def _in_own_name(self) -> in_the_name_of:
         names = {"model_name": "model", "query_prompt": "prompt", "document_prompt": "prompt", "top_n": "top_k"}
@@ -118,7 +118,7 @@ class MhaNativeTextEmbedder(_Component):
         arguments = {"model": model, "prompt": prompt, **given}
         self._embedder = self._take(TextEmbedder, arguments, model_name=model, query_prompt=prompt, **given)
 
-    @component.output_types(embedding=list[float])  # type: ignore[untyped-decorator]  # haystack has no types here
+    @component.output_types(embedding=list[float])
     def run(self, text: str) -> dict[str, list[float]]:
         """Return ``{"embedding": E numbers}`` for a query."""
         return {"embedding": self._embedder.queries("run", [text])[0]}
@@ -173,7 +173,7 @@ class MhaNativeDocumentEmbedder(_Component):
         arguments = {"model": model, "prompt": prompt, **texts, **given}
         self._embedder = self._take(TextEmbedder, arguments, model_name=model, document_prompt=prompt, **given)
 
-    @component.output_types(documents=list[Document])  # type: ignore[untyped-decorator]  # haystack has no types here
+    @component.output_types(documents=list[Document])
     def run(self, documents: list[Document]) -> dict[str, list[Document]]:
         """Return ``{"documents": N copies, each with its embedding}`` for N documents."""
         embeddings = self._embedder.documents("run", self._texts.of(documents))
@@ -226,7 +226,7 @@ class MhaNativeRanker(_Component):
         arguments = {"model": model, "top_k": top_k, **texts, **given}
         self._ranker = self._take(TextRanker, arguments, model_name=model, top_n=top_k, **given)
 
-    @component.output_types(documents=list[Document])  # type: ignore[untyped-decorator]  # haystack has no types here
+    @component.output_types(documents=list[Document])
     def run(self, query: str, documents: list[Document]) -> dict[str, list[Document]]:
         """Return ``{"documents": copies of the best, the best first, each with its score}`` for N documents."""
         found = self._ranker.ranked("run", query, self._texts.of(documents))

@@ -13,7 +13,7 @@ __all__ = ["Embedder"]
 
 
 @with_argument_docs
-class Embedder(TopicEmbedder, BaseEmbedder):  # type: ignore[misc, unused-ignore]  # keybert may be missing
+class Embedder(TopicEmbedder, BaseEmbedder):
     """The ``model`` of a ``KeyBERT``: a sentence model of this library.
 
     Parameters

@@ -16,7 +16,7 @@ __all__ = ["MhaNativeEmbeddings", "MhaNativeRanker"]
 
 
 @with_argument_docs
-class MhaNativeEmbeddings(EmbedderFields, Embeddings):  # type: ignore[misc]  # langchain has no types here
+class MhaNativeEmbeddings(EmbedderFields, Embeddings):
     """Embeddings of LangChain by a model of sentence-transformers, a drop-in for its HuggingFaceEmbeddings.
 
     Parameters
@@ -55,7 +55,7 @@ class MhaNativeEmbeddings(EmbedderFields, Embeddings):  # type: ignore[misc]  # 
 
 
 @with_argument_docs
-class MhaNativeRanker(RankerFields, BaseDocumentCompressor):  # type: ignore[misc]  # langchain has no types here
+class MhaNativeRanker(RankerFields, BaseDocumentCompressor):
     """A document compressor of LangChain: the documents that fit a query, the best first, by a cross encoder.
 
     Parameters

@@ -17,7 +17,7 @@ __all__ = ["MhaNativeEmbedding", "MhaNativeRanker"]
 
 
 @with_argument_docs
-class MhaNativeEmbedding(EmbedderFields, BaseEmbedding):  # type: ignore[misc]  # llama_index has no types here
+class MhaNativeEmbedding(EmbedderFields, BaseEmbedding):
     """Embeddings of LlamaIndex by a model of sentence-transformers, a drop-in for its HuggingFaceEmbedding.
 
     Parameters
@@ -78,7 +78,7 @@ class MhaNativeEmbedding(EmbedderFields, BaseEmbedding):  # type: ignore[misc]  
 
 
 @with_argument_docs
-class MhaNativeRanker(RankerFields, BaseNodePostprocessor):  # type: ignore[misc]  # llama_index has no types here
+class MhaNativeRanker(RankerFields, BaseNodePostprocessor):
     """A postprocessor of LlamaIndex: the nodes that fit a query, the best first, by a cross encoder.
 
     Parameters

@@ -26,7 +26,7 @@ __all__ = ["TextEmbedder"]
 
 
 @with_argument_docs
-class TextEmbedder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc, unused-ignore]  # sklearn may be missing
+class TextEmbedder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """Embeddings of texts by a sentence model, as a transformer of scikit-learn.
 
     Parameters

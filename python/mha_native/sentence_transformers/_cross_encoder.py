@@ -294,7 +294,7 @@ class CrossEncoder(Model):
     def _activated(
         self, function: str, logits: NDArray[np.float32], activation_fn: Callable[[Any], Any] | None
     ) -> NDArray[Any]:
-        """The scores [N] of logits [N, 1], or [N, L]."""
+        """Compute the scores [N] of logits [N, 1], or [N, L]."""
         chosen = self.activation_fn if activation_fn is None else activation_fn
         _check_callable(function, chosen)
         given = as_tensor(function, "activation_fn", logits) if _is_of_torch(chosen) else logits

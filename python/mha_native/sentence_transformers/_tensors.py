@@ -37,7 +37,7 @@ def results(function: str, array: NDArray[Any], is_one: bool, convert_to_numpy: 
 def as_tensor(function: str, name: str, array: NDArray[Any]) -> Any:
     """Return a tensor of torch that shares the memory of `array`."""
     try:
-        import torch  # type: ignore[import-not-found, unused-ignore]
+        import torch
     except ImportError as error:
         raise ImportError(f"{function} {name}: torch is not installed: pip install torch") from error
     return torch.from_numpy(array)

@@ -43,7 +43,7 @@ _OF_THE_MODEL = ("modules.json", "config_sentence_transformers.json")
 _FORMATS = ("dtype", "torch_dtype", "weight_dtype")
 
 
-class Transformer(InputModule):  # type: ignore[misc, unused-ignore]
+class Transformer(InputModule):
     """Vectors of tokens by this library: a first module for ``sentence_transformers.SentenceTransformer``.
 
     Parameters

@@ -140,7 +140,7 @@ def test_the_description_is_the_embedders_own(prompted_model: str) -> None:
         ({"encode_kwargs": {"batch_size": 0}}, ValueError, r"^Plug: .*batch_size.* must be .*; got 0"),
         ({"dtype": object()}, TypeError, r"^Plug: dtype must be a dtype or the name of one; got"),
         ({"encode_kwargs": {"precision": "int8"}}, ValueError, r"encode_kwargs may have batch_size.*; got precision"),
-        ({"model_kwargs": {"device": object()}}, TypeError, r"arguments must be what JSON can hold: .*object"),
+        ({"model_kwargs": {"device": object()}}, TypeError, r"arguments must be values of JSON: .*object"),
     ],
 )
 def test_mistakes_name_the_argument(arguments: dict[str, Any], error: type[Exception], message: str) -> None:

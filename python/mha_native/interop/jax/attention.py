@@ -101,7 +101,7 @@ def dot_product_attention(
     implementation: None = None,
     return_residual: bool = False,
 ) -> Any:
-    """``jax.nn.dot_product_attention``, computed by this library.
+    """Compute ``jax.nn.dot_product_attention`` by this library.
 
     Parameters
     ----------
@@ -121,7 +121,7 @@ def dot_product_attention(
     key_value_seq_lengths : integer array [B], optional
         Keys beyond do not take part.
     local_window_size : int or (left, right), optional
-        A query sees this many keys before and behind its position.
+        A query sees this many keys before and after its position.
     implementation : None
         This is one by itself.
     return_residual : bool, default False
@@ -164,7 +164,7 @@ def dot_product_attention(
     dtype, residual_dtype = query.dtype, key.dtype
     arrays: dict[str, Any] = {"attn_mask": mask}
     if mask is not None and jnp.asarray(mask).dtype != bool:
-        raise TypeError(f"{name} mask: must be boolean, got {jnp.asarray(mask).dtype}; what is added goes to bias")
+        raise TypeError(f"{name} mask: must be boolean, got {jnp.asarray(mask).dtype}; pass an additive mask as bias")
     if bias is not None:
         bias = jnp.asarray(bias)
         if not jnp.issubdtype(bias.dtype, jnp.floating):

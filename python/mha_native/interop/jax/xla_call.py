@@ -99,7 +99,7 @@ def _shape_of_result(query: Array, key: Array, value: Array, arrays: Arrays, opt
 def _differentiable(options: Options) -> Callable[..., Any]:
     """Return the function of query, key, value [B or 1, ...] and arrays that XLA calls, with a gradient by JAX."""
 
-    @jax.custom_vjp  # type: ignore[untyped-decorator]
+    @jax.custom_vjp
     def call(query: Array, key: Array, value: Array, arrays: Arrays) -> Any:
         return _mapped(options)(query, key, value, arrays)
 
@@ -120,18 +120,18 @@ def _differentiable(options: Options) -> Callable[..., Any]:
         return (*of_inputs, {**dict.fromkeys(rest), **of_arrays})
 
     call.defvjp(forward, backward)
-    return call  # type: ignore[no-any-return]
+    return call
 
 
 @functools.cache
 def _mapped(options: Options) -> Callable[..., Any]:
     """Return that function without a gradient, with a rule for ``vmap``."""
 
-    @custom_vmap  # type: ignore[untyped-decorator]
+    @custom_vmap
     def call(query: Array, key: Array, value: Array, arrays: Arrays) -> Any:
         return _lowered(query, key, value, arrays, options)
 
-    @call.def_vmap  # type: ignore[untyped-decorator]
+    @call.def_vmap
     def rule(size: int, is_mapped: Any, query: Array, key: Array, value: Array, arrays: Arrays) -> Any:
         *_, mapped_arrays = is_mapped
         inputs = (query, key, value, arrays)
@@ -141,7 +141,7 @@ def _mapped(options: Options) -> Callable[..., Any]:
             results = tuple(x.reshape(size, -1, *x.shape[1:]) for x in call(*_merged(size, is_mapped, inputs)))
         return results, (True, True)
 
-    return call  # type: ignore[no-any-return]
+    return call
 
 
 def _one_by_one(call: Callable[..., Any], is_mapped: Any, inputs: Any) -> Any:

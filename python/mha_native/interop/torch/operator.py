@@ -31,7 +31,7 @@ def _options(arguments: Sequence[Any]) -> ScoreOptions:
         options["query_offset"] = offsets
     if "window" in options:
         options["window"] = tuple(options["window"])
-    return options  # type: ignore[no-any-return]
+    return options
 
 
 def _attend(*arguments: Any) -> tuple[torch.Tensor, torch.Tensor]:

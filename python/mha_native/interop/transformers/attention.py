@@ -57,7 +57,7 @@ def attention(
         )
     if cache is not None:
         raise RuntimeError(f"{_NAME}: paged caches are not read; use another attn_implementation to serve continuously")
-    # A step of decoding takes as long here as in the core, and tensors take longer than arrays to say their sizes.
+    # A decoding step takes as long here as in the core, and reading sizes of tensors is slower than of arrays.
     q, k, v = to_numpy(_NAME, "query", query), to_numpy(_NAME, "key", key), to_numpy(_NAME, "value", value)
     batch, heads, queries, _ = q.shape
     if attention_mask is None:
@@ -80,12 +80,12 @@ def attention(
 
 
 def _sinks(sinks: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Sinks as a call of `dtype` takes them: as they are, if they have it, else in the dtype of scores."""
+    """Return sinks as they are, if they have `dtype`, else in the dtype of scores."""
     return sinks if sinks.dtype == dtype else sinks.to(torch.float64 if dtype == torch.float64 else torch.float32)
 
 
 def _masked_bias(bias: torch.Tensor, mask: Any) -> torch.Tensor:
-    """The sum of both, if `mask` is added to scores, too; else the bias, and minus infinity where the mask is False."""
+    """Add an additive `mask` to the bias; with a boolean mask, put minus infinity where it is False."""
     if mask is None:
         return bias
     mask = torch.as_tensor(mask)

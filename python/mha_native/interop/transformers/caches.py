@@ -15,10 +15,10 @@ from ...layers.encoder import EncoderLayer
 _ROOM = 64
 
 
-class NativeCacheLayer(DynamicLayer):  # type: ignore[misc]
+class NativeCacheLayer(DynamicLayer):
     """The keys and values of one layer: in a `KVCache` while layers of this library append to it, else in tensors.
 
-    Other operations are those of `DynamicLayer`, on copies in tensors. A layer with a window keeps all tokens, too.
+    It inherits other operations of `DynamicLayer`, on copies in tensors. A layer with a window keeps all tokens, too.
     """
 
     def __init__(self) -> None:

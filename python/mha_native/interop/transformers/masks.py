@@ -17,7 +17,7 @@ _FIELDS = ("shape", "dtype", "device", "ndim", "layout", "requires_grad", "is_cu
 _METADATA = {getattr(torch.Tensor, field).__get__ for field in _FIELDS} | {torch.Tensor.size, torch.Tensor.dim}
 
 
-class StructuredMask(torch.Tensor):  # type: ignore[misc]
+class StructuredMask(torch.Tensor):
     """Booleans [B, 1, Tq, Tk] that are not stored: True where a query sees a key.
 
     Attention reads `options` if the model passes the mask on unchanged. Any other operation converts the mask to a
