@@ -1,10 +1,10 @@
-"""Models of transformers whose layers this library computes, beside their own: equal results, and the time of each.
+"""Compare models of transformers with their torch layers and after `accelerate`: equal results, and the time of each.
 
     python examples/accelerate_a_model.py [THREADS] [BATCH] [LENGTH] [NEW_TOKENS]
 
-A BERT-base and a Llama of 135 million parameters, with random weights, read BATCH texts of LENGTH tokens; then the
-Llama decodes NEW_TOKENS behind each. Lines are: what is done, milliseconds of torch with its attention "sdpa", and of
-the same model after `accelerate`; at the end how many times as long the former takes.
+A BERT-base and a Llama of 135 million parameters, with random weights, read BATCH texts of LENGTH tokens. Then the
+Llama decodes NEW_TOKENS after each text. Each line has the model and task, the milliseconds of torch with its attention
+"sdpa", and the milliseconds after `accelerate`. The last line has the ratios.
 """
 
 import copy
@@ -48,7 +48,7 @@ def forward(model, tokens):
 
 
 def decode(model, prompt):
-    """The new tokens of each text, and the seconds that they take without those of the prompt."""
+    """Return the new tokens of each text, and their seconds, excluding the time of the prompt."""
     cache = DynamicCache(config=model.config)
     token = model(prompt, past_key_values=cache, logits_to_keep=1).logits.argmax(-1)
     begin, chosen = time.perf_counter(), []
@@ -72,7 +72,7 @@ for name, model, tasks in (("BERT-base", bert, [forward]), ("Llama", llama, [for
     tokens = torch.randint(1000, (batch, length))
     for run in tasks:
         best, results = dict.fromkeys(models, float("inf")), {}
-        for _ in range(3):  # in turns, so that both meet the same machine; the fastest of each counts
+        for _ in range(3):  # in turns, on the same state of the machine; the fastest run counts
             for kind, of_kind in models.items():
                 with torch.inference_mode():
                     results[kind], seconds = timed(run, of_kind, tokens)

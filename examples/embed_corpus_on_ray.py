@@ -1,9 +1,9 @@
-"""A corpus embedded by actors of Ray: the same bits as in one process, and how fast it is.
+"""Embed a corpus with Ray actors: the same bits as in one process, and the speed.
 
     python examples/embed_corpus_on_ray.py [--model DIRECTORY] [--texts N] [--actors N]
 
-The directory holds all-MiniLM-L6-v2; default: what the environment variable MHA_NATIVE_MODEL says. With --texts 20000
-the table says more than with the few texts of a quick run: an actor starts in seconds.
+The directory holds all-MiniLM-L6-v2; default: the environment variable MHA_NATIVE_MODEL. An actor needs seconds to
+start, so use --texts 20000 for a meaningful table.
 """
 
 import argparse
@@ -13,7 +13,7 @@ import sys
 import time
 from pathlib import Path
 
-# One thread for each process, so that actors and processors are the same number: read as libraries are loaded.
+# One thread for each process, so that each actor uses one processor. Libraries read these variables when they load.
 os.environ |= {"RAYON_NUM_THREADS": "1", "RAY_USAGE_STATS_ENABLED": "0", "RAY_DATA_DISABLE_PROGRESS_BARS": "1"}
 
 import numpy as np
@@ -63,6 +63,6 @@ for actors in range(1, options.actors + 1):
         f"{actors} actor{'s' if actors > 1 else ' '} of 1 thread  {whole:7.0f} texts/s, {whole / alone:.2f} x; {start}"
     )
 
-    # Rows arrive as actors finish them, each with the bits that one process gives it.
+    # Rows arrive in the order in which actors finish them, with the same bits as in one process.
     assert np.array_equal(np.concatenate(embeddings), expected[np.concatenate(numbers)])
 ray.shutdown()

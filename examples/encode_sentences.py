@@ -1,8 +1,8 @@
-"""Semantic search: sentences that answer a question, though they share no word with it.
+"""Semantic search: find sentences that answer a question, even if they share no word with it.
 
     python examples/encode_sentences.py [DIRECTORY [QUESTION]]
 
-The directory holds all-MiniLM-L6-v2; default: what the environment variable MHA_NATIVE_MODEL says.
+The directory holds all-MiniLM-L6-v2; default: the environment variable MHA_NATIVE_MODEL.
 """
 
 import os
@@ -23,13 +23,13 @@ questions = sys.argv[2:] or [
 
 model = SentenceEncoder.from_pretrained(directory)
 sentences = Path(__file__).with_name("town_notes.txt").read_text(encoding="utf-8").splitlines()
-notes = model.encode(sentences)  # [N, E], each of length 1, so that a product is a cosine
+notes = model.encode(sentences)  # [N, E], each of length 1, so a dot product is a cosine
 for question, embedding in zip(questions, model.encode(questions), strict=True):
     likeness = notes @ embedding
     print(question)
     for best in np.argsort(-likeness)[:3]:
         print(f"  {likeness[best]:.2f}  {sentences[best]}")
 
-# Alone or among others, a sentence has the same bits.
+# A sentence has the same bits alone and in a batch.
 assert all(np.array_equal(model.encode(sentence), note) for sentence, note in zip(sentences, notes, strict=True))
 assert len(sys.argv) > 2 or "sofas" in sentences[np.argmax(notes @ model.encode(questions[0]))]

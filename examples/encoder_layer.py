@@ -16,13 +16,13 @@ def heads(projected):
     return projected.reshape(B, T, H, E // H).swapaxes(1, 2)  # [B, T, E] -> [B, H, T, D]
 
 
-# Every token asks, every token answers: weighted means of the values, for each head by itself.
+# Every token attends to every token: weighted means of the values, separately for each head.
 q, k, v = np.split(x @ w["self_attn.in_proj_weight"].T + w["self_attn.in_proj_bias"], 3, axis=-1)
 z = mha.scaled_dot_product_attention(heads(q), heads(k), heads(v))  # [B, H, T, D]
 attended = z.swapaxes(1, 2).reshape(B, T, E) @ w["self_attn.out_proj.weight"].T + w["self_attn.out_proj.bias"]
 y = layer.norm1(x + attended)
 
-# Then each token by itself, through F features.
+# The feed-forward transforms each token separately, through F features.
 hidden = mha.reference.activate(y @ w["linear1.weight"].T + w["linear1.bias"], "gelu").astype(np.float32)
 by_hand = layer.norm2(y + hidden @ w["linear2.weight"].T + w["linear2.bias"])
 
@@ -34,7 +34,7 @@ for name, result in (("the layer", out), ("by hand", by_hand)):
     print(f"largest error against float64, {name}: {error:.1e}, in results of up to {np.abs(expected).max():.1f}")
     assert error < 1e-5
 
-# With the norms first, what a layer reads goes through unchanged, and deep stacks end with a norm of their own.
+# With pre-LN, the residual path is not normalized, so deep stacks end with a final norm.
 stack = mha.Encoder(6, E, H, F, activation="gelu", norm_first=True, final_norm=True, seed=1)
 whole, weights = stack(x, need_weights=True)
 print(f"{len(stack.layers)} layers: {whole.shape}, weights of each {weights[0].shape}")

@@ -1,9 +1,9 @@
-"""A language model on a CPU: an answer piece by piece, several prompts at once, and how likely a text is.
+"""A language model on a CPU: stream an answer, continue several prompts at once, and score texts.
 
     python examples/generate_text.py [MODEL [QUESTION]]
 
-The model is a directory or a .gguf file of an instruct model, such as SmolLM2-135M-Instruct; default: what the
-environment variable MHA_NATIVE_LANGUAGE_MODEL says.
+The model is a directory or a .gguf file of an instruct model, such as SmolLM2-135M-Instruct; default: the
+environment variable MHA_NATIVE_LANGUAGE_MODEL.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Grouped-query attention, one step of decoding: 32 query heads share 8 key-value heads, which are never repeated."""
+"""Grouped-query attention in a decoding step: 32 query heads share 8 key-value heads, which are never repeated."""
 
 import numpy as np
 
@@ -10,7 +10,7 @@ rng = np.random.default_rng(0)
 query = rng.standard_normal((1, H, NEW, D), dtype=np.float32)  # the last four tokens of a sequence
 key, value = rng.standard_normal((2, 1, HK, PAST + NEW, D), dtype=np.float32)
 
-# query_offset says where the first query stands among the keys: each token sees the past, itself, and nothing later.
+# query_offset is the position of the first query among the keys: each token sees the past and itself.
 options = {"is_causal": True, "query_offset": PAST}
 out, lse = mha.scaled_dot_product_attention(query, key, value, return_lse=True, **options)
 print(f"query {query.shape}, key {key.shape} -> out {out.shape}, lse {lse.shape}")

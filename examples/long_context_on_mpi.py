@@ -1,8 +1,8 @@
-"""A long context over ranks of MPI: what a step and a block of a prompt take, against one process with one thread.
+"""A long context over MPI ranks: time of a step and of a block of a prompt, compared with one process and one thread.
 
     OMP_NUM_THREADS=1 mpiexec -n 2 python examples/long_context_on_mpi.py --keys 131072
 
-Without `mpiexec` it is one rank, and checks the arithmetic only.
+Without `mpiexec` it runs on one rank and checks the arithmetic only.
 """
 
 import argparse
@@ -14,12 +14,12 @@ import numpy as np
 
 import mha_native as mha
 from mha_native.distributed import LocalWorkers, ShardedKVCache, Sizes, bytes_moved
-from mha_native.distributed.mpi_ranks import MPIWorkers, serve
+from mha_native.distributed.mpi_ranks import MPIWorkers, run_worker
 
 try:
     from mpi4py import MPI
 except (ImportError, RuntimeError):  # the package, or the library below it
-    print("MPI takes the package mpi4py, and libraries of MPI: nothing to show")
+    print("this example needs the package mpi4py and the MPI libraries")
     sys.exit()
 
 parser = argparse.ArgumentParser(description=__doc__)
@@ -31,7 +31,7 @@ H, D = 8, 64
 
 
 def milliseconds(call, rounds):
-    """The median of some calls, after one that counts for nothing."""
+    """Return the median of several calls, after one warm-up call."""
     call()
     times = []
     for _ in range(rounds):
@@ -42,7 +42,7 @@ def milliseconds(call, rounds):
 
 
 if MPI.COMM_WORLD.rank > 0:
-    serve()
+    run_worker()
     sys.exit()
 
 mha.set_num_threads(1)
@@ -58,7 +58,7 @@ with MPIWorkers() as workers:
     for queries in arguments.queries:
         query = rng.standard_normal((1, H, queries, D), dtype=np.float32)
         rounds, alone, shared = arguments.rounds, [], []
-        for _ in range(3):  # in turns, so that a machine that slows down slows both
+        for _ in range(3):  # in turns, so a slow phase of the machine affects both
             alone.append(
                 milliseconds(lambda q=query: mha.scaled_dot_product_attention(q, whole, is_causal=True), rounds)
             )
@@ -73,7 +73,7 @@ with MPIWorkers() as workers:
         expected = mha.scaled_dot_product_attention(query, whole, is_causal=True)
         assert np.abs(cache.attend(query, is_causal=True) - expected).max() < 2e-6
 
-    # What a step takes beside attention: over so few keys that this is next to nothing.
+    # The overhead of a step: over few keys, attention itself takes almost no time.
     few, local = (ShardedKVCache(some, 1, H, 1024, D) for some in (workers, LocalWorkers(1)))
     for some in (few, local):
         some.append(key[:, :, :1024], value[:, :, :1024])

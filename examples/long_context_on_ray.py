@@ -1,4 +1,4 @@
-"""A context over two actors of Ray: decode, an actor that dies, and the step that goes on."""
+"""A context over two Ray actors: decode, lose an actor, restore it, and continue."""
 
 import sys
 
@@ -11,7 +11,7 @@ from mha_native.distributed.ray_workers import RayWorkers
 try:
     import ray
 except ImportError:
-    print("the package ray is not installed: nothing to show")
+    print("this example needs the package ray")
     sys.exit()
 
 H, HK, D, T = 8, 2, 64, 3000
@@ -24,7 +24,7 @@ ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level
 with RayWorkers(2) as workers:
     cache = ShardedKVCache(workers, batch_size=1, num_kv_heads=HK, capacity=4096, head_dim=D)
     cache.append(key[:, :, :-1], value[:, :, :-1])  # a prompt
-    cache.append(key[:, :, -1:], value[:, :, -1:])  # and a token of its continuation
+    cache.append(key[:, :, -1:], value[:, :, -1:])  # and a new token
     out = cache.attend(query, is_causal=True)
     whole = mha.scaled_dot_product_attention(query, key, value)
     print(f"largest difference from one process: {np.abs(out - whole).max():.1e}")
@@ -35,7 +35,7 @@ with RayWorkers(2) as workers:
         cache.attend(query)
     except WorkerError as error:
         print(f"{error}"[:110])
-    # Only the blocks of the actor that died are asked for again.
+    # `restore` reads only the blocks of the lost actor again.
     cache.restore(lambda first, last: (key[:, :, first:last], value[:, :, first:last]))
     assert np.array_equal(cache.attend(query, is_causal=True), out)
     print("restored: the same bits")

@@ -1,4 +1,4 @@
-"""A padded batch read from left to right: what is behind a mask has no effect, whatever it holds."""
+"""Causal attention over a padded batch: masked keys and values have no effect, whatever they contain."""
 
 import numpy as np
 
@@ -9,7 +9,7 @@ lengths = np.array([12, 7, 3])
 
 rng = np.random.default_rng(0)
 query, key, value = rng.standard_normal((3, B, H, T, D), dtype=np.float32)
-for b, length in enumerate(lengths):  # padding is not read, so it need not even be cleared
+for b, length in enumerate(lengths):  # padding is never read, so it can even be NaN
     key[b, :, length:] = value[b, :, length:] = np.nan
 
 out = mha.scaled_dot_product_attention(query, key, value, is_causal=True, key_lengths=lengths)
@@ -21,7 +21,7 @@ for b, length in enumerate(lengths):
 # The same sequence without padding, outside the batch, gives the same bits.
 n = lengths[1]
 alone = mha.scaled_dot_product_attention(query[1, :, :n], key[1, :, :n], value[1, :, :n], is_causal=True)
-print(f"elements that differ when the sequence of {n} is by itself: {np.count_nonzero(alone != out[1, :, :n])}")
+print(f"elements that differ when the sequence of {n} runs alone: {np.count_nonzero(alone != out[1, :, :n])}")
 assert np.array_equal(alone, out[1, :, :n])
 
 expected = mha.reference.scaled_dot_product_attention(query, key, value, is_causal=True, key_lengths=lengths)

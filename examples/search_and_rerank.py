@@ -1,9 +1,9 @@
-"""Search in two steps: embeddings find notes that may answer a question, a cross-encoder puts them in order.
+"""Search in two steps: embeddings find notes that may answer a question, and a cross-encoder ranks them.
 
     python examples/search_and_rerank.py [DIRECTORY [CROSS_ENCODER]]
 
-The first directory holds all-MiniLM-L6-v2; default: what the environment variable MHA_NATIVE_MODEL says. The second
-holds a cross-encoder, such as cross-encoder/ms-marco-MiniLM-L6-v2; without it notes stay in the order of the search.
+The first directory holds all-MiniLM-L6-v2; default: the environment variable MHA_NATIVE_MODEL. The second
+holds a cross-encoder, such as cross-encoder/ms-marco-MiniLM-L6-v2; without it the notes keep the order of the search.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Self-attention with the layer: eight heads over one sequence, the weights of each head, and a check."""
+"""Self-attention with a layer: eight heads over one sequence, the weights of each head, and a check."""
 
 import numpy as np
 
@@ -17,7 +17,7 @@ y, weights = layer(x, need_weights=True)  # [T, E], [H, T, T]
 print(f"x {x.shape} -> y {y.shape}, weights {weights.shape}, computed with {mha.last_used_isa()}")
 for head, of_head in enumerate(weights):
     query, key = np.unravel_index(of_head.argmax(), of_head.shape)
-    print(f"  head {head}: '{words[query]}' looks hardest at '{words[key]}' ({of_head[query, key]:.2f})")
+    print(f"  head {head}: '{words[query]}' attends most to '{words[key]}' ({of_head[query, key]:.2f})")
 
 expected = mha.reference.multi_head_attention(x, x, x, layer.state_dict(), NUM_HEADS)
 error = np.abs(y - expected).max()

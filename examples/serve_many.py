@@ -1,10 +1,9 @@
-"""Many requests to one language model at once, as a server gets them, and how much faster that is than one after
-another.
+"""Serve many requests to one language model at once, and compare the speed with one request after another.
 
     python examples/serve_many.py [MODEL [REQUESTS [NEW_TOKENS]]]
 
-The model is a directory or a .gguf file, such as SmolLM2-135M-Instruct; default: what the environment variable
-MHA_NATIVE_LANGUAGE_MODEL says, or else a small model with random weights, which writes nonsense. Prompts have 10 to 500
+The model is a directory or a .gguf file, such as SmolLM2-135M-Instruct; default: the environment variable
+MHA_NATIVE_LANGUAGE_MODEL, or else a small model with random weights, which writes nonsense. Prompts have 10 to 500
 tokens.
 """
 
@@ -24,7 +23,7 @@ from mha_native.serving import Batcher
 
 
 def random_model(directory):
-    """A Llama with random weights and a token for each byte."""
+    """Write a Llama with random weights and one token per byte; return its directory."""
     sizes = {"hidden_size": 256, "intermediate_size": 768, "num_attention_heads": 4, "num_key_value_heads": 2}
     config = {"model_type": "llama", "vocab_size": 256, "num_hidden_layers": 4, "max_position_embeddings": 1024}
     width, inner, narrow = 256, 768, 128
@@ -97,12 +96,12 @@ begin, reading, first = perf_counter(), 0.0, []
 for prompt, expected in zip(prompts, texts, strict=True):
     started = perf_counter() - begin
     assert model.generate(prompt, max_new_tokens=num_new) == expected, (
-        "a text is not the one that its prompt gets alone"
+        "the text differs from the text of the prompt alone"
     )
     reading += model.statistics.prompt_seconds
     first.append(started + model.statistics.prompt_seconds)
 alone = perf_counter() - begin
 print(f"one after another: {alone:6.1f} s, {num_tokens / alone:6.1f} new tokens a second")
 print(f"  until the first token of a request: {milliseconds(first)}")
-print(f"  of this prompts take {reading:.1f} s, which is bound by arithmetic and cannot be faster together")
-print(f"\nThe texts are the same, and {alone / together:.1f} times as many come in a second.")
+print(f"  prompts take {reading:.1f} s of it; they are limited by arithmetic, and a batch does not speed them up")
+print(f"\nThe texts are the same, at {alone / together:.1f} times the throughput.")

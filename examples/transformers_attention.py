@@ -1,9 +1,9 @@
-"""A model of transformers over this library's attention beside torch's own: equal tokens, and the time of each.
+"""Compare a model of transformers with the attention of torch and of this library: equal tokens, and the time of each.
 
     python examples/transformers_attention.py [LENGTH] [NEW_TOKENS]
 
-A Llama of 9 query heads and 3 key-value heads, with random weights, decodes 64 tokens behind a prompt of 128 on one
-thread. Lines are: an implementation, milliseconds of the decode, and milliseconds of these in attention.
+A Llama of 9 query heads and 3 key-value heads, with random weights, decodes 64 tokens after a prompt of 128 on one
+thread. Each line has an implementation, the milliseconds of the decode, and the milliseconds of its attention.
 """
 
 import sys
@@ -39,7 +39,7 @@ spent = {"sdpa": 0.0, "mha_native": 0.0}
 
 
 def timed(name, attention):
-    """`attention`, which adds the time of each call to `spent`."""
+    """Wrap `attention` to add the time of each call to `spent`."""
 
     def call(*arguments, **options):
         begin = time.perf_counter()
@@ -56,7 +56,7 @@ for name in spent:
 
 best = {}
 tokens = {}
-for _ in range(5):  # in turns, so that both meet the same machine; the fastest of each counts
+for _ in range(5):  # in turns, on the same state of the machine; the fastest run counts
     for name in spent:
         model.set_attn_implementation(name)
         with torch.inference_mode():

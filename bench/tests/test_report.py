@@ -72,7 +72,7 @@ def test_cells_without_a_number_of_threads_have_no_peer_of_another() -> None:
     assert [row[table[0].index("1/2 thr.")] for row in table[1:]] == ["", "1.00"]
 
 
-def test_where_we_are_behind_is_said_as_plainly() -> None:
+def test_cells_with_a_faster_peer_are_listed() -> None:
     ahead = measured(timed("torch", 4.0, 8.0, 4.0))
     level = measured(timed("onnxruntime", 0.98, 1.96, 0.98), case=dataclasses.replace(SMALL, name="level"))
     behind = measured(
@@ -84,12 +84,12 @@ def test_where_we_are_behind_is_said_as_plainly() -> None:
     said = text(results(ahead, level, behind, alone), markdown=False)
     mean = (4 * 0.98 * 0.5) ** (1 / 3)
     assert (
-        f"3 cells, not behind the best peer (>= 0.98) 2; geometric mean against the best peer {mean:.2f}, "
+        f"3 cells, not slower than the best peer (>= 0.98) 2; geometric mean against the best peer {mean:.2f}, "
         "against torch 2.00 (2 cells); 1 more without a peer" in said
     )
     assert (
-        "Behind the best peer:\n  lost, 1 thread: 0.50 [0.50 0.50], 1000000 us against 500000 us of onnxruntime (GQA)\n"
-        in said
+        "Slower than the best peer:\n"
+        "  lost, 1 thread: 0.50 [0.50 0.50], 1000000 us against 500000 us of onnxruntime (GQA)\n" in said
     )
     assert "nowhere" in text(results(ahead), markdown=False)
     assert "1 cell, without a peer" in text(results(alone), markdown=False)

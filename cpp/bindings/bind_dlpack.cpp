@@ -25,8 +25,8 @@ struct ElementType {
   int number;  // the type number of NumPy
 };
 
-// The types that DLPack and NumPy have in common, besides bfloat16, whose type number is not fixed. Those that the core
-// does not compute with are here so that its error messages can name them.
+// The types that DLPack and NumPy have in common, except bfloat16, whose type number is not fixed. The table has
+// types that the core does not compute with, so that its error messages can name them.
 constexpr ElementType kElementTypes[] = {
     {kFloat, 32, npy_api::NPY_FLOAT_},    {kFloat, 64, npy_api::NPY_DOUBLE_},     {kFloat, 16, kNumpyHalf},
     {kInt, 64, npy_api::NPY_INT64_},      {kInt, 32, npy_api::NPY_INT32_},        {kInt, 16, npy_api::NPY_INT16_},
@@ -74,7 +74,7 @@ py::object import_tensor(py::handle capsule) {
     if (managed->major != kMajorVersion)
       throw py::type_error("its version of DLPack is " + std::to_string(managed->major) + ", not " +
                            std::to_string(kMajorVersion));
-    // An array over a copy is read-only, too: what is written to it would not reach the tensor.
+    // An array over a copy is read-only, too: writes would not reach the tensor.
     if ((managed->flags & (kReadOnly | kIsCopied)) == 0) flags |= npy_api::NPY_ARRAY_WRITEABLE_;
   }
   const Tensor& tensor = managed->tensor;
@@ -113,7 +113,7 @@ py::object from_dlpack(py::handle capsule) {
   return import_tensor<ManagedTensor>(capsule);
 }
 
-// What lives as long as the tensor that another library has of one of our arrays.
+// The owner of an array that another library has as a tensor.
 template <class Managed>
 struct Export {
   Managed managed = {};

@@ -1,6 +1,7 @@
 // Element types by their names, and conversion of arrays from one type to another. NumPy can do this for all types but
 // bfloat16.
 #include <mha/half_precision.hpp>
+#include <mha/weight_format.hpp>
 
 #include <pybind11/numpy.h>
 
@@ -26,7 +27,7 @@ void with_element_of(DType dtype, Visit visit) {
   }
 }
 
-// Copies the elements from `axis` on to dense memory, each rounded once. Returns the place behind the last one. A view
+// Copies the elements from `axis` on to dense memory, each rounded once. Returns the place after the last one. A view
 // has at most kMaxRank axes; without the comparison GCC inlines the recursion beyond them and warns.
 template <class From, class To>
 To* copy_rounded(const From* from, const TensorView& view, int axis, To* to) {
@@ -53,6 +54,15 @@ py::object convert(py::handle array, py::handle dtype) {
   return result.array;
 }
 
+py::dict weight_formats() {
+  py::dict formats;
+  for (int i = 1; i < kNumWeightFormats; ++i) {  // but for `plain`, which has the name of a dtype
+    const auto format = static_cast<WeightFormat>(i);
+    formats[name_of(format)] = has_scales(format);
+  }
+  return formats;
+}
+
 }  // namespace
 
 void bind_dtypes(py::module_& m) {
@@ -60,6 +70,8 @@ void bind_dtypes(py::module_& m) {
   m.def(
       "dtype_name", [](const py::dtype& dtype) { return name_of_dtype(dtype); },
       "(dtype) -> str(dtype), also of what stands in for bfloat16");
+  m.def("weight_formats", &weight_formats,
+        "() -> {name: whether matrices have scales}, the formats of weights that a layer in float32 accepts");
   m.def("convert", &convert, "(array, dtype) -> array, every number rounded once");
 }
 

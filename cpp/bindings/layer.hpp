@@ -1,4 +1,4 @@
-// The layer as Python holds it, and what its calls share with those of the blocks around it.
+// The layer as Python holds it, and code that its calls share with the blocks around it.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 
 namespace mha::bindings {
 
-/// What is known of a linear map without its numbers.
+/// The shape of a linear map.
 struct LinearShape {
   explicit LinearShape(const LinearWeights& weights)
       : out_features(weights.weight.extents[0]), in_features(weights.weight.extents[1]), has_bias(bool(weights.bias)) {}
@@ -22,21 +22,21 @@ struct LinearShape {
   bool has_bias;
 };
 
-/// The layer, and what is handed back of its weights: those that it was given.
+/// The layer, and the shapes of the weights that it returns.
 struct Layer {
   MultiHeadAttention attention;
   std::vector<LinearShape> projections;  // query, key, value, out
 };
 
-/// How a layer of `dtype` keeps weights of `weight_dtype`.
+/// The format of `weight_dtype` in a layer that is made of matrices of `dtype`.
 inline WeightFormat format_of(const std::string& weight_dtype, DType dtype) {
-  if (weight_dtype == "int8") return WeightFormat::int8;
-  if (weight_dtype == "bfloat16x3") return WeightFormat::bf16x3;
-  return weight_dtype == "bfloat16" && dtype != DType::bf16 ? WeightFormat::bf16 : WeightFormat::plain;
+  for (int i = 1; i < kNumWeightFormats && dtype != DType::bf16; ++i)
+    if (weight_dtype == name_of(static_cast<WeightFormat>(i))) return static_cast<WeightFormat>(i);
+  return WeightFormat::plain;
 }
 
-/// Weights of a linear map as Python passes them, (weight, bias or None, scale or None). With a scale, which belongs to a
-/// matrix of int8, the bias is float32.
+/// Weights of a linear map as Python passes them, (weight, bias or None, scale or None). With a scale, which belongs to
+/// a matrix of int8, the bias is float32.
 inline LinearWeights linear_weights(const char* function, const py::tuple& given) {
   if (given.size() != 3) throw py::type_error("a linear map must be a tuple (weight, bias, scale)");
   const Argument list[] = {{"weight", given[0]}, {"bias", given[1]}, {"scale", given[2]}};
@@ -54,7 +54,7 @@ inline NewArray new_vector(DType dtype, Index size, bool wanted) {
 /// New arrays in the order of linear_weights(), and the views to fill them through.
 struct NewLinear {
   NewLinear(const LinearShape& shape, DType dtype, WeightFormat format) {
-    const bool is_int8 = format == WeightFormat::int8;
+    const bool is_int8 = has_scales(format);
     const Index extents[] = {shape.out_features, shape.in_features};
     const NewArray weight = new_array(is_int8 ? DType::int8 : dtype, 2, extents);
     const NewArray bias = new_vector(dtype, shape.out_features, shape.has_bias);

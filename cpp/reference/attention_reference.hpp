@@ -13,7 +13,7 @@ struct Attention {
   std::vector<double> out;      // [B, H, Tq, Dv]
   std::vector<double> lse;      // [B, H, Tq]; for a row that sees no key its sink, or minus infinity
   std::vector<double> weights;  // [B, H, Tq, Tk]; 0 where a key does not take part
-  // [B, H, Tq, Tk]; what attention_weights gives at the stages before
+  // [B, H, Tq, Tk]; the results of attention_weights at the stages before
   std::vector<double> scaled, capped, masked;
 };
 
@@ -21,7 +21,7 @@ struct Attention {
 Attention scaled_dot_product_attention(const TensorView& query, const TensorView& key, const TensorView& value,
                                        const AttentionOptions& options = {});
 
-/// The layer: `out` is [B, Tq, out_dim], `lse` and `weights` are those of its heads, with columns for the keys that it
+/// The layer: `out` is [B, Tq, out_dim], `lse` and `weights` belong to its heads, with columns for the keys that it
 /// adds.
 Attention multi_head_attention(const MultiHeadAttentionConfig& config, const MultiHeadAttentionWeights& weights,
                                const TensorView& query, const TensorView& key, const TensorView& value,

@@ -1,7 +1,7 @@
-"""The site, by Sphinx: pages of this folder, the documents of the project where they lie, and the docstrings.
+"""Configuration of the site: pages of this folder, the documents of the project, and the docstrings.
 
-`sphinx-build -W --keep-going -n -c docs/site . build/site` makes it. The source folder is the root of the project, so
-that a link of a document means the same on the site and in the repository. CONTRIBUTING.md has the commands.
+Build it with `sphinx-build -W --keep-going -n -c docs/site . build/site`. The source folder is the root of the
+project, so a link in a document has the same target on the site and in the repository. See CONTRIBUTING.md.
 """
 
 import ast
@@ -35,12 +35,11 @@ extensions = [
     "sphinx_design",
 ]
 
-# Pages. A document that is put into one of these folders is found; a line of
-# `guides.md` says where it stands among others.
+# Pages. Documents in these folders are found automatically; `guides.md` sets their order.
 root_doc = "docs/site/index"
 include_patterns = ["docs/*.md", "docs/**/*.md", "bench/*.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"]
 exclude_patterns = [".*", "build", "_skbuild", "dist"]
-# What links of documents lead to, and is no page: a page that shows it.
+# Pages that replace link targets which are not pages themselves.
 PAGES = {
     "README.md": "docs/site/start",
     "docs/decisions": "docs/site/decisions",
@@ -51,16 +50,16 @@ PAGES = {
 myst_enable_extensions = ["attrs_inline", "colon_fence"]
 myst_heading_anchors = 4
 suppress_warnings = [
-    "misc.highlighting_failure",  # a part of a file need not be what the file is
-    "myst.header",  # parts of documents that a page includes begin at their own level
+    "misc.highlighting_failure",  # an excerpt of a file need not be valid code
+    "myst.header",  # included parts of documents keep their heading levels
 ]
 highlight_language = "text"
 
-# Words in single backticks of docstrings are links if they are public names, and code otherwise.
+# Words in single backticks of docstrings become links if they are public names, otherwise code.
 default_role = "py:obj"
 nitpicky = True
 nitpick_ignore_regex = [("py:obj", ".*")]
-autodoc_typehints = "none"  # the sections of a docstring have shapes, which types do not
+autodoc_typehints = "none"  # docstrings have shapes, types do not
 autodoc_member_order = "bysource"
 autodoc_default_options = {"members": True}
 numpydoc_show_class_members = False
@@ -89,7 +88,7 @@ copybutton_exclude = ".linenos, .gp, .go"
 
 
 def lead_links_to_pages(app: Sphinx, doctree: nodes.document) -> None:
-    """Relative links of documents to folders, and to files that are no pages, lead to the pages that show those."""
+    """Redirect relative links to folders and source files to the pages that show them."""
     folder = Path(app.env.doc2path(app.env.docname)).parent
     for node in list(doctree.findall(pending_xref)):
         if node.get("reftype") != "myst":
@@ -104,27 +103,40 @@ def lead_links_to_pages(app: Sphinx, doctree: nodes.document) -> None:
 
 
 def add_modules(app: Sphinx, docname: str, source: list[str]) -> None:
-    """Every module of `interop` on its page, but that of ONNX, whose names are in `compat`."""
+    """Add every module of `interop` to its page, and `Transformer` to the page of `sentence_transformers`."""
+    package = Path(mha_native.__file__).parent
     if docname == "docs/site/api/interop":
-        paths = (Path(mha_native.__file__).parent / "interop").glob("[a-z]*.py")
-        entries = "\n".join(entry(path) for path in sorted(paths) if path.stem != "onnx")
-        source[0] += f"\n```{{eval-rst}}\n{entries}\n```\n"
+        folder = package / "interop"
+        paths = [*folder.glob("[a-z]*.py"), *(path.parent for path in folder.glob("*/__init__.py"))]
+        entries = [entry("module", f"mha_native.interop.{path.stem}", path) for path in sorted(paths)]
+    elif docname == "docs/site/api/sentence_transformers":
+        path = package / "sentence_transformers" / "_transformer_module.py"
+        entries = [entry("class", "mha_native.sentence_transformers.Transformer", path)]
+    else:
+        return
+    source[0] += "\n```{eval-rst}\n" + "\n".join(entries) + "\n```\n"
 
 
-def entry(path: Path) -> str:
-    """The entry of a module: whole, or if what it stands on is not installed, its names with their first lines."""
-    module = f"mha_native.interop.{path.stem}"
+def entry(kind: str, name: str, path: Path) -> str:
+    """Return the entry of a module or class: whole, or without its package, public names with their first lines."""
+    module = name if kind == "module" else name.rpartition(".")[0]
     try:
-        import_module(module)
+        imported = import_module(module)
+        if kind == "class":
+            getattr(imported, name.rpartition(".")[2])
     except ImportError:
-        lines = [f".. py:module:: {module}", ""]
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
-            if isinstance(node, ast.ClassDef | ast.FunctionDef) and not node.name.startswith("_"):
-                kind = "class" if isinstance(node, ast.ClassDef) else "function"
+        files = sorted(path.glob("*.py")) if path.is_dir() else [path]
+        body = [node for file in files for node in ast.parse(file.read_text(encoding="utf-8")).body]
+        lists = [node for node in body if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"]
+        names = {name for node in lists for name in ast.literal_eval(node.value)}
+        lines = [f".. py:{'module' if kind == 'module' else 'currentmodule'}:: {module}", ""]
+        for node in body:
+            if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name in names:
+                role = "class" if isinstance(node, ast.ClassDef) else "function"
                 first = (ast.get_docstring(node) or "").partition("\n")[0]
-                lines += [f".. py:{kind}:: {node.name}", "", f"   {first}", ""]
+                lines += [f".. py:{role}:: {node.name}", "", f"   {first}", ""]
         return "\n".join(lines)
-    return f".. automodule:: {module}\n"
+    return f".. auto{kind}:: {name}\n"
 
 
 def setup(app: Sphinx) -> None:

@@ -1,4 +1,4 @@
-"""Draws heads.svg, the picture of the gallery: python docs/site/draw_heads.py all-MiniLM-L6-v2"""
+"""Draw heads.svg, the picture of the gallery: python docs/site/draw_heads.py all-MiniLM-L6-v2"""
 
 import sys
 from pathlib import Path
@@ -9,8 +9,8 @@ from matplotlib.figure import Figure
 from mha_native.models import SentenceEncoder
 
 HUNGRY, FRESH = "A dog ate the food because it was hungry", "A dog ate the food because it was fresh"
-LAYER, HEAD = 4, 2  # counted from 1: the head whose "it" goes with the last word
-WRITTEN = 0.2  # weights of this size have their number in the picture
+LAYER, HEAD = 4, 2  # counted from 1: the head that resolves "it" by the last word
+WRITTEN = 0.2  # larger weights are labelled with their number
 COLORS = {"cmap": "viridis", "vmin": 0, "vmax": 1}
 
 

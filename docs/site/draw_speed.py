@@ -1,4 +1,4 @@
-"""Pictures of bench/RESULTS.md: its own numbers, read from the tables of the summary and from the report."""
+"""Draw the numbers of bench/RESULTS.md, read from the tables of its summary and from its report."""
 
 import re
 from pathlib import Path
@@ -7,25 +7,25 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
 OURS, BEST, TORCH = "#1f6f8b", "#d98e04", "#8a8f98"
-KINDS = ("f32", "bf16", "int8 weights")  # the heads of the tables, and the names of the pictures
+KINDS = ("f32", "bf16", "int8 weights")  # headers of the tables, and names of the pictures
 
 
 def summary(text: str, kind: str) -> list[tuple[str, float, float | None]]:
-    """Of each row of a table of the summary: what it is, and what the best peer and torch take on one thread."""
+    """Return (name, ratio of the best peer, ratio of torch) for each row of a table of the summary, on one thread."""
     table = text.partition(f"| {kind} |")[2].partition("\n\n")[0]
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()[2:]]
     return [(row[0], float(row[4].split(",")[0]), float(row[6].split(",")[0]) if row[6] else None) for row in rows]
 
 
 def report(text: str) -> list[tuple[str, int, float]]:
-    """Of each cell of the report: the case, the number of threads, and what the best peer takes."""
+    """Return (case, number of threads, ratio of the best peer) for each cell of the report."""
     lines = text.partition("\ncase ")[2].splitlines()
     cells = (re.match(r"(\S+) +(\d+) +[\d.]+ .*? ([\d.]+) \[[\d. ]+\]", line) for line in lines)
     return [(cell[1], int(cell[2]), float(cell[3])) for cell in cells if cell]
 
 
 def draw_speed(results: Path, folder: Path) -> None:
-    """Writes speed-*.svg to `folder`."""
+    """Write speed-*.svg to `folder`."""
     text = results.read_text(encoding="utf-8")
     folder.mkdir(parents=True, exist_ok=True)
     for kind in KINDS:
@@ -34,7 +34,7 @@ def draw_speed(results: Path, folder: Path) -> None:
 
 
 def _bars(rows: list[tuple[str, float, float | None]]) -> Figure:
-    """Beside each case how long the best peer and torch take, in multiples of our time."""
+    """Return bars of the times of the best peer and of torch for each case, as multiples of our time."""
     names = [_full(rows, i) for i in range(len(rows))]
     figure = Figure(figsize=(7.2, 0.42 * len(rows) + 1.1), layout="constrained")
     panel = figure.subplots()
@@ -47,13 +47,13 @@ def _bars(rows: list[tuple[str, float, float | None]]) -> Figure:
     panel.set_yticks(range(len(rows)), names, fontsize=8)
     panel.invert_yaxis()
     panel.margins(x=0.08, y=0.02)
-    panel.set_xlabel("time as a multiple of that of mha_native, one thread")
+    panel.set_xlabel("time relative to mha_native, one thread")
     _legend(figure, {"mha_native (1.0)": OURS, "best other library": BEST, "torch": TORCH})
     return figure
 
 
 def _full(rows: list[tuple[str, float, float | None]], i: int) -> str:
-    """The name of a row, with that of the row above it which "the same" stands for."""
+    """Return the name of a row, with "the same" replaced by the name of the row above."""
     name = rows[i][0]
     if not name.startswith("the same"):
         return name
@@ -63,7 +63,7 @@ def _full(rows: list[tuple[str, float, float | None]], i: int) -> str:
 
 
 def _all_cells(cells: list[tuple[str, int, float]]) -> Figure:
-    """Every cell as a point, sorted by what the best peer takes."""
+    """Return a plot of all cells, sorted by the ratio of the best peer."""
     figure = Figure(figsize=(7.2, 3.2), layout="constrained")
     panel = figure.subplots()
     for threads, color in ((1, BEST), (2, TORCH)):

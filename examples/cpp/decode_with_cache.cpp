@@ -1,4 +1,4 @@
-// A decoder's attention, token by token over a cache: each step gives the bits that one call over all tokens gives.
+// Attention of a decoder, token by token over a cache: each step has the same bits as one call over all tokens.
 #include <mha/mha.hpp>
 
 #include <cmath>

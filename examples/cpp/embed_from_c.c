@@ -1,5 +1,5 @@
-/* Two texts to one vector each, in C: tokens are looked up, an encoder of two layers runs over both texts without
- * padding, and the rows of a text become their mean. Weights are numbers out of the air. */
+/* Embed two texts in C: look up the tokens, run an encoder of two layers over both texts without padding, and take
+ * the mean of the rows of each text. The weights are arbitrary numbers. */
 #include <mha/mha.h>
 #include <stdio.h>
 #include <string.h>
@@ -22,7 +22,7 @@ static mha_tensor dense(const float* data, ptrdiff_t rows, ptrdiff_t columns) {
   return mha_dense(data, MHA_DTYPE_f32, 2, (const ptrdiff_t[]){rows, columns});
 }
 
-/* An encoder, or null. It keeps what it needs of its parts. */
+/* Return an encoder, or null. It shares the weights of its parts, so their handles can be destroyed. */
 static mha_transformer* make_encoder(void) {
   static float square[E * E], up[F * E], down[E * F], ones[E];
   fill(square, E * E, 1);
@@ -53,7 +53,7 @@ static mha_transformer* make_encoder(void) {
   return encoder;
 }
 
-/* embeddings: [count, E], of `count` texts whose tokens lie between the offsets. */
+/* Write the embeddings [count, E] of `count` texts; offsets delimit their tokens. */
 static int embed(const mha_transformer* encoder, const int64_t* tokens, const int64_t* offsets, int count,
                  float* embeddings) {
   float words[V * E], positions[P * E], rows[N * E];

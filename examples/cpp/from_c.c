@@ -1,4 +1,4 @@
-/* A layer over a cache, in C: handles, statuses, and a sentence for what went wrong. */
+/* A layer over a cache, in C: handles, statuses, and error messages. */
 #include <mha/mha.h>
 #include <stdio.h>
 
@@ -32,9 +32,9 @@ int main(void) {
     good = check(mha_layer_forward_cached(layer, &token, &token, &token, cache, &out, NULL, NULL, NULL));
   if (good) printf("%d tokens in the cache, y[3] is %g\n", (int)mha_cache_lengths(cache)[0], (double)y[3]);
 
-  /* One more does not fit. */
+  /* One more token does not fit. */
   if (good && mha_layer_forward_cached(layer, &token, &token, &token, cache, &out, NULL, NULL, NULL) != MHA_OK)
-    printf("as it should: %s\n", mha_last_error());
+    printf("expected error: %s\n", mha_last_error());
   else
     good = 0;
   mha_cache_destroy(cache);

@@ -1,11 +1,11 @@
-// A multi-head attention layer whose weights come from a file: layer_from_file [weights.bin]. The file is what
+// A multi-head attention layer with weights from a file: layer_from_file [weights.bin]. Python writes the file:
 //
 //     layer = mha_native.MultiHeadAttention(64, 4)
 //     state = layer.state_dict()
 //     np.concatenate([state[name].ravel() for name in
 //         ("in_proj_weight", "in_proj_bias", "out_proj.weight", "out_proj.bias")]).tofile("weights.bin")
 //
-// writes in Python. Without a file weights are made up, written to one, and read again.
+// Without an argument, the program writes random weights to a file and reads them again.
 #include <mha/mha.hpp>
 
 #include <cstdio>
@@ -37,7 +37,7 @@ std::vector<float> read(const std::string& path) {
   return numbers;
 }
 
-/// The layer copies what it is given: `w` may go away.
+/// The layer copies its weights, so `w` can be destroyed.
 mha::MultiHeadAttention make_layer(const std::vector<float>& w) {
   const float *in_bias = w.data() + 3 * kMatrix, *out = in_bias + 3 * E;
   mha::MultiHeadAttentionWeights weights;

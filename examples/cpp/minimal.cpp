@@ -1,4 +1,4 @@
-// Causal attention of 8 heads over 128 tokens: arrays of the caller, where they lie.
+// Causal attention of 8 heads over 128 tokens, in place on arrays of the caller.
 #include <mha/mha.hpp>
 
 #include <cstdio>
@@ -14,7 +14,7 @@ int main() {
   options.is_causal = true;
   mha::scaled_dot_product_attention(tokens, tokens, tokens, mha::MutableTensorView(out.data(), {H, T, D}), {}, options);
 
-  // The first token sees itself and nothing else.
+  // The first token sees only itself.
   for (std::size_t i = 0; i < D; ++i)
     if (out[i] != x[i]) return 1;
   std::printf("%zu numbers, the last is %g\n", out.size(), out.back());

@@ -1,4 +1,4 @@
-// A program with threads of its own: the library computes on those, and starts none.
+// A program with its own threads: the library computes on these and starts no threads.
 #include <mha/mha.hpp>
 
 #include <condition_variable>
@@ -11,7 +11,7 @@
 
 namespace {
 
-/// A pool as programs have one: threads and a queue.
+/// A typical thread pool: threads and a queue.
 class Pool {
  public:
   explicit Pool(int threads) {
@@ -48,7 +48,7 @@ class Pool {
 
 int requests = 0;
 
-/// All that the library wants to know of a pool: body(context, i) for each i, and return when all have returned.
+/// The only function that the library needs: call body(context, i) for each i, and return when all calls have returned.
 void parallel_for(void* state, int count, void (*body)(void* context, int i), void* context) {
   Pool& pool = *static_cast<Pool*>(state);
   std::mutex mutex;
@@ -60,7 +60,7 @@ void parallel_for(void* state, int count, void (*body)(void* context, int i), vo
       const std::lock_guard<std::mutex> lock(mutex);
       if (--left == 0) is_done.notify_one();
     });
-  body(context, 0);  // the caller has a processor, too
+  body(context, 0);  // the calling thread computes as well
   std::unique_lock<std::mutex> lock(mutex);
   is_done.wait(lock, [&] { return left == 0; });
   ++requests;

@@ -34,7 +34,8 @@ from .layers.rms_norm import RMSNorm
 from .layers.rotary_embedding import RotaryEmbedding
 
 if TYPE_CHECKING:
-    from . import compat, distributed, interop, models, reference, sentence_transformers, serving
+    from . import compat as compat
+    from . import distributed, interop, models, reference, sentence_transformers, serving
     from .models.generation.generate import GenerationStep, generate
 
 __all__ = [
@@ -58,7 +59,6 @@ __all__ = [
     "attention_statistics",
     "attention_weights",
     "available_isas",
-    "compat",
     "distributed",
     "generate",
     "interop",

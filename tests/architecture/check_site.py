@@ -12,7 +12,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 PACKAGE = Path(__file__).resolve().parents[2] / "python" / "mha_native"
-SHOWN_ELSEWHERE = {"onnx.py", "sharded_cache.py"}  # in `compat` and `distributed`
+SHOWN_ELSEWHERE = {"sharded_cache.py"}  # in `distributed`
 # What a page loads by itself, by element; `a` is followed by readers only.
 LOADS = {"link": "href"} | dict.fromkeys(("audio", "embed", "iframe", "img", "script", "source"), "src")
 
@@ -62,8 +62,9 @@ def foreign_resources(pages: Mapping[Path, Page]) -> Iterator[str]:
 
 def public_names() -> list[str]:
     """In full, what is in `__all__` of the package, its folders, and the modules of two folders that users import."""
-    files = [PACKAGE / "__init__.py", PACKAGE / "compat.py", *PACKAGE.glob("*/__init__.py")]
+    files = [PACKAGE / "__init__.py", *PACKAGE.glob("*/__init__.py")]
     files += [path for folder in ("distributed", "interop") for path in (PACKAGE / folder).glob("[a-z]*.py")]
+    files += (PACKAGE / "interop").glob("*/__init__.py")
     return sorted({name for path in files if path.name not in SHOWN_ELSEWHERE for name in _names(path)})
 
 

@@ -1,4 +1,7 @@
-"""Documents: every relative link leads to a file and a heading that exist, and every file named in the text exists."""
+"""Documents: relative links lead to files and headings, files named in the text exist, and so do names in these files.
+
+To have a name checked, write it in one form: `name` of `file.py`, or `name` and `other_name` in `folder/file.hpp`.
+"""
 
 import re
 from collections.abc import Iterator
@@ -19,7 +22,11 @@ GENERATED = {"isa_list.inc", "mha/export.h", "mha/version.hpp"}  # by CMake
 OF_OTHERS = {"llama.cpp", "omp.h"}
 
 LINK = re.compile(r"\[[^\]\[]*\]\(([^()\s]+)\)")
-FILE_NAME = re.compile(r"`((?:[\w.*]+/)*[\w*]+\.(?:cpp|hpp|h|c|def|inc|py|pyi|md|toml|cmake|map|\*))`")
+PATH = r"(?:[\w.*]+/)*[\w*]+\.(?:cpp|hpp|h|c|def|inc|py|pyi|md|toml|cmake|map|\*)"
+FILE_NAME = re.compile(rf"`({PATH})`")
+SPANS = r"`[^`]+`(?:(?:,|,? and|,? or)\s+`[^`]+`)*"  # one code span, or a list of them
+NAMES_OF_FILE = re.compile(rf"({SPANS})\s+(?:of|in)\s+`({PATH})`")
+NAME = re.compile(r"`((?:\w+(?:\.|::))*\w+)(?:\(.*?\))?`", re.S)  # also Class.method, Class::method(), call(argument)
 
 
 def prose(text: str) -> str:
@@ -46,15 +53,26 @@ def broken_links(document: str, text: str) -> Iterator[str]:
             yield link
 
 
-def missing_files(text: str) -> Iterator[str]:
-    """Files that the text names in backticks, by any last part of their path, also with `.../` before it.
+def files_named(name: str) -> list[str]:
+    """Return the files whose path ends in `name`, where `*` stands for any part and `.../` at the start is ignored."""
+    last_part = re.escape(name.removeprefix(".../")).replace(re.escape("*"), "[^/]*")
+    return [path for path in FILES if re.fullmatch(rf"(?:.*/)?{last_part}", path)]
 
-    `*` stands for any part of a name.
-    """
+
+def missing_files(text: str) -> Iterator[str]:
     for name in FILE_NAME.findall(prose(text)):
-        last_part = re.escape(name.removeprefix(".../")).replace(re.escape("*"), "[^/]*")
-        if name not in GENERATED | OF_OTHERS and not any(re.fullmatch(rf"(?:.*/)?{last_part}", path) for path in FILES):
+        if name not in GENERATED | OF_OTHERS and not files_named(name):
             yield name
+
+
+def missing_names(text: str) -> Iterator[str]:
+    """Names that the text says to be in a file, and that are words of no file of this name."""
+    for spans, file in NAMES_OF_FILE.findall(prose(text)):
+        texts = [(ROOT / path).read_text(encoding="utf-8") for path in files_named(file)]
+        for name in NAME.findall(FILE_NAME.sub("", spans)):
+            words = [rf"\b{word}\b" for word in re.split(r"\.|::", name)]
+            if not any(all(re.search(word, text) for word in words) for text in texts):
+                yield f"{name} of {file}"
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)
@@ -65,6 +83,11 @@ def test_links_lead_somewhere(document: str) -> None:
 @pytest.mark.parametrize("document", [name for name in DOCUMENTS if name not in HISTORY])
 def test_files_named_in_the_text_exist(document: str) -> None:
     assert list(missing_files((ROOT / document).read_text(encoding="utf-8"))) == []
+
+
+@pytest.mark.parametrize("document", [name for name in DOCUMENTS if name not in HISTORY])
+def test_names_in_files_exist(document: str) -> None:
+    assert list(missing_names((ROOT / document).read_text(encoding="utf-8"))) == []
 
 
 def test_a_broken_link_is_found() -> None:
@@ -78,3 +101,11 @@ def test_a_missing_file_is_found() -> None:
     text = "`nowhere.cpp`, `platform/parallel.cpp`, `parallel.*`, `nowhere.*`, `checks/parallel.cpp`"
     text += "\n```\n`in_a_block_of_code.cpp`\n```\n"
     assert list(missing_files(text)) == ["nowhere.cpp", "nowhere.*", "checks/parallel.cpp"]
+
+
+def test_a_missing_name_is_found() -> None:
+    text = """`run_region` in `parallel.cpp`. `nowhere.py`, `NAME`, `nowhere` and `Nobody::nothing()` of
+    `platform/parallel.cpp`. `nobody` of `parallel.hpp`, `run_region(anything)` in
+    `platform/parallel.*`, `any-thing` of `parallel.cpp`"""
+    names = ["NAME of", "nowhere of", "Nobody::nothing of"]
+    assert list(missing_names(text)) == [*(f"{name} platform/parallel.cpp" for name in names), "nobody of parallel.hpp"]

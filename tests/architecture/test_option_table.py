@@ -27,8 +27,8 @@ LISTS = {
     "cpp/src/plan/make_plan.cpp": 1,
     "python/mha_native/functions/options.py": 1,
     "python/mha_native/functions/attention.py": 2,  # signature, documentation
-    "python/mha_native/interop/_torch_operator.py": 1,  # types of arguments, which operators of torch must state
-    "python/mha_native/interop/torch.py": 2,  # as in attention.py
+    "python/mha_native/interop/torch/operator.py": 1,  # types of arguments, which operators of torch must state
+    "python/mha_native/interop/torch/attention.py": 2,  # as in attention.py
     "python/mha_native/layers/multi_head_attention.py": 2,  # as in attention.py
     "python/mha_native/reference/attention.py": 3,  # where they have their meaning
 }
@@ -75,10 +75,10 @@ def test_every_row_is_a_keyword_of_the_documented_calls() -> None:
 
 
 def test_every_row_is_an_argument_of_the_operator_of_torch() -> None:
-    assert set(KEYWORDS) - OF_LAYERS <= keywords_of("interop/torch.py", "scaled_dot_product_attention")
+    assert set(KEYWORDS) - OF_LAYERS <= keywords_of("interop/torch/attention.py", "scaled_dot_product_attention")
     (schema,) = (
         ast.literal_eval(node.value)
-        for node in parsed("interop/_torch_operator.py").body
+        for node in parsed("interop/torch/operator.py").body
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "_SCHEMA"
     )
     assert set(KEYWORDS) - OF_LAYERS <= set(re.findall(r" (\w+)[,)]", schema))
@@ -96,10 +96,9 @@ def test_every_row_is_a_field() -> None:
 def test_the_recipe_names_eight_files_that_have_every_option() -> None:
     guide = (ROOT / "docs" / "adding.md").read_text(encoding="utf-8")
     recipe = guide.partition("## A score option\n")[2].partition("**Follows by itself:**")[0]
-    cells = re.findall(r"^\| (`.*?) \|", recipe, re.M)
     files = []
-    for cell in cells:
-        first, *others = re.findall(r"`(.*?)`", cell)
+    for item in re.findall(r"^\* (`.*?`):", recipe, re.M):
+        first, *others = re.findall(r"`(.*?)`", item)
         folders = [(ROOT / first).parent, (ROOT / first).parents[1]]
         files += [ROOT / first, *(x / other for other in others for x in folders if (x / other).is_file())]
     assert len(files) == 8

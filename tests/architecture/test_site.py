@@ -11,8 +11,8 @@ import check_site
 import pytest
 
 import mha_native
-from mha_native import compat, distributed, models, reference, sentence_transformers, serving
-from mha_native.interop import transformers
+from mha_native import distributed, models, reference, sentence_transformers, serving
+from mha_native.interop import onnx, transformers
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = (ROOT / "bench" / "RESULTS.md").read_text(encoding="utf-8")
@@ -42,7 +42,7 @@ def test_a_broken_page_is_found(tmp_path: Path) -> None:
 
 def test_public_names_are_those_of_the_modules() -> None:
     names = set(check_site.public_names())
-    for module in (mha_native, compat, distributed, models, reference, sentence_transformers, serving, transformers):
+    for module in (mha_native, distributed, models, reference, sentence_transformers, serving, onnx, transformers):
         assert {f"{module.__name__}.{name}" for name in module.__all__ if not name.startswith("__")} <= names
     assert "mha_native.distributed.ray.embed" in names
 

@@ -20,8 +20,8 @@ from typing import Any
 import pytest
 
 import mha_native
-from mha_native import _core, compat, models, sentence_transformers, serving
-from mha_native.interop import transformers
+from mha_native import _core, models, sentence_transformers, serving
+from mha_native.interop import onnx, transformers
 
 interop_torch = importlib.import_module("mha_native.interop.torch") if importlib.util.find_spec("torch") else None
 
@@ -31,7 +31,7 @@ PUBLIC = [name for name in mha_native.__all__ if not name.startswith("__")]
 ADAPTERS = [
     f"{module}.{name}"
     for module, names in (
-        ("compat", compat.__all__),
+        ("interop.onnx", onnx.__all__),
         ("models", models.__all__),
         ("sentence_transformers", sentence_transformers.__all__),
         ("interop.transformers", transformers.__all__),
@@ -53,8 +53,8 @@ PLUGS = {
     "interop.langchain.MhaNativeRanker": "langchain_core",
     "interop.llama_index.MhaNativeEmbedding": "llama_index.core",
     "interop.llama_index.MhaNativeRanker": "llama_index.core",
-    "interop.sentence_transformers.Transformer": "sentence_transformers",
     "interop.sklearn.TextEmbedder": "sklearn",
+    "sentence_transformers.Transformer": "sentence_transformers",
 }
 
 # Models that documents name and no package carries: tiny ones with random weights stand in for them.

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 import mha_native as mha
-from mha_native import compat, models
+from mha_native import models
+from mha_native.interop import onnx
 
 X = np.ones((1, 2, 3, 4), np.float32)
 ROWS = np.ones((3, 2, 4), np.float32)
@@ -56,6 +57,14 @@ CALLS: dict[str, Callable[..., Any]] = {
     "RotaryEmbedding.from_base": lambda **flags: mha.RotaryEmbedding.from_base(4, 8, **flags),
     "RMSNorm": lambda **flags: mha.RMSNorm(8, **flags),
     "FeedForward": lambda **flags: mha.FeedForward(8, 8, **flags),
+    "MultiHeadAttention.from_weights": lambda **flags: mha.MultiHeadAttention.from_weights(
+        LAYER.state_dict(), 2, **flags
+    ),
+    "RMSNorm.from_weights": lambda **flags: mha.RMSNorm.from_weights(ROWS[0, 0], **flags),
+    "EncoderLayer.from_parts": lambda **flags: mha.EncoderLayer.from_parts(LAYER, mha.FeedForward(8, 8), **flags),
+    "DecoderLayer.from_parts": lambda **flags: mha.DecoderLayer.from_parts(
+        LAYER, LAYER, mha.FeedForward(8, 8), **flags
+    ),
     **dict(_blocks()),
 }
 
@@ -112,7 +121,7 @@ def _annotations(function: Callable[..., Any]) -> Iterator[tuple[str, str]]:
 
 def _functions() -> Iterator[tuple[str, Callable[..., Any]]]:
     """Everything public that can be called. `reference`, which checks no argument, says what calls mean."""
-    names = [*mha.__all__, *(f"compat.{x}" for x in compat.__all__), *(f"models.{x}" for x in models.__all__)]
+    names = [*mha.__all__, *(f"interop.onnx.{x}" for x in onnx.__all__), *(f"models.{x}" for x in models.__all__)]
     for name in names:
         thing = operator.attrgetter(name)(mha)
         if inspect.isfunction(thing):

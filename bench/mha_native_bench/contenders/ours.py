@@ -87,7 +87,7 @@ def over_cache(case: Case, inputs: Inputs, threads: int) -> Callable[[], Array]:
     return lambda: attend(query, cache, is_causal=True, num_threads=threads)
 
 
-def filled_cache(case: Case, inputs: Inputs) -> mha_native.KVCache:
+def filled_cache(case: Case, inputs: Inputs) -> mha_native.KVCache | mha_native.PagedKVCache:
     """A cache of the tokens of all sequences: dense, or in pages of 64 tokens that lie as the case says.
 
     In order, sequences are appended one after another, each to neighbouring pages. Shuffled, they grow by a page each

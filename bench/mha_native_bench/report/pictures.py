@@ -96,7 +96,7 @@ def bars(cells: list[Cell]) -> Figure | None:
     panels[0].set_xlim(low, low * (high / low) ** (1 / (1 - ROOM_FOR_NAMES)))
     of_threads = ", ".join(f"{counted(n, 'thread')} {'above' if i == 0 else 'below'}" for i, n in enumerate(threads))
     figure.suptitle(
-        f"Time of the best peer over ours, median and quartiles ({of_threads}); red: we are behind", fontsize=11
+        f"Time of the best peer over ours, median and quartiles ({of_threads}); red: ours is slower", fontsize=11
     )
     return figure
 

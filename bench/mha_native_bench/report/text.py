@@ -26,13 +26,13 @@ def text(results: Results, markdown: bool) -> str:
     cells, measurements = results.cells, results.measurements
     sections: list[Section] = [
         ("Against the best peer", summary(cells)),
-        ("Behind the best peer", behind(cells)),
+        ("Slower than the best peer", slower_lines(cells)),
         ("Wrong, and not timed", results.wrong),
         (
             "Without a result",
             [*(f"{name}: {why}" for name, why in results.absent.items()), *cannot_lines(measurements)],
         ),
-        ("What options cost: time of the case over that of another", against_lines(cells)),
+        ("Cost of options: time of the case over the time of another case", against_lines(cells)),
         ("Largest error against the float64 oracle, over what rounding allows", [error_line(measurements)]),
         ("The machine", [*peak_lines(measurements), *bandwidth_lines(cells)]),
         ("Overheads", results.overheads.lines() if results.overheads else []),
@@ -96,7 +96,7 @@ def summary(cells: list[Cell]) -> list[str]:
     if leads:
         level = sum(lead >= LEVEL for lead in leads)
         line = (
-            f"{counted(len(leads), 'cell')}, not behind the best peer (>= {LEVEL}) {level}; "
+            f"{counted(len(leads), 'cell')}, not slower than the best peer (>= {LEVEL}) {level}; "
             f"geometric mean against the best peer {geometric_mean(leads):.2f}"
         )
         of_torch = [ratio(cell.peers["torch"], cell.ours).median for cell in cells if "torch" in cell.peers]
@@ -111,7 +111,7 @@ def summary(cells: list[Cell]) -> list[str]:
     return lines
 
 
-def behind(cells: list[Cell]) -> list[str]:
+def slower_lines(cells: list[Cell]) -> list[str]:
     """One line for each cell in which a peer is faster, the largest difference first."""
     slower = [(cell.lead.median, cell) for cell in cells if cell.lead is not None and cell.lead.median < LEVEL]
     lines = []

@@ -20,7 +20,7 @@ from mha_native.distributed import LocalWorkers, ShardedKVCache, Sizes
 from mha_native.distributed._mpi_messages import Reader, Writer
 from mha_native.distributed._partition import pieces_of
 from mha_native.distributed._shard import Shard
-from mha_native.distributed.mpi_ranks import MPIWorkers, serve
+from mha_native.distributed.mpi_ranks import MPIWorkers, run_worker
 from mha_native_bench.scaling_model.constants import BLOCK_KEYS
 
 HEADS, HEAD_DIM = 8, 64
@@ -195,7 +195,7 @@ def main(what: str) -> None:
             found["delays_over"] = typical
             found["delays"] = [(p, max(0.0, times[min(int(p * len(times)), len(times) - 1)] - typical)) for p in SEEN]
     elif world.rank > 0:
-        serve()
+        run_worker()
     else:
         with MPIWorkers() as workers:
             found = exchange_parts(workers) if what == "exchange" else {"steps": step_parts(workers)}

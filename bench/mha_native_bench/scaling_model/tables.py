@@ -49,23 +49,23 @@ def actor_of(constants: Constants) -> Actor:
 def constants_table(found: Constants) -> str:
     """What was measured."""
     rows = [
-        ("a request to a worker, whatever it is over", found.alone.call, found.busy.call),
+        ("a request to a worker, independent of its keys", found.alone.call, found.busy.call),
         ("1 query over a block of 512 keys", found.alone.decode_block, found.busy.decode_block),
         ("64 queries over a block", found.alone.queries_block, found.busy.queries_block),
-        ("a text, in an actor", found.actor_alone.text, found.actor_busy.text),
+        ("a text in an actor", found.actor_alone.text, found.actor_busy.text),
     ]
     of_workers = [(what, _microseconds(alone), _microseconds(busy)) for what, alone, busy in rows]
     others = [
-        ("a call of `attend`, beside messages and shards", _microseconds(found.asker.step)),
-        ("more for each further worker: request and merge", _microseconds(found.asker.worker)),
-        ("a message out, and one in", _microseconds(found.asker.message)),
-        ("a request of nothing and its answer, by shared memory", _microseconds(found.memory.exchange)),
+        ("a call of `attend`, without messages and shards", _microseconds(found.asker.step)),
+        ("each further worker: request and merge", _microseconds(found.asker.worker)),
+        ("a message sent and one received", _microseconds(found.asker.message)),
+        ("an empty request and its answer, by shared memory", _microseconds(found.memory.exchange)),
         ("the same by TCP over loopback", _microseconds(found.sockets.exchange)),
         ("a byte by shared memory", f"{1e9 * found.memory.byte:.3f} ns"),
         ("a byte by TCP over loopback", f"{1e9 * found.sockets.byte:.3f} ns"),
-        ("the start of an actor of Ray, with its model", f"{found.actor_alone.start:.2f} s"),
+        ("start of a Ray actor, with its model", f"{found.actor_alone.start:.2f} s"),
         ("a block of texts, in the process that drives Ray", f"{1e3 * found.actor_alone.block:.2f} ms"),
-        ("a text, in processors beside those of actors", f"{1e3 * found.actor_alone.beside:.2f} ms"),
+        ("a text, processor time outside of actors", f"{1e3 * found.actor_alone.beside:.2f} ms"),
         ("bytes of a row: text, and embedding", f"{found.actor_alone.row_bytes:.0f}"),
         ("bytes of the model", f"{found.actor_alone.model_bytes / 1e6:.0f} MB"),
     ]
@@ -73,7 +73,7 @@ def constants_table(found: Constants) -> str:
     return "\n\n".join(
         [
             _table(("a process of one thread", "alone", "all cores busy"), of_workers),
-            _table(("beside workers", ""), others),
+            _table(("outside of workers", ""), others),
             f"Delays of a call of {_microseconds(found.busy.delays_over)}, quantiles: {tail}",
         ]
     )

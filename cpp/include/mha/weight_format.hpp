@@ -1,16 +1,50 @@
-// How a layer keeps the weights of its projections.
+// How a layer stores the weights of its projections: expanded from weight_formats.def, which describes each format.
 #pragma once
 
 namespace mha {
 
-/// What goes in and comes out, biases, and all between two projections are of the dtype of the layer in every format.
+/// In every format inputs, outputs, biases, and all steps between two projections have the dtype of the layer.
 enum class WeightFormat : unsigned char {
-  plain,   // in the dtype of the layer
-  bf16,    // rounded to bfloat16, to nearest even; of layers in f32
-  int8,    // an integer times a scale of its output feature; of layers in f32, whose rows are quantized as they come
-  bf16x3,  // as they are, of layers in f32: multiplied in three parts of bfloat16 each by matrix units, where there are
-           // any, else as `plain`
+#define MHA_WEIGHT_FORMAT(name, constant, spelling, features, has_scales) name,
+#include "mha/weight_formats.def"
+#undef MHA_WEIGHT_FORMAT
 };
-constexpr int kNumWeightFormats = 4;
+
+/// The number of formats.
+constexpr int kNumWeightFormats = 0
+#define MHA_WEIGHT_FORMAT(name, constant, spelling, features, has_scales) +1
+#include "mha/weight_formats.def"
+#undef MHA_WEIGHT_FORMAT
+    ;
+
+/// The name of a format in Python and in messages; empty for `plain`.
+constexpr const char* name_of(WeightFormat format) {
+  constexpr const char* kNames[] = {
+#define MHA_WEIGHT_FORMAT(name, constant, spelling, features, has_scales) spelling,
+#include "mha/weight_formats.def"
+#undef MHA_WEIGHT_FORMAT
+  };
+  return kNames[static_cast<int>(format)];
+}
+
+/// Input features whose weights share a word; in a layer of 16 bits `plain` has more.
+constexpr int features_of(WeightFormat format) {
+  constexpr int kFeatures[] = {
+#define MHA_WEIGHT_FORMAT(name, constant, spelling, features, has_scales) features,
+#include "mha/weight_formats.def"
+#undef MHA_WEIGHT_FORMAT
+  };
+  return kFeatures[static_cast<int>(format)];
+}
+
+/// Whether weights are integers of int8, with a scale for each output feature.
+constexpr bool has_scales(WeightFormat format) {
+  constexpr bool kHasScales[] = {
+#define MHA_WEIGHT_FORMAT(name, constant, spelling, features, has_scales) has_scales,
+#include "mha/weight_formats.def"
+#undef MHA_WEIGHT_FORMAT
+  };
+  return kHasScales[static_cast<int>(format)];
+}
 
 }  // namespace mha

@@ -4,10 +4,6 @@
 namespace mha::c_api {
 namespace {
 
-static_assert(static_cast<int>(WeightFormat::plain) == MHA_WEIGHT_FORMAT_PLAIN &&
-              static_cast<int>(WeightFormat::bf16) == MHA_WEIGHT_FORMAT_BF16 &&
-              static_cast<int>(WeightFormat::int8) == MHA_WEIGHT_FORMAT_INT8 &&
-              static_cast<int>(WeightFormat::bf16x3) == MHA_WEIGHT_FORMAT_BF16X3);
 static_assert(static_cast<int>(RotaryPairs::halves) == MHA_ROTARY_HALVES &&
               static_cast<int>(RotaryPairs::neighbours) == MHA_ROTARY_NEIGHBOURS);
 

@@ -1,5 +1,5 @@
-// What a KVCache stands on: memory for rows, and which of them are the tokens of which sequence. The forms of it are
-// dense_storage.hpp and paged_storage.hpp; how rows are written and read is the same for all.
+// The storage of a KVCache: memory for rows, and the rows of each token of each sequence. The two forms are
+// dense_storage.hpp and paged_storage.hpp; both write and read rows by the same code.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@
 
 namespace mha {
 
-/// Arguments are checked before (checks/kv_cache.hpp). What fails, fails before anything is changed.
+/// Arguments are checked before (checks/kv_cache.hpp). A function that fails changes nothing.
 class CacheStorage {
  public:
   virtual ~CacheStorage() = default;
@@ -36,14 +36,14 @@ class CacheStorage {
   virtual void check_room_of_all(const char* function, Index count, const std::int64_t* new_lengths) const = 0;
 
   /// Writes tokens [B, Hk, T, D] and [B, Hk, T, Dv] to reserved rows, of sequence b the first new_lengths[b] (null:
-  /// all). Those of int8 are quantized by `table`.
+  /// all). `table` quantizes tokens of int8.
   void write(const TensorView& key, const TensorView& value, const std::int64_t* new_lengths,
              const KernelTable& table) const;
   /// The same as they are stored, with the scales of each, [B, Hk, T, 1], if they are of int8.
   void write_stored(const TensorView& key, const TensorView& value, const TensorView& key_scale,
                     const TensorView& value_scale, const std::int64_t* new_lengths) const;
 
-  /// Copies the tokens of `rows`, which is one tensor of memory(), to [B, Hk, T, columns], and zeros behind them.
+  /// Copies the tokens of `rows`, which is one tensor of memory(), to [B, Hk, T, columns], followed by zeros.
   void read(const TensorView& rows, const MutableTensorView& out) const;
 
   /// Sequence b loses its newest counts[b] tokens (null: `count`).
@@ -65,7 +65,7 @@ class CacheStorage {
   /// Memory for `rows` rows of each head, of each sequence or, with `is_shared`, of all together, and for `integers`
   /// more numbers of 64 bits. All of it is 0, and is taken from the operating system as it is first written to.
   CacheStorage(const KVCacheConfig& config, Index rows, bool is_shared, Index integers);
-  /// The same in rows of the caller's, [B, Hk, rows, D] and [B, Hk, rows, Dv]: what they hold stays.
+  /// The same in rows of the caller's, [B, Hk, rows, D] and [B, Hk, rows, Dv], whose contents stay.
   CacheStorage(const KVCacheConfig& config, const MutableTensorView& keys, const MutableTensorView& values,
                Index integers);
 

@@ -37,7 +37,7 @@ Linears<View> linears_of(Index embed_dim, Index feedforward_dim, const BasicFeed
   return linears;
 }
 
-/// "query_weight float32, key_weight float32, query_bias float64": what was given.
+/// The given dtypes: "query_weight float32, key_weight float32, query_bias float64".
 std::string dtypes_of(const Linears<TensorView>& linears, Named others) {
   std::string text;
   const auto append = [&](const std::string& name, const TensorView& view) {
@@ -49,10 +49,10 @@ std::string dtypes_of(const Linears<TensorView>& linears, Named others) {
   return text;
 }
 
-/// The first matrix says what the dtype is; `others` are the weights of the layer that belong to no linear map.
+/// The first matrix determines the dtype; `others` are the weights of the layer that belong to no linear map.
 void check_dtypes(const char* f, WeightFormat format, const Linears<TensorView>& linears, Named others) {
   const DType given = linears.front().weights.weight.dtype;
-  const bool is_quantized = format == WeightFormat::int8 && given == DType::int8;
+  const bool is_quantized = has_scales(format) && given == DType::int8;
   const DType dtype = is_quantized ? DType::f32 : given;
   bool are_matrices_right = true, are_others_right = true;
   for (const auto& linear : linears) {
@@ -61,7 +61,7 @@ void check_dtypes(const char* f, WeightFormat format, const Linears<TensorView>&
   }
   for (const auto& [name, view] : others) are_others_right &= !view || view.dtype == dtype;
 
-  const auto wrong = [&](const char* rule) {
+  const auto wrong = [&](const std::string& rule) {
     throw DTypeError(std::string(f) + ": " + rule + "; got " + dtypes_of(linears, others));
   };
   if (is_quantized) {
@@ -72,7 +72,7 @@ void check_dtypes(const char* f, WeightFormat format, const Linears<TensorView>&
     if (!are_matrices_right || !are_others_right || !is_floating)
       wrong("all tensors must have one floating-point dtype");
     if (format != WeightFormat::plain && given != DType::f32)
-      wrong("weights in bfloat16, int8 or bfloat16x3 are those of a layer in float32");
+      wrong(std::string("weights in ") + name_of(format) + " need a layer in float32");
   }
 }
 
@@ -83,7 +83,7 @@ void check_scales(const char* f, WeightFormat format, const Linears<TensorView>&
     const auto& [weight, bias, scale] = weights;
     const Named views = {{name.c_str(), scale}, {weight_name.c_str(), weight}};
     if (scale && weight && weight.dtype != DType::int8) fail(f, name + " belongs to weights given in int8", views);
-    if (format == WeightFormat::int8 && weight.extents[1] > kMostInt8Features)
+    if (has_scales(format) && weight.extents[1] > kMostInt8Features)
       fail(f, weight_name + " in int8 must have at most " + std::to_string(kMostInt8Features) + " input features",
            {{weight_name.c_str(), weight}});
     if (!weight || weight.dtype != DType::int8) continue;  // one that is missing is refused for its shape
@@ -111,7 +111,7 @@ void check_shapes(const char* f, const Linears<TensorView>& linears) {
 }
 
 void check_copies(const char* f, WeightFormat format, DType dtype, const Linears<MutableTensorView>& linears) {
-  const DType matrix = format == WeightFormat::int8 ? DType::int8 : dtype;
+  const DType matrix = has_scales(format) ? DType::int8 : dtype;
   for (const auto& [prefix, copies, out_features, in_features] : linears) {
     check_copy(f, (prefix + "weight").c_str(), copies.weight, matrix, {out_features, in_features});
     check_copy(f, (prefix + "bias").c_str(), copies.bias, dtype, {out_features});

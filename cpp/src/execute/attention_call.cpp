@@ -37,8 +37,8 @@ Intermediate query_rows(const PackedAttention& layer, const LayerArguments& a) {
   return {layer.query, a.query.extents[0], a.query.extents[1]};
 }
 
-/// Keys and values that are projected into a cache need no other memory. Those on which steps are done before they go
-/// there do, and so do those of a ragged batch, where neighbours go to different sequences, and those to be quantized.
+/// Keys and values that are projected into a cache need no other memory. Exceptions are rows with steps before they go
+/// there, rows of a ragged batch, where neighbours go to different sequences, and rows to be quantized.
 bool are_projected_into_place(const LayerArguments& a, const HeadSteps& steps) {
   return a.grows && !steps && !a.ragged && !a.grows->storage().memory().key_scales;
 }
@@ -54,7 +54,7 @@ Intermediate key_rows(const PackedAttention& layer, const LayerArguments& a) {
 
 Intermediate value_rows(const PackedAttention& layer, const LayerArguments& a) { return rows_of(layer.value, a, {}); }
 
-/// The same into a cache, behind the tokens that are there.
+/// The same into a cache, after its tokens.
 Projection projection_into(const KVCache& cache, const MutableTensorView& memory, const PackedLinear& linear,
                            const KernelTable& table, const TensorView& x, const std::int64_t* new_lengths) {
   const auto kernels_of = [&](DType dtype) -> const DTypeKernels& { return table.kernels[static_cast<int>(dtype)]; };
@@ -220,7 +220,7 @@ AttentionCall::AttentionCall(const SizedAttentionCall& sized, const CallMemory& 
   attend_run_ = {&attend_plan_, memory.workers(), data + sized.sums_at_, tasks};
   if (sized.may_share_) attend_run_.shared = find_shared_spans(attend_plan_, data + sized.shared_at_, memory.workers());
   if (!a.weights) return;
-  MutableTensorView columns = a.weights;  // those of the added keys come behind
+  MutableTensorView columns = a.weights;  // the columns of added keys come last
   columns.extents[3] = key_length;
   weights_plan_ = make_plan({"", q, k, {}, columns, {}, options, nullptr, cached}, AttentionOutput::weights, table);
   weights_plan_.query_lengths = a.new_lengths;

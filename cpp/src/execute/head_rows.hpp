@@ -1,9 +1,8 @@
-// What is done to the rows of the heads of query and key between their projection and attention: their norm, and the
-// turn by their position; and how keys and values find their places in a cache, if the projection cannot take
-// them there.
+// The steps on the rows of the heads of query and key between projection and attention: their norm, and the rotation by
+// their position; and the copy of keys and values into a cache, if the projection cannot write there.
 //
 // It is a phase of its own. A task takes the rows of a few positions through all heads, so that a row of the table is
-// read once for all of them. Rows lie in scratch memory, where the projection has left them. Those of 16 bits are
+// read once for all of them. Rows lie in scratch memory, where the projection has left them. Rows of 16 bits are
 // computed in f32 and rounded once.
 #pragma once
 
@@ -26,12 +25,12 @@ struct HeadRows {
   const std::int64_t* first_positions = nullptr;
   const std::int64_t* starts = nullptr;  // [sequences + 1]: a ragged batch, whose B is 1; null: a dense one
   Index sequences = 0;
-  const std::int64_t* positions = nullptr;  // [B, T]: those of the rows, instead of all that; null: none are given
+  const std::int64_t* positions = nullptr;  // [B, T]: positions of the rows, which replace the others; null: none
   // If there is a cache, row t of batch element b, or of sequence b of a ragged batch, goes to row first_rows[b] + t of
   // its sequence cache_sequences[b] (null: b); else rows are changed in place.
   MutableTensorView cache = {};         // [sequences of the cache, heads, rows, D]
   MutableTensorView cache_scales = {};  // [sequences of the cache, heads, rows, 1] of f32, if it is of int8
-  PageTables tables = {};               // of the cache: its rows are those of tokens in its pages
+  PageTables tables = {};               // of the cache: its rows are tokens in its pages
   const std::int64_t* first_rows = nullptr;
   const std::int64_t* cache_sequences = nullptr;
   const std::int64_t* row_counts = nullptr;  // [B]: only the first row_counts[b] rows count; null: all

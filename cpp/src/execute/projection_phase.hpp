@@ -43,8 +43,8 @@ struct ProjectionGroup {
   Index tasks() const { return projections[0].batch * blocks * tasks_of_block(); }
 };
 
-/// Most rows in a block: their activations (128 x 768 features x 4 bytes = 384 KB) stay in level 2 beside a panel's 192
-/// KB while every panel passes over them.
+/// Most rows in a block: their activations (128 x 768 features x 4 bytes = 384 KB) stay in level 2 next to a panel's
+/// 192 KB while every panel passes over them.
 constexpr Index kProjectionBlockRows = 128;
 
 /// Blocks that the rows of a batch element are cut in: as few as fit kProjectionBlockRows, but enough that each thread
@@ -61,7 +61,7 @@ constexpr Index first_row_of(Index block, Index rows, Index blocks) {
 /// by each task that reads them, which costs as much as half a panel: tasks are few there.
 Index projection_panels_of_task(WeightFormat format, Index panels, Index blocks, int threads);
 
-/// Rows [first, last) of a batch element times `count` panels from `panel` on, those of the first of `projections` and
+/// Rows [first, last) of a batch element times `count` panels from `panel` on, of the first of `projections` and
 /// then of the next, which read the same rows: one task. `scratch` is projection_scratch() of memory.
 void project_rows(const Projection* projections, Index panel, Index count, Index batch, Index first, Index last,
                   std::byte* scratch);

@@ -3,9 +3,9 @@
 // as MHA_ISA.
 #include "kernels/attention/attend_tile.hpp"
 #include "kernels/attention/decode_tile.hpp"
-#include "kernels/attention/scores_tile.hpp"
 #include "kernels/attention/statistics_tile.hpp"
-#include "kernels/attention/weights_tile.hpp"
+#include "kernels/attention/write_scores.hpp"
+#include "kernels/attention/write_weights.hpp"
 #include "kernels/kernel_table.hpp"
 #include "kernels/projection/project_bf16_weights.hpp"
 #include "kernels/projection/project_int8_weights.hpp"
@@ -45,7 +45,7 @@ std::size_t attention_scratch(Index head_dim, Index value_dim) {
   return tile_scratch<S>(head_dim, value_dim) + sizeof(Compute<S>) * std::size_t(kWidth<Compute<S>> * value_dim);
 }
 
-/// Computes a tile, a sum of which has overflowed, a second time, and replaces what is not finite. A function of its
+/// Computes a tile with an overflowed sum a second time, and replaces results that are not finite. A function of its
 /// own that is rarely called: inlined, the code of tiles would be there twice, 95 KB with all instruction sets.
 template <template <class> class Tile, class S>
 __attribute__((noinline, cold)) void mend(const Tile<S>& first, const AttentionTile& tile, void* scratch) {
@@ -121,8 +121,8 @@ constexpr DTypeKernels dtype_kernels() {
                        attention_kernel<AttendTile, S>(),
                        attention_kernel<DecodeTile, S>(),
                        DecodeTile<S>::kColumns,
-                       &weights_tile<S>,
-                       &scores_tile<S>,
+                       &write_weights<S>,
+                       &write_scores<S>,
                        &statistics_tile<S>,
                        &projection_scratch,
                        {},

@@ -1,6 +1,6 @@
 // One call of attention as plain data: addresses, strides, integers, and the kernels to run. Everything about element
-// types, ranks, broadcasting and options of the caller is settled before a plan exists (make_plan.hpp); what runs a
-// plan (execute/run_plan.hpp) reads nothing else.
+// types, ranks, broadcasting and options of the caller is settled before a plan exists (make_plan.hpp); the code
+// that runs a plan (execute/run_plan.hpp) reads nothing else.
 #pragma once
 
 #include <algorithm>
@@ -32,8 +32,8 @@ struct AttentionPlan {
   Index batch, kv_heads;
   Index group;  // query heads that share one key-value head: their rows are computed in one tile
   Index query_length, key_length, head_dim, value_dim;
-  // [batch + 1], of a ragged batch: the rows of all sequences lie one after another along one axis, those of sequence b
-  // from starts[b] to starts[b + 1], and all batch strides are 0. Null: a dense batch.
+  // [batch + 1], of a ragged batch: the rows of all sequences lie one after another along one axis, sequence b from
+  // starts[b] to starts[b + 1], and all batch strides are 0. Null: a dense batch.
   const std::int64_t *query_starts, *key_starts;
 
   Input query;
@@ -58,7 +58,7 @@ struct AttentionPlan {
   Input position_bias;      // for each row one for each distance, of the accumulator's type; data null: none
   Index farthest_distance;  // distances from minus this one to this one have entries of their own
   Input sinks;              // one for each row; data null: none
-  DType sink_dtype;         // the accumulator's type, or that of the query
+  DType sink_dtype;         // the accumulator's type, or the query's
   DType accumulator;
 
   Index tiles_per_head;  // query tiles of one (batch, key-value head); 0 for a ragged batch
@@ -68,7 +68,7 @@ struct AttentionPlan {
   Index spans;                // parts that the keys of a tile can be shared out in; 1: they are not shared out
   Index most_rows;            // query rows of a key-value head in a sequence
   double work;                // about so many multiply-adds
-  std::size_t scratch_bytes;  // what a kernel needs, for each thread
+  std::size_t scratch_bytes;  // scratch of a kernel, for each thread
 
   Index queries_of(Index b) const { return query_starts ? query_starts[b + 1] - query_starts[b] : query_length; }
   /// Keys of batch element b: those from key_lengths[b] on do not exist.

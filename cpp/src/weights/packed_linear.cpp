@@ -30,7 +30,7 @@ auto element(const View& view, Index i, Index j = 0) {
   return static_cast<Byte*>(view.data) + (i * view.strides[0] + j * view.strides[1]) * size_of(view.dtype);
 }
 
-/// Copies one number, rounded once if the types differ. The same type keeps its bits, those of NaN included.
+/// Copies one number, rounded once if the types differ. The same type keeps its bits, even of NaN.
 void convert(std::byte* to, DType to_dtype, const std::byte* from, DType from_dtype) {
   if (to_dtype == from_dtype) {
     std::memcpy(to, from, static_cast<std::size_t>(size_of(to_dtype)));
@@ -116,10 +116,10 @@ void PackedLinear::pack_int8(const LinearWeights& weights, Index feature, std::b
 }
 
 void PackedLinear::unpack(const LinearWeightOutputs& outputs) const {
-  const DType stored = format_ == WeightFormat::int8 ? DType::int8 : dtype_;
+  const DType stored = has_scales(format_) ? DType::int8 : dtype_;
   for_each_feature([&](Index feature, const std::byte* panel, const std::byte* bias_row) {
     if (outputs.bias && has_bias_) convert(element(outputs.bias, feature), dtype_, bias_row, accumulator_of(dtype_));
-    if (outputs.scale && format_ == WeightFormat::int8)
+    if (outputs.scale && has_scales(format_))
       convert(element(outputs.scale, feature), DType::f32, bias_row + kPanelBytes, DType::f32);
     for (Index input = 0; outputs.weight && input < in_features_; ++input)
       convert(element(outputs.weight, feature, input), stored, panel + offset_of(input), packed_dtype());

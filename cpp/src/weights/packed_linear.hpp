@@ -52,7 +52,7 @@ class PackedLinear {
 
   Index features_per_word() const { return mha::features_per_word(dtype_, format_); }
   Index panel_rows() const { return (in_features_ + features_per_word() - 1) / features_per_word(); }
-  Index bias_rows() const { return format_ == WeightFormat::int8 ? 3 : 1; }
+  Index bias_rows() const { return has_scales(format_) ? 3 : 1; }
   Index bias_at(Index p) const { return (panels_ * panel_rows() + p * bias_rows()) * kPanelBytes; }
 
   DType dtype_;

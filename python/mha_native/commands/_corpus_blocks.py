@@ -1,4 +1,4 @@
-"""The files of a corpus, cut into blocks that are the same each time, and what is in a block."""
+"""Blocks of the files of a corpus, the same in each run, and the texts in a block."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -8,13 +8,13 @@ from typing import Any
 
 from ..functions.messages import listed
 from .errors import UserError, reason
-from .lines import object_in, text_in, without_ending
+from .input_texts import object_in, text_in, without_ending
 
-# Of a block: some minutes of one thread with a small model, which is what a run that is killed loses at most.
+# Largest block: some minutes of one thread with a small model, the most that a killed run loses.
 BLOCK_BYTES = 4 << 20
 BLOCK_ROWS = 1 << 15
 
-BATCH_ROWS = 1024  # rows that are in memory at once
+BATCH_ROWS = 1024  # rows in memory at once
 
 KINDS = (".txt", ".jsonl", ".parquet")
 
@@ -48,12 +48,12 @@ class Block:
         return f"{self.file}-{self.index:05}.parquet"
 
     def is_source_of(self, entry: Mapping[str, Any]) -> bool:
-        """Whether an entry of the manifest is that of this block, in the file as it is now."""
+        """Return whether an entry of the manifest describes this block of the unchanged file."""
         return all(entry.get(name) == value for name, value in asdict(self).items())
 
 
 def blocks_of(folder: Path) -> list[Block]:
-    """The blocks of all files below `folder`, but where a name begins with a dot or an underscore."""
+    """Return the blocks of all files below `folder`; names that begin with a dot or an underscore are skipped."""
     try:
         paths = sorted(path for path in folder.rglob("*") if not path.is_dir() and _is_shown(path.relative_to(folder)))
         blocks = [block for path in paths for block in _blocks_in(folder, path)]
@@ -65,7 +65,7 @@ def blocks_of(folder: Path) -> list[Block]:
 
 
 def batches_of(folder: Path, block: Block, column: str) -> Iterator[tuple[Any, int]]:
-    """The rows of a block in tables of pyarrow, and in how many of them U+FFFD stands for what is no UTF-8."""
+    """Yield the rows of a block in tables of pyarrow, each with the number of rows that are not valid UTF-8."""
     path = folder / block.file
     try:
         yield from (_parquet_rows if path.suffix == ".parquet" else _lines)(path, block, column)
@@ -119,7 +119,7 @@ def _parquet_rows(path: Path, block: Block, column: str) -> Iterator[tuple[Any, 
 
 
 def _groups_of(metadata: Any, block: Block) -> tuple[int, list[int]]:
-    """The groups of rows that a block has a part in, and where the first of them begins."""
+    """Return the first row of the first row group that overlaps a block, and the numbers of all such groups."""
     begin = at = 0
     groups: list[int] = []
     for group in range(metadata.num_row_groups):

@@ -1,4 +1,4 @@
-"""The manifest of a folder of outputs: with what they were made, and their counts and hashes as each is finished."""
+"""The manifest of a folder of outputs: how they were made, and counts and hashes of each finished output."""
 
 import contextlib
 import hashlib
@@ -18,24 +18,24 @@ Entry = Mapping[str, Any]
 
 
 class Manifest:
-    """A file of JSON lines: the first says with what all outputs were made, each further one describes an output.
+    """A file of JSON lines: the first line says how all outputs were made, each further line describes an output.
 
     Parameters
     ----------
     folder : path
         Where the outputs are.
     made_with : dict
-        What decides on the bytes of the outputs.
+        Everything that determines the bytes of the outputs.
 
     Attributes
     ----------
     entries : dict of str to dict
-        By the paths of outputs inside the folder; of those that are there, and whole.
+        Entries of complete outputs, by their paths inside the folder.
 
     Raises
     ------
     UserError
-        If the folder has outputs that were made with something else, or if it cannot be read.
+        If the folder has outputs of another model or other options, or cannot be read.
     """
 
     def __init__(self, folder: Path, made_with: Mapping[str, Any]) -> None:
@@ -55,13 +55,13 @@ class Manifest:
         del self.entries[name]
 
     def write(self) -> None:
-        """Write the file anew: without lines that are cut off, and outputs that are not there or not whole."""
+        """Rewrite the file without truncated lines, and without missing or incomplete outputs."""
         with written(str(self._path)) as file:
             for value in (self._made_with, *self.entries.values()):
                 file.write(_line(value))
 
     def add(self, entry: Entry) -> None:
-        """Write down that the output ``entry["output"]`` is finished."""
+        """Append the entry of the finished output ``entry["output"]``."""
         try:
             with self._path.open("ab") as file:
                 file.write(_line(entry))
@@ -83,7 +83,7 @@ class Manifest:
 
 @contextlib.contextmanager
 def only_run(folder: Path) -> Iterator[None]:
-    """No other run writes to `folder` meanwhile, if all are on this machine; UserError if one does already."""
+    """Lock `folder` against other runs on this machine; UserError if another run holds the lock."""
     import fcntl
 
     descriptor = os.open(folder, os.O_RDONLY)
@@ -99,7 +99,7 @@ def only_run(folder: Path) -> Iterator[None]:
 
 
 def sha256_of(path: Path) -> str:
-    """The hash of what is in a file."""
+    """Return the hash of the contents of a file."""
     result = hashlib.sha256()
     with path.open("rb") as file:
         for part in _parts(file):
@@ -113,7 +113,7 @@ def _parts(file: BinaryIO) -> Iterator[bytes]:
 
 
 def _read(path: Path) -> tuple[dict[str, Any] | None, dict[str, Entry]]:
-    """The first line, and the others by their outputs; None if there is no such file."""
+    """Return the first line, and the others by their outputs; None if the file does not exist."""
     try:
         lines = path.read_bytes().splitlines()
     except FileNotFoundError:
@@ -122,7 +122,7 @@ def _read(path: Path) -> tuple[dict[str, Any] | None, dict[str, Entry]]:
         raise UserError(f"cannot read {path}: {reason(error)}") from error
     values = []
     for line in lines:
-        with contextlib.suppress(ValueError):  # a run was killed, or the disk was full, as it wrote this
+        with contextlib.suppress(ValueError):  # truncated when a run was killed or the disk was full
             values.append(json.loads(line))
     if not values or not all(isinstance(value, dict) for value in values):
         raise UserError(f"{path} is no manifest of embeddings")

@@ -1,4 +1,4 @@
-"""What `selftest` computes: calls of every kind that meet each kernel, and what the float64 reference says of them."""
+"""Calls for `selftest` that reach each kernel, with the results of the float64 reference."""
 
 import os
 import warnings
@@ -29,7 +29,7 @@ DType = np.dtype[Any]
 
 
 class Result(NamedTuple):
-    """One result of the library, and what computes that of the reference, in float64."""
+    """One result of the library, and the function that computes it by the reference, in float64."""
 
     name: str
     actual: Array
@@ -51,7 +51,7 @@ def _exact(array: Array) -> Array:
 
 
 def _at(index: Any, compute: Callable[[], Any]) -> Callable[[], Array]:
-    """What `compute` gives, of a tuple or of the rows of an array that at `index`."""
+    """Return a function for the entry `index` of the result of `compute`, a tuple or an array."""
     return lambda: compute()[index]
 
 
@@ -108,11 +108,11 @@ def _shards_and_sequences(dtype: DType, threads: int) -> Iterator[Result]:
 
 
 def _stored_caches(dtype: DType, threads: int) -> Iterator[Result]:
-    """Sequences in pages that they share, and integers of 8 bits."""
+    """Check shared pages and int8 caches."""
     rng = np.random.default_rng(10)
     query = _normal(rng, dtype, 2, 4, 3, _WIDTH)
     key, value = (_normal(rng, dtype, 2, 2, _KEYS, _WIDTH) for _ in range(2))
-    key[1, :, :150], value[1, :, :150] = key[0, :, :150], value[0, :, :150]  # what both sequences begin with
+    key[1, :, :150], value[1, :, :150] = key[0, :, :150], value[0, :, :150]  # the common prefix of both sequences
     attend = partial(
         reference.scaled_dot_product_attention,
         *(_exact(x) for x in (query, key, value)),
@@ -128,7 +128,7 @@ def _stored_caches(dtype: DType, threads: int) -> Iterator[Result]:
     yield Result("pages of two sequences", out, attend)
     if dtype != np.float32:
         return
-    # Integers up to 127 in each row, which are stored as they are.
+    # Rows of integers up to 127, which int8 stores exactly.
     key, value = (rng.integers(-127, 128, (2, 2, _KEYS, _WIDTH)).astype(dtype) for _ in range(2))
     key[..., 0] = value[..., 0] = 127
     query /= 1024
@@ -142,7 +142,7 @@ def _stored_caches(dtype: DType, threads: int) -> Iterator[Result]:
 
 
 def _forked_process(dtype: DType, threads: int) -> Iterator[Result]:
-    """A call in a process that was forked after threads had been started."""
+    """Check a call in a process that was forked after threads had been started."""
     if not hasattr(os, "fork"):
         return
     x = _normal(np.random.default_rng(11), dtype, 2, 4, _QUERIES, _WIDTH)
@@ -154,17 +154,17 @@ def _forked_process(dtype: DType, threads: int) -> Iterator[Result]:
 
 
 def _in_a_fork(compute: Callable[[], Array], like: Array) -> Array:
-    """What `compute` gives in a child, of the shape and dtype of `like`; nothing, if the child fails."""
+    """Run `compute` in a child process; the result is empty if the child fails, else has the shape of `like`."""
     reading, writing = os.pipe()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Python, and the core, warn of forks beside threads; this is to try one
+        warnings.simplefilter("ignore")  # Python and the core warn of forks with threads
         child = os.fork()
         if child == 0:
             try:
                 with open(writing, "wb") as pipe:
                     pipe.write(compute().tobytes())
             finally:
-                os._exit(0)  # what the parent would do when it exits is not for this process
+                os._exit(0)  # skip the exit handlers of the parent
     os.close(writing)
     with open(reading, "rb") as pipe:
         data = pipe.read()
@@ -187,7 +187,7 @@ def _rows(dtype: DType, threads: int) -> Iterator[Result]:
 def _int8_weights(dtype: DType, threads: int) -> Iterator[Result]:
     if dtype != np.float32:
         return
-    # Integers that rows and weights in int8 hold as they are, up to the largest products: the reference needs no rule.
+    # Integers that int8 rows and weights store exactly, up to the largest products: the reference needs no rounding.
     rng, width = np.random.default_rng(9), 130
     rows, weight = rng.integers(0, 255, (70, width)), rng.integers(-127, 128, (width, width))
     rows[:, :2], weight[:, :2] = (0, 254), (-127, 127)

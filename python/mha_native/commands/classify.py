@@ -1,5 +1,6 @@
-"""The command ``python -m mha_native classify``: labels of texts, or the entities in them, as they come."""
+"""The command ``classify``: labels of texts, or the entities in them."""
 
+import argparse
 import json
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -10,61 +11,46 @@ from ..models.heads.classifier import finds_entities
 from ..models.heads.entities import STRATEGIES
 from ..models.heads.labels import best_labels
 from .errors import UserError
-from .lines import (
-    answers,
-    check_lines_output,
-    lines_to,
-    loaded,
-    objects,
-    opened,
-    refuse_to_replace_source,
-    report,
-    text_in,
-)
-from .output import number
+from .input_texts import objects, opened, text_in
+from .model_calls import answers, loaded
+from .output import check_lines_output, lines_to, number, refuse_to_replace_source, report
+from .shared_arguments import add_model, add_results, formats_of, one_source
 
-__all__ = ["STRATEGIES", "run"]
+about = "labels of texts, or the entities in them, by a pretrained classifier"
 
-_Object = dict[str, Any]  # with text and perhaps text_pair, and whatever else a line has
+_Object = dict[str, Any]  # text, perhaps text_pair, and the other entries of a line
 
 
-def run(
-    directory: str,
-    dtype: str,
-    weight_dtype: str | None,
-    texts: list[str],
-    path: str | None,
-    top_k: int | None,
-    strategy: str | None,
-    output: str | None,
-) -> None:
-    """Write the labels of `texts`, or of the lines of the file at `path`, to `output`; or the entities in them, if that
-    is what the model finds. If the name of the file ends in .jsonl, its lines are JSON objects with ``text`` and
-    perhaps ``text_pair``.
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_model(parser)
+    source = one_source(parser, "classify")
+    source.add_argument("texts", metavar="TEXT", nargs="*", default=[], help="a text, or several")
+    lines = "a text in each line, in UTF-8; in a file .jsonl a JSON object: text, and perhaps text_pair"
+    source.add_argument("--file", metavar="FILE", help=f"{lines}; - reads lines of standard input")
+    how = "of a model that finds entities, how tokens are joined: simple (default), first, average, max, none"
+    parser.add_argument("--aggregation", metavar="HOW", choices=STRATEGIES, help=how)
+    add_results(parser, "labels of each text")
 
-    Raises
-    ------
-    UserError
-        Before anything is written; if a disk fills up, `output` is as before.
-    """
-    check_lines_output(output)
-    refuse_to_replace_source(path, output)
-    with opened(texts, path) as source:
-        compute = _computation(directory, dtype, weight_dtype, top_k, strategy)
-        has_objects = path is not None and path.endswith(".jsonl")
+
+def run(options: argparse.Namespace) -> None:
+    """Write a line with labels or entities for each text. A failure leaves the output as it was."""
+    check_lines_output(options.output)
+    refuse_to_replace_source(options.file, options.output)
+    with opened(options.texts, options.file) as source:
+        compute = _computation(options.model, formats_of(options), options.top_k, options.aggregation)
+        has_objects = options.file is not None and options.file.endswith(".jsonl")
         inputs = objects(source, _checked) if has_objects else ({"text": text} for text in source)
-        with lines_to(output) as (write, progress):
+        with lines_to(options.output) as (write, progress):
             for given, results in answers(compute, inputs, source, progress):
                 for value, result in zip(given, results, strict=True):
                     write(f"{json.dumps(value | result)}\n")
-        report(output, f"{source.count:,} texts")
+        report(options.output, f"{source.count:,} texts")
 
 
 def _computation(
-    directory: str, dtype: str, weight_dtype: Any, top_k: int | None, strategy: str | None
+    directory: str, formats: dict[str, Any], top_k: int | None, strategy: str | None
 ) -> Callable[[Iterable[_Object]], Iterator[list[_Object]]]:
-    """What makes results of inputs, some at a time."""
-    formats = {"dtype": dtype, "weight_dtype": weight_dtype}
+    """Load the model and return the function that maps inputs to batches of results."""
     if loaded(lambda: finds_entities(directory)):
         if top_k is not None:
             raise UserError(f"--top-k is for models that label whole texts, and {directory} finds entities")
@@ -76,7 +62,7 @@ def _computation(
 
 
 def _labels(model: TextClassifier, top_k: int | None, inputs: Iterable[_Object]) -> Iterator[list[_Object]]:
-    """The best label of each text, or with `top_k` a list of so many."""
+    """Yield the best label of each text, or with `top_k` a list of that many labels."""
     texts = ({name: value[name] for name in ("text", "text_pair") if name in value} for value in inputs)
     for scores in model.predict_proba_batches(texts):
         found = [[_readable(label) for label in best_labels(model.labels, row, top_k or 1)] for row in scores]
@@ -84,7 +70,7 @@ def _labels(model: TextClassifier, top_k: int | None, inputs: Iterable[_Object])
 
 
 def _entities(model: TokenClassifier, strategy: Any, inputs: Iterable[_Object]) -> Iterator[list[_Object]]:
-    """The entities in each text."""
+    """Yield the entities in each text."""
     texts = (_without_pair(value) for value in inputs)
     for found in model.iter_entities(texts, aggregation_strategy=strategy):
         yield [{"entities": [_readable(entity) for entity in found]}]

@@ -1,4 +1,4 @@
-"""``mha_native --completion``: a script by which a shell knows the commands and their options."""
+"""``mha_native --completion``: a script for shells that completes commands and options."""
 
 import argparse
 
@@ -16,7 +16,7 @@ complete -o default -F _mha_native mha_native
 
 
 def script(parser: argparse.ArgumentParser) -> str:
-    """What bash reads, and zsh behind ``bashcompinit``: names of commands first, then options, and else files."""
+    """Return a script for bash, or zsh after ``bashcompinit``. It completes commands, then options, then files."""
     commands = {
         name: command
         for action in parser._actions
@@ -28,4 +28,6 @@ def script(parser: argparse.ArgumentParser) -> str:
 
 
 def _options(parser: argparse.ArgumentParser) -> list[str]:
+    if not parser.prefix_chars:  # every argument is positional
+        return []
     return [name for action in parser._actions for name in action.option_strings if name.startswith("--")]

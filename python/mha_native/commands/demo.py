@@ -1,5 +1,6 @@
-"""The command ``python -m mha_native demo``: self-attention over the words of a text, shown, checked and timed."""
+"""The command ``demo``: self-attention over the words of a text, shown, checked and timed."""
 
+import argparse
 import re
 import statistics
 import time
@@ -15,24 +16,33 @@ from ..functions.positions import sinusoidal_positions
 from ..functions.statistics import attention_statistics
 from ..layers.multi_head_attention import MultiHeadAttention
 from .errors import UserError, reason
+from .output import refuse_to_replace
 from .show_heads import MAX_DRAWN, draw_heads, print_heads
+
+about = "self-attention over the words of a text: what each word attends to in each head, the error, the time"
 
 EMBED_DIM = 512
 NUM_HEADS = 8
 
-MAX_WORDS = 1024  # words that take part: the weights of all heads then take 32 MB
+MAX_WORDS = 1024  # longer texts are cut: the weights of all heads then take 32 MB
 
 Array = NDArray[np.float32]
 
 
-def run(text: str, seed: int, plot: str | None) -> None:
-    """Print the demonstration for `text`, and draw the weights to the file `plot`.
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument("--text", default="A dog ate the food because it was hungry", help='default: "%(default)s"')
+    source.add_argument("--file", metavar="PATH", help="take the text from a UTF-8 file")
+    parser.add_argument("--plot", metavar="PATH", help="draw the weights of each head, to heads.png for example")
+    parser.add_argument("--seed", type=int, default=0, help="of embeddings and weights; default: %(default)s")
 
-    Raises
-    ------
-    UserError
-        Before anything is printed.
-    """
+
+def run(options: argparse.Namespace) -> None:
+    """Print the demonstration, and draw the weights to the file `plot`. Errors come before any output."""
+    if options.file is not None and options.plot is not None:
+        refuse_to_replace(options.file, options.plot, "--plot")
+    text = options.text if options.file is None else read_text(options.file)
+    seed, plot = options.seed, options.plot
     if seed < 0:
         raise UserError(f"--seed must not be negative; got {seed}")
     all_words = re.findall(r"\w+(?:['\u2019-]\w+)*", text)
@@ -41,7 +51,7 @@ def run(text: str, seed: int, plot: str | None) -> None:
         raise UserError("the text has no words")
     try:
         isa = _core.active_isa()
-    except ValueError as error:  # MHA_NATIVE_ISA names what this machine does not have
+    except ValueError as error:  # MHA_NATIVE_ISA is not available on this machine
         raise UserError(str(error)) from error
 
     rng = np.random.default_rng(seed)
@@ -86,7 +96,7 @@ def run(text: str, seed: int, plot: str | None) -> None:
 
 
 def read_text(path: str) -> str:
-    """The contents of a UTF-8 file."""
+    """Read a UTF-8 file."""
     try:
         return Path(path).read_text(encoding="utf-8-sig")
     except OSError as error:
@@ -96,21 +106,21 @@ def read_text(path: str) -> str:
 
 
 def embed(words: list[str], rng: np.random.Generator) -> Array:
-    """Random embeddings [T, E]; equal words have equal embeddings."""
+    """Draw random embeddings [T, E]; equal words have equal embeddings."""
     vocabulary, index = np.unique([word.casefold() for word in words], return_inverse=True)
     table: Array = rng.standard_normal((len(vocabulary), EMBED_DIM), dtype=np.float32)
     return table[index]
 
 
 def numpy_heads(x: Array, state: Mapping[str, Array]) -> Array:
-    """Query, key and value of each head: [3, H, T, D]."""
+    """Project query, key and value of each head: [3, H, T, D]."""
     length, width = x.shape
     projected = x @ state["in_proj_weight"].T + state["in_proj_bias"]
     return projected.reshape(length, 3, NUM_HEADS, width // NUM_HEADS).transpose(1, 2, 0, 3)
 
 
 def numpy_layer(x: Array, state: Mapping[str, Array]) -> Array:
-    """The layer as a user would write it in NumPy, in float32."""
+    """Compute the layer in plain NumPy, in float32."""
     length, width = x.shape
     q, k, v = numpy_heads(x, state)
     scores = q @ k.swapaxes(1, 2) / np.float32(np.sqrt(width // NUM_HEADS))
@@ -121,7 +131,7 @@ def numpy_layer(x: Array, state: Mapping[str, Array]) -> Array:
 
 
 def time_in_turns(functions: list[Callable[[], Any]], turns: int = 6) -> list[float]:
-    """Median seconds of each function. They run in turns, so that a busy machine slows all of them alike."""
+    """Return the median seconds of each function. They run in turns, so that a busy machine slows all equally."""
     seconds: list[list[float]] = [[] for _ in functions]
     for _ in range(turns):
         for function, taken in zip(functions, seconds, strict=True):

@@ -1,54 +1,80 @@
-"""The command ``python -m mha_native embed``: sentence embeddings of texts, or of the lines of a file, as they come."""
+"""The command ``embed``: sentence embeddings of texts, lines of a file, or a folder of files."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import argparse
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
 from ..functions.progress import Progress
 from ..models import SentenceEncoder
+from . import embed_corpus
 from .errors import UserError, complain
-from .lines import (
-    Texts,
-    answers,
-    errors_of_models,
-    lines_to,
-    loaded,
-    opened,
-    refuse_to_replace_source,
-    report,
-    texts_given,
-)
-from .output import Array, JsonLines, Npy, Sink, is_stream, written
+from .input_texts import Texts, opened, texts_given
+from .model_calls import answers, errors_of_models, loaded
+from .output import Array, JsonLines, Npy, Sink, is_stream, lines_to, refuse_to_replace_source, report, written
+from .shared_arguments import add_model, count, formats_of, one_source
 from .show_heads import MAX_DRAWN, draw_heads, print_heads
 
-Encode: TypeAlias = Callable[[Iterable[str]], Iterator[Array]]  # texts to their embeddings, some at a time
+about = "sentence embeddings of texts, or of the lines of a file, by a pretrained model"
+
+Encode: TypeAlias = Callable[[Iterable[str]], Iterator[Array]]  # from texts to batches of embeddings
 
 
-def run(
-    directory: str,
-    dtype: str,
-    weight_dtype: str | None,
-    prompt: Mapping[str, Any],
-    texts: list[str],
-    path: str | None,
-    output: str | None,
-) -> None:
-    """Embeddings of `texts`, or if there is a `path` of the lines of that file, one after another to `output`.
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_model(parser)
+    prompts = parser.add_mutually_exclusive_group()
+    prompts.add_argument("--prompt-name", metavar="NAME", help="the prompt of the model before each text: query")
+    prompts.add_argument("--prompt", metavar="TEXT", help="what stands before each text; default: as the model says")
+    source = one_source(parser, "embed")
+    source.add_argument("texts", metavar="TEXT", nargs="*", default=[], help="a text, or several")
+    source.add_argument("--file", metavar="FILE", help="a text in each line, in UTF-8; - reads standard input")
+    source.add_argument("--explain", metavar="TEXT", help="show what each token attends to, in each layer and head")
+    folder = "with --ray: a folder of files .txt, .jsonl and .parquet, to as many and more in the folder --output"
+    source.add_argument("--input", metavar="DIR", help=folder)
+    parser.add_argument("--output", metavar="PATH", help="out.npy or out.jsonl; default: JSON lines to standard output")
+    parser.add_argument("--plot", metavar="PATH", help="with --explain: draw the weights, to heads.png for example")
+    corpus = parser.add_argument_group("of a folder of files")
+    pool = "by a pool of actors of Ray; a run that was killed goes on where it was"
+    corpus.add_argument("--ray", action="store_true", help=pool)
+    column = "the texts in JSON objects and Parquet files; default: %(default)s"
+    corpus.add_argument("--column", metavar="NAME", default="text", help=column)
+    corpus.add_argument("--concurrency", metavar="N", type=count, help="most actors; default: as there are processors")
+    threads = "processors and threads of each actor; default: %(default)s"
+    corpus.add_argument("--num-cpus", metavar="N", type=count, default=1, help=threads)
 
-    `prompt` has the arguments of `SentenceEncoder.encode_batches` by that say what stands before each of them.
 
-    Raises
-    ------
-    UserError
-        Before anything is written; if a disk fills up, `output` is as before.
-    """
+def run(options: argparse.Namespace) -> None:
+    """Embed texts, lines or a folder, or explain a text, depending on the arguments."""
+    refuse = options.usage_error
+    if options.ray or options.input is not None:
+        if not options.ray or options.input is None or options.output is None:
+            refuse("--ray, --input and --output go together")
+    elif options.explain is not None:
+        if options.output is not None:
+            refuse("--output does not go with --explain")
+        if options.prompt is not None or options.prompt_name is not None:
+            refuse("a prompt does not go with --explain")
+    if options.explain is None and options.plot is not None:
+        refuse("--plot needs --explain")
+    if options.ray:
+        embed_corpus.run(options)
+    elif options.explain is not None:
+        _explain(options)
+    else:
+        _embed(options)
+
+
+def _embed(options: argparse.Namespace) -> None:
+    """Write the embedding of each text. A failure leaves the output as it was."""
+    path, output = options.file, options.output
     if output is not None:
         _check_output(output)
         refuse_to_replace_source(path, output)
-    with opened(texts, path) as source:
-        model = _load(directory, dtype, weight_dtype)
+    with opened(options.texts, path) as source:
+        model = _load(options)
+        prompt = {"prompt_name": options.prompt_name, "prompt": options.prompt}
         encode = partial(model.encode_batches, **{name: given for name, given in prompt.items() if given is not None})
         if output is not None and output.endswith(".npy"):
             with written(output) as target:
@@ -59,10 +85,10 @@ def run(
         report(output, f"{source.count:,} embeddings of {model.embed_dim} features")
 
 
-def explain(directory: str, dtype: str, weight_dtype: str | None, text: str, plot: str | None) -> None:
-    """Print what each token of `text` attends to in each layer and head, and draw it to the file `plot`."""
-    (readable,) = texts_given([text])
-    model = _load(directory, dtype, weight_dtype)
+def _explain(options: argparse.Namespace) -> None:
+    """Print the key with the largest weight for each token in each layer and head, and draw all weights to a file."""
+    (readable,), plot = texts_given([options.explain]), options.plot
+    model = _load(options)
     with errors_of_models():
         tokens, weights = model.attention_weights(readable)  # [layers, H, T, T]
     if not tokens:
@@ -78,27 +104,27 @@ def explain(directory: str, dtype: str, weight_dtype: str | None, text: str, plo
         print(f"\nPlot of {'all' if len(tokens) <= MAX_DRAWN else f'the first {MAX_DRAWN}'} tokens: {plot}")
 
 
-def _load(directory: str, dtype: str, weight_dtype: str | None) -> SentenceEncoder:
-    return loaded(lambda: SentenceEncoder.from_pretrained(directory, dtype=dtype, weight_dtype=weight_dtype))
+def _load(options: argparse.Namespace) -> SentenceEncoder:
+    return loaded(lambda: SentenceEncoder.from_pretrained(options.model, **formats_of(options)))
 
 
 def _write(encode: Encode, source: Texts, sink: Sink, progress: Progress) -> None:
-    count = num_bad = first_bad = 0  # embeddings; those that are not finite; the first of those, counted from 1
+    rows_before = num_bad = first_bad = 0  # bad: not finite; the first one counts from 1
     for texts, rows in answers(encode, source, source, progress):
         sink.write(texts, rows)
         bad = np.flatnonzero(~np.isfinite(rows).all(axis=1))
         if bad.size:
-            first_bad = first_bad or count + int(bad[0]) + 1
+            first_bad = first_bad or rows_before + int(bad[0]) + 1
             num_bad += bad.size
-        count += len(rows)
-    sink.finish(count)
+        rows_before += len(rows)
+    sink.finish(rows_before)
     if num_bad:
         more = f", and {num_bad - 1:,} more are not" if num_bad > 1 else ""
         complain(f"the embedding of {source.place} {first_bad} is not finite{more}")
 
 
 def _check_output(output: str) -> None:
-    """UserError unless one of the formats can be written to `output`: JSON lines anywhere, .npy to a regular file."""
+    """Raise UserError unless `output` can have one of the formats: JSON lines anywhere, .npy in a regular file."""
     if output.endswith(".npy") and is_stream(output):
         raise UserError(f"--output must be a regular file for .npy, whose beginning is written last; got {output}")
     if not output.endswith((".npy", ".jsonl")) and not is_stream(output):

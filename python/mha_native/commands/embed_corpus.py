@@ -1,5 +1,6 @@
-"""The command ``python -m mha_native embed --ray``: the embeddings of a folder of files, by a pool of actors of Ray."""
+"""The command ``embed --ray``: the embeddings of a folder of files, by a pool of actors of Ray."""
 
+import argparse
 import contextlib
 import hashlib
 import logging
@@ -22,80 +23,60 @@ from ..models.files.hub_cache import find_directory
 from ._corpus_blocks import Block, batches_of, blocks_of
 from ._manifest import Manifest, only_run, sha256_of
 from .errors import UserError, complain, reason
-from .lines import loaded, report
-from .output import PARTIAL_FILES, Array, written
+from .model_calls import loaded
+from .output import PARTIAL_FILES, Array, report, written
+from .shared_arguments import formats_of
 
 EMBEDDING = "embedding"  # the column that is added
 
-# What Ray reads as it starts: it sends nothing to its makers, and errors come as sentences of this command instead.
+# Settings of Ray: no usage statistics, and errors as sentences of this command.
 _ENVIRONMENT = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_BACKEND_LOG_LEVEL": "fatal", "RAY_DATA_DISABLE_PROGRESS_BARS": "1"}
 
 
-def run(
-    model: str,
-    loading: Mapping[str, Any],
-    options: Mapping[str, Any],
-    source: str,
-    output: str,
-    column: str,
-    concurrency: int | None,
-    num_cpus: int,
-) -> None:
-    """Embeddings of the texts in all files below the folder `source`, one file below `output` for each of their blocks.
+def run(options: argparse.Namespace) -> None:
+    """Embed the texts in all files below the folder `input`: each block of a file becomes a file below `output`.
 
-    What a run before this one has finished stays, if it was made with the same model and the same options.
-
-    Parameters
-    ----------
-    model : path, or name of a model
-    loading, options : dict
-        The arguments of `SentenceEncoder.from_pretrained` and `encode`.
-    column : str
-        The name of the texts in JSON objects and Parquet files.
-    concurrency, num_cpus : int
-        As for `mha_native.distributed.ray.embed`.
-
-    Raises
-    ------
-    UserError
-        What has been finished until then stays, and nothing else does.
+    Blocks that an earlier run finished with the same model and options stay. After a failure finished blocks stay, and
+    partial files are removed.
     """
     os.environ.update({name: value for name, value in _ENVIRONMENT.items() if name not in os.environ})
     loaded(lambda: ray_data("embed"))
-    folder, target = Path(source), Path(output)
+    folder, target = Path(options.input), Path(options.output)
+    model, column, num_cpus = options.model, options.column, options.num_cpus
+    prompt = {"prompt_name": options.prompt_name, "prompt": options.prompt}
     blocks = blocks_of(folder)
     _make_folder(folder, target)
     with only_run(target), _no_partial_files(target):
-        arguments = loaded(lambda: model_arguments("embed", model, loading, options, num_cpus))
+        arguments = loaded(lambda: model_arguments("embed", model, formats_of(options), prompt, num_cpus))
         manifest = _opened_manifest(target, blocks, _made_with(model, arguments, column))
         arguments |= {"folder": str(folder.resolve()), "output": str(target.resolve()), "column": column}
         done = sum(block.output in manifest.entries for block in blocks)
         pending = [block for block in blocks if block.output not in manifest.entries]
         progress = Progress()
         try:
-            for count, entry in enumerate(_computed(pending, arguments, concurrency, num_cpus), done + 1):
+            for count, entry in enumerate(_computed(pending, arguments, options.concurrency, num_cpus), done + 1):
                 manifest.add(entry)
                 progress.show(count / len(blocks), sum(made["rows"] for made in manifest.entries.values()))
         finally:
             progress.clear()
-        _report([manifest.entries[block.output] for block in blocks], done, output)
+        _report([manifest.entries[block.output] for block in blocks], done, options.output)
 
 
 class BlockWriter(ModelActor):
-    """An actor that embeds blocks, each to a file of its own."""
+    """An actor that writes the embeddings of each block to a file."""
 
     def __init__(self, folder: str, output: str, column: str, **arguments: Any) -> None:
         super().__init__(**arguments)
         self._folder, self._output, self._column = Path(folder), Path(output), column
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
-        """The entry of a block in the manifest, or its ``error``, which is empty if there is none."""
+        """Embed a block and return its entry in the manifest; ``error`` is empty after success."""
         block = Block(**row)
         path = self._output / block.output
         entry: dict[str, Any] = asdict(block) | {"output": block.output, "error": ""}
         entry |= {"rows": 0, "damaged": 0, "not_finite": 0, "bytes": 0, "sha256": ""}
         try:
-            with contextlib.suppress(OSError):  # `written` says why
+            with contextlib.suppress(OSError):  # `written` reports the reason
                 path.parent.mkdir(parents=True, exist_ok=True)
             self._write(block, path, entry)
             return entry | {"bytes": path.stat().st_size, "sha256": sha256_of(path)}
@@ -116,10 +97,10 @@ class BlockWriter(ModelActor):
                 counts["not_finite"] += int((~np.isfinite(rows).all(axis=1)).sum())
 
     def _embedded(self, block: Block) -> Iterator[tuple[Any, Array, int]]:
-        """Tables with their embeddings [n, E], and how many of their rows are damaged."""
+        """Yield tables with their embeddings [n, E] and the number of damaged rows."""
         import pyarrow
 
-        # No line begins in a block that is in the midst of a long one.
+        # No line begins in a block in the middle of a long line.
         none = pyarrow.table({self._column: pyarrow.array([], pyarrow.string())})
         batches = batches_of(self._folder, block, self._column)
         count = 0
@@ -148,7 +129,7 @@ def _make_folder(folder: Path, target: Path) -> None:
 
 @contextlib.contextmanager
 def _no_partial_files(target: Path) -> Iterator[None]:
-    """Removes what actors that were killed left half-written: before, in a run that was killed too, and meanwhile."""
+    """Remove partial files of killed actors, left by an earlier run or by this one."""
     try:
         _remove_partial_files(target)
         yield
@@ -162,7 +143,7 @@ def _remove_partial_files(target: Path) -> None:
 
 
 def _made_with(model: str, arguments: Mapping[str, Any], column: str) -> dict[str, Any]:
-    """What decides on the bytes of embeddings, for the manifest."""
+    """Return everything that determines the bytes of embeddings, for the manifest."""
     folder = find_directory(model)
     total = hashlib.sha256()
     for path in sorted((*folder.rglob("*.json"), *folder.rglob("*.safetensors"))):
@@ -172,7 +153,7 @@ def _made_with(model: str, arguments: Mapping[str, Any], column: str) -> dict[st
 
 
 def _opened_manifest(target: Path, blocks: list[Block], made_with: Mapping[str, Any]) -> Manifest:
-    """The manifest, without what was made of files that have changed since."""
+    """Open the manifest and remove outputs of files that have changed."""
     manifest = Manifest(target, made_with)
     files, by_output = {block.file for block in blocks}, {block.output: block for block in blocks}
     for name, entry in list(manifest.entries.items()):
@@ -186,14 +167,14 @@ def _opened_manifest(target: Path, blocks: list[Block], made_with: Mapping[str, 
 def _computed(
     blocks: list[Block], arguments: Mapping[str, Any], concurrency: int | None, num_cpus: int
 ) -> Iterator[dict[str, Any]]:
-    """The entries of blocks in any order, as they are finished."""
+    """Yield the entries of finished blocks, in any order."""
     if not blocks:
         return
     import ray
 
     with _cluster(ray):
         rows = ray.data.from_items([asdict(block) for block in blocks], override_num_blocks=len(blocks))
-        pool = actor_pool("embed", concurrency, num_cpus, 0)  # actors read and write themselves
+        pool = actor_pool("embed", concurrency, num_cpus, 0)  # actors read and write files themselves
         entries = rows.map(BlockWriter, compute=pool, num_cpus=num_cpus, fn_constructor_kwargs=dict(arguments))
         try:
             for entry in entries.iter_rows():
@@ -206,7 +187,7 @@ def _computed(
 
 @contextlib.contextmanager
 def _cluster(ray: Any) -> Iterator[None]:
-    """The cluster that there is, or one of this machine until the end. Signals mean what they did before."""
+    """Use the running cluster, or start one on this machine for the context. Signal handlers stay as they were."""
     if ray.is_initialized():
         yield
         return

@@ -1,4 +1,4 @@
-"""What a command says on standard error: one sentence for what its user can mend."""
+"""Errors that the user of a command can correct, and messages on standard error."""
 
 import contextlib
 import sys
@@ -7,17 +7,17 @@ from ..functions.progress import CLEAR_LINE
 
 
 class UserError(Exception):
-    """A mistake that the user can correct. Its text is one sentence, without the name of the program."""
+    """A mistake that the user can correct, in one sentence without the name of the program."""
 
 
 def complain(sentence: str) -> None:
-    """Print a sentence to standard error, in place of a progress bar if there is one."""
+    """Print a sentence to standard error, over a progress bar."""
     if sys.stderr is None:  # closed, as by 2>&-
         return
-    with contextlib.suppress(OSError):  # full or gone, and there is no other place to say so
+    with contextlib.suppress(OSError):  # full or closed
         print(f"{CLEAR_LINE if sys.stderr.isatty() else ''}mha_native: {sentence}", file=sys.stderr, flush=True)
 
 
 def reason(error: OSError) -> str:
-    """Why the operating system, or a file object of Python, refused."""
+    """Return the reason that the operating system, or a file object of Python, gives."""
     return error.strerror or str(error)

@@ -1,5 +1,6 @@
-"""The command ``python -m mha_native generate``: a language model continues a prompt, or the lines of a file."""
+"""The command ``generate``: a language model continues a prompt, or the lines of a file."""
 
+import argparse
 import json
 import sys
 from collections import Counter, deque
@@ -9,31 +10,62 @@ from typing import Any
 from ..models import CausalLM
 from ..serving import Batcher, Request
 from .errors import UserError, complain
-from .lines import (
-    answers,
-    check_lines_output,
-    errors_of_models,
-    lines_to,
-    loaded,
-    objects,
-    opened,
-    refuse_to_replace_source,
-    report,
-    text_in,
-    texts_given,
-)
+from .input_texts import objects, opened, text_in, texts_given
+from .model_calls import answers, errors_of_models, loaded
+from .output import check_lines_output, lines_to, refuse_to_replace_source, report
+from .shared_arguments import add_model, count, formats_of, one_source
 
-# Lines of a file that are continued together: each step reads the weights once for all of them. Of as many lines each
-# draws its own random numbers, prompts and conversations apart.
+about = "text of a language model that continues prompts, or answers them"
+
+_GENERATION = ("max_new_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "stop", "seed")
+
+# Number of lines of a file that are continued together: each step reads the weights once for all of them. Each line of
+# such a group draws its own random numbers, prompts and conversations separately.
 _TOGETHER = 8
 
 # Lines that are read before the text of the first one of them is written.
 _MOST_AHEAD = 256
 
-_Object = dict[str, Any]  # with prompt or messages, and whatever else a line has
+_Object = dict[str, Any]  # prompt or messages, and the other entries of a line
 
 
-def run(directory: str, formats: Mapping[str, Any], prompt: str, is_chat: bool, options: Mapping[str, Any]) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_model(parser, "a .gguf file; ")
+    source = one_source(parser, "continue")
+    source.add_argument("--prompt", metavar="TEXT", help="a prompt; the text is printed as it comes")
+    lines = "a prompt in each line, in UTF-8; in a file .jsonl a JSON object: prompt, or messages"
+    source.add_argument("--file", metavar="FILE", help=f"{lines}; - reads lines of standard input")
+    parser.add_argument("--chat", action="store_true", help="answer prompts, by the chat template of the model")
+    parser.add_argument("--max-new-tokens", metavar="N", type=count, help="default: 256")
+    parser.add_argument("--temperature", metavar="T", type=float, help="0, the default, takes the most probable token")
+    parser.add_argument("--top-k", metavar="K", type=count, help="draw among the K most probable tokens")
+    parser.add_argument("--top-p", metavar="P", type=float, help="draw among the fewest tokens that reach P together")
+    share = "draw among tokens with at least P times the probability of the most probable one"
+    parser.add_argument("--min-p", metavar="P", type=float, help=share)
+    penalty = "what the logits of tokens that are there already are divided by"
+    parser.add_argument("--repetition-penalty", metavar="X", type=float, help=penalty)
+    parser.add_argument("--stop", metavar="TEXT", action="append", help="end before this text; may be given repeatedly")
+    parser.add_argument("--seed", metavar="N", type=int, help="of draws; default: another one each time")
+    length = "most tokens of a prompt and its continuation; default: as many as the model was trained with"
+    parser.add_argument("--max-length", metavar="N", type=count, help=length)
+    output = "with --file: out.jsonl; default: JSON lines to standard output"
+    parser.add_argument("--output", metavar="PATH", help=output)
+
+
+def run(options: argparse.Namespace) -> None:
+    formats = formats_of(options) | {"max_length": options.max_length}
+    given = {name: getattr(options, name) for name in _GENERATION}
+    if options.file is not None:
+        run_file(options.model, formats, options.file, options.chat, given, options.output)
+    elif options.output is not None:
+        options.usage_error("--output needs --file")
+    else:
+        run_prompt(options.model, formats, options.prompt, options.chat, given)
+
+
+def run_prompt(
+    directory: str, formats: Mapping[str, Any], prompt: str, is_chat: bool, options: Mapping[str, Any]
+) -> None:
     """Print how the model continues `prompt`, or answers it, as it comes.
 
     `formats` are arguments of `CausalLM.from_pretrained`, and `options` of `CausalLM.generate`; None stands for their
@@ -147,7 +179,7 @@ def _checked(value: _Object) -> _Object:
 
 
 def _as_messages(value: _Object) -> _Object:
-    """A prompt as what a user says in a conversation."""
+    """Return a prompt as the first message of a conversation."""
     if "messages" in value:
         return value
     rest = {name: given for name, given in value.items() if name != "prompt"}
@@ -159,7 +191,7 @@ def _without_none(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _encodable(text: str) -> str:
-    """The text with a question mark for what the terminal cannot show."""
+    """Return the text with question marks for characters that the terminal cannot show."""
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     return text.encode(encoding, "replace").decode(encoding)
 

@@ -1,4 +1,4 @@
-"""Where commands write, and how: a file that is whole or not there, or a stream; JSON lines or .npy."""
+"""Output of commands: files that appear when they are complete, or streams; JSON lines or .npy."""
 
 import contextlib
 import json
@@ -10,29 +10,32 @@ import struct
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import Any, BinaryIO, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..functions.progress import Progress
 from .errors import UserError, reason
 
 Array = NDArray[np.float32]
 
-PARTIAL_FILES = ".mha_native.*.partial"  # the names of files that are not whole yet
+Write: TypeAlias = Callable[[str], object]
+
+PARTIAL_FILES = ".mha_native.*.partial"  # the names of incomplete files
 
 
 @contextlib.contextmanager
 def written(path: str) -> Iterator[BinaryIO]:
-    """A file to write to.
+    """Open a file to write to.
 
-    A regular file replaces `path` in one step at the end, and if anything fails before that, it is removed. A pipe, a
-    device, or the file that is standard output or standard error, is written to.
+    A new file replaces a regular file `path` in one step at the end, and is removed after a failure. A pipe, a device,
+    or the file that is standard output or standard error, is written directly.
 
     Raises
     ------
     UserError
-        If the operating system refuses, here or where it is written to.
+        If the file cannot be opened or written.
     """
     try:
         with (_opened_stream if is_stream(path) else _replacement)(path) as file:
@@ -42,7 +45,7 @@ def written(path: str) -> Iterator[BinaryIO]:
 
 
 def is_stream(path: str) -> bool:
-    """Whether `path` is there, and must not be replaced by a file: a pipe, a device, or where output goes already."""
+    """Return whether `path` is a pipe, a device, or open as standard output or error, and so must not be replaced."""
     try:
         status = os.stat(path)
     except FileNotFoundError:
@@ -54,23 +57,23 @@ def is_stream(path: str) -> bool:
 
 
 def refuse_to_replace(source: str | int, path: str, option: str) -> None:
-    """UserError if the file `path` is the one that is read: `source`, a path or a file descriptor."""
-    with contextlib.suppress(OSError):  # one of them is not there
+    """Raise UserError if the file `path` is the input: `source`, a path or a file descriptor."""
+    with contextlib.suppress(OSError):  # one of them does not exist
         of_source, of_path = os.stat(source), os.stat(path)
         if stat.S_ISREG(of_path.st_mode) and os.path.samestat(of_source, of_path):
             raise UserError(f"{option} must be another file than the one that is read; got {path}")
 
 
-def _is_open_as(status: os.stat_result, stream: object) -> bool:
+def _is_open_as(status: os.stat_result, stream: Any) -> bool:
     try:
-        return os.path.samestat(status, os.fstat(stream.fileno()))  # type: ignore[attr-defined]
-    except (OSError, ValueError, AttributeError):  # no file of the operating system
+        return os.path.samestat(status, os.fstat(stream.fileno()))
+    except (OSError, ValueError, AttributeError):  # not a file of the operating system
         return False
 
 
 @contextlib.contextmanager
 def _opened_stream(path: str) -> Iterator[BinaryIO]:
-    # Neither created nor cut to length 0: standard output may be a file that others append to.
+    # Neither created nor truncated: standard output may be a file to which others append.
     with open(os.open(path, os.O_WRONLY | os.O_APPEND), "wb") as file:
         yield file
 
@@ -80,7 +83,7 @@ def _replacement(path: str) -> Iterator[BinaryIO]:
     target = Path(os.path.realpath(path))  # follow a link to its file
     if target.is_dir():
         raise IsADirectoryError(None, "it is a directory")
-    partial = target.with_name(PARTIAL_FILES.replace("*", secrets.token_hex(8)))  # as no other process calls its own
+    partial = target.with_name(PARTIAL_FILES.replace("*", secrets.token_hex(8)))  # unique to this process
     try:
         with open(partial, "xb") as file:
             yield file
@@ -92,25 +95,53 @@ def _replacement(path: str) -> Iterator[BinaryIO]:
         raise
 
 
+def refuse_to_replace_source(path: str | None, output: str | None) -> None:
+    """Raise UserError if `output` is the input file."""
+    if path is not None and output is not None:
+        refuse_to_replace(0 if path == "-" else path, output, "--output")
+
+
+def check_lines_output(output: str | None) -> None:
+    """Raise UserError unless JSON lines can be written to `output`."""
+    if output is not None and not output.endswith(".jsonl") and not is_stream(output):
+        raise UserError(f"--output must end in .jsonl; got {output}")
+
+
+@contextlib.contextmanager
+def lines_to(output: str | None) -> Iterator[tuple[Write, Progress]]:
+    """Open `output`, or standard output: a function that writes a line, and a progress bar that does not disturb it."""
+    if output is None:
+        yield sys.stdout.write, Progress(is_wanted=not sys.stdout.isatty())
+    else:
+        with written(output) as target:
+            yield lambda line: target.write(line.encode()), Progress()
+
+
+def report(output: str | None, summary: str) -> None:
+    """Print a summary of the file `output`, unless it is a stream, which may be standard output."""
+    if output is not None and not is_stream(output):
+        print(f"{summary}: {output}")
+
+
 def number(value: float) -> float | None:
-    """A float32 for JSON, with enough digits that reading gives the same bits; None, which is null, if not finite."""
+    """Round a float32 for JSON to digits that give the same bits when read; None, which is null, if not finite."""
     return float(f"{value:.9g}") if math.isfinite(value) else None
 
 
 class Sink(Protocol):
-    """What embeddings are written to."""
+    """A file format of embeddings."""
 
     def write(self, texts: Iterable[str], rows: Array) -> None:
         """Write one row for each text."""
 
     def finish(self, count: int) -> None:
-        """Called when all `count` rows have been written."""
+        """Complete the file after all `count` rows."""
 
 
 class JsonLines:
     """A JSON object per line: the text and its embedding, with enough digits that reading gives the same bits.
 
-    JSON has no NaN and no infinity: ``null`` stands for them.
+    NaN and infinity become ``null``, since JSON does not have them.
     """
 
     def __init__(self, write: Callable[[str], object]) -> None:
@@ -126,11 +157,11 @@ class JsonLines:
             self._write(f'{{"text": {json.dumps(text)}, "embedding": [{numbers}]}}\n')
 
     def finish(self, count: int) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
 
 class Npy:
-    """A file of NumPy that holds an array [N, E]. N is written into its header at the end."""
+    """A .npy file with an array [N, E]. N is written into its header at the end."""
 
     def __init__(self, file: BinaryIO, width: int) -> None:
         self._file, self._width = file, width
@@ -146,6 +177,6 @@ class Npy:
         self._write_header(count)
 
     def _write_header(self, count: int) -> None:
-        # Version 1.0 of the format, padded to 128 bytes, so that any N has room.
+        # Version 1.0 of the format, padded to 128 bytes, which suffice for any N.
         header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({count}, {self._width}), }}"
         self._file.write(b"\x93NUMPY\x01\x00" + struct.pack("<H", 118) + header.ljust(117).encode() + b"\n")

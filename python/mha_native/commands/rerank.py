@@ -1,5 +1,6 @@
-"""The command ``python -m mha_native rerank``: documents in the order in which they fit a query."""
+"""The command ``rerank``: documents in the order in which they fit a query."""
 
+import argparse
 import json
 from collections.abc import Iterable, Iterator
 from itertools import islice
@@ -8,66 +9,51 @@ from typing import Any
 from ..functions.progress import Progress
 from ..sentence_transformers import CrossEncoder
 from .errors import UserError
-from .lines import (
-    Texts,
-    Write,
-    answers,
-    check_lines_output,
-    lines_to,
-    loaded,
-    objects,
-    opened,
-    refuse_to_replace_source,
-    report,
-    text_in,
-    texts_given,
-    with_characters,
-)
-from .output import number
+from .input_texts import Texts, objects, opened, text_in, texts_given, with_characters
+from .model_calls import answers, loaded
+from .output import Write, check_lines_output, lines_to, number, refuse_to_replace_source, report
+from .shared_arguments import add_model, add_results, formats_of, one_source
 
-_PAIRS = 64  # that are scored at once: some seconds of a small model, after which the progress bar moves
+about = "documents in the order in which they fit a query, by a cross-encoder"
 
-_Query = dict[str, Any]  # with query, documents, and whatever else a line has
+_PAIRS = 64  # pairs scored at once: some seconds of a small model, after which the progress bar moves
+
+_Query = dict[str, Any]  # query, documents, and the other entries of a line
 
 
-def run(
-    directory: str,
-    dtype: str,
-    weight_dtype: str | None,
-    query: str | None,
-    documents: list[str],
-    path: str | None,
-    top_k: int | None,
-    output: str | None,
-) -> None:
-    """Write the `documents`, or the lines of the file at `path`, to `output`: the best for the query first.
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_model(parser)
+    parser.add_argument("--query", metavar="TEXT", help="default: each line of FILE has its own")
+    source = one_source(parser, "rank")
+    source.add_argument("documents", metavar="TEXT", nargs="*", default=[], help="a document, or several")
+    lines = "a document in each line, in UTF-8; without --query a JSON object: query, and documents, a list"
+    source.add_argument("--file", metavar="FILE", help=f"{lines}; - reads standard input")
+    add_results(parser, "documents")
 
-    Without a query each line of the file is a JSON object with its own ``query`` and ``documents``.
 
-    Raises
-    ------
-    UserError
-        Before anything is written; if a disk fills up, `output` is as before.
-    """
+def run(options: argparse.Namespace) -> None:
+    """Write the documents, the best for the query first. A failure leaves the output as it was."""
+    query, directory, output = options.query, options.model, options.output
+    if query is None and options.file is None:
+        options.usage_error("documents need --query")
     check_lines_output(output)
-    refuse_to_replace_source(path, output)
+    refuse_to_replace_source(options.file, output)
     if query is not None:
         (query,) = texts_given([query])
-    with opened(documents, path) as source:
-        formats = {"dtype": dtype, "weight_dtype": weight_dtype}
-        model = loaded(lambda: CrossEncoder(directory, model_kwargs=formats))
+    with opened(options.documents, options.file) as source:
+        model = loaded(lambda: CrossEncoder(directory, model_kwargs=formats_of(options)))
         if model.num_labels != 1:
             raise UserError(f"{directory}: a model for rerank must have a single label; it has {model.num_labels}")
         with lines_to(output) as (write, progress):
             if query is None:
-                _rank_each(model, top_k, source, write, progress)
+                _rank_each(model, options.top_k, source, write, progress)
             else:
-                _rank(model, query, top_k, source, write, progress)
+                _rank(model, query, options.top_k, source, write, progress)
         report(output, f"{source.count:,} {'documents' if query is not None else 'queries'}")
 
 
 def _rank(model: CrossEncoder, query: str, top_k: int | None, source: Texts, write: Write, progress: Progress) -> None:
-    """Write the best documents that `source` has, each in a line."""
+    """Write the best documents of `source`, each in a line."""
 
     def computed(documents: Iterable[str]) -> Iterator[list[float]]:
         texts = iter(documents)
@@ -83,7 +69,7 @@ def _rank(model: CrossEncoder, query: str, top_k: int | None, source: Texts, wri
 
 
 def _rank_each(model: CrossEncoder, top_k: int | None, source: Texts, write: Write, progress: Progress) -> None:
-    """Write each line that `source` has, with the ranking of its documents in their place."""
+    """Write each line of `source`, with a ranking in place of its documents."""
 
     def computed(queries: Iterable[_Query]) -> Iterator[list[Any]]:
         for given in queries:

@@ -1,5 +1,6 @@
-"""The command ``python -m mha_native selftest``: whether the library computes on this machine what it must."""
+"""The command ``selftest``: results of the installed library on this machine against the reference."""
 
+import argparse
 import math
 import os
 import signal
@@ -16,26 +17,32 @@ from ..functions.runtime import active_isa, available_isas, last_used_isa, num_t
 from ._self_checks import CHECKS, Array
 from .errors import UserError
 
-# An instruction set takes 1 s; on a machine that is busy with other things perhaps ten times that.
+about = "whether the installed library computes on this machine what it must; exit code 1 if not"
+
+# An instruction set takes 1 s, on a busy machine perhaps 10 s.
 _LONGEST_SECONDS = 120
 
-# What a result may be off by, in eps of its dtype times the largest number that the reference expects. Sums of up to
-# 200 terms in float32 or float64, through up to two layers, are off by some 10 of those; what has 16 bits is rounded
-# between steps, and off by 1 or 2. A kernel that is wrong is off by about as much as its results are large.
+# Largest error of a result, in eps of its dtype times the largest number that the reference expects. Sums of up to 200
+# terms in float32 or float64, through up to two layers, have errors of some 10 units. 16-bit results are rounded
+# between steps and have errors of 1 or 2 units. The error of a wrong kernel is about as large as its results.
 _TOLERATED_UNITS = {"float32": 64, "float64": 64, "float16": 8, "bfloat16": 8}
 _EPS = {"float32": 2.0**-23, "float64": 2.0**-52, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 
 
-def run(isa: str | None) -> int:
-    """Check `isa` in this process, or each instruction set that this machine runs in a process of its own.
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--isa", metavar="NAME", help="this instruction set only, in this process")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Check an instruction set in this process, or each that this machine runs in a process of its own.
 
     Returns
     -------
     exit_code : int
         1 if a result is wrong, or a process died.
     """
-    if isa is not None:
-        return _check(isa)
+    if options.isa is not None:
+        return _check(options.isa)
     show_config()
     print(flush=True)
     passed = {isa: _passes(isa) for isa in available_isas()}
@@ -48,7 +55,7 @@ def run(isa: str | None) -> int:
         return 1
     try:
         active_isa()
-    except ValueError as error:  # MHA_NATIVE_ISA names what cannot be had, or nothing that was built runs here
+    except ValueError as error:  # MHA_NATIVE_ISA is not available, or no set of this build runs here
         print(f"FAILED. No call can be computed: {error}.")
         return 1
     print("All is well.")
@@ -56,9 +63,9 @@ def run(isa: str | None) -> int:
 
 
 def _passes(isa: str) -> bool:
-    """Whether `isa` passes in another process: an instruction that the machine lacks ends the one that meets it."""
+    """Check `isa` in another process, since an instruction that the machine lacks ends the process."""
     command = [sys.executable, "-m", "mha_native", "selftest", "--isa", isa]
-    # The reference computes on one thread: those of NumPy wait for each other, for seconds where the machine is busy.
+    # The reference computes on one thread: on a busy machine threads of NumPy wait seconds for each other.
     environment = {"OPENBLAS_NUM_THREADS": "1", **os.environ}
     try:
         done = subprocess.run(
@@ -67,7 +74,7 @@ def _passes(isa: str) -> bool:
             text=True,
             timeout=_LONGEST_SECONDS,
             env=environment,
-            start_new_session=True,  # Ctrl-C is for this process, which ends the other one and says so once
+            start_new_session=True,  # Ctrl-C reaches this process only, which ends the other one and reports it once
         )
     except subprocess.TimeoutExpired as late:
         print(f"{_as_text(late.stdout)}{isa}: FAILED, no end after {_LONGEST_SECONDS} s", flush=True)
@@ -90,7 +97,7 @@ class _Worst(NamedTuple):
 
 
 def _check(isa: str) -> int:
-    """Compare all results in each dtype with the reference, and those on several threads with those on one."""
+    """Compare all results in each dtype with the reference, and results on several threads with results on one."""
     if isa not in available_isas():
         raise UserError(f"--isa must be one of {', '.join(available_isas())}; got {isa}")
     several, is_well = max(2, num_threads()), True
@@ -118,7 +125,7 @@ def _check(isa: str) -> int:
 
 
 def _results(dtype: str, several: int) -> Iterator[tuple[str, Array, Array, Array]]:
-    """Name, result on one thread, on several, and what the reference says."""
+    """Yield the name, the result on one thread and on several, and the result of the reference."""
     for check in CHECKS:
         on_one, on_many = (list(check(checked_dtype("selftest", dtype), threads)) for threads in (1, several))
         for one, many in zip(on_one, on_many, strict=True):
@@ -126,7 +133,7 @@ def _results(dtype: str, several: int) -> Iterator[tuple[str, Array, Array, Arra
 
 
 def _error(actual: Array, expected: Array) -> float:
-    """The largest error, as a multiple of what is tolerated; infinite for NaN and another shape."""
+    """Return the largest error as a multiple of the tolerance; infinite for NaN and another shape."""
     if actual.shape != expected.shape:
         return math.inf
     dtype = _core.dtype_name(actual.dtype)

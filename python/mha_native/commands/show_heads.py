@@ -1,4 +1,4 @@
-"""What each word attends to, in each head: as a table for the terminal, and as a picture."""
+"""Attention weights of words in each head, as a table for the terminal and as a picture."""
 
 import io
 import shutil
@@ -13,14 +13,14 @@ from .errors import UserError
 from .output import written
 
 MAX_ROWS = 24  # rows of the table: one screen
-MAX_DRAWN = 40  # words in the picture: as many as have room for a label
+MAX_DRAWN = 40  # words in the picture: more labels do not fit
 MAX_WIDTH = 12  # characters of a word in the table
 
 Array = NDArray[np.float32]
 
 
 def print_heads(words: Sequence[str], weights: Array) -> None:
-    """Tables of what each word attends to most, with as many heads side by side as the terminal has room for.
+    """Print the key with the largest weight for each word, with as many heads side by side as fit the terminal.
 
     weights : [H, T, T]
     """
@@ -56,7 +56,7 @@ def shorten(word: str) -> str:
 
 
 def draw_heads(words: Sequence[str], weights: Array, titles: Sequence[str], path: str) -> None:
-    """Writes a picture of weights [rows, columns, T, T], a panel with a title for each matrix."""
+    """Draw weights [rows, columns, T, T] to a file: a panel with a title for each matrix."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg  # type: ignore[import-not-found, unused-ignore]
         from matplotlib.figure import Figure  # type: ignore[import-not-found, unused-ignore]

@@ -7,6 +7,7 @@ import os
 import socket
 import sys
 import time
+import warnings
 from collections.abc import Callable, Collection, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from mpi4py.MPI import Datatype, Intracomm
     from mpi4py.MPI import Request as MPIRequest
 
-__all__ = ["MPIWorkers", "serve"]
+__all__ = ["MPIWorkers", "run_worker"]
 
 # Messages of ours; the answer to a request has the same. The last one is seen also behind one that never becomes whole.
 _TAG, _TAG_OF_END = 512, 513
@@ -37,18 +38,17 @@ _in_use: set[int] = set()
 
 
 class MPIWorkers:
-    """The ranks of a communicator as workers of `ShardedKVCache`. Made by rank 0, while all others are in `serve`.
+    """The ranks of a communicator as workers of `ShardedKVCache`. Made by rank 0, while all others are in `run_worker`.
 
     Parameters
     ----------
     comm : mpi4py.MPI.Intracomm, optional
-        Default: ``MPI.COMM_WORLD``, as in `serve`. Messages of others must not have its tags 512 and
-        513.
+        Default: ``MPI.COMM_WORLD``, as in `run_worker`. Its tags 512 and 513 must not be used by other messages.
 
     Notes
     -----
     Rank 0 is a worker, too: it computes between sending requests and taking in answers. `close` lets the others return
-    from `serve`; as a context manager it is closed at the end.
+    from `run_worker`; as a context manager it is closed at the end.
 
     What Open MPI 4 survives: by default `mpiexec` ends all ranks as soon as one dies, and nothing can be restored. With
     ``mpiexec --enable-recovery`` the others live on. A rank that is gone, or stopped, does not answer within the time
@@ -61,7 +61,7 @@ class MPIWorkers:
         with in_the_name_of("MPIWorkers"):
             self._comm = _communicator("MPIWorkers", comm)
         if self._comm.rank != 0:
-            raise ValueError(f"MPIWorkers: rank 0 asks, the others call serve; got rank {self._comm.rank}")
+            raise ValueError(f"MPIWorkers: rank 0 asks, the others call run_worker; got rank {self._comm.rank}")
         if self._comm.handle in _in_use:
             raise ValueError("MPIWorkers: comm has one already, which takes its messages; close that first")
         _in_use.add(self._comm.handle)
@@ -128,7 +128,7 @@ class MPIWorkers:
         return f"rank {rank}" + (f", {self._places[worker]}" if rank and worker in self._places else "")
 
     def close(self) -> None:
-        """Let the other ranks return from `serve`, one that is late as soon as it goes on."""
+        """Let the other ranks return from `run_worker`, a late one as soon as it continues."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -146,16 +146,16 @@ class MPIWorkers:
         self.close()
 
 
-def serve(comm: Intracomm | None = None) -> None:
-    """Be a worker until rank 0 closes its `MPIWorkers`: what every other rank calls.
+def run_worker(comm: Intracomm | None = None) -> None:
+    """Work for rank 0 until it closes its `MPIWorkers`. Every other rank calls this function.
 
     Parameters
     ----------
     comm : mpi4py.MPI.Intracomm, optional
         As for `MPIWorkers`.
     """
-    with in_the_name_of("serve"):
-        world = _communicator("serve", comm)
+    with in_the_name_of("run_worker"):
+        world = _communicator("run_worker", comm)
     host, place = ShardHost(), f"process {os.getpid()} of {socket.gethostname()}"
     inbox, outbox, reader, writer = _Inbox(world, 0), _Outbox(world), Reader(), Writer()
     is_rank_lost = np.zeros(ALIGNMENT, np.uint8)
@@ -165,6 +165,12 @@ def serve(comm: Intracomm | None = None) -> None:
         outbox.send(writer.message(header.serial, header.worker, (place, answered(host, request))), 0)
     if is_rank_lost.any():
         atexit.register(_end_without_finalize)
+
+
+def serve(comm: Intracomm | None = None) -> None:
+    """Deprecated name of `run_worker`; it goes in the next release."""
+    warnings.warn(f"{__name__}.serve is deprecated; use run_worker", DeprecationWarning, stacklevel=2)
+    run_worker(comm)
 
 
 def _communicator(function: str, comm: Intracomm | None) -> Intracomm:

@@ -1,4 +1,4 @@
-"""Attention over arrays: the public functions, which document and forward. Checks and work are in the core."""
+"""Attention over arrays: the public functions, which document and forward. The core checks and computes."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from numpy import ndarray
 
 from .. import _core
 from .arrays import Tensor, like, to_numpy
-from .kv_cache import KVCache, key_argument, value_argument
 from .messages import rename_arguments
 from .options import KEYWORD_OPTIONS, KeywordOptions, ScoreOptions, core_options
+from .token_cache import TokenCache, key_argument, value_argument
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # in typing from Python 3.11 on
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def scaled_dot_product_attention(
     query: Tensor,
-    key: Tensor | KVCache,
+    key: Tensor | TokenCache,
     value: Tensor | None = None,
     attn_mask: Tensor | None = None,
     *,
@@ -40,61 +40,60 @@ def scaled_dot_product_attention(
     """``softmax(scale * query @ key.T + masks) @ value``, for each batch element and head.
 
     Arrays are NumPy arrays, or CPU tensors of any library that speaks DLPack (PyTorch, JAX, ...), of float32, float64,
-    float16 or bfloat16 (NumPy has it from the package ml_dtypes), and one dtype in a call. They are read where they
-    lie, whatever their strides. B is the batch size, H and Hk the number of query heads and key-value heads, Tq and Tk
-    the number of queries and keys, D and Dv the width of a head.
+    float16 or bfloat16 (in NumPy by the package ml_dtypes), with one dtype in a call. They are read without a copy,
+    with any strides. B is the batch size, H and Hk the number of query heads and key-value heads, Tq and Tk the number
+    of queries and keys, D and Dv the width of a head.
 
     Parameters
     ----------
     query : [B, H, Tq, D], [H, Tq, D] or [Tq, D]
     key : [B, Hk, Tk, D] or KVCache
-        Of the rank of `query`, as is `value`. H is a multiple of Hk, and query head h reads key-value head
-        ``h // (H // Hk)``. Where B is 1 for `query` or for `key` and `value`, those serve every batch element of the
-        other; missing axes count as 1.
+        With the rank of `query`, as is `value`. H is a multiple of Hk, and query head h reads key-value head
+        ``h // (H // Hk)``. A B of 1, in `query` or in `key` and `value`, is broadcast; missing axes count as 1.
     value : [B, Hk, Tk, Dv], optional
-        Left out over a cache.
+        Not given with a cache.
     attn_mask : broadcastable to [B, H, Tq, Tk], optional
-        Boolean: True means that the key takes part (the opposite of ``torch.nn.MultiheadAttention``). Or of the dtype
-        of `query`: added to the scaled and capped scores, where minus infinity masks.
+        Boolean: True means that the key takes part (the opposite of ``torch.nn.MultiheadAttention``). Or numbers in the
+        dtype of `query`, which are added to the scaled and capped scores; minus infinity masks.
     is_causal : bool, default False
         Query i sees key j only if ``j <= query_offset + i``.
     query_offset : int or integer array [B], optional
-        Position of the first query among the keys, at most 2^62 away from the first. ``Tk - Tq`` aligns the last query
-        with the last key. Default: 0; over a cache ``cache.lengths - Tq``, which makes the queries the last tokens.
+        Position of the first query among the keys, at most 2^62 from the first key. ``Tk - Tq`` aligns the last query
+        with the last key. Default: 0; over a cache ``cache.lengths - Tq``, so that the queries are the last tokens.
     key_lengths : integer array [B], optional
         Keys ``j >= key_lengths[b]`` do not exist, and their memory is not read.
     key_mask : boolean, broadcastable to [B, Tk], optional
-        True means that the key takes part, for every query and head: what an `attn_mask` [B, 1, 1, Tk] says, beside one
-        of any kind. With it a mask that is the same for all sequences need not be made for each.
+        True means that the key takes part, for every query and head, as in an `attn_mask` [B, 1, 1, Tk]. Use it for
+        padding, in addition to an `attn_mask` that is the same for all sequences.
     block_mask : boolean [B or 1, H or 1, ceil(Tq / 64), ceil(Tk / 64)], optional
-        ``block_mask[b, h, i // 64, j // 64]`` says whether query i may see key j; missing leading axes are 1. Keys and
-        values of blocks that nobody sees are not read, so that the time is that of the blocks that are seen.
+        ``block_mask[b, h, i // 64, j // 64]`` says whether query i may see key j; missing leading axes are 1. Masked
+        blocks of keys and values are not read, and take no time.
     window : (left, right), optional
         Query i sees key j only if ``query_offset + i - left <= j <= query_offset + i + right``; -1 is unbounded.
     scale : float, optional
         Default: ``1 / sqrt(D)``.
     softcap : float, optional
-        Positive: a scaled score s becomes ``softcap * tanh(s / softcap)``, before anything is added to it.
+        A positive number: a scaled score s becomes ``softcap * tanh(s / softcap)``, before anything is added to it.
     alibi_slopes : array [H] or [B or 1, H], optional
-        ``alibi_slopes[b, h] * |query_offset + i - j|`` is subtracted from the score of query i and key j in head h. Of
-        the dtype of `lse`.
+        ``alibi_slopes[b, h] * |query_offset + i - j|`` is subtracted from the score of query i and key j in head h. Its
+        dtype is the dtype of `lse`.
     position_bias : array [H, 2 R + 1], optional
         ``position_bias[h, clip(j - (query_offset + i), -R, R) + R]`` is added to the score of query i and key j in head
-        h: a number for each distance up to R, the last ones for all beyond. Of the dtype of `lse`.
+        h: a number for each distance up to R; larger distances have the number of R. Its dtype is the dtype of `lse`.
     sinks : array [H], optional
-        One more score for each query of head h, as it is: it takes weight, and has no value. Of the dtype of `lse` or
-        of `query`.
+        One more score for each query of head h, which is not scaled: it takes weight, but has no value. In the dtype
+        of `lse` or of `query`.
     return_lse : bool, default False
         Return the logarithm of the sum of the exponentials of the masked scores, and of the sink, too.
     out : [B, H, Tq, Dv], optional
         Array to write the result to; it must not overlap an input.
     num_threads : int, optional
-        Threads for this call; default: `mha_native.num_threads`. It does not change the result, not in one bit.
+        Threads for this call; default: `mha_native.num_threads`. The number does not change one bit of the result.
 
     Returns
     -------
     out : [B, H, Tq, Dv]
-        Of the rank, dtype and kind of `query`.
+        With the rank, dtype and kind of `query`.
     lse : [B, H, Tq]
         Only with `return_lse`: float64 for float64, else float32.
 
@@ -105,20 +104,20 @@ def scaled_dot_product_attention(
 
     See Also
     --------
-    attention_weights : The weights that the values are averaged with.
+    attention_weights : The weights of this average.
     scaled_dot_product_attention_varlen : For sequences of different length, without padding.
     MultiHeadAttention : The layer, with projections.
-    KVCache : Keys and values of the tokens so far, to decode over.
+    KVCache : Keys and values of the tokens so far, for decoding.
 
     Notes
     -----
-    A `KVCache` in place of `key` stands for the keys and values of its tokens: `query` has its batch size and dtype,
-    neither `value` nor lengths are given, and Tk is the length of its longest sequence.
+    A `KVCache` as `key` stands for the keys and values of its tokens. `query` must have its batch size and dtype. Give
+    neither `value` nor lengths. Tk is the length of its longest sequence.
 
     Scores are scaled, then capped, then the terms of `alibi_slopes`, `position_bias` and `attn_mask` are added, in this
-    order, and then they are masked. All masks compose: a key takes part if each admits it. A query that sees no key
-    gets zeros and an `lse` of minus infinity, or of its sink. What is behind a mask, NaN included, never reaches the
-    result. Scores, softmax and sums are float32, or float64 for float64. The [Tq, Tk] scores are never stored.
+    order, and then they are masked. All masks compose: a key takes part if each mask admits it. A query that sees no
+    key gets zeros, and an `lse` of minus infinity, or of its sink. Masked numbers, even NaN, never reach the result.
+    Scores, softmax and sums are float32, or float64 for float64. The [Tq, Tk] scores are never stored.
 
     Examples
     --------
@@ -129,7 +128,7 @@ def scaled_dot_product_attention(
     >>> mha.scaled_dot_product_attention(query, key, value).shape
     (2, 8, 5, 64)
 
-    The first query of a causal call sees one key, and gives its value:
+    The first query of a causal call sees one key, so that the result is the value of this key:
 
     >>> out = mha.scaled_dot_product_attention(query, key, value, is_causal=True)
     >>> np.array_equal(out[:, :, 0], value[:, :, 0])
@@ -143,7 +142,7 @@ def scaled_dot_product_attention(
     >>> np.allclose(out[0], same, atol=1e-6)
     True
 
-    The same with their padding in front, under a bias for each query and key:
+    The same with padding in front, and a bias for each query and key:
 
     >>> takes_part = np.array([[False, False, True, True, True], [True] * 5])
     >>> bias = rng.standard_normal((5, 5), dtype=np.float32)
@@ -152,7 +151,7 @@ def scaled_dot_product_attention(
     >>> np.allclose(out[0], same, atol=1e-6)
     True
 
-    A long document whose blocks of 64 tokens attend to themselves and to the first block takes two blocks of each row:
+    A long document in which each block of 64 tokens attends to itself and to the first block:
 
     >>> long = rng.standard_normal((8, 512, 64), dtype=np.float32)
     >>> blocks = np.eye(8, dtype=bool)
@@ -170,7 +169,7 @@ def scaled_dot_product_attention(
            [0.5]], dtype=float32)
     """
     name = "scaled_dot_product_attention"
-    # The core gets what differs from the defaults. In a small call these steps take as long as the work.
+    # The core gets only the options that are not the default. In a small call these steps take as long as the work.
     options: ScoreOptions = {}
     if attn_mask is not None:
         options["attn_mask"] = attn_mask if type(attn_mask) is ndarray else to_numpy(name, "attn_mask", attn_mask)
@@ -222,7 +221,7 @@ def scaled_dot_product_attention(
 
 def attention_weights(
     query: Tensor,
-    key: Tensor | KVCache,
+    key: Tensor | TokenCache,
     attn_mask: Tensor | None = None,
     *,
     stage: Literal["scaled", "capped", "masked", "weights"] = "weights",
@@ -230,7 +229,7 @@ def attention_weights(
     num_threads: int | None = None,
     **options: Unpack[KeywordOptions],
 ) -> Tensor:
-    """``softmax(scale * query @ key.T + masks)``: the weights of each query's keys; or the scores before.
+    """``softmax(scale * query @ key.T + masks)``: the weights of the keys for each query, or the scores before softmax.
 
     Parameters
     ----------
@@ -239,28 +238,28 @@ def attention_weights(
     attn_mask, num_threads, **options
         As for `scaled_dot_product_attention`: `options` are its score options.
     stage : {"scaled", "capped", "masked", "weights"}, default "weights"
-        How far to go:
+        The stage of the computation to return:
 
         - "scaled": ``scale * query @ key.T``, also where a mask hides the key;
-        - "capped": after `softcap`, likewise;
-        - "masked": after all that is added to scores, and minus infinity where a key is masked;
+        - "capped": after `softcap`, also where a mask hides the key;
+        - "masked": after all additions to scores, and minus infinity where a key is masked;
         - "weights": after the softmax.
 
-        Keys behind `key_lengths` are not read at any stage, and their scores are minus infinity. What a stage comes
-        before has no effect on it, but is checked all the same; `sinks` have no part in scores.
+        Keys from `key_lengths` on are not read at any stage, and their scores are minus infinity. Options of later
+        stages have no effect, but are checked. `sinks` do not change scores.
     out : [B, H, Tq, Tk], optional
         Array to write the result to; it must not overlap an input.
 
     Returns
     -------
     weights : [B, H, Tq, Tk]
-        Of the rank, dtype and kind of `query`. Rows sum to 1, or with `sinks` to 1 less the weight of the sink. Masked
-        keys weigh exactly 0, and a query that sees no key has zeros only. Or the scores of another `stage`; those too
-        large for float16 are infinite.
+        With the rank, dtype and kind of `query`. Rows sum to 1, or with `sinks` to 1 minus the weight of the sink.
+        Masked keys have the weight 0, and a query that sees no key has only zeros. For another `stage`, the scores;
+        scores too large for float16 are infinite.
 
     See Also
     --------
-    scaled_dot_product_attention : The average of the values under these weights, which does not store them.
+    scaled_dot_product_attention : The average of the values with these weights, without storing them.
 
     Examples
     --------
@@ -272,7 +271,7 @@ def attention_weights(
            [0.2 , 0.8 , 0.  ],
            [0.17, 0.17, 0.67]], dtype=float32)
 
-    The scores that these weights come from, and what they were before the mask:
+    The scores of these weights, after and before the mask:
 
     >>> mha.attention_weights(x, x, is_causal=True, stage="masked", scale=3)
     array([[  3., -inf, -inf],

@@ -1,27 +1,35 @@
-"""The dtypes of layers and caches, bfloat16 included, which NumPy does not have."""
+"""The dtypes of layers and caches, with bfloat16, which NumPy lacks."""
+
+from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
 
 from .. import _core
 from .messages import listed, shown
 
-# What layers compute in, and caches hold.
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike, NDArray
+
+# The dtypes of layers and caches.
 LAYER_DTYPES = ("float32", "float64", "float16", "bfloat16")
+
+# The formats in which a layer in float32 can store its weights, and whether their matrices have scales: the rows of
+# cpp/include/mha/weight_formats.def.
+WEIGHT_FORMATS: Mapping[str, bool] = _core.weight_formats()
 
 
 def dtype_name(dtype: np.dtype[Any]) -> str:
-    """The name of a dtype, that of bfloat16 also without the package ml_dtypes."""
+    """Return the name of a dtype; bfloat16 is known without the package ml_dtypes, too."""
     return _core.dtype_name(dtype)
 
 
 def checked_dtype(function: str, dtype: DTypeLike) -> np.dtype[Any]:
-    """The dtype that a caller gave, or TypeError if it is not one of `LAYER_DTYPES`."""
+    """Return the dtype that a caller gave; TypeError unless it is one of `LAYER_DTYPES`."""
     rule = f"{function}: dtype must be {' or '.join(LAYER_DTYPES)}"
-    # bfloat16 is no dtype of NumPy itself; the core finds it.
+    # NumPy itself has no bfloat16; the core finds it.
     is_bfloat16 = isinstance(dtype, str) and dtype == "bfloat16"
     kind = _core.bfloat16() if is_bfloat16 else numpy_dtype(rule, dtype)
     name = "None" if dtype is None else _core.dtype_name(kind)  # NumPy takes None for float64
@@ -31,15 +39,15 @@ def checked_dtype(function: str, dtype: DTypeLike) -> np.dtype[Any]:
 
 
 def numpy_dtype(rule: str, dtype: DTypeLike) -> np.dtype[Any]:
-    """``numpy.dtype(dtype)``, or TypeError with the message `rule` and what was given."""
+    """Return ``numpy.dtype(dtype)``, or raise a TypeError with the message `rule` and the argument."""
     try:
         return np.dtype(dtype)
-    except Exception as error:  # whatever the object raises
+    except Exception as error:  # of any kind that the object raises
         raise TypeError(f"{rule}; got {shown(dtype)}") from error
 
 
 def packed_state(state: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    """The same state dict with arrays of bfloat16 as uint16, which NumPy can pickle without ml_dtypes."""
+    """Return the state dict with arrays of bfloat16 as uint16, which NumPy can pickle without ml_dtypes."""
     return {
         name: array.view(np.uint16) if _core.dtype_name(array.dtype) == "bfloat16" else array
         for name, array in state.items()
@@ -47,5 +55,5 @@ def packed_state(state: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
 
 
 def unpacked_state(state: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    """The inverse of `packed_state`."""
+    """Undo `packed_state`."""
     return {name: array.view(_core.bfloat16()) if array.dtype == np.uint16 else array for name, array in state.items()}

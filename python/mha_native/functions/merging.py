@@ -1,22 +1,25 @@
-"""Merging: the public function, which documents and forwards. Checks and work are in the core."""
+"""Merging of results over shards of keys: the public function, which documents and forwards to the core."""
+
+from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .. import _core
 from .arrays import Tensor, like, to_numpy
 from .messages import name_of_type
 
-Array: TypeAlias = NDArray[Any]
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+Array: TypeAlias = "NDArray[Any]"
 
 _FUNCTION = "merge_attention"
 
-# Of an array of the core.
-_MOST_AXES = 4
+_MOST_AXES = 4  # of an array in the core
 
 
 def merge_attention(
@@ -28,31 +31,31 @@ def merge_attention(
 ) -> tuple[Tensor, Tensor]:
     """``out = sum_s exp(lse_s - lse) * out_s`` with ``lse = log(sum_s exp(lse_s))``, over shards s of the keys.
 
-    What `scaled_dot_product_attention` gives for all keys, from what it gives, with ``return_lse=True``, for each shard
-    of them. So the keys of a call can be spread over processes or machines, or arrive in parts.
+    This is the result of `scaled_dot_product_attention` over all keys, from its results over each shard, with
+    ``return_lse=True``. The keys of a call can be spread over processes or machines, or arrive in parts.
 
     Parameters
     ----------
     outs : sequence of S arrays [..., Tq, Dv], or one array [S, ..., Tq, Dv]
-        Result of each shard; any leading axes, any strides, S at least 1. NumPy arrays, or CPU tensors of any library
-        that speaks DLPack, of one dtype in a call. Beyond four axes the first ones must be one in memory, or they are
-        copied.
+        Result of each shard, with any leading axes and strides; S is at least 1. NumPy arrays, or CPU tensors of any
+        library that speaks DLPack, with one dtype in a call. With more than four axes, the first ones are copied unless
+        they are contiguous.
     lses : sequence of S arrays [..., Tq], or one array [S, ..., Tq]
-        Log-sum-exp of each shard, of one dtype: float64, or float32 where `outs` are not float64. An `lse` of 10 in
-        float32 is off by 5e-7, and so is the share of what it stands for: results that will be merged again, with many
-        others, are better off with float64.
+        Log-sum-exp of each shard, with one dtype: float64, or float32 if `outs` are not float64. An `lse` of 10 in
+        float32 has an error of 5e-7, and so has the weight of its shard. Use float64 for results that you merge many
+        times.
     out : [..., Tq, Dv], optional
-        Array to write the result to. It may be ``outs[0]`` itself, which merges further shards into a running result;
+        Array to write the result to. It may be ``outs[0]`` itself, to merge further shards into a running result;
         otherwise it must not overlap an input.
     num_threads : int, optional
-        Threads for this call; default: `mha_native.num_threads`. It does not change the result, not in one bit.
+        Threads for this call; default: `mha_native.num_threads`. The number does not change one bit of the result.
 
     Returns
     -------
     out : [..., Tq, Dv]
-        Of the dtype and kind of ``outs[0]``.
+        With the dtype and kind of ``outs[0]``.
     lse : [..., Tq]
-        Of the dtype of `lses` and the same kind. Both can be merged with further shards.
+        With the dtype of `lses` and the same kind. Both can be merged with further shards.
 
     Raises
     ------
@@ -61,21 +64,21 @@ def merge_attention(
 
     See Also
     --------
-    scaled_dot_product_attention : Gives `out` and `lse` of a shard.
+    scaled_dot_product_attention : Compute `out` and `lse` of a shard.
 
     Notes
     -----
-    Every key is in exactly one shard; a shard may be empty. Positions are counted from the first key of the shard: one
-    that begins at key k takes ``query_offset - k`` and ``key_lengths - k`` (0 where that is negative), and its part of
-    `attn_mask`. `sinks` belong to one shard only, since they count in its `lse`.
+    Each key must be in exactly one shard; a shard may be empty. Positions count from the first key of the shard. For a
+    shard that begins at key k, give ``query_offset - k``, ``key_lengths - k`` (0 where this is negative), and its part
+    of `attn_mask`. Give `sinks` to one shard only, because they count in its `lse`.
 
-    Each row is computed in float64 and rounded once. A shard in which a row sees no key, that is with an `lse` of minus
-    infinity, adds nothing to the row, whatever its `out` holds; if no shard sees a key, the row is zeros with an `lse`
-    of minus infinity. NaN or plus infinity in an `lse` makes its row NaN, and no other.
+    Each row is computed in float64 and rounded once. A shard in which a row sees no key has an `lse` of minus infinity,
+    and adds nothing to the row; its `out` is ignored. If a row sees no key in any shard, it is zeros with an `lse` of
+    minus infinity. NaN or plus infinity in an `lse` makes only its own row NaN.
 
     Examples
     --------
-    A causal call, and the same in two shards of the keys:
+    A causal call, and the same call in two shards of the keys:
 
     >>> import numpy as np
     >>> import mha_native as mha
@@ -90,7 +93,7 @@ def merge_attention(
     (True, True)
     """
     shards = _shards("outs", outs)
-    shard_lses = _shards("lses", lses) if shards else []  # without a shard there is nothing to say of lses
+    shard_lses = _shards("lses", lses) if shards else []  # without a shard, the message is about outs
     target = None if out is None else _array("out", out)
     arrays = [*shards, *shard_lses, *([] if target is None else [target])]
     has_many_axes = bool(shards) and max(x.ndim for x in arrays) > _MOST_AXES
@@ -103,13 +106,13 @@ def merge_attention(
 def _merge_joined(
     outs: list[Array], lses: list[Array], out: Array | None, num_threads: int | None
 ) -> tuple[Array, Array]:
-    """Of arrays with more axes than the core has: the first ones become one, by a copy where strides demand it."""
+    """Merge arrays with more axes than the core takes: join the first ones, by a copy where strides need one."""
     shape = outs[0].shape
     named = [(f"outs[{s}]", x, shape) for s, x in enumerate(outs)]
     named += [(f"lses[{s}]", x, shape[:-1]) for s, x in enumerate(lses)]
     for name, x, expected in named if out is None else [*named, ("out", out, shape)]:
         if x.shape != expected:
-            rule = f"must have the shape {list(expected)}, by that of outs[0]"
+            rule = f"must have the shape {list(expected)}, by the shape of outs[0]"
             raise ValueError(f"{_FUNCTION}: {name} {rule}; got {name} {list(x.shape)}")
     if out is not None and not out.flags.writeable:
         raise ValueError(f"{_FUNCTION}: out must be writable; got out {list(shape)}")

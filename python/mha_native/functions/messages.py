@@ -1,38 +1,40 @@
-"""What messages of errors have in common: values in few words, lists that end, and the name of the function called."""
+"""Parts of error messages: short forms of values, short lists, and the name of the called function."""
+
+from __future__ import annotations
 
 import re
 import reprlib
 from collections.abc import Iterable
 from types import TracebackType
 
-# The names that a message lists, their characters together, and those of the longest one, and of a type. Lists of three
-# kinds fit in the 500 characters that a message may have.
+# The most names in a list, and the most characters of all of them, of one name, and of a type. A message may have 500
+# characters: room for three lists.
 MOST_LISTED, _MOST_CHARACTERS, _LONGEST_NAME, _LONGEST_TYPE = 8, 125, 100, 40
 
-# What messages begin with: the name of a class, a method or a function.
+# The begin of a message: the name of a class, a method or a function.
 _FUNCTION = re.compile(r"(?:[A-Z]\w*(?:\.\w+)*|[a-z]+(?:_[a-z]+)+): ")
 
-# What `in_the_name_of` changes the message of. Those of other libraries may compose theirs in another way, and the
-# operating system's have a number and the name of a file.
+# The errors whose message `in_the_name_of` changes. Errors of other libraries may build their messages in other ways,
+# and errors of the operating system have a number and a file.
 _ERRORS = (TypeError, ValueError, MemoryError, RuntimeError, ImportError, FileNotFoundError, OSError)
 
 
 def shown(value: object) -> str:
-    """A value for a message: one line, and not a long one."""
+    """Return a short form of a value, on one line."""
     try:
         text = " ".join(reprlib.repr(value).split())
         return text if len(text) <= _LONGEST_NAME else f"{text[: _LONGEST_NAME - 3]}..."
-    except Exception:  # it cannot say what it is, or has more digits than Python converts
+    except Exception:  # its repr fails, or has more digits than Python converts
         return name_of_type(value)
 
 
 def name_of_type(value: object) -> str:
-    """The name of the type of a value, or the beginning of a long one."""
+    """Return the name of the type of a value, cut if it is long."""
     return type(value).__name__[:_LONGEST_TYPE]
 
 
 def listed(names: Iterable[str]) -> str:
-    """Names for a message, some of them from a user: one line, and not a long one."""
+    """Return a short list of names, on one line. Some of the names may come from a user."""
     text = ""
     for count, name in enumerate(names):
         readable = name if name.isprintable() and len(name) <= _LONGEST_NAME else shown(name)
@@ -43,14 +45,14 @@ def listed(names: Iterable[str]) -> str:
 
 
 class in_the_name_of:
-    """A ``with`` statement in a function that calls others: their errors begin with its name and name its arguments.
+    """Make errors of called functions name the caller and its arguments, in a ``with`` statement.
 
     Parameters
     ----------
     function : str
-        The name of the caller's function.
+        The name of the caller.
     **arguments
-        Which of its arguments those of the functions that it calls are, where the names differ.
+        The caller's name for each argument of a called function, where the names differ.
     """
 
     def __init__(self, function: str, **arguments: str) -> None:
@@ -66,14 +68,14 @@ class in_the_name_of:
             begin = _FUNCTION.match(message)
             error.args = (f"{self._function}: {message[begin.end() if begin else 0 :]}",)
             if isinstance(error, ImportError):
-                error.msg = error.args[0]  # which is what it shows
+                error.msg = error.args[0]  # its message
 
 
 def rename_arguments(error: BaseException, **arguments: str) -> None:
-    """Let the message of `error` say the names that a caller knows, for those of the function that raised it."""
+    """Replace names of arguments in the message of `error` by the names that the caller knows."""
     message = str(error)
     for theirs, own in arguments.items():
         message = re.sub(rf"\b{theirs}\b", own, message)
-    for own in arguments.values():  # two of theirs may be one of the caller's
+    for own in arguments.values():  # two arguments of a function may be one argument of the caller
         message = re.sub(rf"(\b{own} (?:\[[\d, ]*\]|\w+)), \1", r"\1", message)
     error.args = (message,)

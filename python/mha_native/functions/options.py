@@ -1,4 +1,4 @@
-"""The score options: which keys a query sees, and what becomes of its scores. All of attention takes them."""
+"""The score options of all attention: which keys a query sees, and how its scores are modified."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .messages import shown
 
 
 class ModelOptions(TypedDict, total=False):
-    """Options that belong to a model: they do not depend on the tokens of a call."""
+    """Options of a model, which do not depend on the tokens of a call."""
 
     window: tuple[int, int] | None
     scale: float | None
@@ -23,7 +23,7 @@ class ModelOptions(TypedDict, total=False):
 
 
 class KeywordOptions(ModelOptions, total=False):
-    """Options that are keywords of every function and layer; `scaled_dot_product_attention` says what they mean."""
+    """Keyword options of every function and layer, as documented at `scaled_dot_product_attention`."""
 
     is_causal: bool
     query_offset: int | Tensor
@@ -33,13 +33,13 @@ class KeywordOptions(ModelOptions, total=False):
 
 
 class ScoreOptions(KeywordOptions, total=False):
-    """All options of attention. One that is missing has its default. The core knows them from attention_options.def."""
+    """All options of attention. A missing one has its default. The core has the same list: attention_options.def."""
 
     attn_mask: Tensor | None
 
 
 class AttentionOptions(ScoreOptions, total=False):
-    """Those, and what only the attention of layers takes."""
+    """All options of attention in layers."""
 
     positions: Tensor | None
 
@@ -50,26 +50,26 @@ KEYWORD_OPTIONS = KeywordOptions.__optional_keys__
 SCORE_OPTIONS = ScoreOptions.__optional_keys__
 ATTENTION_OPTIONS = AttentionOptions.__optional_keys__
 
-# Types that are known to be no tensors of another library.
+# Types that need no conversion.
 _PLAIN = frozenset({ndarray, bool, int, float, tuple, list, type(None)})
 
 
 def core_options(function: str, options: Mapping[str, Any], accepted: frozenset[str] = SCORE_OPTIONS) -> ScoreOptions:
-    """`options` as the core takes them: arrays stand in place of tensors.
+    """Return `options` with arrays in place of tensors.
 
     Parameters
     ----------
     function : str
         The name of the caller, for messages.
     options : dict
-        The keyword arguments that the caller does not name. Where there is nothing to convert, this is the result.
+        Keyword arguments of the caller. Returned as it is if there is nothing to convert.
     accepted : set of str
-        The names that it takes.
+        The supported names.
 
     Raises
     ------
     TypeError
-        For a name that is not `accepted`, as Python does, and for a tensor that NumPy cannot read.
+        For a name that is not supported, and for a tensor that NumPy cannot read.
     """
     converted: Any = options
     for name, value in options.items():
@@ -79,4 +79,5 @@ def core_options(function: str, options: Mapping[str, Any], accepted: frozenset[
             if converted is options:
                 converted = dict(options)
             converted[name] = to_numpy(function, name, value)
-    return converted  # type: ignore[no-any-return]
+    found: ScoreOptions = converted
+    return found

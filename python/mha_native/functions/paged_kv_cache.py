@@ -1,22 +1,24 @@
-"""A cache in pages, which sequences share: for many sequences of different lengths, and those that begin alike."""
+"""A cache in pages, which sequences share: for many sequences of different lengths or with equal beginnings."""
 
-from typing import Any
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
 
-from .. import _core
+from .._core import PagedKVCache as CoreCache
 from .arrays import Tensor, to_numpy
-from .dtypes import checked_dtype, unpacked_state
-from .kv_cache import KVCache
+from .token_cache import TokenCache
+
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike, NDArray
 
 
-class PagedKVCache(KVCache):
-    """A `KVCache` whose tokens lie in pages of one pool, which the sequences share.
+class PagedKVCache(TokenCache):
+    """A cache whose tokens lie in pages of one pool, which the sequences share.
 
-    It goes wherever a `KVCache` goes, and results have the same bits. Memory is taken by the page, as a sequence grows,
-    so that short sequences do not pay for the capacity of long ones; sequences that begin alike can have the same
-    pages.
+    Use it wherever a `KVCache` can be used; results have the same bits. A sequence takes pages as it grows, so that
+    short sequences do not need the capacity of long ones. Sequences with equal beginnings can share pages.
 
     Parameters
     ----------
@@ -32,28 +34,29 @@ class PagedKVCache(KVCache):
         D, the width of a head of the keys.
     value_head_dim : int, optional
         Dv, the width of a head of the values. Default: D.
-    dtype : float32, float64, float16 or bfloat16, default "float32"
-        Of keys and values. bfloat16 takes the package ml_dtypes.
+    dtype : float32, float64, float16, bfloat16 or int8, default "float32"
+        The dtype of keys and values. bfloat16 needs the package ml_dtypes.
 
     See Also
     --------
-    MultiHeadAttention.new_cache : With `num_pages`, a cache of the sizes of a layer.
+    KVCache : A dense cache.
+    MultiHeadAttention.new_cache : With `num_pages`, a cache with the sizes of a layer.
 
     Notes
     -----
-    What a `KVCache` copies, sequences share here: `reorder` and `fork` move no token. A page that several sequences
-    have is copied before one of them appends to it.
+    `reorder` and `fork` share pages, and move no token. A page that several sequences have is copied before one of them
+    appends to it.
 
     A call takes the pages for all its tokens before it computes anything. If too few are free, that is a ValueError,
-    and nothing is changed; a call that fails later, or is cancelled, gives its pages back.
+    and nothing changes. A call that fails later, or is cancelled, gives its pages back.
 
-    `rollback`, `release` and `clear` give back the pages that no token lies in any more. `keep_last` gives back whole
-    pages from the front and moves nothing: at least `count` tokens stay, and fewer than ``count + page_size``. Where
-    the bound must be exact, give `window` to the calls.
+    `rollback`, `release` and `clear` give back the pages that hold no token any more. `keep_last` gives back whole
+    pages from the front and moves nothing: at least `count` tokens stay, and fewer than ``count + page_size``. If the
+    bound must be exact, give `window` to the calls.
 
-    `keys` and `values` are copies, [B, Hk, longest, D] and [B, Hk, longest, Dv], with zeros behind each sequence. The
-    `capacity` is that of the pool: one sequence may have all pages. The rules about threads are those of `KVCache`; in
-    a process that is forked while another thread appends, `clear` comes first.
+    `keys` and `values` are copies, [B, Hk, longest, D] and [B, Hk, longest, Dv], with zeros after each sequence. The
+    `capacity` is the number of tokens in the pool: one sequence may have all pages. Threads are handled as in
+    `KVCache`; in a process that is forked while another thread appends, call `clear` first.
 
     Examples
     --------
@@ -74,7 +77,7 @@ class PagedKVCache(KVCache):
            [ 0, -1],
            [-1, -1]])
 
-    Each sequence goes on by itself, and is attended to as if it were alone:
+    Each sequence continues by itself, and has the results of a sequence alone:
 
     >>> cache.append(key[:, :, :1], value[:, :, :1], new_lengths=np.array([1, 1, 0]))
     >>> cache.page_table
@@ -88,7 +91,9 @@ class PagedKVCache(KVCache):
     True
     """
 
-    _core: _core.PagedKVCache
+    _core: CoreCache
+    _core_type = CoreCache
+    _size_names = ("num_pages", "page_size", "batch_size", "num_kv_heads", "head_dim", "value_head_dim")
 
     def __init__(
         self,
@@ -101,24 +106,24 @@ class PagedKVCache(KVCache):
         value_head_dim: int | None = None,
         dtype: DTypeLike = "float32",
     ) -> None:
-        self._core = _core.PagedKVCache(num_pages, page_size, batch_size, num_kv_heads, head_dim, value_head_dim, dtype)
+        self._core = CoreCache(num_pages, page_size, batch_size, num_kv_heads, head_dim, value_head_dim, dtype)
 
     def fork(self, sequence: int, into: int | None = None, length: int | None = None) -> int:
-        """Let one sequence begin as another one does. The two share the pages of these tokens.
+        """Let an empty sequence begin with the tokens of another one. The two share the pages of these tokens.
 
         Parameters
         ----------
         sequence : int
-            The one whose tokens are shared.
+            The sequence whose tokens are shared.
         into : int, optional
-            The one that gets them, which must have no tokens. Default: the first one that has none.
+            The sequence that gets them, which must be empty. Default: the first empty one.
         length : int, optional
-            How many tokens, from the first one on. Default: all of them.
+            The number of tokens, from the first one on. Default: all of them.
 
         Returns
         -------
         into : int
-            The sequence that has got them.
+            The sequence that got them.
         """
         return self._core.fork(sequence, into, length)
 
@@ -128,39 +133,39 @@ class PagedKVCache(KVCache):
         Parameters
         ----------
         sequence : int or integer array
-            Which one, or which ones.
+            One sequence, or several.
         """
         function = "PagedKVCache.release"
         self._core.release(sequence if type(sequence) is int else to_numpy(function, "sequence", sequence))
 
     @property
     def num_pages(self) -> int:
-        """Pages of all sequences together."""
+        """The number of pages in the pool."""
         return self._core.num_pages
 
     @property
     def page_size(self) -> int:
-        """Tokens of a page."""
+        """The number of tokens of a page."""
         return self._core.page_size
 
     @property
     def free_pages(self) -> int:
-        """Pages that no sequence has."""
+        """The number of pages that no sequence has."""
         return self._core.free_pages
 
     @property
     def page_table(self) -> NDArray[np.int64]:
-        """The pages of each sequence, [B, most pages of one], in the order of its tokens; -1 behind them."""
+        """The pages of each sequence, [B, most pages of one], in the order of its tokens, then -1."""
         return self._core.page_table
 
     @property
     def keys(self) -> NDArray[Any]:
-        """A copy of all keys, [B, Hk, longest, D], with zeros behind each sequence."""
+        """A copy of all keys, [B, Hk, longest, D], with zeros after each sequence."""
         return super().keys
 
     @property
     def values(self) -> NDArray[Any]:
-        """A copy of all values, [B, Hk, longest, Dv], with zeros behind each sequence."""
+        """A copy of all values, [B, Hk, longest, Dv], with zeros after each sequence."""
         return super().values
 
     @property
@@ -168,16 +173,6 @@ class PagedKVCache(KVCache):
         """Bytes of all pages, used or not."""
         return self.capacity * self._bytes_of_token()
 
-    def _sizes(self) -> dict[str, int]:
-        names = ("num_pages", "page_size", "batch_size", "num_kv_heads", "head_dim", "value_head_dim")
-        return {name: getattr(self, name) for name in names}
-
-    def __setstate__(self, saved: dict[str, Any]) -> None:
-        pages, page_size, batch, heads, width, value_width, name = saved["sizes"]
-        dtype = name if name == "int8" else checked_dtype("PagedKVCache", name)
-        self._core = _core.PagedKVCache(pages, page_size, batch, heads, width, value_width, dtype)
-        self.load_state_dict(unpacked_state(saved["state"]))
-
     def _check(self) -> bool:
-        """Whether every page is counted as often as tables name it, and all others are free: for tests."""
+        """Check for tests that the count of each page matches the tables, and that all other pages are free."""
         return self._core.check()

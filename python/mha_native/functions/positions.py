@@ -1,27 +1,30 @@
 """Positional encodings."""
 
-from typing import Any
+from __future__ import annotations
 
-from numpy.typing import DTypeLike, NDArray
+from typing import TYPE_CHECKING, Any
 
 from .. import _core
+
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike, NDArray
 
 
 def sinusoidal_positions(
     length: int, embed_dim: int, *, first_position: int = 0, dtype: DTypeLike = "float32"
 ) -> NDArray[Any]:
-    """Sines and cosines of the position, one wavelength for each pair of features.
+    """Return sines and cosines of each position, with one wavelength for each pair of features.
 
     Parameters
     ----------
     length : int
         T, the number of positions.
     embed_dim : int
-        E, the number of features; an odd one ends with a sine.
+        E, the number of features; if it is odd, the last feature is a sine.
     first_position : int, default 0
-        Position of the first row: where the steps of a decoder go on. ``first_position + length`` fits 64 bits.
+        Position of the first row, for the later steps of a decoder. ``first_position + length`` must fit 64 bits.
     dtype : float32, float64, float16 or bfloat16, default "float32"
-        Of the result; it is computed in float64 and rounded once.
+        The dtype of the result, which is computed in float64 and rounded once.
 
     Returns
     -------

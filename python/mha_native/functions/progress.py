@@ -1,8 +1,15 @@
-"""A progress bar on the terminal, on standard error."""
+"""Progress bars on standard error: tqdm where it is installed, else a bar of this library."""
+
+from __future__ import annotations
 
 import contextlib
+import logging
 import sys
 import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from numpy.typing import NDArray
 
 CLEAR_LINE = "\r\x1b[K"  # to the start of the line, and erase to its end (ANSI)
 
@@ -11,7 +18,7 @@ PAUSE = 0.1  # seconds between two updates
 
 
 class Progress:
-    """A progress bar on the terminal, which appears after PATIENCE seconds."""
+    """The bar of this library: on a terminal, after PATIENCE seconds."""
 
     def __init__(self, is_wanted: bool = True) -> None:
         self._is_wanted = is_wanted and sys.stderr is not None and sys.stderr.isatty()
@@ -19,7 +26,7 @@ class Progress:
         self._visible = False
 
     def show(self, share: float | None, count: int) -> None:
-        """Draw that this share of the input, and `count` texts, are done. `share` is None if the size is not known."""
+        """Draw the share of the input, if its size is known, and the `count` of texts that are done."""
         now = time.monotonic()
         if not self._is_wanted or now - self._started < PATIENCE or now - self._drawn < PAUSE:
             return
@@ -41,3 +48,44 @@ class Progress:
         with contextlib.suppress(OSError):  # the terminal is gone
             sys.stderr.write(f"{CLEAR_LINE}{words}")
             sys.stderr.flush()
+
+
+def is_wanted(show_progress_bar: bool | None, logger: logging.Logger) -> bool:
+    """Return whether a call shows a bar; None asks for one if messages of the level INFO or DEBUG are logged."""
+    if show_progress_bar is None:
+        return logger.getEffectiveLevel() in (logging.INFO, logging.DEBUG)
+    return bool(show_progress_bar)
+
+
+@contextlib.contextmanager
+def progress_bar(total: int, unit: str) -> Iterator[Callable[[int], object]]:
+    """Open a bar, and give the function that adds to the count of finished units."""
+    try:
+        from tqdm.auto import tqdm
+    except ImportError:
+        bar, done = Progress(), 0
+
+        def advance(count: int) -> None:
+            nonlocal done
+            done += count
+            bar.show(done / total, done)
+
+        try:
+            yield advance
+        finally:
+            bar.clear()
+    else:
+        with tqdm(total=total, desc=unit.capitalize(), unit=f" {unit}") as theirs:
+            yield theirs.update
+
+
+def fill_rows(rows: NDArray[Any], batches: Iterable[NDArray[Any]], unit: str, shows_progress: bool) -> NDArray[Any]:
+    """Fill an array with batches of rows, under a bar if `shows_progress`, and return it."""
+    first = 0
+    bar = progress_bar(len(rows), unit) if shows_progress else contextlib.nullcontext(lambda count: None)
+    with bar as advance:
+        for batch in batches:
+            rows[first : first + len(batch)] = batch
+            first += len(batch)
+            advance(len(batch))
+    return rows

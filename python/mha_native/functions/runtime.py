@@ -1,4 +1,6 @@
-"""Instruction sets and threads: what there is, what is used and why, and how to choose."""
+"""Instruction sets and threads: list, choose and explain them."""
+
+from __future__ import annotations
 
 import platform
 from typing import Any, TextIO
@@ -19,15 +21,15 @@ __all__ = [
     "use_threads",
 ]
 
-# What the process was last told, so that leaving a `with` block gives back the state before it: None is no choice.
+# The last choice in this process, which the end of a `with` block restores. None: the default.
 _chosen_isa: str | None = None
 _chosen_threads: int | None = None
 
 
 def available_isas() -> tuple[str, ...]:
-    """Names of the instruction sets that are built in and that this machine runs, in rising order of preference.
+    """Return the names of the instruction sets that are built in and that this machine runs, the best one last.
 
-    The last one need not be the default, where a processor has instructions and is slow at them: `show_config` says so.
+    On a processor that runs the last one slowly, another one is the default: `show_config` says so.
 
     Examples
     --------
@@ -39,12 +41,12 @@ def available_isas() -> tuple[str, ...]:
 
 
 def active_isa() -> str:
-    """Name of the instruction set that calls use: by `use_isa`, ``MHA_NATIVE_ISA``, else the best for this processor.
+    """Return the name of the instruction set of calls: from `use_isa`, ``MHA_NATIVE_ISA``, or the best one here.
 
     Raises
     ------
     ValueError
-        If ``MHA_NATIVE_ISA`` names one that is unknown, or that this machine does not run.
+        If ``MHA_NATIVE_ISA`` is unknown, or if this machine does not run it.
 
     Examples
     --------
@@ -57,7 +59,7 @@ def active_isa() -> str:
 
 
 def last_used_isa() -> str:
-    """Name of the instruction set that this thread's latest call ran on; empty before the first.
+    """Return the name of the instruction set of this thread's latest call; an empty string before the first call.
 
     Examples
     --------
@@ -72,10 +74,10 @@ def last_used_isa() -> str:
 
 
 def num_threads() -> int:
-    """Most threads that a call without ``num_threads`` uses; a small call uses fewer.
+    """Return the largest number of threads of a call without ``num_threads``; a small call uses fewer.
 
-    By `set_num_threads` or `use_threads`, else by ``OMP_NUM_THREADS``, else as many as the affinity mask and the CPU
-    quota of the container allow.
+    It comes from `set_num_threads` or `use_threads`, or from ``OMP_NUM_THREADS``, or from the affinity mask and the CPU
+    quota of the container.
 
     Examples
     --------
@@ -87,12 +89,12 @@ def num_threads() -> int:
 
 
 class use_isa:
-    """Compute with an instruction set, in the whole process from now on; in a ``with`` statement, until its end.
+    """Choose the instruction set of the whole process; in a ``with`` statement, until its end.
 
     Parameters
     ----------
     name : str or None
-        One of `available_isas`; None goes back to the environment variable ``MHA_NATIVE_ISA``, else to the best one.
+        One of `available_isas`. None restores the default: ``MHA_NATIVE_ISA`` of the environment, or the best one.
 
     Examples
     --------
@@ -122,12 +124,12 @@ class use_isa:
 
 
 def set_num_threads(n: int | None) -> None:
-    """Let calls without ``num_threads`` use `n` threads, in the whole process.
+    """Set the number of threads of calls without ``num_threads``, in the whole process.
 
     Parameters
     ----------
     n : int or None
-        At least 1; None goes back to ``OMP_NUM_THREADS``, else to the processors that this process may use.
+        At least 1. None restores the default: ``OMP_NUM_THREADS``, or the processors that this process may use.
 
     Examples
     --------
@@ -143,7 +145,7 @@ def set_num_threads(n: int | None) -> None:
 
 
 class use_threads:
-    """`set_num_threads`, and in a ``with`` statement only until its end.
+    """Set the number of threads as `set_num_threads` does; in a ``with`` statement, until its end.
 
     Parameters
     ----------
@@ -171,7 +173,7 @@ class use_threads:
 
 
 def show_config(file: TextIO | None = None) -> None:
-    """Print what a report of a problem should say: versions, instruction sets, threads, and why they are what they are.
+    """Print the facts for a bug report: versions, instruction sets, threads, and the reasons for both.
 
     Parameters
     ----------
@@ -206,10 +208,10 @@ def show_config(file: TextIO | None = None) -> None:
 
 
 def configuration() -> dict[str, Any]:
-    """What `show_config` prints, of str, int, list and dict; ``isas`` are those built, each with why it runs or not."""
+    """Return the facts of `show_config` as str, int, list and dict. ``isas`` maps each built set to its status."""
     try:
         active, reason = _core.active_isa(), _core.active_isa_reason()
-    except ValueError as error:  # MHA_NATIVE_ISA asks for what cannot be had: all the more reason to show the rest
+    except ValueError as error:  # MHA_NATIVE_ISA is unknown or does not run here: show the rest
         active, reason = None, str(error)
     return {
         "mha_native": _core.__version__,
@@ -231,7 +233,7 @@ def configuration() -> dict[str, Any]:
 
 
 def _processor() -> str:
-    """Its name, as the operating system has it."""
+    """Return the name of the processor from the operating system."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as lines:
             names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
@@ -241,7 +243,7 @@ def _processor() -> str:
 
 
 def _openmp_runtimes() -> list[str]:
-    """Paths of the OpenMP runtimes in this process, those of other libraries included: two at once may fight."""
+    """Return the paths of all OpenMP runtimes in this process, also of other libraries: two may disturb each other."""
     try:
         with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
             paths = {line.split(maxsplit=5)[5].strip() for line in maps if len(line.split(maxsplit=5)) == 6}

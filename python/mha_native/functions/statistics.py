@@ -1,4 +1,4 @@
-"""Statistics of the softmax weights, which are not stored: what researchers look at, for sequences of any length."""
+"""Statistics of the softmax weights for sequences of any length, without storing the weights."""
 
 from __future__ import annotations
 
@@ -8,36 +8,36 @@ from numpy import ndarray
 
 from .. import _core
 from .arrays import Tensor, like, to_numpy
-from .kv_cache import KVCache, key_argument
 from .options import KEYWORD_OPTIONS, KeywordOptions, core_options
+from .token_cache import TokenCache, key_argument
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # in typing from Python 3.11 on
 
 
 class AttentionStatistics(NamedTuple):
-    """What the weights w[i, j] of query i and key j are like, for each batch element and head.
+    """Statistics of the weights w[i, j] of query i and key j, for each batch element and head.
 
-    All are functions of the weights that `attention_weights` gives, and arrays of the kind of `query`. With `sinks`
-    these weights sum to 1 less the weight of the sink, which is no key and counts in none of the fields.
+    They describe the weights of `attention_weights`, and are arrays of the kind of `query`. With `sinks` these weights
+    sum to 1 minus the weight of the sink. A sink is not a key, and does not count in any field.
 
     Attributes
     ----------
     entropy : [B, H, Tq]
-        ``-sum_j w[i, j] * log(w[i, j])``, in nats: 0 if one key has all the weight, ``log(n)`` if n keys share it
-        equally. A sink of weight p, if it counted, would add ``-p * log(p)``.
+        ``-sum_j w[i, j] * log(w[i, j])``, in nats: 0 if one key has all the weight, ``log(n)`` if n keys have equal
+        weights. Add ``-p * log(p)`` to count a sink of weight p.
     max_weight : [B, H, Tq]
         The largest weight.
     max_key : int64 [B, H, Tq]
-        The first key that has it; -1 if no key has any weight, or a weight is NaN.
+        The first key with the largest weight; -1 if no key has any weight, or a weight is NaN.
     mean_distance : [B, H, Tq]
         ``sum_j w[i, j] * |query_offset + i - j|``.
     received_weight : [B, H, Tk]
-        ``sum_i w[i, j]``: the weight that key j receives from all queries together.
+        ``sum_i w[i, j]``: the weight of key j, summed over all queries.
 
     See Also
     --------
-    attention_statistics : Gives them.
+    attention_statistics : Compute them.
 
     Examples
     --------
@@ -61,31 +61,31 @@ class AttentionStatistics(NamedTuple):
 
 def attention_statistics(
     query: Tensor,
-    key: Tensor | KVCache,
+    key: Tensor | TokenCache,
     attn_mask: Tensor | None = None,
     *,
     num_threads: int | None = None,
     **options: Unpack[KeywordOptions],
 ) -> AttentionStatistics:
-    """Entropy, largest weight and mean distance of each query, and the weight that each key receives.
+    """Return entropy, largest weight and mean distance of each query, and the weight that each key receives.
 
-    Of the weights ``softmax(scale * query @ key.T + masks)``. They are not stored: memory grows with Tq + Tk, where
-    `attention_weights` takes Tq * Tk.
+    They describe the weights ``softmax(scale * query @ key.T + masks)``, which are not stored: memory grows with
+    Tq + Tk, and for `attention_weights` with Tq * Tk.
 
     Parameters
     ----------
     query : [B, H, Tq, D], [H, Tq, D] or [Tq, D]
     key : [B, Hk, Tk, D] or KVCache
     attn_mask, num_threads, **options
-        As for `scaled_dot_product_attention`: `options` are its score options. The heads of the batch are
-        shared out among the threads.
+        As for `scaled_dot_product_attention`: `options` are its score options. The threads share the heads of the
+        batch.
 
     Returns
     -------
     AttentionStatistics
         A named tuple of `entropy`, `max_weight`, `max_key` and `mean_distance`, each [B, H, Tq], and `received_weight`,
-        [B, H, Tk], with as many leading axes as `query` has. `max_key` is of int64, the others of float64 for float64,
-        else of float32. A query that sees no key has zeros, and a `max_key` of -1.
+        [B, H, Tk], with as many leading axes as `query` has. `max_key` is int64; the others are float64 for float64,
+        else float32. A query that sees no key has zeros, and a `max_key` of -1.
 
     See Also
     --------
@@ -93,7 +93,7 @@ def attention_statistics(
 
     Examples
     --------
-    Each of three tokens attends mostly to itself, and the last one to all that came before:
+    Each of three tokens attends mostly to itself, and also to the tokens before it:
 
     >>> import numpy as np
     >>> import mha_native as mha

@@ -1,4 +1,4 @@
-"""Attention over ragged batches: the public function, which documents and forwards. Checks and work are in the core."""
+"""Attention over ragged batches: the public function, which documents and forwards. The core checks and computes."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def scaled_dot_product_attention_varlen(
     num_threads: int | None = None,
     **options: Unpack[ScoreOptions],
 ) -> Tensor:
-    """`scaled_dot_product_attention` of each sequence of a ragged batch: one after another along one axis, no padding.
+    """`scaled_dot_product_attention` of each sequence of a ragged batch: sequences along one axis, without padding.
 
     Sequence b has the rows ``cu_seqlens_q[b]`` to ``cu_seqlens_q[b + 1]`` of `query`, and attends to the rows
     ``cu_seqlens_k[b]`` to ``cu_seqlens_k[b + 1]`` of `key` and `value`. B is the number of sequences, Nq and Nk are the
-    queries and keys of all of them, Tq and Tk those of one. Only pairs within a sequence are computed.
+    numbers of queries and keys in all sequences, Tq and Tk in one. Only pairs within a sequence are computed.
 
     Parameters
     ----------
@@ -39,11 +39,11 @@ def scaled_dot_product_attention_varlen(
     key : [Nk, Hk, D]
     value : [Nk, Hk, Dv]
     cu_seqlens_q, cu_seqlens_k : integer array [B + 1]
-        Cumulative lengths: they begin with 0, never fall, and end with Nq and Nk. A sequence may be empty.
+        Cumulative lengths: they begin with 0, never decrease, and end with Nq and Nk. A sequence may be empty.
     attn_mask : broadcastable to [H, Nq, max Tk], optional
-        One row for each query. Entry j is for key j of the sequence of the query; what lies beyond its last key is not
-        read. Boolean: True means that the key takes part. Or of the dtype of `query`: added to the scaled and capped
-        scores, where minus infinity masks.
+        One row for each query. Entry j is for key j of the sequence of the query; entries after the last key are not
+        read. Boolean: True means that the key takes part. Or numbers in the dtype of `query`, which are added to the
+        scaled and capped scores; minus infinity masks.
     key_mask : boolean [Nk], optional
         True means that the key takes part, for every query and head.
     return_lse : bool, default False
@@ -53,33 +53,34 @@ def scaled_dot_product_attention_varlen(
     num_threads : int, optional
         As for `scaled_dot_product_attention`.
     **options
-        The other options of `scaled_dot_product_attention`, for each sequence: positions are those within the sequence,
-        and `query_offset` and `key_lengths` have one entry for each. See the notes.
+        The other options of `scaled_dot_product_attention`. Positions count from the begin of each sequence, and
+        `query_offset` and `key_lengths` have one entry for each sequence. See the notes.
 
     Returns
     -------
     out : [Nq, H, Dv]
-        Of the dtype and kind of `query`.
+        With the dtype and kind of `query`.
     lse : [Nq, H]
-        Only with `return_lse`: float64 for float64, else float32. What `merge_attention` takes beside `out`.
+        Only with `return_lse`: float64 for float64, else float32, as `merge_attention` takes it.
 
     Raises
     ------
     TypeError, ValueError
-        Before any work, if an argument breaks a rule; the message shows what was given.
+        Before any work, if an argument breaks a rule; the message shows the arguments.
 
     See Also
     --------
-    scaled_dot_product_attention : For sequences of one length, or padded to it.
+    scaled_dot_product_attention : For sequences of equal length, or with padding.
     MultiHeadAttention : The layer, which takes ragged batches, too.
 
     Notes
     -----
-    A row has the bits that it has in a call of `scaled_dot_product_attention` on its sequence alone.
+    A row has the same bits as in a call of `scaled_dot_product_attention` on its sequence alone.
 
-    Names are those of FlashAttention's ``flash_attn_varlen_func``, with two differences. Its causal masks and windows
-    are aligned with the last key of a sequence; here that takes ``query_offset=np.diff(cu_seqlens_k) -
-    np.diff(cu_seqlens_q)``, and without it the first query is aligned with the first key. And its `lse` is [H, Nq].
+    The names are taken from FlashAttention's ``flash_attn_varlen_func``, with two differences. FlashAttention aligns
+    causal masks and windows with the last key of a sequence. Give ``query_offset=np.diff(cu_seqlens_k) -
+    np.diff(cu_seqlens_q)`` for the same; by default the first query is aligned with the first key. And the `lse` of
+    FlashAttention is [H, Nq].
 
     Examples
     --------
@@ -99,7 +100,7 @@ def scaled_dot_product_attention_varlen(
     >>> np.array_equal(out[3], value[3])
     True
 
-    One new query for each sentence, at its end, as FlashAttention's ``causal=True`` has it:
+    One new query at the end of each sentence, as with FlashAttention's ``causal=True``:
 
     >>> cu_seqlens_q = np.arange(4)
     >>> last = np.diff(cu_seqlens) - np.diff(cu_seqlens_q)

@@ -1,1 +1,1 @@
-"""What other specifications and packages call, over this library: attention, embeddings, and the scores of rankers."""
+"""Adapters for other specifications and packages: attention, embeddings and rankers."""

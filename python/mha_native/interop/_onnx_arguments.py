@@ -1,4 +1,4 @@
-"""Checks of what the operator `Attention` of ONNX is given. Messages have the names of the operator, and its shapes."""
+"""Checks of the inputs of the operator `Attention` of ONNX. Messages use its names and shapes."""
 
 from typing import Any, TypeAlias
 
@@ -13,7 +13,7 @@ Array: TypeAlias = NDArray[Any]
 
 FUNCTION = "onnx_attention"
 
-# The dtypes of Q and V that NumPy has itself; bfloat16 is found by its name.
+# Dtypes of Q and V in NumPy itself; bfloat16 is found by its name.
 _NUMPY_FLOATS = frozenset(np.dtype(kind) for kind in (np.float32, np.float64, np.float16))
 
 
@@ -35,7 +35,7 @@ def check_dtypes(Q: Array, K: Array, V: Array, attn_mask: Any, past_key: Any, pa
 def split_heads(
     Q: Array, K: Array, V: Array, q_num_heads: int | None, kv_num_heads: int | None
 ) -> tuple[Array, Array, Array]:
-    """The inputs as views [B, heads, T, width], whose sizes fit one another."""
+    """Return the inputs as views [B, heads, T, width], and check that their sizes are consistent."""
     rule: str | None
     query, key, value = Q, K, V
     if not Q.ndim == K.ndim == V.ndim or Q.ndim not in (3, 4):
@@ -55,7 +55,7 @@ def split_heads(
 
 
 def check_past(past_key: Array, past_value: Array, key: Array, value: Array) -> None:
-    """Check the shapes of past keys and values beside the new ones, [B, Hk, T, width]."""
+    """Check the shapes of past keys and values against the new ones, [B, Hk, T, width]."""
     for name, past, new in (("past_key", past_key, key), ("past_value", past_value, value)):
         if past.ndim != 4 or (*past.shape[:2], past.shape[3]) != (*new.shape[:2], new.shape[3]):
             batch, heads, _, width = new.shape
@@ -66,7 +66,7 @@ def check_past(past_key: Array, past_value: Array, key: Array, value: Array) -> 
 
 
 def check_mask(attn_mask: Array, shape: tuple[int, int, int, int]) -> None:
-    """Check that a mask broadcasts to `shape`, [B, H, Tq, Tk], but for its last axis, which may be shorter."""
+    """Check that a mask broadcasts to `shape`, [B, H, Tq, Tk]. Its last axis may be shorter."""
     fits = all(given in (1, size) for given, size in zip(attn_mask.shape[-2::-1], shape[-2::-1], strict=False))
     if attn_mask.ndim > len(shape) or not fits or any(keys > max(shape[-1], 1) for keys in attn_mask.shape[-1:]):
         rule = f"attn_mask must broadcast to {list(shape)}, with a last axis of at most {shape[-1]}"
@@ -74,7 +74,7 @@ def check_mask(attn_mask: Array, shape: tuple[int, int, int, int]) -> None:
 
 
 def checked_lengths(nonpad_kv_seqlen: Array, batch: int, key_length: int) -> NDArray[np.int64]:
-    """The lengths of a batch, from 0 to `key_length`."""
+    """Check the lengths of a batch, from 0 to `key_length`."""
     name = "nonpad_kv_seqlen"
     _check_array(name, nonpad_kv_seqlen)
     dtype = nonpad_kv_seqlen.dtype

@@ -1,29 +1,80 @@
-"""Embeddings of queries and documents, as plugs of several packages need them."""
+"""Embeddings for the plugs of all packages."""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from os import PathLike
+from typing import TYPE_CHECKING, Any, TypedDict
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
 
 from ..functions.messages import in_the_name_of, listed, shown
+from ..functions.progress import fill_rows, is_wanted
+from ..layers._constructor_arguments import checked_size
+from ..models import SentenceEncoder
+from ..models.text.inputs import checked_texts
 from ..sentence_transformers import SentenceTransformer
-from ._described_model import DescribedModel, check_dict
+from ..sentence_transformers._arguments import check_device
+from ..sentence_transformers._sentence_transformer import DOCUMENT_PROMPTS, QUERY_PROMPTS
+from ._shared_model import SharedModel, check_dict
 
-# What `encode` may be told besides prompts. Its other arguments change the form of the result, which packages
-# prescribe.
+if TYPE_CHECKING:
+    from typing_extensions import Unpack  # in typing from Python 3.11 on
+
+    from ..layers._constructor_arguments import WeightDType
+
+Model = str | PathLike[str] | SentenceEncoder
+
+# Arguments of `SentenceTransformer.encode`, other than prompts, that keep the form of the result.
 _ENCODE_KWARGS = frozenset({"batch_size", "device", "normalize_embeddings", "show_progress_bar", "truncate_dim"})
 
+_logger = logging.getLogger(__name__)
 
-class TextEmbedder(DescribedModel):
-    """A `SentenceTransformer`, and how it is called.
+
+class FormatOptions(TypedDict, total=False):
+    """Keywords of `SentenceEncoder.from_pretrained`."""
+
+    dtype: DTypeLike | None
+    weight_dtype: WeightDType
+
+
+class EmbedderOptions(FormatOptions, total=False):
+    """Options that every embedder has."""
+
+    truncate_dim: int | None
+    normalize: bool | None
+    num_threads: int | None
+
+
+class PromptOptions(EmbedderOptions, total=False):
+    """Options of embedders that do not distinguish queries and documents."""
+
+    prompt_name: str | None
+    prompt: str | None
+
+
+_OPTIONS = ("truncate_dim", "normalize", "num_threads", "prompt_name", "prompt")
+
+
+class TextEmbedder(SharedModel):
+    """A `SentenceTransformer`, or a `SentenceEncoder` that is open already, and the options of its calls.
 
     Parameters
     ----------
-    owner, model_name, model_kwargs
-        As for `DescribedModel`.
+    owner, model_name, model_kwargs, dtype, weight_dtype
+        As for `SharedModel`.
+    encoder : SentenceEncoder, optional
+        The model itself, in place of a name. Pickles contain it.
     query_prompt, document_prompt : str, optional
-        What stands before a query, and before a document. Default: the prompts of the model, as ``encode_query`` and
+        Text before each query, and before each document. Default: the prompts of the model, as ``encode_query`` and
         ``encode_document`` choose them.
     encode_kwargs : dict, optional
-        Arguments of these.
+        Arguments of these; the options count first.
+    truncate_dim, normalize, num_threads, prompt_name, prompt : optional
+        As for `SentenceEncoder.encode`.
     """
 
     KIND = SentenceTransformer
@@ -33,11 +84,13 @@ class TextEmbedder(DescribedModel):
         self,
         owner: str,
         *,
-        model_name: str,
+        model_name: str = "",
+        encoder: SentenceEncoder | None = None,
         query_prompt: str | None = None,
         document_prompt: str | None = None,
         model_kwargs: Mapping[str, Any] | None = None,
         encode_kwargs: Mapping[str, Any] | None = None,
+        **options: Unpack[PromptOptions],
     ) -> None:
         for name, prompt in (("query_prompt", query_prompt), ("document_prompt", document_prompt)):
             if not (prompt is None or isinstance(prompt, str)):
@@ -47,27 +100,93 @@ class TextEmbedder(DescribedModel):
         if others := encoding.keys() - _ENCODE_KWARGS:
             known = listed(sorted(_ENCODE_KWARGS))
             raise ValueError(f"{owner}: encode_kwargs may have {known}; got {listed(sorted(map(str, others)))}")
+        checked_size(owner, "encode_kwargs['batch_size']", encoding.get("batch_size", 1))
+        check_device(owner, encoding.get("device"), "encode_kwargs['device']")
+        given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
         super().__init__(
             owner,
             model_name=model_name,
-            model_kwargs=model_kwargs,
             query_prompt=query_prompt,
             document_prompt=document_prompt,
+            model_kwargs=model_kwargs,
             encode_kwargs=encoding,
+            **given,
         )
+        if encoder is not None and self._formats:
+            name, value = next(iter(self._formats.items()))
+            raise ValueError(f"{owner}: {name} must be None for a SentenceEncoder, which has one; got {shown(value)}")
+        self._model = encoder
+        self._options: dict[str, Any] = {"truncate_dim": encoding.get("truncate_dim")}
+        if encoding.get("normalize_embeddings"):
+            self._options["normalize"] = True
+        self._options |= {name: given[name] for name in _OPTIONS if name in given}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        made, (kind, owner, settings) = super().__reduce__()
+        encoder = self._model if isinstance(self._model, SentenceEncoder) else None
+        return made, (kind, owner, settings | ({} if encoder is None else {"encoder": encoder}))
+
+    @property
+    def num_features(self) -> int:
+        """E, the features of an embedding."""
+        with in_the_name_of(self._owner):
+            size: int = self._encoder.encode([], **self._options).shape[1]
+        return size
 
     def queries(self, method: str, texts: Sequence[str]) -> list[list[float]]:
-        """The embeddings [N, E] of queries. `method` is the user's, for messages."""
-        return self._encoded(method, self.load().encode_query, texts, self.settings["query_prompt"])
+        """Return the embeddings [N, E] of queries. `method` is the user's, for messages."""
+        return self._lists(method, texts, self.settings["query_prompt"], QUERY_PROMPTS)
 
     def documents(self, method: str, texts: Sequence[str]) -> list[list[float]]:
-        """The embeddings [N, E] of documents. `method` is the user's, for messages."""
-        return self._encoded(method, self.load().encode_document, texts, self.settings["document_prompt"])
+        """Return the embeddings [N, E] of documents. `method` is the user's, for messages."""
+        return self._lists(method, texts, self.settings["document_prompt"], DOCUMENT_PROMPTS)
 
-    def _encoded(
-        self, method: str, encode: Callable[..., Any], texts: Sequence[str], prompt: str | None
+    def embeddings(self, texts: Any, shows_progress: bool = False, **prompt: Any) -> NDArray[np.float32]:
+        """Return the embeddings [N, E] of N texts: a list, an array of one axis, or a column of a data frame."""
+        given = list(checked_texts("TextEmbedder.embeddings", texts))
+        if not (shows_progress and given):
+            return self._encoder.encode(given, **self._options | prompt)
+        rows = np.empty((len(given), self.num_features), np.float32)
+        fill_rows(rows, self._encoder.encode_batches(given, **self._options | prompt), "texts", True)
+        return rows
+
+    @property
+    def _encoder(self) -> SentenceEncoder:
+        model = self.load()
+        return model if isinstance(model, SentenceEncoder) else model._encoder
+
+    def _lists(
+        self, method: str, texts: Sequence[str], prompt: str | None, names: tuple[str, ...]
     ) -> list[list[float]]:
-        kwargs = {"show_progress_bar": False} | self.settings["encode_kwargs"]
-        with in_the_name_of(f"{self._owner}.{method}", inputs="texts"):
-            embeddings: list[list[float]] = encode(list(texts), prompt=prompt, **kwargs).tolist()
-        return embeddings
+        shows = is_wanted(self.settings["encode_kwargs"].get("show_progress_bar", False), _logger)
+        with in_the_name_of(f"{self._owner}.{method}"):
+            if prompt is None:
+                prompt = self.load()._first_prompt(method, names)
+            found: list[list[float]] = self.embeddings(list(texts), shows, prompt=prompt).tolist()
+        return found
+
+
+def opened(owner: str, model: Model, **options: Unpack[PromptOptions]) -> TextEmbedder:
+    """Return an embedder with an open model, from a path, a name or a SentenceEncoder."""
+    if isinstance(model, SentenceEncoder):
+        embedder = TextEmbedder(owner, encoder=model, **options)
+    elif isinstance(model, str | PathLike):
+        embedder = TextEmbedder(owner, model_name=os.fspath(model), **options)
+    else:
+        raise TypeError(f"{owner}: model must be a path; got {shown(model)}")
+    with in_the_name_of(owner, model_name="model"):
+        _ = embedder.num_features  # reads the model, and checks the options
+    return embedder
+
+
+class TopicEmbedder:
+    """The methods that BERTopic and KeyBERT call, before the ``BaseEmbedder`` of each among the bases of a class."""
+
+    def __init__(self, model: Model, **options: Unpack[PromptOptions]) -> None:
+        super().__init__(embedding_model=opened("Embedder", model, **options))  # type: ignore[call-arg]
+
+    def embed(self, documents: Any, verbose: bool = False) -> NDArray[np.float32]:
+        """Return the embeddings [N, E] of N documents or words, under a progress bar if `verbose`."""
+        with in_the_name_of("Embedder.embed", texts="documents"):
+            found: NDArray[np.float32] = self.embedding_model.embeddings(documents, verbose)  # type: ignore[attr-defined]
+        return found

@@ -1,11 +1,12 @@
-"""The package BERTopic, whose topics are found among the embeddings of a sentence model of this library."""
+"""The package BERTopic: an embedder for topic models."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ._embedding_model import Model, TopicEmbedder
-from ._needed_packages import needed_package
+from ..functions.needed_packages import needed_package
+from ._argument_docs import with_argument_docs
+from ._text_embedder import Model, TopicEmbedder
 
 with needed_package(__name__, "bertopic", "bertopic"):
     from bertopic.backend import BaseEmbedder
@@ -13,34 +14,33 @@ with needed_package(__name__, "bertopic", "bertopic"):
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # in typing from Python 3.11 on
 
-    from ._embedding_model import EmbeddingOptions
+    from ._text_embedder import PromptOptions
 
 __all__ = ["Embedder"]
 
 
-class Embedder(TopicEmbedder, BaseEmbedder):  # type: ignore[misc, unused-ignore]
-    """What ``BERTopic`` takes as its ``embedding_model``: a sentence model of this library.
+@with_argument_docs
+class Embedder(TopicEmbedder, BaseEmbedder):  # type: ignore[misc, unused-ignore]  # bertopic may be missing
+    """The ``embedding_model`` of a ``BERTopic``: a sentence model of this library.
 
     Parameters
     ----------
-    model : path, name of a model, or SentenceEncoder
-        As `mha_native.models.SentenceEncoder.from_pretrained` takes it, or what that returned.
-    **options
-        ``dtype`` and ``weight_dtype`` of `from_pretrained`, and ``prompt_name``, ``prompt``, ``truncate_dim``,
-        ``normalize`` and ``num_threads`` of `encode`.
+    {model}
+    prompt_name, prompt : str, optional
+        The prompt before each text, by name or as it is.
+    {embedder}
 
     Raises
     ------
-    TypeError, ValueError, OSError
-        If the model cannot be read, or an option is not what it may be.
+    {errors}
     ImportError
         Without tokenizers. The module itself needs bertopic: ``pip install "mha_native[bertopic]"``.
 
     Notes
     -----
-    A topic model that is saved by pickle has the name or path of the model, not its weights; these are read again. One
-    that is saved as safetensors has a name that was given as a str, which BERTopic opens by sentence-transformers,
-    unless ``BERTopic.load(folder, embedding_model=Embedder(...))`` says otherwise.
+    A topic model that is saved by pickle has the name or path of the model, not its weights, and reads these again. A
+    topic model that is saved as safetensors has a name that was given as a str, which BERTopic opens by
+    sentence-transformers, unless you call ``BERTopic.load(folder, embedding_model=Embedder(...))``.
 
     Examples
     --------
@@ -49,7 +49,7 @@ class Embedder(TopicEmbedder, BaseEmbedder):  # type: ignore[misc, unused-ignore
     >>> topic_model = BERTopic(embedding_model=Embedder("all-MiniLM-L6-v2"))
     """
 
-    def __init__(self, model: Model, **options: Unpack[EmbeddingOptions]) -> None:
+    def __init__(self, model: Model, **options: Unpack[PromptOptions]) -> None:
         super().__init__(model, **options)
         if isinstance(model, str):
-            self._hf_model = model  # where BERTopic looks for what to save
+            self._hf_model = model  # BERTopic saves this name

@@ -1,54 +1,52 @@
 """Chroma: the embedding function of a collection, which is stored with it."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..functions.messages import listed
-from ._needed_packages import needed_package
-from ._text_embedder import TextEmbedder
+from ..functions.needed_packages import needed_package
+from ._argument_docs import with_argument_docs
+from ._text_embedder import EmbedderOptions, TextEmbedder
 
 with needed_package(__name__, "chromadb", "chroma"):
     from chromadb.utils.embedding_functions import EmbeddingFunction, register_embedding_function
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack  # in typing from Python 3.11 on
+
 __all__ = ["MhaNativeEmbeddingFunction"]
 
-# What Chroma calls the similarity functions of sentence-transformers. It has no Manhattan distance; l2 is its default.
+# Chroma's names of the similarity functions of sentence-transformers. It has no Manhattan distance; l2 is its default.
 _SPACES = {"cosine": "cosine", "dot": "ip", "euclidean": "l2", "manhattan": "l2"}
 
 
 @register_embedding_function
-class MhaNativeEmbeddingFunction(EmbeddingFunction):  # type: ignore[misc]
+@with_argument_docs
+class MhaNativeEmbeddingFunction(EmbeddingFunction):  # type: ignore[misc]  # chromadb has no types here
     """The embedding function of a collection of Chroma, by a model of sentence-transformers.
 
     Parameters
     ----------
     model_name : str
         A directory, or the name of a model, as for `mha_native.sentence_transformers.SentenceTransformer`.
-    query_prompt, document_prompt : str, optional
-        What stands before what a collection is asked for, and before its documents. Default: the prompts of the model
-        for these, if it has any.
-    model_kwargs : dict, optional
-        Further arguments of `SentenceTransformer`, such as ``{"truncate_dim": 256}`` or
-        ``{"model_kwargs": {"weight_dtype": "int8"}}``: what JSON can hold.
-    encode_kwargs : dict, optional
-        Of its ``encode``: ``normalize_embeddings``, ``truncate_dim``, ``show_progress_bar``; ``batch_size`` and
-        ``device`` are taken and have no effect.
+    {prompts}
+    {embedder}
+    {kwargs}
 
     Raises
     ------
-    FileNotFoundError, OSError
-        If the model cannot be read.
-    TypeError, ValueError
-        If an argument is none of these.
+    {errors}
 
     Notes
     -----
-    Chroma stores the arguments with a collection and calls the function again when the collection is opened, by its
-    name "mha_native", which importing this module registers. Objects of one process that describe the same model share
-    it. A collection measures distances as the model says, unless it is told otherwise.
+    Chroma stores the arguments with a collection, and makes the function again when you open the collection. It finds
+    the function by the name "mha_native", which importing this module registers. Equal descriptions in one process
+    share a model. By default a collection has the distance of the model.
 
     Examples
     --------
@@ -68,6 +66,7 @@ class MhaNativeEmbeddingFunction(EmbeddingFunction):  # type: ignore[misc]
         document_prompt: str | None = None,
         model_kwargs: Mapping[str, Any] | None = None,
         encode_kwargs: Mapping[str, Any] | None = None,
+        **options: Unpack[EmbedderOptions],
     ) -> None:
         self._embedder = TextEmbedder(
             type(self).__name__,
@@ -76,48 +75,50 @@ class MhaNativeEmbeddingFunction(EmbeddingFunction):  # type: ignore[misc]
             document_prompt=document_prompt,
             model_kwargs=model_kwargs,
             encode_kwargs=encode_kwargs,
+            **options,
         )
         self._embedder.load()
 
     def __call__(self, input: list[str]) -> list[NDArray[np.float32]]:
-        """The embeddings of N documents: N arrays float32 [E]."""
+        """Embed N documents: N arrays float32 [E]."""
         return _arrays(self._embedder.documents("__call__", input))
 
     def embed_query(self, input: list[str]) -> list[NDArray[np.float32]]:
-        """The embeddings of N texts that a collection is asked for: N arrays float32 [E]."""
+        """Embed N queries: N arrays float32 [E]."""
         return _arrays(self._embedder.queries("embed_query", input))
 
     @staticmethod
     def name() -> str:
-        """What Chroma registers the class as, and writes into a collection: "mha_native"."""
+        """Return the name by which Chroma registers and stores the class: "mha_native"."""
         return "mha_native"
 
     @staticmethod
-    def build_from_config(config: dict[str, Any]) -> "MhaNativeEmbeddingFunction":
-        """The function that has this description."""
+    def build_from_config(config: dict[str, Any]) -> MhaNativeEmbeddingFunction:
+        """Return the function that has this description."""
         MhaNativeEmbeddingFunction.validate_config(config)
         return MhaNativeEmbeddingFunction(**config)
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments, as Chroma stores them with a collection."""
+        """Return the arguments, as Chroma stores them with a collection."""
         return dict(self._embedder.settings)
 
     @staticmethod
     def validate_config(config: dict[str, Any]) -> None:
-        """TypeError or ValueError unless it is a description of such a function. No model is read."""
+        """Raise TypeError or ValueError unless `config` describes a function of this class. No model is read."""
         name = "MhaNativeEmbeddingFunction.validate_config"
         if "model_name" not in config:
             raise ValueError(f"{name}: config must have model_name; it has {listed(map(str, config)) or 'nothing'}")
-        if others := config.keys() - TextEmbedder.SETTINGS:
-            raise ValueError(f"{name}: config may have {listed(TextEmbedder.SETTINGS)}; got {listed(sorted(others))}")
+        known = (*TextEmbedder.SETTINGS, *EmbedderOptions.__annotations__)
+        if others := config.keys() - known:
+            raise ValueError(f"{name}: config may have {listed(known)}; got {listed(sorted(others))}")
         TextEmbedder(name, **config)
 
     def default_space(self) -> str:
-        """How a collection measures distances unless it is told: as the model says."""
+        """Return the default distance of a collection: the distance of the model."""
         return _SPACES[self._embedder.load().similarity_fn_name]
 
     def supported_spaces(self) -> list[str]:
-        """All distances of Chroma."""
+        """Return all distances of Chroma."""
         return ["cosine", "l2", "ip"]
 
 

@@ -1,50 +1,51 @@
-"""Haystack: components that embed queries and documents, and one that ranks documents."""
+"""Haystack: components that embed queries and documents, and a component that ranks documents."""
 
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ..functions.messages import in_the_name_of, shown
-from ._described_model import DescribedModel
-from ._needed_packages import needed_package
-from ._text_embedder import TextEmbedder
+from ..functions.needed_packages import needed_package
+from ._argument_docs import with_argument_docs
+from ._shared_model import SharedModel
+from ._text_embedder import EmbedderOptions, FormatOptions, TextEmbedder
 from ._text_ranker import TextRanker
 
 with needed_package(__name__, "haystack-ai", "haystack"):
     from haystack import Document, component, default_from_dict, default_to_dict
 
 if TYPE_CHECKING:
-    from typing_extensions import Self  # in typing from Python 3.11 on
+    from typing_extensions import Self, Unpack  # in typing from Python 3.11 on
 
 __all__ = ["MhaNativeDocumentEmbedder", "MhaNativeRanker", "MhaNativeTextEmbedder"]
 
 
 class _Component:
-    """What the components have in common: a model that is read when it is needed, and a description."""
+    """A component with a model, which is read on first use, and a description."""
 
-    def _take(self, kind: type[DescribedModel], arguments: dict[str, Any], **settings: Any) -> Any:
-        """The model of `settings`; `arguments` are the user's.
+    def _take(self, kind: type[SharedModel], arguments: Mapping[str, Any], **settings: Any) -> Any:
+        """Describe the model by `settings`, and keep the `arguments` of the user.
 
         Not an __init__: Haystack makes another class of each component, in which ``super()`` does not work.
         """
         self._arguments = arguments
         with self._in_own_name():
-            self._described = kind(type(self).__name__, **settings)
-        return self._described
+            self._shared = kind(type(self).__name__, **settings)
+        return self._shared
 
     def warm_up(self) -> None:
         """Read the model."""
         with self._in_own_name():
-            self._described.load()
+            self._shared.load()
 
     def to_dict(self) -> dict[str, Any]:
-        """The component as Haystack writes it into the file of a pipeline."""
-        return default_to_dict(self, **self._arguments)  # type: ignore[no-any-return]
+        """Return the component as Haystack writes it into the file of a pipeline."""
+        return default_to_dict(self, **self._arguments)  # type: ignore[no-any-return]  # haystack has no types here
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> "Self":
-        """The component that `to_dict` has described."""
-        return default_from_dict(cls, data)  # type: ignore[no-any-return]
+        """Return the component that `to_dict` described."""
+        return default_from_dict(cls, data)  # type: ignore[no-any-return]  # haystack has no types here
 
     def _in_own_name(self) -> in_the_name_of:
         names = {"model_name": "model", "query_prompt": "prompt", "document_prompt": "prompt", "top_n": "top_k"}
@@ -52,15 +53,7 @@ class _Component:
 
 
 class _Texts:
-    """What counts of documents: fields of their metadata, and the content.
-
-    Parameters
-    ----------
-    owner : str
-        The name of the component, for messages.
-    meta_fields_to_embed, embedding_separator
-        As for `MhaNativeDocumentEmbedder`.
-    """
+    """The texts of documents: fields of their metadata, and their content."""
 
     def __init__(self, owner: str, meta_fields_to_embed: list[str] | None, embedding_separator: str) -> None:
         fields = [] if meta_fields_to_embed is None else meta_fields_to_embed
@@ -71,6 +64,7 @@ class _Texts:
         self._owner, self._fields, self._separator = owner, list(fields), embedding_separator
 
     def of(self, documents: list[Document]) -> list[str]:
+        """Return the text of each document."""
         if not isinstance(documents, list) or not all(isinstance(document, Document) for document in documents):
             raise TypeError(f"{self._owner}.run: documents must be a list of Document; got {shown(documents)}")
         return [self._separator.join([*self._meta(document), document.content or ""]) for document in documents]
@@ -81,6 +75,7 @@ class _Texts:
 
 
 @component
+@with_argument_docs
 class MhaNativeTextEmbedder(_Component):
     """A component of Haystack that embeds a query by a model of sentence-transformers.
 
@@ -89,23 +84,19 @@ class MhaNativeTextEmbedder(_Component):
     model : str
         A directory, or the name of a model, as for `mha_native.sentence_transformers.SentenceTransformer`.
     prompt : str, optional
-        What stands before a query. Default: the prompt of the model for queries, if it has one.
-    model_kwargs : dict, optional
-        Further arguments of `SentenceTransformer`, such as ``{"truncate_dim": 256}`` or
-        ``{"model_kwargs": {"weight_dtype": "int8"}}``: what JSON can hold.
-    encode_kwargs : dict, optional
-        Of its ``encode``: ``normalize_embeddings``, ``truncate_dim``, ``show_progress_bar``; ``batch_size`` and
-        ``device`` are taken and have no effect.
+        Text before a query. Default: the prompt of the model for queries, if it has one.
+    {kwargs}
+    {embedder}
 
     Raises
     ------
     TypeError, ValueError
-        If an argument is none of these.
+        If an argument is not valid.
 
     Notes
     -----
-    The model is read by `warm_up`, which a pipeline calls, or by the first `run`. Components of one process that
-    describe the same model share it.
+    `warm_up`, which a pipeline calls, or the first `run` reads the model. Components with equal descriptions in one
+    process share a model.
 
     Examples
     --------
@@ -121,46 +112,40 @@ class MhaNativeTextEmbedder(_Component):
         prompt: str | None = None,
         model_kwargs: Mapping[str, Any] | None = None,
         encode_kwargs: Mapping[str, Any] | None = None,
+        **options: "Unpack[EmbedderOptions]",
     ) -> None:
-        given = {"model_kwargs": model_kwargs, "encode_kwargs": encode_kwargs}
+        given = {"model_kwargs": model_kwargs, "encode_kwargs": encode_kwargs, **options}
         arguments = {"model": model, "prompt": prompt, **given}
         self._embedder = self._take(TextEmbedder, arguments, model_name=model, query_prompt=prompt, **given)
 
-    @component.output_types(embedding=list[float])  # type: ignore[untyped-decorator]
+    @component.output_types(embedding=list[float])  # type: ignore[untyped-decorator]  # haystack has no types here
     def run(self, text: str) -> dict[str, list[float]]:
-        """Embed a query.
-
-        Parameters
-        ----------
-        text : str
-
-        Returns
-        -------
-        output : dict
-            ``{"embedding": E numbers}``
-        """
+        """Return ``{"embedding": E numbers}`` for a query."""
         return {"embedding": self._embedder.queries("run", [text])[0]}
 
 
 @component
+@with_argument_docs
 class MhaNativeDocumentEmbedder(_Component):
     """A component of Haystack that embeds documents by a model of sentence-transformers.
 
     Parameters
     ----------
-    model, model_kwargs, encode_kwargs
+    model : str
         As for `MhaNativeTextEmbedder`.
     prompt : str, optional
-        What stands before a document. Default: the prompt of the model for documents, if it has one.
+        Text before a document. Default: the prompt of the model for documents, if it has one.
     meta_fields_to_embed : list of str, optional
-        Fields of the metadata that stand before the content of a document; one that a document lacks is left out.
+        Fields of the metadata to put before the content of a document. Missing fields are skipped.
     embedding_separator : str
-        What stands between these and the content.
+        Text between these fields and the content.
+    {kwargs}
+    {embedder}
 
     Raises
     ------
     TypeError, ValueError
-        If an argument is none of these.
+        If an argument is not valid.
 
     Examples
     --------
@@ -180,33 +165,24 @@ class MhaNativeDocumentEmbedder(_Component):
         embedding_separator: str = "\n",
         model_kwargs: Mapping[str, Any] | None = None,
         encode_kwargs: Mapping[str, Any] | None = None,
+        **options: "Unpack[EmbedderOptions]",
     ) -> None:
         self._texts = _Texts(type(self).__name__, meta_fields_to_embed, embedding_separator)
-        given = {"model_kwargs": model_kwargs, "encode_kwargs": encode_kwargs}
+        given = {"model_kwargs": model_kwargs, "encode_kwargs": encode_kwargs, **options}
         texts = {"meta_fields_to_embed": meta_fields_to_embed, "embedding_separator": embedding_separator}
         arguments = {"model": model, "prompt": prompt, **texts, **given}
         self._embedder = self._take(TextEmbedder, arguments, model_name=model, document_prompt=prompt, **given)
 
-    @component.output_types(documents=list[Document])  # type: ignore[untyped-decorator]
+    @component.output_types(documents=list[Document])  # type: ignore[untyped-decorator]  # haystack has no types here
     def run(self, documents: list[Document]) -> dict[str, list[Document]]:
-        """Embed documents.
-
-        Parameters
-        ----------
-        documents : N Document
-            Are not changed.
-
-        Returns
-        -------
-        output : dict
-            ``{"documents": the same N, each with its embedding}``
-        """
+        """Return ``{"documents": N copies, each with its embedding}`` for N documents."""
         embeddings = self._embedder.documents("run", self._texts.of(documents))
         pairs = zip(documents, embeddings, strict=True)
         return {"documents": [replace(document, embedding=embedding) for document, embedding in pairs]}
 
 
 @component
+@with_argument_docs
 class MhaNativeRanker(_Component):
     """A component of Haystack that puts documents in the order in which they fit a query, by a cross encoder.
 
@@ -215,16 +191,15 @@ class MhaNativeRanker(_Component):
     model : str
         A directory, or the name of a model, as for `mha_native.sentence_transformers.CrossEncoder`.
     top_k : int, optional
-        Most documents that are left. Default: all.
+        Keep this many documents. Default: all.
     meta_fields_to_embed, embedding_separator
         As for `MhaNativeDocumentEmbedder`.
-    model_kwargs : dict, optional
-        Further arguments of `CrossEncoder`: what JSON can hold.
+    {ranker}
 
     Raises
     ------
     TypeError, ValueError
-        If an argument is none of these.
+        If an argument is not valid.
 
     Examples
     --------
@@ -243,26 +218,16 @@ class MhaNativeRanker(_Component):
         meta_fields_to_embed: list[str] | None = None,
         embedding_separator: str = "\n",
         model_kwargs: Mapping[str, Any] | None = None,
+        **options: "Unpack[FormatOptions]",
     ) -> None:
         self._texts = _Texts(type(self).__name__, meta_fields_to_embed, embedding_separator)
         texts = {"meta_fields_to_embed": meta_fields_to_embed, "embedding_separator": embedding_separator}
-        arguments = {"model": model, "top_k": top_k, **texts, "model_kwargs": model_kwargs}
-        self._ranker = self._take(TextRanker, arguments, model_name=model, top_n=top_k, model_kwargs=model_kwargs)
+        given = {"model_kwargs": model_kwargs, **options}
+        arguments = {"model": model, "top_k": top_k, **texts, **given}
+        self._ranker = self._take(TextRanker, arguments, model_name=model, top_n=top_k, **given)
 
-    @component.output_types(documents=list[Document])  # type: ignore[untyped-decorator]
+    @component.output_types(documents=list[Document])  # type: ignore[untyped-decorator]  # haystack has no types here
     def run(self, query: str, documents: list[Document]) -> dict[str, list[Document]]:
-        """Put documents in order.
-
-        Parameters
-        ----------
-        query : str
-        documents : N Document
-            Are not changed.
-
-        Returns
-        -------
-        output : dict
-            ``{"documents": the best of them, the best first, each with its score}``
-        """
+        """Return ``{"documents": copies of the best, the best first, each with its score}`` for N documents."""
         found = self._ranker.ranked("run", query, self._texts.of(documents))
         return {"documents": [replace(documents[i], score=score) for i, score in found]}

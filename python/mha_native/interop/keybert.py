@@ -1,9 +1,10 @@
-"""The package KeyBERT, which finds keywords by the embeddings of a sentence model of this library."""
+"""The package KeyBERT: an embedder for its keyword models."""
 
 from __future__ import annotations
 
-from ._embedding_model import TopicEmbedder
-from ._needed_packages import needed_package
+from ..functions.needed_packages import needed_package
+from ._argument_docs import with_argument_docs
+from ._text_embedder import TopicEmbedder
 
 with needed_package(__name__, "keybert", "keybert"):
     from keybert.backend import BaseEmbedder
@@ -11,21 +12,20 @@ with needed_package(__name__, "keybert", "keybert"):
 __all__ = ["Embedder"]
 
 
-class Embedder(TopicEmbedder, BaseEmbedder):  # type: ignore[misc, unused-ignore]
-    """What ``KeyBERT`` takes as its ``model``: a sentence model of this library.
+@with_argument_docs
+class Embedder(TopicEmbedder, BaseEmbedder):  # type: ignore[misc, unused-ignore]  # keybert may be missing
+    """The ``model`` of a ``KeyBERT``: a sentence model of this library.
 
     Parameters
     ----------
-    model : path, name of a model, or SentenceEncoder
-        As `mha_native.models.SentenceEncoder.from_pretrained` takes it, or what that returned.
-    **options
-        ``dtype`` and ``weight_dtype`` of `from_pretrained`, and ``prompt_name``, ``prompt``, ``truncate_dim``,
-        ``normalize`` and ``num_threads`` of `encode`.
+    {model}
+    prompt_name, prompt : str, optional
+        The prompt before each text, by name or as it is.
+    {embedder}
 
     Raises
     ------
-    TypeError, ValueError, OSError
-        If the model cannot be read, or an option is not what it may be.
+    {errors}
     ImportError
         Without tokenizers. The module itself needs keybert: ``pip install "mha_native[keybert]"``.
 

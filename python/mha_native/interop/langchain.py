@@ -1,48 +1,39 @@
-"""LangChain: embeddings for its vector stores and retrievers, and an order of what these find."""
+"""LangChain: embeddings for its vector stores and retrievers, and a ranker of their results."""
 
 from collections.abc import Sequence
 from typing import Any
 
-from ._needed_packages import needed_package
+from ..functions.needed_packages import needed_package
+from ._argument_docs import with_argument_docs
 
 with needed_package(__name__, "langchain-core", "langchain"):
     from langchain_core.documents import BaseDocumentCompressor, Document
     from langchain_core.embeddings import Embeddings
 
-    from ._described_fields import EmbedderFields, RankerFields
+    from ._pydantic_fields import EmbedderFields, RankerFields
 
 __all__ = ["MhaNativeEmbeddings", "MhaNativeRanker"]
 
 
-class MhaNativeEmbeddings(EmbedderFields, Embeddings):  # type: ignore[misc]
-    """Embeddings of LangChain by a model of sentence-transformers, in the place of its HuggingFaceEmbeddings.
+@with_argument_docs
+class MhaNativeEmbeddings(EmbedderFields, Embeddings):  # type: ignore[misc]  # langchain has no types here
+    """Embeddings of LangChain by a model of sentence-transformers, a drop-in for its HuggingFaceEmbeddings.
 
     Parameters
     ----------
-    model_name : str
-        A directory, or the name of a model, as for `mha_native.sentence_transformers.SentenceTransformer`. ``model`` is
-        another name of it.
-    query_prompt, document_prompt : str, optional
-        What stands before a query, and before a document. Default: the prompts of the model for these, if it has any.
-    model_kwargs : dict, optional
-        Further arguments of `SentenceTransformer`, such as ``{"truncate_dim": 256}`` or
-        ``{"model_kwargs": {"weight_dtype": "int8"}}``: what JSON can hold.
-    encode_kwargs : dict, optional
-        Of its ``encode``: ``normalize_embeddings``, ``truncate_dim``, ``show_progress_bar``; ``batch_size`` and
-        ``device`` are taken and have no effect.
+    {model_name}
+    {prompts}
+    {embedder}
+    {kwargs}
 
     Raises
     ------
-    FileNotFoundError, OSError
-        If the model cannot be read.
-    TypeError, ValueError
-        If an argument is none of these.
+    {errors}
 
     Notes
     -----
-    A model of pydantic: ``MhaNativeEmbeddings(**embeddings.model_dump())`` is the same again. Objects of one process
-    that describe the same model share it. May be used from several threads at once; the asynchronous methods compute
-    in one.
+    A model of pydantic: ``MhaNativeEmbeddings(**embeddings.model_dump())`` is an equal object. Equal descriptions in
+    one process share a model. Several threads may use an object at once; each asynchronous method computes in a thread.
 
     Examples
     --------
@@ -55,33 +46,28 @@ class MhaNativeEmbeddings(EmbedderFields, Embeddings):  # type: ignore[misc]
     """
 
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
-        """The embeddings of N documents: N lists of E numbers."""
+        """Embed N documents: N lists of E numbers."""
         return self._embedder.documents("embed_documents", texts)
 
     def embed_query(self, text: str) -> list[float]:
-        """The embedding of a query: E numbers."""
+        """Embed a query: E numbers."""
         return self._embedder.queries("embed_query", [text])[0]
 
 
-class MhaNativeRanker(RankerFields, BaseDocumentCompressor):  # type: ignore[misc]
+@with_argument_docs
+class MhaNativeRanker(RankerFields, BaseDocumentCompressor):  # type: ignore[misc]  # langchain has no types here
     """A document compressor of LangChain: the documents that fit a query, the best first, by a cross encoder.
 
     Parameters
     ----------
-    model_name : str
-        A directory, or the name of a model, as for `mha_native.sentence_transformers.CrossEncoder`. ``model`` is
-        another name of it.
+    {model_name}
     top_n : int, optional
-        Most documents that are left. Default: all.
-    model_kwargs : dict, optional
-        Further arguments of `CrossEncoder`: what JSON can hold.
+        Keep this many documents. Default: all.
+    {ranker}
 
     Raises
     ------
-    FileNotFoundError, OSError
-        If the model cannot be read.
-    TypeError, ValueError
-        If an argument is none of these.
+    {errors}
 
     Examples
     --------
@@ -99,8 +85,8 @@ class MhaNativeRanker(RankerFields, BaseDocumentCompressor):  # type: ignore[mis
         query: str,
         callbacks: Any = None,
     ) -> list[Document]:
-        """Copies of the best of N documents, the best first, with their ``relevance_score`` in the metadata."""
-        found = self._ranked("compress_documents", query, [document.page_content for document in documents])
+        """Return copies of the best documents, the best first, with their ``relevance_score`` in the metadata."""
+        found = self._ranker.ranked("compress_documents", query, [document.page_content for document in documents])
         return [
             documents[i].model_copy(update={"metadata": {**documents[i].metadata, "relevance_score": score}})
             for i, score in found

@@ -1,8 +1,9 @@
-"""LlamaIndex: embeddings for its indexes and pipelines of ingestion, and an order of what is found."""
+"""LlamaIndex: embeddings for its indexes and ingestion pipelines, and a ranker of nodes."""
 
 import asyncio
 
-from ._needed_packages import needed_package
+from ..functions.needed_packages import needed_package
+from ._argument_docs import with_argument_docs
 
 with needed_package(__name__, "llama-index-core", "llama-index"):
     from llama_index.core.base.embeddings.base import BaseEmbedding
@@ -10,44 +11,34 @@ with needed_package(__name__, "llama-index-core", "llama-index"):
     from llama_index.core.schema import MetadataMode, NodeWithScore, QueryBundle
     from pydantic import Field
 
-    from ._described_fields import EmbedderFields, RankerFields
+    from ._pydantic_fields import EmbedderFields, RankerFields
 
 __all__ = ["MhaNativeEmbedding", "MhaNativeRanker"]
 
 
-class MhaNativeEmbedding(EmbedderFields, BaseEmbedding):  # type: ignore[misc]
-    """Embeddings of LlamaIndex by a model of sentence-transformers, in the place of its HuggingFaceEmbedding.
+@with_argument_docs
+class MhaNativeEmbedding(EmbedderFields, BaseEmbedding):  # type: ignore[misc]  # llama_index has no types here
+    """Embeddings of LlamaIndex by a model of sentence-transformers, a drop-in for its HuggingFaceEmbedding.
 
     Parameters
     ----------
-    model_name : str
-        A directory, or the name of a model, as for `mha_native.sentence_transformers.SentenceTransformer`. ``model`` is
-        another name of it.
-    query_prompt, document_prompt : str, optional
-        What stands before a query, and before a document. Default: the prompts of the model for these, if it has any.
-    model_kwargs : dict, optional
-        Further arguments of `SentenceTransformer`, such as ``{"truncate_dim": 256}`` or
-        ``{"model_kwargs": {"weight_dtype": "int8"}}``: what JSON can hold.
-    encode_kwargs : dict, optional
-        Of its ``encode``: ``normalize_embeddings``, ``truncate_dim``, ``show_progress_bar``; ``batch_size`` and
-        ``device`` are taken and have no effect.
+    {model_name}
+    {prompts}
+    {embedder}
+    {kwargs}
     embed_batch_size : int, default 256
-        How many texts LlamaIndex hands over at once. They are packed one after another, so that many cost no more than
-        their tokens do.
+        The number of texts that LlamaIndex embeds in one call. They are packed one after another without padding.
     callback_manager, num_workers, embeddings_cache, rate_limiter
-        Of every embedding of LlamaIndex.
+        Arguments of every embedding of LlamaIndex.
 
     Raises
     ------
-    FileNotFoundError, OSError
-        If the model cannot be read.
-    TypeError, ValueError
-        If an argument is none of these.
+    {errors}
 
     Notes
     -----
-    ``to_dict`` and ``from_dict`` give the same object again. Objects of one process that describe the same model share
-    it. May be used from several threads at once; the asynchronous methods compute in one.
+    ``to_dict`` and ``from_dict`` give an equal object. Equal descriptions in one process share a model. Several threads
+    may use an object at once; each asynchronous method computes in a thread.
 
     Examples
     --------
@@ -60,11 +51,11 @@ class MhaNativeEmbedding(EmbedderFields, BaseEmbedding):  # type: ignore[misc]
     'The puppy wanted food.'
     """
 
-    embed_batch_size: int = Field(default=256, gt=0, le=2048)  # the bounds are those of LlamaIndex
+    embed_batch_size: int = Field(default=256, gt=0, le=2048)  # the bounds of LlamaIndex
 
     @classmethod
     def class_name(cls) -> str:
-        """What LlamaIndex writes of the class into a description."""
+        """Return the name that LlamaIndex writes into a description."""
         return "MhaNativeEmbedding"
 
     def _get_query_embedding(self, query: str) -> list[float]:
@@ -86,32 +77,26 @@ class MhaNativeEmbedding(EmbedderFields, BaseEmbedding):  # type: ignore[misc]
         return await asyncio.to_thread(self._get_text_embeddings, texts)
 
 
-class MhaNativeRanker(RankerFields, BaseNodePostprocessor):  # type: ignore[misc]
+@with_argument_docs
+class MhaNativeRanker(RankerFields, BaseNodePostprocessor):  # type: ignore[misc]  # llama_index has no types here
     """A postprocessor of LlamaIndex: the nodes that fit a query, the best first, by a cross encoder.
 
     Parameters
     ----------
-    model_name : str
-        A directory, or the name of a model, as for `mha_native.sentence_transformers.CrossEncoder`. ``model`` is
-        another name of it.
+    {model_name}
     top_n : int, optional
-        Most nodes that are left. Default: all.
-    model_kwargs : dict, optional
-        Further arguments of `CrossEncoder`: what JSON can hold.
+        Keep this many nodes. Default: all.
+    {ranker}
     callback_manager
-        Of every postprocessor of LlamaIndex.
+        An argument of every postprocessor of LlamaIndex.
 
     Raises
     ------
-    FileNotFoundError, OSError
-        If the model cannot be read.
-    TypeError, ValueError
-        If an argument is none of these.
+    {errors}
 
     Notes
     -----
-    The text of a node is that which it has for embeddings, with those fields of the metadata that are not excluded
-    there.
+    The text of a node includes the same fields of the metadata as its embedding.
 
     Examples
     --------
@@ -126,7 +111,7 @@ class MhaNativeRanker(RankerFields, BaseNodePostprocessor):  # type: ignore[misc
 
     @classmethod
     def class_name(cls) -> str:
-        """What LlamaIndex writes of the class into a description."""
+        """Return the name that LlamaIndex writes into a description."""
         return "MhaNativeRanker"
 
     def _postprocess_nodes(
@@ -135,5 +120,5 @@ class MhaNativeRanker(RankerFields, BaseNodePostprocessor):  # type: ignore[misc
         if query_bundle is None:
             raise ValueError("MhaNativeRanker.postprocess_nodes: needs query_bundle or query_str; got neither")
         texts = [node.node.get_content(metadata_mode=MetadataMode.EMBED) for node in nodes]
-        found = self._ranked("postprocess_nodes", query_bundle.query_str, texts)
+        found = self._ranker.ranked("postprocess_nodes", query_bundle.query_str, texts)
         return [NodeWithScore(node=nodes[i].node, score=score) for i, score in found]

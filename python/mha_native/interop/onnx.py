@@ -41,52 +41,51 @@ def onnx_attention(
 ) -> tuple[Array, Array, Array, Array]:
     """``softmax(softcap(scale * Q @ K.T) + masks) @ V``: the operator `Attention` of ONNX, opsets 23 to 25.
 
-    Arguments are NumPy arrays, and their names those of the operator. B is the batch size, H and Hk the heads of Q and
-    of K and V, Tq the number of queries, D and Dv the widths of a head. Tk counts all keys: P past ones, if there are
-    any, and those of K.
+    Arguments are NumPy arrays, with the names of the operator. B is the batch size, H and Hk the heads of Q and of K
+    and V, Tq the number of queries, D and Dv the widths of a head. Tk counts all keys: P past keys and the keys of K.
 
     Parameters
     ----------
     Q : [B, H, Tq, D] or [B, Tq, H * D]
     K : [B, Hk, Tk - P, D] or [B, Tk - P, Hk * D]
-        Of the rank of Q, as is V.
+        K and V have the rank of Q.
     V : [B, Hk, Tk - P, Dv] or [B, Tk - P, Hk * Dv]
-        float32, float64, float16 or bfloat16, as Q; it need not be the same one.
+        float32, float64, float16 or bfloat16. Q has one of these dtypes, too, perhaps another one.
     attn_mask : broadcastable to [B, H, Tq, Tk], optional
         Boolean: True means that the key takes part. Or of the dtype of Q: added to the scores. With three axes the
-        first one counts heads. A last axis shorter than Tk, be it of one element, does not broadcast: the keys behind
-        it are masked.
+        first axis counts heads. A last axis shorter than Tk, even of one element, does not broadcast: the remaining
+        keys are masked.
     past_key : [B, Hk, P, D], optional
         Keys that come before K.
     past_value : [B, Hk, P, Dv], optional
-        Given with `past_key`, and only with it.
+        Required with `past_key`, and not allowed without it.
     nonpad_kv_seqlen : integer array [B], optional
-        How many of the keys exist in each batch element, at most Tk; not with `past_key`.
+        The number of keys in each batch element, at most Tk; not allowed with `past_key`.
     is_causal : {0, 1}, default 0
         1: query i sees key j only if ``j <= offset + i``, with an offset of P; or of ``nonpad_kv_seqlen - Tq``, which
         may be negative; or of 0.
     q_num_heads, kv_num_heads : int
-        H and Hk, where Q, K and V have three axes, and only there.
+        H and Hk. Required for inputs with three axes, and not allowed for four.
     scale : float, optional
         Default: ``1 / sqrt(D)``.
     softcap : float, default 0
-        Scores s become ``softcap * tanh(s / softcap)``, before anything is added to them; 0: they stay.
+        Scores s become ``softcap * tanh(s / softcap)``, before masks are added; 0 disables this.
     qk_matmul_output_mode : {0, 1, 2, 3}, default 0
-        What the last result holds: 0, the scaled product; 1, after the softcap; 2, after masks; 3, after the softmax.
+        The stage of the last result: 0, the scaled product; 1, after the softcap; 2, after masks; 3, after the softmax.
     softmax_precision : {1, 10, 11, 16}, optional
-        11 computes in float64. Every other one is met, or surpassed, by the precision that the library computes with.
+        11 computes in float64. The precision of the library is at least as high as every other value.
     left_window_size, right_window_size : int, default -1
         Query i sees key j only if ``offset + i - left <= j <= offset + i + right``; -1 is unbounded.
 
     Returns
     -------
     Y : [B, H, Tq, Dv] or [B, Tq, H * Dv]
-        As Q in rank and dtype.
+        Has the rank and dtype of Q.
     present_key : [B, Hk, Tk, D]
-        Past keys and K; without past keys a view of K.
+        Past keys and K; without past keys, a view of K.
     present_value : [B, Hk, Tk, Dv]
     qk_matmul_output : [B, H, Tq, Tk]
-        Of the dtype of Q. Modes 0 and 1 hold a number for every key, 2 minus infinity where a key is masked.
+        Has the dtype of Q. Modes 0 and 1 have a number for every key, mode 2 has minus infinity for masked keys.
 
     Raises
     ------
@@ -95,25 +94,23 @@ def onnx_attention(
 
     See Also
     --------
-    mha_native.scaled_dot_product_attention : What Y comes from.
-    mha_native.attention_weights : What `qk_matmul_output` comes from.
+    mha_native.scaled_dot_product_attention : Computes Y.
+    mha_native.attention_weights : Computes `qk_matmul_output`.
 
-    Notes
-    -----
-    A query that sees no key gets zeros, as the operator says. Where the operator's definition lets NaN and infinities
-    through, in keys and values that a mask hides, this function does not: what is masked never reaches a result. The
-    product is scaled as a whole, not Q and K by ``sqrt(scale)`` each, so a negative `scale` has a meaning, too. And
-    where ONNX's reference implementation departs from the text of the operator, this function keeps to the text: mode 0
-    is not capped, and causal positions do not depend on the shape of `attn_mask`.
+    Notes ----- A query that sees no key gives zeros, as the operator says. By the definition of the operator, NaN and
+    infinity in masked keys and values reach results; in this function they do not. The product is scaled as a whole,
+    and not Q and K by ``sqrt(scale)`` each, so a negative `scale` is valid. Where ONNX's reference implementation
+    differs from the text of the operator, this function follows the text: mode 0 is not capped, and causal positions do
+    not depend on the shape of `attn_mask`.
 
-    All four results are always there, whether a model asks for them or not; `qk_matmul_output` is computed beside Y.
+    The function always returns all four results, and computes `qk_matmul_output` in addition to Y.
 
     Examples
     --------
     Two new tokens after three in the cache:
 
     >>> import numpy as np
-    >>> from mha_native.compat import onnx_attention
+    >>> from mha_native.interop.onnx import onnx_attention
     >>> rng = np.random.default_rng(0)
     >>> new, past = rng.standard_normal((3, 1, 4, 2, 8)), rng.standard_normal((2, 1, 4, 3, 8))
     >>> Y, present_key, present_value, qk = onnx_attention(*new, None, *past, is_causal=1, qk_matmul_output_mode=3)
@@ -172,7 +169,7 @@ def onnx_attention(
         if mode < _FIRST_MASKED_MODE:
             masks = {}  # in these modes padded keys have a score, too
         qk = attention_weights(query, key, stage=_STAGES[mode], **scores, **masks)
-    except Exception:  # seldom; around every call the statement below takes a tenth of a small one
+    except Exception:  # only then: the statement below takes a tenth of the time of a small call
         with in_the_name_of(FUNCTION, query="Q", key="K", value="V"):
             raise
     if out is not None:
@@ -181,7 +178,7 @@ def onnx_attention(
 
 
 def _padded(attn_mask: Array, key_length: int) -> Array:
-    """The mask with its last axis extended to all keys; the keys that it lacked are masked."""
+    """Extend the last axis of a mask to all keys; the added keys are masked."""
     if attn_mask.ndim == 0 or attn_mask.shape[-1] >= key_length:
         return attn_mask
     missing = [(0, 0)] * (attn_mask.ndim - 1) + [(0, key_length - attn_mask.shape[-1])]

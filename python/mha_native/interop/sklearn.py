@@ -8,9 +8,10 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from ..functions.messages import in_the_name_of
+from ..functions.needed_packages import needed_package
 from ..models.text.inputs import checked_texts
-from ._embedding_model import EmbeddingModel, Model
-from ._needed_packages import needed_package
+from ._argument_docs import with_argument_docs
+from ._text_embedder import Model, opened
 
 with needed_package(__name__, "scikit-learn", "sklearn"):
     from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
@@ -24,33 +25,33 @@ if TYPE_CHECKING:
 __all__ = ["TextEmbedder"]
 
 
-class TextEmbedder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc, unused-ignore]
+@with_argument_docs
+class TextEmbedder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc, unused-ignore]  # sklearn may be missing
     """Embeddings of texts by a sentence model, as a transformer of scikit-learn.
 
     Parameters
     ----------
-    model : path, name of a model, or SentenceEncoder, default "all-MiniLM-L6-v2"
-        As `mha_native.models.SentenceEncoder.from_pretrained` takes it, or what that returned.
-    prompt_name, prompt, truncate_dim, normalize, num_threads
-        As for `mha_native.models.SentenceEncoder.encode`.
-    dtype, weight_dtype
-        As for `from_pretrained`; a SentenceEncoder has its own.
+    {model}
+        Default: "all-MiniLM-L6-v2".
+    prompt_name, prompt : str, optional
+        The prompt before each text, by name or as it is.
+    {embedder}
 
     Attributes
     ----------
     embedding_model_
-        The model, opened by `fit`. A copy by pickle or joblib has its name or path only, and opens it when it is
-        needed; a SentenceEncoder is taken along.
+        The model, opened by `fit`. A copy by pickle or joblib has the name or path, and opens the model on first use;
+        it contains a SentenceEncoder that you gave.
 
     Raises
     ------
     ImportError
-        From the module, without scikit-learn: ``pip install "mha_native[sklearn]"``.
+        Without scikit-learn, when the module is imported: ``pip install "mha_native[sklearn]"``.
 
     Notes
     -----
-    Nothing is learnt from the texts, but a parameter that is set has its effect with the next `fit`. A grid search
-    embeds the texts of every fold again unless its pipeline has a ``memory``.
+    `fit` learns nothing from the texts, but a changed parameter takes effect with the next `fit`. A grid search embeds
+    the texts of every fold again unless its pipeline has a ``memory``.
 
     Examples
     --------
@@ -90,22 +91,22 @@ class TextEmbedder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         Parameters
         ----------
         X : N of str
-            As for `transform`; they are not read.
+            As for `transform`; not read.
         y
-            Without effect.
+            Has no effect.
 
         Raises
         ------
         TypeError, ValueError, OSError
-            If the model cannot be read, or a parameter is not what it may be.
+            If the model cannot be read, or a parameter is not valid.
         """
         with in_the_name_of("TextEmbedder.fit", texts="X"):
             checked_texts("TextEmbedder.fit", X)
-            self.embedding_model_ = EmbeddingModel(**self.get_params(deep=False))
+            self.embedding_model_ = opened("TextEmbedder.fit", **self.get_params(deep=False))
         return self
 
     def transform(self, X: Any) -> NDArray[np.float32]:
-        """Embeddings of texts.
+        """Embed texts.
 
         Parameters
         ----------
@@ -120,14 +121,14 @@ class TextEmbedder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         Raises
         ------
         TypeError, ValueError
-            If one is no str.
+            If a text is not a str.
         """
         check_is_fitted(self)
         with in_the_name_of("TextEmbedder.transform", texts="X"):
             return self.embedding_model_.embeddings(X)
 
     @property
-    def _n_features_out(self) -> int:  # from which the mixin makes names of features
+    def _n_features_out(self) -> int:  # read by the mixin that names features
         return self.embedding_model_.num_features
 
     def __sklearn_tags__(self) -> Any:

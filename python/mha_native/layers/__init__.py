@@ -1,1 +1,1 @@
-"""Layers with weights: `MultiHeadAttention`, what stands around it in a transformer, and stacks of those."""
+"""Layers with weights: `MultiHeadAttention`, the other layers of a transformer, and stacks of layers."""

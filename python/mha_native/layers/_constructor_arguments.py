@@ -1,57 +1,70 @@
-"""What the constructors of layers are given, and its checks: sizes, dtypes of weights, seeds."""
+"""Arguments of the constructors of layers, and their checks: sizes, dtypes of weights, seeds."""
+
+from __future__ import annotations
 
 import math
 import sys
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
 
 from .. import _core
-from ..functions.dtypes import checked_dtype, numpy_dtype
+from ..functions.dtypes import WEIGHT_FORMATS, checked_dtype, numpy_dtype
 from ..functions.messages import listed, shown
 from ..functions.scalars import checked_integer
 from .rotary_embedding import RotaryEmbedding
 
-# Seed of the initial weights. None: a different one each time. A generator: its next numbers.
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike, NDArray
+
+# Seed of the initial weights. None: a different seed each time. A generator: its next numbers.
 Seed: TypeAlias = "int | np.random.Generator | None"  # in quotes: numpy.random is loaded when it is used
 
-# Which linear maps of a layer have a bias: all, none, or those that are named.
+# The linear maps of a layer that have a bias: all, none, or the named ones.
 Biases: TypeAlias = bool | Collection[str]
 
-# What weights are stored as. None: the dtype that the layer computes in.
-WeightDType: TypeAlias = DTypeLike | None
+# The storage format of weights. None: the dtype of the layer.
+WeightDType: TypeAlias = "DTypeLike | None"
+
+
+# The kinds of norms by name, each with the default of its eps.
+NORM_EPS = {"layer": 1e-5, "rms": 1e-6, "rms_unit_offset": 1e-6}
 
 
 class LayerArguments(TypedDict, total=False):
-    """What the layers of encoders and decoders take besides sizes. `EncoderLayer` says what it means."""
+    """Keyword arguments of encoder and decoder layers, as documented at `EncoderLayer`."""
 
-    memory_dim: int | None  # of a DecoderLayer
     activation: str
     gated: bool
     norm_first: bool
     norm: str
     output_norms: bool
-    eps: float
+    eps: float | None
     num_kv_heads: int | None
     head_dim: int | None
     bias: bool
     qk_norm: str | None
-    qk_norm_eps: float
+    qk_norm_eps: float | None
     rotary: RotaryEmbedding | None
     dtype: DTypeLike
     weight_dtype: WeightDType
     seed: Seed
 
 
+class DecoderArguments(LayerArguments, total=False):
+    """Keyword arguments of decoder layers, as documented at `DecoderLayer`."""
+
+    memory_dim: int | None
+
+
 def checked_size(function: str, name: str, size: int) -> int:
-    """The size that a caller gave, as an int of at least 1."""
+    """Return the size that a caller gave, an int of at least 1."""
     return checked_integer(function, name, size, 1)
 
 
 def checked_biases(function: str, bias: Biases, names: Sequence[str]) -> bool | tuple[str, ...]:
-    """Which of the linear maps `names` have a bias: True for all, False for none, else their names in that order."""
+    """Return the linear maps of `names` that have a bias: True for all, False for none, else names in their order."""
     if not isinstance(bias, set | frozenset | list | tuple):
         return _core.boolean(function, "bias", bias)
     if unknown := [name for name in bias if not (isinstance(name, str) and name in names)]:
@@ -62,23 +75,23 @@ def checked_biases(function: str, bias: Biases, names: Sequence[str]) -> bool | 
 
 
 def check_room(function: str, shapes: Iterable[tuple[int, ...]]) -> None:
-    """MemoryError for weights with more bytes than have addresses, of which NumPy says something else."""
+    """MemoryError for weights with more bytes than addresses, for which NumPy raises other errors."""
     for shape in shapes:
         if math.prod(shape) > sys.maxsize // np.dtype(np.float64).itemsize:
             raise MemoryError(f"{function}: could not allocate weights {list(shape)}")
 
 
 def initial_weights(numbers: NDArray[np.float64], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """`numbers` in `dtype`. A layer in 16 bits starts with the weights of one in float32, rounded."""
+    """Return `numbers` in `dtype`. A layer in 16 bits starts with the rounded weights of a layer in float32."""
     return _core.convert(numbers if dtype == np.float64 else numbers.astype(np.float32), dtype)
 
 
 def checked_weight_dtype(function: str, weight_dtype: WeightDType, dtype: np.dtype[Any]) -> str:
-    """What the weights of a layer in `dtype` are stored as, by name, because NumPy has no bfloat16."""
+    """Return the storage format of the weights of a layer in `dtype`, by name, because NumPy has no bfloat16."""
     own = _core.dtype_name(dtype)
     if weight_dtype is None:
         return own
-    choices = [own] + ["bfloat16", "int8", "bfloat16x3"] * (own == "float32")
+    choices = [own, *WEIGHT_FORMATS] if own == "float32" else [own]
     rule = f"{function}: weight_dtype of a layer in {own} must be {' or '.join(map(repr, choices))}"
     name = weight_dtype if isinstance(weight_dtype, str) else _core.dtype_name(numpy_dtype(rule, weight_dtype))
     if name not in choices:
@@ -87,13 +100,13 @@ def checked_weight_dtype(function: str, weight_dtype: WeightDType, dtype: np.dty
 
 
 def checked_dtypes(function: str, dtype: DTypeLike, weight_dtype: WeightDType) -> tuple[np.dtype[Any], str]:
-    """What is computed in, and what weights are stored as, by name."""
+    """Return the dtype of a layer, and the storage format of its weights by name."""
     kind = checked_dtype(function, dtype)
     return kind, checked_weight_dtype(function, weight_dtype, kind)
 
 
 def checked_generator(function: str, seed: Seed) -> np.random.Generator:
-    """The random numbers that a seed stands for; those of a generator itself."""
+    """Return the generator of random numbers of a seed, or the generator that a caller gave."""
     try:
         return np.random.default_rng(seed)
     except Exception as error:

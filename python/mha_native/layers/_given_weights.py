@@ -1,16 +1,20 @@
-"""Weights that a caller gives to `from_weights`: their dtypes, and the shapes that sizes are read from."""
+"""Arguments of `from_weights`: arrays, their dtypes, and their shapes, from which sizes are read."""
+
+from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
 
 from .. import _core
 from ..functions.arrays import Tensor, to_numpy
 from ..functions.dtypes import LAYER_DTYPES, checked_dtype
 from ..functions.messages import listed, name_of_type, shown
 from ._constructor_arguments import WeightDType, checked_weight_dtype
+
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike, NDArray
 
 
 class GivenWeights(NamedTuple):
@@ -35,8 +39,8 @@ def given_weights(
 ) -> GivenWeights:
     """Read weights, and round them once where they are not in `dtype`.
 
-    Arrays in `dtype` are not copied. Integers of int8 are a matrix that is stored as it is, if there is an array of its
-    scales. Without a `dtype` all weights must have the same one.
+    Arrays in `dtype` are not copied. A matrix in int8 is stored as it is if there is an array of its scales. Without a
+    `dtype`, all weights must have the same dtype.
     """
     if not isinstance(weights, Mapping):
         raise TypeError(f"{function}: weights must be a mapping of names to arrays; got {name_of_type(weights)}")
@@ -53,12 +57,16 @@ def given_weights(
         kind = checked_dtype(function, dtype)
     elif len(set(of_numbers.values())) > 1:
         given = [f"{name} {kind}" for name, kind in of_numbers.items()]
-        raise TypeError(f"{function}: weights must have one dtype if none is given; got {listed(given)}")
+        raise TypeError(f"{function}: weights must have one dtype unless you give dtype; got {listed(given)}")
     else:
         kind = checked_dtype(function, next(iter(of_numbers.values()), "float32"))
     if weight_dtype is None and len(of_numbers) < len(kinds):
         weight_dtype = "int8"
     own = _core.dtype_name(kind)
     stored = checked_weight_dtype(function, weight_dtype, kind)
-    converted = {name: _core.convert(arrays[name], kind) for name, given in of_numbers.items() if given != own}
-    return GivenWeights(arrays | converted, kind, stored)
+    for name, x in arrays.items():
+        if not x.flags.aligned:  # which the core does not read
+            arrays[name] = x = x.copy()
+        if of_numbers.get(name, own) != own:
+            arrays[name] = _core.convert(x.ravel(), kind).reshape(x.shape)  # of any number of axes
+    return GivenWeights(arrays, kind, stored)

@@ -1,45 +1,47 @@
-"""What a layer does to each row of each head of query and key, between their projection and attention."""
+"""The steps between projection and attention, for each row of each head of query and key: a norm, and a rotation."""
+
+from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .. import _core
 from ..functions.messages import name_of_type, shown
 from ..functions.scalars import checked_real
-from ._constructor_arguments import initial_weights
+from ._constructor_arguments import NORM_EPS, initial_weights
 from .rotary_embedding import RotaryEmbedding
 
-QK_NORMS = ("layer", "rms", "rms_unit_offset")
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 
 class HeadSteps(NamedTuple):
-    """The steps of one layer: a norm of each head, and the turn by the position."""
+    """The steps of one layer: a norm of each head, and a rotation by the position."""
 
     rotary: RotaryEmbedding | None = None
-    qk_norm: str | None = None  # one of QK_NORMS
-    qk_norm_eps: float = 1e-6
+    qk_norm: str | None = None  # one of NORM_EPS
+    qk_norm_eps: float = NORM_EPS["rms"]
 
-    def for_layers_in(self, dtype: np.dtype[Any]) -> "HeadSteps":
-        """The same for a layer in `dtype`."""
+    def for_layers_in(self, dtype: np.dtype[Any]) -> HeadSteps:
+        """Return the steps for a layer in `dtype`."""
         return self._replace(rotary=self.rotary and self.rotary._for_layers_in(dtype))
 
     def configuration(self) -> dict[str, Any]:
-        """The arguments of a constructor that differ from their defaults."""
+        """Return the arguments of a constructor that are not the default."""
         norm = {} if self.qk_norm is None else {"qk_norm": self.qk_norm, "qk_norm_eps": self.qk_norm_eps}
         return norm if self.rotary is None else norm | {"rotary": self.rotary}
 
     def state_shapes(self, head_dim: int) -> dict[str, tuple[int, ...]]:
-        """Names and shapes of what a state dict holds of the norms of query and key."""
+        """Return names and shapes of the norms of query and key in a state dict."""
         if self.qk_norm is None:
             return {}
         names = ["weight", "bias"] if self.qk_norm == "layer" else ["weight"]
         return {f"{letter}_norm.{name}": (head_dim,) for letter in "qk" for name in names}
 
     def initial_state(self, head_dim: int, dtype: np.dtype[Any]) -> dict[str, NDArray[Any]]:
-        """Weights that multiply by 1, and biases of 0."""
+        """Return weights that multiply by 1, and biases of 0."""
         weight = 0.0 if self.qk_norm == "rms_unit_offset" else 1.0
         return {
             name: initial_weights(np.full(shape, weight if name.endswith("weight") else 0.0), dtype)
@@ -47,7 +49,7 @@ class HeadSteps(NamedTuple):
         }
 
     def norms(self, arrays: Mapping[str, NDArray[Any]]) -> tuple[_core.Norm | None, _core.Norm | None]:
-        """Those of query and key, with the weights of a state dict."""
+        """Return the norms of query and key, with the weights of a state dict."""
         return self._norm(arrays, "q_norm"), self._norm(arrays, "k_norm")
 
     def _norm(self, arrays: Mapping[str, NDArray[Any]], name: str) -> _core.Norm | None:
@@ -60,7 +62,7 @@ class HeadSteps(NamedTuple):
 
 
 def norms_state(norms: tuple[_core.Norm | None, ...]) -> dict[str, NDArray[Any]]:
-    """The inverse of `HeadSteps.norms`."""
+    """Undo `HeadSteps.norms`."""
     state: dict[str, NDArray[Any] | None] = {}
     for letter, norm in zip("qk", norms, strict=True):
         weight, bias = (None, None) if norm is None else norm.weights()
@@ -68,14 +70,16 @@ def norms_state(norms: tuple[_core.Norm | None, ...]) -> dict[str, NDArray[Any]]
     return {name: array for name, array in state.items() if array is not None}
 
 
-def checked_steps(function: str, qk_norm: str | None, qk_norm_eps: float, rotary: RotaryEmbedding | None) -> HeadSteps:
-    """The steps that a caller asked for."""
+def checked_steps(
+    function: str, qk_norm: str | None, qk_norm_eps: float | None, rotary: RotaryEmbedding | None
+) -> HeadSteps:
+    """Check the arguments of a constructor, and return the steps."""
     if rotary is not None and not isinstance(rotary, RotaryEmbedding):
         raise TypeError(f"{function}: rotary must be a RotaryEmbedding or None; got {name_of_type(rotary)}")
-    if qk_norm is not None and not (isinstance(qk_norm, str) and qk_norm in QK_NORMS):
+    if qk_norm is not None and not (isinstance(qk_norm, str) and qk_norm in NORM_EPS):
         kind = ValueError if isinstance(qk_norm, str) else TypeError
-        raise kind(f"{function}: qk_norm must be None or one of {', '.join(map(repr, QK_NORMS))}; got {shown(qk_norm)}")
-    eps = checked_real(function, "qk_norm_eps", qk_norm_eps)
+        raise kind(f"{function}: qk_norm must be None or one of {', '.join(map(repr, NORM_EPS))}; got {shown(qk_norm)}")
+    eps = checked_real(function, "qk_norm_eps", NORM_EPS[qk_norm or "rms"] if qk_norm_eps is None else qk_norm_eps)
     if eps < 0:
         raise ValueError(f"{function}: qk_norm_eps must be at least 0; got {shown(eps)}")
     return HeadSteps(rotary, qk_norm, eps)

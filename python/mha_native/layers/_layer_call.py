@@ -1,5 +1,7 @@
 """The call of a layer or a stack: its arguments as the core takes them, and results as the caller's arrays."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable
 from typing import Any
 
@@ -7,25 +9,33 @@ from numpy import ndarray
 
 from .. import _core
 from ..functions.arrays import Tensor, like, to_numpy
-from ..functions.kv_cache import KVCache, cores_of_caches
 from ..functions.options import ATTENTION_OPTIONS, AttentionOptions, core_options
+from ..functions.token_cache import TokenCache, cores_of_caches
 from ._layer_options import merged_options
 
 
 class LayerOptions(AttentionOptions, total=False):
-    """What calls of layers and stacks take besides the arguments that they name."""
+    """Keyword options of the calls of layers and stacks."""
 
-    memory_attn_mask: Tensor | None
-    memory_key_mask: Tensor | None
-    memory_lengths: Tensor | None
-    memory_scale: float | None
     cu_seqlens: Tensor | None
     new_lengths: Tensor | None
     sequences: Tensor | None
 
 
-# Those that are no options of the self-attention, and which options of the attention to the memory they are.
-_OTHER_OPTIONS = LayerOptions.__optional_keys__ - ATTENTION_OPTIONS
+class DecoderOptions(LayerOptions, total=False):
+    """Keyword options of the calls of layers and stacks that read a memory."""
+
+    memory_attn_mask: Tensor | None
+    memory_key_mask: Tensor | None
+    memory_lengths: Tensor | None
+    memory_scale: float | None
+
+
+# The options that are not score options, with and without a memory.
+_LAYER_OPTIONS = LayerOptions.__optional_keys__ - ATTENTION_OPTIONS
+_DECODER_OPTIONS = DecoderOptions.__optional_keys__ - ATTENTION_OPTIONS
+
+# Options of the attention to the memory, each with its name as an option of attention.
 _MEMORY_OPTIONS = {
     "memory_attn_mask": "attn_mask",
     "memory_key_mask": "key_mask",
@@ -38,21 +48,21 @@ def run(
     module: Any,
     x: Tensor,
     memory: Tensor | None,
-    memory_caches: Iterable[KVCache] | None,
-    caches: Iterable[KVCache] | None,
+    memory_caches: Iterable[TokenCache] | None,
+    caches: Iterable[TokenCache] | None,
     need_weights: bool,
     out: Tensor | None,
     num_threads: int | None,
     options: Any,
 ) -> tuple[Tensor, list[Tensor]]:
-    """What a layer or a stack makes of `x`, and the attention weights of each layer, if they are needed.
+    """Return the result of a layer or a stack for `x`, and the attention weights of each layer if they are needed.
 
-    `options` are the other keyword arguments of a call. The dict is changed: those of self-attention are left in it.
+    `options` are the other keyword arguments of a call. The dict is changed: it keeps the options of self-attention.
     """
     name = type(module).__name__
-    extras: dict[str, Any] = {}  # what the core takes besides the score options, if it is given
+    extras: dict[str, Any] = {}  # the other arguments of the core, where a call has them
     if options:
-        for argument in _OTHER_OPTIONS.intersection(options):
+        for argument in (_DECODER_OPTIONS if module._reads_memory else _LAYER_OPTIONS).intersection(options):
             if (value := options.pop(argument)) is not None:
                 array = to_numpy(name, argument, value)
                 if option := _MEMORY_OPTIONS.get(argument):

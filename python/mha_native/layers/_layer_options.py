@@ -1,4 +1,6 @@
-"""Score options that a stack has for each of its layers, besides those of a call."""
+"""Score options of each layer of a stack, in addition to the options of a call."""
+
+from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -12,7 +14,7 @@ from ..functions.options import ATTENTION_OPTIONS, MODEL_OPTIONS, ModelOptions, 
 def checked_layer_options(
     function: str, layer_options: Sequence[ModelOptions], num_layers: int
 ) -> tuple[dict[str, Any], ...]:
-    """The options that a caller gave for each of `num_layers` layers, with arrays for tensors."""
+    """Return the options that a caller gave for each of `num_layers` layers, with arrays in place of tensors."""
     if not isinstance(layer_options, Sequence) or not all(isinstance(options, Mapping) for options in layer_options):
         given = [name_of_type(options) for options in layer_options] if isinstance(layer_options, Sequence) else []
         raise TypeError(
@@ -32,7 +34,7 @@ def checked_layer_options(
 def merged_options(
     function: str, options: Mapping[str, Any], layer_options: Iterable[Mapping[str, Any]], dtype: np.dtype[Any]
 ) -> list[dict[str, Any]]:
-    """For each layer of a stack of `dtype` the options of the call and its own. What both have is an error."""
+    """Return the options of the call and of each layer together. An option in both is a ValueError."""
     of_call = core_options(function, options, ATTENTION_OPTIONS)
     merged = []
     for i, own in enumerate(layer_options):
@@ -43,9 +45,10 @@ def merged_options(
 
 
 def in_dtype_of_scores(options: Mapping[str, Any], dtype: np.dtype[Any]) -> ScoreOptions:
-    """`options` of a model for layers of `dtype`: their arrays have the dtype of scores."""
+    """Return the options of a model for layers in `dtype`, with arrays in the dtype of scores."""
     scores = np.float64 if dtype == np.float64 else np.float32
     converted: Any = {
         name: x.astype(scores, copy=False) if isinstance(x, np.ndarray) else x for name, x in options.items()
     }
-    return converted  # type: ignore[no-any-return]
+    found: ScoreOptions = converted
+    return found

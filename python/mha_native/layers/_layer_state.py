@@ -6,11 +6,10 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
 
 from .. import _core
 from ..functions.arrays import Tensor
-from ..functions.dtypes import checked_dtype, packed_state, unpacked_state
+from ..functions.dtypes import WEIGHT_FORMATS, checked_dtype, packed_state, unpacked_state
 from ..functions.instances import bare
 from ..functions.messages import in_the_name_of
 from ._constructor_arguments import WeightDType
@@ -22,28 +21,29 @@ from ._torch_modules import checked_module
 from .rotary_embedding import RotaryEmbedding
 
 if TYPE_CHECKING:
+    from numpy.typing import DTypeLike, NDArray
     from typing_extensions import Self  # in typing from Python 3.11 on
 
 
 class LayerState(Leaf):
-    """The weights of a `MultiHeadAttention`. The core holds them, packed."""
+    """The weights of a `MultiHeadAttention`, which the core stores in packed form."""
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
-        """Copies of the weights, under the names and in the [out, in] layout of ``torch.nn.MultiheadAttention``.
+        """Return copies of the weights, with the names and the [out, in] layout of ``torch.nn.MultiheadAttention``.
 
         ``in_proj_weight`` [H D + Hk D + Hk Dv, E] stacks the projections of query, key and value if `kdim` and `vdim`
-        are E; else they are ``q_proj_weight``, ``k_proj_weight`` and ``v_proj_weight``. ``out_proj.weight`` is
-        [out_dim, H Dv]. With biases also ``in_proj_bias`` and ``out_proj.bias``; where query, key and value do not
-        all have one, ``q_proj_bias``, ``k_proj_bias`` or ``v_proj_bias``. With `add_bias_kv` also ``bias_k``
-        [1, 1, Hk D] and ``bias_v`` [1, 1, Hk Dv]. Matrices in int8 have scales, ``in_proj_weight_scale``
-        [H D + Hk D + Hk Dv] and so on. With `qk_norm` ``q_norm.weight`` and ``k_norm.weight`` [D], of "layer" also
-        ``q_norm.bias`` and ``k_norm.bias``.
+        are E; otherwise they are ``q_proj_weight``, ``k_proj_weight`` and ``v_proj_weight``. ``out_proj.weight`` is
+        [out_dim, H Dv]. Biases are ``in_proj_bias`` and ``out_proj.bias``. If only some of query, key and value have
+        one, they are ``q_proj_bias``, ``k_proj_bias`` or ``v_proj_bias``. `add_bias_kv` adds ``bias_k`` [1, 1, Hk D]
+        and ``bias_v`` [1, 1, Hk Dv]. Matrices in int8 have scales, ``in_proj_weight_scale`` [H D + Hk D + Hk Dv] and
+        so on. `qk_norm` adds ``q_norm.weight`` and ``k_norm.weight`` [D], and "layer" also ``q_norm.bias`` and
+        ``k_norm.bias``.
         """
         core = self._core  # one for all: another thread may load weights meanwhile
         (*in_proj, out_proj), (added_key, added_value) = core.weights()
         weights, biases, scales = zip(*in_proj, strict=True)
         state = {f"{letter}_proj_weight": weight for letter, weight in zip("qkv", weights, strict=True)}
-        if self.weight_dtype == "int8":
+        if WEIGHT_FORMATS.get(self.weight_dtype):
             state |= {f"{letter}_proj_weight_scale": scale for letter, scale in zip("qkv", scales, strict=True)}
         if self._sizes.are_stackable:
             state = {
@@ -61,20 +61,20 @@ class LayerState(Leaf):
         return state | linear_state("out_proj.", out_proj) | norms_state(core.norms)
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Replace the weights by those in `state`, all or none of them.
+        """Replace the weights by `state`, all of them or none.
 
         Parameters
         ----------
         state : mapping of names to arrays or CPU tensors
-            As `state_dict` gives it. The projections of query, key and value, and their biases, may be stacked or not.
-            Of a layer whose weights are in fewer bits they may also be in the dtype of the layer, and are then rounded.
+            As from `state_dict`. The projections of query, key and value, and their biases, may be stacked or not. For
+            a layer with weights in fewer bits they may be in the dtype of the layer, and are rounded.
 
         Raises
         ------
         ValueError
-            If names are missing or unexpected, or shapes differ: one message says which. The layer is as before.
+            If names are missing or unexpected, or shapes differ: one message lists them. The layer does not change.
         TypeError
-            If an array is not of the dtype of the layer.
+            If an array has not the dtype of the layer.
         """
         super().load_state_dict(state)
 
@@ -87,7 +87,7 @@ class LayerState(Leaf):
         num_kv_heads: int | None = None,
         add_zero_attn: bool = False,
         qk_norm: str | None = None,
-        qk_norm_eps: float = 1e-6,
+        qk_norm_eps: float | None = None,
         rotary: RotaryEmbedding | None = None,
         dtype: DTypeLike | None = None,
         weight_dtype: WeightDType = None,
@@ -99,8 +99,8 @@ class LayerState(Leaf):
         weights : mapping of names to arrays or CPU tensors
             The names and shapes of `state_dict`. The projections of query, key and value may be one array,
             ``in_proj_weight`` [H D + Hk D + Hk Dv, E], or three: ``q_proj_weight`` [H D, E], ``k_proj_weight``
-            [Hk D, kdim] and ``v_proj_weight`` [Hk Dv, vdim]; likewise their biases. ``out_proj.weight`` is
-            [out_dim, H Dv]. A projection has a bias, and the layer an added key, if there are weights of it.
+            [Hk D, kdim] and ``v_proj_weight`` [Hk Dv, vdim], with three biases. ``out_proj.weight`` is [out_dim, H Dv].
+            The layer has the biases and the added key that `weights` has.
         num_heads : int
             H.
         num_kv_heads : int, optional
@@ -109,7 +109,7 @@ class LayerState(Leaf):
             As for `MultiHeadAttention`.
         dtype : {"float32", "float64", "float16", "bfloat16"}, optional
             The dtype of the layer. Weights in another dtype are rounded once. Default: the dtype of the weights.
-        weight_dtype : {"float32", "bfloat16", "int8", "bfloat16x3"}, optional
+        weight_dtype : str, optional
             The storage format of the matrices, as for `MultiHeadAttention`. Default: `dtype`, or "int8" if there are
             scales.
 
@@ -145,13 +145,12 @@ class LayerState(Leaf):
 
     @classmethod
     def from_torch(cls, module: Any) -> Self:
-        """The layer that computes what a ``torch.nn.MultiheadAttention`` does, with a copy of its weights.
+        """Return the layer with the results of a ``torch.nn.MultiheadAttention``, with a copy of its weights.
 
-        Four things differ. Boolean masks are the other way round: here True means that the key takes part; those of
-        [B * H, Tq, Tk] become [B, H, Tq, Tk]. The layer is batch-first, whatever ``module.batch_first`` says: weights
-        are the same either way, and nothing is transposed. Dropout is not applied, not even in training mode: results
-        are those of ``module.eval()``. A query that sees no key gives the bias of the last projection, where torch may
-        give NaN.
+        Four things differ. In boolean masks True means that a key takes part, the opposite of torch; a mask
+        [B * H, Tq, Tk] becomes [B, H, Tq, Tk]. The layer is always batch-first; ``module.batch_first`` does not change
+        the weights. Dropout is never applied: results are those of ``module.eval()``. The result of a query that sees
+        no key is the bias of the last projection; in torch it may be NaN.
 
         Parameters
         ----------
@@ -161,8 +160,8 @@ class LayerState(Leaf):
         Raises
         ------
         TypeError, ValueError
-            If the module, or a part of it, is of a derived class, is parametrized, or has forward hooks: it may compute
-            something else.
+            If the module, or a part of it, is of a derived class, is parametrized, or has forward hooks: its results
+            may differ.
         """
         function, kind = f"{cls.__name__}.from_torch", "MultiheadAttention"
         state = checked_module(function, module, kind).state_dict()
@@ -215,17 +214,17 @@ class LayerState(Leaf):
 
     @property
     def bias(self) -> bool | tuple[str, ...]:
-        """Whether the projections have biases; if some have, their names: of "query", "key", "value" and "out"."""
+        """Whether all projections have biases, or the names of those with one: "query", "key", "value", "out"."""
         return self._parts.bias
 
     @property
     def add_bias_kv(self) -> bool:
-        """Whether every query also sees a key and a value that are weights of the layer."""
+        """Whether each query also sees a key and a value that are weights of the layer."""
         return self._parts.add_bias_kv
 
     @property
     def add_zero_attn(self) -> bool:
-        """Whether every query also sees a key and a value of zeros."""
+        """Whether each query also sees a key and a value of zeros."""
         return self._parts.add_zero_attn
 
     @property
@@ -240,7 +239,7 @@ class LayerState(Leaf):
 
     @property
     def rotary(self) -> RotaryEmbedding | None:
-        """The table by which queries and keys are turned, if there is one."""
+        """The table of rotation angles of queries and keys, if there is one."""
         return self._steps.rotary
 
     def _configuration(self) -> dict[str, Any]:

@@ -1,11 +1,12 @@
-"""Sizes of a multi-head attention layer, and its weights as a state dict: names, shapes, initial values."""
+"""Sizes of a multi-head attention layer, and its weights in a state dict: names, shapes, initial values."""
+
+from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .. import _core
 from ._constructor_arguments import (
@@ -20,6 +21,9 @@ from ._constructor_arguments import (
 from ._given_weights import GivenWeights
 from ._module_state import LinearWeights, linear_weights
 
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
 # The four projections, in the order in which the core takes them.
 PROJECTIONS = ("query", "key", "value", "out")
 
@@ -27,7 +31,7 @@ PROJECTIONS = ("query", "key", "value", "out")
 class Parts(NamedTuple):
     """Optional parts of a multi-head attention layer."""
 
-    bias: bool | tuple[str, ...]  # in all projections, in none, or in those that are named
+    bias: bool | tuple[str, ...]  # in all projections, in none, or in the named ones
     add_bias_kv: bool
     add_zero_attn: bool
 
@@ -36,7 +40,7 @@ class Parts(NamedTuple):
 
     @property
     def in_biases(self) -> str:
-        """Those of the letters q, k and v whose projection has a bias."""
+        """The letters of q, k and v whose projection has a bias."""
         return "".join(name[0] for name in PROJECTIONS[:3] if self.has_bias(name))
 
 
@@ -59,12 +63,12 @@ class Sizes(NamedTuple):
 
     @property
     def in_rows(self) -> tuple[int, int, int]:
-        """Output features of the projections of query, key and value: H D, Hk D, Hk Dv."""
+        """Output features of the projections: H D for query, Hk D for key, Hk Dv for value."""
         heads, kv_heads = self.num_heads, self.num_kv_heads
         return heads * self.head_dim, kv_heads * self.head_dim, kv_heads * self.value_head_dim
 
     def state_shapes(self, parts: Parts, stacked: bool, stacked_biases: bool) -> dict[str, tuple[int, ...]]:
-        """Names and shapes of a state dict, where query, key and value have one matrix or three, one bias or three."""
+        """Return names and shapes of a state dict, with query, key and value in one matrix and bias or in three."""
         rows = self.in_rows
         shapes: dict[str, tuple[int, ...]] = {"in_proj_weight": (sum(rows), self.embed_dim)}
         if not stacked:
@@ -83,7 +87,7 @@ class Sizes(NamedTuple):
 
 
 def checked_parts(bias: Biases, add_bias_kv: bool, add_zero_attn: bool) -> Parts:
-    """The parts that a caller asked for."""
+    """Check the arguments of a constructor, and return the parts."""
     name = "MultiHeadAttention"
     return Parts(
         checked_biases(name, bias, PROJECTIONS),
@@ -124,7 +128,7 @@ def sizes_of_weights(function: str, given: GivenWeights, num_heads: int, num_kv_
 
 
 def resolve_sizes(embed_dim: int, num_heads: int, *others: int | None) -> Sizes:
-    """The sizes of a layer, checked, with the defaults in place of None."""
+    """Check the sizes of a layer, and return them with defaults in place of None."""
     num_kv_heads, head_dim, value_head_dim, kdim, vdim, out_dim = others
     given = Sizes(
         embed_dim,
@@ -155,8 +159,11 @@ def resolve_sizes(embed_dim: int, num_heads: int, *others: int | None) -> Sizes:
 
 
 def initial_state(sizes: Sizes, parts: Parts, dtype: np.dtype[Any], seed: Seed) -> dict[str, NDArray[Any]]:
-    """Random weights by the rule of torch: Xavier-uniform into the heads, as one block where they are stacked, and the
-    rule of ``torch.nn.Linear`` out of them; an added key and its value are Xavier-normal."""
+    """Return random weights by the rules of torch.
+
+    The projections into the heads are Xavier-uniform, as one block if they are stacked. The projection out of the heads
+    follows ``torch.nn.Linear``. An added key and its value are Xavier-normal.
+    """
     rng = checked_generator("MultiHeadAttention", seed)
     shapes = state_shapes(sizes, parts, ())
     check_room("MultiHeadAttention", shapes.values())
@@ -175,8 +182,11 @@ def initial_state(sizes: Sizes, parts: Parts, dtype: np.dtype[Any], seed: Seed) 
 
 
 def state_shapes(sizes: Sizes, parts: Parts, names: Collection[str]) -> dict[str, tuple[int, ...]]:
-    """What a state dict must hold: projections in one matrix, unless `names` has one of the three matrices, and their
-    biases in one array, unless it has one of the three, or the layer has not all of them."""
+    """Return the names and shapes that a state dict must have.
+
+    Projections are in one matrix, unless `names` has one of the three matrices. Their biases are in one array, unless
+    `names` has one of the three biases, or the layer lacks one.
+    """
     stacked = sizes.are_stackable and not any(f"{letter}_proj_weight" in names for letter in "qkv")
     stacked_biases = parts.in_biases == "qkv" and not any(f"{letter}_proj_bias" in names for letter in "qkv")
     return sizes.state_shapes(parts, stacked, stacked_biases)
@@ -185,11 +195,11 @@ def state_shapes(sizes: Sizes, parts: Parts, names: Collection[str]) -> dict[str
 def split_state(
     sizes: Sizes, parts: Parts, arrays: Mapping[str, NDArray[Any]]
 ) -> tuple[tuple[LinearWeights, ...], tuple[NDArray[Any] | None, NDArray[Any] | None]]:
-    """The weights as the core takes them: those of query, key, value and out, and the added key and its value."""
+    """Return the weights as the core takes them: of query, key, value and out, and the added key and its value."""
     splits = [sizes.in_rows[0], sum(sizes.in_rows[:2])]
 
     def of_heads(kind: str) -> list[Any]:
-        """Matrices of query, key and value, or what is called like them but for its kind; None where there is none."""
+        """Return the weights, biases or scales of query, key and value; None for a missing array."""
         if f"in_proj_{kind}" in arrays:
             return np.split(arrays[f"in_proj_{kind}"], splits)
         return [arrays.get(f"{letter}_proj_{kind}") for letter in "qkv"]

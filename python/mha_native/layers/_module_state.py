@@ -1,99 +1,102 @@
-"""State dicts of layers and stacks. Names of a part have its prefix; loading checks all parts before it changes one."""
+"""State dicts of layers and stacks. A part has a prefix of names. Loading checks all parts before it changes one."""
+
+from __future__ import annotations
 
 import copy
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import repeat
-from typing import Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
 
 from .. import _core
 from ..functions.arrays import Tensor, to_numpy
-from ..functions.dtypes import checked_dtype, packed_state
+from ..functions.dtypes import WEIGHT_FORMATS, checked_dtype, packed_state
 from ..functions.instances import bare
 from ..functions.messages import in_the_name_of, listed, name_of_type, shown
 from ._constructor_arguments import WeightDType, checked_weight_dtype
 from ._snapshots import change, no_change
 
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike, NDArray
+
 Module = TypeVar("Module", bound="ModuleState")
 AnyLeaf = TypeVar("AnyLeaf", bound="Leaf")
 
-# The weights of a linear map as the core takes them: matrix, bias, and the scale of a matrix in int8.
-LinearWeights: TypeAlias = tuple[NDArray[Any], NDArray[Any] | None, NDArray[Any] | None]
+# The weights of a linear map in the core: matrix, bias, and the scale of a matrix in int8.
+LinearWeights: TypeAlias = "tuple[NDArray[Any], NDArray[Any] | None, NDArray[Any] | None]"
 
 
 class ModuleState:
-    """A layer with weights of its own (`Leaf`), or a layer or stack that is made of several of those."""
+    """A layer with its own weights (`Leaf`), or a layer or stack with several such layers as parts."""
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
-        """Copies of the weights, under the names and in the layout of the module of torch that has the same name.
+        """Return copies of the weights, with the names and the layout of torch's module of the same name.
 
-        Of a layer in bfloat16 they are arrays of ml_dtypes. Without that package they are for `load_state_dict` only,
-        since NumPy takes them for bytes; ``layer.astype("float32").state_dict()`` has the numbers.
+        For a layer in bfloat16 they are arrays of ml_dtypes. Without this package use them only for `load_state_dict`:
+        NumPy sees bytes. ``layer.astype("float32").state_dict()`` has the numbers.
         """
         leaves = self._leaves()
         now = zip(leaves, snapshots(leaves.values()), strict=True)
         return {prefix + name: array for prefix, leaf in now for name, array in leaf.state_dict().items()}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Replace the weights by those in `state`, all or none of them.
+        """Replace the weights by `state`, all of them or none.
 
-        A call in another thread, of this module or of one that it is a part of, computes with all the old weights or
-        with all the new ones.
+        A call in another thread, of this module or of a module that contains it, uses all the old weights or all the
+        new ones.
 
         Parameters
         ----------
         state : mapping of names to arrays or CPU tensors
-            As `state_dict` gives it.
+            As from `state_dict`.
 
         Raises
         ------
         ValueError
-            If names are missing or unexpected, or shapes differ: one message says which. All is as before.
+            If names are missing or unexpected, or shapes differ: one message lists them. Nothing changes.
         TypeError
-            If an array is of another dtype: `astype` makes a layer of that dtype, and of any dtype one of another.
+            If an array has another dtype. First convert the layer to that dtype with `astype`.
         """
         arrays = self._checked_state(self.dtype, state)
         with in_the_name_of(f"{type(self).__name__}.load_state_dict: state"):
             self._take(arrays)
 
     def astype(self: Module, dtype: DTypeLike) -> Module:
-        """The same in another dtype, every weight rounded once. From 16 bits to float32 or float64 nothing is lost.
+        """Return a copy in another dtype, with every weight rounded once. Widening to more bits is exact.
 
         Parameters
         ----------
         dtype : {"float32", "float64", "float16", "bfloat16"}
-            What is beyond the range of float16, above 65504, becomes infinite.
+            In float16, numbers above 65504 become infinite.
 
         Returns
         -------
         module
-            A new one. If `dtype` is that of this one, a copy; else its weights are stored in `dtype`, also those that
-            `quantize` has stored in fewer bits.
+            A new module. If `dtype` differs from the old one, all weights are stored in `dtype`, even after
+            `quantize`.
         """
         kind = checked_dtype(f"{type(self).__name__}.astype", dtype)
         return self._copied(lambda leaf: leaf._converted(kind))
 
     def quantize(self: Module, weight_dtype: WeightDType) -> Module:
-        """The same with weights in another format. Activations, biases, norms and attention stay in float32.
+        """Return a copy with weights in another format. Activations, biases, norms and attention stay in float32.
 
         Parameters
         ----------
-        weight_dtype : {"bfloat16", "int8", "bfloat16x3", "float32"}
-            "bfloat16": rounded to 8 significant bits; a product of few rows, which waits for weights, takes half the
-            time. "int8": an integer in -127 ... 127 and a scale for each output feature. The rows that are multiplied
-            are quantized likewise, one by one, and the sums of products are exact. "bfloat16x3": in float32, as they
-            are; matrix units multiply them, and rows, as the sums of three numbers of bfloat16 each, no less
-            accurately than float32 is multiplied. Instruction sets without such units compute as with "float32".
-            "float32": what the weights are now, in float32.
+        weight_dtype : str
+            "bfloat16": rounded to 8 significant bits. A product of few rows waits for weights, and takes half the time.
+            "int8": integers in -127 ... 127 with a scale for each output feature. The input rows are quantized one by
+            one in the same way, and the sums of products are exact. "bfloat16x3": stored in float32. Matrix units
+            multiply weights and rows as sums of three numbers in bfloat16, with the accuracy of float32; instruction
+            sets without such units compute as with "float32". "float32": the current weights in float32.
 
         Returns
         -------
         module
-            A new one. Its ``state_dict`` holds the rounded weights: those in int8 as they are stored, each with
-            another array, ``..._scale`` [out], by which its rows are multiplied.
+            A new module. Its ``state_dict`` holds the rounded weights. Weights in int8 are integers, with an array of
+            factors for their rows, ``..._scale`` [out].
         """
         function = f"{type(self).__name__}.quantize"
         name = checked_weight_dtype(function, weight_dtype, self.dtype)
@@ -101,7 +104,7 @@ class ModuleState:
 
     @property
     def weight_dtype(self) -> str:
-        """What the weights of matrix products are stored as."""
+        """The storage format of the matrices, of the first layer if there are several."""
         return next(iter(self._leaves().values()))._weight_dtype
 
     @property
@@ -120,21 +123,21 @@ class ModuleState:
         with change():  # it may be a part of this one
             super().__setattr__(name, value)
 
-    def _copied(self: Module, copy_leaf: Callable[["Leaf"], "Leaf"]) -> Module:
-        """A copy with other leaves, in place of those that there are now."""
+    def _copied(self: Module, copy_leaf: Callable[[Leaf], Leaf]) -> Module:
+        """Return a copy with new leaves, which `copy_leaf` makes of the current ones."""
         leaves = list(self._leaves().values())
         now = zip(leaves, snapshots(leaves), strict=True)
         return copy.deepcopy(self, {id(leaf): copy_leaf(snapshot) for leaf, snapshot in now})
 
     def _configuration(self) -> dict[str, Any]:
-        """The arguments of the constructor, without dtypes and seed."""
+        """Return the arguments of the constructor, without dtypes and seed."""
         raise NotImplementedError
 
-    def _children(self) -> "dict[str, ModuleState]":
-        """The parts, by the prefix of their names in the state dict."""
+    def _children(self) -> dict[str, ModuleState]:
+        """Return the parts, by the prefix of their names in the state dict."""
         raise NotImplementedError
 
-    def _leaves(self) -> "dict[str, Leaf]":
+    def _leaves(self) -> dict[str, Leaf]:
         return {
             prefix + inner: leaf for prefix, part in self._children().items() for inner, leaf in part._leaves().items()
         }
@@ -142,8 +145,8 @@ class ModuleState:
     def _load(self, dtype: np.dtype[Any], state: Mapping[str, Tensor]) -> None:
         self._take(self._checked_state(dtype, state))
 
-    def _checked_state(self, dtype: np.dtype[Any], state: Mapping[str, Tensor]) -> "dict[str, dict[str, NDArray[Any]]]":
-        """The arrays of a state dict by the prefixes of `_leaves`, with names, shapes and dtypes as they must be."""
+    def _checked_state(self, dtype: np.dtype[Any], state: Mapping[str, Tensor]) -> dict[str, dict[str, NDArray[Any]]]:
+        """Return the arrays of a state dict by the prefixes of `_leaves`, after checks of names, shapes and dtypes."""
         function = f"{type(self).__name__}.load_state_dict"
         if not isinstance(state, Mapping):
             raise TypeError(f"{function}: state must be a mapping of names to arrays; got {name_of_type(state)}")
@@ -155,15 +158,15 @@ class ModuleState:
         arrays = checked_arrays(function, expected, dtype, state)
         return {prefix: {name: arrays[prefix + name] for name in of_leaf} for prefix, of_leaf in shapes.items()}
 
-    def _take(self, arrays: "Mapping[str, Mapping[str, NDArray[Any]]]") -> None:
+    def _take(self, arrays: Mapping[str, Mapping[str, NDArray[Any]]]) -> None:
         leaves = self._leaves()
         cores = [leaf._make_core(arrays[prefix]) for prefix, leaf in leaves.items()]
-        with change():  # without a step in Python, between which a signal handler might end it
+        with change():  # in one call, so that a signal handler cannot stop it halfway
             deque(map(object.__setattr__, leaves.values(), repeat("_core"), cores), maxlen=0)
 
 
 class Leaf(ModuleState):
-    """A layer whose weights are in an object of the core. New weights make a new object."""
+    """A layer with weights in an object of the core. New weights need a new object."""
 
     _core: Any
     _weight_dtype: str
@@ -172,25 +175,25 @@ class Leaf(ModuleState):
         raise NotImplementedError
 
     def _state_shapes(self, names: Collection[str]) -> dict[str, tuple[int, ...]]:
-        """Names and shapes that a state dict must have. `names` are those that the given one has."""
+        """Return the names and shapes that a state dict must have. `names` are its actual names."""
         raise NotImplementedError
 
     def _make_core(self, arrays: Mapping[str, NDArray[Any]]) -> Any:
-        """An object of the core from arrays whose names, shapes and dtypes have been checked."""
+        """Return an object of the core of arrays, after checks of their names, shapes and dtypes."""
         raise NotImplementedError
 
-    def _quantized(self, weight_dtype: str) -> "Leaf":
-        """A new layer with the same weights, stored as `weight_dtype`."""
+    def _quantized(self, weight_dtype: str) -> Leaf:
+        """Return a new layer with the same weights in the format `weight_dtype`."""
         saved = self.__getstate__()
         saved["weight_dtype"] = weight_dtype
-        if weight_dtype != "int8":
+        if not WEIGHT_FORMATS.get(weight_dtype):
             saved["state"] = _without_scales(saved["state"])
         leaf = bare(type(self))
         leaf.__setstate__(saved)
         return leaf
 
-    def _converted(self, dtype: np.dtype[Any]) -> "Leaf":
-        """A new layer in `dtype`; a copy, if this one is in that dtype already."""
+    def _converted(self, dtype: np.dtype[Any]) -> Leaf:
+        """Return a new layer in `dtype`; a copy, if this layer is in that dtype already."""
         leaf, saved = bare(type(self)), self.__getstate__()
         name = _core.dtype_name(dtype)
         if name != _core.dtype_name(self.dtype):
@@ -200,8 +203,8 @@ class Leaf(ModuleState):
         return leaf
 
     def _with_scales(self, shapes: dict[str, tuple[int, ...]], names: Collection[str]) -> dict[str, tuple[int, ...]]:
-        """`shapes`, and those of the scales if the weights in `names` are int8 already."""
-        if self._weight_dtype != "int8" or not any(name.endswith("weight_scale") for name in names):
+        """Return `shapes`, with the scales if the weights in `names` are int8 already."""
+        if not WEIGHT_FORMATS.get(self._weight_dtype) or not any(name.endswith("weight_scale") for name in names):
             return shapes
         matrices = {name: shape for name, shape in shapes.items() if name.endswith("weight") and len(shape) == 2}
         return shapes | {f"{name}_scale": shape[:1] for name, shape in matrices.items()}
@@ -212,12 +215,12 @@ class Leaf(ModuleState):
     def __setstate__(self, saved: dict[str, Any]) -> None:
         raise NotImplementedError
 
-    def _leaves(self) -> "dict[str, Leaf]":
+    def _leaves(self) -> dict[str, Leaf]:
         return {"": self}
 
 
 def snapshots(leaves: Iterable[AnyLeaf]) -> list[AnyLeaf]:
-    """Layers with the weights that these have at one time, which they keep."""
+    """Return layers with the current weights of `leaves`, which do not change with them."""
     with no_change():
         return [_snapshot(leaf) for leaf in leaves]
 
@@ -229,12 +232,12 @@ def _snapshot(leaf: AnyLeaf) -> AnyLeaf:
 
 
 def linear_weights(arrays: Mapping[str, NDArray[Any]], prefix: str) -> LinearWeights:
-    """The weights of a linear map in a state dict where their names begin with `prefix`."""
+    """Return the weights of a linear map, whose names in the state dict begin with `prefix`."""
     return arrays[f"{prefix}weight"], arrays.get(f"{prefix}bias"), arrays.get(f"{prefix}weight_scale")
 
 
 def linear_state(prefix: str, weights: LinearWeights) -> dict[str, NDArray[Any]]:
-    """The inverse of `linear_weights`."""
+    """Undo `linear_weights`."""
     weight, bias, scale = weights
     state = {f"{prefix}weight": weight, f"{prefix}weight_scale": scale, f"{prefix}bias": bias}
     return {name: array for name, array in state.items() if array is not None}
@@ -243,8 +246,10 @@ def linear_state(prefix: str, weights: LinearWeights) -> dict[str, NDArray[Any]]
 def checked_arrays(
     function: str, expected: Mapping[str, tuple[int, ...]], dtype: np.dtype[Any], state: Mapping[str, Tensor]
 ) -> dict[str, NDArray[Any]]:
-    """The arrays of a state dict that has exactly the names and shapes `expected`, all of `dtype` but for matrices that
-    have scales, which are int8."""
+    """Return the arrays of a state dict, which must have exactly the names and shapes `expected`.
+
+    Matrices with scales must be int8, and all other arrays `dtype`.
+    """
     arrays: dict[str, Any] = {name: to_numpy(function, name, state[name]) for name in expected if name in state}
     wrong_kinds = [f"{name} is a {name_of_type(x)}" for name, x in arrays.items() if not isinstance(x, np.ndarray)]
     if wrong_kinds:
@@ -275,7 +280,7 @@ def checked_arrays(
 
 
 def _without_scales(state: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    """A state dict with each int8 matrix multiplied by its scales."""
+    """Return a state dict with each int8 matrix multiplied by its scales."""
     return {
         name: array * state[f"{name}_scale"][:, None] if f"{name}_scale" in state else array
         for name, array in state.items()

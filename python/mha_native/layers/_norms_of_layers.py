@@ -1,36 +1,38 @@
-"""The norms of a transformer layer: where they stand, what makes them, and what they were made of."""
+"""The norms of a transformer layer: their places, their construction, and their arguments."""
 
-from typing import Any
+from __future__ import annotations
 
-from numpy.typing import DTypeLike
+from typing import TYPE_CHECKING, Any
 
 from .. import _core
 from ..functions.messages import shown
+from ._constructor_arguments import NORM_EPS
 from .layer_norm import LayerNorm
 from .norm import Norm
 from .rms_norm import RMSNorm
 
-# Attributes of a layer, one for each sublayer in the order in which they run: its norm, and that of what it adds to the
-# residual stream. None: there is none.
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike
+
+# Attributes of a layer, one for each part in the order in which they run: its norm, and the norm of its result before
+# the addition. None: no norm.
 NORMS = ("norm1", "norm2", "norm3")
 OUTPUT_NORMS = ("output_norm1", "output_norm2", "output_norm3")
 
-_RULE = "norm must be 'layer', 'rms' or 'rms_unit_offset'"
 
-
-def new_norm(norm: str, embed_dim: int, eps: float, bias: bool, dtype: DTypeLike) -> Norm:
-    """A norm of the kind that a caller named; `bias` is for one that may have a bias."""
-    if not isinstance(norm, str):
-        raise TypeError(f"TransformerLayer: {_RULE}; got {shown(norm)}")
+def new_norm(norm: str, embed_dim: int, eps: float | None, bias: bool, dtype: DTypeLike) -> Norm:
+    """Return a norm of the kind `norm`. Only a `LayerNorm` can have a bias."""
+    if not (isinstance(norm, str) and norm in NORM_EPS):
+        kind = ValueError if isinstance(norm, str) else TypeError
+        raise kind(f"TransformerLayer: norm must be 'layer', 'rms' or 'rms_unit_offset'; got {shown(norm)}")
+    eps = NORM_EPS[norm] if eps is None else eps
     if norm == "layer":
         return LayerNorm(embed_dim, eps=eps, bias=bias, dtype=dtype)
-    if norm not in ("rms", "rms_unit_offset"):
-        raise ValueError(f"TransformerLayer: {_RULE}; got {shown(norm)}")
     return RMSNorm(embed_dim, eps=eps, unit_offset=norm == "rms_unit_offset", dtype=dtype)
 
 
 def arguments_of_norms(layer: Any) -> dict[str, Any]:
-    """What the constructor was given for the norms that `layer` has; of what is usual only eps."""
+    """Return the arguments of the constructor for the norms of `layer`: eps, and others that are not the default."""
     norms = [getattr(layer, place) for place in NORMS + OUTPUT_NORMS]
     first = next((norm for norm in norms if norm is not None), None)
     own: dict[str, Any] = {}
@@ -42,6 +44,6 @@ def arguments_of_norms(layer: Any) -> dict[str, Any]:
 
 
 def cores_of_norms(layer: Any, places: tuple[str, ...]) -> tuple[_core.Norm | None, ...]:
-    """The objects of the core, with the weights that they have now."""
+    """Return the objects of the core, with the current weights."""
     norms = [getattr(layer, place) for place in places]
     return tuple(None if norm is None else norm._core for norm in norms)

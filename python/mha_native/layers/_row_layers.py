@@ -1,18 +1,22 @@
-"""What the layers share that take each row by itself: their calls, and the weights of those made of linear maps."""
+"""The common part of layers that map each row by itself: their calls, and the weights of linear maps."""
+
+from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy import ndarray
-from numpy.typing import NDArray
 
 from .. import _core
 from ..functions.arrays import Tensor, like, to_numpy
 from ..functions.dtypes import checked_dtype, packed_state, unpacked_state
 from ._constructor_arguments import Seed, check_room, checked_generator, initial_weights
 from ._module_state import Leaf, LinearWeights, linear_state, linear_weights
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 
 class LinearMap(NamedTuple):
@@ -25,24 +29,24 @@ class LinearMap(NamedTuple):
 
 
 class RowLayer(Leaf):
-    """A layer that takes each row by itself."""
+    """A layer that maps each row by itself."""
 
     def __call__(self, x: Tensor, *, out: Tensor | None = None, num_threads: int | None = None) -> Tensor:
         """Apply the layer to each row of `x`.
 
         Parameters
         ----------
-        x : [..., features that the layer reads]
-            NumPy array, or CPU tensor of any library that speaks DLPack, with 1 to 4 axes, of the dtype of the layer.
-        out : [..., features that the layer gives], optional
-            Array to write the result to. It may be `x` itself, but for `Linear`; otherwise it must not overlap `x`.
+        x : [..., input features]
+            NumPy array, or CPU tensor of any library that speaks DLPack, with 1 to 4 axes and the dtype of the layer.
+        out : [..., output features], optional
+            Array to write the result to. It may be `x` itself, except in `Linear`; otherwise it must not overlap `x`.
         num_threads : int, optional
             Threads for this call; default: `mha_native.num_threads`.
 
         Returns
         -------
-        out : [..., features that the layer gives]
-            Of the kind of `x`.
+        out : [..., output features]
+            With the kind of `x`.
         """
         array = self._core.forward(
             x if type(x) is ndarray else to_numpy(type(self).__name__, "x", x),
@@ -53,7 +57,7 @@ class RowLayer(Leaf):
 
 
 class LayerOfMaps(RowLayer):
-    """A layer of linear maps. Its sizes, a named tuple that has ``maps()``, say which, in the order of the core."""
+    """A layer of linear maps. Its sizes, a named tuple, list the maps in the order of the core: ``maps()``."""
 
     _sizes: Any
     _sizes_type: ClassVar[Any]
@@ -83,17 +87,17 @@ class LayerOfMaps(RowLayer):
         return self._with_scales(_shapes(self._sizes.maps()), names)
 
     def _core_weights(self) -> tuple[LinearWeights, ...]:
-        """Copies of the weights of each map."""
+        """Return copies of the weights of each map."""
         weights: tuple[LinearWeights, ...] = self._core.weights()
         return weights
 
     def _weights_of_maps(self, arrays: Mapping[str, NDArray[Any]]) -> list[Any]:
-        """The weights of each map in a state dict, as the core takes them."""
+        """Return the weights of each map in a state dict, as the core takes them."""
         return [linear_weights(arrays, linear.prefix) for linear in self._sizes.maps()]
 
 
 def initial_state(function: str, maps: Collection[LinearMap], dtype: np.dtype[Any], seed: Seed) -> dict[str, Any]:
-    """Random weights by the rule of ``torch.nn.Linear``: uniform up to ``1 / sqrt(features read)``."""
+    """Return random weights by the rule of ``torch.nn.Linear``: uniform up to ``1 / sqrt(input features)``."""
     rng = checked_generator(function, seed)
     check_room(function, _shapes(maps).values())
     state = {}

@@ -1,9 +1,11 @@
-"""One snapshot of the weights for each call, whatever other threads load meanwhile.
+"""One snapshot of the weights for each call, while other threads may load weights.
 
-A module that has parts calls one object of the core, which never changes. It is composed of the cores that the parts
-have at the first call, and later calls find it without a lock. It is forgotten before weights or parts of any module
-change, and composed again by the next call, which waits until that change is complete.
+A module with parts calls one object of the core, which never changes. The first call composes it of the cores of the
+parts, and later calls find it without a lock. It is dropped before weights or parts of any module change. The next
+call waits until the change is complete, and composes it again.
 """
+
+from __future__ import annotations
 
 import os
 import threading
@@ -14,12 +16,12 @@ from weakref import WeakKeyDictionary
 
 from .. import _core
 
-_lock = threading.RLock()  # held by whoever changes weights or parts, or reads those of several modules
-_stacks: "WeakKeyDictionary[Any, _core.TransformerStack]" = WeakKeyDictionary()
+_lock = threading.RLock()  # held during changes of weights or parts, and while weights of several modules are read
+_stacks: WeakKeyDictionary[Any, _core.TransformerStack] = WeakKeyDictionary()
 
 
 def composed(module: Any, compose: Callable[[], _core.TransformerStack]) -> _core.TransformerStack:
-    """What `module` was composed to, or else what `compose` makes of its parts now."""
+    """Return the stack of `module`, which `compose` makes of its parts if there is none."""
     stack = _stacks.get(module)
     if stack is None:
         with _lock:
@@ -29,16 +31,16 @@ def composed(module: Any, compose: Callable[[], _core.TransformerStack]) -> _cor
 
 @contextmanager
 def change() -> Iterator[None]:
-    """Around a change of weights or parts of any module."""
+    """Hold the lock during a change of weights or parts of any module."""
     with _lock:
-        _forget()  # now, so that nothing is kept that the change makes wrong if a signal ends it
+        _forget()  # first, so that no outdated stack stays if a signal ends the change
         yield
-        _forget()  # what a signal handler has composed meanwhile
+        _forget()  # again, because a signal handler may have composed one
 
 
 @contextmanager
 def no_change() -> Iterator[None]:
-    """Around whatever reads the weights of several modules."""
+    """Hold the lock while the weights of several modules are read."""
     with _lock:
         yield
 

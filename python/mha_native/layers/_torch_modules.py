@@ -1,5 +1,6 @@
-"""Checks of torch modules that `from_torch` reads: that they compute what their class does, and with which activation.
-Torch is not imported here."""
+"""Checks of torch modules that `from_torch` reads: their class, and their activation. Torch is not imported here."""
+
+from __future__ import annotations
 
 import functools
 import sys
@@ -7,20 +8,20 @@ from typing import Any
 
 from ..functions.messages import listed
 
-# Where a module keeps the functions that run before and after its forward, and torch those that run for all modules.
+# Attributes with the hooks that run before and after the forward of a module, and of all modules of torch.
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks")
 _GLOBAL_HOOKS = ("_global_forward_pre_hooks", "_global_forward_hooks")
 
 
 def checked_module(function: str, module: Any, kind: str) -> Any:
-    """`module` if it is exactly a ``torch.nn.<kind>``, and nothing was added to it or to a part of it.
+    """Return `module` if it is exactly a ``torch.nn.<kind>``, without additions to it or to a part of it.
 
     Raises
     ------
     TypeError
-        For another class, be it a derived one, and for parametrized weights, which make one.
+        For another class, also a derived one, and for parametrized weights, which derive a class.
     ValueError
-        For hooks, and for a ``forward`` that was replaced.
+        For hooks, and for a replaced ``forward``.
     """
     torch, wrong = sys.modules.get("torch"), f"{function}: module: expected a plain torch.nn.{kind}"
     if torch is None or type(module) is not getattr(torch.nn, kind):
@@ -32,8 +33,8 @@ def checked_module(function: str, module: Any, kind: str) -> Any:
             raise TypeError(f"{wrong}; {which} is parametrized{remedy}")
         if any(getattr(part, hooks) for hooks in _HOOKS):
             raise ValueError(
-                f"{wrong}; {which} has forward hooks, whose effect would be lost: remove them first, those of "
-                "weight_norm, spectral_norm or prune by the functions of torch.nn.utils"
+                f"{wrong}; {which} has forward hooks, whose effect would be lost: remove them first, for weight_norm, "
+                "spectral_norm or prune by the functions of torch.nn.utils"
             )
         if "forward" in vars(part):
             raise ValueError(
@@ -45,13 +46,13 @@ def checked_module(function: str, module: Any, kind: str) -> Any:
 
 
 def _remedy(module: Any) -> str:
-    """What to do about parametrized weights, if `module` has any."""
+    """Return advice for a module with parametrized weights."""
     is_parametrized = hasattr(module, "parametrizations")
     return ": make its weights plain by torch.nn.utils.parametrize.remove_parametrizations" if is_parametrized else ""
 
 
 def activation_name(function: str, activation: Any) -> str:
-    """The name in this library of a torch activation: a function, a partial function, or a module."""
+    """Return this library's name of a torch activation: a function, a partial function, or a module."""
     nn = sys.modules["torch"].nn
     keywords = {}
     if isinstance(activation, functools.partial) and not activation.args:

@@ -1,18 +1,20 @@
-"""A decoder that reads no memory, as language models are."""
+"""A decoder without memory: the stack of a language model."""
+
+from __future__ import annotations
 
 from .encoder import EncoderLayer
 from .transformer import TransformerStack
 
 
 class CausalDecoder(TransformerStack):
-    """A decoder that reads no memory: an `Encoder` in which each token attends to itself and those before it.
+    """A decoder without memory: an `Encoder` in which each token attends to itself and to the tokens before it.
 
     Parameters
     ----------
     num_layers, embed_dim, num_heads, feedforward_dim, final_norm, layer_options
         As for `Encoder`.
     **arguments
-        As for `Encoder`. Most models of this kind have ``norm_first`` and a `final_norm`.
+        As for `Encoder`. Most language models have ``norm_first`` and a `final_norm`.
 
     Attributes
     ----------
@@ -22,7 +24,8 @@ class CausalDecoder(TransformerStack):
 
     See Also
     --------
-    generate : Tokens, one after another.
+    generate : Generate tokens.
+    from_layers : A stack of your own layers.
 
     Examples
     --------
@@ -38,7 +41,7 @@ class CausalDecoder(TransformerStack):
     >>> np.array_equal(np.concatenate(steps, axis=1), decoder(x))
     True
 
-    Texts of different length, without padding, and then a step of two of them beside a fourth text:
+    Texts of different length, without padding, then a step of two of them together with a fourth text:
 
     >>> caches = decoder.new_caches(batch_size=4, capacity=7)
     >>> texts = decoder(np.concatenate([x[0], x[1, :2], x[2, :5]]), caches=caches, cu_seqlens=np.array([0, 7, 9, 14]),
@@ -50,7 +53,7 @@ class CausalDecoder(TransformerStack):
     >>> np.array_equal(y[0], decoder(x)[2, 5])
     True
 
-    Every other layer sees the last three tokens only:
+    In every other layer a token sees the last three tokens only:
 
     >>> window = {"window": (2, 0)}
     >>> local = mha.CausalDecoder(2, 64, 4, 256, layer_options=[window, {}], seed=0)

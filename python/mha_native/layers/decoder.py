@@ -1,14 +1,16 @@
-"""A transformer's decoder, which writes with an encoder's memory in view: one layer, and a stack of them."""
+"""The decoder of a transformer, which reads the memory of an encoder: one layer, and a stack of layers."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..functions.arrays import Tensor, to_numpy
-from ..functions.kv_cache import KVCache
 from ..functions.messages import in_the_name_of, name_of_type
+from ..functions.token_cache import TokenCache
+from ._layer_call import DecoderOptions
 from ._module_state import snapshots
 from .feed_forward import FeedForward
 from .multi_head_attention import MultiHeadAttention
@@ -16,15 +18,15 @@ from .norm import Norm
 from .transformer import TransformerLayer, TransformerStack
 
 if TYPE_CHECKING:
-    from typing_extensions import Self  # in typing from Python 3.11 on
+    from typing_extensions import Self, Unpack  # in typing from Python 3.11 on
 
 
 class DecoderLayer(TransformerLayer):
     """``y = norm1(x + self_attn(x))``, ``z = norm2(y + cross_attn(y, memory))``, ``norm3(z + feed_forward(z))``.
 
-    That is post-LN, as in the Transformer paper. With `norm_first` (pre-LN) each norm is that of what its block reads,
-    as in `EncoderLayer`. The layer is made of layers that work by themselves. Self-attention is causal unless a call
-    says ``is_causal=False``; that of ``torch.nn.TransformerDecoderLayer`` is not unless a call has a mask.
+    This is post-LN, as in the Transformer paper. With `norm_first` (pre-LN) the norms are applied to the inputs of the
+    parts, as in `EncoderLayer`. The parts are layers that can be called by themselves. Self-attention is causal unless
+    a call has ``is_causal=False``; in ``torch.nn.TransformerDecoderLayer`` it is causal only with a mask.
 
     Parameters
     ----------
@@ -34,7 +36,7 @@ class DecoderLayer(TransformerLayer):
         Em, the features of the memory. Default: E.
     activation, gated, norm_first, norm, output_norms, eps, num_kv_heads, head_dim, bias : optional
     qk_norm, qk_norm_eps, rotary, dtype, weight_dtype, seed : optional
-        As for `EncoderLayer`; `num_kv_heads` and `head_dim` are those of both attentions.
+        As for `EncoderLayer`. Both attentions have `num_kv_heads` and `head_dim`.
 
     Attributes
     ----------
@@ -45,6 +47,10 @@ class DecoderLayer(TransformerLayer):
     output_norm1, output_norm2, output_norm3 : LayerNorm or RMSNorm, or None
         As for `EncoderLayer`.
     norm_first : bool
+
+    See Also
+    --------
+    from_parts : A layer of your own parts.
 
     Examples
     --------
@@ -111,16 +117,65 @@ class DecoderLayer(TransformerLayer):
         function = f"{cls.__name__}.from_parts"
         return cls._of_parts(function, self_attn, cross_attn, feed_forward, norms, norm_first)
 
+    def __call__(
+        self,
+        x: Tensor,
+        memory: Tensor | None = None,
+        *,
+        memory_cache: TokenCache | None = None,
+        cache: TokenCache | None = None,
+        need_weights: bool = False,
+        out: Tensor | None = None,
+        num_threads: int | None = None,
+        **options: Unpack[DecoderOptions],
+    ) -> Tensor:
+        """Let the tokens of each sequence attend to one another and to the memory, then feed each one forward.
+
+        Parameters
+        ----------
+        x : [B, T, E] or [T, E]
+            NumPy array, or CPU tensor of any library that speaks DLPack, of the dtype of the layer.
+        memory : [B, S, Em] or [S, Em], optional
+            The result of an encoder for the other sequence. Needed unless there is a `memory_cache`.
+        memory_cache : KVCache, optional
+            Keys and values of the memory, from `project_memory`. The call does not change them.
+        cache, need_weights, out, num_threads : optional
+            As for the call of `EncoderLayer`. `need_weights` returns the weights of the self-attention.
+        memory_attn_mask : broadcastable to [B, H, T, S], optional
+            Boolean: which of the memory each token sees. Or numbers that are added to the scores of the memory.
+        memory_key_mask : boolean, broadcastable to [B, S], optional
+            Which of the memory all tokens see. True takes part.
+        memory_lengths : integer array [B], optional
+            The length of the memory of each sequence. A `memory_cache` has its own lengths.
+        memory_scale : float, optional
+            Factor of the scores of the memory. Default: ``1 / sqrt(D)``.
+        new_lengths : integer array [B], optional
+            With a cache: only the first ``new_lengths[b]`` rows of sequence b count; the others are padding.
+        cu_seqlens, sequences : optional
+            As for the call of `EncoderLayer`; a ragged batch cannot read a memory.
+        **options
+            The score options of the self-attention, and `positions`, as for the call of `MultiHeadAttention`, but
+            `is_causal` is True by default. Rows of padding are computed like others; no other row sees them.
+
+        Returns
+        -------
+        out : [B, T, E]
+            With the rank and the kind of `x`.
+        weights : [B, H, T, Tk]
+            Only with `need_weights`; without B if `x` has no batch axis.
+        """
+        return self._call(x, memory, memory_cache, cache, need_weights, out, num_threads, options)
+
     def project_memory(
         self, memory: Tensor, *, memory_lengths: Tensor | None = None, num_threads: int | None = None
-    ) -> KVCache:
-        """Keys and values of the memory, projected once for all steps.
+    ) -> TokenCache:
+        """Project the memory to keys and values, once for all steps.
 
         Parameters
         ----------
         memory : [B, S, Em] or [S, Em]
         memory_lengths : integer array [B], optional
-            How much memory each sequence has; what is behind that is padding.
+            The length of the memory of each sequence; the rest is padding.
         num_threads : int, optional
             Threads for this call; default: `mha_native.num_threads`.
 
@@ -138,18 +193,18 @@ class DecoderLayer(TransformerLayer):
 
 
 class Decoder(TransformerStack):
-    """`num_layers` layers, one after another, and a norm behind the last if there is a `final_norm`.
+    """`num_layers` layers, one after another, and a final norm if you ask for it.
 
-    As in a `DecoderLayer`, self-attention is causal unless a call says ``is_causal=False``.
+    As in a `DecoderLayer`, self-attention is causal unless a call has ``is_causal=False``.
 
     Parameters
     ----------
     num_layers, embed_dim, num_heads, feedforward_dim, final_norm
         As for `Encoder`.
     layer_options : sequence of dict, optional
-        As for `Encoder`, of the self-attention of each layer.
+        As for `Encoder`: options of the self-attention of each layer.
     **arguments
-        As for `Encoder`; and `memory_dim`, Em, the features of the memory. Default: E.
+        As for `Encoder`, and `memory_dim`, Em, the features of the memory. Default: E.
 
     Attributes
     ----------
@@ -159,8 +214,9 @@ class Decoder(TransformerStack):
 
     See Also
     --------
-    CausalDecoder : A decoder that reads no memory.
-    generate : Tokens, one after another.
+    CausalDecoder : A decoder without memory.
+    generate : Generate tokens.
+    from_layers : A stack of your own layers.
 
     Examples
     --------
@@ -170,7 +226,7 @@ class Decoder(TransformerStack):
     >>> x, memory = np.random.default_rng(1).standard_normal((2, 3, 7, 64), dtype=np.float32)
     >>> y = decoder(x, memory)
 
-    Step by step, over keys and values of the memory that are projected once:
+    Step by step, with the memory projected once:
 
     >>> caches, memory_caches = decoder.new_caches(batch_size=3, capacity=7), decoder.project_memory(memory)
     >>> steps = [decoder(x[:, t : t + 1], caches=caches, memory_caches=memory_caches) for t in range(7)]
@@ -178,13 +234,52 @@ class Decoder(TransformerStack):
     True
     """
 
-    _layer_type, _is_causal = DecoderLayer, True
+    _layer_type, _is_causal, _reads_memory = DecoderLayer, True, True
     _torch_name = "TransformerDecoder"
+
+    def __call__(
+        self,
+        x: Tensor,
+        memory: Tensor | None = None,
+        *,
+        memory_caches: Sequence[TokenCache] | None = None,
+        caches: Sequence[TokenCache] | None = None,
+        need_weights: bool = False,
+        out: Tensor | None = None,
+        num_threads: int | None = None,
+        **options: Unpack[DecoderOptions],
+    ) -> Tensor:
+        """Take `x` through all layers, each over the same memory.
+
+        Parameters
+        ----------
+        x : [B, T, E] or [T, E]
+            NumPy array, or CPU tensor of any library that speaks DLPack, of the dtype of the layers.
+        memory : [B, S, Em] or [S, Em], optional
+            The result of an encoder for the other sequence. Needed unless there are `memory_caches`.
+        memory_caches : sequence of KVCache, optional
+            Keys and values of the memory, one cache for each layer, from `project_memory`. The call does not change
+            them.
+        caches, need_weights, out, num_threads : optional
+            As for the call of `Encoder`.
+        memory_attn_mask, memory_key_mask, memory_lengths, memory_scale, cu_seqlens, new_lengths, sequences : optional
+            As for the call of `DecoderLayer`, the same for all layers.
+        **options
+            The score options of the self-attention of every layer, in addition to `layer_options`; and `positions` for
+            the layers that have a `RotaryEmbedding`.
+
+        Returns
+        -------
+        out : [B, T, E]
+        weights : list of [B, H, T, Tk]
+            Only with `need_weights`: one for each layer; without B if `x` has no batch axis.
+        """
+        return self._call(x, memory, memory_caches, caches, need_weights, out, num_threads, options)
 
     def project_memory(
         self, memory: Tensor, *, memory_lengths: Tensor | None = None, num_threads: int | None = None
-    ) -> list[KVCache]:
-        """`DecoderLayer.project_memory` of each layer: the `memory_caches` of the call."""
+    ) -> list[TokenCache]:
+        """Project the memory for each layer, as `DecoderLayer.project_memory`. The result is for `memory_caches`."""
         name = f"{type(self).__name__}.project_memory"
         attentions = snapshots([layer.cross_attn for layer in self.layers])
         return [_projected(name, attention, memory, memory_lengths, num_threads) for attention in attentions]
@@ -201,7 +296,7 @@ def _projected(
     memory: Tensor,
     memory_lengths: Tensor | None,
     num_threads: int | None,
-) -> KVCache:
+) -> TokenCache:
     array = to_numpy(function, "memory", memory)
     if not isinstance(array, np.ndarray):
         rule = "must be a NumPy array, or a CPU tensor that speaks DLPack"

@@ -4,72 +4,80 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ..functions.arrays import Tensor
+from ..functions.token_cache import TokenCache
+from ._constructor_arguments import LayerArguments
+from ._layer_call import LayerOptions
 from .feed_forward import FeedForward
 from .multi_head_attention import MultiHeadAttention
 from .norm import Norm
 from .transformer import TransformerLayer, TransformerStack
 
 if TYPE_CHECKING:
-    from typing_extensions import Self  # in typing from Python 3.11 on
+    from typing_extensions import Self, Unpack  # in typing from Python 3.11 on
 
 
 class EncoderLayer(TransformerLayer):
     """``y = norm1(x + self_attn(x))``, ``norm2(y + feed_forward(y))``: post-LN, as in the Transformer paper and BERT.
 
-    With `norm_first` (pre-LN) ``y = x + self_attn(norm1(x))``, ``y + feed_forward(norm2(y))``. With `output_norms` what
-    is added is ``output_norm1(self_attn(...))``, ``output_norm2(feed_forward(...))``. The layer is made of layers that
-    work by themselves.
+    With `norm_first` (pre-LN) ``y = x + self_attn(norm1(x))``, ``y + feed_forward(norm2(y))``. With `output_norms` the
+    results of both parts are normalised before they are added: ``output_norm1(self_attn(...))``,
+    ``output_norm2(feed_forward(...))``. The parts are layers that can be called by themselves.
 
     Parameters
     ----------
     embed_dim : int
         E, the features of a token.
     num_heads : int
-        H.
+        H, the heads of the self-attention.
     feedforward_dim : int
         F, the features in the middle of the feed-forward.
-    memory_dim : None
-        Of a `DecoderLayer` only.
+    **arguments
+        The keyword arguments that follow; encoders and decoders have the same ones.
     activation : {"relu", "gelu", "gelu_tanh", "silu"}, default "relu"
-        Of the feed-forward, as for `FeedForward`.
+        The activation of the `FeedForward`.
     gated : bool, default False
-        Whether the feed-forward has a gate, as for `FeedForward`.
+        Whether the `FeedForward` has a gate.
     norm_first : bool, default False
-        Normalise what a block reads, instead of the sum of that and what it gives.
+        Apply the norms to the inputs of the parts (pre-LN), and not to the sums (post-LN).
     norm : {"layer", "rms", "rms_unit_offset"}, default "layer"
         Kind of the norms: `LayerNorm`, or `RMSNorm` without or with a `unit_offset`.
     output_norms : bool, default False
-        Normalise what a block gives, too, before it is added to what the block reads.
-    eps : float, default 1e-5
-        Of the norms.
+        Normalise the result of each part, too, before it is added to the input of that part.
+    eps : float, optional
+        The `eps` of the norms. Default: 1e-5 for "layer", else 1e-6, as for `LayerNorm` and `RMSNorm`.
     num_kv_heads, head_dim : int, optional
         As for `MultiHeadAttention`.
     bias : bool, default True
         Whether all parts have biases.
     qk_norm, qk_norm_eps, rotary : optional
-        Of the self-attention: norms of the heads of query and key, and rotary positions, as for `MultiHeadAttention`.
+        As for `MultiHeadAttention`: norms of the heads of query and key in the self-attention, and rotary positions.
     dtype : {"float32", "float64", "float16", "bfloat16"}, default "float32"
-        Of the weights, and of what the layer takes and gives. Arrays of bfloat16 are those of the package ml_dtypes;
-        tensors of other libraries do without it.
-    weight_dtype : {"float32", "bfloat16", "int8", "bfloat16x3"}, optional
-        What the matrices of weights are stored as, of a layer in float32: see `quantize`. Default: `dtype`.
+        The dtype of weights, inputs and results. Arrays of bfloat16 need the package ml_dtypes; tensors of other
+        libraries do not.
+    weight_dtype : str, optional
+        The storage format of the matrices of a layer in float32: see `quantize`. Default: `dtype`.
     seed : int or numpy.random.Generator, optional
-        Of the initial weights, which follow the rules of torch.
+        Seed of the initial weights, which follow the rules of torch.
 
     Attributes
     ----------
     self_attn : MultiHeadAttention
     feed_forward : FeedForward
     norm1, norm2 : LayerNorm or RMSNorm
-        Each may be set to None: there is no norm at that place.
+        Set one to None to leave that norm out.
     output_norm1, output_norm2 : LayerNorm or RMSNorm, or None
-        Likewise.
+        None: no norm at that place.
     norm_first : bool
+
+    See Also
+    --------
+    from_parts : A layer of your own parts.
 
     Notes
     -----
-    There is no dropout. The layer is always batch-first. It may be called from several threads at once, but a cache by
-    one only.
+    There is no dropout. The layer is always batch-first. Several threads may call it at once, but only one thread may
+    use a cache at a time.
 
     Examples
     --------
@@ -80,7 +88,7 @@ class EncoderLayer(TransformerLayer):
     >>> layer(x, key_lengths=np.array([10, 7])).shape
     (2, 10, 64)
 
-    It is what its parts make:
+    The same result from its parts:
 
     >>> y = layer.norm1(x + layer.self_attn(x))
     >>> np.allclose(layer(x), layer.norm2(y + layer.feed_forward(y)), atol=1e-5)
@@ -89,6 +97,56 @@ class EncoderLayer(TransformerLayer):
 
     _reads_memory, _is_causal = False, False
     _torch_name = "TransformerEncoderLayer"
+
+    def __init__(
+        self, embed_dim: int, num_heads: int, feedforward_dim: int, **arguments: Unpack[LayerArguments]
+    ) -> None:
+        super().__init__(embed_dim, num_heads, feedforward_dim, **arguments)
+
+    def __call__(
+        self,
+        x: Tensor,
+        *,
+        cache: TokenCache | None = None,
+        need_weights: bool = False,
+        out: Tensor | None = None,
+        num_threads: int | None = None,
+        **options: Unpack[LayerOptions],
+    ) -> Tensor:
+        """Let the tokens of each sequence attend to one another, then feed each one forward.
+
+        Parameters
+        ----------
+        x : [B, T, E] or [T, E]
+            NumPy array, or CPU tensor of any library that speaks DLPack, of the dtype of the layer.
+        cache : KVCache, optional
+            Keys and values of the tokens before these, from `new_cache`. The tokens of `x` are appended.
+        need_weights : bool, default False
+            Return the weights of the self-attention, too.
+        out : [B, T, E], optional
+            Array to write the result to. It may be `x` itself, and must not overlap another input.
+        num_threads : int, optional
+            Threads for this call; default: `mha_native.num_threads`.
+        cu_seqlens : integer array [B + 1], optional
+            A ragged batch: `x` is [N, E], sequences one after another. ``cu_seqlens`` holds the begin of each sequence,
+            and the end of the last. `key_mask` is then [N], and weights cannot be returned.
+        new_lengths : integer array [B], optional
+            With a cache: only the first ``new_lengths[b]`` rows of sequence b count; the others are padding.
+        sequences : integer array [B], optional
+            For a ragged batch over a cache: the sequence of the cache that each of its sequences continues, all
+            different. The others do not change. `key_mask` is then [B, Tk]. Default: all sequences of the cache.
+        **options
+            The score options of the self-attention, and `positions`, as for the call of `MultiHeadAttention`. Rows of
+            padding are computed like others; no other row sees them.
+
+        Returns
+        -------
+        out : [B, T, E]
+            With the rank and the kind of `x`.
+        weights : [B, H, T, Tk]
+            Only with `need_weights`; without B if `x` has no batch axis.
+        """
+        return self._call(x, None, None, cache, need_weights, out, num_threads, options)
 
     @classmethod
     def from_parts(
@@ -138,23 +196,24 @@ class EncoderLayer(TransformerLayer):
 
 
 class Encoder(TransformerStack):
-    """`num_layers` layers, one after another, and a norm behind the last if there is a `final_norm`.
+    """`num_layers` layers, one after another, and a final norm if you ask for it.
 
     Parameters
     ----------
     num_layers : int
-        How many layers.
+        The number of layers.
     embed_dim, num_heads, feedforward_dim : int
         E, H and F of each, as for `EncoderLayer`.
     final_norm : bool, default False
         Normalise the result of the last layer, as models with `norm_first` do.
     layer_options : sequence of dict, optional
-        Score options of each layer, for all calls: those from `window` to `sinks` of `scaled_dot_product_attention`.
-        They join those of a call, which must not have the same ones.
+        Score options of each layer, for all calls: `window`, `scale`, `softcap`, `alibi_slopes`, `position_bias` and
+        `sinks` of `scaled_dot_product_attention`. An option must not be given both here and in a call.
     **arguments
         `activation`, `gated`, `norm_first`, `norm`, `output_norms`, `eps`, `num_kv_heads`, `head_dim`, `bias`,
-        `qk_norm`, `qk_norm_eps`, `rotary`, `dtype`, `weight_dtype`, `seed`, as for `EncoderLayer`, the same for all;
-        `norm`, `eps`, `bias` and `dtype` also of the final norm. Initial weights differ from layer to layer.
+        `qk_norm`, `qk_norm_eps`, `rotary`, `dtype`, `weight_dtype`, `seed`, as for `EncoderLayer`, the same for all
+        layers. The final norm has the same `norm`, `eps`, `bias` and `dtype`. Initial weights differ from layer to
+        layer.
 
     Attributes
     ----------
@@ -164,7 +223,8 @@ class Encoder(TransformerStack):
 
     See Also
     --------
-    CausalDecoder : The same, causal unless told otherwise: a decoder without memory.
+    CausalDecoder : The same stack, causal by default: a decoder without memory.
+    from_layers : A stack of your own layers.
 
     Examples
     --------

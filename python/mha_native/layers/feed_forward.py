@@ -1,11 +1,9 @@
-"""The feed-forward part of a transformer layer: two matrix products with an activation between them, row by row."""
+"""The feed-forward part of a transformer layer: two matrix products with an activation between them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
-
-from numpy.typing import DTypeLike, NDArray
 
 from .. import _core
 from ..functions.arrays import Tensor
@@ -18,6 +16,7 @@ from ._row_layers import LayerOfMaps, LinearMap, initial_state
 from ._torch_modules import activation_name, checked_module
 
 if TYPE_CHECKING:
+    from numpy.typing import DTypeLike, NDArray
     from typing_extensions import Self  # in typing from Python 3.11 on
 
 # The products that every feed-forward has, and the product that a gated one adds.
@@ -30,7 +29,7 @@ class Sizes(NamedTuple):
     embed_dim: int
     feedforward_dim: int
     activation: str
-    bias: bool | tuple[str, ...]  # the maps that have one, unless that is all or none
+    bias: bool | tuple[str, ...]  # all maps, no map, or the maps by name
     gated: bool = False
 
     def maps(self) -> tuple[LinearMap, ...]:
@@ -45,8 +44,9 @@ class Sizes(NamedTuple):
 
 
 class FeedForward(LayerOfMaps):
-    """``activation(x W_1^T + b_1) W_2^T + b_2`` of each row, or with a gate
-    ``(activation(x W_g^T + b_g) * (x W_1^T + b_1)) W_2^T + b_2``.
+    """``activation(x W_1^T + b_1) W_2^T + b_2`` of each row.
+
+    With a gate it is ``(activation(x W_g^T + b_g) * (x W_1^T + b_1)) W_2^T + b_2``.
 
     Parameters
     ----------
@@ -55,19 +55,24 @@ class FeedForward(LayerOfMaps):
     feedforward_dim : int
         F, the features in between.
     activation : {"relu", "gelu", "gelu_tanh", "silu"}, default "relu"
-        ``max(h, 0)``; ``h P(X <= h)`` with X from the standard normal distribution; the approximation of that by tanh;
-        or ``h / (1 + exp(-h))``.
+        ``max(h, 0)``; ``h P(X <= h)`` with X from the standard normal distribution; its approximation by tanh; or
+        ``h / (1 + exp(-h))``.
     gated : bool, default False
-        Multiply the F features by a gate, a third product, to which the activation is applied instead.
+        Multiply the F features by a gate, a third product. The activation is applied to the gate only.
     bias : bool or set of names, default True
-        Add a bias in all products, or in those of "linear1", "linear2" and "gate" that are named.
+        Add a bias in all products, in none, or in the named ones: "linear1", "linear2", "gate".
     dtype : {"float32", "float64", "float16", "bfloat16"}, default "float32"
-        Of the weights, and of what the layer takes and gives. Arrays of bfloat16 are those of the package ml_dtypes;
-        tensors of other libraries do without it.
-    weight_dtype : {"float32", "bfloat16", "int8", "bfloat16x3"}, optional
-        What the matrices of weights are stored as, of a layer in float32: see `quantize`. Default: `dtype`.
+        The dtype of weights, inputs and results. Arrays of bfloat16 need the package ml_dtypes; tensors of other
+        libraries do not.
+    weight_dtype : str, optional
+        The storage format of the matrices of a layer in float32: see `quantize`. Default: `dtype`.
     seed : int or numpy.random.Generator, optional
-        Of the initial weights, which follow the rule of ``torch.nn.Linear``: uniform up to ``1 / sqrt(features read)``.
+        Seed of the initial weights, which follow the rule of ``torch.nn.Linear``: uniform up to
+        ``1 / sqrt(input features)``.
+
+    See Also
+    --------
+    from_weights : A layer with your own weights. Torch has no such module, and this class has no ``from_torch``.
 
     Examples
     --------
@@ -127,7 +132,7 @@ class FeedForward(LayerOfMaps):
             As for `FeedForward`.
         dtype : {"float32", "float64", "float16", "bfloat16"}, optional
             The dtype of the layer. Weights in another dtype are rounded once. Default: the dtype of the weights.
-        weight_dtype : {"float32", "bfloat16", "int8", "bfloat16x3"}, optional
+        weight_dtype : str, optional
             The storage format of the matrices, as for `FeedForward`. Default: `dtype`, or "int8" if there are scales.
 
         Raises
@@ -159,9 +164,11 @@ class FeedForward(LayerOfMaps):
         return layer
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
-        """Copies of ``linear1.weight`` [F, E] and ``linear2.weight`` [E, F], and of ``linear1.bias`` and
-        ``linear2.bias``: the names of ``torch.nn.TransformerEncoderLayer``. A gate is ``gate.weight`` [F, E] and
-        ``gate.bias``. Matrices in int8 have ``linear1.weight_scale`` [F], ``linear2.weight_scale`` [E] and so on."""
+        """Return copies of ``linear1.weight`` [F, E], ``linear2.weight`` [E, F], ``linear1.bias``, ``linear2.bias``.
+
+        The names are the names of ``torch.nn.TransformerEncoderLayer``. A gate has ``gate.weight`` [F, E] and
+        ``gate.bias``. Matrices in int8 have ``linear1.weight_scale`` [F], ``linear2.weight_scale`` [E] and so on.
+        """
         return super().state_dict()
 
     @property
@@ -176,7 +183,7 @@ class FeedForward(LayerOfMaps):
 
     @property
     def activation(self) -> str:
-        """The name of the activation, of the gate if there is one."""
+        """The name of the activation."""
         return str(self._sizes.activation)
 
     @property
@@ -186,13 +193,13 @@ class FeedForward(LayerOfMaps):
 
     @property
     def bias(self) -> bool | tuple[str, ...]:
-        """Whether the products have biases, or the names of those that have one."""
+        """Whether all products have biases, or the names of the products that have one."""
         biases: bool | tuple[str, ...] = self._sizes.bias
         return biases
 
     @classmethod
     def _from_torch(cls, function: str, module: Any) -> Self:
-        """The feed-forward part of a ``torch.nn.TransformerEncoderLayer`` or ``TransformerDecoderLayer``."""
+        """Return the feed-forward part of a ``torch.nn.TransformerEncoderLayer`` or ``TransformerDecoderLayer``."""
         linears = {name: checked_module(function, getattr(module, name), "Linear") for name in ("linear1", "linear2")}
         weights = {
             f"{name}.{which}": tensor
@@ -201,7 +208,7 @@ class FeedForward(LayerOfMaps):
         }
         with in_the_name_of(function):
             layer = cls.from_weights(weights, activation=activation_name(function, module.activation))
-        if not isinstance(layer.bias, bool):  # a module that torch does not make by itself
+        if not isinstance(layer.bias, bool):  # torch itself makes no such module
             missing = "linear2" if "linear1" in layer.bias else "linear1"
             raise ValueError(f"{function}: missing: {missing}.bias")
         return layer

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
 
 from .. import _core
 from ..functions.arrays import Tensor
@@ -16,11 +15,12 @@ from ._constructor_arguments import check_room, checked_size, initial_weights
 from .norm import Norm
 
 if TYPE_CHECKING:
+    from numpy.typing import DTypeLike, NDArray
     from typing_extensions import Self  # in typing from Python 3.11 on
 
 
 class LayerNorm(Norm):
-    """``(x - mean) / sqrt(variance + eps) * weight + bias``, with mean and variance of the features of each row.
+    """``(x - mean) / sqrt(variance + eps) * weight + bias``, with the mean and variance of the features of each row.
 
     Parameters
     ----------
@@ -31,8 +31,12 @@ class LayerNorm(Norm):
     bias : bool, default True
         Whether there is a bias.
     dtype : {"float32", "float64", "float16", "bfloat16"}, default "float32"
-        Of the weights, and of what the layer takes and gives. Arrays of bfloat16 are those of the package ml_dtypes;
-        tensors of other libraries do without it.
+        The dtype of weights, inputs and results. Arrays of bfloat16 need the package ml_dtypes; tensors of other
+        libraries do not.
+
+    See Also
+    --------
+    from_weights, from_torch : A norm with your own weights.
 
     Notes
     -----
@@ -94,13 +98,13 @@ class LayerNorm(Norm):
 
     @classmethod
     def from_torch(cls, module: Any) -> Self:
-        """The layer that computes what a ``torch.nn.LayerNorm`` does, with a copy of its weights.
+        """Return the norm with the results of a ``torch.nn.LayerNorm``, with a copy of its weights.
 
         Parameters
         ----------
         module : torch.nn.LayerNorm
-            Over the last axis, on the CPU, in float32, float64, float16 or bfloat16. One without weights becomes a
-            layer of float32 whose weight is 1. What is refused is said at `MultiHeadAttention.from_torch`.
+            Over the last axis, on the CPU, in float32, float64, float16 or bfloat16. A module without weights becomes a
+            norm in float32 with a weight of 1. `MultiHeadAttention.from_torch` says which modules are refused.
         """
         return cls._from_torch("LayerNorm.from_torch", module, np.dtype(np.float32))
 

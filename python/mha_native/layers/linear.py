@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from numpy.typing import DTypeLike, NDArray
-
 from .. import _core
 from ..functions.arrays import Tensor
 from ..functions.dtypes import checked_dtype
@@ -19,6 +17,7 @@ from ._row_layers import LayerOfMaps, LinearMap, initial_state
 from ._torch_modules import checked_module
 
 if TYPE_CHECKING:
+    from numpy.typing import DTypeLike, NDArray
     from typing_extensions import Self  # in typing from Python 3.11 on
 
 
@@ -36,7 +35,7 @@ class Sizes(NamedTuple):
 class Linear(LayerOfMaps):
     """``x W^T + b`` of each row, as ``torch.nn.Linear``.
 
-    Where rows are few, threads share the output features: the head of a language model takes one row.
+    If rows are few, threads share the output features: the head of a language model often takes one row.
 
     Parameters
     ----------
@@ -47,12 +46,17 @@ class Linear(LayerOfMaps):
     bias : bool, default True
         Add a bias.
     dtype : {"float32", "float64", "float16", "bfloat16"}, default "float32"
-        Of the weights, and of what the layer takes and gives. Arrays of bfloat16 are those of the package ml_dtypes;
-        tensors of other libraries do without it.
-    weight_dtype : {"float32", "bfloat16", "int8", "bfloat16x3"}, optional
-        What the matrix is stored as, of a layer in float32: see `quantize`. Default: `dtype`.
+        The dtype of weights, inputs and results. Arrays of bfloat16 need the package ml_dtypes; tensors of other
+        libraries do not.
+    weight_dtype : str, optional
+        The storage format of the matrix of a layer in float32: see `quantize`. Default: `dtype`.
     seed : int or numpy.random.Generator, optional
-        Of the initial weights, which follow the rule of ``torch.nn.Linear``: uniform up to ``1 / sqrt(in_features)``.
+        Seed of the initial weights, which follow the rule of ``torch.nn.Linear``: uniform up to
+        ``1 / sqrt(in_features)``.
+
+    See Also
+    --------
+    from_weights, from_torch : A layer with your own weights.
 
     Examples
     --------
@@ -107,7 +111,7 @@ class Linear(LayerOfMaps):
             With a `weight` of integers in int8: the factors of its rows. The layer stores both as they are.
         dtype : {"float32", "float64", "float16", "bfloat16"}, optional
             The dtype of the layer. Weights in another dtype are rounded once. Default: the dtype of the weights.
-        weight_dtype : {"float32", "bfloat16", "int8", "bfloat16x3"}, optional
+        weight_dtype : str, optional
             The storage format of the matrix, as for `Linear`. Default: `dtype`, or "int8" with a `weight_scale`.
 
         Raises
@@ -152,8 +156,10 @@ class Linear(LayerOfMaps):
             return cls.from_weights(state["weight"], state.get("bias"))
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
-        """Copies of ``weight`` [out_features, in_features] and, if there is one, ``bias`` [out_features]: the names of
-        ``torch.nn.Linear``. A matrix in int8 has ``weight_scale`` [out_features]."""
+        """Return copies of ``weight`` [out_features, in_features] and, if there is one, ``bias`` [out_features].
+
+        The names are the names of ``torch.nn.Linear``. A matrix in int8 has ``weight_scale`` [out_features], too.
+        """
         return super().state_dict()
 
     @property

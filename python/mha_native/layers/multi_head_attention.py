@@ -1,9 +1,10 @@
-"""The multi-head attention layer. This class documents and forwards; the core holds the weights and computes."""
+"""The multi-head attention layer. This class documents and forwards; the core stores the weights and computes."""
 
-from typing import Any
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 from numpy import ndarray
-from numpy.typing import DTypeLike
 
 from .. import _core
 from ..functions.arrays import Tensor, like, to_numpy, widened
@@ -12,11 +13,15 @@ from ..functions.kv_cache import KVCache
 from ..functions.messages import in_the_name_of, name_of_type
 from ..functions.options import AttentionOptions
 from ..functions.paged_kv_cache import PagedKVCache
+from ..functions.token_cache import TokenCache
 from ._constructor_arguments import Biases, Seed, WeightDType, checked_weight_dtype
 from ._head_steps import checked_steps
 from ._layer_state import LayerState
 from ._layer_weights import checked_parts, initial_state, resolve_sizes
 from .rotary_embedding import RotaryEmbedding
+
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike
 
 
 class MultiHeadAttention(LayerState):
@@ -27,9 +32,9 @@ class MultiHeadAttention(LayerState):
     embed_dim : int
         E, the features of the query.
     num_heads : int
-        H.
+        H, the heads of queries.
     num_kv_heads : int, optional
-        Hk, a divisor of H: heads of keys and values, each shared by H / Hk heads of queries. Default: H.
+        Hk, a divisor of H: the heads of keys and values, each shared by H / Hk heads of queries. Default: H.
     head_dim : int, optional
         D, the width of a head. Default: E / H.
     value_head_dim : int, optional
@@ -37,43 +42,44 @@ class MultiHeadAttention(LayerState):
     kdim, vdim, out_dim : int, optional
         Features of the key, the value and the result. Default: E.
     bias : bool or a set of {"query", "key", "value", "out"}, default True
-        Add a bias in all four projections, or in those that are named.
+        Add a bias in all four projections, in none, or in the named ones.
     add_bias_kv : bool, default False
-        Every query also sees one more key, and its value, which are weights of the layer.
+        Each query also sees one more key and value, which are weights of the layer.
     add_zero_attn : bool, default False
-        Every query also sees a key of zeros, whose value is zeros.
+        Each query also sees a key and a value of zeros.
     qk_norm : {"layer", "rms", "rms_unit_offset"}, optional
-        A norm of the D features of each head of query and of key, before they are turned: `LayerNorm`, `RMSNorm`, or
-        that with its `unit_offset`. The weights of each are the same for all heads.
-    qk_norm_eps : float, default 1e-6
-        The `eps` of these norms.
+        A norm of the D features of each head of query and of key, before the rotation: `LayerNorm`, or `RMSNorm`
+        without or with a `unit_offset`. All heads of the query share their weights, as do all heads of the key.
+    qk_norm_eps : float, optional
+        The `eps` of these norms. Default: 1e-5 for "layer", else 1e-6, as for `LayerNorm` and `RMSNorm`.
     rotary : RotaryEmbedding, optional
-        Turns queries and keys by their positions: row i of the query stands at ``query_offset + i``, row j of the key
-        at j, both behind what is in the cache that a call appends to, and counted from the begin of their sequence in a
-        ragged batch. A call may say otherwise by its `positions`.
+        Rotate queries and keys by their positions: ``query_offset + i`` for row i of the query, j for row j of the key.
+        Over a cache, positions continue after its tokens; in a ragged batch, they count from the begin of each
+        sequence. The `positions` of a call replace them.
     dtype : {"float32", "float64", "float16", "bfloat16"}, default "float32"
-        Of the weights, and of what the layer takes and gives. Arrays of bfloat16 are those of the package ml_dtypes;
-        tensors of other libraries do without it.
-    weight_dtype : {"float32", "bfloat16", "int8", "bfloat16x3"}, optional
-        What the four matrices of weights are stored as, of a layer in float32: see `quantize`. Default: `dtype`.
+        The dtype of weights, inputs and results. Arrays of bfloat16 need the package ml_dtypes; tensors of other
+        libraries do not.
+    weight_dtype : str, optional
+        The storage format of the four matrices of a layer in float32: see `quantize`. Default: `dtype`.
     seed : int or numpy.random.Generator, optional
-        Of the initial weights, which follow the rule of ``torch.nn.MultiheadAttention``: Xavier-uniform, biases zero.
+        Seed of the initial weights, which follow the rule of ``torch.nn.MultiheadAttention``: Xavier-uniform, with
+        biases of zero.
 
     See Also
     --------
-    from_torch, load_state_dict : Weights from elsewhere.
+    from_weights, from_torch, load_state_dict : A layer with your own weights.
     quantize : Weights in fewer bits.
-    astype : All in another dtype.
+    astype : The layer in another dtype.
 
     Notes
     -----
-    A layer may be called from several threads at once, but a cache by one only. It is always batch-first, and has no
-    dropout.
+    Several threads may call a layer at once, but only one thread may use a cache at a time. A layer is always
+    batch-first, and has no dropout.
 
-    Keys that the layer adds come behind all others. No mask hides them, they have no position, and no cache holds them.
+    Keys that the layer adds come after all others. No mask hides them, they have no position, and no cache holds them.
 
-    A cache holds keys as they were turned when they were appended. After `KVCache.keep_last` its rows are counted anew,
-    which no longer says how far new ones are from those that are left: calls must have `positions` from then on.
+    A cache holds rotated keys. After `KVCache.keep_last` its rows are counted from 0 again, but its keys keep their
+    rotation. Give `positions` to all later calls.
 
     Examples
     --------
@@ -92,7 +98,7 @@ class MultiHeadAttention(LayerState):
     >>> layer(x.reshape(20, 512), cu_seqlens_q=np.cumsum([0, 4, 9, 7])).shape
     (20, 512)
 
-    All in half the memory. The tokens of a batch are rounded, too, as by ``x.astype(ml_dtypes.bfloat16)``:
+    A layer in half the memory. Inputs must be in its dtype, too:
 
     >>> half = layer.astype("float16")
     >>> y = half(x.astype(np.float16))
@@ -123,7 +129,7 @@ class MultiHeadAttention(LayerState):
         add_bias_kv: bool = False,
         add_zero_attn: bool = False,
         qk_norm: str | None = None,
-        qk_norm_eps: float = 1e-6,
+        qk_norm_eps: float | None = None,
         rotary: RotaryEmbedding | None = None,
         dtype: DTypeLike = "float32",
         weight_dtype: WeightDType = None,
@@ -157,7 +163,7 @@ class MultiHeadAttention(LayerState):
         position_bias: Tensor | None = None,
         sinks: Tensor | None = None,
         positions: Tensor | None = None,
-        cache: KVCache | None = None,
+        cache: TokenCache | None = None,
         append: bool = True,
         new_lengths: Tensor | None = None,
         need_weights: bool = False,
@@ -168,35 +174,35 @@ class MultiHeadAttention(LayerState):
         out: Tensor | None = None,
         num_threads: int | None = None,
     ) -> Tensor:
-        """Attend from `query` to `key`; self-attention if there is no `key`.
+        """Attend from `query` to `key`. Without a `key` this is self-attention.
 
         Parameters
         ----------
         query : [B, Tq, E] or [Tq, E]
-            NumPy array, or CPU tensor of any library that speaks DLPack, of the dtype of the layer.
+            NumPy array, or CPU tensor of any library that speaks DLPack, with the dtype of the layer.
         key : [B, Tk, kdim], default `query`
         value : [B, Tk, vdim], default `key`
         attn_mask : broadcastable to [B, H, Tq, Tk], optional
-            Boolean: True means that the key takes part, the opposite of ``torch.nn.MultiheadAttention``. Or of the
-            dtype of the layer: added to the scaled scores.
+            Boolean: True means that the key takes part, the opposite of ``torch.nn.MultiheadAttention``. Or numbers in
+            the dtype of the layer, which are added to the scaled scores.
         key_mask : boolean, broadcastable to [B, Tk], optional
             True means that the key takes part: the negation of torch's ``key_padding_mask``.
         is_causal : bool, default False
-            Query i sees the keys up to i. With a cache that the call appends to, all that was there before, too.
+            Query i sees the keys up to i. If the call appends to a cache, it also sees all older tokens.
         query_offset, key_lengths, block_mask, window, scale, softcap, alibi_slopes, position_bias, sinks : optional
-            As for `scaled_dot_product_attention`. Of a cache that the call appends to, the first two are known.
-        positions : integer array [T] or [B, T], of a ragged batch [N], optional
-            Of a layer with `rotary`: where the rows of `query`, and of `key`, which are then as many, stand in its
-            table, instead of places that are counted. Masks and biases do not go by them.
-        cache : KVCache, optional
-            The keys attended to are those in the cache. Those of this call, of `query` if there is no `key`, are
-            appended first, so that the result is that of the whole sequences, for the new rows. Tk, the length of masks
-            and weights, is then that of the longest sequence after the call.
+            As for `scaled_dot_product_attention`. If the call appends to a cache, do not give the first two.
+        positions : integer array [T] or [B, T], for a ragged batch [N], optional
+            For a layer with `rotary`: the rows of its table for `query`, and for `key`, which must have as many rows.
+            They replace the counted positions, but not in masks and biases.
+        cache : KVCache or PagedKVCache, optional
+            Attend to the keys in the cache. The keys of this call (of `query` if there is no `key`) are appended first,
+            so that the new rows have the results of one call over the whole sequences. Tk, the length of masks and
+            weights, is then the length of the longest sequence after the call.
         append : bool, default True
-            With a cache: False attends to what is there and appends nothing; there is no `key` then.
+            With a cache: False attends to its tokens and appends nothing; do not give a `key` then.
         new_lengths : integer array [B], optional
-            With a cache: of sequence b only the first ``new_lengths[b]`` rows count, as of prompts of different length.
-            The others are padding, which is not appended; their results are those of rows that see no key.
+            With a cache: only the first ``new_lengths[b]`` rows of sequence b count, as in prompts of different length.
+            The others are padding: they are not appended, and have the results of rows that see no key.
         need_weights : bool, default False
             Return the attention weights, too.
         average_attn_weights : bool, default False
@@ -204,11 +210,12 @@ class MultiHeadAttention(LayerState):
         cu_seqlens_q, cu_seqlens_k : integer array [B + 1], optional
             A ragged batch, as for `scaled_dot_product_attention_varlen`: sequences one after another, without padding.
             Then `query`, `key`, `value` and `out` are [Nq, E], [Nk, kdim], [Nk, vdim] and [Nq, out_dim], `key_mask` is
-            [Nk], and `attn_mask` broadcasts to [H, Nq, max Tk]. There are no weights to return. The default of
-            `cu_seqlens_k` is `cu_seqlens_q`. A row has the bits that it has in a call on its sequence alone.
+            [Nk], and `attn_mask` broadcasts to [H, Nq, max Tk]. Weights cannot be returned. The default of
+            `cu_seqlens_k` is `cu_seqlens_q`. A row has the same bits as in a call on its sequence alone.
         sequences : integer array [B], optional
-            Of a ragged batch over a cache: which sequence of the cache each of its sequences goes on with, none twice.
-            The others stay as they are. `key_mask` then broadcasts to [B, Tk]. Default: all those of the cache.
+            For a ragged batch over a cache: the sequence of the cache that each of its sequences continues, all
+            different. The others do not change. `key_mask` then broadcasts to [B, Tk]. Default: all sequences of the
+            cache.
         out : [B, Tq, out_dim], optional
             Array to write the result to; it must not overlap an input.
         num_threads : int, optional
@@ -217,19 +224,19 @@ class MultiHeadAttention(LayerState):
         Returns
         -------
         out : [B, Tq, out_dim]
-            Of the rank and kind of `query`.
+            With the rank and kind of `query`.
         weights : [B, H, Tq, Tk], averaged: [B, Tq, Tk]
-            Only with `need_weights`; without B if `query` has none. The keys that the layer adds have columns behind
-            those of the others, first that of `add_bias_kv`.
+            Only with `need_weights`; without B if `query` has no batch axis. Keys that the layer adds have the last
+            columns, first the key of `add_bias_kv`.
 
         Raises
         ------
         TypeError, ValueError
-            Before any work, if an argument breaks a rule, or if the cache is too small; it is then as before.
+            Before any work, if an argument breaks a rule, or if the cache is too small; the cache does not change.
 
         Examples
         --------
-        A decoder's steps, one token at a time, give the rows of one causal call:
+        The steps of a decoder, one token at a time, have the results of one causal call:
 
         >>> import numpy as np
         >>> import mha_native as mha
@@ -240,7 +247,7 @@ class MultiHeadAttention(LayerState):
         >>> np.array_equal(np.concatenate(steps, axis=1), layer(x, is_causal=True))
         True
 
-        A step of the first sequence beside the first three tokens of another one, without padding:
+        A step of the first sequence together with the first three tokens of another one, without padding:
 
         >>> cache = layer.new_cache(batch_size=8, capacity=16)
         >>> y = layer(x[0, :4], cache=cache, cu_seqlens_q=np.array([0, 4]), sequences=np.array([6]), is_causal=True)
@@ -261,14 +268,14 @@ class MultiHeadAttention(LayerState):
         if cache is None:
             if not append or new_lengths is not None:
                 raise ValueError(f"{name}: append and new_lengths need a cache")
-        elif not isinstance(cache, KVCache):
+        elif not isinstance(cache, TokenCache):
             raise TypeError(f"{name}: cache must be a KVCache; got {name_of_type(cache)}")
         elif not append and not (key is None and value is None and new_lengths is None):
             raise ValueError(f"{name}: with append=False nothing is appended: there is no key, value or new_lengths")
         q = query if type(query) is ndarray else to_numpy(name, "query", query)
         k: Any = q if key is None else key if type(key) is ndarray else to_numpy(name, "key", key)
         v = k if value is None else value if type(value) is ndarray else to_numpy(name, "value", value)
-        # The core gets what differs from the defaults. In a small call these steps take as long as the work.
+        # The core gets only the options that are not the default. In a small call these steps take as long as the work.
         options: AttentionOptions = {}
         if attn_mask is not None:
             options["attn_mask"] = attn_mask if type(attn_mask) is ndarray else to_numpy(name, "attn_mask", attn_mask)
@@ -358,8 +365,8 @@ class MultiHeadAttention(LayerState):
         dtype: DTypeLike | None = None,
         page_size: int | None = None,
         num_pages: int | None = None,
-    ) -> KVCache:
-        """An empty cache for the keys and values of this layer.
+    ) -> TokenCache:
+        """Return an empty cache for the keys and values of this layer.
 
         Parameters
         ----------
@@ -368,11 +375,12 @@ class MultiHeadAttention(LayerState):
         capacity : int
             The most tokens of a sequence.
         dtype : optional
-            That of the layer; of one in float32 also float16, bfloat16 or int8: keys and values are rounded as they are
-            projected, to a half or to about a quarter of the memory, and of the time of a step that waits for it.
+            Default: the dtype of the layer. For a layer in float32 also float16, bfloat16 or int8: keys and values are
+            rounded after their projection. They take a half or about a quarter of the memory, and of the time of a step
+            that waits for memory.
         page_size, num_pages : int, optional
-            If one of them is given, a `PagedKVCache`: tokens of a page, default 64, and pages of all sequences
-            together, by default as many as `capacity` tokens of every sequence take.
+            Give one of them to get a `PagedKVCache`: the tokens of a page, default 64, and the pages in the pool, by
+            default enough for `capacity` tokens of each sequence.
         """
         sizes = self._sizes
         dtype = self.dtype if dtype is None else dtype
@@ -392,28 +400,28 @@ class MultiHeadAttention(LayerState):
 
     def append_to(
         self,
-        cache: KVCache,
+        cache: TokenCache,
         key: Tensor,
         value: Tensor | None = None,
         *,
         new_lengths: Tensor | None = None,
         num_threads: int | None = None,
     ) -> None:
-        """Project `key` and `value` into `cache`, and attend to nothing.
+        """Project `key` and `value` into `cache`, without attention.
 
         Parameters
         ----------
-        cache : KVCache
+        cache : KVCache or PagedKVCache
         key : [B, T, kdim] or [T, kdim]
         value : [B, T, vdim], default `key`
         new_lengths : integer array [B], optional
-            Of sequence b only the first ``new_lengths[b]`` rows are appended.
+            Only the first ``new_lengths[b]`` rows of sequence b are appended.
         num_threads : int, optional
             Threads for this call; default: `mha_native.num_threads`.
 
         Examples
         --------
-        Cross-attention: what the encoder gave is projected once, and attended to in every step of the decoder.
+        Cross-attention: the result of the encoder is projected once, for all steps of the decoder.
 
         >>> import numpy as np
         >>> import mha_native as mha
@@ -426,7 +434,7 @@ class MultiHeadAttention(LayerState):
         True
         """
         name = "MultiHeadAttention.append_to"
-        if not isinstance(cache, KVCache):
+        if not isinstance(cache, TokenCache):
             raise TypeError(f"{name}: cache must be a KVCache; got {name_of_type(cache)}")
         k = key if type(key) is ndarray else to_numpy(name, "key", key)
         v = k if value is None else value if type(value) is ndarray else to_numpy(name, "value", value)

@@ -1,4 +1,4 @@
-"""What LayerNorm and RMSNorm share."""
+"""The common part of LayerNorm and RMSNorm."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
 
 from .. import _core
 from ..functions.arrays import Tensor
@@ -15,30 +14,32 @@ from ..functions.instances import bare
 from ..functions.messages import in_the_name_of
 from ._constructor_arguments import initial_weights
 from ._given_weights import given_weights
+from ._module_state import Leaf
 from ._row_layers import RowLayer
 from ._torch_modules import checked_module
 
 if TYPE_CHECKING:
+    from numpy.typing import DTypeLike, NDArray
     from typing_extensions import Self  # in typing from Python 3.11 on
 
 
 class Norm(RowLayer):
-    """What is done to each row by itself, with a weight for each feature."""
+    """A layer that normalises each row, with a weight for each feature."""
 
-    _weights: ClassVar[tuple[str, ...]]  # that there may be; the first one is always there
+    _weights: ClassVar[tuple[str, ...]]  # names of possible weights; the first one is always there
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
-        """Copies of ``weight`` [E] and, if there is one, ``bias`` [E]: the names of the module of torch."""
+        """Return copies of ``weight`` [E] and, if there is one, ``bias`` [E]: the names of torch's module."""
         weight, bias = self._core.weights()
         return {"weight": weight} if bias is None else {"weight": weight, "bias": bias}
 
     @classmethod
     def _from_torch(cls, function: str, module: Any, dtype: np.dtype[Any]) -> Self:
-        """`from_torch`. A module without weights has no dtype of its own and gets `dtype`."""
+        """Return the norm of a torch module, in `dtype` if the module has no weights and so no dtype."""
         module = checked_module(function, module, cls.__name__)
         if len(module.normalized_shape) != 1:
             shape = list(module.normalized_shape)
-            raise ValueError(f"{function}: normalized_shape must be that of one axis; got {shape}")
+            raise ValueError(f"{function}: normalized_shape must have one axis; got {shape}")
         weights = module.state_dict() or {"weight": initial_weights(np.ones(module.normalized_shape), dtype)}
         with in_the_name_of(function):
             given, norm = given_weights(function, weights, None, None), bare(cls)
@@ -66,15 +67,17 @@ class Norm(RowLayer):
 
     @property
     def eps(self) -> float:
-        """The number that is added under the root."""
+        """The number added under the root."""
         eps: float = self._core.eps
         return eps
 
-    def _quantized(self, weight_dtype: str) -> Self:
-        """A copy: a norm has no matrix, so nothing is stored in fewer bits."""
-        norm = bare(type(self))
-        norm.__setstate__(self.__getstate__())
-        return norm
+    @property
+    def weight_dtype(self) -> str:
+        """The name of `dtype`: a norm has no matrix, so that `quantize` returns a plain copy."""
+        return self._weight_dtype
+
+    def _quantized(self, weight_dtype: str) -> Leaf:
+        return self._converted(self.dtype)
 
     def __getstate__(self) -> dict[str, Any]:
         return {"eps": self.eps, "dtype": _core.dtype_name(self.dtype), "state": packed_state(self.state_dict())}

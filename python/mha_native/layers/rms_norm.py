@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
 
 from .. import _core
 from ..functions.arrays import Tensor
@@ -16,6 +15,7 @@ from ._constructor_arguments import check_room, checked_size, initial_weights
 from .norm import Norm
 
 if TYPE_CHECKING:
+    from numpy.typing import DTypeLike, NDArray
     from typing_extensions import Self  # in typing from Python 3.11 on
 
 
@@ -31,12 +31,16 @@ class RMSNorm(Norm):
     unit_offset : bool, default False
         Multiply by ``1 + weight``, as the models of the Gemma family do. The sum is not rounded to `dtype`.
     dtype : {"float32", "float64", "float16", "bfloat16"}, default "float32"
-        Of the weight, and of what the layer takes and gives. Arrays of bfloat16 are those of the package ml_dtypes;
-        tensors of other libraries do without it.
+        The dtype of weight, input and result. Arrays of bfloat16 need the package ml_dtypes; tensors of other libraries
+        do not.
+
+    See Also
+    --------
+    from_weights, from_torch : A norm with your own weight.
 
     Notes
     -----
-    What is multiplied by is initially 1. There is no bias.
+    The initial factor is 1. There is no bias.
 
     Examples
     --------
@@ -99,13 +103,13 @@ class RMSNorm(Norm):
 
     @classmethod
     def from_torch(cls, module: Any) -> Self:
-        """The layer that computes what a ``torch.nn.RMSNorm`` does, with a copy of its weight.
+        """Return the norm with the results of a ``torch.nn.RMSNorm``, with a copy of its weight.
 
         Parameters
         ----------
         module : torch.nn.RMSNorm
-            Over the last axis, on the CPU, in float32, float64, float16 or bfloat16. One without a weight becomes a
-            layer of float32 whose weight is 1. What is refused is said at `MultiHeadAttention.from_torch`.
+            Over the last axis, on the CPU, in float32, float64, float16 or bfloat16. A module without a weight becomes
+            a norm in float32 with a weight of 1. `MultiHeadAttention.from_torch` says which modules are refused.
         """
         return cls._from_torch("RMSNorm.from_torch", module, np.dtype(np.float32))
 
@@ -116,7 +120,7 @@ class RMSNorm(Norm):
 
     @classmethod
     def _eps_of(cls, module: Any, dtype: np.dtype[Any]) -> float:
-        # Torch's default is the eps of what it computes in.
+        # Torch's default is the eps of the dtype in which it computes.
         computed = np.float64 if dtype == np.float64 else np.float32
         return float(np.finfo(computed).eps) if module.eps is None else super()._eps_of(module, dtype)
 

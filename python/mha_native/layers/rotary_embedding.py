@@ -1,10 +1,11 @@
-"""Rotary positions, of queries and keys."""
+"""Rotary positions of queries and keys."""
+
+from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
 
 from .. import _core
 from ..functions.arrays import Tensor, to_numpy
@@ -12,22 +13,25 @@ from ..functions.dtypes import numpy_dtype
 from ..functions.messages import shown
 from ..functions.scalars import checked_integer, checked_real
 
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike, NDArray
+
 
 class RotaryEmbedding:
-    """A table by which a `MultiHeadAttention` turns its queries and keys, each by its position.
+    """A table of rotation angles for the queries and keys of a `MultiHeadAttention`, by their positions.
 
-    Of the first R features of each head of query and key the pair i, (a, b), becomes
-    ``(a * cos[p, i] - b * sin[p, i], a * sin[p, i] + b * cos[p, i])`` in a row at position p. The others stay as they
-    are. With angles proportional to the position a score depends on how far two rows are apart (Su et al., "RoFormer",
-    2021). Rules that stretch a table for longer texts are a matter of its numbers.
+    In a row at position p, the pair i of features (a, b) becomes
+    ``(a * cos[p, i] - b * sin[p, i], a * sin[p, i] + b * cos[p, i])``, in each head of query and key. Only the first R
+    features are rotated. If angles are proportional to the position, a score depends on the distance of two rows only
+    (Su et al., "RoFormer", 2021). For a rule that stretches the table for longer texts, give the stretched numbers.
 
     Parameters
     ----------
     cos, sin : [P, R / 2]
-        Of positions 0 to P - 1, in float32; in float64 for layers in float64. A layer in 16 bits computes in float32
-        and rounds once.
+        Cosines and sines of positions 0 to P - 1, in float32, or in float64 for layers in float64. A layer in 16 bits
+        computes in float32 and rounds once.
     interleaved : bool, default False
-        The features 2 i and 2 i + 1 are a pair, as in GPT-J; else i and R / 2 + i, as in GPT-NeoX and Llama.
+        Features 2 i and 2 i + 1 are a pair, as in GPT-J. Default: i and R / 2 + i, as in GPT-NeoX and Llama.
 
     See Also
     --------
@@ -35,7 +39,7 @@ class RotaryEmbedding:
 
     Notes
     -----
-    It cannot be changed, so layers share it, as do their copies and pickles. It is no part of a state dict.
+    A table cannot change. Layers, their copies and pickles share it. It is not part of a state dict.
 
     Examples
     --------
@@ -65,21 +69,21 @@ class RotaryEmbedding:
         *,
         interleaved: bool = False,
         dtype: DTypeLike = "float32",
-    ) -> "RotaryEmbedding":
-        """The table of angles ``p * base ** (-2 i / R)``, computed in float64 and rounded once.
+    ) -> RotaryEmbedding:
+        """Return the table of angles ``p * base ** (-2 i / R)``, computed in float64 and rounded once.
 
         Parameters
         ----------
         rotary_dim : int
-            R, an even number of at most D, the features of a head.
+            R, an even number, at most D, the features of a head.
         max_positions : int
             P, one more than the last position.
         base : float, default 10000
-            More than 0.
+            A positive number.
         interleaved : bool, default False
             As for `RotaryEmbedding`.
         dtype : {"float32", "float64"}, default "float32"
-            Of the table.
+            The dtype of the table.
         """
         name = "RotaryEmbedding.from_base"
         pairs, odd = divmod(checked_integer(name, "rotary_dim", rotary_dim, 2), 2)
@@ -101,17 +105,17 @@ class RotaryEmbedding:
 
     @property
     def cos(self) -> NDArray[Any]:
-        """[P, R / 2], read-only."""
+        """The cosines, [P, R / 2], read-only."""
         return self._core.cos
 
     @property
     def sin(self) -> NDArray[Any]:
-        """[P, R / 2], read-only."""
+        """The sines, [P, R / 2], read-only."""
         return self._core.sin
 
     @property
     def interleaved(self) -> bool:
-        """Whether neighbours are a pair."""
+        """Whether neighbouring features are a pair."""
         return self._core.interleaved
 
     @property
@@ -121,7 +125,7 @@ class RotaryEmbedding:
 
     @property
     def rotary_dim(self) -> int:
-        """R, the features of a head that are turned."""
+        """R, the number of rotated features of a head."""
         return 2 * int(self.cos.shape[1])
 
     @property
@@ -133,14 +137,14 @@ class RotaryEmbedding:
         sizes = f"rotary_dim={self.rotary_dim}, max_positions={self.max_positions}"
         return f"RotaryEmbedding({sizes}, interleaved={self.interleaved}, dtype='{self.dtype}')"
 
-    def _for_layers_in(self, dtype: np.dtype[Any]) -> "RotaryEmbedding":
-        """The same table in the dtype of scores: float64 for layers in float64, else float32."""
+    def _for_layers_in(self, dtype: np.dtype[Any]) -> RotaryEmbedding:
+        """Return the table in the dtype of scores: float64 for layers in float64, else float32."""
         kind = np.float64 if dtype == np.float64 else np.float32
         if self.dtype == kind:
             return self
         return RotaryEmbedding(self.cos.astype(kind), self.sin.astype(kind), interleaved=self.interleaved)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> "RotaryEmbedding":
+    def __deepcopy__(self, memo: dict[int, Any]) -> RotaryEmbedding:
         return self
 
     def __getstate__(self) -> dict[str, Any]:

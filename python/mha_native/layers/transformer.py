@@ -1,19 +1,17 @@
-"""One layer of a transformer, and layers one after another: what encoders and decoders are."""
+"""The common part of encoders and decoders: one layer of a transformer, and a stack of layers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from numpy.typing import DTypeLike
-
 from .. import _core
 from ..functions.arrays import Tensor
 from ..functions.instances import bare
-from ..functions.kv_cache import KVCache
 from ..functions.messages import in_the_name_of, name_of_type, rename_arguments
 from ..functions.options import ModelOptions
-from ._constructor_arguments import LayerArguments, Seed, WeightDType, checked_generator, checked_size
+from ..functions.token_cache import TokenCache
+from ._constructor_arguments import DecoderArguments, Seed, WeightDType, checked_generator, checked_size
 from ._layer_call import LayerOptions, run
 from ._layer_options import checked_layer_options
 from ._module_state import ModuleState
@@ -27,6 +25,7 @@ from .norm import Norm
 from .rotary_embedding import RotaryEmbedding
 
 if TYPE_CHECKING:
+    from numpy.typing import DTypeLike
     from typing_extensions import Self, Unpack  # in typing from Python 3.11 on
 
 
@@ -34,18 +33,18 @@ class TransformerLayer(ModuleState):
     """Self-attention, attention to a memory if there is one, and a feed-forward, with their norms."""
 
     cross_attn: MultiHeadAttention | None = None
-    # Of the sublayers in the order in which they run, the third one with cross_attn; each may be missing. The output
-    # norms are those of what sublayers add to what they read.
+    # The norms of the parts in the order in which they run; the third is for a layer with cross_attn. Each may be
+    # missing. Output norms are applied to the result of a part before it is added to the input of that part.
     norm1: Norm | None = None
     norm2: Norm | None = None
     norm3: Norm | None = None
     output_norm1: Norm | None = None
     output_norm2: Norm | None = None
     output_norm3: Norm | None = None
-    layer_options = None  # a stack may have some
+    layer_options = None  # only a stack has them
 
     _reads_memory: ClassVar[bool]
-    _is_causal: ClassVar[bool]  # where a call does not say
+    _is_causal: ClassVar[bool]  # the default of a call
     _torch_name: ClassVar[str]
 
     def __init__(
@@ -60,12 +59,12 @@ class TransformerLayer(ModuleState):
         norm_first: bool = False,
         norm: str = "layer",
         output_norms: bool = False,
-        eps: float = 1e-5,
+        eps: float | None = None,
         num_kv_heads: int | None = None,
         head_dim: int | None = None,
         bias: bool = True,
         qk_norm: str | None = None,
-        qk_norm_eps: float = 1e-6,
+        qk_norm_eps: float | None = None,
         rotary: RotaryEmbedding | None = None,
         dtype: DTypeLike = "float32",
         weight_dtype: WeightDType = None,
@@ -77,7 +76,7 @@ class TransformerLayer(ModuleState):
         norm_first, bias = _core.boolean(name, "norm_first", norm_first), _core.boolean(name, "bias", bias)
         output_norms = _core.boolean(name, "output_norms", output_norms)
         weights: dict[str, Any] = {"bias": bias, "dtype": dtype, "weight_dtype": weight_dtype}
-        weights["seed"] = checked_generator(name, seed)  # which goes on from part to part
+        weights["seed"] = checked_generator(name, seed)  # one for all parts
         heads: dict[str, Any] = {"num_kv_heads": num_kv_heads, "head_dim": head_dim}
 
         def attention(features: int, **steps: Any) -> MultiHeadAttention:
@@ -95,69 +94,22 @@ class TransformerLayer(ModuleState):
             norms = {place: new_norm(norm, embed_dim, eps, bias, dtype) for place in places}
         self._set_parts(self_attn, cross_attn, feed_forward, norms, norm_first)
 
-    def __call__(
+    def _call(
         self,
         x: Tensor,
-        memory: Tensor | None = None,
-        *,
-        memory_cache: KVCache | None = None,
-        cache: KVCache | None = None,
-        need_weights: bool = False,
-        out: Tensor | None = None,
-        num_threads: int | None = None,
-        **options: Unpack[LayerOptions],
+        memory: Tensor | None,
+        memory_cache: TokenCache | None,
+        cache: TokenCache | None,
+        need_weights: bool,
+        out: Tensor | None,
+        num_threads: int | None,
+        options: Any,
     ) -> Tensor:
-        """Let the tokens of each sequence attend to one another and to a memory, if any, then feed each one forward.
-
-        Parameters
-        ----------
-        x : [B, T, E] or [T, E]
-            NumPy array, or CPU tensor of any library that speaks DLPack, of the dtype of the layer.
-        memory : [B, S, Em] or [S, Em], optional
-            Of a `DecoderLayer`, as all that begins with memory: what an encoder made of the other sequence. Instead of
-            it there may be a `memory_cache`.
-        memory_cache : KVCache, optional
-            Keys and values of the memory, as `project_memory` gives them. They are read only.
-        cache : KVCache, optional
-            Keys and values of the tokens before these, to which those of `x` are appended: see `new_cache`.
-        need_weights : bool, default False
-            Return the weights of the self-attention, too.
-        out : [B, T, E], optional
-            Array to write the result to. It may be `x` itself, and must not overlap another input.
-        num_threads : int, optional
-            Threads for this call; default: `mha_native.num_threads`.
-        memory_attn_mask : broadcastable to [B, H, T, S], optional
-            Which of the memory each token sees, or what is added to its scores.
-        memory_key_mask : boolean, broadcastable to [B, S], optional
-            Which of the memory all tokens see. True takes part.
-        memory_lengths : integer array [B], optional
-            How much memory each sequence has. Of a `memory_cache` this is known.
-        memory_scale : float, optional
-            What the scores of the memory are multiplied with. Default: ``1 / sqrt(D)``.
-        cu_seqlens : integer array [B + 1], optional
-            A ragged batch, if there is no memory: `x` is [N, E], sequences one after another, and ``cu_seqlens`` says
-            where each begins, and the end of the last. `key_mask` is then [N], and there are no weights to return.
-        new_lengths : integer array [B], optional
-            With a cache: of sequence b only the first ``new_lengths[b]`` rows count; the others are padding.
-        sequences : integer array [B], optional
-            Of a ragged batch over a cache: which sequence of the cache each of its sequences goes on with, none twice.
-            The others stay as they are. `key_mask` is then [B, Tk]. Default: all those of the cache.
-        **options
-            The score options of the self-attention, and `positions`, as for the call of `MultiHeadAttention`; only that
-            a `DecoderLayer` is causal by default. Rows of padding are computed like others; no other row sees them.
-
-        Returns
-        -------
-        out : [B, T, E]
-            Of the rank and kind of `x`.
-        weights : [B, H, T, Tk]
-            Only with `need_weights`; without B if `x` has none.
-        """
         caches = None if cache is None else [cache]
         memory_caches = None if memory_cache is None else [memory_cache]
         try:
             result, weights = run(self, x, memory, memory_caches, caches, need_weights, out, num_threads, options)
-        except (TypeError, ValueError) as error:  # of a stack, which has several of them
+        except (TypeError, ValueError) as error:  # it names the arguments of a stack
             rename_arguments(error, memory_caches="memory_cache", caches="cache")
             raise
         return (result, weights[0]) if need_weights else result
@@ -170,9 +122,11 @@ class TransformerLayer(ModuleState):
         dtype: DTypeLike | None = None,
         page_size: int | None = None,
         num_pages: int | None = None,
-    ) -> KVCache:
-        """An empty cache for `capacity` tokens in each of `batch_size` sequences, of the self-attention; the rest as
-        for `MultiHeadAttention.new_cache`."""
+    ) -> TokenCache:
+        """Return an empty cache of the self-attention, for `capacity` tokens in each of `batch_size` sequences.
+
+        The other arguments are as for `MultiHeadAttention.new_cache`.
+        """
         with in_the_name_of(f"{type(self).__name__}.new_cache"):
             return self.self_attn.new_cache(batch_size, capacity, dtype=dtype, page_size=page_size, num_pages=num_pages)
 
@@ -183,20 +137,19 @@ class TransformerLayer(ModuleState):
 
     @classmethod
     def from_torch(cls, module: Any) -> Self:
-        """The layer that computes what one of torch does, with a copy of its weights.
+        """Return the layer with the results of a layer of torch, with a copy of its weights.
 
-        What differs: the layer is batch-first, whatever torch's is, which by default is not. Boolean masks are the
-        other way round: True takes part. A decoder's layer is causal unless told otherwise, where torch wants a mask:
-        ``layer(x, memory, is_causal=False)`` is what ``module(x, memory)`` is, and ``layer(x, memory)`` what the module
-        gives with ``tgt_mask=torch.nn.Transformer.generate_square_subsequent_mask(T)``. Dropout is not applied, not
-        even in training mode: results are those of ``module.eval()``. What is refused is said at
-        `MultiHeadAttention.from_torch`.
+        Four things differ. The layer is batch-first; torch's is not by default. In boolean masks True means that a key
+        takes part, the opposite of torch. The layer of a decoder is causal by default, and torch's needs a mask:
+        ``layer(x, memory, is_causal=False)`` has the results of ``module(x, memory)``, and ``layer(x, memory)`` the
+        results with ``tgt_mask=torch.nn.Transformer.generate_square_subsequent_mask(T)``. Dropout is never applied:
+        results are those of ``module.eval()``. `MultiHeadAttention.from_torch` says which modules are refused.
 
         Parameters
         ----------
         module : torch.nn.TransformerEncoderLayer or TransformerDecoderLayer
-            The one of the same name, on the CPU, in float32, float64, float16 or bfloat16, pre-LN or post-LN, with or
-            without biases, with torch's relu, gelu or silu.
+            The module of the same name, on the CPU, in float32, float64, float16 or bfloat16, pre-LN or post-LN, with
+            or without biases, with torch's relu, gelu or silu.
         """
         function = f"{cls.__name__}.from_torch"
         module = checked_module(function, module, cls._torch_name)
@@ -232,7 +185,7 @@ class TransformerLayer(ModuleState):
         norm_first = _core.boolean(function, "norm_first", norm_first)
         layer._set_parts(self_attn, cross_attn, feed_forward, given, norm_first)
         with in_the_name_of(function, self_attention="self_attn", cross_attention="cross_attn"):
-            layer._stack()  # which compares sizes and dtypes
+            layer._stack()  # it compares sizes and dtypes
         return layer
 
     def _set_parts(
@@ -269,21 +222,22 @@ class TransformerLayer(ModuleState):
         return composed(self, lambda: stack_of(type(self).__name__, [self], None))
 
     def _parts(self) -> tuple[Any, ...]:
-        """What the core makes a layer of, with the weights that the parts have now."""
+        """Return the arguments of a layer of the core, with the current weights of the parts."""
         cross_attn = None if self.cross_attn is None else self.cross_attn._core
         norms, output_norms = cores_of_norms(self, NORMS), cores_of_norms(self, OUTPUT_NORMS)
         return self.self_attn._core, cross_attn, self.feed_forward._core, norms, output_norms, self.norm_first
 
 
 class TransformerStack(ModuleState):
-    """Layers one after another, and a norm behind the last if there is one."""
+    """Layers one after another, and a final norm if there is one."""
 
-    layers: tuple[Any, ...]  # of the type below
+    layers: tuple[Any, ...]  # of the class _layer_type
     norm: Norm | None
     layer_options: tuple[dict[str, Any], ...] | None = None
 
     _layer_type: ClassVar[type[TransformerLayer]]
-    _is_causal: ClassVar[bool]  # where a call does not say
+    _reads_memory: ClassVar[bool] = False
+    _is_causal: ClassVar[bool]  # the default of a call
     _torch_name: ClassVar[str]
 
     def __init__(
@@ -295,12 +249,12 @@ class TransformerStack(ModuleState):
         *,
         final_norm: bool = False,
         layer_options: Sequence[ModelOptions] | None = None,
-        **arguments: Unpack[LayerArguments],
+        **arguments: Unpack[DecoderArguments],
     ) -> None:
         name, sizes = type(self).__name__, (embed_dim, num_heads, feedforward_dim)
         count = checked_size(name, "num_layers", num_layers)
         final_norm = _core.boolean(name, "final_norm", final_norm)
-        arguments["seed"] = checked_generator(name, arguments.get("seed"))  # which goes on from layer to layer
+        arguments["seed"] = checked_generator(name, arguments.get("seed"))  # one for all layers
         with in_the_name_of(name):
             self.layers = tuple(self._layer_type(*sizes, **arguments) for _ in range(count))
         of_layers = self.layers[0].norm1
@@ -311,40 +265,52 @@ class TransformerStack(ModuleState):
     def __call__(
         self,
         x: Tensor,
-        memory: Tensor | None = None,
         *,
-        memory_caches: Sequence[KVCache] | None = None,
-        caches: Sequence[KVCache] | None = None,
+        caches: Sequence[TokenCache] | None = None,
         need_weights: bool = False,
         out: Tensor | None = None,
         num_threads: int | None = None,
         **options: Unpack[LayerOptions],
     ) -> Tensor:
-        """Take `x` through all layers. What is not said here is as for the call of one layer, the same for all.
+        """Take `x` through all layers.
 
         Parameters
         ----------
         x : [B, T, E] or [T, E]
-        memory : [B, S, Em] or [S, Em], optional
-            Of a `Decoder`, as all that begins with memory.
-        memory_caches : sequence of KVCache, optional
-            One for each layer, as `project_memory` gives them, instead of a memory. They are read only.
+            NumPy array, or CPU tensor of any library that speaks DLPack, of the dtype of the layers.
         caches : sequence of KVCache, optional
-            One for each layer, as `new_caches` gives them: the tokens before these, to which those of `x` are appended.
+            One for each layer, from `new_caches`: the tokens before these. The tokens of `x` are appended.
         need_weights : bool, default False
+            Return the weights of the self-attentions, too.
         out : [B, T, E], optional
+            Array to write the result to. It may be `x` itself, and must not overlap another input.
         num_threads : int, optional
-        memory_attn_mask, memory_key_mask, memory_lengths, memory_scale, cu_seqlens, new_lengths, sequences : optional
+            Threads for this call; default: `mha_native.num_threads`.
+        cu_seqlens, new_lengths, sequences : optional
+            As for the call of `EncoderLayer`, the same for all layers.
         **options
-            The score options of the self-attention of every layer, besides its own among `layer_options`; and
-            `positions`, by which those layers turn that have a `RotaryEmbedding`.
+            The score options of the self-attention of every layer, in addition to `layer_options`; and `positions` for
+            the layers that have a `RotaryEmbedding`.
 
         Returns
         -------
         out : [B, T, E]
         weights : list of [B, H, T, Tk]
-            Only with `need_weights`: one for each layer; without B if `x` has none.
+            Only with `need_weights`: one for each layer; without B if `x` has no batch axis.
         """
+        return self._call(x, None, None, caches, need_weights, out, num_threads, options)
+
+    def _call(
+        self,
+        x: Tensor,
+        memory: Tensor | None,
+        memory_caches: Sequence[TokenCache] | None,
+        caches: Sequence[TokenCache] | None,
+        need_weights: bool,
+        out: Tensor | None,
+        num_threads: int | None,
+        options: Any,
+    ) -> Tensor:
         result, weights = run(self, x, memory, memory_caches, caches, need_weights, out, num_threads, options)
         return (result, weights) if need_weights else result
 
@@ -356,9 +322,11 @@ class TransformerStack(ModuleState):
         dtype: DTypeLike | None = None,
         page_size: int | None = None,
         num_pages: int | None = None,
-    ) -> list[KVCache]:
-        """Empty caches for `capacity` tokens in each of `batch_size` sequences, one for each layer; the rest as for
-        `MultiHeadAttention.new_cache`: `num_pages` are those of one layer."""
+    ) -> list[TokenCache]:
+        """Return empty caches for `capacity` tokens in each of `batch_size` sequences, one for each layer.
+
+        The other arguments are as for `MultiHeadAttention.new_cache`; each layer has `num_pages` pages.
+        """
         with in_the_name_of(f"{type(self).__name__}.new_caches"):
             return [
                 layer.new_cache(batch_size, capacity, dtype=dtype, page_size=page_size, num_pages=num_pages)
@@ -372,7 +340,7 @@ class TransformerStack(ModuleState):
 
     @classmethod
     def from_layers(
-        cls, layers: Iterable[Any], norm: Norm | None = None, *, layer_options: Sequence[ModelOptions] | None = None
+        cls, layers: Sequence[Any], norm: Norm | None = None, *, layer_options: Sequence[ModelOptions] | None = None
     ) -> Self:
         """Return a stack of these layers. It shares them with the caller, and does not copy their weights.
 
@@ -401,7 +369,7 @@ class TransformerStack(ModuleState):
         True
         """
         function = f"{cls.__name__}.from_layers"
-        if not isinstance(layers, Iterable):
+        if not isinstance(layers, Sequence):
             raise TypeError(f"{function}: layers must be a sequence of layers; got {name_of_type(layers)}")
         stack = bare(cls)
         stack.layers = tuple(layers)
@@ -415,21 +383,21 @@ class TransformerStack(ModuleState):
         if layer_options is not None:
             stack.layer_options = checked_layer_options(function, layer_options, len(stack.layers))
         with in_the_name_of(function, final_norm="norm", self_attention="self_attn", cross_attention="cross_attn"):
-            stack._stack()  # which compares sizes and dtypes
+            stack._stack()  # it compares sizes and dtypes
         return stack
 
     @classmethod
     def from_torch(cls, module: Any) -> Self:
-        """The stack that computes what one of torch does, with a copy of its weights.
+        """Return the stack with the results of a stack of torch, with a copy of its weights.
 
-        What differs is said at the ``from_torch`` of a layer. Torch's ``enable_nested_tensor`` changes no result of a
-        row that is not padding.
+        The ``from_torch`` of a layer lists the differences. Torch's ``enable_nested_tensor`` changes only rows of
+        padding.
 
         Parameters
         ----------
         module : torch.nn.TransformerEncoder or TransformerDecoder
-            The one of the same name, with or without a final norm. Those of a ``torch.nn.Transformer`` are its
-            ``encoder`` and ``decoder``.
+            The module of the same name, with or without a final norm, such as the ``encoder`` and the ``decoder`` of a
+            ``torch.nn.Transformer``.
         """
         function = f"{cls.__name__}.from_torch"
         module = checked_module(function, module, cls._torch_name)
@@ -460,5 +428,5 @@ def check_part(function: str, name: str, part: object, kind: type) -> None:
 
 
 def stack_of(name: str, layers: Iterable[TransformerLayer], norm: Norm | None) -> _core.TransformerStack:
-    """Layers and a norm as one thing to compute, with the weights that they have now. Messages call it `name`."""
+    """Return a stack of the core, with the current weights of the layers and the norm. Messages call it `name`."""
     return _core.TransformerStack(name, [layer._parts() for layer in layers], None if norm is None else norm._core)

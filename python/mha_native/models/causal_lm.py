@@ -95,7 +95,7 @@ class CausalLM(PretrainedGenerator):
             of Hugging Face, as by `SentenceEncoder.from_pretrained`.
         dtype : {"float32", "bfloat16", "float16", "float64"}, default "float32"
             The dtype of the computation, whatever the dtype of the files.
-        weight_dtype : {"float32", "bfloat16", "int8", "bfloat16x3"}, optional
+        weight_dtype : str, optional
             For a model in float32, the format of the matrices of the layers and of the head, see
             `MultiHeadAttention.quantize`; embeddings of tokens stay in float32. The time of a token is the time to read
             these matrices, so bfloat16 and int8 are faster. Default: `dtype`.
@@ -136,7 +136,7 @@ class CausalLM(PretrainedGenerator):
     def generate(self, prompts: Prompt, *, stream: bool = False, **options: "Unpack[GenerationKeywords]") -> Any: ...
     @explains_sampling
     def generate(self, prompts: Prompt, *, stream: bool = False, **options: "Unpack[GenerationKeywords]") -> Any:
-        """Continue prompts.
+        """Continue prompts. Sampling options in generation_config.json are not used.
 
         Parameters
         ----------
@@ -147,7 +147,6 @@ class CausalLM(PretrainedGenerator):
         max_new_tokens : int, default 256
             A text ends with so many new tokens, at a token that ends it, or where the model has no more positions.
         {sampling}
-            Values in generation_config.json are not used.
         stop : str, or list of str, optional
             Where one of them begins, the text ends before it.
         num_threads : int, optional

@@ -72,7 +72,7 @@ class PretrainedModel:
 
         Parameters
         ----------
-        weight_dtype : {"float32", "bfloat16", "int8", "bfloat16x3"}
+        weight_dtype : str
             As for `MultiHeadAttention.quantize`. The model must be in float32.
         """
         function = f"{type(self).__name__}.quantize"

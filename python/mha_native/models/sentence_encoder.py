@@ -153,7 +153,7 @@ class SentenceEncoder(PretrainedModel):
         dtype : {"float32", "bfloat16", "float16", "float64"}, default "float32"
             The dtype of the computation. Weights are converted to it; 16-bit weights become float32 without a loss. A
             model in 16 bits takes half the memory. Embeddings are float32 with any of them.
-        weight_dtype : {"float32", "bfloat16", "int8", "bfloat16x3"}, optional
+        weight_dtype : str, optional
             The format of the weights of the layers, for a model in float32, see `MultiHeadAttention.quantize`. The
             table of tokens stays in float32. Default: `dtype`.
 

@@ -232,8 +232,8 @@ class Seq2SeqLM(PretrainedGenerator):
         return len(self._model.config.stacks[1].blocks)
 
     @property
-    def max_length(self) -> int | None:  # type: ignore[override]
-        """P, the most tokens of a text that is read or written; None for any number."""
+    def max_length(self) -> Any:
+        """P, the most tokens of a text that is read or written, an int; None for any number."""
         return self._model.config.max_positions
 
     def _checked(self, name: str, options: "SearchKeywords") -> tuple[BeamRules, SpecialTokens, int | None]:

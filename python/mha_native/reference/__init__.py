@@ -1,6 +1,6 @@
-"""The specification, in NumPy and float64: slow, and short enough to be believed.
+"""The specification, in NumPy and float64: slow, and short enough to check by reading.
 
-Attention is in `attention.py`, the blocks of a transformer around it in `transformer.py`, norms in `norms.py`.
+Attention is in `attention.py`, the other parts of a transformer are in `transformer.py`, norms in `norms.py`.
 """
 
 from .attention import (

@@ -1,4 +1,4 @@
-"""What the reference says of a call that it cannot compute. It checks nothing itself: NumPy finds what does not fit."""
+"""Error messages of the reference. It has no checks of its own: NumPy raises the errors."""
 
 import functools
 import inspect
@@ -11,12 +11,12 @@ import numpy as np
 P = ParamSpec("P")
 R = TypeVar("R")
 
-# Characters of the message of NumPy, and of each argument: with ten arguments a message has a few lines.
+# The most characters of NumPy's message and of each argument: with ten arguments a message has a few lines.
 _LONGEST_REASON, _LONGEST_VALUE = 120, 20
 
 
 def named(function: Callable[P, R]) -> Callable[P, R]:
-    """`function`, whose errors are TypeError or ValueError, name it, and show what it was given."""
+    """Make all errors of `function` TypeError or ValueError, with its name and its arguments in the message."""
     signature = inspect.signature(function)
 
     @functools.wraps(function)
@@ -26,10 +26,10 @@ def named(function: Callable[P, R]) -> Callable[P, R]:
         except MemoryError:
             raise
         except Exception as error:
-            first = error.__cause__ or error  # of a function of the reference that this one calls
+            first = error.__cause__ or error  # the first error, if another function of the reference raised it
             try:
                 given = signature.bind(*args, **kwargs).arguments
-            except TypeError:  # Python has refused the call, and says why
+            except TypeError:  # Python refused the call; its message has the reason
                 raise first from None
             kind = TypeError if isinstance(first, TypeError | AttributeError) else ValueError
             reason = f"{type(first).__name__}, {_words(first)}".replace("\n", " ")[:_LONGEST_REASON]
@@ -43,7 +43,7 @@ def named(function: Callable[P, R]) -> Callable[P, R]:
 def _words(error: BaseException) -> str:
     try:
         return str(error)
-    except Exception:  # of a key that cannot say what it is
+    except Exception:  # of a key whose str fails
         return "without words"
 
 

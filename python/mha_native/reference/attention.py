@@ -1,7 +1,7 @@
-"""Attention as the textbook writes it, in NumPy and float64.
+"""Attention as in the textbook, in NumPy and float64.
 
-Arguments mean what they mean in the functions and the layer of the same names, except that any array-like is accepted
-and everything is computed in float64. Axes: B batch, H / Hk query / key-value heads, Tq / Tk lengths, D / Dv widths.
+Arguments are the arguments of the functions and the layer of the same names, but they may be anything array-like.
+Axes: B batch, H / Hk query / key-value heads, Tq / Tk lengths, D / Dv widths.
 """
 
 from collections.abc import Mapping
@@ -29,13 +29,13 @@ def scaled_dot_product_attention(
 ) -> Any:
     """``softmax(scale * query @ key.T + masks) @ value``: [B, H, Tq, Dv], and [B, H, Tq] with `return_lse`.
 
-    `options` are those of `attention_weights`.
+    `options` are options of `attention_weights`.
     """
     weights, lse, visible = _softmax_of_scores(query, key, attn_mask, **options)
     value = _for_each_query_head(value, weights.shape[1])
 
-    # A masked value is left out, not multiplied by 0: that would let NaN and infinity through. So the sum over the keys
-    # is a product of matrices for finite values, and the others are added where they are visible.
+    # A masked value is skipped, not multiplied by 0, which would keep NaN and infinity. So the sum over the keys is a
+    # product of matrices for finite values, and other values are added where they are visible.
     finite = np.isfinite(value)
     out = weights @ np.where(finite, value, 0)
     for j in np.flatnonzero(~finite.all(axis=(0, 1, 3))):
@@ -106,9 +106,9 @@ def attention_weights(
     sinks: ArrayLike | None = None,
     **options: Any,
 ) -> Array:
-    """``softmax(scale * query @ key.T + masks)``, or what it was at an earlier `stage`: [B, H, Tq, Tk].
+    """``softmax(scale * query @ key.T + masks)``, or scores at an earlier `stage`: [B, H, Tq, Tk].
 
-    `options` are `scale`, `softcap`, both biases of positions and the arguments of `visible_keys`.
+    `options` are `scale`, `softcap`, `alibi_slopes`, `position_bias` and the arguments of `visible_keys`.
     """
     if stage == "weights":
         result = _softmax_of_scores(query, key, attn_mask, sinks=sinks, **options)[0]
@@ -121,9 +121,9 @@ def attention_weights(
 def attention_statistics(
     query: ArrayLike, key: ArrayLike, attn_mask: ArrayLike | None = None, **options: Any
 ) -> tuple[NDArray[Any], ...]:
-    """Entropy, largest weight, the first key that has it, mean distance: [B, H, Tq]; and weight received: [B, H, Tk].
+    """Entropy, largest weight, first key with it, mean distance: [B, H, Tq]; and received weight: [B, H, Tk].
 
-    `options` are those of `attention_weights`.
+    `options` are options of `attention_weights`.
     """
     weights, _, _ = _softmax_of_scores(query, key, attn_mask, **options)
     position, j = _positions(weights.shape, options.get("query_offset", 0))
@@ -149,19 +149,19 @@ def multi_head_attention(
     attn_mask: ArrayLike | None = None,
     need_weights: bool = False,
     qk_norm: str | None = None,
-    qk_norm_eps: float = 1e-6,
+    qk_norm_eps: float | None = None,
     rotary: Rotary | None = None,
     positions: ArrayLike | None = None,
     **options: Any,
 ) -> Any:
     """``concat(head_1 ... head_H) W_O``, ``head_i = attention(query W_Q_i, key W_K_i, value W_V_i)``: [B, Tq, out_dim].
 
-    `state` is a state dict of `MultiHeadAttention` or of ``torch.nn.MultiheadAttention``. With `need_weights` also the
-    weights, [B, H, Tq, Tk]; keys that the layer adds are further columns.
+    `state` is a state dict of `MultiHeadAttention` or of ``torch.nn.MultiheadAttention``. `need_weights` adds the
+    weights, [B, H, Tq, Tk], to the result; keys that the layer adds have further columns.
 
     `qk_norm` is the kind of norm of each head of queries and keys, "layer", "rms" or "rms_unit_offset", or None.
-    `rotary` is (cos, sin, interleaved), as `rotate` takes them: row i of the query stands at ``query_offset + i``, row
-    j of the key at j; or both at `positions`, [T] or [B, T].
+    `rotary` is (cos, sin, interleaved), as for `rotate`. Row i of the query has the position ``query_offset + i``, row
+    j of the key the position j, or both have `positions`, [T] or [B, T].
     """
     weight = {name: np.asarray(array, np.float64) for name, array in state.items()}
     num_kv_heads = num_kv_heads or num_heads
@@ -194,7 +194,7 @@ def multi_head_attention(
             of_query = of_key = np.expand_dims(positions, -2)
         q, k = rotate(q, of_query, *rotary), rotate(k, of_key, *rotary)
     elif positions is not None:
-        raise ValueError("positions must not be given without rotary, which turns by them")
+        raise ValueError("positions must not be given without rotary")
     if count := ("bias_k" in weight) + add_zero_attn:
         shape = (*_with_rank(q, 4).shape[:3], k.shape[-2])
         attn_mask, options = _admit_added_keys(count, shape, attn_mask, **options)
@@ -206,7 +206,7 @@ def multi_head_attention(
 
 @named
 def rotate(x: ArrayLike, positions: ArrayLike, cos: ArrayLike, sin: ArrayLike, interleaved: bool = False) -> Array:
-    """Rows [..., T, D] turned by their `positions`, which broadcast to [..., T], with cos and sin [P, R / 2].
+    """Rotate rows [..., T, D] by their `positions`, which broadcast to [..., T], with cos and sin [P, R / 2].
 
     ``(a, b)`` becomes ``(a cos - b sin, a sin + b cos)`` for each pair of the first R features: (i, R / 2 + i), or with
     `interleaved` (2 i, 2 i + 1).
@@ -233,7 +233,7 @@ def visible_keys(
     key_mask: ArrayLike | None = None,
     block_mask: ArrayLike | None = None,
 ) -> NDArray[np.bool_]:
-    """Which keys the masks other than `attn_mask` let each query see, for scores of `shape` [B, H, Tq, Tk]."""
+    """Return which keys each query sees by all masks but `attn_mask`, for scores of `shape` [B, H, Tq, Tk]."""
     position, j = _positions(shape, query_offset)
     visible = np.ones(shape, bool)
     if is_causal:
@@ -257,7 +257,7 @@ def visible_keys(
 
 
 def _with_added_rows(x: Array, given: Array | None, add_zeros: bool) -> Array:
-    """[..., Hk, T, D] with another row or two: `given`, [1, 1, Hk * D], and zeros."""
+    """Append one or two rows to [..., Hk, T, D]: `given`, [1, 1, Hk * D], and zeros."""
     rows = [] if given is None else [given.reshape(x.shape[-3], 1, -1)]
     if add_zeros:
         rows.append(np.zeros((x.shape[-3], 1, x.shape[-1])))
@@ -276,7 +276,7 @@ def _admit_added_keys(
     position_bias: ArrayLike | None = None,
     **masks: Any,
 ) -> tuple[Array, dict[str, Any]]:
-    """All masks and biases of scores of `shape` as one to add, 0 for `count` more keys; and the other options."""
+    """Return one additive mask for all masks and biases, with 0 for `count` more keys, and the other options."""
     bias = np.asarray(True if attn_mask is None else attn_mask)
     bias = np.where(bias, 0, -np.inf) if bias.dtype == bool else bias
     if alibi_slopes is not None:
@@ -302,7 +302,7 @@ def _scores(
     key_lengths: ArrayLike | None = None,
     **masks: Any,
 ) -> tuple[Array, NDArray[np.bool_]]:
-    """Scores [B, H, Tq, Tk] at a stage, and which of them are one; the others are minus infinity."""
+    """Return scores [B, H, Tq, Tk] at a stage, and which keys are visible; other scores are minus infinity."""
     query = _with_rank(np.asarray(query, np.float64), 4)
     key = _for_each_query_head(key, query.shape[1])
     if scale is None:
@@ -337,12 +337,12 @@ def _softmax_of_scores(
     sinks: ArrayLike | None = None,
     **options: Any,
 ) -> tuple[Array, Array, NDArray[np.bool_]]:
-    """Weights [B, H, Tq, Tk], lse [B, H, Tq], and which keys take part."""
+    """Return weights [B, H, Tq, Tk], lse [B, H, Tq], and which keys take part."""
     scores, visible = _scores(query, key, attn_mask, **options)
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
-        sink = -np.inf if sinks is None else _for_each_head(sinks)  # a score that no value goes with
+        sink = -np.inf if sinks is None else _for_each_head(sinks)  # a score without a value
         largest = np.maximum(scores.max(axis=-1, keepdims=True, initial=-np.inf), sink)
-        largest = np.where(largest == -np.inf, 0, largest)  # nothing at all: the exponentials below are 0
+        largest = np.where(largest == -np.inf, 0, largest)  # without a key, the exponentials below are 0
         exponentials = np.exp(scores - largest)
         total = exponentials.sum(axis=-1, keepdims=True) + np.exp(sink - largest)
         weights = np.where(visible & (total != 0), exponentials / total, 0)
@@ -351,7 +351,7 @@ def _softmax_of_scores(
 
 
 def _positions(shape: tuple[int, ...], query_offset: ArrayLike) -> tuple[NDArray[np.int_], NDArray[np.int_]]:
-    """Of the queries among the keys, [B | 1, 1, Tq, 1], and of the keys, [Tk], for scores of `shape` [B, H, Tq, Tk]."""
+    """Return positions of queries, [B | 1, 1, Tq, 1], and of keys, [Tk], for scores of `shape` [B, H, Tq, Tk]."""
     offsets = np.reshape(query_offset, (-1, 1, 1, 1))
     for offset in (offsets.min(initial=0), offsets.max(initial=0)):
         if abs(int(offset)) > 2**62:  # beyond, positions and distances might not fit 64 bits
@@ -361,7 +361,7 @@ def _positions(shape: tuple[int, ...], query_offset: ArrayLike) -> tuple[NDArray
 
 
 def _by_distance(position_bias: ArrayLike, shape: tuple[int, ...], query_offset: ArrayLike) -> Array:
-    """The entry of each query and key: [H, 2 R + 1] -> [B | 1, H, Tq, Tk], for scores of `shape` [B, H, Tq, Tk]."""
+    """Return the bias of each query and key: [H, 2 R + 1] -> [B | 1, H, Tq, Tk], by the `shape` [B, H, Tq, Tk]."""
     table = np.asarray(position_bias, np.float64)
     if table.ndim != 2 or table.shape[0] != shape[1] or table.shape[1] % 2 == 0:
         raise ValueError(f"position_bias must be [H, 2 R + 1] = [{shape[1]}, an odd number]; got {list(table.shape)}")
@@ -383,11 +383,11 @@ def _for_each_query_head(array: ArrayLike, num_heads: int) -> Array:
 
 
 def _rank_of_result(query: ArrayLike, result: Array) -> int:
-    """That of the query, unless its batch is repeated for the keys: `result` is [B, ...]."""
+    """Return the rank of the query, or 4 if its batch is broadcast to the keys: `result` is [B, ...]."""
     return np.ndim(query) if len(result) == 1 else 4
 
 
 def _with_rank(array: Array, rank: int) -> Array:
-    """Adds leading axes of extent 1, or drops them."""
+    """Add leading axes of extent 1, or drop them."""
     shape = array.shape
     return array.reshape(shape[array.ndim - rank :] if rank < array.ndim else (1,) * (rank - array.ndim) + shape)

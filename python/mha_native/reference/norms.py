@@ -1,6 +1,7 @@
-"""Norms of rows as their papers write them, in NumPy and float64. E is the number of features of a row."""
+"""Norms of rows as in their papers, in NumPy and float64. E is the number of features of a row."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -30,13 +31,17 @@ def rms_norm(x: ArrayLike, weight: ArrayLike | None = None, *, eps: float = 1e-6
     return normal if weight is None else normal * (np.asarray(weight, np.float64) + unit_offset)
 
 
-def normalize(x: Array, state: Mapping[str, ArrayLike], name: str, norm: str, eps: float) -> Array:
-    """The norm of the kind `norm` that `state` has under `name`; `x` itself, if it has none."""
+def normalize(x: Array, state: Mapping[str, ArrayLike], name: str, norm: str, eps: float | None) -> Array:
+    """Apply the norm of the kind `norm` that `state` has under `name`; return `x` if it has no such norm.
+
+    None is the default of `eps` of that kind.
+    """
+    options: Any = {} if eps is None else {"eps": eps}
     weight = state.get(f"{name}.weight")
     if weight is None:
         return x
     if norm == "layer":
-        return layer_norm(x, weight, state.get(f"{name}.bias"), eps=eps)
+        return layer_norm(x, weight, state.get(f"{name}.bias"), **options)
     if norm not in ("rms", "rms_unit_offset"):
         raise ValueError(f"norm must be 'layer', 'rms' or 'rms_unit_offset'; got {norm!r}")
-    return rms_norm(x, weight, eps=eps, unit_offset=norm == "rms_unit_offset")
+    return rms_norm(x, weight, unit_offset=norm == "rms_unit_offset", **options)

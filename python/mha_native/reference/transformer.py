@@ -1,6 +1,6 @@
-"""The blocks of a transformer as its papers write them, in NumPy and float64.
+"""The parts of a transformer as in its papers, in NumPy and float64.
 
-A `state` is the state dict of the layer of the same name, or of its module in torch; anything array-like is accepted.
+A `state` is the state dict of the layer of the same name, or of its module in torch; it may hold anything array-like.
 Axes: B batch, T tokens, S tokens of the memory, E features, F features between the two products of the feed-forward.
 """
 
@@ -68,13 +68,14 @@ def encoder_layer(
     activation: str = "relu",
     norm_first: bool = False,
     norm: str = "layer",
-    eps: float = 1e-5,
+    eps: float | None = None,
     **options: Any,
 ) -> Array:
-    """Self-attention and feed-forward, each added to what it reads: [B, T, E].
+    """Self-attention and feed-forward, each added to its input: [B, T, E].
 
-    `norm` is "layer", "rms" or "rms_unit_offset": `layer_norm`, or `rms_norm` without or with a unit offset. A norm
-    whose weight `state` lacks is left out. `options` are those of `multi_head_attention`.
+    `norm` is "layer", "rms" or "rms_unit_offset": `layer_norm`, or `rms_norm` without or with a unit offset. `eps` is
+    by default the default of these functions. A norm is skipped if `state` has no weight for it. `options` are options
+    of `multi_head_attention`.
     """
 
     def attend(y: Array) -> Any:
@@ -96,7 +97,7 @@ def decoder_layer(
     activation: str = "relu",
     norm_first: bool = False,
     norm: str = "layer",
-    eps: float = 1e-5,
+    eps: float | None = None,
     is_causal: bool = True,
     memory_attn_mask: ArrayLike | None = None,
     memory_key_mask: ArrayLike | None = None,
@@ -106,7 +107,7 @@ def decoder_layer(
 ) -> Array:
     """Self-attention, attention to `memory` [B, S, E_memory], and feed-forward: [B, T, E].
 
-    `norm` is as for `encoder_layer`. `options` are those of `multi_head_attention`, for the self-attention.
+    `norm` and `eps` are as for `encoder_layer`. `options` are options of `multi_head_attention`, for self-attention.
     """
 
     def attend(y: Array) -> Any:
@@ -131,11 +132,11 @@ def decoder_layer(
 
 @named
 def encoder(
-    x: ArrayLike, state: State, num_heads: int, *, norm: str = "layer", eps: float = 1e-5, **options: Any
+    x: ArrayLike, state: State, num_heads: int, *, norm: str = "layer", eps: float | None = None, **options: Any
 ) -> Array:
     """One encoder layer after another, and ``norm`` if `state` has one: [B, T, E].
 
-    `options` are those of `encoder_layer`, the same for all.
+    `options` are options of `encoder_layer`, the same for all layers.
     """
     for layer in _layers(state):
         x = encoder_layer(x, layer, num_heads, norm=norm, eps=eps, **options)
@@ -150,19 +151,21 @@ def decoder(
     num_heads: int,
     *,
     norm: str = "layer",
-    eps: float = 1e-5,
+    eps: float | None = None,
     **options: Any,
 ) -> Array:
     """One decoder layer after another, all over the same `memory`, and ``norm`` if `state` has one: [B, T, E].
 
-    `options` are those of `decoder_layer`, the same for all.
+    `options` are options of `decoder_layer`, the same for all layers.
     """
     for layer in _layers(state):
         x = decoder_layer(x, memory, layer, num_heads, norm=norm, eps=eps, **options)
     return normalize(np.asarray(x, np.float64), state, "norm", norm, eps)
 
 
-def _around(x: ArrayLike, blocks: Sequence[Block], state: State, norm_first: bool, norm: str, eps: float) -> Array:
+def _around(
+    x: ArrayLike, blocks: Sequence[Block], state: State, norm_first: bool, norm: str, eps: float | None
+) -> Array:
     """``norm(x + output_norm(block(x)))`` of each block in turn (post-LN), or with `norm_first`
     ``x + output_norm(block(norm(x)))`` (pre-LN)."""
     x = np.asarray(x, np.float64)

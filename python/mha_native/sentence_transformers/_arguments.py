@@ -1,4 +1,4 @@
-"""Arguments of sentence-transformers: those that mean something here, those without effect, and those refused."""
+"""Arguments of sentence-transformers: supported, without effect, or refused."""
 
 import os
 from collections.abc import Mapping
@@ -9,15 +9,15 @@ from typing import Any, NamedTuple
 from ..functions.messages import in_the_name_of, listed, shown
 from ..models.files.hub_cache import find_directory
 
-# Of model_kwargs: how torch computes and loads, which is not how it is done here.
+# Entries of model_kwargs that say how torch computes and loads.
 _WITHOUT_EFFECT = {"attn_implementation", "low_cpu_mem_usage", "trust_remote_code", "add_pooling_layer"}
 
-# Of processor_kwargs: what tokenizers do in any case, if it is this value.
+# Entries of processor_kwargs with the values that tokenizers always have here.
 _USUAL_PROCESSOR = {"use_fast": True, "padding_side": "right", "truncation_side": "right"}
 
 
 class Device(str):
-    """The processor as a device: the str "cpu" with the attribute of a torch.device that says so."""
+    """The CPU as a device: the str "cpu" with the attribute ``type`` of a torch.device."""
 
     type = "cpu"
 
@@ -26,17 +26,17 @@ CPU = Device("cpu")
 
 
 class Formats(NamedTuple):
-    """What a model is computed in, and what its weights are stored as."""
+    """The dtype of the computation, and the format of the weights."""
 
     dtype: Any = "float32"
     weight_dtype: Any = None
 
 
 def check_device(function: str, device: object, name: str = "device") -> None:
-    """ValueError unless `device` is the processor: None, "cpu" or torch.device("cpu"), or a list of these."""
+    """Raise ValueError unless `device` is None, "cpu", torch.device("cpu"), or a list of these."""
     for each in device if isinstance(device, (list, tuple)) else [device]:
         if each is not None and str(each).partition(":")[0] != "cpu":
-            raise ValueError(f"{function}: {name} must be 'cpu', where models are computed here; got {shown(each)}")
+            raise ValueError(f"{function}: {name} must be 'cpu', where this library computes; got {shown(each)}")
 
 
 def find_model(
@@ -48,7 +48,7 @@ def find_model(
     token: bool | str | None,
     organization: str = "sentence-transformers",
 ) -> Path:
-    """The directory of the model, which is downloaded if need be; a name without an organization is one of its."""
+    """Return the directory of the model, downloading it if necessary. `organization` completes a short name."""
     if model_name_or_path is None:
         raise ValueError(f"{function}: model_name_or_path must be the directory of a model, or its name; got None")
     if not isinstance(model_name_or_path, (str, PathLike)):
@@ -75,14 +75,14 @@ def read_arguments(
     processor_kwargs: Mapping[str, Any] | None,
     config_kwargs: Mapping[str, Any] | None,
 ) -> tuple[Formats, Any]:
-    """What the arguments of a constructor say: the format of a model, and the most tokens of a text or None.
+    """Read the arguments of a constructor: the formats of a model, and the most tokens of a text or None.
 
     ``tokenizer_kwargs`` is the old name of `processor_kwargs`.
 
     Raises
     ------
     TypeError, ValueError
-        If they ask for what is not computed here.
+        For an argument that is not supported.
     """
     if modules is not None:
         raise ValueError(f"{function}: modules must be None, as a model is read from its directory")
@@ -93,10 +93,10 @@ def read_arguments(
 
 
 def _read_model_kwargs(function: str, model_kwargs: Mapping[str, Any] | None) -> Formats:
-    """What `model_kwargs` say of the format of a model.
+    """Read the formats of a model from `model_kwargs`.
 
-    ``dtype`` (or ``torch_dtype``) may be a torch.dtype or a name. None and "auto" are float32, whatever the files are
-    in: it takes weights of 16 bits without a loss. ``weight_dtype`` is of this library alone.
+    ``dtype`` (or ``torch_dtype``) may be a torch.dtype or a name. None and "auto" are float32, also for files in 16
+    bits, whose weights it represents exactly. ``weight_dtype`` exists in this library only.
     """
     given = _checked(function, "model_kwargs", model_kwargs)
     dtype = given.pop("torch_dtype", None)
@@ -113,7 +113,7 @@ def _read_model_kwargs(function: str, model_kwargs: Mapping[str, Any] | None) ->
 
 
 def _read_processor_kwargs(function: str, processor_kwargs: Mapping[str, Any] | None) -> Any:
-    """The most tokens of a text in `processor_kwargs`; None: not there."""
+    """Read the most tokens of a text from `processor_kwargs`; None without an entry."""
     given = _checked(function, "processor_kwargs", processor_kwargs)
     length = given.pop("model_max_length", None)
     usual = {name for name, value in given.items() if name in _USUAL_PROCESSOR and _USUAL_PROCESSOR[name] == value}
@@ -122,15 +122,15 @@ def _read_processor_kwargs(function: str, processor_kwargs: Mapping[str, Any] | 
 
 
 def _check_config_kwargs(function: str, config_kwargs: Mapping[str, Any] | None) -> None:
-    """ValueError if they change the configuration of a model, which counts as its file has it."""
+    """Raise ValueError if `config_kwargs` change the configuration of a model."""
     given = _checked(function, "config_kwargs", config_kwargs)
     _refuse_others(function, "config_kwargs", given, {"trust_remote_code", "attn_implementation"})
 
 
 def _check_backend(function: str, backend: object) -> None:
-    """ValueError unless it is the usual one, in whose place models are computed here."""
+    """Raise ValueError unless `backend` is "torch", which this library replaces."""
     if backend != "torch":
-        raise ValueError(f"{function}: backend must be 'torch', in whose place it computes; got {shown(backend)}")
+        raise ValueError(f"{function}: backend must be 'torch', which this class replaces; got {shown(backend)}")
 
 
 def _checked(function: str, name: str, given: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -143,4 +143,4 @@ def _checked(function: str, name: str, given: Mapping[str, Any] | None) -> dict[
 
 def _refuse_others(function: str, name: str, given: Mapping[str, Any], known: set[str]) -> None:
     if others := [str(key) for key in given if key not in known]:
-        raise ValueError(f"{function}: {name} must have nothing that is not computed here; got {listed(others)}")
+        raise ValueError(f"{function}: {name} has unsupported entries: {listed(others)}")

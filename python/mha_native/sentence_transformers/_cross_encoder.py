@@ -1,6 +1,5 @@
-"""Scores of pairs of texts, and the best documents for a query, with the arguments of sentence-transformers."""
+"""`CrossEncoder`: scores of pairs of texts, with the arguments of sentence-transformers."""
 
-import contextlib
 import logging
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -11,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..functions.messages import in_the_name_of, listed, name_of_type, shown
+from ..functions.progress import fill_rows, is_wanted
 from ..layers._constructor_arguments import checked_size
 from ..models.heads.activations import activation_of
 from ..models.heads.classification import TEXTS
@@ -21,21 +21,20 @@ from ..models.text.inputs import check_text
 from ..models.text.prompts import read_settings
 from ._arguments import check_device, find_model, read_arguments
 from ._model import Model, Pool, check_pool
-from ._progress import is_wanted, progress_bar
 from ._tensors import as_array, as_tensor, results
 
 _logger = logging.getLogger(__name__)
 
-# Old names of arguments, which other libraries still pass.
+# Old names of arguments, which some libraries still pass.
 _OLD_NAMES = {"sentences": "inputs", "activation_fct": "activation_fn"}
 _WITHOUT_EFFECT = {"num_workers"}
 
 
 class CrossEncoder(Model):
-    """Scores of pairs of texts by a pretrained model, as by the class of that name in sentence-transformers 6.2.
+    """Scores of pairs of texts by a pretrained model, a drop-in for the class of sentence-transformers 6.2.
 
-    A pair goes through the model as one text, so that each word of a query meets each word of a document: slower than
-    embeddings, and more exact. It is what sorts the some hundred documents that a search by embeddings has found.
+    The model reads a pair as one text, so that each word of a query attends to each word of a document. This is slower
+    than embeddings and more accurate. Use it to rerank some hundred documents that a search by embeddings has found.
 
     Parameters
     ----------
@@ -47,29 +46,29 @@ class CrossEncoder(Model):
     model_kwargs, processor_kwargs, tokenizer_kwargs, config_kwargs
         As for `SentenceTransformer`.
     prompts : dict of str to str, optional
-        What stands before the first text of a pair, by name; they come before those of the model.
+        Text before the first text of a pair, by name. They replace prompts of the model.
     default_prompt_name : str, optional
-        Of the prompt where a call names none. Default: that of the model, or none.
+        The name of the default prompt. Default: as the files of the model say.
     num_labels : int, optional
-        Refused unless it is that of the model.
+        Must be the number of labels of the model.
     max_length : int, optional
-        The most tokens of a pair that count. Default: as the files of the model say.
+        Longer pairs are cut to this many tokens. Default: as the files of the model say.
     activation_fn : callable, optional
-        What makes scores of the logits [n, L]: a function of an array, or of a tensor, if it is one of torch. Default:
-        as the files of the model say; else the sigmoid for a single label, and nothing for more.
+        The function from logits [n, L] to scores. A function of torch gets a tensor, others an array. Default: as the
+        files of the model say; else the sigmoid for a single label, and the identity for more.
     trust_remote_code, model_card_data, keep_in_fp32_modules
-        Without effect: no code of a model runs, no model is saved, and its head is computed in float32.
+        Have no effect: no code of a model runs, no model is saved, and its head computes in float32.
     modules
-        Refused.
+        Not supported.
 
     Attributes
     ----------
     activation_fn : callable
-        May be set.
+        You can set it.
     prompts : dict of str to str
-        May be changed.
+        You can change them.
     default_prompt_name : str, optional
-        May be set.
+        You can set it.
 
     See Also
     --------
@@ -77,8 +76,8 @@ class CrossEncoder(Model):
 
     Notes
     -----
-    Pairs are packed one after another, so that a call costs what its tokens do, and nothing is padded: `batch_size` has
-    no effect. The score of a pair has the same bits alone and among others. May be used from several threads at once.
+    Pairs are packed one after another without padding, so that `batch_size` has no effect. The score of a pair has the
+    same bits alone and in any batch. Several threads may use a model at once.
 
     Examples
     --------
@@ -133,7 +132,7 @@ class CrossEncoder(Model):
             if activation_fn is None:
                 activation_fn = activation_of(read_activation(directory, classifier.folder / "config.json", count))
         if num_labels is not None and num_labels != count:
-            raise ValueError(f"{function}: num_labels must be that of the model, {count}; got {shown(num_labels)}")
+            raise ValueError(f"{function}: num_labels must be {count}, as in the model; got {shown(num_labels)}")
         self._classifier = classifier
         self.activation_fn = activation_fn
         known = settings.prompts
@@ -161,31 +160,31 @@ class CrossEncoder(Model):
         chunk_size: int | None = None,
         **kwargs: Any,
     ) -> Any:
-        """Scores of pairs of texts.
+        """Compute scores of pairs of texts.
 
         Parameters
         ----------
         inputs : pair, or N of them
-            Two texts in a list or tuple. Of a long pair `max_seq_length` tokens count, and the longer text is cut
-            first. ``sentences`` is its old name.
+            Two texts in a list or tuple. A long pair is cut to `max_seq_length` tokens, the longer text first.
+            ``sentences`` is the old name of this argument.
         prompt_name : str, optional
-            Of one of `prompts`, which is put before the first text. Default: `default_prompt_name`.
+            The name of one of `prompts`, put before the first text. Default: `default_prompt_name`.
         prompt : str, optional
-            The prompt itself, which counts if both are given.
+            The prompt itself; it has priority over `prompt_name`.
         batch_size, chunk_size : int
-            Without effect: pairs are packed one after another, whatever their lengths.
+            Have no effect: pairs of any length are packed one after another.
         show_progress_bar : bool, optional
             On standard error. Default: if messages of the level INFO are logged.
         activation_fn : callable, optional
-            What makes scores of the logits [N, L]. Default: the attribute. ``activation_fct`` is its old name.
+            The function from logits [N, L] to scores. Default: the attribute. ``activation_fct`` is the old name.
         apply_softmax : bool
-            Scale the scores of each pair to shares of 1, if there are several labels.
+            Apply a softmax to the scores of each pair, if the model has several labels.
         convert_to_numpy, convert_to_tensor : bool
-            With the second the result is a tensor of torch. If both are False, it is a list of tensors.
+            With `convert_to_tensor` the result is a tensor of torch. If both are False, it is a list of tensors.
         device : {"cpu"}, or several, optional
             One process uses all cores.
         pool : dict, optional
-            What `start_multi_process_pool` has returned; without effect.
+            The result of `start_multi_process_pool`; it has no effect.
         **kwargs
             Old names; ``num_workers`` has no effect.
 
@@ -197,7 +196,7 @@ class CrossEncoder(Model):
         Raises
         ------
         TypeError, ValueError
-            If an input is no pair of str, or an argument is not what it may be.
+            If an input is not a pair of str, or an argument is not valid.
         """
         function = f"{type(self).__name__}.predict"
         old = _old_arguments(function, kwargs)
@@ -232,16 +231,16 @@ class CrossEncoder(Model):
         chunk_size: int | None = None,
         **kwargs: Any,
     ) -> list[dict[str, Any]]:
-        """The documents that fit a query, the best first, by a model with a single label.
+        """Rank documents for a query, the best first, by a model with a single label.
 
         Parameters
         ----------
         query : str
         documents : N str
         top_k : int, optional
-            How many of them. Default: all.
+            Return this many documents. Default: all.
         return_documents : bool
-            Whether the result has the documents themselves, as ``text``.
+            Include the documents in the result, as ``text``.
         prompt_name, prompt, batch_size, show_progress_bar, activation_fn, device, pool, chunk_size
             As for `predict`.
         **kwargs
@@ -251,13 +250,13 @@ class CrossEncoder(Model):
         Returns
         -------
         ranking : list of dict
-            ``{"corpus_id": int, "score": float}``, where the former counts `documents` from 0. Of equal scores the
-            earlier document comes first.
+            ``{"corpus_id": int, "score": float}``, with the index in `documents`. Documents with equal scores keep
+            their order.
 
         Raises
         ------
         TypeError, ValueError
-            If a text is no str, if the model has several labels, or an argument is not what it may be.
+            If a text is not a str, the model has several labels, or an argument is not valid.
         """
         function = f"{type(self).__name__}.rank"
         if self.num_labels != 1:
@@ -284,19 +283,13 @@ class CrossEncoder(Model):
         return ranking
 
     def _logits(
-        self, what: str, pairs: list[Any], prompt: str, batch_size: int, show_progress_bar: bool | None
+        self, argument: str, pairs: list[Any], prompt: str, batch_size: int, show_progress_bar: bool | None
     ) -> NDArray[np.float32]:
-        """The logits [N, L] of the pairs, which errors call `what`: the argument of a function."""
-        checked_size(what.partition(":")[0], "batch_size", batch_size)
+        """Compute the logits [N, L] of pairs. `argument` names these in errors, after the function."""
+        checked_size(argument.partition(":")[0], "batch_size", batch_size)
         logits = np.empty((len(pairs), self.num_labels), np.float32)
-        done = 0
         shows = bool(pairs) and is_wanted(show_progress_bar, _logger)
-        with progress_bar(len(pairs), "pairs") if shows else contextlib.nullcontext(_nothing) as advance:
-            for rows in self._classifier.logits(what, pairs, prompt, None):
-                logits[done : done + len(rows)] = rows
-                done += len(rows)
-                advance(len(rows))
-        return logits
+        return fill_rows(logits, self._classifier.logits(argument, pairs, prompt, None), "pairs", shows)
 
     def _activated(
         self, function: str, logits: NDArray[np.float32], activation_fn: Callable[[Any], Any] | None
@@ -314,13 +307,12 @@ class CrossEncoder(Model):
 
     @property
     def num_labels(self) -> int:
-        """L, the scores of a pair."""
+        """L, the number of scores of a pair."""
         return len(self._classifier.labels.names)
 
     @property
     def max_seq_length(self) -> int:
-        """The most tokens of a pair that count, its special tokens included. May be set, as far as there are
-        positions."""
+        """The most tokens of a pair, including special tokens. You can set it, up to the positions of the model."""
         return self._classifier.config.max_seq_length
 
     @max_seq_length.setter
@@ -345,12 +337,8 @@ class CrossEncoder(Model):
         )
 
 
-def _nothing(count: int) -> None:
-    """In place of a progress bar."""
-
-
 def _is_one(inputs: Any) -> bool:
-    """Whether it is one pair: a list, tuple or array of texts."""
+    """Return whether `inputs` is one pair: a list, tuple or array of texts."""
     if isinstance(inputs, np.ndarray):
         return inputs.ndim == 1 and inputs.size > 0
     if isinstance(inputs, (list, tuple)):
@@ -365,7 +353,7 @@ def _as_list(function: str, given: Any, name: str = "inputs") -> list[Any]:
 
 
 def _old_arguments(function: str, kwargs: dict[str, Any], more: Iterable[str] = ()) -> dict[str, Any]:
-    """What is given by old names, by the new ones; TypeError for what is unknown."""
+    """Return arguments with old names by their new names; TypeError for unknown names."""
     if others := kwargs.keys() - _OLD_NAMES.keys() - _WITHOUT_EFFECT - set(more):
         raise TypeError(f"{function} has no argument {listed(sorted(others))}")
     return {_OLD_NAMES[old]: value for old, value in kwargs.items() if old in _OLD_NAMES}
@@ -379,7 +367,7 @@ def _check_callable(function: str, activation_fn: Any) -> None:
 
 
 def _is_of_torch(activation_fn: Any) -> bool:
-    """Whether it takes tensors: a module of torch, one that derives from it, or a function of torch."""
+    """Return whether a function takes tensors: a module or function of torch, or a class derived from one."""
     torch = sys.modules.get("torch")
     if torch is None:
         return False

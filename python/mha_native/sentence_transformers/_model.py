@@ -1,4 +1,4 @@
-"""What models of sentence-transformers have in common beside what they compute: prompts, a device, processes."""
+"""The common base of the drop-in classes: prompts, the device, and pools of processes."""
 
 import logging
 from collections.abc import Mapping
@@ -18,14 +18,14 @@ _logger = logging.getLogger(__name__)
 
 
 class Model:
-    """A model on the processor, with texts that stand before the inputs.
+    """A model on the CPU, with prompts before the inputs.
 
     Attributes
     ----------
     prompts : dict of str to str
-        By name; may be changed.
+        Prompts by name. You can change them.
     default_prompt_name : str, optional
-        Of the one where a call names none; may be set.
+        The name of the default prompt. You can set it.
     """
 
     prompts: dict[str, str]
@@ -33,47 +33,47 @@ class Model:
 
     @property
     def device(self) -> Device:
-        """ "cpu", as a str that has the attribute ``type`` of a torch.device."""
+        """ "cpu", a str with the attribute ``type`` of a torch.device."""
         return CPU
 
     def to(self, device: Any = "cpu") -> "Self":
-        """The model itself, which is on the processor."""
+        """Return the model itself, which is on the CPU."""
         check_device(f"{type(self).__name__}.to", device)
         return self
 
     def cpu(self) -> "Self":
-        """The model itself."""
+        """Return the model itself."""
         return self
 
     def eval(self) -> "Self":
-        """The model itself, which is never trained."""
+        """Return the model itself, which is never in training mode."""
         return self
 
     def get_model_kwargs(self) -> list[str]:
-        """What `encode` takes of arguments of a model: nothing."""
+        """Return the names of arguments that `encode` passes to a model: none."""
         return []
 
     def start_multi_process_pool(self, target_devices: list[str] | None = None) -> Pool:
-        """What `encode` takes as its `pool`. No process is started: this one uses all cores."""
+        """Return a `pool` for `encode`. No process is started, since one process uses all cores."""
         check_device(f"{type(self).__name__}.start_multi_process_pool", target_devices, "target_devices")
         return {"input": None, "output": None, "processes": []}
 
     @staticmethod
     def stop_multi_process_pool(pool: Pool) -> None:
-        """Nothing, since `start_multi_process_pool` starts nothing."""
+        """Do nothing, since `start_multi_process_pool` starts no process."""
 
     def _prompt(self, function: str, prompt_name: str | None, prompt: str | None) -> str:
-        """What a call puts before each text."""
+        """Return the prompt of a call."""
         if prompt is None:
             prompt = self._default_prompt(function) if prompt_name is None else self._named(function, prompt_name)
         elif prompt_name is not None:
-            _logger.warning("%s: prompt_name %s does not count beside prompt", function, shown(prompt_name))
+            _logger.warning("%s: prompt_name %s has no effect, since prompt is given", function, shown(prompt_name))
         return Prompts({}, None).chosen(function, None, prompt)
 
     def _set_prompts(
         self, function: str, given: Mapping[str, str | None] | None, known: dict[str, str], default: str | None
     ) -> None:
-        """Take prompts: those that are given come before those of the model, which stand where one is None."""
+        """Set the prompts: given prompts replace prompts of the model, unless they are None."""
         if given is None:
             given = {}
         if not isinstance(given, Mapping) or not all(text is None or isinstance(text, str) for text in given.values()):
@@ -88,15 +88,15 @@ class Model:
 
     def _named(self, function: str, name: str, argument: str = "prompt_name") -> str:
         known = list(self.prompts)
-        if name not in known:  # which may be what no dict can look up
+        if name not in known:  # a list, since the name may not be hashable
             among = f", {listed(known)}" if known else ", and there are none"
             raise ValueError(f"{function}: {argument} must be one of prompts{among}; got {shown(name)}")
         return self.prompts[name] or ""
 
 
 def check_pool(function: str, pool: Pool | None, chunk_size: int | None) -> None:
-    """ValueError unless they are those of a call that one process makes."""
+    """Raise ValueError for a pool of other processes or a wrong chunk size."""
     if chunk_size is not None:
         checked_size(function, "chunk_size", chunk_size)
     if pool is not None and not (isinstance(pool, dict) and pool.get("processes") == []):
-        raise ValueError(f"{function}: pool must be what start_multi_process_pool has returned; got {shown(pool)}")
+        raise ValueError(f"{function}: pool must be a result of start_multi_process_pool; got {shown(pool)}")

@@ -1,4 +1,4 @@
-"""Embeddings in 8 bits, or 1 bit, for each feature, as sentence-transformers has them."""
+"""Embeddings with 8 bits or 1 bit for each feature, in the formats of sentence-transformers."""
 
 import logging
 from typing import Any, Literal
@@ -14,13 +14,13 @@ Precision = Literal["float32", "int8", "uint8", "binary", "ubinary"]
 PRECISIONS = ("float32", "int8", "uint8", "binary", "ubinary")
 
 _STEPS = 255  # between the least and the greatest of 8 bits
-_FEW = 100  # embeddings; the ranges of fewer are seldom those of others
+_FEW = 100  # fewer embeddings give ranges that rarely fit others
 
 _logger = logging.getLogger(__name__)
 
 
 def check_precision(function: str, precision: object) -> None:
-    """ValueError unless it is None or one of PRECISIONS."""
+    """Raise ValueError unless `precision` is None or one of PRECISIONS."""
     if precision is not None and precision not in PRECISIONS:
         raise ValueError(f"{function}: precision must be one of {listed(PRECISIONS)}; got {shown(precision)}")
 
@@ -28,7 +28,7 @@ def check_precision(function: str, precision: object) -> None:
 def quantize_embeddings(
     embeddings: Any, precision: Precision, ranges: Any = None, calibration_embeddings: Any = None
 ) -> NDArray[Any]:
-    """Embeddings with fewer bits for each feature.
+    """Convert embeddings to fewer bits for each feature.
 
     Parameters
     ----------
@@ -38,21 +38,21 @@ def quantize_embeddings(
         The latter two have one bit for each feature, 1 if it is above 0, and 8 features in a byte, the first one in
         its highest bit; "binary" is "ubinary" less 128.
     ranges : [2, E], optional
-        For 8 bits: the least and the greatest value of each feature, between which there are 255 equal steps. What lies
-        outside becomes the least or the greatest number of 8 bits.
+        For 8 bits: the least and the greatest value of each feature, 255 equal steps apart. Values outside are clipped
+        to the least or the greatest number of 8 bits.
     calibration_embeddings : [M, E], optional
-        Embeddings to take the ranges from. Default: `embeddings`, of which there must be 2; from few of them comes
-        what fits no others.
+        Embeddings that determine the ranges. Default: `embeddings`, at least 2. A few embeddings give ranges that
+        fit no others.
 
     Returns
     -------
     quantized : [N, E], or for bits [N, ceil(E / 8)]
-        Of dtype `precision`; for bits int8 or uint8.
+        The dtype is `precision`; for bits int8 or uint8.
 
     Raises
     ------
     TypeError, ValueError
-        If embeddings are integers, `precision` is unknown, or there are no ranges.
+        If embeddings are integers, `precision` is unknown, or no ranges can be determined.
 
     Examples
     --------
@@ -93,7 +93,7 @@ def quantize_embeddings(
 
 
 def _ranges(function: str, precision: str, embeddings: NDArray[Any], calibration: Any) -> NDArray[Any]:
-    """The least and the greatest value of each feature [2, E]."""
+    """Return the least and the greatest value of each feature: [2, E]."""
     if calibration is None:
         if embeddings.ndim == 1 or len(embeddings) == 1:
             raise ValueError(
@@ -102,8 +102,7 @@ def _ranges(function: str, precision: str, embeddings: NDArray[Any], calibration
             )
         if len(embeddings) < _FEW:
             _logger.warning(
-                "the ranges of %s are those of %d embeddings; ranges, or calibration_embeddings, of %d or more are "
-                "stabler",
+                "the ranges of %s come from %d embeddings only; pass ranges, or calibration_embeddings, of %d or more",
                 precision,
                 len(embeddings),
                 _FEW,

@@ -1,4 +1,4 @@
-"""Embeddings of texts, with the arguments of sentence-transformers."""
+"""`SentenceTransformer`: embeddings of texts, with the arguments of sentence-transformers."""
 
 import contextlib
 import logging
@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..functions.messages import in_the_name_of, listed, shown
+from ..functions.progress import fill_rows, is_wanted
 from ..layers._constructor_arguments import checked_size
 from ..models import SentenceEncoder
 from ..models.text.inputs import checked_texts
 from ._arguments import check_device, find_model, read_arguments
 from ._model import Model, Pool, check_pool
-from ._progress import is_wanted, progress_bar
 from ._quantization import Precision, check_precision, quantize_embeddings
 from ._similarity import SimilarityFunction, checked_name
 from ._tensors import as_tensor, results
@@ -23,66 +23,67 @@ from ._text_tokenizer import TextTokenizer
 
 _OUTPUTS = ("sentence_embedding", "token_embeddings", None)
 
-# Under which a document may have its prompt, the first that there is.
-_DOCUMENT_PROMPTS = ("document", "passage", "corpus")
+# Names of prompts; the first that a model has counts.
+QUERY_PROMPTS = ("query",)
+DOCUMENT_PROMPTS = ("document", "passage", "corpus")
 
 _logger = logging.getLogger(__name__)
 
 
 class SentenceTransformer(Model):
-    """Embeddings of texts by a pretrained model, as by the class of that name in sentence-transformers 6.2.
+    """Embeddings of texts by a pretrained model, a drop-in for the class of sentence-transformers 6.2.
 
     Parameters
     ----------
     model_name_or_path : path, or name of a model
         As for `SentenceEncoder.from_pretrained`.
     device : {"cpu"}, optional
-        Or torch.device("cpu"). Others are refused.
+        Or torch.device("cpu"). Other devices are not supported.
     prompts : dict of str to str, optional
-        What stands before a text, by name; they come before those of the model.
+        Text before an input, by name. They replace prompts of the model.
     default_prompt_name : str, optional
-        Of the prompt where a call names none. Default: that of the model, or none.
+        The name of the default prompt. Default: as the files of the model say.
     cache_folder : path, optional
-        Where models are that are given by name. Default: SENTENCE_TRANSFORMERS_HOME, or the cache of Hugging Face.
+        The folder of models that are given by name. Default: SENTENCE_TRANSFORMERS_HOME, or the cache of Hugging Face.
     revision, local_files_only, token
-        For a model that is given by name: a branch, a tag or a commit; download nothing; for what may not be read by
-        everybody. ``use_auth_token`` is an old name of the last.
+        For a model that is given by name: a branch, tag or commit; download nothing; a token for private models.
+        ``use_auth_token`` is the old name of `token`.
     model_kwargs : dict, optional
-        ``dtype`` or ``torch_dtype``: what the model is computed in, a torch.dtype or a name; by default, and if it is
-        "auto", float32. ``weight_dtype``: "int8" or "bfloat16", as for `SentenceEncoder.from_pretrained`. What says
-        how torch computes, such as ``attn_implementation``, has no effect. All else is refused.
+        ``dtype`` or ``torch_dtype``: the dtype of the computation, a torch.dtype or a name; float32 by default and for
+        "auto". ``weight_dtype``: "int8" or "bfloat16", as for `SentenceEncoder.from_pretrained`. Options of torch, such
+        as ``attn_implementation``, have no effect. Other entries are not supported.
     processor_kwargs : dict, optional
-        ``model_max_length``: `max_seq_length`. Others are refused unless they ask for what is done in any case.
-        ``tokenizer_kwargs`` is their old name.
+        ``model_max_length``: `max_seq_length`. Other entries must ask for the default behaviour. ``tokenizer_kwargs``
+        is the old name of this argument.
     config_kwargs : dict, optional
-        Refused unless empty: what config.json says counts.
+        Must be empty: config.json determines the configuration.
     similarity_fn_name : {"cosine", "dot", "euclidean", "manhattan"} or SimilarityFunction, optional
-        Default: that of the model, or "cosine".
+        Default: as the model says, or "cosine".
     truncate_dim : int, optional
-        How many features of an embedding are kept. Default: as the model says, or all.
+        Keep this many features of an embedding. Default: as the model says, or all.
     trust_remote_code, model_card_data
-        Without effect: no code of a model runs, and no model is saved.
+        Have no effect: no code of a model runs, and no model is saved.
     backend : {"torch"}
-        Others are refused.
+        Other values are not supported.
     modules
-        Refused.
+        Not supported.
 
     Attributes
     ----------
     prompts : dict of str to str
-        May be changed.
+        You can change them.
     default_prompt_name : str, optional
-        May be set.
+        You can set it.
 
     See Also
     --------
-    mha_native.models.SentenceEncoder : What computes the embeddings.
+    mha_native.models.SentenceEncoder : Computes the embeddings.
 
     Notes
     -----
-    Other than there, what is not asked for as a tensor of torch is an array: the result of `similarity` unless an
+    In contrast to that class, results are arrays unless you ask for tensors: the result of `similarity` unless an
     argument is a tensor, and embeddings of tokens unless `convert_to_numpy` is False. The embedding of a text has the
-    same bits alone and in any batch. May be used from several threads at once, and goes through pickle.
+    same bits alone and in any batch. Several threads may use a model at once, and pickle supports it.
 
     Examples
     --------
@@ -158,36 +159,36 @@ class SentenceTransformer(Model):
         chunk_size: int | None = None,
         **kwargs: Any,
     ) -> Any:
-        """Embeddings of texts.
+        """Embed texts.
 
         Parameters
         ----------
         inputs : str, or N of them
-            Of a long text the first `max_seq_length` tokens count. ``sentences`` is its old name.
+            A long text is cut to `max_seq_length` tokens. ``sentences`` is the old name of this argument.
         prompt_name : str, optional
-            Of one of `prompts`, which is put before each text. Default: `default_prompt_name`.
+            The name of one of `prompts`, put before each text. Default: `default_prompt_name`.
         prompt : str, optional
-            The prompt itself, which counts if both are given.
+            The prompt itself; it has priority over `prompt_name`.
         batch_size, chunk_size : int
-            Without effect: texts are packed one after another, whatever their lengths.
+            Have no effect: texts of any length are packed one after another.
         show_progress_bar : bool, optional
             On standard error. Default: if messages of the level INFO are logged.
         output_value : {"sentence_embedding", "token_embeddings", None}
-            The second gives the vectors of the tokens of each text, before they are pooled; None a dict of everything.
+            "token_embeddings" gives the vectors of the tokens of each text, before pooling; None gives a dict of all.
         precision : {"float32", "int8", "uint8", "binary", "ubinary"}
-            See `quantize_embeddings`, which takes the ranges from these texts.
+            See `quantize_embeddings`; these texts determine the ranges.
         convert_to_numpy, convert_to_tensor : bool
-            With the second the result is a tensor of torch. If both are False, it is a list of tensors.
+            With `convert_to_tensor` the result is a tensor of torch. If both are False, it is a list of tensors.
         device : {"cpu"}, or several, optional
             One process uses all cores.
         normalize_embeddings : bool
-            Scale embeddings to length 1 in the end; if the model does so, they have it in any case.
+            Scale embeddings to length 1. False leaves a normalization of the model in place.
         truncate_dim : int, optional
-            How many features are kept. Default: the attribute.
+            Keep this many features. Default: the attribute.
         pool : dict, optional
-            What `start_multi_process_pool` has returned; without effect.
+            The result of `start_multi_process_pool`; it has no effect.
         **kwargs
-            ``task`` may be given; it has no effect on the models that are read here.
+            ``task`` is accepted; it has no effect on models of this class.
 
         Returns
         -------
@@ -197,7 +198,7 @@ class SentenceTransformer(Model):
         Raises
         ------
         TypeError, ValueError
-            If a text is no str, or an argument is not what it may be.
+            If a text is not a str, or an argument is not valid.
         """
         function = f"{type(self).__name__}.encode"
         if "sentences" in kwargs:
@@ -241,9 +242,9 @@ class SentenceTransformer(Model):
         *args: Any,
         **kwargs: Any,
     ) -> Any:
-        """Embeddings of what is searched for: `encode` with the prompt "query" unless another one is given."""
-        if prompt_name is None and prompt is None and "query" in self.prompts:
-            prompt_name = "query"
+        """Embed queries: `encode` with the prompt "query", unless you give another one."""
+        if prompt_name is None and prompt is None:
+            prompt_name = self._first_name(QUERY_PROMPTS)
         return self.encode(inputs, prompt_name, prompt, *args, **kwargs)
 
     def encode_document(
@@ -254,14 +255,14 @@ class SentenceTransformer(Model):
         *args: Any,
         **kwargs: Any,
     ) -> Any:
-        """Embeddings of what is found: `encode` with the first of the prompts "document", "passage" and "corpus" that
-        there is unless another one is given."""
+        """Embed documents: `encode` with the first of the prompts "document", "passage" and "corpus" that the model
+        has, unless you give another one."""
         if prompt_name is None and prompt is None:
-            prompt_name = next((name for name in _DOCUMENT_PROMPTS if name in self.prompts), None)
+            prompt_name = self._first_name(DOCUMENT_PROMPTS)
         return self.encode(inputs, prompt_name, prompt, *args, **kwargs)
 
     def similarity(self, embeddings1: Any, embeddings2: Any) -> Any:
-        """How alike each of `embeddings1` is to each of `embeddings2`, by `similarity_fn_name`.
+        """Compute the similarity of each of `embeddings1` to each of `embeddings2`, by `similarity_fn_name`.
 
         Parameters
         ----------
@@ -278,7 +279,7 @@ class SentenceTransformer(Model):
             return SimilarityFunction.to_similarity_fn(self.similarity_fn_name)(embeddings1, embeddings2)
 
     def similarity_pairwise(self, embeddings1: Any, embeddings2: Any) -> Any:
-        """How alike each of `embeddings1` [N, E] is to its counterpart in `embeddings2` [N, E].
+        """Compute the similarity of `embeddings1` [N, E] and `embeddings2` [N, E] at the same index.
 
         Returns
         -------
@@ -290,7 +291,7 @@ class SentenceTransformer(Model):
 
     @property
     def similarity_fn_name(self) -> str:
-        """ "cosine", "dot", "euclidean" or "manhattan". May be set, also to a SimilarityFunction."""
+        """ "cosine", "dot", "euclidean" or "manhattan". You can set it, also to a SimilarityFunction."""
         return self._encoder.similarity_fn_name if self._similarity is None else self._similarity
 
     @similarity_fn_name.setter
@@ -300,8 +301,7 @@ class SentenceTransformer(Model):
 
     @property
     def max_seq_length(self) -> int:
-        """The most tokens of a text that count, its special tokens included. May be set, as far as there are
-        positions."""
+        """The most tokens of a text, including special tokens. You can set it, up to the positions of the model."""
         return self._encoder.max_length
 
     @max_seq_length.setter
@@ -310,12 +310,12 @@ class SentenceTransformer(Model):
             self._encoder.max_length = max_seq_length
 
     def get_max_seq_length(self) -> int:
-        """`max_seq_length`."""
+        """Return `max_seq_length`."""
         return self.max_seq_length
 
     @property
     def truncate_dim(self) -> int | None:
-        """How many features of an embedding are kept unless a call says so; None: all. May be set."""
+        """The number of features of an embedding that calls keep by default; None keeps all. You can set it."""
         return self._encoder.truncate_dim
 
     @truncate_dim.setter
@@ -325,7 +325,7 @@ class SentenceTransformer(Model):
 
     @contextlib.contextmanager
     def truncate_embeddings(self, truncate_dim: int | None) -> Iterator[None]:
-        """A ``with`` statement in which `truncate_dim` is this one."""
+        """Set `truncate_dim` within a ``with`` statement."""
         before = self.truncate_dim
         self.truncate_dim = truncate_dim
         try:
@@ -334,11 +334,11 @@ class SentenceTransformer(Model):
             self.truncate_dim = before
 
     def get_embedding_dimension(self) -> int:
-        """E, the features of an embedding."""
+        """Return E, the features of an embedding."""
         return self._encoder.embed_dim
 
     def get_sentence_embedding_dimension(self) -> int:
-        """`get_embedding_dimension`, by its old name."""
+        """Return E; the old name of `get_embedding_dimension`."""
         return self.get_embedding_dimension()
 
     @property
@@ -348,7 +348,7 @@ class SentenceTransformer(Model):
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """What the model is computed in, for NumPy."""
+        """The dtype of the computation, for NumPy."""
         return self._encoder.dtype
 
     def encode_multi_process(
@@ -364,7 +364,7 @@ class SentenceTransformer(Model):
         normalize_embeddings: bool = False,
         truncate_dim: int | None = None,
     ) -> NDArray[Any]:
-        """`encode`, by its old name for a `pool`."""
+        """Embed texts; the old name of `encode` with a `pool`."""
         embeddings: NDArray[Any] = self.encode(
             sentences,
             prompt_name,
@@ -382,18 +382,22 @@ class SentenceTransformer(Model):
     def __repr__(self) -> str:
         return repr(self._encoder).replace(type(self._encoder).__name__, type(self).__name__, 1)
 
+    def _first_name(self, names: tuple[str, ...]) -> str | None:
+        """Return the first of `names` that is a prompt of the model."""
+        return next((name for name in names if name in self.prompts), None)
+
+    def _first_prompt(self, function: str, names: tuple[str, ...]) -> str:
+        """Return the first prompt among `names`, or the default prompt."""
+        return self._prompt(function, self._first_name(names), None)
+
     def _embeddings(
         self, texts: list[str], prompt: str, truncate_dim: int | None, normalize: bool | None, shows: bool
     ) -> NDArray[Any]:
         arguments: dict[str, Any] = {"prompt": prompt, "truncate_dim": truncate_dim, "normalize": normalize}
         if not shows:
             return self._encoder.encode(texts, **arguments)
-        parts = []
-        with progress_bar(len(texts), "texts") as advance:
-            for rows in self._encoder.encode_batches(texts, **arguments):
-                parts.append(rows)
-                advance(len(rows))
-        return np.concatenate(parts)
+        rows = np.empty((len(texts), self._encoder.encode([], **arguments).shape[1]), np.float32)
+        return fill_rows(rows, self._encoder.encode_batches(texts, **arguments), "texts", True)
 
     def _details(
         self,
@@ -405,7 +409,7 @@ class SentenceTransformer(Model):
         output_value: str | None,
         as_arrays: bool,
     ) -> list[Any]:
-        """The vectors of the tokens of each text; or if `output_value` is None a dict of all that there is of it."""
+        """Compute the vectors of the tokens of each text; if `output_value` is None, a dict with all results."""
         with in_the_name_of(function, texts="inputs"):
             embeddings = self._embeddings(texts, prompt, truncate_dim, None, shows) if output_value is None else texts
             found = list(self._encoder.encode_to_rows(texts, prompt=prompt))

@@ -1,4 +1,4 @@
-"""How alike embeddings are: one score for each pair of two collections, or for those that stand side by side."""
+"""Similarity scores of embeddings, for all pairs of two collections or for pairs at the same index."""
 
 from collections.abc import Callable
 from enum import Enum
@@ -16,9 +16,9 @@ _LEAST_LENGTH = 1e-12  # a shorter embedding is divided by this instead of its l
 
 
 class SimilarityFunction(Enum):
-    """The functions by their names; a greater score is more alike.
+    """Similarity functions by name; a greater score means more similar.
 
-    "cosine" of the angle, "dot" product, and "euclidean" and "manhattan" distance with a minus sign.
+    "cosine" of the angle, "dot" product, and negative "euclidean" and "manhattan" distance.
 
     Examples
     --------
@@ -35,29 +35,29 @@ class SimilarityFunction(Enum):
 
     @staticmethod
     def to_similarity_fn(similarity_function: "str | SimilarityFunction") -> Callable[[Any, Any], Any]:
-        """The function of two collections [N, E] and [M, E] that gives scores [N, M]."""
+        """Return the function of two collections [N, E] and [M, E] that gives scores [N, M]."""
         score = _FULL[checked_name("SimilarityFunction.to_similarity_fn", similarity_function)]
         return lambda a, b: _scores(score, a, b, axes=2)
 
     @staticmethod
     def to_similarity_pairwise_fn(similarity_function: "str | SimilarityFunction") -> Callable[[Any, Any], Any]:
-        """The function of two collections [N, E] that gives the score [N] of each embedding and its counterpart."""
+        """Return the function of two collections [N, E] that gives a score for each pair at the same index: [N]."""
         score = _PAIRWISE[checked_name("SimilarityFunction.to_similarity_pairwise_fn", similarity_function)]
         return lambda a, b: _scores(score, a, b, axes=1)
 
     @staticmethod
     def possible_values() -> list[str]:
-        """The names."""
+        """Return the names."""
         return [function.value for function in SimilarityFunction]
 
 
 def checked_name(function: str, similarity: object) -> str:
-    """The name of a function, which may be given as a SimilarityFunction, too.
+    """Return the name of a function, given by name or as a SimilarityFunction.
 
     Raises
     ------
     ValueError
-        If there is none by that name.
+        If the name is unknown.
     """
     name: object = getattr(similarity, "value", similarity)
     if not isinstance(name, str) or name not in _FULL:
@@ -66,7 +66,7 @@ def checked_name(function: str, similarity: object) -> str:
 
 
 def _scores(score: Callable[[Array, Array], Array], embeddings1: Any, embeddings2: Any, axes: int) -> Any:
-    """The scores as an array; as a tensor if either collection is one, or consists of tensors."""
+    """Compute the scores: a tensor if either collection is a tensor or a list of tensors, else an array."""
     a, b = _numbers("embeddings1", embeddings1), _numbers("embeddings2", embeddings2)
     dtype = np.result_type(a, b)
     if axes == 2:
@@ -79,7 +79,7 @@ def _scores(score: Callable[[Array, Array], Array], embeddings1: Any, embeddings
 
 
 def _numbers(name: str, embeddings: Any) -> Array:
-    """In float32 at least, where products of integers of 8 bits and of numbers of 16 bits keep all their digits."""
+    """Convert to float32 or wider, where products of 8-bit integers and of 16-bit numbers are exact."""
     try:
         array = as_array(embeddings)
         dtype = np.result_type(array, np.float32)
@@ -91,7 +91,7 @@ def _numbers(name: str, embeddings: Any) -> Array:
 
 
 def _check_shapes(a: tuple[int, ...], b: tuple[int, ...], axes: int) -> None:
-    """ValueError unless all have as many features, and for one axis of scores each embedding has a counterpart."""
+    """Raise ValueError for different numbers of features, or of embeddings where scores have one axis."""
     got = f"got {list(a)} and {list(b)}"
     if axes == 2 and (len(a), len(b)) != (2, 2):
         raise ValueError(f"SimilarityFunction: embeddings1 and embeddings2 must be [N, E] and [M, E]; {got}")
@@ -108,7 +108,7 @@ def _unit(rows: Array) -> Array:
 
 
 def _from_each(distance: Callable[[Array, Array], Array]) -> Callable[[Array, Array], Array]:
-    """The function for all pairs from that for pairs side by side, in the memory of one row of results."""
+    """Make a function for all pairs from a function for pairs at the same index, one row of results at a time."""
     return lambda a, b: np.stack([distance(row, b) for row in a]) if len(a) else np.empty((0, len(b)), a.dtype)
 
 

@@ -1,4 +1,4 @@
-"""Arrays from tensors of torch, and tensors from arrays. Torch is imported only where a caller asks for a tensor."""
+"""Conversion of tensors of torch to arrays, and back. A call that asks for a tensor imports torch."""
 
 from typing import Any
 
@@ -7,14 +7,14 @@ from numpy.typing import NDArray
 
 
 def is_tensor(value: object) -> bool:
-    """Whether it is a tensor of torch, or a list that begins with one."""
+    """Return whether `value` is a tensor of torch, or a list that begins with a tensor."""
     if isinstance(value, (list, tuple)) and value:
         value = value[0]
     return type(value).__module__.partition(".")[0] == "torch"
 
 
 def as_array(value: Any) -> NDArray[Any]:
-    """An array of numbers from an array, a tensor, or a list of either. A bfloat16 of torch becomes float32."""
+    """Convert an array, a tensor, or a list of either to an array of numbers. A bfloat16 of torch becomes float32."""
     if isinstance(value, (list, tuple)) and is_tensor(value):
         return np.stack([as_array(each) for each in value])
     if not is_tensor(value):
@@ -25,7 +25,7 @@ def as_array(value: Any) -> NDArray[Any]:
 
 
 def results(function: str, array: NDArray[Any], is_one: bool, convert_to_numpy: bool, convert_to_tensor: bool) -> Any:
-    """The rows of `array` in the form that a call asks for; if `is_one` the only one."""
+    """Return the rows of `array` in the requested form, or the only row if `is_one`."""
     if convert_to_numpy and not convert_to_tensor:
         return array[0] if is_one else array
     tensor = as_tensor(function, "convert_to_tensor" if convert_to_tensor else "convert_to_numpy", array)
@@ -35,7 +35,7 @@ def results(function: str, array: NDArray[Any], is_one: bool, convert_to_numpy: 
 
 
 def as_tensor(function: str, name: str, array: NDArray[Any]) -> Any:
-    """A tensor of torch with the memory of `array`."""
+    """Return a tensor of torch that shares the memory of `array`."""
     try:
         import torch  # type: ignore[import-not-found, unused-ignore]
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""The tokenizer of a model for callers that split texts by their tokens."""
+"""The tokenizer of a model, for callers that split texts by tokens."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -7,7 +7,7 @@ from ..functions.messages import shown
 
 
 class TextTokenizer:
-    """Tokens of texts and texts of tokens, by names of transformers. No text is cut.
+    """A tokenizer with the method names of transformers. It does not cut texts.
 
     Parameters
     ----------
@@ -25,24 +25,23 @@ class TextTokenizer:
         truncation: bool | str | None = None,
         max_length: int | None = None,
     ) -> list[int]:
-        """The tokens of a text. `truncation` must be False, None or "do_not_truncate", so that `max_length` has no
-        effect."""
+        """Tokenize a text. `truncation` must be False, None or "do_not_truncate"; `max_length` has no effect."""
         if truncation not in (None, False, "do_not_truncate"):
             raise ValueError(f"TextTokenizer.encode: truncation must be False; got {shown(truncation)}")
         ids: list[int] = self._library.encode(text, add_special_tokens=add_special_tokens).ids
         return ids
 
     def tokenize(self, text: str) -> list[str]:
-        """The tokens of a text as the tokenizer writes them, without special ones."""
+        """Return the tokens of a text as strings, without special tokens."""
         tokens: list[str] = self._library.encode(text, add_special_tokens=False).tokens
         return tokens
 
     def decode(self, token_ids: Iterable[int], skip_special_tokens: bool = False) -> str:
-        """The text of tokens, as far as they still say it."""
+        """Return the text of tokens."""
         text: str = self._library.decode([int(token) for token in token_ids], skip_special_tokens=skip_special_tokens)
         return text
 
     def __len__(self) -> int:
-        """Tokens in the vocabulary, added ones included."""
+        """Return the number of tokens in the vocabulary, including added tokens."""
         size: int = self._library.get_vocab_size()
         return size

@@ -37,12 +37,12 @@ class QueueFull(RuntimeError):
 
 
 class BatcherStatistics(NamedTuple):
-    """What a `Batcher` is doing, and what it has done.
+    """The requests of a `Batcher`, and the work that it has done.
 
     Parameters
     ----------
     waiting, running : int
-        Requests that have no pages yet, or no more; and those that have.
+        Requests without pages; requests with pages.
     num_pages, free_pages : int
         All pages of a layer; and those that no running request uses, after the last step. Free ones may hold tokens of
         requests that have ended, until they are needed.
@@ -75,7 +75,7 @@ class BatcherStatistics(NamedTuple):
 
     @property
     def tokens_per_second(self) -> float:
-        """Tokens that are generated in a second of steps, prompts being read beside them; NaN before the first step."""
+        """New tokens for each second of steps, which read prompts, too; NaN before the first step."""
         return self.new_tokens / self.seconds if self.seconds > 0 else float("nan")
 
 
@@ -97,11 +97,9 @@ class RequestQueue:
 
     def __init__(self, caches: PagedCaches, scheduler: Scheduler, max_waiting: int, clock: Callable[[], float]) -> None:
         self._caches, self.scheduler, self._max_waiting, self.clock = caches, scheduler, max_waiting, clock
-        self._requests: list[Request] = []  # those whose end has not been dealt with
+        self._requests: list[Request] = []  # without the ones that have ended and were forgotten
         self._work = threading.Condition()  # held for moments: for lists, and to wait for something to do
-        self._step: tuple[int, object] | None = (
-            None  # the one that is under way: its thread, and what no other step has
-        )
+        self._step: tuple[int, object] | None = None  # the current step: its thread, and an object of its own
         self._thread: threading.Thread | None = None
         self._is_closed = False
         self._process = os.getpid()
@@ -116,7 +114,7 @@ class RequestQueue:
         return self._done._replace(waiting=waiting, running=len(going) - waiting, preempted=preempted)
 
     def add(self, function: str, request: Request) -> None:
-        """Let a request wait for its first step."""
+        """Add a request, which waits for its first step."""
         with self._work:
             self._check_open(function)
             num_waiting = self.statistics.waiting
@@ -126,15 +124,15 @@ class RequestQueue:
             self._work.notify_all()
 
     def wake(self) -> None:
-        """Let the thread look whether there is something to do."""
+        """Wake the thread, which may have work."""
         with self._work:
             self._work.notify_all()
 
     def step(self, function: str) -> bool:
-        """Read what is next of all requests, and give each that has been read its next token; whether there is more to
-        do.
+        """Read the next tokens of all requests, and choose a token for each request that has been read to its end.
 
-        A step that ends by an exception can be done again: requests have what they got, and get nothing twice.
+        Return whether a request is left. The next call retries a step that ends with an exception: no token is lost or
+        chosen twice.
         """
         self.check_process(function)
         step = (threading.get_ident(), object())
@@ -169,7 +167,7 @@ class RequestQueue:
                 self._end()
 
     def start(self, function: str) -> None:
-        """Let a thread step whenever there is something to do."""
+        """Start a thread that steps while there are requests."""
         self.check_process(function)
         with self._work:
             self._check_open(function)
@@ -192,7 +190,7 @@ class RequestQueue:
             self._thread.join()
 
     def check_process(self, function: str) -> None:
-        """RuntimeError in a process that was forked: the thread that steps is not in it, and locks may be held for
+        """Raise RuntimeError in a forked process, where the thread that steps is missing and locks may be held for
         ever."""
         if os.getpid() != self._process:
             raise RuntimeError(
@@ -205,7 +203,7 @@ class RequestQueue:
             raise RuntimeError(f"{function}: the Batcher is closed")
 
     def _run(self) -> None:
-        """What the thread does."""
+        """Step in the thread of the queue until it is closed."""
         while True:
             with self._work:
                 self._work.wait_for(lambda: self._is_closed or self._requests)
@@ -224,7 +222,7 @@ class RequestQueue:
             return [request._sequence for request in self._requests]
 
     def _read(self, runs: list[Run]) -> int:
-        """Read all runs, and give those that are read to their end the next token; how many these are."""
+        """Read all runs, and choose a token after each run that ends its sequence. Return the number of these."""
         rows = self._caches.read(runs)
         whole = [i for i, run in enumerate(runs) if run.end == len(run.sequence.tokens)]
         if not whole:
@@ -241,7 +239,7 @@ class RequestQueue:
         return len(whole)
 
     def _settle(self, now: float) -> None:
-        """Do what follows from the tokens of all requests, and forget those that have ended."""
+        """Update all requests by their tokens and the time, and forget the ones that have ended."""
         with self._work:
             requests = list(self._requests)
         for request in requests:
@@ -253,7 +251,7 @@ class RequestQueue:
                     self._requests.remove(request)
 
     def _fail(self, error: BaseException) -> None:
-        """End the requests that a step has failed with."""
+        """End the requests that were running in a step that failed."""
         with self._work:
             requests = [request for request in self._requests if request._sequence.slot is not None] or self._requests
         for request in list(requests):

@@ -1,7 +1,7 @@
 """Which tokens of which sequences a step reads: pure logic over a pool of pages.
 
-What there is to know is in the sequences and in the pool; all else is derived from them at the beginning of a step. So
-a step that is interrupted anywhere leaves nothing half done: the next one plans from what it finds.
+All state is in the sequences and in the pool; the scheduler derives the rest from them at the beginning of a step. So a
+step that is interrupted anywhere leaves nothing half done: the next one plans from the state that it finds.
 """
 
 from typing import NamedTuple, Protocol
@@ -16,23 +16,23 @@ class Pool(Protocol):
 
     @property
     def free_pages(self) -> int:
-        """How many pages no slot uses."""
+        """Number of pages that no slot uses."""
 
     def lengths(self) -> list[int]:
-        """How many tokens each slot holds."""
+        """Return the number of tokens in each slot."""
 
     def count_pages(self, slots: list[int]) -> int:
-        """How many pages slots use together."""
+        """Return the number of pages that slots use together."""
 
     def fork(self, source: int, into: int, length: int) -> None:
         """Let a slot without tokens share the pages of the first `length` tokens of another one."""
 
     def shorten(self, slot: int, length: int) -> None:
-        """Keep the first `length` tokens of a slot, if it has more, and give back the pages behind them."""
+        """Keep the first `length` tokens of a slot, if it has more, and give back the pages after them."""
 
 
 class Sequence:
-    """One sequence, as far as steps are concerned.
+    """The state of one sequence between steps.
 
     Parameters
     ----------
@@ -42,13 +42,13 @@ class Sequence:
     Attributes
     ----------
     tokens : list of int
-        The prompt, and behind it what was chosen so far.
+        The prompt and the tokens chosen so far.
     slot : int or None
-        Where its tokens are in the pool; None while it waits.
+        The slot of its tokens in the pool; None while it waits.
     has_ended : bool
-        Whether no token of it has to be read any more.
+        Whether no more tokens are read.
     num_shared : int
-        How many tokens it did not have to read, because another sequence began alike.
+        Number of tokens shared with another sequence and not read again.
     """
 
     def __init__(self, prompt: list[int]) -> None:
@@ -68,10 +68,10 @@ class Run(NamedTuple):
 
 
 class Scheduler:
-    """What each step reads of sequences, which are in a list in the order in which they came.
+    """Chooses the tokens that each step reads, from sequences in the order in which they came.
 
-    Older sequences go first, and younger ones are the first that give pages back. So the oldest one always goes on, and
-    each sequence is the oldest one some time.
+    Older sequences go first, and younger ones are the first to give pages back. So the oldest sequence always goes on,
+    and each sequence becomes the oldest one.
 
     Parameters
     ----------
@@ -80,7 +80,7 @@ class Scheduler:
     max_sequences : int
         The most sequences that are read together.
     tokens_per_step : int
-        At least `max_sequences`: so something is left for prompts, however many sequences read one token.
+        At least `max_sequences`, which leaves tokens for prompts when all sequences read one token.
     share_prefixes : bool
         Whether a sequence may begin with pages of another one, which may have ended.
     """
@@ -92,19 +92,18 @@ class Scheduler:
         self.num_preempted = 0
 
     def free_pages(self, sequences: list[Sequence]) -> int:
-        """How many pages none of the sequences uses."""
+        """Return the number of pages that none of the sequences uses."""
         slots = [sequence.slot for sequence in sequences if sequence.slot is not None]
         return self._pool.num_pages - self._pool.count_pages(slots)
 
     def needs(self, num_tokens: int) -> int:
-        """How many pages so many tokens take."""
+        """Return the number of pages for `num_tokens` tokens."""
         return -(-num_tokens // self._pool.page_size)
 
     def plan(self, sequences: list[Sequence]) -> list[Run]:
-        """What the next step reads: at most one run of each sequence, and of all of them no more than there are pages
-        for.
+        """Return the runs of the next step: at most one for each sequence, and no more than there are pages for.
 
-        Each of the sequences needs no more pages than the pool has, and those that are gone were forgotten.
+        Each sequence needs no more pages than the pool has, and sequences that have ended were forgotten.
         """
         running = self._running(sequences)
         self._admit(sequences, running)
@@ -157,8 +156,8 @@ class Scheduler:
                 return
             slot = self._free_slot(running)
             shared = self._share(sequence, slot, 0, running)
-            # Beside pages for all tokens so far one for each sequence, which may soon need it: a sequence that is let
-            # in should not have to give its pages back at once.
+            # Pages for all tokens so far, and one more for each sequence, which may soon need it: a sequence that is
+            # let in should not have to give its pages back at once.
             promised = sum(self.needs(len(other.tokens)) - self.needs(read) for other, read in running.items())
             needed = self.needs(len(sequence.tokens)) - self.needs(shared) + promised + len(running)
             if not self._make_free(needed):
@@ -177,8 +176,8 @@ class Scheduler:
         return slot
 
     def _begin(self, sequence: Sequence, running: dict[Sequence, int]) -> bool:
-        """Let a sequence share what others have read meanwhile; False if it should wait for what an older one is
-        reading."""
+        """Let a sequence share pages that others have read meanwhile; return False if it should wait for pages that an
+        older sequence is reading."""
         assert sequence.slot is not None
         if not self._shares:
             return True
@@ -197,8 +196,8 @@ class Scheduler:
         return True
 
     def _share(self, sequence: Sequence, slot: int, read: int, running: dict[Sequence, int]) -> int:
-        """Let `slot`, which holds `read` tokens of `sequence`, share the most pages that another slot has of it. How
-        many tokens it holds then."""
+        """Let `slot`, which holds `read` tokens of `sequence`, share the most pages that another slot has of it.
+        Return the number of tokens in the slot then."""
         if not self._shares:
             return read
         lengths, best, source = self._pool.lengths(), read // self._pool.page_size, -1
@@ -217,8 +216,8 @@ class Scheduler:
         return best * self._pool.page_size
 
     def _common_pages(self, sequence: Sequence, tokens: list[int], count: int) -> int:
-        """With how many whole pages of the first `count` of `tokens` a sequence begins, and has one more token to
-        read."""
+        """Return the number of whole pages, of the first `count` of `tokens`, with which a sequence begins that has at
+        least one more token."""
         size, own = self._pool.page_size, sequence.tokens
         most = min(count, len(tokens), len(own) - 1) // size
         pages = 0
@@ -227,7 +226,7 @@ class Scheduler:
         return pages
 
     def _affordable(self, runs: list[Run], running: list[Sequence]) -> list[Run]:
-        """The runs that there are pages for, when the youngest sequences have given theirs back if need be."""
+        """Return the runs that there are pages for, after the youngest sequences have given theirs back if needed."""
         while not self._make_free(sum(self.needs(run.end) - self.needs(run.first) for run in runs)):
             youngest = running.pop()
             assert youngest.slot is not None
@@ -238,10 +237,10 @@ class Scheduler:
         return runs
 
     def _make_free(self, count: int) -> bool:
-        """Whether `count` pages are free, when sequences that have ended have given theirs back if need be."""
+        """Return whether `count` pages are free, after sequences that have ended have given theirs back if needed."""
         lengths = self._pool.lengths()
         if count > self._pool.free_pages + sum(self.needs(lengths[slot]) for slot in self._kept):
-            return False  # for what is not enough, nothing is given back
+            return False  # nothing is given back if it would not suffice
         while count > self._pool.free_pages and self._kept:
             self._release_longest_unused()
         return count <= self._pool.free_pages

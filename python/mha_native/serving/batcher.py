@@ -32,7 +32,7 @@ _SLOTS_OF_SEQUENCES = 2
 class Batcher:
     """Generates many texts together. Each has the tokens that `CausalLM.generate_tokens` gives it alone, bit for bit.
 
-    A step reads the last token of each running request, and chunks of prompts beside them, in one call of the model.
+    A step reads the last token of each running request, and chunks of prompts, in one call of the model.
     Keys and values are in pages, which requests with the same beginning share.
 
     Parameters
@@ -46,13 +46,12 @@ class Batcher:
     page_size : int, default 64
         Tokens of a page: a multiple of 64.
     tokens_per_step : int, default 256
-        The most tokens that a step reads, at least `max_sequences`. More read prompts a little faster, fewer let those
-        wait less that are running.
+        The most tokens that a step reads, at least `max_sequences`. A larger number reads prompts a little faster, a
+        smaller one lets running requests wait less.
     share_prefixes : bool, default True
-        Whether a request may use pages of another one that begins with the same tokens, and that runs or has ended
-        lately.
+        Let a request use pages of another one that begins with the same tokens, and that runs or has ended lately.
     cache_dtype : dtype, optional
-        Of keys and values. Default: the dtype of the model.
+        The dtype of keys and values. Default: the dtype of the model.
     num_threads : int, optional
         Threads of the computation; default: `mha_native.num_threads`.
     max_waiting : int, default 1024
@@ -64,13 +63,13 @@ class Batcher:
 
     Notes
     -----
-    `submit`, `close`, `statistics` and all of a `Request` may be used from any thread. As a context manager the Batcher
-    has a thread of its own, which steps while there is something to do; without it, call `run_step`.
+    You can use `submit`, `close`, `statistics` and a `Request` from any thread. As a context manager the Batcher has
+    its own thread, which steps while there are requests; without it, call `run_step`.
 
-    The oldest requests go first. When the pages do not suffice, the youngest running request gives its own back, and
-    reads its tokens again later: they are the same ones.
+    The oldest requests go first. When there are too few pages, the youngest running request gives its pages back, and
+    reads its tokens again later, with the same results.
 
-    A Batcher that nobody has any more is closed. In a process that was forked it cannot be used.
+    A Batcher without references closes itself. A forked process cannot use it.
 
     Examples
     --------
@@ -121,7 +120,7 @@ class Batcher:
         scheduler = Scheduler(caches, most, per_step, shares)
         self._model, self._num_pages, self._page_size = model, pages, size
         self._queue = RequestQueue(caches, scheduler, waiting, monotonic)
-        # Nobody waits for the thread then: this may run wherever memory is collected, in the thread itself, too.
+        # It does not wait for the thread: garbage is collected anywhere, in the thread itself, too.
         weakref.finalize(self, self._queue.close, waits=False).atexit = False
 
     def submit(
@@ -133,7 +132,7 @@ class Batcher:
         on_text: Callable[[str | None], object] | None = None,
         **options: "Unpack[GenerationKeywords]",
     ) -> Request:
-        """Let a text be generated.
+        """Add a request for the continuation of a prompt.
 
         Parameters
         ----------
@@ -143,7 +142,7 @@ class Batcher:
             Draw as the prompt at this place of a list does: `CausalLM.generate` of a list of prompts gives each prompt
             its own random numbers for the same `seed`.
         timeout : float, optional
-            Seconds until its text must be whole; else it ends with TimeoutError before the next step, even if it waits.
+            Seconds until the text must be whole; else the request ends with TimeoutError, even if it still waits.
         on_text : function, optional
             Called in the thread that steps, with each piece of the text, and at last with None, however the request
             ends. It must not take long. An exception in it ends the request.
@@ -192,20 +191,20 @@ class Batcher:
         return request
 
     def run_step(self) -> bool:
-        """Do one step in this thread; whether there is more to do. For loops of one's own, and for tests.
+        """Do one step in this thread, for your own loops and for tests. Return whether a request is left.
 
         Raises
         ------
         RuntimeError
             If another thread steps, or if the Batcher was started or closed.
         Exception
-            What a step has failed with, such as MemoryError, or KeyboardInterrupt. All requests go on then: the next
-            call does the step again, and `Request.cancel` ends one that it should not be done for.
+            An error of the step, such as MemoryError, or KeyboardInterrupt. No request ends: the next call retries the
+            step. Use `Request.cancel` to drop a request first.
         """
         return self._queue.step("Batcher.run_step")
 
     def start(self) -> "Self":
-        """Let a thread of the Batcher step whenever there is something to do. Returns the Batcher.
+        """Start a thread that steps while there are requests. Return the Batcher.
 
         A step that fails ends the requests that were running, and the thread goes on with the others.
         """
@@ -213,13 +212,13 @@ class Batcher:
         return self
 
     def close(self) -> None:
-        """End all requests, which raise CancelledError then, and the thread; and free the pages. May be called
+        """End all requests, which raise CancelledError then, end the thread, and free the pages. You can call it
         again."""
         self._queue.close()
 
     @property
     def statistics(self) -> BatcherStatistics:
-        """What it is doing, and what it has done."""
+        """The requests of the Batcher, and the work that it has done."""
         self._queue.check_process("Batcher.statistics")
         return self._queue.statistics
 

@@ -18,15 +18,15 @@ Item = TypeVar("Item")
 
 
 class RequestStatistics(NamedTuple):
-    """How many tokens a request has read and generated, and in what time.
+    """Numbers of tokens that a request has read and generated, and the times that they took.
 
     Parameters
     ----------
     prompt_tokens, new_tokens : int
-        Of the prompt; of what was generated so far.
+        Tokens of the prompt; tokens generated so far.
     shared_tokens : int
-        Which were not read, since another request began alike. What is read again, because its pages were needed by
-        others, counts again.
+        Tokens shared with another request and not read. Tokens that are read again, because other requests needed
+        their pages, count again.
     first_token_seconds : float
         From `Batcher.submit` to the first new token; NaN before it is there.
     new_seconds : float
@@ -47,7 +47,7 @@ class RequestStatistics(NamedTuple):
 
     @property
     def seconds_per_token(self) -> float:
-        """From one new token to the next, on average; NaN if there is but one."""
+        """Average time from one new token to the next; NaN for a single token."""
         return self.new_seconds / (self.new_tokens - 1) if self.new_tokens > 1 else nan
 
 
@@ -69,8 +69,8 @@ class NewText:
         self.is_stopped = False
 
     def advance(self, tokens: list[int], is_whole: bool) -> list[str]:
-        """All pieces, when there are `tokens`, with the last piece if these are the whole text."""
-        # What an exception interrupts is done again from the first token: the same tokens give the same pieces.
+        """Return all pieces of the text of `tokens`, with the last piece if these are the whole text."""
+        # After an exception the text begins again with the first token: the same tokens give the same pieces.
         state, self._state = self._state, None
         stream, num_pushed = state or (self._begin(), 0)
         for token in tokens[num_pushed:]:
@@ -86,16 +86,16 @@ class NewText:
 
 
 class Request:
-    """A text that is being generated. `Batcher.submit` makes it.
+    """A text that is being generated. Use `Batcher.submit` to make one.
 
-    Iterated, it gives the text in pieces of whole characters, none of them empty, and waits for each; it may be
-    iterated several times, from several threads. What ends it before its text is whole is raised behind the last piece:
-    TimeoutError, CancelledError of `concurrent.futures`, or what a callback has raised.
+    Iterate it for the text in pieces of whole characters, none of them empty; the iterator waits for each. You can
+    iterate several times, from several threads. An error that ends the request before its text is whole is raised after
+    the last piece: TimeoutError, CancelledError of `concurrent.futures`, or the exception of a callback.
 
     Parameters
     ----------
     sequence, choice, text, deadline, on_text, has_stop, now, wake
-        What `Batcher.submit` makes of its arguments.
+        Values that `Batcher.submit` computes.
 
     Examples
     --------
@@ -135,11 +135,11 @@ class Request:
         return (piece for piece in self._each(self._pieces) if piece)
 
     def tokens(self) -> Iterator[int]:
-        """The new tokens as they come. A token that ends the text is the last one."""
-        return self._each(self._new_tokens)
+        """Yield the new tokens as they come. A token that ends the text is the last one."""
+        return self._each(lambda: self._choice.new_tokens)
 
     def result(self, timeout: float | None = None) -> str:
-        """The whole text.
+        """Wait for the whole text, and return it.
 
         Parameters
         ----------
@@ -151,7 +151,7 @@ class Request:
         TimeoutError
             If it has not ended in that time.
         Exception
-            What the iterator raises.
+            The error that ended the request.
         """
         self._check_process("result")
         longest = None if timeout is None else checked_real("Request.result", "timeout", timeout)
@@ -163,7 +163,7 @@ class Request:
             return "".join(self._pieces())
 
     def cancel(self) -> bool:
-        """End the request; its pages are given back before the next step. Whether it went on until now."""
+        """End the request, whose pages are free before the next step. Return whether it was going on."""
         self._check_process("cancel")
         return self._end(CancelledError("Request.cancel: the request was cancelled"))
 
@@ -174,7 +174,7 @@ class Request:
 
     @property
     def statistics(self) -> RequestStatistics:
-        """Of the tokens so far."""
+        """Statistics of the tokens so far."""
         self._check_process("statistics")
         with self._changed:
             times, num_new = self._token_times, len(self._sequence.tokens) - self._num_prompt
@@ -186,14 +186,11 @@ class Request:
         num_new = len(self._sequence.tokens) - self._num_prompt
         return f"{type(self).__name__}({self._num_prompt} tokens, {num_new} new, {state})"
 
-    def _new_tokens(self) -> list[int]:
-        return self._sequence.tokens[self._num_prompt :]
-
     def _pieces(self) -> list[str]:
-        return self._text.advance(self._new_tokens(), self.done and self._error is None)
+        return self._text.advance(self._choice.new_tokens, self.done and self._error is None)
 
     def _each(self, so_far: Callable[[], list[Item]]) -> Iterator[Item]:
-        """The items of a list that grows, and then what has ended the request."""
+        """Yield the items of a list that grows, then raise the error that has ended the request, if any."""
         place = 0
         while True:
             self._check_process("iteration")
@@ -215,10 +212,10 @@ class Request:
                 f"and this is {os.getpid()}, a fork of it"
             )
 
-    # What follows is called by the thread that steps.
+    # The thread that steps calls the methods below.
 
     def _take(self, token: int, now: float) -> None:
-        """Let `token` be the next one."""
+        """Append the next token."""
         with self._changed:
             if not self.done:
                 self._token_times[1:] = [now]
@@ -226,10 +223,10 @@ class Request:
                 self._changed.notify_all()
 
     def _advance(self, now: float) -> None:
-        """Do what follows from the tokens so far and from the time: text, calls, and the end."""
+        """Update the text, call the callback, and end the request, by the tokens so far and the time."""
         if self._deadline is not None and now >= self._deadline[0]:
             self._end(TimeoutError(f"Batcher.submit: the request has not ended in its timeout, {self._deadline[1]} s"))
-        new = self._new_tokens()
+        new = self._choice.new_tokens
         if not new or self.done:
             return
         try:
@@ -246,7 +243,7 @@ class Request:
             self._end(error)
 
     def _call(self, is_last: bool) -> None:
-        """Call the callback with pieces that it has not got yet, and with None at the end."""
+        """Call the callback with its next pieces, and with None at the end."""
         while self._on_text is not None and self._num_called < len(self._text.pieces):
             self._num_called += 1
             if piece := self._text.pieces[self._num_called - 1]:
@@ -256,14 +253,14 @@ class Request:
             self._on_text(None)
 
     def _forget(self) -> None:
-        """Tell the callback about an end that it does not know of. What it raises then changes nothing."""
+        """Call the callback with None if the request ended without such a call; exceptions in it have no effect."""
         self._num_called = len(self._text.pieces)
         with suppress(Exception):
             self._call(True)
         self._wake = do_nothing
 
     def _end(self, error: BaseException | None) -> bool:
-        """End the request, unless it has ended; whether it had not."""
+        """End the request, and return True, unless it has ended."""
         with self._changed:
             if self.done:
                 return False
@@ -275,11 +272,11 @@ class Request:
 
 
 def do_nothing() -> None:
-    """What wakes nobody: a request that has ended keeps nothing of its Batcher."""
+    """Wake nobody: a request that has ended keeps no reference to its Batcher."""
 
 
 def deadline_of(function: str, timeout: float | None, now: float) -> tuple[float, float] | None:
-    """When a request that begins now has to have ended, and the seconds until then."""
+    """Return the time at which a request that begins now times out, and the seconds until then."""
     if timeout is None:
         return None
     seconds = checked_real(function, "timeout", timeout)

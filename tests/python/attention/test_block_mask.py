@@ -5,9 +5,9 @@ from typing import Any
 import mask_blocks
 import numpy as np
 import pytest
-from element_types import HALF
 from equivalent_calls import random_call
-from tolerance import assert_same_bits
+from matrix import ALL, matrix, nightly
+from tolerance import assert_same_numbers
 
 import mha_native as mha
 from mha_native import reference
@@ -27,43 +27,16 @@ def random_blocks(rng: Generator, shape: tuple[int, ...]) -> Array:
     )
 
 
-def assert_same_numbers(actual: Array, expected: Array, err_msg: str = "") -> None:
-    """Bit for bit, but that any NaN is as good as another."""
-    if actual.dtype.kind != "i":
-        actual, expected = (np.where(np.isnan(x), x.dtype.type(np.nan), x) for x in (actual, expected))
-    assert_same_bits(actual, expected, label=err_msg)
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64, *HALF])
-@pytest.mark.parametrize("seeds", [range(s, s + 20) for s in range(0, 80, 20)], ids=str)
+@matrix(dtype=ALL, seeds=nightly([range(s, s + 20) for s in range(0, 80, 20)], quick=[range(20)]))
 def test_has_the_bits_of_a_dense_mask(isa: str, dtype: Any, seeds: range) -> None:
     for seed in seeds:
-        rng = np.random.default_rng(seed + 7)
         call = random_call(seed, dtype)
-        blocks = random_blocks(rng, call.score_shape)
+        blocks = random_blocks(np.random.default_rng(seed + 7), call.score_shape)
         dense = mask_blocks.expanded(blocks, call.score_shape)
-        given = call.options
-        same = given | {"attn_mask": mask_blocks.with_dense(given.get("attn_mask"), dense)}
-        unseen = ~dense.any((1, 2) if dense.shape[1] > 1 else 2).reshape(len(dense), -1)
-        key, value = call.key.copy(), call.value.copy()
-        for b, hidden in enumerate(np.broadcast_to(unseen, (len(key), key.shape[2]))):
-            key[b, :, hidden] = value[b, :, hidden] = np.nan
-        for threads in (1, 2):
-            out = np.full((*call.score_shape[:3], value.shape[3]), np.nan, dtype)
-            _, lse = mha.scaled_dot_product_attention(
-                call.query, key, value, block_mask=blocks, return_lse=True, out=out, num_threads=threads, **given
-            )
-            expected = mha.scaled_dot_product_attention(call.query, call.key, call.value, return_lse=True, **same)
-            assert_same_numbers(out, expected[0], err_msg=f"seed {seed}")
-            assert_same_numbers(lse, expected[1], err_msg=f"seed {seed}")
-        weights = mha.attention_weights(call.query, key, block_mask=blocks, **given)
-        assert_same_numbers(weights, mha.attention_weights(call.query, call.key, **same), err_msg=str(seed))
-        found = mha.attention_statistics(call.query, key, block_mask=blocks, **given)
-        for name, array in mha.attention_statistics(call.query, call.key, **same)._asdict().items():
-            assert_same_numbers(getattr(found, name), array, err_msg=f"seed {seed} {name}")
+        mask_blocks.assert_bits_of_a_dense_mask(call, dense, f"seed {seed}", block_mask=blocks)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+@matrix(dtype=(np.float32, np.float16))
 def test_ragged_sequences_count_blocks_from_their_own_first_row(isa: str, dtype: Any) -> None:
     rng = np.random.default_rng(3)
     lengths_q, lengths_k = [1, 70, 0, 200, 64], [130, 70, 9, 640, 0]

@@ -5,9 +5,9 @@ from typing import Any
 import mask_blocks
 import numpy as np
 import pytest
-from element_types import HALF
 from equivalent_calls import random_call
-from tolerance import assert_same_bits
+from matrix import ALL, matrix, nightly
+from tolerance import assert_same_numbers
 
 import mha_native as mha
 from mha_native import reference
@@ -27,42 +27,14 @@ def random_mask(rng: Generator, batch: int, keys: int) -> Array:
     return rng.random(shape) < rng.choice([0.0, 0.1, 0.6, 1.0], p=[0.1, 0.3, 0.5, 0.1])
 
 
-def same_numbers(actual: Any, expected: Any, label: str = "") -> None:
-    """Bit for bit, but that any NaN is as good as another."""
-    for a, b in zip(actual, expected, strict=True):
-        if a.dtype.kind != "i":
-            a, b = (np.where(np.isnan(x), x.dtype.type(np.nan), x) for x in (a, b))
-        assert_same_bits(a, b, label=label)
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64, *HALF])
-@pytest.mark.parametrize("seeds", [range(s, s + 20) for s in range(0, 80, 20)], ids=str)
+@matrix(dtype=ALL, seeds=nightly([range(s, s + 20) for s in range(0, 80, 20)], quick=[range(20)]))
 def test_has_the_bits_of_an_attn_mask(isa: str, dtype: Any, seeds: range) -> None:
     for seed in seeds:
-        rng = np.random.default_rng(seed + 11)
         call = random_call(seed, dtype)
         batch, _, _, keys = call.score_shape
-        mask = random_mask(rng, batch, keys)
-        takes_part = np.broadcast_to(mask, (batch, keys))
-        given, every = call.options, takes_part[:, None, None]
-        same = given | {"attn_mask": mask_blocks.with_dense(given.get("attn_mask"), every)}
-        key, value = call.key.copy(), call.value.copy()
-        for b, hidden in enumerate(~takes_part):
-            key[b, :, hidden] = value[b, :, hidden] = np.nan
-        for threads in (1, 2, 3):
-            options: dict[str, Any] = {"return_lse": True, "num_threads": threads}
-            found = mha.scaled_dot_product_attention(call.query, key, value, key_mask=mask, **options, **given)
-            expected = mha.scaled_dot_product_attention(call.query, call.key, call.value, **options, **same)
-            same_numbers(found, expected, f"seed {seed}")
-        for stage in ("masked", "weights"):
-            scores = mha.attention_weights(call.query, key, key_mask=mask, stage=stage, **given)  # type: ignore[arg-type]
-            expected = mha.attention_weights(call.query, call.key, stage=stage, **same)  # type: ignore[arg-type]
-            same_numbers([scores], [expected], f"seed {seed}, {stage}")
-        same_numbers(
-            mha.attention_statistics(call.query, key, key_mask=mask, **given),
-            mha.attention_statistics(call.query, call.key, **same),
-            f"seed {seed}, statistics",
-        )
+        mask = random_mask(np.random.default_rng(seed + 11), batch, keys)
+        dense = np.broadcast_to(mask, (batch, keys))[:, None, None]
+        mask_blocks.assert_bits_of_a_dense_mask(call, dense, f"seed {seed}", key_mask=mask)
 
 
 @pytest.mark.parametrize("queries", [1, 3, 70])
@@ -82,10 +54,10 @@ def test_over_caches(isa: str, kind: str, queries: int) -> None:
     for attn_mask in (None, bias, bias > -1):
         same = mask_blocks.with_dense(attn_mask, padding[:, None, None])
         options: dict[str, Any] = {"is_causal": True, "return_lse": True}
-        same_numbers(
-            mha.scaled_dot_product_attention(query, cache, attn_mask=attn_mask, key_mask=padding, **options),
-            mha.scaled_dot_product_attention(query, cache, attn_mask=same, **options),
-        )
+        found = mha.scaled_dot_product_attention(query, cache, attn_mask=attn_mask, key_mask=padding, **options)
+        expected = mha.scaled_dot_product_attention(query, cache, attn_mask=same, **options)
+        for actual, other in zip(found, expected, strict=True):
+            assert_same_numbers(actual, other)
 
 
 def test_the_reference_hides_the_same_keys(isa: str) -> None:
@@ -112,7 +84,7 @@ def test_any_strides(isa: str) -> None:
     wide[:, ::2] = mask
     backwards = np.ascontiguousarray(mask[:, ::-1])[:, ::-1]
     for view in (wide[:, ::2], np.asfortranarray(mask), backwards):
-        same_numbers([mha.scaled_dot_product_attention(x, x, x, key_mask=view)], [expected])
+        assert_same_numbers(mha.scaled_dot_product_attention(x, x, x, key_mask=view), expected)
 
 
 @pytest.mark.parametrize("function", ["scaled_dot_product_attention", "attention_weights", "attention_statistics"])
@@ -142,7 +114,7 @@ def test_the_result_must_not_overlap_it() -> None:
         mha.scaled_dot_product_attention(x, x, x, key_mask=out.view(bool)[0, :1, :64], out=out)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64, *HALF])
+@matrix(dtype=ALL)
 @pytest.mark.parametrize(("starts", "keys"), [((0, 64, 192, 448), 500), ((0, 512, 1024, 1536), 1600)])
 @pytest.mark.parametrize("queries", [1, 40])
 def test_padding_in_front_has_the_bits_of_a_call_without_it(
@@ -164,4 +136,5 @@ def test_padding_in_front_has_the_bits_of_a_call_without_it(
             alone = mha.scaled_dot_product_attention(
                 query[b], key[b, :, start:], value[b, :, start:], query_offset=keys - queries - start, **options
             )
-            same_numbers([out[b], lse[b]], alone, f"padding of {start}, {threads} threads")
+            for actual, other in zip((out[b], lse[b]), alone, strict=True):
+                assert_same_numbers(actual, other, label=f"padding of {start}, {threads} threads")

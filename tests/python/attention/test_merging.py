@@ -12,12 +12,15 @@ import pytest
 from element_types import accumulator_of, limits
 from hypothesis import given
 from hypothesis import strategies as st
+from matrix import ALL, WIDE, matrix, nightly
 from merging_tolerance import Merged, merged
 from strategies import PROPERTY, calls, isas, restrictions
 from tolerance import Expected, assert_close, assert_same_bits, attention
 
 import mha_native
 from mha_native import merge_attention, scaled_dot_product_attention
+
+pytestmark = matrix(dtype=ALL)
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Shard = tuple[Array, Array]
@@ -149,7 +152,7 @@ def test_one_shard_is_itself(dtype: Any, rng: np.random.Generator) -> None:
     assert_same_bits(merged_lse, lse)
 
 
-@pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf])
+@matrix(poison=nightly([np.nan, np.inf, -np.inf], quick=[np.nan]))
 @pytest.mark.parametrize("count", [1, 3])
 def test_what_a_shard_holds_where_it_sees_nothing(
     count: int, poison: float, dtype: Any, rng: np.random.Generator
@@ -167,7 +170,7 @@ def test_what_a_shard_holds_where_it_sees_nothing(
     assert np.isneginf(dirty[1][nothing]).all()
 
 
-@pytest.mark.parametrize("poison", [np.nan, np.inf])
+@matrix(poison=nightly([np.nan, np.inf], quick=[np.nan]))
 @pytest.mark.parametrize("shard", [0, 2])
 def test_an_lse_without_meaning_stays_in_its_row(
     shard: int, poison: float, dtype: Any, rng: np.random.Generator
@@ -366,7 +369,7 @@ def test_what_is_refused(call: dict[str, Any], kind: type[Exception], words: str
     assert (out == 3).all(), "work was done before the error"
 
 
-@pytest.mark.wide
+@matrix(dtype=WIDE)
 @pytest.mark.parametrize(
     ("first", "shape", "words"),
     [
@@ -396,7 +399,7 @@ def test_one_array_as_two_shards_is_not_in_place(dtype: Any) -> None:
         merge_attention([out, out], [lse, lse], out=out)
 
 
-@pytest.mark.wide
+@matrix(dtype=WIDE)
 def test_torch_tensors(dtype: Any, rng: np.random.Generator) -> None:
     torch = pytest.importorskip("torch")
     shards = _random_shards(rng, 3, (2, 5, 4), dtype)

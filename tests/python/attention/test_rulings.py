@@ -9,10 +9,13 @@ import numpy as np
 import pytest
 from cases import Call, Case, make_call
 from element_types import accumulator_of
+from matrix import ALL, matrix
 from tolerance import assert_same_bits
 
 import mha_native
 from mha_native import attention_weights, scaled_dot_product_attention
+
+pytestmark = matrix(dtype=ALL)
 
 PLAIN = Case("plain", "", B=2, H=2, Tq=70, Tk=130, D=16)
 

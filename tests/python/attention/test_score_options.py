@@ -9,10 +9,14 @@ import pytest
 import textbook
 import tolerance
 from cases import Call, Case, make_call
+from dlpack_tensor import Foreign
 from element_types import BFLOAT16, HALF, accumulator_of, limits
+from matrix import ALL, WIDE, matrix, nightly
 from tolerance import assert_close, assert_same_bits
 
 from mha_native import attention_weights, reference, scaled_dot_product_attention
+
+pytestmark = matrix(dtype=ALL)
 
 PLAIN = Case("score-options", "", B=2, H=4, Hk=2, Tq=40, Tk=150, D=24, Dv=9, query_offset=60)
 OPTIONS = {
@@ -41,7 +45,7 @@ def _check(call: Call, label: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return out, lse, weights
 
 
-@pytest.mark.wide
+@matrix(dtype=WIDE)
 @pytest.mark.parametrize("softcap", [1e-3, 0.5, 1.0, 30.0, 50.0, 1e4])
 def test_softcap_keeps_relative_accuracy(softcap: float, isa: str, dtype: Any) -> None:
     # The lse over one key is its score, so this reads capped scores one by one: 5 eps as in tolerance.py, and one
@@ -68,7 +72,7 @@ def test_softcap_of_any_size(softcap: float, isa: str, dtype: Any) -> None:
         assert_close(capped[0], expected.out, expected.out_bound, label="a cap out of reach")
 
 
-@pytest.mark.wide
+@matrix(dtype=WIDE)
 @pytest.mark.parametrize("query_scale", [1e-3, 1.0, 1e3, 1e6])
 @pytest.mark.parametrize("softcap", [1e-3, 0.1, 50.0])
 def test_scores_of_any_size_under_softcap(softcap: float, query_scale: float, isa: str, dtype: Any) -> None:
@@ -99,7 +103,7 @@ def test_nan_in_the_open_is_not_lost(where: str, option: str, isa: str, dtype: A
 
 
 @each_option
-@pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf], ids=str)
+@matrix(poison=nightly([np.nan, np.inf, -np.inf], quick=[np.nan]))
 @pytest.mark.parametrize("kind", ["boolean", "additive"])
 def test_nothing_behind_a_mask_within_a_row(kind: str, poison: float, option: str, isa: str, dtype: Any) -> None:
     call = _make(option, dtype, mask=f"{kind} QK")
@@ -226,7 +230,7 @@ def test_a_sink_of_minus_infinity_changes_no_bit(isa: str, dtype: Any) -> None:
     assert_same_bits(lse, expected[1])
 
 
-@pytest.mark.wide
+@matrix(dtype=WIDE)
 @pytest.mark.parametrize("mask", [None, "boolean BHQK", "additive HQK"])
 def test_a_sink_is_a_key_without_value(mask: str | None, isa: str, dtype: Any) -> None:
     call = _make("sinks", dtype, mask=mask)
@@ -244,7 +248,7 @@ def test_a_sink_is_a_key_without_value(mask: str | None, isa: str, dtype: Any) -
     assert_close(weights[..., :150], expected.weights, expected.weights_bound, label="weights")
 
 
-@pytest.mark.wide
+@matrix(dtype=WIDE)
 @pytest.mark.parametrize("offset", [0, -30, 75, np.array([3, -200])], ids=str)
 def test_alibi_is_a_bias_of_distances(offset: Any, isa: str, dtype: Any) -> None:
     call = _make("alibi", dtype, query_offset=0)
@@ -266,7 +270,7 @@ def test_alibi_far_from_the_keys(isa: str, dtype: Any) -> None:
         _check(call, f"offset {offset}")
 
 
-@pytest.mark.wide
+@matrix(dtype=WIDE)
 @pytest.mark.parametrize("offset", [0, 75, np.array([3, -200]), -(2**62), 2**62 - 200], ids=str)
 @pytest.mark.parametrize("farthest", [0, 25, 1000])
 def test_position_bias_is_a_bias_of_clamped_distances(farthest: int, offset: Any, isa: str, dtype: Any) -> None:
@@ -375,33 +379,17 @@ def test_the_dtype_is_that_of_lse(option: str, shape: Any, dtype: Any) -> None:
         scaled_dot_product_attention(*call.arrays, **{option: np.ones(shape, other)})
 
 
-class _Foreign:
-    """An array of another library."""
-
-    def __init__(self, array: np.ndarray) -> None:
-        self.array = array
-
-    def __dlpack__(self, **keywords: Any) -> Any:
-        return self.array.__dlpack__(**keywords)
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        return self.array.__dlpack_device__()
-
-    def __array_namespace__(self) -> Any:
-        return np
-
-
 def test_options_of_another_library(dtype: Any) -> None:
     call = _make("all", dtype)
     expected = scaled_dot_product_attention(*call.arrays, **call.options)
     expected_weights = attention_weights(*call.arrays[:2], **call.options)
     for name in ("alibi_slopes", "position_bias", "sinks"):
-        call.options[name] = _Foreign(call.options[name])
+        call.options[name] = Foreign(call.options[name])
     assert_same_bits(scaled_dot_product_attention(*call.arrays, **call.options), expected)
     assert_same_bits(attention_weights(*call.arrays[:2], **call.options), expected_weights)
 
 
-@pytest.mark.wide
+@matrix(dtype=WIDE)
 @pytest.mark.parametrize("option", ["alibi_slopes", "position_bias", "sinks"])
 def test_out_over_an_option(option: str, dtype: Any) -> None:
     call = _make("softcap", dtype)

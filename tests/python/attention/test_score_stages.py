@@ -1,4 +1,4 @@
-"""attention_weights at the stages before the softmax: which keys have a score there, and what it is."""
+"""attention_weights at the stages before the softmax. The list of cases: test_attention.py."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 import textbook
-import tolerance
-from cases import CASES, EVERY_RESTRICTION, Case, make_call
+from cases import EVERY_RESTRICTION, Case, make_call
 from element_types import accumulator_of
-from tolerance import assert_close, assert_same_bits
+from matrix import ALL, WIDE, matrix
+from tolerance import SCORE_STAGES, assert_same_bits
 
 from mha_native import attention_weights, reference
 
-STAGES = ("scaled", "capped", "masked")
+pytestmark = matrix(dtype=ALL)
+
 EVERYTHING = Case(
     "stages",
     "every option at once; two tiles of every instruction set, and two blocks of keys",
@@ -26,20 +27,7 @@ EVERYTHING = Case(
     position_bias=35,
     sinks=True,
 )
-each_stage = pytest.mark.parametrize("stage", STAGES)
-
-
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_scores(case: Case, isa: str, dtype: Any) -> None:
-    call = make_call(case, dtype)
-    for stage in STAGES:
-        buffer = np.full((case.B, case.H, case.Tq, case.keys), np.nan, dtype)
-        scores = attention_weights(call.query, call.key, stage=stage, out=buffer, **call.options)
-        assert scores is buffer
-        expected, bound = tolerance.scores(call.query, call.key, call.options, stage)
-        assert_close(scores, expected, bound, label=f"{case} {stage}")
-    seen = textbook.visible(scores.shape, call.options)
-    assert np.array_equal(np.isneginf(scores), ~seen), "minus infinity exactly where a key is masked"
+each_stage = pytest.mark.parametrize("stage", SCORE_STAGES)
 
 
 def test_what_comes_later_changes_no_bit(isa: str, dtype: Any) -> None:
@@ -61,7 +49,7 @@ def test_what_comes_later_changes_no_bit(isa: str, dtype: Any) -> None:
     )
 
 
-@pytest.mark.wide
+@matrix(dtype=WIDE)
 def test_each_step_is_rounded(isa: str, dtype: Any) -> None:
     # A compiler that fuses the product of slope and distance with the difference makes other bits, here and not there.
     rng = np.random.default_rng(11)

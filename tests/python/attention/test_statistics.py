@@ -1,4 +1,4 @@
-"""Statistics of the weights against those of materialised weights, with every option, on every instruction set."""
+"""Statistics of the weights against the statistics of materialised weights. The list of cases: test_attention.py."""
 
 from __future__ import annotations
 
@@ -9,45 +9,27 @@ import numpy as np
 import pytest
 import statistics_tolerance
 import textbook
-from cases import BY_NAME, CASES, Call, Case, make_call
-from element_types import accumulator_of, is_half
+from cases import BY_NAME, CASES, QUICK_CASES, Call, Case, make_call
+from dlpack_tensor import Foreign
+from element_types import accumulator_of
 from hypothesis import given
 from hypothesis import strategies as st
-from row_cases import LARGE, OF_EACH_HEAD, ROW_CASES, SLICES
+from matrix import ALL, WIDE, matrix, nightly
+from row_cases import LARGE, OF_EACH_HEAD, ROW_CASES, SLICES, of_batch_element
+from statistics_tolerance import assert_statistics
 from strategies import PROPERTY, calls, isas, restrictions
 from tolerance import assert_close, assert_same_bits
 
 import mha_native
-from mha_native import AttentionStatistics, _core, attention_statistics, attention_weights, reference
+from mha_native import AttentionStatistics, _core, attention_statistics, reference
+
+pytestmark = matrix(dtype=ALL)
 
 OF_EACH_ROW = ("entropy", "max_weight", "max_key", "mean_distance")
-RESTRICTED = [case for case in CASES if any((case.is_causal, case.key_lengths, case.window, case.mask))]
 
 
 def _statistics(call: Call, **more: Any) -> AttentionStatistics:
     return attention_statistics(call.query, call.key, **call.options, **more)
-
-
-def _check(query: np.ndarray, key: np.ndarray, options: dict[str, Any], label: str) -> None:
-    """Within bounds of the oracle; and what can be read off the weights has their bits."""
-    expected = statistics_tolerance.statistics(query, key, options)
-    actual = attention_statistics(query, key, **options)
-    for name, bound in expected.bounds.items():
-        array = getattr(actual, name)
-        assert array.dtype == accumulator_of(query.dtype)
-        assert_close(array, getattr(expected, name), bound, label=f"{label} {name}")
-    weights = attention_weights(query, key, **options)
-    rounded = actual.max_weight.astype(query.dtype)
-    assert_same_bits(rounded, weights.max(-1, initial=0), label=f"{label} max_weight")
-    assert actual.max_key.dtype == np.int64
-    with_one_more = np.pad(weights, [(0, 0), (0, 0), (0, 0), (0, 1)])  # there may be no keys
-    first = np.where(actual.max_weight > 0, with_one_more.argmax(-1), -1)
-    if is_half(query.dtype):  # of weights that are rounded more than one may be the largest
-        its_weight = np.take_along_axis(with_one_more, actual.max_key[..., None], -1)[..., 0]
-        assert_same_bits(its_weight, rounded, label=f"{label} max_key")
-        assert (actual.max_key >= first).all()
-    else:
-        assert np.array_equal(actual.max_key, first), f"{label} max_key"
 
 
 def _assert_equal(actual: AttentionStatistics, expected: AttentionStatistics, part: Any = (), label: str = "") -> None:
@@ -56,19 +38,13 @@ def _assert_equal(actual: AttentionStatistics, expected: AttentionStatistics, pa
         assert_same_bits(getattr(actual, name), getattr(expected, name)[part], label=f"{label} {name}")
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_every_case(case: Case, isa: str, dtype: Any) -> None:
-    call = make_call(case, dtype)
-    _check(call.query, call.key, call.options, str(case))
-
-
 @PROPERTY
 @given(st.data(), calls(), isas)
 def test_any_call(data: st.DataObject, call: Any, isa: str) -> None:
     query, key, _, rng = call
     options = data.draw(restrictions(query, key, rng))
     with mha_native.use_isa(isa):
-        _check(query, key, options, "any")
+        assert_statistics(query, key, options, "any")
 
 
 def test_the_oracle_is_a_few_lines_of_numpy() -> None:
@@ -91,7 +67,7 @@ def test_the_oracle_is_a_few_lines_of_numpy() -> None:
 ORDINARY = Case("statistics", "", B=2, H=4, Hk=2, Tq=70, Tk=150, D=24, alibi=True, sinks=True, query_offset=60)
 
 
-@pytest.mark.wide
+@matrix(dtype=WIDE)
 @pytest.mark.parametrize("wrong", ["last key", "distance", "sink", "weights", "entropy of a distribution"])
 def test_a_wrong_result_is_outside(wrong: str, dtype: Any) -> None:
     call = make_call(ORDINARY, dtype)
@@ -151,10 +127,10 @@ def test_the_first_of_equal_keys(isa: str, dtype: Any) -> None:
 def test_distances_from_afar(isa: str, dtype: Any) -> None:
     call = make_call(Case("afar", "", Tq=40, Tk=130), dtype)
     for offset in (2**24, -(2**31), 2**40):
-        _check(call.query, call.key, {"query_offset": offset}, f"offset {offset}")
+        assert_statistics(call.query, call.key, {"query_offset": offset}, f"offset {offset}")
 
 
-@pytest.mark.parametrize("case", LARGE, ids=str)
+@matrix(dtype=WIDE, case=LARGE)
 def test_threads(case: Case, isa: str, dtype: Any) -> None:
     call = make_call(case, dtype)
     one = _statistics(call, num_threads=1)
@@ -162,22 +138,17 @@ def test_threads(case: Case, isa: str, dtype: Any) -> None:
         _assert_equal(_statistics(call, num_threads=threads), one, label=f"{threads} threads")
 
 
-@pytest.mark.parametrize("case", ["batch", "lengths", "boolean-everything", "modified-everything-additive"])
+@matrix(dtype=WIDE, case=["batch", "lengths", "boolean-everything", "modified-everything-additive"])
 def test_batch_element_by_itself(case: str, isa: str, dtype: Any) -> None:
     call = make_call(BY_NAME[case], dtype)
     together = _statistics(call)
     for b in range(len(call.query)):
-        one = {
-            name: option[b : b + 1]
-            if isinstance(option, np.ndarray) and name not in OF_EACH_HEAD and len(option) > 1
-            else option
-            for name, option in call.options.items()
-        }
+        one = of_batch_element(call.options, b)
         alone = attention_statistics(call.query[b : b + 1], call.key[b : b + 1], **one)
         _assert_equal(alone, together, slice(b, b + 1), label=f"b={b}")
 
 
-@pytest.mark.parametrize("case", ["group-8-2-70", "modified-group"])
+@matrix(dtype=WIDE, case=["group-8-2-70", "modified-group"])
 def test_heads_by_themselves_and_repeated(case: str, isa: str, dtype: Any) -> None:
     call = make_call(BY_NAME[case], dtype)
     together = _statistics(call, is_causal=True)
@@ -190,7 +161,7 @@ def test_heads_by_themselves_and_repeated(case: str, isa: str, dtype: Any) -> No
         _assert_equal(alone, together, np.s_[:, h : h + 1], label=f"head {h}")
 
 
-@pytest.mark.parametrize("case", ROW_CASES, ids=str)
+@matrix(dtype=WIDE, case=ROW_CASES)
 def test_some_rows_by_themselves(case: Case, isa: str, dtype: Any) -> None:
     call = make_call(case, dtype)
     together = _statistics(call)
@@ -205,17 +176,8 @@ def test_some_rows_by_themselves(case: Case, isa: str, dtype: Any) -> None:
             assert_same_bits(getattr(some, name), expected, label=f"{case} rows {first} to {last} {name}")
 
 
-@pytest.mark.parametrize("case", RESTRICTED, ids=str)
-def test_keys_that_no_row_sees_change_no_bit(case: Case, isa: str, dtype: Any) -> None:
-    call = make_call(case, dtype)
-    clean = _statistics(call)
-    seen = textbook.visible((*call.query.shape[:3], case.keys), call.options)
-    call.key[~seen.reshape(case.B, case.kv_heads, -1, case.keys).any(2)] = np.nan
-    _assert_equal(_statistics(call), clean, label=str(case))
-
-
 @pytest.mark.parametrize("where", ["query", "key"])
-@pytest.mark.parametrize("case", [case for case in CASES if case.Tk != 0 and "everything" in case.name], ids=str)
+@matrix(case=nightly([case for case in CASES if "everything" in case.name], quick=QUICK_CASES))
 def test_nan_reaches_what_depends_on_it(case: Case, where: str, isa: str, dtype: Any) -> None:
     call = make_call(case, dtype)
     clean = _statistics(call)
@@ -231,13 +193,13 @@ def test_nan_reaches_what_depends_on_it(case: Case, where: str, isa: str, dtype:
         assert (array[~clear] == -1 if name == "max_key" else np.isnan(array[~clear])).all(), f"{case} {name}"
 
 
-@pytest.mark.parametrize("case", ["long", "group-6-2-70", "causal-more-keys"])
+@matrix(dtype=WIDE, case=["long", "group-6-2-70", "causal-more-keys"])
 def test_a_visible_score_of_minus_infinity(case: str, isa: str, dtype: Any) -> None:
     # It weighs nothing, and its logarithm does not count.
     call = make_call(BY_NAME[case], dtype)
     call.query[..., 0] = np.abs(call.query[..., 0])
     call.key[:, :, ::7, 0] = -np.inf
-    _check(call.query, call.key, call.options, case)
+    assert_statistics(call.query, call.key, call.options, case)
     assert np.isfinite(_statistics(call).entropy).all()
 
 
@@ -301,31 +263,12 @@ def test_any_strides_and_read_only(isa: str, dtype: Any) -> None:
     _assert_equal(attention_statistics(query, key), expected)
 
 
-class _Foreign:
-    """An array of another library."""
-
-    def __init__(self, array: np.ndarray) -> None:
-        self.array = array
-
-    def __dlpack__(self, **keywords: Any) -> Any:
-        return self.array.__dlpack__(**keywords)
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        return self.array.__dlpack_device__()
-
-    def __array_namespace__(self) -> Any:
-        class Library:
-            from_dlpack = staticmethod(lambda array: _Foreign(np.from_dlpack(array)))
-
-        return Library
-
-
-@pytest.mark.wide
+@matrix(dtype=WIDE)
 def test_tensors_of_another_library(dtype: Any) -> None:
     call = make_call(ORDINARY, dtype)
-    options = {name: _Foreign(x) if isinstance(x, np.ndarray) else x for name, x in call.options.items()}
-    results = attention_statistics(_Foreign(call.query), _Foreign(call.key), **options)
-    assert all(isinstance(result, _Foreign) for result in results)
+    options = {name: Foreign(x) if isinstance(x, np.ndarray) else x for name, x in call.options.items()}
+    results = attention_statistics(Foreign(call.query), Foreign(call.key), **options)
+    assert all(isinstance(result, Foreign) for result in results)
     _assert_equal(AttentionStatistics(*(result.array for result in results)), _statistics(call))
 
 

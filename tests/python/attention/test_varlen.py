@@ -8,11 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 import tolerance
+from matrix import ALL, matrix, nightly
 from merging_tolerance import merged
 from ragged import Array, Ragged, heads_first, random_batch
 from tolerance import assert_close, assert_same_bits
 
 from mha_native import merge_attention, reference, scaled_dot_product_attention, scaled_dot_product_attention_varlen
+
+pytestmark = matrix(dtype=ALL)
 
 SEEDS = range(100)
 
@@ -27,7 +30,7 @@ def _attend(batch: Ragged, **more: Any) -> tuple[Array, Array]:
     return out, lse
 
 
-@pytest.mark.parametrize("seeds", [SEEDS[i::4] for i in range(4)], ids=lambda seeds: f"seeds-{seeds[0]}")
+@matrix(seeds=nightly([SEEDS[i::4] for i in range(4)], quick=[SEEDS[::4]]))
 def test_a_sequence_by_itself(seeds: range, isa: str, dtype: Any) -> None:
     for seed in seeds:
         batch = random_batch(seed, dtype)
@@ -40,48 +43,48 @@ def test_a_sequence_by_itself(seeds: range, isa: str, dtype: Any) -> None:
                 assert_same_bits(together[1][rows].T, lse, label=f"{label}, lse")
 
 
-@pytest.mark.parametrize("seed", range(1000, 1020))
-def test_against_the_oracle(seed: int, isa: str, dtype: Any) -> None:
-    batch = random_batch(seed, dtype)
-    out, lse = _attend(batch)
-    exact_out, exact_lse = reference.scaled_dot_product_attention_varlen(
-        *batch.arguments, return_lse=True, **batch.options
-    )
-    for rows, arrays, options in batch.sequences():
-        expected = tolerance.attention(*arrays, options)
-        assert np.array_equal(heads_first(exact_out[rows]), expected.out, equal_nan=True)
-        assert np.array_equal(exact_lse[rows].T, expected.lse, equal_nan=True)
-        assert_close(heads_first(out[rows]), expected.out, expected.out_bound, label="out")
-        assert_close(lse[rows].T, expected.lse, expected.lse_bound, label="lse")
+def test_against_the_oracle(isa: str, dtype: Any) -> None:
+    for seed in range(1000, 1020):
+        batch = random_batch(seed, dtype)
+        out, lse = _attend(batch)
+        exact_out, exact_lse = reference.scaled_dot_product_attention_varlen(
+            *batch.arguments, return_lse=True, **batch.options
+        )
+        for rows, arrays, options in batch.sequences():
+            expected = tolerance.attention(*arrays, options)
+            assert np.array_equal(heads_first(exact_out[rows]), expected.out, equal_nan=True)
+            assert np.array_equal(exact_lse[rows].T, expected.lse, equal_nan=True)
+            assert_close(heads_first(out[rows]), expected.out, expected.out_bound, label=f"seed {seed} out")
+            assert_close(lse[rows].T, expected.lse, expected.lse_bound, label=f"seed {seed} lse")
 
 
-@pytest.mark.parametrize("seed", range(2000, 2030))
-def test_what_is_hidden_is_not_read(seed: int, isa: str, dtype: Any) -> None:
-    batch = random_batch(seed, dtype)
-    clean_out, clean_lse = _attend(batch)
-    hidden = batch.hidden_keys()
-    batch.key[hidden] = batch.value[hidden] = np.nan
-    mask = batch.options.get("attn_mask")
-    if mask is not None and mask.dtype != bool and mask.shape[1] > 1:
-        for q, k in batch.rows():  # beyond the last key of a sequence
-            mask[:, q, k.stop - k.start :] = np.nan
-    out, lse = _attend(batch)
-    assert_same_bits(out, clean_out)
-    assert_same_bits(lse, clean_lse)
+def test_what_is_hidden_is_not_read(isa: str, dtype: Any) -> None:
+    for seed in range(2000, 2030):
+        batch = random_batch(seed, dtype)
+        clean_out, clean_lse = _attend(batch)
+        hidden = batch.hidden_keys()
+        batch.key[hidden] = batch.value[hidden] = np.nan
+        mask = batch.options.get("attn_mask")
+        if mask is not None and mask.dtype != bool and mask.shape[1] > 1:
+            for q, k in batch.rows():  # beyond the last key of a sequence
+                mask[:, q, k.stop - k.start :] = np.nan
+        out, lse = _attend(batch)
+        assert_same_bits(out, clean_out, label=f"seed {seed}")
+        assert_same_bits(lse, clean_lse, label=f"seed {seed}")
 
 
-@pytest.mark.parametrize("seed", range(3000, 3015))
-def test_other_sequences_have_no_effect(seed: int, isa: str, dtype: Any) -> None:
-    batch = random_batch(seed, dtype)
-    clean_out, clean_lse = _attend(batch)
-    for q, k in batch.rows():
-        poisoned = batch.changed(query=batch.query.copy(), key=batch.key.copy(), value=batch.value.copy())
-        poisoned.query[: q.start] = poisoned.query[q.stop :] = np.nan
-        for x in (poisoned.key, poisoned.value):
-            x[: k.start] = x[k.stop :] = np.nan
-        out, lse = _attend(poisoned)
-        assert_same_bits(out[q], clean_out[q])
-        assert_same_bits(lse[q], clean_lse[q])
+def test_other_sequences_have_no_effect(isa: str, dtype: Any) -> None:
+    for seed in range(3000, 3015):
+        batch = random_batch(seed, dtype)
+        clean_out, clean_lse = _attend(batch)
+        for q, k in batch.rows():
+            poisoned = batch.changed(query=batch.query.copy(), key=batch.key.copy(), value=batch.value.copy())
+            poisoned.query[: q.start] = poisoned.query[q.stop :] = np.nan
+            for x in (poisoned.key, poisoned.value):
+                x[: k.start] = x[k.stop :] = np.nan
+            out, lse = _attend(poisoned)
+            assert_same_bits(out[q], clean_out[q], label=f"seed {seed}")
+            assert_same_bits(lse[q], clean_lse[q], label=f"seed {seed}")
 
 
 def _interleaved(x: Array) -> Array:
@@ -100,23 +103,23 @@ LAYOUTS = {
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("seed", [4001, 4002, 4003])
-def test_memory_as_it_lies(seed: int, layout: str, isa: str, dtype: Any) -> None:
-    batch = random_batch(seed, dtype)
-    expected_out, expected_lse = _attend(batch)
-    arrays = [LAYOUTS[layout](x) for x in (batch.query, batch.key, batch.value)]
-    before = [x.copy() for x in arrays]
-    options = {k: LAYOUTS[layout](v) if k == "attn_mask" else v for k, v in batch.options.items()}
-    offsets = [np.repeat(x, 2).astype(np.int32)[::2] for x in (batch.cu_seqlens_q, batch.cu_seqlens_k)]
-    for x in (*arrays, *offsets, *(v for v in options.values() if isinstance(v, np.ndarray))):
-        x.flags.writeable = False
-    out = LAYOUTS[layout](np.full_like(expected_out, np.nan))
-    result, lse = scaled_dot_product_attention_varlen(*arrays, *offsets, return_lse=True, out=out, **options)
-    assert result is out
-    assert_same_bits(out, expected_out)
-    assert_same_bits(lse, expected_lse)
-    for x, same in zip(arrays, before, strict=True):
-        assert_same_bits(x, same)
+def test_memory_as_it_lies(layout: str, isa: str, dtype: Any) -> None:
+    for seed in [4001, 4002, 4003]:
+        batch = random_batch(seed, dtype)
+        expected_out, expected_lse = _attend(batch)
+        arrays = [LAYOUTS[layout](x) for x in (batch.query, batch.key, batch.value)]
+        before = [x.copy() for x in arrays]
+        options = {k: LAYOUTS[layout](v) if k == "attn_mask" else v for k, v in batch.options.items()}
+        offsets = [np.repeat(x, 2).astype(np.int32)[::2] for x in (batch.cu_seqlens_q, batch.cu_seqlens_k)]
+        for x in (*arrays, *offsets, *(v for v in options.values() if isinstance(v, np.ndarray))):
+            x.flags.writeable = False
+        out = LAYOUTS[layout](np.full_like(expected_out, np.nan))
+        result, lse = scaled_dot_product_attention_varlen(*arrays, *offsets, return_lse=True, out=out, **options)
+        assert result is out
+        assert_same_bits(out, expected_out, label=f"seed {seed}")
+        assert_same_bits(lse, expected_lse, label=f"seed {seed}")
+        for x, same in zip(arrays, before, strict=True):
+            assert_same_bits(x, same, label=f"seed {seed}")
 
 
 @pytest.mark.parametrize("integer", ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"])

@@ -9,9 +9,12 @@ import numpy as np
 import pytest
 from cases import Case, make_call
 from element_types import accumulator_of
+from matrix import ALL, matrix
 from tolerance import assert_same_bits
 
 from mha_native import attention_weights, scaled_dot_product_attention
+
+pytestmark = matrix(dtype=ALL)
 
 CALL = Case(
     "views", "", B=2, H=4, Hk=2, Tq=37, Tk=101, D=20, Dv=12, mask="boolean BHQK", is_causal=True, query_offset=40

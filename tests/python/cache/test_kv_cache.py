@@ -11,9 +11,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from matrix import ALL, WIDE, matrix
 from tolerance import assert_same_bits
 
 from mha_native import KVCache, MultiHeadAttention, scaled_dot_product_attention
+
+pytestmark = matrix(dtype=ALL)
 
 B, HK, CAPACITY, D, DV = 3, 2, 10, 5, 7
 F32 = np.float32
@@ -333,7 +336,7 @@ def test_sizes_can_be_read() -> None:
         assert word in repr(cache)
 
 
-@pytest.mark.wide
+@matrix(dtype=WIDE)
 def test_state_is_plain_arrays(tmp_path: Path, dtype: Any) -> None:
     cache = _filled(dtype)
     np.savez(tmp_path / "cache.npz", **cache.state_dict())
@@ -371,28 +374,28 @@ def test_a_cache_outlives_its_layer() -> None:
     assert cache.lengths.tolist() == [4]
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_attention_over_a_cache(seed: int, isa: str, dtype: Any) -> None:
+def test_attention_over_a_cache(isa: str, dtype: Any) -> None:
     # Rows of one causal call, and the same rows as steps of any size over a cache, are the same bits.
-    rng = np.random.default_rng(seed)
-    batch, heads, group, length = (int(n) for n in rng.integers((1, 1, 1, 1), (4, 3, 5, 200)))
-    query = rng.standard_normal((batch, heads * group, length, D)).astype(dtype)
-    key, value = (rng.standard_normal((batch, heads, length, n)).astype(dtype) for n in (D, DV))
-    whole = scaled_dot_product_attention(query, key, value, is_causal=True, num_threads=1)
-    cache = KVCache(batch, heads, length + 3, D, DV, dtype)
-    start = 0
-    while start < length:
-        stop = min(length, start + int(rng.choice([1, 1, 2, 7, 65])))
-        before = cache.lengths
-        cache.append(key[:, :, start:stop], value[:, :, start:stop])
-        out = scaled_dot_product_attention(
-            query[:, :, start:stop],
-            cache.keys,
-            cache.values,
-            is_causal=True,
-            query_offset=before,
-            key_lengths=cache.lengths,
-            num_threads=int(rng.integers(1, 4)),
-        )
-        assert_same_bits(out, whole[:, :, start:stop], label=f"rows {start} to {stop}")
-        start = stop
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        batch, heads, group, length = (int(n) for n in rng.integers((1, 1, 1, 1), (4, 3, 5, 200)))
+        query = rng.standard_normal((batch, heads * group, length, D)).astype(dtype)
+        key, value = (rng.standard_normal((batch, heads, length, n)).astype(dtype) for n in (D, DV))
+        whole = scaled_dot_product_attention(query, key, value, is_causal=True, num_threads=1)
+        cache = KVCache(batch, heads, length + 3, D, DV, dtype)
+        start = 0
+        while start < length:
+            stop = min(length, start + int(rng.choice([1, 1, 2, 7, 65])))
+            before = cache.lengths
+            cache.append(key[:, :, start:stop], value[:, :, start:stop])
+            out = scaled_dot_product_attention(
+                query[:, :, start:stop],
+                cache.keys,
+                cache.values,
+                is_causal=True,
+                query_offset=before,
+                key_lengths=cache.lengths,
+                num_threads=int(rng.integers(1, 4)),
+            )
+            assert_same_bits(out, whole[:, :, start:stop], label=f"seed {seed}, rows {start} to {stop}")
+            start = stop

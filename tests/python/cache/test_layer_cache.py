@@ -9,11 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 import tolerance
+from matrix import ALL, matrix, nightly
+from random_layers import with_random_biases
 from scattered_pages import poisoned
 from tolerance import assert_close, assert_same_bits
 
 import mha_native
 from mha_native import KVCache, MultiHeadAttention, PagedKVCache
+
+pytestmark = matrix(dtype=ALL)
 
 F32 = np.float32
 WIDE = {"embed_dim": 29, "num_heads": 6, "num_kv_heads": 3, "head_dim": 11, "value_head_dim": 13, "out_dim": 40}
@@ -25,17 +29,11 @@ LAYERS: dict[str, dict[str, Any]] = {
     "no bias": WIDE | {"bias": False},
     "deep": {"embed_dim": 800, "num_heads": 5, "head_dim": 3},  # features in two blocks
 }
+QUICK_MASKS = ("none", "causal", "additive", "key mask", "all")
 
 
 def _layer(name: str, dtype: Any) -> MultiHeadAttention:
-    layer = MultiHeadAttention(**LAYERS[name], dtype=dtype, seed=3)
-    rng = np.random.default_rng(4)
-    state = layer.state_dict()
-    for key in state:
-        if key.endswith("bias"):
-            state[key] = rng.standard_normal(state[key].shape).astype(dtype)
-    layer.load_state_dict(state)
-    return layer
+    return with_random_biases(MultiHeadAttention(**LAYERS[name], dtype=dtype, seed=3))
 
 
 def _x(layer: MultiHeadAttention, batch: int, length: int, seed: int = 5) -> np.ndarray:
@@ -68,8 +66,7 @@ def _chunks(rng: np.random.Generator, length: int, sizes: tuple[int, ...]) -> It
 
 
 @pytest.mark.parametrize("sizes", [(1,), (1, 2, 5), (1, 3, 64, 70)], ids=["steps", "few", "mixed"])
-@pytest.mark.parametrize("name", LAYERS)
-@pytest.mark.parametrize("seed", range(4))
+@matrix(name=nightly(LAYERS, quick=("usual", "grouped", "wide", "deep")), seed=nightly(range(4), quick=range(3)))
 def test_chunks_of_one_call(
     seed: int, name: str, sizes: tuple[int, ...], isa: str, dtype: Any, pages: dict[str, int]
 ) -> None:
@@ -96,7 +93,7 @@ def test_chunks_of_one_call(
     assert_same_bits(cache.values, again.values)
 
 
-@pytest.mark.parametrize("seed", range(30))
+@matrix(seed=nightly(range(30), quick=range(3)))
 def test_any_history(seed: int, isa: str, dtype: Any, num_threads: int, pages: dict[str, int]) -> None:
     """Ragged appends, drafts that are rolled back and beams that fork: every row is that of its own sequence alone."""
     rng = np.random.default_rng(seed)
@@ -193,7 +190,7 @@ def test_sliding_window(isa: str, dtype: Any) -> None:
         assert_same_bits(out, layer(x[:, oldest : t + 1], is_causal=True)[:, -1:], label=f"token {t}")
 
 
-@pytest.mark.parametrize("mask", ["none", "causal", "boolean", "additive", "key mask"])
+@matrix(mask=nightly(["none", "causal", "boolean", "additive", "key mask"], quick=QUICK_MASKS))
 def test_cross_attention(mask: str, isa: str, dtype: Any, num_threads: int, pages: dict[str, int]) -> None:
     """What append_to has projected once serves every later call as if it had been given."""
     layer = MultiHeadAttention(32, 4, num_kv_heads=2, kdim=23, vdim=31, dtype=dtype, seed=0)
@@ -241,7 +238,7 @@ def test_key_and_value_of_their_own(isa: str, dtype: Any, pages: dict[str, int])
         assert_same_bits(layer(*part, cache=cache, is_causal=True), whole[:, first:last])
 
 
-@pytest.mark.parametrize("mask", ["boolean", "additive", "key mask", "all"])
+@matrix(mask=nightly(["boolean", "additive", "key mask", "all"], quick=QUICK_MASKS))
 def test_masks_are_over_all_keys(mask: str, isa: str, dtype: Any, pages: dict[str, int]) -> None:
     layer = _layer("wide", dtype)
     x, rng = _x(layer, 2, 60), np.random.default_rng(8)

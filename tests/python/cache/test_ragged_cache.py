@@ -10,10 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 from element_types import BFLOAT16, accumulator_of
+from matrix import ALL, matrix
 from random_layers import randomized
 from tolerance import assert_same_bits
 
 from mha_native import CausalDecoder, EncoderLayer, KVCache, MultiHeadAttention, PagedKVCache, RotaryEmbedding
+
+pytestmark = matrix(dtype=ALL)
 
 Array = np.ndarray[Any, np.dtype[Any]]
 CAPACITY = 200

@@ -18,6 +18,7 @@ from command_line import assert_refused, run
 import mha_native
 from mha_native.__main__ import main
 from mha_native.commands import demo
+from mha_native.commands.registry import COMMANDS
 
 
 def test_as_a_module() -> None:
@@ -26,6 +27,12 @@ def test_as_a_module() -> None:
     assert result.stderr == ""
     for word in (mha_native.__version__, *mha_native.available_isas(), "threads", "OpenMP"):
         assert word in result.stdout
+
+
+def test_every_command_is_registered() -> None:
+    folder = Path(mha_native.__file__).parent / "commands"
+    commands = {path.stem for path in folder.glob("*.py") if re.search(r"^def run\(options", path.read_text(), re.M)}
+    assert {command.__name__.rpartition(".")[2] for command in COMMANDS} == commands - {"embed_corpus"}
 
 
 def test_as_a_script() -> None:

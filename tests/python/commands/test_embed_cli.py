@@ -19,7 +19,7 @@ from command_line import assert_refused, run
 from tolerance import assert_same_bits
 
 from mha_native.__main__ import main
-from mha_native.commands import lines
+from mha_native.commands import input_texts
 from mha_native.functions import progress as _progress
 from mha_native.models import SentenceEncoder
 from mha_native.models.text import batching as _batching
@@ -134,7 +134,7 @@ def test_many_lines_that_are_not_utf8(directory: str, capsys: pytest.CaptureFixt
     code, out, err = run(capsys, "embed", "--model", directory, "--file", str(path))
     assert code == 0
     assert out.count("\n") == 1500
-    assert err.count("\n") == lines.MAX_COMPLAINTS + 1
+    assert err.count("\n") == input_texts.MAX_COMPLAINTS + 1
     assert err.endswith("mha_native: 1,490 more are not UTF-8\n")
 
 
@@ -301,7 +301,7 @@ def test_a_progress_bar_on_a_terminal(
     monkeypatch.setattr(_progress, "PATIENCE", 0)
     monkeypatch.setattr(_progress, "PAUSE", 0)
     if not known:
-        monkeypatch.setattr(lines, "_size_of", lambda file: None)
+        monkeypatch.setattr(input_texts, "_size_of", lambda file: None)
     terminal = _Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
     path = tmp_path / "lines.txt"

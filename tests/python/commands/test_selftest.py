@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,9 @@ from mha_native.commands._self_checks import Result
 ISA = mha_native.available_isas()[-1]
 
 
+@pytest.mark.exhaustive  # computes what tests of every run compute; .ci/run runs the command itself
 def test_all_is_well(capfd: pytest.CaptureFixture[str]) -> None:
-    assert selftest.run(None) == 0
+    assert selftest.run(Namespace(isa=None)) == 0
     out, err = capfd.readouterr()
     assert err == ""
     assert out.endswith("All is well.\n")
@@ -83,7 +85,7 @@ def test_what_is_wrong_is_found(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, of_threads: Any, words: str
 ) -> None:
     _let_result_be(monkeypatch, of_threads)
-    assert selftest.run(ISA) == 1
+    assert selftest.run(Namespace(isa=ISA)) == 1
     assert words in capsys.readouterr().out
 
 
@@ -105,7 +107,7 @@ def test_a_process_that_does_not_come_to_its_end(
     monkeypatch.setattr(sys, "executable", str(python))
     monkeypatch.setattr(selftest, "available_isas", lambda: (ISA,))
     monkeypatch.setattr(selftest, "_LONGEST_SECONDS", 2)
-    assert selftest.run(None) == 1
+    assert selftest.run(Namespace(isa=None)) == 1
     out = capfd.readouterr().out
     assert words in out
     assert "FAILED. Please report it" in out
@@ -119,5 +121,5 @@ def test_an_instruction_set_that_cannot_be_had(
 
     monkeypatch.setattr(selftest, "active_isa", refuse)
     monkeypatch.setattr(selftest, "_passes", lambda isa: True)
-    assert selftest.run(None) == 1
+    assert selftest.run(Namespace(isa=None)) == 1
     assert "No call can be computed: MHA_NATIVE_ISA: unknown" in capfd.readouterr().out

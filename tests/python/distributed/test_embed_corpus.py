@@ -21,7 +21,7 @@ from mha_native.commands._corpus_blocks import batches_of, blocks_of
 from mha_native.commands._manifest import NAME, only_run
 from mha_native.commands.embed_corpus import BlockWriter
 from mha_native.commands.errors import UserError
-from mha_native.commands.lines import opened
+from mha_native.commands.input_texts import opened
 from mha_native.distributed.ray import model_arguments
 from mha_native.models import SentenceEncoder
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import mha_native
+from mha_native.distributed import mpi_ranks
 
 PROGRAM = Path(__file__).resolve().parents[1] / "support" / "mpi_contexts.py"
 
@@ -79,3 +80,12 @@ def test_a_rank_that_fails_is_named_and_the_rest_goes_on(ranks: int, fault: str)
     assert told in ended.stdout, ended.stdout + ended.stderr
     assert f"did not answer {operation} within 2 s\n" in ended.stdout
     assert ended.stdout.endswith("done\n"), ended.stdout + ended.stderr
+
+
+def test_the_former_name_of_run_worker_warns(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[object] = []
+    monkeypatch.setattr(mpi_ranks, "run_worker", calls.append)
+    message = r"^mha_native\.distributed\.mpi_ranks\.serve is deprecated; use run_worker$"
+    with pytest.warns(DeprecationWarning, match=message):
+        mpi_ranks.serve()
+    assert calls == [None]

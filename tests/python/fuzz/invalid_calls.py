@@ -130,7 +130,7 @@ def snapshot(function: Any, arguments: Arguments) -> list[Any]:
 def _state(x: Any) -> Any:
     if type(x) is np.ndarray:
         return x.tobytes() if x.dtype != object and x.size < 100_000 else x.shape
-    if isinstance(x, mha.KVCache):
+    if isinstance(x, mha.KVCache | mha.PagedKVCache):
         return [array.tobytes() for array in x.state_dict().values()]
     return [_state(each) for each in x] if type(x) in (list, tuple) else None
 

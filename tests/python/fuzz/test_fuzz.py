@@ -16,6 +16,7 @@ from invalid_calls import LONGEST, judge, snapshot
 from mutations import Failure
 
 import mha_native
+import mha_native.interop.onnx
 import mha_native.serving
 from mha_native import KVCache
 
@@ -35,7 +36,7 @@ def _run(program: str, seed: int, count: int) -> None:
 def _public_functions() -> set[str]:
     """Functions, classes and methods that take arguments, as messages name them."""
     names = {f"reference.{name}" for name in mha_native.reference.__all__}
-    for module in (mha_native, mha_native.compat, mha_native.models, mha_native.serving):
+    for module in (mha_native, mha_native.interop.onnx, mha_native.models, mha_native.serving):
         for name in module.__all__:
             thing = getattr(module, name)
             if inspect.isfunction(thing) and inspect.signature(thing).parameters:
@@ -45,6 +46,7 @@ def _public_functions() -> set[str]:
                 taking = (which for which, x in methods if set(inspect.signature(x).parameters) - {"self"})
                 # A method that is another public class's is named as that one's.
                 owner = {which: x.__qualname__.split(".")[0] for which, x in methods}
+                owner = {which: "KVCache" if x == "TokenCache" else x for which, x in owner.items()}
                 own = (which for which in taking if not which.startswith("_"))
                 names |= {name} | {f"{owner[w] if owner[w] in module.__all__ else name}.{w}" for w in own}
     return names - {"CausalLM", "SentenceEncoder", "Seq2SeqLM", "Request"}  # which `from_pretrained` and `submit` make

@@ -15,8 +15,8 @@ import tiny_transformers  # noqa: E402
 from tiny_transformers import ENCODERS, OWN_ATTENTION  # noqa: E402
 from transformers import DynamicCache  # noqa: E402
 
-from mha_native.interop import _transformers_layers  # noqa: E402
 from mha_native.interop.torch import Acceleration, accelerate  # noqa: E402
+from mha_native.interop.transformers import layers  # noqa: E402
 
 PADDINGS = ("none", "right", "left")
 DECODERS = ("GPT2", "Llama", "Mistral", "Qwen2", "Qwen3", "Gemma2", "Gemma3Text")
@@ -34,14 +34,14 @@ pytestmark = [
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Of each call of a layer whether this library has computed it."""
     made: list[bool] = []
-    computed = _transformers_layers.LayerForward._computed
+    computed = layers.LayerForward._computed
 
     def watched(self: Any, given: dict[str, Any]) -> Any:
         out = computed(self, given)
         made.append(out is not None)
         return out
 
-    monkeypatch.setattr(_transformers_layers.LayerForward, "_computed", watched)
+    monkeypatch.setattr(layers.LayerForward, "_computed", watched)
     return made
 
 

@@ -76,6 +76,25 @@ def test_a_description_makes_it_again(prompted_model: str) -> None:
     assert not again.is_legacy()
 
 
+def test_options(prompted_model: str) -> None:
+    function = MhaNativeEmbeddingFunction(prompted_model, weight_dtype="int8", truncate_dim=8)
+    model = SentenceTransformer(prompted_model, model_kwargs={"weight_dtype": "int8"})
+    assert_same_bits(np.stack(function(TEXTS)), model.encode_document(TEXTS, truncate_dim=8))
+    config = function.get_config()
+    assert (config["weight_dtype"], config["truncate_dim"]) == ("int8", 8)
+    assert MhaNativeEmbeddingFunction.build_from_config(config).get_config() == config
+
+
+def test_a_stored_description_of_the_former_form_is_read(prompted_model: str) -> None:
+    model_kwargs = {"model_kwargs": {"weight_dtype": "int8"}}
+    config = {"model_name": prompted_model, "query_prompt": None, "document_prompt": "", "encode_kwargs": {}}
+    with pytest.warns(DeprecationWarning, match=r"model_kwargs\['model_kwargs'\] is deprecated"):
+        function = MhaNativeEmbeddingFunction.build_from_config(config | {"model_kwargs": model_kwargs})
+    model = SentenceTransformer(prompted_model, model_kwargs={"weight_dtype": "int8"})
+    assert_same_bits(np.stack(function(TEXTS)), model.encode(TEXTS, prompt=""))
+    assert function.get_config() == config | {"model_kwargs": model_kwargs}
+
+
 @pytest.mark.parametrize(
     ("name", "space"), [("cosine", "cosine"), ("dot", "ip"), ("euclidean", "l2"), ("manhattan", "l2")]
 )

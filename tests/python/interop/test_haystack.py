@@ -109,6 +109,32 @@ def test_a_ranker_in_a_pipeline(ranking_model: str, ranking: Any) -> None:
     assert read.run(inputs)["ranker"]["documents"] == found
 
 
+def test_options(prompted_model: str, ranking_model: str) -> None:
+    model = SentenceTransformer(prompted_model, model_kwargs={"weight_dtype": "int8"})
+    text = MhaNativeTextEmbedder(prompted_model, weight_dtype="int8", truncate_dim=8)
+    assert_same_bits(np.array(text.run("dog")["embedding"], np.float32), model.encode_query("dog", truncate_dim=8))
+    components = (
+        text,
+        MhaNativeDocumentEmbedder(prompted_model, dtype="float64"),
+        MhaNativeRanker(ranking_model, weight_dtype="int8"),
+    )
+    for component in components:
+        data = component.to_dict()
+        assert type(component).from_dict(data).to_dict() == data
+    assert data["init_parameters"]["weight_dtype"] == "int8"
+
+
+def test_a_file_of_the_former_form_is_read(prompted_model: str) -> None:
+    model_kwargs = {"model_kwargs": {"weight_dtype": "int8"}}
+    parameters = {"model": prompted_model, "prompt": None, "model_kwargs": model_kwargs, "encode_kwargs": None}
+    data = {"type": "mha_native.interop.haystack.MhaNativeTextEmbedder", "init_parameters": parameters}
+    with pytest.warns(DeprecationWarning, match=r"model_kwargs\['model_kwargs'\] is deprecated"):
+        embedder = MhaNativeTextEmbedder.from_dict(data)
+    expected = SentenceTransformer(prompted_model, model_kwargs={"weight_dtype": "int8"}).encode_query("dog")
+    assert_same_bits(np.array(embedder.run("dog")["embedding"], np.float32), expected)
+    assert embedder.to_dict() == data
+
+
 def test_mistakes(prompted_model: str) -> None:
     with pytest.raises(TypeError, match=r"^MhaNativeDocumentEmbedder\.run: documents must be a list of Document"):
         MhaNativeDocumentEmbedder(prompted_model).run("dog")

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import fresh_process
+import gradient_options
 import numpy as np
 import pytest
 from element_types import BFLOAT16
@@ -17,8 +18,7 @@ import mha_native
 jax = pytest.importorskip("jax", minversion="0.6.2")
 import jax.numpy as jnp  # noqa: E402
 
-from mha_native.interop import _jax_call, _jax_gradient  # noqa: E402
-from mha_native.interop.jax import dot_product_attention, scaled_dot_product_attention  # noqa: E402
+from mha_native.interop.jax import dot_product_attention, gradient, scaled_dot_product_attention, xla_call  # noqa: E402
 
 # Largest difference of outputs of size 1, of which float32 rounds each product differently.
 CLOSE = 3e-6
@@ -144,13 +144,20 @@ def test_maps_nest() -> None:
 def test_the_computation_of_gradients_is_the_same_one(name: str) -> None:
     options = OPTIONS[name]
     named = {n: x for n, x in options.items() if isinstance(x, np.ndarray)}
-    named = {n: x.reshape((1,) * (_jax_call._BROADCAST.get(n, x.ndim) - x.ndim) + x.shape) for n, x in named.items()}
+    named = {n: x.reshape((1,) * (xla_call._BROADCAST.get(n, x.ndim) - x.ndim) + x.shape) for n, x in named.items()}
     others = {n: x for n, x in options.items() if n not in named}
-    plain = jax.jit(lambda *arguments: _jax_gradient.plain_attention(*arguments, others))
+    plain = jax.jit(lambda *arguments: gradient.plain_attention(*arguments, others))
     out, lse = plain(*inputs(), named)
     expected = mha_native.scaled_dot_product_attention(*inputs(), **options, return_lse=True)
     np.testing.assert_allclose(out, expected[0], rtol=0, atol=CLOSE)
     np.testing.assert_allclose(lse, expected[1], rtol=0, atol=4 * CLOSE)  # of size 4
+
+
+def test_every_option_has_a_gradient_or_is_refused() -> None:
+    def recompute(options: dict[str, Any]) -> Any:
+        return gradient.plain_attention(*inputs(), {}, options)
+
+    gradient_options.check_every_option(OPTIONS.values(), recompute)
 
 
 def tokens_first(*arrays: np.ndarray) -> list[Any]:

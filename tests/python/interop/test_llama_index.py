@@ -96,6 +96,24 @@ def test_a_description_makes_it_again(again: Any, prompted_model: str) -> None:
     assert len(same.get_query_embedding("dog")) == 8
 
 
+def test_options(prompted_model: str, ranking_model: str) -> None:
+    model = SentenceTransformer(prompted_model, model_kwargs={"weight_dtype": "int8"})
+    found = MhaNativeEmbedding(
+        model_name=prompted_model, weight_dtype="int8", truncate_dim=8, num_threads=1
+    ).get_query_embedding("dog")
+    assert_same_bits(np.array(found, np.float32), model.encode_query("dog", truncate_dim=8))
+    assert MhaNativeRanker(model=ranking_model, weight_dtype="int8").model_dump()["weight_dtype"] == "int8"
+
+
+def test_a_description_of_the_former_form_is_read(prompted_model: str) -> None:
+    model_kwargs = {"model_kwargs": {"weight_dtype": "int8"}}
+    former = {"model_name": prompted_model, "model_kwargs": model_kwargs, "query_prompt": None, "encode_kwargs": {}}
+    with pytest.warns(DeprecationWarning, match=r"model_kwargs\['model_kwargs'\] is deprecated"):
+        embeddings = MhaNativeEmbedding.from_dict(former | {"class_name": "MhaNativeEmbedding"})
+    expected = SentenceTransformer(prompted_model, model_kwargs={"weight_dtype": "int8"}).encode_query("dog")
+    assert_same_bits(np.array(embeddings.get_query_embedding("dog"), np.float32), expected)
+
+
 def test_mistakes(prompted_model: str, tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"^MhaNativeEmbedding"):
         MhaNativeEmbedding(model_name=str(tmp_path / "none"))

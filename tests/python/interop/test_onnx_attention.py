@@ -1,4 +1,4 @@
-"""compat.onnx_attention against the operator as its specification has it, and against ONNX's own cases where it is."""
+"""onnx_attention against the operator as its specification has it, and against ONNX's own cases where it is."""
 
 from __future__ import annotations
 
@@ -12,9 +12,13 @@ import onnx_operator
 import pytest
 import tolerance
 from element_types import limits
+from matrix import ALL, matrix
 from tolerance import assert_close, assert_same_bits
 
-from mha_native.compat import onnx_attention
+import mha_native
+from mha_native.interop.onnx import onnx_attention
+
+pytestmark = matrix(dtype=ALL)
 
 SIZES = {"B": 2, "H": 4, "Hk": 2, "Tq": 5, "Tk": 70, "P": 0, "D": 8, "Dv": 6}
 
@@ -394,3 +398,13 @@ def test_cases_of_onnx(onnx_case: Any) -> None:
             once = float(limits(wanted.dtype).eps)  # of bfloat16 more than what ONNX itself allows
             actual, wanted = actual.astype(np.float64), wanted.astype(np.float64)
             np.testing.assert_allclose(actual, wanted, rtol=max(onnx_case.rtol, 2 * once), atol=onnx_case.atol)
+
+
+def test_the_former_module_warns() -> None:
+    from mha_native import compat
+
+    assert "compat" not in mha_native.__all__
+    with pytest.warns(DeprecationWarning, match=r"^mha_native\.compat is deprecated; use mha_native\.interop\.onnx$"):
+        assert compat.onnx_attention is onnx_attention
+    with pytest.raises(AttributeError, match="no attribute 'other'"):
+        _ = compat.other

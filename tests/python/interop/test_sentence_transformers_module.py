@@ -23,8 +23,8 @@ from sentence_transformers import SentenceTransformer  # noqa: E402
 from sentence_transformers.sentence_transformer.modules import Normalize, Pooling  # noqa: E402
 from tolerance import assert_same_bits  # noqa: E402
 
-from mha_native.interop.sentence_transformers import Transformer  # noqa: E402
 from mha_native.models import SentenceEncoder  # noqa: E402
+from mha_native.sentence_transformers import Transformer  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -110,6 +110,22 @@ def test_a_saved_model_is_the_same(tiny: Path, tmp_path: Path) -> None:
     assert_same_bits(loaded.encode(tiny_bert.TEXTS), expected)
     loaded.save(str(tmp_path / "saved"))  # over the files that it was read from
     assert Transformer(tmp_path / "saved").max_seq_length == 12
+
+
+def test_a_model_that_names_the_former_place_is_read(tiny: Path, tmp_path: Path) -> None:
+    model = _ours(tiny)
+    model.save(str(tmp_path / "saved"))
+    path = tmp_path / "saved" / "modules.json"
+    modules = json.loads(path.read_text())
+    assert modules[0]["type"] == "mha_native.sentence_transformers.Transformer"
+    modules[0]["type"] = "mha_native.interop.sentence_transformers.Transformer"
+    path.write_text(json.dumps(modules))
+    loaded = SentenceTransformer(str(tmp_path / "saved"), trust_remote_code=True, device="cpu")
+    assert type(loaded[0]) is Transformer
+    expected = model.encode(tiny_bert.TEXTS)
+    assert_same_bits(loaded.encode(tiny_bert.TEXTS), expected)
+    encoder = SentenceEncoder.from_pretrained(tmp_path / "saved")
+    np.testing.assert_allclose(encoder.encode(tiny_bert.TEXTS), expected, atol=1e-6)
 
 
 def test_a_saved_model_is_one_for_other_readers(tiny: Path, tmp_path: Path) -> None:

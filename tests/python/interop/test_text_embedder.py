@@ -1,4 +1,4 @@
-"""`TextEmbedder`: what the plugs of LangChain, Chroma, LlamaIndex and Haystack share, without these packages."""
+"""`TextEmbedder`, which all plugs for texts share, without their packages."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 from tolerance import assert_same_bits
 
-from mha_native.interop._needed_packages import needed_package
+from mha_native.functions.needed_packages import needed_package
 from mha_native.interop._text_embedder import TextEmbedder
+from mha_native.models import SentenceEncoder
 from mha_native.sentence_transformers import SentenceTransformer
 
 TEXTS = ["dog", "the dog !", "", "x y z"]
@@ -50,13 +51,47 @@ def test_arguments_reach_the_model(prompted_model: str) -> None:
     embedder = TextEmbedder(
         "Plug",
         model_name=prompted_model,
-        model_kwargs={"truncate_dim": 12, "model_kwargs": {"weight_dtype": "int8"}},
+        model_kwargs={"truncate_dim": 12},
         encode_kwargs={"normalize_embeddings": True, "truncate_dim": 8, "batch_size": 1},
+        weight_dtype="int8",
     )
     model = SentenceTransformer(prompted_model, model_kwargs={"weight_dtype": "int8"})
     expected = model.encode_query(TEXTS, truncate_dim=8, normalize_embeddings=True)
     assert_same_bits(_floats(embedder.queries("query", TEXTS)), expected)
     assert embedder.load().truncate_dim == 12
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"truncate_dim": 8}, {"normalize": True}, {"normalize": False}, {"num_threads": 1}, {"dtype": np.float64}],
+    ids=str,
+)
+def test_options_are_those_of_the_encoder(options: dict[str, Any], prompted_model: str) -> None:
+    encoder = SentenceEncoder.from_pretrained(prompted_model, dtype=options.get("dtype", "float32"))
+    expected = encoder.encode(TEXTS, prompt_name="query", **{n: x for n, x in options.items() if n != "dtype"})
+    embedder = TextEmbedder("Plug", model_name=prompted_model, **options)
+    assert_same_bits(_floats(embedder.queries("query", TEXTS)), expected)
+
+
+def test_options_count_before_arguments_of_encode(prompted_model: str) -> None:
+    encode_kwargs = {"truncate_dim": 4, "normalize_embeddings": True}
+    embedder = TextEmbedder(
+        "Plug", model_name=prompted_model, encode_kwargs=encode_kwargs, truncate_dim=8, normalize=False
+    )
+    expected = SentenceEncoder.from_pretrained(prompted_model).encode(
+        TEXTS, prompt_name="query", truncate_dim=8, normalize=False
+    )
+    assert_same_bits(_floats(embedder.queries("query", TEXTS)), expected)
+
+
+def test_formats_inside_model_kwargs_are_deprecated(prompted_model: str) -> None:
+    with pytest.warns(DeprecationWarning, match=r"^Plug: model_kwargs\['model_kwargs'\] is deprecated; pass dtype and"):
+        former = TextEmbedder(
+            "Plug", model_name=prompted_model, model_kwargs={"model_kwargs": {"weight_dtype": "int8"}}
+        )
+    assert former.load() is TextEmbedder("Plug", model_name=prompted_model, weight_dtype="int8").load()
+    with pytest.raises(TypeError, match=r"^Plug: model_kwargs\['model_kwargs'\] must be a dict; got 3"):
+        TextEmbedder("Plug", model_name=prompted_model, model_kwargs={"model_kwargs": 3})
 
 
 def test_equal_descriptions_share_a_model(prompted_model: str) -> None:
@@ -87,10 +122,10 @@ def test_copies_are_descriptions(again: Any, prompted_model: str) -> None:
 
 
 def test_the_description_is_the_embedders_own(prompted_model: str) -> None:
-    kwargs: dict[str, Any] = {"model_kwargs": {"weight_dtype": "int8"}}
+    kwargs: dict[str, Any] = {"prompts": {"query": "x "}}
     embedder = TextEmbedder("Plug", model_name=prompted_model, model_kwargs=kwargs)
-    kwargs["model_kwargs"]["weight_dtype"] = "float32"
-    assert embedder.settings["model_kwargs"] == {"model_kwargs": {"weight_dtype": "int8"}}
+    kwargs["prompts"]["query"] = "y "
+    assert embedder.settings["model_kwargs"] == {"prompts": {"query": "x "}}
 
 
 @pytest.mark.parametrize(
@@ -101,6 +136,9 @@ def test_the_description_is_the_embedders_own(prompted_model: str) -> None:
         ({"document_prompt": b""}, TypeError, r"Plug: document_prompt must be a str or None; got b''"),
         ({"model_kwargs": "int8"}, TypeError, r"Plug: model_kwargs must be a dict; got 'int8'"),
         ({"encode_kwargs": []}, TypeError, r"Plug: encode_kwargs must be a dict; got \[\]"),
+        ({"encode_kwargs": {"device": "cuda"}}, ValueError, r"^Plug: .*device.* must be 'cpu'.*; got 'cuda'"),
+        ({"encode_kwargs": {"batch_size": 0}}, ValueError, r"^Plug: .*batch_size.* must be .*; got 0"),
+        ({"dtype": object()}, TypeError, r"^Plug: dtype must be a dtype or the name of one; got"),
         ({"encode_kwargs": {"precision": "int8"}}, ValueError, r"encode_kwargs may have batch_size.*; got precision"),
         ({"model_kwargs": {"device": object()}}, TypeError, r"arguments must be what JSON can hold: .*object"),
     ],
@@ -132,6 +170,7 @@ def test_a_missing_package_is_named() -> None:
         ("haystack", "haystack", "haystack"),
         ("langchain", "langchain_core.embeddings", "langchain"),
         ("llama_index", "llama_index.core.base.embeddings.base", "llama-index"),
+        ("jax", "jax", "jax"),
     ],
 )
 def test_a_plug_without_its_package_says_what_to_install(

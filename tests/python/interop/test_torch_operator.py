@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import gradient_options
 import pytest
 
 torch = pytest.importorskip("torch")
 
 import mha_native  # noqa: E402
-from mha_native.interop import torch as interop_torch  # noqa: E402
-from mha_native.interop.torch import scaled_dot_product_attention  # noqa: E402
+from mha_native.interop.torch import attention as interop_torch  # noqa: E402
+from mha_native.interop.torch import recomputation, scaled_dot_product_attention  # noqa: E402
 
 F64 = torch.float64
 # Queries, keys and sequences of every call here; heads share keys and values in pairs.
@@ -89,6 +90,14 @@ def test_gradients(name: str) -> None:
         return out, lse.masked_fill(lse == -torch.inf, 0)
 
     torch.autograd.gradcheck(attend, (*tensors, *floats.values()))
+
+
+def test_every_option_has_a_gradient_or_is_refused() -> None:
+    def recompute(options: dict[str, Any]) -> Any:
+        return recomputation.attention_by_torch(*_call("none")[0], options)  # type: ignore[arg-type]
+
+    cases = (make() for make in OPTIONS.values())
+    gradient_options.check_every_option(cases, recompute)
 
 
 @pytest.mark.exhaustive

@@ -14,10 +14,10 @@ from tiny_transformers import DECODERS, ENCODERS, SEQ2SEQ  # noqa: E402
 from transformers import masking_utils  # noqa: E402
 
 from mha_native import scaled_dot_product_attention  # noqa: E402
-from mha_native.interop import _transformers_attention  # noqa: E402
-from mha_native.interop._transformers_attention import attention  # noqa: E402
-from mha_native.interop._transformers_masks import StructuredMask, mask, reach_of  # noqa: E402
+from mha_native.interop.transformers import attention as attention_module  # noqa: E402
 from mha_native.interop.transformers import register  # noqa: E402
+from mha_native.interop.transformers.attention import attention  # noqa: E402
+from mha_native.interop.transformers.masks import StructuredMask, mask, reach_of  # noqa: E402
 
 PADDINGS = ("none", "right", "left")
 # Largest difference of outputs of size 1, of which float32 rounds each product differently.
@@ -40,7 +40,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         made.append({name: x for name, x in options.items() if name not in ("scale", "out")})
         return scaled_dot_product_attention(*tensors, **options)
 
-    monkeypatch.setattr(_transformers_attention, "scaled_dot_product_attention", watched)
+    monkeypatch.setattr(attention_module, "scaled_dot_product_attention", watched)
     return made
 
 

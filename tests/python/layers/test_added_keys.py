@@ -8,10 +8,13 @@ import numpy as np
 import pytest
 import tolerance
 from element_types import accumulator_of
-from random_layers import attention_inputs
+from matrix import ALL, WIDE, matrix, nightly
+from random_layers import attention_inputs, call_options, with_random_biases
 from tolerance import assert_close, assert_same_bits
 
 from mha_native import MultiHeadAttention, reference, scaled_dot_product_attention
+
+pytestmark = matrix(dtype=ALL)
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -26,62 +29,31 @@ SIZES: dict[str, dict[str, Any]] = {
         "vdim": 31, "out_dim": 70,
     },
 }  # fmt: skip
-every_addition = pytest.mark.parametrize("added", ADDED)
-every_layer = pytest.mark.parametrize("name", SIZES)
+every_addition = matrix(added=nightly(ADDED, quick=("both",)))
+every_layer = matrix(name=nightly(SIZES, quick=("usual", "grouped", "everything")))
 
 
 def _layer(name: str, added: str, dtype: Any, size: float = 1) -> MultiHeadAttention:
     """A layer without zeros in its weights, whose added key is `size` times a normal one."""
-    layer = MultiHeadAttention(**SIZES[name], **ADDED[added], dtype=dtype, seed=3)
-    rng, state = np.random.default_rng(4), layer.state_dict()
-    for key, array in state.items():
-        if key.endswith("bias") or key.startswith("bias"):
-            state[key] = (rng.standard_normal(array.shape) * (size if key == "bias_k" else 1)).astype(dtype)
-    layer.load_state_dict(state)
-    return layer
+    return with_random_biases(MultiHeadAttention(**SIZES[name], **ADDED[added], dtype=dtype, seed=3), size)
 
 
 def _count(layer: MultiHeadAttention) -> int:
     return layer.add_bias_kv + layer.add_zero_attn
 
 
-def _masks(which: str, layer: MultiHeadAttention, batch: int, queries: int, keys: int) -> dict[str, Any]:
-    rng = np.random.default_rng(6)
-    additive = rng.standard_normal((layer.num_heads, queries, keys)).astype(layer.dtype)
-    additive[rng.random(additive.shape) < 0.3] = -np.inf
-    boolean = rng.random((batch, 1, queries, keys)) < 0.6
-    key_mask = rng.random((batch, keys)) < 0.6
-    key_mask[0] = False
-    return {
-        "none": {},
-        "causal": {"is_causal": True},
-        "boolean": {"attn_mask": boolean},
-        "additive": {"attn_mask": additive},
-        "far": {"attn_mask": np.full((1, 1), -60, layer.dtype)},
-        "key mask": {"key_mask": key_mask},
-        "all": {"attn_mask": additive, "key_mask": key_mask, "is_causal": True},
-        "bounds": {"window": (9, 4), "query_offset": 3, "key_lengths": np.array([keys, keys // 3, 0][:batch])},
-        "scores": {
-            "scale": 0.7,
-            "softcap": 2.5,
-            "alibi_slopes": rng.random(layer.num_heads).astype(accumulator_of(layer.dtype)),
-            "position_bias": rng.standard_normal((layer.num_heads, 13)).astype(accumulator_of(layer.dtype)),
-            "sinks": rng.standard_normal(layer.num_heads).astype(accumulator_of(layer.dtype)),
-        },
-    }[which]
+MASKS = ["none", "causal", "boolean", "additive", "far", "key mask", "all", "bounds", "scores"]
 
 
 @every_addition
 @every_layer
-@pytest.mark.parametrize(
-    "mask", ["none", "causal", "boolean", "additive", "far", "key mask", "all", "bounds", "scores"]
-)
+@matrix(mask=nightly(MASKS, quick=("none", "causal", "additive", "key mask", "all", "bounds", "scores")))
 @pytest.mark.parametrize("sizes", [(3, 1, 40), (2, 70, 33)], ids=str)
 def test_against_the_oracle(
     name: str, added: str, mask: str, sizes: tuple[int, int, int], isa: str, dtype: Any
 ) -> None:
     layer = _layer(name, added, dtype)
-    inputs, options = attention_inputs(layer, *sizes), _masks(mask, layer, *sizes)
+    inputs, options = attention_inputs(layer, *sizes), call_options(mask, layer.num_heads, dtype, *sizes)
     expected = tolerance.layer(layer, *inputs, options)
     buffer = np.full((*inputs[0].shape[:-1], layer.out_dim), np.nan, dtype)
     out, weights = layer(*inputs, out=buffer, need_weights=True, num_threads=2, **options)
@@ -92,7 +64,7 @@ def test_against_the_oracle(
     assert_same_bits(layer(*inputs, num_threads=1, **options), out, label="without weights, on one thread")
 
 
-@pytest.mark.parametrize("size", [0.0, 30.0, 300.0])
+@matrix(size=(0.0, 30.0, 300.0), where=lambda size, dtype, **_: size > 0 or dtype in WIDE)
 def test_keys_that_take_nothing_or_all(size: float, isa: str, dtype: Any) -> None:
     layer = _layer("usual", "both", dtype, size)
     inputs = attention_inputs(layer, 2, 20, 90)
@@ -136,7 +108,7 @@ def test_the_oracle_appends_projected_keys(added: str) -> None:
 
 @every_addition
 @pytest.mark.parametrize("name", ["usual", "grouped"])
-@pytest.mark.parametrize("mask", ["none", "causal", "far", "all"])
+@matrix(mask=nightly(["none", "causal", "far", "all"], quick=("none", "causal", "all")))
 def test_without_the_errors_of_projections(name: str, added: str, mask: str, isa: str, dtype: Any) -> None:
     layer = _layer(name, added, dtype)
     sizes = (2, 70, 130)
@@ -152,7 +124,7 @@ def test_without_the_errors_of_projections(name: str, added: str, mask: str, isa
         return x[..., :columns].reshape(*x.shape[:2], -1, layer.head_dim).swapaxes(1, 2)
 
     projected = [heads(query, rows), heads(key, kv_rows), heads(value, kv_rows)]
-    options = _masks(mask, layer, *sizes)
+    options = call_options(mask, layer.num_heads, dtype, *sizes)
     none = [np.zeros(x.shape) for x in projected]
     expected = tolerance.heads_with_added_keys(layer, projected, none, options)
     out, weights = layer(query, key, value, need_weights=True, **options)
@@ -237,7 +209,7 @@ def test_strided_and_read_only_inputs(added: str, isa: str, dtype: Any) -> None:
 
 
 @every_addition
-@pytest.mark.parametrize("name", ["usual", "whole vectors", "grouped"])
+@matrix(name=nightly(["usual", "whole vectors", "grouped"], quick=("usual", "grouped")))
 def test_steps_over_a_cache(name: str, added: str, isa: str, dtype: Any) -> None:
     layer = _layer(name, added, dtype)
     x = attention_inputs(layer, 3, 40, 40)[0]
@@ -270,7 +242,7 @@ def test_padding_sees_nothing(added: str, isa: str, dtype: Any) -> None:
 
 
 @every_addition
-@pytest.mark.parametrize("masked", [False, True], ids=["plain", "masked"])
+@matrix(masked=nightly([False, True], quick=[True]))
 def test_ragged_batches(added: str, masked: bool, isa: str, dtype: Any) -> None:
     layer = _layer("everything", added, dtype)
     rng = np.random.default_rng(0)

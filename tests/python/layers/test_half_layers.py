@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import tiny_bert
 from element_types import BFLOAT16, HALF
+from matrix import is_best_of_its_own, is_own, matrix
 from random_layers import randomized
 from safetensors import safe_open
 from safetensors.numpy import save_file
@@ -237,7 +238,13 @@ def _sentences() -> list[str]:
     return [sentence for sentence in sentences if 8 < len(sentence) < 160]
 
 
-@each_half
+# Each instruction set with kernels of its own for the type; by day the best of these, since all are tested with
+# test_a_model_in_16_bits.
+@matrix(
+    half=HALF,
+    where=lambda isa, half: is_own(isa, half),
+    by_day=lambda isa, half: is_best_of_its_own(isa, half),
+)
 def test_the_pretrained_model_gives_nearly_the_embeddings_of_float32(
     half: Any, model_directory: Path, isa: str
 ) -> None:

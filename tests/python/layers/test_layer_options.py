@@ -9,10 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 from element_types import accumulator_of
+from matrix import ALL, WIDE, matrix
 from random_layers import randomized, rows
 from tolerance import assert_same_bits
 
 from mha_native import CausalDecoder, Decoder, Encoder
+
+pytestmark = matrix(dtype=ALL)
 
 SIZES = {"num_layers": 3, "embed_dim": 24, "num_heads": 4, "feedforward_dim": 40}
 STACKS: dict[str, type[Any]] = {"encoder": Encoder, "causal decoder": CausalDecoder, "decoder": Decoder}
@@ -51,7 +54,7 @@ def _one_by_one(stack: Any, x: np.ndarray, *memory: np.ndarray, layer_options: A
     return x
 
 
-@every_stack
+@matrix(dtype=WIDE, name=STACKS)
 def test_each_layer_has_its_own(name: str, isa: str, dtype: Any) -> None:
     options = _options(dtype)
     stack, x, memory = _stack(name, dtype, options), rows((2, 13, 24), dtype), _memory(name, dtype)
@@ -60,7 +63,7 @@ def test_each_layer_has_its_own(name: str, isa: str, dtype: Any) -> None:
     assert not np.array_equal(y, _stack(name, dtype)(x, *memory)), "the options must matter"
 
 
-@every_stack
+@matrix(dtype=WIDE, name=STACKS)
 def test_with_options_of_the_call(name: str, dtype: Any) -> None:
     options = _options(dtype)
     stack, x, memory = _stack(name, dtype, options), rows((2, 13, 24), dtype), _memory(name, dtype)
@@ -69,7 +72,7 @@ def test_with_options_of_the_call(name: str, dtype: Any) -> None:
     assert_same_bits(stack(x, *memory, **call), expected)
 
 
-@pytest.mark.parametrize("name", ["encoder", "causal decoder"])
+@matrix(dtype=WIDE, name=["encoder", "causal decoder"])
 def test_ragged_batches_and_weights(name: str, dtype: Any) -> None:
     options = _options(dtype)
     options[2]["alibi_slopes"] = options[2]["alibi_slopes"][0]
@@ -83,7 +86,7 @@ def test_ragged_batches_and_weights(name: str, dtype: Any) -> None:
     assert weights[1][:, 8, 0].all(), "and of no other"
 
 
-@every_stack
+@matrix(dtype=WIDE, name=STACKS)
 def test_step_by_step(name: str, isa: str, dtype: Any) -> None:
     stack, x, memory = _stack(name, dtype, _options(dtype)), rows((2, 7, 24), dtype), _memory(name, dtype)
     caches, causal = stack.new_caches(2, 7), {"is_causal": True}
@@ -154,8 +157,13 @@ def test_a_causal_decoder_is_a_causal_encoder(isa: str, dtype: Any) -> None:
 def test_layers_that_read_no_memory() -> None:
     x = rows((2, 6, 24), "f4")
     for module in (_stack("encoder", "f4"), _stack("causal decoder", "f4")):
-        with pytest.raises(ValueError, match="no layer has a cross_attention that could read a memory"):
+        with pytest.raises(TypeError, match="positional arguments"):
             module(x, x)
+        for name in ("memory", "memory_caches", "memory_lengths"):
+            with pytest.raises(
+                TypeError, match=f"^{type(module).__name__}: got an unexpected keyword argument '{name}'$"
+            ):
+                module(x, **{name: x})
         with pytest.raises(TypeError, match=rf"^{type(module).__name__}: memory_dim"):
             type(module)(**SIZES, memory_dim=24)
 

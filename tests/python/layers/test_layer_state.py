@@ -1,64 +1,26 @@
-"""What a layer holds and refuses: sizes, weights in and out, copies, errors."""
+"""What an attention layer holds and refuses: sizes, weights in and out, errors. Copies: test_transformer_state.py."""
 
 from __future__ import annotations
 
-import copy
-import pickle
 import re
 from typing import Any
 
 import numpy as np
 import pytest
+from matrix import ALL, matrix
 from tolerance import assert_same_bits
 
 from mha_native import MultiHeadAttention
 
+pytestmark = matrix(dtype=ALL)
+
 WIDE = {"num_kv_heads": 2, "head_dim": 5, "value_head_dim": 3, "kdim": 7, "vdim": 9, "out_dim": 11}
-ADDED = {"add_bias_kv": True, "add_zero_attn": True}
-SOME_BIASES: list[dict[str, Any]] = [{"bias": {"query", "value"}}, {"bias": ["out"]}, WIDE | {"bias": ("key",)}]
-LAYERS = [
-    {},
-    {"bias": False},
-    *SOME_BIASES,
-    {"num_kv_heads": 2},
-    {"out_dim": 3},
-    ADDED,
-    WIDE,
-    WIDE | {"bias": False},
-    WIDE | ADDED,
-]
-every_layer = pytest.mark.parametrize("options", LAYERS, ids=lambda o: "-".join(o) or "usual")
 
 
 def _run(layer: MultiHeadAttention) -> np.ndarray:
     rng = np.random.default_rng(1)
     shapes = ((2, 4, layer.embed_dim), (2, 6, layer.kdim), (2, 6, layer.vdim))
     return layer(*(rng.standard_normal(shape).astype(layer.dtype) for shape in shapes))
-
-
-@every_layer
-def test_round_trip(options: dict[str, Any], dtype: Any) -> None:
-    layer = MultiHeadAttention(24, 4, **options, dtype=dtype, seed=0)
-    state = layer.state_dict()
-    other = MultiHeadAttention(24, 4, **options, dtype=dtype, seed=1)
-    assert not np.array_equal(_run(other), _run(layer)), "seeds differ"
-    other.load_state_dict(state)
-    assert_same_bits(_run(other), _run(layer))
-    again = other.state_dict()
-    assert list(again) == list(state)
-    for name, array in state.items():
-        assert array.dtype == dtype
-        assert_same_bits(again[name], array, label=name)
-
-
-@every_layer
-@pytest.mark.parametrize("how", ["pickle", "copy"])
-def test_copies(options: dict[str, Any], how: str, dtype: Any) -> None:
-    layer = MultiHeadAttention(24, 4, **options, dtype=dtype, seed=0)
-    other = pickle.loads(pickle.dumps(layer)) if how == "pickle" else copy.deepcopy(layer)
-    assert_same_bits(_run(other), _run(layer))
-    assert repr(other) == repr(layer)
-    assert other.bias == layer.bias
 
 
 def test_names_and_shapes_are_those_of_torch() -> None:

@@ -8,43 +8,17 @@ from typing import Any
 import numpy as np
 import pytest
 import tolerance
-from element_types import accumulator_of, limits
-from random_layers import LAYERS, attention_inputs, attention_layer
+from element_types import limits
+from matrix import ALL, matrix, nightly
+from random_layers import FEW_LAYERS, LAYERS, SELF_LAYERS, attention_inputs, attention_layer, call_options
 from tolerance import Expected, assert_close, assert_same_bits
 
 import mha_native
 from mha_native import MultiHeadAttention
 
-every_layer = pytest.mark.parametrize("name", LAYERS)
+pytestmark = matrix(dtype=ALL)
 
-
-def _masks(which: str, layer: MultiHeadAttention, batch: int, queries: int, keys: int) -> dict[str, Any]:
-    rng = np.random.default_rng(6)
-    additive = rng.standard_normal((layer.num_heads, queries, keys)).astype(layer.dtype)
-    additive[rng.random(additive.shape) < 0.2] = -np.inf
-    boolean = rng.random((batch, 1, queries, keys)) < 0.7
-    key_mask = rng.random((batch, keys)) < 0.6
-    key_mask[0] = False
-    return {
-        "none": {},
-        "causal": {"is_causal": True},
-        "boolean": {"attn_mask": boolean},
-        "additive": {"attn_mask": additive},
-        "key mask": {"key_mask": key_mask},
-        "one key mask": {"key_mask": key_mask[-1:]},
-        "flat key mask": {"key_mask": key_mask[-1]},
-        "all": {"attn_mask": additive, "key_mask": key_mask, "is_causal": True},
-        "lengths": {"key_lengths": np.array([keys, keys // 3][:batch])},
-        "offsets": {"is_causal": True, "query_offset": np.array([keys // 2, 3][:batch])},
-        "window": {"window": (7, 2), "query_offset": 20},
-        "scores": {
-            "scale": 0.7,
-            "softcap": 2.5,
-            "alibi_slopes": rng.random(layer.num_heads).astype(accumulator_of(layer.dtype)),
-            "position_bias": rng.standard_normal((layer.num_heads, 13)).astype(accumulator_of(layer.dtype)),
-            "sinks": rng.standard_normal(layer.num_heads).astype(accumulator_of(layer.dtype)),
-        },
-    }[which]
+every_layer = matrix(name=nightly(LAYERS, quick=FEW_LAYERS))
 
 
 MASKS = ["none", "causal", "boolean", "additive", "key mask", "one key mask", "flat key mask", "all"]
@@ -54,12 +28,12 @@ MASKS += ["lengths", "offsets", "window", "scores"]
 @functools.cache
 def _expected(name: str, mask: str, sizes: tuple[int, int, int], dtype: Any) -> Expected:
     layer = attention_layer(name, dtype)
-    return tolerance.layer(layer, *attention_inputs(layer, *sizes), _masks(mask, layer, *sizes))
+    return tolerance.layer(layer, *attention_inputs(layer, *sizes), call_options(mask, layer.num_heads, dtype, *sizes))
 
 
 def _check(name: str, mask: str, sizes: tuple[int, int, int], dtype: Any, threads: int) -> None:
     layer, expected = attention_layer(name, dtype), _expected(name, mask, sizes, dtype)
-    inputs, options = attention_inputs(layer, *sizes), _masks(mask, layer, *sizes)
+    inputs, options = attention_inputs(layer, *sizes), call_options(mask, layer.num_heads, dtype, *sizes)
     buffer = np.full((*inputs[0].shape[:-1], layer.out_dim), np.nan, dtype)
     out, weights = layer(*inputs, out=buffer, need_weights=True, num_threads=threads, **options)
     assert out is buffer
@@ -74,14 +48,13 @@ def test_cross_attention(name: str, sizes: tuple[int, int, int], isa: str, dtype
     _check(name, "none", sizes, dtype, num_threads)
 
 
-@pytest.mark.parametrize("mask", MASKS)
+@matrix(mask=nightly(MASKS, quick=("none", "causal", "additive", "key mask", "all", "scores")))
 @pytest.mark.parametrize("name", ["usual", "grouped", "everything"])
 def test_masks(name: str, mask: str, isa: str, dtype: Any) -> None:
     _check(name, mask, (2, 37, 101), dtype, 2)
 
 
-@pytest.mark.parametrize("name", [name for name, sizes in LAYERS.items() if not {"kdim", "vdim"} & set(sizes)])
-@pytest.mark.parametrize("length", [1, 2, 15, 64, 97, 130])
+@matrix(name=nightly(SELF_LAYERS, quick=FEW_LAYERS), length=nightly([1, 2, 15, 64, 97, 130], quick=(1, 15, 97)))
 def test_self_attention(name: str, length: int, isa: str, dtype: Any) -> None:
     layer = attention_layer(name, dtype)
     x = attention_inputs(layer, 2, length, length)[0]
@@ -120,7 +93,7 @@ def test_planted_features(isa: str, dtype: Any) -> None:
 @pytest.mark.parametrize("mask", ["none", "all"])
 def test_averaged_weights(mask: str, isa: str, dtype: Any) -> None:
     layer = attention_layer("grouped", dtype)
-    inputs, options = attention_inputs(layer, 2, 20, 30), _masks(mask, layer, 2, 20, 30)
+    inputs, options = attention_inputs(layer, 2, 20, 30), call_options(mask, layer.num_heads, dtype, 2, 20, 30)
     out, per_head = layer(*inputs, need_weights=True, **options)
     same, averaged = layer(*inputs, need_weights=True, average_attn_weights=True, **options)
     assert_same_bits(same, out)
@@ -203,7 +176,7 @@ def test_strided_out(isa: str, dtype: Any) -> None:
         assert np.count_nonzero(np.isnan(memory)) == memory.size - view.size
 
 
-@pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf], ids=str)
+@matrix(poison=nightly([np.nan, np.inf, -np.inf], quick=[np.nan]))
 def test_hidden_keys(poison: float, isa: str, dtype: Any) -> None:
     layer = attention_layer("grouped", dtype)
     query, key, value = attention_inputs(layer, 3, 20, 70)

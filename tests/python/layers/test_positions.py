@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from matrix import ALL, matrix
 from tolerance import assert_same_bits
 
 from mha_native import (
@@ -18,6 +19,8 @@ from mha_native import (
     reference,
     scaled_dot_product_attention,
 )
+
+pytestmark = matrix(dtype=ALL)
 
 Array = np.ndarray[Any, np.dtype[Any]]
 B, T, E, H, P = 2, 21, 24, 4, 70

@@ -7,10 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from matrix import ALL, matrix
 from tolerance import assert_same_bits
 from turned_layers import HEADS, E, H, assert_near, in_chunks, random_rows, reference_of, turned_layer
 
 from mha_native import MultiHeadAttention, reference
+
+pytestmark = matrix(dtype=ALL)
 
 
 @pytest.mark.parametrize("qk_norm", ["layer", "rms", "rms_unit_offset"])

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from matrix import ALL, WIDE, matrix, nightly
 from tolerance import assert_same_bits
 from turned_layers import (
     HEADS,
@@ -26,6 +27,8 @@ from turned_layers import (
 )
 
 from mha_native import CausalDecoder, DecoderLayer, Encoder, MultiHeadAttention, RotaryEmbedding, reference
+
+pytestmark = matrix(dtype=ALL)
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -61,7 +64,7 @@ def test_a_layer_is_its_reference(
         assert_near(layer(x, **chosen), reference_of(layer, x, x, x, **chosen))
 
 
-@pytest.mark.wide
+@matrix(dtype=WIDE)
 @every_head
 def test_keys_in_a_cache_are_turned(head_dim: int, rotary_dim: int, interleaved: bool, isa: str, dtype: Any) -> None:
     """The numbers themselves, by a rotation in NumPy of what the projection gives."""
@@ -164,7 +167,7 @@ SAMES: list[Same] = [
 
 
 @pytest.mark.parametrize("head", HEADS, ids=str)
-@pytest.mark.parametrize("num_threads", [1, 3])
+@matrix(num_threads=nightly([1, 3], quick=[3]))
 def test_one_row_one_answer(head: tuple[int, int, bool], num_threads: int, isa: str, dtype: Any) -> None:
     qk_norm = {16: None, 10: "rms", 64: "layer", 80: "rms_unit_offset", 3: "layer"}[head[0]]
     layer, x = turned_layer(head, dtype, num_kv_heads=2, qk_norm=qk_norm), random_rows(dtype, 2, 37, E)
@@ -190,7 +193,7 @@ def test_narrow_caches(cache_dtype: str, isa: str) -> None:
     assert_same_bits(cache.keys[:, :, :37], exact.keys[:, :, :37].astype(cache.dtype))
 
 
-@pytest.mark.wide
+@matrix(dtype=WIDE)
 def test_cross_attention(dtype: Any) -> None:
     layer = turned_layer((10, 6, False), dtype, kdim=7, vdim=9)
     query, key, value = random_rows(dtype, 2, 11, E), random_rows(dtype, 2, 30, 7), random_rows(dtype, 2, 30, 9)
@@ -204,7 +207,7 @@ def test_cross_attention(dtype: Any) -> None:
     assert_same_bits(layer(query, cache=cache, append=False), layer(query, key, value))
 
 
-@pytest.mark.wide
+@matrix(dtype=WIDE)
 @pytest.mark.parametrize("which", ["add_bias_kv", "add_zero_attn"])
 def test_added_keys_are_not_turned(which: str, dtype: Any) -> None:
     layer = turned_layer((10, 6, True), dtype, num_kv_heads=2, **{which: True})

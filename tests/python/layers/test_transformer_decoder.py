@@ -9,13 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 import transformer_tolerance
-from element_types import accumulator_of
-from random_layers import STACKS, decoder, oracle_options, rows, views
+from matrix import ALL, matrix, nightly
+from random_layers import FEW_STACKS, STACKS, call_options, decoder, oracle_options, rows, views
 from tolerance import assert_close, assert_same_bits
 
 from mha_native import Decoder, reference
 
-every_stack = pytest.mark.parametrize("name", STACKS)
+pytestmark = matrix(dtype=ALL)
+
+every_stack = matrix(name=nightly(STACKS, quick=FEW_STACKS))
 MEMORY_DIMS = {"usual": None, "awkward": 23, "pre-LN": None, "grouped": 70, "one feature": 5}
 
 
@@ -51,19 +53,14 @@ def _masks(which: str, model: Decoder, batch: int, length: int, memory_length: i
         ),
         "additive": ({"window": (9, 0)}, {"attn_mask": additive, "key_mask": memory_mask}),
         "scores": (
-            {
-                "scale": 0.7,
-                "softcap": 2.5,
-                "alibi_slopes": rng.random(heads).astype(accumulator_of(model.dtype)),
-                "position_bias": rng.standard_normal((heads, 13)).astype(accumulator_of(model.dtype)),
-                "sinks": rng.standard_normal(heads).astype(accumulator_of(model.dtype)),
-            },
+            call_options("scores", heads, model.dtype, batch, length, length),
             {"scale": 1.3},
         ),
     }[which]
 
 
 MASKS = ["not causal", "key masks", "lengths", "boolean", "additive", "scores"]
+QUICK_MASKS = ("additive", "scores")
 OUR_NAMES = {
     "attn_mask": "memory_attn_mask",
     "key_mask": "memory_key_mask",
@@ -104,14 +101,14 @@ def test_against_the_oracle(name: str, sizes: tuple[int, int, int], isa: str, dt
     _check(name, "none", sizes, dtype, num_threads)
 
 
-@pytest.mark.parametrize("mask", MASKS)
+@matrix(mask=nightly(MASKS, quick=QUICK_MASKS))
 @pytest.mark.parametrize("name", ["usual", "pre-LN", "grouped"])
 def test_masks(name: str, mask: str, isa: str, dtype: Any) -> None:
     _check(name, mask, (2, 21, 37), dtype, 2)
 
 
-@pytest.mark.parametrize("mask", ["none", *MASKS])
-@pytest.mark.parametrize("name", ["awkward", "pre-LN", "large eps"])
+@matrix(mask=nightly(["none", *MASKS], quick=("none", *QUICK_MASKS)))
+@matrix(name=nightly(["awkward", "pre-LN", "large eps"], quick=FEW_STACKS))
 def test_the_bounds_are_around_the_reference(name: str, mask: str, dtype: Any) -> None:
     model = _model(name, dtype)
     options = _call_options(*_masks(mask, model, 2, 9, 14))
@@ -218,7 +215,7 @@ def test_in_place(name: str, isa: str, dtype: Any, num_threads: int) -> None:
     assert_same_bits(x, expected)
 
 
-@pytest.mark.parametrize("poison", [np.nan, np.inf], ids=str)
+@matrix(poison=nightly([np.nan, np.inf], quick=[np.nan]))
 def test_hidden_memory_holds_anything(poison: float, isa: str, dtype: Any) -> None:
     model, lengths = _model("pre-LN", dtype), np.array([30, 11, 0])
     x, memory = _inputs(model, 3, 8, 30)

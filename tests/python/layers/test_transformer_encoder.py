@@ -11,38 +11,19 @@ import numpy as np
 import pytest
 import transformer_tolerance
 from element_types import accumulator_of
-from random_layers import STACKS, encoder, oracle_options, rows, views
+from matrix import ALL, matrix, nightly
+from random_layers import FEW_STACKS, STACKS, call_options, encoder, oracle_options, rows, views
 from tolerance import assert_close, assert_same_bits
 
 from mha_native import Encoder, KVCache, reference
 
-every_stack = pytest.mark.parametrize("name", STACKS)
+pytestmark = matrix(dtype=ALL)
+
+every_stack = matrix(name=nightly(STACKS, quick=FEW_STACKS))
 
 
-def _masks(which: str, model: Encoder, batch: int, length: int) -> dict[str, Any]:
-    heads, rng = model.layers[0].self_attn.num_heads, np.random.default_rng(6)
-    additive = rng.standard_normal((heads, length, length)).astype(model.dtype)
-    additive[rng.random(additive.shape) < 0.2] = -np.inf
-    key_mask = rng.random((batch, length)) < 0.6
-    key_mask[0] = False
-    return {
-        "none": {},
-        "causal": {"is_causal": True},
-        "boolean": {"attn_mask": rng.random((batch, 1, length, length)) < 0.7},
-        "additive": {"attn_mask": additive},
-        "key mask": {"key_mask": key_mask},
-        "all": {"attn_mask": additive, "key_mask": key_mask, "is_causal": True},
-        "lengths": {"key_lengths": np.array([length, length // 3][:batch])},
-        "offsets": {"is_causal": True, "query_offset": np.array([length // 2, 3][:batch])},
-        "window": {"window": (7, 2)},
-        "scores": {
-            "scale": 0.7,
-            "softcap": 2.5,
-            "alibi_slopes": rng.random(heads).astype(accumulator_of(model.dtype)),
-            "position_bias": rng.standard_normal((heads, 13)).astype(accumulator_of(model.dtype)),
-            "sinks": rng.standard_normal(heads).astype(accumulator_of(model.dtype)),
-        },
-    }[which]
+def _options(which: str, model: Encoder, batch: int, length: int) -> dict[str, Any]:
+    return call_options(which, model.layers[0].self_attn.num_heads, model.dtype, batch, length, length)
 
 
 MASKS = ["causal", "boolean", "additive", "key mask", "all", "lengths", "offsets", "window", "scores"]
@@ -52,12 +33,12 @@ MASKS = ["causal", "boolean", "additive", "key mask", "all", "lengths", "offsets
 def _expected(name: str, mask: str, shape: tuple[int, int], dtype: Any) -> Any:
     model = encoder(name, dtype)
     x = rows((*shape, model.embed_dim), dtype)
-    return transformer_tolerance.encoder(model, x, _masks(mask, model, *shape))
+    return transformer_tolerance.encoder(model, x, _options(mask, model, *shape))
 
 
 def _check(name: str, mask: str, shape: tuple[int, int], dtype: Any, threads: int) -> None:
     model, (expected, expected_weights) = encoder(name, dtype), _expected(name, mask, shape, dtype)
-    x, options = rows((*shape, model.embed_dim), dtype), _masks(mask, model, *shape)
+    x, options = rows((*shape, model.embed_dim), dtype), _options(mask, model, *shape)
     buffer = np.full(x.shape, np.nan, dtype)
     out, weights = model(x, out=buffer, need_weights=True, num_threads=threads, **options)
     assert out is buffer
@@ -74,7 +55,7 @@ def test_against_the_oracle(name: str, shape: tuple[int, int], isa: str, dtype: 
     _check(name, "none", shape, dtype, num_threads)
 
 
-@pytest.mark.parametrize("mask", MASKS)
+@matrix(mask=nightly(MASKS, quick=("causal", "additive", "key mask", "all", "scores")))
 @pytest.mark.parametrize("name", ["usual", "pre-LN", "grouped"])
 def test_masks(name: str, mask: str, isa: str, dtype: Any) -> None:
     _check(name, mask, (2, 37), dtype, 2)
@@ -86,7 +67,7 @@ def test_the_bounds_are_around_the_reference(name: str, mask: str, dtype: Any) -
     # transformer_tolerance goes step by step; reference is what users read.
     model = encoder(name, dtype)
     x = rows((2, 9, model.embed_dim), dtype)
-    options = _masks(mask, model, 2, 9)
+    options = _options(mask, model, 2, 9)
     whole = reference.encoder(x, model.state_dict(), **oracle_options(model), **options)
     np.testing.assert_allclose(_expected(name, mask, (2, 9), dtype)[0].out, whole, rtol=0, atol=1e-11)
 
@@ -139,7 +120,7 @@ def test_rows_by_themselves(name: str, isa: str, dtype: Any) -> None:
 
 
 @every_stack
-@pytest.mark.parametrize("masked", [False, True], ids=["plain", "masked"])
+@matrix(masked=nightly([False, True], quick=[True]))
 def test_ragged(name: str, masked: bool, isa: str, dtype: Any) -> None:
     model, lengths, num_threads = encoder(name, dtype), np.array([5, 1, 40, 0, 17, 64]), 3 if masked else 2
     cu = np.concatenate([[0], np.cumsum(lengths)])
@@ -238,7 +219,7 @@ def test_in_place(name: str, isa: str, dtype: Any, num_threads: int) -> None:
     assert_same_bits(x, expected)
 
 
-@pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf], ids=str)
+@matrix(poison=nightly([np.nan, np.inf, -np.inf], quick=[np.nan]))
 @pytest.mark.parametrize("name", ["usual", "pre-LN"])
 def test_padding_holds_anything(name: str, poison: float, isa: str, dtype: Any) -> None:
     model, lengths = encoder(name, dtype), np.array([30, 11, 1])

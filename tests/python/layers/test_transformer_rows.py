@@ -8,13 +8,17 @@ import numpy as np
 import pytest
 import transformer_tolerance
 from element_types import limits
+from matrix import ALL, matrix, nightly
 from random_layers import randomized, rows, views
 from tolerance import assert_close, assert_same_bits
 from transformer_tolerance import Near
 
 from mha_native import FeedForward, LayerNorm, RMSNorm, reference
 
+pytestmark = matrix(dtype=ALL)
+
 WIDTHS = [1, 2, 3, 7, 8, 15, 16, 17, 31, 33, 63, 64, 65, 129, 384, 1000]
+QUICK_WIDTHS = [width for width in WIDTHS if width % 2 == 1 or width == 64]
 SIZES = [(1, 1), (5, 1), (1, 7), (8, 16), (29, 37), (64, 256), (65, 255), (130, 1025), (384, 96)]  # E, F
 ACTIVATIONS = ["relu", "gelu", "gelu_tanh", "silu"]
 
@@ -28,15 +32,15 @@ def _check(layer: Any, x: np.ndarray, label: str, num_threads: int | None = None
     return out
 
 
-@pytest.mark.parametrize("bias", [True, False], ids=["bias", "no-bias"])
-@pytest.mark.parametrize("width", WIDTHS)
+@matrix(bias=nightly([True, False], quick=[True]))
+@matrix(width=nightly(WIDTHS, quick=QUICK_WIDTHS))
 def test_layer_norm(width: int, bias: bool, isa: str, dtype: Any, num_threads: int) -> None:
     norm = randomized(LayerNorm(width, bias=bias, dtype=dtype))
     _check(norm, rows((37, width), dtype), f"{width}", num_threads)
 
 
 @pytest.mark.parametrize("unit_offset", [False, True], ids=["weight", "unit-offset"])
-@pytest.mark.parametrize("width", WIDTHS)
+@matrix(width=nightly(WIDTHS, quick=QUICK_WIDTHS))
 def test_rms_norm(width: int, unit_offset: bool, isa: str, dtype: Any, num_threads: int) -> None:
     norm = randomized(RMSNorm(width, unit_offset=unit_offset, dtype=dtype))
     _check(norm, rows((37, width), dtype), f"{width}", num_threads)
@@ -56,20 +60,24 @@ def test_a_small_weight_is_not_lost_beside_the_one(isa: str, dtype: Any) -> None
 SPREADS = [(1, 0), (1, 100), (1e-4, 3), (1e15, 0), (1e-15, 0), (1, -1e4)]  # of the features, and around what
 
 
-@pytest.mark.parametrize(
-    ("size", "offset", "eps"),
-    [(*spread, eps) for spread in SPREADS for eps in (0.0, 1e-12, 1e-5, 3.0)] + [(1e-30, 0, 1e-12)],
+@matrix(
+    spread=[(*spread, eps) for spread in SPREADS for eps in (0.0, 1e-12, 1e-5, 3.0)] + [(1e-30, 0, 1e-12)],
+    where=lambda spread, dtype, **_: spread[0] < float(limits(dtype).max),
 )
-def test_rows_of_any_size_and_offset(size: float, offset: float, eps: float, isa: str, dtype: Any) -> None:
+def test_rows_of_any_size_and_offset(spread: tuple[float, float, float], isa: str, dtype: Any) -> None:
+    size, offset, eps = spread
     norm = randomized(LayerNorm(70, eps=eps, dtype=dtype))
     _check(norm, (size * rows((9, 70), np.float64) + offset).astype(dtype), f"{size} {offset}")
 
 
+def _is_ordinary(size: float, dtype: Any, **_: Any) -> bool:
+    """Whether `dtype` holds rows of about this size, none of them subnormal."""
+    return 100 * float(limits(dtype).tiny) < size < float(limits(dtype).max) / 100
+
+
 @pytest.mark.parametrize("eps", [0.0, 1e-12, 1e-6, 3.0])
-@pytest.mark.parametrize("size", [1.0, 1e-4, 1e4, 1e15, 1e-15, 1e19, 1e-19, 1e37, 1e-36])
+@matrix(size=[1.0, 1e-4, 1e4, 1e15, 1e-15, 1e19, 1e-19, 1e37, 1e-36], where=_is_ordinary)
 def test_rms_norm_of_rows_of_any_size(size: float, eps: float, isa: str, dtype: Any) -> None:
-    if not 100 * float(limits(dtype).tiny) < size < float(limits(dtype).max) / 100:
-        return
     norm = randomized(RMSNorm(70, eps=eps, dtype=dtype))
     x = (size * rows((9, 70), np.float64)).astype(dtype)
     expected, out = transformer_tolerance.layer_norm(norm, Near.exactly(x)), norm(x)
@@ -92,8 +100,8 @@ def test_rows_whose_features_are_equal(isa: str, dtype: Any) -> None:
         assert_same_bits(norm(x), np.tile(norm.state_dict()["bias"], (3, 1)), label=str(value))
 
 
-@pytest.mark.parametrize("bias", [True, False], ids=["bias", "no-bias"])
-@pytest.mark.parametrize("activation", ACTIVATIONS)
+@matrix(bias=nightly([True, False], quick=[True]))
+@matrix(activation=nightly(ACTIVATIONS, quick=["gelu"]))
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 def test_feed_forward(
     sizes: tuple[int, int], activation: str, bias: bool, isa: str, dtype: Any, num_threads: int
@@ -103,7 +111,7 @@ def test_feed_forward(
         _check(layer, rows((length, sizes[0]), dtype), f"{sizes} {activation} {length}", num_threads)
 
 
-@pytest.mark.parametrize("activation", ACTIVATIONS)
+@matrix(activation=nightly(ACTIVATIONS, quick=["gelu"]))
 def test_activations_far_out(activation: str, isa: str, dtype: Any) -> None:
     # One feature that is only activated, and copied: from the tails to what overflows a square.
     layer = FeedForward(1, 1, activation=activation, bias=False, dtype=dtype)

@@ -1,4 +1,4 @@
-"""What blocks and stacks hold and refuse: sizes, weights in and out, copies, errors."""
+"""What layers, blocks and stacks hold and refuse: sizes, weights in and out, copies, errors."""
 
 from __future__ import annotations
 
@@ -9,11 +9,24 @@ from typing import Any
 
 import numpy as np
 import pytest
+from matrix import ALL, matrix
 from random_layers import randomized, rows
 from tolerance import assert_same_bits
 
 import mha_native
-from mha_native import CausalDecoder, Decoder, DecoderLayer, Encoder, EncoderLayer, FeedForward, LayerNorm, RMSNorm
+from mha_native import (
+    CausalDecoder,
+    Decoder,
+    DecoderLayer,
+    Encoder,
+    EncoderLayer,
+    FeedForward,
+    LayerNorm,
+    MultiHeadAttention,
+    RMSNorm,
+)
+
+pytestmark = matrix(dtype=ALL)
 
 OTHER = {"num_kv_heads": 2, "head_dim": 5, "activation": "gelu", "norm_first": True, "bias": False, "eps": 1e-3}
 RMS = {"norm": "rms_unit_offset", "output_norms": True, "norm_first": True, "final_norm": True, "eps": 1e-6}
@@ -37,6 +50,27 @@ MAKERS: dict[str, Callable[..., Any]] = {
     "decoder with output norms": lambda seed, **more: Decoder(2, 24, 4, 50, output_norms=True, seed=seed, **more),
     "decoder of another memory": lambda seed, **more: Decoder(2, 24, 4, 50, memory_dim=17, **OTHER, seed=seed, **more),
 }  # fmt: skip
+WIDE = {"num_kv_heads": 2, "head_dim": 5, "value_head_dim": 3, "kdim": 7, "vdim": 9, "out_dim": 11}
+ADDED = {"add_bias_kv": True, "add_zero_attn": True}
+
+
+def _attention(**options: Any) -> Callable[..., Any]:
+    return lambda seed, **more: MultiHeadAttention(24, 4, **options, seed=seed, **more)
+
+
+MAKERS |= {
+    "attention": _attention(),
+    "attention without bias": _attention(bias=False),
+    "attention with biases of query and value": _attention(bias={"query", "value"}),
+    "attention with a bias of its result": _attention(bias=["out"]),
+    "grouped attention": _attention(num_kv_heads=2),
+    "attention of another width": _attention(out_dim=3),
+    "attention with added keys": _attention(**ADDED),
+    "wide attention": _attention(**WIDE),
+    "wide attention without bias": _attention(**WIDE, bias=False),
+    "wide attention with a bias of the key": _attention(**WIDE, bias=("key",)),
+    "wide attention with added keys": _attention(**WIDE, **ADDED),
+}
 every_module = pytest.mark.parametrize("name", MAKERS)
 
 
@@ -46,6 +80,8 @@ def _make(name: str, dtype: Any = np.float32, seed: int = 0) -> Any:
 
 def _run(module: Any) -> np.ndarray:
     x = rows((2, 5, 24), module.dtype)
+    if isinstance(module, MultiHeadAttention):
+        return module(x, *(rows((2, 7, features), module.dtype) for features in (module.kdim, module.vdim)))
     if isinstance(module, Decoder | DecoderLayer):
         return module(x, rows((2, 7, module.memory_dim), module.dtype))
     return module(x)
@@ -72,6 +108,8 @@ def test_copies(name: str, how: str, dtype: Any) -> None:
     other = pickle.loads(pickle.dumps(module)) if how == "pickle" else copy.deepcopy(module)
     assert_same_bits(_run(other), _run(module))
     assert repr(other) == repr(module)
+    if isinstance(module, MultiHeadAttention):
+        assert other.bias == module.bias
     before = _run(module)
     other.load_state_dict({which: 0 * array for which, array in other.state_dict().items()})
     assert_same_bits(_run(module), before)

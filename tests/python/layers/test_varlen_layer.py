@@ -9,11 +9,14 @@ import numpy as np
 import pytest
 import tolerance
 from element_types import accumulator_of
+from matrix import ALL, matrix, nightly
 from ragged import LENGTHS, Array
-from random_layers import LAYERS, attention_layer
+from random_layers import FEW_LAYERS, LAYERS, SELF_LAYERS, attention_layer
 from tolerance import assert_close, assert_same_bits
 
 from mha_native import MultiHeadAttention
+
+pytestmark = matrix(dtype=ALL)
 
 
 def _offsets(lengths: Any) -> Array:
@@ -25,8 +28,8 @@ def _inputs(layer: MultiHeadAttention, queries: int, keys: int, rng: np.random.G
     return tuple(rng.standard_normal(shape).astype(layer.dtype) for shape in shapes)
 
 
-@pytest.mark.parametrize("name", LAYERS)
-@pytest.mark.parametrize("masked", [False, True], ids=["plain", "masked"])
+@matrix(name=nightly(LAYERS, quick=FEW_LAYERS))
+@matrix(masked=nightly([False, True], quick=[True]))
 def test_a_sequence_by_itself(name: str, masked: bool, isa: str, dtype: Any, rng: np.random.Generator) -> None:
     layer = attention_layer(name, dtype)
     for _ in range(3):
@@ -68,7 +71,7 @@ def test_a_sequence_by_itself(name: str, masked: bool, isa: str, dtype: Any, rng
                 assert_same_bits(out[q], alone, label=f"{threads} threads, sequence {b} of {lengths_q}, {lengths_k}")
 
 
-@pytest.mark.parametrize("name", [name for name, sizes in LAYERS.items() if not {"kdim", "vdim"} & set(sizes)])
+@matrix(name=nightly(SELF_LAYERS, quick=FEW_LAYERS))
 def test_self_attention(name: str, isa: str, dtype: Any, rng: np.random.Generator) -> None:
     layer = attention_layer(name, dtype)
     cu = _offsets([12, 1, 70, 33])

@@ -277,7 +277,7 @@ def test_bad_arguments_are_refused_before_anything_is_computed(
         ({}, {"eos_token_id": [1, -1]}, "eos_token_id"),
         ({}, {"vocab_size": VOCABULARY - 1}, "more than vocab_size"),
         ({"tokenizer.json": None}, {}, "tokenizer.json does not exist"),
-        ({"generation_config.json": "{"}, {}, "no valid JSON"),
+        ({"generation_config.json": "{"}, {}, "not valid JSON"),
     ],
     ids=str,
 )

@@ -80,17 +80,17 @@ def test_files_that_are_missing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("files", "words"),
     [
-        ({"config__json": "{"}, "config.json is no valid JSON"),
+        ({"config__json": "{"}, "config.json is not valid JSON"),
         ({"config__json": "[]"}, "config.json must hold an object; got list"),
         ({"generation_config__json": "7"}, "generation_config.json must hold an object"),
-        ({"tokenizer_config__json": "x"}, "tokenizer_config.json is no valid JSON"),
+        ({"tokenizer_config__json": "x"}, "tokenizer_config.json is not valid JSON"),
         (
             {"tokenizer_config__json": {"chat_template": 7}},
             "json: chat_template must be a string; got 7",
         ),
         ({"tokenizer_config__json": {"chat_template": [{"name": "default"}, 3]}}, None),
         ({"tokenizer_config__json": {"bos_token": "<not there>"}}, "bos_token must be a special token"),
-        ({"tokenizer__json": "{}"}, "tokenizer.json is no valid tokenizer"),
+        ({"tokenizer__json": "{}"}, "tokenizer.json is not a valid tokenizer"),
         ({"adapter_config__json": "{}"}, "merge the adapter into the model"),
         ({"chat_template__jinja": "x" * ((1 << 24) + 1)}, "chat_template.jinja must have at most 16 MiB"),
     ],

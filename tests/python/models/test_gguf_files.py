@@ -25,7 +25,7 @@ def opened(path: Path, raw: bytes) -> GGUFFile:
 
 
 def refused(path: Path, raw: bytes, *words: str) -> None:
-    with pytest.raises(ValueError, match=r"model\.gguf is no valid GGUF file: ") as error:
+    with pytest.raises(ValueError, match=r"model\.gguf is not a valid GGUF file: ") as error:
         opened(path, raw)
     message = str(error.value)
     assert all(word in message for word in words), message
@@ -225,7 +225,7 @@ HUGE = 2**64 - 1
         (header(1, 0, tensor("t", (8,), 0, 16)), ["'t'", "multiple of 32 bytes", "got 16"]),
         (header(1, 0, tensor("t", (8,), 0, HUGE // 32 * 32)), ["'t'", "2^63"]),
         (header(2, 0, tensor("t", (1,), 0, 0) * 2), ["'t'", "more than once"]),
-        (header(2, 0, tensor("t", (9,), 0, 0) + tensor("u", (1,), 0, 32)) + bytes(999), ["'u'", "behind", "'t'"]),
+        (header(2, 0, tensor("t", (9,), 0, 0) + tensor("u", (1,), 0, 32)) + bytes(999), ["'u'", "after", "'t'"]),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_said_in_one_sentence(raw: bytes, words: list[str], tmp_path: Path) -> None:
@@ -257,5 +257,5 @@ def test_a_file_that_is_cut_short_after_it_was_opened(tmp_path: Path) -> None:
 
 
 def test_no_file(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="does not exist, or is no file"):
+    with pytest.raises(FileNotFoundError, match="does not exist, or is not a file"):
         GGUFFile(tmp_path)

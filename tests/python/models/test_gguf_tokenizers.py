@@ -173,7 +173,7 @@ NUM_TOKENS = gguf_files.V
     [
         ("tokenizer.ggml.pre must be 'default' or .*; got 'mpt'", {"tokenizer.ggml.pre": "mpt"}),
         ("tokenizer.ggml.pre must be .*; got None", {"tokenizer.ggml.pre": None}),
-        ("not known here: tokenizer.ggml.precompiled_charsmap", {"tokenizer.ggml.precompiled_charsmap": "x"}),
+        ("has unknown entries: tokenizer.ggml.precompiled_charsmap", {"tokenizer.ggml.precompiled_charsmap": "x"}),
         ("tokens must be an array of texts; got None", {"tokenizer.ggml.tokens": None, "llama.vocab_size": 9}),
         ("tokens must be an array of texts", {"tokenizer.ggml.tokens": [1, 2], "llama.vocab_size": 9}),
         ("tokens must differ; got 'a' more than once", {"tokenizer.ggml.tokens": ["a", "b", "a"]}),

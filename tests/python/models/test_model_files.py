@@ -166,11 +166,11 @@ def test_a_file_that_ends_early(tmp_path: Path) -> None:
     raw = path.read_bytes()
     for length in [0, 7, 8, 20, len(raw) // 2, len(raw) - 1]:
         path.write_bytes(raw[:length])
-        assert_not_loaded(tmp_path, str(path), "no valid safetensors file")
+        assert_not_loaded(tmp_path, str(path), "is not a valid safetensors file")
     path.write_bytes(struct.pack("<Q", 2**63) + raw[8:])
-    assert_not_loaded(tmp_path, str(path), "no valid safetensors file")
+    assert_not_loaded(tmp_path, str(path), "is not a valid safetensors file")
     path.write_bytes(raw + b"\0")
-    assert_not_loaded(tmp_path, str(path), "no valid safetensors file")
+    assert_not_loaded(tmp_path, str(path), "is not a valid safetensors file")
 
 
 @pytest.mark.parametrize("norms", [("weight", "bias"), ("gamma", "beta")])

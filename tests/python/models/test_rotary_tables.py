@@ -187,9 +187,9 @@ NUMBERS: list[Any] = [0, -1.0, None, "2", True, math.inf, math.nan, 10**400, [2.
         ({"rope_scaling": {"rope_type": None}}, "rope_scaling: rope_type must be 'default' or"),
         ({"rope_parameters": [1]}, r"config.json: rope_parameters must be an object; got \[1\]"),
         ({"rope_scaling": "linear"}, "rope_scaling must be an object; got 'linear'"),
-        ({"rope_scaling": {"type": "default", "factor": 2.0}}, "rope_scaling has what is not known here: factor"),
-        ({"rope_scaling": {"type": "linear", "factor": 2.0, "mscale": 1.0}}, "not known here: mscale"),
-        ({"rope_parameters": {"full_attention": {}}}, "not known here: full_attention"),
+        ({"rope_scaling": {"type": "default", "factor": 2.0}}, "rope_scaling has unknown entries: factor"),
+        ({"rope_scaling": {"type": "linear", "factor": 2.0, "mscale": 1.0}}, "has unknown entries: mscale"),
+        ({"rope_parameters": {"full_attention": {}}}, "has unknown entries: full_attention"),
         ({"rope_scaling": {"type": "linear"}}, "rope_scaling: factor must be a positive number; got None"),
         ({"rope_scaling": {"type": "llama3", **LLAMA3, "low_freq_factor": 4}}, "low_freq_factor must be less than"),
         ({"rope_scaling": {**LONGROPE, "long_factor": LONG[1:]}}, "long_factor must be a list of 8 positive numbers"),
@@ -234,7 +234,7 @@ def test_a_head_of_which_few_features_are_turned() -> None:
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ({"rope_parameters": {"rope_type": "default", "rope_theta": 1.0}}, "rope_parameters has what is not known"),
+        ({"rope_parameters": {"rope_type": "default", "rope_theta": 1.0}}, "rope_parameters has unknown entries: "),
         ({"rope_parameters": {"full_attention": 7}}, "rope_parameters: full_attention must be an object; got 7"),
         (
             {"rope_parameters": {"sliding_attention": {"rope_type": "none"}}},

@@ -148,12 +148,14 @@ def test_to_choose_again_changes_nothing(given: dict[str, Any]) -> None:
         twice.tokens.append(once.tokens[-1])
 
 
-def test_a_choice_does_not_depend_on_the_others() -> None:
+@pytest.mark.parametrize("penalty", [None, 1.5])
+@pytest.mark.parametrize("vocab", VOCABULARIES)
+def test_a_choice_does_not_depend_on_the_others(vocab: int, penalty: float | None) -> None:
     """Of several sequences each draws as it does alone, and logits without a largest end their sequence only."""
-    options = SamplingOptions(temperature=1.0, seed=0)
-    logits = np.stack([logits_of(60), np.full(60, np.nan, np.float32), -logits_of(60)])
-    choices = [TokenChoice("generate", options, [], 60, 9, index=index) for index in range(3)]
-    plain = TokenChoice("generate", SamplingOptions(), [], 60, 9)
+    options = SamplingOptions(temperature=1.0, seed=0, repetition_penalty=penalty)
+    logits = np.stack([logits_of(vocab), np.full(vocab, np.nan, np.float32), -logits_of(vocab)])
+    choices = [TokenChoice("generate", options, [], vocab, 9, index=index) for index in range(3)]
+    plain = TokenChoice("generate", SamplingOptions(), [], vocab, 9)
     for _ in range(5):
         first, error, last, largest = choose([*choices, plain], np.concatenate([logits, logits[:1]]))
         assert [first, last] == [choices[0].choose(logits[0]), choices[2].choose(logits[2])]

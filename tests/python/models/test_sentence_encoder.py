@@ -57,6 +57,7 @@ def test_the_pretrained_model_gives_the_golden_embeddings(
     _assert_embeddings(embeddings, expected, "golden")
 
 
+@pytest.mark.exhaustive  # compares two constants: the oracle and the file of golden embeddings
 def test_the_oracle_gives_the_golden_embeddings(
     model_directory: Path, golden: tuple[list[str], list[list[int]], Array]
 ) -> None:

@@ -14,7 +14,7 @@ import tiny_language_model
 import tiny_tokenizers
 import tokenizers
 
-from mha_native.models.generation.generate.text_stream import TextStream
+from mha_native.models.generation.text_stream import TextStream
 
 LIBRARY = tiny_language_model.tokenizer()
 

@@ -7,13 +7,16 @@ from typing import Any
 import numpy as np
 import pytest
 from cases import BY_NAME, Case, make_call
-from row_cases import LARGE, OF_EACH_HEAD, ROW_CASES, SLICES
+from matrix import ALL, WIDE, matrix
+from row_cases import LARGE, ROW_CASES, SLICES, of_batch_element
 from tolerance import assert_same_bits
 
 from mha_native import attention_weights, scaled_dot_product_attention
 
+pytestmark = matrix(dtype=ALL)
 
-@pytest.mark.parametrize("case", LARGE, ids=str)
+
+@matrix(dtype=WIDE, case=LARGE)
 def test_threads(case: Case, isa: str, dtype: Any) -> None:
     call = make_call(case, dtype)
     one, one_lse = scaled_dot_product_attention(*call.arrays, return_lse=True, num_threads=1, **call.options)
@@ -39,9 +42,9 @@ def test_lse_changes_no_bit(isa: str, dtype: Any) -> None:
     assert_same_bits(scaled_dot_product_attention(*call.arrays, **call.options), with_lse)
 
 
-@pytest.mark.parametrize(
-    "case",
-    [
+@matrix(
+    dtype=WIDE,
+    case=[
         "batch",
         "lengths",
         "group-8-2-5",
@@ -59,18 +62,13 @@ def test_batch_element_by_itself(case: str, isa: str, dtype: Any) -> None:
     together = scaled_dot_product_attention(*call.arrays, **call.options)
     together_weights = attention_weights(call.query, call.key, **call.options)
     for b in range(len(call.query)):
-        one = {
-            name: option[b : b + 1]
-            if isinstance(option, np.ndarray) and name not in OF_EACH_HEAD and len(option) > 1
-            else option
-            for name, option in call.options.items()
-        }
+        one = of_batch_element(call.options, b)
         query, key, value = (x[b : b + 1] for x in call.arrays)
         assert_same_bits(scaled_dot_product_attention(query, key, value, **one), together[b : b + 1], label=f"b={b}")
         assert_same_bits(attention_weights(query, key, **one), together_weights[b : b + 1], label=f"b={b}")
 
 
-@pytest.mark.parametrize("case", ROW_CASES, ids=str)
+@matrix(dtype=WIDE, case=ROW_CASES)
 def test_some_rows_by_themselves(case: Case, isa: str, dtype: Any) -> None:
     call = make_call(case, dtype)
     together, together_lse = scaled_dot_product_attention(*call.arrays, return_lse=True, **call.options)

@@ -137,7 +137,7 @@ def test_bits_do_not_depend_on_the_state_of_the_caller(part: str, state: str, is
     check(state, part)
 
 
-@pytest.mark.parametrize("isa", mha_native.available_isas())
+@pytest.mark.parametrize("isa", mha_native.available_isas())  # not the fixture: another process computes
 @pytest.mark.parametrize("part", CALLS)
 def test_no_signal_is_raised_where_exceptions_trap(part: str, isa: str) -> None:
     # In a process of its own, which the signal would end.

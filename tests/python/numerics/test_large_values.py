@@ -9,6 +9,7 @@ import pytest
 import tolerance
 from cases import Call, Case, make_call
 from element_types import BFLOAT16, accumulator_of, limits
+from matrix import WIDE, matrix
 from tolerance import assert_close, assert_same_bits
 
 from mha_native import (
@@ -18,7 +19,7 @@ from mha_native import (
     scaled_dot_product_attention_varlen,
 )
 
-DTYPES = pytest.mark.parametrize("dtype", [np.float32, np.float64, BFLOAT16], ids=["f32", "f64", "bf16"])
+pytestmark = matrix(dtype=(*WIDE, BFLOAT16))
 LARGE = 0.97
 """Of the largest number."""
 
@@ -71,7 +72,6 @@ def assert_is_mean(out: Any, call: Call) -> None:
     )
 
 
-@DTYPES
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_a_mean_does_not_overflow(case: Case, dtype: Any, isa: str, num_threads: int) -> None:
     call = large_call(case, dtype)
@@ -85,7 +85,6 @@ def test_a_mean_does_not_overflow(case: Case, dtype: Any, isa: str, num_threads:
     assert_same_bits(out[..., 1], plain[..., 1], label="a column of ordinary values")
 
 
-@DTYPES
 @pytest.mark.parametrize("case", [case for case in CASES if case.Tq > 1], ids=str)
 def test_a_row_alone_has_the_same_bits(case: Case, dtype: Any, isa: str) -> None:
     call = large_call(case, dtype)
@@ -98,7 +97,6 @@ def test_a_row_alone_has_the_same_bits(case: Case, dtype: Any, isa: str) -> None
         assert_same_bits(out[:, :, i : i + 1], alone, label=f"row {i}")
 
 
-@DTYPES
 def test_a_ragged_batch_has_the_same_bits(dtype: Any, isa: str, num_threads: int) -> None:
     call = large_call(CASES[1], dtype)
     dense = scaled_dot_product_attention(*call.arrays)
@@ -110,7 +108,6 @@ def test_a_ragged_batch_has_the_same_bits(dtype: Any, isa: str, num_threads: int
     assert_same_bits(out[70:].swapaxes(0, 1), dense[0])
 
 
-@DTYPES
 def test_equal_scores_of_any_size(dtype: Any, isa: str) -> None:
     """A difference of a few halvings is lost in scores of 1e14."""
     for rows in (2, 40):
@@ -119,7 +116,6 @@ def test_equal_scores_of_any_size(dtype: Any, isa: str) -> None:
         assert_is_mean(scaled_dot_product_attention(query, key, value), Call(query, key, value, {}))
 
 
-@DTYPES
 @pytest.mark.parametrize("peak", [3, 70, 555])
 def test_keys_that_hardly_weigh(peak: int, dtype: Any, isa: str) -> None:
     """Many large values that one small one outweighs by so much that their weights are almost 0."""
@@ -131,7 +127,6 @@ def test_keys_that_hardly_weigh(peak: int, dtype: Any, isa: str) -> None:
         assert_is_mean(scaled_dot_product_attention(query, key, value), Call(query, key, value, {}))
 
 
-@DTYPES
 @pytest.mark.parametrize("rows", [2, 40])
 def test_infinity_and_nan_stay(rows: int, dtype: Any, isa: str) -> None:
     call = large_call(Case("large-poison", "", H=1, Tq=rows, Tk=600, D=64, Dv=32, data="peaked"), dtype)
@@ -145,7 +140,6 @@ def test_infinity_and_nan_stay(rows: int, dtype: Any, isa: str) -> None:
     assert_same_bits(np.delete(out, (3, 4, 5), axis=-1), np.delete(clean, (3, 4, 5), axis=-1))
 
 
-@DTYPES
 def test_through_a_layer_and_its_cache(dtype: Any, isa: str) -> None:
     """Projections are identities or 0, so that every row is the mean of the values."""
     width, length = 16, 40
@@ -167,7 +161,6 @@ def test_through_a_layer_and_its_cache(dtype: Any, isa: str) -> None:
     assert_close(np.concatenate(out, axis=1), expected, error, label="cache")
 
 
-@DTYPES
 @pytest.mark.parametrize("shards", [2, 3, 7])
 def test_merged_parts(shards: int, dtype: Any, rng: np.random.Generator) -> None:
     outs = np.full((shards, 4, 9), LARGE * float(limits(dtype).max)).astype(dtype)

@@ -18,16 +18,19 @@ from equivalent_calls import (
     attend_ragged,
     random_call,
 )
+from matrix import ALL, WIDE, matrix, nightly
 from scattered_pages import over_pages
 from tolerance import assert_same_bits
 
 from mha_native import MultiHeadAttention, attention_statistics, attention_weights
 
+pytestmark = matrix(dtype=ALL)
+
 SEEDS = range(48)
 MIXTURES = 8
 STATISTICS = ("entropy", "max_weight", "max_key", "mean_distance")
 
-every_seed = pytest.mark.parametrize("seeds", [SEEDS[i::3] for i in range(3)], ids=lambda seeds: f"seeds-{seeds[0]}")
+every_seed = matrix(seeds=nightly([SEEDS[i::3] for i in range(3)], quick=[SEEDS[::3]]))
 
 
 def _equivalent_calls(call: Call, seed: int, mixtures: int) -> Iterator[tuple[str, Call, Generator]]:
@@ -169,7 +172,7 @@ LayerCall = Callable[[MultiHeadAttention, Sequences, Generator], Sequences]
 LAYER_CALLS: tuple[LayerCall, ...] = (_ragged, _padded, _last_rows_as_cross_attention, _over_a_cache)
 
 
-@pytest.mark.wide
+@matrix(dtype=WIDE)
 @pytest.mark.parametrize("lengths", [(1, 70, 13), (600, 5), (1100, 40, 1030)], ids=str)
 @pytest.mark.parametrize("name", LAYERS)
 def test_layer(name: str, lengths: tuple[int, ...], isa: str, dtype: Any, rng: Generator) -> None:

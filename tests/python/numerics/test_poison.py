@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+import itertools
 from typing import Any
 
 import numpy as np
 import pytest
 import textbook
 import tolerance
-from cases import CASES, Call, Case, make_call
-from tolerance import assert_close, assert_same_bits
+from cases import CASES, QUICK_CASES, RESTRICTED, Call, Case, make_call
+from matrix import ALL, matrix, nightly
+from tolerance import Expected, assert_close, assert_same_bits
 
 import mha_native
 from mha_native import reference
 
-RESTRICTED = [case for case in CASES if any((case.is_causal, case.key_lengths, case.window, case.mask))]
+pytestmark = matrix(dtype=ALL)
+
 GROUPED = [case for case in CASES if case.name in ("long", "group-6-2-5", "group-8-1-70", "size-3", "head-dim-80")]
 POISON = [np.nan, np.inf, -np.inf]
 
@@ -27,40 +32,51 @@ def _seen_by_any_row(call: Call) -> np.ndarray:
     return seen.reshape(batch, kv_heads, -1, keys).any(2)
 
 
-@pytest.mark.parametrize("poison", POISON, ids=str)
-@pytest.mark.parametrize("case", RESTRICTED, ids=str)
+def _results(call: Call) -> dict[str, np.ndarray]:
+    """Everything that is computed of a call, by name."""
+    out, lse = mha_native.scaled_dot_product_attention(*call.arrays, return_lse=True, **call.options)
+    weights = mha_native.attention_weights(call.query, call.key, **call.options)
+    of_weights = mha_native.attention_statistics(call.query, call.key, **call.options)
+    return {"out": out, "lse": lse, "weights": weights, **of_weights._asdict()}
+
+
+@matrix(poison=nightly(POISON, quick=[np.nan]))
+@matrix(case=nightly(RESTRICTED, quick=QUICK_CASES))
 def test_keys_that_no_row_sees_change_no_bit(case: Case, poison: float, isa: str, dtype: Any) -> None:
     call = make_call(case, dtype)
-    clean = mha_native.scaled_dot_product_attention(*call.arrays, return_lse=True, **call.options)
-    clean_weights = mha_native.attention_weights(call.query, call.key, **call.options)
+    clean = _results(call)
     hidden = ~_seen_by_any_row(call)
     call.key[hidden] = call.value[hidden] = poison
-    dirty = mha_native.scaled_dot_product_attention(*call.arrays, return_lse=True, **call.options)
-    assert_same_bits(dirty[0], clean[0], label=f"{case} out")
-    assert_same_bits(dirty[1], clean[1], label=f"{case} lse")
-    assert_same_bits(mha_native.attention_weights(call.query, call.key, **call.options), clean_weights)
+    for name, dirty in _results(call).items():
+        assert_same_bits(dirty, clean[name], label=f"{case} {name}")
 
 
-@pytest.mark.parametrize("where", ["key", "value"])
-@pytest.mark.parametrize("case", RESTRICTED + GROUPED, ids=str)
-def test_a_nan_key_reaches_the_rows_that_see_it(case: Case, where: str, isa: str, dtype: Any) -> None:
+@functools.cache
+def _solved_with_a_nan(case: Case, dtype: Any, where: str, position: int) -> tuple[Call, Expected]:
+    call = make_call(case, dtype)
+    getattr(call, where)[0, -1, position, -1] = np.nan
+    expected = tolerance.attention(*call.arrays, call.options)
+    return call, dataclasses.replace(expected, weights=np.empty(0), weights_bound=np.empty(0))  # large, and not used
+
+
+@matrix(case=nightly(RESTRICTED + GROUPED, quick=QUICK_CASES))
+def test_a_nan_key_reaches_the_rows_that_see_it(case: Case, isa: str, dtype: Any) -> None:
     clean = make_call(case, dtype)
     expected_bits = mha_native.scaled_dot_product_attention(*clean.arrays, **clean.options)
-    for position in sorted({0, case.keys // 2, case.keys - 1}):
-        call = make_call(case, dtype)
-        getattr(call, where)[0, -1, position, -1] = np.nan
+    visible = textbook.visible((*expected_bits.shape[:3], case.keys), clean.options)
+    for where, position in itertools.product(("key", "value"), sorted({0, case.keys // 2, case.keys - 1})):
+        call, expected = _solved_with_a_nan(case, dtype, where, position)
         out, lse = mha_native.scaled_dot_product_attention(*call.arrays, return_lse=True, **call.options)
-        expected = tolerance.attention(*call.arrays, call.options)
         label = f"{case} NaN {where} at {position}"
         assert_close(out, expected.out, expected.out_bound, label=label)
         assert_close(lse, expected.lse, expected.lse_bound, label=f"{label} lse")
         clear = ~np.isnan(expected.out)
         assert_same_bits(out[clear], expected_bits[clear], label=label)
-        seen = textbook.visible((*out.shape[:3], case.keys), call.options)[0, -1, :, position]
+        seen = visible[0, -1, :, position]
         assert np.array_equal(np.isnan(out[0, -1]).any(-1), seen), f"{label}: not the rows that see it"
 
 
-@pytest.mark.parametrize("case", GROUPED, ids=str)
+@matrix(case=nightly(GROUPED, quick=QUICK_CASES))
 def test_a_nan_query_reaches_its_own_row(case: Case, isa: str, dtype: Any) -> None:
     call = make_call(case, dtype)
     clean = mha_native.scaled_dot_product_attention(*call.arrays)
@@ -124,7 +140,7 @@ def test_a_visible_score_of_minus_infinity_is_no_mask(hidden: str, queries: int,
 
 
 @pytest.mark.parametrize("sign", [1, -1])
-@pytest.mark.parametrize("case", GROUPED, ids=str)
+@matrix(case=nightly(GROUPED, quick=QUICK_CASES))
 def test_a_visible_infinite_value(case: Case, sign: int, isa: str, dtype: Any) -> None:
     call = make_call(case, dtype)
     call.value[0, 0, case.keys // 2, 0] = sign * np.inf
@@ -134,7 +150,7 @@ def test_a_visible_infinite_value(case: Case, sign: int, isa: str, dtype: Any) -
     assert_close(out, expected.out, expected.out_bound, label=str(case))
 
 
-@pytest.mark.parametrize("case", GROUPED, ids=str)
+@matrix(case=nightly(GROUPED, quick=QUICK_CASES))
 def test_a_visible_infinite_key(case: Case, isa: str, dtype: Any) -> None:
     # A score of plus infinity has no softmax and gives NaN; one of minus infinity weighs nothing.
     call = make_call(case, dtype)

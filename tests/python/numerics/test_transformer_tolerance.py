@@ -8,10 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 import transformer_tolerance
+from matrix import ALL, WIDE, matrix
 from random_layers import STACKS, decoder, encoder, oracle_options, rows
 from tolerance import assert_close
 
 from mha_native import reference
+
+pytestmark = matrix(dtype=ALL)
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -74,7 +77,7 @@ def _check(name: str, dtype: Any, length: int, norm: Any = _norm, activate: Any 
     assert_close(out, expected.out, expected.bound, label=name)
 
 
-@pytest.mark.wide
+@matrix(dtype=WIDE)
 @pytest.mark.parametrize("length", [1, 40])
 @pytest.mark.parametrize("name", ["usual", "pre-LN", "one wide", "narrow", "large eps"])
 def test_the_textbook_computation_is_within_bounds(name: str, length: int, dtype: Any) -> None:
@@ -90,7 +93,7 @@ WRONG: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.wide
+@matrix(dtype=WIDE)
 @pytest.mark.parametrize("wrong", WRONG)
 @pytest.mark.parametrize("name", ["pre-LN", "one wide"])
 def test_a_wrong_result_is_outside(name: str, wrong: str, dtype: Any) -> None:

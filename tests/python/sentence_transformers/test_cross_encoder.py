@@ -226,7 +226,7 @@ def test_a_layout_with_modules(tmp_path: Path) -> None:
         ({"device": "cuda"}, "device must be 'cpu'"),
         ({"backend": "onnx"}, "backend must be 'torch'"),
         ({"modules": []}, "modules must be None"),
-        ({"num_labels": 2}, "num_labels must be that of the model, 1"),
+        ({"num_labels": 2}, "num_labels must be 1, as in the model"),
         ({"activation_fn": 3}, "activation_fn must be a function"),
         ({"config_kwargs": {"num_labels": 1}}, "config_kwargs"),
         ({"model_kwargs": {"load_in_8bit": True}}, "model_kwargs"),

@@ -84,7 +84,7 @@ def test_ranges_of_few_embeddings_are_said(caplog: pytest.LogCaptureFixture) -> 
     assert caplog.text == ""
     with caplog.at_level(logging.WARNING):
         quantize_embeddings(many[:99], "int8")
-    assert "the ranges of int8 are those of 99 embeddings" in caplog.text
+    assert "the ranges of int8 come from 99 embeddings only" in caplog.text
 
 
 @pytest.mark.parametrize(

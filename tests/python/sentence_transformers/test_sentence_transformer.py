@@ -114,7 +114,7 @@ def test_prompts(with_settings: SentenceTransformer) -> None:
 
 def test_a_prompt_comes_before_its_name(model: SentenceTransformer, caplog: pytest.LogCaptureFixture) -> None:
     assert_same_bits(model.encode("a", prompt_name="query", prompt="dog "), model.encode("dog a"))
-    assert "prompt_name 'query' does not count" in caplog.text
+    assert "prompt_name 'query' has no effect" in caplog.text
 
 
 def test_given_settings_come_before_those_of_the_files(with_settings: SentenceTransformer, tmp_path: Path) -> None:

@@ -378,7 +378,7 @@ def _score_options() -> list[Case]:
 CASES: list[Case] = _sizes() + _bounds() + _masks() + _values() + _score_options()
 assert len({case.name for case in CASES}) == len(CASES), "case names are the seeds and must differ"
 
-_HALF_CASES = """
+_QUICK_CASES = """
     size-1 size-3 size-7 length-17 length-64 length-97 keys-33-causal keys-65-causal keys-128-causal width-15 width-33
     width-63 width-64 width-129 one-query-many-keys few-queries-many-keys long long-causal many-queries-one-key batch
     head-dim-1 head-dim-3 head-dim-31 head-dim-128 head-dim-200 value-dim-64-1 value-dim-40-80 value-dim-16-200
@@ -393,6 +393,7 @@ _HALF_CASES = """
     modified-huge-scores modified-rising alibi-far alibi-each-group alibi-each-one-row softcap-50
 """
 BY_NAME = {case.name: case for case in CASES}
-HALF_CASES: frozenset[Case] = frozenset([BY_NAME[name] for name in _HALF_CASES.split()] + _values())
-"""The cases of the types of 16 bits: every option, every kernel, sizes off every block edge. The rest of what they run
-is the code of float32."""
+QUICK_CASES: frozenset[Case] = frozenset([BY_NAME[name] for name in _QUICK_CASES.split()] + _values())
+"""The cases of every run: every option, every kernel, sizes off every block edge."""
+RESTRICTED = [case for case in CASES if any((case.is_causal, case.key_lengths, case.window, case.mask))]
+"""The cases with keys that some row does not see."""

@@ -162,3 +162,22 @@ class ExchangedTensor(Tensor):
 
     def __dlpack__(self, *, max_version: tuple[int, int] | None = None) -> Any:
         return super().__dlpack__(max_version=max_version)
+
+
+class Foreign:
+    """An array of another library, which has NumPy's memory."""
+
+    def __init__(self, array: Array) -> None:
+        self.array = array
+
+    def __dlpack__(self, **keywords: Any) -> Any:
+        return self.array.__dlpack__(**keywords)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.array.__dlpack_device__()
+
+    def __array_namespace__(self) -> Any:
+        class Library:
+            from_dlpack = staticmethod(lambda array: Foreign(np.from_dlpack(array)))
+
+        return Library

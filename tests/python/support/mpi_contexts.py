@@ -13,7 +13,7 @@ import pytest
 from mpi4py import MPI
 
 from mha_native.distributed import LocalWorkers, ShardedKVCache, WorkerError
-from mha_native.distributed.mpi_ranks import MPIWorkers, serve
+from mha_native.distributed.mpi_ranks import MPIWorkers, run_worker
 
 # Seconds in which a rank must answer: enough on a busy machine, and little enough to wait for.
 LIMIT = 2.0
@@ -25,7 +25,7 @@ def main(fault: str) -> None:
     world = MPI.COMM_WORLD
     processes = world.gather(os.getpid())
     if world.rank > 0:
-        serve()
+        run_worker()
         return
     rng = np.random.default_rng(0)
     key, value = rng.standard_normal((2, 2, 2, TOKENS, 16), np.float32)

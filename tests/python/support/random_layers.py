@@ -6,6 +6,7 @@ import functools
 from typing import Any, TypeVar
 
 import numpy as np
+from element_types import accumulator_of
 
 from mha_native import (
     CausalDecoder,
@@ -49,6 +50,10 @@ LAYERS: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 
+# Those of every run, and those whose queries, keys and values are one array.
+FEW_LAYERS = ("usual", "one feature", "wide", "grouped", "everything")
+SELF_LAYERS = [name for name, sizes in LAYERS.items() if not {"kdim", "vdim"} & set(sizes)]
+
 # Stacks of two layers, likewise; `absent` are norms that each layer lacks.
 STACKS: dict[str, dict[str, Any]] = {
     "usual": {"embed_dim": 64, "num_heads": 4, "feedforward_dim": 128},
@@ -89,16 +94,25 @@ STACKS: dict[str, dict[str, Any]] = {
     "norms behind both": {"embed_dim": 36, "num_heads": 4, "feedforward_dim": 50, "output_norms": True},
 }  # fmt: skip
 
+FEW_STACKS = (
+    "usual", "one feature", "awkward", "pre-LN", "grouped", "RMSNorm", "norms on both sides", "output norms",
+    "no first norm",
+)  # fmt: skip
+
 
 @functools.cache
 def attention_layer(name: str, dtype: Any = np.float32) -> MultiHeadAttention:
     """A layer whose biases are not zero: initial ones are."""
-    layer = MultiHeadAttention(**LAYERS[name], dtype=dtype, seed=3)
-    rng = np.random.default_rng(4)
-    state = layer.state_dict()
-    for key in state:
-        if key.endswith("bias"):
-            state[key] = rng.standard_normal(state[key].shape).astype(dtype)
+    return with_random_biases(MultiHeadAttention(**LAYERS[name], dtype=dtype, seed=3))
+
+
+def with_random_biases(layer: MultiHeadAttention, key_size: float = 1) -> MultiHeadAttention:
+    """The layer with random biases, and added keys of `key_size`: initial ones are 0."""
+    rng, state = np.random.default_rng(4), layer.state_dict()
+    for name, array in state.items():
+        if "bias" in name:
+            size = key_size if name == "bias_k" else 1
+            state[name] = (size * rng.standard_normal(array.shape)).astype(array.dtype)
     layer.load_state_dict(state)
     return layer
 
@@ -110,6 +124,38 @@ def attention_inputs(
     rng = np.random.default_rng(seed)
     shapes = ((batch, queries, layer.embed_dim), (batch, keys, layer.kdim), (batch, keys, layer.vdim))
     return tuple(rng.standard_normal(shape).astype(layer.dtype) for shape in shapes)
+
+
+def call_options(which: str, heads: int, dtype: Any, batch: int, queries: int, keys: int) -> dict[str, Any]:
+    """Masks, bounds or changes of scores [batch, heads, queries, keys]; one key mask hides all keys of a sequence."""
+    rng = np.random.default_rng(6)
+    additive = rng.standard_normal((heads, queries, keys)).astype(dtype)
+    additive[rng.random(additive.shape) < 0.3] = -np.inf
+    boolean = rng.random((batch, 1, queries, keys)) < 0.6
+    key_mask = rng.random((batch, keys)) < 0.6
+    key_mask[0] = False
+    return {
+        "none": {},
+        "causal": {"is_causal": True},
+        "boolean": {"attn_mask": boolean},
+        "additive": {"attn_mask": additive},
+        "far": {"attn_mask": np.full((1, 1), -60, dtype)},
+        "key mask": {"key_mask": key_mask},
+        "one key mask": {"key_mask": key_mask[-1:]},
+        "flat key mask": {"key_mask": key_mask[-1]},
+        "all": {"attn_mask": additive, "key_mask": key_mask, "is_causal": True},
+        "lengths": {"key_lengths": np.array([keys, keys // 3][:batch])},
+        "offsets": {"is_causal": True, "query_offset": np.array([keys // 2, 3][:batch])},
+        "window": {"window": (7, 2), "query_offset": keys // 5},
+        "bounds": {"window": (9, 4), "query_offset": 3, "key_lengths": np.array([keys, keys // 3, 0][:batch])},
+        "scores": {
+            "scale": 0.7,
+            "softcap": 2.5,
+            "alibi_slopes": rng.random(heads).astype(accumulator_of(dtype)),
+            "position_bias": rng.standard_normal((heads, 13)).astype(accumulator_of(dtype)),
+            "sinks": rng.standard_normal(heads).astype(accumulator_of(dtype)),
+        },
+    }[which]
 
 
 def randomized(module: Module, seed: int = 4) -> Module:

@@ -1,9 +1,23 @@
 """Cases whose rows must have the same bits on any number of threads, in any batch, and by themselves."""
 
+from typing import Any
+
+import numpy as np
 from cases import Case
 
 # Options that hold a number, or a row of them, for each head.
 OF_EACH_HEAD = ("alibi_slopes", "position_bias", "sinks")
+
+
+def of_batch_element(options: dict[str, Any], b: int) -> dict[str, Any]:
+    """The options of a call of this batch element alone."""
+    return {
+        name: option[b : b + 1]
+        if isinstance(option, np.ndarray) and name not in OF_EACH_HEAD and len(option) > 1
+        else option
+        for name, option in options.items()
+    }
+
 
 # Enough work that seven threads are really used, and fewer tiles than threads in one of them.
 LARGE = [

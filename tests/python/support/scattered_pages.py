@@ -13,13 +13,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 def poisoned(cache: PagedKVCache) -> PagedKVCache:
     """NaN in every row of every page, and no tokens."""
-    shape = (cache.batch_size, cache.num_kv_heads, cache.capacity)
-    counts = np.zeros(cache.batch_size, int)
-    counts[0] = cache.capacity
-    cache.append(
-        *(np.full((*shape, n), np.nan, cache.dtype) for n in (cache.head_dim, cache.value_head_dim)),
-        new_lengths=counts,
-    )
+    grow(cache, 0, np.nan, cache.capacity)
     cache.clear()
     return cache
 
@@ -37,7 +31,8 @@ def grow(cache: PagedKVCache, sequence: int, number: float, count: int) -> None:
     counts = np.zeros(cache.batch_size, int)
     counts[sequence] = count
     shape = (cache.batch_size, cache.num_kv_heads, count)
-    tokens = (np.full((*shape, n), number, cache.dtype) for n in (cache.head_dim, cache.value_head_dim))
+    one = np.array(number, cache.dtype)  # a view of one number: arrays of this size would take most of the time
+    tokens = (np.broadcast_to(one, (*shape, n)) for n in (cache.head_dim, cache.value_head_dim))
     cache.append(*tokens, new_lengths=counts)
 
 

@@ -17,9 +17,10 @@ from typing import Any
 
 import numpy as np
 import tolerance
-from element_types import accumulator_of, limits
+from element_types import accumulator_of, is_half, limits
+from tolerance import assert_close, assert_same_bits
 
-from mha_native import reference
+from mha_native import attention_statistics, attention_weights, reference
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -55,3 +56,27 @@ def statistics(query: Array, key: Array, options: dict[str, Any]) -> ExpectedSta
             "received_weight": off.sum(-2) + (in_float64 + eps) * received_weight,
         }
     return ExpectedStatistics(entropy, max_weight, mean_distance, received_weight, bounds)
+
+
+def assert_statistics(
+    query: Array, key: Array, options: dict[str, Any], label: str, expected: ExpectedStatistics | None = None
+) -> None:
+    """Check `attention_statistics` against the oracle, and by bits against the weights where these say the same."""
+    expected = expected or statistics(query, key, options)
+    actual = attention_statistics(query, key, **options)
+    for name, bound in expected.bounds.items():
+        array = getattr(actual, name)
+        assert array.dtype == accumulator_of(query.dtype)
+        assert_close(array, getattr(expected, name), bound, label=f"{label} {name}")
+    weights = attention_weights(query, key, **options)
+    rounded = actual.max_weight.astype(query.dtype)
+    assert_same_bits(rounded, weights.max(-1, initial=0), label=f"{label} max_weight")
+    assert actual.max_key.dtype == np.int64
+    with_one_more = np.pad(weights, [(0, 0), (0, 0), (0, 0), (0, 1)])  # there may be no keys
+    first = np.where(actual.max_weight > 0, with_one_more.argmax(-1), -1)
+    if is_half(query.dtype):  # of weights that are rounded more than one may be the largest
+        its_weight = np.take_along_axis(with_one_more, actual.max_key[..., None], -1)[..., 0]
+        assert_same_bits(its_weight, rounded, label=f"{label} max_key")
+        assert (actual.max_key >= first).all()
+    else:
+        assert np.array_equal(actual.max_key, first), f"{label} max_key"

@@ -89,6 +89,8 @@ from mha_native import MultiHeadAttention, last_used_isa, reference
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
+SCORE_STAGES = ("scaled", "capped", "masked")
+
 # What an element of a sentence embedding of length 1 may be off by, after all layers: the promise of docs/numerics.md.
 EMBEDDING_BOUND = 1e-5
 # Of embeddings in fewer bits, of layers or of weights, with those in float32; likewise.
@@ -368,6 +370,13 @@ def assert_same_bits(actual: Array, expected: Array, *, label: str = "") -> None
     if not np.array_equal(left, right):
         where = tuple(int(i) for i in np.argwhere(left != right)[0])
         raise AssertionError(f"{label}: first difference at {where}: {actual[where]!r} is not {expected[where]!r}")
+
+
+def assert_same_numbers(actual: Array, expected: Array, *, label: str = "") -> None:
+    """`assert_same_bits`, but that any NaN is as good as another."""
+    if actual.dtype.kind != "i":
+        actual, expected = (np.where(np.isnan(x), x.dtype.type(np.nan), x) for x in (actual, expected))
+    assert_same_bits(actual, expected, label=label)
 
 
 def _size(x: Array, query_shape: tuple[int, ...]) -> Array:

@@ -1,21 +1,21 @@
 // Statistics of the softmax weights of one tile, which are never stored: entropy, largest weight and its key, mean
-// distance, and the sum of the weights that each key receives. Two passes over the keys, as in weights_tile.hpp: the
+// distance, and the sum of the weights that each key receives. Two passes over the keys, as in write_weights.hpp: the
 // first finds the maximum and the sum of each row, the second computes the scores again and reads each weight once. It
-// has the bits that weights_tile() would have written.
+// has the bits that write_weights() would have written.
 //
 // Entropy: a weight is w = 2^t c, where t <= 0 is the score minus the largest score in units of log 2, and c = 1 / sum.
 // So
 //   -sum w log w = -log 2 sum w t - log c sum w.
 // Neither term is negative, so nothing cancels. Sums over the keys are made block by block, as in attend_tile.hpp.
 //
-// What a key receives is added row by row, in the order of the rows, in double precision. So it depends neither on
-// where tiles end nor on the width of a vector.
+// The weight that a key receives is summed row by row, in the order of the rows, in double precision. So it depends
+// neither on where tiles end nor on the width of a vector.
 #pragma once
 
 #include <math.h>
 #include <stdint.h>
 
-#include "kernels/attention/score_tile.hpp"
+#include "kernels/attention/softmax_tile.hpp"
 
 namespace mha::MHA_ISA {
 namespace {
@@ -107,7 +107,8 @@ class StatisticsTile {
       if (lanes[r] >= T(0)) max_key_[j * L + r] = begin + Index(lanes[r]);
   }
 
-  /// Adds the weights of vector j, by_key [keys][kLanes], to what the keys from `first` on receive, row after row.
+  /// Adds the weights of vector j, by_key [keys][kLanes], to the received weights of keys from `first` on, row after
+  /// row.
   void add_received(const T* by_key, Index first, Index keys, int j) {
     alignas(kVectorBytes) T lines[L][kKeyBlock];
     T* rows[L];
@@ -145,7 +146,7 @@ class StatisticsTile {
 
   const AttentionTile& tile_;
   const StatisticsOutputs& outputs_;
-  ScoreTile<S> scores_;
+  SoftmaxTile<S> scores_;
   Sums sums_[kVectors];
   int64_t max_key_[kMaxTileRows];
 };

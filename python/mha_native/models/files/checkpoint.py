@@ -1,4 +1,4 @@
-"""The tensors of a checkpoint, by the names that the model has for them."""
+"""The tensors of a checkpoint, by their names in the model."""
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -12,21 +12,21 @@ from .weight_index import TensorFile, open_weights
 
 
 class Checkpoint:
-    """The tensors in the files of a folder, by the names of `shapes`, each read when it is asked for.
+    """The tensors in the files of a folder, by the names of `shapes`, each read on demand. A context manager.
 
-    `open_file` opens other files, for which `folder` is the path.
+    `open_file` opens another format, with `folder` as the path of its file.
 
-    A context manager. All names, shapes and dtypes have been checked when it opens, so that nothing is half-loaded.
-    In the files names may begin with `prefix`, and norms may have their old names, ``gamma`` and ``beta``. Where there
-    is a tensor by two of these names, both must hold the same numbers.
+    All names, shapes and dtypes are checked first, so that a model is never loaded in part. In the files names may
+    begin with `prefix`, and norms may have their old names, ``gamma`` and ``beta``. Tensors with two names of one
+    weight must be equal.
 
     Raises
     ------
     OSError
         If there is no file, or it cannot be opened or read.
     ValueError
-        If a file is damaged, or they do not hold all tensors in their shapes: one message names them all. For a single
-        tensor when it is read, if its numbers are not all finite, or differ between its two names.
+        If a file is damaged, or tensors are missing or have other shapes; the message names all of them. When a tensor
+        is read: if it has numbers that are not finite, or differs between its two names.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Checkpoint:
         self._file.__exit__(kind, error, trace)
 
     def __getitem__(self, name: str) -> NDArray[np.float32]:
-        """A copy of the tensor, in float32."""
+        """Return a copy of the tensor `name`, in float32."""
         first, *others = self._names[name]
         tensor = self._file.read(first)
         if not np.isfinite([tensor.min(), tensor.max()]).all():  # either is NaN if there is a NaN
@@ -67,7 +67,7 @@ class Checkpoint:
         return tensor
 
     def __contains__(self, name: str) -> bool:
-        """Whether there is a tensor of this name, asked for or not."""
+        """Return whether the files have a tensor `name`, in `shapes` or not."""
         return self._prefix + name in self._file.entries or name in self._file.entries
 
     def _checked_names(self, shapes: Iterable[tuple[str, tuple[int, ...]]]) -> dict[str, list[str]]:
@@ -96,7 +96,7 @@ class Checkpoint:
 
 
 def _plain_name(name: str) -> str:
-    """The name that a tensor has today."""
+    """Return the present name of a tensor."""
     for old, new in ((".LayerNorm.gamma", ".LayerNorm.weight"), (".LayerNorm.beta", ".LayerNorm.bias")):
         if name.endswith(old):
             return name.removesuffix(old) + new

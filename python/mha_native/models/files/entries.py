@@ -24,11 +24,11 @@ class Entries(NamedTuple):
 
     @classmethod
     def read(cls, path: Path) -> "Entries":
-        """Read the entries of a JSON file. OSError or ValueError if that is not possible."""
+        """Read the entries of a JSON file. OSError or ValueError if it cannot be read."""
         return cls(path, read_json(path, dict))
 
     def has(self, name: str) -> bool:
-        """Return whether there is such an entry that is not null."""
+        """Return whether there is an entry `name` that is not null."""
         return self.values.get(name) is not None
 
     def size(self, name: str, default: int | None = None) -> int:
@@ -85,7 +85,7 @@ class Entries(NamedTuple):
         return value
 
     def tokens(self, name: str, vocab_size: int) -> tuple[int, ...]:
-        """Return the numbers of tokens in an entry that may hold one, several or none."""
+        """Return the tokens of an entry: an integer, a list, or null for no tokens."""
         given = self.values.get(name)
         tokens = given if isinstance(given, list) else [] if given is None else [given]
         if not all(type(token) is int and 0 <= token < vocab_size for token in tokens):
@@ -93,7 +93,7 @@ class Entries(NamedTuple):
         return tuple(dict.fromkeys(tokens))
 
     def refuse(self, reasons: Mapping[str, str]) -> None:
-        """Refuse entries that are not empty, by the reasons why they must be absent."""
+        """Refuse entries of `reasons` that are not empty. Each reason says why the entry must be absent."""
         for name, why in reasons.items():
             if self.values.get(name):
                 raise ValueError(f"{self.path}: {name} must be absent, since {why}; got {shown(self.values[name])}")
@@ -105,6 +105,6 @@ class Entries(NamedTuple):
                 self.choice(name, value)
 
     def refuse_others(self, known: Collection[str]) -> None:
-        """Refuse entries that are not `known`: their effect is not known."""
+        """Refuse entries that are not in `known`: their effect is unknown."""
         if others := [name for name in self.values if name not in known]:
-            raise ValueError(f"{self.path} has what is not known here: {listed(others)}")
+            raise ValueError(f"{self.path} has unknown entries: {listed(others)}")

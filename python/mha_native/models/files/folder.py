@@ -15,14 +15,14 @@ from .json_files import read_json, read_text
 class FolderSource:
     """The files of a folder as a `Source`: config.json, model.safetensors, tokenizer.json, and optional ones.
 
-    Config.json is read when the object is made, other files when they are asked for.
+    Config.json is read at once, other files on demand.
 
     Raises
     ------
     OSError
         If a file cannot be read.
     ValueError
-        If it is damaged, or if there is an adapter.
+        If a file is damaged, or if there is an adapter.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -44,7 +44,7 @@ class FolderSource:
 
     @cached_property
     def chat_template(self) -> str | None:
-        """The template of chat_template.jinja, else of tokenizer_config.json."""
+        """The chat template in chat_template.jinja, else in tokenizer_config.json."""
         return _chat_template(self._folder, self.tokenizer_config)
 
     @property
@@ -53,18 +53,18 @@ class FolderSource:
         return (self._folder / "tokenizer.json").exists()
 
     def tokenizer(self) -> Any:
-        """The ``tokenizers.Tokenizer`` of tokenizer.json, which neither pads nor truncates."""
+        """Return the ``tokenizers.Tokenizer`` of tokenizer.json, without padding and truncation."""
         path = self._folder / "tokenizer.json"
         library = read_library(path)
         settings = {name: value for name, value in self.tokenizer_config.items() if name != "truncation_side"}
-        with library_errors(f"{path} is no valid tokenizer"):
+        with library_errors(f"{path} is not a valid tokenizer"):
             library.no_padding()
             library.no_truncation()
             check_agreement(self._folder / "tokenizer_config.json", library, settings)
         return library
 
     def tensors(self, shapes: Iterable[tuple[str, tuple[int, ...]]], prefix: str = "") -> Checkpoint:
-        """The tensors of the files, whose names may begin with `prefix`."""
+        """Return the tensors of `shapes`. In the files names may begin with `prefix`."""
         return Checkpoint(self._folder, shapes, prefix)
 
 
@@ -74,7 +74,7 @@ def _read_optional(path: Path) -> dict[str, Any]:
 
 
 def _chat_template(folder: Path, tokenizer_config: Mapping[str, Any]) -> str | None:
-    """That of the file for it, else of tokenizer_config.json, which may have a list of several by their names."""
+    """Return the template in its own file, else in tokenizer_config.json, which may have a list of named templates."""
     path = folder / "chat_template.jinja"
     if path.exists():
         return read_text(path)

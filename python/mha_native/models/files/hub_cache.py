@@ -1,4 +1,4 @@
-"""From the name of a model to its directory: the local cache of Hugging Face, or a download by its own library."""
+"""The directory of a model by its name: in the local cache of Hugging Face, or downloaded by huggingface_hub."""
 
 import os
 import re
@@ -9,21 +9,21 @@ from ...functions.messages import listed, shown
 
 # "organization/model", or a model of sentence-transformers. A path such as ./model or /models/model is neither.
 _NAME = re.compile(r"(?:[A-Za-z0-9]\w*(?:[-.]\w+)*/)?[A-Za-z0-9]\w*(?:[-.]\w+)*", re.ASCII)
-_LONGEST_NAME = 96  # characters of each part, as the library has it
+_LONGEST_NAME = 96  # characters of each part, as in huggingface_hub
 
 _DEFAULT_ORGANIZATION = "sentence-transformers"
 
-_WEIGHTS = (".safetensors", ".bin")  # the latter are refused with a message of their own
+_WEIGHTS = (".safetensors", ".bin")  # the latter are refused with a separate message
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
-# A branch, a tag, refs/pr/1 or a commit, of which no part leads out of a folder.
+# A branch, a tag, refs/pr/1 or a commit. No part of it leads out of the folder.
 _REVISION = re.compile(r"(?!.*\.\.)\w[\w.-]*(?:/\w[\w.-]*)*", re.ASCII)
 
-# Of a repository, which may also hold the weights for other libraries.
+# The files to download. A repository can also hold weights for other libraries.
 _FILES = ["*.json", "*.jinja", "model*.safetensors", "*/model*.safetensors"]
 
-_OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")  # which say so if they are one of the words below
+_OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")  # True for the words of _YES
 _YES = ("1", "ON", "YES", "TRUE")
 
 
@@ -36,33 +36,33 @@ def find_directory(
     token: bool | str | None = None,
     organization: str | None = _DEFAULT_ORGANIZATION,
 ) -> Path:
-    """The directory `name`; else that of a model by that name in the cache, where it is downloaded to if need be.
+    """Return the directory `name`, or the directory of this model in the cache, downloaded there if necessary.
 
-    Only a str that can be the name of a model is looked up there. It is downloaded if the library huggingface_hub is
-    installed and neither HF_HUB_OFFLINE nor TRANSFORMERS_OFFLINE is set; nothing else asks the network.
+    Only a str that can be the name of a model is looked up in the cache. It is downloaded if huggingface_hub is
+    installed and neither HF_HUB_OFFLINE nor TRANSFORMERS_OFFLINE is set. There is no other access to the network.
 
     Parameters
     ----------
     name : path, or name of a model
     cache_folder : path, optional
-        The cache; default: that of Hugging Face.
+        The cache. Default: the cache of Hugging Face.
     revision : str, optional
-        A branch, a tag or a commit of the model; default: its branch "main".
+        A branch, a tag or a commit of the model. Default: the branch "main".
     local_files_only : bool
-        Download nothing.
+        Never download.
     token : bool or str, optional
-        For the download of what may not be read by everybody, as huggingface_hub has it.
+        Access to private models, as for huggingface_hub.
     organization : str, optional
-        Of a model that is named without one; None: it has none.
+        The organization of a name without one; None: no organization.
 
     Raises
     ------
     TypeError
-        If `name` or `cache_folder` is no path.
+        If `name` or `cache_folder` is not a path.
     ValueError
-        If `revision` is none.
+        If `revision` is not the name of a revision.
     FileNotFoundError
-        If there is no such model here, and it may not be downloaded.
+        If the model is not in the cache, and cannot be downloaded.
     OSError
         If the download fails.
     """
@@ -80,7 +80,7 @@ def find_directory(
     if snapshot is not None:
         return snapshot
     what = repository if revision is None else f"revision {revision} of {repository}"
-    where = f"{name} is no directory, and {what} is not in the cache {cache}"
+    where = f"{name} is not a directory, and {what} is not in the cache {cache}"
     if local_files_only:
         raise FileNotFoundError(f"{where}; it is not downloaded, since local_files_only is set")
     if any(os.environ.get(variable, "").upper() in _YES for variable in _OFFLINE):
@@ -103,7 +103,7 @@ def _is_name(name: str) -> bool:
 
 
 def _cache() -> Path:
-    """The folder that holds the models, as huggingface_hub finds it."""
+    """Return the folder of all models, as huggingface_hub finds it."""
     for variable in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
         if given := os.environ.get(variable):
             return Path(os.path.expandvars(given)).expanduser()
@@ -112,7 +112,7 @@ def _cache() -> Path:
 
 
 def _snapshot(folder: Path, revision: str) -> Path | None:
-    """The files of a revision of a model in the cache; None unless its weights are among them."""
+    """Return the folder of a revision of a model in the cache; None unless it holds weights."""
     try:
         with open(folder / "refs" / revision, "rb") as file:
             commit = file.read(64).decode("ascii").strip()

@@ -1,32 +1,32 @@
-"""Files of a pretrained model: opened, read up to a limit, and JSON whose entries are checked."""
+"""Files of a pretrained model: text and JSON, read up to a limit."""
 
 import json
 from collections.abc import Callable
 from pathlib import Path, PurePath
 from typing import Any
 
-# The most bytes of JSON or text that are read: settings take a few KiB, the header of a large checkpoint some 100 KiB.
+# The largest size of JSON or text. Settings have a few KiB, the header of a large checkpoint some 100 KiB.
 MAX_JSON_BYTES = 1 << 24
 
 MAX_SIZE = (1 << 63) - 1  # the largest number that the core takes for a size
 
-_LONGEST_NAME = 255  # characters of the name of a file or folder: no file system of Linux has longer ones
+_LONGEST_NAME = 255  # characters of the name of a file or folder, the limit of file systems of Linux
 
 
 def require_file(path: Path) -> Path:
-    """`path`, or FileNotFoundError if it is no file."""
+    """Return `path`. FileNotFoundError if it is not a file."""
     if not path.is_file():
-        raise FileNotFoundError(f"{path} does not exist, or is no file")
+        raise FileNotFoundError(f"{path} does not exist, or is not a file")
     return path
 
 
 def read_json(path: Path, kind: type) -> Any:
-    """The JSON object (`kind` is dict) or list in a file."""
+    """Return the JSON object in a file, or the list if `kind` is list."""
     raw = _read(path)
     try:
         value = parse_json(raw)
     except ValueError as error:
-        raise ValueError(f"{path} is no valid JSON: {error}") from error
+        raise ValueError(f"{path} is not valid JSON: {error}") from error
     if not isinstance(value, kind):
         expected = "an object" if kind is dict else "a list"
         raise ValueError(f"{path} must hold {expected}; got {type(value).__name__}")
@@ -34,7 +34,7 @@ def read_json(path: Path, kind: type) -> Any:
 
 
 def read_text(path: Path) -> str:
-    """The text in a file, in UTF-8."""
+    """Return the text in a file, in UTF-8."""
     try:
         return _read(path).decode()
     except UnicodeDecodeError as error:
@@ -50,7 +50,7 @@ def _read(path: Path) -> bytes:
 
 
 def parse_json(raw: bytes, from_pairs: Callable[[list[tuple[str, Any]]], Any] = dict) -> Any:
-    """The value of JSON in UTF-8. `from_pairs` makes objects from their entries. ValueError if it is none."""
+    """Return the value of JSON in UTF-8, or raise ValueError. `from_pairs` makes objects from their entries."""
     try:
         return json.loads(raw.decode(), object_pairs_hook=from_pairs)
     except RecursionError as error:
@@ -58,7 +58,7 @@ def parse_json(raw: bytes, from_pairs: Callable[[list[tuple[str, Any]]], Any] = 
 
 
 def is_below(name: object) -> bool:
-    """Whether a path in a file leads to no other place than below where it starts."""
+    """Return whether `name`, a path in a file, stays below its folder."""
     if not isinstance(name, str) or len(name) > _LONGEST_NAME or not name.isprintable():
         return False
     path = PurePath(name)

@@ -1,4 +1,4 @@
-"""modules.json of sentence-transformers: what a text goes through on the way to its embedding, in which folders."""
+"""modules.json of sentence-transformers: the steps from a text to its embedding, each with its folder."""
 
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -7,8 +7,12 @@ from ...functions.messages import listed, shown
 from .entries import Entries
 from .json_files import is_below, read_json
 
-# One of which the type of a module begins with: other code computes something else.
-_AUTHORS = ("sentence_transformers.", "mha_native.interop.sentence_transformers.")
+# Prefixes of the types of known modules. Modules with other code compute something else.
+_AUTHORS = (
+    "sentence_transformers.",
+    "mha_native.sentence_transformers.",
+    "mha_native.interop.sentence_transformers.",  # its former place
+)
 
 _BEHIND_POOLING = ("Dense", "Normalize")
 
@@ -23,10 +27,10 @@ class Module(NamedTuple):
 
 
 def read_modules(directory: Path) -> list[Module]:
-    """The modules of the model in `directory`: the Transformer, then the Pooling, then any Dense and Normalize.
+    """Return the modules of the model in `directory`: the Transformer, the Pooling, then any Dense and Normalize.
 
-    Without modules.json the directory is that of a plain transformer, as for sentence-transformers: it is the only
-    module, and other files of sentence-transformers do not count.
+    Without modules.json the directory holds a plain transformer, as in sentence-transformers. It is then the only
+    module, and other files of sentence-transformers have no effect.
 
     Raises
     ------
@@ -50,7 +54,7 @@ def read_modules(directory: Path) -> list[Module]:
 
 
 def read_transformer(directory: Path) -> Module | None:
-    """The Transformer that modules.json lists alone, as it does for a CrossEncoder; None without that file.
+    """Return the only module of a modules.json, the Transformer of a CrossEncoder; None without that file.
 
     Raises
     ------
@@ -72,7 +76,7 @@ def read_transformer(directory: Path) -> Module | None:
 
 
 def first_transformer(directory: Path) -> Path:
-    """The folder of the Transformer that modules.json lists first, whatever follows; `directory` without that file.
+    """Return the folder of the Transformer, the first module of modules.json; `directory` without that file.
 
     Raises
     ------
@@ -92,7 +96,7 @@ def first_transformer(directory: Path) -> Path:
 
 
 def _entries(path: Path) -> list[tuple[str, dict[str, Any]]]:
-    """The kind of each module that the file lists, and what it says of it."""
+    """Return the kind and the entry of each module in the file."""
     entries = [entry if isinstance(entry, dict) else {} for entry in read_json(path, list)]
     return [(_kind(entry.get("type")), entry) for entry in entries]
 
@@ -105,21 +109,21 @@ def _module(path: Path, kind: str, entry: dict[str, Any]) -> Module:
 
 
 def check_normalize(folder: Path) -> None:
-    """ValueError if the configuration of a Normalize, which may be absent, says that it scales something else."""
+    """Refuse a Normalize that scales something other than embeddings. Its configuration may be absent."""
     path = folder / "config.json"
     if path.exists():
         check_ends(Entries.read(path))
 
 
 def check_ends(entries: Entries) -> None:
-    """Refuse a module after the pooling that reads or returns something else than the embedding of a text."""
+    """Refuse a module after the pooling that reads or returns something other than the embedding of a text."""
     entries.expect({"module_input_name": "sentence_embedding"})
     if entries.has("module_output_name"):
         entries.choice("module_output_name", "sentence_embedding")
 
 
 def _kind(name: object) -> str:
-    """The last part of the type of a module; of a module by somebody else the whole type, in quotes."""
+    """Return the last part of the type of a known module, or the whole type in quotes for an unknown module."""
     if isinstance(name, str) and name.startswith(_AUTHORS):
         return name.rpartition(".")[2]
     return repr(name)

@@ -1,6 +1,6 @@
 """Files in the format safetensors: the size of the header in 8 bytes, the header in JSON, the numbers of all tensors.
 
-They are read, not mapped into memory: if another program cuts a mapped file short, the next access ends the process.
+Files are read, not mapped into memory. If another program truncates a mapped file, the next access ends the process.
 """
 
 import math
@@ -17,7 +17,7 @@ from ... import _core
 from ...functions.messages import shown
 from .json_files import MAX_JSON_BYTES, MAX_SIZE, parse_json, require_file
 
-# What `read` can read: the name of a dtype in the file, and the dtype of its bytes in NumPy.
+# The dtypes that `read` supports: the name in the file, and the dtype of the bytes in NumPy.
 READABLE = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 
 # Bytes of a number, by dtype. Others exist (of 8 bits and less); their tensors are not read.
@@ -30,33 +30,33 @@ _MAX_AXES = 64  # as many as NumPy has
 
 
 class TensorEntry(NamedTuple):
-    """What the header says of a tensor."""
+    """The description of a tensor in the header."""
 
     dtype: str
     shape: tuple[int, ...]
-    begin: int  # of its bytes, counted from the first byte of all tensors
+    begin: int  # the first byte, counted from the first byte of all tensors
     end: int
 
 
 class SafetensorsFile:
-    """The tensors of a safetensors file, each read when it is asked for. A context manager.
+    """The tensors of a safetensors file, each read on demand. A context manager.
 
     Attributes
     ----------
     path : Path
     readable : collection of str
-        The dtypes of tensors that `read` takes.
+        The dtypes that `read` supports.
     described_by : str
-        What says which tensors there should be, for messages.
+        The source of the expected tensors, for messages.
     entries : dict of str to TensorEntry
-        The header, which has been checked when the object exists: all bytes that it speaks of were in the file.
+        The header, checked against the size of the file.
 
     Raises
     ------
     OSError
         If the file cannot be opened or read.
     ValueError
-        If the header is damaged, or speaks of other bytes than there are; in `read` if there are fewer by now.
+        If the header is damaged, or does not match the size of the file; in `read`, if the file has become shorter.
     """
 
     readable: Collection[str] = READABLE
@@ -69,7 +69,7 @@ class SafetensorsFile:
             self.entries, self._first_byte = self._read_header()
         except ValueError as error:
             self._file.close()
-            raise ValueError(f"{path} is no valid safetensors file: {error}") from error
+            raise ValueError(f"{path} is not a valid safetensors file: {error}") from error
         except BaseException:
             self._file.close()
             raise
@@ -81,7 +81,7 @@ class SafetensorsFile:
         self._file.close()
 
     def read(self, name: str) -> NDArray[np.float32]:
-        """The tensor `name`, whose dtype is one of READABLE, in float32."""
+        """Return the tensor `name`, with a dtype of READABLE, in float32."""
         entry = self.entries[name]
         numbers = np.empty(entry.shape, READABLE[entry.dtype])
         self._file.seek(self._first_byte + entry.begin)
@@ -91,7 +91,7 @@ class SafetensorsFile:
         return as_float32(numbers, entry.dtype)
 
     def _read_header(self) -> tuple[dict[str, TensorEntry], int]:
-        """The entries, and where the numbers begin. ValueError says what is wrong, without the name of the file."""
+        """Return the entries, and the first byte of the numbers. A ValueError does not name the file."""
         file_bytes = os.fstat(self._file.fileno()).st_size
         header_bytes = int.from_bytes(self._file.read(8), "little")
         first_byte = 8 + header_bytes
@@ -114,7 +114,7 @@ class SafetensorsFile:
 
 
 def as_float32(numbers: NDArray[Any], dtype: str) -> NDArray[np.float32]:
-    """Numbers of `dtype`, which is one of READABLE, as they or their bytes lie in a file, in float32."""
+    """Return numbers of `dtype`, one of READABLE, in float32. `numbers` are these numbers or their bytes in a file."""
     numbers = numbers.view(READABLE[dtype])
     if dtype == "BF16":
         bits = numbers.astype(np.uint16, copy=False)  # in the byte order of this machine
@@ -132,7 +132,7 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _entry(name: str, value: Any) -> TensorEntry:
-    """What the header says of a tensor, checked by itself."""
+    """Return the entry of one tensor, checked without the others."""
     if not isinstance(value, dict) or not {"dtype", "shape", "data_offsets"} <= value.keys():
         raise ValueError(f"tensor {shown(name)} must have dtype, shape and data_offsets; got {shown(value)}")
     dtype, shape, offsets = value["dtype"], value["shape"], value["data_offsets"]

@@ -1,4 +1,4 @@
-"""Files beside a transformer that say what of a text it reads: how many tokens, and whether in lower case."""
+"""The settings of texts in the folder of a transformer: the number of tokens, and lower case."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,20 +8,20 @@ from ...functions.messages import shown
 from .entries import Entries
 from .json_files import read_json
 
-# What sentence-transformers calls its settings of a transformer: the first one that is there counts.
+# Names of the settings of sentence-transformers for a transformer. The first file that exists counts.
 _FILE_NAMES = [
     f"sentence_{family}_config.json"
     for family in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 ]
 
-# What is there since version 5.4, if the model does what is computed here.
-_TASKS = {  # what a transformer is for: the output of transformers that counts, and its name in sentence-transformers
+# Entries since version 5.4. Each task has an output of transformers, and its name in sentence-transformers.
+_TASKS = {
     "feature-extraction": ("last_hidden_state", "token_embeddings"),
     "sequence-classification": ("logits", "scores"),
 }
 _UNSET = ("processing_kwargs", "query_length", "document_length", "query_expansion", "tokenizer_name_or_path")
 
-# Arguments of functions of transformers, and those of them that have no effect on what is computed here.
+# Arguments for functions of transformers, and the names in them that have no effect on the computation here.
 _ARGUMENTS = ("model_args", "tokenizer_args", "config_args", "model_kwargs", "processor_kwargs", "config_kwargs")
 _WITHOUT_EFFECT = {"trust_remote_code", "add_pooling_layer", "attn_implementation", "dtype", "torch_dtype"}
 
@@ -32,11 +32,11 @@ _KNOWN = {
 
 
 class SentenceConfig(NamedTuple):
-    """What of a text counts."""
+    """The limit and the form of the texts that a model reads."""
 
     max_seq_length: int
     lower_case: bool
-    tokenizer: Mapping[str, Any]  # tokenizer_config.json, or nothing
+    tokenizer: Mapping[str, Any]  # tokenizer_config.json; empty without it
 
 
 def read_sentence_config(
@@ -46,18 +46,18 @@ def read_sentence_config(
     unused_positions: int = 0,
     task: str = "feature-extraction",
 ) -> SentenceConfig:
-    """Read the files in the folder of a transformer that has so many positions, and others that are of no token.
+    """Read the settings of texts in the folder of a transformer with `max_positions` positions for tokens.
 
-    The settings of sentence-transformers count if modules.json lists the transformer. Their `max_seq_length` comes
-    first, then `model_max_length` of tokenizer_config.json, as far as there are positions, then all positions. What
-    counts the unused ones, too, has as many tokens as there can be.
+    The settings of sentence-transformers count if modules.json lists the transformer. The length is their
+    `max_seq_length`, else `model_max_length` of tokenizer_config.json, and at most `max_positions`. `max_seq_length`
+    may also count the `unused_positions`, which the table of positions has in addition.
 
     Raises
     ------
     OSError
         If a file cannot be read.
     ValueError
-        If it says what cannot be, or what is not computed.
+        If a file is damaged, or asks for an unsupported feature.
     """
     lower_case, path = False, folder / "tokenizer_config.json"
     tokenizer = read_json(path, dict) if path.exists() else {}
@@ -79,12 +79,12 @@ def read_sentence_config(
 
 
 def settings_file(folder: Path) -> Path | None:
-    """The settings of sentence-transformers that count in the folder of a transformer, if there are some."""
+    """Return the file of settings of sentence-transformers in the folder of a transformer, or None."""
     return next((folder / name for name in _FILE_NAMES if (folder / name).exists()), None)
 
 
 def _tokenizer_length(path: Path, values: Mapping[str, Any], max_positions: int) -> int:
-    """The most tokens, of which transformers writes 10^30 where it knows no limit."""
+    """Return the largest number of tokens. Transformers writes 10^30 for a tokenizer without a limit."""
     length = values.get("model_max_length", values.get("max_len"))  # the latter is its old name
     if length is None:
         return max_positions

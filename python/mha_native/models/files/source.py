@@ -31,11 +31,11 @@ class Source(Protocol):
     generation : mapping
         The entries of generation_config.json, such as ``eos_token_id``; empty without the file.
     chat_template : str, optional
-        In Jinja.
+        The chat template, in Jinja.
     tokenizer_config : mapping
         The entries of tokenizer_config.json; empty without the file.
     has_tokenizer : bool
-        There is a tokenizer.
+        Whether there is a tokenizer.
     """
 
     @property
@@ -58,9 +58,9 @@ class Source(Protocol):
     def tensors(
         self, shapes: Iterable[tuple[str, tuple[int, ...]]], prefix: str = ""
     ) -> AbstractContextManager[Tensors]:
-        """Return the tensors of `shapes`, in float32. All names and shapes have been checked when it is entered.
+        """Return the tensors of `shapes`, in float32, after checks of all names and shapes.
 
-        Names are those of transformers without `prefix`, such as ``layers.0.self_attn.q_proj.weight`` where the prefix
-        is ``model.``. In the files of a directory a name may begin with the prefix or not.
+        `shapes` has the names of transformers without `prefix`, such as ``layers.0.self_attn.q_proj.weight`` for the
+        prefix ``model.``. In the files of a directory a name may begin with the prefix or not.
         """
         ...

@@ -8,7 +8,7 @@ from ..generation.beam_search import SpecialTokens
 from .entries import Entries
 from .source import Source
 
-# Rules for the choice of tokens that are not arguments of a call.
+# Unsupported rules for the choice of tokens.
 _REFUSED = dict.fromkeys(
     (
         "begin_suppress_tokens",
@@ -19,18 +19,18 @@ _REFUSED = dict.fromkeys(
         "suppress_tokens",
         "watermarking_config",
     ),
-    "such a rule is not computed",
+    "this rule is unsupported",
 )
 
 
 def read_special_tokens(source: Source, defaults: Mapping[str, Any], vocab_size: int) -> SpecialTokens:
-    """Read the tokens of generation_config.json; without that file of config.json, with the defaults of the family.
+    """Read the tokens of generation_config.json or, without that file, of config.json with the defaults of the family.
 
     Raises
     ------
     ValueError
-        If a token is not in the vocabulary, or if none begins the text of the decoder; if there is an unsupported rule
-        for the choice of tokens.
+        If a token is not in the vocabulary, if no token begins the text of the decoder, or if there is an unsupported
+        rule for the choice of tokens.
     """
     entries = Entries(source.path.with_name("generation_config.json"), source.generation)
     if not source.generation:

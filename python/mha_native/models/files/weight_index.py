@@ -1,4 +1,4 @@
-"""Where the weights in a folder are: in model.safetensors, or in several files with an index beside them."""
+"""The weights in a folder: in model.safetensors, or in several files with an index."""
 
 import contextlib
 from collections.abc import Collection
@@ -16,17 +16,17 @@ from .safetensors import SafetensorsFile, TensorEntry
 _ONE_FILE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
 
-# Files are open together, and a process may commonly have 1024. One of 5 GB is the usual size, and encoders take few.
+# Files are open at the same time, and processes usually can have 1024. The usual size is 5 GB; encoders need few files.
 _MOST_FILES = 256
 
-# Weights in other formats, for the error message. A pickle is a program: whoever reads one runs it.
+# Weights in other formats, for the error message. A pickle is a program, which runs when the file is read.
 _PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json", "model.pt", "model.pth", "model.ckpt")
 _OTHERS = ("tf_model.h5", "flax_model.msgpack", "model.onnx", "onnx/model.onnx")
 _CONVERSION = 'SentenceTransformer("DIR").save_pretrained("NEW_DIR") of sentence-transformers writes model.safetensors'
 
 
 class TensorFile(Protocol):
-    """Tensors by their names, each read when it is asked for. A context manager."""
+    """Tensors by their names, each read on demand. A context manager."""
 
     path: Path
     readable: Collection[str]
@@ -38,16 +38,16 @@ class TensorFile(Protocol):
 
 
 def open_weights(folder: Path) -> TensorFile:
-    """The tensors in `folder`.
+    """Return the tensors in `folder`.
 
     Raises
     ------
     FileNotFoundError
-        If there are none.
+        If there are no files of weights.
     OSError
         If a file cannot be opened or read.
     ValueError
-        If a file is damaged; if there are weights in another format only.
+        If a file is damaged, or all weights are in other formats.
     """
     path, index = folder / _ONE_FILE, folder / _INDEX
     if not path.exists():
@@ -56,8 +56,8 @@ def open_weights(folder: Path) -> TensorFile:
         for name in _PICKLES:
             if (folder / name).exists():
                 raise ValueError(
-                    f"{folder / name} is a pickle, which runs as a program when it is read, "
-                    f"and is not read here: {_CONVERSION}"
+                    f"{folder / name} is a pickle, which can run any program when it is read, "
+                    f"and is unsupported: {_CONVERSION}"
                 )
         if found := [name for name in _OTHERS if (folder / name).exists()]:
             raise ValueError(f"{folder} has {listed(found)}, and no {_ONE_FILE}: {_CONVERSION}")
@@ -72,14 +72,14 @@ class ShardedTensors:
     path : Path
         The index, which says which tensor is in which file.
     entries : dict of str to TensorEntry
-        The headers of all files, which have been checked when the object exists.
+        The headers of all files, checked.
 
     Raises
     ------
     OSError
         If a file cannot be opened or read.
     ValueError
-        If the index is damaged, names what is not a file beside it, or differs from the headers of the files.
+        If the index is damaged, names a file outside its folder, or differs from the headers of the files.
     """
 
     readable = SafetensorsFile.readable
@@ -105,19 +105,19 @@ class ShardedTensors:
         self._stack.close()
 
     def read(self, name: str) -> NDArray[np.float32]:
-        """The tensor `name`, in float32."""
+        """Return the tensor `name`, in float32."""
         return self._files[name].read(name)
 
 
 def _read_index(path: Path) -> dict[str, set[str]]:
-    """The names of the files, with the names of the tensors in each."""
+    """Return the names of the tensors in each file, by the names of the files."""
     weight_map: Any = read_json(path, dict).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise ValueError(f"{path}: weight_map must be an object with an entry for each tensor; got {shown(weight_map)}")
     names: dict[str, set[str]] = {}
     for tensor, file_name in weight_map.items():
         if not is_below(file_name) or "/" in file_name or "\\" in file_name:
-            raise ValueError(f"{path} must name files beside it; got {shown(file_name)}")
+            raise ValueError(f"{path} must name files in its own folder; got {shown(file_name)}")
         names.setdefault(file_name, set()).add(tensor)
     if len(names) > _MOST_FILES:
         raise ValueError(f"{path} must name at most {_MOST_FILES} files; got {len(names)}")

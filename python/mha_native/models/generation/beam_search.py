@@ -20,20 +20,20 @@ _MOST_PENALTY = 16
 
 
 class SpecialTokens(NamedTuple):
-    """Tokens that begin and end what is generated.
+    """Tokens that begin and end generated texts.
 
     Attributes
     ----------
     start : int
-        What the decoder reads before the first token.
+        The token that the decoder reads before the first one.
     ends : tuple of int
         Each of them ends a text, as its last token.
     forced_first : int, optional
-        What the first token is in any case.
+        The first token, whatever its probability.
     forced_last : tuple of int
-        One of them is the last token of the longest text in any case; none: any token.
+        One of them is the last token of a text of the greatest length; if empty, any token.
     never : tuple of int
-        What no token is that is not forced.
+        Tokens that are written only where they are forced.
     """
 
     start: int
@@ -117,8 +117,8 @@ class BeamSearch:
     """The search for one text, step by step.
 
     A beam is a beginning of a text, with the logarithm of its probability. A step continues every beam with every
-    token, and keeps the most probable continuations as beams. One that ends is put aside if it is among the `num_beams`
-    most probable ones; as many ended texts are kept, those with the highest scores.
+    token, and keeps the most probable continuations as beams. A continuation that ends is kept as a text if it is
+    among the `num_beams` most probable ones, and so are at most `num_beams` texts, the ones with the highest scores.
 
     Parameters
     ----------
@@ -136,28 +136,28 @@ class BeamSearch:
 
     @property
     def last_tokens(self) -> NDArray[np.int64]:
-        """The last token of each beam, [n] with n of at most `num_beams`: what the decoder reads next."""
+        """The last token of each beam, which the decoder reads next: [n] with n of at most `num_beams`."""
         return self._beams[:, -1]
 
     @property
     def best(self) -> Found:
-        """The text with the highest score of those that have ended."""
+        """The ended text with the highest score, or the most probable beam."""
         return self._ended[0] if self._ended else Found(float(self._logs[0]), self._beams[0, 1:].copy())
 
     def step(self, logits: NDArray[np.floating]) -> NDArray[np.int64]:
-        """Take the beams one token further, by the logits [n, V] behind each of them.
+        """Extend the beams by one token, by the logits [n, V] of the token after each of them.
 
         Returns
         -------
         parents : [m]
-            Which of the n beams each of the m new ones continues; none if the search has ended.
+            The beam, of n, that each of the m new ones continues; empty if the search has ended.
         """
         rules, length = self._rules, self._beams.shape[1]  # new tokens, with the one that is chosen here
         sums = self._logs[:, None] + self._log_probabilities(logits, length)
         flat = sums.ravel()
         count = min(max(2, 1 + len(self._ends)) * rules.num_beams, flat.size)
         order = largest(flat, count)
-        order = order[np.isfinite(flat[order])]  # what must not be is minus infinity
+        order = order[np.isfinite(flat[order])]  # forbidden tokens are minus infinity
         parents, tokens = np.divmod(order, sums.shape[1])
         beams = np.concatenate([self._beams[parents], tokens[:, None]], axis=1)
         ends = np.isin(tokens, self._ends) | (length == rules.max_new_tokens)
@@ -175,7 +175,7 @@ class BeamSearch:
         return len(self._ended) == self._rules.num_beams
 
     def _can_improve(self, length: int) -> bool:
-        """Whether the most probable beam is taken to be able to end better than the worst text that is kept."""
+        """Return whether the rules let the most probable beam still beat the worst text that is kept."""
         rules = self._rules
         if not self._is_full:
             return True
@@ -186,7 +186,7 @@ class BeamSearch:
         return bool(self._logs[0] / length**rules.length_penalty > self._ended[-1].score)
 
     def _log_probabilities(self, logits: NDArray[np.floating], length: int) -> NDArray[np.float64]:
-        """Of all tokens behind each beam, [n, V]: 0 for a token that is forced, minus infinity for what must not be."""
+        """Return log probabilities [n, V] after each beam: 0 for a forced token, minus infinity for a forbidden one."""
         rules, special = self._rules, self._special
         forced = special.forced_last if length == rules.max_new_tokens else ()
         if length == 1 and special.forced_first is not None and not forced:
@@ -238,7 +238,7 @@ def search(
 
 
 def _would_repeat(tokens: NDArray[np.int64], size: int) -> NDArray[np.int64]:
-    """The tokens which, behind `tokens`, would make up `size` tokens that are in them already."""
+    """Return the tokens that would repeat an n-gram of `size` tokens after `tokens`."""
     if len(tokens) < size:
         return tokens[:0]
     runs = np.lib.stride_tricks.sliding_window_view(tokens, size)

@@ -196,6 +196,8 @@ class Caches:
             for i, layer in enumerate(self._layers):  # one after another, to need little memory
                 old, self.caches[i] = self.caches[i], self._new(layer)
                 self.caches[i]._take_tokens(old)
+        if len(tokens) == len(slots):
+            return self._read(NewTokens(tokens, begins, np.arange(len(slots) + 1), slots), self.caches)
         cu_seqlens = np.concatenate([[0], np.cumsum(counts)])
         places = np.arange(len(tokens)) + np.repeat(begins - cu_seqlens[:-1], counts)
         rows = self._read(NewTokens(tokens, places, cu_seqlens, slots), self.caches)
@@ -247,17 +249,18 @@ def generate_steps(
                     raise token
                 choice.tokens.append(token)
         tokens, seconds = np.array(chosen, np.int64), perf_counter() - begin
-        is_first = not statistics.new_tokens
-        statistics = statistics._replace(
-            new_tokens=statistics.new_tokens + len(tokens),
-            prompt_seconds=seconds if is_first else statistics.prompt_seconds,
-            new_seconds=statistics.new_seconds + (not is_first) * seconds,
-        )
+        if statistics.new_tokens:
+            seconds += statistics.new_seconds
+            statistics = statistics._replace(new_tokens=statistics.new_tokens + len(tokens), new_seconds=seconds)
+        else:
+            statistics = statistics._replace(new_tokens=len(tokens), prompt_seconds=seconds)
         keep(statistics)
         yield Step(sequences, tokens, logits)
-        is_left = np.array([not choice.has_ended for choice in choices])
-        choices = [choice for choice in choices if not choice.has_ended]
-        sequences, tokens, begins = sequences[is_left], tokens[is_left], (begins + counts)[is_left]
+        begins = begins + counts
+        is_left = [not choice.has_ended for choice in choices]
+        if not all(is_left):
+            choices = [choice for choice, stays in zip(choices, is_left, strict=True) if stays]
+            sequences, tokens, begins = sequences[is_left], tokens[is_left], begins[is_left]
         counts = np.ones_like(sequences)
 
 

@@ -30,14 +30,14 @@ class StackKeywords(SamplingKeywords, ModelOptions, total=False):
 
 
 class GenerationStep(NamedTuple):
-    """What `generate` yields: the next token of each sequence, and the logits that it was chosen by.
+    """A step of `generate`: the next token of each sequence, and the logits that it was chosen by.
 
     Parameters
     ----------
     tokens : integer array [B]
-        Of a sequence that has ended, its stop token again.
+        For a sequence that has ended, its stop token again.
     logits : [B, V]
-        Before temperature and all else; of a model in 16 bits in float32. Of a sequence that has ended, anything.
+        Before temperature and all other options; float32 for a model in 16 bits. Zeros for a sequence that has ended.
 
     Examples
     --------
@@ -72,25 +72,25 @@ def generate(
     Parameters
     ----------
     model : CausalDecoder, Decoder or Encoder
-        A `Decoder` reads a `memory`. An encoder is causal here, and so what a `CausalDecoder` is.
+        A `Decoder` reads a `memory`. An `Encoder` is called with `is_causal`, which makes it a `CausalDecoder`.
     prompts : integer array [B, T] or [T]
-        Tokens to begin with, at least one of each sequence.
+        Tokens to begin with, at least one for each sequence.
     embeddings : [V, E]
         The row of each token, of the dtype of the model.
-    max_new_tokens : int
-        How many tokens are generated at most.
+    max_new_tokens : int, default 256
+        The most tokens that are generated.
     prompt_lengths : integer array [B], optional
-        Of prompts of different length: what is behind them in `prompts` is padding, and not read.
+        The lengths of prompts of different length. Their padding, after the prompts, is not read.
     output_weight : [V, E], optional
         Logits are ``output_weight @ y`` for the last row y of the model. Default: `embeddings` (tied weights).
     positions : [P, E] or None, default "sinusoidal"
-        What is added to the token at each position; None: nothing.
+        The vectors that are added to tokens by their positions; None adds nothing.
     memory : [B, S, Em] or [S, Em], optional
-        Of a `Decoder`; projected once.
+        The memory of a `Decoder`, projected once.
     memory_lengths : integer array [B], optional
-        How much memory each sequence has; with a `memory` only.
+        Rows of the memory of each sequence; with a `memory` only.
     stop_token : int, optional
-        It ends its sequence, and is the last token of it. When all have ended, nothing more is generated.
+        Ends its sequence, as its last token. Generation stops when all sequences have ended.
     num_threads : int, optional
         Threads for each call of the model; default: `mha_native.num_threads`.
     {sampling}
@@ -140,7 +140,7 @@ def generate(
     memory = to_numpy(name, "memory", memory)
     if isinstance(memory, np.ndarray) and (held := len(memory) if memory.ndim == 3 else 1) != batch:
         raise ValueError(f"{name}: memory must have the batch size of the prompts, {batch}; got {held}")
-    added: NDArray[Any] | None = None  # to the token at each position; of sinusoidal ones as many as there is room for
+    added: NDArray[Any] | None = None  # None for sinusoidal ones, as many as there is room for
     if not (isinstance(positions, str) and positions == "sinusoidal"):
         added = np.zeros((1, model.embed_dim), table.dtype)
         if positions is not None and len(added := _matrix(name, "positions", positions, model)) < most:
@@ -171,14 +171,14 @@ def generate(
 
     def logits(rows: NDArray[Any]) -> NDArray[Any]:
         # One product for each sequence: a product of all of them may round differently for another batch.
-        return np.stack([output @ row for row in widened(rows)])
+        return np.concatenate([output @ row for row in widened(rows)]).reshape(len(rows), -1)
 
     with in_the_name_of(name):
         if isinstance(model, Decoder):
             of_memory = {"memory_lengths": memory_lengths, "num_threads": num_threads}
             calls["memory_caches"] = model.project_memory(memory, **of_memory)
         caches = Caches(CachedModel(model.layers, read, logits), batch, longest, most)
-        # A call of no tokens: what is wrong about the options is said here, and not in the first step.
+        # A call without tokens raises errors of the options here, and not in the first step.
         no_tokens = _core.convert(np.empty((batch, 0, model.embed_dim), table.dtype), model.dtype)
         model(no_tokens, new_lengths=np.zeros(batch, np.int64), caches=caches.caches, **calls)
 
@@ -206,7 +206,7 @@ def _matrix(name: str, argument: str, matrix: Tensor, model: CausalDecoder | Dec
 
 
 def _as_array(argument: str, numbers: Tensor) -> NDArray[Any]:
-    """An array of what may also be a list of integers, or of lists of them."""
+    """Return the array of integers, which may be given as a list."""
     array = to_numpy("generate", argument, numbers)
     try:
         return np.asarray(array)
@@ -217,7 +217,7 @@ def _as_array(argument: str, numbers: Tensor) -> NDArray[Any]:
 def _checked_prompts(
     prompts: Tensor, prompt_lengths: Tensor | None, vocabulary: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Prompts [B, T] with padding of 0, and how many tokens each has."""
+    """Return prompts [B, T] with padding of 0, and their lengths [B]."""
     name = "generate"
     tokens = _as_array("prompts", prompts)
     if tokens.dtype.kind not in "iu" or tokens.ndim not in (1, 2) or not tokens.size:

@@ -149,42 +149,49 @@ class TokenChoice:
     @property
     def has_ended(self) -> bool:
         """Whether no token follows."""
-        num_new = len(self.tokens) - self._num_prompt
-        return self.is_stopped or num_new >= self.most_new or (num_new > 0 and self.tokens[-1] in self._end_tokens)
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether the token with the largest logit is chosen, without any change of logits."""
-        return self._generator is None and self._seen is None
+        tokens, first = self.tokens, self._num_prompt
+        is_end = tokens[-1] in self._end_tokens and len(tokens) > first
+        return is_end or self.is_stopped or len(tokens) - first >= self.most_new
 
     def choose(self, logits: NDArray[Any]) -> int:
-        """Return the token after `tokens` by logits [V], the largest of which is finite."""
-        if self._seen is not None:
-            self._seen[self.tokens[self._num_seen :]] = True
-            self._num_seen = len(self.tokens)
-            logits = _penalized(logits, np.flatnonzero(self._seen), self._options.repetition_penalty)
-        if self._generator is None:
-            return int(logits.argmax())
+        """Return the token after `tokens` by logits [V]. ValueError if the largest of them is not finite."""
+        (token,) = choose([self], logits[None])
+        if isinstance(token, ValueError):
+            raise token
+        return token
+
+    def _mark_seen(self, seen: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Return `seen` [V], which is True for the tokens so far."""
+        for token in self.tokens[self._num_seen :]:  # one, after the first step
+            seen[token] = True
+        self._num_seen = len(self.tokens)
+        return seen
+
+    def _random_number(self, generator: np.random.Generator) -> float:
+        """Return the number in [0, 1) that draws the next token."""
         place = len(self.tokens) - self._num_prompt
         while len(self._at_random) <= place:
-            self._at_random.append(self._generator.random())
-        return _drawn(self._options, logits, self._at_random[place])
-
-    def error(self, largest: float) -> ValueError:
-        """Return the error of logits whose largest one is not finite."""
-        return ValueError(f"{self._subject} is {largest}")
+            self._at_random.append(generator.random())
+        return self._at_random[place]
 
 
 def choose(choices: Sequence[TokenChoice], logits: NDArray[Any]) -> list[int | ValueError]:
     """Return the next token of each of n sequences by logits [n, V], or the error of logits that are not finite."""
     places = logits.argmax(-1)  # of NaN, if a row has one
     top = logits[np.arange(len(places)), places]
+    rows = [i for i, choice in enumerate(choices) if choice._seen is not None]
+    if rows:
+        seen = [choice._mark_seen(choice._seen) for choice in choices if choice._seen is not None]
+        penalties = np.array([[choices[i]._options.repetition_penalty] for i in rows], logits.dtype)
+        logits = logits.copy()
+        logits[rows] = _penalized(logits[rows], np.concatenate(seen).reshape(len(rows), -1), penalties)
+        places = logits.argmax(-1)
     chosen: list[int | ValueError] = places.tolist()
     for i in np.flatnonzero(~np.isfinite(top)).tolist():
-        chosen[i] = choices[i].error(top[i])
+        chosen[i] = ValueError(f"{choices[i]._subject} is {top[i]}")
     for i, choice in enumerate(choices):
-        if not choice.is_plain and not isinstance(chosen[i], ValueError):
-            chosen[i] = choice.choose(logits[i])
+        if choice._generator is not None and not isinstance(chosen[i], ValueError):
+            chosen[i] = _drawn(choice._options, logits[i], choice._random_number(choice._generator))
     return chosen
 
 
@@ -196,12 +203,11 @@ def largest(logits: NDArray[Any], count: int) -> NDArray[np.int64]:
     return candidates[np.argsort(-logits[candidates], kind="stable")[:count]]
 
 
-def _penalized(logits: NDArray[Any], seen: NDArray[np.int64], penalty: Any) -> NDArray[Any]:
-    """Return logits [V] with the penalty on the tokens that have been seen."""
-    changed, given = logits.copy(), logits[seen]
+def _penalized(logits: NDArray[Any], seen: NDArray[np.bool_], penalties: NDArray[Any]) -> NDArray[Any]:
+    """Return logits [n, V] with the penalties [n, 1] on the tokens that have been seen."""
     with np.errstate(over="ignore"):  # a logit below zero may become minus infinity
-        changed[seen] = np.where(given < 0, given * penalty, given / penalty)
-    return changed
+        changed = np.where(logits < 0, logits * penalties, logits / penalties)
+    return np.where(seen, changed, logits)
 
 
 def _drawn(options: SamplingOptions, logits: NDArray[Any], at_random: float) -> int:

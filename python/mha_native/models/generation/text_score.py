@@ -1,4 +1,4 @@
-"""How likely a text is to a language model."""
+"""The likelihood of a text by a language model."""
 
 from typing import NamedTuple
 
@@ -7,14 +7,14 @@ from numpy.typing import NDArray
 
 
 class TextScore(NamedTuple):
-    """How likely a text is to a language model.
+    """The likelihood of a text by a language model.
 
     Parameters
     ----------
     tokens : int64 [T]
-        Of the text, special ones included.
+        Tokens of the text, special ones included.
     log_likelihoods : float64 [T - 1]
-        Of each token but the first: the logarithm of its probability behind those before it.
+        The logarithm of the probability of each token but the first, given the tokens before it.
 
     Examples
     --------

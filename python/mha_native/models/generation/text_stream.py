@@ -1,16 +1,16 @@
-"""From tokens as they come to text: whole characters, and nothing of a stop string."""
+"""Text of tokens as they come, in whole characters and without stop strings."""
 
 from collections.abc import Callable, Sequence
 
-# How many tokens before the first one its text depends on: decoders of some tokenizers drop a space at the beginning of
-# a text, and a character of four bytes may be as many tokens.
+# The text of a token depends on this many tokens before it: some tokenizers drop a space at the beginning of a text,
+# and a character of four bytes may be four tokens.
 _CONTEXT = 8
 
-# The most tokens that are held back because their bytes end within a character: no character has more bytes than four,
-# so that of more tokens some have bytes that are no character.
+# The most tokens that are held back because their bytes end within a character. A character has at most four bytes, so
+# more tokens contain bytes that are not a character.
 _MOST_HELD = 8
 
-_NO_CHARACTER = "\ufffd"  # what decoders make of bytes that are no character, or the beginning of one
+_NO_CHARACTER = "\ufffd"  # text of bytes that are not a character, or only its beginning
 
 
 class TextStream:
@@ -19,11 +19,11 @@ class TextStream:
     Parameters
     ----------
     decode : function
-        From tokens to text, without special tokens.
+        Returns the text of tokens, without special tokens.
     prompt : tokens
-        What stands before the text.
+        The tokens before the text.
     stop : tuple of str
-        What ends the text, and is no part of it.
+        Each of them ends the text, and is not a part of it.
     """
 
     def __init__(self, decode: Callable[[list[int]], str], prompt: Sequence[int], stop: tuple[str, ...]) -> None:
@@ -31,7 +31,7 @@ class TextStream:
         self._tokens = list(prompt[-_CONTEXT:])
         self._num_shown = len(self._tokens)  # of the tokens, whose text is `_before`
         self._before = decode(self._tokens)
-        self._held = ""  # what may be the beginning of a stop string
+        self._held = ""  # a possible beginning of a stop string
         self.is_stopped = False
 
     def push(self, token: int) -> str:
@@ -54,13 +54,13 @@ class TextStream:
         if len(text) <= len(self._before) or is_within_character:
             return ""
         new = text[len(self._before) :]
-        self._tokens = self._tokens[self._num_shown :]  # so that what is decoded stays short
+        self._tokens = self._tokens[self._num_shown :]  # to keep calls of `decode` short
         self._num_shown = len(self._tokens)
         self._before = self._decode(self._tokens)
         return new
 
     def _released(self, new: str) -> str:
-        """What of `new`, and of what is held back, can be shown."""
+        """Return the part of the text held back and of `new` that can be shown."""
         if self.is_stopped:
             return ""
         text = self._held + new
@@ -74,6 +74,6 @@ class TextStream:
 
 
 def _overlap(text: str, stop: str) -> int:
-    """How many characters at the end of `text` are the beginning of `stop`."""
+    """Return the number of characters at the end of `text` that are the beginning of `stop`."""
     most = min(len(text), len(stop) - 1)
     return next((count for count in range(most, 0, -1) if text.endswith(stop[:count])), 0)

@@ -1,4 +1,4 @@
-"""Activations by their names in torch, with its default parameters, of an array in float32."""
+"""Activations of float32 arrays by their names in torch, with torch's default parameters."""
 
 import math
 from collections.abc import Callable
@@ -13,14 +13,14 @@ from ...functions.messages import shown
 
 Activation: TypeAlias = Callable[[NDArray[Any]], NDArray[Any]]
 
-# Where the classes are: torch.nn.Tanh is torch.nn.modules.activation.Tanh, which is how it is saved.
+# Modules of the classes: torch.nn.Tanh is saved as torch.nn.modules.activation.Tanh.
 _PLACES = ("torch.nn", "torch.nn.modules.activation", "torch.nn.modules.linear")
 
 _erf = np.vectorize(math.erf, otypes=[np.float64])
 
 
 def activation_of(name: str) -> Activation:
-    """The activation that torch has by that name. KeyError if it is not known here."""
+    """Return the activation with this name in torch. KeyError if it is unsupported."""
     place, _, kind = name.rpartition(".")
     if place not in _PLACES or kind not in ACTIVATIONS:
         raise KeyError(name)
@@ -28,7 +28,7 @@ def activation_of(name: str) -> Activation:
 
 
 def checked_activation(path: Path, key: str, name: Any) -> str:
-    """`name`, which the entry `key` of a file has; ValueError unless it is that of an activation."""
+    """Return `name`, the entry `key` of a file; ValueError unless an activation has this name."""
     try:
         activation_of(name)
     except (AttributeError, KeyError):
@@ -39,7 +39,7 @@ def checked_activation(path: Path, key: str, name: Any) -> str:
 
 
 def _computed(kind: str, x: NDArray[Any]) -> NDArray[Any]:
-    """An activation of `ACTIVATIONS`, by a function that goes through pickle."""
+    """Compute an entry of `ACTIVATIONS`, by a function that can be pickled."""
     return ACTIVATIONS[kind](x)
 
 

@@ -1,4 +1,4 @@
-"""The heads of classifiers: from the vector of a token to a number for each label."""
+"""The heads of classifiers, which map the vector of a token to a logit for each label."""
 
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,14 +12,15 @@ from ..files.entries import Entries
 from ..files.source import Shapes, Tensors
 from .dense import Dense
 
-TEXTS, TOKENS = "ForSequenceClassification", "ForTokenClassification"  # what a model is for, as transformers has it
+# The task of a model, in the names of its class in transformers.
+TEXTS, TOKENS = "ForSequenceClassification", "ForTokenClassification"
 
 
 class _Step(NamedTuple):
-    name: str  # of its tensors, "weight" and "bias"
-    activation: str  # by its name in torch.nn
+    name: str  # prefix of its tensors, "weight" and "bias"
+    activation: str  # name in torch.nn
     bias: bool = True
-    norm: str | None = None  # of what the activation gives: the name of its tensors
+    norm: str | None = None  # prefix of the tensors of a norm after the activation
     norm_config: NormConfig | None = None
 
     def tensor_shapes(self, out_features: int, in_features: int) -> Shapes:
@@ -34,7 +35,7 @@ _DENSE_AND_OUT_PROJ = (_Step("classifier.dense", "Tanh"), _Step("classifier.out_
 _CLASSIFIER = _Step("classifier", "Identity")
 _POOLER = (_Step("pooler.dense", "Tanh"), _CLASSIFIER)
 
-# By the prefix of a family: what the first token of a text goes through. Every step but the last keeps the features.
+# The steps after the first token of a text, by the prefix of the family. All but the last keep the number of features.
 _HEADS_OF_TEXTS = {
     "bert.": _POOLER,
     "distilbert.": (_Step("pre_classifier", "ReLU"), _CLASSIFIER),
@@ -44,7 +45,7 @@ _HEADS_OF_TEXTS = {
     "gte.": _POOLER,
 }
 
-# Activations of the head of ModernBERT: the name in config.json, and that in torch.nn.
+# Activations of the head of ModernBERT: the name in config.json, and the name in torch.nn.
 _ACTIVATIONS = {"gelu": "GELU", "silu": "SiLU", "swish": "SiLU", "relu": "ReLU", "tanh": "Tanh"}
 
 
@@ -54,22 +55,22 @@ class ClassificationHeadConfig(NamedTuple):
     steps: tuple[_Step, ...]
     embed_dim: int  # E
     num_labels: int  # L
-    pooling: str = "cls"  # or "mean": which vector of a text goes through them
+    pooling: str = "cls"  # or "mean": the vector of a text that enters the head
 
     def tensor_shapes(self) -> Shapes:
-        """Names and shapes of its tensors."""
+        """Yield names and shapes of its tensors."""
         for step in self.steps:
             out_features = self.num_labels if step is self.steps[-1] else self.embed_dim
             yield from step.tensor_shapes(out_features, self.embed_dim)
 
 
 def head_of(path: Path, family: Family, task: str, embed_dim: int, num_labels: int) -> ClassificationHeadConfig:
-    """The head that a model of this family, whose config.json is at `path`, has for `TEXTS` or `TOKENS`.
+    """Return the head of a model of this family for `TEXTS` or `TOKENS`; `path` is its config.json.
 
     Raises
     ------
     ValueError
-        If there is none that is known here, or if config.json asks for what is not computed.
+        If the family has no supported head, or if config.json asks for an unsupported feature.
     """
     if family.model_types == ("modernbert",):
         entries = Entries.read(path)
@@ -88,14 +89,14 @@ def _step_of_modernbert(entries: Entries) -> _Step:
 
 
 class ClassificationHead:
-    """A head with its weights, in float32 whatever the model is computed in."""
+    """A head with its weights, always in float32."""
 
     def __init__(self, config: ClassificationHeadConfig, tensors: Tensors) -> None:
         self.pooling = config.pooling
         self._steps = [_Layer(step, tensors) for step in config.steps]
 
     def __call__(self, vectors: NDArray[Any]) -> NDArray[np.float32]:
-        """The logits [n, L] of `vectors` [n, E], each from its own vector alone."""
+        """Return the logits [n, L] of `vectors` [n, E]. Rows do not depend on each other."""
         for step in self._steps:
             vectors = step(vectors)
         return vectors

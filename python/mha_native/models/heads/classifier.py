@@ -28,10 +28,10 @@ from ..text.tokenizer import Tokenizer, require_library
 from .classification import TEXTS, TOKENS, ClassificationHead, head_of
 from .labels import Labels, read_labels
 
-# What tokenizer_config.json calls tokenizers that give types of tokens, if it has no model_input_names.
+# Classes in tokenizer_config.json of tokenizers that return token types, if it has no model_input_names.
 _CLASSES_WITH_TYPES = (None, "BertTokenizer", "BertTokenizerFast", "ElectraTokenizer", "ElectraTokenizerFast")
 
-_ST_TASK = "sequence-classification"  # what sentence-transformers calls it
+_ST_TASK = "sequence-classification"  # the name in sentence-transformers
 
 Public = TypeVar("Public", bound="PretrainedClassifier")
 
@@ -44,7 +44,7 @@ class Tokens(NamedTuple):
 
 
 class Classifier:
-    """The parts of a classifier, as `load_classifier` reads them."""
+    """A transformer, a tokenizer and a head, as `load_classifier` reads them."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Classifier:
         self.model, self.head, self.tokenizer = model, head, tokenizer
         self.labels, self.config = labels, config
         self._has_types = has_types
-        self.folder = folder  # that of config.json
+        self.folder = folder  # of config.json
 
     def with_model(self, model: Model) -> "Classifier":
         """Return the same classifier over another transformer, such as the same one in another dtype."""
@@ -79,9 +79,9 @@ class Classifier:
     def logits(
         self, what: str, inputs: Iterable[Any], prompt: str, num_threads: int | None
     ) -> Iterator[NDArray[np.float32]]:
-        """The logits [n, L] of the next n texts or pairs, in order. The prompt stands before each first text.
+        """Yield the logits [n, L] of the next n texts or pairs, in order. The prompt is put before each first text.
 
-        Errors call the inputs `what`. They are read as needed, and never by much further than what has been given.
+        Errors call the inputs `what`. Inputs are read as needed, a bounded number of texts ahead.
         """
         for batch in self._batches(self._tokenized(what, inputs, prompt)):
             vectors, cu_seqlens = self._vectors(what, batch, num_threads)
@@ -93,7 +93,7 @@ class Classifier:
     def token_logits(
         self, what: str, sequences: Iterable[list[int]], num_threads: int | None
     ) -> Iterator[NDArray[np.float32]]:
-        """The logits [T, L] of the tokens of each sequence, in order."""
+        """Yield the logits [T, L] of the tokens of each sequence, in order."""
         for batch in self._batches(Tokens(ids, []) for ids in sequences):
             vectors, cu_seqlens = self._vectors(what, batch, num_threads)
             yield from np.split(self.head(vectors), cu_seqlens[1:-1])
@@ -160,12 +160,12 @@ def load_classifier(
     dtype: DTypeLike,
     weight_dtype: WeightDType,
 ) -> Classifier:
-    """The classifier in the directory `home` for `task`, `TEXTS` or `TOKENS`.
+    """Open the classifier in the directory `home` for `task`, `TEXTS` or `TOKENS`.
 
     Raises
     ------
     FileNotFoundError, ValueError
-        If a file is missing, damaged, or describes what is not computed here.
+        If a file is missing or damaged, or asks for an unsupported feature.
     OSError
         If a file cannot be read, or a model cannot be downloaded.
     ImportError
@@ -192,7 +192,7 @@ def load_classifier(
 
 
 def _gives_types(tokenizer: Mapping[str, Any]) -> bool:
-    """Whether the tokenizer of these settings gives types, without which transformers takes 0 for all tokens."""
+    """Return whether a tokenizer with these settings returns token types; transformers takes 0 without them."""
     names = tokenizer.get("model_input_names")
     if isinstance(names, list):
         return "token_type_ids" in names
@@ -200,7 +200,7 @@ def _gives_types(tokenizer: Mapping[str, Any]) -> bool:
 
 
 def finds_entities(directory: str | PathLike[str]) -> bool:
-    """Whether the model in `directory` is one for tokens; errors as of `load_classifier`."""
+    """Return whether the model in `directory` is a classifier of tokens; errors as `load_classifier`."""
     home = find_directory(directory)
     module = read_transformer(home)
     values = read_json((home if module is None else module.folder) / "config.json", dict)

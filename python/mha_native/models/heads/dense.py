@@ -1,4 +1,4 @@
-"""A linear map of a vector, and an activation: the Dense of sentence-transformers, and the steps of heads."""
+"""A linear map and an activation: the Dense module of sentence-transformers, and the steps of heads."""
 
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,22 +18,22 @@ _KEYS = (
 
 
 class DenseConfig(NamedTuple):
-    """What config.json in the folder of a Dense says."""
+    """The settings in config.json of a Dense module."""
 
     folder: Path
     in_features: int
     out_features: int
     bias: bool
-    activation: str  # its name in torch
+    activation: str  # name in torch
 
     def tensor_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Names and shapes of its tensors."""
+        """Return names and shapes of its tensors."""
         shapes: dict[str, tuple[int, ...]] = {"linear.weight": (self.out_features, self.in_features)}
         return shapes | ({"linear.bias": (self.out_features,)} if self.bias else {})
 
 
 class Dense:
-    """``activation(W x + b)`` of each vector x, in float32 whatever the model is computed in."""
+    """Compute ``activation(W x + b)`` for each vector x, always in float32."""
 
     def __init__(self, weight: NDArray[np.float32], bias: NDArray[np.float32] | None, activation: str) -> None:
         self._weight = weight
@@ -41,17 +41,17 @@ class Dense:
         self._activation = activation
 
     def __call__(self, vectors: NDArray[Any], num_threads: int | None) -> NDArray[np.float32]:
-        """One product for each of `vectors` [n, in_features], so that its bits do not depend on the others."""
+        """Compute one product for each of `vectors` [n, in_features], so bits do not depend on the other rows."""
         activation = activation_of(self._activation)
         results = np.empty((len(vectors), len(self._weight)), np.float32)
-        with np.errstate(all="ignore"):  # what is not finite is seen in the embedding
+        with np.errstate(all="ignore"):  # values that are not finite stay so in the embedding
             for vector, result in zip(vectors.astype(np.float32, copy=False), results, strict=True):
                 result[:] = activation(self._weight @ vector + self._bias)
         return results
 
 
 def load_dense(config: DenseConfig) -> Dense:
-    """The Dense with the weights in its folder."""
+    """Read the weights of a Dense in its folder."""
     with Checkpoint(config.folder, config.tensor_shapes().items()) as tensors:
         if not config.bias and "linear.bias" in tensors:
             raise ValueError(f"{config.folder / 'config.json'}: bias must be true, as there is a linear.bias")
@@ -60,14 +60,14 @@ def load_dense(config: DenseConfig) -> Dense:
 
 
 def read_dense(folder: Path, in_features: int) -> DenseConfig:
-    """What config.json in the folder of a Dense behind `in_features` features says.
+    """Read config.json in the folder of a Dense with `in_features` inputs.
 
     Raises
     ------
     OSError
         If the file cannot be read.
     ValueError
-        If it does not fit, or says what is not computed.
+        If it does not fit, or asks for an unsupported feature.
     """
     path = folder / "config.json"
     entries = Entries.read(path)

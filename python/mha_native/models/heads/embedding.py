@@ -1,4 +1,4 @@
-"""From the vectors of tokens to embeddings: pooling, the modules behind it, and the features that are kept."""
+"""Turn the vectors of tokens into embeddings: pooling, the modules after it, and the features to keep."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -12,17 +12,17 @@ from .pooling import Pooling, read_pooling, scaled_to_length_1
 
 
 class HeadConfig(NamedTuple):
-    """What the files of the modules behind the transformer say.
+    """The modules after the transformer, as their files describe them.
 
     Attributes
     ----------
     pooling : Pooling
     steps : tuple of DenseConfig or None
-        What comes behind it, in order; None scales to length 1.
+        The modules after the pooling, in order; None scales to length 1.
     normalize : bool
         Whether embeddings are scaled to length 1 at the end.
     features : int
-        Of an embedding.
+        Width of an embedding.
     """
 
     pooling: Pooling
@@ -32,14 +32,14 @@ class HeadConfig(NamedTuple):
 
 
 def read_head(modules: list[Module], embed_dim: int) -> HeadConfig:
-    """What is behind a transformer with `embed_dim` features; the mean alone if there is no Pooling.
+    """Read the modules after a transformer with `embed_dim` features; the default is mean pooling alone.
 
     Raises
     ------
     OSError
         If a file cannot be read.
     ValueError
-        If it does not fit, or says what is not computed.
+        If it does not fit, or asks for an unsupported feature.
     """
     pooling = Pooling()
     steps: list[DenseConfig | None] = []
@@ -63,7 +63,7 @@ def read_head(modules: list[Module], embed_dim: int) -> HeadConfig:
 
 
 class Head:
-    """The modules behind a transformer, with their weights."""
+    """The modules after a transformer, with their weights."""
 
     def __init__(self, config: HeadConfig) -> None:
         self._config = config
@@ -73,12 +73,12 @@ class Head:
 
     @property
     def features(self) -> int:
-        """Of a whole embedding."""
+        """Width of a whole embedding."""
         return self._config.features
 
     @property
     def pools_prompts(self) -> bool:
-        """Whether the tokens of a prompt count."""
+        """Whether the tokens of a prompt are pooled."""
         return self._config.pooling.include_prompt
 
     def embeddings(
@@ -90,20 +90,20 @@ class Head:
         normalize: bool | None,
         num_threads: int | None,
     ) -> NDArray[np.float32]:
-        """The embeddings [n, features] of n texts.
+        """Return the embeddings [n, features] of n texts.
 
         Parameters
         ----------
         rows : [N, E]
-            Of the tokens of all texts.
+            The vectors of the tokens of all texts.
         cu_seqlens : [n + 1]
-            Where the rows of each text begin and end.
+            Offsets of the rows of each text.
         prompt_tokens : int
-            Tokens at the beginning of each text that are not pooled.
+            Number of tokens at the beginning of each text that are not pooled.
         features : int
-            How many are kept; the others are left out at the end.
+            Number of features to keep; the others are left out at the end.
         normalize : bool, optional
-            Scale what is kept to length 1, or nothing. By default all features are scaled if modules.json says so,
+            Whether to scale the kept features to length 1. By default all features are scaled if modules.json says so,
             before some are left out.
         """
         is_cut = features < self.features

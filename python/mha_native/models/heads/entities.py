@@ -1,4 +1,4 @@
-"""From the scores of the tokens of a text to the entities in it, as transformers groups them."""
+"""Group the tokens of a text into entities by their scores, as transformers does."""
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
@@ -10,17 +10,17 @@ from numpy.typing import NDArray
 STRATEGIES = ("none", "simple", "first", "average", "max")
 
 Entity = dict[str, Any]
-Join = Callable[[list[str]], str]  # tokens as the tokenizer writes them, to their text
+Join = Callable[[list[str]], str]  # words of tokens, as the tokenizer writes them, to their text
 
 
 class Piece(NamedTuple):
     """A token of a text."""
 
     word: str  # as the tokenizer writes it
-    start: int  # its place in the text, in characters
+    start: int  # position in the text, in characters
     end: int
-    place: int  # counted from 0, the special tokens before it included
-    continues: bool  # whether it goes on with the word of the token before it
+    place: int  # counted from 0, special tokens before it included
+    continues: bool  # whether it continues the word of the token before it
 
 
 class _Tagged(NamedTuple):
@@ -34,11 +34,11 @@ class _Tagged(NamedTuple):
 def entities_of(
     pieces: Sequence[Piece], scores: NDArray[np.float32], labels: Sequence[str], strategy: str, join: Join
 ) -> list[Entity]:
-    """The entities among tokens with the scores [T, L], in order; with the strategy "none" each token is one.
+    """Return the entities among tokens with the scores [T, L], in order; with "none" each token is an entity.
 
-    A label that begins with ``B-`` begins an entity, one with ``I-``, or with neither, goes on with one of its kind.
-    "simple" takes the label of each token. The others take one for each word: that of its first token, that of the
-    largest score in it, or that of the average scores of its tokens.
+    A label with the prefix ``B-`` begins an entity. A label with ``I-``, or without prefix, continues an entity of its
+    kind. "simple" takes the label of each token. The other strategies take one label for each word: the label of its
+    first token ("first"), of the largest score in it ("max"), or of the average of its scores ("average").
     """
     if strategy == "none":
         best = scores.argmax(axis=1)
@@ -77,7 +77,7 @@ def entities_of(
 
 
 def without_overlaps(entities: Iterable[Entity]) -> list[Entity]:
-    """Without those that overlap another one that is longer, or as long and of a higher score."""
+    """Leave out entities that overlap a longer one, or one of the same length with a higher score."""
     kept: list[Entity] = []
     for entity in sorted(entities, key=lambda entity: int(entity["start"])):
         if kept and kept[-1]["start"] <= entity["start"] < kept[-1]["end"]:
@@ -93,7 +93,7 @@ def _rank(entity: Entity) -> tuple[int, float]:
 
 
 def _whole_words(pieces: Sequence[Piece]) -> list[range]:
-    """The tokens of each word."""
+    """Return the tokens of each word."""
     firsts = [i for i, piece in enumerate(pieces) if i == 0 or not piece.continues]
     return [range(a, b) for a, b in pairwise([*firsts, len(pieces)])]
 
@@ -101,7 +101,7 @@ def _whole_words(pieces: Sequence[Piece]) -> list[range]:
 def _tagged(
     pieces: list[Piece], scores: NDArray[np.float32], labels: Sequence[str], strategy: str, join: Join
 ) -> _Tagged:
-    """The label of a word, of which each token has its row of scores; of a single token with the strategy "simple"."""
+    """Return the label of a word from the scores of its tokens, one row each; "simple" has single tokens."""
     if strategy == "average":
         row = scores.mean(axis=0)
     else:
@@ -112,5 +112,5 @@ def _tagged(
 
 
 def _kind_of(label: str) -> tuple[str, bool]:
-    """What the label says, and whether it begins an entity."""
+    """Return the kind of entity, and whether the label begins one."""
     return label[2:] if label.startswith(("B-", "I-")) else label, label.startswith("B-")

@@ -1,4 +1,4 @@
-"""The labels of a classifier, and what makes scores of its logits, as config.json says."""
+"""The labels of a classifier, and the function from logits to scores, as config.json describes them."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from ...functions.messages import listed, shown
 from ..files.entries import Entries
 
-_MOST_LABELS = 1 << 16  # a product of a shop has some thousands of categories; each label takes 100 bytes here
+_MOST_LABELS = 1 << 16  # shops have some thousands of product categories; a label takes 100 bytes here
 
 _PROBLEMS = ("regression", "single_label_classification", "multi_label_classification")
 
@@ -18,14 +18,14 @@ FUNCTIONS = ("softmax", "sigmoid", "none")
 
 
 class Labels(NamedTuple):
-    """What the scores of a classifier are for.
+    """The labels of a classifier, and the function from logits to scores.
 
     Attributes
     ----------
     names : tuple of L str
     function : str
-        What makes scores of logits, one of `FUNCTIONS`: "sigmoid" for a single label, or if several may hold;
-        "softmax" if one of several holds; "none" for the numbers of a regression.
+        One of `FUNCTIONS`: "sigmoid" for a single label or independent labels; "softmax" for labels that exclude each
+        other; "none" for regression.
     """
 
     names: tuple[str, ...]
@@ -33,9 +33,9 @@ class Labels(NamedTuple):
 
 
 def read_labels(path: Path, task: str) -> Labels:
-    """The labels in config.json of a model whose `architectures`, if it has that entry, end with `task`.
+    """Read the labels in config.json of a model. Its `architectures`, if present, must end with `task`.
 
-    Without ``id2label`` they are LABEL_0, LABEL_1 and so on: ``num_labels`` of them, or 2.
+    Without ``id2label`` the labels are LABEL_0, LABEL_1, ...: ``num_labels`` of them, or 2.
 
     Raises
     ------
@@ -61,10 +61,10 @@ def read_labels(path: Path, task: str) -> Labels:
 
 
 def apply_function(function: str, logits: NDArray[np.float32]) -> NDArray[np.float32]:
-    """The scores of logits [..., L], by one of `FUNCTIONS`; a score depends on the logits of its row alone."""
+    """Return the scores of logits [..., L], by one of `FUNCTIONS`; rows do not depend on each other."""
     if function == "none":
         return logits
-    with np.errstate(over="ignore", invalid="ignore"):  # what is not finite stays so
+    with np.errstate(over="ignore", invalid="ignore"):  # values that are not finite stay so
         if function == "sigmoid":
             scores: NDArray[np.float32] = np.divide(1, 1 + np.exp(-logits), dtype=np.float32)
             return scores
@@ -74,7 +74,7 @@ def apply_function(function: str, logits: NDArray[np.float32]) -> NDArray[np.flo
 
 
 def best_labels(names: Sequence[str], scores: NDArray[np.float32], top_k: int | None) -> list[dict[str, Any]]:
-    """The best of the labels with the scores [L] of a text: `top_k` of them, or all."""
+    """Return the labels with the best of the scores [L] of a text: `top_k` of them, or all."""
     order = np.argsort(-scores, kind="stable")[:top_k]
     return [{"label": names[i], "score": float(scores[i])} for i in order]
 

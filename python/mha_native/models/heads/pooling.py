@@ -1,4 +1,4 @@
-"""The Pooling of sentence-transformers: one vector for a text from the vectors of its tokens."""
+"""The Pooling module of sentence-transformers: one vector for a text from the vectors of its tokens."""
 
 from itertools import pairwise
 from pathlib import Path
@@ -12,7 +12,7 @@ from ...functions.arrays import widened
 from ...functions.messages import listed, shown
 from ..files.entries import Entries
 
-# Keys of the file before version 5.4, and what `pooling_mode` is instead, in the order of concatenation.
+# Keys of the file before version 5.4, and the values of `pooling_mode` since then, in the order of concatenation.
 _FLAGS = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
@@ -22,22 +22,22 @@ _FLAGS = {
     "pooling_mode_lasttoken": "lasttoken",
 }
 _MODES = tuple(_FLAGS.values())
-_WIDTHS = ("embedding_dimension", "word_embedding_dimension")  # E, as newer and older versions name it
+_WIDTHS = ("embedding_dimension", "word_embedding_dimension")  # E, in newer and older versions
 
-_MOST_MODES = 64  # in one file: far more than the six that there are, and few enough for memory
+_MOST_MODES = 64  # in one file; there are six different modes
 
 
 class Pooling(NamedTuple):
-    """How the vectors of tokens become one.
+    """Pool the vectors of tokens into one vector.
 
     Attributes
     ----------
     modes : tuple of str
-        Whose results stand one after another: "cls", the first token; "lasttoken", the last one; "max" of each feature;
-        "mean", the sum over T tokens divided by T; "mean_sqrt_len_tokens", divided by the square root of T;
-        "weightedmean", where the token at place p, counted from 1, has the weight p.
+        The results are concatenated: "cls", the first token; "lasttoken", the last one; "max" of each feature; "mean",
+        the sum over T tokens divided by T; "mean_sqrt_len_tokens", divided by the square root of T; "weightedmean",
+        with the weight p for the token at position p, counted from 1.
     include_prompt : bool
-        Whether the tokens of a prompt count. Without them the others keep their places.
+        Whether the tokens of a prompt are pooled. Without them the other tokens keep their positions.
     """
 
     modes: tuple[str, ...] = ("mean",)
@@ -51,16 +51,16 @@ class Pooling(NamedTuple):
         normalize: bool,
         num_threads: int | None,
     ) -> NDArray[Any]:
-        """The vectors [n, E len(modes)] of n texts, scaled to length 1 if asked for; zeros where no token counts.
+        """Return the vectors [n, E len(modes)] of n texts, scaled to length 1 on request; zeros for no tokens.
 
         Parameters
         ----------
         rows : [N, E]
-            Of the tokens of all texts.
+            The vectors of the tokens of all texts.
         cu_seqlens : [n + 1]
-            Where the rows of each text begin and end.
+            Offsets of the rows of each text.
         prompt_tokens : int
-            Tokens at the beginning of each text that do not count.
+            Number of tokens at the beginning of each text that are left out.
         """
         if prompt_tokens:
             lengths = np.diff(cu_seqlens)
@@ -75,19 +75,19 @@ class Pooling(NamedTuple):
 
 
 def scaled_to_length_1(vectors: NDArray[Any], num_threads: int | None) -> NDArray[Any]:
-    """Each of `vectors` [n, E] divided by its length; zeros stay zeros."""
+    """Divide each of `vectors` [n, E] by its length; zeros stay zeros."""
     return _core.mean_pool(vectors, np.arange(len(vectors) + 1), True, None, num_threads)
 
 
 def read_pooling(path: Path, embed_dim: int) -> Pooling:
-    """What the file says of the pooling of vectors with `embed_dim` features; by default it is the mean.
+    """Read the pooling of vectors with `embed_dim` features; the default is the mean.
 
     Raises
     ------
     OSError
         If the file cannot be read.
     ValueError
-        If it asks for what there is not.
+        If it asks for an unsupported mode.
     """
     entries = Entries.read(path)
     entries.refuse_others({*_WIDTHS, *_FLAGS, "pooling_mode", "include_prompt"})
@@ -115,12 +115,12 @@ def _pooled(
             numbers[a:b].max(axis=0) if a < b else np.zeros_like(numbers, shape=numbers.shape[1])
             for a, b in pairwise(cu_seqlens)
         ]
-        return np.stack(largest) + 0  # of -0 and 0 either may be the larger one
+        return np.stack(largest) + 0  # max of -0 and 0 can be either
     if mode == "weightedmean":
         numbers = widened(rows)
         places = prompt_tokens + 1 + np.arange(len(rows)) - np.repeat(cu_seqlens[:-1], counts)
         means = _core.mean_pool(numbers * places[:, None].astype(np.float64), cu_seqlens, False, None, num_threads)
-        average_place = prompt_tokens + (counts + 1) / 2  # which is what the mean has to be divided by
+        average_place = prompt_tokens + (counts + 1) / 2  # the divisor of the mean
         return (means / average_place[:, None]).astype(numbers.dtype, copy=False)
     means = _core.mean_pool(*_selected(mode, rows, cu_seqlens), False, None, num_threads)
     if mode == "mean_sqrt_len_tokens":
@@ -129,7 +129,7 @@ def _pooled(
 
 
 def _selected(mode: str, rows: NDArray[Any], cu_seqlens: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """The rows whose mean is asked for, and where those of each text begin and end."""
+    """Return the rows to average, and the offsets of the texts."""
     if mode not in ("cls", "lasttoken"):
         return rows, cu_seqlens
     has_tokens = cu_seqlens[:-1] < cu_seqlens[1:]
@@ -138,5 +138,5 @@ def _selected(mode: str, rows: NDArray[Any], cu_seqlens: NDArray[np.int64]) -> t
 
 
 def _offsets(counts: NDArray[Any]) -> NDArray[np.int64]:
-    """Where parts with so many rows begin and end."""
+    """Return the offsets of parts with these numbers of rows."""
     return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64, copy=False)

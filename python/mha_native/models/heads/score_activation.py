@@ -1,4 +1,4 @@
-"""What a cross-encoder does to the logits of a pair, as its files say."""
+"""The activation of a cross-encoder on the logits of a pair, as its files say."""
 
 from pathlib import Path
 
@@ -9,17 +9,17 @@ from .activations import checked_activation
 
 
 def read_activation(directory: Path, config: Path, num_labels: int) -> str:
-    """The activation of a model, by its name in torch: "torch.nn.Sigmoid".
+    """Return the activation of a model, by its name in torch: "torch.nn.Sigmoid".
 
-    config_sentence_transformers.json in `directory` comes first, then what older versions have written into the file
-    `config`. Where none says so it is the sigmoid for a single label, and none for more.
+    config_sentence_transformers.json in `directory` comes first, then the entries of older versions in the file
+    `config`. The default is the sigmoid for a single label, and the identity for more.
 
     Raises
     ------
     OSError
         If a file cannot be read.
     ValueError
-        If there is no such activation here. What a file names is looked up, and never imported.
+        If the activation is unsupported. A name in a file is looked up, never imported.
     """
     settings = directory / SETTINGS_FILE
     old = read_json(config, dict)

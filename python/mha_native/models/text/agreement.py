@@ -1,7 +1,7 @@
-"""What tokenizer_config.json and tokenizer.json both say, and must agree on.
+"""Compare tokenizer_config.json with tokenizer.json.
 
-Some classes of transformers make a tokenizer of the words in tokenizer.json and the settings in tokenizer_config.json.
-Here tokenizer.json is all that counts, and a model whose files differ is refused.
+Some classes of transformers build a tokenizer from the vocabulary in tokenizer.json and the settings in
+tokenizer_config.json. Here only tokenizer.json counts, so a model with files that disagree is refused.
 """
 
 import json
@@ -11,7 +11,7 @@ from typing import Any
 
 from ...functions.messages import shown
 
-# What tokenizer_config.json calls a property of the normalizer of BERT, and the classes for which it counts.
+# Properties of the normalizer of BERT, by their names in tokenizer_config.json, and the classes that read them.
 _NORMALIZER = {
     "do_lower_case": "lowercase",
     "strip_accents": "strip_accents",
@@ -19,11 +19,11 @@ _NORMALIZER = {
 }
 _BERT_CLASSES = (None, "BertTokenizer", "DistilBertTokenizer", "MPNetTokenizer")
 
-# Whatever tokenizer.json says, these classes split words of at most so many characters, into pieces that begin like
-# this inside of a word.
+# These classes ignore tokenizer.json for two values: the prefix of pieces inside a word, and the length in characters
+# of the longest word that they split.
 _WORD_PIECES = ("##", 100)
 
-# Whether a blank is put before a text where tokenizer_config.json does not say so, by class.
+# Whether a class puts a blank before a text, if tokenizer_config.json does not say so.
 _PREFIX_SPACE = {
     "RobertaTokenizer": False,
     "XLMRobertaTokenizer": True,
@@ -32,23 +32,23 @@ _PREFIX_SPACE = {
 }
 _NULL_IS_DEFAULT = ("Qwen2Tokenizer",)
 
-# What a model gets of a tokenizer, of texts of different length.
+# The outputs of a tokenizer that a model needs for texts of different lengths.
 _NEEDED = ["input_ids", "attention_mask"]
 
-# What is put around a text, or in the place of what is not known.
+# Special tokens: around a text, and for unknown words.
 _SPECIAL = ("bos_token", "cls_token", "eos_token", "sep_token", "unk_token", "pad_token", "mask_token")
 
 
 def check_agreement(path: Path, library: Any, values: Mapping[str, Any]) -> None:
-    """ValueError if tokenizer_config.json says something else than tokenizer.json, or what is not computed.
+    """Raise ValueError if tokenizer_config.json disagrees with tokenizer.json, or asks for an unsupported feature.
 
     Parameters
     ----------
     path : Path
-        Of tokenizer_config.json.
+        The path of tokenizer_config.json.
     library : tokenizers.Tokenizer
     values
-        What the file says; nothing if there is none.
+        The entries of the file; empty if it is missing.
     """
     from tokenizers import models, normalizers  # type: ignore[import-not-found, unused-ignore]
 
@@ -84,7 +84,7 @@ def _check_same(path: Path, key: str, given: object, expected: object, part: str
 
 
 def _check_word_pieces(path: Path, library: Any, values: Mapping[str, Any]) -> None:
-    """ValueError unless tokenizer.json has the steps that a class of BERT makes without it."""
+    """Raise ValueError unless tokenizer.json has the steps that the classes of BERT build themselves."""
     from tokenizers import normalizers, pre_tokenizers
 
     model = library.model
@@ -104,14 +104,14 @@ def _check_word_pieces(path: Path, library: Any, values: Mapping[str, Any]) -> N
 
 
 def _content(token: Any) -> Any:
-    """The text of a special token in tokenizer_config.json, where it is a str or an object."""
+    """Return the text of a special token in tokenizer_config.json, which is a str or an object."""
     return token.get("content") if isinstance(token, dict) else token
 
 
 def _check_special_tokens(path: Path, library: Any, values: Mapping[str, Any]) -> None:
     from tokenizers import models
 
-    needs_unknown = isinstance(library.model, models.Unigram)  # of which transformers takes another one if it is null
+    needs_unknown = isinstance(library.model, models.Unigram)  # transformers takes another unknown token if it is null
     special = {token.content for token in library.get_added_tokens_decoder().values() if token.special}
     for key in _SPECIAL:
         given = values.get(key)
@@ -123,7 +123,7 @@ def _check_special_tokens(path: Path, library: Any, values: Mapping[str, Any]) -
 
 
 def _adds_blank(library: Any) -> bool | None:
-    """Whether the pre-tokenizer puts a blank before a text; None for one that does not know of it."""
+    """Return whether the pre-tokenizer puts a blank before a text; None if it has no such setting."""
     state = json.loads(library.pre_tokenizer.__getstate__()) if library.pre_tokenizer is not None else {}
     for part in (state, *state.get("pretokenizers", ())):
         if part.get("type") == "ByteLevel":

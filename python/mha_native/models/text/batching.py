@@ -1,4 +1,4 @@
-"""Texts, and their tokens, in groups of a limited size, as they come."""
+"""Group texts, and sequences of tokens, into batches of a limited size while they are read."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
@@ -7,13 +7,13 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-# The most texts, and the most characters, that are tokenized at once; a longer text is tokenized alone. That takes some
-# 0.1 s, in which no signal is handled, and a few MiB.
+# The largest number of texts, and of characters, in one call of the tokenizer; a longer text is tokenized alone. A call
+# takes about 0.1 s, during which no signal is handled, and a few MiB.
 MOST_TEXTS = 1024
 MOST_CHARACTERS = 1 << 17
 
-# The most tokens that go through the layers at once. With all-MiniLM-L6-v2 they take 19 MiB beyond the weights. Twice
-# as many take 34 MiB and no less time per token, since layers work on blocks of rows in cache.
+# The largest number of tokens in one call of the layers. all-MiniLM-L6-v2 needs 19 MiB for them, without the weights.
+# Twice as many tokens need 34 MiB and the same time per token, since layers work on blocks of rows in cache.
 MOST_TOKENS = 2048
 
 Text = TypeVar("Text")  # a str, or several that are read as one text
@@ -21,9 +21,9 @@ Item = TypeVar("Item")
 
 
 def slabs(texts: Iterable[Text]) -> Iterator[list[Text]]:
-    """Texts in groups: the tokenizer is faster with many texts at once than one by one.
+    """Yield texts in groups: a tokenizer is faster with many texts in one call than with one.
 
-    A group ends with the text that makes up MOST_TEXTS or MOST_CHARACTERS.
+    A group ends with the text that reaches MOST_TEXTS or MOST_CHARACTERS.
     """
     slab: list[Text] = []
     characters = 0
@@ -42,7 +42,7 @@ def batches(
     sequences: Iterable[Item],
     length: Callable[[Item], int] = len,  # type: ignore[assignment]
 ) -> Iterator[list[Item]]:
-    """Sequences in order, in groups of at most MOST_TOKENS tokens. Nothing is padded, so lengths may differ."""
+    """Yield sequences in order, in batches of at most MOST_TOKENS tokens. Batches are ragged: lengths can differ."""
     batch: list[Item] = []
     tokens = 0
     for sequence in sequences:
@@ -57,7 +57,7 @@ def batches(
 
 
 def packed(sequences: Sequence[list[int]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The integers of all sequences one after another, and where those of each begin and end."""
+    """Return the integers of all sequences, concatenated, and the offsets of the sequences."""
     cu_seqlens = np.zeros(len(sequences) + 1, np.int64)
     np.cumsum([len(sequence) for sequence in sequences], out=cu_seqlens[1:])
     return np.fromiter(chain.from_iterable(sequences), np.int64, cu_seqlens[-1]), cu_seqlens

@@ -1,4 +1,4 @@
-"""The chat template of a model, by jinja2: from messages to the text that the model reads."""
+"""The chat template of a model: turn messages into the text that the model reads, by jinja2."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -8,22 +8,22 @@ from typing import Any
 
 from ...functions.messages import listed, name_of_type, shown
 
-_LEAST_VERSION = (3, 1, 6)  # older ones let templates out of the sandbox
+_LEAST_VERSION = (3, 1, 6)  # templates can leave the sandbox of older versions
 
-# Tokens that templates name, as tokenizer_config.json does.
+# Special tokens that templates use, by their names in tokenizer_config.json.
 _TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
 
 
 class ChatTemplate:
-    """A template, which runs in the sandbox of jinja2: it sees the messages and nothing else, and reads no file.
+    """A template that runs in the sandbox of jinja2: it sees only the messages, and cannot read files.
 
     Parameters
     ----------
     path : Path
-        Where it comes from, for messages.
+        The file of the template, for error messages.
     template : str, optional
     tokenizer_config : mapping
-        Which says what the special tokens are called.
+        Has the texts of the special tokens.
     """
 
     def __init__(self, path: Path, template: str | None, tokenizer_config: Mapping[str, Any]) -> None:
@@ -34,11 +34,11 @@ class ChatTemplate:
         self._compiled: Any = None
 
     def render(self, messages: list[dict[str, Any]], add_generation_prompt: bool, variables: Mapping[str, Any]) -> str:
-        """The text for messages. ImportError without jinja2; ValueError without a template, and where it fails."""
+        """Return the text of messages. ImportError without jinja2; ValueError without a template, or if it fails."""
         if self._template is None:
             raise ValueError(f"{self._path} has no chat template")
         given = {"add_generation_prompt": add_generation_prompt, "tools": None, "documents": None, **variables}
-        try:  # a copy of plain values: a template must not reach methods of what is given, or change it
+        try:  # a copy of plain values: a template must not change the arguments or reach their methods
             messages, given = json.loads(json.dumps([messages, given]))
         except (TypeError, ValueError, RecursionError) as error:
             raise TypeError(f"messages must hold what can be written as JSON: {error}") from error
@@ -46,7 +46,7 @@ class ChatTemplate:
             self._compiled = self._in_sandbox(self._template)
         try:
             return str(self._compiled.render(messages=messages, **self._tokens, **given))
-        except Exception as error:  # whatever a template runs into, and what it raises itself
+        except Exception as error:  # any error of a template, also one that it raises itself
             raise ValueError(f"{self._path}: the chat template failed: {_first_line(error)}") from error
 
     def _in_sandbox(self, template: str) -> Any:
@@ -55,7 +55,7 @@ class ChatTemplate:
         from jinja2.sandbox import ImmutableSandboxedEnvironment
 
         class Generation(jinja2.ext.Extension):  # type: ignore[misc]
-            """Marks what a model has written, which changes no text."""
+            """The block that marks answers of the model. It does not change the text."""
 
             tags = {"generation"}  # noqa: RUF012  (as jinja2 has it)
 
@@ -71,7 +71,7 @@ class ChatTemplate:
         environment.globals["strftime_now"] = _time_now
         try:
             return environment.from_string(template)
-        except Exception as error:  # of its syntax, or nested too deeply
+        except Exception as error:  # a syntax error, or nested too deeply
             raise ValueError(f"{self._path}: the chat template is not valid: {_first_line(error)}") from error
 
     def __getstate__(self) -> dict[str, Any]:
@@ -79,7 +79,7 @@ class ChatTemplate:
 
 
 def require_jinja() -> None:
-    """ImportError unless jinja2 is installed, in a version whose sandbox holds."""
+    """Raise ImportError unless jinja2 is installed, in a version with a safe sandbox."""
     try:
         import jinja2
     except ImportError as error:
@@ -90,7 +90,7 @@ def require_jinja() -> None:
 
 
 def checked_conversation(what: str, messages: Any) -> list[dict[str, Any]]:
-    """The messages of one conversation: dicts, each of which has a role."""
+    """Check the messages of one conversation, dicts with a role, and return copies."""
     if isinstance(messages, (str, bytes, Mapping)) or not isinstance(messages, Sequence):
         raise TypeError(f"{what} must be a list of dicts with role and content; got {name_of_type(messages)}")
     if not messages:
@@ -114,7 +114,7 @@ def checked_conversations(what: str, messages: Any) -> tuple[bool, list[list[dic
 def _to_json(
     value: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None, sort_keys: bool = False
 ) -> str:
-    """Without the escapes for HTML that jinja2's own has."""
+    """Write JSON without the HTML escapes of jinja2's own filter."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 

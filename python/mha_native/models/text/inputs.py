@@ -1,4 +1,4 @@
-"""What callers give to be embedded: texts, or tokens."""
+"""Check texts and tokens, the inputs of models."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -10,7 +10,7 @@ from ...functions.messages import listed, name_of_type, shown
 
 
 def checked_texts(function: str, texts: Any) -> Iterable[Any]:
-    """`texts`, or TypeError unless they can be read one by one, in an order."""
+    """Return `texts`; TypeError unless they are an ordered iterable."""
     is_one = isinstance(texts, (str, bytes, bytearray, memoryview)) or getattr(texts, "ndim", 1) != 1
     if is_one or isinstance(texts, (Mapping, set, frozenset)) or not isinstance(texts, Iterable):
         what = "a str, or texts" if function.endswith(".encode") else "texts"
@@ -21,7 +21,7 @@ def checked_texts(function: str, texts: Any) -> Iterable[Any]:
 
 
 def check_text(what: str, text: Any, index: int) -> None:
-    """TypeError for what is no str; ValueError for one that holds what is no character."""
+    """Raise TypeError unless `text` is a str, and ValueError if it holds half of a surrogate pair."""
     if not isinstance(text, str):
         raise TypeError(f"{what} must be str; got {name_of_type(text)} at {index}")
     try:
@@ -33,7 +33,7 @@ def check_text(what: str, text: Any, index: int) -> None:
 
 
 def text_or_pair(what: str, given: Any, index: int) -> str | tuple[str, str]:
-    """A text; or two that are read as one: from a list or tuple of them, or from a dict with text and text_pair."""
+    """Return a text, or a pair of texts from a list, a tuple, or a dict with text and text_pair."""
     parts = [given]
     if isinstance(given, Mapping):
         if not {"text"} <= given.keys() <= {"text", "text_pair"}:
@@ -51,14 +51,14 @@ def text_or_pair(what: str, given: Any, index: int) -> str | tuple[str, str]:
 
 
 def checked_sequences(what: str, sequences: Any) -> list[list[int]]:
-    """The tokens of all texts, or TypeError or ValueError."""
+    """Return the tokens of all texts; TypeError or ValueError if they are not lists of integers."""
     if not isinstance(sequences, Iterable):
         raise TypeError(f"{what} must be a sequence of them; got {name_of_type(sequences)}")
     return [checked_tokens(what, sequence, i) for i, sequence in enumerate(sequences)]
 
 
 def prompts_in(what: str, given: Any) -> tuple[bool, list[str | list[int]]]:
-    """Whether there is but one text, or tokens [T] of one; and what there is, texts as they are and tokens checked."""
+    """Return whether a single text (or its tokens [T]) was given, and the list of texts and checked tokens."""
     is_one = isinstance(given, str) or _is_tokens(given)
     is_list = isinstance(given, Iterable) and getattr(given, "ndim", 1) > 0
     if not is_one and (isinstance(given, (bytes, Mapping, set, frozenset)) or not is_list):
@@ -72,7 +72,7 @@ def prompts_in(what: str, given: Any) -> tuple[bool, list[str | list[int]]]:
 
 
 def _is_tokens(given: Any) -> bool:
-    """Whether this is the tokens of one text: numbers [T], in an array or a list."""
+    """Return whether `given` is the tokens of one text: numbers [T], in an array or a list."""
     if isinstance(given, (list, tuple)):
         return bool(given) and all(isinstance(each, (int, np.integer)) for each in given)
     return getattr(given, "ndim", None) == 1 and getattr(getattr(given, "dtype", None), "kind", "O") != "O"
@@ -93,7 +93,7 @@ def check_sequences(what: str, sequences: Sequence[list[int]], vocab_size: int, 
 
 
 def check_vocabulary(what: str, tokens: Sequence[int], vocab_size: int, index: int | None = None) -> None:
-    """ValueError if one of `tokens`, those of the text at `index` if there are several, is none of the model."""
+    """Raise ValueError if one of `tokens`, of the text at `index`, is outside the vocabulary."""
     if tokens and not 0 <= min(tokens) <= max(tokens) < vocab_size:
         where = "" if index is None else f" at {index}"
         raise ValueError(
@@ -102,16 +102,16 @@ def check_vocabulary(what: str, tokens: Sequence[int], vocab_size: int, index: i
 
 
 def checked_tokens(what: str, sequence: ArrayLike, index: int) -> list[int]:
-    """The tokens of the text at `index`, or TypeError or ValueError."""
+    """Return the tokens of the text at `index`; TypeError or ValueError if they are not integers [T]."""
     try:
         tokens = np.asarray(sequence)
-    except Exception as error:  # rows of different length, or whatever the object raises
+    except Exception as error:  # rows of different lengths, or an error of the object
         raise TypeError(f"{what} must hold integers [T]; got {shown(sequence)} at {index}") from error
     if tokens.ndim != 1:
         raise ValueError(f"{what}: the tokens of a text must have one axis; got {tokens.shape} at {index}")
     if tokens.size == 0:
         return []
-    # Integers of more than 64 bits are objects to NumPy. A long array of another dtype is not made a list of.
+    # Integers of more than 64 bits are objects to NumPy. A long array of another dtype is not converted to a list.
     are_objects = tokens.dtype.kind == "O"
     if tokens.dtype.kind not in "iu" and not (are_objects and all(type(token) is int for token in tokens)):
         raise TypeError(f"{what}: tokens must be integers; got {listed([str(tokens.dtype)])} at {index}")

@@ -1,4 +1,4 @@
-"""The tokenizer of a language model: from texts to tokens, and back."""
+"""The tokenizer of a model that writes texts: texts to tokens, and back."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +10,7 @@ from .tokenizer import library_errors
 
 
 class LanguageTokenizer:
-    """Tokens of texts as the tokenizer makes them, of any length.
+    """A tokenizer for texts of any length.
 
     Parameters
     ----------
@@ -21,45 +21,45 @@ class LanguageTokenizer:
         self._library = library
 
     def check_vocabulary(self, path: Path, vocab_size: int) -> None:
-        """ValueError if there are tokens that the model at `path` does not know."""
+        """Raise ValueError if the tokenizer has more tokens than the model at `path`."""
         num_tokens = self._library.get_vocab_size()
         if num_tokens > vocab_size:
             raise ValueError(f"{path}: the tokenizer has {num_tokens} tokens, more than vocab_size, {vocab_size}")
 
     def encode(self, what: str, text: Any, index: int, *, special: bool = True) -> list[int]:
-        """The tokens of a text, with those that begin or end each text if they are `special`."""
+        """Return the tokens of a text, with the ones that begin or end each text if `special`."""
         check_text(what, text, index)
         with library_errors("the tokenizer failed"):
             ids: list[int] = self._library.encode(text, add_special_tokens=special).ids
         return ids
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """The text of tokens, without special ones."""
+        """Return the text of tokens, without special ones."""
         with library_errors("the tokenizer failed"):
             return str(self._library.decode(tokens, skip_special_tokens=True))
 
 
 class NoTokenizer:
-    """In the place of a `LanguageTokenizer` where a model has none that is read.
+    """Fallback for a model without a supported tokenizer, which takes tokens only.
 
     Parameters
     ----------
     instead : tuple of str
-        The files that it may have.
+        Names of the unsupported files of a tokenizer.
     """
 
     def __init__(self, instead: Sequence[str]) -> None:
         self._instead = " or ".join(instead)
 
     def encode(self, what: str, text: Any, index: int, *, special: bool = True) -> list[int]:
-        """ValueError: no text has tokens."""
+        """Raise ValueError."""
         raise ValueError(
             f"{what} need a tokenizer.json, which the model does not have, and {self._instead} is not read; "
             "generate_tokens takes tokens"
         )
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """Likewise of tokens."""
+        """Raise ValueError."""
         raise ValueError(f"tokens need a tokenizer.json to become text; got {len(tokens)} of them")
 
 

@@ -1,26 +1,28 @@
-"""The beginning of a long text, when only its first tokens count: the library tokenizes a text as a whole, in about 100
-bytes of memory for each byte of it, and cuts the tokens afterwards."""
+"""Cut a long text before it is tokenized, when only its first tokens count.
+
+The tokenizers library tokenizes a whole text, in about 100 bytes of memory for each byte of text, and cuts the tokens
+afterwards.
+"""
 
 import re
 from typing import Any
 
-# A text is long if it has more characters for each token that counts. Words of English have 4 or 5 for each token.
+# A text is long if it has more characters than this for each token that counts. English has 4 or 5 for each token.
 _LONG = 64
 
-# Characters for each token that counts, in the first beginning that is tried, and the factor to the next one.
+# Characters for each token that counts in the first beginning to try, and the factor to the next one.
 _FIRST_TRY, _NEXT_TRY = 16, 4
 
-# The longest word that a tokenizer may look up for long words to be shortened; that of BERT looks up 100 characters.
+# Long words are shortened only if the tokenizer looks up words of at most this length; BERT looks up 100 characters.
 _LONGEST_WORD = 10_000
 
 
 class LongTexts:
-    """Beginnings of long texts that have the same first `max_tokens` tokens.
+    """Beginnings of long texts with the same first `max_tokens` tokens.
 
-    Exact for what BERT has: a text is split at blanks and around punctuation, and the tokens of a word depend on that
-    word alone (WordPiece). So a beginning has the tokens of the whole text, except for its last word, which may go on
-    beyond the end, and for what an added token such as [MASK] would begin before the end. With another tokenizer texts
-    stay whole.
+    Exact for the tokenizer of BERT: a text is split at blanks and around punctuation, and the tokens of a word depend
+    on that word alone (WordPiece). So a beginning has the tokens of the whole text, except at its end: the last word
+    can continue, and an added token such as [MASK] can begin there. With another tokenizer texts stay whole.
 
     Parameters
     ----------
@@ -34,19 +36,19 @@ class LongTexts:
         self._applies, self._surplus, self._added_length = False, re.compile(""), 0
         if not _is_of_bert(library):
             return
-        longest_word = library.model.max_input_chars_per_word  # a longer one is the token for unknown words
+        longest_word = library.model.max_input_chars_per_word  # a longer word becomes the unknown token
         added = [token.content for token in library.get_added_tokens_decoder().values()]
         self._added_length = max(map(len, added), default=0)
         self._applies = max(longest_word, self._added_length) <= _LONGEST_WORD
         if self._applies:
             longer = max(longest_word, self._added_length) + 1
-            # Of blanks one has the same effect; of characters that the tokenizer leaves out, too.
+            # One blank has the effect of many; so has one of the characters that the tokenizer leaves out.
             self._surplus = re.compile(
                 rf"([ \t\n\r])[ \t\n\r]+|([\0\ufffd])[\0\ufffd]+|([A-Za-z0-9]{{{longer}}})[A-Za-z0-9]+"
             )
 
     def beginning(self, text: str) -> str:
-        """`text` itself if it is not long; else a beginning, or all of it without what has no effect on its tokens."""
+        """Return `text` if it is not long; else a beginning, or the text without characters that change no token."""
         if not self._is_long(text):
             return text
         length = _FIRST_TRY * self.max_tokens
@@ -57,10 +59,10 @@ class LongTexts:
         return text[:length]
 
     def beginnings(self, first: str, second: str) -> tuple[str, str]:
-        """Beginnings of two texts that make a pair, from which the library cuts the tokens that do not count.
+        """Return beginnings of the two texts of a pair, for the library to cut.
 
-        Which of them has more tokens decides where it cuts, so that a text becomes shorter only beside one that has
-        few, as a passage does beside a question.
+        The library cuts the text with more tokens, so only one text is shortened, and only if the other one has few
+        tokens, as with a passage and a question.
         """
         if self._is_long(second) and self._has_few(first):
             return first, self.beginning(second)
@@ -72,15 +74,15 @@ class LongTexts:
         return self._applies and len(text) > _LONG * self.max_tokens
 
     def _has_few(self, text: str) -> bool:
-        """Whether it has fewer than `max_tokens` tokens. A beginning of a longer text has more."""
+        """Return whether `text` has fewer than `max_tokens` tokens. A long text has more."""
         if self._is_long(text):
             return False
         return len(self._library.encode(text, add_special_tokens=False)) < self.max_tokens
 
     def _has_enough(self, beginning: str) -> bool:
-        """Whether the first `max_tokens` tokens of `beginning` are those of every text that begins so."""
+        """Return whether each text with this `beginning` has the same first `max_tokens` tokens."""
         encoding = self._library.encode(beginning, add_special_tokens=False)
-        parts = [encoding, *encoding.overflowing]  # which the library cuts to `max_tokens` tokens each
+        parts = [encoding, *encoding.overflowing]  # the library cuts each to `max_tokens` tokens
         words = [word for part in parts for word in part.word_ids]
         ends = [end for part in parts for _, end in part.offsets]
         if len(words) <= self.max_tokens:
@@ -91,7 +93,7 @@ class LongTexts:
 
 
 def _is_of_bert(library: Any) -> bool:
-    """Whether words are split and tokenized as for BERT, and added tokens stand out of words, as [MASK] does."""
+    """Return whether words are split and tokenized as in BERT, and added tokens cannot be part of words."""
     from tokenizers import models, normalizers, pre_tokenizers  # type: ignore[import-not-found, unused-ignore]
 
     return (

@@ -1,4 +1,4 @@
-"""config_sentence_transformers.json: texts that stand before a text to embed, and how many features are kept."""
+"""config_sentence_transformers.json: prompts before texts, the similarity, and the number of features to keep."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -6,33 +6,33 @@ from typing import NamedTuple
 from ...functions.messages import listed, name_of_type, shown
 from ..files.entries import Entries
 
-_USUAL = {"query": "", "document": ""}  # prompts that every model has, though they may be empty
+_USUAL = {"query": "", "document": ""}  # every model has these prompts, which can be empty
 SETTINGS_FILE = "config_sentence_transformers.json"
 _SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
 
 
 class Prompts(NamedTuple):
-    """What a model puts before a text.
+    """The prompts of a model, which it puts before texts.
 
     Attributes
     ----------
     by_name : dict of str to str
     default_name : str, optional
-        Of the one where a call names none.
+        The prompt of calls that name none.
     """
 
     by_name: dict[str, str]
     default_name: str | None
 
     def chosen(self, function: str, prompt_name: str | None, prompt: str | None) -> str:
-        """The prompt of a call: itself, or by its name, or the default.
+        """Return the prompt of a call: the prompt itself, the prompt with this name, or the default.
 
         Raises
         ------
         TypeError
-            If it is no str.
+            If an argument is not a str.
         ValueError
-            If the name is unknown, if both are given, or if the prompt holds what is no character.
+            If the name is unknown, if both are given, or if the prompt holds half of a surrogate pair.
         """
         for what, value in (("prompt", prompt), ("prompt_name", prompt_name)):
             if value is not None and not isinstance(value, str):
@@ -52,7 +52,7 @@ class Prompts(NamedTuple):
 
 
 class Settings(NamedTuple):
-    """Of a whole model."""
+    """The settings of a model of sentence-transformers."""
 
     prompts: Prompts = Prompts(_USUAL, None)
     truncate_dim: int | None = None  # features of an embedding that are kept
@@ -60,14 +60,14 @@ class Settings(NamedTuple):
 
 
 def read_settings(directory: Path, model_type: str = "SentenceTransformer") -> Settings:
-    """The settings in the directory of a model of sentence-transformers. The file may be absent.
+    """Read the settings in the directory of a model of sentence-transformers. The file can be missing.
 
     Raises
     ------
     OSError
         If the file cannot be read.
     ValueError
-        If it is damaged, or that of a model of another kind.
+        If it is damaged, or if the model is of another type.
     """
     path = directory / SETTINGS_FILE
     usual = _USUAL if model_type == "SentenceTransformer" else {}
@@ -91,7 +91,7 @@ def read_settings(directory: Path, model_type: str = "SentenceTransformer") -> S
 
 
 def _is_text(value: object) -> bool:
-    """Whether it is a str of characters: half of a surrogate pair is none."""
+    """Return whether `value` is a str without halves of surrogate pairs."""
     try:
         return isinstance(value, str) and value.encode() is not None
     except UnicodeEncodeError:

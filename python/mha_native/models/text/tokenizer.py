@@ -1,4 +1,4 @@
-"""tokenizer.json: from texts to tokens, by the library tokenizers."""
+"""tokenizer.json: turn texts into tokens, by the package tokenizers."""
 
 import contextlib
 import copy
@@ -14,7 +14,7 @@ from .long_texts import LongTexts
 
 
 def require_library() -> None:
-    """ImportError unless the library is installed."""
+    """Raise ImportError unless the package is installed."""
     try:
         import tokenizers  # type: ignore[import-not-found, unused-ignore]  # noqa: F401
     except ImportError as error:
@@ -22,24 +22,24 @@ def require_library() -> None:
 
 
 def read_library(path: Path) -> Any:
-    """The ``tokenizers.Tokenizer`` in tokenizer.json. FileNotFoundError or ValueError if it is missing or damaged."""
+    """Read the ``tokenizers.Tokenizer`` in tokenizer.json. FileNotFoundError or ValueError if missing or damaged."""
     import tokenizers
 
     require_file(path)
-    with library_errors(f"{path} is no valid tokenizer"):
+    with library_errors(f"{path} is not a valid tokenizer"):
         return tokenizers.Tokenizer.from_file(str(path))
 
 
 class Tokenizer:
-    """The tokens of texts, special tokens included, of a long text the first `max_seq_length` unless `cuts` is False.
+    """Turn texts into tokens, with special tokens; long texts are cut to `max_seq_length` unless `cuts` is False.
 
     Raises
     ------
     ImportError
         Without the library.
     FileNotFoundError, ValueError
-        If the file is missing or damaged, or does not fit the other files of the model. In `encode` and `encode_batch`
-        if the library fails, which it does late for some damaged files.
+        If the file is missing or damaged, or does not fit the other files of the model. With some damaged files the
+        library fails only in `encode` and `encode_batch`.
     """
 
     def __init__(
@@ -49,14 +49,14 @@ class Tokenizer:
 
         path = folder / "tokenizer.json"
         library = read_library(path)
-        with library_errors(f"{path} is no valid tokenizer"):
+        with library_errors(f"{path} is not a valid tokenizer"):
             num_tokens, num_special = library.get_vocab_size(), library.num_special_tokens_to_add(False)
         if num_tokens > vocab_size:
             raise ValueError(f"{path} has {num_tokens} tokens, more than vocab_size of config.json, {vocab_size}")
         _check_room(config.max_seq_length, num_special)
         if needs_first_token and num_special == 0:
             raise ValueError(f"{path} adds no first token, which the pooling asks for")
-        with library_errors(f"{path} is no valid tokenizer"):
+        with library_errors(f"{path} is not a valid tokenizer"):
             library.no_padding()
             check_agreement(folder / "tokenizer_config.json", library, config.tokenizer)
             if cuts:
@@ -64,7 +64,7 @@ class Tokenizer:
             else:
                 library.no_truncation()
             self._long_texts = LongTexts(library, config.max_seq_length)
-            if config.lower_case:  # one character for another, which leaves the beginnings of texts what they are
+            if config.lower_case:  # character by character, so beginnings of texts stay valid
                 steps = [tokenizers.normalizers.Lowercase()] + [library.normalizer] * (library.normalizer is not None)
                 library.normalizer = tokenizers.normalizers.Sequence(steps)
             added = library.get_added_tokens_decoder().items()
@@ -72,40 +72,40 @@ class Tokenizer:
         self._library = library
 
     def encode(self, text: str) -> tuple[list[int], list[str]]:
-        """The tokens of a text: their numbers, and as the tokenizer writes them."""
+        """Return the tokens of a text: numbers, and words as the tokenizer writes them."""
         with library_errors("the tokenizer failed"):
             encoding = self._library.encode(self._long_texts.beginning(text))
             return encoding.ids, encoding.tokens
 
     def encode_batch(self, texts: list[str]) -> Iterator[list[int]]:
-        """The tokens of each text."""
+        """Yield the tokens of each text."""
         with library_errors("the tokenizer failed"):
             encodings = self._library.encode_batch_fast([self._long_texts.beginning(text) for text in texts])
         for encoding in encodings:
             yield encoding.ids
 
     def encode_inputs(self, inputs: list[str | tuple[str, str]]) -> Iterator[tuple[list[int], list[int]]]:
-        """The tokens of each text or pair of texts, and their types. Of a long pair the longer text is cut first."""
+        """Yield the tokens of each text or pair, and their types. Of a long pair the longer text is cut first."""
         with library_errors("the tokenizer failed"):
             encodings = self._library.encode_batch_fast([self._beginnings(given) for given in inputs])
         for encoding in encodings:
             yield encoding.ids, encoding.type_ids
 
     def encode_pieces(self, text: str) -> Any:
-        """The Encoding of a text that the library gives, of which nothing is cut unless the tokenizer cuts."""
+        """Return the library's Encoding of a text, which is whole unless this tokenizer cuts texts."""
         with library_errors("the tokenizer failed"):
             return self._library.encode(text)
 
     @property
     def library(self) -> Any:
-        """The tokenizers.Tokenizer, for what it says of itself."""
+        """The ``tokenizers.Tokenizer``."""
         return self._library
 
     def _beginnings(self, given: str | tuple[str, str]) -> str | tuple[str, str]:
         return self._long_texts.beginning(given) if isinstance(given, str) else self._long_texts.beginnings(*given)
 
     def prompt_length(self, prompt: str) -> int:
-        """The tokens of a prompt, special ones before it included, that a text begins with whose prompt it is."""
+        """Return the number of tokens that this prompt adds at the beginning of a text, special ones included."""
         with library_errors("the tokenizer failed"):
             encoding = self._library.encode(self._long_texts.beginning(prompt))
         if not encoding.ids:
@@ -114,7 +114,7 @@ class Tokenizer:
         return len(encoding.ids) - ends_special
 
     def cut_at(self, max_seq_length: int) -> "Tokenizer":
-        """The same tokenizer for the first `max_seq_length` tokens of a long text."""
+        """Return the same tokenizer, which cuts texts to `max_seq_length` tokens."""
         _check_room(max_seq_length, self._library.num_special_tokens_to_add(False))
         other = copy.deepcopy(self)
         other._library.enable_truncation(max_seq_length)
@@ -122,7 +122,7 @@ class Tokenizer:
         return other
 
     def uncut(self) -> Any:
-        """A copy of the tokenizers.Tokenizer, which cuts no text."""
+        """Return a copy of the ``tokenizers.Tokenizer`` that does not cut texts."""
         library = copy.deepcopy(self._library)
         library.no_truncation()
         return library
@@ -135,10 +135,10 @@ def _check_room(max_seq_length: int, num_special: int) -> None:
 
 @contextlib.contextmanager
 def library_errors(what: str) -> Iterator[None]:
-    """Errors of the library as ValueError: plain Exception, and PanicException, which derives from BaseException."""
+    """Turn errors of the library into ValueError: Exception itself, and PanicException, a BaseException."""
     try:
         yield
     except BaseException as error:
         if type(error) is not Exception and type(error).__name__ != "PanicException":
-            raise  # what a handler of signals has raised, for example
+            raise  # an exception of a signal handler, for example
         raise ValueError(f"{what}: {listed(str(error).splitlines()[:1])}") from error

@@ -1,4 +1,4 @@
-"""The tokens of whole texts, with their places, and windows over those of long texts."""
+"""The tokens of whole texts with their positions in the text, in overlapping windows for long texts."""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -6,27 +6,27 @@ from typing import Any, NamedTuple
 from ..heads.entities import Piece
 from .tokenizer import Tokenizer
 
-_UNKNOWN = ("[UNK]", "<unk>")  # what families call the token for unknown words, where no file says so
+_UNKNOWN = ("[UNK]", "<unk>")  # names of the unknown token, if no file has one
 
 
 class Window(NamedTuple):
-    """Some tokens of a text, with the special tokens around them."""
+    """A window: some tokens of a text, with the special tokens around them."""
 
     ids: list[int]
-    first: int  # the row of the first of `pieces`
+    first: int  # row of the first piece
     pieces: list[Piece]
-    is_last: bool  # of its text
+    is_last: bool  # the last window of its text
 
 
 class PieceTokenizer:
-    """The tokens of texts, in windows of at most `max_seq_length` of which neighbours have `stride` in common.
+    """Split texts into windows of at most `max_seq_length` tokens; neighbours share `stride` tokens.
 
     Parameters
     ----------
     tokenizer : Tokenizer
-        One that cuts nothing.
+        It must not cut texts.
     settings : Mapping
-        What tokenizer_config.json holds.
+        The entries of tokenizer_config.json.
     """
 
     def __init__(self, tokenizer: Tokenizer, settings: Any, max_seq_length: int) -> None:
@@ -45,12 +45,12 @@ class PieceTokenizer:
         self._unknown = next((number for number in ids if number is not None), None)
 
     def join(self, words: list[str]) -> str:
-        """The text of tokens, as the tokenizer writes them."""
+        """Return the text of tokens, decoded by the tokenizer."""
         decoder = self._tokenizer.library.decoder
         return " ".join(words) if decoder is None else str(decoder.decode(words))
 
     def windows(self, text: str, stride: int) -> Iterator[Window]:
-        """The windows over a text, in order."""
+        """Yield the windows over a text, in order."""
         encoding = self._tokenizer.encode_pieces(text)
         is_added, ids = encoding.special_tokens_mask, encoding.ids
         content = [i for i, added in enumerate(is_added) if not added]

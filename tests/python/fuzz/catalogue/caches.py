@@ -69,8 +69,8 @@ def _paged_cache(rng: Generator) -> Made:
 
 
 def _name_of(form: str, method: str) -> str:
-    """Messages of methods that a PagedKVCache has from KVCache name that."""
-    is_own = method in vars(getattr(mha, form))
+    """Messages of the methods that both caches share name KVCache."""
+    is_own = form == "KVCache" or method in vars(mha.PagedKVCache)
     return f"{form}.{method}" if is_own else f"KVCache.{method} of pages"
 
 

@@ -99,3 +99,13 @@ def _tokenize(rng: Generator) -> Made:
 @entry("CausalLM.decode")
 def _decode(_: Generator) -> Made:
     return language_model().decode, {"tokens": np.array([9, 3])}
+
+
+@entry("CausalLM.astype")
+def _astype(_: Generator) -> Made:
+    return language_model().astype, {"dtype": "float16"}
+
+
+@entry("CausalLM.quantize")
+def _quantize(_: Generator) -> Made:
+    return language_model().quantize, {"weight_dtype": "int8"}

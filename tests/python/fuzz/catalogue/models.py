@@ -12,6 +12,7 @@ import numpy as np
 import tiny_bert
 
 import mha_native as mha
+import mha_native.interop.onnx
 from mha_native.models import SentenceEncoder
 
 from .entry import (
@@ -57,7 +58,7 @@ def _onnx(rng: Generator) -> Made:
     else:
         arguments |= {name: x.swapaxes(1, 2).reshape(*x.shape[::2], -1) for name, x in arguments.items()}
         arguments |= {"q_num_heads": HEADS, "kv_num_heads": KV_HEADS}
-    return mha.compat.onnx_attention, arguments | some(rng, more)
+    return mha.interop.onnx.onnx_attention, arguments | some(rng, more)
 
 
 @functools.cache

@@ -61,3 +61,25 @@ def _generate_tokens(rng: Generator) -> Made:
 @entry("Seq2SeqLM.logits")
 def _logits(rng: Generator) -> Made:
     return seq2seq_model().logits, {"text": [2, 5, 3], "target": np.array([2, 7])} | some(rng, {"num_threads": 1})
+
+
+@entry("Seq2SeqLM.tokenize")
+def _tokenize(rng: Generator) -> Made:
+    return seq2seq_model().tokenize, {"texts": ["the dog", ["a", "b"]][rng.integers(2)]} | some(
+        rng, {"add_special_tokens": False}
+    )
+
+
+@entry("Seq2SeqLM.decode")
+def _decode(_: Generator) -> Made:
+    return seq2seq_model().decode, {"tokens": np.array([9, 3])}
+
+
+@entry("Seq2SeqLM.astype")
+def _astype(_: Generator) -> Made:
+    return seq2seq_model().astype, {"dtype": "float16"}
+
+
+@entry("Seq2SeqLM.quantize")
+def _quantize(_: Generator) -> Made:
+    return seq2seq_model().quantize, {"weight_dtype": "int8"}

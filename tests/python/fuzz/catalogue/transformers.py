@@ -165,6 +165,8 @@ def torch_module(name: str) -> Any:
         return nn.LayerNorm(FEATURES)
     if name == "RMSNorm":
         return nn.RMSNorm(FEATURES)
+    if name == "Linear":
+        return nn.Linear(FEATURES, INNER)
     if name.startswith("Decoder"):
         of_layer = nn.TransformerDecoderLayer(**layer)
         return of_layer if name.endswith("Layer") else nn.TransformerDecoder(of_layer, 2)
@@ -172,12 +174,51 @@ def torch_module(name: str) -> Any:
     return of_layer if name.endswith("Layer") else nn.TransformerEncoder(of_layer, 2, enable_nested_tensor=False)
 
 
+def _weights_taker_of(name: str) -> Maker:
+    def make(rng: Generator) -> Made:
+        state = _new_module(name).state_dict()
+        more: Arguments = some(rng, {"dtype": "float64"} if name.endswith("Norm") else {"weight_dtype": "int8"})
+        if name in ("Linear", "LayerNorm", "RMSNorm"):
+            return getattr(mha, name).from_weights, state | more
+        own = {"num_heads": HEADS} if name == "MultiHeadAttention" else some(rng, {"activation": "gelu"})
+        return getattr(mha, name).from_weights, {"weights": state} | own | more
+
+    return make
+
+
+def _parts_taker_of(name: str) -> Maker:
+    def make(rng: Generator) -> Made:
+        layer = _new_module(name)
+        parts = ["self_attn"] + ["cross_attn"] * name.startswith("Decoder") + ["feed_forward"]
+        norms = some(rng, {"norm1": layer.norm1, "norm2": layer.norm2, "norm_first": True})
+        return type(layer).from_parts, {part: getattr(layer, part) for part in parts} | norms
+
+    return make
+
+
+def _layers_taker_of(name: str) -> Maker:
+    def make(rng: Generator) -> Made:
+        stack = _new_module(name)
+        more = some(rng, {"norm": mha.LayerNorm(FEATURES), "layer_options": [{"window": (1, 1)}, {}]})
+        return type(stack).from_layers, {"layers": list(stack.layers)} | more
+
+    return make
+
+
+for _name in STACKS:
+    is_layer = _name.endswith("Layer")
+    CATALOGUE[f"{_name}.{'from_parts' if is_layer else 'from_layers'}"] = (
+        _parts_taker_of(_name) if is_layer else _layers_taker_of(_name)
+    )
+
 MODULES = ("MultiHeadAttention", "LayerNorm", "RMSNorm", "Linear", "FeedForward", *STACKS)
 for _name in MODULES:
+    if _name not in STACKS:
+        CATALOGUE[f"{_name}.from_weights"] = _weights_taker_of(_name)
     CATALOGUE[f"{_name}.load_state_dict"] = _loader_of(_name)
     CATALOGUE[f"{_name}.astype"] = _converter_of(_name, "astype", "dtype", "float16")
     CATALOGUE[f"{_name}.quantize"] = _converter_of(_name, "quantize", "weight_dtype", "int8")
-    if _name not in ("Linear", "FeedForward"):
+    if _name != "FeedForward":
         CATALOGUE[f"{_name}.from_torch"] = _importer_of(_name)
 
 

@@ -1,1 +1,1 @@
-"""Models in one file of the format GGUF, in the words of a folder of Hugging Face."""
+"""Models in one file of the format GGUF, in the terms of a folder of Hugging Face."""

@@ -1,4 +1,4 @@
-"""The architectures of GGUF files: what their metadata and tensors are called in a folder of Hugging Face."""
+"""The architectures of GGUF files: the names of their tensors in a folder of Hugging Face."""
 
 import re
 from collections.abc import Mapping
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-# By their names in the file, {} being the number of a layer, the names in transformers without `prefix`.
+# Names in the file, with {} for the number of a layer, and names in transformers without `prefix`.
 _DECODER = {
     "token_embd.weight": "embed_tokens.weight",
     "output_norm.weight": "norm.weight",
@@ -57,23 +57,23 @@ _GPT2 = {
 
 
 class Architecture(NamedTuple):
-    """Models that are written to GGUF files alike.
+    """Models with the same layout in GGUF files.
 
     Attributes
     ----------
     model_type : str
-        Of config.json.
+        The entry of config.json.
     names : dict of str to str
-        By the names of tensors in the file those in transformers, without the prefix of a head.
+        The names of tensors in transformers, without the prefix of a model with a head, by their names in the file.
     fixed : dict
-        Entries of config.json that are the same in all of them.
+        Entries of config.json with the same value in all these models.
     turns_neighbours : bool
-        Rows of queries and keys are in the order for pairs of neighbours: feature i of the first half of a head is
-        row 2 i, and feature i of its second half is row 2 i + 1.
+        Rows of queries and keys have the order for interleaved pairs: feature i of the first half of a head is row 2 i,
+        and feature i of the second half is row 2 i + 1.
     norms_add_one : bool
-        Norms are multiplied with 1 more than the weight in transformers, and the file has the sum.
+        Norms multiply with 1 plus the weight in transformers, and the file holds the sum.
     transposed : set of str
-        Matrices that transformers has as [in, out], by the ends of their names in the file.
+        Matrices with the shape [in, out] in transformers, by the ends of their names in the file.
     """
 
     model_type: str
@@ -84,7 +84,7 @@ class Architecture(NamedTuple):
     transposed: frozenset[str] = frozenset()
 
     def name_in_file(self, name: str) -> str:
-        """What the file calls the tensor `name` of transformers; that name itself, if no file has it."""
+        """Return the name in files of the tensor `name` of transformers; `name` itself if no file has it."""
         number = re.search(r"\d+", name.partition(".")[2])
         template = name if number is None else name.replace(number[0], "{}", 1)
         for theirs, own in self.names.items():
@@ -93,15 +93,15 @@ class Architecture(NamedTuple):
         return name
 
     def is_known(self, name: str) -> bool:
-        """Whether the tensor `name` of a file is one of this architecture."""
+        """Return whether the tensor `name` of a file belongs to this architecture."""
         return re.sub(r"^blk\.\d+\.", "blk.{}.", name) in self.names
 
     def is_transposed(self, name: str) -> bool:
-        """Whether the tensor `name` of a file is the transpose of the one in transformers."""
+        """Return whether the tensor `name` of a file is transposed in transformers."""
         return name.startswith("blk.") and name.split(".", 2)[2] in self.transposed
 
     def as_in_transformers(self, name: str, tensor: NDArray[np.float32], head_dim: int) -> NDArray[np.float32]:
-        """The tensor `name` of a file, as it is in transformers."""
+        """Return the tensor `name` of a file in the layout of transformers."""
         if self.is_transposed(name):
             return np.ascontiguousarray(tensor.T)
         if self.norms_add_one and name.endswith("norm.weight"):

@@ -1,11 +1,11 @@
-"""Byte-level BPE of GGUF files, of which ``tokenizer.ggml.pre`` names the way that texts are split before it."""
+"""Byte-level BPE of GGUF files. ``tokenizer.ggml.pre`` names the pre-tokenizer."""
 
 from typing import Any, NamedTuple
 
 from .file import GGUFFile
 from .vocabulary import Vocabulary
 
-# What all of these patterns end with: line breaks, and spaces but the one before a word.
+# The end of all patterns: line breaks, and spaces except the one before a word.
 _REST = r"\s*[\r\n]+|\s+(?!\S)|\s+"
 _WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|"
 _UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
@@ -13,20 +13,20 @@ _CASED_WORDS = rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+|[^\r\n\p{{L}}\p{{N}}]
 
 
 class _Kind(NamedTuple):
-    """How texts are split.
+    """A pre-tokenizer, with the normalization before it.
 
     Attributes
     ----------
     pattern : str, optional
-        Of the pieces. None: that of GPT-2.
+        The pattern of the pieces. Default: the pattern of GPT-2.
     splits_digits : bool
-        Each digit is a piece before others are made.
+        Each digit becomes a piece first.
     is_composed : bool
-        Texts are brought to the form NFC first.
+        Texts are converted to NFC first.
     takes_whole_pieces : bool
-        A piece that is a token is that token, whatever its merges would give.
+        A piece that is a token stays this token, without merges.
     adds_bos : bool
-        Texts begin with a token unless the file says otherwise.
+        By default texts begin with a special token.
     """
 
     pattern: str | None = None
@@ -54,12 +54,12 @@ _KINDS = {
 
 
 def adds_bos(file: GGUFFile) -> bool:
-    """Whether texts begin with a token where the file does not say it."""
+    """Return whether texts begin with a special token by default."""
     return _kind(file).adds_bos
 
 
 def build_byte_level(file: GGUFFile, vocabulary: Vocabulary) -> Any:
-    """The ``tokenizers.Tokenizer``, without special tokens."""
+    """Return the ``tokenizers.Tokenizer``, without special tokens."""
     from tokenizers import (  # type: ignore[import-not-found, unused-ignore]
         Regex,
         Tokenizer,

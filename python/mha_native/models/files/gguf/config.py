@@ -1,4 +1,4 @@
-"""The metadata of a GGUF file, in the words of config.json and generation_config.json."""
+"""The metadata of a GGUF file, in the terms of config.json and generation_config.json."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,10 +12,10 @@ from .architectures import ARCHITECTURES, Architecture
 from .element_types import READERS
 from .file import GGUFFile
 
-# The tensor by which frequencies are divided in place of a rule of scaling, as Llama 3.1 and later models have it.
+# The tensor of divisors of the frequencies. Llama 3.1 and later models have it instead of a rule of scaling.
 ROPE_FACTORS = "rope_freqs.weight"
 
-# Of entries of the metadata, behind the name of the architecture.
+# Names of entries of the metadata, without the name of the architecture.
 _SIZES = {
     "max_position_embeddings": "context_length",
     "hidden_size": "embedding_length",
@@ -45,11 +45,11 @@ _OF_DECODERS = frozenset(
     }
 )
 
-# The numbers of layers of the models whose scores are divided by the square root of E / H, and not of D: 27 billion
-# weights in both. Files say nothing of it.
+# Numbers of layers of the models that divide scores by the square root of E / H, not of D: the models with 27 billion
+# weights. Files have no entry for it.
 _GEMMA_LAYERS = {"gemma2": 46, "gemma3": 62}
 
-# Of how many layers one has no window: the last of them. Where the file does not say it.
+# Every n-th layer has no window. The default of the entry sliding_window_pattern.
 _GEMMA_PERIODS = {"gemma2": 2, "gemma3": 6}
 
 _WINDOWS = frozenset({"attention.sliding_window", "attention.sliding_window_pattern"})
@@ -61,35 +61,35 @@ _FURTHER: dict[str, frozenset[str]] = {
     "gemma3": _WINDOWS | {"final_logit_softcapping", "rope.freq_base_swa"},
 }
 
-# Entries that may say this and nothing else.
+# Entries with only one supported value.
 _FIXED = {
     "attention.causal": True,
     "expert_count": 0,
     "expert_used_count": 0,
-    "tensor_data_layout": "Meta AI original pth",  # what rows of queries and keys are permuted to in every file
+    "tensor_data_layout": "Meta AI original pth",  # the order of rows of queries and keys in every file
 }
 
 
 def read_architecture(file: GGUFFile) -> Architecture:
-    """What the model in `file` is. ValueError if it is none of those that are known, or not all of a model."""
+    """Return the architecture of the model in `file`. ValueError if it is unsupported, or the model incomplete."""
     metadata = file.metadata
     file.settings.expect({"general.type": "model"})
     if metadata.get("split.count", 1) not in (0, 1):
         raise ValueError(
-            f"{file.path} is one of the {shown(metadata['split.count'])} files of a model, which must be joined first"
+            f"{file.path} is one of the {shown(metadata['split.count'])} files of a model; join them first"
         )
     name = file.settings.choice("general.architecture", *ARCHITECTURES)
     architecture = ARCHITECTURES[name]
     others = [name for name in file.entries if not architecture.is_known(name) and name != ROPE_FACTORS]
     if others:
-        raise ValueError(f"{file.path} has tensors that are not known here: {listed(others)}")
+        raise ValueError(f"{file.path} has unknown tensors: {listed(others)}")
     if unreadable := [f"{name} {entry.dtype}" for name, entry in file.entries.items() if entry.dtype not in READERS]:
         raise ValueError(f"{file.path} has tensors of types other than {', '.join(READERS)}: {listed(unreadable)}")
     return architecture
 
 
 def read_config(file: GGUFFile) -> dict[str, Any]:
-    """What config.json would say, by its keys."""
+    """Return the entries of an equivalent config.json."""
     name = file.metadata["general.architecture"]
     values = _Values(file.path, file.metadata, name)
     config = {"model_type": ARCHITECTURES[name].model_type, **ARCHITECTURES[name].fixed}
@@ -114,10 +114,10 @@ def read_config(file: GGUFFile) -> dict[str, Any]:
 
 
 def read_generation(file: GGUFFile) -> dict[str, Any]:
-    """What generation_config.json would say: the tokens that begin, pad and end texts."""
+    """Return the entries of an equivalent generation_config.json: the tokens that begin, pad and end texts."""
     roles = {"bos_token_id": "bos", "pad_token_id": "padding"}
     generation: dict[str, Any] = {key: read_token(file, role) for key, role in roles.items()}
-    # What ends a text, a turn, or a message: each ends what is generated.
+    # Tokens that end a text, a turn or a message. Each of them ends a generated text.
     ends = list(dict.fromkeys(read_token(file, role) for role in ("eos", "eot", "eom")))
     tokens = [token for token in ends if token is not None]
     generation["eos_token_id"] = tokens if len(tokens) > 1 else next(iter(tokens), None)
@@ -125,7 +125,7 @@ def read_generation(file: GGUFFile) -> dict[str, Any]:
 
 
 def read_token(file: GGUFFile, role: str) -> int | None:
-    """The number of the token in a special role, such as bos, if the file names one."""
+    """Return the number of the token in a special role, such as bos, or None."""
     name = f"tokenizer.ggml.{role}_token_id"
     if name not in file.metadata:
         return None
@@ -136,7 +136,7 @@ def read_token(file: GGUFFile, role: str) -> int | None:
 
 
 class _Values(NamedTuple):
-    """The entries of an architecture, whose names begin with the name of it."""
+    """The entries of an architecture, by their names without the name of the architecture."""
 
     path: Path
     metadata: Mapping[str, Any]
@@ -159,7 +159,7 @@ class _Values(NamedTuple):
         return self.entries.positive(self.name(entry), default)
 
     def refuse_others(self, known: frozenset[str] | set[str]) -> None:
-        """ValueError if there is an entry that is not `known`, or says something else than it may."""
+        """Refuse entries of the architecture that are not in `known`, and unsupported values."""
         own = {name: value for name, value in self.metadata.items() if name.startswith(self.name(""))}
         entries = Entries(self.path, own)
         entries.refuse_others({self.name(entry) for entry in {*known, *_FIXED}})
@@ -172,7 +172,7 @@ def _num_tokens(metadata: Mapping[str, Any]) -> int | None:
 
 
 def _head_dim(values: _Values, config: Mapping[str, Any]) -> int:
-    """D, which must be the width of a key, of a value, and of what is turned."""
+    """Return D, which must be the width of a key, of a value, and of the rotation."""
     head_dim = values.size("attention.key_length", config["hidden_size"] // config["num_attention_heads"] or None)
     for entry in ("attention.value_length", "rope.dimension_count"):
         if values.size(entry, head_dim) != head_dim:
@@ -185,7 +185,7 @@ def _head_dim(values: _Values, config: Mapping[str, Any]) -> int:
 
 
 def _rope(file: GGUFFile, values: _Values, config: Mapping[str, Any]) -> dict[str, Any]:
-    """The entry rope_parameters: how queries and keys are turned."""
+    """Return the entry rope_parameters, the rotation of queries and keys."""
     base = values.positive("rope.freq_base", 10000.0)
     scaling = values.name("rope.scaling.type")
     kind = values.entries.choice(scaling, "none", "linear", "yarn", default="none")
@@ -193,7 +193,7 @@ def _rope(file: GGUFFile, values: _Values, config: Mapping[str, Any]) -> dict[st
     if kind != "none":
         rope |= {"rope_type": kind, "factor": values.positive("rope.scaling.factor")}
     elif "rope.scaling.factor" in values and values.positive("rope.scaling.factor") != 1:
-        raise ValueError(f"{values.path}: {scaling} must say how the factor beside it scales; got none")
+        raise ValueError(f"{values.path}: {scaling} must be linear or yarn with a factor; got none")
     if kind == "yarn":
         rope["original_max_position_embeddings"] = values.size("rope.scaling.original_context_length")
         for key in ("beta_fast", "beta_slow"):
@@ -201,13 +201,13 @@ def _rope(file: GGUFFile, values: _Values, config: Mapping[str, Any]) -> dict[st
                 rope[key] = values.positive(f"rope.scaling.yarn_{key}")
     if ROPE_FACTORS in file.entries:
         if kind != "none":
-            raise ValueError(f"{values.path}: {scaling} must be none beside {ROPE_FACTORS}; got {kind}")
+            raise ValueError(f"{values.path}: {scaling} must be none with {ROPE_FACTORS}; got {kind}")
         rope |= _divided(file, config)
     return rope
 
 
 def _divided(file: GGUFFile, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Each frequency divided by a number of its own, which transformers calls longrope."""
+    """Return rope_parameters that divide each frequency by its own number, called longrope in transformers."""
     entry, expected = file.entries[ROPE_FACTORS], (config["head_dim"] // 2,)
     if entry.shape != expected or entry.dtype != "F32":
         raise ValueError(
@@ -226,7 +226,7 @@ def _divided(file: GGUFFile, config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _gemma(values: _Values, config: Mapping[str, Any]) -> dict[str, Any]:
-    """What Gemma 2 and 3 have besides: layers with windows, caps, and a scale of their own."""
+    """Return the further entries of Gemma 2 and 3: layers with windows, caps, and the scale of scores."""
     name, num_layers = values.architecture, config["num_hidden_layers"]
     divides_by_heads = num_layers == _GEMMA_LAYERS[name]
     further = {
@@ -247,7 +247,7 @@ def _gemma(values: _Values, config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _windows(values: _Values, num_layers: int) -> list[bool]:
-    """Which layers have a window."""
+    """Return whether each layer has a window."""
     entry = values.name("attention.sliding_window_pattern")
     given = values.metadata.get(entry, _GEMMA_PERIODS[values.architecture])
     if isinstance(given, np.ndarray) and given.dtype == bool and len(given) == num_layers:

@@ -9,18 +9,18 @@ from numpy.typing import NDArray
 from ..safetensors import as_float32
 from .super_blocks import q4_k, q5_k, q6_k
 
-_BLOCK = 32  # elements of a block of the types whose names have no K
+_BLOCK = 32  # elements of a block, for types without K in their names
 
 
 class ElementType(NamedTuple):
-    """How the elements of a tensor lie in the file: `block` neighbours of a row in `block_bytes` bytes."""
+    """A layout of elements in the file: `block` neighbours of a row in `block_bytes` bytes."""
 
     name: str
     block: int
     block_bytes: int
 
 
-# By their numbers in the file. Those that are not read are here for their sizes, and for messages.
+# By their numbers in the file. Types without a reader are listed for their sizes, and for messages.
 ELEMENT_TYPES = {
     0: ElementType("F32", 1, 4),
     1: ElementType("F16", 1, 2),
@@ -64,7 +64,7 @@ def _plain(dtype: str) -> Callable[[NDArray[np.uint8]], NDArray[np.float32]]:
 
 
 def _q4_0(raw: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """Element i of a block is ``d (q_i - 8)``."""
+    """Return the elements: element i of a block is ``d (q_i - 8)``."""
     blocks = raw.view([("d", "<f2"), ("q", "u1", _BLOCK // 2)])
     elements = _nibbles(blocks["q"])
     elements -= 8
@@ -73,7 +73,7 @@ def _q4_0(raw: NDArray[np.uint8]) -> NDArray[np.float32]:
 
 
 def _q4_1(raw: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """Element i of a block is ``d q_i + m``."""
+    """Return the elements: element i of a block is ``d q_i + m``."""
     blocks = raw.view([("d", "<f2"), ("m", "<f2"), ("q", "u1", _BLOCK // 2)])
     elements = _nibbles(blocks["q"])
     elements *= _column(blocks["d"])
@@ -82,7 +82,7 @@ def _q4_1(raw: NDArray[np.uint8]) -> NDArray[np.float32]:
 
 
 def _q5_0(raw: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """Element i of a block is ``d (q_i - 16)``."""
+    """Return the elements: element i of a block is ``d (q_i - 16)``."""
     blocks = raw.view([("d", "<f2"), ("high", "<u4"), ("q", "u1", _BLOCK // 2)])
     elements = _with_fifth_bits(blocks)
     elements -= 16
@@ -91,7 +91,7 @@ def _q5_0(raw: NDArray[np.uint8]) -> NDArray[np.float32]:
 
 
 def _q5_1(raw: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """Element i of a block is ``d q_i + m``."""
+    """Return the elements: element i of a block is ``d q_i + m``."""
     blocks = raw.view([("d", "<f2"), ("m", "<f2"), ("high", "<u4"), ("q", "u1", _BLOCK // 2)])
     elements = _with_fifth_bits(blocks)
     elements *= _column(blocks["d"])
@@ -100,19 +100,19 @@ def _q5_1(raw: NDArray[np.uint8]) -> NDArray[np.float32]:
 
 
 def _q8_0(raw: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """Element i of a block is ``d q_i``."""
+    """Return the elements: element i of a block is ``d q_i``."""
     blocks = raw.view([("d", "<f2"), ("q", "i1", _BLOCK)])
     elements: NDArray[np.float32] = np.multiply(blocks["q"], _column(blocks["d"]), dtype=np.float32)
     return elements
 
 
 def _column(numbers: NDArray[Any]) -> NDArray[np.float32]:
-    """One number for each block, in the shape that multiplies its elements."""
+    """Return one number for each block, [blocks, 1], to be broadcast to its elements."""
     return numbers.astype(np.float32)[:, np.newaxis]
 
 
 def _nibbles(pairs: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """The integers of blocks: byte i holds element i in its low four bits, and element i + 16 in its high ones."""
+    """Return the integers of blocks. The low four bits of byte i are element i, the high bits element i + 16."""
     elements = np.empty((len(pairs), _BLOCK), np.float32)
     elements[:, : _BLOCK // 2] = pairs & 15
     elements[:, _BLOCK // 2 :] = pairs >> 4
@@ -120,14 +120,14 @@ def _nibbles(pairs: NDArray[np.uint8]) -> NDArray[np.float32]:
 
 
 def _with_fifth_bits(blocks: NDArray[Any]) -> NDArray[np.float32]:
-    """The integers of blocks whose bit i of `high` is the highest one of element i."""
+    """Return the integers of blocks, with bit i of `high` as the highest bit of element i."""
     high = blocks["high"][:, np.newaxis] >> np.arange(_BLOCK, dtype=np.uint32) & 1
     elements = _nibbles(blocks["q"])
     elements += high << 4
     return elements
 
 
-# From the bytes of a tensor, which are whole blocks, to its elements in float32, in any shape.
+# Functions from the bytes of a tensor, which are whole blocks, to its elements in float32, in any shape.
 READERS: dict[str, Callable[[NDArray[np.uint8]], NDArray[np.float32]]] = {
     "F32": _plain("F32"),
     "F16": _plain("F16"),

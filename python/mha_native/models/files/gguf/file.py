@@ -15,30 +15,31 @@ from .header import read_header
 
 
 class GGUFFile:
-    """The metadata and the tensors of a GGUF file, each tensor read when it is asked for. A context manager.
+    """The metadata and the tensors of a GGUF file, each tensor read on demand. A context manager.
 
-    It is read, not mapped into memory: if another program cuts a mapped file short, the next access ends the process.
+    The file is read, not mapped into memory. If another program truncates a mapped file, the next access ends the
+    process.
 
     Attributes
     ----------
     path : Path
     readable : collection of str
-        The types of elements that `read` takes.
+        The types of elements that `read` supports.
     described_by : str
-        What says which tensors there should be, for messages.
+        The source of the expected tensors, for messages.
     settings : Entries
-        The metadata, to be read with checks.
+        The metadata, for checked reads.
     metadata : dict
-        Values are int, float, bool and str, and arrays: lists of str, and arrays [N] of NumPy.
+        Values are int, float, bool or str, lists of str, or arrays [N] of NumPy.
     entries : dict of str to TensorEntry
-        Which tensors there are, by their names in the file.
+        The tensors, by their names in the file.
 
     Raises
     ------
     OSError
         If the file cannot be opened or read.
     ValueError
-        If the header is damaged, or speaks of more bytes than there are; in `read` if there are fewer by now.
+        If the header is damaged, or names bytes beyond the end; in `read`, if the file has become shorter.
     """
 
     readable: Collection[str] = READERS.keys()
@@ -51,7 +52,7 @@ class GGUFFile:
             header = read_header(self._file, os.fstat(self._file.fileno()).st_size)
         except ValueError as error:
             self._file.close()
-            raise ValueError(f"{path} is no valid GGUF file: {error}") from error
+            raise ValueError(f"{path} is not a valid GGUF file: {error}") from error
         except BaseException:
             self._file.close()
             raise
@@ -65,7 +66,7 @@ class GGUFFile:
         self._file.close()
 
     def read(self, name: str) -> NDArray[np.float32]:
-        """The tensor `name`, whose type is one of `readable`, in float32."""
+        """Return the tensor `name`, with a type of `readable`, in float32."""
         entry = self.entries[name]
         raw = np.empty(entry.end - entry.begin, np.uint8)
         self._file.seek(self._first_byte + entry.begin)

@@ -1,4 +1,4 @@
-"""The header of a GGUF file: metadata by their names, and where each tensor is.
+"""The header of a GGUF file: metadata by their names, and the place of each tensor.
 
 Every count, length and offset is compared with the size of the file before it is used.
 """
@@ -14,16 +14,16 @@ from ..json_files import MAX_SIZE
 from ..safetensors import TensorEntry
 from .element_types import ELEMENT_TYPES
 
-# The most bytes of a header. The largest vocabularies, of 262,144 tokens, take some 20 MiB with their merges.
+# The largest size of a header. The largest vocabularies, of 262,144 tokens, have some 20 MiB with their merges.
 _MOST_BYTES = 1 << 26
 
 # Entries of metadata and tensors: files have some 50, and some 1,000.
 _MOST_ENTRIES, _MOST_TENSORS = 1 << 12, 1 << 16
 
 _MOST_AXES = 4  # as many as the format has
-_DEFAULT_ALIGNMENT = 32  # bytes, where the file does not say it
+_DEFAULT_ALIGNMENT = 32  # bytes
 
-# Numbers in the metadata, by the number of their type: how they lie in the file.
+# The dtypes of numbers in the metadata, by the number of their type.
 _NUMBERS = {
     0: "<u1", 1: "<i1", 2: "<u2", 3: "<i2", 4: "<u4", 5: "<i4", 6: "<f4", 7: "|b1", 10: "<u8", 11: "<i8", 12: "<f8",
 }  # fmt: skip
@@ -31,23 +31,23 @@ _BOOL, _STRING, _ARRAY = 7, 8, 9
 
 
 class Header(NamedTuple):
-    """What a file says of itself.
+    """The header of a file.
 
     Attributes
     ----------
     metadata : dict
-        Values are int, float, bool and str, and arrays: lists of str, and arrays [N] of NumPy.
+        Values are int, float, bool or str, lists of str, or arrays [N] of NumPy.
     entries : dict of str to TensorEntry
-        Shapes are those of NumPy, the last axis being the one whose elements are neighbours.
+        The tensors. Shapes have the order of NumPy: elements along the last axis are neighbours.
     """
 
     metadata: dict[str, Any]
     entries: dict[str, TensorEntry]
-    first_byte: int  # where the numbers begin
+    first_byte: int  # of the numbers
 
 
 def read_header(file: IO[bytes], file_bytes: int) -> Header:
-    """The header of `file`, which is at its beginning. ValueError says what is wrong, without the name of the file."""
+    """Return the header of `file`, an open file at its beginning. A ValueError does not name the file."""
     cursor = _Cursor(file, file_bytes)
     magic = cursor.take(4)
     if magic != b"GGUF":
@@ -68,7 +68,7 @@ def read_header(file: IO[bytes], file_bytes: int) -> Header:
 
 
 class _Cursor:
-    """Goes through a file, and never beyond its end."""
+    """A position in a file, which never moves beyond its end."""
 
     def __init__(self, file: IO[bytes], file_bytes: int) -> None:
         self._file = file
@@ -77,7 +77,7 @@ class _Cursor:
         self.position = 0
 
     def take(self, count: int) -> bytes:
-        """The next `count` bytes."""
+        """Return the next `count` bytes."""
         self._advance(count)
         raw = self._file.read(count)
         if len(raw) != count:
@@ -102,7 +102,7 @@ class _Cursor:
             raise ValueError(f"{what} must be in UTF-8; got {shown(raw)}") from None
 
     def strings(self, count: int, what: str) -> list[str]:
-        """As `string` gives them one by one, with less work for each: vocabularies have some 100,000."""
+        """Return `count` strings as `string` does, but faster, since vocabularies have some 100,000."""
         read, from_bytes, values = self._file.read, int.from_bytes, []
         for _ in range(count):
             length = from_bytes(read(8), "little")
@@ -135,7 +135,7 @@ def _value(cursor: _Cursor, name: str) -> Any:
     if kind == _STRING:
         return cursor.strings(count, what)
     if kind == _ARRAY:
-        raise ValueError(f"{what} must be no array of arrays")
+        raise ValueError(f"{what} must not be an array of arrays")
     return _numbers(cursor, kind, count, what)
 
 
@@ -157,7 +157,7 @@ def _alignment(metadata: dict[str, Any]) -> int:
 
 
 def _tensors(cursor: _Cursor, count: int, alignment: int, file_bytes: int) -> tuple[dict[str, TensorEntry], int]:
-    """The entries, and where the numbers begin."""
+    """Return the entries, and the first byte of the numbers."""
     entries: dict[str, TensorEntry] = {}
     for _ in range(count):
         name = cursor.string("the name of a tensor")
@@ -168,7 +168,7 @@ def _tensors(cursor: _Cursor, count: int, alignment: int, file_bytes: int) -> tu
     end, last = 0, "its header"
     for name, entry in sorted(entries.items(), key=lambda item: item[1][2:]):
         if entry.begin < end:
-            raise ValueError(f"tensor {shown(name)} must begin behind {last}, at byte {end}; got {entry.begin}")
+            raise ValueError(f"tensor {shown(name)} must begin after {last}, at byte {end} or later; got {entry.begin}")
         if first_byte + entry.end > file_bytes:
             raise ValueError(f"it has {file_bytes} bytes, and tensor {shown(name)} ends at {first_byte + entry.end}")
         end, last = entry.end, f"tensor {shown(name)}"
@@ -176,7 +176,7 @@ def _tensors(cursor: _Cursor, count: int, alignment: int, file_bytes: int) -> tu
 
 
 def _entry(cursor: _Cursor, name: str, alignment: int) -> TensorEntry:
-    """What the header says of a tensor, checked by itself."""
+    """Return the entry of one tensor, checked without the others."""
     what = f"tensor {shown(name)}"
     num_axes = cursor.integer("<I")
     if num_axes > _MOST_AXES:

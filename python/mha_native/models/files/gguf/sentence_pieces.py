@@ -1,4 +1,4 @@
-"""Tokenizers of SentencePiece in GGUF files: BPE over characters, where bytes stand for those that are no tokens."""
+"""Tokenizers of SentencePiece in GGUF files: BPE over characters, with bytes as a fallback."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,14 +7,14 @@ from .config import read_token
 from .file import GGUFFile
 from .vocabulary import Vocabulary
 
-_SPACE = "\u2581"  # what spaces are in tokens
+_SPACE = "\u2581"  # the character for a space in tokens
 
-# Characters of a token: each place to divide it is looked at. The longest ones in use, rows of signs, have some 100.
+# Characters of a token, which is divided at every place. The longest tokens in use, rows of signs, have some 100.
 _LONGEST_TOKEN = 256
 
 
 def build_sentence_pieces(file: GGUFFile, vocabulary: Vocabulary) -> Any:
-    """The ``tokenizers.Tokenizer``, without special tokens."""
+    """Return the ``tokenizers.Tokenizer``, without special tokens."""
     from tokenizers import (  # type: ignore[import-not-found, unused-ignore]
         Tokenizer,
         decoders,
@@ -31,7 +31,7 @@ def build_sentence_pieces(file: GGUFFile, vocabulary: Vocabulary) -> Any:
         raise ValueError(
             f"{file.path}: tokenizer.ggml.tokens must have at most {_LONGEST_TOKEN} characters; got one of {longest}"
         )
-    # Of Gemma the order of tokens is that of merges, and not their scores; tokens of several spaces have these as such.
+    # In Gemma the order of tokens, not their scores, is the order of merges. Its tokens of several spaces have spaces.
     if is_gemma:
         if has_prefix:
             raise ValueError(f"{file.path}: tokenizer.ggml.add_space_prefix must be false for Gemma; got true")
@@ -59,7 +59,7 @@ def build_sentence_pieces(file: GGUFFile, vocabulary: Vocabulary) -> Any:
 
 
 def _merges(numbers: dict[str, int], ranks: Sequence[float]) -> list[tuple[str, str]]:
-    """Every pair of tokens that together are a token, in the order of the ranks of what they become."""
+    """Return every pair of tokens that together are a token, in the order of the ranks of the joined tokens."""
     pairs = []
     for token, number in numbers.items():
         parts = [(token[:i], token[i:]) for i in range(1, len(token))]

@@ -16,31 +16,31 @@ from .tokenizer import build_tokenizer, read_chat_template, read_tokenizer_confi
 
 
 class GGUFSource:
-    """A model in a GGUF file, in the words of a folder of Hugging Face: a `Source`.
+    """A model in a GGUF file, in the terms of a folder of Hugging Face: a `Source`.
 
-    The metadata are read and checked when the object is made; tensors and tokenizer when they are asked for.
+    The metadata are read and checked at once, tensors and tokenizer on demand.
 
     Attributes
     ----------
     path : Path
     config : dict
-        What config.json would say, by its keys.
+        The entries of an equivalent config.json.
     generation : dict
-        What generation_config.json would say: ``eos_token_id``, of which there may be several, ``bos_token_id`` and
+        The entries of an equivalent generation_config.json: ``eos_token_id``, an int or a list, ``bos_token_id`` and
         ``pad_token_id``.
     chat_template : str, optional
-        In Jinja.
+        The chat template, in Jinja.
     tokenizer_config : dict
-        What tokenizer_config.json would say.
+        The entries of an equivalent tokenizer_config.json.
 
     Raises
     ------
     FileNotFoundError
-        If there is no such file.
+        If the file does not exist.
     OSError
         If it cannot be opened or read.
     ValueError
-        If it is damaged, or the metadata say what is not known here.
+        If the file is damaged, or the metadata have unknown or unsupported entries.
     """
 
     has_tokenizer = True
@@ -55,22 +55,22 @@ class GGUFSource:
             self.tokenizer_config: Mapping[str, Any] = read_tokenizer_config(file)
 
     def tokenizer(self) -> Any:
-        """The ``tokenizers.Tokenizer`` of the file, which neither pads nor truncates."""
+        """Return the ``tokenizers.Tokenizer`` of the file, without padding and truncation."""
         with GGUFFile(self.path) as file:
             return build_tokenizer(file)
 
     def tensors(self, shapes: Iterable[tuple[str, tuple[int, ...]]], prefix: str = "") -> "GGUFTensors":
-        """The tensors of `shapes`, in float32: a context manager.
+        """Return the tensors of `shapes`, in float32: a context manager.
 
-        Names are those of transformers without `prefix`, which files of GGUF do not have.
+        `shapes` has the names of transformers without `prefix`, which has no effect for a GGUF file.
         """
         return GGUFTensors(self.path, shapes, self._architecture, self.config.get("head_dim", 0))
 
 
 class GGUFTensors:
-    """The tensors of a GGUF file by their names in transformers, as they are there. A context manager.
+    """The tensors of a GGUF file by their names in transformers, and in its layout. A context manager.
 
-    All names, shapes and types have been checked when it opens.
+    All names, shapes and types are checked first.
     """
 
     def __init__(
@@ -86,12 +86,12 @@ class GGUFTensors:
         self._checkpoint.__exit__(kind, error, trace)
 
     def __getitem__(self, name: str) -> NDArray[np.float32]:
-        """A copy of the tensor, in float32."""
+        """Return a copy of the tensor `name`, in float32."""
         in_file = self._architecture.name_in_file(name)
         return self._architecture.as_in_transformers(in_file, self._checkpoint[in_file], self._head_dim)
 
     def __contains__(self, name: str) -> bool:
-        """Whether there is a tensor of this name, asked for or not."""
+        """Return whether the file has the tensor `name`, in `shapes` or not."""
         return self._architecture.name_in_file(name) in self._checkpoint
 
     def _in_file(self, name: str, shape: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:

@@ -13,18 +13,18 @@ from .vocabulary import Vocabulary
 
 _PREFIX = "tokenizer.ggml."
 
-# Entries that say which ids a text has, besides the numbers of tokens in special roles.
+# Known entries of the tokenizer, in addition to the numbers of tokens in special roles.
 _KNOWN = (
     "model", "pre", "tokens", "scores", "token_type", "token_type_count", "merges", "add_bos_token", "add_eos_token",
     "add_sep_token", "add_space_prefix", "remove_extra_whitespaces",
 )  # fmt: skip
 
-# The kinds of models that are known.
+# The supported kinds of models.
 _BYTE_LEVEL, _SENTENCE_PIECES = "gpt2", "llama"
 
 
 def build_tokenizer(file: GGUFFile) -> Any:
-    """The ``tokenizers.Tokenizer``, which neither pads nor truncates."""
+    """Return the ``tokenizers.Tokenizer``, without padding and truncation."""
     from tokenizers import AddedToken, processors  # type: ignore[import-not-found, unused-ignore]
 
     own = {name: value for name, value in file.metadata.items() if name.startswith(_PREFIX)}
@@ -51,7 +51,7 @@ def build_tokenizer(file: GGUFFile) -> Any:
 
 
 def read_tokenizer_config(file: GGUFFile) -> dict[str, Any]:
-    """What tokenizer_config.json would say."""
+    """Return the entries of an equivalent tokenizer_config.json."""
     config: dict[str, Any] = {"add_bos_token": _adds_bos(file), "add_eos_token": _adds_eos(file)}
     tokens = file.metadata.get(_PREFIX + "tokens")
     for name, role in (("bos", "bos"), ("eos", "eos"), ("unk", "unknown"), ("pad", "padding")):
@@ -62,7 +62,7 @@ def read_tokenizer_config(file: GGUFFile) -> dict[str, Any]:
 
 
 def read_chat_template(file: GGUFFile) -> str | None:
-    """The chat template, in Jinja."""
+    """Return the chat template, in Jinja, or None."""
     template = file.metadata.get("tokenizer.chat_template")
     if template is not None and not isinstance(template, str):
         raise ValueError(f"{file.path}: tokenizer.chat_template must be a text; got {shown(template)}")
@@ -75,7 +75,7 @@ def _model(file: GGUFFile) -> str:
 
 
 def _adds_bos(file: GGUFFile) -> bool:
-    default = _model(file) == _SENTENCE_PIECES or adds_bos(file)  # where the file says nothing
+    default = _model(file) == _SENTENCE_PIECES or adds_bos(file)  # without an entry in the file
     return file.settings.flag(_PREFIX + "add_bos_token", default)
 
 
@@ -84,7 +84,7 @@ def _adds_eos(file: GGUFFile) -> bool:
 
 
 def _added(file: GGUFFile, vocabulary: Vocabulary, role: str, is_added: bool) -> list[tuple[str, int]]:
-    """The token that every text has in this role, with its number."""
+    """Return the token that is added to every text in this role, with its number: one pair, or an empty list."""
     number = read_token(file, role) if is_added else None
     if is_added and number is None:
         raise ValueError(f"{file.path}: {_PREFIX}{role}_token_id must be there where add_{role}_token is true")

@@ -20,14 +20,14 @@ class Vocabulary:
     tokens : list of str
     numbers : dict of str to int
     special : list of str
-        Tokens such as the end of a text.
+        Control tokens, such as the end of a text.
     whole : list of str
-        Other tokens that are found in texts before these are split.
+        Other tokens that are found in texts before texts are split.
 
     Raises
     ------
     ValueError
-        If there are none, or two are alike, or what there is of each token is not of that number.
+        If there are no tokens, if two tokens are equal, or if an array does not have one value for each token.
     """
 
     def __init__(self, file: GGUFFile) -> None:
@@ -47,14 +47,14 @@ class Vocabulary:
         self.whole = [self.tokens[i] for i in np.flatnonzero(kinds == _USER_DEFINED)]
 
     def scores(self) -> NDArray[Any]:
-        """A number for each token: of two merges that with the larger score comes first."""
+        """Return the score of each token. Merges with larger scores come first."""
         scores = self._array("scores", np.floating)
         if np.isnan(scores).any():
             raise ValueError(f"{self._file.path}: tokenizer.ggml.scores must be numbers; got nan")
         return scores
 
     def merges(self) -> list[tuple[str, str]]:
-        """Pairs of tokens that become one, the first ones first."""
+        """Return pairs of tokens that are merged, in the order of merges."""
         pairs = []
         for merge in self._strings("merges"):
             left, space, right = merge.partition(" ")

@@ -1,0 +1,62 @@
+"""Calls of models by commands: loading, results in the order of the inputs, errors as sentences."""
+
+import contextlib
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import Any, TypeVar
+
+from .. import _core
+from ..functions.progress import Progress
+from .errors import UserError, reason
+from .input_texts import Input, Texts
+
+Model = TypeVar("Model")
+Results = TypeVar("Results", bound=Collection[Any])
+
+
+def loaded(load: Callable[[], Model]) -> Model:
+    """Return the result of `load`; UserError if it fails, or if MHA_NATIVE_ISA is not available on this machine."""
+    try:
+        _core.active_isa()
+        return load()
+    except OSError as error:
+        raise UserError(f"cannot read {error.filename}: {reason(error)}" if error.filename else str(error)) from error
+    except (TypeError, ValueError, ImportError) as error:
+        raise UserError(str(error)) from error
+
+
+def answers(
+    compute: Callable[[Iterable[Input]], Iterator[Results]],
+    inputs: Iterable[Input],
+    source: Texts,
+    progress: Progress,
+) -> Iterator[tuple[list[Input], Results]]:
+    """Yield inputs with their results, a batch at a time. `inputs` come from `source`.
+
+    `compute` yields batches of results, one result for each input in order.
+    """
+    pending: deque[Input] = deque()  # inputs without a result
+    count = 0
+
+    def remembered() -> Iterator[Input]:
+        for item in inputs:
+            pending.append(item)
+            yield item
+
+    try:
+        with errors_of_models():
+            for results in compute(remembered()):
+                yield [pending.popleft() for _ in results], results
+                count += len(results)
+                progress.show(source.share_read, count)
+    finally:
+        progress.clear()
+
+
+@contextlib.contextmanager
+def errors_of_models() -> Iterator[None]:
+    """Raise ValueErrors as UserErrors: a failing tokenizer, a token that the model lacks, an unknown prompt name."""
+    try:
+        yield
+    except ValueError as error:
+        raise UserError(str(error)) from error

@@ -1,0 +1,207 @@
+"""A call of attention in JAX: tracing, the call by XLA, and the rules for ``vmap`` and gradients."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.custom_batching import custom_vmap
+
+from ..._core import xla_attention
+from ...functions.attention import scaled_dot_product_attention
+from ...functions.scalars import checked_boolean
+from .gradient import plain_attention
+
+Array = Any  # of JAX, or of NumPy
+Arrays = dict[str, Array]  # given options that are arrays
+Options = tuple[tuple[str, Any], ...]  # the others, sorted by their names
+
+_TARGET = "mha_native_attention"
+_TOKENS_FIRST = "tokens_first"  # [B, T, H, D] in place of [B, H, T, D], and an lse of [B, T, H]
+
+# Options with an entry for each batch element; other options have no batch axis.
+_BROADCAST = {"attn_mask": 4, "block_mask": 4, "key_mask": 2, "alibi_slopes": 2}  # by rank; the first axis may be 1
+_PER_BATCH = frozenset({"query_offset", "key_lengths"})
+
+# A position before all keys, in every integer type of offsets.
+_NO_KEYS = -(2**31)
+
+jax.ffi.register_ffi_target(_TARGET, xla_attention(), platform="cpu")
+
+
+def attend(query: Array, key: Array, value: Array, arrays: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
+    """Compute the result and its lse.
+
+    Parameters
+    ----------
+    query : [B, H, Tq, D], [H, Tq, D] or [Tq, D]
+        With ``tokens_first`` among the options, the axes of heads and tokens are swapped everywhere except in masks.
+    key, value : as many axes
+    arrays, options : dict
+        Options of `scaled_dot_product_attention`. None stands for the default.
+    """
+    given = {name: array for name, array in arrays.items() if array is not None}
+    static = tuple(sorted((name, _constant(value)) for name, value in options.items() if value is not None))
+    return _compiled(query, key, value, given, options=static)
+
+
+def _constant(value: Any) -> Any:
+    """Convert a scalar or a pair to a hashable value. JAX raises an error for a tracer, which has no value."""
+    if isinstance(value, tuple | list):
+        return tuple(_constant(part) for part in value)
+    return value.item() if hasattr(value, "item") else value
+
+
+@functools.partial(jax.jit, static_argnames=("options",))
+def _compiled(query: Array, key: Array, value: Array, arrays: Arrays, options: Options) -> Any:
+    shape = _shape_of_result(query, key, value, arrays, options)
+    rank = len(shape)
+    query, key, value = _with_rank(query, 4), _with_rank(key, 4), _with_rank(value, 4)
+    arrays = {name: _with_rank(array, _BROADCAST.get(name, 1)) for name, array in arrays.items()}
+    out, lse = _differentiable(options)(query, key, value, arrays)
+    return out.reshape(shape), lse.reshape(lse.shape[4 - rank :])
+
+
+def _with_rank(array: Array, rank: int) -> Array:
+    return array.reshape((1,) * (rank - array.ndim) + array.shape)
+
+
+def _shape_of_result(query: Array, key: Array, value: Array, arrays: Arrays, options: Options) -> tuple[int, ...]:
+    """Return the shape of `out`, or raise the error of the core.
+
+    Calls the core with arrays of these shapes and dtypes, and with queries far before all keys: it checks all rules and
+    computes little. Rules about values of integers are checked when XLA calls.
+    """
+
+    def stand_in(array: Array, value: int = 0) -> np.ndarray[Any, Any]:
+        return np.broadcast_to(np.full((), value, array.dtype), array.shape)
+
+    given = dict(options)
+    tokens_first = given.pop(_TOKENS_FIRST, False)
+    given.update({name: stand_in(array) for name, array in arrays.items()})
+    offsets = arrays.get("query_offset")
+    checked_boolean("scaled_dot_product_attention", "is_causal", given.get("is_causal", False))
+    given["is_causal"], given["query_offset"] = True, _NO_KEYS
+    if offsets is not None:
+        given["query_offset"] = stand_in(offsets, _NO_KEYS if np.issubdtype(offsets.dtype, np.signedinteger) else 0)
+    inputs = [stand_in(x) for x in (query, key, value)]
+    if tokens_first:
+        inputs = [x.swapaxes(-3, -2) for x in inputs]
+    out = scaled_dot_product_attention(*inputs, **given)
+    return tuple((out.swapaxes(-3, -2) if tokens_first else out).shape)
+
+
+@functools.cache
+def _differentiable(options: Options) -> Callable[..., Any]:
+    """Return the function of query, key, value [B or 1, ...] and arrays that XLA calls, with a gradient by JAX."""
+
+    @jax.custom_vjp  # type: ignore[untyped-decorator]
+    def call(query: Array, key: Array, value: Array, arrays: Arrays) -> Any:
+        return _mapped(options)(query, key, value, arrays)
+
+    def forward(*inputs: Any) -> Any:
+        return call(*inputs), inputs
+
+    def backward(inputs: Any, cotangents: Any) -> Any:
+        query, key, value, arrays = inputs
+        # Only real numbers have gradients; for the others None stands for zeros.
+        real = {name: array for name, array in arrays.items() if jnp.issubdtype(array.dtype, jnp.floating)}
+        rest = {name: array for name, array in arrays.items() if name not in real}
+
+        def plain(query: Array, key: Array, value: Array, real: Arrays) -> Any:
+            return plain_attention(query, key, value, {**rest, **real}, dict(options))
+
+        _, gradient = jax.vjp(plain, query, key, value, real)
+        *of_inputs, of_arrays = gradient(cotangents)
+        return (*of_inputs, {**dict.fromkeys(rest), **of_arrays})
+
+    call.defvjp(forward, backward)
+    return call  # type: ignore[no-any-return]
+
+
+@functools.cache
+def _mapped(options: Options) -> Callable[..., Any]:
+    """Return that function without a gradient, with a rule for ``vmap``."""
+
+    @custom_vmap  # type: ignore[untyped-decorator]
+    def call(query: Array, key: Array, value: Array, arrays: Arrays) -> Any:
+        return _lowered(query, key, value, arrays, options)
+
+    @call.def_vmap  # type: ignore[untyped-decorator]
+    def rule(size: int, is_mapped: Any, query: Array, key: Array, value: Array, arrays: Arrays) -> Any:
+        *_, mapped_arrays = is_mapped
+        inputs = (query, key, value, arrays)
+        if any(mapped_arrays[name] for name in arrays if name not in _BROADCAST and name not in _PER_BATCH):
+            results = _one_by_one(call, is_mapped, inputs)
+        else:
+            results = tuple(x.reshape(size, -1, *x.shape[1:]) for x in call(*_merged(size, is_mapped, inputs)))
+        return results, (True, True)
+
+    return call  # type: ignore[no-any-return]
+
+
+def _one_by_one(call: Callable[..., Any], is_mapped: Any, inputs: Any) -> Any:
+    leaves, structure = jax.tree.flatten(inputs)
+    flags = jax.tree.leaves(is_mapped)
+
+    def one(mapped: list[Array]) -> Any:
+        following = iter(mapped)
+        return call(*structure.unflatten([next(following) if f else x for x, f in zip(leaves, flags, strict=True)]))
+
+    return jax.lax.map(one, [x for x, flag in zip(leaves, flags, strict=True) if flag])
+
+
+def _merged(size: int, is_mapped: Any, inputs: Any) -> Any:
+    """Merge each mapped axis into the batch axis, for one call with `size` times the batch."""
+    query, key, value, arrays = inputs
+    query_is_mapped, key_is_mapped, value_is_mapped, mapped_arrays = is_mapped
+    batch = max(x.shape[1 if f else 0] for x, f in zip((query, key), is_mapped, strict=False))
+
+    def merge(array: Array, mapped: bool, repeat: bool) -> Array:
+        """Return [size * batch, ...]; [1, ...] if one element can serve all."""
+        if not mapped:
+            if array.shape[0] == 1 and not repeat:
+                return array
+            array = array[None]
+        elif array.shape[1] == batch:
+            return array.reshape(size * batch, *array.shape[2:])
+        return jnp.broadcast_to(array, (size, batch, *array.shape[2:])).reshape(size * batch, *array.shape[2:])
+
+    keys_are_mapped = key_is_mapped or value_is_mapped or key.shape[0] > 1
+    return (
+        merge(query, query_is_mapped, not keys_are_mapped),
+        merge(key, key_is_mapped, keys_are_mapped),
+        merge(value, value_is_mapped, keys_are_mapped),
+        {
+            name: merge(array, mapped_arrays[name], name in _PER_BATCH)
+            if name in _BROADCAST or name in _PER_BATCH
+            else array
+            for name, array in arrays.items()
+        },
+    )
+
+
+def _lowered(query: Array, key: Array, value: Array, arrays: Arrays, options: Options) -> Any:
+    """Return the call of XLA. For each array among the options, an attribute has the index of its argument."""
+    attributes: dict[str, Any] = {}
+    for name, option in options:
+        if name == "window":
+            attributes["window_left"], attributes["window_right"] = np.int64(option[0]), np.int64(option[1])
+        elif name in ("scale", "softcap"):
+            attributes[name] = np.float64(option)
+        else:
+            attributes[name] = option if isinstance(option, bool) else np.int64(option)
+    for place, name in enumerate(arrays, start=3):
+        # An offset may also be a number, which is another attribute.
+        attributes["query_offsets" if name == "query_offset" else name] = np.int64(place)
+    shape = (max(query.shape[0], key.shape[0]), *query.shape[1:3])
+    score_dtype = jnp.promote_types(query.dtype, np.float32)
+    results = (
+        jax.ShapeDtypeStruct((*shape, value.shape[3]), query.dtype),
+        jax.ShapeDtypeStruct(shape, score_dtype),
+    )
+    return jax.ffi.ffi_call(_TARGET, results)(query, key, value, *arrays.values(), **attributes)

@@ -1,0 +1,6 @@
+"""The package torch: attention as one of its operators, and whole layers of models."""
+
+from .acceleration import Acceleration, accelerate
+from .attention import scaled_dot_product_attention
+
+__all__ = ["Acceleration", "accelerate", "scaled_dot_product_attention"]

@@ -1,0 +1,92 @@
+"""Attention with the signature of an ``AttentionInterface`` of transformers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from ...functions.arrays import like, to_numpy
+from ...functions.attention import scaled_dot_product_attention
+from .masks import options_of_mask
+
+_NAME = "mha_native attention"
+
+
+def attention(
+    module: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None = None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    is_causal: bool | None = None,
+    position_bias: torch.Tensor | None = None,
+    softcap: float | None = None,
+    s_aux: torch.Tensor | None = None,
+    cache: Any = None,
+    **others: Any,
+) -> tuple[torch.Tensor, None]:
+    """Compute attention for a layer of a model, as an `AttentionInterface` of transformers.
+
+    Parameters
+    ----------
+    query : [B, H, Tq, D]
+    key : [B, Hk, Tk, D]
+    value : [B, Hk, Tk, Dv]
+    attention_mask : StructuredMask, boolean or additive, broadcastable to [B, H, Tq, Tk], optional
+        The result of `mask`, or a mask of the caller. Without a mask, several queries of a causal layer see the keys up
+        to their own position.
+    position_bias : broadcastable to [B, H, Tq, Tk], optional
+    s_aux : [H], optional
+        Sinks.
+
+    Returns
+    -------
+    out : [B, Tq, H, Dv]
+    weights : None
+    """
+    if dropout:
+        raise RuntimeError(f"{_NAME}: dropout is not computed, got {dropout}; call model.eval(), or set it to 0")
+    if torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad):
+        raise RuntimeError(
+            f"{_NAME}: gradients are not computed; call the model under torch.no_grad() or torch.inference_mode(), or "
+            'train it with attn_implementation="sdpa"'
+        )
+    if cache is not None:
+        raise RuntimeError(f"{_NAME}: paged caches are not read; use another attn_implementation to serve continuously")
+    # A step of decoding takes as long here as in the core, and tensors take longer than arrays to say their sizes.
+    q, k, v = to_numpy(_NAME, "query", query), to_numpy(_NAME, "key", key), to_numpy(_NAME, "value", value)
+    batch, heads, queries, _ = q.shape
+    if attention_mask is None:
+        is_causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+        options: dict[str, Any] = {"is_causal": True} if is_causal and queries > 1 else {}
+    else:
+        options = options_of_mask(attention_mask, (len(k), queries, k.shape[2]), query.dtype)
+    if position_bias is not None:
+        options["attn_mask"] = _masked_bias(position_bias.detach().to(query.dtype), options.get("attn_mask"))
+    if s_aux is not None:
+        options["sinks"] = _sinks(s_aux.detach(), query.dtype)
+    if scaling is not None:
+        options["scale"] = scaling
+    if softcap is not None:
+        options["softcap"] = softcap
+
+    out = np.empty((max(batch, len(k)), queries, heads, v.shape[3]), q.dtype)
+    scaled_dot_product_attention(q, k, v, out=out.swapaxes(1, 2), **options)
+    return like(query, out), None
+
+
+def _sinks(sinks: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Sinks as a call of `dtype` takes them: as they are, if they have it, else in the dtype of scores."""
+    return sinks if sinks.dtype == dtype else sinks.to(torch.float64 if dtype == torch.float64 else torch.float32)
+
+
+def _masked_bias(bias: torch.Tensor, mask: Any) -> torch.Tensor:
+    """The sum of both, if `mask` is added to scores, too; else the bias, and minus infinity where the mask is False."""
+    if mask is None:
+        return bias
+    mask = torch.as_tensor(mask)
+    return bias.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else bias + mask

@@ -1,0 +1,224 @@
+"""The forward of one layer of a model of transformers, computed by a layer of this library."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from transformers.utils import output_capturing
+
+from ...functions.options import ModelOptions
+from ...layers.encoder import EncoderLayer
+from ...layers.rotary_embedding import RotaryEmbedding
+from .caches import native_cache_layer
+from .masks import options_of_layer
+
+# Arguments that a layer is given and that do not change what it computes; any other must be None or False.
+_OF_NO_EFFECT = frozenset({"use_cache", "cache_position", "output_hidden_states", "return_dict", "position_ids"})
+
+
+class Turns:
+    """The rotary positions of the layers of one type, as their model computes them.
+
+    Parameters
+    ----------
+    cos, sin : [P, R / 2]
+        Of positions 0 to P - 1.
+    """
+
+    def __init__(self, cos: torch.Tensor, sin: torch.Tensor) -> None:
+        self.table = RotaryEmbedding(cos, sin)
+        self._cos = cos
+        self._last: tuple[Any, NDArray[np.int64] | None] = (None, None)
+
+    def positions_of(self, embeddings: Any, position_ids: torch.Tensor | None) -> NDArray[np.int64] | None:
+        """The positions by which the layers of one call turn: [T] or [B, T]; None if they are not in the table.
+
+        Parameters
+        ----------
+        embeddings : (cos, sin), each [B or 1, T, R]
+            Which the model has computed once for all of its layers.
+        position_ids : [B or 1, T], optional
+            Default: 0 to T - 1.
+        """
+        cos = embeddings[0]
+        if self._last[0] is not cos:
+            self._last = cos, self._found(cos, position_ids)
+        return self._last[1]
+
+    def _found(self, cos: torch.Tensor, position_ids: torch.Tensor | None) -> NDArray[np.int64] | None:
+        ids = torch.arange(cos.shape[1])[None] if position_ids is None else position_ids
+        if ids.shape != cos.shape[:2] or ids.numel() == 0 or ids.min() < 0 or ids.max() >= len(self._cos):
+            return None
+        expected, given = self._cos[ids].to(cos.dtype), cos[..., : self._cos.shape[1]]
+        # Vectors of other lengths may round a cosine in another way.
+        if not torch.allclose(given, expected, rtol=0, atol=4 * torch.finfo(cos.dtype).eps):
+            return None
+        positions: NDArray[np.int64] = ids.to(torch.int64).numpy()
+        return positions[0] if len(positions) == 1 else positions
+
+
+class Neighbours:
+    """What the layers of one model share.
+
+    Attributes
+    ----------
+    config
+        Of the model.
+    implementation : str
+        Of attention, with which layers are replaced; with another one those of torch compute.
+    """
+
+    def __init__(self, config: Any, implementation: str) -> None:
+        self.config, self.implementation = config, implementation
+        self._has_warned = False
+        self._bias: tuple[Any, Any, torch.Tensor | None] = (None, None, None)
+
+    def warn_of_gradients(self) -> None:
+        """Say once why nothing becomes faster."""
+        if not self._has_warned:
+            self._has_warned = True
+            warnings.warn(
+                "accelerate: gradients are recorded, so that the layers of torch compute; call the model under "
+                "torch.no_grad() or torch.inference_mode()",
+                stacklevel=3,
+            )
+
+    def biased(self, mask: torch.Tensor | None, bias: torch.Tensor) -> torch.Tensor:
+        """The sum of an additive mask and a bias, once for all layers of a call."""
+        if self._bias[0] is not mask or self._bias[1] is not bias:
+            self._bias = mask, bias, bias if mask is None else bias + mask
+        total: torch.Tensor = self._bias[2]
+        return total
+
+
+class LayerForward:
+    """What stands in place of the method ``forward`` of one layer, which is left as it is.
+
+    Parameters
+    ----------
+    layer : torch.nn.Module
+    make : function
+        From the layer to one of this library that computes the same. ValueError if there is none.
+    i : int
+        Its number.
+    neighbours : Neighbours
+    options : dict
+        Its score options, but for a window, which masks say.
+    turns : Turns, optional
+        If it has rotary positions.
+    is_causal : bool
+        It is a layer of a decoder.
+    """
+
+    def __init__(
+        self,
+        layer: Any,
+        make: Callable[[Any], EncoderLayer],
+        i: int,
+        neighbours: Neighbours,
+        options: ModelOptions,
+        turns: Turns | None,
+        is_causal: bool,
+    ) -> None:
+        self._layer, self._make, self._i, self._neighbours = layer, make, i, neighbours
+        self._options: Any = {name: value for name, value in options.items() if name != "window"}
+        self._turns, self._is_causal = turns, is_causal
+        self._names = tuple(inspect.signature(type(layer).forward).parameters)[1:]  # without self
+        self._gives_tuple = neighbours.config.model_type == "mpnet"
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Take the weights as they are now. ValueError if they are no longer those of such a layer."""
+        modules = list(self._layer.modules())
+        self._children = [(of._modules, name, child) for of in modules for name, child in of._modules.items()]
+        self._weights = [
+            (of._parameters, name, weight, weight.data_ptr(), weight._version)
+            for of in modules
+            for name, weight in of._parameters.items()
+            if weight is not None
+        ]
+        hooks = [(of._forward_hooks, of._forward_pre_hooks) for of in modules[1:]]
+        self._hooks = [each for pair in hooks for each in pair]
+        self._native: EncoderLayer | None = None
+        self._native = self._make(self._layer)
+        self._dtype = self._weights[0][2].dtype
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        given = dict(zip(self._names, arguments, strict=False)) | named
+        out = None if torch.compiler.is_compiling() or torch.jit.is_tracing() else self._computed(given)
+        if out is None:
+            return type(self._layer).forward(self._layer, *arguments, **named)
+        return (out,) if self._gives_tuple else out
+
+    def _computed(self, given: dict[str, Any]) -> torch.Tensor | None:
+        """What the layer gives; None if torch has to compute it."""
+        x, mask = given.pop("hidden_states"), given.pop("attention_mask", None)
+        cache = given.pop("past_key_values", None)
+        of_cache = None if cache is None else native_cache_layer(cache, self._i)
+        if (cache is not None and of_cache is None) or not self._is_in_charge(x):
+            return None
+        embeddings, bias = given.pop("position_embeddings", None), given.pop("position_bias", None)
+        if any(value is not None and value is not False for name, value in given.items() if name not in _OF_NO_EFFECT):
+            return None
+        layer = self._current()
+        if layer is None or x.dtype != self._dtype or x.ndim != 3 or not x.is_cpu:
+            return None
+
+        batch, count, _ = x.shape
+        past = 0 if of_cache is None else of_cache.get_seq_length()
+        mask = mask if bias is None else self._neighbours.biased(mask, bias)
+        sizes = batch, count, past + count
+        options = options_of_layer(mask, sizes, x.dtype, self._is_causal, of_cache is not None)
+        if options is None:
+            return None
+        if self._turns is not None:
+            positions = self._turns.positions_of(embeddings, given.get("position_ids"))
+            if positions is None:
+                return None
+            options["positions"] = positions
+        native_cache = None if of_cache is None else of_cache.with_room(layer, batch, count)
+        if of_cache is not None and native_cache is None:
+            return None
+        out: torch.Tensor = layer(x, cache=native_cache, **self._options, **options)
+        return out
+
+    def _is_in_charge(self, x: torch.Tensor) -> bool:
+        """Whether this is a call that only wants the result, of a model that has not been told to compute otherwise."""
+        if self._layer.training or self._neighbours.config._attn_implementation != self._neighbours.implementation:
+            return False
+        if torch.is_grad_enabled() and (x.requires_grad or any(weight[2].requires_grad for weight in self._weights)):
+            self._neighbours.warn_of_gradients()
+            return False
+        if torch.is_autocast_enabled("cpu"):
+            return False
+        # Hooks that collect outputs of attention find none, as with any implementation but "eager".
+        hooks = [hook for of in self._hooks for hook in of.values()] if any(self._hooks) else []
+        return not any(map(_is_of_a_user, hooks))
+
+    def _current(self) -> EncoderLayer | None:
+        """The layer with the weights that the model has now, if there is one."""
+        for modules, name, child in self._children:
+            if modules.get(name) is not child:
+                break
+        else:
+            for weights, name, weight, address, version in self._weights:
+                if weights.get(name) is not weight or weight.data_ptr() != address or weight._version != version:
+                    break
+            else:
+                return self._native
+        try:
+            self.refresh()
+        except ValueError:
+            return None
+        return self._native
+
+
+def _is_of_a_user(hook: Any) -> bool:
+    is_of_transformers: bool = getattr(hook, "__module__", None) == output_capturing.__name__
+    return not is_of_transformers

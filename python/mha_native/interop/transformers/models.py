@@ -1,0 +1,219 @@
+"""The layers of models of transformers that layers of this library stand in for, found and described."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from numpy.typing import NDArray
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+
+from ...functions.arrays import to_numpy
+from ...functions.dtypes import checked_dtype
+from ...layers.encoder import EncoderLayer
+from ...models.architecture.build import make_layer
+from ...models.architecture.config import BlockConfig, StackConfig
+from ...models.architecture.family import EMBEDDING, GENERATION
+from ...models.architecture.registry import describe, families_of
+from ...models.architecture.tensor_names import BlockNames
+from ...models.files.entries import Entries
+from .layers import LayerForward, Neighbours, Turns
+from .masks import mask
+
+IMPLEMENTATION = "mha_native_layers"
+
+# What messages call the configuration of a model.
+_CONFIG = Path("config.json")
+
+# Families whose layers are those of another one; what differs is before or behind them.
+_SAME_LAYERS = {"electra": "bert", "ernie": "bert"}
+
+# T5 hands on the bias of its first layer; the others are read from files with names that transformers lacks.
+_OTHERWISE = {"t5", "gte", "nomic_bert"}
+
+# Rules of rotary positions by which a model turns the same token otherwise in longer texts.
+_CHANGING_TURNS = ("dynamic", "longrope")
+
+
+class Layers(NamedTuple):
+    """The layers of a model without a head, and the names of their tensors, which are names of modules, too."""
+
+    names: BlockNames
+    stack: StackConfig
+
+
+def layers_of(config: Any) -> Layers:
+    """Describe the layers of a model of transformers. ValueError if it asks for an unsupported feature."""
+    values = config.to_dict()
+    kind = values["model_type"]
+    # Of a family with both roles the embedding model counts: it may be bidirectional.
+    roles = {name: role for role in (GENERATION, EMBEDDING) for name in families_of(role)}
+    known = (roles.keys() | _SAME_LAYERS.keys()) - _OTHERWISE
+    if kind not in known:
+        raise ValueError(f"model_type {kind!r} is none of {', '.join(sorted(known))}")
+    kind = values["model_type"] = _SAME_LAYERS.get(kind, kind)
+    family = families_of(roles[kind])[kind]
+    (stack,) = describe(family, Entries(_CONFIG, values), roles[kind]).stacks
+    return Layers(family.stacks[0].blocks, stack)
+
+
+def models_within(module: Any) -> Iterator[tuple[str, Any]]:
+    """The models without heads in a module, with the names that they have in it, each once."""
+    for name, part in module.named_modules():
+        is_model = isinstance(part, PreTrainedModel)
+        if is_model and not any(isinstance(other, PreTrainedModel) for other in list(part.modules())[1:]):
+            yield name, part
+
+
+def register_implementation() -> None:
+    """Make masks known by their structure to layers, and to those of torch what they are for "sdpa"."""
+    AttentionInterface.register(IMPLEMENTATION, _attention_of_torch)
+    AttentionMaskInterface.register(IMPLEMENTATION, mask)
+
+
+def _attention_of_torch(
+    module: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    *,
+    softcap: float | None = None,
+    **others: Any,
+) -> Any:
+    """What layers of torch call: "sdpa", or "eager" where scores have a cap, of which "sdpa" knows nothing."""
+    if softcap is None:
+        return AttentionInterface()["sdpa"](module, query, key, value, attention_mask, **others)
+    queries, keys = query.shape[2], key.shape[2]
+    if attention_mask is None and queries > 1:
+        attention_mask = torch.ones(queries, keys, dtype=torch.bool, device=query.device).tril()
+    if attention_mask is not None and attention_mask.dtype == torch.bool:
+        hidden = query.new_full((), torch.finfo(query.dtype).min)
+        attention_mask = torch.where(attention_mask, torch.zeros_like(hidden), hidden)
+    eager = sys.modules[type(module).__module__].eager_attention_forward
+    return eager(module, query, key, value, attention_mask, softcap=softcap, **others)
+
+
+def set_implementation(model: Any) -> str:
+    """Let `model` use it, if the model lets one choose: what it uses from now on."""
+    if model._can_set_attn_implementation():
+        model.set_attn_implementation(IMPLEMENTATION)
+    return str(model.config._attn_implementation)
+
+
+def turns_of(model: Any, blocks: Sequence[BlockConfig]) -> list[Turns | None]:
+    """Return the rotary positions of each layer."""
+    types = getattr(model.config, "layer_types", None) or [""] * len(blocks)
+    made: dict[str, Turns] = {}
+    for block, kind in zip(blocks, types, strict=True):
+        if block.rotary is not None and kind not in made:
+            made[kind] = _turns(model.rotary_emb, kind, block.rotary.max_positions)
+    return [None if block.rotary is None else made[kind] for block, kind in zip(blocks, types, strict=True)]
+
+
+def _turns(rotary: Any, kind: str, count: int) -> Turns:
+    by_kind = isinstance(rotary.rope_type, dict)
+    rule = rotary.rope_type[kind] if by_kind else rotary.rope_type
+    if rule in _CHANGING_TURNS:
+        raise ValueError(f"its rotary positions are {rule!r}, by which a token is turned otherwise in a longer text")
+    arguments = (torch.zeros(1), torch.arange(count)[None])
+    with torch.no_grad():
+        cos, sin = rotary(*arguments, kind) if by_kind else rotary(*arguments)
+    half = cos.shape[-1] // 2
+    if not (torch.equal(cos[..., :half], cos[..., half:]) and torch.equal(sin[..., :half], sin[..., half:])):
+        raise ValueError("its rotary positions do not turn the halves of a head against each other")
+    return Turns(cos[0, :, :half].contiguous(), sin[0, :, :half].contiguous())
+
+
+class Maker:
+    """A function from layer i of a model of transformers to the same layer of this library.
+
+    Parameters
+    ----------
+    layers : Layers
+    i : int
+    turns : Turns, optional
+    """
+
+    def __init__(self, layers: Layers, i: int, turns: Turns | None) -> None:
+        self._names, self._block, self._i = layers.names, layers.stack.blocks[i], i
+        self._turns = turns
+
+    def __call__(self, layer: Any) -> EncoderLayer:
+        """ValueError, which says why, if the layer may compute something else."""
+        _check_class(layer)
+        prefix = self._names.layer.format(self._i)
+        weights = {prefix + name: x for name, x in layer.named_parameters(remove_duplicate=False)}
+        expected = dict(self._names.shapes(self._block, self._i))
+        if odd := sorted(weights.keys() ^ expected.keys()):
+            raise ValueError(f"its parameters are not those of its family: {odd[0].removeprefix(prefix)}")
+        for name, shape in expected.items():
+            if tuple(weights[name].shape) != shape:
+                raise ValueError(f"{name.removeprefix(prefix)} is {list(weights[name].shape)}, and not {list(shape)}")
+        dtypes, kinds = {x.dtype for x in weights.values()}, {type(x.data) for x in weights.values()}
+        if len(dtypes) > 1 or kinds != {torch.Tensor} or not all(x.is_cpu for x in weights.values()):
+            raise ValueError("its weights are not dense tensors of one dtype on the CPU")
+        if any(x.is_inference() for x in weights.values()):
+            raise ValueError("its weights were made under torch.inference_mode, where changes of them are not counted")
+        arrays = {name: _array(name.removeprefix(prefix), x.detach()) for name, x in weights.items()}
+        dtype = next(iter(arrays.values())).dtype
+        state = self._names.read(self._block, self._i, arrays, dtype)
+        tables = {}
+        if self._turns is not None and self._block.rotary is not None:
+            # Angles of any dtype are computed in float32 by transformers, and so are those of the table.
+            tables[self._block.rotary] = self._turns.table._for_layers_in(dtype)
+        native = make_layer(self._block, state, tables, dtype, str(dtypes.pop()).removeprefix("torch."))
+        assert isinstance(native, EncoderLayer)  # blocks that read a memory have been refused
+        return native
+
+
+def _array(name: str, tensor: torch.Tensor) -> NDArray[Any]:
+    try:
+        array: NDArray[Any] = to_numpy("accelerate", name, tensor)
+        checked_dtype("accelerate", array.dtype)
+    except TypeError as error:
+        raise ValueError(str(error)) from error
+    return array
+
+
+def _check_class(layer: Any) -> None:
+    """ValueError unless the layer, and all that it is made of, are as transformers and torch make them."""
+    for name, part in layer.named_modules():
+        place = f"its {name}" if name else "it"
+        if not type(part).__module__.startswith(("transformers.", "torch.nn.modules.")):
+            raise ValueError(f"{place} is a {type(part).__module__}.{type(part).__qualname__}")
+        if "forward" in vars(part) and not isinstance(part.forward, LayerForward):
+            raise ValueError(f"{place} has a forward of its own")
+
+
+def accelerated(model: Any) -> tuple[list[str], dict[str, str]]:
+    """Replace the layers of a model without a head: names of those that are replaced, and reasons for the others."""
+    layers = layers_of(model.config)
+    blocks, is_causal = layers.stack.blocks, layers.stack.is_causal
+    names = [layers.names.layer.format(i).rstrip(".") for i in range(len(blocks))]
+    parts = dict(model.named_modules())
+    turns = turns_of(model, blocks)
+    neighbours = Neighbours(model.config, IMPLEMENTATION)
+    forwards: dict[str, LayerForward] = {}
+    kept: dict[str, str] = {}
+    for i, (name, block) in enumerate(zip(names, blocks, strict=True)):
+        if name not in parts:
+            kept[name] = "there is no such layer"
+            continue
+        make = Maker(layers, i, turns[i])
+        try:
+            forwards[name] = LayerForward(parts[name], make, i, neighbours, block.options, turns[i], is_causal)
+        except ValueError as error:
+            kept[name] = str(error)
+    if kept and any(block.window is not None for block in blocks):
+        reason = f"layers with windows share their masks, and {next(iter(kept))} stays"
+        kept |= dict.fromkeys(forwards, reason)
+        forwards = {}
+    if forwards:
+        neighbours.implementation = set_implementation(model)
+    for name, forward in forwards.items():
+        parts[name].forward = forward
+    return list(forwards), kept
