@@ -12,14 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from oracle_parts import ACTIVATIONS, layer_norm, linear
 
 from mha_native import reference
 
 Array = np.ndarray[Any, Any]
 
 BIAS_OF_BUCKETS = "encoder.relative_attention_bias.weight"
-
-_erf = np.frompyfunc(math.erf, 1, 1)
 
 
 def read_tensors(path: Path) -> dict[str, Array]:
@@ -45,7 +44,7 @@ def embed(
     rows = tensors["embeddings.word_embeddings.weight"].astype(np.float64)[tokens]
     rows = rows + tensors["embeddings.position_embeddings.weight"][range(len(tokens)) if places is None else places]
     rows = rows + tensors["embeddings.token_type_embeddings.weight"][[0] * len(tokens) if types is None else types]
-    return layer_norm(rows, tensors, "embeddings.LayerNorm", config)
+    return layer_norm(rows, tensors, "embeddings.LayerNorm", config["layer_norm_eps"])
 
 
 def hidden_states(tensors: dict[str, Array], config: dict[str, Any], tokens: list[int], **where: list[int]) -> Array:
@@ -96,10 +95,10 @@ def _run(
         weights.append(reference.attention_weights(q, k, bias))
         attended = (weights[-1] @ v).swapaxes(0, 1).reshape(length, -1)
         y = x + linear(attended, tensors, f"{layer}.attention.output.dense")
-        y = layer_norm(y, tensors, f"{layer}.attention.output.LayerNorm", config)
+        y = layer_norm(y, tensors, f"{layer}.attention.output.LayerNorm", config["layer_norm_eps"])
         inner = ACTIVATIONS[config["hidden_act"]](linear(y, tensors, f"{layer}.intermediate.dense"))
         y = y + linear(inner, tensors, f"{layer}.output.dense")
-        x = layer_norm(y, tensors, f"{layer}.output.LayerNorm", config)
+        x = layer_norm(y, tensors, f"{layer}.output.LayerNorm", config["layer_norm_eps"])
     return x, weights
 
 
@@ -112,21 +111,3 @@ def _by_distance(table: Array, length: int) -> Array:
     distance = np.arange(length) - np.arange(length)[:, None]
     bucket = np.searchsorted(_BUCKETS, abs(distance), "right") - 1 + 16 * (distance > 0)
     return np.moveaxis(table[bucket], -1, 0)
-
-
-ACTIVATIONS = {
-    "relu": lambda x: np.maximum(x, 0),
-    "gelu": lambda x: x / 2 * (1 + _erf(x / math.sqrt(2)).astype(np.float64)),
-    "gelu_new": lambda x: x / 2 * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
-}
-
-
-def linear(x: Array, tensors: dict[str, Array], name: str) -> Array:
-    return x @ tensors[f"{name}.weight"].astype(np.float64).T + tensors[f"{name}.bias"]
-
-
-def layer_norm(x: Array, tensors: dict[str, Array], name: str, config: dict[str, Any]) -> Array:
-    centred = x - x.mean(axis=-1, keepdims=True)
-    variance = np.square(centred).mean(axis=-1, keepdims=True)
-    scaled = centred / np.sqrt(variance + config["layer_norm_eps"])
-    return scaled * tensors[f"{name}.weight"] + tensors[f"{name}.bias"]

@@ -6,8 +6,8 @@ import math
 from functools import partial
 from typing import Any
 
-import bert_oracle
 import numpy as np
+from oracle_parts import ACTIVATIONS, attention, heads, layer_norm, linear, rms_norm
 
 Array = np.ndarray[Any, Any]
 
@@ -27,18 +27,10 @@ def logits(config: dict[str, Any], tensors: dict[str, Array], text: list[int], t
     return model.logits(model.stack("decoder", target, model.stack("encoder", text, None)))
 
 
-def _activation(name: str, x: Array) -> Array:
-    return x / (1 + np.exp(-x)) if name in ("silu", "swish") else bert_oracle.ACTIVATIONS[name](x)
-
-
-def _attention(q: Array, k: Array, v: Array, heads: int, scale: float, bias: Array | float, is_causal: bool) -> Array:
+def _attended(q: Array, k: Array, v: Array, count: int, scale: float, bias: Any, is_causal: bool) -> Array:
     """[T, H D] from [T, H D], [S, H D] and [S, H D]; `bias` is [H, T, S]."""
-    q, k, v = (x.reshape(len(x), heads, -1).swapaxes(0, 1) for x in (q, k, v))
-    scores = q @ k.swapaxes(1, 2) * scale + bias
-    if is_causal:
-        scores = np.where(np.tri(*scores.shape[1:], dtype=bool), scores, -np.inf)
-    powers = np.exp(scores - scores.max(-1, keepdims=True))
-    return (powers / powers.sum(-1, keepdims=True) @ v).swapaxes(0, 1).reshape(q.shape[1], -1)
+    sees = np.tri(len(q), len(k), dtype=bool) if is_causal else True
+    return attention(*(heads(x, count) for x in (q, k, v)), scale, sees, bias)
 
 
 class _Bart:
@@ -62,13 +54,13 @@ class _Bart:
             x = self._norm(
                 x + weights[f"{name}.embed_positions.weight"][2:][: len(tokens)], f"{name}.layernorm_embedding"
             )
-        heads = config[f"{name}_attention_heads"]
+        count = config[f"{name}_attention_heads"]
         for i in range(config[f"{name}_layers"]):
             layer = f"{name}.layers.{i}."
-            attend = partial(self._attend, None, f"{layer}self_attn", heads, memory is not None)
+            attend = partial(self._attend, None, f"{layer}self_attn", count, memory is not None)
             x = self._sublayer(x, f"{layer}self_attn_layer_norm", attend)
             if memory is not None:
-                attend = partial(self._attend, memory, f"{layer}encoder_attn", heads, False)
+                attend = partial(self._attend, memory, f"{layer}encoder_attn", count, False)
                 x = self._sublayer(x, f"{layer}encoder_attn_layer_norm", attend)
             x = self._sublayer(x, f"{layer}final_layer_norm", partial(self._forward, layer))
         return self._norm(x, f"{name}.layer_norm") if self._norm_first else x
@@ -87,21 +79,19 @@ class _Bart:
         return x + sublayer(self._norm(x, norm)) if self._norm_first else self._norm(x + sublayer(x), norm)
 
     def _product(self, x: Array, name: str) -> Array:
-        return x @ self.weights[f"{name}.weight"].T + self.weights[f"{name}.bias"]
+        return linear(x, self.weights, name)
 
     def _norm(self, x: Array, name: str) -> Array:
-        centred = x - x.mean(-1, keepdims=True)
-        scaled = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-5)
-        return scaled * self.weights[f"{name}.weight"] + self.weights[f"{name}.bias"]
+        return layer_norm(x, self.weights, name, 1e-5)
 
-    def _attend(self, memory: Array | None, name: str, heads: int, is_causal: bool, x: Array) -> Array:
+    def _attend(self, memory: Array | None, name: str, count: int, is_causal: bool, x: Array) -> Array:
         q = self._product(x, f"{name}.q_proj")
         k, v = (self._product(x if memory is None else memory, f"{name}.{part}_proj") for part in "kv")
-        scale = (x.shape[1] // heads) ** -0.5
-        return self._product(_attention(q, k, v, heads, scale, 0, is_causal), f"{name}.out_proj")
+        scale = (x.shape[1] // count) ** -0.5
+        return self._product(_attended(q, k, v, count, scale, 0, is_causal), f"{name}.out_proj")
 
     def _forward(self, layer: str, x: Array) -> Array:
-        inner = _activation(self.config.get("activation_function", "gelu"), self._product(x, f"{layer}fc1"))
+        inner = ACTIVATIONS[self.config.get("activation_function", "gelu")](self._product(x, f"{layer}fc1"))
         return self._product(inner, f"{layer}fc2")
 
 
@@ -144,8 +134,7 @@ class _T5:
         return result
 
     def _norm(self, x: Array, name: str) -> Array:
-        eps = self.config.get("layer_norm_epsilon", 1e-6)
-        return x / np.sqrt((x**2).mean(-1, keepdims=True) + eps) * self.weights[f"{name}.weight"]
+        return rms_norm(x, self.weights, name, self.config.get("layer_norm_epsilon", 1e-6))
 
     def _attend(
         self, x: Array, memory: Array | None, layer: str, name: str, bias: Array | float, is_causal: bool
@@ -153,12 +142,12 @@ class _T5:
         read = self._norm(x, f"{layer}.layer_norm")
         q, k, v, out = (self.weights[f"{layer}.{name}.{part}.weight"].T for part in "qkvo")
         seen = read if memory is None else memory
-        return _attention(read @ q, seen @ k, seen @ v, self.config["num_heads"], 1, bias, is_causal) @ out
+        return _attended(read @ q, seen @ k, seen @ v, self.config["num_heads"], 1, bias, is_causal) @ out
 
     def _forward(self, x: Array, layer: str) -> Array:
         read, name = self._norm(x, f"{layer}.layer_norm"), f"{layer}.DenseReluDense."
         activation, gated = _T5_ACTIVATIONS[self.config.get("feed_forward_proj", "relu")]
-        inner = _activation(activation, read @ self.weights[name + ("wi_0" if gated else "wi") + ".weight"].T)
+        inner = ACTIVATIONS[activation](linear(read, self.weights, name + ("wi_0" if gated else "wi")))
         if gated:
-            inner = inner * (read @ self.weights[f"{name}wi_1.weight"].T)
-        return inner @ self.weights[f"{name}wo.weight"].T
+            inner = inner * linear(read, self.weights, f"{name}wi_1")
+        return linear(inner, self.weights, f"{name}wo")

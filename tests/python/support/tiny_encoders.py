@@ -5,12 +5,14 @@ Each is computed as its authors describe it, one text at a time, from the names 
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any
 
+import decoder_oracle
 import numpy as np
 import tiny_bert
+import tiny_decoders
+from oracle_parts import ACTIVATIONS, attention, distances, heads, layer_norm, linear, rotated
 
 Array = np.ndarray[Any, Any]
 
@@ -57,9 +59,11 @@ def config(model_type: str, **changes: Any) -> dict[str, Any]:
 
 def _shapes(values: dict[str, Any]) -> dict[str, tuple[int, ...]]:
     kind, width, inner = values["model_type"], values["hidden_size"], values["intermediate_size"]
-    words = {"modernbert": "embeddings.tok_embeddings", "nomic_bert": "embeddings.word_embeddings",
-             "gte": "embeddings.word_embeddings"}.get(kind, "embed_tokens")  # fmt: skip
-    shapes: dict[str, tuple[int, ...]] = {f"{words}.weight": (values["vocab_size"], width)}
+    if kind not in ("modernbert", *WITH_TYPES):
+        shapes = tiny_decoders.shapes(values | {"tie_word_embeddings": True})
+        return {name.removeprefix("model."): shape for name, shape in shapes.items()}
+    words = "embeddings.tok_embeddings" if kind == "modernbert" else "embeddings.word_embeddings"
+    shapes = {f"{words}.weight": (values["vocab_size"], width)}
     if values.get("type_vocab_size"):
         shapes["embeddings.token_type_embeddings.weight"] = (values["type_vocab_size"], width)
 
@@ -100,28 +104,11 @@ def _shapes(values: dict[str, Any]) -> dict[str, tuple[int, ...]]:
             linear(f"{layer}.mlp.down_proj", width, inner, True)
             for name in ("attn_ln", "mlp_ln"):
                 norm(f"{layer}.{name}", True)
-        else:
-            layer, dim = f"layers.{i}", values["head_dim"]
-            heads, kv_heads = values["num_attention_heads"] * dim, values["num_key_value_heads"] * dim
-            for name, rows, features in (("q", heads, width), ("k", kv_heads, width), ("v", kv_heads, width),
-                                         ("o", width, heads)):  # fmt: skip
-                linear(f"{layer}.self_attn.{name}_proj", rows, features)
-            for name, rows, features in (("gate", inner, width), ("up", inner, width), ("down", width, inner)):
-                linear(f"{layer}.mlp.{name}_proj", rows, features)
-            norm(f"{layer}.self_attn.q_norm", features=dim)
-            norm(f"{layer}.self_attn.k_norm", features=dim)
-            names = ["input_layernorm", "post_attention_layernorm"]
-            if kind == "gemma3_text":
-                names += ["pre_feedforward_layernorm", "post_feedforward_layernorm"]
-            for name in names:
-                norm(f"{layer}.{name}")
     if kind == "modernbert":
         norm("embeddings.norm", values["norm_bias"])
         norm("final_norm", values["norm_bias"])
-    elif kind in WITH_TYPES:
-        norm("emb_ln" if kind == "nomic_bert" else "embeddings.LayerNorm", True)
     else:
-        norm("norm")
+        norm("emb_ln" if kind == "nomic_bert" else "embeddings.LayerNorm", True)
     return shapes
 
 
@@ -154,7 +141,7 @@ def hidden_states(values: dict[str, Any], tokens: list[int], types: list[int] | 
         return _modernbert(values, weights, tokens)
     if kind in WITH_TYPES:
         return _rotary_bert(values, weights, tokens, [0] * len(tokens) if types is None else types)
-    return _decoder(values, weights, tokens)
+    return decoder_oracle.vectors(values, {f"model.{name}": x for name, x in weights.items()}, tokens)
 
 
 def embedding(values: dict[str, Any], tokens: list[int]) -> Array:
@@ -163,126 +150,46 @@ def embedding(values: dict[str, Any], tokens: list[int]) -> Array:
     return mean / np.linalg.norm(mean)
 
 
-_erf = np.frompyfunc(math.erf, 1, 1)
-_ACTIVATIONS = {
-    "relu": lambda x: np.maximum(x, 0),
-    "silu": lambda x: x / (1 + np.exp(-x)),
-    "gelu": lambda x: x * (1 + _erf(x / math.sqrt(2)).astype(np.float64)) / 2,
-    "gelu_pytorch_tanh": lambda x: x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2,
-}
-
-
-def _linear(x: Array, weights: dict[str, Array], name: str) -> Array:
-    return x @ weights[f"{name}.weight"].T + weights.get(f"{name}.bias", 0)
-
-
-def _layer_norm(x: Array, weights: dict[str, Array], name: str, eps: float) -> Array:
-    centred = x - x.mean(-1, keepdims=True)
-    scaled = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + eps)
-    return scaled * weights[f"{name}.weight"] + weights.get(f"{name}.bias", 0)
-
-
-def _heads(x: Array, count: int) -> Array:
-    return x.reshape(len(x), count, -1).swapaxes(0, 1)
-
-
-def _turned(x: Array, base: float) -> Array:
-    """Feature i of the first half of a head is turned with feature i of the second half: [H, T, D]."""
-    half = x.shape[-1] // 2
-    angles = np.arange(x.shape[1])[:, None] * base ** (-np.arange(half) / half)
-    first, second = x[..., :half], x[..., half:]
-    parts = first * np.cos(angles) - second * np.sin(angles), second * np.cos(angles) + first * np.sin(angles)
-    return np.concatenate(parts, -1)
-
-
-def _attended(q: Array, k: Array, v: Array, base: float, scale: float, sees: Array) -> Array:
-    group = len(q) // len(k)
-    q, k, v = _turned(q, base), np.repeat(_turned(k, base), group, 0), np.repeat(v, group, 0)
-    scores = np.where(sees, q @ k.swapaxes(1, 2) * scale, -np.inf)
-    powers = np.exp(scores - scores.max(-1, keepdims=True))
-    rows = powers / powers.sum(-1, keepdims=True) @ v
-    return rows.swapaxes(0, 1).reshape(rows.shape[1], -1)
-
-
-def _distances(count: int) -> Array:
-    return np.arange(count)[:, None] - np.arange(count)
-
-
 def _modernbert(values: dict[str, Any], weights: dict[str, Array], tokens: list[int]) -> Array:
-    eps, heads, every = values["norm_eps"], values["num_attention_heads"], values["global_attn_every_n_layers"]
-    radius, distances = values["local_attention"] // 2, np.abs(_distances(len(tokens)))
-    activation = _ACTIVATIONS[values["hidden_activation"]]
-    x = _layer_norm(weights["embeddings.tok_embeddings.weight"][tokens], weights, "embeddings.norm", eps)
+    eps, count, every = values["norm_eps"], values["num_attention_heads"], values["global_attn_every_n_layers"]
+    radius, between = values["local_attention"] // 2, np.abs(distances(len(tokens)))
+    activation = ACTIVATIONS[values["hidden_activation"]]
+    x = layer_norm(weights["embeddings.tok_embeddings.weight"][tokens], weights, "embeddings.norm", eps)
     for i in range(values["num_hidden_layers"]):
         layer, is_global = f"layers.{i}", i % every == 0
-        y = x if i == 0 else _layer_norm(x, weights, f"{layer}.attn_norm", eps)
-        q, k, v = (_heads(part, heads) for part in np.split(_linear(y, weights, f"{layer}.attn.Wqkv"), 3, -1))
+        y = x if i == 0 else layer_norm(x, weights, f"{layer}.attn_norm", eps)
+        q, k, v = (heads(part, count) for part in np.split(linear(y, weights, f"{layer}.attn.Wqkv"), 3, -1))
         base = values["global_rope_theta" if is_global else "local_rope_theta"]
-        sees = distances <= (len(tokens) if is_global else radius)
-        rows = _attended(q, k, v, base, q.shape[-1] ** -0.5, sees)
-        x = x + _linear(rows, weights, f"{layer}.attn.Wo")
-        y = _layer_norm(x, weights, f"{layer}.mlp_norm", eps)
-        activated, other = np.split(_linear(y, weights, f"{layer}.mlp.Wi"), 2, -1)
-        x = x + _linear(activation(activated) * other, weights, f"{layer}.mlp.Wo")
-    return _layer_norm(x, weights, "final_norm", eps)
+        sees = between <= (len(tokens) if is_global else radius)
+        rows = attention(rotated(q, base), rotated(k, base), v, q.shape[-1] ** -0.5, sees)
+        x = x + linear(rows, weights, f"{layer}.attn.Wo")
+        y = layer_norm(x, weights, f"{layer}.mlp_norm", eps)
+        activated, other = np.split(linear(y, weights, f"{layer}.mlp.Wi"), 2, -1)
+        x = x + linear(activation(activated) * other, weights, f"{layer}.mlp.Wo")
+    return layer_norm(x, weights, "final_norm", eps)
 
 
 def _rotary_bert(values: dict[str, Any], weights: dict[str, Array], tokens: list[int], types: list[int]) -> Array:
     is_nomic = values["model_type"] == "nomic_bert"
-    eps, heads, base = values["layer_norm_eps"], values["num_attention_heads"], values["rope_parameters"]["rope_theta"]
-    activation = _ACTIVATIONS[values["hidden_act"]]
+    eps, count, base = values["layer_norm_eps"], values["num_attention_heads"], values["rope_parameters"]["rope_theta"]
+    activation = ACTIVATIONS[values["hidden_act"]]
     x = weights["embeddings.word_embeddings.weight"][tokens]
     if values["type_vocab_size"]:
         x = x + weights["embeddings.token_type_embeddings.weight"][types]
-    x = _layer_norm(x, weights, "emb_ln" if is_nomic else "embeddings.LayerNorm", eps)
+    x = layer_norm(x, weights, "emb_ln" if is_nomic else "embeddings.LayerNorm", eps)
     qkv, out, norm1, norm2, down = (
         ("attn.Wqkv", "attn.out_proj", "norm1", "norm2", "mlp.fc2") if is_nomic
         else ("attention.qkv_proj", "attention.o_proj", "attn_ln", "mlp_ln", "mlp.down_proj")
     )  # fmt: skip
     for i in range(values["num_hidden_layers"]):
         layer = f"encoder.layers.{i}" if is_nomic else f"encoder.layer.{i}"
-        q, k, v = (_heads(part, heads) for part in np.split(_linear(x, weights, f"{layer}.{qkv}"), 3, -1))
-        rows = _attended(q, k, v, base, q.shape[-1] ** -0.5, np.True_)
-        x = _layer_norm(x + _linear(rows, weights, f"{layer}.{out}"), weights, f"{layer}.{norm1}", eps)
+        q, k, v = (heads(part, count) for part in np.split(linear(x, weights, f"{layer}.{qkv}"), 3, -1))
+        rows = attention(rotated(q, base), rotated(k, base), v, q.shape[-1] ** -0.5)
+        x = layer_norm(x + linear(rows, weights, f"{layer}.{out}"), weights, f"{layer}.{norm1}", eps)
         if is_nomic:
-            up, gate = (_linear(x, weights, f"{layer}.mlp.{name}") for name in ("fc11", "fc12"))
+            up, gate = (linear(x, weights, f"{layer}.mlp.{name}") for name in ("fc11", "fc12"))
         else:
-            up, gate = np.split(_linear(x, weights, f"{layer}.mlp.up_gate_proj"), 2, -1)
-        rows = _linear(activation(gate) * up, weights, f"{layer}.{down}")
-        x = _layer_norm(x + rows, weights, f"{layer}.{norm2}", eps)
+            up, gate = np.split(linear(x, weights, f"{layer}.mlp.up_gate_proj"), 2, -1)
+        rows = linear(activation(gate) * up, weights, f"{layer}.{down}")
+        x = layer_norm(x + rows, weights, f"{layer}.{norm2}", eps)
     return x
-
-
-def _decoder(values: dict[str, Any], weights: dict[str, Array], tokens: list[int]) -> Array:
-    is_gemma = values["model_type"] == "gemma3_text"
-    eps, offset = values["rms_norm_eps"], float(is_gemma)
-
-    def norm(x: Array, name: str) -> Array:
-        return x / np.sqrt((x**2).mean(-1, keepdims=True) + eps) * (weights[f"{name}.weight"] + offset)
-
-    activation = _ACTIVATIONS[values["hidden_activation" if is_gemma else "hidden_act"]]
-    distances = _distances(len(tokens))
-    x = weights["embed_tokens.weight"][tokens] * (math.sqrt(values["hidden_size"]) if is_gemma else 1)
-    for i in range(values["num_hidden_layers"]):
-        layer = f"layers.{i}"
-        y = norm(x, f"{layer}.input_layernorm")
-        q, k, v = (
-            _heads(_linear(y, weights, f"{layer}.self_attn.{name}_proj"), values[f"num_{count}heads"])
-            for name, count in (("q", "attention_"), ("k", "key_value_"), ("v", "key_value_"))
-        )
-        q, k = norm(q, f"{layer}.self_attn.q_norm"), norm(k, f"{layer}.self_attn.k_norm")
-        rope, scale, sees = values["rope_parameters"], values["head_dim"] ** -0.5, distances >= 0
-        if is_gemma:
-            kind = values["layer_types"][i]
-            rope, scale = rope[kind], values["query_pre_attn_scalar"] ** -0.5
-            width = values["sliding_window"] if kind == _SLIDING else 2 * len(tokens)
-            sees = np.abs(distances) <= width // 2
-            if not values["use_bidirectional_attention"]:
-                sees = (distances >= 0) & (distances < width)
-        rows = _linear(_attended(q, k, v, rope["rope_theta"], scale, sees), weights, f"{layer}.self_attn.o_proj")
-        x = x + (norm(rows, f"{layer}.post_attention_layernorm") if is_gemma else rows)
-        y = norm(x, f"{layer}.pre_feedforward_layernorm" if is_gemma else f"{layer}.post_attention_layernorm")
-        gate, up = (_linear(y, weights, f"{layer}.mlp.{name}_proj") for name in ("gate", "up"))
-        rows = _linear(activation(gate) * up, weights, f"{layer}.mlp.down_proj")
-        x = x + (norm(rows, f"{layer}.post_feedforward_layernorm") if is_gemma else rows)
-    return norm(x, "norm")
